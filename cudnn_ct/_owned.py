@@ -1,0 +1,69 @@
+"""The one owner of a native pointer."""
+
+from __future__ import annotations
+
+import warnings
+import weakref
+from collections.abc import Callable
+from typing import Any, Self
+
+from .errors import CudnnError, CudnnWarning
+
+__all__ = ["Owned"]
+
+
+class Owned:
+    """Holds a native pointer, passes itself to C, and destroys the pointer once.
+
+    It goes with ``close()``, with the end of a ``with`` block, or with its last reference, whichever comes
+    first. At interpreter exit nothing is destroyed: the driver may be gone by then, and the operating system
+    reclaims everything.
+
+    Parameters
+    ----------
+    pointer
+        The native pointer, of the ctypes type that C prototypes ask for.
+    destroy
+        A free function of the pointer; never a bound method of this object, which would keep it alive.
+    """
+
+    # A slot, not a property: ctypes reads it for each argument of each call. `close()` empties the slot, and
+    # only then does `__getattr__` run and name the object that is closed.
+    __slots__ = ("__weakref__", "_as_parameter_", "_finalizer")
+
+    _as_parameter_: Any
+
+    def __init__(self, pointer: Any, destroy: Callable[[Any], object]) -> None:
+        self._as_parameter_ = pointer
+        self._finalizer = weakref.finalize(self, _destroy, destroy, pointer, type(self).__name__)
+        self._finalizer.atexit = False
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_as_parameter_":
+            raise ValueError(f"this {type(self).__name__} is closed")
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    @property
+    def closed(self) -> bool:
+        """Whether the native object is gone."""
+        return not self._finalizer.alive
+
+    def close(self) -> None:
+        """Destroy the native object now. Closing twice is harmless."""
+        if self._finalizer.alive:
+            del self._as_parameter_
+            self._finalizer()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+def _destroy(destroy: Callable[[Any], object], pointer: Any, owner: str) -> None:
+    """Destroy, and warn rather than raise: a finaliser has nobody to raise to."""
+    try:
+        destroy(pointer)
+    except CudnnError as error:
+        warnings.warn(f"{owner} could not be destroyed: {error}", CudnnWarning, stacklevel=2)

@@ -1,0 +1,122 @@
+"""The dtypes of the package: one table from a name to cuDNN's code, its size and NumPy's type."""
+
+from __future__ import annotations
+
+from functools import cache, lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    import numpy as np
+
+__all__ = ["DTYPES", "DType", "as_dtype"]
+
+
+class DType(NamedTuple):
+    """One element type.
+
+    Attributes
+    ----------
+    name : str
+        NumPy's (or ml_dtypes') name, which is the value used everywhere above the bindings.
+    code : int
+        cuDNN's ``cudnnDataType_t``.
+    itemsize : int
+        Bytes per element.
+    accumulate : str
+        Name of the dtype that sums of products are kept in, unless a precision says otherwise.
+    numpy_name : str
+        Its name in NumPy, or in ml_dtypes where NumPy has none.
+    """
+
+    name: str
+    code: int
+    itemsize: int
+    accumulate: str
+    numpy_name: str
+
+    @property
+    def numpy(self) -> np.dtype[Any]:
+        """The NumPy dtype; ml_dtypes is imported only where NumPy lacks the type."""
+        return _numpy_dtype(self.numpy_name)
+
+
+# cuDNN's codes are the values of cudnnDataType_t; a test holds them against the generated enum.
+DTYPES: dict[str, DType] = {
+    row.name: row
+    for row in (
+        DType("float32", 0, 4, "float32", "float32"),
+        DType("float64", 1, 8, "float64", "float64"),
+        DType("float16", 2, 2, "float32", "float16"),
+        DType("bfloat16", 9, 2, "float32", "bfloat16"),
+        DType("float8_e4m3", 12, 1, "float32", "float8_e4m3fn"),
+        DType("float8_e5m2", 13, 1, "float32", "float8_e5m2"),
+        DType("int8", 3, 1, "int32", "int8"),
+        DType("uint8", 6, 1, "int32", "uint8"),
+        DType("int32", 4, 4, "int32", "int32"),
+        DType("int64", 10, 8, "int64", "int64"),
+        DType("bool", 11, 1, "bool", "bool"),
+    )
+}
+
+_NAMES = (
+    DTYPES
+    | {row.numpy_name: row for row in DTYPES.values()}
+    | {"half": DTYPES["float16"], "float": DTYPES["float32"], "double": DTYPES["float64"]}
+)
+
+
+def as_dtype(dtype: Any) -> DType:
+    """Look a dtype up by name, NumPy dtype or scalar type.
+
+    Parameters
+    ----------
+    dtype : str, numpy dtype, NumPy or ml_dtypes scalar type, or DType
+
+    Raises
+    ------
+    TypeError
+        cuDNN has no such type; the message lists those it has.
+
+    Examples
+    --------
+    >>> as_dtype("half").name
+    'float16'
+    """
+    try:
+        return _look_up(dtype)
+    except TypeError:
+        raise TypeError(f"cuDNN has no dtype {_name(dtype)}; it has {', '.join(DTYPES)}") from None
+
+
+@lru_cache(maxsize=256)  # a NumPy dtype takes a microsecond to tell its own name
+def _look_up(dtype: Any) -> DType:
+    if isinstance(dtype, DType):
+        return dtype
+    try:
+        return _NAMES[_name(dtype)]
+    except KeyError:
+        raise TypeError from None
+
+
+def _name(dtype: Any) -> str:
+    import numpy as np
+
+    if isinstance(dtype, str):
+        return dtype
+    try:
+        return str(np.dtype(dtype).name)
+    except TypeError:
+        return repr(dtype)
+
+
+@cache
+def _numpy_dtype(name: str) -> np.dtype[Any]:
+    import numpy as np
+
+    try:
+        return np.dtype(name)
+    except TypeError:
+        import ml_dtypes
+
+        found: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
+        return found

@@ -1,0 +1,173 @@
+"""Every exception and warning of the package, and the one way from a cuDNN status to an exception.
+
+::
+
+    CudnnError                   also RuntimeError; everything below derives from it
+      NotInitializedError        1xxx  cuDNN or the device cannot be used here
+        VersionMismatchError     1002  header, library or sub-libraries of different versions
+      BadParamError              2xxx  also ValueError
+      NotSupportedError          3xxx  valid, but this cuDNN or this GPU has no kernel for it
+      InternalError              4xxx
+        AllocationError                also MemoryError
+      ExecutionFailedError       5xxx
+      LibraryLoadError           1008, 3009: a library is there and cannot be loaded
+        LibraryNotFoundError           nothing was found; names every place tried
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+__all__ = [
+    "AllocationError",
+    "BadParamError",
+    "CudnnError",
+    "CudnnWarning",
+    "ExecutionFailedError",
+    "InternalError",
+    "LibraryLoadError",
+    "LibraryNotFoundError",
+    "NotInitializedError",
+    "NotSupportedError",
+    "VersionMismatchError",
+    "error_from_status",
+    "format_version",
+]
+
+
+class CudnnError(RuntimeError):
+    """Base of all errors that cuDNN or its installation causes.
+
+    Attributes
+    ----------
+    status : int or None
+        cuDNN's status code, where a C call failed.
+    function : str or None
+        The C function that failed.
+    detail : str
+        cuDNN's own last error text, fetched right after the failure.
+    """
+
+    def __init__(
+        self, message: str, *, status: int | None = None, function: str | None = None, detail: str = ""
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.function = function
+        self.detail = detail
+
+
+class NotInitializedError(CudnnError):
+    """The device, the driver or cuDNN cannot be used here (status 1xxx)."""
+
+
+class VersionMismatchError(NotInitializedError):
+    """Parts of different versions have met: header, library, sub-libraries, or a symbol too new (1002)."""
+
+
+class BadParamError(CudnnError, ValueError):
+    """cuDNN refused an argument (status 2xxx)."""
+
+
+class NotSupportedError(CudnnError):
+    """The request is valid, but this cuDNN has no way to do it on this GPU (status 3xxx)."""
+
+
+class InternalError(CudnnError):
+    """cuDNN failed inside (status 4xxx)."""
+
+
+class AllocationError(InternalError, MemoryError):
+    """Host or device memory ran out."""
+
+
+class ExecutionFailedError(CudnnError):
+    """A kernel could not be launched or failed (status 5xxx)."""
+
+
+class LibraryLoadError(CudnnError):
+    """A library was found and could not be loaded or used."""
+
+
+class LibraryNotFoundError(LibraryLoadError):
+    """No usable library was found.
+
+    Attributes
+    ----------
+    steps : tuple of (str, str)
+        Each place that was looked at, and why it gave nothing.
+    """
+
+    def __init__(self, message: str, steps: Sequence[tuple[str, str]] = ()) -> None:
+        self.steps = tuple(steps)
+        super().__init__("\n".join([message, *(f"  {place}: {reason}" for place, reason in self.steps)]))
+
+
+class CudnnWarning(UserWarning):
+    """Something a person would want to know, after which the result is right all the same."""
+
+
+_BY_CLASS: dict[int, type[CudnnError]] = {
+    1: NotInitializedError,
+    2: BadParamError,
+    3: NotSupportedError,
+    4: InternalError,
+    5: ExecutionFailedError,
+}
+
+_BY_STATUS: dict[int, type[CudnnError]] = {
+    1002: VersionMismatchError,
+    1008: LibraryLoadError,
+    3009: LibraryLoadError,
+    4003: AllocationError,
+    4004: AllocationError,
+}
+
+# What a person who has never seen cuDNN can do next. Only where the status itself says it.
+_ADVICE: dict[int, str] = {
+    1001: "cuDNN found no GPU it can use: is there a driver, and does `nvidia-smi` list a device?",
+    1002: "libraries of different cuDNN versions met in this process; `cudnn-ct info` shows which.",
+    1008: "a sub-library of cuDNN is missing or cannot be loaded; `cudnn-ct info` lists them.",
+    3008: "this cuDNN has no code for this GPU's architecture; another cuDNN version may have.",
+    3009: "a sub-library or another CUDA library is missing; `cudnn-ct info` lists them.",
+}
+
+
+def error_from_status(status: int, function: str, detail: str = "", version: int | None = None) -> CudnnError:
+    """Build the exception for a failed C call.
+
+    Parameters
+    ----------
+    status : int
+        The ``cudnnStatus_t`` returned; not 0.
+    function : str
+        Name of the C function.
+    detail : str
+        Text of ``cudnnGetLastErrorString``, empty when there is none.
+    version : int, optional
+        ``cudnnGetVersion()`` of the library that failed.
+    """
+    cls = _BY_STATUS.get(status) or _BY_CLASS.get(status // 1000, CudnnError)
+    message = f"{function} returned {_status_name(status)} ({status})"
+    if detail:
+        message += f": {detail}"
+    if version is not None:
+        message += f" [cuDNN {format_version(version)}]"
+    if status in _ADVICE:
+        message += f"\n{_ADVICE[status]}"
+    return cls(message, status=status, function=function, detail=detail)
+
+
+def format_version(version: int) -> str:
+    """Write a cuDNN version number as people do: ``92700`` is ``"9.27.0"``, ``8907`` is ``"8.9.7"``."""
+    major = 10_000 if version >= 90_000 else 1_000  # cuDNN 9 changed the packing
+    return f"{version // major}.{version % major // 100}.{version % 100}"
+
+
+def _status_name(status: int) -> str:
+    from ._bindings.enums import Status  # 71 enum classes: only once something has failed
+
+    try:
+        return f"CUDNN_STATUS_{Status(status).name}"
+    except ValueError:
+        return "an unknown status"

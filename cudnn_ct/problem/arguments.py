@@ -1,0 +1,32 @@
+"""How people write parameters: one number for all axes or one for each, a name or an enum member."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+from .specs import INT_MAX, Shape
+
+
+def per_axis(value: Any, axes: int, name: str, minimum: int) -> Shape:
+    """Turn an int, or one int per spatial axis, into a tuple of ``axes`` ints, each at least ``minimum``."""
+    given = value if isinstance(value, Sequence) else (value,) * axes
+    try:
+        numbers = tuple(operator.index(n) for n in given)
+    except TypeError:
+        raise TypeError(f"{name} must be an int or {axes} ints, not {value!r}") from None
+    if len(numbers) != axes:
+        raise ValueError(f"{name} {value!r} has {len(numbers)} numbers; the window has {axes} axes")
+    for n in numbers:
+        if not minimum <= n <= INT_MAX:
+            raise ValueError(f"{name} must be between {minimum} and {INT_MAX}, got {value!r}")
+    return numbers
+
+
+def choice(value: Any, allowed: tuple[str, ...], name: str) -> str:
+    """Return one of ``allowed``, from its name or from an enum member of that name."""
+    text = value if isinstance(value, str) else getattr(value, "name", None)
+    if not isinstance(text, str) or text.lower() not in allowed:
+        raise ValueError(f"{name} must be one of {', '.join(allowed)}, not {value!r}")
+    return text.lower()

@@ -1,0 +1,43 @@
+"""How a problem may be computed: rows of candidates, and what every plan can do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
+
+class Candidate(NamedTuple):
+    """One way to compute a problem: a legacy algorithm or a graph engine, with what is known of it.
+
+    ``packed`` names operands that are copied into a layout first, as (operand, layout). ``time`` is
+    milliseconds, as estimated or measured; ``status`` is empty for a usable row and holds the reason for one
+    that was refused.
+    """
+
+    family: str
+    algorithm: str
+    math: str
+    workspace: int
+    deterministic: bool
+    packed: tuple[tuple[str, str], ...] = ()
+    status: str = ""
+    time: float | None = None
+
+    def __str__(self) -> str:
+        facts = [f"{self.math} math", f"{self.workspace:,} bytes of workspace"]
+        facts += [f"{operand} copied to {layout}" for operand, layout in self.packed]
+        return f"{self.family} {self.algorithm} ({', '.join(facts)})"
+
+
+class Plan(Protocol):
+    """A way that is ready to run, in one thread on one device."""
+
+    @property
+    def workspace(self) -> int:
+        """Bytes of scratch memory that a run needs."""
+
+    def run(self, context: Any, pointers: Sequence[int], alpha: float, beta: float) -> None:
+        """Enqueue the work on the context's stream; ``pointers`` in the order of the direction's operands."""
+
+    def describe(self) -> str:
+        """Tell what was chosen and why, one fact a line."""

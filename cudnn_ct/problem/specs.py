@@ -1,0 +1,142 @@
+"""What a native descriptor holds, as values: specs, and the layouts of tensors in memory."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable
+from math import prod
+from typing import Any, NamedTuple
+
+from ..dtypes import as_dtype
+
+Shape = tuple[int, ...]
+
+LAYOUTS = ("nchw", "nhwc")
+
+INT_MAX = 2**31 - 1  # cuDNN's descriptors take C ints
+
+
+class TensorSpec(NamedTuple):
+    """A tensor: shape, strides in elements (not bytes), and the name of its dtype."""
+
+    shape: Shape
+    strides: Shape
+    dtype: str
+
+    @classmethod
+    def packed(cls, shape: Iterable[int], dtype: Any = "float32", layout: str = "nchw") -> TensorSpec:
+        """Make the spec of a tensor without gaps, in C order (``"nchw"``) or channels last (``"nhwc"``)."""
+        dims = check_shape(shape)
+        return cls(dims, packed_strides(dims, layout), as_dtype(dtype).name)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return prod(self.shape)
+
+    @property
+    def layouts(self) -> tuple[str, ...]:
+        """The packed layouts these strides are, of :data:`LAYOUTS`; none for a view with gaps."""
+        return layouts_of(self.shape, self.strides)
+
+    @property
+    def extent(self) -> tuple[int, int]:
+        """The range of element offsets that the tensor touches: (lowest, one past the highest)."""
+        if 0 in self.shape:
+            return 0, 0
+        reach = [(n - 1) * s for n, s in zip(self.shape, self.strides, strict=True)]
+        return sum(r for r in reach if r < 0), sum(r for r in reach if r > 0) + 1
+
+    @property
+    def describable(self) -> bool:
+        """Whether a descriptor can hold the strides: they must be positive where there is a step to take."""
+        return all(s > 0 for n, s in zip(self.shape, self.strides, strict=True) if n > 1)
+
+    @property
+    def dense(self) -> bool:
+        """Whether the elements fill a range of memory that starts at the first, in any order of the axes."""
+        expected = 1
+        for step, length in sorted((s, n) for n, s in zip(self.shape, self.strides, strict=True) if n != 1):
+            if step != expected:
+                return 0 in self.shape
+            expected *= length
+        return True
+
+    def __str__(self) -> str:
+        layout = self.layouts[0] if self.layouts else f"strides {self.strides}"
+        return f"{self.dtype}{list(self.shape)} {layout}"
+
+
+class FilterSpec(NamedTuple):
+    """A filter bank: shape (K, C / groups, *window) whatever the layout, dtype, and layout in memory."""
+
+    shape: Shape
+    dtype: str
+    layout: str = "nchw"
+
+
+class ConvolutionSpec(NamedTuple):
+    """The parameters of a convolution descriptor; ``padding`` is one number per axis, for both sides."""
+
+    padding: Shape
+    stride: Shape
+    dilation: Shape
+    groups: int = 1
+    mode: str = "cross_correlation"
+    compute: str = "float32"
+    math: str = "default"
+
+
+def packed_strides(shape: Shape, layout: str = "nchw") -> Shape:
+    """Strides in elements of a tensor without gaps.
+
+    ``"nchw"`` is C order for any rank. ``"nhwc"`` needs a batch axis, a channel axis and 1 to 3 spatial axes.
+
+    >>> packed_strides((2, 3, 4, 5), "nhwc")
+    (60, 1, 15, 3)
+    """
+    if layout not in LAYOUTS:
+        raise ValueError(f"layout must be one of {', '.join(LAYOUTS)}, not {layout!r}")
+    if layout == "nhwc":
+        if not 3 <= len(shape) <= 5:
+            raise ValueError(f"layout 'nhwc' needs a shape (N, C, 1 to 3 spatial axes), not {shape}")
+        channels_last = packed_strides((shape[0], *shape[2:], shape[1]))
+        return (channels_last[0], channels_last[-1], *channels_last[1:-1])
+    strides = [1] * len(shape)
+    for axis in range(len(shape) - 2, -1, -1):
+        strides[axis] = strides[axis + 1] * max(shape[axis + 1], 1)
+    return tuple(strides)
+
+
+def layouts_of(shape: Shape, strides: Shape) -> tuple[str, ...]:
+    """Which packed layouts a tensor has: none, one, or both (one channel, or one pixel).
+
+    Axes of length 1 are stepped over by nobody, so their strides say nothing and are ignored.
+    """
+    possible = LAYOUTS if 3 <= len(shape) <= 5 else LAYOUTS[:1]
+    return tuple(layout for layout in possible if _same_steps(shape, strides, packed_strides(shape, layout)))
+
+
+def _same_steps(shape: Shape, strides: Shape, others: Shape) -> bool:
+    empty = 0 in shape
+    return empty or all(n == 1 or a == b for n, a, b in zip(shape, strides, others, strict=True))
+
+
+def check_shape(shape: Iterable[int], name: str = "shape") -> Shape:
+    """Return ``shape`` as a tuple of ints, each of which a C int holds."""
+    try:
+        dims = tuple(operator.index(n) for n in shape)
+    except TypeError:
+        raise TypeError(f"{name} must be a sequence of integers, not {shape!r}") from None
+    for n in dims:
+        if not 0 <= n <= INT_MAX:
+            raise ValueError(f"{name} {dims}: each length must be between 0 and {INT_MAX}, got {n}")
+    return dims
+
+
+def nearest_layout(spec: TensorSpec) -> str:
+    """The layout to pack a view with gaps into: channels last where the channel is the quickest axis."""
+    if not 3 <= len(spec.shape) <= 5:
+        return "nchw"
+    steps = [abs(s) for s in spec.strides[1:]]
+    return "nhwc" if spec.shape[1] > 1 and steps[0] == min(steps) else "nchw"

@@ -1,0 +1,233 @@
+"""The generated bindings against cuDNN itself: its headers, and what its libraries export."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from cuda.pathfinder import find_nvidia_header_directory
+
+from cudnn_ct._bindings.functions import FUNCTIONS
+
+pytest.importorskip("pycparser", reason="the generator reads headers with pycparser")
+
+ROOT = Path(__file__).resolve().parents[2]
+EXTRA_HEADERS = [Path(path) for path in os.environ.get("CUDNN_CT_TEST_HEADERS", "").split(os.pathsep) if path]
+
+
+@pytest.fixture(scope="module")
+def headers() -> Path:
+    found = find_nvidia_header_directory("cudnn")
+    if not found:
+        pytest.skip("no cuDNN with headers is installed")
+    return Path(found)
+
+
+def generator(*arguments: object, root: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, root / "tools" / "gen_bindings.py", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A copy of the generator and of what it wrote, to be spoilt."""
+    for folder in ("tools", "cudnn_ct/_bindings"):
+        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    return tmp_path
+
+
+def skip_if_pinned(result: subprocess.CompletedProcess[str]) -> None:
+    if result.returncode == 2 and "made from" in result.stderr:
+        pytest.skip(result.stderr.strip())
+
+
+# The headers --------------------------------------------------------------------------------------------
+
+
+def test_the_modules_are_what_the_headers_say(headers: Path) -> None:
+    result = generator("--check")
+    skip_if_pinned(result)
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_generating_twice_gives_the_same(headers: Path, checkout: Path) -> None:
+    skip_if_pinned(generator("--check"))
+    for path in (checkout / "cudnn_ct" / "_bindings").glob("*.py"):
+        path.unlink()
+    assert generator(root=checkout).returncode == 0
+    for path in (ROOT / "cudnn_ct" / "_bindings").glob("*.py"):
+        assert (checkout / "cudnn_ct" / "_bindings" / path.name).read_bytes() == path.read_bytes()
+
+
+def test_a_hand_edit_is_shown(headers: Path, checkout: Path) -> None:
+    skip_if_pinned(generator("--check"))
+    enums = checkout / "cudnn_ct" / "_bindings" / "enums.py"
+    enums.write_text(enums.read_text().replace("    NHWC = 1\n", "    NHWC = 2\n"))
+    result = generator("--check", root=checkout)
+    assert result.returncode == 1
+    assert "-    NHWC = 2\n+    NHWC = 1\n" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("table", "entry"),
+    [
+        ("since", 'CUDNN_NO_SUCH_THING = "9.0.0"'),
+        ("members", 'CUDNN_NO_SUCH_THING = "NAME"'),
+        ("device", 'cudnnRNNForwardd = ["devSeqLengths"]'),
+        ("device", 'cudnnSetStream = ["noSuchArgument"]'),
+    ],
+)
+def test_an_annotation_that_matches_nothing_is_refused(
+    headers: Path, checkout: Path, table: str, entry: str
+) -> None:
+    skip_if_pinned(generator("--check"))
+    notes = checkout / "tools" / "bindings.toml"
+    notes.write_text(notes.read_text().replace(f"[{table}]\n", f"[{table}]\n{entry}\n"))
+    result = generator("--check", root=checkout)
+    assert result.returncode == 2
+    assert re.split(r"\W+", entry)[0] in result.stderr
+
+
+def test_another_version_is_refused_with_both_numbers(headers: Path, checkout: Path) -> None:
+    init = checkout / "cudnn_ct" / "_bindings" / "__init__.py"
+    init.write_text(init.read_text().replace("GENERATED_FROM = 9", "GENERATED_FROM = 8"))
+    result = generator("--check", root=checkout)
+    assert result.returncode == 2
+    assert re.search(r"made from 8\d{4}, installed is 9\d{4}", result.stderr)
+
+
+def test_the_installed_headers_agree(headers: Path) -> None:
+    result = generator("--include", headers)
+    assert result.returncode == 0, result.stdout
+
+
+@pytest.mark.skipif(not EXTRA_HEADERS, reason="CUDNN_CT_TEST_HEADERS names no folders of other headers")
+@pytest.mark.parametrize("include", EXTRA_HEADERS, ids=lambda path: path.name)
+def test_other_headers_agree(include: Path) -> None:
+    result = generator("--include", include)
+    assert result.returncode == 0, result.stdout
+
+
+# A difference in the headers of another cuDNN, and what must be said about it.
+PLANTED = {
+    "value": (
+        "cudnn_ops.h",
+        r"(CUDNN_POOLING_MAX\s*=\s*)0",
+        r"\g<1>7",
+        r"CUDNN_POOLING_MAX: \d+ has 7, we have 0",
+    ),
+    "one more member": (
+        "cudnn_ops.h",
+        r"(CUDNN_BATCHNORM_PER_ACTIVATION\s*=\s*0,)",
+        r"\1 CUDNN_BATCHNORM_NEW = 1,",
+        None,  # a member that only they have is no difference
+    ),
+    "type of an argument": (
+        "cudnn_ops.h",
+        r"(cudnnGetTensorSizeInBytes\(const cudnnTensorDescriptor_t tensorDesc,) size_t",
+        r"\1 int",
+        r"cudnnGetTensorSizeInBytes: \d+ has c_int \(LP_cudnnTensorStruct, LP_c_int\), we have",
+    ),
+    "kind of a handle": (
+        "cudnn_ops.h",
+        r"(cudnnDestroyTensorDescriptor\()cudnnTensorDescriptor_t",
+        r"\1cudnnFilterDescriptor_t",
+        r"cudnnDestroyTensorDescriptor: .*LP_cudnnFilterStruct",
+    ),
+    "one more argument": (
+        "cudnn_graph.h",
+        r"(cudnnDestroy\(cudnnHandle_t handle)\)",
+        r"\1, int how)",
+        r"cudnnDestroy: .*LP_cudnnContext, c_int\), we have",
+    ),
+    "result": (
+        "cudnn_graph.h",
+        r"size_t (CUDNNWINAPI\s+cudnnGetVersion\()",
+        r"int \1",
+        r"cudnnGetVersion: .* has c_int \(\)",
+    ),
+    "function": (
+        "cudnn_ops.h",
+        r"cudnnStatus_t CUDNNWINAPI\s+cudnnDestroyTensorDescriptor\([^;]*;",
+        "",
+        r"cudnnDestroyTensorDescriptor: \d+ lacks it, we say since 90000",
+    ),
+    "member": (
+        "cudnn_graph.h",
+        r"CUDNN_TENSOR_NHWC\s*=\s*1,",
+        "",
+        r"CUDNN_TENSOR_NHWC: \d+ lacks it, we say since 90000",
+    ),
+    "struct": (
+        "cudnn_graph.h",
+        r"int64_t (numerator;)",
+        r"int32_t \1",
+        r"cudnnFraction_t: \d+ has \{c_int numerator, c_long denominator\}",
+    ),
+    "date": (
+        "cudnn_version.h",
+        r"(#define CUDNN_MINOR) \d+",
+        r"\1 0",
+        r"CUDNN_NUMERICAL_NOTE_STRICT_NAN_PROP: 90\d+ has it, we say since 90100",
+    ),
+}
+
+
+@pytest.mark.parametrize(("file", "pattern", "replacement", "expected"), PLANTED.values(), ids=list(PLANTED))
+def test_a_planted_difference_is_reported(
+    headers: Path, tmp_path: Path, file: str, pattern: str, replacement: str, expected: str | None
+) -> None:
+    for path in headers.glob("cudnn*.h"):
+        shutil.copy(path, tmp_path)
+    text, count = re.subn(pattern, replacement, (tmp_path / file).read_text())
+    assert count == 1, "the difference was not planted"
+    (tmp_path / file).chmod(0o644)
+    (tmp_path / file).write_text(text)
+    result = generator("--include", tmp_path)
+    if expected is None:
+        assert result.returncode == 0, result.stdout
+        assert "note: CUDNN_BATCHNORM_NEW is only in" in result.stdout
+    else:
+        assert result.returncode == 1
+        assert re.search(f"^difference: {expected}", result.stdout, re.MULTILINE), result.stdout
+
+
+@pytest.mark.parametrize(("major", "code"), [(9, 1), (10, 0)], ids=["our version", "a newer one"])
+def test_a_struct_may_grow_only_in_newer_headers(
+    headers: Path, tmp_path: Path, major: int, code: int
+) -> None:
+    for path in headers.glob("cudnn*.h"):
+        shutil.copyfile(path, tmp_path / path.name)
+    graph, version = tmp_path / "cudnn_graph.h", tmp_path / "cudnn_version.h"
+    grown = re.sub(r"(int64_t denominator;)", r"\1 int64_t more;", graph.read_text())
+    graph.write_text(grown)
+    version.write_text(re.sub(r"(#define CUDNN_MAJOR) \d+", rf"\g<1> {major}", version.read_text()))
+    version.write_text(re.sub(r"(#define CUDNN_MINOR) \d+", r"\g<1> 27", version.read_text()))
+    version.write_text(re.sub(r"(#define CUDNN_PATCHLEVEL) \d+", r"\g<1> 0", version.read_text()))
+    result = generator("--include", tmp_path)
+    word = "difference" if code else "note"
+    assert re.search(rf"^{word}: cudnnFraction_t: .* c_long more", result.stdout, re.MULTILINE), result.stdout
+    assert "cudnnFraction_t" in result.stdout
+    assert result.returncode == code or "cudnnGnnCscGraph_t" in result.stdout
+
+
+# The libraries ------------------------------------------------------------------------------------------
+
+EXPORTED = """
+import ctypes, sys
+library = ctypes.CDLL(sys.argv[1])
+print(library.cudnnGetVersion(), *(name for name in sys.argv[2:] if not hasattr(library, name)))
+"""
+
+
+def test_every_function_is_exported(headers: Path) -> None:
+    """In a child process: another test may want a process in which nothing is loaded."""
+    libraries = sorted(headers.parent.glob("lib*/libcudnn.so.9"))
+    if not libraries:
+        pytest.skip(f"no libcudnn.so.9 beside {headers}")
+    command = [sys.executable, "-c", EXPORTED, str(libraries[0]), *FUNCTIONS]
+    version, *missing = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    assert missing == [name for name, function in FUNCTIONS.items() if function.since > int(version)]

@@ -1,0 +1,146 @@
+"""Shape rules, layouts and problems: values, without a library."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cudnn_ct._bindings.enums import ConvolutionMode
+from cudnn_ct.problem import (
+    LAYOUTS,
+    TensorSpec,
+    conv_output_shape,
+    conv_problem,
+    layouts_of,
+    packed_strides,
+    pad_pairs,
+    resolve_precision,
+)
+from tests.strategies import ConvCase, conv_cases
+
+shapes = st.lists(st.integers(1, 5), min_size=3, max_size=5).map(tuple)
+
+
+@given(shape=shapes)
+def test_packed_strides_are_those_of_numpy(shape: tuple[int, ...]) -> None:
+    array = np.empty(shape, np.uint8)
+    assert packed_strides(shape) == array.strides
+    channels_last = np.moveaxis(np.empty((shape[0], *shape[2:], shape[1]), np.uint8), -1, 1)
+    assert packed_strides(shape, "nhwc") == channels_last.strides
+
+
+@given(shape=shapes, layout=st.sampled_from(LAYOUTS), odd=st.integers(1, 1000))
+def test_layout_is_recognised_whatever_axes_of_length_one_say(
+    shape: tuple[int, ...], layout: str, odd: int
+) -> None:
+    strides = packed_strides(shape, layout)
+    disturbed = tuple(odd if n == 1 else s for n, s in zip(shape, strides, strict=True))
+    assert layout in layouts_of(shape, disturbed)
+    assert len(layouts_of(shape, disturbed)) == 2 or layouts_of(shape, disturbed) == (layout,)
+
+
+def test_layout_of_a_view_with_gaps_is_none() -> None:
+    assert layouts_of((2, 3, 4, 5), (120, 20, 5, 1)) == ()
+    assert layouts_of((2, 3), (3, 1)) == ("nchw",)
+
+
+@given(case=conv_cases())
+def test_output_shape_counts_the_places_of_the_window(case: ConvCase) -> None:
+    """By trying each place, not by the formula."""
+    axes = len(case.window)
+    stride = (case.stride,) * axes if isinstance(case.stride, int) else case.stride
+    dilation = (case.dilation,) * axes if isinstance(case.dilation, int) else case.dilation
+    pairs = pad_pairs(case.padding, case.window, dilation)
+    for got, n, k, (before, after), s, d in zip(
+        case.y_shape[2:], case.size, case.window, pairs, stride, dilation, strict=True
+    ):
+        starts = range(0, before + n + after, s)
+        assert got == sum(start + (k - 1) * d < before + n + after for start in starts)
+
+
+def test_named_paddings() -> None:
+    assert pad_pairs("valid", (3, 4), (2, 1)) == ((0, 0), (0, 0))
+    assert pad_pairs("half", (3, 4), (2, 1)) == ((2, 2), (2, 2))
+    assert pad_pairs("full", (3, 4), (2, 1)) == ((4, 4), (3, 3))
+    assert pad_pairs(np.int64(2), (3, 4), (1, 1)) == ((2, 2), (2, 2))
+    assert pad_pairs([1, 2], (3, 4), (1, 1)) == ((1, 1), (2, 2))
+
+
+def test_half_keeps_the_size_of_odd_windows_and_full_turns_it_around() -> None:
+    assert conv_output_shape((1, 1, 9, 10), (1, 1, 3, 5), padding="half") == (1, 1, 9, 10)
+    assert conv_output_shape((1, 1, 9, 10), (1, 1, 3, 5), padding="full") == (1, 1, 11, 14)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"padding": 1.5}, TypeError, "padding must be an int or 2 ints, not 1.5"),
+        ({"padding": ((1, 2),)}, ValueError, "expected 2 pairs"),
+        ({"padding": ((1, 2), (3, -4))}, ValueError, "padding must be between 0"),
+        ({"stride": (1, 2, 3)}, ValueError, "3 numbers; the window has 2 axes"),
+        ({"stride": "2"}, TypeError, "stride must be an int"),
+        ({"groups": 1.0}, TypeError, "groups must be an int"),
+        ({"groups": -1}, ValueError, "groups must be at least 1, got -1"),
+        ({"mode": 3}, ValueError, "mode must be one of"),
+        ({"padding": 2**31}, ValueError, "padding must be between 0 and 2147483647"),
+        ({"padding": 2**30, "stride": 1}, ValueError, "output shape"),
+    ],
+)
+def test_bad_parameters(arguments: dict[str, object], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        conv_output_shape((1, 2, 5, 6), (2, 2, 3, 3), **arguments)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("x", "w", "message"),
+    [
+        ((1, 2), (1, 2), "1 to 3 spatial axes"),
+        ((1, 2, 3, 4, 5, 6), (1, 2, 3, 4, 5, 6), "1 to 3 spatial axes"),
+        ((1, 2, 3), (1, 2, 3, 1), r"w has 4 dimensions \(1, 2, 3, 1\)"),
+        ((1, 6, 5), (2, 4, 3), "x has 6 channels; w expects 4 x groups 1 = 4"),
+        ((1, 2, 5), (2, 2, 0), "needs at least one element"),
+        ((1, 2, 5), (2, 2, 6), r"5 \+ padding 0 = 5, the window spans \(6 - 1\) x dilation 1 \+ 1 = 6"),
+        ((1, -2, 5), (2, 2, 6), "each length must be between 0"),
+    ],
+)
+def test_shapes_that_do_not_fit(x: tuple[int, ...], w: tuple[int, ...], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        conv_output_shape(x, w)
+    with pytest.raises(ValueError, match="3 filters, which 2 groups do not divide"):
+        conv_output_shape((1, 4, 5), (3, 2, 2), groups=2)
+
+
+def test_problem_is_a_value() -> None:
+    x, w = TensorSpec.packed((2, 3, 5, 6), "float16"), TensorSpec.packed((4, 3, 3, 3), "half")
+    one = conv_problem(x, w, padding=(1, 1), mode=ConvolutionMode.CONVOLUTION)
+    two = conv_problem(x, w, padding=1, mode="convolution", precision="as_input_f32")
+    assert one == two
+    assert hash(one) == hash(two)
+    assert "padding ((1, 1), (1, 1))" in str(one)
+    assert "mode convolution" in str(one)
+
+
+@given(first=conv_cases(), second=conv_cases())
+def test_different_problems_are_different_keys(first: ConvCase, second: ConvCase) -> None:
+    def problem(case: ConvCase):
+        x = TensorSpec.packed(case.x_shape, case.dtype, case.x_layout)
+        w = TensorSpec.packed(case.w_shape, case.dtype, case.w_layout)
+        return conv_problem(x, w, **case.geometry)
+
+    one, two = problem(first), problem(second)
+    same = all(getattr(one, name) == getattr(two, name) for name in one._fields)
+    assert (one == two) == same
+
+
+def test_precision() -> None:
+    assert resolve_precision(None, "float16", True) == ("float32", True)
+    assert resolve_precision(None, "float32", True) == ("float32", True)
+    assert resolve_precision(None, "float32", False) == ("float32", False)
+    assert resolve_precision(None, "float64", True) == ("float64", False)
+    assert resolve_precision("float32", "bfloat16", True) == ("float32", False)
+    assert resolve_precision("as_input", "float16", True) == ("float16", True)
+    assert resolve_precision("float64", "float32", True) == ("float64", False)
+    with pytest.raises(ValueError, match="precision='tf32' is for float32 data, not float64"):
+        resolve_precision("tf32", "float64", True)
