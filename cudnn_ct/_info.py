@@ -1,0 +1,254 @@
+"""What cuDNN is here, and with what: everything that can be told without a GPU, in one value."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from . import _lib
+from ._installation import File, Installation, header_version, inspect
+from ._search import (
+    COMPANION_STEPS,
+    DRIVER,
+    Places,
+    Search,
+    Wanted,
+    cublaslt,
+    cudart,
+    find_cudnn,
+    mapped_files,
+    search,
+)
+from .doctor import elf
+from .errors import CudnnError, format_version
+
+__all__ = ["LibraryInfo", "library_info"]
+
+
+@dataclass(frozen=True)
+class LibraryInfo:
+    """A cuDNN installation as this process sees it.
+
+    Attributes
+    ----------
+    path : str or None
+        Real path of ``libcudnn.so.9``.
+    found_via : str
+        The step that found it.
+    version : str or None
+        What the running library answers; what its files say where it cannot be loaded.
+    cuda_version : str or None
+        The CUDA version it was built for.
+    sublibraries : tuple of File
+        The libraries that it opens by itself, whether this process has them mapped, and if not, why.
+    header : File or None
+        The ``cudnn_version.h`` that belongs to the library.
+    other_headers : tuple of File
+        Headers that cuda-pathfinder finds elsewhere: a compiler may take these.
+    cublaslt, cudart, driver : File
+        The companions; without a path, ``note`` says why.
+    bindings : str
+        The cuDNN version whose headers this package's functions and enums come from.
+    steps : tuple of (str, str)
+        Each place that was looked at, and what it gave.
+    notes : tuple of str
+        What is odd and does not keep it from working.
+    problem : str or None
+        What is wrong, in one line; None when all is well.
+    """
+
+    path: str | None
+    found_via: str
+    version: str | None
+    cuda_version: str | None
+    sublibraries: tuple[File, ...]
+    header: File | None
+    other_headers: tuple[File, ...]
+    cublaslt: File
+    cudart: File
+    driver: File
+    bindings: str
+    steps: tuple[tuple[str, str], ...]
+    notes: tuple[str, ...]
+    problem: str | None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Give everything as plain values that JSON takes."""
+        return asdict(self)
+
+    def rows(self) -> Iterator[tuple[str, str]]:
+        """Yield what a person reads: a label and a text, in order."""
+        built = f" for CUDA {self.cuda_version}" if self.cuda_version else ""
+        yield "cuDNN", f"{self.version or 'none'}{built}"
+        if self.path:
+            yield "path", self.path
+            yield "found via", self.found_via
+        if self.header or self.path:
+            yield "header", _line(self.header) if self.header else "none beside the library"
+        for header in self.other_headers:
+            yield "other header", _line(header)
+        for file in self.sublibraries:
+            yield file.name, _line(replace(file, path=file.path and os.path.basename(file.path)))
+        for file in (self.cublaslt, self.cudart, self.driver):
+            yield file.name, _line(file)
+        yield "bindings", f"from the headers of cuDNN {self.bindings}"
+        for step, result in self.steps:
+            yield "looked at", f"{step}: {result}"
+        for note in self.notes:
+            yield "note", note
+
+    def __str__(self) -> str:
+        rows = [*self.rows(), ("problem", self.problem or "none")]
+        width = max(len(label) for label, _ in rows)
+        return "\n".join(f"{label:{width}}  {text}" for label, text in rows)
+
+
+def library_info() -> LibraryInfo:
+    """Tell which cuDNN is here and what belongs to it. Loads it when it is sound; raises nothing."""
+    library, found, installation, problem = _loaded()
+    version = library.version if library else installation and installation.version
+    cuda = library.cuda_version if library else None
+    mapped = mapped_files()
+    files = installation.files if installation else ()
+    header = installation.header if installation else None
+    companions = {
+        name: _companion(name, wanted, cuda, installation)
+        for name, wanted in (("libcublasLt", cublaslt), ("libcudart", cudart))
+    }
+    return LibraryInfo(
+        path=installation.shim if installation else None,
+        found_via=found.found_via,
+        version=format_version(version) if version else None,
+        cuda_version=_cuda(cuda) if cuda else None,
+        sublibraries=tuple(_state_of(file, library, mapped) for file in files),
+        header=header,
+        other_headers=_other_headers(header),
+        cublaslt=companions["libcublasLt"],
+        cudart=companions["libcudart"],
+        driver=_driver(),
+        bindings=_bindings(),
+        steps=found.steps,
+        notes=tuple(_notes(installation, companions["libcublasLt"], mapped)),
+        problem=problem or (library.header_mismatch() if library else "") or None,
+    )
+
+
+def _loaded() -> tuple[_lib.Library | None, Search, Installation | None, str]:
+    """Return what can be had: the library, how it was found, its files, and why there is not more."""
+    try:
+        library = _lib.load()
+    except (CudnnError, OSError) as error:
+        found = find_cudnn()
+        return None, found, inspect(found.path) if found.path else None, str(error).partition("\n")[0]
+    return library, library.found, library.installation, ""
+
+
+def _state_of(file: File, library: _lib.Library | None, mapped: tuple[str, ...]) -> File:
+    note = library.skipped.get(file.name, file.note) if library else file.note
+    return replace(file, mapped=file.path in mapped, note=note)
+
+
+def _companion(
+    name: str, wanted_of: Callable[[int], Wanted], cuda: int | None, installation: Installation | None
+) -> File:
+    """Look for a library of CUDA that fits this cuDNN; its file's name or its wheel tells the version."""
+    if cuda is None or installation is None:
+        return File(name, None, note="not looked for: which one fits depends on the cuDNN")
+    wanted = wanted_of(cuda // 1000)
+    found = search(wanted, COMPANION_STEPS, Places(beside=installation.folder))
+    if found.path is None:
+        return File(name, None, note=f"no {wanted.soname} was found")
+    real = Path(os.path.realpath(found.path))
+    version = _name_version(real) or _wheel_version(real)
+    return _judged(File(name, str(real), version, mapped=str(real) in mapped_files()))
+
+
+def _judged(file: File) -> File:
+    try:
+        elf.check(file.path or "")
+    except elf.ElfError as error:
+        return replace(file, note=str(error))
+    return file
+
+
+def _name_version(path: Path) -> str | None:
+    match = re.search(r"\.so\.(\d+\.\d[.\d]*)$", path.name)
+    return match and match.group(1)
+
+
+def _wheel_version(path: Path) -> str | None:
+    """Read the version off the wheel's metadata folder, ``nvidia_cublas_cu12-12.9.1.4.dist-info``."""
+    if len(path.parents) < 4 or path.parents[2].name != "nvidia":
+        return None
+    package = "nvidia_cublas" if "cublas" in path.name else "nvidia_cuda_runtime"
+    major = path.name.rpartition(".")[2]
+    folders = path.parents[3].glob(f"{package}*-{major}.*.dist-info")
+    return next((folder.name.removesuffix(".dist-info").partition("-")[2] for folder in folders), None)
+
+
+def _other_headers(header: File | None) -> tuple[File, ...]:
+    from cuda.pathfinder import locate_nvidia_header_directory  # 30 ms, and for this question alone
+
+    try:
+        located = locate_nvidia_header_directory("cudnn")
+        path = located and os.path.realpath(os.path.join(located.abs_path, "cudnn_version.h"))
+        if not path or (header and path == header.path):
+            return ()
+        number = header_version(path)
+    except (OSError, RuntimeError):
+        return ()
+    return (File("other header", path, format_version(number) if number else None),)
+
+
+def _driver() -> File:
+    """Ask libcuda for its version, which needs no GPU; the kernel module tells the release of the driver."""
+    steps = tuple(step for step in COMPANION_STEPS if step[0] in ("already loaded", "system"))
+    found = search(DRIVER, steps, Places())
+    release = _kernel_module()
+    if found.path is None:
+        inside = f", though the kernel module is there ({release}): is this a container without --gpus?"
+        return File("driver", None, note=f"no {DRIVER.soname} was found{inside if release else ''}")
+    file = _judged(File("driver", os.path.realpath(found.path)))
+    if file.note:
+        return file
+    number = _lib.driver_version(file.path or "")
+    cuda = f"CUDA {_cuda(number)}" if number else ""
+    return replace(file, version=", ".join(filter(None, (release, cuda))) or None, mapped=True)
+
+
+def _kernel_module() -> str:
+    try:
+        text = Path("/proc/driver/nvidia/version").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+    match = re.search(r"\b\d+\.\d+(\.\d+)?\b", text)
+    return match.group() if match else ""
+
+
+def _notes(installation: Installation | None, lt: File, mapped: tuple[str, ...]) -> Iterator[str]:
+    if installation is None:
+        return
+    yield from installation.notes
+    if lt.path is None and installation.version:
+        yield f"{lt.note}: nothing can run on a GPU until it is installed"
+    for path in installation.strangers(mapped):
+        yield f"this process has also {path} open"
+
+
+def _bindings() -> str:
+    from ._bindings import GENERATED_FROM
+
+    return format_version(GENERATED_FROM)
+
+
+def _cuda(number: int) -> str:
+    """Write a CUDA version as people do: 12090 is 12.9."""
+    return f"{number // 1000}.{number % 1000 // 10}"
+
+
+def _line(file: File) -> str:
+    return "  ".join(filter(None, (file.version, file.path, "(loaded)" if file.mapped else "", file.note)))

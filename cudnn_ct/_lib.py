@@ -1,0 +1,337 @@
+"""Loads cuDNN and binds its functions: the one place of the package that opens libraries.
+
+Importing this module opens nothing. `load` finds, checks and opens cuDNN once for the process; `raw` has all
+of its C functions, typed and checked.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+from ._installation import SUBLIBRARIES, Installation, require
+from ._search import COMPANION_STEPS, Places, Search, cublaslt, find_cudnn, mapped_files, search
+from .doctor import elf
+from .errors import (
+    CudnnWarning,
+    LibraryLoadError,
+    LibraryNotFoundError,
+    VersionMismatchError,
+    error_from_status,
+    format_version,
+)
+
+__all__ = ["Library", "load", "raw", "version"]
+
+Lookup = Callable[[str], Any]
+
+NOTHING = Search(None, "", ())
+
+# cuDNN ends the whole process («Invalid handle. Cannot load symbol cublasLtGetVersion») when it comes to need
+# libcublasLt and cannot load it: while it finalises a descriptor, or in what is done with a handle. Every way
+# there leads through one of these two, which are therefore bound only once libcublasLt is loaded.
+NEED_CUBLASLT = ("cudnnCreate", "cudnnBackendFinalize")
+
+
+def load() -> Library:
+    """Find, check, open and bind cuDNN; the second call answers with what the first one loaded.
+
+    Raises
+    ------
+    LibraryNotFoundError
+        Nothing was found, or not where ``CUDNN_CT_LIBRARY`` points; with all steps and their reasons.
+    LibraryLoadError
+        What was found is broken: missing, truncated, unreadable parts, another machine's.
+    VersionMismatchError
+        It is cuDNN 8 or older, or parts of different versions have met.
+    """
+    if _state.library is None:
+        with _state.lock:
+            if _state.library is None:
+                _state.library = _load()
+    return _state.library
+
+
+def version(raises: bool = True) -> int:
+    """Tell the version of cuDNN as ``cudnnGetVersion`` writes it: 92700 is 9.27.0.
+
+    Parameters
+    ----------
+    raises : bool
+        Whether to raise when there is no cuDNN that can be loaded; -1 is the answer otherwise.
+
+    Raises
+    ------
+    VersionMismatchError
+        The header that belongs to the library is of another version, or parts of the library are: always.
+    LibraryLoadError
+        There is none, or it cannot be loaded. Both are also RuntimeError.
+    """
+    try:
+        library = load()
+    except LibraryLoadError:
+        if raises:
+            raise
+        return -1
+    mismatch = library.header_mismatch()
+    if mismatch:
+        raise VersionMismatchError(mismatch)
+    return library.version
+
+
+class Library:
+    """Every C function of one cuDNN as an attribute, typed, and checked for failure.
+
+    A function that returns ``cudnnStatus_t`` raises the exception of its status; success costs nothing but
+    the return. One that this cuDNN is too old for is there too, and raises when it is called.
+
+    Parameters
+    ----------
+    lookup
+        From a C function's name to the function, None when there is none. Tests give fakes of ``CFUNCTYPE``.
+    installation
+        The files it was loaded from; None for fakes.
+    found : Search
+        The search that found it.
+    skipped : dict
+        Sub-libraries that could not be opened, and why.
+
+    Attributes
+    ----------
+    path : str
+        Real path of ``libcudnn.so.9``; empty for fakes.
+    found_via : str
+        The step that found it.
+    version : int
+        What ``cudnnGetVersion`` answers.
+    """
+
+    def __init__(
+        self,
+        lookup: Lookup,
+        installation: Installation | None = None,
+        found: Search = NOTHING,
+        skipped: dict[str, str] | None = None,
+    ) -> None:
+        self.installation = installation
+        self.path = installation.shim if installation else ""
+        self.found = found
+        self.found_via = found.found_via
+        self.skipped = skipped or {}
+        self._lookup = lookup
+        self.version: int = 0
+        self.version = int(self._bound("cudnnGetVersion")())
+        for name in _prototypes():
+            # Without files there is nothing to resolve libcublasLt against: fakes are bound at once.
+            if installation is None or name not in NEED_CUBLASLT:
+                setattr(self, name, self._bound(name))
+
+    def __getattr__(self, name: str) -> Any:
+        if name in NEED_CUBLASLT and self.installation is not None:
+            with _state.lock:
+                self.open_cublaslt()
+                for needy in NEED_CUBLASLT:
+                    setattr(self, needy, self._bound(needy))
+            return self.__dict__[name]
+        import difflib  # only for a name that is wrong
+
+        close = difflib.get_close_matches(name, _prototypes(), n=3)
+        hint = f"; did you mean {', '.join(close)}?" if close else ""
+        raise AttributeError(f"cuDNN's headers have no function {name!r}{hint}")
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *_prototypes()})
+
+    def __repr__(self) -> str:
+        return f"<cuDNN {format_version(self.version)} at {self.path or 'no path'}>"
+
+    @property
+    def cuda_version(self) -> int:
+        """The CUDA version that this cuDNN was built for: 12090 is 12.9."""
+        return int(self.cudnnGetCudartVersion())
+
+    def header_mismatch(self) -> str:
+        """Say how the header that belongs to this library differs from it; empty when it does not."""
+        header = self.installation.header if self.installation else None
+        if header is None or header.version in (None, format_version(self.version)):
+            return ""
+        return (
+            f"the header and the library of cuDNN differ: {header.path} is {header.version} while "
+            f"{self.path} is {format_version(self.version)}; install one of them anew"
+        )
+
+    def open_cublaslt(self) -> str:
+        """Open the libcublasLt that this cuDNN will ask for by name, and tell its path."""
+        assert self.installation is not None
+        wanted = cublaslt(self.cuda_version // 1000)
+        found = search(wanted, COMPANION_STEPS, Places(beside=self.installation.folder))
+        if found.path is None:
+            raise LibraryNotFoundError(self._without_cublaslt(wanted.soname), found.steps)
+        return _open_checked(found.path)
+
+    def _without_cublaslt(self, soname: str) -> str:
+        cuda = int(soname.rpartition(".")[2])
+        package = "nvidia-cublas" if cuda >= 13 else f"nvidia-cublas-cu{cuda}"
+        return (
+            f"cuDNN {format_version(self.version)} at {self.path} needs {soname}, and would end this process "
+            f"without it: pip install {package}, or put its folder on LD_LIBRARY_PATH before Python starts"
+        )
+
+    def _bound(self, name: str) -> Any:
+        prototype = _prototypes()[name]
+        function = self._lookup(name)
+        if function is None:
+            return self._stub(name, prototype.since)
+        function.__name__ = name  # which functions of CFUNCTYPE lack
+        function.restype = prototype.restype
+        function.argtypes = prototype.argtypes
+        if prototype.returns_status:
+            function.errcheck = self._check
+        return function
+
+    def _stub(self, name: str, since: int) -> Callable[..., Any]:
+        newer = since > self.version
+        needs = f"needs cuDNN >= {format_version(since)}" if newer else "is missing from this cuDNN"
+
+        def missing(*_: object) -> Any:
+            raise VersionMismatchError(f"{name} {needs}, have {format_version(self.version)}", function=name)
+
+        missing.__name__ = name
+        return missing
+
+    def _check(self, status: int, function: Any, _args: tuple[Any, ...]) -> int:
+        if status:
+            raise error_from_status(status, function.__name__, self._last_error_text(), self.version)
+        return status
+
+    def _last_error_text(self) -> str:
+        text = ctypes.create_string_buffer(1024)
+        self.cudnnGetLastErrorString(text, len(text))
+        return text.value.decode("utf-8", "replace").strip()
+
+
+class Raw:
+    """cuDNN's C functions by their own names, loaded at the first use: ``raw.cudnnGetVersion()``."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # what copy, inspect and pickle ask every object for
+            raise AttributeError(name)
+        return getattr(load(), name)
+
+    def __dir__(self) -> list[str]:
+        return sorted(_prototypes())
+
+    def __repr__(self) -> str:
+        return repr(_state.library) if _state.library else "<cuDNN, not loaded yet>"
+
+
+raw = Raw()
+
+
+class _State:
+    """What the process has loaded, and the lock under which it is."""
+
+    def __init__(self) -> None:
+        self.library: Library | None = None
+        self.renew()
+
+    def renew(self) -> None:
+        # A fork copies the lock as it is, held perhaps by a thread that the child does not have.
+        self.lock = threading.RLock()
+
+
+_state = _State()
+if hasattr(os, "register_at_fork"):  # not on Windows, where `load` says that it is not supported
+    os.register_at_fork(after_in_child=_state.renew)
+
+
+def _install(library: Library | None) -> None:
+    """Put a library in place of the loaded one, or None to load anew: for tests."""
+    with _state.lock:
+        _state.library = library
+
+
+def driver_version(path: str) -> int:
+    """Ask a libcuda for the CUDA version it supports, without starting it; 0 where it does not answer."""
+    number = ctypes.c_int()
+    try:
+        status = ctypes.CDLL(path).cuDriverGetVersion(ctypes.byref(number))
+    except (OSError, AttributeError):
+        return 0
+    return 0 if status else number.value
+
+
+def _load() -> Library:
+    found = find_cudnn()
+    installation = require(found)
+    strangers = installation.strangers(mapped_files())
+    if strangers:  # the two would share some libraries by name, and mix
+        raise LibraryLoadError(
+            f"this process has already loaded {strangers[0]}; {installation.shim} would mix with it. Use one "
+            "of the two in a process (unset CUDNN_CT_LIBRARY or LD_PRELOAD), or start it anew if the files "
+            "were replaced while it ran"
+        )
+    lookup, skipped = _open(installation)
+    library = Library(lookup, installation, found, skipped)
+    if installation.version and library.version != installation.version:
+        raise VersionMismatchError(
+            f"{installation.folder} holds cuDNN {format_version(installation.version)} and this process runs "
+            f"{format_version(library.version)}: LD_PRELOAD or another package has put that one in place"
+        )
+    for stranger in installation.strangers(mapped_files()):
+        # The one way past `_open`: cuDNN tries libcudnn_graph.so.9.27.0 before libcudnn_graph.so.9, and
+        # LD_LIBRARY_PATH had a file of that name. It is of the same version, though perhaps of another CUDA.
+        _warn(f"cuDNN of {installation.folder} has also opened {stranger}; take it off LD_LIBRARY_PATH")
+    return library
+
+
+def _open(installation: Installation) -> tuple[Lookup, dict[str, str]]:
+    """Open all libraries of the folder by absolute path, so that no search path can bring in another's.
+
+    cuDNN asks for its parts by name, and gets what is loaded by that name, whatever LD_LIBRARY_PATH says.
+    """
+    core = {row.name for row in SUBLIBRARIES if row.core}
+    skipped: dict[str, str] = {}
+    for file in installation.files:
+        try:
+            if file.path:
+                ctypes.CDLL(file.path)
+        except OSError as error:
+            if file.name in core:
+                raise _not_loadable(file.path, error) from None
+            skipped[file.name] = str(error)
+            if "libcuda.so.1" not in str(error):  # that one is missing wherever there is no driver
+                _warn(f"{file.path} cannot be loaded ({error}): cuDNN does without it, slower or not at all")
+    try:
+        shim = ctypes.CDLL(installation.shim)
+    except OSError as error:
+        raise _not_loadable(installation.shim, error) from None
+    return lambda name: getattr(shim, name, None), skipped
+
+
+def _open_checked(path: os.PathLike[str]) -> str:
+    real = os.path.realpath(path)
+    try:
+        elf.check(real)
+        ctypes.CDLL(real)
+    except (elf.ElfError, OSError) as error:
+        raise _not_loadable(real, error) from None
+    return real
+
+
+def _not_loadable(path: str | None, error: Exception) -> LibraryLoadError:
+    return LibraryLoadError(f"{path} cannot be loaded: {error}")
+
+
+def _warn(text: str) -> None:
+    warnings.warn(text, CudnnWarning, stacklevel=5)
+
+
+def _prototypes() -> dict[str, Any]:
+    from ._bindings.functions import FUNCTIONS  # builds all prototypes: only when a library is loaded
+
+    return FUNCTIONS

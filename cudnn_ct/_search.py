@@ -1,0 +1,330 @@
+"""Finds a library's file: ordered steps, each of which answers with a path or with a reason why not.
+
+Nothing is opened here. The steps are functions of what is wanted and of the places to look, so that tests
+give them a tree in a temporary folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ._config import config
+from .doctor import elf
+
+__all__ = [
+    "COMPANION_STEPS",
+    "CUDNN",
+    "CUDNN_STEPS",
+    "DRIVER",
+    "NotHereError",
+    "Places",
+    "Search",
+    "Wanted",
+    "cublaslt",
+    "cudart",
+    "find_cudnn",
+    "mapped_files",
+    "search",
+]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """One library to look for.
+
+    Attributes
+    ----------
+    soname : str
+        Its name with the one major version that will do.
+    wheels : tuple of str
+        Where wheels put it, relative to ``site-packages``.
+    roots : tuple of str
+        Environment variables that name its root folder or the folder of its libraries.
+    pathfinder : str
+        Its name for cuda-pathfinder; empty when pathfinder is not to be asked.
+    """
+
+    soname: str
+    wheels: tuple[str, ...] = ()
+    roots: tuple[str, ...] = ()
+    pathfinder: str = ""
+
+
+CUDNN = Wanted("libcudnn.so.9", ("nvidia/cudnn/lib",), ("CUDNN_PATH",), "cudnn")
+DRIVER = Wanted("libcuda.so.1")
+
+
+def cublaslt(cuda: int) -> Wanted:
+    """Describe the libcublasLt of one CUDA major version."""
+    wheels = ("nvidia/cublas/lib", f"nvidia/cu{cuda}/lib")
+    return Wanted(f"libcublasLt.so.{cuda}", wheels, ("CUDA_PATH", "CUDA_HOME"), "cublasLt")
+
+
+def cudart(cuda: int) -> Wanted:
+    """Describe the libcudart of one CUDA major version."""
+    wheels = ("nvidia/cuda_runtime/lib", f"nvidia/cu{cuda}/lib")
+    return Wanted(f"libcudart.so.{cuda}", wheels, ("CUDA_PATH", "CUDA_HOME"), "cudart")
+
+
+def mapped_files() -> tuple[str, ...]:
+    """List the files that this process has mapped; one that is gone from disk ends in `` (deleted)``."""
+    try:
+        with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:
+            rows = (line.rstrip("\n").split(None, 5) for line in maps)
+            return tuple(dict.fromkeys(row[5] for row in rows if len(row) == 6 and row[5].startswith("/")))
+    except OSError:
+        return ()
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where the steps look: this process and its environment, or what a test gives instead."""
+
+    setting: str | os.PathLike[str] | None = field(default_factory=lambda: config.library)
+    environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
+    path: tuple[str, ...] = field(default_factory=lambda: tuple(sys.path))
+    mapped: Callable[[], Iterable[str]] = mapped_files
+    linker_cache: str = "/etc/ld.so.cache"
+    linker_folders: tuple[str, ...] = ("/lib64", "/usr/lib64", "/lib", "/usr/lib", "/usr/local/cuda/lib64")
+    beside: Path | None = None  # the folder of the cuDNN that wants the library
+
+
+@dataclass(frozen=True)
+class Search:
+    """What a search gave: a file, or the reason of every step; other major versions seen on the way."""
+
+    path: Path | None
+    found_via: str
+    steps: tuple[tuple[str, str], ...]
+    others: tuple[Path, ...] = ()
+
+
+class NotHereError(Exception):
+    """A step gave nothing, for this reason."""
+
+    def __init__(self, reason: str, others: Iterable[Path] = ()) -> None:
+        super().__init__(reason)
+        self.others = tuple(others)
+
+
+Step = Callable[[Wanted, Places], Path]
+
+
+def find_cudnn() -> Search:
+    """Look for cuDNN on this machine with all steps."""
+    unsupported = _unsupported()
+    if unsupported:
+        return Search(None, "", (("platform", unsupported),))
+    return search(CUDNN, CUDNN_STEPS, Places())
+
+
+def search(wanted: Wanted, steps: Iterable[tuple[str, Step]], places: Places) -> Search:
+    """Ask each step in turn until one answers."""
+    reasons: list[tuple[str, str]] = []
+    others: list[Path] = []
+    for name, step in steps:
+        try:
+            path = step(wanted, places)
+        except NotHereError as miss:
+            reasons.append((name, str(miss)))
+            others += miss.others
+        except OSError as error:  # a folder that may not be entered, say
+            reasons.append((name, str(error)))
+        else:
+            return Search(path, name, (*reasons, (name, str(path))), tuple(others))
+    return Search(None, "", tuple(reasons), tuple(others))
+
+
+def find_explicit(wanted: Wanted, places: Places) -> Path:
+    """Take what the setting names, be it right or wrong: an explicit wish is never passed over."""
+    if not places.setting:
+        raise NotHereError("not set")
+    path = Path(places.setting).expanduser()
+    if not os.path.isdir(path):
+        return path
+    try:
+        return _first(wanted, folders_of(path))
+    except NotHereError as miss:
+        return miss.others[0] if miss.others else path / wanted.soname
+
+
+def find_mapped(wanted: Wanted, places: Places) -> Path:
+    """Find what this process has already loaded (PyTorch's, say): two copies in one process mix."""
+    files = list(places.mapped())
+    for file in files:
+        if _is(Path(file), wanted):
+            return Path(file)
+    raise NotHereError("this process has none", _others(map(Path, files), wanted))
+
+
+def find_beside(wanted: Wanted, places: Places) -> Path:
+    """Find a companion where cuDNN itself looks for it: beside it, or in the wheel next to its wheel."""
+    if places.beside is None:
+        raise NotHereError("no cuDNN to look beside")
+    site_packages = places.beside.parent.parent.parent  # of <site-packages>/nvidia/cudnn/lib
+    return _first(wanted, [places.beside, *(site_packages / wheel for wheel in wanted.wheels)])
+
+
+def find_wheel(wanted: Wanted, places: Places) -> Path:
+    """Find a wheel's library in any site-packages of ``sys.path``."""
+    return _first(wanted, [Path(entry or ".", wheel) for entry in places.path for wheel in wanted.wheels])
+
+
+def find_conda(wanted: Wanted, places: Places) -> Path:
+    """Find it in the active conda environment."""
+    prefix = places.environ.get("CONDA_PREFIX")
+    if not prefix:
+        raise NotHereError("CONDA_PREFIX is not set")
+    return _first(wanted, [Path(prefix, "lib"), *Path(prefix).glob("targets/*/lib")])
+
+
+def find_root(wanted: Wanted, places: Places) -> Path:
+    """Find it under the folder that an environment variable names: a root, or a folder of libraries."""
+    roots = [places.environ[name] for name in wanted.roots if places.environ.get(name)]
+    if not roots:
+        raise NotHereError(f"{' and '.join(wanted.roots)} not set")
+    return _first(wanted, [folder for root in roots for folder in folders_of(Path(root))])
+
+
+def find_linker(wanted: Wanted, places: Places) -> Path:
+    """Find what the dynamic linker would, by reading its search path and its cache."""
+    named = [Path(folder) for folder in places.environ.get("LD_LIBRARY_PATH", "").split(":") if folder]
+    folders = [*named, *_cached(wanted, places), *map(Path, places.linker_folders)]
+    try:
+        return _first(wanted, [folder for folder in folders if not _foreign(folder / wanted.soname)])
+    except NotHereError as miss:
+        reason = f"not in LD_LIBRARY_PATH, {places.linker_cache} or the usual folders"
+        raise NotHereError(reason, miss.others) from None
+
+
+def find_pathfinder(wanted: Wanted, places: Places) -> Path:
+    """Ask cuda-pathfinder, in a child process.
+
+    It loads what it finds, with its dependencies and of any major version. In a child that leaves nothing
+    behind, and a broken library does not end this process.
+    """
+    if not wanted.pathfinder:
+        raise NotHereError("not a library that it knows")
+    import subprocess  # only when all other steps have failed
+
+    command = [sys.executable or "", "-c", _ASK_PATHFINDER, wanted.pathfinder, *places.path]
+    try:
+        child = subprocess.run(command, env=dict(places.environ), capture_output=True, text=True, timeout=30)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise NotHereError(f"could not be asked: {error}") from None
+    if child.returncode:
+        died = f"its process died of signal {-child.returncode}"
+        raise NotHereError(died if child.returncode < 0 else child.stderr.strip())
+    answer = Path(child.stdout.splitlines()[-1])
+    if not _is(answer, wanted):
+        raise NotHereError(f"it found {answer}, which is of another version", [answer])
+    return answer
+
+
+CUDNN_STEPS: tuple[tuple[str, Step], ...] = (
+    ("CUDNN_CT_LIBRARY", find_explicit),
+    ("already loaded", find_mapped),
+    ("wheel", find_wheel),
+    ("conda", find_conda),
+    ("CUDNN_PATH", find_root),
+    ("system", find_linker),
+    ("cuda-pathfinder", find_pathfinder),
+)
+
+COMPANION_STEPS: tuple[tuple[str, Step], ...] = (
+    ("already loaded", find_mapped),
+    ("beside cuDNN", find_beside),
+    ("wheel", find_wheel),
+    ("conda", find_conda),
+    ("CUDA_PATH", find_root),
+    ("system", find_linker),
+    ("cuda-pathfinder", find_pathfinder),
+)
+
+
+def folders_of(root: Path) -> tuple[Path, ...]:
+    """List where a root folder keeps its libraries; the folder may also be that of the libraries itself."""
+    return root, root / "lib", root / "lib64"
+
+
+_ASK_PATHFINDER = """
+import sys
+sys.path[:] = sys.argv[2:]
+try:
+    from cuda.pathfinder import load_nvidia_dynamic_lib
+    print(load_nvidia_dynamic_lib(sys.argv[1]).abs_path)
+except Exception as error:
+    sys.exit(f"{type(error).__name__}: {error}".splitlines()[0])
+"""
+
+
+def _first(wanted: Wanted, folders: Iterable[Path]) -> Path:
+    present = [folder for folder in dict.fromkeys(folders) if os.path.isdir(folder)]
+    for folder in present:
+        for path in (folder / wanted.soname, *_newest_first(folder.glob(f"{wanted.soname}.*"))):
+            if os.path.lexists(path):  # a dangling link too: what is wrong with it is said later
+                return path
+    others = [file for folder in present for file in _others(folder.glob(f"{_stem(wanted)}.so.*"), wanted)]
+    where = ", ".join(map(str, present)) or "its folders: none of them exists"
+    found = f", only {', '.join(file.name for file in others)}" if others else ""
+    raise NotHereError(f"no {wanted.soname} in {where}{found}", others)
+
+
+def _foreign(file: Path) -> bool:
+    """Whether a library is of another machine, as a driver's 32-bit one is: the linker passes over it too."""
+    try:
+        elf.check(file)
+    except elf.ElfError as error:
+        return error.kind in ("class", "machine")
+    return False
+
+
+def _newest_first(files: Iterable[Path]) -> list[Path]:
+    return sorted(
+        files, key=lambda file: [int(digits) for digits in re.findall(r"\d+", file.name)], reverse=True
+    )
+
+
+def _is(file: Path, wanted: Wanted) -> bool:
+    return re.fullmatch(rf"{re.escape(wanted.soname)}(\.\d+)*", file.name) is not None
+
+
+def _others(files: Iterable[Path], wanted: Wanted) -> list[Path]:
+    """Keep the same library of other major versions."""
+    pattern = re.compile(rf"{re.escape(_stem(wanted))}\.so(\.\d+)+")
+    return _newest_first(file for file in files if pattern.fullmatch(file.name) and not _is(file, wanted))
+
+
+def _stem(wanted: Wanted) -> str:
+    return wanted.soname.partition(".so")[0]
+
+
+def _cached(wanted: Wanted, places: Places) -> Iterator[Path]:
+    """Yield the folders of the linker's cache that hold the library: its paths stand there as plain text."""
+    try:
+        cache = Path(places.linker_cache).read_bytes()
+    except OSError:
+        return
+    for path in re.findall(rb"(?<=\0)/[^\0]*/" + re.escape(wanted.soname.encode()) + rb"(?=\0)", cache):
+        yield Path(os.fsdecode(path)).parent
+
+
+def _unsupported() -> str:
+    """Say why no cuDNN can be here; empty where one can."""
+    machine = os.uname().machine if hasattr(os, "uname") else "an unknown machine"
+    glibc = ""
+    if sys.platform == "linux":
+        with contextlib.suppress(ValueError, OSError):  # musl does not know the name
+            glibc = os.confstr("CS_GNU_LIBC_VERSION") or ""
+    if glibc and elf.machine_here():
+        return ""
+    return (
+        "cudnn_ct supports Linux with glibc on x86-64 or aarch64; "
+        f"this is {sys.platform} on {machine} with {glibc or 'another C library'}"
+    )

@@ -1,0 +1,52 @@
+"""The command ``cudnn-ct``."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import click
+
+__all__ = ["main"]
+
+LABELS = 26  # columns
+
+
+@click.group(invoke_without_command=True)
+@click.pass_context
+def main(context: click.Context) -> None:
+    """NVIDIA cuDNN 9 from Python: what is here, and does it work?"""
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())
+
+
+@main.command()
+@click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
+def info(as_json: bool) -> None:
+    """Show the cuDNN that this Python would use, and what belongs to it.
+
+    Needs neither a GPU nor a driver. Exits with 1, and one line that says what is wrong, when there is no
+    cuDNN that can be loaded or when its header is of another version.
+    """
+    from .._info import library_info
+
+    found = library_info()
+    if as_json:
+        click.echo(json.dumps(found.as_dict(), indent=2))
+    elif sys.stdout.isatty():
+        _show(list(found.rows()))
+    else:
+        click.echo("\n".join(f"{label:{LABELS}}{text}" for label, text in found.rows()))
+    if found.problem:
+        click.echo(f"cudnn-ct: {found.problem}", err=True)
+        sys.exit(1)
+
+
+def _show(rows: list[tuple[str, str]]) -> None:
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console()
+    for label, text in rows:
+        # As Text, because a path may hold what rich takes for markup; unwrapped, so that it can be copied.
+        console.print(Text.assemble((f"{label:{LABELS}}", "bold"), text), soft_wrap=True)

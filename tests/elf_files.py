@@ -1,0 +1,112 @@
+"""Writes small shared libraries in pure Python: real enough for the linker, with what a test wants in it."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from cudnn_ct._installation import SUBLIBRARIES
+from cudnn_ct.doctor.elf import machine_here
+
+PT_LOAD, PT_DYNAMIC, PT_GNU_STACK = 1, 2, 0x6474E551
+
+
+def make_elf(
+    soname: str | None = None,
+    needed: Sequence[str] = (),
+    constants: Mapping[str, int] | None = None,
+    *,
+    machine: int | None = None,
+    buckets: int = 3,
+) -> bytes:
+    """Return an ELF64 library that exports each constant as a 4-byte data symbol."""
+    names = sorted(constants or {}, key=lambda name: gnu_hash(name) % buckets)
+    strings = b"\0" + b"".join(name.encode() + b"\0" for name in [*names, *needed, *filter(None, [soname])])
+
+    def string(text: str) -> int:
+        return strings.index(b"\0" + text.encode() + b"\0") + 1
+
+    data_at = 64 + 3 * 56
+    data = b"".join(struct.pack("<I", (constants or {})[name]) for name in names)
+    symbols_at = data_at + len(data) + -len(data) % 8
+    symbols = bytes(24) + b"".join(
+        struct.pack("<IBBHQQ", string(name), 0x11, 0, 1, data_at + 4 * index, 4)
+        for index, name in enumerate(names)
+    )
+    hash_at = symbols_at + len(symbols)
+    table = _gnu_table(names, buckets)
+    strings_at = hash_at + len(table)
+    dynamic_at = strings_at + len(strings) + -len(strings) % 8
+    tags = [(1, string(name)) for name in needed] + ([(14, string(soname))] if soname else [])
+    tags += [(5, strings_at), (6, symbols_at), (10, len(strings)), (11, 24), (0x6FFFFEF5, hash_at), (0, 0)]
+    dynamic = b"".join(struct.pack("<QQ", *tag) for tag in tags)
+    end = dynamic_at + len(dynamic)
+
+    header = b"\x7fELF" + bytes([2, 1, 1]) + bytes(9)
+    header += struct.pack("<HHIQQQIHHHHHH", 3, machine or machine_here(), 1, 0, 64, 0, 0, 64, 56, 3, 64, 0, 0)
+    programs = [
+        (PT_LOAD, 6, 0, 0, 0, end, end, 4096),
+        (PT_DYNAMIC, 6, dynamic_at, dynamic_at, dynamic_at, len(dynamic), len(dynamic), 8),
+        (PT_GNU_STACK, 6, 0, 0, 0, 0, 0, 16),
+    ]
+    file = bytearray(header + b"".join(struct.pack("<IIQQQQQQ", *program) for program in programs))
+    for at, part in (
+        (data_at, data),
+        (symbols_at, symbols),
+        (hash_at, table),
+        (strings_at, strings),
+        (dynamic_at, dynamic),
+    ):
+        file += bytes(at - len(file)) + part
+    return bytes(file)
+
+
+def gnu_hash(name: str) -> int:
+    value = 5381
+    for byte in name.encode():
+        value = (value * 33 + byte) % 2**32
+    return value
+
+
+def _gnu_table(names: list[str], buckets: int) -> bytes:
+    hashes = [gnu_hash(name) for name in names]
+    firsts = [next((i + 1 for i, h in enumerate(hashes) if h % buckets == b), 0) for b in range(buckets)]
+    last = {h % buckets: i for i, h in enumerate(hashes)}
+    chain = [h & ~1 | (last[h % buckets] == i) for i, h in enumerate(hashes)]
+    bloom = 2**64 - 1  # lets everything pass
+    return struct.pack(f"<IIIIQ{buckets}I{len(chain)}I", buckets, 1, 1, 0, bloom, *firsts, *chain)
+
+
+def make_cudnn(
+    folder: Path, version: str = "9.27.0", *, without: Sequence[str] = (), **versions: str
+) -> Path:
+    """Write a complete cuDNN of small libraries, and return its ``libcudnn.so.9``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for row in SUBLIBRARIES:
+        if row.name not in without:
+            constants = {row.symbol: packed(versions.get(row.name, version))} if row.symbol else {}
+            name = f"libcudnn_{row.name}.so.9"
+            _write(folder / name, make_elf(name, constants=constants))
+    shim = folder / "libcudnn.so.9"
+    _write(shim, make_elf("libcudnn.so.9"))
+    return shim
+
+
+def make_header(path: Path, version: str) -> Path:
+    """Write a ``cudnn_version.h`` of a version."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    parts = zip(("MAJOR", "MINOR", "PATCHLEVEL"), version.split("."), strict=True)
+    path.write_text("".join(f"#define CUDNN_{part} {number}\n" for part, number in parts))
+    return path
+
+
+def packed(version: str) -> int:
+    """Pack a version as cuDNN's libraries hold it."""
+    major, minor, patch = map(int, version.split("."))
+    return major << 16 | minor << 8 | patch
+
+
+def _write(path: Path, data: bytes) -> None:
+    path.write_bytes(data)
+    path.chmod(0o644)  # whatever the umask of who runs the tests

@@ -1,0 +1,219 @@
+"""``library_info`` and ``cudnn-ct info``: on the installed wheel, on broken trees, and on nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import cudnn_ct
+from cudnn_ct._bindings import GENERATED_FROM
+from cudnn_ct._search import CUDNN, CUDNN_STEPS, Places, search
+from cudnn_ct.errors import format_version
+from tests.elf_files import make_cudnn, make_elf, make_header
+
+PYTHONPATH = os.pathsep.join([str(Path(cudnn_ct.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+WHEEL = search(CUDNN, [step for step in CUDNN_STEPS if step[0] == "wheel"], Places()).path
+needs_cudnn = pytest.mark.skipif(WHEEL is None, reason="no cuDNN wheel is installed")
+
+
+def run(
+    *arguments: str, library: Path | str | None = None, **environ: str
+) -> subprocess.CompletedProcess[str]:
+    """Run the command in a process with a clean environment."""
+    clean = {
+        name: value for name, value in os.environ.items() if name not in ("LD_LIBRARY_PATH", "LD_PRELOAD")
+    }
+    clean.pop("CUDNN_CT_LIBRARY", None)
+    if library is not None:
+        environ["CUDNN_CT_LIBRARY"] = str(library)
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-m", "cudnn_ct", *arguments],
+        env={**clean, "PYTHONPATH": PYTHONPATH, **environ},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def info(library: Path | str | None = None, *, code: int = 0, **environ: str) -> dict[str, object]:
+    """Return what ``info --json`` says, having ended with the exit code expected."""
+    ran = run("info", "--json", library=library, **environ)
+    assert ran.returncode == code, ran.stderr
+    told = json.loads(ran.stdout)
+    assert isinstance(told, dict)
+    assert (told["problem"] is None) == (code == 0)
+    assert ran.stderr == ("" if code == 0 else f"cudnn-ct: {told['problem']}\n")
+    return told
+
+
+# --- the wheel ---------------------------------------------------------------------------------------------
+
+
+@needs_cudnn
+def test_everything_about_the_wheel() -> None:
+    told = info()
+    assert told["path"] == str(WHEEL.resolve())
+    assert told["found_via"] == "wheel"
+    assert told["version"] == told["header"]["version"]
+    assert re.fullmatch(r"1\d\.\d+", told["cuda_version"])
+    assert told["bindings"] == format_version(GENERATED_FROM)
+    assert [step for step, _ in told["steps"]] == ["CUDNN_CT_LIBRARY", "already loaded", "wheel"]
+    parts = {part["name"]: part for part in told["sublibraries"]}
+    assert [parts[name]["version"] for name in ("graph", "ops", "adv")] == [told["version"]] * 3
+    for part in parts.values():
+        assert part["mapped"] or part["note"]
+    cuda = told["cuda_version"].partition(".")[0]
+    for name in ("cublaslt", "cudart"):
+        assert told[name]["path"] is None or told[name]["path"].endswith(f".so.{cuda}")
+        assert told[name]["path"] is None or told[name]["version"].startswith(f"{cuda}.")
+    assert (told["driver"]["path"] is None) == bool(told["driver"]["note"])
+    assert not told["cublaslt"]["mapped"]  # 60 ms, and nobody has asked for a graph
+
+
+@needs_cudnn
+def test_the_text_has_what_the_json_has() -> None:
+    told = info()
+    text = run("info").stdout
+    for word in (
+        told["version"],
+        told["path"],
+        told["cuda_version"],
+        told["bindings"],
+        "engines_precompiled",
+    ):
+        assert word in text
+    assert "\x1b" not in text
+
+
+@needs_cudnn
+def test_on_a_terminal_it_is_styled_and_not_wrapped() -> None:
+    outer, inner = pty.openpty()
+    child = subprocess.Popen(
+        [sys.executable, "-m", "cudnn_ct", "info"],
+        stdout=inner,
+        env={**os.environ, "PYTHONPATH": PYTHONPATH, "TERM": "xterm", "COLUMNS": "40"},
+    )
+    os.close(inner)
+    text = b"".join(iter(lambda: read_pty(outer), b""))
+    os.close(outer)
+    assert child.wait() == 0
+    assert str(WHEEL.resolve()).encode() in text
+    assert b"\x1b[1m" in text
+
+
+def read_pty(terminal: int) -> bytes:
+    try:
+        return os.read(terminal, 65536)
+    except OSError:  # how a pty says that the other side has closed
+        return b""
+
+
+@needs_cudnn
+def test_str_and_repr_in_a_process_that_goes_on() -> None:
+    code = """
+from cudnn_ct._info import library_info
+first = library_info()
+again = library_info()
+assert str(first) == str(again), (str(first), str(again))
+assert "problem" in str(first)
+import json; json.dumps(first.as_dict())
+"""
+    subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": PYTHONPATH}, check=True)
+
+
+# --- what is wrong -----------------------------------------------------------------------------------------
+
+
+def test_nothing_there(tmp_path: Path) -> None:
+    told = info(tmp_path / "nothing.so", code=1)
+    assert str(tmp_path / "nothing.so") in told["problem"]
+    assert told["version"] is None
+    assert told["steps"] == [["CUDNN_CT_LIBRARY", str(tmp_path / "nothing.so")]]
+
+
+def test_what_is_broken_is_described_without_being_opened(tmp_path: Path) -> None:
+    shim = make_cudnn(tmp_path / "lib", "9.27.0", without=["cnn"])
+    (shim.parent / "libcudnn_adv.so.9").write_bytes(make_elf("libcudnn_adv.so.9")[:-8])
+    told = info(shim, code=1)
+    assert "libcudnn_adv.so.9 is truncated" in told["problem"]
+    assert (told["path"], told["version"]) == (str(shim), "9.27.0")
+    parts = {part["name"]: part for part in told["sublibraries"]}
+    assert (parts["cnn"]["path"], parts["cnn"]["note"]) == (None, "not there")
+    assert parts["adv"]["note"] == "truncated"
+    assert not any(part["mapped"] for part in parts.values())
+
+
+def test_a_library_that_reads_well_and_does_not_work(tmp_path: Path) -> None:
+    told = info(make_cudnn(tmp_path / "lib"), code=1)  # has no functions at all
+    assert told["problem"]
+
+
+def test_cudnn_8(tmp_path: Path) -> None:
+    (tmp_path / "libcudnn.so.8").write_bytes(make_elf("libcudnn.so.8"))
+    assert ">= 9.0" in info(tmp_path, code=1)["problem"]
+
+
+@needs_cudnn
+def test_a_header_of_another_version(tmp_path: Path) -> None:
+    folder = tmp_path / "lib"
+    folder.mkdir()
+    for file in WHEEL.parent.glob("libcudnn_*.so.9"):
+        (folder / file.name).symlink_to(file)
+    (folder / "libcudnn.so.9").write_bytes(WHEEL.read_bytes())
+    header = make_header(tmp_path / "include/cudnn_version.h", "9.10.2")
+    told = info(folder, code=1)
+    assert str(header) in told["problem"]
+    assert str(folder / "libcudnn.so.9") in told["problem"]
+    header.unlink()
+    told = info(folder)
+    assert told["header"] is None
+    assert [other["path"] for other in told["other_headers"]] == [
+        str(WHEEL.parents[1] / "include/cudnn_version.h")
+    ]
+
+
+@needs_cudnn
+def test_a_library_that_not_everybody_may_read_is_noted(tmp_path: Path) -> None:
+    for file in WHEEL.parent.glob("libcudnn_*.so.9"):
+        (tmp_path / file.name).symlink_to(file)
+    shim = tmp_path / "libcudnn.so.9"
+    shim.write_bytes(WHEEL.read_bytes())
+    shim.chmod(0o600)
+    assert f"chmod a+r {shim}" in " ".join(info(tmp_path)["notes"])
+
+
+# --- the driver --------------------------------------------------------------------------------------------
+
+
+def test_a_driver_library_that_is_broken(tmp_path: Path) -> None:
+    (tmp_path / "libcuda.so.1").write_bytes(make_elf("libcuda.so.1")[:-8])
+    ran = run("info", "--json", library=tmp_path / "nothing.so", LD_LIBRARY_PATH=str(tmp_path))
+    assert "is truncated" in json.loads(ran.stdout)["driver"]["note"]
+
+
+def test_a_driver_library_that_does_not_answer(tmp_path: Path) -> None:
+    (tmp_path / "libcuda.so.1").write_bytes(make_elf("libcuda.so.1"))
+    ran = run("info", "--json", library=tmp_path / "nothing.so", LD_LIBRARY_PATH=str(tmp_path))
+    assert json.loads(ran.stdout)["driver"]["path"] == str(tmp_path / "libcuda.so.1")
+
+
+# --- the command -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("arguments", [(), ("--help",), ("info", "--help")])
+def test_help(arguments: tuple[str, ...]) -> None:
+    ran = run(*arguments)
+    assert ran.returncode == 0
+    assert ran.stdout.startswith("Usage: cudnn-ct")
+    assert ran.stderr == ""
+
+
+def test_an_unknown_command() -> None:
+    assert run("inform").returncode == 2

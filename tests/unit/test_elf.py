@@ -1,0 +1,165 @@
+"""The ELF reader, on small libraries and on damaged ones. No NVIDIA software."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import string
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cudnn_ct.doctor import elf
+from tests.elf_files import make_elf
+
+NAMES = st.text(string.ascii_letters + "_", min_size=1, max_size=12)
+SOUND = make_elf("libx.so.1", ["libc.so.6"], {"one": 1, "two": 2, "three": 0x00091B00})
+
+
+def written(folder: Path, data: bytes, name: str = "libx.so.1") -> Path:
+    path = folder / name
+    path.write_bytes(data)
+    return path
+
+
+def kind_of(path: Path) -> str:
+    with pytest.raises(elf.ElfError) as caught:
+        elf.check(path)
+    assert str(path) in str(caught.value)
+    assert caught.value.path == str(path)
+    return caught.value.kind
+
+
+def test_names_and_constants_are_read(tmp_path: Path) -> None:
+    library = elf.check(written(tmp_path, SOUND))
+    assert (library.soname, library.needed) == ("libx.so.1", ("libc.so.6",))
+    assert library.machine == elf.machine_here()
+    assert library.constant("three") == 0x00091B00
+    assert library.constant("four") is None
+
+
+def test_the_linker_agrees(tmp_path: Path) -> None:
+    library = ctypes.CDLL(str(written(tmp_path, SOUND)))
+    assert ctypes.c_uint.in_dll(library, "three").value == 0x00091B00
+
+
+@given(st.dictionaries(NAMES, st.integers(0, 2**32 - 1), max_size=20), st.integers(1, 7), NAMES)
+def test_every_exported_constant_is_found(
+    tmp_path: Path, constants: dict[str, int], buckets: int, other: str
+) -> None:
+    library = elf.read(written(tmp_path, make_elf(constants=constants, buckets=buckets)))
+    assert {name: library.constant(name) for name in constants} == constants
+    assert library.constant(other) == constants.get(other)
+
+
+def test_an_undefined_symbol_is_not_a_constant(tmp_path: Path) -> None:
+    data = bytearray(make_elf(constants={"one": 1}))
+    at = data.index(struct.pack("<BBHQQ", 0x11, 0, 1, 64 + 3 * 56, 4))
+    data[at + 2 : at + 4] = bytes(2)  # its section: undefined
+    assert elf.read(written(tmp_path, bytes(data))).constant("one") is None
+
+
+def test_a_library_without_a_name(tmp_path: Path) -> None:
+    assert elf.read(written(tmp_path, make_elf())).soname is None
+
+
+@pytest.mark.parametrize(
+    ("data", "kind", "words"),
+    [
+        (b"", "empty", "is empty"),
+        (b"\n<!DOCTYPE html><html>Not found", "text", "web page"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:0", "text", "git lfs pull"),
+        (b"/* GNU ld script */ INPUT(libx.so.1)", "text", "linker script"),
+        (b"MZ" + bytes(100), "foreign", "begins with b'MZ"),
+        (b"\x7fELF\x02", "truncated", "needs 64"),
+        (SOUND[:4] + b"\x01" + SOUND[5:], "class", "32-bit"),
+        (SOUND[:5] + b"\x02" + SOUND[6:], "class", "big-endian"),
+        (SOUND[:54] + b"\x20\x00" + SOUND[56:], "malformed", "of 32 bytes"),
+        (make_elf("libx.so.1", machine=243), "machine", "is a library for RISC-V"),
+        (make_elf("libx.so.1", machine=9999), "machine", "is a library for machine 9999"),
+    ],
+)
+def test_what_is_wrong_is_said(tmp_path: Path, data: bytes, kind: str, words: str) -> None:
+    path = written(tmp_path, data)
+    assert kind_of(path) == kind
+    with pytest.raises(elf.ElfError, match=words):
+        elf.check(path)
+
+
+def test_a_missing_file_and_a_dangling_link(tmp_path: Path) -> None:
+    assert kind_of(tmp_path / "nothing.so") == "missing"
+    link = tmp_path / "link.so"
+    link.symlink_to("gone.so")
+    with pytest.raises(elf.ElfError, match=r"a link to gone\.so, which is not there"):
+        elf.check(link)
+
+
+def test_a_folder_a_pipe_and_a_loop_are_not_libraries(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "loop").symlink_to("loop")
+    assert [kind_of(path) for path in (tmp_path, tmp_path / "pipe", tmp_path / "loop")] == [
+        "foreign",
+        "foreign",
+        "malformed",
+    ]
+
+
+def test_an_unreadable_file_says_how_to_make_it_readable(tmp_path: Path) -> None:
+    path = written(tmp_path, SOUND)
+    path.chmod(0)
+    code = "import sys; from cudnn_ct.doctor import elf\n"
+    code += "import os\nif os.geteuid() == 0: os.setuid(65534)\n"
+    code += "try: elf.check(sys.argv[1])\nexcept elf.ElfError as e: print(e.kind, e)"
+    if os.geteuid() == 0:  # whom no mode stops: the child becomes nobody, who has to get as far as the file
+        for folder in (tmp_path, *tmp_path.parents[:2]):
+            folder.chmod(0o755)
+    root = str(Path(elf.__file__).parents[2])
+    child = subprocess.run(
+        [sys.executable, "-c", code, str(path)],
+        env={**os.environ, "PYTHONPATH": root},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert child.stdout.startswith("unreadable ")
+    assert f"chmod a+r {path}" in child.stdout
+
+
+def test_every_truncation_is_noticed(tmp_path: Path) -> None:
+    for length in range(1, len(SOUND)):
+        kind = kind_of(written(tmp_path, SOUND[:length]))
+        assert kind == ("foreign" if length < 4 else "truncated"), length
+
+
+@given(st.lists(st.tuples(st.integers(0, len(SOUND) - 1), st.integers(0, 255)), min_size=1, max_size=8))
+def test_damage_never_gives_anything_but_an_elf_error(tmp_path: Path, damage: list[tuple[int, int]]) -> None:
+    data = bytearray(SOUND)
+    for at, byte in damage:
+        data[at] = byte
+    path = written(tmp_path, bytes(data))
+    with contextlib.suppress(elf.ElfError):
+        library = elf.check(path)
+        library.constant("three")
+        library.constant("four")
+
+
+def test_little_of_a_large_file_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = written(tmp_path, SOUND)
+    os.truncate(path, 1 << 30)  # sparse
+    read = []
+    pread = os.pread
+    monkeypatch.setattr(os, "pread", lambda file, size, at: read.append(size) or pread(file, size, at))
+    assert elf.check(path).constant("two") == 2
+    assert sum(read) < 64 * 1024
+
+
+def test_a_file_that_shrinks_while_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = written(tmp_path, SOUND)
+    monkeypatch.setattr(os, "pread", lambda file, size, at: b"")
+    assert kind_of(path) == "truncated"

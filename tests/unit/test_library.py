@@ -1,0 +1,121 @@
+"""``Library`` and ``raw`` over functions that a test makes: no cuDNN."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from cudnn_ct import _lib
+from cudnn_ct._bindings.functions import FUNCTIONS
+from cudnn_ct.errors import BadParamError, CudnnError, LibraryNotFoundError, VersionMismatchError
+
+
+def fake(name: str, function: Callable[..., Any]) -> Any:
+    """Make a C function of a Python one, with the prototype of its name."""
+    prototype = FUNCTIONS[name]
+    return ctypes.CFUNCTYPE(prototype.restype, *prototype.argtypes)(function)
+
+
+def last_error(text: bytes) -> Callable[..., None]:
+    def write(message: Any, size: int) -> None:
+        ctypes.memmove(message, text + b"\0", min(len(text) + 1, size))
+
+    return write
+
+
+def library(version: int = 90100, **functions: Callable[..., Any]) -> _lib.Library:
+    made = {
+        "cudnnGetVersion": lambda: version,
+        "cudnnGetLastErrorString": last_error(b"too big"),
+        **functions,
+    }
+    return _lib.Library({name: fake(name, function) for name, function in made.items()}.get)
+
+
+@pytest.fixture
+def nothing_loaded() -> Iterator[None]:
+    before = _lib._state.library
+    _lib._install(None)
+    yield
+    _lib._install(before)
+
+
+def test_a_success_is_returned_and_a_failure_is_raised() -> None:
+    answers = iter([0, 2000])
+    lib = library(cudnnGraphVersionCheck=lambda: next(answers))
+    assert lib.cudnnGraphVersionCheck() == 0
+    with pytest.raises(BadParamError) as caught:
+        lib.cudnnGraphVersionCheck()
+    assert caught.value.status == 2000
+    assert caught.value.function == "cudnnGraphVersionCheck"
+    assert caught.value.detail == "too big"
+    assert "9.1.0" in str(caught.value)
+
+
+def test_the_last_error_is_fetched_once_and_only_after_a_failure() -> None:
+    fetched = []
+    answers = iter([0, 0, 4000])
+    lib = library(
+        cudnnGraphVersionCheck=lambda: next(answers),
+        cudnnGetLastErrorString=lambda message, size: fetched.append(size),
+    )
+    lib.cudnnGraphVersionCheck()
+    lib.cudnnGraphVersionCheck()
+    assert fetched == []
+    with pytest.raises(CudnnError):
+        lib.cudnnGraphVersionCheck()
+    assert len(fetched) == 1
+
+
+def test_what_does_not_return_a_status_is_not_checked() -> None:
+    assert library(cudnnGetCudartVersion=lambda: 12090).cuda_version == 12090
+
+
+def test_a_function_that_is_newer_than_the_library() -> None:
+    lib = library(version=90100)
+    name = next(name for name, prototype in FUNCTIONS.items() if prototype.since > 91900)
+    with pytest.raises(VersionMismatchError, match=rf"^{name} needs cuDNN >= 9\.2\d\.\d, have 9\.1\.0$"):
+        getattr(lib, name)(1, 2, 3)
+
+
+def test_a_function_that_should_be_there_and_is_not() -> None:
+    with pytest.raises(VersionMismatchError, match=r"^cudnnCreate is missing from this cuDNN, have 9\.1\.0$"):
+        library().cudnnCreate(None)
+
+
+def test_an_unknown_name_suggests_the_close_ones() -> None:
+    with pytest.raises(AttributeError, match="did you mean cudnnGetVersion"):
+        library().cudnnGetVersoin  # noqa: B018
+    with pytest.raises(AttributeError, match=r"no function 'zzz'$"):
+        library().zzz  # noqa: B018
+
+
+def test_every_function_is_an_ordinary_attribute() -> None:
+    assert set(FUNCTIONS) <= set(vars(library()))
+
+
+def test_raw_is_the_installed_library(nothing_loaded: None) -> None:
+    assert repr(_lib.raw) == "<cuDNN, not loaded yet>"
+    lib = library(version=91900)
+    _lib._install(lib)
+    assert _lib.load() is lib
+    assert _lib.raw.cudnnGetVersion is lib.cudnnGetVersion
+    assert _lib.version() == 91900
+    assert "9.19.0" in repr(_lib.raw)
+
+
+def test_raw_lists_all_functions_without_loading(nothing_loaded: None) -> None:
+    assert dir(_lib.raw) == sorted(FUNCTIONS)
+    assert not hasattr(_lib.raw, "__wrapped__")
+    assert _lib._state.library is None
+
+
+def test_a_failed_load_is_tried_again(nothing_loaded: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_lib, "find_cudnn", lambda: _lib.Search(None, "", (("platform", "not here"),)))
+    for _ in range(2):
+        with pytest.raises(LibraryNotFoundError, match="platform: not here"):
+            _lib.load()
+    assert _lib.version(raises=False) == -1
