@@ -1,0 +1,87 @@
+"""cuDNN 9 from Python with nothing to compile.
+
+``import cudnn_ct as ct`` opens no library and needs no GPU; everything below is loaded when it is first used.
+
+Arrays        ``asarray  empty  zeros  full  DeviceArray``
+Operations    ``conv  conv_output_shape``
+Where         ``use  synchronize  available``
+Library       ``version  library_info  raw``
+Descriptors   ``TensorDescriptor  FilterDescriptor  ConvolutionDescriptor`` of
+              ``TensorSpec  FilterSpec  ConvolutionSpec``
+Settings      ``config``
+Reference     ``reference``: the same operations in NumPy
+Errors        ``CudnnError`` and its subclasses, ``CudnnWarning``
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from . import reference as reference
+    from ._config import config as config
+    from ._info import library_info as library_info
+    from ._lib import raw as raw
+    from ._lib import version as version
+    from .array import DeviceArray as DeviceArray
+    from .context import available as available
+    from .context import synchronize as synchronize
+    from .context import use as use
+    from .creation import asarray as asarray
+    from .creation import empty as empty
+    from .creation import full as full
+    from .creation import zeros as zeros
+    from .descriptors import ConvolutionDescriptor as ConvolutionDescriptor
+    from .descriptors import FilterDescriptor as FilterDescriptor
+    from .descriptors import TensorDescriptor as TensorDescriptor
+    from .errors import *  # noqa: F403
+    from .ops.conv import conv as conv
+    from .problem import ConvolutionSpec as ConvolutionSpec
+    from .problem import FilterSpec as FilterSpec
+    from .problem import TensorSpec as TensorSpec
+    from .problem import conv_output_shape as conv_output_shape
+
+__version__ = "0.1.0"
+
+_WHERE = {
+    "_info": ("library_info",),
+    "_lib": ("raw", "version"),
+    "array": ("DeviceArray",),
+    "_config": ("config",),
+    "creation": ("asarray", "empty", "full", "zeros"),
+    "context": ("available", "synchronize", "use"),
+    "descriptors": ("ConvolutionDescriptor", "FilterDescriptor", "TensorDescriptor"),
+    "errors": (
+        "AllocationError",
+        "BadParamError",
+        "CudnnError",
+        "CudnnWarning",
+        "ExecutionFailedError",
+        "InternalError",
+        "LibraryLoadError",
+        "LibraryNotFoundError",
+        "NotInitializedError",
+        "NotSupportedError",
+        "VersionMismatchError",
+    ),
+    "ops": ("conv",),
+    "problem": ("ConvolutionSpec", "FilterSpec", "TensorSpec", "conv_output_shape"),
+}
+_MODULE_OF = {name: module for module, names in _WHERE.items() for name in names}
+
+__all__ = sorted([*_MODULE_OF, "reference"])
+
+
+def __getattr__(name: str) -> Any:
+    if name == "reference":
+        return import_module(".reference", __name__)
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f".{_MODULE_OF[name]}", __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,328 @@
+"""An array on the device."""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Any, Self
+
+from . import exchange
+from . import stream as streams
+from .dtypes import DTYPES, DType
+from .errors import CudnnWarning
+from .lifetime import Lent, Uses
+from .problem import TensorSpec
+from .stream import Stream, stream_for
+
+if TYPE_CHECKING:
+    import numpy as np
+
+__all__ = ["DeviceArray"]
+
+
+class DeviceArray:
+    """An array in device memory: shape, dtype and strides over a buffer from the stream-ordered pool.
+
+    Made by :func:`empty`, :func:`zeros`, :func:`full`, :func:`asarray` and by every operation. It exports
+    DLPack and ``__cuda_array_interface__``, so ``torch.from_dlpack(y)`` and ``cupy.asarray(y)`` share its
+    memory. It does no arithmetic.
+
+    Attributes
+    ----------
+    spec : TensorSpec
+        Shape, strides in elements and dtype name, as one hashable value.
+    pointer : int
+        Address of the first element on the device.
+    home : Stream or None
+        The stream on which the memory goes back to its pool; None where a foreign owner told us none.
+    writer : Stream
+        The stream whose work the contents depend on.
+    foreign : bool
+        Whether the memory belongs to another library.
+    readonly : bool
+        Whether its owner forbids writing.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_uses",
+        "device",
+        "foreign",
+        "home",
+        "memory",
+        "pointer",
+        "readonly",
+        "spec",
+        "writer",
+    )
+
+    def __init__(
+        self,
+        spec: TensorSpec,
+        pointer: int,
+        memory: object,
+        writer: Stream,
+        home: Stream | None = None,
+        *,
+        foreign: bool = False,
+        readonly: bool = False,
+    ) -> None:
+        self.spec = spec
+        self.pointer = pointer
+        self.memory = memory
+        self.device = writer.device
+        self.home = home
+        self.writer = writer
+        self.foreign = foreign
+        self.readonly = readonly
+        self._uses: Uses | None = None
+
+    @classmethod
+    def new(cls, spec: TensorSpec, stream: Stream, what: str = "an array") -> DeviceArray:
+        """Allocate an array of ``spec`` on ``stream``, contents undefined. Its device is current already."""
+        buffer = streams.allocate(spec.size * DTYPES[spec.dtype].itemsize, stream, what)
+        return cls(spec, buffer.handle, buffer, stream, stream)
+
+    @classmethod
+    def from_host(cls, host: np.ndarray[Any, Any], dtype: DType, layout: str, stream: Stream) -> DeviceArray:
+        """Copy a NumPy array to the device, cast to ``dtype``, in a packed layout."""
+        import numpy as np
+
+        spec = TensorSpec.packed(host.shape, dtype, layout)
+        in_order = np.moveaxis(host, 1, -1) if layout == "nhwc" else host
+        packed = np.ascontiguousarray(in_order, dtype.numpy)
+        previous = streams.activate(stream.device)
+        try:
+            result = cls.new(spec, stream)
+            if packed.size:
+                streams.copy_from_host(result.pointer, packed.view(np.uint8).reshape(-1), stream)
+            return result
+        finally:
+            streams.restore(previous)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "pointer":  # the slot is empty: see close()
+            raise ValueError(f"this DeviceArray of shape {self.shape} is closed")
+        raise AttributeError(f"'DeviceArray' object has no attribute {name!r}")
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Lengths of the axes."""
+        return self.spec.shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """NumPy's dtype; from ml_dtypes for bfloat16 and the eight-bit floats."""
+        return DTYPES[self.spec.dtype].numpy
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """Steps in bytes, as in NumPy. ``spec.strides`` has them in elements, as cuDNN does."""
+        itemsize = self.itemsize
+        return tuple(s * itemsize for s in self.spec.strides)
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return len(self.spec.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return self.spec.size
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes per element."""
+        return DTYPES[self.spec.dtype].itemsize
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all elements, without gaps between them."""
+        return self.size * self.itemsize
+
+    @property
+    def layout(self) -> str | None:
+        """``"nchw"`` (C order), ``"nhwc"`` (channels last), or None for a view with gaps."""
+        return next(iter(self.spec.layouts), None)
+
+    @property
+    def closed(self) -> bool:
+        """Whether the memory was given back."""
+        return self.memory is None
+
+    def close(self) -> None:
+        """Give the memory back now, after the work that uses it. Closing twice is harmless."""
+        if not self.closed:
+            del self.pointer
+            self.memory = None
+            self._uses = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        layout = self.layout or f"strides {self.spec.strides}"
+        state = ", closed" if self.closed else ""
+        return f"DeviceArray({self.spec.dtype}{list(self.shape)}, {layout}, device {self.device}{state})"
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("len() of a DeviceArray without axes")
+        return self.shape[0]
+
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        raise TypeError("a DeviceArray does not turn into a NumPy array by itself; call .numpy()")
+
+    def numpy(self) -> np.ndarray[Any, np.dtype[Any]]:
+        """Copy to the host and wait for it. The result has this array's shape, dtype and memory order."""
+        import numpy as np
+
+        pointer, (low, high) = self.pointer, self.spec.extent
+        if not self.size:
+            return np.empty(self.shape, self.dtype)
+        memory = np.empty((high - low) * self.itemsize, np.uint8)
+        previous = streams.activate(self.device)
+        try:
+            streams.copy_to_host(memory, pointer + low * self.itemsize, self.writer)
+        finally:
+            streams.restore(previous)
+        view = np.ndarray(self.shape, self.dtype, memory, -low * self.itemsize, self.strides)
+        return view if self.spec.dense else view.copy()
+
+    def copy(self, *, stream: Any = None) -> DeviceArray:
+        """Copy on the device, in the same memory order."""
+        run = stream_for(stream, self.device)
+        previous = streams.activate(self.device)
+        try:
+            if not self.spec.dense:
+                return self.packed(self.layout or "nchw", run)
+            result = DeviceArray.new(self.spec, run, "a copy")
+            self.before_read(run)
+            if self.nbytes:
+                streams.copy_device(result.pointer, self.pointer, self.nbytes, run)
+            self.after_use(run)
+            return result
+        finally:
+            streams.restore(previous)
+
+    def packed(self, layout: str, stream: Stream) -> DeviceArray:
+        """Copy an array of any strides into a packed layout, through host memory.
+
+        For strides that no cuDNN descriptor holds: negative, zero, or of more than eight axes.
+        """
+        warnings.warn(
+            f"{self!r} was packed through host memory, which is slow and waits for the device; "
+            "a contiguous copy made by the library it comes from is quick",
+            CudnnWarning,
+            stacklevel=3,
+        )
+        return DeviceArray.from_host(self.numpy(), DTYPES[self.spec.dtype], layout, stream)
+
+    def fill(self, value: Any, *, stream: Any = None) -> Self:
+        """Set every element to ``value``, cast to the array's dtype. Needs an array without gaps."""
+        import numpy as np
+
+        if not self.spec.dense:
+            raise ValueError(f"fill needs an array without gaps, not strides {self.spec.strides}")
+        if self.readonly:
+            raise ValueError(f"{self!r} is read-only: its owner forbids writing")
+        pointer, run = self.pointer, stream_for(stream, self.device)
+        previous = streams.activate(self.device)
+        try:
+            self.before_write(run)
+            item = np.array([value]).astype(self.dtype)
+            if self.size:
+                _fill(pointer, item, self.size, run)
+            self.after_write(run)
+        finally:
+            streams.restore(previous)
+        return self
+
+    # --- order among streams: every operation calls these around its work on `stream` ---
+
+    def before_read(self, stream: Stream) -> None:
+        """Let ``stream`` wait for whoever wrote the contents."""
+        if self.writer is not stream and self.writer != stream:
+            streams.order(self.writer, stream)
+
+    def before_write(self, stream: Stream) -> None:
+        """Let ``stream`` wait for whoever wrote the contents, and for those who still read them."""
+        self.before_read(stream)
+        if self._uses is not None:
+            for event in self._uses.events.values():
+                streams.wait(stream, event)
+
+    def after_use(self, stream: Stream) -> None:
+        """Note that work on ``stream`` uses the memory, which is not reused before that work is over."""
+        if self.home is stream or self.home == stream:
+            return
+        if self._uses is None:
+            self._uses = Uses(self.memory, self.home)
+        self._uses.note(stream)
+
+    def after_write(self, stream: Stream) -> None:
+        """Note that ``stream`` wrote the contents; a foreign owner's stream waits for it at once."""
+        self.writer = stream
+        self.after_use(stream)
+        if self.foreign and self.home is not None:
+            streams.order(stream, self.home)
+
+    # --- what other libraries ask for ---
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 2, self.device  # kDLCUDA
+
+    def __dlpack__(
+        self,
+        *,
+        stream: int | None = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any:
+        """Export the memory; ``stream`` is the consumer's, which waits for the contents (-1: it does not)."""
+        if dl_device is not None and tuple(dl_device) != self.__dlpack_device__():
+            raise BufferError(f"this array is on CUDA device {self.device} and is exported only there")
+        if stream == 0:
+            raise ValueError("DLPack forbids stream 0 for CUDA; the legacy default stream is 1")
+        if copy:
+            return self.copy().__dlpack__(stream=stream, max_version=max_version)
+        owner: object = self
+        pointer = self.pointer
+        if stream != -1:
+            consumer = streams.Stream(stream or streams.LEGACY_DEFAULT, self.device)
+            self.before_read(consumer)
+            owner = Lent(self, consumer)
+        return exchange.export_dlpack(
+            owner, pointer, self.nbytes, self.shape, self.spec.strides, self.dtype, max_version
+        )
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        dtype = self.dtype
+        if dtype.isbuiltin != 1:  # an AttributeError, so that hasattr() says no and consumers take DLPack
+            raise AttributeError(f"__cuda_array_interface__ has no {self.spec.dtype}; use DLPack")
+        return {
+            "version": 3,
+            "shape": self.shape,
+            "strides": None if self.spec.layouts[:1] == ("nchw",) else self.strides,
+            "typestr": dtype.str,
+            "data": (self.pointer, self.readonly),
+            "stream": self.writer.handle,
+        }
+
+
+def _fill(pointer: int, item: np.ndarray[Any, Any], count: int, stream: Stream) -> None:
+    """Write one element ``count`` times: by the driver's pattern, which has at most four bytes."""
+    import numpy as np
+
+    pattern = item.tobytes()
+    if len(pattern) == 8 and pattern[:4] == pattern[4:]:
+        pattern, count = pattern[:4], 2 * count
+    if len(pattern) <= 4:
+        streams.fill(pointer, pattern, count, stream)
+    else:
+        streams.copy_from_host(pointer, np.repeat(item, count), stream)

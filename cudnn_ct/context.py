@@ -1,0 +1,208 @@
+"""What belongs to a thread and a device: cuDNN's handle, its stream, its workspaces and its plans."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from . import _lib
+from . import stream as streams
+from ._bindings.types import cudnnHandle_t
+from ._owned import Owned
+from .errors import CudnnError
+from .lifetime import release_finished
+from .stream import Stream
+
+__all__ = ["Availability", "Context", "Handle", "available", "current", "synchronize", "use"]
+
+
+class Handle(Owned):
+    """``cudnnHandle_t`` of the device that is current in this thread. Not to be shared among threads."""
+
+    __slots__ = ()
+
+    def __init__(self, library: Any) -> None:
+        pointer = cudnnHandle_t()
+        library.cudnnCreate(ctypes.byref(pointer))
+        super().__init__(pointer, library.cudnnDestroy)
+
+
+class Bounded(dict[Any, Any]):
+    """A dict that forgets its oldest entry when a new one would be one too many."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__()
+        self.limit = limit
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        if key not in self and len(self) >= self.limit:
+            del self[next(iter(self))]
+        super().__setitem__(key, value)
+
+
+class Context:
+    """One thread's work on one device.
+
+    Attributes
+    ----------
+    device : int
+    library : Library
+        The cuDNN in use.
+    handle : Handle
+    stream : Stream
+        The stream that the handle works on.
+    calls : Bounded
+        What each operation prepared for arguments it has seen, in this thread.
+    """
+
+    def __init__(self, device: int) -> None:
+        self.device = device
+        self.library = _lib.load()
+        self.handle = Handle(self.library)
+        self.stream = Stream(streams.LEGACY_DEFAULT, device)  # what cuDNN itself starts with
+        self.calls = Bounded(4096)
+        self._workspaces = Bounded(16)
+
+    def work_on(self, stream: Stream) -> None:
+        """Let the handle work on ``stream``; cuDNN is told only when that is a change."""
+        if self.stream is not stream:
+            if self.stream != stream:
+                self.library.cudnnSetStream(self.handle, stream.handle)
+            self.stream = stream
+
+    def workspace(self, nbytes: int) -> int:
+        """Address of at least ``nbytes`` of scratch memory, valid for the work of one call on this stream.
+
+        Each thread has its own for each stream: the kernels of one cuDNN call may lie apart on the stream,
+        with another thread's between them.
+        """
+        if not nbytes:
+            return 0
+        held = self._workspaces.get(self.stream)
+        if held is None or held.size < nbytes:
+            # What was held is freed on its stream, hence after the work that still uses it.
+            held = streams.allocate(nbytes, self.stream, "a workspace")
+            self._workspaces[self.stream] = held
+        return int(held.handle)
+
+
+_thread = threading.local()
+
+
+def current(stream: Stream) -> Context:
+    """This thread's context on the device of ``stream``, which is current, working on ``stream``.
+
+    Raises
+    ------
+    CudnnError
+        There is no cuDNN, driver or device that can be used; :func:`available` has the reason in one line.
+    """
+    try:
+        context: Context = _thread.contexts[stream.device]
+    except (AttributeError, KeyError):
+        context = _first(stream.device)
+    context.work_on(stream)
+    return context
+
+
+def _first(device: int) -> Context:
+    if not hasattr(_thread, "contexts"):
+        _thread.contexts = {}
+    context = _thread.contexts[device] = Context(device)
+    return context
+
+
+def _forget() -> None:
+    """Let go of this thread's contexts: for tests that put another library in place."""
+    _thread.contexts = {}
+
+
+@contextmanager
+def use(*, device: int | None = None, stream: Any = None) -> Iterator[Stream]:
+    """Work on another device or stream within a ``with`` block (in this thread, or this asyncio task).
+
+    Parameters
+    ----------
+    device : int, optional
+        Its default stream, unless ``stream`` names another.
+    stream : optional
+        An address, or anything with ``__cuda_stream__`` (cuda.core, torch and cupy streams).
+
+    Yields
+    ------
+    Stream
+        What operations use within the block where no ``stream=`` is given.
+    """
+    where = streams.current_stream().device if device is None else device
+    chosen = streams.default_stream(where) if stream is None else streams.as_stream(stream, where)
+    if device is not None and chosen.device != device:
+        raise ValueError(f"the stream belongs to device {chosen.device}, not {device}")
+    previous = streams.activate(chosen.device)
+    token = streams._current.set(chosen)
+    try:
+        yield chosen
+    finally:
+        streams._current.reset(token)
+        streams.restore(previous)
+
+
+def synchronize(stream: Any = None) -> None:
+    """Wait until the work on ``stream`` (the current one by default) is over, and raise what went wrong."""
+    here = streams.current_stream()
+    chosen = here if stream is None else streams.as_stream(stream, here.device)
+    previous = streams.activate(chosen.device)
+    try:
+        streams.synchronize(chosen)
+        release_finished()
+    finally:
+        streams.restore(previous)
+
+
+class Availability:
+    """Whether operations can run here: true, or false with ``reason`` in one line."""
+
+    __slots__ = ("reason",)
+
+    def __init__(self, reason: str = "") -> None:
+        self.reason = reason
+
+    def __bool__(self) -> bool:
+        return not self.reason
+
+    def __repr__(self) -> str:
+        return f"Availability({'yes' if self else self.reason!r})"
+
+
+def available() -> Availability:
+    """Say whether operations can run here, without raising.
+
+    Returns
+    -------
+    Availability
+        True when there is a cuDNN whose parts and header fit, its libcublasLt, a driver that is new enough
+        and a device. Otherwise false, and ``reason`` says in one line what is missing.
+
+    Examples
+    --------
+    ::
+
+        ops = ct if ct.available() else ct.reference
+    """
+    try:
+        _lib.version()
+        library = _lib.load()
+        if not streams.device_count():
+            return Availability("the CUDA driver is there and shows no device (CUDA_VISIBLE_DEVICES?)")
+        driver, wanted = streams.driver_version() // 1000, library.cuda_version // 1000
+        if driver < wanted:
+            return Availability(
+                f"the driver supports CUDA {driver}, this cuDNN was built for CUDA {wanted}; "
+                f"update the driver or install nvidia-cudnn-cu{driver}"
+            )
+        library.cudnnCreate  # noqa: B018 - bound only once libcublasLt is there
+    except CudnnError as error:
+        return Availability(str(error).splitlines()[0])
+    return Availability()

@@ -1,0 +1,117 @@
+"""Making arrays on the device, and taking those of others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from . import exchange
+from . import stream as streams
+from .array import DeviceArray
+from .dtypes import DTYPES, as_dtype
+from .problem import TensorSpec
+from .stream import Stream, stream_for
+
+__all__ = ["asarray", "empty", "full", "operand", "zeros"]
+
+
+def empty(shape: Any, dtype: Any = "float32", *, layout: str = "nchw", stream: Any = None) -> DeviceArray:
+    """Allocate an array on the current device; its contents are undefined.
+
+    Parameters
+    ----------
+    shape : tuple of int, or int
+    dtype : anything :func:`cudnn_ct.dtypes.as_dtype` takes
+    layout : {"nchw", "nhwc"}
+        C order, or channels last in memory (1 to 3 spatial axes). The shape is (N, C, ...) either way.
+    stream : optional
+        Where it is allocated: an address or anything with ``__cuda_stream__``.
+
+    Raises
+    ------
+    AllocationError
+        Device memory ran out (also a MemoryError).
+    NotInitializedError
+        There is no driver or no device.
+    """
+    spec = TensorSpec.packed((shape,) if isinstance(shape, int) else shape, dtype, layout)
+    run = stream_for(stream)
+    previous = streams.activate(run.device)
+    try:
+        return DeviceArray.new(spec, run)
+    finally:
+        streams.restore(previous)
+
+
+def full(
+    shape: Any, value: Any, dtype: Any = "float32", *, layout: str = "nchw", stream: Any = None
+) -> DeviceArray:
+    """Allocate an array on the current device with every element ``value``; see :func:`empty`."""
+    run = stream_for(stream)
+    return empty(shape, dtype, layout=layout, stream=run).fill(value, stream=run)
+
+
+def zeros(shape: Any, dtype: Any = "float32", *, layout: str = "nchw", stream: Any = None) -> DeviceArray:
+    """Allocate an array of zeros on the current device; see :func:`empty`."""
+    return full(shape, 0, dtype, layout=layout, stream=stream)
+
+
+def asarray(obj: Any, dtype: Any = None, *, layout: str | None = None, stream: Any = None) -> DeviceArray:
+    """Turn anything array-like into a :class:`DeviceArray`.
+
+    A DeviceArray comes back as it is. A GPU array of torch, cupy, numba, jax or anything else that speaks
+    DLPack or ``__cuda_array_interface__`` is used in place, without a copy. Everything else goes through
+    NumPy and is copied to the current device. Where ``dtype`` or ``layout`` ask for something else than a
+    device array has, it is converted through host memory, which is slow; a conversion in the library that
+    made it is not.
+
+    Raises
+    ------
+    TypeError
+        cuDNN has no such dtype (complex numbers, strings, ...).
+    """
+    import numpy as np
+
+    run = stream_for(stream)
+    kind = None if dtype is None else as_dtype(dtype)
+    array = obj if isinstance(obj, DeviceArray) else _wrap(obj, run)
+    if array is None:
+        host = np.asarray(obj)
+        return DeviceArray.from_host(host, kind or as_dtype(host.dtype), layout or "nchw", run)
+    if (kind is None or kind.name == array.spec.dtype) and (layout is None or layout in array.spec.layouts):
+        return array
+    kind = kind or DTYPES[array.spec.dtype]
+    return DeviceArray.from_host(array.numpy(), kind, layout or array.layout or "nchw", run)
+
+
+def operand(obj: Any, name: str, stream: Stream, *, written: bool = False) -> DeviceArray:
+    """Take an argument of an operation as a DeviceArray; only arrays on the device will do.
+
+    Raises
+    ------
+    TypeError
+        It is a NumPy array, or nothing that has device memory.
+    ValueError
+        It is on another device than the operation, or to be ``written`` and read-only.
+    """
+    array = obj if isinstance(obj, DeviceArray) else _wrap(obj, stream)
+    if array is None:
+        kind = f"{type(obj).__module__}.{type(obj).__name__}".removeprefix("builtins.")
+        raise TypeError(f"{name} must be an array on the device, not {kind}; ct.asarray({name}) makes one")
+    if array.device != stream.device:
+        raise ValueError(f"{name} is on device {array.device}; the operation runs on device {stream.device}")
+    if written and array.readonly:
+        raise ValueError(f"{name} is read-only: its owner forbids writing")
+    return array
+
+
+def _wrap(obj: Any, stream: Stream) -> DeviceArray | None:
+    """Take a foreign device array as it is; None for what has no device memory."""
+    foreign = exchange.import_array(obj, stream)
+    if foreign is None:
+        return None
+    spec = TensorSpec(foreign.shape, foreign.strides, as_dtype(foreign.dtype).name)
+    here = stream if stream.device == foreign.device else streams.default_stream(foreign.device)
+    writer = foreign.home or here
+    return DeviceArray(
+        spec, foreign.pointer, foreign.owner, writer, foreign.home, foreign=True, readonly=foreign.readonly
+    )

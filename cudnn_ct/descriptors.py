@@ -1,0 +1,230 @@
+"""Native descriptors: built from specs, read back as specs, one row of a table for each kind."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any, ClassVar, NamedTuple, Self, cast
+
+from . import _lib
+from ._bindings import types
+from ._bindings.enums import ConvolutionMode, MathType, TensorFormat
+from ._owned import Owned
+from .dtypes import DTYPES
+from .problem import ConvolutionSpec, FilterSpec, TensorSpec
+
+__all__ = ["ConvolutionDescriptor", "Descriptor", "FilterDescriptor", "TensorDescriptor"]
+
+MAX_AXES = 8  # CUDNN_DIM_MAX
+_INT_MAX = 2**31 - 1
+
+_DTYPE_NAMES = {row.code: row.name for row in DTYPES.values()}
+_FORMATS = {"nchw": TensorFormat.NCHW, "nhwc": TensorFormat.NHWC}
+_MATH = {
+    "default": MathType.DEFAULT_MATH,
+    "tensor_op": MathType.TENSOR_OP_MATH,
+    "tensor_op_allow_conversion": MathType.TENSOR_OP_MATH_ALLOW_CONVERSION,
+    "fma": MathType.FMA_MATH,
+}
+MATH_NAMES = {int(value): name for name, value in _MATH.items()}
+
+
+class Kind(NamedTuple):
+    """One kind of descriptor: its C names, and the two functions between spec and native object."""
+
+    pointer: Any
+    create: str
+    destroy: str
+    write: Callable[[Any, Any, Any], None]
+    read: Callable[[Any, Any], Any]
+
+
+class Descriptor(Owned):
+    """A native cuDNN descriptor of a spec.
+
+    Make one, print it, ``read()`` it back from cuDNN, pass it to any function of ``ct.raw``, and ``close()``
+    it or leave that to its last reference. A descriptor is never changed once made, so threads may share it.
+
+    Parameters
+    ----------
+    spec
+        The value to describe: :class:`TensorSpec`, :class:`FilterSpec` or :class:`ConvolutionSpec`.
+
+    Raises
+    ------
+    BadParamError
+        cuDNN refused the values.
+    ValueError
+        A length or stride does not fit the C int that cuDNN takes.
+    """
+
+    __slots__ = ("spec",)
+
+    kind: ClassVar[Kind]
+
+    def __init__(self, spec: Any) -> None:
+        library = _lib.load()
+        pointer = self.kind.pointer()
+        getattr(library, self.kind.create)(ctypes.byref(pointer))
+        super().__init__(pointer, getattr(library, self.kind.destroy))
+        self.spec = spec
+        try:
+            self.kind.write(library, self, spec)
+        except BaseException:
+            self.close()
+            raise
+
+    @classmethod
+    def cached(cls, spec: Any) -> Self:
+        """The shared descriptor of a spec. Close only descriptors that you made yourself."""
+        return cast(Self, _cached(cast(Any, cls), spec, _lib.load()))
+
+    def read(self) -> Any:
+        """Read the spec back from cuDNN."""
+        return self.kind.read(_lib.load(), self)
+
+    def __repr__(self) -> str:
+        return f"<{'closed ' if self.closed else ''}{type(self).__name__} {self.spec}>"
+
+
+@lru_cache(maxsize=4096)
+def _cached(cls: Any, spec: Any, library: Any) -> Any:  # noqa: ARG001 - part of the key
+    return cls(spec)
+
+
+# --- tensor ------------------------------------------------------------------------------------------------
+
+
+def _write_tensor(library: Any, descriptor: Any, spec: TensorSpec) -> None:
+    dims, strides = _ints(spec.shape, "shape"), _ints(spec.strides, "strides")
+    library.cudnnSetTensorNdDescriptor(descriptor, DTYPES[spec.dtype].code, len(spec.shape), dims, strides)
+
+
+def _read_tensor(library: Any, descriptor: Any) -> TensorSpec:
+    code, axes = ctypes.c_int(), ctypes.c_int()
+    dims, strides = _int_array(MAX_AXES), _int_array(MAX_AXES)
+    library.cudnnGetTensorNdDescriptor(
+        descriptor, MAX_AXES, ctypes.byref(code), ctypes.byref(axes), dims, strides
+    )
+    return TensorSpec(tuple(dims[: axes.value]), tuple(strides[: axes.value]), _DTYPE_NAMES[code.value])
+
+
+# --- filter ------------------------------------------------------------------------------------------------
+
+
+def _write_filter(library: Any, descriptor: Any, spec: FilterSpec) -> None:
+    # The lengths are K, C, window in this order for both formats; only the format says how they lie.
+    dims = _ints(spec.shape, "shape")
+    code, form = DTYPES[spec.dtype].code, _FORMATS[spec.layout]
+    library.cudnnSetFilterNdDescriptor(descriptor, code, form, len(spec.shape), dims)
+
+
+def _read_filter(library: Any, descriptor: Any) -> FilterSpec:
+    code, form, axes = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
+    dims = _int_array(MAX_AXES)
+    library.cudnnGetFilterNdDescriptor(
+        descriptor, MAX_AXES, ctypes.byref(code), ctypes.byref(form), ctypes.byref(axes), dims
+    )
+    layout = TensorFormat(form.value).name.lower()
+    return FilterSpec(tuple(dims[: axes.value]), _DTYPE_NAMES[code.value], layout)
+
+
+# --- convolution -------------------------------------------------------------------------------------------
+
+
+def _write_convolution(library: Any, descriptor: Any, spec: ConvolutionSpec) -> None:
+    library.cudnnSetConvolutionNdDescriptor(
+        descriptor,
+        len(spec.padding),
+        _ints(spec.padding, "padding"),
+        _ints(spec.stride, "stride"),
+        _ints(spec.dilation, "dilation"),
+        ConvolutionMode[spec.mode.upper()],
+        DTYPES[spec.compute].code,
+    )
+    library.cudnnSetConvolutionGroupCount(descriptor, spec.groups)
+    library.cudnnSetConvolutionMathType(descriptor, _MATH[spec.math])
+
+
+def _read_convolution(library: Any, descriptor: Any) -> ConvolutionSpec:
+    axes, mode, code, groups, math = (ctypes.c_int() for _ in range(5))
+    padding, stride, dilation = (_int_array(MAX_AXES) for _ in range(3))
+    library.cudnnGetConvolutionNdDescriptor(
+        descriptor,
+        MAX_AXES - 2,  # cuDNN refuses to be asked for more than its spatial axes
+        ctypes.byref(axes),
+        padding,
+        stride,
+        dilation,
+        ctypes.byref(mode),
+        ctypes.byref(code),
+    )
+    library.cudnnGetConvolutionGroupCount(descriptor, ctypes.byref(groups))
+    library.cudnnGetConvolutionMathType(descriptor, ctypes.byref(math))
+    return ConvolutionSpec(
+        padding=tuple(padding[: axes.value]),
+        stride=tuple(stride[: axes.value]),
+        dilation=tuple(dilation[: axes.value]),
+        groups=groups.value,
+        mode=ConvolutionMode(mode.value).name.lower(),
+        compute=_DTYPE_NAMES[code.value],
+        math=MATH_NAMES[math.value],
+    )
+
+
+# --- the table ---------------------------------------------------------------------------------------------
+
+
+class TensorDescriptor(Descriptor):
+    """``cudnnTensorDescriptor_t`` of a :class:`TensorSpec`, by ``cudnnSetTensorNdDescriptor``."""
+
+    __slots__ = ()
+    kind = Kind(
+        types.cudnnTensorDescriptor_t,
+        "cudnnCreateTensorDescriptor",
+        "cudnnDestroyTensorDescriptor",
+        _write_tensor,
+        _read_tensor,
+    )
+
+
+class FilterDescriptor(Descriptor):
+    """``cudnnFilterDescriptor_t`` of a :class:`FilterSpec`, by ``cudnnSetFilterNdDescriptor``."""
+
+    __slots__ = ()
+    kind = Kind(
+        types.cudnnFilterDescriptor_t,
+        "cudnnCreateFilterDescriptor",
+        "cudnnDestroyFilterDescriptor",
+        _write_filter,
+        _read_filter,
+    )
+
+
+class ConvolutionDescriptor(Descriptor):
+    """``cudnnConvolutionDescriptor_t`` of a :class:`ConvolutionSpec`, by ``cudnnSetConvolutionNdDescriptor``.
+
+    Groups and math type are part of the spec.
+    """
+
+    __slots__ = ()
+    kind = Kind(
+        types.cudnnConvolutionDescriptor_t,
+        "cudnnCreateConvolutionDescriptor",
+        "cudnnDestroyConvolutionDescriptor",
+        _write_convolution,
+        _read_convolution,
+    )
+
+
+def _ints(values: Sequence[int], name: str) -> Any:
+    """A C array of ints. ctypes would cut a number that is too large; this raises."""
+    for value in values:
+        if not -_INT_MAX <= value <= _INT_MAX:
+            raise ValueError(f"{name} {tuple(values)}: cuDNN's descriptors hold 32-bit numbers, got {value}")
+    return (ctypes.c_int * len(values))(*values)
+
+
+def _int_array(length: int) -> Any:
+    return (ctypes.c_int * length)()

@@ -1,0 +1,136 @@
+"""Arrays of other libraries in, ours out: DLPack and ``__cuda_array_interface__``.
+
+With `stream` the only module that imports ``cuda.core``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from .problem import packed_strides
+from .stream import Stream
+
+if TYPE_CHECKING:
+    import numpy as np
+
+__all__ = ["device_of", "export_dlpack", "import_array"]
+
+
+class Foreign(NamedTuple):
+    """What an array of another library says of itself; ``home`` is its producer's stream, where known."""
+
+    pointer: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: np.dtype[Any]
+    device: int
+    readonly: bool
+    owner: Any
+    home: Stream | None
+
+
+def import_array(obj: Any, stream: Stream) -> Foreign | None:
+    """Read an array that speaks DLPack or ``__cuda_array_interface__``, its stream ordered before ``stream``.
+
+    Nothing is copied. Returns None for an object that speaks neither, or whose data is in host memory.
+    """
+    if not (hasattr(obj, "__dlpack__") or hasattr(obj, "__cuda_array_interface__")):
+        return None
+    try:
+        view = _memory_view().from_any_interface(obj, stream.handle)
+        dtype = view.dtype
+    except Exception as error:
+        if _in_host_memory(obj):
+            return None
+        message = f"{type(obj).__module__}.{type(obj).__name__} gave no usable device memory: {error}"
+        raise TypeError(message) from error
+    if not view.is_device_accessible:
+        return None
+    shape = tuple(view.shape)
+    strides = _signed(view.strides, dtype.itemsize) or packed_strides(shape)
+    home = _producer_stream(obj, view.device_id)
+    return Foreign(view.ptr, shape, strides, dtype, view.device_id, view.readonly, view, home)
+
+
+@cache
+def _memory_view() -> Any:
+    from cuda.core.utils import StridedMemoryView
+
+    return StridedMemoryView
+
+
+def device_of(obj: Any) -> int | None:
+    """The device that an array of another library says it is on, before it is imported; None for no word."""
+    ask = getattr(obj, "__dlpack_device__", None)
+    kind, device = ask() if ask is not None else (0, 0)
+    return int(device) if kind == 2 else None  # kDLCUDA
+
+
+def _in_host_memory(obj: Any) -> bool:
+    """Whether an array says that its data is in host memory: NumPy's, and the CPU tensors of others."""
+    device = getattr(obj, "__dlpack_device__", None)
+    return device is not None and device()[0] == 1  # kDLCPU
+
+
+def _signed(strides: tuple[int, ...] | None, itemsize: int) -> tuple[int, ...] | None:
+    """Undo an unsigned division: cupy exports a stride of -60 floats as 2**62 - 60."""
+    span = 2**64 // itemsize
+    return strides and tuple(s - span if s >= span // 2 else s for s in strides)
+
+
+def _producer_stream(obj: Any, device: int) -> Stream | None:
+    """The stream that the producer of a foreign array works on now, where that can be known.
+
+    DLPack orders the producer before us, but has no word for the way back: memory that its owner frees must
+    not be reused on its stream before our kernel is over. A library is only asked if the process has it.
+    """
+    library = type(obj).__module__.partition(".")[0]
+    if library == "torch":
+        return Stream(sys.modules["torch"].cuda.current_stream(device).cuda_stream, device)
+    if library == "cupy":
+        return Stream(sys.modules["cupy"].cuda.get_current_stream().ptr, device)
+    interface = getattr(obj, "__cuda_array_interface__", None)
+    handle = interface.get("stream") if isinstance(interface, dict) else None
+    return Stream(handle, device) if handle else None
+
+
+# DLPack's type codes for what cuda.core exports under no name of its own.
+_DLPACK_CODES = {"bfloat16": 4, "float8_e4m3fn": 10, "float8_e5m2": 12}
+
+
+def export_dlpack(
+    owner: Any,
+    pointer: int,
+    nbytes: int,
+    shape: tuple[int, ...],
+    strides: tuple[int, ...],
+    dtype: np.dtype[Any],
+    max_version: tuple[int, int] | None,
+) -> Any:
+    """Make a DLPack capsule over device memory that keeps ``owner`` alive."""
+    import numpy as np
+    from cuda.core import Buffer
+
+    code = _DLPACK_CODES.get(dtype.name)
+    carrier = dtype if code is None else np.dtype(f"uint{8 * dtype.itemsize}")
+    buffer = Buffer.from_handle(pointer, nbytes, owner=owner)
+    view = _memory_view().from_buffer(buffer, shape, strides, dtype=carrier)
+    capsule = view.__dlpack__(stream=-1, max_version=max_version)
+    if code is not None:
+        _set_dlpack_code(capsule, code)
+    return capsule
+
+
+def _set_dlpack_code(capsule: Any, code: int) -> None:
+    """Change the type code within a DLPack capsule; size and lanes stay."""
+    api = ctypes.pythonapi
+    api.PyCapsule_GetName.restype, api.PyCapsule_GetName.argtypes = ctypes.c_char_p, [ctypes.py_object]
+    api.PyCapsule_GetPointer.restype = ctypes.c_void_p
+    api.PyCapsule_GetPointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
+    name = api.PyCapsule_GetName(capsule)
+    # DLTensor: data 8, device 4 + 4, ndim 4, then dtype. A versioned tensor has 32 bytes before it.
+    offset = 20 + (32 if name == b"dltensor_versioned" else 0)
+    ctypes.c_uint8.from_address(api.PyCapsule_GetPointer(capsule, name) + offset).value = code

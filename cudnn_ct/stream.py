@@ -1,0 +1,365 @@
+"""The seam to CUDA: devices, streams, events and memory.
+
+Only this module and `exchange` import ``cuda.core`` or ``cuda.bindings``, and neither does before it is
+called. Tests without a GPU replace the functions of ``__all__`` of both with ones on host memory.
+"""
+
+from __future__ import annotations
+
+import operator
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from .errors import AllocationError, CudnnError, ExecutionFailedError, NotInitializedError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+__all__ = [
+    "activate",
+    "allocate",
+    "copy_device",
+    "copy_from_host",
+    "copy_to_host",
+    "current_device",
+    "device_count",
+    "device_name",
+    "driver_version",
+    "fill",
+    "is_capturing",
+    "is_done",
+    "memory_info",
+    "order",
+    "record",
+    "restore",
+    "synchronize",
+    "wait",
+]
+
+LEGACY_DEFAULT = 1  # CU_STREAM_LEGACY: the same stream as 0, and what DLPack and cuDNN take for it
+
+_thread = threading.local()
+
+
+class Stream:
+    """A CUDA stream of one device: an address, and whatever object keeps it alive.
+
+    Two streams are equal when device and address are.
+    """
+
+    __slots__ = ("_core", "device", "handle", "owner")
+
+    def __init__(self, handle: int, device: int, owner: object = None) -> None:
+        self.handle = handle or LEGACY_DEFAULT
+        self.device = device
+        self.owner = owner
+        self._core: Any = None
+
+    @property
+    def core(self) -> Any:
+        """The ``cuda.core.Stream`` for this address."""
+        if self._core is None:
+            self._core = _cuda().Stream.from_handle(self.handle)
+        return self._core
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        """Say which stream this is, in the protocol that cuda.core, torch and cupy understand."""
+        return 0, self.handle
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Stream) and (self.handle, self.device) == (other.handle, other.device)
+
+    def __hash__(self) -> int:
+        return hash((self.handle, self.device))
+
+    def __repr__(self) -> str:
+        name = "legacy default" if self.handle == LEGACY_DEFAULT else f"{self.handle:#x}"
+        return f"Stream({name}, device={self.device})"
+
+
+# --- which stream ------------------------------------------------------------------------------------------
+
+_current: ContextVar[Stream | None] = ContextVar("cudnn_ct_stream", default=None)
+
+
+@cache
+def default_stream(device: int) -> Stream:
+    """The legacy default stream of a device, which torch and cupy use too unless told otherwise."""
+    return Stream(LEGACY_DEFAULT, device)
+
+
+def current_stream(device: int | None = None) -> Stream:
+    """The stream that ``ct.use`` set, or the default stream of ``device`` or of this thread's device."""
+    used = _current.get()
+    if used is not None:
+        return used
+    return default_stream(current_device() if device is None else device)
+
+
+def as_stream(stream: Any, device: int) -> Stream:
+    """Turn ``stream=`` into a :class:`Stream`: an address, or anything with ``__cuda_stream__``."""
+    if isinstance(stream, Stream):
+        return stream
+    if hasattr(stream, "__cuda_stream__"):
+        protocol = stream.__cuda_stream__
+        _, handle = protocol() if callable(protocol) else protocol
+        return Stream(handle, _device_of(stream, device), stream)
+    for attribute in ("cuda_stream", "ptr"):  # torch and cupy before they had the protocol
+        if isinstance(getattr(stream, attribute, None), int):
+            return Stream(getattr(stream, attribute), _device_of(stream, device), stream)
+    try:
+        handle = operator.index(stream)
+    except TypeError:
+        raise TypeError(
+            f"stream must be an address, or have __cuda_stream__; {type(stream).__name__} is neither"
+        ) from None
+    if handle < 0:
+        raise ValueError(f"stream must be an address, got {handle}")
+    return Stream(handle, device)
+
+
+def stream_for(stream: Any, device: int | None = None) -> Stream:
+    """The stream to work on: the one given, else the one in use, else the default one of ``device``."""
+    if stream is not None:
+        return as_stream(stream, current_stream().device if device is None else device)
+    current = current_stream(device)
+    return current if device in (None, current.device) else default_stream(device)
+
+
+def _device_of(stream: Any, device: int) -> int:
+    """The device that a stream object names, else ``device``."""
+    try:
+        named = stream.device
+    except (AttributeError, RuntimeError):
+        return device
+    for attribute in ("device_id", "index", "id"):
+        number = getattr(named, attribute, None)
+        if isinstance(number, int):
+            return number
+    return named if isinstance(named, int) else device
+
+
+# --- devices -----------------------------------------------------------------------------------------------
+
+
+@cache
+def device_count() -> int:
+    """How many devices the driver shows. Raises :class:`NotInitializedError` where there is no driver."""
+    try:
+        return len(_cuda().Device.get_all_devices())
+    except Exception as error:
+        raise _translate(error, "counting the devices") from error
+
+
+@cache
+def device_name(device: int) -> str:
+    """What the driver calls a device."""
+    return str(_cuda().Device(device).name)
+
+
+@cache
+def driver_version() -> int:
+    """The newest CUDA that the driver supports: 13000 is 13.0."""
+    result, version = _driver().cuDriverGetVersion()
+    _check(result, "asking for the driver's version")
+    return int(version)
+
+
+def current_device() -> int:
+    """The device that is current in this thread, 0 where none is yet."""
+    if device_count() == 1:
+        return 0
+    result, device = _driver().cuCtxGetDevice()
+    return 0 if int(result) else int(device)
+
+
+def activate(device: int) -> int | None:
+    """Make ``device`` current in this thread. Returns the one to :func:`restore`, if it was another."""
+    if getattr(_thread, "only", None) == device:
+        return None
+    count = device_count()
+    if not 0 <= device < count:
+        raise ValueError(f"there is no device {device}; the driver shows {count}")
+    try:
+        previous = current_device()
+        _cuda().Device(device).set_current()
+    except CudnnError:
+        raise
+    except Exception as error:
+        raise _translate(error, f"using device {device}") from error
+    if count == 1:
+        _thread.only = device  # nothing can change it any more
+    return previous if previous != device else None
+
+
+def restore(device: int | None) -> None:
+    """Make current again what :func:`activate` returned."""
+    if device is not None:
+        _cuda().Device(device).set_current()
+
+
+def memory_info(device: int) -> tuple[int, int]:
+    """Free and total bytes of device memory, as the driver counts them."""
+    previous = activate(device)
+    try:
+        result, free, total = _driver().cuMemGetInfo()
+    finally:
+        restore(previous)
+    _check(result, "asking for free memory")
+    return int(free), int(total)
+
+
+# --- memory ------------------------------------------------------------------------------------------------
+
+
+def allocate(nbytes: int, stream: Stream, what: str = "an array") -> Any:
+    """Take ``nbytes`` from the device's stream-ordered pool: a buffer with ``.handle``, freed with it.
+
+    Raises
+    ------
+    AllocationError
+        Device memory ran out; the message says how much was wanted, for what, and what is free.
+    """
+    try:
+        return _pool(stream.device).allocate(nbytes, stream=stream.core)
+    except CudnnError:
+        raise
+    except Exception as error:
+        if "OUT_OF_MEMORY" in str(error):
+            free, total = memory_info(stream.device)
+            raise AllocationError(
+                f"out of memory on device {stream.device}: {nbytes:,} bytes wanted for {what}, "
+                f"{free:,} of {total:,} free"
+            ) from error
+        raise _translate(error, f"allocating {nbytes:,} bytes for {what}") from error
+
+
+@cache
+def _pool(device: int) -> Any:
+    return _cuda().Device(device).memory_resource
+
+
+def copy_from_host(pointer: int, source: np.ndarray[Any, Any], stream: Stream) -> None:
+    """Copy a C-contiguous NumPy array to the device. ``source`` may change as soon as this returns."""
+    result = _driver().cuMemcpyHtoDAsync(pointer, source.ctypes.data, source.nbytes, stream.handle)
+    _check(result[0], f"copying {source.nbytes:,} bytes to the device")
+
+
+def copy_to_host(target: np.ndarray[Any, Any], pointer: int, stream: Stream) -> None:
+    """Fill a C-contiguous NumPy array from the device, and wait until it is there."""
+    result = _driver().cuMemcpyDtoHAsync(target.ctypes.data, pointer, target.nbytes, stream.handle)
+    _check(result[0], f"copying {target.nbytes:,} bytes to the host")
+    synchronize(stream)
+
+
+def copy_device(target: int, source: int, nbytes: int, stream: Stream) -> None:
+    """Copy within the device."""
+    _check(_driver().cuMemcpyDtoDAsync(target, source, nbytes, stream.handle)[0], f"copying {nbytes:,} bytes")
+
+
+def fill(pointer: int, pattern: bytes, count: int, stream: Stream) -> None:
+    """Write a pattern of 1, 2 or 4 bytes ``count`` times."""
+    driver = _driver()
+    memset = {1: driver.cuMemsetD8Async, 2: driver.cuMemsetD16Async, 4: driver.cuMemsetD32Async}[len(pattern)]
+    result = memset(pointer, int.from_bytes(pattern, sys.byteorder), count, stream.handle)
+    _check(result[0], f"filling {count * len(pattern):,} bytes")
+
+
+# --- order -------------------------------------------------------------------------------------------------
+
+
+def record(stream: Stream) -> Any:
+    """Mark the work enqueued on a stream so far: an event."""
+    with _on(stream, f"recording an event on {stream}"):
+        return stream.core.record()
+
+
+def wait(stream: Stream, event: Any) -> None:
+    """Let what is enqueued on ``stream`` from now on start after ``event``. The host does not wait."""
+    with _on(stream, f"ordering {stream} after an event"):
+        stream.core.wait(event)
+
+
+def order(before: Stream, after: Stream) -> None:
+    """Let what is enqueued on ``after`` from now on start after the work on ``before``."""
+    if before != after:
+        wait(after, record(before))
+
+
+def is_done(event: Any) -> bool:
+    """Whether the work before an event is over."""
+    return bool(event.is_done)
+
+
+def is_capturing(stream: Stream) -> bool:
+    """Whether a CUDA graph is being captured on the stream."""
+    result, status = _driver().cuStreamIsCapturing(stream.handle)
+    return int(result) == 0 and int(status) != 0
+
+
+def synchronize(stream: Stream) -> None:
+    """Wait on the host until everything enqueued on the stream is over."""
+    with _on(stream, f"synchronizing {stream}"):
+        stream.core.sync()
+
+
+@contextmanager
+def _on(stream: Stream, doing: str) -> Iterator[None]:
+    """Do something with a stream while its device is current: the default stream is that of whichever is."""
+    previous = activate(stream.device)
+    try:
+        yield
+    except CudnnError:
+        raise
+    except Exception as error:
+        raise _translate(error, doing) from error
+    finally:
+        restore(previous)
+
+
+# --- cuda.core itself --------------------------------------------------------------------------------------
+
+
+@cache
+def _cuda() -> Any:
+    try:
+        import cuda.core
+    except Exception as error:
+        raise _translate(error, "importing cuda.core") from error
+    return cuda.core
+
+
+@cache
+def _driver() -> Any:
+    try:
+        from cuda.bindings import driver
+    except Exception as error:
+        raise _translate(error, "importing cuda.bindings") from error
+    return driver
+
+
+def _check(result: Any, doing: str) -> None:
+    """Raise for a driver call's result other than 0."""
+    if int(result):
+        raise ExecutionFailedError(f"{doing} failed: {getattr(result, 'name', result)}")
+
+
+def _translate(error: Exception, doing: str) -> CudnnError:
+    """Say in this package's words what cuda.core, its bindings or its path finder said."""
+    text = " ".join(str(error).split())
+    if type(error).__name__ == "DynamicLibNotFoundError" and "cuda" in text:
+        return NotInitializedError(
+            "no CUDA driver: libcuda.so.1 was not found. Install the NVIDIA driver, or start the "
+            "container with access to the GPU"
+        )
+    if "NO_DEVICE" in text:
+        return NotInitializedError("the CUDA driver is there and shows no device (CUDA_VISIBLE_DEVICES?)")
+    if "INSUFFICIENT_DRIVER" in text or "SYSTEM_DRIVER_MISMATCH" in text:
+        return NotInitializedError(f"the CUDA driver is too old for the installed cuda-python: {text}")
+    kind = ExecutionFailedError if "CUDA_ERROR" in text else NotInitializedError
+    return kind(f"{doing} failed: {text}")

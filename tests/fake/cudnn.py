@@ -1,0 +1,290 @@
+"""A cuDNN of Python functions behind the real prototypes: it computes, and can be told to fail.
+
+Each function is a ``CFUNCTYPE`` of its generated prototype, so arguments pass through ctypes as they do on
+the way to C. What a function computes is written here, apart from `cudnn_ct.reference`: loops over the memory
+behind the pointers, read by the shapes and strides that the descriptors were given.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+from ctypes import CFUNCTYPE, cast
+from typing import Any
+
+import numpy as np
+
+from cudnn_ct._bindings.enums import ConvolutionFwdAlgo
+from cudnn_ct._bindings.functions import FUNCTIONS
+from cudnn_ct._lib import Library
+from cudnn_ct.dtypes import DTYPES
+
+from .host import Host, view
+
+VERSION = 91900
+BAD_PARAM, NOT_SUPPORTED = 2000, 3000
+
+_BY_CODE = {row.code: row for row in DTYPES.values()}
+
+
+class FakeLibrary(Library):
+    """The package's own binding of the fake, which re-raises what went wrong inside a fake function."""
+
+    def __init__(self, fake: FakeCudnn) -> None:
+        self._fake = fake
+        super().__init__(fake.lookup)
+
+    def _check(self, status: int, function: Any, args: tuple[Any, ...]) -> int:
+        if self._fake.raised is not None:
+            raised, self._fake.raised = self._fake.raised, None
+            raise raised
+        return super()._check(status, function, args)
+
+
+class FakeCudnn:
+    """The fake's state: native objects that are alive, calls so far, and the failures that were ordered."""
+
+    def __init__(self, host: Host) -> None:
+        self.host = host
+        self.objects: dict[int, dict[str, Any]] = {}
+        self.calls: list[tuple[str, tuple[Any, ...]]] = []
+        self.fail: dict[str, int] = {}
+        self.fail_at: dict[int, int] = {}
+        self.missing: set[str] = set()
+        self.refused: set[str] = set()
+        self.workspaces: dict[str, int] = {}
+        self.raised: BaseException | None = None
+        self._addresses = itertools.count(0x1000, 16)
+
+    def lookup(self, name: str) -> Any:
+        """The C function of a name, None for one that this cuDNN lacks."""
+        if name in self.missing:
+            return None
+        prototype = FUNCTIONS[name]
+        body = getattr(self, name, None)
+
+        def function(*args: Any) -> Any:
+            self.calls.append((name, args))
+            if not prototype.returns_status:
+                return body(*args) if body else 0
+            try:
+                ordered = self.fail_at.get(len(self.calls)) or self.fail.get(name)
+                if ordered:
+                    return ordered
+                return NOT_SUPPORTED if body is None else body(*args) or 0
+            except BaseException as error:  # ctypes would print it and go on
+                self.raised = error
+                return -1
+
+        return CFUNCTYPE(prototype.restype, *prototype.argtypes)(function)
+
+    def names(self) -> list[str]:
+        return [name for name, _ in self.calls]
+
+    # --- library ---
+
+    def cudnnGetVersion(self) -> int:
+        return VERSION
+
+    def cudnnGetCudartVersion(self) -> int:
+        return 13000
+
+    def cudnnGetLastErrorString(self, message: Any, size: int) -> None:
+        text = b"the fake was told to fail\0"
+        ctypes.memmove(message, text, min(size, len(text)))
+
+    # --- objects ---
+
+    def _create(self, out: Any, kind: str, **state: Any) -> None:
+        address = next(self._addresses)
+        self.objects[address] = {"kind": kind, **state}
+        out[0] = cast(address, type(out[0]))
+
+    def _get(self, pointer: Any, kind: str) -> dict[str, Any]:
+        state = self.objects.get(cast(pointer, ctypes.c_void_p).value or 0)
+        assert state is not None, f"a {kind} that does not exist"
+        assert state["kind"] == kind, f"a {state['kind']} where a {kind} is due"
+        return state
+
+    def _destroy(self, pointer: Any) -> None:
+        del self.objects[cast(pointer, ctypes.c_void_p).value or 0]
+
+    def cudnnCreate(self, out: Any) -> None:
+        self._create(out, "handle", device=self.host.device, stream=0)
+
+    def cudnnSetStream(self, handle: Any, stream: int | None) -> None:
+        self._get(handle, "handle")["stream"] = stream or 0
+
+    def cudnnCreateTensorDescriptor(self, out: Any) -> None:
+        self._create(out, "tensor")
+
+    def cudnnCreateFilterDescriptor(self, out: Any) -> None:
+        self._create(out, "filter")
+
+    def cudnnCreateConvolutionDescriptor(self, out: Any) -> None:
+        self._create(out, "convolution", groups=1, math=0)
+
+    cudnnDestroy = _destroy
+    cudnnDestroyTensorDescriptor = _destroy
+    cudnnDestroyFilterDescriptor = _destroy
+    cudnnDestroyConvolutionDescriptor = _destroy
+
+    # --- descriptors ---
+
+    def cudnnSetTensorNdDescriptor(self, tensor: Any, code: int, axes: int, dims: Any, strides: Any) -> int:
+        shape, steps = tuple(dims[:axes]), tuple(strides[:axes])
+        if min(shape) < 1 or min(steps) < 1:
+            return BAD_PARAM
+        self._get(tensor, "tensor").update(dtype=_BY_CODE[code], shape=shape, strides=steps)
+        return 0
+
+    def cudnnGetTensorNdDescriptor(
+        self, tensor: Any, room: int, code: Any, axes: Any, dims: Any, strides: Any
+    ) -> None:
+        state = self._get(tensor, "tensor")
+        code[0], axes[0] = state["dtype"].code, len(state["shape"])
+        for i, (n, s) in enumerate(zip(state["shape"][:room], state["strides"], strict=False)):
+            dims[i], strides[i] = n, s
+
+    def cudnnSetFilterNdDescriptor(self, filters: Any, code: int, form: int, axes: int, dims: Any) -> None:
+        k, c, *window = dims[:axes]
+        if form == 1:  # NHWC: K, window, C in memory
+            steps = [c]
+            for n in reversed(window[1:]):
+                steps.insert(0, steps[0] * n)
+            strides = (steps[0] * window[0], 1, *steps)
+        else:
+            steps = [1]
+            for n in reversed([c, *window][1:]):
+                steps.insert(0, steps[0] * n)
+            strides = (steps[0] * c, *steps)
+        self._get(filters, "filter").update(
+            dtype=_BY_CODE[code], shape=(k, c, *window), strides=strides, form=form
+        )
+
+    def cudnnSetConvolutionNdDescriptor(
+        self, convolution: Any, axes: int, padding: Any, stride: Any, dilation: Any, mode: int, code: int
+    ) -> None:
+        self._get(convolution, "convolution").update(
+            padding=tuple(padding[:axes]),
+            stride=tuple(stride[:axes]),
+            dilation=tuple(dilation[:axes]),
+            flip=mode == 0,
+            compute=_BY_CODE[code],
+        )
+
+    def cudnnSetConvolutionGroupCount(self, convolution: Any, groups: int) -> None:
+        self._get(convolution, "convolution")["groups"] = groups
+
+    def cudnnSetConvolutionMathType(self, convolution: Any, math: int) -> None:
+        self._get(convolution, "convolution")["math"] = math
+
+    # --- convolution ---
+
+    def cudnnGetConvolutionForwardAlgorithm_v7(
+        self, handle: Any, x: Any, w: Any, convolution: Any, y: Any, room: int, count: Any, rows: Any
+    ) -> None:
+        """Offer GEMM, then implicit GEMM.
+
+        As in cuDNN 9.19 there is neither for NHWC filters over NCHW images, nor for three axes of float64 in
+        NHWC: some operand has to be copied first.
+        """
+        self._get(handle, "handle")
+        images, last = self._get(x, "tensor"), self._get(w, "filter")["form"] == 1
+        mixed = last and images["strides"][1] != 1
+        mixed |= last and len(images["shape"]) == 5 and images["dtype"].name == "float64"
+        for i, name in enumerate(("GEMM", "IMPLICIT_GEMM", "DIRECT")[:room]):
+            row = rows[i]
+            row.algo = ConvolutionFwdAlgo[name]
+            refused = name == "DIRECT" or name in self.refused or mixed
+            row.status = NOT_SUPPORTED if refused else 0
+            row.memory = self.workspaces.get(name, 0)
+            row.determinism, row.mathType = 1, self._get(convolution, "convolution")["math"]
+            count[0] = i + 1
+
+    def cudnnGetConvolutionForwardWorkspaceSize(
+        self, handle: Any, x: Any, w: Any, convolution: Any, y: Any, algorithm: int, size: Any
+    ) -> None:
+        size[0] = self.workspaces.get(ConvolutionFwdAlgo(algorithm).name, 0)
+
+    def cudnnConvolutionForward(
+        self,
+        handle: Any,
+        alpha: int,
+        x: Any,
+        x_pointer: int,
+        w: Any,
+        w_pointer: int,
+        convolution: Any,
+        algorithm: int,
+        workspace: int | None,
+        workspace_size: int,
+        beta: int,
+        y: Any,
+        y_pointer: int,
+    ) -> int:
+        assert self._get(handle, "handle")["device"] == self.host.device, "a handle of another device"
+        name = ConvolutionFwdAlgo(algorithm).name
+        if workspace_size < self.workspaces.get(name, 0):
+            return BAD_PARAM
+        if workspace_size:
+            self.host.check(workspace or 0, workspace_size)
+            view(self.host, workspace or 0, (workspace_size,), (1,), np.dtype(np.uint8))[:] = 0xEE
+        layer = self._get(convolution, "convolution")
+        images = self._memory(x, "tensor", x_pointer)
+        filters = self._memory(w, "filter", w_pointer)
+        result = self._memory(y, "tensor", y_pointer)
+        scalar = ctypes.c_double if layer["compute"].name == "float64" else ctypes.c_float
+        a, b = (scalar.from_address(pointer).value for pointer in (alpha, beta))
+        sums = _slide(images.astype(np.float64), filters.astype(np.float64), result.shape, layer)
+        result[...] = (a * sums + (b * result.astype(np.float64) if b else 0)).astype(result.dtype)
+        return 0
+
+    # --- elementwise ---
+
+    def cudnnTransformTensor(
+        self, handle: Any, alpha: int, x: Any, read: int, beta: int, y: Any, written: int
+    ) -> None:
+        source, target = self._memory(x, "tensor", read), self._memory(y, "tensor", written)
+        scalar = ctypes.c_double if source.dtype == np.float64 else ctypes.c_float
+        a, b = (scalar.from_address(pointer).value for pointer in (alpha, beta))
+        wide = np.float64
+        target[...] = (a * source.astype(wide) + (b * target.astype(wide) if b else 0)).astype(target.dtype)
+
+    def cudnnSetTensor(self, handle: Any, y: Any, pointer: int, value: int) -> None:
+        target = self._memory(y, "tensor", pointer)
+        raw = (ctypes.c_uint8 * target.itemsize).from_address(value)
+        target[...] = np.frombuffer(raw, target.dtype)[0]
+
+    def cudnnScaleTensor(self, handle: Any, y: Any, pointer: int, alpha: int) -> None:
+        target = self._memory(y, "tensor", pointer)
+        scalar = ctypes.c_double if target.dtype == np.float64 else ctypes.c_float
+        factor = scalar.from_address(alpha).value
+        target[...] = (factor * target.astype(np.float64)).astype(target.dtype)
+
+    def _memory(self, descriptor: Any, kind: str, pointer: int) -> np.ndarray:
+        state = self._get(descriptor, kind)
+        return view(self.host, pointer, state["shape"], state["strides"], state["dtype"].numpy)
+
+
+def _slide(x: np.ndarray, w: np.ndarray, shape: tuple[int, ...], layer: dict[str, Any]) -> np.ndarray:
+    """The sums of a convolution, one output position after the other."""
+    sums = np.zeros(shape)
+    groups = layer["groups"]
+    filters, channels = shape[1] // groups, w.shape[1]
+    for position in np.ndindex(*shape[2:]):
+        for tap in np.ndindex(*w.shape[2:]):
+            at = [
+                p * s + t * d - pad
+                for p, s, t, d, pad in zip(
+                    position, layer["stride"], tap, layer["dilation"], layer["padding"], strict=True
+                )
+            ]
+            if any(not 0 <= i < n for i, n in zip(at, x.shape[2:], strict=True)):
+                continue
+            weight = tuple(n - 1 - t for n, t in zip(w.shape[2:], tap, strict=True)) if layer["flip"] else tap
+            for g in range(groups):
+                pixels = x[(slice(None), slice(g * channels, (g + 1) * channels), *at)]
+                weights = w[(slice(g * filters, (g + 1) * filters), slice(None), *weight)]
+                sums[(slice(None), slice(g * filters, (g + 1) * filters), *position)] += pixels @ weights.T
+    return sums

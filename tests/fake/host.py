@@ -1,0 +1,197 @@
+"""`cudnn_ct.stream` and `cudnn_ct.exchange` on host memory: two devices, every address accounted for.
+
+Memory that is given back is overwritten and never handed out again, and every access is checked to lie in
+memory that is alive and on the device that is current, so that a pointer used too late or too far is an error
+here and not a wrong number.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from cudnn_ct.errors import AllocationError
+from cudnn_ct.exchange import Foreign
+from cudnn_ct.stream import Stream
+
+DEVICES = 2
+POISON = 0xA5
+
+
+class Buffer:
+    """Memory of one device; NaN in every float type until somebody writes it."""
+
+    def __init__(self, host: Host, nbytes: int, stream: Stream) -> None:
+        self.memory = np.full(nbytes + 64, 0xFF, np.uint8)
+        self.handle = (self.memory.ctypes.data + 63) // 64 * 64
+        self.size = nbytes
+        self.device = stream.device
+        self._host = host
+        host.live[self.handle] = self
+        host.log.append(("allocate", stream.handle))
+
+    def __del__(self) -> None:
+        self._host.give_back(self)
+
+
+class ForeignArray:
+    """An array of another library on a device: a NumPy array over memory of the host."""
+
+    def __init__(self, host: Host, values: np.ndarray, home: Stream | None = None, device: int = 0) -> None:
+        self.readonly = False
+        base = values if values.base is None else values.base
+        self.home = home
+        self.buffer = Buffer(host, base.nbytes, home or Stream(1, device))
+        offset = values.ctypes.data - base.ctypes.data
+        ctypes.memmove(self.buffer.handle, base.ctypes.data, base.nbytes)
+        self.pointer = self.buffer.handle + offset
+        self.shape, self.byte_strides, self.dtype = values.shape, values.strides, values.dtype
+
+    def numpy(self) -> np.ndarray:
+        raw = (ctypes.c_uint8 * self.buffer.size).from_address(self.buffer.handle)
+        offset = self.pointer - self.buffer.handle
+        return np.ndarray(self.shape, self.dtype, raw, offset, self.byte_strides).copy()
+
+
+class Host:
+    """The state of the fake: what is allocated, which device is current, what was asked for, in order."""
+
+    def __init__(self) -> None:
+        self.live: weakref.WeakValueDictionary[int, Buffer] = weakref.WeakValueDictionary()
+        self.grave: list[np.ndarray] = []
+        self.log: list[tuple[Any, ...]] = []
+        self.device = 0
+        self.limit = 2**32
+        self._events = itertools.count()
+
+    # --- what the tests use ---
+
+    def check(self, address: int, nbytes: int, device: int | None = None) -> None:
+        """Raise unless a range of addresses is alive, on the device that is current."""
+        device = self.device if device is None else device
+        for start, buffer in list(self.live.items()):
+            if start <= address and address + nbytes <= start + buffer.size:
+                assert buffer.device == device, f"memory of device {buffer.device} used on device {device}"
+                return
+        raise AssertionError(f"{nbytes} bytes at {address:#x} are not in memory that is alive")
+
+    def used(self) -> int:
+        return sum(buffer.size for buffer in list(self.live.values()))
+
+    def give_back(self, buffer: Buffer) -> None:
+        buffer.memory[:] = POISON
+        self.grave.append(buffer.memory)
+
+    # --- the functions of cudnn_ct.stream and cudnn_ct.exchange ---
+
+    def device_count(self) -> int:
+        return DEVICES
+
+    def device_name(self, device: int) -> str:
+        return f"fake device {device}"
+
+    def driver_version(self) -> int:
+        return 13000
+
+    def current_device(self) -> int:
+        return self.device
+
+    def activate(self, device: int) -> int | None:
+        if not 0 <= device < DEVICES:
+            raise ValueError(f"there is no device {device}; the driver shows {DEVICES}")
+        previous, self.device = self.device, device
+        return previous if previous != device else None
+
+    def restore(self, device: int | None) -> None:
+        if device is not None:
+            self.device = device
+
+    def memory_info(self, device: int) -> tuple[int, int]:
+        return self.limit - self.used(), self.limit
+
+    def allocate(self, nbytes: int, stream: Stream, what: str = "an array") -> Buffer:
+        assert stream.device == self.device, "allocating on a device that is not current"
+        if self.used() + nbytes > self.limit:
+            raise AllocationError(f"out of memory: {nbytes:,} bytes wanted for {what}")
+        return Buffer(self, nbytes, stream)
+
+    def copy_from_host(self, pointer: int, source: np.ndarray, stream: Stream) -> None:
+        self.check(pointer, source.nbytes)
+        assert source.flags.c_contiguous
+        ctypes.memmove(pointer, source.ctypes.data, source.nbytes)
+
+    def copy_to_host(self, target: np.ndarray, pointer: int, stream: Stream) -> None:
+        self.check(pointer, target.nbytes)
+        assert target.flags.c_contiguous
+        ctypes.memmove(target.ctypes.data, pointer, target.nbytes)
+
+    def copy_device(self, target: int, source: int, nbytes: int, stream: Stream) -> None:
+        self.check(target, nbytes)
+        self.check(source, nbytes)
+        ctypes.memmove(target, source, nbytes)
+
+    def fill(self, pointer: int, pattern: bytes, count: int, stream: Stream) -> None:
+        self.check(pointer, len(pattern) * count)
+        ctypes.memmove(pointer, pattern * count, len(pattern) * count)
+
+    def record(self, stream: Stream) -> tuple[str, int, int]:
+        event = ("event", next(self._events), stream.handle)
+        self.log.append(("record", stream.handle, event))
+        return event
+
+    def wait(self, stream: Stream, event: Any) -> None:
+        self.log.append(("wait", stream.handle, event))
+
+    def order(self, before: Stream, after: Stream) -> None:
+        if before != after:
+            self.wait(after, self.record(before))
+
+    def is_done(self, event: Any) -> bool:
+        return True
+
+    def is_capturing(self, stream: Stream) -> bool:
+        return False
+
+    def synchronize(self, stream: Stream) -> None:
+        self.log.append(("synchronize", stream.handle))
+
+    def import_array(self, obj: Any, stream: Stream) -> Foreign | None:
+        if not isinstance(obj, ForeignArray):
+            return None
+        if obj.home is not None:
+            self.order(obj.home, stream)
+        strides = tuple(s // obj.dtype.itemsize for s in obj.byte_strides)
+        device = obj.buffer.device
+        return Foreign(obj.pointer, obj.shape, strides, obj.dtype, device, obj.readonly, obj, obj.home)
+
+    def device_of(self, obj: Any) -> int | None:
+        return obj.buffer.device if isinstance(obj, ForeignArray) else None
+
+    def export_dlpack(
+        self,
+        owner: Any,
+        pointer: int,
+        nbytes: int,
+        shape: tuple[int, ...],
+        strides: tuple[int, ...],
+        dtype: np.dtype[Any],
+        max_version: tuple[int, int] | None,
+    ) -> Any:
+        raise NotImplementedError("DLPack is tested on a GPU")
+
+
+def view(
+    host: Host, address: int, shape: Sequence[int], strides: Sequence[int], dtype: np.dtype
+) -> np.ndarray:
+    """Device memory as a NumPy array, after checking that all of it is alive. Strides are in elements."""
+    if 0 in shape:
+        return np.empty(shape, dtype)
+    span = 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
+    host.check(address, span * dtype.itemsize)
+    raw = (ctypes.c_uint8 * (span * dtype.itemsize)).from_address(address)
+    return np.ndarray(tuple(shape), dtype, raw, 0, tuple(s * dtype.itemsize for s in strides))

@@ -1,0 +1,233 @@
+"""Arrays on host memory: contents, layouts, and what they tell other libraries."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import cudnn_ct as ct
+from cudnn_ct import exchange
+from cudnn_ct import stream as streams
+from cudnn_ct.dtypes import DTYPES
+from cudnn_ct.problem import LAYOUTS, TensorSpec
+
+from .host import ForeignArray, Host
+
+shapes = st.lists(st.integers(0, 4), min_size=3, max_size=5).map(tuple)
+
+
+def numbers(shape: tuple[int, ...], dtype: str) -> np.ndarray:
+    return (np.arange(np.prod(shape)).reshape(shape) % 2).astype(DTYPES[dtype].numpy)
+
+
+@given(shape=shapes, dtype=st.sampled_from(list(DTYPES)), layout=st.sampled_from(LAYOUTS))
+def test_to_the_device_and_back(host: Host, shape: tuple[int, ...], dtype: str, layout: str) -> None:
+    values = numbers(shape, dtype)
+    array = ct.asarray(values, layout=layout)
+    back = array.numpy()
+    assert (array.shape, array.dtype, array.ndim, array.size) == (
+        shape,
+        values.dtype,
+        len(shape),
+        values.size,
+    )
+    assert (back.shape, back.dtype) == (shape, values.dtype)
+    assert layout in array.spec.layouts
+    assert array.strides == tuple(s * values.itemsize for s in array.spec.strides)
+    np.testing.assert_array_equal(back.astype(float), values.astype(float))
+
+
+@given(shape=shapes, dtype=st.sampled_from(list(DTYPES)), value=st.sampled_from([0, 1, 2, 100]))
+def test_full(host: Host, shape: tuple[int, ...], dtype: str, value: int) -> None:
+    expected = np.full(shape, value).astype(DTYPES[dtype].numpy)
+    np.testing.assert_array_equal(ct.full(shape, value, dtype).numpy().astype(float), expected.astype(float))
+
+
+def test_making(host: Host) -> None:
+    assert ct.empty(5).shape == (5,)
+    assert not ct.zeros((2, 3)).numpy().any()
+    assert ct.asarray([[1, 2], [3, 4]]).dtype == np.int64
+    assert ct.asarray(3.0).shape == ()
+    assert ct.asarray([1.5, 2.5], "bfloat16").dtype == ml_dtypes.bfloat16
+    assert ct.asarray(np.arange(4, dtype=">f4")).numpy().tolist() == [0, 1, 2, 3]
+    assert ct.asarray(np.arange(24).reshape(2, 3, 4)[:, ::-1]).numpy()[0, 0, 0] == 8
+    with pytest.raises(ValueError, match="layout must be one of nchw, nhwc, not 'nwhc'"):
+        ct.empty((1, 2, 3, 4), layout="nwhc")
+    with pytest.raises(
+        ValueError, match=r"layout 'nhwc' needs a shape \(N, C, 1 to 3 spatial axes\), not \(1, 2\)"
+    ):
+        ct.empty((1, 2), layout="nhwc")
+    with pytest.raises(ValueError, match="each length must be between 0"):
+        ct.empty((2, -1))
+    with pytest.raises(TypeError, match="sequence of integers"):
+        ct.empty((2.5, 1))
+
+
+def test_asarray_keeps_what_fits_and_converts_what_does_not(host: Host) -> None:
+    array = ct.asarray(numbers((2, 3, 4, 5), "float32"))
+    assert ct.asarray(array) is array
+    assert ct.asarray(array, "float32", layout="nchw") is array
+    other = ct.asarray(array, "float16", layout="nhwc")
+    assert (other.spec.dtype, other.layout) == ("float16", "nhwc")
+    np.testing.assert_array_equal(other.numpy(), array.numpy())
+
+
+def test_foreign_arrays_are_not_copied(host: Host) -> None:
+    values = np.arange(60.0, dtype=np.float32).reshape(1, 3, 4, 5)[:, :, ::2]
+    foreign = ForeignArray(host, values)
+    array = ct.asarray(foreign)
+    assert array.pointer == foreign.pointer
+    assert array.layout is None
+    assert array.spec.strides == (60, 20, 10, 1)
+    np.testing.assert_array_equal(array.numpy(), values)
+    backwards = np.arange(12.0).reshape(3, 4)[::-1, ::-1]
+    np.testing.assert_array_equal(ct.asarray(ForeignArray(host, backwards)).numpy(), backwards)
+
+
+def test_copy_and_fill(host: Host) -> None:
+    array = ct.asarray(numbers((2, 3, 4, 5), "float32"), layout="nhwc")
+    copy = array.copy()
+    array.fill(np.nan)
+    assert copy.spec == array.spec
+    np.testing.assert_array_equal(copy.numpy(), numbers((2, 3, 4, 5), "float32"))
+    assert np.isnan(array.numpy()).all()
+    gaps = ct.asarray(ForeignArray(host, np.zeros((2, 3, 4))[:, ::2]))
+    with pytest.raises(ValueError, match=r"fill needs an array without gaps, not strides \(12, 8, 1\)"):
+        gaps.fill(1)
+    with pytest.warns(ct.CudnnWarning, match="packed through host memory"):
+        assert gaps.copy().layout == "nchw"
+
+
+def test_closing_gives_the_memory_back_and_names_the_array(host: Host) -> None:
+    array = ct.zeros((2, 3))
+    with array:
+        assert host.used() == 24
+    array.close()
+    assert array.closed
+    assert host.used() == 0
+    assert repr(array) == "DeviceArray(float32[2, 3], nchw, device 0, closed)"
+    for use in (array.numpy, array.copy, lambda: array.fill(0), array.__dlpack__):
+        with pytest.raises(ValueError, match=r"this DeviceArray of shape \(2, 3\) is closed"):
+            use()
+
+
+def test_memory_goes_with_the_last_reference(host: Host) -> None:
+    arrays = [ct.zeros((10, 10)) for _ in range(5)]
+    assert host.used() == 2000
+    del arrays
+    assert host.used() == 0
+
+
+def test_what_it_tells_python(host: Host) -> None:
+    array = ct.zeros((2, 3, 4, 5), "float16", layout="nhwc")
+    assert repr(array) == "DeviceArray(float16[2, 3, 4, 5], nhwc, device 0)"
+    assert len(array) == 2
+    with pytest.raises(TypeError, match=r"call \.numpy\(\)"):
+        np.asarray(array)
+    with pytest.raises(TypeError, match="without axes"):
+        len(ct.asarray(1.0))
+    with pytest.raises(AttributeError, match="has no attribute 'data'"):
+        _ = array.data
+
+
+def test_array_interface(host: Host) -> None:
+    array = ct.zeros((2, 3, 4, 5), layout="nhwc")
+    interface = array.__cuda_array_interface__
+    assert interface["data"] == (array.pointer, False)
+    assert interface["strides"] == array.strides == (240, 4, 60, 12)
+    assert (interface["typestr"], interface["stream"], interface["version"]) == ("<f4", 1, 3)
+    assert ct.zeros((2, 3)).__cuda_array_interface__["strides"] is None
+    for dtype in ("bfloat16", "float8_e4m3", "float8_e5m2"):
+        assert not hasattr(ct.zeros((2, 3), dtype), "__cuda_array_interface__")
+
+
+def test_dlpack_requests_that_cannot_be_met(host: Host) -> None:
+    array = ct.zeros((2, 3))
+    assert array.__dlpack_device__() == (2, 0)
+    with pytest.raises(BufferError, match="is on CUDA device 0"):
+        array.__dlpack__(dl_device=(1, 0))
+    with pytest.raises(ValueError, match="DLPack forbids stream 0"):
+        array.__dlpack__(stream=0)
+
+
+def test_export_orders_the_consumer_and_comes_back_after_it(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exported: list[Any] = []
+    monkeypatch.setattr(exchange, "export_dlpack", lambda owner, *rest: exported.append(owner))
+    array = ct.zeros((2, 3))
+    host.log.clear()
+    array.__dlpack__(stream=0x55)
+    assert [entry[:2] for entry in host.log] == [("record", 1), ("wait", 0x55)]
+    del array
+    gc.collect()
+    assert host.used() == 24  # the consumer holds it
+    host.log.clear()
+    exported.clear()
+    assert [entry[:2] for entry in host.log] == [("record", 0x55), ("wait", 1)]
+    assert host.used() == 0
+
+
+def test_devices(host: Host) -> None:
+    with ct.use(device=1) as stream:
+        array = ct.zeros((2, 3))
+        assert (stream.device, array.device, host.device) == (1, 1, 1)
+    assert host.device == 0
+    assert array.numpy().shape == (2, 3)
+    assert array.copy().device == 1
+    with pytest.raises(ValueError, match="there is no device 7; the driver shows 2"), ct.use(device=7):
+        pass
+    with (
+        pytest.raises(ValueError, match="the stream belongs to device 1, not 0"),
+        ct.use(device=0, stream=stream),
+    ):
+        pass
+
+
+def test_streams_of_other_libraries() -> None:
+    class Protocol:
+        def __cuda_stream__(self) -> tuple[int, int]:
+            return 0, 0x42
+
+    class Old:
+        cuda_stream = 0x43
+
+    class Older:
+        ptr = 0x44
+
+    assert [streams.as_stream(s, 0).handle for s in (Protocol(), Old(), Older(), 0x45, np.int64(0))] == [
+        0x42,
+        0x43,
+        0x44,
+        0x45,
+        1,
+    ]
+    assert repr(streams.as_stream(0, 0)) == "Stream(legacy default, device=0)"
+    assert repr(streams.as_stream(0x45, 1)) == "Stream(0x45, device=1)"
+
+
+def test_use_is_for_this_thread_and_ends_with_an_exception(host: Host) -> None:
+    def work() -> None:
+        with ct.use(stream=0x77):
+            assert streams.current_stream().handle == 0x77
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        work()
+    assert streams.current_stream().handle == 1
+
+
+@given(
+    axes=st.lists(st.tuples(st.integers(1, 4), st.integers(-9, 9)), min_size=0, max_size=4),
+)
+def test_extent_covers_exactly_the_elements(axes: list[tuple[int, int]]) -> None:
+    spec = TensorSpec(tuple(n for n, _ in axes), tuple(s for _, s in axes), "int8")
+    offsets = {sum(i * s for i, (_, s) in zip(at, axes, strict=True)) for at in np.ndindex(*spec.shape)}
+    assert spec.extent == (min(offsets), max(offsets) + 1)
+    assert spec.dense == (offsets == set(range(spec.size)))

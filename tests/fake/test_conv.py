@@ -1,0 +1,442 @@
+"""Convolution end to end on the fakes: the same properties as on a GPU, and what only a fake can show."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+
+import cudnn_ct as ct
+from cudnn_ct import algo_cache, context, legacy
+from cudnn_ct._bindings.enums import ConvolutionFwdAlgo, MathType
+from cudnn_ct.errors import (
+    AllocationError,
+    BadParamError,
+    CudnnWarning,
+    ExecutionFailedError,
+    InternalError,
+    NotInitializedError,
+    NotSupportedError,
+    VersionMismatchError,
+)
+from cudnn_ct.problem import TensorSpec, conv_problem
+from cudnn_ct.stream import Stream, default_stream
+from tests.properties import check_conv
+from tests.strategies import ConvCase, conv_cases
+
+from .conftest import forget
+from .cudnn import FakeCudnn, FakeLibrary
+from .host import ForeignArray, Host
+
+STATUSES = {
+    1001: NotInitializedError,
+    1002: VersionMismatchError,
+    2000: BadParamError,
+    3000: NotSupportedError,
+    4000: InternalError,
+    4003: AllocationError,
+    5000: ExecutionFailedError,
+}
+
+
+def images(*shape: int, dtype: str = "float32") -> ct.DeviceArray:
+    return ct.asarray(np.arange(np.prod(shape), dtype=dtype).reshape(shape) % 5 - 2)
+
+
+def algorithms(fake: FakeCudnn) -> list[str]:
+    """The algorithms that convolutions were run with, in order."""
+    return [
+        ConvolutionFwdAlgo(args[7]).name for name, args in fake.calls if name == "cudnnConvolutionForward"
+    ]
+
+
+@given(case=conv_cases(asymmetric=False))
+def test_equals_the_reference(fake: FakeCudnn, host: Host, case: ConvCase) -> None:
+    check_conv(case, lambda array: ForeignArray(host, array))
+
+
+@given(case=conv_cases(asymmetric=False, views=("packed",)))
+def test_equals_the_reference_in_host_made_arrays(fake: FakeCudnn, case: ConvCase) -> None:
+    layouts = iter((case.x_layout, case.w_layout, case.out_layout))
+
+    def place(array: np.ndarray) -> ct.DeviceArray:
+        return ct.asarray(array, layout=next(layouts))
+
+    # `out` is placed first, since it is read before the operands are.
+    order = [case.out_layout] if case.with_out else []
+    layouts = iter([*order, case.x_layout, case.w_layout])
+    check_conv(case, place)
+
+
+@given(case=conv_cases(asymmetric=False))
+def test_the_cache_never_mixes_cases(fake: FakeCudnn, host: Host, case: ConvCase) -> None:
+    """All examples share prepared calls: a key that leaves something out gives a wrong result."""
+    check_conv(case, lambda array: ForeignArray(host, array))
+    check_conv(case, lambda array: ForeignArray(host, array))
+
+
+def test_output_is_written_in_the_layout_of_x(fake: FakeCudnn) -> None:
+    x = ct.asarray(np.ones((2, 3, 5, 6), np.float16), layout="nhwc")
+    w = ct.asarray(np.ones((4, 3, 3, 3), np.float16))
+    assert ct.conv(x, w).layout == "nhwc"
+    assert ct.conv(ct.asarray(x, layout="nchw"), w).layout == "nchw"
+
+
+def test_negative_and_zero_strides_are_packed_with_a_warning(fake: FakeCudnn, host: Host) -> None:
+    values = np.arange(60.0, dtype=np.float32).reshape(1, 3, 4, 5)[:, :, ::-1]
+    w = ct.asarray(np.ones((2, 3, 1, 1), np.float32))
+    with pytest.warns(CudnnWarning, match="packed through host memory"):
+        y = ct.conv(ForeignArray(host, values), w)
+    np.testing.assert_array_equal(y.numpy(), ct.reference.conv(values, w.numpy()))
+
+
+# --- one call after another ---
+
+
+def test_second_call_is_one_c_call(fake: FakeCudnn) -> None:
+    x, w = images(2, 3, 5, 6), images(4, 3, 3, 3)
+    ct.conv(x, w, padding=1)
+    fake.calls.clear()
+    ct.conv(x, w, padding=1)
+    assert fake.names() == ["cudnnConvolutionForward"]
+
+
+def test_arguments_reach_c_in_order(fake: FakeCudnn) -> None:
+    x, w, y = images(2, 4, 5, 6), images(6, 2, 3, 3), ct.empty((2, 6, 5, 6))
+    fake.workspaces["GEMM"] = 256
+    ct.conv(x, w, padding=1, groups=2, out=y)
+    name, args = fake.calls[-1]
+    assert name == "cudnnConvolutionForward"
+    assert (args[3], args[5], args[12]) == (x.pointer, w.pointer, y.pointer)
+    assert args[7] == 2
+    assert args[9] == 256
+
+
+def test_stream_is_set_once_and_only_on_change(fake: FakeCudnn) -> None:
+    x, w = images(1, 1, 4, 4), images(1, 1, 2, 2)
+    ct.conv(x, w)
+    assert "cudnnSetStream" not in fake.names()  # a new handle works on the default stream
+    with ct.use(stream=0x77):
+        ct.conv(x, w)
+        ct.conv(x, w)
+    ct.conv(x, w, stream=0x77)
+    ct.conv(x, w)
+    assert [args[1] for name, args in fake.calls if name == "cudnnSetStream"] == [0x77, 1]
+
+
+def test_workspace_grows_and_each_stream_has_its_own(fake: FakeCudnn) -> None:
+    """The fake overwrites all of a workspace, after checking that all of it is memory that is alive."""
+    small, large, w = images(1, 3, 5, 6), images(2, 3, 5, 6), images(4, 3, 3, 3)
+    addresses = {}
+    for size, x in ((100, small), (5000, large), (100, small)):
+        fake.workspaces = {"GEMM": size}
+        for stream in (1, 0x77):
+            ct.conv(x, w, stream=stream)
+            addresses[stream] = fake.calls[-1][1][8]
+    assert addresses[1] != addresses[0x77]
+
+
+def test_missing_symbol_says_which_version_has_it(fake: FakeCudnn) -> None:
+    fake.missing.add("cudnnSubquadraticOpsVersionCheck")
+    library = FakeLibrary(fake)
+    with pytest.raises(VersionMismatchError, match=r"needs cuDNN >= 9\.2\d\.\d, have 9\.19\.0"):
+        library.cudnnSubquadraticOpsVersionCheck()
+
+
+def test_precision_and_settings_are_part_of_the_key(fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch) -> None:
+    x, w = images(2, 3, 5, 6), images(4, 3, 3, 3)
+    math = []
+    for allow, precision in ((True, None), (False, None), (False, "tf32"), (True, "float32")):
+        monkeypatch.setattr(ct.config, "allow_tf32", allow)
+        ct.conv(x, w, precision=precision)
+        math.append(fake._get(fake.calls[-1][1][6], "convolution")["math"])
+    assert math == [MathType.DEFAULT_MATH, MathType.FMA_MATH, MathType.DEFAULT_MATH, MathType.FMA_MATH]
+
+
+def test_beta_needs_out(fake: FakeCudnn) -> None:
+    with pytest.raises(ValueError, match="beta=2 needs out, the array that it multiplies"):
+        ct.conv(images(2, 3, 5, 6), images(4, 3, 3, 3), beta=2)
+
+
+# --- algorithms ---
+
+
+def test_refused_algorithm_gives_way_to_the_next(fake: FakeCudnn) -> None:
+    x, w = images(2, 3, 5, 6), images(4, 3, 3, 3)
+    fake.refused.add("GEMM")
+    np.testing.assert_array_equal(ct.conv(x, w).numpy(), ct.reference.conv(x.numpy(), w.numpy()))
+    assert algorithms(fake) == ["IMPLICIT_GEMM"]
+
+
+def test_algorithm_refused_only_when_it_runs_gives_way_for_good(fake: FakeCudnn) -> None:
+    x, w = images(2, 3, 5, 6), images(4, 3, 3, 3)
+    ct.conv(x, w)
+    fake.calls.clear()
+    fake.fail_at = {1: 3000}
+    y = ct.conv(x, w)
+    np.testing.assert_array_equal(y.numpy(), ct.reference.conv(x.numpy(), w.numpy()))
+    ct.conv(x, w)
+    assert algorithms(fake) == ["GEMM", "IMPLICIT_GEMM", "IMPLICIT_GEMM"]
+
+
+def test_no_algorithm_left_lists_all_with_reasons(fake: FakeCudnn) -> None:
+    fake.refused |= {"GEMM", "IMPLICIT_GEMM"}
+    with pytest.raises(NotSupportedError) as caught:
+        ct.conv(images(2, 3, 5, 6), images(4, 3, 3, 3))
+    message = str(caught.value)
+    assert "float32[2, 3, 5, 6] nchw" in message
+    for name in ("gemm", "implicit_gemm", "direct"):
+        assert f"legacy {name} " in message
+    assert "CUDNN_STATUS_NOT_SUPPORTED (3000)" in message
+
+
+def test_asymmetric_padding_says_what_the_legacy_calls_lack(fake: FakeCudnn) -> None:
+    with pytest.raises(NotSupportedError, match="pad both sides of an axis alike"):
+        ct.conv(images(1, 1, 4, 4), images(1, 1, 2, 2), padding=((0, 1), (0, 1)))
+
+
+def test_workspace_that_cannot_be_had_gives_way_with_one_warning(fake: FakeCudnn, host: Host) -> None:
+    x, w = images(2, 3, 5, 6), images(4, 3, 3, 3)
+    fake.workspaces = {"GEMM": 1 << 20}
+    host.limit = 2 << 20
+    ct.conv(x, w, padding=1)  # decided while there was room
+    context.current(default_stream(0))._workspaces.clear()
+    host.limit = host.used() + 8192
+    with pytest.warns(CudnnWarning, match="ran instead"):
+        y = ct.conv(x, w, padding=1)
+    np.testing.assert_array_equal(y.numpy(), ct.reference.conv(x.numpy(), w.numpy(), padding=1))
+    ct.conv(x, w, padding=1)  # warnings are errors: a second one would fail
+    host.limit = 2**32
+    fake.calls.clear()
+    ct.conv(x, w, padding=1)
+    assert algorithms(fake) == ["GEMM"]  # memory is there again
+
+
+def test_algorithm_too_large_for_free_memory_is_not_chosen(fake: FakeCudnn, host: Host) -> None:
+    fake.workspaces = {"GEMM": 1 << 30}
+    host.limit = 1 << 20
+    ct.conv(images(2, 3, 5, 6), images(4, 3, 3, 3))
+    assert algorithms(fake) == ["IMPLICIT_GEMM"]
+
+
+def test_no_memory_for_the_result_is_a_memory_error(fake: FakeCudnn, host: Host) -> None:
+    x, w = images(2, 3, 50, 60), images(40, 3, 3, 3)
+    host.limit = host.used() + 100
+    with pytest.raises(MemoryError, match="for the result of conv"):
+        ct.conv(x, w)
+
+
+def test_plan_tells_what_it_does(fake: FakeCudnn) -> None:
+    x = TensorSpec.packed((2, 3, 5, 6))
+    w = TensorSpec.packed((4, 3, 3, 3), layout="nhwc")
+    choice = algo_cache.choose(conv_problem(x, w), legacy, context.current(default_stream(0)))
+    assert "legacy gemm" in choice.describe()
+    assert "w copied to nchw" in choice.describe()
+    assert "refused: legacy direct" in choice.describe()
+
+
+# --- failures ---
+
+
+def count_calls(fake: FakeCudnn) -> int:
+    ct.conv(images(2, 3, 5, 6), images(4, 3, 3, 3), padding=1)
+    return len(fake.calls)
+
+
+@pytest.mark.parametrize("status", STATUSES)
+@pytest.mark.parametrize("warm", [False, True], ids=["first call", "second call"])
+def test_every_c_call_may_fail(fake: FakeCudnn, host: Host, status: int, warm: bool) -> None:
+    """Whichever call fails: the right exception, nothing lost, and the next call is right."""
+    total = count_calls(fake)
+    x, w = images(2, 3, 5, 6), images(4, 3, 3, 3)
+    expected = ct.reference.conv(x.numpy(), w.numpy(), padding=1)
+    tried = 0
+    for k in range(1, total + 1):
+        forget()
+        if warm:
+            ct.conv(x, w, padding=1)
+        objects, memory = len(fake.objects), host.used()
+        fake.calls.clear()
+        fake.fail_at = {k: status}
+        try:
+            y = ct.conv(x, w, padding=1)
+        except STATUSES[status] as error:
+            tried += 1
+            assert error.status in (status, None)
+            assert error.function == fake.calls[k - 1][0] or error.function is None
+            assert "the fake was told to fail" in str(error)
+            del error
+        else:  # there were fewer calls, or another candidate took over
+            assert len(fake.calls) < k or status in (3000, 4003)
+            np.testing.assert_array_equal(y.numpy(), expected)
+            del y
+        fake.fail_at = {}
+        gc.collect()
+        assert host.used() == memory
+        if warm:
+            assert len(fake.objects) == objects
+        np.testing.assert_array_equal(ct.conv(x, w, padding=1).numpy(), expected)
+    assert tried or status in (3000, 4003)
+
+
+def test_failure_names_the_problem(fake: FakeCudnn) -> None:
+    fake.fail["cudnnConvolutionForward"] = 5000
+    with pytest.raises(ExecutionFailedError, match="CUDNN_STATUS_EXECUTION_FAILED") as caught:
+        ct.conv(images(2, 3, 5, 6), images(4, 3, 3, 3), stride=2, alpha=3)
+    (note,) = caught.value.__notes__
+    assert "x float32[2, 3, 5, 6] nchw" in note
+    assert "stride (2, 2)" in note
+    assert "alpha 3" in note
+
+
+# --- streams and devices ---
+
+
+def test_operands_wait_for_their_writers_and_memory_for_its_readers(fake: FakeCudnn, host: Host) -> None:
+    x, w = images(1, 1, 4, 4), images(1, 1, 2, 2)
+    host.log.clear()
+    y = ct.conv(x, w, stream=0x77)
+    waits = [entry for entry in host.log if entry[0] == "wait"]
+    assert [(handle, event[2]) for _, handle, event in waits] == [(0x77, 1), (0x77, 1)]
+    assert y.home.handle == 0x77
+    host.log.clear()
+    pointer = x.pointer
+    del x
+    released = [entry for entry in host.log if entry[0] == "wait"]
+    assert [(handle, event[2]) for _, handle, event in released] == [(1, 0x77)]
+    assert pointer not in host.live
+
+
+def test_reading_waits_for_the_stream_that_wrote_last(fake: FakeCudnn, host: Host) -> None:
+    x, w = images(1, 1, 4, 4), images(1, 1, 2, 2)
+    y = ct.conv(x, w)
+    ct.conv(x, w, out=y, stream=0x77)
+    host.log.clear()
+    ct.conv(y, w)
+    assert [(entry[1], entry[2][2]) for entry in host.log if entry[0] == "wait"] == [(1, 0x77)]
+
+
+def test_writing_waits_for_readers_on_other_streams(fake: FakeCudnn, host: Host) -> None:
+    x, w = images(1, 1, 4, 4), images(1, 1, 2, 2)
+    y = ct.conv(x, w)
+    z = ct.conv(y, w, stream=0x77)
+    host.log.clear()
+    ct.conv(x, w, out=y)
+    assert ("wait", 1) in [entry[:2] for entry in host.log]
+    del z
+
+
+def test_foreign_arrays_are_ordered_both_ways(fake: FakeCudnn, host: Host) -> None:
+    home = Stream(0x99, 0)
+    x = ForeignArray(host, np.ones((1, 1, 4, 4), np.float32), home)
+    out = ForeignArray(host, np.zeros((1, 1, 3, 3), np.float32), home)
+    w = images(1, 1, 2, 2)
+    host.log.clear()
+    assert ct.conv(x, w, out=out) is out
+    waits = [(entry[1], entry[2][2]) for entry in host.log if entry[0] == "wait"]
+    assert (1, 0x99) in waits  # ours after theirs
+    assert (0x99, 1) in waits  # theirs after ours
+    kept = ct.asarray(out)
+    host.log.clear()
+    ct.conv(images(1, 1, 4, 4), w, out=kept)
+    waits = [(entry[1], entry[2][2]) for entry in host.log if entry[0] == "wait"]
+    assert waits == [(1, 0x99), (0x99, 1)]  # at once, and not only when `kept` goes
+
+
+def test_operations_follow_foreign_operands_to_another_device(fake: FakeCudnn, host: Host) -> None:
+    x = ForeignArray(host, np.ones((1, 1, 4, 4), np.float32), device=1)
+    w = ForeignArray(host, np.ones((1, 1, 2, 2), np.float32), device=1)
+    assert ct.conv(x, w).device == 1
+
+
+def test_operations_follow_their_operands_to_another_device(fake: FakeCudnn, host: Host) -> None:
+    with ct.use(device=1):
+        x, w = images(1, 1, 4, 4), images(1, 1, 2, 2)
+    assert (x.device, host.device) == (1, 0)
+    y = ct.conv(x, w)
+    assert (y.device, host.device) == (1, 0)
+    np.testing.assert_array_equal(y.numpy(), ct.reference.conv(x.numpy(), w.numpy()))
+    with pytest.raises(ValueError, match=r"w is on device 0; the operation runs on device 1"):
+        ct.conv(x, images(1, 1, 2, 2))
+
+
+# --- what bad input gets ---
+
+
+def bad(**changes: Any) -> dict[str, Any]:
+    return changes
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        (bad(padding=-1), ValueError, "padding must be between 0"),
+        (bad(stride=0), ValueError, "stride must be between 1"),
+        (bad(dilation=0), ValueError, "dilation must be between 1"),
+        (bad(dilation=9), ValueError, "the output would be empty along spatial axis 0"),
+        (bad(groups=2), ValueError, "x has 3 channels; w expects 3 x groups 2 = 6"),
+        (bad(groups=0), ValueError, "groups must be at least 1"),
+        (bad(mode="flip"), ValueError, "mode must be one of cross_correlation, convolution"),
+        (bad(padding="same"), ValueError, "padding must be one of valid, half, full"),
+        (bad(padding=(1, 2, 3)), ValueError, "has 3 numbers; the window has 2 axes"),
+        (bad(precision="int8"), ValueError, "precision must be one of"),
+        (bad(precision="float16"), ValueError, "is for float16 data, not float32"),
+        (bad(stream="fast"), TypeError, "stream must be an address"),
+        (bad(stream=-5), ValueError, "stream must be an address"),
+        (bad(alpha="2"), TypeError, "must be real number, not str"),
+    ],
+)
+def test_bad_arguments(
+    fake: FakeCudnn, changes: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    x, w = images(2, 3, 5, 6), images(4, 3, 3, 3)
+    with pytest.raises(error, match=message):
+        ct.conv(x, w, **changes)
+    ct.conv(x, w)
+
+
+def test_bad_operands(fake: FakeCudnn, host: Host) -> None:
+    x, w = images(2, 3, 5, 6), images(4, 3, 3, 3)
+    with pytest.raises(TypeError, match=r"x must be an array on the device, not numpy.ndarray; ct.asarray"):
+        ct.conv(x.numpy(), w)
+    with pytest.raises(TypeError, match="w must be an array on the device, not NoneType"):
+        ct.conv(x, None)
+    with pytest.raises(TypeError, match="x is float32 and w is float64"):
+        ct.conv(x, images(4, 3, 3, 3, dtype="float64"))
+    with pytest.raises(TypeError, match="conv takes float16, bfloat16, float32, float64, not int32"):
+        ct.conv(images(2, 3, 5, 6, dtype="int32"), images(4, 3, 3, 3, dtype="int32"))
+    with pytest.raises(TypeError, match="cuDNN has no dtype complex64"):
+        ct.asarray(np.zeros(3, np.complex64))
+    with pytest.raises(ValueError, match=r"w has 3 dimensions \(4, 3, 3\)"):
+        ct.conv(x, images(4, 3, 3))
+    with pytest.raises(ValueError, match="with 1 to 3 spatial axes"):
+        ct.conv(images(2, 3), images(4, 3))
+    with pytest.raises(ValueError, match=r"out has shape \(1, 1\); the result has \(2, 4, 3, 4\)"):
+        ct.conv(x, w, out=ct.empty((1, 1)))
+    with pytest.raises(TypeError, match="out is float64; the result is float32"):
+        ct.conv(x, w, out=ct.empty((2, 4, 3, 4), "float64"))
+    backwards = ForeignArray(host, np.zeros((2, 4, 3, 4), np.float32)[:, :, ::-1])
+    with pytest.raises(ValueError, match=r"out has strides \(48, 12, -4, 1\)"):
+        ct.conv(x, w, out=backwards)
+    kept = ForeignArray(host, np.zeros((2, 4, 3, 4), np.float32))
+    kept.readonly = True
+    with pytest.raises(ValueError, match="out is read-only"):
+        ct.conv(x, w, out=kept)
+    square = images(1, 1, 3, 3)
+    with pytest.raises(ValueError, match="out overlaps x in memory"):
+        ct.conv(square, images(1, 1, 1, 1), out=square)
+    x.close()
+    with pytest.raises(ValueError, match=r"this DeviceArray of shape \(2, 3, 5, 6\) is closed"):
+        ct.conv(x, w)
+
+
+@pytest.mark.parametrize("beta", [0, 2])
+def test_nothing_to_sum(fake: FakeCudnn, beta: float) -> None:
+    x, w = ct.empty((2, 0, 4, 4)), ct.empty((3, 0, 2, 2))
+    out = ct.full((2, 3, 3, 3), np.nan if beta == 0 else 4.0)
+    ct.conv(x, w, beta=beta, out=out)
+    np.testing.assert_array_equal(out.numpy(), 4.0 * beta * np.ones((2, 3, 3, 3)))
+    assert ct.conv(ct.empty((0, 2, 4, 4)), images(3, 2, 2, 2)).shape == (0, 3, 3, 3)

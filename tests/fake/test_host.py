@@ -1,0 +1,24 @@
+"""The fakes stand in for what is there: same functions, same signatures."""
+
+from __future__ import annotations
+
+import inspect
+from types import ModuleType
+
+import pytest
+
+from cudnn_ct import exchange
+from cudnn_ct import stream as streams
+
+from .host import Host
+
+
+@pytest.mark.parametrize(
+    ("module", "name"), [(module, name) for module in (streams, exchange) for name in module.__all__]
+)
+def test_fake_has_the_signature_of_the_real_one(module: ModuleType, name: str) -> None:
+    real = inspect.signature(inspect.unwrap(getattr(module, name)))
+    fake = inspect.signature(getattr(Host(), name))
+    assert [(p.name, p.default) for p in real.parameters.values()] == [
+        (p.name, p.default) for p in fake.parameters.values()
+    ]

@@ -1,0 +1,35 @@
+"""What the GPU tests share."""
+
+from __future__ import annotations
+
+import importlib
+import warnings
+
+import numpy as np
+import pytest
+
+import cudnn_ct as ct
+from cudnn_ct.problem import TensorSpec
+
+
+def place(array: np.ndarray) -> ct.DeviceArray:
+    """Copy a NumPy array and the gaps around its elements to the device: an array with the same strides."""
+    memory = array if array.base is None else array.base
+    flat = ct.asarray(np.ascontiguousarray(memory).reshape(-1))
+    strides = tuple(s // array.itemsize for s in array.strides)
+    spec = TensorSpec(array.shape, strides, flat.spec.dtype)
+    low, high = spec.extent
+    offset = array.ctypes.data - memory.ctypes.data
+    assert offset + low * array.itemsize >= 0
+    assert offset + high * array.itemsize <= flat.nbytes
+    return ct.DeviceArray(spec, flat.pointer + offset, flat, flat.writer, flat.home)
+
+
+def library(name: str):
+    """A library that a test passes arrays to, or a skip that says it is not there."""
+    try:
+        with warnings.catch_warnings():  # of its own affairs
+            warnings.simplefilter("ignore")
+            return importlib.import_module(name)
+    except ImportError as error:
+        pytest.skip(f"{name} is not installed: {error}")

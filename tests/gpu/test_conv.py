@@ -1,0 +1,197 @@
+"""Convolution on a GPU against the reference."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+
+import cudnn_ct as ct
+from cudnn_ct import stream as streams
+from cudnn_ct.errors import CudnnWarning, NotSupportedError
+from tests.properties import check_conv
+from tests.strategies import ConvCase, conv_cases
+
+from .conftest import place
+
+EXAMPLES = max(300, settings.default.max_examples)
+
+
+@settings(max_examples=EXAMPLES)
+@given(case=conv_cases(asymmetric=False))
+@example(
+    ConvCase(batch=2, channels_per_group=4, filters_per_group=4, size=(6, 7), window=(3, 3), x_layout="nhwc")
+)
+@example(ConvCase(batch=2, groups=3, size=(6, 7, 8), window=(2, 3, 2), x_layout="nhwc", dtype="float64"))
+def test_small_integers_are_exact(case: ConvCase) -> None:
+    check_conv(case, place)
+
+
+@settings(max_examples=EXAMPLES)
+@given(case=conv_cases(asymmetric=False))
+def test_floats_are_within_tolerance(case: ConvCase) -> None:
+    check_conv(case, place, kind="floats")
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+def test_layer_of_a_network(dtype: str, layout: str) -> None:
+    """Large enough for the kernels that real layers get: a ResNet's 3x3 with 64 channels."""
+    rng = np.random.default_rng(0)
+    x = rng.integers(-1, 2, (4, 64, 28, 28)).astype(np.float32)
+    w = (rng.integers(-1, 2, (64, 64, 3, 3)) * (rng.random((64, 64, 3, 3)) < 0.05)).astype(np.float32)
+    y = ct.conv(ct.asarray(x, dtype, layout=layout), ct.asarray(w, dtype, layout=layout), padding=1)
+    assert y.layout == layout
+    np.testing.assert_array_equal(y.numpy().astype(np.float32), ct.reference.conv(x, w, padding=1))
+
+
+def test_strict_float32_rounds_no_products() -> None:
+    """TF32 keeps 11 bits of each factor: 1 + 2**-12 becomes 1 there, and only there."""
+    x = ct.full((1, 32, 16, 16), 1 + 2.0**-12)
+    w = ct.full((32, 32, 1, 1), 1.0)
+    exact = 32 * (1 + 2.0**-12)
+    np.testing.assert_allclose(ct.conv(x, w, precision="float32").numpy(), exact, rtol=1e-6)
+    loose = ct.conv(x, w, precision="tf32").numpy()
+    np.testing.assert_allclose(loose, exact, rtol=1e-3)
+
+
+def test_unaligned_operands() -> None:
+    for dtype in ("float16", "bfloat16", "float32", "float64"):
+        rng = np.random.default_rng(1)
+        memory = rng.integers(-2, 3, 1 + 2 * 8 * 10 * 11).astype(ct.asarray(0, dtype).dtype)
+        x = np.ndarray((2, 8, 10, 11), memory.dtype, memory, memory.itemsize)
+        w = rng.integers(-1, 2, (4, 8, 3, 3)).astype(memory.dtype)
+        y = ct.conv(place(x), ct.asarray(w))
+        np.testing.assert_array_equal(y.numpy().astype(float), ct.reference.conv(x, w).astype(float))
+
+
+def test_negative_strides_are_packed_with_a_warning() -> None:
+    x = np.arange(120.0, dtype=np.float32).reshape(2, 3, 4, 5)[:, :, ::-1, ::-1]
+    w = np.ones((2, 3, 2, 2), np.float32)
+    with pytest.warns(CudnnWarning, match="packed through host memory"):
+        y = ct.conv(place(x), ct.asarray(w))
+    np.testing.assert_array_equal(y.numpy(), ct.reference.conv(x, w))
+
+
+@pytest.mark.parametrize("batch", [65_535, 65_536, 65_537])
+def test_batches_around_16_bits(batch: int) -> None:
+    x = (np.arange(batch * 2 * 3 * 3) % 7 - 3).astype(np.float16).reshape(batch, 2, 3, 3)
+    w = np.ones((2, 2, 3, 3), np.float16)
+    got = ct.conv(ct.asarray(x), ct.asarray(w)).numpy()
+    np.testing.assert_array_equal(got, ct.reference.conv(x, w))
+
+
+def test_more_than_two_to_the_31_elements() -> None:
+    """Just under the legacy calls' limit it is right; over it the error says what the limit is."""
+    free, _ = streams.memory_info(0)
+    if free < 12 * 2**30:
+        pytest.skip(f"needs 12 GiB of device memory, {free / 2**30:.0f} are free")
+    w = ct.full((1, 1, 1, 1), 3.0, "float16")
+    x, y = (ct.full((2, 1, 32_767, 32_768), value, "float16") for value in (2.0, np.nan))
+    ct.conv(x, w, out=y)
+    assert (y.numpy() == 6).all()
+    with pytest.raises(NotSupportedError, match=r"x spans 3,221,225,472 elements; .* fewer than 2\*\*31"):
+        ct.conv(ct.empty((3, 1, 32_768, 32_768), "float16"), w)
+
+
+@pytest.mark.parametrize("beta", [0, 2])
+def test_nothing_to_sum(beta: float) -> None:
+    x, w = ct.empty((2, 0, 4, 4)), ct.empty((3, 0, 2, 2))
+    out = ct.full((2, 3, 3, 3), np.nan if beta == 0 else 4.0)
+    ct.conv(x, w, beta=beta, out=out)
+    np.testing.assert_array_equal(out.numpy(), np.full((2, 3, 3, 3), 4.0 * beta))
+    assert ct.conv(ct.empty((0, 2, 4, 4)), ct.zeros((3, 2, 2, 2))).shape == (0, 3, 3, 3)
+
+
+def free_memory() -> int:
+    """What the pool can still give: with nothing in flight, and nothing waiting to be collected."""
+    gc.collect()
+    ct.synchronize()
+    return streams.memory_info(0)[0]
+
+
+def test_out_of_memory_says_how_much_and_for_what() -> None:
+    with pytest.raises(MemoryError, match="bytes wanted for an array"):
+        ct.empty((1 << 20, 1 << 20, 64))
+    held = [ct.empty(((free_memory() >> 22) - 256, 1 << 20))]  # all but 1 GiB
+    x = ct.full((1, 1, 8192, 8192), 1.0)
+    with pytest.raises(MemoryError, match="for the result of conv"):
+        ct.conv(x, ct.zeros((16, 1, 1, 1)))
+    del held
+    assert ct.conv(ct.full((1, 1, 3, 3), 1.0), ct.full((1, 1, 3, 3), 1.0)).numpy() == 9
+
+
+def test_threads_get_their_own_handles_and_right_results() -> None:
+    rng = np.random.default_rng(3)
+    x = rng.integers(-2, 3, (4, 16, 20, 20)).astype(np.float32)
+    banks = [rng.integers(-1, 2, (8, 16, k, k)).astype(np.float32) for k in (1, 3, 5, 7)]
+    expected = [ct.reference.conv(x, w, padding="half") for w in banks]
+    shared = ct.asarray(x)
+    ct.synchronize()
+    failures: list[str] = []
+
+    def work(seed: int) -> None:
+        order = np.random.default_rng(seed).integers(0, len(banks), 50)
+        for i in order:
+            got = ct.conv(shared, ct.asarray(banks[i]), padding="half").numpy()
+            if not np.allclose(got, expected[i], rtol=0, atol=0.01):  # cuDNN takes FFT for the larger ones
+                failures.append(f"thread {seed}, bank {i}")
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+
+
+def test_memory_is_flat_over_many_calls() -> None:
+    w = ct.full((8, 4, 3, 3), 1.0)
+    for size in (*range(8, 40), *range(8, 40)):
+        ct.conv(ct.empty((2, 4, size, size)), w)
+    ct.synchronize()
+    gc.collect()
+    free, _ = streams.memory_info(0)
+    for _ in range(3):
+        for size in range(8, 40):
+            ct.conv(ct.empty((2, 4, size, size)), w)
+    ct.synchronize()
+    assert streams.memory_info(0)[0] >= free
+
+
+def test_capture_and_replay() -> None:
+    """After one warm-up a call can be captured into a CUDA graph, and replays on new contents."""
+    from cuda.core import Device
+
+    device = Device(0)
+    device.set_current()
+    stream = device.create_stream()
+    x, w = ct.full((2, 3, 8, 8), 1.0, stream=stream), ct.full((4, 3, 3, 3), 1.0, stream=stream)
+    y = ct.conv(x, w, stream=stream)
+    ct.synchronize(stream)
+    builder = stream.create_graph_builder().begin_building()
+    ct.conv(x, w, out=y, stream=stream)
+    graph = builder.end_building().complete()
+    x.fill(2.0, stream=stream)
+    y.fill(np.nan, stream=stream)
+    graph.launch(stream)
+    ct.synchronize(stream)
+    np.testing.assert_array_equal(y.numpy(), np.full(y.shape, 54.0))
+
+
+def test_quickstart(tmp_path: Path) -> None:
+    pytest.importorskip("sklearn", reason="the photograph comes with scikit-learn")
+    root = Path(__file__).parents[2]
+    command = [sys.executable, str(root / "examples" / "quickstart.py"), "--output", str(tmp_path / "q.png")]
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), *sys.path])}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environ)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "q.png").stat().st_size > 10_000
+    assert "largest difference" in done.stdout.lower()

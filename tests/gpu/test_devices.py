@@ -1,0 +1,101 @@
+"""More than one GPU: operations follow their operands, and nothing crosses."""
+
+from __future__ import annotations
+
+import gc
+import threading
+
+import numpy as np
+import pytest
+
+import cudnn_ct as ct
+from cudnn_ct import stream as streams
+
+from .conftest import library
+
+
+@pytest.fixture(autouse=True)
+def _two_devices() -> None:
+    if streams.device_count() < 2:
+        pytest.skip("there is one device here; these tests need two")
+
+
+def case(device: int) -> tuple[ct.DeviceArray, ct.DeviceArray, np.ndarray]:
+    rng = np.random.default_rng(device)
+    x = rng.integers(-2, 3, (2, 4, 9, 9)).astype(np.float32)
+    w = rng.integers(-1, 2, (3, 4, 3, 3)).astype(np.float32)
+    with ct.use(device=device):
+        return ct.asarray(x), ct.asarray(w), ct.reference.conv(x, w)
+
+
+def test_operations_follow_their_operands_and_leave_the_current_device() -> None:
+    before = streams.current_device()
+    for device in (1, 0, 1):
+        x, w, expected = case(device)
+        y = ct.conv(x, w)
+        assert (x.device, y.device) == (device, device)
+        np.testing.assert_array_equal(y.numpy(), expected)
+        np.testing.assert_array_equal(y.copy().numpy(), expected)
+        assert streams.current_device() == before
+
+
+def test_operands_of_two_devices_are_refused() -> None:
+    x, _, _ = case(0)
+    _, w, _ = case(1)
+    with pytest.raises(ValueError, match="w is on device 1; the operation runs on device 0"):
+        ct.conv(x, w)
+
+
+def test_memory_goes_back_while_another_device_is_current() -> None:
+    with ct.use(device=1):
+        arrays = [ct.full((256, 1024), float(i)) for i in range(8)]
+    kept = arrays[3]
+    del arrays
+    gc.collect()
+    with ct.use(device=1):
+        others = [ct.full((256, 1024), np.nan) for _ in range(16)]
+    assert (kept.numpy() == 3).all()
+    del others
+
+
+def test_a_side_stream_of_the_second_device() -> None:
+    torch = library("torch")
+    x, w, expected = case(1)
+    side = torch.cuda.Stream(device=1)
+    y = ct.conv(x, w, stream=side)
+    assert y.device == 1
+    del x, w
+    np.testing.assert_array_equal(y.numpy(), expected)
+
+
+def test_torch_tensors_of_the_second_device() -> None:
+    torch = library("torch")
+    x, w, expected = case(1)
+    theirs = torch.tensor(x.numpy(), device="cuda:1")
+    filters = torch.tensor(w.numpy(), device="cuda:1")
+    with ct.use(device=1):
+        y = ct.conv(theirs, filters)
+    np.testing.assert_array_equal(y.numpy(), expected)
+    y = ct.conv(theirs, filters)  # without being told: the operands say where they are
+    assert y.device == 1
+    np.testing.assert_array_equal(y.numpy(), expected)
+    assert torch.from_dlpack(y).device.index == 1
+    assert torch.cuda.current_device() == 0
+
+
+def test_threads_on_different_devices() -> None:
+    failures: list[str] = []
+
+    def work(seed: int) -> None:
+        device = seed % 2
+        x, w, expected = case(device)
+        for _ in range(30):
+            if not np.array_equal(ct.conv(x, w).numpy(), expected):
+                failures.append(f"thread {seed} on device {device}")
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures

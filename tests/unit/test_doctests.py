@@ -1,0 +1,19 @@
+"""The examples in docstrings that need neither cuDNN nor a GPU."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+
+import pytest
+
+# Those listed must have examples; a module that gets its first one is added here.
+WITH_EXAMPLES = ("_config", "dtypes", "problem.conv", "problem.specs", "reference.conv")
+
+
+@pytest.mark.parametrize("name", WITH_EXAMPLES)
+def test_examples(name: str) -> None:
+    module = importlib.import_module(f"cudnn_ct.{name}")
+    result = doctest.testmod(module, optionflags=doctest.NORMALIZE_WHITESPACE)
+    assert result.attempted > 0
+    assert result.failed == 0

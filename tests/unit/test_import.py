@@ -1,0 +1,97 @@
+"""Importing the package is free: proofs in child processes, where nothing else has been imported."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import pytest
+
+import cudnn_ct
+
+LIBRARIES = ("libcudnn", "libcuda", "libcudart", "libcublas", "libnvrtc")
+MODULES = (
+    "torch", "cupy", "jax", "numba", "cuda.core", "cuda.pathfinder", "cuda.bindings",
+    "ml_dtypes", "platformdirs", "click", "rich", "sqlite3",
+)  # fmt: skip
+
+LOOK_AROUND = f"""
+import json, sys
+before = set(sys.modules)
+{{statement}}
+with open("/proc/self/maps") as maps:
+    files = {{{{line.split()[-1].rsplit("/", 1)[-1] for line in maps}}}}
+print(json.dumps({{{{
+    "libraries": sorted(file for file in files if file.startswith({LIBRARIES!r})),
+    "modules": sorted(name for name in {MODULES!r} if name in sys.modules and name not in before),
+}}}}))
+"""
+
+STOPWATCH = """
+import time
+start = time.process_time()
+{statement}
+print(time.process_time() - start)
+"""
+
+
+def child(code: str) -> Any:
+    """Run code in a fresh interpreter that finds the same cudnn_ct as this one, and return what it prints."""
+    environment = {**os.environ, "PYTHONPATH": str(Path(cudnn_ct.__file__).parents[1])}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs /proc/self/maps")
+@pytest.mark.parametrize(
+    "statement", ["import cudnn_ct", "import cudnn_ct; dir(cudnn_ct); repr(cudnn_ct)"], ids=["import", "look"]
+)
+def test_import_opens_no_cuda_library_and_imports_nothing_heavy(statement: str) -> None:
+    assert child(LOOK_AROUND.format(statement=statement)) == {"libraries": [], "modules": []}
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs /proc/self/maps")
+def test_the_proof_would_see_them() -> None:
+    pytest.importorskip("ml_dtypes")
+    assert child(LOOK_AROUND.format(statement="import ml_dtypes"))["modules"] == ["ml_dtypes"]
+
+
+def test_import_takes_at_most_half_again_as_long_as_numpy() -> None:
+    """Compare processor time, which a busy machine disturbs little, of runs that alternate.
+
+    A disturbed round can fail a quick package, but no luck lets a slow one pass three rounds' minimum.
+    """
+    child(STOPWATCH.format(statement="import cudnn_ct, numpy"))  # warms the file cache, compiles bytecode
+    ratios = []
+    for _ in range(3):
+        ours, numpys = [], []
+        for _ in range(5):
+            numpys.append(child(STOPWATCH.format(statement="import numpy")))
+            ours.append(child(STOPWATCH.format(statement="import cudnn_ct")))
+        ratios.append(median(ours) / median(numpys))
+        if ratios[-1] <= 1.5:
+            return
+    pytest.fail(f"import cudnn_ct takes {', '.join(f'{ratio:.2f}' for ratio in ratios)} x import numpy")
+
+
+def test_no_submodule_takes_the_place_of_a_public_name() -> None:
+    """Importing ``cudnn_ct.x`` sets ``ct.x`` to the module: no public object may have a module's name."""
+    code = """
+import pkgutil, types, cudnn_ct as ct
+for found in pkgutil.walk_packages(ct.__path__, "cudnn_ct."):
+    if "__main__" not in found.name:
+        __import__(found.name)
+wrong = [n for n in ct.__all__ if n != "reference" and isinstance(getattr(ct, n), types.ModuleType)]
+wrong += [f"{p.__name__}.{n}" for p in (ct.ops, ct.reference) for n in p.__all__
+          if isinstance(getattr(p, n), types.ModuleType)]
+print(*wrong)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []

@@ -1,0 +1,44 @@
+"""`reference` has the names of `ops`, with the same parameters less those that only matter on a device."""
+
+from __future__ import annotations
+
+import inspect
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from cudnn_ct import ops, reference
+
+ON_A_DEVICE = {"algo", "precision", "deterministic", "workspace_limit", "strict", "stream"}
+
+# Operations without a meaning in mathematics: they choose or prepare, and return no array.
+WITHOUT_REFERENCE = {"conv_algorithms", "conv_plan"}
+
+
+def public(module: ModuleType) -> set[str]:
+    return set(module.__all__)
+
+
+def parameters(function: Any) -> list[tuple[str, Any, Any]]:
+    """Names, kinds and defaults, in order."""
+    return [(p.name, p.kind, p.default) for p in inspect.signature(function).parameters.values()]
+
+
+def test_each_operation_has_a_reference_and_each_reference_an_operation() -> None:
+    functions = {name for name in public(ops) if inspect.isfunction(getattr(ops, name))}
+    assert public(reference) == functions - WITHOUT_REFERENCE
+
+
+@pytest.mark.parametrize("name", sorted(public(reference)))
+def test_the_signatures_agree(name: str) -> None:
+    ours = parameters(getattr(ops, name))
+    mathematical = [row for row in ours if row[0] not in ON_A_DEVICE]
+    assert parameters(getattr(reference, name)) == mathematical
+
+
+@pytest.mark.parametrize("name", sorted(public(reference)))
+def test_a_reference_is_documented(name: str) -> None:
+    text = inspect.getdoc(getattr(reference, name)) or ""
+    for section in ("Parameters\n---", "Returns\n---", "Raises\n---", "Examples\n---"):
+        assert section in text, f"reference.{name} has no section {section[:-4]}"
