@@ -1,0 +1,140 @@
+"""The record of the last test run on a GPU: which device, how it went, and of which sources.
+
+``pytest tests/gpu --gpu-record`` writes ``tests/gpu_record.json`` through :func:`write`. ``python
+tools/gpu_record.py --check`` says whether that record speaks of the sources that are here, and exits 1 where
+it does not. Checking needs the standard library alone; only writing asks cuDNN and the driver what they are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "cudnn_ct"
+RECORD = ROOT / "tests" / "gpu_record.json"
+
+KEYS = ("date", "device", "driver", "cuda", "cudnn", "passed", "failed", "skipped", "sources")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line and return its exit status."""
+    parser = argparse.ArgumentParser(description="The record of the last test run on a GPU.")
+    parser.add_argument("--check", action="store_true", help="exit 1 unless it is of the present sources")
+    parser.add_argument("--record", type=Path, default=RECORD, help="the record (default: %(default)s)")
+    options = parser.parse_args(arguments)
+    good, verdict = judge(options.record)
+    print(verdict)
+    return 1 if options.check and not good else 0
+
+
+def judge(record: Path = RECORD, package: Path = PACKAGE) -> tuple[bool, str]:
+    """Say whether ``record`` is a clean run of the sources in ``package``, and why in one line."""
+    try:
+        facts = read(record)
+    except FileNotFoundError:
+        return False, f"no GPU record: {record} is not there"
+    except ValueError as error:
+        return False, f"no GPU record: {record}: {error}"
+    run = f"{facts['device']}, cuDNN {facts['cudnn']}, {facts['date']}, {summary(facts)}"
+    if facts["failed"]:
+        return False, f"the GPU record has failures: {run}"
+    if not facts["passed"]:
+        return False, f"the GPU record has no test that ran: {run}"
+    if facts["sources"] != hash_sources(package):
+        return False, f"the GPU record is of other sources than those in {package.name}/: {run}"
+    return True, f"the GPU record is of the present sources: {run}"
+
+
+def read(record: Path) -> dict[str, Any]:
+    """Read a record.
+
+    Raises
+    ------
+    FileNotFoundError
+        There is none.
+    ValueError
+        It is not JSON, or lacks a key.
+    """
+    facts = json.loads(record.read_text(encoding="utf-8"))
+    missing = [key for key in KEYS if not isinstance(facts, dict) or key not in facts]
+    if missing:
+        raise ValueError(f"it lacks {', '.join(missing)}")
+    return dict(facts)
+
+
+def write(record: Path, counts: Mapping[str, int], sources: str) -> None:
+    """Write the record of a run that has just ended in this process.
+
+    Parameters
+    ----------
+    record : Path
+    counts : mapping with ``passed``, ``failed`` and ``skipped``
+    sources : str
+        :func:`hash_sources` as it was when the run began.
+    """
+    date = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    values = {"date": date, **device_facts(), **counts, "sources": sources}
+    facts = {key: values[key] for key in KEYS}
+    record.write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+
+
+def device_facts() -> dict[str, str]:
+    """Ask the device, the driver and cuDNN for their names and versions."""
+    from cuda.bindings import driver
+    from cuda.core import Device
+
+    import cudnn_ct as ct
+    from cudnn_ct.errors import format_version
+
+    _, cuda = driver.cuDriverGetVersion()
+    return {
+        "device": Device().name,
+        "driver": driver_release(),
+        "cuda": f"{cuda // 1000}.{cuda % 1000 // 10}",
+        "cudnn": format_version(ct.raw.cudnnGetVersion()),
+    }
+
+
+def driver_release(version_file: Path = Path("/proc/driver/nvidia/version")) -> str:
+    """Return the release of the NVIDIA kernel module, such as 580.65.06; "unknown" where it does not say."""
+    try:
+        words = version_file.read_text(encoding="utf-8").splitlines()[0].split()
+    except (OSError, IndexError):
+        return "unknown"
+    return next((word for word in words if word[0].isdigit() and "." in word), "unknown")
+
+
+def hash_sources(package: Path = PACKAGE) -> str:
+    """Return a SHA-256 over all files of the package, names and contents, in order; caches left out."""
+    files = {
+        path.relative_to(package).as_posix(): path for path in package.rglob("*") if _is_source(path, package)
+    }
+    digest = hashlib.sha256()
+    for name in sorted(files):
+        content = files[name].read_bytes()
+        # Lengths in between: moving bytes from one file to the next must not give the same hash.
+        digest.update(f"{name}\0{len(content)}\0".encode())
+        digest.update(content)
+    return digest.hexdigest()
+
+
+def summary(counts: Mapping[str, Any]) -> str:
+    """Write the outcome as people do: ``312 passed, 0 failed, 4 skipped``."""
+    return ", ".join(f"{counts[name]} {name}" for name in ("passed", "failed", "skipped"))
+
+
+def _is_source(path: Path, package: Path) -> bool:
+    parts = path.relative_to(package).parts
+    hidden = any(part.startswith(".") or part == "__pycache__" for part in parts)
+    return path.is_file() and not hidden and path.suffix not in (".pyc", ".pyo")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
