@@ -4,7 +4,7 @@
 
 Arrays        ``asarray  empty  zeros  full  DeviceArray``
 Operations    ``conv  conv_output_shape``
-Where         ``use  synchronize  available``
+Where         ``use  synchronize  empty_cache  available``
 Library       ``version  library_info  raw``
 Descriptors   ``TensorDescriptor  FilterDescriptor  ConvolutionDescriptor`` of
               ``TensorSpec  FilterSpec  ConvolutionSpec``
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from ._lib import version as version
     from .array import DeviceArray as DeviceArray
     from .context import available as available
+    from .context import empty_cache as empty_cache
     from .context import synchronize as synchronize
     from .context import use as use
     from .creation import asarray as asarray
@@ -50,7 +51,7 @@ _WHERE = {
     "array": ("DeviceArray",),
     "_config": ("config",),
     "creation": ("asarray", "empty", "full", "zeros"),
-    "context": ("available", "synchronize", "use"),
+    "context": ("available", "empty_cache", "synchronize", "use"),
     "descriptors": ("ConvolutionDescriptor", "FilterDescriptor", "TensorDescriptor"),
     "errors": (
         "AllocationError",

@@ -7,7 +7,6 @@ import warnings
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from . import stream as streams
 from .context import Bounded, Context
 from .errors import AllocationError, CudnnWarning, NotSupportedError
 from .problem import Candidate, Plan
@@ -91,12 +90,8 @@ class Choice:
 class _Decision:
     """The candidates of one problem on one device, and which of them failed. Shared by threads."""
 
-    def __init__(self, candidates: list[Candidate], free: int) -> None:
-        too_large = f"needs more workspace than the {free:,} bytes that were free"
-        self._rows = [
-            row._replace(status=too_large) if not row.status and row.workspace > free else row
-            for row in candidates
-        ]
+    def __init__(self, candidates: list[Candidate]) -> None:
+        self._rows = candidates
         self._lock = threading.Lock()
         self._warned = False
 
@@ -135,8 +130,7 @@ def choose(problem: Any, family: Family, context: Context) -> Choice:
     with _lock:
         decision = _decisions.get(key)
     if decision is None:
-        free, _ = streams.memory_info(context.device)
-        decision = _Decision(family.candidates(problem, context), free)
+        decision = _Decision(family.candidates(problem, context))
         with _lock:
             decision = _decisions.setdefault(key, decision)
     return Choice(problem, family, decision, context)

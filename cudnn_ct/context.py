@@ -16,7 +16,7 @@ from .errors import CudnnError
 from .lifetime import release_finished
 from .stream import Stream
 
-__all__ = ["Availability", "Context", "Handle", "available", "current", "synchronize", "use"]
+__all__ = ["Availability", "Context", "Handle", "available", "current", "empty_cache", "synchronize", "use"]
 
 
 class Handle(Owned):
@@ -157,6 +157,21 @@ def synchronize(stream: Any = None) -> None:
     try:
         streams.synchronize(chosen)
         release_finished()
+    finally:
+        streams.restore(previous)
+
+
+def empty_cache(device: int | None = None) -> None:
+    """Give device memory that nothing uses any more back to the driver, for other libraries to take.
+
+    The stream-ordered pool keeps what was freed, to hand it out again quickly. Waits for the device's work on
+    the current stream first, since memory counts as used until the work that uses it is over.
+    """
+    where = streams.current_stream().device if device is None else device
+    synchronize(streams.current_stream(where) if device is None else streams.default_stream(where))
+    previous = streams.activate(where)
+    try:
+        streams.trim(where)
     finally:
         streams.restore(previous)
 

@@ -77,8 +77,10 @@ def _in_host_memory(obj: Any) -> bool:
 
 def _signed(strides: tuple[int, ...] | None, itemsize: int) -> tuple[int, ...] | None:
     """Undo an unsigned division: cupy exports a stride of -60 floats as 2**62 - 60."""
+    if not strides or max(strides) < 2**59:
+        return strides
     span = 2**64 // itemsize
-    return strides and tuple(s - span if s >= span // 2 else s for s in strides)
+    return tuple(s - span if s >= span // 2 else s for s in strides)
 
 
 def _producer_stream(obj: Any, device: int) -> Stream | None:

@@ -38,6 +38,7 @@ __all__ = [
     "record",
     "restore",
     "synchronize",
+    "trim",
     "wait",
 ]
 
@@ -204,14 +205,16 @@ def restore(device: int | None) -> None:
 
 
 def memory_info(device: int) -> tuple[int, int]:
-    """Free and total bytes of device memory, as the driver counts them."""
+    """Bytes of device memory that can be had, idle memory of the pool included, and bytes in all."""
     previous = activate(device)
     try:
         result, free, total = _driver().cuMemGetInfo()
+        pool = _pool(device).attributes
+        idle = pool.reserved_mem_current - pool.used_mem_current
     finally:
         restore(previous)
     _check(result, "asking for free memory")
-    return int(free), int(total)
+    return int(free) + int(idle), int(total)
 
 
 # --- memory ------------------------------------------------------------------------------------------------
@@ -237,6 +240,14 @@ def allocate(nbytes: int, stream: Stream, what: str = "an array") -> Any:
                 f"{free:,} of {total:,} free"
             ) from error
         raise _translate(error, f"allocating {nbytes:,} bytes for {what}") from error
+
+
+def trim(device: int) -> None:
+    """Give memory that the pool holds and nothing uses back to the driver."""
+    driver = _driver()
+    result, pool = driver.cuDeviceGetMemPool(device)
+    _check(result, "asking for the memory pool")
+    _check(driver.cuMemPoolTrimTo(pool, 0)[0], "trimming the memory pool")
 
 
 @cache

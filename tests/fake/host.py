@@ -120,6 +120,9 @@ class Host:
             raise AllocationError(f"out of memory: {nbytes:,} bytes wanted for {what}")
         return Buffer(self, nbytes, stream)
 
+    def trim(self, device: int) -> None:
+        self.log.append(("trim", device))
+
     def copy_from_host(self, pointer: int, source: np.ndarray, stream: Stream) -> None:
         self.check(pointer, source.nbytes)
         assert source.flags.c_contiguous

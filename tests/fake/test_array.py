@@ -174,6 +174,13 @@ def test_export_orders_the_consumer_and_comes_back_after_it(
     assert host.used() == 0
 
 
+def test_empty_cache_waits_and_trims_the_pool_of_a_device(host: Host) -> None:
+    ct.empty_cache()
+    ct.empty_cache(device=1)
+    assert host.log == [("synchronize", 1), ("trim", 0), ("synchronize", 1), ("trim", 1)]
+    assert host.device == 0
+
+
 def test_devices(host: Host) -> None:
     with ct.use(device=1) as stream:
         array = ct.zeros((2, 3))

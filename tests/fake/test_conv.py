@@ -215,13 +215,6 @@ def test_workspace_that_cannot_be_had_gives_way_with_one_warning(fake: FakeCudnn
     assert algorithms(fake) == ["GEMM"]  # memory is there again
 
 
-def test_algorithm_too_large_for_free_memory_is_not_chosen(fake: FakeCudnn, host: Host) -> None:
-    fake.workspaces = {"GEMM": 1 << 30}
-    host.limit = 1 << 20
-    ct.conv(images(2, 3, 5, 6), images(4, 3, 3, 3))
-    assert algorithms(fake) == ["IMPLICIT_GEMM"]
-
-
 def test_no_memory_for_the_result_is_a_memory_error(fake: FakeCudnn, host: Host) -> None:
     x, w = images(2, 3, 50, 60), images(40, 3, 3, 3)
     host.limit = host.used() + 100

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,14 @@ from tests.properties import check_conv
 from tests.strategies import ConvCase, conv_cases
 
 from .conftest import place
+
+
+@pytest.fixture(autouse=True)
+def _leave_memory_to_others() -> Iterator[None]:
+    yield
+    gc.collect()
+    ct.empty_cache()
+
 
 EXAMPLES = max(300, settings.default.max_examples)
 
@@ -110,22 +119,35 @@ def test_nothing_to_sum(beta: float) -> None:
     assert ct.conv(ct.empty((0, 2, 4, 4)), ct.zeros((3, 2, 2, 2))).shape == (0, 3, 3, 3)
 
 
-def free_memory() -> int:
-    """What the pool can still give: with nothing in flight, and nothing waiting to be collected."""
-    gc.collect()
-    ct.synchronize()
-    return streams.memory_info(0)[0]
+def fill_the_device() -> list[ct.DeviceArray]:
+    """Hold all device memory but less than 1 GiB."""
+    held = []
+    try:
+        while True:
+            held.append(ct.empty((256, 1 << 20)))
+    except MemoryError as error:
+        assert "1,073,741,824 bytes wanted for an array" in str(error)
+    return held
 
 
 def test_out_of_memory_says_how_much_and_for_what() -> None:
-    with pytest.raises(MemoryError, match="bytes wanted for an array"):
-        ct.empty((1 << 20, 1 << 20, 64))
-    held = [ct.empty(((free_memory() >> 22) - 256, 1 << 20))]  # all but 1 GiB
-    x = ct.full((1, 1, 8192, 8192), 1.0)
-    with pytest.raises(MemoryError, match="for the result of conv"):
-        ct.conv(x, ct.zeros((16, 1, 1, 1)))
+    x, w = ct.full((1, 1, 8192, 8192), 1.0), ct.full((16, 1, 1, 1), 2.0)
+    ct.conv(ct.empty((1, 1, 4, 4)), w)  # so that the handle and its kernels are there
+    held = fill_the_device()
+    with pytest.raises(MemoryError, match="4,294,967,296 bytes wanted for the result of conv"):
+        ct.conv(x, w)
     del held
-    assert ct.conv(ct.full((1, 1, 3, 3), 1.0), ct.full((1, 1, 3, 3), 1.0)).numpy() == 9
+    assert (ct.conv(x, w).numpy() == 2).all()
+
+
+def test_empty_cache_gives_memory_to_others() -> None:
+    from cuda.bindings import driver
+
+    held = ct.empty((1024, 1 << 20))
+    del held
+    before = driver.cuMemGetInfo()[1]
+    ct.empty_cache()
+    assert driver.cuMemGetInfo()[1] >= before + 2**32
 
 
 def test_threads_get_their_own_handles_and_right_results() -> None:
