@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from . import reference as reference
     from ._config import config as config
     from ._info import library_info as library_info
-    from ._lib import raw as raw
     from ._lib import version as version
+    from ._raw import raw as raw
     from .array import DeviceArray as DeviceArray
     from .context import available as available
     from .context import empty_cache as empty_cache
@@ -47,7 +47,8 @@ __version__ = "0.1.0"
 
 _WHERE = {
     "_info": ("library_info",),
-    "_lib": ("raw", "version"),
+    "_lib": ("version",),
+    "_raw": ("raw",),
     "array": ("DeviceArray",),
     "_config": ("config",),
     "creation": ("asarray", "empty", "full", "zeros"),
@@ -74,15 +75,17 @@ _MODULE_OF = {name: module for module, names in _WHERE.items() for name in names
 __all__ = sorted([*_MODULE_OF, "reference"])
 
 
-def __getattr__(name: str) -> Any:
-    if name == "reference":
-        return import_module(".reference", __name__)
-    if name not in _MODULE_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f".{_MODULE_OF[name]}", __name__), name)
-    globals()[name] = value
-    return value
+if not TYPE_CHECKING:  # type checkers know the names above, and no others
+
+    def __getattr__(name: str) -> Any:
+        if name == "reference":
+            return import_module(".reference", __name__)
+        if name not in _MODULE_OF:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = getattr(import_module(f".{_MODULE_OF[name]}", __name__), name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({"__doc__", "__version__", *__all__})

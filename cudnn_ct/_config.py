@@ -7,8 +7,11 @@ its place on the package as soon as anything imported it.
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
+
+from .errors import CudnnWarning
 
 __all__ = ["Config", "config"]
 
@@ -19,6 +22,8 @@ class Setting(NamedTuple):
     variable: str
     default: Any
     parse: Callable[[str], Any]
+    types: tuple[type, ...]
+    takes: str
     meaning: str
 
 
@@ -33,12 +38,19 @@ def _boolean(text: str) -> bool:
 
 SETTINGS: dict[str, Setting] = {
     "library": Setting(
-        "CUDNN_CT_LIBRARY", None, str, "the cuDNN to load: libcudnn.so.9 itself, or the folder that holds it"
+        "CUDNN_CT_LIBRARY",
+        None,
+        str,
+        (str, os.PathLike, type(None)),
+        "a path or None",
+        "the cuDNN to load: libcudnn.so.9 itself, or the folder that holds it",
     ),
     "allow_tf32": Setting(
         "CUDNN_CT_ALLOW_TF32",
         True,
         _boolean,
+        (bool,),
+        "True or False",
         "whether float32 work with precision='as_input_f32' may use TF32 tensor cores",
     ),
 }
@@ -56,20 +68,23 @@ class Config:
     library: str | None
     allow_tf32: bool
 
-    def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
+    def __init__(self, environ: Mapping[str, str] | None = None) -> None:
+        environ = os.environ if environ is None else environ
         for name, setting in SETTINGS.items():
             text = environ.get(setting.variable)
+            object.__setattr__(self, name, setting.default)
             try:
-                value = setting.parse(text) if text else setting.default
-            except ValueError as error:
-                raise ValueError(f"{setting.variable}={text!r}: {error}") from None
-            object.__setattr__(self, name, value)
+                if text:
+                    setattr(self, name, setting.parse(text))
+            except ValueError as error:  # a warning, because `import` must not fail for it
+                message = f"{setting.variable}={text!r} is ignored: {error}"
+                warnings.warn(message, CudnnWarning, stacklevel=2)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name not in SETTINGS:
             raise AttributeError(f"no setting {name!r}; there are {', '.join(SETTINGS)}")
-        if isinstance(SETTINGS[name].default, bool) and not isinstance(value, bool):
-            raise TypeError(f"config.{name} is True or False, not {value!r}")
+        if not isinstance(value, SETTINGS[name].types):
+            raise TypeError(f"config.{name} is {SETTINGS[name].takes}, not {value!r}")
         object.__setattr__(self, name, value)
 
     def __getattr__(self, name: str) -> Any:

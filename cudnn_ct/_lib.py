@@ -1,7 +1,7 @@
 """Loads cuDNN and binds its functions: the one place of the package that opens libraries.
 
-Importing this module opens nothing. `load` finds, checks and opens cuDNN once for the process; `raw` has all
-of its C functions, typed and checked.
+Importing this module opens nothing. `load` finds, checks and opens cuDNN once for the process; a `Library`
+has all of its C functions, typed and checked.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+from ._config import config
 from ._installation import SUBLIBRARIES, Installation, require
-from ._search import COMPANION_STEPS, Places, Search, cublaslt, find_cudnn, mapped_files, search
+from ._search import COMPANION_STEPS, EXPLICIT, Places, Search, cublaslt, find_cudnn, mapped_files, search
 from .doctor import elf
 from .errors import (
     CudnnWarning,
@@ -25,7 +26,7 @@ from .errors import (
     format_version,
 )
 
-__all__ = ["Library", "load", "raw", "version"]
+__all__ = ["Library", "load", "prototypes", "version"]
 
 Lookup = Callable[[str], Any]
 
@@ -52,7 +53,11 @@ def load() -> Library:
     if _state.library is None:
         with _state.lock:
             if _state.library is None:
+                _state.setting = config.library
                 _state.library = _load()
+    elif config.library != _state.setting:
+        _state.setting = config.library
+        _warn(f"ct.config.library comes too late: {_state.library!r} is loaded, and stays for this process")
     return _state.library
 
 
@@ -125,7 +130,7 @@ class Library:
         self._lookup = lookup
         self.version: int = 0
         self.version = int(self._bound("cudnnGetVersion")())
-        for name in _prototypes():
+        for name in prototypes():
             # Without files there is nothing to resolve libcublasLt against: fakes are bound at once.
             if installation is None or name not in NEED_CUBLASLT:
                 setattr(self, name, self._bound(name))
@@ -139,12 +144,12 @@ class Library:
             return self.__dict__[name]
         import difflib  # only for a name that is wrong
 
-        close = difflib.get_close_matches(name, _prototypes(), n=3)
+        close = difflib.get_close_matches(name, prototypes(), n=3)
         hint = f"; did you mean {', '.join(close)}?" if close else ""
         raise AttributeError(f"cuDNN's headers have no function {name!r}{hint}")
 
     def __dir__(self) -> list[str]:
-        return sorted({*super().__dir__(), *_prototypes()})
+        return sorted({*super().__dir__(), *prototypes()})
 
     def __repr__(self) -> str:
         return f"<cuDNN {format_version(self.version)} at {self.path or 'no path'}>"
@@ -182,7 +187,7 @@ class Library:
         )
 
     def _bound(self, name: str) -> Any:
-        prototype = _prototypes()[name]
+        prototype = prototypes()[name]
         function = self._lookup(name)
         if function is None:
             return self._stub(name, prototype.since)
@@ -214,29 +219,12 @@ class Library:
         return text.value.decode("utf-8", "replace").strip()
 
 
-class Raw:
-    """cuDNN's C functions by their own names, loaded at the first use: ``raw.cudnnGetVersion()``."""
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # what copy, inspect and pickle ask every object for
-            raise AttributeError(name)
-        return getattr(load(), name)
-
-    def __dir__(self) -> list[str]:
-        return sorted(_prototypes())
-
-    def __repr__(self) -> str:
-        return repr(_state.library) if _state.library else "<cuDNN, not loaded yet>"
-
-
-raw = Raw()
-
-
 class _State:
     """What the process has loaded, and the lock under which it is."""
 
     def __init__(self) -> None:
         self.library: Library | None = None
+        self.setting = config.library  # at the time of loading
         self.renew()
 
     def renew(self) -> None:
@@ -267,7 +255,12 @@ def driver_version(path: str) -> int:
 
 def _load() -> Library:
     found = find_cudnn()
-    installation = require(found)
+    try:
+        installation = require(found)
+    except LibraryLoadError as error:
+        if found.found_via != EXPLICIT:
+            raise
+        raise type(error)(f"{error} ({EXPLICIT} or ct.config.library named it)") from None
     strangers = installation.strangers(mapped_files())
     if strangers:  # the two would share some libraries by name, and mix
         raise LibraryLoadError(
@@ -331,7 +324,8 @@ def _warn(text: str) -> None:
     warnings.warn(text, CudnnWarning, stacklevel=5)
 
 
-def _prototypes() -> dict[str, Any]:
+def prototypes() -> dict[str, Any]:
+    """The generated prototypes of all C functions, by name."""
     from ._bindings.functions import FUNCTIONS  # builds all prototypes: only when a library is loaded
 
     return FUNCTIONS

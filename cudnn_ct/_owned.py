@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 import weakref
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 from .errors import CudnnError, CudnnWarning
 
@@ -53,6 +53,9 @@ class Owned:
         if self._finalizer.alive:
             del self._as_parameter_
             self._finalizer()
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise TypeError(f"a {type(self).__name__} owns a native object, and cannot be copied or pickled")
 
     def __enter__(self) -> Self:
         return self

@@ -56,6 +56,8 @@ class Wanted:
     pathfinder: str = ""
 
 
+EXPLICIT = "CUDNN_CT_LIBRARY"  # the step for `config.library`, by its environment variable
+
 CUDNN = Wanted("libcudnn.so.9", ("nvidia/cudnn/lib",), ("CUDNN_PATH",), "cudnn")
 DRIVER = Wanted("libcuda.so.1")
 
@@ -228,7 +230,7 @@ def find_pathfinder(wanted: Wanted, places: Places) -> Path:
 
 
 CUDNN_STEPS: tuple[tuple[str, Step], ...] = (
-    ("CUDNN_CT_LIBRARY", find_explicit),
+    (EXPLICIT, find_explicit),
     ("already loaded", find_mapped),
     ("wheel", find_wheel),
     ("conda", find_conda),

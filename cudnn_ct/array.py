@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from . import exchange
 from . import stream as streams
@@ -156,6 +156,15 @@ class DeviceArray:
             del self.pointer
             self.memory = None
             self._uses = None
+
+    def __copy__(self) -> DeviceArray:
+        return self.copy()
+
+    def __deepcopy__(self, memo: object) -> DeviceArray:
+        return self.copy()
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise TypeError("a DeviceArray is memory of this process's device; pickle its .numpy()")
 
     def __enter__(self) -> Self:
         return self

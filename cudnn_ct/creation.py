@@ -7,7 +7,7 @@ from typing import Any
 from . import exchange
 from . import stream as streams
 from .array import DeviceArray
-from .dtypes import DTYPES, as_dtype
+from .dtypes import DTYPES, DType, as_dtype
 from .problem import TensorSpec
 from .stream import Stream, stream_for
 
@@ -46,8 +46,8 @@ def full(
     shape: Any, value: Any, dtype: Any = "float32", *, layout: str = "nchw", stream: Any = None
 ) -> DeviceArray:
     """Allocate an array on the current device with every element ``value``; see :func:`empty`."""
-    run = stream_for(stream)
-    return empty(shape, dtype, layout=layout, stream=run).fill(value, stream=run)
+    array = empty(shape, dtype, layout=layout, stream=stream)
+    return array.fill(value, stream=array.home)
 
 
 def zeros(shape: Any, dtype: Any = "float32", *, layout: str = "nchw", stream: Any = None) -> DeviceArray:
@@ -69,14 +69,13 @@ def asarray(obj: Any, dtype: Any = None, *, layout: str | None = None, stream: A
     TypeError
         cuDNN has no such dtype (complex numbers, strings, ...).
     """
-    import numpy as np
-
-    run = stream_for(stream)
     kind = None if dtype is None else as_dtype(dtype)
+    if not isinstance(obj, DeviceArray) and exchange.in_host_memory(obj):
+        return _from_host(obj, kind, layout, stream)
+    run = stream_for(stream)
     array = obj if isinstance(obj, DeviceArray) else _wrap(obj, run)
     if array is None:
-        host = np.asarray(obj)
-        return DeviceArray.from_host(host, kind or as_dtype(host.dtype), layout or "nchw", run)
+        return _from_host(obj, kind, layout, run)
     if (kind is None or kind.name == array.spec.dtype) and (layout is None or layout in array.spec.layouts):
         return array
     kind = kind or DTYPES[array.spec.dtype]
@@ -95,13 +94,28 @@ def operand(obj: Any, name: str, stream: Stream, *, written: bool = False) -> De
     """
     array = obj if isinstance(obj, DeviceArray) else _wrap(obj, stream)
     if array is None:
-        kind = f"{type(obj).__module__}.{type(obj).__name__}".removeprefix("builtins.")
-        raise TypeError(f"{name} must be an array on the device, not {kind}; ct.asarray({name}) makes one")
+        raise not_on_device(obj, name)
     if array.device != stream.device:
         raise ValueError(f"{name} is on device {array.device}; the operation runs on device {stream.device}")
     if written and array.readonly:
         raise ValueError(f"{name} is read-only: its owner forbids writing")
     return array
+
+
+def not_on_device(obj: Any, name: str) -> TypeError:
+    """The error for an operand that has no device memory."""
+    kind = f"{type(obj).__module__}.{type(obj).__name__}".removeprefix("builtins.")
+    return TypeError(f"{name} must be an array on the device, not {kind}; ct.asarray({name}) makes one")
+
+
+def _from_host(obj: Any, dtype: DType | None, layout: str | None, stream: Any) -> DeviceArray:
+    """Copy what NumPy can read to the device; dtype and shape are checked before the device is touched."""
+    import numpy as np
+
+    host = np.asarray(obj)
+    kind = dtype or as_dtype(host.dtype)
+    TensorSpec.packed(host.shape, kind, layout or "nchw")
+    return DeviceArray.from_host(host, kind, layout or "nchw", stream_for(stream))
 
 
 def _wrap(obj: Any, stream: Stream) -> DeviceArray | None:

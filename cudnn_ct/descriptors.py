@@ -11,8 +11,8 @@ from . import _lib
 from ._bindings import types
 from ._bindings.enums import ConvolutionMode, MathType, TensorFormat
 from ._owned import Owned
-from .dtypes import DTYPES
-from .problem import ConvolutionSpec, FilterSpec, TensorSpec
+from .dtypes import DTYPES, as_dtype
+from .problem import LAYOUTS, MODES, ConvolutionSpec, FilterSpec, TensorSpec, choice
 
 __all__ = ["ConvolutionDescriptor", "Descriptor", "FilterDescriptor", "TensorDescriptor"]
 
@@ -31,8 +31,9 @@ MATH_NAMES = {int(value): name for name, value in _MATH.items()}
 
 
 class Kind(NamedTuple):
-    """One kind of descriptor: its C names, and the two functions between spec and native object."""
+    """One kind of descriptor: its spec, its C names, and the functions between spec and native object."""
 
+    spec: type
     pointer: Any
     create: str
     destroy: str
@@ -55,8 +56,17 @@ class Descriptor(Owned):
     ------
     BadParamError
         cuDNN refused the values.
+    TypeError
+        The spec is of another kind, or names a dtype that cuDNN does not have.
     ValueError
-        A length or stride does not fit the C int that cuDNN takes.
+        A number does not fit the C int that cuDNN takes, or the parts of the spec do not fit each other.
+
+    Examples
+    --------
+    ::
+
+        with ct.TensorDescriptor(ct.TensorSpec.packed((8, 64, 28, 28), "float16", "nhwc")) as descriptor:
+            ct.raw.cudnnGetTensorSizeInBytes(descriptor, ctypes.byref(ctypes.c_size_t()))
     """
 
     __slots__ = ("spec",)
@@ -64,6 +74,9 @@ class Descriptor(Owned):
     kind: ClassVar[Kind]
 
     def __init__(self, spec: Any) -> None:
+        if not isinstance(spec, self.kind.spec):
+            name = self.kind.spec.__name__
+            raise TypeError(f"{type(self).__name__} describes a {name}, not {spec!r}; see ct.{name}")
         library = _lib.load()
         pointer = self.kind.pointer()
         getattr(library, self.kind.create)(ctypes.byref(pointer))
@@ -82,6 +95,7 @@ class Descriptor(Owned):
 
     def read(self) -> Any:
         """Read the spec back from cuDNN."""
+        _ = self._as_parameter_  # which says that it is closed, where it is
         return self.kind.read(_lib.load(), self)
 
     def __repr__(self) -> str:
@@ -97,8 +111,9 @@ def _cached(cls: Any, spec: Any, library: Any) -> Any:  # noqa: ARG001 - part of
 
 
 def _write_tensor(library: Any, descriptor: Any, spec: TensorSpec) -> None:
+    axes = _same_length(shape=spec.shape, strides=spec.strides)
     dims, strides = _ints(spec.shape, "shape"), _ints(spec.strides, "strides")
-    library.cudnnSetTensorNdDescriptor(descriptor, DTYPES[spec.dtype].code, len(spec.shape), dims, strides)
+    library.cudnnSetTensorNdDescriptor(descriptor, as_dtype(spec.dtype).code, axes, dims, strides)
 
 
 def _read_tensor(library: Any, descriptor: Any) -> TensorSpec:
@@ -116,7 +131,7 @@ def _read_tensor(library: Any, descriptor: Any) -> TensorSpec:
 def _write_filter(library: Any, descriptor: Any, spec: FilterSpec) -> None:
     # The lengths are K, C, window in this order for both formats; only the format says how they lie.
     dims = _ints(spec.shape, "shape")
-    code, form = DTYPES[spec.dtype].code, _FORMATS[spec.layout]
+    code, form = as_dtype(spec.dtype).code, _FORMATS[choice(spec.layout, LAYOUTS, "layout")]
     library.cudnnSetFilterNdDescriptor(descriptor, code, form, len(spec.shape), dims)
 
 
@@ -134,17 +149,19 @@ def _read_filter(library: Any, descriptor: Any) -> FilterSpec:
 
 
 def _write_convolution(library: Any, descriptor: Any, spec: ConvolutionSpec) -> None:
+    axes = _same_length(padding=spec.padding, stride=spec.stride, dilation=spec.dilation)
     library.cudnnSetConvolutionNdDescriptor(
         descriptor,
-        len(spec.padding),
+        axes,
         _ints(spec.padding, "padding"),
         _ints(spec.stride, "stride"),
         _ints(spec.dilation, "dilation"),
-        ConvolutionMode[spec.mode.upper()],
-        DTYPES[spec.compute].code,
+        ConvolutionMode[choice(spec.mode, MODES, "mode").upper()],
+        as_dtype(spec.compute).code,
     )
-    library.cudnnSetConvolutionGroupCount(descriptor, spec.groups)
-    library.cudnnSetConvolutionMathType(descriptor, _MATH[spec.math])
+    (groups,) = _ints((spec.groups,), "groups")
+    library.cudnnSetConvolutionGroupCount(descriptor, groups)
+    library.cudnnSetConvolutionMathType(descriptor, _MATH[choice(spec.math, tuple(_MATH), "math")])
 
 
 def _read_convolution(library: Any, descriptor: Any) -> ConvolutionSpec:
@@ -181,6 +198,7 @@ class TensorDescriptor(Descriptor):
 
     __slots__ = ()
     kind = Kind(
+        TensorSpec,
         types.cudnnTensorDescriptor_t,
         "cudnnCreateTensorDescriptor",
         "cudnnDestroyTensorDescriptor",
@@ -194,6 +212,7 @@ class FilterDescriptor(Descriptor):
 
     __slots__ = ()
     kind = Kind(
+        FilterSpec,
         types.cudnnFilterDescriptor_t,
         "cudnnCreateFilterDescriptor",
         "cudnnDestroyFilterDescriptor",
@@ -210,6 +229,7 @@ class ConvolutionDescriptor(Descriptor):
 
     __slots__ = ()
     kind = Kind(
+        ConvolutionSpec,
         types.cudnnConvolutionDescriptor_t,
         "cudnnCreateConvolutionDescriptor",
         "cudnnDestroyConvolutionDescriptor",
@@ -224,6 +244,17 @@ def _ints(values: Sequence[int], name: str) -> Any:
         if not -_INT_MAX <= value <= _INT_MAX:
             raise ValueError(f"{name} {tuple(values)}: cuDNN's descriptors hold 32-bit numbers, got {value}")
     return (ctypes.c_int * len(values))(*values)
+
+
+def _same_length(**parts: Sequence[int]) -> int:
+    """The number of axes that all parts of a spec agree on: C would read past the end of a shorter one."""
+    lengths = {name: len(part) for name, part in parts.items()}
+    if len(set(lengths.values())) != 1:
+        text = ", ".join(f"{name} has {n}" for name, n in lengths.items())
+        raise ValueError(f"a spec needs one number per axis in each part; {text}")
+    if lengths[next(iter(lengths))] > MAX_AXES:
+        raise ValueError(f"cuDNN's descriptors have at most {MAX_AXES} axes; {lengths}")
+    return lengths[next(iter(lengths))]
 
 
 def _int_array(length: int) -> Any:

@@ -58,11 +58,7 @@ DTYPES: dict[str, DType] = {
     )
 }
 
-_NAMES = (
-    DTYPES
-    | {row.numpy_name: row for row in DTYPES.values()}
-    | {"half": DTYPES["float16"], "float": DTYPES["float32"], "double": DTYPES["float64"]}
-)
+_NAMES = DTYPES | {row.numpy_name: row for row in DTYPES.values()}
 
 
 def as_dtype(dtype: Any) -> DType:
@@ -71,6 +67,7 @@ def as_dtype(dtype: Any) -> DType:
     Parameters
     ----------
     dtype : str, numpy dtype, NumPy or ml_dtypes scalar type, or DType
+        Strings mean what they mean to NumPy: ``"half"`` is float16, ``"float"`` and ``"f8"`` are float64.
 
     Raises
     ------
@@ -101,12 +98,14 @@ def _look_up(dtype: Any) -> DType:
 def _name(dtype: Any) -> str:
     import numpy as np
 
-    if isinstance(dtype, str):
+    if dtype is None:  # which NumPy takes for float64
+        return "None"
+    if isinstance(dtype, str) and dtype in _NAMES:
         return dtype
     try:
         return str(np.dtype(dtype).name)
     except TypeError:
-        return repr(dtype)
+        return dtype if isinstance(dtype, str) else repr(dtype)
 
 
 @cache

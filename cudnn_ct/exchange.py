@@ -16,7 +16,7 @@ from .stream import Stream
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["device_of", "export_dlpack", "import_array"]
+__all__ = ["device_of", "export_dlpack", "import_array", "in_host_memory"]
 
 
 class Foreign(NamedTuple):
@@ -43,7 +43,7 @@ def import_array(obj: Any, stream: Stream) -> Foreign | None:
         view = _memory_view().from_any_interface(obj, stream.handle)
         dtype = view.dtype
     except Exception as error:
-        if _in_host_memory(obj):
+        if in_host_memory(obj):
             return None
         message = f"{type(obj).__module__}.{type(obj).__name__} gave no usable device memory: {error}"
         raise TypeError(message) from error
@@ -69,8 +69,10 @@ def device_of(obj: Any) -> int | None:
     return int(device) if kind == 2 else None  # kDLCUDA
 
 
-def _in_host_memory(obj: Any) -> bool:
-    """Whether an array says that its data is in host memory: NumPy's, and the CPU tensors of others."""
+def in_host_memory(obj: Any) -> bool:
+    """Whether an object has no device memory, by its own word: NumPy arrays, CPU tensors, lists, numbers."""
+    if not (hasattr(obj, "__dlpack__") or hasattr(obj, "__cuda_array_interface__")):
+        return True
     device = getattr(obj, "__dlpack_device__", None)
     return device is not None and device()[0] == 1  # kDLCPU
 

@@ -50,8 +50,12 @@ def main() -> int:
 
     height, width = photograph.shape[:2]
     filtered = y.reshape(3, len(names), height, width).transpose(1, 2, 3, 0)
-    output.parent.mkdir(parents=True, exist_ok=True)
-    contact_sheet(title, photograph, dict(zip(names, filtered, strict=True))).save(output)
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        contact_sheet(title, photograph, dict(zip(names, filtered, strict=True))).save(output)
+    except (OSError, ValueError) as error:
+        print(f"the picture cannot be saved as {output}: {error}", file=sys.stderr)
+        return 1
     print(f"saved {output}: {len(names)} filters over {width} x {height} pixels in 3 colours")
     if difference > TOLERANCE:
         print(f"that difference is too large: at most {TOLERANCE} is rounding", file=sys.stderr)
@@ -84,7 +88,8 @@ def filter_bank() -> tuple[list[str], np.ndarray]:
 
 # --- the picture -------------------------------------------------------------------------------------------
 
-TILE, GAP, CAPTION, HEADER = (480, 320), 16, 34, 60
+TILE, GAP, CAPTION, HEADER, FOOTER = (480, 320), 16, 34, 60, 40
+CREDIT = "photograph: china.jpg of scikit-learn, by danielbuechele, CC BY 2.0"
 PAPER, INK, PALE = (250, 250, 248), (28, 28, 32), (120, 120, 126)
 COLUMNS = 3
 
@@ -93,15 +98,18 @@ def contact_sheet(title: str, photograph: np.ndarray, filtered: dict[str, np.nda
     """Lay out the photograph, what each filter made of it, and the strength of its edges, with captions."""
     tiles = [("photograph", "", photograph), *(as_seen(name, image) for name, image in filtered.items())]
     strength = np.hypot(filtered["Sobel x"], filtered["Sobel y"]).max(axis=2, keepdims=True)
-    tiles.append(("edge strength", "length of (Sobel x, Sobel y)", strength / scale_of(strength)))
+    scale = scale_of(strength)
+    tiles.append(("edge strength", f"length of (Sobel x, Sobel y), white {scale:.2f}", strength / scale))
 
     rows = -(-len(tiles) // COLUMNS)
     step_x, step_y = TILE[0] + GAP, TILE[1] + CAPTION + GAP
-    sheet = Image.new("RGB", (COLUMNS * step_x + GAP, HEADER + rows * step_y), PAPER)
+    sheet = Image.new("RGB", (COLUMNS * step_x + GAP, HEADER + rows * step_y + FOOTER), PAPER)
     draw = ImageDraw.Draw(sheet)
-    large, medium, small = (ImageFont.load_default(size) for size in (26, 20, 15))
+    large, medium, small = (ImageFont.load_default(size) for size in (26, 20, 17))
     draw.text((GAP, HEADER // 2), "cudnn_ct quickstart", INK, large, anchor="lm")
     draw.text((sheet.width - GAP, HEADER // 2), title, PALE, medium, anchor="rm")
+    notes = f"{CREDIT}. Outside the photograph is black; the strongest 1 % of each stretched tile is clipped."
+    draw.text((GAP, sheet.height - FOOTER // 2), notes, PALE, small, anchor="lm")
     for place, (name, note, image) in enumerate(tiles):
         x, y = GAP + place % COLUMNS * step_x, HEADER + place // COLUMNS * step_y
         draw.text((x, y + CAPTION // 2), name, INK, medium, anchor="lm")
@@ -115,7 +123,7 @@ def as_seen(name: str, image: np.ndarray) -> tuple[str, str, np.ndarray]:
     if name in ("Gaussian blur", "motion blur", "sharpen"):
         return name, "", image
     scale = scale_of(image)
-    return name, f"grey is 0, white is {scale:.2f}", 0.5 + 0.5 * image / scale
+    return name, f"black −{scale:.2f}, grey 0, white {scale:.2f}", 0.5 + 0.5 * image / scale
 
 
 def scale_of(image: np.ndarray) -> float:

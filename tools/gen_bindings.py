@@ -68,7 +68,11 @@ def write(notes: dict[str, Any]) -> int:
 def check(notes: dict[str, Any]) -> int:
     api, made_from = read_api(installed_headers(), notes), load("").GENERATED_FROM
     if api.version != made_from:
-        raise BindingsError(f"the modules are made from {made_from}, installed is {api.version}")
+        wheel = f"{made_from // 10_000}.{made_from // 100 % 100}.{made_from % 100}.*"
+        raise BindingsError(
+            f"the modules are made from {made_from}, installed is {api.version}; "
+            f'pip install --no-deps "nvidia-cudnn-cu12=={wheel}"'
+        )
     text = diff(render(api, notes))
     print(text or f"{OUTPUT}: just what the headers of {api.version} say")
     return 1 if text else 0

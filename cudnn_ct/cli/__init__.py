@@ -7,12 +7,15 @@ import sys
 
 import click
 
+from .. import __version__
+
 __all__ = ["main"]
 
 LABELS = 26  # columns
 
 
 @click.group(invoke_without_command=True)
+@click.version_option(__version__, prog_name="cudnn-ct")
 @click.pass_context
 def main(context: click.Context) -> None:
     """NVIDIA cuDNN 9 from Python: what is here, and does it work?"""

@@ -237,7 +237,11 @@ def _names(view: _View, segments: tuple[Segment, ...]) -> tuple[str | None, tupl
 
 
 def _truncated(view: _View, needs: int) -> ElfError:
-    return ElfError("truncated", view.path, f"is truncated: it has {view.size:,} bytes and needs {needs:,}")
+    return ElfError(
+        "truncated",
+        view.path,
+        f"is truncated or damaged: it has {view.size:,} bytes, and its header speaks of {needs:,}",
+    )
 
 
 def _dynamic(view: _View, segments: tuple[Segment, ...]) -> list[tuple[int, int]]:

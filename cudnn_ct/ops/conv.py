@@ -9,7 +9,7 @@ from .. import stream as streams
 from .._config import config
 from ..array import DeviceArray
 from ..context import Context
-from ..creation import operand
+from ..creation import not_on_device, operand
 from ..dtypes import DTYPES
 from ..errors import CudnnError
 from ..problem import ConvProblem, TensorSpec, conv_output_shape, conv_problem, nearest_layout
@@ -191,6 +191,8 @@ def _stream_of(x: Any, stream: Any) -> Stream:
     """The stream of a call: the one given, the one in use, or the default stream of x's device."""
     if isinstance(x, DeviceArray):
         device: int | None = x.device
+    elif type(x).__module__ in ("numpy", "builtins"):  # said before there need be a device
+        raise not_on_device(x, "x")
     else:
         device = exchange.device_of(x) if streams.device_count() > 1 else 0
     if stream is None:

@@ -172,6 +172,9 @@ class Host:
         device = obj.buffer.device
         return Foreign(obj.pointer, obj.shape, strides, obj.dtype, device, obj.readonly, obj, obj.home)
 
+    def in_host_memory(self, obj: Any) -> bool:
+        return not isinstance(obj, ForeignArray)
+
     def device_of(self, obj: Any) -> int | None:
         return obj.buffer.device if isinstance(obj, ForeignArray) else None
 

@@ -67,7 +67,7 @@ def tree(tmp_path: Path, cudnn: Installation) -> Path:
 
 def child(code: str, library: Path | str | None = None, **environ: str) -> subprocess.CompletedProcess[str]:
     """Run code that has ``_lib`` and ``json`` in a process with a clean environment."""
-    prelude = "import json, os, sys\nfrom cudnn_ct import _lib, errors\n"
+    prelude = "import json, os, sys\nfrom cudnn_ct import _lib, _raw, errors\n"
     clean = {
         name: value for name, value in os.environ.items() if name not in ("LD_LIBRARY_PATH", "LD_PRELOAD")
     }
@@ -111,12 +111,12 @@ def test_importing_opens_and_imports_nothing(cudnn: Installation) -> None:
     code = """
     before = set(sys.modules)  # a .pth file of the environment may have put something there
     import cudnn_ct._info, cudnn_ct._search, cudnn_ct._installation, cudnn_ct.doctor.elf, cudnn_ct
-    dir(_lib.raw), repr(_lib.raw)
+    dir(_raw.raw), repr(_raw.raw)
     libraries = ("libcudnn", "libcuda", "libcublas", "libnvrtc")
     mapped = [f for f in _lib.mapped_files() if any(name in f for name in libraries)]
     heavy = {"cuda", "numpy", "click", "rich", "torch", "cupy", "jax", "ml_dtypes"}
     new = {name.partition(".")[0] for name in set(sys.modules) - before}
-    print(json.dumps([mapped, sorted(new & heavy), len(dir(_lib.raw))]))
+    print(json.dumps([mapped, sorted(new & heavy), len(dir(_raw.raw))]))
     """
     mapped, imported, functions = answer("\n".join(line.strip() for line in code.splitlines()))
     assert (mapped, imported) == ([], [])
@@ -291,7 +291,7 @@ def test_a_function_that_is_newer_than_the_library(other: Path) -> None:
 from cudnn_ct._bindings.functions import FUNCTIONS
 newer = [name for name, p in FUNCTIONS.items() if p.since > _lib.load().version]
 try:
-    getattr(_lib.raw, newer[0])()
+    getattr(_raw.raw, newer[0])()
 except errors.VersionMismatchError as error:
     print(json.dumps(str(error)))
 """
@@ -483,10 +483,10 @@ def test_without_cublaslt_what_needs_it_raises_and_the_rest_works(tree: Path) ->
     code = f"""{WITHOUT_CUBLASLT}
 for name in ("cudnnCreate", "cudnnBackendFinalize"):
     try:
-        getattr(_lib.raw, name)
+        getattr(_raw.raw, name)
     except errors.LibraryNotFoundError as error:
         print(json.dumps(str(error)))
-_lib.raw.cudnnGraphVersionCheck()
+_raw.raw.cudnnGraphVersionCheck()
 print(json.dumps(_lib.version()))
 """
     ran = child(code, tree)
@@ -502,7 +502,7 @@ def test_cublaslt_is_opened_before_what_needs_it() -> None:
     code = """
 lt = lambda: any("libcublasLt" in f for f in _lib.mapped_files())
 before = lt(), _lib.load() and lt()
-_lib.raw.cudnnBackendFinalize
+_raw.raw.cudnnBackendFinalize
 print(json.dumps([*before, lt(), "cudnnCreate" in vars(_lib.load())]))
 """
     assert answer(code) == [False, False, True, True]
@@ -555,7 +555,7 @@ def test_functions_are_typed_and_checked() -> None:
     code = """
 import ctypes
 from cudnn_ct._bindings import types
-raw = _lib.raw
+raw = _raw.raw
 tensor = types.cudnnTensorDescriptor_t()
 good = raw.cudnnCreateTensorDescriptor(ctypes.byref(tensor))
 try:

@@ -77,7 +77,7 @@ def test_a_library_without_a_name(tmp_path: Path) -> None:
         (b"version https://git-lfs.github.com/spec/v1\noid sha256:0", "text", "git lfs pull"),
         (b"/* GNU ld script */ INPUT(libx.so.1)", "text", "linker script"),
         (b"MZ" + bytes(100), "foreign", "begins with b'MZ"),
-        (b"\x7fELF\x02", "truncated", "needs 64"),
+        (b"\x7fELF\x02", "truncated", "header speaks of 64"),
         (SOUND[:4] + b"\x01" + SOUND[5:], "class", "32-bit"),
         (SOUND[:5] + b"\x02" + SOUND[6:], "class", "big-endian"),
         (SOUND[:54] + b"\x20\x00" + SOUND[56:], "malformed", "of 32 bytes"),

@@ -18,7 +18,7 @@ PACKAGE = Path(cudnn_ct.__file__).parent
 # whose inner order is theirs.
 LEVELS = (
     ("_bindings", "errors", "dtypes", "_config", "_owned", "problem"),
-    ("_search", "_installation", "_lib", "_info"),
+    ("_search", "_installation", "_lib", "_raw", "_info"),
     ("stream", "lifetime", "exchange", "array", "creation", "descriptors", "context"),
     ("legacy", "graph", "algo_cache"),
     ("ops",),

@@ -97,22 +97,6 @@ def test_every_function_is_an_ordinary_attribute() -> None:
     assert set(FUNCTIONS) <= set(vars(library()))
 
 
-def test_raw_is_the_installed_library(nothing_loaded: None) -> None:
-    assert repr(_lib.raw) == "<cuDNN, not loaded yet>"
-    lib = library(version=91900)
-    _lib._install(lib)
-    assert _lib.load() is lib
-    assert _lib.raw.cudnnGetVersion is lib.cudnnGetVersion
-    assert _lib.version() == 91900
-    assert "9.19.0" in repr(_lib.raw)
-
-
-def test_raw_lists_all_functions_without_loading(nothing_loaded: None) -> None:
-    assert dir(_lib.raw) == sorted(FUNCTIONS)
-    assert not hasattr(_lib.raw, "__wrapped__")
-    assert _lib._state.library is None
-
-
 def test_a_failed_load_is_tried_again(nothing_loaded: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_lib, "find_cudnn", lambda: _lib.Search(None, "", (("platform", "not here"),)))
     for _ in range(2):

@@ -49,7 +49,9 @@ def test_other_names_and_no_names() -> None:
     assert as_dtype("half") is as_dtype(np.float16)
     assert as_dtype(float) is DTYPES["float64"]
     assert as_dtype(ml_dtypes.float8_e4m3fn).name == "float8_e4m3"
-    for bad in ("complex64", np.complex128, "U3", object, "float12", 3.5, None.__class__):
+    assert as_dtype("f4") is as_dtype("<f4") is DTYPES["float32"]
+    assert as_dtype("float") is as_dtype("double") is DTYPES["float64"]  # as in NumPy
+    for bad in (None, "complex64", np.complex128, "U3", object, "float12", 3.5, None.__class__):
         with pytest.raises(TypeError, match=r"cuDNN has no dtype .*; it has float32, float64, float16"):
             as_dtype(bad)
 
@@ -113,8 +115,10 @@ def test_settings_come_from_the_environment_and_are_checked() -> None:
         config.alow_tf32 = True
     with pytest.raises(AttributeError, match="no setting 'nothing'"):
         _ = config.nothing
-    with pytest.raises(ValueError, match="CUDNN_CT_ALLOW_TF32='maybe': expected 1/0"):
-        Config({"CUDNN_CT_ALLOW_TF32": "maybe"})
+    with pytest.warns(errors.CudnnWarning, match="CUDNN_CT_ALLOW_TF32='maybe' is ignored: expected 1/0"):
+        assert Config({"CUDNN_CT_ALLOW_TF32": "maybe"}).allow_tf32 is True
+    with pytest.raises(TypeError, match="library is a path or None, not 3"):
+        config.library = 3  # type: ignore[assignment]
     assert all(name in repr(config) for name in SETTINGS)
 
 

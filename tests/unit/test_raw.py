@@ -1,0 +1,121 @@
+"""``ct.raw``: checked before C, where ctypes would cut or pass on."""
+
+from __future__ import annotations
+
+import copy
+import ctypes
+import inspect
+import pickle
+from collections.abc import Iterator
+
+import pytest
+
+from cudnn_ct import _lib
+from cudnn_ct._bindings.functions import FUNCTIONS
+from cudnn_ct._owned import Owned
+from cudnn_ct._raw import raw
+
+calls: list[tuple[object, ...]] = []
+
+
+def fake(name: str):
+    """A C function that notes its arguments and succeeds."""
+    prototype = FUNCTIONS[name]
+
+    def function(*args: object) -> int:
+        calls.append(args)
+        return 91900 if name == "cudnnGetVersion" else 0
+
+    return ctypes.CFUNCTYPE(prototype.restype, *prototype.argtypes)(function)
+
+
+@pytest.fixture(autouse=True)
+def _fakes() -> Iterator[None]:
+    before = _lib._state.library
+    _lib._install(_lib.Library(fake))
+    calls.clear()
+    yield
+    _lib._install(before)
+
+
+def test_lists_all_functions_and_makes_each_once() -> None:
+    assert dir(raw) == sorted(FUNCTIONS)
+    assert raw.cudnnGetVersion is raw.cudnnGetVersion
+    assert raw.cudnnGetVersion() == 91900
+    assert not hasattr(raw, "__wrapped__")
+    with pytest.raises(AttributeError, match="no function 'cudnnGetVersoin'; did you mean cudnnGetVersion"):
+        _ = raw.cudnnGetVersoin
+
+
+def test_follows_the_library() -> None:
+    first = raw.cudnnGetVersion
+    _lib._install(_lib.Library(fake))
+    assert raw.cudnnGetVersion is not first
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_every_function_tells_its_prototype(name: str) -> None:
+    function = getattr(raw, name)
+    assert list(inspect.signature(function).parameters) == list(FUNCTIONS[name].argnames)
+    assert repr(function).startswith(f"{name}(")
+    assert FUNCTIONS[name].header in function.__doc__
+
+
+def test_arguments_by_name_reach_c_in_order() -> None:
+    assert raw.cudnnSetStream(streamId=7, handle=None) == 0
+    assert calls[-1][1] == 7
+    assert repr(raw.cudnnSetStream) == "cudnnSetStream(handle: POINTER(cudnnContext), streamId: c_void_p)"
+
+
+def test_wrong_numbers_of_arguments_never_reach_c() -> None:
+    before = len(calls)
+    with pytest.raises(TypeError, match=r"cudnnGetVersion\(\): too many positional arguments"):
+        raw.cudnnGetVersion(1)
+    with pytest.raises(TypeError, match=r"cudnnSetStream\(.*\): missing a required argument: 'streamId'"):
+        raw.cudnnSetStream(None)
+    assert len(calls) == before
+
+
+@pytest.mark.parametrize("value", [2**31, -(2**31) - 1, 2**32 + 4, 2**70])
+def test_integers_that_do_not_fit_never_reach_c(value: int) -> None:
+    with pytest.raises(OverflowError, match=rf"w is {value}; c_int holds -2147483648 to 2147483647"):
+        raw.cudnnSetTensor4dDescriptor(None, 0, 0, 1, 2, 3, value)
+    with pytest.raises(OverflowError, match="c_ulong holds 0 to"):
+        raw.cudnnGetLastErrorString(None, -1)
+
+
+def test_wrong_types_name_the_parameter() -> None:
+    with pytest.raises(TypeError, match=r"nbDims must be c_int, not str"):
+        raw.cudnnSetTensorNdDescriptor(None, 0, "4", None, None)
+    with pytest.raises(
+        TypeError, match=r"dimA must be POINTER\(c_int\), not list; \(c_int \* 2\)\(\*values\)"
+    ):
+        raw.cudnnSetTensorNdDescriptor(None, 0, 2, [1, 2], None)
+
+
+class Thing(Owned):
+    __slots__ = ()
+
+
+def test_destroying_an_object_of_ours_closes_it_once() -> None:
+    destroyed = []
+    thing = Thing(ctypes.c_void_p(5), destroyed.append)
+    raw.cudnnDestroyTensorDescriptor(thing)
+    assert thing.closed
+    thing.close()
+    assert len(destroyed) == 1
+
+
+def test_a_closed_object_is_named() -> None:
+    thing = Thing(ctypes.c_void_p(5), lambda pointer: None)
+    thing.close()
+    with pytest.raises(TypeError, match="tensorDesc: this Thing is closed"):
+        raw.cudnnGetTensorSizeInBytes(thing, None)
+
+
+def test_owners_are_neither_copied_nor_pickled() -> None:
+    """A copy would hold the pointer after the original has destroyed it."""
+    thing = Thing(ctypes.c_void_p(5), lambda pointer: None)
+    for spread in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(TypeError, match="a Thing owns a native object"):
+            spread(thing)
