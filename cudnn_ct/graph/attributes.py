@@ -1,0 +1,251 @@
+"""Attributes of backend descriptors: which ones a kind of descriptor has, and the C type of each.
+
+The names are cuDNN's own without what all of a kind have in common: ``CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT`` is
+``byte_alignment`` of a ``"tensor"``. They come from the generated enums, so a newer cuDNN brings its own.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from functools import cache
+from typing import Any, NamedTuple
+
+from .._bindings import enums, types
+from .._bindings.enums import BackendAttributeName, BackendAttributeType, BackendDescriptorType
+from ..dtypes import DTYPES, as_dtype
+
+__all__ = ["Attribute", "Element", "Kind", "kind"]
+
+
+class Attribute(NamedTuple):
+    """One attribute: its code, and how its elements look in C and in Python."""
+
+    code: int
+    type: Element
+
+
+class Kind(NamedTuple):
+    """One kind of backend descriptor, with its attributes by their short names."""
+
+    name: str
+    code: int
+    attributes: dict[str, Attribute]
+
+    def attribute(self, name: str) -> Attribute:
+        """Look an attribute up. Raises AttributeError, with the names there are."""
+        try:
+            return self.attributes[name]
+        except KeyError:
+            raise AttributeError(
+                f"a backend descriptor of kind {self.name!r} has no attribute {name!r}; "
+                f"it has {', '.join(sorted(self.attributes))}"
+            ) from None
+
+
+def kind(name: str) -> Kind:
+    """Look a kind of descriptor up by its name in C, lower case and without ``_DESCRIPTOR``.
+
+    Raises
+    ------
+    ValueError
+        There is none of that name; the message lists those there are.
+    """
+    kinds = _kinds()
+    if name not in kinds:
+        raise ValueError(f"there is no backend descriptor of kind {name!r}; there are {', '.join(kinds)}")
+    return kinds[name]
+
+
+class Double(float):
+    """A number to be set as DOUBLE where the attribute also takes FLOAT: the scaling of float64 work."""
+
+
+class Element(NamedTuple):
+    """A type that attributes have: its code, the C type, and the ways there and back."""
+
+    code: int
+    ctype: Any
+    encode: Callable[[Any], Any]
+    decode: Callable[[Any], Any]
+
+
+# --- which attributes a kind has ---------------------------------------------------------------------------
+
+# Where the names of a kind's attributes do not begin with the kind's own name.
+_PREFIXES = {
+    "operation_convolution_backward_data": "OPERATION_CONVOLUTION_BWD_DATA_",
+    "operation_convolution_backward_filter": "OPERATION_CONVOLUTION_BWD_FILTER_",
+    "operation_gen_stats": "OPERATION_GENSTATS_",
+    "operation_bn_finalize_statistics": "OPERATION_BN_FINALIZE_",
+    "operation_norm_forward": "OPERATION_NORM_FWD_",
+    "operation_norm_backward": "OPERATION_NORM_BWD_",
+    "operation_contract_band_matrix": "OPERATION_CONTRACT_BAND_",
+}
+
+
+@cache
+def _kinds() -> dict[str, Kind]:
+    names = {member.name.removesuffix("_DESCRIPTOR").lower(): member for member in BackendDescriptorType}
+    kinds = {name: Kind(name, int(member), {}) for name, member in names.items()}
+    prefixes = {_PREFIXES.get(name, f"{name}_".upper()): name for name in kinds}
+    for attribute in BackendAttributeName:
+        # The longest prefix that fits, since some begin with others: ..._MATMUL_BWD_ and ..._MATMUL_.
+        prefix = max((p for p in prefixes if attribute.name.startswith(p)), key=len)
+        short = attribute.name.removeprefix(prefix).lower()
+        kinds[prefixes[prefix]].attributes[short] = Attribute(int(attribute), element(_type(attribute.name)))
+    return kinds
+
+
+# --- which type an attribute has ---------------------------------------------------------------------------
+
+# The headers say it in comments, if at all. By the end of the name, the longest that fits. cuDNN refuses a
+# type that is not the attribute's: a test holds the plain ones that can be set against it. Those that can
+# only be read, and those of kinds that cuDNN does not create, are as their names say.
+_TYPES = {
+    "BACKEND_DESCRIPTOR": (
+        "DESC DESCS DESCRIPTOR _X _W _Y _DX _DW _DY _GRAPH _SUBGRAPH GRAPH_OPS _DEVICEPROP CFG_ENGINE "
+        "_ENGINE_CONFIG _KNOB_CHOICES _KNOB_INFO _LAYOUT_INFO _KERNEL_CACHE _RESULTS _INTERMEDIATE_INFO "
+        "_INTERMEDIATES _EQ_BIAS"
+    ),
+    "INT64": (
+        "_AXIS _DILATIONS _STRIDES _PADDINGS _DIMS _DIM _UID _UIDS _UNIQUE_ID _UNIQUE_IDS _DIMENSIONS "
+        "_DIMENSION _ALIGNMENT _COUNT _MULTIPLIER _INDEX _INDICES _PERMUTATION _BANDWIDTH _SEED _KNOB_VALUE "
+        "INFO_MAXIMUM_VALUE INFO_MINIMUM_VALUE INFO_STRIDE INFO_SIZE SIGNAL_VALUE _MAX_TOKEN_VALUE "
+        "_WORKSPACE_SIZE _MAX_TOTAL_SEQ_LEN_Q _MAX_TOTAL_SEQ_LEN_KV _REVISION"
+    ),
+    "INT32": (
+        "_SM_COUNT_TARGET _SHARED_MEMORY_LIMIT _SHARED_MEMORY_USED _BLOCK_SIZE _TOP_K DEVICEPROP_DEVICE_ID"
+    ),
+    "BOOLEAN": (
+        "_IS_DETERMINISTIC _IS_VIRTUAL _IS_BY_VALUE _ENABLED _IS_SAME_TOPOLOGY _KERNEL_CACHED "
+        "_DISABLE_CLUSTER_COOPERATIVE _NEG_SCALE _UNFUSE_FMA _STATS_LOG2"
+    ),
+    # Scaling factors may be FLOAT or DOUBLE; FLOAT serves for all compute types.
+    "FLOAT": (
+        "_ALPHA _BETA _ALPHA1 _ALPHA2 _OUTPUT_SCALE _PAD_VALUE _PADDING_VALUE _DROPOUT_PROBABILITY "
+        "_INIT_VALUES _CONSTANT_VALUE"
+    ),
+    "DOUBLE": (
+        "_LOWER_CLIP _UPPER_CLIP _LOWER_CLIP_SLOPE _ELU_ALPHA _SOFTPLUS_BETA _SWISH_BETA _DIST_MEAN "
+        "_DIST_STANDARD_DEVIATION _DIST_MAXIMUM _DIST_MINIMUM _DIST_PROBABILITY"
+    ),
+    "VOID_PTR": "_DATA_POINTERS PACK_WORKSPACE _OVERRIDE_SHAPES _OVERRIDE_STRIDES",
+    "CHAR": "_JSON_REPRESENTATION",
+    "HANDLE": "_HANDLE",
+    "DATA_TYPE": "_MATH_PREC _COMP_TYPE _DATA_TYPE _COMPUTE_TYPES",
+    "ATTRIB_NAME": "_DEPENDENT_ATTRIBUTES",
+    "KNOB_TYPE": "_KNOB_TYPE KNOB_INFO_TYPE",
+    "LAYOUT_TYPE": "LAYOUT_INFO_TYPES",
+    "NUMERICAL_NOTE": "_NUMERICAL_NOTE",
+    "BEHAVIOR_NOTE": "_BEHAVIOR_NOTE",
+    "NAN_PROPOGATION": "_NAN_PROPAGATION",
+    "CONVOLUTION_MODE": "_CONV_MODE",
+    "HEUR_MODE": "ENGINEHEUR_MODE",
+    "POINTWISE_MODE": "POINTWISE_MODE _COMPARISON_MODE",
+    "GENSTATS_MODE": "GENSTATS_MODE",
+    "BN_FINALIZE_STATS_MODE": "_STATS_MODE",
+    "REDUCTION_OPERATOR_TYPE": "REDUCTION_OPERATOR",
+    "TENSOR_REORDERING_MODE": "_REORDERING_MODE",
+    "RESAMPLE_MODE": "RESAMPLE_MODE",
+    "PADDING_MODE": "_PADDING_MODE",
+    "SIGNAL_MODE": "SIGNAL_MODE",
+    "NORM_MODE": "NORM_FWD_MODE NORM_BWD_MODE",
+    "NORM_FWD_PHASE": "_PHASE",
+    "RNG_DISTRIBUTION": "RNG_DISTRIBUTION",
+    "MOE_GROUPED_MATMUL_MODE": "MATMUL_MODE",
+    "RESHAPE_MODE": "RESHAPE_MODE",
+    "OPERATIONGRAPH_MODE": "OPERATIONGRAPH_MODE",
+}  # fmt: skip
+
+_ENDINGS = {ending: name for name, endings in _TYPES.items() for ending in endings.split()}
+
+
+def _type(attribute: str) -> str:
+    """The name of an attribute's type. Raises LookupError for one that the table above does not cover."""
+    fitting = [ending for ending in _ENDINGS if attribute.endswith(ending)]
+    if not fitting:
+        raise LookupError(f"the type of the backend attribute {attribute} is not known")
+    return _ENDINGS[max(fitting, key=len)]
+
+
+# --- what a type is in C and in Python ---------------------------------------------------------------------
+
+_ENUMS: dict[str, Any] = {
+    "CONVOLUTION_MODE": enums.ConvolutionMode,
+    "HEUR_MODE": enums.BackendHeurMode,
+    "KNOB_TYPE": enums.BackendKnobType,
+    "NAN_PROPOGATION": enums.NanPropagation,
+    "NUMERICAL_NOTE": enums.BackendNumericalNote,
+    "BEHAVIOR_NOTE": enums.BackendBehaviorNote,
+    "LAYOUT_TYPE": enums.BackendLayoutType,
+    "ATTRIB_NAME": enums.BackendAttributeName,
+    "POINTWISE_MODE": enums.PointwiseMode,
+    "GENSTATS_MODE": enums.GenStatsMode,
+    "BN_FINALIZE_STATS_MODE": enums.BnFinalizeStatsMode,
+    "REDUCTION_OPERATOR_TYPE": enums.ReduceTensorOp,
+    "TENSOR_REORDERING_MODE": enums.BackendTensorReordering,
+    "RESAMPLE_MODE": enums.ResampleMode,
+    "PADDING_MODE": enums.PaddingMode,
+    "SIGNAL_MODE": enums.SignalMode,
+    "NORM_MODE": enums.BackendNormMode,
+    "NORM_FWD_PHASE": enums.BackendNormFwdPhase,
+    "RNG_DISTRIBUTION": enums.RngDistribution,
+    "MOE_GROUPED_MATMUL_MODE": enums.MoeGroupedMatmulMode,
+    "RESHAPE_MODE": enums.BackendReshapeMode,
+    "OPERATIONGRAPH_MODE": enums.BackendOperationGraphMode,
+}
+
+_PLAIN: dict[str, tuple[Any, Callable[[Any], Any]]] = {
+    "INT64": (ctypes.c_int64, int),
+    "INT32": (ctypes.c_int32, int),
+    "BOOLEAN": (ctypes.c_bool, bool),
+    "FLOAT": (ctypes.c_float, float),
+    "DOUBLE": (ctypes.c_double, float),
+    "VOID_PTR": (ctypes.c_void_p, lambda pointer: pointer or 0),
+    "CHAR": (ctypes.c_char, bytes),  # set and read as a whole
+}
+
+_POINTERS = {"HANDLE": types.cudnnHandle_t, "BACKEND_DESCRIPTOR": types.cudnnBackendDescriptor_t}
+
+_DTYPE_NAMES = {row.code: row.name for row in DTYPES.values()}
+
+
+@cache
+def element(name: str) -> Element:
+    """The type of a name of ``cudnnBackendAttributeType_t``."""
+    code = int(BackendAttributeType[name])
+    if name in _PLAIN:
+        ctype, convert = _PLAIN[name]
+        return Element(code, ctype, convert, convert)
+    if name in _POINTERS:
+        return Element(code, _POINTERS[name], lambda owner: owner._as_parameter_, lambda pointer: pointer)
+    if name == "DATA_TYPE":
+        return Element(code, ctypes.c_int, _dtype_code, lambda value: _DTYPE_NAMES.get(value, value))
+    enum = _ENUMS[name]
+    return Element(
+        code, ctypes.c_int, lambda value: _member(enum, value), lambda value: _name_in(enum, value)
+    )
+
+
+def _dtype_code(dtype: Any) -> int:
+    return dtype if isinstance(dtype, int) else as_dtype(dtype).code
+
+
+def _member(enum: Any, value: Any) -> int:
+    """The number of an enum's member, from the number or from the name in any case."""
+    if not isinstance(value, str):
+        return int(value)
+    try:
+        return int(enum[value.upper()])
+    except KeyError:
+        names = ", ".join(member.name.lower() for member in enum)
+        raise ValueError(f"{value!r} is none of cuDNN's {enum.__name__}: {names}") from None
+
+
+def _name_in(enum: Any, value: int) -> str:
+    """The name of a member, lower case; a number that only a newer cuDNN has a name for stays a number."""
+    try:
+        return str(enum(value).name).lower()
+    except ValueError:
+        return str(value)

@@ -1,0 +1,143 @@
+"""Backend descriptors: the one kind of object that cuDNN's graph API is made of."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterable
+from typing import Any, Self
+
+from .._bindings.types import cudnnBackendDescriptor_t
+from .._owned import Owned
+from . import attributes
+from .attributes import Attribute, Element, kind
+
+__all__ = ["BackendDescriptor"]
+
+
+class BackendDescriptor(Owned):
+    """A ``cudnnBackendDescriptor_t``: created, given its attributes and finalised, or destroyed again.
+
+    Parameters
+    ----------
+    library : Library
+        The cuDNN that makes it.
+    name : str
+        The kind of descriptor: ``"tensor"``, ``"operationgraph"``, ``"execution_plan"``, ...
+    **attributes
+        By their names in C, short and in lower case. Numbers, names of enum members and of dtypes, other
+        descriptors; one of them, or a sequence, or a ctypes array as it is. What is None is left out.
+
+    Raises
+    ------
+    AttributeError
+        The kind has no such attribute; the message lists those it has.
+    BadParamError, NotSupportedError
+        cuDNN refused an attribute, or the whole.
+
+    Examples
+    --------
+    ::
+
+        tensor = BackendDescriptor(
+            library, "tensor", unique_id=1, data_type="float16", byte_alignment=16,
+            dimensions=(8, 32, 56, 56), strides=(100352, 1, 1792, 32),
+        )
+        tensor.get("dimensions")
+    """
+
+    # cuDNN does not say whether it keeps alive what a descriptor was made of, so this does.
+    __slots__ = ("_depends_on", "kind", "library")
+
+    def __init__(self, library: Any, name: str, /, **attributes: Any) -> None:
+        self._create(library, name)
+        try:
+            for attribute, value in attributes.items():
+                if value is not None:
+                    self._set(attribute, value)
+            library.cudnnBackendFinalize(self)
+        except BaseException:
+            self.close()
+            raise
+
+    @classmethod
+    def blank(cls, library: Any, name: str, parent: BackendDescriptor) -> Self:
+        """Make a descriptor for cuDNN to fill from an attribute of ``parent``."""
+        descriptor = cls.__new__(cls)
+        descriptor._create(library, name)
+        descriptor._depends_on.append(parent)
+        return descriptor
+
+    def _create(self, library: Any, name: str) -> None:
+        self.kind = kind(name)
+        self.library = library
+        self._depends_on: list[Any] = []
+        pointer = cudnnBackendDescriptor_t()
+        library.cudnnBackendCreateDescriptor(self.kind.code, ctypes.byref(pointer))
+        super().__init__(pointer, library.cudnnBackendDestroyDescriptor)
+
+    def _set(self, name: str, value: Any) -> None:
+        attribute = self.kind.attribute(name)
+        element = attributes.element("DOUBLE") if isinstance(value, attributes.Double) else attribute.type
+        elements = value if isinstance(value, ctypes.Array) else self._encoded(element, value)
+        try:
+            self.library.cudnnBackendSetAttribute(self, attribute.code, element.code, len(elements), elements)
+        except Exception as error:
+            error.add_note(f"while setting {name} = {value!r} of {self!r}")
+            raise
+
+    def _encoded(self, element: Element, value: Any) -> Any:
+        """An attribute is an array: text is one of characters, and anything alone an array of one."""
+        if isinstance(value, bytes):
+            return ctypes.create_string_buffer(value, len(value))
+        values = tuple(value) if isinstance(value, Iterable) and not isinstance(value, str) else (value,)
+        self._depends_on += [one for one in values if isinstance(one, Owned)]
+        return (element.ctype * len(values))(*map(element.encode, values))
+
+    def get(self, name: str) -> Any:
+        """Read an attribute: a list of numbers or names, text for one of characters.
+
+        Attributes that hold descriptors are read by :meth:`children`.
+        """
+        attribute = self.kind.attribute(name)
+        room = self.count(name)
+        elements = (attribute.type.ctype * room)()
+        written = self._ask(attribute, room, elements) if room else 0
+        if attribute.type.ctype is ctypes.c_char:
+            return bytes(elements[:written]).rstrip(b"\0").decode()
+        return [attribute.type.decode(element) for element in elements[:written]]
+
+    def one(self, name: str) -> Any:
+        """Read an attribute of one element."""
+        attribute = self.kind.attribute(name)
+        elements = (attribute.type.ctype * 1)()
+        self._ask(attribute, 1, elements)
+        return attribute.type.decode(elements[0])
+
+    def count(self, name: str) -> int:
+        """How many elements cuDNN announces for an attribute: an upper bound of what it then writes."""
+        return self._ask(self.kind.attribute(name), 0, None)
+
+    def children(self, name: str, of_kind: str, count: int | None = None) -> list[BackendDescriptor]:
+        """Read an attribute that holds descriptors, at most ``count``, as new ones that cuDNN fills."""
+        attribute = self.kind.attribute(name)
+        room = self.count(name) if count is None else count
+        blanks = [BackendDescriptor.blank(self.library, of_kind, self) for _ in range(room)]
+        elements = (attribute.type.ctype * room)(*(blank._as_parameter_ for blank in blanks))
+        return blanks[: self._ask(attribute, room, elements) if room else 0]
+
+    def child(self, name: str, of_kind: str) -> BackendDescriptor:
+        """Read an attribute that holds one descriptor."""
+        attribute = self.kind.attribute(name)
+        blank = BackendDescriptor.blank(self.library, of_kind, self)
+        self._ask(attribute, 1, (attribute.type.ctype * 1)(blank._as_parameter_))
+        return blank
+
+    def _ask(self, attribute: Attribute, room: int, elements: Any) -> int:
+        count = ctypes.c_int64()
+        self.library.cudnnBackendGetAttribute(
+            self, attribute.code, attribute.type.code, room, ctypes.byref(count), elements
+        )
+        return min(count.value, room) if room else count.value
+
+    def __repr__(self) -> str:
+        return f"<{'closed ' if self.closed else ''}BackendDescriptor {self.kind.name}>"

@@ -1,0 +1,118 @@
+"""Graphs of operations as values - tensors, and nodes that join them - and the native graph of them.
+
+A kind of operation is a row of a table; all else that it needs comes from the attributes of its descriptors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from ..problem import TensorSpec
+from .attributes import kind
+from .backend import BackendDescriptor
+from .device import place
+
+__all__ = ["ALIGNMENT", "OPERATIONS", "Graph", "Node", "Tensor", "node", "operation_graph"]
+
+ALIGNMENT = 16  # bytes; with less, cuDNN has only its slowest engines left, and more brings no others
+
+
+class Row(NamedTuple):
+    """One kind of operation: its descriptor, the attribute for its parameters, and their descriptor."""
+
+    operation: str
+    holder: str = ""
+    parameters: str = ""
+
+
+OPERATIONS = {
+    "conv_forward": Row("operation_convolution_forward", "conv_desc", "convolution"),
+    "conv_backward_data": Row("operation_convolution_backward_data", "conv_desc", "convolution"),
+    "conv_backward_filter": Row("operation_convolution_backward_filter", "conv_desc", "convolution"),
+    "pointwise": Row("operation_pointwise", "pw_descriptor", "pointwise"),
+    "matmul": Row("operation_matmul", "desc", "matmul"),
+    "reduction": Row("operation_reduction", "desc", "reduction"),
+    "resample_forward": Row("operation_resample_fwd", "desc", "resample"),
+    "resample_backward": Row("operation_resample_bwd", "desc", "resample"),
+    "norm_forward": Row("operation_norm_forward"),
+    "norm_backward": Row("operation_norm_backward"),
+}
+
+
+class Tensor(NamedTuple):
+    """A tensor of a graph.
+
+    ``uid`` tells the tensors of one graph apart. A virtual tensor is only between two nodes: it has no
+    memory. The pointers of the others are multiples of ``alignment`` bytes.
+    """
+
+    uid: int
+    spec: TensorSpec
+    alignment: int = ALIGNMENT
+    virtual: bool = False
+
+
+class Node(NamedTuple):
+    """One operation: the name of its row, and the attributes of it and of its parameters by short names."""
+
+    row: str
+    attributes: Mapping[str, Any]
+
+
+class Graph(NamedTuple):
+    """Operations that are computed as one, and the tensors in memory in the order of a run's pointers."""
+
+    nodes: tuple[Node, ...]
+    operands: tuple[Tensor, ...]
+
+
+def node(row: str, **attributes: Any) -> Node:
+    """Make a node: ``node("pointwise", mode="relu_fwd", math_prec="float32", xdesc=t, ydesc=y)``."""
+    return Node(row, attributes)
+
+
+def operation_graph(graph: Graph, context: Any) -> BackendDescriptor:
+    """Build the native graph, for the device of a context or of a planner.
+
+    Raises
+    ------
+    NotSupportedError, BadParamError
+        cuDNN does not know such a graph.
+    """
+    library = context.library
+    tensors: dict[Tensor, BackendDescriptor] = {}
+
+    def native(value: Any) -> Any:
+        if not isinstance(value, Tensor):
+            return value
+        if value not in tensors:
+            tensors[value] = _tensor(library, value)
+        return tensors[value]
+
+    operations = [_operation(library, *one, native) for one in graph.nodes]
+    return BackendDescriptor(library, "operationgraph", **place(context, "operationgraph"), ops=operations)
+
+
+def _tensor(library: Any, tensor: Tensor) -> BackendDescriptor:
+    return BackendDescriptor(
+        library,
+        "tensor",
+        unique_id=tensor.uid,
+        data_type=tensor.spec.dtype,
+        dimensions=tensor.spec.shape,
+        strides=tensor.spec.strides,
+        byte_alignment=tensor.alignment,
+        is_virtual=tensor.virtual or None,
+    )
+
+
+def _operation(library: Any, name: str, attributes: Mapping[str, Any], native: Any) -> BackendDescriptor:
+    """An attribute belongs to the parameters where they have one of its name, else to the operation."""
+    row = OPERATIONS[name]
+    known = kind(row.parameters).attributes if row.parameters else {}
+    own = {name: native(value) for name, value in attributes.items() if name not in known}
+    if row.parameters:
+        given = {name: value for name, value in attributes.items() if name in known}
+        own[row.holder] = BackendDescriptor(library, row.parameters, **given)
+    return BackendDescriptor(library, row.operation, **own)

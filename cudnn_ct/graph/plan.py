@@ -1,0 +1,92 @@
+"""A graph that is ready to run: an execution plan, and a variant pack for each set of pointers."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from operator import mod
+
+from ..context import Bounded, Context
+from ..errors import BadParamError, NotSupportedError
+from ..problem import Candidate
+from .backend import BackendDescriptor
+from .operations import Graph
+
+__all__ = ["GraphPlan"]
+
+PACKS = 256  # kept for each plan; a pool hands the same addresses out again and again
+
+
+class GraphPlan:
+    """One engine for one graph: a run is one C call.
+
+    A plan and its variant packs belong to the thread whose handle it was made with.
+
+    Attributes
+    ----------
+    candidate : Candidate
+    native : BackendDescriptor
+        The execution plan.
+    workspace : int
+        Bytes of scratch memory that a run needs.
+    """
+
+    __slots__ = ("_alignments", "_execute", "_graph", "_packs", "_uids", "candidate", "native", "workspace")
+
+    def __init__(self, graph: Graph, native: BackendDescriptor, candidate: Candidate) -> None:
+        self.candidate = candidate
+        self.native = native
+        self.workspace: int = native.one("workspace_size")
+        self._graph = graph
+        self._packs = Bounded(PACKS)
+        self._uids = (ctypes.c_int64 * len(graph.operands))(*(tensor.uid for tensor in graph.operands))
+        self._alignments = tuple(tensor.alignment for tensor in graph.operands)
+        self._execute = native.library.cudnnBackendExecute
+
+    def run(self, context: Context, pointers: Sequence[int], alpha: float = 1.0, beta: float = 0.0) -> None:
+        """Enqueue the graph; ``pointers`` are those of its operands, the output last.
+
+        Raises
+        ------
+        NotSupportedError
+            ``alpha`` is not 1 or ``beta`` not 0: that would be another graph.
+        BadParamError
+            A pointer is not aligned as the plan was told.
+        ValueError
+            There are more pointers than operands, or fewer.
+        """
+        if alpha != 1 or beta != 0:
+            raise NotSupportedError(
+                f"a graph plan has alpha 1 and beta 0 built in; got alpha {alpha}, beta {beta}"
+            )
+        key = (context.workspace(self.workspace), *pointers)
+        pack = self._packs.get(key)
+        if pack is None:
+            pack = self._packs[key] = self._pack(*key)
+        self._execute(context.handle, self.native, pack)
+
+    def describe(self) -> str:
+        """Tell what was chosen."""
+        return f"chosen: {self.candidate}"
+
+    def _pack(self, workspace: int, *pointers: int) -> BackendDescriptor:
+        """What a run is given: it cannot be changed once made, so there is one for each set of pointers."""
+        if len(pointers) != len(self._uids):
+            raise ValueError(f"{len(pointers)} pointers for a graph of {len(self._uids)} operands")
+        if any(map(mod, pointers, self._alignments)):
+            raise self._misaligned(pointers)
+        return BackendDescriptor(
+            self.native.library,
+            "variant_pack",
+            unique_ids=self._uids,
+            data_pointers=(ctypes.c_void_p * len(self._uids))(*pointers),
+            workspace=(ctypes.c_void_p * 1)(workspace),
+        )
+
+    def _misaligned(self, pointers: Sequence[int]) -> BadParamError:
+        """A kernel that loads 16 bytes at once from such memory would end the whole CUDA context."""
+        bad = next(i for i, pointer in enumerate(pointers) if pointer % self._alignments[i])
+        return BadParamError(
+            f"the memory of {self._graph.operands[bad].spec} begins at {pointers[bad]:#x}; "
+            f"the plan needs a multiple of {self._alignments[bad]} bytes"
+        )

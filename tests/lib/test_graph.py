@@ -1,0 +1,588 @@
+"""The graph layer with the real cuDNN and no GPU: it plans for a device that is only described.
+
+cuDNN's run-time engines want ``libcuda.so.1``. Where there is no driver a stand-in serves, which must never
+stay in a process that may touch a GPU: all that plans runs in child processes, as functions of this module
+whose names begin with ``child_``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cudnn_ct import graph
+from cudnn_ct._bindings.enums import BackendDescriptorType, BackendKnobType
+from cudnn_ct._lib import load
+from cudnn_ct.doctor.elf import machine_here
+from cudnn_ct.errors import BadParamError, CudnnError, NotInitializedError, NotSupportedError
+from cudnn_ct.graph.attributes import kind
+from cudnn_ct.graph.backend import BackendDescriptor
+from cudnn_ct.graph.engines import Engine, execution_plan, offers, plan_from_json, plan_to_json
+from cudnn_ct.graph.family import graph_of
+from cudnn_ct.graph.operations import operation_graph
+from cudnn_ct.problem import Candidate, ConvProblem, TensorSpec, conv_problem
+from tests.elf_files import make_elf
+
+ROOT = Path(__file__).parents[2]
+DEVICE = ROOT / "tests" / "devices" / "h200-cudnn-9.19.json"
+DIRECTIONS = ("forward", "backward_data", "backward_filter")
+COARSE = {"tensor_core", "down_convert_inputs"}
+
+
+@pytest.fixture(autouse=True)
+def _can_plan(cudnn: int) -> None:
+    if cudnn < 90800:
+        pytest.skip("cuDNN plans for a described device from 9.8 on")
+
+
+# --- the grid ----------------------------------------------------------------------------------------------
+
+
+def problem(
+    x: tuple[int, ...],
+    w: tuple[int, ...],
+    dtype: str = "float16",
+    layout: str = "nhwc",
+    *,
+    w_layout: str | None = None,
+    direction: str = "forward",
+    **arguments: Any,
+) -> ConvProblem:
+    specs = TensorSpec.packed(x, dtype, layout), TensorSpec.packed(w, dtype, w_layout or layout)
+    return conv_problem("forward", *specs, **arguments)._replace(direction=direction)
+
+
+IMAGES = {"x": (8, 64, 28, 28), "w": (64, 64, 3, 3), "padding": 1}
+STRICT = {"dtype": "float32", "precision": "float32"}
+GRID: dict[str, dict[str, Any]] = {
+    "float16": IMAGES,
+    "bfloat16": IMAGES | {"dtype": "bfloat16"},
+    "float16 in NCHW": IMAGES | {"layout": "nchw"},
+    "float16, w in NCHW": IMAGES | {"w_layout": "nchw"},
+    "float16 computed in float16": IMAGES | {"precision": "float16"},
+    "float16 strict": IMAGES | {"precision": "float32"},
+    "TF32": IMAGES | {"dtype": "float32"},
+    "TF32 in NCHW": IMAGES | {"dtype": "float32", "layout": "nchw"},
+    "float32 strict": IMAGES | STRICT | {"layout": "nchw"},
+    "float32 strict in NHWC": IMAGES | STRICT,
+    "float64": IMAGES | {"dtype": "float64", "layout": "nchw"},
+    "stride": {"x": (8, 3, 56, 56), "w": (64, 3, 7, 7), "padding": 3, "stride": 2},
+    "one axis": {"x": (8, 64, 100), "w": (64, 64, 3), "padding": 1, "stride": 2},
+    "one axis strict": {"x": (8, 64, 100), "w": (64, 64, 3), "layout": "nchw"} | STRICT,
+    "three axes": {"x": (4, 32, 8, 14, 14), "w": (32, 32, 3, 3, 3), "padding": 1},
+    "three axes strict": {"x": (4, 32, 8, 14, 14), "w": (32, 32, 3, 3, 3), "layout": "nchw"} | STRICT,
+    "groups": {"x": (8, 64, 28, 28), "w": (64, 16, 3, 3), "padding": 1, "groups": 4},
+    "depthwise": {"x": (8, 64, 28, 28), "w": (64, 1, 3, 3), "padding": 1, "groups": 64},
+    "dilation": IMAGES | {"padding": 2, "dilation": 2},
+    "asymmetric": IMAGES | {"padding": ((0, 1), (2, 1))},
+    "asymmetric strict": IMAGES | STRICT | {"padding": ((0, 1), (2, 1)), "layout": "nchw"},
+    "flipped": IMAGES | {"mode": "convolution"},
+    "odd channels": {"x": (2, 3, 9, 9), "w": (5, 3, 3, 3)},
+    "one pixel": {"x": (2, 64, 1, 1), "w": (32, 64, 1, 1)},
+}
+CASES = [(name, direction) for name in GRID for direction in DIRECTIONS]
+
+
+def child_grid() -> list[dict[str, Any]]:
+    planner = graph.Planner(DEVICE)
+    return [plans_of(problem(**GRID[name], direction=direction), planner) for name, direction in CASES]
+
+
+def plans_of(wanted: Any, planner: graph.Planner) -> dict[str, Any]:
+    """What there is for a problem: all candidates, and the plans of the first, the last and one between."""
+    rows = graph.candidates(wanted, planner)
+    usable = [row for row in rows if not row.status]
+    native = operation_graph(graph_of(wanted), planner)
+    notes = {str(offer.engine): offer.notes for offer in offers(native, planner)}
+    plans = []
+    for row in dict.fromkeys([usable[0], usable[len(usable) // 2], usable[-1]] if usable else []):
+        made = graph.plan(wanted, row, planner)
+        text = plan_to_json(made.native)
+        plans.append(
+            {
+                "algorithm": row.algorithm,
+                "announced": row.workspace,
+                "workspace": made.workspace,
+                "describe": made.describe(),
+                "json": text,
+                "again": plan_to_json(plan_from_json(text, planner)),
+            }
+        )
+    return {
+        "problem": str(wanted),
+        "rows": [row._asdict() | {"offered": notes.get(row.algorithm)} for row in rows],
+        "plans": plans,
+    }
+
+
+@cache
+def grid() -> dict[tuple[str, str], Any]:
+    return dict(zip(CASES, run("child_grid"), strict=True))
+
+
+each_case = pytest.mark.parametrize(("name", "direction"), CASES)
+
+
+@each_case
+def test_engines_are_offered_and_become_plans(name: str, direction: str) -> None:
+    found = grid()[name, direction]
+    usable = [row for row in found["rows"] if not row["status"]]
+    assert usable, found
+    algorithms = [row["algorithm"] for row in found["rows"]]
+    assert len(set(algorithms)) == len(algorithms)
+    assert all(row["family"] == "graph" and row["workspace"] >= 0 for row in usable)
+    assert all(row["deterministic"] == ("nondeterministic" not in (row["offered"] or ())) for row in usable)
+    for made in found["plans"]:
+        assert made["workspace"] == made["announced"]
+        assert made["again"] == made["json"]
+        assert made["algorithm"] in made["describe"]
+
+
+@each_case
+def test_a_plan_is_of_the_problem_and_of_the_engine_that_were_asked_for(name: str, direction: str) -> None:
+    arguments = GRID[name]
+    wanted = problem(**arguments, direction=direction)
+    for made in grid()[name, direction]["plans"]:
+        written = json.loads(made["json"])
+        engine, chosen = written["engine"], Engine.parse(made["algorithm"])
+        assert engine["engineId"] == chosen.number
+        for knob, choice in chosen.knobs:
+            assert engine["knobChoices"][f"CUDNN_KNOB_TYPE_{BackendKnobType(knob).name}"] == choice
+        (node,) = written["operationGraph"]["nodes"]
+        assert node["operation"] == OPERATIONS[direction]
+        tensors = {tensor["name"]: tensor for tensor in written["operationGraph"]["tensors"]}
+        for uid, spec in enumerate((wanted.x, wanted.w, wanted.y), 1):
+            dims, strides = tensors[str(uid)]["dim"], tensors[str(uid)]["stride"]
+            steps = Counter((n, s) for n, s in zip(dims, strides, strict=True) if n > 1)
+            assert steps == Counter((n, s) for n, s in zip(spec.shape, spec.strides, strict=True) if n > 1)
+        assert node["dilation"][-len(wanted.dilation) :] == list(wanted.dilation)
+        assert node["stride"][-len(wanted.stride) :] == list(wanted.stride)
+        assert ("CROSS" in node["mode"]) == (wanted.mode == "cross_correlation")
+
+
+OPERATIONS = {
+    "forward": "CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR",
+    "backward_data": "CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR",
+    "backward_filter": "CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR",
+}
+
+
+@pytest.mark.parametrize(("name", "direction"), [case for case in CASES if "strict" in case[0]])
+def test_strict_problems_have_only_engines_as_precise_as_asked(name: str, direction: str) -> None:
+    rows = grid()[name, direction]["rows"]
+    for row in rows:
+        if row["offered"] is None:  # not of the heuristics
+            assert row["algorithm"].split()[0] == "engine"
+        else:
+            assert bool(COARSE & set(row["offered"])) == ("coarser than" in row["status"]), row
+    statuses = [bool(row["status"]) for row in rows]
+    assert statuses == sorted(statuses)
+    assert all(row["math"] == "fma" for row in rows if not row["status"])
+
+
+def test_a_float32_forward_convolution_has_the_engines_that_the_heuristics_leave_out() -> None:
+    rows = grid()["float32 strict", "forward"]["rows"]
+    assert len([row for row in rows if not row["status"]]) >= 4
+
+
+def child_fused() -> list[dict[str, Any]]:
+    planner = graph.Planner(DEVICE)
+    return [plans_of(fused, planner) for fused in FUSED]
+
+
+def fused(activation: str, *, residual: bool, **arguments: Any) -> graph.FusedConv:
+    conv = problem(**(IMAGES | arguments))
+    bias = TensorSpec.packed((1, 64, 1, 1), conv.y.dtype, arguments.get("layout", "nhwc"))
+    factors = {"z": conv.y, "a1": 2.0, "a2": 0.5} if residual else {}
+    return graph.FusedConv(conv, bias, activation=activation, **factors)
+
+
+FUSED = [
+    fused(activation, residual=residual, **arguments)
+    for activation in ("relu", "identity")
+    for residual in (False, True)
+    for arguments in ({}, {"dtype": "bfloat16"}, {"dtype": "float32"}, STRICT | {"layout": "nchw"})
+]
+
+
+def test_a_convolution_with_bias_residual_and_relu_is_one_plan() -> None:
+    for wanted, found in zip(FUSED, run("child_fused"), strict=True):
+        assert found["plans"], found
+        for made in found["plans"]:
+            assert made["again"] == made["json"]
+            nodes = json.loads(made["json"])["operationGraph"]["nodes"]
+            assert len(nodes) == 2 + bool(wanted.z) + (wanted.activation != "identity")
+
+
+# --- refusals ----------------------------------------------------------------------------------------------
+
+
+def child_refusals() -> list[list[str]]:
+    planner = graph.Planner(DEVICE)
+    wanted = problem(**IMAGES)
+    mixed = wanted._replace(w=wanted.w._replace(dtype="int32"))
+    (row,) = graph.candidates(mixed, planner)
+    calls = [
+        lambda: graph.plan(mixed, row, planner),
+        lambda: graph.plan(mixed, row._replace(algorithm="engine 1", status=""), planner),
+        lambda: graph.plan(wanted, Candidate("graph", "engine 9999", "fma", 0, True), planner),
+        lambda: graph.plan(wanted, Candidate("graph", "engine 62 knobs 2=999", "fma", 0, True), planner),
+        lambda: graph.plan(wanted, Candidate("graph", "implicit_gemm", "fma", 0, True), planner),
+        lambda: planner.handle,
+        lambda: BackendDescriptor(planner.library, "tensor", uid=1),
+        lambda: BackendDescriptor(planner.library, "tensors"),
+        lambda: BackendDescriptor(planner.library, "convolution", conv_mode="sideways"),
+        lambda: BackendDescriptor(planner.library, "tensor", unique_id=1),
+        lambda: graph.Planner({"deviceName": "nothing"}),
+    ]
+    said = []
+    for call in calls:
+        try:
+            call()
+        except Exception as error:
+            said.append([type(error).__name__, "\n".join([str(error), *getattr(error, "__notes__", [])])])
+        else:
+            said.append(["nothing", ""])
+    return [["row", row.status], *said]
+
+
+def test_refusals_name_the_problem_and_what_there_is() -> None:
+    said = run("child_refusals")
+    expected = [
+        ("row", "cuDNN's heuristics have no engine for this graph"),
+        (NotSupportedError, "forward convolution: x float16[8, 64, 28, 28] nhwc, w int32"),
+        (NotSupportedError, "engine 1 cannot compute this forward convolution: x float16"),
+        (NotSupportedError, "engine 9999 cannot compute this forward convolution"),
+        (NotSupportedError, "engine 62 knobs 2=999 cannot compute this forward convolution"),
+        (ValueError, "'implicit_gemm' names no engine"),
+        (NotInitializedError, "<Planner for NVIDIA H200> only plans"),
+        (AttributeError, "it has byte_alignment, constant_value, data_type, dimensions"),
+        (ValueError, "there is no backend descriptor of kind 'tensors'; there are pointwise, "),
+        (ValueError, "'sideways' is none of cuDNN's ConvolutionMode: convolution, cross_correlation"),
+        (BadParamError, "cudnnBackendFinalize"),
+        (CudnnError, ""),
+    ]
+    for (name, text), (kind_of_error, part) in zip(said, expected, strict=True):
+        assert part in text
+        if kind_of_error is not CudnnError:
+            assert name == (kind_of_error if isinstance(kind_of_error, str) else kind_of_error.__name__), text
+        else:
+            assert name.endswith("Error"), text
+
+
+# --- what becomes of native objects ------------------------------------------------------------------------
+
+
+class Counting:
+    """A cuDNN that counts the descriptors it makes and destroys, and fails at one of its calls."""
+
+    def __init__(self, library: Any, fail_at: int = -1) -> None:
+        self._library = library
+        self._left = fail_at
+        self.alive = 0
+
+    def __getattr__(self, name: str) -> Any:
+        function = getattr(self._library, name)
+        if not name.startswith("cudnnBackend"):
+            return function
+
+        def call(*arguments: Any) -> Any:
+            if name == "cudnnBackendDestroyDescriptor":
+                self.alive -= 1
+            else:
+                self._left -= 1
+                if self._left == 0:
+                    raise NotSupportedError("made to fail")
+            result = function(*arguments)
+            self.alive += name == "cudnnBackendCreateDescriptor"
+            return result
+
+        return call
+
+
+def child_failures() -> dict[str, Any]:
+    planner = graph.Planner(DEVICE)
+    wanted = problem(**IMAGES)
+    chosen = graph.candidates(wanted, planner)[0]
+    library, steps, left = load(), 0, []
+    while True:
+        steps += 1
+        planner.library = counting = Counting(library, steps)  # type: ignore[assignment]
+        try:
+            graph.plan(wanted, chosen, planner)
+            break
+        except NotSupportedError:
+            pass  # only after this does the traceback let go of what it holds
+        gc.collect()
+        left.append(counting.alive)
+    gc.collect()
+    planner.library = counting = Counting(library)  # type: ignore[assignment]
+    made = graph.plan(wanted, chosen, planner)
+    held = counting.alive
+    del made
+    return {"steps": steps, "left": left, "held": held, "at the end": counting.alive}
+
+
+def test_a_creation_that_fails_at_any_step_leaves_nothing() -> None:
+    told = run("child_failures")
+    assert told["steps"] > 40
+    assert set(told["left"]) == {0}
+    assert told["held"] > 8, "a plan holds what it was made of"
+    assert told["at the end"] == 0
+
+
+def child_memory() -> list[int]:
+    planner = graph.Planner(DEVICE)
+    sizes = []
+    for i in range(220):
+        wanted = problem((1 + i % 8, 16, 8 + i // 8, 16), (16, 16, 3, 3), padding=1)
+        graph.plan(wanted, graph.candidates(wanted, planner, ("a",))[0], planner)
+        if i in (19, 219):
+            pages = int(Path("/proc/self/statm").read_text().split()[1])
+            sizes.append(pages * os.sysconf("SC_PAGE_SIZE"))
+    return sizes
+
+
+def test_two_hundred_problems_do_not_fill_the_memory() -> None:
+    before, after = run("child_memory")
+    assert after - before < 16 * 2**20
+
+
+# --- running, as far as it goes without a GPU --------------------------------------------------------------
+
+
+class FakeContext:
+    """What a plan asks of a context."""
+
+    handle = "the handle"
+    address = 0x7000
+
+    def workspace(self, nbytes: int) -> int:
+        return self.address if nbytes else 0
+
+
+class Recording:
+    """A cuDNN that remembers the first three attributes that it was given: none reads a variant pack back."""
+
+    def __init__(self, library: Any) -> None:
+        self._library = library
+        self.given: list[list[int]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._library, name)
+
+    def cudnnBackendSetAttribute(self, *arguments: Any) -> None:
+        if len(self.given) < 3:
+            self.given.append(list(arguments[-1]))
+        self._library.cudnnBackendSetAttribute(*arguments)
+
+
+def child_runs() -> dict[str, Any]:
+    planner, context = graph.Planner(DEVICE), FakeContext()
+    wanted = problem(**IMAGES)
+    row = next(row for row in graph.candidates(wanted, planner) if row.workspace)
+    made, executed = graph.plan(wanted, row, planner), []
+    made.native.library = library = Recording(load())
+    made._execute = lambda *arguments: executed.append(arguments)
+    for pointers in ((16, 32, 48), [16, 32, 48], (16, 32, 64), (16, 32, 48)):
+        made.run(context, pointers, 1.0, 0.0)  # type: ignore[arg-type]
+    context.address = 0x8000
+    made.run(context, (16, 32, 48), 1.0, 0.0)  # type: ignore[arg-type]
+    packs = [pack for _, _, pack in executed]
+    errors = []
+    for pointers, alpha, beta in (
+        ((16, 32, 50), 1, 0),
+        ((16, 32, 48), 2, 0),
+        ((16, 32, 48), 1, 1),
+        ((16, 32), 1, 0),
+    ):
+        try:
+            made.run(context, pointers, alpha, beta)  # type: ignore[arg-type]
+        except (CudnnError, ValueError) as error:
+            errors.append(f"{type(error).__name__}: {error}")
+    for i in range(1, 400):
+        made.run(context, (16 * i, 16, 16), 1.0, 0.0)  # type: ignore[arg-type]
+    return {
+        "packs": [packs.index(pack) for pack in packs],
+        "given": library.given,
+        "handles": sorted({handle for handle, _, _ in executed}),
+        "errors": errors,
+        "kept": len(made._packs),
+    }
+
+
+def test_a_variant_pack_is_kept_for_each_set_of_pointers() -> None:
+    told = run("child_runs")
+    assert told["packs"] == [0, 0, 2, 0, 4]
+    assert told["given"] == [[1, 2, 3], [16, 32, 48], [0x7000]]
+    assert told["handles"] == ["the handle"]
+    assert told["kept"] == 256
+    misaligned, alpha, beta, few = told["errors"]
+    assert misaligned.startswith("BadParamError")
+    assert "float16[8, 64, 28, 28] nhwc begins at 0x32; the plan needs a multiple of 16" in misaligned
+    assert alpha.startswith("NotSupportedError")
+    assert "alpha 2, beta 0" in alpha
+    assert "alpha 1, beta 1" in beta
+    assert few == "ValueError: 2 pointers for a graph of 3 operands"
+
+
+# --- the table of types, held against cuDNN ----------------------------------------------------------------
+
+POINTERS = {"HANDLE", "BACKEND_DESCRIPTOR", "VOID_PTR"}  # a wrong one would be followed
+
+
+def child_types() -> dict[str, list[int]]:
+    """Which types cuDNN takes for each attribute that is no pointer."""
+    library, taken = load(), {}
+    for member in BackendDescriptorType:
+        shape = kind(member.name.removesuffix("_DESCRIPTOR").lower())
+        for name, attribute in shape.attributes.items():
+            if attribute.type.ctype in (ctypes.c_char, ctypes.c_void_p) or hasattr(
+                attribute.type.ctype, "contents"
+            ):
+                continue
+            taken[f"{shape.name} {name} {attribute.type.code}"] = [
+                code for code in PLAIN if _accepts(library, shape.code, attribute.code, code)
+            ]
+    return taken
+
+
+PLAIN = (
+    1,
+    2,
+    3,
+    4,
+    5,
+    7,
+    8,
+    9,
+    10,
+    11,
+    12,
+    13,
+    14,
+    16,
+    17,
+    18,
+    19,
+    20,
+    21,
+    22,
+    23,
+    25,
+    27,
+    28,
+    29,
+    30,
+    31,
+    32,
+)
+
+
+def _accepts(library: Any, descriptor: int, attribute: int, code: int) -> bool:
+    blank = BackendDescriptor.__new__(BackendDescriptor)
+    try:
+        blank._create(library, next(m for m in BackendDescriptorType if m == descriptor).name[:-11].lower())
+        value = {4: ctypes.c_float, 5: ctypes.c_double}.get(code, ctypes.c_int64)(1)
+        library.cudnnBackendSetAttribute(blank, attribute, code, 1, ctypes.byref(value))
+    except CudnnError:
+        return False
+    return True
+
+
+def test_attributes_have_the_types_that_cudnn_takes() -> None:
+    taken = run("child_types")
+    settable = {name: codes for name, codes in taken.items() if codes}
+    assert len(settable) > 90
+    wrong = {name: codes for name, codes in settable.items() if int(name.split()[2]) not in codes}
+    assert wrong == {}
+
+
+def test_planning_for_several_engines_by_hand() -> None:
+    told = run("child_by_hand")
+    assert told["first"] == told["asked"]
+    assert told["spec"] == [[8, 64, 28, 28], "float16"]
+    assert told["lazy"] is True
+
+
+def child_by_hand() -> dict[str, Any]:
+    planner = graph.Planner(json.loads(DEVICE.read_text()))
+    native = operation_graph(graph_of(problem(**IMAGES)), planner)
+    generator = offers(native, planner)
+    first = next(generator)
+    made = execution_plan(native, first.engine, planner)
+    config = made.child("engine_config", "enginecfg")
+    tensor = BackendDescriptor(
+        planner.library,
+        "tensor",
+        unique_id=7,
+        data_type="float16",
+        dimensions=(8, 64, 28, 28),
+        strides=(50176, 784, 28, 1),
+        byte_alignment=16,
+    )
+    return {
+        "asked": first.engine.number,
+        "first": config.child("engine", "engine").one("global_index"),
+        "spec": [tensor.get("dimensions"), tensor.one("data_type")],
+        "lazy": len(list(generator)) > 1,
+    }
+
+
+# --- children ----------------------------------------------------------------------------------------------
+
+
+def run(function: str) -> Any:
+    """Run a function of this module in a child with a stand-in driver; its answer."""
+    code = f"from tests.lib import test_graph as t; t.load_stand_in(); t.answer(t.{function}())"
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,  # on stderr, cuDNN names every symbol that the stand-in lacks
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, f"{done.returncode}: {done.stderr[-2000:]}"
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def answer(value: Any) -> None:
+    print(json.dumps(value), flush=True)
+
+
+def load_stand_in() -> None:
+    """Load a libcuda.so.1 whose functions do nothing but fail. Only in a child."""
+    file = os.memfd_create("libcuda.so.1")
+    os.write(file, stand_in())
+    assert ctypes.CDLL(f"/proc/self/fd/{file}").cuModuleUnload() in (34, 0)
+
+
+# What cuDNN's run-time engines bind as they are loaded.
+DRIVER = (
+    "cuGetErrorString",
+    "cuModuleGetFunction",
+    "cuModuleLoadData",
+    "cuModuleUnload",
+    "cuTensorMapEncodeIm2col",
+    "cuTensorMapEncodeTiled",
+)
+# A function in four bytes. x86-64: push 34; pop rax; ret, which is CUDA_ERROR_STUB_LIBRARY. aarch64: ret.
+FAILING = {62: b"\x6a\x22\x58\xc3", 183: b"\xc0\x03\x5f\xd6"}
+
+
+def stand_in() -> bytes:
+    code = int.from_bytes(FAILING[machine_here()], "little")
+    library = bytearray(make_elf("libcuda.so.1", constants=dict.fromkeys(DRIVER, code)))
+    library[64 + 4] |= 1  # the one segment may also be run
+    return bytes(library)

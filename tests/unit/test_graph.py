@@ -1,0 +1,201 @@
+"""Graphs as values, names of engines, and the tables of the graph layer: no library needed."""
+
+from __future__ import annotations
+
+import ctypes
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cudnn_ct import graph
+from cudnn_ct._bindings.enums import BackendAttributeName, BackendDescriptorType, PointwiseMode
+from cudnn_ct.graph.attributes import _ENDINGS, kind
+from cudnn_ct.graph.conv import DIRECTIONS, conv_graph
+from cudnn_ct.graph.engines import Engine
+from cudnn_ct.graph.fused import ACTIVATIONS, fused_graph
+from cudnn_ct.graph.operations import OPERATIONS
+from cudnn_ct.problem import ConvProblem, TensorSpec, conv_problem
+
+numbers = st.integers(0, 2**31)
+
+
+# --- names of engines --------------------------------------------------------------------------------------
+
+
+@given(engine=st.builds(Engine, numbers, st.lists(st.tuples(numbers, numbers), max_size=9).map(tuple)))
+def test_an_engine_is_read_back_from_its_name(engine: Engine) -> None:
+    assert Engine.parse(str(engine)) == engine
+
+
+def test_names_of_engines_are_stable() -> None:
+    assert str(Engine(38)) == "engine 38"
+    assert str(Engine(38, ((2, 0), (5, -1)))) == "engine 38 knobs 2=0,5=-1"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "engine", "engine x", "Engine 3", "engine 3 knobs", "engine 3 knobs ", "engine 3 knobs 1", "fft",
+     "engine 3 knobs 1=2,", "engine 3 knobs 1=2=3", "engine 3 4", "implicit_gemm"],
+)  # fmt: skip
+def test_what_names_no_engine_is_said(text: str) -> None:
+    with pytest.raises(ValueError, match="names no engine; one looks like 'engine 38'"):
+        Engine.parse(text)
+
+
+# --- attributes --------------------------------------------------------------------------------------------
+
+KINDS = [member.name.removesuffix("_DESCRIPTOR").lower() for member in BackendDescriptorType]
+
+
+def test_each_attribute_belongs_to_one_kind() -> None:
+    codes = [attribute.code for name in KINDS for attribute in kind(name).attributes.values()]
+    assert sorted(codes) == sorted(map(int, BackendAttributeName))
+
+
+def test_each_kind_has_attributes() -> None:
+    assert [name for name in KINDS if not kind(name).attributes] == []
+
+
+def test_no_ending_of_the_table_fits_nothing() -> None:
+    names = [member.name for member in BackendAttributeName]
+    assert [ending for ending in _ENDINGS if not any(name.endswith(ending) for name in names)] == []
+
+
+@pytest.mark.parametrize(
+    ("of", "name", "ctype", "code"),
+    [
+        ("tensor", "dimensions", ctypes.c_int64, 3),
+        ("tensor", "is_virtual", ctypes.c_bool, 2),
+        ("pointwise", "elu_alpha", ctypes.c_double, 5),
+        ("operation_convolution_forward", "alpha", ctypes.c_float, 4),
+        ("operation_convolution_backward_data", "dx", None, 15),
+        ("operation_convolution_backward_filter", "conv_desc", None, 15),
+        ("engine", "numerical_note", ctypes.c_int, 11),
+        ("engineheur", "results", None, 15),
+        ("engineheur", "sm_count_target", ctypes.c_int32, 23),
+        ("execution_plan", "json_representation", ctypes.c_char, 24),
+        ("operation_moe_grouped_matmul_bwd", "math_prec", ctypes.c_int, 1),
+        ("operation_contract_band_matrix", "max_token_value", ctypes.c_int64, 3),
+    ],
+)
+def test_attributes_by_their_short_names(of: str, name: str, ctype: object, code: int) -> None:
+    attribute = kind(of).attribute(name)
+    assert attribute.type.code == code
+    if ctype:
+        assert attribute.type.ctype is ctype
+
+
+def test_unknown_names_list_those_there_are() -> None:
+    with pytest.raises(
+        AttributeError, match="kind 'knob_choice' has no attribute 'value'; it has knob_type, knob_v"
+    ):
+        kind("knob_choice").attribute("value")
+    with pytest.raises(
+        ValueError, match="no backend descriptor of kind 'Tensor'; there are pointwise, convolution"
+    ):
+        kind("Tensor")
+    with pytest.raises(ValueError, match="'relu' is none of cuDNN's PointwiseMode: add, "):
+        kind("pointwise").attribute("mode").type.encode("relu")
+
+
+def test_values_go_there_and_back_and_unknown_ones_stay_numbers() -> None:
+    dtype = kind("tensor").attribute("data_type").type
+    assert dtype.decode(dtype.encode("bfloat16")) == "bfloat16"
+    assert dtype.decode(dtype.encode(31)) == 31
+    note = kind("engine").attribute("numerical_note").type
+    assert note.decode(note.encode("tensor_core")) == "tensor_core"
+    assert note.decode(77) == "77"
+
+
+# --- graphs as values --------------------------------------------------------------------------------------
+
+
+def problem(
+    x: tuple[int, ...] = (2, 4, 8, 8), w: tuple[int, ...] = (4, 4, 3, 3), layout: str = "nhwc", **k: object
+) -> ConvProblem:
+    given = {"padding": 1, **k}
+    specs = TensorSpec.packed(x, "float16", layout), TensorSpec.packed(w, "float16", layout)
+    return conv_problem("forward", *specs, **given)
+
+
+@pytest.mark.parametrize("row", OPERATIONS.values(), ids=OPERATIONS)
+def test_rows_of_operations_name_what_there_is(row: object) -> None:
+    operation, holder, parameters = row
+    assert kind(operation)
+    if parameters:
+        assert kind(operation).attribute(holder).type.code == 15
+        assert not {*kind(parameters).attributes} & {*kind(operation).attributes}
+
+
+@pytest.mark.parametrize("name", DIRECTIONS)
+def test_the_output_of_each_direction_is_its_last_operand(name: str) -> None:
+    wanted = problem((2, 4, 8, 8), (6, 4, 3, 3))._replace(direction=name)
+    made = conv_graph(wanted)
+    output = {"forward": wanted.y, "backward_data": wanted.x, "backward_filter": wanted.w}[name]
+    assert made.operands[-1].spec == output
+    (node,) = made.nodes
+    row = OPERATIONS[node.row]
+    assert all(
+        name in kind(row.operation).attributes or name in kind(row.parameters).attributes
+        for name in node.attributes
+    )
+
+
+@pytest.mark.parametrize(("layout", "strides"), [("nchw", (40, 10, 10, 1)), ("nhwc", (40, 1, 40, 4))])
+def test_one_axis_becomes_two(layout: str, strides: tuple[int, ...]) -> None:
+    made = conv_graph(problem((2, 4, 10), (4, 4, 3), layout, padding=((1, 2),), stride=2, dilation=3))
+    assert made.operands[0].spec == TensorSpec((2, 4, 1, 10), strides, "float16")
+    attributes = made.nodes[0].attributes
+    assert attributes["spatial_dims"] == 2
+    assert (attributes["pre_paddings"], attributes["post_paddings"]) == ([0, 1], [0, 2])
+    assert (attributes["filter_strides"], attributes["dilations"]) == ((1, 2), (1, 3))
+
+
+def test_a_tensor_of_both_layouts_is_read_in_that_of_the_others() -> None:
+    for layout, strides in (("nchw", (64, 64, 8, 1)), ("nhwc", (64, 1, 8, 1))):
+        x = TensorSpec.packed((2, 1, 8, 8), "float16", "nchw")
+        w = TensorSpec.packed((4, 1, 3, 3), "float16", layout)
+        y = TensorSpec.packed((2, 4, 8, 8), "float16", layout)
+        assert conv_graph(conv_problem("forward", x, w, padding=1, out=y)).operands[0].spec.strides == strides
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_activations_are_modes_of_cudnn(activation: str) -> None:
+    mode, parameter = ACTIVATIONS[activation]
+    assert mode.upper() in PointwiseMode.__members__
+    assert not parameter or parameter in kind("pointwise").attributes
+
+
+def test_a_fused_graph_joins_its_nodes_by_virtual_tensors() -> None:
+    conv = problem()
+    bias = TensorSpec.packed((1, 4, 1, 1), "float16")
+    made = fused_graph(graph.FusedConv(conv, bias, conv.y, "elu", coef=0.5, a1=2.0, a2=3.0))
+    convolved, added, biased, activated = made.nodes
+    x, w, z, b, y = made.operands
+    assert (convolved.attributes["x"], convolved.attributes["w"]) == (x, w)
+    assert added.attributes["xdesc"] is convolved.attributes["y"]
+    assert biased.attributes["xdesc"] is added.attributes["ydesc"]
+    assert activated.attributes["xdesc"] is biased.attributes["ydesc"]
+    assert activated.attributes["ydesc"] is y
+    assert (added.attributes["bdesc"], biased.attributes["bdesc"]) == (z, b)
+    assert (added.attributes["alpha1"], added.attributes["alpha2"]) == (2.0, 3.0)
+    assert (biased.attributes["alpha1"], biased.attributes["alpha2"]) == (None, None)
+    assert activated.attributes["elu_alpha"] == 0.5
+    between = [node.attributes["ydesc"] for node in (added, biased)] + [convolved.attributes["y"]]
+    assert all(tensor.virtual and tensor.spec.dtype == "float32" for tensor in between)
+    assert len({tensor.uid for tensor in (*made.operands, *between)}) == 8
+
+
+def test_without_bias_residual_and_activation_the_graph_is_the_convolution() -> None:
+    conv = problem()
+    assert fused_graph(graph.FusedConv(conv)) == conv_graph(conv)
+    (_, scaled) = fused_graph(graph.FusedConv(conv, a1=2.0)).nodes
+    assert (scaled.attributes["mode"], scaled.attributes["alpha1"]) == ("identity", 2.0)
+
+
+def test_problems_print_everything_that_tells_them_apart() -> None:
+    conv = problem()
+    text = str(graph.FusedConv(conv, None, conv.y, "clipped_relu", coef=6.0, a2=0.5))
+    for part in ("clipped_relu(coef 6.0)", "0.5 * z float16[2, 4, 8, 8] nhwc", str(conv)):
+        assert part in text
