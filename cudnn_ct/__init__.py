@@ -3,7 +3,8 @@
 ``import cudnn_ct as ct`` opens no library and needs no GPU; everything below is loaded when it is first used.
 
 Arrays        ``asarray  empty  zeros  full  DeviceArray``
-Operations    ``conv  conv_output_shape``
+Operations    ``conv  conv_backward_data  conv_backward_filter  conv_backward_bias  conv_transpose
+              conv_output_shape  conv_transpose_shape``
 Where         ``use  synchronize  empty_cache  available``
 Library       ``version  library_info  raw``
 Descriptors   ``TensorDescriptor  FilterDescriptor  ConvolutionDescriptor`` of
@@ -38,10 +39,15 @@ if TYPE_CHECKING:
     from .descriptors import TensorDescriptor as TensorDescriptor
     from .errors import *  # noqa: F403
     from .ops.conv import conv as conv
+    from .ops.conv import conv_backward_bias as conv_backward_bias
+    from .ops.conv import conv_backward_data as conv_backward_data
+    from .ops.conv import conv_backward_filter as conv_backward_filter
+    from .ops.conv import conv_transpose as conv_transpose
     from .problem import ConvolutionSpec as ConvolutionSpec
     from .problem import FilterSpec as FilterSpec
     from .problem import TensorSpec as TensorSpec
     from .problem import conv_output_shape as conv_output_shape
+    from .problem import conv_transpose_shape as conv_transpose_shape
 
 __version__ = "0.1.0"
 
@@ -67,8 +73,8 @@ _WHERE = {
         "NotSupportedError",
         "VersionMismatchError",
     ),
-    "ops": ("conv",),
-    "problem": ("ConvolutionSpec", "FilterSpec", "TensorSpec", "conv_output_shape"),
+    "ops": ("conv", "conv_backward_bias", "conv_backward_data", "conv_backward_filter", "conv_transpose"),
+    "problem": ("ConvolutionSpec", "FilterSpec", "TensorSpec", "conv_output_shape", "conv_transpose_shape"),
 }
 _MODULE_OF = {name: module for module, names in _WHERE.items() for name in names}
 

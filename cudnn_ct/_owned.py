@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 import weakref
 from collections.abc import Callable
@@ -35,7 +36,7 @@ class Owned:
 
     def __init__(self, pointer: Any, destroy: Callable[[Any], object]) -> None:
         self._as_parameter_ = pointer
-        self._finalizer = weakref.finalize(self, _destroy, destroy, pointer, type(self).__name__)
+        self._finalizer = weakref.finalize(self, _destroy, destroy, pointer, type(self).__name__, os.getpid())
         self._finalizer.atexit = False
 
     def __getattr__(self, name: str) -> Any:
@@ -64,8 +65,13 @@ class Owned:
         self.close()
 
 
-def _destroy(destroy: Callable[[Any], object], pointer: Any, owner: str) -> None:
-    """Destroy, and warn rather than raise: a finaliser has nobody to raise to."""
+def _destroy(destroy: Callable[[Any], object], pointer: Any, owner: str, process: int) -> None:
+    """Destroy, and warn rather than raise: a finaliser has nobody to raise to.
+
+    In a forked child the object is the parent's, and its driver is not there.
+    """
+    if os.getpid() != process:
+        return
     try:
         destroy(pointer)
     except CudnnError as error:

@@ -31,7 +31,7 @@ class Choice:
     the process; the plan belongs to the thread.
     """
 
-    __slots__ = ("_decision", "_family", "plan", "problem")
+    __slots__ = ("_candidate", "_decision", "_family", "plan", "problem")
 
     def __init__(self, problem: Any, family: Family, decision: _Decision, context: Context) -> None:
         self.problem = problem
@@ -47,7 +47,7 @@ class Choice:
         try:
             self.plan.run(context, pointers, alpha, beta)
         except NotSupportedError as error:
-            self._decision.refuse(self._decision.best(), str(error))
+            self._decision.refuse(self._candidate, str(error))
             self.plan = self._next_plan(context)
             self.run(context, pointers, alpha, beta)
         except AllocationError as error:
@@ -60,9 +60,8 @@ class Choice:
         wanted = self.plan.workspace
         for candidate in self._decision.usable():
             if candidate.workspace < wanted:
-                plan = self._family.plan(self.problem, candidate, context)
                 try:
-                    plan.run(context, pointers, alpha, beta)
+                    self._family.plan(self.problem, candidate, context).run(context, pointers, alpha, beta)
                 except (AllocationError, NotSupportedError):
                     continue
                 if self._decision.warn_once():
@@ -78,6 +77,7 @@ class Choice:
                     "\n".join([f"cuDNN has no way to compute this {self.problem}", *self._decision.reasons()])
                 )
             try:
+                self._candidate = candidate
                 return self._family.plan(self.problem, candidate, context)
             except NotSupportedError as error:
                 self._decision.refuse(candidate, str(error))
@@ -101,7 +101,7 @@ class _Decision:
     def best(self) -> Candidate | None:
         return next((row for row in self._rows if not row.status), None)
 
-    def refuse(self, candidate: Candidate | None, reason: str) -> None:
+    def refuse(self, candidate: Candidate, reason: str) -> None:
         with self._lock:
             self._rows = [row._replace(status=reason) if row == candidate else row for row in self._rows]
 

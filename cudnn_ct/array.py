@@ -77,9 +77,9 @@ class DeviceArray:
         self._uses: Uses | None = None
 
     @classmethod
-    def new(cls, spec: TensorSpec, stream: Stream, what: str = "an array") -> DeviceArray:
+    def new(cls, spec: TensorSpec, nbytes: int, stream: Stream, what: str = "an array") -> DeviceArray:
         """Allocate an array of ``spec`` on ``stream``, contents undefined. Its device is current already."""
-        buffer = streams.allocate(spec.size * DTYPES[spec.dtype].itemsize, stream, what)
+        buffer = streams.allocate(nbytes, stream, what)
         return cls(spec, buffer.handle, buffer, stream, stream)
 
     @classmethod
@@ -92,7 +92,7 @@ class DeviceArray:
         packed = np.ascontiguousarray(in_order, dtype.numpy)
         previous = streams.activate(stream.device)
         try:
-            result = cls.new(spec, stream)
+            result = cls.new(spec, packed.nbytes, stream)
             if packed.size:
                 streams.copy_from_host(result.pointer, packed.view(np.uint8).reshape(-1), stream)
             return result
@@ -203,12 +203,12 @@ class DeviceArray:
 
     def copy(self, *, stream: Any = None) -> DeviceArray:
         """Copy on the device, in the same memory order."""
-        run = stream_for(stream, self.device)
+        run = self._own_stream(stream)
         previous = streams.activate(self.device)
         try:
             if not self.spec.dense:
                 return self.packed(self.layout or "nchw", run)
-            result = DeviceArray.new(self.spec, run, "a copy")
+            result = DeviceArray.new(self.spec, self.nbytes, run, "a copy")
             self.before_read(run)
             if self.nbytes:
                 streams.copy_device(result.pointer, self.pointer, self.nbytes, run)
@@ -217,7 +217,7 @@ class DeviceArray:
         finally:
             streams.restore(previous)
 
-    def packed(self, layout: str, stream: Stream) -> DeviceArray:
+    def packed(self, layout: str, stream: Stream, *, stacklevel: int = 3) -> DeviceArray:
         """Copy an array of any strides into a packed layout, through host memory.
 
         For strides that no cuDNN descriptor holds: negative, zero, or of more than eight axes.
@@ -226,9 +226,23 @@ class DeviceArray:
             f"{self!r} was packed through host memory, which is slow and waits for the device; "
             "a contiguous copy made by the library it comes from is quick",
             CudnnWarning,
-            stacklevel=3,
+            stacklevel=stacklevel,
         )
         return DeviceArray.from_host(self.numpy(), DTYPES[self.spec.dtype], layout, stream)
+
+    def seen_as(self, spec: TensorSpec) -> DeviceArray:
+        """The same memory with another shape and strides."""
+        array = DeviceArray(
+            spec,
+            self.pointer,
+            self.memory,
+            self.writer,
+            self.home,
+            foreign=self.foreign,
+            readonly=self.readonly,
+        )
+        array._uses = self._uses
+        return array
 
     def fill(self, value: Any, *, stream: Any = None) -> Self:
         """Set every element to ``value``, cast to the array's dtype. Needs an array without gaps."""
@@ -238,11 +252,14 @@ class DeviceArray:
             raise ValueError(f"fill needs an array without gaps, not strides {self.spec.strides}")
         if self.readonly:
             raise ValueError(f"{self!r} is read-only: its owner forbids writing")
-        pointer, run = self.pointer, stream_for(stream, self.device)
+        item = np.asarray(value)
+        if item.size != 1:
+            raise ValueError(f"fill takes one value, not {item.size}")
+        item = item.reshape(1).astype(self.dtype)
+        pointer, run = self.pointer, self._own_stream(stream)
         previous = streams.activate(self.device)
         try:
             self.before_write(run)
-            item = np.array([value]).astype(self.dtype)
             if self.size:
                 _fill(pointer, item, self.size, run)
             self.after_write(run)
@@ -250,18 +267,24 @@ class DeviceArray:
             streams.restore(previous)
         return self
 
+    def _own_stream(self, stream: Any) -> Stream:
+        run = stream_for(stream, self.device)
+        if run.device != self.device:
+            raise ValueError(f"{self!r} cannot be worked on by a stream of device {run.device}")
+        return run
+
     # --- order among streams: every operation calls these around its work on `stream` ---
 
     def before_read(self, stream: Stream) -> None:
         """Let ``stream`` wait for whoever wrote the contents."""
-        if self.writer is not stream and self.writer != stream:
+        if self.writer is not stream and self.writer != stream and not streams.is_capturing(stream):
             streams.order(self.writer, stream)
 
     def before_write(self, stream: Stream) -> None:
         """Let ``stream`` wait for whoever wrote the contents, and for those who still read them."""
         self.before_read(stream)
-        if self._uses is not None:
-            for event in self._uses.events.values():
+        if self._uses is not None and not streams.is_capturing(stream):
+            for event in list(self._uses.events.values()):
                 streams.wait(stream, event)
 
     def after_use(self, stream: Stream) -> None:
@@ -273,10 +296,14 @@ class DeviceArray:
         self._uses.note(stream)
 
     def after_write(self, stream: Stream) -> None:
-        """Note that ``stream`` wrote the contents; a foreign owner's stream waits for it at once."""
-        self.writer = stream
+        """Note that ``stream`` wrote the contents; a foreign owner's stream waits for it at once.
+
+        The owner may write them too, unseen, so it stays the one to wait for.
+        """
         self.after_use(stream)
-        if self.foreign and self.home is not None:
+        if not self.foreign or self.home is None:
+            self.writer = stream
+        elif self.home != stream and not streams.is_capturing(stream):
             streams.order(stream, self.home)
 
     # --- what other libraries ask for ---
@@ -299,18 +326,20 @@ class DeviceArray:
             raise ValueError("DLPack forbids stream 0 for CUDA; the legacy default stream is 1")
         if copy:
             return self.copy().__dlpack__(stream=stream, max_version=max_version)
-        owner: object = self
         pointer = self.pointer
+        owner = self.memory
         if stream != -1:
-            consumer = streams.Stream(stream or streams.LEGACY_DEFAULT, self.device)
+            consumer = streams.as_stream(stream or streams.LEGACY_DEFAULT, self.device)
             self.before_read(consumer)
-            owner = Lent(self, consumer)
-        return exchange.export_dlpack(
-            owner, pointer, self.nbytes, self.shape, self.spec.strides, self.dtype, max_version
-        )
+            owner = Lent(self.memory, self.home, consumer)
+        if self.readonly and max_version is None:
+            raise BufferError("a read-only array is exported only to consumers that ask for DLPack 1.0")
+        return exchange.export_dlpack(owner, pointer, self.spec, self.readonly, max_version)
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
+        if self.closed:
+            raise AttributeError("a closed array has no memory to tell of")
         dtype = self.dtype
         if dtype.isbuiltin != 1:  # an AttributeError, so that hasattr() says no and consumers take DLPack
             raise AttributeError(f"__cuda_array_interface__ has no {self.spec.dtype}; use DLPack")

@@ -12,7 +12,7 @@ from . import _lib
 from . import stream as streams
 from ._bindings.types import cudnnHandle_t
 from ._owned import Owned
-from .errors import CudnnError
+from .errors import CudnnError, NotInitializedError
 from .lifetime import release_finished
 from .stream import Stream
 
@@ -42,6 +42,12 @@ class Bounded(dict[Any, Any]):
             del self[next(iter(self))]
         super().__setitem__(key, value)
 
+    def setdefault(self, key: Any, default: Any = None) -> Any:
+        """As of any dict, within the limit."""
+        if key not in self:
+            self[key] = default
+        return self[key]
+
 
 class Context:
     """One thread's work on one device.
@@ -64,7 +70,8 @@ class Context:
         self.handle = Handle(self.library)
         self.stream = Stream(streams.LEGACY_DEFAULT, device)  # what cuDNN itself starts with
         self.calls = Bounded(4096)
-        self._workspaces = Bounded(16)
+        self._workspaces: dict[Stream, Any] = {}
+        self._captured: list[Any] = []  # workspaces that a CUDA graph may write to at any time
 
     def work_on(self, stream: Stream) -> None:
         """Let the handle work on ``stream``; cuDNN is told only when that is a change."""
@@ -81,12 +88,29 @@ class Context:
         """
         if not nbytes:
             return 0
-        held = self._workspaces.get(self.stream)
+        stream = self.stream
+        held = self._workspaces.get(stream)
+        if streams.is_capturing(stream):
+            return self._captured_workspace(held, nbytes)
         if held is None or held.size < nbytes:
             # What was held is freed on its stream, hence after the work that still uses it.
-            held = streams.allocate(nbytes, self.stream, "a workspace")
-            self._workspaces[self.stream] = held
+            held = self._workspaces[stream] = streams.allocate(nbytes, stream, "a workspace")
         return int(held.handle)
+
+    def _captured_workspace(self, held: Any, nbytes: int) -> int:
+        """Pin the workspace that is held: the graph's memory must not come and go with a capture."""
+        if held is None or held.size < nbytes:
+            raise NotInitializedError(
+                f"a call that needs {nbytes:,} bytes of workspace is captured on {self.stream}, which has "
+                "none of that size: make the same call once on this stream before capturing it"
+            )
+        if held not in self._captured:
+            self._captured.append(held)
+        return int(held.handle)
+
+    def drop_workspaces(self) -> None:
+        """Let go of all workspaces but those that were captured; they are made again when needed."""
+        self._workspaces.clear()
 
 
 _thread = threading.local()
@@ -164,10 +188,14 @@ def synchronize(stream: Any = None) -> None:
 def empty_cache(device: int | None = None) -> None:
     """Give device memory that nothing uses any more back to the driver, for other libraries to take.
 
-    The stream-ordered pool keeps what was freed, to hand it out again quickly. Waits for the device's work on
-    the current stream first, since memory counts as used until the work that uses it is over.
+    The stream-ordered pool keeps what was freed, to hand it out again quickly; this thread's workspaces go
+    too, and are made again when needed. Waits for the device's work on the current stream first, since memory
+    counts as used until the work that uses it is over.
     """
     where = streams.current_stream().device if device is None else device
+    contexts = getattr(_thread, "contexts", {})
+    if where in contexts:
+        contexts[where].drop_workspaces()
     synchronize(streams.current_stream(where) if device is None else streams.default_stream(where))
     previous = streams.activate(where)
     try:

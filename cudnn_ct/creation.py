@@ -37,7 +37,7 @@ def empty(shape: Any, dtype: Any = "float32", *, layout: str = "nchw", stream: A
     run = stream_for(stream)
     previous = streams.activate(run.device)
     try:
-        return DeviceArray.new(spec, run)
+        return DeviceArray.new(spec, spec.size * DTYPES[spec.dtype].itemsize, run)
     finally:
         streams.restore(previous)
 
@@ -72,7 +72,8 @@ def asarray(obj: Any, dtype: Any = None, *, layout: str | None = None, stream: A
     kind = None if dtype is None else as_dtype(dtype)
     if not isinstance(obj, DeviceArray) and exchange.in_host_memory(obj):
         return _from_host(obj, kind, layout, stream)
-    run = stream_for(stream)
+    device = obj.device if isinstance(obj, DeviceArray) else exchange.device_of(obj)
+    run = stream_for(stream, device)
     array = obj if isinstance(obj, DeviceArray) else _wrap(obj, run)
     if array is None:
         return _from_host(obj, kind, layout, run)

@@ -10,8 +10,9 @@ import sys
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .problem import packed_strides
-from .stream import Stream
+from .dtypes import DTYPES
+from .problem import TensorSpec, packed_strides
+from .stream import Stream, known_stream
 
 if TYPE_CHECKING:
     import numpy as np
@@ -91,14 +92,16 @@ def _producer_stream(obj: Any, device: int) -> Stream | None:
     DLPack orders the producer before us, but has no word for the way back: memory that its owner frees must
     not be reused on its stream before our kernel is over. A library is only asked if the process has it.
     """
-    library = type(obj).__module__.partition(".")[0]
-    if library == "torch":
-        return Stream(sys.modules["torch"].cuda.current_stream(device).cuda_stream, device)
-    if library == "cupy":
-        return Stream(sys.modules["cupy"].cuda.get_current_stream().ptr, device)
+    torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
+    if torch is not None and isinstance(obj, torch.Tensor):
+        stream = torch.cuda.current_stream(device)
+        return known_stream(stream.cuda_stream, device, stream)
+    if cupy is not None and isinstance(obj, cupy.ndarray):
+        stream = cupy.cuda.get_current_stream(device)
+        return known_stream(stream.ptr, device, stream)
     interface = getattr(obj, "__cuda_array_interface__", None)
     handle = interface.get("stream") if isinstance(interface, dict) else None
-    return Stream(handle, device) if handle else None
+    return known_stream(handle, device) if handle else None
 
 
 # DLPack's type codes for what cuda.core exports under no name of its own.
@@ -106,22 +109,17 @@ _DLPACK_CODES = {"bfloat16": 4, "float8_e4m3fn": 10, "float8_e5m2": 12}
 
 
 def export_dlpack(
-    owner: Any,
-    pointer: int,
-    nbytes: int,
-    shape: tuple[int, ...],
-    strides: tuple[int, ...],
-    dtype: np.dtype[Any],
-    max_version: tuple[int, int] | None,
+    owner: Any, pointer: int, spec: TensorSpec, readonly: bool, max_version: tuple[int, int] | None
 ) -> Any:
     """Make a DLPack capsule over device memory that keeps ``owner`` alive."""
     import numpy as np
     from cuda.core import Buffer
 
+    dtype = DTYPES[spec.dtype].numpy
     code = _DLPACK_CODES.get(dtype.name)
     carrier = dtype if code is None else np.dtype(f"uint{8 * dtype.itemsize}")
-    buffer = Buffer.from_handle(pointer, nbytes, owner=owner)
-    view = _memory_view().from_buffer(buffer, shape, strides, dtype=carrier)
+    buffer = Buffer.from_handle(pointer, spec.size * dtype.itemsize, owner=owner)
+    view = _memory_view().from_buffer(buffer, spec.shape, spec.strides, dtype=carrier, is_readonly=readonly)
     capsule = view.__dlpack__(stream=-1, max_version=max_version)
     if code is not None:
         _set_dlpack_code(capsule, code)

@@ -6,18 +6,25 @@ Each direction of a convolution is a row of a table. A plan holds its descriptor
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
 from ._bindings import enums, types
 from .array import DeviceArray
 from .context import Context
-from .descriptors import MATH_NAMES, ConvolutionDescriptor, FilterDescriptor, TensorDescriptor
+from .descriptors import (
+    MATH_NAMES,
+    ConvolutionDescriptor,
+    Descriptor,
+    FilterDescriptor,
+    TensorDescriptor,
+)
 from .dtypes import DTYPES
 from .errors import error_from_status
 from .problem import (
     LAYOUTS,
+    ROLES,
     Candidate,
     ConvolutionSpec,
     ConvProblem,
@@ -34,7 +41,7 @@ Packing = tuple[tuple[str, str], ...]
 
 
 class Direction(NamedTuple):
-    """The C names of one direction of a convolution."""
+    """The C names of one direction of a convolution; operands go in the order of `problem.ROLES`."""
 
     algorithms: Any
     perf: Any
@@ -50,6 +57,20 @@ DIRECTIONS = {
         "cudnnGetConvolutionForwardAlgorithm_v7",
         "cudnnGetConvolutionForwardWorkspaceSize",
         "cudnnConvolutionForward",
+    ),
+    "backward_data": Direction(
+        enums.ConvolutionBwdDataAlgo,
+        types.cudnnConvolutionBwdDataAlgoPerf_t,
+        "cudnnGetConvolutionBackwardDataAlgorithm_v7",
+        "cudnnGetConvolutionBackwardDataWorkspaceSize",
+        "cudnnConvolutionBackwardData",
+    ),
+    "backward_filter": Direction(
+        enums.ConvolutionBwdFilterAlgo,
+        types.cudnnConvolutionBwdFilterAlgoPerf_t,
+        "cudnnGetConvolutionBackwardFilterAlgorithm_v7",
+        "cudnnGetConvolutionBackwardFilterWorkspaceSize",
+        "cudnnConvolutionBackwardFilter",
     ),
 }
 
@@ -82,41 +103,55 @@ def plan(problem: ConvProblem, candidate: Candidate, context: Context) -> Plan:
     """
     native = _Native(problem, candidate.packed, candidate.math)
     convolution = ConvolutionPlan(native, candidate, context)
-    return PackedPlan(convolution, native.packed) if candidate.packed else convolution
+    return PackedPlan(convolution, native.moves) if candidate.packed else convolution
 
 
 # --- from a problem to descriptors -------------------------------------------------------------------------
 
 
 class _Native:
-    """The descriptors of a problem, with some operands in another layout than they have."""
+    """The descriptors of a problem, with some operands in another layout than they have.
+
+    ``operands`` are descriptors in the order in which the direction's C functions take them, the result last;
+    ``moves`` has for each the spec that the caller's memory has, and the packed one where they differ.
+    """
 
     def __init__(self, problem: ConvProblem, packing: Packing, math: str | None = None) -> None:
         layouts = dict(packing)
-        specs = {name: getattr(problem, name) for name in ("x", "w", "y")}
-        self.packed = [
-            (spec, TensorSpec.packed(spec.shape, spec.dtype, layouts[name]) if name in layouts else None)
-            for name, spec in specs.items()
-        ]
-        x, w, y = (target or spec for spec, target in self.packed)
-        common = [layout for layout in LAYOUTS if all(layout in spec.layouts for spec in (x, w, y))]
+        roles = ROLES[problem.direction].operands
+        specs: dict[str, TensorSpec] = {role: getattr(problem, role) for role in roles}
+        targets = {
+            role: TensorSpec.packed(specs[role].shape, specs[role].dtype, layout)
+            for role, layout in layouts.items()
+        }
+        self.moves = [(specs[role], targets.get(role)) for role in roles]
+        specs |= targets
+        common = [layout for layout in LAYOUTS if all(layout in spec.layouts for spec in specs.values())]
+        self.operands = tuple(_descriptor(role, specs[role], common) for role in roles)
         self.direction = DIRECTIONS[problem.direction]
         self.compute = problem.compute
-        self.x = TensorDescriptor.cached(_two_axes(_settled(x, common)))
-        self.y = TensorDescriptor.cached(_two_axes(_settled(y, common)))
-        self.w = FilterDescriptor.cached(_filter_spec(w, common))
-        self.convolution = ConvolutionDescriptor.cached(_convolution_spec(problem, math))
+        spec = _convolution_spec(problem, math)
+        self.math = spec.math  # "fma" is a promise, whatever the heuristics would rather have
+        self.convolution = ConvolutionDescriptor.cached(spec)
 
 
-def _packings(problem: ConvProblem) -> Iterator[Packing]:
+def _descriptor(role: str, spec: TensorSpec, common: list[str]) -> Descriptor:
+    if role == "w":
+        return FilterDescriptor.cached(_filter_spec(spec, common))
+    return TensorDescriptor.cached(_two_axes(_settled(spec, common)))
+
+
+def _packings(problem: ConvProblem) -> list[Packing]:
     """Ways to lay the operands out that cuDNN may have an algorithm for, the fewest copies first."""
-    x, w = problem.x, problem.w
-    if w.layouts:
-        yield ()
-    layout = x.layouts[0] if x.layouts else nearest_layout(x)
+    w, image = problem.w, problem.y if problem.direction == "backward_data" else problem.x
+    layout = image.layouts[0] if image.layouts else nearest_layout(image)
+    ways: list[Packing] = [()] if w.layouts else []
     if layout not in w.layouts:
-        yield (("w", layout),)
-    yield tuple((name, "nchw") for name in ("x", "w", "y") if "nchw" not in getattr(problem, name).layouts)
+        ways.append((("w", layout),))
+    for all_in in LAYOUTS:
+        roles = [role for role in ("x", "w", "y") if all_in not in getattr(problem, role).layouts]
+        ways.append(tuple((role, all_in) for role in roles))
+    return list(dict.fromkeys(ways))
 
 
 def _settled(spec: TensorSpec, common: list[str]) -> TensorSpec:
@@ -139,7 +174,14 @@ def _two_axes(spec: TensorSpec) -> TensorSpec:
     if len(spec.shape) != 3:
         return spec
     (n, c, length), (step_n, step_c, step) = spec.shape, spec.strides
-    return TensorSpec((n, c, 1, length), (step_n, step_c, max(length * step, 1), step), spec.dtype)
+    return TensorSpec((n, c, 1, length), (step_n, step_c, step, step), spec.dtype)
+
+
+def _four_axes(spec: TensorSpec) -> TensorSpec:
+    """Put axes of length 1 before the first: cuDNN sets and scales nothing of fewer than four."""
+    missing = max(4 - len(spec.shape), 0)
+    step = max((n * s for n, s in zip(spec.shape, spec.strides, strict=True)), default=1)
+    return TensorSpec((1,) * missing + spec.shape, (step,) * missing + spec.strides, spec.dtype)
 
 
 def _filter_spec(w: TensorSpec, common: list[str]) -> FilterSpec:
@@ -166,20 +208,20 @@ def _convolution_spec(problem: ConvProblem, math: str | None) -> ConvolutionSpec
 
 def _ranked(native: _Native, packing: Packing, context: Context) -> list[Candidate]:
     """Ask cuDNN's heuristics, which answer with every algorithm there is, usable or not."""
-    direction = native.direction
+    direction, (first, second, result) = native.direction, native.operands
     count, rows = ctypes.c_int(), (direction.perf * len(direction.algorithms))()
-    getattr(context.library, direction.rank)(
-        context.handle, native.x, native.w, native.convolution, native.y, len(rows), ctypes.byref(count), rows
-    )
-    return [_candidate(row, direction, packing) for row in rows[: count.value]]
+    rank = getattr(context.library, direction.rank)
+    rank(context.handle, first, second, native.convolution, result, len(rows), ctypes.byref(count), rows)
+    return [_candidate(row, native, packing) for row in rows[: count.value]]
 
 
-def _candidate(row: Any, direction: Direction, packing: Packing) -> Candidate:
+def _candidate(row: Any, native: _Native, packing: Packing) -> Candidate:
+    direction = native.direction
     status = "" if row.status == 0 else str(error_from_status(row.status, direction.rank))
     return Candidate(
         family="legacy",
         algorithm=direction.algorithms(row.algo).name.lower(),
-        math=MATH_NAMES.get(row.mathType, "default"),
+        math=native.math if native.math == "fma" else MATH_NAMES.get(row.mathType, "default"),
         workspace=0 if status else row.memory,
         deterministic=row.determinism == enums.Determinism.DETERMINISTIC,
         packed=packing,
@@ -217,28 +259,30 @@ class ConvolutionPlan:
 
     def _ask_workspace(self, context: Context) -> int:
         size, n = ctypes.c_size_t(), self._native
+        first, second, result = n.operands
         ask = getattr(context.library, n.direction.workspace)
-        ask(context.handle, n.x, n.w, n.convolution, n.y, self._algorithm, ctypes.byref(size))
+        ask(context.handle, first, second, n.convolution, result, self._algorithm, ctypes.byref(size))
         return size.value
 
     def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
-        """Enqueue y = alpha * conv(x, w) + beta * y; ``pointers`` are those of x, w and y."""
-        n, (x, w, y), workspace = self._native, pointers, context.workspace(self.workspace)
+        """Enqueue result = alpha * (...) + beta * result; ``pointers`` in the order of `problem.ROLES`."""
+        n, workspace = self._native, context.workspace(self.workspace)
+        (first, second, result), (a, b, c) = n.operands, pointers
         scalar = self._scalar
         self._call(
             context.handle,
             scalar(alpha),
-            n.x,
-            x,
-            n.w,
-            w,
+            first,
+            a,
+            second,
+            b,
             n.convolution,
             self._algorithm,
             workspace,
             self.workspace,
             scalar(beta),
-            n.y,
-            y,
+            result,
+            c,
         )
 
     def describe(self) -> str:
@@ -262,7 +306,8 @@ class PackedPlan:
         inner = list(pointers)
         for i, (spec, packed) in enumerate(self._moves):
             if packed is not None:
-                held.append(copy := DeviceArray.new(packed, context.stream, "a packed copy"))
+                nbytes = packed.size * DTYPES[packed.dtype].itemsize
+                held.append(copy := DeviceArray.new(packed, nbytes, context.stream, "a packed copy"))
                 inner[i] = copy.pointer
                 if i < len(pointers) - 1:
                     transform(context, spec, pointers[i], packed, copy.pointer)
@@ -276,8 +321,31 @@ class PackedPlan:
         return self._inner.describe()
 
 
+class BiasGradientPlan:
+    """The gradient of a bias per channel: the sum of dy over all other axes."""
+
+    __slots__ = ("_db", "_dy", "_scalar", "workspace")
+
+    def __init__(self, dy: TensorSpec) -> None:
+        shape = (1, dy.shape[1], *[1] * (max(len(dy.shape), 4) - 2))
+        self._dy = TensorDescriptor.cached(_two_axes(_settled(dy, [])))
+        self._db = TensorDescriptor.cached(TensorSpec.packed(shape, dy.dtype))
+        self._scalar = _scalar_type(DTYPES[dy.dtype].accumulate)
+        self.workspace = 0
+
+    def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
+        """Enqueue db = alpha * sum(dy) + beta * db; ``pointers`` are those of dy and db."""
+        dy, db = pointers
+        scalar, call = self._scalar, context.library.cudnnConvolutionBackwardBias
+        call(context.handle, scalar(alpha), self._dy, dy, scalar(beta), self._db, db)
+
+    def describe(self) -> str:
+        """Tell what was chosen."""
+        return "chosen: cudnnConvolutionBackwardBias"
+
+
 class ScalePlan:
-    """y = beta * y: what is left of a convolution whose sums have no terms."""
+    """result = beta * result: what is left of a convolution whose sums have no terms."""
 
     __slots__ = ("_spec", "workspace")
 
@@ -285,12 +353,13 @@ class ScalePlan:
         self._spec = spec
         self.workspace = 0
 
-    def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:  # noqa: ARG002
+    def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
         """Set or scale the output in place."""
         if not self._spec.size:
             return
         scalar = _scalar_type(DTYPES[self._spec.dtype].accumulate)
-        descriptor = TensorDescriptor.cached(_settled(self._spec, []))
+        scalar(alpha)  # refuses what is no number
+        descriptor = TensorDescriptor.cached(_four_axes(_settled(self._spec, [])))
         library = context.library
         if beta == 0:  # also where y holds NaN, which scaling by 0 keeps
             value = _element(self._spec.dtype)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from typing import Any
 
@@ -18,52 +19,67 @@ class Uses:
     told to wait for those uses and only then takes the memory back.
     """
 
-    __slots__ = ("events", "home", "memory")
+    __slots__ = ("events", "home", "memory", "process")
 
     def __init__(self, memory: object, home: Stream | None) -> None:
         self.memory = memory
         self.home = home
         self.events: dict[Stream, Any] = {}
+        self.process = os.getpid()
 
     def note(self, stream: Stream) -> None:
-        """Remember that the work now on ``stream`` uses the memory."""
-        self.events[stream] = streams.record(stream)
+        """Remember that the work now on ``stream`` uses the memory.
+
+        Not of work that is being captured: a graph may be replayed at any time, and who captures it keeps its
+        operands alive.
+        """
+        if not streams.is_capturing(stream):
+            self.events = {s: event for s, event in self.events.items() if not streams.is_done(event)}
+            self.events[stream] = streams.record(stream)
 
     def __del__(self) -> None:
+        if os.getpid() != self.process:  # in a forked child there is no driver to talk to
+            return
         for event in self.events.values():
             try:
-                if self.home is None:
+                if self.home is None or streams.is_capturing(self.home):
                     _retain(event, self.memory)
                 else:
                     streams.wait(self.home, event)
             except Exception:  # the home stream is gone; a late release is right, an early one is not
-                event.sync()
+                _retain(event, self.memory)
+
+
+class Lent:
+    """Memory that another library holds. It goes back to its home after that library's work on it."""
+
+    __slots__ = ("consumer", "uses")
+
+    def __init__(self, memory: object, home: Stream | None, consumer: Stream) -> None:
+        self.uses = Uses(memory, home)
+        self.consumer = consumer
+
+    def __del__(self) -> None:
+        if os.getpid() == self.uses.process and self.uses.home != self.consumer:
+            self.uses.note(self.consumer)
 
 
 _in_flight: deque[tuple[Any, object]] = deque()
 
 
 def _retain(event: Any, memory: object) -> None:
-    """Keep memory whose home stream nobody knows until an event is over; let go of what is."""
+    """Keep memory whose home stream cannot wait until an event is over; let go of what is."""
     _in_flight.append((event, memory))
     release_finished()
 
 
 def release_finished() -> None:
     """Let go of retained memory whose last use is over."""
-    while _in_flight and streams.is_done(_in_flight[0][0]):
-        _in_flight.popleft()
-
-
-class Lent:
-    """A DeviceArray that another library holds. Its memory goes back after that library's work on it."""
-
-    __slots__ = ("array", "consumer")
-
-    def __init__(self, array: Any, consumer: Stream) -> None:
-        self.array = array
-        self.consumer = consumer
-
-    def __del__(self) -> None:
-        if not self.array.closed:
-            self.array.after_use(self.consumer)
+    while True:
+        try:
+            held = _in_flight.popleft()  # taken first: another thread may be at the same
+        except IndexError:
+            return
+        if not streams.is_done(held[0]):
+            _in_flight.appendleft(held)
+            return

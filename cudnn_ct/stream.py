@@ -7,6 +7,7 @@ called. Tests without a GPU replace the functions of ``__all__`` of both with on
 from __future__ import annotations
 
 import operator
+import os
 import sys
 import threading
 from collections.abc import Iterator
@@ -28,7 +29,6 @@ __all__ = [
     "copy_to_host",
     "current_device",
     "device_count",
-    "device_name",
     "driver_version",
     "fill",
     "is_capturing",
@@ -43,8 +43,10 @@ __all__ = [
 ]
 
 LEGACY_DEFAULT = 1  # CU_STREAM_LEGACY: the same stream as 0, and what DLPack and cuDNN take for it
+PER_THREAD_DEFAULT = 2
 
 _thread = threading.local()
+_process = {"forked": False}
 
 
 class Stream:
@@ -56,6 +58,11 @@ class Stream:
     __slots__ = ("_core", "device", "handle", "owner")
 
     def __init__(self, handle: int, device: int, owner: object = None) -> None:
+        if handle == PER_THREAD_DEFAULT:
+            raise ValueError(
+                "the per-thread default stream (2) is another stream in each thread, which nothing here can "
+                "keep apart; use a stream of its own"
+            )
         self.handle = handle or LEGACY_DEFAULT
         self.device = device
         self.owner = owner
@@ -64,8 +71,10 @@ class Stream:
     @property
     def core(self) -> Any:
         """The ``cuda.core.Stream`` for this address."""
-        if self._core is None:
+        if self._core is None and self.owner is None:
             self._core = _cuda().Stream.from_handle(self.handle)
+        elif self._core is None:  # memory that is freed on the stream then keeps its owner alive
+            self._core = _cuda().Device(self.device).create_stream(_Owned(self.handle, self.owner))
         return self._core
 
     def __cuda_stream__(self) -> tuple[int, int]:
@@ -83,6 +92,17 @@ class Stream:
         return f"Stream({name}, device={self.device})"
 
 
+class _Owned:
+    """A stream's address and its owner, for cuda.core to hold."""
+
+    def __init__(self, handle: int, owner: object) -> None:
+        self.handle = handle
+        self.owner = owner
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self.handle
+
+
 # --- which stream ------------------------------------------------------------------------------------------
 
 _current: ContextVar[Stream | None] = ContextVar("cudnn_ct_stream", default=None)
@@ -92,6 +112,25 @@ _current: ContextVar[Stream | None] = ContextVar("cudnn_ct_stream", default=None
 def default_stream(device: int) -> Stream:
     """The legacy default stream of a device, which torch and cupy use too unless told otherwise."""
     return Stream(LEGACY_DEFAULT, device)
+
+
+_known: dict[tuple[int, int], Stream] = {}
+
+
+def known_stream(handle: int, device: int, owner: object = None) -> Stream:
+    """The one :class:`Stream` of an address, so that comparing by identity mostly suffices.
+
+    An address can be used anew by a stream made later, of another owner; that one replaces it.
+    """
+    key = (handle or LEGACY_DEFAULT, device)
+    if key[0] == LEGACY_DEFAULT:
+        return default_stream(device)
+    stream = _known.get(key)
+    if stream is None or (owner is not None and stream.owner is not owner):
+        if len(_known) >= 1024:
+            _known.clear()
+        stream = _known[key] = Stream(handle, device, owner)
+    return stream
 
 
 def current_stream(device: int | None = None) -> Stream:
@@ -109,10 +148,10 @@ def as_stream(stream: Any, device: int) -> Stream:
     if hasattr(stream, "__cuda_stream__"):
         protocol = stream.__cuda_stream__
         _, handle = protocol() if callable(protocol) else protocol
-        return Stream(handle, _device_of(stream, device), stream)
+        return known_stream(handle, _device_of(stream, device), stream)
     for attribute in ("cuda_stream", "ptr"):  # torch and cupy before they had the protocol
         if isinstance(getattr(stream, attribute, None), int):
-            return Stream(getattr(stream, attribute), _device_of(stream, device), stream)
+            return known_stream(getattr(stream, attribute), _device_of(stream, device), stream)
     try:
         handle = operator.index(stream)
     except TypeError:
@@ -121,7 +160,7 @@ def as_stream(stream: Any, device: int) -> Stream:
         ) from None
     if handle < 0:
         raise ValueError(f"stream must be an address, got {handle}")
-    return Stream(handle, device)
+    return known_stream(handle, device)
 
 
 def stream_for(stream: Any, device: int | None = None) -> Stream:
@@ -134,13 +173,10 @@ def stream_for(stream: Any, device: int | None = None) -> Stream:
 
 def _device_of(stream: Any, device: int) -> int:
     """The device that a stream object names, else ``device``."""
-    try:
-        named = stream.device
-    except (AttributeError, RuntimeError):
-        return device
-    for attribute in ("device_id", "index", "id"):
-        number = getattr(named, attribute, None)
-        if isinstance(number, int):
+    named = getattr(stream, "device", None)
+    for owner, attribute in ((named, "device_id"), (named, "index"), (named, "id"), (stream, "device_id")):
+        number = getattr(owner, attribute, None)
+        if isinstance(number, int) and number >= 0:
             return number
     return named if isinstance(named, int) else device
 
@@ -158,12 +194,6 @@ def device_count() -> int:
 
 
 @cache
-def device_name(device: int) -> str:
-    """What the driver calls a device."""
-    return str(_cuda().Device(device).name)
-
-
-@cache
 def driver_version() -> int:
     """The newest CUDA that the driver supports: 13000 is 13.0."""
     result, version = _driver().cuDriverGetVersion()
@@ -173,21 +203,25 @@ def driver_version() -> int:
 
 def current_device() -> int:
     """The device that is current in this thread, 0 where none is yet."""
-    if device_count() == 1:
-        return 0
+    return 0 if device_count() == 1 else _current_device() or 0
+
+
+def _current_device() -> int | None:
     result, device = _driver().cuCtxGetDevice()
-    return 0 if int(result) else int(device)
+    return None if int(result) else int(device)
 
 
 def activate(device: int) -> int | None:
-    """Make ``device`` current in this thread. Returns the one to :func:`restore`, if it was another."""
+    """Make ``device`` current in this thread. Returns the one to :func:`restore`, if there was another."""
     if getattr(_thread, "only", None) == device:
         return None
     count = device_count()
     if not 0 <= device < count:
         raise ValueError(f"there is no device {device}; the driver shows {count}")
     try:
-        previous = current_device()
+        previous = _current_device()
+        if previous == device:
+            return None
         _cuda().Device(device).set_current()
     except CudnnError:
         raise
@@ -195,7 +229,7 @@ def activate(device: int) -> int | None:
         raise _translate(error, f"using device {device}") from error
     if count == 1:
         _thread.only = device  # nothing can change it any more
-    return previous if previous != device else None
+    return previous
 
 
 def restore(device: int | None) -> None:
@@ -233,7 +267,7 @@ def allocate(nbytes: int, stream: Stream, what: str = "an array") -> Any:
     except CudnnError:
         raise
     except Exception as error:
-        if "OUT_OF_MEMORY" in str(error):
+        if "OUT_OF_MEMORY" in str(error) or isinstance(error, OverflowError):
             free, total = memory_info(stream.device)
             raise AllocationError(
                 f"out of memory on device {stream.device}: {nbytes:,} bytes wanted for {what}, "
@@ -257,8 +291,12 @@ def _pool(device: int) -> Any:
 
 def copy_from_host(pointer: int, source: np.ndarray[Any, Any], stream: Stream) -> None:
     """Copy a C-contiguous NumPy array to the device. ``source`` may change as soon as this returns."""
-    result = _driver().cuMemcpyHtoDAsync(pointer, source.ctypes.data, source.nbytes, stream.handle)
+    driver = _driver()
+    result = driver.cuMemcpyHtoDAsync(pointer, source.ctypes.data, source.nbytes, stream.handle)
     _check(result[0], f"copying {source.nbytes:,} bytes to the device")
+    kind = driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE
+    if int(driver.cuPointerGetAttribute(kind, source.ctypes.data)[0]) == 0:
+        synchronize(stream)  # the driver knows it: pinned memory, which it reads while we go on
 
 
 def copy_to_host(target: np.ndarray[Any, Any], pointer: int, stream: Stream) -> None:
@@ -309,6 +347,8 @@ def is_done(event: Any) -> bool:
 
 def is_capturing(stream: Stream) -> bool:
     """Whether a CUDA graph is being captured on the stream."""
+    if stream.handle == LEGACY_DEFAULT:  # which cannot be captured
+        return False
     result, status = _driver().cuStreamIsCapturing(stream.handle)
     return int(result) == 0 and int(status) != 0
 
@@ -338,6 +378,11 @@ def _on(stream: Stream, doing: str) -> Iterator[None]:
 
 @cache
 def _cuda() -> Any:
+    if _process["forked"]:
+        raise NotInitializedError(
+            "CUDA does not survive a fork, and this process used it before: start processes that use it with "
+            "multiprocessing's 'spawn' method, or use CUDA first in the child"
+        )
     try:
         import cuda.core
     except Exception as error:
@@ -347,11 +392,26 @@ def _cuda() -> Any:
 
 @cache
 def _driver() -> Any:
+    _cuda()
     try:
         from cuda.bindings import driver
     except Exception as error:
         raise _translate(error, "importing cuda.bindings") from error
     return driver
+
+
+def _after_fork() -> None:
+    """In a forked child nothing of CUDA works once the parent has used it: say so, and touch nothing."""
+    global _thread
+    used = bool(device_count.cache_info().currsize or _pool.cache_info().currsize)
+    _process["forked"] |= used
+    for cached in (_cuda, _driver, _pool, device_count, driver_version):
+        cached.cache_clear()
+    _thread = threading.local()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def _check(result: Any, doing: str) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 import cudnn_ct as ct
 from cudnn_ct import context
-from tests.strategies import ConvCase
+from tests.strategies import ConvCase, lay_out
 
 # Largest error of a sum of products of values near 1, over the largest result. The sums have at most a few
 # hundred terms; TF32 rounds each factor to 11 bits, and FFT and Winograd add a few bits of their own.
@@ -19,18 +19,36 @@ Place = Callable[[np.ndarray], Any]
 """Puts a NumPy array into device memory with the strides it has, as another library would."""
 
 
-def check_conv(case: ConvCase, place: Place, kind: str = "integers") -> None:
-    """``ct.conv`` gives what ``ct.reference.conv`` gives: exactly for small integers, else within tolerance.
+class Direction(NamedTuple):
+    """How one direction is called: the operation, and how its result lies in memory, by the case's words."""
+
+    operation: str
+    layout: str
+    view: str
+
+
+DIRECTIONS = {
+    "forward": Direction("conv", "out_layout", "out_view"),
+    "backward_data": Direction("conv_backward_data", "x_layout", "x_view"),
+    "backward_filter": Direction("conv_backward_filter", "w_layout", "w_view"),
+}
+
+
+def check_conv(case: ConvCase, place: Place, kind: str = "integers", direction: str = "forward") -> None:
+    """An operation of ``ct`` gives what ``ct.reference`` gives: exactly for small integers, else nearly.
 
     Every gap in memory is NaN, and so is ``out`` where beta is 0: reading what is not ours shows, and so does
     an element that nobody wrote.
     """
-    x, w, out = case.operands(kind)
-    expected = ct.reference.conv(x, w, **case.keywords, out=None if out is None else out.copy())
+    operation = DIRECTIONS[direction].operation
+    inputs, shape, out = operands(case, kind, direction)
+    expected = getattr(ct.reference, operation)(
+        *inputs, *shape, **case.keywords, out=None if out is None else out.copy()
+    )
     placed = None if out is None else place(out)
-    y = ct.conv(place(x), place(w), **case.keywords, out=placed)
-    assert y is placed or (placed is None and isinstance(y, ct.DeviceArray))
-    got = ct.asarray(y).numpy()
+    result = getattr(ct, operation)(*map(place, inputs), *shape, **case.keywords, out=placed)
+    assert result is placed or (placed is None and isinstance(result, ct.DeviceArray))
+    got = ct.asarray(result).numpy()
     assert got.shape == expected.shape
     assert got.dtype == expected.dtype
     wide, reference = got.astype(np.float64), expected.astype(np.float64)
@@ -39,6 +57,37 @@ def check_conv(case: ConvCase, place: Place, kind: str = "integers") -> None:
     else:
         scale = max(np.abs(reference).max(initial=0), 1)
         np.testing.assert_allclose(wide, reference, rtol=0, atol=TOLERANCE[case.dtype] * scale)
+
+
+def operands(
+    case: ConvCase, kind: str, direction: str
+) -> tuple[tuple[np.ndarray, np.ndarray], tuple[tuple[int, ...], ...], np.ndarray | None]:
+    """The two inputs of a direction, the shape it is told, and its ``out``."""
+    x, w, out = case.operands(kind)
+    if direction == "forward":
+        return (x, w), (), out
+    dy = lay_out(gradient(case, kind).astype(x.dtype), case.out_layout, case.out_view)
+    shape = case.x_shape if direction == "backward_data" else case.w_shape
+    if case.with_out:
+        row = DIRECTIONS[direction]
+        values = np.full(shape, np.nan)
+        if case.beta:  # even, so that half of it is an integer too
+            values = 2.0 * np.random.default_rng(case.seed).integers(-2, 3, shape)
+        out = lay_out(values.astype(x.dtype), getattr(case, row.layout), getattr(case, row.view))
+    return ((w, dy) if direction == "backward_data" else (x, dy)), (shape,), out
+
+
+def gradient(case: ConvCase, kind: str) -> np.ndarray:
+    """A gradient of the output. As integers it is sparse, so that no dtype rounds sums over all pixels."""
+    rng = np.random.default_rng(case.seed + 1)
+    if kind == "floats":
+        return rng.standard_normal(case.y_shape)
+    by_channel = np.zeros((case.y_shape[1], case.y_shape[0] * int(np.prod(case.y_shape[2:]))))
+    for channel in by_channel:
+        some = rng.permutation(channel.size)[:24]
+        channel[some] = rng.choice((-1, 1), some.size)
+    batch, channels, *spatial = case.y_shape
+    return np.moveaxis(by_channel.reshape(channels, batch, *spatial), 0, 1)
 
 
 def algorithm_of_last_call() -> str:

@@ -4,18 +4,33 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from .. import algo_cache, context, exchange, legacy
+from .. import algo_cache, context, legacy
 from .. import stream as streams
 from .._config import config
 from ..array import DeviceArray
 from ..context import Context
-from ..creation import not_on_device, operand
-from ..dtypes import DTYPES
-from ..errors import CudnnError
-from ..problem import ConvProblem, TensorSpec, conv_output_shape, conv_problem, nearest_layout
+from ..creation import full, operand
+from ..problem import (
+    CONV_DTYPES,
+    ROLES,
+    Plan,
+    TensorSpec,
+    conv_output_shape,
+    conv_problem,
+    conv_transpose_shape,
+)
 from ..stream import Stream
+from .call import Call, Fixed, check_beta, check_writable, describable, hashable, packed, run, stream_of
 
-__all__ = ["conv", "conv_output_shape"]
+__all__ = [
+    "conv",
+    "conv_backward_bias",
+    "conv_backward_data",
+    "conv_backward_filter",
+    "conv_output_shape",
+    "conv_transpose",
+    "conv_transpose_shape",
+]
 
 
 def conv(
@@ -91,125 +106,322 @@ def conv(
         y = ct.conv(x, ct.asarray(filters), padding="half")
         y.numpy()
     """
-    if beta and out is None:
-        raise ValueError(f"beta={beta} needs out, the array that it multiplies")
-    run = _stream_of(x, stream)
-    previous = streams.activate(run.device)
+    arguments = (padding, stride, dilation, groups, mode, precision)
+    return _convolve("forward", x, w, None, arguments, alpha, beta, out, stream)
+
+
+def conv_backward_data(
+    w: Any,
+    dy: Any,
+    x_shape: Any,
+    *,
+    padding: Any = 0,
+    stride: Any = 1,
+    dilation: Any = 1,
+    groups: int = 1,
+    mode: Any = "cross_correlation",
+    precision: str | None = None,
+    alpha: float = 1,
+    beta: float = 0,
+    out: Any = None,
+    stream: Any = None,
+) -> Any:
+    """Differentiate a convolution by its input: ``dx = alpha * conv'(w, dy) + beta * out``.
+
+    ``dx[n, c, i] = sum of dy[n, k, p] * w[k, c, q]`` over all k, p and q with
+    ``p * stride + q * dilation - before = i``.
+
+    Parameters
+    ----------
+    w : device array, shape (K, C / groups, *window), float16 | bfloat16 | float32 | float64
+    dy : device array, shape (N, K, *out), dtype of w
+        The gradient with regard to the output.
+    x_shape : tuple of int
+        (N, C, *spatial): with a stride, inputs of several sizes have outputs of one.
+    padding, stride, dilation, groups, mode, precision, alpha, beta, out, stream
+        As in :func:`conv`; the parameters of the forward convolution.
+
+    Returns
+    -------
+    DeviceArray, shape ``x_shape``; or ``out``
+        In the layout of dy.
+
+    Raises
+    ------
+    TypeError, ValueError, NotSupportedError, AllocationError
+        As in :func:`conv`; ValueError where a convolution of ``x_shape`` has not the shape of dy.
+
+    Notes
+    -----
+    ``cudnnConvolutionBackwardData``, ranked by ``cudnnGetConvolutionBackwardDataAlgorithm_v7``. Some of its
+    algorithms add in an order that varies from run to run.
+    """
+    arguments = (padding, stride, dilation, groups, mode, precision)
+    return _convolve("backward_data", w, dy, x_shape, arguments, alpha, beta, out, stream)
+
+
+def conv_backward_filter(
+    x: Any,
+    dy: Any,
+    w_shape: Any,
+    *,
+    padding: Any = 0,
+    stride: Any = 1,
+    dilation: Any = 1,
+    groups: int = 1,
+    mode: Any = "cross_correlation",
+    precision: str | None = None,
+    alpha: float = 1,
+    beta: float = 0,
+    out: Any = None,
+    stream: Any = None,
+) -> Any:
+    """Differentiate a convolution by its filters: ``dw = alpha * conv'(x, dy) + beta * out``.
+
+    ``dw[k, c, q] = sum over n, p of dy[n, k, p] * x[n, c, p * stride + q * dilation - before]``.
+
+    Parameters
+    ----------
+    x : device array, shape (N, C, *spatial), float16 | bfloat16 | float32 | float64
+    dy : device array, shape (N, K, *out), dtype of x
+        The gradient with regard to the output.
+    w_shape : tuple of int
+        (K, C / groups, *window): with a stride, windows of several sizes have outputs of one.
+    padding, stride, dilation, groups, mode, precision, alpha, beta, out, stream
+        As in :func:`conv`; the parameters of the forward convolution. ``beta=1`` with ``out`` accumulates.
+
+    Returns
+    -------
+    DeviceArray, shape ``w_shape``; or ``out``
+        In the layout of x.
+
+    Raises
+    ------
+    TypeError, ValueError, NotSupportedError, AllocationError
+        As in :func:`conv`; ValueError where a convolution with ``w_shape`` has not the shape of dy.
+
+    Notes
+    -----
+    ``cudnnConvolutionBackwardFilter``, ranked by ``cudnnGetConvolutionBackwardFilterAlgorithm_v7``. Some of
+    its algorithms add in an order that varies from run to run.
+    """
+    arguments = (padding, stride, dilation, groups, mode, precision)
+    return _convolve("backward_filter", x, dy, w_shape, arguments, alpha, beta, out, stream)
+
+
+def conv_backward_bias(
+    dy: Any, *, alpha: float = 1, beta: float = 0, out: Any = None, stream: Any = None
+) -> Any:
+    """Differentiate a convolution by a bias per channel: ``db = alpha * (sum of dy) + beta * out``.
+
+    Parameters
+    ----------
+    dy : device array, shape (N, K, *out), float16 | bfloat16 | float32 | float64
+    alpha, beta, out, stream
+        As in :func:`conv`.
+
+    Returns
+    -------
+    DeviceArray, shape (K,); or ``out``
+        The sum over every axis but the second.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As in :func:`conv`.
+
+    Notes
+    -----
+    ``cudnnConvolutionBackwardBias``. It has no bfloat16: there the sum is the filter gradient of an image of
+    ones, by ``cudnnConvolutionBackwardFilter``.
+    """
+    check_beta(beta, out)
+    where = stream_of(dy, "dy", stream)
+    previous = streams.activate(where.device)
     try:
-        ctx = context.current(run)
-        x, w = operand(x, "x", run), operand(w, "w", run)
-        y = None if out is None else operand(out, "out", run, written=True)
-        call = _prepared(ctx, x, w, y, (padding, stride, dilation, groups, mode, precision))
+        ctx = context.current(where)
+        dy = operand(dy, "dy", where)
+        if dy.spec.dtype == "bfloat16":
+            return _bias_by_ones(dy, alpha, beta, out, where)
+        db = None if out is None else operand(out, "out", where, written=True)
+        given = None if db is None else db.spec
+        key = ("conv_backward_bias", dy.spec, given)
+        call = ctx.calls.get(key)
+        if call is None:
+            call = ctx.calls[key] = _prepare_bias(dy.spec, given)
         if call.pack:
-            x, w = _packed(x, run), _packed(w, run)
-        if y is None:
-            y = out = DeviceArray.new(call.problem.y, run, "the result of conv")
-        else:
-            call.refuse_overlap(x, w, y)
-        x.before_read(run)
-        w.before_read(run)
-        y.before_write(run)
-        try:
-            call.choice.run(ctx, (x.pointer, w.pointer, y.pointer), alpha, beta)
-        except CudnnError as error:
-            error.add_note(f"in {call.problem}, alpha {alpha}, beta {beta}")
-            raise
-        x.after_use(run)
-        w.after_use(run)
-        y.after_write(run)
-        return out
+            dy = packed(dy, where)
+        return run(ctx, call, (dy,), db, alpha, beta, out)
     finally:
         streams.restore(previous)
 
 
-class _Call(NamedTuple):
-    """What one thread prepared for one set of arguments: all that depends on specs, and not on pointers."""
+def conv_transpose(
+    x: Any,
+    w: Any,
+    *,
+    padding: Any = 0,
+    stride: Any = 1,
+    dilation: Any = 1,
+    groups: int = 1,
+    mode: Any = "cross_correlation",
+    output_padding: Any = 0,
+    precision: str | None = None,
+    alpha: float = 1,
+    beta: float = 0,
+    out: Any = None,
+    stream: Any = None,
+) -> Any:
+    """Convolve transposed: ``alpha * conv_transpose(x, w) + beta * out``, the adjoint map of :func:`conv`.
 
-    problem: ConvProblem
-    choice: Any
-    pack: bool
+    ``conv_transpose(x, w, ...)`` is ``conv_backward_data(w, x, y_shape, ...)`` for the shape that
+    :func:`conv_transpose_shape` gives; networks use it to enlarge images.
 
-    def refuse_overlap(self, x: DeviceArray, w: DeviceArray, y: DeviceArray) -> None:
-        """Raise where the output shares memory with an input: cuDNN would read what it has written."""
-        first, last = _range(self.problem.y, y.pointer)
-        for name, spec, array in (("x", self.problem.x, x), ("w", self.problem.w, w)):
-            low, high = _range(spec, array.pointer)
-            if low < last and first < high:
-                raise ValueError(
-                    f"out overlaps {name} in memory; cuDNN would read what it has already written"
-                )
+    Parameters
+    ----------
+    x : device array, shape (N, C, *spatial), float16 | bfloat16 | float32 | float64
+    w : device array, shape (C, K / groups, *window), dtype of x
+    output_padding : int or tuple of int
+        How much larger than the smallest the result is, less than the stride.
+    padding, stride, dilation, groups, mode, precision, alpha, beta, out, stream
+        As in :func:`conv`: those of the convolution that leads from the result to x.
+
+    Returns
+    -------
+    DeviceArray, shape (N, K, *out); or ``out``
+
+    Raises
+    ------
+    TypeError, ValueError, NotSupportedError, AllocationError
+        As in :func:`conv`.
+
+    Notes
+    -----
+    ``cudnnConvolutionBackwardData``.
+    """
+    arguments = (padding, stride, dilation, groups, mode, precision)
+    return _convolve(
+        "backward_data", w, x, _Transposed(output_padding), arguments, alpha, beta, out, stream, ("w", "x")
+    )
 
 
-class _Scaling(NamedTuple):
-    """Takes the place of a choice where there is nothing to sum, and so nothing to choose."""
+# --- from arguments to a prepared call ---------------------------------------------------------------------
 
-    plan: legacy.ScalePlan
 
-    def run(self, ctx: Context, pointers: tuple[int, int, int], alpha: float, beta: float) -> None:
-        self.plan.run(ctx, pointers, alpha, beta)
+class _Transposed(NamedTuple):
+    """Takes the place of a shape in a transposed convolution, whose shape follows from its operands."""
+
+    output_padding: Any
+
+
+def _convolve(
+    direction: str,
+    first: Any,
+    second: Any,
+    shape: Any,
+    arguments: tuple[Any, ...],
+    alpha: float,
+    beta: float,
+    out: Any,
+    stream: Any,
+    names: tuple[str, ...] | None = None,
+) -> Any:
+    """One call of any direction, in the order of its `problem.ROLES`."""
+    if beta:
+        check_beta(beta, out)
+    names = names or ROLES[direction].names
+    where = stream_of(first, names[0], stream)
+    previous = streams.activate(where.device)
+    try:
+        ctx = context.current(where)
+        first, second = operand(first, names[0], where), operand(second, names[1], where)
+        result = None if out is None else operand(out, "out", where, written=True)
+        call = _prepared(ctx, direction, first, second, result, shape, arguments)
+        if call.pack:
+            first, second = packed(first, where), packed(second, where)
+        return run(ctx, call, (first, second), result, alpha, beta, out)
+    finally:
+        streams.restore(previous)
 
 
 def _prepared(
-    ctx: Context, x: DeviceArray, w: DeviceArray, y: DeviceArray | None, arguments: tuple[Any, ...]
-) -> _Call:
+    ctx: Context,
+    direction: str,
+    first: DeviceArray,
+    second: DeviceArray,
+    result: DeviceArray | None,
+    shape: Any,
+    arguments: tuple[Any, ...],
+) -> Call:
     """Look the call up by its arguments as they were written; prepare it the first time."""
-    out = None if y is None else y.spec
-    key = ("conv", x.spec, w.spec, out, arguments, config.allow_tf32)
+    out = None if result is None else result.spec
+    key = (direction, first.spec, second.spec, out, shape, arguments, config.allow_tf32)
     try:
-        call: _Call | None = ctx.calls.get(key)
+        call: Call | None = ctx.calls.get(key)
     except TypeError:  # a list among the arguments: as good as a tuple, but no key
-        return _prepare(ctx, x.spec, w.spec, out, arguments)
+        return _prepared(ctx, direction, first, second, result, hashable(shape), hashable(arguments))
     if call is None:
-        call = ctx.calls[key] = _prepare(ctx, x.spec, w.spec, out, arguments)
+        call = _prepare(ctx, direction, first.spec, second.spec, out, shape, arguments)
+        ctx.calls[key] = call
     return call
 
 
 def _prepare(
-    ctx: Context, x: TensorSpec, w: TensorSpec, out: TensorSpec | None, arguments: tuple[Any, ...]
-) -> _Call:
+    ctx: Context,
+    direction: str,
+    first: TensorSpec,
+    second: TensorSpec,
+    out: TensorSpec | None,
+    shape: Any,
+    arguments: tuple[Any, ...],
+) -> Call:
     padding, stride, dilation, groups, mode, precision = arguments
-    if out is not None and not out.describable:
-        raise ValueError(f"out has strides {out.strides}; cuDNN writes only where all are positive")
+    geometry = {"padding": padding, "stride": stride, "dilation": dilation, "groups": groups}
+    if isinstance(shape, _Transposed):
+        shape = conv_transpose_shape(
+            second.shape, first.shape, output_padding=shape.output_padding, **geometry
+        )
+    inputs = (describable(first), describable(second))
+    check_writable(out)
     problem = conv_problem(
-        _describable(x),
-        _describable(w),
-        padding=padding,
-        stride=stride,
-        dilation=dilation,
-        groups=groups,
+        direction,
+        *inputs,
+        shape=shape,
         mode=mode,
         precision=precision,
         allow_tf32=config.allow_tf32,
         out=out,
+        **geometry,
     )
+    result: TensorSpec = getattr(problem, ROLES[direction].operands[-1])
     empty = not (problem.x.size and problem.w.size and problem.y.size)
-    choice: Any = _Scaling(legacy.ScalePlan(problem.y)) if empty else algo_cache.choose(problem, legacy, ctx)
-    return _Call(problem, choice, (problem.x, problem.w) != (x, w))
+    choice: Any = Fixed(legacy.ScalePlan(result)) if empty else algo_cache.choose(problem, legacy, ctx)
+    return Call.of(problem, inputs, result, choice, inputs != (first, second))
 
 
-def _stream_of(x: Any, stream: Any) -> Stream:
-    """The stream of a call: the one given, the one in use, or the default stream of x's device."""
-    if isinstance(x, DeviceArray):
-        device: int | None = x.device
-    elif type(x).__module__ in ("numpy", "builtins"):  # said before there need be a device
-        raise not_on_device(x, "x")
-    else:
-        device = exchange.device_of(x) if streams.device_count() > 1 else 0
-    if stream is None:
-        return streams.current_stream(device)
-    return streams.as_stream(stream, streams.current_stream().device if device is None else device)
+def _bias_by_ones(dy: DeviceArray, alpha: float, beta: float, out: Any, stream: Stream) -> Any:
+    """The sum over pixels as the gradient of a 1 x 1 filter over an image of ones."""
+    result = None if out is None else operand(out, "out", stream, written=True)
+    spec = _prepare_bias(dy.spec, None if result is None else result.spec).result
+    axes = len(dy.shape) - 2
+    ones = full((dy.shape[0], 1, *dy.shape[2:]), 1, dy.spec.dtype, stream=stream)
+    shape = (*spec.shape, 1, *[1] * axes)
+    as_filter = None if result is None else result.seen_as(TensorSpec.packed(shape, spec.dtype))
+    dw = conv_backward_filter(ones, dy, shape, alpha=alpha, beta=beta, out=as_filter, stream=stream)
+    if result is None:
+        return dw.seen_as(spec)
+    result.after_write(stream)
+    return out
 
 
-def _describable(spec: TensorSpec) -> TensorSpec:
-    """The spec itself, or that of a packed copy where no descriptor can hold its strides."""
-    return spec if spec.describable else TensorSpec.packed(spec.shape, spec.dtype, nearest_layout(spec))
-
-
-def _packed(array: DeviceArray, stream: Stream) -> DeviceArray:
-    return array if array.spec.describable else array.packed(nearest_layout(array.spec), stream)
-
-
-def _range(spec: TensorSpec, pointer: int) -> tuple[int, int]:
-    low, high = spec.extent
-    itemsize = DTYPES[spec.dtype].itemsize
-    return pointer + low * itemsize, pointer + high * itemsize
+def _prepare_bias(dy: TensorSpec, out: TensorSpec | None) -> Call:
+    if dy.dtype not in CONV_DTYPES:
+        raise TypeError(f"a convolution takes {', '.join(CONV_DTYPES)}, not {dy.dtype}")
+    if not 3 <= len(dy.shape) <= 5:
+        raise ValueError(f"dy has shape {dy.shape}; expected (N, K, *out) with 1 to 3 spatial axes")
+    result = out or TensorSpec.packed(dy.shape[1:2], dy.dtype)
+    if result.shape != dy.shape[1:2] or result.dtype != dy.dtype or not result.layouts:
+        raise ValueError(f"out is {result}; the gradient is {dy.dtype}[{dy.shape[1]}], without gaps")
+    spec = describable(dy)
+    plan: Plan = legacy.BiasGradientPlan(spec) if spec.size else legacy.ScalePlan(result)
+    return Call.of(f"bias gradient of dy {dy}", (spec,), result, Fixed(plan), spec != dy)

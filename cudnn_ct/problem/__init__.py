@@ -8,9 +8,11 @@ from .arguments import choice, per_axis
 from .conv import (
     CONV_DTYPES,
     MODES,
+    ROLES,
     ConvProblem,
     conv_output_shape,
     conv_problem,
+    conv_transpose_shape,
     pad_pairs,
     resolve_precision,
 )
@@ -29,6 +31,7 @@ __all__ = [
     "CONV_DTYPES",
     "LAYOUTS",
     "MODES",
+    "ROLES",
     "Candidate",
     "ConvProblem",
     "ConvolutionSpec",
@@ -38,6 +41,7 @@ __all__ = [
     "choice",
     "conv_output_shape",
     "conv_problem",
+    "conv_transpose_shape",
     "layouts_of",
     "nearest_layout",
     "packed_strides",

@@ -17,6 +17,23 @@ PADDINGS = ("valid", "half", "full")
 CONV_DTYPES = ("float16", "bfloat16", "float32", "float64")
 
 
+class Roles(NamedTuple):
+    """What one direction of a convolution reads and writes: the result is last.
+
+    ``operands`` are in the roles of the forward direction; ``names`` are those that a caller uses.
+    """
+
+    operands: tuple[str, str, str]
+    names: tuple[str, str, str]
+
+
+ROLES = {
+    "forward": Roles(("x", "w", "y"), ("x", "w", "y")),
+    "backward_data": Roles(("w", "y", "x"), ("w", "dy", "dx")),
+    "backward_filter": Roles(("x", "y", "w"), ("x", "dy", "dw")),
+}
+
+
 class ConvProblem(NamedTuple):
     """One convolution: what cuDNN must be asked, and nothing of how.
 
@@ -92,9 +109,11 @@ def conv_output_shape(
 
 
 def conv_problem(
-    x: TensorSpec,
-    w: TensorSpec,
+    direction: str,
+    first: TensorSpec,
+    second: TensorSpec,
     *,
+    shape: Any = None,
     padding: Any = 0,
     stride: Any = 1,
     dilation: Any = 1,
@@ -104,9 +123,17 @@ def conv_problem(
     allow_tf32: bool = True,
     out: TensorSpec | None = None,
 ) -> ConvProblem:
-    """Validate the arguments of a forward convolution and make the problem of it.
+    """Validate the arguments of a convolution, or of a gradient of one, and make the problem of it.
 
-    The output has the layout of ``x``; where that is both layouts (one channel, one pixel), that of ``w``.
+    Parameters
+    ----------
+    direction : str
+        A key of :data:`ROLES`, which says which operands ``first``, ``second`` and the result are.
+    shape : tuple of int
+        Shape of the result, for the gradients: several shapes can have led to the same output.
+    out : TensorSpec, optional
+        What the result is written to. By default it gets the layout of the image among the inputs; where
+        that is both layouts (one channel, one pixel), that of the other input.
 
     Raises
     ------
@@ -115,26 +142,33 @@ def conv_problem(
     ValueError
         Shapes or parameters do not fit; the message has the numbers.
     """
-    if x.dtype != w.dtype:
-        raise TypeError(f"x is {x.dtype} and w is {w.dtype}; a convolution needs one dtype for both")
-    if x.dtype not in CONV_DTYPES:
-        raise TypeError(f"conv takes {', '.join(CONV_DTYPES)}, not {x.dtype}")
-    shape = conv_output_shape(
-        x.shape, w.shape, padding=padding, stride=stride, dilation=dilation, groups=groups, mode=mode
+    roles = ROLES[direction]
+    _check_dtypes(dict(zip(roles.names, (first.dtype, second.dtype), strict=False)))
+    specs = dict(zip(roles.operands, (first, second), strict=False))
+    shapes = {role: spec.shape for role, spec in specs.items()}
+    if direction != "forward":
+        shapes[roles.operands[-1]] = check_shape(shape, f"{roles.operands[-1]}_shape")
+    y_shape = conv_output_shape(
+        shapes["x"], shapes["w"], padding=padding, stride=stride, dilation=dilation, groups=groups, mode=mode
     )
-    y = TensorSpec.packed(shape, x.dtype, _output_layout(x, w))
+    if shapes.setdefault("y", y_shape) != y_shape:
+        raise ValueError(
+            f"dy has shape {shapes['y']}; x of {shapes['x']} with w of {shapes['w']} and these parameters "
+            f"gives {y_shape}"
+        )
+    image = specs["y"] if direction == "backward_data" else specs["x"]
+    other = second if image is first else first
+    result = TensorSpec.packed(shapes[roles.operands[-1]], first.dtype, _result_layout(image, other))
     if out is not None:
-        _check_out(out, y)
-        y = out
-    axes = len(shape) - 2
+        _check_out(out, result)
+    axes = len(y_shape) - 2
     dilations = per_axis(dilation, axes, "dilation", 1)
-    compute, tensor_cores = resolve_precision(precision, x.dtype, allow_tf32)
+    compute, tensor_cores = resolve_precision(precision, first.dtype, allow_tf32)
+    specs[roles.operands[-1]] = out or result
     return ConvProblem(
-        direction="forward",
-        x=x,
-        w=w,
-        y=y,
-        padding=pad_pairs(padding, w.shape[2:], dilations),
+        direction=direction,
+        **specs,
+        padding=pad_pairs(padding, shapes["w"][2:], dilations),
         stride=per_axis(stride, axes, "stride", 1),
         dilation=dilations,
         groups=operator.index(groups),
@@ -142,6 +176,60 @@ def conv_problem(
         compute=compute,
         tensor_cores=tensor_cores,
     )
+
+
+def conv_transpose_shape(
+    x_shape: Iterable[int],
+    w_shape: Iterable[int],
+    *,
+    padding: Any = 0,
+    stride: Any = 1,
+    dilation: Any = 1,
+    groups: int = 1,
+    output_padding: Any = 0,
+) -> Shape:
+    """Shape of ``conv_transpose(x, w)``: the image whose convolution with w has the shape of x.
+
+    Parameters
+    ----------
+    x_shape : (N, C, *spatial), with 1 to 3 spatial axes
+    w_shape : (C, K / groups, *window)
+    output_padding : int or tuple of int
+        Where the stride leaves several such images: how much larger than the smallest; less than the stride.
+
+    Returns
+    -------
+    tuple of int
+        (N, K, *out), each ``out = (n - 1) * stride - before - after + (k - 1) * dilation + 1 + extra``.
+
+    Raises
+    ------
+    ValueError
+        The shapes do not fit each other, or an axis would have no element.
+
+    Examples
+    --------
+    >>> conv_transpose_shape((1, 8, 4, 4), (8, 3, 3, 3), stride=2, padding=1, output_padding=1)
+    (1, 3, 8, 8)
+    """
+    x, w = check_shape(x_shape, "x_shape"), check_shape(w_shape, "w_shape")
+    if not 3 <= len(x) <= 5 or len(w) != len(x):
+        raise ValueError(f"x is {x} and w {w}; expected (N, C, *spatial) and (C, K / groups, *window)")
+    if x[1] != w[0]:
+        raise ValueError(f"x has {x[1]} channels; w of shape {w} expects {w[0]}")
+    axes = len(x) - 2
+    strides, dilations = per_axis(stride, axes, "stride", 1), per_axis(dilation, axes, "dilation", 1)
+    extras = per_axis(output_padding, axes, "output_padding", 0)
+    pairs = pad_pairs(padding, w[2:], dilations)
+    if any(extra >= s for extra, s in zip(extras, strides, strict=True)):
+        raise ValueError(f"output_padding {extras} must be less than the stride {strides}")
+    sizes = [
+        (n - 1) * s - sum(pair) + (k - 1) * d + 1 + extra
+        for n, k, s, d, pair, extra in zip(x[2:], w[2:], strides, dilations, pairs, extras, strict=True)
+    ]
+    if min(sizes) < 1:
+        raise ValueError(f"the result would have spatial shape {tuple(sizes)}; each axis needs an element")
+    return check_shape((x[0], w[1] * operator.index(groups), *sizes), "result shape")
 
 
 def resolve_precision(precision: str | None, dtype: str, allow_tf32: bool) -> tuple[str, bool]:
@@ -225,9 +313,17 @@ def _output_shape(x: Shape, w: Shape, padding: Pairs, stride: Shape, dilation: S
     return check_shape((x[0], w[0], *spatial), "output shape")
 
 
-def _output_layout(x: TensorSpec, w: TensorSpec) -> str:
-    common = [layout for layout in x.layouts if layout in w.layouts]
-    return (common or list(x.layouts) or [nearest_layout(x)])[0]
+def _result_layout(image: TensorSpec, other: TensorSpec) -> str:
+    common = [layout for layout in image.layouts if layout in other.layouts]
+    return (common or list(image.layouts) or [nearest_layout(image)])[0]
+
+
+def _check_dtypes(dtypes: dict[str, str]) -> None:
+    (first, one), (second, two) = dtypes.items()
+    if one != two:
+        raise TypeError(f"{first} is {one} and {second} is {two}; a convolution needs one dtype for both")
+    if one not in CONV_DTYPES:
+        raise TypeError(f"a convolution takes {', '.join(CONV_DTYPES)}, not {one}")
 
 
 def _check_out(out: TensorSpec, y: TensorSpec) -> None:

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple, Protocol
 class Candidate(NamedTuple):
     """One way to compute a problem: a legacy algorithm or a graph engine, with what is known of it.
 
-    ``packed`` names operands that are copied into a layout first, as (operand, layout). ``time`` is
-    milliseconds, as estimated or measured; ``status`` is empty for a usable row and holds the reason for one
-    that was refused.
+    ``packed`` names operands that are copied into a layout first, as (operand, layout). ``notes`` are what
+    cuDNN says of an engine's numbers and behaviour, in lower case. ``time`` is milliseconds, as estimated or
+    measured; ``status`` is empty for a usable row and holds the reason for one that was refused.
     """
 
     family: str
@@ -20,6 +20,7 @@ class Candidate(NamedTuple):
     workspace: int
     deterministic: bool
     packed: tuple[tuple[str, str], ...] = ()
+    notes: tuple[str, ...] = ()
     status: str = ""
     time: float | None = None
 

@@ -50,7 +50,17 @@ class TensorSpec(NamedTuple):
     @property
     def describable(self) -> bool:
         """Whether a descriptor can hold the strides: they must be positive where there is a step to take."""
-        return all(s > 0 for n, s in zip(self.shape, self.strides, strict=True) if n > 1)
+        return 0 in self.shape or all(s > 0 for n, s in zip(self.shape, self.strides, strict=True) if n > 1)
+
+    @property
+    def overlaps_itself(self) -> bool:
+        """Whether two elements may share memory: a step does not reach past what the smaller steps cover."""
+        covered = 1
+        for step, length in sorted((s, n) for n, s in zip(self.shape, self.strides, strict=True) if n > 1):
+            if step < covered:
+                return 0 not in self.shape
+            covered += (length - 1) * step
+        return False
 
     @property
     def dense(self) -> bool:

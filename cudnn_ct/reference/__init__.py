@@ -4,7 +4,15 @@ The names are those of :mod:`cudnn_ct.ops`, with the same arrays and mathematica
 order and with the same defaults; what only matters on a device (algorithm, precision, stream) is left out.
 """
 
-from ..problem import conv_output_shape
-from .conv import conv
+from ..problem import conv_output_shape, conv_transpose_shape
+from .conv import conv, conv_backward_bias, conv_backward_data, conv_backward_filter, conv_transpose
 
-__all__ = ["conv", "conv_output_shape"]
+__all__ = [
+    "conv",
+    "conv_backward_bias",
+    "conv_backward_data",
+    "conv_backward_filter",
+    "conv_output_shape",
+    "conv_transpose",
+    "conv_transpose_shape",
+]

@@ -2,16 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import product
+from math import prod
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ..dtypes import as_dtype
-from ..problem import CONV_DTYPES, MODES, choice, conv_output_shape, pad_pairs, per_axis
+from ..problem import (
+    CONV_DTYPES,
+    MODES,
+    choice,
+    conv_output_shape,
+    conv_transpose_shape,
+    pad_pairs,
+    per_axis,
+)
 
-__all__ = ["conv"]
+__all__ = [
+    "conv",
+    "conv_backward_bias",
+    "conv_backward_data",
+    "conv_backward_filter",
+    "conv_transpose",
+]
 
 Array = npt.NDArray[Any]
 Float64 = npt.NDArray[np.float64]
@@ -76,56 +92,271 @@ def conv(
     array([[[ 1.,  1.,  2.,  4., -8.]]])
     """
     x, w = np.asarray(x), np.asarray(w)
-    _check_dtypes(x, w)
-    shape = conv_output_shape(
-        x.shape, w.shape, padding=padding, stride=stride, dilation=dilation, groups=groups, mode=mode
-    )
-    _check_out(out, shape, x.dtype, beta)
+    _check_dtypes(x=x, w=w)
+    g = _Geometry(x.shape, w.shape, padding, stride, dilation, groups, mode)
+    images, filters = g.split_channels(g.pad(x)), g.split_filters(w)
+    y = np.zeros((x.shape[0], groups, w.shape[0] // groups, *g.y_shape[2:]))
+    for tap, under in g.taps():
+        y += np.einsum("gkc,ngc...->ngk...", filters[tap], images[under])
+    return _deliver(y.reshape(g.y_shape), x.dtype, alpha, beta, out)
 
-    window = w.shape[2:]
-    strides = per_axis(stride, len(window), "stride", 1)
-    dilations = per_axis(dilation, len(window), "dilation", 1)
-    pairs = pad_pairs(padding, window, dilations)
-    if choice(mode, MODES, "mode") == "convolution":
-        w = np.flip(w, axis=tuple(range(2, w.ndim)))
 
-    y = alpha * _correlate(x, w, shape, pairs, strides, dilations, groups)
+def conv_backward_data(
+    w: npt.ArrayLike,
+    dy: npt.ArrayLike,
+    x_shape: Any,
+    *,
+    padding: Any = 0,
+    stride: Any = 1,
+    dilation: Any = 1,
+    groups: int = 1,
+    mode: Any = "cross_correlation",
+    alpha: float = 1,
+    beta: float = 0,
+    out: Array | None = None,
+) -> Array:
+    """Compute the gradient of a convolution with regard to its input, in float64, rounded once at the end.
+
+    Each output pixel gives its gradient back to the input pixels that it was made of, times their weights.
+
+    Parameters
+    ----------
+    w : array, shape (K, C / groups, *window), float16 | bfloat16 | float32 | float64
+    dy : array, shape (N, K, *out), dtype of ``w``
+    x_shape : tuple of int, (N, C, *spatial)
+    padding, stride, dilation, groups, mode, alpha, beta, out
+        As in :func:`conv`; the parameters of the forward convolution.
+
+    Returns
+    -------
+    array, shape ``x_shape``, dtype of ``w``
+
+    Raises
+    ------
+    TypeError, ValueError
+        As in :func:`conv`; also where a convolution of ``x_shape`` has not the shape of ``dy``.
+
+    Examples
+    --------
+    >>> w = np.array([[[1.0, -1.0]]])
+    >>> conv_backward_data(w, np.array([[[1.0, 2.0, 4.0]]]), (1, 1, 4))
+    array([[[ 1.,  1.,  2., -4.]]])
+    """
+    w, dy = np.asarray(w), np.asarray(dy)
+    _check_dtypes(w=w, dy=dy)
+    g = _Geometry(x_shape, w.shape, padding, stride, dilation, groups, mode)
+    gradients, filters = g.split_channels(g.checked(dy)), g.split_filters(w)
+    images = g.split_channels(np.zeros(g.padded_shape))
+    for tap, under in g.taps():
+        images[under] += np.einsum("gkc,ngk...->ngc...", filters[tap], gradients)
+    return _deliver(g.crop(images.reshape(g.padded_shape)), w.dtype, alpha, beta, out)
+
+
+def conv_backward_filter(
+    x: npt.ArrayLike,
+    dy: npt.ArrayLike,
+    w_shape: Any,
+    *,
+    padding: Any = 0,
+    stride: Any = 1,
+    dilation: Any = 1,
+    groups: int = 1,
+    mode: Any = "cross_correlation",
+    alpha: float = 1,
+    beta: float = 0,
+    out: Array | None = None,
+) -> Array:
+    """Compute the gradient of a convolution with regard to its filters, in float64, rounded once at the end.
+
+    A weight's gradient is the sum, over all places of the window, of the output's gradient there times the
+    input pixel that lay under the weight.
+
+    Parameters
+    ----------
+    x : array, shape (N, C, *spatial), float16 | bfloat16 | float32 | float64
+    dy : array, shape (N, K, *out), dtype of ``x``
+    w_shape : tuple of int, (K, C / groups, *window)
+    padding, stride, dilation, groups, mode, alpha, beta, out
+        As in :func:`conv`; the parameters of the forward convolution.
+
+    Returns
+    -------
+    array, shape ``w_shape``, dtype of ``x``
+
+    Raises
+    ------
+    TypeError, ValueError
+        As in :func:`conv`; also where a convolution with ``w_shape`` has not the shape of ``dy``.
+
+    Examples
+    --------
+    >>> x = np.array([[[1.0, 2.0, 4.0, 8.0]]])
+    >>> conv_backward_filter(x, np.array([[[1.0, 0.0, 1.0]]]), (1, 1, 2))
+    array([[[ 5., 10.]]])
+    """
+    x, dy = np.asarray(x), np.asarray(dy)
+    _check_dtypes(x=x, dy=dy)
+    g = _Geometry(x.shape, w_shape, padding, stride, dilation, groups, mode)
+    images, gradients = g.split_channels(g.pad(x)), g.split_channels(g.checked(dy))
+    gradients, dw = g.flat(gradients), np.zeros(g.w_shape)
+    filters = g.split_filters(dw)
+    for tap, under in g.taps():
+        filters[tap] = np.einsum("ngkp,ngcp->gkc", gradients, g.flat(images[under]))
+    return _deliver(dw, x.dtype, alpha, beta, out)
+
+
+def conv_backward_bias(
+    dy: npt.ArrayLike, *, alpha: float = 1, beta: float = 0, out: Array | None = None
+) -> Array:
+    """Sum a gradient over every axis but the channels, in float64, rounded once at the end.
+
+    Parameters
+    ----------
+    dy : array, shape (N, K, *out), float16 | bfloat16 | float32 | float64
+    alpha, beta, out
+        As in :func:`conv`.
+
+    Returns
+    -------
+    array, shape (K,), dtype of ``dy``
+
+    Raises
+    ------
+    TypeError, ValueError
+        As in :func:`conv`.
+
+    Examples
+    --------
+    >>> conv_backward_bias(np.array([[[1.0, 2.0], [3.0, 4.0]]]))
+    array([3., 7.])
+    """
+    dy = np.asarray(dy)
+    _check_dtypes(dy=dy)
+    if not 3 <= dy.ndim <= 5:
+        raise ValueError(f"dy has shape {dy.shape}; expected (N, K, *out) with 1 to 3 spatial axes")
+    db = dy.astype(np.float64).sum(axis=(0, *range(2, dy.ndim)))
+    return _deliver(db, dy.dtype, alpha, beta, out)
+
+
+def conv_transpose(
+    x: npt.ArrayLike,
+    w: npt.ArrayLike,
+    *,
+    padding: Any = 0,
+    stride: Any = 1,
+    dilation: Any = 1,
+    groups: int = 1,
+    mode: Any = "cross_correlation",
+    output_padding: Any = 0,
+    alpha: float = 1,
+    beta: float = 0,
+    out: Array | None = None,
+) -> Array:
+    """Compute the transposed convolution, the adjoint map of :func:`conv`, rounded once at the end.
+
+    Parameters
+    ----------
+    x : array, shape (N, C, *spatial), float16 | bfloat16 | float32 | float64
+    w : array, shape (C, K / groups, *window), dtype of ``x``
+    output_padding : int or one int per axis, less than the stride
+    padding, stride, dilation, groups, mode, alpha, beta, out
+        As in :func:`conv`: those of the convolution that leads from the result to ``x``.
+
+    Returns
+    -------
+    array, shape :func:`conv_transpose_shape`, dtype of ``x``
+
+    Raises
+    ------
+    TypeError, ValueError
+        As in :func:`conv`.
+
+    Examples
+    --------
+    >>> conv_transpose(np.array([[[1.0, 2.0]]]), np.array([[[1.0, 10.0, 100.0]]]), stride=2)
+    array([[[  1.,  10., 102.,  20., 200.]]])
+    """
+    x, w = np.asarray(x), np.asarray(w)
+    geometry = {"padding": padding, "stride": stride, "dilation": dilation, "groups": groups}
+    shape = conv_transpose_shape(x.shape, w.shape, output_padding=output_padding, **geometry)
+    return conv_backward_data(w, x, shape, mode=mode, alpha=alpha, beta=beta, out=out, **geometry)
+
+
+class _Geometry:
+    """Where the window lies: what the three directions share."""
+
+    def __init__(
+        self, x_shape: Any, w_shape: Any, padding: Any, stride: Any, dilation: Any, groups: int, mode: Any
+    ) -> None:
+        self.x_shape, self.w_shape, self.groups = tuple(x_shape), tuple(w_shape), groups
+        self.y_shape = conv_output_shape(
+            x_shape, w_shape, padding=padding, stride=stride, dilation=dilation, groups=groups, mode=mode
+        )
+        axes = len(self.w_shape) - 2
+        self.stride = per_axis(stride, axes, "stride", 1)
+        self.dilation = per_axis(dilation, axes, "dilation", 1)
+        self.padding = pad_pairs(padding, self.w_shape[2:], self.dilation)
+        self.flips = choice(mode, MODES, "mode") == "convolution"
+        sizes = zip(self.x_shape[2:], self.padding, strict=True)
+        self.padded_shape = (*self.x_shape[:2], *(n + sum(pair) for n, pair in sizes))
+
+    def taps(self) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
+        """For each position in the window: the index of its weights, and of the pixels that lie under it.
+
+        One small product of matrices for each, over all pixels at once, needs little memory and adds in the
+        order of the definition.
+        """
+        for position in product(*map(range, self.w_shape[2:])):
+            axes = zip(position, self.dilation, self.stride, self.y_shape[2:], strict=True)
+            under = (slice(i * d, i * d + (n - 1) * s + 1, s) for i, d, s, n in axes)
+            lengths = zip(position, self.w_shape[2:], strict=True)
+            weights = (k - 1 - i for i, k in lengths) if self.flips else position
+            yield (..., *weights), (..., *under)
+
+    def pad(self, x: Array) -> Float64:
+        return np.pad(x.astype(np.float64), [(0, 0), (0, 0), *self.padding])
+
+    def crop(self, x: Float64) -> Float64:
+        sizes = zip(self.padding, self.x_shape[2:], strict=True)
+        inside: tuple[Any, ...] = (..., *(slice(before, before + n) for (before, _), n in sizes))
+        cropped: Float64 = x[inside]
+        return cropped
+
+    def split_channels(self, array: Array) -> Float64:
+        """Channels as (group, channel of the group)."""
+        batch, channels, *spatial = array.shape
+        return array.astype(np.float64, copy=False).reshape(
+            batch, self.groups, channels // self.groups, *spatial
+        )
+
+    def flat(self, pixels: Float64) -> Float64:
+        """The pixels of all places of the window on one axis."""
+        return pixels.reshape(*pixels.shape[:3], prod(self.y_shape[2:]))
+
+    def split_filters(self, w: Array) -> Float64:
+        """Filters as (group, filter of the group)."""
+        return w.astype(np.float64, copy=False).reshape(self.groups, w.shape[0] // self.groups, *w.shape[1:])
+
+    def checked(self, dy: Array) -> Array:
+        if dy.shape != self.y_shape:
+            raise ValueError(
+                f"dy has shape {dy.shape}; x of {self.x_shape} with w of {self.w_shape} and these "
+                f"parameters gives {self.y_shape}"
+            )
+        return dy
+
+
+def _deliver(values: Float64, dtype: np.dtype[Any], alpha: float, beta: float, out: Array | None) -> Array:
+    """Scale, add what ``out`` holds, round once, and write to ``out`` where there is one."""
+    _check_out(out, values.shape, dtype, beta)
+    values = alpha * values
     if out is not None and beta != 0:  # as in cuDNN, a NaN in `out` must not leak through beta = 0
-        y += beta * out.astype(np.float64)
-    result = _round_once(y, x.dtype)
+        values += beta * out.astype(np.float64)
+    result = _round_once(values, dtype)
     if out is None:
         return result
     out[...] = result
     return out
-
-
-def _correlate(
-    x: Array,
-    w: Array,
-    shape: tuple[int, ...],
-    padding: tuple[tuple[int, int], ...],
-    stride: tuple[int, ...],
-    dilation: tuple[int, ...],
-    groups: int,
-) -> Float64:
-    """Sum over the positions of the window: one small product of matrices for each, over all pixels at once.
-
-    This needs little memory (one picture beside the result) and adds in the order of the definition.
-    """
-    batch, filters, *out = shape
-    _, channels, *window = w.shape
-
-    x = np.pad(x.astype(np.float64), [(0, 0), (0, 0), *padding])
-    x = x.reshape(batch, groups, channels, *x.shape[2:])
-    w = w.astype(np.float64).reshape(groups, filters // groups, channels, *window)
-
-    y = np.zeros((batch, groups, filters // groups, *out))
-    for position in product(*map(range, window)):
-        axes = zip(position, dilation, stride, out, strict=True)
-        here: tuple[Any, ...] = (..., *position)
-        under: tuple[Any, ...] = (..., *(slice(i * d, i * d + (n - 1) * s + 1, s) for i, d, s, n in axes))
-        y += np.einsum("gkc,ngc...->ngk...", w[here], x[under])
-    return y.reshape(shape)
 
 
 def _round_once(values: Float64, dtype: np.dtype[Any]) -> Array:
@@ -143,12 +374,14 @@ def _round_once(values: Float64, dtype: np.dtype[Any]) -> Array:
         return single.astype(dtype)
 
 
-def _check_dtypes(x: Array, w: Array) -> None:
-    names = [as_dtype(array.dtype).name for array in (x, w)]
-    if names[0] != names[1]:
-        raise TypeError(f"x is {names[0]} and w is {names[1]}; a convolution needs one dtype for both")
-    if names[0] not in CONV_DTYPES:
-        raise TypeError(f"conv takes {', '.join(CONV_DTYPES)}, not {names[0]}")
+def _check_dtypes(**arrays: Array) -> None:
+    names = {argument: as_dtype(array.dtype).name for argument, array in arrays.items()}
+    if len(set(names.values())) > 1:
+        (first, one), (second, two) = names.items()
+        raise TypeError(f"{first} is {one} and {second} is {two}; a convolution needs one dtype for both")
+    for name in names.values():
+        if name not in CONV_DTYPES:
+            raise TypeError(f"a convolution takes {', '.join(CONV_DTYPES)}, not {name}")
 
 
 def _check_out(out: Array | None, shape: tuple[int, ...], dtype: np.dtype[Any], beta: float) -> None:

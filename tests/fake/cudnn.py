@@ -10,11 +10,15 @@ from __future__ import annotations
 import ctypes
 import itertools
 from ctypes import CFUNCTYPE, cast
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from cudnn_ct._bindings.enums import ConvolutionFwdAlgo
+from cudnn_ct._bindings.enums import (
+    ConvolutionBwdDataAlgo,
+    ConvolutionBwdFilterAlgo,
+    ConvolutionFwdAlgo,
+)
 from cudnn_ct._bindings.functions import FUNCTIONS
 from cudnn_ct._lib import Library
 from cudnn_ct.dtypes import DTYPES
@@ -25,6 +29,19 @@ VERSION = 91900
 BAD_PARAM, NOT_SUPPORTED = 2000, 3000
 
 _BY_CODE = {row.code: row for row in DTYPES.values()}
+
+
+class Names(NamedTuple):
+    """One direction: its enum, the algorithms on offer (the last is refused), the order of operands."""
+
+    algorithms: Any
+    offered: tuple[str, str, str]
+    roles: tuple[str, str, str]
+
+
+FORWARD = Names(ConvolutionFwdAlgo, ("GEMM", "IMPLICIT_GEMM", "DIRECT"), ("x", "w", "y"))
+BACKWARD_DATA = Names(ConvolutionBwdDataAlgo, ("ALGO_1", "ALGO_0", "FFT"), ("w", "y", "x"))
+BACKWARD_FILTER = Names(ConvolutionBwdFilterAlgo, ("ALGO_1", "ALGO_0", "FFT"), ("x", "y", "w"))
 
 
 class FakeLibrary(Library):
@@ -53,6 +70,7 @@ class FakeCudnn:
         self.missing: set[str] = set()
         self.refused: set[str] = set()
         self.workspaces: dict[str, int] = {}
+        self.math_of_rows = 0
         self.raised: BaseException | None = None
         self._addresses = itertools.count(0x1000, 16)
 
@@ -133,7 +151,7 @@ class FakeCudnn:
 
     def cudnnSetTensorNdDescriptor(self, tensor: Any, code: int, axes: int, dims: Any, strides: Any) -> int:
         shape, steps = tuple(dims[:axes]), tuple(strides[:axes])
-        if min(shape) < 1 or min(steps) < 1:
+        if axes < 2 or min(shape) < 1 or min(steps) < 1:
             return BAD_PARAM
         self._get(tensor, "tensor").update(dtype=_BY_CODE[code], shape=shape, strides=steps)
         return 0
@@ -181,63 +199,119 @@ class FakeCudnn:
 
     # --- convolution ---
 
-    def cudnnGetConvolutionForwardAlgorithm_v7(
-        self, handle: Any, x: Any, w: Any, convolution: Any, y: Any, room: int, count: Any, rows: Any
+    def cudnnGetConvolutionForwardAlgorithm_v7(self, handle: Any, *arguments: Any) -> None:
+        x, w, convolution, _, room, count, rows = arguments
+        self._rank(handle, x, w, convolution, FORWARD, room, count, rows)
+
+    def cudnnGetConvolutionBackwardDataAlgorithm_v7(self, handle: Any, *arguments: Any) -> None:
+        w, dy, convolution, _, room, count, rows = arguments
+        self._rank(handle, dy, w, convolution, BACKWARD_DATA, room, count, rows)
+
+    def cudnnGetConvolutionBackwardFilterAlgorithm_v7(self, handle: Any, *arguments: Any) -> None:
+        x, _, convolution, dw, room, count, rows = arguments
+        self._rank(handle, x, dw, convolution, BACKWARD_FILTER, room, count, rows)
+
+    def _rank(
+        self,
+        handle: Any,
+        image: Any,
+        w: Any,
+        convolution: Any,
+        names: Names,
+        room: int,
+        count: Any,
+        rows: Any,
     ) -> None:
-        """Offer GEMM, then implicit GEMM.
+        """Offer two algorithms, and refuse a third.
 
         As in cuDNN 9.19 there is neither for NHWC filters over NCHW images, nor for three axes of float64 in
         NHWC: some operand has to be copied first.
         """
         self._get(handle, "handle")
-        images, last = self._get(x, "tensor"), self._get(w, "filter")["form"] == 1
+        images, last = self._get(image, "tensor"), self._get(w, "filter")["form"] == 1
         mixed = last and images["strides"][1] != 1
         mixed |= last and len(images["shape"]) == 5 and images["dtype"].name == "float64"
-        for i, name in enumerate(("GEMM", "IMPLICIT_GEMM", "DIRECT")[:room]):
+        for i, name in enumerate(names.offered[:room]):
             row = rows[i]
-            row.algo = ConvolutionFwdAlgo[name]
-            refused = name == "DIRECT" or name in self.refused or mixed
+            row.algo = names.algorithms[name]
+            refused = i == 2 or name in self.refused or mixed
             row.status = NOT_SUPPORTED if refused else 0
             row.memory = self.workspaces.get(name, 0)
-            row.determinism, row.mathType = 1, self._get(convolution, "convolution")["math"]
+            row.determinism, row.mathType = 1, self.math_of_rows
             count[0] = i + 1
 
-    def cudnnGetConvolutionForwardWorkspaceSize(
-        self, handle: Any, x: Any, w: Any, convolution: Any, y: Any, algorithm: int, size: Any
-    ) -> None:
-        size[0] = self.workspaces.get(ConvolutionFwdAlgo(algorithm).name, 0)
+    def cudnnGetConvolutionForwardWorkspaceSize(self, *arguments: Any) -> None:
+        arguments[-1][0] = self.workspaces.get(ConvolutionFwdAlgo(arguments[-2]).name, 0)
 
-    def cudnnConvolutionForward(
+    def cudnnGetConvolutionBackwardDataWorkspaceSize(self, *arguments: Any) -> None:
+        arguments[-1][0] = self.workspaces.get(ConvolutionBwdDataAlgo(arguments[-2]).name, 0)
+
+    def cudnnGetConvolutionBackwardFilterWorkspaceSize(self, *arguments: Any) -> None:
+        arguments[-1][0] = self.workspaces.get(ConvolutionBwdFilterAlgo(arguments[-2]).name, 0)
+
+    def cudnnConvolutionForward(self, *arguments: Any) -> int:
+        return self._convolve(FORWARD, *arguments)
+
+    def cudnnConvolutionBackwardData(self, *arguments: Any) -> int:
+        return self._convolve(BACKWARD_DATA, *arguments)
+
+    def cudnnConvolutionBackwardFilter(self, *arguments: Any) -> int:
+        return self._convolve(BACKWARD_FILTER, *arguments)
+
+    def _convolve(
         self,
+        names: Names,
         handle: Any,
         alpha: int,
-        x: Any,
-        x_pointer: int,
-        w: Any,
-        w_pointer: int,
+        first: Any,
+        first_pointer: int,
+        second: Any,
+        second_pointer: int,
         convolution: Any,
         algorithm: int,
         workspace: int | None,
         workspace_size: int,
         beta: int,
-        y: Any,
-        y_pointer: int,
+        result: Any,
+        result_pointer: int,
     ) -> int:
         assert self._get(handle, "handle")["device"] == self.host.device, "a handle of another device"
-        name = ConvolutionFwdAlgo(algorithm).name
+        name = names.algorithms(algorithm).name
         if workspace_size < self.workspaces.get(name, 0):
             return BAD_PARAM
         if workspace_size:
             self.host.check(workspace or 0, workspace_size)
             view(self.host, workspace or 0, (workspace_size,), (1,), np.dtype(np.uint8))[:] = 0xEE
         layer = self._get(convolution, "convolution")
-        images = self._memory(x, "tensor", x_pointer)
-        filters = self._memory(w, "filter", w_pointer)
-        result = self._memory(y, "tensor", y_pointer)
+        pairs = zip(
+            names.roles, (first, second, result), (first_pointer, second_pointer, result_pointer), strict=True
+        )
+        memory = {
+            role: self._memory(descriptor, "filter" if role == "w" else "tensor", pointer)
+            for role, descriptor, pointer in pairs
+        }
         scalar = ctypes.c_double if layer["compute"].name == "float64" else ctypes.c_float
         a, b = (scalar.from_address(pointer).value for pointer in (alpha, beta))
-        sums = _slide(images.astype(np.float64), filters.astype(np.float64), result.shape, layer)
-        result[...] = (a * sums + (b * result.astype(np.float64) if b else 0)).astype(result.dtype)
+        target = memory[names.roles[-1]]
+        wide = {role: array.astype(np.float64) for role, array in memory.items()}
+        wide[names.roles[-1]] = np.zeros(target.shape)
+        _slide(names.roles[-1], wide, layer)
+        sums = wide[names.roles[-1]]
+        target[...] = (a * sums + (b * target.astype(np.float64) if b else 0)).astype(target.dtype)
+        return 0
+
+    def cudnnConvolutionBackwardBias(
+        self, handle: Any, alpha: int, dy: Any, read: int, beta: int, db: Any, written: int
+    ) -> int:
+        if self._get(dy, "tensor")["dtype"].name == "bfloat16":
+            return NOT_SUPPORTED
+        source, target = self._memory(dy, "tensor", read), self._memory(db, "tensor", written)
+        scalar = ctypes.c_double if source.dtype == np.float64 else ctypes.c_float
+        a, b = (scalar.from_address(pointer).value for pointer in (alpha, beta))
+        for channel in range(target.shape[1]):
+            total = a * source[:, channel].astype(np.float64).sum()
+            before = b * target[:, channel].astype(np.float64) if b else 0
+            target[:, channel] = (total + before).astype(target.dtype) if b else total
         return 0
 
     # --- elementwise ---
@@ -251,10 +325,13 @@ class FakeCudnn:
         wide = np.float64
         target[...] = (a * source.astype(wide) + (b * target.astype(wide) if b else 0)).astype(target.dtype)
 
-    def cudnnSetTensor(self, handle: Any, y: Any, pointer: int, value: int) -> None:
+    def cudnnSetTensor(self, handle: Any, y: Any, pointer: int, value: int) -> int:
+        if len(self._get(y, "tensor")["shape"]) < 4:
+            return NOT_SUPPORTED
         target = self._memory(y, "tensor", pointer)
         raw = (ctypes.c_uint8 * target.itemsize).from_address(value)
         target[...] = np.frombuffer(raw, target.dtype)[0]
+        return 0
 
     def cudnnScaleTensor(self, handle: Any, y: Any, pointer: int, alpha: int) -> None:
         target = self._memory(y, "tensor", pointer)
@@ -267,12 +344,13 @@ class FakeCudnn:
         return view(self.host, pointer, state["shape"], state["strides"], state["dtype"].numpy)
 
 
-def _slide(x: np.ndarray, w: np.ndarray, shape: tuple[int, ...], layer: dict[str, Any]) -> np.ndarray:
-    """The sums of a convolution, one output position after the other."""
-    sums = np.zeros(shape)
+def _slide(result: str, arrays: dict[str, np.ndarray], layer: dict[str, Any]) -> None:
+    """Go through all products of a convolution, one place of the window after the other, and add each of them
+    to the operand that is the result."""
+    x, w, y = arrays["x"], arrays["w"], arrays["y"]
     groups = layer["groups"]
-    filters, channels = shape[1] // groups, w.shape[1]
-    for position in np.ndindex(*shape[2:]):
+    filters, channels = y.shape[1] // groups, w.shape[1]
+    for position in np.ndindex(*y.shape[2:]):
         for tap in np.ndindex(*w.shape[2:]):
             at = [
                 p * s + t * d - pad
@@ -284,7 +362,12 @@ def _slide(x: np.ndarray, w: np.ndarray, shape: tuple[int, ...], layer: dict[str
                 continue
             weight = tuple(n - 1 - t for n, t in zip(w.shape[2:], tap, strict=True)) if layer["flip"] else tap
             for g in range(groups):
-                pixels = x[(slice(None), slice(g * channels, (g + 1) * channels), *at)]
-                weights = w[(slice(g * filters, (g + 1) * filters), slice(None), *weight)]
-                sums[(slice(None), slice(g * filters, (g + 1) * filters), *position)] += pixels @ weights.T
-    return sums
+                in_x = (slice(None), slice(g * channels, (g + 1) * channels), *at)
+                in_w = (slice(g * filters, (g + 1) * filters), slice(None), *weight)
+                in_y = (slice(None), slice(g * filters, (g + 1) * filters), *position)
+                if result == "y":
+                    y[in_y] += x[in_x] @ w[in_w].T
+                elif result == "x":
+                    x[in_x] += y[in_y] @ w[in_w]
+                else:
+                    w[in_w] += y[in_y].T @ x[in_x]

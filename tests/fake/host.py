@@ -67,6 +67,8 @@ class Host:
         self.log: list[tuple[Any, ...]] = []
         self.device = 0
         self.limit = 2**32
+        self.capturing: set[int] = set()
+        self.unfinished: set[Any] = set()
         self._events = itertools.count()
 
     # --- what the tests use ---
@@ -85,15 +87,13 @@ class Host:
 
     def give_back(self, buffer: Buffer) -> None:
         buffer.memory[:] = POISON
+        self.log.append(("free", buffer.handle))
         self.grave.append(buffer.memory)
 
     # --- the functions of cudnn_ct.stream and cudnn_ct.exchange ---
 
     def device_count(self) -> int:
         return DEVICES
-
-    def device_name(self, device: int) -> str:
-        return f"fake device {device}"
 
     def driver_version(self) -> int:
         return 13000
@@ -155,10 +155,10 @@ class Host:
             self.wait(after, self.record(before))
 
     def is_done(self, event: Any) -> bool:
-        return True
+        return event not in self.unfinished
 
     def is_capturing(self, stream: Stream) -> bool:
-        return False
+        return stream.handle in self.capturing
 
     def synchronize(self, stream: Stream) -> None:
         self.log.append(("synchronize", stream.handle))
@@ -179,14 +179,7 @@ class Host:
         return obj.buffer.device if isinstance(obj, ForeignArray) else None
 
     def export_dlpack(
-        self,
-        owner: Any,
-        pointer: int,
-        nbytes: int,
-        shape: tuple[int, ...],
-        strides: tuple[int, ...],
-        dtype: np.dtype[Any],
-        max_version: tuple[int, int] | None,
+        self, owner: Any, pointer: int, spec: Any, readonly: bool, max_version: tuple[int, int] | None
     ) -> Any:
         raise NotImplementedError("DLPack is tested on a GPU")
 

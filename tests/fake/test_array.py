@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import cudnn_ct as ct
-from cudnn_ct import exchange
+from cudnn_ct import exchange, lifetime
 from cudnn_ct import stream as streams
 from cudnn_ct.dtypes import DTYPES
 from cudnn_ct.problem import LAYOUTS, TensorSpec
@@ -104,6 +104,15 @@ def test_copy_and_fill(host: Host) -> None:
         assert gaps.copy().layout == "nchw"
 
 
+@pytest.mark.parametrize("value", [[1.0, 2.0], [], np.arange(3.0), [[1], [2]]])
+def test_fill_takes_one_value(host: Host, value: Any) -> None:
+    array = ct.zeros((2, 3), "float64")
+    with pytest.raises(ValueError, match="fill takes one value"):
+        array.fill(value)
+    assert not array.numpy().any()
+    assert (array.fill(np.array([[5]])).numpy() == 5).all()
+
+
 def test_closing_gives_the_memory_back_and_names_the_array(host: Host) -> None:
     array = ct.zeros((2, 3))
     with array:
@@ -170,7 +179,8 @@ def test_export_orders_the_consumer_and_comes_back_after_it(
     assert host.used() == 24  # the consumer holds it
     host.log.clear()
     exported.clear()
-    assert [entry[:2] for entry in host.log] == [("record", 0x55), ("wait", 1)]
+    assert [entry[0] for entry in host.log] == ["record", "wait", "free"]
+    assert [entry[1] for entry in host.log[:2]] == [0x55, 1]
     assert host.used() == 0
 
 
@@ -179,6 +189,81 @@ def test_empty_cache_waits_and_trims_the_pool_of_a_device(host: Host) -> None:
     ct.empty_cache(device=1)
     assert host.log == [("synchronize", 1), ("trim", 0), ("synchronize", 1), ("trim", 1)]
     assert host.device == 0
+
+
+@pytest.mark.parametrize("stream", [1, 0x55, -1])
+def test_closing_an_array_leaves_what_was_lent(
+    host: Host, monkeypatch: pytest.MonkeyPatch, stream: int
+) -> None:
+    exported: list[Any] = []
+    monkeypatch.setattr(exchange, "export_dlpack", lambda owner, *rest: exported.append(owner))
+    with ct.zeros((2, 3)) as array:
+        array.__dlpack__(stream=stream)
+    assert host.used() == 24
+    exported.clear()
+    assert host.used() == 0
+
+
+def test_the_owner_of_a_stream_outlives_memory_that_is_freed_on_it(host: Host) -> None:
+    class Owner:
+        __cuda_stream__ = (0, 0x66)
+
+        def __del__(self) -> None:
+            host.log.append(("stream destroyed",))
+
+    array = ct.zeros((2, 3), stream=Owner())
+    streams._known.clear()
+    host.log.clear()
+    del array
+    gc.collect()
+    assert [entry[0] for entry in host.log] == ["free", "stream destroyed"]
+
+
+def test_retained_memory_goes_only_when_its_event_is_over(host: Host) -> None:
+    memory = [ct.zeros((2, 3)).memory for _ in range(3)]
+    events = [host.record(streams.default_stream(0)) for _ in range(3)]
+    host.unfinished.add(events[1])
+    for event, piece in zip(events, memory, strict=True):
+        lifetime._retain(event, piece)
+    del memory, piece
+    assert host.used() == 48  # the first is over; what comes after an unfinished one waits its turn
+    host.unfinished.clear()
+    ct.synchronize()
+    assert host.used() == 0
+
+
+def test_a_forked_child_touches_nothing_of_its_parent(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    array = ct.zeros((2, 3))
+    array.after_use(streams.as_stream(0x55, 0))
+    host.log.clear()
+    monkeypatch.setattr(lifetime.os, "getpid", lambda: -1)
+    del array
+    assert not [entry for entry in host.log if entry[0] == "wait"]
+
+
+def test_nothing_is_ordered_across_the_border_of_a_capture(host: Host) -> None:
+    array, run = ct.zeros((2, 3)), streams.as_stream(0x55, 0)
+    host.capturing.add(0x55)
+    host.log.clear()
+    array.before_write(run)
+    array.after_write(run)
+    assert host.log == []
+
+
+def test_streams_of_another_device_are_refused(host: Host) -> None:
+    array = ct.zeros((2, 3))
+    with ct.use(device=1) as other:
+        pass
+    for use in (array.copy, lambda stream: array.fill(0, stream=stream)):
+        with pytest.raises(ValueError, match="cannot be worked on by a stream of device 1"):
+            use(stream=other)
+
+
+def test_conversions_stay_on_the_device(host: Host) -> None:
+    with ct.use(device=1):
+        array = ct.zeros((2, 3, 4, 5))
+    assert ct.asarray(array, layout="nhwc").device == 1
+    assert ct.asarray(ForeignArray(host, np.ones((2, 3)), device=1)).device == 1
 
 
 def test_devices(host: Host) -> None:
@@ -208,6 +293,13 @@ def test_streams_of_other_libraries() -> None:
     class Older:
         ptr = 0x44
 
+    class Cupy:
+        ptr, device_id = 0x46, 1
+
+    assert streams.as_stream(Cupy(), 0).device == 1
+    assert streams.as_stream(0x45, 0) is streams.as_stream(0x45, 0)
+    with pytest.raises(ValueError, match="the per-thread default stream"):
+        streams.as_stream(2, 0)
     assert [streams.as_stream(s, 0).handle for s in (Protocol(), Old(), Older(), 0x45, np.int64(0))] == [
         0x42,
         0x43,

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import gc
+import re
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
 import cudnn_ct as ct
 from cudnn_ct import algo_cache, context, legacy
 from cudnn_ct._bindings.enums import ConvolutionFwdAlgo, MathType
+from cudnn_ct.dtypes import as_dtype
 from cudnn_ct.errors import (
     AllocationError,
     BadParamError,
@@ -24,8 +27,8 @@ from cudnn_ct.errors import (
 )
 from cudnn_ct.problem import TensorSpec, conv_problem
 from cudnn_ct.stream import Stream, default_stream
-from tests.properties import check_conv
-from tests.strategies import ConvCase, conv_cases
+from tests.properties import DIRECTIONS, check_conv, gradient
+from tests.strategies import ConvCase, conv_cases, lay_out
 
 from .conftest import forget
 from .cudnn import FakeCudnn, FakeLibrary
@@ -53,9 +56,43 @@ def algorithms(fake: FakeCudnn) -> list[str]:
     ]
 
 
+@pytest.mark.parametrize("direction", DIRECTIONS)
 @given(case=conv_cases(asymmetric=False))
-def test_equals_the_reference(fake: FakeCudnn, host: Host, case: ConvCase) -> None:
-    check_conv(case, lambda array: ForeignArray(host, array))
+def test_equals_the_reference(fake: FakeCudnn, host: Host, direction: str, case: ConvCase) -> None:
+    check_conv(case, lambda array: ForeignArray(host, array), direction=direction)
+
+
+@given(case=conv_cases(asymmetric=False))
+def test_bias_gradient_equals_the_reference(fake: FakeCudnn, host: Host, case: ConvCase) -> None:
+    dy = gradient(case, "integers").astype(as_dtype(case.dtype).numpy)
+    dy = lay_out(dy, case.out_layout, case.out_view)
+    expected = ct.reference.conv_backward_bias(dy, alpha=case.alpha)
+    db = ct.conv_backward_bias(ForeignArray(host, dy), alpha=case.alpha)
+    assert db.shape == expected.shape
+    np.testing.assert_array_equal(db.numpy().astype(float), expected.astype(float))
+    again = ct.conv_backward_bias(ForeignArray(host, dy), beta=2, out=db)
+    assert again is db
+    expected = ct.reference.conv_backward_bias(dy, beta=2, out=expected)
+    np.testing.assert_array_equal(again.numpy().astype(float), expected.astype(float))
+
+
+@given(case=conv_cases(asymmetric=False, views=("packed",)), extra=st.integers(0, 2))
+def test_transposed_convolution_equals_the_reference(
+    fake: FakeCudnn, host: Host, case: ConvCase, extra: int
+) -> None:
+    rng = np.random.default_rng(case.seed)
+    x = rng.integers(-2, 3, case.y_shape).astype(np.float32)
+    w = rng.integers(-2, 3, case.w_shape).astype(np.float32)
+    strides = case.stride if isinstance(case.stride, tuple) else (case.stride,)
+    keywords = {**case.geometry, "output_padding": min(extra, min(strides) - 1)}
+    try:
+        expected = ct.reference.conv_transpose(x, w, **keywords)
+    except ValueError as error:
+        with pytest.raises(ValueError, match=re.escape(str(error))):
+            ct.conv_transpose(ForeignArray(host, x), ForeignArray(host, w), **keywords)
+        return
+    got = ct.conv_transpose(ForeignArray(host, x), ForeignArray(host, w), **keywords)
+    np.testing.assert_array_equal(got.numpy(), expected)
 
 
 @given(case=conv_cases(asymmetric=False, views=("packed",)))
@@ -198,6 +235,115 @@ def test_asymmetric_padding_says_what_the_legacy_calls_lack(fake: FakeCudnn) -> 
         ct.conv(images(1, 1, 4, 4), images(1, 1, 2, 2), padding=((0, 1), (0, 1)))
 
 
+def test_a_late_refusal_is_of_the_candidate_that_ran(fake: FakeCudnn) -> None:
+    """Two threads hold a plan for the same candidate; both fail, and only that candidate is out."""
+    where = context.current(default_stream(0))
+    problem = conv_problem("forward", TensorSpec.packed((2, 3, 5, 6)), TensorSpec.packed((4, 3, 3, 3)))
+    mine, theirs = (algo_cache.choose(problem, legacy, where) for _ in range(2))
+    x, w, y = images(2, 3, 5, 6), images(4, 3, 3, 3), ct.empty((2, 4, 3, 4))
+    for choice in (mine, theirs):
+        fake.calls.clear()
+        fake.fail_at = {1: 3000}
+        choice.run(where, (x.pointer, w.pointer, y.pointer), 1, 0)
+        assert algorithms(fake) == ["GEMM", "IMPLICIT_GEMM"]
+
+
+def test_decisions_are_bounded() -> None:
+    bounded = context.Bounded(2)
+    for i in range(10):
+        bounded.setdefault(i, i)
+    assert list(bounded) == [8, 9]
+
+
+def test_strict_float32_is_strict_whatever_the_heuristics_say(fake: FakeCudnn) -> None:
+    fake.math_of_rows = MathType.TENSOR_OP_MATH_ALLOW_CONVERSION
+    ct.conv(images(2, 3, 5, 6), images(4, 3, 3, 3), precision="float32")
+    assert fake._get(fake.calls[-1][1][6], "convolution")["math"] == MathType.FMA_MATH
+
+
+def test_limits_of_the_legacy_calls_are_told_without_a_device(fake: FakeCudnn) -> None:
+    where = context.current(default_stream(0))
+    big = TensorSpec.packed((2, 1, 40_000, 40_000), "float16")
+    problem = conv_problem("forward", big, TensorSpec.packed((1, 1, 1, 1), "float16"))
+    (row,) = legacy.candidates(problem, where)
+    assert row.status == "x spans 3,200,000,000 elements; a legacy descriptor holds fewer than 2**31"
+
+
+def test_lists_are_as_good_as_tuples(fake: FakeCudnn) -> None:
+    x, w = images(2, 3, 5, 6), images(4, 3, 3, 3)
+    ct.conv(x, w, padding=[1, 1])
+    fake.calls.clear()
+    ct.conv(x, w, padding=[1, 1])
+    ct.conv(x, w, padding=(1, 1))
+    assert fake.names() == ["cudnnConvolutionForward"] * 2
+
+
+def test_slices_of_channels_do_not_overlap(fake: FakeCudnn, host: Host) -> None:
+    """Where images of two arrays lie between each other, the result may go beside its input."""
+    both = ct.zeros((2, 6, 4, 4))
+    strides = both.spec.strides
+
+    def part(first: int, count: int) -> ct.DeviceArray:
+        spec = TensorSpec((2, count, 4, 4), strides, "float32")
+        return ct.DeviceArray(spec, both.pointer + 4 * first * 16, both, both.writer, both.home)
+
+    both.fill(1)
+    w = ct.full((3, 3, 1, 1), 1.0)
+    ct.conv(part(0, 3), w, out=part(3, 3))
+    assert (both.numpy()[:, 3:] == 3).all()
+    with pytest.raises(ValueError, match="out overlaps"):
+        ct.conv(part(0, 3), w, out=part(2, 3))
+    twice = ct.DeviceArray(TensorSpec((2, 3, 4, 4), (9, 9, 4, 1), "float32"), both.pointer, both, both.writer)
+    with pytest.raises(ValueError, match="out overlaps itself"):
+        ct.conv(images(2, 3, 4, 4), w, out=twice)
+
+
+def test_captured_workspaces_stay(fake: FakeCudnn, host: Host) -> None:
+    small, large, w = images(1, 3, 5, 6), images(2, 3, 5, 6), images(4, 3, 3, 3)
+    run = Stream(0x77, 0)
+    fake.workspaces = {"GEMM": 100}
+    host.capturing.add(0x77)
+    with pytest.raises(NotInitializedError, match="make the same call once on this stream before capturing"):
+        ct.conv(small, w, stream=run)
+    host.capturing.clear()
+    ct.conv(small, w, stream=run)
+    host.capturing.add(0x77)
+    y = ct.conv(small, w, stream=run)
+    captured = fake.calls[-1][1][8]
+    host.capturing.clear()
+    fake.workspaces = {"GEMM": 5000}
+    ct.conv(large, w, stream=run)
+    ct.empty_cache()
+    host.check(captured, 100)
+    del y
+
+
+def test_memory_in_use_is_noted_also_where_a_later_part_fails(fake: FakeCudnn) -> None:
+    x = ct.asarray(np.ones((1, 2, 3, 4, 5)), layout="nhwc")
+    w = ct.asarray(np.ones((2, 2, 2, 2, 2)), layout="nhwc")
+    fake.fail["cudnnConvolutionForward"] = 5000
+    with pytest.raises(ExecutionFailedError):
+        ct.conv(x, w, stream=0x77)
+    assert "cudnnTransformTensor" in fake.names()
+    assert [stream.handle for stream in x._uses.events] == [0x77]
+
+
+def test_the_warning_of_a_host_copy_points_at_the_caller(fake: FakeCudnn, host: Host) -> None:
+    values = np.ones((1, 1, 4, 4), np.float32)[:, :, ::-1]
+    with pytest.warns(CudnnWarning) as caught:
+        ct.conv(ForeignArray(host, values), images(1, 1, 2, 2))
+    assert caught[0].filename == __file__
+
+
+def test_a_foreign_owner_stays_the_one_to_wait_for(fake: FakeCudnn, host: Host) -> None:
+    kept = ct.asarray(ForeignArray(host, np.zeros((1, 1, 4, 4), np.float32), Stream(0x99, 0)))
+    w = images(1, 1, 1, 1)
+    ct.conv(images(1, 1, 4, 4), w, out=kept)
+    host.log.clear()
+    ct.conv(kept, w)  # its owner may have written again
+    assert (1, 0x99) in [(entry[1], entry[2][2]) for entry in host.log if entry[0] == "wait"]
+
+
 def test_workspace_that_cannot_be_had_gives_way_with_one_warning(fake: FakeCudnn, host: Host) -> None:
     x, w = images(2, 3, 5, 6), images(4, 3, 3, 3)
     fake.workspaces = {"GEMM": 1 << 20}
@@ -218,14 +364,14 @@ def test_workspace_that_cannot_be_had_gives_way_with_one_warning(fake: FakeCudnn
 def test_no_memory_for_the_result_is_a_memory_error(fake: FakeCudnn, host: Host) -> None:
     x, w = images(2, 3, 50, 60), images(40, 3, 3, 3)
     host.limit = host.used() + 100
-    with pytest.raises(MemoryError, match="for the result of conv"):
+    with pytest.raises(MemoryError, match="for the result of a convolution"):
         ct.conv(x, w)
 
 
 def test_plan_tells_what_it_does(fake: FakeCudnn) -> None:
     x = TensorSpec.packed((2, 3, 5, 6))
     w = TensorSpec.packed((4, 3, 3, 3), layout="nhwc")
-    choice = algo_cache.choose(conv_problem(x, w), legacy, context.current(default_stream(0)))
+    choice = algo_cache.choose(conv_problem("forward", x, w), legacy, context.current(default_stream(0)))
     assert "legacy gemm" in choice.describe()
     assert "w copied to nchw" in choice.describe()
     assert "refused: legacy direct" in choice.describe()
@@ -399,7 +545,7 @@ def test_bad_operands(fake: FakeCudnn, host: Host) -> None:
         ct.conv(x, None)
     with pytest.raises(TypeError, match="x is float32 and w is float64"):
         ct.conv(x, images(4, 3, 3, 3, dtype="float64"))
-    with pytest.raises(TypeError, match="conv takes float16, bfloat16, float32, float64, not int32"):
+    with pytest.raises(TypeError, match="a convolution takes float16, bfloat16, float32, float64, not int32"):
         ct.conv(images(2, 3, 5, 6, dtype="int32"), images(4, 3, 3, 3, dtype="int32"))
     with pytest.raises(TypeError, match="cuDNN has no dtype complex64"):
         ct.asarray(np.zeros(3, np.complex64))
@@ -419,7 +565,7 @@ def test_bad_operands(fake: FakeCudnn, host: Host) -> None:
     with pytest.raises(ValueError, match="out is read-only"):
         ct.conv(x, w, out=kept)
     square = images(1, 1, 3, 3)
-    with pytest.raises(ValueError, match="out overlaps x in memory"):
+    with pytest.raises(ValueError, match=r"out overlaps DeviceArray\(float32\[1, 1, 3, 3\]"):
         ct.conv(square, images(1, 1, 1, 1), out=square)
     x.close()
     with pytest.raises(ValueError, match=r"this DeviceArray of shape \(2, 3, 5, 6\) is closed"):

@@ -16,9 +16,10 @@ from hypothesis import example, given, settings
 
 import cudnn_ct as ct
 from cudnn_ct import stream as streams
+from cudnn_ct.dtypes import as_dtype
 from cudnn_ct.errors import CudnnWarning, NotSupportedError
-from tests.properties import check_conv
-from tests.strategies import ConvCase, conv_cases
+from tests.properties import DIRECTIONS, check_conv, gradient
+from tests.strategies import ConvCase, conv_cases, lay_out
 
 from .conftest import place
 
@@ -33,20 +34,41 @@ def _leave_memory_to_others() -> Iterator[None]:
 EXAMPLES = max(300, settings.default.max_examples)
 
 
+@pytest.mark.parametrize("direction", DIRECTIONS)
 @settings(max_examples=EXAMPLES)
 @given(case=conv_cases(asymmetric=False))
 @example(
     ConvCase(batch=2, channels_per_group=4, filters_per_group=4, size=(6, 7), window=(3, 3), x_layout="nhwc")
 )
 @example(ConvCase(batch=2, groups=3, size=(6, 7, 8), window=(2, 3, 2), x_layout="nhwc", dtype="float64"))
-def test_small_integers_are_exact(case: ConvCase) -> None:
-    check_conv(case, place)
+def test_small_integers_are_exact(direction: str, case: ConvCase) -> None:
+    check_conv(case, place, direction=direction)
 
 
+@pytest.mark.parametrize("direction", DIRECTIONS)
 @settings(max_examples=EXAMPLES)
 @given(case=conv_cases(asymmetric=False))
-def test_floats_are_within_tolerance(case: ConvCase) -> None:
-    check_conv(case, place, kind="floats")
+def test_floats_are_within_tolerance(direction: str, case: ConvCase) -> None:
+    check_conv(case, place, kind="floats", direction=direction)
+
+
+@given(case=conv_cases(asymmetric=False))
+def test_bias_gradient(case: ConvCase) -> None:
+    dy = gradient(case, "integers").astype(as_dtype(case.dtype).numpy)
+    dy = lay_out(dy, case.out_layout, case.out_view)
+    got = ct.conv_backward_bias(place(dy), alpha=case.alpha).numpy()
+    expected = ct.reference.conv_backward_bias(dy, alpha=case.alpha)
+    np.testing.assert_array_equal(got.astype(float), expected.astype(float))
+
+
+def test_transposed_convolution_enlarges() -> None:
+    rng = np.random.default_rng(0)
+    x, w = rng.integers(-2, 3, (2, 4, 5, 6)), rng.integers(-1, 2, (4, 3, 3, 3))
+    x, w = x.astype(np.float32), w.astype(np.float32)
+    keywords = {"stride": 2, "padding": 1, "output_padding": 1}
+    y = ct.conv_transpose(ct.asarray(x), ct.asarray(w), **keywords)
+    assert y.shape == (2, 3, 10, 12)
+    np.testing.assert_array_equal(y.numpy(), ct.reference.conv_transpose(x, w, **keywords))
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
@@ -69,6 +91,7 @@ def test_strict_float32_rounds_no_products() -> None:
     np.testing.assert_allclose(ct.conv(x, w, precision="float32").numpy(), exact, rtol=1e-6)
     loose = ct.conv(x, w, precision="tf32").numpy()
     np.testing.assert_allclose(loose, exact, rtol=1e-3)
+    assert not np.allclose(loose, exact, rtol=1e-6), "no tensor core had a part in this: it shows nothing"
 
 
 def test_unaligned_operands() -> None:
@@ -134,7 +157,7 @@ def test_out_of_memory_says_how_much_and_for_what() -> None:
     x, w = ct.full((1, 1, 8192, 8192), 1.0), ct.full((16, 1, 1, 1), 2.0)
     ct.conv(ct.empty((1, 1, 4, 4)), w)  # so that the handle and its kernels are there
     held = fill_the_device()
-    with pytest.raises(MemoryError, match="4,294,967,296 bytes wanted for the result of conv"):
+    with pytest.raises(MemoryError, match="4,294,967,296 bytes wanted for the result of a convolution"):
         ct.conv(x, w)
     del held
     assert (ct.conv(x, w).numpy() == 2).all()

@@ -74,6 +74,7 @@ def test_convolution_reads_back(spec: ct.ConvolutionSpec) -> None:
 def test_output_shape_is_what_cudnn_says(case: ConvCase) -> None:
     """``cudnnGetConvolutionNdForwardOutputDim`` on descriptors as the operation makes them."""
     problem = conv_problem(
+        "forward",
         ct.TensorSpec.packed(case.x_shape, case.dtype),
         ct.TensorSpec.packed(case.w_shape, case.dtype),
         **case.geometry,

@@ -39,5 +39,5 @@ def test_quickstart(tmp_path: Path) -> None:
     assert lines[1].startswith(("largest difference", "not on a GPU: "))
     assert lines[-1] == f"saved {picture}: 7 filters over 640 x 427 pixels in 3 colours"
     with Image.open(picture) as image:
-        assert image.size == (1504, 1170)
+        assert image.size == (1504, 1210)
         assert len(image.getcolors(maxcolors=2**24) or []) > 10_000  # a picture, not a blank sheet

@@ -114,8 +114,8 @@ def test_shapes_that_do_not_fit(x: tuple[int, ...], w: tuple[int, ...], message:
 
 def test_problem_is_a_value() -> None:
     x, w = TensorSpec.packed((2, 3, 5, 6), "float16"), TensorSpec.packed((4, 3, 3, 3), "half")
-    one = conv_problem(x, w, padding=(1, 1), mode=ConvolutionMode.CONVOLUTION)
-    two = conv_problem(x, w, padding=1, mode="convolution", precision="as_input_f32")
+    one = conv_problem("forward", x, w, padding=(1, 1), mode=ConvolutionMode.CONVOLUTION)
+    two = conv_problem("forward", x, w, padding=1, mode="convolution", precision="as_input_f32")
     assert one == two
     assert hash(one) == hash(two)
     assert "padding ((1, 1), (1, 1))" in str(one)
@@ -127,7 +127,7 @@ def test_different_problems_are_different_keys(first: ConvCase, second: ConvCase
     def problem(case: ConvCase):
         x = TensorSpec.packed(case.x_shape, case.dtype, case.x_layout)
         w = TensorSpec.packed(case.w_shape, case.dtype, case.w_layout)
-        return conv_problem(x, w, **case.geometry)
+        return conv_problem("forward", x, w, **case.geometry)
 
     one, two = problem(first), problem(second)
     same = all(getattr(one, name) == getattr(two, name) for name in one._fields)

@@ -1,0 +1,169 @@
+"""The path of every call: from specs to a prepared call, from a prepared call to enqueued work."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Self
+
+from .. import exchange
+from .. import stream as streams
+from ..array import DeviceArray
+from ..context import Context
+from ..creation import not_on_device
+from ..dtypes import DTYPES
+from ..errors import CudnnError
+from ..problem import Plan, TensorSpec, nearest_layout
+from ..stream import Stream
+
+
+class Call(NamedTuple):
+    """What one thread prepared for one set of arguments: all that depends on specs and not on pointers.
+
+    ``spans`` are the bytes that each operand reaches from its pointer, the result last. ``pack`` says that
+    some input has strides that no descriptor holds, and is copied first.
+    """
+
+    problem: Any
+    inputs: tuple[TensorSpec, ...]
+    result: TensorSpec
+    choice: Any
+    pack: bool
+    nbytes: int
+    spans: tuple[tuple[int, int], ...]
+
+    @classmethod
+    def of(
+        cls, problem: Any, inputs: tuple[TensorSpec, ...], result: TensorSpec, choice: Any, pack: bool
+    ) -> Self:
+        """Make one, with what follows from the specs."""
+        nbytes = result.size * DTYPES[result.dtype].itemsize
+        return cls(problem, inputs, result, choice, pack, nbytes, tuple(map(_span, (*inputs, result))))
+
+    def refuse_overlap(self, inputs: Sequence[DeviceArray], result: DeviceArray) -> None:
+        """Raise where the output shares memory with an input: cuDNN would read what it has written."""
+        *others, (low, high) = self.spans
+        first, last = result.pointer + low, result.pointer + high
+        for array, (low, high) in zip(inputs, others, strict=True):
+            start = array.pointer
+            if start + low < last and first < start + high and _share_elements(array, result):
+                raise ValueError(
+                    f"out overlaps {array!r} in memory; cuDNN would read what it has already written"
+                )
+
+
+class Fixed(NamedTuple):
+    """Takes the place of a choice where there is one plan only."""
+
+    plan: Plan
+
+    def run(self, ctx: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
+        """Run the plan."""
+        self.plan.run(ctx, pointers, alpha, beta)
+
+
+def run(
+    ctx: Context,
+    call: Call,
+    inputs: tuple[DeviceArray, ...],
+    result: DeviceArray | None,
+    alpha: float,
+    beta: float,
+    out: Any,
+) -> Any:
+    """Take the output, order the streams, run the plan, note who uses what; return the output."""
+    stream = ctx.stream
+    for array in inputs:
+        if array.writer is not stream:
+            array.before_read(stream)
+    if result is None:
+        result = out = DeviceArray.new(call.result, call.nbytes, stream, "the result of a convolution")
+    else:
+        call.refuse_overlap(inputs, result)
+        result.before_write(stream)
+    pointers = [array.pointer for array in inputs]
+    pointers.append(result.pointer)
+    try:
+        call.choice.run(ctx, pointers, alpha, beta)
+    except CudnnError as error:
+        error.add_note(f"in {call.problem}, alpha {alpha}, beta {beta}")
+        raise
+    finally:  # also where a later part failed: an earlier one may be under way
+        for array in inputs:
+            if array.home is not stream:
+                array.after_use(stream)
+        result.after_write(stream)
+    return out
+
+
+def check_beta(beta: float, out: Any) -> None:
+    """Raise where there is a factor and nothing that it multiplies."""
+    if beta and out is None:
+        raise ValueError(f"beta={beta} needs out, the array that it multiplies")
+
+
+def check_writable(out: TensorSpec | None) -> None:
+    """Raise for an output that no descriptor describes, or two of whose elements share memory."""
+    if out is not None and not out.describable:
+        raise ValueError(f"out has strides {out.strides}; cuDNN writes only where all are positive")
+    if out is not None and out.overlaps_itself:
+        raise ValueError(f"out overlaps itself: shape {out.shape} with strides {out.strides}")
+
+
+def stream_of(x: Any, name: str, stream: Any) -> Stream:
+    """The stream of a call: the one given, the one in use, or the default stream of x's device."""
+    if isinstance(x, DeviceArray):
+        device: int | None = x.device
+    elif type(x).__module__ in ("numpy", "builtins"):  # said before there need be a device
+        raise not_on_device(x, name)
+    else:
+        device = exchange.device_of(x) if streams.device_count() > 1 else 0
+    if stream is None:
+        return streams.current_stream(device)
+    return streams.as_stream(stream, streams.current_stream().device if device is None else device)
+
+
+def describable(spec: TensorSpec) -> TensorSpec:
+    """The spec itself, or that of a packed copy where no descriptor can hold its strides."""
+    return spec if spec.describable else TensorSpec.packed(spec.shape, spec.dtype, nearest_layout(spec))
+
+
+def packed(array: DeviceArray, stream: Stream) -> DeviceArray:
+    """The array itself, or a packed copy as :func:`describable` says."""
+    return array if array.spec.describable else array.packed(nearest_layout(array.spec), stream, stacklevel=5)
+
+
+def hashable(value: Any) -> Any:
+    """Lists as tuples, at every depth: arguments as a key."""
+    return tuple(map(hashable, value)) if isinstance(value, list | tuple) else value
+
+
+def _span(spec: TensorSpec) -> tuple[int, int]:
+    itemsize = DTYPES[spec.dtype].itemsize
+    low, high = spec.extent
+    return low * itemsize, high * itemsize
+
+
+def _share_elements(one: DeviceArray, two: DeviceArray) -> bool:
+    """Whether any element of one is in memory of the other: slices of channels lie between each other."""
+    import numpy as np
+
+    try:
+        return np.shares_memory(_addresses(one), _addresses(two), max_work=10_000_000)  # type: ignore[arg-type]
+    except np.exceptions.TooHardError:
+        return True
+
+
+def _addresses(array: DeviceArray) -> Any:
+    """A NumPy array with the addresses of a device array, which nobody may look into."""
+    import numpy as np
+
+    class Interface:
+        __array_interface__ = {  # noqa: RUF012 - what the protocol asks for
+            "version": 3,
+            "shape": array.shape,
+            "strides": array.strides,
+            "typestr": f"|V{array.itemsize}",
+            "data": (array.pointer, True),
+        }
+
+    return np.asarray(Interface())
