@@ -14,6 +14,7 @@ from cudnn_ct import _lib
 from cudnn_ct._bindings.functions import FUNCTIONS
 from cudnn_ct._owned import Owned
 from cudnn_ct._raw import raw
+from cudnn_ct.errors import VersionMismatchError
 
 calls: list[tuple[object, ...]] = []
 
@@ -59,6 +60,13 @@ def test_every_function_tells_its_prototype(name: str) -> None:
     assert list(inspect.signature(function).parameters) == list(FUNCTIONS[name].argnames)
     assert repr(function).startswith(f"{name}(")
     assert FUNCTIONS[name].header in function.__doc__
+
+
+def test_a_function_that_this_cudnn_lacks_says_so_whatever_the_arguments() -> None:
+    _lib._install(_lib.Library(lambda name: None if name == "cudnnGraphVersionCheck" else fake(name)))
+    for arguments in ((), (1, 2, 3)):
+        with pytest.raises(VersionMismatchError, match="cudnnGraphVersionCheck is missing from this cuDNN"):
+            raw.cudnnGraphVersionCheck(*arguments)
 
 
 def test_arguments_by_name_reach_c_in_order() -> None:
