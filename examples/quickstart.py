@@ -123,7 +123,7 @@ def as_seen(name: str, image: np.ndarray) -> tuple[str, str, np.ndarray]:
     if name in ("Gaussian blur", "motion blur", "sharpen"):
         return name, "", image
     scale = scale_of(image)
-    return name, f"black −{scale:.2f}, grey 0, white {scale:.2f}", 0.5 + 0.5 * image / scale
+    return name, f"black -{scale:.2f}, grey 0, white {scale:.2f}", 0.5 + 0.5 * image / scale
 
 
 def scale_of(image: np.ndarray) -> float:
