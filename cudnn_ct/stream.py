@@ -189,6 +189,8 @@ def device_count() -> int:
     """How many devices the driver shows. Raises :class:`NotInitializedError` where there is no driver."""
     try:
         return len(_cuda().Device.get_all_devices())
+    except CudnnError:
+        raise
     except Exception as error:
         raise _translate(error, "counting the devices") from error
 

@@ -133,8 +133,20 @@ def packed(array: DeviceArray, stream: Stream) -> DeviceArray:
 
 
 def hashable(value: Any) -> Any:
-    """Lists as tuples, at every depth: arguments as a key."""
-    return tuple(map(hashable, value)) if isinstance(value, list | tuple) else value
+    """Lists as tuples, at every depth: arguments as a key.
+
+    Raises
+    ------
+    TypeError
+        Something else in them cannot be part of a key; no parameter of an operation is such a thing.
+    """
+    if isinstance(value, list | tuple):
+        return tuple(map(hashable, value))
+    try:
+        hash(value)
+    except TypeError:
+        raise TypeError(f"{value!r} is no parameter; numbers and tuples of numbers are") from None
+    return value
 
 
 def _span(spec: TensorSpec) -> tuple[int, int]:

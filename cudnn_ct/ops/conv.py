@@ -358,7 +358,7 @@ def _prepared(
     key = (direction, first.spec, second.spec, out, shape, arguments, config.allow_tf32)
     try:
         call: Call | None = ctx.calls.get(key)
-    except TypeError:  # a list among the arguments: as good as a tuple, but no key
+    except TypeError:  # no key: a list, which is as good as a tuple, or something that is refused
         return _prepared(ctx, direction, first, second, result, hashable(shape), hashable(arguments))
     if call is None:
         call = _prepare(ctx, direction, first.spec, second.spec, out, shape, arguments)

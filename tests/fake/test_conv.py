@@ -519,6 +519,8 @@ def bad(**changes: Any) -> dict[str, Any]:
         (bad(groups=2), ValueError, "x has 3 channels; w expects 3 x groups 2 = 6"),
         (bad(groups=0), ValueError, "groups must be at least 1"),
         (bad(mode="flip"), ValueError, "mode must be one of cross_correlation, convolution"),
+        (bad(padding=np.array([1, 1])), TypeError, r"array\(\[1, 1\]\) is no parameter; numbers and tuples"),
+        (bad(stride={}), TypeError, r"\{\} is no parameter"),
         (bad(padding="same"), ValueError, "padding must be one of valid, half, full"),
         (bad(padding=(1, 2, 3)), ValueError, "has 3 numbers; the window has 2 axes"),
         (bad(precision="int8"), ValueError, "precision must be one of"),
