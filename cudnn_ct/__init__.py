@@ -4,11 +4,12 @@
 
 Arrays        ``asarray  empty  zeros  full  DeviceArray``
 Operations    ``conv  conv_backward_data  conv_backward_filter  conv_backward_bias  conv_transpose
-              conv_output_shape  conv_transpose_shape``
+              conv_bias_activation  conv_output_shape  conv_transpose_shape``
+Algorithms    ``conv_algorithms  conv_plan  conv_bias_activation_plan  export_choices  import_choices``
 Where         ``use  synchronize  empty_cache  available``
 Library       ``version  library_info  raw``
-Descriptors   ``TensorDescriptor  FilterDescriptor  ConvolutionDescriptor`` of
-              ``TensorSpec  FilterSpec  ConvolutionSpec``
+Descriptors   ``TensorDescriptor  FilterDescriptor  ConvolutionDescriptor  ActivationDescriptor`` of
+              ``TensorSpec  FilterSpec  ConvolutionSpec  ActivationSpec``
 Settings      ``config``
 Reference     ``reference``: the same operations in NumPy
 Errors        ``CudnnError`` and its subclasses, ``CudnnWarning``
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from ._info import library_info as library_info
     from ._lib import version as version
     from ._raw import raw as raw
+    from .algo_store import export_choices as export_choices
+    from .algo_store import import_choices as import_choices
     from .array import DeviceArray as DeviceArray
     from .context import available as available
     from .context import empty_cache as empty_cache
@@ -34,15 +37,22 @@ if TYPE_CHECKING:
     from .creation import empty as empty
     from .creation import full as full
     from .creation import zeros as zeros
+    from .descriptors import ActivationDescriptor as ActivationDescriptor
     from .descriptors import ConvolutionDescriptor as ConvolutionDescriptor
     from .descriptors import FilterDescriptor as FilterDescriptor
     from .descriptors import TensorDescriptor as TensorDescriptor
     from .errors import *  # noqa: F403
+    from .ops.algorithms import conv_algorithms as conv_algorithms
+    from .ops.algorithms import conv_bias_activation_plan as conv_bias_activation_plan
+    from .ops.algorithms import conv_plan as conv_plan
     from .ops.conv import conv as conv
     from .ops.conv import conv_backward_bias as conv_backward_bias
     from .ops.conv import conv_backward_data as conv_backward_data
     from .ops.conv import conv_backward_filter as conv_backward_filter
     from .ops.conv import conv_transpose as conv_transpose
+    from .ops.fused import conv_bias_activation as conv_bias_activation
+    from .problem import ActivationSpec as ActivationSpec
+    from .problem import Candidate as Candidate
     from .problem import ConvolutionSpec as ConvolutionSpec
     from .problem import FilterSpec as FilterSpec
     from .problem import TensorSpec as TensorSpec
@@ -59,7 +69,7 @@ _WHERE = {
     "_config": ("config",),
     "creation": ("asarray", "empty", "full", "zeros"),
     "context": ("available", "empty_cache", "synchronize", "use"),
-    "descriptors": ("ConvolutionDescriptor", "FilterDescriptor", "TensorDescriptor"),
+    "descriptors": ("ActivationDescriptor", "ConvolutionDescriptor", "FilterDescriptor", "TensorDescriptor"),
     "errors": (
         "AllocationError",
         "BadParamError",
@@ -73,8 +83,27 @@ _WHERE = {
         "NotSupportedError",
         "VersionMismatchError",
     ),
-    "ops": ("conv", "conv_backward_bias", "conv_backward_data", "conv_backward_filter", "conv_transpose"),
-    "problem": ("ConvolutionSpec", "FilterSpec", "TensorSpec", "conv_output_shape", "conv_transpose_shape"),
+    "ops": (
+        "conv",
+        "conv_algorithms",
+        "conv_backward_bias",
+        "conv_backward_data",
+        "conv_backward_filter",
+        "conv_bias_activation",
+        "conv_bias_activation_plan",
+        "conv_plan",
+        "conv_transpose",
+    ),
+    "algo_store": ("export_choices", "import_choices"),
+    "problem": (
+        "ActivationSpec",
+        "Candidate",
+        "ConvolutionSpec",
+        "FilterSpec",
+        "TensorSpec",
+        "conv_output_shape",
+        "conv_transpose_shape",
+    ),
 }
 _MODULE_OF = {name: module for module, names in _WHERE.items() for name in names}
 

@@ -36,6 +36,24 @@ def _boolean(text: str) -> bool:
     return words[word]
 
 
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 0:
+        raise ValueError("expected a number of at least 0")
+    return number
+
+
+def _bytes(text: str) -> int:
+    """A number of bytes, which may end in K, M or G: 512M."""
+    units = {"K": 2**10, "M": 2**20, "G": 2**30}
+    number = text.strip().upper().removesuffix("B").removesuffix("I")
+    unit = units.get(number[-1:], 1)
+    try:
+        return _count(number[:-1] if unit > 1 else number) * unit
+    except ValueError:
+        raise ValueError("expected a number of bytes, such as 67108864 or 64M") from None
+
+
 SETTINGS: dict[str, Setting] = {
     "library": Setting(
         "CUDNN_CT_LIBRARY",
@@ -53,7 +71,58 @@ SETTINGS: dict[str, Setting] = {
         "True or False",
         "whether float32 work with precision='as_input_f32' may use TF32 tensor cores",
     ),
+    "algo": Setting(
+        "CUDNN_CT_ALGO",
+        "guess_on_shape_change",
+        str,
+        (str,),
+        "a policy or the name of an algorithm",
+        "how an algorithm is chosen where a call does not say",
+    ),
+    "deterministic": Setting(
+        "CUDNN_CT_DETERMINISTIC",
+        False,
+        _boolean,
+        (bool,),
+        "True or False",
+        "whether only algorithms are used whose results are the same from run to run",
+    ),
+    "workspace_limit": Setting(
+        "CUDNN_CT_WORKSPACE_LIMIT",
+        None,
+        _bytes,
+        (int, type(None)),
+        "a number of bytes or None",
+        "the scratch memory that an algorithm may take at most",
+    ),
+    "timed_engines": Setting(
+        "CUDNN_CT_TIMED_ENGINES",
+        16,
+        _count,
+        (int,),
+        "a number",
+        "how many engines of the graph API the policies time_* try, beside all other ways",
+    ),
+    "runtime_compiled": Setting(
+        "CUDNN_CT_RUNTIME_COMPILED",
+        True,
+        _boolean,
+        (bool,),
+        "True or False",
+        "whether the policies time_* try engines that are compiled when they are made, which takes long",
+    ),
+    "cache": Setting(
+        "CUDNN_CT_CACHE",
+        None,
+        str,
+        (str, os.PathLike, type(None)),
+        "a path, 'off' or None",
+        "the file that keeps timed choices; None is one in the user's cache folder",
+    ),
 }
+
+# What a call depends on that it was not told, and so a part of its key.
+_OF_CALLS = ("allow_tf32", "algo", "deterministic", "workspace_limit", "timed_engines", "runtime_compiled")
 
 
 class Config:
@@ -67,12 +136,21 @@ class Config:
     # Real attributes, so that reading one in the path of a call costs nothing; writing one is checked.
     library: str | None
     allow_tf32: bool
+    algo: str
+    deterministic: bool
+    workspace_limit: int | None
+    timed_engines: int
+    runtime_compiled: bool
+    cache: str | None
+    of_calls: tuple[Any, ...]
 
     def __init__(self, environ: Mapping[str, str] | None = None) -> None:
         environ = os.environ if environ is None else environ
         for name, setting in SETTINGS.items():
-            text = environ.get(setting.variable)
             object.__setattr__(self, name, setting.default)
+        self._note()
+        for name, setting in SETTINGS.items():
+            text = environ.get(setting.variable)
             try:
                 if text:
                     setattr(self, name, setting.parse(text))
@@ -83,9 +161,18 @@ class Config:
     def __setattr__(self, name: str, value: Any) -> None:
         if name not in SETTINGS:
             raise AttributeError(f"no setting {name!r}; there are {', '.join(SETTINGS)}")
-        if not isinstance(value, SETTINGS[name].types):
+        kinds = SETTINGS[name].types
+        if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
             raise TypeError(f"config.{name} is {SETTINGS[name].takes}, not {value!r}")
+        if isinstance(value, int) and value < 0:
+            raise ValueError(f"config.{name} is {SETTINGS[name].takes} of at least 0, not {value!r}")
         object.__setattr__(self, name, value)
+        self._note()
+
+    def _note(self) -> None:
+        """Keep what calls depend on as one value that is ready to be a part of a key."""
+        values = tuple(getattr(self, name) for name in _OF_CALLS)
+        object.__setattr__(self, "of_calls", values)
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(f"no setting {name!r}; there are {', '.join(SETTINGS)}")

@@ -1,124 +1,248 @@
-"""Which way to compute a problem: candidates tried in order until one runs. Knows no operation."""
+"""Which way to compute a problem: guessed, timed, named or remembered. Knows no operation.
+
+A decision - which candidates there are, which of them failed, which was the quickest - is shared by the
+threads of a process, and a timed one by processes through `algo_store`. A plan belongs to its thread.
+"""
 
 from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+from . import ruler
+from . import stream as streams
+from ._config import config
 from .context import Bounded, Context
-from .errors import AllocationError, CudnnWarning, NotSupportedError
-from .problem import Candidate, Plan
+from .decision import SHORT, Decision, Stage, kept_rows, store_key
+from .dtypes import DTYPES
+from .errors import (
+    AllocationError,
+    CudnnError,
+    CudnnWarning,
+    ExecutionFailedError,
+    InternalError,
+    NotInitializedError,
+    NotSupportedError,
+)
+from .problem import Candidate, Plan, Problem, Request
 
-__all__ = ["Choice", "Family", "choose"]
+__all__ = ["Choice", "Family", "choose", "time_rows"]
 
 
 class Family(Protocol):
-    """A way to compute problems: what it can try, and a plan for each."""
+    """The ways to compute problems: where to look for candidates, and a plan for each."""
 
-    def candidates(self, problem: Any, context: Context) -> list[Candidate]:
-        """All rows for a problem, the most promising first; refused ones have a status."""
+    def stages(self, problem: Any) -> Sequence[Stage]:
+        """Places to look for a way, the most promising first; each gives rows, the best first."""
+
+    def worth_timing(self, problem: Any, context: Context) -> list[Candidate]:
+        """The rows that a policy ``time_*`` times, in this order."""
+
+    def named(self, problem: Any, name: str) -> Sequence[Stage]:
+        """Where an algorithm of a name is found, and then what takes its place."""
 
     def plan(self, problem: Any, candidate: Candidate, context: Context) -> Plan:
         """Make a row ready to run in the context's thread."""
 
 
 class Choice:
-    """A problem, its candidates, and this thread's plan for the best one that has not failed.
+    """A problem, the decision about it, and this thread's plan for the best candidate that has not failed.
 
-    Made by :func:`choose`. The decision - which candidates there are and which were refused - is shared by
-    the process; the plan belongs to the thread.
+    Made by :func:`choose`.
     """
 
-    __slots__ = ("_candidate", "_decision", "_family", "plan", "problem")
+    __slots__ = ("_decision", "_family", "_row", "plan", "problem")
 
-    def __init__(self, problem: Any, family: Family, decision: _Decision, context: Context) -> None:
+    def __init__(self, problem: Problem, family: Family, decision: Decision, context: Context) -> None:
         self.problem = problem
         self._family = family
         self._decision = decision
+        self._row: Candidate | None = None
         self.plan: Plan = self._next_plan(context)
 
-    def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
-        """Run the plan; where cuDNN refuses it only now, or memory runs out, the next candidate's.
+    @property
+    def candidate(self) -> Candidate | None:
+        """What was chosen; None before a choice that is to be timed."""
+        return self._row and self._row._replace(workspace=self.plan.workspace, problem=self.problem)
 
-        Both are refused before any kernel starts, so the operands are as they were.
+    @property
+    def untimed(self) -> bool:
+        """Whether candidates are still to be timed."""
+        return self._row is None
+
+    @property
+    def fallback_reason(self) -> str:
+        """Why something else runs than the algorithm that was named; empty where that runs."""
+        return self._decision.fallback_reason()
+
+    def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
+        """Run the plan; where cuDNN refuses it only now, it fails, or memory runs out, another candidate's.
+
+        A refusal comes before any kernel starts, so the operands are as they were.
         """
         try:
             self.plan.run(context, pointers, alpha, beta)
-        except NotSupportedError as error:
-            self._decision.refuse(self._candidate, str(error))
-            self.plan = self._next_plan(context)
-            self.run(context, pointers, alpha, beta)
-        except AllocationError as error:
-            self._run_smaller(context, pointers, alpha, beta, error)
+        except (NotSupportedError, InternalError, ExecutionFailedError) as error:
+            if self._row is None or (beta and isinstance(error, ExecutionFailedError)):
+                raise  # what beta multiplies may be gone
+            self._run_another(context, pointers, alpha, beta, error)
 
-    def _run_smaller(
-        self, context: Context, pointers: Sequence[int], alpha: float, beta: float, error: AllocationError
-    ) -> None:
-        """Run the first candidate whose workspace can be had. Memory may be free again at the next call."""
-        wanted = self.plan.workspace
-        for candidate in self._decision.usable():
-            if candidate.workspace < wanted:
-                try:
-                    self._family.plan(self.problem, candidate, context).run(context, pointers, alpha, beta)
-                except (AllocationError, NotSupportedError):
-                    continue
-                if self._decision.warn_once():
-                    warnings.warn(f"{error}; {candidate} ran instead", CudnnWarning, stacklevel=4)
-                return
-        raise error
-
-    def _next_plan(self, context: Context) -> Plan:
-        while True:
-            candidate = self._decision.best()
-            if candidate is None:
-                raise NotSupportedError(
-                    "\n".join([f"cuDNN has no way to compute this {self.problem}", *self._decision.reasons()])
-                )
-            try:
-                self._candidate = candidate
-                return self._family.plan(self.problem, candidate, context)
-            except NotSupportedError as error:
-                self._decision.refuse(candidate, str(error))
+    def time(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
+        """Time the candidates on the operands, unless another thread just did, and take the quickest."""
+        if context.capturing:
+            raise NotInitializedError(
+                "an algorithm is to be timed in a call that is captured: make the same call once before "
+                "capturing it"
+            )
+        with self._decision.lock:
+            if self._decision.untimed:
+                rows = [*map(self._decision.judged, self._family.worth_timing(self.problem, context))]
+                ways = [(row, self._family.plan) for row in rows if not row.status]
+                timed = time_rows(self.problem, ways, context, pointers, alpha, beta)
+                self._decision.settle(timed + [row for row in rows if row.status])
+        self.plan = self._next_plan(context)
 
     def describe(self) -> str:
-        """Tell what was chosen and what was refused, and why."""
-        return "\n".join([self.plan.describe(), *self._decision.reasons()])
+        """Tell what was chosen, how, and what was refused and why."""
+        reason = self.fallback_reason
+        lines = [self.plan.describe(), self._decision.story(self._row)]
+        return "\n".join([*lines, *([f"  fallback: {reason}"] if reason else []), *self._decision.reasons()])
+
+    def _next_plan(self, context: Context) -> Plan:
+        for row in self._decision.usable(context):
+            try:
+                plan = self._planned(row, context)
+            except NotSupportedError as error:
+                self._decision.refuse(row, str(error))
+            else:
+                self._take(row, plan)
+                return plan
+        if self._decision.untimed:
+            return _Untimed(self)
+        raise NotSupportedError(
+            "\n".join([f"cuDNN has no way to compute this {self.problem}", *self._decision.reasons()])
+        )
+
+    def _planned(self, row: Candidate, context: Context) -> Plan:
+        plan = self._family.plan(self.problem, row, context)
+        limit = self._decision.request.workspace_limit
+        if limit is not None and plan.workspace > limit:
+            raise NotSupportedError(f"needs {plan.workspace:,} bytes of workspace; the limit is {limit:,}")
+        return plan
+
+    def _take(self, row: Candidate, plan: Plan) -> None:
+        self._row, self.plan = row, plan
+        _keep_first(self._decision.kind, row)
+        reason = self.fallback_reason
+        if reason and self._decision.warn_once():
+            name = self._decision.request.algo
+            warnings.warn(f"algo={name!r} fell back to {row}: {reason}", CudnnWarning, stacklevel=8)
+
+    def _run_another(
+        self, context: Context, pointers: Sequence[int], alpha: float, beta: float, error: CudnnError
+    ) -> None:
+        """Run the first other candidate that can. Memory may be free again later; other failures last."""
+        assert self._row is not None
+        failed: list[tuple[Candidate, CudnnError]] = [(self._row, error)]
+        room = self.plan.workspace if isinstance(error, AllocationError) else None
+        for row in self._decision.usable(context):
+            if any(row == other for other, _ in failed) or (room is not None and row.workspace >= room):
+                continue
+            try:
+                plan = self._planned(row, context)
+                plan.run(context, pointers, alpha, beta)
+            except (NotSupportedError, InternalError, ExecutionFailedError) as another:
+                failed.append((row, another))
+                continue
+            self._remember(failed, row, plan)
+            return
+        for other, reason in failed:
+            if isinstance(reason, NotSupportedError):
+                self._decision.refuse(other, str(reason))
+        worse = [reason for _, reason in failed if not isinstance(reason, NotSupportedError)]
+        if worse:
+            raise worse[0]
+        self._next_plan(context)
+
+    def _remember(self, failed: list[tuple[Candidate, CudnnError]], row: Candidate, plan: Plan) -> None:
+        """Another candidate ran: those that failed before it are bad, but for lack of memory."""
+        short = [reason for _, reason in failed if isinstance(reason, AllocationError)]
+        for other, reason in failed:
+            if not isinstance(reason, AllocationError):
+                self._decision.refuse(other, str(reason))
+                if not isinstance(reason, NotSupportedError):
+                    warnings.warn(f"{other} failed: {reason}; {row} ran instead", CudnnWarning, stacklevel=6)
+        if not short:
+            self._take(row, plan)
+        elif self._decision.warn_once():
+            warnings.warn(f"{short[0]}; {row} ran instead", CudnnWarning, stacklevel=6)
 
 
-class _Decision:
-    """The candidates of one problem on one device, and which of them failed. Shared by threads."""
+class _Untimed:
+    """Stands where a plan will be: its first run times the candidates on the operands."""
 
-    def __init__(self, candidates: list[Candidate]) -> None:
-        self._rows = candidates
-        self._lock = threading.Lock()
-        self._warned = False
+    def __init__(self, choice: Choice) -> None:
+        self._choice = choice
+        self.workspace = 0
 
-    def usable(self) -> list[Candidate]:
-        return [row for row in self._rows if not row.status]
+    def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
+        self._choice.time(context, pointers, alpha, beta)
+        self._choice.plan.run(context, pointers, alpha, beta)
 
-    def best(self) -> Candidate | None:
-        return next((row for row in self._rows if not row.status), None)
+    def describe(self) -> str:
+        return "not chosen yet: the first call times the candidates"
 
-    def refuse(self, candidate: Candidate, reason: str) -> None:
-        with self._lock:
-            self._rows = [row._replace(status=reason) if row == candidate else row for row in self._rows]
 
-    def warn_once(self) -> bool:
-        with self._lock:
-            first, self._warned = not self._warned, True
-        return first
+def time_rows(
+    problem: Problem,
+    ways: Sequence[tuple[Candidate, Callable[[Any, Candidate, Context], Plan]]],
+    context: Context,
+    pointers: Sequence[int],
+    alpha: float,
+    beta: float,
+) -> list[Candidate]:
+    """Time candidates on operands: each row with its time, or with the reason why it has none.
 
-    def reasons(self) -> list[str]:
-        return [f"  refused: {row}: {row.status}" for row in self._rows if row.status]
+    Where beta is not 0, the result goes to scratch memory, since each run would change what the next reads.
+    """
+    if beta:
+        low, high = problem.result.extent
+        size = (high - low) * DTYPES[problem.result.dtype].itemsize
+        scratch = streams.allocate(size, context.stream, "a scratch result")
+        pointers = [*pointers[:-1], int(scratch.handle)]
 
+    def run(row: Candidate, make: Callable[[Any, Candidate, Context], Plan]) -> Callable[[], None]:
+        made: list[Plan] = []
+
+        def once() -> None:
+            if not made:
+                made.append(make(problem, row, context))
+            made[0].run(context, pointers, alpha, beta)
+
+        return once
+
+    times = ruler.race([run(*way) for way in ways], context.stream)
+    context.drop_workspace()  # the largest of all would stay
+    return [
+        row._replace(time=time) if isinstance(time, float) else row._replace(status=_reason(time))
+        for (row, _), time in zip(ways, times, strict=True)
+    ]
+
+
+def _reason(error: CudnnError) -> str:
+    return f"{SHORT if isinstance(error, AllocationError) else ''}{error}"
+
+
+# --- what is remembered ------------------------------------------------------------------------------------
 
 _decisions = Bounded(16_384)
+_firsts = Bounded(4096)
 _lock = threading.Lock()
 
 
-def choose(problem: Any, family: Family, context: Context) -> Choice:
+def choose(problem: Problem, family: Family, context: Context, request: Request | None = None) -> Choice:
     """Decide how to compute ``problem`` on the context's device.
 
     Raises
@@ -126,11 +250,44 @@ def choose(problem: Any, family: Family, context: Context) -> Choice:
     NotSupportedError
         No candidate is left; the message lists all of them, each with its reason.
     """
-    key = (context.device, context.library, problem)
+    request = request or Request()
+    key = (context.device, context.library, problem, request, config.timed_engines, config.runtime_compiled)
     with _lock:
         decision = _decisions.get(key)
     if decision is None:
-        decision = _Decision(family.candidates(problem, context))
+        decision = _first_decision(problem, family, context, request)
         with _lock:
             decision = _decisions.setdefault(key, decision)
     return Choice(problem, family, decision, context)
+
+
+def _first_decision(problem: Problem, family: Family, context: Context, request: Request) -> Decision:
+    """Where a decision begins: with a row that is given, kept or on disk, or with places to look."""
+    if request.row is not None:
+        return Decision(request, (), [request.row._replace(problem=None)])
+    name = str(request.algo)
+    if not (request.timed or request.once or name == "guess_on_shape_change"):
+        stages = family.named(problem, name)
+        return Decision(request, stages[:1] if request.strict else stages)
+    stages = () if request.timed else family.stages(problem)
+    kept, kind, how, key = None, None, "", ""
+    if request.once:
+        kind = (context.device, context.library, problem.kind, request)
+        with _lock:
+            kept = _firsts.get(kind)
+        how = "kept from the first problem of its kind" if kept else ""
+    rows = [kept] if kept else []
+    if request.timed and not kept:
+        key = store_key(problem, context, request)
+        rows = kept_rows(key)
+        how = "as the cache file has it" if rows else ""
+    decision = Decision(request, stages, rows, how)
+    decision.key, decision.kind = key, kind
+    return decision
+
+
+def _keep_first(kind: Any, row: Candidate) -> None:
+    """Keep a choice for further problems of its kind, where the policy is to choose once."""
+    if kind is not None:
+        with _lock:
+            _firsts.setdefault(kind, row._replace(workspace=0, time=None))

@@ -71,7 +71,7 @@ class Context:
         self.stream = Stream(streams.LEGACY_DEFAULT, device)  # what cuDNN itself starts with
         self.calls = Bounded(4096)
         self._workspaces: dict[Stream, Any] = {}
-        self._captured: list[Any] = []  # workspaces that a CUDA graph may write to at any time
+        self._captured: dict[int, Any] = {}  # what a CUDA graph may use at any time, by identity
 
     def work_on(self, stream: Stream) -> None:
         """Let the handle work on ``stream``; cuDNN is told only when that is a change."""
@@ -90,7 +90,7 @@ class Context:
             return 0
         stream = self.stream
         held = self._workspaces.get(stream)
-        if streams.is_capturing(stream):
+        if self.capturing:
             return self._captured_workspace(held, nbytes)
         if held is None or held.size < nbytes:
             # What was held is freed on its stream, hence after the work that still uses it.
@@ -104,9 +104,21 @@ class Context:
                 f"a call that needs {nbytes:,} bytes of workspace is captured on {self.stream}, which has "
                 "none of that size: make the same call once on this stream before capturing it"
             )
-        if held not in self._captured:
-            self._captured.append(held)
+        self.pin(held)
         return int(held.handle)
+
+    @property
+    def capturing(self) -> bool:
+        """Whether a CUDA graph is being captured on the stream."""
+        return self.stream.handle != streams.LEGACY_DEFAULT and streams.is_capturing(self.stream)
+
+    def pin(self, thing: object) -> None:
+        """Keep what a captured graph uses for as long as the context lives: a graph may outlive its maker."""
+        self._captured[id(thing)] = thing
+
+    def drop_workspace(self) -> None:
+        """Let go of this stream's workspace unless it was captured; it is made again when needed."""
+        self._workspaces.pop(self.stream, None)
 
     def drop_workspaces(self) -> None:
         """Let go of all workspaces but those that were captured; they are made again when needed."""

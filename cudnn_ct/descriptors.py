@@ -9,12 +9,18 @@ from typing import Any, ClassVar, NamedTuple, Self, cast
 
 from . import _lib
 from ._bindings import types
-from ._bindings.enums import ConvolutionMode, MathType, TensorFormat
+from ._bindings.enums import ActivationMode, ConvolutionMode, MathType, NanPropagation, TensorFormat
 from ._owned import Owned
 from .dtypes import DTYPES, as_dtype
-from .problem import LAYOUTS, MODES, ConvolutionSpec, FilterSpec, TensorSpec, choice
+from .problem import LAYOUTS, MODES, ActivationSpec, ConvolutionSpec, FilterSpec, TensorSpec, choice
 
-__all__ = ["ConvolutionDescriptor", "Descriptor", "FilterDescriptor", "TensorDescriptor"]
+__all__ = [
+    "ActivationDescriptor",
+    "ConvolutionDescriptor",
+    "Descriptor",
+    "FilterDescriptor",
+    "TensorDescriptor",
+]
 
 MAX_AXES = 8  # CUDNN_DIM_MAX
 _INT_MAX = 2**31 - 1
@@ -50,7 +56,8 @@ class Descriptor(Owned):
     Parameters
     ----------
     spec
-        The value to describe: :class:`TensorSpec`, :class:`FilterSpec` or :class:`ConvolutionSpec`.
+        The value to describe: :class:`TensorSpec`, :class:`FilterSpec`, :class:`ConvolutionSpec` or
+        :class:`ActivationSpec`.
 
     Raises
     ------
@@ -190,6 +197,32 @@ def _read_convolution(library: Any, descriptor: Any) -> ConvolutionSpec:
     )
 
 
+# --- activation --------------------------------------------------------------------------------------------
+
+_ACTIVATIONS = {member.name.lower(): int(member) for member in ActivationMode}
+_ACTIVATION_NAMES = {code: name for name, code in _ACTIVATIONS.items()}
+
+
+def _write_activation(library: Any, descriptor: Any, spec: ActivationSpec) -> None:
+    mode = choice(spec.mode, tuple(_ACTIVATIONS), "activation")
+    library.cudnnSetActivationDescriptor(
+        descriptor, _ACTIVATIONS[mode], NanPropagation(int(spec.propagate_nan)), spec.coef
+    )
+    if mode == "swish":
+        library.cudnnSetActivationDescriptorSwishBeta(descriptor, spec.coef)
+
+
+def _read_activation(library: Any, descriptor: Any) -> ActivationSpec:
+    mode, nan, coef = ctypes.c_int(), ctypes.c_int(), ctypes.c_double()
+    library.cudnnGetActivationDescriptor(
+        descriptor, ctypes.byref(mode), ctypes.byref(nan), ctypes.byref(coef)
+    )
+    name = _ACTIVATION_NAMES[mode.value]
+    if name == "swish":
+        library.cudnnGetActivationDescriptorSwishBeta(descriptor, ctypes.byref(coef))
+    return ActivationSpec(name, coef.value, nan.value == NanPropagation.PROPAGATE_NAN)
+
+
 # --- the table ---------------------------------------------------------------------------------------------
 
 
@@ -235,6 +268,20 @@ class ConvolutionDescriptor(Descriptor):
         "cudnnDestroyConvolutionDescriptor",
         _write_convolution,
         _read_convolution,
+    )
+
+
+class ActivationDescriptor(Descriptor):
+    """``cudnnActivationDescriptor_t`` of an :class:`ActivationSpec`, by ``cudnnSetActivationDescriptor``."""
+
+    __slots__ = ()
+    kind = Kind(
+        ActivationSpec,
+        types.cudnnActivationDescriptor_t,
+        "cudnnCreateActivationDescriptor",
+        "cudnnDestroyActivationDescriptor",
+        _write_activation,
+        _read_activation,
     )
 
 

@@ -10,7 +10,7 @@ import operator
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
@@ -29,7 +29,9 @@ __all__ = [
     "copy_to_host",
     "current_device",
     "device_count",
+    "device_name",
     "driver_version",
+    "elapsed",
     "fill",
     "is_capturing",
     "is_done",
@@ -203,6 +205,14 @@ def driver_version() -> int:
     return int(version)
 
 
+@cache
+def device_name(device: int) -> str:
+    """What tells a kind of device apart from others, for what is remembered of it."""
+    chip = _cuda().Device(device)
+    major, minor = chip.compute_capability
+    return f"{chip.name}, {chip.properties.multiprocessor_count} SMs, {major}.{minor}"
+
+
 def current_device() -> int:
     """The device that is current in this thread, 0 where none is yet."""
     return 0 if device_count() == 1 else _current_device() or 0
@@ -347,6 +357,27 @@ def is_done(event: Any) -> bool:
     return bool(event.is_done)
 
 
+def elapsed(stream: Stream, work: Callable[[], object]) -> float:
+    """Milliseconds from before to after what ``work`` enqueues, as the device sees it; waits for it."""
+    driver = _driver()
+    events = []
+    try:
+        for _ in range(2):
+            result, event = driver.cuEventCreate(0)
+            _check(result, "creating an event")
+            events.append(event)
+        _check(driver.cuEventRecord(events[0], stream.handle)[0], "recording an event")
+        work()
+        _check(driver.cuEventRecord(events[1], stream.handle)[0], "recording an event")
+        _check(driver.cuEventSynchronize(events[1])[0], "waiting for an event")
+        result, milliseconds = driver.cuEventElapsedTime(*events)
+        _check(result, "timing")
+        return float(milliseconds)
+    finally:
+        for event in events:
+            driver.cuEventDestroy(event)
+
+
 def is_capturing(stream: Stream) -> bool:
     """Whether a CUDA graph is being captured on the stream."""
     if stream.handle == LEGACY_DEFAULT:  # which cannot be captured
@@ -407,7 +438,7 @@ def _after_fork() -> None:
     global _thread
     used = bool(device_count.cache_info().currsize or _pool.cache_info().currsize)
     _process["forked"] |= used
-    for cached in (_cuda, _driver, _pool, device_count, driver_version):
+    for cached in (_cuda, _driver, _pool, device_count, device_name, driver_version):
         cached.cache_clear()
     _thread = threading.local()
 

@@ -12,6 +12,8 @@ from types import ModuleType
 import pytest
 from hypothesis import HealthCheck, settings
 
+os.environ["CUDNN_CT_CACHE"] = "off"  # before the package is imported: tests keep nothing in a home
+
 TESTS = Path(__file__).parent
 GPU_TESTS = TESTS / "gpu"
 GPU_RECORD_TOOL = TESTS.parent / "tools" / "gpu_record.py"

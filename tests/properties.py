@@ -97,5 +97,5 @@ def algorithm_of_last_call() -> str:
 
 
 def inexact_by_nature(described: str) -> bool:
-    """FFT and Winograd compute sums of integers through fractions."""
-    return "fft" in described or "winograd" in described
+    """FFT and Winograd compute sums of integers through fractions; engines 17 and 18 do so without a note."""
+    return any(word in described for word in ("fft", "winograd", "engine 17 ", "engine 18 "))

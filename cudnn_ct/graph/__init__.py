@@ -8,6 +8,5 @@ that is there or is only described (`device`).
 
 from .device import Planner
 from .family import candidates, plan
-from .fused import FusedConv
 
-__all__ = ["FusedConv", "Planner", "candidates", "plan"]
+__all__ = ["Planner", "candidates", "plan"]

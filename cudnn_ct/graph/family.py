@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Collection, Iterable
+from typing import Any
 
 from ..context import Context
 from ..errors import AllocationError, BadParamError, CudnnError, NotSupportedError
-from ..problem import Candidate, ConvProblem
+from ..problem import Candidate, ConvProblem, FusedConv, TensorSpec
 from .conv import conv_graph
 from .device import Planner
 from .engines import HEURISTICS, Engine, Offer, execution_plan, offers, survey
-from .fused import FusedConv, fused_graph
-from .operations import Graph, operation_graph
+from .findings import KNOWN_WRONG, RANKED_TOO_HIGH, saves_products, uneven
+from .fused import fused_graph
+from .operations import ALIGNMENT, Graph, operation_graph
 from .plan import GraphPlan
 
 __all__ = ["candidates", "graph_of", "plan"]
@@ -20,40 +21,11 @@ __all__ = ["candidates", "graph_of", "plan"]
 GRAPHS: dict[type, Callable[[Any], Graph]] = {ConvProblem: conv_graph, FusedConv: fused_graph}
 
 
-class Wrong(NamedTuple):
-    """An engine that gave wrong results where cuDNN offered it, and for which problems."""
-
-    engine: int
-    applies: Callable[[Any], bool]
-    finding: str
-
-
-def _uneven(direction: str) -> Callable[[Any], bool]:
-    return lambda p: (
-        isinstance(p, ConvProblem)
-        and p.direction == direction
-        and any(before != after for before, after in p.padding)
-    )
-
-
-def _channels_first(direction: str) -> Callable[[Any], bool]:
-    return lambda p: isinstance(p, ConvProblem) and p.direction == direction and "nhwc" not in p.x.layouts
-
-
-# Each engine that cuDNN 9.19 offered on an H200 was run against the reference, with NaN in the output. These
-# announced support and wrote wrong numbers or nothing; what they answered is their status.
-KNOWN_WRONG = (
-    Wrong(50, _uneven("backward_data"), "left elements unwritten where padding differs between two sides"),
-    Wrong(1, _uneven("backward_filter"), "wrong sums where padding differs between two sides"),
-    Wrong(20, _uneven("backward_filter"), "wrong sums where padding differs between two sides"),
-    Wrong(78, _channels_first("backward_data"), "wrong sums in NCHW"),
-    Wrong(70, _channels_first("backward_filter"), "wrong sums in NCHW"),
-    Wrong(0, lambda p: isinstance(p, FusedConv) and p.activation == "tanh", "tanh of large numbers is NaN"),
-)
-
-
 def candidates(
-    problem: Any, context: Context | Planner, heuristics: Iterable[str] = HEURISTICS
+    problem: Any,
+    context: Context | Planner,
+    heuristics: Collection[str] = HEURISTICS,
+    most: int | None = None,
 ) -> list[Candidate]:
     """The engines that cuDNN has for a problem, best first; refused ones, with a status, last.
 
@@ -65,21 +37,26 @@ def candidates(
     ----------
     problem : ConvProblem or FusedConv
     context : Context or Planner
-    heuristics : iterable of str
+    heuristics : collection of str
         The modes to ask, in this order: ``"b"``, ``"a"``, ``"fallback"``. Each takes milliseconds.
+    most : int, optional
+        How many engines to list at most, of those that the heuristics name.
     """
+    unfit = _unfit(problem)
+    if unfit:
+        return [Candidate("graph", "all engines", "any", 0, True, status=unfit)]
     unwanted = _unwanted(problem)
     try:
         graph = operation_graph(graph_of(problem), context)
-        found = list(offers(graph, context, heuristics))
+        rows = _first(most, offers(graph, context, _safe(heuristics, problem)), unwanted, problem)
     except (NotSupportedError, BadParamError) as error:
         reasons = [str(error), *getattr(error, "__notes__", [])]
         return [Candidate("graph", "all engines", "any", 0, True, status="; ".join(reasons))]
-    if unwanted:
-        named = {offer.engine.number for offer in found}
-        found += [offer for offer in survey(graph, context, unwanted) if offer.engine.number not in named]
-    rows = [_candidate(offer, unwanted, problem) for offer in found]
-    return sorted(rows, key=lambda row: bool(row.status))
+    if unwanted and "fallback" in heuristics:
+        named = {Engine.parse(row.algorithm).number for row in rows}
+        others = [offer for offer in survey(graph, context, unwanted) if offer.engine.number not in named]
+        rows += [_candidate(offer, unwanted, problem) for offer in others]
+    return sorted(_reordered(rows, problem), key=lambda row: bool(row.status))
 
 
 def plan(problem: Any, candidate: Candidate, context: Context | Planner) -> GraphPlan:
@@ -88,13 +65,18 @@ def plan(problem: Any, candidate: Candidate, context: Context | Planner) -> Grap
     Raises
     ------
     NotSupportedError
-        The candidate was refused, or cuDNN cannot make this plan, whatever its heuristics said.
-    ValueError
-        The candidate's algorithm is not the name of an engine.
+        The candidate was refused, or cuDNN cannot make this plan, whatever its heuristics said; or its
+        algorithm is not the name of an engine.
     """
     if candidate.status:
         raise NotSupportedError(f"{candidate} is refused for this {problem}: {candidate.status}")
-    engine = Engine.parse(candidate.algorithm)
+    try:
+        engine = Engine.parse(candidate.algorithm)
+    except ValueError as error:
+        raise NotSupportedError(str(error)) from None
+    wrong = _known_wrong(engine, problem)
+    if wrong:  # a row that was kept since before this was known
+        raise NotSupportedError(f"{engine} is refused for this {problem}: {wrong}")
     graph = graph_of(problem)
     try:
         native = execution_plan(operation_graph(graph, context), engine, context)
@@ -128,13 +110,58 @@ def _candidate(offer: Offer, unwanted: frozenset[str], problem: Any) -> Candidat
     )
 
 
+def _first(
+    most: int | None, offered: Iterable[Offer], unwanted: frozenset[str], problem: Any
+) -> list[Candidate]:
+    """Rows of offers, until there are ``most`` that are usable."""
+    rows: list[Candidate] = []
+    for offer in offered:
+        rows.append(_candidate(offer, unwanted, problem))
+        if most is not None and sum(not row.status for row in rows) >= most:
+            break
+    return rows
+
+
+def _reordered(rows: list[Candidate], problem: Any) -> list[Candidate]:
+    """Correct cuDNN's order where measurements say that it errs: see docs/algorithms.md."""
+    behind = {row.engine for row in RANKED_TOO_HIGH if row.applies(problem)}
+    rows = sorted(rows, key=lambda row: Engine.parse(row.algorithm).number in behind)
+    usable = [row for row in rows if not row.status]
+    if saves_products(problem) and len(usable) > 1 and {"fft", "winograd"} & set(usable[1].notes):
+        rows.remove(usable[1])
+        rows.insert(0, usable[1])
+    return rows
+
+
 def _refusal(offer: Offer, unwanted: frozenset[str], problem: Any) -> str:
     """Why an engine is not to be used for a problem; empty where it may."""
     too_coarse = [note for note in offer.notes if note in unwanted]
     if too_coarse:
         return f"{', '.join(too_coarse)}: coarser than {problem.compute}"
-    wrong = (row.finding for row in KNOWN_WRONG if row.engine == offer.engine.number and row.applies(problem))
+    return _known_wrong(offer.engine, problem)
+
+
+def _known_wrong(engine: Engine, problem: Any) -> str:
+    wrong = (row.finding for row in KNOWN_WRONG if row.engine == engine.number and row.applies(problem))
     return next(wrong, "")
+
+
+def _unfit(problem: Any) -> str:
+    """What engines cannot take of a problem, whichever the engine; empty for nothing."""
+    if not problem.core.aligned:
+        return f"an operand does not begin at a multiple of {ALIGNMENT} bytes"
+    gaps = [spec for spec in _specs(problem) if not spec.layouts]
+    return f"an operand has gaps: {gaps[0]}" if gaps else ""
+
+
+def _specs(problem: Any) -> list[TensorSpec]:
+    extras = [problem.bias, problem.z] if isinstance(problem, FusedConv) else []
+    return [spec for spec in (problem.core.x, problem.core.w, problem.core.y, *extras) if spec]
+
+
+def _safe(heuristics: Iterable[str], problem: Any) -> list[str]:
+    """Leave out what kills the process: mode B of cuDNN 9.19, asked for uneven padding."""
+    return [mode for mode in heuristics if mode != "b" or not uneven(problem)]
 
 
 def _unwanted(problem: Any) -> frozenset[str]:

@@ -3,48 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
-from ..problem import ConvProblem, TensorSpec, choice
+from ..problem import FusedConv
 from .conv import Lowering, conv_node
 from .operations import Graph, Node, Tensor, node
 
-__all__ = ["ACTIVATIONS", "FusedConv", "chain", "fused_graph"]
-
-
-class FusedConv(NamedTuple):
-    """y = act(a1 * conv(x, w) + a2 * z + b), a problem for the graph family.
-
-    ``bias`` has the shape (1, K, 1, ...), ``z`` that of y; either may be absent. ``coef`` is the ceiling of a
-    clipped relu and the alpha of elu. The operands of a run are x, w, z, b and y, less those that are absent.
-    """
-
-    conv: ConvProblem
-    bias: TensorSpec | None = None
-    z: TensorSpec | None = None
-    activation: str = "identity"
-    coef: float = 0.0
-    a1: float = 1.0
-    a2: float = 1.0
-
-    @property
-    def compute(self) -> str:
-        """Name of the dtype that everything between the operands is computed in."""
-        return self.conv.compute
-
-    @property
-    def tensor_cores(self) -> bool:
-        """Whether products may be taken at less than the precision of ``compute``."""
-        return self.conv.tensor_cores
-
-    def __str__(self) -> str:
-        terms = [f"{self.a1} * conv", *([f"{self.a2} * z {self.z}"] if self.z else [])]
-        terms += [f"bias {self.bias}"] if self.bias else []
-        return f"{self.activation}(coef {self.coef}) of {' + '.join(terms)}; {self.conv}"
+__all__ = ["MODES", "chain", "fused_graph"]
 
 
 # The mode of the pointwise node, and its parameter that `coef` is.
-ACTIVATIONS = {
+MODES = {
     "identity": ("identity", ""),
     "relu": ("relu_fwd", ""),
     "clipped_relu": ("relu_fwd", "relu_upper_clip"),
@@ -101,13 +70,13 @@ def chain(
 
 def _steps(problem: FusedConv, z: Tensor | None, bias: Tensor | None) -> list[dict[str, Any]]:
     steps: list[dict[str, Any]] = []
-    scale: float | None = problem.a1 if problem.a1 != 1 else None  # goes into the first addition
-    for tensor, factor in ((z, problem.a2), (bias, 1.0)):
+    scale: float | None = problem.alpha1 if problem.alpha1 != 1 else None  # goes into the first addition
+    for tensor, factor in ((z, problem.alpha2), (bias, 1.0)):
         if tensor:
             other = factor if factor != 1 else None
             steps.append({"mode": "add", "bdesc": tensor, "alpha1": scale, "alpha2": other})
             scale = None
-    mode, parameter = ACTIVATIONS[choice(problem.activation, tuple(ACTIVATIONS), "activation")]
+    mode, parameter = MODES[problem.activation]
     if mode != "identity" or scale is not None:
         steps.append({"mode": mode, "alpha1": scale} | ({parameter: problem.coef} if parameter else {}))
     return [{"math_prec": problem.compute, **step} for step in steps]

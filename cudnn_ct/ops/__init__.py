@@ -1,5 +1,6 @@
 """Operations: arrays on the device in, arrays on the device out; one module for each family."""
 
+from .algorithms import conv_algorithms, conv_bias_activation_plan, conv_plan
 from .conv import (
     conv,
     conv_backward_bias,
@@ -9,13 +10,18 @@ from .conv import (
     conv_transpose,
     conv_transpose_shape,
 )
+from .fused import conv_bias_activation
 
 __all__ = [
     "conv",
+    "conv_algorithms",
     "conv_backward_bias",
     "conv_backward_data",
     "conv_backward_filter",
+    "conv_bias_activation",
+    "conv_bias_activation_plan",
     "conv_output_shape",
+    "conv_plan",
     "conv_transpose",
     "conv_transpose_shape",
 ]

@@ -15,6 +15,8 @@ from ..errors import CudnnError
 from ..problem import Plan, TensorSpec, nearest_layout
 from ..stream import Stream
 
+ALIGNMENT = 16  # bytes; the engines of the graph API load so many at once
+
 
 class Call(NamedTuple):
     """What one thread prepared for one set of arguments: all that depends on specs and not on pointers.
@@ -55,6 +57,13 @@ class Fixed(NamedTuple):
     """Takes the place of a choice where there is one plan only."""
 
     plan: Plan
+    candidate: None = None
+    fallback_reason: str = ""
+    untimed: bool = False
+
+    def describe(self) -> str:
+        """Tell what it is."""
+        return self.plan.describe()
 
     def run(self, ctx: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
         """Run the plan."""

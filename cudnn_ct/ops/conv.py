@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
-from .. import algo_cache, context, legacy
+from .. import context, legacy
 from .. import stream as streams
-from .._config import config
 from ..array import DeviceArray
-from ..context import Context
 from ..creation import full, operand
-from ..problem import (
-    CONV_DTYPES,
-    ROLES,
-    Plan,
-    TensorSpec,
-    conv_output_shape,
-    conv_problem,
-    conv_transpose_shape,
-)
+from ..problem import CONV_DTYPES, Plan, TensorSpec, conv_output_shape, conv_transpose_shape
 from ..stream import Stream
-from .call import Call, Fixed, check_beta, check_writable, describable, hashable, packed, run, stream_of
+from .call import Call, Fixed, check_beta, describable, packed, run, stream_of
+from .convolve import Transposed, convolve
 
 __all__ = [
     "conv",
@@ -42,7 +33,11 @@ def conv(
     dilation: Any = 1,
     groups: int = 1,
     mode: Any = "cross_correlation",
+    algo: Any = None,
     precision: str | None = None,
+    deterministic: bool | None = None,
+    workspace_limit: int | None = None,
+    strict: bool = False,
     alpha: float = 1,
     beta: float = 0,
     out: Any = None,
@@ -66,9 +61,22 @@ def conv(
         The channels of x are cut into so many groups, each with K / groups filters of its own.
     mode : {"cross_correlation", "convolution"}
         ``"convolution"`` flips the window.
+    algo : str or Candidate, optional
+        How the algorithm is chosen: ``"guess_on_shape_change"`` (the default of ``ct.config.algo``) takes
+        what cuDNN's heuristics put first, ``"time_on_shape_change"`` times what there is on these operands
+        at the first call; ``"guess_once"`` and ``"time_once"`` keep the first choice for other shapes. A name
+        (``"none"``, ``"small"``, ``"large"``, ``"fft"``, ``"fft_tiling"``, ``"winograd"``,
+        ``"winograd_non_fused"``, ``"deterministic"``) is the legacy algorithm that it names; a row of
+        :func:`conv_algorithms` is just that.
     precision : {"as_input_f32", "float32", "tf32", "as_input", "float16", "float64"}, optional
         What is computed in. The default is float32 for half types and the dtype of x otherwise, with TF32
         for float32 while ``ct.config.allow_tf32``; ``"float32"`` is IEEE arithmetic whatever that says.
+    deterministic : bool, optional
+        Use only algorithms whose results are the same, bit for bit, from run to run.
+    workspace_limit : int, optional
+        Bytes of scratch memory that an algorithm may take at most.
+    strict : bool
+        Raise where a named algorithm cannot compute this, instead of taking ``"none"`` with a warning.
     alpha, beta : float
         Scaling factors. Where beta is 0, ``out`` is only written, never read.
     out : device array, shape of the result and dtype of x, optional
@@ -86,7 +94,8 @@ def conv(
     TypeError
         An operand is not on the device, or dtypes differ or are not supported.
     ValueError
-        Shapes or parameters do not fit; an operand is closed or on another device; ``beta`` without ``out``.
+        Shapes or parameters do not fit; an operand is closed or on another device; ``beta`` without ``out``;
+        ``algo`` is no name, not one for this direction, rank or dtype, or a row made for another problem.
     NotSupportedError
         cuDNN has no algorithm for this problem; the message lists what was refused and why.
     AllocationError
@@ -94,9 +103,9 @@ def conv(
 
     Notes
     -----
-    ``cudnnConvolutionForward``, with algorithms ranked by ``cudnnGetConvolutionForwardAlgorithm_v7``; the
-    next one is taken where one is refused or its workspace cannot be had. All forward algorithms are
-    deterministic. The formula is that of cuDNN's manual for ``CUDNN_CROSS_CORRELATION``.
+    A graph of one node, ``cudnnBackendExecute``, or ``cudnnConvolutionForward``: docs/algorithms.md says
+    which, and when. The next candidate is taken where one is refused or its workspace cannot be had. The
+    formula is that of cuDNN's manual for ``CUDNN_CROSS_CORRELATION``.
 
     Examples
     --------
@@ -106,8 +115,11 @@ def conv(
         y = ct.conv(x, ct.asarray(filters), padding="half")
         y.numpy()
     """
-    arguments = (padding, stride, dilation, groups, mode, precision)
-    return _convolve("forward", x, w, None, arguments, alpha, beta, out, stream)
+    arguments = (
+        *(padding, stride, dilation, groups, mode),
+        *(precision, algo, deterministic, workspace_limit, strict),
+    )
+    return convolve("forward", x, w, None, arguments, alpha, beta, out, stream)
 
 
 def conv_backward_data(
@@ -120,7 +132,11 @@ def conv_backward_data(
     dilation: Any = 1,
     groups: int = 1,
     mode: Any = "cross_correlation",
+    algo: Any = None,
     precision: str | None = None,
+    deterministic: bool | None = None,
+    workspace_limit: int | None = None,
+    strict: bool = False,
     alpha: float = 1,
     beta: float = 0,
     out: Any = None,
@@ -138,7 +154,8 @@ def conv_backward_data(
         The gradient with regard to the output.
     x_shape : tuple of int
         (N, C, *spatial): with a stride, inputs of several sizes have outputs of one.
-    padding, stride, dilation, groups, mode, precision, alpha, beta, out, stream
+    padding, stride, dilation, groups, mode, algo, precision, deterministic, workspace_limit, strict
+    alpha, beta, out, stream
         As in :func:`conv`; the parameters of the forward convolution.
 
     Returns
@@ -153,11 +170,14 @@ def conv_backward_data(
 
     Notes
     -----
-    ``cudnnConvolutionBackwardData``, ranked by ``cudnnGetConvolutionBackwardDataAlgorithm_v7``. Some of its
-    algorithms add in an order that varies from run to run.
+    ``cudnnBackendExecute`` or ``cudnnConvolutionBackwardData``. Some algorithms add in an order that varies
+    from run to run; ``deterministic=True`` leaves them out.
     """
-    arguments = (padding, stride, dilation, groups, mode, precision)
-    return _convolve("backward_data", w, dy, x_shape, arguments, alpha, beta, out, stream)
+    arguments = (
+        *(padding, stride, dilation, groups, mode),
+        *(precision, algo, deterministic, workspace_limit, strict),
+    )
+    return convolve("backward_data", w, dy, x_shape, arguments, alpha, beta, out, stream)
 
 
 def conv_backward_filter(
@@ -170,7 +190,11 @@ def conv_backward_filter(
     dilation: Any = 1,
     groups: int = 1,
     mode: Any = "cross_correlation",
+    algo: Any = None,
     precision: str | None = None,
+    deterministic: bool | None = None,
+    workspace_limit: int | None = None,
+    strict: bool = False,
     alpha: float = 1,
     beta: float = 0,
     out: Any = None,
@@ -187,7 +211,8 @@ def conv_backward_filter(
         The gradient with regard to the output.
     w_shape : tuple of int
         (K, C / groups, *window): with a stride, windows of several sizes have outputs of one.
-    padding, stride, dilation, groups, mode, precision, alpha, beta, out, stream
+    padding, stride, dilation, groups, mode, algo, precision, deterministic, workspace_limit, strict
+    alpha, beta, out, stream
         As in :func:`conv`; the parameters of the forward convolution. ``beta=1`` with ``out`` accumulates.
 
     Returns
@@ -202,11 +227,14 @@ def conv_backward_filter(
 
     Notes
     -----
-    ``cudnnConvolutionBackwardFilter``, ranked by ``cudnnGetConvolutionBackwardFilterAlgorithm_v7``. Some of
-    its algorithms add in an order that varies from run to run.
+    ``cudnnBackendExecute`` or ``cudnnConvolutionBackwardFilter``. Some algorithms add in an order that varies
+    from run to run; ``deterministic=True`` leaves them out.
     """
-    arguments = (padding, stride, dilation, groups, mode, precision)
-    return _convolve("backward_filter", x, dy, w_shape, arguments, alpha, beta, out, stream)
+    arguments = (
+        *(padding, stride, dilation, groups, mode),
+        *(precision, algo, deterministic, workspace_limit, strict),
+    )
+    return convolve("backward_filter", x, dy, w_shape, arguments, alpha, beta, out, stream)
 
 
 def conv_backward_bias(
@@ -266,7 +294,11 @@ def conv_transpose(
     groups: int = 1,
     mode: Any = "cross_correlation",
     output_padding: Any = 0,
+    algo: Any = None,
     precision: str | None = None,
+    deterministic: bool | None = None,
+    workspace_limit: int | None = None,
+    strict: bool = False,
     alpha: float = 1,
     beta: float = 0,
     out: Any = None,
@@ -283,7 +315,8 @@ def conv_transpose(
     w : device array, shape (C, K / groups, *window), dtype of x
     output_padding : int or tuple of int
         How much larger than the smallest the result is, less than the stride.
-    padding, stride, dilation, groups, mode, precision, alpha, beta, out, stream
+    padding, stride, dilation, groups, mode, algo, precision, deterministic, workspace_limit, strict
+    alpha, beta, out, stream
         As in :func:`conv`: those of the convolution that leads from the result to x.
 
     Returns
@@ -297,106 +330,15 @@ def conv_transpose(
 
     Notes
     -----
-    ``cudnnConvolutionBackwardData``.
+    As of :func:`conv_backward_data`.
     """
-    arguments = (padding, stride, dilation, groups, mode, precision)
-    return _convolve(
-        "backward_data", w, x, _Transposed(output_padding), arguments, alpha, beta, out, stream, ("w", "x")
+    arguments = (
+        *(padding, stride, dilation, groups, mode),
+        *(precision, algo, deterministic, workspace_limit, strict),
     )
-
-
-# --- from arguments to a prepared call ---------------------------------------------------------------------
-
-
-class _Transposed(NamedTuple):
-    """Takes the place of a shape in a transposed convolution, whose shape follows from its operands."""
-
-    output_padding: Any
-
-
-def _convolve(
-    direction: str,
-    first: Any,
-    second: Any,
-    shape: Any,
-    arguments: tuple[Any, ...],
-    alpha: float,
-    beta: float,
-    out: Any,
-    stream: Any,
-    names: tuple[str, ...] | None = None,
-) -> Any:
-    """One call of any direction, in the order of its `problem.ROLES`."""
-    if beta:
-        check_beta(beta, out)
-    names = names or ROLES[direction].names
-    where = stream_of(first, names[0], stream)
-    previous = streams.activate(where.device)
-    try:
-        ctx = context.current(where)
-        first, second = operand(first, names[0], where), operand(second, names[1], where)
-        result = None if out is None else operand(out, "out", where, written=True)
-        call = _prepared(ctx, direction, first, second, result, shape, arguments)
-        if call.pack:
-            first, second = packed(first, where), packed(second, where)
-        return run(ctx, call, (first, second), result, alpha, beta, out)
-    finally:
-        streams.restore(previous)
-
-
-def _prepared(
-    ctx: Context,
-    direction: str,
-    first: DeviceArray,
-    second: DeviceArray,
-    result: DeviceArray | None,
-    shape: Any,
-    arguments: tuple[Any, ...],
-) -> Call:
-    """Look the call up by its arguments as they were written; prepare it the first time."""
-    out = None if result is None else result.spec
-    key = (direction, first.spec, second.spec, out, shape, arguments, config.allow_tf32)
-    try:
-        call: Call | None = ctx.calls.get(key)
-    except TypeError:  # no key: a list, which is as good as a tuple, or something that is refused
-        return _prepared(ctx, direction, first, second, result, hashable(shape), hashable(arguments))
-    if call is None:
-        call = _prepare(ctx, direction, first.spec, second.spec, out, shape, arguments)
-        ctx.calls[key] = call
-    return call
-
-
-def _prepare(
-    ctx: Context,
-    direction: str,
-    first: TensorSpec,
-    second: TensorSpec,
-    out: TensorSpec | None,
-    shape: Any,
-    arguments: tuple[Any, ...],
-) -> Call:
-    padding, stride, dilation, groups, mode, precision = arguments
-    geometry = {"padding": padding, "stride": stride, "dilation": dilation, "groups": groups}
-    if isinstance(shape, _Transposed):
-        shape = conv_transpose_shape(
-            second.shape, first.shape, output_padding=shape.output_padding, **geometry
-        )
-    inputs = (describable(first), describable(second))
-    check_writable(out)
-    problem = conv_problem(
-        direction,
-        *inputs,
-        shape=shape,
-        mode=mode,
-        precision=precision,
-        allow_tf32=config.allow_tf32,
-        out=out,
-        **geometry,
+    return convolve(
+        "backward_data", w, x, Transposed(output_padding), arguments, alpha, beta, out, stream, ("w", "x")
     )
-    result: TensorSpec = getattr(problem, ROLES[direction].operands[-1])
-    empty = not (problem.x.size and problem.w.size and problem.y.size)
-    choice: Any = Fixed(legacy.ScalePlan(result)) if empty else algo_cache.choose(problem, legacy, ctx)
-    return Call.of(problem, inputs, result, choice, inputs != (first, second))
 
 
 def _bias_by_ones(dy: DeviceArray, alpha: float, beta: float, out: Any, stream: Stream) -> Any:

@@ -16,9 +16,12 @@ from .conv import (
     pad_pairs,
     resolve_precision,
 )
-from .plan import Candidate, Plan
+from .fused import ACTIVATIONS, FusedConv, fused_problem
+from .plan import Candidate, Plan, Problem
+from .request import ALGORITHMS, POLICIES, Named, Request, named_algorithm, request, unfit
 from .specs import (
     LAYOUTS,
+    ActivationSpec,
     ConvolutionSpec,
     FilterSpec,
     TensorSpec,
@@ -28,24 +31,36 @@ from .specs import (
 )
 
 __all__ = [
+    "ACTIVATIONS",
+    "ALGORITHMS",
     "CONV_DTYPES",
     "LAYOUTS",
     "MODES",
+    "POLICIES",
     "ROLES",
+    "ActivationSpec",
     "Candidate",
     "ConvProblem",
     "ConvolutionSpec",
     "FilterSpec",
+    "FusedConv",
+    "Named",
     "Plan",
+    "Problem",
+    "Request",
     "TensorSpec",
     "choice",
     "conv_output_shape",
     "conv_problem",
     "conv_transpose_shape",
+    "fused_problem",
     "layouts_of",
+    "named_algorithm",
     "nearest_layout",
     "packed_strides",
     "pad_pairs",
     "per_axis",
+    "request",
     "resolve_precision",
+    "unfit",
 ]

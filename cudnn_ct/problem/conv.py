@@ -38,7 +38,8 @@ class ConvProblem(NamedTuple):
     """One convolution: what cuDNN must be asked, and nothing of how.
 
     ``x``, ``w`` and ``y`` are the three tensors in the roles they have in the forward direction.
-    ``tensor_cores`` says whether products may be taken at less than the precision of ``compute``.
+    ``tensor_cores`` says whether products may be taken at less than the precision of ``compute``, ``scaled``
+    whether alpha is not 1 or beta not 0, ``aligned`` whether all operands begin at multiples of 16 bytes.
     """
 
     direction: str
@@ -52,12 +53,42 @@ class ConvProblem(NamedTuple):
     mode: str
     compute: str
     tensor_cores: bool
+    scaled: bool = False
+    aligned: bool = True
+
+    @property
+    def result(self) -> TensorSpec:
+        """The tensor that is written."""
+        spec: TensorSpec = getattr(self, ROLES[self.direction].operands[-1])
+        return spec
+
+    @property
+    def core(self) -> ConvProblem:
+        """The convolution in it: itself."""
+        return self
+
+    @property
+    def plain(self) -> ConvProblem:
+        """The problem whatever its factors are and wherever its operands begin."""
+        return self._replace(scaled=False, aligned=True)
+
+    @property
+    def kind(self) -> tuple[Any, ...]:
+        """What problems have in common for which one algorithm may serve: all but the sizes."""
+        tensors = (self.x, self.w, self.y)
+        return (
+            self.direction,
+            len(self.stride),
+            tuple((spec.dtype, spec.layouts) for spec in tensors),
+            *(self.mode, self.compute, self.tensor_cores, self.scaled, self.aligned, self.groups == 1),
+        )
 
     def __str__(self) -> str:
         return (
             f"{self.direction} convolution: x {self.x}, w {self.w}, y {self.y}, padding {self.padding}, "
             f"stride {self.stride}, dilation {self.dilation}, groups {self.groups}, mode {self.mode}, "
             f"computed in {self.compute}{' on tensor cores' if self.tensor_cores else ''}"
+            f"{', scaled' if self.scaled else ''}{'' if self.aligned else ', not aligned to 16 bytes'}"
         )
 
 
@@ -122,6 +153,8 @@ def conv_problem(
     precision: str | None = None,
     allow_tf32: bool = True,
     out: TensorSpec | None = None,
+    scaled: bool = False,
+    aligned: bool = True,
 ) -> ConvProblem:
     """Validate the arguments of a convolution, or of a gradient of one, and make the problem of it.
 
@@ -175,6 +208,8 @@ def conv_problem(
         mode=choice(mode, MODES, "mode"),
         compute=compute,
         tensor_cores=tensor_cores,
+        scaled=scaled,
+        aligned=aligned,
     )
 
 

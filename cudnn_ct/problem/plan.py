@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any, NamedTuple, Protocol
+
+from .specs import TensorSpec
 
 
 class Candidate(NamedTuple):
     """One way to compute a problem: a legacy algorithm or a graph engine, with what is known of it.
 
     ``packed`` names operands that are copied into a layout first, as (operand, layout). ``notes`` are what
-    cuDNN says of an engine's numbers and behaviour, in lower case. ``time`` is milliseconds, as estimated or
-    measured; ``status`` is empty for a usable row and holds the reason for one that was refused.
+    cuDNN says of an engine's numbers and behaviour, in lower case. ``status`` is empty for a usable row and
+    holds the reason for one that was refused. ``time`` is milliseconds a call, where it was measured;
+    ``problem`` is what a row of a table was made for.
     """
 
     family: str
@@ -23,11 +26,30 @@ class Candidate(NamedTuple):
     notes: tuple[str, ...] = ()
     status: str = ""
     time: float | None = None
+    problem: Any = None
 
     def __str__(self) -> str:
         facts = [f"{self.math} math", f"{self.workspace:,} bytes of workspace"]
         facts += [f"{operand} copied to {layout}" for operand, layout in self.packed]
+        facts += [] if self.deterministic else ["not deterministic"]
+        facts += [note for note in self.notes if note not in _SAID]
         return f"{self.family} {self.algorithm} ({', '.join(facts)})"
+
+
+# Notes that the other fields of a candidate tell.
+_SAID = {"tensor_core", "nondeterministic", "down_convert_inputs"}
+
+
+class Problem(Protocol):
+    """What is to be computed, as far as choosing a way needs to know; immutable and hashable."""
+
+    @property
+    def result(self) -> TensorSpec:
+        """Where the result goes."""
+
+    @property
+    def kind(self) -> Hashable:
+        """All but the sizes: one first choice serves problems of a kind, under the policies ``*_once``."""
 
 
 class Plan(Protocol):

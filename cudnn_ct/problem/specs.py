@@ -97,6 +97,14 @@ class ConvolutionSpec(NamedTuple):
     math: str = "default"
 
 
+class ActivationSpec(NamedTuple):
+    """An activation: ``coef`` is the ceiling of a clipped relu, alpha of elu, beta of swish."""
+
+    mode: str
+    coef: float = 0.0
+    propagate_nan: bool = True
+
+
 def packed_strides(shape: Shape, layout: str = "nchw") -> Shape:
     """Strides in elements of a tensor without gaps.
 

@@ -6,12 +6,14 @@ order and with the same defaults; what only matters on a device (algorithm, prec
 
 from ..problem import conv_output_shape, conv_transpose_shape
 from .conv import conv, conv_backward_bias, conv_backward_data, conv_backward_filter, conv_transpose
+from .fused import conv_bias_activation
 
 __all__ = [
     "conv",
     "conv_backward_bias",
     "conv_backward_data",
     "conv_backward_filter",
+    "conv_bias_activation",
     "conv_output_shape",
     "conv_transpose",
     "conv_transpose_shape",

@@ -92,13 +92,13 @@ def conv(
     array([[[ 1.,  1.,  2.,  4., -8.]]])
     """
     x, w = np.asarray(x), np.asarray(w)
-    _check_dtypes(x=x, w=w)
+    check_dtypes(x=x, w=w)
     g = _Geometry(x.shape, w.shape, padding, stride, dilation, groups, mode)
     images, filters = g.split_channels(g.pad(x)), g.split_filters(w)
     y = np.zeros((x.shape[0], groups, w.shape[0] // groups, *g.y_shape[2:]))
     for tap, under in g.taps():
         y += np.einsum("gkc,ngc...->ngk...", filters[tap], images[under])
-    return _deliver(y.reshape(g.y_shape), x.dtype, alpha, beta, out)
+    return deliver(y.reshape(g.y_shape), x.dtype, alpha, beta, out)
 
 
 def conv_backward_data(
@@ -143,13 +143,13 @@ def conv_backward_data(
     array([[[ 1.,  1.,  2., -4.]]])
     """
     w, dy = np.asarray(w), np.asarray(dy)
-    _check_dtypes(w=w, dy=dy)
+    check_dtypes(w=w, dy=dy)
     g = _Geometry(x_shape, w.shape, padding, stride, dilation, groups, mode)
     gradients, filters = g.split_channels(g.checked(dy)), g.split_filters(w)
     images = g.split_channels(np.zeros(g.padded_shape))
     for tap, under in g.taps():
         images[under] += np.einsum("gkc,ngk...->ngc...", filters[tap], gradients)
-    return _deliver(g.crop(images.reshape(g.padded_shape)), w.dtype, alpha, beta, out)
+    return deliver(g.crop(images.reshape(g.padded_shape)), w.dtype, alpha, beta, out)
 
 
 def conv_backward_filter(
@@ -195,14 +195,14 @@ def conv_backward_filter(
     array([[[ 5., 10.]]])
     """
     x, dy = np.asarray(x), np.asarray(dy)
-    _check_dtypes(x=x, dy=dy)
+    check_dtypes(x=x, dy=dy)
     g = _Geometry(x.shape, w_shape, padding, stride, dilation, groups, mode)
     images, gradients = g.split_channels(g.pad(x)), g.split_channels(g.checked(dy))
     gradients, dw = g.flat(gradients), np.zeros(g.w_shape)
     filters = g.split_filters(dw)
     for tap, under in g.taps():
         filters[tap] = np.einsum("ngkp,ngcp->gkc", gradients, g.flat(images[under]))
-    return _deliver(dw, x.dtype, alpha, beta, out)
+    return deliver(dw, x.dtype, alpha, beta, out)
 
 
 def conv_backward_bias(
@@ -231,11 +231,11 @@ def conv_backward_bias(
     array([3., 7.])
     """
     dy = np.asarray(dy)
-    _check_dtypes(dy=dy)
+    check_dtypes(dy=dy)
     if not 3 <= dy.ndim <= 5:
         raise ValueError(f"dy has shape {dy.shape}; expected (N, K, *out) with 1 to 3 spatial axes")
     db = dy.astype(np.float64).sum(axis=(0, *range(2, dy.ndim)))
-    return _deliver(db, dy.dtype, alpha, beta, out)
+    return deliver(db, dy.dtype, alpha, beta, out)
 
 
 def conv_transpose(
@@ -346,7 +346,7 @@ class _Geometry:
         return dy
 
 
-def _deliver(values: Float64, dtype: np.dtype[Any], alpha: float, beta: float, out: Array | None) -> Array:
+def deliver(values: Float64, dtype: np.dtype[Any], alpha: float, beta: float, out: Array | None) -> Array:
     """Scale, add what ``out`` holds, round once, and write to ``out`` where there is one."""
     _check_out(out, values.shape, dtype, beta)
     values = alpha * values
@@ -374,7 +374,7 @@ def _round_once(values: Float64, dtype: np.dtype[Any]) -> Array:
         return single.astype(dtype)
 
 
-def _check_dtypes(**arrays: Array) -> None:
+def check_dtypes(**arrays: Array) -> None:
     names = {argument: as_dtype(array.dtype).name for argument, array in arrays.items()}
     if len(set(names.values())) > 1:
         (first, one), (second, two) = names.items()

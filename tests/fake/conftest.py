@@ -39,6 +39,7 @@ def fake(host: Host) -> Iterator[FakeCudnn]:
 def forget() -> None:
     """Drop everything that is remembered of a library: plans, decisions, descriptors, handles."""
     algo_cache._decisions.clear()
+    algo_cache._firsts.clear()
     context._forget()
     descriptors._cached.cache_clear()
     gc.collect()

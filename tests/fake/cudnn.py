@@ -24,6 +24,7 @@ from cudnn_ct._lib import Library
 from cudnn_ct.dtypes import DTYPES
 
 from .host import Host, view
+from .pointwise import Pointwise
 
 VERSION = 91900
 BAD_PARAM, NOT_SUPPORTED = 2000, 3000
@@ -58,7 +59,7 @@ class FakeLibrary(Library):
         return super()._check(status, function, args)
 
 
-class FakeCudnn:
+class FakeCudnn(Pointwise):
     """The fake's state: native objects that are alive, calls so far, and the failures that were ordered."""
 
     def __init__(self, host: Host) -> None:
@@ -70,6 +71,8 @@ class FakeCudnn:
         self.missing: set[str] = set()
         self.refused: set[str] = set()
         self.workspaces: dict[str, int] = {}
+        self.costs: dict[str, float] = {}  # milliseconds of an algorithm, by its name; 1 for others
+        self.random: set[str] = set()  # algorithms whose results vary from run to run
         self.math_of_rows = 0
         self.raised: BaseException | None = None
         self._addresses = itertools.count(0x1000, 16)
@@ -237,7 +240,7 @@ class FakeCudnn:
             refused = i == 2 or name in self.refused or mixed
             row.status = NOT_SUPPORTED if refused else 0
             row.memory = self.workspaces.get(name, 0)
-            row.determinism, row.mathType = 1, self.math_of_rows
+            row.determinism, row.mathType = int(name not in self.random), self.math_of_rows
             count[0] = i + 1
 
     def cudnnGetConvolutionForwardWorkspaceSize(self, *arguments: Any) -> None:
@@ -279,6 +282,7 @@ class FakeCudnn:
         name = names.algorithms(algorithm).name
         if workspace_size < self.workspaces.get(name, 0):
             return BAD_PARAM
+        self.host.clock += self.costs.get(name, 1.0)
         if workspace_size:
             self.host.check(workspace or 0, workspace_size)
             view(self.host, workspace or 0, (workspace_size,), (1,), np.dtype(np.uint8))[:] = 0xEE

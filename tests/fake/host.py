@@ -69,6 +69,7 @@ class Host:
         self.limit = 2**32
         self.capturing: set[int] = set()
         self.unfinished: set[Any] = set()
+        self.clock = 0.0  # milliseconds; whoever computes moves it on
         self._events = itertools.count()
 
     # --- what the tests use ---
@@ -94,6 +95,9 @@ class Host:
 
     def device_count(self) -> int:
         return DEVICES
+
+    def device_name(self, device: int) -> str:
+        return "a device of the tests"
 
     def driver_version(self) -> int:
         return 13000
@@ -153,6 +157,11 @@ class Host:
     def order(self, before: Stream, after: Stream) -> None:
         if before != after:
             self.wait(after, self.record(before))
+
+    def elapsed(self, stream: Stream, work: Any) -> float:
+        start = self.clock
+        work()
+        return self.clock - start
 
     def is_done(self, event: Any) -> bool:
         return event not in self.unfinished

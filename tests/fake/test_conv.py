@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import re
+import warnings
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import cudnn_ct as ct
-from cudnn_ct import algo_cache, context, legacy
+from cudnn_ct import algo_cache, context, families, legacy
 from cudnn_ct._bindings.enums import ConvolutionFwdAlgo, MathType
+from cudnn_ct._bindings.functions import FUNCTIONS
 from cudnn_ct.dtypes import as_dtype
 from cudnn_ct.errors import (
     AllocationError,
@@ -239,7 +241,7 @@ def test_a_late_refusal_is_of_the_candidate_that_ran(fake: FakeCudnn) -> None:
     """Two threads hold a plan for the same candidate; both fail, and only that candidate is out."""
     where = context.current(default_stream(0))
     problem = conv_problem("forward", TensorSpec.packed((2, 3, 5, 6)), TensorSpec.packed((4, 3, 3, 3)))
-    mine, theirs = (algo_cache.choose(problem, legacy, where) for _ in range(2))
+    mine, theirs = (algo_cache.choose(problem, families, where) for _ in range(2))
     x, w, y = images(2, 3, 5, 6), images(4, 3, 3, 3), ct.empty((2, 4, 3, 4))
     for choice in (mine, theirs):
         fake.calls.clear()
@@ -371,7 +373,7 @@ def test_no_memory_for_the_result_is_a_memory_error(fake: FakeCudnn, host: Host)
 def test_plan_tells_what_it_does(fake: FakeCudnn) -> None:
     x = TensorSpec.packed((2, 3, 5, 6))
     w = TensorSpec.packed((4, 3, 3, 3), layout="nhwc")
-    choice = algo_cache.choose(conv_problem("forward", x, w), legacy, context.current(default_stream(0)))
+    choice = algo_cache.choose(conv_problem("forward", x, w), families, context.current(default_stream(0)))
     assert "legacy gemm" in choice.describe()
     assert "w copied to nchw" in choice.describe()
     assert "refused: legacy direct" in choice.describe()
@@ -383,6 +385,13 @@ def test_plan_tells_what_it_does(fake: FakeCudnn) -> None:
 def count_calls(fake: FakeCudnn) -> int:
     ct.conv(images(2, 3, 5, 6), images(4, 3, 3, 3), padding=1)
     return len(fake.calls)
+
+
+def harmless(name: str, status: int) -> bool:
+    """Whether a call may fail and the operation succeed: no status, or another candidate takes over."""
+    if not FUNCTIONS[name].returns_status or name.startswith("cudnnBackend"):
+        return True
+    return status in (3000, 4003) or (name == "cudnnConvolutionForward" and status in (4000, 5000))
 
 
 @pytest.mark.parametrize("status", STATUSES)
@@ -401,7 +410,9 @@ def test_every_c_call_may_fail(fake: FakeCudnn, host: Host, status: int, warm: b
         fake.calls.clear()
         fake.fail_at = {k: status}
         try:
-            y = ct.conv(x, w, padding=1)
+            with warnings.catch_warnings(record=True):  # of an algorithm that failed, where another ran
+                warnings.simplefilter("always")
+                y = ct.conv(x, w, padding=1)
         except STATUSES[status] as error:
             tried += 1
             assert error.status in (status, None)
@@ -409,7 +420,7 @@ def test_every_c_call_may_fail(fake: FakeCudnn, host: Host, status: int, warm: b
             assert "the fake was told to fail" in str(error)
             del error
         else:  # there were fewer calls, or another candidate took over
-            assert len(fake.calls) < k or status in (3000, 4003)
+            assert len(fake.calls) < k or harmless(fake.calls[k - 1][0], status)
             np.testing.assert_array_equal(y.numpy(), expected)
             del y
         fake.fail_at = {}
@@ -418,7 +429,7 @@ def test_every_c_call_may_fail(fake: FakeCudnn, host: Host, status: int, warm: b
         if warm:
             assert len(fake.objects) == objects
         np.testing.assert_array_equal(ct.conv(x, w, padding=1).numpy(), expected)
-    assert tried or status in (3000, 4003)
+    assert tried or harmless("cudnnConvolutionForward", status)
 
 
 def test_failure_names_the_problem(fake: FakeCudnn) -> None:

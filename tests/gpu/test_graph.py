@@ -13,7 +13,7 @@ from cudnn_ct import context as contexts
 from cudnn_ct import graph
 from cudnn_ct import stream as streams
 from cudnn_ct.errors import CudnnError, NotSupportedError
-from cudnn_ct.problem import ROLES, ConvProblem, TensorSpec, conv_problem
+from cudnn_ct.problem import ROLES, ConvProblem, FusedConv, TensorSpec, conv_problem
 
 TOLERANCE = {"float16": 2e-2, "bfloat16": 2e-2, "float32": 2e-3, "float64": 1e-12}
 IMAGES: dict[str, Any] = {"x": (2, 16, 9, 9), "w": (8, 16, 3, 3), "padding": 1}
@@ -114,13 +114,13 @@ def test_the_fused_graph_is_right(activation: str, factors: Any, dtype: str) -> 
     }  # fmt: skip
     conv, context = make("forward", **(IMAGES | {"dtype": dtype})), here()
     bias = TensorSpec.packed((1, 8, 1, 1), dtype, "nhwc")
-    extra = {} if factors is None else {"z": conv.y, "a1": factors[0], "a2": factors[1]}
-    problem = graph.FusedConv(conv, bias, activation=activation, coef=3.0, **extra)
+    extra = {} if factors is None else {"z": conv.y, "alpha1": factors[0], "alpha2": factors[1]}
+    problem = FusedConv(conv, bias, activation=activation, coef=3.0, **extra)
     specs = [conv.x, conv.w, *([conv.y] if extra else []), bias]
     values = [sparse(spec.shape, seed) for seed, spec in enumerate(specs)]
-    total = extra.get("a1", 1) * ct.reference.conv(values[0], values[1], padding=1) + values[-1]
+    total = extra.get("alpha1", 1) * ct.reference.conv(values[0], values[1], padding=1) + values[-1]
     if extra:
-        total = total + extra["a2"] * values[2]
+        total = total + extra["alpha2"] * values[2]
     expected = activations[activation](total)
     inputs = [on_device(value, spec) for value, spec in zip(values, specs, strict=True)]
     rows = [row for row in graph.candidates(problem, context) if not row.status]

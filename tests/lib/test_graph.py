@@ -30,7 +30,7 @@ from cudnn_ct.graph.backend import BackendDescriptor
 from cudnn_ct.graph.engines import Engine, execution_plan, offers, plan_from_json, plan_to_json
 from cudnn_ct.graph.family import graph_of
 from cudnn_ct.graph.operations import operation_graph
-from cudnn_ct.problem import Candidate, ConvProblem, TensorSpec, conv_problem
+from cudnn_ct.problem import Candidate, ConvProblem, FusedConv, TensorSpec, conv_problem
 from tests.elf_files import make_elf
 
 ROOT = Path(__file__).parents[2]
@@ -200,11 +200,11 @@ def child_fused() -> list[dict[str, Any]]:
     return [plans_of(fused, planner) for fused in FUSED]
 
 
-def fused(activation: str, *, residual: bool, **arguments: Any) -> graph.FusedConv:
+def fused(activation: str, *, residual: bool, **arguments: Any) -> FusedConv:
     conv = problem(**(IMAGES | arguments))
     bias = TensorSpec.packed((1, 64, 1, 1), conv.y.dtype, arguments.get("layout", "nhwc"))
-    factors = {"z": conv.y, "a1": 2.0, "a2": 0.5} if residual else {}
-    return graph.FusedConv(conv, bias, activation=activation, **factors)
+    factors = {"z": conv.y, "alpha1": 2.0, "alpha2": 0.5} if residual else {}
+    return FusedConv(conv, bias, activation=activation, **factors)
 
 
 FUSED = [
@@ -264,7 +264,7 @@ def test_refusals_name_the_problem_and_what_there_is() -> None:
         (NotSupportedError, "engine 1 cannot compute this forward convolution: x float16"),
         (NotSupportedError, "engine 9999 cannot compute this forward convolution"),
         (NotSupportedError, "engine 62 knobs 2=999 cannot compute this forward convolution"),
-        (ValueError, "'implicit_gemm' names no engine"),
+        (NotSupportedError, "'implicit_gemm' names no engine"),
         (NotInitializedError, "<Planner for NVIDIA H200> only plans"),
         (AttributeError, "it has byte_alignment, constant_value, data_type, dimensions"),
         (ValueError, "there is no backend descriptor of kind 'tensors'; there are pointwise, "),

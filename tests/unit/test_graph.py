@@ -8,14 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cudnn_ct import graph
 from cudnn_ct._bindings.enums import BackendAttributeName, BackendDescriptorType, PointwiseMode
 from cudnn_ct.graph.attributes import _ENDINGS, kind
 from cudnn_ct.graph.conv import DIRECTIONS, conv_graph
 from cudnn_ct.graph.engines import Engine
-from cudnn_ct.graph.fused import ACTIVATIONS, fused_graph
+from cudnn_ct.graph.fused import MODES, fused_graph
 from cudnn_ct.graph.operations import OPERATIONS
-from cudnn_ct.problem import ConvProblem, TensorSpec, conv_problem
+from cudnn_ct.problem import ConvProblem, FusedConv, TensorSpec, conv_problem
 
 numbers = st.integers(0, 2**31)
 
@@ -160,9 +159,9 @@ def test_a_tensor_of_both_layouts_is_read_in_that_of_the_others() -> None:
         assert conv_graph(conv_problem("forward", x, w, padding=1, out=y)).operands[0].spec.strides == strides
 
 
-@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("activation", MODES)
 def test_activations_are_modes_of_cudnn(activation: str) -> None:
-    mode, parameter = ACTIVATIONS[activation]
+    mode, parameter = MODES[activation]
     assert mode.upper() in PointwiseMode.__members__
     assert not parameter or parameter in kind("pointwise").attributes
 
@@ -170,7 +169,7 @@ def test_activations_are_modes_of_cudnn(activation: str) -> None:
 def test_a_fused_graph_joins_its_nodes_by_virtual_tensors() -> None:
     conv = problem()
     bias = TensorSpec.packed((1, 4, 1, 1), "float16")
-    made = fused_graph(graph.FusedConv(conv, bias, conv.y, "elu", coef=0.5, a1=2.0, a2=3.0))
+    made = fused_graph(FusedConv(conv, bias, conv.y, "elu", coef=0.5, alpha1=2.0, alpha2=3.0))
     convolved, added, biased, activated = made.nodes
     x, w, z, b, y = made.operands
     assert (convolved.attributes["x"], convolved.attributes["w"]) == (x, w)
@@ -189,13 +188,13 @@ def test_a_fused_graph_joins_its_nodes_by_virtual_tensors() -> None:
 
 def test_without_bias_residual_and_activation_the_graph_is_the_convolution() -> None:
     conv = problem()
-    assert fused_graph(graph.FusedConv(conv)) == conv_graph(conv)
-    (_, scaled) = fused_graph(graph.FusedConv(conv, a1=2.0)).nodes
+    assert fused_graph(FusedConv(conv)) == conv_graph(conv)
+    (_, scaled) = fused_graph(FusedConv(conv, alpha1=2.0)).nodes
     assert (scaled.attributes["mode"], scaled.attributes["alpha1"]) == ("identity", 2.0)
 
 
 def test_problems_print_everything_that_tells_them_apart() -> None:
     conv = problem()
-    text = str(graph.FusedConv(conv, None, conv.y, "clipped_relu", coef=6.0, a2=0.5))
+    text = str(FusedConv(conv, None, conv.y, "clipped_relu", coef=6.0, alpha2=0.5))
     for part in ("clipped_relu(coef 6.0)", "0.5 * z float16[2, 4, 8, 8] nhwc", str(conv)):
         assert part in text

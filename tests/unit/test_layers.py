@@ -20,7 +20,7 @@ LEVELS = (
     ("_bindings", "errors", "dtypes", "_config", "_owned", "problem"),
     ("_search", "_installation", "_lib", "_raw", "_info"),
     ("stream", "lifetime", "exchange", "array", "creation", "descriptors", "context"),
-    ("legacy", "graph", "algo_cache"),
+    ("legacy", "graph", "families", "ruler", "algo_store", "decision", "algo_cache"),
     ("ops",),
     ("__init__", "cli", "dnn", "__main__"),
 )

@@ -1,0 +1,87 @@
+"""What running cuDNN's engines has shown: which are wrong where, and which are ranked too high.
+
+All of it was found with cuDNN 9.19 on an H200.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from ..problem import ConvProblem, FusedConv
+
+__all__ = ["KNOWN_WRONG", "RANKED_TOO_HIGH", "saves_products", "uneven"]
+
+
+class Wrong(NamedTuple):
+    """An engine that gave wrong results where cuDNN offered it, and for which problems."""
+
+    engine: int
+    applies: Callable[[Any], bool]
+    finding: str
+
+
+def uneven(problem: Any) -> bool:
+    """Whether padding differs between two sides of an axis."""
+    return any(before != after for before, after in problem.core.padding)
+
+
+def _mixed(problem: Any) -> bool:
+    return not set.intersection(*(set(spec.layouts) for spec in problem.core[1:4]))
+
+
+def _gradient(direction: str, *of: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda p: (
+        isinstance(p, ConvProblem) and p.direction == direction and any(applies(p) for applies in of)
+    )
+
+
+def _channels_first(problem: Any) -> bool:
+    return "nhwc" not in problem.x.layouts
+
+
+# Each engine that cuDNN 9.19 offered on an H200 was run against the reference, with NaN in the output and
+# operands at the edges of mapped memory. These announced support and wrote wrong numbers, wrote nothing, or
+# read what is not theirs; what they did is their status.
+KNOWN_WRONG = (
+    Wrong(50, _gradient("backward_data", uneven), "leaves elements unwritten where padding is uneven"),
+    Wrong(78, _gradient("backward_data", _channels_first), "wrong sums in NCHW"),
+    Wrong(1, _gradient("backward_filter", uneven), "wrong sums where padding is uneven"),
+    Wrong(4, _gradient("backward_filter", uneven, _mixed), "wrong sums for uneven padding or mixed layouts"),
+    Wrong(18, _gradient("backward_filter", uneven), "reads beyond its operands where padding is uneven"),
+    Wrong(20, _gradient("backward_filter", uneven), "wrong sums where padding is uneven"),
+    Wrong(70, _gradient("backward_filter", _channels_first), "wrong sums in NCHW"),
+    Wrong(0, lambda p: isinstance(p, FusedConv) and p.activation == "tanh", "tanh of large numbers is NaN"),
+)
+
+
+def _depthwise(problem: Any) -> bool:
+    return bool(problem.core.groups > 1 and problem.core.w.shape[1] == 1)
+
+
+def saves_products(problem: Any) -> bool:
+    """Whether FFT and Winograd engines, which save products, are quicker than cuDNN ranks them."""
+    core = problem.core
+    strict = core.compute == "float32" and not core.tensor_cores
+    return bool(core.direction == "forward" and strict)
+
+
+def _dense_double_gradient(problem: Any) -> bool:
+    core = problem.core
+    dense = max(core.w.shape[2:]) > 1 and {*core.stride, *core.dilation} == {1}
+    return bool(dense and core.compute == "float64")
+
+
+class Misranked(NamedTuple):
+    """An engine that cuDNN's heuristics put before others that are quicker, and for which problems."""
+
+    engine: int
+    applies: Callable[[Any], bool]
+
+
+# Fitted to timings of all engines for half of the rows of benchmarks/conv.py, held against the other half.
+RANKED_TOO_HIGH = (
+    Misranked(0, lambda p: not _depthwise(p)),  # sums products one by one
+    Misranked(9, _gradient("backward_filter", lambda p: True)),  # noqa: ARG005 - all of them
+    Misranked(25, _gradient("backward_data", _dense_double_gradient)),
+)

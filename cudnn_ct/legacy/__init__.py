@@ -1,0 +1,11 @@
+"""cuDNN's legacy calls as a family: one C function for each operation, with a list of algorithms.
+
+``candidates`` and ``plan`` are what the levels above know (`family`). A problem becomes descriptors
+(`native`), and a plan holds them (`plans`, `fused`), so a run is one C call, or a few.
+"""
+
+from .family import candidates, plan
+from .fused import EpiloguePlan
+from .plans import BiasGradientPlan, ScalePlan, transform
+
+__all__ = ["BiasGradientPlan", "EpiloguePlan", "ScalePlan", "candidates", "plan", "transform"]

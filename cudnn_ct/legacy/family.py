@@ -1,0 +1,98 @@
+"""The legacy calls as a family: the candidates that they have for a problem, and plans of them."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+from .._bindings import enums
+from ..context import Context
+from ..descriptors import MATH_NAMES
+from ..errors import NotSupportedError, error_from_status
+from ..problem import Candidate, ConvProblem, FusedConv, Plan
+from .fused import FusedPlan, unfused
+from .native import Native, Packing, packings
+from .plans import ConvolutionPlan, PackedPlan
+
+__all__ = ["candidates", "plan"]
+
+
+def candidates(
+    problem: ConvProblem | FusedConv, context: Context, algorithm: str | None = None
+) -> list[Candidate]:
+    """What the legacy calls can try for a problem, in cuDNN's order; refused rows have a status.
+
+    The operands are taken as they lie in memory. Only where cuDNN has nothing for that are some of them
+    copied into another layout first, and then the rows say so. With ``algorithm``, only that one is looked
+    for: its name in lower case.
+    """
+    impossible = unfused(problem) if isinstance(problem, FusedConv) else ""
+    impossible = impossible or _limits(problem.core)
+    if impossible:
+        return [_impossible(algorithm, impossible)]
+    refused: list[Candidate] = []
+    ways = packings(problem.core) if isinstance(problem, ConvProblem) else [()]
+    for packing in ways:
+        rows = _ranked(Native(problem.core, packing), packing, context)
+        rows = [row for row in rows if algorithm in (None, row.algorithm)]
+        if any(not row.status for row in rows):
+            return rows + refused
+        refused += rows
+    if not refused:
+        refused.append(_impossible(algorithm, "cuDNN's heuristics do not know it for this problem"))
+    return refused
+
+
+def plan(problem: ConvProblem | FusedConv, candidate: Candidate, context: Context) -> Plan:
+    """Make a candidate ready to run.
+
+    Raises
+    ------
+    NotSupportedError
+        cuDNN refuses the algorithm for this problem, whatever its heuristics said.
+    """
+    native = Native(problem.core, candidate.packed, candidate.math)
+    if candidate.algorithm.upper() not in native.direction.algorithms.__members__:
+        raise NotSupportedError(f"{problem.core.direction} has no legacy algorithm {candidate.algorithm!r}")
+    if isinstance(problem, FusedConv):
+        return FusedPlan(problem, native, candidate, context)
+    convolution = ConvolutionPlan(native, candidate, context)
+    return PackedPlan(convolution, native.moves) if candidate.packed else convolution
+
+
+def _impossible(algorithm: str | None, reason: str) -> Candidate:
+    return Candidate("legacy", algorithm or "all algorithms", "any", 0, True, status=reason)
+
+
+def _ranked(native: Native, packing: Packing, context: Context) -> list[Candidate]:
+    """Ask cuDNN's heuristics, which answer with every algorithm there is, usable or not."""
+    direction, (first, second, result) = native.direction, native.operands
+    count, rows = ctypes.c_int(), (direction.perf * len(direction.algorithms))()
+    rank = getattr(context.library, direction.rank)
+    rank(context.handle, first, second, native.convolution, result, len(rows), ctypes.byref(count), rows)
+    return [_candidate(row, native, packing) for row in rows[: count.value]]
+
+
+def _candidate(row: Any, native: Native, packing: Packing) -> Candidate:
+    direction = native.direction
+    status = "" if row.status == 0 else str(error_from_status(row.status, direction.rank))
+    return Candidate(
+        family="legacy",
+        algorithm=direction.algorithms(row.algo).name.lower(),
+        math=native.math if native.math == "fma" else MATH_NAMES.get(row.mathType, "default"),
+        workspace=0 if status else row.memory,
+        deterministic=row.determinism == enums.Determinism.DETERMINISTIC,
+        packed=packing,
+        status=status,
+    )
+
+
+def _limits(problem: ConvProblem) -> str:
+    """What no legacy descriptor can hold of a problem, whichever the algorithm; empty for nothing."""
+    if any(before != after for before, after in problem.padding):
+        return "the legacy calls pad both sides of an axis alike"
+    for name in ("x", "w", "y"):
+        low, high = getattr(problem, name).extent
+        if high - low >= 2**31:
+            return f"{name} spans {high - low:,} elements; a legacy descriptor holds fewer than 2**31"
+    return ""

@@ -1,0 +1,191 @@
+"""From a convolution as a value to the descriptors and names that cuDNN's legacy calls take.
+
+Each direction of a convolution is a row of a table.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+from typing import Any, NamedTuple
+
+from .._bindings import enums, types
+from ..descriptors import ConvolutionDescriptor, Descriptor, FilterDescriptor, TensorDescriptor
+from ..dtypes import DTYPES
+from ..problem import (
+    LAYOUTS,
+    ROLES,
+    ConvolutionSpec,
+    ConvProblem,
+    FilterSpec,
+    TensorSpec,
+    nearest_layout,
+    packed_strides,
+)
+
+__all__ = [
+    "DIRECTIONS",
+    "Native",
+    "Packing",
+    "element",
+    "four_axes",
+    "packings",
+    "scalar_type",
+    "settled",
+    "two_axes",
+]
+
+Packing = tuple[tuple[str, str], ...]
+
+
+class Direction(NamedTuple):
+    """The C names of one direction of a convolution; operands go in the order of `problem.ROLES`."""
+
+    algorithms: Any
+    perf: Any
+    rank: str
+    workspace: str
+    run: str
+
+
+DIRECTIONS = {
+    "forward": Direction(
+        enums.ConvolutionFwdAlgo,
+        types.cudnnConvolutionFwdAlgoPerf_t,
+        "cudnnGetConvolutionForwardAlgorithm_v7",
+        "cudnnGetConvolutionForwardWorkspaceSize",
+        "cudnnConvolutionForward",
+    ),
+    "backward_data": Direction(
+        enums.ConvolutionBwdDataAlgo,
+        types.cudnnConvolutionBwdDataAlgoPerf_t,
+        "cudnnGetConvolutionBackwardDataAlgorithm_v7",
+        "cudnnGetConvolutionBackwardDataWorkspaceSize",
+        "cudnnConvolutionBackwardData",
+    ),
+    "backward_filter": Direction(
+        enums.ConvolutionBwdFilterAlgo,
+        types.cudnnConvolutionBwdFilterAlgoPerf_t,
+        "cudnnGetConvolutionBackwardFilterAlgorithm_v7",
+        "cudnnGetConvolutionBackwardFilterWorkspaceSize",
+        "cudnnConvolutionBackwardFilter",
+    ),
+}
+
+
+class Native:
+    """The descriptors of a problem, with some operands in another layout than they have.
+
+    ``operands`` are descriptors in the order in which the direction's C functions take them, the result last;
+    ``moves`` has for each the spec that the caller's memory has, and the packed one where they differ.
+    """
+
+    def __init__(self, problem: ConvProblem, packing: Packing, math: str | None = None) -> None:
+        layouts = dict(packing)
+        roles = ROLES[problem.direction].operands
+        specs: dict[str, TensorSpec] = {role: getattr(problem, role) for role in roles}
+        targets = {
+            role: TensorSpec.packed(specs[role].shape, specs[role].dtype, layout)
+            for role, layout in layouts.items()
+        }
+        self.moves = [(specs[role], targets.get(role)) for role in roles]
+        specs |= targets
+        common = [layout for layout in LAYOUTS if all(layout in spec.layouts for spec in specs.values())]
+        self.operands = tuple(_descriptor(role, specs[role], common) for role in roles)
+        self.direction = DIRECTIONS[problem.direction]
+        self.compute = problem.compute
+        spec = _convolution_spec(problem, math)
+        self.math = spec.math  # "fma" is a promise, whatever the heuristics would rather have
+        self.convolution = ConvolutionDescriptor.cached(spec)
+
+    def workspace(self, algorithm: int, context: Any) -> int:
+        """Bytes of scratch memory that an algorithm needs. Raises NotSupportedError where it cannot do it."""
+        size, (first, second, result) = ctypes.c_size_t(), self.operands
+        ask = getattr(context.library, self.direction.workspace)
+        ask(context.handle, first, second, self.convolution, result, algorithm, ctypes.byref(size))
+        return size.value
+
+
+def _descriptor(role: str, spec: TensorSpec, common: list[str]) -> Descriptor:
+    if role == "w":
+        return FilterDescriptor.cached(_filter_spec(spec, common))
+    return TensorDescriptor.cached(two_axes(settled(spec, common)))
+
+
+def packings(problem: ConvProblem) -> list[Packing]:
+    """Ways to lay the operands out that cuDNN may have an algorithm for, the fewest copies first."""
+    w, image = problem.w, problem.y if problem.direction == "backward_data" else problem.x
+    layout = image.layouts[0] if image.layouts else nearest_layout(image)
+    ways: list[Packing] = [()] if w.layouts else []
+    if layout not in w.layouts:
+        ways.append((("w", layout),))
+    for all_in in LAYOUTS:
+        roles = [role for role in ("x", "w", "y") if all_in not in getattr(problem, role).layouts]
+        ways.append(tuple((role, all_in) for role in roles))
+    return list(dict.fromkeys(ways))
+
+
+def settled(spec: TensorSpec, common: list[str]) -> TensorSpec:
+    """Give axes of length 1 the strides of the layout in use; cuDNN refuses odd ones."""
+    if 1 not in spec.shape:
+        return spec
+    layouts = [layout for layout in common if layout in spec.layouts] or list(spec.layouts)
+    if layouts:
+        return spec._replace(strides=packed_strides(spec.shape, layouts[0]))
+    strides = list(spec.strides)
+    for axis in range(len(strides) - 1, -1, -1):
+        if spec.shape[axis] == 1:
+            last = axis == len(strides) - 1
+            strides[axis] = 1 if last else strides[axis + 1] * spec.shape[axis + 1]
+    return spec._replace(strides=tuple(strides))
+
+
+def two_axes(spec: TensorSpec) -> TensorSpec:
+    """Write one spatial axis as two, the first of length 1: the legacy calls know no other."""
+    if len(spec.shape) != 3:
+        return spec
+    (n, c, length), (step_n, step_c, step) = spec.shape, spec.strides
+    return TensorSpec((n, c, 1, length), (step_n, step_c, step, step), spec.dtype)
+
+
+def four_axes(spec: TensorSpec) -> TensorSpec:
+    """Put axes of length 1 before the first: cuDNN sets and scales nothing of fewer than four."""
+    missing = max(4 - len(spec.shape), 0)
+    step = max((n * s for n, s in zip(spec.shape, spec.strides, strict=True)), default=1)
+    return TensorSpec((1,) * missing + spec.shape, (step,) * missing + spec.strides, spec.dtype)
+
+
+def _filter_spec(w: TensorSpec, common: list[str]) -> FilterSpec:
+    shape = w.shape if len(w.shape) > 3 else (*w.shape[:2], 1, w.shape[2])
+    return FilterSpec(shape, w.dtype, (common or list(w.layouts) or ["nchw"])[0])
+
+
+def _convolution_spec(problem: ConvProblem, math: str | None) -> ConvolutionSpec:
+    padding, stride, dilation = [before for before, _ in problem.padding], problem.stride, problem.dilation
+    one = len(stride) == 1
+    return ConvolutionSpec(
+        padding=(0, *padding) if one else tuple(padding),
+        stride=(1, *stride) if one else stride,
+        dilation=(1, *dilation) if one else dilation,
+        groups=problem.groups,
+        mode=problem.mode,
+        compute=problem.compute,
+        math=math or ("default" if problem.tensor_cores or problem.compute == "float64" else "fma"),
+    )
+
+
+@cache
+def scalar_type(compute: str) -> Any:
+    """A function from a number to a pointer that cuDNN takes for alpha and beta: float64 only for float64."""
+    kind = ctypes.c_double if compute == "float64" else ctypes.c_float
+    common: dict[float, Any] = {value: ctypes.byref(kind(value)) for value in (0, 1)}
+
+    def scalar(value: float) -> Any:
+        return common.get(value) or ctypes.byref(kind(value))
+
+    return scalar
+
+
+def element(dtype: str) -> Any:
+    """A zero of a dtype, in memory."""
+    return ctypes.byref((ctypes.c_char * DTYPES[dtype].itemsize)())

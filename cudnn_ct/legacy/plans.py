@@ -1,0 +1,162 @@
+"""Plans of legacy calls: what a run is, once all that depends on the problem is made."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..array import DeviceArray
+from ..context import Context
+from ..descriptors import TensorDescriptor
+from ..dtypes import DTYPES
+from ..problem import Candidate, TensorSpec
+from .native import Native, element, four_axes, scalar_type, settled, two_axes
+
+__all__ = ["BiasGradientPlan", "ConvolutionPlan", "PackedPlan", "ScalePlan", "transform"]
+
+
+class ConvolutionPlan:
+    """One legacy algorithm with its descriptors: a run is one C call."""
+
+    __slots__ = ("_algorithm", "_call", "_native", "_scalar", "candidate", "workspace")
+
+    def __init__(self, native: Native, candidate: Candidate, context: Context) -> None:
+        direction = native.direction
+        self.candidate = candidate
+        self._native = native
+        self._algorithm = int(direction.algorithms[candidate.algorithm.upper()])
+        self._call = getattr(context.library, direction.run)
+        self._scalar = scalar_type(native.compute)
+        self.workspace: int = native.workspace(self._algorithm, context)
+
+    def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
+        """Enqueue result = alpha * (...) + beta * result; ``pointers`` in the order of `problem.ROLES`."""
+        n, workspace = self._native, context.workspace(self.workspace)
+        (first, second, result), (a, b, c) = n.operands, pointers
+        scalar = self._scalar
+        self._call(
+            context.handle,
+            scalar(alpha),
+            first,
+            a,
+            second,
+            b,
+            n.convolution,
+            self._algorithm,
+            workspace,
+            self.workspace,
+            scalar(beta),
+            result,
+            c,
+        )
+
+    def describe(self) -> str:
+        """Tell what was chosen."""
+        return f"chosen: {self.candidate}"
+
+
+class PackedPlan:
+    """Another plan, some of whose operands are copied into a packed layout before, or out of one after."""
+
+    __slots__ = ("_inner", "_moves", "workspace")
+
+    def __init__(self, inner: ConvolutionPlan, moves: list[tuple[TensorSpec, TensorSpec | None]]) -> None:
+        self._inner = inner
+        self._moves = moves
+        self.workspace = inner.workspace
+
+    def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
+        """Copy the inputs, run the inner plan, copy the output: the last operand is the output."""
+        held = []  # the copies live until all is enqueued; their memory then goes back in stream order
+        inner = list(pointers)
+        for i, (spec, packed) in enumerate(self._moves):
+            if packed is not None:
+                nbytes = packed.size * DTYPES[packed.dtype].itemsize
+                held.append(copy := DeviceArray.new(packed, nbytes, context.stream, "a packed copy"))
+                inner[i] = copy.pointer
+                if i < len(pointers) - 1:
+                    transform(context, spec, pointers[i], packed, copy.pointer)
+        spec, packed = self._moves[-1]
+        self._inner.run(context, inner, alpha, 0.0 if packed else beta)
+        if packed is not None:
+            transform(context, packed, inner[-1], spec, pointers[-1], beta=beta)
+
+    def describe(self) -> str:
+        """Tell what was chosen."""
+        return self._inner.describe()
+
+
+class BiasGradientPlan:
+    """The gradient of a bias per channel: the sum of dy over all other axes."""
+
+    __slots__ = ("_db", "_dy", "_scalar", "workspace")
+
+    def __init__(self, dy: TensorSpec) -> None:
+        shape = (1, dy.shape[1], *[1] * (max(len(dy.shape), 4) - 2))
+        self._dy = TensorDescriptor.cached(two_axes(settled(dy, [])))
+        self._db = TensorDescriptor.cached(TensorSpec.packed(shape, dy.dtype))
+        self._scalar = scalar_type(DTYPES[dy.dtype].accumulate)
+        self.workspace = 0
+
+    def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
+        """Enqueue db = alpha * sum(dy) + beta * db; ``pointers`` are those of dy and db."""
+        dy, db = pointers
+        scalar, call = self._scalar, context.library.cudnnConvolutionBackwardBias
+        call(context.handle, scalar(alpha), self._dy, dy, scalar(beta), self._db, db)
+
+    def describe(self) -> str:
+        """Tell what was chosen."""
+        return "chosen: cudnnConvolutionBackwardBias"
+
+
+class ScalePlan:
+    """result = beta * result: what is left of a convolution whose sums have no terms."""
+
+    __slots__ = ("_spec", "workspace")
+
+    def __init__(self, spec: TensorSpec) -> None:
+        self._spec = spec
+        self.workspace = 0
+
+    def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
+        """Set or scale the output in place."""
+        if not self._spec.size:
+            return
+        scalar = scalar_type(DTYPES[self._spec.dtype].accumulate)
+        scalar(alpha)  # refuses what is no number
+        descriptor = TensorDescriptor.cached(four_axes(settled(self._spec, [])))
+        library = context.library
+        if beta == 0:  # also where y holds NaN, which scaling by 0 keeps
+            value = element(self._spec.dtype)
+            library.cudnnSetTensor(context.handle, descriptor, pointers[-1], value)
+        else:
+            library.cudnnScaleTensor(context.handle, descriptor, pointers[-1], scalar(beta))
+
+    def describe(self) -> str:
+        """Tell what was chosen."""
+        return "chosen: nothing to sum, the output is only scaled"
+
+
+def transform(
+    context: Context,
+    source: TensorSpec,
+    read: int,
+    target: TensorSpec,
+    written: int,
+    *,
+    alpha: float = 1.0,
+    beta: float = 0.0,
+) -> None:
+    """Enqueue target = alpha * source + beta * target between any two strides, by ``cudnnTransformTensor``.
+
+    The dtype must be one that cuDNN transforms (floats and int8), the same on both sides.
+    """
+    scalar = scalar_type(DTYPES[source.dtype].accumulate)
+    context.library.cudnnTransformTensor(
+        context.handle,
+        scalar(alpha),
+        TensorDescriptor.cached(settled(source, [])),
+        read,
+        scalar(beta),
+        TensorDescriptor.cached(settled(target, [])),
+        written,
+    )

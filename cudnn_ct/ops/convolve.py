@@ -1,0 +1,184 @@
+"""The path of a convolution in any direction: from arguments to a prepared call."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from .. import algo_cache, context, families, legacy
+from .. import stream as streams
+from .._config import config
+from ..array import DeviceArray
+from ..context import Context
+from ..creation import operand
+from ..problem import (
+    ROLES,
+    ConvProblem,
+    Request,
+    TensorSpec,
+    conv_problem,
+    conv_transpose_shape,
+    request,
+)
+from .call import (
+    ALIGNMENT,
+    Call,
+    Fixed,
+    check_beta,
+    check_writable,
+    describable,
+    hashable,
+    packed,
+    run,
+    stream_of,
+)
+
+__all__ = ["Arguments", "Transposed", "convolve", "prepare", "prepared", "problem_of", "request_of"]
+
+
+class Arguments(NamedTuple):
+    """What a caller says of a convolution beside its operands, as it was written: part of a call's key."""
+
+    padding: Any
+    stride: Any
+    dilation: Any
+    groups: Any
+    mode: Any
+    precision: Any
+    algo: Any
+    deterministic: Any
+    workspace_limit: Any
+    strict: Any
+
+    @property
+    def geometry(self) -> dict[str, Any]:
+        """What decides the shape of the result."""
+        return {name: getattr(self, name) for name in ("padding", "stride", "dilation", "groups")}
+
+
+class Transposed(NamedTuple):
+    """Takes the place of a shape in a transposed convolution, whose shape follows from its operands."""
+
+    output_padding: Any
+
+
+def convolve(
+    direction: str,
+    first: Any,
+    second: Any,
+    shape: Any,
+    arguments: tuple[Any, ...],
+    alpha: float,
+    beta: float,
+    out: Any,
+    stream: Any,
+    names: tuple[str, ...] | None = None,
+) -> Any:
+    """One call of any direction, operands in the order of its `problem.ROLES`; see :class:`Arguments`."""
+    if beta:
+        check_beta(beta, out)
+    names = names or ROLES[direction].names
+    where = stream_of(first, names[0], stream)
+    previous = streams.activate(where.device)
+    try:
+        ctx = context.current(where)
+        first, second = operand(first, names[0], where), operand(second, names[1], where)
+        result = None if out is None else operand(out, "out", where, written=True)
+        scaled = alpha != 1 or beta != 0
+        call = prepared(ctx, direction, first, second, result, shape, arguments, scaled)
+        if call.pack:
+            first, second = packed(first, where), packed(second, where)
+        return run(ctx, call, (first, second), result, alpha, beta, out)
+    finally:
+        streams.restore(previous)
+
+
+def prepared(
+    ctx: Context,
+    direction: str,
+    first: DeviceArray,
+    second: DeviceArray,
+    result: DeviceArray | None,
+    shape: Any,
+    arguments: tuple[Any, ...],
+    scaled: bool,
+) -> Call:
+    """Look the call up by its arguments as they were written; prepare it the first time."""
+    pointers = first.pointer | second.pointer
+    if result is None:
+        out = None
+    else:
+        out, pointers = result.spec, pointers | result.pointer
+    aligned = not pointers % ALIGNMENT
+    key = (direction, first.spec, second.spec, out, shape, arguments, scaled, aligned, config.of_calls)
+    try:
+        call: Call | None = ctx.calls.get(key)
+    except TypeError:  # no key: a list, which is as good as a tuple, or something that is refused
+        return prepared(ctx, direction, first, second, result, hashable(shape), hashable(arguments), scaled)
+    if call is None:
+        problem, inputs = problem_of(
+            direction, first.spec, second.spec, out, shape, Arguments(*arguments), scaled, aligned
+        )
+        call = ctx.calls[key] = prepare(
+            ctx, problem, inputs, (first.spec, second.spec), Arguments(*arguments)
+        )
+    return call
+
+
+def problem_of(
+    direction: str,
+    first: TensorSpec,
+    second: TensorSpec,
+    out: TensorSpec | None,
+    shape: Any,
+    arguments: Arguments,
+    scaled: bool,
+    aligned: bool,
+) -> tuple[ConvProblem, tuple[TensorSpec, TensorSpec]]:
+    """The problem that arguments make, and the inputs as a descriptor can hold them."""
+    if isinstance(shape, Transposed):
+        shape = conv_transpose_shape(
+            second.shape, first.shape, output_padding=shape.output_padding, **arguments.geometry
+        )
+    inputs = (describable(first), describable(second))
+    check_writable(out)
+    problem = conv_problem(
+        direction,
+        *inputs,
+        shape=shape,
+        mode=arguments.mode,
+        precision=arguments.precision,
+        allow_tf32=config.allow_tf32,
+        out=out,
+        scaled=scaled,
+        aligned=aligned or inputs != (first, second),
+        **arguments.geometry,
+    )
+    return problem, inputs
+
+
+def request_of(arguments: Arguments, problem: Any) -> Request:
+    """How a call wants its algorithm chosen, with what the settings say where it does not."""
+    return request(
+        config.algo if arguments.algo is None else arguments.algo,
+        config.deterministic if arguments.deterministic is None else arguments.deterministic,
+        config.workspace_limit if arguments.workspace_limit is None else arguments.workspace_limit,
+        arguments.strict,
+        problem,
+    )
+
+
+def prepare(
+    ctx: Context,
+    problem: ConvProblem,
+    inputs: tuple[TensorSpec, ...],
+    given: tuple[TensorSpec, ...],
+    arguments: Arguments,
+) -> Call:
+    """Choose how to compute a problem; ``given`` are its inputs before any of them was made describable."""
+    wanted = request_of(arguments, problem)
+    result = problem.result
+    empty = not (problem.x.size and problem.w.size and problem.y.size)
+    choice: Any = (
+        Fixed(legacy.ScalePlan(result)) if empty else algo_cache.choose(problem, families, ctx, wanted)
+    )
+    return Call.of(problem, inputs, result, choice, inputs != given)

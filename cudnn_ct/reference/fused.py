@@ -1,0 +1,108 @@
+"""The meaning of a convolution with what follows it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..problem import ACTIVATIONS, choice
+from .conv import Array, Float64, check_dtypes, conv, deliver
+
+__all__ = ["conv_bias_activation"]
+
+_erf = np.vectorize(math.erf, otypes=[np.float64])
+
+
+def _sigmoid(v: Float64) -> Float64:
+    e = np.exp(-np.abs(v))  # never too large
+    return np.asarray(np.where(v >= 0, 1, e) / (1 + e))
+
+
+_CURVES: dict[str, Callable[[Float64, float], Any]] = {
+    "identity": lambda v, _: v,
+    "relu": lambda v, _: np.maximum(v, 0),
+    "clipped_relu": lambda v, ceiling: np.minimum(np.maximum(v, 0), ceiling),
+    "sigmoid": lambda v, _: _sigmoid(v),
+    "tanh": lambda v, _: np.tanh(v),
+    "elu": lambda v, alpha: np.where(v > 0, v, alpha * np.expm1(np.minimum(v, 0))),
+    "gelu": lambda v, _: v * (1 + _erf(v / math.sqrt(2))) / 2,
+    "swish": lambda v, _: v * _sigmoid(v),
+}
+
+
+def conv_bias_activation(
+    x: npt.ArrayLike,
+    w: npt.ArrayLike,
+    b: npt.ArrayLike | None,
+    *,
+    z: npt.ArrayLike | None = None,
+    activation: Any = "relu",
+    coef: float = 0,
+    padding: Any = 0,
+    stride: Any = 1,
+    dilation: Any = 1,
+    groups: int = 1,
+    mode: Any = "cross_correlation",
+    alpha1: float = 1,
+    alpha2: float = 1,
+    out: Array | None = None,
+) -> Array:
+    """Compute ``act(alpha1 * conv(x, w) + alpha2 * z + b)`` in float64, rounded once at the end.
+
+    With v for the sum: relu is max(v, 0); clipped relu min(max(v, 0), coef); sigmoid 1 / (1 + exp(-v)); elu v
+    where it is positive and coef * (exp(v) - 1) elsewhere; gelu v * (1 + erf(v / sqrt(2))) / 2; swish
+    v * sigmoid(v).
+
+    Parameters
+    ----------
+    x, w, padding, stride, dilation, groups, mode
+        As in :func:`conv`.
+    b : array, shape (K,), dtype of ``x``; or None
+    z : array, shape of the result, dtype of ``x``, optional
+    activation : "relu", "clipped_relu", "sigmoid", "tanh", "elu", "gelu", "swish" or "identity"
+    coef, alpha1, alpha2 : float
+    out : array, shape and dtype of the result, optional
+        Written and returned.
+
+    Returns
+    -------
+    array, shape :func:`conv_output_shape`, dtype of ``x``
+
+    Raises
+    ------
+    TypeError
+        The dtypes differ, or are none that a convolution takes.
+    ValueError
+        Shapes or parameters do not fit; the message has the numbers.
+
+    Examples
+    --------
+    >>> x = np.array([[[1.0, 2.0, 4.0, 8.0]]])
+    >>> w = np.array([[[1.0, -1.0]]])
+    >>> conv_bias_activation(x, w, np.array([3.0]))
+    array([[[2., 1., 0.]]])
+    """
+    x, w = np.asarray(x), np.asarray(w)
+    others = {name: np.asarray(array) for name, array in (("b", b), ("z", z)) if array is not None}
+    for name, array in others.items():
+        check_dtypes(**{"x": x, name: array})
+    geometry = {"padding": padding, "stride": stride, "dilation": dilation, "groups": groups, "mode": mode}
+    check_dtypes(x=x, w=w)
+    sums = alpha1 * conv(x.astype(np.float64), w.astype(np.float64), **geometry)
+    if "z" in others:
+        if others["z"].shape != sums.shape:
+            raise ValueError(f"z has shape {others['z'].shape}; y has {sums.shape}")
+        sums = sums + alpha2 * others["z"].astype(np.float64)
+    if "b" in others:
+        bias = others["b"].astype(np.float64).reshape(-1)
+        if bias.size != sums.shape[1]:
+            raise ValueError(
+                f"b has shape {others['b'].shape}; y of shape {sums.shape} needs ({sums.shape[1]},)"
+            )
+        sums = sums + bias.reshape(1, -1, *[1] * (sums.ndim - 2))
+    curve = _CURVES[choice(activation, ACTIVATIONS, "activation")]
+    return deliver(np.asarray(curve(sums, coef)), x.dtype, 1, 0, out)

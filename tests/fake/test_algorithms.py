@@ -1,0 +1,494 @@
+"""How an algorithm is chosen, named, timed, limited and remembered: on the fakes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cudnn_ct as ct
+from cudnn_ct import algo_cache, context
+from cudnn_ct._config import config
+from cudnn_ct.algo_store import store
+from cudnn_ct.errors import AllocationError, CudnnWarning, NotInitializedError, NotSupportedError
+from cudnn_ct.problem import ALGORITHMS, POLICIES, conv_problem, request
+
+from .conftest import forget
+from .cudnn import FakeCudnn
+from .host import Host
+from .test_conv import algorithms, images
+
+GUESS, TIME = "guess_on_shape_change", "time_on_shape_change"
+
+
+@pytest.fixture
+def on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "choices.sqlite"
+    monkeypatch.setattr(config, "cache", str(path))
+    return path
+
+
+def operands() -> tuple[ct.DeviceArray, ct.DeviceArray]:
+    return images(2, 3, 5, 6), images(4, 3, 3, 3)
+
+
+def ran(fake: FakeCudnn, **keywords: Any) -> str:
+    """The algorithm that the last of the convolutions of one call ran."""
+    fake.calls.clear()
+    x, w = operands()
+    y = ct.conv(x, w, **keywords)
+    np.testing.assert_array_equal(y.numpy(), ct.reference.conv(x.numpy(), w.numpy()))
+    return algorithms(fake)[-1]
+
+
+# --- policies ---
+
+
+def test_a_guess_takes_what_is_ranked_first_and_times_nothing(fake: FakeCudnn, host: Host) -> None:
+    fake.costs = {"GEMM": 9.0, "IMPLICIT_GEMM": 1.0}
+    assert ran(fake) == "GEMM"
+    assert algorithms(fake) == ["GEMM"]
+
+
+def test_timing_takes_the_quickest_and_times_once(fake: FakeCudnn) -> None:
+    fake.costs = {"GEMM": 9.0, "IMPLICIT_GEMM": 1.0}
+    assert ran(fake, algo=TIME) == "IMPLICIT_GEMM"
+    assert "GEMM" in algorithms(fake)
+    assert ran(fake, algo=TIME) == "IMPLICIT_GEMM"
+    assert algorithms(fake) == ["IMPLICIT_GEMM"]
+
+
+def test_close_ones_are_looked_at_again(fake: FakeCudnn) -> None:
+    fake.costs = {"GEMM": 1.01, "IMPLICIT_GEMM": 1.0}
+    assert ran(fake, algo=TIME) == "IMPLICIT_GEMM"
+    assert algorithms(fake).count("GEMM") > 3
+    forget()
+    fake.costs = {"GEMM": 9.0, "IMPLICIT_GEMM": 1.0}
+    ran(fake, algo=TIME)
+    assert algorithms(fake).count("GEMM") == 4  # once to load it, then as the first that is looked at
+
+
+def test_settings_say_what_a_call_does_not(fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake.costs = {"GEMM": 9.0}
+    assert ran(fake) == "GEMM"
+    monkeypatch.setattr(config, "algo", TIME)
+    assert ran(fake) == "IMPLICIT_GEMM"
+    monkeypatch.setattr(config, "algo", "large")
+    fake.random = {"GEMM"}
+    monkeypatch.setattr(config, "algo", GUESS)
+    forget()
+    monkeypatch.setattr(config, "deterministic", True)
+    assert ran(fake) == "IMPLICIT_GEMM"
+    assert ran(fake, deterministic=False) == "GEMM"
+
+
+@pytest.mark.parametrize("family", ["guess", "time"])
+def test_once_keeps_the_first_choice_for_its_kind(fake: FakeCudnn, family: str) -> None:
+    once, each = f"{family}_once", f"{family}_on_shape_change"
+    fake.costs = {"GEMM": 9.0, "IMPLICIT_GEMM": 1.0}
+    first = ran(fake, algo=once)
+    fake.refused = {"GEMM"} if first == "GEMM" else set()
+    fake.costs = {"GEMM": 1.0, "IMPLICIT_GEMM": 9.0}
+    fake.calls.clear()
+    x, w = images(1, 3, 7, 7), images(2, 3, 2, 2)
+    plan = ct.conv_plan(x, w, algo=once)
+    assert plan.candidate.algorithm.upper() == first
+    assert "kept from the first problem of its kind" in plan.describe()
+    assert not any("Algorithm_v7" in name for name in fake.names()), "the heuristics were asked again"
+    assert ct.conv_plan(x, w, algo=each).candidate.algorithm.upper() != first
+    other = ct.conv_plan(images(1, 3, 7), images(2, 3, 2), algo=once)  # another kind: one axis
+    assert "kept" not in other.describe()
+
+
+def test_once_chooses_anew_where_the_first_choice_is_not_valid(fake: FakeCudnn) -> None:
+    assert ran(fake, algo="guess_once") == "GEMM"
+    fake.workspaces = {"GEMM": 100}
+    x, w = images(1, 3, 7, 7), images(2, 3, 2, 2)
+    fake.fail["cudnnGetConvolutionForwardWorkspaceSize"] = 3000
+    with pytest.raises(NotSupportedError, match="cuDNN has no way to compute this"):
+        ct.conv_plan(x, w, algo="guess_once")
+    fake.fail.clear()
+    forget()
+    ran(fake, algo="guess_once")
+    fake.refused = {"GEMM"}
+    fake.fail_at = {}
+    plan = ct.conv_plan(x, w, algo="guess_once", workspace_limit=10)
+    assert plan.candidate.algorithm == "implicit_gemm"
+
+
+def test_policies_and_precision_do_not_share_a_decision(fake: FakeCudnn) -> None:
+    fake.costs = {"GEMM": 9.0}
+    for policy in POLICIES:
+        ran(fake, algo=policy)
+    assert len(algo_cache._decisions) == len(POLICIES)
+
+
+def test_beta_is_timed_on_scratch_memory(fake: FakeCudnn) -> None:
+    fake.costs = {"GEMM": 9.0}
+    x, w = operands()
+    out = ct.full((2, 4, 3, 4), 2.0)
+    ct.conv(x, w, out=out, beta=3, algo=TIME)
+    assert len(algorithms(fake)) > 3
+    np.testing.assert_array_equal(out.numpy(), ct.reference.conv(x.numpy(), w.numpy()) + 6)
+
+
+def test_a_call_that_is_to_be_timed_is_not_captured(fake: FakeCudnn, host: Host) -> None:
+    x, w = operands()
+    host.capturing.add(0x77)
+    with pytest.raises(NotInitializedError, match="make the same call once before capturing it"):
+        ct.conv(x, w, algo=TIME, stream=0x77)
+
+
+# --- what a candidate must keep to ---
+
+
+def test_deterministic(fake: FakeCudnn) -> None:
+    fake.random = {"GEMM"}
+    for policy in POLICIES:
+        assert ran(fake, algo=policy) == ("GEMM" if policy.startswith("guess") else algorithms(fake)[-1])
+        assert ran(fake, algo=policy, deterministic=True) == "IMPLICIT_GEMM"
+        assert set(algorithms(fake)) == {"IMPLICIT_GEMM"}
+    fake.random = {"GEMM", "IMPLICIT_GEMM"}
+    forget()
+    with pytest.raises(NotSupportedError, match="not deterministic"):
+        ran(fake, deterministic=True)
+
+
+def test_workspace_limit(fake: FakeCudnn) -> None:
+    fake.workspaces = {"GEMM": 1000, "IMPLICIT_GEMM": 10}
+    for policy in POLICIES:
+        assert ran(fake, algo=policy, workspace_limit=999) == "IMPLICIT_GEMM"
+    with pytest.raises(NotSupportedError, match=r"needs 1,000 bytes of workspace; the limit is 9"):
+        ran(fake, workspace_limit=9)
+
+
+def test_too_little_memory_to_time_a_candidate(fake: FakeCudnn, host: Host, on_disk: Path) -> None:
+    fake.workspaces = {"IMPLICIT_GEMM": 1 << 20}
+    fake.costs = {"GEMM": 9.0}
+    x, w = operands()
+    host.limit = host.used() + 8192
+    ct.conv(x, w, algo=TIME)
+    assert algorithms(fake)[-1] == "GEMM"
+    assert not on_disk.exists(), "a choice for want of memory was kept"
+    host.limit = 2**32
+
+
+def test_a_candidate_that_fails_is_remembered_once_and_visibly(fake: FakeCudnn) -> None:
+    assert ran(fake) == "GEMM"
+    fake.fail_at = {1: 5000}
+    fake.calls.clear()
+    x, w = operands()
+    with pytest.warns(CudnnWarning, match=r"legacy gemm .* failed: .*; legacy implicit_gemm .* ran instead"):
+        ct.conv(x, w)
+    fake.fail_at = {}
+    assert ran(fake) == "IMPLICIT_GEMM"
+    assert "refused: legacy gemm" in ct.conv_plan(x, w).describe()
+
+
+def test_where_all_fail_the_first_error_is_told_and_nothing_is_remembered(fake: FakeCudnn) -> None:
+    assert ran(fake) == "GEMM"
+    fake.fail["cudnnConvolutionForward"] = 4003
+    with pytest.raises(AllocationError):
+        ran(fake)
+    fake.fail.clear()
+    assert ran(fake) == "GEMM"
+
+
+# --- names ---
+
+
+def test_a_name_is_the_algorithm_that_it_names(fake: FakeCudnn) -> None:
+    assert ran(fake, algo="none") == "IMPLICIT_GEMM"
+    assert ran(fake, algo="large") == "GEMM"
+
+
+def test_a_name_that_cannot_be_had_falls_back_with_one_warning(fake: FakeCudnn) -> None:
+    with pytest.warns(CudnnWarning, match=r"algo='small' fell back to legacy implicit_gemm"):
+        assert ran(fake, algo="small") == "IMPLICIT_GEMM"
+    assert ran(fake, algo="small") == "IMPLICIT_GEMM"  # warnings are errors: a second one would fail
+    x, w = operands()
+    with pytest.warns(CudnnWarning, match="fft needs stride 1"):
+        plan = ct.conv_plan(x, w, stride=2, algo="fft")
+    assert "fft needs stride 1" in plan.fallback_reason
+    assert "fallback: fft needs stride 1" in plan.describe()
+    with pytest.raises(NotSupportedError, match="fft needs stride 1"):
+        ct.conv_plan(x, w, stride=2, algo="fft", strict=True)
+
+
+@pytest.mark.parametrize(
+    ("algo", "rank", "dtype", "message"),
+    [
+        (
+            "fastest",
+            2,
+            "float32",
+            r"no algorithm 'fastest'; there are the policies guess_once, .* names none,",
+        ),
+        (
+            "deterministic",
+            2,
+            "float32",
+            "'deterministic' is not for forward of float32 with 2 spatial axes; none, small",
+        ),
+        (
+            "winograd",
+            3,
+            "float32",
+            "'winograd' is not for forward of float32 with 3 spatial axes; none, small, fft_tiling are",
+        ),
+        (
+            "fft",
+            2,
+            "float64",
+            "'fft' is not for forward of float64 with 2 spatial axes; none, small, large, fft_tiling are",
+        ),
+    ],
+)
+def test_names_that_are_not_for_this(fake: FakeCudnn, algo: str, rank: int, dtype: str, message: str) -> None:
+    x, w = images(1, 1, *[4] * rank, dtype=dtype), images(1, 1, *[2] * rank, dtype=dtype)
+    with pytest.raises(ValueError, match=message):
+        ct.conv(x, w, algo=algo)
+
+
+def test_names_are_those_of_cudnns_enums() -> None:
+    from cudnn_ct.legacy.native import DIRECTIONS
+
+    for direction, names in ALGORITHMS.items():
+        members = {member.name.lower() for member in DIRECTIONS[direction].algorithms}
+        assert {row.algorithm for row in names.values()} <= members
+
+
+@pytest.mark.parametrize(
+    ("keywords", "error", "message"),
+    [
+        ({"algo": 3}, TypeError, "algo must be a name or a row of conv_algorithms, not 3"),
+        ({"workspace_limit": -1}, ValueError, "workspace_limit must be at least 0 bytes, got -1"),
+        ({"workspace_limit": "1G"}, TypeError, "workspace_limit must be a number of bytes"),
+    ],
+)
+def test_bad_requests(
+    fake: FakeCudnn, keywords: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        ran(fake, **keywords)
+
+
+# --- tables ---
+
+
+def test_a_table_has_all_rows_the_quickest_first(fake: FakeCudnn) -> None:
+    fake.costs = {"GEMM": 9.0, "IMPLICIT_GEMM": 1.0}
+    x, w = operands()
+    table = ct.conv_algorithms(x, w)
+    assert [(row.algorithm, row.time) for row in table if not row.status] == [
+        ("implicit_gemm", 1.0),
+        ("gemm", 9.0),
+    ]
+    refused = [row for row in table if row.status]
+    assert {row.family for row in refused} == {"graph", "legacy"}
+    assert "1000.0" in str(table)
+    assert "legacy gemm (default)" in str(table)
+    assert repr(table).startswith("<2 algorithms, and 2 refused, for forward convolution")
+    assert ran(fake, algo=table[1]) == "GEMM"
+    unmeasured = ct.conv_algorithms(x, w, measure=False)
+    assert [row.algorithm for row in unmeasured[:2]] == ["gemm", "implicit_gemm"]
+    assert unmeasured[0].time is None
+
+
+def test_a_row_is_for_its_problem(fake: FakeCudnn) -> None:
+    x, w = operands()
+    table = ct.conv_algorithms(x, w)
+    with pytest.raises(ValueError, match=r"was made for another problem: .* this is .*padding \(\(1, 1\)"):
+        ct.conv(x, w, padding=1, algo=table[0])
+    with pytest.raises(ValueError, match="was refused"):
+        ct.conv(x, w, algo=table[-1])
+    out = ct.full((2, 4, 3, 4), 1.0)
+    ct.conv(x, w, algo=table[0], beta=1, out=out)  # factors make no other problem
+    fake.fail["cudnnGetConvolutionForwardWorkspaceSize"] = 3000
+    forget()
+    with pytest.raises(NotSupportedError, match="cuDNN has no way to compute this"):
+        ct.conv(x, w, algo=table[0])
+
+
+# --- on disk ---
+
+
+def test_timed_choices_are_kept_on_disk(fake: FakeCudnn, on_disk: Path) -> None:
+    fake.costs = {"GEMM": 9.0, "IMPLICIT_GEMM": 1.0}
+    assert ran(fake, algo=TIME) == "IMPLICIT_GEMM"
+    forget()
+    fake.costs = {"GEMM": 1.0, "IMPLICIT_GEMM": 9.0}
+    assert ran(fake, algo=TIME) == "IMPLICIT_GEMM"
+    assert algorithms(fake) == ["IMPLICIT_GEMM"], "timed although it was known"
+    assert not any("Algorithm_v7" in name for name in fake.names())
+    x, w = operands()
+    assert "as the cache file has it, 1000.0 us a call" in ct.conv_plan(x, w, algo=TIME).describe()
+    ran(fake)  # a guess is not kept
+    assert len(store().export()) == 1
+
+
+def test_what_a_choice_depends_on_is_in_its_key(
+    fake: FakeCudnn, on_disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, w = operands()
+    out = ct.full((2, 4, 3, 4), 1.0)
+    calls: list[dict[str, Any]] = [
+        {},
+        {"padding": 1},
+        {"stride": 2},
+        {"mode": "convolution"},
+        {"precision": "float32"},
+        {"deterministic": True},
+        {"workspace_limit": 5},
+        {"beta": 1, "out": out},
+    ]
+    for keywords in calls:
+        ct.conv(x, w, algo=TIME, **keywords)
+    monkeypatch.setattr(config, "timed_engines", 3)
+    ct.conv(x, w, algo=TIME)
+    ct.conv_backward_data(w, out, x.shape, algo=TIME)
+    keys = store().export()
+    assert len(keys) == len(calls) + 2
+    assert all(key.startswith("cuDNN 91900 | a device of the tests | ConvProblem(") for key in keys)
+
+
+def test_a_kept_row_that_no_longer_works_is_timed_anew(fake: FakeCudnn, on_disk: Path) -> None:
+    fake.costs = {"GEMM": 9.0}
+    ran(fake, algo=TIME)
+    (key,) = store().export()
+    row = store().export()[key]["rows"][0]
+    for wrong in (
+        {"rows": [{**row, "family": "nothing"}]},
+        {"rows": [{**row, "algorithm": 7}]},
+        {"rows": [{"family": "legacy"}]},
+        {"rows": "text"},
+        {"rows": [3]},
+        {},
+        {"rows": [{**row, "algorithm": "no such"}]},
+    ):
+        forget()
+        store().put(key, wrong)
+        assert ran(fake, algo=TIME) == "IMPLICIT_GEMM", wrong
+
+
+def test_that_nothing_works_is_remembered_too(fake: FakeCudnn, on_disk: Path) -> None:
+    fake.refused = {"GEMM", "IMPLICIT_GEMM"}
+    for _ in range(2):
+        forget()
+        fake.calls.clear()
+        with pytest.raises(NotSupportedError, match="refused: legacy gemm"):
+            ran(fake, algo=TIME)
+    assert not any("Algorithm_v7" in name for name in fake.names())
+
+
+def test_choices_travel_as_json(
+    fake: FakeCudnn, on_disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake.costs = {"GEMM": 9.0}
+    ran(fake, algo=TIME)
+    assert ct.export_choices(tmp_path / "fleet.json") == 1
+    assert json.loads((tmp_path / "fleet.json").read_text())["choices"]
+    monkeypatch.setattr(config, "cache", str(tmp_path / "other.sqlite"))
+    forget()
+    assert ct.import_choices(tmp_path / "fleet.json") == 1
+    assert ran(fake, algo=TIME) == "IMPLICIT_GEMM"
+    assert algorithms(fake) == ["IMPLICIT_GEMM"]
+
+
+def test_a_file_that_is_none_costs_one_warning(fake: FakeCudnn, on_disk: Path) -> None:
+    on_disk.write_bytes(b"this is no database at all" * 100)
+    fake.costs = {"GEMM": 9.0}
+    with pytest.warns(CudnnWarning, match="CUDNN_CT_CACHE"):
+        assert ran(fake, algo=TIME) == "IMPLICIT_GEMM"
+    assert ran(fake, algo=TIME) == "IMPLICIT_GEMM"
+
+
+# --- plans ---
+
+
+def test_a_plan_runs_on_other_operands_of_its_kind(fake: FakeCudnn) -> None:
+    x, w = operands()
+    plan = ct.conv_plan(x, w, padding=1)
+    fake.calls.clear()
+    other = ct.full(x.shape, 2.0)
+    y = ct.full((2, 4, 5, 6), np.nan)
+    assert plan(other, w, out=y) is y
+    assert fake.names() == ["cudnnConvolutionForward"]
+    np.testing.assert_array_equal(y.numpy(), ct.reference.conv(other.numpy(), w.numpy(), padding=1))
+    assert plan.workspace == 0
+    assert "forward convolution: x float32[2, 3, 5, 6]" in plan.describe()
+
+
+def test_what_a_plan_refuses(fake: FakeCudnn) -> None:
+    x, w = operands()
+    plan = ct.conv_plan(x, w)
+    with pytest.raises(
+        ValueError, match=r"x is float32\[1, 3, 5, 6\] nchw; the plan was prepared for float32\[2, 3"
+    ):
+        plan(images(1, 3, 5, 6), w)
+    with pytest.raises(ValueError, match=r"out is float32\[1\] nchw; the plan was prepared for"):
+        plan(x, w, out=ct.empty((1,)))
+    with pytest.raises(TypeError, match="the plan takes x, w; got 1 operands"):
+        plan(x)
+    with pytest.raises(TypeError, match="w must be an array on the device"):
+        plan(x, w.numpy())
+    whole = ct.zeros((2 * 3 * 5 * 6 + 1,))
+    shifted = ct.DeviceArray(x.spec, whole.pointer + 4, whole, whole.writer, whole.home)
+    with pytest.raises(ValueError, match="begin at multiples of 16 bytes"):
+        plan(shifted, w)
+    both, one = images(1, 1, 3, 3), images(1, 1, 1, 1)
+    square = ct.conv_plan(both, one)
+    with pytest.raises(ValueError, match="out overlaps"):
+        square(both, one, out=both)
+    with pytest.raises(ValueError, match="beta=1 needs out"):
+        ct.conv_plan(x, w, beta=1)(x, w)
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward_data", "backward_filter"])
+def test_plans_of_all_directions(fake: FakeCudnn, direction: str) -> None:
+    fake.costs = {"GEMM": 9.0, "ALGO_1": 9.0}
+    x, w = operands()
+    dy = images(2, 4, 3, 4)
+    first, second, shape = {
+        "forward": (x, w, ()),
+        "backward_data": (w, dy, (x.shape,)),
+        "backward_filter": (x, dy, (w.shape,)),
+    }[direction]
+    name = "conv" if direction == "forward" else f"conv_{direction}"
+    plan = ct.conv_plan(first, second, *shape, direction=direction, algo=TIME, alpha=2)
+    expected = getattr(ct.reference, name)(first.numpy(), second.numpy(), *shape, alpha=2)
+    np.testing.assert_array_equal(plan(first, second).numpy(), expected)
+    assert plan.candidate.algorithm in ("implicit_gemm", "algo_0")
+    with pytest.raises(ValueError, match="direction must be one of forward, backward_data, backward_filter"):
+        ct.conv_plan(first, second, direction="sideways")
+
+
+def test_a_plan_holds_no_operands(fake: FakeCudnn, host: Host) -> None:
+    x, w = operands()
+    plan = ct.conv_plan(x, w, algo=TIME)
+    del x, w
+    assert not host.live
+    assert plan.workspace == 0
+
+
+# --- requests as values ---
+
+
+def test_two_problems_never_share_a_key(fake: FakeCudnn) -> None:
+    where = context.current(ct.empty((1,)).home)
+    spec = ct.TensorSpec.packed
+    base = conv_problem("forward", spec((2, 4, 8, 8)), spec((4, 4, 3, 3)))
+    variants = {
+        base,
+        *(base._replace(**{name: value}) for name, value in (
+            ("stride", (2, 2)), ("scaled", True), ("aligned", False), ("tensor_cores", False), ("groups", 2),
+            ("compute", "float64"), ("x", spec((2, 4, 8, 8), layout="nhwc")),
+        )),
+    }  # fmt: skip
+    from cudnn_ct.decision import store_key
+
+    wanted = request("time_once", False, None, False)
+    assert len({store_key(problem, where, wanted) for problem in variants}) == len(variants) == 8

@@ -1,0 +1,114 @@
+"""Convolution with bias, residual and activation on the fakes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import cudnn_ct as ct
+from cudnn_ct.errors import NotSupportedError
+from cudnn_ct.problem import ACTIVATIONS
+
+from .cudnn import FakeCudnn
+from .test_conv import images
+
+
+@given(
+    activation=st.sampled_from([name for name in ACTIVATIONS if name != "gelu"]),
+    dtype=st.sampled_from(["float32", "float64", "float16"]),
+    layout=st.sampled_from(["nchw", "nhwc"]),
+    axes=st.integers(1, 3),
+    with_bias=st.booleans(),
+    with_z=st.booleans(),
+    factors=st.sampled_from([(1, 1), (2, 0.5), (-1, 0)]),
+    algo=st.sampled_from(["guess_on_shape_change", "time_once", "none"]),
+)
+def test_equals_the_reference(
+    fake: FakeCudnn,
+    activation: str,
+    dtype: str,
+    layout: str,
+    axes: int,
+    with_bias: bool,
+    with_z: bool,
+    factors: tuple[float, float],
+    algo: str,
+) -> None:
+    rng = np.random.default_rng(1)
+    x, w = rng.integers(-2, 3, (2, 4, *[4] * axes)), rng.integers(-1, 2, (6, 2, *[2] * axes))
+    geometry: dict[str, Any] = {"padding": 1, "stride": 2, "groups": 2}
+    y_shape = ct.conv_output_shape(x.shape, w.shape, **geometry)
+    z, b = rng.integers(-4, 5, y_shape), rng.integers(-3, 4, 6)
+    options = {"activation": activation, "coef": 1.5, "alpha1": factors[0], "alpha2": factors[1], **geometry}
+    expected = ct.reference.conv_bias_activation(
+        x.astype(dtype),
+        w.astype(dtype),
+        b.astype(dtype) if with_bias else None,
+        z=z.astype(dtype) if with_z else None,
+        **options,
+    )
+    if algo == "none" and activation not in ("relu", "identity"):
+        algo = "time_once"
+    if algo == "none" and (not with_bias or dtype == "float64"):
+        algo = "guess_once"
+    got = ct.conv_bias_activation(
+        ct.asarray(x, dtype, layout=layout),
+        ct.asarray(w, dtype, layout=layout),
+        ct.asarray(b, dtype) if with_bias else None,
+        z=ct.asarray(z, dtype, layout=layout) if with_z else None,
+        out=ct.full(y_shape, np.nan, dtype, layout=layout),
+        algo=algo,
+        **options,
+    )
+    scale = max(np.abs(expected).max(), 1)
+    tolerance = {"float32": 1e-6, "float64": 1e-12, "float16": 2e-3}[dtype]
+    np.testing.assert_allclose(got.numpy().astype(float), expected, rtol=0, atol=tolerance * scale)
+
+
+def test_relu_is_one_call_and_tanh_is_not(fake: FakeCudnn) -> None:
+    x, w, b = images(2, 3, 5, 6), images(4, 3, 3, 3), images(4)
+    plan = ct.conv_bias_activation_plan(x, w, b)
+    fake.calls.clear()
+    plan(x, w, b)
+    assert fake.names() == ["cudnnConvolutionBiasActivationForward"]
+    plan = ct.conv_bias_activation_plan(x, w, b, activation="tanh")
+    fake.calls.clear()
+    plan(x, w, b)
+    assert fake.names() == ["cudnnConvolutionForward", "cudnnAddTensor", "cudnnActivationForward"]
+    assert "by calls of their own" in plan.describe()
+
+
+def test_nothing_to_sum(fake: FakeCudnn) -> None:
+    x, w, b = ct.empty((2, 0, 4, 4)), ct.empty((3, 0, 2, 2)), images(3)
+    y = ct.conv_bias_activation(x, w, b, activation="identity")
+    np.testing.assert_array_equal(y.numpy(), np.broadcast_to([[[-2]], [[-1]], [[0]]], (2, 3, 3, 3)))
+    assert ct.conv_bias_activation(ct.empty((0, 2, 4, 4)), images(3, 2, 2, 2), b).shape == (0, 3, 3, 3)
+
+
+def test_what_cannot_be_had_lists_all_ways(fake: FakeCudnn) -> None:
+    with pytest.raises(NotSupportedError, match="the legacy calls have no gelu") as caught:
+        ct.conv_bias_activation(images(2, 3, 5, 6), images(4, 3, 3, 3), images(4), activation="gelu")
+    assert "the legacy fused call has relu and identity, not gelu" in str(caught.value)
+    assert "graph all engines" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"activation": "softmax"}, ValueError, "activation must be one of identity, relu, clipped_relu"),
+        ({"b": 3}, ValueError, r"b has shape \(3,\); y of shape \(2, 4, 3, 4\) needs \(4,\)"),
+        ({"z": (2, 4, 3, 5)}, ValueError, r"z has shape \(2, 4, 3, 5\); y has \(2, 4, 3, 4\)"),
+        ({"coef": "high"}, ValueError, "could not convert string to float"),
+        ({"algo": "fft", "stride": 2, "strict": True}, NotSupportedError, "fft needs stride 1"),
+    ],
+)
+def test_bad_arguments(fake: FakeCudnn, change: dict[str, Any], error: type[Exception], message: str) -> None:
+    x, w, b, z = images(2, 3, 5, 6), images(4, 3, 3, 3), images(change.pop("b", 4)), change.pop("z", None)
+    with pytest.raises(error, match=message):
+        ct.conv_bias_activation(x, w, b, z=None if z is None else images(*z), **change)
+    with pytest.raises(TypeError, match="b is float64 and x is float32"):
+        ct.conv_bias_activation(x, w, images(4, dtype="float64"))

@@ -1,0 +1,278 @@
+"""Algorithms on a GPU: every row is right, policies choose, choices are kept, plans run and are captured."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cudnn_ct as ct
+from cudnn_ct import algo_cache
+from cudnn_ct._config import config
+from cudnn_ct.algo_store import store
+from cudnn_ct.errors import CudnnWarning, NotSupportedError
+from tests.properties import TOLERANCE, inexact_by_nature
+
+ROOT = Path(__file__).parents[2]
+
+Keywords = dict[str, Any]
+CASES: dict[str, tuple[tuple[int, ...], tuple[int, ...], str, str, Keywords]] = {
+    "half": ((4, 16, 12, 12), (24, 16, 3, 3), "float16", "nhwc", {"padding": 1}),
+    "half in NCHW": ((4, 16, 12, 12), (24, 16, 3, 3), "float16", "nchw", {"padding": 1}),
+    "bfloat16, one by one": ((4, 32, 7, 7), (16, 32, 1, 1), "bfloat16", "nhwc", {"stride": 2}),
+    "TF32": ((4, 16, 12, 12), (24, 16, 3, 3), "float32", "nhwc", {"padding": 1}),
+    "strict": ((4, 16, 12, 12), (24, 16, 3, 3), "float32", "nchw", {"padding": 1, "precision": "float32"}),
+    "double": ((4, 8, 9, 9), (8, 8, 3, 3), "float64", "nchw", {"padding": 1}),
+    "odd channels": ((3, 5, 11, 10), (7, 5, 3, 2), "float16", "nhwc", {"padding": 1}),
+    "groups": ((2, 32, 9, 9), (32, 8, 3, 3), "float16", "nhwc", {"padding": 1, "groups": 4}),
+    "depthwise": ((2, 32, 9, 9), (32, 1, 3, 3), "float16", "nhwc", {"padding": 1, "groups": 32}),
+    "dilation": ((2, 16, 12, 12), (16, 16, 3, 3), "float16", "nhwc", {"padding": 2, "dilation": 2}),
+    "uneven": ((2, 16, 9, 9), (8, 16, 3, 3), "float16", "nhwc", {"padding": ((0, 1), (2, 1))}),
+    "flipped": ((2, 16, 9, 9), (8, 16, 3, 3), "float32", "nchw", {"mode": "convolution"}),
+    "three axes": ((2, 8, 5, 6, 7), (8, 8, 3, 3, 3), "float16", "nhwc", {"padding": 1}),
+    "one axis": ((2, 16, 20), (8, 16, 3), "float32", "nchw", {"padding": 1, "stride": 2}),
+}
+OPERATIONS = {
+    "forward": "conv",
+    "backward_data": "conv_backward_data",
+    "backward_filter": "conv_backward_filter",
+}
+
+
+def sparse(shape: tuple[int, ...], seed: int) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    return (rng.integers(-2, 3, shape) * (rng.random(shape) < 0.3)).astype(np.float64)
+
+
+def operands(name: str, direction: str) -> tuple[list[np.ndarray], list[ct.DeviceArray], tuple[Any, ...]]:
+    """Two inputs as NumPy arrays and on the device, and the shape that a gradient is told."""
+    x, w, dtype, layout, keywords = CASES[name]
+    geometry = {k: v for k, v in keywords.items() if k != "precision"}
+    y = ct.conv_output_shape(x, w, **geometry)
+    shapes = {"forward": (x, w), "backward_data": (w, y), "backward_filter": (x, y)}[direction]
+    told = {"forward": (), "backward_data": (x,), "backward_filter": (w,)}[direction]
+    values = [sparse(shape, seed) for seed, shape in enumerate(shapes)]
+    return values, [ct.asarray(v, dtype, layout=layout) for v in values], told
+
+
+def expected(name: str, direction: str, values: list[np.ndarray], told: tuple[Any, ...]) -> np.ndarray:
+    geometry = {k: v for k, v in CASES[name][-1].items() if k != "precision"}
+    return getattr(ct.reference, OPERATIONS[direction])(*values, *told, **geometry)
+
+
+def close(got: ct.DeviceArray, wanted: np.ndarray, what: object) -> None:
+    """Exact for what computes exactly, else within the tolerance of the dtype."""
+    values, dtype = got.numpy().astype(np.float64), got.spec.dtype
+    scale = max(np.abs(wanted).max(), 1)
+    bound = TOLERANCE[dtype] * scale if inexact_by_nature(str(what)) or scale > 200 else 0
+    np.testing.assert_allclose(values, wanted, rtol=0, atol=bound, err_msg=str(what))
+
+
+@pytest.mark.parametrize("direction", OPERATIONS)
+@pytest.mark.parametrize("name", CASES)
+def test_each_row_of_the_table_is_right(name: str, direction: str) -> None:
+    values, (first, second), told = operands(name, direction)
+    keywords = CASES[name][-1]
+    table = ct.conv_algorithms(first, second, *told, direction=direction, **keywords)
+    wanted = expected(name, direction, values, told)
+    usable = [row for row in table if not row.status]
+    assert usable, str(table)
+    times = [row.time for row in usable]
+    assert None not in times
+    assert times == sorted(times)
+    for row in usable:
+        out = ct.full(wanted.shape, np.nan, CASES[name][2], layout=CASES[name][3])
+        got = getattr(ct, OPERATIONS[direction])(first, second, *told, algo=row, out=out, **keywords)
+        close(got, wanted, row)
+
+
+@pytest.mark.parametrize(
+    "policy", ["guess_once", "guess_on_shape_change", "time_once", "time_on_shape_change"]
+)
+@pytest.mark.parametrize("name", ["half", "strict", "double", "uneven", "depthwise"])
+def test_policies(name: str, policy: str) -> None:
+    for direction in OPERATIONS:
+        values, (first, second), told = operands(name, direction)
+        keywords = CASES[name][-1] | {"algo": policy}
+        wanted = expected(name, direction, values, told)
+        operation = getattr(ct, OPERATIONS[direction])
+        for _ in range(2):
+            got = operation(first, second, *told, **keywords)
+            close(got, wanted, ct.conv_plan(first, second, *told, direction=direction, **keywords).describe())
+        accumulated = ct.full(wanted.shape, 2.0, CASES[name][2], layout=CASES[name][3])
+        operation(first, second, *told, **keywords, alpha=0.5, beta=-2, out=accumulated)
+        close(accumulated, 0.5 * wanted - 4, "fft")
+
+
+@pytest.mark.parametrize("direction", OPERATIONS)
+@pytest.mark.parametrize("name", ["half", "TF32", "strict", "groups", "double"])
+def test_determinism(name: str, direction: str) -> None:
+    _, _, told = operands(name, direction)
+    dtype, layout, keywords = CASES[name][2:]
+    rng = np.random.default_rng(3)
+    shapes = [a.shape for a in operands(name, direction)[1]]
+    first, second = (ct.asarray(rng.standard_normal(s), dtype, layout=layout) for s in shapes)
+    for algo in ("guess_on_shape_change", "time_on_shape_change"):
+        plan = ct.conv_plan(
+            first, second, *told, direction=direction, algo=algo, deterministic=True, **keywords
+        )
+        assert plan.candidate.deterministic
+        results = {plan(first, second).numpy().tobytes() for _ in range(20)}
+        assert len(results) == 1
+
+
+def test_names_are_the_algorithms_that_they_name() -> None:
+    x, w = ct.full((16, 64, 28, 28), 1.0), ct.full((64, 64, 3, 3), 1.0)
+    for name, algorithm in (
+        ("none", "implicit_gemm"),
+        ("small", "implicit_precomp_gemm"),
+        ("winograd", "winograd"),
+    ):
+        plan = ct.conv_plan(x, w, padding=1, algo=name)
+        assert (plan.candidate.family, plan.candidate.algorithm) == ("legacy", algorithm)
+        assert plan.fallback_reason == ""
+    with pytest.warns(CudnnWarning, match="algo='fft' fell back to legacy implicit_gemm"):
+        plan = ct.conv_plan(x, w, stride=2, algo="fft")
+    assert "fft needs stride 1" in plan.fallback_reason
+    with pytest.raises(NotSupportedError, match="fft needs stride 1"):
+        ct.conv_plan(x, w, stride=2, algo="fft", strict=True)
+
+
+def test_workspace_limit() -> None:
+    x, w = ct.full((8, 64, 28, 28), 1.0), ct.full((64, 64, 3, 3), 1.0)
+    for algo in ("guess_on_shape_change", "time_on_shape_change"):
+        plan = ct.conv_plan(x, w, padding=1, algo=algo, precision="float32", workspace_limit=0)
+        assert plan.workspace == 0
+
+
+@pytest.mark.parametrize("algo", ["guess_on_shape_change", "time_on_shape_change"])
+@pytest.mark.parametrize("name", ["half", "TF32", "strict"])
+def test_a_plan_is_captured_and_replays_after_the_workspace_has_grown(name: str, algo: str) -> None:
+    from cuda.core import Device
+
+    device = Device(0)
+    device.set_current()
+    stream = device.create_stream()
+    values, _, _ = operands(name, "forward")
+    dtype, layout, keywords = CASES[name][2:]
+    x, w = (ct.asarray(v, dtype, layout=layout, stream=stream) for v in values)
+    plan = ct.conv_plan(x, w, **keywords, algo=algo, stream=stream)
+    y = plan(x, w, stream=stream)
+    ct.synchronize(stream)
+    builder = stream.create_graph_builder().begin_building()
+    plan(x, w, out=y, stream=stream)
+    graph = builder.end_building().complete()
+    big = ct.full((16, 64, 56, 56), 1.0, dtype, layout=layout, stream=stream)
+    bank = ct.full((64, 64, 3, 3), 1.0, dtype, layout=layout, stream=stream)
+    for row in ct.conv_algorithms(big, bank, padding=1, measure=False, stream=stream)[:4]:
+        if not row.status:
+            ct.conv(big, bank, padding=1, algo=row, stream=stream)
+    ct.empty_cache()
+    described = plan.describe()
+    del plan
+    for factor in (1.0, 2.0):
+        scaled = ct.asarray(factor * values[0], dtype, layout=layout, stream=stream)
+        ct.conv(
+            scaled,
+            ct.full((x.shape[1], 1, 1, 1), 1.0, dtype, stream=stream),
+            groups=x.shape[1],
+            out=x,
+            stream=stream,
+        )
+        y.fill(np.nan, stream=stream)
+        graph.launch(stream)
+        ct.synchronize(stream)
+        close(y, factor * expected(name, "forward", values, ()), described)
+
+
+def test_a_plan_runs_in_other_threads() -> None:
+    values, (x, w), _ = operands("half", "forward")
+    plan = ct.conv_plan(x, w, padding=1)
+    wanted = expected("half", "forward", values, ())
+    failures: list[str] = []
+
+    def work() -> None:
+        for _ in range(20):
+            if not np.array_equal(plan(x, w).numpy(), wanted):
+                failures.append("wrong")
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+
+
+def test_timed_choices_are_kept_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(config, "cache", str(tmp_path / "choices.sqlite"))
+    _, (x, w), _ = operands("half", "forward")
+    with algo_cache._lock:
+        algo_cache._decisions.clear()
+    ct.conv_plan(x, w, padding=1, algo="time_on_shape_change")
+    (key,) = store().export()
+    assert "float16" in key
+    code = """
+import json, sys, numpy as np, cudnn_ct as ct
+from cudnn_ct import ruler
+def race(*_): raise AssertionError("timed again")
+ruler.race = race
+x = ct.asarray(np.ones((4, 16, 12, 12)), "float16", layout="nhwc")
+w = ct.asarray(np.ones((24, 16, 3, 3)), "float16", layout="nhwc")
+plan = ct.conv_plan(x, w, padding=1, algo="time_on_shape_change")
+print(json.dumps([plan.candidate.algorithm, plan.describe(), float(plan(x, w).numpy().max())]))
+"""
+    environ = os.environ | {
+        "CUDNN_CT_CACHE": str(tmp_path / "choices.sqlite"),
+        "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]),
+    }
+    workers = [
+        subprocess.Popen([sys.executable, "-c", code], env=environ, text=True, stdout=subprocess.PIPE)
+        for _ in range(4)
+    ]
+    for worker in workers:
+        out, _ = worker.communicate(timeout=120)
+        assert worker.returncode == 0
+        algorithm, described, largest = json.loads(out)
+        assert "as the cache file has it" in described
+        assert largest == 144
+        kept = store().export()[key]["rows"][0]
+        assert algorithm == kept["algorithm"]
+
+
+def test_uneven_padding_and_more_than_two_to_the_31_elements() -> None:
+    """What only one family can do is done by that one, or refused in clear words."""
+    values, (x, w), _ = operands("uneven", "forward")
+    padding = CASES["uneven"][-1]["padding"]
+    close(ct.conv(x, w, padding=padding), expected("uneven", "forward", values, ()), "")
+    with pytest.raises(NotSupportedError, match="cuDNN has no way to compute this"):
+        ct.conv(x, w, padding=padding, algo="none")
+
+
+def test_gradients_by_finite_differences() -> None:
+    rng = np.random.default_rng(5)
+    x, w = rng.standard_normal((2, 4, 6, 7)), rng.standard_normal((6, 2, 3, 2))
+    keywords: Keywords = {"padding": 1, "stride": (2, 1), "groups": 2}
+    dy = rng.standard_normal(ct.conv_output_shape(x.shape, w.shape, **keywords))
+    dx = ct.conv_backward_data(ct.asarray(w), ct.asarray(dy), x.shape, **keywords).numpy()
+    dw = ct.conv_backward_filter(ct.asarray(x), ct.asarray(dy), w.shape, **keywords).numpy()
+
+    def loss(x: np.ndarray, w: np.ndarray) -> float:
+        return float((ct.conv(ct.asarray(x), ct.asarray(w), **keywords).numpy() * dy).sum())
+
+    for array, gradient, place in ((x, dx, 0), (w, dw, 1)):
+        for _ in range(5):
+            direction = rng.standard_normal(array.shape)
+            step = 1e-4
+            ends = [[x, w], [x, w]]
+            for end, sign in zip(ends, (1, -1), strict=True):
+                end[place] = array + sign * step * direction
+            slope = (loss(*ends[0]) - loss(*ends[1])) / (2 * step)
+            np.testing.assert_allclose(slope, (gradient * direction).sum(), rtol=1e-7, atol=1e-8)
