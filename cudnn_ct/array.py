@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
-from . import exchange
+from . import blocks, exchange
 from . import stream as streams
 from .dtypes import DTYPES, DType
 from .errors import CudnnWarning
@@ -79,7 +79,7 @@ class DeviceArray:
     @classmethod
     def new(cls, spec: TensorSpec, nbytes: int, stream: Stream, what: str = "an array") -> DeviceArray:
         """Allocate an array of ``spec`` on ``stream``, contents undefined. Its device is current already."""
-        buffer = streams.allocate(nbytes, stream, what)
+        buffer = blocks.take(nbytes, stream, what)
         return cls(spec, buffer.handle, buffer, stream, stream)
 
     @classmethod

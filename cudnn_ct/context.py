@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from . import _lib
+from . import _lib, blocks
 from . import stream as streams
 from ._bindings.types import cudnnHandle_t
 from ._owned import Owned
@@ -209,6 +209,7 @@ def empty_cache(device: int | None = None) -> None:
     if where in contexts:
         contexts[where].drop_workspaces()
     synchronize(streams.current_stream(where) if device is None else streams.default_stream(where))
+    blocks.clear(where)
     previous = streams.activate(where)
     try:
         streams.trim(where)

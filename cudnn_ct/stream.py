@@ -137,10 +137,7 @@ def known_stream(handle: int, device: int, owner: object = None) -> Stream:
 
 def current_stream(device: int | None = None) -> Stream:
     """The stream that ``ct.use`` set, or the default stream of ``device`` or of this thread's device."""
-    used = _current.get()
-    if used is not None:
-        return used
-    return default_stream(current_device() if device is None else device)
+    return _current.get() or default_stream(current_device() if device is None else device)
 
 
 def as_stream(stream: Any, device: int) -> Stream:
@@ -232,16 +229,15 @@ def activate(device: int) -> int | None:
         raise ValueError(f"there is no device {device}; the driver shows {count}")
     try:
         previous = _current_device()
-        if previous == device:
-            return None
-        _cuda().Device(device).set_current()
+        if previous != device:
+            _cuda().Device(device).set_current()
     except CudnnError:
         raise
     except Exception as error:
         raise _translate(error, f"using device {device}") from error
     if count == 1:
         _thread.only = device  # nothing can change it any more
-    return previous
+    return None if previous == device else previous
 
 
 def restore(device: int | None) -> None:

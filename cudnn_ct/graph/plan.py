@@ -59,10 +59,13 @@ class GraphPlan:
             raise NotSupportedError(
                 f"a graph plan has alpha 1 and beta 0 built in; got alpha {alpha}, beta {beta}"
             )
-        key = (context.workspace(self.workspace), *pointers)
+        key = (context.workspace(self.workspace) if self.workspace else 0, *pointers)
         pack = self._packs.get(key)
         if pack is None:
             pack = self._packs[key] = self._pack(*key)
+        if context.capturing:  # a graph may be replayed when all others have forgotten the plan
+            context.pin(self)
+            context.pin(pack)
         self._execute(context.handle, self.native, pack)
 
     def describe(self) -> str:

@@ -16,13 +16,15 @@ from ..problem import Plan, TensorSpec, nearest_layout
 from ..stream import Stream
 
 ALIGNMENT = 16  # bytes; the engines of the graph API load so many at once
+SEEN = 256  # sets of pointers of which a call knows that they do not overlap
 
 
 class Call(NamedTuple):
     """What one thread prepared for one set of arguments: all that depends on specs and not on pointers.
 
     ``spans`` are the bytes that each operand reaches from its pointer, the result last. ``pack`` says that
-    some input has strides that no descriptor holds, and is copied first.
+    some input has strides that no descriptor holds, and is copied first. ``apart`` are pointers for which the
+    result is known to overlap nothing.
     """
 
     problem: Any
@@ -32,6 +34,7 @@ class Call(NamedTuple):
     pack: bool
     nbytes: int
     spans: tuple[tuple[int, int], ...]
+    apart: set[tuple[int, ...]]
 
     @classmethod
     def of(
@@ -39,9 +42,11 @@ class Call(NamedTuple):
     ) -> Self:
         """Make one, with what follows from the specs."""
         nbytes = result.size * DTYPES[result.dtype].itemsize
-        return cls(problem, inputs, result, choice, pack, nbytes, tuple(map(_span, (*inputs, result))))
+        return cls(problem, inputs, result, choice, pack, nbytes, tuple(map(_span, (*inputs, result))), set())
 
-    def refuse_overlap(self, inputs: Sequence[DeviceArray], result: DeviceArray) -> None:
+    def refuse_overlap(
+        self, inputs: Sequence[DeviceArray], result: DeviceArray, pointers: tuple[int, ...]
+    ) -> None:
         """Raise where the output shares memory with an input: cuDNN would read what it has written."""
         *others, (low, high) = self.spans
         first, last = result.pointer + low, result.pointer + high
@@ -51,6 +56,9 @@ class Call(NamedTuple):
                 raise ValueError(
                     f"out overlaps {array!r} in memory; cuDNN would read what it has already written"
                 )
+        if len(self.apart) >= SEEN:
+            self.apart.clear()
+        self.apart.add(pointers)
 
 
 class Fixed(NamedTuple):
@@ -86,11 +94,13 @@ def run(
             array.before_read(stream)
     if result is None:
         result = out = DeviceArray.new(call.result, call.nbytes, stream, "the result of a convolution")
+        pointers = (*[array.pointer for array in inputs], result.pointer)
     else:
-        call.refuse_overlap(inputs, result)
-        result.before_write(stream)
-    pointers = [array.pointer for array in inputs]
-    pointers.append(result.pointer)
+        pointers = (*[array.pointer for array in inputs], result.pointer)
+        if pointers not in call.apart:
+            call.refuse_overlap(inputs, result, pointers)
+        if result.writer is not stream or result._uses is not None:
+            result.before_write(stream)
     try:
         call.choice.run(ctx, pointers, alpha, beta)
     except CudnnError as error:
@@ -100,7 +110,8 @@ def run(
         for array in inputs:
             if array.home is not stream:
                 array.after_use(stream)
-        result.after_write(stream)
+        if result.home is not stream or result.writer is not stream:
+            result.after_write(stream)
     return out
 
 

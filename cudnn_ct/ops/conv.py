@@ -116,9 +116,8 @@ def conv(
         y.numpy()
     """
     arguments = (
-        *(padding, stride, dilation, groups, mode),
-        *(precision, algo, deterministic, workspace_limit, strict),
-    )
+        padding, stride, dilation, groups, mode, precision, algo, deterministic, workspace_limit, strict,
+    )  # fmt: skip
     return convolve("forward", x, w, None, arguments, alpha, beta, out, stream)
 
 
@@ -174,9 +173,8 @@ def conv_backward_data(
     from run to run; ``deterministic=True`` leaves them out.
     """
     arguments = (
-        *(padding, stride, dilation, groups, mode),
-        *(precision, algo, deterministic, workspace_limit, strict),
-    )
+        padding, stride, dilation, groups, mode, precision, algo, deterministic, workspace_limit, strict,
+    )  # fmt: skip
     return convolve("backward_data", w, dy, x_shape, arguments, alpha, beta, out, stream)
 
 
@@ -231,9 +229,8 @@ def conv_backward_filter(
     from run to run; ``deterministic=True`` leaves them out.
     """
     arguments = (
-        *(padding, stride, dilation, groups, mode),
-        *(precision, algo, deterministic, workspace_limit, strict),
-    )
+        padding, stride, dilation, groups, mode, precision, algo, deterministic, workspace_limit, strict,
+    )  # fmt: skip
     return convolve("backward_filter", x, dy, w_shape, arguments, alpha, beta, out, stream)
 
 
@@ -333,9 +330,8 @@ def conv_transpose(
     As of :func:`conv_backward_data`.
     """
     arguments = (
-        *(padding, stride, dilation, groups, mode),
-        *(precision, algo, deterministic, workspace_limit, strict),
-    )
+        padding, stride, dilation, groups, mode, precision, algo, deterministic, workspace_limit, strict,
+    )  # fmt: skip
     return convolve(
         "backward_data", w, x, Transposed(output_padding), arguments, alpha, beta, out, stream, ("w", "x")
     )

@@ -76,12 +76,16 @@ def convolve(
     """One call of any direction, operands in the order of its `problem.ROLES`; see :class:`Arguments`."""
     if beta:
         check_beta(beta, out)
-    names = names or ROLES[direction].names
-    where = stream_of(first, names[0], stream)
+    if stream is None and type(first) is DeviceArray:
+        where = streams.current_stream(first.device)
+    else:
+        where = stream_of(first, (names or ROLES[direction].names)[0], stream)
     previous = streams.activate(where.device)
     try:
         ctx = context.current(where)
-        first, second = operand(first, names[0], where), operand(second, names[1], where)
+        if type(first) is not DeviceArray or type(second) is not DeviceArray or first.device != second.device:
+            names = names or ROLES[direction].names
+            first, second = operand(first, names[0], where), operand(second, names[1], where)
         result = None if out is None else operand(out, "out", where, written=True)
         scaled = alpha != 1 or beta != 0
         call = prepared(ctx, direction, first, second, result, shape, arguments, scaled)
@@ -89,7 +93,8 @@ def convolve(
             first, second = packed(first, where), packed(second, where)
         return run(ctx, call, (first, second), result, alpha, beta, out)
     finally:
-        streams.restore(previous)
+        if previous is not None:
+            streams.restore(previous)
 
 
 def prepared(
@@ -115,12 +120,9 @@ def prepared(
     except TypeError:  # no key: a list, which is as good as a tuple, or something that is refused
         return prepared(ctx, direction, first, second, result, hashable(shape), hashable(arguments), scaled)
     if call is None:
-        problem, inputs = problem_of(
-            direction, first.spec, second.spec, out, shape, Arguments(*arguments), scaled, aligned
-        )
-        call = ctx.calls[key] = prepare(
-            ctx, problem, inputs, (first.spec, second.spec), Arguments(*arguments)
-        )
+        told, specs = Arguments(*arguments), (first.spec, second.spec)
+        problem, inputs = problem_of(direction, *specs, out, shape, told, scaled, aligned)
+        call = ctx.calls[key] = prepare(ctx, problem, inputs, specs, told)
     return call
 
 

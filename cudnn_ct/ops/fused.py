@@ -86,9 +86,8 @@ def conv_bias_activation(
         y = ct.conv_bias_activation(x, w, b, padding=1, activation="relu")
     """
     arguments = (
-        *(padding, stride, dilation, groups, mode),
-        *(precision, algo, deterministic, workspace_limit, strict),
-    )
+        padding, stride, dilation, groups, mode, precision, algo, deterministic, workspace_limit, strict,
+    )  # fmt: skip
     where = stream_of(x, "x", stream)
     previous = streams.activate(where.device)
     try:

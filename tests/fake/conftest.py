@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from cudnn_ct import _lib, algo_cache, context, descriptors, exchange
+from cudnn_ct import _lib, algo_cache, blocks, context, descriptors, exchange
 from cudnn_ct import stream as streams
 
 from .cudnn import FakeCudnn, FakeLibrary
@@ -20,6 +20,7 @@ def host(monkeypatch: pytest.MonkeyPatch) -> Host:
     for module in (streams, exchange):
         for name in module.__all__:
             monkeypatch.setattr(module, name, getattr(fake, name))
+    monkeypatch.setattr(blocks, "LARGEST", -1)  # what is freed is then gone, and a test sees it
     return fake
 
 

@@ -133,7 +133,7 @@ def test_names_are_the_algorithms_that_they_name() -> None:
     for name, algorithm in (
         ("none", "implicit_gemm"),
         ("small", "implicit_precomp_gemm"),
-        ("winograd", "winograd"),
+        ("winograd_non_fused", "winograd_nonfused"),
     ):
         plan = ct.conv_plan(x, w, padding=1, algo=name)
         assert (plan.candidate.family, plan.candidate.algorithm) == ("legacy", algorithm)

@@ -19,7 +19,7 @@ PACKAGE = Path(cudnn_ct.__file__).parent
 LEVELS = (
     ("_bindings", "errors", "dtypes", "_config", "_owned", "problem"),
     ("_search", "_installation", "_lib", "_raw", "_info"),
-    ("stream", "lifetime", "exchange", "array", "creation", "descriptors", "context"),
+    ("stream", "blocks", "lifetime", "exchange", "array", "creation", "descriptors", "context"),
     ("legacy", "graph", "families", "ruler", "algo_store", "decision", "algo_cache"),
     ("ops",),
     ("__init__", "cli", "dnn", "__main__"),

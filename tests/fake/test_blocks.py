@@ -1,0 +1,86 @@
+"""Small blocks of device memory are kept for the next array of their size."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+import cudnn_ct as ct
+from cudnn_ct import blocks
+
+from .host import Host
+
+
+@pytest.fixture(autouse=True)
+def _kept(monkeypatch: pytest.MonkeyPatch, host: Host) -> Iterator[None]:
+    monkeypatch.setattr(blocks, "LARGEST", 2**20)
+    monkeypatch.setattr(blocks, "_shelves", {})
+    yield
+    gc.collect()
+    for device in (0, 1):
+        blocks.clear(device)
+    assert not host.live
+
+
+def test_a_block_is_used_again_on_the_default_stream_alone(host: Host) -> None:
+    first = ct.empty((100,))
+    address = first.pointer
+    del first
+    assert host.used() == 512, "given back to the pool"
+    again = ct.empty((128,))  # 512 bytes too
+    assert again.pointer == address
+    assert ct.empty((128,)).pointer != address
+    assert ct.empty((129,)).pointer != address
+    del again
+    assert ct.empty((128,), stream=0x77).pointer != address
+    with ct.use(device=1):
+        assert ct.empty((128,)).pointer != address
+
+
+def test_large_blocks_and_too_many_are_not_kept(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    ct.empty((2**20,))
+    assert host.used() == 0
+    monkeypatch.setattr(blocks, "TOTAL", 1024)
+    arrays = [ct.empty((128,)) for _ in range(5)]
+    arrays.clear()
+    assert host.used() == 1024
+
+
+def test_memory_goes_to_whoever_needs_it(host: Host) -> None:
+    del (kept := [ct.empty((128,)) for _ in range(4)])[:]
+    assert not kept
+    assert host.used() == 2048
+    host.limit = 3000
+    assert ct.empty((640,)).nbytes == 2560
+    ct.empty_cache()
+    assert host.used() == 0
+    with pytest.raises(ct.AllocationError):
+        ct.empty((1000,))
+
+
+def test_uses_on_other_streams_come_first(host: Host) -> None:
+    x = ct.empty((128,))
+    run = ct.zeros((1,), stream=0x77).home
+    x.after_use(run)
+    host.log.clear()
+    del x
+    assert [entry[:2] for entry in host.log if entry[0] == "wait"] == [("wait", 1)]
+
+
+def test_many_threads(host: Host) -> None:
+    def work() -> None:
+        for i in range(300):
+            arrays = [ct.empty((128 + i % 3,)) for _ in range(5)]
+            pointers = {array.pointer for array in arrays}
+            assert len(pointers) == 5
+
+    threads = [threading.Thread(target=work) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    idle = [len(set(map(id, block))) == len(block) for block in blocks._shelves[0].idle.values()]
+    assert all(idle)
