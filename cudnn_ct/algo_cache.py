@@ -15,18 +15,18 @@ from . import ruler
 from . import stream as streams
 from ._config import config
 from .context import Bounded, Context
-from .decision import SHORT, Decision, Stage, kept_rows, store_key
+from .decision import TRANSIENT, Decision, kept_rows, store_key
 from .dtypes import DTYPES
 from .errors import (
     AllocationError,
+    BadParamError,
     CudnnError,
     CudnnWarning,
     ExecutionFailedError,
-    InternalError,
     NotInitializedError,
     NotSupportedError,
 )
-from .problem import Candidate, Plan, Problem, Request
+from .problem import Candidate, Plan, Problem, Request, Stage
 
 __all__ = ["Choice", "Family", "choose", "time_rows"]
 
@@ -37,11 +37,11 @@ class Family(Protocol):
     def stages(self, problem: Any) -> Sequence[Stage]:
         """Places to look for a way, the most promising first; each gives rows, the best first."""
 
-    def worth_timing(self, problem: Any, context: Context) -> list[Candidate]:
-        """The rows that a policy ``time_*`` times, in this order."""
+    def worth_timing(self, problem: Any, context: Context, request: Request) -> list[Candidate]:
+        """The rows that a policy ``time_*`` times, in this order; refused ones are not what was asked for."""
 
-    def named(self, problem: Any, name: str) -> Sequence[Stage]:
-        """Where an algorithm of a name is found, and then what takes its place."""
+    def named(self, problem: Any, name: str) -> tuple[Sequence[Stage], Sequence[Stage]]:
+        """Where an algorithm of a name is found, and where what takes its place."""
 
     def plan(self, problem: Any, candidate: Candidate, context: Context) -> Plan:
         """Make a row ready to run in the context's thread."""
@@ -75,7 +75,7 @@ class Choice:
     @property
     def fallback_reason(self) -> str:
         """Why something else runs than the algorithm that was named; empty where that runs."""
-        return self._decision.fallback_reason()
+        return self._decision.fallback_reason(self._row)
 
     def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
         """Run the plan; where cuDNN refuses it only now, it fails, or memory runs out, another candidate's.
@@ -84,7 +84,7 @@ class Choice:
         """
         try:
             self.plan.run(context, pointers, alpha, beta)
-        except (NotSupportedError, InternalError, ExecutionFailedError) as error:
+        except (NotSupportedError, *TRANSIENT) as error:
             if self._row is None or (beta and isinstance(error, ExecutionFailedError)):
                 raise  # what beta multiplies may be gone
             self._run_another(context, pointers, alpha, beta, error)
@@ -96,12 +96,12 @@ class Choice:
                 "an algorithm is to be timed in a call that is captured: make the same call once before "
                 "capturing it"
             )
-        with self._decision.lock:
+        with self._decision.lock, _ruling:  # two races at once would measure each other
             if self._decision.untimed:
-                rows = [*map(self._decision.judged, self._family.worth_timing(self.problem, context))]
+                rows = self._family.worth_timing(self.problem, context, self._decision.request)
                 ways = [(row, self._family.plan) for row in rows if not row.status]
-                timed = time_rows(self.problem, ways, context, pointers, alpha, beta)
-                self._decision.settle(timed + [row for row in rows if row.status])
+                timed, failures = time_rows(self.problem, ways, context, pointers, alpha, beta)
+                self._decision.settle(timed + [row for row in rows if row.status], failures)
         self.plan = self._next_plan(context)
 
     def describe(self) -> str:
@@ -111,16 +111,22 @@ class Choice:
         return "\n".join([*lines, *([f"  fallback: {reason}"] if reason else []), *self._decision.reasons()])
 
     def _next_plan(self, context: Context) -> Plan:
+        trouble = None
         for row in self._decision.usable(context):
             try:
                 plan = self._planned(row, context)
-            except NotSupportedError as error:
+            except (NotSupportedError, BadParamError) as error:
                 self._decision.refuse(row, str(error))
+            except TRANSIENT as error:
+                trouble = trouble or error
             else:
                 self._take(row, plan)
                 return plan
         if self._decision.untimed:
+            self._row = None
             return _Untimed(self)
+        if trouble is not None:
+            raise trouble
         raise NotSupportedError(
             "\n".join([f"cuDNN has no way to compute this {self.problem}", *self._decision.reasons()])
         )
@@ -153,31 +159,37 @@ class Choice:
             try:
                 plan = self._planned(row, context)
                 plan.run(context, pointers, alpha, beta)
-            except (NotSupportedError, InternalError, ExecutionFailedError) as another:
+            except (NotSupportedError, BadParamError, *TRANSIENT) as another:
                 failed.append((row, another))
                 continue
             self._remember(failed, row, plan)
             return
-        for other, reason in failed:
-            if isinstance(reason, NotSupportedError):
-                self._decision.refuse(other, str(reason))
-        worse = [reason for _, reason in failed if not isinstance(reason, NotSupportedError)]
-        if worse:
-            raise worse[0]
-        self._next_plan(context)
+        self._after_all_failed(failed)
+        self.plan = self._next_plan(context)
+        self.run(context, pointers, alpha, beta)
 
     def _remember(self, failed: list[tuple[Candidate, CudnnError]], row: Candidate, plan: Plan) -> None:
         """Another candidate ran: those that failed before it are bad, but for lack of memory."""
         short = [reason for _, reason in failed if isinstance(reason, AllocationError)]
         for other, reason in failed:
             if not isinstance(reason, AllocationError):
-                self._decision.refuse(other, str(reason))
-                if not isinstance(reason, NotSupportedError):
+                news = self._decision.refuse(other, str(reason))
+                _forget_first(self._decision.kind, other)
+                if news and isinstance(reason, TRANSIENT):
                     warnings.warn(f"{other} failed: {reason}; {row} ran instead", CudnnWarning, stacklevel=6)
         if not short:
             self._take(row, plan)
         elif self._decision.warn_once():
             warnings.warn(f"{short[0]}; {row} ran instead", CudnnWarning, stacklevel=6)
+
+    def _after_all_failed(self, failed: list[tuple[Candidate, CudnnError]]) -> None:
+        """Remember refusals; raise what else there was, which says nothing of the candidates."""
+        for other, reason in failed:
+            if not isinstance(reason, TRANSIENT):
+                self._decision.refuse(other, str(reason))
+        passing = [reason for _, reason in failed if isinstance(reason, TRANSIENT)]
+        if passing:
+            raise passing[0]
 
 
 class _Untimed:
@@ -202,8 +214,8 @@ def time_rows(
     pointers: Sequence[int],
     alpha: float,
     beta: float,
-) -> list[Candidate]:
-    """Time candidates on operands: each row with its time, or with the reason why it has none.
+) -> tuple[list[Candidate], list[CudnnError]]:
+    """Time candidates on operands: each row with its time or with why it has none, and all failures.
 
     Where beta is not 0, the result goes to scratch memory, since each run would change what the next reads.
     """
@@ -223,16 +235,15 @@ def time_rows(
 
         return once
 
-    times = ruler.race([run(*way) for way in ways], context.stream)
-    context.drop_workspace()  # the largest of all would stay
-    return [
-        row._replace(time=time) if isinstance(time, float) else row._replace(status=_reason(time))
+    try:
+        times = ruler.race([run(*way) for way in ways], context.stream)
+    finally:
+        context.drop_workspace()  # the largest of all would stay
+    rows = [
+        row._replace(time=time) if isinstance(time, float) else row._replace(status=str(time))
         for (row, _), time in zip(ways, times, strict=True)
     ]
-
-
-def _reason(error: CudnnError) -> str:
-    return f"{SHORT if isinstance(error, AllocationError) else ''}{error}"
+    return rows, [time for time in times if not isinstance(time, float)]
 
 
 # --- what is remembered ------------------------------------------------------------------------------------
@@ -240,6 +251,7 @@ def _reason(error: CudnnError) -> str:
 _decisions = Bounded(16_384)
 _firsts = Bounded(4096)
 _lock = threading.Lock()
+_ruling = threading.RLock()
 
 
 def choose(problem: Problem, family: Family, context: Context, request: Request | None = None) -> Choice:
@@ -267,9 +279,9 @@ def _first_decision(problem: Problem, family: Family, context: Context, request:
         return Decision(request, (), [request.row._replace(problem=None)])
     name = str(request.algo)
     if not (request.timed or request.once or name == "guess_on_shape_change"):
-        stages = family.named(problem, name)
-        return Decision(request, stages[:1] if request.strict else stages)
-    stages = () if request.timed else family.stages(problem)
+        stages, instead = family.named(problem, name)
+        return Decision(request, stages, instead=() if request.strict else instead)
+    stages = family.stages(problem)  # after a race without a winner, too
     kept, kind, how, key = None, None, "", ""
     if request.once:
         kind = (context.device, context.library, problem.kind, request)
@@ -279,7 +291,7 @@ def _first_decision(problem: Problem, family: Family, context: Context, request:
     rows = [kept] if kept else []
     if request.timed and not kept:
         key = store_key(problem, context, request)
-        rows = kept_rows(key)
+        rows = [row for row in kept_rows(key) if row.status or not request.refusal(row)]
         how = "as the cache file has it" if rows else ""
     decision = Decision(request, stages, rows, how)
     decision.key, decision.kind = key, kind
@@ -291,3 +303,11 @@ def _keep_first(kind: Any, row: Candidate) -> None:
     if kind is not None:
         with _lock:
             _firsts.setdefault(kind, row._replace(workspace=0, time=None))
+
+
+def _forget_first(kind: Any, row: Candidate) -> None:
+    """Let a choice that failed not be kept for further problems of its kind."""
+    if kind is not None:
+        with _lock:
+            if _firsts.get(kind) == row._replace(workspace=0, time=None):
+                del _firsts[kind]

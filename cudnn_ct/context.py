@@ -62,6 +62,8 @@ class Context:
         The stream that the handle works on.
     calls : Bounded
         What each operation prepared for arguments it has seen, in this thread.
+    plans : dict
+        What was prepared for plans that live, by their tokens.
     """
 
     def __init__(self, device: int) -> None:
@@ -70,8 +72,8 @@ class Context:
         self.handle = Handle(self.library)
         self.stream = Stream(streams.LEGACY_DEFAULT, device)  # what cuDNN itself starts with
         self.calls = Bounded(4096)
+        self.plans: dict[object, Any] = {}
         self._workspaces: dict[Stream, Any] = {}
-        self._captured: dict[int, Any] = {}  # what a CUDA graph may use at any time, by identity
 
     def work_on(self, stream: Stream) -> None:
         """Let the handle work on ``stream``; cuDNN is told only when that is a change."""
@@ -113,8 +115,9 @@ class Context:
         return self.stream.handle != streams.LEGACY_DEFAULT and streams.is_capturing(self.stream)
 
     def pin(self, thing: object) -> None:
-        """Keep what a captured graph uses for as long as the context lives: a graph may outlive its maker."""
-        self._captured[id(thing)] = thing
+        """Keep what a captured graph uses, and the handle, for good: a graph may outlive thread and maker."""
+        for kept in (thing, self.handle):
+            _pinned[id(kept)] = kept
 
     def drop_workspace(self) -> None:
         """Let go of this stream's workspace unless it was captured; it is made again when needed."""
@@ -125,6 +128,7 @@ class Context:
         self._workspaces.clear()
 
 
+_pinned: dict[int, object] = {}  # what CUDA graphs may use at any time, by identity
 _thread = threading.local()
 
 

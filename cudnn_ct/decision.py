@@ -3,36 +3,44 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from . import stream as streams
 from ._config import config
 from .algo_store import store
 from .context import Context
-from .problem import Candidate, Problem, Request
+from .errors import CudnnError, ExecutionFailedError, InternalError
+from .problem import Candidate, Problem, Request, Stage
 
-__all__ = ["SHORT", "Decision", "Stage", "kept_rows", "store_key"]
+__all__ = ["TRANSIENT", "Decision", "kept_rows", "store_key"]
 
-Stage = Callable[[Context], list[Candidate]]
-
-SHORT = "not enough memory: "  # how the status of a row begins that may be usable at another time
+# Failures that say nothing of an algorithm: memory was short, or the device was in trouble.
+TRANSIENT = (InternalError, ExecutionFailedError)
 
 
 class Decision:
     """The candidates of one problem on one device, and what became of them. Shared by threads."""
 
     def __init__(
-        self, request: Request, stages: Sequence[Stage], kept: Sequence[Candidate] = (), how: str = ""
+        self,
+        request: Request,
+        stages: Sequence[Stage],
+        kept: Sequence[Candidate] = (),
+        how: str = "",
+        *,
+        instead: Sequence[Stage] = (),
     ) -> None:
+        """Begin with rows that are kept, then those of ``stages``; ``instead`` are not what was named."""
         self.request = request
         self.lock = threading.RLock()
         self.key = ""  # of the store, for a decision that is to be kept there
         self.kind: Any = None  # of the first choices that are kept, for the policies *_once
-        self._stages = list(stages)
-        self._rows = list(kept)
+        self._stages = [(stage, False) for stage in stages] + [(stage, True) for stage in instead]
+        self._rows = [*map(self.judged, kept)]
         self._how = how
-        self._settled = bool(kept) and all(row.status for row in kept)  # known to be impossible
+        self._settled = bool(self._rows) and all(row.status for row in self._rows)  # known to be impossible
+        self._substitutes: set[tuple[Any, ...]] = set()
         self._warned = False
 
     @property
@@ -41,17 +49,26 @@ class Decision:
         return self.request.timed and not self._settled and not any(not row.status for row in self._rows)
 
     def usable(self, context: Context) -> Iterator[Candidate]:
-        """The rows that may be tried, the best first; looks further where those at hand are used up."""
-        seen = 0
+        """The rows that may be tried, the best first; looks further where those at hand are used up.
+
+        A place that cannot be asked now, for a failure that will pass, is asked again next time.
+        """
+        seen, asked, trouble = 0, 0, None
         while True:
             with self.lock:
-                while seen >= len(self._rows) and self._stages and not self.untimed:
-                    rows = self._stages[0](context)
-                    self._rows += map(self.judged, rows)
-                    self._stages.pop(0)
-                if seen >= len(self._rows):
-                    return
-                row = self._rows[seen]
+                while seen >= len(self._rows) and asked < len(self._stages) and not self.untimed:
+                    stage, substitute = self._stages[asked]
+                    try:
+                        self._add(stage(context), substitute)
+                    except TRANSIENT as error:
+                        trouble, asked = trouble or error, asked + 1
+                    else:
+                        del self._stages[asked]
+                row = self._rows[seen] if seen < len(self._rows) else None
+            if row is None and trouble is not None:
+                raise trouble
+            if row is None:
+                return
             seen += 1
             if not row.status:
                 yield row
@@ -60,32 +77,39 @@ class Decision:
         """A row, refused where it is not what was asked for."""
         return row if row.status else row._replace(status=self.request.refusal(row))
 
-    def refuse(self, row: Candidate, reason: str) -> None:
+    def refuse(self, row: Candidate, reason: str) -> bool:
+        """Let a row not be tried again. Returns whether that is new."""
         with self.lock:
+            news = row in self._rows
             self._rows = [one._replace(status=reason) if one == row else one for one in self._rows]
+        return news
 
-    def settle(self, rows: list[Candidate]) -> None:
-        """Take timed rows: the quickest first, and kept on disk unless memory was too short to time all."""
+    def settle(self, rows: list[Candidate], failures: Sequence[CudnnError]) -> None:
+        """Take timed rows, the quickest first, and keep them on disk.
+
+        What failed for a reason that will pass keeps the decision from the disk, and where nothing else is
+        usable, from being made.
+        """
+        passing = [failure for failure in failures if isinstance(failure, TRANSIENT)]
+        if passing and all(row.status for row in rows):
+            raise passing[0]
         with self.lock:
             self._rows += sorted(rows, key=lambda row: (bool(row.status), row.time or 0.0))
             self._settled = True
             self._how = "timed"
-            short = any(row.status.startswith(SHORT) for row in rows)
-        if self.key and not short:
-            store().put(self.key, as_json(self._rows))
+        if self.key and not passing:
+            store().put(self.key, _as_json(self._rows))
 
     def warn_once(self) -> bool:
         with self.lock:
             first, self._warned = not self._warned, True
         return first
 
-    def fallback_reason(self) -> str:
-        name = self.request.algo
-        named = name is not None and not self.request.once and not self.request.timed
-        if not named or name == "guess_on_shape_change":
+    def fallback_reason(self, row: Candidate | None) -> str:
+        """Why a row runs and not the algorithm that was named; empty where it is that."""
+        if row is None or row.way not in self._substitutes:
             return ""
-        refused = [row for row in self._rows if row.status]
-        return refused[0].status if refused and self._rows[0].status else ""
+        return next(row.status for row in self._rows if row.status)
 
     def story(self, row: Candidate | None) -> str:
         time = f", {row.time * 1000:.1f} us a call" if row is not None and row.time is not None else ""
@@ -93,6 +117,13 @@ class Decision:
 
     def reasons(self) -> list[str]:
         return [f"  refused: {row}: {row.status}" for row in self._rows if row.status]
+
+    def _add(self, rows: Sequence[Candidate], substitutes: bool) -> None:
+        known = {row.way for row in self._rows}
+        news = [self.judged(row) for row in rows if row.way not in known]
+        self._rows += news
+        if substitutes:
+            self._substitutes.update(row.way for row in news)
 
 
 # --- on disk -----------------------------------------------------------------------------------------------
@@ -106,19 +137,18 @@ def store_key(problem: Problem, context: Context, request: Request) -> str:
     return f"cuDNN {version} | {device} | {problem!r} | {limits!r} | {settings}"
 
 
-def as_json(rows: list[Candidate]) -> dict[str, Any]:
-    """A timed decision for the store: the quickest rows, or why there is none."""
-    best = [row for row in rows if not row.status][:3]
-    if best:
-        return {"rows": [row._replace(problem=None)._asdict() for row in best]}
-    return {"rows": [row._replace(problem=None)._asdict() for row in rows]}
+def _as_json(rows: list[Candidate]) -> dict[str, Any]:
+    """A timed decision for the store: the quickest rows and the least demanding one, or why there is none."""
+    usable = [row for row in rows if not row.status]
+    best = usable[:3] + sorted(usable[3:], key=lambda row: row.workspace)[:1]
+    return {"rows": [row._replace(problem=None)._asdict() for row in best or rows]}
 
 
 def kept_rows(key: str) -> list[Candidate]:
     """Rows that the store has for a key; none where they are not as they should be."""
     try:
         return [_candidate(row) for row in (store().get(key) or {}).get("rows", ())]
-    except (TypeError, ValueError, KeyError, AttributeError):
+    except (TypeError, ValueError, KeyError, AttributeError, OverflowError):
         return []
 
 

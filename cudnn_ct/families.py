@@ -6,78 +6,64 @@ families. It is fitted to measurements: see docs/algorithms.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 from . import graph, legacy
 from ._config import config
-from .array import DeviceArray
 from .context import Context
-from .dtypes import DTYPES
 from .errors import NotSupportedError
-from .problem import Candidate, ConvProblem, FusedConv, Plan, TensorSpec, named_algorithm, unfit
+from .problem import (
+    Candidate,
+    ConvProblem,
+    FusedConv,
+    Plan,
+    Request,
+    Stage,
+    TensorSpec,
+    named_algorithm,
+    unfit,
+)
 
 __all__ = ["everything", "named", "plan", "stages", "worth_timing"]
 
-Stage = Callable[[Context], list[Candidate]]
+ENOUGH = 4  # rows on tensor cores, to leave out what does without them
 
 
 def stages(problem: Any) -> list[Stage]:
     """Where to look for a way, the most promising place first; each is for when all before it failed."""
-    ranked, others = (partial(_graph, problem, modes, None) for modes in (_best(problem), ("fallback",)))
+    ranked, others = (partial(_graph, problem, mode, None) for mode in ("b", "fallback"))
     calls = partial(_legacy, problem, None)
     if isinstance(problem, FusedConv):
-        return [
-            ranked,
-            calls,
-            *(partial(_followed, problem, stage) for stage in stages(alone(problem))),
-            others,
-        ]
+        return [ranked, calls, *_followed_by(problem, stages(alone(problem))), others]
     return [ranked, others, calls]
 
 
 def everything(problem: Any, context: Context) -> list[Candidate]:
     """Every way there is, refused ones with their reasons: each engine of each heuristic, each algorithm."""
-    return _gathered(problem, context, [partial(_graph, problem, ("b", "a", "fallback"), None)])
+    return _gathered(problem, context, [(mode, None) for mode in ("b", "a", "fallback")])
 
 
-def worth_timing(problem: Any, context: Context) -> list[Candidate]:
+def worth_timing(problem: Any, context: Context, request: Request) -> list[Candidate]:
     """What the policies ``time_*`` try: the first engines of each heuristic, the fallbacks, and legacy.
 
     Where tensor cores serve, what does without them has been slower by factors wherever it was measured, and
     is tried only where little else is. Engines that are compiled when they are made come last, or not at all.
     """
     most = config.timed_engines
-    modes = [(_best(problem), most), (("a",), most // 3), (("fallback",), None)] if most else []
-    rows = _gathered(problem, context, [partial(_graph, problem, *mode) for mode in modes])
-    if problem.tensor_cores:
-        quick = [row for row in rows if not row.status and not _hopeless(row)]
-        if len(quick) >= ENOUGH:
-            rows = [row for row in rows if row in quick or row.status]
+    rows = _gathered(problem, context, [("b", most), ("a", most // 3), ("fallback", None)] if most else [])
+    rows = [row._replace(status=row.status or request.refusal(row)) for row in rows]
+    slow = [row for row in rows if _slow(row, problem)] if problem.tensor_cores else []
+    if sum(not row.status for row in rows if row not in slow) >= ENOUGH:
+        rows = [row for row in rows if row.status or row not in slow]
     compiled = [row for row in rows if "runtime_compilation" in row.notes]
     return [row for row in rows if row not in compiled] + (compiled if config.runtime_compiled else [])
 
 
-ENOUGH = 4
-
-
-def _hopeless(row: Candidate) -> bool:
-    """Whether a row uses no tensor core and is known to be slow: legacy calls, and graph engine 0."""
-    return "legacy" in (row.family, row.algorithm.split()[0]) or "engine 0" in row.algorithm.split(" knobs")
-
-
-def named(problem: Any, name: str) -> list[Stage]:
-    """The legacy algorithm of a name; then what the seeds of the name fell back to."""
-    core = problem.core
-    wanted, base = named_algorithm(name, core), named_algorithm("none", core)
-    geometry = unfit(name, core)
-    if geometry:
-        refused = Candidate("legacy", wanted.algorithm, "any", 0, True, status=geometry)
-        first: Stage = lambda context: [refused]  # noqa: ARG005, E731 - a stage that needs no device
-    else:
-        first = partial(_legacy, problem, wanted.algorithm)
-    return [first, partial(_legacy, problem, base.algorithm)]
+def named(problem: Any, name: str) -> tuple[list[Stage], list[Stage]]:
+    """Where the legacy algorithm of a name is found, and where what Theano's module fell back to."""
+    return _named(problem, problem.core, name), _named(problem, problem.core, "none")
 
 
 def plan(problem: Any, candidate: Candidate, context: Context) -> Plan:
@@ -88,43 +74,40 @@ def plan(problem: Any, candidate: Candidate, context: Context) -> Plan:
     NotSupportedError
         cuDNN refuses it for this problem, whatever its heuristics said; or there is no such algorithm.
     """
-    if candidate.family == "followed":
+    if candidate.family == "followed" and isinstance(problem, FusedConv):
         family, _, algorithm = candidate.algorithm.partition(" ")
         inner = plan(alone(problem), candidate._replace(family=family, algorithm=algorithm), context)
         return legacy.EpiloguePlan(problem, inner)
     if candidate.family == "legacy":
         return legacy.plan(problem, candidate, context)
     if candidate.family != "graph":
-        raise NotSupportedError(
-            f"there is no family {candidate.family!r}; there are graph, legacy and followed"
-        )
+        raise NotSupportedError(f"there is no family {candidate.family!r} for this {problem}")
     made = graph.plan(problem, candidate, context)
     return ScaledPlan(made, problem.result) if problem.core.scaled else made
 
 
 def alone(problem: FusedConv) -> ConvProblem:
     """The convolution of a fused problem, to be followed by calls that add and activate."""
-    return problem.conv._replace(scaled=problem.alpha1 != 1)
+    return problem.conv._replace(scaled="alpha" if problem.alpha1 != 1 else "")
 
 
 class ScaledPlan:
     """A graph, which has no factors, into scratch memory; then out = alpha * scratch + beta * out."""
 
-    __slots__ = ("_inner", "_nbytes", "_result", "_scratch", "workspace")
+    __slots__ = ("_inner", "_offset", "_result", "_scratch", "workspace")
 
     def __init__(self, inner: Plan, result: TensorSpec) -> None:
         self._inner = inner
         self._result = result
         self._scratch = TensorSpec.packed(result.shape, result.dtype, result.layouts[0])
-        self._nbytes = result.size * DTYPES[result.dtype].itemsize
-        self.workspace = inner.workspace
+        self._offset, self.workspace = legacy.behind(inner.workspace, self._scratch)
 
     def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
         """Run the graph; copy what it wrote, scaled."""
         *inputs, out = pointers
-        scratch = DeviceArray.new(self._scratch, self._nbytes, context.stream, "an unscaled result")
-        self._inner.run(context, [*inputs, scratch.pointer], 1.0, 0.0)
-        legacy.transform(context, self._scratch, scratch.pointer, self._result, out, alpha=alpha, beta=beta)
+        scratch = context.workspace(self.workspace) + self._offset
+        self._inner.run(context, [*inputs, scratch], 1.0, 0.0)
+        legacy.transform(context, self._scratch, scratch, self._result, out, alpha=alpha, beta=beta)
 
     def describe(self) -> str:
         """Tell what was chosen."""
@@ -134,12 +117,31 @@ class ScaledPlan:
 # --- where rows come from ----------------------------------------------------------------------------------
 
 
-def _graph(problem: Any, heuristics: tuple[str, ...], most: int | None, context: Context) -> list[Candidate]:
-    return graph.candidates(problem, context, heuristics, most)
+def _graph(problem: Any, heuristic: str, most: int | None, context: Context) -> list[Candidate]:
+    return graph.candidates(problem, context, (heuristic,), most)
 
 
 def _legacy(problem: Any, algorithm: str | None, context: Context) -> list[Candidate]:
     return legacy.candidates(problem, context, algorithm)
+
+
+def _named(problem: Any, core: ConvProblem, name: str) -> list[Stage]:
+    algorithm, geometry = named_algorithm(name, core).algorithm, unfit(name, core)
+    if geometry:
+        refused = Candidate("legacy", algorithm, "any", 0, True, status=geometry)
+        return [partial(_only, refused)]
+    ways: list[Stage] = [partial(_legacy, problem, algorithm)]
+    if isinstance(problem, FusedConv):
+        ways += _followed_by(problem, [partial(_legacy, alone(problem), algorithm)])
+    return ways
+
+
+def _only(row: Candidate, context: Context) -> list[Candidate]:  # noqa: ARG001 - a stage is asked in one
+    return [row]
+
+
+def _followed_by(problem: FusedConv, ways: Sequence[Stage]) -> list[Stage]:
+    return [partial(_followed, problem, way) for way in ways]
 
 
 def _followed(problem: FusedConv, stage: Stage, context: Context) -> list[Candidate]:
@@ -153,22 +155,26 @@ def _followed(problem: FusedConv, stage: Stage, context: Context) -> list[Candid
     ]
 
 
-def _gathered(problem: Any, context: Context, engines: Sequence[Stage]) -> list[Candidate]:
-    rows: list[Candidate] = []
-    ways: list[Stage] = [*engines, partial(_legacy, problem, None)]
+def _gathered(
+    problem: Any, context: Context, heuristics: Sequence[tuple[str, int | None]]
+) -> list[Candidate]:
+    """The rows of engines of these heuristics and of the legacy calls, each once, refused ones last."""
+    ways: list[Stage] = [partial(_graph, problem, *mode) for mode in heuristics]
+    ways.append(partial(_legacy, problem, None))
     if isinstance(problem, FusedConv):
-        ways += [partial(_followed, problem, stage) for stage in stages(alone(problem))]
+        conv = alone(problem)
+        ways += _followed_by(problem, [partial(_graph, conv, *mode) for mode in heuristics])
+        ways += _followed_by(problem, [partial(_legacy, conv, None)])
+    rows: dict[tuple[Any, ...], Candidate] = {}
     for way in ways:
-        rows += _new(rows, way(context))
-    return sorted(rows, key=lambda row: bool(row.status))
+        for row in way(context):
+            rows.setdefault(row.way, row)
+    return sorted(rows.values(), key=lambda row: bool(row.status))
 
 
-def _new(rows: list[Candidate], more: list[Candidate]) -> list[Candidate]:
-    known = {(row.family, row.algorithm, row.math, row.packed) for row in rows}
-    return [row for row in more if (row.family, row.algorithm, row.math, row.packed) not in known]
-
-
-def _best(problem: Any) -> tuple[str, ...]:
-    """The heuristic that ranks best; mode B is not asked where padding differs between two sides."""
-    even = all(before == after for before, after in problem.core.padding)
-    return ("b",) if even else ("a",)
+def _slow(row: Candidate, problem: Any) -> bool:
+    """Whether a row uses no tensor core and is known to be slow: legacy calls, and misranked engines."""
+    name = row.algorithm.removeprefix("graph ")
+    if row.family == "legacy" or name.startswith("legacy"):
+        return True
+    return name.split(" knobs")[0] in {f"engine {number}" for number in graph.ranked_too_high(problem)}

@@ -37,9 +37,9 @@ def race(runs: Sequence[Callable[[], object]], stream: Stream) -> list[float | C
     near = [i for i, time in enumerate(times) if isinstance(time, float) and time <= CLOSE * best]
     if len(near) > 1:
         calls = max(1, min(MOST, int(ROUND / max(best, 1e-6))))
-        rounds = [[_loop(runs[i], calls, stream) for i in near] for _ in range(ROUNDS)]
+        rounds = [[_guarded(runs[i], calls, stream) for i in near] for _ in range(ROUNDS)]
         for place, i in enumerate(near):
-            times[i] = median(one[place] for one in rounds)
+            times[i] = _middle([one[place] for one in rounds])
     return times
 
 
@@ -50,6 +50,19 @@ def _glance(run: Callable[[], object], best: float, stream: Stream) -> float | C
         return time if time > SLOW * best else min(time, _loop(run, 2, stream))
     except CudnnError as error:
         return error
+
+
+def _guarded(run: Callable[[], object], calls: int, stream: Stream) -> float | CudnnError:
+    try:
+        return _loop(run, calls, stream)
+    except CudnnError as error:
+        return error
+
+
+def _middle(samples: Sequence[float | CudnnError]) -> float | CudnnError:
+    """The median, or the first failure."""
+    failures = [sample for sample in samples if not isinstance(sample, float)]
+    return failures[0] if failures else median(sample for sample in samples if isinstance(sample, float))
 
 
 def _loop(run: Callable[[], object], calls: int, stream: Stream) -> float:

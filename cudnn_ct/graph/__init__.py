@@ -8,5 +8,6 @@ that is there or is only described (`device`).
 
 from .device import Planner
 from .family import candidates, plan
+from .findings import ranked_too_high
 
-__all__ = ["Planner", "candidates", "plan"]
+__all__ = ["Planner", "candidates", "plan", "ranked_too_high"]

@@ -11,7 +11,7 @@ from ..problem import Candidate, ConvProblem, FusedConv, TensorSpec
 from .conv import conv_graph
 from .device import Planner
 from .engines import HEURISTICS, Engine, Offer, execution_plan, offers, survey
-from .findings import KNOWN_WRONG, RANKED_TOO_HIGH, saves_products, uneven
+from .findings import KNOWN_WRONG, ranked_too_high, saves_products
 from .fused import fused_graph
 from .operations import ALIGNMENT, Graph, operation_graph
 from .plan import GraphPlan
@@ -124,7 +124,7 @@ def _first(
 
 def _reordered(rows: list[Candidate], problem: Any) -> list[Candidate]:
     """Correct cuDNN's order where measurements say that it errs: see docs/algorithms.md."""
-    behind = {row.engine for row in RANKED_TOO_HIGH if row.applies(problem)}
+    behind = ranked_too_high(problem)
     rows = sorted(rows, key=lambda row: Engine.parse(row.algorithm).number in behind)
     usable = [row for row in rows if not row.status]
     if saves_products(problem) and len(usable) > 1 and {"fft", "winograd"} & set(usable[1].notes):
@@ -148,6 +148,8 @@ def _known_wrong(engine: Engine, problem: Any) -> str:
 
 def _unfit(problem: Any) -> str:
     """What engines cannot take of a problem, whichever the engine; empty for nothing."""
+    if problem.core.scaled == "alpha" and problem.core.x.dtype == "float16":
+        return "sums in float16 may overflow before alpha makes them small"
     if not problem.core.aligned:
         return f"an operand does not begin at a multiple of {ALIGNMENT} bytes"
     gaps = [spec for spec in _specs(problem) if not spec.layouts]
@@ -160,8 +162,10 @@ def _specs(problem: Any) -> list[TensorSpec]:
 
 
 def _safe(heuristics: Iterable[str], problem: Any) -> list[str]:
-    """Leave out what kills the process: mode B of cuDNN 9.19, asked for uneven padding."""
-    return [mode for mode in heuristics if mode != "b" or not uneven(problem)]
+    """Ask mode A in place of B for uneven padding: there, mode B of cuDNN 9.19 kills the process."""
+    if not problem.core.uneven:
+        return list(heuristics)
+    return list(dict.fromkeys("a" if mode == "b" else mode for mode in heuristics))
 
 
 def _unwanted(problem: Any) -> frozenset[str]:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from ..problem import ConvProblem, FusedConv
 
-__all__ = ["KNOWN_WRONG", "RANKED_TOO_HIGH", "saves_products", "uneven"]
+__all__ = ["KNOWN_WRONG", "ranked_too_high", "saves_products"]
 
 
 class Wrong(NamedTuple):
@@ -21,9 +21,8 @@ class Wrong(NamedTuple):
     finding: str
 
 
-def uneven(problem: Any) -> bool:
-    """Whether padding differs between two sides of an axis."""
-    return any(before != after for before, after in problem.core.padding)
+def _uneven(problem: Any) -> bool:
+    return bool(problem.core.uneven)
 
 
 def _mixed(problem: Any) -> bool:
@@ -44,12 +43,12 @@ def _channels_first(problem: Any) -> bool:
 # operands at the edges of mapped memory. These announced support and wrote wrong numbers, wrote nothing, or
 # read what is not theirs; what they did is their status.
 KNOWN_WRONG = (
-    Wrong(50, _gradient("backward_data", uneven), "leaves elements unwritten where padding is uneven"),
+    Wrong(50, _gradient("backward_data", _uneven), "leaves elements unwritten where padding is uneven"),
     Wrong(78, _gradient("backward_data", _channels_first), "wrong sums in NCHW"),
-    Wrong(1, _gradient("backward_filter", uneven), "wrong sums where padding is uneven"),
-    Wrong(4, _gradient("backward_filter", uneven, _mixed), "wrong sums for uneven padding or mixed layouts"),
-    Wrong(18, _gradient("backward_filter", uneven), "reads beyond its operands where padding is uneven"),
-    Wrong(20, _gradient("backward_filter", uneven), "wrong sums where padding is uneven"),
+    Wrong(1, _gradient("backward_filter", _uneven), "wrong sums where padding is uneven"),
+    Wrong(4, _gradient("backward_filter", _uneven, _mixed), "wrong sums for uneven padding or mixed layouts"),
+    Wrong(18, _gradient("backward_filter", _uneven), "reads beyond its operands where padding is uneven"),
+    Wrong(20, _gradient("backward_filter", _uneven), "wrong sums where padding is uneven"),
     Wrong(70, _gradient("backward_filter", _channels_first), "wrong sums in NCHW"),
     Wrong(0, lambda p: isinstance(p, FusedConv) and p.activation == "tanh", "tanh of large numbers is NaN"),
 )
@@ -85,3 +84,8 @@ RANKED_TOO_HIGH = (
     Misranked(9, _gradient("backward_filter", lambda p: True)),  # noqa: ARG005 - all of them
     Misranked(25, _gradient("backward_data", _dense_double_gradient)),
 )
+
+
+def ranked_too_high(problem: Any) -> frozenset[int]:
+    """The engines that go behind all others for a problem."""
+    return frozenset(row.engine for row in RANKED_TOO_HIGH if row.applies(problem))

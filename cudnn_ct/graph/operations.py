@@ -8,14 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from ..problem import TensorSpec
+from ..problem import ALIGNMENT, TensorSpec
 from .attributes import kind
 from .backend import BackendDescriptor
 from .device import place
 
 __all__ = ["ALIGNMENT", "OPERATIONS", "Graph", "Node", "Tensor", "node", "operation_graph"]
-
-ALIGNMENT = 16  # bytes; with less, cuDNN has only its slowest engines left, and more brings no others
 
 
 class Row(NamedTuple):
@@ -44,7 +42,8 @@ class Tensor(NamedTuple):
     """A tensor of a graph.
 
     ``uid`` tells the tensors of one graph apart. A virtual tensor is only between two nodes: it has no
-    memory. The pointers of the others are multiples of ``alignment`` bytes.
+    memory. The pointers of the others are multiples of ``alignment`` bytes: with fewer than 16, cuDNN has
+    only its slowest engines left, and more brings no others.
     """
 
     uid: int

@@ -6,6 +6,6 @@
 
 from .family import candidates, plan
 from .fused import EpiloguePlan
-from .plans import BiasGradientPlan, ScalePlan, transform
+from .plans import BiasGradientPlan, ScalePlan, behind, transform
 
-__all__ = ["BiasGradientPlan", "EpiloguePlan", "ScalePlan", "candidates", "plan", "transform"]
+__all__ = ["BiasGradientPlan", "EpiloguePlan", "ScalePlan", "behind", "candidates", "plan", "transform"]

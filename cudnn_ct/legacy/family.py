@@ -8,8 +8,8 @@ from typing import Any
 from .._bindings import enums
 from ..context import Context
 from ..descriptors import MATH_NAMES
-from ..errors import NotSupportedError, error_from_status
-from ..problem import Candidate, ConvProblem, FusedConv, Plan
+from ..errors import BadParamError, NotSupportedError, error_from_status
+from ..problem import LAYOUTS, Candidate, ConvProblem, FusedConv, Plan
 from .fused import FusedPlan, unfused
 from .native import Native, Packing, packings
 from .plans import ConvolutionPlan, PackedPlan
@@ -33,7 +33,11 @@ def candidates(
     refused: list[Candidate] = []
     ways = packings(problem.core) if isinstance(problem, ConvProblem) else [()]
     for packing in ways:
-        rows = _ranked(Native(problem.core, packing), packing, context)
+        try:
+            rows = _ranked(Native(problem.core, packing), packing, context)
+        except (NotSupportedError, BadParamError) as error:
+            refused.append(_impossible(algorithm, str(error)))
+            continue
         rows = [row for row in rows if algorithm in (None, row.algorithm)]
         if any(not row.status for row in rows):
             return rows + refused
@@ -51,6 +55,10 @@ def plan(problem: ConvProblem | FusedConv, candidate: Candidate, context: Contex
     NotSupportedError
         cuDNN refuses the algorithm for this problem, whatever its heuristics said.
     """
+    impossible = _limits(problem.core) or _impossible_pack(candidate)
+    impossible = impossible or (unfused(problem) if isinstance(problem, FusedConv) else "")
+    if impossible:
+        raise NotSupportedError(f"{candidate} is not for this {problem}: {impossible}")
     native = Native(problem.core, candidate.packed, candidate.math)
     if candidate.algorithm.upper() not in native.direction.algorithms.__members__:
         raise NotSupportedError(f"{problem.core.direction} has no legacy algorithm {candidate.algorithm!r}")
@@ -87,9 +95,16 @@ def _candidate(row: Any, native: Native, packing: Packing) -> Candidate:
     )
 
 
+def _impossible_pack(candidate: Candidate) -> str:
+    """What of a row that came from elsewhere is no way to lay operands out, or no math; empty for nothing."""
+    if any(role not in ("x", "w", "y") or layout not in LAYOUTS for role, layout in candidate.packed):
+        return f"nothing is packed as {candidate.packed}"
+    return "" if candidate.math in MATH_NAMES.values() else f"there is no {candidate.math!r} math"
+
+
 def _limits(problem: ConvProblem) -> str:
     """What no legacy descriptor can hold of a problem, whichever the algorithm; empty for nothing."""
-    if any(before != after for before, after in problem.padding):
+    if problem.uneven:
         return "the legacy calls pad both sides of an axis alike"
     for name in ("x", "w", "y"):
         low, high = getattr(problem, name).extent

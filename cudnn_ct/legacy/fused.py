@@ -8,6 +8,7 @@ from .._bindings import enums
 from ..context import Context
 from ..descriptors import ActivationDescriptor, TensorDescriptor
 from ..dtypes import DTYPES
+from ..errors import NotSupportedError
 from ..problem import ActivationSpec, Candidate, FusedConv, Plan, TensorSpec
 from .native import Native, scalar_type, settled, two_axes
 
@@ -85,6 +86,9 @@ class EpiloguePlan:
     __slots__ = ("_activation", "_alpha1", "_inner", "_scalar", "_terms", "_y", "workspace")
 
     def __init__(self, problem: FusedConv, inner: Plan) -> None:
+        impossible = self.impossible(problem)
+        if impossible:
+            raise NotSupportedError(f"{impossible}, for this {problem}")
         self._inner = inner
         self._alpha1 = problem.alpha1
         self._y = _descriptor(problem.conv.y)

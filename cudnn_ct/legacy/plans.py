@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..array import DeviceArray
 from ..context import Context
 from ..descriptors import TensorDescriptor
 from ..dtypes import DTYPES
 from ..problem import Candidate, TensorSpec
 from .native import Native, element, four_axes, scalar_type, settled, two_axes
 
-__all__ = ["BiasGradientPlan", "ConvolutionPlan", "PackedPlan", "ScalePlan", "transform"]
+__all__ = ["BiasGradientPlan", "ConvolutionPlan", "PackedPlan", "ScalePlan", "behind", "transform"]
+
+GRAIN = 256  # bytes at whose multiples copies begin
 
 
 class ConvolutionPlan:
@@ -55,26 +56,31 @@ class ConvolutionPlan:
 
 
 class PackedPlan:
-    """Another plan, some of whose operands are copied into a packed layout before, or out of one after."""
+    """Another plan, some of whose operands are copied into a packed layout before, or out of one after.
 
-    __slots__ = ("_inner", "_moves", "workspace")
+    The copies lie behind the other plan's scratch memory, so that nothing is allocated in a run.
+    """
+
+    __slots__ = ("_inner", "_moves", "_offsets", "workspace")
 
     def __init__(self, inner: ConvolutionPlan, moves: list[tuple[TensorSpec, TensorSpec | None]]) -> None:
         self._inner = inner
         self._moves = moves
+        self._offsets = []
         self.workspace = inner.workspace
+        for _, packed in moves:
+            offset, self.workspace = behind(self.workspace, packed)
+            self._offsets.append(offset)
 
     def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
         """Copy the inputs, run the inner plan, copy the output: the last operand is the output."""
-        held = []  # the copies live until all is enqueued; their memory then goes back in stream order
+        base = context.workspace(self.workspace)
         inner = list(pointers)
         for i, (spec, packed) in enumerate(self._moves):
             if packed is not None:
-                nbytes = packed.size * DTYPES[packed.dtype].itemsize
-                held.append(copy := DeviceArray.new(packed, nbytes, context.stream, "a packed copy"))
-                inner[i] = copy.pointer
+                inner[i] = base + self._offsets[i]
                 if i < len(pointers) - 1:
-                    transform(context, spec, pointers[i], packed, copy.pointer)
+                    transform(context, spec, pointers[i], packed, inner[i])
         spec, packed = self._moves[-1]
         self._inner.run(context, inner, alpha, 0.0 if packed else beta)
         if packed is not None:
@@ -83,6 +89,14 @@ class PackedPlan:
     def describe(self) -> str:
         """Tell what was chosen."""
         return self._inner.describe()
+
+
+def behind(nbytes: int, spec: TensorSpec | None) -> tuple[int, int]:
+    """Where a packed tensor goes behind so many bytes of scratch memory, and how many bytes that makes."""
+    if spec is None:
+        return nbytes, nbytes
+    start = -(-nbytes // GRAIN) * GRAIN
+    return start, start + spec.size * DTYPES[spec.dtype].itemsize
 
 
 class BiasGradientPlan:

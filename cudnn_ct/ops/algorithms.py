@@ -6,12 +6,12 @@ from typing import Any
 
 from .. import algo_cache, context, families
 from .. import stream as streams
-from ..context import Context
+from ..errors import NotInitializedError
 from ..problem import ROLES, Candidate, choice
-from .call import Call, hashable, stream_of
-from .convolve import Arguments, prepare, problem_of, request_of
-from .fused import Epilogue, prepare_fused
-from .prepared import ConvPlan, Likeness, Operands, plan_of
+from .call import hashable, scaled_by, stream_of
+from .convolve import Arguments, call_of, problem_of, request_of
+from .fused import Epilogue, call_of_fused, fused_of
+from .prepared import ConvPlan, Likeness, Maker, Operands, plan_of
 
 __all__ = ["Algorithms", "conv_algorithms", "conv_bias_activation_plan", "conv_plan"]
 
@@ -80,7 +80,7 @@ def conv_algorithms(
         they are first made, so this may take seconds.
     padding, stride, dilation, groups, mode, precision, deterministic, workspace_limit, alpha, beta, out
     stream
-        As in :func:`conv`. Nothing is written to ``out`` where beta is not 0.
+        As in :func:`conv`. Of ``out`` only strides and alignment count: nothing is written to it.
 
     Returns
     -------
@@ -114,8 +114,10 @@ def conv_algorithms(
     previous = streams.activate(where.device)
     try:
         ctx = context.current(where)
+        if measure and ctx.capturing:
+            raise NotInitializedError("algorithms cannot be timed on a stream that is being captured")
         operands = Operands((first, second), names[:2], out, where)
-        like, scaled = operands.like, alpha != 1 or beta != 0
+        like, scaled = operands.like, scaled_by(alpha, beta)
         one, two = like.specs
         problem, inputs = problem_of(
             direction, one, two, like.out, hashable(shape), arguments, scaled, like.aligned
@@ -123,9 +125,11 @@ def conv_algorithms(
         if inputs != like.specs:
             raise ValueError("algorithms are listed for arrays with positive strides; pack them first")
         request = request_of(arguments, problem)
+        if not (problem.x.size and problem.w.size and problem.y.size):
+            return Algorithms(problem, [])  # which no algorithm computes: there is nothing to sum
         rows = families.everything(problem, ctx)
-        rows = [row if row.status else row._replace(status=request.refusal(row)) for row in rows]
-        if measure and problem.result.size:
+        rows = [row._replace(status=row.status or request.refusal(row)) for row in rows]
+        if measure:
             refused = [row for row in rows if row.status]
             ways = [(row, families.plan) for row in rows if not row.status]
             timed: list[Candidate] = []
@@ -133,7 +137,7 @@ def conv_algorithms(
                 ctx,
                 problem.result,
                 lambda pointers: timed.extend(
-                    algo_cache.time_rows(problem, ways, ctx, pointers, alpha, beta)
+                    algo_cache.time_rows(problem, ways, ctx, pointers, alpha, beta)[0]
                 ),
             )
             rows = timed + refused
@@ -200,14 +204,17 @@ def conv_plan(
     arguments = Arguments(
         padding, stride, dilation, groups, mode, precision, algo, deterministic, workspace_limit, strict
     )
-    shape, scaled = hashable(shape), alpha != 1 or beta != 0
 
-    def make(ctx: Context, like: Likeness) -> Call:
+    def resolve(like: Likeness) -> Maker:
         one, two = like.specs
-        problem, inputs = problem_of(direction, one, two, like.out, shape, arguments, scaled, like.aligned)
-        return prepare(ctx, problem, inputs, like.specs, arguments)
+        scaled = scaled_by(alpha, beta)
+        problem, inputs = problem_of(
+            direction, one, two, like.out, hashable(shape), arguments, scaled, like.aligned
+        )
+        wanted = request_of(arguments, problem)
+        return lambda ctx: call_of(ctx, problem, inputs, like.specs, wanted)
 
-    return plan_of((first, second), names[:2], out, stream, make, (alpha, beta))
+    return plan_of((first, second), names[:2], out, stream, resolve, (alpha, beta))
 
 
 def conv_bias_activation_plan(
@@ -262,8 +269,10 @@ def conv_bias_activation_plan(
 
     names = tuple(given)  # and not the arrays: a plan keeps none alive
 
-    def make(ctx: Context, like: Likeness) -> Call:
+    def resolve(like: Likeness) -> Maker:
         specs = dict(zip(names, like.specs, strict=True))
-        return prepare_fused(ctx, specs, like.out, arguments, epilogue, like.aligned)
+        problem, inputs = fused_of(specs, like.out, arguments, epilogue, like.aligned)
+        wanted = request_of(arguments, problem)
+        return lambda ctx: call_of_fused(ctx, problem, inputs, like.specs, wanted)
 
-    return plan_of(tuple(given.values()), names, out, stream, make, (1.0, 0.0))
+    return plan_of(tuple(given.values()), names, out, stream, resolve, (1.0, 0.0))

@@ -15,7 +15,6 @@ from ..errors import CudnnError
 from ..problem import Plan, TensorSpec, nearest_layout
 from ..stream import Stream
 
-ALIGNMENT = 16  # bytes; the engines of the graph API load so many at once
 SEEN = 256  # sets of pointers of which a call knows that they do not overlap
 
 
@@ -160,13 +159,19 @@ def hashable(value: Any) -> Any:
     TypeError
         Something else in them cannot be part of a key; no parameter of an operation is such a thing.
     """
-    if isinstance(value, list | tuple):
-        return tuple(map(hashable, value))
     try:
         hash(value)
     except TypeError:
-        raise TypeError(f"{value!r} is no parameter; numbers and tuples of numbers are") from None
+        if not isinstance(value, list | tuple):
+            raise TypeError(f"{value!r} is no parameter; numbers and tuples of numbers are") from None
+        parts = map(hashable, value)
+        return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
     return value
+
+
+def scaled_by(alpha: float, beta: float) -> str:
+    """Which factor a problem has that is not as usual: the field of `ConvProblem`."""
+    return "alpha" if alpha != 1 else "beta" if beta != 0 else ""
 
 
 def _span(spec: TensorSpec) -> tuple[int, int]:

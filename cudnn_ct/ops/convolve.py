@@ -11,6 +11,7 @@ from ..array import DeviceArray
 from ..context import Context
 from ..creation import operand
 from ..problem import (
+    ALIGNMENT,
     ROLES,
     ConvProblem,
     Request,
@@ -19,8 +20,8 @@ from ..problem import (
     conv_transpose_shape,
     request,
 )
+from ..stream import Stream
 from .call import (
-    ALIGNMENT,
     Call,
     Fixed,
     check_beta,
@@ -29,10 +30,11 @@ from .call import (
     hashable,
     packed,
     run,
+    scaled_by,
     stream_of,
 )
 
-__all__ = ["Arguments", "Transposed", "convolve", "prepare", "prepared", "problem_of", "request_of"]
+__all__ = ["Arguments", "Transposed", "call_of", "convolve", "prepared", "problem_of", "request_of"]
 
 
 class Arguments(NamedTuple):
@@ -83,18 +85,23 @@ def convolve(
     previous = streams.activate(where.device)
     try:
         ctx = context.current(where)
-        if type(first) is not DeviceArray or type(second) is not DeviceArray or first.device != second.device:
+        if not (_is_here(first, where) and _is_here(second, where)):
             names = names or ROLES[direction].names
             first, second = operand(first, names[0], where), operand(second, names[1], where)
         result = None if out is None else operand(out, "out", where, written=True)
-        scaled = alpha != 1 or beta != 0
-        call = prepared(ctx, direction, first, second, result, shape, arguments, scaled)
+        factors = scaled_by(alpha, beta)
+        call = prepared(ctx, direction, first, second, result, shape, arguments, factors)
         if call.pack:
             first, second = packed(first, where), packed(second, where)
         return run(ctx, call, (first, second), result, alpha, beta, out)
     finally:
         if previous is not None:
             streams.restore(previous)
+
+
+def _is_here(array: Any, where: Stream) -> bool:
+    """Whether an operand needs no import and no check: one of ours, on the device of the call."""
+    return type(array) is DeviceArray and array.device == where.device
 
 
 def prepared(
@@ -105,7 +112,7 @@ def prepared(
     result: DeviceArray | None,
     shape: Any,
     arguments: tuple[Any, ...],
-    scaled: bool,
+    scaled: str,
 ) -> Call:
     """Look the call up by its arguments as they were written; prepare it the first time."""
     pointers = first.pointer | second.pointer
@@ -122,7 +129,7 @@ def prepared(
     if call is None:
         told, specs = Arguments(*arguments), (first.spec, second.spec)
         problem, inputs = problem_of(direction, *specs, out, shape, told, scaled, aligned)
-        call = ctx.calls[key] = prepare(ctx, problem, inputs, specs, told)
+        call = ctx.calls[key] = call_of(ctx, problem, inputs, specs, request_of(told, problem))
     return call
 
 
@@ -133,7 +140,7 @@ def problem_of(
     out: TensorSpec | None,
     shape: Any,
     arguments: Arguments,
-    scaled: bool,
+    scaled: str,
     aligned: bool,
 ) -> tuple[ConvProblem, tuple[TensorSpec, TensorSpec]]:
     """The problem that arguments make, and the inputs as a descriptor can hold them."""
@@ -152,7 +159,7 @@ def problem_of(
         allow_tf32=config.allow_tf32,
         out=out,
         scaled=scaled,
-        aligned=aligned or inputs != (first, second),
+        aligned=aligned,
         **arguments.geometry,
     )
     return problem, inputs
@@ -160,24 +167,28 @@ def problem_of(
 
 def request_of(arguments: Arguments, problem: Any) -> Request:
     """How a call wants its algorithm chosen, with what the settings say where it does not."""
-    return request(
-        config.algo if arguments.algo is None else arguments.algo,
-        config.deterministic if arguments.deterministic is None else arguments.deterministic,
-        config.workspace_limit if arguments.workspace_limit is None else arguments.workspace_limit,
-        arguments.strict,
-        problem,
-    )
+    try:
+        return request(
+            config.algo if arguments.algo is None else arguments.algo,
+            config.deterministic if arguments.deterministic is None else arguments.deterministic,
+            config.workspace_limit if arguments.workspace_limit is None else arguments.workspace_limit,
+            arguments.strict,
+            problem,
+        )
+    except ValueError as error:
+        if arguments.algo is None:
+            error.add_note("the algorithm is the one that ct.config.algo or CUDNN_CT_ALGO names")
+        raise
 
 
-def prepare(
+def call_of(
     ctx: Context,
     problem: ConvProblem,
     inputs: tuple[TensorSpec, ...],
     given: tuple[TensorSpec, ...],
-    arguments: Arguments,
+    wanted: Request,
 ) -> Call:
     """Choose how to compute a problem; ``given`` are its inputs before any of them was made describable."""
-    wanted = request_of(arguments, problem)
     result = problem.result
     empty = not (problem.x.size and problem.w.size and problem.y.size)
     choice: Any = (

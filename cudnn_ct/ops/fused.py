@@ -10,11 +10,11 @@ from .._config import config
 from ..array import DeviceArray
 from ..context import Context
 from ..creation import operand
-from ..problem import FusedConv, TensorSpec, fused_problem
-from .call import ALIGNMENT, Call, Fixed, hashable, packed, run, stream_of
+from ..problem import ALIGNMENT, FusedConv, Request, TensorSpec, fused_problem
+from .call import Call, Fixed, hashable, packed, run, stream_of
 from .convolve import Arguments, problem_of, request_of
 
-__all__ = ["Epilogue", "conv_bias_activation", "prepare_fused"]
+__all__ = ["Epilogue", "call_of_fused", "conv_bias_activation", "fused_of"]
 
 
 def conv_bias_activation(
@@ -138,28 +138,39 @@ def _prepared(
     except TypeError:  # no key: a list, which is as good as a tuple, or something that is refused
         return _prepared(ctx, inputs, result, hashable(arguments), Epilogue(*hashable(epilogue)))
     if call is None:
-        call = ctx.calls[key] = prepare_fused(ctx, specs, out, Arguments(*arguments), epilogue, aligned)
+        told = Arguments(*arguments)
+        problem, wide = fused_of(specs, out, told, epilogue, aligned)
+        wanted = request_of(told, problem)
+        call = ctx.calls[key] = call_of_fused(ctx, problem, wide, tuple(specs.values()), wanted)
     return call
 
 
-def prepare_fused(
-    ctx: Context,
+def fused_of(
     specs: dict[str, TensorSpec],
     out: TensorSpec | None,
     arguments: Arguments,
     epilogue: Epilogue,
     aligned: bool,
-) -> Call:
-    """Prepare a fused call for operands of these specs, by their names in the order of a run."""
-    conv, (x, w) = problem_of("forward", specs["x"], specs["w"], out, None, arguments, False, aligned)
+) -> tuple[FusedConv, tuple[TensorSpec, ...]]:
+    """The problem that operands of these specs make, by their names in the order of a run, and its inputs."""
+    conv, (x, w) = problem_of("forward", specs["x"], specs["w"], out, None, arguments, "", aligned)
     z = specs.get("z")
     if z is not None and not z.describable:
         raise ValueError(f"z has strides {z.strides}; cuDNN reads only where all are positive")
     problem = fused_problem(conv, specs.get("b"), z, **epilogue._asdict())
-    wanted = request_of(arguments, problem)
-    inputs = (x, w, *(spec for name, spec in specs.items() if name not in ("x", "w")))
+    return problem, (x, w, *(spec for name, spec in specs.items() if name not in ("x", "w")))
+
+
+def call_of_fused(
+    ctx: Context,
+    problem: FusedConv,
+    inputs: tuple[TensorSpec, ...],
+    given: tuple[TensorSpec, ...],
+    wanted: Request,
+) -> Call:
+    """Choose how to compute a fused problem, as :func:`.convolve.call_of` does for a convolution."""
     choice: Any = _without_terms(problem) or algo_cache.choose(problem, families, ctx, wanted)
-    return Call.of(problem, inputs, problem.result, choice, inputs != tuple(specs.values()))
+    return Call.of(problem, inputs, problem.result, choice, inputs != given)
 
 
 def _without_terms(problem: FusedConv) -> Fixed | None:

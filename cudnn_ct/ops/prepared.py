@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from threading import get_ident
+import weakref
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from .. import context
@@ -13,11 +13,11 @@ from ..context import Context
 from ..creation import operand
 from ..dtypes import DTYPES
 from ..errors import CudnnError
-from ..problem import Candidate, TensorSpec
+from ..problem import ALIGNMENT, Candidate, TensorSpec
 from ..stream import Stream
-from .call import ALIGNMENT, Call, check_beta, run, stream_of
+from .call import Call, check_beta, run, stream_of
 
-__all__ = ["ConvPlan", "Likeness", "Operands", "plan_of"]
+__all__ = ["ConvPlan", "Likeness", "Maker", "Operands", "plan_of"]
 
 
 class Likeness(NamedTuple):
@@ -28,41 +28,35 @@ class Likeness(NamedTuple):
     aligned: bool
 
 
+Maker = Callable[[Context], Call]
+"""Prepares a call for a thread and a device: all that it needs to know was settled before."""
+
+
 class Operands:
     """The arrays that something is prepared for, and possibly timed on."""
 
     def __init__(self, given: tuple[Any, ...], names: tuple[str, ...], out: Any, where: Stream) -> None:
         self.arrays = tuple(operand(array, name, where) for array, name in zip(given, names, strict=True))
-        self.result = None if out is None else operand(out, "out", where, written=True)
-        every = [*self.arrays, *([self.result] if self.result else [])]
+        result = None if out is None else operand(out, "out", where, written=True)
+        pointers = [array.pointer for array in self.arrays] + ([] if result is None else [result.pointer])
         self.like = Likeness(
             tuple(array.spec for array in self.arrays),
-            None if self.result is None else self.result.spec,
-            not any(array.pointer % ALIGNMENT for array in every),
+            None if result is None else result.spec,
+            not any(pointer % ALIGNMENT for pointer in pointers),
         )
 
     def used(self, ctx: Context, result: TensorSpec, work: Callable[[list[int]], None]) -> None:
-        """Let ``work`` enqueue something on these operands and a result, in the order of streams."""
-        nbytes = result.size * DTYPES[result.dtype].itemsize
-        made = self.result or DeviceArray.new(result, nbytes, ctx.stream, "a result to time on")
+        """Let ``work`` enqueue something on these operands and a result of its own, in stream order."""
+        low, high = result.extent
+        nbytes = (high - low) * DTYPES[result.dtype].itemsize
+        scratch = DeviceArray.new(result, nbytes, ctx.stream, "a result to time on")
         for array in self.arrays:
             array.before_read(ctx.stream)
-        made.before_write(ctx.stream)
         try:
-            work([*(array.pointer for array in self.arrays), made.pointer])
+            work([*(array.pointer for array in self.arrays), scratch.pointer])
         finally:
             for array in self.arrays:
                 array.after_use(ctx.stream)
-            made.after_write(ctx.stream)
-
-
-class _Usual(NamedTuple):
-    """What a thread's calls of a plan have in common when nothing is out of the ordinary."""
-
-    context: Context
-    call: Call
-    stream: Stream
-    specs: tuple[TensorSpec, ...]
 
 
 class ConvPlan:
@@ -87,7 +81,7 @@ class ConvPlan:
         self,
         operands: Operands,
         names: tuple[str, ...],
-        make: Callable[[Context, Likeness], Call],
+        make: Maker,
         factors: tuple[float, float],
         where: Stream,
     ) -> None:
@@ -95,14 +89,17 @@ class ConvPlan:
         self._make = make
         self._alpha, self._beta = factors
         self._where = where
-        self._like = operands.like
-        self._usual: dict[int, _Usual] = {}
+        self._aligned = operands.like.aligned
+        self._default = streams.default_stream(where.device)
+        self._token = object()
+        self._contexts: weakref.WeakSet[Context] = weakref.WeakSet()
+        weakref.finalize(self, _forget, self._token, self._contexts).atexit = False
         ctx = context.current(where)
         call = self._call_of(ctx)
         if call.inputs != operands.like.specs:
             raise ValueError("a plan takes arrays with positive strides; pack them first")
         choice = call.choice
-        if choice.untimed:  # the policy is to time, and here are the operands
+        if choice.untimed:
             operands.used(ctx, call.result, lambda pointers: choice.time(ctx, pointers, *factors))
         self.problem = call.problem
 
@@ -126,12 +123,10 @@ class ConvPlan:
         previous = streams.activate(where.device)
         try:
             ctx = context.current(where)
-            call = ctx.calls.get(self) or self._call_of(ctx)
+            call = ctx.plans.get(self._token) or self._call_of(ctx)
             arrays = tuple(map(operand, inputs, self._names, (where,) * len(inputs)))
             result = None if out is None else operand(out, "out", where, written=True)
             self._check(arrays, result, call)
-            if where is streams.default_stream(where.device):
-                self._usual[get_ident()] = _Usual(ctx, call, where, (*call.inputs, call.result))
             return run(ctx, call, arrays, result, self._alpha, self._beta, out)
         finally:
             streams.restore(previous)
@@ -142,24 +137,22 @@ class ConvPlan:
         Usual are arrays that live on the default stream and were written on it, in a thread and with
         pointers that were checked before.
         """
-        usual = self._usual.get(get_ident())
-        if usual is None or len(inputs) + 1 != len(usual.specs) or streams._current.get() is not None:
+        if streams._current.get() is not None:
             return False
-        ctx, call, where, specs = usual
-        pointers = []
-        for array, spec in zip((*inputs, out), specs, strict=True):
+        where, pointers = self._default, []
+        for array in (*inputs, out):
             if type(array) is not DeviceArray or array.writer is not where or array.home is not where:
                 return False
-            if array.spec != spec:
-                return False
             pointers.append(array.pointer)
-        known = tuple(pointers)
-        if known not in call.apart or out._uses is not None or out.readonly:
-            return False
         previous = streams.activate(where.device)
         try:
-            if ctx.stream is not where:
-                ctx.work_on(where)
+            ctx = context.current(where)
+            call, known = ctx.plans.get(self._token), tuple(pointers)
+            if call is None or known not in call.apart or out._uses is not None or out.readonly:
+                return False
+            for array, spec in zip((*inputs, out), (*call.inputs, call.result), strict=True):
+                if array.spec != spec:
+                    return False
             call.choice.run(ctx, known, self._alpha, self._beta)
         except CudnnError as error:
             error.add_note(f"in {self.problem}")
@@ -197,13 +190,15 @@ class ConvPlan:
         previous = streams.activate(self._where.device)
         try:
             ctx = context.current(self._where)
-            return (ctx.calls.get(self) or self._call_of(ctx)).choice
+            return (ctx.plans.get(self._token) or self._call_of(ctx)).choice
         finally:
             streams.restore(previous)
 
     def _call_of(self, ctx: Context) -> Call:
         """This thread's call; prepared anew in a thread that is new to the plan."""
-        call = ctx.calls[self] = self._make(ctx, self._like)
+        call: Call = self._make(ctx)
+        ctx.plans[self._token] = call
+        self._contexts.add(ctx)
         return call
 
     def _check(self, arrays: tuple[DeviceArray, ...], result: DeviceArray | None, call: Call) -> None:
@@ -216,10 +211,16 @@ class ConvPlan:
             if result.spec != call.result:
                 raise ValueError(f"out is {result.spec}; the plan was prepared for {call.result}")
             pointers |= result.pointer
-        if pointers % ALIGNMENT and self._like.aligned:
+        if pointers % ALIGNMENT and self._aligned:
             raise ValueError(
                 f"the plan was prepared for operands that begin at multiples of {ALIGNMENT} bytes"
             )
+
+
+def _forget(token: object, contexts: Iterable[Context]) -> None:
+    """Let the threads go of what they prepared for a plan that is gone."""
+    for ctx in list(contexts):
+        ctx.plans.pop(token, None)
 
 
 def plan_of(
@@ -227,13 +228,14 @@ def plan_of(
     names: tuple[str, ...],
     out: Any,
     stream: Any,
-    make: Callable[[Context, Likeness], Call],
+    resolve: Callable[[Likeness], Maker],
     factors: tuple[float, float],
 ) -> ConvPlan:
     """Prepare a plan for operands like these, on their device."""
     where = stream_of(given[0], names[0], stream)
     previous = streams.activate(where.device)
     try:
-        return ConvPlan(Operands(given, names, out, where), names, make, factors, where)
+        operands = Operands(given, names, out, where)
+        return ConvPlan(operands, names, resolve(operands.like), factors, where)
     finally:
         streams.restore(previous)

@@ -17,9 +17,10 @@ from .conv import (
     resolve_precision,
 )
 from .fused import ACTIVATIONS, FusedConv, fused_problem
-from .plan import Candidate, Plan, Problem
+from .plan import Candidate, Plan, Problem, Stage
 from .request import ALGORITHMS, POLICIES, Named, Request, named_algorithm, request, unfit
 from .specs import (
+    ALIGNMENT,
     LAYOUTS,
     ActivationSpec,
     ConvolutionSpec,
@@ -33,6 +34,7 @@ from .specs import (
 __all__ = [
     "ACTIVATIONS",
     "ALGORITHMS",
+    "ALIGNMENT",
     "CONV_DTYPES",
     "LAYOUTS",
     "MODES",
@@ -48,6 +50,7 @@ __all__ = [
     "Plan",
     "Problem",
     "Request",
+    "Stage",
     "TensorSpec",
     "choice",
     "conv_output_shape",

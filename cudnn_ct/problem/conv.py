@@ -38,8 +38,9 @@ class ConvProblem(NamedTuple):
     """One convolution: what cuDNN must be asked, and nothing of how.
 
     ``x``, ``w`` and ``y`` are the three tensors in the roles they have in the forward direction.
-    ``tensor_cores`` says whether products may be taken at less than the precision of ``compute``, ``scaled``
-    whether alpha is not 1 or beta not 0, ``aligned`` whether all operands begin at multiples of 16 bytes.
+    ``tensor_cores`` says whether products may be taken at less than the precision of ``compute``. ``scaled``
+    is "alpha" where alpha is not 1, else "beta" where beta is not 0, else empty. ``aligned`` says whether all
+    operands begin at multiples of 16 bytes.
     """
 
     direction: str
@@ -53,7 +54,7 @@ class ConvProblem(NamedTuple):
     mode: str
     compute: str
     tensor_cores: bool
-    scaled: bool = False
+    scaled: str = ""
     aligned: bool = True
 
     @property
@@ -68,9 +69,14 @@ class ConvProblem(NamedTuple):
         return self
 
     @property
+    def uneven(self) -> bool:
+        """Whether padding differs between the two sides of an axis."""
+        return any(before != after for before, after in self.padding)
+
+    @property
     def plain(self) -> ConvProblem:
         """The problem whatever its factors are and wherever its operands begin."""
-        return self._replace(scaled=False, aligned=True)
+        return self._replace(scaled="", aligned=True)
 
     @property
     def kind(self) -> tuple[Any, ...]:
@@ -88,7 +94,8 @@ class ConvProblem(NamedTuple):
             f"{self.direction} convolution: x {self.x}, w {self.w}, y {self.y}, padding {self.padding}, "
             f"stride {self.stride}, dilation {self.dilation}, groups {self.groups}, mode {self.mode}, "
             f"computed in {self.compute}{' on tensor cores' if self.tensor_cores else ''}"
-            f"{', scaled' if self.scaled else ''}{'' if self.aligned else ', not aligned to 16 bytes'}"
+            f"{f', scaled by {self.scaled}' if self.scaled else ''}"
+            f"{'' if self.aligned else ', not aligned to 16 bytes'}"
         )
 
 
@@ -153,7 +160,7 @@ def conv_problem(
     precision: str | None = None,
     allow_tf32: bool = True,
     out: TensorSpec | None = None,
-    scaled: bool = False,
+    scaled: str = "",
     aligned: bool = True,
 ) -> ConvProblem:
     """Validate the arguments of a convolution, or of a gradient of one, and make the problem of it.

@@ -102,5 +102,16 @@ def fused_problem(
         bias,
         z,
         choice(activation, ACTIVATIONS, "activation"),
-        *(float(number) for number in (coef, alpha1, alpha2)),
+        _number(coef, "coef"),
+        _number(alpha1, "alpha1"),
+        _number(alpha2, "alpha2"),
     )
+
+
+def _number(value: Any, name: str) -> float:
+    if isinstance(value, str):
+        raise TypeError(f"{name} must be a number, not {value!r}")
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise TypeError(f"{name} must be a number, not {value!r}") from None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from .specs import TensorSpec
@@ -28,6 +28,11 @@ class Candidate(NamedTuple):
     time: float | None = None
     problem: Any = None
 
+    @property
+    def way(self) -> tuple[Any, ...]:
+        """What tells rows of one problem apart, whatever became known of them."""
+        return self.family, self.algorithm, self.math, self.packed
+
     def __str__(self) -> str:
         facts = [f"{self.math} math", f"{self.workspace:,} bytes of workspace"]
         facts += [f"{operand} copied to {layout}" for operand, layout in self.packed]
@@ -38,6 +43,10 @@ class Candidate(NamedTuple):
 
 # Notes that the other fields of a candidate tell.
 _SAID = {"tensor_core", "nondeterministic", "down_convert_inputs"}
+
+
+Stage = Callable[[Any], list["Candidate"]]
+"""A place to look for candidates, in the context of a thread; it gives the best first."""
 
 
 class Problem(Protocol):

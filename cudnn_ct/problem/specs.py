@@ -13,6 +13,8 @@ Shape = tuple[int, ...]
 
 LAYOUTS = ("nchw", "nhwc")
 
+ALIGNMENT = 16  # bytes that engines of the graph API load at once
+
 INT_MAX = 2**31 - 1  # cuDNN's descriptors take C ints
 
 

@@ -42,5 +42,6 @@ def forget() -> None:
     algo_cache._decisions.clear()
     algo_cache._firsts.clear()
     context._forget()
+    context._pinned.clear()
     descriptors._cached.cache_clear()
     gc.collect()

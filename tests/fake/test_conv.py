@@ -388,10 +388,12 @@ def count_calls(fake: FakeCudnn) -> int:
 
 
 def harmless(name: str, status: int) -> bool:
-    """Whether a call may fail and the operation succeed: no status, or another candidate takes over."""
+    """Whether a call may fail and the operation succeed: what makes or runs a candidate, as another can."""
     if not FUNCTIONS[name].returns_status or name.startswith("cudnnBackend"):
         return True
-    return status in (3000, 4003) or (name == "cudnnConvolutionForward" and status in (4000, 5000))
+    if name == "cudnnConvolutionForward":
+        return status >= 3000  # cuDNN checks a run's arguments before it knows the algorithm
+    return status >= 2000 and name not in ("cudnnCreate", "cudnnSetStream")
 
 
 @pytest.mark.parametrize("status", STATUSES)
@@ -406,6 +408,7 @@ def test_every_c_call_may_fail(fake: FakeCudnn, host: Host, status: int, warm: b
         forget()
         if warm:
             ct.conv(x, w, padding=1)
+        ct.empty_cache()  # a candidate that takes over may need a larger workspace
         objects, memory = len(fake.objects), host.used()
         fake.calls.clear()
         fake.fail_at = {k: status}
@@ -425,6 +428,7 @@ def test_every_c_call_may_fail(fake: FakeCudnn, host: Host, status: int, warm: b
             del y
         fake.fail_at = {}
         gc.collect()
+        ct.empty_cache()
         assert host.used() == memory
         if warm:
             assert len(fake.objects) == objects

@@ -102,7 +102,7 @@ def test_what_cannot_be_had_lists_all_ways(fake: FakeCudnn) -> None:
         ({"activation": "softmax"}, ValueError, "activation must be one of identity, relu, clipped_relu"),
         ({"b": 3}, ValueError, r"b has shape \(3,\); y of shape \(2, 4, 3, 4\) needs \(4,\)"),
         ({"z": (2, 4, 3, 5)}, ValueError, r"z has shape \(2, 4, 3, 5\); y has \(2, 4, 3, 4\)"),
-        ({"coef": "high"}, ValueError, "could not convert string to float"),
+        ({"coef": "high"}, TypeError, "coef must be a number, not 'high'"),
         ({"algo": "fft", "stride": 2, "strict": True}, NotSupportedError, "fft needs stride 1"),
     ],
 )

@@ -366,6 +366,7 @@ class FakeContext:
 
     handle = "the handle"
     address = 0x7000
+    capturing = False
 
     def workspace(self, nbytes: int) -> int:
         return self.address if nbytes else 0

@@ -1,0 +1,235 @@
+"""What failures may and may not decide, and what a prepared plan keeps to: on the fakes."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cudnn_ct as ct
+from cudnn_ct import context
+from cudnn_ct import stream as streams
+from cudnn_ct._config import config
+from cudnn_ct.algo_store import store
+from cudnn_ct.errors import AllocationError, ExecutionFailedError, NotInitializedError, NotSupportedError
+
+from .conftest import forget
+from .cudnn import FakeCudnn
+from .host import Host
+from .test_algorithms import GUESS, TIME, on_disk, operands, ran
+from .test_conv import algorithms, images
+
+__all__ = ["on_disk"]  # a fixture, known here by its import
+
+
+def in_thread(work: Any) -> Any:
+    """What ``work`` returns in a thread of its own."""
+    results: list[Any] = []
+
+    def body() -> None:
+        results.append(work())
+        context._forget()
+
+    thread = threading.Thread(target=body)
+    thread.start()
+    thread.join()
+    return results[0]
+
+
+# --- failures ---
+
+
+@pytest.mark.parametrize("rerun", [False, True])
+def test_kept_rows_that_are_all_refused_are_never_silence(
+    fake: FakeCudnn, on_disk: Path, rerun: bool
+) -> None:
+    ran(fake, algo=TIME)
+    if not rerun:
+        forget()
+    fake.fail["cudnnConvolutionForward"] = 3000
+    x, w = operands()
+    out = ct.full((2, 4, 3, 4), np.nan)
+    with pytest.raises(NotSupportedError, match="cuDNN has no way to compute this"):
+        ct.conv(x, w, algo=TIME, out=out)
+    assert np.isnan(out.numpy()).all()
+
+
+def test_kept_rows_are_judged_as_any_others(fake: FakeCudnn, on_disk: Path) -> None:
+    fake.costs = {"GEMM": 9.0}
+    ran(fake, algo=TIME, deterministic=True)
+    ((key, choice),) = store().export().items()
+    store().put(key, {"rows": [{**row, "deterministic": False} for row in choice["rows"]]})
+    forget()
+    assert ran(fake, algo=TIME, deterministic=True) == "IMPLICIT_GEMM"
+    assert len(algorithms(fake)) > 2, "timed anew"
+
+
+@pytest.mark.parametrize(("status", "error"), [(5000, ExecutionFailedError), (4003, AllocationError)])
+def test_trouble_while_timing_decides_nothing(
+    fake: FakeCudnn, on_disk: Path, status: int, error: type[Exception]
+) -> None:
+    fake.costs = {"GEMM": 9.0}
+    fake.fail["cudnnConvolutionForward"] = status
+    with pytest.raises(error):
+        ran(fake, algo=TIME)
+    assert not store().export()
+    fake.fail.clear()
+    assert ran(fake, algo=TIME) == "IMPLICIT_GEMM"
+    assert len(store().export()) == 1
+
+
+def test_trouble_in_a_second_look_costs_a_candidate_and_no_more(fake: FakeCudnn, on_disk: Path) -> None:
+    x, w = operands()
+    forget()
+    fake.calls.clear()
+    ct.conv(x, w, algo=TIME)
+    runs = [k for k, name in enumerate(fake.names(), 1) if name == "cudnnConvolutionForward"]
+    assert len(runs) > 8  # both were looked at twice
+    for k in runs[:-1]:
+        forget()
+        store().clear()
+        fake.calls.clear()
+        fake.fail_at = {k: 5000}
+        y = ct.conv(x, w, algo=TIME)
+        assert not store().export(), "a choice that a passing failure decided was kept"
+        np.testing.assert_array_equal(y.numpy(), ct.reference.conv(x.numpy(), w.numpy()))
+
+
+def test_rankings_that_fail_are_asked_again(fake: FakeCudnn) -> None:
+    fake.fail["cudnnGetConvolutionForwardAlgorithm_v7"] = 4000
+    with pytest.raises(ct.InternalError):
+        ran(fake)
+    fake.fail.clear()
+    assert ran(fake) == "GEMM"
+
+
+def test_a_workspace_limit_lets_timing_look_further(fake: FakeCudnn) -> None:
+    fake.costs = {"GEMM": 9.0}
+    fake.workspaces = {"GEMM": 10, "IMPLICIT_GEMM": 10}
+    with pytest.raises(NotSupportedError, match="the limit is 3"):
+        ran(fake, algo=TIME, workspace_limit=3)
+    assert ran(fake, algo=TIME, workspace_limit=10) == "IMPLICIT_GEMM"
+
+
+# --- rows, and arguments as they may be written ---
+
+
+def test_a_row_is_held_against_what_else_is_asked(fake: FakeCudnn) -> None:
+    fake.random = {"GEMM"}
+    x, w = operands()
+    table = ct.conv_algorithms(x, w)
+    gemm = next(row for row in table if row.algorithm == "gemm" and not row.status)
+    np.testing.assert_array_equal(ct.conv(x, w, algo=gemm).numpy(), ct.conv(x, w).numpy())
+    with pytest.raises(NotSupportedError, match="not deterministic"):
+        ct.conv(x, w, algo=gemm, deterministic=True)
+
+
+def test_lists_are_as_good_as_tuples(fake: FakeCudnn) -> None:
+    x, w = operands()
+    row = ct.conv_algorithms(x, w, padding=[1, 1], stride=[2, 1])[0]
+    y = ct.conv(x, w, padding=[1, 1], stride=[2, 1], algo=row)
+    expected = ct.reference.conv(x.numpy(), w.numpy(), padding=1, stride=(2, 1))
+    np.testing.assert_array_equal(y.numpy(), expected)
+    up = ct.conv_transpose(images(2, 4, 3, 4), w, stride=[2, 2], output_padding=[1, 0])
+    assert up.shape == ct.conv_transpose_shape((2, 4, 3, 4), w.shape, stride=2, output_padding=(1, 0))
+
+
+def test_settings_and_lists_that_change_later_change_no_plan(
+    fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake.costs = {"GEMM": 9.0}
+    stride = [2, 1]
+    x, w = operands()
+    plan = ct.conv_plan(x, w, stride=stride, algo=GUESS)
+    expected = ct.reference.conv(x.numpy(), w.numpy(), stride=(2, 1))
+    stride[:] = [1, 1]
+    monkeypatch.setattr(config, "deterministic", True)
+    fake.random = {"GEMM"}
+    values, candidate = in_thread(lambda: (plan(x, w).numpy(), plan.candidate))
+    np.testing.assert_array_equal(values, expected)
+    assert candidate.algorithm == "gemm"
+
+
+@pytest.mark.parametrize("algo", [TIME, GUESS])
+def test_preparing_writes_into_no_operand(fake: FakeCudnn, algo: str) -> None:
+    x, w = images(1, 1, 4, 4), images(1, 1, 1, 1)
+    before = x.numpy()
+    ct.conv_plan(x, w, algo=algo, out=x)
+    ct.conv_algorithms(x, w, out=x)
+    np.testing.assert_array_equal(x.numpy(), before)
+
+
+def test_nothing_to_compute_has_an_empty_table(fake: FakeCudnn) -> None:
+    table = ct.conv_algorithms(ct.empty((0, 3, 5, 6)), images(4, 3, 3, 3))
+    assert table == ()
+    assert "x float32[0, 3, 5, 6]" in str(table)
+
+
+def test_no_table_is_timed_in_a_capture(fake: FakeCudnn, host: Host) -> None:
+    x, w = operands()
+    host.capturing.add(0x77)
+    with pytest.raises(NotInitializedError, match="cannot be timed on a stream that is being captured"):
+        ct.conv_algorithms(x, w, stream=0x77)
+    assert ct.conv_algorithms(x, w, stream=0x77, measure=False)
+
+
+def test_padding_that_differs_between_sides_reaches_no_legacy_call(fake: FakeCudnn) -> None:
+    x, w = operands()
+    ct.conv(x, w, algo="guess_once", padding=1)  # keeps a legacy algorithm for its kind
+    for algo in ("guess_once", "none", TIME):
+        fake.calls.clear()
+        with pytest.raises(NotSupportedError, match="pad both sides of an axis alike"):
+            ct.conv(x, w, algo=algo, padding=((0, 1), (1, 1)))
+        assert not algorithms(fake)
+
+
+@pytest.mark.parametrize(
+    ("keywords", "with_bias"), [({"activation": "sigmoid"}, True), ({"activation": "relu"}, False)]
+)
+def test_a_name_serves_where_the_fused_call_does_not(
+    fake: FakeCudnn, keywords: dict[str, Any], with_bias: bool
+) -> None:
+    x, w = operands()
+    b = images(4) if with_bias else None
+    plan = ct.conv_bias_activation_plan(x, w, b, algo="large", strict=True, **keywords)
+    assert plan.candidate.algorithm == "legacy gemm"
+    assert plan.candidate.family == "followed"
+
+
+def test_no_engines_are_timed_where_none_are_wanted(fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(config, "timed_engines", 0)
+    x, w = operands()
+    fake.calls.clear()
+    ct.conv_bias_activation(x, w, images(4), activation="sigmoid", algo=TIME)
+    assert not any(name.startswith("cudnnBackend") for name in fake.names())
+
+
+# --- what outlives a thread ---
+
+
+def test_what_was_captured_outlives_its_thread_and_its_plan(fake: FakeCudnn, host: Host) -> None:
+    fake.workspaces = {"GEMM": 512}
+    x, w = operands()
+    out = ct.full((2, 4, 3, 4), np.nan)
+
+    def capture() -> None:
+        with ct.use(stream=0x77):
+            plan = ct.conv_plan(x, w)
+            plan(x, w, out=out)
+            host.capturing.add(0x77)
+            plan(x, w, out=out)
+
+    in_thread(capture)
+    assert {type(thing).__name__ for thing in context._pinned.values()} >= {"Buffer", "Handle"}
+
+
+def test_a_plan_that_is_gone_leaves_nothing_in_threads_that_live(fake: FakeCudnn) -> None:
+    x, w = operands()
+    plan = ct.conv_plan(x, w)
+    ctx = context.current(streams.current_stream())
+    assert len(ctx.plans) == 1
+    del plan
+    assert not ctx.plans
