@@ -11,8 +11,8 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+from . import memory as memories
 from . import ruler
-from . import stream as streams
 from ._config import config
 from .context import Bounded, Context
 from .decision import TRANSIENT, Decision, kept_rows, store_key
@@ -222,7 +222,7 @@ def time_rows(
     if beta:
         low, high = problem.result.extent
         size = (high - low) * DTYPES[problem.result.dtype].itemsize
-        scratch = streams.allocate(size, context.stream, "a scratch result")
+        scratch = memories.allocate(size, context.stream, "a scratch result")
         pointers = [*pointers[:-1], int(scratch.handle)]
 
     def run(row: Candidate, make: Callable[[Any, Candidate, Context], Plan]) -> Callable[[], None]:

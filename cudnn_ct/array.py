@@ -6,6 +6,7 @@ import warnings
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from . import blocks, exchange
+from . import memory as memories
 from . import stream as streams
 from .dtypes import DTYPES, DType
 from .errors import CudnnWarning
@@ -94,7 +95,7 @@ class DeviceArray:
         try:
             result = cls.new(spec, packed.nbytes, stream)
             if packed.size:
-                streams.copy_from_host(result.pointer, packed.view(np.uint8).reshape(-1), stream)
+                memories.copy_from_host(result.pointer, packed.view(np.uint8).reshape(-1), stream)
             return result
         finally:
             streams.restore(previous)
@@ -195,7 +196,7 @@ class DeviceArray:
         memory = np.empty((high - low) * self.itemsize, np.uint8)
         previous = streams.activate(self.device)
         try:
-            streams.copy_to_host(memory, pointer + low * self.itemsize, self.writer)
+            memories.copy_to_host(memory, pointer + low * self.itemsize, self.writer)
         finally:
             streams.restore(previous)
         view = np.ndarray(self.shape, self.dtype, memory, -low * self.itemsize, self.strides)
@@ -211,7 +212,7 @@ class DeviceArray:
             result = DeviceArray.new(self.spec, self.nbytes, run, "a copy")
             self.before_read(run)
             if self.nbytes:
-                streams.copy_device(result.pointer, self.pointer, self.nbytes, run)
+                memories.copy_device(result.pointer, self.pointer, self.nbytes, run)
             self.after_use(run)
             return result
         finally:
@@ -361,6 +362,6 @@ def _fill(pointer: int, item: np.ndarray[Any, Any], count: int, stream: Stream) 
     if len(pattern) == 8 and pattern[:4] == pattern[4:]:
         pattern, count = pattern[:4], 2 * count
     if len(pattern) <= 4:
-        streams.fill(pointer, pattern, count, stream)
+        memories.fill(pointer, pattern, count, stream)
     else:
-        streams.copy_from_host(pointer, np.repeat(item, count), stream)
+        memories.copy_from_host(pointer, np.repeat(item, count), stream)

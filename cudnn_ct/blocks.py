@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from . import memory as memories
 from . import stream as streams
 from .errors import AllocationError
 from .stream import Stream
@@ -76,11 +77,11 @@ def take(nbytes: int, stream: Stream, what: str) -> Any:
 
 def _new(nbytes: int, stream: Stream, what: str) -> Any:
     try:
-        return streams.allocate(nbytes, stream, what)
+        return memories.allocate(nbytes, stream, what)
     except AllocationError:
         if not clear(stream.device):
             raise
-        return streams.allocate(nbytes, stream, what)
+        return memories.allocate(nbytes, stream, what)
 
 
 def clear(device: int) -> int:

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from . import _lib, blocks
+from . import memory as memories
 from . import stream as streams
 from ._bindings.types import cudnnHandle_t
 from ._owned import Owned
@@ -96,7 +97,7 @@ class Context:
             return self._captured_workspace(held, nbytes)
         if held is None or held.size < nbytes:
             # What was held is freed on its stream, hence after the work that still uses it.
-            held = self._workspaces[stream] = streams.allocate(nbytes, stream, "a workspace")
+            held = self._workspaces[stream] = memories.allocate(nbytes, stream, "a workspace")
         return int(held.handle)
 
     def _captured_workspace(self, held: Any, nbytes: int) -> int:
@@ -216,7 +217,7 @@ def empty_cache(device: int | None = None) -> None:
     blocks.clear(where)
     previous = streams.activate(where)
     try:
-        streams.trim(where)
+        memories.trim(where)
     finally:
         streams.restore(previous)
 

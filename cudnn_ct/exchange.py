@@ -1,6 +1,6 @@
 """Arrays of other libraries in, ours out: DLPack and ``__cuda_array_interface__``.
 
-With `stream` the only module that imports ``cuda.core``.
+With `_cuda` the only module that imports ``cuda.core``.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from cudnn_ct import _lib, algo_cache, blocks, context, descriptors, exchange
+from cudnn_ct import _lib, algo_cache, blocks, context, descriptors, exchange, memory
 from cudnn_ct import stream as streams
 
 from .cudnn import FakeCudnn, FakeLibrary
@@ -17,7 +17,7 @@ from .host import Host
 @pytest.fixture
 def host(monkeypatch: pytest.MonkeyPatch) -> Host:
     fake = Host()
-    for module in (streams, exchange):
+    for module in (streams, memory, exchange):
         for name in module.__all__:
             monkeypatch.setattr(module, name, getattr(fake, name))
     monkeypatch.setattr(blocks, "LARGEST", -1)  # what is freed is then gone, and a test sees it

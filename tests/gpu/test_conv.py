@@ -15,7 +15,7 @@ import pytest
 from hypothesis import example, given, settings
 
 import cudnn_ct as ct
-from cudnn_ct import stream as streams
+from cudnn_ct import memory as memories
 from cudnn_ct.dtypes import as_dtype
 from cudnn_ct.errors import CudnnWarning, NotSupportedError
 from tests.properties import DIRECTIONS, check_conv, gradient
@@ -122,7 +122,7 @@ def test_batches_around_16_bits(batch: int) -> None:
 
 def test_more_than_two_to_the_31_elements() -> None:
     """Just under the legacy calls' limit and over it."""
-    free, _ = streams.memory_info(0)
+    free, _ = memories.memory_info(0)
     if free < 12 * 2**30:
         pytest.skip(f"needs 12 GiB of device memory, {free / 2**30:.0f} are free")
     w = ct.full((1, 1, 1, 1), 3.0, "float16")
@@ -207,12 +207,12 @@ def test_memory_is_flat_over_many_calls() -> None:
         ct.conv(ct.empty((2, 4, size, size)), w)
     ct.synchronize()
     gc.collect()
-    free, _ = streams.memory_info(0)
+    free, _ = memories.memory_info(0)
     for _ in range(3):
         for size in range(8, 40):
             ct.conv(ct.empty((2, 4, size, size)), w)
     ct.synchronize()
-    assert streams.memory_info(0)[0] >= free
+    assert memories.memory_info(0)[0] >= free
 
 
 def test_capture_and_replay() -> None:

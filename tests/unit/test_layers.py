@@ -19,7 +19,18 @@ PACKAGE = Path(cudnn_ct.__file__).parent
 LEVELS = (
     ("_bindings", "errors", "dtypes", "_config", "_owned", "problem"),
     ("_search", "_installation", "_lib", "_raw", "_info"),
-    ("stream", "blocks", "lifetime", "exchange", "array", "creation", "descriptors", "context"),
+    (
+        "_cuda",
+        "stream",
+        "memory",
+        "blocks",
+        "lifetime",
+        "exchange",
+        "array",
+        "creation",
+        "descriptors",
+        "context",
+    ),
     ("legacy", "graph", "families", "ruler", "algo_store", "decision", "algo_cache"),
     ("ops",),
     ("__init__", "cli", "dnn", "__main__"),
@@ -176,9 +187,10 @@ def test_beside_the_levels_only_numpy_and_the_standard_library() -> None:
                 assert found.of.split(".")[0] in sys.stdlib_module_names | others, str(found)
 
 
-def test_two_modules_are_the_seam_to_cuda() -> None:
-    seams = {found.part for found in IMPORTS if found.of.startswith(("cuda.core", "cuda.bindings"))}
-    assert seams <= {"stream", "exchange"}
+def test_cuda_is_imported_behind_its_seam() -> None:
+    importers = {found.part for found in IMPORTS if found.of.startswith(("cuda.core", "cuda.bindings"))}
+    assert importers <= {"_cuda", "exchange"}
+    assert {found.part for found in IMPORTS if found.inside == "_cuda"} <= {"stream", "memory"}
 
 
 def test_no_array_library_but_numpy_is_imported_by_name() -> None:
