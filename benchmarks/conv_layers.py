@@ -5,9 +5,10 @@ A row is a layer in one direction and one kind (dtype, layout, precision). Nothi
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
+
+from harness.shards import digest, select
 
 import cudnn_ct as ct
 
@@ -93,7 +94,7 @@ class Row(NamedTuple):
     @property
     def half(self) -> str:
         """Whether rules are fitted on this row or judged by it: the same for all kinds, which are alike."""
-        return ("fit", "report")[_digest(f"{self.layer.name} | {self.direction}") % 2]
+        return ("fit", "report")[digest(f"{self.layer.name} | {self.direction}") % 2]
 
 
 def rows(
@@ -104,11 +105,7 @@ def rows(
     every: int = 1,
     shard: tuple[int, int] = (1, 1),
 ) -> list[Row]:
-    """Select rows, in an order that is always the same and mixes layers, directions and kinds.
-
-    ``every`` keeps each n-th of them, ``shard`` is (k, n): the k-th of n parts, k from 1. Parts are disjoint
-    and of about equal work, and so is whatever a part got done before it was stopped.
-    """
+    """Select rows, as `harness.shards.select` orders and parts them."""
     chosen = set(networks or NETWORKS)
     directions, kinds = set(directions), set(kinds)
     found = [
@@ -120,9 +117,7 @@ def rows(
         for kind in KINDS.values()
         if kind.name in kinds
     ]
-    found.sort(key=lambda row: (_digest(row.id), row.id))
-    part, parts = shard
-    return found[::every][part - 1 :: parts]
+    return select(found, every=every, shard=shard)
 
 
 def layers() -> list[Layer]:
@@ -255,7 +250,3 @@ NETWORKS: dict[str, Sequence[Layer]] = {
 
 def _times(numbers: Iterable[int]) -> str:
     return "x".join(map(str, numbers))
-
-
-def _digest(text: str) -> int:
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")

@@ -23,8 +23,16 @@ if not BENCHMARKS.is_dir():
 
 sys.path.insert(0, str(BENCHMARKS))
 import conv as bench  # noqa: E402
+import conv_cache  # noqa: E402
 import conv_layers as layers  # noqa: E402
 import conv_report as report  # noqa: E402
+import conv_rows  # noqa: E402
+from harness import command as run  # noqa: E402
+from harness import timing  # noqa: E402
+from harness.figures import Limit, ranked  # noqa: E402
+from harness.operands import strides_of  # noqa: E402
+from harness.results import Results, merged, read, room_for, write_whole  # noqa: E402
+from harness.text import line_of  # noqa: E402
 
 sys.path.remove(str(BENCHMARKS))
 
@@ -106,8 +114,8 @@ def test_alike_rows_are_on_one_half() -> None:
 def test_strides_are_those_of_packed_arrays() -> None:
     for shape in ((2, 3, 4, 5), (2, 3, 4, 5, 6)):
         last = np.moveaxis(np.empty((shape[0], *shape[2:], shape[1]), np.int8), -1, 1)
-        assert bench.strides_of(shape, nhwc=True) == last.strides
-        assert bench.strides_of(shape, nhwc=False) == np.empty(shape, np.int8).strides
+        assert strides_of(shape, nhwc=True) == last.strides
+        assert strides_of(shape, nhwc=False) == np.empty(shape, np.int8).strides
 
 
 # --- what is left to measure -------------------------------------------------------------------------------
@@ -115,7 +123,7 @@ def test_strides_are_those_of_packed_arrays() -> None:
 
 def left(*arguments: str, results: Any = None) -> list[Any]:
     options = bench.parse(arguments)
-    results = results or bench.Results(options.rows)
+    results = results or Results(options.rows)
     return [job for section in options.section for job in bench.jobs(section, options, results)]
 
 
@@ -123,11 +131,12 @@ def test_what_is_in_the_file_is_not_measured_again(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     command = ("--rows", str(path), "--networks", "vgg16", "--kinds", "fp16", "--directions", "forward")
     assert len(left(*command)) == 9
-    results = bench.Results(path)
+    results = Results(path)
     for job in left(*command, results=results)[:4]:
         row, wanted = job.args[2:]
-        results.add(bench.facts(row) | {"times": dict.fromkeys(wanted[1:], 1.0), "errors": {wanted[0]: "!"}})
-    results.add(bench.facts(left(*command)[0].args[2]) | {"skipped": "out of memory"})
+        found = {"times": dict.fromkeys(wanted[1:], 1.0), "errors": {wanted[0]: "!"}}
+        results.add(conv_rows.facts(row) | found)
+    results.add(conv_rows.facts(left(*command)[0].args[2]) | {"skipped": "out of memory"})
     assert len(left(*command)) == 4
     assert len(left(*command, "--kinds", "bf16")) == 9
 
@@ -135,10 +144,10 @@ def test_what_is_in_the_file_is_not_measured_again(tmp_path: Path) -> None:
 def test_rows_without_torch_are_measured_again_with_it(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     command = ("--rows", str(path), "--networks", "vgg16", "--kinds", "fp16", "--directions", "forward")
-    results = bench.Results(path)
+    results = Results(path)
     for job in left(*command, "--no-torch"):
         assert job.args[3] == ("guess", "time")
-        results.add(bench.facts(job.args[2]) | {"times": {"guess": 1.0, "time": 1.0}})
+        results.add(conv_rows.facts(job.args[2]) | {"times": {"guess": 1.0, "time": 1.0}})
     assert left(*command, "--no-torch") == []
     assert len(left(*command)) == 9
     tables = tmp_path / "tables.jsonl"
@@ -149,10 +158,10 @@ def test_a_line_that_was_cut_off_is_left_out(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     whole = json.dumps(made_up(number=1, guess=1.0))
     path.write_text(f"{whole}\n{whole[:40]}")
-    results = bench.Results(path)
+    results = Results(path)
     assert [record["id"] for record in results.records] == ["layer 1 | forward | fp16"]
     results.add(made_up(number=2, guess=1.0))
-    assert len(bench.Results(path).records) == 2
+    assert len(Results(path).records) == 2
 
 
 def test_small_sections_are_for_the_first_shard() -> None:
@@ -175,13 +184,13 @@ def test_shards_that_are_none(text: str, capsys: pytest.CaptureFixture[str]) -> 
 
 @pytest.fixture
 def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench, "prepare", lambda: None)
-    monkeypatch.setattr(bench, "about", lambda: {"section": "about", "id": "now", "device": "none"})
-    monkeypatch.setattr(bench, "lost_context", lambda: "")
+    monkeypatch.setattr(run, "prepare", lambda warm_up: None)
+    monkeypatch.setattr(run, "about", lambda: {"section": "about", "id": "now", "device": "none"})
+    monkeypatch.setattr(run, "lost_context", lambda: "")
 
 
 def measured(row: Any, wanted: Any) -> dict[str, Any]:
-    return bench.facts(row) | {"times": dict.fromkeys(wanted, 40.0)}
+    return conv_rows.facts(row) | {"times": dict.fromkeys(wanted, 40.0)}
 
 
 @pytest.mark.usefixtures("no_gpu")
@@ -197,7 +206,7 @@ def test_a_run_stops_in_time_and_goes_on(
     out = capsys.readouterr().out
     assert "27 to measure" in out
     assert "27 rows, 0 fused" in out
-    assert len(report.read(whole)) == 28
+    assert len(read(whole)) == 28
     bench.main(command)
     assert capsys.readouterr().out.startswith("0 to measure, 29 records are there already")
 
@@ -221,7 +230,7 @@ def test_a_lost_context_ends_the_run_and_is_passed_over_by_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def lose(row: Any, wanted: Any) -> dict[str, Any]:
-        return bench.facts(row) | {
+        return conv_rows.facts(row) | {
             "errors": dict.fromkeys(wanted, "illegal access"),
             "lost": "illegal access",
         }
@@ -248,11 +257,14 @@ def times_of(monkeypatch: pytest.MonkeyPatch, **times: Any) -> tuple[dict[str, A
             raise one
         return float(one.pop(0) if isinstance(one, list) else one)
 
-    monkeypatch.setattr(bench, "at_home", at_home)
-    monkeypatch.setattr(bench, "lost_context", lambda: "")
+    monkeypatch.setattr(timing, "at_home", at_home)
+    monkeypatch.setattr(timing, "lost_context", lambda: "")
     row = layers.rows()[0]
-    contenders = {name: bench.Contender(name) for name in times}
-    return bench.race(bench.facts(row), contenders, 4), seen
+    contenders = {name: timing.Contender(name) for name in times}
+    record = timing.race(
+        conv_rows.facts(row), contenders, 4, first=conv_rows.FIRST_CALLS, limit=report.ROW_LIMIT
+    )
+    return record, seen
 
 
 def test_contenders_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -265,14 +277,14 @@ def test_contenders_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
         "guess",
     ]
     loops = [name for name, work in seen if work == "loop"]
-    assert loops == list(bench.CONTENDERS) * (1 + bench.LOOPS)
+    assert loops == list(conv_rows.CONTENDERS) * (1 + timing.LOOPS)
     assert (record["calls"], record["loops"]) == (188, 7)
     assert "remeasured" not in record
 
 
 def test_a_row_above_its_limit_is_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    slow = [60.0] * (2 + bench.LOOPS)  # the first call, once round, the loops
-    again = [t for level in (40.0, 41.0, 42.0, 43.0, 44.0) for t in [level] * bench.LOOPS]
+    slow = [60.0] * (2 + timing.LOOPS)  # the first call, once round, the loops
+    again = [t for level in (40.0, 41.0, 42.0, 43.0, 44.0) for t in [level] * timing.LOOPS]
     record, _ = times_of(monkeypatch, torch_benchmark=40, time=slow + again)
     assert record["times"]["time"] == 60
     assert report.time_over_torch(record) == pytest.approx(42 / 40)
@@ -287,12 +299,68 @@ def test_who_fails_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [name for name, _ in seen].count("time") == 1
     record, _ = times_of(monkeypatch, guess=ValueError("no"), time=ValueError("way"))
     assert record["times"] == {}
-    assert "time: ValueError: way; guess: ValueError: no" in bench.line_of(record)
+    assert "time: ValueError: way; guess: ValueError: no" in line_of(record)
 
 
 def test_long_calls_are_repeated_less(monkeypatch: pytest.MonkeyPatch) -> None:
     record, _ = times_of(monkeypatch, torch_benchmark=9000, time=9000)
     assert (record["calls"], record["loops"]) == (5, 3)
+
+
+def test_a_table_of_candidates_is_counted_in_its_line() -> None:
+    record = conv_rows.facts(layers.rows()[0], "candidates")
+    assert conv_rows.candidates_line(record | {"candidates": [{}, {}]}).endswith(": 2 candidates")
+    assert conv_rows.candidates_line(record | {"errors": {"candidates": "no"}}).endswith(": candidates: no")
+
+
+def test_first_calls_are_made_by_the_command_of_the_benchmark(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[list[str]] = []
+
+    def start(command: list[str], **how: Any) -> subprocess.CompletedProcess[str]:
+        seen.append(command)
+        return subprocess.CompletedProcess(command, 0, stdout='{"ms": 2.5}\n')
+
+    monkeypatch.setattr(conv_cache.subprocess, "run", start)
+    assert conv_cache.in_a_process("time", tmp_path / "choices", warm=True) == 2.5
+    assert Path(seen[0][1]).samefile(BENCHMARKS / "conv.py")
+    options = bench.parse(seen[0][2:])
+    assert (options.first_call, options.warm) == ("time", True)
+
+
+# --- what other benchmarks share ---------------------------------------------------------------------------
+
+
+def test_a_race_knows_no_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = {"theirs": 40.0, "ours": 50.0}
+    seen: list[tuple[str, str]] = []
+
+    def at_home(contender: Any, work: Callable[..., float], *arguments: Any) -> float:
+        seen.append((contender.call, work.__name__))
+        return times[contender.call]
+
+    monkeypatch.setattr(timing, "at_home", at_home)
+    contenders = {name: timing.Contender(name) for name in times}
+    record = timing.race(room_for("rows", "softmax"), dict(contenders), 4)
+    assert seen[:2] == [("theirs", "first_call"), ("ours", "first_call")]
+    assert record["times"] == times
+    assert "remeasured" not in record
+    limit = Limit("ours", "theirs", 1.2, bound=30)
+    record = timing.race(room_for("rows", "softmax"), contenders, 4, limit=limit)
+    assert record["remeasured"] == [1.25] * timing.AGAIN
+    assert limit.exceeded(record)
+    assert not limit._replace(bound=40).exceeded(record)
+    assert ranked(limit.ratio, [record, room_for("rows", "nothing")], 1.2) == [(1.25, record)]
+
+
+def test_results_of_any_benchmark_are_kept(tmp_path: Path) -> None:
+    kept = Results(tmp_path / "rows.jsonl")
+    kept.add(room_for("rows", "gru") | {"skipped": "out of memory"})
+    assert kept.has("rows", "gru", ("anybody",))
+    assert not kept.has("rows", "lstm")
+    write_whole(tmp_path / "whole.json", "layers", kept.records)
+    assert read(tmp_path / "whole.json") == kept.records == Results(tmp_path / "rows.jsonl").records
 
 
 # --- the report --------------------------------------------------------------------------------------------
@@ -373,11 +441,11 @@ def test_rows_above_are_listed_with_what_was_chosen_and_errors_with_their_text()
 
 def test_shards_merge_and_a_whole_result_reads_as_its_rows(tmp_path: Path) -> None:
     less, more = made_up(number=1, guess=1.0), made_up(number=1, guess=2.0, time=1.0)
-    assert report.merged([more, less]) == [more]
-    assert report.merged([less, more]) == [more]
+    assert merged([more, less]) == [more]
+    assert merged([less, more]) == [more]
     records = [{"section": "about", "id": "now", "device": "made up"}, more, made_up(number=2, guess=1.0)]
     report.write_whole(tmp_path / "whole.json", records)
-    assert report.read(tmp_path / "whole.json") == records
+    assert read(tmp_path / "whole.json") == records
     whole = json.loads((tmp_path / "whole.json").read_text())
     assert whole["about"] == [{"device": "made up"}]
     assert {one["verdict"] for one in whole["bars"]} >= {"NOT MEASURED"}
@@ -397,7 +465,7 @@ def test_the_report_is_a_command_that_needs_no_torch(tmp_path: Path) -> None:
     assert done.stdout.startswith("2 rows, 0 fused\n")
     assert "PASS                0.750 <= 0.98" in done.stdout
     assert "torch" not in done.stderr
-    assert len(report.read(tmp_path / "whole.json")) == 2
+    assert len(read(tmp_path / "whole.json")) == 2
 
 
 def test_help_needs_no_torch() -> None:

@@ -1,0 +1,168 @@
+"""A layer in one direction and kind: the same data for all, who is timed, and what was chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import conv_layers
+from conv_layers import DIRECTIONS, Row
+from conv_report import ROW_LIMIT
+from harness.operands import Array, Operands, operands_or_reason
+from harness.results import Record, explain, room_for
+from harness.text import line_of
+from harness.timing import Call, Contender, lost_context, race
+
+import cudnn_ct as ct
+
+POLICIES = {"guess": None, "time": "time_on_shape_change"}
+CONTENDERS = ("torch_benchmark", "torch", "guess", "time")  # in the order in which they take turns
+# A timed choice comes before a guess at the same problem, so that it finds nothing prepared.
+FIRST_CALLS = ("torch_benchmark", "torch", "time", "guess", "torch_eager", "torch_fused")
+
+ROLES = {  # two inputs and the result, in the order of our arguments
+    "forward": ("x", "w", "y"),
+    "backward_data": ("w", "y", "x"),
+    "backward_filter": ("x", "y", "w"),
+}
+FUNCTIONS = dict(zip(DIRECTIONS, ("conv", "conv_backward_data", "conv_backward_filter"), strict=True))
+CANDIDATE = (
+    "family", "algorithm", "math", "workspace", "deterministic", "packed", "notes", "status", "time",
+)  # fmt: skip
+
+
+def row_record(row: Row, wanted: Sequence[str]) -> Record:
+    """Measure a row."""
+    record = facts(row)
+    operands = operands_of(row, record)
+    if operands is None:
+        return record
+    contenders = {
+        "torch_benchmark": Contender(torch_call(row, operands), benchmark=True),
+        "torch": Contender(torch_call(row, operands), benchmark=False),
+        **{name: Contender(our_call(row, operands, policy)) for name, policy in POLICIES.items()},
+    }
+    contenders = {name: contenders[name] for name in wanted}
+    race(record, contenders, operands.count, first=FIRST_CALLS, limit=ROW_LIMIT)
+    record["choice"] = {
+        name: chosen(row, operands, POLICIES[name]) for name in contenders if name in POLICIES
+    }
+    return record
+
+
+def candidates_record(row: Row) -> Record:
+    """All candidates of a row with their times, in the order in which they come."""
+    record = facts(row, "candidates")
+    operands = operands_of(row, record)
+    if operands is None:
+        return record
+    first, second, out = (operands.ours[role][0] for role in ROLES[row.direction])
+    more = {"direction": row.direction, "precision": row.kind.precision, "measure": True, "out": out}
+    try:
+        table = list(ct.conv_algorithms(first, second, result_shape(row), **more, **row.layer.geometry))
+    except Exception as error:
+        record["errors"]["candidates"] = explain(error)
+        record["lost"] = lost_context()
+        return record
+    rows = ({name: getattr(one, name, None) for name in CANDIDATE} for one in table)
+    record["candidates"] = [{"order": order, **one} for order, one in enumerate(rows)]
+    return record
+
+
+def candidates_line(record: Record) -> str:
+    """One line on a table of candidates, while the benchmark runs."""
+    found = [f"{len(record['candidates'])} candidates"] if "candidates" in record else []
+    return line_of(record, *found)
+
+
+def chosen(row: Row, operands: Operands, policy: str | None) -> str:
+    """The candidate that a policy has settled on for a row."""
+    first, second, out = (operands.ours[role][0] for role in ROLES[row.direction])
+    more = {"direction": row.direction, "precision": row.kind.precision, "algo": policy, "out": out}
+    try:
+        plan = ct.conv_plan(first, second, result_shape(row), **more, **row.layer.geometry)
+        return str(plan.candidate)
+    except Exception as error:
+        return explain(error)
+
+
+def facts(row: Row, section: str = "rows") -> Record:
+    """What a row is, and room for what it comes to."""
+    layer, key = row.layer, f"fused {row.id}" if section == "fused" else row.id
+    which = {"networks": layer.networks, "direction": row.direction, "kind": row.kind.name, "half": row.half}
+    return room_for(section, key, **which, x=layer.x, w=layer.w, **layer.geometry)
+
+
+def warm_up() -> None:
+    """Measure a small row, to have made everybody's first plan before anything counts."""
+    row = conv_layers.rows(networks=["resnet50-b1"], kinds=["fp16"], directions=["forward"])[0]
+    small = row.layer._replace(x=(2, 16, 32, 32), w=(16, 16, *row.layer.w[2:]))
+    row_record(row._replace(layer=small), CONTENDERS)
+
+
+def operands_of(row: Row, record: Record) -> Operands | None:
+    """The operands of a row, with PyTorch allowed the TF32 that its kind has; or the record says why not."""
+    import torch
+
+    torch.backends.cudnn.allow_tf32 = row.kind.tf32
+    shapes = {"x": row.layer.x, "w": row.layer.w, "y": row.layer.y}
+    result, kind = ROLES[row.direction][-1], row.kind
+    arrays = {
+        role: Array(shape, kind.dtype, kind.nhwc, empty=role == result) for role, shape in shapes.items()
+    }
+    return operands_or_reason(arrays, record)
+
+
+def torch_call(row: Row, operands: Operands) -> Call:
+    """PyTorch's convolution. Its results are kept until their turn comes again, so they rotate as well."""
+    import torch
+
+    xs, ws, dys = (operands.theirs[role] for role in ("x", "w", "y"))
+    outs: list[Any] = [None] * operands.count
+    padding, stride, dilation, groups = geometry(row)
+    convolve = getattr(torch.nn.functional, f"conv{len(stride)}d")
+    differentiate = torch.ops.aten.convolution_backward.default
+    zeros = (0,) * len(stride)
+    mask = (row.direction == "backward_data", row.direction == "backward_filter", False)
+
+    def forward(i: int) -> None:
+        outs[i] = convolve(xs[i], ws[i], None, stride, padding, dilation, groups)
+
+    def backward(i: int) -> None:
+        outs[i] = differentiate(
+            dys[i], xs[i], ws[i], None, stride, padding, dilation, False, zeros, groups, mask
+        )
+
+    return forward if row.direction == "forward" else backward
+
+
+def our_call(row: Row, operands: Operands, policy: str | None) -> Call:
+    """The convolution of cudnn_ct, into results that rotate."""
+    a, b, out = (operands.ours[role] for role in ROLES[row.direction])
+    run = getattr(ct, FUNCTIONS[row.direction])
+    pad, step, spread, groups = geometry(row)
+    exact, shape = row.kind.precision, result_shape(row)
+
+    def forward(i: int) -> None:
+        run(
+            a[i], b[i], out=out[i],
+            padding=pad, stride=step, dilation=spread, groups=groups, precision=exact, algo=policy,
+        )  # fmt: skip
+
+    def backward(i: int) -> None:
+        run(
+            a[i], b[i], shape, out=out[i],
+            padding=pad, stride=step, dilation=spread, groups=groups, precision=exact, algo=policy,
+        )  # fmt: skip
+
+    return forward if shape is None else backward
+
+
+def geometry(row: Row) -> tuple[Any, ...]:
+    """Padding, stride, dilation and groups."""
+    return row.layer.padding, row.layer.stride, row.layer.dilation, row.layer.groups
+
+
+def result_shape(row: Row) -> tuple[int, ...] | None:
+    """The argument that says how large a gradient is; a forward convolution has none."""
+    return {"forward": None, "backward_data": row.layer.x, "backward_filter": row.layer.w}[row.direction]

@@ -1,0 +1,112 @@
+"""Records of what was measured, and the files that keep them.
+
+A record is a dict that a ``section`` and an ``id`` name. ``times`` and ``errors`` say by contender how long
+it took, or why there is no time; ``skipped`` says why nobody was timed. A file of rows has a record a line.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+Record = dict[str, Any]
+
+WHOLE = '{\n "benchmark": '  # how a whole result begins; no line of a file of rows is a lone bracket
+
+
+class Results:
+    """Records in memory and, with a path, in a file that only grows."""
+
+    def __init__(self, path: Path | None) -> None:
+        self.path = path
+        there = path if path is not None and path.exists() else None
+        self.records = read(there) if there else []
+        self._settled: dict[tuple[str, str], set[str]] = {}
+        self._skipped: set[tuple[str, str]] = set()
+        for record in self.records:
+            self._note(record)
+        if there and there.stat().st_size and not there.read_bytes().endswith(b"\n"):
+            self._append("\n")  # the last line was cut off
+
+    def has(self, section: str, key: str, wanted: Sequence[str] = ()) -> bool:
+        """Whether there are records in which all that are wanted have a time, or the reason for none."""
+        if (section, key) in self._skipped:
+            return True
+        settled = self._settled.get((section, key))
+        return settled is not None and settled.issuperset(wanted)
+
+    def add(self, record: Record) -> None:
+        """Keep a record, on disk at once."""
+        self.records.append(record)
+        self._note(record)
+        self._append(json.dumps(record, default=str) + "\n")
+
+    def merged(self) -> list[Record]:
+        """One record of each."""
+        return merged(self.records)
+
+    def _note(self, record: Record) -> None:
+        key = (record["section"], record["id"])
+        self._settled.setdefault(key, set()).update(record.get("times", ()), record.get("errors", ()))
+        if "skipped" in record:
+            self._skipped.add(key)
+
+    def _append(self, text: str) -> None:
+        if self.path is not None:
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(text)
+
+
+def room_for(section: str, key: str, **facts: Any) -> Record:
+    """A record of what is known before anybody was timed, and room for what it comes to."""
+    return {"section": section, "id": key, **facts, "times": {}, "first_ms": {}, "errors": {}}
+
+
+def read(path: Path) -> list[Record]:
+    """Read a file of rows, one JSON object a line, or a whole result. A line that was cut off is left out."""
+    text = path.read_text(encoding="utf-8")
+    if text.startswith(WHOLE):
+        return list(json.loads(text)["records"])
+    found = []
+    for line in text.splitlines():
+        try:
+            found.append(json.loads(line))
+        except json.JSONDecodeError:
+            continue
+    return [record for record in found if isinstance(record, dict) and "section" in record]
+
+
+def merged(records: Iterable[Record]) -> list[Record]:
+    """Keep one record of each: the one with the most contenders timed, the latest of equals."""
+    best: dict[tuple[str, str], Record] = {}
+    for record in records:
+        key = (record["section"], record["id"])
+        if key not in best or len(record.get("times", ())) >= len(best[key].get("times", ())):
+            best[key] = record
+    return list(best.values())
+
+
+def of_section(records: list[Record], section: str) -> list[Record]:
+    """The records of one section; those that only say why nothing was measured are left out."""
+    return [record for record in records if record["section"] == section and record.get("times")]
+
+
+def write_whole(path: Path, benchmark: str, records: list[Record], bars: Iterable[Record] = ()) -> None:
+    """Write everything as one JSON file, a record a line."""
+    about = [record for record in records if record["section"] == "about"]
+    head = {
+        "about": [{k: v for k, v in one.items() if k not in ("section", "id")} for one in about],
+        "unit": "microseconds of GPU time per call, medians; ratios are ours / theirs",
+        "bars": list(bars),
+    }
+    lines = [f' "{key}": {json.dumps(value)}' for key, value in head.items()]
+    body = ",\n".join("  " + json.dumps(record, default=str) for record in records)
+    text = ",\n".join([WHOLE + json.dumps(benchmark), *lines, f' "records": [\n{body}\n ]'])
+    path.write_text(text + "\n}\n", encoding="utf-8")
+
+
+def explain(error: BaseException) -> str:
+    """An error as text of bounded length."""
+    return f"{type(error).__name__}: {error}"[:2000]

@@ -1,0 +1,177 @@
+"""How long contenders take, in turns: GPU time, by events around loops of calls, and the host's."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+from .figures import Limit, quotient
+from .results import Record, explain
+
+LOOP = 1500  # microseconds that a loop of calls should take ...
+CALLS = (5, 500)  # ... with so many calls at least and at most
+LOOPS = 7
+LONG, LOOPS_OF_LONG = 25_000, 3  # loops of more microseconds than that are repeated less often
+AGAIN = 5  # how often a row above its limit is measured again
+HOST_CALLS, HOST_LOOPS = 400, 75  # fewer calls than the queue to the GPU holds
+
+Call = Callable[[int], Any]  # takes the number of a set of operands
+
+
+class Contender(NamedTuple):
+    """Somebody to time. ``benchmark`` is PyTorch's flag; None for ours, and where it decides nothing."""
+
+    call: Call
+    benchmark: bool | None = None
+
+
+def race(
+    record: Record,
+    contenders: dict[str, Contender],
+    count: int,
+    *,
+    first: Sequence[str] = (),
+    limit: Limit | None = None,
+) -> Record:
+    """Time the contenders in turns, into the record; whoever fails leaves with the reason.
+
+    There are ``count`` sets of operands. Turns are taken in the order of ``contenders``; ``first`` is the
+    order of the first calls, where that is another one. A row that exceeds ``limit`` is measured again.
+    """
+    turn = itertools.cycle(range(count))
+    for name in sorted(contenders, key=first.index) if first else list(contenders):
+        cost = attempt(record, contenders, name, first_call)
+        record["first_ms"] |= {} if cost is None else {name: cost}
+    # Once round for everybody, so that all memory has its place.
+    tried = [attempt(record, contenders, name, loop, turn, max(3, count)) for name in list(contenders)]
+    fastest = min((estimate for estimate in tried if estimate), default=None)
+    if fastest is None:
+        return record
+    calls = min(max(round(LOOP / fastest), CALLS[0]), CALLS[1])
+    loops = LOOPS if calls * fastest < LONG else LOOPS_OF_LONG
+    record |= {"count": count, "calls": calls, "loops": loops}
+    record["times"] = in_turns(record, contenders, turn, calls, loops)
+    if limit is not None and limit.exceeded(record):
+        two = {name: contenders[name] for name in (limit.theirs, limit.ours)}
+        again = [in_turns(record, two, turn, calls, loops) for _ in range(AGAIN)]
+        ratios = [quotient(times, limit.ours, limit.theirs) for times in again]
+        record["remeasured"] = [one for one in ratios if one]
+    return record
+
+
+def in_turns(
+    record: Record, contenders: dict[str, Contender], turn: Iterator[int], calls: int, loops: int
+) -> dict[str, float]:
+    """Microseconds of GPU time per call of everybody: medians of loops, one of each in every round."""
+    times: dict[str, list[float]] = {name: [] for name in contenders}
+    for _ in range(loops):
+        for name in list(contenders):
+            one = attempt(record, contenders, name, loop, turn, calls)
+            times[name] += [] if one is None else [one]
+    return {name: statistics.median(times[name]) for name in contenders}
+
+
+def attempt(
+    record: Record, contenders: dict[str, Contender], name: str, work: Callable[..., float], *arguments: Any
+) -> float | None:
+    """Let a contender work where it lives; an error is recorded, and takes it out."""
+    try:
+        return at_home(contenders[name], work, *arguments)
+    except Exception as error:
+        record["errors"][name] = explain(error)
+        record["lost"] = lost_context()
+        del contenders[name]
+        return None
+
+
+def at_home(contender: Contender, work: Callable[..., float], *arguments: Any) -> float:
+    """Run ``work(call, *arguments)`` with PyTorch's flag set.
+
+    PyTorch remembers one plan for a convolution in each thread, whatever the flag was when it was made: with
+    and without benchmark must be two threads, or the second would run what the first has found.
+    """
+    import torch
+
+    def run() -> float:
+        with torch.inference_mode():
+            return work(contender.call, *arguments)
+
+    if contender.benchmark is not None:
+        torch.backends.cudnn.benchmark = contender.benchmark
+    return _heuristics_thread().submit(run).result() if contender.benchmark is False else run()
+
+
+@functools.cache
+def _heuristics_thread() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(max_workers=1)
+
+
+def first_call(call: Call) -> float:
+    """Milliseconds of a call, with all that it prepares."""
+    import torch
+
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    call(0)
+    torch.cuda.synchronize()
+    return 1000 * (time.perf_counter() - start)
+
+
+def loop(call: Call, turn: Iterator[int], calls: int) -> float:
+    """Microseconds of GPU time per call of one loop.
+
+    One call goes before: while it runs, the next are enqueued, so that no kernel of the loop waits for the
+    first of them.
+    """
+    start, end = _events()
+    call(next(turn))
+    start.record()
+    for i in itertools.islice(turn, calls):
+        call(i)
+    end.record()
+    end.synchronize()
+    return 1000 * start.elapsed_time(end) / calls
+
+
+@functools.cache
+def _events() -> tuple[Any, Any]:
+    import torch
+
+    return torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+
+
+def lost_context() -> str:
+    """Why the GPU does not answer any more, as after an illegal access; nothing where it does."""
+    import torch
+
+    try:
+        torch.cuda.synchronize()
+    except Exception as error:
+        return explain(error)
+    return ""
+
+
+def host_times(calls: dict[str, Callable[[], Any]]) -> dict[str, float]:
+    """Microseconds of host time per call of everybody: medians of loops, one of each in every round."""
+    import torch
+
+    with torch.inference_mode():
+        rounds = [[host_loop(call) for call in calls.values()] for _ in range(HOST_LOOPS)]
+    medians = map(statistics.median, zip(*rounds, strict=True))
+    return dict(zip(calls, medians, strict=True))
+
+
+def host_loop(call: Callable[[], Any]) -> float:
+    """Microseconds of host time per call of one loop, which begins with an idle GPU."""
+    import torch
+
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    for _ in range(HOST_CALLS):
+        call()
+    return 1e6 * (time.perf_counter() - start) / HOST_CALLS
