@@ -8,8 +8,9 @@ Operations    ``conv  conv_backward_data  conv_backward_filter  conv_backward_bi
 Algorithms    ``conv_algorithms  conv_plan  conv_bias_activation_plan  export_choices  import_choices``
 Where         ``use  synchronize  empty_cache  available``
 Library       ``version  library_info  raw``
-Descriptors   ``TensorDescriptor  FilterDescriptor  ConvolutionDescriptor  ActivationDescriptor`` of
-              ``TensorSpec  FilterSpec  ConvolutionSpec  ActivationSpec``
+Descriptors   ``TensorDescriptor  FilterDescriptor  ConvolutionDescriptor  ActivationDescriptor
+              PoolingDescriptor  LRNDescriptor  OpTensorDescriptor  ReduceDescriptor
+              SpatialTransformerDescriptor``, each of a ``...Spec``
 Settings      ``config``
 Reference     ``reference``: the same operations in NumPy
 Errors        ``CudnnError`` and its subclasses, ``CudnnWarning``
@@ -40,6 +41,11 @@ if TYPE_CHECKING:
     from .descriptors import ActivationDescriptor as ActivationDescriptor
     from .descriptors import ConvolutionDescriptor as ConvolutionDescriptor
     from .descriptors import FilterDescriptor as FilterDescriptor
+    from .descriptors import LRNDescriptor as LRNDescriptor
+    from .descriptors import OpTensorDescriptor as OpTensorDescriptor
+    from .descriptors import PoolingDescriptor as PoolingDescriptor
+    from .descriptors import ReduceDescriptor as ReduceDescriptor
+    from .descriptors import SpatialTransformerDescriptor as SpatialTransformerDescriptor
     from .descriptors import TensorDescriptor as TensorDescriptor
     from .errors import *  # noqa: F403
     from .ops.algorithms import conv_algorithms as conv_algorithms
@@ -55,6 +61,11 @@ if TYPE_CHECKING:
     from .problem import Candidate as Candidate
     from .problem import ConvolutionSpec as ConvolutionSpec
     from .problem import FilterSpec as FilterSpec
+    from .problem import LRNSpec as LRNSpec
+    from .problem import OpTensorSpec as OpTensorSpec
+    from .problem import PoolingSpec as PoolingSpec
+    from .problem import ReduceSpec as ReduceSpec
+    from .problem import SpatialTransformerSpec as SpatialTransformerSpec
     from .problem import TensorSpec as TensorSpec
     from .problem import conv_output_shape as conv_output_shape
     from .problem import conv_transpose_shape as conv_transpose_shape
@@ -69,7 +80,17 @@ _WHERE = {
     "_config": ("config",),
     "creation": ("asarray", "empty", "full", "zeros"),
     "context": ("available", "empty_cache", "synchronize", "use"),
-    "descriptors": ("ActivationDescriptor", "ConvolutionDescriptor", "FilterDescriptor", "TensorDescriptor"),
+    "descriptors": (
+        "ActivationDescriptor",
+        "ConvolutionDescriptor",
+        "FilterDescriptor",
+        "LRNDescriptor",
+        "OpTensorDescriptor",
+        "PoolingDescriptor",
+        "ReduceDescriptor",
+        "SpatialTransformerDescriptor",
+        "TensorDescriptor",
+    ),
     "errors": (
         "AllocationError",
         "BadParamError",
@@ -100,6 +121,11 @@ _WHERE = {
         "Candidate",
         "ConvolutionSpec",
         "FilterSpec",
+        "LRNSpec",
+        "OpTensorSpec",
+        "PoolingSpec",
+        "ReduceSpec",
+        "SpatialTransformerSpec",
         "TensorSpec",
         "conv_output_shape",
         "conv_transpose_shape",

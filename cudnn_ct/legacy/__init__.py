@@ -6,6 +6,15 @@
 
 from .family import candidates, plan
 from .fused import EpiloguePlan
-from .plans import BiasGradientPlan, ScalePlan, behind, transform
+from .plans import BiasGradientPlan, PackedPlan, ScalePlan, behind, transform
 
-__all__ = ["BiasGradientPlan", "EpiloguePlan", "ScalePlan", "behind", "candidates", "plan", "transform"]
+__all__ = [
+    "BiasGradientPlan",
+    "EpiloguePlan",
+    "PackedPlan",
+    "ScalePlan",
+    "behind",
+    "candidates",
+    "plan",
+    "transform",
+]

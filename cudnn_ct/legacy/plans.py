@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ..context import Context
 from ..descriptors import TensorDescriptor
 from ..dtypes import DTYPES
-from ..problem import Candidate, TensorSpec
+from ..problem import Candidate, Plan, TensorSpec
 from .native import Native, element, four_axes, scalar_type, settled, two_axes
 
 __all__ = ["BiasGradientPlan", "ConvolutionPlan", "PackedPlan", "ScalePlan", "behind", "transform"]
@@ -58,14 +58,18 @@ class ConvolutionPlan:
 class PackedPlan:
     """Another plan, some of whose operands are copied into a packed layout before, or out of one after.
 
-    The copies lie behind the other plan's scratch memory, so that nothing is allocated in a run.
+    The copies lie behind the other plan's scratch memory, so that nothing is allocated in a run. The last
+    ``outputs`` operands are written; beta is of the first of them.
     """
 
-    __slots__ = ("_inner", "_moves", "_offsets", "workspace")
+    __slots__ = ("_first_output", "_inner", "_moves", "_offsets", "workspace")
 
-    def __init__(self, inner: ConvolutionPlan, moves: list[tuple[TensorSpec, TensorSpec | None]]) -> None:
+    def __init__(
+        self, inner: Plan, moves: Sequence[tuple[TensorSpec, TensorSpec | None]], outputs: int = 1
+    ) -> None:
         self._inner = inner
         self._moves = moves
+        self._first_output = len(moves) - outputs
         self._offsets = []
         self.workspace = inner.workspace
         for _, packed in moves:
@@ -73,22 +77,24 @@ class PackedPlan:
             self._offsets.append(offset)
 
     def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
-        """Copy the inputs, run the inner plan, copy the output: the last operand is the output."""
-        base = context.workspace(self.workspace)
+        """Copy the inputs, run the inner plan, copy the outputs."""
+        base, first = context.workspace(self.workspace), self._first_output
         inner = list(pointers)
         for i, (spec, packed) in enumerate(self._moves):
             if packed is not None:
                 inner[i] = base + self._offsets[i]
-                if i < len(pointers) - 1:
+                if i < first:
                     transform(context, spec, pointers[i], packed, inner[i])
-        spec, packed = self._moves[-1]
-        self._inner.run(context, inner, alpha, 0.0 if packed else beta)
-        if packed is not None:
-            transform(context, packed, inner[-1], spec, pointers[-1], beta=beta)
+        self._inner.run(context, inner, alpha, 0.0 if self._moves[first][1] else beta)
+        for i, (spec, packed) in enumerate(self._moves[first:], first):
+            if packed is not None:
+                old = beta if i == first else 0.0
+                transform(context, packed, inner[i], spec, pointers[i], beta=old)
 
     def describe(self) -> str:
         """Tell what was chosen."""
-        return self._inner.describe()
+        copied = sum(packed is not None for _, packed in self._moves)
+        return f"{self._inner.describe()}; {copied} operands copied into a packed layout"
 
 
 def behind(nbytes: int, spec: TensorSpec | None) -> tuple[int, int]:

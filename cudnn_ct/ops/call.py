@@ -21,40 +21,57 @@ SEEN = 256  # sets of pointers of which a call knows that they do not overlap
 class Call(NamedTuple):
     """What one thread prepared for one set of arguments: all that depends on specs and not on pointers.
 
-    ``spans`` are the bytes that each operand reaches from its pointer, the result last. ``pack`` says that
-    some input has strides that no descriptor holds, and is copied first. ``apart`` are pointers for which the
-    result is known to overlap nothing.
+    ``pack`` says that some input has strides that no descriptor holds, and is copied first; ``in_place`` that
+    a result may lie exactly where an input does. ``nbytes`` are those of the results. ``spans`` are the bytes
+    that each operand reaches from its pointer, the results last. ``apart`` are pointers for which the results
+    are known to overlap nothing.
     """
 
     problem: Any
     inputs: tuple[TensorSpec, ...]
-    result: TensorSpec
+    results: tuple[TensorSpec, ...]
     choice: Any
     pack: bool
-    nbytes: int
+    in_place: bool
+    what: str
+    nbytes: tuple[int, ...]
     spans: tuple[tuple[int, int], ...]
     apart: set[tuple[int, ...]]
 
     @classmethod
     def of(
-        cls, problem: Any, inputs: tuple[TensorSpec, ...], result: TensorSpec, choice: Any, pack: bool
+        cls,
+        problem: Any,
+        inputs: tuple[TensorSpec, ...],
+        results: tuple[TensorSpec, ...],
+        choice: Any,
+        *,
+        pack: bool = False,
+        in_place: bool = False,
+        what: str = "a convolution",
     ) -> Self:
         """Make one, with what follows from the specs."""
-        nbytes = result.size * DTYPES[result.dtype].itemsize
-        return cls(problem, inputs, result, choice, pack, nbytes, tuple(map(_span, (*inputs, result))), set())
+        nbytes = tuple(spec.size * DTYPES[spec.dtype].itemsize for spec in results)
+        spans = tuple(map(_span, (*inputs, *results)))
+        what = f"the result of {what}"
+        return cls(problem, inputs, results, choice, pack, in_place, what, nbytes, spans, set())
 
     def refuse_overlap(
-        self, inputs: Sequence[DeviceArray], result: DeviceArray, pointers: tuple[int, ...]
+        self, inputs: Sequence[DeviceArray], results: Sequence[DeviceArray], pointers: tuple[int, ...]
     ) -> None:
-        """Raise where the output shares memory with an input: cuDNN would read what it has written."""
-        *others, (low, high) = self.spans
-        first, last = result.pointer + low, result.pointer + high
-        for array, (low, high) in zip(inputs, others, strict=True):
-            start = array.pointer
-            if start + low < last and first < start + high and _share_elements(array, result):
-                raise ValueError(
-                    f"out overlaps {array!r} in memory; cuDNN would read what it has already written"
-                )
+        """Raise where a result shares memory with another operand: cuDNN would read what it has written."""
+        arrays = (*inputs, *results)
+        for place in range(len(inputs), len(arrays)):
+            result, (low, high) = arrays[place], self.spans[place]
+            first, last = result.pointer + low, result.pointer + high
+            for array, (low, high) in zip(arrays[:place], self.spans, strict=False):
+                start = array.pointer
+                if self.in_place and start == result.pointer and array.spec == result.spec:
+                    continue
+                if start + low < last and first < start + high and _share_elements(array, result):
+                    raise ValueError(
+                        f"out overlaps {array!r} in memory; cuDNN would read what it has already written"
+                    )
         if len(self.apart) >= SEEN:
             self.apart.clear()
         self.apart.add(pointers)
@@ -86,18 +103,21 @@ def run(
     beta: float,
     out: Any,
 ) -> Any:
-    """Take the output, order the streams, run the plan, note who uses what; return the output."""
+    """Take the output, order the streams, run the plan, note who uses what; return the output.
+
+    :func:`run_several` for one result, written out because most calls pass here.
+    """
     stream = ctx.stream
     for array in inputs:
         if array.writer is not stream:
             array.before_read(stream)
     if result is None:
-        result = out = DeviceArray.new(call.result, call.nbytes, stream, "the result of a convolution")
+        result = out = DeviceArray.new(call.results[0], call.nbytes[0], stream, call.what)
         pointers = (*[array.pointer for array in inputs], result.pointer)
     else:
         pointers = (*[array.pointer for array in inputs], result.pointer)
         if pointers not in call.apart:
-            call.refuse_overlap(inputs, result, pointers)
+            call.refuse_overlap(inputs, (result,), pointers)
         if result.writer is not stream or result._uses is not None:
             result.before_write(stream)
     try:
@@ -112,6 +132,40 @@ def run(
         if result.home is not stream or result.writer is not stream:
             result.after_write(stream)
     return out
+
+
+def run_several(
+    ctx: Context,
+    call: Call,
+    inputs: tuple[DeviceArray, ...],
+    given: Sequence[DeviceArray | None],
+    alpha: float,
+    beta: float,
+) -> list[DeviceArray]:
+    """As :func:`run`, with several results; those that are not ``given`` are allocated."""
+    stream = ctx.stream
+    for array in inputs:
+        array.before_read(stream)
+    results = [
+        DeviceArray.new(spec, nbytes, stream, call.what) if array is None else array
+        for array, spec, nbytes in zip(given, call.results, call.nbytes, strict=True)
+    ]
+    pointers = tuple(array.pointer for array in (*inputs, *results))
+    if pointers not in call.apart and any(array is not None for array in given):
+        call.refuse_overlap(inputs, results, pointers)
+    for array in results:
+        array.before_write(stream)
+    try:
+        call.choice.run(ctx, pointers, alpha, beta)
+    except CudnnError as error:
+        error.add_note(f"in {call.problem}, alpha {alpha}, beta {beta}")
+        raise
+    finally:  # also where a later part failed: an earlier one may be under way
+        for array in inputs:
+            array.after_use(stream)
+        for array in results:
+            array.after_write(stream)
+    return results
 
 
 def check_beta(beta: float, out: Any) -> None:

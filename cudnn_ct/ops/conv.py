@@ -340,7 +340,7 @@ def conv_transpose(
 def _bias_by_ones(dy: DeviceArray, alpha: float, beta: float, out: Any, stream: Stream) -> Any:
     """The sum over pixels as the gradient of a 1 x 1 filter over an image of ones."""
     result = None if out is None else operand(out, "out", stream, written=True)
-    spec = _prepare_bias(dy.spec, None if result is None else result.spec).result
+    (spec,) = _prepare_bias(dy.spec, None if result is None else result.spec).results
     axes = len(dy.shape) - 2
     ones = full((dy.shape[0], 1, *dy.shape[2:]), 1, dy.spec.dtype, stream=stream)
     shape = (*spec.shape, 1, *[1] * axes)
@@ -362,4 +362,4 @@ def _prepare_bias(dy: TensorSpec, out: TensorSpec | None) -> Call:
         raise ValueError(f"out is {result}; the gradient is {dy.dtype}[{dy.shape[1]}], without gaps")
     spec = describable(dy)
     plan: Plan = legacy.BiasGradientPlan(spec) if spec.size else legacy.ScalePlan(result)
-    return Call.of(f"bias gradient of dy {dy}", (spec,), result, Fixed(plan), spec != dy)
+    return Call.of(f"bias gradient of dy {dy}", (spec,), (result,), Fixed(plan), pack=spec != dy)

@@ -194,4 +194,4 @@ def call_of(
     choice: Any = (
         Fixed(legacy.ScalePlan(result)) if empty else algo_cache.choose(problem, families, ctx, wanted)
     )
-    return Call.of(problem, inputs, result, choice, inputs != given)
+    return Call.of(problem, inputs, (result,), choice, pack=inputs != given)

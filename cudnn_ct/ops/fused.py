@@ -170,7 +170,7 @@ def call_of_fused(
 ) -> Call:
     """Choose how to compute a fused problem, as :func:`.convolve.call_of` does for a convolution."""
     choice: Any = _without_terms(problem) or algo_cache.choose(problem, families, ctx, wanted)
-    return Call.of(problem, inputs, problem.result, choice, inputs != given)
+    return Call.of(problem, inputs, (problem.result,), choice, pack=inputs != given)
 
 
 def _without_terms(problem: FusedConv) -> Fixed | None:

@@ -100,7 +100,7 @@ class ConvPlan:
             raise ValueError("a plan takes arrays with positive strides; pack them first")
         choice = call.choice
         if choice.untimed:
-            operands.used(ctx, call.result, lambda pointers: choice.time(ctx, pointers, *factors))
+            operands.used(ctx, call.results[0], lambda pointers: choice.time(ctx, pointers, *factors))
         self.problem = call.problem
 
     def __call__(self, *inputs: Any, out: Any = None, stream: Any = None) -> Any:
@@ -150,7 +150,7 @@ class ConvPlan:
             call, known = ctx.plans.get(self._token), tuple(pointers)
             if call is None or known not in call.apart or out._uses is not None or out.readonly:
                 return False
-            for array, spec in zip((*inputs, out), (*call.inputs, call.result), strict=True):
+            for array, spec in zip((*inputs, out), (*call.inputs, *call.results), strict=True):
                 if array.spec != spec:
                     return False
             call.choice.run(ctx, known, self._alpha, self._beta)
@@ -208,8 +208,9 @@ class ConvPlan:
                 raise ValueError(f"{name} is {array.spec}; the plan was prepared for {spec}")
             pointers |= array.pointer
         if result is not None:
-            if result.spec != call.result:
-                raise ValueError(f"out is {result.spec}; the plan was prepared for {call.result}")
+            (wanted,) = call.results
+            if result.spec != wanted:
+                raise ValueError(f"out is {result.spec}; the plan was prepared for {wanted}")
             pointers |= result.pointer
         if pointers % ALIGNMENT and self._aligned:
             raise ValueError(

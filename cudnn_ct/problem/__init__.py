@@ -17,7 +17,7 @@ from .conv import (
     resolve_precision,
 )
 from .fused import ACTIVATIONS, FusedConv, fused_problem
-from .plan import Candidate, Plan, Problem, Stage
+from .plan import Candidate, Layer, Plan, Problem, Stage, packed_of, tensors_of
 from .request import ALGORITHMS, POLICIES, Named, Request, named_algorithm, request, unfit
 from .specs import (
     ALIGNMENT,
@@ -25,6 +25,11 @@ from .specs import (
     ActivationSpec,
     ConvolutionSpec,
     FilterSpec,
+    LRNSpec,
+    OpTensorSpec,
+    PoolingSpec,
+    ReduceSpec,
+    SpatialTransformerSpec,
     TensorSpec,
     layouts_of,
     nearest_layout,
@@ -46,10 +51,16 @@ __all__ = [
     "ConvolutionSpec",
     "FilterSpec",
     "FusedConv",
+    "LRNSpec",
+    "Layer",
     "Named",
+    "OpTensorSpec",
     "Plan",
+    "PoolingSpec",
     "Problem",
+    "ReduceSpec",
     "Request",
+    "SpatialTransformerSpec",
     "Stage",
     "TensorSpec",
     "choice",
@@ -60,10 +71,12 @@ __all__ = [
     "layouts_of",
     "named_algorithm",
     "nearest_layout",
+    "packed_of",
     "packed_strides",
     "pad_pairs",
     "per_axis",
     "request",
     "resolve_precision",
+    "tensors_of",
     "unfit",
 ]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
-from .specs import TensorSpec
+from .specs import TensorSpec, nearest_layout
+
+P = TypeVar("P", bound="Layer")
 
 
 class Candidate(NamedTuple):
@@ -73,3 +75,34 @@ class Plan(Protocol):
 
     def describe(self) -> str:
         """Tell what was chosen and why, one fact a line."""
+
+
+class Layer(Protocol):
+    """An operation with few ways to compute it, as a value: a NamedTuple with its tensors among its fields.
+
+    The fields that are tensors stand in the order of a run's pointers, the results last.
+    """
+
+    @property
+    def results(self) -> tuple[TensorSpec, ...]:
+        """The tensors that are written."""
+
+    def _replace(self, **changes: Any) -> Self:
+        """As of any NamedTuple."""
+
+    def _asdict(self) -> dict[str, Any]:
+        """As of any NamedTuple."""
+
+
+def tensors_of(problem: Layer) -> dict[str, TensorSpec]:
+    """The tensors of a problem by name, in the order of a run's pointers."""
+    return {name: spec for name, spec in problem._asdict().items() if isinstance(spec, TensorSpec)}
+
+
+def packed_of(problem: P) -> P:
+    """The problem with all of its tensors without gaps, in the layout nearest to that of the first."""
+    tensors = tensors_of(problem)
+    layout = nearest_layout(next(iter(tensors.values())))
+    return problem._replace(
+        **{name: TensorSpec.packed(spec.shape, spec.dtype, layout) for name, spec in tensors.items()}
+    )

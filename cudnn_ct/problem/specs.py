@@ -107,6 +107,49 @@ class ActivationSpec(NamedTuple):
     propagate_nan: bool = True
 
 
+class PoolingSpec(NamedTuple):
+    """A pooling window; ``padding`` is one number per axis, for both sides; ``mode`` has cuDNN's name."""
+
+    window: Shape
+    padding: Shape
+    stride: Shape
+    mode: str = "max"
+    propagate_nan: bool = True
+
+
+class LRNSpec(NamedTuple):
+    """Local response normalisation over ``n`` channels: x / (k + alpha / n * sum of squares) ** beta."""
+
+    n: int = 5
+    alpha: float = 1e-4
+    beta: float = 0.75
+    k: float = 2.0
+
+
+class OpTensorSpec(NamedTuple):
+    """An operation on two tensors, or on one: add, mul, min, max, sqrt, not."""
+
+    op: str
+    compute: str = "float32"
+    propagate_nan: bool = True
+
+
+class ReduceSpec(NamedTuple):
+    """A reduction - add, mul, min, max, amax, avg, norm1, norm2, mul_no_zeros - with or without places."""
+
+    op: str
+    compute: str = "float32"
+    propagate_nan: bool = True
+    indices: bool = False
+
+
+class SpatialTransformerSpec(NamedTuple):
+    """A bilinear sampler that makes images of ``shape`` (N, C, H, W)."""
+
+    shape: Shape
+    dtype: str = "float32"
+
+
 def packed_strides(shape: Shape, layout: str = "nchw") -> Shape:
     """Strides in elements of a tensor without gaps.
 

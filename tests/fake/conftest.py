@@ -43,5 +43,5 @@ def forget() -> None:
     algo_cache._firsts.clear()
     context._forget()
     context._pinned.clear()
-    descriptors._cached.cache_clear()
+    descriptors.base._cached.cache_clear()
     gc.collect()

@@ -55,6 +55,51 @@ def convolutions(draw: st.DrawFn) -> ct.ConvolutionSpec:
     )
 
 
+finite = st.floats(0.015625, 1024, width=32)
+
+layers = st.one_of(
+    st.builds(ct.ActivationSpec, st.sampled_from(("relu", "elu", "tanh", "swish")), finite, st.booleans()),
+    st.integers(2, 3).flatmap(
+        lambda axes: st.builds(
+            ct.PoolingSpec,
+            st.tuples(*[lengths] * axes),
+            st.tuples(*[st.integers(0, 9)] * axes),
+            st.tuples(*[lengths] * axes),
+            st.sampled_from(
+                ("max", "max_deterministic", "average_count_include_padding", "average_count_exclude_padding")
+            ),
+            st.booleans(),
+        )
+    ),
+    st.builds(ct.LRNSpec, st.integers(1, 16), finite, finite, finite),
+    st.builds(
+        ct.OpTensorSpec,
+        st.sampled_from(("add", "mul", "min", "max", "sqrt", "not")),
+        st.sampled_from(("float32", "float64")),
+        st.booleans(),
+    ),
+    st.builds(
+        ct.ReduceSpec,
+        st.sampled_from(("add", "mul", "min", "max", "amax", "avg", "norm1", "norm2", "mul_no_zeros")),
+        st.sampled_from(("float32", "float64")),
+        st.booleans(),
+        st.booleans(),
+    ),
+)
+
+
+@given(spec=layers)
+def test_layers_read_back(spec: Any) -> None:
+    kind = getattr(ct, f"{type(spec).__name__.removesuffix('Spec')}Descriptor")
+    assert kind(spec).read() == spec
+
+
+def test_what_cannot_be_read_back_says_so() -> None:
+    descriptor = ct.SpatialTransformerDescriptor(ct.SpatialTransformerSpec((2, 3, 4, 5), "float16"))
+    with pytest.raises(TypeError, match="no function that reads a SpatialTransformerDescriptor back"):
+        descriptor.read()
+
+
 @given(spec=tensors)
 def test_tensor_reads_back(spec: ct.TensorSpec) -> None:
     assert ct.TensorDescriptor(spec).read() == spec

@@ -31,7 +31,7 @@ LEVELS = (
         "descriptors",
         "context",
     ),
-    ("legacy", "graph", "families", "ruler", "algo_store", "decision", "algo_cache"),
+    ("legacy", "graph", "families", "ruler", "algo_store", "decision", "algo_cache", "roads"),
     ("ops",),
     ("__init__", "cli", "dnn", "__main__"),
 )

@@ -1,0 +1,27 @@
+"""Native descriptors: built from specs, read back as specs, one row of a table for each kind."""
+
+from .base import Descriptor
+from .conv import MATH_NAMES, ConvolutionDescriptor
+from .layers import (
+    ActivationDescriptor,
+    LRNDescriptor,
+    OpTensorDescriptor,
+    PoolingDescriptor,
+    ReduceDescriptor,
+    SpatialTransformerDescriptor,
+)
+from .tensors import FilterDescriptor, TensorDescriptor
+
+__all__ = [
+    "MATH_NAMES",
+    "ActivationDescriptor",
+    "ConvolutionDescriptor",
+    "Descriptor",
+    "FilterDescriptor",
+    "LRNDescriptor",
+    "OpTensorDescriptor",
+    "PoolingDescriptor",
+    "ReduceDescriptor",
+    "SpatialTransformerDescriptor",
+    "TensorDescriptor",
+]

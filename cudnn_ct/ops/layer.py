@@ -1,0 +1,146 @@
+"""The path of the operations that have few ways: from arguments to a prepared call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from .. import context
+from .. import stream as streams
+from ..array import DeviceArray
+from ..context import Context
+from ..creation import operand
+from ..problem import TensorSpec
+from ..roads import Roads
+from ..stream import Stream
+from .call import (
+    Call,
+    check_beta,
+    check_writable,
+    describable,
+    hashable,
+    packed,
+    run,
+    run_several,
+    stream_of,
+)
+
+__all__ = ["Layer", "compute", "compute_several"]
+
+
+class Layer(NamedTuple):
+    """An operation: its name, and the rule that makes a problem of it.
+
+    ``problem`` takes the specs of the operands by their names, those of the results that are given (None for
+    one that is to be made), and the arguments as the caller wrote them. ``in_place`` says that a result may
+    be an operand itself.
+    """
+
+    name: str
+    problem: Callable[..., Any]
+    in_place: bool = False
+
+
+def compute(
+    layer: Layer,
+    names: tuple[str, ...],
+    given: tuple[Any, ...],
+    arguments: tuple[Any, ...],
+    alpha: float = 1,
+    beta: float = 0,
+    out: Any = None,
+    stream: Any = None,
+) -> Any:
+    """One call of an operation with one result; ``given`` are its operands, of these ``names``."""
+    if beta:
+        check_beta(beta, out)
+    where = _stream_of(given[0], names[0], stream)
+    previous = streams.activate(where.device)
+    try:
+        ctx = context.current(where)
+        arrays = _operands(names, given, where)
+        result = None if out is None else operand(out, "out", where, written=True)
+        outs = (None if result is None else result.spec,)
+        call = _prepared(ctx, layer, names, arrays, outs, arguments)
+        if call.pack:
+            arrays = tuple(packed(array, where) for array in arrays)
+        return run(ctx, call, arrays, result, alpha, beta, out)
+    finally:
+        if previous is not None:
+            streams.restore(previous)
+
+
+def compute_several(
+    layer: Layer,
+    names: tuple[str, ...],
+    given: tuple[Any, ...],
+    arguments: tuple[Any, ...],
+    outs: Sequence[Any],
+    alpha: float = 1,
+    beta: float = 0,
+    stream: Any = None,
+) -> list[Any]:
+    """One call of an operation with several results, of which those in ``outs`` are given."""
+    if beta:
+        check_beta(beta, outs[0])
+    where = _stream_of(given[0], names[0], stream)
+    previous = streams.activate(where.device)
+    try:
+        ctx = context.current(where)
+        arrays = _operands(names, given, where)
+        results = [None if out is None else operand(out, "out", where, written=True) for out in outs]
+        specs = tuple(None if array is None else array.spec for array in results)
+        call = _prepared(ctx, layer, names, arrays, specs, arguments)
+        if call.pack:
+            arrays = tuple(packed(array, where) for array in arrays)
+        made = run_several(ctx, call, arrays, results, alpha, beta)
+        return [array if out is None else out for array, out in zip(made, outs, strict=True)]
+    finally:
+        if previous is not None:
+            streams.restore(previous)
+
+
+def _stream_of(first: Any, name: str, stream: Any) -> Stream:
+    if stream is None and type(first) is DeviceArray:
+        return streams.current_stream(first.device)
+    return stream_of(first, name, stream)
+
+
+def _operands(names: tuple[str, ...], given: tuple[Any, ...], where: Stream) -> tuple[DeviceArray, ...]:
+    device = where.device
+    for array in given:
+        if type(array) is not DeviceArray or array.device != device:
+            return tuple(operand(array, name, where) for array, name in zip(given, names, strict=True))
+    return given
+
+
+def _prepared(
+    ctx: Context,
+    layer: Layer,
+    names: tuple[str, ...],
+    arrays: tuple[DeviceArray, ...],
+    outs: tuple[TensorSpec | None, ...],
+    arguments: tuple[Any, ...],
+) -> Call:
+    """Look the call up by its arguments as they were written; prepare it the first time."""
+    specs = tuple([array.spec for array in arrays])
+    key = (layer.name, names, specs, outs, arguments)
+    try:
+        call: Call | None = ctx.calls.get(key)
+    except TypeError:  # no key: a list, which is as good as a tuple, or something that is refused
+        return _prepared(ctx, layer, names, arrays, outs, hashable(arguments))
+    if call is None:
+        inputs = tuple(map(describable, specs))
+        for out in outs:
+            check_writable(out)
+        problem = layer.problem(dict(zip(names, inputs, strict=True)), outs, *arguments)
+        call = ctx.calls[key] = Call.of(
+            problem,
+            inputs,
+            problem.results,
+            Roads(problem),
+            pack=inputs != specs,
+            in_place=layer.in_place,
+            what=layer.name,
+        )
+    return call

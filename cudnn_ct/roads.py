@@ -1,0 +1,82 @@
+"""Operations whose ways are few and known: which is tried first, and what takes its place.
+
+Convolutions, which have many ways, are chosen by `algo_cache`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from . import legacy
+from .context import Context
+from .errors import BadParamError, NotSupportedError
+from .problem import Layer, Plan, packed_of, tensors_of
+
+__all__ = ["Roads"]
+
+Way = Callable[[Any], Plan]
+
+# The plans of a kind of problem, the quickest first.
+WAYS: dict[type, tuple[Way, ...]] = {}
+
+
+class Roads:
+    """The ways to compute a problem in one thread: the first that cuDNN does not refuse is taken."""
+
+    __slots__ = ("_left", "_problem", "_refusals", "plan")
+
+    def __init__(self, problem: Layer) -> None:
+        self._problem = problem
+        self._left = list(_ways(problem))
+        self._refusals: list[str] = []
+        self.plan: Plan = self._next()
+
+    def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
+        """Run the plan; where cuDNN refuses it only now, before any kernel starts, the next."""
+        while True:
+            try:
+                return self.plan.run(context, pointers, alpha, beta)
+            except (NotSupportedError, BadParamError) as error:
+                self._refusals.append(f"{self.plan.describe()}: {error}")
+                if not self._left:
+                    raise self._nothing() from error
+                self.plan = self._next()
+
+    def describe(self) -> str:
+        """Tell what was chosen, and what was refused and why."""
+        return "\n".join([self.plan.describe(), *(f"  refused: {line}" for line in self._refusals)])
+
+    def _next(self) -> Plan:
+        while self._left:
+            make = self._left.pop(0)
+            try:
+                return make()
+            except (NotSupportedError, BadParamError) as error:
+                self._refusals.append(str(error))
+        raise self._nothing()
+
+    def _nothing(self) -> NotSupportedError:
+        lines = [f"cuDNN has no way to compute this {self._problem}", *self._refusals]
+        return NotSupportedError("\n  refused: ".join(lines))
+
+
+def _ways(problem: Layer) -> list[Callable[[], Plan]]:
+    """Plans on the operands as they lie in memory, then on packed copies of some."""
+    if not any(spec.size for spec in problem.results):
+        return [partial(legacy.ScalePlan, problem.results[0])]
+    ways = WAYS[type(problem)]
+    packed = packed_of(problem)
+    makers: list[Callable[[], Plan]] = [partial(way, problem) for way in ways]
+    if packed != problem:
+        makers += [partial(_on_copies, way, problem, packed) for way in ways]
+    return makers
+
+
+def _on_copies(way: Way, problem: Layer, packed: Layer) -> Plan:
+    moves = [
+        (spec, None if spec == target else target)
+        for spec, target in zip(tensors_of(problem).values(), tensors_of(packed).values(), strict=True)
+    ]
+    return legacy.PackedPlan(way(packed), moves, len(problem.results))
