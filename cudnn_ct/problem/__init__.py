@@ -4,7 +4,7 @@ Everything here is immutable, hashable and printable, and knows neither a librar
 at once the validated request, the cache key, the repr in an error, and what tests work on without a GPU.
 """
 
-from .arguments import choice, per_axis
+from .arguments import NAN_CHOICES, choice, number, per_axis, propagates
 from .conv import (
     CONV_DTYPES,
     MODES,
@@ -17,7 +17,16 @@ from .conv import (
     resolve_precision,
 )
 from .fused import ACTIVATIONS, FusedConv, fused_problem
+from .operands import FLOATS, check_images, one_dtype, same_shape
 from .plan import Candidate, Layer, Plan, Problem, Stage, packed_of, tensors_of
+from .pooling import (
+    POOLING_MODES,
+    PoolGeometry,
+    pool_geometry,
+    pool_output_shape,
+    pooling_dtypes,
+    pooling_mode,
+)
 from .request import ALGORITHMS, POLICIES, Named, Request, named_algorithm, request, unfit
 from .specs import (
     ALIGNMENT,
@@ -41,9 +50,12 @@ __all__ = [
     "ALGORITHMS",
     "ALIGNMENT",
     "CONV_DTYPES",
+    "FLOATS",
     "LAYOUTS",
     "MODES",
+    "NAN_CHOICES",
     "POLICIES",
+    "POOLING_MODES",
     "ROLES",
     "ActivationSpec",
     "Candidate",
@@ -56,6 +68,7 @@ __all__ = [
     "Named",
     "OpTensorSpec",
     "Plan",
+    "PoolGeometry",
     "PoolingSpec",
     "Problem",
     "ReduceSpec",
@@ -63,6 +76,7 @@ __all__ = [
     "SpatialTransformerSpec",
     "Stage",
     "TensorSpec",
+    "check_images",
     "choice",
     "conv_output_shape",
     "conv_problem",
@@ -71,12 +85,20 @@ __all__ = [
     "layouts_of",
     "named_algorithm",
     "nearest_layout",
+    "number",
+    "one_dtype",
     "packed_of",
     "packed_strides",
     "pad_pairs",
     "per_axis",
+    "pool_geometry",
+    "pool_output_shape",
+    "pooling_dtypes",
+    "pooling_mode",
+    "propagates",
     "request",
     "resolve_precision",
+    "same_shape",
     "tensors_of",
     "unfit",
 ]

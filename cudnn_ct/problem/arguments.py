@@ -8,6 +8,8 @@ from typing import Any
 
 from .specs import INT_MAX, Shape
 
+NAN_CHOICES = ("propagate", "not_propagate")
+
 
 def per_axis(value: Any, axes: int, name: str, minimum: int) -> Shape:
     """Turn an int, or one int per spatial axis, into a tuple of ``axes`` ints, each at least ``minimum``."""
@@ -30,3 +32,24 @@ def choice(value: Any, allowed: tuple[str, ...], name: str) -> str:
     if not isinstance(text, str) or text.lower() not in allowed:
         raise ValueError(f"{name} must be one of {', '.join(allowed)}, not {value!r}")
     return text.lower()
+
+
+def propagates(nan: Any) -> bool:
+    """Whether a NaN among the operands wins, from ``"propagate"``, ``"not_propagate"`` or cuDNN's enum.
+
+    >>> propagates("not_propagate")
+    False
+    """
+    text = nan if isinstance(nan, str) else getattr(nan, "name", nan)
+    short = text.lower().removesuffix("_nan") if isinstance(text, str) else nan
+    return choice(short, NAN_CHOICES, "nan") == "propagate"
+
+
+def number(value: Any, name: str) -> float:
+    """Return a real number as a float."""
+    if isinstance(value, str):
+        raise TypeError(f"{name} must be a number, not {value!r}")
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise TypeError(f"{name} must be a number, not {value!r}") from None

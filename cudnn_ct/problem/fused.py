@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from .arguments import choice
+from .arguments import choice, number
 from .conv import ConvProblem
 from .specs import TensorSpec
 
@@ -102,16 +102,7 @@ def fused_problem(
         bias,
         z,
         choice(activation, ACTIVATIONS, "activation"),
-        _number(coef, "coef"),
-        _number(alpha1, "alpha1"),
-        _number(alpha2, "alpha2"),
+        number(coef, "coef"),
+        number(alpha1, "alpha1"),
+        number(alpha2, "alpha2"),
     )
-
-
-def _number(value: Any, name: str) -> float:
-    if isinstance(value, str):
-        raise TypeError(f"{name} must be a number, not {value!r}")
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        raise TypeError(f"{name} must be a number, not {value!r}") from None

@@ -4,9 +4,10 @@ The names are those of :mod:`cudnn_ct.ops`, with the same arrays and mathematica
 order and with the same defaults; what only matters on a device (algorithm, precision, stream) is left out.
 """
 
-from ..problem import conv_output_shape, conv_transpose_shape
+from ..problem import conv_output_shape, conv_transpose_shape, pool_output_shape
 from .conv import conv, conv_backward_bias, conv_backward_data, conv_backward_filter, conv_transpose
 from .fused import conv_bias_activation
+from .pooling import pool, pool_backward
 
 __all__ = [
     "conv",
@@ -17,4 +18,7 @@ __all__ = [
     "conv_output_shape",
     "conv_transpose",
     "conv_transpose_shape",
+    "pool",
+    "pool_backward",
+    "pool_output_shape",
 ]

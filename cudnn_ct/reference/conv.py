@@ -20,6 +20,7 @@ from ..problem import (
     pad_pairs,
     per_axis,
 )
+from .result import Array, Float64, deliver
 
 __all__ = [
     "conv",
@@ -28,9 +29,6 @@ __all__ = [
     "conv_backward_filter",
     "conv_transpose",
 ]
-
-Array = npt.NDArray[Any]
-Float64 = npt.NDArray[np.float64]
 
 
 def conv(
@@ -346,34 +344,6 @@ class _Geometry:
         return dy
 
 
-def deliver(values: Float64, dtype: np.dtype[Any], alpha: float, beta: float, out: Array | None) -> Array:
-    """Scale, add what ``out`` holds, round once, and write to ``out`` where there is one."""
-    _check_out(out, values.shape, dtype, beta)
-    values = alpha * values
-    if out is not None and beta != 0:  # as in cuDNN, a NaN in `out` must not leak through beta = 0
-        values += beta * out.astype(np.float64)
-    result = _round_once(values, dtype)
-    if out is None:
-        return result
-    out[...] = result
-    return out
-
-
-def _round_once(values: Float64, dtype: np.dtype[Any]) -> Array:
-    """Convert float64 to ``dtype``, to the nearest, ties to even; too large becomes infinite, in silence."""
-    with np.errstate(over="ignore", under="ignore"):
-        if as_dtype(dtype).name != "bfloat16":
-            return values.astype(dtype)
-        # ml_dtypes goes through float32 and rounds twice: 1 + 2**-8 + 2**-40 becomes a tie, then 1. Rounding
-        # to odd in between (truncate, and set the last bit if anything was lost) keeps the tie from arising.
-        single = values.astype(np.float32)
-        inexact = (single != values) & ~np.isnan(values)
-        bits = single.view(np.uint32)
-        bits -= inexact & (np.abs(single) > np.abs(values))
-        bits |= inexact
-        return single.astype(dtype)
-
-
 def check_dtypes(**arrays: Array) -> None:
     names = {argument: as_dtype(array.dtype).name for argument, array in arrays.items()}
     if len(set(names.values())) > 1:
@@ -382,14 +352,3 @@ def check_dtypes(**arrays: Array) -> None:
     for name in names.values():
         if name not in CONV_DTYPES:
             raise TypeError(f"a convolution takes {', '.join(CONV_DTYPES)}, not {name}")
-
-
-def _check_out(out: Array | None, shape: tuple[int, ...], dtype: np.dtype[Any], beta: float) -> None:
-    if out is None:
-        if beta != 0:
-            raise ValueError(f"beta={beta} needs out, the array that it multiplies")
-        return
-    if out.shape != shape:
-        raise ValueError(f"out has shape {out.shape}; the result has {shape}")
-    if out.dtype != dtype:
-        raise TypeError(f"out is {out.dtype}; the result is {dtype}")

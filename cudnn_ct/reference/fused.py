@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ..problem import ACTIVATIONS, choice
-from .conv import Array, Float64, check_dtypes, conv, deliver
+from .conv import check_dtypes, conv
+from .result import Array, Float64, deliver
 
 __all__ = ["conv_bias_activation"]
 

@@ -8,7 +8,17 @@ import importlib
 import pytest
 
 # Those listed must have examples; a module that gets its first one is added here.
-WITH_EXAMPLES = ("_config", "dtypes", "problem.conv", "problem.specs", "reference.conv")
+WITH_EXAMPLES = (
+    "_config",
+    "dtypes",
+    "problem.arguments",
+    "problem.conv",
+    "problem.operands",
+    "problem.pooling",
+    "problem.specs",
+    "reference.conv",
+    "reference.pooling",
+)
 
 
 @pytest.mark.parametrize("name", WITH_EXAMPLES)

@@ -1,0 +1,111 @@
+"""The rules of pooling: modes, where the window lies, what shape results."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from .arguments import choice, per_axis
+from .conv import Pairs, pad_pairs
+from .operands import FLOATS, check_images
+from .specs import Shape
+
+POOLING_MODES = ("max", "max_deterministic", "average_inc_pad", "average_exc_pad", "sum")
+
+# Other names of the same: the short one, and cuDNN's.
+_SYNONYMS = {
+    "average": "average_inc_pad",
+    "average_count_include_padding": "average_inc_pad",
+    "average_count_exclude_padding": "average_exc_pad",
+}
+
+
+class PoolGeometry(NamedTuple):
+    """Where the window lies: one number for each spatial axis, for padding one pair."""
+
+    window: Shape
+    padding: Pairs
+    stride: Shape
+
+
+def pool_output_shape(x_shape: Iterable[int], *, window: Any, stride: Any = None, padding: Any = 0) -> Shape:
+    """Shape of ``pool(x)``, without a device.
+
+    Parameters
+    ----------
+    x_shape : (N, C, *spatial), with 1 to 3 spatial axes
+    window, stride, padding
+        As in :func:`cudnn_ct.pool`.
+
+    Returns
+    -------
+    tuple of int
+        (N, C, *out), where each ``out = (n + before + after - window) // stride + 1``.
+
+    Raises
+    ------
+    TypeError, ValueError
+        The window does not fit the image, or the padding the window; the message has the numbers.
+
+    Examples
+    --------
+    >>> pool_output_shape((8, 64, 112, 112), window=3, stride=2, padding=1)
+    (8, 64, 56, 56)
+    >>> pool_output_shape((8, 2048, 7, 7), window="global")
+    (8, 2048, 1, 1)
+    """
+    windows, pairs, strides = pool_geometry(x_shape, window, stride, padding)
+    x = check_images(x_shape)
+    axes = zip(x[2:], pairs, windows, strides, strict=True)
+    return (*x[:2], *((n + sum(pair) - k) // s + 1 for n, pair, k, s in axes))
+
+
+def pool_geometry(x_shape: Iterable[int], window: Any, stride: Any, padding: Any) -> PoolGeometry:
+    """Turn every way of writing the parameters into numbers, and raise unless each window meets the image.
+
+    >>> pool_geometry((1, 1, 9, 8), 3, None, "half")
+    PoolGeometry(window=(3, 3), padding=((1, 1), (1, 1)), stride=(3, 3))
+    """
+    x = check_images(x_shape)
+    if 0 in x[2:]:
+        raise ValueError(f"x has shape {x}; each spatial axis needs an element")
+    windows = _window(window, x)
+    axes = len(windows)
+    strides = windows if stride is None else per_axis(stride, axes, "stride", 1)
+    pairs = pad_pairs(padding, windows, (1,) * axes)
+    for axis, (n, k, pair) in enumerate(zip(x[2:], windows, pairs, strict=True)):
+        if max(pair) >= k:  # else a window could lie in the padding alone
+            raise ValueError(f"padding {pair} of spatial axis {axis} must be smaller than the window, {k}")
+        if n + sum(pair) < k:
+            raise ValueError(
+                f"the window of {k} is larger than spatial axis {axis}: the input has {n} + padding "
+                f"{sum(pair)} = {n + sum(pair)}"
+            )
+    return PoolGeometry(windows, pairs, strides)
+
+
+def pooling_mode(mode: Any) -> str:
+    """The mode by its name in :data:`POOLING_MODES`.
+
+    >>> pooling_mode("average")
+    'average_inc_pad'
+    """
+    name = choice(mode, (*POOLING_MODES, *_SYNONYMS), "mode")
+    return _SYNONYMS.get(name, name)
+
+
+def pooling_dtypes(mode: str) -> tuple[str, ...]:
+    """The dtypes that forward pooling takes: those of averages of int8 would have to be rounded."""
+    return (*FLOATS, "int8") if mode.startswith("max") else FLOATS
+
+
+def _window(window: Any, x: Shape) -> Shape:
+    if isinstance(window, str):
+        if window.lower() != "global":
+            raise ValueError(f"window must be an int, one int per spatial axis or 'global', not {window!r}")
+        return x[2:]
+    if isinstance(window, Sequence) and len(window) != len(x) - 2:
+        raise ValueError(
+            f"window {window!r} has {len(window)} axes; x of shape {x} has {len(x) - 2} spatial axes"
+        )
+    return per_axis(window, len(x) - 2, "window", 1)
