@@ -4,7 +4,8 @@
 
 Arrays        ``asarray  empty  zeros  full  DeviceArray``
 Operations    ``conv  conv_backward_data  conv_backward_filter  conv_backward_bias  conv_transpose
-              conv_bias_activation  conv_output_shape  conv_transpose_shape``
+              conv_bias_activation  conv_output_shape  conv_transpose_shape
+              pool  pool_backward  pool_output_shape``
 Algorithms    ``conv_algorithms  conv_plan  conv_bias_activation_plan  export_choices  import_choices``
 Where         ``use  synchronize  empty_cache  available``
 Library       ``version  library_info  raw``
@@ -57,6 +58,8 @@ if TYPE_CHECKING:
     from .ops.conv import conv_backward_filter as conv_backward_filter
     from .ops.conv import conv_transpose as conv_transpose
     from .ops.fused import conv_bias_activation as conv_bias_activation
+    from .ops.pooling import pool as pool
+    from .ops.pooling import pool_backward as pool_backward
     from .problem import ActivationSpec as ActivationSpec
     from .problem import Candidate as Candidate
     from .problem import ConvolutionSpec as ConvolutionSpec
@@ -69,6 +72,7 @@ if TYPE_CHECKING:
     from .problem import TensorSpec as TensorSpec
     from .problem import conv_output_shape as conv_output_shape
     from .problem import conv_transpose_shape as conv_transpose_shape
+    from .problem import pool_output_shape as pool_output_shape
 
 __version__ = "0.1.0"
 
@@ -114,6 +118,8 @@ _WHERE = {
         "conv_bias_activation_plan",
         "conv_plan",
         "conv_transpose",
+        "pool",
+        "pool_backward",
     ),
     "algo_store": ("export_choices", "import_choices"),
     "problem": (
@@ -129,6 +135,7 @@ _WHERE = {
         "TensorSpec",
         "conv_output_shape",
         "conv_transpose_shape",
+        "pool_output_shape",
     ),
 }
 _MODULE_OF = {name: module for module, names in _WHERE.items() for name in names}

@@ -12,14 +12,16 @@ from typing import Any
 from . import legacy
 from .context import Context
 from .errors import BadParamError, NotSupportedError
-from .problem import Layer, Plan, packed_of, tensors_of
+from .problem import Layer, Plan, PoolProblem, packed_of, tensors_of
 
 __all__ = ["Roads"]
 
 Way = Callable[[Any], Plan]
 
 # The plans of a kind of problem, the quickest first.
-WAYS: dict[type, tuple[Way, ...]] = {}
+WAYS: dict[type, tuple[Way, ...]] = {
+    PoolProblem: (legacy.pooling,),
+}
 
 
 class Roads:

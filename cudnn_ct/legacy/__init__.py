@@ -7,6 +7,7 @@
 from .family import candidates, plan
 from .fused import EpiloguePlan
 from .plans import BiasGradientPlan, PackedPlan, ScalePlan, behind, transform
+from .pooling import pooling
 
 __all__ = [
     "BiasGradientPlan",
@@ -16,5 +17,6 @@ __all__ = [
     "behind",
     "candidates",
     "plan",
+    "pooling",
     "transform",
 ]

@@ -11,6 +11,7 @@ from .conv import (
     conv_transpose_shape,
 )
 from .fused import conv_bias_activation
+from .pooling import pool, pool_backward, pool_output_shape
 
 __all__ = [
     "conv",
@@ -24,4 +25,7 @@ __all__ = [
     "conv_plan",
     "conv_transpose",
     "conv_transpose_shape",
+    "pool",
+    "pool_backward",
+    "pool_output_shape",
 ]

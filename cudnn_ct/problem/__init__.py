@@ -17,13 +17,15 @@ from .conv import (
     resolve_precision,
 )
 from .fused import ACTIVATIONS, FusedConv, fused_problem
-from .operands import FLOATS, check_images, one_dtype, same_shape
+from .operands import FLOATS, check_images, one_dtype, result_spec, same_shape
 from .plan import Candidate, Layer, Plan, Problem, Stage, packed_of, tensors_of
 from .pooling import (
     POOLING_MODES,
     PoolGeometry,
+    PoolProblem,
     pool_geometry,
     pool_output_shape,
+    pool_problem,
     pooling_dtypes,
     pooling_mode,
 )
@@ -69,6 +71,7 @@ __all__ = [
     "OpTensorSpec",
     "Plan",
     "PoolGeometry",
+    "PoolProblem",
     "PoolingSpec",
     "Problem",
     "ReduceSpec",
@@ -93,11 +96,13 @@ __all__ = [
     "per_axis",
     "pool_geometry",
     "pool_output_shape",
+    "pool_problem",
     "pooling_dtypes",
     "pooling_mode",
     "propagates",
     "request",
     "resolve_precision",
+    "result_spec",
     "same_shape",
     "tensors_of",
     "unfit",

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from ..dtypes import as_dtype
-from .specs import Shape, check_shape
+from .specs import Shape, TensorSpec, check_shape, nearest_layout
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 
@@ -46,3 +46,24 @@ def check_images(shape: Iterable[int], name: str = "x") -> Shape:
     if not 3 <= len(dims) <= 5:
         raise ValueError(f"{name} has shape {dims}; expected (N, C, *spatial) with 1 to 3 spatial axes")
     return dims
+
+
+def result_spec(
+    shape: Shape, like: TensorSpec, out: TensorSpec | None = None, name: str = "out", dtype: str = ""
+) -> TensorSpec:
+    """What a result is written to: ``out`` where it is given and fits, else packed in the layout of ``like``.
+
+    Raises
+    ------
+    TypeError, ValueError
+        ``out`` has another dtype or shape than the result.
+    """
+    dtype = dtype or like.dtype
+    if out is None:
+        layout = like.layouts[0] if like.layouts else nearest_layout(like)
+        return TensorSpec.packed(shape, dtype, layout if 3 <= len(shape) <= 5 else "nchw")
+    if out.dtype != dtype:
+        raise TypeError(f"{name} is {out.dtype}; the result is {dtype}")
+    if out.shape != shape:
+        raise ValueError(f"{name} has shape {out.shape}; the result has {shape}")
+    return out

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, NamedTuple, Protocol, Self, TypeVar
+from typing import Any, NamedTuple, Protocol
 
 from .specs import TensorSpec, nearest_layout
-
-P = TypeVar("P", bound="Layer")
 
 
 class Candidate(NamedTuple):
@@ -87,19 +85,13 @@ class Layer(Protocol):
     def results(self) -> tuple[TensorSpec, ...]:
         """The tensors that are written."""
 
-    def _replace(self, **changes: Any) -> Self:
-        """As of any NamedTuple."""
 
-    def _asdict(self) -> dict[str, Any]:
-        """As of any NamedTuple."""
-
-
-def tensors_of(problem: Layer) -> dict[str, TensorSpec]:
+def tensors_of(problem: Any) -> dict[str, TensorSpec]:
     """The tensors of a problem by name, in the order of a run's pointers."""
     return {name: spec for name, spec in problem._asdict().items() if isinstance(spec, TensorSpec)}
 
 
-def packed_of(problem: P) -> P:
+def packed_of(problem: Any) -> Any:
     """The problem with all of its tensors without gaps, in the layout nearest to that of the first."""
     tensors = tensors_of(problem)
     layout = nearest_layout(next(iter(tensors.values())))

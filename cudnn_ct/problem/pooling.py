@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from .arguments import choice, per_axis
+from .arguments import choice, per_axis, propagates
 from .conv import Pairs, pad_pairs
-from .operands import FLOATS, check_images
-from .specs import Shape
+from .operands import FLOATS, check_images, one_dtype, result_spec
+from .specs import Shape, TensorSpec
 
 POOLING_MODES = ("max", "max_deterministic", "average_inc_pad", "average_exc_pad", "sum")
 
@@ -26,6 +26,59 @@ class PoolGeometry(NamedTuple):
     window: Shape
     padding: Pairs
     stride: Shape
+
+
+class PoolProblem(NamedTuple):
+    """A pooling, or with ``dx`` the gradient of one. ``mode`` is one of :data:`POOLING_MODES`."""
+
+    x: TensorSpec
+    y: TensorSpec
+    dy: TensorSpec | None
+    dx: TensorSpec | None
+    geometry: PoolGeometry
+    mode: str
+    propagate_nan: bool
+
+    @property
+    def results(self) -> tuple[TensorSpec, ...]:
+        """The tensors that are written."""
+        return (self.dx or self.y,)
+
+    def __str__(self) -> str:
+        window, padding, stride = self.geometry
+        gradient = f"gradient of a pooling: dy {self.dy}, " if self.dx else "pooling: "
+        return (
+            f"{gradient}x {self.x}, y {self.y}, window {window}, stride {stride}, padding {padding}, "
+            f"mode {self.mode}, NaN {'propagated' if self.propagate_nan else 'passed over'}"
+        )
+
+
+def pool_problem(
+    specs: dict[str, TensorSpec],
+    outs: tuple[TensorSpec | None],
+    window: Any,
+    stride: Any,
+    padding: Any,
+    mode: Any,
+    nan: Any,
+) -> PoolProblem:
+    """Validate the arguments of a pooling of x, or of the gradient of one of x, y and dy."""
+    x, mode = specs["x"], pooling_mode(mode)
+    gradient = "dy" in specs
+    what = "the gradient of pooling" if gradient else f"pooling with mode={mode!r}"
+    allowed = FLOATS if gradient else pooling_dtypes(mode)
+    one_dtype(what, allowed, **{name: spec.dtype for name, spec in specs.items()})
+    geometry = pool_geometry(x.shape, window, stride, padding)
+    y_shape = pool_output_shape(x.shape, window=window, stride=stride, padding=padding)
+    for name in ("y", "dy") if gradient else ():
+        if specs[name].shape != y_shape:
+            raise ValueError(
+                f"{name} has shape {specs[name].shape}; pooling x of shape {x.shape} with window "
+                f"{geometry.window}, stride {geometry.stride} and padding {geometry.padding} gives {y_shape}"
+            )
+    result = result_spec(x.shape if gradient else y_shape, x, outs[0])
+    y, dx = (specs["y"], result) if gradient else (result, None)
+    return PoolProblem(x, y, specs.get("dy"), dx, geometry, mode, propagates(nan))
 
 
 def pool_output_shape(x_shape: Iterable[int], *, window: Any, stride: Any = None, padding: Any = 0) -> Shape:

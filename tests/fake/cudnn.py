@@ -24,6 +24,7 @@ from cudnn_ct._lib import Library
 from cudnn_ct.dtypes import DTYPES
 
 from .host import Host, view
+from .layers import Layers
 from .pointwise import Pointwise
 
 VERSION = 91900
@@ -59,7 +60,7 @@ class FakeLibrary(Library):
         return super()._check(status, function, args)
 
 
-class FakeCudnn(Pointwise):
+class FakeCudnn(Layers, Pointwise):
     """The fake's state: native objects that are alive, calls so far, and the failures that were ordered."""
 
     def __init__(self, host: Host) -> None:

@@ -1,0 +1,94 @@
+"""What of the fake cuDNN pools and normalises: plain loops over single windows and rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from .pointwise import factors
+
+
+def usual(heads: int, compute: Callable[..., np.ndarray]) -> Callable[..., None]:
+    """A C function f(handle, heads, alpha, (descriptor, pointer) of inputs, beta, those of the result).
+
+    ``compute(fake, heads, inputs, shape)`` gets float64 arrays and gives the result before alpha and beta.
+    """
+
+    def function(self: Any, handle: Any, *arguments: Any) -> None:
+        head, (alpha, *pairs, beta, descriptor, written) = arguments[:heads], arguments[heads:]
+        inputs = [self._memory(*pair) for pair in zip(pairs[::2], ("tensor",) * 9, pairs[1::2], strict=False)]
+        target = self._memory(descriptor, "tensor", written)
+        a, b = factors(target.dtype, alpha, beta)
+        values = compute(self, head, [array.astype(np.float64) for array in inputs], target.shape)
+        before = b * target.astype(np.float64) if b else 0
+        target[...] = (a * values + before).astype(target.dtype)
+
+    return function
+
+
+def _windows(pooling: dict[str, Any], y_shape: tuple[int, ...], x_shape: tuple[int, ...]) -> Any:
+    """Each output position, with the input positions under its window."""
+    for position in np.ndindex(*y_shape[2:]):
+        starts = [
+            p * s - pad for p, s, pad in zip(position, pooling["stride"], pooling["padding"], strict=True)
+        ]
+        taps = [
+            tuple(start + i for start, i in zip(starts, tap, strict=True))
+            for tap in np.ndindex(*pooling["window"])
+        ]
+        inside = [at for at in taps if all(0 <= i < n for i, n in zip(at, x_shape[2:], strict=True))]
+        yield position, inside
+
+
+MAX, INCLUDING, EXCLUDING, MAX_DETERMINISTIC = range(4)
+
+
+def _pool(fake: Any, head: Any, inputs: list[np.ndarray], shape: tuple[int, ...]) -> np.ndarray:
+    pooling, (x,), y = fake._get(head[0], "pooling"), inputs, np.empty(shape)
+    for position, inside in _windows(pooling, shape, x.shape):
+        for image in np.ndindex(*shape[:2]):
+            values = [x[(*image, *at)] for at in inside]
+            if pooling["mode"] in (MAX, MAX_DETERMINISTIC):
+                y[(*image, *position)] = max(values)
+            else:
+                whole = np.prod(pooling["window"])
+                y[(*image, *position)] = sum(values) / (
+                    whole if pooling["mode"] == INCLUDING else len(values)
+                )
+    return y
+
+
+def _unpool(fake: Any, head: Any, inputs: list[np.ndarray], shape: tuple[int, ...]) -> np.ndarray:
+    pooling, (y, dy, x), dx = fake._get(head[0], "pooling"), inputs, np.zeros(shape)
+    for position, inside in _windows(pooling, y.shape, shape):
+        for image in np.ndindex(*shape[:2]):
+            gradient = dy[(*image, *position)]
+            if pooling["mode"] in (MAX, MAX_DETERMINISTIC):
+                winner = next(at for at in inside if x[(*image, *at)] == y[(*image, *position)])
+                dx[(*image, *winner)] += gradient
+                continue
+            whole = np.prod(pooling["window"]) if pooling["mode"] == INCLUDING else len(inside)
+            for at in inside:
+                dx[(*image, *at)] += gradient / whole
+    return dx
+
+
+class Layers:
+    """A part of the fake: it reads descriptors and memory through the rest of it."""
+
+    def cudnnCreatePoolingDescriptor(self: Any, out: Any) -> None:
+        self._create(out, "pooling")
+
+    def cudnnDestroyPoolingDescriptor(self: Any, pointer: Any) -> None:
+        self._destroy(pointer)
+
+    def cudnnSetPoolingNdDescriptor(
+        self: Any, pooling: Any, mode: int, nan: int, axes: int, window: Any, padding: Any, stride: Any
+    ) -> None:
+        lists = {"window": window[:axes], "padding": padding[:axes], "stride": stride[:axes]}
+        self._get(pooling, "pooling").update(mode=mode, nan=nan, **lists)
+
+    cudnnPoolingForward = usual(1, _pool)
+    cudnnPoolingBackward = usual(1, _unpool)

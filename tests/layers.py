@@ -1,0 +1,165 @@
+"""Calls of layers as values that all tiers share, and what must hold of them wherever they run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+from hypothesis import strategies as st
+
+import cudnn_ct as ct
+from cudnn_ct.dtypes import as_dtype
+from tests.strategies import SCALES, VIEWS, lay_out
+
+FLOATS = ("float32", "float64", "float16", "bfloat16")
+
+# Largest error of a result over the largest of its elements: one rounding, and a few of a sum.
+TOLERANCE = {"float16": 2e-3, "bfloat16": 1.6e-2, "float32": 4e-6, "float64": 1e-12}
+
+Place = Callable[[np.ndarray], Any]
+"""Puts a NumPy array into device memory with the strides it has, as another library would."""
+
+
+class Tensor(NamedTuple):
+    """An array to make: what it holds, and how it lies in memory that is NaN between its elements.
+
+    ``values`` are small "integers", normal "floats", "distinct" integers, "positive" floats, or an array.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    values: Any = "integers"
+    layout: str = "nchw"
+    view: str = "packed"
+    seed: int = 0
+
+    def array(self) -> np.ndarray:
+        rng = np.random.default_rng(self.seed)
+        if isinstance(self.values, np.ndarray):
+            values = self.values
+        else:
+            values = {
+                "integers": lambda: rng.integers(-4, 5, self.shape),
+                "floats": lambda: rng.standard_normal(self.shape),
+                "distinct": lambda: rng.permutation(int(np.prod(self.shape))).reshape(self.shape),
+                "positive": lambda: rng.uniform(0.5, 2, self.shape),
+                "nan": lambda: np.full(self.shape, np.nan),
+            }[self.values]()
+        dtype = as_dtype(self.dtype).numpy
+        if dtype.kind == "i":
+            return np.asarray(values, dtype)
+        return lay_out(np.asarray(values, dtype), self.layout, self.view)
+
+
+@dataclass(frozen=True)
+class LayerCase:
+    """One call of an operation of ``ct``, and of its reference.
+
+    ``exact`` says that results are integers that every dtype holds; ``outs`` are keywords that take arrays.
+    """
+
+    operation: str
+    operands: tuple[Tensor | None, ...]
+    keywords: dict[str, Any] = field(default_factory=dict)
+    outs: dict[str, Tensor] = field(default_factory=dict)
+    exact: bool = False
+
+
+def check_layer(case: LayerCase, place: Place) -> None:
+    """An operation of ``ct`` gives what ``ct.reference`` gives: exactly for small integers, else nearly."""
+    inputs = [None if one is None else one.array() for one in case.operands]
+    outs = {name: one.array() for name, one in case.outs.items()}
+    copies = {name: array.copy() for name, array in outs.items()}
+    expected = getattr(ct.reference, case.operation)(*inputs, **case.keywords, **copies)
+    placed = {name: place(array) for name, array in outs.items()}
+    devices = [None if array is None else place(array) for array in inputs]
+    result = getattr(ct, case.operation)(*devices, **case.keywords, **placed)
+    if "out" in placed:
+        assert several(result)[0] is placed["out"]
+    for got, wanted in zip(several(result), several(expected), strict=True):
+        compare(got, wanted, exact=case.exact)
+    for name, array in placed.items():  # also those that are written in place
+        compare(array, copies[name], exact=case.exact)
+
+
+def several(result: Any) -> tuple[Any, ...]:
+    return tuple(result) if isinstance(result, tuple) else (result,)
+
+
+def compare(got: Any, wanted: Any, *, exact: bool = False, tolerance: float | None = None) -> None:
+    """Hold an array on the device against one on the host, which may both be None."""
+    if wanted is None:
+        assert got is None
+        return
+    array = ct.asarray(got).numpy()
+    assert array.shape == wanted.shape
+    assert array.dtype == wanted.dtype
+    ours, theirs = array.astype(np.float64), wanted.astype(np.float64)
+    if exact or wanted.dtype.kind in "iu":
+        np.testing.assert_array_equal(ours, theirs)
+        return
+    finite = theirs[np.isfinite(theirs)]
+    scale = max(np.abs(finite).max(initial=0), 1)
+    largest = TOLERANCE[as_dtype(wanted.dtype).name] if tolerance is None else tolerance
+    np.testing.assert_allclose(ours, theirs, rtol=0, atol=largest * scale)
+
+
+# --- drawing -----------------------------------------------------------------------------------------------
+
+
+def lying(draw: st.DrawFn, shape: Sequence[int], dtype: str, values: Any = "integers") -> Tensor:
+    """A tensor of a shape, in some layout and view."""
+    images, rank = 3 <= len(shape) <= 5, len(shape)
+    layout = draw(st.sampled_from(("nchw", "nhwc"))) if images else "nchw"
+    views = VIEWS if rank >= 2 else ("packed",)
+    view = draw(st.sampled_from(views)) if dtype in FLOATS else "packed"
+    return Tensor(tuple(shape), dtype, values, layout, view, draw(st.integers(0, 99)))
+
+
+def scales_and_out(
+    draw: st.DrawFn, shape: Sequence[int], dtype: str, scales: Sequence[float] = SCALES
+) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """alpha and beta, and an out that is NaN where beta is 0."""
+    alpha, beta = draw(st.sampled_from(scales)), draw(st.sampled_from(sorted(scales, key=bool)))
+    if not (beta or draw(st.booleans())):
+        return {"alpha": alpha}, {}
+    out = lying(draw, shape, dtype, "integers" if beta else "nan")
+    return {"alpha": alpha, "beta": beta}, {"out": out}
+
+
+@st.composite
+def pool_cases(draw: st.DrawFn, *, asymmetric: bool = False, dtypes: Sequence[str] = FLOATS) -> LayerCase:
+    """A pooling, or its gradient, whose window is smaller than the padded image."""
+    rank, dtype = draw(st.sampled_from((2, 1, 3))), draw(st.sampled_from(dtypes))
+    window = draw(st.tuples(*[st.integers(1, 3)] * rank))
+    pairs = [(draw(st.integers(0, k - 1)),) * 2 for k in window]
+    if asymmetric:
+        pairs = [(before, draw(st.integers(0, k - 1))) for (before, _), k in zip(pairs, window, strict=True)]
+    size = [
+        draw(st.integers(least, least + 5))
+        for least in (max(1, k - sum(pair)) for k, pair in zip(window, pairs, strict=True))
+    ]
+    shape = (draw(st.sampled_from((2, 1, 3, 0))), draw(st.integers(1, 4)), *size)
+    geometry = {
+        "window": window,
+        "stride": draw(st.none() | st.tuples(*[st.integers(1, 3)] * rank)),
+        "padding": tuple(pairs),
+        "mode": draw(
+            st.sampled_from(("max", "average_inc_pad", "average_exc_pad", "sum", "max_deterministic"))
+        ),
+    }
+    largest = geometry["mode"].startswith("max")
+    if draw(st.booleans()):
+        # Where two elements are the largest, each of them may get the gradient: none are alike here.
+        x = lying(draw, shape, dtype, "distinct" if np.prod(shape) < 128 else "floats")
+        y = np.asarray(ct.reference.pool(x.array(), **geometry))
+        dy = lying(draw, y.shape, dtype)
+        scales, outs = scales_and_out(draw, shape, dtype)
+        operands = (x, lying(draw, y.shape, dtype, y), dy)
+        return LayerCase("pool_backward", operands, geometry | scales, outs, exact=largest)
+    x = lying(draw, shape, dtype)
+    y_shape = ct.pool_output_shape(shape, **{k: v for k, v in geometry.items() if k != "mode"})
+    scales, outs = scales_and_out(draw, y_shape, dtype)
+    return LayerCase("pool", (x,), geometry | scales, outs, exact=largest)
