@@ -17,7 +17,7 @@ from .conv import (
     resolve_precision,
 )
 from .fused import ACTIVATIONS, FusedConv, fused_problem
-from .operands import FLOATS, check_images, one_dtype, result_spec, same_shape
+from .operands import FLOATS, check_images, one_dtype, result_spec, same_shape, some_axes
 from .plan import Candidate, Layer, Plan, Problem, Stage, packed_of, tensors_of
 from .pooling import (
     POOLING_MODES,
@@ -30,6 +30,7 @@ from .pooling import (
     pooling_mode,
 )
 from .request import ALGORITHMS, POLICIES, Named, Request, named_algorithm, request, unfit
+from .softmax import SOFTMAX_ALGOS, SOFTMAX_MODES, softmax_axes, softmax_fold
 from .specs import (
     ALIGNMENT,
     LAYOUTS,
@@ -59,6 +60,8 @@ __all__ = [
     "POLICIES",
     "POOLING_MODES",
     "ROLES",
+    "SOFTMAX_ALGOS",
+    "SOFTMAX_MODES",
     "ActivationSpec",
     "Candidate",
     "ConvProblem",
@@ -104,6 +107,9 @@ __all__ = [
     "resolve_precision",
     "result_spec",
     "same_shape",
+    "softmax_axes",
+    "softmax_fold",
+    "some_axes",
     "tensors_of",
     "unfit",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable
 from typing import Any
 
@@ -67,3 +68,22 @@ def result_spec(
     if out.shape != shape:
         raise ValueError(f"{name} has shape {out.shape}; the result has {shape}")
     return out
+
+
+def some_axes(axes: Any, rank: int, name: str) -> Shape:
+    """Turn an int, or several, each possibly counted from the end, into axes from 0 on, each named once.
+
+    >>> some_axes((-1, 0), 4, "axes")
+    (3, 0)
+    """
+    try:
+        given = tuple(map(operator.index, axes if isinstance(axes, Iterable) else (axes,)))
+    except TypeError:
+        raise TypeError(f"{name} must be an int or a tuple of ints, not {axes!r}") from None
+    for axis in given:
+        if not -rank <= axis < rank:
+            raise ValueError(f"{name} {axes!r}: there is no axis {axis} among {rank}")
+    found = tuple(axis % rank for axis in given)
+    if len(set(found)) < len(found):
+        raise ValueError(f"{name} {axes!r} names an axis twice")
+    return found

@@ -8,6 +8,7 @@ from ..problem import conv_output_shape, conv_transpose_shape, pool_output_shape
 from .conv import conv, conv_backward_bias, conv_backward_data, conv_backward_filter, conv_transpose
 from .fused import conv_bias_activation
 from .pooling import pool, pool_backward
+from .softmax import softmax, softmax_backward
 
 __all__ = [
     "conv",
@@ -21,4 +22,6 @@ __all__ = [
     "pool",
     "pool_backward",
     "pool_output_shape",
+    "softmax",
+    "softmax_backward",
 ]

@@ -15,9 +15,11 @@ WITH_EXAMPLES = (
     "problem.conv",
     "problem.operands",
     "problem.pooling",
+    "problem.softmax",
     "problem.specs",
     "reference.conv",
     "reference.pooling",
+    "reference.softmax",
 )
 
 

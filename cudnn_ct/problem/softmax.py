@@ -1,0 +1,49 @@
+"""The rules of softmax: algorithms, and which axes sum to one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import prod
+from typing import Any
+
+from .arguments import choice
+from .operands import some_axes
+from .specs import Shape, check_shape
+
+SOFTMAX_ALGOS = ("fast", "accurate", "log")
+SOFTMAX_MODES = ("instance", "channel")
+
+
+def softmax_axes(shape: Iterable[int], mode: Any = "channel", axis: Any = None) -> range:
+    """The axes that sum to one, which lie side by side: those of ``axis``, or of ``mode`` where that is None.
+
+    >>> softmax_axes((8, 10, 4, 4), "instance")
+    range(1, 4)
+    >>> softmax_axes((8, 10, 4, 4), axis=-1)
+    range(3, 4)
+    """
+    dims = check_shape(shape, "x_shape")
+    mode = choice(mode, SOFTMAX_MODES, "mode")
+    if axis is None:
+        if len(dims) < 2:
+            raise ValueError(f"x has shape {dims}; mode={mode!r} needs (N, C, ...), other shapes an axis")
+        return range(1, 2 if mode == "channel" else len(dims))
+    axes = sorted(some_axes(axis, len(dims), "axis"))
+    if not axes:
+        raise ValueError("axis must name at least one axis, not ()")
+    if axes[-1] - axes[0] >= len(axes):
+        raise ValueError(f"axis {axis!r}: axes of a softmax must lie side by side")
+    return range(axes[0], axes[-1] + 1)
+
+
+def softmax_fold(shape: Iterable[int], mode: Any = "channel", axis: Any = None) -> Shape:
+    """The shape (outer, reduced, inner, 1) in which the same softmax is one over channels.
+
+    >>> softmax_fold((8, 10, 4, 4), "instance")
+    (8, 160, 1, 1)
+    >>> softmax_fold((8, 10, 4, 4), axis=1)
+    (8, 10, 16, 1)
+    """
+    dims = check_shape(shape, "x_shape")
+    axes = softmax_axes(dims, mode, axis)
+    return prod(dims[: axes.start]), prod(dims[axes.start : axes.stop]), prod(dims[axes.stop :]), 1
