@@ -13,11 +13,13 @@ WITH_EXAMPLES = (
     "dtypes",
     "problem.arguments",
     "problem.conv",
+    "problem.norm",
     "problem.operands",
     "problem.pooling",
     "problem.softmax",
     "problem.specs",
     "reference.conv",
+    "reference.norm",
     "reference.pooling",
     "reference.softmax",
 )
