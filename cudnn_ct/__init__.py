@@ -5,7 +5,7 @@
 Arrays        ``asarray  empty  zeros  full  DeviceArray``
 Operations    ``conv  conv_backward_data  conv_backward_filter  conv_backward_bias  conv_transpose
               conv_bias_activation  conv_output_shape  conv_transpose_shape
-              pool  pool_backward  pool_output_shape``
+              pool  pool_backward  pool_output_shape  softmax  softmax_backward``
 Algorithms    ``conv_algorithms  conv_plan  conv_bias_activation_plan  export_choices  import_choices``
 Where         ``use  synchronize  empty_cache  available``
 Library       ``version  library_info  raw``
@@ -60,6 +60,8 @@ if TYPE_CHECKING:
     from .ops.fused import conv_bias_activation as conv_bias_activation
     from .ops.pooling import pool as pool
     from .ops.pooling import pool_backward as pool_backward
+    from .ops.softmax import softmax as softmax
+    from .ops.softmax import softmax_backward as softmax_backward
     from .problem import ActivationSpec as ActivationSpec
     from .problem import Candidate as Candidate
     from .problem import ConvolutionSpec as ConvolutionSpec
@@ -120,6 +122,8 @@ _WHERE = {
         "conv_transpose",
         "pool",
         "pool_backward",
+        "softmax",
+        "softmax_backward",
     ),
     "algo_store": ("export_choices", "import_choices"),
     "problem": (

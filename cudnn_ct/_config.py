@@ -101,7 +101,7 @@ SETTINGS: dict[str, Setting] = {
         _count,
         (int,),
         "a number",
-        "how many engines of the graph API the policies time_* try, beside all other ways",
+        "how many engines of the graph API the policies time_* try beside the legacy calls; 0 for none",
     ),
     "runtime_compiled": Setting(
         "CUDNN_CT_RUNTIME_COMPILED",

@@ -11,8 +11,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from . import memory as memories
-from . import ruler
+from . import blocks, ruler
 from ._config import config
 from .context import Bounded, Context
 from .decision import TRANSIENT, Decision, kept_rows, store_key
@@ -84,7 +83,7 @@ class Choice:
         """
         try:
             self.plan.run(context, pointers, alpha, beta)
-        except (NotSupportedError, *TRANSIENT) as error:
+        except (NotSupportedError, BadParamError, *TRANSIENT) as error:
             if self._row is None or (beta and isinstance(error, ExecutionFailedError)):
                 raise  # what beta multiplies may be gone
             self._run_another(context, pointers, alpha, beta, error)
@@ -96,7 +95,7 @@ class Choice:
                 "an algorithm is to be timed in a call that is captured: make the same call once before "
                 "capturing it"
             )
-        with self._decision.lock, _ruling:  # two races at once would measure each other
+        with self._decision.lock:
             if self._decision.untimed:
                 rows = self._family.worth_timing(self.problem, context, self._decision.request)
                 ways = [(row, self._family.plan) for row in rows if not row.status]
@@ -113,6 +112,8 @@ class Choice:
     def _next_plan(self, context: Context) -> Plan:
         trouble = None
         for row in self._decision.usable(context):
+            if trouble is not None and self._decision.is_substitute(row):
+                raise trouble  # the algorithm that was named may be had another time
             try:
                 plan = self._planned(row, context)
             except (NotSupportedError, BadParamError) as error:
@@ -222,7 +223,7 @@ def time_rows(
     if beta:
         low, high = problem.result.extent
         size = (high - low) * DTYPES[problem.result.dtype].itemsize
-        scratch = memories.allocate(size, context.stream, "a scratch result")
+        scratch = blocks.allocate(size, context.stream, "a scratch result")
         pointers = [*pointers[:-1], int(scratch.handle)]
 
     def run(row: Candidate, make: Callable[[Any, Candidate, Context], Plan]) -> Callable[[], None]:
@@ -236,7 +237,8 @@ def time_rows(
         return once
 
     try:
-        times = ruler.race([run(*way) for way in ways], context.stream)
+        with _ruling:  # two races at once would measure each other
+            times = ruler.race([run(*way) for way in ways], context.stream)
     finally:
         context.drop_workspace()  # the largest of all would stay
     rows = [

@@ -60,7 +60,7 @@ def take(nbytes: int, stream: Stream, what: str) -> Any:
         Device memory ran out, even with all that was idle given back.
     """
     if nbytes > LARGEST or stream.handle != streams.LEGACY_DEFAULT:
-        return _new(nbytes, stream, what)
+        return allocate(nbytes, stream, what)
     size = -(-nbytes // GRAIN) * GRAIN
     shelf = _shelves.get(stream.device) or _shelves.setdefault(stream.device, _Shelf())
     idle = shelf.idle.get(size)
@@ -72,10 +72,11 @@ def take(nbytes: int, stream: Stream, what: str) -> Any:
         else:
             shelf.nbytes -= size
             return block
-    return Block(_new(size, stream, what), size, shelf)
+    return Block(allocate(size, stream, what), size, shelf)
 
 
-def _new(nbytes: int, stream: Stream, what: str) -> Any:
+def allocate(nbytes: int, stream: Stream, what: str) -> Any:
+    """New memory from the pool; where there is none, idle blocks are given back first."""
     try:
         return memories.allocate(nbytes, stream, what)
     except AllocationError:

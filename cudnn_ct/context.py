@@ -97,7 +97,7 @@ class Context:
             return self._captured_workspace(held, nbytes)
         if held is None or held.size < nbytes:
             # What was held is freed on its stream, hence after the work that still uses it.
-            held = self._workspaces[stream] = memories.allocate(nbytes, stream, "a workspace")
+            held = self._workspaces[stream] = blocks.allocate(nbytes, stream, "a workspace")
         return int(held.handle)
 
     def _captured_workspace(self, held: Any, nbytes: int) -> int:

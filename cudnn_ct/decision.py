@@ -58,6 +58,8 @@ class Decision:
             with self.lock:
                 while seen >= len(self._rows) and asked < len(self._stages) and not self.untimed:
                     stage, substitute = self._stages[asked]
+                    if substitute and trouble is not None:
+                        raise trouble  # the algorithm that was named may be had another time
                     try:
                         self._add(stage(context), substitute)
                     except TRANSIENT as error:
@@ -107,9 +109,13 @@ class Decision:
 
     def fallback_reason(self, row: Candidate | None) -> str:
         """Why a row runs and not the algorithm that was named; empty where it is that."""
-        if row is None or row.way not in self._substitutes:
+        if row is None or not self.is_substitute(row):
             return ""
-        return next(row.status for row in self._rows if row.status)
+        return next((row.status for row in self._rows if row.status), "it cannot be had")
+
+    def is_substitute(self, row: Candidate) -> bool:
+        """Whether a row is not the algorithm that was named, but what takes its place."""
+        return row.way in self._substitutes
 
     def story(self, row: Candidate | None) -> str:
         time = f", {row.time * 1000:.1f} us a call" if row is not None and row.time is not None else ""

@@ -48,8 +48,9 @@ def everything(problem: Any, context: Context) -> list[Candidate]:
 def worth_timing(problem: Any, context: Context, request: Request) -> list[Candidate]:
     """What the policies ``time_*`` try: the first engines of each heuristic, the fallbacks, and legacy.
 
-    Where tensor cores serve, what does without them has been slower by factors wherever it was measured, and
-    is tried only where little else is. Engines that are compiled when they are made come last, or not at all.
+    Where tensor cores serve, legacy calls and engines that are ranked too high have been slower wherever it
+    was measured, and are tried only where little else is. Engines that are compiled when they are made come
+    last, or not at all.
     """
     most = config.timed_engines
     rows = _gathered(problem, context, [("b", most), ("a", most // 3), ("fallback", None)] if most else [])
@@ -173,7 +174,7 @@ def _gathered(
 
 
 def _slow(row: Candidate, problem: Any) -> bool:
-    """Whether a row uses no tensor core and is known to be slow: legacy calls, and misranked engines."""
+    """Whether a row is one that was slow wherever tensor cores serve: legacy, or ranked too high."""
     name = row.algorithm.removeprefix("graph ")
     if row.family == "legacy" or name.startswith("legacy"):
         return True

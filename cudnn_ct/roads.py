@@ -12,7 +12,16 @@ from typing import Any
 from . import legacy
 from .context import Context
 from .errors import BadParamError, NotSupportedError
-from .problem import Layer, Plan, PoolProblem, packed_of, tensors_of
+from .problem import (
+    LAYOUTS,
+    Layer,
+    Plan,
+    PoolProblem,
+    SoftmaxProblem,
+    nearest_layout,
+    packed_of,
+    tensors_of,
+)
 
 __all__ = ["Roads"]
 
@@ -21,6 +30,7 @@ Way = Callable[[Any], Plan]
 # The plans of a kind of problem, the quickest first.
 WAYS: dict[type, tuple[Way, ...]] = {
     PoolProblem: (legacy.pooling,),
+    SoftmaxProblem: (legacy.softmax,),
 }
 
 
@@ -69,10 +79,11 @@ def _ways(problem: Layer) -> list[Callable[[], Plan]]:
     if not any(spec.size for spec in problem.results):
         return [partial(legacy.ScalePlan, problem.results[0])]
     ways = WAYS[type(problem)]
-    packed = packed_of(problem)
     makers: list[Callable[[], Plan]] = [partial(way, problem) for way in ways]
-    if packed != problem:
-        makers += [partial(_on_copies, way, problem, packed) for way in ways]
+    first = next(iter(tensors_of(problem).values()))
+    layouts = dict.fromkeys((nearest_layout(first), *LAYOUTS))
+    copies = dict.fromkeys(packed_of(problem, layout) for layout in layouts)
+    makers += [partial(_on_copies, way, problem, one) for one in copies if one != problem for way in ways]
     return makers
 
 

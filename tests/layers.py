@@ -163,3 +163,21 @@ def pool_cases(draw: st.DrawFn, *, asymmetric: bool = False, dtypes: Sequence[st
     y_shape = ct.pool_output_shape(shape, **{k: v for k, v in geometry.items() if k != "mode"})
     scales, outs = scales_and_out(draw, y_shape, dtype)
     return LayerCase("pool", (x,), geometry | scales, outs, exact=largest)
+
+
+@st.composite
+def softmax_cases(draw: st.DrawFn) -> LayerCase:
+    """A softmax over some adjacent axes of an array of any rank, or its gradient."""
+    shape = tuple(draw(st.lists(st.integers(1, 4), min_size=2, max_size=6)))
+    shape = (draw(st.sampled_from((*shape[:1], 0))), *shape[1:])
+    dtype, algo = draw(st.sampled_from(FLOATS)), draw(st.sampled_from(("accurate", "fast", "log")))
+    start = draw(st.integers(0, len(shape) - 1))
+    axes = tuple(range(start, draw(st.integers(start + 1, len(shape)))))
+    over = draw(st.sampled_from(({}, {"mode": "instance"}, {"axis": axes}, {"axis": axes[-1] - len(shape)})))
+    scales, outs = scales_and_out(draw, shape, dtype)
+    if draw(st.booleans()):
+        y = ct.reference.softmax(Tensor(shape, dtype, "floats").array(), algo=algo, **over)
+        operands = (lying(draw, shape, dtype, y), lying(draw, shape, dtype, "floats"))
+        return LayerCase("softmax_backward", operands, {"algo": algo} | over | scales, outs)
+    x = lying(draw, shape, dtype, "floats")
+    return LayerCase("softmax", (x,), {"algo": algo} | over | scales, outs)

@@ -8,6 +8,7 @@ from .family import candidates, plan
 from .fused import EpiloguePlan
 from .plans import BiasGradientPlan, PackedPlan, ScalePlan, behind, transform
 from .pooling import pooling
+from .softmax import softmax
 
 __all__ = [
     "BiasGradientPlan",
@@ -18,5 +19,6 @@ __all__ = [
     "candidates",
     "plan",
     "pooling",
+    "softmax",
     "transform",
 ]

@@ -12,6 +12,7 @@ from .conv import (
 )
 from .fused import conv_bias_activation
 from .pooling import pool, pool_backward, pool_output_shape
+from .softmax import softmax, softmax_backward
 
 __all__ = [
     "conv",
@@ -28,4 +29,6 @@ __all__ = [
     "pool",
     "pool_backward",
     "pool_output_shape",
+    "softmax",
+    "softmax_backward",
 ]

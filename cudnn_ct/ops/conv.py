@@ -345,7 +345,9 @@ def _bias_by_ones(dy: DeviceArray, alpha: float, beta: float, out: Any, stream: 
     ones = full((dy.shape[0], 1, *dy.shape[2:]), 1, dy.spec.dtype, stream=stream)
     shape = (*spec.shape, 1, *[1] * axes)
     as_filter = None if result is None else result.seen_as(TensorSpec.packed(shape, spec.dtype))
-    dw = conv_backward_filter(ones, dy, shape, alpha=alpha, beta=beta, out=as_filter, stream=stream)
+    dw = conv_backward_filter(
+        ones, dy, shape, algo="guess_on_shape_change", alpha=alpha, beta=beta, out=as_filter, stream=stream
+    )
     if result is None:
         return dw.seen_as(spec)
     result.after_write(stream)

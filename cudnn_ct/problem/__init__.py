@@ -48,7 +48,14 @@ from .pooling import (
     pooling_mode,
 )
 from .request import ALGORITHMS, POLICIES, Named, Request, named_algorithm, request, unfit
-from .softmax import SOFTMAX_ALGOS, SOFTMAX_MODES, softmax_axes, softmax_fold
+from .softmax import (
+    SOFTMAX_ALGOS,
+    SOFTMAX_MODES,
+    SoftmaxProblem,
+    softmax_axes,
+    softmax_fold,
+    softmax_problem,
+)
 from .specs import (
     ALIGNMENT,
     LAYOUTS,
@@ -102,6 +109,7 @@ __all__ = [
     "Problem",
     "ReduceSpec",
     "Request",
+    "SoftmaxProblem",
     "SpatialTransformerSpec",
     "Stage",
     "TensorSpec",
@@ -143,6 +151,7 @@ __all__ = [
     "same_shape",
     "softmax_axes",
     "softmax_fold",
+    "softmax_problem",
     "some_axes",
     "tensors_of",
     "unfit",

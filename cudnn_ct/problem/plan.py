@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from .specs import TensorSpec, nearest_layout
+from .specs import TensorSpec
 
 
 class Candidate(NamedTuple):
@@ -91,10 +91,10 @@ def tensors_of(problem: Any) -> dict[str, TensorSpec]:
     return {name: spec for name, spec in problem._asdict().items() if isinstance(spec, TensorSpec)}
 
 
-def packed_of(problem: Any) -> Any:
-    """The problem with all of its tensors without gaps, in the layout nearest to that of the first."""
-    tensors = tensors_of(problem)
-    layout = nearest_layout(next(iter(tensors.values())))
-    return problem._replace(
-        **{name: TensorSpec.packed(spec.shape, spec.dtype, layout) for name, spec in tensors.items()}
-    )
+def packed_of(problem: Any, layout: str) -> Any:
+    """The problem with all of its tensors without gaps, images in ``layout``."""
+    packed = {}
+    for name, spec in tensors_of(problem).items():
+        image = 3 <= len(spec.shape) <= 5
+        packed[name] = TensorSpec.packed(spec.shape, spec.dtype, layout if image else "nchw")
+    return problem._replace(**packed)

@@ -4,14 +4,52 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 from .arguments import choice
-from .operands import some_axes
-from .specs import Shape, check_shape
+from .operands import one_dtype, result_spec, same_shape, some_axes
+from .specs import Shape, TensorSpec, check_shape
 
 SOFTMAX_ALGOS = ("fast", "accurate", "log")
 SOFTMAX_MODES = ("instance", "channel")
+
+
+class SoftmaxProblem(NamedTuple):
+    """A softmax of x, or with ``dx`` the gradient of one, over adjacent ``axes``."""
+
+    x: TensorSpec | None
+    y: TensorSpec
+    dy: TensorSpec | None
+    dx: TensorSpec | None
+    axes: range
+    algo: str
+
+    @property
+    def results(self) -> tuple[TensorSpec, ...]:
+        """The tensors that are written."""
+        return (self.dx or self.y,)
+
+    def __str__(self) -> str:
+        tensors = f"gradient: y {self.y}, dy {self.dy}" if self.dx else f"x {self.x}"
+        return f"softmax over axes {list(self.axes)} ({self.algo}): {tensors}, result {self.results[0]}"
+
+
+def softmax_problem(
+    specs: dict[str, TensorSpec],
+    outs: tuple[TensorSpec | None],
+    algo: Any,
+    mode: Any,
+    axis: Any,
+) -> SoftmaxProblem:
+    """Validate the arguments of a softmax of x, or of the gradient of one of y and dy."""
+    one_dtype("softmax", **{name: spec.dtype for name, spec in specs.items()})
+    first = next(iter(specs.values()))
+    shape = same_shape(**{name: spec.shape for name, spec in specs.items()})
+    axes, algo = softmax_axes(shape, mode, axis), choice(algo, SOFTMAX_ALGOS, "algo")
+    result = result_spec(shape, first, outs[0])
+    if "dy" in specs:
+        return SoftmaxProblem(None, first, specs["dy"], result, axes, algo)
+    return SoftmaxProblem(first, result, None, None, axes, algo)
 
 
 def softmax_axes(shape: Iterable[int], mode: Any = "channel", axis: Any = None) -> range:

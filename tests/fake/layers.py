@@ -75,6 +75,38 @@ def _unpool(fake: Any, head: Any, inputs: list[np.ndarray], shape: tuple[int, ..
     return dx
 
 
+INSTANCE, CHANNEL = range(2)
+FAST, ACCURATE, LOG = range(3)
+
+
+def _rows(mode: int, *arrays: np.ndarray) -> Any:
+    """Views of each row that a softmax sums over."""
+    assert all(array.ndim == 4 for array in arrays)
+    for n in range(arrays[0].shape[0]):
+        if mode == INSTANCE:
+            yield tuple(array[n] for array in arrays)
+        else:
+            for at in np.ndindex(*arrays[0].shape[2:]):
+                yield tuple(array[(n, slice(None), *at)] for array in arrays)
+
+
+def _softmax(fake: Any, head: Any, inputs: list[np.ndarray], shape: tuple[int, ...]) -> np.ndarray:
+    (algo, mode), y = head, np.empty(shape)
+    for x, row in _rows(mode, *inputs, y):
+        powers = np.exp(x - x.max())
+        row[...] = powers / powers.sum()
+        if algo == LOG:
+            row[...] = x - x.max() - np.log(powers.sum())
+    return y
+
+
+def _softmax_gradient(fake: Any, head: Any, inputs: list[np.ndarray], shape: tuple[int, ...]) -> np.ndarray:
+    (algo, mode), dx = head, np.empty(shape)
+    for y, dy, row in _rows(mode, *inputs, dx):
+        row[...] = dy - np.exp(y) * dy.sum() if algo == LOG else y * (dy - (y * dy).sum())
+    return dx
+
+
 class Layers:
     """A part of the fake: it reads descriptors and memory through the rest of it."""
 
@@ -92,3 +124,6 @@ class Layers:
 
     cudnnPoolingForward = usual(1, _pool)
     cudnnPoolingBackward = usual(1, _unpool)
+
+    cudnnSoftmaxForward = usual(2, _softmax)
+    cudnnSoftmaxBackward = usual(2, _softmax_gradient)

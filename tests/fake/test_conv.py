@@ -391,8 +391,6 @@ def harmless(name: str, status: int) -> bool:
     """Whether a call may fail and the operation succeed: what makes or runs a candidate, as another can."""
     if not FUNCTIONS[name].returns_status or name.startswith("cudnnBackend"):
         return True
-    if name == "cudnnConvolutionForward":
-        return status >= 3000  # cuDNN checks a run's arguments before it knows the algorithm
     return status >= 2000 and name not in ("cudnnCreate", "cudnnSetStream")
 
 
@@ -433,7 +431,7 @@ def test_every_c_call_may_fail(fake: FakeCudnn, host: Host, status: int, warm: b
         if warm:
             assert len(fake.objects) == objects
         np.testing.assert_array_equal(ct.conv(x, w, padding=1).numpy(), expected)
-    assert tried or harmless("cudnnConvolutionForward", status)
+    assert tried or warm  # where a second call makes one C call, and another candidate takes over
 
 
 def test_failure_names_the_problem(fake: FakeCudnn) -> None:

@@ -114,6 +114,17 @@ def test_a_workspace_limit_lets_timing_look_further(fake: FakeCudnn) -> None:
     assert ran(fake, algo=TIME, workspace_limit=10) == "IMPLICIT_GEMM"
 
 
+@pytest.mark.parametrize(
+    "where", ["cudnnGetConvolutionForwardAlgorithm_v7", "cudnnGetConvolutionForwardWorkspaceSize"]
+)
+def test_a_passing_failure_replaces_no_algorithm_that_was_named(fake: FakeCudnn, where: str) -> None:
+    fake.fail[where] = 4000
+    with pytest.raises(ct.InternalError):
+        ran(fake, algo="large")
+    fake.fail.clear()
+    assert ran(fake, algo="large") == "GEMM"
+
+
 # --- rows, and arguments as they may be written ---
 
 

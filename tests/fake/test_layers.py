@@ -10,7 +10,7 @@ from hypothesis import given
 
 import cudnn_ct as ct
 from cudnn_ct.errors import NotSupportedError
-from tests.layers import LayerCase, check_layer, pool_cases
+from tests.layers import LayerCase, check_layer, pool_cases, softmax_cases
 
 from .cudnn import FakeCudnn
 from .host import ForeignArray, Host
@@ -20,6 +20,39 @@ from .test_conv import images
 @given(case=pool_cases())
 def test_pooling(fake: FakeCudnn, host: Host, case: LayerCase) -> None:
     check_layer(case, lambda array: ForeignArray(host, array))
+
+
+@given(case=softmax_cases())
+def test_softmax(fake: FakeCudnn, host: Host, case: LayerCase) -> None:
+    check_layer(case, lambda array: ForeignArray(host, array))
+
+
+def test_softmax_in_place(fake: FakeCudnn) -> None:
+    x = ct.asarray(np.random.default_rng(0).standard_normal((4, 5)).astype(np.float32))
+    expected = ct.reference.softmax(x.numpy())
+    assert ct.softmax(x, out=x) is x
+    np.testing.assert_allclose(x.numpy(), expected, rtol=1e-6)
+    whole = images(2, 5)
+    half = ct.DeviceArray(ct.TensorSpec((1, 5), (5, 1), "float32"), whole.pointer + 4, whole, whole.writer)
+    with pytest.raises(ValueError, match="out overlaps"):
+        ct.softmax(ct.DeviceArray(half.spec, whole.pointer, whole, whole.writer), out=half)
+
+
+@pytest.mark.parametrize(
+    ("keywords", "message"),
+    [
+        ({"axis": 4}, "there is no axis 4 among 4"),
+        ({"axis": (0, 2)}, "must lie side by side"),
+        ({"axis": (1, 1)}, "names an axis twice"),
+        ({"algo": "quick"}, "algo must be one of fast, accurate, log"),
+        ({"mode": "pixel"}, "mode must be one of instance, channel"),
+    ],
+)
+def test_bad_softmax(fake: FakeCudnn, keywords: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ct.softmax(images(2, 3, 5, 6), **keywords)
+    with pytest.raises(ValueError, match=r"dy has shape \(2, 2\); y has \(2, 3\)"):
+        ct.softmax_backward(images(2, 3), images(2, 2))
 
 
 @pytest.mark.parametrize(

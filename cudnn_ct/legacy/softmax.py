@@ -1,0 +1,34 @@
+"""Softmax and its gradient by the legacy calls."""
+
+from __future__ import annotations
+
+from .._bindings.enums import SoftmaxAlgorithm, SoftmaxMode
+from ..errors import NotSupportedError
+from ..problem import SoftmaxProblem, TensorSpec, tensors_of
+from .calls import CallPlan
+from .fold import folded
+
+__all__ = ["softmax"]
+
+
+def softmax(problem: SoftmaxProblem) -> CallPlan:
+    """``cudnnSoftmaxForward``, or ``cudnnSoftmaxBackward``."""
+    first, *others = _folded(problem)
+    head = (SoftmaxAlgorithm[problem.algo.upper()], SoftmaxMode.CHANNEL)
+    if problem.dx is None:
+        return CallPlan("cudnnSoftmaxForward", head, [(0, first)], others[0])
+    dy, dx = others
+    return CallPlan("cudnnSoftmaxBackward", head, [(0, first), (1, dy)], dx)
+
+
+def _folded(problem: SoftmaxProblem) -> list[TensorSpec]:
+    """The tensors with what is summed over as channels; two axes behind that need not lie side by side."""
+    tensors = list(tensors_of(problem).values())
+    rank, axes = len(tensors[0].shape), problem.axes
+    outer, inner = range(axes.start), range(axes.stop, rank)
+    try:
+        return folded(tensors, [outer, axes, inner])
+    except NotSupportedError:
+        if len(inner) != 2:
+            raise
+    return folded(tensors, [outer, axes, inner[:1], inner[1:]])

@@ -1,0 +1,113 @@
+"""Softmax and its gradient."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..problem import softmax_problem
+from .layer import Layer, compute
+
+__all__ = ["softmax", "softmax_backward"]
+
+_SOFTMAX = Layer("a softmax", softmax_problem, in_place=True)
+_GRADIENT = Layer("the gradient of a softmax", softmax_problem, in_place=True)
+
+
+def softmax(
+    x: Any,
+    *,
+    algo: Any = "accurate",
+    mode: Any = "channel",
+    axis: Any = None,
+    alpha: float = 1,
+    beta: float = 0,
+    out: Any = None,
+    stream: Any = None,
+) -> Any:
+    """Compute ``alpha * exp(x) / sum(exp(x)) + beta * out``.
+
+    Parameters
+    ----------
+    x : device array, shape (N, C, ...), any with ``axis``; float16 | bfloat16 | float32 | float64
+    algo : {"accurate", "fast", "log"}
+        ``"accurate"`` takes the largest element away first, so that no exponential is too large; ``"fast"``
+        does not. ``"log"`` gives the logarithm of the softmax.
+    mode : {"channel", "instance"}
+        Whether the sum is over C, at each position, or over all of each n.
+    axis : int or tuple of adjacent ints, optional
+        What the sum is over, whatever ``mode`` says. Negative axes count from the end.
+    alpha, beta : float
+    out : device array, shape and dtype of x, optional
+        Where the result goes; read only where beta is not 0, which needs it. It may be x itself.
+    stream : optional
+        An address, or anything with ``__cuda_stream__``; by default that of ``ct.use``.
+
+    Returns
+    -------
+    DeviceArray, shape and dtype of x; or ``out``
+
+    Raises
+    ------
+    TypeError
+        An operand is not on the device, or its dtype is none of the four.
+    ValueError
+        There is no such algorithm, mode or axis, or the axes are not adjacent.
+    NotSupportedError
+        cuDNN has no way to compute it; the message says what each way was refused for.
+    AllocationError
+        Device memory ran out.
+
+    Notes
+    -----
+    ``cudnnSoftmaxForward``, on a view with the axes of the sum as channels. An array whose axes do not lie
+    side by side in memory is copied first, on the device.
+
+    Examples
+    --------
+    ::
+
+        probabilities = ct.softmax(logits)              # (N, C): over the classes
+        attention = ct.softmax(scores, axis=-1)         # any rank
+        y = ct.softmax(x, algo="log", mode="instance")
+    """
+    return compute(_SOFTMAX, ("x",), (x,), (algo, mode, axis), alpha, beta, out, stream)
+
+
+def softmax_backward(
+    y: Any,
+    dy: Any,
+    *,
+    algo: Any = "accurate",
+    mode: Any = "channel",
+    axis: Any = None,
+    alpha: float = 1,
+    beta: float = 0,
+    out: Any = None,
+    stream: Any = None,
+) -> Any:
+    """Compute the gradient of :func:`softmax` with regard to its input: ``alpha * gradient + beta * out``.
+
+    Parameters
+    ----------
+    y : device array
+        What :func:`softmax` gave with the same ``algo``, not scaled.
+    dy : device array, shape and dtype of y
+    algo, mode, axis
+        Those of the softmax.
+    alpha, beta, out, stream
+        As in :func:`softmax`; ``out`` may be dy itself.
+
+    Returns
+    -------
+    DeviceArray, shape and dtype of y; or ``out``
+
+    Raises
+    ------
+    TypeError, ValueError, NotSupportedError, AllocationError
+        As in :func:`softmax`; ValueError also where y and dy have different shapes.
+
+    Notes
+    -----
+    ``cudnnSoftmaxBackward``: ``y * (dy - sum(dy * y))``, and ``dy - exp(y) * sum(dy)`` for ``"log"``.
+    """
+    return compute(_GRADIENT, ("y", "dy"), (y, dy), (algo, mode, axis), alpha, beta, out, stream)
