@@ -4,6 +4,7 @@ Everything here is immutable, hashable and printable, and knows neither a librar
 at once the validated request, the cache key, the repr in an error, and what tests work on without a GPU.
 """
 
+from .activation import ACTIVATION_MODES, activation_spec
 from .arguments import NAN_CHOICES, choice, number, per_axis, propagates
 from .conv import (
     CONV_DTYPES,
@@ -75,6 +76,7 @@ from .specs import (
 
 __all__ = [
     "ACTIVATIONS",
+    "ACTIVATION_MODES",
     "ALGORITHMS",
     "ALIGNMENT",
     "CONV_DTYPES",
@@ -113,6 +115,7 @@ __all__ = [
     "SpatialTransformerSpec",
     "Stage",
     "TensorSpec",
+    "activation_spec",
     "check_epsilon",
     "check_images",
     "check_lrn_factors",

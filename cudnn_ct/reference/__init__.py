@@ -5,6 +5,7 @@ order and with the same defaults; what only matters on a device (algorithm, prec
 """
 
 from ..problem import conv_output_shape, conv_transpose_shape, pool_output_shape
+from .activation import activation, activation_backward
 from .conv import conv, conv_backward_bias, conv_backward_data, conv_backward_filter, conv_transpose
 from .fused import conv_bias_activation
 from .norm import batch_norm_backward, batch_norm_inference, batch_norm_training
@@ -12,6 +13,8 @@ from .pooling import pool, pool_backward
 from .softmax import softmax, softmax_backward
 
 __all__ = [
+    "activation",
+    "activation_backward",
     "batch_norm_backward",
     "batch_norm_inference",
     "batch_norm_training",

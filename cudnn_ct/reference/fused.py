@@ -2,37 +2,17 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ..problem import ACTIVATIONS, choice
+from .activation import CURVES
 from .conv import check_dtypes, conv
-from .result import Array, Float64, deliver
+from .result import Array, deliver
 
 __all__ = ["conv_bias_activation"]
-
-_erf = np.vectorize(math.erf, otypes=[np.float64])
-
-
-def _sigmoid(v: Float64) -> Float64:
-    e = np.exp(-np.abs(v))  # never too large
-    return np.asarray(np.where(v >= 0, 1, e) / (1 + e))
-
-
-_CURVES: dict[str, Callable[[Float64, float], Any]] = {
-    "identity": lambda v, _: v,
-    "relu": lambda v, _: np.maximum(v, 0),
-    "clipped_relu": lambda v, ceiling: np.minimum(np.maximum(v, 0), ceiling),
-    "sigmoid": lambda v, _: _sigmoid(v),
-    "tanh": lambda v, _: np.tanh(v),
-    "elu": lambda v, alpha: np.where(v > 0, v, alpha * np.expm1(np.minimum(v, 0))),
-    "gelu": lambda v, _: v * (1 + _erf(v / math.sqrt(2))) / 2,
-    "swish": lambda v, _: v * _sigmoid(v),
-}
 
 
 def conv_bias_activation(
@@ -105,5 +85,6 @@ def conv_bias_activation(
                 f"b has shape {others['b'].shape}; y of shape {sums.shape} needs ({sums.shape[1]},)"
             )
         sums = sums + bias.reshape(1, -1, *[1] * (sums.ndim - 2))
-    curve = _CURVES[choice(activation, ACTIVATIONS, "activation")]
-    return deliver(np.asarray(curve(sums, coef)), x.dtype, 1, 0, out)
+    name = choice(activation, ACTIVATIONS, "activation")
+    y = CURVES[name](sums, 1 if name == "swish" else coef)  # swish has no parameter here
+    return deliver(np.asarray(y), x.dtype, 1, 0, out)

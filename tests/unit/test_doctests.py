@@ -11,6 +11,7 @@ import pytest
 WITH_EXAMPLES = (
     "_config",
     "dtypes",
+    "problem.activation",
     "problem.arguments",
     "problem.conv",
     "problem.norm",
@@ -18,7 +19,9 @@ WITH_EXAMPLES = (
     "problem.pooling",
     "problem.softmax",
     "problem.specs",
+    "reference.activation",
     "reference.conv",
+    "reference.fused",
     "reference.norm",
     "reference.pooling",
     "reference.softmax",

@@ -1,0 +1,155 @@
+"""The meaning of activations."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..problem import ActivationSpec, activation_spec, one_dtype, propagates, same_shape
+from .result import Array, Float64, deliver, wide
+
+__all__ = ["CURVES", "activation", "activation_backward"]
+
+
+def activation(
+    x: npt.ArrayLike,
+    *,
+    mode: Any = "relu",
+    coef: float = 0,
+    nan: Any = "propagate",
+    alpha: float = 1,
+    beta: float = 0,
+    out: Array | None = None,
+) -> Array:
+    """Compute ``alpha * act(x) + beta * out`` element by element, in float64, rounded once at the end.
+
+    Relu is max(x, 0); clipped relu min(max(x, 0), coef); sigmoid 1 / (1 + exp(-x)); elu x where it is
+    positive and coef * (exp(x) - 1) elsewhere; swish x * sigmoid(coef * x).
+
+    Parameters
+    ----------
+    x : array, any shape, float16 | bfloat16 | float32 | float64
+    mode : "relu", "clipped_relu", "sigmoid", "tanh", "elu", "swish" or "identity"
+    coef : float
+        For swish, 0 stands for 1.
+    nan : "propagate" or "not_propagate"
+        Whether relu and clipped relu of NaN are NaN, or 0. The others propagate it always.
+    alpha, beta : float
+    out : array, shape and dtype of ``x``, optional
+        Written and returned; may be ``x``. Read only if ``beta`` is not 0, which needs it.
+
+    Returns
+    -------
+    array, shape and dtype of ``x``
+
+    Raises
+    ------
+    TypeError
+        The dtype is none of the four, or ``coef`` no number.
+    ValueError
+        There is no such activation, or ``out`` does not fit.
+
+    Examples
+    --------
+    >>> activation(np.array([-1.0, 2.0, 9.0]), mode="clipped_relu", coef=6)
+    array([0., 2., 6.])
+    """
+    x, spec = np.asarray(x), activation_spec(mode, coef, propagates(nan))
+    one_dtype("an activation", x=x.dtype)
+    return deliver(_activated(wide(x), spec), x.dtype, alpha, beta, out)
+
+
+def activation_backward(
+    x: npt.ArrayLike,
+    y: npt.ArrayLike,
+    dy: npt.ArrayLike,
+    *,
+    mode: Any = "relu",
+    coef: float = 0,
+    alpha: float = 1,
+    beta: float = 0,
+    out: Array | None = None,
+) -> Array:
+    """Compute the gradient of an activation with regard to its input, in float64, rounded once at the end.
+
+    It is ``dy`` times the slope at ``x``, which sigmoid and tanh have from ``y``. At the bends of relu and
+    clipped relu, and where their ``x`` is NaN, nothing passes.
+
+    Parameters
+    ----------
+    x : array, any shape, float16 | bfloat16 | float32 | float64
+    y : array, shape and dtype of ``x``
+        What :func:`activation` gave for ``x``, not scaled.
+    dy : array, shape and dtype of ``x``
+    mode, coef, alpha, beta, out
+        As in :func:`activation`; the parameters of the forward activation.
+
+    Returns
+    -------
+    array, shape and dtype of ``x``
+
+    Raises
+    ------
+    TypeError, ValueError
+        As in :func:`activation`; also where shapes or dtypes of the three differ.
+
+    Examples
+    --------
+    >>> x = np.array([-1.0, 2.0])
+    >>> activation_backward(x, activation(x), np.array([10.0, 20.0]))
+    array([ 0., 20.])
+    """
+    x, y, dy = np.asarray(x), np.asarray(y), np.asarray(dy)
+    spec = activation_spec(mode, coef)
+    one_dtype("the gradient of an activation", x=x.dtype, y=y.dtype, dy=dy.dtype)
+    same_shape(x=x.shape, y=y.shape, dy=dy.shape)
+    return deliver(_gradient(wide(x), wide(y), wide(dy), spec), x.dtype, alpha, beta, out)
+
+
+_erf = np.vectorize(math.erf, otypes=[np.float64])
+
+
+def _sigmoid(v: Float64) -> Float64:
+    e = np.exp(-np.abs(v))  # never too large
+    return np.asarray(np.where(v >= 0, 1, e) / (1 + e))
+
+
+# The value at v, with the parameter c.
+CURVES: dict[str, Callable[[Float64, float], Any]] = {
+    "identity": lambda v, _: v,
+    "relu": lambda v, _: np.maximum(v, 0),
+    "clipped_relu": lambda v, c: np.minimum(np.maximum(v, 0), c),
+    "sigmoid": lambda v, _: _sigmoid(v),
+    "tanh": lambda v, _: np.tanh(v),
+    "elu": lambda v, c: np.where(v > 0, v, c * np.expm1(np.minimum(v, 0))),
+    "gelu": lambda v, _: v * (1 + _erf(v / math.sqrt(2))) / 2,
+    "swish": lambda v, c: v * _sigmoid(c * v),
+}
+
+# The slope at v, where the value is y: a number, or whether the gradient passes.
+_SLOPES: dict[str, Callable[[Float64, Float64, float], Any]] = {
+    "identity": lambda v, *_: np.ones(v.shape, bool),
+    "relu": lambda v, *_: v > 0,
+    "clipped_relu": lambda v, _, c: (v > 0) & (v < c),
+    "sigmoid": lambda _, y, __: y * (1 - y),
+    "tanh": lambda _, y, __: 1 - y * y,
+    "elu": lambda v, _, c: np.where(v > 0, 1, c * np.exp(np.minimum(v, 0))),
+    "swish": lambda v, _, c: _sigmoid(c * v) * (1 + c * v * _sigmoid(-c * v)),
+}
+
+
+@np.errstate(all="ignore")
+def _activated(v: Float64, spec: ActivationSpec) -> Float64:
+    if not spec.propagate_nan and spec.mode.endswith("relu"):
+        v = np.where(np.isnan(v), 0, v)
+    return np.asarray(CURVES[spec.mode](v, spec.coef))
+
+
+@np.errstate(all="ignore")
+def _gradient(v: Float64, y: Float64, dy: Float64, spec: ActivationSpec) -> Float64:
+    slope = _SLOPES[spec.mode](v, y, spec.coef)
+    return np.asarray(np.where(slope, dy, 0) if slope.dtype == bool else slope * dy)
