@@ -5,7 +5,8 @@
 Arrays        ``asarray  empty  zeros  full  DeviceArray``
 Operations    ``conv  conv_backward_data  conv_backward_filter  conv_backward_bias  conv_transpose
               conv_bias_activation  conv_output_shape  conv_transpose_shape
-              pool  pool_backward  pool_output_shape  softmax  softmax_backward``
+              pool  pool_backward  pool_output_shape  softmax  softmax_backward
+              activation  activation_backward``
 Algorithms    ``conv_algorithms  conv_plan  conv_bias_activation_plan  export_choices  import_choices``
 Where         ``use  synchronize  empty_cache  available``
 Library       ``version  library_info  raw``
@@ -49,6 +50,8 @@ if TYPE_CHECKING:
     from .descriptors import SpatialTransformerDescriptor as SpatialTransformerDescriptor
     from .descriptors import TensorDescriptor as TensorDescriptor
     from .errors import *  # noqa: F403
+    from .ops.activation import activation as activation
+    from .ops.activation import activation_backward as activation_backward
     from .ops.algorithms import conv_algorithms as conv_algorithms
     from .ops.algorithms import conv_bias_activation_plan as conv_bias_activation_plan
     from .ops.algorithms import conv_plan as conv_plan
@@ -111,6 +114,8 @@ _WHERE = {
         "VersionMismatchError",
     ),
     "ops": (
+        "activation",
+        "activation_backward",
         "conv",
         "conv_algorithms",
         "conv_backward_bias",

@@ -14,6 +14,7 @@ from .context import Context
 from .errors import BadParamError, NotSupportedError
 from .problem import (
     LAYOUTS,
+    ActivationProblem,
     Layer,
     Plan,
     PoolProblem,
@@ -29,6 +30,7 @@ Way = Callable[[Any], Plan]
 
 # The plans of a kind of problem, the quickest first.
 WAYS: dict[type, tuple[Way, ...]] = {
+    ActivationProblem: (legacy.activation,),
     PoolProblem: (legacy.pooling,),
     SoftmaxProblem: (legacy.softmax,),
 }

@@ -181,3 +181,20 @@ def softmax_cases(draw: st.DrawFn) -> LayerCase:
         return LayerCase("softmax_backward", operands, {"algo": algo} | over | scales, outs)
     x = lying(draw, shape, dtype, "floats")
     return LayerCase("softmax", (x,), {"algo": algo} | over | scales, outs)
+
+
+@st.composite
+def activation_cases(draw: st.DrawFn) -> LayerCase:
+    """An activation of an array of any rank, or its gradient."""
+    shape = tuple(draw(st.lists(st.integers(1, 4), min_size=1, max_size=6)))
+    shape = (draw(st.sampled_from((*shape[:1], 0))), *shape[1:])
+    dtype = draw(st.sampled_from(FLOATS))
+    mode = draw(st.sampled_from(("relu", "clipped_relu", "sigmoid", "tanh", "elu", "swish", "identity")))
+    keywords = {"mode": mode, "coef": draw(st.sampled_from((0.5, 1, 2)))}
+    scales, outs = scales_and_out(draw, shape, dtype)
+    x = lying(draw, shape, dtype, "floats")
+    if draw(st.booleans()):
+        y = ct.reference.activation(x.array(), **keywords)
+        operands = (x, lying(draw, shape, dtype, y), lying(draw, shape, dtype))
+        return LayerCase("activation_backward", operands, keywords | scales, outs)
+    return LayerCase("activation", (x,), keywords | scales, outs)

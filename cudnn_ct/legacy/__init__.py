@@ -4,6 +4,7 @@
 (`native`), and a plan holds them (`plans`, `fused`), so a run is one C call, or a few.
 """
 
+from .activation import activation
 from .family import candidates, plan
 from .fused import EpiloguePlan
 from .plans import BiasGradientPlan, PackedPlan, ScalePlan, behind, transform
@@ -15,6 +16,7 @@ __all__ = [
     "EpiloguePlan",
     "PackedPlan",
     "ScalePlan",
+    "activation",
     "behind",
     "candidates",
     "plan",

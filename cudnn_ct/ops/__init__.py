@@ -1,5 +1,6 @@
 """Operations: arrays on the device in, arrays on the device out; one module for each family."""
 
+from .activation import activation, activation_backward
 from .algorithms import conv_algorithms, conv_bias_activation_plan, conv_plan
 from .conv import (
     conv,
@@ -15,6 +16,8 @@ from .pooling import pool, pool_backward, pool_output_shape
 from .softmax import softmax, softmax_backward
 
 __all__ = [
+    "activation",
+    "activation_backward",
     "conv",
     "conv_algorithms",
     "conv_backward_bias",

@@ -4,7 +4,7 @@ Everything here is immutable, hashable and printable, and knows neither a librar
 at once the validated request, the cache key, the repr in an error, and what tests work on without a GPU.
 """
 
-from .activation import ACTIVATION_MODES, activation_spec
+from .activation import ACTIVATION_MODES, ActivationProblem, activation_problem, activation_spec
 from .arguments import NAN_CHOICES, choice, number, per_axis, propagates
 from .conv import (
     CONV_DTYPES,
@@ -92,6 +92,7 @@ __all__ = [
     "ROLES",
     "SOFTMAX_ALGOS",
     "SOFTMAX_MODES",
+    "ActivationProblem",
     "ActivationSpec",
     "BatchNorm",
     "BatchNormGradients",
@@ -115,6 +116,7 @@ __all__ = [
     "SpatialTransformerSpec",
     "Stage",
     "TensorSpec",
+    "activation_problem",
     "activation_spec",
     "check_epsilon",
     "check_images",

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
-from .arguments import choice, number
+from .arguments import choice, number, propagates
 from .fused import ACTIVATIONS
-from .specs import ActivationSpec
+from .operands import one_dtype, result_spec, same_shape
+from .specs import ActivationSpec, TensorSpec
 
 ACTIVATION_MODES = tuple(name for name in ACTIVATIONS if name != "gelu")  # that only follows a convolution
 
@@ -23,3 +24,36 @@ def activation_spec(mode: Any, coef: Any = 0, propagate_nan: bool = True) -> Act
     if name == "swish" and value == 0:
         value = 1.0
     return ActivationSpec(name, value, propagate_nan)
+
+
+class ActivationProblem(NamedTuple):
+    """An activation of x, or with ``dx`` the gradient of one."""
+
+    x: TensorSpec
+    y: TensorSpec
+    dy: TensorSpec | None
+    dx: TensorSpec | None
+    activation: ActivationSpec
+
+    @property
+    def results(self) -> tuple[TensorSpec, ...]:
+        """The tensors that are written."""
+        return (self.dx or self.y,)
+
+    def __str__(self) -> str:
+        mode, coef, _ = self.activation
+        gradient = f"gradient of {mode}: y {self.y}, dy {self.dy}, " if self.dx else f"{mode}: "
+        return f"{gradient}x {self.x}, result {self.results[0]}, coef {coef}"
+
+
+def activation_problem(
+    specs: dict[str, TensorSpec], outs: tuple[TensorSpec | None], mode: Any, coef: Any, nan: Any
+) -> ActivationProblem:
+    """Validate the arguments of an activation of x, or of the gradient of one of x, y and dy."""
+    one_dtype("an activation", **{name: spec.dtype for name, spec in specs.items()})
+    shape = same_shape(**{name: spec.shape for name, spec in specs.items()})
+    activation, x = activation_spec(mode, coef, propagates(nan)), specs["x"]
+    result = result_spec(shape, x, outs[0])
+    if "dy" in specs:
+        return ActivationProblem(x, specs["y"], specs["dy"], result, activation)
+    return ActivationProblem(x, result, None, None, activation)

@@ -2,30 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from .pointwise import factors
-
-
-def usual(heads: int, compute: Callable[..., np.ndarray]) -> Callable[..., None]:
-    """A C function f(handle, heads, alpha, (descriptor, pointer) of inputs, beta, those of the result).
-
-    ``compute(fake, heads, inputs, shape)`` gets float64 arrays and gives the result before alpha and beta.
-    """
-
-    def function(self: Any, handle: Any, *arguments: Any) -> None:
-        head, (alpha, *pairs, beta, descriptor, written) = arguments[:heads], arguments[heads:]
-        inputs = [self._memory(*pair) for pair in zip(pairs[::2], ("tensor",) * 9, pairs[1::2], strict=False)]
-        target = self._memory(descriptor, "tensor", written)
-        a, b = factors(target.dtype, alpha, beta)
-        values = compute(self, head, [array.astype(np.float64) for array in inputs], target.shape)
-        before = b * target.astype(np.float64) if b else 0
-        target[...] = (a * values + before).astype(target.dtype)
-
-    return function
+from .pointwise import usual
 
 
 def _windows(pooling: dict[str, Any], y_shape: tuple[int, ...], x_shape: tuple[int, ...]) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,52 @@ def _one(mode: int, coef: float, v: float) -> float:
     return v
 
 
+def usual(heads: int, compute: Callable[..., np.ndarray]) -> Callable[..., None]:
+    """A C function f(handle, heads, alpha, (descriptor, pointer) of inputs, beta, those of the result).
+
+    ``compute(fake, heads, inputs, shape)`` gets float64 arrays and gives the result before alpha and beta.
+    """
+
+    def function(self: Any, handle: Any, *arguments: Any) -> None:
+        head, (alpha, *pairs, beta, descriptor, written) = arguments[:heads], arguments[heads:]
+        inputs = [self._memory(*pair) for pair in zip(pairs[::2], ("tensor",) * 9, pairs[1::2], strict=False)]
+        target = self._memory(descriptor, "tensor", written)
+        a, b = factors(target.dtype, alpha, beta)
+        values = compute(self, head, [array.astype(np.float64) for array in inputs], target.shape)
+        before = b * target.astype(np.float64) if b else 0
+        target[...] = (a * values + before).astype(target.dtype)
+
+    return function
+
+
+def _forward(fake: Any, head: Any, inputs: list[np.ndarray], shape: tuple[int, ...]) -> np.ndarray:
+    state = fake._get(head[0], "activation")
+    return activate(state["mode"], state["coef"], inputs[0])
+
+
+def _slope(mode: int, coef: float, v: float) -> float:
+    if mode == RELU:
+        return float(v > 0)
+    if mode == CLIPPED_RELU:
+        return float(0 < v < coef)
+    if mode == ELU:
+        return 1.0 if v > 0 else float(coef * np.exp(v))
+    if mode == TANH:
+        return float(1 - np.tanh(v) ** 2)
+    sigmoid = float(1 / (1 + np.exp(-v * (coef if mode == SWISH else 1))))
+    slope = sigmoid * (1 - sigmoid)
+    return sigmoid + coef * v * slope if mode == SWISH else slope
+
+
+def _backward(fake: Any, head: Any, inputs: list[np.ndarray], shape: tuple[int, ...]) -> np.ndarray:
+    state, (_, dy, x) = fake._get(head[0], "activation"), inputs
+    slopes = [_slope(state["mode"], state["coef"], float(v)) for v in x.reshape(-1)]
+    return dy * np.array(slopes).reshape(shape)
+
+
+_activation, _gradient = usual(1, _forward), usual(1, _backward)
+
+
 class Pointwise:
     """A part of the fake: it reads descriptors and memory through the rest of it."""
 
@@ -47,22 +94,19 @@ class Pointwise:
     def cudnnSetActivationDescriptorSwishBeta(self: Any, activation: Any, beta: float) -> None:
         self._get(activation, "activation").update(coef=beta)
 
-    def cudnnActivationForward(
-        self: Any,
-        handle: Any,
-        activation: Any,
-        alpha: int,
-        x: Any,
-        read: int,
-        beta: int,
-        y: Any,
-        written: int,
-    ) -> None:
-        source, target = self._memory(x, "tensor", read), self._memory(y, "tensor", written)
-        a, b = factors(source.dtype, alpha, beta)
-        assert (a, b) == (1, 0)
+    def cudnnActivationForward(self: Any, handle: Any, activation: Any, *arguments: Any) -> int:
         state = self._get(activation, "activation")
-        target[...] = activate(state["mode"], state["coef"], source.astype(np.float64)).astype(target.dtype)
+        if state["mode"] == IDENTITY:
+            return NOT_SUPPORTED
+        _activation(self, handle, activation, *arguments)
+        return 0
+
+    def cudnnActivationBackward(self: Any, handle: Any, activation: Any, *arguments: Any) -> int:
+        state = self._get(activation, "activation")
+        if state["mode"] == IDENTITY:
+            return NOT_SUPPORTED
+        _gradient(self, handle, activation, *arguments)
+        return 0
 
     def cudnnAddTensor(
         self: Any, handle: Any, alpha: int, x: Any, read: int, beta: int, y: Any, written: int

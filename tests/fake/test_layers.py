@@ -10,7 +10,7 @@ from hypothesis import given
 
 import cudnn_ct as ct
 from cudnn_ct.errors import NotSupportedError
-from tests.layers import LayerCase, check_layer, pool_cases, softmax_cases
+from tests.layers import LayerCase, activation_cases, check_layer, pool_cases, softmax_cases
 
 from .cudnn import FakeCudnn
 from .host import ForeignArray, Host
@@ -25,6 +25,21 @@ def test_pooling(fake: FakeCudnn, host: Host, case: LayerCase) -> None:
 @given(case=softmax_cases())
 def test_softmax(fake: FakeCudnn, host: Host, case: LayerCase) -> None:
     check_layer(case, lambda array: ForeignArray(host, array))
+
+
+@given(case=activation_cases())
+def test_activation(fake: FakeCudnn, host: Host, case: LayerCase) -> None:
+    check_layer(case, lambda array: ForeignArray(host, array))
+
+
+def test_activation_in_place(fake: FakeCudnn) -> None:
+    x, before = images(2, 3, 5), images(2, 3, 5).numpy()
+    assert ct.activation(x, out=x) is x
+    np.testing.assert_array_equal(x.numpy(), np.maximum(before, 0))
+    with pytest.raises(ValueError, match="mode must be one of identity, relu"):
+        ct.activation(x, mode="gelu")
+    with pytest.raises(ValueError, match=r"dy has shape \(3, 5\)"):
+        ct.activation_backward(x, x, images(3, 5))
 
 
 def test_softmax_in_place(fake: FakeCudnn) -> None:

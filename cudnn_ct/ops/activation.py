@@ -1,0 +1,114 @@
+"""Activations and their gradients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..problem import activation_problem
+from .layer import Layer, compute
+
+__all__ = ["activation", "activation_backward"]
+
+_ACTIVATION = Layer("an activation", activation_problem, in_place=True)
+_GRADIENT = Layer("the gradient of an activation", activation_problem, in_place=True)
+
+
+def activation(
+    x: Any,
+    *,
+    mode: Any = "relu",
+    coef: float = 0,
+    nan: Any = "propagate",
+    alpha: float = 1,
+    beta: float = 0,
+    out: Any = None,
+    stream: Any = None,
+) -> Any:
+    """Compute ``alpha * act(x) + beta * out`` element by element.
+
+    Relu is max(x, 0); clipped relu min(max(x, 0), coef); sigmoid 1 / (1 + exp(-x)); elu x where it is
+    positive and coef * (exp(x) - 1) elsewhere; swish x * sigmoid(coef * x).
+
+    Parameters
+    ----------
+    x : device array, any shape, float16 | bfloat16 | float32 | float64
+    mode : {"relu", "clipped_relu", "sigmoid", "tanh", "elu", "swish", "identity"}
+    coef : float
+        The ceiling of a clipped relu, the alpha of elu, the beta of swish, for which 0 stands for 1.
+    nan : {"propagate", "not_propagate"}
+        Whether relu and clipped relu of NaN are NaN, or 0. The others propagate it always.
+    alpha, beta : float
+    out : device array, shape and dtype of x, optional
+        Where the result goes; read only where beta is not 0, which needs it. It may be x itself.
+    stream : optional
+        An address, or anything with ``__cuda_stream__``; by default that of ``ct.use``.
+
+    Returns
+    -------
+    DeviceArray, shape and dtype of x; or ``out``
+
+    Raises
+    ------
+    TypeError
+        An operand is not on the device, its dtype is none of the four, or ``coef`` no number.
+    ValueError
+        There is no such activation, or ``out`` does not fit.
+    NotSupportedError
+        cuDNN has no way to compute it; the message says what each way was refused for.
+    AllocationError
+        Device memory ran out.
+
+    Notes
+    -----
+    ``cudnnActivationForward``; the identity is ``cudnnTransformTensor``.
+
+    Examples
+    --------
+    ::
+
+        y = ct.activation(x, mode="elu", coef=1)
+        ct.activation(x, out=x)  # relu in place
+    """
+    return compute(_ACTIVATION, ("x",), (x,), (mode, coef, nan), alpha, beta, out, stream)
+
+
+def activation_backward(
+    x: Any,
+    y: Any,
+    dy: Any,
+    *,
+    mode: Any = "relu",
+    coef: float = 0,
+    nan: Any = "propagate",
+    alpha: float = 1,
+    beta: float = 0,
+    out: Any = None,
+    stream: Any = None,
+) -> Any:
+    """Compute the gradient of :func:`activation` with regard to x: ``alpha * gradient + beta * out``.
+
+    Parameters
+    ----------
+    x : device array, any shape, float16 | bfloat16 | float32 | float64
+    y : device array, shape and dtype of x
+        What :func:`activation` gave for x.
+    dy : device array, shape and dtype of x
+    mode, coef, nan
+        Those of the activation.
+    alpha, beta, out, stream
+        As in :func:`activation`; ``out`` may be one of the operands.
+
+    Returns
+    -------
+    DeviceArray, shape and dtype of x; or ``out``
+
+    Raises
+    ------
+    TypeError, ValueError, NotSupportedError, AllocationError
+        As in :func:`activation`; ValueError also where the shapes differ.
+
+    Notes
+    -----
+    ``cudnnActivationBackward``; of the identity ``cudnnTransformTensor``.
+    """
+    return compute(_GRADIENT, ("x", "y", "dy"), (x, y, dy), (mode, coef, nan), alpha, beta, out, stream)
