@@ -10,11 +10,14 @@ from .conv import conv, conv_backward_bias, conv_backward_data, conv_backward_fi
 from .fused import conv_bias_activation
 from .norm import batch_norm_backward, batch_norm_inference, batch_norm_training
 from .pooling import pool, pool_backward
+from .reduction import reduce
 from .softmax import softmax, softmax_backward
+from .tensor import add, fill, op_tensor, scale, transform
 
 __all__ = [
     "activation",
     "activation_backward",
+    "add",
     "batch_norm_backward",
     "batch_norm_inference",
     "batch_norm_training",
@@ -26,9 +29,14 @@ __all__ = [
     "conv_output_shape",
     "conv_transpose",
     "conv_transpose_shape",
+    "fill",
+    "op_tensor",
     "pool",
     "pool_backward",
     "pool_output_shape",
+    "reduce",
+    "scale",
     "softmax",
     "softmax_backward",
+    "transform",
 ]

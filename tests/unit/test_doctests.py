@@ -19,12 +19,15 @@ WITH_EXAMPLES = (
     "problem.pooling",
     "problem.softmax",
     "problem.specs",
+    "problem.tensor",
     "reference.activation",
     "reference.conv",
     "reference.fused",
     "reference.norm",
     "reference.pooling",
+    "reference.reduction",
     "reference.softmax",
+    "reference.tensor",
 )
 
 
