@@ -26,13 +26,19 @@ from .problem import (
 
 __all__ = ["Roads"]
 
-Way = Callable[[Any], Plan]
+Way = Callable[[Any, Context], Plan]
+
+
+def _simple(way: Callable[[Any], Plan]) -> Way:
+    """A way whose plan needs no more than the problem."""
+    return lambda problem, _: way(problem)
+
 
 # The plans of a kind of problem, the quickest first.
 WAYS: dict[type, tuple[Way, ...]] = {
-    ActivationProblem: (legacy.activation,),
-    PoolProblem: (legacy.pooling,),
-    SoftmaxProblem: (legacy.softmax,),
+    ActivationProblem: (_simple(legacy.activation),),
+    PoolProblem: (_simple(legacy.pooling),),
+    SoftmaxProblem: (_simple(legacy.softmax),),
 }
 
 
@@ -41,9 +47,9 @@ class Roads:
 
     __slots__ = ("_left", "_problem", "_refusals", "plan")
 
-    def __init__(self, problem: Layer) -> None:
+    def __init__(self, problem: Layer, context: Context) -> None:
         self._problem = problem
-        self._left = list(_ways(problem))
+        self._left = _ways(problem, context)
         self._refusals: list[str] = []
         self.plan: Plan = self._next()
 
@@ -76,22 +82,24 @@ class Roads:
         return NotSupportedError("\n  refused: ".join(lines))
 
 
-def _ways(problem: Layer) -> list[Callable[[], Plan]]:
+def _ways(problem: Layer, context: Context) -> list[Callable[[], Plan]]:
     """Plans on the operands as they lie in memory, then on packed copies of some."""
     if not any(spec.size for spec in problem.results):
         return [partial(legacy.ScalePlan, problem.results[0])]
     ways = WAYS[type(problem)]
-    makers: list[Callable[[], Plan]] = [partial(way, problem) for way in ways]
+    makers: list[Callable[[], Plan]] = [partial(way, problem, context) for way in ways]
     first = next(iter(tensors_of(problem).values()))
     layouts = dict.fromkeys((nearest_layout(first), *LAYOUTS))
     copies = dict.fromkeys(packed_of(problem, layout) for layout in layouts)
-    makers += [partial(_on_copies, way, problem, one) for one in copies if one != problem for way in ways]
+    for packed in copies:
+        if packed != problem:
+            makers += [partial(_on_copies, way, problem, packed, context) for way in ways]
     return makers
 
 
-def _on_copies(way: Way, problem: Layer, packed: Layer) -> Plan:
+def _on_copies(way: Way, problem: Layer, packed: Layer, context: Context) -> Plan:
     moves = [
         (spec, None if spec == target else target)
         for spec, target in zip(tensors_of(problem).values(), tensors_of(packed).values(), strict=True)
     ]
-    return legacy.PackedPlan(way(packed), moves, len(problem.results))
+    return legacy.PackedPlan(way(packed, context), moves, len(problem.results))

@@ -138,7 +138,7 @@ def _prepared(
             problem,
             inputs,
             problem.results,
-            Roads(problem),
+            Roads(problem, ctx),
             pack=inputs != specs,
             in_place=layer.in_place,
             what=layer.name,

@@ -1,0 +1,192 @@
+"""Pooling, softmax and activations on a GPU against the reference, and against PyTorch where it is there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+import cudnn_ct as ct
+from cudnn_ct.errors import NotSupportedError
+from tests.gradients import assert_gradient
+from tests.layers import (
+    FLOATS,
+    LayerCase,
+    Tensor,
+    activation_cases,
+    check_layer,
+    compare,
+    pool_cases,
+    softmax_cases,
+)
+
+from .conftest import library, place
+
+EXAMPLES = max(200, settings.default.max_examples)
+
+
+@settings(max_examples=EXAMPLES)
+@given(case=pool_cases())
+def test_pooling(case: LayerCase) -> None:
+    check_layer(case, place)
+
+
+@settings(max_examples=EXAMPLES)
+@given(case=softmax_cases())
+def test_softmax(case: LayerCase) -> None:
+    check_layer(case, place)
+
+
+@settings(max_examples=EXAMPLES)
+@given(case=activation_cases())
+def test_activation(case: LayerCase) -> None:
+    check_layer(case, place)
+
+
+# --- what properties do not reach ---
+
+
+@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("mode", ["max", "average_exc_pad", "sum"])
+def test_pooling_of_a_network(mode: str, dtype: str, layout: str) -> None:
+    """Large enough for the kernels that real layers get: the first pooling of a ResNet."""
+    x = np.random.default_rng(0).integers(-4, 5, (4, 64, 56, 56)).astype(np.float32)
+    y = ct.pool(ct.asarray(x, dtype, layout=layout), window=3, stride=2, padding=1, mode=mode)
+    assert y.layout == layout
+    compare(y, Tensor(y.shape, dtype, ct.reference.pool(x, window=3, stride=2, padding=1, mode=mode)).array())
+
+
+@pytest.mark.parametrize("nan", ["propagate", "not_propagate"])
+def test_pooling_and_nan(nan: str) -> None:
+    x = np.arange(32.0, dtype=np.float32).reshape(1, 2, 4, 4)
+    x[0, 0, 1, 1], x[0, 1, 2, 2], x[0, 1, 0, 0] = np.nan, np.inf, -np.inf
+    y = ct.pool(ct.asarray(x), window=2, nan=nan)
+    compare(y, ct.reference.pool(x, window=2, nan=nan), exact=True)
+
+
+@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+def test_bytes_have_a_maximum(layout: str) -> None:
+    x = np.random.default_rng(0).integers(-128, 128, (2, 32, 8, 8)).astype(np.int8)
+    y = ct.pool(ct.asarray(x, layout=layout), window=2)
+    compare(y, ct.reference.pool(x, window=2), exact=True)
+
+
+def test_the_whole_image_is_a_window() -> None:
+    x = np.random.default_rng(0).integers(-4, 5, (3, 5, 7, 8)).astype(np.float32)
+    y = ct.pool(ct.asarray(x), window="global", mode="average")
+    assert y.shape == (3, 5, 1, 1)
+    compare(y, x.mean(axis=(2, 3), keepdims=True))
+
+
+def test_ties_share_no_gradient() -> None:
+    """One of equal maxima gets all of it, and with the deterministic mode always the same."""
+    x = ct.zeros((2, 3, 8, 8))
+    keywords: dict[str, Any] = {"window": 3, "stride": 2, "mode": "max_deterministic"}
+    y = ct.pool(x, **keywords)
+    dy = ct.full(y.shape, 1.0)
+    runs = [ct.pool_backward(x, y, dy, **keywords).numpy() for _ in range(20)]
+    assert runs[0].sum() == dy.size
+    for run in runs[1:]:
+        np.testing.assert_array_equal(run, runs[0])
+
+
+@pytest.mark.parametrize("batch", [65_535, 65_536, 65_537])
+def test_batches_around_16_bits(batch: int) -> None:
+    x = (np.arange(batch * 2 * 4) % 13 - 6).astype(np.float32).reshape(batch, 2, 2, 2)
+    placed = ct.asarray(x)
+    compare(ct.pool(placed, window=2), x.max(axis=(2, 3), keepdims=True), exact=True)
+    compare(ct.softmax(placed), ct.reference.softmax(x))
+    compare(ct.activation(placed), np.maximum(x, 0), exact=True)
+
+
+@pytest.mark.parametrize("shape", [(3, 65_536), (2, 66_000, 3, 3), (70_000, 10), (5, 200_000)])
+def test_softmax_over_many(shape: tuple[int, ...]) -> None:
+    x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    y = ct.softmax(ct.asarray(x))
+    expected = ct.reference.softmax(x)
+    np.testing.assert_allclose(y.numpy(), expected, rtol=2e-5, atol=0)
+    dy = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
+    dx = ct.softmax_backward(y, ct.asarray(dy))
+    np.testing.assert_allclose(dx.numpy(), ct.reference.softmax_backward(expected, dy), rtol=0, atol=1e-6)
+
+
+def test_softmax_of_large_numbers() -> None:
+    x = np.array([[1e4, 0, -1e4, 1e4]], np.float32)
+    compare(ct.softmax(ct.asarray(x)), np.array([[0.5, 0, 0, 0.5]], np.float32))
+    compare(ct.softmax(ct.asarray(x), algo="log"), ct.reference.softmax(x, algo="log"))
+
+
+def test_activation_of_what_is_not_finite() -> None:
+    x = np.array([np.nan, np.inf, -np.inf, 0, -0.0, 1e-40], np.float32)
+    for mode in ("relu", "clipped_relu", "sigmoid", "elu", "identity"):
+        keywords = {"mode": mode, "coef": 1}
+        compare(ct.activation(ct.asarray(x), **keywords), ct.reference.activation(x, **keywords))
+
+
+def test_in_place() -> None:
+    values = np.random.default_rng(0).standard_normal((3, 4, 5)).astype(np.float32)
+    for operation, keywords in (("activation", {"mode": "tanh"}), ("softmax", {"axis": -1})):
+        x = ct.asarray(values)
+        assert getattr(ct, operation)(x, **keywords, out=x) is x
+        compare(x, getattr(ct.reference, operation)(values, **keywords))
+
+
+@pytest.mark.parametrize("mode", ["max", "average_inc_pad", "average_exc_pad", "sum"])
+def test_gradient_of_pooling_by_differences(mode: str) -> None:
+    rng = np.random.default_rng(0)
+    keywords: dict[str, Any] = {"window": (3, 2), "stride": 2, "padding": (1, 0), "mode": mode}
+    x = rng.permutation(2 * 2 * 5 * 4).reshape(2, 2, 5, 4).astype(np.float64)
+    y = ct.pool(ct.asarray(x), **keywords)
+    dy = rng.standard_normal(y.shape)
+    dx = ct.pool_backward(ct.asarray(x), y, ct.asarray(dy), **keywords).numpy()
+    assert_gradient(dx, lambda v: ct.pool(ct.asarray(v), **keywords).numpy(), x, dy)
+
+
+@pytest.mark.parametrize("algo", ["accurate", "fast", "log"])
+def test_gradient_of_softmax_by_differences(algo: str) -> None:
+    rng = np.random.default_rng(0)
+    x, dy = rng.standard_normal((2, 3, 2, 2)), rng.standard_normal((2, 3, 2, 2))
+    y = ct.softmax(ct.asarray(x), algo=algo)
+    dx = ct.softmax_backward(y, ct.asarray(dy), algo=algo).numpy()
+    assert_gradient(dx, lambda v: ct.softmax(ct.asarray(v), algo=algo).numpy(), x, dy)
+
+
+@pytest.mark.parametrize("mode", ["relu", "clipped_relu", "sigmoid", "tanh", "elu", "swish", "identity"])
+def test_gradient_of_activation_by_differences(mode: str) -> None:
+    rng = np.random.default_rng(0)
+    x, dy = rng.standard_normal((3, 7)), rng.standard_normal((3, 7))
+    keywords: dict[str, Any] = {"mode": mode, "coef": 1.5}
+    y = ct.activation(ct.asarray(x), **keywords)
+    dx = ct.activation_backward(ct.asarray(x), y, ct.asarray(dy), **keywords).numpy()
+    assert_gradient(dx, lambda v: ct.activation(ct.asarray(v), **keywords).numpy(), x, dy)
+
+
+def test_padding_of_one_side() -> None:
+    """What cuDNN's legacy calls cannot do: right, or a clear word."""
+    x = np.random.default_rng(0).integers(-4, 5, (2, 8, 6, 6)).astype(np.float16)
+    keywords: dict[str, Any] = {"window": 3, "stride": 2, "padding": ((0, 1), (1, 0))}
+    try:
+        y = ct.pool(ct.asarray(x, layout="nhwc"), **keywords)
+    except NotSupportedError as error:
+        assert "pad both sides of an axis alike" in str(error)
+    else:
+        compare(y, ct.reference.pool(x, **keywords), exact=True)
+
+
+def test_torch_agrees() -> None:
+    torch = library("torch")
+    functional = torch.nn.functional
+    x = torch.randn(4, 16, 12, 12, device="cuda")
+    pairs = [
+        (ct.pool(x, window=3, stride=2, padding=1), functional.max_pool2d(x, 3, 2, 1)),
+        (ct.pool(x, window=2, mode="average"), functional.avg_pool2d(x, 2)),
+        (ct.softmax(x), functional.softmax(x, 1)),
+        (ct.softmax(x, axis=-1, algo="log"), functional.log_softmax(x, -1)),
+        (ct.activation(x, mode="swish"), functional.silu(x)),
+        (ct.activation(x, mode="elu", coef=1), functional.elu(x)),
+    ]
+    for ours, theirs in pairs:
+        torch.testing.assert_close(torch.from_dlpack(ours), theirs, rtol=1e-5, atol=1e-5)
