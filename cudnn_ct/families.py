@@ -21,7 +21,6 @@ from .problem import (
     Plan,
     Request,
     Stage,
-    TensorSpec,
     named_algorithm,
     unfit,
 )
@@ -84,35 +83,12 @@ def plan(problem: Any, candidate: Candidate, context: Context) -> Plan:
     if candidate.family != "graph":
         raise NotSupportedError(f"there is no family {candidate.family!r} for this {problem}")
     made = graph.plan(problem, candidate, context)
-    return ScaledPlan(made, problem.result) if problem.core.scaled else made
+    return legacy.ScaledPlan(made, problem.result) if problem.core.scaled else made
 
 
 def alone(problem: FusedConv) -> ConvProblem:
     """The convolution of a fused problem, to be followed by calls that add and activate."""
     return problem.conv._replace(scaled="alpha" if problem.alpha1 != 1 else "")
-
-
-class ScaledPlan:
-    """A graph, which has no factors, into scratch memory; then out = alpha * scratch + beta * out."""
-
-    __slots__ = ("_inner", "_offset", "_result", "_scratch", "workspace")
-
-    def __init__(self, inner: Plan, result: TensorSpec) -> None:
-        self._inner = inner
-        self._result = result
-        self._scratch = TensorSpec.packed(result.shape, result.dtype, result.layouts[0])
-        self._offset, self.workspace = legacy.behind(inner.workspace, self._scratch)
-
-    def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
-        """Run the graph; copy what it wrote, scaled."""
-        *inputs, out = pointers
-        scratch = context.workspace(self.workspace) + self._offset
-        self._inner.run(context, [*inputs, scratch], 1.0, 0.0)
-        legacy.transform(context, self._scratch, scratch, self._result, out, alpha=alpha, beta=beta)
-
-    def describe(self) -> str:
-        """Tell what was chosen."""
-        return f"{self._inner.describe()}; alpha and beta by a call of their own"
 
 
 # --- where rows come from ----------------------------------------------------------------------------------

@@ -6,8 +6,9 @@
 
 from .activation import activation
 from .family import candidates, plan
+from .fold import images
 from .fused import EpiloguePlan
-from .plans import BiasGradientPlan, PackedPlan, ScalePlan, behind, transform
+from .plans import BiasGradientPlan, PackedPlan, ScaledPlan, ScalePlan, behind, transform
 from .pooling import pooling
 from .softmax import softmax
 
@@ -16,9 +17,11 @@ __all__ = [
     "EpiloguePlan",
     "PackedPlan",
     "ScalePlan",
+    "ScaledPlan",
     "activation",
     "behind",
     "candidates",
+    "images",
     "plan",
     "pooling",
     "softmax",

@@ -10,7 +10,15 @@ from ..dtypes import DTYPES
 from ..problem import Candidate, Plan, TensorSpec
 from .native import Native, element, four_axes, scalar_type, settled, two_axes
 
-__all__ = ["BiasGradientPlan", "ConvolutionPlan", "PackedPlan", "ScalePlan", "behind", "transform"]
+__all__ = [
+    "BiasGradientPlan",
+    "ConvolutionPlan",
+    "PackedPlan",
+    "ScalePlan",
+    "ScaledPlan",
+    "behind",
+    "transform",
+]
 
 GRAIN = 256  # bytes at whose multiples copies begin
 
@@ -95,6 +103,37 @@ class PackedPlan:
         """Tell what was chosen."""
         copied = sum(packed is not None for _, packed in self._moves)
         return f"{self._inner.describe()}; {copied} operands copied into a packed layout"
+
+
+class ScaledPlan:
+    """Another plan, which has no factors: into scratch memory, then out = alpha * scratch + beta * out.
+
+    ``factor`` multiplies every alpha.
+    """
+
+    __slots__ = ("_factor", "_inner", "_offset", "_result", "_scratch", "workspace")
+
+    def __init__(self, inner: Plan, result: TensorSpec, factor: float = 1) -> None:
+        self._inner = inner
+        self._factor = factor
+        self._result = result
+        self._scratch = TensorSpec.packed(result.shape, result.dtype, result.layouts[0])
+        self._offset, self.workspace = behind(inner.workspace, self._scratch)
+
+    def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
+        """Run the other plan; copy what it wrote, scaled, unless there is nothing to scale."""
+        alpha *= self._factor
+        if alpha == 1 and beta == 0:
+            self._inner.run(context, pointers, 1.0, 0.0)
+            return
+        *inputs, out = pointers
+        scratch = context.workspace(self.workspace) + self._offset
+        self._inner.run(context, [*inputs, scratch], 1.0, 0.0)
+        transform(context, self._scratch, scratch, self._result, out, alpha=alpha, beta=beta)
+
+    def describe(self) -> str:
+        """Tell what was chosen."""
+        return f"{self._inner.describe()}; alpha and beta by a call of their own"
 
 
 def behind(nbytes: int, spec: TensorSpec | None) -> tuple[int, int]:

@@ -80,7 +80,11 @@ def test_bad_softmax(fake: FakeCudnn, keywords: dict[str, Any], message: str) ->
         ({"window": 2, "nan": "often"}, ValueError, "nan must be one of"),
         ({"window": "all"}, ValueError, "or 'global', not 'all'"),
         ({"window": 2, "beta": 1}, ValueError, "beta=1 needs out"),
-        ({"window": 2, "padding": ((0, 1), (0, 0))}, NotSupportedError, "pad both sides of an axis alike"),
+        (
+            {"window": 2, "padding": ((0, 1), (0, 0))},
+            NotSupportedError,
+            "(?s)both sides .* alike.*cudnnBackend",
+        ),
         ({"window": {2}}, TypeError, "is no parameter"),
     ],
 )

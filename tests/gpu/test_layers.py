@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 
 import cudnn_ct as ct
-from cudnn_ct.errors import NotSupportedError
 from tests.gradients import assert_gradient
 from tests.layers import (
     FLOATS,
@@ -164,16 +163,10 @@ def test_gradient_of_activation_by_differences(mode: str) -> None:
     assert_gradient(dx, lambda v: ct.activation(ct.asarray(v), **keywords).numpy(), x, dy)
 
 
-def test_padding_of_one_side() -> None:
-    """What cuDNN's legacy calls cannot do: right, or a clear word."""
-    x = np.random.default_rng(0).integers(-4, 5, (2, 8, 6, 6)).astype(np.float16)
-    keywords: dict[str, Any] = {"window": 3, "stride": 2, "padding": ((0, 1), (1, 0))}
-    try:
-        y = ct.pool(ct.asarray(x, layout="nhwc"), **keywords)
-    except NotSupportedError as error:
-        assert "pad both sides of an axis alike" in str(error)
-    else:
-        compare(y, ct.reference.pool(x, **keywords), exact=True)
+@settings(max_examples=EXAMPLES)
+@given(case=pool_cases(asymmetric=True))
+def test_padding_that_differs_between_sides(case: LayerCase) -> None:
+    check_layer(case, place)
 
 
 def test_torch_agrees() -> None:
