@@ -118,8 +118,8 @@ def pool_backward(
 
     Notes
     -----
-    ``cudnnPoolingBackward``, or a graph as in :func:`pool`. Where several elements of a window are the largest, one of them gets the
-    gradient: with ``"max_deterministic"`` always the same.
+    ``cudnnPoolingBackward``, or a graph as in :func:`pool`. Where several elements of a window are the
+    largest, one of them gets the gradient: with ``"max_deterministic"`` always the same.
     """
     arguments = (window, stride, padding, mode, nan)
     return compute(_GRADIENT, ("x", "y", "dy"), (x, y, dy), arguments, alpha, beta, out, stream)

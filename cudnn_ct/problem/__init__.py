@@ -49,13 +49,14 @@ from .pooling import (
     pooling_mode,
 )
 from .request import ALGORITHMS, POLICIES, Named, Request, named_algorithm, request, unfit
-from .softmax import (
-    SOFTMAX_ALGOS,
-    SOFTMAX_MODES,
-    SoftmaxProblem,
-    softmax_axes,
-    softmax_fold,
-    softmax_problem,
+from .softmax import SOFTMAX_ALGOS, SOFTMAX_MODES, SoftmaxProblem, softmax_axes, softmax_fold, softmax_problem
+from .spatial import (
+    GridSampleGradients,
+    TransformerGradients,
+    affine_grid_shape,
+    check_grid,
+    grid_sample_shape,
+    transformed_shape,
 )
 from .specs import (
     ALIGNMENT,
@@ -114,6 +115,7 @@ __all__ = [
     "ConvolutionSpec",
     "FilterSpec",
     "FusedConv",
+    "GridSampleGradients",
     "LRNSpec",
     "Layer",
     "Named",
@@ -130,10 +132,13 @@ __all__ = [
     "SpatialTransformerSpec",
     "Stage",
     "TensorSpec",
+    "TransformerGradients",
     "activation_problem",
     "activation_spec",
+    "affine_grid_shape",
     "check_broadcast",
     "check_epsilon",
+    "check_grid",
     "check_images",
     "check_lrn_factors",
     "check_norm_parameters",
@@ -143,6 +148,7 @@ __all__ = [
     "conv_problem",
     "conv_transpose_shape",
     "fused_problem",
+    "grid_sample_shape",
     "layouts_of",
     "lrn_window",
     "named_algorithm",
@@ -178,6 +184,7 @@ __all__ = [
     "softmax_problem",
     "some_axes",
     "tensors_of",
+    "transformed_shape",
     "transformed_spec",
     "unfit",
 ]

@@ -12,12 +12,22 @@ from .norm import batch_norm_backward, batch_norm_inference, batch_norm_training
 from .pooling import pool, pool_backward
 from .reduction import reduce
 from .softmax import softmax, softmax_backward
+from .spatial import (
+    affine_grid,
+    affine_grid_backward,
+    grid_sample,
+    grid_sample_backward,
+    spatial_transformer,
+    spatial_transformer_backward,
+)
 from .tensor import add, fill, op_tensor, scale, transform
 
 __all__ = [
     "activation",
     "activation_backward",
     "add",
+    "affine_grid",
+    "affine_grid_backward",
     "batch_norm_backward",
     "batch_norm_inference",
     "batch_norm_training",
@@ -30,6 +40,8 @@ __all__ = [
     "conv_transpose",
     "conv_transpose_shape",
     "fill",
+    "grid_sample",
+    "grid_sample_backward",
     "op_tensor",
     "pool",
     "pool_backward",
@@ -38,5 +50,7 @@ __all__ = [
     "scale",
     "softmax",
     "softmax_backward",
+    "spatial_transformer",
+    "spatial_transformer_backward",
     "transform",
 ]

@@ -18,6 +18,7 @@ WITH_EXAMPLES = (
     "problem.operands",
     "problem.pooling",
     "problem.softmax",
+    "problem.spatial",
     "problem.specs",
     "problem.tensor",
     "reference.activation",
@@ -27,6 +28,7 @@ WITH_EXAMPLES = (
     "reference.pooling",
     "reference.reduction",
     "reference.softmax",
+    "reference.spatial",
     "reference.tensor",
 )
 
