@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from math import prod
 from typing import Any
 
-from . import graph, legacy
+from . import legacy
 from .context import Context
 from .errors import BadParamError, NotSupportedError
 from .problem import (
@@ -35,16 +34,10 @@ def _simple(way: Callable[[Any], Plan]) -> Way:
     return lambda problem, _: way(problem)
 
 
-def _pool_by_graph(problem: PoolProblem, context: Context) -> Plan:
-    factor = prod(problem.geometry.window) if problem.mode == "sum" else 1
-    inner = graph.first_plan(graph.pool_graph(problem), context)
-    return legacy.ScaledPlan(inner, problem.results[0], factor)
-
-
 # The plans of a kind of problem, the quickest first.
 WAYS: dict[type, tuple[Way, ...]] = {
     ActivationProblem: (_simple(legacy.activation),),
-    PoolProblem: (_simple(legacy.pooling), _pool_by_graph),
+    PoolProblem: (_simple(legacy.pooling), _simple(legacy.padded_pooling)),
     SoftmaxProblem: (_simple(legacy.softmax),),
 }
 

@@ -1,15 +1,13 @@
 """cuDNN's graph API as a family: engines for a problem, best first, and plans that run them.
 
-``candidates`` and ``plan`` are what the levels above know (`family`), and ``first_plan`` for graphs whose
-engines are not compared. Below them, from the top down: a problem becomes a graph of nodes and tensors
-(`conv`, `fused`, `pooling`), a native graph (`operations`), engines and
+``candidates`` and ``plan`` are what the levels above know (`family`). Below them, from the top down: a
+problem becomes a graph of nodes and tensors (`conv`, `fused`), a native graph (`operations`), engines and
 execution plans (`engines`, `plan`), all of them backend descriptors (`backend`, `attributes`), for a device
 that is there or is only described (`device`).
 """
 
 from .device import Planner
-from .family import candidates, first_plan, plan
+from .family import candidates, plan
 from .findings import ranked_too_high
-from .pooling import pool_graph
 
-__all__ = ["Planner", "candidates", "first_plan", "plan", "pool_graph", "ranked_too_high"]
+__all__ = ["Planner", "candidates", "plan", "ranked_too_high"]

@@ -16,7 +16,7 @@ from .fused import fused_graph
 from .operations import ALIGNMENT, Graph, operation_graph
 from .plan import GraphPlan
 
-__all__ = ["candidates", "first_plan", "graph_of", "plan"]
+__all__ = ["candidates", "graph_of", "plan"]
 
 GRAPHS: dict[type, Callable[[Any], Graph]] = {ConvProblem: conv_graph, FusedConv: fused_graph}
 
@@ -93,36 +93,12 @@ def plan(problem: Any, candidate: Candidate, context: Context | Planner) -> Grap
     return GraphPlan(graph, native, candidate)
 
 
-def first_plan(graph: Graph, context: Context | Planner) -> GraphPlan:
-    """Make the first engine ready that the heuristics have for a graph and that can be planned.
-
-    For graphs of operations that are not timed.
-
-    Raises
-    ------
-    NotSupportedError
-        There is none; the message says what cuDNN said of the last that was tried.
-    """
-    native = operation_graph(graph, context)
-    trouble: Exception | None = None
-    for offer in offers(native, context, ("a", "fallback")):
-        try:
-            plan = execution_plan(native, offer.engine, context)
-        except AllocationError:
-            raise
-        except CudnnError as error:
-            trouble = error
-        else:
-            return GraphPlan(graph, plan, _row(offer))
-    raise NotSupportedError(f"no engine can be planned: {trouble}") from trouble
-
-
 def graph_of(problem: Any) -> Graph:
     """The graph that computes a problem, as a value."""
     return GRAPHS[type(problem)](problem)
 
 
-def _row(offer: Offer, status: str = "") -> Candidate:
+def _candidate(offer: Offer, unwanted: frozenset[str], problem: Any) -> Candidate:
     return Candidate(
         family="graph",
         algorithm=str(offer.engine),
@@ -130,12 +106,8 @@ def _row(offer: Offer, status: str = "") -> Candidate:
         workspace=offer.workspace,
         deterministic="nondeterministic" not in offer.notes,
         notes=offer.notes,
-        status=status,
+        status=_refusal(offer, unwanted, problem),
     )
-
-
-def _candidate(offer: Offer, unwanted: frozenset[str], problem: Any) -> Candidate:
-    return _row(offer, _refusal(offer, unwanted, problem))
 
 
 def _first(
@@ -177,7 +149,9 @@ def _known_wrong(engine: Engine, problem: Any) -> str:
 def _unfit(problem: Any) -> str:
     """What engines cannot take of a problem, whichever the engine; empty for nothing."""
     if problem.core.scaled == "alpha" and problem.core.x.dtype == "float16":
-        return "sums in float16 may overflow before alpha makes them small"
+        return (
+            "sums in float16 may overflow before alpha makes them small (scale the result in place instead)"
+        )
     if not problem.core.aligned:
         return f"an operand does not begin at a multiple of {ALIGNMENT} bytes"
     gaps = [spec for spec in _specs(problem) if not spec.layouts]

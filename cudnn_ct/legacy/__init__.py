@@ -6,10 +6,9 @@
 
 from .activation import activation
 from .family import candidates, plan
-from .fold import images
 from .fused import EpiloguePlan
 from .plans import BiasGradientPlan, PackedPlan, ScaledPlan, ScalePlan, behind, transform
-from .pooling import pooling
+from .pooling import padded_pooling, pooling
 from .softmax import softmax
 
 __all__ = [
@@ -21,7 +20,7 @@ __all__ = [
     "activation",
     "behind",
     "candidates",
-    "images",
+    "padded_pooling",
     "plan",
     "pooling",
     "softmax",

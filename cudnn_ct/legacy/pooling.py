@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import ctypes
+from collections.abc import Sequence
 from math import prod
+from typing import Any
 
-from ..descriptors import PoolingDescriptor
+from ..context import Context
+from ..descriptors import PoolingDescriptor, TensorDescriptor
+from ..dtypes import DTYPES
 from ..errors import NotSupportedError
-from ..problem import PoolingSpec, PoolProblem, tensors_of
+from ..problem import PoolingSpec, PoolProblem, TensorSpec, nearest_layout, tensors_of
 from .calls import CallPlan
 from .fold import images
+from .plans import behind, transform
 
-__all__ = ["pooling"]
+__all__ = ["padded_pooling", "pooling"]
 
 # cuDNN has no sums: they are averages times the size of the window.
 _MODES = {
@@ -37,3 +43,74 @@ def pooling(problem: PoolProblem) -> CallPlan:
         return CallPlan("cudnnPoolingForward", head, [(0, x)], y, factor)
     dy, dx = gradients
     return CallPlan("cudnnPoolingBackward", head, [(1, y), (2, dy), (0, x)], dx, factor)
+
+
+def padded_pooling(problem: PoolProblem) -> PaddedPooling:
+    """A pooling on a copy that is padded, for what pads the two sides of an axis differently.
+
+    Raises
+    ------
+    NotSupportedError
+        An average counts the elements without the padding, which a copy does not tell from others.
+    """
+    if problem.mode == "average_exc_pad":
+        raise NotSupportedError("on a padded copy, an average cannot leave the padding out")
+    return PaddedPooling(problem)
+
+
+class PaddedPooling:
+    """Copy x into a larger image in scratch memory, pool that; of a gradient, copy what is inside back."""
+
+    __slots__ = ("_image", "_inner", "_inside", "_lowest", "_places", "_problem", "workspace")
+
+    def __init__(self, problem: PoolProblem) -> None:
+        padding, x = problem.geometry.padding, problem.x
+        sizes = [n + before + after for n, (before, after) in zip(x.shape[2:], padding, strict=True)]
+        layout = problem.y.layouts[0] if problem.y.layouts else nearest_layout(problem.y)
+        self._image = TensorSpec.packed((*x.shape[:2], *sizes), x.dtype, layout)
+        self._inside = x._replace(strides=self._image.strides)
+        steps = zip(padding, self._image.strides[2:], strict=True)
+        inside = sum(before * step for (before, _), step in steps) * DTYPES[x.dtype].itemsize
+        unpadded = problem.geometry._replace(padding=((0, 0),) * len(padding))
+        gradient = problem.dx is not None
+        self._inner = pooling(
+            problem._replace(x=self._image, dx=self._image if gradient else None, geometry=unpadded)
+        )
+        self._problem = problem
+        self._lowest = _lowest(x.dtype) if problem.mode.startswith("max") else _zero(x.dtype)
+        image, self.workspace = behind(self._inner.workspace, self._image)
+        result = image
+        if gradient:
+            result, self.workspace = behind(self.workspace, self._image)
+        self._places = image, image + inside, result, result + inside
+
+    def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
+        """Pad, pool, and of a gradient copy what is inside."""
+        base = context.workspace(self.workspace)
+        image, inside, result, result_inside = (base + place for place in self._places)
+        x, *others, out = pointers
+        descriptor = TensorDescriptor.cached(*images(self._image))
+        context.library.cudnnSetTensor(context.handle, descriptor, image, self._lowest)
+        transform(context, self._problem.x, x, self._inside, inside)
+        if self._problem.dx is None:
+            self._inner.run(context, [image, out], alpha, beta)
+            return
+        self._inner.run(context, [image, *others, result], alpha, 0.0)
+        transform(context, self._inside, result_inside, self._problem.dx, out, beta=beta)
+
+    def describe(self) -> str:
+        """Tell what was chosen."""
+        return f"{self._inner.describe()} on a padded copy"
+
+
+def _lowest(dtype: str) -> Any:
+    """The least value of a dtype, in memory."""
+    import numpy as np
+
+    kind = DTYPES[dtype].numpy
+    least = np.iinfo(kind).min if kind.kind == "i" else -np.inf
+    return ctypes.create_string_buffer(np.asarray(least, kind).tobytes(), kind.itemsize)
+
+
+def _zero(dtype: str) -> Any:
+    return ctypes.create_string_buffer(DTYPES[dtype].itemsize)

@@ -10,11 +10,15 @@ from .fold import folded
 
 __all__ = ["softmax"]
 
+LONG = 8192  # elements of a row in float32, beyond which the mode that sums whole images is quicker
+
 
 def softmax(problem: SoftmaxProblem) -> CallPlan:
     """``cudnnSoftmaxForward``, or ``cudnnSoftmaxBackward``."""
     first, *others = _folded(problem)
-    head = (SoftmaxAlgorithm[problem.algo.upper()], SoftmaxMode.CHANNEL)
+    rows = first.shape[2:] == (1, 1) and first.shape[1] > LONG and first.dtype == "float32"
+    mode = SoftmaxMode.INSTANCE if rows else SoftmaxMode.CHANNEL  # the same sums
+    head = (SoftmaxAlgorithm[problem.algo.upper()], mode)
     if problem.dx is None:
         return CallPlan("cudnnSoftmaxForward", head, [(0, first)], others[0])
     dy, dx = others

@@ -66,8 +66,8 @@ def pool(
 
     Notes
     -----
-    ``cudnnPoolingForward``; where padding differs between the two sides of an axis, a resampling node of the
-    graph API. cuDNN has no sums: they are averages times the size of the window.
+    ``cudnnPoolingForward``; where padding differs between the two sides of an axis, on a padded copy, which
+    ``"average_exc_pad"`` does not allow. cuDNN has no sums: they are averages times the size of the window.
 
     Examples
     --------
@@ -118,7 +118,7 @@ def pool_backward(
 
     Notes
     -----
-    ``cudnnPoolingBackward``, or a graph as in :func:`pool`. Where several elements of a window are the
+    ``cudnnPoolingBackward``, on a padded copy as in :func:`pool`. Where several elements of a window are the
     largest, one of them gets the gradient: with ``"max_deterministic"`` always the same.
     """
     arguments = (window, stride, padding, mode, nan)

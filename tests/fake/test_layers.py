@@ -17,7 +17,7 @@ from .host import ForeignArray, Host
 from .test_conv import images
 
 
-@given(case=pool_cases())
+@given(case=pool_cases() | pool_cases(asymmetric=True))
 def test_pooling(fake: FakeCudnn, host: Host, case: LayerCase) -> None:
     check_layer(case, lambda array: ForeignArray(host, array))
 

@@ -52,7 +52,7 @@ def test_activation(case: LayerCase) -> None:
 @pytest.mark.parametrize("mode", ["max", "average_exc_pad", "sum"])
 def test_pooling_of_a_network(mode: str, dtype: str, layout: str) -> None:
     """Large enough for the kernels that real layers get: the first pooling of a ResNet."""
-    x = np.random.default_rng(0).integers(-4, 5, (4, 64, 56, 56)).astype(np.float32)
+    x = np.random.default_rng(0).integers(-4, 5, (4, 64, 56, 56)).astype(np.float64)
     y = ct.pool(ct.asarray(x, dtype, layout=layout), window=3, stride=2, padding=1, mode=mode)
     assert y.layout == layout
     compare(y, Tensor(y.shape, dtype, ct.reference.pool(x, window=3, stride=2, padding=1, mode=mode)).array())
