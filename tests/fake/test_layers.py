@@ -81,9 +81,9 @@ def test_bad_softmax(fake: FakeCudnn, keywords: dict[str, Any], message: str) ->
         ({"window": "all"}, ValueError, "or 'global', not 'all'"),
         ({"window": 2, "beta": 1}, ValueError, "beta=1 needs out"),
         (
-            {"window": 2, "padding": ((0, 1), (0, 0))},
+            {"window": 2, "padding": ((0, 1), (0, 0)), "mode": "average_exc_pad"},
             NotSupportedError,
-            "(?s)both sides .* alike.*cudnnBackend",
+            "(?s)both sides .* alike.*cannot leave the padding out",
         ),
         ({"window": {2}}, TypeError, "is no parameter"),
     ],
