@@ -8,6 +8,7 @@ from ..problem import conv_output_shape, conv_transpose_shape, pool_output_shape
 from .activation import activation, activation_backward
 from .conv import conv, conv_backward_bias, conv_backward_data, conv_backward_filter, conv_transpose
 from .fused import conv_bias_activation
+from .lrn import lrn, lrn_backward
 from .norm import batch_norm_backward, batch_norm_inference, batch_norm_training
 from .pooling import pool, pool_backward
 from .reduction import reduce
@@ -42,6 +43,8 @@ __all__ = [
     "fill",
     "grid_sample",
     "grid_sample_backward",
+    "lrn",
+    "lrn_backward",
     "op_tensor",
     "pool",
     "pool_backward",

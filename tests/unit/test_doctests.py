@@ -24,6 +24,7 @@ WITH_EXAMPLES = (
     "reference.activation",
     "reference.conv",
     "reference.fused",
+    "reference.lrn",
     "reference.norm",
     "reference.pooling",
     "reference.reduction",
