@@ -17,6 +17,7 @@ from .conv import (
     pad_pairs,
     resolve_precision,
 )
+from .dropout import check_probability
 from .fused import ACTIVATIONS, FusedConv, fused_problem
 from .norm import (
     LRN_MOST_CHANNELS,
@@ -142,6 +143,7 @@ __all__ = [
     "check_images",
     "check_lrn_factors",
     "check_norm_parameters",
+    "check_probability",
     "check_running_statistics",
     "choice",
     "conv_output_shape",
