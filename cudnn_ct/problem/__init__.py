@@ -22,6 +22,7 @@ from .fused import ACTIVATIONS, FusedConv, fused_problem
 from .norm import (
     LRN_MOST_CHANNELS,
     NORM_ACTIVATIONS,
+    NORM_LEAST_EPSILON,
     NORM_MODES,
     BatchNorm,
     BatchNormGradients,
@@ -76,6 +77,7 @@ from .specs import (
     packed_strides,
 )
 from .tensor import (
+    MOST_AXES,
     OP_TENSOR_OPS,
     REDUCE_OPS,
     Reduction,
@@ -97,8 +99,10 @@ __all__ = [
     "LAYOUTS",
     "LRN_MOST_CHANNELS",
     "MODES",
+    "MOST_AXES",
     "NAN_CHOICES",
     "NORM_ACTIVATIONS",
+    "NORM_LEAST_EPSILON",
     "NORM_MODES",
     "OP_TENSOR_OPS",
     "POLICIES",

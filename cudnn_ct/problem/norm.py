@@ -19,7 +19,8 @@ NORM_MODES = ("per_activation", "spatial")
 NORM_ACTIVATIONS = ("relu",)
 _SYNONYMS = {"spatial_persistent": "spatial"}  # cuDNN's name of a faster way to the same
 
-LRN_MOST_CHANNELS = 16  # these three are cuDNN's limits
+NORM_LEAST_EPSILON = 0.0  # these four are cuDNN's limits
+LRN_MOST_CHANNELS = 16
 LRN_LEAST_K = 1e-5
 LRN_LEAST_BETA = 0.01
 
@@ -142,8 +143,8 @@ def check_running_statistics(x_shape: Iterable[int], mode: Any, mean: Any, var: 
 def check_epsilon(epsilon: Any) -> float:
     """Return what is added to a variance as a float."""
     value = number(epsilon, "epsilon")
-    if not 0 <= value < math.inf:
-        raise ValueError(f"epsilon must be at least 0 and finite, got {epsilon}")
+    if not NORM_LEAST_EPSILON <= value < math.inf:
+        raise ValueError(f"epsilon must be at least {NORM_LEAST_EPSILON:g} and finite, got {epsilon}")
     return value
 
 

@@ -105,14 +105,14 @@ def batch_norm_training(
 
     mean, var = _statistics(x, mode)
     invstd = _inverse_root(var, epsilon)
-    factor, shift = wide(scale).reshape(shape), wide(bias).reshape(shape)
-    y = _finished(_normalised(x, mean, invstd), factor, shift, residual, activation)
+    s, b = wide(scale).reshape(shape), wide(bias).reshape(shape)
+    y = _finished(_normalised(x, mean, invstd), s, b, residual, activation)
     result = deliver(y, x.dtype, alpha, beta, out)
     samples = norm_samples(x.shape, mode)
     if updates and samples:
-        unbiased = var * samples / (samples - 1)
-        for array, new in zip(given.values(), (mean, unbiased), strict=True):
-            deliver(new.reshape(array.shape), array.dtype, momentum, 1 - momentum, array)
+        unbiased = samples / (samples - 1)
+        for array, new, factor in zip(given.values(), (mean, var), (1, unbiased), strict=True):
+            deliver(new.reshape(array.shape), array.dtype, momentum * factor, 1 - momentum, array)
     dtype = as_dtype(norm_parameter_dtype(x.dtype)).numpy
     return BatchNorm(result, round_once(mean, dtype), round_once(invstd, dtype))
 

@@ -30,7 +30,7 @@ def softmax(
     x : array, shape (N, C, ...), any with ``axis``; float16 | bfloat16 | float32 | float64
     algo : "accurate", "fast" or "log"
         ``"log"`` gives the logarithm of the softmax. ``"fast"`` means the same as ``"accurate"``; on a device
-        it does not mind numbers whose exponentials are too large.
+        it has no guard against exponentials that are too large.
     mode : "channel" or "instance"
         Whether the sum is over C, at each position, or over all of each n.
     axis : int or tuple of adjacent ints, optional

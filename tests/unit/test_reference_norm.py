@@ -11,10 +11,12 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from cudnn_ct import reference
+from cudnn_ct._bindings import constants
 from cudnn_ct._bindings.enums import BatchNormMode
 from cudnn_ct.dtypes import as_dtype
 from cudnn_ct.problem import (
     FLOATS,
+    NORM_LEAST_EPSILON,
     NORM_MODES,
     norm_axes,
     norm_parameter_dtype,
@@ -277,6 +279,10 @@ def test_gradients_that_do_not_fit_are_refused(
     good: dict[str, Any] = {"x": np.ones((2, 3, 5)), "dy": np.ones((2, 3, 5)), "scale": np.ones(3)}
     with pytest.raises(error, match=says):
         reference.batch_norm_backward(**(good | change))
+
+
+def test_the_least_epsilon_is_that_of_cudnn() -> None:
+    assert constants.CUDNN_BN_MIN_EPSILON == NORM_LEAST_EPSILON
 
 
 def test_the_rules_of_shapes() -> None:

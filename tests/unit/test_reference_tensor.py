@@ -12,9 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cudnn_ct import reference
+from cudnn_ct._bindings import constants
 from cudnn_ct._bindings.enums import OpTensorOp, ReduceTensorOp
 from cudnn_ct.dtypes import as_dtype
-from cudnn_ct.problem import FLOATS, OP_TENSOR_OPS, REDUCE_OPS, TensorSpec, packed_strides, reduced_shape
+from cudnn_ct.problem import (
+    FLOATS,
+    MOST_AXES,
+    OP_TENSOR_OPS,
+    REDUCE_OPS,
+    TensorSpec,
+    packed_strides,
+    reduced_shape,
+)
 
 BINARY = ("add", "mul", "min", "max")
 
@@ -397,3 +406,4 @@ def test_against_torch() -> None:
 def test_the_tables_are_those_of_cudnn() -> None:
     assert [op.name.lower() for op in OpTensorOp] == list(OP_TENSOR_OPS)
     assert [op.name.lower() for op in ReduceTensorOp] == list(REDUCE_OPS)
+    assert constants.CUDNN_DIM_MAX == MOST_AXES
