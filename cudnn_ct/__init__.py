@@ -6,7 +6,7 @@ Arrays        ``asarray  empty  zeros  full  DeviceArray``
 Operations    ``conv  conv_backward_data  conv_backward_filter  conv_backward_bias  conv_transpose
               conv_bias_activation  conv_output_shape  conv_transpose_shape
               pool  pool_backward  pool_output_shape  softmax  softmax_backward
-              activation  activation_backward``
+              activation  activation_backward  lrn  lrn_backward``
 Algorithms    ``conv_algorithms  conv_plan  conv_bias_activation_plan  export_choices  import_choices``
 Where         ``use  synchronize  empty_cache  available``
 Library       ``version  library_info  raw``
@@ -61,6 +61,8 @@ if TYPE_CHECKING:
     from .ops.conv import conv_backward_filter as conv_backward_filter
     from .ops.conv import conv_transpose as conv_transpose
     from .ops.fused import conv_bias_activation as conv_bias_activation
+    from .ops.lrn import lrn as lrn
+    from .ops.lrn import lrn_backward as lrn_backward
     from .ops.pooling import pool as pool
     from .ops.pooling import pool_backward as pool_backward
     from .ops.softmax import softmax as softmax
@@ -125,6 +127,8 @@ _WHERE = {
         "conv_bias_activation_plan",
         "conv_plan",
         "conv_transpose",
+        "lrn",
+        "lrn_backward",
         "pool",
         "pool_backward",
         "softmax",

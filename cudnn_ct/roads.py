@@ -16,6 +16,7 @@ from .problem import (
     LAYOUTS,
     ActivationProblem,
     Layer,
+    LRNProblem,
     Plan,
     PoolProblem,
     SoftmaxProblem,
@@ -37,6 +38,7 @@ def _simple(way: Callable[[Any], Plan]) -> Way:
 # The plans of a kind of problem, the quickest first.
 WAYS: dict[type, tuple[Way, ...]] = {
     ActivationProblem: (_simple(legacy.activation),),
+    LRNProblem: (_simple(legacy.lrn),),
     PoolProblem: (_simple(legacy.pooling), _simple(legacy.padded_pooling)),
     SoftmaxProblem: (_simple(legacy.softmax),),
 }

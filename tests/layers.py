@@ -199,3 +199,24 @@ def activation_cases(draw: st.DrawFn) -> LayerCase:
         operands = (x, lying(draw, shape, dtype, y), lying(draw, shape, dtype))
         return LayerCase("activation_backward", operands, keywords | scales, outs)
     return LayerCase("activation", (x,), keywords | scales, outs)
+
+
+@st.composite
+def lrn_cases(draw: st.DrawFn) -> LayerCase:
+    """A local response normalisation of images, or its gradient."""
+    size = draw(st.lists(st.integers(1, 4), min_size=1, max_size=3))
+    shape = (draw(st.sampled_from((2, 1, 0))), draw(st.integers(1, 9)), *size)
+    dtype = draw(st.sampled_from(FLOATS))
+    keywords = {
+        "n": draw(st.integers(1, 7)),
+        "lrn_alpha": draw(st.sampled_from((1e-4, 1.0))),
+        "lrn_beta": draw(st.sampled_from((0.75, 0.5))),
+        "k": draw(st.sampled_from((1.0, 2.0))),
+    }
+    scales, outs = scales_and_out(draw, shape, dtype)
+    x = lying(draw, shape, dtype, "floats")
+    if draw(st.booleans()):
+        y = ct.reference.lrn(x.array(), **keywords)
+        operands = (x, lying(draw, shape, dtype, y), lying(draw, shape, dtype, "floats"))
+        return LayerCase("lrn_backward", operands, keywords | scales, outs)
+    return LayerCase("lrn", (x,), keywords | scales, outs)

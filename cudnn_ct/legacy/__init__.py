@@ -7,6 +7,7 @@
 from .activation import activation
 from .family import candidates, plan
 from .fused import EpiloguePlan
+from .lrn import lrn
 from .plans import BiasGradientPlan, PackedPlan, ScaledPlan, ScalePlan, behind, transform
 from .pooling import padded_pooling, pooling
 from .softmax import softmax
@@ -20,6 +21,7 @@ __all__ = [
     "activation",
     "behind",
     "candidates",
+    "lrn",
     "padded_pooling",
     "plan",
     "pooling",

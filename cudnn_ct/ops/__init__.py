@@ -12,6 +12,7 @@ from .conv import (
     conv_transpose_shape,
 )
 from .fused import conv_bias_activation
+from .lrn import lrn, lrn_backward
 from .pooling import pool, pool_backward, pool_output_shape
 from .softmax import softmax, softmax_backward
 
@@ -29,6 +30,8 @@ __all__ = [
     "conv_plan",
     "conv_transpose",
     "conv_transpose_shape",
+    "lrn",
+    "lrn_backward",
     "pool",
     "pool_backward",
     "pool_output_shape",

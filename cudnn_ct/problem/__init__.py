@@ -19,18 +19,16 @@ from .conv import (
 )
 from .dropout import check_probability
 from .fused import ACTIVATIONS, FusedConv, fused_problem
+from .lrn import LRN_MOST_CHANNELS, LRNProblem, check_lrn_factors, lrn_problem, lrn_window
 from .norm import (
-    LRN_MOST_CHANNELS,
     NORM_ACTIVATIONS,
     NORM_LEAST_EPSILON,
     NORM_MODES,
     BatchNorm,
     BatchNormGradients,
     check_epsilon,
-    check_lrn_factors,
     check_norm_parameters,
     check_running_statistics,
-    lrn_window,
     norm_activation,
     norm_axes,
     norm_mode,
@@ -121,6 +119,7 @@ __all__ = [
     "FilterSpec",
     "FusedConv",
     "GridSampleGradients",
+    "LRNProblem",
     "LRNSpec",
     "Layer",
     "Named",
@@ -156,6 +155,7 @@ __all__ = [
     "fused_problem",
     "grid_sample_shape",
     "layouts_of",
+    "lrn_problem",
     "lrn_window",
     "named_algorithm",
     "nearest_layout",

@@ -88,6 +88,36 @@ def _softmax_gradient(fake: Any, head: Any, inputs: list[np.ndarray], shape: tup
     return dx
 
 
+def _around(lrn: dict[str, Any], c: int, channels: int) -> range:
+    """The channels in the window of one."""
+    behind = (lrn["n"] - 1) // 2
+    return range(max(0, c - behind), min(channels, c - behind + lrn["n"]))
+
+
+def _squares(lrn: dict[str, Any], x: np.ndarray) -> np.ndarray:
+    sums = np.empty(x.shape)
+    for c in range(x.shape[1]):
+        total = sum(x[:, i] ** 2 for i in _around(lrn, c, x.shape[1]))
+        sums[:, c] = lrn["k"] + lrn["alpha"] / lrn["n"] * total
+    return sums
+
+
+def _lrn(fake: Any, head: Any, inputs: list[np.ndarray], shape: tuple[int, ...]) -> np.ndarray:
+    lrn, (x,) = fake._get(head[0], "lrn"), inputs
+    return np.asarray(x / _squares(lrn, x) ** lrn["beta"])
+
+
+def _lrn_gradient(fake: Any, head: Any, inputs: list[np.ndarray], shape: tuple[int, ...]) -> np.ndarray:
+    lrn, (y, dy, x) = fake._get(head[0], "lrn"), inputs
+    sums = _squares(lrn, x)
+    dx = dy / sums ** lrn["beta"]
+    for c in range(shape[1]):
+        for i in _around(lrn, c, shape[1]):  # y of c depends on x of i
+            slope = -2 * lrn["alpha"] * lrn["beta"] / lrn["n"]
+            dx[:, i] += slope * x[:, i] * dy[:, c] * y[:, c] / sums[:, c]
+    return np.asarray(dx)
+
+
 class Layers:
     """A part of the fake: it reads descriptors and memory through the rest of it."""
 
@@ -103,6 +133,17 @@ class Layers:
         lists = {"window": window[:axes], "padding": padding[:axes], "stride": stride[:axes]}
         self._get(pooling, "pooling").update(mode=mode, nan=nan, **lists)
 
+    def cudnnCreateLRNDescriptor(self: Any, out: Any) -> None:
+        self._create(out, "lrn")
+
+    def cudnnDestroyLRNDescriptor(self: Any, pointer: Any) -> None:
+        self._destroy(pointer)
+
+    def cudnnSetLRNDescriptor(self: Any, lrn: Any, n: int, alpha: float, beta: float, k: float) -> None:
+        self._get(lrn, "lrn").update(n=n, alpha=alpha, beta=beta, k=k)
+
+    cudnnLRNCrossChannelForward = usual(2, _lrn)
+    cudnnLRNCrossChannelBackward = usual(2, _lrn_gradient)
     cudnnPoolingForward = usual(1, _pool)
     cudnnPoolingBackward = usual(1, _unpool)
 

@@ -10,7 +10,7 @@ from hypothesis import given
 
 import cudnn_ct as ct
 from cudnn_ct.errors import NotSupportedError
-from tests.layers import LayerCase, activation_cases, check_layer, pool_cases, softmax_cases
+from tests.layers import LayerCase, activation_cases, check_layer, lrn_cases, pool_cases, softmax_cases
 
 from .cudnn import FakeCudnn
 from .host import ForeignArray, Host
@@ -25,6 +25,26 @@ def test_pooling(fake: FakeCudnn, host: Host, case: LayerCase) -> None:
 @given(case=softmax_cases())
 def test_softmax(fake: FakeCudnn, host: Host, case: LayerCase) -> None:
     check_layer(case, lambda array: ForeignArray(host, array))
+
+
+@given(case=lrn_cases())
+def test_local_response_normalisation(fake: FakeCudnn, host: Host, case: LayerCase) -> None:
+    check_layer(case, lambda array: ForeignArray(host, array))
+
+
+@pytest.mark.parametrize(
+    ("keywords", "message"),
+    [
+        ({"n": 17}, "n must be between 1 and 16, got 17"),
+        ({"k": 0}, "k must be at least 1e-05, got 0"),
+        ({"lrn_beta": 0}, "lrn_beta must be at least 0.01, got 0"),
+    ],
+)
+def test_bad_lrn(fake: FakeCudnn, keywords: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ct.lrn(images(2, 3, 5, 6), **keywords)
+    with pytest.raises(ValueError, match=r"expected \(N, C, \*spatial\)"):
+        ct.lrn(images(2, 3))
 
 
 @given(case=activation_cases())

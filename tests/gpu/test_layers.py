@@ -17,6 +17,7 @@ from tests.layers import (
     activation_cases,
     check_layer,
     compare,
+    lrn_cases,
     pool_cases,
     softmax_cases,
 )
@@ -41,6 +42,12 @@ def test_softmax(case: LayerCase) -> None:
 @settings(max_examples=EXAMPLES)
 @given(case=activation_cases())
 def test_activation(case: LayerCase) -> None:
+    check_layer(case, place)
+
+
+@settings(max_examples=EXAMPLES)
+@given(case=lrn_cases())
+def test_local_response_normalisation(case: LayerCase) -> None:
     check_layer(case, place)
 
 

@@ -15,6 +15,7 @@ WITH_EXAMPLES = (
     "problem.arguments",
     "problem.conv",
     "problem.dropout",
+    "problem.lrn",
     "problem.norm",
     "problem.operands",
     "problem.pooling",

@@ -1,0 +1,119 @@
+"""Local response normalisation and its gradient."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..problem import lrn_problem
+from .layer import Layer, compute
+
+__all__ = ["lrn", "lrn_backward"]
+
+_LRN = Layer("a local response normalisation", lrn_problem)
+_GRADIENT = Layer("the gradient of a local response normalisation", lrn_problem)
+
+
+def lrn(
+    x: Any,
+    *,
+    n: int = 5,
+    lrn_alpha: float = 1e-4,
+    lrn_beta: float = 0.75,
+    k: float = 2,
+    alpha: float = 1,
+    beta: float = 0,
+    out: Any = None,
+    stream: Any = None,
+) -> Any:
+    """Divide each element by a power of the squares around it in other channels.
+
+    With a sum over the ``n`` channels around c, ``(n - 1) // 2`` of them before it, less those that are not
+    there ::
+
+        y[c] = alpha * x[c] / (k + lrn_alpha / n * sum(x[i] ** 2)) ** lrn_beta + beta * out[c]
+
+    Parameters
+    ----------
+    x : device array, shape (N, C, *spatial), float16 | bfloat16 | float32 | float64
+        1 to 3 spatial axes.
+    n : int, 1 to 16
+    lrn_alpha : float
+    lrn_beta : float, at least 0.01
+    k : float, at least 1e-5
+    alpha, beta : float
+    out : device array, shape and dtype of x, optional
+        Where the result goes; read only where beta is not 0, which needs it. It must not overlap x.
+    stream : optional
+        An address, or anything with ``__cuda_stream__``; by default that of ``ct.use``.
+
+    Returns
+    -------
+    DeviceArray, shape and dtype of x; or ``out``
+
+    Raises
+    ------
+    TypeError
+        An operand is not on the device, its dtype is none of the four, or a factor no number.
+    ValueError
+        A parameter is outside cuDNN's limits, or a shape does not fit.
+    NotSupportedError
+        cuDNN has no way to compute it; the message says what each way was refused for.
+    AllocationError
+        Device memory ran out.
+
+    Notes
+    -----
+    ``cudnnLRNCrossChannelForward``. The formula is that of Krizhevsky et al., ImageNet Classification with
+    Deep Convolutional Neural Networks, 2012, but for the division of lrn_alpha by n.
+
+    Examples
+    --------
+    ::
+
+        y = ct.lrn(x, n=5, lrn_alpha=1e-4, lrn_beta=0.75, k=1)
+    """
+    return compute(_LRN, ("x",), (x,), (n, lrn_alpha, lrn_beta, k), alpha, beta, out, stream)
+
+
+def lrn_backward(
+    x: Any,
+    y: Any,
+    dy: Any,
+    *,
+    n: int = 5,
+    lrn_alpha: float = 1e-4,
+    lrn_beta: float = 0.75,
+    k: float = 2,
+    alpha: float = 1,
+    beta: float = 0,
+    out: Any = None,
+    stream: Any = None,
+) -> Any:
+    """Compute the gradient of :func:`lrn` with regard to x: ``alpha * gradient + beta * out``.
+
+    Parameters
+    ----------
+    x : device array, shape (N, C, *spatial), float16 | bfloat16 | float32 | float64
+    y : device array, shape and dtype of x
+        What :func:`lrn` gave for x, not scaled.
+    dy : device array, shape and dtype of x
+    n, lrn_alpha, lrn_beta, k
+        Those of the normalisation.
+    alpha, beta, out, stream
+        As in :func:`lrn`.
+
+    Returns
+    -------
+    DeviceArray, shape and dtype of x; or ``out``
+
+    Raises
+    ------
+    TypeError, ValueError, NotSupportedError, AllocationError
+        As in :func:`lrn`; ValueError also where the shapes differ.
+
+    Notes
+    -----
+    ``cudnnLRNCrossChannelBackward``.
+    """
+    arguments = (n, lrn_alpha, lrn_beta, k)
+    return compute(_GRADIENT, ("x", "y", "dy"), (x, y, dy), arguments, alpha, beta, out, stream)
