@@ -6,7 +6,9 @@ Arrays        ``asarray  empty  zeros  full  DeviceArray``
 Operations    ``conv  conv_backward_data  conv_backward_filter  conv_backward_bias  conv_transpose
               conv_bias_activation  conv_output_shape  conv_transpose_shape
               pool  pool_backward  pool_output_shape  softmax  softmax_backward
-              activation  activation_backward  lrn  lrn_backward``
+              activation  activation_backward  lrn  lrn_backward
+              affine_grid  affine_grid_backward  grid_sample  grid_sample_backward
+              spatial_transformer  spatial_transformer_backward``
 Algorithms    ``conv_algorithms  conv_plan  conv_bias_activation_plan  export_choices  import_choices``
 Where         ``use  synchronize  empty_cache  available``
 Library       ``version  library_info  raw``
@@ -67,6 +69,12 @@ if TYPE_CHECKING:
     from .ops.pooling import pool_backward as pool_backward
     from .ops.softmax import softmax as softmax
     from .ops.softmax import softmax_backward as softmax_backward
+    from .ops.spatial import affine_grid as affine_grid
+    from .ops.spatial import affine_grid_backward as affine_grid_backward
+    from .ops.spatial import grid_sample as grid_sample
+    from .ops.spatial import grid_sample_backward as grid_sample_backward
+    from .ops.spatial import spatial_transformer as spatial_transformer
+    from .ops.spatial import spatial_transformer_backward as spatial_transformer_backward
     from .problem import ActivationSpec as ActivationSpec
     from .problem import Candidate as Candidate
     from .problem import ConvolutionSpec as ConvolutionSpec
@@ -118,6 +126,8 @@ _WHERE = {
     "ops": (
         "activation",
         "activation_backward",
+        "affine_grid",
+        "affine_grid_backward",
         "conv",
         "conv_algorithms",
         "conv_backward_bias",
@@ -127,12 +137,16 @@ _WHERE = {
         "conv_bias_activation_plan",
         "conv_plan",
         "conv_transpose",
+        "grid_sample",
+        "grid_sample_backward",
         "lrn",
         "lrn_backward",
         "pool",
         "pool_backward",
         "softmax",
         "softmax_backward",
+        "spatial_transformer",
+        "spatial_transformer_backward",
     ),
     "algo_store": ("export_choices", "import_choices"),
     "problem": (

@@ -15,10 +15,12 @@ from .errors import BadParamError, NotSupportedError
 from .problem import (
     LAYOUTS,
     ActivationProblem,
+    GridProblem,
     Layer,
     LRNProblem,
     Plan,
     PoolProblem,
+    SampleProblem,
     SoftmaxProblem,
     nearest_layout,
     packed_of,
@@ -38,8 +40,10 @@ def _simple(way: Callable[[Any], Plan]) -> Way:
 # The plans of a kind of problem, the quickest first.
 WAYS: dict[type, tuple[Way, ...]] = {
     ActivationProblem: (_simple(legacy.activation),),
+    GridProblem: (_simple(legacy.GridPlan),),
     LRNProblem: (_simple(legacy.lrn),),
     PoolProblem: (_simple(legacy.pooling), _simple(legacy.padded_pooling)),
+    SampleProblem: (_simple(legacy.SamplePlan),),
     SoftmaxProblem: (_simple(legacy.softmax),),
 }
 

@@ -25,7 +25,7 @@ Place = Callable[[np.ndarray], Any]
 class Tensor(NamedTuple):
     """An array to make: what it holds, and how it lies in memory that is NaN between its elements.
 
-    ``values`` are small "integers", normal "floats", "distinct" integers, "positive" floats, or an array.
+    ``values`` are small "integers", normal "floats", "distinct" integers, or an array.
     """
 
     shape: tuple[int, ...]
@@ -44,7 +44,6 @@ class Tensor(NamedTuple):
                 "integers": lambda: rng.integers(-4, 5, self.shape),
                 "floats": lambda: rng.standard_normal(self.shape),
                 "distinct": lambda: rng.permutation(int(np.prod(self.shape))).reshape(self.shape),
-                "positive": lambda: rng.uniform(0.5, 2, self.shape),
                 "nan": lambda: np.full(self.shape, np.nan),
             }[self.values]()
         dtype = as_dtype(self.dtype).numpy
@@ -220,3 +219,34 @@ def lrn_cases(draw: st.DrawFn) -> LayerCase:
         operands = (x, lying(draw, shape, dtype, y), lying(draw, shape, dtype, "floats"))
         return LayerCase("lrn_backward", operands, keywords | scales, outs)
     return LayerCase("lrn", (x,), keywords | scales, outs)
+
+
+@st.composite
+def spatial_cases(draw: st.DrawFn) -> LayerCase:
+    """A grid, samples of an image at places in and around it, or gradients of either."""
+    n, channels, dtype = (
+        draw(st.sampled_from((2, 1, 3, 0))),
+        draw(st.integers(1, 4)),
+        draw(st.sampled_from(FLOATS)),
+    )
+    image = (n, channels, *draw(st.tuples(st.integers(2, 6), st.integers(2, 6))))
+    size = draw(st.tuples(st.integers(2, 5), st.integers(2, 5)))
+    operation = draw(
+        st.sampled_from(("grid_sample", "grid_sample_backward", "affine_grid", "affine_grid_backward"))
+    )
+    if operation == "affine_grid":
+        theta = Tensor((n, 2, 3), dtype, "integers", seed=draw(st.integers(0, 99)))
+        return LayerCase(operation, (theta,), {"shape": (n, channels, *size)})
+    if operation == "affine_grid_backward":
+        return LayerCase(operation, (Tensor((n, *size, 2), dtype, "floats", seed=draw(st.integers(0, 99))),))
+    # Between the pixels, where slopes jump, no rounding decides on a side.
+    rng = np.random.default_rng(draw(st.integers(0, 99)))
+    places = rng.integers(-2, 8, (n, *size, 2)) + rng.choice((0.25, 0.5, 0.75), (n, *size, 2))
+    grid = 2 * places / (np.array([image[3], image[2]]) - 1) - 1
+    operands = [lying(draw, image, dtype), Tensor(grid.shape, dtype, grid)]
+    shape = (*image[:2], *size)
+    if operation == "grid_sample":
+        scales, outs = scales_and_out(draw, shape, dtype)
+        return LayerCase(operation, tuple(operands), scales, outs)
+    scales, outs = scales_and_out(draw, image, dtype)
+    return LayerCase(operation, (*operands, lying(draw, shape, dtype)), scales, outs)

@@ -11,11 +11,14 @@ from .lrn import lrn
 from .plans import BiasGradientPlan, PackedPlan, ScaledPlan, ScalePlan, behind, transform
 from .pooling import padded_pooling, pooling
 from .softmax import softmax
+from .spatial import GridPlan, SamplePlan
 
 __all__ = [
     "BiasGradientPlan",
     "EpiloguePlan",
+    "GridPlan",
     "PackedPlan",
+    "SamplePlan",
     "ScalePlan",
     "ScaledPlan",
     "activation",

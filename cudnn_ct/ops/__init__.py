@@ -15,10 +15,20 @@ from .fused import conv_bias_activation
 from .lrn import lrn, lrn_backward
 from .pooling import pool, pool_backward, pool_output_shape
 from .softmax import softmax, softmax_backward
+from .spatial import (
+    affine_grid,
+    affine_grid_backward,
+    grid_sample,
+    grid_sample_backward,
+    spatial_transformer,
+    spatial_transformer_backward,
+)
 
 __all__ = [
     "activation",
     "activation_backward",
+    "affine_grid",
+    "affine_grid_backward",
     "conv",
     "conv_algorithms",
     "conv_backward_bias",
@@ -30,6 +40,8 @@ __all__ = [
     "conv_plan",
     "conv_transpose",
     "conv_transpose_shape",
+    "grid_sample",
+    "grid_sample_backward",
     "lrn",
     "lrn_backward",
     "pool",
@@ -37,4 +49,6 @@ __all__ = [
     "pool_output_shape",
     "softmax",
     "softmax_backward",
+    "spatial_transformer",
+    "spatial_transformer_backward",
 ]

@@ -79,7 +79,6 @@ def activation_backward(
     *,
     mode: Any = "relu",
     coef: float = 0,
-    nan: Any = "propagate",
     alpha: float = 1,
     beta: float = 0,
     out: Any = None,
@@ -93,7 +92,7 @@ def activation_backward(
     y : device array, shape and dtype of x
         What :func:`activation` gave for x.
     dy : device array, shape and dtype of x
-    mode, coef, nan
+    mode, coef
         Those of the activation.
     alpha, beta, out, stream
         As in :func:`activation`; ``out`` may be one of the operands.
@@ -111,4 +110,6 @@ def activation_backward(
     -----
     ``cudnnActivationBackward``; of the identity ``cudnnTransformTensor``.
     """
-    return compute(_GRADIENT, ("x", "y", "dy"), (x, y, dy), (mode, coef, nan), alpha, beta, out, stream)
+    return compute(
+        _GRADIENT, ("x", "y", "dy"), (x, y, dy), (mode, coef, "propagate"), alpha, beta, out, stream
+    )

@@ -51,11 +51,15 @@ from .pooling import (
 from .request import ALGORITHMS, POLICIES, Named, Request, named_algorithm, request, unfit
 from .softmax import SOFTMAX_ALGOS, SOFTMAX_MODES, SoftmaxProblem, softmax_axes, softmax_fold, softmax_problem
 from .spatial import (
+    GridProblem,
     GridSampleGradients,
+    SampleProblem,
     TransformerGradients,
     affine_grid_shape,
     check_grid,
+    grid_problem,
     grid_sample_shape,
+    sample_problem,
     transformed_shape,
 )
 from .specs import (
@@ -118,6 +122,7 @@ __all__ = [
     "ConvolutionSpec",
     "FilterSpec",
     "FusedConv",
+    "GridProblem",
     "GridSampleGradients",
     "LRNProblem",
     "LRNSpec",
@@ -132,6 +137,7 @@ __all__ = [
     "ReduceSpec",
     "Reduction",
     "Request",
+    "SampleProblem",
     "SoftmaxProblem",
     "SpatialTransformerSpec",
     "Stage",
@@ -153,6 +159,7 @@ __all__ = [
     "conv_problem",
     "conv_transpose_shape",
     "fused_problem",
+    "grid_problem",
     "grid_sample_shape",
     "layouts_of",
     "lrn_problem",
@@ -185,6 +192,7 @@ __all__ = [
     "resolve_precision",
     "result_spec",
     "same_shape",
+    "sample_problem",
     "softmax_axes",
     "softmax_fold",
     "softmax_problem",

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from .arguments import number
-from .specs import Shape, check_shape
+from .operands import one_dtype, result_spec
+from .specs import Shape, TensorSpec, check_shape
 
 T = TypeVar("T")
 
@@ -80,3 +81,73 @@ def _image(x_shape: Iterable[int]) -> Shape:
     if len(x) != 4 or 0 in x[2:]:
         raise ValueError(f"x has shape {x}; expected (N, C, H, W), H and W of at least 1")
     return x
+
+
+class GridProblem(NamedTuple):
+    """A grid of affine transforms, or with ``dtheta`` the gradient of one."""
+
+    theta: TensorSpec | None
+    grid: TensorSpec | None
+    dgrid: TensorSpec | None
+    dtheta: TensorSpec | None
+
+    @property
+    def results(self) -> tuple[TensorSpec, ...]:
+        """The tensors that are written."""
+        result = self.dtheta or self.grid
+        assert result is not None
+        return (result,)
+
+    def __str__(self) -> str:
+        given, gradient = (self.dgrid, "gradient of an ") if self.dtheta else (self.theta, "")
+        return f"{gradient}affine grid: {given}, result {self.results[0]}"
+
+
+def grid_problem(
+    specs: dict[str, TensorSpec],
+    outs: tuple[TensorSpec | None],  # noqa: ARG001 - as all are called; these two take no out
+    shape: Any = None,
+) -> GridProblem:
+    """Validate the arguments of a grid of theta for images of a shape, or of the gradient of one of dgrid."""
+    (first,) = specs.values()
+    one_dtype("affine_grid", **{name: spec.dtype for name, spec in specs.items()})
+    if "dgrid" in specs:
+        n, *_ = check_grid(first.shape, "dgrid")
+        return GridProblem(None, None, first, TensorSpec.packed((n, 2, 3), first.dtype))
+    return GridProblem(
+        first, TensorSpec.packed(affine_grid_shape(first.shape, shape), first.dtype), None, None
+    )
+
+
+class SampleProblem(NamedTuple):
+    """Images sampled at the places of a grid, or with ``dx`` and ``dgrid`` the gradients of that."""
+
+    x: TensorSpec
+    grid: TensorSpec
+    y: TensorSpec | None
+    dy: TensorSpec | None
+    dx: TensorSpec | None
+    dgrid: TensorSpec | None
+
+    @property
+    def results(self) -> tuple[TensorSpec, ...]:
+        """The tensors that are written."""
+        return tuple(spec for spec in (self.y, self.dx, self.dgrid) if spec)
+
+    def __str__(self) -> str:
+        gradient = f"gradients of sampling: dy {self.dy}, " if self.dx else "sampling: "
+        return f"{gradient}x {self.x}, grid {self.grid}, result {self.results[0]}"
+
+
+def sample_problem(specs: dict[str, TensorSpec], outs: tuple[TensorSpec | None, ...]) -> SampleProblem:
+    """Validate the operands of sampling x by a grid, or of the gradients of that with dy."""
+    x, grid = specs["x"], specs["grid"]
+    one_dtype("grid_sample", **{name: spec.dtype for name, spec in specs.items()})
+    shape = grid_sample_shape(x.shape, grid.shape)
+    if "dy" not in specs:
+        return SampleProblem(x, grid, result_spec(shape, x, outs[0]), None, None, None)
+    dy = specs["dy"]
+    if dy.shape != shape:
+        raise ValueError(f"dy has shape {dy.shape}; y has {shape}")
+    dgrid = TensorSpec.packed(grid.shape, grid.dtype)
+    return SampleProblem(x, grid, None, dy, result_spec(x.shape, x, outs[0]), dgrid)

@@ -26,6 +26,7 @@ from cudnn_ct.dtypes import DTYPES
 from .host import Host, view
 from .layers import Layers
 from .pointwise import Pointwise
+from .spatial import Spatial
 
 VERSION = 91900
 BAD_PARAM, NOT_SUPPORTED = 2000, 3000
@@ -60,7 +61,7 @@ class FakeLibrary(Library):
         return super()._check(status, function, args)
 
 
-class FakeCudnn(Layers, Pointwise):
+class FakeCudnn(Layers, Pointwise, Spatial):
     """The fake's state: native objects that are alive, calls so far, and the failures that were ordered."""
 
     def __init__(self, host: Host) -> None:

@@ -10,7 +10,16 @@ from hypothesis import given
 
 import cudnn_ct as ct
 from cudnn_ct.errors import NotSupportedError
-from tests.layers import LayerCase, activation_cases, check_layer, lrn_cases, pool_cases, softmax_cases
+from cudnn_ct.legacy import spatial
+from tests.layers import (
+    LayerCase,
+    activation_cases,
+    check_layer,
+    lrn_cases,
+    pool_cases,
+    softmax_cases,
+    spatial_cases,
+)
 
 from .cudnn import FakeCudnn
 from .host import ForeignArray, Host
@@ -25,6 +34,71 @@ def test_pooling(fake: FakeCudnn, host: Host, case: LayerCase) -> None:
 @given(case=softmax_cases())
 def test_softmax(fake: FakeCudnn, host: Host, case: LayerCase) -> None:
     check_layer(case, lambda array: ForeignArray(host, array))
+
+
+@given(case=spatial_cases())
+def test_spatial_transformers(fake: FakeCudnn, host: Host, case: LayerCase) -> None:
+    check_layer(case, lambda array: ForeignArray(host, array))
+
+
+def test_a_transformer_is_a_grid_and_samples(fake: FakeCudnn) -> None:
+    rng = np.random.default_rng(0)
+    x, theta = rng.standard_normal((2, 3, 5, 6)), np.array([[[0.9, 0.1, 0], [-0.1, 0.8, 0.1]]] * 2)
+    scales = {"scale_height": 0.8, "scale_width": 1.5}
+    y = ct.spatial_transformer(ct.asarray(x), ct.asarray(theta), **scales)
+    expected = ct.reference.spatial_transformer(x, theta, **scales)
+    np.testing.assert_allclose(y.numpy(), expected, rtol=0, atol=1e-12)
+    dy = rng.standard_normal(y.shape)
+    got = ct.spatial_transformer_backward(ct.asarray(x), ct.asarray(theta), ct.asarray(dy), **scales)
+    wanted = ct.reference.spatial_transformer_backward(x, theta, dy, **scales)
+    for ours, theirs in zip(got, wanted, strict=True):
+        np.testing.assert_allclose(ours.numpy(), theirs, rtol=0, atol=1e-11)
+
+
+def test_many_images_and_channels_are_taken_in_pieces(
+    fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spatial, "IMAGES", 2)
+    monkeypatch.setattr(spatial, "CHANNELS", 3)
+    rng = np.random.default_rng(0)
+    x, grid = rng.standard_normal((5, 7, 3, 4)), rng.uniform(-1.2, 1.2, (5, 2, 3, 2))
+    dy = rng.standard_normal((5, 7, 2, 3))
+    for layout in ("nchw", "nhwc"):
+        placed = ct.asarray(x, layout=layout)
+        y = ct.grid_sample(placed, ct.asarray(grid))
+        np.testing.assert_allclose(y.numpy(), ct.reference.grid_sample(x, grid), atol=1e-12)
+        got = ct.grid_sample_backward(placed, ct.asarray(grid), ct.asarray(dy))
+        for ours, theirs in zip(got, ct.reference.grid_sample_backward(x, grid, dy), strict=True):
+            np.testing.assert_allclose(ours.numpy(), theirs, atol=1e-12)
+    theta = rng.standard_normal((5, 2, 3))
+    made = ct.affine_grid(ct.asarray(theta), (5, 3, 4))
+    np.testing.assert_allclose(made.numpy(), ct.reference.affine_grid(theta, (5, 3, 4)), atol=1e-12)
+    back = ct.affine_grid_backward(made).numpy()
+    np.testing.assert_allclose(back, ct.reference.affine_grid_backward(made.numpy()), atol=1e-12)
+
+
+def test_no_channels_have_no_gradient_for_the_grid(fake: FakeCudnn) -> None:
+    dx, dgrid = ct.grid_sample_backward(ct.empty((2, 0, 3, 3)), images(2, 2, 2, 2), ct.empty((2, 0, 2, 2)))
+    assert dx.shape == (2, 0, 3, 3)
+    np.testing.assert_array_equal(dgrid.numpy(), np.zeros((2, 2, 2, 2)))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: ct.affine_grid(images(2, 2, 2), (2, 3, 4)), r"theta has shape \(2, 2, 2\)"),
+        (lambda: ct.affine_grid(images(2, 2, 3), (3, 3, 4)), r"a batch of 3 needs \(3, 2, 3\)"),
+        (lambda: ct.grid_sample(images(2, 3, 4, 4), images(3, 2, 2, 2)), "x has a batch of 2, grid one of 3"),
+        (lambda: ct.grid_sample(images(2, 3, 4), images(2, 2, 2, 2)), r"expected \(N, C, H, W\)"),
+        (
+            lambda: ct.spatial_transformer(images(2, 3, 4, 4), images(2, 2, 3), scale_width=0),
+            "scale_width must be more than 0",
+        ),
+    ],
+)
+def test_bad_spatial_transformers(fake: FakeCudnn, call: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call()
 
 
 @given(case=lrn_cases())

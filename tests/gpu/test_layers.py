@@ -20,6 +20,7 @@ from tests.layers import (
     lrn_cases,
     pool_cases,
     softmax_cases,
+    spatial_cases,
 )
 
 from .conftest import library, place
@@ -42,6 +43,12 @@ def test_softmax(case: LayerCase) -> None:
 @settings(max_examples=EXAMPLES)
 @given(case=activation_cases())
 def test_activation(case: LayerCase) -> None:
+    check_layer(case, place)
+
+
+@settings(max_examples=EXAMPLES)
+@given(case=spatial_cases())
+def test_spatial_transformers(case: LayerCase) -> None:
     check_layer(case, place)
 
 
@@ -176,6 +183,45 @@ def test_padding_that_differs_between_sides(case: LayerCase) -> None:
     check_layer(case, place)
 
 
+@pytest.mark.parametrize(("batch", "channels"), [(65_537, 2), (3, 1500)])
+def test_samples_beyond_the_limits_of_one_call(batch: int, channels: int) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.integers(-4, 5, (batch, channels, 2, 3)).astype(np.float32)
+    grid = rng.uniform(-1.5, 1.5, (batch, 2, 2, 2)).astype(np.float32)
+    dy = rng.integers(-4, 5, (batch, channels, 2, 2)).astype(np.float32)
+    placed = [ct.asarray(array) for array in (x, grid, dy)]
+    compare(ct.grid_sample(*placed[:2]), ct.reference.grid_sample(x, grid), tolerance=1e-5)
+    for ours, theirs in zip(
+        ct.grid_sample_backward(*placed), ct.reference.grid_sample_backward(x, grid, dy), strict=True
+    ):
+        compare(ours, theirs, tolerance=1e-4)
+    theta = rng.standard_normal((batch, 2, 3)).astype(np.float32)
+    made = ct.affine_grid(ct.asarray(theta), (batch, 2, 3))
+    compare(made, ct.reference.affine_grid(theta, (batch, 2, 3)))
+    compare(ct.affine_grid_backward(made), ct.reference.affine_grid_backward(made.numpy()), tolerance=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(2, 1, 5), (2, 5, 1), (2, 1, 1)])
+def test_grids_of_one_row_or_column(shape: tuple[int, ...]) -> None:
+    theta = np.random.default_rng(0).standard_normal((2, 2, 3)).astype(np.float32)
+    compare(ct.affine_grid(ct.asarray(theta), shape), ct.reference.affine_grid(theta, shape))
+
+
+def test_gradients_of_sampling_by_differences() -> None:
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((2, 3, 4, 5))
+    theta = np.array([[[0.7, 0.11, 0.03], [-0.13, 0.81, 0.07]]] * 2)
+    dy = rng.standard_normal(x.shape)
+    dx, dtheta = (
+        gradient.numpy()
+        for gradient in ct.spatial_transformer_backward(ct.asarray(x), ct.asarray(theta), ct.asarray(dy))
+    )
+    assert_gradient(dx, lambda v: ct.spatial_transformer(ct.asarray(v), ct.asarray(theta)).numpy(), x, dy)
+    assert_gradient(
+        dtheta, lambda v: ct.spatial_transformer(ct.asarray(x), ct.asarray(v)).numpy(), theta, dy, 1e-6
+    )
+
+
 def test_torch_agrees() -> None:
     torch = library("torch")
     functional = torch.nn.functional
@@ -187,6 +233,14 @@ def test_torch_agrees() -> None:
         (ct.softmax(x, axis=-1, algo="log"), functional.log_softmax(x, -1)),
         (ct.activation(x, mode="swish"), functional.silu(x)),
         (ct.activation(x, mode="elu", coef=1), functional.elu(x)),
+    ]
+    theta = torch.randn(4, 2, 3, device="cuda")
+    grid = functional.affine_grid(theta, x.shape, align_corners=True)
+    sampled = functional.grid_sample(x, grid, align_corners=True)
+    pairs += [
+        (ct.affine_grid(theta, tuple(x.shape)), grid),
+        (ct.spatial_transformer(x, theta), sampled),
+        (ct.lrn(x, n=5, k=1), functional.local_response_norm(x, 5)),
     ]
     for ours, theirs in pairs:
         torch.testing.assert_close(torch.from_dlpack(ours), theirs, rtol=1e-5, atol=1e-5)

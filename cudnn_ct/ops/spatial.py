@@ -1,0 +1,252 @@
+"""Spatial transformers: affine grids, images sampled by them, and the gradients of both."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..array import DeviceArray
+from ..problem import (
+    GridSampleGradients,
+    TransformerGradients,
+    grid_problem,
+    sample_problem,
+    transformed_shape,
+)
+from .layer import Layer, compute, compute_several
+
+__all__ = [
+    "affine_grid",
+    "affine_grid_backward",
+    "grid_sample",
+    "grid_sample_backward",
+    "spatial_transformer",
+    "spatial_transformer_backward",
+]
+
+_GRID = Layer("an affine grid", grid_problem)
+_GRID_GRADIENT = Layer("the gradient of an affine grid", grid_problem)
+_SAMPLE = Layer("sampling", sample_problem)
+_SAMPLE_GRADIENTS = Layer("the gradients of sampling", sample_problem)
+
+
+def affine_grid(theta: Any, shape: Any, *, stream: Any = None) -> Any:
+    """Compute ``theta @ (x, y, 1)`` for every pixel of an image.
+
+    ``x`` and ``y`` go from -1 to 1, from the centre of the first pixel to that of the last.
+
+    Parameters
+    ----------
+    theta : device array, shape (N, 2, 3), float16 | bfloat16 | float32 | float64
+    shape : tuple of int, (N, C, H, W) or (N, H, W)
+        Of the images that the grid is for.
+    stream : optional
+        An address, or anything with ``__cuda_stream__``; by default that of ``ct.use``.
+
+    Returns
+    -------
+    DeviceArray, shape (N, H, W, 2), dtype of theta
+        For each pixel, the place in the image to take it from: first along W, then along H.
+
+    Raises
+    ------
+    TypeError
+        theta is not on the device, or its dtype is none of the four.
+    ValueError
+        Shapes do not fit; the message has the numbers.
+    NotSupportedError
+        cuDNN has no way to compute it; the message says what each way was refused for.
+    AllocationError
+        Device memory ran out.
+
+    Notes
+    -----
+    ``cudnnSpatialTfGridGeneratorForward``, in pieces of at most 65,535 images. From Jaderberg et al., Spatial
+    Transformer Networks, 2015.
+
+    Examples
+    --------
+    ::
+
+        grid = ct.affine_grid(theta, x.shape)
+        y = ct.grid_sample(x, grid)
+    """
+    return compute(_GRID, ("theta",), (theta,), (shape,), stream=stream)
+
+
+def affine_grid_backward(dgrid: Any, *, stream: Any = None) -> Any:
+    """Compute the gradient of :func:`affine_grid` with regard to the transforms.
+
+    Parameters
+    ----------
+    dgrid : device array, shape (N, H, W, 2), float16 | bfloat16 | float32 | float64
+    stream : optional
+        As in :func:`affine_grid`.
+
+    Returns
+    -------
+    DeviceArray, shape (N, 2, 3), dtype of dgrid
+
+    Raises
+    ------
+    TypeError, ValueError, NotSupportedError, AllocationError
+        As in :func:`affine_grid`.
+
+    Notes
+    -----
+    ``cudnnSpatialTfGridGeneratorBackward``.
+    """
+    return compute(_GRID_GRADIENT, ("dgrid",), (dgrid,), (), stream=stream)
+
+
+def grid_sample(
+    x: Any,
+    grid: Any,
+    *,
+    alpha: float = 1,
+    beta: float = 0,
+    out: Any = None,
+    stream: Any = None,
+) -> Any:
+    """Compute ``alpha * (x at the places of a grid) + beta * out``.
+
+    A place is (x, y): -1 is the centre of the first pixel, 1 that of the last. Between four pixels the value
+    is bilinear; outside the image there are zeros.
+
+    Parameters
+    ----------
+    x : device array, shape (N, C, H, W), float16 | bfloat16 | float32 | float64
+    grid : device array, shape (N, H_out, W_out, 2), dtype of x
+    alpha, beta : float
+    out : device array, shape and dtype of the result, optional
+        Where the result goes; read only where beta is not 0, which needs it. It must not overlap the others.
+    stream : optional
+        As in :func:`affine_grid`.
+
+    Returns
+    -------
+    DeviceArray, shape (N, C, H_out, W_out), dtype of x; or ``out``
+
+    Raises
+    ------
+    TypeError, ValueError, NotSupportedError, AllocationError
+        As in :func:`affine_grid`; TypeError also where the dtypes differ.
+
+    Notes
+    -----
+    ``cudnnSpatialTfSamplerForward``, in pieces of at most 65,535 images and 1024 channels, which are its
+    limits. The conventions are those of ``align_corners=True`` elsewhere.
+    """
+    return compute(_SAMPLE, ("x", "grid"), (x, grid), (), alpha, beta, out, stream)
+
+
+def grid_sample_backward(
+    x: Any,
+    grid: Any,
+    dy: Any,
+    *,
+    alpha: float = 1,
+    beta: float = 0,
+    out: Any = None,
+    stream: Any = None,
+) -> GridSampleGradients[Any]:
+    """Compute the gradients of :func:`grid_sample` with regard to x and to the grid.
+
+    Parameters
+    ----------
+    x : device array, shape (N, C, H, W), float16 | bfloat16 | float32 | float64
+    grid : device array, shape (N, H_out, W_out, 2), dtype of x
+    dy : device array, shape (N, C, H_out, W_out), dtype of x
+    alpha, beta, out, stream
+        As in :func:`grid_sample`, for dx.
+
+    Returns
+    -------
+    GridSampleGradients
+        ``dx``, as x, and ``dgrid``, as the grid.
+
+    Raises
+    ------
+    TypeError, ValueError, NotSupportedError, AllocationError
+        As in :func:`grid_sample`.
+
+    Notes
+    -----
+    ``cudnnSpatialTfSamplerBackward``, whose sums over pixels are in no fixed order.
+    """
+    names, operands = ("x", "grid", "dy"), (x, grid, dy)
+    dx, dgrid = compute_several(_SAMPLE_GRADIENTS, names, operands, (), (out, None), alpha, beta, stream)
+    return GridSampleGradients(dx, dgrid)
+
+
+def spatial_transformer(
+    x: Any, theta: Any, *, scale_height: float = 1, scale_width: float = 1, stream: Any = None
+) -> Any:
+    """Sample images by affine grids: :func:`grid_sample` by :func:`affine_grid`.
+
+    Parameters
+    ----------
+    x : device array, shape (N, C, H, W), float16 | bfloat16 | float32 | float64
+    theta : device array, shape (N, 2, 3), dtype of x
+    scale_height, scale_width : float
+        Of the result against x.
+    stream : optional
+        As in :func:`affine_grid`.
+
+    Returns
+    -------
+    DeviceArray, shape (N, C, ceil(H * scale_height), ceil(W * scale_width)), dtype of x
+
+    Raises
+    ------
+    TypeError, ValueError, NotSupportedError, AllocationError
+        As in :func:`grid_sample`.
+
+    Notes
+    -----
+    The grid is rounded to the dtype of x in between.
+
+    Examples
+    --------
+    ::
+
+        y = ct.spatial_transformer(x, theta, scale_height=0.5, scale_width=0.5)
+    """
+    grid = affine_grid(theta, _result_shape(x, scale_height, scale_width), stream=stream)
+    return grid_sample(x, grid, stream=stream)
+
+
+def spatial_transformer_backward(
+    x: Any, theta: Any, dy: Any, *, scale_height: float = 1, scale_width: float = 1, stream: Any = None
+) -> TransformerGradients[Any]:
+    """Compute the gradients of :func:`spatial_transformer` with regard to x and to the transforms.
+
+    Parameters
+    ----------
+    x : device array, shape (N, C, H, W), float16 | bfloat16 | float32 | float64
+    theta : device array, shape (N, 2, 3), dtype of x
+    dy : device array, shape of the result of :func:`spatial_transformer`, dtype of x
+    scale_height, scale_width, stream
+        As in :func:`spatial_transformer`.
+
+    Returns
+    -------
+    TransformerGradients
+        ``dx``, as x, and ``dtheta``, as theta.
+
+    Raises
+    ------
+    TypeError, ValueError, NotSupportedError, AllocationError
+        As in :func:`grid_sample`.
+
+    Notes
+    -----
+    The gradients of :func:`grid_sample`, and of the grid that of :func:`affine_grid`.
+    """
+    grid = affine_grid(theta, _result_shape(x, scale_height, scale_width), stream=stream)
+    dx, dgrid = grid_sample_backward(x, grid, dy, stream=stream)
+    return TransformerGradients(dx, affine_grid_backward(dgrid, stream=stream))
+
+
+def _result_shape(x: Any, scale_height: float, scale_width: float) -> tuple[int, ...]:
+    shape = x.shape if isinstance(x, DeviceArray) else tuple(getattr(x, "shape", ()))
+    return transformed_shape(shape, scale_height, scale_width)
