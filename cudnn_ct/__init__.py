@@ -8,7 +8,8 @@ Operations    ``conv  conv_backward_data  conv_backward_filter  conv_backward_bi
               pool  pool_backward  pool_output_shape  softmax  softmax_backward
               activation  activation_backward  lrn  lrn_backward
               affine_grid  affine_grid_backward  grid_sample  grid_sample_backward
-              spatial_transformer  spatial_transformer_backward``
+              spatial_transformer  spatial_transformer_backward
+              dropout  dropout_backward  DropoutState``
 Algorithms    ``conv_algorithms  conv_plan  conv_bias_activation_plan  export_choices  import_choices``
 Where         ``use  synchronize  empty_cache  available``
 Library       ``version  library_info  raw``
@@ -62,6 +63,11 @@ if TYPE_CHECKING:
     from .ops.conv import conv_backward_data as conv_backward_data
     from .ops.conv import conv_backward_filter as conv_backward_filter
     from .ops.conv import conv_transpose as conv_transpose
+    from .ops.dropout import Dropout as Dropout
+    from .ops.dropout import DropoutMask as DropoutMask
+    from .ops.dropout import DropoutState as DropoutState
+    from .ops.dropout import dropout as dropout
+    from .ops.dropout import dropout_backward as dropout_backward
     from .ops.fused import conv_bias_activation as conv_bias_activation
     from .ops.lrn import lrn as lrn
     from .ops.lrn import lrn_backward as lrn_backward
@@ -124,6 +130,9 @@ _WHERE = {
         "VersionMismatchError",
     ),
     "ops": (
+        "Dropout",
+        "DropoutMask",
+        "DropoutState",
         "activation",
         "activation_backward",
         "affine_grid",
@@ -137,6 +146,8 @@ _WHERE = {
         "conv_bias_activation_plan",
         "conv_plan",
         "conv_transpose",
+        "dropout",
+        "dropout_backward",
         "grid_sample",
         "grid_sample_backward",
         "lrn",

@@ -5,6 +5,7 @@
 """
 
 from .activation import activation
+from .dropout import DropoutDescriptor, dropout, mask_size, states_size
 from .family import candidates, plan
 from .fused import EpiloguePlan
 from .lrn import lrn
@@ -15,6 +16,7 @@ from .spatial import GridPlan, SamplePlan
 
 __all__ = [
     "BiasGradientPlan",
+    "DropoutDescriptor",
     "EpiloguePlan",
     "GridPlan",
     "PackedPlan",
@@ -24,10 +26,13 @@ __all__ = [
     "activation",
     "behind",
     "candidates",
+    "dropout",
     "lrn",
+    "mask_size",
     "padded_pooling",
     "plan",
     "pooling",
     "softmax",
+    "states_size",
     "transform",
 ]

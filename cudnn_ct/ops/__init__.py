@@ -11,6 +11,7 @@ from .conv import (
     conv_transpose,
     conv_transpose_shape,
 )
+from .dropout import Dropout, DropoutMask, DropoutState, dropout, dropout_backward
 from .fused import conv_bias_activation
 from .lrn import lrn, lrn_backward
 from .pooling import pool, pool_backward, pool_output_shape
@@ -25,6 +26,9 @@ from .spatial import (
 )
 
 __all__ = [
+    "Dropout",
+    "DropoutMask",
+    "DropoutState",
     "activation",
     "activation_backward",
     "affine_grid",
@@ -40,6 +44,8 @@ __all__ = [
     "conv_plan",
     "conv_transpose",
     "conv_transpose_shape",
+    "dropout",
+    "dropout_backward",
     "grid_sample",
     "grid_sample_backward",
     "lrn",

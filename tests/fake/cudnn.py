@@ -23,6 +23,7 @@ from cudnn_ct._bindings.functions import FUNCTIONS
 from cudnn_ct._lib import Library
 from cudnn_ct.dtypes import DTYPES
 
+from .dropout import Dice
 from .host import Host, view
 from .layers import Layers
 from .pointwise import Pointwise
@@ -61,7 +62,7 @@ class FakeLibrary(Library):
         return super()._check(status, function, args)
 
 
-class FakeCudnn(Layers, Pointwise, Spatial):
+class FakeCudnn(Dice, Layers, Pointwise, Spatial):
     """The fake's state: native objects that are alive, calls so far, and the failures that were ordered."""
 
     def __init__(self, host: Host) -> None:

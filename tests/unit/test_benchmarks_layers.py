@@ -257,10 +257,10 @@ class Tensor(np.ndarray):  # type: ignore[type-arg]
         return self.astype(np.float32)
 
     def norm(self) -> Any:
-        return np.sqrt(np.sum(self * self)).reshape(1).view(Tensor)
+        return np.asarray(np.linalg.norm(np.asarray(self))).view(Tensor)
 
-    def clamp(self, min: float) -> Any:  # noqa: A002
-        return np.maximum(self, min)
+    def clamp(self, min: float) -> Any:
+        return np.asarray(np.maximum(self, min)).view(Tensor)
 
 
 def tensor(*values: float) -> Any:

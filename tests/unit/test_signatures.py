@@ -15,8 +15,11 @@ ON_A_DEVICE = {"algo", "precision", "deterministic", "workspace_limit", "strict"
 # Where a parameter of that name is mathematics: a softmax or its logarithm.
 OF_MATHEMATICS = {("softmax", "algo"), ("softmax_backward", "algo")}
 
-# Operations without a meaning in mathematics: they choose or prepare, and return no array.
-WITHOUT_REFERENCE = {"conv_algorithms", "conv_bias_activation_plan", "conv_plan"}
+# Operations without a meaning in mathematics: they choose or prepare, and return no array, or throw dice.
+WITHOUT_REFERENCE = {
+    *("conv_algorithms", "conv_bias_activation_plan", "conv_plan"),
+    *("dropout", "dropout_backward"),
+}
 
 
 def public(module: ModuleType) -> set[str]:

@@ -1,0 +1,307 @@
+"""Dropout and its gradient; the state of the dice is an object."""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from .. import context, legacy
+from .. import memory as memories
+from .. import stream as streams
+from ..array import DeviceArray
+from ..context import Bounded, Context
+from ..creation import operand
+from ..problem import (
+    TensorSpec,
+    check_probability,
+    nearest_layout,
+    one_dtype,
+    result_spec,
+)
+from .call import Call, Fixed, check_writable, describable, packed, run, run_several, stream_of
+
+if TYPE_CHECKING:
+    import numpy as np
+
+__all__ = ["Dropout", "DropoutMask", "DropoutState", "dropout", "dropout_backward"]
+
+
+class DropoutMask(NamedTuple):
+    """Which elements a dropout kept, for its gradient: one bit or byte each, as cuDNN has them.
+
+    ``like`` is what it was of, without gaps; ``state`` the dice that were thrown.
+    """
+
+    bits: DeviceArray
+    like: TensorSpec
+    state: DropoutState
+
+
+class Dropout(NamedTuple):
+    """The result of a dropout, and the mask that its gradient needs."""
+
+    y: Any
+    mask: DropoutMask
+
+
+class DropoutState:
+    """The dice of dropout on one device: the same seed and the same calls give the same masks.
+
+    Parameters
+    ----------
+    probability : float, at least 0 and less than 1
+        That an element is dropped.
+    seed : int
+        From 0 to 2**64 - 1.
+    stream : optional
+        On whose device, and on which stream the dice are seeded; by default those of ``ct.use``.
+
+    Raises
+    ------
+    TypeError, ValueError
+        The probability or the seed is none.
+    NotInitializedError, AllocationError
+        There is no device, or its memory ran out.
+
+    Notes
+    -----
+    ``cudnnSetDropoutDescriptor``. A state belongs to one thread at a time. Its random generators are those of
+    a device: another kind of device has others.
+
+    Examples
+    --------
+    ::
+
+        state = ct.DropoutState(0.5, seed=1)
+        y, mask = ct.dropout(x, state)
+        dx = ct.dropout_backward(dy, mask, state)
+    """
+
+    def __init__(self, probability: float = 0.5, seed: int = 0, *, stream: Any = None) -> None:
+        self.probability = check_probability(probability)
+        self.seed = _seed(seed)
+        where = streams.stream_for(stream)
+        previous = streams.activate(where.device)
+        try:
+            ctx = context.current(where)
+            nbytes = legacy.states_size(ctx)
+            self._memory = DeviceArray.new(
+                TensorSpec.packed((nbytes,), "uint8"), nbytes, where, "the states of random generators"
+            )
+            self._descriptor = legacy.DropoutDescriptor(
+                ctx, self.probability, self._memory.pointer, nbytes, self.seed
+            )
+            self._memory.after_write(where)
+        finally:
+            streams.restore(previous)
+        self._calls = Bounded(256)
+
+    @property
+    def device(self) -> int:
+        """The device whose dice these are."""
+        return self._memory.device
+
+    def save(self) -> np.ndarray[Any, Any]:
+        """Copy the present state to the host: an array of bytes for :meth:`restore`."""
+        return self._memory.numpy()
+
+    def restore(self, saved: Any) -> None:
+        """Set the state back to one that was saved, on this kind of device and by this cuDNN.
+
+        Raises
+        ------
+        ValueError
+            It is not of the same length.
+        """
+        import numpy as np
+
+        source = np.ascontiguousarray(saved, np.uint8).reshape(-1)
+        if source.size != self._memory.size:
+            raise ValueError(f"a saved state of {source.size:,} bytes; this one has {self._memory.size:,}")
+        where = streams.stream_for(None, self.device)
+        previous = streams.activate(where.device)
+        try:
+            self._memory.before_write(where)
+            memories.copy_from_host(self._memory.pointer, source, where)
+            self._memory.after_write(where)
+        finally:
+            streams.restore(previous)
+
+    def __repr__(self) -> str:
+        return f"<DropoutState of {self.probability}, seed {self.seed}, device {self.device}>"
+
+
+def dropout(x: Any, state: DropoutState, *, out: Any = None, stream: Any = None) -> Dropout:
+    """Drop elements at random, and divide the others by the probability that they stay.
+
+    Parameters
+    ----------
+    x : device array, any shape, float16 | bfloat16 | float32 | float64
+    state : DropoutState
+        The dice, which are thrown once for each element.
+    out : device array, shape and dtype of x, optional
+        Where the result goes. It may be x itself.
+    stream : optional
+        An address, or anything with ``__cuda_stream__``; by default that of ``ct.use``.
+
+    Returns
+    -------
+    Dropout
+        ``y``, shape and dtype of x, or ``out``; and ``mask`` for :func:`dropout_backward`.
+
+    Raises
+    ------
+    TypeError
+        An operand is not on the device, its dtype is none of the four, or ``state`` no state.
+    ValueError
+        The state is of another device, or ``out`` does not fit.
+    NotSupportedError
+        cuDNN has no way to compute it.
+    AllocationError
+        Device memory ran out.
+
+    Notes
+    -----
+    ``cudnnDropoutForward``.
+
+    Examples
+    --------
+    ::
+
+        y, mask = ct.dropout(x, ct.DropoutState(0.1, seed=7))
+    """
+    where = stream_of(x, "x", stream)
+    previous = streams.activate(where.device)
+    try:
+        ctx = context.current(where)
+        _check_state(state, ctx)
+        array = operand(x, "x", where)
+        result = None if out is None else operand(out, "out", where, written=True)
+        call, order = _forward(ctx, state, array.spec, None if result is None else result.spec)
+        if call.pack:
+            array = packed(array, where)
+        made = run_several(ctx, call, (array,), (result, None, state._memory), 1, 0)
+        return Dropout(made[0] if out is None else out, DropoutMask(made[1], order, state))
+    finally:
+        streams.restore(previous)
+
+
+def dropout_backward(
+    dy: Any, mask: DropoutMask, state: DropoutState, *, out: Any = None, stream: Any = None
+) -> Any:
+    """Compute the gradient of :func:`dropout`: what was dropped gets none, the rest is divided as in it.
+
+    Parameters
+    ----------
+    dy : device array, shape and dtype of the x of the dropout
+    mask : DropoutMask
+        What :func:`dropout` gave with y.
+    state : DropoutState
+        That of the dropout; it is not changed.
+    out, stream
+        As in :func:`dropout`; ``out`` may be dy itself.
+
+    Returns
+    -------
+    DeviceArray, shape and dtype of dy; or ``out``
+
+    Raises
+    ------
+    TypeError, ValueError, NotSupportedError, AllocationError
+        As in :func:`dropout`; ValueError also where the mask is of another state, shape or dtype.
+
+    Notes
+    -----
+    ``cudnnDropoutBackward``.
+    """
+    if not isinstance(mask, DropoutMask):
+        raise TypeError(f"mask must be what dropout gave, not {type(mask).__name__}")
+    where = stream_of(dy, "dy", stream)
+    previous = streams.activate(where.device)
+    try:
+        ctx = context.current(where)
+        _check_state(state, ctx)
+        if mask.state is not state:
+            raise ValueError(f"the mask is of {mask.state}, not of {state}")
+        array = operand(dy, "dy", where)
+        result = None if out is None else operand(out, "out", where, written=True)
+        call = _backward(state, array.spec, mask, None if result is None else result.spec)
+        if call.pack:
+            array = packed(array, where)
+        return run(ctx, call, (array, mask.bits), result, 1, 0, out)
+    finally:
+        streams.restore(previous)
+
+
+def _forward(
+    ctx: Context, state: DropoutState, x: TensorSpec, out: TensorSpec | None
+) -> tuple[Call, TensorSpec]:
+    key = ("forward", x, out)
+    found: tuple[Call, TensorSpec] | None = state._calls.get(key)
+    if found is None:
+        one_dtype("dropout", x=x.dtype)
+        check_writable(out)
+        given, order = describable(x), TensorSpec.packed(x.shape, x.dtype, nearest_layout(x))
+        y = result_spec(x.shape, given, out)
+        bits = TensorSpec.packed((legacy.mask_size(ctx, order) if x.size else 0,), "uint8")
+        states = state._memory.spec
+        plan = (
+            legacy.dropout("cudnnDropoutForward", state._descriptor, given, y, bits, order, (states,))
+            if x.size
+            else legacy.ScalePlan(y)
+        )
+        call = Call.of(
+            f"dropout of {x}",
+            (given,),
+            (y, bits, states),
+            Fixed(plan),
+            pack=given != x,
+            in_place=True,
+            what="a dropout",
+        )
+        found = state._calls[key] = (call, order)
+    return found
+
+
+def _backward(state: DropoutState, dy: TensorSpec, mask: DropoutMask, out: TensorSpec | None) -> Call:
+    key = ("backward", dy, mask.like, mask.bits.spec, out)
+    call: Call | None = state._calls.get(key)
+    if call is None:
+        like = mask.like
+        if dy.shape != like.shape or dy.dtype != like.dtype:
+            raise ValueError(f"dy is {dy}; the mask is of a dropout of {like}")
+        check_writable(out)
+        given, bits = describable(dy), mask.bits.spec
+        dx = result_spec(dy.shape, given, out)
+        plan = (
+            legacy.dropout("cudnnDropoutBackward", state._descriptor, given, dx, bits, like)
+            if dy.size
+            else legacy.ScalePlan(dx)
+        )
+        call = state._calls[key] = Call.of(
+            f"the gradient of dropout of {dy}",
+            (given, bits),
+            (dx,),
+            Fixed(plan),
+            pack=given != dy,
+            in_place=True,
+            what="the gradient of a dropout",
+        )
+    return call
+
+
+def _check_state(state: Any, ctx: Context) -> None:
+    if not isinstance(state, DropoutState):
+        raise TypeError(f"state must be a ct.DropoutState, not {type(state).__name__}")
+    if state.device != ctx.device:
+        raise ValueError(f"the state is of device {state.device}; the operation runs on device {ctx.device}")
+
+
+def _seed(seed: Any) -> int:
+    try:
+        number = operator.index(seed)
+    except TypeError:
+        raise TypeError(f"seed must be an int, not {seed!r}") from None
+    if not 0 <= number < 2**64:
+        raise ValueError(f"seed must be between 0 and 2**64 - 1, got {seed}")
+    return number

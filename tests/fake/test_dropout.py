@@ -1,0 +1,90 @@
+"""Dropout on the fakes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import cudnn_ct as ct
+from tests.dropout_properties import check_dropout, tensors
+from tests.layers import Tensor
+
+from .cudnn import FakeCudnn
+from .host import ForeignArray, Host
+from .test_conv import images
+
+
+@given(pair=tensors(), probability=st.sampled_from((0.5, 0.0, 0.25)))
+def test_dropout(fake: FakeCudnn, host: Host, pair: tuple[Tensor, Tensor], probability: float) -> None:
+    check_dropout(*pair, probability, lambda array: ForeignArray(host, array))
+
+
+def test_the_dice_are_thrown_alike_from_a_seed_and_from_a_saved_state(fake: FakeCudnn) -> None:
+    x = ct.full((4, 50), 1.0)
+    one, two, other = ct.DropoutState(0.5, seed=1), ct.DropoutState(0.5, seed=1), ct.DropoutState(0.5, seed=2)
+    first, saved = ct.dropout(x, one).y.numpy(), one.save()
+    second = ct.dropout(x, one).y.numpy()
+    np.testing.assert_array_equal(ct.dropout(x, two).y.numpy(), first)
+    assert (second != first).any()
+    assert (ct.dropout(x, other).y.numpy() != first).any()
+    one.restore(saved)
+    np.testing.assert_array_equal(ct.dropout(x, one).y.numpy(), second)
+    one.restore(saved.tolist())
+    np.testing.assert_array_equal(ct.dropout(x, one).y.numpy(), second)
+    with pytest.raises(ValueError, match=r"a saved state of 3 bytes; this one has 64"):
+        one.restore([1, 2, 3])
+
+
+def test_in_place_and_out(fake: FakeCudnn) -> None:
+    state, x = ct.DropoutState(0.5, seed=1), ct.full((3, 4, 5), 1.0)
+    y, mask = ct.dropout(x, state, out=x)
+    assert y is x
+    out = ct.full((3, 4, 5), np.nan)
+    assert ct.dropout_backward(ct.full((3, 4, 5), 1.0), mask, state, out=out) is out
+    np.testing.assert_array_equal(out.numpy(), x.numpy())
+    assert set(np.unique(x.numpy())) <= {0.0, 2.0}
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda: ct.DropoutState(1), ValueError, "probability must be at least 0 and less than 1, got 1"),
+        (lambda: ct.DropoutState("half"), TypeError, "probability must be a number"),
+        (
+            lambda: ct.DropoutState(0.5, seed=-1),
+            ValueError,
+            r"seed must be between 0 and .*, got -1",
+        ),
+        (lambda: ct.DropoutState(0.5, seed=1.5), TypeError, "seed must be an int, not 1.5"),
+        (lambda: ct.dropout(images(2, 3), 0.5), TypeError, "state must be a ct.DropoutState, not float"),
+    ],
+)
+def test_bad_states(fake: FakeCudnn, make: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        make()
+
+
+def test_masks_are_of_their_dropout(fake: FakeCudnn) -> None:
+    state, other = ct.DropoutState(0.5), ct.DropoutState(0.5)
+    _, mask = ct.dropout(images(2, 3), state)
+    with pytest.raises(ValueError, match="the mask is of <DropoutState"):
+        ct.dropout_backward(images(2, 3), mask, other)
+    with pytest.raises(ValueError, match=r"dy is float32\[3, 2\].*; the mask is of a dropout of"):
+        ct.dropout_backward(images(3, 2), mask, state)
+    with pytest.raises(TypeError, match="mask must be what dropout gave, not DeviceArray"):
+        ct.dropout_backward(images(2, 3), images(6), state)
+    with ct.use(device=1), pytest.raises(ValueError, match=r"the state is of device 0; .* on device 1"):
+        ct.dropout(images(2, 3), state)
+
+
+def test_a_state_that_cannot_be_seeded_leaves_nothing(fake: FakeCudnn) -> None:
+    ct.empty((1,))
+    objects = len(fake.objects)
+    fake.fail["cudnnSetDropoutDescriptor"] = 4000
+    with pytest.raises(ct.InternalError):
+        ct.DropoutState(0.5)
+    assert len(fake.objects) <= objects + 1  # the thread's handle
