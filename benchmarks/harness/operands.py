@@ -43,13 +43,17 @@ def operands_or_reason(arrays: Mapping[str, Array], record: Record) -> Operands 
         return None
 
 
-def rotating(arrays: Mapping[str, Array]) -> Operands:
-    """Random inputs and empty results, so many sets that one has left the cache when it comes again."""
+def rotating(arrays: Mapping[str, Array], count: int | None = None) -> Operands:
+    """Random inputs and empty results, so many sets that one has left the cache when it comes again.
+
+    Or ``count`` sets, where that does not matter.
+    """
     import torch
 
     dtypes = {role: getattr(torch, array.dtype) for role, array in arrays.items()}
-    size = sum(dtypes[role].itemsize * math.prod(array.shape) for role, array in arrays.items())
-    count = math.ceil(ROTATED / size)
+    if count is None:
+        size = sum(dtypes[role].itemsize * math.prod(array.shape) for role, array in arrays.items())
+        count = math.ceil(ROTATED / size)
     theirs = {}
     for role, array in arrays.items():
         make = torch.empty if array.empty else torch.randn

@@ -1,0 +1,69 @@
+"""Pooling, softmax, batch normalisation and the other layers beside PyTorch on one GPU, in one command.
+
+    python benchmarks/layers.py --section all --rows rows.jsonl [--shard 2/4] [--seconds 540] [--json OUT]
+
+A row is an operation on a layer of a network, forward or backward, in a dtype and a layout, with the same
+data for both: PyTorch as a network calls it, and cudnn_ct. GPU time by events around loops of calls, medians;
+the two take turns, loop by loop; operands and results rotate through more memory than the cache holds. Beside
+each row stands its floor: what must be read and written, once, at the speed of a copy that is measured in the
+same run. A row whose result is not PyTorch's is an error. What is done is kept in the file of rows, one
+JSON object a line, and not done again: a command that was stopped goes on where it was. Rows of operations
+that cudnn_ct did not have are measured once it has them. `layers_report.py` merges such files.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+from collections.abc import Callable, Iterator, Sequence
+
+import layers_report
+import layers_workload
+from harness import command
+from harness.command import keep
+from harness.results import Results
+from layers_host import host_record, key_of
+from layers_rows import CONTENDERS, came_since, line, row_record, warm_up
+from layers_workload import FAMILIES, KINDS
+
+SECTIONS = ("rows", "host")
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    options = parse(argv)
+    results = Results(options.rows)
+    work = [job for section in options.section for job in jobs(section, options, results)]
+    command.carry_out(work, results, warm_up, options.seconds)
+    print(layers_report.render(results.merged()))
+    if options.json:
+        layers_report.write_whole(options.json, results.merged())
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = command.parser("layers beside PyTorch")
+    parser.add_argument("--section", nargs="+", choices=(*SECTIONS, "all"), default=["rows"])
+    parser.add_argument("--family", nargs="+", choices=tuple(FAMILIES), default=tuple(FAMILIES))
+    parser.add_argument("--kinds", nargs="+", choices=tuple(KINDS), default=tuple(KINDS))
+    options = parser.parse_args(argv)
+    if "all" in options.section:
+        options.section = SECTIONS
+    return options
+
+
+def jobs(section: str, options: argparse.Namespace, results: Results) -> Iterator[Callable[[], None]]:
+    """What is left to measure of a section."""
+    again = {record["id"] for record in results.merged() if came_since(record)}
+    if section == "rows":
+        selection = {"kinds": options.kinds, "every": options.every, "shard": options.shard}
+        for row in layers_workload.rows(families=options.family, **selection):
+            if row.id in again or not results.has("rows", row.id, CONTENDERS):
+                yield functools.partial(keep, results, row_record, row, line=line)
+    elif options.shard[0] == 1:  # host: some seconds for the first shard
+        for operation, row in layers_workload.operations().items():
+            key = key_of(operation)
+            if row.family in options.family and (key in again or not results.has("host", key)):
+                yield functools.partial(keep, results, host_record, operation)
+
+
+if __name__ == "__main__":
+    main()

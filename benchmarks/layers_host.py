@@ -1,0 +1,61 @@
+"""Host time of a call of each operation, beside PyTorch's, with operands so small that the GPU waits."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import layers_workload
+from harness.operands import Operands, rotating
+from harness.results import Record, explain, room_for
+from harness.timing import host_times, lost_context
+from layers_rows import CONTENDERS, PAIRS, calls_of
+from layers_workload import Row
+
+SMALL = 8  # the most that an axis has
+
+
+def key_of(operation: str) -> str:
+    """The key of an operation's record in files of results."""
+    return f"host {operation}"
+
+
+def host_record(operation: str) -> Record:
+    """Host time per call: microseconds, medians of loops. "ours_out" writes where "ours" allocates."""
+    import torch
+
+    row = small(layers_workload.operations()[operation])
+    record, pair = (
+        room_for("host", key_of(operation), family=row.family, operation=operation),
+        PAIRS[operation](row),
+    )
+    operands = rotating(pair.arrays, 1)
+    calls = calls_of(row, pair, without_out(operands), record)
+    if "out" in operands.ours and "ours" in calls:
+        calls["ours_out"] = pair.ours(operands)
+    ready = {}
+    for name, call in calls.items():
+        try:
+            with torch.inference_mode():
+                call(0)
+            ready[name] = partial(call, 0)
+        except Exception as error:
+            record["errors"][name] = explain(error)
+            record["lost"] = lost_context()
+    if set(CONTENDERS) <= set(ready):
+        record["times"] = host_times(ready)
+    return record
+
+
+def small(row: Row) -> Row:
+    """The same row with axes that are cut off."""
+    layer = row.layer._replace(x=tuple(min(n, SMALL) for n in row.layer.x))
+    if "b" in row.parameters:
+        shape = tuple(min(n, SMALL) for n in row.parameters["b"])
+        layer = layer._replace(parameters=tuple((row.parameters | {"b": shape}).items()))
+    return row._replace(layer=layer)
+
+
+def without_out(operands: Operands) -> Operands:
+    """The same operands, with nothing to write the result to: our call allocates it, as PyTorch's does."""
+    ours = {role: [None] if role == "out" else arrays for role, arrays in operands.ours.items()}
+    return operands._replace(ours=ours)

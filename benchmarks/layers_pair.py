@@ -1,0 +1,93 @@
+"""What there is to time of a row: an operation as PyTorch does it and as we do, on the same operands."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+from harness.operands import Array, Operands
+from harness.timing import Call
+
+from cudnn_ct.dtypes import as_dtype
+
+EPSILON = {"float16": 1e-2, "bfloat16": 5e-2, "float32": 2e-3}  # how far results may be apart, relatively
+
+Tensors = dict[str, list[Any]]  # by role, one for each set of operands
+
+
+class Pair(NamedTuple):
+    """One operation on both sides.
+
+    ``arrays`` are operands and results by role: the result that is given as ``out=`` is "out", what the call
+    makes itself "made". A call returns its results, in the same order on both sides. Calls are built by
+    ``theirs`` and ``ours`` once ``prepare`` has given the operands the values that they need.
+    """
+
+    arrays: dict[str, Array]
+    theirs: Callable[[Operands], Call]
+    ours: Callable[[Operands], Call]
+    prepare: Callable[[Tensors], None] | None = None
+    spare: tuple[str, ...] = ()  # operands that the mathematics could do without
+    updated: tuple[str, ...] = ()  # operands that both sides update in place
+    matched: Callable[[list[Any], list[Any], Tensors], Iterable[tuple[Any, Any]]] | None = None
+    tolerance: float = 1  # times what the dtype has
+
+    @property
+    def bytes(self) -> int:
+        """What must move at least: what has to be read, once, and what is written, once."""
+        needed = (array for role, array in self.arrays.items() if role not in self.spare)
+        return sum(math.prod(array.shape) * as_dtype(array.dtype).itemsize for array in needed)
+
+
+def keeping(call: Call, count: int) -> Call:
+    """The same call, whose results are kept until their turn comes again, so that they rotate as well."""
+    kept: list[Any] = [None] * count
+
+    def run(i: int) -> None:
+        kept[i] = call(i)
+
+    return run
+
+
+def difference(pair: Pair, operands: Operands, ours: Call, theirs: Call) -> float:
+    """How far our results of the first set of operands are from PyTorch's, relatively.
+
+    A result that is written by nobody is NaN, and so is the difference then.
+    """
+    expected = _results(pair, operands, theirs)
+    for given in operands.theirs.get("out", ())[:1]:
+        given.fill_(math.nan)
+    found = _results(pair, operands, ours)
+    match = pair.matched or (lambda ours, theirs, _: zip(ours, theirs, strict=False))
+    apart = [_distance(a, b) for a, b in match(found, expected, operands.theirs)]
+    return math.nan if any(map(math.isnan, apart)) else max(apart)
+
+
+def _results(pair: Pair, operands: Operands, call: Call) -> list[Any]:
+    """Results of a call and, behind them, what it has updated, which is put back."""
+    state = [operands.theirs[role][0] for role in pair.updated]
+    before = [tensor.clone() for tensor in state]
+    results = call(0)
+    several = results if isinstance(results, tuple | list) else (results,)
+    # What is updated stands first, for one side may have more results than the other.
+    found = [tensor.clone() for tensor in state]
+    found += [_tensor(one) for one in several if one is not None]
+    for tensor, old in zip(state, before, strict=True):
+        tensor.copy_(old)
+    return found
+
+
+def _tensor(result: Any) -> Any:
+    """A result as PyTorch sees it; what is no array remains what it is."""
+    import torch
+
+    foreign = not isinstance(result, torch.Tensor) and hasattr(result, "__dlpack__")
+    return torch.from_dlpack(result) if foreign else result
+
+
+def _distance(a: Any, b: Any) -> float:
+    if a.shape != b.shape:
+        raise ValueError(f"our result has shape {tuple(a.shape)}, PyTorch's {tuple(b.shape)}")
+    a, b = a.float(), b.float()
+    return float((a - b).norm() / b.norm().clamp(min=1e-20))

@@ -1,0 +1,139 @@
+"""A row of the layer benchmark: PyTorch and ours on the same operands, and whether they computed the same."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Sequence
+
+import layers_images
+import layers_sampling
+import layers_tensors
+import layers_workload
+from harness.operands import Operands, operands_or_reason
+from harness.results import Record, explain, room_for
+from harness.text import line_of
+from harness.timing import Call, Contender, loop, lost_context, race
+from layers_pair import EPSILON, Pair, difference, keeping
+from layers_report import ROW_LIMIT, floor_ratio
+from layers_workload import Row
+
+import cudnn_ct as ct
+
+CONTENDERS = ("torch", "ours")  # in the order in which they take turns
+COPIED, COPIES = 2**30, 20  # bytes, and how often they are copied, to learn how fast memory is
+NOT_THERE = "not there yet"  # why an operation that `cudnn_ct` lacks has no time
+
+PAIRS: dict[str, Callable[[Row], Pair]] = {
+    function.__name__: function
+    for function in (
+        *(layers_images.pool, layers_images.pool_backward),
+        *(layers_tensors.softmax, layers_tensors.softmax_backward),
+        layers_images.batch_norm_training,
+        layers_images.batch_norm_inference,
+        layers_images.batch_norm_backward,
+        *(layers_tensors.activation, layers_tensors.activation_backward),
+        layers_tensors.reduce,
+        *(layers_sampling.grid_sample, layers_sampling.grid_sample_backward),
+        *(layers_sampling.affine_grid, layers_sampling.affine_grid_backward),
+        *(layers_tensors.dropout, layers_tensors.dropout_backward),
+        *(layers_sampling.lrn, layers_sampling.lrn_backward),
+        *(layers_tensors.add, layers_tensors.op_tensor),
+    )
+}
+
+
+def row_record(row: Row, wanted: Sequence[str] = CONTENDERS) -> Record:
+    """Measure a row."""
+    record, pair = facts(row), PAIRS[row.operation](row)
+    record |= {"bytes": pair.bytes, "floor_us": pair.bytes / bandwidth()}
+    operands = operands_or_reason(pair.arrays, record)
+    if operands is None:
+        return record
+    calls = calls_of(row, pair, operands, record, wanted)
+    contenders = {name: Contender(keeping(call, operands.count)) for name, call in calls.items()}
+    race(record, contenders, operands.count, limit=ROW_LIMIT)
+    if set(CONTENDERS) <= set(record["times"]):
+        compare(record, row, pair, operands, calls)
+    return record
+
+
+def facts(row: Row) -> Record:
+    """What a row is, and room for what it comes to."""
+    which = {"family": row.family, "operation": row.operation, "direction": row.direction}
+    layer = {"kind": row.kind.name, "network": row.layer.network, "x": row.layer.x}
+    return room_for("rows", row.id, **which, **layer)
+
+
+def calls_of(
+    row: Row, pair: Pair, operands: Operands, record: Record, wanted: Sequence[str] = CONTENDERS
+) -> dict[str, Call]:
+    """The calls to time, after the operands have their values; why one is missing is in the record."""
+    calls: dict[str, Call] = {}
+    try:
+        if pair.prepare is not None:
+            pair.prepare(operands.theirs)
+    except Exception as error:
+        record |= {"skipped": f"no operands: {explain(error)}", "lost": lost_context()}
+        return calls
+    for name in wanted:
+        if name == "ours" and not hasattr(ct, row.operation):
+            record["errors"][name] = NOT_THERE
+            continue
+        try:
+            calls[name] = (pair.ours if name == "ours" else pair.theirs)(operands)
+        except Exception as error:
+            record["errors"][name] = explain(error)
+            record["lost"] = lost_context()
+    return calls
+
+
+def came_since(record: Record) -> bool:
+    """Whether an operation is there now that was not there when the record was made."""
+    return record.get("errors", {}).get("ours") == NOT_THERE and hasattr(ct, record["operation"])
+
+
+def compare(record: Record, row: Row, pair: Pair, operands: Operands, calls: dict[str, Call]) -> None:
+    """Take our time away again where our result is not PyTorch's: something else may well be quicker."""
+    import torch
+
+    try:
+        with torch.inference_mode():
+            apart = difference(pair, operands, calls["ours"], calls["torch"])
+    except Exception as error:
+        reason = f"cannot be compared with PyTorch's result: {explain(error)}"
+        record["lost"] = lost_context()
+    else:
+        record["apart"] = apart
+        limit = pair.tolerance * EPSILON[row.kind.dtype]
+        if apart <= limit:
+            return
+        reason = f"computes something else: relatively {apart:.2g} from PyTorch's result, not {limit:.2g}"
+    record["errors"]["ours"] = reason
+    del record["times"]["ours"]
+    record.pop("remeasured", None)
+
+
+def line(record: Record) -> str:
+    """One line on a row, while the benchmark runs."""
+    ratio, floor = ROW_LIMIT.ratio(record), floor_ratio(record)
+    parts = [f"ours / torch {ratio:.2f}"] if ratio else []
+    parts += [f"floor {record['floor_us']:.1f}"] if "floor_us" in record else []
+    return line_of(record, *parts, *([f"ours / floor {floor:.2f}"] if floor else []))
+
+
+@functools.cache
+def bandwidth() -> float:
+    """Bytes per microsecond that a copy in device memory reads and writes, measured once in each run."""
+    import torch
+
+    source, target = (torch.empty(COPIED, dtype=torch.uint8, device="cuda") for _ in range(2))
+    turns = itertools.count()
+    times = [loop(lambda _: target.copy_(source), turns, COPIES) for _ in range(3)]
+    return 2 * COPIED / min(times)
+
+
+def warm_up() -> None:
+    """Measure a small row, to have made everybody's first plan before anything counts."""
+    row = layers_workload.operations()["pool"]
+    row_record(row._replace(layer=row.layer._replace(x=(2, 16, 32, 32))))
