@@ -12,11 +12,18 @@ from typing import Any
 from . import legacy
 from .context import Context
 from .errors import BadParamError, NotSupportedError
-from .problem import Layer, Plan, PoolProblem, packed_of, tensors_of
+from .problem import (
+    Layer,
+    Plan,
+    PoolProblem,
+    packed_of,
+    tensors_of,
+)
 
 __all__ = ["Roads"]
 
-Way = Callable[[Any], Plan]
+# A plan for a problem, or None where the way is for others of its kind.
+Way = Callable[[Any, Context], Plan | None]
 
 # The plans of a kind of problem, the quickest first.
 WAYS: dict[type, tuple[Way, ...]] = {
@@ -29,9 +36,9 @@ class Roads:
 
     __slots__ = ("_left", "_problem", "_refusals", "plan")
 
-    def __init__(self, problem: Layer) -> None:
+    def __init__(self, problem: Layer, context: Context) -> None:
         self._problem = problem
-        self._left = list(_ways(problem))
+        self._left = list(_ways(problem, context))
         self._refusals: list[str] = []
         self.plan: Plan = self._next()
 
@@ -54,9 +61,12 @@ class Roads:
         while self._left:
             make = self._left.pop(0)
             try:
-                return make()
+                plan = make()
             except (NotSupportedError, BadParamError) as error:
                 self._refusals.append(str(error))
+            else:
+                if plan is not None:
+                    return plan
         raise self._nothing()
 
     def _nothing(self) -> NotSupportedError:
@@ -64,21 +74,22 @@ class Roads:
         return NotSupportedError("\n  refused: ".join(lines))
 
 
-def _ways(problem: Layer) -> list[Callable[[], Plan]]:
+def _ways(problem: Layer, context: Context) -> list[Callable[[], Plan | None]]:
     """Plans on the operands as they lie in memory, then on packed copies of some."""
     if not any(spec.size for spec in problem.results):
         return [partial(legacy.ScalePlan, problem.results[0])]
     ways = WAYS[type(problem)]
     packed = packed_of(problem)
-    makers: list[Callable[[], Plan]] = [partial(way, problem) for way in ways]
+    makers: list[Callable[[], Plan | None]] = [partial(way, problem, context) for way in ways]
     if packed != problem:
-        makers += [partial(_on_copies, way, problem, packed) for way in ways]
+        makers += [partial(_on_copies, way, problem, packed, context) for way in ways]
     return makers
 
 
-def _on_copies(way: Way, problem: Layer, packed: Layer) -> Plan:
+def _on_copies(way: Way, problem: Layer, packed: Layer, context: Context) -> Plan | None:
     moves = [
         (spec, None if spec == target else target)
         for spec, target in zip(tensors_of(problem).values(), tensors_of(packed).values(), strict=True)
     ]
-    return legacy.PackedPlan(way(packed), moves, len(problem.results))
+    inner, updated = way(packed, context), getattr(problem, "updated", 0)
+    return inner and legacy.PackedPlan(inner, moves, len(problem.results), updated)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
+from ..context import Context
 from ..descriptors import PoolingDescriptor
 from ..errors import NotSupportedError
 from ..problem import PoolingSpec, PoolProblem, tensors_of
@@ -20,7 +21,7 @@ _MODES = {
 }
 
 
-def pooling(problem: PoolProblem) -> CallPlan:
+def pooling(problem: PoolProblem, context: Context) -> CallPlan:  # noqa: ARG001 - as all ways are called
     """``cudnnPoolingForward``, or ``cudnnPoolingBackward``."""
     window, padding, stride = problem.geometry
     if any(before != after for before, after in padding):

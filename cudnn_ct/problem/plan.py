@@ -94,7 +94,10 @@ def tensors_of(problem: Any) -> dict[str, TensorSpec]:
 def packed_of(problem: Any) -> Any:
     """The problem with all of its tensors without gaps, in the layout nearest to that of the first."""
     tensors = tensors_of(problem)
-    layout = nearest_layout(next(iter(tensors.values())))
-    return problem._replace(
-        **{name: TensorSpec.packed(spec.shape, spec.dtype, layout) for name, spec in tensors.items()}
-    )
+    nearest = nearest_layout(next(iter(tensors.values())))
+    packed = {}
+    for name, spec in tensors.items():
+        layout = nearest if 3 <= len(spec.shape) <= 5 else "nchw"
+        if layout not in spec.layouts:
+            packed[name] = TensorSpec.packed(spec.shape, spec.dtype, layout)
+    return problem._replace(**packed)
