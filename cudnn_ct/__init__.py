@@ -5,7 +5,8 @@
 Arrays        ``asarray  empty  zeros  full  DeviceArray``
 Operations    ``conv  conv_backward_data  conv_backward_filter  conv_backward_bias  conv_transpose
               conv_bias_activation  conv_output_shape  conv_transpose_shape
-              pool  pool_backward  pool_output_shape``
+              pool  pool_backward  pool_output_shape
+              batch_norm_training  batch_norm_inference  batch_norm_backward  batch_norm_overflowed``
 Algorithms    ``conv_algorithms  conv_plan  conv_bias_activation_plan  export_choices  import_choices``
 Where         ``use  synchronize  empty_cache  available``
 Library       ``version  library_info  raw``
@@ -58,6 +59,10 @@ if TYPE_CHECKING:
     from .ops.conv import conv_backward_filter as conv_backward_filter
     from .ops.conv import conv_transpose as conv_transpose
     from .ops.fused import conv_bias_activation as conv_bias_activation
+    from .ops.norm import batch_norm_backward as batch_norm_backward
+    from .ops.norm import batch_norm_inference as batch_norm_inference
+    from .ops.norm import batch_norm_overflowed as batch_norm_overflowed
+    from .ops.norm import batch_norm_training as batch_norm_training
     from .ops.pooling import pool as pool
     from .ops.pooling import pool_backward as pool_backward
     from .problem import ActivationSpec as ActivationSpec
@@ -109,6 +114,10 @@ _WHERE = {
         "VersionMismatchError",
     ),
     "ops": (
+        "batch_norm_backward",
+        "batch_norm_inference",
+        "batch_norm_overflowed",
+        "batch_norm_training",
         "conv",
         "conv_algorithms",
         "conv_backward_bias",

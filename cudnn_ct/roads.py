@@ -14,6 +14,9 @@ from .context import Context
 from .errors import BadParamError, NotSupportedError
 from .problem import (
     Layer,
+    NormGradient,
+    NormInference,
+    NormTraining,
     Plan,
     PoolProblem,
     packed_of,
@@ -27,6 +30,9 @@ Way = Callable[[Any, Context], Plan | None]
 
 # The plans of a kind of problem, the quickest first.
 WAYS: dict[type, tuple[Way, ...]] = {
+    NormGradient: legacy.NORM_GRADIENT_WAYS,
+    NormInference: legacy.NORM_INFERENCE_WAYS,
+    NormTraining: legacy.NORM_TRAINING_WAYS,
     PoolProblem: (legacy.pooling,),
 }
 

@@ -6,10 +6,14 @@
 
 from .family import candidates, plan
 from .fused import EpiloguePlan
+from .norm_ways import NORM_GRADIENT_WAYS, NORM_INFERENCE_WAYS, NORM_TRAINING_WAYS
 from .plans import BiasGradientPlan, PackedPlan, ScalePlan, behind, transform
 from .pooling import pooling
 
 __all__ = [
+    "NORM_GRADIENT_WAYS",
+    "NORM_INFERENCE_WAYS",
+    "NORM_TRAINING_WAYS",
     "BiasGradientPlan",
     "EpiloguePlan",
     "PackedPlan",

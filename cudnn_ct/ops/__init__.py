@@ -11,9 +11,14 @@ from .conv import (
     conv_transpose_shape,
 )
 from .fused import conv_bias_activation
+from .norm import batch_norm_backward, batch_norm_inference, batch_norm_overflowed, batch_norm_training
 from .pooling import pool, pool_backward, pool_output_shape
 
 __all__ = [
+    "batch_norm_backward",
+    "batch_norm_inference",
+    "batch_norm_overflowed",
+    "batch_norm_training",
     "conv",
     "conv_algorithms",
     "conv_backward_bias",

@@ -17,23 +17,29 @@ from .conv import (
     resolve_precision,
 )
 from .fused import ACTIVATIONS, FusedConv, fused_problem
+from .lrn import LRN_MOST_CHANNELS, check_lrn_factors, lrn_window
 from .norm import (
-    LRN_MOST_CHANNELS,
     NORM_ACTIVATIONS,
     NORM_MODES,
     BatchNorm,
     BatchNormGradients,
     check_epsilon,
-    check_lrn_factors,
     check_norm_parameters,
     check_running_statistics,
-    lrn_window,
     norm_activation,
     norm_axes,
     norm_mode,
     norm_parameter_dtype,
     norm_parameter_shape,
     norm_samples,
+)
+from .norm_problem import (
+    NormGradient,
+    NormInference,
+    NormTraining,
+    norm_gradient,
+    norm_inference,
+    norm_training,
 )
 from .operands import FLOATS, check_images, one_dtype, result_spec, same_shape, some_axes
 from .plan import Candidate, Layer, Plan, Problem, Stage, packed_of, tensors_of
@@ -94,6 +100,9 @@ __all__ = [
     "LRNSpec",
     "Layer",
     "Named",
+    "NormGradient",
+    "NormInference",
+    "NormTraining",
     "OpTensorSpec",
     "Plan",
     "PoolGeometry",
@@ -121,10 +130,13 @@ __all__ = [
     "nearest_layout",
     "norm_activation",
     "norm_axes",
+    "norm_gradient",
+    "norm_inference",
     "norm_mode",
     "norm_parameter_dtype",
     "norm_parameter_shape",
     "norm_samples",
+    "norm_training",
     "number",
     "one_dtype",
     "packed_of",

@@ -25,6 +25,7 @@ from cudnn_ct.dtypes import DTYPES
 
 from .host import Host, view
 from .layers import Layers
+from .norm import Norm
 from .pointwise import Pointwise
 
 VERSION = 91900
@@ -60,7 +61,7 @@ class FakeLibrary(Library):
         return super()._check(status, function, args)
 
 
-class FakeCudnn(Layers, Pointwise):
+class FakeCudnn(Layers, Norm, Pointwise):
     """The fake's state: native objects that are alive, calls so far, and the failures that were ordered."""
 
     def __init__(self, host: Host) -> None:

@@ -60,9 +60,9 @@ class Pointwise:
     ) -> None:
         source, target = self._memory(x, "tensor", read), self._memory(y, "tensor", written)
         a, b = factors(source.dtype, alpha, beta)
-        assert (a, b) == (1, 0)
         state = self._get(activation, "activation")
-        target[...] = activate(state["mode"], state["coef"], source.astype(np.float64)).astype(target.dtype)
+        values = a * activate(state["mode"], state["coef"], source.astype(np.float64))
+        target[...] = (values + (b * target.astype(np.float64) if b else 0)).astype(target.dtype)
 
     def cudnnAddTensor(
         self: Any, handle: Any, alpha: int, x: Any, read: int, beta: int, y: Any, written: int

@@ -12,8 +12,8 @@ from cudnn_ct import ops, reference
 
 ON_A_DEVICE = {"algo", "precision", "deterministic", "workspace_limit", "strict", "stream"}
 
-# Operations without a meaning in mathematics: they choose or prepare, and return no array.
-WITHOUT_REFERENCE = {"conv_algorithms", "conv_bias_activation_plan", "conv_plan"}
+# Operations without a meaning in mathematics: they choose, prepare or ask, and return no array.
+WITHOUT_REFERENCE = {"batch_norm_overflowed", "conv_algorithms", "conv_bias_activation_plan", "conv_plan"}
 
 
 def public(module: ModuleType) -> set[str]:
