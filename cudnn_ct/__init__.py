@@ -10,6 +10,8 @@ Operations    ``conv  conv_backward_data  conv_backward_filter  conv_backward_bi
               affine_grid  affine_grid_backward  grid_sample  grid_sample_backward
               spatial_transformer  spatial_transformer_backward
               dropout  dropout_backward  DropoutState``
+              pool  pool_backward  pool_output_shape
+              batch_norm_training  batch_norm_inference  batch_norm_backward  batch_norm_overflowed``
 Algorithms    ``conv_algorithms  conv_plan  conv_bias_activation_plan  export_choices  import_choices``
 Where         ``use  synchronize  empty_cache  available``
 Library       ``version  library_info  raw``
@@ -71,6 +73,10 @@ if TYPE_CHECKING:
     from .ops.fused import conv_bias_activation as conv_bias_activation
     from .ops.lrn import lrn as lrn
     from .ops.lrn import lrn_backward as lrn_backward
+    from .ops.norm import batch_norm_backward as batch_norm_backward
+    from .ops.norm import batch_norm_inference as batch_norm_inference
+    from .ops.norm import batch_norm_overflowed as batch_norm_overflowed
+    from .ops.norm import batch_norm_training as batch_norm_training
     from .ops.pooling import pool as pool
     from .ops.pooling import pool_backward as pool_backward
     from .ops.softmax import softmax as softmax
@@ -137,6 +143,10 @@ _WHERE = {
         "activation_backward",
         "affine_grid",
         "affine_grid_backward",
+        "batch_norm_backward",
+        "batch_norm_inference",
+        "batch_norm_overflowed",
+        "batch_norm_training",
         "conv",
         "conv_algorithms",
         "conv_backward_bias",

@@ -18,6 +18,9 @@ from .problem import (
     GridProblem,
     Layer,
     LRNProblem,
+    NormGradient,
+    NormInference,
+    NormTraining,
     Plan,
     PoolProblem,
     SampleProblem,
@@ -29,7 +32,8 @@ from .problem import (
 
 __all__ = ["Roads"]
 
-Way = Callable[[Any, Context], Plan]
+# A plan for a problem, or None where the way is for others of its kind.
+Way = Callable[[Any, Context], Plan | None]
 
 
 def _simple(way: Callable[[Any], Plan]) -> Way:
@@ -42,6 +46,9 @@ WAYS: dict[type, tuple[Way, ...]] = {
     ActivationProblem: (_simple(legacy.activation),),
     GridProblem: (_simple(legacy.GridPlan),),
     LRNProblem: (_simple(legacy.lrn),),
+    NormGradient: legacy.NORM_GRADIENT_WAYS,
+    NormInference: legacy.NORM_INFERENCE_WAYS,
+    NormTraining: legacy.NORM_TRAINING_WAYS,
     PoolProblem: (_simple(legacy.pooling), _simple(legacy.padded_pooling)),
     SampleProblem: (_simple(legacy.SamplePlan),),
     SoftmaxProblem: (_simple(legacy.softmax),),
@@ -78,9 +85,12 @@ class Roads:
         while self._left:
             make = self._left.pop(0)
             try:
-                return make()
+                plan = make()
             except (NotSupportedError, BadParamError) as error:
                 self._refusals.append(str(error))
+            else:
+                if plan is not None:
+                    return plan
         raise self._nothing()
 
     def _nothing(self) -> NotSupportedError:
@@ -88,12 +98,12 @@ class Roads:
         return NotSupportedError("\n  refused: ".join(lines))
 
 
-def _ways(problem: Layer, context: Context) -> list[Callable[[], Plan]]:
+def _ways(problem: Layer, context: Context) -> list[Callable[[], Plan | None]]:
     """Plans on the operands as they lie in memory, then on packed copies of some."""
     if not any(spec.size for spec in problem.results):
         return [partial(legacy.ScalePlan, problem.results[0])]
     ways = WAYS[type(problem)]
-    makers: list[Callable[[], Plan]] = [partial(way, problem, context) for way in ways]
+    makers: list[Callable[[], Plan | None]] = [partial(way, problem, context) for way in ways]
     first = next(iter(tensors_of(problem).values()))
     layouts = dict.fromkeys((nearest_layout(first), *LAYOUTS))
     copies = dict.fromkeys(packed_of(problem, layout) for layout in layouts)
@@ -103,9 +113,10 @@ def _ways(problem: Layer, context: Context) -> list[Callable[[], Plan]]:
     return makers
 
 
-def _on_copies(way: Way, problem: Layer, packed: Layer, context: Context) -> Plan:
+def _on_copies(way: Way, problem: Layer, packed: Layer, context: Context) -> Plan | None:
     moves = [
         (spec, None if spec == target else target)
         for spec, target in zip(tensors_of(problem).values(), tensors_of(packed).values(), strict=True)
     ]
-    return legacy.PackedPlan(way(packed, context), moves, len(problem.results))
+    inner, updated = way(packed, context), getattr(problem, "updated", 0)
+    return inner and legacy.PackedPlan(inner, moves, len(problem.results), updated)

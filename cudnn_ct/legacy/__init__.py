@@ -9,12 +9,16 @@ from .dropout import DropoutDescriptor, dropout, mask_size, states_size
 from .family import candidates, plan
 from .fused import EpiloguePlan
 from .lrn import lrn
+from .norm_ways import NORM_GRADIENT_WAYS, NORM_INFERENCE_WAYS, NORM_TRAINING_WAYS
 from .plans import BiasGradientPlan, PackedPlan, ScaledPlan, ScalePlan, behind, transform
 from .pooling import padded_pooling, pooling
 from .softmax import softmax
 from .spatial import GridPlan, SamplePlan
 
 __all__ = [
+    "NORM_GRADIENT_WAYS",
+    "NORM_INFERENCE_WAYS",
+    "NORM_TRAINING_WAYS",
     "BiasGradientPlan",
     "DropoutDescriptor",
     "EpiloguePlan",

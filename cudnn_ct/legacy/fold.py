@@ -13,7 +13,7 @@ __all__ = ["elementwise", "folded", "images"]
 LARGEST = 2**31 - 1  # what a descriptor holds
 
 
-def folded(specs: Sequence[TensorSpec], groups: Sequence[range]) -> list[TensorSpec]:
+def folded(specs: Sequence[TensorSpec], groups: Sequence[Sequence[int]]) -> list[TensorSpec]:
     """Write each group of axes as one axis, in all specs alike; four axes at least.
 
     Elements of a group may be visited in any order, as long as it is the same in all tensors.
@@ -33,7 +33,7 @@ def folded(specs: Sequence[TensorSpec], groups: Sequence[range]) -> list[TensorS
     return made
 
 
-def _merged(specs: Sequence[TensorSpec], group: range) -> list[tuple[int, int]]:
+def _merged(specs: Sequence[TensorSpec], group: Sequence[int]) -> list[tuple[int, int]]:
     """Length and stride of one axis for a group of them, for each tensor."""
     axes = [axis for axis in group if specs[0].shape[axis] != 1]
     axes.sort(key=lambda axis: -specs[0].strides[axis])

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from ..context import Context
 from ..descriptors import TensorDescriptor
 from ..dtypes import DTYPES
+from ..errors import BadParamError, CudnnError, ExecutionFailedError, NotSupportedError
 from ..problem import Candidate, Plan, TensorSpec
 from .native import Native, element, four_axes, scalar_type, settled, two_axes
 
@@ -17,6 +18,7 @@ __all__ = [
     "ScalePlan",
     "ScaledPlan",
     "behind",
+    "too_late",
     "transform",
 ]
 
@@ -67,17 +69,22 @@ class PackedPlan:
     """Another plan, some of whose operands are copied into a packed layout before, or out of one after.
 
     The copies lie behind the other plan's scratch memory, so that nothing is allocated in a run. The last
-    ``outputs`` operands are written; beta is of the first of them.
+    ``outputs`` operands are written; beta is of the first of them. The last ``updated`` are read as well.
     """
 
-    __slots__ = ("_first_output", "_inner", "_moves", "_offsets", "workspace")
+    __slots__ = ("_first_output", "_first_updated", "_inner", "_moves", "_offsets", "workspace")
 
     def __init__(
-        self, inner: Plan, moves: Sequence[tuple[TensorSpec, TensorSpec | None]], outputs: int = 1
+        self,
+        inner: Plan,
+        moves: Sequence[tuple[TensorSpec, TensorSpec | None]],
+        outputs: int = 1,
+        updated: int = 0,
     ) -> None:
         self._inner = inner
         self._moves = moves
         self._first_output = len(moves) - outputs
+        self._first_updated = len(moves) - updated
         self._offsets = []
         self.workspace = inner.workspace
         for _, packed in moves:
@@ -91,9 +98,18 @@ class PackedPlan:
         for i, (spec, packed) in enumerate(self._moves):
             if packed is not None:
                 inner[i] = base + self._offsets[i]
-                if i < first:
+                if i < first or i >= self._first_updated:
                     transform(context, spec, pointers[i], packed, inner[i])
         self._inner.run(context, inner, alpha, 0.0 if self._moves[first][1] else beta)
+        try:
+            self._copy_out(context, inner, pointers, beta)
+        except (BadParamError, NotSupportedError) as error:
+            if self._first_output == len(self._moves) - 1:
+                raise
+            raise too_late(error) from error
+
+    def _copy_out(self, context: Context, inner: Sequence[int], pointers: Sequence[int], beta: float) -> None:
+        first = self._first_output
         for i, (spec, packed) in enumerate(self._moves[first:], first):
             if packed is not None:
                 old = beta if i == first else 0.0
@@ -142,6 +158,16 @@ def behind(nbytes: int, spec: TensorSpec | None) -> tuple[int, int]:
         return nbytes, nbytes
     start = -(-nbytes // GRAIN) * GRAIN
     return start, start + spec.size * DTYPES[spec.dtype].itemsize
+
+
+def too_late(error: CudnnError) -> ExecutionFailedError:
+    """What a refusal is once earlier calls have changed a result: no other way may start anew."""
+    return ExecutionFailedError(
+        f"{error}\nearlier calls of the same operation have changed its results, so no other way was tried",
+        status=error.status,
+        function=error.function,
+        detail=error.detail,
+    )
 
 
 class BiasGradientPlan:
@@ -213,9 +239,9 @@ def transform(
     context.library.cudnnTransformTensor(
         context.handle,
         scalar(alpha),
-        TensorDescriptor.cached(settled(source, [])),
+        TensorDescriptor.cached(four_axes(settled(source, []))),
         read,
         scalar(beta),
-        TensorDescriptor.cached(settled(target, [])),
+        TensorDescriptor.cached(four_axes(settled(target, []))),
         written,
     )

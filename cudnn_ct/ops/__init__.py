@@ -14,6 +14,7 @@ from .conv import (
 from .dropout import Dropout, DropoutMask, DropoutState, dropout, dropout_backward
 from .fused import conv_bias_activation
 from .lrn import lrn, lrn_backward
+from .norm import batch_norm_backward, batch_norm_inference, batch_norm_overflowed, batch_norm_training
 from .pooling import pool, pool_backward, pool_output_shape
 from .softmax import softmax, softmax_backward
 from .spatial import (
@@ -33,6 +34,10 @@ __all__ = [
     "activation_backward",
     "affine_grid",
     "affine_grid_backward",
+    "batch_norm_backward",
+    "batch_norm_inference",
+    "batch_norm_overflowed",
+    "batch_norm_training",
     "conv",
     "conv_algorithms",
     "conv_backward_bias",

@@ -79,8 +79,12 @@ def compute_several(
     alpha: float = 1,
     beta: float = 0,
     stream: Any = None,
+    called: Sequence[str] = (),
 ) -> list[Any]:
-    """One call of an operation with several results, of which those in ``outs`` are given."""
+    """One call of an operation with several results, of which those in ``outs`` are given.
+
+    ``called`` are the names that the caller knows ``outs`` by, where that is not "out".
+    """
     if beta:
         check_beta(beta, outs[0])
     where = _stream_of(given[0], names[0], stream)
@@ -88,7 +92,10 @@ def compute_several(
     try:
         ctx = context.current(where)
         arrays = _operands(names, given, where)
-        results = [None if out is None else operand(out, "out", where, written=True) for out in outs]
+        results = [
+            None if out is None else operand(out, name, where, written=True)
+            for out, name in zip(outs, called or ("out",) * len(outs), strict=True)
+        ]
         specs = tuple(None if array is None else array.spec for array in results)
         call = _prepared(ctx, layer, names, arrays, specs, arguments)
         if call.pack:

@@ -38,6 +38,14 @@ from .norm import (
     norm_parameter_shape,
     norm_samples,
 )
+from .norm_problem import (
+    NormGradient,
+    NormInference,
+    NormTraining,
+    norm_gradient,
+    norm_inference,
+    norm_training,
+)
 from .operands import FLOATS, check_images, one_dtype, result_spec, same_shape, some_axes
 from .plan import Candidate, Layer, Plan, Problem, Stage, packed_of, tensors_of
 from .pooling import (
@@ -130,6 +138,9 @@ __all__ = [
     "LRNSpec",
     "Layer",
     "Named",
+    "NormGradient",
+    "NormInference",
+    "NormTraining",
     "OpTensorSpec",
     "Plan",
     "PoolGeometry",
@@ -172,10 +183,13 @@ __all__ = [
     "nearest_layout",
     "norm_activation",
     "norm_axes",
+    "norm_gradient",
+    "norm_inference",
     "norm_mode",
     "norm_parameter_dtype",
     "norm_parameter_shape",
     "norm_samples",
+    "norm_training",
     "number",
     "one_dtype",
     "op_tensor_op",

@@ -18,7 +18,7 @@ NORM_MODES = ("per_activation", "spatial")
 NORM_ACTIVATIONS = ("relu",)
 _SYNONYMS = {"spatial_persistent": "spatial"}  # cuDNN's name of a faster way to the same
 
-NORM_LEAST_EPSILON = 0.0  # these four are cuDNN's limits
+NORM_LEAST_EPSILON = 0.0  # cuDNN's limit
 
 
 class BatchNorm(NamedTuple, Generic[T]):

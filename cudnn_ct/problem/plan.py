@@ -95,6 +95,7 @@ def packed_of(problem: Any, layout: str) -> Any:
     """The problem with all of its tensors without gaps, images in ``layout``."""
     packed = {}
     for name, spec in tensors_of(problem).items():
-        image = 3 <= len(spec.shape) <= 5
-        packed[name] = TensorSpec.packed(spec.shape, spec.dtype, layout if image else "nchw")
+        own = layout if 3 <= len(spec.shape) <= 5 else "nchw"
+        if own not in spec.layouts:
+            packed[name] = TensorSpec.packed(spec.shape, spec.dtype, own)
     return problem._replace(**packed)

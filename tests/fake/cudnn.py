@@ -26,6 +26,7 @@ from cudnn_ct.dtypes import DTYPES
 from .dropout import Dice
 from .host import Host, view
 from .layers import Layers
+from .norm import Norm
 from .pointwise import Pointwise
 from .spatial import Spatial
 
@@ -62,7 +63,7 @@ class FakeLibrary(Library):
         return super()._check(status, function, args)
 
 
-class FakeCudnn(Dice, Layers, Pointwise, Spatial):
+class FakeCudnn(Dice, Layers, Norm, Pointwise, Spatial):
     """The fake's state: native objects that are alive, calls so far, and the failures that were ordered."""
 
     def __init__(self, host: Host) -> None:

@@ -15,9 +15,9 @@ ON_A_DEVICE = {"algo", "precision", "deterministic", "workspace_limit", "strict"
 # Where a parameter of that name is mathematics: a softmax or its logarithm.
 OF_MATHEMATICS = {("softmax", "algo"), ("softmax_backward", "algo")}
 
-# Operations without a meaning in mathematics: they choose or prepare, and return no array, or throw dice.
+# Operations without a meaning in mathematics: they choose, prepare or ask, or throw dice.
 WITHOUT_REFERENCE = {
-    *("conv_algorithms", "conv_bias_activation_plan", "conv_plan"),
+    *("batch_norm_overflowed", "conv_algorithms", "conv_bias_activation_plan", "conv_plan"),
     *("dropout", "dropout_backward"),
 }
 

@@ -1,0 +1,92 @@
+"""The ways to compute a batch normalisation, the quickest first.
+
+The persistent modes were quicker in each training step that was measured, by 2 times in C order, by 50 with
+channels last. Where the parameters are the quickest axes, a sample is a row of activations, or a pixel of one
+image: so modes stand in for each other, and where one has a limit to the batch another has none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from .._bindings.enums import BatchNormMode
+from ..context import Context
+from ..problem import NormGradient, NormInference, NormTraining, Plan
+from .norm import PART, InferencePlan, TrainingPlan
+from .norm_forms import Form, flat, natural, rows
+from .norm_gradient import EmptyPlan, GradientPlan
+
+__all__ = ["NORM_GRADIENT_WAYS", "NORM_INFERENCE_WAYS", "NORM_TRAINING_WAYS"]
+
+NormWay = Callable[[Any, Context], Plan | None]
+
+_PER_ACTIVATION, _SPATIAL, _PERSISTENT = BatchNormMode
+
+
+def _empty(problem: NormTraining | NormGradient, context: Context) -> Plan | None:  # noqa: ARG001
+    return None if problem.x.size else EmptyPlan(problem)
+
+
+def _training(
+    form: Form, mode: BatchNormMode, problem: NormTraining, context: Context, *, fused: bool = False
+) -> Plan | None:
+    specs = form(problem, mode)
+    if not specs or (fused and not problem.activation):
+        return None
+    return TrainingPlan(problem, context, specs, mode, fused)
+
+
+def _inference(
+    form: Form,
+    mode: BatchNormMode,
+    problem: NormInference,
+    context: Context,  # noqa: ARG001 - as all ways are called
+    *,
+    in_parts: bool = False,
+) -> Plan | None:
+    specs = form(problem, mode)
+    if not specs or (in_parts and specs["x"].shape[0] <= PART):
+        return None
+    return InferencePlan(problem, specs, mode, PART if in_parts else None)
+
+
+def _gradient(
+    form: Form, mode: BatchNormMode, problem: NormGradient, context: Context, *, extended: bool = False
+) -> Plan | None:
+    specs = form(problem, mode)
+    return GradientPlan(problem, context, specs, mode, extended) if specs else None
+
+
+NORM_TRAINING_WAYS: tuple[NormWay, ...] = (
+    _empty,
+    partial(_training, natural, _PERSISTENT, fused=True),
+    partial(_training, natural, _PERSISTENT),
+    partial(_training, natural, _PER_ACTIVATION),
+    partial(_training, flat, _PER_ACTIVATION),
+    partial(_training, natural, _SPATIAL),
+    partial(_training, rows, _PERSISTENT),
+    partial(_training, rows, _SPATIAL),
+)
+
+NORM_INFERENCE_WAYS: tuple[NormWay, ...] = (
+    partial(_inference, natural, _SPATIAL),
+    partial(_inference, natural, _PER_ACTIVATION),
+    partial(_inference, flat, _PER_ACTIVATION),
+    partial(_inference, natural, _PERSISTENT),
+    partial(_inference, rows, _SPATIAL),
+    partial(_inference, natural, _SPATIAL, in_parts=True),
+    partial(_inference, flat, _PER_ACTIVATION, in_parts=True),
+)
+
+NORM_GRADIENT_WAYS: tuple[NormWay, ...] = (
+    _empty,
+    partial(_gradient, natural, _PERSISTENT, extended=True),
+    partial(_gradient, natural, _PERSISTENT),
+    partial(_gradient, natural, _PER_ACTIVATION),
+    partial(_gradient, flat, _PER_ACTIVATION),
+    partial(_gradient, natural, _SPATIAL),
+    partial(_gradient, rows, _PERSISTENT),
+    partial(_gradient, rows, _SPATIAL),
+)

@@ -1,0 +1,273 @@
+"""Batch normalisation: training, inference, gradient."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+from .. import context
+from .. import stream as streams
+from .._bindings.enums import ErrQueryMode, Status
+from ..errors import error_from_status
+from ..problem import (
+    BatchNorm,
+    BatchNormGradients,
+    norm_gradient,
+    norm_inference,
+    norm_training,
+)
+from .layer import Layer, compute, compute_several
+
+__all__ = ["batch_norm_backward", "batch_norm_inference", "batch_norm_overflowed", "batch_norm_training"]
+
+_TRAINING = Layer("a batch normalisation", norm_training)
+_INFERENCE = Layer("a batch normalisation", norm_inference)
+_GRADIENT = Layer("the gradient of a batch normalisation", norm_gradient)
+_RESULTS = ("out", "mean", "invstd", "running_mean", "running_var")
+
+
+def batch_norm_training(
+    x: Any,
+    scale: Any,
+    bias: Any,
+    *,
+    mode: Any = "spatial",
+    epsilon: float = 1e-5,
+    running_mean: Any = None,
+    running_var: Any = None,
+    momentum: float = 0.1,
+    activation: Any = None,
+    z: Any = None,
+    alpha: float = 1,
+    beta: float = 0,
+    out: Any = None,
+    stream: Any = None,
+) -> BatchNorm[Any]:
+    """Normalise a batch by its own mean and variance, then scale and shift it (Ioffe and Szegedy 2015).
+
+    With ``mean`` and ``var`` (divided by the number of samples m, not m - 1) of the batch ::
+
+        y = alpha * act(scale * (x - mean) / sqrt(var + epsilon) + bias + z) + beta * out
+        running_mean = running_mean * (1 - momentum) + mean * momentum
+        running_var = running_var * (1 - momentum) + m / (m - 1) * var * momentum
+
+    Parameters
+    ----------
+    x : device array, 1 to 6 axes, shape (N, C, ...), float16 | bfloat16 | float32 | float64
+        Any strides.
+    scale, bias : device array, shape (C,) or (1, C, 1, ...); (1, C, ...) for "per_activation"
+        float32 for half types, else of the dtype of x.
+    mode : {"spatial", "per_activation"}
+        Whether a mean is over the batch and all that follows the channels, or over the batch alone.
+    epsilon : float, at least 0
+    running_mean, running_var : device array, shape and dtype of scale, both or neither, optional
+        Updated in place, if there is a sample at all.
+    momentum : float, 0 to 1
+        The weight of this batch: cuDNN's ``exponentialAverageFactor``.
+    activation : {"relu"}, optional
+    z : device array, shape and dtype of x, optional
+        A residual, added before the activation.
+    alpha, beta : float
+    out : device array, shape and dtype of x, optional
+        Where y goes; read only where beta is not 0, which needs it. It must not overlap x or z.
+    stream : optional
+        An address, or anything with ``__cuda_stream__``; by default that of ``ct.use``.
+
+    Returns
+    -------
+    BatchNorm
+        ``y``, DeviceArray of shape and dtype of x, or ``out``; ``mean`` and
+        ``invstd = 1 / sqrt(var + epsilon)``, DeviceArrays in the dtype of the parameters, with the axes of x,
+        those that the mean is over of length 1. The mean of no samples is NaN.
+
+    Raises
+    ------
+    TypeError
+        An operand is not on the device, or of another dtype than is needed.
+    ValueError
+        Shapes or parameters do not fit; the message has the numbers. Also where only one of the running
+        statistics is given, or a running variance is asked for of one sample, which has no unbiased variance.
+    NotSupportedError
+        cuDNN has no way to compute it; the message says what each way was refused for.
+    ExecutionFailedError
+        cuDNN refused a later part of the work when an earlier one had changed results, or a kernel failed.
+    AllocationError
+        Device memory ran out.
+
+    Notes
+    -----
+    ``cudnnBatchNormalizationForwardTrainingEx``, in its persistent mode where cuDNN has it. Activation and
+    residual are part of that call where cuDNN has that too (half types, channels last, a multiple of 4
+    channels), else calls of their own: ``cudnnAddTensor``, ``cudnnActivationForward``.
+
+    The persistent mode may overflow, by cuDNN's manual, on large values that the others can take: results are
+    then infinite or NaN. :func:`batch_norm_overflowed` asks for that.
+
+    Examples
+    --------
+    ::
+
+        y, mean, invstd = ct.batch_norm_training(x, scale, bias, running_mean=means, running_var=variances)
+        dx, dscale, dbias, _ = ct.batch_norm_backward(x, dy, scale, mean, invstd)
+    """
+    operands = {"x": x, "scale": scale, "bias": bias} | ({} if z is None else {"z": z})
+    running = () if running_mean is None and running_var is None else (running_mean, running_var)
+    arguments = (mode, epsilon, momentum, activation, _scaled(alpha, beta))
+    outs = (out, None, None, *running)
+    called, names, given = _RESULTS[: len(outs)], tuple(operands), tuple(operands.values())
+    results = compute_several(_TRAINING, names, given, arguments, outs, alpha, beta, stream, called)
+    return BatchNorm(*results[:3])
+
+
+def batch_norm_inference(
+    x: Any,
+    scale: Any,
+    bias: Any,
+    mean: Any,
+    var: Any,
+    *,
+    mode: Any = "spatial",
+    epsilon: float = 1e-5,
+    alpha: float = 1,
+    beta: float = 0,
+    out: Any = None,
+    stream: Any = None,
+) -> Any:
+    """Compute ``alpha * (scale * (x - mean) / sqrt(var + epsilon) + bias) + beta * out``.
+
+    Parameters
+    ----------
+    x : device array, 1 to 6 axes, shape (N, C, ...), float16 | bfloat16 | float32 | float64
+        Any strides.
+    scale, bias, mean, var : device array, shape (C,) or (1, C, 1, ...); (1, C, ...) for "per_activation"
+        float32 for half types, else of the dtype of x. ``mean`` and ``var`` are as a rule what ran along in
+        training.
+    mode, epsilon, alpha, beta, out, stream
+        As in :func:`batch_norm_training`.
+
+    Returns
+    -------
+    DeviceArray, shape and dtype of x; or ``out``
+
+    Raises
+    ------
+    TypeError, ValueError, NotSupportedError, AllocationError
+        As in :func:`batch_norm_training`.
+
+    Notes
+    -----
+    ``cudnnBatchNormalizationForwardInference``. A batch too large for one call is computed in parts.
+    """
+    names, given = ("x", "scale", "bias", "mean", "var"), (x, scale, bias, mean, var)
+    return compute(_INFERENCE, names, given, (mode, epsilon), alpha, beta, out, stream)
+
+
+def batch_norm_backward(
+    x: Any,
+    dy: Any,
+    scale: Any,
+    mean: Any = None,
+    invstd: Any = None,
+    *,
+    mode: Any = "spatial",
+    epsilon: float = 1e-5,
+    activation: Any = None,
+    y: Any = None,
+    alpha: float = 1,
+    beta: float = 0,
+    out: Any = None,
+    stream: Any = None,
+) -> BatchNormGradients[Any]:
+    """Compute the gradients of :func:`batch_norm_training` (Ioffe and Szegedy 2015).
+
+    With ``n`` for ``(x - mean) * invstd``, sums and means over the samples, and ``dz`` for ``dy`` where the
+    activation let something through, ``dy`` without activation ::
+
+        dbias = sum(dz)        dscale = sum(dz * n)
+        dx = alpha * scale * invstd * (dz - mean(dz) - n * mean(dz * n)) + beta * out
+
+    Parameters
+    ----------
+    x : device array, 1 to 6 axes, shape (N, C, ...), float16 | bfloat16 | float32 | float64
+        Any strides.
+    dy : device array, shape and dtype of x
+    scale : device array, shape (C,) or (1, C, 1, ...); (1, C, ...) for "per_activation"
+        float32 for half types, else of the dtype of x.
+    mean, invstd : device array, as scale, both or neither, optional
+        What the forward step gave. Without them cuDNN reckons them from x with ``epsilon``, at a cost.
+    y : device array, shape and dtype of x, optional
+        What the forward step gave, not scaled; needed for an activation, which was off where it is 0.
+    mode, epsilon, activation
+        As in :func:`batch_norm_training`.
+    alpha, beta, out, stream
+        As there, for dx.
+
+    Returns
+    -------
+    BatchNormGradients
+        ``dx``, DeviceArray of shape and dtype of x, or ``out``; ``dscale`` and ``dbias``, as scale; ``dz``,
+        as x: the gradient of the residual, None without activation, where it is ``dy``.
+
+    Raises
+    ------
+    TypeError, ValueError, NotSupportedError, AllocationError
+        As in :func:`batch_norm_training`; ValueError also where only one of ``mean`` and ``invstd`` is given,
+        or an activation without ``y``.
+
+    Notes
+    -----
+    ``cudnnBatchNormalizationBackwardEx`` or ``cudnnBatchNormalizationBackward``, in the persistent mode where
+    cuDNN has it, which may overflow as in :func:`batch_norm_training`. With an activation,
+    ``cudnnActivationBackward`` comes first; nothing that a fused forward step keeps is needed for it.
+    """
+    optional = {"mean": mean, "invstd": invstd, "y": None if activation is None else y}
+    operands = {name: array for name, array in optional.items() if array is not None}
+    names, given = ("x", "dy", "scale", *operands), (x, dy, scale, *operands.values())
+    arguments = (mode, epsilon, activation, _scaled(alpha, beta))
+    outs = (out, None, None) if activation is None else (out, None, None, None)
+    results = compute_several(_GRADIENT, names, given, arguments, outs, alpha, beta, stream)
+    dx, dscale, dbias, *dz = results
+    return BatchNormGradients(dx, dscale, dbias, dz[0] if dz else None)
+
+
+def batch_norm_overflowed(*, wait: bool = False, stream: Any = None) -> bool | None:
+    """Say whether a persistent kernel of this thread reported an overflow since the last time that was asked.
+
+    Parameters
+    ----------
+    wait : bool
+        Wait for the work on the stream, where it is not over; by default nothing waits.
+    stream : optional
+        As in :func:`batch_norm_training`.
+
+    Returns
+    -------
+    bool or None
+        None where the work is not over and the answer not known.
+
+    Raises
+    ------
+    CudnnError
+        Another error of a kernel came to light.
+
+    Notes
+    -----
+    ``cudnnQueryRuntimeError``. The report is of a handle, not of a call, and errs on the safe side: kernels
+    are known to report an overflow where results are right. Results that are infinite or NaN tell more.
+    """
+    where = streams.stream_for(stream)
+    previous = streams.activate(where.device)
+    try:
+        ctx, status = context.current(where), ctypes.c_int()
+        how = ErrQueryMode.BLOCKING if wait else ErrQueryMode.NONBLOCKING
+        ctx.library.cudnnQueryRuntimeError(ctx.handle, ctypes.byref(status), how, None)
+    finally:
+        streams.restore(previous)
+    known = {Status.SUCCESS: False, Status.RUNTIME_FP_OVERFLOW: True, Status.RUNTIME_IN_PROGRESS: None}
+    if status.value not in known:
+        raise error_from_status(status.value, "cudnnQueryRuntimeError", version=ctx.library.version)
+    return known[Status(status.value)]
+
+
+def _scaled(alpha: float, beta: float) -> bool:
+    return bool(alpha != 1 or beta != 0)

@@ -1,0 +1,459 @@
+"""Batch normalisation end to end on the fakes: what a GPU shows too, and what only a fake can show."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import cudnn_ct as ct
+from cudnn_ct import context
+from cudnn_ct._bindings.functions import FUNCTIONS
+from cudnn_ct.errors import ExecutionFailedError, NotSupportedError
+from cudnn_ct.problem import norm_parameter_shape
+from tests.layers import LayerCase, check_layer, compare
+from tests.norm_cases import norm_cases
+
+from .conftest import forget
+from .cudnn import FakeCudnn
+from .host import ForeignArray, Host
+from .norm import IN_PROGRESS, MODES, OVERFLOW, PER_ACTIVATION, PERSISTENT
+from .test_conv import STATUSES, images
+
+TRAINING = "cudnnBatchNormalizationForwardTrainingEx"
+INFERENCE = "cudnnBatchNormalizationForwardInference"
+BACKWARD = "cudnnBatchNormalizationBackward"
+
+
+def parameters(x: ct.DeviceArray, mode: str = "spatial", count: int = 2) -> tuple[ct.DeviceArray, ...]:
+    shape, rng = norm_parameter_shape(x.shape, mode), np.random.default_rng(3)
+    dtype = "float64" if x.spec.dtype == "float64" else "float32"
+    return tuple(ct.asarray(rng.uniform(0.5, 2, shape), dtype) for _ in range(count))
+
+
+def steps(fake: FakeCudnn) -> list[str]:
+    """The normalisations that were run, with their modes, in order."""
+    names = ("per activation", "spatial", "persistent")
+    return [
+        f"{name.removeprefix('cudnnBatchNormalization')} {names[args[1]]}"
+        for name, args in fake.calls
+        if name in (TRAINING, INFERENCE, BACKWARD, f"{BACKWARD}Ex")
+    ]
+
+
+def plan_of_last_call() -> Any:
+    """What the newest of this thread's prepared calls runs."""
+    (ctx,) = context._thread.contexts.values()
+    return list(ctx.calls.values())[-1].choice
+
+
+def numpy(*arrays: Any) -> list[np.ndarray]:
+    return [array.numpy() for array in arrays]
+
+
+@given(
+    case=norm_cases(),
+    refused=st.sampled_from(((), (PERSISTENT,), (PER_ACTIVATION,), (PER_ACTIVATION, PERSISTENT))),
+    sizes=st.sampled_from(((0, 0), (100, 0), (100, 60), (0, 60))),
+)
+def test_equals_the_reference(
+    fake: FakeCudnn, host: Host, case: LayerCase, refused: tuple[int, ...], sizes: tuple[int, int]
+) -> None:
+    fake.norm_refused, fake.norm_sizes = frozenset(refused), sizes
+    forget()  # the ways that were open in an example before
+    check_layer(case, lambda array: ForeignArray(host, array))
+
+
+# --- which way ---
+
+
+def test_the_persistent_mode_is_tried_first(fake: FakeCudnn) -> None:
+    x = images(2, 4, 3, 3)
+    y, mean, invstd = ct.batch_norm_training(x, *parameters(x))
+    ct.batch_norm_backward(x, y, parameters(x)[0], mean, invstd)
+    ct.batch_norm_inference(x, *parameters(x, count=4))
+    assert steps(fake) == [
+        "ForwardTrainingEx persistent",
+        "BackwardEx persistent",
+        "ForwardInference spatial",
+    ]
+
+
+def test_a_refused_mode_gives_way(fake: FakeCudnn) -> None:
+    fake.norm_refused = frozenset([PERSISTENT])
+    x = images(2, 4, 3, 3)
+    y, *_ = ct.batch_norm_training(x, *parameters(x))
+    described = plan_of_last_call().describe()
+    assert described.startswith("chosen: cudnnBatchNormalizationForwardTrainingEx, spatial, bn")
+    assert "refused: cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize returned" in described
+    ct.batch_norm_backward(x, y, parameters(x)[0])
+    assert steps(fake) == ["ForwardTrainingEx spatial", "Backward persistent", "Backward spatial"]
+
+
+def test_a_mode_refused_only_when_it_runs_gives_way_for_good(fake: FakeCudnn) -> None:
+    x = images(2, 4, 3, 3)
+    scale, bias, mean, var = parameters(x, count=4)
+    running = {"running_mean": mean, "running_var": var}
+    ct.batch_norm_training(x, scale, bias, **running)
+    copies = dict(zip(running, numpy(mean, var), strict=True))
+    expected = ct.reference.batch_norm_training(*numpy(x, scale, bias), **copies)
+    fake.calls.clear()
+    fake.fail_at = {1: 3000}
+    compare(ct.batch_norm_training(x, scale, bias, **running).y, expected.y)
+    for name, array in running.items():
+        compare(array, copies[name])
+    ct.batch_norm_training(x, scale, bias, **running)
+    persistent, spatial = "ForwardTrainingEx persistent", "ForwardTrainingEx spatial"
+    assert steps(fake) == [persistent, spatial, spatial]
+
+
+def test_no_way_left_lists_all_with_reasons(fake: FakeCudnn) -> None:
+    fake.norm_refused = frozenset(MODES)
+    x = images(2, 4, 3, 3)
+    with pytest.raises(NotSupportedError) as caught:
+        ct.batch_norm_training(x, *parameters(x), epsilon=1e-3)
+    message = str(caught.value)
+    assert "no way to compute this batch normalisation in training: x float32[2, 4, 3, 3] nchw" in message
+    assert "mode spatial, epsilon 0.001" in message
+    assert message.count("CUDNN_STATUS_NOT_SUPPORTED (3000)") >= 2
+
+
+def test_the_extended_gradient_is_passed_over_where_it_needs_what_is_not_kept(fake: FakeCudnn) -> None:
+    fake.norm_sizes = (0, 60)
+    x = images(2, 4, 3, 3)
+    ct.batch_norm_backward(x, x, *parameters(x, count=1))
+    assert steps(fake) == ["Backward persistent"]
+    assert "it reads 60 bytes that no forward step has kept for it" in plan_of_last_call().describe()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "layout", "channels", "fused"),
+    [("float16", "nhwc", 4, True), ("float16", "nchw", 4, False), ("float16", "nhwc", 3, False)],
+)
+def test_an_activation_is_fused_where_cudnn_can(
+    fake: FakeCudnn, dtype: str, layout: str, channels: int, fused: bool
+) -> None:
+    values = np.random.default_rng(0).integers(-3, 4, (2, channels, 3, 3))
+    x, z = (ct.asarray(array, dtype, layout=layout) for array in (values, values[::-1]))
+    scale, bias = parameters(x)
+    got = ct.batch_norm_training(x, scale, bias, activation="relu", z=z)
+    compare(got.y, ct.reference.batch_norm_training(*numpy(x, scale, bias), activation="relu", z=z.numpy()).y)
+    assert ("cudnnActivationForward" in fake.names()) != fused
+    assert ("bn add activation" in plan_of_last_call().plan.describe()) == fused
+
+
+def test_one_pixel_is_as_good_per_activation(fake: FakeCudnn) -> None:
+    fake.norm_refused = frozenset([PERSISTENT])
+    x = images(5, 3)
+    ct.batch_norm_training(x, *parameters(x))
+    assert steps(fake) == ["ForwardTrainingEx per activation"]
+
+
+def test_per_activation_is_as_good_spatial(fake: FakeCudnn) -> None:
+    fake.norm_refused = frozenset([PER_ACTIVATION])
+    x = images(5, 2, 3, 2)
+    scale, bias = parameters(x, "per_activation")
+    y, *_ = ct.batch_norm_training(x, scale, bias, mode="per_activation")
+    expected = ct.reference.batch_norm_training(*numpy(x, scale, bias), mode="per_activation")
+    compare(y, expected.y)
+    assert steps(fake) == ["ForwardTrainingEx persistent"]
+
+
+@pytest.mark.parametrize(("layout", "calls"), [("nchw", 3), ("nhwc", 1)])
+def test_a_batch_too_large_for_inference_comes_in_parts(
+    fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch, layout: str, calls: int
+) -> None:
+    """With channels last it is the pixels of one image."""
+    monkeypatch.setattr("cudnn_ct.legacy.norm_ways.PART", 2)
+    fake.norm_batch = 2
+    values = np.arange(5 * 3 * 2 * 2.0).reshape(5, 3, 2, 2)
+    x, out = ct.asarray(values, layout=layout), ct.asarray(values[::-1], layout=layout)
+    arrays = parameters(x, count=4)
+    expected = ct.reference.batch_norm_inference(*numpy(x, *arrays), beta=2, out=out.numpy())
+    compare(ct.batch_norm_inference(x, *arrays, beta=2, out=out), expected)
+    fake.calls.clear()
+    ct.batch_norm_inference(x, *arrays, beta=2, out=out)
+    assert fake.names() == [INFERENCE] * calls
+
+
+def test_scaled_calls_do_not_spoil_the_others(fake: FakeCudnn) -> None:
+    """A way that is refused for its factors alone stays open to calls without any."""
+    x = images(2, 4, 3, 3)
+    scale, bias = parameters(x)
+    ct.batch_norm_training(x, scale, bias)
+    ct.batch_norm_training(x, scale, bias, alpha=2)
+    fake.calls.clear()
+    fake.fail_at = {1: 3000}
+    ct.batch_norm_training(x, scale, bias, alpha=2)
+    ct.batch_norm_training(x, scale, bias)
+    assert steps(fake)[-2:] == ["ForwardTrainingEx spatial", "ForwardTrainingEx persistent"]
+
+
+# --- one call after another ---
+
+
+def test_second_call_is_one_c_call(fake: FakeCudnn) -> None:
+    x = images(2, 4, 3, 3)
+    scale, bias, mean, var = parameters(x, count=4)
+    for _ in range(2):
+        fake.calls.clear()
+        ct.batch_norm_training(x, scale, bias)
+        ct.batch_norm_inference(x, scale, bias, mean, var)
+        ct.batch_norm_backward(x, x, scale, mean, var)
+    assert fake.names() == [TRAINING, INFERENCE, f"{BACKWARD}Ex"]
+
+
+def test_arguments_reach_c_in_order(fake: FakeCudnn) -> None:
+    x = images(2, 4, 3, 3)
+    scale, bias, mean, var = parameters(x, count=4)
+    out = ct.empty(x.shape)
+    step = ct.batch_norm_training(
+        x, scale, bias, running_mean=mean, running_var=var, momentum=0.25, epsilon=0.5, out=out
+    )
+    assert step.y is out
+    name, args = fake.calls[-1]
+    assert name == TRAINING
+    pointers = [array.pointer for array in (x, out, scale, bias, mean, var, step.mean, step.invstd)]
+    assert [args[place] for place in (6, 10, 12, 13, 15, 16, 18, 19)] == pointers
+    assert (args[14], args[17]) == (0.25, 0.5)
+
+
+def test_running_statistics_are_updated_where_they_lie(fake: FakeCudnn, host: Host) -> None:
+    """Whatever their shape and their gaps; a copy that is needed goes both ways."""
+    x = images(2, 3, 3, 3)
+    scale, bias = parameters(x)
+    memory = np.full(9, np.nan, np.float32)
+    for view in (memory[:3], memory[::3], memory[:3].reshape(1, 3, 1, 1)):
+        view[...] = 2.0
+        mean, var = (ForeignArray(host, view) for _ in range(2))
+        copies = view.copy(), view.copy()
+        ct.batch_norm_training(x, scale, bias, running_mean=mean, running_var=var)
+        ct.reference.batch_norm_training(
+            *numpy(x, scale, bias), running_mean=copies[0], running_var=copies[1]
+        )
+        compare(mean, copies[0])
+        compare(var, copies[1])
+
+
+def test_nothing_to_normalise(fake: FakeCudnn) -> None:
+    x = ct.empty((0, 3, 2, 2))
+    scale, bias, mean, var = parameters(x, count=4)
+    before = numpy(mean, var)
+    step = ct.batch_norm_training(x, scale, bias, running_mean=mean, running_var=var, activation="relu")
+    assert step.y.shape == (0, 3, 2, 2)
+    assert np.isnan(numpy(step.mean, step.invstd)).all()
+    for array, old in zip((mean, var), before, strict=True):
+        compare(array, old)
+    gradients = ct.batch_norm_backward(x, x, scale, activation="relu", y=x)
+    assert not np.any(numpy(gradients.dscale, gradients.dbias))
+    assert gradients.dz.shape == (0, 3, 2, 2)
+    assert ct.batch_norm_inference(x, scale, bias, mean, var).shape == (0, 3, 2, 2)
+    assert ct.batch_norm_training(ct.empty((2, 0)), ct.empty(0), ct.empty(0)).mean.shape == (1, 0)
+
+
+@pytest.mark.parametrize(("status", "wait", "told"), [
+    (0, False, False), (OVERFLOW, False, True), (IN_PROGRESS, False, None), (IN_PROGRESS, True, False),
+])  # fmt: skip
+def test_overflow_is_asked_for(fake: FakeCudnn, status: int, wait: bool, told: bool | None) -> None:
+    fake.runtime_status = status
+    assert ct.batch_norm_overflowed(wait=wait) is told
+
+
+def test_overflow_that_is_another_error(fake: FakeCudnn) -> None:
+    fake.runtime_status = 5000
+    with pytest.raises(ExecutionFailedError, match="cudnnQueryRuntimeError returned"):
+        ct.batch_norm_overflowed()
+
+
+# --- failures ---
+
+
+def later(name: str) -> bool:
+    """Whether a call comes when running statistics are updated already."""
+    return name in ("cudnnAddTensor", "cudnnActivationForward")
+
+
+def cases(shape: tuple[int, ...]) -> dict[str, tuple[tuple[Any, ...], dict[str, Any]]]:
+    """The operands of one call of each operation, as NumPy arrays."""
+    rng = np.random.default_rng(5)
+    x, dy, z = (rng.standard_normal(shape).astype(np.float32) for _ in range(3))
+    scale, bias, mean, var = (rng.uniform(0.5, 2, shape[1]).astype(np.float32) for _ in range(4))
+    training = {"running_mean": mean, "running_var": var, "z": z, "out": dy}
+    return {
+        "batch_norm_training": ((x, scale, bias), training),
+        "batch_norm_inference": ((x, scale, bias, mean, var), {}),
+        "batch_norm_backward": ((x, dy, scale, mean, var), {"y": z}),
+    }
+
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "batch_norm_training": {"activation": "relu", "beta": 2},
+    "batch_norm_inference": {},
+    "batch_norm_backward": {"activation": "relu"},
+}
+
+
+@pytest.mark.parametrize("status", STATUSES)
+@pytest.mark.parametrize("warm", [False, True], ids=["first call", "second call"])
+@pytest.mark.parametrize("operation", OPTIONS)
+def test_every_c_call_may_fail(fake: FakeCudnn, host: Host, operation: str, status: int, warm: bool) -> None:
+    """Whichever call fails: the right exception, nothing lost, nothing updated twice, the next call right."""
+    fake.norm_sizes = (64, 0)
+    operands, keywords = cases((2, 3, 2, 2))[operation]
+    function, options = getattr(ct, operation), OPTIONS[operation]
+    outs = {name: array.copy() for name, array in keywords.items()}
+    expected = getattr(ct.reference, operation)(*operands, **outs, **options)
+
+    def call() -> tuple[Any, dict[str, Any]]:
+        arrays = {name: ct.asarray(array) for name, array in keywords.items()}
+        return function(*map(ct.asarray, operands), **arrays, **options), arrays
+
+    def check(result: Any, arrays: dict[str, Any]) -> None:
+        many = isinstance(result, tuple)
+        for got, wanted in zip(result, expected, strict=True) if many else [(result, expected)]:
+            compare(got, wanted)
+        for name, array in arrays.items():
+            compare(array, outs[name])
+
+    call()
+    total, tried = len(fake.calls), 0
+    for k in range(1, total + 1):
+        forget()
+        if warm:
+            call()
+        ct.empty_cache()
+        objects, memory = len(fake.objects), host.used()
+        fake.calls.clear()
+        fake.fail_at = {k: status}
+        try:
+            done = call()
+        except (STATUSES[status], ExecutionFailedError) as error:
+            tried += 1
+            name = fake.calls[k - 1][0]
+            assert isinstance(error, STATUSES[status]) or later(name)
+            assert error.status in (status, None)
+            assert error.function in (name, None)
+            assert "the fake was told to fail" in str(error)
+            del error
+        else:  # there were fewer calls, or another way took over
+            assert len(fake.calls) < k or status in (2000, 3000) or not returns_status(fake.calls[k - 1][0])
+            check(*done)
+            del done
+        fake.fail_at = {}
+        gc.collect()
+        ct.empty_cache()
+        assert host.used() == memory
+        if warm:
+            assert len(fake.objects) >= objects  # descriptors of another way stay, for its next call
+        check(*call())
+    assert tried or status in (2000, 3000)
+
+
+def returns_status(name: str) -> bool:
+    return FUNCTIONS[name].returns_status
+
+
+def test_a_refusal_after_statistics_were_updated_starts_nothing_anew(fake: FakeCudnn) -> None:
+    fake.fail["cudnnAddTensor"] = 3000
+    x = images(2, 4, 3, 3)
+    scale, bias, mean, var = parameters(x, count=4)
+    with pytest.raises(ExecutionFailedError, match="so no other way was tried") as caught:
+        ct.batch_norm_training(x, scale, bias, running_mean=mean, running_var=var, z=x)
+    assert caught.value.function == "cudnnAddTensor"
+    assert fake.names().count(TRAINING) == 1
+    assert "running statistics with momentum 0.1" in caught.value.__notes__[0]
+
+
+def test_a_refusal_after_the_first_copy_out_starts_nothing_anew(fake: FakeCudnn, host: Host) -> None:
+    x = images(2, 3, 3, 3)
+    scale, bias = parameters(x)
+    mean, var = (ForeignArray(host, np.ones(9, np.float32)[::3]) for _ in range(2))
+    running = {"running_mean": mean, "running_var": var}
+    ct.batch_norm_training(x, scale, bias, **running)
+    fake.calls.clear()
+    ct.batch_norm_training(x, scale, bias, **running)
+    copy = "cudnnTransformTensor"
+    assert fake.names() == [copy, copy, TRAINING, copy, copy]
+    fake.calls.clear()
+    fake.fail_at = {5: 3000}
+    with pytest.raises(ExecutionFailedError, match="so no other way was tried"):
+        ct.batch_norm_training(x, scale, bias, **running)
+    assert fake.names().count(TRAINING) == 1
+
+
+@pytest.mark.parametrize("view", ["gaps", "mixed"])
+def test_data_that_do_not_lie_alike_are_copied(fake: FakeCudnn, host: Host, view: str) -> None:
+    values = np.random.default_rng(0).standard_normal((4, 3, 2, 5)).astype(np.float32)
+    x = ForeignArray(host, values[::2]) if view == "gaps" else ct.asarray(values[:2], layout="nhwc")
+    scale, bias = parameters(images(2, 3, 2, 5))
+    out = ct.empty((2, 3, 2, 5))
+    step = ct.batch_norm_training(x, scale, bias, out=out)
+    host_x = values[::2] if view == "gaps" else values[:2]
+    compare(step.y, ct.reference.batch_norm_training(host_x, *numpy(scale, bias)).y)
+    assert fake.names().count("cudnnTransformTensor") == 1
+    assert steps(fake) == ["ForwardTrainingEx persistent"]
+
+
+# --- what bad input gets ---
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"mode": "layer"}, ValueError, "mode must be one of per_activation, spatial"),
+        ({"epsilon": -1e-9}, ValueError, "epsilon must be at least 0 and finite, got -1e-09"),
+        ({"epsilon": "small"}, TypeError, "epsilon must be a number, not 'small'"),
+        ({"momentum": 1.5}, ValueError, "momentum must be between 0 and 1, got 1.5"),
+        ({"activation": "tanh"}, ValueError, "activation must be one of relu, not 'tanh'"),
+        ({"beta": 1}, ValueError, "beta=1 needs out"),
+        ({"alpha": "2"}, TypeError, "must be real number, not str"),
+        ({"epsilon": {}}, TypeError, "is no parameter"),
+    ],
+)
+def test_bad_arguments(fake: FakeCudnn, changes: dict[str, Any], error: type, message: str) -> None:
+    x = images(2, 3, 5, 6)
+    with pytest.raises(error, match=message):
+        ct.batch_norm_training(x, *parameters(x), **changes)
+    ct.batch_norm_training(x, *parameters(x))
+
+
+def test_bad_operands(fake: FakeCudnn) -> None:
+    x = images(2, 3, 5, 6)
+    scale, bias, mean, var = parameters(x, count=4)
+    with pytest.raises(ValueError, match="running_mean is given without running_var; both are updated, or"):
+        ct.batch_norm_training(x, scale, bias, running_mean=mean)
+    with pytest.raises(ValueError, match="running_var is given without running_mean"):
+        ct.batch_norm_training(x, scale, bias, running_var=var)
+    with pytest.raises(ValueError, match="one sample does not have"):
+        ct.batch_norm_training(images(1, 3), scale, bias, running_mean=mean, running_var=var)
+    with pytest.raises(ValueError, match=r"scale has shape \(4,\); x .* needs \(1, 3, 1, 1\) or \(3,\)"):
+        ct.batch_norm_training(x, images(4), bias)
+    with pytest.raises(ValueError, match=r"mode='per_activation' needs \(1, 3, 5, 6\)"):
+        ct.batch_norm_training(x, scale, bias, mode="per_activation")
+    half = ct.asarray(x.numpy(), "float16")
+    with pytest.raises(TypeError, match="scale is float16; x of float16 needs float32"):
+        ct.batch_norm_training(half, ct.asarray(scale.numpy(), "float16"), bias)
+    with pytest.raises(TypeError, match="x is float32 and z is float16"):
+        ct.batch_norm_training(x, scale, bias, z=half)
+    with pytest.raises(ValueError, match=r"z has shape \(2, 3\); x has \(2, 3, 5, 6\)"):
+        ct.batch_norm_training(x, scale, bias, z=images(2, 3))
+    with pytest.raises(TypeError, match="running_var must be an array on the device, not numpy"):
+        ct.batch_norm_training(x, scale, bias, running_mean=mean, running_var=var.numpy())
+    with pytest.raises(ValueError, match="out overlaps"):
+        ct.batch_norm_training(x, scale, bias, running_mean=mean, running_var=mean)
+    with pytest.raises(ValueError, match="out overlaps"):
+        ct.batch_norm_training(x, scale, bias, out=x)
+    with pytest.raises(TypeError, match="batch normalisation takes float16, bfloat16, float32, float64, not"):
+        ct.batch_norm_inference(images(2, 3, dtype="int32"), scale, bias, mean, var)
+    with pytest.raises(ValueError, match="takes 1 to 6 axes"):
+        ct.batch_norm_training(images(1, 1, 1, 1, 1, 1, 1), scale, bias)
+    with pytest.raises(ValueError, match="mean and invstd must both be given, or neither"):
+        ct.batch_norm_backward(x, x, scale, mean)
+    with pytest.raises(ValueError, match="activation='relu' needs y, the result of the forward step"):
+        ct.batch_norm_backward(x, x, scale, activation="relu")
+    with pytest.raises(ValueError, match=r"dy has shape \(2, 3\); x has"):
+        ct.batch_norm_backward(x, images(2, 3), scale)

@@ -1,0 +1,81 @@
+"""Batch normalisations as values that all tiers share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+
+import cudnn_ct as ct
+from cudnn_ct.problem import NORM_MODES, norm_parameter_dtype, norm_parameter_shape, norm_samples
+from tests.layers import FLOATS, LayerCase, Tensor, lying, scales_and_out
+
+SCALES = (1, 0, -2, 0.5)
+
+
+@st.composite
+def norm_cases(
+    draw: st.DrawFn,
+    *,
+    operations: Sequence[str] = ("training", "inference", "backward"),
+    dtypes: Sequence[str] = FLOATS,
+    batches: Sequence[int] = (2, 3, 1, 4, 0),
+    channels: Sequence[int] = (1, 2, 3, 4),
+) -> LayerCase:
+    """A step of training or inference, or a gradient, of 1 to 6 axes."""
+    rank, dtype = draw(st.sampled_from((4, 2, 3, 5, 1, 6))), draw(st.sampled_from(dtypes))
+    some = draw(st.tuples(*[st.integers(1, 3)] * 4))
+    shape = (draw(st.sampled_from(batches)), draw(st.sampled_from(channels)), *some)[:rank]
+    keywords: dict[str, Any] = {
+        "mode": draw(st.sampled_from(sorted(NORM_MODES, reverse=True))),
+        "epsilon": draw(st.sampled_from((1e-5, 1e-3, 0.5))),
+    }
+    scales, outs = scales_and_out(draw, shape, dtype, SCALES)
+    x = lying(draw, shape, dtype, draw(st.sampled_from(("floats", "integers"))))
+    steps = {"training": _training, "inference": _inference, "backward": _backward}
+    operation = draw(st.sampled_from(operations))
+    return steps[operation](draw, x, keywords | scales, outs)
+
+
+def _training(draw: st.DrawFn, x: Tensor, keywords: dict[str, Any], outs: dict[str, Tensor]) -> LayerCase:
+    mode, activation = keywords["mode"], draw(st.sampled_from((None, "relu")))
+    if norm_samples(x.shape, mode) != 1 and draw(st.booleans()):
+        keywords = keywords | {"momentum": draw(st.sampled_from((0.1, 0, 1)))}
+        running = {"running_mean": "floats", "running_var": "positive"}
+        outs = outs | {name: _parameter(draw, x, mode, values) for name, values in running.items()}
+    if draw(st.booleans()):
+        outs = outs | {"z": lying(draw, x.shape, x.dtype)}
+    operands = (x, _parameter(draw, x, mode), _parameter(draw, x, mode))
+    return LayerCase("batch_norm_training", operands, keywords | {"activation": activation}, outs)
+
+
+def _inference(draw: st.DrawFn, x: Tensor, keywords: dict[str, Any], outs: dict[str, Tensor]) -> LayerCase:
+    values = ("floats", "floats", "floats", "positive")
+    parameters = (_parameter(draw, x, keywords["mode"], kind) for kind in values)
+    return LayerCase("batch_norm_inference", (x, *parameters), keywords, outs)
+
+
+def _backward(draw: st.DrawFn, x: Tensor, keywords: dict[str, Any], outs: dict[str, Tensor]) -> LayerCase:
+    mode, scale = keywords["mode"], _parameter(draw, x, keywords["mode"])
+    relu = {"activation": "relu"} if draw(st.booleans()) else {}
+    forward = {name: keywords[name] for name in ("mode", "epsilon")} | relu
+    array = scale.array()
+    step = ct.reference.batch_norm_training(x.array(), array, np.zeros_like(array), **forward)
+    saved: tuple[Tensor | None, ...] = (None, None)
+    if draw(st.booleans()):
+        saved = tuple(_parameter(draw, x, mode, values) for values in (step.mean, step.invstd))
+    if relu:
+        outs = outs | {"y": lying(draw, x.shape, x.dtype, step.y)}
+    operands = (x, lying(draw, x.shape, x.dtype), scale, *saved)
+    return LayerCase("batch_norm_backward", operands, keywords | relu, outs)
+
+
+def _parameter(draw: st.DrawFn, x: Tensor, mode: str, values: Any = "floats") -> Tensor:
+    """A parameter for x, in some view; with one axis or with those of x."""
+    shape, dtype = norm_parameter_shape(x.shape, mode), norm_parameter_dtype(x.dtype)
+    if mode == "spatial" and len(shape) > 1 and draw(st.booleans()):
+        shape = shape[1:2]
+        values = values.reshape(shape) if isinstance(values, np.ndarray) else values
+    return lying(draw, shape, dtype, values)
