@@ -140,10 +140,10 @@ REAL = frozenset({50, 52, 53, 60, 61, 62, 70, 72, 75, 80, 86, 87, 89, 90, 100, 1
 
 def _check_version(found: LibrarySet, demands: Demands) -> Iterator[Finding]:
     have = found.version or ()
-    for wanted, words, meets in (
-        (demands.expect, "is not", have[: len(demands.expect)] == demands.expect),
-        (demands.minimum, "is older than", have[: len(demands.minimum)] >= demands.minimum),
-        (demands.maximum, "is newer than", have[: len(demands.maximum)] <= demands.maximum),
+    for wanted, words, specifier, meets in (
+        (demands.expect, "is not", "=={}.*", have[: len(demands.expect)] == demands.expect),
+        (demands.minimum, "is older than", ">={}", have[: len(demands.minimum)] >= demands.minimum),
+        (demands.maximum, "is newer than", "=={}.*", have[: len(demands.maximum)] <= demands.maximum),
     ):
         if wanted and not (have and meets):
             yield finding(
@@ -152,12 +152,8 @@ def _check_version(found: LibrarySet, demands: Demands) -> Iterator[Finding]:
                 path=found.folder,
                 version=write(found.version),
                 expected=_dotted(wanted),
-                fix={"package": _requirement(found.package, wanted)},
+                fix={"package": f"'{found.package}{specifier.format(_dotted(wanted))}'"},
             )
-
-
-def _requirement(package: str, version: tuple[int, ...]) -> str:
-    return f"'{package}=={_dotted(version)}.*'"
 
 
 def _dotted(version: tuple[int, ...]) -> str:

@@ -46,7 +46,7 @@ class Diagnosis:
 
     @property
     def verdict(self) -> str:
-        """``sound``, ``doubtful`` (warnings), ``broken`` (errors), or ``not found``: nothing was looked at."""
+        """``sound``, ``doubtful`` (warnings), ``broken`` (errors), or ``not found``: nothing was seen."""
         if not self.sets and {found.code for found in self.findings} <= _NOTHING_SEEN:
             return "not found"
         if self.count(Severity.ERROR):
@@ -223,6 +223,7 @@ class _Running:
 
 _NOTHING_SEEN = {
     "no-cudnn",
+    "none-loaded",
     "cannot-look",
     "cut-short",
     "internal-error",

@@ -32,7 +32,7 @@ def diagnose_process(pid: int, asked: Demands | None = None) -> Diagnosis:
         reason = "there is no such process" if gone else error.strerror
         return Diagnosis(subject, (), (finding("cannot-look", f"{subject}: {reason}", pid=pid),))
     if not mapped:
-        return Diagnosis(subject, (), (finding("no-cudnn", f"{subject} has no cuDNN loaded", pid=pid),))
+        return Diagnosis(subject, (), (finding("none-loaded", f"{subject} has no cuDNN loaded", pid=pid),))
     # Its own view of the file system: a container's paths are not ours.
     root = f"/proc/{pid}/root" if _elsewhere(pid) else "/"
     present = [path for path in mapped if not path.endswith(DELETED)]

@@ -6,6 +6,7 @@ import json
 import os
 import textwrap
 from collections.abc import Iterator
+from itertools import groupby
 from typing import Any
 
 from . import checks, demands
@@ -35,13 +36,17 @@ def lines(diagnosis: Diagnosis, colour: bool = False) -> Iterator[str]:
 
     shade = {"sound": "32", "doubtful": "33"}.get(diagnosis.verdict, "31")
     yield paint(printable(verdict(diagnosis)), f"1;{shade}")
-    for found in diagnosis.findings:
+    indent = " " * 9
+    # Findings that differ in their message alone are shown together, with their cause and fix once.
+    for (severity, code, fix), group in groupby(diagnosis.findings, lambda f: (f.severity, f.code, f.fix)):
+        first, *others = group
         yield ""
-        word = paint(f"{found.severity.word:<8}", f"1;{_COLOURS[found.severity]}")
-        yield f"{word} {paint(found.code, '1')}: {printable(found.message)}"
-        if found.severity != Severity.NOTE:
-            yield from textwrap.wrap(found.cause, WIDTH, initial_indent=" " * 9, subsequent_indent=" " * 9)
-            yield f"         fix: {printable(found.fix)}"
+        word = paint(f"{severity.word:<8}", f"1;{_COLOURS[severity]}")
+        yield f"{word} {paint(code, '1')}: {printable(first.message)}"
+        yield from (indent + printable(other.message) for other in others)
+        if severity != Severity.NOTE:
+            yield from textwrap.wrap(first.cause, WIDTH, initial_indent=indent, subsequent_indent=indent)
+            yield f"{indent}fix: {printable(fix)}"
 
 
 def verdict(diagnosis: Diagnosis) -> str:
