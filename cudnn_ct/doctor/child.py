@@ -23,6 +23,7 @@ __all__ = ["Report", "run"]
 MOST_OUTPUT = 32 << 20  # bytes read of what a child wrote
 
 _REQUEST = re.compile(r"file=libcudnn_[a-z_]+\.so\.(\d+\.\d+\.\d+) \[0\];\s+dynamically loaded by (\S+)")
+_LOG = re.compile(r"[A-Za-z]! ")
 _REFUSAL = re.compile(r"(\S*libcudnn\w*\.so[.\d]*): error: (.+?)(?: \((?:fatal|continued)\))?$", re.M)
 
 
@@ -39,7 +40,9 @@ class Report:
     seconds : float
         How long it ran.
     words : str
-        The last lines that it wrote to stderr.
+        The last lines that it wrote to stderr, apart from cuDNN's log.
+    log : str
+        The warnings of cuDNN's log.
     asked_by : dict
         For each library file that opened others: the version that it asked for.
     refusals : tuple of (str, str)
@@ -50,6 +53,7 @@ class Report:
     ended: str
     seconds: float
     words: str = ""
+    log: str = ""
     asked_by: Mapping[str, str] | None = None
     refusals: tuple[tuple[str, str], ...] = ()
 
@@ -100,16 +104,17 @@ class _Child:
         self.process: subprocess.Popen[bytes] | None = None
         self.problem = ""
         script = str(Path(__file__).with_name("probe.py"))
-        linker = (
-            {"LD_DEBUG": "files", "LD_DEBUG_OUTPUT": str(folder / "linker")}
-            if plan["mode"] == "cudnn"
-            else {}
-        )
+        debug = {
+            "LD_DEBUG": "files",
+            "LD_DEBUG_OUTPUT": str(folder / "linker"),
+            "CUDNN_LOGLEVEL_DBG": "2",  # warnings: that is where cuDNN says what it did without
+            "CUDNN_LOGDEST_DBG": "stderr",
+        }
         try:
             with open(folder / "out", "wb") as out, open(folder / "err", "wb") as err:
                 self.process = subprocess.Popen(
                     [sys.executable or "python3", "-I", "-S", script, json.dumps(plan)],
-                    env={**os.environ, **linker, **environ},
+                    env={**os.environ, **(debug if plan["mode"] == "cudnn" else {}), **environ},
                     stdin=subprocess.DEVNULL,
                     stdout=out,
                     stderr=err,
@@ -131,12 +136,14 @@ class _Child:
                 self.process.wait(5)
             code = None
         steps = tuple(_steps(self._read("out")))
+        err = [line.strip() for line in self._read("err").splitlines() if line.strip()]
         linker = "".join(self._read(path.name) for path in self.folder.glob("linker*"))
         return Report(
             steps,
             _ended(code, steps),
             time.monotonic() - self.started,
-            " / ".join(self._read("err").strip().splitlines()[-3:]),
+            " / ".join([line for line in err if not _LOG.match(line)][-3:]),
+            "\n".join(line for line in err if _LOG.match(line)),
             {path: version for version, path in reversed(_REQUEST.findall(linker))},
             tuple(dict.fromkeys(_REFUSAL.findall(linker))),
         )

@@ -23,6 +23,9 @@ STATUSES = {
     3009: "NOT_SUPPORTED_SUBLIBRARY_UNAVAILABLE",
 }
 
+MISMATCH = 1002
+_COMPONENTS = re.compile(r"component (\w+) version ([\d.]+\d) loaded component (\w+) version ([\d.]+\d)")
+
 # Without these cuDNN from 9.20 on goes over to compiling at run time, and reports success.
 SILENT = ("engines_precompiled", "heuristic")
 
@@ -56,7 +59,8 @@ def check(found: LibrarySet, timeout: float) -> tuple[list[Finding], Report]:
 
 def judge(found: LibrarySet, first: Report, full: Report | None = None) -> Iterator[Finding]:
     """Say what two runs show: one as it is, one with ``CUDNN_LIB_CONFIG=FULL``."""
-    wrong = [*_ending(found, first), *_answers(found, first), *_mapped(found, first), *_shim(found, first)]
+    checks = (_ending, _answers, _mismatches, _mapped, _shim)
+    wrong = [each for check in checks for each in check(found, first)]
     if full and not wrong:
         wrong += _full(found, full)
     yield from wrong
@@ -103,19 +107,36 @@ def _answers(found: LibrarySet, report: Report) -> Iterator[Finding]:
             fix=again,
         )
     for row in report.steps:
-        if row["step"] == "check" and row["status"]:
-            text = f"{row['name']} gives {_status(row['status'])}"
-            yield finding(
-                "check-failed", f"{text}. {row['text']}", status=row["status"], check=row["name"], fix=again
-            )
+        if row["step"] == "check" and row["status"] not in (0, MISMATCH):
+            text = f"{row['name']} gives {_status(row['status'])}. {row['text']}"
+            yield finding("check-failed", text, status=row["status"], check=row["name"], fix=again)
     status = report.last("finalize").get("status")
-    if status and not (status == 1008 and _lacks_libcuda(report)):
+    if status not in (None, 0, MISMATCH) and not (status == 1008 and _lacks_libcuda(report)):
+        yield _finalize_failed(found, report, "")
+
+
+def _mismatches(found: LibrarySet, report: Report) -> Iterator[Finding]:
+    """Pass on what cuDNN says of versions: in a status, in words that newer ones add, in its log alone."""
+    texts = [report.log, *(str(row["text"]) for row in report.steps if row.get("text"))]
+    pairs = dict.fromkeys(_COMPONENTS.findall("\n".join(texts)))
+    for opener, its, opened, other in pairs:
         yield finding(
-            "finalize-failed",
-            f"cudnnBackendFinalize of a tensor gives {_status(status)}",
-            status=status,
-            text=report.last("finalize")["text"],
-            fix=again,
+            "mixed-versions",
+            f"{opener} {its} has loaded {opened} {other}",
+            path=found.folder,
+            versions={opener: its, opened: other},
+            fix={"reinstall": found.reinstall},
+        )
+    failed = [
+        row.get("name", "cudnnBackendFinalize") for row in report.steps if row.get("status") == MISMATCH
+    ]
+    if failed and not pairs:
+        yield finding(
+            "mixed-versions",
+            f"{' and '.join(failed)} of the cuDNN in {found.folder} give {_status(MISMATCH)}",
+            path=found.folder,
+            status=MISMATCH,
+            fix={"reinstall": found.reinstall},
         )
 
 
@@ -161,15 +182,22 @@ def _shim(found: LibrarySet, report: Report) -> Iterator[Finding]:
 
 
 def _full(found: LibrarySet, report: Report) -> Iterator[Finding]:
-    status = report.last("finalize").get("status")
-    if status and not _lacks_libcuda(report):
-        yield finding(
-            "finalize-failed",
-            f"with CUDNN_LIB_CONFIG=FULL cudnnBackendFinalize gives {_status(status)}",
-            status=status,
-            text=report.last("finalize")["text"],
-            fix={"reinstall": found.reinstall},
-        )
+    yield from _mismatches(found, report)
+    if report.last("finalize").get("status") not in (None, 0, MISMATCH) and not _lacks_libcuda(report):
+        yield _finalize_failed(found, report, "with CUDNN_LIB_CONFIG=FULL ")
+
+
+def _finalize_failed(found: LibrarySet, report: Report, how: str) -> Finding:
+    step = report.last("finalize")
+    reasons = [reason for reason in re.findall(r"Reason: (.+)", report.log) if "finalize()" not in reason]
+    return finding(
+        "finalize-failed",
+        f"{how}cudnnBackendFinalize of a tensor gives {_status(step['status'])}",
+        status=step["status"],
+        text=step["text"],
+        log=reasons[:3],
+        fix={"reinstall": found.reinstall},
+    )
 
 
 def _lacks_libcuda(report: Report) -> bool:
