@@ -65,6 +65,32 @@ def constant(data: bytearray, site: Site) -> None:
     put(data, at, packed - 0x100 if version[1] else packed + 0x100, 4)
 
 
+def _alone(site: Site) -> None:
+    for part in site.source.set.libraries:
+        if part:
+            site.file(part).unlink()
+
+
+def _misnamed(site: Site) -> None:
+    site.file("ops").unlink()
+    os.link(site.file("cnn"), site.file("ops"))
+
+
+def _other_header(site: Site) -> None:
+    header = site.root / "nvidia/cudnn/include/cudnn_version.h"
+    header.unlink()
+    make_header(header, "9.2.1")
+
+
+def _last_byte(data: bytearray) -> None:
+    data[-1] ^= 1
+
+
+def _last_byte_of_cnn(site: Site) -> None:
+    site.patch("cnn", _last_byte)
+    site.arguments.append("--deep")
+
+
 def _only_a_link(site: Site) -> None:
     folder = site.root.parent / "usr/lib"
     folder.mkdir(parents=True)
@@ -138,7 +164,7 @@ CASES = (
     _case(
         "only libcudnn.so.9 was copied",
         "missing-library",
-        lambda site: [site.file(part).unlink() for part in site.source.set.libraries if part],
+        _alone,
     ),
     _case("libcudnn cut to a page", "damaged-library", lambda s: s.write(s.file(""), s.start("", 4096))),
     _case(
@@ -189,7 +215,7 @@ CASES = (
     _case(
         "cnn has the name of ops",
         "wrong-library",
-        lambda s: [s.file("ops").unlink(), os.link(s.file("cnn"), s.file("ops"))],
+        _misnamed,
     ),
     _case("heuristic is a link to nothing", "broken-link", lambda s: _relink(s, "heuristic", "gone.so")),
     _case("adv is a link to itself", "broken-link", lambda s: _relink(s, "adv", "libcudnn_adv.so.9")),
@@ -208,10 +234,7 @@ CASES = (
     _case(
         "a header of another version",
         "header-mismatch",
-        lambda s: [
-            (s.root / "nvidia/cudnn/include/cudnn_version.h").unlink(),
-            make_header(s.root / "nvidia/cudnn/include/cudnn_version.h", "9.2.1"),
-        ],
+        _other_header,
     ),
     _case(
         "libcudnn with bytes behind its end",
@@ -221,12 +244,12 @@ CASES = (
     _case(
         "libcudnn with another byte",
         "altered-file",
-        lambda s: s.patch("", lambda d: put(d, len(d) - 1, d[-1] ^ 1, 1)),
+        lambda s: s.patch("", _last_byte),
     ),
     _case(
         "cnn with another byte, --deep",
         "altered-file",
-        lambda s: [s.patch("cnn", lambda d: put(d, len(d) - 1, d[-1] ^ 1, 1)), s.arguments.append("--deep")],
+        _last_byte_of_cnn,
     ),
     _case(
         "RECORD is garbage",

@@ -47,7 +47,10 @@ def judge(found: LibrarySet | None, report: Report, asked: Demands) -> Iterator[
         yield finding("not-probed", f"no child process can be started: {report.words}", severity=needed)
     elif report.ended == "hung":
         yield finding(
-            "driver-broken", f"the driver did not come back from {report.reached}", step=report.reached
+            "probe-hung",
+            f"the driver did not come back from {report.reached} within {report.seconds:.1f} s",
+            step=report.reached,
+            fix={"reinstall": "see nvidia-smi"},
         )
     elif not driver and report.ended != "done":
         yield finding(

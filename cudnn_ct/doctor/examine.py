@@ -218,7 +218,7 @@ class _Running:
         return any(f.severity == Severity.ERROR and f.code not in _BESIDE for f in self.findings)
 
     def _left(self) -> float:
-        return max(self._end - time.monotonic(), 1.0)
+        return max(self._end - time.monotonic(), 0.05)
 
 
 _NOTHING_SEEN = {

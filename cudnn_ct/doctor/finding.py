@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import tomllib
 from dataclasses import dataclass
 from enum import IntEnum
@@ -94,6 +95,9 @@ def finding(
         For a code that there is not, or a value that its fix needs and does not get.
     """
     row = codes()[code]
-    text = row.fix.format_map({"reinstall": REINSTALL, **(fix or {})})
+    values = {"reinstall": REINSTALL, **(fix or {})}
+    if "path" in values:  # it stands in a command
+        values["path"] = shlex.quote(values["path"])
+    text = row.fix.format_map(values)
     one_line = " ".join(message.split())
     return Finding(code, row.severity if severity is None else severity, one_line, evidence, text)

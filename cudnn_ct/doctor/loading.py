@@ -73,7 +73,7 @@ def _ending(found: LibrarySet, report: Report) -> Iterator[Finding]:
     if report.ended == "hung":
         yield finding(
             "probe-hung",
-            f"cuDNN did not come back from {report.reached} within {report.seconds:.0f} s",
+            f"cuDNN did not come back from {report.reached} within {report.seconds:.1f} s",
             step=report.reached,
             seconds=round(report.seconds, 1),
             fix=again,

@@ -125,12 +125,14 @@ def _examine(options: argparse.Namespace) -> Diagnosis:
 
 
 def _print(diagnosis: Diagnosis, options: argparse.Namespace) -> int:
+    code = diagnosis.exit_code(options.strict)
+    if sys.stdout is None:  # it was closed
+        return code or 3
     words = {
         "text": lambda: report.text(diagnosis, report.wants_colour(sys.stdout)),
         "json": lambda: report.json_text(diagnosis, options.strict),
         "github": lambda: report.github(diagnosis),
     }[options.format]()
-    code = diagnosis.exit_code(options.strict)
     encoding = sys.stdout.encoding or "ascii"
     try:
         print(words.encode(encoding, "backslashreplace").decode(encoding), flush=True)
