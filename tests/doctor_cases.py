@@ -392,9 +392,12 @@ MIXES = tuple(_mixes())
 
 
 def pairs(sources: list[Source]) -> Iterator[tuple[Source, Source]]:
-    """Pair each source with one of another version and one for another CUDA, where there are such."""
+    """Pair each source with its neighbours: the version next to it, which is most alike, and another CUDA's."""
+    order = sorted(sources, key=lambda source: (source.set.cuda, source.set.version or (0, 0, 0)))
     for source in sources:
+        place = order.index(source)
+        near = sorted(order, key=lambda other: abs(order.index(other) - place))
         for condition in (_other_version, _other_cuda):
-            partner = next((other for other in sources if condition(source, other)), None)
+            partner = next((other for other in near if condition(source, other)), None)
             if partner:
                 yield source, partner
