@@ -392,7 +392,7 @@ MIXES = tuple(_mixes())
 
 
 def pairs(sources: list[Source]) -> Iterator[tuple[Source, Source]]:
-    """Pair each source with its neighbours: the version next to it, which is most alike, and another CUDA's."""
+    """Pair each source with the version next to it, which is the most alike, and with another CUDA's."""
     order = sorted(sources, key=lambda source: (source.set.cuda, source.set.version or (0, 0, 0)))
     for source in sources:
         place = order.index(source)

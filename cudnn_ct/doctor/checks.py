@@ -20,6 +20,9 @@ INNER = {
     "cudnnSnprintf",
 }
 
+# The libraries that others take symbols from: where one of them is missing, so are its symbols.
+OFFERING = {"graph", "ops", "cnn", "adv", "ext"}
+
 _KINDS = {
     "missing": "broken-link",
     "unreadable": "unreadable-library",
@@ -64,13 +67,12 @@ def check_complete(found: LibrarySet) -> Iterator[Finding]:
             path=path,
             fix={"reinstall": found.reinstall},
         )
-    for name, library in found.libraries.items():
-        part = PARTS.get(name, Part(name))
-        if found.version and found.version < part.earliest:
+    for library in found.libraries.values():
+        if _stray(found, library):
             yield finding(
                 "stray-library",
                 f"{library.path} does not belong to cuDNN {write(found.version)}: "
-                f"there is no such library before {write(part.earliest)}",
+                f"there is no such library before {write(PARTS[library.name].earliest)}",
                 path=library.path,
                 version=write(found.version),
                 fix={"path": library.path},
@@ -101,17 +103,18 @@ def check_versions(found: LibrarySet) -> Iterator[Finding]:
 
 def check_symbols(found: LibrarySet) -> Iterator[Finding]:
     """What a library needs of the others, they have; what they offer, libcudnn forwards."""
-    if any(library.error for library in found.libraries.values()) or missing_parts(found):
+    members = [library for library in found.sound if not _stray(found, library)]
+    exports = {library.name: set(library.dynamic.exports) for library in members if library.dynamic}
+    if OFFERING & {part.name for part in expected_parts(found)} - exports.keys():
         return  # what is missing is said already, and everything else would follow from it
-    exports = {library.name: set(library.dynamic.exports) for library in found.sound if library.dynamic}
     everything = set().union(*exports.values())
-    for library in found.sound:
+    for library in members:
         wanted = {name for name in (library.dynamic.undefined if library.dynamic else ()) if "cudnn" in name}
         if missing := sorted(wanted - everything):
             yield _unresolved(
                 found, library, missing, f"needs {len(missing)} symbols that no other library has"
             )
-    if found.shim and found.shim.dynamic:
+    if found.shim and found.shim.dynamic and not missing_parts(found):
         parts = set().union(*(names for name, names in exports.items() if name))
         mine = {name for name in exports[""] if _public(name)}
         if missing := sorted(mine - parts):
@@ -125,8 +128,8 @@ def check_symbols(found: LibrarySet) -> Iterator[Finding]:
 def check_cuda(found: LibrarySet) -> Iterator[Finding]:
     """All libraries were built for the same CUDA."""
     for name, major in found.majors.items():
-        if major != found.cuda:
-            library = found.libraries[name]
+        library = found.libraries[name]
+        if major != found.cuda and not _stray(found, library):
             yield finding(
                 "mixed-cuda",
                 f"{library.file} was built for CUDA {major}, most others for CUDA {found.cuda}",
@@ -156,8 +159,13 @@ CHECKS = (check_files, check_complete, check_versions, check_symbols, check_cuda
 
 def missing_parts(found: LibrarySet) -> list[Part]:
     """List the parts that a set of this version must have, and has not."""
+    return [part for part in expected_parts(found) if part.name not in found.libraries]
+
+
+def expected_parts(found: LibrarySet) -> list[Part]:
+    """List the parts that a set of this version must have."""
     version: Version = found.version or (9, 0, 0)
-    return [part for part in PARTS.values() if part.name not in found.libraries and part.since <= version]
+    return [part for part in PARTS.values() if part.since <= version]
 
 
 def coverage(found: LibrarySet) -> tuple[frozenset[int], frozenset[int]]:
@@ -191,6 +199,12 @@ def _unresolved(found: LibrarySet, library: Library, missing: list[str], what: s
         first=missing[:3],
         fix={"reinstall": found.reinstall},
     )
+
+
+def _stray(found: LibrarySet, library: Library) -> bool:
+    """Whether a library is one that this version does not have."""
+    part = PARTS.get(library.name)
+    return part is not None and found.version is not None and found.version < part.earliest
 
 
 def _public(name: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -76,7 +77,11 @@ def run(
 
     None outlives ``timeout`` seconds. ``driver_functions`` are what the stand-in for libcuda must have.
     """
-    with tempfile.TemporaryDirectory(prefix="cudnn-ct-") as folder:
+    try:
+        folder = tempfile.mkdtemp(prefix="cudnn-ct-")
+    except OSError as error:  # nowhere to write, as in an image that is read-only
+        return [Report((), "refused", 0.0, str(error))] * len(plans)
+    try:
         stand_in = _write_standin(Path(folder), driver_functions)
         children = [
             _Child(Path(folder, str(number)), {**plan, "standin": stand_in}, environ)
@@ -84,6 +89,8 @@ def run(
         ]
         end = time.monotonic() + timeout
         return [child.report(end) for child in children]
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _write_standin(folder: Path, functions: frozenset[str]) -> str:

@@ -44,7 +44,11 @@ def judge(found: LibrarySet | None, report: Report, asked: Demands) -> Iterator[
     needed = Severity.ERROR if asked.driver or asked.gpu else None
     driver = report.last("driver")
     if report.ended == "refused":
-        yield finding("not-probed", f"no child process can be started: {report.words}", severity=needed)
+        yield finding(
+            "not-probed",
+            f"no child process can be started: {report.words}",
+            severity=needed or Severity.WARNING,
+        )
     elif report.ended == "hung":
         yield finding(
             "probe-hung",

@@ -97,18 +97,20 @@ def diagnose(
     chosen = located.found if path is not None else located.found[:1]
     findings = list(located.findings)
     sets: list[LibrarySet] = []
+    older: list[str] = []
     for place in chosen:
         findings += place.findings
         found = libraryset.read(place.folder, located.root)
         if found is None:
-            findings.append(_older(place.folder))
+            older.append(place.folder)
         else:
             owners = wheel.owners(found.folder)
-            found = replace(found, reinstall=wheel.reinstall(owners) or found.reinstall)
+            found = replace(found, reinstall=wheel.reinstall(owners, found.package))
             sets.append(found)
             findings += static(found, owners, asked, deep)
-    if not sets:
-        findings = findings or [finding("no-cudnn", f"no cuDNN was found: {subject}")]
+    findings += [_older(folder, alone=not sets) for folder in older]
+    if not sets and not any(each.severity == Severity.ERROR for each in findings):
+        findings.append(finding("no-cudnn", f"no cuDNN was found: {subject}"))
     diagnosis = _Running(sets, findings, asked, end)
     if not run:
         tiers = dict.fromkeys(("child", "driver"), "not asked for")
@@ -185,7 +187,10 @@ class _Running:
             self.findings.append(finding("not-probed", child))
         usable = self.sets[0] if self.sets and child == "done" and not self._bad() else None
         if foreign:
-            return {"child": child, "driver": "an image has no driver of its own"}
+            reason = "an image has no driver of its own: the doctor must run in it, on its machine"
+            if self.asked.driver or self.asked.gpu:
+                self.findings.append(finding("no-driver", reason, severity=Severity.ERROR))
+            return {"child": child, "driver": reason}
         return {"child": child, "driver": self._drive(usable)}
 
     def _load(self) -> str:
@@ -245,8 +250,8 @@ _BESIDE = {
 }
 
 
-def _older(folder: str) -> Finding:
-    """Describe a folder that holds a cuDNN before 9, whose libraries had other names."""
+def _older(folder: str, alone: bool) -> Finding:
+    """Describe a folder that holds a cuDNN before 9, whose libraries had other names: bad if it is alone."""
     version = None
     for major in (8, 7):
         path = os.path.join(folder, f"libcudnn_ops_infer.so.{major}")
@@ -256,7 +261,8 @@ def _older(folder: str) -> Finding:
             continue
         version = (constant >> 16, constant >> 8 & 255, constant & 255) if constant else None
     what = f"cuDNN {write(version)}" if version else "a cuDNN older than 9"
-    return finding("old-cudnn", f"{folder} holds {what}", path=folder, version=write(version))
+    code = "old-cudnn" if alone else "other-cudnn"
+    return finding(code, f"{folder} holds {what}", path=folder, version=write(version))
 
 
 def _cublas(found: LibrarySet) -> str:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Iterator
 from typing import Any
 
 from . import child, elf, files
 from .child import Report
-from .finding import Finding, finding
+from .finding import Finding, Severity, finding
 from .libraryset import LibrarySet, write
 
 __all__ = ["check", "check_libc", "describe", "judge", "why_not"]
@@ -79,7 +80,8 @@ def _ending(found: LibrarySet, report: Report) -> Iterator[Finding]:
             fix=again,
         )
     elif report.ended == "refused":
-        yield finding("not-probed", f"no child process can be started: {report.words}")
+        text = f"no child process can be started: {report.words}"
+        yield finding("not-probed", text, severity=Severity.WARNING)
     elif report.ended != "done" and not report.last("load").get("error"):
         yield finding(
             "probe-crashed",
@@ -242,12 +244,12 @@ def check_libc(found: LibrarySet) -> Iterator[Finding]:
     if found.root != "/":
         return
     have = _glibc()
-    if not have:
+    if not have and sys.platform == "linux":
         yield finding("no-glibc", "this system has no glibc", path=found.folder)
         return
     needs = {name for library in found.sound if library.dynamic for name in library.dynamic.versions}
     wanted = max((_numbers(name) for name in needs if name.startswith("GLIBC_2")), default=())
-    if wanted > _numbers(have):
+    if have and wanted > _numbers(have):
         yield finding(
             "old-glibc",
             f"cuDNN {write(found.version)} needs glibc {'.'.join(map(str, wanted))}, and this is {have}",

@@ -41,9 +41,7 @@ def diagnose_process(pid: int, asked: Demands | None = None) -> Diagnosis:
     for folder in folders:
         found = libraryset.read(root.rstrip("/") + folder, root)
         if found:
-            sets.append(
-                replace(found, reinstall=wheel.reinstall(wheel.owners(found.folder)) or found.reinstall)
-            )
+            sets.append(replace(found, reinstall=wheel.reinstall(wheel.owners(found.folder), found.package)))
     findings = [found for each in sets for check in checks.CHECKS for found in check(each)]
     findings += [found for each in sets[:1] for found in demands.check(each, asked or Demands())]
     findings += _judge(pid, mapped, list(folders), sets)

@@ -37,8 +37,8 @@ def lines(diagnosis: Diagnosis, colour: bool = False) -> Iterator[str]:
     shade = {"sound": "32", "doubtful": "33"}.get(diagnosis.verdict, "31")
     yield paint(printable(verdict(diagnosis)), f"1;{shade}")
     indent = " " * 9
-    # Findings that differ in their message alone are shown together, with their cause and fix once.
-    for (severity, code, fix), group in groupby(diagnosis.findings, lambda f: (f.severity, f.code, f.fix)):
+    # Findings of one code are shown together, with their cause once.
+    for (severity, code), group in groupby(diagnosis.findings, lambda each: (each.severity, each.code)):
         first, *others = group
         yield ""
         word = paint(f"{severity.word:<8}", f"1;{_COLOURS[severity]}")
@@ -46,7 +46,8 @@ def lines(diagnosis: Diagnosis, colour: bool = False) -> Iterator[str]:
         yield from (indent + printable(other.message) for other in others)
         if severity != Severity.NOTE:
             yield from textwrap.wrap(first.cause, WIDTH, initial_indent=indent, subsequent_indent=indent)
-            yield f"{indent}fix: {printable(fix)}"
+            for fix in dict.fromkeys(each.fix for each in (first, *others)):
+                yield f"{indent}fix: {printable(fix)}"
 
 
 def verdict(diagnosis: Diagnosis) -> str:

@@ -9,6 +9,7 @@ import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from . import files
 from .checks import missing_parts
@@ -17,6 +18,7 @@ from .libraryset import LibrarySet
 
 __all__ = ["Distribution", "RecordError", "check", "owners", "parse_record", "reinstall", "site_of"]
 
+FEW = 3  # files that are told one by one
 SMALL = 1 << 20  # bytes: what is not larger is hashed always, what is larger with --deep
 
 
@@ -42,6 +44,11 @@ class Distribution:
     version: str
     record: dict[str, tuple[str, int]]
     problem: str = ""
+
+    @property
+    def label(self) -> str:
+        """Its name and version, as people write them."""
+        return f"{self.name} {self.version}"
 
 
 def site_of(folder: str) -> str:
@@ -106,13 +113,13 @@ def parse_record(text: str) -> dict[str, tuple[str, int]]:
     return record
 
 
-def reinstall(found: list[Distribution]) -> str:
-    """Write the command that installs the files of these packages again."""
+def reinstall(found: list[Distribution], package: str) -> str:
+    """Write the command that installs the files of these packages again; of several, only ``package``."""
     names = sorted({owner.name for owner in found})
     if not names:
         return REINSTALL
     if len(names) > 1:
-        return f"python -m pip uninstall -y {' '.join(names)} && python -m pip install {names[0]}"
+        return f"python -m pip uninstall -y {' '.join(names)} && python -m pip install {package}"
     return f"python -m pip install --force-reinstall --no-deps {names[0]}=={found[0].version}"
 
 
@@ -123,13 +130,13 @@ def check(found: LibrarySet, distributions: list[Distribution], deep: bool = Fal
     real = [owner for owner in distributions if any(path.startswith(inside) for path in owner.record)]
     if len(real) > 1:
         names = [owner.name for owner in real]
-        both = " and ".join(f"{owner.name} {owner.version}" for owner in real)
+        both = " and ".join(owner.label for owner in real)
         yield finding(
             "two-owners",
             f"{both} install into {found.folder}",
             path=found.folder,
             owners=names,
-            fix={"owners": " ".join(names), "package": f"nvidia-cudnn-cu{found.cuda or 12}"},
+            fix={"owners": " ".join(names), "package": found.package},
         )
     said = {part.name for part in missing_parts(found)}
     for owner in distributions:
@@ -137,8 +144,9 @@ def check(found: LibrarySet, distributions: list[Distribution], deep: bool = Fal
             yield finding(
                 "broken-record", owner.problem, package=owner.name, fix={"reinstall": found.reinstall}
             )
-        for path, (expected, size) in owner.record.items():
-            yield from _check_file(found, os.path.join(site, path), owner, expected, size, said, deep)
+        rows = ((os.path.join(site, path), *row) for path, row in owner.record.items())
+        different = [each for row in rows for each in _check_file(found, owner, *row, said, deep)]
+        yield from different if len(different) <= FEW else [_many(found, owner, different)]
     known = {os.path.join(site, path) for owner in distributions for path in owner.record}
     for name in files.cudnn_files(found.folder) if real else ():
         if name.path not in known:
@@ -151,43 +159,36 @@ def check(found: LibrarySet, distributions: list[Distribution], deep: bool = Fal
 
 
 def _check_file(
-    found: LibrarySet, path: str, owner: Distribution, expected: str, size: int, said: set[str], deep: bool
+    found: LibrarySet, owner: Distribution, path: str, expected: str, size: int, said: set[str], deep: bool
 ) -> Iterator[Finding]:
     if not path.startswith(os.path.dirname(found.folder) + "/") or path.endswith((".py", ".pyc")):
         return  # its metadata, and what Python writes itself
-    again = {"reinstall": found.reinstall}
-    package = f"{owner.name} {owner.version}"
+    shown: dict[str, Any] = {"path": path, "package": owner.label, "fix": {"reinstall": found.reinstall}}
     try:
         have = os.stat(path).st_size
     except OSError:
         match = files.CUDNN_FILE.fullmatch(os.path.basename(path))
         if not match or (match["part"] or "") not in said:
-            yield finding(
-                "missing-file", f"{path} of {package} is gone", path=path, package=package, fix=again
-            )
-        return
-    if have == 0 == size:
+            yield finding("missing-file", f"{path} of {owner.label} is gone", **shown)
         return
     if size >= 0 and have != size:
-        yield finding(
-            "altered-file",
-            f"{path} has {have:,} bytes, and {package} installed {size:,}",
-            path=path,
-            size=have,
-            expected=size,
-            package=package,
-            fix=again,
-        )
+        text = f"{path} has {have:,} bytes, and {owner.label} installed {size:,}"
+        yield finding("altered-file", text, size=have, expected=size, **shown)
     elif expected.startswith("sha256=") and (deep or have <= SMALL) and _hash(path) != expected:
-        yield finding(
-            "altered-file",
-            f"{path} has another content than {package} installed",
-            path=path,
-            sha256=_hash(path),
-            expected=expected,
-            package=package,
-            fix=again,
-        )
+        text = f"{path} has another content than {owner.label} installed"
+        yield finding("altered-file", text, sha256=_hash(path), expected=expected, **shown)
+
+
+def _many(found: LibrarySet, owner: Distribution, different: list[Finding]) -> Finding:
+    """Put in one what another package or a deletion did to most files of a package."""
+    paths = [each.evidence["path"] for each in different]
+    return finding(
+        "altered-file",
+        f"{len(paths)} files are not those that {owner.label} installed, such as {paths[-1]}",
+        files=paths,
+        package=owner.label,
+        fix={"reinstall": found.reinstall},
+    )
 
 
 def _hash(path: str) -> str:

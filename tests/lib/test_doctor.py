@@ -164,6 +164,13 @@ def test_a_python_that_cannot_be_started(monkeypatch: pytest.MonkeyPatch) -> Non
     assert "/nowhere/python" in report.words
 
 
+def test_nowhere_to_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", "/nowhere")
+    (report,) = child.run([({"mode": "driver", "shim": ""}, {})], 1)
+    assert report.ended == "refused"
+    assert "/nowhere" in report.words
+
+
 def test_the_driver_is_a_note_unless_it_is_required(site: Site) -> None:
     if examine(site.target).report["details"]["driver"]["library"]:
         pytest.skip("there is a driver here")
@@ -253,6 +260,7 @@ def test_an_image_is_read_by_its_own_links_and_nothing_of_it_is_run(site: Site) 
     assert "damaged-library" not in answer.codes()
     assert "broken-link" not in answer.codes()
     assert "child" not in answer.report["details"]
+    assert "no-driver" in examine(image, ["--require-gpu"]).codes("error")
     (image / "opt/cudnn/libcudnn_adv.so.9").unlink()
     assert {"missing-library", "broken-link"} <= examine(image).codes("error")
 

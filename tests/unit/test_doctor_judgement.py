@@ -166,7 +166,7 @@ def answers(version: int = 12080, init: int = 0, path: str = "/usr/lib/libcuda.s
         (report(*answers(), ended="SIGSEGV"), "driver-broken", "error"),
         (report(ended="SIGBUS"), "driver-broken", "error"),
         (report(ended="hung"), "probe-hung", "error"),
-        (report(ended="refused"), "not-probed", "note"),
+        (report(ended="refused"), "not-probed", "warning"),
     ],
 )
 def test_what_the_driver_shows(made: Report, code: str, severity: str) -> None:
@@ -289,11 +289,11 @@ def test_a_large_folder_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_reinstalling() -> None:
     one = wheel.Distribution("nvidia-cudnn-cu12", "9.27.0.42", {})
     two = wheel.Distribution("nvidia-cudnn-cu13", "9.20.0.48", {})
-    assert wheel.reinstall([one]).endswith("--no-deps nvidia-cudnn-cu12==9.27.0.42")
-    assert wheel.reinstall([two, one]).startswith(
+    assert wheel.reinstall([one], "nvidia-cudnn-cu12").endswith("--no-deps nvidia-cudnn-cu12==9.27.0.42")
+    assert wheel.reinstall([two, one], "nvidia-cudnn-cu13").startswith(
         "python -m pip uninstall -y nvidia-cudnn-cu12 nvidia-cudnn-cu13 &&"
     )
-    assert "pip" not in wheel.reinstall([])
+    assert "pip" not in wheel.reinstall([], "")
 
 
 def test_an_executable_of_another_kind_is_not_mistaken_for_a_part(tmp_path: Path) -> None:
