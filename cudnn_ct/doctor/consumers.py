@@ -34,8 +34,8 @@ def check(found: LibrarySet, owners: list[Distribution]) -> Iterator[Finding]:
                 good = meets(have[requirement], wanted)
             elif requirement == "cudnn":
                 good = _as_built(version, wanted)
-            else:
-                good = False
+            else:  # of a cuDNN that no package brought, the package that it is like has to do
+                good = not owners and requirement == found.package
             if not good:
                 text = f"{package}=={wanted}.*" if requirement == "cudnn" else f"{requirement}{wanted}"
                 yield finding(
@@ -44,7 +44,7 @@ def check(found: LibrarySet, owners: list[Distribution]) -> Iterator[Finding]:
                     path=os.path.join(site, name),
                     needs=f"{requirement}{wanted}",
                     version=version,
-                    fix={"requirement": text, "consumer": consumer.partition("-")[0]},
+                    fix={"requirement": text, "consumer": consumer.rpartition("-")[0]},
                 )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from . import checks, consumers, demands, driver, elf, libraryset, loading, places, search, wheel
+from . import checks, consumers, demands, driver, elf, files, libraryset, loading, places, search, wheel
 from .demands import Demands
 from .finding import Finding, Severity, codes, finding
 from .libraryset import LibrarySet, write
@@ -251,7 +251,11 @@ _BESIDE = {
 
 
 def _older(folder: str, alone: bool) -> Finding:
-    """Describe a folder that holds a cuDNN before 9, whose libraries had other names: bad if it is alone."""
+    """Describe a folder that holds a cuDNN of another major version: one before 9 is bad if it is alone."""
+    newest = max(name.major for name in files.cudnn_files(folder))
+    if newest > 9:
+        text = f"{folder} holds cuDNN {newest}, which this doctor does not know"
+        return finding("cannot-look", text, path=folder)
     version = None
     for major in (8, 7):
         path = os.path.join(folder, f"libcudnn_ops_infer.so.{major}")

@@ -47,7 +47,7 @@ def real(path: str, root: str = "/") -> str:
     """
     if root == "/":
         return os.path.realpath(path)
-    root = os.path.realpath(root)
+    root = os.path.abspath(root)  # not its real path: /proc/1/root is a link that leads back to our own
     inside = os.path.relpath(os.path.abspath(path), root)
     if inside.startswith(".."):
         return os.path.realpath(path)

@@ -172,7 +172,7 @@ def _elsewhere(link: str, target: str, via: str) -> Place:
 
 
 def _holds_cudnn(folder: str) -> bool:
-    return any(name.major or not name.part for name in files.cudnn_files(folder))
+    return any(name.major for name in files.cudnn_files(folder))
 
 
 class _Walk:

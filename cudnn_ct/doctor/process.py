@@ -39,7 +39,10 @@ def diagnose_process(pid: int, asked: Demands | None = None) -> Diagnosis:
     folders = dict.fromkeys(os.path.dirname(path) for path in present)
     sets = []
     for folder in folders:
-        found = libraryset.read(root.rstrip("/") + folder, root)
+        theirs = root.rstrip("/") + folder
+        if not os.path.isdir(theirs):  # a process after chroot: its map has our paths
+            theirs, root = folder, "/"
+        found = libraryset.read(theirs, root)
         if found:
             sets.append(replace(found, reinstall=wheel.reinstall(wheel.owners(found.folder), found.package)))
     findings = [found for each in sets for check in checks.CHECKS for found in check(each)]

@@ -272,8 +272,8 @@ LOADED = (
 )
 
 
-def with_libraries(*paths: Path) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", LOADED, *map(str, paths)]
+def with_libraries(*paths: Path, code: str = LOADED) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", code, *map(str, paths)]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     process.stdout.readline()
@@ -287,6 +287,16 @@ def test_what_a_process_has_loaded(site: Site) -> None:
     assert answer.codes() == set()
     assert answer.report["cudnn"][0]["folder"] == str(site.lib)
     assert set(answer.report["details"]["process"]["mapped"]) == {str(site.file("graph")), str(site.file(""))}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may change its root folder")
+def test_a_process_with_another_root(site: Site, tmp_path: Path) -> None:
+    code = LOADED.replace("print(", f"__import__('os').chroot({str(tmp_path)!r}); print(")
+    with with_libraries(site.file("graph"), site.file(""), code=code) as process:
+        answer = examine(None, ["--pid", str(process.pid)])
+        process.communicate("")
+    assert answer.codes() == set()
+    assert answer.report["cudnn"][0]["folder"].endswith(str(site.lib))
 
 
 def test_two_cudnns_and_a_file_that_was_replaced(site: Site) -> None:

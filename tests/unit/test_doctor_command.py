@@ -167,6 +167,16 @@ def test_below_a_folder_in_a_file_and_by_a_link(tmp_path: Path, capsys: pytest.C
         assert [each["folder"] for each in found["cudnn"]] == [str(shim.parent)]
 
 
+def test_other_major_versions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, code in (("libcudnn.so.8", "old-cudnn"), ("libcudnn.so.10", "cannot-look")):
+        (tmp_path / name).touch()
+        exit_code, found = answer(capsys, "--static", str(tmp_path))
+        assert (exit_code, first(found)) == (1 if code == "old-cudnn" else 3, code)
+    make_cudnn(tmp_path / "nine", "9.27.0")
+    _, found = answer(capsys, "--static", str(tmp_path / "nine"))
+    assert not {"old-cudnn", "cannot-look"} & {each["code"] for each in found["findings"]}
+
+
 # --- processes ---------------------------------------------------------------------------------------------
 
 

@@ -233,6 +233,21 @@ def test_packages_that_do_not_declare_their_cudnn(tmp_path: Path, package: str, 
     assert (list(consumers.check(found, [])) == []) is good
 
 
+def test_what_torch_declares(tmp_path: Path) -> None:
+    lib = make_cudnn(tmp_path / "nvidia/cudnn/lib", "9.27.0").parent
+    (tmp_path / "torch-2.9.0.dist-info").mkdir()
+    metadata = "Name: torch\nRequires-Dist: nvidia-cudnn-cu12==9.10.2.21; platform_system == 'Linux'\n"
+    (tmp_path / "torch-2.9.0.dist-info/METADATA").write_text(metadata)
+    found = libraryset.read(str(lib))
+    assert found is not None
+    for version, codes_given in (("9.10.2.21", []), ("9.27.0.42", ["consumer-mismatch"])):
+        owner = wheel.Distribution("nvidia-cudnn-cu12", version, {})
+        findings = list(consumers.check(found, [owner]))
+        assert [each.code for each in findings] == codes_given
+        assert all("another version of torch" in each.fix for each in findings)
+    assert list(consumers.check(found, [])) == []
+
+
 def test_headers_elsewhere_are_notes(found: libraryset.LibrarySet, tmp_path: Path) -> None:
     make_header(tmp_path / "home/include/cudnn_version.h", "9.1.0")
     (other,) = search.check_headers(found, {"CUDNN_PATH": str(tmp_path / "home")})
@@ -261,6 +276,12 @@ def test_the_same_version_on_the_path_is_a_warning(tmp_path: Path) -> None:
         if each.code != "other-cudnn"
     )
     assert (shadow.code, shadow.severity.word) == ("shadowed", "warning")
+
+
+def test_an_old_cudnn_on_the_path_does_not_count(found: libraryset.LibrarySet, tmp_path: Path) -> None:
+    (tmp_path / "libcudnn.so.8").touch()
+    given = {each.code for each in search.check_competition(found, {"LD_LIBRARY_PATH": str(tmp_path)})}
+    assert "shadowed" not in given
 
 
 def test_the_order_of_the_search(tmp_path: Path) -> None:

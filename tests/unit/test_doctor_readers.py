@@ -101,6 +101,13 @@ def test_a_cut_stand_in_is_seen_as_cut(tmp_path: Path, size: int) -> None:
     assert (library.error is None) == (size == len(STAND_IN))
 
 
+@pytest.mark.parametrize("machine", standin.CODE)
+def test_the_stand_in_is_a_library_of_each_machine(tmp_path: Path, machine: int) -> None:
+    library = elf.read(written(tmp_path, standin.make(["cuInit"], machine)))
+    assert (library.machine, library.soname, library.needed) == (machine, "libcuda.so.1", ())
+    assert library.size < 2048
+
+
 # --- device code -------------------------------------------------------------------------------------------
 
 
