@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ class Source:
         """Its folder of libraries."""
         return self.site / "nvidia/cudnn/lib"
 
-    @property
+    @cached_property
     def set(self) -> libraryset.LibrarySet:
         """What its libraries say."""
         found = libraryset.read(str(self.libraries))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -21,6 +20,7 @@ from . import elf, standin
 
 __all__ = ["Report", "run"]
 
+NEEDS = "give it a folder to write to (TMPDIR), and run it by a Python that can be started again"
 MOST_OUTPUT = 32 << 20  # bytes read of what a child wrote
 
 _REQUEST = re.compile(r"file=libcudnn_[a-z_]+\.so\.(\d+\.\d+\.\d+) \[0\];\s+dynamically loaded by (\S+)")
@@ -77,20 +77,20 @@ def run(
 
     None outlives ``timeout`` seconds. ``driver_functions`` are what the stand-in for libcuda must have.
     """
+    end = time.monotonic() + timeout
+    children: list[_Child] = []
     try:
-        folder = tempfile.mkdtemp(prefix="cudnn-ct-")
+        with tempfile.TemporaryDirectory(prefix="cudnn-ct-", ignore_cleanup_errors=True) as folder:
+            stand_in = _write_standin(Path(folder), driver_functions)
+            for number, (plan, environ) in enumerate(plans):
+                place = Path(folder, str(number))
+                children.append(_Child(place, {**plan, "standin": stand_in}, environ))
+            return [child.report(end) for child in children]
     except OSError as error:  # nowhere to write, as in an image that is read-only
         return [Report((), "refused", 0.0, str(error))] * len(plans)
-    try:
-        stand_in = _write_standin(Path(folder), driver_functions)
-        children = [
-            _Child(Path(folder, str(number)), {**plan, "standin": stand_in}, environ)
-            for number, (plan, environ) in enumerate(plans)
-        ]
-        end = time.monotonic() + timeout
-        return [child.report(end) for child in children]
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        for child in children:  # when we are interrupted
+            child.kill()
 
 
 def _write_standin(folder: Path, functions: frozenset[str]) -> str:
@@ -137,10 +137,7 @@ class _Child:
         try:
             code = self.process.wait(max(end - time.monotonic(), 0.01))
         except subprocess.TimeoutExpired:
-            with suppress(OSError):
-                os.killpg(self.process.pid, signal.SIGKILL)
-            with suppress(subprocess.TimeoutExpired):  # one that the kernel cannot end is left to it
-                self.process.wait(5)
+            self.kill()
             code = None
         steps = tuple(_steps(self._read("out")))
         err = [line.strip() for line in self._read("err").splitlines() if line.strip()]
@@ -154,6 +151,15 @@ class _Child:
             {path: version for version, path in reversed(_REQUEST.findall(linker))},
             tuple(dict.fromkeys(_REFUSAL.findall(linker))),
         )
+
+    def kill(self) -> None:
+        """End it, with all that it started."""
+        if self.process is None or self.process.returncode is not None:
+            return
+        with suppress(OSError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        with suppress(subprocess.TimeoutExpired):  # one that the kernel cannot end is left to it
+            self.process.wait(5)
 
     def _read(self, name: str) -> str:
         try:

@@ -48,6 +48,7 @@ def judge(found: LibrarySet | None, report: Report, asked: Demands) -> Iterator[
             "not-probed",
             f"no child process can be started: {report.words}",
             severity=needed or Severity.WARNING,
+            fix={"advice": child.NEEDS},
         )
     elif report.ended == "hung":
         yield finding(

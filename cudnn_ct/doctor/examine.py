@@ -47,7 +47,8 @@ class Diagnosis:
     @property
     def verdict(self) -> str:
         """``sound``, ``doubtful`` (warnings), ``broken`` (errors), or ``not found``: nothing was seen."""
-        if not self.sets and {found.code for found in self.findings} <= _NOTHING_SEEN:
+        errors = {found.code for found in self.findings if found.severity == Severity.ERROR}
+        if not self.sets and errors <= _NOTHING_SEEN:
             return "not found"
         if self.count(Severity.ERROR):
             return "broken"
@@ -184,7 +185,7 @@ class _Running:
         """Run them; tell for each whether it ran."""
         child = self._load()
         if child != "done" and self.sets:
-            self.findings.append(finding("not-probed", child))
+            self.findings.append(finding("not-probed", child, fix={"advice": _ADVICE[foreign]}))
         usable = self.sets[0] if self.sets and child == "done" and not self._bad() else None
         if foreign:
             reason = "an image has no driver of its own: the doctor must run in it, on its machine"
@@ -226,13 +227,14 @@ class _Running:
         return max(self._end - time.monotonic(), 0.05)
 
 
+_ADVICE = {True: "run the doctor inside the image, on its own machine", False: "see the errors above"}
+
+# What can be the only error where no cuDNN was examined.
 _NOTHING_SEEN = {
     "no-cudnn",
     "none-loaded",
     "cannot-look",
-    "cut-short",
     "internal-error",
-    "not-probed",
     "no-driver",
     "no-gpu",
 }

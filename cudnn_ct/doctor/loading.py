@@ -81,7 +81,7 @@ def _ending(found: LibrarySet, report: Report) -> Iterator[Finding]:
         )
     elif report.ended == "refused":
         text = f"no child process can be started: {report.words}"
-        yield finding("not-probed", text, severity=Severity.WARNING)
+        yield finding("not-probed", text, severity=Severity.WARNING, fix={"advice": child.NEEDS})
     elif report.ended != "done" and not report.last("load").get("error"):
         yield finding(
             "probe-crashed",

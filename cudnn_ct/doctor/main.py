@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from typing import NoReturn, TypeVar
 
@@ -35,11 +36,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parse(arguments)
     try:
         diagnosis = _examine(options)
+    except KeyboardInterrupt:
+        print("cudnn-ct doctor: interrupted", file=sys.stderr)
+        return 130  # as shells have it
     except Exception as error:  # a bug of ours must not look like an answer about the cuDNN
-        if os.environ.get("CUDNN_CT_DOCTOR_TRACEBACK"):
-            raise
-        text = f"{type(error).__name__}: {error}"
-        diagnosis = Diagnosis(options.path or "this machine", (), (finding("internal-error", text),))
+        bug = finding("internal-error", f"{type(error).__name__}: {error}", traceback=traceback.format_exc())
+        diagnosis = Diagnosis(options.path or "this machine", (), (bug,))
     return _print(diagnosis, options)
 
 

@@ -27,7 +27,7 @@ def check_competition(found: LibrarySet, environ: Mapping[str, str] = os.environ
     seen = {found.folder}
     for entry in environ.get("LD_LIBRARY_PATH", "").split(":"):
         folder = files.real(entry) if entry else ""
-        # Under the names of 9 alone: what is called .so.8 or .so is not asked for, or not before ours is found.
+        # Under the names of 9 alone: .so.8 is not asked for, and .so not before ours is found.
         if folder and folder not in seen and any(name.major == 9 for name in files.cudnn_files(folder)):
             seen.add(folder)
             yield _shadow(found, entry)

@@ -220,6 +220,22 @@ def test_a_bug_is_told_as_one(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     assert "ZeroDivisionError: by us" in found["findings"][0]["message"]
 
 
+def test_an_interruption_is_no_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(main, "diagnose", interrupt)
+    assert main.main([]) == 130
+    assert capsys.readouterr().out == ""
+
+
+def test_nothing_examined_is_never_success() -> None:
+    for code in ("deleted-file", "cut-short", "no-driver"):
+        assert doctor.Diagnosis("x", (), (finding(code, "x"),)).exit_code() == 3
+
+
 def test_verdict_lines_raise_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(examine, "static", lambda *_: 1 / 0)
     assert doctor.verdict_lines("/nowhere")[0].startswith("doctor: cannot-look: ")
