@@ -146,7 +146,8 @@ def examine(
     clean = {name: value for name, value in os.environ.items() if name not in drop}
     done = subprocess.run(
         [*command, *arguments, *([str(target)] if target else [])],
-        env={**clean, "PYTHONPATH": str(PACKAGE), **(environ or {})},
+        # No GPU, where there is one: what stands for libcublasLt here is an empty library.
+        env={**clean, "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(PACKAGE), **(environ or {})},
         capture_output=True,
         text=True,
         timeout=120,

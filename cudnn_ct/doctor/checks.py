@@ -9,7 +9,7 @@ from . import elf, files
 from .finding import Finding, finding
 from .libraryset import PARTS, Library, LibrarySet, Part, Version, write
 
-__all__ = ["CHECKS", "coverage", "missing_parts"]
+__all__ = ["CHECKS", "coverage", "expected_parts", "missing_parts"]
 
 # What libcudnn_graph exports and libcudnn does not forward: not part of cuDNN's interface.
 INNER = {

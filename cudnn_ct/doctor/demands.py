@@ -96,10 +96,9 @@ def check_arch(found: LibrarySet, arch: int) -> Iterator[Finding]:
         )
         yield finding("jit-for-gpu", message, fix={"package": found.package}, **shown)
     else:
-        older = arch < min(sass)
-        advice = f"python -m pip install '{found.package}<9.11'" if older and arch >= 50 else (
-            f"python -m pip install --upgrade {found.package}"
-        )  # fmt: skip
+        dropped = 50 <= arch < min(sass)  # 9.11 gave up everything before 7.5, and CUDA 13 came later
+        package = "'nvidia-cudnn-cu12<9.11'" if dropped else f"--upgrade {found.package}"
+        advice = f"python -m pip install {package}"
         message = f"{where} has no code for compute capability {arch / 10:.1f}"
         yield finding("no-gpu-code", message, fix={"advice": advice}, **shown)
 

@@ -124,7 +124,10 @@ def _answers(found: LibrarySet | None, report: Report, asked: Demands) -> Iterat
         )
     status = report.last("init").get("status")
     devices = [row for row in report.steps if row["step"] == "device"]
-    if report.ended != "done" and not report.last("create"):
+    if report.ended != "done" and report.reached == "cudnnCreate":
+        text = f"cudnnCreate ended a process with {report.ended}: {report.words}"
+        yield finding("create-failed", text, signal=report.ended)
+    elif report.ended != "done":
         yield finding(
             "driver-broken", f"{report.reached} ended a process with {report.ended}", signal=report.ended
         )

@@ -168,6 +168,7 @@ class View:
         self._descriptor = file.fileno()
 
     def at(self, offset: int, size: int) -> bytes:
+        """Read some bytes; raise ElfError where the file has none."""
         if offset < 0 or size < 0 or offset + size > self.size:
             raise self.malformed(f"points to byte {offset + size:,} and has {self.size:,}")
         data = os.pread(self._descriptor, size, offset)
@@ -176,17 +177,21 @@ class View:
         return data
 
     def unpack(self, layout: str, offset: int) -> tuple[int, ...]:
+        """Read numbers by the layout of a ``struct``."""
         return struct.unpack(layout, self.at(offset, struct.calcsize(layout)))
 
     def text(self, offset: int) -> str:
+        """Read a string up to its zero byte."""
         data = self.at(offset, min(_LONGEST_NAME, max(self.size - offset, 0)))
         return data.split(b"\0", 1)[0].decode("utf-8", "replace")
 
     def malformed(self, finding: str) -> ElfError:
+        """Make the error of a file that contradicts itself."""
         return ElfError("malformed", self.path, finding)
 
 
 def opened(path: str) -> BinaryIO:
+    """Open a file to read it, if it is a regular one; raise ElfError otherwise."""
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):  # a pipe would make us wait
             raise ElfError("foreign", path, "is not a regular file")
@@ -256,6 +261,7 @@ def _truncated(view: View, needs: int) -> ElfError:
 
 
 def dynamic(view: View, segments: tuple[Segment, ...]) -> list[tuple[int, int]]:
+    """List the tags and values of the dynamic section."""
     table = next((segment for segment in segments if segment.kind == PT_DYNAMIC), None)
     if table is None:
         return []
@@ -264,6 +270,7 @@ def dynamic(view: View, segments: tuple[Segment, ...]) -> list[tuple[int, int]]:
 
 
 def file_offset(view: View, segments: tuple[Segment, ...], address: int) -> int:
+    """Find where in the file an address is; raise ElfError where it is in none of the segments."""
     for kind, offset, start, size in segments:
         if kind == PT_LOAD and start <= address < start + size:
             return offset + address - start

@@ -14,7 +14,7 @@ from .examine import Diagnosis
 from .finding import Finding, Severity
 from .libraryset import LibrarySet, write
 
-__all__ = ["FORMATS", "SCHEMA", "as_dict", "github", "json_text", "lines", "text", "verdict"]
+__all__ = ["FORMATS", "SCHEMA", "as_dict", "github", "json_text", "text", "verdict", "wants_colour"]
 
 SCHEMA = 1  # raised when a key goes away or changes its meaning; new keys may come at any time
 

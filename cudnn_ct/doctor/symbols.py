@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from . import elf
 
-__all__ = ["Dynamic", "read"]
+__all__ = ["Dynamic", "code", "read"]
 
 DT_STRTAB, DT_SYMTAB, DT_STRSZ, DT_RPATH, DT_RUNPATH = 5, 6, 10, 15, 29
 DT_GNU_HASH, DT_VERNEED = 0x6FFFFEF5, 0x6FFFFFFE

@@ -181,6 +181,21 @@ def test_the_driver_is_a_note_unless_it_is_required(site: Site) -> None:
         assert answer.exit_code == 1
 
 
+def test_a_stub_and_a_broken_libcuda_are_told_apart(site: Site) -> None:
+    folder = site.root.parent / "driver"
+    folder.mkdir()
+    functions = ["cuInit", "cuDriverGetVersion", "cuDeviceGetCount"]
+    for data, code in (
+        (standin.make(functions, elf.machine_here()), "driver-stub"),
+        (standin.make([], elf.machine_here())[:100], "driver-broken"),
+        (standin.make([], elf.machine_here()), "driver-broken"),  # lacks cuInit: the probe fails
+    ):
+        site.write(folder / "libcuda.so.1", data)
+        answer = examine(site.target, environ={"LD_LIBRARY_PATH": str(folder)})
+        assert code in answer.codes("error"), answer.report["findings"]
+        assert answer.exit_code == 1
+
+
 def test_the_stand_in_answers_stub_library(tmp_path: Path) -> None:
     path = tmp_path / "libcuda.so.1"
     path.write_bytes(standin.make(["cuInit"], elf.machine_here()))

@@ -164,6 +164,11 @@ def answers(version: int = 12080, init: int = 0, path: str = "/usr/lib/libcuda.s
         ),
         (report(*answers(), gpu(), {"step": "load", "error": "no"}), "create-failed", "error"),
         (report(*answers(), ended="SIGSEGV"), "driver-broken", "error"),
+        (
+            report(*answers(), gpu(), {"step": "begin", "what": "cudnnCreate"}, ended="SIGABRT"),
+            "create-failed",
+            "error",
+        ),
         (report(ended="SIGBUS"), "driver-broken", "error"),
         (report(ended="hung"), "probe-hung", "error"),
         (report(ended="refused"), "not-probed", "warning"),
