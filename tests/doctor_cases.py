@@ -392,12 +392,13 @@ MIXES = tuple(_mixes())
 
 
 def pairs(sources: list[Source]) -> Iterator[tuple[Source, Source]]:
-    """Pair each source with the version next to it, which is the most alike, and with another CUDA's."""
+    """Pair each source with the versions before and after it, most alike, and with another CUDA's."""
     order = sorted(sources, key=lambda source: (source.set.cuda, source.set.version or (0, 0, 0)))
     for source in sources:
-        place = order.index(source)
-        near = sorted(order, key=lambda other: abs(order.index(other) - place))
-        for condition in (_other_version, _other_cuda):
-            partner = next((other for other in near if condition(source, other)), None)
-            if partner:
-                yield source, partner
+        alike = [other for other in order if other.set.cuda == source.set.cuda]
+        place = alike.index(source)
+        beside = [*alike[max(place - 1, 0) : place], *alike[place + 1 : place + 2]]
+        others = [other for other in order if other.set.cuda != source.set.cuda]
+        same_version = [other for other in others if _other_cuda(source, other)]
+        for other in dict.fromkeys([*beside, *others[:1], *same_version]):
+            yield source, other
