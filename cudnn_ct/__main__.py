@@ -1,6 +1,22 @@
 """``python -m cudnn_ct`` is the command ``cudnn-ct``."""
 
-from cudnn_ct.cli import main
+from __future__ import annotations
+
+import sys
+
+__all__ = ["main"]
+
+
+def main() -> None:
+    """Run the command. The doctor comes before anything is imported that may be broken here."""
+    if sys.argv[1:2] == ["doctor"]:
+        from cudnn_ct.doctor.main import main as doctor
+
+        sys.exit(doctor(sys.argv[2:]))
+    from cudnn_ct.cli import main as command
+
+    command(prog_name="cudnn-ct")
+
 
 if __name__ == "__main__":
-    main(prog_name="cudnn-ct")
+    main()

@@ -45,6 +45,15 @@ def info(as_json: bool) -> None:
         sys.exit(1)
 
 
+@main.command(add_help_option=False, context_settings={"ignore_unknown_options": True})
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def doctor(arguments: tuple[str, ...]) -> None:
+    """Is the cuDNN that is here sound? The answer, with cause and fix."""
+    from ..doctor.main import main as doctor_main
+
+    sys.exit(doctor_main(arguments))
+
+
 def _show(rows: list[tuple[str, str]]) -> None:
     from rich.console import Console
     from rich.text import Text

@@ -1,1 +1,44 @@
-"""Finds out what is wrong with a cuDNN installation, with the standard library alone."""
+"""Finds out what is wrong with a cuDNN installation, with the standard library alone.
+
+``diagnose(path)`` examines a cuDNN on disk, ``diagnose_process(pid)`` and ``here()`` what a process has
+loaded; each answers with a `Diagnosis`. ``verdict_lines(path)`` says in a few lines what is wrong with one.
+The command is ``cudnn-ct doctor``.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .demands import Demands as Demands
+    from .examine import Diagnosis as Diagnosis
+    from .examine import diagnose as diagnose
+    from .examine import verdict_lines as verdict_lines
+    from .finding import Finding as Finding
+    from .finding import Severity as Severity
+    from .finding import codes as codes
+    from .process import diagnose_process as diagnose_process
+    from .process import here as here
+
+# The loader imports `doctor.elf`, and with it this module: the rest is loaded when it is asked for.
+_MODULE_OF = {
+    "Demands": "demands",
+    "Diagnosis": "examine",
+    "Finding": "finding",
+    "Severity": "finding",
+    "codes": "finding",
+    "diagnose": "examine",
+    "diagnose_process": "process",
+    "here": "process",
+    "verdict_lines": "examine",
+}
+
+__all__ = sorted(_MODULE_OF)
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        if name not in _MODULE_OF:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(import_module(f".{_MODULE_OF[name]}", __name__), name)

@@ -14,7 +14,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import BinaryIO, NamedTuple
 
-__all__ = ["Elf", "ElfError", "Segment", "check", "machine_here", "read"]
+__all__ = [
+    "Elf",
+    "ElfError",
+    "Segment",
+    "View",
+    "check",
+    "dynamic",
+    "file_offset",
+    "machine_here",
+    "opened",
+    "read",
+]
 
 MACHINES = {3: "32-bit x86", 21: "POWER", 40: "32-bit ARM", 62: "x86-64", 183: "aarch64", 243: "RISC-V"}
 _PLATFORMS = {"x86_64": 62, "aarch64": 183}
@@ -91,12 +102,12 @@ class Elf:
 
     def constant(self, symbol: str) -> int | None:
         """Read a 4-byte data symbol that the library exports; None when it exports no such symbol."""
-        with _opened(self.path) as file:
-            view = _View(self.path, file, self.size)
+        with opened(self.path) as file:
+            view = View(self.path, file, self.size)
             address = _symbol_address(view, self.segments, symbol)
             if address is None:
                 return None
-            (value,) = view.unpack("<I", _file_offset(view, self.segments, address))
+            (value,) = view.unpack("<I", file_offset(view, self.segments, address))
             return int(value)
 
 
@@ -129,8 +140,8 @@ def read(path: str | os.PathLike[str]) -> Elf:
         When the file is missing, unreadable, not an ELF file, of another class, cut short or inconsistent.
     """
     path = os.fspath(path)
-    with _opened(path) as file:
-        view = _View(path, file, os.fstat(file.fileno()).st_size)
+    with opened(path) as file:
+        view = View(path, file, os.fstat(file.fileno()).st_size)
         machine, table, entry, count = _header(view)
         segments = tuple(_segments(view, table, entry, count))
         soname, needed = _names(view, segments)
@@ -142,10 +153,10 @@ DT_NEEDED, DT_STRTAB, DT_SYMTAB, DT_SONAME, DT_GNU_HASH = 1, 5, 6, 14, 0x6FFFFEF
 
 # Bounds that no sound library comes near, so that a damaged one is read in no time all the same.
 _LONGEST_NAME = 4096
-_LONGEST_CHAIN = 10_000
+LONGEST_CHAIN = 10_000
 
 
-class _View:
+class View:
     """A file from which only what lies inside it can be read.
 
     ``pread`` rather than ``mmap``: a file that shrinks while it is read then gives an error, not SIGBUS.
@@ -157,6 +168,7 @@ class _View:
         self._descriptor = file.fileno()
 
     def at(self, offset: int, size: int) -> bytes:
+        """Read some bytes; raise ElfError where the file has none."""
         if offset < 0 or size < 0 or offset + size > self.size:
             raise self.malformed(f"points to byte {offset + size:,} and has {self.size:,}")
         data = os.pread(self._descriptor, size, offset)
@@ -165,17 +177,21 @@ class _View:
         return data
 
     def unpack(self, layout: str, offset: int) -> tuple[int, ...]:
+        """Read numbers by the layout of a ``struct``."""
         return struct.unpack(layout, self.at(offset, struct.calcsize(layout)))
 
     def text(self, offset: int) -> str:
+        """Read a string up to its zero byte."""
         data = self.at(offset, min(_LONGEST_NAME, max(self.size - offset, 0)))
         return data.split(b"\0", 1)[0].decode("utf-8", "replace")
 
     def malformed(self, finding: str) -> ElfError:
+        """Make the error of a file that contradicts itself."""
         return ElfError("malformed", self.path, finding)
 
 
-def _opened(path: str) -> BinaryIO:
+def opened(path: str) -> BinaryIO:
+    """Open a file to read it, if it is a regular one; raise ElfError otherwise."""
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):  # a pipe would make us wait
             raise ElfError("foreign", path, "is not a regular file")
@@ -189,7 +205,7 @@ def _opened(path: str) -> BinaryIO:
         raise ElfError("malformed", path, f"cannot be read: {error.strerror}") from None
 
 
-def _header(view: _View) -> tuple[int, int, int, int]:
+def _header(view: View) -> tuple[int, int, int, int]:
     """Return machine, offset of the program headers, bytes and number of them."""
     if view.size == 0:
         raise ElfError("empty", view.path, "is empty")
@@ -217,7 +233,7 @@ def _what_else(path: str, start: bytes) -> tuple[str, str, str]:
     return "foreign", path, f"is not an ELF library: it begins with {start[:8]!r}"
 
 
-def _segments(view: _View, table: int, entry: int, count: int) -> Iterator[Segment]:
+def _segments(view: View, table: int, entry: int, count: int) -> Iterator[Segment]:
     if table + entry * count > view.size:
         raise _truncated(view, table + entry * count)
     for kind, offset, address, size in struct.iter_unpack("<I4xQQ8xQ16x", view.at(table, entry * count)):
@@ -226,17 +242,17 @@ def _segments(view: _View, table: int, entry: int, count: int) -> Iterator[Segme
         yield Segment(kind, offset, address, size)
 
 
-def _names(view: _View, segments: tuple[Segment, ...]) -> tuple[str | None, tuple[str, ...]]:
-    tags = _dynamic(view, segments)
+def _names(view: View, segments: tuple[Segment, ...]) -> tuple[str | None, tuple[str, ...]]:
+    tags = dynamic(view, segments)
     strings = next((value for tag, value in tags if tag == DT_STRTAB), None)
     if strings is None:
         return None, ()
-    start = _file_offset(view, segments, strings)
+    start = file_offset(view, segments, strings)
     soname = next((view.text(start + value) for tag, value in tags if tag == DT_SONAME), None)
     return soname, tuple(view.text(start + value) for tag, value in tags if tag == DT_NEEDED)
 
 
-def _truncated(view: _View, needs: int) -> ElfError:
+def _truncated(view: View, needs: int) -> ElfError:
     return ElfError(
         "truncated",
         view.path,
@@ -244,7 +260,8 @@ def _truncated(view: _View, needs: int) -> ElfError:
     )
 
 
-def _dynamic(view: _View, segments: tuple[Segment, ...]) -> list[tuple[int, int]]:
+def dynamic(view: View, segments: tuple[Segment, ...]) -> list[tuple[int, int]]:
+    """List the tags and values of the dynamic section."""
     table = next((segment for segment in segments if segment.kind == PT_DYNAMIC), None)
     if table is None:
         return []
@@ -252,20 +269,21 @@ def _dynamic(view: _View, segments: tuple[Segment, ...]) -> list[tuple[int, int]
     return list(struct.iter_unpack("<QQ", data))
 
 
-def _file_offset(view: _View, segments: tuple[Segment, ...], address: int) -> int:
+def file_offset(view: View, segments: tuple[Segment, ...], address: int) -> int:
+    """Find where in the file an address is; raise ElfError where it is in none of the segments."""
     for kind, offset, start, size in segments:
         if kind == PT_LOAD and start <= address < start + size:
             return offset + address - start
     raise view.malformed(f"points to address {address:#x}, which is in none of its segments")
 
 
-def _symbol_address(view: _View, segments: tuple[Segment, ...], symbol: str) -> int | None:
+def _symbol_address(view: View, segments: tuple[Segment, ...], symbol: str) -> int | None:
     """Look an exported symbol up as the linker does, through the GNU hash table."""
-    tags = dict(reversed(_dynamic(view, segments)))
+    tags = dict(reversed(dynamic(view, segments)))
     if not {DT_STRTAB, DT_SYMTAB, DT_GNU_HASH} <= tags.keys():
         return None
     strings, symbols, table = (
-        _file_offset(view, segments, tags[tag]) for tag in (DT_STRTAB, DT_SYMTAB, DT_GNU_HASH)
+        file_offset(view, segments, tags[tag]) for tag in (DT_STRTAB, DT_SYMTAB, DT_GNU_HASH)
     )
     wanted = _gnu_hash(symbol)
     for index in _chain(view, table, wanted):
@@ -275,7 +293,7 @@ def _symbol_address(view: _View, segments: tuple[Segment, ...], symbol: str) -> 
     return None
 
 
-def _chain(view: _View, table: int, wanted: int) -> Iterator[int]:
+def _chain(view: View, table: int, wanted: int) -> Iterator[int]:
     """Yield the indices of the symbols whose hash is the one wanted."""
     buckets, first, words = view.unpack("<III", table)
     if buckets == 0:
@@ -284,7 +302,7 @@ def _chain(view: _View, table: int, wanted: int) -> Iterator[int]:
     (index,) = view.unpack("<I", bucket + 4 * (wanted % buckets))
     if index < first:
         return
-    for symbol in range(index, index + _LONGEST_CHAIN):
+    for symbol in range(index, index + LONGEST_CHAIN):
         (value,) = view.unpack("<I", bucket + 4 * buckets + 4 * (symbol - first))
         if value | 1 == wanted | 1:
             yield symbol

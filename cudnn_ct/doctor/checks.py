@@ -1,0 +1,222 @@
+"""Judges the libraries of one cuDNN by what was read from them: no library is opened."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from . import elf, files
+from .finding import Finding, finding
+from .libraryset import PARTS, Library, LibrarySet, Part, Version, write
+
+__all__ = ["CHECKS", "coverage", "expected_parts", "missing_parts"]
+
+# What libcudnn_graph exports and libcudnn does not forward: not part of cuDNN's interface.
+INNER = {
+    "cudnnGetLibConfig",
+    "cudnnGetModuleForDescriptor",
+    "cudnnGetTime",
+    "cudnnGetTimeDiffString",
+    "cudnnSnprintf",
+}
+
+# The libraries that others take symbols from: where one of them is missing, so are its symbols.
+OFFERING = {"graph", "ops", "cnn", "adv", "ext"}
+
+_KINDS = {
+    "missing": "broken-link",
+    "unreadable": "unreadable-library",
+    "class": "foreign-machine",
+    "machine": "foreign-machine",
+}
+
+
+def check_files(found: LibrarySet) -> Iterator[Finding]:
+    """Every file is a library that can be opened, and the one that its name says."""
+    again = {"reinstall": found.reinstall}
+    machines = [library.elf.machine for library in found.sound if library.elf]
+    here = elf.machine_here() if found.root == "/" else 0  # an image may be of another machine than this
+    usual = here or max(set(machines), key=machines.count, default=0)
+    for library in found.libraries.values():
+        if library.error:
+            kind = library.error.kind
+            link = kind == "malformed" and os.path.islink(library.path) and not os.path.exists(library.path)
+            code = "broken-link" if link else _KINDS.get(kind, "damaged-library")
+            message = str(library.error).partition("; ")[0]
+            yield finding(code, message, path=library.path, kind=kind, fix={**again, "path": library.path})
+        elif library.elf and library.elf.machine != usual:
+            name = elf.MACHINES.get(library.elf.machine, f"machine {library.elf.machine}")
+            yield finding(
+                "foreign-machine", f"{library.path} is for {name}", path=library.path, machine=name, fix=again
+            )
+        elif library.elf and not _rightly_named(library):
+            soname = library.elf.soname
+            yield finding(
+                "wrong-library", f"{library.path} is {soname}", path=library.path, soname=soname, fix=again
+            )
+
+
+def check_complete(found: LibrarySet) -> Iterator[Finding]:
+    """Nothing is missing, and nothing lies there that this version does not have."""
+    for part in missing_parts(found):
+        name = _file_name(part)
+        path = os.path.join(found.folder, name)
+        yield finding(
+            "missing-library",
+            f"{name} is not in {found.folder}",
+            path=path,
+            fix={"reinstall": found.reinstall},
+        )
+    for library in found.libraries.values():
+        if _stray(found, library):
+            yield finding(
+                "stray-library",
+                f"{library.path} does not belong to cuDNN {write(found.version)}: "
+                f"there is no such library before {write(PARTS[library.name].earliest)}",
+                path=library.path,
+                version=write(found.version),
+                fix={"path": library.path},
+            )
+    for extra in found.extra:
+        first = found.libraries[extra.part].path
+        yield finding(
+            "two-files",
+            f"{extra.path} and {first} are two different files of one library",
+            path=extra.path,
+            other=first,
+        )
+
+
+def check_versions(found: LibrarySet) -> Iterator[Finding]:
+    """All libraries that tell a version tell the same."""
+    for library in found.sound:
+        if library.version and library.version != found.version:
+            yield finding(
+                "mixed-versions",
+                f"{library.file} is {write(library.version)} in a cuDNN {write(found.version)}",
+                path=library.path,
+                version=write(library.version),
+                expected=write(found.version),
+                fix={"reinstall": found.reinstall},
+            )
+
+
+def check_symbols(found: LibrarySet) -> Iterator[Finding]:
+    """What a library needs of the others, they have; what they offer, libcudnn forwards."""
+    members = [library for library in found.sound if not _stray(found, library)]
+    exports = {library.name: set(library.dynamic.exports) for library in members if library.dynamic}
+    if OFFERING & {part.name for part in expected_parts(found)} - exports.keys():
+        return  # what is missing is said already, and everything else would follow from it
+    everything = set().union(*exports.values())
+    for library in members:
+        wanted = {name for name in (library.dynamic.undefined if library.dynamic else ()) if "cudnn" in name}
+        if missing := sorted(wanted - everything):
+            yield _unresolved(
+                found, library, missing, f"needs {len(missing)} symbols that no other library has"
+            )
+    if found.shim and found.shim.dynamic and not missing_parts(found):
+        parts = set().union(*(names for name, names in exports.items() if name))
+        mine = {name for name in exports[""] if _public(name)}
+        if missing := sorted(mine - parts):
+            yield _unresolved(
+                found, found.shim, missing, f"forwards {len(missing)} functions that no other library has"
+            )
+        elif missing := sorted({name for name in parts if _public(name)} - mine - INNER):
+            yield _unresolved(found, found.shim, missing, f"lacks {len(missing)} functions of the others")
+
+
+def check_cuda(found: LibrarySet) -> Iterator[Finding]:
+    """All libraries were built for the same CUDA."""
+    for name, major in found.majors.items():
+        library = found.libraries[name]
+        if major != found.cuda and not _stray(found, library):
+            yield finding(
+                "mixed-cuda",
+                f"{library.file} was built for CUDA {major}, most others for CUDA {found.cuda}",
+                path=library.path,
+                cuda=major,
+                expected=found.cuda,
+                fix={"reinstall": found.reinstall},
+            )
+
+
+def check_access(found: LibrarySet) -> Iterator[Finding]:
+    """Everybody can open the files, and open them as libraries."""
+    for library in found.sound:
+        if blocker := files.private(library.real):
+            yield finding(
+                "private-file",
+                f"only its owner or group may read {library.file}: see the mode of {blocker}",
+                path=blocker,
+                fix={"path": blocker},
+            )
+    if found.root == "/" and "noexec" in files.mount_options(found.folder):
+        yield finding("noexec-mount", f"{found.folder} is on a file system with noexec", path=found.folder)
+
+
+CHECKS = (check_files, check_complete, check_versions, check_symbols, check_cuda, check_access)
+
+
+def missing_parts(found: LibrarySet) -> list[Part]:
+    """List the parts that a set of this version must have, and has not."""
+    return [part for part in expected_parts(found) if part.name not in found.libraries]
+
+
+def expected_parts(found: LibrarySet) -> list[Part]:
+    """List the parts that a set of this version must have."""
+    version: Version = found.version or (9, 0, 0)
+    return [part for part in PARTS.values() if part.since <= version]
+
+
+def coverage(found: LibrarySet) -> tuple[frozenset[int], frozenset[int]]:
+    """Return the compute capabilities for which every library that computes has SASS, and those with PTX.
+
+    The intersection, because one library alone may keep code for GPUs that the others have given up.
+    """
+    codes = [
+        library.code
+        for library in found.sound
+        if library.code and library.name in PARTS and PARTS[library.name].computes
+    ]
+    if not codes:
+        return frozenset(), frozenset()
+    sass = frozenset.intersection(*(_runs_on(code.sass) for code in codes))
+    ptx = frozenset.intersection(*(frozenset({max(code.ptx, default=0)}) for code in codes))
+    return sass, ptx - {0}
+
+
+def _runs_on(sass: frozenset[int]) -> frozenset[int]:
+    """Add the later GPUs of the same major version, which run the code too: 8.6 runs what is for 8.0."""
+    return frozenset(later for arch in sass for later in range(arch, arch // 10 * 10 + 10))
+
+
+def _unresolved(found: LibrarySet, library: Library, missing: list[str], what: str) -> Finding:
+    return finding(
+        "unresolved-symbols",
+        f"{library.file} is of another version than the rest: it {what}, such as {missing[0]}",
+        path=library.path,
+        symbols=len(missing),
+        first=missing[:3],
+        fix={"reinstall": found.reinstall},
+    )
+
+
+def _stray(found: LibrarySet, library: Library) -> bool:
+    """Whether a library is one that this version does not have."""
+    part = PARTS.get(library.name)
+    return part is not None and found.version is not None and found.version < part.earliest
+
+
+def _public(name: str) -> bool:
+    return name.startswith("cudnn") and name[5:6].isupper()
+
+
+def _rightly_named(library: Library) -> bool:
+    """Whether the name that a library goes by among loaded ones is that of its file."""
+    soname = (library.elf.soname if library.elf else None) or ""
+    return soname == _file_name(library.name) or library.name not in PARTS
+
+
+def _file_name(part: Part | str) -> str:
+    name = part if isinstance(part, str) else part.name
+    return f"libcudnn{'_' if name else ''}{name}.so.9"

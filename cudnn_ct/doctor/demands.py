@@ -1,0 +1,159 @@
+"""Holds a cuDNN against what was asked for: a version, a CUDA, GPUs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from .checks import coverage
+from .finding import Finding, finding
+from .libraryset import LibrarySet, write
+
+__all__ = ["REAL", "Demands", "check", "check_arch", "parse_arch", "parse_version"]
+
+
+@dataclass(frozen=True)
+class Demands:
+    """What a caller asks of a cuDNN; what is not set is not asked.
+
+    Attributes
+    ----------
+    expect, minimum, maximum : tuple of int
+        Versions of one to three numbers. Numbers that are left out do not count: ``(9, 27)`` is any 9.27.
+    cuda : int
+        The CUDA major version.
+    archs : tuple of int
+        Compute capabilities that must be covered: 86 is 8.6.
+    driver, gpu : bool
+        Whether there must be a driver, and a GPU.
+    """
+
+    expect: tuple[int, ...] = ()
+    minimum: tuple[int, ...] = ()
+    maximum: tuple[int, ...] = ()
+    cuda: int = 0
+    archs: tuple[int, ...] = ()
+    driver: bool = False
+    gpu: bool = False
+
+    def contradiction(self) -> str:
+        """Say which two demands no cuDNN can meet; empty when there are none."""
+        low, high, exact = self.minimum, self.maximum, self.expect
+        pairs = (
+            (low, high, "--min", "--max"),
+            (low, exact, "--min", "--expect"),
+            (exact, high, "--expect", "--max"),
+        )
+        for lower, upper, first, second in pairs:
+            shared = min(len(lower), len(upper))
+            if lower[:shared] > upper[:shared]:
+                return f"{first} {_dotted(lower)} and {second} {_dotted(upper)} contradict each other"
+        return ""
+
+
+def check(found: LibrarySet, demands: Demands) -> Iterator[Finding]:
+    """Say which demands the libraries do not meet."""
+    yield from _check_version(found, demands)
+    if demands.cuda and found.cuda != demands.cuda:
+        have = f"is for CUDA {found.cuda}" if found.cuda else "does not tell its CUDA version"
+        fix = {"old": found.package, "package": f"nvidia-cudnn-cu{demands.cuda}"}
+        yield finding(
+            "unexpected-cuda",
+            f"the cuDNN of {found.folder} {have}, not for CUDA {demands.cuda}",
+            path=found.folder,
+            cuda=found.cuda,
+            expected=demands.cuda,
+            fix=fix,
+        )
+    for arch in demands.archs:
+        yield from check_arch(found, arch)
+
+
+def check_arch(found: LibrarySet, arch: int) -> Iterator[Finding]:
+    """Say whether all libraries have code for a GPU."""
+    sass, ptx = coverage(found)
+    where = f"cuDNN {write(found.version)} of {found.folder}"
+    shown: dict[str, Any] = {
+        "path": found.folder,
+        "compute_capability": f"{arch / 10:.1f}",
+        "covered": sorted(sass & REAL),
+    }
+    if arch in sass:
+        return
+    if not sass:
+        yield finding(
+            "no-gpu-code",
+            f"{where} does not show for which GPUs it has code",
+            fix={"advice": found.reinstall},
+            **shown,
+        )
+    elif any(have <= arch for have in ptx):
+        newest = max(ptx) / 10
+        message = (
+            f"{where} has no machine code for compute capability {arch / 10:.1f}, only PTX of {newest:.1f}"
+        )
+        yield finding("jit-for-gpu", message, fix={"package": found.package}, **shown)
+    else:
+        dropped = 50 <= arch < min(sass)  # 9.11 gave up everything before 7.5, and CUDA 13 came later
+        package = "'nvidia-cudnn-cu12<9.11'" if dropped else f"--upgrade {found.package}"
+        advice = f"python -m pip install {package}"
+        message = f"{where} has no code for compute capability {arch / 10:.1f}"
+        yield finding("no-gpu-code", message, fix={"advice": advice}, **shown)
+
+
+def parse_version(text: str) -> tuple[int, ...]:
+    """Read ``9``, ``9.27`` or ``9.27.0``.
+
+    Raises
+    ------
+    ValueError
+        For anything else.
+    """
+    if not re.fullmatch(r"\d{1,4}(\.\d{1,4}){0,2}", text, re.ASCII):
+        raise ValueError(f"{text!r} is not a version such as 9.27 or 9.27.0")
+    return tuple(map(int, text.split(".")))
+
+
+def parse_arch(text: str) -> tuple[int, ...]:
+    """Read compute capabilities, ``75,90,12.0``: with or without a point, ``sm_`` or a letter at the end.
+
+    Raises
+    ------
+    ValueError
+        For anything else.
+    """
+    archs = []
+    for word in text.split(","):
+        match = re.fullmatch(r"(?:sm_|compute_)?(\d{1,2})\.?(\d)[af]?", word.strip(), re.ASCII)
+        if not match:
+            raise ValueError(f"{word.strip()!r} is not a compute capability such as 90 or 9.0")
+        archs.append(int(match[1]) * 10 + int(match[2]))
+    return tuple(dict.fromkeys(archs))
+
+
+# Compute capabilities that GPUs have, to show what is covered without the gaps between them.
+REAL = frozenset({50, 52, 53, 60, 61, 62, 70, 72, 75, 80, 86, 87, 89, 90, 100, 103, 110, 120, 121})
+
+
+def _check_version(found: LibrarySet, demands: Demands) -> Iterator[Finding]:
+    have = found.version or ()
+    for wanted, words, specifier, meets in (
+        (demands.expect, "is not", "=={}.*", have[: len(demands.expect)] == demands.expect),
+        (demands.minimum, "is older than", ">={}", have[: len(demands.minimum)] >= demands.minimum),
+        (demands.maximum, "is newer than", "=={}.*", have[: len(demands.maximum)] <= demands.maximum),
+    ):
+        if wanted and not (have and meets):
+            yield finding(
+                "unexpected-version",
+                f"cuDNN {write(found.version)} of {found.folder} {words} {_dotted(wanted)}",
+                path=found.folder,
+                version=write(found.version),
+                expected=_dotted(wanted),
+                fix={"package": f"'{found.package}{specifier.format(_dotted(wanted))}'"},
+            )
+
+
+def _dotted(version: tuple[int, ...]) -> str:
+    return ".".join(map(str, version))

@@ -1,0 +1,179 @@
+"""Asks the NVIDIA driver and the GPUs, in a child process, and judges them against a cuDNN."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from . import child, demands, files, search
+from .child import Report
+from .demands import Demands
+from .finding import Finding, Severity, finding
+from .libraryset import LibrarySet
+
+__all__ = ["archs", "check", "count", "describe", "judge"]
+
+# The oldest driver, and the CUDA version that it reports, for each CUDA major version.
+OLDEST = {11: ("450.80.02", 11000), 12: ("525.60.13", 12000), 13: ("580.65.06", 13000)}
+
+LEAST_FREE = 512 << 20  # bytes: a handle of cuDNN and its workspace need about so much
+REASONS = {
+    3: "not initialised",
+    34: "the stub library",
+    35: "the driver is too old",
+    100: "no device",
+    101: "invalid device",
+    802: "the system is not ready: on NVSwitch machines nvidia-fabricmanager must run",
+    803: "the kernel module and the library of the driver are of different versions",
+    804: "forward compatibility is not supported on this GPU",
+    999: "unknown error",
+}
+
+
+def check(found: LibrarySet | None, asked: Demands, timeout: float) -> tuple[list[Finding], Report]:
+    """Ask the driver, and where there is a sound cuDNN, make a handle."""
+    shim = found.shim.real if found and found.shim else ""
+    name = f"libcublasLt.so.{found.cuda}" if found else ""
+    plan = {"mode": "driver", "shim": shim, "cublaslt": search.find_companion(found, name) if found else ""}
+    (report,) = child.run([(plan, {})], timeout)
+    return list(judge(found, report, asked)), report
+
+
+def judge(found: LibrarySet | None, report: Report, asked: Demands) -> Iterator[Finding]:
+    """Say what the driver's answers mean."""
+    needed = Severity.ERROR if asked.driver or asked.gpu else None
+    driver = report.last("driver")
+    if report.ended == "refused":
+        yield finding(
+            "not-probed",
+            f"no child process can be started: {report.words}",
+            severity=needed or Severity.WARNING,
+            fix={"advice": child.NEEDS},
+        )
+    elif report.ended == "hung":
+        yield finding(
+            "probe-hung",
+            f"the driver did not come back from {report.reached} within {report.seconds:.1f} s",
+            step=report.reached,
+            fix={"reinstall": "see nvidia-smi"},
+        )
+    elif not driver and report.ended != "done":
+        yield finding(
+            "driver-broken", f"{report.reached} ended a process with {report.ended}", signal=report.ended
+        )
+    elif driver.get("error"):
+        yield from _no_library(str(driver["error"]), needed)
+    else:
+        yield from _answers(found, report, asked)
+
+
+def archs(report: Report) -> tuple[int, ...]:
+    """List the compute capabilities of the GPUs that were seen."""
+    return tuple(sorted({row["arch"] for row in report.steps if row["step"] == "device"}))
+
+
+def count(report: Report) -> int:
+    """Count the GPUs that were seen."""
+    return sum(row["step"] == "device" for row in report.steps)
+
+
+def describe(report: Report) -> dict[str, Any]:
+    """Give what a program may want to know of the driver."""
+    return {
+        "ended": report.ended,
+        "library": report.last("driver").get("path"),
+        "release": _release(),
+        "cuda": report.last("driver_version").get("value"),
+        "init": report.last("init").get("status"),
+        "devices": [
+            {name: value for name, value in row.items() if name != "step"}
+            for row in report.steps
+            if row["step"] == "device"
+        ],
+    }
+
+
+def _no_library(error: str, needed: Severity | None) -> Iterator[Finding]:
+    if "No such file" in error or "cannot open shared object" in error:
+        release = _release()
+        inside = f", though the kernel module {release} is there" if release else ""
+        yield finding("no-driver", f"there is no libcuda.so.1{inside}", severity=needed, reason=error)
+    else:
+        yield finding("driver-broken", error, reason=error)
+
+
+def _answers(found: LibrarySet | None, report: Report, asked: Demands) -> Iterator[Finding]:
+    path = str(report.last("driver")["path"])
+    stub = report.last("init").get("status") == 34 or "/stubs/" in path
+    if stub:
+        yield finding("driver-stub", f"{path} is a stub", path=path)
+        return
+    if "/compat" in path:
+        yield finding("driver-compat", f"{path} is in use", path=path)
+    version = report.last("driver_version").get("value") or 0
+    release, oldest = OLDEST.get(found.cuda if found else 0, ("", 0))
+    if 0 < version < oldest:
+        yield finding(
+            "driver-too-old",
+            f"the driver knows CUDA {version // 1000}.{version % 1000 // 10}, and cuDNN was built for CUDA "
+            f"{oldest // 1000}",
+            version=version,
+            expected=oldest,
+            release=_release(),
+            fix={"driver": release},
+        )
+    status = report.last("init").get("status")
+    devices = [row for row in report.steps if row["step"] == "device"]
+    if report.ended != "done" and report.reached == "cudnnCreate":
+        text = f"cudnnCreate ended a process with {report.ended}: {report.words}"
+        yield finding("create-failed", text, signal=report.ended)
+    elif report.ended != "done":
+        yield finding(
+            "driver-broken", f"{report.reached} ended a process with {report.ended}", signal=report.ended
+        )
+    elif status == 100 or (status == 0 and not devices):
+        yield finding(
+            "no-gpu", f"the driver {_release()} shows no GPU", severity=Severity.ERROR if asked.gpu else None
+        )
+    elif status:
+        yield finding(
+            "driver-broken", f"cuInit gives {status}: {REASONS.get(status, 'see nvidia-smi')}", status=status
+        )
+    for device in devices:
+        yield from _device(found, device)
+    yield from _create(report)
+
+
+def _device(found: LibrarySet | None, device: dict[str, Any]) -> Iterator[Finding]:
+    name = f"GPU {device['index']} ({device['name']})"
+    if found and found.version:
+        yield from demands.check_arch(found, device["arch"])
+    if device["status"]:
+        reason = REASONS.get(device["status"], "out of memory" if device["status"] == 2 else "see nvidia-smi")
+        yield finding(
+            "driver-broken", f"no context on {name}: {device['status']}, {reason}", status=device["status"]
+        )
+    elif device["free"] < LEAST_FREE:
+        yield finding(
+            "low-memory",
+            f"{name} has {device['free'] >> 20:,} of {device['total'] >> 20:,} MiB free",
+            free=device["free"],
+            total=device["total"],
+        )
+
+
+def _create(report: Report) -> Iterator[Finding]:
+    if status := report.last("create").get("status"):
+        text = report.last("create")["text"]
+        yield finding("create-failed", f"cudnnCreate gives {status}: {text}", status=status, text=text)
+    elif report.last("load").get("error"):
+        yield finding("create-failed", str(report.last("load")["error"]))
+
+
+def _release() -> str:
+    """The release of the kernel module, such as 580.65.06; empty where there is none."""
+    try:
+        words = files.text_of("/proc/driver/nvidia/version").split()
+    except OSError:
+        return ""
+    return next((word for word in words if word.count(".") >= 1 and word.replace(".", "").isdigit()), "")

@@ -1,0 +1,106 @@
+"""Reads for which GPUs a library holds code, from the headers of its ``.nv_fatbin`` section.
+
+The layout is not documented. What does not look as expected is «unknown», never an error.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from . import elf
+
+__all__ = ["DeviceCode", "read"]
+
+MAGIC = 0xBA55ED50
+PTX, SASS = 1, 2
+MOST_ENTRIES = 200_000
+MOST_SECTIONS = 1000
+
+# The PTX language goes with the toolkit: 7.x came with CUDA 11, 8.x with CUDA 12, 9.x with CUDA 13.
+PTX_OF_CUDA = 4
+
+
+@dataclass(frozen=True)
+class DeviceCode:
+    """The code for GPUs in one library, by compute capability: 86 is 8.6.
+
+    Attributes
+    ----------
+    sass : frozenset of int
+        Machine code: runs on the same major version and an equal or higher minor one.
+    ptx : frozenset of int
+        Code that the driver compiles for any GPU that is as new or newer.
+    cuda : int
+        The CUDA major version that compiled it; 0 where it does not tell.
+    """
+
+    sass: frozenset[int]
+    ptx: frozenset[int]
+    cuda: int
+
+
+def read(library: elf.Elf) -> DeviceCode | None:
+    """Read the device code of a library; None when it has none, or none that can be understood.
+
+    Raises
+    ------
+    ElfError
+        When the file shrinks while it is read, or cannot be opened any more.
+    """
+    with elf.opened(library.path) as file:
+        view = elf.View(library.path, file, library.size)
+        try:
+            section = _section(view, b".nv_fatbin")
+            entries = set(_entries(view, *section)) if section else set()
+        except elf.ElfError as error:
+            if error.kind != "malformed":
+                raise
+            return None
+    if not entries:
+        return None
+    languages = {language for kind, language, _ in entries if kind == PTX}
+    return DeviceCode(
+        frozenset(arch for kind, _, arch in entries if kind == SASS),
+        frozenset(arch for kind, _, arch in entries if kind == PTX),
+        max(languages) + PTX_OF_CUDA if languages else 0,
+    )
+
+
+def _section(view: elf.View, wanted: bytes) -> tuple[int, int] | None:
+    """Find offset and size of a section by its name."""
+    table, entry, count, names = view.unpack("<40xQ10xHHH", 0)
+    if entry != 64 or not 0 < count <= MOST_SECTIONS or names >= count:
+        return None
+    rows = list(struct.iter_unpack("<I20xQQ24x", view.at(table, entry * count)))
+    _, at, size = rows[names]
+    text = view.at(at, min(size, 1 << 20))
+    for name, offset, length in rows:
+        if text[name : name + len(wanted) + 1] == wanted + b"\0":
+            return offset, length
+    return None
+
+
+def _entries(view: elf.View, at: int, size: int) -> Iterator[tuple[int, int, int]]:
+    """Yield kind, major version of the language, and architecture of every piece of code."""
+    end, seen = at + size, 0
+    while at + 16 <= end:
+        magic, header, length = view.unpack("<I2xHQ", at)
+        if magic != MAGIC:
+            at += 8  # padding between two containers
+            seen += 1
+        else:
+            piece, at = at + header, at + header + length
+            while piece + 32 <= min(at, end):
+                kind, skip, payload, language, arch = view.unpack("<H2xIQ10xHI", piece)
+                yield kind, language, arch
+                if skip + payload == 0:
+                    return
+                piece += skip + payload
+                seen += 1
+                if seen > MOST_ENTRIES:
+                    return
+            at += -at % 8
+        if seen > MOST_ENTRIES:
+            return

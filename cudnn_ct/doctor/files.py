@@ -1,0 +1,141 @@
+"""Looks at folders and links of a file system that may be an image's: absolute links begin at its root."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+__all__ = [
+    "CUDNN_FILE",
+    "LibraryName",
+    "cudnn_files",
+    "mount_options",
+    "names_in",
+    "private",
+    "real",
+    "text_of",
+]
+
+# libcudnn.so.9, libcudnn_graph.so.9.27.0
+CUDNN_FILE = re.compile(r"libcudnn(?:_(?P<part>[a-z_]+))?\.so(?:\.(?P<version>\d+(?:\.\d+)*))?")
+
+MOST_LINKS = 40  # as the kernel has it
+MOST_TEXT = 8 << 20  # bytes of a text file, such as a wheel's RECORD
+
+
+class LibraryName(NamedTuple):
+    """A file that is called like a library of cuDNN: its part is empty for libcudnn.so itself."""
+
+    part: str
+    version: str
+    path: str
+
+    @property
+    def major(self) -> int:
+        """The major version of its name; 0 when the name has none."""
+        return int(self.version.partition(".")[0] or 0)
+
+
+def real(path: str, root: str = "/") -> str:
+    """Follow all links of a path, as one who has ``root`` for ``/`` would.
+
+    A link that leads nowhere or in a circle ends where it is: whoever opens it then says so.
+    """
+    if root == "/":
+        return os.path.realpath(path)
+    root = os.path.abspath(root)  # not its real path: /proc/1/root is a link that leads back to our own
+    inside = os.path.relpath(os.path.abspath(path), root)
+    if inside.startswith(".."):
+        return os.path.realpath(path)
+    todo, done, links = inside.split("/"), root, 0
+    while todo:
+        name = todo.pop(0)
+        if name in ("", "."):
+            continue
+        if name == "..":
+            done = done if done == root else os.path.dirname(done)
+            continue
+        step = os.path.join(done, name)
+        if not os.path.islink(step):
+            done = step
+            continue
+        links += 1
+        if links > MOST_LINKS:
+            return os.path.join(step, *todo)
+        target = os.readlink(step)
+        todo = target.split("/") + todo
+        if target.startswith("/"):
+            done = root
+    return done
+
+
+def names_in(folder: str) -> list[str]:
+    """List a folder; empty when it is none, or may not be read."""
+    try:
+        return sorted(os.listdir(folder))
+    except OSError:
+        return []
+
+
+def cudnn_files(folder: str) -> Iterator[LibraryName]:
+    """Yield the files of a folder that are called like a library of cuDNN."""
+    for name in names_in(folder):
+        match = CUDNN_FILE.fullmatch(name)
+        if match:
+            yield LibraryName(match["part"] or "", match["version"] or "", os.path.join(folder, name))
+
+
+def text_of(path: str | Path) -> str:
+    """Read a text file of reasonable size.
+
+    Raises
+    ------
+    OSError
+        When it is no regular file, cannot be read, or is too large.
+    """
+    with open(path, "rb", opener=_without_waiting) as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(0, "is not a regular file", str(path))
+        if status.st_size > MOST_TEXT:
+            raise OSError(0, f"has {status.st_size:,} bytes", str(path))
+        return file.read(MOST_TEXT).decode("utf-8", "replace")
+
+
+def private(path: str) -> str:
+    """Find what keeps other users from a file: the file itself, or its folder; empty for nothing.
+
+    Folders further up are not looked at: an image whose one user is root keeps all in /root, and rightly.
+    """
+    for step, bit in ((path, stat.S_IROTH), (os.path.dirname(path), stat.S_IXOTH)):
+        try:
+            if not os.stat(step).st_mode & bit:
+                return step
+        except OSError:
+            return ""
+    return ""
+
+
+def mount_options(path: str) -> frozenset[str]:
+    """Tell how the file system of a path is mounted: ``{"rw", "noexec"}``; empty where that is not known."""
+    try:
+        table = text_of("/proc/self/mounts")
+    except OSError:
+        return frozenset()
+    best, options = "", frozenset[str]()
+    for row in (line.split(" ") for line in table.splitlines()):
+        if len(row) < 4:
+            continue
+        where = re.sub(r"\\(\d{3})", lambda octal: chr(int(octal[1], 8)), row[1])
+        inside = path == where or path.startswith(where.rstrip("/") + "/")
+        if inside and len(where) >= len(best):
+            best, options = where, frozenset(row[3].split(","))
+    return options
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe would make us wait

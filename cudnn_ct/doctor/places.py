@@ -1,0 +1,220 @@
+"""Finds the folders of cuDNN to look at: below a path that was named, or where programs look for it."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from . import files
+from .finding import Finding, finding
+
+__all__ = ["CannotLookError", "Place", "Places", "cached_folders", "linker_folders", "named", "usual"]
+
+MOST_FOLDERS = 100_000
+MOST_FOUND = 16
+DEEPEST = 24
+SECONDS = 10.0
+NOT_ON_DISK = ("proc", "sys", "dev")  # of a root folder: kernel interfaces, without end
+
+
+class CannotLookError(Exception):
+    """What was named cannot be examined, for this reason."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A folder that holds a cuDNN, how it was found, and what was odd about the way."""
+
+    folder: str
+    via: str
+    findings: tuple[Finding, ...] = ()
+
+
+@dataclass(frozen=True)
+class Places:
+    """All folders that were found, the one that counts first.
+
+    Attributes
+    ----------
+    found : tuple of Place
+        Each folder once.
+    root : str
+        What stands for ``/``: the folder of an image, or ``/`` itself.
+    findings : tuple of Finding
+        What was odd about the search itself.
+    """
+
+    found: tuple[Place, ...]
+    root: str = "/"
+    findings: tuple[Finding, ...] = ()
+
+
+def named(path: str, seconds: float = SECONDS) -> Places:
+    """Find the cuDNN that a path leads to: a library, its folder, a root, a site-packages, an image.
+
+    Raises
+    ------
+    CannotLookError
+        When the path is not there, is neither file nor folder, or may not be read.
+    """
+    try:
+        status = os.stat(path)
+    except OSError as error:
+        raise CannotLookError(f"{path}: {error.strerror}") from None
+    except ValueError:
+        raise CannotLookError(f"{path!r} is not a path") from None
+    if stat.S_ISREG(status.st_mode):
+        return _of_file(os.path.abspath(path))
+    if not stat.S_ISDIR(status.st_mode):
+        raise CannotLookError(f"{path} is neither a file nor a folder")
+    try:
+        os.listdir(path)
+    except OSError as error:
+        raise CannotLookError(f"{path}: {error.strerror}") from None
+    path = os.path.abspath(path)
+    if _holds_cudnn(path):
+        return Places((_followed(path, "named", "/"),))
+    root = path if all(os.path.isdir(os.path.join(path, name)) for name in ("etc", "usr")) else "/"
+    walk = _Walk(path, seconds)
+    folders = dict.fromkeys(files.real(folder, root) for folder in walk)
+    odd = () if walk.complete else (finding("cut-short", f"{path}: {walk.stopped}", path=path),)
+    return Places(tuple(_followed(folder, f"below {path}", root) for folder in folders), root, odd)
+
+
+def usual(environ: Mapping[str, str] | None = None, path: list[str] | None = None) -> Places:
+    """Find the cuDNN of this machine, in the order in which cudnn_ct itself looks."""
+    environ = os.environ if environ is None else environ
+    places: dict[str, Place] = {}
+    for via, folder in _candidates(environ, sys.path if path is None else path):
+        if _holds_cudnn(folder):
+            place = _followed(folder, via, "/")
+            places.setdefault(place.folder, place)
+    explicit = environ.get("CUDNN_CT_LIBRARY")
+    lost = explicit and not any(place.via == "CUDNN_CT_LIBRARY" for place in places.values())
+    odd = (finding("cannot-look", f"CUDNN_CT_LIBRARY names {explicit}, where no cuDNN is", path=explicit),)
+    return Places(tuple(places.values()), findings=odd if lost else ())
+
+
+def cached_folders(root: str = "/", name: str = "libcudnn.so.9") -> Iterator[str]:
+    """Yield the folders of a library in the linker's cache, whose paths stand there as plain text."""
+    try:
+        cache = files.text_of(os.path.join(root, "etc/ld.so.cache"))
+    except OSError:
+        return
+    for found in re.findall(rf"(?<=\0)/[^\0]*/{re.escape(name)}[.\d]*(?=\0)", cache):
+        yield os.path.join(root, os.path.dirname(found).lstrip("/"))
+
+
+def linker_folders(root: str = "/") -> list[str]:
+    """List the folders where a linker or a program looks without being told."""
+    triplets = [f"usr/lib/{machine}-linux-gnu" for machine in ("x86_64", "aarch64")]
+    names = [*triplets, "usr/lib64", "usr/lib", "lib64", "lib", "usr/local/lib", "usr/local/cuda/lib64"]
+    return [os.path.join(root, name) for name in names]
+
+
+def _candidates(environ: Mapping[str, str], path: list[str]) -> Iterator[tuple[str, str]]:
+    explicit = environ.get("CUDNN_CT_LIBRARY")
+    if explicit:
+        yield "CUDNN_CT_LIBRARY", explicit if os.path.isdir(explicit) else os.path.dirname(explicit)
+    for entry in path:
+        yield "wheel", os.path.join(os.path.abspath(entry or "."), "nvidia/cudnn/lib")
+    for name, below in (
+        ("CONDA_PREFIX", ("lib", "targets/x86_64-linux/lib", "targets/sbsa-linux/lib")),
+        ("CUDNN_PATH", ("", "lib", "lib64")),
+        ("CUDA_PATH", ("", "lib", "lib64")),
+        ("CUDA_HOME", ("", "lib", "lib64")),
+    ):
+        if environ.get(name):
+            yield from ((name, os.path.join(environ[name], folder)) for folder in below)
+    yield from (
+        ("LD_LIBRARY_PATH", folder) for folder in environ.get("LD_LIBRARY_PATH", "").split(":") if folder
+    )
+    yield from (("ld.so.cache", folder) for folder in cached_folders())
+    yield from (("system", folder) for folder in linker_folders())
+
+
+def _of_file(path: str) -> Places:
+    name = os.path.basename(path)
+    if files.CUDNN_FILE.fullmatch(name) or files.CUDNN_FILE.fullmatch(os.path.basename(files.real(path))):
+        place = _followed(os.path.dirname(path), "named", "/")
+        if os.path.dirname(files.real(path)) != place.folder and not place.findings:
+            place = _elsewhere(path, files.real(path), "named")
+        return Places((place,))
+    raise CannotLookError(f"{path} is not a library of cuDNN")
+
+
+def _followed(folder: str, via: str, root: str) -> Place:
+    """Go to the real folder; where nothing but libcudnn.so is linked, to the one that the link leads to."""
+    names = list(files.cudnn_files(folder))
+    parts = [name for name in names if name.part]
+    for shim in (name for name in names if not name.part and name.major == 9):
+        target = files.real(shim.path, root)
+        if not parts and os.path.dirname(target) != files.real(folder, root) and os.path.exists(target):
+            return _elsewhere(shim.path, target, via)
+    return Place(files.real(folder, root), via)
+
+
+def _elsewhere(link: str, target: str, via: str) -> Place:
+    odd = finding(
+        "link-elsewhere",
+        f"{link} is a link to {target}, and the other libraries are not beside the link",
+        path=link,
+        target=target,
+        fix={"target": target},
+    )
+    return Place(os.path.dirname(target), via, (odd,))
+
+
+def _holds_cudnn(folder: str) -> bool:
+    return any(name.major for name in files.cudnn_files(folder))
+
+
+class _Walk:
+    """All folders below one that hold a cuDNN, nearest first: no link is followed, and there is an end."""
+
+    def __init__(self, top: str, seconds: float) -> None:
+        self.top = top
+        self.stopped = ""
+        self._end = time.monotonic() + seconds
+
+    @property
+    def complete(self) -> bool:
+        """Whether all was seen."""
+        return not self.stopped
+
+    def __iter__(self) -> Iterator[str]:
+        todo, seen, found = deque([(self.top, 0)]), 0, 0
+        while todo:
+            folder, depth = todo.popleft()
+            seen += 1
+            if seen > MOST_FOLDERS or time.monotonic() > self._end or found >= MOST_FOUND:
+                self.stopped = f"stopped after {seen:,} folders, {found} of them with a cuDNN"
+                return
+            below, here = self._list(folder)
+            if here:
+                found += 1
+                yield folder
+            if depth < DEEPEST:
+                todo.extend((name, depth + 1) for name in below)
+
+    def _list(self, folder: str) -> tuple[list[str], bool]:
+        below, here = [], False
+        try:
+            with os.scandir(folder) as entries:
+                for entry in entries:
+                    match = files.CUDNN_FILE.fullmatch(entry.name)
+                    here = here or bool(match and match["version"])
+                    if entry.is_dir(follow_symlinks=False) and not self._of_kernel(entry):
+                        below.append(entry.path)
+        except OSError:  # one that may not be entered, or is gone: passed over as others would pass it
+            pass
+        return sorted(below), here
+
+    def _of_kernel(self, entry: os.DirEntry[str]) -> bool:
+        return entry.name in NOT_ON_DISK and os.path.dirname(entry.path) == self.top

@@ -1,0 +1,152 @@
+"""Writes a diagnosis down: for people, for programs (JSON), for GitHub (annotations)."""
+
+from __future__ import annotations
+
+import json
+import os
+import textwrap
+from collections.abc import Iterator
+from itertools import groupby
+from typing import Any
+
+from . import checks, demands
+from .examine import Diagnosis
+from .finding import Finding, Severity
+from .libraryset import LibrarySet, write
+
+__all__ = ["FORMATS", "SCHEMA", "as_dict", "github", "json_text", "text", "verdict", "wants_colour"]
+
+SCHEMA = 1  # raised when a key goes away or changes its meaning; new keys may come at any time
+
+WIDTH = 100
+_COLOURS = {Severity.ERROR: "31", Severity.WARNING: "33", Severity.NOTE: "36"}
+_GITHUB = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.NOTE: "notice"}
+
+
+def text(diagnosis: Diagnosis, colour: bool = False) -> str:
+    """Write what a person reads: the verdict, then the findings, the worst first."""
+    return "\n".join(lines(diagnosis, colour))
+
+
+def lines(diagnosis: Diagnosis, colour: bool = False) -> Iterator[str]:
+    """Yield the lines of ``text``."""
+
+    def paint(words: str, code: str) -> str:
+        return f"\033[{code}m{words}\033[0m" if colour else words
+
+    shade = {"sound": "32", "doubtful": "33"}.get(diagnosis.verdict, "31")
+    yield paint(printable(verdict(diagnosis)), f"1;{shade}")
+    indent = " " * 9
+    # Findings of one code are shown together, with their cause once.
+    for (severity, code), group in groupby(diagnosis.findings, lambda each: (each.severity, each.code)):
+        first, *others = group
+        yield ""
+        word = paint(f"{severity.word:<8}", f"1;{_COLOURS[severity]}")
+        yield f"{word} {paint(code, '1')}: {printable(first.message)}"
+        yield from (indent + printable(other.message) for other in others)
+        if severity != Severity.NOTE:
+            yield from textwrap.wrap(first.cause, WIDTH, initial_indent=indent, subsequent_indent=indent)
+            for fix in dict.fromkeys(each.fix for each in (first, *others)):
+                yield f"{indent}fix: {printable(fix)}"
+
+
+def verdict(diagnosis: Diagnosis) -> str:
+    """Say in one line what was looked at and what it is."""
+    if not diagnosis.sets:
+        return f"{diagnosis.subject}: no cuDNN was examined"
+    first = diagnosis.sets[0]
+    built = f" for CUDA {first.cuda}" if first.cuda else ""
+    more = f" and {len(diagnosis.sets) - 1} more" if len(diagnosis.sets) > 1 else ""
+    counts = ", ".join(
+        f"{number} {severity.word}{'s' if number > 1 else ''}"
+        for severity in Severity
+        if (number := diagnosis.count(severity))
+    )
+    tail = f" ({counts})" if counts else ""
+    return f"cuDNN {write(first.version)}{built} in {first.folder}{more}: {diagnosis.verdict}{tail}"
+
+
+def json_text(diagnosis: Diagnosis, strict: bool = False) -> str:
+    """Write one JSON object."""
+    return json.dumps(as_dict(diagnosis, strict), indent=2, default=str)
+
+
+def as_dict(diagnosis: Diagnosis, strict: bool = False) -> dict[str, Any]:
+    """Give everything as plain values: docs/doctor.md describes the keys."""
+    return {
+        "schema": SCHEMA,
+        "subject": diagnosis.subject,
+        "verdict": diagnosis.verdict,
+        "exit_code": diagnosis.exit_code(strict),
+        "errors": diagnosis.count(Severity.ERROR),
+        "warnings": diagnosis.count(Severity.WARNING),
+        "notes": diagnosis.count(Severity.NOTE),
+        "tiers": diagnosis.tiers,
+        "cudnn": [_set(found) for found in diagnosis.sets],
+        "findings": [_finding(found) for found in diagnosis.findings],
+        "details": diagnosis.details,
+    }
+
+
+def github(diagnosis: Diagnosis) -> str:
+    """Write workflow commands, one for each finding, and the verdict as a plain last line."""
+    rows = []
+    for found in diagnosis.findings:
+        body = f"{found.message}\n{found.cause}\nfix: {found.fix}"
+        title = _property(f"cudnn-ct doctor: {found.code}")
+        rows.append(f"::{_GITHUB[found.severity]} title={title}::{_data(printable(body, keep=chr(10)))}")
+    return "\n".join([*rows, printable(verdict(diagnosis))])
+
+
+FORMATS = ("text", "json", "github")
+
+
+def printable(words: str, keep: str = "") -> str:
+    """Replace what a terminal would obey: a file's name may hold anything."""
+    return "".join(c if c.isprintable() or c in keep else f"\\x{ord(c):02x}" for c in words)
+
+
+def wants_colour(stream: Any) -> bool:
+    """Whether to paint: on a terminal, unless NO_COLOR is set."""
+    return bool(stream.isatty()) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def _set(found: LibrarySet) -> dict[str, Any]:
+    sass, ptx = checks.coverage(found)
+    return {
+        "folder": found.folder,
+        "version": write(found.version) if found.version else None,
+        "cuda": found.cuda or None,
+        "sass": sorted(sass & demands.REAL),
+        "ptx": sorted(ptx),
+        "libraries": [
+            {
+                "name": library.name or "libcudnn",
+                "path": library.path,
+                "real": library.real,
+                "version": write(library.version) if library.version else None,
+                "cuda": found.majors.get(library.name),
+                "problem": str(library.error) if library.error else None,
+            }
+            for library in found.libraries.values()
+        ],
+    }
+
+
+def _finding(found: Finding) -> dict[str, Any]:
+    return {
+        "code": found.code,
+        "severity": found.severity.word,
+        "message": found.message,
+        "cause": found.cause,
+        "evidence": found.evidence,
+        "fix": found.fix,
+    }
+
+
+def _data(words: str) -> str:
+    return words.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(words: str) -> str:
+    return _data(words).replace(":", "%3A").replace(",", "%2C")

@@ -1,0 +1,206 @@
+"""Follows the linker's search: which other cuDNN could win, and whether what cuDNN needs is found."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping
+
+from . import files, libraryset, places
+from .finding import Finding, Severity, finding
+from .libraryset import LibrarySet, write
+
+__all__ = ["check_companions", "check_competition", "check_headers", "companion_version", "find_companion"]
+
+# What cuDNN was linked with, and the package of Debian that brings it; the rest is glibc.
+SYSTEM = {"libz.so.1": "zlib1g", "libstdc++.so.6": "libstdc++6", "libgcc_s.so.1": "libgcc-s1"}
+
+
+def check_competition(found: LibrarySet, environ: Mapping[str, str] = os.environ) -> Iterator[Finding]:
+    """Say which other libraries of cuDNN a process would get in place of these, and which more there are."""
+    if found.root != "/":
+        return  # this process's environment is not that of the image
+    for path in re.split(r"[ :]+", environ.get("LD_PRELOAD", "")):
+        if files.CUDNN_FILE.fullmatch(os.path.basename(path)) and _folder_of(path) != found.folder:
+            yield finding("preloaded", f"LD_PRELOAD names {path}", path=path, expected=found.folder)
+    seen = {found.folder}
+    for entry in environ.get("LD_LIBRARY_PATH", "").split(":"):
+        folder = files.real(entry) if entry else ""
+        # Under the names of 9 alone: .so.8 is not asked for, and .so not before ours is found.
+        if folder and folder not in seen and any(name.major == 9 for name in files.cudnn_files(folder)):
+            seen.add(folder)
+            yield _shadow(found, entry)
+    others = [place for place in places.usual(environ).found if place.folder not in seen]
+    for place in others:
+        other = libraryset.read(place.folder)
+        version = write(other.version) if other else "older than 9"
+        yield finding(
+            "other-cudnn",
+            f"another cuDNN ({version}) is in {place.folder} ({place.via})",
+            path=place.folder,
+            version=version,
+            via=place.via,
+        )
+
+
+def _shadow(found: LibrarySet, entry: str) -> Finding:
+    """Describe a folder of LD_LIBRARY_PATH that holds a cuDNN.
+
+    libcudnn up to 9.20 names its own folder as RUNPATH, which comes after LD_LIBRARY_PATH: all libraries are
+    taken from the path. Later ones name it as RPATH, which comes first, but the libraries that they open have
+    a RUNPATH again: the engines are taken from the path.
+    """
+    other = libraryset.read(entry)
+    same = other is not None and other.version == found.version and other.cuda == found.cuda
+    version = write(other.version) if other else "older than 9"
+    kind = "RPATH" if found.shim and found.shim.dynamic and found.shim.dynamic.rpath else "RUNPATH"
+    what = "its engines" if kind == "RPATH" else "all of its libraries"
+    return finding(
+        "shadowed",
+        f"LD_LIBRARY_PATH has {entry} with a cuDNN {version}: the cuDNN {write(found.version)} "
+        f"of {found.folder} takes {what} from there",
+        severity=Severity.WARNING if same else None,
+        path=entry,
+        version=version,
+        expected=write(found.version),
+        search=kind,
+        fix={"folder": entry},
+    )
+
+
+def check_companions(found: LibrarySet, environ: Mapping[str, str] = os.environ) -> Iterator[Finding]:
+    """Say which libraries that cuDNN needs are not found."""
+    if found.cuda:
+        for stem, code, package in (
+            ("libcublasLt", "missing-cublaslt", "nvidia-cublas"),
+            ("libnvrtc", "missing-nvrtc", "nvidia-cuda-nvrtc"),
+        ):
+            name = f"{stem}.so.{found.cuda}"
+            if not find_companion(found, name, environ):
+                wheel = package if found.cuda >= 13 else f"{package}-cu{found.cuda}"
+                yield finding(
+                    code, f"no {name} for the cuDNN of {found.folder}", library=name, fix={"package": wheel}
+                )
+    needed = {name for library in found.sound if library.elf for name in library.elf.needed}
+    for name in sorted(needed & SYSTEM.keys()):
+        if not find_companion(found, name, environ):
+            yield finding(
+                "missing-system-library", f"{name} is not found", library=name, fix={"package": SYSTEM[name]}
+            )
+    yield from _dead_runpaths(found)
+
+
+def find_companion(found: LibrarySet, name: str, environ: Mapping[str, str] = os.environ) -> str:
+    """Find a library where cuDNN, the linker or the wheels have it; empty when it is nowhere."""
+    for folder in dict.fromkeys(_companion_folders(found, name, environ)):
+        path = os.path.join(folder, name)
+        if os.path.lexists(path):
+            return path
+    return ""
+
+
+def companion_version(path: str) -> str:
+    """Read the version of a libcublasLt off its real name or its wheel's metadata; empty when none tells."""
+    real = os.path.realpath(path)
+    match = re.search(r"\.so\.(\d+\.\d[.\d]*)$", real)
+    if match:
+        return match[1]
+    wheel = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(real))))
+    for name in files.names_in(wheel):
+        match = re.fullmatch(r"nvidia_cublas(?:_cu\d+)?-(\d[\d.]*)\.dist-info", name)
+        if match:
+            return match[1]
+    return ""
+
+
+def check_headers(found: LibrarySet, environ: Mapping[str, str] = os.environ) -> Iterator[Finding]:
+    """Compare the headers that a compiler may find with the libraries."""
+    own, others = _own_headers(found.folder), []
+    if found.root == "/":
+        roots = [environ[name] for name in ("CUDNN_PATH", "CUDA_HOME", "CUDA_PATH") if environ.get(name)]
+        others = [os.path.join(root, "include") for root in roots] + [
+            "/usr/include",
+            "/usr/local/cuda/include",
+        ]
+    for folder in dict.fromkeys([*own, *others]):
+        path = os.path.join(folder, "cudnn_version.h")
+        version = _header_version(path)
+        if not version or not found.version or version == found.version:
+            continue
+        code = "header-mismatch" if folder in own else "other-header"
+        yield finding(
+            code,
+            f"{path} is of cuDNN {write(version)}, "
+            f"and the libraries of {found.folder} are {write(found.version)}",
+            path=path,
+            version=write(version),
+            expected=write(found.version),
+            fix={"reinstall": found.reinstall},
+        )
+
+
+def parse_header(text: str) -> libraryset.Version | None:
+    """Read the version that a ``cudnn_version.h`` defines; None when it defines none."""
+    defined = dict(re.findall(r"^#define CUDNN_(MAJOR|MINOR|PATCHLEVEL)[ \t]+(\d{1,6})\b", text, re.M | re.A))
+    if len(defined) < 3:
+        return None
+    return int(defined["MAJOR"]), int(defined["MINOR"]), int(defined["PATCHLEVEL"])
+
+
+def _header_version(path: str) -> libraryset.Version | None:
+    try:
+        return parse_header(files.text_of(path))
+    except OSError:
+        return None
+
+
+def _own_headers(folder: str) -> list[str]:
+    """Where the headers of a folder of libraries are: in ../include, or where Debian puts them."""
+    prefix = os.path.dirname(folder)
+    if os.path.basename(prefix) == "lib":  # <prefix>/lib/x86_64-linux-gnu
+        prefix = os.path.dirname(prefix)
+        return [os.path.join(prefix, "include", os.path.basename(folder))]
+    return [os.path.join(prefix, "include")]
+
+
+def _folder_of(path: str) -> str:
+    return os.path.dirname(files.real(path))
+
+
+def _companion_folders(found: LibrarySet, name: str, environ: Mapping[str, str]) -> Iterator[str]:
+    yield found.folder
+    yield from _runpaths(found)
+    nvidia = os.path.dirname(os.path.dirname(found.folder))  # <site-packages>/nvidia/cudnn/lib
+    for wheel in ("cublas/lib", "cuda_nvrtc/lib", f"cu{found.cuda}/lib"):
+        yield os.path.join(nvidia, wheel)
+    if found.root == "/":
+        for entry in sys.path:
+            for wheel in ("cublas/lib", "cuda_nvrtc/lib", f"cu{found.cuda}/lib"):
+                yield os.path.join(entry or ".", "nvidia", wheel)
+        yield from (folder for folder in environ.get("LD_LIBRARY_PATH", "").split(":") if folder)
+        for root in (
+            environ.get("CONDA_PREFIX"),
+            environ.get("CUDA_HOME"),
+            environ.get("CUDA_PATH"),
+            sys.base_prefix,
+        ):
+            if root:
+                yield from (os.path.join(root, folder) for folder in ("lib", "lib64"))
+    yield from places.cached_folders(found.root, name)
+    yield from places.linker_folders(found.root)
+
+
+def _runpaths(found: LibrarySet) -> Iterator[str]:
+    for library in found.sound:
+        for folder in library.dynamic.runpath + library.dynamic.rpath if library.dynamic else ():
+            yield os.path.normpath(folder.replace("${ORIGIN}", "$ORIGIN").replace("$ORIGIN", found.folder))
+
+
+def _dead_runpaths(found: LibrarySet) -> Iterator[Finding]:
+    """Report the misspelt folder of nvrtc, and no other: wheels name several, of which one is enough."""
+    for folder in sorted(set(_runpaths(found))):
+        if folder.endswith("/nvidia/nvrtc/lib") and not os.path.isdir(folder):
+            yield finding(
+                "dead-runpath", f"the libraries look in {folder}, which does not exist", path=folder
+            )

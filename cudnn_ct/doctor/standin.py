@@ -1,0 +1,75 @@
+"""Writes a libcuda.so.1 whose functions all answer «stub library»: for a child process without a driver.
+
+From 9.21 on a library of cuDNN is linked with libcuda.so.1. Where there is no driver it cannot be opened, and
+whether the set is whole could not be told apart from that. With this file in its place the whole set opens.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+
+__all__ = ["FUNCTIONS", "make"]
+
+# What cuDNN up to 9.28 takes from libcuda when it is opened; a caller adds what the libraries at hand want.
+FUNCTIONS = (
+    "cuGetErrorString",
+    "cuModuleGetFunction",
+    "cuModuleLoadData",
+    "cuModuleUnload",
+    "cuTensorMapEncodeIm2col",
+    "cuTensorMapEncodeTiled",
+)
+
+# return CUDA_ERROR_STUB_LIBRARY (34), by machine: mov eax, 34; ret and mov w0, #34; ret
+CODE = {62: bytes.fromhex("b822000000c39090"), 183: struct.pack("<II", 0x52800440, 0xD65F03C0)}
+
+_PAGE = 0x10000  # the largest that Linux has on these machines
+_SONAME = "libcuda.so.1"
+
+
+def make(names: Iterable[str], machine: int) -> bytes:
+    """Return the library, for an ``e_machine`` of ``CODE``.
+
+    Raises
+    ------
+    KeyError
+        For another machine.
+    """
+    code = CODE[machine]
+    functions = sorted({*FUNCTIONS, *names})
+    strings = b"\0" + b"".join(name.encode() + b"\0" for name in (*functions, _SONAME))
+    code_at = 64 + 4 * 56
+    symbols_at = code_at + len(code)
+    place = {name: strings.index(b"\0" + name.encode() + b"\0") + 1 for name in (*functions, _SONAME)}
+    symbols = bytes(24) + b"".join(
+        struct.pack("<IBBHQQ", place[name], 0x12, 0, 1, code_at, len(code)) for name in functions
+    )
+    hash_at = symbols_at + len(symbols)
+    count = len(functions) + 1
+    table = struct.pack(f"<{3 + count}I", 1, count, 1, 0, *range(2, count), 0)  # one bucket, one long chain
+    strings_at = hash_at + len(table)
+    dynamic_at = (strings_at + len(strings) + 7) // 8 * 8
+    tags = (
+        (14, place[_SONAME]),
+        (4, hash_at),
+        (5, strings_at),
+        (6, symbols_at),
+        (10, len(strings)),
+        (11, 24),
+        (0, 0),
+    )
+    dynamic = b"".join(struct.pack("<QQ", *tag) for tag in tags)
+    # The linker writes to the dynamic section, so its page is mapped a second time, writable.
+    writable, end = dynamic_at + _PAGE, dynamic_at + len(dynamic)
+    programs = (
+        (1, 5, 0, 0, 0, end, end, _PAGE),
+        (1, 6, dynamic_at, writable, writable, len(dynamic), len(dynamic), _PAGE),
+        (2, 6, dynamic_at, writable, writable, len(dynamic), len(dynamic), 8),
+        (0x6474E551, 6, 0, 0, 0, 0, 0, 16),  # no executable stack
+    )
+    header = b"\x7fELF" + bytes([2, 1, 1]) + bytes(9)
+    header += struct.pack("<HHIQQQIHHHHHH", 3, machine, 1, 0, 64, 0, 0, 64, 56, len(programs), 64, 0, 0)
+    file = header + b"".join(struct.pack("<IIQQQQQQ", *program) for program in programs)
+    file += code + symbols + table + strings
+    return file + bytes(dynamic_at - len(file)) + dynamic

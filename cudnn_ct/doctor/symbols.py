@@ -1,0 +1,154 @@
+"""Reads the dynamic section of a library: what it exports, what it wants of others, and where it looks."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from . import elf
+
+__all__ = ["Dynamic", "code", "read"]
+
+DT_STRTAB, DT_SYMTAB, DT_STRSZ, DT_RPATH, DT_RUNPATH = 5, 6, 10, 15, 29
+DT_GNU_HASH, DT_VERNEED = 0x6FFFFEF5, 0x6FFFFFFE
+
+# The largest cuDNN library has some thousand symbols: what claims more than this is damaged.
+MOST_SYMBOLS = 1_000_000
+MOST_NAMES = 64 << 20  # bytes
+MOST_VERSIONS = 1000
+MOST_CODE = 64 << 10  # bytes of one function
+
+
+@dataclass(frozen=True)
+class Dynamic:
+    """What one library says to the linker.
+
+    Attributes
+    ----------
+    exports : dict of str to (int, int)
+        The symbols that it defines, with their address and size.
+    undefined : frozenset of str
+        The symbols that others must define; weak ones are left out.
+    rpath, runpath : tuple of str
+        The folders that it names, as written: RPATH is searched before LD_LIBRARY_PATH, RUNPATH after.
+    versions : frozenset of str
+        The symbol versions that it needs, such as ``GLIBC_2.27``.
+    """
+
+    exports: dict[str, tuple[int, int]]
+    undefined: frozenset[str]
+    rpath: tuple[str, ...]
+    runpath: tuple[str, ...]
+    versions: frozenset[str]
+
+
+def read(library: elf.Elf) -> Dynamic:
+    """Read the dynamic section of a library whose headers were read.
+
+    Raises
+    ------
+    ElfError
+        When it points out of the file, or holds more than any sound library.
+    """
+    with elf.opened(library.path) as file:
+        view = elf.View(library.path, file, library.size)
+        entries = elf.dynamic(view, library.segments)
+        tags = dict(reversed(entries))
+        if DT_STRTAB not in tags:
+            return Dynamic({}, frozenset(), (), (), frozenset())
+        strings = _Strings(view, library, tags)
+        exports, undefined = _symbols(view, library, tags, strings)
+        return Dynamic(
+            exports,
+            frozenset(undefined),
+            _folders(tags.get(DT_RPATH), strings),
+            _folders(tags.get(DT_RUNPATH), strings),
+            frozenset(_versions(view, library, tags, strings)),
+        )
+
+
+def code(library: elf.Elf, function: tuple[int, int]) -> bytes:
+    """Return the machine code of an exported function, given its address and size.
+
+    Raises
+    ------
+    ElfError
+        When it lies outside the file.
+    """
+    address, size = function
+    with elf.opened(library.path) as file:
+        view = elf.View(library.path, file, library.size)
+        return view.at(elf.file_offset(view, library.segments, address), min(size, MOST_CODE))
+
+
+class _Strings:
+    """The string table, read at once: thousands of small reads would cost more."""
+
+    def __init__(self, view: elf.View, library: elf.Elf, tags: dict[int, int]) -> None:
+        size = tags.get(DT_STRSZ, 0)
+        if size > MOST_NAMES:
+            raise view.malformed(f"has a string table of {size:,} bytes")
+        self._data = view.at(elf.file_offset(view, library.segments, tags[DT_STRTAB]), size)
+
+    def __getitem__(self, at: int) -> str:
+        return self._data[at : self._data.find(b"\0", at)].decode("utf-8", "replace")
+
+
+def _folders(at: int | None, strings: _Strings) -> tuple[str, ...]:
+    return () if at is None else tuple(folder for folder in strings[at].split(":") if folder)
+
+
+def _symbols(
+    view: elf.View, library: elf.Elf, tags: dict[int, int], strings: _Strings
+) -> tuple[dict[str, tuple[int, int]], set[str]]:
+    exports: dict[str, tuple[int, int]] = {}
+    undefined: set[str] = set()
+    if not {DT_SYMTAB, DT_GNU_HASH} <= tags.keys():
+        return exports, undefined
+    count = _symbol_count(view, elf.file_offset(view, library.segments, tags[DT_GNU_HASH]))
+    table = view.at(elf.file_offset(view, library.segments, tags[DT_SYMTAB]), 24 * count)
+    for name, info, section, address, size in struct.iter_unpack("<IBxHQQ", table):
+        if section:
+            exports[strings[name]] = (address, size)
+        elif info >> 4 == 1:  # a weak symbol may stay undefined
+            undefined.add(strings[name])
+    return exports, undefined
+
+
+def _symbol_count(view: elf.View, table: int) -> int:
+    """Count the symbols by the hash table, which alone says where they end."""
+    buckets, first, words = view.unpack("<III", table)
+    if buckets > MOST_SYMBOLS or words > MOST_SYMBOLS or first > MOST_SYMBOLS:
+        raise view.malformed(f"has a hash table of {max(buckets, words, first):,} entries")
+    start = table + 16 + 8 * words
+    last = max(view.unpack(f"<{buckets}I", start), default=0)
+    if last < first:
+        return first
+    chain = start + 4 * buckets
+    for index in range(last, min(last + elf.LONGEST_CHAIN, MOST_SYMBOLS)):
+        if view.unpack("<I", chain + 4 * (index - first))[0] & 1:
+            return index + 1
+    raise view.malformed("has a hash table without an end")
+
+
+def _versions(view: elf.View, library: elf.Elf, tags: dict[int, int], strings: _Strings) -> Iterator[str]:
+    if DT_VERNEED not in tags:
+        return
+    at, seen = elf.file_offset(view, library.segments, tags[DT_VERNEED]), 0
+    while True:
+        count, first, following = view.unpack("<2xH4xII", at)
+        name_at = at + first
+        for _ in range(count):
+            name, step = view.unpack("<8xII", name_at)
+            yield strings[name]
+            name_at += step
+            seen += 1
+            if seen > MOST_VERSIONS:
+                raise view.malformed("needs more symbol versions than a library can")
+        if not following:
+            return
+        at += following
+        seen += 1
+        if seen > MOST_VERSIONS:
+            raise view.malformed("has a list of symbol versions without an end")

@@ -1,0 +1,205 @@
+"""Holds the files of a cuDNN against what pip wrote down when it installed them."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import hashlib
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from . import files
+from .checks import missing_parts
+from .finding import REINSTALL, Finding, finding
+from .libraryset import LibrarySet
+
+__all__ = ["Distribution", "RecordError", "check", "owners", "parse_record", "reinstall", "site_of"]
+
+FEW = 3  # files that are told one by one
+SMALL = 1 << 20  # bytes: what is not larger is hashed always, what is larger with --deep
+
+
+class RecordError(Exception):
+    """A RECORD is not a list of files."""
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """An installed package that brought files of cuDNN.
+
+    Attributes
+    ----------
+    name, version : str
+        As its folder of metadata says.
+    record : dict
+        For each path relative to site-packages its hash (algorithm=value) and size; -1 for unknown.
+    problem : str
+        Why the record could not be read; empty when it could.
+    """
+
+    name: str
+    version: str
+    record: dict[str, tuple[str, int]]
+    problem: str = ""
+
+    @property
+    def label(self) -> str:
+        """Its name and version, as people write them."""
+        return f"{self.name} {self.version}"
+
+
+def site_of(folder: str) -> str:
+    """Find the site-packages that a folder of libraries lies in; empty when it lies in none."""
+    for _ in range(5):
+        parent = os.path.dirname(folder)
+        if parent == folder:
+            break
+        folder = parent
+        if any(name.endswith(".dist-info") for name in files.names_in(folder)):
+            return folder
+    return ""
+
+
+def owners(folder: str) -> list[Distribution]:
+    """List the packages that list libraries of this folder among their files."""
+    site = site_of(folder)
+    if not site:
+        return []
+    inside = os.path.relpath(folder, site)
+    found = []
+    for name in files.names_in(site):
+        if not name.endswith(".dist-info"):
+            continue
+        try:
+            text = files.text_of(os.path.join(site, name, "RECORD"))
+        except OSError as error:
+            if name.startswith("nvidia_cudnn_cu"):
+                found.append(_distribution(name, {}, f"{site}/{name}/RECORD: {error.strerror}"))
+            continue
+        if f"{inside}/libcudnn" not in text and not name.startswith("nvidia_cudnn_cu"):
+            continue
+        try:
+            found.append(_distribution(name, parse_record(text)))
+        except RecordError as error:
+            found.append(_distribution(name, {}, f"{site}/{name}/RECORD: {error}"))
+    return found
+
+
+def parse_record(text: str) -> dict[str, tuple[str, int]]:
+    """Read a RECORD: lines of path, hash and size.
+
+    Raises
+    ------
+    RecordError
+        When it is not such a list.
+    """
+    record = {}
+    try:
+        for number, row in enumerate(csv.reader(text.splitlines(), strict=True), 1):
+            if not row:
+                continue
+            if len(row) != 3 or not row[0]:
+                raise RecordError(f"line {number} has {len(row)} fields")
+            if row[2] and not re.fullmatch(r"\d{1,18}", row[2], re.ASCII):
+                raise RecordError(f"line {number} has the size {row[2][:20]!r}")
+            record[row[0]] = (row[1], int(row[2] or -1))
+    except csv.Error as error:
+        raise RecordError(str(error)) from None
+    if not record:
+        raise RecordError("is empty")
+    return record
+
+
+def reinstall(found: list[Distribution], package: str) -> str:
+    """Write the command that installs the files of these packages again; of several, only ``package``."""
+    names = sorted({owner.name for owner in found})
+    if not names:
+        return REINSTALL
+    if len(names) > 1:
+        return f"python -m pip uninstall -y {' '.join(names)} && python -m pip install {package}"
+    return f"python -m pip install --force-reinstall --no-deps {names[0]}=={found[0].version}"
+
+
+def check(found: LibrarySet, distributions: list[Distribution], deep: bool = False) -> Iterator[Finding]:
+    """Compare every file with its record: size, and hash where the file is small or ``deep`` is set."""
+    site = site_of(found.folder)
+    inside = os.path.relpath(found.folder, site) + "/libcudnn"
+    real = [owner for owner in distributions if any(path.startswith(inside) for path in owner.record)]
+    if len(real) > 1:
+        names = [owner.name for owner in real]
+        both = " and ".join(owner.label for owner in real)
+        yield finding(
+            "two-owners",
+            f"{both} install into {found.folder}",
+            path=found.folder,
+            owners=names,
+            fix={"owners": " ".join(names), "package": found.package},
+        )
+    said = {part.name for part in missing_parts(found)}
+    for owner in distributions:
+        if owner.problem:
+            yield finding(
+                "broken-record", owner.problem, package=owner.name, fix={"reinstall": found.reinstall}
+            )
+        rows = ((os.path.join(site, path), *row) for path, row in owner.record.items())
+        different = [each for row in rows for each in _check_file(found, owner, *row, said, deep)]
+        yield from different if len(different) <= FEW else [_many(found, owner, different)]
+    known = {os.path.join(site, path) for owner in distributions for path in owner.record}
+    for name in files.cudnn_files(found.folder) if real else ():
+        if name.path not in known:
+            yield finding(
+                "unowned-library",
+                f"{name.path} is in no list of a package",
+                path=name.path,
+                fix={"path": name.path},
+            )
+
+
+def _check_file(
+    found: LibrarySet, owner: Distribution, path: str, expected: str, size: int, said: set[str], deep: bool
+) -> Iterator[Finding]:
+    if not path.startswith(os.path.dirname(found.folder) + "/") or path.endswith((".py", ".pyc")):
+        return  # its metadata, and what Python writes itself
+    shown: dict[str, Any] = {"path": path, "package": owner.label, "fix": {"reinstall": found.reinstall}}
+    try:
+        have = os.stat(path).st_size
+    except OSError:
+        match = files.CUDNN_FILE.fullmatch(os.path.basename(path))
+        if not match or (match["part"] or "") not in said:
+            yield finding("missing-file", f"{path} of {owner.label} is gone", **shown)
+        return
+    if size >= 0 and have != size:
+        text = f"{path} has {have:,} bytes, and {owner.label} installed {size:,}"
+        yield finding("altered-file", text, size=have, expected=size, **shown)
+    elif expected.startswith("sha256=") and (deep or have <= SMALL) and _hash(path) != expected:
+        text = f"{path} has another content than {owner.label} installed"
+        yield finding("altered-file", text, sha256=_hash(path), expected=expected, **shown)
+
+
+def _many(found: LibrarySet, owner: Distribution, different: list[Finding]) -> Finding:
+    """Put in one what another package or a deletion did to most files of a package."""
+    paths = [each.evidence["path"] for each in different]
+    return finding(
+        "altered-file",
+        f"{len(paths)} files are not those that {owner.label} installed, such as {paths[-1]}",
+        files=paths,
+        package=owner.label,
+        fix={"reinstall": found.reinstall},
+    )
+
+
+def _hash(path: str) -> str:
+    try:
+        with open(path, "rb") as file:
+            digest = hashlib.file_digest(file, "sha256").digest()
+    except OSError as error:
+        return error.strerror or "unreadable"
+    return "sha256=" + base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
+
+
+def _distribution(folder: str, record: dict[str, tuple[str, int]], problem: str = "") -> Distribution:
+    name, _, version = folder.removesuffix(".dist-info").partition("-")
+    return Distribution(name.replace("_", "-"), version, record, problem)

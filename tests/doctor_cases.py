@@ -1,0 +1,404 @@
+"""Ways to break an installation of cuDNN, and what the doctor must say of each.
+
+`CASES` break a cuDNN by itself, `MIXES` put something of another in. tests/lib/test_doctor.py asserts each;
+`tools/doctor_docs.py --matrix` runs all of them and writes the table of docs/doctor.md.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cudnn_ct.doctor import libraryset
+from tests.doctor_sites import Answer, Site, Source, examine
+from tests.elf_files import make_elf, make_header
+
+
+@dataclass(frozen=True)
+class Case:
+    """One way to break an installation, and the codes of which one must be given."""
+
+    name: str
+    codes: frozenset[str]
+    damage: Callable[..., Any] = field(compare=False)
+    where: Callable[..., bool] = field(compare=False, default=lambda *_: True)
+
+    def __str__(self) -> str:
+        return self.name.replace(" ", "_")
+
+
+def run(case: Case, folder: Path, source: Source, *other: Source) -> Answer:
+    """Break a copy of a source in a folder, and ask the doctor."""
+    site = Site(folder, source)
+    case.damage(site, *other)
+    return examine(site.target, site.arguments, site.environ, site.prelude)
+
+
+def named(case: Case, answer: Answer) -> bool:
+    """Whether the doctor named the cause, and its exit code says so: 1 for errors, 2 for warnings."""
+    return bool(case.codes & answer.codes()) and answer.exit_code == (1 if answer.codes("error") else 2)
+
+
+def put(data: bytearray, at: int, value: int, size: int) -> None:
+    """Write a number into a file's bytes."""
+    data[at : at + size] = value.to_bytes(size, "little")
+
+
+def constant(data: bytearray, site: Site) -> None:
+    """Make the version constant of libcudnn_graph one minor version older."""
+    version = site.source.set.version or (0, 0, 0)
+    packed = version[0] << 16 | version[1] << 8 | version[2]
+    library = libraryset.read_library(str(site.file("graph")), part="graph")
+    assert library.elf is not None
+    assert library.dynamic is not None
+    address, _ = library.dynamic.exports["cudnn_graph_version"]
+    at = next(
+        segment.offset + address - segment.address
+        for segment in library.elf.segments
+        if segment.kind == 1 and segment.address <= address < segment.address + segment.size
+    )
+    assert int.from_bytes(data[at : at + 4], "little") == packed
+    put(data, at, packed - 0x100 if version[1] else packed + 0x100, 4)
+
+
+def _alone(site: Site) -> None:
+    for part in site.source.set.libraries:
+        if part:
+            site.file(part).unlink()
+
+
+def _misnamed(site: Site) -> None:
+    site.file("ops").unlink()
+    os.link(site.file("cnn"), site.file("ops"))
+
+
+def _other_header(site: Site) -> None:
+    header = site.root / "nvidia/cudnn/include/cudnn_version.h"
+    header.unlink()
+    make_header(header, "9.2.1")
+
+
+def _last_byte(data: bytearray) -> None:
+    data[-1] ^= 1
+
+
+def _last_byte_of_cnn(site: Site) -> None:
+    site.patch("cnn", _last_byte)
+    site.arguments.append("--deep")
+
+
+def _only_a_link(site: Site) -> None:
+    folder = site.root.parent / "usr/lib"
+    folder.mkdir(parents=True)
+    (folder / "libcudnn.so.9").symlink_to(site.file(""))
+    site.target = folder
+
+
+def _as_nobody(site: Site) -> None:
+    data = site.file("").read_bytes()
+    site.write(site.file(""), data).chmod(0)
+    if os.geteuid() == 0:  # modes do not stop root
+        site.prelude = "import heapq, os, tempfile; os.setuid(65534)"
+    for folder in (site.lib, *site.lib.parents):
+        if folder.is_relative_to(site.root.parent) or folder.name.startswith(
+            ("pytest", "test", "cudnn-ct-matrix")
+        ):
+            folder.chmod(0o755)
+
+
+def _second_owner(site: Site) -> None:
+    own = site.source.metadata
+    major = 13 if site.source.set.cuda == 12 else 12
+    other = site.root / f"nvidia_cudnn_cu{major}-9.20.0.48.dist-info"
+    site.write(other / "RECORD", (own / "RECORD").read_text().replace(own.name, other.name))
+    site.write(other / "METADATA", f"Name: nvidia-cudnn-cu{major}\n")
+
+
+def _consumer(site: Site) -> None:
+    requirement = f"{site.source.set.package}==9.0.0.312; platform_system == 'Linux'"
+    site.write(site.root / "torch-2.4.0.dist-info/METADATA", f"Name: torch\nRequires-Dist: {requirement}\n")
+
+
+def _decoy(site: Site, name: str, part: str) -> Path:
+    folder = site.root.parent / "decoy"
+    folder.mkdir()
+    os.link(site.file(part), folder / name)
+    return folder
+
+
+def _pipe(site: Site) -> None:
+    site.file("").unlink()
+    os.mkfifo(site.file(""))
+
+
+def _folder(site: Site) -> None:
+    site.file("ops").unlink()
+    site.file("ops").mkdir()
+
+
+def _relink(site: Site, part: str, target: str) -> None:
+    site.file(part).unlink()
+    site.file(part).symlink_to(target)
+
+
+def _missing(part: str) -> Case:
+    name = f"libcudnn{'_' if part else ''}{part}"
+    return Case(
+        f"without {name}",
+        frozenset({"missing-library"}),
+        lambda site: site.file(part).unlink(),
+        lambda source: part in source.set.libraries,
+    )
+
+
+def _case(name: str, code: str, damage: Callable[[Site], Any]) -> Case:
+    return Case(name, frozenset(code.split()), damage)
+
+
+CASES = (
+    *map(_missing, libraryset.PARTS),
+    _case(
+        "only libcudnn.so.9 was copied",
+        "missing-library",
+        _alone,
+    ),
+    _case("libcudnn cut to a page", "damaged-library", lambda s: s.write(s.file(""), s.start("", 4096))),
+    _case(
+        "graph cut in half",
+        "damaged-library",
+        lambda s: s.write(s.file("graph"), s.start("graph", 2_000_000)),
+    ),
+    _case(
+        "precompiled cut",
+        "damaged-library",
+        lambda s: s.write(s.file("engines_precompiled"), s.start("engines_precompiled", 50_000_000)),
+    ),
+    _case("ops is empty", "damaged-library", lambda s: s.write(s.file("ops"), b"")),
+    _case(
+        "libcudnn is a web page",
+        "damaged-library",
+        lambda s: s.write(s.file(""), "<html>404 Not Found</html>"),
+    ),
+    _case(
+        "adv is a Git LFS pointer",
+        "damaged-library",
+        lambda s: s.write(
+            s.file("adv"), "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n"
+        ),
+    ),
+    _case(
+        "libcudnn is a linker script",
+        "damaged-library",
+        lambda s: s.write(s.file(""), "INPUT(libcudnn.so.9.0)"),
+    ),
+    _case("cnn is zeros", "damaged-library", lambda s: s.write(s.file("cnn"), bytes(100_000))),
+    _case(
+        "graph has its header alone",
+        "damaged-library",
+        lambda s: s.write(s.file("graph"), s.start("graph", 64)),
+    ),
+    _case("libcudnn is a pipe", "damaged-library", _pipe),
+    _case("ops is a folder", "damaged-library", _folder),
+    _case(
+        "libcudnn is of another processor",
+        "foreign-machine",
+        lambda s: s.patch("", lambda d: put(d, 18, 183 if d[18] == 62 else 62, 2)),
+    ),
+    _case("libcudnn is 32-bit", "foreign-machine", lambda s: s.patch("", lambda d: put(d, 4, 1, 1))),
+    _case(
+        "graph says another version", "mixed-versions", lambda s: s.patch("graph", lambda d: constant(d, s))
+    ),
+    _case(
+        "cnn has the name of ops",
+        "wrong-library",
+        _misnamed,
+    ),
+    _case("heuristic is a link to nothing", "broken-link", lambda s: _relink(s, "heuristic", "gone.so")),
+    _case("adv is a link to itself", "broken-link", lambda s: _relink(s, "adv", "libcudnn_adv.so.9")),
+    _case("a link in another folder", "link-elsewhere", _only_a_link),
+    _case(
+        "heuristic is a stub",
+        "altered-file",
+        lambda s: s.write(s.file("heuristic"), make_elf("libcudnn_heuristic.so.9")),
+    ),
+    _case(
+        "readable for its owner alone",
+        "private-file",
+        lambda s: s.write(s.file(""), s.file("").read_bytes()).chmod(0o600),
+    ),
+    _case("not readable", "unreadable-library", _as_nobody),
+    _case(
+        "a header of another version",
+        "header-mismatch",
+        _other_header,
+    ),
+    _case(
+        "libcudnn with bytes behind its end",
+        "altered-file",
+        lambda s: s.patch("", lambda d: d.extend(bytes(16))),
+    ),
+    _case(
+        "libcudnn with another byte",
+        "altered-file",
+        lambda s: s.patch("", _last_byte),
+    ),
+    _case(
+        "cnn with another byte, --deep",
+        "altered-file",
+        _last_byte_of_cnn,
+    ),
+    _case(
+        "RECORD is garbage",
+        "broken-record",
+        lambda s: s.write(
+            s.root / s.source.metadata.name / "RECORD", b"\xff\x00 nvidia/cudnn/lib/libcudnn.so.9 \n"
+        ),
+    ),
+    _case(
+        "a header is gone", "missing-file", lambda s: (s.root / "nvidia/cudnn/include/cudnn_ops.h").unlink()
+    ),
+    _case(
+        "a library that no package brought",
+        "unowned-library",
+        lambda s: s.write(s.lib / "libcudnn_extra.so.9", make_elf("libcudnn_extra.so.9")),
+    ),
+    _case(
+        "two files of cnn",
+        "two-files",
+        lambda s: s.write(s.lib / "libcudnn_cnn.so.9.99.0", make_elf("libcudnn_cnn.so.9")),
+    ),
+    _case("two packages own the folder", "two-owners", _second_owner),
+    _case("torch wants another version", "consumer-mismatch", _consumer),
+    _case(
+        "LD_PRELOAD of another graph",
+        "preloaded",
+        lambda s: s.environ.update(
+            LD_PRELOAD=str(_decoy(s, "libcudnn_graph.so.9", "graph") / "libcudnn_graph.so.9")
+        ),
+    ),
+    _case(
+        "LD_LIBRARY_PATH with another heuristic",
+        "shadowed mixed-at-run-time",
+        lambda s: s.environ.update(LD_LIBRARY_PATH=str(_decoy(s, "libcudnn_heuristic.so.9", "heuristic"))),
+    ),
+    _case("no libcublasLt", "missing-cublaslt", lambda s: shutil.rmtree(s.root / "nvidia/cublas")),
+    _case("no libnvrtc", "missing-nvrtc", lambda s: shutil.rmtree(s.root / "nvidia/cuda_nvrtc")),
+)
+
+
+# --- with something of another cuDNN ---------------------------------------------------------------------
+
+_OF_VERSION = frozenset({"mixed-versions", "unresolved-symbols", "foreign-shim"})
+
+
+def _other_version(source: Source, other: Source) -> bool:
+    return source.set.version != other.set.version
+
+
+def _other_cuda(source: Source, other: Source) -> bool:
+    return source.set.version == other.set.version and source.set.cuda != other.set.cuda
+
+
+def _both(part: str, condition: Callable[[Source, Source], bool]) -> Callable[[Source, Source], bool]:
+    return lambda source, other: (
+        condition(source, other)
+        and part in source.set.libraries
+        and part in other.set.libraries
+        and not _identical(source, other, part)
+    )
+
+
+def _identical(source: Source, other: Source, part: str) -> bool:
+    """libcudnn.so.9 of one version is the same file whichever CUDA it is for: to swap it breaks nothing."""
+    one, two = (Path(each.set.libraries[part].real) for each in (source, other))
+    return one.stat().st_size == two.stat().st_size < 1 << 20 and one.read_bytes() == two.read_bytes()
+
+
+def _no_record(site: Site, part: str, other: Source) -> None:
+    site.take(part, other)
+    shutil.rmtree(site.root / site.source.metadata.name)
+
+
+def _newer(source: Source, other: Source) -> bool:
+    return "engines_tensor_ir" in other.set.libraries and (source.set.version or (9,)) < (9, 21)
+
+
+def _overlay(site: Site, other: Source) -> None:
+    site.lay(other)
+
+
+def _path_with(site: Site, other: Source, *parts: str) -> None:
+    folder = site.root.parent / "path"
+    folder.mkdir()
+    for part in parts or other.set.libraries:
+        name = site.file(part).name
+        os.link(other.libraries / name, folder / name)
+    site.environ["LD_LIBRARY_PATH"] = str(folder)
+
+
+def _mixes() -> Iterator[Case]:
+    for part in libraryset.PARTS:
+        name = f"libcudnn{'_' if part else ''}{part}"
+        yield Case(
+            f"{name} of another version",
+            _OF_VERSION | {"altered-file"},
+            lambda site, other, part=part: site.take(part, other),
+            _both(part, _other_version),
+        )
+        yield Case(
+            f"{name} of another version, no RECORD",
+            _OF_VERSION,
+            lambda site, other, part=part: _no_record(site, part, other),
+            _both(part, _other_version),
+        )
+        yield Case(
+            f"{name} for another CUDA",
+            frozenset({"mixed-cuda", "altered-file"}),
+            lambda site, other, part=part: site.take(part, other),
+            _both(part, _other_cuda),
+        )
+        yield Case(
+            f"{name} for another CUDA, no RECORD",
+            frozenset({"mixed-cuda"}),
+            lambda site, other, part=part: _no_record(site, part, other),
+            _both(part, _other_cuda),
+        )
+    yield Case(
+        "a second wheel laid over it",
+        frozenset({"two-owners"}),
+        _overlay,
+        lambda source, other: source.set.cuda != other.set.cuda,
+    )
+    yield Case(
+        "a leftover engines_tensor_ir",
+        frozenset({"stray-library"}),
+        lambda site, other: site.take("engines_tensor_ir", other),
+        _newer,
+    )
+    yield Case("LD_LIBRARY_PATH with another version", frozenset({"shadowed"}), _path_with, _other_version)
+    yield Case(
+        "LD_LIBRARY_PATH with a leftover engines_tensor_ir",
+        frozenset({"shadowed"}),
+        lambda site, other: _path_with(site, other, "engines_tensor_ir"),
+        _newer,
+    )
+
+
+MIXES = tuple(_mixes())
+
+
+def pairs(sources: list[Source]) -> Iterator[tuple[Source, Source]]:
+    """Pair each source with the versions before and after it, most alike, and with another CUDA's."""
+    order = sorted(sources, key=lambda source: (source.set.cuda, source.set.version or (0, 0, 0)))
+    for source in sources:
+        alike = [other for other in order if other.set.cuda == source.set.cuda]
+        place = alike.index(source)
+        beside = [*alike[max(place - 1, 0) : place], *alike[place + 1 : place + 2]]
+        others = [other for other in order if other.set.cuda != source.set.cuda]
+        same_version = [other for other in others if _other_cuda(source, other)]
+        for other in dict.fromkeys([*beside, *others[:1], *same_version]):
+            yield source, other

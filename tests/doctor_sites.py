@@ -1,0 +1,156 @@
+"""Copies of an installed cuDNN to break, and the doctor's answer about them, from a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import cudnn_ct
+from cudnn_ct.doctor import libraryset
+from tests.elf_files import make_elf
+
+PACKAGE = Path(cudnn_ct.__file__).parents[1]
+
+
+@dataclass(frozen=True)
+class Source:
+    """A sound cuDNN as its wheel installs it: ``site`` holds ``nvidia/cudnn`` and its dist-info."""
+
+    site: Path
+
+    @property
+    def libraries(self) -> Path:
+        """Its folder of libraries."""
+        return self.site / "nvidia/cudnn/lib"
+
+    @cached_property
+    def set(self) -> libraryset.LibrarySet:
+        """What its libraries say."""
+        found = libraryset.read(str(self.libraries))
+        assert found is not None, f"no cuDNN 9 in {self.libraries}"
+        return found
+
+    @property
+    def metadata(self) -> Path:
+        """Its dist-info."""
+        (folder,) = self.site.glob("nvidia_cudnn_cu*.dist-info")
+        return folder
+
+    def __str__(self) -> str:
+        return f"{libraryset.write(self.set.version)} cu{self.set.cuda}"
+
+
+class Site:
+    """A copy of a source in a folder of its own, to break. Files are hard links: never write into one."""
+
+    def __init__(self, folder: Path, source: Source) -> None:
+        self.source = source
+        self.root = folder / "site-packages"
+        self.lib = self.root / "nvidia/cudnn/lib"
+        self.arguments: list[str] = []
+        self.environ: dict[str, str] = {}
+        self.prelude = ""
+        self.target: Path = self.root
+        self.lay(source)
+        cuda = source.set.cuda
+        for path in (f"cublas/lib/libcublasLt.so.{cuda}", f"cuda_nvrtc/lib/libnvrtc.so.{cuda}"):
+            self.write(self.root / "nvidia" / path, make_elf(Path(path).name))
+
+    def lay(self, source: Source) -> None:
+        """Put a wheel here, over what is there, as pip does."""
+        for folder in (source.site / "nvidia/cudnn", source.metadata):
+            for file in folder.rglob("*"):
+                if file.is_file() and "__pycache__" not in file.parts:
+                    target = self.root / file.relative_to(source.site)
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    target.unlink(missing_ok=True)
+                    os.link(file, target)
+
+    def file(self, part: str) -> Path:
+        """The library of a part."""
+        return self.lib / f"libcudnn{'_' if part else ''}{part}.so.9"
+
+    def write(self, path: Path, data: bytes | str) -> Path:
+        """Write a file anew, cutting it from what it was linked with."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)
+        path.write_bytes(data.encode() if isinstance(data, str) else data)
+        path.chmod(0o644)
+        return path
+
+    def take(self, part: str, other: Source) -> None:
+        """Replace a library by that of another cuDNN."""
+        self.file(part).unlink(missing_ok=True)
+        os.link(other.libraries / self.file(part).name, self.file(part))
+
+    def patch(self, part: str, change: Callable[[bytearray], None]) -> None:
+        """Change a copy of a library."""
+        data = bytearray(self.file(part).read_bytes())
+        change(data)
+        self.write(self.file(part), bytes(data))
+
+    def start(self, part: str, size: int) -> bytes:
+        """The first bytes of a library."""
+        with self.file(part).open("rb") as file:
+            return file.read(size)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the doctor said: its exit code, its JSON, and what it wrote to stderr."""
+
+    exit_code: int
+    report: dict[str, Any]
+    stderr: str
+
+    def codes(self, *severities: str) -> set[str]:
+        """The codes of the findings of some severities; of errors and warnings where none is named."""
+        wanted = severities or ("error", "warning")
+        return {found["code"] for found in self.report["findings"] if found["severity"] in wanted}
+
+
+def examine(
+    target: Path | None,
+    arguments: Iterable[str] = (),
+    environ: dict[str, str] | None = None,
+    prelude: str = "",
+) -> Answer:
+    """Run the command, strictly, in a process that sees no other packages than the one under test."""
+    start = "import sys; from cudnn_ct.doctor.main import main\n"
+    command = [
+        sys.executable,
+        "-S",
+        "-W",
+        "error",
+        "-c",
+        f"{start}{prelude}\nsys.exit(main(sys.argv[1:]))",
+        "--json",
+        "--strict",
+    ]
+    drop = (
+        "LD_LIBRARY_PATH",
+        "LD_PRELOAD",
+        "CUDNN_PATH",
+        "CUDA_HOME",
+        "CUDA_PATH",
+        "CONDA_PREFIX",
+        "CUDNN_CT_LIBRARY",
+    )
+    clean = {name: value for name, value in os.environ.items() if name not in drop}
+    done = subprocess.run(
+        [*command, *arguments, *([str(target)] if target else [])],
+        # No GPU, where there is one: what stands for libcublasLt here is an empty library.
+        env={**clean, "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(PACKAGE), **(environ or {})},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert "Traceback" not in done.stderr, done.stderr
+    return Answer(done.returncode, json.loads(done.stdout), done.stderr)

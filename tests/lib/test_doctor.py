@@ -1,0 +1,371 @@
+"""The doctor on real cuDNNs: nothing to say of sound ones, and the right cause named for broken ones.
+
+`CUDNN_CT_TEST_CUDNNS` names the library folders of other cuDNN 9, unpacked from their wheels; with them every
+case runs on each, and parts of one are put into another.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cudnn_ct import doctor
+from cudnn_ct._search import CUDNN, CUDNN_STEPS, Places, search
+from cudnn_ct.doctor import child, elf, libraryset, loading, standin, wheel
+from tests.doctor_cases import CASES, MIXES, Case, named, pairs, run
+from tests.doctor_sites import PACKAGE, Site, Source, examine
+
+
+def sources() -> list[Source]:
+    wheel = search(CUDNN, [step for step in CUDNN_STEPS if step[0] == "wheel"], Places())
+    folders = [wheel.path.parent] if wheel.path else []
+    folders += [Path(folder) for folder in os.environ.get("CUDNN_CT_TEST_CUDNNS", "").split(":") if folder]
+    return [
+        Source(folder.parents[2]) for folder in folders if list(folder.parents[2].glob("nvidia_cudnn_cu*"))
+    ]
+
+
+SOURCES = sources()
+pytestmark = pytest.mark.skipif(not SOURCES, reason="no cuDNN wheel is installed")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """A folder for a copy by hard links, which must be on the file system of the wheels, and is removed."""
+    try:
+        os.link(SOURCES[0].libraries / "libcudnn.so.9", tmp_path / "probe")
+    except OSError as error:
+        pytest.skip(f"no hard links from the wheel to the temporary folder: {error}")
+    yield tmp_path
+    shutil.rmtree(tmp_path, ignore_errors=True)
+
+
+@pytest.fixture
+def site(folder: Path) -> Site:
+    """A sound copy of the installed cuDNN."""
+    return Site(folder, SOURCES[0])
+
+
+# --- the matrix --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=str)
+def test_nothing_is_said_of_a_sound_cudnn(folder: Path, source: Source) -> None:
+    start = time.monotonic()
+    answer = examine(Site(folder, source).target)
+    assert (answer.codes(), answer.exit_code) == (set(), 0)
+    assert answer.report["tiers"]["child"] == "done"
+    assert answer.report["cudnn"][0]["sass"]
+    assert time.monotonic() - start < 10  # under 2 s; a busy machine may take longer
+
+
+def single() -> list[Any]:
+    return [
+        pytest.param(source, case, id=f"{source}-{case}")
+        for source in SOURCES
+        for case in CASES
+        if case.where(source)
+    ]
+
+
+@pytest.mark.parametrize(("source", "case"), single())
+def test_the_cause_is_named(folder: Path, source: Source, case: Case) -> None:
+    answer = run(case, folder, source)
+    assert named(case, answer), (answer.exit_code, answer.report["findings"])
+
+
+def mixed() -> list[Any]:
+    rows = [
+        pytest.param(source, other, case, id=f"{source}-{other}-{case}")
+        for source, other in pairs(SOURCES)
+        for case in MIXES
+        if case.where(source, other)
+    ]
+    skip = pytest.mark.skip(reason="no other cuDNN 9 at hand (CUDNN_CT_TEST_CUDNNS)")
+    return rows or [pytest.param(None, None, None, marks=skip)]
+
+
+@pytest.mark.parametrize(("source", "other", "case"), mixed())
+def test_a_mixture_is_named(folder: Path, source: Source, other: Source, case: Case) -> None:
+    answer = run(case, folder, source, other)
+    assert named(case, answer), (answer.exit_code, answer.report["findings"])
+
+
+# --- what the child process sees, where the files alone would say it first ---------------------------------
+
+
+def loaded(site: Site) -> list[doctor.Finding]:
+    found = libraryset.read(str(site.lib))
+    assert found is not None
+    return loading.check(found, 60)[0]
+
+
+def codes(findings: list[doctor.Finding]) -> set[str]:
+    return {found.code for found in findings}
+
+
+def test_a_crash_is_a_finding(site: Site) -> None:
+    site.file("graph").unlink()
+    crashed = [found for found in loaded(site) if found.code == "probe-crashed"]
+    assert crashed
+    assert crashed[0].evidence["signal"] == "SIGABRT"
+    assert "Cannot load symbol" in crashed[0].message
+
+
+@pytest.mark.parametrize("part", ["heuristic", "engines_precompiled", "engines_runtime_compiled"])
+def test_a_missing_engine_is_seen_though_cudnn_may_be_silent(site: Site, part: str) -> None:
+    site.file(part).unlink()
+    assert codes(loaded(site)) & {"jit-only", "finalize-failed"}
+
+
+def test_the_linkers_own_words_are_passed_on(site: Site) -> None:
+    site.patch(
+        "cnn",
+        lambda data: data.__setitem__(slice(0, len(data)), data.replace(b"_ZTVN5cudnn", b"_ZTVN5nnduc")),
+    )
+    errors = [found.message for found in loaded(site) if found.code == "linker-error"]
+    assert any("undefined symbol" in message for message in errors)
+
+
+def test_a_hang_is_ended_and_told(site: Site) -> None:
+    answer = examine(site.target, ["--timeout", "0.001"])
+    assert answer.codes("error") == {"probe-hung"}
+    assert answer.exit_code == 1
+
+
+def test_a_probe_that_never_ends_is_killed_with_what_it_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\nsleep 1000 & echo $! > {tmp_path}/pid; wait\n")
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    start = time.monotonic()
+    (report,) = child.run([({"mode": "cudnn", "shim": ""}, {})], 1)
+    assert report.ended == "hung"
+    assert time.monotonic() - start < 10
+    state = Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}/stat")
+    assert not state.exists() or state.read_text().split()[2] in "ZX"
+
+
+def test_a_python_that_cannot_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    (report,) = child.run([({"mode": "driver", "shim": ""}, {})], 1)
+    assert report.ended == "refused"
+    assert "/nowhere/python" in report.words
+
+
+def test_nowhere_to_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", "/nowhere")
+    (report,) = child.run([({"mode": "driver", "shim": ""}, {})], 1)
+    assert report.ended == "refused"
+    assert "/nowhere" in report.words
+
+
+def test_the_driver_is_a_note_unless_it_is_required(site: Site) -> None:
+    if examine(site.target).report["details"]["driver"]["library"]:
+        pytest.skip("there is a driver here")
+    assert "no-driver" in examine(site.target).codes("note")
+    for flag in ("--require-driver", "--require-gpu"):
+        answer = examine(site.target, [flag])
+        assert "no-driver" in answer.codes("error")
+        assert answer.exit_code == 1
+
+
+def test_a_stub_and_a_broken_libcuda_are_told_apart(site: Site) -> None:
+    folder = site.root.parent / "driver"
+    folder.mkdir()
+    functions = ["cuInit", "cuDriverGetVersion", "cuDeviceGetCount"]
+    for data, code in (
+        (standin.make(functions, elf.machine_here()), "driver-stub"),
+        (standin.make([], elf.machine_here())[:100], "driver-broken"),
+        (standin.make([], elf.machine_here()), "driver-broken"),  # lacks cuInit: the probe fails
+    ):
+        site.write(folder / "libcuda.so.1", data)
+        answer = examine(site.target, environ={"LD_LIBRARY_PATH": str(folder)})
+        assert code in answer.codes("error"), answer.report["findings"]
+        assert answer.exit_code == 1
+
+
+def test_the_stand_in_answers_stub_library(tmp_path: Path) -> None:
+    path = tmp_path / "libcuda.so.1"
+    path.write_bytes(standin.make(["cuInit"], elf.machine_here()))
+    code = (
+        f"import ctypes; cuda = ctypes.CDLL({str(path)!r}); print(cuda.cuInit(0), cuda.cuModuleUnload(None))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["34", "34"]
+
+
+def test_the_whole_set_is_loaded_without_a_driver(site: Site) -> None:
+    mapped = examine(site.target).report["details"]["child"]["mapped"]
+    for library in site.source.set.libraries.values():
+        assert str(site.lib / library.file) in mapped
+
+
+# --- flags -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["--expect", "9.0"], "unexpected-version"),
+        (["--min", "10"], "unexpected-version"),
+        (["--max", "9.0.0"], "unexpected-version"),
+        (["--cuda-major", "11"], "unexpected-cuda"),
+        (["--arch", "35"], "no-gpu-code"),
+        (["--arch", "90,20.0"], "jit-for-gpu"),
+    ],
+    ids=str,
+)
+def test_what_is_asked_for_and_not_there(site: Site, arguments: list[str], code: str) -> None:
+    answer = examine(site.target, ["--static", *arguments])
+    assert answer.codes() == {code}
+    assert answer.exit_code == (2 if code == "jit-for-gpu" else 1)
+
+
+def test_what_is_asked_for_and_there(site: Site) -> None:
+    found = site.source.set
+    version = libraryset.write(found.version)
+    arguments = [
+        "--expect",
+        version,
+        "--min",
+        "9.0",
+        "--max",
+        "9",
+        "--cuda-major",
+        str(found.cuda),
+        "--arch",
+        "90,8.6",
+    ]
+    answer = examine(site.target, ["--static", *arguments])
+    assert (answer.codes(), answer.exit_code) == (set(), 0)
+
+
+def test_deep_hashes_and_finds_nothing_in_a_sound_wheel(site: Site) -> None:
+    assert examine(site.target, ["--deep", "--static"]).codes() == set()
+
+
+# --- images ------------------------------------------------------------------------------------------------
+
+
+def test_an_image_is_read_by_its_own_links_and_nothing_of_it_is_run(site: Site) -> None:
+    image = site.root.parent / "image"
+    (image / "etc").mkdir(parents=True)
+    (image / "usr/lib/x86_64-linux-gnu").mkdir(parents=True)
+    (image / "opt").mkdir()
+    shutil.move(site.lib, image / "opt/cudnn")
+    for library in site.source.set.libraries.values():
+        (image / "usr/lib/x86_64-linux-gnu" / library.file).symlink_to(f"/opt/cudnn/{library.file}")
+    answer = examine(image)
+    assert {Path(found["folder"]) for found in answer.report["cudnn"]} == {
+        image / "opt/cudnn",
+        image / "usr/lib/x86_64-linux-gnu",
+    }
+    assert "damaged-library" not in answer.codes()
+    assert "broken-link" not in answer.codes()
+    assert "child" not in answer.report["details"]
+    assert "no-driver" in examine(image, ["--require-gpu"]).codes("error")
+    (image / "opt/cudnn/libcudnn_adv.so.9").unlink()
+    assert {"missing-library", "broken-link"} <= examine(image).codes("error")
+
+
+# --- a running process -------------------------------------------------------------------------------------
+
+LOADED = (
+    "import ctypes, sys; [ctypes.CDLL(path) for path in sys.argv[1:]]; print(flush=True); sys.stdin.read()"
+)
+
+
+def with_libraries(*paths: Path, code: str = LOADED) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", code, *map(str, paths)]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    process.stdout.readline()
+    return process
+
+
+def test_what_a_process_has_loaded(site: Site) -> None:
+    with with_libraries(site.file("graph"), site.file("")) as process:
+        answer = examine(None, ["--pid", str(process.pid)])
+        process.communicate("")
+    assert answer.codes() == set()
+    assert answer.report["cudnn"][0]["folder"] == str(site.lib)
+    assert set(answer.report["details"]["process"]["mapped"]) == {str(site.file("graph")), str(site.file(""))}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may change its root folder")
+def test_a_process_with_another_root(site: Site, tmp_path: Path) -> None:
+    code = LOADED.replace("print(", f"__import__('os').chroot({str(tmp_path)!r}); print(")
+    with with_libraries(site.file("graph"), site.file(""), code=code) as process:
+        answer = examine(None, ["--pid", str(process.pid)])
+        process.communicate("")
+    assert answer.codes() == set()
+    assert answer.report["cudnn"][0]["folder"].endswith(str(site.lib))
+
+
+def test_two_cudnns_and_a_file_that_was_replaced(site: Site) -> None:
+    second = site.root.parent / "second"
+    second.mkdir()
+    shutil.copy(site.file("cnn"), second)
+    shutil.copy(site.file("cnn"), second / "gone.so")
+    os.replace(second / "gone.so", second / "libcudnn_cnn.so.9")
+    with with_libraries(
+        site.file("graph"), site.file("ops"), site.file(""), second / "libcudnn_cnn.so.9"
+    ) as process:
+        answer = examine(None, ["--pid", str(process.pid)])
+        assert "two-cudnns" in answer.codes("error")
+        (second / "libcudnn_cnn.so.9").unlink()
+        assert "deleted-file" in examine(None, ["--pid", str(process.pid)]).codes("warning")
+        process.communicate("")
+
+
+def test_here(site: Site) -> None:
+    code = (
+        "import ctypes, sys; from cudnn_ct import doctor\n"
+        "before = doctor.here().verdict\n"
+        f"ctypes.CDLL({str(site.file(''))!r}).cudnnGetVersion()\n"
+        "found = doctor.here(); print(before, found.verdict, found.sets[0].folder, sep='|')"
+    )
+    environ = {**os.environ, "PYTHONPATH": str(PACKAGE)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environ
+    )
+    assert done.stdout.strip() == f"not found|sound|{site.lib}"
+
+
+# --- the API -----------------------------------------------------------------------------------------------
+
+
+def test_reading_opens_no_library(site: Site) -> None:
+    code = (
+        "import sys, json; from cudnn_ct import doctor\n"
+        "found = doctor.diagnose(sys.argv[1], run=False)\n"
+        "print(json.dumps([found.verdict, any('libcudnn' in line for line in open('/proc/self/maps'))]))"
+    )
+    environ = {**os.environ, "PYTHONPATH": str(PACKAGE)}
+    command = [sys.executable, "-S", "-c", code, str(site.lib)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environ)
+    assert json.loads(done.stdout) == ["sound", False]
+
+
+def test_verdict_lines(site: Site, tmp_path: Path) -> None:
+    assert doctor.verdict_lines(tmp_path / "nothing") != []
+    site.file("adv").unlink()
+    lines = doctor.verdict_lines(site.file(""))
+    assert any("missing-library" in line and "libcudnn_adv.so.9" in line for line in lines)
+    version = wheel.owners(str(site.lib))[0].version
+    assert any(
+        f"pip install --force-reinstall --no-deps {site.source.set.package}=={version}" in line
+        for line in lines
+    )

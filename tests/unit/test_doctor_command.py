@@ -1,0 +1,366 @@
+"""The command ``cudnn-ct doctor``: arguments, exit codes, paths of every kind, what it prints. No cuDNN."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cudnn_ct import doctor
+from cudnn_ct.doctor import examine, main, process, report
+from cudnn_ct.doctor.finding import finding
+from cudnn_ct.doctor.main import USAGE
+from tests.elf_files import make_cudnn
+
+PACKAGE = Path(doctor.__file__).parents[2]
+
+
+def answer(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, dict[str, Any]]:
+    code = main.main([*arguments, "--json"])
+    return code, json.loads(capsys.readouterr().out)
+
+
+def first(found: dict[str, Any]) -> str:
+    return str(found["findings"][0]["code"])
+
+
+# --- arguments ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--min", "9.28", "--max", "9.1"],
+        ["--expect", "9.27", "--min", "9.28"],
+        ["--expect", "9.27", "--max", "9.26.1"],
+        ["--expect", "nine"],
+        ["--min", ""],
+        ["--arch", "hopper"],
+        ["--cuda-major", "-12"],
+        ["--cuda-major", "0"],
+        ["--pid", "0"],
+        ["--pid", "x"],
+        ["--pid", "1", "/"],
+        ["--pid", "1", "--require-gpu"],
+        ["--pid", "1", "--deep"],
+        ["--static", "--require-driver"],
+        ["--json", "--format", "github"],
+        ["--format", "xml"],
+        ["--timeout", "0"],
+        ["--timeout", "nan"],
+        ["--timeout", "soon"],
+        ["one", "two"],
+        ["--no-such-flag"],
+    ],
+    ids=" ".join,
+)
+def test_wrong_usage_has_its_own_exit_code(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main.main(arguments)
+    assert caught.value.code == USAGE == 64
+    written = capsys.readouterr()
+    assert written.out == ""
+    assert "cudnn-ct doctor: " in written.err
+
+
+def test_demands_that_go_together(tmp_path: Path) -> None:
+    arguments = ["--min", "9.10", "--expect", "9.27", "--max", "9.27", "--static", str(tmp_path)]
+    assert main.main(arguments) == 3
+
+
+def test_help(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main.main(["--help"])
+    assert caught.value.code == 0
+    assert "exit codes: 0 sound" in capsys.readouterr().out
+
+
+# --- paths -------------------------------------------------------------------------------------------------
+
+
+def missing(folder: Path) -> Path:
+    return folder / "nothing"
+
+
+def pipe(folder: Path) -> Path:
+    os.mkfifo(folder / "pipe")
+    return folder / "pipe"
+
+
+def endpoint(folder: Path) -> Path:
+    path = folder / "s"
+    with socket.socket(socket.AF_UNIX) as server:
+        os.chdir(folder)  # the name of a socket must be short
+        server.bind("s")
+    return path
+
+
+def loop(folder: Path) -> Path:
+    (folder / "a").symlink_to("b")
+    (folder / "b").symlink_to("a")
+    return folder / "a"
+
+
+def text(folder: Path) -> Path:
+    (folder / "notes.txt").write_text("no library")
+    return folder / "notes.txt"
+
+
+def long_name(folder: Path) -> Path:
+    return folder / ("x" * 5000)
+
+
+def with_null(folder: Path) -> str:
+    return f"{folder}\0x"
+
+
+def closed(folder: Path) -> Path:
+    if os.geteuid() == 0:
+        pytest.skip("modes do not stop root")
+    (folder / "closed").mkdir(mode=0)
+    return folder / "closed"
+
+
+@pytest.mark.parametrize(
+    "make", [missing, pipe, endpoint, loop, text, long_name, with_null, closed, lambda _: "/dev/null"]
+)
+def test_what_cannot_be_looked_at(
+    tmp_path: Path, make: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, found = answer(capsys, "--static", str(make(tmp_path)))
+    assert (code, found["verdict"], first(found)) == (3, "not found", "cannot-look")
+
+
+def test_folders_without_a_cudnn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep/around").symlink_to(tmp_path)
+    for number in range(300):
+        (tmp_path / f"{number}.so").touch()
+    pipe(tmp_path)
+    code, found = answer(capsys, "--static", str(tmp_path))
+    assert (code, first(found)) == (3, "no-cudnn")
+
+
+def test_a_name_that_a_terminal_would_obey(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("\033[31mred\nline", os.fsdecode(b"\xff\xfe")):
+        make_cudnn(tmp_path / name)
+        main.main(["--static", str(tmp_path / name)])
+        written = capsys.readouterr().out
+        assert "\033" not in written
+        assert "red\nline" not in written
+        assert main.main(["--static", "--json", str(tmp_path / name)]) in (0, 1)
+        json.loads(capsys.readouterr().out)
+
+
+def test_below_a_folder_in_a_file_and_by_a_link(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shim = make_cudnn(tmp_path / "x/y/lib", "9.27.0")
+    (tmp_path / "link").symlink_to(shim.parent)
+    for path in (tmp_path, tmp_path / "x/y/lib", shim, tmp_path / "link"):
+        _, found = answer(capsys, "--static", str(path))
+        assert [each["folder"] for each in found["cudnn"]] == [str(shim.parent)]
+
+
+def test_other_major_versions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, code in (("libcudnn.so.8", "old-cudnn"), ("libcudnn.so.10", "cannot-look")):
+        (tmp_path / name).touch()
+        exit_code, found = answer(capsys, "--static", str(tmp_path))
+        assert (exit_code, first(found)) == (1 if code == "old-cudnn" else 3, code)
+    make_cudnn(tmp_path / "nine", "9.27.0")
+    _, found = answer(capsys, "--static", str(tmp_path / "nine"))
+    assert not {"old-cudnn", "cannot-look"} & {each["code"] for each in found["findings"]}
+
+
+# --- processes ---------------------------------------------------------------------------------------------
+
+
+def test_a_process_that_is_gone(capsys: pytest.CaptureFixture[str]) -> None:
+    done = subprocess.Popen([sys.executable, "-c", ""])
+    done.wait()
+    code, found = answer(capsys, "--pid", str(done.pid))
+    assert (code, first(found)) == (3, "cannot-look")
+    assert "no such process" in found["findings"][0]["message"]
+
+
+def test_a_process_of_another_user(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(pid: int) -> list[str]:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(process, "read_maps", refuse)
+    code, found = answer(capsys, "--pid", "1")
+    assert (code, first(found)) == (3, "cannot-look")
+    assert "Permission denied" in found["findings"][0]["message"]
+
+
+def test_a_process_without_a_cudnn(capsys: pytest.CaptureFixture[str]) -> None:
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    code, found = answer(capsys, "--pid", str(child.pid))
+    child.communicate()
+    assert (code, first(found)) == (3, "none-loaded")
+
+
+# --- bugs of our own ---------------------------------------------------------------------------------------
+
+
+def test_a_bug_is_told_as_one(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("by us")
+
+    monkeypatch.setattr(main, "diagnose", fail)
+    code, found = answer(capsys)
+    assert (code, first(found)) == (3, "internal-error")
+    assert "ZeroDivisionError: by us" in found["findings"][0]["message"]
+
+
+def test_an_interruption_is_no_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(main, "diagnose", interrupt)
+    assert main.main([]) == 130
+    assert capsys.readouterr().out == ""
+
+
+def test_nothing_examined_is_never_success() -> None:
+    for code in ("deleted-file", "cut-short", "no-driver"):
+        assert doctor.Diagnosis("x", (), (finding(code, "x"),)).exit_code() == 3
+
+
+def test_verdict_lines_raise_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(examine, "static", lambda *_: 1 / 0)
+    assert doctor.verdict_lines("/nowhere")[0].startswith("doctor: cannot-look: ")
+    monkeypatch.setattr(examine, "diagnose", lambda *_, **__: 1 / 0)
+    assert doctor.verdict_lines("/nowhere") == []
+
+
+# --- where other packages are broken -----------------------------------------------------------------------
+
+BLOCKED = """
+import sys
+class Block:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("numpy", "cuda", "click", "rich", "ml_dtypes", "platformdirs"):
+            raise ImportError("broken here: " + name)
+sys.meta_path.insert(0, Block())
+"""
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        "import runpy; runpy.run_module('cudnn_ct', run_name='__main__')",
+        "from cudnn_ct.__main__ import main; main()",
+    ],
+    ids=["python -m cudnn_ct", "cudnn-ct"],
+)
+def test_the_doctor_needs_the_standard_library_alone(tmp_path: Path, entry: str) -> None:
+    make_cudnn(tmp_path, "9.27.0", without=["adv"])
+    code = f"{BLOCKED}\nsys.argv[1:] = ['doctor', '--static', {str(tmp_path)!r}]\n{entry}"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(PACKAGE)},
+    )
+    assert (done.returncode, done.stderr) == (1, "")
+    assert "missing-library: libcudnn_adv.so.9 is not in" in done.stdout
+
+
+def test_click_passes_everything_on(tmp_path: Path) -> None:
+    from click.testing import CliRunner
+
+    from cudnn_ct.cli import main as command
+
+    make_cudnn(tmp_path, "9.27.0", without=["adv"])
+    done = CliRunner().invoke(command, ["doctor", "--static", "--json", str(tmp_path)])
+    assert done.exit_code == 1
+    assert json.loads(done.output)["errors"] == 1
+    assert CliRunner().invoke(command, ["doctor", "--help"]).exit_code == 0
+
+
+# --- what is printed ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def diagnosis(tmp_path: Path) -> doctor.Diagnosis:
+    make_cudnn(tmp_path, "9.27.0", without=["adv", "cnn"], ops="9.10.2")
+    return doctor.diagnose(tmp_path, run=False)
+
+
+def test_text(diagnosis: doctor.Diagnosis, tmp_path: Path) -> None:
+    written = report.text(diagnosis)
+    head, *rest = written.splitlines()
+    assert head.startswith(f"cuDNN 9.27.0 in {tmp_path.resolve()}: broken (3 errors")
+    assert written.count("cuDNN is a set of libraries") == 1
+    assert "\033" not in written
+    assert "\033[1;31merror" in report.text(diagnosis, colour=True)
+    assert any(line.startswith("error    mixed-versions: libcudnn_ops.so.9 is 9.10.2") for line in rest)
+
+
+def test_json(diagnosis: doctor.Diagnosis) -> None:
+    found = json.loads(report.json_text(diagnosis))
+    assert found["schema"] == report.SCHEMA == 1
+    assert (found["verdict"], found["exit_code"], found["errors"]) == ("broken", 1, 3)
+    assert set(found["findings"][0]) == {"code", "severity", "message", "cause", "evidence", "fix"}
+    severities = [each["severity"] for each in found["findings"]]
+    assert severities == sorted(severities, key=("error", "warning", "note").index)
+
+
+def test_github_annotations_are_one_line_each() -> None:
+    odd = finding("no-driver", "100 % of it: a, b", reason="x")
+    words = report.github(doctor.Diagnosis("x", (), (odd,)))
+    annotation, verdict = words.splitlines()
+    assert annotation.startswith("::notice title=cudnn-ct doctor%3A no-driver::100 %25 of it: a, b%0A")
+    assert verdict == "x: no cuDNN was examined"
+
+
+@pytest.mark.parametrize(
+    ("codes", "strict", "exit_code"),
+    [
+        ([], False, 0),
+        (["no-driver"], True, 0),
+        (["private-file"], False, 0),
+        (["private-file"], True, 2),
+        (["private-file", "mixed-cuda"], True, 1),
+    ],
+)
+def test_exit_codes(diagnosis: doctor.Diagnosis, codes: list[str], strict: bool, exit_code: int) -> None:
+    findings = tuple(finding(code, "x", fix={"path": "p"}) for code in codes)
+    assert doctor.Diagnosis("x", diagnosis.sets, findings).exit_code(strict) == exit_code
+
+
+def test_an_old_cudnn_alone_is_an_error_and_not_nothing() -> None:
+    assert doctor.Diagnosis("x", (), (finding("old-cudnn", "x"),)).exit_code() == 1
+
+
+def test_no_color_and_terminals(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal:
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    assert report.wants_colour(Terminal())
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert not report.wants_colour(Terminal())
+
+
+@pytest.mark.parametrize("closed", [">&-", "| head -c 0", ">/dev/full"])
+def test_an_output_that_cannot_be_written(tmp_path: Path, closed: str) -> None:
+    if closed == ">/dev/full" and not Path("/dev/full").exists():
+        pytest.skip("no /dev/full")
+    command = f"{sys.executable} -m cudnn_ct doctor --static {tmp_path} {closed}; echo ${{PIPESTATUS[0]}}"
+    environ = {**os.environ, "PYTHONPATH": str(PACKAGE)}
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, env=environ)
+    assert done.stdout.strip() == "3"
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,293 @@
+"""What the doctor reads: ELF tables, device code, RECORD, headers, metadata, versions; sound and damaged."""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cudnn_ct.doctor import (
+    consumers,
+    demands,
+    elf,
+    fatbin,
+    files,
+    libraryset,
+    search,
+    standin,
+    symbols,
+    wheel,
+)
+from cudnn_ct.doctor.checks import coverage
+from tests.elf_files import make_cudnn, make_elf, make_header
+
+SOUND = make_elf("libcudnn_graph.so.9", ["libc.so.6"], {"cudnn_graph_version": 0x091B00, "cudnnThing": 1})
+STAND_IN = standin.make(["cuInit"], 62)
+
+
+def written(folder: Path, data: bytes, name: str = "libcudnn_graph.so.9") -> Path:
+    path = folder / name
+    path.write_bytes(data)
+    return path
+
+
+def container(*entries: tuple[int, int, int], magic: int = fatbin.MAGIC) -> bytes:
+    """Device code of (kind, language, architecture)."""
+    pieces = b"".join(
+        struct.pack("<HHIQQHHI", kind, 0, 64, 8, 0, 0, language, arch).ljust(72, b"\0")
+        for kind, language, arch in entries
+    )
+    return struct.pack("<IHHQ", magic, 1, 16, len(pieces)) + pieces
+
+
+def with_section(name: bytes, data: bytes) -> bytes:
+    """A library with one section, and the table of names."""
+    file = bytearray(SOUND)
+    at = len(file) + -len(file) % 8
+    file += bytes(at - len(file)) + data
+    names_at = len(file)
+    file += b"\0" + name + b"\0"
+    table = len(file) + -len(file) % 8
+    file += bytes(table - len(file))
+    file += struct.pack("<I20xQQ24x", 1, at, len(data)) + struct.pack(
+        "<I20xQQ24x", 0, names_at, len(name) + 2
+    )
+    struct.pack_into("<Q", file, 40, table)
+    struct.pack_into("<HHH", file, 58, 64, 2, 1)
+    return bytes(file)
+
+
+# --- symbols -----------------------------------------------------------------------------------------------
+
+
+def test_exports_and_versions(tmp_path: Path) -> None:
+    dynamic = symbols.read(elf.read(written(tmp_path, SOUND)))
+    assert set(dynamic.exports) == {"cudnn_graph_version", "cudnnThing"}
+    assert (dynamic.undefined, dynamic.rpath, dynamic.versions) == (frozenset(), (), frozenset())
+
+
+damage = st.lists(st.tuples(st.integers(0, len(SOUND) - 1), st.integers(0, 255)), min_size=1, max_size=8)
+
+
+@given(damage)
+def test_damage_gives_an_elf_error_or_an_answer(tmp_path: Path, damage: list[tuple[int, int]]) -> None:
+    data = bytearray(SOUND)
+    for at, byte in damage:
+        data[at] = byte
+    path = written(tmp_path, bytes(data))
+    with contextlib.suppress(elf.ElfError):
+        dynamic = symbols.read(elf.read(path))
+        for function in dynamic.exports.values():
+            symbols.code(elf.read(path), function)
+    library = libraryset.read_library(str(path), part="graph")
+    assert (library.error is None) == (library.elf is not None)
+
+
+@given(st.binary(max_size=300))
+def test_anything_can_be_read_as_a_set(tmp_path: Path, data: bytes) -> None:
+    written(tmp_path, data, "libcudnn.so.9")
+    found = libraryset.read(str(tmp_path))
+    assert found is not None
+    assert found.libraries[""].error is not None
+
+
+@given(st.integers(0, len(STAND_IN)))
+def test_a_cut_stand_in_is_seen_as_cut(tmp_path: Path, size: int) -> None:
+    library = libraryset.read_library(str(written(tmp_path, STAND_IN[:size])))
+    assert (library.error is None) == (size == len(STAND_IN))
+
+
+@pytest.mark.parametrize("machine", standin.CODE)
+def test_the_stand_in_is_a_library_of_each_machine(tmp_path: Path, machine: int) -> None:
+    library = elf.read(written(tmp_path, standin.make(["cuInit"], machine)))
+    assert (library.machine, library.soname, library.needed) == (machine, "libcuda.so.1", ())
+    assert library.size < 2048
+
+
+# --- device code -------------------------------------------------------------------------------------------
+
+
+def test_device_code(tmp_path: Path) -> None:
+    data = container((2, 7, 80), (2, 8, 100)) + container((1, 9, 121))
+    code = fatbin.read(elf.read(written(tmp_path, with_section(b".nv_fatbin", data))))
+    assert code == fatbin.DeviceCode(frozenset({80, 100}), frozenset({121}), 13)
+
+
+@pytest.mark.parametrize("section", [b".nv_fatbin", b".other"])
+@pytest.mark.parametrize("data", [b"", bytes(64), container((2, 7, 80), magic=1), container()])
+def test_no_device_code_is_unknown(tmp_path: Path, section: bytes, data: bytes) -> None:
+    assert fatbin.read(elf.read(written(tmp_path, with_section(section, data)))) is None
+
+
+@given(st.data())
+def test_damaged_device_code_is_no_error(tmp_path: Path, data: st.DataObject) -> None:
+    file = bytearray(with_section(b".nv_fatbin", container((2, 7, 80), (1, 8, 90), (2, 8, 100))))
+    for _ in range(data.draw(st.integers(1, 6))):
+        file[data.draw(st.integers(len(SOUND), len(file) - 1))] = data.draw(st.integers(0, 255))
+    fatbin.read(elf.read(written(tmp_path, bytes(file))))
+
+
+def test_coverage_is_of_all_libraries_and_of_later_minors(tmp_path: Path) -> None:
+    for part, archs in (("ops", (75, 80, 90)), ("cnn", (60, 75, 80, 90))):
+        code = container(*((2, 8, arch) for arch in archs), (1, 8, 90))
+        written(tmp_path, with_section(b".nv_fatbin", code), f"libcudnn_{part}.so.9")
+    found = libraryset.read(str(tmp_path))
+    assert found is not None
+    sass, ptx = coverage(found)
+    assert {75, 80, 86, 89, 90} <= sass
+    assert not {60, 70, 100} & sass
+    assert ptx == {90}
+
+
+# --- sets and files ----------------------------------------------------------------------------------------
+
+
+def test_a_set_is_read(tmp_path: Path) -> None:
+    make_cudnn(tmp_path / "lib", "9.27.0")
+    found = libraryset.read(str(tmp_path / "lib"))
+    assert found is not None
+    assert found.version == (9, 27, 0)
+    assert list(found.libraries) == list(libraryset.PARTS)
+    assert found.cuda == 0
+    assert found.package == "nvidia-cudnn-cu12"
+
+
+def test_debian_names_and_links(tmp_path: Path) -> None:
+    make_cudnn(tmp_path, "9.10.2", without=["engines_tensor_ir", "ext"])
+    for file in list(tmp_path.iterdir()):
+        file.rename(tmp_path / f"{file.name}.10.2")
+        (tmp_path / file.name).symlink_to(f"{file.name}.10.2")
+    found = libraryset.read(str(tmp_path))
+    assert found is not None
+    assert found.extra == ()
+    assert found.shim is not None
+    assert found.shim.path.endswith("libcudnn.so.9")
+    assert found.shim.real.endswith("libcudnn.so.9.10.2")
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("libcudnn.so.9", ("", "9")),
+        ("libcudnn_ops_infer.so.8.9.7", ("ops_infer", "8.9.7")),
+        ("libcudnn.so", ("", "")),
+        ("libcudnn.so.9.old", None),
+        ("libcudnn_static.a", None),
+        ("xlibcudnn.so.9", None),
+    ],
+)
+def test_names_of_libraries(tmp_path: Path, name: str, found: tuple[str, str] | None) -> None:
+    (tmp_path / name).touch()
+    names = [(each.part, each.version) for each in files.cudnn_files(str(tmp_path))]
+    assert names == ([found] if found else [])
+
+
+def test_links_of_an_image_begin_at_its_root(tmp_path: Path) -> None:
+    (tmp_path / "usr").mkdir()
+    (tmp_path / "a").symlink_to("/usr/x")
+    (tmp_path / "up").symlink_to("../../../../usr/x")
+    (tmp_path / "loop").symlink_to("loop")
+    root = str(tmp_path.resolve())
+    assert files.real(f"{root}/a", root) == f"{root}/usr/x"
+    assert files.real(f"{root}/up", root) == f"{root}/usr/x"
+    assert files.real(f"{root}/loop", root) == f"{root}/loop"
+    assert files.real("/etc/../etc", root) == str(Path("/etc").resolve())
+
+
+# --- RECORD, header, METADATA ------------------------------------------------------------------------------
+
+
+@given(st.text())
+def test_a_record_is_read_or_refused(text: str) -> None:
+    with contextlib.suppress(wheel.RecordError):
+        assert all(isinstance(size, int) for _, size in wheel.parse_record(text).values())
+
+
+def test_a_record() -> None:
+    record = wheel.parse_record('"a, b.so",sha256=x,12\nc/RECORD,,\n')
+    assert record == {"a, b.so": ("sha256=x", 12), "c/RECORD": ("", -1)}
+
+
+@pytest.mark.parametrize("text", ["", "a\n", "a,b,c,d\n", "a,b,-1\n", ",b,1\n", 'a,"b,1\n', "a,b,1e9\n"])
+def test_what_is_no_record(text: str) -> None:
+    with pytest.raises(wheel.RecordError):
+        wheel.parse_record(text)
+
+
+@given(st.text() | st.binary().map(lambda data: data.decode("utf-8", "replace")))
+def test_any_header_and_metadata_can_be_read(text: str) -> None:
+    assert search.parse_header(text) is None or len(search.parse_header(text) or ()) == 3
+    list(consumers.requirements(text))
+
+
+def test_a_header(tmp_path: Path) -> None:
+    text = make_header(tmp_path / "h", "9.27.1").read_text()
+    assert search.parse_header(text) == (9, 27, 1)
+    assert search.parse_header(text.replace("MINOR", "OTHER")) is None
+
+
+def test_requirements() -> None:
+    text = (
+        "Name: torch\nRequires-Dist: nvidia-cudnn-cu12==9.10.2.21; platform_system == 'Linux'\n"
+        "Requires-Dist: nvidia_cudnn_cu13 (>=9, <10)\nRequires-Dist: nvidia-cudnn-cu11 ; extra == 'old'\n"
+        "Requires-Dist: nvidia-cudnn-frontend\n\nRequires-Dist: nvidia-cudnn-cu10\n"
+    )
+    assert list(consumers.requirements(text)) == [
+        ("nvidia-cudnn-cu12", "==9.10.2.21"),
+        ("nvidia-cudnn-cu13", ">=9,<10"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("version", "specifier", "met"),
+    [
+        ("9.10.2.21", "==9.10.2.21", True),
+        ("9.10.2.21", "==9.10.2.22", False),
+        ("9.10.2.21", "==9.10.*", True),
+        ("9.10.2.21", "!=9.10.*", False),
+        ("9.9", "~=9.1", True),
+        ("10.0", "~=9.1", False),
+        ("9.1", ">=9.1,<10", True),
+        ("9.1.0", "==9.1", True),
+        ("9.1", "<9.1", False),
+        ("9.1", ">9.0", True),
+        ("9.1", "", True),
+        ("9.1", "whatever", True),
+    ],
+)
+def test_specifiers(version: str, specifier: str, met: bool) -> None:
+    assert consumers.meets(version, specifier) is met
+
+
+# --- what people type --------------------------------------------------------------------------------------
+
+
+@given(st.text())
+def test_versions_and_architectures_are_read_or_refused(text: str) -> None:
+    for parse in (demands.parse_version, demands.parse_arch):
+        with contextlib.suppress(ValueError):
+            assert all(isinstance(number, int) for number in parse(text))
+
+
+@pytest.mark.parametrize(
+    ("text", "archs"),
+    [
+        ("75,90,120", (75, 90, 120)),
+        ("7.5", (75,)),
+        ("sm_90a, 12.0", (90, 120)),
+        ("90,90", (90,)),
+        ("100f", (100,)),
+    ],
+)
+def test_architectures(text: str, archs: tuple[int, ...]) -> None:
+    assert demands.parse_arch(text) == archs
+
+
+@pytest.mark.parametrize("text", ["", "9", "1234", "hopper", "90,", "-90", "٩٠"])
+def test_what_is_no_architecture(text: str) -> None:
+    with pytest.raises(ValueError, match="not a compute capability"):
+        demands.parse_arch(text)
