@@ -6,7 +6,8 @@ Arrays        ``asarray  empty  zeros  full  DeviceArray``
 Operations    ``conv  conv_backward_data  conv_backward_filter  conv_backward_bias  conv_transpose
               conv_bias_activation  conv_output_shape  conv_transpose_shape
               pool  pool_backward  pool_output_shape  softmax  softmax_backward
-              activation  activation_backward``
+              activation  activation_backward
+              add  op_tensor  scale  fill  transform  reduce``
 Algorithms    ``conv_algorithms  conv_plan  conv_bias_activation_plan  export_choices  import_choices``
 Where         ``use  synchronize  empty_cache  available``
 Library       ``version  library_info  raw``
@@ -63,8 +64,14 @@ if TYPE_CHECKING:
     from .ops.fused import conv_bias_activation as conv_bias_activation
     from .ops.pooling import pool as pool
     from .ops.pooling import pool_backward as pool_backward
+    from .ops.reduction import reduce as reduce
     from .ops.softmax import softmax as softmax
     from .ops.softmax import softmax_backward as softmax_backward
+    from .ops.tensor import add as add
+    from .ops.tensor import fill as fill
+    from .ops.tensor import op_tensor as op_tensor
+    from .ops.tensor import scale as scale
+    from .ops.tensor import transform as transform
     from .problem import ActivationSpec as ActivationSpec
     from .problem import Candidate as Candidate
     from .problem import ConvolutionSpec as ConvolutionSpec
@@ -116,6 +123,7 @@ _WHERE = {
     "ops": (
         "activation",
         "activation_backward",
+        "add",
         "conv",
         "conv_algorithms",
         "conv_backward_bias",
@@ -125,10 +133,15 @@ _WHERE = {
         "conv_bias_activation_plan",
         "conv_plan",
         "conv_transpose",
+        "fill",
+        "op_tensor",
         "pool",
         "pool_backward",
+        "reduce",
+        "scale",
         "softmax",
         "softmax_backward",
+        "transform",
     ),
     "algo_store": ("export_choices", "import_choices"),
     "problem": (

@@ -9,16 +9,21 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from . import legacy
+from . import graph, legacy
 from .context import Context
 from .errors import BadParamError, NotSupportedError
 from .problem import (
     LAYOUTS,
     ActivationProblem,
+    FillProblem,
     Layer,
+    OpTensorProblem,
     Plan,
     PoolProblem,
+    ReduceProblem,
+    ScaleProblem,
     SoftmaxProblem,
+    TransformProblem,
     nearest_layout,
     packed_of,
     tensors_of,
@@ -37,9 +42,17 @@ def _simple(way: Callable[[Any], Plan]) -> Way:
 # The plans of a kind of problem, the quickest first.
 WAYS: dict[type, tuple[Way, ...]] = {
     ActivationProblem: (_simple(legacy.activation),),
+    FillProblem: (_simple(legacy.filling),),
+    OpTensorProblem: (_simple(legacy.op_tensor),),
     PoolProblem: (_simple(legacy.pooling),),
+    ReduceProblem: (legacy.reduction, legacy.wide_reduction),
+    ScaleProblem: (_simple(legacy.scaling), _simple(legacy.scaling_by_op_tensor)),
     SoftmaxProblem: (_simple(legacy.softmax),),
+    TransformProblem: (_simple(legacy.transformation), _simple(legacy.conversion), graph.conversion),
 }
+
+# These change an array where it lies, so a copy of it is of no use.
+IN_PLACE = (FillProblem, ScaleProblem)
 
 
 class Roads:
@@ -88,6 +101,8 @@ def _ways(problem: Layer, context: Context) -> list[Callable[[], Plan]]:
         return [partial(legacy.ScalePlan, problem.results[0])]
     ways = WAYS[type(problem)]
     makers: list[Callable[[], Plan]] = [partial(way, problem, context) for way in ways]
+    if isinstance(problem, IN_PLACE):
+        return makers
     first = next(iter(tensors_of(problem).values()))
     layouts = dict.fromkeys((nearest_layout(first), *LAYOUTS))
     copies = dict.fromkeys(packed_of(problem, layout) for layout in layouts)

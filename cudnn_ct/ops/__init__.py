@@ -13,11 +13,14 @@ from .conv import (
 )
 from .fused import conv_bias_activation
 from .pooling import pool, pool_backward, pool_output_shape
+from .reduction import reduce
 from .softmax import softmax, softmax_backward
+from .tensor import add, fill, op_tensor, scale, transform
 
 __all__ = [
     "activation",
     "activation_backward",
+    "add",
     "conv",
     "conv_algorithms",
     "conv_backward_bias",
@@ -29,9 +32,14 @@ __all__ = [
     "conv_plan",
     "conv_transpose",
     "conv_transpose_shape",
+    "fill",
+    "op_tensor",
     "pool",
     "pool_backward",
     "pool_output_shape",
+    "reduce",
+    "scale",
     "softmax",
     "softmax_backward",
+    "transform",
 ]
