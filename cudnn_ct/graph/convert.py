@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from ..context import Context
 from ..dtypes import DTYPES
-from ..errors import CudnnError, NotSupportedError
+from ..errors import AllocationError, CudnnError, NotSupportedError
 from ..legacy import ChainPlan, Step, copying
 from ..problem import Candidate, TensorSpec, TransformProblem
 from .engines import execution_plan, offers
 from .operations import Graph, Tensor, node, operation_graph
 from .plan import GraphPlan
 
-__all__ = ["conversion"]
+__all__ = ["conversion", "identity_graph"]
 
 
 def conversion(problem: TransformProblem, context: Context) -> ChainPlan:
@@ -37,7 +37,8 @@ def conversion(problem: TransformProblem, context: Context) -> ChainPlan:
     return ChainPlan([packed_x, packed_y], steps, scaled=0 if narrower else 2)
 
 
-def _identity(x: TensorSpec, y: TensorSpec, context: Context) -> GraphPlan:
+def identity_graph(x: TensorSpec, y: TensorSpec) -> Graph:
+    """Make the graph that writes the elements of x, which lie without gaps, as the dtype of y."""
     tensors = [
         # One pixel with as many channels as there are elements: engines load along these.
         Tensor(uid, TensorSpec.packed((1, x.size, 1, 1), spec.dtype, "nhwc"))
@@ -45,14 +46,21 @@ def _identity(x: TensorSpec, y: TensorSpec, context: Context) -> GraphPlan:
     ]
     compute = "float64" if "float64" in (x.dtype, y.dtype) else "float32"
     one = node("pointwise", mode="identity", math_prec=compute, xdesc=tensors[0], ydesc=tensors[1])
-    graph = Graph((one,), tuple(tensors))
-    try:
-        native = operation_graph(graph, context)
-        offer = next(offers(native, context))
-        made = execution_plan(native, offer.engine, context)
-    except NotSupportedError:
-        raise
-    except CudnnError as error:  # also what engines that compile at run time say
-        raise NotSupportedError(f"no engine turns {x.dtype} into {y.dtype}: {error}") from error
-    candidate = Candidate("graph", str(offer.engine), "fma", offer.workspace, True, notes=offer.notes)
-    return GraphPlan(graph, made, candidate)
+    return Graph((one,), tuple(tensors))
+
+
+def _identity(x: TensorSpec, y: TensorSpec, context: Context) -> GraphPlan:
+    """A plan of the first engine that becomes one."""
+    graph, refusals = identity_graph(x, y), []
+    native = operation_graph(graph, context)
+    for offer in offers(native, context):
+        try:
+            made = execution_plan(native, offer.engine, context)
+        except AllocationError:
+            raise
+        except CudnnError as error:  # also what engines that compile at run time say
+            refusals.append(f"{offer.engine}: {error}")
+            continue
+        candidate = Candidate("graph", str(offer.engine), "fma", offer.workspace, True, notes=offer.notes)
+        return GraphPlan(graph, made, candidate)
+    raise NotSupportedError(f"no engine turns {x.dtype} into {y.dtype}; {'; '.join(refusals)}")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ctypes
 from functools import cache
-from math import copysign
+from math import copysign, isnan
 from typing import Any, NamedTuple
 
 from .._bindings import enums, types
@@ -205,7 +205,7 @@ def _to_odd(value: float) -> Any:
 
     single = np.array(value).astype(np.float32)
     nearest = float(single)
-    if nearest != value and value == value:
+    if nearest != value and not isnan(value):
         bits = single.view(np.uint32)
         bits -= np.uint32(abs(nearest) > abs(value))
         bits |= np.uint32(1)

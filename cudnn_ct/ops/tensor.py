@@ -218,8 +218,8 @@ def transform(
         In elements, instead of a layout. No two elements may be in one place; memory in gaps between them
         is not written.
     dtype : dtype, optional
-        By default that of x. cuDNN converts between float32 and the half types, and between these; int8
-        and, with the cuDNN seen so far, float64 remain what they are.
+        By default that of x. float32, float16 and bfloat16 become each other; int8 remains int8. float64 is
+        converted only where cuDNN has an engine for that: its legacy calls do not.
     alpha, beta : float
     out : device array, shape of x, dtype of the result, optional
         Where the result goes, with the strides it has; read only where beta is not 0, which needs it. It
