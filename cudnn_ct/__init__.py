@@ -12,6 +12,8 @@ Operations    ``conv  conv_backward_data  conv_backward_filter  conv_backward_bi
               dropout  dropout_backward  DropoutState``
               pool  pool_backward  pool_output_shape
               batch_norm_training  batch_norm_inference  batch_norm_backward  batch_norm_overflowed``
+              activation  activation_backward
+              add  op_tensor  scale  fill  transform  reduce``
 Algorithms    ``conv_algorithms  conv_plan  conv_bias_activation_plan  export_choices  import_choices``
 Where         ``use  synchronize  empty_cache  available``
 Library       ``version  library_info  raw``
@@ -79,6 +81,7 @@ if TYPE_CHECKING:
     from .ops.norm import batch_norm_training as batch_norm_training
     from .ops.pooling import pool as pool
     from .ops.pooling import pool_backward as pool_backward
+    from .ops.reduction import reduce as reduce
     from .ops.softmax import softmax as softmax
     from .ops.softmax import softmax_backward as softmax_backward
     from .ops.spatial import affine_grid as affine_grid
@@ -87,6 +90,11 @@ if TYPE_CHECKING:
     from .ops.spatial import grid_sample_backward as grid_sample_backward
     from .ops.spatial import spatial_transformer as spatial_transformer
     from .ops.spatial import spatial_transformer_backward as spatial_transformer_backward
+    from .ops.tensor import add as add
+    from .ops.tensor import fill as fill
+    from .ops.tensor import op_tensor as op_tensor
+    from .ops.tensor import scale as scale
+    from .ops.tensor import transform as transform
     from .problem import ActivationSpec as ActivationSpec
     from .problem import Candidate as Candidate
     from .problem import ConvolutionSpec as ConvolutionSpec
@@ -147,6 +155,7 @@ _WHERE = {
         "batch_norm_inference",
         "batch_norm_overflowed",
         "batch_norm_training",
+        "add",
         "conv",
         "conv_algorithms",
         "conv_backward_bias",
@@ -162,12 +171,17 @@ _WHERE = {
         "grid_sample_backward",
         "lrn",
         "lrn_backward",
+        "fill",
+        "op_tensor",
         "pool",
         "pool_backward",
+        "reduce",
+        "scale",
         "softmax",
         "softmax_backward",
         "spatial_transformer",
         "spatial_transformer_backward",
+        "transform",
     ),
     "algo_store": ("export_choices", "import_choices"),
     "problem": (

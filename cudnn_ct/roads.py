@@ -9,22 +9,27 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from . import legacy
+from . import graph, legacy
 from .context import Context
 from .errors import BadParamError, NotSupportedError
 from .problem import (
     LAYOUTS,
     ActivationProblem,
+    FillProblem,
     GridProblem,
     Layer,
     LRNProblem,
     NormGradient,
     NormInference,
     NormTraining,
+    OpTensorProblem,
     Plan,
     PoolProblem,
+    ReduceProblem,
     SampleProblem,
+    ScaleProblem,
     SoftmaxProblem,
+    TransformProblem,
     nearest_layout,
     packed_of,
     tensors_of,
@@ -44,38 +49,58 @@ def _simple(way: Callable[[Any], Plan]) -> Way:
 # The plans of a kind of problem, the quickest first.
 WAYS: dict[type, tuple[Way, ...]] = {
     ActivationProblem: (_simple(legacy.activation),),
+    FillProblem: (_simple(legacy.filling),),
     GridProblem: (_simple(legacy.GridPlan),),
     LRNProblem: (_simple(legacy.lrn),),
     NormGradient: legacy.NORM_GRADIENT_WAYS,
     NormInference: legacy.NORM_INFERENCE_WAYS,
     NormTraining: legacy.NORM_TRAINING_WAYS,
+    OpTensorProblem: (_simple(legacy.op_tensor),),
     PoolProblem: (_simple(legacy.pooling), _simple(legacy.padded_pooling)),
+    ReduceProblem: (legacy.reduction, legacy.wide_reduction),
     SampleProblem: (_simple(legacy.SamplePlan),),
+    ScaleProblem: (_simple(legacy.scaling), _simple(legacy.scaling_by_op_tensor)),
     SoftmaxProblem: (_simple(legacy.softmax),),
+    TransformProblem: (_simple(legacy.transformation), _simple(legacy.conversion), graph.conversion),
 }
+
+# These change an array where it lies, so a copy of it is of no use.
+IN_PLACE = (FillProblem, ScaleProblem)
 
 
 class Roads:
     """The ways to compute a problem in one thread: the first that cuDNN does not refuse is taken."""
 
-    __slots__ = ("_left", "_problem", "_refusals", "plan")
+    __slots__ = ("_left", "_problem", "_refusals", "_spent", "plan")
 
     def __init__(self, problem: Layer, context: Context) -> None:
         self._problem = problem
-        self._left = _ways(problem, context)
+        self._begin(context)
+
+    def _begin(self, context: Context) -> None:
+        self._spent = True  # until there is a plan
+        self._left = _ways(self._problem, context)
         self._refusals: list[str] = []
         self.plan: Plan = self._next()
+        self._spent = False
 
     def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
-        """Run the plan; where cuDNN refuses it only now, before any kernel starts, the next."""
+        """Run the plan; where cuDNN refuses it only now, before any kernel starts, the next.
+
+        Where none is left, the next call begins again: a refusal may pass.
+        """
+        if self._spent:
+            self._begin(context)
         while True:
             try:
                 return self.plan.run(context, pointers, alpha, beta)
             except (NotSupportedError, BadParamError) as error:
                 self._refusals.append(f"{self.plan.describe()}: {error}")
+                self._spent = True
                 if not self._left:
                     raise self._nothing() from error
                 self.plan = self._next()
+                self._spent = False
 
     def describe(self) -> str:
         """Tell what was chosen, and what was refused and why."""
@@ -104,6 +129,8 @@ def _ways(problem: Layer, context: Context) -> list[Callable[[], Plan | None]]:
         return [partial(legacy.ScalePlan, problem.results[0])]
     ways = WAYS[type(problem)]
     makers: list[Callable[[], Plan | None]] = [partial(way, problem, context) for way in ways]
+    if isinstance(problem, IN_PLACE):
+        return makers
     first = next(iter(tensors_of(problem).values()))
     layouts = dict.fromkeys((nearest_layout(first), *LAYOUTS))
     copies = dict.fromkeys(packed_of(problem, layout) for layout in layouts)

@@ -5,6 +5,7 @@
 """
 
 from .activation import activation
+from .chain import ChainPlan, Step
 from .dropout import DropoutDescriptor, dropout, mask_size, states_size
 from .family import candidates, plan
 from .fused import EpiloguePlan
@@ -12,14 +13,17 @@ from .lrn import lrn
 from .norm_ways import NORM_GRADIENT_WAYS, NORM_INFERENCE_WAYS, NORM_TRAINING_WAYS
 from .plans import BiasGradientPlan, PackedPlan, ScaledPlan, ScalePlan, behind, transform
 from .pooling import padded_pooling, pooling
+from .reduction import reduction, wide_reduction
 from .softmax import softmax
 from .spatial import GridPlan, SamplePlan
+from .tensor import conversion, copying, filling, op_tensor, scaling, scaling_by_op_tensor, transformation
 
 __all__ = [
     "NORM_GRADIENT_WAYS",
     "NORM_INFERENCE_WAYS",
     "NORM_TRAINING_WAYS",
     "BiasGradientPlan",
+    "ChainPlan",
     "DropoutDescriptor",
     "EpiloguePlan",
     "GridPlan",
@@ -27,16 +31,26 @@ __all__ = [
     "SamplePlan",
     "ScalePlan",
     "ScaledPlan",
+    "Step",
     "activation",
     "behind",
     "candidates",
+    "conversion",
+    "copying",
     "dropout",
+    "filling",
     "lrn",
     "mask_size",
+    "op_tensor",
     "padded_pooling",
     "plan",
     "pooling",
+    "reduction",
+    "scaling",
+    "scaling_by_op_tensor",
     "softmax",
     "states_size",
     "transform",
+    "transformation",
+    "wide_reduction",
 ]

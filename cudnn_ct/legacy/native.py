@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 from functools import cache
+from math import copysign, isnan
 from typing import Any, NamedTuple
 
 from .._bindings import enums, types
@@ -186,6 +187,26 @@ def scalar_type(compute: str) -> Any:
     return scalar
 
 
-def element(dtype: str) -> Any:
-    """A zero of a dtype, in memory."""
-    return ctypes.byref((ctypes.c_char * DTYPES[dtype].itemsize)())
+def element(dtype: str, value: float = 0.0) -> Any:
+    """An element of a dtype, in memory: a number rounded once, to the nearest, ties to even."""
+    row = DTYPES[dtype]
+    if value == 0 and copysign(1, value) > 0:
+        return ctypes.byref((ctypes.c_char * row.itemsize)())
+    import numpy as np
+
+    with np.errstate(all="ignore"):
+        rounded = np.asarray(_to_odd(value) if dtype == "bfloat16" else value).astype(row.numpy)
+    return ctypes.byref(ctypes.create_string_buffer(rounded.tobytes(), row.itemsize))
+
+
+def _to_odd(value: float) -> Any:
+    """A float32 whose last bit tells that something was lost: it becomes the bfloat16 that is nearest."""
+    import numpy as np
+
+    single = np.array(value).astype(np.float32)
+    nearest = float(single)
+    if nearest != value and not isnan(value):
+        bits = single.view(np.uint32)
+        bits -= np.uint32(abs(nearest) > abs(value))
+        bits |= np.uint32(1)
+    return single

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 from ..context import Context
 from ..descriptors import TensorDescriptor
@@ -10,6 +11,7 @@ from ..dtypes import DTYPES
 from ..errors import BadParamError, CudnnError, ExecutionFailedError, NotSupportedError
 from ..problem import Candidate, Plan, TensorSpec
 from .native import Native, element, four_axes, scalar_type, settled, two_axes
+from .slices import joined, with_four
 
 __all__ = [
     "BiasGradientPlan",
@@ -236,12 +238,21 @@ def transform(
     The dtype must be one that cuDNN transforms (floats and int8), the same on both sides.
     """
     scalar = scalar_type(DTYPES[source.dtype].accumulate)
+    x, y = _between(source, target)
     context.library.cudnnTransformTensor(
         context.handle,
         scalar(alpha),
-        TensorDescriptor.cached(four_axes(settled(source, []))),
+        TensorDescriptor.cached(x),
         read,
         scalar(beta),
-        TensorDescriptor.cached(four_axes(settled(target, []))),
+        TensorDescriptor.cached(y),
         written,
     )
+
+
+@lru_cache(maxsize=1024)
+def _between(source: TensorSpec, target: TensorSpec) -> list[TensorSpec]:
+    """The two as images, or with as few axes as there can be."""
+    if 3 <= len(source.shape) <= 5:
+        return [four_axes(settled(source, [])), four_axes(settled(target, []))]
+    return with_four(joined([source, target]), [source, target])

@@ -16,6 +16,7 @@ from .fused import conv_bias_activation
 from .lrn import lrn, lrn_backward
 from .norm import batch_norm_backward, batch_norm_inference, batch_norm_overflowed, batch_norm_training
 from .pooling import pool, pool_backward, pool_output_shape
+from .reduction import reduce
 from .softmax import softmax, softmax_backward
 from .spatial import (
     affine_grid,
@@ -25,6 +26,7 @@ from .spatial import (
     spatial_transformer,
     spatial_transformer_backward,
 )
+from .tensor import add, fill, op_tensor, scale, transform
 
 __all__ = [
     "Dropout",
@@ -32,6 +34,7 @@ __all__ = [
     "DropoutState",
     "activation",
     "activation_backward",
+    "add",
     "affine_grid",
     "affine_grid_backward",
     "batch_norm_backward",
@@ -51,15 +54,20 @@ __all__ = [
     "conv_transpose_shape",
     "dropout",
     "dropout_backward",
+    "fill",
     "grid_sample",
     "grid_sample_backward",
     "lrn",
     "lrn_backward",
+    "op_tensor",
     "pool",
     "pool_backward",
     "pool_output_shape",
+    "reduce",
+    "scale",
     "softmax",
     "softmax_backward",
     "spatial_transformer",
     "spatial_transformer_backward",
+    "transform",
 ]

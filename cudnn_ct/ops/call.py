@@ -51,7 +51,7 @@ class Call(NamedTuple):
         what: str = "a convolution",
     ) -> Self:
         """Make one, with what follows from the specs."""
-        nbytes = tuple(spec.size * DTYPES[spec.dtype].itemsize for spec in results)
+        nbytes = tuple(_span(spec)[1] for spec in results)  # gaps included, where a caller asked for some
         spans = tuple(map(_span, (*inputs, *results)))
         what = f"the result of {what}"
         return cls(problem, inputs, results, choice, pack, in_place, what, nbytes, spans, set())
@@ -174,12 +174,12 @@ def check_beta(beta: float, out: Any) -> None:
         raise ValueError(f"beta={beta} needs out, the array that it multiplies")
 
 
-def check_writable(out: TensorSpec | None) -> None:
+def check_writable(out: TensorSpec | None, name: str = "out") -> None:
     """Raise for an output that no descriptor describes, or two of whose elements share memory."""
     if out is not None and not out.describable:
-        raise ValueError(f"out has strides {out.strides}; cuDNN writes only where all are positive")
+        raise ValueError(f"{name} has strides {out.strides}; cuDNN writes only where all are positive")
     if out is not None and out.overlaps_itself:
-        raise ValueError(f"out overlaps itself: shape {out.shape} with strides {out.strides}")
+        raise ValueError(f"{name} overlaps itself: shape {out.shape} with strides {out.strides}")
 
 
 def stream_of(x: Any, name: str, stream: Any) -> Stream:

@@ -25,7 +25,7 @@ from .call import (
     stream_of,
 )
 
-__all__ = ["Layer", "compute", "compute_several"]
+__all__ = ["Layer", "compute", "compute_several", "rewrite"]
 
 
 class Layer(NamedTuple):
@@ -33,12 +33,13 @@ class Layer(NamedTuple):
 
     ``problem`` takes the specs of the operands by their names, those of the results that are given (None for
     one that is to be made), and the arguments as the caller wrote them. ``in_place`` says that a result may
-    be an operand itself.
+    be an operand itself; ``written`` is what the caller knows a result by.
     """
 
     name: str
     problem: Callable[..., Any]
     in_place: bool = False
+    written: str = "out"
 
 
 def compute(
@@ -107,6 +108,20 @@ def compute_several(
             streams.restore(previous)
 
 
+def rewrite(layer: Layer, x: Any, alpha: float, stream: Any = None) -> Any:
+    """One call of an operation that changes the array it is given, and returns it."""
+    where = _stream_of(x, layer.written, stream)
+    previous = streams.activate(where.device)
+    try:
+        ctx = context.current(where)
+        array = operand(x, layer.written, where, written=True)
+        call = _prepared(ctx, layer, (), (), (array.spec,), ())
+        return run(ctx, call, (), array, alpha, 0, x)
+    finally:
+        if previous is not None:
+            streams.restore(previous)
+
+
 def _stream_of(first: Any, name: str, stream: Any) -> Stream:
     if stream is None and type(first) is DeviceArray:
         return streams.current_stream(first.device)
@@ -139,7 +154,7 @@ def _prepared(
     if call is None:
         inputs = tuple(map(describable, specs))
         for out in outs:
-            check_writable(out)
+            check_writable(out, layer.written)
         problem = layer.problem(dict(zip(names, inputs, strict=True)), outs, *arguments)
         call = ctx.calls[key] = Call.of(
             problem,

@@ -29,6 +29,7 @@ from .layers import Layers
 from .norm import Norm
 from .pointwise import Pointwise
 from .spatial import Spatial
+from .tensors import Tensors
 
 VERSION = 91900
 BAD_PARAM, NOT_SUPPORTED = 2000, 3000
@@ -63,7 +64,7 @@ class FakeLibrary(Library):
         return super()._check(status, function, args)
 
 
-class FakeCudnn(Dice, Layers, Norm, Pointwise, Spatial):
+class FakeCudnn(Dice, Layers, Norm, Pointwise, Spatial, Tensors):
     """The fake's state: native objects that are alive, calls so far, and the failures that were ordered."""
 
     def __init__(self, host: Host) -> None:
@@ -326,12 +327,15 @@ class FakeCudnn(Dice, Layers, Norm, Pointwise, Spatial):
 
     def cudnnTransformTensor(
         self, handle: Any, alpha: int, x: Any, read: int, beta: int, y: Any, written: int
-    ) -> None:
+    ) -> int:
         source, target = self._memory(x, "tensor", read), self._memory(y, "tensor", written)
+        if source.shape != target.shape or source.dtype != target.dtype:
+            return BAD_PARAM
         scalar = ctypes.c_double if source.dtype == np.float64 else ctypes.c_float
         a, b = (scalar.from_address(pointer).value for pointer in (alpha, beta))
         wide = np.float64
         target[...] = (a * source.astype(wide) + (b * target.astype(wide) if b else 0)).astype(target.dtype)
+        return 0
 
     def cudnnSetTensor(self, handle: Any, y: Any, pointer: int, value: int) -> int:
         if len(self._get(y, "tensor")["shape"]) < 4:

@@ -27,6 +27,7 @@ from cudnn_ct.doctor.elf import machine_here
 from cudnn_ct.errors import BadParamError, CudnnError, NotInitializedError, NotSupportedError
 from cudnn_ct.graph.attributes import kind
 from cudnn_ct.graph.backend import BackendDescriptor
+from cudnn_ct.graph.convert import identity_graph
 from cudnn_ct.graph.engines import Engine, execution_plan, offers, plan_from_json, plan_to_json
 from cudnn_ct.graph.family import graph_of
 from cudnn_ct.graph.operations import operation_graph
@@ -222,6 +223,21 @@ def test_a_convolution_with_bias_residual_and_relu_is_one_plan() -> None:
             assert made["again"] == made["json"]
             nodes = json.loads(made["json"])["operationGraph"]["nodes"]
             assert len(nodes) == 2 + bool(wanted.z) + (wanted.activation != "identity")
+
+
+def child_identities() -> list[int]:
+    planner = graph.Planner(DEVICE)
+    counts = []
+    for x, y in (("float32", "float16"), ("bfloat16", "float32"), ("float64", "float32")):
+        value = identity_graph(*(TensorSpec.packed((3, 5), dtype) for dtype in (x, y)))
+        native = operation_graph(value, planner)
+        counts.append(native.one("engine_global_count"))
+    return counts
+
+
+def test_a_conversion_is_a_graph_that_cudnn_knows() -> None:
+    """Its engines compile at run time, so that only a machine with a driver can tell which there are."""
+    assert min(run("child_identities")) > 0
 
 
 # --- refusals ----------------------------------------------------------------------------------------------

@@ -1,0 +1,186 @@
+"""What works element by element, and what moves elements, by the legacy calls."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from ..context import Context
+from ..descriptors import OpTensorDescriptor, TensorDescriptor
+from ..dtypes import DTYPES
+from ..errors import NotSupportedError
+from ..problem import (
+    FillProblem,
+    OpTensorProblem,
+    OpTensorSpec,
+    Plan,
+    ScaleProblem,
+    TensorSpec,
+    TransformProblem,
+)
+from .calls import CallPlan
+from .chain import ChainPlan, Step
+from .native import element, scalar_type
+from .slices import sliced
+
+__all__ = [
+    "absolute",
+    "conversion",
+    "copying",
+    "filling",
+    "op_tensor",
+    "scaling",
+    "scaling_by_op_tensor",
+    "transformation",
+]
+
+
+def op_tensor(problem: OpTensorProblem) -> Plan:
+    """``cudnnOpTensor``."""
+    spec = OpTensorSpec(problem.op, DTYPES[problem.a.dtype].accumulate, problem.propagate_nan)
+    make = partial(OpTensorPlan, spec, problem.alpha1, problem.alpha2)
+    return sliced(make, *(tensor for tensor in (problem.a, problem.b, problem.c) if tensor))
+
+
+def transformation(problem: TransformProblem) -> Plan:
+    """``cudnnTransformTensor``, which knows one dtype for both sides."""
+    x, y = problem.x, problem.y
+    if x.dtype != y.dtype:
+        raise NotSupportedError(f"cudnnTransformTensor turns no {x.dtype} into {y.dtype}")
+    return copying(x, y)
+
+
+def copying(x: TensorSpec, y: TensorSpec) -> Plan:
+    """``cudnnTransformTensor`` between tensors of one shape and dtype."""
+    return sliced(lambda a, b: CallPlan("cudnnTransformTensor", (), [(0, a)], b), x, y)
+
+
+# What cudnnOpTensor reads and writes in one call, computing in float32. It has none for float64.
+_CONVERSIONS = {
+    ("float16", "float32"),
+    ("bfloat16", "float32"),
+    ("float32", "float16"),
+    ("float32", "bfloat16"),
+}
+
+
+def conversion(problem: TransformProblem) -> Plan:
+    """``cudnnOpTensor`` with an operand and a result of two dtypes: the larger of x and x.
+
+    float16 and bfloat16 become each other by way of float32, which holds both.
+    """
+    x, y = problem.x, problem.y
+    if (x.dtype, y.dtype) in _CONVERSIONS:
+        return sliced(partial(OpTensorPlan, OpTensorSpec("max"), 1.0, 1.0), x, y)
+    between = TensorSpec.packed(x.shape, "float32")
+    if {x.dtype, y.dtype} != {"float16", "bfloat16"}:
+        raise NotSupportedError(f"cudnnOpTensor turns no {x.dtype} into {y.dtype}")
+    there, back = (conversion(TransformProblem(*pair)) for pair in ((x, between), (between, y)))
+    return ChainPlan([between], [Step(there, (0, 2)), Step(back, (2, 1))])
+
+
+def scaling(problem: ScaleProblem) -> Plan:
+    """``cudnnScaleTensor``."""
+    return sliced(InPlacePlan, problem.x)
+
+
+def scaling_by_op_tensor(problem: ScaleProblem) -> Plan:
+    """``cudnnOpTensor`` in place: the larger of alpha x and alpha x."""
+    spec = OpTensorSpec("max", DTYPES[problem.x.dtype].accumulate)
+    return sliced(partial(OpTensorPlan, spec, 1.0, 1.0), problem.x)
+
+
+def filling(problem: FillProblem) -> Plan:
+    """``cudnnSetTensor``."""
+    return sliced(partial(InPlacePlan, value=True), problem.x)
+
+
+def absolute(x: TensorSpec, y: TensorSpec) -> Plan:
+    """Absolute values, of two tensors of one shape and dtype."""
+    return sliced(AbsolutePlan, x, y)
+
+
+class OpTensorPlan:
+    """One ``cudnnOpTensor``; alpha multiplies both terms. The result is the last pointer, and may be others.
+
+    An operation on one operand takes it for the second as well.
+    """
+
+    __slots__ = ("_a", "_alpha1", "_alpha2", "_b", "_c", "_op", "_operation", "_scalar", "workspace")
+
+    def __init__(self, spec: OpTensorSpec, alpha1: float, alpha2: float, *specs: TensorSpec) -> None:
+        self._op = spec.op
+        self._operation = OpTensorDescriptor.cached(spec)
+        self._scalar = scalar_type(spec.compute)
+        self._alpha1, self._alpha2 = alpha1, alpha2
+        self._a = TensorDescriptor.cached(specs[0])
+        self._b = TensorDescriptor.cached(specs[1]) if len(specs) == 3 else self._a
+        self._c = TensorDescriptor.cached(specs[-1])
+        self.workspace = 0
+
+    def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
+        """Enqueue c = op(alpha alpha1 a, alpha alpha2 b) + beta c."""
+        scalar, second = self._scalar, pointers[1 if len(pointers) == 3 else 0]
+        context.library.cudnnOpTensor(
+            context.handle,
+            self._operation,
+            scalar(alpha * self._alpha1),
+            self._a,
+            pointers[0],
+            scalar(alpha * self._alpha2),
+            self._b,
+            second,
+            scalar(beta),
+            self._c,
+            pointers[-1],
+        )
+
+    def describe(self) -> str:
+        """Tell what was chosen."""
+        return f"chosen: cudnnOpTensor, {self._op}"
+
+
+class AbsolutePlan:
+    """y = alpha |x| + beta y: the larger of x and -x, or the smaller where alpha is negative."""
+
+    __slots__ = ("_larger", "_smaller", "workspace")
+
+    def __init__(self, x: TensorSpec, y: TensorSpec) -> None:
+        compute = DTYPES[x.dtype].accumulate
+        self._larger = OpTensorPlan(OpTensorSpec("max", compute), 1.0, -1.0, x, y)
+        self._smaller = OpTensorPlan(OpTensorSpec("min", compute), 1.0, -1.0, x, y)
+        self.workspace = 0
+
+    def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
+        """Enqueue the call."""
+        plan = self._smaller if alpha < 0 else self._larger
+        plan.run(context, pointers, alpha, beta)
+
+    def describe(self) -> str:
+        """Tell what was chosen."""
+        return "chosen: cudnnOpTensor, the larger of x and -x"
+
+
+class InPlacePlan:
+    """``cudnnScaleTensor`` by alpha; or ``cudnnSetTensor`` to alpha, where that is the ``value``."""
+
+    __slots__ = ("_dtype", "_scalar", "_value", "_x", "workspace")
+
+    def __init__(self, x: TensorSpec, *, value: bool = False) -> None:
+        self._x = TensorDescriptor.cached(x)
+        self._dtype = x.dtype
+        self._scalar = scalar_type(DTYPES[x.dtype].accumulate)
+        self._value = value
+        self.workspace = 0
+
+    def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:  # noqa: ARG002
+        """Enqueue the call."""
+        library, handle, pointer = context.library, context.handle, pointers[-1]
+        if self._value:
+            library.cudnnSetTensor(handle, self._x, pointer, element(self._dtype, alpha))
+        else:
+            library.cudnnScaleTensor(handle, self._x, pointer, self._scalar(alpha))
+
+    def describe(self) -> str:
+        """Tell what was chosen."""
+        return f"chosen: {'cudnnSetTensor' if self._value else 'cudnnScaleTensor'}"

@@ -1,0 +1,257 @@
+"""Operations on whole tensors, element by element, and moves of their elements."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..problem import add_problem, fill_problem, number, op_tensor_problem, scale_problem, transform_problem
+from .layer import Layer, compute, rewrite
+
+__all__ = ["add", "fill", "op_tensor", "scale", "transform"]
+
+_ADD = Layer("an addition", add_problem, in_place=True)
+_OP_TENSOR = Layer("an operation on tensors", op_tensor_problem, in_place=True)
+_SCALE = Layer("a scaling", scale_problem, written="x")
+_FILL = Layer("a filling", fill_problem, written="x")
+_TRANSFORM = Layer("a transformation", transform_problem)
+
+
+def op_tensor(
+    a: Any,
+    b: Any = None,
+    *,
+    op: Any = "add",
+    alpha1: float = 1,
+    alpha2: float = 1,
+    beta: float = 0,
+    nan: Any = "propagate",
+    out: Any = None,
+    stream: Any = None,
+) -> Any:
+    """Compute ``op(alpha1 * a, alpha2 * b) + beta * out`` element by element.
+
+    Parameters
+    ----------
+    a : device array, any shape and strides, float16 | bfloat16 | float32 | float64
+    b : device array, dtype of a, as many axes, each as long or of length 1; None for "sqrt" and "not"
+    op : {"add", "mul", "min", "max", "sqrt", "not"}
+        ``"not"`` is ``1 - alpha1 * a``. Half types are computed in float32.
+    alpha1, alpha2, beta : float
+    nan : {"propagate", "not_propagate"}
+        Whether the smaller or larger of a number and NaN is NaN, or the number. Others propagate it always.
+    out : device array, shape and dtype of a, optional
+        Where the result goes; read only where beta is not 0, which needs it. It may be a or b itself.
+    stream : optional
+        An address, or anything with ``__cuda_stream__``; by default that of ``ct.use``.
+
+    Returns
+    -------
+    DeviceArray, shape and dtype of a; or ``out``
+
+    Raises
+    ------
+    TypeError
+        An operand is not on the device, the dtypes differ or are none of the four, or a factor is no number.
+    ValueError
+        There is no such operation, it takes another number of operands, or shapes do not fit.
+    NotSupportedError
+        cuDNN has no way to compute it; the message says what each way was refused for.
+    AllocationError
+        Device memory ran out.
+
+    Notes
+    -----
+    ``cudnnOpTensor``, which takes five axes. Axes that lie side by side in all operands are joined; where
+    more than five are left, there is one call for each slice.
+
+    Examples
+    --------
+    ::
+
+        y = ct.op_tensor(a, b, op="max")
+        ct.op_tensor(x, op="sqrt", out=x)
+    """
+    names, given = (("a",), (a,)) if b is None else (("a", "b"), (a, b))
+    arguments = (op, alpha1, alpha2, nan)
+    return compute(_OP_TENSOR, names, given, arguments, 1, beta, out, stream)
+
+
+def add(
+    a: Any,
+    b: Any,
+    *,
+    alpha: float = 1,
+    beta: float = 0,
+    out: Any = None,
+    stream: Any = None,
+) -> Any:
+    """Compute ``alpha * (a + b) + beta * out``.
+
+    Parameters
+    ----------
+    a : device array, any shape and strides, float16 | bfloat16 | float32 | float64
+    b : device array, dtype of a, as many axes, each as long or of length 1
+        A bias of shape (1, C, 1, 1), say.
+    alpha, beta : float
+    out : device array, shape and dtype of a, optional
+        Where the result goes; read only where beta is not 0, which needs it. It may be a or b itself.
+    stream : optional
+        An address, or anything with ``__cuda_stream__``; by default that of ``ct.use``.
+
+    Returns
+    -------
+    DeviceArray, shape and dtype of a; or ``out``
+
+    Raises
+    ------
+    TypeError, ValueError, NotSupportedError, AllocationError
+        As in :func:`op_tensor`.
+
+    Notes
+    -----
+    ``cudnnOpTensor``: ``cudnnAddTensor`` only adds to what an array holds.
+
+    Examples
+    --------
+    ::
+
+        y = ct.add(x, bias)
+        ct.add(x, bias, out=x)
+    """
+    return compute(_ADD, ("a", "b"), (a, b), (), alpha, beta, out, stream)
+
+
+def scale(x: Any, *, alpha: float, stream: Any = None) -> Any:
+    """Multiply an array by a number, in place.
+
+    Parameters
+    ----------
+    x : device array, any shape, float16 | bfloat16 | float32 | float64
+        Written and returned. Its strides are positive, and no two elements share memory.
+    alpha : float
+        NaN and infinity times 0 are NaN, as elsewhere; :func:`fill` makes zeros of anything.
+    stream : optional
+        An address, or anything with ``__cuda_stream__``; by default that of ``ct.use``.
+
+    Returns
+    -------
+    x itself, of whatever library it is
+
+    Raises
+    ------
+    TypeError
+        ``x`` is not on the device, its dtype is none of the four, or ``alpha`` no number.
+    ValueError
+        ``x`` is read-only, or its strides are such as cuDNN does not write.
+    NotSupportedError
+        cuDNN has no way to compute it; the message says what each way was refused for.
+
+    Notes
+    -----
+    ``cudnnScaleTensor``.
+
+    Examples
+    --------
+    ::
+
+        ct.scale(gradient, alpha=1 / 64)
+    """
+    return rewrite(_SCALE, x, number(alpha, "alpha"), stream)
+
+
+def fill(x: Any, value: float, *, stream: Any = None) -> Any:
+    """Set every element of an array to a number, rounded to its dtype.
+
+    Parameters
+    ----------
+    x : device array, any shape, float16 | bfloat16 | float32 | float64
+        Written and returned. Its strides are positive, and no two elements share memory.
+    value : float
+    stream : optional
+        An address, or anything with ``__cuda_stream__``; by default that of ``ct.use``.
+
+    Returns
+    -------
+    x itself, of whatever library it is
+
+    Raises
+    ------
+    TypeError
+        ``x`` is not on the device, its dtype is none of the four, or ``value`` no number.
+    ValueError
+        ``x`` is read-only, or its strides are such as cuDNN does not write.
+    NotSupportedError
+        cuDNN has no way to compute it; the message says what each way was refused for.
+
+    Notes
+    -----
+    ``cudnnSetTensor``. What lies between the elements of a view stays as it is.
+
+    Examples
+    --------
+    ::
+
+        ct.fill(x, float("-inf"))
+    """
+    return rewrite(_FILL, x, number(value, "value"), stream)
+
+
+def transform(
+    x: Any,
+    *,
+    layout: str | None = None,
+    strides: Any = None,
+    dtype: Any = None,
+    alpha: float = 1,
+    beta: float = 0,
+    out: Any = None,
+    stream: Any = None,
+) -> Any:
+    """Compute ``alpha * x + beta * out`` in another memory layout or dtype.
+
+    Parameters
+    ----------
+    x : device array, any shape and strides, float16 | bfloat16 | float32 | float64 | int8
+    layout : {"nchw", "nhwc"}, optional
+        Without gaps, channels second or last; the axes keep their order. By default that of x.
+    strides : tuple of int, optional
+        In elements, instead of a layout. No two elements may be in one place; memory in gaps between them
+        is not written.
+    dtype : dtype, optional
+        By default that of x. float32, float16 and bfloat16 become each other; int8 remains int8. float64 is
+        converted only where cuDNN has an engine for that: its legacy calls do not.
+    alpha, beta : float
+    out : device array, shape of x, dtype of the result, optional
+        Where the result goes, with the strides it has; read only where beta is not 0, which needs it. It
+        must not overlap x.
+    stream : optional
+        An address, or anything with ``__cuda_stream__``; by default that of ``ct.use``.
+
+    Returns
+    -------
+    DeviceArray, shape of x; or ``out``
+
+    Raises
+    ------
+    TypeError
+        ``x`` is not on the device, or there is no such conversion.
+    ValueError
+        Layout, strides or ``out`` do not fit; the message has the numbers.
+    NotSupportedError
+        cuDNN has no way to compute it; the message says what each way was refused for.
+    AllocationError
+        Device memory ran out.
+
+    Notes
+    -----
+    ``cudnnTransformTensor`` within a dtype. A conversion is ``cudnnOpTensor``, whose operands and result may
+    differ in it, or a graph of one node.
+
+    Examples
+    --------
+    ::
+
+        y = ct.transform(x, layout="nhwc")
+        half = ct.transform(x, dtype="float16")
+    """
+    return compute(_TRANSFORM, ("x",), (x,), (layout, strides, dtype), alpha, beta, out, stream)
