@@ -50,7 +50,7 @@ def conv(
 
     Parameters
     ----------
-    x : device array, shape (N, C, *spatial), float16 | bfloat16 | float32 | float64 | int8
+    x : device array, shape (N, C, *spatial), float16 | bfloat16 | float32 | float64
         Any strides. Anything that speaks DLPack or ``__cuda_array_interface__`` is used in place.
     w : device array, shape (K, C / groups, *window), dtype of x
     padding : int, tuple of int, "valid" | "half" | "full", or ((before, after), ...)
@@ -79,7 +79,7 @@ def conv(
         Raise where a named algorithm cannot compute this, instead of taking ``"none"`` with a warning.
     alpha, beta : float
         Scaling factors. Where beta is 0, ``out`` is only written, never read.
-    out : device array, shape and dtype of the result, optional
+    out : device array, shape of the result and dtype of x, optional
         Where the result goes; any strides. It must not overlap x or w.
     stream : optional
         Where the work is enqueued: an address, or anything with ``__cuda_stream__``.
@@ -87,7 +87,7 @@ def conv(
     Returns
     -------
     DeviceArray, shape (N, K, *out), as :func:`conv_output_shape` has it; or ``out``
-        In the layout and dtype of x. Sums of int8 are int32, or float32 where ``out`` is that.
+        In the layout of x.
 
     Raises
     ------

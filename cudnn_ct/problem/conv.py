@@ -15,7 +15,6 @@ Pairs = tuple[tuple[int, int], ...]
 MODES = ("cross_correlation", "convolution")
 PADDINGS = ("valid", "half", "full")
 CONV_DTYPES = ("float16", "bfloat16", "float32", "float64")
-BYTE_RESULTS = ("int32", "float32")  # of a forward convolution of int8
 
 
 class Roles(NamedTuple):
@@ -184,7 +183,7 @@ def conv_problem(
         Shapes or parameters do not fit; the message has the numbers.
     """
     roles = ROLES[direction]
-    _check_dtypes(direction, dict(zip(roles.names, (first.dtype, second.dtype), strict=False)))
+    _check_dtypes(dict(zip(roles.names, (first.dtype, second.dtype), strict=False)))
     specs = dict(zip(roles.operands, (first, second), strict=False))
     shapes = {role: spec.shape for role, spec in specs.items()}
     if direction != "forward":
@@ -199,8 +198,7 @@ def conv_problem(
         )
     image = specs["y"] if direction == "backward_data" else specs["x"]
     other = second if image is first else first
-    dtype = conv_result_dtype(first.dtype, None if out is None else out.dtype, scaled)
-    result = TensorSpec.packed(shapes[roles.operands[-1]], dtype, _result_layout(image, other))
+    result = TensorSpec.packed(shapes[roles.operands[-1]], first.dtype, _result_layout(image, other))
     if out is not None:
         _check_out(out, result)
     axes = len(y_shape) - 2
@@ -276,28 +274,12 @@ def conv_transpose_shape(
     return check_shape((x[0], w[1] * operator.index(groups), *sizes), "result shape")
 
 
-def conv_result_dtype(dtype: str, out: str | None, scaled: str = "") -> str:
-    """The dtype of a convolution's result: that of its operands; of int8 int32, or float32 where out is that.
-
-    >>> conv_result_dtype("int8", None)
-    'int32'
-    """
-    if dtype != "int8":
-        return dtype
-    result = out if out in BYTE_RESULTS else BYTE_RESULTS[0]
-    if scaled and result == "int32":
-        raise ValueError(f"{scaled} needs a float result: sums of int8 go to out= of float32 as well")
-    return result
-
-
 def resolve_precision(precision: str | None, dtype: str, allow_tf32: bool) -> tuple[str, bool]:
     """Say for data of ``dtype`` which dtype to accumulate in, and whether tensor cores may round products.
 
     ``None`` is ``"as_input_f32"``. Half types may always use tensor cores, whose products of halves are
     exact, unless ``"float32"`` asks for plain IEEE arithmetic.
     """
-    if dtype == "int8" and precision is None:
-        return "int32", False
     half = dtype in ("float16", "bfloat16")
     wide = as_dtype(dtype).accumulate
     rows = {
@@ -311,8 +293,7 @@ def resolve_precision(precision: str | None, dtype: str, allow_tf32: bool) -> tu
     allowed = {"tf32": ("float32",), "float16": ("float16",), "float32": ("float16", "bfloat16", "float32")}
     name = choice(precision or "as_input_f32", tuple(rows), "precision")
     if dtype not in allowed.get(name, CONV_DTYPES):
-        fitting = " or ".join(allowed.get(name, CONV_DTYPES))
-        raise ValueError(f"precision={name!r} is for {fitting} data, not {dtype}")
+        raise ValueError(f"precision={name!r} is for {' or '.join(allowed[name])} data, not {dtype}")
     return rows[name]
 
 
@@ -379,19 +360,12 @@ def _result_layout(image: TensorSpec, other: TensorSpec) -> str:
     return (common or list(image.layouts) or [nearest_layout(image)])[0]
 
 
-def conv_dtypes(direction: str) -> tuple[str, ...]:
-    """The dtypes that operands of a direction may have."""
-    return (*CONV_DTYPES, "int8") if direction == "forward" else CONV_DTYPES
-
-
-def _check_dtypes(direction: str, dtypes: dict[str, str]) -> None:
+def _check_dtypes(dtypes: dict[str, str]) -> None:
     (first, one), (second, two) = dtypes.items()
     if one != two:
         raise TypeError(f"{first} is {one} and {second} is {two}; a convolution needs one dtype for both")
-    allowed = conv_dtypes(direction)
-    if one not in allowed:
-        what = "a convolution" if direction == "forward" else "a gradient of a convolution"
-        raise TypeError(f"{what} takes {', '.join(allowed)}, not {one}")
+    if one not in CONV_DTYPES:
+        raise TypeError(f"a convolution takes {', '.join(CONV_DTYPES)}, not {one}")
 
 
 def _check_out(out: TensorSpec, y: TensorSpec) -> None:

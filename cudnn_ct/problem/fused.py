@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from .arguments import choice, number
-from .conv import CONV_DTYPES, ConvProblem
+from .conv import ConvProblem
 from .specs import TensorSpec
 
 ACTIVATIONS = ("identity", "relu", "clipped_relu", "sigmoid", "tanh", "elu", "gelu", "swish")
@@ -84,8 +84,6 @@ def fused_problem(
         such activation; the message has the numbers.
     """
     y = conv.y
-    if conv.x.dtype not in CONV_DTYPES:
-        raise TypeError(f"a fused convolution takes {', '.join(CONV_DTYPES)}, not {conv.x.dtype}")
     if bias is not None:
         if bias.shape not in (y.shape[1:2], (1, y.shape[1], *[1] * (len(y.shape) - 2))):
             raise ValueError(f"b has shape {bias.shape}; y of shape {y.shape} needs ({y.shape[1]},)")

@@ -12,11 +12,10 @@ import numpy.typing as npt
 
 from ..dtypes import as_dtype
 from ..problem import (
+    CONV_DTYPES,
     MODES,
     choice,
-    conv_dtypes,
     conv_output_shape,
-    conv_result_dtype,
     conv_transpose_shape,
     pad_pairs,
     per_axis,
@@ -57,7 +56,7 @@ def conv(
 
     Parameters
     ----------
-    x : array, shape (N, C, *spatial), float16 | bfloat16 | float32 | float64 | int8
+    x : array, shape (N, C, *spatial), float16 | bfloat16 | float32 | float64
         1 to 3 spatial axes, any strides.
     w : array, shape (K, C / groups, *window), dtype of ``x``
     padding : int, one int per axis, one pair (before, after) per axis, "valid", "half" or "full"
@@ -72,12 +71,12 @@ def conv(
 
     Returns
     -------
-    array, shape :func:`conv_output_shape`, dtype of ``x``; of int8 int32, or float32 where ``out`` is that
+    array, shape :func:`conv_output_shape`, dtype of ``x``
 
     Raises
     ------
     TypeError
-        The dtypes differ, or are none of the five.
+        The dtypes differ, or are none of the four.
     ValueError
         Shapes or parameters do not fit; the message has the numbers.
 
@@ -91,15 +90,13 @@ def conv(
     array([[[ 1.,  1.,  2.,  4., -8.]]])
     """
     x, w = np.asarray(x), np.asarray(w)
-    check_dtypes("forward", x=x, w=w)
+    check_dtypes(x=x, w=w)
     g = _Geometry(x.shape, w.shape, padding, stride, dilation, groups, mode)
     images, filters = g.split_channels(g.pad(x)), g.split_filters(w)
     y = np.zeros((x.shape[0], groups, w.shape[0] // groups, *g.y_shape[2:]))
     for tap, under in g.taps():
         y += np.einsum("gkc,ngc...->ngk...", filters[tap], images[under])
-    scaled = "alpha" if alpha != 1 else "beta" if beta else ""
-    dtype = conv_result_dtype(as_dtype(x.dtype).name, None if out is None else out.dtype.name, scaled)
-    return deliver(y.reshape(g.y_shape), as_dtype(dtype).numpy, alpha, beta, out)
+    return deliver(y.reshape(g.y_shape), x.dtype, alpha, beta, out)
 
 
 def conv_backward_data(
@@ -347,12 +344,11 @@ class _Geometry:
         return dy
 
 
-def check_dtypes(direction: str = "", /, **arrays: Array) -> None:
+def check_dtypes(**arrays: Array) -> None:
     names = {argument: as_dtype(array.dtype).name for argument, array in arrays.items()}
     if len(set(names.values())) > 1:
         (first, one), (second, two) = names.items()
         raise TypeError(f"{first} is {one} and {second} is {two}; a convolution needs one dtype for both")
-    allowed = conv_dtypes(direction)
     for name in names.values():
-        if name not in allowed:
-            raise TypeError(f"a convolution takes {', '.join(allowed)}, not {name}")
+        if name not in CONV_DTYPES:
+            raise TypeError(f"a convolution takes {', '.join(CONV_DTYPES)}, not {name}")

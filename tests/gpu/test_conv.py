@@ -94,25 +94,6 @@ def test_strict_float32_rounds_no_products() -> None:
     assert not np.allclose(loose, exact, rtol=1e-6), "no tensor core had a part in this: it shows nothing"
 
 
-@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
-def test_bytes_are_summed_in_integers(layout: str) -> None:
-    rng = np.random.default_rng(0)
-    for groups, channels in ((1, 64), (1, 5), (4, 64)):
-        x = rng.integers(-128, 128, (2, channels, 9, 10)).astype(np.int8)
-        w = rng.integers(-128, 128, (32, channels // groups, 3, 3)).astype(np.int8)
-        placed, keywords = [ct.asarray(a, layout=layout) for a in (x, w)], {"padding": 1, "groups": groups}
-        expected = ct.reference.conv(x, w, **keywords)
-        try:
-            y = ct.conv(*placed, **keywords)
-        except NotSupportedError as error:
-            assert "refused: graph" in str(error)
-            continue
-        np.testing.assert_array_equal(y.numpy(), expected)
-        out = ct.full(y.shape, np.nan, layout=layout)
-        ct.conv(*placed, **keywords, out=out, alpha=0.5)
-        np.testing.assert_array_equal(out.numpy(), expected / 2)
-
-
 def test_unaligned_operands() -> None:
     for dtype in ("float16", "bfloat16", "float32", "float64"):
         rng = np.random.default_rng(1)
