@@ -46,19 +46,24 @@ def _simple(way: Callable[[Any], Plan]) -> Way:
     return lambda problem, _: way(problem)
 
 
+def _of_bfloat16_too(way: Way) -> tuple[Way, ...]:
+    """A way, and the same on float32 copies of bfloat16, which the calls behind it lack."""
+    return (way, legacy.on_float32(way))
+
+
 # The plans of a kind of problem, the quickest first.
 WAYS: dict[type, tuple[Way, ...]] = {
     ActivationProblem: (_simple(legacy.activation),),
     FillProblem: (_simple(legacy.filling),),
-    GridProblem: (_simple(legacy.GridPlan),),
-    LRNProblem: (_simple(legacy.lrn),),
+    GridProblem: _of_bfloat16_too(_simple(legacy.GridPlan)),
+    LRNProblem: _of_bfloat16_too(_simple(legacy.lrn)),
     NormGradient: legacy.NORM_GRADIENT_WAYS,
     NormInference: legacy.NORM_INFERENCE_WAYS,
     NormTraining: legacy.NORM_TRAINING_WAYS,
     OpTensorProblem: (_simple(legacy.op_tensor),),
     PoolProblem: (_simple(legacy.pooling), _simple(legacy.padded_pooling)),
     ReduceProblem: (legacy.reduction, legacy.wide_reduction),
-    SampleProblem: (_simple(legacy.SamplePlan),),
+    SampleProblem: _of_bfloat16_too(_simple(legacy.SamplePlan)),
     ScaleProblem: (_simple(legacy.scaling), _simple(legacy.scaling_by_op_tensor)),
     SoftmaxProblem: (_simple(legacy.softmax),),
     TransformProblem: (_simple(legacy.transformation), _simple(legacy.conversion), graph.conversion),

@@ -17,6 +17,7 @@ from .reduction import reduction, wide_reduction
 from .softmax import softmax
 from .spatial import GridPlan, SamplePlan
 from .tensor import conversion, copying, filling, op_tensor, scaling, scaling_by_op_tensor, transformation
+from .widen import on_float32
 
 __all__ = [
     "NORM_GRADIENT_WAYS",
@@ -41,6 +42,7 @@ __all__ = [
     "filling",
     "lrn",
     "mask_size",
+    "on_float32",
     "op_tensor",
     "padded_pooling",
     "plan",

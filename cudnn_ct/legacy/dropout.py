@@ -9,9 +9,11 @@ from .._bindings.types import cudnnDropoutDescriptor_t
 from .._owned import Owned
 from ..context import Context
 from ..descriptors import TensorDescriptor
-from ..problem import Plan, TensorSpec
+from ..problem import Plan, TensorSpec, TransformProblem
+from .chain import ChainPlan, Step
 from .fold import elementwise
 from .plans import PackedPlan
+from .tensor import conversion
 
 __all__ = ["DropoutDescriptor", "dropout", "mask_size", "states_size"]
 
@@ -45,7 +47,7 @@ def states_size(context: Context) -> int:
 def mask_size(context: Context, x: TensorSpec) -> int:
     """Bytes of the mask that a dropout of x leaves for its gradient."""
     size = ctypes.c_size_t()
-    (folded,) = elementwise(x)
+    (folded,) = elementwise(x._replace(dtype="float32") if x.dtype == "bfloat16" else x)
     context.library.cudnnDropoutGetReserveSpaceSize(TensorDescriptor.cached(folded), ctypes.byref(size))
     return size.value
 
@@ -66,13 +68,39 @@ def dropout(
     written, then ``rest``, which is not touched by us; of a backward call they are x, the mask and y.
     """
     backward = function == "cudnnDropoutBackward"
+    if order.dtype == "bfloat16":
+        return _on_float32(function, descriptor, x, y, mask, order, rest, backward)
     plan = _DropoutPlan(function, descriptor, order, mask.size, backward)
-    small: list[tuple[TensorSpec, TensorSpec | None]] = [(mask, None)]
     one, two = ((spec, None if _alike(spec, order) else order) for spec in (x, y))
-    moves = [one, *small, two] if backward else [one, two, *small, *((spec, None) for spec in rest)]
+    small: tuple[TensorSpec, TensorSpec | None] = (mask, None)
+    moves = [one, small, two] if backward else [one, two, small, *((spec, None) for spec in rest)]
     if not (one[1] or two[1]):
         return plan
     return PackedPlan(plan, moves, 1 if backward else 2 + len(rest))
+
+
+def _on_float32(
+    function: str,
+    descriptor: DropoutDescriptor,
+    x: TensorSpec,
+    y: TensorSpec,
+    mask: TensorSpec,
+    order: TensorSpec,
+    rest: Sequence[TensorSpec],
+    backward: bool,
+) -> Plan:
+    """The same on float32 copies: cuDNN has no dropout of bfloat16."""
+    wide = order._replace(dtype="float32")
+    plan = _DropoutPlan(function, descriptor, wide, mask.size, backward)
+    first = 3 + len(rest)  # the places of the copies
+    copy, result = first, first + 1
+    there, back = conversion(TransformProblem(x, wide)), conversion(TransformProblem(wide, y))
+    steps = [
+        Step(there, (0, copy)),
+        Step(plan, (copy, 1, result) if backward else (copy, result, 2)),
+        Step(back, (result, 2 if backward else 1)),
+    ]
+    return ChainPlan([wide, wide], steps)
 
 
 def _alike(spec: TensorSpec, order: TensorSpec) -> bool:

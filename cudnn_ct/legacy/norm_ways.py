@@ -3,6 +3,9 @@
 The persistent modes were quicker in each training step that was measured, by 2 times in C order, by 50 with
 channels last. Where the parameters are the quickest axes, a sample is a row of activations, or a pixel of one
 image: so modes stand in for each other, and where one has a limit to the batch another has none.
+
+The limits are kept here, not left to cuDNN: beyond them version 9.19 updates the running statistics before it
+refuses, or calls it an internal error.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from .._bindings.enums import BatchNormMode
 from ..context import Context
 from ..problem import NormGradient, NormInference, NormTraining, Plan
 from .norm import PART, InferencePlan, TrainingPlan
-from .norm_forms import Form, flat, natural, rows
+from .norm_forms import Form, Specs, flat, natural, rows
 from .norm_gradient import EmptyPlan, GradientPlan
 
 __all__ = ["NORM_GRADIENT_WAYS", "NORM_INFERENCE_WAYS", "NORM_TRAINING_WAYS"]
@@ -23,6 +26,9 @@ __all__ = ["NORM_GRADIENT_WAYS", "NORM_INFERENCE_WAYS", "NORM_TRAINING_WAYS"]
 NormWay = Callable[[Any, Context], Plan | None]
 
 _PER_ACTIVATION, _SPATIAL, _PERSISTENT = BatchNormMode
+
+# Images of a batch that a training step, or the gradient of one, takes at most.
+_LIMITS = {_PER_ACTIVATION: 131_070, _SPATIAL: 880_801, _PERSISTENT: 880_801}
 
 
 def _empty(problem: NormTraining | NormGradient, context: Context) -> Plan | None:  # noqa: ARG001
@@ -33,7 +39,7 @@ def _training(
     form: Form, mode: BatchNormMode, problem: NormTraining, context: Context, *, fused: bool = False
 ) -> Plan | None:
     specs = form(problem, mode)
-    if not specs or (fused and not problem.activation):
+    if not specs or (fused and not problem.activation) or _too_many(specs, mode):
         return None
     return TrainingPlan(problem, context, specs, mode, fused)
 
@@ -47,7 +53,7 @@ def _inference(
     in_parts: bool = False,
 ) -> Plan | None:
     specs = form(problem, mode)
-    if not specs or (in_parts and specs["x"].shape[0] <= PART):
+    if not specs or in_parts != (specs["x"].shape[0] > PART):
         return None
     return InferencePlan(problem, specs, mode, PART if in_parts else None)
 
@@ -56,7 +62,13 @@ def _gradient(
     form: Form, mode: BatchNormMode, problem: NormGradient, context: Context, *, extended: bool = False
 ) -> Plan | None:
     specs = form(problem, mode)
-    return GradientPlan(problem, context, specs, mode, extended) if specs else None
+    if not specs or _too_many(specs, mode):
+        return None
+    return GradientPlan(problem, context, specs, mode, extended)
+
+
+def _too_many(specs: Specs, mode: BatchNormMode) -> bool:
+    return specs["x"].shape[0] > _LIMITS[mode]
 
 
 NORM_TRAINING_WAYS: tuple[NormWay, ...] = (

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Sequence
-from math import prod
-from typing import Any
+from math import inf, prod
 
 from ..context import Context
 from ..descriptors import PoolingDescriptor, TensorDescriptor
@@ -14,6 +12,7 @@ from ..errors import NotSupportedError
 from ..problem import PoolingSpec, PoolProblem, TensorSpec, nearest_layout, tensors_of
 from .calls import CallPlan
 from .fold import images
+from .native import element
 from .plans import behind, transform
 
 __all__ = ["padded_pooling", "pooling"]
@@ -51,8 +50,11 @@ def padded_pooling(problem: PoolProblem) -> PaddedPooling:
     Raises
     ------
     NotSupportedError
-        An average counts the elements without the padding, which a copy does not tell from others.
+        An average counts the elements without the padding, which a copy does not tell from others; or the
+        elements are no floats.
     """
+    if problem.x.dtype == "int8":
+        raise NotSupportedError("a padded copy is made for floats only")
     if problem.mode == "average_exc_pad":
         raise NotSupportedError("on a padded copy, an average cannot leave the padding out")
     return PaddedPooling(problem)
@@ -61,7 +63,7 @@ def padded_pooling(problem: PoolProblem) -> PaddedPooling:
 class PaddedPooling:
     """Copy x into a larger image in scratch memory, pool that; of a gradient, copy what is inside back."""
 
-    __slots__ = ("_image", "_inner", "_inside", "_lowest", "_places", "_problem", "workspace")
+    __slots__ = ("_edge", "_image", "_inner", "_inside", "_places", "_problem", "workspace")
 
     def __init__(self, problem: PoolProblem) -> None:
         padding, x = problem.geometry.padding, problem.x
@@ -77,7 +79,7 @@ class PaddedPooling:
             problem._replace(x=self._image, dx=self._image if gradient else None, geometry=unpadded)
         )
         self._problem = problem
-        self._lowest = _lowest(x.dtype) if problem.mode.startswith("max") else _zero(x.dtype)
+        self._edge = element(x.dtype, -inf if problem.mode.startswith("max") else 0.0)
         image, self.workspace = behind(self._inner.workspace, self._image)
         result = image
         if gradient:
@@ -90,7 +92,7 @@ class PaddedPooling:
         image, inside, result, result_inside = (base + place for place in self._places)
         x, *others, out = pointers
         descriptor = TensorDescriptor.cached(*images(self._image))
-        context.library.cudnnSetTensor(context.handle, descriptor, image, self._lowest)
+        context.library.cudnnSetTensor(context.handle, descriptor, image, self._edge)
         transform(context, self._problem.x, x, self._inside, inside)
         if self._problem.dx is None:
             self._inner.run(context, [image, out], alpha, beta)
@@ -101,16 +103,3 @@ class PaddedPooling:
     def describe(self) -> str:
         """Tell what was chosen."""
         return f"{self._inner.describe()} on a padded copy"
-
-
-def _lowest(dtype: str) -> Any:
-    """The least value of a dtype, in memory."""
-    import numpy as np
-
-    kind = DTYPES[dtype].numpy
-    least = np.iinfo(kind).min if kind.kind == "i" else -np.inf
-    return ctypes.create_string_buffer(np.asarray(least, kind).tobytes(), kind.itemsize)
-
-
-def _zero(dtype: str) -> Any:
-    return ctypes.create_string_buffer(DTYPES[dtype].itemsize)

@@ -32,7 +32,8 @@ _SAMPLE_GRADIENTS = Layer("the gradients of sampling", sample_problem)
 def affine_grid(theta: Any, shape: Any, *, stream: Any = None) -> Any:
     """Compute ``theta @ (x, y, 1)`` for every pixel of an image.
 
-    ``x`` and ``y`` go from -1 to 1, from the centre of the first pixel to that of the last.
+    ``x`` and ``y`` go from -1 to 1, from the centre of the first pixel to that of the last. Of a single pixel
+    they are -1.
 
     Parameters
     ----------

@@ -34,7 +34,7 @@ def affine_grid(theta: npt.ArrayLike, shape: Any) -> Array:
     """Compute ``theta @ (x, y, 1)`` for every pixel of an image, in float64, rounded once at the end.
 
     ``x`` and ``y`` go from -1 to 1, from the centre of the first pixel to that of the last. Of a single pixel
-    they are 0.
+    they are -1.
 
     Parameters
     ----------
@@ -269,7 +269,7 @@ def _transformer_grid(x: Array, theta: Array, scale_height: float, scale_width: 
 
 def _pixels(shape: tuple[int, ...]) -> Float64:
     """(x, y, 1) of all pixels of a grid, shape (H, W, 3)."""
-    height, width = (np.linspace(-1, 1, n) if n > 1 else np.zeros(1) for n in shape[1:3])
+    height, width = (np.linspace(-1, 1, n) for n in shape[1:3])
     y, x = np.meshgrid(height, width, indexing="ij")
     return np.stack([x, y, np.ones_like(x)], axis=-1)
 

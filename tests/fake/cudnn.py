@@ -341,8 +341,9 @@ class FakeCudnn(Dice, Layers, Norm, Pointwise, Spatial, Tensors):
         if len(self._get(y, "tensor")["shape"]) < 4:
             return NOT_SUPPORTED
         target = self._memory(y, "tensor", pointer)
-        raw = (ctypes.c_uint8 * target.itemsize).from_address(value)
-        target[...] = np.frombuffer(raw, target.dtype)[0]
+        held = np.dtype(np.float32) if target.itemsize == 2 else target.dtype  # as seen of cuDNN 9.19
+        raw = (ctypes.c_uint8 * held.itemsize).from_address(value)
+        target[...] = np.frombuffer(raw, held)[0].astype(target.dtype)
         return 0
 
     def cudnnScaleTensor(self, handle: Any, y: Any, pointer: int, alpha: int) -> None:

@@ -102,6 +102,18 @@ def _squares(lrn: dict[str, Any], x: np.ndarray) -> np.ndarray:
     return sums
 
 
+def _without_bfloat16(function: Any) -> Any:
+    """A C function that refuses bfloat16, as cuDNN 9.19 does."""
+
+    def refusing(self: Any, *arguments: Any) -> int:
+        if self._get(arguments[-2], "tensor")["dtype"].name == "bfloat16":
+            return 3000
+        function(self, *arguments)
+        return 0
+
+    return refusing
+
+
 def _lrn(fake: Any, head: Any, inputs: list[np.ndarray], shape: tuple[int, ...]) -> np.ndarray:
     lrn, (x,) = fake._get(head[0], "lrn"), inputs
     return np.asarray(x / _squares(lrn, x) ** lrn["beta"])
@@ -142,8 +154,8 @@ class Layers:
     def cudnnSetLRNDescriptor(self: Any, lrn: Any, n: int, alpha: float, beta: float, k: float) -> None:
         self._get(lrn, "lrn").update(n=n, alpha=alpha, beta=beta, k=k)
 
-    cudnnLRNCrossChannelForward = usual(2, _lrn)
-    cudnnLRNCrossChannelBackward = usual(2, _lrn_gradient)
+    cudnnLRNCrossChannelForward = _without_bfloat16(usual(2, _lrn))
+    cudnnLRNCrossChannelBackward = _without_bfloat16(usual(2, _lrn_gradient))
     cudnnPoolingForward = usual(1, _pool)
     cudnnPoolingBackward = usual(1, _unpool)
 

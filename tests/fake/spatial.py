@@ -15,7 +15,7 @@ _BY_CODE = {row.code: row for row in DTYPES.values()}
 
 
 def _coordinate(i: int, length: int) -> float:
-    return -1 + 2 * i / (length - 1) if length > 1 else 0.0
+    return -1 + 2 * i / (length - 1) if length > 1 else -1.0
 
 
 def _neighbours(place: np.ndarray, height: int, width: int) -> Any:
@@ -41,11 +41,14 @@ class Spatial:
 
     def cudnnSetSpatialTransformerNdDescriptor(
         self: Any, transformer: Any, sampler: int, code: int, axes: int, dims: Any
-    ) -> None:
+    ) -> int:
         assert axes == 4
         assert dims[0] < 65536
         assert dims[1] <= 1024
+        if _BY_CODE[code].name == "bfloat16":
+            return 2000
         self._get(transformer, "transformer").update(shape=tuple(dims[:4]), dtype=_BY_CODE[code])
+        return 0
 
     def _grid(self: Any, transformer: Any, theta: int, grid: int) -> tuple[np.ndarray, np.ndarray]:
         state = self._get(transformer, "transformer")
