@@ -21,7 +21,7 @@ class CallPlan:
     is the last pointer. ``factor`` multiplies every alpha.
     """
 
-    __slots__ = ("_factor", "_function", "_head", "_inputs", "_result", "_scalar", "workspace")
+    __slots__ = ("_alpha", "_arguments", "_beta", "_factor", "_function", "_places", "_scalar", "workspace")
 
     def __init__(
         self,
@@ -32,28 +32,29 @@ class CallPlan:
         factor: float = 1,
     ) -> None:
         self._function = function
-        self._head = head
-        self._inputs = [(place, TensorDescriptor.cached(spec)) for place, spec in inputs]
-        self._result = TensorDescriptor.cached(result)
         self._scalar = scalar_type(DTYPES[result.dtype].accumulate)
         self._factor = factor
+        # All but the handle, the pointers and unusual factors is made once: a call counts in microseconds.
+        self._alpha = len(head)
+        arguments: list[Any] = [*head, self._scalar(factor)]
+        self._places = []
+        for place, spec in inputs:
+            arguments += (TensorDescriptor.cached(spec), None)
+            self._places.append((len(arguments) - 1, place))
+        self._beta = len(arguments)
+        self._arguments = [*arguments, self._scalar(0.0), TensorDescriptor.cached(result)]
         self.workspace = 0
 
     def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
         """Enqueue the call."""
-        scalar = self._scalar
-        operands: list[Any] = []
-        for place, descriptor in self._inputs:
-            operands += (descriptor, pointers[place])
-        getattr(context.library, self._function)(
-            context.handle,
-            *self._head,
-            scalar(self._factor * alpha),
-            *operands,
-            scalar(beta),
-            self._result,
-            pointers[-1],
-        )
+        arguments = self._arguments.copy()
+        for at, place in self._places:
+            arguments[at] = pointers[place]
+        if alpha != 1:
+            arguments[self._alpha] = self._scalar(self._factor * alpha)
+        if beta != 0:
+            arguments[self._beta] = self._scalar(beta)
+        getattr(context.library, self._function)(context.handle, *arguments, pointers[-1])
 
     def describe(self) -> str:
         """Tell what was chosen."""

@@ -28,6 +28,9 @@ from .call import (
 __all__ = ["Layer", "compute", "compute_several", "rewrite"]
 
 
+_NOTHING_GIVEN: tuple[TensorSpec | None, ...] = (None,)
+
+
 class Layer(NamedTuple):
     """An operation: its name, and the rule that makes a problem of it.
 
@@ -60,8 +63,11 @@ def compute(
     try:
         ctx = context.current(where)
         arrays = _operands(names, given, where)
-        result = None if out is None else operand(out, "out", where, written=True)
-        outs = (None if result is None else result.spec,)
+        if out is None:
+            result, outs = None, _NOTHING_GIVEN
+        else:
+            result = operand(out, "out", where, written=True)
+            outs = (result.spec,)
         call = _prepared(ctx, layer, names, arrays, outs, arguments)
         if call.pack:
             arrays = tuple(packed(array, where) for array in arrays)
