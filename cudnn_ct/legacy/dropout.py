@@ -11,7 +11,7 @@ from ..context import Context
 from ..descriptors import TensorDescriptor
 from ..problem import Plan, TensorSpec, TransformProblem
 from .chain import ChainPlan, Step
-from .fold import elementwise
+from .fold import folded
 from .plans import PackedPlan
 from .tensor import conversion
 
@@ -47,8 +47,8 @@ def states_size(context: Context) -> int:
 def mask_size(context: Context, x: TensorSpec) -> int:
     """Bytes of the mask that a dropout of x leaves for its gradient."""
     size = ctypes.c_size_t()
-    (folded,) = elementwise(x._replace(dtype="float32") if x.dtype == "bfloat16" else x)
-    context.library.cudnnDropoutGetReserveSpaceSize(TensorDescriptor.cached(folded), ctypes.byref(size))
+    one = _as_one_axis(x._replace(dtype="float32") if x.dtype == "bfloat16" else x)
+    context.library.cudnnDropoutGetReserveSpaceSize(one, ctypes.byref(size))
     return size.value
 
 
@@ -103,6 +103,10 @@ def _on_float32(
     return ChainPlan([wide, wide], steps)
 
 
+def _as_one_axis(spec: TensorSpec) -> TensorDescriptor:
+    return TensorDescriptor.cached(*folded([spec], [range(len(spec.shape))]))
+
+
 def _alike(spec: TensorSpec, order: TensorSpec) -> bool:
     """Whether elements lie in memory in the same order: axes of length 1 do not count."""
     return bool(set(spec.layouts) & set(order.layouts))
@@ -116,7 +120,7 @@ class _DropoutPlan:
     ) -> None:
         self._function = function
         self._descriptor = descriptor
-        self._tensor = TensorDescriptor.cached(*elementwise(order))
+        self._tensor = _as_one_axis(order)
         self._nbytes = nbytes
         self._backward = backward
         self.workspace = 0

@@ -8,7 +8,7 @@ from ..errors import NotSupportedError
 from ..problem import LAYOUTS, TensorSpec
 from .native import settled, two_axes
 
-__all__ = ["elementwise", "folded", "images"]
+__all__ = ["folded", "images"]
 
 LARGEST = 2**31 - 1  # what a descriptor holds
 
@@ -50,16 +50,6 @@ def _merged(specs: Sequence[TensorSpec], group: Sequence[int]) -> list[tuple[int
             raise NotSupportedError(f"{spec} has {length:,} elements; one axis has at most {LARGEST:,}")
         result.append((length, stride))
     return result
-
-
-def elementwise(*specs: TensorSpec) -> list[TensorSpec]:
-    """Specs for a call that takes each element alone: one axis where that can be, else as images."""
-    try:
-        return folded(specs, [range(len(specs[0].shape))])
-    except NotSupportedError:
-        if not 4 <= len(specs[0].shape) <= 5:
-            raise
-    return images(*specs)
 
 
 def images(*specs: TensorSpec) -> list[TensorSpec]:
