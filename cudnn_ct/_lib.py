@@ -94,7 +94,7 @@ def examined(error: CudnnError, path: str | os.PathLike[str] | None) -> CudnnErr
 
     Only files are read, in about a tenth of a second; nothing is raised.
     """
-    if not path:
+    if not path or not os.path.exists(path):  # of which the error says all that there is to say
         return error
     try:
         from .doctor import verdict_lines  # all of the doctor: only when something has failed

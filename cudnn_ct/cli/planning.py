@@ -13,17 +13,20 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-from ..errors import BadParamError, CudnnError
+from ..errors import BadParamError, CudnnError, NotSupportedError, format_version
 from ..problem import Candidate
 from .options import Convolution
 
-__all__ = ["PlanningError", "plan", "read_description"]
+__all__ = ["PlanningError", "answer", "plan", "read_description"]
 
 SECONDS = 300.0
 MOST = 1 << 20  # bytes of a description, which has one kilobyte
+SINCE = 90800  # what older ones say of a description would read as if the file were wrong
+
+# The child imports what this process would: its own search path might lead to another cudnn_ct.
+CHILD = "import sys; sys.path[:] = sys.argv[1:]; from cudnn_ct.cli.planning import answer; answer()"
 
 
 class PlanningError(CudnnError):
@@ -57,29 +60,33 @@ def plan(description: dict[str, Any], wanted: Sequence[Convolution]) -> list[lis
     ------
     BadParamError
         cuDNN refuses the description.
+    NotSupportedError
+        This cuDNN is older than 9.8, which was the first to plan without a device.
     CudnnError
-        There is no cuDNN, or one before 9.8; or the child process did not answer.
+        There is no cuDNN that can be loaded, or the child process did not answer.
     """
     from .. import _lib
     from .._config import config
 
-    installation = _lib.load().installation
+    library = _lib.load()
+    if library.version < SINCE:
+        have = format_version(library.version)
+        raise NotSupportedError(f"planning for a GPU that is described needs cuDNN >= 9.8, have {have}")
+    installation = library.installation
     file = _standin(str(installation.folder) if installation else "")
     request = {
         "device": description,
         "convolutions": [one._asdict() for one in wanted],
         "allow_tf32": config.allow_tf32,
     }
-    package = str(Path(__file__).resolve().parents[2])
     environ = {
         **os.environ,
         "CUDNN_CT_LIBRARY": str(installation.shim if installation else ""),
         "LD_PRELOAD": ":".join(filter(None, [f"/proc/self/fd/{file}", os.environ.get("LD_PRELOAD")])),
-        "PYTHONPATH": os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")])),
     }
     try:
         done = subprocess.run(
-            [sys.executable, "-m", __name__],
+            [sys.executable or "python3", "-c", CHILD, *sys.path],
             input=json.dumps(request),
             env=environ,
             pass_fds=[file],
@@ -91,7 +98,7 @@ def plan(description: dict[str, Any], wanted: Sequence[Convolution]) -> list[lis
         raise PlanningError(f"no process can plan: {error}") from None
     finally:
         os.close(file)
-    return _answer(done)
+    return _read(done)
 
 
 def _standin(folder: str) -> int:
@@ -107,14 +114,17 @@ def _standin(folder: str) -> int:
     return file
 
 
-def _answer(done: subprocess.CompletedProcess[str]) -> list[list[Candidate]]:
+def _read(done: subprocess.CompletedProcess[str]) -> list[list[Candidate]]:
     lines = done.stdout.splitlines()
     if done.returncode or not lines:
         died = -done.returncode in set(signal.Signals)
         how = signal.Signals(-done.returncode).name if died else f"exit code {done.returncode}"
         words = (done.stderr.strip().splitlines() or [""])[-1]
         raise PlanningError(f"the process that plans ended with {how}{f': {words}' if words else ''}")
-    told = json.loads(lines[-1])
+    try:
+        told = json.loads(lines[-1])
+    except ValueError:
+        raise PlanningError(f"the process that plans wrote {lines[-1][:99]!r} for an answer") from None
     if "error" in told:
         raise (BadParamError if told["refused"] else CudnnError)(told["error"])
     return [[_candidate(row) for row in rows] for rows in told["rows"]]
@@ -125,19 +135,20 @@ def _candidate(row: dict[str, Any]) -> Candidate:
     return candidate._replace(packed=(), notes=tuple(candidate.notes))
 
 
-def _child() -> None:
+def answer() -> None:
+    """Be the child process: read what is to be planned from stdin, and write the rows to stdout."""
     from .. import graph
 
     request = json.load(sys.stdin)
-    answer: dict[str, Any]
+    told: dict[str, Any]
     try:
         planner = graph.Planner(request["device"])
         problems = [_convolution(row).problem(request["allow_tf32"]) for row in request["convolutions"]]
         rows = [graph.candidates(problem, planner) for problem in problems]
-        answer = {"rows": [[row._asdict() for row in some] for some in rows]}
+        told = {"rows": [[row._asdict() for row in some] for some in rows]}
     except CudnnError as error:
-        answer = {"error": str(error).splitlines()[0], "refused": isinstance(error, BadParamError)}
-    print(f"\n{json.dumps(answer)}", flush=True)
+        told = {"error": str(error).splitlines()[0], "refused": isinstance(error, BadParamError)}
+    print(f"\n{json.dumps(told)}", flush=True)
     os._exit(0)  # destructors of libraries, on a driver that is none, are no part of the question
 
 
@@ -146,7 +157,3 @@ def _convolution(row: dict[str, Any]) -> Convolution:
     if isinstance(padding, list):  # tuples do not survive JSON
         padding = tuple(tuple(one) if isinstance(one, list) else one for one in padding)
     return Convolution(**{**row, "padding": padding})
-
-
-if __name__ == "__main__":
-    _child()

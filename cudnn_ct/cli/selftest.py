@@ -42,7 +42,10 @@ def command(only: tuple[str, ...], device: str | None, as_json: bool, junit: str
         show(COLUMNS, [cells(row) for row in rows])
         click.echo(f"\n{_summary(rows)}")
     if failed := count(rows, FAILED):
-        fail(f"{failed} of {len(rows)} failed" + ("" if here else f"; and there is no GPU: {here.reason}"))
+        fail(
+            f"{failed} of {len(rows)} failed"
+            + ("" if here else f"; and no operation was tried: {here.reason}")
+        )
     if not here:
         fail(f"no operation was tried: {here.reason}", NO_GPU)
 

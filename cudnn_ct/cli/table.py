@@ -59,7 +59,7 @@ def _show_styled(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> No
 
     table = Table(box=box.SIMPLE_HEAD)
     for heading, number in columns:
-        table.add_column(heading, justify="right" if number else "left")
+        table.add_column(heading, justify="right" if number else "left", overflow="fold")
     for row in rows:  # as Text, because a path or a message may hold what rich takes for markup
         table.add_row(*(Text(cell, STYLES.get(cell, "")) for cell in row))
     Console().print(table)

@@ -13,7 +13,7 @@ import click
 
 from ..errors import CudnnError, CudnnWarning
 
-__all__ = ["FAILED", "NO_GPU", "fail", "need_gpu", "plainly", "usage"]
+__all__ = ["FAILED", "NO_GPU", "fail", "first_line", "need_gpu", "plainly", "usage", "verdict_of"]
 
 FAILED = 1
 NO_GPU = 3  # it could not be tried, as the doctor's 3 is

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ..errors import CudnnError
+from ..errors import CudnnError, NotSupportedError
 from .options import Convolution
 from .outcome import FAILED, LEFT_OUT, OK, Outcome
 from .trouble import first_line
@@ -27,14 +27,19 @@ def checks(device: dict[str, Any] | None) -> Iterator[tuple[str, Callable[[], Ou
         reason = "--device FILE plans for the GPU that it describes"
         yield "planning", lambda: Outcome("planning", LEFT_OUT, detail=reason)
     else:
-        yield "planning", lambda: _attempt("planning", lambda: _planning(device))
+        yield "planning", lambda: _attempt("planning", lambda: _planning(device), NotSupportedError)
     yield "doctor", lambda: _attempt("doctor", _doctor)
 
 
-def _attempt(name: str, check: Check) -> Outcome:
+def _attempt(
+    name: str, check: Check, dispensable: type[Exception] | tuple[type[Exception], ...] = ()
+) -> Outcome:
+    """Run a check; ``dispensable`` is what says that this cuDNN cannot do it, and need not."""
     begin = time.monotonic()
     try:
         row = Outcome(name, OK, detail=check())
+    except dispensable as error:
+        row = Outcome(name, LEFT_OUT, detail=first_line(error))
     except CudnnError as error:
         row = Outcome(name, FAILED, detail=first_line(error))
     except Exception as error:  # one check that goes wrong in a way of its own must not hide the others
@@ -132,12 +137,13 @@ def _planning(device: dict[str, Any]) -> str:
 
 
 def _doctor() -> str:
-    """Let the doctor look at the cuDNN that is in use, and open it in children."""
+    """Let the doctor look at the cuDNN that is here, loadable or not, and open it in children."""
+    from .._search import find_cudnn
     from ..doctor import diagnose
     from ..doctor.finding import Severity
     from ..doctor.report import verdict
 
-    diagnosis = diagnose(_library().path)
+    diagnosis = diagnose(find_cudnn().path)
     errors = [found for found in diagnosis.findings if found.severity == Severity.ERROR]
     if diagnosis.exit_code():
         raise CudnnError("; ".join(f"{found.code}: {found.message}" for found in errors))

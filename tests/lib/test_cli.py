@@ -105,7 +105,8 @@ def test_a_broken_cudnn_fails_the_selftest(tmp_path: Path) -> None:
     assert ran.returncode == 1
     told = json.loads(ran.stdout)
     assert {row["verdict"] for row in told["rows"]} == {"failed", "left out"}
-    assert "and there is no GPU" in ran.stderr
+    assert "missing-library" in next(row["detail"] for row in told["rows"] if row["name"] == "doctor")
+    assert "failed; and no operation was tried: " in ran.stderr
 
 
 @pytest.mark.parametrize(
@@ -150,3 +151,10 @@ def test_an_exception_shows_the_verdict_below_its_own_text(tmp_path: Path) -> No
     lines = done.stderr.splitlines()
     (error,) = [place for place, line in enumerate(lines) if "LibraryLoadError: " in line]
     assert any(line.startswith("doctor: missing-library: ") for line in lines[error:])
+
+
+def test_where_nothing_is_there_the_doctor_has_nothing_to_add(tmp_path: Path) -> None:
+    ran = run("algos", *CONV, "--device", str(DEVICE), library=tmp_path / "nothing.so")
+    assert ran.returncode == 1
+    assert len(ran.stderr.splitlines()) == 1
+    assert str(tmp_path / "nothing.so") in ran.stderr

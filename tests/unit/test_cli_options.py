@@ -169,3 +169,48 @@ def test_a_cache_that_is_off_or_bad(cache: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(config, "cache", "off")
     assert run("path", code=1) == "cudnn-ct: no choices are kept: CUDNN_CT_CACHE is off\n"
     assert run("show") == run("clear") == "no choices are kept: CUDNN_CT_CACHE is off\n"
+
+
+# --- planning, where the child does not do what it should --------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("code", "out", "words"),
+    [
+        (-11, "", "ended with SIGSEGV: last words"),
+        (7, '{"rows": []}', "ended with exit code 7"),
+        (0, "", "ended with exit code 0"),
+        (0, "not JSON", "wrote 'not JSON' for an answer"),
+        (0, '\n{"error": "too bad", "refused": false}', "too bad"),
+    ],
+)
+def test_a_planning_process_that_fails(code: int, out: str, words: str) -> None:
+    import subprocess
+
+    from cudnn_ct.cli import planning
+    from cudnn_ct.errors import CudnnError
+
+    with pytest.raises(CudnnError, match=words):
+        planning._read(subprocess.CompletedProcess([], code, out, "first words\nlast words\n"))
+
+
+def test_an_array_that_no_memory_holds() -> None:
+    from cudnn_ct.cli.arrays import some
+    from cudnn_ct.errors import AllocationError
+
+    with pytest.raises(AllocationError, match=r"an array of shape \(2147483647, 2147483647, 2147483647\)"):
+        some((2**31 - 1,) * 3, "float32")
+
+
+def test_a_cudnn_that_is_too_old_to_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    from types import SimpleNamespace
+
+    from cudnn_ct import _lib
+    from cudnn_ct.cli import planning, without_gpu
+    from cudnn_ct.errors import NotSupportedError
+
+    monkeypatch.setattr(_lib, "load", lambda: SimpleNamespace(version=90701, installation=None))
+    with pytest.raises(NotSupportedError, match=r"needs cuDNN >= 9.8, have 9.7.1"):
+        planning.plan({"deviceVer": 900}, [])
+    checks = dict(without_gpu.checks({"deviceVer": 900}))
+    assert checks["planning"]().verdict == "left out"
