@@ -18,6 +18,7 @@ from ._installation import SUBLIBRARIES, Installation, require
 from ._search import COMPANION_STEPS, EXPLICIT, Places, Search, cublaslt, find_cudnn, mapped_files, search
 from .doctor import elf
 from .errors import (
+    CudnnError,
     CudnnWarning,
     LibraryLoadError,
     LibraryNotFoundError,
@@ -26,7 +27,7 @@ from .errors import (
     format_version,
 )
 
-__all__ = ["Library", "load", "prototypes", "version"]
+__all__ = ["Library", "examined", "load", "prototypes", "version"]
 
 Lookup = Callable[[str], Any]
 
@@ -84,8 +85,28 @@ def version(raises: bool = True) -> int:
         return -1
     mismatch = library.header_mismatch()
     if mismatch:
-        raise VersionMismatchError(mismatch)
+        raise examined(VersionMismatchError(mismatch), library.path)
     return library.version
+
+
+def examined(error: CudnnError, path: str | os.PathLike[str] | None) -> CudnnError:
+    """Note on an error what the doctor finds wrong with the cuDNN at ``path``, where that is anything.
+
+    Only files are read, in about a tenth of a second; nothing is raised.
+    """
+    if not path or not os.path.exists(path):  # of which the error says all that there is to say
+        return error
+    try:
+        from .doctor import verdict_lines  # all of the doctor: only when something has failed
+
+        lines = verdict_lines(path)
+    except Exception:  # a module that cannot be read, say: the error itself is what counts
+        return error
+    known = getattr(error, "__notes__", ())
+    for line in lines:
+        if line not in known:
+            error.add_note(line)
+    return error
 
 
 class Library:
@@ -175,7 +196,9 @@ class Library:
         wanted = cublaslt(self.cuda_version // 1000)
         found = search(wanted, COMPANION_STEPS, Places(beside=self.installation.folder))
         if found.path is None:
-            raise LibraryNotFoundError(self._without_cublaslt(wanted.soname), found.steps)
+            raise examined(
+                LibraryNotFoundError(self._without_cublaslt(wanted.soname), found.steps), self.path
+            )
         return _open_checked(found.path)
 
     def _without_cublaslt(self, soname: str) -> str:
@@ -255,6 +278,14 @@ def driver_version(path: str) -> int:
 
 def _load() -> Library:
     found = find_cudnn()
+    try:
+        return _loaded(found)
+    except CudnnError as error:
+        examined(error, found.path)
+        raise
+
+
+def _loaded(found: Search) -> Library:
     try:
         installation = require(found)
     except LibraryLoadError as error:

@@ -27,7 +27,11 @@ class Handle(Owned):
 
     def __init__(self, library: Any) -> None:
         pointer = cudnnHandle_t()
-        library.cudnnCreate(ctypes.byref(pointer))
+        try:
+            library.cudnnCreate(ctypes.byref(pointer))
+        except CudnnError as error:
+            _lib.examined(error, library.path)
+            raise
         super().__init__(pointer, library.cudnnDestroy)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from importlib import import_module
 
 import click
 
@@ -13,8 +14,26 @@ __all__ = ["main"]
 
 LABELS = 26  # columns
 
+# Each is the module of its name here, imported when its command is asked for.
+COMMANDS = ("algos", "bench", "cache", "device", "selftest")
 
-@click.group(invoke_without_command=True)
+
+class Commands(click.Group):
+    """A group that imports most of its commands late: `info` must not wait for what they need."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """All names, in order."""
+        return sorted([*super().list_commands(ctx), *COMMANDS])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """One command, imported if need be; None where there is none of that name."""
+        if cmd_name not in COMMANDS:
+            return super().get_command(ctx, cmd_name)
+        command: click.Command = import_module(f".{cmd_name}", __name__).command
+        return command
+
+
+@click.group(cls=Commands, invoke_without_command=True)
 @click.version_option(__version__, prog_name="cudnn-ct")
 @click.pass_context
 def main(context: click.Context) -> None:

@@ -87,8 +87,8 @@ def affine_grid_backward(dgrid: npt.ArrayLike) -> Array:
     Examples
     --------
     >>> affine_grid_backward(np.array([[[[1.0, 10.0]], [[2.0, 20.0]]]]))
-    array([[[ 0.,  1.,  3.],
-            [ 0., 10., 30.]]])
+    array([[[ -3.,   1.,   3.],
+            [-30.,  10.,  30.]]])
     """
     dgrid = np.asarray(dgrid)
     one_dtype("affine_grid", dgrid=dgrid.dtype)

@@ -1,0 +1,130 @@
+"""``cudnn-ct algos``: every way that cuDNN has for one convolution."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from ..problem import ROLES, Candidate
+from .options import Convolution, convolution_options
+from .table import Column, show
+from .trouble import need_gpu, plainly, usage
+
+__all__ = ["command", "operands_of", "show_candidates"]
+
+LEFT_OUT = "legacy algorithms need a handle, and with it the GPU itself: they are left out"
+
+COLUMNS: tuple[Column, ...] = (
+    ("us", True), ("workspace", True), ("algorithm", False), ("math", False), ("notes", False),
+)  # fmt: skip
+
+
+@click.command(name="algos")
+@convolution_options
+@click.option("--no-measure", is_flag=True, help="List only; time nothing.")
+@click.option(
+    "--device", type=click.Path(), metavar="FILE", help="Plan for the GPU that this describes, without one."
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
+@plainly
+def command(convolution: Convolution, no_measure: bool, device: str | None, as_json: bool) -> None:
+    """List all algorithms and engines for one convolution, timed on the GPU that is here.
+
+    With --device FILE, which `cudnn-ct device --export` wrote elsewhere, cuDNN plans for that GPU, and none
+    is needed here: engines with their notes and workspace, without times. Needs cuDNN >= 9.8.
+
+    Example: cudnn-ct algos --x 32,64,56,56 --w 64,64,3,3 --padding 1 --dtype float16 --layout nhwc
+    """
+    if device is None:
+        need_gpu("--device FILE plans for a GPU that is described")
+        rows = _on_gpu(convolution, not no_measure)
+        where = _gpu_name()
+    else:
+        rows, where = _planned(convolution, device)
+    problem = str(convolution.problem(_allow_tf32()))
+    if as_json:
+        told = {
+            "schema": 1,
+            "problem": problem,
+            "device": where,
+            "planned": device is not None,
+            "rows": [_plain(row) for row in rows],
+            "left_out": [] if device is None else [LEFT_OUT],
+        }
+        click.echo(json.dumps(told, indent=2))
+        return
+    click.echo(f"{problem}\non {where}{'' if device is None else ', planned without it'}\n")
+    show_candidates(rows)
+    if device is not None:
+        click.echo(f"\n{LEFT_OUT}")
+
+
+def show_candidates(rows: Sequence[Candidate]) -> None:
+    """Print rows as a table; without times, if none has one."""
+    timed = any(row.time is not None for row in rows)
+    show(COLUMNS[not timed :], [_cells(row)[not timed :] for row in rows])
+
+
+def operands_of(convolution: Convolution) -> tuple[Any, Any, tuple[int, ...] | None]:
+    """Arrays on the device for a convolution, and the shape that a gradient is told."""
+    from .arrays import some
+
+    *inputs, result = ROLES[convolution.direction].operands
+    shapes = convolution.shapes
+    first, second = (
+        some(shapes[name], convolution.dtype, convolution.layout, seed) for seed, name in enumerate(inputs)
+    )
+    return first, second, None if convolution.direction == "forward" else shapes[result]
+
+
+def _on_gpu(convolution: Convolution, measure: bool) -> Sequence[Candidate]:
+    import cudnn_ct as ct
+
+    return ct.conv_algorithms(
+        *operands_of(convolution),
+        direction=convolution.direction,
+        measure=measure,
+        precision=convolution.precision,
+        **convolution.geometry,
+    )
+
+
+def _planned(convolution: Convolution, path: str) -> tuple[list[Candidate], str]:
+    from ..errors import BadParamError
+    from .planning import plan, read_description
+
+    with usage():
+        description = read_description(path)
+    try:
+        (rows,) = plan(description, [convolution])
+    except BadParamError as error:
+        raise click.UsageError(f"cuDNN refuses {path} as a description of a device: {error}") from None
+    return rows, str(description.get("deviceName", "a device without a name"))
+
+
+def _cells(row: Candidate) -> list[str]:
+    time = "-" if row.time is None else f"{row.time * 1000:.1f}"
+    copies = [f"{operand} copied to {layout}" for operand, layout in row.packed]
+    varies = [] if row.deterministic or "nondeterministic" in row.notes else ["nondeterministic"]
+    refused = f"refused: {row.status.splitlines()[0]}" if row.status else ""
+    notes = "; ".join(filter(None, [", ".join([*copies, *varies, *row.notes]), refused]))
+    return [time, f"{row.workspace:,}", f"{row.family} {row.algorithm}", row.math, notes]
+
+
+def _plain(row: Candidate) -> dict[str, Any]:
+    return {name: value for name, value in row._asdict().items() if name != "problem"}
+
+
+def _gpu_name() -> str:
+    from .. import stream as streams
+
+    return streams.device_name(streams.current_stream().device)
+
+
+def _allow_tf32() -> bool:
+    from .._config import config
+
+    return bool(config.allow_tf32)

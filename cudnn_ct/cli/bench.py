@@ -1,0 +1,282 @@
+"""``cudnn-ct bench``: how long one problem takes on this GPU."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from statistics import median
+from typing import Any, NamedTuple
+
+import click
+
+from ..errors import CudnnError
+from ..problem import POOLING_MODES, Candidate
+from .options import INTS, Convolution, convolution_options, image_options
+from .table import Column, Tick, progress, show
+from .trouble import fail, first_line, need_gpu, plainly, usage
+
+__all__ = ["command"]
+
+ROUNDS = 10
+ROUND = 2.0  # milliseconds of each
+MOST = 200  # calls in a round
+
+COLUMNS: tuple[Column, ...] = (
+    ("us", True), ("least", True), ("GB/s", True), ("TFLOP/s", True), ("what", False), ("", False),
+)  # fmt: skip
+
+
+class Row(NamedTuple):
+    """One thing that was timed: milliseconds a call, or why there are none.
+
+    ``nbytes`` are those of its arrays, each once; ``operations`` the multiplications and additions of a
+    convolution, as its formula has them, whatever an algorithm saves.
+    """
+
+    what: str
+    time: float | None
+    least: float | None = None
+    nbytes: int = 0
+    operations: int = 0
+    note: str = ""
+
+
+Run = tuple[Callable[[], object], Sequence[Any]]
+"""What makes a call, and the arrays that it reads and writes."""
+
+
+@click.group(name="bench")
+def command() -> None:
+    """Time one problem on the GPU that is here, by its own clock."""
+
+
+def output_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add what all benchmarks have."""
+    help_of_plot = "Draw the times into a picture; needs Pillow."
+    plot = click.option("--plot", type=click.Path(dir_okay=False), metavar="FILE", help=help_of_plot)
+    as_json = click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
+    return plot(as_json(plainly(function)))
+
+
+@command.command()
+@convolution_options
+@output_options
+def conv(convolution: Convolution, plot: str | None, as_json: bool) -> None:
+    """Time a convolution by every way that cuDNN has for it."""
+    import cudnn_ct as ct
+
+    from .algos import operands_of
+
+    _ready(plot)
+    first, second, shape = operands_of(convolution)
+    keywords: dict[str, Any] = {
+        "direction": convolution.direction, "precision": convolution.precision, **convolution.geometry,
+    }  # fmt: skip
+    found = ct.conv_algorithms(first, second, shape, measure=False, **keywords)
+    usable = [row for row in found if not row.status]
+    spec = found.problem.result
+    out = ct.empty(spec.shape, spec.dtype, layout=convolution.layout)
+    nbytes, operations = first.nbytes + second.nbytes + out.nbytes, _operations(convolution)
+
+    def way(row: Candidate, tick: Tick) -> Callable[[], object]:
+        made: list[Any] = []
+
+        def run() -> None:
+            if not made:  # here, so that a candidate that cannot be made is one that fails
+                tick(row.algorithm)
+                made.append(ct.conv_plan(first, second, shape, algo=row, out=out, **keywords))
+            made[0](first, second, out=out)
+
+        return run
+
+    from .. import ruler
+
+    with progress("conv", len(usable)) as tick:
+        times = ruler.race([way(row, tick) for row in usable], _stream())
+    rows = []
+    for row, time in zip(usable, times, strict=True):
+        name = f"{row.family} {row.algorithm}"
+        if isinstance(time, CudnnError):
+            rows.append(Row(name, None, note=first_line(time)))
+        else:
+            rows.append(Row(name, time, None, nbytes, operations, f"{row.workspace:,} bytes of workspace"))
+    rows.sort(key=lambda row: (row.time is None, row.time or 0.0))
+    _tell(str(found.problem), rows, plot, as_json)
+
+
+@command.command()
+@image_options
+@click.option("--window", type=INTS, default=2, show_default=True)
+@click.option("--stride", type=INTS, help="The window's size by default.")
+@click.option("--padding", type=INTS, default=0, show_default=True)
+@click.option("--mode", type=click.Choice(POOLING_MODES), default="max", show_default=True)
+@output_options
+def pool(
+    x: tuple[int, ...], dtype: str, layout: str, plot: str | None, as_json: bool, **options: Any
+) -> None:
+    """Time a pooling and its gradient."""
+    import cudnn_ct as ct
+
+    with usage():
+        y_shape = ct.pool_output_shape(x, **{name: options[name] for name in ("window", "stride", "padding")})
+    _ready(plot)
+    image, y, dx = (_array(shape, dtype, layout) for shape in (x, y_shape, x))
+    runs = {
+        "pool": (lambda: ct.pool(image, **options, out=y), (image, y)),
+        "pool_backward": (lambda: ct.pool_backward(image, y, y, **options, out=dx), (image, y, y, dx)),
+    }
+    _time(f"pooling of {image.spec}, {_words(options)}", runs, plot, as_json)
+
+
+@command.command()
+@image_options
+@click.option("--algo", type=click.Choice(("accurate", "fast", "log")), default="accurate", show_default=True)
+@click.option("--mode", type=click.Choice(("channel", "instance")), default="channel", show_default=True)
+@output_options
+def softmax(
+    x: tuple[int, ...], dtype: str, layout: str, plot: str | None, as_json: bool, **options: Any
+) -> None:
+    """Time a softmax and its gradient."""
+    import cudnn_ct as ct
+
+    _ready(plot)
+    image, y, dy, dx = (_array(x, dtype, layout) for _ in range(4))
+    runs = {
+        "softmax": (lambda: ct.softmax(image, **options, out=y), (image, y)),
+        "softmax_backward": (lambda: ct.softmax_backward(y, dy, **options, out=dx), (y, dy, dx)),
+    }
+    _time(f"softmax of {image.spec}, {_words(options)}", runs, plot, as_json)
+
+
+@command.command("batch_norm")
+@image_options
+@click.option(
+    "--mode", type=click.Choice(("spatial", "per_activation")), default="spatial", show_default=True
+)
+@output_options
+def batch_norm(
+    x: tuple[int, ...], dtype: str, layout: str, plot: str | None, as_json: bool, **options: Any
+) -> None:
+    """Time a batch normalisation: a step of training, its gradient, and inference."""
+    import cudnn_ct as ct
+
+    from ..problem import norm_parameter_dtype, norm_parameter_shape
+
+    _ready(plot)
+    image, y, dx = (_array(x, dtype, layout) for _ in range(3))
+    kept = norm_parameter_shape(x, options["mode"]), norm_parameter_dtype(image.spec.dtype)
+    scale, bias, mean, var = (ct.full(kept[0], value, kept[1]) for value in (1, 0, 0, 1))
+    with usage():
+        step = ct.batch_norm_training(image, scale, bias, **options, out=y)
+    runs = {
+        "batch_norm_training": (
+            lambda: ct.batch_norm_training(image, scale, bias, **options, out=y),
+            (image, y),
+        ),
+        "batch_norm_backward": (
+            lambda: ct.batch_norm_backward(image, y, scale, step.mean, step.invstd, **options, out=dx),
+            (image, y, dx),
+        ),
+        "batch_norm_inference": (
+            lambda: ct.batch_norm_inference(image, scale, bias, mean, var, **options, out=y),
+            (image, y),
+        ),
+    }
+    _time(f"batch normalisation of {image.spec}, {_words(options)}", runs, plot, as_json)
+
+
+# --- what they share ---------------------------------------------------------------------------------------
+
+
+def _ready(plot: str | None) -> None:
+    """End the command before it takes time where it could not do what is asked."""
+    if plot is not None:
+        from .picture import why_not
+
+        with usage():
+            reason = why_not(plot)
+        if reason:
+            fail(reason)
+    need_gpu()
+
+
+def _array(shape: Sequence[int], dtype: str, layout: str) -> Any:
+    from .arrays import some
+
+    return some(shape, dtype, layout)
+
+
+def _stream() -> Any:
+    from .. import stream as streams
+
+    return streams.current_stream()
+
+
+def _time(problem: str, runs: Mapping[str, Run], plot: str | None, as_json: bool) -> None:
+    rows = []
+    with progress("bench", ROUNDS * len(runs)) as tick:
+        for what, (run, arrays) in runs.items():
+            nbytes = sum(array.nbytes for array in arrays)
+            with usage():
+                times = _measure(run, what, tick)
+            rows.append(Row(what, median(times), min(times), nbytes))
+    _tell(problem, rows, plot, as_json)
+
+
+def _measure(run: Callable[[], object], what: str, tick: Tick) -> list[float]:
+    """Milliseconds a call in each of some rounds. The first call of all loads kernels, and does not count."""
+    from .. import stream as streams
+
+    def loop() -> None:
+        for _ in range(calls):
+            run()
+
+    calls, stream = 1, _stream()
+    run()
+    calls = max(1, min(MOST, int(ROUND / max(streams.elapsed(stream, loop), 1e-6))))
+    times = []
+    for _ in range(ROUNDS):
+        times.append(streams.elapsed(stream, loop) / calls)
+        tick(what)
+    return times
+
+
+def _operations(convolution: Convolution) -> int:
+    """Two for each product of the sums."""
+    from math import prod
+
+    return 2 * prod(convolution.shapes["y"]) * prod(convolution.w[1:])
+
+
+def _words(options: dict[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in options.items() if value is not None)
+
+
+def _tell(problem: str, rows: Sequence[Row], plot: str | None, as_json: bool) -> None:
+    from .. import stream as streams
+
+    device = streams.device_name(_stream().device)
+    if as_json:
+        timed = [row._asdict() for row in rows]
+        click.echo(json.dumps({"schema": 1, "problem": problem, "device": device, "rows": timed}, indent=2))
+    else:
+        click.echo(f"{problem}\non {device}\n")
+        cells = [_cells(row) for row in rows]
+        told = [place for place in range(len(COLUMNS)) if any(row[place] for row in cells)]
+        show([COLUMNS[place] for place in told], [[row[place] for place in told] for row in cells])
+    if plot is not None:
+        from .picture import draw
+
+        bars = [(row.what, row.time * 1000) for row in rows if row.time is not None]
+        draw(plot, [problem, f"on {device}"], bars, "us")
+    if all(row.time is None for row in rows):
+        fail("nothing could be timed")
+
+
+def _cells(row: Row) -> list[str]:
+    if row.time is None:
+        return ["-", "", "", "", row.what, row.note]
+    seconds = max(row.time / 1000, 1e-9)  # the clock of the events has steps
+    least = "" if row.least is None else f"{row.least * 1000:.1f}"
+    tera = f"{row.operations / seconds / 1e12:.1f}" if row.operations else ""
+    return [f"{row.time * 1000:.1f}", least, f"{row.nbytes / seconds / 1e9:.0f}", tera, row.what, row.note]

@@ -1,0 +1,106 @@
+"""``cudnn-ct cache``: the file that keeps timed choices."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+import click
+
+from .table import show
+from .trouble import fail, plainly, usage
+
+__all__ = ["command"]
+
+OFF = "no choices are kept: CUDNN_CT_CACHE is off"
+
+
+@click.group(name="cache")
+def command() -> None:
+    """Show, clear, export or import the choices of algorithms that were timed here."""
+
+
+@command.command()
+@plainly
+def path() -> None:
+    """Print the path of the file."""
+    from ..algo_store import store
+
+    here = store().path
+    if here is None:
+        fail(OFF)
+    click.echo(here)
+
+
+@command.command("show")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
+@plainly
+def show_(as_json: bool) -> None:
+    """List the choices: for which problem on which GPU, and what was quickest."""
+    from ..algo_store import store
+
+    kept = store()
+    choices = kept.export()
+    if as_json:
+        click.echo(json.dumps({"path": kept.path and str(kept.path), "choices": choices}, indent=2))
+        return
+    if kept.path is None:
+        click.echo(OFF)
+        return
+    size = f", {os.path.getsize(kept.path):,} bytes" if kept.path.exists() else ""
+    click.echo(f"{kept.path}: {len(choices)} choices{size}")
+    if choices:
+        columns = (("us", True), ("algorithm", False), ("cuDNN", False), ("GPU", False), ("problem", False))
+        show(columns, [_cells(key, choice) for key, choice in choices.items()])
+
+
+@command.command()
+@plainly
+def clear() -> None:
+    """Forget all choices."""
+    from ..algo_store import store
+
+    kept = store()
+    had = len(kept.export())
+    kept.clear()
+    left = len(kept.export())
+    if left:
+        fail(f"{left} choices are still in {kept.path}")
+    click.echo(f"forgot {had} choices" if kept.path else OFF)
+
+
+@command.command("export")
+@click.argument("file", type=click.Path(dir_okay=False, writable=True))
+@plainly
+def export_(file: str) -> None:
+    """Write the choices to FILE, for another machine with the same GPU and cuDNN."""
+    from ..algo_store import export_choices
+
+    click.echo(f"wrote {export_choices(file)} choices to {file}")
+
+
+@command.command("import")
+@click.argument("file", type=click.Path(exists=True, dir_okay=False))
+@plainly
+def import_(file: str) -> None:
+    """Read choices from FILE of `cudnn-ct cache export`; they replace those for the same problems."""
+    from ..algo_store import import_choices, store
+
+    with usage():
+        count = import_choices(file)
+    if store().path is None:
+        fail(OFF)
+    click.echo(f"took {count} choices from {file}")
+
+
+def _cells(key: str, choice: dict[str, Any]) -> list[str]:
+    """A choice as far as it can be read: the file may be of other hands."""
+    version, device, problem, *_ = [*key.split(" | "), "", ""]
+    rows = choice.get("rows")
+    best = rows[0] if isinstance(rows, list) and rows and isinstance(rows[0], dict) else {}
+    time = best.get("time")
+    shown = f"{time * 1000:.1f}" if isinstance(time, int | float) else "-"
+    name = " ".join(str(best.get(part, "")) for part in ("family", "algorithm"))
+    status = f" ({best['status']})" if best.get("status") else ""
+    return [shown, f"{name}{status}".strip(), version.removeprefix("cuDNN "), device, problem]

@@ -1,0 +1,50 @@
+"""``cudnn-ct device``: the GPU that is here, and its description for planning elsewhere."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from .trouble import need_gpu, plainly
+
+__all__ = ["command"]
+
+STDOUT = "-"
+
+
+@click.command(name="device")
+@click.option(
+    "--export",
+    is_flag=False,
+    flag_value=STDOUT,
+    metavar="[FILE]",
+    help="Write the description that cuDNN has of it to FILE, or to stdout.",
+)
+@plainly
+def command(export: str | None) -> None:
+    """Name the GPU that is here, or record its description for `cudnn-ct algos --device`.
+
+    The description is what cuDNN itself writes; needs cuDNN >= 9.8.
+    """
+    need_gpu()
+    from .. import context
+    from .. import stream as streams
+
+    stream = streams.current_stream()
+    previous = streams.activate(stream.device)
+    try:
+        if export is None:
+            click.echo(f"{streams.device_name(stream.device)}, device {stream.device}")
+            return
+        from ..graph.device import describe_device
+
+        text = describe_device(context.current(stream))
+    finally:
+        streams.restore(previous)
+    if export == STDOUT:
+        click.echo(text)
+        return
+    with open(export, "w", encoding="utf-8") as file:
+        file.write(f"{text}\n")
+    print(f"wrote {export}", file=sys.stderr)

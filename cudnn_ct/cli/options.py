@@ -1,0 +1,164 @@
+"""What commands take: shapes and the like as text, and the options that describe a convolution."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import click
+
+from ..problem import CONV_DTYPES, LAYOUTS, ROLES, ConvProblem, TensorSpec, conv_output_shape, conv_problem
+from .trouble import usage
+
+__all__ = ["DTYPES", "INTS", "PADDING", "SHAPE", "Convolution", "convolution_options", "image_options"]
+
+DTYPES = CONV_DTYPES
+LARGEST = 2**31 - 1
+PRECISIONS = ("as_input_f32", "float32", "tf32", "as_input", "float16", "float64")
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+if TYPE_CHECKING:
+    ParamType = click.ParamType[Any]
+else:
+    ParamType = click.ParamType  # older ones take no type in brackets
+
+
+class Shape(ParamType):
+    """Lengths with commas between them: ``8,64,28,28``."""
+
+    name = "N,C,H,W"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Read it."""
+        lengths = [_count(part) for part in str(value).split(",")]
+        if len(lengths) < 2 or not all(lengths):
+            self.fail(f"{value!r} is no shape; one looks like 8,64,28,28", param, ctx)
+        return tuple(length for length in lengths if length)
+
+
+class Ints(ParamType):
+    """One number for all spatial axes, or one for each with commas between them."""
+
+    name = "N[,N]"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Read it."""
+        if not isinstance(value, str):  # a default
+            return value
+        numbers = [_count(part) for part in value.split(",")]
+        if None in numbers:
+            self.fail(f"{value!r} is no number, or one for each axis as in 1,2", param, ctx)
+        return numbers[0] if len(numbers) == 1 else tuple(numbers)
+
+
+class Padding(Ints):
+    """As `Ints`; or a word; or ``before:after`` for each axis."""
+
+    name = "N[,N]|WORD|A:B,.."
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Read it."""
+        if value in ("valid", "half", "full"):
+            return value
+        if not (isinstance(value, str) and ":" in value):
+            return super().convert(value, param, ctx)
+        pairs = [[_count(side) for side in part.split(":")] for part in value.split(",")]
+        if any(len(pair) != 2 or None in pair for pair in pairs):
+            self.fail(f"{value!r} is no padding; pairs look like 0:1,2:2", param, ctx)
+        return tuple(map(tuple, pairs))
+
+
+SHAPE, INTS, PADDING = Shape(), Ints(), Padding()
+
+
+class Convolution(NamedTuple):
+    """One convolution as it was described."""
+
+    x: tuple[int, ...]
+    w: tuple[int, ...]
+    dtype: str = "float32"
+    layout: str = "nchw"
+    direction: str = "forward"
+    padding: Any = 0
+    stride: Any = 1
+    dilation: Any = 1
+    groups: int = 1
+    precision: str | None = None
+
+    @property
+    def geometry(self) -> dict[str, Any]:
+        """Padding, stride, dilation and groups, as keywords."""
+        return {name: getattr(self, name) for name in ("padding", "stride", "dilation", "groups")}
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shapes of x, w and y."""
+        y = conv_output_shape(self.x, self.w, **self.geometry)
+        return {"x": self.x, "w": self.w, "y": y}
+
+    def problem(self, allow_tf32: bool = True) -> ConvProblem:
+        """The problem that it makes.
+
+        Raises
+        ------
+        TypeError, ValueError
+            Shapes, dtype or parameters do not fit.
+        """
+        *inputs, result = ROLES[self.direction].operands
+        specs = [TensorSpec.packed(self.shapes[name], self.dtype, self.layout) for name in inputs]
+        return conv_problem(
+            self.direction,
+            *specs,
+            shape=self.shapes[result],
+            precision=self.precision,
+            allow_tf32=allow_tf32,
+            **self.geometry,
+        )
+
+
+def image_options(command: F) -> F:
+    """Add the options of what computes on one array."""
+    for option in (
+        click.option("--layout", type=click.Choice(LAYOUTS), default="nchw", show_default=True),
+        click.option("--dtype", type=click.Choice(DTYPES), default="float32", show_default=True),
+        click.option("--x", type=SHAPE, required=True, help="Shape of x."),
+    ):
+        command = option(command)
+    return command
+
+
+def convolution_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of a convolution; the command gets them as one `Convolution`, which is valid."""
+
+    def gathered(**given: Any) -> Any:
+        described = {name: given.pop(name) for name in Convolution._fields}
+        wanted = Convolution(**described)
+        with usage():
+            wanted.problem()
+        return command(convolution=wanted, **given)
+
+    gathered.__name__, gathered.__doc__ = command.__name__, command.__doc__
+    gathered.__click_params__ = getattr(command, "__click_params__", [])  # type: ignore[attr-defined]
+    for option in (
+        click.option("--precision", type=click.Choice(PRECISIONS), help="What is computed in."),
+        click.option("--direction", type=click.Choice(tuple(ROLES)), default="forward", show_default=True),
+        click.option("--layout", type=click.Choice(LAYOUTS), default="nchw", show_default=True),
+        click.option("--dtype", type=click.Choice(DTYPES), default="float32", show_default=True),
+        click.option("--groups", type=click.IntRange(1, LARGEST), default=1),
+        click.option("--dilation", type=INTS, default=1),
+        click.option("--stride", type=INTS, default=1),
+        click.option("--padding", type=PADDING, default=0, help="Numbers, valid, half, full; 0:1,2:2."),
+        click.option("--w", type=Shape(), metavar="K,C,R,S", required=True, help="Shape of the filters."),
+        click.option("--x", type=SHAPE, required=True, help="Shape of the images."),
+    ):
+        gathered = option(gathered)
+    return gathered
+
+
+def _count(text: str) -> int | None:
+    """A number that is no larger than cuDNN takes; None for anything else."""
+    if not re.fullmatch(r"\s*\d{1,10}\s*", text, re.ASCII) or int(text) > LARGEST:
+        return None
+    return int(text)

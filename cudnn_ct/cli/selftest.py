@@ -1,0 +1,116 @@
+"""``cudnn-ct selftest``: does this cuDNN compute what it should on this GPU?"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from .outcome import COLUMNS, FAILED, LEFT_OUT, OK, Outcome, as_dict, as_junit, cells, count
+from .table import progress, show
+from .trouble import NO_GPU, fail, plainly, usage
+
+__all__ = ["command"]
+
+
+@click.command(name="selftest")
+@click.option("--only", multiple=True, metavar="OP", help="Try this operation alone; may be given again.")
+@click.option("--device", type=click.Path(), metavar="FILE", help="Where there is no GPU: plan for this one.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
+@click.option("--junit", type=click.Path(dir_okay=False), metavar="FILE", help="Write JUnit's XML to FILE.")
+@plainly
+def command(only: tuple[str, ...], device: str | None, as_json: bool, junit: str | None) -> None:
+    """Run every operation on the GPU, forward and backward, against NumPy. Takes less than a minute.
+
+    Exits with 0 where all is well, with 1 on any failure. Without a GPU it says why, tries what cuDNN can do
+    without one, and exits with 3 (with 1 if that fails).
+    """
+    from ..context import available
+
+    description = _described(device)
+    names = _operations(only)
+    here = available()
+    rows = _on_gpu(names) if here else _without(description)
+    if junit:
+        with open(junit, "wb") as file:
+            file.write(as_junit(rows, here.reason))
+    if as_json:
+        about = {"device": _gpu_name() if here else None, "reason": here.reason or None}
+        click.echo(json.dumps(as_dict(rows, cudnn=_version(), **about), indent=2))
+    else:
+        show(COLUMNS, [cells(row) for row in rows])
+        click.echo(f"\n{_summary(rows)}")
+    if failed := count(rows, FAILED):
+        fail(
+            f"{failed} of {len(rows)} failed"
+            + ("" if here else f"; and no operation was tried: {here.reason}")
+        )
+    if not here:
+        fail(f"no operation was tried: {here.reason}", NO_GPU)
+
+
+def _described(path: str | None) -> dict[str, Any] | None:
+    from .planning import read_description
+
+    with usage():
+        return None if path is None else read_description(path)
+
+
+def _operations(only: tuple[str, ...]) -> tuple[str, ...]:
+    """The operations to try, of those that this version of the package has."""
+    import cudnn_ct as ct
+
+    from .selftest_cases import OPERATIONS
+
+    there = tuple(name for name in OPERATIONS if getattr(ct, name, None) is not None)
+    if strange := [name for name in only if name not in there]:
+        raise click.UsageError(f"there is no operation {strange[0]!r}; there are {', '.join(there)}")
+    return tuple(name for name in there if not only or name in only)
+
+
+def _on_gpu(names: tuple[str, ...]) -> list[Outcome]:
+    from .selftest_cases import cases
+    from .trial import attempt
+
+    chosen = [case for case in cases() if case.operation in names]
+    rows = []
+    with progress("selftest", len(chosen)) as tick:
+        for case in chosen:
+            tick(case.operation)
+            rows.append(attempt(case))
+    return rows
+
+
+def _without(description: dict[str, Any] | None) -> list[Outcome]:
+    from .without_gpu import checks
+
+    chosen = list(checks(description))
+    rows = []
+    with progress("without a GPU:", len(chosen)) as tick:
+        for name, check in chosen:
+            tick(name)
+            rows.append(check())
+    return rows
+
+
+def _summary(rows: list[Outcome]) -> str:
+    seconds = sum(row.seconds for row in rows)
+    counts = [f"{number} {verdict}" for verdict in (OK, FAILED, LEFT_OUT) if (number := count(rows, verdict))]
+    return f"{', '.join(counts)}, in {seconds:.1f} s"
+
+
+def _gpu_name() -> str:
+    from .. import stream as streams
+
+    return streams.device_name(streams.current_stream().device)
+
+
+def _version() -> str | None:
+    from .._lib import load
+    from ..errors import CudnnError, format_version
+
+    try:
+        return format_version(load().version)
+    except CudnnError:
+        return None

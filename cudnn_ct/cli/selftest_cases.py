@@ -1,0 +1,291 @@
+"""What the selftest computes: a table of calls that are small, and that NumPy answers too.
+
+A row is an operation with a variant, for some dtypes and layouts; its inputs are drawn when it is run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    import numpy as np
+
+__all__ = ["OPERATIONS", "Case", "Inputs", "cases"]
+
+FLOATS = ("float32", "float16", "bfloat16", "float64")
+LAYOUTS = ("nchw", "nhwc")
+
+# Largest error over the largest element of a result, and over 1 at least. A result that is rounded once;
+# sums of products, of whose factors TF32 keeps 11 bits; the same where it may not; sums over a batch.
+ROUNDED = {"float16": 2e-3, "bfloat16": 1.6e-2, "float32": 1e-5, "float64": 1e-12}
+PRODUCTS = {"float16": 2e-2, "bfloat16": 2e-2, "float32": 2e-3, "float64": 1e-12, "int8": 0.0}
+STRICT = {"float32": 2e-4}
+SUMS = {"float16": 4e-3, "bfloat16": 3.2e-2, "float32": 1e-4, "float64": 1e-10}
+
+
+class Inputs(NamedTuple):
+    """The arguments of one call: those that operation and reference share, and those of the former alone."""
+
+    operands: tuple[Any, ...]
+    keywords: dict[str, Any]
+    device_keywords: dict[str, Any] = {}  # noqa: RUF012 - nobody writes to it
+
+
+class Case(NamedTuple):
+    """One call to try.
+
+    ``make`` draws the inputs of it as NumPy arrays; ``tolerance`` is relative to the largest element.
+    """
+
+    operation: str
+    variant: str
+    dtype: str
+    layout: str
+    tolerance: float
+    make: Callable[[Draw], Inputs]
+
+    @property
+    def name(self) -> str:
+        """How a report calls it."""
+        return f"{self.operation}{f' ({self.variant})' if self.variant else ''}"
+
+    def inputs(self) -> Inputs:
+        """Draw the inputs: the same ones each time."""
+        return self.make(Draw(self.dtype))
+
+
+class Draw:
+    """Draws arrays of one dtype."""
+
+    def __init__(self, dtype: str) -> None:
+        import numpy as np
+
+        from ..dtypes import as_dtype
+
+        self.rng = np.random.default_rng(0)
+        self.dtype = as_dtype(dtype).numpy
+        # What goes with a half type in normalisations is float32.
+        self.wide = np.dtype(np.float64 if dtype == "float64" else np.float32)
+
+    def floats(self, *shape: int) -> np.ndarray[Any, Any]:
+        """Normal numbers; integers where the dtype is one."""
+        if self.dtype.kind == "i":
+            return self.rng.integers(-4, 5, shape).astype(self.dtype)
+        return self.rng.standard_normal(shape).astype(self.dtype)
+
+    def nonzero(self, *shape: int) -> np.ndarray[Any, Any]:
+        """Small integers that are not 0."""
+        return self.rng.choice((-3, -2, -1, 1, 2, 3), shape).astype(self.dtype)
+
+    def distinct(self, *shape: int) -> np.ndarray[Any, Any]:
+        """Numbers of which no two neighbours in a small window are equal: a maximum is then one element."""
+        import numpy as np
+
+        return (np.arange(np.prod(shape)).reshape(shape) * 37 % 101 - 50).astype(self.dtype)
+
+    def parameter(self, *shape: int) -> np.ndarray[Any, Any]:
+        """Positive numbers, which do for scales and for variances."""
+        return self.rng.uniform(0.5, 2, shape).astype(self.wide)
+
+
+# --- convolution -------------------------------------------------------------------------------------------
+
+X, W = (2, 8, 9, 10), (8, 8, 3, 3)
+PLAIN: dict[str, Any] = {"padding": 1}
+
+# For each variant the shapes of x and w, and the geometry.
+GEOMETRIES: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
+    "stride 2": (X, W, {"padding": 1, "stride": 2}),
+    "dilation 2": (X, W, {"padding": 2, "dilation": 2}),
+    "groups 2": ((2, 16, 9, 10), (16, 8, 3, 3), {"padding": 1, "groups": 2}),
+    "flipped": (X, W, {"padding": 1, "mode": "convolution"}),
+    "uneven padding": (X, W, {"padding": ((0, 1), (2, 1))}),
+    "one axis": ((2, 8, 20), (8, 8, 3), {"padding": 1}),
+    "three axes": ((2, 8, 5, 6, 7), (8, 8, 3, 3, 3), {"padding": 1}),
+}
+
+
+def _conv(
+    direction: str, x: tuple[int, ...], w: tuple[int, ...], geometry: dict[str, Any], **device: Any
+) -> Callable[[Draw], Inputs]:
+    from ..problem import conv_output_shape
+
+    y = conv_output_shape(x, w, **geometry)
+
+    def make(draw: Draw) -> Inputs:
+        given: dict[str, tuple[Any, ...]] = {
+            "conv": (draw.floats(*x), draw.floats(*w)),
+            "conv_backward_data": (draw.floats(*w), draw.floats(*y), x),
+            "conv_backward_filter": (draw.floats(*x), draw.floats(*y), w),
+            "conv_transpose": (draw.floats(*y), draw.floats(*w)),
+        }
+        return Inputs(given[direction], geometry, device)
+
+    return make
+
+
+def _convolutions() -> Iterator[Case]:
+    directions = ("conv", "conv_backward_data", "conv_backward_filter")
+    for operation in (*directions, "conv_transpose"):
+        yield from _each(operation, "", _conv(operation, X, W, PLAIN), PRODUCTS)
+    for operation in directions:
+        for variant, row in GEOMETRIES.items():
+            for dtype, layout in (("float32", "nchw"), ("float16", "nhwc")):
+                yield Case(operation, variant, dtype, layout, PRODUCTS[dtype], _conv(operation, *row))
+        strict = _conv(operation, X, W, PLAIN, precision="float32")
+        yield from _each(operation, "IEEE float32", strict, STRICT, ("float32",))
+        # The legacy calls too, which a guess comes to only where no engine serves.
+        legacy = _conv(operation, X, W, PLAIN, algo="none", strict=True)
+        yield from _each(operation, "algo none", legacy, PRODUCTS, ("float32",), LAYOUTS[:1])
+    yield from _each("conv_backward_bias", "", lambda draw: Inputs((draw.floats(*X),), {}), PRODUCTS)
+    for activation in ("relu", "identity"):
+        yield from _each("conv_bias_activation", activation, _fused(activation, False), PRODUCTS)
+    yield from _each("conv_bias_activation", "residual, relu", _fused("relu", True), PRODUCTS)
+
+
+def _fused(activation: str, residual: bool) -> Callable[[Draw], Inputs]:
+    def make(draw: Draw) -> Inputs:
+        operands = draw.floats(*X), draw.floats(*W), draw.floats(W[0])
+        extra = {"z": draw.floats(X[0], W[0], *X[2:])} if residual else {}
+        return Inputs(operands, PLAIN | {"activation": activation} | extra)
+
+    return make
+
+
+# --- layers ------------------------------------------------------------------------------------------------
+
+IMAGE = (2, 8, 7, 9)
+BATCH = (4, 8, 5, 6)
+
+
+def _layers() -> Iterator[Case]:
+    for mode in ("max", "max_deterministic", "average_inc_pad", "average_exc_pad", "sum"):
+        yield from _pair("pool", mode, {"window": 3, "stride": 2, "padding": 1, "mode": mode}, ROUNDED)
+    for algo in ("accurate", "fast", "log"):
+        yield from _pair("softmax", algo, {"algo": algo}, ROUNDED)
+    yield from _pair("softmax", "instance", {"mode": "instance"}, ROUNDED)
+    for mode in ("relu", "clipped_relu", "sigmoid", "tanh", "elu", "swish", "identity"):
+        yield from _pair("activation", mode, {"mode": mode, "coef": 1}, ROUNDED)
+    yield from _pair("lrn", "", {}, ROUNDED)
+    yield from _each("dropout", "and gradient", lambda draw: Inputs((draw.nonzero(*IMAGE),), {}), ROUNDED)
+    for mode in ("spatial", "per_activation"):
+        for operation in ("training", "inference", "backward"):
+            yield from _each(f"batch_norm_{operation}", mode, _norm(operation, {"mode": mode}), SUMS)
+    relu = _norm("training", {"activation": "relu"})
+    yield from _each("batch_norm_training", "relu", relu, SUMS)
+    yield from _each("affine_grid", "", _theta, ROUNDED, layouts=LAYOUTS[:1])
+    yield from _each("affine_grid_backward", "", _dgrid, SUMS, layouts=LAYOUTS[:1])
+    yield from _each("grid_sample", "", lambda draw: _sample(draw, False), ROUNDED)
+    yield from _each("grid_sample_backward", "", lambda draw: _sample(draw, True), SUMS)
+    yield from _each("spatial_transformer", "", lambda draw: _transformer(draw, False), SUMS, _WIDE)
+    yield from _each("spatial_transformer_backward", "", lambda draw: _transformer(draw, True), SUMS, _WIDE)
+
+
+_WIDE = ("float32", "float64")  # in which a grid is exact enough to fall between the same pixels
+
+
+def _pair(
+    operation: str, variant: str, keywords: dict[str, Any], tolerance: dict[str, float]
+) -> Iterator[Case]:
+    """A layer and its gradient, which takes x, y or both before dy."""
+
+    def forward(draw: Draw) -> Inputs:
+        return Inputs((draw.distinct(*IMAGE) if operation == "pool" else draw.floats(*IMAGE),), keywords)
+
+    def backward(draw: Draw) -> Inputs:
+        from .. import reference
+
+        (x,) = forward(draw).operands
+        y = getattr(reference, operation)(x, **keywords)
+        given = (y,) if operation == "softmax" else (x, y)
+        return Inputs((*given, draw.floats(*y.shape)), keywords)
+
+    yield from _each(operation, variant, forward, tolerance)
+    yield from _each(f"{operation}_backward", variant, backward, tolerance)
+
+
+def _norm(operation: str, keywords: dict[str, Any]) -> Callable[[Draw], Inputs]:
+    def make(draw: Draw) -> Inputs:
+        from ..problem import norm_parameter_shape
+
+        kept = norm_parameter_shape(BATCH, keywords.get("mode", "spatial"))
+        x = draw.floats(*BATCH)
+        scale, bias, mean, var = (draw.parameter(*kept) for _ in range(4))
+        if operation == "training":
+            running = {"running_mean": mean, "running_var": var}
+            return Inputs((x, scale, bias), keywords | running)
+        if operation == "inference":
+            return Inputs((x, scale, bias, mean, var), keywords)
+        return Inputs((x, draw.floats(*BATCH), scale), keywords)
+
+    return make
+
+
+def _theta(draw: Draw) -> Inputs:
+    theta = draw.rng.integers(-4, 5, (2, 2, 3)).astype(draw.dtype)
+    return Inputs((theta, (2, 3, 7, 9)), {})
+
+
+def _dgrid(draw: Draw) -> Inputs:
+    return Inputs((draw.floats(2, 4, 5, 2),), {})
+
+
+def _sample(draw: Draw, gradient: bool) -> Inputs:
+    """Places between the pixels and beyond the edges, which every dtype holds: slopes jump at pixels."""
+    places = draw.rng.integers(-2, 9, (2, 4, 5, 2)) + draw.rng.choice((0.25, 0.5, 0.75), (2, 4, 5, 2))
+    grid = (places / 4 - 1).astype(draw.dtype)
+    x = draw.nonzero(2, 8, 9, 9)
+    return Inputs((x, grid, draw.nonzero(2, 8, 4, 5)) if gradient else (x, grid), {})
+
+
+def _transformer(draw: Draw, gradient: bool) -> Inputs:
+    import numpy as np
+
+    theta = np.array([[[0.7, 0.11, 0.03], [-0.13, 0.81, 0.07]]] * 2).astype(draw.dtype)
+    x = draw.floats(*IMAGE)
+    return Inputs((x, theta, draw.floats(*IMAGE)) if gradient else (x, theta), {})
+
+
+# --- work on tensors ---------------------------------------------------------------------------------------
+
+
+def _tensors() -> Iterator[Case]:
+    yield from _each("add", "", _of_images(2), ROUNDED)
+    for op in ("add", "mul", "min", "max"):
+        yield from _each("op_tensor", op, _of_images(2, op=op), ROUNDED)
+    yield from _each("scale", "", _of_images(1, alpha=0.5), ROUNDED)
+    yield from _each("fill", "", lambda draw: Inputs((draw.floats(*IMAGE), 2), {}), ROUNDED)
+    for layout in LAYOUTS:
+        yield from _each("transform", f"to {layout}", _of_images(1, layout=layout), ROUNDED)
+    for op in ("add", "max", "avg"):
+        yield from _each("reduce", op, _of_images(1, op=op, axes=(2, 3)), SUMS)
+
+
+def _of_images(count: int, **keywords: Any) -> Callable[[Draw], Inputs]:
+    return lambda draw: Inputs(tuple(draw.floats(*IMAGE) for _ in range(count)), keywords)
+
+
+# --- the table ---------------------------------------------------------------------------------------------
+
+
+def cases() -> list[Case]:
+    """All rows, those of operations that this version of the package lacks too."""
+    return [*_convolutions(), *_layers(), *_tensors()]
+
+
+def _each(
+    operation: str,
+    variant: str,
+    make: Callable[..., Inputs],
+    tolerance: dict[str, float],
+    dtypes: tuple[str, ...] = FLOATS,
+    layouts: tuple[str, ...] = LAYOUTS,
+) -> Iterator[Case]:
+    """A row for each of these dtypes and layouts."""
+    for dtype in dtypes:
+        for layout in layouts:
+            yield Case(operation, variant, dtype, layout, tolerance[dtype], make)
+
+
+OPERATIONS = tuple(dict.fromkeys(case.operation for case in cases()))

@@ -1,0 +1,69 @@
+"""Tables and progress bars: with colours and lines on a terminal, plain elsewhere."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import click
+
+__all__ = ["Column", "Tick", "progress", "show"]
+
+STYLES = {"ok": "green", "failed": "bold red", "left out": "yellow"}
+
+Column = tuple[str, bool]
+"""A heading, and whether what is below is a number."""
+
+Tick = Callable[[str], None]
+"""Told, with the name of what comes next or is done, after each step."""
+
+
+def show(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
+    """Print a table."""
+    if _styled(sys.stdout):
+        _show_styled(columns, rows)
+        return
+    cells = [[heading for heading, _ in columns], *rows]
+    widths = [max(len(row[place]) for row in cells) for place in range(len(columns))]
+    for row in cells:
+        padded = (
+            cell.rjust(width) if number else cell.ljust(width)
+            for cell, width, (_, number) in zip(row, widths, columns, strict=True)
+        )
+        click.echo("  ".join(padded).rstrip())
+
+
+@contextmanager
+def progress(what: str, total: int) -> Iterator[Tick]:
+    """Show how far something is, on stderr if that is a terminal; yields what is called after each step."""
+    if not _styled(sys.stderr):
+        yield lambda _: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    parts = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*parts, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda name: bar.update(task, advance=1, description=f"{what} {name}")
+
+
+def _show_styled(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD)
+    for heading, number in columns:
+        table.add_column(heading, justify="right" if number else "left", overflow="fold")
+    for row in rows:  # as Text, because a path or a message may hold what rich takes for markup
+        table.add_row(*(Text(cell, STYLES.get(cell, "")) for cell in row))
+    Console().print(table)
+
+
+def _styled(stream: Any) -> bool:
+    return bool(stream.isatty()) and os.environ.get("TERM") != "dumb"

@@ -1,0 +1,168 @@
+"""Runs a row of the selftest, and holds the result against the reference."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+from ..errors import CudnnError, CudnnWarning, NotSupportedError
+from .outcome import FAILED, LEFT_OUT, OK, Outcome
+from .selftest_cases import Case, Inputs
+
+__all__ = ["attempt"]
+
+# Without these a GPU may do: bfloat16 came with Ampere, and kernels for bytes want certain sizes. Anything
+# else that is not supported shows a cuDNN that lacks some of its engines.
+DISPENSABLE = ("bfloat16", "int8")
+
+
+def attempt(case: Case) -> Outcome:
+    """Run a row, whatever comes of it."""
+    begin = time.monotonic()
+    row = Outcome(case.name, FAILED, case.dtype, case.layout, tolerance=case.tolerance)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always", CudnnWarning)
+        try:
+            row = _compared(case, row)
+        except NotSupportedError as error:
+            verdict = LEFT_OUT if case.dtype in DISPENSABLE else FAILED
+            row = row._replace(verdict=verdict, detail=_words(error))
+        except CudnnError as error:
+            row = row._replace(detail=_words(error))
+        except Exception as error:  # one row that goes wrong in a way of its own must not hide the others
+            row = row._replace(detail=f"{type(error).__name__}: {_words(error)}")
+    told = [str(warning.message) for warning in said if issubclass(warning.category, CudnnWarning)]
+    detail = "; ".join(filter(None, [row.detail, *told]))
+    return row._replace(detail=detail, seconds=time.monotonic() - begin)
+
+
+def _compared(case: Case, row: Outcome) -> Outcome:
+    run = _dropout if case.operation == "dropout" else _against_reference
+    before = _prepared()
+    pairs = run(case, case.inputs())
+    wrong = [text for name, got, wanted in pairs if (text := _unlike(name, got, wanted))]
+    error = max((_error(got, wanted) for _, got, wanted in pairs if wanted is not None), default=0.0)
+    if wrong:
+        error = float("inf")
+    fine = error <= case.tolerance
+    detail = "; ".join(wrong) or ("" if fine else "differs from the reference")
+    algorithm = _algorithm(before) or ("dropout" if run is _dropout else "")
+    return row._replace(verdict=OK if fine else FAILED, algorithm=algorithm, error=error, detail=detail)
+
+
+def _words(error: Exception) -> str:
+    """All that an error says, in one line: the reasons of candidates stand below its first."""
+    return "; ".join(line.strip() for line in str(error).splitlines())
+
+
+Pair = tuple[str, Any, Any]
+"""A result's name, what the device gave, and what it should be; both are arrays on the host."""
+
+
+def _against_reference(case: Case, inputs: Inputs) -> list[Pair]:
+    import cudnn_ct as ct
+
+    place = _placing(case.layout)
+    operands = [place(value) for value in inputs.operands]
+    keywords = {name: place(value) for name, value in inputs.keywords.items()}
+    result = getattr(ct, case.operation)(*operands, **keywords, **inputs.device_keywords)
+    expected = getattr(ct.reference, case.operation)(*inputs.operands, **inputs.keywords)
+    names = getattr(result, "_fields", ("result",))
+    pairs = [
+        (name, _on_host(got), wanted)
+        for name, got, wanted in zip(names, _several(result), _several(expected), strict=True)
+    ]
+    updated = [name for name in keywords if name.startswith("running_")]
+    return pairs + [(name, _on_host(keywords[name]), inputs.keywords[name]) for name in updated]
+
+
+def _dropout(case: Case, inputs: Inputs) -> list[Pair]:
+    """Which elements are dropped is cuDNN's; what becomes of the others, and of a gradient, is known."""
+    import cudnn_ct as ct
+    from cudnn_ct.reference.dropout import dropout
+
+    place, probability = _placing(case.layout), 0.25  # which float32, as cuDNN takes it, holds
+    (x,) = inputs.operands
+    state = ct.DropoutState(probability, seed=1)
+    y, mask = ct.dropout(place(x), state)
+    dx = ct.dropout_backward(place(x + 4), mask, state)
+    kept = _on_host(y) != 0
+    share = float(kept.mean())
+    if abs(share - (1 - probability)) > 0.1:  # of a thousand: seven standard deviations
+        raise CudnnError(f"of all elements {share:.2f} were kept; about {1 - probability} should be")
+    wanted = dropout(x, kept, probability), dropout(x + 4, kept, probability)
+    return [("y", _on_host(y), wanted[0]), ("dx", _on_host(dx), wanted[1])]
+
+
+def _placing(layout: str) -> Callable[[Any], Any]:
+    import numpy as np
+
+    import cudnn_ct as ct
+
+    def place(value: Any) -> Any:
+        if not isinstance(value, np.ndarray):
+            return value
+        return ct.asarray(value, layout=layout if 3 <= value.ndim <= 5 else None)
+
+    return place
+
+
+def _several(result: Any) -> tuple[Any, ...]:
+    return tuple(result) if isinstance(result, tuple) else (result,)
+
+
+def _on_host(result: Any) -> Any:
+    return None if result is None else result.numpy()
+
+
+def _unlike(name: str, got: Any, wanted: Any) -> str:
+    """How a result differs from what was wanted in kind; empty where it does not."""
+    if (got is None) != (wanted is None):
+        return f"{name} is {'missing' if got is None else 'there and should not be'}"
+    if got is None or (got.shape, got.dtype) == (wanted.shape, wanted.dtype):
+        return ""
+    return f"{name} is {got.dtype}{list(got.shape)} and should be {wanted.dtype}{list(wanted.shape)}"
+
+
+def _error(got: Any, wanted: Any) -> float:
+    """The largest difference, over the largest element or 1; infinite where something is not a number."""
+    import numpy as np
+
+    if got is None or got.shape != wanted.shape:
+        return float("inf")
+    ours, theirs = got.astype(np.float64), wanted.astype(np.float64)
+    largest = float(np.abs(ours - theirs).max(initial=0)) / max(float(np.abs(theirs).max(initial=0)), 1.0)
+    return largest if largest == largest else float("inf")
+
+
+def _prepared() -> set[Any]:
+    return set(_calls())
+
+
+def _calls() -> dict[Any, Any]:
+    """What this thread has prepared so far on the current device."""
+    from .. import context
+    from .. import stream as streams
+
+    stream = streams.current_stream()
+    previous = streams.activate(stream.device)
+    try:
+        return dict(context.current(stream).calls)
+    finally:
+        streams.restore(previous)
+
+
+def _algorithm(before: set[Any]) -> str:
+    """What the calls ran that were prepared since."""
+    chosen = [call.choice for key, call in _calls().items() if key not in before]
+    return ", ".join(dict.fromkeys(map(_short, chosen)))
+
+
+def _short(choice: Any) -> str:
+    candidate = getattr(choice, "candidate", None)
+    if candidate is not None:
+        return f"{candidate.family} {candidate.algorithm}"
+    first = choice.describe().splitlines()[0]
+    return str(first).removeprefix("chosen: ").removeprefix("cudnn")

@@ -1,0 +1,271 @@
+"""Commands on the fakes: the selftest finds what is wrong, and only that; tables and times are written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+import cudnn_ct as ct
+from cudnn_ct.cli import main, selftest_cases, trial
+from cudnn_ct.cli.selftest_cases import Case, cases
+from cudnn_ct.errors import CudnnError, NotInitializedError
+
+from .cudnn import FakeCudnn
+from .host import Host
+
+SMALL = ["--x", "2,3,5,6", "--w", "4,3,3,3"]
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(main, arguments, catch_exceptions=False)
+
+
+def selftest(*arguments: str) -> tuple[int, dict[str, Any]]:
+    ran = run("selftest", "--json", *arguments)
+    told = json.loads(ran.stdout)
+    assert isinstance(told, dict)
+    return ran.exit_code, told
+
+
+@pytest.fixture
+def _no_uneven_padding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only engines of the graph API have it, which the fake has not."""
+    some = [case for case in cases() if case.variant != "uneven padding"]
+    monkeypatch.setattr(selftest_cases, "cases", lambda: some)
+
+
+@pytest.mark.usefixtures("_no_uneven_padding")
+def test_all_is_well(fake: FakeCudnn, tmp_path: Path) -> None:
+    code, told = selftest("--junit", str(tmp_path / "out.xml"))
+    wrong = [row for row in told["rows"] if row["verdict"] != "ok"]
+    assert wrong == []
+    assert code == 0
+    assert (told["device"], told["cudnn"], told["reason"]) == ("a device of the tests", "9.19.0", None)
+    assert len(told["rows"]) > 400
+    names = {row["name"].split(" (")[0] for row in told["rows"]}
+    there = {name for name in selftest_cases.OPERATIONS if getattr(ct, name, None)}
+    assert names == there
+    assert {name for name in ct.reference.__all__ if "shape" not in name and hasattr(ct, name)} <= names
+    for row in told["rows"]:
+        assert row["error"] <= row["tolerance"]
+        assert row["algorithm"], row
+    suite = ElementTree.parse(tmp_path / "out.xml").getroot()
+    assert (suite.get("tests"), suite.get("failures")) == (str(len(told["rows"])), "0")
+
+
+def test_a_table_for_people(fake: FakeCudnn) -> None:
+    ran = run("selftest", "--only", "softmax", "--only", "lrn_backward")
+    assert ran.exit_code == 0
+    heading, *rows, blank, summary = ran.stdout.splitlines()
+    assert heading.split() == ["op", "dtype", "layout", "algorithm", "error", "tolerance", "verdict"]
+    assert {row.split()[0] for row in rows} == {"softmax", "lrn_backward"}
+    assert blank == ""
+    assert summary.startswith(f"{len(rows)} ok, in ")
+
+
+def test_a_wrong_result_fails(fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    right = ct.reference.softmax
+    monkeypatch.setattr(
+        ct.reference, "softmax", lambda *a, **k: right(*a, **k) + np.float32(0.01).astype(a[0].dtype)
+    )
+    file = tmp_path / "out.xml"
+    ran = run("selftest", "--only", "softmax", "--json", "--junit", str(file))
+    told = json.loads(ran.stdout)
+    assert ran.exit_code == 1
+    assert ran.stderr == f"cudnn-ct: {told['failed']} of {len(told['rows'])} failed\n"
+    failed = {row["dtype"] for row in told["rows"] if row["verdict"] == "failed"}
+    assert {"float32", "float64", "float16"} <= failed
+    assert "differs from the reference" in file.read_text()
+
+
+def one(operation: str, dtype: str = "float32") -> Case:
+    return next(case for case in cases() if (case.operation, case.dtype) == (operation, dtype))
+
+
+def test_what_cudnn_refuses(fake: FakeCudnn) -> None:
+    fake.fail["cudnnSoftmaxForward"] = 3000
+    row = trial.attempt(one("softmax"))
+    assert (row.verdict, row.error) == ("failed", None)
+    assert "CUDNN_STATUS_NOT_SUPPORTED" in row.detail
+    row = trial.attempt(one("softmax", "bfloat16"))  # which not every GPU has
+    assert row.verdict == "left out"
+    fake.fail["cudnnSoftmaxForward"] = 5000
+    assert trial.attempt(one("softmax", "bfloat16")).verdict == "failed"
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (np.zeros((2, 3)), r"result is float64[2, 3] and should be float32[2, 8, 7, 9]"),
+        (np.full((2, 8, 7, 9), np.nan, np.float32), "differs from the reference"),
+        (None, "'NoneType' object has no attribute 'numpy'"),
+    ],
+)
+def test_results_of_another_kind(
+    fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch, value: Any, words: str
+) -> None:
+    monkeypatch.setattr(ct, "lrn", lambda x, **k: None if value is None else ct.asarray(value))
+    row = trial.attempt(one("lrn"))
+    if value is None:
+        assert (row.verdict, row.detail) == ("failed", "result is missing")
+    else:
+        assert (row.verdict, row.error, row.detail) == ("failed", float("inf"), words)
+
+
+def test_a_bug_in_one_row_does_not_hide_the_others(fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(ct, "lrn", broken)
+    code, told = selftest("--only", "lrn", "--only", "softmax")
+    assert code == 1
+    assert {row["detail"] for row in told["rows"] if row["name"] == "lrn"} == {"RuntimeError: a bug"}
+    assert told["ok"]
+
+
+def test_dropout_that_keeps_everything(fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch) -> None:
+    make = ct.DropoutState
+    monkeypatch.setattr(ct, "DropoutState", lambda p, seed: make(0, seed))
+    row = trial.attempt(one("dropout"))
+    assert row.verdict == "failed"
+    assert row.detail == "of all elements 1.00 were kept; about 0.75 should be"
+
+
+def test_a_warning_of_the_package_is_told(fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch) -> None:
+    import warnings
+
+    right = ct.lrn
+
+    def noisy(*arguments: Any, **keywords: Any) -> Any:
+        warnings.warn("something else ran", ct.CudnnWarning, stacklevel=2)
+        return right(*arguments, **keywords)
+
+    monkeypatch.setattr(ct, "lrn", noisy)
+    row = trial.attempt(one("lrn"))
+    assert (row.verdict, row.detail) == ("ok", "something else ran")
+
+
+# --- algorithms and times ----------------------------------------------------------------------------------
+
+
+def test_algorithms_with_and_without_times(fake: FakeCudnn) -> None:
+    fake.costs = {"GEMM": 9.0, "IMPLICIT_GEMM": 1.0}
+    ran = run("algos", *SMALL)
+    assert ran.exit_code == 0
+    problem, where, blank, heading, first, second, *refused = ran.stdout.splitlines()
+    assert problem.startswith("forward convolution: x float32[2, 3, 5, 6] nchw")
+    assert (where, blank) == ("on a device of the tests", "")
+    assert heading.split() == ["us", "workspace", "algorithm", "math", "notes"]
+    assert first.split()[:4] == ["1000.0", "0", "legacy", "implicit_gemm"]
+    assert second.split()[0] == "9000.0"
+    assert all("refused: " in row for row in refused)
+    listed = run("algos", *SMALL, "--no-measure").stdout
+    assert "us" not in listed.splitlines()[3].split()
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward_data", "backward_filter"])
+def test_algorithms_as_json(fake: FakeCudnn, direction: str) -> None:
+    ran = run("algos", *SMALL, "--direction", direction, "--json", "--padding", "1", "--layout", "nhwc")
+    told = json.loads(ran.stdout)
+    assert told["problem"].startswith(f"{direction} convolution")
+    assert told["rows"][0]["family"] == "legacy"
+    assert told["rows"][0]["time"] > 0
+    assert "problem" not in told["rows"][0]
+    assert (told["planned"], told["left_out"]) == (False, [])
+
+
+def test_every_candidate_of_a_convolution_is_timed(fake: FakeCudnn, tmp_path: Path) -> None:
+    pytest.importorskip("PIL")
+    fake.costs = {"GEMM": 9.0, "IMPLICIT_GEMM": 1.0}
+    picture = tmp_path / "times.png"
+    ran = run("bench", "conv", *SMALL, "--plot", str(picture))
+    assert ran.exit_code == 0, ran.output
+    rows = [line.split() for line in ran.stdout.splitlines()[4:]]
+    assert [row[0] for row in rows] == ["1000.0", "9000.0"]
+    assert [row[4] for row in rows] == ["implicit_gemm", "gemm"]
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_candidate_that_fails_when_it_is_made_is_told(fake: FakeCudnn) -> None:
+    fake.refused = {"GEMM"}
+    told = json.loads(run("bench", "conv", *SMALL, "--json").stdout)
+    assert all(set(row) >= {"what", "time", "note"} for row in told["rows"])
+    assert [row["what"] for row in told["rows"] if row["time"] is not None]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "names"),
+    [
+        (["pool", "--window", "3", "--stride", "2", "--padding", "1"], ["pool", "pool_backward"]),
+        (["softmax", "--algo", "log", "--dtype", "bfloat16"], ["softmax", "softmax_backward"]),
+        (["batch_norm"], [f"batch_norm_{step}" for step in ("training", "backward", "inference")]),
+    ],
+)
+def test_layers_are_timed(fake: FakeCudnn, arguments: list[str], names: list[str]) -> None:
+    ran = run("bench", *arguments, "--x", "2,4,6,6", "--layout", "nhwc", "--json")
+    assert ran.exit_code == 0, ran.output
+    told = json.loads(ran.stdout)
+    assert [row["what"] for row in told["rows"]] == names
+    assert all(row["nbytes"] > 0 for row in told["rows"])
+    text = run("bench", *arguments, "--x", "2,4,6,6").stdout
+    assert "on a device of the tests" in text
+
+
+# --- what is wrong -----------------------------------------------------------------------------------------
+
+
+def test_a_device_by_name(fake: FakeCudnn) -> None:
+    assert run("device").stdout == "a device of the tests, device 0\n"
+
+
+def test_a_device_is_exported(fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from cudnn_ct.graph import device
+
+    monkeypatch.setattr(device, "describe_device", lambda context: '{"deviceVer": 900}')
+    file = tmp_path / "gpu.json"
+    assert run("device", "--export").stdout == '{"deviceVer": 900}\n'
+    assert run("device", "--export", str(file)).exit_code == 0
+    assert json.loads(file.read_text()) == {"deviceVer": 900}
+    ran = run("device", "--export", str(tmp_path / "no" / "where.json"))
+    assert (ran.exit_code, ran.stderr.startswith("cudnn-ct: [Errno 2]")) == (1, True)
+
+
+def test_what_this_cudnn_lacks_is_one_line(fake: FakeCudnn) -> None:
+    ran = run("device", "--export")  # the fake has no graph API
+    assert ran.exit_code == 1
+    assert ran.stderr.startswith("cudnn-ct: cudnnBackend")
+    assert len(ran.stderr.splitlines()) == 1
+
+
+def test_no_handle(fake: FakeCudnn) -> None:
+    fake.fail["cudnnCreate"] = 1001
+    ran = run("algos", *SMALL)
+    assert ran.exit_code == 1
+    assert ran.stderr.startswith("cudnn-ct: cudnnCreate returned CUDNN_STATUS_NOT_INITIALIZED")
+
+
+def test_the_first_handle_carries_the_doctors_verdict(
+    fake: FakeCudnn, host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from cudnn_ct import _lib, doctor
+
+    monkeypatch.setattr(doctor, "verdict_lines", lambda path: [f"doctor: of {path}"], raising=False)
+    monkeypatch.setattr(_lib.load(), "path", __file__)
+    fake.fail["cudnnCreate"] = 1001
+    with pytest.raises(NotInitializedError) as caught:
+        ct.softmax(ct.asarray(np.zeros((2, 3), np.float32)))
+    assert f"doctor: of {__file__}" in caught.value.__notes__
+
+    def failing(path: str) -> list[str]:
+        raise OSError("the doctor is ill")
+
+    monkeypatch.setattr(doctor, "verdict_lines", failing, raising=False)
+    with pytest.raises(CudnnError, match="cudnnCreate") as caught:
+        ct.softmax(ct.asarray(np.zeros((2, 3), np.float32)))
+    assert not getattr(caught.value, "__notes__", [])

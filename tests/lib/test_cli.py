@@ -1,0 +1,160 @@
+"""Commands with the real cuDNN and no GPU, and what its errors carry."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+import cudnn_ct as ct
+from tests.elf_files import make_cudnn
+
+from .test_info import PYTHONPATH, WHEEL, needs_cudnn, run
+
+DEVICE = Path(__file__).parents[1] / "devices" / "h200-cudnn-9.19.json"
+CONV = ("--x", "8,64,28,28", "--w", "64,64,3,3", "--padding", "1")
+
+
+@pytest.fixture
+def planner(cudnn: int) -> None:
+    if cudnn < 90800:
+        pytest.skip("cuDNN plans for a described device from 9.8 on")
+
+
+@pytest.fixture
+def no_gpu(cudnn: int) -> str:
+    available = ct.available()
+    if available:
+        pytest.skip("there is a GPU here")
+    return available.reason
+
+
+# --- planning ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward_data", "backward_filter"])
+@pytest.mark.usefixtures("planner")
+def test_engines_for_a_gpu_that_is_not_there(direction: str) -> None:
+    ran = run(
+        "algos", *CONV, "--device", str(DEVICE), "--dtype", "float16", "--layout", "nhwc",
+        "--direction", direction, "--json",
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr
+    told = json.loads(ran.stdout)
+    assert (told["device"], told["planned"]) == ("NVIDIA H200", True)
+    usable = [row for row in told["rows"] if not row["status"]]
+    assert len(usable) > 4
+    assert {row["family"] for row in usable} == {"graph"}
+    assert any("tensor_core" in row["notes"] for row in usable)
+    assert all(row["time"] is None and row["workspace"] >= 0 for row in usable)
+    assert "need a handle" in told["left_out"][0]
+
+
+@pytest.mark.usefixtures("planner")
+def test_a_planned_table_has_no_times_and_says_what_it_lacks() -> None:
+    ran = run("algos", *CONV, "--padding", "0:1,2:1", "--device", str(DEVICE))
+    assert ran.returncode == 0, ran.stderr
+    lines = ran.stdout.splitlines()
+    assert lines[1] == "on NVIDIA H200, planned without it"
+    assert lines[3].split() == ["workspace", "algorithm", "math", "notes"]
+    assert lines[-1].startswith("legacy algorithms need a handle")
+
+
+@pytest.mark.usefixtures("planner")
+def test_a_description_that_cudnn_refuses(tmp_path: Path) -> None:
+    path = tmp_path / "device.json"
+    path.write_text('{"deviceVer": 900}')
+    ran = run("algos", *CONV, "--device", str(path))
+    assert ran.returncode == 2, ran.stderr
+    assert f"cuDNN refuses {path} as a description of a device" in ran.stderr
+
+
+# --- without a GPU -----------------------------------------------------------------------------------------
+
+
+def test_the_selftest_says_why_there_is_no_gpu_and_tries_the_rest(no_gpu: str, tmp_path: Path) -> None:
+    file = tmp_path / "out.xml"
+    ran = run("selftest", "--json", "--junit", str(file))
+    assert ran.returncode == 3, ran.stdout
+    assert ran.stderr == f"cudnn-ct: no operation was tried: {no_gpu}\n"
+    told = json.loads(ran.stdout)
+    assert (told["reason"], told["device"], told["failed"]) == (no_gpu, None, 0)
+    verdicts = {row["name"]: row["verdict"] for row in told["rows"]}
+    assert verdicts.pop("planning") == "left out"
+    assert verdicts == dict.fromkeys(("cuDNN loads", "descriptors", "output shapes", "doctor"), "ok")
+    suite = ElementTree.parse(file).getroot()
+    assert (suite.get("tests"), suite.get("failures"), suite.get("skipped")) == ("6", "0", "2")
+
+
+@pytest.mark.usefixtures("planner")
+def test_the_selftest_plans_for_a_described_gpu(no_gpu: str) -> None:
+    ran = run("selftest", "--device", str(DEVICE))
+    assert ran.returncode == 3, ran.stdout
+    (row,) = [line for line in ran.stdout.splitlines() if line.startswith("planning")]
+    assert "engines for 6 convolutions on NVIDIA H200" in row
+
+
+def test_a_broken_cudnn_fails_the_selftest(tmp_path: Path) -> None:
+    shim = make_cudnn(tmp_path / "lib", "9.27.0", without=["cnn"])
+    ran = run("selftest", "--json", library=shim)
+    assert ran.returncode == 1
+    told = json.loads(ran.stdout)
+    assert {row["verdict"] for row in told["rows"]} == {"failed", "left out"}
+    assert "missing-library" in next(row["detail"] for row in told["rows"] if row["name"] == "doctor")
+    assert "failed; and no operation was tried: " in ran.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments", [("algos", *CONV), ("device",), ("device", "--export"), ("bench", "softmax", "--x", "2,3")]
+)
+def test_other_commands_exit_with_three(no_gpu: str, arguments: tuple[str, ...]) -> None:
+    ran = run(*arguments)
+    assert (ran.returncode, ran.stdout) == (3, "")
+    assert ran.stderr.startswith(f"cudnn-ct: {no_gpu}")
+    assert len(ran.stderr.splitlines()) == 1
+
+
+# --- errors carry the verdict ------------------------------------------------------------------------------
+
+
+@needs_cudnn
+def test_a_cudnn_that_cannot_be_loaded_comes_with_the_doctors_verdict(tmp_path: Path) -> None:
+    assert WHEEL is not None
+    for file in WHEEL.parent.glob("libcudnn_*.so.9"):
+        (tmp_path / file.name).symlink_to(file)
+    shutil.copy(WHEEL, tmp_path / "libcudnn.so.9")
+    (tmp_path / "libcudnn_ops.so.9").unlink()
+    ran = run("algos", *CONV, "--device", str(DEVICE), library=tmp_path)
+    assert ran.returncode == 1
+    *verdict, last = ran.stderr.splitlines()
+    assert last.startswith("cudnn-ct: ")
+    assert "libcudnn_ops.so.9" in last
+    assert any(line.startswith("doctor: missing-library: libcudnn_ops.so.9 is not in") for line in verdict)
+
+
+@needs_cudnn
+def test_an_exception_shows_the_verdict_below_its_own_text(tmp_path: Path) -> None:
+    shim = make_cudnn(tmp_path / "lib", "9.27.0", without=["cnn"])
+    done = subprocess.run(
+        [sys.executable, "-c", "import cudnn_ct as ct; ct.version()"],
+        env={"PYTHONPATH": PYTHONPATH, "CUDNN_CT_LIBRARY": str(shim)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 1
+    lines = done.stderr.splitlines()
+    (error,) = [place for place, line in enumerate(lines) if "LibraryLoadError: " in line]
+    assert any(line.startswith("doctor: missing-library: ") for line in lines[error:])
+
+
+def test_where_nothing_is_there_the_doctor_has_nothing_to_add(tmp_path: Path) -> None:
+    ran = run("algos", *CONV, "--device", str(DEVICE), library=tmp_path / "nothing.so")
+    assert ran.returncode == 1
+    assert len(ran.stderr.splitlines()) == 1
+    assert str(tmp_path / "nothing.so") in ran.stderr

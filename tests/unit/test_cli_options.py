@@ -1,0 +1,216 @@
+"""What commands take and refuse, before any cuDNN or GPU is asked: one line, and exit code 2."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from cudnn_ct.cli import main
+from cudnn_ct.cli.options import INTS, PADDING, SHAPE, Convolution
+
+CONV = ["--x", "2,3,5,6", "--w", "4,3,3,3"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "value"),
+    [
+        (SHAPE, "8,64,28,28", (8, 64, 28, 28)),
+        (SHAPE, "8, 64", (8, 64)),
+        (INTS, "2", 2),
+        (INTS, "2,1", (2, 1)),
+        (INTS, 3, 3),
+        (PADDING, "1", 1),
+        (PADDING, "half", "half"),
+        (PADDING, "0:1,2:2", ((0, 1), (2, 2))),
+        (PADDING, 0, 0),
+    ],
+)
+def test_what_is_read(kind: object, text: object, value: object) -> None:
+    assert kind.convert(text, None, None) == value
+
+
+BAD = [
+    (["algos", "--x", "2,3,5", "--w", "4,3,3,3"], "w has 4 dimensions"),
+    (["algos", "--x", "2;3;5;6", "--w", "4,3,3,3"], "'2;3;5;6' is no shape; one looks like 8,64,28,28"),
+    (["algos", "--x", "2,0,5,6", "--w", "4,3,3,3"], "'2,0,5,6' is no shape"),
+    (["algos", "--x", "2,3,5,99999999999", "--w", "4,3,3,3"], "is no shape"),
+    (["algos", "--x", "2,3,5,\u0665", "--w", "4,3,3,3"], "is no shape"),
+    (["algos", "--w", "4,3,3,3"], "Missing option '--x'"),
+    (["algos", *CONV, "--padding", "all"], "'all' is no number"),
+    (["algos", *CONV, "--padding", "1:2:3,1:1"], "is no padding; pairs look like 0:1,2:2"),
+    (["algos", *CONV, "--padding", "1,1,1"], "padding"),
+    (["algos", *CONV, "--stride", "0"], "stride"),
+    (["algos", *CONV, "--groups", "2"], "x has 3 channels; w expects 3 x groups 2 = 6"),
+    (["algos", *CONV, "--dtype", "float12"], "'float12' is not one of"),
+    (["algos", *CONV, "--dtype", "int8", "--direction", "backward_data"], "not int8"),
+    (["algos", *CONV, "--precision", "tf32", "--dtype", "float64"], "precision='tf32' is for float32"),
+    (["algos", *CONV, "--layout", "chwn"], "'chwn' is not one of"),
+    (["algos", *CONV, "--device", "no such file"], "no such file cannot be read: No such file"),
+    (["algos", *CONV, "--device", "/"], "/ cannot be read: Is a directory"),
+    (["bench", "pool", "--x", "2,3,5,6", "--window", "9"], "window of 9 is larger"),
+    (["bench", "pool", "--x", "2,3,5,6", "--mode", "median"], "'median' is not one of"),
+    (["bench", "rnn"], "No such command 'rnn'"),
+    (["bench", "softmax", "--x", "2,3", "--plot", "times.doc"], "knows a picture by its ending"),
+    (["selftest", "--only", "convolve"], "there is no operation 'convolve'; there are conv,"),
+    (["selftest", "--device", "no such file"], "no such file cannot be read"),
+    (["cache", "import", "no such file"], "does not exist"),
+    (["inform"], "No such command 'inform'"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "words"), BAD, ids=str)
+def test_wrong_usage_is_one_line_and_two(arguments: list[str], words: str) -> None:
+    if "--plot" in arguments:
+        pytest.importorskip("PIL")
+    ran = CliRunner().invoke(main, arguments)
+    assert ran.exit_code == 2
+    *_, last = ran.stderr.strip().splitlines()
+    assert last.startswith("Error: ")
+    assert words in last
+    assert ran.stdout == ""
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"deviceName": "GPU"}', "[" * 100_000, "\0", "NaN"])
+def test_files_that_describe_no_device(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "device.json"
+    path.write_text(content)
+    ran = CliRunner().invoke(main, ["algos", *CONV, "--device", str(path)])
+    assert ran.exit_code == 2
+    assert f"{path} is no description of a device" in ran.stderr
+    assert len(ran.stderr.splitlines()) == 4
+
+
+def test_a_convolution_is_the_problem_that_it_describes() -> None:
+    forward = Convolution((2, 6, 9, 9), (4, 3, 3, 3), "float16", "nhwc", groups=2, padding=1, stride=2)
+    assert forward.shapes["y"] == (2, 4, 5, 5)
+    for direction in ("forward", "backward_data", "backward_filter"):
+        problem = forward._replace(direction=direction).problem()
+        assert (problem.direction, problem.x.shape, problem.w.shape) == (direction, forward.x, forward.w)
+        assert all(spec.layouts[0] == "nhwc" for spec in (problem.x, problem.w, problem.y))
+    assert not forward._replace(dtype="float32").problem(allow_tf32=False).tensor_cores
+
+
+def test_every_command_explains_itself() -> None:
+    listed = CliRunner().invoke(main, []).stdout
+    for name in ("algos", "bench", "cache", "device", "doctor", "info", "selftest"):
+        assert f"\n  {name} " in listed
+        if name != "doctor":
+            assert CliRunner().invoke(main, [name, "--help"]).exit_code == 0
+    for group, names in (("bench", ("conv", "pool", "softmax", "batch_norm")), ("cache", ("show", "clear"))):
+        for name in names:
+            ran = CliRunner().invoke(main, [group, name, "--help"])
+            assert ran.exit_code == 0
+            assert ran.stdout.startswith(f"Usage: main {group} {name}")
+
+
+# --- the cache ---------------------------------------------------------------------------------------------
+
+
+KEY = "cuDNN 92700 | NVIDIA H200 | a problem | limits | (16, True)"
+ROW = {"family": "graph", "algorithm": "engine 1", "time": 0.0125, "status": ""}
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    from cudnn_ct._config import config
+
+    path = tmp_path / "choices.sqlite"
+    monkeypatch.setattr(config, "cache", str(path))
+    return path
+
+
+def run(*arguments: str, code: int = 0) -> str:
+    ran = CliRunner().invoke(main, ["cache", *arguments])
+    assert ran.exit_code == code, ran.output
+    return ran.stdout if code == 0 else ran.stderr
+
+
+def test_the_cache_from_end_to_end(cache: Path, tmp_path: Path) -> None:
+    from cudnn_ct.algo_store import store
+
+    assert run("path") == f"{cache}\n"
+    assert run("show") == f"{cache}: 0 choices\n"
+    store().put(KEY, {"rows": [ROW]})
+    heading, columns, row = run("show").splitlines()
+    assert heading.startswith(f"{cache}: 1 choices, ")
+    assert columns.split() == ["us", "algorithm", "cuDNN", "GPU", "problem"]
+    assert row.split("  ") == ["12.5", "graph engine 1", "92700", "NVIDIA H200", "a problem"]
+    assert json.loads(run("show", "--json")) == {"path": str(cache), "choices": {KEY: {"rows": [ROW]}}}
+    file = tmp_path / "choices.json"
+    assert run("export", str(file)) == f"wrote 1 choices to {file}\n"
+    assert run("clear") == "forgot 1 choices\n"
+    assert run("show").startswith(f"{cache}: 0 choices, ")
+    assert run("import", str(file)) == f"took 1 choices from {file}\n"
+    assert KEY in store().export()
+
+
+@pytest.mark.parametrize("choice", [{}, {"rows": 1}, {"rows": []}, {"rows": [1]}, {"rows": [{"time": "x"}]}])
+def test_choices_of_other_hands_are_shown_as_far_as_they_go(cache: Path, choice: dict[str, object]) -> None:
+    from cudnn_ct.algo_store import store
+
+    store().put("another key", choice)
+    assert "another key" in run("show")
+
+
+def test_a_cache_that_is_off_or_bad(cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from cudnn_ct._config import config
+
+    bad = tmp_path / "bad.json"
+    bad.write_text("{}")
+    assert f"{bad} is no file of choices" in run("import", str(bad), code=2)
+    assert "No such file" in run("export", str(tmp_path / "no" / "where.json"), code=1)
+    cache.write_text("no database at all, but a text that is long enough to be looked at" * 99)
+    ran = CliRunner().invoke(main, ["cache", "show"])
+    assert ran.exit_code == 0
+    assert ran.stderr.startswith(f"cudnn-ct: the file of choices {cache} cannot be read")
+    monkeypatch.setattr(config, "cache", "off")
+    assert run("path", code=1) == "cudnn-ct: no choices are kept: CUDNN_CT_CACHE is off\n"
+    assert run("show") == run("clear") == "no choices are kept: CUDNN_CT_CACHE is off\n"
+
+
+# --- planning, where the child does not do what it should --------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("code", "out", "words"),
+    [
+        (-11, "", "ended with SIGSEGV: last words"),
+        (7, '{"rows": []}', "ended with exit code 7"),
+        (0, "", "ended with exit code 0"),
+        (0, "not JSON", "wrote 'not JSON' for an answer"),
+        (0, '\n{"error": "too bad", "refused": false}', "too bad"),
+    ],
+)
+def test_a_planning_process_that_fails(code: int, out: str, words: str) -> None:
+    import subprocess
+
+    from cudnn_ct.cli import planning
+    from cudnn_ct.errors import CudnnError
+
+    with pytest.raises(CudnnError, match=words):
+        planning._read(subprocess.CompletedProcess([], code, out, "first words\nlast words\n"))
+
+
+def test_an_array_that_no_memory_holds() -> None:
+    from cudnn_ct.cli.arrays import some
+    from cudnn_ct.errors import AllocationError
+
+    with pytest.raises(AllocationError, match=r"an array of shape \(2147483647, 2147483647, 2147483647\)"):
+        some((2**31 - 1,) * 3, "float32")
+
+
+def test_a_cudnn_that_is_too_old_to_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    from types import SimpleNamespace
+
+    from cudnn_ct import _lib
+    from cudnn_ct.cli import planning, without_gpu
+    from cudnn_ct.errors import NotSupportedError
+
+    monkeypatch.setattr(_lib, "load", lambda: SimpleNamespace(version=90701, installation=None))
+    with pytest.raises(NotSupportedError, match=r"needs cuDNN >= 9.8, have 9.7.1"):
+        planning.plan({"deviceVer": 900}, [])
+    checks = dict(without_gpu.checks({"deviceVer": 900}))
+    assert checks["planning"]().verdict == "left out"
