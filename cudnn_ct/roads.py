@@ -84,9 +84,9 @@ class Roads:
 
     def _begin(self, context: Context) -> None:
         self._spent = True  # until there is a plan
-        self._left = _ways(self._problem, context)
+        self._left = _ways(self._problem)
         self._refusals: list[str] = []
-        self.plan: Plan = self._next()
+        self.plan: Plan = self._next(context)
         self._spent = False
 
     def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
@@ -104,19 +104,19 @@ class Roads:
                 self._spent = True
                 if not self._left:
                     raise self._nothing() from error
-                self.plan = self._next()
+                self.plan = self._next(context)
                 self._spent = False
 
     def describe(self) -> str:
         """Tell what was chosen, and what was refused and why."""
         return "\n".join([self.plan.describe(), *(f"  refused: {line}" for line in self._refusals)])
 
-    def _next(self) -> Plan:
+    def _next(self, context: Context) -> Plan:
         while self._left:
             make = self._left.pop(0)
             try:
-                plan = make()
-            except (NotSupportedError, BadParamError) as error:
+                plan = make(context)
+            except (NotSupportedError, ValueError) as error:  # a ValueError: no descriptor holds such numbers
                 self._refusals.append(str(error))
             else:
                 if plan is not None:
@@ -128,12 +128,13 @@ class Roads:
         return NotSupportedError("\n  refused: ".join(lines))
 
 
-def _ways(problem: Layer, context: Context) -> list[Callable[[], Plan | None]]:
+# The context is given when a plan is made: kept in here, it would hold itself by the calls that it keeps.
+def _ways(problem: Layer) -> list[Callable[[Context], Plan | None]]:
     """Plans on the operands as they lie in memory, then on packed copies of some."""
     if not any(spec.size for spec in problem.results):
-        return [partial(legacy.ScalePlan, problem.results[0])]
+        return [lambda _: legacy.ScalePlan(problem.results[0])]
     ways = WAYS[type(problem)]
-    makers: list[Callable[[], Plan | None]] = [partial(way, problem, context) for way in ways]
+    makers: list[Callable[[Context], Plan | None]] = [partial(way, problem) for way in ways]
     if isinstance(problem, IN_PLACE):
         return makers
     first = next(iter(tensors_of(problem).values()))
@@ -141,7 +142,7 @@ def _ways(problem: Layer, context: Context) -> list[Callable[[], Plan | None]]:
     copies = dict.fromkeys(packed_of(problem, layout) for layout in layouts)
     for packed in copies:
         if packed != problem:
-            makers += [partial(_on_copies, way, problem, packed, context) for way in ways]
+            makers += [partial(_on_copies, way, problem, packed) for way in ways]
     return makers
 
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from ..context import Context
 from ..descriptors import ActivationDescriptor
 from ..problem import ActivationProblem, Plan, TensorSpec, tensors_of
 from .calls import CallPlan
 from .slices import sliced
+from .tensor import InPlacePlan
 
 __all__ = ["activation"]
 
@@ -17,12 +21,35 @@ def activation(problem: ActivationProblem) -> Plan:
 
     def forward(x: TensorSpec, y: TensorSpec) -> Plan:
         if identity:
-            return CallPlan("cudnnTransformTensor", (), [(0, x)], y)
+            return IdentityPlan(x, y, 0)
         return CallPlan("cudnnActivationForward", head, [(0, x)], y)
 
     def backward(x: TensorSpec, y: TensorSpec, dy: TensorSpec, dx: TensorSpec) -> Plan:
         if identity:
-            return CallPlan("cudnnTransformTensor", (), [(2, dy)], dx)
+            return IdentityPlan(dy, dx, 2)
         return CallPlan("cudnnActivationBackward", head, [(1, y), (2, dy), (0, x)], dx)
 
     return sliced(backward if problem.dx else forward, *tensors_of(problem).values())
+
+
+class IdentityPlan:
+    """``cudnnTransformTensor``; in place, which that does not do, ``cudnnScaleTensor``."""
+
+    __slots__ = ("_copy", "_place", "_scale", "workspace")
+
+    def __init__(self, x: TensorSpec, y: TensorSpec, place: int) -> None:
+        self._copy = CallPlan("cudnnTransformTensor", (), [(place, x)], y)
+        self._scale = InPlacePlan(y)
+        self._place = place
+        self.workspace = 0
+
+    def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
+        """Enqueue y = alpha x + beta y; x is at its place among the ``pointers``, y the last."""
+        if pointers[self._place] == pointers[-1]:
+            self._scale.run(context, pointers, alpha + beta, 0.0)
+        else:
+            self._copy.run(context, pointers, alpha, beta)
+
+    def describe(self) -> str:
+        """Tell what was chosen."""
+        return self._copy.describe()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from .._bindings.enums import BatchNormMode, BatchNormOps
@@ -14,7 +15,8 @@ from ..errors import BadParamError, NotSupportedError
 from ..problem import ActivationSpec, NormInference, NormTraining, TensorSpec
 from .native import scalar_type
 from .norm_forms import Specs, pointwise
-from .plans import GRAIN, too_late
+from .plans import GRAIN
+from .turns import in_turn, too_late
 
 __all__ = ["PART", "InferencePlan", "TrainingPlan", "activation", "told"]
 
@@ -171,25 +173,36 @@ class InferencePlan:
 
     def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
         """Enqueue a call for each part."""
+        in_turn(partial(self._part, context, pointers, alpha, beta, *part) for part in self._parts)
+
+    def _part(
+        self,
+        context: Context,
+        pointers: Sequence[int],
+        alpha: float,
+        beta: float,
+        read: int,
+        written: int,
+        x_descriptor: TensorDescriptor,
+        y_descriptor: TensorDescriptor,
+    ) -> None:
         x, scale, bias, mean, var, y = pointers
-        call, scalar = context.library.cudnnBatchNormalizationForwardInference, self._scalar
-        for read, written, x_descriptor, y_descriptor in self._parts:
-            call(
-                context.handle,
-                self._mode,
-                scalar(alpha),
-                scalar(beta),
-                x_descriptor,
-                x + read,
-                y_descriptor,
-                y + written,
-                self._parameters,
-                scale,
-                bias,
-                mean,
-                var,
-                self._epsilon,
-            )
+        context.library.cudnnBatchNormalizationForwardInference(
+            context.handle,
+            self._mode,
+            self._scalar(alpha),
+            self._scalar(beta),
+            x_descriptor,
+            x + read,
+            y_descriptor,
+            y + written,
+            self._parameters,
+            scale,
+            bias,
+            mean,
+            var,
+            self._epsilon,
+        )
 
     def describe(self) -> str:
         """Tell what was chosen."""

@@ -8,10 +8,11 @@ from functools import lru_cache
 from ..context import Context
 from ..descriptors import TensorDescriptor
 from ..dtypes import DTYPES
-from ..errors import BadParamError, CudnnError, ExecutionFailedError, NotSupportedError
+from ..errors import BadParamError, NotSupportedError
 from ..problem import Candidate, Plan, TensorSpec
 from .native import Native, element, four_axes, scalar_type, settled, two_axes
 from .slices import joined, with_four
+from .turns import too_late
 
 __all__ = [
     "BiasGradientPlan",
@@ -20,7 +21,6 @@ __all__ = [
     "ScalePlan",
     "ScaledPlan",
     "behind",
-    "too_late",
     "transform",
 ]
 
@@ -160,16 +160,6 @@ def behind(nbytes: int, spec: TensorSpec | None) -> tuple[int, int]:
         return nbytes, nbytes
     start = -(-nbytes // GRAIN) * GRAIN
     return start, start + spec.size * DTYPES[spec.dtype].itemsize
-
-
-def too_late(error: CudnnError) -> ExecutionFailedError:
-    """What a refusal is once earlier calls have changed a result: no other way may start anew."""
-    return ExecutionFailedError(
-        f"{error}\nearlier calls of the same operation have changed its results, so no other way was tried",
-        status=error.status,
-        function=error.function,
-        detail=error.detail,
-    )
 
 
 class BiasGradientPlan:

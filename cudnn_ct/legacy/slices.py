@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import product
 from math import prod
 from typing import NamedTuple
 
 from ..context import Context
 from ..dtypes import DTYPES
-from ..errors import BadParamError, ExecutionFailedError, NotSupportedError
+from ..errors import NotSupportedError
 from ..problem import Plan, TensorSpec
 from .fold import LARGEST, images
 from .native import settled
+from .turns import in_turn
 
 __all__ = ["SlicedPlan", "joined", "sliced", "with_four"]
 
@@ -88,73 +90,88 @@ def sliced(make: Callable[..., Plan], *specs: TensorSpec) -> Plan:
     NotSupportedError
         That would be too many slices.
     """
-    axes, outer = joined(specs), []
-    while len(axes) > MOST_AXES:
-        outer.append(axes.pop(min(range(len(axes)), key=lambda i: axes[i].lengths[0])))
-    while axes and (max(axis.reach for axis in axes) > LARGEST or _elements(axes) > LARGEST):
-        outer.append(axes.pop(max(range(len(axes)), key=lambda i: axes[i].reach)))
-    if not outer:
+    axes = joined(specs)
+    lengths = _fitting(axes)
+    if lengths == [axis.lengths[0] for axis in axes]:
         # Images keep their axes where these are no single one: cuDNN's kernels for layouts know them so.
         natural = len(axes) > 1 and 4 <= len(specs[0].shape) <= MOST_AXES
         return make(*(images(*specs) if natural else with_four(axes, specs)))
-    slices = prod(axis.lengths[0] for axis in outer)
+    slices = prod(-(-axis.lengths[0] // length) for axis, length in zip(axes, lengths, strict=True))
     if slices > MOST_SLICES:
         raise NotSupportedError(
             f"{specs[0]} would take {slices:,} calls: a call takes {MOST_AXES} axes and at most {LARGEST:,} "
             "elements"
         )
-    return SlicedPlan(make(*with_four(axes, specs)), _offsets(outer, specs))
+    plans: dict[tuple[int, ...], Plan] = {}
+    pieces = []
+    for ranges in product(*(_ranges(axis.lengths[0], n) for axis, n in zip(axes, lengths, strict=True))):
+        sizes = tuple(size for _, size in ranges)
+        if sizes not in plans:
+            plans[sizes] = make(*with_four(_cut(axes, sizes), specs))
+        pieces.append((plans[sizes], _offsets(axes, specs, [start for start, _ in ranges])))
+    return SlicedPlan(pieces)
 
 
-def _elements(axes: Sequence[Axis]) -> int:
-    return prod(axis.lengths[0] for axis in axes)
+def _fitting(axes: Sequence[Axis]) -> list[int]:
+    """How much of each axis a slice takes: all of at most five axes, as far as a descriptor holds it."""
+    lengths = [axis.lengths[0] for axis in axes]
+    while sum(length > 1 for length in lengths) > MOST_AXES:
+        lengths[min((i for i, n in enumerate(lengths) if n > 1), key=lambda i: lengths[i])] = 1
+    while True:
+        reaches = [n * max(axis.strides) if n > 1 else 1 for n, axis in zip(lengths, axes, strict=True)]
+        elements = prod(lengths)
+        if max([elements, *reaches]) <= LARGEST:
+            return lengths
+        longest = max(range(len(axes)), key=lambda i: reaches[i])
+        rest = elements // lengths[longest]
+        room = min(LARGEST // rest, LARGEST // max(axes[longest].strides), lengths[longest] - 1)
+        lengths[longest] = max(1, room)
 
 
-def _offsets(outer: Sequence[Axis], specs: Sequence[TensorSpec]) -> list[tuple[int, ...]]:
-    """Where each slice begins, in bytes from the beginning of each tensor."""
-    offsets = []
-    for index in product(*(range(axis.lengths[0]) for axis in outer)):
-        at = [0] * len(specs)
-        for i, axis in zip(index, outer, strict=True):
-            for place, spec in enumerate(specs):
-                if axis.lengths[place] > 1:
-                    at[place] += i * axis.strides[place] * DTYPES[spec.dtype].itemsize
-        offsets.append(tuple(at))
-    return offsets
+def _ranges(length: int, step: int) -> list[tuple[int, int]]:
+    return [(start, min(step, length - start)) for start in range(0, length, step)]
+
+
+def _cut(axes: Sequence[Axis], sizes: Sequence[int]) -> list[Axis]:
+    """The axes of a slice; those of one element are left out."""
+    return [
+        axis._replace(lengths=tuple(size if n > 1 else 1 for n in axis.lengths))
+        for axis, size in zip(axes, sizes, strict=True)
+        if size > 1
+    ]
+
+
+def _offsets(axes: Sequence[Axis], specs: Sequence[TensorSpec], starts: Sequence[int]) -> tuple[int, ...]:
+    """Where a slice begins, in bytes from the beginning of each tensor."""
+    return tuple(
+        DTYPES[spec.dtype].itemsize
+        * sum(
+            start * axis.strides[place]
+            for start, axis in zip(starts, axes, strict=True)
+            if axis.lengths[place] > 1
+        )
+        for place, spec in enumerate(specs)
+    )
 
 
 class SlicedPlan:
-    """Another plan, run once for each slice of its tensors."""
+    """Other plans, one for each slice of some tensors, and where the slice begins in each."""
 
-    __slots__ = ("_inner", "_offsets", "workspace")
+    __slots__ = ("_pieces", "workspace")
 
-    def __init__(self, inner: Plan, offsets: Sequence[tuple[int, ...]]) -> None:
-        self._inner = inner
-        self._offsets = offsets
-        self.workspace = inner.workspace
+    def __init__(self, pieces: Sequence[tuple[Plan, tuple[int, ...]]]) -> None:
+        self._pieces = pieces
+        self.workspace = max(plan.workspace for plan, _ in pieces)
 
     def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
-        """Enqueue a call for each slice.
+        """Enqueue a call for each slice."""
 
-        Raises
-        ------
-        ExecutionFailedError
-            A slice was refused after others were written: no other way may begin again with those.
-        """
-        for i, offsets in enumerate(self._offsets):
+        def piece(plan: Plan, offsets: tuple[int, ...]) -> None:
             starts = [pointer + offset for pointer, offset in zip(pointers, offsets, strict=True)]
-            try:
-                self._inner.run(context, starts, alpha, beta)
-            except (NotSupportedError, BadParamError) as error:
-                if not i:
-                    raise
-                raise ExecutionFailedError(
-                    f"slice {i} of {len(self._offsets)}: {error}",
-                    status=error.status,
-                    function=error.function,
-                    detail=error.detail,
-                ) from error
+            plan.run(context, starts, alpha, beta)
+
+        in_turn(partial(piece, *one) for one in self._pieces)
 
     def describe(self) -> str:
         """Tell what was chosen."""
-        return f"{self._inner.describe()}; {len(self._offsets)} calls, one for each slice"
+        return f"{self._pieces[0][0].describe()}; {len(self._pieces)} calls, one for each slice"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from ..context import Context
@@ -12,6 +13,7 @@ from ..errors import NotSupportedError
 from ..problem import GridProblem, SampleProblem, SpatialTransformerSpec, TensorSpec
 from .native import scalar_type, settled
 from .plans import ScalePlan
+from .turns import in_turn
 
 __all__ = ["GridPlan", "SamplePlan"]
 
@@ -50,9 +52,12 @@ class GridPlan:
         backward = self._function.endswith("Backward")
         grid, theta = pointers if backward else reversed(pointers)
         call = getattr(context.library, self._function)
-        for transformer, at_theta, at_grid in self._pieces:
-            two = (grid + at_grid, theta + at_theta) if backward else (theta + at_theta, grid + at_grid)
-            call(context.handle, transformer, *two)
+
+        def piece(transformer: SpatialTransformerDescriptor, at_theta: int, at_grid: int) -> None:
+            two = (grid + at_grid, theta + at_theta)
+            call(context.handle, transformer, *(two if backward else two[::-1]))
+
+        in_turn(partial(piece, *one) for one in self._pieces)
 
     def describe(self) -> str:
         """Tell what was chosen."""
@@ -88,42 +93,49 @@ class SamplePlan:
 
     def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
         """Enqueue a call for each piece; ``pointers`` are x, grid and y, or x, grid, dy, dx and dgrid."""
-        scalar, library = self._scalar, context.library
         if self._nothing is not None:  # no channel has a gradient for the grid
             self._nothing.run(context, pointers, 1.0, 0.0)
-        x, grid, y, *gradients = pointers
-        for piece in self._pieces:
-            at_x, at_y, at_grid, at_dx = piece.offsets
-            if not self._gradient:
-                library.cudnnSpatialTfSamplerForward(
-                    context.handle,
-                    piece.transformer,
-                    scalar(alpha),
-                    piece.x,
-                    x + at_x,
-                    grid + at_grid,
-                    scalar(beta),
-                    piece.y,
-                    y + at_y,
-                )
-                continue
-            dx, dgrid = gradients
-            library.cudnnSpatialTfSamplerBackward(
-                context.handle,
-                piece.transformer,
-                scalar(alpha),
-                piece.x,
-                x + at_x,
-                scalar(beta),
-                piece.dx,
-                dx + at_dx,
-                scalar(1.0),
-                piece.y,
-                y + at_y,
-                grid + at_grid,
-                scalar(0.0 if piece.first_channels else 1.0),  # all channels share the places
-                dgrid + at_grid,
-            )
+        call = self._backward if self._gradient else self._forward
+        in_turn(partial(call, context, pointers, alpha, beta, piece) for piece in self._pieces)
+
+    def _forward(
+        self, context: Context, pointers: Sequence[int], alpha: float, beta: float, piece: _Piece
+    ) -> None:
+        (x, grid, y), scalar = pointers, self._scalar
+        at_x, at_y, at_grid, _ = piece.offsets
+        context.library.cudnnSpatialTfSamplerForward(
+            context.handle,
+            piece.transformer,
+            scalar(alpha),
+            piece.x,
+            x + at_x,
+            grid + at_grid,
+            scalar(beta),
+            piece.y,
+            y + at_y,
+        )
+
+    def _backward(
+        self, context: Context, pointers: Sequence[int], alpha: float, beta: float, piece: _Piece
+    ) -> None:
+        (x, grid, dy, dx, dgrid), scalar = pointers, self._scalar
+        at_x, at_y, at_grid, at_dx = piece.offsets
+        context.library.cudnnSpatialTfSamplerBackward(
+            context.handle,
+            piece.transformer,
+            scalar(alpha),
+            piece.x,
+            x + at_x,
+            scalar(beta),
+            piece.dx,
+            dx + at_dx,
+            scalar(1.0),
+            piece.y,
+            dy + at_y,
+            grid + at_grid,
+            scalar(0.0 if piece.first_channels else 1.0),  # all channels share the places
+            dgrid + at_grid,
+        )
 
     def describe(self) -> str:
         """Tell what was chosen."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from .. import context, legacy
 from .. import memory as memories
@@ -46,6 +46,8 @@ class Dropout(NamedTuple):
 
 class DropoutState:
     """The dice of dropout on one device: the same seed and the same calls give the same masks.
+
+    The same calls have operands of the same shapes, dtypes and order in memory.
 
     Parameters
     ----------
@@ -111,11 +113,14 @@ class DropoutState:
         Raises
         ------
         ValueError
-            It is not of the same length.
+            It is not of the same length, or no bytes.
         """
         import numpy as np
 
-        source = np.ascontiguousarray(saved, np.uint8).reshape(-1)
+        given = np.asarray(saved).reshape(-1)
+        if given.dtype.kind not in "iu" or not ((given >= 0) & (given < 256)).all():
+            raise ValueError("a saved state is bytes, numbers from 0 to 255")
+        source = np.ascontiguousarray(given, np.uint8)
         if source.size != self._memory.size:
             raise ValueError(f"a saved state of {source.size:,} bytes; this one has {self._memory.size:,}")
         where = streams.stream_for(None, self.device)
@@ -126,6 +131,11 @@ class DropoutState:
             self._memory.after_write(where)
         finally:
             streams.restore(previous)
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise TypeError(
+            "a DropoutState is dice on a device, and cannot be copied or pickled; save() its state"
+        )
 
     def __repr__(self) -> str:
         return f"<DropoutState of {self.probability}, seed {self.seed}, device {self.device}>"

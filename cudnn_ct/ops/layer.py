@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
+from enum import Enum
 from typing import Any, NamedTuple
 
 from .. import context
@@ -152,11 +154,11 @@ def _prepared(
 ) -> Call:
     """Look the call up by its arguments as they were written; prepare it the first time."""
     specs = tuple([array.spec for array in arrays])
-    key = (layer.name, names, specs, outs, arguments)
-    try:
-        call: Call | None = ctx.calls.get(key)
-    except TypeError:  # no key: a list, which is as good as a tuple, or something that is refused
-        return _prepared(ctx, layer, names, arrays, outs, hashable(arguments))
+    kinds = tuple(map(type, arguments))  # 1, 1.0 and True are one key, and so are members of many enums
+    if not _SETTLED.issuperset(kinds):
+        arguments = tuple(map(_settled, arguments))
+    key = (layer.name, names, specs, outs, arguments, kinds)
+    call: Call | None = ctx.calls.get(key)
     if call is None:
         inputs = tuple(map(describable, specs))
         for out in outs:
@@ -172,3 +174,25 @@ def _prepared(
             what=layer.name,
         )
     return call
+
+
+_SETTLED = frozenset((bool, float, int, str, tuple, range, type(None)))
+
+
+def _settled(value: Any) -> Any:
+    """An argument as part of a key: what can change later is taken as it is now.
+
+    Raises
+    ------
+    TypeError
+        It can be no parameter of an operation.
+    """
+    if type(value) in _SETTLED or isinstance(value, Enum):
+        return value
+    if not isinstance(value, list | tuple | DeviceArray):
+        for number in (operator.index, float):
+            try:
+                return number(value)
+            except (TypeError, ValueError):
+                continue
+    return hashable(value)

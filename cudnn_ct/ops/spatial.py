@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..array import DeviceArray
+from ..creation import not_on_device
 from ..problem import (
     GridSampleGradients,
     TransformerGradients,
@@ -249,5 +249,6 @@ def spatial_transformer_backward(
 
 
 def _result_shape(x: Any, scale_height: float, scale_width: float) -> tuple[int, ...]:
-    shape = x.shape if isinstance(x, DeviceArray) else tuple(getattr(x, "shape", ()))
-    return transformed_shape(shape, scale_height, scale_width)
+    if not hasattr(x, "shape"):
+        raise not_on_device(x, "x")
+    return transformed_shape(tuple(x.shape), scale_height, scale_width)

@@ -51,5 +51,7 @@ def number(value: Any, name: str) -> float:
         raise TypeError(f"{name} must be a number, not {value!r}")
     try:
         return float(value)
+    except OverflowError:
+        raise ValueError(f"{name} is a number too large for a float") from None
     except (TypeError, ValueError):
         raise TypeError(f"{name} must be a number, not {value!r}") from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from math import isfinite
 from typing import Any, NamedTuple
 
 from .arguments import number
@@ -33,6 +34,8 @@ def lrn_window(n: int) -> tuple[int, int]:
 def check_lrn_factors(lrn_alpha: Any, lrn_beta: Any, k: Any) -> tuple[float, float, float]:
     """Return the three factors as floats, within cuDNN's limits."""
     factors = number(lrn_alpha, "lrn_alpha"), number(lrn_beta, "lrn_beta"), number(k, "k")
+    if not all(map(isfinite, factors)):
+        raise ValueError(f"lrn_alpha, lrn_beta and k must be finite, got {factors}")
     if factors[1] < LRN_LEAST_BETA:
         raise ValueError(f"lrn_beta must be at least {LRN_LEAST_BETA}, got {lrn_beta}")
     if factors[2] < LRN_LEAST_K:

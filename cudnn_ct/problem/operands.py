@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ..dtypes import as_dtype
@@ -77,7 +77,7 @@ def some_axes(axes: Any, rank: int, name: str) -> Shape:
     (3, 0)
     """
     try:
-        given = tuple(map(operator.index, axes if isinstance(axes, Iterable) else (axes,)))
+        given = tuple(map(operator.index, axes if isinstance(axes, Sequence) else (axes,)))
     except TypeError:
         raise TypeError(f"{name} must be an int or a tuple of ints, not {axes!r}") from None
     for axis in given:

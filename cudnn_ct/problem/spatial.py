@@ -8,7 +8,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from .arguments import number
 from .operands import one_dtype, result_spec
-from .specs import Shape, TensorSpec, check_shape
+from .specs import INT_MAX, Shape, TensorSpec, check_shape
 
 T = TypeVar("T")
 
@@ -72,7 +72,10 @@ def transformed_shape(x_shape: Iterable[int], scale_height: Any = 1, scale_width
     for name, scale in scales.items():
         if not 0 < number(scale, name) < math.inf:
             raise ValueError(f"{name} must be more than 0 and finite, got {scale}")
-    sizes = (math.ceil(n * float(scale)) for n, scale in zip(x[2:], scales.values(), strict=True))
+    products = [n * float(scale) for n, scale in zip(x[2:], scales.values(), strict=True)]
+    if max(products) > INT_MAX:
+        raise ValueError(f"the result would have {products[0]:g} x {products[1]:g} pixels")
+    sizes = map(math.ceil, products)
     return check_shape((*x[:2], *sizes), "shape of the result")
 
 

@@ -14,6 +14,7 @@ from hypothesis import given
 import cudnn_ct as ct
 from cudnn_ct import context, legacy
 from cudnn_ct.errors import CudnnWarning, ExecutionFailedError, NotSupportedError
+from cudnn_ct.legacy import slices
 from cudnn_ct.problem import OpTensorProblem, ReduceProblem, ScaleProblem, TensorSpec
 from cudnn_ct.stream import default_stream
 from tests.layers import LayerCase, Tensor, check_layer, compare
@@ -109,13 +110,32 @@ def test_too_large_for_a_descriptor(fake: FakeCudnn) -> None:
     problem = OpTensorProblem(half, None, half, "not", 1, 1, True)
     assert "3 calls, one for each slice" in legacy.op_tensor(problem).describe()
     wide = TensorSpec.packed((65537, 65536), "float16")
-    with pytest.raises(NotSupportedError, match="would take 65,537 calls"):
-        legacy.scaling(ScaleProblem(wide))
+    assert "3 calls, one for each slice" in legacy.scaling(ScaleProblem(wide)).describe()
+    many = TensorSpec((2,) * 18, tuple(3**i for i in range(18)), "float16")
+    with pytest.raises(NotSupportedError, match="would take 8,192 calls"):
+        legacy.scaling(ScaleProblem(many))
     here = context.current(default_stream(0))
     for large in (half, TensorSpec((2, 8), (2**31, 1), "float32")):
         row = ReduceProblem(large, TensorSpec.packed((1,), large.dtype), None, (0, 1), "add", True)
         with pytest.raises(NotSupportedError, match="cuDNN reduces at most 2,147,483,647 elements"):
             legacy.reduction(row, here)
+
+
+@pytest.mark.parametrize("shape", [(64, 32), (3, 5, 7, 11), (2, 3, 2, 3, 2, 3, 5)])
+@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+def test_slices_of_a_large_tensor(
+    fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch, shape: tuple[int, ...], layout: str
+) -> None:
+    """As of more elements than a call takes: each is worked on once."""
+    monkeypatch.setattr(slices, "LARGEST", 100)
+    values = integers(shape)
+    x = ct.asarray(values, layout=layout if len(shape) == 4 else None)
+    bias = ct.asarray(integers((1, shape[1], *[1] * (len(shape) - 2))))
+    np.testing.assert_array_equal(ct.add(x, bias).numpy(), values + bias.numpy())
+    np.testing.assert_array_equal(ct.activation(x).numpy(), np.maximum(values, 0))
+    np.testing.assert_array_equal(ct.transform(x, dtype="float16").numpy(), values)
+    np.testing.assert_array_equal(ct.scale(x, alpha=3).numpy(), 3 * values)
+    np.testing.assert_array_equal(ct.fill(x, 5).numpy(), np.full(shape, 5))
 
 
 def test_a_slice_that_fails_after_others_is_no_reason_to_begin_again(fake: FakeCudnn) -> None:
@@ -125,7 +145,7 @@ def test_a_slice_that_fails_after_others_is_no_reason_to_begin_again(fake: FakeC
     np.testing.assert_array_equal(ct.scale(view, alpha=2).numpy(), 2 * before)
     assert made(fake, "cudnnScaleTensor") == 2
     fake.fail_at = {len(fake.calls) + 2: 3000}
-    with pytest.raises(ExecutionFailedError, match="slice 1 of 2"):
+    with pytest.raises(ExecutionFailedError, match="earlier calls of the same operation"):
         ct.scale(view, alpha=2)
 
 

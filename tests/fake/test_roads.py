@@ -1,0 +1,153 @@
+"""What every operation but convolution shares: keys, refusals, pieces, threads. On the fakes."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cudnn_ct as ct
+from cudnn_ct import context
+from cudnn_ct._bindings.enums import OpTensorOp, ReduceTensorOp
+from cudnn_ct.errors import ExecutionFailedError, NotSupportedError
+from cudnn_ct.legacy import norm_ways, spatial
+
+from .cudnn import FakeCudnn
+from .host import Host
+from .test_conv import images
+
+
+class Knob:
+    """A number that can be turned, as arrays without axes are."""
+
+    def __init__(self, value: float) -> None:
+        self.value = value
+
+    def __float__(self) -> float:
+        return self.value
+
+
+# --- keys ---
+
+
+def test_what_can_change_is_taken_as_it_is(fake: FakeCudnn) -> None:
+    x, coef = images(2, 3), Knob(1)
+    for value in (1.0, 3.0):
+        coef.value = value
+        got = ct.activation(x, mode="elu", coef=coef)
+        np.testing.assert_allclose(got.numpy(), ct.reference.activation(x.numpy(), mode="elu", coef=value))
+
+
+def test_a_call_that_was_made_lets_no_other_pass_for_it(fake: FakeCudnn) -> None:
+    x = images(2, 3, 4)
+    ct.softmax(x, axis=1)
+    with pytest.raises(TypeError, match="axis must be an int"):
+        ct.softmax(x, axis=1.0)
+    ct.reduce(x, op=ReduceTensorOp.AMAX)
+    assert OpTensorOp.SQRT == ReduceTensorOp.AMAX
+    with pytest.raises(ValueError, match="op must be one of"):
+        ct.reduce(x, op=OpTensorOp.SQRT)
+    with pytest.raises(TypeError, match="axes must be an int or a tuple of ints"):
+        ct.reduce(x, axes=(axis for axis in (0, 1)))
+
+
+def test_numpy_numbers_are_numbers(fake: FakeCudnn) -> None:
+    x = images(2, 3, 6, 6)
+    y = ct.pool(x, window=np.int64(2), padding=np.array(0), stride=(np.int32(2), 2))
+    np.testing.assert_array_equal(y.numpy(), ct.reference.pool(x.numpy(), window=2))
+
+
+# --- refusals ---
+
+
+@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+def test_a_piece_that_is_refused_after_others_lets_no_way_begin_again(
+    fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch, layout: str
+) -> None:
+    monkeypatch.setattr(spatial, "IMAGES", 2)
+    monkeypatch.setattr(norm_ways, "PART", 2)
+    x, grid = ct.asarray(images(5, 3, 4, 4).numpy(), layout=layout), images(5, 4, 4, 2)
+    ones = ct.full((3,), 1.0)
+    calls: list[Any] = [lambda out: ct.grid_sample(x, grid, beta=2, out=out)]
+    if layout == "nchw":  # channels last, the whole batch is one call
+        calls.append(lambda out: ct.batch_norm_inference(x, ones, ones, ones, ones, beta=2, out=out))
+    for call in calls:
+        expected = ct.full(x.shape, 1.0, layout=layout)
+        call(expected)
+        fake.calls.clear()
+        fake.fail_at = {2: 3000}
+        out = ct.full(x.shape, 1.0, layout=layout)
+        with pytest.raises(ExecutionFailedError, match=r"earlier calls .* have changed its results"):
+            call(out)
+        fake.fail_at = {}
+        changed = out.numpy() != 1
+        np.testing.assert_array_equal(out.numpy()[changed], expected.numpy()[changed])
+
+
+def test_what_no_descriptor_holds_is_refused_with_the_callers_numbers(fake: FakeCudnn) -> None:
+    spec = ct.TensorSpec.packed((4, 2**30, 2))
+    x = images(4)
+    large = ct.DeviceArray(spec, x.pointer, x, x.writer)
+    with pytest.raises(NotSupportedError, match=r"(?s)softmax over axes \[1\].*float32\[4, 1073741824, 2\]"):
+        ct.softmax(large, out=large)
+
+
+def test_numbers_that_are_none(fake: FakeCudnn) -> None:
+    with pytest.raises(ValueError, match="too large for a float"):
+        ct.activation(images(2, 3), coef=10**400)
+    with pytest.raises(ValueError, match="must be finite"):
+        ct.lrn(images(2, 3, 4), k=float("nan"))
+    with pytest.raises(ValueError, match="4 x inf pixels"):
+        ct.spatial_transformer(images(2, 3, 4, 4), images(2, 2, 3), scale_width=1e308)
+    with pytest.raises(TypeError, match="x must be an array on the device, not list"):
+        ct.spatial_transformer([[1]], images(2, 2, 3))
+    with pytest.raises(ValueError, match="a saved state is bytes"):
+        ct.DropoutState().restore([-1] * 64)
+    with pytest.raises(TypeError, match="cannot be copied"):
+        copy.copy(ct.DropoutState())
+
+
+# --- in place ---
+
+
+def test_the_identity_in_place_copies_nothing_onto_itself(fake: FakeCudnn) -> None:
+    x = images(2, 3)
+    before = x.numpy()
+    ct.activation(x, mode="identity", out=x, alpha=2, beta=1)
+    assert "cudnnScaleTensor" in fake.names()
+    assert "cudnnTransformTensor" not in fake.names()
+    np.testing.assert_array_equal(x.numpy(), 3 * before)
+
+
+def test_strides_of_one_element_make_no_other_place(fake: FakeCudnn) -> None:
+    x = images(1, 4)
+    same = ct.DeviceArray(ct.TensorSpec((1, 4), (99, 1), "float32"), x.pointer, x, x.writer, x.home)
+    expected = ct.reference.softmax(x.numpy())
+    ct.softmax(x, out=same)
+    np.testing.assert_allclose(x.numpy(), expected, rtol=1e-6)
+
+
+# --- threads ---
+
+
+def test_a_thread_that_ends_leaves_no_handle_and_no_memory(fake: FakeCudnn, host: Host) -> None:
+    x = images(2, 3, 6, 6)
+    memory = host.used()
+
+    def work() -> None:
+        ct.pool(x, window=2, padding=((0, 1), (1, 0)))
+
+    gc.disable()
+    try:
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+        assert not [state for state in fake.objects.values() if state["kind"] == "handle"]
+        assert host.used() == memory
+    finally:
+        gc.enable()
+    assert not getattr(context._thread, "contexts", {}).get(1)
