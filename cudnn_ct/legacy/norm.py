@@ -15,7 +15,7 @@ from ..errors import BadParamError, NotSupportedError
 from ..problem import ActivationSpec, NormInference, NormTraining, TensorSpec
 from .native import scalar_type
 from .norm_forms import Specs, pointwise
-from .plans import GRAIN
+from .plans import placed_after
 from .turns import in_turn, too_late
 
 __all__ = ["PART", "InferencePlan", "TrainingPlan", "activation", "told"]
@@ -67,10 +67,10 @@ class TrainingPlan:
         after = [] if fused else [y, z] if z else [y] if self._relu else []
         self._pointwise = pointwise(*after)
         self._sizes = self._ask(context)
-        self._reserve, self.workspace = _behind(*self._sizes)
+        self._reserve, self.workspace = placed_after(*self._sizes)
         self._held = 0
         if self._pointwise and self._relu and problem.scaled:
-            self._held, self.workspace = _behind(self.workspace, y.size * DTYPES[y.dtype].itemsize)
+            self._held, self.workspace = placed_after(self.workspace, y.size * DTYPES[y.dtype].itemsize)
 
     def _ask(self, context: Context) -> tuple[int, int]:
         """Bytes of workspace and of reserve space."""
@@ -213,12 +213,6 @@ class InferencePlan:
 def activation(name: str | None) -> ActivationDescriptor | None:
     """The descriptor of an activation, if there is one."""
     return ActivationDescriptor.cached(ActivationSpec(name)) if name else None
-
-
-def _behind(nbytes: int, more: int) -> tuple[int, int]:
-    """Where so many bytes more begin, and how many that makes."""
-    start = -(-nbytes // GRAIN) * GRAIN
-    return start, start + more
 
 
 def _images(spec: TensorSpec, count: int) -> TensorDescriptor:

@@ -21,6 +21,7 @@ __all__ = [
     "ScalePlan",
     "ScaledPlan",
     "behind",
+    "placed_after",
     "transform",
 ]
 
@@ -156,10 +157,13 @@ class ScaledPlan:
 
 def behind(nbytes: int, spec: TensorSpec | None) -> tuple[int, int]:
     """Where a packed tensor goes behind so many bytes of scratch memory, and how many bytes that makes."""
-    if spec is None:
-        return nbytes, nbytes
+    return (nbytes, nbytes) if spec is None else placed_after(nbytes, spec.size * DTYPES[spec.dtype].itemsize)
+
+
+def placed_after(nbytes: int, more: int) -> tuple[int, int]:
+    """Where so many bytes more begin in scratch memory, and how many bytes that makes."""
     start = -(-nbytes // GRAIN) * GRAIN
-    return start, start + spec.size * DTYPES[spec.dtype].itemsize
+    return start, start + more
 
 
 class BiasGradientPlan:

@@ -70,7 +70,7 @@ def compute(
         else:
             result = operand(out, "out", where, written=True)
             outs = (result.spec,)
-        call = _prepared(ctx, layer, names, arrays, outs, arguments)
+        call = _prepared(ctx, layer, names, arrays, outs, arguments, (alpha != 1, beta != 0))
         if call.pack:
             arrays = tuple(packed(array, where) for array in arrays)
         return run(ctx, call, arrays, result, alpha, beta, out)
@@ -106,7 +106,7 @@ def compute_several(
             for out, name in zip(outs, called or ("out",) * len(outs), strict=True)
         ]
         specs = tuple(None if array is None else array.spec for array in results)
-        call = _prepared(ctx, layer, names, arrays, specs, arguments)
+        call = _prepared(ctx, layer, names, arrays, specs, arguments, (alpha != 1, beta != 0))
         if call.pack:
             arrays = tuple(packed(array, where) for array in arrays)
         made = run_several(ctx, call, arrays, results, alpha, beta)
@@ -123,7 +123,7 @@ def rewrite(layer: Layer, x: Any, alpha: float, stream: Any = None) -> Any:
     try:
         ctx = context.current(where)
         array = operand(x, layer.written, where, written=True)
-        call = _prepared(ctx, layer, (), (), (array.spec,), ())
+        call = _prepared(ctx, layer, (), (), (array.spec,), (), ())
         return run(ctx, call, (), array, alpha, 0, x)
     finally:
         if previous is not None:
@@ -151,13 +151,17 @@ def _prepared(
     arrays: tuple[DeviceArray, ...],
     outs: tuple[TensorSpec | None, ...],
     arguments: tuple[Any, ...],
+    scaled: tuple[bool, ...],
 ) -> Call:
-    """Look the call up by its arguments as they were written; prepare it the first time."""
+    """Look the call up by its arguments as they were written; prepare it the first time.
+
+    Calls that are ``scaled`` stand apart: where cuDNN refuses those, it may do the others.
+    """
     specs = tuple([array.spec for array in arrays])
     kinds = tuple(map(type, arguments))  # 1, 1.0 and True are one key, and so are members of many enums
     if not _SETTLED.issuperset(kinds):
         arguments = tuple(map(_settled, arguments))
-    key = (layer.name, names, specs, outs, arguments, kinds)
+    key = (layer.name, names, specs, outs, arguments, kinds, scaled)
     call: Call | None = ctx.calls.get(key)
     if call is None:
         inputs = tuple(map(describable, specs))

@@ -223,7 +223,7 @@ def batch_norm_backward(
     optional = {"mean": mean, "invstd": invstd, "y": None if activation is None else y}
     operands = {name: array for name, array in optional.items() if array is not None}
     names, given = ("x", "dy", "scale", *operands), (x, dy, scale, *operands.values())
-    arguments = (mode, epsilon, activation, _scaled(alpha, beta))
+    arguments = (mode, epsilon, activation)
     outs = (out, None, None) if activation is None else (out, None, None, None)
     results = compute_several(_GRADIENT, names, given, arguments, outs, alpha, beta, stream)
     dx, dscale, dbias, *dz = results

@@ -75,7 +75,7 @@ class NormInference(NamedTuple):
 
 
 class NormGradient(NamedTuple):
-    """The gradient of a training step; ``scaled`` as there."""
+    """The gradient of a training step."""
 
     x: TensorSpec
     dy: TensorSpec
@@ -90,7 +90,6 @@ class NormGradient(NamedTuple):
     mode: str
     epsilon: float
     activation: str | None
-    scaled: bool
 
     @property
     def results(self) -> tuple[TensorSpec, ...]:
@@ -148,9 +147,7 @@ def norm_inference(specs: Specs, outs: Outs, mode: Any, epsilon: Any) -> NormInf
     return NormInference(**specs, y=y, mode=norm_mode(mode), epsilon=check_epsilon(epsilon))
 
 
-def norm_gradient(
-    specs: Specs, outs: Outs, mode: Any, epsilon: Any, activation: Any, scaled: bool
-) -> NormGradient:
+def norm_gradient(specs: Specs, outs: Outs, mode: Any, epsilon: Any, activation: Any) -> NormGradient:
     """Validate the gradient of a training step on x, dy, scale and perhaps mean and invstd, and y."""
     x, y, activation = specs["x"], specs.get("y"), norm_activation(activation)
     given = {name: specs[name] for name in ("mean", "invstd") if name in specs}
@@ -177,7 +174,6 @@ def norm_gradient(
         norm_mode(mode),
         check_epsilon(epsilon),
         activation,
-        scaled,
     )
 
 
