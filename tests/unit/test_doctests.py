@@ -36,6 +36,7 @@ WITH_EXAMPLES = (
     "reference.norm",
     "reference.pooling",
     "reference.reduction",
+    "reference.rnn",
     "reference.sequences",
     "reference.softmax",
     "reference.spatial",
