@@ -30,6 +30,7 @@ WITH_EXAMPLES = (
     "problem.tensor",
     "reference.activation",
     "reference.conv",
+    "reference.ctc",
     "reference.dropout",
     "reference.fused",
     "reference.lrn",
