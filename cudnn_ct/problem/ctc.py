@@ -1,0 +1,133 @@
+"""The rules of CTC, connectionist temporal classification: its parameters, labels and lengths."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from .arguments import choice
+from .specs import Shape, check_shape
+
+T = TypeVar("T")
+
+CTC_NORMALIZATIONS = ("none", "softmax")
+CTC_OUT_OF_BOUND = ("zero", "skip")
+_SYNONYMS = {"zero_oob_gradients": "zero", "skip_oob_gradients": "skip"}  # cuDNN's names
+
+
+class CTCLoss(NamedTuple, Generic[T]):
+    """The loss of each sequence, and the gradient with regard to the activations before softmax."""
+
+    loss: T
+    gradient: T
+
+
+class CTCSpec(NamedTuple):
+    """The parameters of a CTC loss, of :data:`CTC_NORMALIZATIONS` and :data:`CTC_OUT_OF_BOUND`."""
+
+    normalization: str
+    out_of_bound: str
+    blank: int
+
+
+def ctc_spec(normalization: Any = "softmax", out_of_bound: Any = "zero", blank: int = 0) -> CTCSpec:
+    """Validate the parameters of a CTC loss.
+
+    >>> ctc_spec(out_of_bound="SKIP_OOB_GRADIENTS")
+    CTCSpec(normalization='softmax', out_of_bound='skip', blank=0)
+    """
+    mode = choice(out_of_bound, (*CTC_OUT_OF_BOUND, *_SYNONYMS), "out_of_bound")
+    try:
+        index = operator.index(blank)
+    except TypeError:
+        raise TypeError(f"blank must be an int, not {blank!r}") from None
+    return CTCSpec(
+        choice(normalization, CTC_NORMALIZATIONS, "normalization"), _SYNONYMS.get(mode, mode), index
+    )
+
+
+def ctc_least_steps(labels: Sequence[int]) -> int:
+    """The least number of steps that labels can be read from: one each, and a blank between equal ones.
+
+    Where a sequence has fewer, no alignment is possible, and cuDNN calls it out of bound.
+
+    >>> ctc_least_steps([1, 2, 2, 3])
+    5
+    """
+    return len(labels) + sum(a == b for a, b in pairwise(labels))
+
+
+def check_ctc_operands(
+    logits_shape: Iterable[int],
+    labels: Any,
+    label_lengths: Iterable[int],
+    input_lengths: Iterable[int],
+    blank: int = 0,
+) -> tuple[tuple[Shape, ...], Shape]:
+    """Return the labels of each sequence and the steps that it has, or raise where they do not fit.
+
+    ``labels`` are one row for each sequence, of which the first label_length count, or one after another
+    without gaps, as cuDNN takes them. That there are enough steps for the labels is not asked for.
+
+    >>> check_ctc_operands((9, 2, 4), [1, 2, 3], [1, 2], [9, 8])
+    (((1,), (2, 3)), (9, 8))
+    >>> check_ctc_operands((9, 2, 4), [[1, 0], [2, 3]], [1, 2], [9, 8])
+    (((1,), (2, 3)), (9, 8))
+    """
+    shape = check_shape(logits_shape, "logits_shape")
+    if len(shape) != 3 or not shape[2]:
+        raise ValueError(f"logits have shape {shape}; expected (T, N, A), with A of at least 1 for the blank")
+    steps, batch, alphabet = shape
+    if not 0 <= blank < alphabet:
+        raise ValueError(
+            f"blank must be between 0 and {alphabet - 1}, the last of A = {alphabet}, got {blank}"
+        )
+    counts = _integers(label_lengths, "label_lengths", batch)
+    inputs = _integers(input_lengths, "input_lengths", batch, steps)
+    rows = _rows(labels, counts)
+    for sequence, row in enumerate(rows):
+        for label in row:
+            if not 0 <= label < alphabet or label == blank:
+                raise ValueError(
+                    f"sequence {sequence} has the label {label}; labels are between 0 and {alphabet - 1}, "
+                    f"and not the blank {blank}"
+                )
+    return rows, inputs
+
+
+def _rows(labels: Any, counts: Shape) -> tuple[Shape, ...]:
+    """The labels of each sequence."""
+    values = labels.tolist() if hasattr(labels, "tolist") else list(labels)
+    if values and all(hasattr(row, "__len__") for row in values):
+        if len(values) != len(counts):
+            raise ValueError(f"there are {len(values)} rows of labels; the batch has {len(counts)} sequences")
+        for sequence, (row, count) in enumerate(zip(values, counts, strict=True)):
+            if count > len(row):
+                raise ValueError(
+                    f"sequence {sequence} has label_length {count}; its row of labels has {len(row)}"
+                )
+        chosen = [row[:count] for row, count in zip(values, counts, strict=True)]
+        return tuple(_integers(row, "labels") for row in chosen)
+    flat = _integers(values, "labels")
+    if len(flat) != sum(counts):
+        raise ValueError(f"there are {len(flat)} labels; label_lengths {counts} add up to {sum(counts)}")
+    ends = [sum(counts[: sequence + 1]) for sequence in range(len(counts))]
+    return tuple(flat[end - count : end] for end, count in zip(ends, counts, strict=True))
+
+
+def _integers(values: Iterable[int], name: str, batch: int | None = None, most: int | None = None) -> Shape:
+    try:
+        found = tuple(map(operator.index, values))
+    except TypeError:
+        raise TypeError(f"{name} must be integers, not {values!r}") from None
+    if batch is None:
+        return found
+    if len(found) != batch:
+        raise ValueError(f"{name} has {len(found)} numbers; the batch has {batch} sequences")
+    for sequence, n in enumerate(found):
+        if n < 0 or (most is not None and n > most):
+            limit = "at least 0" if most is None else f"between 0 and the {most} steps"
+            raise ValueError(f"{name} of sequence {sequence} is {n}; it must be {limit}")
+    return found

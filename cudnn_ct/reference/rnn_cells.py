@@ -1,0 +1,103 @@
+"""One step of each kind of recurrent cell, and back.
+
+Forward takes ``a``, what the input gives to each gate, and ``q``, what the state gives, both with their
+biases and of shape (B, gates, hidden), and the states h and c before the step. It gives the new h, not yet
+projected, the new c, and what the way back needs. Backward takes that and the gradients of the new h and c.
+It gives the gradients of ``a``, of ``q``, and of h and c before the step, of h without what passes by ``q``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from .activation import CURVES
+from .result import Float64
+
+__all__ = ["CELLS", "Cell", "Clip", "Saved"]
+
+Clip = tuple[float, float] | None
+Saved = tuple[Float64, ...]
+
+
+class Cell(NamedTuple):
+    """The two ways through a step."""
+
+    forward: Callable[[Float64, Float64, Float64, Float64, Clip], tuple[Float64, Float64, Saved]]
+    backward: Callable[[Saved, Float64, Float64, Clip], tuple[Float64, Float64, Float64, Float64]]
+
+
+_NOTHING = np.zeros(())
+
+
+def _sigmoid(v: Float64) -> Float64:
+    return np.asarray(CURVES["sigmoid"](v, 0))
+
+
+Curve = Callable[[Float64], Float64]
+
+
+def _plain(curve: Curve, slope: Curve) -> Cell:
+    """h' = curve(a + q); the slope is a function of h'."""
+
+    def forward(a: Float64, q: Float64, _h: Float64, c: Float64, _: Clip) -> tuple[Float64, Float64, Saved]:
+        new = curve(a[:, 0] + q[:, 0])
+        return new, c, (new,)
+
+    def backward(
+        saved: Saved, dh: Float64, dc: Float64, _: Clip
+    ) -> tuple[Float64, Float64, Float64, Float64]:
+        da = (dh * slope(saved[0]))[:, None]
+        return da, da, _NOTHING, dc
+
+    return Cell(forward, backward)
+
+
+def _lstm_forward(
+    a: Float64, q: Float64, _h: Float64, c: Float64, clip: Clip
+) -> tuple[Float64, Float64, Saved]:
+    """c' = clip(f * c + i * g), h' = o * tanh(c')."""
+    i, f, g, o = np.moveaxis(a + q, 1, 0)
+    i, f, g, o = _sigmoid(i), _sigmoid(f), np.tanh(g), _sigmoid(o)
+    free = f * c + i * g
+    new = np.clip(free, *clip) if clip else free
+    return o * np.tanh(new), new, (i, f, g, o, c, free, new)
+
+
+def _lstm_backward(
+    saved: Saved, dh: Float64, dc: Float64, clip: Clip
+) -> tuple[Float64, Float64, Float64, Float64]:
+    i, f, g, o, c, free, new = saved
+    t = np.tanh(new)
+    dnew = dc + dh * o * (1 - t * t)
+    if clip:  # nothing passes where a cell was held at a bound
+        dnew = np.where((clip[0] <= free) & (free <= clip[1]), dnew, 0)
+    di, df, dg, do = dnew * g, dnew * c, dnew * i, dh * t
+    da = np.stack([di * i * (1 - i), df * f * (1 - f), dg * (1 - g * g), do * o * (1 - o)], 1)
+    return da, da, _NOTHING, dnew * f
+
+
+def _gru_forward(a: Float64, q: Float64, h: Float64, c: Float64, _: Clip) -> tuple[Float64, Float64, Saved]:
+    """n = tanh(a_n + r * q_n), h' = (1 - z) * n + z * h; r has its say after the product with R."""
+    r, z = _sigmoid(a[:, 0] + q[:, 0]), _sigmoid(a[:, 1] + q[:, 1])
+    n = np.tanh(a[:, 2] + r * q[:, 2])
+    return (1 - z) * n + z * h, c, (r, z, n, q[:, 2], h)
+
+
+def _gru_backward(
+    saved: Saved, dh: Float64, dc: Float64, _: Clip
+) -> tuple[Float64, Float64, Float64, Float64]:
+    r, z, n, q, h = saved
+    dn = dh * (1 - z) * (1 - n * n)
+    dr, dz = dn * q * r * (1 - r), dh * (h - n) * z * (1 - z)
+    return np.stack([dr, dz, dn], 1), np.stack([dr, dz, dn * r], 1), dh * z, dc
+
+
+CELLS = {
+    "rnn_relu": _plain(lambda v: np.maximum(v, 0), lambda y: np.where(y > 0, 1.0, 0.0)),
+    "rnn_tanh": _plain(np.tanh, lambda y: 1 - y * y),
+    "lstm": Cell(_lstm_forward, _lstm_backward),
+    "gru": Cell(_gru_forward, _gru_backward),
+}

@@ -1,0 +1,81 @@
+"""Sequences of different lengths, packed and unpacked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import numpy.typing as npt
+
+from ..problem import check_lengths, packed_places
+from .result import Array
+
+__all__ = ["pack_sequences", "unpack_sequences"]
+
+
+def pack_sequences(x: npt.ArrayLike, lengths: Iterable[int]) -> Array:
+    """Leave out of padded data what is past each sequence's end: (T, B, ...) to (sum of lengths, ...).
+
+    Parameters
+    ----------
+    x : array, shape (T, B, ...), any dtype
+    lengths : B ints, 0 to T
+
+    Returns
+    -------
+    array, shape (sum of lengths, ...), dtype of ``x``
+
+    Raises
+    ------
+    TypeError, ValueError
+        The lengths do not fit; the message has the numbers.
+
+    Examples
+    --------
+    >>> pack_sequences([[1, 10], [2, 20], [3, 30]], [3, 1])
+    array([ 1, 10,  2,  3])
+    """
+    x = np.asarray(x)
+    places = packed_places(check_lengths(lengths, *x.shape[:2]))
+    steps, sequences = (np.array([place[axis] for place in places], int) for axis in (0, 1))
+    return np.asarray(x[steps, sequences])
+
+
+def unpack_sequences(
+    packed: npt.ArrayLike, lengths: Iterable[int], steps: int | None = None, padding: float = 0
+) -> Array:
+    """Put packed data where it belongs in (T, B, ...), with the padding value past each sequence's end.
+
+    Parameters
+    ----------
+    packed : array, shape (sum of lengths, ...), any dtype
+    lengths : B ints
+    steps : int, optional
+        T; by default the longest length.
+    padding : float
+
+    Returns
+    -------
+    array, shape (T, B, ...), dtype of ``packed``
+
+    Raises
+    ------
+    TypeError, ValueError
+        The lengths do not fit; the message has the numbers.
+
+    Examples
+    --------
+    >>> unpack_sequences([1, 10, 2, 3], [3, 1], padding=-1)
+    array([[ 1, 10],
+           [ 2, -1],
+           [ 3, -1]])
+    """
+    packed, given = np.asarray(packed), tuple(lengths)
+    steps = max(given, default=0) if steps is None else steps
+    found = check_lengths(given, steps, len(given))
+    if len(packed) != sum(found):
+        raise ValueError(f"there are {len(packed)} packed rows; lengths {found} add up to {sum(found)}")
+    x = np.full((steps, len(found), *packed.shape[1:]), padding, packed.dtype)
+    for row, place in zip(packed, packed_places(found), strict=True):
+        x[place] = row
+    return x

@@ -1,0 +1,176 @@
+"""Rules of recurrent networks against those of the real library, which tells them without a GPU."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+import cudnn_ct as ct
+from cudnn_ct._bindings import enums, types
+from cudnn_ct.dtypes import as_dtype
+from cudnn_ct.problem import (
+    RNN_BIASES,
+    RNN_DIRECTIONS,
+    RNN_INPUT_MODES,
+    RNN_MODES,
+    RNNSpec,
+    check_lengths,
+    packed_for_cudnn,
+    rnn_offsets,
+    rnn_parameters,
+    rnn_spec,
+    rnn_weight_size,
+)
+
+pytestmark = pytest.mark.usefixtures("cudnn")
+
+# The two functions that tell where parameters are want a handle, which there is none of without a GPU, but do
+# not look into it. So they are given memory full of zeros for one, and in a child process, which may crash
+# should that ever change.
+CHILD = """
+import ctypes, json, sys
+import cudnn_ct as ct
+from cudnn_ct._bindings import enums, types
+
+BASE, MOST = 1 << 40, 9  # an address that nothing is read from; linLayerIDs to ask for
+
+def made(kind):
+    descriptor = getattr(types, f"cudnn{kind}Descriptor_t")()
+    getattr(ct.raw, f"cudnnCreate{kind}Descriptor")(ctypes.byref(descriptor))
+    return descriptor
+
+network, matrix, bias = made("RNN"), made("Tensor"), made("Tensor")
+zeros = ctypes.create_string_buffer(1 << 20)
+handle = ctypes.cast(zeros, types.cudnnHandle_t)
+
+def shape(tensor):
+    dtype, rank, dims, strides = ctypes.c_int(), ctypes.c_int(), (ctypes.c_int * 8)(), (ctypes.c_int * 8)()
+    ct.raw.cudnnGetTensorNdDescriptor(tensor, 8, ctypes.byref(dtype), ctypes.byref(rank), dims, strides)
+    return list(dims[: rank.value])
+
+def parameters(arguments, pseudo_layers):
+    ct.raw.cudnnSetRNNDescriptor_v8(network, *arguments, None, 0)
+    size, found = ctypes.c_size_t(), []
+    ct.raw.cudnnGetRNNWeightSpaceSize(handle, network, ctypes.byref(size))
+    for pseudo_layer in range(pseudo_layers):
+        for i in range(MOST):
+            m, b = ctypes.c_void_p(), ctypes.c_void_p()
+            place = (handle, network, pseudo_layer, size.value, BASE, i)
+            try:
+                ct.raw.cudnnGetRNNWeightParams(*place, matrix, ctypes.byref(m), bias, ctypes.byref(b))
+            except ct.BadParamError:
+                continue  # no such linLayerID
+            for kind, pointer, tensor in (("matrix", m, matrix), ("bias", b, bias)):
+                if pointer.value:
+                    found.append([pseudo_layer, i, kind, shape(tensor), pointer.value - BASE])
+    return size.value, found
+
+print(json.dumps([parameters(*case) for case in json.load(sys.stdin)]))
+"""
+
+
+def networks() -> list[RNNSpec]:
+    modes = [(mode, 0) for mode in RNN_MODES] + [("lstm", 3)]
+    products = itertools.product(
+        modes, RNN_DIRECTIONS, RNN_INPUT_MODES, RNN_BIASES, (1, 3), ("float32", "float16", "float64")
+    )
+    return [
+        rnn_spec(
+            mode, 5 if skip == "skip" else 7, 5, layers,
+            direction=direction, input_mode=skip, bias=bias, projection_size=projection, dtype=dtype,
+        )
+        for (mode, projection), direction, skip, bias, layers, dtype in products
+    ]  # fmt: skip
+
+
+def native(spec: RNNSpec) -> list[int]:
+    """The arguments of cudnnSetRNNDescriptor_v8 from ``algo`` to ``numLayers``."""
+    return [
+        enums.RNNAlgo[spec.algo.upper()],
+        enums.RNNMode[spec.mode.upper()],
+        enums.RNNBiasMode[spec.bias.upper()],
+        enums.DirectionMode[spec.direction.upper()],
+        enums.RNNInputMode[f"{spec.input_mode}_input".upper()],
+        as_dtype(spec.dtype).code,
+        as_dtype(spec.compute).code,
+        enums.MathType[f"{spec.math}_MATH".upper()],
+        spec.input_size,
+        spec.hidden_size,
+        spec.output_size,  # without a projection, cuDNN wants the hidden size
+        spec.num_layers,
+    ]
+
+
+def ask(specs: list[RNNSpec]) -> list[Any]:
+    environment = {**os.environ, "PYTHONPATH": str(Path(ct.__file__).parents[1])}
+    cases = json.dumps([[native(spec), spec.pseudo_layers] for spec in specs])
+    done = subprocess.run(
+        [sys.executable, "-c", CHILD],
+        input=cases,
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    answers: list[Any] = json.loads(done.stdout)
+    return answers
+
+
+def test_parameters_are_where_the_table_says() -> None:
+    specs = networks()
+    for spec, (size, found) in zip(specs, ask(specs), strict=True):
+        itemsize = as_dtype(spec.dtype).itemsize
+        assert size == rnn_weight_size(spec) * itemsize, str(spec)
+        wanted = [
+            # cuDNN describes a matrix as (1, rows, columns) and a bias as (1, rows, 1)
+            [
+                r.pseudo_layer,
+                r.lin_layer_id,
+                r.kind,
+                [1, *r.shape, *[1] * (r.kind == "bias")],
+                start * itemsize,
+            ]
+            for r, start in zip(rnn_parameters(spec), rnn_offsets(spec), strict=True)
+        ]
+        assert found == wanted, str(spec)
+
+
+def takes(layout: enums.RNNDataLayout, lengths: list[int], steps: int) -> bool:
+    """Whether cuDNN describes data of a layout with these lengths."""
+    data, padding = types.cudnnRNNDataDescriptor_t(), ctypes.c_float(0)
+    ct.raw.cudnnCreateRNNDataDescriptor(ctypes.byref(data))
+    array = (ctypes.c_int * len(lengths))(*lengths)
+    try:
+        ct.raw.cudnnSetRNNDataDescriptor(
+            data, 0, layout, steps, len(lengths), 5, array, ctypes.addressof(padding)
+        )
+    except ct.BadParamError:
+        return False
+    finally:
+        ct.raw.cudnnDestroyRNNDataDescriptor(data)
+    return True
+
+
+@given(lengths=st.lists(st.integers(-1, 4), min_size=1, max_size=4), steps=st.integers(1, 4))
+@example(lengths=[0, 0], steps=1)
+@example(lengths=[3, 3, 1], steps=3)
+def test_lengths_are_taken_as_cudnn_takes_them(lengths: list[int], steps: int) -> None:
+    try:
+        good = check_lengths(lengths, steps, len(lengths)) == tuple(lengths)
+    except ValueError:
+        good = False
+    for layout in (enums.RNNDataLayout.SEQ_MAJOR_UNPACKED, enums.RNNDataLayout.BATCH_MAJOR_UNPACKED):
+        assert takes(layout, lengths, steps) == good
+    packed = takes(enums.RNNDataLayout.SEQ_MAJOR_PACKED, lengths, max(1, *lengths))
+    assert packed == packed_for_cudnn(lengths)

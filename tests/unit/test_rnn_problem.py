@@ -1,0 +1,339 @@
+"""Recurrent networks as values: what is refused, the table of parameters, layouts, weights of torch."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cudnn_ct._bindings.enums import DirectionMode, RNNAlgo, RNNBiasMode, RNNDataLayout, RNNInputMode, RNNMode
+from cudnn_ct.problem import (
+    RNN_ALGOS,
+    RNN_BIASES,
+    RNN_DIRECTIONS,
+    RNN_INPUT_MODES,
+    RNN_LAYOUTS,
+    RNN_MODES,
+    RNNShapes,
+    RNNSpec,
+    check_rnn_operands,
+    packed_offsets,
+    packed_places,
+    rnn_layout,
+    rnn_offsets,
+    rnn_parameters,
+    rnn_shapes,
+    rnn_spec,
+    rnn_weight_size,
+)
+from cudnn_ct.problem.rnn_weights import arrange_weights, from_torch, to_torch
+from cudnn_ct.reference.sequences import pack_sequences, unpack_sequences
+from tests.rnn_cases import rnn_specs
+
+# --- the network -------------------------------------------------------------------------------------------
+
+
+def test_names_are_those_of_cudnn() -> None:
+    assert tuple(m.name.lower() for m in RNNMode) == RNN_MODES
+    assert set(RNN_BIASES) == {m.name.lower() for m in RNNBiasMode}
+    assert tuple(m.name.lower() for m in DirectionMode) == RNN_DIRECTIONS
+    assert tuple(m.name.lower() for m in RNNAlgo if m is not RNNAlgo.COUNT) == RNN_ALGOS
+    assert tuple(f"{name}_input" for name in RNN_INPUT_MODES) == tuple(m.name.lower() for m in RNNInputMode)
+    assert {rnn_layout(layout) for layout in RNNDataLayout} == set(RNN_LAYOUTS)
+
+
+def test_enums_will_do() -> None:
+    spec = rnn_spec(
+        RNNMode.GRU, 4, 4, 2, direction=DirectionMode.BIDIRECTIONAL, input_mode=RNNInputMode.SKIP_INPUT,
+        bias=RNNBiasMode.SINGLE_INP_BIAS, algo=RNNAlgo.PERSIST_STATIC, projection_size=None,
+    )  # fmt: skip
+    wanted = rnn_spec(
+        "gru", 4, 4, 2, direction="bidirectional", input_mode="skip", bias="single_inp_bias",
+        algo="persist_static",
+    )  # fmt: skip
+    assert spec == wanted
+    assert hash(spec) == hash(wanted)
+    assert (spec.directions, spec.pseudo_layers, spec.output_size) == (2, 4, 4)
+
+
+def test_a_network_is_printed_in_full() -> None:
+    spec = rnn_spec("lstm", 3, 4, 2, projection_size=2, dropout=0.25, clip=(-1, 2), dtype="half")
+    assert str(spec) == (
+        "lstm 3 -> 4 projected to 2, 2 layers, unidirectional, linear input, double_bias, dropout 0.25, "
+        "cells clipped to [-1, 2], float16 (sums in float32, tensor_op math), standard"
+    )
+
+
+@pytest.mark.parametrize(
+    ("dtype", "precision", "allow_tf32", "wanted"),
+    [
+        ("float32", None, True, ("float32", "default")),
+        ("float32", None, False, ("float32", "fma")),
+        ("float32", "float32", True, ("float32", "fma")),
+        ("float32", "tf32", False, ("float32", "default")),
+        ("float16", None, False, ("float32", "tensor_op")),
+        ("float16", "float16", True, ("float16", "tensor_op")),
+        ("float16", "float32", True, ("float32", "fma")),
+        ("bfloat16", None, True, ("float32", "tensor_op")),
+        ("float64", None, True, ("float64", "default")),
+    ],
+)
+def test_precision(dtype: str, precision: str | None, allow_tf32: bool, wanted: tuple[str, str]) -> None:
+    spec = rnn_spec("gru", 3, 4, dtype=dtype, precision=precision, allow_tf32=allow_tf32)
+    assert (spec.compute, spec.math) == wanted
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "says"),
+    [
+        ({"mode": "elman"}, ValueError, "mode must be one of rnn_relu, rnn_tanh, lstm, gru, not 'elman'"),
+        ({"direction": "both"}, ValueError, "direction must be one of unidirectional, bidirectional"),
+        ({"input_mode": "none"}, ValueError, "input_mode must be one of linear, skip"),
+        ({"input_mode": 3}, ValueError, "input_mode must be one of linear, skip, not 3"),
+        ({"bias": True}, ValueError, "bias must be one of no_bias, single_inp_bias, double_bias"),
+        ({"algo": "fast"}, ValueError, "algo must be one of standard, persist_static"),
+        ({"input_mode": "skip"}, ValueError, "input_size is 5, hidden_size 4"),
+        ({"input_size": 0}, ValueError, "input_size must be between 1 and 2147483647, got 0"),
+        ({"hidden_size": -4}, ValueError, "hidden_size must be between 1 and 2147483647, got -4"),
+        ({"num_layers": 2.0}, TypeError, "num_layers must be an int, not 2.0"),
+        ({"projection_size": -1}, ValueError, "projection_size must be between 0"),
+        ({"projection_size": 4}, ValueError, "less than hidden_size 4, got 4"),
+        ({"projection_size": 2, "mode": "gru"}, ValueError, "projection_size=2 is for mode='lstm'"),
+        ({"projection_size": 2, "algo": "persist_static"}, ValueError, "algo='persist_static' has no proj"),
+        ({"dropout": -0.1}, ValueError, "dropout must be at least 0 and less than 1, got -0.1"),
+        ({"dropout": 1}, ValueError, "dropout must be at least 0 and less than 1, got 1"),
+        ({"dropout": "some"}, TypeError, "dropout must be a number"),
+        ({"dtype": "int8"}, TypeError, "a recurrent network takes .* not int8"),
+        ({"dtype": "bfloat16", "precision": "as_input"}, ValueError, "keep sums in float32"),
+        ({"dtype": "float64", "precision": "tf32"}, ValueError, "precision='tf32' is for float32"),
+        ({"clip": (1, -1)}, ValueError, r"clip=\(1, -1\): low must not be more than high"),
+        ({"clip": (float("nan"), 1)}, ValueError, "nor either be NaN"),
+        ({"clip": 3}, TypeError, r"clip must be two numbers \(low, high\) or None, not 3"),
+        ({"clip": (1, 2, 3)}, TypeError, "clip must be two numbers"),
+        ({"clip": (-1, 1), "mode": "gru"}, ValueError, "is for the cells of mode='lstm'"),
+    ],
+)
+def test_what_does_not_fit_is_refused(change: dict[str, Any], error: type[Exception], says: str) -> None:
+    good: dict[str, Any] = {"mode": "lstm", "input_size": 5, "hidden_size": 4}
+    with pytest.raises(error, match=says):
+        rnn_spec(**(good | change))
+
+
+# --- parameters --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("mode", "length"), [("rnn_relu", 4), ("rnn_tanh", 4), ("lstm", 16), ("gru", 12)])
+def test_a_pseudo_layer_is_split_as_theano_does(mode: str, length: int) -> None:
+    """[W0, b0, W1, b1, ...] by linLayerID: first the matrices of the input, then those of the state."""
+    rows = rnn_parameters(rnn_spec(mode, 32, 16, 3, direction="bidirectional"))
+    for pseudo_layer in range(6):
+        own = [row for row in rows if row.pseudo_layer == pseudo_layer]
+        assert [row.kind for row in own] == ["matrix", "bias"] * (length // 2)
+        assert [row.lin_layer_id for row in own] == [i for i in range(length // 2) for _ in "Wb"]
+        inputs = 32 if pseudo_layer < 2 else 2 * 16
+        shapes = [row.shape for row in own if row.kind == "matrix"]
+        assert shapes == [(16, inputs)] * (length // 4) + [(16, 16)] * (length // 4)
+
+
+def test_names_of_parameters() -> None:
+    rows = rnn_parameters(rnn_spec("lstm", 4, 4, 2, input_mode="skip", direction="bidirectional",
+                                   bias="single_inp_bias", projection_size=3))  # fmt: skip
+    assert [row.name for row in rows if row.pseudo_layer == 1] == [
+        *(f"l0_reverse.bW_{gate}" for gate in ("input", "forget", "cell", "output")),
+        *(f"l0_reverse.R_{gate}" for gate in ("input", "forget", "cell", "output")),
+        "l0_reverse.P",
+    ]
+    assert len({row.name for row in rows}) == len(rows)
+    shapes = {row.name: row.shape for row in rows}
+    assert shapes["l0.R_cell"] == (4, 3)
+    assert shapes["l0.P"] == (3, 4)
+    assert shapes["l1.W_cell"] == (4, 6)
+
+
+@given(spec=rnn_specs())
+def test_offsets_fill_the_weight_space(spec: RNNSpec) -> None:
+    rows, offsets = rnn_parameters(spec), rnn_offsets(spec)
+    taken = [
+        place
+        for row, start in zip(rows, offsets, strict=True)
+        for place in range(start, start + row.size)
+    ]  # fmt: skip
+    assert sorted(taken) == list(range(rnn_weight_size(spec)))
+    last_matrix = max(o for row, o in zip(rows, offsets, strict=True) if row.kind == "matrix")
+    assert all(o > last_matrix for row, o in zip(rows, offsets, strict=True) if row.kind == "bias")
+
+
+def test_the_example_of_theano() -> None:
+    assert rnn_weight_size(rnn_spec("gru", 32, 16, 3)) == 3 * (16 * (32 + 16) + 2 * 16) + 2 * 3 * 2 * 16 * 17
+
+
+# --- weights -----------------------------------------------------------------------------------------------
+
+
+def numbered(spec: RNNSpec) -> list[np.ndarray]:
+    """Weights with a number for each element that nothing else has."""
+    count = itertools.count(1)
+    return [
+        np.array([next(count) for _ in range(r.size)], float).reshape(r.shape) for r in rnn_parameters(spec)
+    ]
+
+
+@given(
+    spec=rnn_specs().filter(lambda spec: spec.input_mode == "linear"), prefix=st.sampled_from(("", "a.b."))
+)
+def test_to_torch_and_back(spec: RNNSpec, prefix: str) -> None:
+    weights = numbered(spec)
+    state = to_torch(weights, spec, prefix=prefix)
+    for name, array in state.items():
+        assert not any(np.shares_memory(array, w) for w in weights), name
+    for back, weight in zip(from_torch(state, spec, prefix=prefix), weights, strict=True):
+        np.testing.assert_array_equal(back, weight)
+
+
+def test_where_gates_go() -> None:
+    for mode, names in (
+        ("lstm", ("input", "forget", "cell", "output")),  # torch's i, f, g, o
+        ("gru", ("reset", "update", "new")),  # torch's r, z, n
+    ):
+        spec = rnn_spec(mode, 1, 1, 1, direction="bidirectional")
+        state = {
+            f"{tensor}_l0{ending}": np.array([f"{tensor} {i}{ending}" for i in range(len(names))])
+            for tensor in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+            for ending in ("", "_reverse")
+        }
+        shaped = {n: a.reshape(-1, 1) if n.startswith("weight") else a for n, a in state.items()}
+        rows = (row.name for row in rnn_parameters(spec))
+        named = {n: a.item() for n, a in zip(rows, from_torch(shaped, spec), strict=True)}
+        for i, gate in enumerate(names):
+            assert named[f"l0.W_{gate}"] == f"weight_ih {i}"
+            assert named[f"l0.bR_{gate}"] == f"bias_hh {i}"
+            assert named[f"l0_reverse.R_{gate}"] == f"weight_hh {i}_reverse"
+            assert named[f"l0_reverse.bW_{gate}"] == f"bias_ih {i}_reverse"
+
+
+@pytest.mark.parametrize("bias", ["single_inp_bias", "single_rec_bias"])
+def test_two_biases_of_torch_are_summed_into_one(bias: str) -> None:
+    double = rnn_spec("lstm", 2, 3)
+    state = to_torch(numbered(double), double)
+    single = double._replace(bias=bias)
+    merged = to_torch(from_torch(state, single), single)
+    total = state["bias_ih_l0"] + state["bias_hh_l0"]
+    np.testing.assert_array_equal(merged["bias_ih_l0"] + merged["bias_hh_l0"], total)
+
+
+@pytest.mark.parametrize(("bias", "kept"), [("single_inp_bias", "bW"), ("single_rec_bias", "bR")])
+def test_two_biases_of_a_gru_cannot_always_be_one(bias: str, kept: str) -> None:
+    double = rnn_spec("gru", 2, 3)
+    state = to_torch(numbered(double), double)
+    with pytest.raises(ValueError, match=f"l0.{kept}_new has no room .* largest element is"):
+        from_torch(state, double._replace(bias=bias))
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"weight_hh_l0": None}, "the state lacks weight_hh_l0"),
+        ({"weight_ih_l1": np.ones(3)}, "the state has weight_ih_l1, which this network has not"),
+        ({"bias_ih_l0": np.ones(3)}, r"bias_ih_l0 has shape \(3,\); this network needs \(12,\)"),
+    ],
+)
+def test_a_state_that_does_not_fit_is_refused(change: dict[str, Any], says: str) -> None:
+    spec = rnn_spec("lstm", 2, 3)
+    state = to_torch(numbered(spec), spec) | change
+    with pytest.raises(ValueError, match=says):
+        from_torch({name: array for name, array in state.items() if array is not None}, spec)
+
+
+def test_torch_has_no_skip_input() -> None:
+    spec = rnn_spec("lstm", 3, 3, input_mode="skip")
+    for call in (lambda: to_torch(numbered(spec), spec), lambda: from_torch({}, spec)):
+        with pytest.raises(ValueError, match="torch has no skip input"):
+            call()
+
+
+def test_weights_that_do_not_fit_are_refused() -> None:
+    spec = rnn_spec("rnn_tanh", 2, 3, bias="no_bias")
+    named = dict(zip(("l0.W_hidden", "l0.R_hidden"), numbered(spec), strict=True))
+    assert arrange_weights(spec, named) == tuple(named.values())
+    for wrong, says in (
+        ({"l0.W_hidden": np.ones((2, 3))}, "the mapping of weights lacks l0.R_hidden"),
+        (named | {"l0.P": np.ones(3)}, "the mapping of weights has l0.P, which this network has not"),
+        (list(named.values())[::-1], r"l0.W_hidden has shape \(3, 3\); this network needs \(3, 2\)"),
+        ([np.ones((3, 2))], "there are 1 weights; this network has 2"),
+    ):
+        with pytest.raises(ValueError, match=says):
+            arrange_weights(spec, wrong)
+
+
+# --- layouts -----------------------------------------------------------------------------------------------
+
+
+def test_shapes_of_each_layout() -> None:
+    spec = rnn_spec("lstm", 5, 4, 3, direction="bidirectional", projection_size=2)
+    states = ((6, 2, 2), (6, 2, 4))
+    assert rnn_shapes(spec, 7, 2) == RNNShapes((7, 2, 5), (7, 2, 4), *states)
+    assert rnn_shapes(spec, 7, 2, "batch_major") == RNNShapes((2, 7, 5), (2, 7, 4), *states)
+    assert rnn_shapes(spec, 7, 2, "packed", (7, 3)) == RNNShapes((10, 5), (10, 4), *states)
+    assert rnn_shapes(rnn_spec("gru", 5, 4), 7, 2).c is None
+
+
+def test_operands_of_each_layout() -> None:
+    spec = rnn_spec("lstm", 5, 4)
+    assert check_rnn_operands(spec, (7, 2, 5), lengths=[0, 7]) == (rnn_shapes(spec, 7, 2), (0, 7))
+    shapes, lengths = check_rnn_operands(spec, (2, 7, 5), layout="batch_major")
+    assert (shapes, lengths) == (rnn_shapes(spec, 7, 2, "batch_major"), (7, 7))
+    shapes, lengths = check_rnn_operands(spec, (10, 5), (1, 2, 4), (1, 2, 4), (7, 3), "packed")
+    assert (shapes, lengths) == (rnn_shapes(spec, 7, 2, "packed", (7, 3)), (7, 3))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (((7, 2, 5), None, None, None, "packed"), r"packed data needs \(sum of lengths, 5\)"),
+        (((10, 5), None, None, None, "packed"), "packed data needs lengths"),
+        (((10, 5), None, None, (7, 4), "packed"), r"x has 10 packed rows; lengths \(7, 4\) add up to 11"),
+        (((2, 7, 4), None, None, None, "batch_major"), r"batch major data needs \(B, T, 5\)"),
+        (((2, 7, 5), None, None, (7, 8), "batch_major"), "sequence 1 has length 8"),
+        (((7, 2, 5), (1, 2, 5)), r"h0 has shape \(1, 2, 5\); this network needs \(1, 2, 3\): .* projection"),
+        (
+            ((7, 2, 5), None, (1, 2, 3)),
+            r"c0 has shape \(1, 2, 3\); this network needs \(1, 2, 4\): .* hidden",
+        ),
+    ],
+)
+def test_operands_that_do_not_fit_are_refused(arguments: Any, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        check_rnn_operands(rnn_spec("lstm", 5, 4, projection_size=3), *arguments)
+
+
+@given(lengths=st.lists(st.integers(0, 4), max_size=4), more=st.integers(0, 2))
+def test_packed_and_unpacked(lengths: list[int], more: int) -> None:
+    steps = max(lengths, default=0) + more
+    x = np.arange(steps * len(lengths) * 2).reshape(steps, len(lengths), 2)
+    packed = pack_sequences(x, lengths)
+    assert packed.shape == (sum(lengths), 2)
+    offsets = packed_offsets(lengths)
+    for row, (step, sequence) in enumerate(packed_places(lengths)):
+        assert offsets[step] <= row < offsets[step + 1]
+        assert (packed[row] == x[step, sequence]).all()
+    padded = unpack_sequences(packed, lengths, steps, padding=-1)
+    active = np.arange(steps)[:, None] < np.array(lengths, int)
+    np.testing.assert_array_equal(padded, np.where(active[..., None], x, -1))
+
+
+@given(lengths=st.lists(st.integers(1, 4), min_size=1, max_size=4).map(lambda n: sorted(n, reverse=True)))
+def test_packed_as_torch_packs(lengths: list[int]) -> None:
+    torch = pytest.importorskip("torch")
+    x = np.arange(lengths[0] * len(lengths) * 2).reshape(lengths[0], len(lengths), 2)
+    packed = torch.nn.utils.rnn.pack_padded_sequence(torch.from_numpy(x), torch.tensor(lengths))
+    np.testing.assert_array_equal(pack_sequences(x, lengths), packed.data.numpy())
+    assert np.diff(packed_offsets(lengths)).tolist() == packed.batch_sizes.tolist()
+
+
+def test_packed_rows_must_be_as_many_as_the_steps() -> None:
+    with pytest.raises(ValueError, match=r"there are 4 packed rows; lengths \(2, 1\) add up to 3"):
+        unpack_sequences(np.ones(4), (2, 1))
