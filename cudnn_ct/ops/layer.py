@@ -162,7 +162,10 @@ def _prepared(
     if not _SETTLED.issuperset(kinds):
         arguments = tuple(map(_settled, arguments))
     key = (layer.name, names, specs, outs, arguments, kinds, scaled)
-    call: Call | None = ctx.calls.get(key)
+    try:
+        call: Call | None = ctx.calls.get(key)
+    except TypeError:  # a list in a tuple, which is as good as a tuple, or something that is refused
+        return _prepared(ctx, layer, names, arrays, outs, hashable(arguments), scaled)
     if call is None:
         inputs = tuple(map(describable, specs))
         for out in outs:

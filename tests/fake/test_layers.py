@@ -197,5 +197,8 @@ def test_bad_pooling(fake: FakeCudnn, keywords: dict[str, Any], error: type, mes
 def test_lists_are_as_good_as_tuples(fake: FakeCudnn) -> None:
     x = images(2, 3, 5, 6)
     expected = ct.reference.pool(x.numpy(), window=(2, 3), padding=((1, 1), (0, 0)))
-    y = ct.pool(x, window=[2, 3], padding=[[1, 1], [0, 0]])
-    np.testing.assert_array_equal(y.numpy(), expected)
+    for padding in ([[1, 1], [0, 0]], ([1, 1], [0, 0]), ([1, 1], (0, 0))):
+        y = ct.pool(x, window=[2, 3], padding=padding)
+        np.testing.assert_array_equal(y.numpy(), expected)
+    with pytest.raises(TypeError, match="is no parameter"):
+        ct.pool(x, window=(2, {3}))
