@@ -45,7 +45,6 @@ BAD = [
     (["algos", *CONV, "--stride", "0"], "stride"),
     (["algos", *CONV, "--groups", "2"], "x has 3 channels; w expects 3 x groups 2 = 6"),
     (["algos", *CONV, "--dtype", "float12"], "'float12' is not one of"),
-    (["algos", *CONV, "--dtype", "int8", "--direction", "backward_data"], "not int8"),
     (["algos", *CONV, "--precision", "tf32", "--dtype", "float64"], "precision='tf32' is for float32"),
     (["algos", *CONV, "--layout", "chwn"], "'chwn' is not one of"),
     (["algos", *CONV, "--device", "no such file"], "no such file cannot be read: No such file"),
