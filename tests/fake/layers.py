@@ -32,7 +32,7 @@ def _pool(fake: Any, head: Any, inputs: list[np.ndarray], shape: tuple[int, ...]
         for image in np.ndindex(*shape[:2]):
             values = [x[(*image, *at)] for at in inside]
             if pooling["mode"] in (MAX, MAX_DETERMINISTIC):
-                y[(*image, *position)] = max(values)
+                y[(*image, *position)] = (np.max if pooling["nan"] else np.nanmax)(values)
             else:
                 whole = np.prod(pooling["window"])
                 y[(*image, *position)] = sum(values) / (
