@@ -164,9 +164,8 @@ def _() -> None:
 
 @row("batch normalisation: the gradient takes the saved statistics, or reckons them anew")
 def _() -> None:
-    result, x, _, (scale, _) = trained("spatial", (4, 3, 5, 5), epsilon=0.1)
-    dy = normal(4, 3, 5, 5, seed=5)
-    x, dy, scale = on(x, dy, scale)
+    result, on_host, _, (scale_on_host, _) = trained("spatial", (4, 3, 5, 5), epsilon=0.1)
+    x, dy, scale = on(on_host, normal(4, 3, 5, 5, seed=5), scale_on_host)
     with_saved = ct.batch_norm_backward(x, dy, scale, result.mean, result.invstd, epsilon=0.1)
     for ours, anew in zip(with_saved[:3], ct.batch_norm_backward(x, dy, scale, epsilon=0.1)[:3], strict=True):
         same(ours, anew.numpy())
