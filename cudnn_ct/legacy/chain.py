@@ -49,4 +49,5 @@ class ChainPlan:
 
     def describe(self) -> str:
         """Tell what was chosen."""
-        return "; then ".join(step.plan.describe() for step in self._steps)
+        told = (step.plan.describe().removeprefix("chosen: ") for step in self._steps)
+        return f"chosen: {'; then '.join(told)}"

@@ -9,13 +9,15 @@ from ..context import Context
 from ..descriptors import PoolingDescriptor, TensorDescriptor
 from ..dtypes import DTYPES
 from ..errors import NotSupportedError
-from ..problem import PoolingSpec, PoolProblem, TensorSpec, nearest_layout, tensors_of
+from ..problem import PoolingSpec, PoolProblem, TensorSpec, nearest_layout, packed_of, tensors_of
 from .calls import CallPlan
 from .fold import images
 from .native import element
-from .plans import behind, transform
+from .plans import PackedPlan, behind, transform
 
-__all__ = ["padded_pooling", "pooling"]
+__all__ = ["gradient_in_c_order", "padded_pooling", "pooling", "spread_gradient"]
+
+LARGE = 2**18  # elements, from which a kernel takes longer than calls that copy
 
 # cuDNN has no sums: they are averages times the size of the window.
 _MODES = {
@@ -42,6 +44,37 @@ def pooling(problem: PoolProblem) -> CallPlan:
         return CallPlan("cudnnPoolingForward", head, [(0, x)], y, factor)
     dy, dx = gradients
     return CallPlan("cudnnPoolingBackward", head, [(1, y), (2, dy), (0, x)], dx, factor)
+
+
+def spread_gradient(problem: PoolProblem) -> CallPlan | None:
+    """``cudnnAddTensor`` for the gradient of an average of all there is: every element has the same."""
+    window, padding, _ = problem.geometry
+    whole = window == problem.x.shape[2:] and not any(before or after for before, after in padding)
+    if problem.dx is None or problem.mode not in _MODES or not whole:
+        return None
+    _, _, dy, dx = images(*tensors_of(problem).values())
+    factor = 1.0 if problem.mode == "sum" else 1 / prod(window)
+    return CallPlan("cudnnAddTensor", (), [(2, dy)], dx, factor)
+
+
+def gradient_in_c_order(problem: PoolProblem) -> PackedPlan | None:
+    """The gradient of large images with channels last on copies in C order, where windows do not overlap.
+
+    There, what cuDNN has for channels last takes more than twice as long as that and the copies.
+    """
+    window, _, stride = problem.geometry
+    tensors = list(tensors_of(problem).values())
+    last = all("nhwc" in spec.layouts and "nchw" not in spec.layouts for spec in tensors)
+    apart = len(window) == 2 and all(step >= size for step, size in zip(stride, window, strict=True))
+    if problem.dx is None or not last or not apart or problem.x.size < LARGE:
+        return None
+    packed = packed_of(problem, "nchw")
+    read = problem.mode.startswith("max")  # of an average, neither x nor y is
+    moves = [
+        (spec, copy if read or place >= 2 else None)
+        for place, (spec, copy) in enumerate(zip(tensors, tensors_of(packed).values(), strict=True))
+    ]
+    return PackedPlan(pooling(packed), moves)
 
 
 def padded_pooling(problem: PoolProblem) -> PaddedPooling:

@@ -175,7 +175,7 @@ def _prepared(
             problem,
             inputs,
             problem.results,
-            Roads(problem, ctx),
+            Roads(problem, ctx, any(scaled)),
             pack=inputs != specs,
             in_place=layer.in_place,
             what=layer.name,
