@@ -6,13 +6,14 @@
 
 from .activation import activation
 from .chain import ChainPlan, Step
+from .copies import copying
 from .dropout import DropoutDescriptor, dropout, mask_size, states_size
 from .family import candidates, plan
 from .fold import LARGEST
 from .fused import EpiloguePlan
 from .lrn import lrn
 from .norm_ways import NORM_GRADIENT_WAYS, NORM_INFERENCE_WAYS, NORM_TRAINING_WAYS
-from .plans import PackedPlan, ScaledPlan, ScalePlan, behind, transform
+from .plans import PackedPlan, ScaledPlan, ScalePlan
 from .pooling import gradient_in_c_order, padded_pooling, pooling, spread_gradient
 from .reduction import ReducePlan, bias_gradient, pooled_rows, reduction, wide_reduction
 from .slices import SlicedPlan, joined, sliced
@@ -21,7 +22,6 @@ from .spatial import GridPlan, SamplePlan
 from .tensor import (
     OpTensorPlan,
     conversion,
-    copying,
     filling,
     op_tensor,
     scaling,
@@ -48,7 +48,6 @@ __all__ = [
     "SlicedPlan",
     "Step",
     "activation",
-    "behind",
     "bias_gradient",
     "candidates",
     "conversion",
@@ -72,7 +71,6 @@ __all__ = [
     "softmax",
     "spread_gradient",
     "states_size",
-    "transform",
     "transformation",
     "wide_reduction",
 ]

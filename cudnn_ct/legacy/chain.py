@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from ..context import Context
 from ..problem import Plan, TensorSpec
-from .plans import behind
+from .scratch import behind
 
 __all__ = ["ChainPlan", "Step"]
 

@@ -11,9 +11,11 @@ from ..dtypes import DTYPES
 from ..errors import NotSupportedError
 from ..problem import PoolingSpec, PoolProblem, TensorSpec, nearest_layout, packed_of, tensors_of
 from .calls import CallPlan
+from .copies import copying
 from .fold import images
 from .native import element
-from .plans import PackedPlan, behind, transform
+from .plans import PackedPlan
+from .scratch import behind
 
 __all__ = ["gradient_in_c_order", "padded_pooling", "pooling", "spread_gradient"]
 
@@ -96,42 +98,39 @@ def padded_pooling(problem: PoolProblem) -> PaddedPooling:
 class PaddedPooling:
     """Copy x into a larger image in scratch memory, pool that; of a gradient, copy what is inside back."""
 
-    __slots__ = ("_edge", "_image", "_inner", "_inside", "_places", "_problem", "workspace")
+    __slots__ = ("_edge", "_image", "_inner", "_into", "_out_of", "_places", "workspace")
 
     def __init__(self, problem: PoolProblem) -> None:
         padding, x = problem.geometry.padding, problem.x
         sizes = [n + before + after for n, (before, after) in zip(x.shape[2:], padding, strict=True)]
         layout = problem.y.layouts[0] if problem.y.layouts else nearest_layout(problem.y)
-        self._image = TensorSpec.packed((*x.shape[:2], *sizes), x.dtype, layout)
-        self._inside = x._replace(strides=self._image.strides)
-        steps = zip(padding, self._image.strides[2:], strict=True)
-        inside = sum(before * step for (before, _), step in steps) * DTYPES[x.dtype].itemsize
+        padded = TensorSpec.packed((*x.shape[:2], *sizes), x.dtype, layout)
+        inside = x._replace(strides=padded.strides)
+        steps = zip(padding, padded.strides[2:], strict=True)
+        start = sum(before * step for (before, _), step in steps) * DTYPES[x.dtype].itemsize
         unpadded = problem.geometry._replace(padding=((0, 0),) * len(padding))
-        gradient = problem.dx is not None
-        self._inner = pooling(
-            problem._replace(x=self._image, dx=self._image if gradient else None, geometry=unpadded)
-        )
-        self._problem = problem
+        gradient = padded if problem.dx else None
+        self._inner = pooling(problem._replace(x=padded, dx=gradient, geometry=unpadded))
+        self._image = TensorDescriptor.cached(*images(padded))
         self._edge = element(x.dtype, -inf if problem.mode.startswith("max") else 0.0)
-        image, self.workspace = behind(self._inner.workspace, self._image)
-        result = image
-        if gradient:
-            result, self.workspace = behind(self.workspace, self._image)
-        self._places = image, image + inside, result, result + inside
+        self._into = copying(x, inside)
+        self._out_of = copying(inside, problem.dx) if problem.dx else None
+        image, self.workspace = behind(self._inner.workspace, padded)
+        result, self.workspace = behind(self.workspace, gradient)
+        self._places = image, image + start, result, result + start
 
     def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
         """Pad, pool, and of a gradient copy what is inside."""
         base = context.workspace(self.workspace)
         image, inside, result, result_inside = (base + place for place in self._places)
         x, *others, out = pointers
-        descriptor = TensorDescriptor.cached(*images(self._image))
-        context.library.cudnnSetTensor(context.handle, descriptor, image, self._edge)
-        transform(context, self._problem.x, x, self._inside, inside)
-        if self._problem.dx is None:
+        context.library.cudnnSetTensor(context.handle, self._image, image, self._edge)
+        self._into.run(context, (x, inside), 1.0, 0.0)
+        if self._out_of is None:
             self._inner.run(context, [image, out], alpha, beta)
             return
         self._inner.run(context, [image, *others, result], alpha, 0.0)
-        transform(context, self._inside, result_inside, self._problem.dx, out, beta=beta)
+        self._out_of.run(context, (result_inside, out), 1.0, beta)
 
     def describe(self) -> str:
         """Tell what was chosen."""

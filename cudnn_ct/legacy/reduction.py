@@ -13,11 +13,12 @@ from ..errors import NotSupportedError
 from ..problem import FillProblem, Plan, PoolingSpec, ReduceProblem, ReduceSpec, TensorSpec, TransformProblem
 from .calls import CallPlan
 from .chain import ChainPlan, Step
+from .copies import copying
 from .fold import LARGEST
 from .native import scalar_type
 from .plans import BiasGradientPlan
 from .slices import joined, with_four
-from .tensor import absolute, conversion, copying, filling
+from .tensor import absolute, conversion, filling
 
 __all__ = ["ReducePlan", "bias_gradient", "pooled_rows", "reduction", "wide_reduction"]
 

@@ -18,15 +18,14 @@ from ..problem import (
     TensorSpec,
     TransformProblem,
 )
-from .calls import CallPlan
 from .chain import ChainPlan, Step
+from .copies import copying
 from .native import element, scalar_type
 from .slices import sliced
 
 __all__ = [
     "absolute",
     "conversion",
-    "copying",
     "filling",
     "op_tensor",
     "scaling",
@@ -48,11 +47,6 @@ def transformation(problem: TransformProblem) -> Plan:
     if x.dtype != y.dtype:
         raise NotSupportedError(f"cudnnTransformTensor turns no {x.dtype} into {y.dtype}")
     return copying(x, y)
-
-
-def copying(x: TensorSpec, y: TensorSpec) -> Plan:
-    """``cudnnTransformTensor`` between tensors of one shape and dtype."""
-    return sliced(lambda a, b: CallPlan("cudnnTransformTensor", (), [(0, a)], b), x, y)
 
 
 # What cudnnOpTensor reads and writes in one call, computing in float32. It has none for float64.
