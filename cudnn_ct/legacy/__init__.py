@@ -14,6 +14,8 @@ from .norm_ways import NORM_GRADIENT_WAYS, NORM_INFERENCE_WAYS, NORM_TRAINING_WA
 from .plans import BiasGradientPlan, PackedPlan, ScaledPlan, ScalePlan, behind, transform
 from .pooling import padded_pooling, pooling
 from .reduction import reduction, wide_reduction
+from .rnn import RNNFamily, rnn_rows
+from .rnn_plans import IdleRNNPlan, RNNPass, RNNPlan
 from .softmax import softmax
 from .spatial import GridPlan, SamplePlan
 from .tensor import conversion, copying, filling, op_tensor, scaling, scaling_by_op_tensor, transformation
@@ -28,7 +30,11 @@ __all__ = [
     "DropoutDescriptor",
     "EpiloguePlan",
     "GridPlan",
+    "IdleRNNPlan",
     "PackedPlan",
+    "RNNFamily",
+    "RNNPass",
+    "RNNPlan",
     "SamplePlan",
     "ScalePlan",
     "ScaledPlan",
@@ -48,6 +54,7 @@ __all__ = [
     "plan",
     "pooling",
     "reduction",
+    "rnn_rows",
     "scaling",
     "scaling_by_op_tensor",
     "softmax",
