@@ -126,6 +126,6 @@ def check_weights(
         )
 
 
-def half_of(value: float, dtype: str) -> float:
+def held_in(value: float, dtype: str) -> float:
     """A number as a dtype holds it."""
     return float(np.asarray(value).astype(as_dtype(dtype).numpy))

@@ -73,7 +73,8 @@ class Recurrent:
         lengths, dtype = tuple(given[:batch]), _BY_CODE[code]
         if steps < 1 or batch < 1 or not all(0 <= length <= steps for length in lengths):
             return BAD_PARAM
-        if layout == PACKED and (min(lengths) < 1 or any(a < b for a, b in pairwise(lengths))):
+        sorted_ = all(a >= b for a, b in pairwise(lengths))
+        if layout == PACKED and not (lengths[0] == steps and sorted_ and lengths[-1]):
             return BAD_PARAM
         padding = np.frombuffer(ctypes.string_at(fill, dtype.itemsize), dtype.numpy)[0]
         self._get(data, "sequences").update(
