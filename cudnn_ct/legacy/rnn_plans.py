@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .. import memory as memories
+from .. import stream as streams
 from ..array import DeviceArray
 from ..context import Context
 from ..descriptors import RNNDataDescriptor, RNNDescriptor, TensorDescriptor
@@ -54,9 +55,11 @@ class RNNPlan:
 
     __slots__ = (
         "_cells",
+        "_forward",
         "_lengths",
         "_mode",
         "_network",
+        "_reserved",
         "_states",
         "_weights",
         "_x",
@@ -98,9 +101,11 @@ class RNNPlan:
             context.handle, network, self._mode, self._x, ctypes.byref(workspace), ctypes.byref(reserve)
         )
         self.workspace: int = workspace.value
-        self.reserve = TensorSpec.packed((reserve.value if problem.training else 0,), "uint8")
+        self._reserved = reserve.value if problem.training else 0
+        self.reserve = TensorSpec.packed((self._reserved,), "uint8")
         host = np.array(lengths, np.int32)
         self._lengths = DeviceArray.from_host(host, DTYPES["int32"], "nchw", context.stream)
+        self._forward = context.library.cudnnRNNForward
 
     def run(self, context: Context, pointers: Sequence[Any], alpha: float, beta: float) -> None:  # noqa: ARG002
         """Enqueue the pass forward; there are no factors.
@@ -110,9 +115,10 @@ class RNNPlan:
         """
         x, weights, h0, c0, y, hy, cy, done = pointers
         reserve = 0 if done is None else done.room(self, self.reserve, context)
-        workspace = context.workspace(self.workspace)
+        nbytes = self.workspace
+        workspace = context.workspace(nbytes)
         lengths = self._begin(context)
-        context.library.cudnnRNNForward(
+        self._forward(
             context.handle,
             self._network,
             self._mode,
@@ -129,12 +135,12 @@ class RNNPlan:
             cy,
             self._weights,
             weights,
-            self.workspace,
+            nbytes,
             workspace,
-            self.reserve.size,
+            self._reserved,
             reserve,
         )
-        self._lengths.after_use(context.stream)
+        self._end(context)
 
     def backward_data(self, context: Context, pointers: Sequence[int], reserve: int) -> None:
         """Enqueue the gradients of x and of the first states.
@@ -166,10 +172,10 @@ class RNNPlan:
             weights,
             self.workspace,
             workspace,
-            self.reserve.size,
+            self._reserved,
             reserve,
         )
-        self._lengths.after_use(context.stream)
+        self._end(context)
 
     def backward_weights(self, context: Context, pointers: Sequence[int], reserve: int) -> None:
         """Enqueue dw += the gradient of the weights; ``pointers`` are x, h before, y and dw."""
@@ -191,10 +197,10 @@ class RNNPlan:
             dw,
             self.workspace,
             workspace,
-            self.reserve.size,
+            self._reserved,
             reserve,
         )
-        self._lengths.after_use(context.stream)
+        self._end(context)
 
     def describe(self) -> str:
         """Tell what was chosen."""
@@ -202,10 +208,16 @@ class RNNPlan:
 
     def _begin(self, context: Context) -> int:
         """The address of the lengths, for work on the context's stream."""
-        self._lengths.before_read(context.stream)
-        if context.capturing:
+        lengths, stream = self._lengths, context.stream
+        if lengths.writer is not stream:
+            lengths.before_read(stream)
+        if stream.handle != streams.LEGACY_DEFAULT and context.capturing:
             context.pin(self)
-        return self._lengths.pointer
+        return lengths.pointer
+
+    def _end(self, context: Context) -> None:
+        if self._lengths.home is not context.stream:
+            self._lengths.after_use(context.stream)
 
 
 class IdleRNNPlan:

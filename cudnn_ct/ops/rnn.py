@@ -34,7 +34,7 @@ from ..stream import Stream
 from .algorithms import Algorithms
 from .call import stream_of
 from .dropout import DropoutState, check_seed
-from .rnn_call import RNNCall, contiguous, enqueue, given_results, prepare
+from .rnn_call import RNNCall, Room, contiguous, enqueue, given_results, prepare, room
 from .rnn_params import host_parts, pack, split, to_host
 from .rnn_reserve import RNNReserve
 
@@ -165,7 +165,7 @@ class RNN:
         self.seed = check_seed(seed)
         self.weight_size = rnn_weight_size(self.spec)
         self.weight_bytes = self.weight_size * DTYPES[self.spec.dtype].itemsize
-        self._w = TensorSpec.packed((self.weight_size,), self.spec.dtype)
+        self._w = room((self.weight_size,), self.spec.dtype)
         self._drops = self.spec.dropout > 0 and self.spec.num_layers > 1
         self._dice: dict[int, DropoutState] = {}
         self._token = object()
@@ -373,10 +373,9 @@ class RNN:
             if call.packs:
                 copies = tuple(contiguous(array, where) for array in operands)
                 operands = copies  # type: ignore[assignment]
-            specs = (call.y, call.h, call.c)
             given = None
             if out is not None:
-                given = given_results(out, ("y", "hy", "cy"), specs, _writable(where))
+                given = given_results(out, ("y", "hy", "cy"), call.results, _writable(where))
             done = legacy.RNNPass() if training else None
             dice = self._dice[where.device] if training and self._drops else None
             if dice is not None and call.choice.untimed:
@@ -386,7 +385,7 @@ class RNN:
                 call.choice.run(ctx, (*pointers, done), 1.0, 0.0)
 
             changed = () if dice is None else (dice._memory,)
-            y, hy, cy = enqueue(ctx, call.problem, operands, specs, given, changed, work)
+            y, hy, cy = enqueue(ctx, call, "forward", operands, call.results, given, changed, work)
             reserve = None
             if done is not None:
                 arrays = (*operands, y)
@@ -447,28 +446,26 @@ class RNN:
             ctx = context.current(where)
             call, plan, memory = kept._call, kept._plan, kept._memory
             gradients = []
-            for name, given, like in (("dy", dy, call.y), ("dhy", dhy, call.h), ("dcy", dcy, call.c)):
+            for name, given, like in zip(("dy", "dhy", "dcy"), (dy, dhy, dcy), call.results, strict=True):
                 gradients.append(None if given is None else _gradient(given, name, like, where))
-            specs = (call.x, call.h, call.c)
             results = None
             if out is not None:
-                results = given_results(out, ("dx", "dh0", "dc0"), specs, _writable(where))
+                results = given_results(out, ("dx", "dh0", "dc0"), call.gradients, _writable(where))
             kept.take(self, "backward_data")
             try:
                 if gradients[0] is None:  # cuDNN takes none for the states only
-                    zeros = DeviceArray.new(call.y, _nbytes(call.y), where, "zeros for a gradient")
-                    memories.fill(zeros.pointer, b"\0", _nbytes(call.y), where)
-                    gradients[0] = zeros
+                    gradients[0] = _zeros(call.results[0], where)
                 _, w, h0, c0, y = kept._arrays
 
                 def work(pointers: list[int]) -> None:
                     if plan.ragged:  # what cuDNN leaves alone is zero as well
-                        memories.fill(pointers[7], b"\0", _nbytes(call.x), where)
+                        assert call.gradients[0] is not None
+                        memories.fill(pointers[7], b"\0", call.gradients[0][1], where)
                     plan.backward_data(ctx, pointers, 0 if memory is None else memory.pointer)
 
                 inputs = (y, gradients[0], h0, c0, w, gradients[1], gradients[2])
                 changed = () if memory is None else (memory,)
-                made = enqueue(ctx, call.problem, inputs, specs, results, changed, work)
+                made = enqueue(ctx, call, "backward_data", inputs, call.gradients, results, changed, work)
             except _UNCHANGED:
                 kept.give_back("backward_data")
                 raise
@@ -533,7 +530,7 @@ class RNN:
                     plan.backward_weights(ctx, pointers, 0 if memory is None else memory.pointer)
 
                 changed = () if memory is None else (memory,)
-                (dw,) = enqueue(ctx, call.problem, (x, h0, y), (self._w,), results, changed, work)
+                (dw,) = enqueue(ctx, call, "backward_weights", (x, h0, y), (self._w,), results, changed, work)
             except _UNCHANGED:
                 kept.give_back("backward_weights")
                 raise
@@ -599,17 +596,14 @@ class RNN:
             if measure and ctx.capturing:
                 raise NotInitializedError("algorithms cannot be timed on a stream that is being captured")
             x_spec = TensorSpec.packed(tuple(x_shape), self.spec.dtype)
-            made = []
-            for spec in (x_spec, self._w):
-                made.append(DeviceArray.new(spec, _nbytes(spec), where, "operands to time on"))
-                memories.fill(made[-1].pointer, b"\0", _nbytes(spec), where)
+            made = [_zeros(one, where) for one in (room(x_spec.shape, x_spec.dtype), self._w)]
             dice = self._dice_on(where) if training and self._drops else None
             found = None if lengths is None else tuple(lengths)
             probe = prepare(
                 ctx,
                 self.spec,
                 Request("guess_on_shape_change"),
-                (x_spec, self._w, None, None),
+                (x_spec, made[1].spec, None, None),
                 found,
                 layout,
                 bool(training),
@@ -642,9 +636,8 @@ class RNN:
                     places: Any = (*pointers, done)
                     timed.extend(algo_cache.time_rows(probe.problem, ways, ctx, places, 1.0, 0.0)[0])
 
-                specs = (probe.y, probe.h, probe.c)
                 with _kept_dice(dice, where):
-                    enqueue(ctx, probe.problem, (*made, None, None), specs, None, (), work)
+                    enqueue(ctx, probe, "forward", (*made, None, None), probe.results, None, (), work)
                 rows = timed + refused
             return Algorithms(probe.problem, rows)
         finally:
@@ -654,7 +647,7 @@ class RNN:
         """Tell what was computed with the network, by which algorithms, and what was refused and why."""
         told = []
         for ctx in list(self._contexts):
-            for call in dict.fromkeys((ctx.plans.get(self._token) or {}).values()):
+            for call in list((ctx.plans.get(self._token) or {}).values()):
                 told.append(f"{call.problem}\n{call.choice.describe()}")
         return "\n".join(dict.fromkeys(told)) or f"{self!r}: nothing was computed yet"
 
@@ -679,6 +672,10 @@ class RNN:
             self._contexts.add(ctx)
         call: RNNCall | None = calls.get(key)
         if call is None:
+            if ctx.capturing:
+                raise NotInitializedError(
+                    "a pass that is captured must be made once before, on the same stream and in this thread"
+                )
             dice = self._dice_on(ctx.stream) if training and self._drops else None
             call = calls[key] = prepare(
                 ctx,
@@ -737,9 +734,10 @@ def _as_given(out: Any, made: Sequence[Any]) -> Sequence[Any]:
     return [array if theirs is None else theirs for array, theirs in zip(made, own, strict=False)]
 
 
-def _gradient(given: Any, name: str, like: TensorSpec | None, where: Stream) -> DeviceArray:
-    if like is None:
+def _gradient(given: Any, name: str, wanted: Room, where: Stream) -> DeviceArray:
+    if wanted is None:
         raise ValueError(f"{name} is given, but the network has no cells; only 'lstm' has")
+    like, _ = wanted
     array = _taken(given, name, where)
     if array.spec.dtype != like.dtype:
         raise TypeError(f"{name} is {array.spec.dtype}; the network is {like.dtype}")
@@ -767,8 +765,12 @@ def _where(reserve: RNNReserve, stream: Any) -> Stream:
     return where
 
 
-def _nbytes(spec: TensorSpec) -> int:
-    return spec.size * DTYPES[spec.dtype].itemsize
+def _zeros(wanted: Room, where: Stream) -> DeviceArray:
+    assert wanted is not None
+    array = DeviceArray.new(*wanted, where, "zeros")
+    if wanted[1]:
+        memories.fill(array.pointer, b"\0", wanted[1], where)
+    return array
 
 
 class _kept_dice:
@@ -797,8 +799,7 @@ def _time_fairly(ctx: Context, call: RNNCall, operands: tuple[Any, ...], dice: D
         call.choice.time(ctx, (*pointers, legacy.RNNPass()), 1.0, 0.0)
 
     with _kept_dice(dice, ctx.stream):
-        specs = (call.y, call.h, call.c)
-        enqueue(ctx, call.problem, operands, specs, None, (dice._memory,), work)
+        enqueue(ctx, call, "forward", operands, call.results, None, (dice._memory,), work)
 
 
 def _forget(token: object, contexts: Iterable[Context]) -> None:

@@ -24,27 +24,33 @@ from ..problem import (
     takes_packed,
 )
 from ..stream import Stream
-from .call import Call, Fixed
+from .call import SEEN, Call, Fixed
 from .tensor import transform
 
-__all__ = ["RNNCall", "contiguous", "enqueue", "given_results", "prepare"]
+__all__ = ["RNNCall", "Room", "contiguous", "enqueue", "given_results", "prepare", "room"]
+
+WHAT = "a result of a recurrent network"
+
+
+Room = tuple[TensorSpec, int] | None
+"""What a result is, with its bytes; None for one that there is not."""
 
 
 class RNNCall(NamedTuple):
     """What one thread prepared for one set of arguments of a network.
 
-    ``y``, ``h`` and ``c`` are the results, of which the gradients are like ``x``, ``h`` and ``c``. ``packs``
-    says that some operand has gaps, and is copied first.
+    ``results`` are y, h and c after; ``gradients`` those of x, h and c before. ``packs`` says that some
+    operand has gaps, and is copied first. ``apart`` are steps with addresses whose results are known to overlap
+    nothing.
     """
 
     problem: RNNProblem
     lengths: tuple[int, ...]
     choice: Any
-    y: TensorSpec
-    h: TensorSpec
-    c: TensorSpec | None
-    x: TensorSpec
+    results: tuple[Room, ...]
+    gradients: tuple[Room, ...]
     packs: bool
+    apart: set[tuple[Any, ...]]
 
 
 def prepare(
@@ -82,8 +88,7 @@ def prepare(
     axis = 1 if layout == "batch_major" else 0
     steps = max(found, default=0) if layout == "packed" else shapes.x[axis]
     problem = rnn_problem(spec, layout, steps, batch, found, training)
-    y, h, x = (TensorSpec.packed(dims, spec.dtype) for dims in (shapes.y, shapes.h, shapes.x))
-    c = None if shapes.c is None else TensorSpec.packed(shapes.c, spec.dtype)
+    y, x, *states = (room(dims, spec.dtype) for dims in (shapes.y, shapes.x, shapes.h, shapes.c))
     choice: Any
     if not any(found):
         choice = Fixed(legacy.IdleRNNPlan(problem, shapes, padding))
@@ -93,7 +98,15 @@ def prepare(
         family = legacy.RNNFamily(found, padding, networks, dropout)
         choice = _chosen(problem, family, ctx, request)
     gaps = any("nchw" not in one.layouts for one in present.values())
-    return RNNCall(problem, found, choice, y, h, c, x, gaps)
+    return RNNCall(problem, found, choice, (y, *states), (x, *states), gaps, set())
+
+
+def room(shape: tuple[int, ...] | None, dtype: str) -> Room:
+    """What a result of a shape takes, in C order."""
+    if shape is None:
+        return None
+    spec = TensorSpec.packed(shape, dtype)
+    return spec, spec.size * DTYPES[dtype].itemsize
 
 
 def check_weights(spec: RNNSpec, w: TensorSpec) -> None:
@@ -139,7 +152,7 @@ def contiguous(array: DeviceArray | None, stream: Stream) -> DeviceArray | None:
 
 
 def given_results(
-    out: Any, names: tuple[str, ...], specs: Sequence[TensorSpec | None], take: Callable[[Any, str], Any]
+    out: Any, names: tuple[str, ...], rooms: Sequence[Room], take: Callable[[Any, str], Any]
 ) -> list[DeviceArray | None]:
     """The arrays in ``out``, which is one array for the first result, or a tuple for all; checked.
 
@@ -148,18 +161,17 @@ def given_results(
     TypeError, ValueError
         There are others than results, or one does not fit its result.
     """
-    if out is None:
-        return [None] * len(specs)
-    parts = tuple(out) if isinstance(out, tuple | list) else (out, *[None] * (len(specs) - 1))
-    if len(parts) < len(specs):
+    parts = tuple(out) if isinstance(out, tuple | list) else (out, *[None] * (len(rooms) - 1))
+    if len(parts) < len(rooms):
         raise ValueError(f"out has {len(parts)} arrays; the results are {', '.join(names)}")
     arrays: list[DeviceArray | None] = []
-    for part, name, spec in zip(parts, names, specs, strict=False):
+    for part, name, one in zip(parts, names, rooms, strict=False):
         if part is None:
             arrays.append(None)
             continue
-        if spec is None:
+        if one is None:
             raise ValueError(f"out has {name}, but the network has no cells; only 'lstm' has")
+        spec, _ = one
         array = take(part, f"out {name}")
         if array.spec.dtype != spec.dtype:
             raise TypeError(f"{name} of out is {array.spec.dtype}; the result is {spec.dtype}")
@@ -175,58 +187,60 @@ def given_results(
 
 def enqueue(
     ctx: Context,
-    problem: Any,
+    call: RNNCall,
+    step: str,
     inputs: Sequence[DeviceArray | None],
-    specs: Sequence[TensorSpec | None],
+    rooms: Sequence[Room],
     given: Sequence[DeviceArray | None] | None,
     changed: Sequence[DeviceArray],
     work: Callable[[list[int]], None],
 ) -> list[DeviceArray | None]:
     """Take the results, order the streams, let ``work`` enqueue, note who uses what; return the results.
 
-    ``specs`` are those of the results, None for one that there is not; ``given`` the arrays that some of them
-    go to; ``changed`` memory that is read and written and none of the caller's. ``work`` is given the
-    addresses of the inputs, then of the results, 0 for what there is not.
+    ``given`` are the arrays that some results go to; ``changed`` memory that is read and written and none of
+    the caller's. ``work`` is given the addresses of the inputs, then of the results, 0 for what there is not.
     """
     stream = ctx.stream
     used = [array for array in inputs if array is not None]
     for array in used:
         if array.writer is not stream:
             array.before_read(stream)
-    results: list[DeviceArray | None] = []
-    for place, spec in enumerate(specs):
-        own = None if given is None else given[place]
-        if own is None and spec is not None:
-            own = DeviceArray.new(
-                spec, spec.size * _itemsize(spec), stream, "a result of a recurrent network"
-            )
-        results.append(own)
-    written = [array for array in results if array is not None]
-    if given is not None and any(array is not None for array in given):
-        _refuse_overlap(used, written)
-    for array in (*written, *changed):
+    old = changed
+    if given is None:
+        results = [one and DeviceArray.new(*one, stream, WHAT) for one in rooms]
+    else:
+        results = [
+            one and DeviceArray.new(*one, stream, WHAT) if own is None else own
+            for own, one in zip(given, rooms, strict=True)
+        ]
+        old = (*changed, *(own for own in given if own is not None))
+        _refuse_overlap(call, step, used, [array for array in results if array is not None])
+    for array in old:
         if array.writer is not stream or array._uses is not None:
             array.before_write(stream)
     try:
         work([0 if array is None else array.pointer for array in (*inputs, *results)])
     except CudnnError as error:
-        error.add_note(f"in {problem}")
+        error.add_note(f"in {step} of {call.problem}")
         raise
     finally:  # also where a later part failed: an earlier one may be under way
         for array in used:
             if array.home is not stream:
                 array.after_use(stream)
-        for array in (*written, *changed):
+        for array in old:
             if array.home is not stream or array.writer is not stream:
                 array.after_write(stream)
     return results
 
 
-def _itemsize(spec: TensorSpec) -> int:
-    return DTYPES[spec.dtype].itemsize
-
-
-def _refuse_overlap(inputs: Sequence[DeviceArray], results: Sequence[DeviceArray]) -> None:
+def _refuse_overlap(
+    call: RNNCall, step: str, inputs: Sequence[DeviceArray], results: Sequence[DeviceArray]
+) -> None:
+    pointers = tuple(array.pointer for array in (*inputs, *results))
+    if (step, pointers) in call.apart:
+        return
     specs = tuple(array.spec for array in inputs), tuple(array.spec for array in results)
-    call = Call.of(None, *specs, None)
-    call.refuse_overlap(inputs, results, tuple(array.pointer for array in (*inputs, *results)))
+    Call.of(call.problem, *specs, None).refuse_overlap(inputs, results, pointers)
+    if len(call.apart) >= SEEN:
+        call.apart.clear()
+    call.apart.add((step, pointers))

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 
 import cudnn_ct as ct
+from cudnn_ct import context
 from cudnn_ct._config import config
 from cudnn_ct.problem import RNN_ALGOS, rnn_parameters, rnn_spec
 from cudnn_ct.problem.rnn_weights import to_torch
@@ -452,10 +453,15 @@ def test_timing_leaves_the_dice_as_they_were(fake: FakeCudnn) -> None:
 
 def test_a_captured_call_pins_what_it_uses(fake: FakeCudnn, host: Host) -> None:
     net, x, w = operands()
-    stream = ct.stream.known_stream(0x50, 0) if hasattr(ct, "stream") else 0x50
+    stream = 0x50
     out = net.forward(x, w, stream=stream)[:3]
-    host.capturing.add(0x50)
+    net.forward(x, w, stream=stream, training=True)
+    host.capturing.add(stream)
+    pinned = len(context._pinned)
     net.forward(x, w, out=out, stream=stream)
+    assert len(context._pinned) > pinned
+    with pytest.raises(ct.NotInitializedError, match="must be made once before, on the same stream"):
+        net.forward(x, w, lengths=(3, 2), out=out, stream=stream)
     with pytest.raises(ct.NotInitializedError, match="only passes with training=False can be captured"):
         net.forward(x, w, out=out, training=True, stream=stream)
     host.capturing.clear()
