@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .. import algo_cache, context, legacy
+from .. import context, legacy
 from .. import memory as memories
 from .. import stream as streams
 from .._config import config
@@ -21,7 +21,6 @@ from ..problem import (
     Candidate,
     Request,
     RNNSpec,
-    TensorSpec,
     choice,
     from_torch,
     number,
@@ -34,6 +33,7 @@ from ..stream import Stream
 from .algorithms import Algorithms
 from .call import stream_of
 from .dropout import DropoutState, check_seed
+from .rnn_algorithms import table, time_fairly, zeros
 from .rnn_call import RNNCall, Room, contiguous, enqueue, given_results, prepare, room
 from .rnn_params import host_parts, pack, split, to_host
 from .rnn_reserve import RNNReserve
@@ -379,7 +379,7 @@ class RNN:
             done = legacy.RNNPass() if training else None
             dice = self._dice[where.device] if training and self._drops else None
             if dice is not None and call.choice.untimed:
-                _time_fairly(ctx, call, operands, dice)
+                time_fairly(ctx, call, operands, dice)
 
             def work(pointers: list[int]) -> None:
                 call.choice.run(ctx, (*pointers, done), 1.0, 0.0)
@@ -454,7 +454,7 @@ class RNN:
             kept.take(self, "backward_data")
             try:
                 if gradients[0] is None:  # cuDNN takes none for the states only
-                    gradients[0] = _zeros(call.results[0], where)
+                    gradients[0] = zeros(call.results[0], where)
                 _, w, h0, c0, y = kept._arrays
 
                 def work(pointers: list[int]) -> None:
@@ -593,53 +593,9 @@ class RNN:
         previous = streams.activate(where.device)
         try:
             ctx = context.current(where)
-            if measure and ctx.capturing:
-                raise NotInitializedError("algorithms cannot be timed on a stream that is being captured")
-            x_spec = TensorSpec.packed(tuple(x_shape), self.spec.dtype)
-            made = [_zeros(one, where) for one in (room(x_spec.shape, x_spec.dtype), self._w)]
             dice = self._dice_on(where) if training and self._drops else None
             found = None if lengths is None else tuple(lengths)
-            probe = prepare(
-                ctx,
-                self.spec,
-                Request("guess_on_shape_change"),
-                (x_spec, made[1].spec, None, None),
-                found,
-                layout,
-                bool(training),
-                0.0,
-                ctx.calls if dice is None else dice._calls,
-                None if dice is None else dice._descriptor,
-            )
-            if not any(probe.lengths):
-                return Algorithms(probe.problem, [])
-            family = legacy.RNNFamily(
-                probe.lengths,
-                0.0,
-                ctx.calls if dice is None else dice._calls,
-                None if dice is None else dice._descriptor,
-            )
-            rows = []
-            for row in legacy.rnn_rows(probe.problem, RNN_ALGOS):
-                try:
-                    plan = family.plan(probe.problem, row, ctx)
-                    rows.append(row._replace(workspace=plan.workspace))
-                except (NotSupportedError, BadParamError) as error:
-                    rows.append(row._replace(status=str(error)))
-            if measure:
-                ways = [(row, family.plan) for row in rows if not row.status]
-                refused = [row for row in rows if row.status]
-                timed: list[Candidate] = []
-                done = legacy.RNNPass() if training else None
-
-                def work(pointers: list[int]) -> None:
-                    places: Any = (*pointers, done)
-                    timed.extend(algo_cache.time_rows(probe.problem, ways, ctx, places, 1.0, 0.0)[0])
-
-                with _kept_dice(dice, where):
-                    enqueue(ctx, probe, "forward", (*made, None, None), probe.results, None, (), work)
-                rows = timed + refused
-            return Algorithms(probe.problem, rows)
+            return table(ctx, self.spec, tuple(x_shape), found, layout, bool(training), measure, dice)
         finally:
             streams.restore(previous)
 
@@ -763,43 +719,6 @@ def _where(reserve: RNNReserve, stream: Any) -> Stream:
     if where.device != reserve.device:
         raise ValueError(f"the reserve is on device {reserve.device}; the operation runs on {where.device}")
     return where
-
-
-def _zeros(wanted: Room, where: Stream) -> DeviceArray:
-    assert wanted is not None
-    array = DeviceArray.new(*wanted, where, "zeros")
-    if wanted[1]:
-        memories.fill(array.pointer, b"\0", wanted[1], where)
-    return array
-
-
-class _kept_dice:
-    """Dice that are afterwards as they were before: what is timed throws them many times."""
-
-    def __init__(self, dice: DropoutState | None, where: Stream) -> None:
-        self._dice = dice
-        self._where = where
-
-    def __enter__(self) -> None:
-        if self._dice is not None:
-            self._saved = self._dice._memory.copy(stream=self._where)
-
-    def __exit__(self, *_: object) -> None:
-        if self._dice is not None:
-            memory = self._dice._memory
-            memory.before_write(self._where)
-            memories.copy_device(memory.pointer, self._saved.pointer, memory.nbytes, self._where)
-            memory.after_write(self._where)
-
-
-def _time_fairly(ctx: Context, call: RNNCall, operands: tuple[Any, ...], dice: DropoutState) -> None:
-    """Let the candidates be timed, and the dice be as if they had not been."""
-
-    def work(pointers: list[int]) -> None:
-        call.choice.time(ctx, (*pointers, legacy.RNNPass()), 1.0, 0.0)
-
-    with _kept_dice(dice, ctx.stream):
-        enqueue(ctx, call, "forward", operands, call.results, None, (dice._memory,), work)
 
 
 def _forget(token: object, contexts: Iterable[Context]) -> None:

@@ -40,8 +40,8 @@ class RNNCall(NamedTuple):
     """What one thread prepared for one set of arguments of a network.
 
     ``results`` are y, h and c after; ``gradients`` those of x, h and c before. ``packs`` says that some
-    operand has gaps, and is copied first. ``apart`` are steps with addresses whose results are known to overlap
-    nothing.
+    operand has gaps, and is copied first. ``apart`` are steps with addresses of which it is known that no
+    result overlaps anything.
     """
 
     problem: RNNProblem
