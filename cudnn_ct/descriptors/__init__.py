@@ -10,6 +10,7 @@ from .layers import (
     ReduceDescriptor,
     SpatialTransformerDescriptor,
 )
+from .recurrent import RNNDataDescriptor, RNNDescriptor
 from .tensors import FilterDescriptor, TensorDescriptor
 
 __all__ = [
@@ -21,6 +22,8 @@ __all__ = [
     "LRNDescriptor",
     "OpTensorDescriptor",
     "PoolingDescriptor",
+    "RNNDataDescriptor",
+    "RNNDescriptor",
     "ReduceDescriptor",
     "SpatialTransformerDescriptor",
     "TensorDescriptor",
