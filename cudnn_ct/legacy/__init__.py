@@ -6,6 +6,7 @@
 
 from .activation import activation
 from .chain import ChainPlan, Step
+from .ctc import ctc_loss, ctc_loss_of_host_labels
 from .dropout import DropoutDescriptor, dropout, mask_size, states_size
 from .family import candidates, plan
 from .fused import EpiloguePlan
@@ -38,6 +39,8 @@ __all__ = [
     "candidates",
     "conversion",
     "copying",
+    "ctc_loss",
+    "ctc_loss_of_host_labels",
     "dropout",
     "filling",
     "lrn",

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cudnn_ct import reference
 from cudnn_ct._bindings.enums import CTCGradMode, LossNormalizationMode
 from cudnn_ct.dtypes import as_dtype
 from cudnn_ct.problem import FLOATS, ctc_least_steps, ctc_spec
@@ -194,10 +193,6 @@ def test_names_are_those_of_cudnn() -> None:
     for mode in LossNormalizationMode:
         assert ctc_spec(normalization=mode).normalization == mode.name.lower()
     assert [ctc_spec(out_of_bound=mode).out_of_bound for mode in CTCGradMode] == ["zero", "skip"]
-
-
-def test_there_is_no_operation_yet() -> None:
-    assert "ctc_loss" not in reference.__all__
 
 
 @pytest.mark.parametrize(
