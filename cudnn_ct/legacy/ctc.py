@@ -1,4 +1,4 @@
-"""CTC losses by the legacy calls, which compute in float32 on logits without gaps.
+"""CTC losses by the legacy calls, which compute in float32 or float64 on logits without gaps.
 
 What cuDNN leaves unwritten is zeroed before; sequences whose loss is known without it are set afterwards. The
 pointers of a run are logits, loss, gradient, then labels, their lengths and the steps of each sequence on the
@@ -44,8 +44,9 @@ def ctc_loss_of_host_labels(problem: CTCProblem, context: Context) -> Plan:  # n
 
 def _around(problem: CTCProblem, make: Callable[[TensorSpec], Plan], labels: tuple[int, ...]) -> Plan:
     """A call, what has to be copied for it, and what it leaves to us."""
-    wide = TensorSpec.packed(problem.logits.shape)
-    losses = TensorSpec.packed(problem.loss.shape)
+    compute = problem.ctc.compute
+    wide = TensorSpec.packed(problem.logits.shape, compute)
+    losses = TensorSpec.packed(problem.loss.shape, compute)
     kept = problem.impossible if problem.ctc.out_of_bound == "skip" else ()
     temporaries: list[TensorSpec] = []
 

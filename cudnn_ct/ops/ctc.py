@@ -56,11 +56,11 @@ def ctc_loss(
     """Compute ``-log p(labels)`` for each sequence, and its gradient.
 
     The probability of labels is the sum over all alignments that read as the labels once repetitions are made
-    one and blanks are left out. cuDNN computes it in float32.
+    one and blanks are left out. It is computed in float32, or in float64 for float64.
 
     Parameters
     ----------
-    logits : device array, shape (T, N, A), float16 | bfloat16 | float32
+    logits : device array, shape (T, N, A), float16 | bfloat16 | float32 | float64
         Activations; with ``normalization="none"`` probabilities, which are taken as they are. What is past
         the end of a sequence does not matter.
     labels : ints, (N, S), or one sequence's after another's without gaps
@@ -94,12 +94,12 @@ def ctc_loss(
     Raises
     ------
     TypeError
-        ``logits`` are not on the device or of another dtype (float64 would lose digits: convert it), or a
-        length or label is not an integer.
+        ``logits`` are not on the device or of another dtype, or a length or label is not an integer.
     ValueError
         Shapes, lengths or labels do not fit; the message has the numbers.
     NotSupportedError
-        The blank is not 0, a sequence has more than 255 labels, or cuDNN refused.
+        The blank is not 0, a sequence has more than 255 labels, or cuDNN refused, as older ones refuse
+        float64.
     NotInitializedError
         The call is being captured, and labels or lengths that are on the host were not seen before.
     AllocationError
@@ -131,7 +131,8 @@ def ctc_loss(
         normalization, out_of_bound, blank = ctc_spec(normalization, out_of_bound, blank)
         given = _Given(ctx, array.spec.shape, (labels, label_lengths, input_lengths), blank)
         targets = given.unseen() if ctx.capturing and any(given.device) else given.checked()
-        ctc = CTCLossSpec(normalization, "zero" if out is None else out_of_bound, targets.room)
+        compute = "float64" if array.spec.dtype == "float64" else "float32"
+        ctc = CTCLossSpec(normalization, "zero" if out is None else out_of_bound, targets.room, compute)
         wanted = None if result is None else result.spec
         call = _prepared(ctx, array.spec, wanted, ctc, choice(algo, CTC_ALGOS, "algo"), targets)
         if call.pack:

@@ -19,7 +19,6 @@ from .conv import (
 )
 from .ctc import (
     CTC_ALGOS,
-    CTC_DTYPES,
     CTC_MOST_LABELS,
     CTC_NORMALIZATIONS,
     CTC_OUT_OF_BOUND,

@@ -16,7 +16,6 @@ T = TypeVar("T")
 CTC_NORMALIZATIONS = ("none", "softmax")
 CTC_OUT_OF_BOUND = ("zero", "skip")
 CTC_ALGOS = ("deterministic", "non_deterministic")
-CTC_DTYPES = ("float16", "bfloat16", "float32")  # on a device: cuDNN computes in float32 alone
 CTC_MOST_LABELS = 255  # of a sequence, that cuDNN takes
 _SYNONYMS = {"zero_oob_gradients": "zero", "skip_oob_gradients": "skip"}  # cuDNN's names
 
@@ -79,7 +78,7 @@ def ctc_problem(
     TypeError, ValueError
         The dtype is none that is computed on a device, or ``out`` does not fit.
     """
-    dtype = one_dtype("ctc_loss on the device", CTC_DTYPES, logits=logits.dtype)
+    dtype = one_dtype("ctc_loss", logits=logits.dtype)
     if out is None:
         gradient = TensorSpec.packed(logits.shape, dtype)
     elif out.shape != logits.shape:

@@ -32,9 +32,8 @@ class CTC:
     def cudnnSetCTCLossDescriptor_v9(
         self: Any, ctc: Any, code: int, normalization: int, gradients: int, most: int
     ) -> None:
-        assert code == 0
         assert gradients in (0, 1)
-        self._get(ctc, "ctc").update(softmax=normalization == 1, most=most)
+        self._get(ctc, "ctc").update(softmax=normalization == 1, most=most, compute=code)
 
     def cudnnGetCTCLossWorkspaceSize_v8(
         self: Any, handle: Any, algo: int, ctc: Any, logits: Any, gradients: Any, size: Any
@@ -95,13 +94,14 @@ class CTC:
         written: int,
     ) -> int:
         state = self._get(logits, "tensor")
-        if state["dtype"].name != "float32":
+        if state["dtype"].name not in ("float32", "float64"):
             return NOT_SUPPORTED
+        assert state["dtype"].code == self._get(ctc, "ctc")["compute"]
         lengths = state["shape"]
         assert state["strides"] == (lengths[1] * lengths[2], lengths[2], 1), "the fake knows one order"
         x = self._memory(logits, "tensor", read).astype(np.float64)
         out = self._memory(gradients, "tensor", written)
-        losses = view(self.host, costs, (lengths[1],), (1,), np.dtype(np.float32))
+        losses = view(self.host, costs, (lengths[1],), (1,), state["dtype"].numpy)
         begin = 0
         for n, (count, end) in enumerate(zip(counts, steps, strict=True)):
             row = [int(label) for label in labels[begin : begin + count]]
