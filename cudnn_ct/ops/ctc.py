@@ -163,7 +163,11 @@ class _Given:
     """Labels and lengths as the caller gave them; ``device`` has those that are on the device, else None."""
 
     def __init__(self, ctx: Context, shape: Sequence[int], values: tuple[Any, ...], blank: int) -> None:
-        _, self.batch, self.alphabet = check_ctc_logits(shape, blank)
+        _, self.batch, alphabet = check_ctc_logits(shape, blank)
+        if alphabet == 1:
+            raise NotSupportedError(
+                f"logits have shape {tuple(shape)}: a blank alone; cuDNN wants a label too"
+            )
         if blank:
             raise NotSupportedError(
                 f"blank is {blank}; cuDNN has the blank at 0 alone: exchange symbols {blank} and 0"
@@ -186,14 +190,13 @@ class _Given:
         known = {*impossible, *empty}
         # PyTorch saw cuDNN leave its memory where there are more labels than steps: one label in one step is
         # safe.
-        safe = (1,) if self.alphabet > 1 else ()
-        rows = tuple(safe if n in known else row for n, row in enumerate(rows))
+        rows = tuple((1,) if n in known else row for n, row in enumerate(rows))
         steps = tuple(1 if n in known else end for n, end in enumerate(steps))
         for n, row in enumerate(rows):
             if len(row) > CTC_MOST_LABELS:
                 raise NotSupportedError(f"sequence {n} has {len(row)} labels; cuDNN takes {CTC_MOST_LABELS}")
         lengths = tuple(map(len, rows))
-        values = (tuple(chain(*rows)) or (0,), lengths, steps)
+        values = (tuple(chain(*rows)) or (1,), lengths, steps)  # no memory is not to be pointed at
         arrays = [
             array if array is not None and not known and _is_as_cudnn_takes_it(array) else self._copied(value)
             for value, array in zip(values, self.device, strict=True)

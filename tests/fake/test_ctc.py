@@ -48,7 +48,6 @@ def test_what_is_possible(fake: FakeCudnn, host: Host, case: CTCCase) -> None:
     [
         (CTCCase(((), ()), (0, 0), 0, 3), "no steps"),
         (CTCCase(((1,), ()), (0, 0), 0, 3, out_of_bound="skip", out="packed"), "no steps, a given gradient"),
-        (CTCCase(((), ()), (0, 2), 2, 1), "an alphabet of the blank alone"),
         (CTCCase((), (), 3, 4), "no sequences"),
         (CTCCase(((1, 1),) * 3, (2,) * 3, 2, 3, out="packed", out_of_bound="skip"), "nothing possible"),
         (CTCCase(((1,) * 300, (1,)), (9, 9), 9, 2), "too many labels for cuDNN, and for the steps"),
@@ -219,7 +218,9 @@ def test_what_does_not_fit_is_refused(
         call(**made)
 
 
-def test_more_labels_than_cudnn_takes(fake: FakeCudnn) -> None:
+def test_more_labels_than_cudnn_takes_and_none_that_it_could(fake: FakeCudnn) -> None:
+    with pytest.raises(NotSupportedError, match=r"shape \(2, 1, 1\): a blank alone; cuDNN wants a label too"):
+        ct.ctc_loss(images(2, 1, 1), [], [0], [2])
     with pytest.raises(NotSupportedError, match="sequence 1 has 256 labels; cuDNN takes 255"):
         ct.ctc_loss(images(512, 2, 3), [[1] * 256] * 2, [2, 256], [512, 512])
 

@@ -23,7 +23,6 @@ SURE = ("float32", "float16", "bfloat16")  # float64 is for newer cuDNN
 @settings(max_examples=max(400, settings.default.max_examples))
 @example(case=CTCCase(((), ()), (0, 0), 0, 3))
 @example(case=CTCCase(((1,), ()), (0, 0), 0, 3, out_of_bound="skip", out="packed"))
-@example(case=CTCCase(((), ()), (0, 2), 2, 1))
 @example(case=CTCCase((), (), 3, 4))
 @example(case=CTCCase(((1, 1),) * 3, (2,) * 3, 2, 3, out="packed", out_of_bound="skip"))
 @given(case=ctc_cases(dtypes=SURE))
@@ -42,7 +41,7 @@ def test_float64_is_computed_or_refused(case: CTCCase) -> None:
     try:
         check_ctc(case, place, TOLERANCE["float64"])
     except ct.NotSupportedError as error:
-        assert "CTC loss" in str(error)  # noqa: PT017 - one of the two, by the cuDNN that is there
+        assert "CTC loss" in str(error)
 
 
 @pytest.mark.parametrize("algo", ALGOS)
