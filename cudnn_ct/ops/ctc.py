@@ -36,6 +36,7 @@ __all__ = ["ctc_loss"]
 
 KEPT = 64  # copies of labels and lengths that a thread keeps on the device, for calls that come again
 
+_COPIES = "labels and lengths of CTC losses"  # the key of these copies in a context
 _NAMES = ("labels", "label_lengths", "input_lengths")
 _WHATEVER = TensorSpec.packed((0,), "int32")
 
@@ -229,7 +230,7 @@ class _Given:
         import numpy as np
 
         ctx = self.ctx
-        kept = ctx.calls.setdefault("labels and lengths of CTC losses", Bounded(KEPT))
+        kept = ctx.plans.setdefault(_COPIES, Bounded(KEPT))
         array: DeviceArray | None = kept.get(values)
         if array is None:
             if ctx.capturing:
