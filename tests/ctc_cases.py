@@ -21,8 +21,8 @@ TOLERANCE = {"float32": 2e-5, "float16": 2e-3, "bfloat16": 1.6e-2, "float64": 1e
 class CTCCase(NamedTuple):
     """One CTC loss. ``labels`` and ``steps`` are of each sequence; what is past its end is NaN.
 
-    ``out`` is how a given gradient lies in memory, None where none is given. ``on_device`` says which of
-    labels, label_lengths and input_lengths are there.
+    ``out`` is how a given gradient lies in memory, None where none is given; ``both`` says that the loss is
+    given too. ``on_device`` says which of labels, label_lengths and input_lengths are there.
     """
 
     labels: tuple[tuple[int, ...], ...] = ((1,),)
@@ -35,6 +35,7 @@ class CTCCase(NamedTuple):
     normalization: str = "softmax"
     out_of_bound: str = "zero"
     algo: str = "deterministic"
+    both: bool = False
     in_rows: bool = False
     on_device: tuple[bool, bool, bool] = (False, False, False)
     seed: int = 0
@@ -88,6 +89,7 @@ def ctc_cases(
         draw(st.sampled_from(("zero", "skip"))),
         draw(st.sampled_from(("deterministic", "non_deterministic"))),
         draw(st.booleans()),
+        draw(st.booleans()),
         draw(st.tuples(*[st.booleans()] * 3)),
         draw(st.integers(0, 99)),
     )
@@ -95,7 +97,7 @@ def ctc_cases(
 
 def check_ctc(case: CTCCase, place: Place, tolerance: float | None = None) -> None:
     """Loss and gradient are those of the reference, and a gradient that is skipped is what it was."""
-    out = None
+    out: Any = None
     if case.out:
         shape, skips = case.logits.shape, case.out_of_bound == "skip"
         values = np.full(shape, 7.0 if skips else np.nan).astype(as_dtype(case.dtype).numpy)
@@ -103,13 +105,16 @@ def check_ctc(case: CTCCase, place: Place, tolerance: float | None = None) -> No
     expected = ct.reference.ctc_loss(
         case.logits, *case.integers, **case.mathematics, out=None if out is None else out.copy()
     )
+    losses = np.full(len(case.labels), np.nan).astype(as_dtype(case.dtype).numpy)
     given = [
         place(array) if there and array.size else array
         for array, there in zip(case.integers, case.on_device, strict=True)
     ]
     placed = None if out is None else place(out)
-    got = ct.ctc_loss(place(case.logits), *given, **case.mathematics, algo=case.algo, out=placed)
+    outs = (place(losses), placed) if case.both else placed
+    got = ct.ctc_loss(place(case.logits), *given, **case.mathematics, algo=case.algo, out=outs)
     assert got.gradient is placed or placed is None
+    assert not case.both or got.loss is outs[0]
     largest = TOLERANCE[case.dtype] if tolerance is None else tolerance
     compare(got.loss, expected.loss, tolerance=largest)
     compare(got.gradient, expected.gradient, tolerance=largest)

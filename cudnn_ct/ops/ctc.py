@@ -25,6 +25,7 @@ from ..problem import (
     check_ctc_operands,
     choice,
     ctc_least_steps,
+    ctc_outs,
     ctc_problem,
     ctc_room,
     ctc_spec,
@@ -81,8 +82,8 @@ def ctc_loss(
         The symbol that stands for no label; cuDNN has it at 0 and nowhere else.
     algo : {"deterministic", "non_deterministic"}
         cuDNN's algorithm. The second may give slightly different results from run to run.
-    out : device array, shape and dtype of ``logits``, optional
-        Where the gradient goes. It may not be ``logits``.
+    out : device array, shape and dtype of ``logits``; or two with the loss first; optional
+        Where the gradient goes, or both results: what an earlier call returned will do. Not ``logits``.
     stream : optional
         An address, or anything with ``__cuda_stream__``; by default that of ``ct.use``.
 
@@ -128,19 +129,25 @@ def ctc_loss(
     try:
         ctx = context.current(where)
         array = operand(logits, "logits", where)
-        result = None if out is None else operand(out, "out", where, written=True)
+        outs = ctc_outs(out)
+        results = [
+            None if one is None else operand(one, name, where, written=True)
+            for one, name in zip(outs, ("out.loss", "out.gradient"), strict=True)
+        ]
         normalization, out_of_bound, blank = ctc_spec(normalization, out_of_bound, blank)
         given = _Given(ctx, array.spec.shape, (labels, label_lengths, input_lengths), blank)
-        targets = given.unseen() if ctx.capturing and any(given.device) else given.checked()
+        there = any(one is not None for one in given.device)
+        targets = given.unseen() if there and ctx.capturing else given.checked()
         compute = "float64" if array.spec.dtype == "float64" else "float32"
-        ctc = CTCLossSpec(normalization, "zero" if out is None else out_of_bound, targets.room, compute)
-        wanted = None if result is None else result.spec
+        kept = "zero" if outs[1] is None else out_of_bound  # new memory holds nothing to keep
+        ctc = CTCLossSpec(normalization, kept, targets.room, compute)
+        wanted = tuple(None if one is None else one.spec for one in results)
         call = _prepared(ctx, array.spec, wanted, ctc, choice(algo, CTC_ALGOS, "algo"), targets)
         if call.pack:
             array = packed(array, where)
         call = call._replace(choice=_WithHost(call.choice, targets.host))
-        loss, gradient = run_several(ctx, call, (array, *targets.arrays), (None, result), 1, 0)
-        return CTCLoss(loss, gradient if out is None else out)
+        made = run_several(ctx, call, (array, *targets.arrays), results, 1, 0)
+        return CTCLoss(*(new if one is None else one for new, one in zip(made, outs, strict=True)))
     finally:
         streams.restore(previous)
 
@@ -259,16 +266,22 @@ class _WithHost(NamedTuple):
 
 
 def _prepared(
-    ctx: Context, logits: TensorSpec, out: TensorSpec | None, ctc: CTCLossSpec, algo: str, targets: _Targets
+    ctx: Context,
+    logits: TensorSpec,
+    outs: tuple[TensorSpec | None, ...],
+    ctc: CTCLossSpec,
+    algo: str,
+    targets: _Targets,
 ) -> Call:
     """Look the call up; one with sequences that cuDNN is not asked for is made for this batch alone."""
     known = targets.impossible, targets.empty
-    key = ("a CTC loss", logits, out, ctc, algo)
+    key = ("a CTC loss", logits, outs, ctc, algo)
     call: Call | None = None if any(known) else ctx.calls.get(key)
     if call is None:
-        check_writable(out)
+        for out in outs:
+            check_writable(out)
         given = describable(logits)
-        problem = ctc_problem(given, out, ctc, algo, *known)
+        problem = ctc_problem(given, outs, ctc, algo, *known)
         inputs = (given, _WHATEVER, _WHATEVER, _WHATEVER)
         call = Call.of(
             problem, inputs, problem.results, Roads(problem, ctx), pack=given != logits, what="a CTC loss"

@@ -63,9 +63,22 @@ class CTCProblem(NamedTuple):
         )
 
 
+def ctc_outs(out: Any) -> tuple[Any, Any]:
+    """Where loss and gradient go, from what was given as ``out``: the latter alone, or both.
+
+    >>> ctc_outs("gradient")
+    (None, 'gradient')
+    """
+    if not isinstance(out, tuple):
+        return None, out
+    if len(out) != 2:
+        raise ValueError(f"out has {len(out)} arrays; there are two results, the loss and the gradient")
+    return out[0], out[1]
+
+
 def ctc_problem(
     logits: TensorSpec,
-    out: TensorSpec | None,
+    outs: tuple[TensorSpec | None, ...],
     ctc: CTCLossSpec,
     algo: str = "deterministic",
     impossible: Shape = (),
@@ -73,21 +86,21 @@ def ctc_problem(
 ) -> CTCProblem:
     """Validate the tensors of a CTC loss; its parameters and labels are already.
 
+    ``outs`` are where loss and gradient go, None for those that are to be made.
+
     Raises
     ------
     TypeError, ValueError
         The dtype is none that is computed on a device, or ``out`` does not fit.
     """
     dtype = one_dtype("ctc_loss", logits=logits.dtype)
-    if out is None:
-        gradient = TensorSpec.packed(logits.shape, dtype)
-    elif out.shape != logits.shape:
-        raise ValueError(f"out has shape {out.shape}; the gradient has {logits.shape}")
-    elif out.dtype != dtype:
-        raise TypeError(f"out is {out.dtype}; the gradient is {dtype}")
-    else:
-        gradient = out
-    loss = TensorSpec.packed(logits.shape[1:2], dtype)
+    made = [TensorSpec.packed(shape, dtype) for shape in (logits.shape[1:2], logits.shape)]
+    for spec, out, name in zip(made, outs, ("loss", "gradient"), strict=True):
+        if out is not None and out.shape != spec.shape:
+            raise ValueError(f"out has shape {out.shape}; the {name} has {spec.shape}")
+        if out is not None and out.dtype != dtype:
+            raise TypeError(f"out is {out.dtype}; the {name} is {dtype}")
+    loss, gradient = (out or spec for out, spec in zip(outs, made, strict=True))
     return CTCProblem(logits, loss, gradient, ctc, algo, impossible, empty)
 
 

@@ -204,6 +204,7 @@ def test_what_is_refused_goes_the_other_way(fake: FakeCudnn, name: str) -> None:
         ({"input_lengths": [7, 1, 1]}, ValueError, "sequence 0 is 7; it must be between 0 and the 6 steps"),
         ({"blank": 3}, NotSupportedError, "blank is 3; cuDNN has the blank at 0"),
         ({"blank": 4}, ValueError, "blank must be between 0 and 3"),
+        ({"out": (None, None, None)}, ValueError, "out has 3 arrays; there are two results"),
         ({"algo": "quick"}, ValueError, "algo must be one of deterministic, non_deterministic"),
         ({"normalization": "log"}, ValueError, "normalization must be one of none, softmax"),
         ({"out": Tensor((6, 3, 5), "float32")}, ValueError, r"out has shape \(6, 3, 5\); the gradient has"),

@@ -173,6 +173,18 @@ def test_out_of_bound_gradients_are_zero_or_left() -> None:
     assert not kept[2, 1].any()  # past the end, a sequence that is in bounds has none
 
 
+def test_both_results_may_be_given() -> None:
+    x, given = np.zeros((2, 1, 3)), (np.empty(1), np.empty((2, 1, 3)))
+    expected = ctc_loss(x, [1], [1], [2])
+    got = ctc_loss(x, [1], [1], [2], out=given)
+    for one, ours, wanted in zip(given, got, expected, strict=True):
+        assert ours is one
+        np.testing.assert_array_equal(ours, wanted)
+    assert ctc_loss(x, [1], [1], [2], out=(given[0], None)).loss is given[0]
+    with pytest.raises(ValueError, match=r"out has shape \(2,\); the loss has \(1,\)"):
+        ctc_loss(x, [1], [1], [2], out=(np.empty(2), None))
+
+
 def test_labels_of_probability_zero_have_no_gradient() -> None:
     p = np.array([[[0.5, 0.5, 0.0]]])
     loss, gradient = ctc_loss(p, [2], [1], [1], normalization="none")
