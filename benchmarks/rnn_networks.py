@@ -165,6 +165,9 @@ def _output_shape(row: Row) -> tuple[int, ...]:
 
 
 def _on_gpu(result: Any) -> Any:
+    import numpy as np
     import torch
 
-    return torch.as_tensor(tensor_of(result)).to("cuda")
+    if isinstance(result, np.ndarray):  # of any dtype: PyTorch reads no bfloat16 of NumPy's
+        return torch.from_numpy(result.astype(np.float32)).to("cuda")
+    return tensor_of(result)
