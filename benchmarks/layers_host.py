@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import layers_workload
 from harness.operands import Operands, rotating
@@ -10,6 +12,10 @@ from harness.results import Record, explain, room_for
 from harness.timing import host_times, lost_context
 from layers_rows import CONTENDERS, PAIRS, calls_of
 from layers_workload import Row
+
+from cudnn_ct import context, stream
+
+Call0 = Callable[[], Any]
 
 SMALL = 8  # the most that an axis has
 
@@ -20,7 +26,11 @@ def key_of(operation: str) -> str:
 
 
 def host_record(operation: str) -> Record:
-    """Host time per call: microseconds, medians of loops. "ours_out" writes where "ours" allocates."""
+    """Host time per call: microseconds, medians of loops. "ours_out" writes where "ours" allocates.
+
+    "c_calls" is what cuDNN's functions alone take of the latter, called through ctypes with arguments that
+    are ready.
+    """
     import torch
 
     row = small(layers_workload.operations()[operation])
@@ -41,9 +51,34 @@ def host_record(operation: str) -> Record:
         except Exception as error:
             record["errors"][name] = explain(error)
             record["lost"] = lost_context()
+    if "ours_out" in ready and (alone := c_calls(ready["ours_out"])):
+        ready["c_calls"] = alone
     if set(CONTENDERS) <= set(ready):
         record["times"] = host_times(ready)
     return record
+
+
+def c_calls(call: Call0) -> Call0 | None:
+    """What makes the same calls of cuDNN's functions again, or None where there are none to see."""
+    ctx = context.current(stream.current_stream())
+    library, noted = ctx.library, []
+
+    class Noting:
+        def __getattr__(self, name: str) -> Any:
+            function = getattr(library, name)
+
+            def noting(*arguments: Any) -> Any:
+                noted.append(partial(function, *arguments))
+                return function(*arguments)
+
+            return noting
+
+    ctx.library = Noting()
+    try:
+        call()
+    finally:
+        ctx.library = library
+    return (lambda: [again() for again in noted]) if noted else None
 
 
 def small(row: Row) -> Row:

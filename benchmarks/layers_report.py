@@ -71,6 +71,9 @@ def _host_bars(found: list[Record]) -> Iterator[Bar]:
         times = record["times"]
         value = quotient(times, "ours", "torch")
         detail = times_of(record) + " us"
+        alone = quotient(times, "c_calls", "torch")
+        if alone and alone > HOST_LIMIT:
+            detail += f"; cuDNN's functions alone take {alone:.2f} of PyTorch's time"
         yield Bar(f"host time, {record['operation']}", value, HOST_LIMIT, int(value is not None), detail)
 
 

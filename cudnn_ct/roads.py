@@ -42,7 +42,7 @@ __all__ = ["Roads"]
 Way = Callable[[Any, Context], Plan | None]
 
 
-def _simple(way: Callable[[Any], Plan]) -> Way:
+def _simple(way: Callable[[Any], Plan | None]) -> Way:
     """A way whose plan needs no more than the problem."""
     return lambda problem, _: way(problem)
 
@@ -54,7 +54,7 @@ def _of_bfloat16_too(way: Way) -> tuple[Way, ...]:
 
 # The plans of a kind of problem, the quickest first.
 WAYS: dict[type, tuple[Way, ...]] = {
-    ActivationProblem: (_simple(legacy.activation),),
+    ActivationProblem: (graph.activation, _simple(legacy.activation)),
     CTCProblem: (legacy.ctc_loss, legacy.ctc_loss_of_host_labels),
     FillProblem: (_simple(legacy.filling),),
     GridProblem: _of_bfloat16_too(_simple(legacy.GridPlan)),
@@ -63,8 +63,19 @@ WAYS: dict[type, tuple[Way, ...]] = {
     NormInference: legacy.NORM_INFERENCE_WAYS,
     NormTraining: legacy.NORM_TRAINING_WAYS,
     OpTensorProblem: (_simple(legacy.op_tensor),),
-    PoolProblem: (_simple(legacy.pooling), _simple(legacy.padded_pooling)),
-    ReduceProblem: (legacy.reduction, legacy.wide_reduction),
+    PoolProblem: tuple(
+        map(
+            _simple,
+            (legacy.spread_gradient, legacy.gradient_in_c_order, legacy.pooling, legacy.padded_pooling),
+        )
+    ),
+    ReduceProblem: (
+        graph.reduction,
+        _simple(legacy.bias_gradient),
+        _simple(legacy.pooled_rows),
+        legacy.reduction,
+        legacy.wide_reduction,
+    ),
     SampleProblem: _of_bfloat16_too(_simple(legacy.SamplePlan)),
     ScaleProblem: (_simple(legacy.scaling), _simple(legacy.scaling_by_op_tensor)),
     SoftmaxProblem: (_simple(legacy.softmax),),
@@ -73,20 +84,26 @@ WAYS: dict[type, tuple[Way, ...]] = {
 
 # These change an array where it lies, so a copy of it is of no use, or make the copies that they need.
 AS_THEY_LIE = (CTCProblem, FillProblem, ScaleProblem)
+# These compute the result alone: for a run with factors, they are not asked.
+WITHOUT_FACTORS = (graph.activation,)
 
 
 class Roads:
-    """The ways to compute a problem in one thread: the first that cuDNN does not refuse is taken."""
+    """The ways to compute a problem in one thread: the first that cuDNN does not refuse is taken.
 
-    __slots__ = ("_left", "_problem", "_refusals", "_spent", "plan")
+    ``scaled`` says that runs have an alpha that is not 1 or a beta that is not 0.
+    """
 
-    def __init__(self, problem: Layer, context: Context) -> None:
+    __slots__ = ("_left", "_problem", "_refusals", "_scaled", "_spent", "plan")
+
+    def __init__(self, problem: Layer, context: Context, scaled: bool = False) -> None:
         self._problem = problem
+        self._scaled = scaled
         self._begin(context)
 
     def _begin(self, context: Context) -> None:
         self._spent = True  # until there is a plan
-        self._left = _ways(self._problem)
+        self._left = _ways(self._problem, self._scaled)
         self._refusals: list[str] = []
         self.plan: Plan = self._next(context)
         self._spent = False
@@ -131,11 +148,11 @@ class Roads:
 
 
 # The context is given when a plan is made: kept in here, it would hold itself by the calls that it keeps.
-def _ways(problem: Layer) -> list[Callable[[Context], Plan | None]]:
+def _ways(problem: Layer, scaled: bool) -> list[Callable[[Context], Plan | None]]:
     """Plans on the operands as they lie in memory, then on packed copies of some."""
     if not any(spec.size for spec in problem.results):
         return [lambda _: legacy.ScalePlan(problem.results[0])]
-    ways = WAYS[type(problem)]
+    ways = [way for way in WAYS[type(problem)] if not scaled or way not in WITHOUT_FACTORS]
     makers: list[Callable[[Context], Plan | None]] = [partial(way, problem) for way in ways]
     if isinstance(problem, AS_THEY_LIE):
         return makers

@@ -4,17 +4,51 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from itertools import chain, islice
 from operator import mod
 
 from ..context import Bounded, Context
-from ..errors import BadParamError, NotSupportedError
+from ..errors import AllocationError, BadParamError, CudnnError, NotSupportedError
 from ..problem import Candidate
 from .backend import BackendDescriptor
-from .operations import Graph
+from .engines import execution_plan, offers
+from .operations import Graph, operation_graph
 
-__all__ = ["GraphPlan"]
+__all__ = ["GraphPlan", "first_plan"]
 
 PACKS = 256  # kept for each plan; a pool hands the same addresses out again and again
+
+
+def first_plan(graph: Graph, context: Context, order: Sequence[int] = ()) -> GraphPlan:
+    """Make a plan of the first engine that becomes one.
+
+    Parameters
+    ----------
+    graph : Graph
+    context : Context
+    order : sequence of int
+        The order in which the heuristics' first answers are tried, where another than theirs is known to be
+        better; the rest follow.
+
+    Raises
+    ------
+    NotSupportedError
+        There is none; the message has what each engine said.
+    """
+    native, refusals = operation_graph(graph, context), []
+    offered = offers(native, context)
+    first = list(islice(offered, len(order)))
+    for offer in chain((first[i] for i in order if i < len(first)), offered):
+        try:
+            made = execution_plan(native, offer.engine, context)
+        except AllocationError:
+            raise
+        except CudnnError as error:  # also what engines that compile at run time say
+            refusals.append(f"{offer.engine}: {error}")
+            continue
+        candidate = Candidate("graph", str(offer.engine), "fma", offer.workspace, True, notes=offer.notes)
+        return GraphPlan(graph, made, candidate)
+    raise NotSupportedError(f"no engine becomes a plan; {'; '.join(refusals)}")
 
 
 class GraphPlan:

@@ -6,36 +6,50 @@
 
 from .activation import activation
 from .chain import ChainPlan, Step
+from .copies import copying
 from .ctc import ctc_loss, ctc_loss_of_host_labels
 from .dropout import DropoutDescriptor, dropout, mask_size, states_size
 from .family import candidates, plan
+from .fold import LARGEST
 from .fused import EpiloguePlan
 from .lrn import lrn
 from .norm_ways import NORM_GRADIENT_WAYS, NORM_INFERENCE_WAYS, NORM_TRAINING_WAYS
-from .plans import BiasGradientPlan, PackedPlan, ScaledPlan, ScalePlan, behind, transform
-from .pooling import padded_pooling, pooling
-from .reduction import reduction, wide_reduction
+from .plans import PackedPlan, ScaledPlan, ScalePlan
+from .pooling import gradient_in_c_order, padded_pooling, pooling, spread_gradient
+from .reduction import ReducePlan, bias_gradient, pooled_rows, reduction, wide_reduction
+from .slices import SlicedPlan, joined, sliced
 from .softmax import softmax
 from .spatial import GridPlan, SamplePlan
-from .tensor import conversion, copying, filling, op_tensor, scaling, scaling_by_op_tensor, transformation
+from .tensor import (
+    OpTensorPlan,
+    conversion,
+    filling,
+    op_tensor,
+    scaling,
+    scaling_by_op_tensor,
+    transformation,
+)
 from .widen import on_float32
 
 __all__ = [
+    "LARGEST",
     "NORM_GRADIENT_WAYS",
     "NORM_INFERENCE_WAYS",
     "NORM_TRAINING_WAYS",
-    "BiasGradientPlan",
     "ChainPlan",
     "DropoutDescriptor",
     "EpiloguePlan",
     "GridPlan",
+    "OpTensorPlan",
     "PackedPlan",
+    "ReducePlan",
     "SamplePlan",
     "ScalePlan",
     "ScaledPlan",
+    "SlicedPlan",
     "Step",
     "activation",
-    "behind",
+    "bias_gradient",
     "candidates",
     "conversion",
     "copying",
@@ -43,19 +57,23 @@ __all__ = [
     "ctc_loss_of_host_labels",
     "dropout",
     "filling",
+    "gradient_in_c_order",
+    "joined",
     "lrn",
     "mask_size",
     "on_float32",
     "op_tensor",
     "padded_pooling",
     "plan",
+    "pooled_rows",
     "pooling",
     "reduction",
     "scaling",
     "scaling_by_op_tensor",
+    "sliced",
     "softmax",
+    "spread_gradient",
     "states_size",
-    "transform",
     "transformation",
     "wide_reduction",
 ]

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from ..context import Context
 from ..problem import Plan, TensorSpec
-from .plans import behind
+from .scratch import behind
 
 __all__ = ["ChainPlan", "Step"]
 
@@ -49,4 +49,5 @@ class ChainPlan:
 
     def describe(self) -> str:
         """Tell what was chosen."""
-        return "; then ".join(step.plan.describe() for step in self._steps)
+        told = (step.plan.describe().removeprefix("chosen: ") for step in self._steps)
+        return f"chosen: {'; then '.join(told)}"

@@ -20,8 +20,9 @@ from ..dtypes import DTYPES
 from ..errors import NotSupportedError
 from ..problem import CTCProblem, FillProblem, Plan, TensorSpec, TransformProblem
 from .chain import ChainPlan, Step
+from .copies import copying
 from .slices import SlicedPlan
-from .tensor import conversion, copying, filling
+from .tensor import conversion, filling
 
 __all__ = ["ctc_loss", "ctc_loss_of_host_labels"]
 

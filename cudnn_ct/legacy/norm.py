@@ -15,7 +15,7 @@ from ..errors import BadParamError, NotSupportedError
 from ..problem import ActivationSpec, NormInference, NormTraining, TensorSpec
 from .native import scalar_type
 from .norm_forms import Specs, pointwise
-from .plans import placed_after
+from .scratch import placed_after
 from .turns import in_turn, too_late
 
 __all__ = ["PART", "InferencePlan", "TrainingPlan", "activation", "told"]

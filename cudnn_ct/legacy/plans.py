@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 
 from ..context import Context
 from ..descriptors import TensorDescriptor
 from ..dtypes import DTYPES
 from ..errors import BadParamError, NotSupportedError
 from ..problem import Candidate, Plan, TensorSpec
+from .copies import copying
 from .native import Native, element, four_axes, scalar_type, settled, two_axes
-from .slices import joined, with_four
+from .scratch import behind
 from .turns import too_late
 
 __all__ = [
@@ -20,12 +20,7 @@ __all__ = [
     "PackedPlan",
     "ScalePlan",
     "ScaledPlan",
-    "behind",
-    "placed_after",
-    "transform",
 ]
-
-GRAIN = 256  # bytes at whose multiples copies begin
 
 
 class ConvolutionPlan:
@@ -75,7 +70,7 @@ class PackedPlan:
     ``outputs`` operands are written; beta is of the first of them. The last ``updated`` are read as well.
     """
 
-    __slots__ = ("_first_output", "_first_updated", "_inner", "_moves", "_offsets", "workspace")
+    __slots__ = ("_copied", "_first_output", "_inner", "_into", "_out_of", "workspace")
 
     def __init__(
         self,
@@ -85,43 +80,40 @@ class PackedPlan:
         updated: int = 0,
     ) -> None:
         self._inner = inner
-        self._moves = moves
-        self._first_output = len(moves) - outputs
-        self._first_updated = len(moves) - updated
-        self._offsets = []
+        self._first_output = first = len(moves) - outputs
+        self._copied = {}  # operands, and where their copies lie
+        self._into = []
+        self._out_of = []
         self.workspace = inner.workspace
-        for _, packed in moves:
-            offset, self.workspace = behind(self.workspace, packed)
-            self._offsets.append(offset)
+        for place, (spec, packed) in enumerate(moves):
+            if packed is None:
+                continue
+            self._copied[place], self.workspace = behind(self.workspace, packed)
+            if place < first or place >= len(moves) - updated:
+                self._into.append((place, copying(spec, packed)))
+            if place >= first:
+                self._out_of.append((place, copying(packed, spec)))
 
     def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
         """Copy the inputs, run the inner plan, copy the outputs."""
         base, first = context.workspace(self.workspace), self._first_output
         inner = list(pointers)
-        for i, (spec, packed) in enumerate(self._moves):
-            if packed is not None:
-                inner[i] = base + self._offsets[i]
-                if i < first or i >= self._first_updated:
-                    transform(context, spec, pointers[i], packed, inner[i])
-        self._inner.run(context, inner, alpha, 0.0 if self._moves[first][1] else beta)
+        for place, offset in self._copied.items():
+            inner[place] = base + offset
+        for place, copy in self._into:
+            copy.run(context, (pointers[place], inner[place]), 1.0, 0.0)
+        self._inner.run(context, inner, alpha, 0.0 if first in self._copied else beta)
         try:
-            self._copy_out(context, inner, pointers, beta)
+            for place, copy in self._out_of:
+                copy.run(context, (inner[place], pointers[place]), 1.0, beta if place == first else 0.0)
         except (BadParamError, NotSupportedError) as error:
-            if self._first_output == len(self._moves) - 1:
+            if first == len(pointers) - 1:
                 raise
             raise too_late(error) from error
 
-    def _copy_out(self, context: Context, inner: Sequence[int], pointers: Sequence[int], beta: float) -> None:
-        first = self._first_output
-        for i, (spec, packed) in enumerate(self._moves[first:], first):
-            if packed is not None:
-                old = beta if i == first else 0.0
-                transform(context, packed, inner[i], spec, pointers[i], beta=old)
-
     def describe(self) -> str:
         """Tell what was chosen."""
-        copied = sum(packed is not None for _, packed in self._moves)
-        return f"{self._inner.describe()}; {copied} operands copied into a packed layout"
+        return f"{self._inner.describe()}; {len(self._copied)} operands copied into a packed layout"
 
 
 class ScaledPlan:
@@ -130,14 +122,14 @@ class ScaledPlan:
     ``factor`` multiplies every alpha.
     """
 
-    __slots__ = ("_factor", "_inner", "_offset", "_result", "_scratch", "workspace")
+    __slots__ = ("_copy", "_factor", "_inner", "_offset", "workspace")
 
     def __init__(self, inner: Plan, result: TensorSpec, factor: float = 1) -> None:
         self._inner = inner
         self._factor = factor
-        self._result = result
-        self._scratch = TensorSpec.packed(result.shape, result.dtype, result.layouts[0])
-        self._offset, self.workspace = behind(inner.workspace, self._scratch)
+        scratch = TensorSpec.packed(result.shape, result.dtype, result.layouts[0])
+        self._copy = copying(scratch, result)
+        self._offset, self.workspace = behind(inner.workspace, scratch)
 
     def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
         """Run the other plan; copy what it wrote, scaled, unless there is nothing to scale."""
@@ -148,22 +140,11 @@ class ScaledPlan:
         *inputs, out = pointers
         scratch = context.workspace(self.workspace) + self._offset
         self._inner.run(context, [*inputs, scratch], 1.0, 0.0)
-        transform(context, self._scratch, scratch, self._result, out, alpha=alpha, beta=beta)
+        self._copy.run(context, (scratch, out), alpha, beta)
 
     def describe(self) -> str:
         """Tell what was chosen."""
         return f"{self._inner.describe()}; alpha and beta by a call of their own"
-
-
-def behind(nbytes: int, spec: TensorSpec | None) -> tuple[int, int]:
-    """Where a packed tensor goes behind so many bytes of scratch memory, and how many bytes that makes."""
-    return (nbytes, nbytes) if spec is None else placed_after(nbytes, spec.size * DTYPES[spec.dtype].itemsize)
-
-
-def placed_after(nbytes: int, more: int) -> tuple[int, int]:
-    """Where so many bytes more begin in scratch memory, and how many bytes that makes."""
-    start = -(-nbytes // GRAIN) * GRAIN
-    return start, start + more
 
 
 class BiasGradientPlan:
@@ -215,38 +196,3 @@ class ScalePlan:
     def describe(self) -> str:
         """Tell what was chosen."""
         return "chosen: nothing to sum, the output is only scaled"
-
-
-def transform(
-    context: Context,
-    source: TensorSpec,
-    read: int,
-    target: TensorSpec,
-    written: int,
-    *,
-    alpha: float = 1.0,
-    beta: float = 0.0,
-) -> None:
-    """Enqueue target = alpha * source + beta * target between any two strides, by ``cudnnTransformTensor``.
-
-    The dtype must be one that cuDNN transforms (floats and int8), the same on both sides.
-    """
-    scalar = scalar_type(DTYPES[source.dtype].accumulate)
-    x, y = _between(source, target)
-    context.library.cudnnTransformTensor(
-        context.handle,
-        scalar(alpha),
-        TensorDescriptor.cached(x),
-        read,
-        scalar(beta),
-        TensorDescriptor.cached(y),
-        written,
-    )
-
-
-@lru_cache(maxsize=1024)
-def _between(source: TensorSpec, target: TensorSpec) -> list[TensorSpec]:
-    """The two as images, or with as few axes as there can be."""
-    if 3 <= len(source.shape) <= 5:
-        return [four_axes(settled(source, [])), four_axes(settled(target, []))]
-    return with_four(joined([source, target]), [source, target])

@@ -4,21 +4,29 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from math import gcd
 
 from ..context import Context
-from ..descriptors import ReduceDescriptor, TensorDescriptor
+from ..descriptors import PoolingDescriptor, ReduceDescriptor, TensorDescriptor
 from ..dtypes import DTYPES
 from ..errors import NotSupportedError
-from ..problem import FillProblem, Plan, ReduceProblem, ReduceSpec, TensorSpec, TransformProblem
+from ..problem import FillProblem, Plan, PoolingSpec, ReduceProblem, ReduceSpec, TensorSpec, TransformProblem
+from .calls import CallPlan
 from .chain import ChainPlan, Step
+from .copies import copying
 from .fold import LARGEST
 from .native import scalar_type
+from .plans import BiasGradientPlan
 from .slices import joined, with_four
-from .tensor import absolute, conversion, copying, filling
+from .tensor import absolute, conversion, filling
 
-__all__ = ["reduction", "wide_reduction"]
+__all__ = ["ReducePlan", "bias_gradient", "pooled_rows", "reduction", "wide_reduction"]
 
 MOST_AXES = 8  # that cudnnReduceTensor takes
+MANY = 2**16  # elements, from which pooling is quicker than reducing
+WARP = 32  # threads that read memory side by side
+
+_POOLED = {"add": "average_count_include_padding", "avg": "average_count_include_padding", "max": "max"}
 
 # What a result is where no element goes into it. The other operations have no answer then.
 _OF_NOTHING = {"add": 0.0, "mul": 1.0, "norm1": 0.0, "norm2": 0.0, "mul_no_zeros": 1.0}
@@ -37,6 +45,43 @@ def reduction(problem: ReduceProblem, context: Context) -> Plan:
     # There is no call that sets integers, but zeros are the same in float32.
     places = filling(FillProblem(problem.indices._replace(dtype="float32")))
     return ChainPlan([], [Step(places, (2,), 0.0), Step(plan, (0, 1))])
+
+
+def bias_gradient(problem: ReduceProblem) -> Plan | None:
+    """``cudnnConvolutionBackwardBias`` for the sum over all but the channels of images."""
+    rank = len(problem.x.shape)
+    channels = problem.axes == (0, *range(2, rank)) and 3 <= rank <= 5
+    known = problem.op == "add" and channels and problem.terms and problem.x.dtype != "bfloat16"
+    if not known or not problem.kept.layouts:
+        return None
+    return BiasGradientPlan(problem.x)
+
+
+def pooled_rows(problem: ReduceProblem) -> Plan | None:
+    """``cudnnPoolingForward``, whose window is a row: many times as quick where there are many elements."""
+    x, y, mode = problem.x, problem.kept, _POOLED.get(problem.op)
+    axes = joined([x, y])
+    rows = len(axes) == 2 and axes[0].lengths[1] > 1 and axes[1].lengths[1] == 1
+    if mode is None or problem.indices or x.size < MANY or not rows:
+        return None
+    (count, _), (length, _) = (axis.lengths for axis in axes)
+    gapless = axes[1].strides[0] == 1 and axes[0].strides == (length, 1)
+    window = _window(length)
+    if not gapless or window is None:
+        return None
+    channels = gcd(count, 64)
+    image = TensorSpec.packed((count // channels, channels, *window), x.dtype)
+    result = TensorSpec.packed((count // channels, channels, 1, 1), x.dtype)
+    spec = PoolingSpec(window, (0, 0), (1, 1), mode, problem.propagate_nan)
+    factor = length if problem.op == "add" else 1
+    return CallPlan("cudnnPoolingForward", (PoolingDescriptor.cached(spec),), [(0, image)], result, factor)
+
+
+def _window(length: int) -> tuple[int, int] | None:
+    """A row as an image, whose own rows are best of 64 elements; short ones as one column."""
+    if length <= WARP * 2:
+        return (length, 1)
+    return next(((length // n, n) for n in (64, *range(128, WARP - 1, -1)) if length % n == 0), None)
 
 
 def wide_reduction(problem: ReduceProblem, context: Context) -> Plan:

@@ -16,10 +16,12 @@ LONG = 3072  # elements of a row in float32, beyond which the mode that sums who
 def softmax(problem: SoftmaxProblem) -> CallPlan:
     """``cudnnSoftmaxForward``, or ``cudnnSoftmaxBackward``."""
     first, *others = _folded(problem)
-    rows = first.shape[2:] == (1, 1) and first.shape[1] > LONG and first.dtype == "float32"
-    mode = SoftmaxMode.INSTANCE if rows else SoftmaxMode.CHANNEL  # the same sums
+    # Of rows, both modes have the same sums. The gradient in the one for channels sums a row in one thread.
+    gradient, rows = problem.dx is not None, first.shape[2:] == (1, 1)
+    quicker = gradient or (first.shape[1] > LONG and first.dtype == "float32")
+    mode = SoftmaxMode.INSTANCE if rows and quicker else SoftmaxMode.CHANNEL
     head = (SoftmaxAlgorithm[problem.algo.upper()], mode)
-    if problem.dx is None:
+    if not gradient:
         return CallPlan("cudnnSoftmaxForward", head, [(0, first)], others[0])
     dy, dx = others
     return CallPlan("cudnnSoftmaxBackward", head, [(0, first), (1, dy)], dx)

@@ -18,15 +18,14 @@ from ..problem import (
     TensorSpec,
     TransformProblem,
 )
-from .calls import CallPlan
 from .chain import ChainPlan, Step
+from .copies import copying
 from .native import element, scalar_type
 from .slices import sliced
 
 __all__ = [
     "absolute",
     "conversion",
-    "copying",
     "filling",
     "op_tensor",
     "scaling",
@@ -38,7 +37,7 @@ __all__ = [
 def op_tensor(problem: OpTensorProblem) -> Plan:
     """``cudnnOpTensor``."""
     spec = OpTensorSpec(problem.op, DTYPES[problem.a.dtype].accumulate, problem.propagate_nan)
-    make = partial(OpTensorPlan, spec, problem.alpha1, problem.alpha2)
+    make = partial(OpTensorPlan, spec, 1.0, 1.0)
     return sliced(make, *(tensor for tensor in (problem.a, problem.b, problem.c) if tensor))
 
 
@@ -48,11 +47,6 @@ def transformation(problem: TransformProblem) -> Plan:
     if x.dtype != y.dtype:
         raise NotSupportedError(f"cudnnTransformTensor turns no {x.dtype} into {y.dtype}")
     return copying(x, y)
-
-
-def copying(x: TensorSpec, y: TensorSpec) -> Plan:
-    """``cudnnTransformTensor`` between tensors of one shape and dtype."""
-    return sliced(lambda a, b: CallPlan("cudnnTransformTensor", (), [(0, a)], b), x, y)
 
 
 # What cudnnOpTensor reads and writes in one call, computing in float32. It has none for float64.
@@ -101,9 +95,9 @@ def absolute(x: TensorSpec, y: TensorSpec) -> Plan:
 
 
 class OpTensorPlan:
-    """One ``cudnnOpTensor``; alpha multiplies both terms. The result is the last pointer, and may be others.
+    """One ``cudnnOpTensor``; alpha multiplies both terms, or is a pair of factors, one for each.
 
-    An operation on one operand takes it for the second as well.
+    The result is the last pointer, and may be others. An operation on one operand takes it for both.
     """
 
     __slots__ = ("_a", "_alpha1", "_alpha2", "_b", "_c", "_op", "_operation", "_scalar", "workspace")
@@ -118,16 +112,19 @@ class OpTensorPlan:
         self._c = TensorDescriptor.cached(specs[-1])
         self.workspace = 0
 
-    def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
+    def run(
+        self, context: Context, pointers: Sequence[int], alpha: float | tuple[float, float], beta: float
+    ) -> None:
         """Enqueue c = op(alpha alpha1 a, alpha alpha2 b) + beta c."""
         scalar, second = self._scalar, pointers[1 if len(pointers) == 3 else 0]
+        of_a, of_b = alpha if isinstance(alpha, tuple) else (alpha, alpha)
         context.library.cudnnOpTensor(
             context.handle,
             self._operation,
-            scalar(alpha * self._alpha1),
+            scalar(of_a * self._alpha1),
             self._a,
             pointers[0],
-            scalar(alpha * self._alpha2),
+            scalar(of_b * self._alpha2),
             self._b,
             second,
             scalar(beta),

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from .. import context, legacy
+from .. import context
 from .. import stream as streams
-from ..array import DeviceArray
-from ..creation import full, operand
-from ..problem import CONV_DTYPES, Plan, TensorSpec, conv_output_shape, conv_transpose_shape
-from ..stream import Stream
-from .call import Call, Fixed, check_beta, describable, packed, run, stream_of
+from ..context import Context
+from ..creation import operand
+from ..problem import CONV_DTYPES, ReduceProblem, TensorSpec, conv_output_shape, conv_transpose_shape
+from ..roads import Roads
+from .call import Call, check_beta, describable, packed, run, stream_of
 from .convolve import Transposed, convolve
 
 __all__ = [
@@ -257,8 +257,8 @@ def conv_backward_bias(
 
     Notes
     -----
-    ``cudnnConvolutionBackwardBias``. It has no bfloat16: there the sum is the filter gradient of an image of
-    ones, by ``cudnnConvolutionBackwardFilter``.
+    ``cudnnConvolutionBackwardBias``, or a reduction as :func:`reduce` chooses it: that call is slow with
+    channels last, and has no bfloat16.
     """
     check_beta(beta, out)
     where = stream_of(dy, "dy", stream)
@@ -266,14 +266,12 @@ def conv_backward_bias(
     try:
         ctx = context.current(where)
         dy = operand(dy, "dy", where)
-        if dy.spec.dtype == "bfloat16":
-            return _bias_by_ones(dy, alpha, beta, out, where)
         db = None if out is None else operand(out, "out", where, written=True)
         given = None if db is None else db.spec
-        key = ("conv_backward_bias", dy.spec, given)
+        key = ("conv_backward_bias", dy.spec, given, alpha != 1, beta != 0)
         call = ctx.calls.get(key)
         if call is None:
-            call = ctx.calls[key] = _prepare_bias(dy.spec, given)
+            call = ctx.calls[key] = _prepare_bias(ctx, dy.spec, given, alpha != 1 or beta != 0)
         if call.pack:
             dy = packed(dy, where)
         return run(ctx, call, (dy,), db, alpha, beta, out)
@@ -337,24 +335,7 @@ def conv_transpose(
     )
 
 
-def _bias_by_ones(dy: DeviceArray, alpha: float, beta: float, out: Any, stream: Stream) -> Any:
-    """The sum over pixels as the gradient of a 1 x 1 filter over an image of ones."""
-    result = None if out is None else operand(out, "out", stream, written=True)
-    (spec,) = _prepare_bias(dy.spec, None if result is None else result.spec).results
-    axes = len(dy.shape) - 2
-    ones = full((dy.shape[0], 1, *dy.shape[2:]), 1, dy.spec.dtype, stream=stream)
-    shape = (*spec.shape, 1, *[1] * axes)
-    as_filter = None if result is None else result.seen_as(TensorSpec.packed(shape, spec.dtype))
-    dw = conv_backward_filter(
-        ones, dy, shape, algo="guess_on_shape_change", alpha=alpha, beta=beta, out=as_filter, stream=stream
-    )
-    if result is None:
-        return dw.seen_as(spec)
-    result.after_write(stream)
-    return out
-
-
-def _prepare_bias(dy: TensorSpec, out: TensorSpec | None) -> Call:
+def _prepare_bias(ctx: Context, dy: TensorSpec, out: TensorSpec | None, scaled: bool) -> Call:
     if dy.dtype not in CONV_DTYPES:
         raise TypeError(f"a convolution takes {', '.join(CONV_DTYPES)}, not {dy.dtype}")
     if not 3 <= len(dy.shape) <= 5:
@@ -363,5 +344,5 @@ def _prepare_bias(dy: TensorSpec, out: TensorSpec | None) -> Call:
     if result.shape != dy.shape[1:2] or result.dtype != dy.dtype or not result.layouts:
         raise ValueError(f"out is {result}; the gradient is {dy.dtype}[{dy.shape[1]}], without gaps")
     spec = describable(dy)
-    plan: Plan = legacy.BiasGradientPlan(spec) if spec.size else legacy.ScalePlan(result)
-    return Call.of(f"bias gradient of dy {dy}", (spec,), (result,), Fixed(plan), pack=spec != dy)
+    problem = ReduceProblem(spec, result, None, (0, *range(2, len(dy.shape))), "add", True)
+    return Call.of(problem, (spec,), (result,), Roads(problem, ctx, scaled), pack=spec != dy)

@@ -52,12 +52,15 @@ def compute(
     names: tuple[str, ...],
     given: tuple[Any, ...],
     arguments: tuple[Any, ...],
-    alpha: float = 1,
+    alpha: Any = 1,
     beta: float = 0,
     out: Any = None,
     stream: Any = None,
 ) -> Any:
-    """One call of an operation with one result; ``given`` are its operands, of these ``names``."""
+    """One call of an operation with one result; ``given`` are its operands, of these ``names``.
+
+    ``alpha`` is what its plans take: as a rule a number.
+    """
     if beta:
         check_beta(beta, out)
     where = _stream_of(given[0], names[0], stream)
@@ -175,7 +178,7 @@ def _prepared(
             problem,
             inputs,
             problem.results,
-            Roads(problem, ctx),
+            Roads(problem, ctx, any(scaled)),
             pack=inputs != specs,
             in_place=layer.in_place,
             what=layer.name,

@@ -72,8 +72,9 @@ def op_tensor(
         ct.op_tensor(x, op="sqrt", out=x)
     """
     names, given = (("a",), (a,)) if b is None else (("a", "b"), (a, b))
-    arguments = (op, alpha1, alpha2, nan)
-    return compute(_OP_TENSOR, names, given, arguments, 1, beta, out, stream)
+    # Factors of a run, not of the problem: a rate that falls with each step is no new problem at each.
+    factors = (number(alpha1, "alpha1"), number(alpha2, "alpha2"))
+    return compute(_OP_TENSOR, names, given, (op, nan), factors, beta, out, stream)
 
 
 def add(

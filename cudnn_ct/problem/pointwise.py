@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from .arguments import number, propagates
+from .arguments import propagates
 from .operands import one_dtype, result_spec
 from .specs import TensorSpec
 from .tensor import check_broadcast, op_tensor_op, transformed_spec
 
 
 class OpTensorProblem(NamedTuple):
-    """``op(alpha1 * a, alpha2 * b)``, where b is stretched to the shape of a; or an ``op`` of a alone."""
+    """``op(alpha1 * a, alpha2 * b)``, where b is stretched to the shape of a; or an ``op`` of a alone.
+
+    The two factors are the alpha of a run: one number for both, or a pair.
+    """
 
     a: TensorSpec
     b: TensorSpec | None
     c: TensorSpec
     op: str
-    alpha1: float
-    alpha2: float
     propagate_nan: bool
 
     @property
@@ -27,8 +28,8 @@ class OpTensorProblem(NamedTuple):
         return (self.c,)
 
     def __str__(self) -> str:
-        second = f", b {self.b} times {self.alpha2}" if self.b else ""
-        return f"op_tensor {self.op!r}: a {self.a} times {self.alpha1}{second}, result {self.c}"
+        second = f", b {self.b}" if self.b else ""
+        return f"op_tensor {self.op!r}: a {self.a}{second}, result {self.c}"
 
 
 class ScaleProblem(NamedTuple):
@@ -78,8 +79,6 @@ def op_tensor_problem(
     specs: dict[str, TensorSpec],
     outs: tuple[TensorSpec | None],
     op: Any,
-    alpha1: Any,
-    alpha2: Any,
     nan: Any,
     what: str = "op_tensor",
 ) -> OpTensorProblem:
@@ -89,13 +88,12 @@ def op_tensor_problem(
     one_dtype(what, **{tensor: spec.dtype for tensor, spec in specs.items()})
     if b is not None:
         check_broadcast(a.shape, b.shape)
-    factors = number(alpha1, "alpha1"), number(alpha2, "alpha2")
-    return OpTensorProblem(a, b, result_spec(a.shape, a, outs[0]), name, *factors, propagates(nan))
+    return OpTensorProblem(a, b, result_spec(a.shape, a, outs[0]), name, propagates(nan))
 
 
 def add_problem(specs: dict[str, TensorSpec], outs: tuple[TensorSpec | None]) -> OpTensorProblem:
     """Validate the arguments of a sum of a and b."""
-    return op_tensor_problem(specs, outs, "add", 1, 1, "propagate", what="add")
+    return op_tensor_problem(specs, outs, "add", "propagate", what="add")
 
 
 def scale_problem(_: dict[str, TensorSpec], outs: tuple[TensorSpec]) -> ScaleProblem:

@@ -77,7 +77,7 @@ def activation_backward(
     """Compute the gradient of an activation with regard to its input, in float64, rounded once at the end.
 
     It is ``dy`` times the slope at ``x``, which sigmoid and tanh have from ``y``. At the bends of relu and
-    clipped relu, and where their ``x`` is NaN, nothing passes.
+    clipped relu, and where their ``x`` is NaN, nothing passes; at the one of elu, all does.
 
     Parameters
     ----------
@@ -137,7 +137,7 @@ _SLOPES: dict[str, Callable[[Float64, Float64, float], Any]] = {
     "clipped_relu": lambda v, _, c: (v > 0) & (v < c),
     "sigmoid": lambda _, y, __: y * (1 - y),
     "tanh": lambda _, y, __: 1 - y * y,
-    "elu": lambda v, _, c: np.where(v > 0, 1, c * np.exp(np.minimum(v, 0))),
+    "elu": lambda v, _, c: np.where(v >= 0, 1, c * np.exp(np.minimum(v, 0))),
     "swish": lambda v, _, c: _sigmoid(c * v) * (1 + c * v * _sigmoid(-c * v)),
 }
 

@@ -62,7 +62,7 @@ def _slope(mode: int, coef: float, v: float) -> float:
     if mode == CLIPPED_RELU:
         return float(0 < v < coef)
     if mode == ELU:
-        return 1.0 if v > 0 else float(coef * np.exp(v))
+        return 1.0 if v >= 0 else float(coef * np.exp(v))
     if mode == TANH:
         return float(1 - np.tanh(v) ** 2)
     sigmoid = float(1 / (1 + np.exp(-v * (coef if mode == SWISH else 1))))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,15 @@ from .test_conv import images
 
 @given(case=pool_cases() | pool_cases(asymmetric=True))
 def test_pooling(fake: FakeCudnn, host: Host, case: LayerCase) -> None:
+    check_layer(case, lambda array: ForeignArray(host, array))
+
+
+@given(case=pool_cases())
+def test_pooling_as_of_large_images(
+    fake: FakeCudnn, host: Host, monkeypatch: pytest.MonkeyPatch, case: LayerCase
+) -> None:
+    """Gradients of windows that do not overlap, on copies in C order."""
+    monkeypatch.setattr(import_module("cudnn_ct.legacy.pooling"), "LARGE", 0)
     check_layer(case, lambda array: ForeignArray(host, array))
 
 

@@ -105,9 +105,21 @@ def test_what_lies_between_elements_is_left_alone(fake: FakeCudnn, host: Host) -
     np.testing.assert_array_equal(whole.numpy(), memory)
 
 
+def test_factors_are_of_the_run(fake: FakeCudnn) -> None:
+    """A rate that falls from step to step prepares nothing anew, and pushes out no other call."""
+    a, b = images(2, 3), images(2, 3)
+    ct.op_tensor(a, b, alpha2=-0.5)
+    calls = context.current(default_stream(0)).calls
+    prepared = len(calls)
+    for rate in (0.25, 2.0, -3):
+        got = ct.op_tensor(a, b, alpha1=1, alpha2=rate)
+        np.testing.assert_allclose(got.numpy(), a.numpy() + rate * b.numpy(), rtol=1e-6)
+    assert len(calls) == prepared
+
+
 def test_too_large_for_a_descriptor(fake: FakeCudnn) -> None:
     half = TensorSpec.packed((3, 2**30), "float16")
-    problem = OpTensorProblem(half, None, half, "not", 1, 1, True)
+    problem = OpTensorProblem(half, None, half, "not", True)
     assert "3 calls, one for each slice" in legacy.op_tensor(problem).describe()
     wide = TensorSpec.packed((65537, 65536), "float16")
     assert "3 calls, one for each slice" in legacy.scaling(ScaleProblem(wide)).describe()

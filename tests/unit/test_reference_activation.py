@@ -116,7 +116,7 @@ def test_the_ends_of_the_scale_are_silent(mode: str) -> None:
 
 @pytest.mark.parametrize(
     ("mode", "bend", "slope"),
-    [("relu", 0, 0), ("clipped_relu", 0, 0), ("clipped_relu", 1.5, 0), ("elu", 0, 1.5)],
+    [("relu", 0, 0), ("clipped_relu", 0, 0), ("clipped_relu", 1.5, 0), ("elu", 0, 1)],
 )
 def test_which_slope_a_bend_has(mode: str, bend: float, slope: float) -> None:
     x = np.array([bend], float)

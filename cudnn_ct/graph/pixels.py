@@ -1,0 +1,38 @@
+"""Arrays of any shape as images, whose channels engines load along: for what works element by element."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ..dtypes import DTYPES
+from ..legacy import SlicedPlan
+from ..problem import Plan, TensorSpec
+
+__all__ = ["in_pixels", "pixels"]
+
+# Elements of a pixel. With all of 51 million elements in one, engines ask for a grid that there is none of.
+CHANNELS = 1024
+
+
+def pixels(count: int, channels: int, dtype: str) -> TensorSpec:
+    """So many pixels without gaps, with so many elements in each, as a tensor of a graph."""
+    return TensorSpec.packed((count, channels, 1, 1), dtype, "nhwc")
+
+
+def in_pixels(make: Callable[..., Plan], *specs: TensorSpec) -> Plan:
+    """A plan for arrays without gaps, from one that ``make`` gives for images of pixels.
+
+    What is left over, fewer elements than a pixel has, is a call of its own.
+    """
+    whole, rest = divmod(specs[0].size, CHANNELS)
+    images = [(whole, CHANNELS)] * bool(whole) + [(1, rest)] * bool(rest)
+    plans = [make(*(pixels(*image, spec.dtype) for spec in specs)) for image in images]
+    if len(plans) == 1:
+        return plans[0]
+    starts = (0, whole * CHANNELS)
+    return SlicedPlan(
+        [
+            (plan, tuple(start * DTYPES[spec.dtype].itemsize for spec in specs))
+            for plan, start in zip(plans, starts, strict=True)
+        ]
+    )

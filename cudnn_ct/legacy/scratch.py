@@ -1,0 +1,21 @@
+"""Where things lie in scratch memory, one behind the other."""
+
+from __future__ import annotations
+
+from ..dtypes import DTYPES
+from ..problem import TensorSpec
+
+__all__ = ["behind", "placed_after"]
+
+GRAIN = 256  # bytes at whose multiples copies begin
+
+
+def behind(nbytes: int, spec: TensorSpec | None) -> tuple[int, int]:
+    """Where a packed tensor goes behind so many bytes of scratch memory, and how many bytes that makes."""
+    return (nbytes, nbytes) if spec is None else placed_after(nbytes, spec.size * DTYPES[spec.dtype].itemsize)
+
+
+def placed_after(nbytes: int, more: int) -> tuple[int, int]:
+    """Where so many bytes more begin in scratch memory, and how many bytes that makes."""
+    start = -(-nbytes // GRAIN) * GRAIN
+    return start, start + more

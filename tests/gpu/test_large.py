@@ -1,0 +1,226 @@
+"""What is computed in another way where arrays are large, on a GPU against the reference."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cudnn_ct as ct
+from cudnn_ct import context, stream
+from tests.layers import FLOATS, Tensor, compare
+
+from .conftest import place
+
+# The packages have functions of these names.
+activation, reduction = (import_module(f"cudnn_ct.graph.{name}") for name in ("activation", "reduction"))
+pooling = import_module("cudnn_ct.legacy.pooling")
+
+HALF_AND_SINGLE = ("float16", "bfloat16", "float32")
+NAN = float("nan")
+
+
+@pytest.fixture(autouse=True)
+def _nothing_kept() -> Iterator[None]:
+    """Ways that are chosen anew in each test, and leave no plans to others."""
+    calls = context.current(stream.current_stream()).calls
+    calls.clear()
+    yield
+    calls.clear()
+
+
+def chosen() -> str:
+    """How the last call was computed."""
+    return list(context.current(stream.current_stream()).calls.values())[-1].choice.describe()
+
+
+def integers(shape: tuple[int, ...], dtype: str = "float32", most: int = 2) -> np.ndarray:
+    return Tensor(shape, dtype, np.random.default_rng(0).integers(-most, most + 1, shape)).array()
+
+
+# --- reductions --------------------------------------------------------------------------------------------
+
+MATRICES = {  # a shape, its layout, and the axes that go: rows, columns, both, and parts of rows
+    "rows": ((300, 77), "nchw", 1),
+    "long rows": ((130, 9001), "nchw", 1),
+    "short rows": ((4099, 9), "nchw", 1),
+    "few rows": ((3, 5, 64, 96), "nchw", (2, 3)),
+    "columns": ((1003, 40), "nchw", 0),
+    "odd columns": ((513, 3), "nchw", 0),
+    "one column": ((64, 1, 96), "nchw", (0, 2)),
+    "channels last": ((3, 24, 17, 19), "nhwc", (0, 2, 3)),
+    "channels first": ((6, 24, 17, 19), "nchw", (0, 2, 3)),
+    "all": ((64, 9, 32), "nchw", None),
+}
+
+
+@pytest.mark.parametrize("op", ["add", "avg", "norm1", "norm2", "amax"])
+@pytest.mark.parametrize("matrix", MATRICES)
+def test_reductions_as_graphs(monkeypatch: pytest.MonkeyPatch, op: str, matrix: str) -> None:
+    monkeypatch.setattr(reduction, "LEAST", 0)
+    shape, layout, axes = MATRICES[matrix]
+    for dtype in HALF_AND_SINGLE:
+        values = integers(shape, dtype)
+        x = ct.asarray(values, layout=layout) if layout == "nhwc" else place(values)
+        for keywords in ({}, {"keepdims": True}, {"alpha": -0.5, "beta": 2}):
+            out = ct.reference.reduce(values, op=op, axes=axes, keepdims="keepdims" in keywords)
+            out = np.full(out.shape, 3.0 if "beta" in keywords else NAN, out.dtype)
+            expected = ct.reference.reduce(values, op=op, axes=axes, **keywords, out=out.copy())
+            got = ct.reduce(x, op=op, axes=axes, **keywords, out=place(out))
+            compare(got, expected, exact=op == "amax")
+            assert "graph" in chosen(), chosen()
+
+
+@pytest.mark.parametrize("nan", ["propagate", "not_propagate"])
+@pytest.mark.parametrize("op", ["add", "norm2", "max", "min", "amax"])
+@pytest.mark.parametrize("axes", [0, 1, None])
+def test_reductions_as_graphs_and_nan(
+    monkeypatch: pytest.MonkeyPatch, axes: int | None, op: str, nan: str
+) -> None:
+    monkeypatch.setattr(reduction, "LEAST", 0)
+    for dtype in HALF_AND_SINGLE:
+        values = integers((256, 64), dtype)
+        values[3, 5], values[200, 6], values[200, 7] = NAN, np.inf, NAN
+        values[:, 9] = values[17, :] = -np.inf
+        values[100, :] = NAN
+        expected = ct.reference.reduce(values, op=op, axes=axes, nan=nan)
+        compare(ct.reduce(place(values), op=op, axes=axes, nan=nan), expected, exact=True)
+
+
+@pytest.mark.parametrize("shape", [(1, 2**20), (2, 2**20), (2**20, 2), (2**21, 1), (127, 8209), (1031, 1021)])
+@pytest.mark.parametrize("axes", [0, 1, None])
+def test_matrices_of_a_million(shape: tuple[int, int], axes: int | None) -> None:
+    values = integers(shape, most=1)
+    for op in ("add", "max"):
+        got = ct.reduce(place(values), op=op, axes=axes)
+        compare(got, ct.reference.reduce(values, op=op, axes=axes), exact=True)
+
+
+@pytest.mark.parametrize("length", [2, 9, 64, 65, 128, 3136, 32_000])
+@pytest.mark.parametrize("op", ["max", "add", "avg"])
+def test_rows_as_windows(monkeypatch: pytest.MonkeyPatch, op: str, length: int) -> None:
+    monkeypatch.setattr(ct.config, "runtime_compiled", False)
+    shape = (-(-(2**16) // length) + 1, length)
+    for dtype in FLOATS:
+        values = integers(shape, dtype)
+        for nan in ("propagate", "not_propagate"):
+            out = place(np.full(shape[:1], NAN, values.dtype))
+            got = ct.reduce(place(values), op=op, axes=1, nan=nan, out=out)
+            compare(got, ct.reference.reduce(values, op=op, axes=1), exact=op == "max")
+            assert "cudnnPoolingForward" in chosen()
+            values[3, 1], values[4, 0], values[5, :] = NAN, np.inf, -np.inf
+            expected = ct.reference.reduce(values, op=op, axes=1, nan=nan)
+            compare(ct.reduce(place(values), op=op, axes=1, nan=nan), expected, exact=op == "max")
+    got = ct.reduce(place(integers(shape)), op=op, axes=1, alpha=-0.5, beta=2, out=ct.full(shape[:1], 3))
+    compare(got, ct.reference.reduce(integers(shape), op=op, axes=1, alpha=-0.5) + 6)
+
+
+@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+def test_bias_gradients(layout: str) -> None:
+    for dtype in FLOATS:
+        for shape in ((3, 24, 17, 19), (8, 64, 56, 56), (4, 96, 12, 16, 16)):
+            dy = integers(shape, dtype, most=1)
+            out = place(np.full(shape[1:2], NAN, dy.dtype))
+            got = ct.conv_backward_bias(ct.asarray(dy, layout=layout), out=out)
+            compare(got, ct.reference.conv_backward_bias(dy))
+
+
+def test_compiled_engines_can_be_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = ct.full((1024, 2048), 1.0)
+    monkeypatch.setattr(ct.config, "runtime_compiled", False)
+    compare(ct.reduce(x, axes=0), np.full(2048, 1024, np.float32), exact=True)
+    assert "cudnnReduceTensor" in chosen()
+
+
+# --- activations -------------------------------------------------------------------------------------------
+
+MODES = (("relu", 0), ("clipped_relu", 1.5), ("sigmoid", 0), ("tanh", 0), ("elu", 0.7), ("swish", 1.3))
+
+
+@pytest.mark.parametrize(("mode", "coef"), MODES)
+@pytest.mark.parametrize("dtype", HALF_AND_SINGLE)
+@pytest.mark.parametrize("size", [5, 2048, 3 * 1024 + 5])
+def test_activations_as_graphs(
+    monkeypatch: pytest.MonkeyPatch, size: int, dtype: str, mode: str, coef: float
+) -> None:
+    monkeypatch.setattr(activation, "LEAST", 0)
+    values, dy = (Tensor((size,), dtype, "floats", seed=seed).array() for seed in (1, 2))
+    values[:4] = NAN, np.inf, -np.inf, 0
+    expected = ct.reference.activation(values, mode=mode, coef=coef)
+    x, out = place(values), place(np.full(size, NAN, values.dtype))
+    compare(ct.activation(x, mode=mode, coef=coef, out=out), expected)
+    assert ("graph" in chosen()) == ((mode, dtype) != ("tanh", "float32"))
+    gradient = ct.reference.activation_backward(values, expected, dy, mode=mode, coef=coef)
+    compare(ct.activation_backward(x, place(expected), place(dy), mode=mode, coef=coef), gradient)
+    legacy = mode == "clipped_relu" or (dtype == "float32" and mode in ("sigmoid", "tanh"))
+    assert ("graph" in chosen()) != legacy
+    halves = ct.reference.activation(values, mode=mode, coef=coef, alpha=0.5)
+    compare(ct.activation(x, mode=mode, coef=coef, alpha=0.5), halves)
+    assert "graph" not in chosen()
+    compare(ct.activation(x, mode=mode, coef=coef, out=x), expected)
+
+
+def test_an_activation_of_seventeen_million() -> None:
+    values = np.resize(np.arange(-500, 501, dtype=np.float16), 2**24 + 1029)
+    x = place(values)
+    y = ct.activation(x)
+    assert "graph" in chosen()
+    compare(y, np.maximum(values, 0), exact=True)
+    compare(ct.activation_backward(x, y, x), np.maximum(values, 0), exact=True)
+    assert "graph" in chosen()
+
+
+# --- softmax and pooling -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [(64, 1000), (7, 32_000), (3, 5), (1, 9000), (4, 1)])
+@pytest.mark.parametrize("algo", ["accurate", "fast", "log"])
+def test_gradients_of_softmax_over_rows(algo: str, shape: tuple[int, int]) -> None:
+    for dtype in FLOATS:
+        x, dy = (Tensor(shape, dtype, "floats", seed=seed).array() for seed in (1, 2))
+        y = ct.reference.softmax(x, axis=1, algo=algo)
+        out = place(np.full(shape, NAN, y.dtype))
+        got = ct.softmax_backward(place(y), place(dy), axis=1, algo=algo, out=out)
+        compare(got, ct.reference.softmax_backward(y, dy, axis=1, algo=algo))
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("mode", ["max", "max_deterministic", "average_inc_pad", "average_exc_pad", "sum"])
+def test_gradients_of_pooling_on_copies(monkeypatch: pytest.MonkeyPatch, mode: str, dtype: str) -> None:
+    monkeypatch.setattr(pooling, "LARGE", 0)
+    values = np.random.default_rng(0).permutation(2 * 8 * 9 * 10).reshape(2, 8, 9, 10) % 251
+    x = Tensor((2, 8, 9, 10), dtype, values).array()
+    keywords: dict[str, Any] = {"window": (2, 3), "stride": (2, 4), "padding": (1, 0), "mode": mode}
+    y = ct.reference.pool(x, **keywords)
+    dy = Tensor(y.shape, dtype, "integers").array()
+    out = np.full(x.shape, 2.0, x.dtype)
+    for scales in ({}, {"alpha": -2, "beta": 3}):
+        given = out.copy() if scales else np.full(x.shape, NAN, x.dtype)
+        expected = ct.reference.pool_backward(x, y, dy, **keywords, **scales, out=given.copy())
+        last = (ct.asarray(a, layout="nhwc") for a in (x, y, dy))
+        got = ct.pool_backward(*last, **keywords, **scales, out=ct.asarray(given, layout="nhwc"))
+        compare(got, expected)
+        assert "copied" in chosen()
+
+
+@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+@pytest.mark.parametrize("mode", ["average_inc_pad", "average_exc_pad", "sum"])
+def test_gradients_of_global_averages(mode: str, layout: str) -> None:
+    for dtype in FLOATS:
+        x = integers((3, 16, 4, 8), dtype)
+        y = ct.reference.pool(x, window="global", mode=mode)
+        dy = Tensor(y.shape, dtype, np.random.default_rng(1).integers(-4, 5, y.shape) * 32).array()
+        for scales in ({}, {"alpha": -2, "beta": 3}):
+            out = np.full(x.shape, 2.0 if scales else NAN, x.dtype)
+            expected = ct.reference.pool_backward(
+                x, y, dy, window="global", mode=mode, **scales, out=out.copy()
+            )
+            given = (ct.asarray(a, layout=layout) for a in (x, y, dy))
+            got = ct.pool_backward(
+                *given, window="global", mode=mode, **scales, out=ct.asarray(out, layout=layout)
+            )
+            compare(got, expected, exact=True)
+            assert "cudnnAddTensor" in chosen()
