@@ -6,12 +6,11 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
+from harness.comparison import distance, tensor_of
 from harness.operands import Array, Operands
 from harness.timing import Call
 
 from cudnn_ct.dtypes import as_dtype
-
-EPSILON = {"float16": 1e-2, "bfloat16": 5e-2, "float32": 2e-3}  # how far results may be apart, relatively
 
 Tensors = dict[str, list[Any]]  # by role, one for each set of operands
 
@@ -40,16 +39,6 @@ class Pair(NamedTuple):
         return sum(math.prod(array.shape) * as_dtype(array.dtype).itemsize for array in needed)
 
 
-def keeping(call: Call, count: int) -> Call:
-    """The same call, whose results are kept until their turn comes again, so that they rotate as well."""
-    kept: list[Any] = [None] * count
-
-    def run(i: int) -> None:
-        kept[i] = call(i)
-
-    return run
-
-
 def difference(pair: Pair, operands: Operands, ours: Call, theirs: Call) -> float:
     """How far our results of the first set of operands are from PyTorch's, relatively.
 
@@ -60,7 +49,7 @@ def difference(pair: Pair, operands: Operands, ours: Call, theirs: Call) -> floa
         given.fill_(math.nan)
     found = _results(pair, operands, ours)
     match = pair.matched or (lambda ours, theirs, _: zip(ours, theirs, strict=False))
-    apart = [_distance(a, b) for a, b in match(found, expected, operands.theirs)]
+    apart = [distance(a, b) for a, b in match(found, expected, operands.theirs)]
     return math.nan if any(map(math.isnan, apart)) else max(apart)
 
 
@@ -72,22 +61,7 @@ def _results(pair: Pair, operands: Operands, call: Call) -> list[Any]:
     several = results if isinstance(results, tuple | list) else (results,)
     # What is updated stands first, for one side may have more results than the other.
     found = [tensor.clone() for tensor in state]
-    found += [_tensor(one) for one in several if one is not None]
+    found += [tensor_of(one) for one in several if one is not None]
     for tensor, old in zip(state, before, strict=True):
         tensor.copy_(old)
     return found
-
-
-def _tensor(result: Any) -> Any:
-    """A result as PyTorch sees it; what is no array remains what it is."""
-    import torch
-
-    foreign = not isinstance(result, torch.Tensor) and hasattr(result, "__dlpack__")
-    return torch.from_dlpack(result) if foreign else result
-
-
-def _distance(a: Any, b: Any) -> float:
-    if a.shape != b.shape:
-        raise ValueError(f"our result has shape {tuple(a.shape)}, PyTorch's {tuple(b.shape)}")
-    a, b = a.float(), b.float()
-    return float((a - b).norm() / b.norm().clamp(min=1e-20))

@@ -10,11 +10,12 @@ import layers_images
 import layers_sampling
 import layers_tensors
 import layers_workload
+from harness.comparison import EPSILON
 from harness.operands import Operands, operands_or_reason
 from harness.results import Record, explain, room_for
 from harness.text import line_of
-from harness.timing import Call, Contender, loop, lost_context, race
-from layers_pair import EPSILON, Pair, difference, keeping
+from harness.timing import Call, Contender, keeping, loop, lost_context, race
+from layers_pair import Pair, difference
 from layers_report import ROW_LIMIT, floor_ratio
 from layers_workload import Row
 

@@ -9,7 +9,7 @@ Operations    ``conv  conv_backward_data  conv_backward_filter  conv_backward_bi
               activation  activation_backward  lrn  lrn_backward
               affine_grid  affine_grid_backward  grid_sample  grid_sample_backward
               spatial_transformer  spatial_transformer_backward
-              dropout  dropout_backward  DropoutState  RNN``
+              dropout  dropout_backward  DropoutState  RNN  ctc_loss``
               pool  pool_backward  pool_output_shape
               batch_norm_training  batch_norm_inference  batch_norm_backward  batch_norm_overflowed``
               activation  activation_backward
@@ -19,7 +19,7 @@ Where         ``use  synchronize  empty_cache  available``
 Library       ``version  library_info  raw``
 Descriptors   ``TensorDescriptor  FilterDescriptor  ConvolutionDescriptor  ActivationDescriptor
               PoolingDescriptor  LRNDescriptor  OpTensorDescriptor  ReduceDescriptor
-              SpatialTransformerDescriptor``, each of a ``...Spec``
+              SpatialTransformerDescriptor  CTCLossDescriptor``, each of a ``...Spec``
 Settings      ``config``
 Reference     ``reference``: the same operations in NumPy
 Errors        ``CudnnError`` and its subclasses, ``CudnnWarning``
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from .creation import zeros as zeros
     from .descriptors import ActivationDescriptor as ActivationDescriptor
     from .descriptors import ConvolutionDescriptor as ConvolutionDescriptor
+    from .descriptors import CTCLossDescriptor as CTCLossDescriptor
     from .descriptors import FilterDescriptor as FilterDescriptor
     from .descriptors import LRNDescriptor as LRNDescriptor
     from .descriptors import OpTensorDescriptor as OpTensorDescriptor
@@ -67,6 +68,7 @@ if TYPE_CHECKING:
     from .ops.conv import conv_backward_data as conv_backward_data
     from .ops.conv import conv_backward_filter as conv_backward_filter
     from .ops.conv import conv_transpose as conv_transpose
+    from .ops.ctc import ctc_loss as ctc_loss
     from .ops.dropout import Dropout as Dropout
     from .ops.dropout import DropoutMask as DropoutMask
     from .ops.dropout import DropoutState as DropoutState
@@ -102,6 +104,7 @@ if TYPE_CHECKING:
     from .problem import ActivationSpec as ActivationSpec
     from .problem import Candidate as Candidate
     from .problem import ConvolutionSpec as ConvolutionSpec
+    from .problem import CTCLossSpec as CTCLossSpec
     from .problem import FilterSpec as FilterSpec
     from .problem import LRNSpec as LRNSpec
     from .problem import OpTensorSpec as OpTensorSpec
@@ -125,6 +128,7 @@ _WHERE = {
     "context": ("available", "empty_cache", "synchronize", "use"),
     "descriptors": (
         "ActivationDescriptor",
+        "CTCLossDescriptor",
         "ConvolutionDescriptor",
         "FilterDescriptor",
         "LRNDescriptor",
@@ -173,6 +177,7 @@ _WHERE = {
         "conv_bias_activation_plan",
         "conv_plan",
         "conv_transpose",
+        "ctc_loss",
         "dropout",
         "dropout_backward",
         "grid_sample",
@@ -194,6 +199,7 @@ _WHERE = {
     "algo_store": ("export_choices", "import_choices"),
     "problem": (
         "ActivationSpec",
+        "CTCLossSpec",
         "Candidate",
         "ConvolutionSpec",
         "FilterSpec",

@@ -15,6 +15,7 @@ from .errors import BadParamError, NotSupportedError
 from .problem import (
     LAYOUTS,
     ActivationProblem,
+    CTCProblem,
     FillProblem,
     GridProblem,
     Layer,
@@ -54,6 +55,7 @@ def _of_bfloat16_too(way: Way) -> tuple[Way, ...]:
 # The plans of a kind of problem, the quickest first.
 WAYS: dict[type, tuple[Way, ...]] = {
     ActivationProblem: (graph.activation, _simple(legacy.activation)),
+    CTCProblem: (legacy.ctc_loss, legacy.ctc_loss_of_host_labels),
     FillProblem: (_simple(legacy.filling),),
     GridProblem: _of_bfloat16_too(_simple(legacy.GridPlan)),
     LRNProblem: _of_bfloat16_too(_simple(legacy.lrn)),
@@ -80,8 +82,8 @@ WAYS: dict[type, tuple[Way, ...]] = {
     TransformProblem: (_simple(legacy.transformation), _simple(legacy.conversion), graph.conversion),
 }
 
-# These change an array where it lies, so a copy of it is of no use.
-IN_PLACE = (FillProblem, ScaleProblem)
+# These change an array where it lies, so a copy of it is of no use, or make the copies that they need.
+AS_THEY_LIE = (CTCProblem, FillProblem, ScaleProblem)
 # These compute the result alone: for a run with factors, they are not asked.
 WITHOUT_FACTORS = (graph.activation,)
 
@@ -152,7 +154,7 @@ def _ways(problem: Layer, scaled: bool) -> list[Callable[[Context], Plan | None]
         return [lambda _: legacy.ScalePlan(problem.results[0])]
     ways = [way for way in WAYS[type(problem)] if not scaled or way not in WITHOUT_FACTORS]
     makers: list[Callable[[Context], Plan | None]] = [partial(way, problem) for way in ways]
-    if isinstance(problem, IN_PLACE):
+    if isinstance(problem, AS_THEY_LIE):
         return makers
     first = next(iter(tensors_of(problem).values()))
     layouts = dict.fromkeys((nearest_layout(first), *LAYOUTS))

@@ -31,29 +31,31 @@ class Operands(NamedTuple):
     ours: dict[str, list[Any]]
 
 
-def operands_or_reason(arrays: Mapping[str, Array], record: Record) -> Operands | None:
+def operands_or_reason(
+    arrays: Mapping[str, Array], record: Record, most: int | None = None
+) -> Operands | None:
     """Make the operands of a row; where memory does not suffice, the record says so."""
     import torch
 
     free_memory()
     try:
-        return rotating(arrays)
+        return rotating(arrays, most=most)
     except (torch.OutOfMemoryError, MemoryError) as error:
         record["skipped"] = f"out of memory: {explain(error)}"
         return None
 
 
-def rotating(arrays: Mapping[str, Array], count: int | None = None) -> Operands:
+def rotating(arrays: Mapping[str, Array], count: int | None = None, *, most: int | None = None) -> Operands:
     """Random inputs and empty results, so many sets that one has left the cache when it comes again.
 
-    Or ``count`` sets, where that does not matter.
+    Or ``count`` sets, where that does not matter; never more than ``most``.
     """
     import torch
 
     dtypes = {role: getattr(torch, array.dtype) for role, array in arrays.items()}
     if count is None:
         size = sum(dtypes[role].itemsize * math.prod(array.shape) for role, array in arrays.items())
-        count = math.ceil(ROTATED / size)
+        count = min(math.ceil(ROTATED / size), most or ROTATED)
     theirs = {}
     for role, array in arrays.items():
         make = torch.empty if array.empty else torch.randn

@@ -111,6 +111,16 @@ def _heuristics_thread() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(max_workers=1)
 
 
+def keeping(call: Call, count: int) -> Call:
+    """The same call, whose results are kept until their turn comes again, so that they rotate as well."""
+    kept: list[Any] = [None] * count
+
+    def run(i: int) -> None:
+        kept[i] = call(i)
+
+    return run
+
+
 def first_call(call: Call) -> float:
     """Milliseconds of a call, with all that it prepares."""
     import torch

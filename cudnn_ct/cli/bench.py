@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import click
 
 from ..errors import CudnnError
-from ..problem import POOLING_MODES, Candidate
-from .options import INTS, Convolution, convolution_options, image_options
+from ..problem import FLOATS, POOLING_MODES, RNN_ALGOS, RNN_MODES, Candidate
+from .options import INTS, LARGEST, SHAPE, Convolution, convolution_options, image_options
 from .table import Column, Tick, progress, show
 from .trouble import fail, first_line, need_gpu, plainly, usage
 
@@ -183,6 +183,57 @@ def batch_norm(
         ),
     }
     _time(f"batch normalisation of {image.spec}, {_words(options)}", runs, plot, as_json)
+
+
+@command.command()
+@click.option("--x", type=SHAPE, metavar="T,N,C", required=True, help="Shape of x: steps, batch, input size.")
+@click.option("--hidden", type=click.IntRange(1, LARGEST), required=True, help="Size of the hidden state.")
+@click.option("--layers", type=click.IntRange(1, LARGEST), default=1, show_default=True)
+@click.option("--mode", type=click.Choice(RNN_MODES), default="lstm", show_default=True)
+@click.option("--bidirectional", is_flag=True)
+@click.option("--dtype", type=click.Choice(FLOATS), default="float32", show_default=True)
+@click.option(
+    "--algo",
+    type=click.Choice((*RNN_ALGOS, "guess_on_shape_change", "time_on_shape_change")),
+    default="guess_on_shape_change",
+    show_default=True,
+)
+@output_options
+def rnn(
+    x: tuple[int, ...], hidden: int, layers: int, bidirectional: bool, plot: str | None, as_json: bool,
+    **options: Any,
+) -> None:  # fmt: skip
+    """Time a recurrent network: forward, for inference and for training, and with its gradients."""
+    import cudnn_ct as ct
+
+    with usage():
+        if len(x) != 3:
+            raise ValueError(f"x has shape {x}; expected (T, N, C): steps, batch, the input's size")
+    _ready(plot)
+    steps, batch, size = x
+    mode, dtype = options.pop("mode"), options["dtype"]
+    direction = "bidirectional" if bidirectional else "unidirectional"
+    with usage():
+        make: Any = getattr(ct, "RNN", None)
+        if make is None:
+            raise ValueError("this version of cudnn_ct has no recurrent networks")
+        network = make(mode, size, hidden, layers, direction=direction, **options)
+    outputs = (steps, batch, hidden * (2 if bidirectional else 1))
+    sequence, dy = (_array(shape, dtype, "nchw") for shape in (x, outputs))
+    weights = ct.scale(_array((network.weight_size,), dtype, "nchw"), alpha=hidden**-0.5)
+
+    def train() -> object:
+        reserve = network.forward(sequence, weights, training=True).reserve
+        return network.backward_data(reserve, dy), network.backward_weights(reserve)
+
+    read = (sequence, weights, dy)  # dy for y, which is as large
+    runs = {
+        "forward": (lambda: network.forward(sequence, weights), read),
+        "forward, training": (lambda: network.forward(sequence, weights, training=True), read),
+        "forward and gradients": (train, (*read, *read)),
+    }
+    words = _words({"hidden": hidden, "layers": layers, "algo": options["algo"]})
+    _time(f"{direction} {mode} of {sequence.spec}, {words}", runs, plot, as_json)
 
 
 # --- what they share ---------------------------------------------------------------------------------------

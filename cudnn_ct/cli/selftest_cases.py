@@ -167,6 +167,7 @@ def _layers() -> Iterator[Case]:
         yield from _pair("activation", mode, {"mode": mode, "coef": 0.9}, ROUNDED)
     yield from _pair("lrn", "", {}, ROUNDED)
     yield from _each("dropout", "and gradient", lambda draw: Inputs((draw.nonzero(*IMAGE),), {}), ROUNDED)
+    yield from _each("ctc_loss", "", _ctc, SUMS, ("float32", "float16", "bfloat16"))
     for mode in ("spatial", "per_activation"):
         for operation in ("training", "inference", "backward"):
             yield from _each(f"batch_norm_{operation}", mode, _norm(operation, {"mode": mode}), SUMS)
@@ -178,6 +179,12 @@ def _layers() -> Iterator[Case]:
     yield from _each("grid_sample_backward", "", lambda draw: _sample(draw, True), SUMS)
     yield from _each("spatial_transformer", "", lambda draw: _transformer(draw, False), SUMS, _WIDE)
     yield from _each("spatial_transformer_backward", "", lambda draw: _transformer(draw, True), SUMS, _WIDE)
+
+
+def _ctc(draw: Draw) -> Inputs:
+    """Sequences of several lengths, one with equal labels beside each other."""
+    labels, counts, steps = [1, 2, 2, 4, 3, 1, 4], [3, 1, 3], [9, 6, 7]
+    return Inputs((draw.floats(9, 3, 5), labels, counts, steps), {})
 
 
 _WIDE = ("float32", "float64")  # in which a grid is exact enough to fall between the same pixels

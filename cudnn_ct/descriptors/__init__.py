@@ -2,6 +2,7 @@
 
 from .base import Descriptor
 from .conv import MATH_NAMES, ConvolutionDescriptor
+from .ctc import CTCLossDescriptor
 from .layers import (
     ActivationDescriptor,
     LRNDescriptor,
@@ -16,6 +17,7 @@ from .tensors import FilterDescriptor, TensorDescriptor
 __all__ = [
     "MATH_NAMES",
     "ActivationDescriptor",
+    "CTCLossDescriptor",
     "ConvolutionDescriptor",
     "Descriptor",
     "FilterDescriptor",

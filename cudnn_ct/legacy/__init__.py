@@ -7,6 +7,7 @@
 from .activation import activation
 from .chain import ChainPlan, Step
 from .copies import copying
+from .ctc import ctc_loss, ctc_loss_of_host_labels
 from .dropout import DropoutDescriptor, dropout, mask_size, states_size
 from .family import candidates, plan
 from .fold import LARGEST
@@ -58,6 +59,8 @@ __all__ = [
     "candidates",
     "conversion",
     "copying",
+    "ctc_loss",
+    "ctc_loss_of_host_labels",
     "dropout",
     "filling",
     "gradient_in_c_order",

@@ -11,6 +11,7 @@ from .conv import (
     conv_transpose,
     conv_transpose_shape,
 )
+from .ctc import ctc_loss
 from .dropout import Dropout, DropoutMask, DropoutState, dropout, dropout_backward
 from .fused import conv_bias_activation
 from .lrn import lrn, lrn_backward
@@ -57,6 +58,7 @@ __all__ = [
     "conv_plan",
     "conv_transpose",
     "conv_transpose_shape",
+    "ctc_loss",
     "dropout",
     "dropout_backward",
     "fill",

@@ -1,4 +1,4 @@
-"""The rules of CTC, connectionist temporal classification: its parameters, labels and lengths."""
+"""The rules of CTC, connectionist temporal classification: parameters, labels and lengths, the problem."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ from itertools import pairwise
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from .arguments import choice
-from .specs import Shape, check_shape
+from .operands import one_dtype
+from .specs import CTCLossSpec, Shape, TensorSpec, check_shape
 
 T = TypeVar("T")
 
 CTC_NORMALIZATIONS = ("none", "softmax")
 CTC_OUT_OF_BOUND = ("zero", "skip")
+CTC_ALGOS = ("deterministic", "non_deterministic")
+CTC_MOST_LABELS = 255  # of a sequence, that cuDNN takes
 _SYNONYMS = {"zero_oob_gradients": "zero", "skip_oob_gradients": "skip"}  # cuDNN's names
 
 
@@ -30,6 +33,89 @@ class CTCSpec(NamedTuple):
     normalization: str
     out_of_bound: str
     blank: int
+
+
+class CTCProblem(NamedTuple):
+    """The loss and the gradient of logits, as cuDNN is to compute them.
+
+    Sequences that are ``impossible`` have fewer steps than their labels need, those that are ``empty`` have
+    neither steps nor labels: what comes out of both is known, and cuDNN is not asked.
+    """
+
+    logits: TensorSpec
+    loss: TensorSpec
+    gradient: TensorSpec
+    ctc: CTCLossSpec
+    algo: str
+    impossible: Shape = ()
+    empty: Shape = ()
+
+    @property
+    def results(self) -> tuple[TensorSpec, ...]:
+        """The tensors that are written."""
+        return self.loss, self.gradient
+
+    def __str__(self) -> str:
+        c = self.ctc
+        return (
+            f"CTC loss ({self.algo}): logits {self.logits}, normalization {c.normalization}, "
+            f"out of bound {c.out_of_bound}, at most {c.most_labels} labels"
+        )
+
+
+def ctc_outs(out: Any) -> tuple[Any, Any]:
+    """Where loss and gradient go, from what was given as ``out``: the latter alone, or both.
+
+    >>> ctc_outs("gradient")
+    (None, 'gradient')
+    """
+    if not isinstance(out, tuple):
+        return None, out
+    if len(out) != 2:
+        raise ValueError(f"out has {len(out)} arrays; there are two results, the loss and the gradient")
+    return out[0], out[1]
+
+
+def ctc_problem(
+    logits: TensorSpec,
+    outs: tuple[TensorSpec | None, ...],
+    ctc: CTCLossSpec,
+    algo: str = "deterministic",
+    impossible: Shape = (),
+    empty: Shape = (),
+) -> CTCProblem:
+    """Validate the tensors of a CTC loss; its parameters and labels are already.
+
+    ``outs`` are where loss and gradient go, None for those that are to be made.
+
+    Raises
+    ------
+    TypeError, ValueError
+        The dtype is none that is computed on a device, or ``out`` does not fit.
+    """
+    dtype = one_dtype("ctc_loss", logits=logits.dtype)
+    made = [TensorSpec.packed(shape, dtype) for shape in (logits.shape[1:2], logits.shape)]
+    for spec, out, name in zip(made, outs, ("loss", "gradient"), strict=True):
+        if out is not None and out.shape != spec.shape:
+            raise ValueError(f"out has shape {out.shape}; the {name} has {spec.shape}")
+        if out is not None and out.dtype != dtype:
+            raise TypeError(f"out is {out.dtype}; the {name} is {dtype}")
+    loss, gradient = (out or spec for out, spec in zip(outs, made, strict=True))
+    return CTCProblem(logits, loss, gradient, ctc, algo, impossible, empty)
+
+
+def ctc_room(counts: Iterable[int]) -> int:
+    """How many labels a sequence may have, for a descriptor that serves batches like this one.
+
+    A power of two or :data:`CTC_MOST_LABELS`, so that batches share what is prepared and its scratch memory.
+
+    >>> ctc_room([3, 40]), ctc_room([]), ctc_room([200])
+    (64, 16, 255)
+    """
+    longest, room = max(counts, default=0), 16
+    while room < longest:
+        room *= 2
+    return min(room, CTC_MOST_LABELS)
 
 
 def ctc_spec(normalization: Any = "softmax", out_of_bound: Any = "zero", blank: int = 0) -> CTCSpec:
@@ -76,14 +162,7 @@ def check_ctc_operands(
     >>> check_ctc_operands((9, 2, 4), [[1, 0], [2, 3]], [1, 2], [9, 8])
     (((1,), (2, 3)), (9, 8))
     """
-    shape = check_shape(logits_shape, "logits_shape")
-    if len(shape) != 3 or not shape[2]:
-        raise ValueError(f"logits have shape {shape}; expected (T, N, A), with A of at least 1 for the blank")
-    steps, batch, alphabet = shape
-    if not 0 <= blank < alphabet:
-        raise ValueError(
-            f"blank must be between 0 and {alphabet - 1}, the last of A = {alphabet}, got {blank}"
-        )
+    steps, batch, alphabet = check_ctc_logits(logits_shape, blank)
     counts = _integers(label_lengths, "label_lengths", batch)
     inputs = _integers(input_lengths, "input_lengths", batch, steps)
     rows = _rows(labels, counts)
@@ -95,6 +174,18 @@ def check_ctc_operands(
                     f"and not the blank {blank}"
                 )
     return rows, inputs
+
+
+def check_ctc_logits(logits_shape: Iterable[int], blank: int = 0) -> Shape:
+    """Return the shape of logits as a tuple of ints, or raise where it is none or has no such blank."""
+    shape = check_shape(logits_shape, "logits_shape")
+    if len(shape) != 3 or not shape[2]:
+        raise ValueError(f"logits have shape {shape}; expected (T, N, A), with A of at least 1 for the blank")
+    if not 0 <= blank < shape[2]:
+        raise ValueError(
+            f"blank must be between 0 and {shape[2] - 1}, the last of A = {shape[2]}, got {blank}"
+        )
+    return shape
 
 
 def _rows(labels: Any, counts: Shape) -> tuple[Shape, ...]:

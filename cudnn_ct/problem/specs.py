@@ -143,6 +143,15 @@ class ReduceSpec(NamedTuple):
     indices: bool = False
 
 
+class CTCLossSpec(NamedTuple):
+    """A CTC loss: ``"none"`` or ``"softmax"``, ``"zero"`` or ``"skip"`` out of bound, labels at most."""
+
+    normalization: str = "softmax"
+    out_of_bound: str = "zero"
+    most_labels: int = 255
+    compute: str = "float32"
+
+
 class SpatialTransformerSpec(NamedTuple):
     """A bilinear sampler that makes images of ``shape`` (N, C, H, W)."""
 

@@ -7,6 +7,7 @@ order and with the same defaults; what only matters on a device (algorithm, prec
 from ..problem import conv_output_shape, conv_transpose_shape, pool_output_shape
 from .activation import activation, activation_backward
 from .conv import conv, conv_backward_bias, conv_backward_data, conv_backward_filter, conv_transpose
+from .ctc import ctc_loss
 from .fused import conv_bias_activation
 from .lrn import lrn, lrn_backward
 from .norm import batch_norm_backward, batch_norm_inference, batch_norm_training
@@ -40,6 +41,7 @@ __all__ = [
     "conv_output_shape",
     "conv_transpose",
     "conv_transpose_shape",
+    "ctc_loss",
     "fill",
     "grid_sample",
     "grid_sample_backward",

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..problem import CTCLoss, check_ctc_operands, ctc_least_steps, ctc_spec, one_dtype
+from ..problem import CTCLoss, check_ctc_operands, ctc_least_steps, ctc_outs, ctc_spec, one_dtype
 from .result import Array, Float64, round_once, wide
 
 __all__ = ["ctc_loss"]
@@ -23,7 +23,7 @@ def ctc_loss(
     normalization: Any = "softmax",
     out_of_bound: Any = "zero",
     blank: int = 0,
-    out: Array | None = None,
+    out: Array | tuple[Array | None, Array | None] | None = None,
 ) -> CTCLoss[Array]:
     """Compute ``-log p(labels)`` for each sequence, and its gradient; both are rounded once at the end.
 
@@ -51,8 +51,9 @@ def ctc_loss(
         zero, or what ``out`` holds. The loss of such a sequence is infinite.
     blank : int
         The symbol that stands for no label; cuDNN has it at 0.
-    out : array, shape and dtype of ``logits``, optional
-        Written and returned as the gradient; by default new, and zero where nothing is written.
+    out : array, shape and dtype of ``logits``; or two with the loss first; optional
+        Written and returned as the gradient, or as both results; by default new, and zero where nothing is
+        written.
 
     Returns
     -------
@@ -87,14 +88,16 @@ def ctc_loss(
     logits, spec = np.asarray(logits), ctc_spec(normalization, out_of_bound, blank)
     one_dtype("ctc_loss", logits=logits.dtype)
     rows, steps = check_ctc_operands(logits.shape, labels, label_lengths, input_lengths, spec.blank)
-    if out is None:
-        out = np.zeros_like(logits)
-    elif out.shape != logits.shape:
-        raise ValueError(f"out has shape {out.shape}; the gradient has {logits.shape}")
-    elif out.dtype != logits.dtype:
-        raise TypeError(f"out is {out.dtype}; the gradient is {logits.dtype}")
+    outs = ctc_outs(out)
+    made = np.zeros(logits.shape[1:2], logits.dtype), np.zeros_like(logits)
+    for new, one, name in zip(made, outs, ("loss", "gradient"), strict=True):
+        if one is not None and one.shape != new.shape:
+            raise ValueError(f"out has shape {one.shape}; the {name} has {new.shape}")
+        if one is not None and one.dtype != new.dtype:
+            raise TypeError(f"out is {one.dtype}; the {name} is {new.dtype}")
+    result = CTCLoss(*(new if one is None else one for new, one in zip(made, outs, strict=True)))
 
-    losses, gradient, values = np.empty(len(rows)), wide(out), wide(logits)
+    losses, gradient, values = np.empty(len(rows)), wide(result.gradient), wide(logits)
     for n, (row, end) in enumerate(zip(rows, steps, strict=True)):
         enough = end >= ctc_least_steps(row)
         if enough or spec.out_of_bound == "zero":
@@ -104,8 +107,9 @@ def ctc_loss(
             continue
         logs = _log_probabilities(values[:end, n], spec.normalization)
         losses[n], gradient[:end, n] = _loss(logs, row, spec.blank)
-    out[...] = round_once(gradient, logits.dtype)
-    return CTCLoss(round_once(losses, logits.dtype), out)
+    result.loss[...] = round_once(losses, logits.dtype)
+    result.gradient[...] = round_once(gradient, logits.dtype)
+    return result
 
 
 @np.errstate(divide="ignore", invalid="ignore")

@@ -71,6 +71,13 @@ layers = st.one_of(
             st.booleans(),
         )
     ),
+    st.builds(
+        ct.CTCLossSpec,
+        st.sampled_from(("none", "softmax")),
+        st.sampled_from(("zero", "skip")),
+        st.integers(1, 255),
+        st.just("float32"),
+    ),
     st.builds(ct.LRNSpec, st.integers(1, 16), finite, finite, finite),
     st.builds(
         ct.OpTensorSpec,

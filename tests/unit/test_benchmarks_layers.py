@@ -33,7 +33,8 @@ import layers_workload as workload  # noqa: E402
 from harness import command as run  # noqa: E402
 from harness.operands import Array, Operands  # noqa: E402
 from harness.results import Results, read, room_for  # noqa: E402
-from layers_pair import Pair, difference, keeping  # noqa: E402
+from harness.timing import keeping  # noqa: E402
+from layers_pair import Pair, difference  # noqa: E402
 
 sys.path.remove(str(BENCHMARKS))
 

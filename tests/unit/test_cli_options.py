@@ -51,7 +51,10 @@ BAD = [
     (["algos", *CONV, "--device", "/"], "/ cannot be read: Is a directory"),
     (["bench", "pool", "--x", "2,3,5,6", "--window", "9"], "window of 9 is larger"),
     (["bench", "pool", "--x", "2,3,5,6", "--mode", "median"], "'median' is not one of"),
-    (["bench", "rnn"], "No such command 'rnn'"),
+    (["bench", "gemm"], "No such command 'gemm'"),
+    (["bench", "rnn", "--x", "2,3", "--hidden", "4"], "x has shape (2, 3); expected (T, N, C)"),
+    (["bench", "rnn", "--x", "2,3,4", "--hidden", "0"], "0 is not in the range"),
+    (["bench", "rnn", "--x", "2,3,4", "--hidden", "4", "--mode", "elman"], "'elman' is not one of"),
     (["bench", "softmax", "--x", "2,3", "--plot", "times.doc"], "knows a picture by its ending"),
     (["selftest", "--only", "convolve"], "there is no operation 'convolve'; there are conv,"),
     (["selftest", "--device", "no such file"], "no such file cannot be read"),
@@ -98,7 +101,10 @@ def test_every_command_explains_itself() -> None:
         assert f"\n  {name} " in listed
         if name != "doctor":
             assert CliRunner().invoke(main, [name, "--help"]).exit_code == 0
-    for group, names in (("bench", ("conv", "pool", "softmax", "batch_norm")), ("cache", ("show", "clear"))):
+    for group, names in (
+        ("bench", ("conv", "pool", "softmax", "batch_norm", "rnn")),
+        ("cache", ("show", "clear")),
+    ):
         for name in names:
             ran = CliRunner().invoke(main, [group, name, "--help"])
             assert ran.exit_code == 0

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cudnn_ct import reference
 from cudnn_ct._bindings.enums import CTCGradMode, LossNormalizationMode
 from cudnn_ct.dtypes import as_dtype
 from cudnn_ct.problem import FLOATS, ctc_least_steps, ctc_spec
@@ -174,6 +173,18 @@ def test_out_of_bound_gradients_are_zero_or_left() -> None:
     assert not kept[2, 1].any()  # past the end, a sequence that is in bounds has none
 
 
+def test_both_results_may_be_given() -> None:
+    x, given = np.zeros((2, 1, 3)), (np.empty(1), np.empty((2, 1, 3)))
+    expected = ctc_loss(x, [1], [1], [2])
+    got = ctc_loss(x, [1], [1], [2], out=given)
+    for one, ours, wanted in zip(given, got, expected, strict=True):
+        assert ours is one
+        np.testing.assert_array_equal(ours, wanted)
+    assert ctc_loss(x, [1], [1], [2], out=(given[0], None)).loss is given[0]
+    with pytest.raises(ValueError, match=r"out has shape \(2,\); the loss has \(1,\)"):
+        ctc_loss(x, [1], [1], [2], out=(np.empty(2), None))
+
+
 def test_labels_of_probability_zero_have_no_gradient() -> None:
     p = np.array([[[0.5, 0.5, 0.0]]])
     loss, gradient = ctc_loss(p, [2], [1], [1], normalization="none")
@@ -194,10 +205,6 @@ def test_names_are_those_of_cudnn() -> None:
     for mode in LossNormalizationMode:
         assert ctc_spec(normalization=mode).normalization == mode.name.lower()
     assert [ctc_spec(out_of_bound=mode).out_of_bound for mode in CTCGradMode] == ["zero", "skip"]
-
-
-def test_there_is_no_operation_yet() -> None:
-    assert "ctc_loss" not in reference.__all__
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,69 @@
+"""Recurrent networks beside PyTorch on one GPU, in one command.
+
+    python benchmarks/rnn.py --section all --rows rows.jsonl [--shard 2/4] [--seconds 540] [--json OUT]
+
+A row is a network, a batch and what is done with it: a forward pass (PyTorch in inference mode), or one of
+training with the gradients of input and weights (PyTorch by autograd). The weights are the same on both
+sides, and so is the precision: float32 is computed as TF32 by both, which is PyTorch's default. GPU time by
+events around loops of calls, medians; PyTorch and our two policies take turns, loop by loop; inputs and
+results rotate, the weights stay. Rows above the limit are measured again, five times in turns. A time counts
+only if the results are PyTorch's. What is done is kept in the file of rows, one JSON object a line, and not
+done again: a command that was stopped goes on where it was. `rnn_report.py` merges such files.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+from collections.abc import Callable, Iterator, Sequence
+
+import rnn_report
+import rnn_workload
+from harness import command
+from harness.command import keep
+from harness.results import Results
+from rnn_host import host_record, key_of
+from rnn_rows import CONTENDERS, came_since, line, row_record, warm_up
+from rnn_workload import KINDS, MODES
+
+SECTIONS = ("padded", "packed", "host")
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    options = parse(argv)
+    results = Results(options.rows)
+    command.carry_out(list(jobs(options, results)), results, warm_up, options.seconds)
+    print(rnn_report.render(results.merged()))
+    if options.json:
+        rnn_report.write_whole(options.json, results.merged())
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = command.parser("recurrent networks beside PyTorch")
+    parser.add_argument("--section", nargs="+", choices=(*SECTIONS, "all"), default=["padded", "packed"])
+    parser.add_argument("--modes", nargs="+", choices=MODES, default=MODES)
+    parser.add_argument("--kinds", nargs="+", choices=tuple(KINDS), default=tuple(KINDS))
+    options = parser.parse_args(argv)
+    if "all" in options.section:
+        options.section = SECTIONS
+    return options
+
+
+def jobs(options: argparse.Namespace, results: Results) -> Iterator[Callable[[], None]]:
+    """What is left to measure; the host is for the first shard."""
+    again = {record["id"] for record in results.merged() if came_since(record)}
+    selection = {"modes": options.modes, "kinds": options.kinds}
+    for row in rnn_workload.rows(
+        sections=options.section, **selection, every=options.every, shard=options.shard
+    ):
+        if row.id in again or not results.has("rows", row.id, CONTENDERS):
+            yield functools.partial(keep, results, row_record, row, line=line)
+    if "host" in options.section and options.shard[0] == 1:
+        for mode in options.modes:
+            key = key_of(mode)
+            if key in again or not results.has("host", key):
+                yield functools.partial(keep, results, host_record, mode)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,173 @@
+"""How PyTorch and we compute a row: one network with the same weights on both sides, and what calls it.
+
+A call returns what it computes; both sides return the same things in the same order.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from harness.comparison import tensor_of
+from harness.operands import Operands
+from rnn_workload import Row
+
+import cudnn_ct as ct
+
+POLICIES = {"time": "time_on_shape_change", "guess": "guess_on_shape_change"}
+
+
+class Ours(NamedTuple):
+    """Our network, with PyTorch's weights."""
+
+    rnn: Any
+    weights: Any
+
+
+def torch_network(row: Row) -> Any:
+    """PyTorch's network, its weights in one piece of memory as cuDNN wants them."""
+    import torch
+
+    torch.backends.cudnn.allow_tf32 = True  # PyTorch's default, and what our precision says
+    modes = {"lstm": torch.nn.LSTM, "gru": torch.nn.GRU}
+    options: dict[str, Any] = {"num_layers": row.layers, "bidirectional": row.directions == 2}
+    if row.mode not in modes:
+        options["nonlinearity"] = row.mode.removeprefix("rnn_")
+    with torch.inference_mode(False):
+        network = modes.get(row.mode, torch.nn.RNN)(row.hidden, row.hidden, **options)
+        network = network.to(device="cuda", dtype=getattr(torch, row.kind.dtype))
+        network.flatten_parameters()
+    return network.train(row.work == "training")
+
+
+def our_network(row: Row, network: Any, policy: str) -> Ours:
+    """Our network with the weights of PyTorch's."""
+    rnn = ct.RNN(
+        row.mode,
+        row.hidden,
+        row.hidden,
+        row.layers,
+        direction="bidirectional" if row.directions == 2 else "unidirectional",
+        dtype=row.kind.dtype,
+        precision=row.kind.precision,
+        algo=policy,
+    )
+    return Ours(rnn, rnn.from_torch(network.state_dict()))
+
+
+# --- PyTorch's calls ---------------------------------------------------------------------------------------
+
+
+def torch_call(row: Row, network: Any, operands: Operands) -> Callable[[int], Any]:
+    """A forward pass in inference mode, or one with its gradients by autograd."""
+    return (_torch_training if row.work == "training" else _torch_forward)(row, network, operands)
+
+
+def _torch_forward(row: Row, network: Any, operands: Operands) -> Callable[[int], Any]:
+    inputs = [_input(row, x) for x in operands.theirs["x"]]
+
+    def call(i: int) -> Any:
+        y, states = network(inputs[i])
+        return (y, *(states if isinstance(states, tuple) else (states,)))
+
+    return call
+
+
+def _torch_training(row: Row, network: Any, operands: Operands) -> Callable[[int], Any]:
+    import torch
+
+    with torch.inference_mode(False):
+        leaves = [x.detach().requires_grad_() for x in operands.theirs["x"]]
+        inputs, dys = [_input(row, x) for x in leaves], operands.theirs["dy"]
+    parameters, backward = list(network.parameters()), torch.autograd.backward
+
+    def call(i: int) -> Any:
+        leaves[i].grad = None
+        for parameter in parameters:
+            parameter.grad = None
+        with torch.inference_mode(False), torch.enable_grad():
+            y, _ = network(inputs[i])
+            y = y.data if row.packed else y
+            backward(y, dys[i])
+        return (y, leaves[i].grad, *(parameter.grad for parameter in parameters))
+
+    return call
+
+
+def _input(row: Row, x: Any) -> Any:
+    """The operand as PyTorch takes it."""
+    if not row.packed:
+        return x
+    import torch
+
+    return torch.nn.utils.rnn.PackedSequence(x, torch.tensor(batch_sizes(row.lengths)))
+
+
+def batch_sizes(lengths: tuple[int, ...]) -> list[int]:
+    """How many sequences have each step."""
+    return [sum(length > step for length in lengths) for step in range(max(lengths))]
+
+
+# --- our calls ---------------------------------------------------------------------------------------------
+
+
+def our_call(row: Row, ours: Ours, operands: Operands) -> Callable[..., Any]:
+    """The same; ``y`` is where the output goes, by default new memory."""
+    given: dict[str, Any] = {"lengths": row.lengths, "layout": "packed"} if row.packed else {}
+    xs, (rnn, weights) = operands.ours["x"], ours
+
+    def forward(i: int, y: Any = None) -> Any:
+        result = rnn.forward(xs[i], weights, out=y, **given)
+        return result.y, result.hy, result.cy
+
+    def training(i: int, y: Any = None) -> Any:
+        result = rnn.forward(xs[i], weights, training=True, out=y, **given)
+        dx, *_ = rnn.backward_data(result.reserve, operands.ours["dy"][i])
+        return result.y, dx, rnn.backward_weights(result.reserve)
+
+    return training if row.work == "training" else forward
+
+
+# --- comparison --------------------------------------------------------------------------------------------
+
+
+def torch_results(results: Any) -> list[Any]:
+    """PyTorch's results as tensors."""
+    return [getattr(result, "data", result).detach() for result in results]
+
+
+def our_results(row: Row, ours: Ours, network: Any, call: Callable[..., Any]) -> list[Any]:
+    """Our results of the first operands as tensors, in PyTorch's order.
+
+    Memory that may become a result is NaN before, since an algorithm that computes nothing says no word.
+    """
+    poison(row, ours)
+    y = ct.full(_output_shape(row), math.nan, row.kind.dtype)
+    first, second, third = call(0, y=y)
+    if row.work == "forward":
+        return [_on_gpu(one) for one in (first, second, third) if one is not None]
+    gradients = ours.rnn.to_torch(third)
+    found = [first, second, *(gradients[name] for name, _ in network.named_parameters())]
+    return [_on_gpu(one) for one in found]
+
+
+def poison(row: Row, ours: Ours) -> None:
+    """Fill memory of the sizes that are about to be asked for with NaN, and give it back."""
+    shapes = [row.arrays["x"].shape, _output_shape(row), (ours.rnn.weight_size,)]
+    held = [ct.full(shape, math.nan, row.kind.dtype) for shape in shapes]
+    del held
+    ct.synchronize()
+
+
+def _output_shape(row: Row) -> tuple[int, ...]:
+    return (*row.arrays["x"].shape[:-1], row.hidden * row.directions)
+
+
+def _on_gpu(result: Any) -> Any:
+    import numpy as np
+    import torch
+
+    if isinstance(result, np.ndarray):  # of any dtype: PyTorch reads no bfloat16 of NumPy's
+        return torch.from_numpy(result.astype(np.float32)).to("cuda")
+    return tensor_of(result)

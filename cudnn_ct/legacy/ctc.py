@@ -1,0 +1,207 @@
+"""CTC losses by the legacy calls, which compute in float32 or float64 on logits without gaps.
+
+What cuDNN leaves unwritten is zeroed before; sequences whose loss is known without it are set afterwards. The
+pointers of a run are logits, loss, gradient, then labels, their lengths and the steps of each sequence on the
+device, and the same three as C arrays on the host.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from math import inf
+from typing import Any
+
+from .. import blocks
+from .._bindings.enums import CTCLossAlgo
+from ..context import Context
+from ..descriptors import CTCLossDescriptor, TensorDescriptor
+from ..dtypes import DTYPES
+from ..errors import NotSupportedError
+from ..problem import CTCProblem, FillProblem, Plan, TensorSpec, TransformProblem
+from .chain import ChainPlan, Step
+from .copies import copying
+from .slices import SlicedPlan
+from .tensor import conversion, filling
+
+__all__ = ["ctc_loss", "ctc_loss_of_host_labels"]
+
+_LOGITS, _LOSS, _GRADIENT = range(3)
+_ON_DEVICE, _ON_HOST = (3, 4, 5), (6, 7, 8)
+_POINTERS = 9
+
+NO_STEP = -1  # no step of a chain is scaled
+
+
+def ctc_loss(problem: CTCProblem, context: Context) -> Plan:
+    """``cudnnCTCLoss_v8``: labels and lengths are read on the device, so it can be captured."""
+    return _around(problem, lambda logits: DevicePlan(problem, logits, context), _ON_DEVICE)
+
+
+def ctc_loss_of_host_labels(problem: CTCProblem, context: Context) -> Plan:  # noqa: ARG001
+    """``cudnnCTCLoss``: labels and lengths are read on the host, at the call."""
+    return _around(problem, lambda logits: HostPlan(problem, logits), _ON_HOST)
+
+
+def _around(problem: CTCProblem, make: Callable[[TensorSpec], Plan], labels: tuple[int, ...]) -> Plan:
+    """A call, what has to be copied for it, and what it leaves to us."""
+    compute = problem.ctc.compute
+    wide = TensorSpec.packed(problem.logits.shape, compute)
+    losses = TensorSpec.packed(problem.loss.shape, compute)
+    kept = problem.impossible if problem.ctc.out_of_bound == "skip" else ()
+    temporaries: list[TensorSpec] = []
+
+    def place(given: int, spec: TensorSpec, wanted: TensorSpec, *, copy: bool = False) -> int:
+        """Where a tensor is worked on: where it lies, or in scratch memory."""
+        if not copy and spec.dtype == wanted.dtype and "nchw" in spec.layouts:
+            return given
+        temporaries.append(wanted)
+        return _POINTERS + len(temporaries) - 1
+
+    logits = place(_LOGITS, problem.logits, wide)
+    loss = place(_LOSS, problem.loss, losses)
+    gradient = place(_GRADIENT, problem.gradient, wide, copy=bool(kept))
+    steps: list[Step] = []
+    if wide.size:
+        steps.append(Step(filling(FillProblem(wide)), (gradient,), 0.0))
+        if logits != _LOGITS:
+            steps.append(Step(_moved(problem.logits, wide), (_LOGITS, logits)))
+        steps.append(Step(make(wide), (logits, loss, gradient, *labels)))
+        known = problem.empty if kept else (*problem.impossible, *problem.empty)
+        if known:
+            steps.append(Step(_of_sequences(known, _fill, wide), (gradient,), 0.0))
+    for value, sequences in ((inf, problem.impossible), (0.0, problem.empty)):
+        if sequences:
+            steps.append(Step(_of_sequences(sequences, _fill, losses, axis=0), (loss,), value))
+    if loss != _LOSS:
+        steps.append(Step(_moved(losses, problem.loss), (loss, _LOSS)))
+    if gradient != _GRADIENT and wide.size:
+        written = [n for n in range(wide.shape[1]) if n not in set(kept)]
+        if written:
+            plan = _of_sequences(written, _moved, wide, problem.gradient)
+            steps.append(Step(plan, (gradient, _GRADIENT)))
+    return ChainPlan(temporaries, steps, NO_STEP)
+
+
+def _moved(x: TensorSpec, y: TensorSpec) -> Plan:
+    return copying(x, y) if x.dtype == y.dtype else conversion(TransformProblem(x, y))
+
+
+def _fill(x: TensorSpec) -> Plan:
+    return filling(FillProblem(x))
+
+
+def _of_sequences(
+    sequences: Sequence[int], make: Callable[..., Plan], *specs: TensorSpec, axis: int = 1
+) -> Plan:
+    """A plan for some sequences of a batch, from one that ``make`` gives for neighbours."""
+    pieces = []
+    for first, count in _runs(sorted(sequences)):
+        parts, offsets = [], []
+        for spec in specs:
+            parts.append(spec._replace(shape=(*spec.shape[:axis], count, *spec.shape[axis + 1 :])))
+            offsets.append(first * spec.strides[axis] * DTYPES[spec.dtype].itemsize)
+        pieces.append((make(*parts), tuple(offsets)))
+    return pieces[0][0] if len(pieces) == 1 and not any(pieces[0][1]) else SlicedPlan(pieces)
+
+
+def _runs(numbers: Sequence[int]) -> list[tuple[int, int]]:
+    """Numbers in order as (first, how many) of those that follow each other."""
+    runs: list[tuple[int, int]] = []
+    for number in numbers:
+        if runs and sum(runs[-1]) == number:
+            runs[-1] = (runs[-1][0], runs[-1][1] + 1)
+        else:
+            runs.append((number, 1))
+    return runs
+
+
+class DevicePlan:
+    """One ``cudnnCTCLoss_v8``."""
+
+    __slots__ = ("_algo", "_loss", "_tensor", "workspace")
+
+    def __init__(self, problem: CTCProblem, logits: TensorSpec, context: Context) -> None:
+        self._algo = CTCLossAlgo[problem.algo.upper()]
+        self._loss = CTCLossDescriptor.cached(problem.ctc)
+        self._tensor = TensorDescriptor.cached(logits)
+        size = ctypes.c_size_t()
+        context.library.cudnnGetCTCLossWorkspaceSize_v8(
+            context.handle, self._algo, self._loss, self._tensor, self._tensor, ctypes.byref(size)
+        )
+        self.workspace = size.value
+
+    # The call has no factors.
+    def run(self, context: Context, pointers: Sequence[Any], alpha: float, beta: float) -> None:  # noqa: ARG002
+        """Enqueue the call."""
+        logits, loss, gradient, labels, counts, steps = pointers
+        context.library.cudnnCTCLoss_v8(
+            context.handle,
+            self._algo,
+            self._loss,
+            self._tensor,
+            logits,
+            labels,
+            counts,
+            steps,
+            loss,
+            self._tensor,
+            gradient,
+            self.workspace,
+            context.workspace(self.workspace),
+        )
+
+    def describe(self) -> str:
+        """Tell what was chosen."""
+        return f"chosen: cudnnCTCLoss_v8, {self._algo.name.lower()}"
+
+
+class HostPlan:
+    """One ``cudnnCTCLoss``. How much scratch memory it needs depends on the labels, so it takes its own."""
+
+    __slots__ = ("_algo", "_loss", "_tensor", "workspace")
+
+    def __init__(self, problem: CTCProblem, logits: TensorSpec) -> None:
+        self._algo = CTCLossAlgo[problem.algo.upper()]
+        self._loss = CTCLossDescriptor.cached(problem.ctc)
+        self._tensor = TensorDescriptor.cached(logits)
+        self.workspace = 0
+
+    def run(self, context: Context, pointers: Sequence[Any], alpha: float, beta: float) -> None:  # noqa: ARG002
+        """Ask for the size of the scratch memory, and enqueue the call."""
+        logits, loss, gradient, labels, counts, steps = pointers
+        if context.capturing:
+            raise NotSupportedError("cudnnCTCLoss reads labels from host memory, which no CUDA graph can")
+        size, library = ctypes.c_size_t(), context.library
+        library.cudnnGetCTCLossWorkspaceSize(
+            context.handle,
+            self._tensor,
+            self._tensor,
+            labels,
+            counts,
+            steps,
+            self._algo,
+            self._loss,
+            ctypes.byref(size),
+        )
+        # Freed on the stream as soon as the call is enqueued, hence after it.
+        scratch = blocks.allocate(size.value, context.stream, "a workspace") if size.value else None
+        library.cudnnCTCLoss(
+            context.handle,
+            self._tensor,
+            logits,
+            labels,
+            counts,
+            steps,
+            loss,
+            self._tensor,
+            gradient,
+            self._algo,
+            self._loss,
+            None if scratch is None else int(scratch.handle),
+            size.value,
+        )
+
+    def describe(self) -> str:
+        """Tell what was chosen."""
+        return f"chosen: cudnnCTCLoss, {self._algo.name.lower()}, labels on the host"

@@ -1,0 +1,306 @@
+"""CTC, connectionist temporal classification: the loss of labels without a timetable, and its gradient."""
+
+from __future__ import annotations
+
+import ctypes
+import operator
+from collections.abc import Sequence
+from itertools import chain
+from typing import Any, NamedTuple
+
+from .. import context, exchange
+from .. import stream as streams
+from ..array import DeviceArray
+from ..context import Bounded, Context
+from ..creation import operand
+from ..dtypes import DTYPES
+from ..errors import NotInitializedError, NotSupportedError
+from ..problem import (
+    CTC_ALGOS,
+    CTC_MOST_LABELS,
+    CTCLoss,
+    CTCLossSpec,
+    TensorSpec,
+    check_ctc_logits,
+    check_ctc_operands,
+    choice,
+    ctc_least_steps,
+    ctc_outs,
+    ctc_problem,
+    ctc_room,
+    ctc_spec,
+)
+from ..roads import Roads
+from .call import Call, check_writable, describable, packed, run_several, stream_of
+
+__all__ = ["ctc_loss"]
+
+KEPT = 64  # copies of labels and lengths that a thread keeps on the device, for calls that come again
+
+_COPIES = "labels and lengths of CTC losses"  # the key of these copies in a context
+_NAMES = ("labels", "label_lengths", "input_lengths")
+_WHATEVER = TensorSpec.packed((0,), "int32")
+
+
+def ctc_loss(
+    logits: Any,
+    labels: Any,
+    label_lengths: Any,
+    input_lengths: Any,
+    *,
+    normalization: Any = "softmax",
+    out_of_bound: Any = "zero",
+    blank: int = 0,
+    algo: Any = "deterministic",
+    out: Any = None,
+    stream: Any = None,
+) -> CTCLoss[Any]:
+    """Compute ``-log p(labels)`` for each sequence, and its gradient.
+
+    The probability of labels is the sum over all alignments that read as the labels once repetitions are made
+    one and blanks are left out. It is computed in float32, or in float64 for float64.
+
+    Parameters
+    ----------
+    logits : device array, shape (T, N, A), float16 | bfloat16 | float32 | float64
+        Activations; with ``normalization="none"`` probabilities, which are taken as they are. What is past
+        the end of a sequence does not matter.
+    labels : ints, (N, S), or one sequence's after another's without gaps
+        From 1 to A - 1; at most 255 for each sequence. This and the lengths are sequences, NumPy arrays or
+        arrays on the device.
+    label_lengths : N ints
+        How many labels each sequence has.
+    input_lengths : N ints, 0 to T
+        How many steps each sequence has.
+    normalization : {"softmax", "none"}
+        Whether softmax makes probabilities of ``logits``. In both cases the gradient is with regard to the
+        activations before softmax.
+    out_of_bound : {"zero", "skip"}
+        The gradient of a sequence with fewer steps than its labels need, one each and one between equal ones:
+        zero, or what ``out`` holds. The loss of such a sequence is infinite.
+    blank : int
+        The symbol that stands for no label; cuDNN has it at 0 and nowhere else.
+    algo : {"deterministic", "non_deterministic"}
+        cuDNN's algorithm. The second may give slightly different results from run to run.
+    out : device array, shape and dtype of ``logits``; or two with the loss first; optional
+        Where the gradient goes, or both results: what an earlier call returned will do. Not ``logits``.
+    stream : optional
+        An address, or anything with ``__cuda_stream__``; by default that of ``ct.use``.
+
+    Returns
+    -------
+    CTCLoss
+        ``loss``, shape (N,), and ``gradient``, shape (T, N, A), zero past the end of each sequence; both of
+        the dtype of ``logits``.
+
+    Raises
+    ------
+    TypeError
+        ``logits`` are not on the device or of another dtype, or a length or label is not an integer.
+    ValueError
+        Shapes, lengths or labels do not fit; the message has the numbers.
+    NotSupportedError
+        The blank is not 0, a sequence has more than 255 labels, or cuDNN refused, as older ones refuse
+        float64.
+    NotInitializedError
+        The call is being captured, and labels or lengths that are on the host were not seen before.
+    AllocationError
+        Device memory ran out.
+
+    Notes
+    -----
+    ``cudnnCTCLoss_v8``, which takes labels and lengths on the device; where cuDNN refuses that,
+    ``cudnnCTCLoss``, which takes them on the host and cannot be captured. Half types are computed on float32
+    copies. Labels on the host are copied to the device once as long as they stay the same. Those on the
+    device are read back to be checked, which waits for them; pass what the host has.
+
+    Only while a CUDA graph is captured are labels and lengths on the device (then int32, one after another)
+    not looked at: the graph reads what they hold when it runs, and cuDNN is answerable for nothing where a
+    sequence has more labels than its steps allow.
+
+    Examples
+    --------
+    ::
+
+        loss, gradient = ct.ctc_loss(logits, [[3, 1, 2], [4, 4, 0]], [3, 2], [50, 42])
+    """
+    where = stream_of(logits, "logits", stream)
+    previous = streams.activate(where.device)
+    try:
+        ctx = context.current(where)
+        array = operand(logits, "logits", where)
+        outs = ctc_outs(out)
+        results = [
+            None if one is None else operand(one, name, where, written=True)
+            for one, name in zip(outs, ("out.loss", "out.gradient"), strict=True)
+        ]
+        normalization, out_of_bound, blank = ctc_spec(normalization, out_of_bound, blank)
+        given = _Given(ctx, array.spec.shape, (labels, label_lengths, input_lengths), blank)
+        there = any(one is not None for one in given.device)
+        targets = given.unseen() if there and ctx.capturing else given.checked()
+        compute = "float64" if array.spec.dtype == "float64" else "float32"
+        kept = "zero" if outs[1] is None else out_of_bound  # new memory holds nothing to keep
+        ctc = CTCLossSpec(normalization, kept, targets.room, compute)
+        wanted = tuple(None if one is None else one.spec for one in results)
+        call = _prepared(ctx, array.spec, wanted, ctc, choice(algo, CTC_ALGOS, "algo"), targets)
+        if call.pack:
+            array = packed(array, where)
+        call = call._replace(choice=_WithHost(call.choice, targets.host))
+        made = run_several(ctx, call, (array, *targets.arrays), results, 1, 0)
+        return CTCLoss(*(new if one is None else one for new, one in zip(made, outs, strict=True)))
+    finally:
+        streams.restore(previous)
+
+
+class _Targets(NamedTuple):
+    """Labels, their lengths and the steps of each sequence, as a call takes them.
+
+    ``arrays`` are on the device, ``host`` the same as C arrays. ``room`` is how many labels the descriptor is
+    made for. Sequences that are ``impossible`` or ``empty`` have others in their place, which cuDNN can
+    compute.
+    """
+
+    arrays: tuple[DeviceArray, ...]
+    host: tuple[Any, ...]
+    room: int
+    impossible: tuple[int, ...] = ()
+    empty: tuple[int, ...] = ()
+
+
+class _Given:
+    """Labels and lengths as the caller gave them; ``device`` has those that are on the device, else None."""
+
+    def __init__(self, ctx: Context, shape: Sequence[int], values: tuple[Any, ...], blank: int) -> None:
+        _, self.batch, alphabet = check_ctc_logits(shape, blank)
+        if alphabet == 1:
+            raise NotSupportedError(
+                f"logits have shape {tuple(shape)}: a blank alone; cuDNN wants a label too"
+            )
+        if blank:
+            raise NotSupportedError(
+                f"blank is {blank}; cuDNN has the blank at 0 alone: exchange symbols {blank} and 0"
+            )
+        self.ctx, self.shape, self.values = ctx, shape, values
+        self.device = [
+            operand(value, name, ctx.stream) if _is_on_device(value) else None
+            for name, value in zip(_NAMES, values, strict=True)
+        ]
+
+    def checked(self) -> _Targets:
+        """Look at all of them, and take what is on the device already from there."""
+        labels, counts, inputs = (
+            value if array is None else array.numpy()
+            for value, array in zip(self.values, self.device, strict=True)
+        )
+        rows, steps = check_ctc_operands(self.shape, labels, counts, inputs)
+        impossible = [n for n, row in enumerate(rows) if steps[n] < ctc_least_steps(row)]
+        empty = [n for n, row in enumerate(rows) if not row and not steps[n]]
+        known = {*impossible, *empty}
+        # PyTorch saw cuDNN leave its memory where there are more labels than steps: one label in one step is
+        # safe.
+        rows = tuple((1,) if n in known else row for n, row in enumerate(rows))
+        steps = tuple(1 if n in known else end for n, end in enumerate(steps))
+        for n, row in enumerate(rows):
+            if len(row) > CTC_MOST_LABELS:
+                raise NotSupportedError(f"sequence {n} has {len(row)} labels; cuDNN takes {CTC_MOST_LABELS}")
+        lengths = tuple(map(len, rows))
+        values = (tuple(chain(*rows)) or (1,), lengths, steps)  # no memory is not to be pointed at
+        arrays = [
+            array if array is not None and not known and _is_as_cudnn_takes_it(array) else self._copied(value)
+            for value, array in zip(values, self.device, strict=True)
+        ]
+        host = tuple((ctypes.c_int * len(value))(*value) for value in values)
+        return _Targets(tuple(arrays), host, self._room(lengths), tuple(impossible), tuple(empty))
+
+    def unseen(self) -> _Targets:
+        """Take what is on the device as it is: it cannot be read while a graph is captured."""
+        arrays = []
+        for name, value, array in zip(_NAMES, self.values, self.device, strict=True):
+            if array is None:
+                array = self._copied(_flat(value, name))
+            elif not _is_as_cudnn_takes_it(array):
+                raise TypeError(
+                    f"{name} on the device is {array.spec}; a captured call takes int32, one after another"
+                )
+            if name != "labels" and array.shape != (self.batch,):
+                raise ValueError(f"{name} has shape {array.shape}; the batch has {self.batch} sequences")
+            arrays.append(array)
+        counts = () if self.device[1] is not None else _flat(self.values[1], _NAMES[1])
+        return _Targets(tuple(arrays), (None,) * 3, self._room(counts))
+
+    def _room(self, counts: Sequence[int]) -> int:
+        """The same for every call with lengths on the device, whatever they hold."""
+        return ctc_room(counts) if self.device[1] is None else CTC_MOST_LABELS
+
+    def _copied(self, values: tuple[int, ...]) -> DeviceArray:
+        """The copy of some integers on the device, made when they were first seen."""
+        import numpy as np
+
+        ctx = self.ctx
+        kept = ctx.plans.setdefault(_COPIES, Bounded(KEPT))
+        array: DeviceArray | None = kept.get(values)
+        if array is None:
+            if ctx.capturing:
+                raise NotInitializedError(
+                    "labels or lengths that were not seen before would be copied while a graph is captured: "
+                    "make the same call once on this stream before, or pass int32 arrays on the device"
+                )
+            array = DeviceArray.from_host(np.array(values, np.int32), DTYPES["int32"], "nchw", ctx.stream)
+            kept[values] = array
+        elif ctx.capturing:
+            ctx.pin(array)
+        return array
+
+
+class _WithHost(NamedTuple):
+    """A choice, and the C arrays that its plan may read beside the pointers of a run."""
+
+    choice: Roads
+    host: tuple[Any, ...]
+
+    def run(self, ctx: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
+        """Run the plan, whose pointers begin with the tensors of the problem."""
+        logits, labels, counts, steps, loss, gradient = pointers
+        ordered: Any = (logits, loss, gradient, labels, counts, steps, *self.host)
+        self.choice.run(ctx, ordered, alpha, beta)
+
+
+def _prepared(
+    ctx: Context,
+    logits: TensorSpec,
+    outs: tuple[TensorSpec | None, ...],
+    ctc: CTCLossSpec,
+    algo: str,
+    targets: _Targets,
+) -> Call:
+    """Look the call up; one with sequences that cuDNN is not asked for is made for this batch alone."""
+    known = targets.impossible, targets.empty
+    key = ("a CTC loss", logits, outs, ctc, algo)
+    call: Call | None = None if any(known) else ctx.calls.get(key)
+    if call is None:
+        for out in outs:
+            check_writable(out)
+        given = describable(logits)
+        problem = ctc_problem(given, outs, ctc, algo, *known)
+        inputs = (given, _WHATEVER, _WHATEVER, _WHATEVER)
+        call = Call.of(
+            problem, inputs, problem.results, Roads(problem, ctx), pack=given != logits, what="a CTC loss"
+        )
+        if not any(known):
+            ctx.calls[key] = call
+    return call
+
+
+def _is_on_device(value: Any) -> bool:
+    return isinstance(value, DeviceArray) or not exchange.in_host_memory(value)
+
+
+def _is_as_cudnn_takes_it(array: DeviceArray) -> bool:
+    return array.spec.dtype == "int32" and array.ndim == 1 and array.size > 0 and array.spec.dense
+
+
+def _flat(values: Any, name: str) -> tuple[int, ...]:
+    try:
+        return tuple(map(operator.index, values))
+    except TypeError:
+        raise TypeError(f"{name} must be integers, not {values!r}") from None

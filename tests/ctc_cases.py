@@ -1,0 +1,120 @@
+"""CTC losses as values that all tiers share, and what must hold of them wherever they run."""
+
+from __future__ import annotations
+
+from itertools import chain
+from typing import Any, NamedTuple
+
+import numpy as np
+from hypothesis import strategies as st
+
+import cudnn_ct as ct
+from cudnn_ct.dtypes import as_dtype
+from cudnn_ct.problem import ctc_least_steps
+from tests.layers import Place, compare
+from tests.strategies import VIEWS, lay_out
+
+# Largest error over the largest number: cuDNN adds probabilities in float32, or float64.
+TOLERANCE = {"float32": 2e-5, "float16": 2e-3, "bfloat16": 1.6e-2, "float64": 1e-12}
+
+
+class CTCCase(NamedTuple):
+    """One CTC loss. ``labels`` and ``steps`` are of each sequence; what is past its end is NaN.
+
+    ``out`` is how a given gradient lies in memory, None where none is given; ``both`` says that the loss is
+    given too. ``on_device`` says which of labels, label_lengths and input_lengths are there.
+    """
+
+    labels: tuple[tuple[int, ...], ...] = ((1,),)
+    steps: tuple[int, ...] = (1,)
+    longest: int = 1
+    alphabet: int = 2
+    dtype: str = "float32"
+    view: str = "packed"
+    out: str | None = None
+    normalization: str = "softmax"
+    out_of_bound: str = "zero"
+    algo: str = "deterministic"
+    both: bool = False
+    in_rows: bool = False
+    on_device: tuple[bool, bool, bool] = (False, False, False)
+    seed: int = 0
+
+    @property
+    def logits(self) -> np.ndarray:
+        shape = (self.longest, len(self.labels), self.alphabet)
+        values = np.random.default_rng(self.seed).standard_normal(shape)
+        if self.normalization == "none":
+            values = np.exp(values) / np.exp(values).sum(axis=2, keepdims=True)
+        values[np.arange(self.longest)[:, None] >= np.array(self.steps)] = np.nan
+        return lay_out(values.astype(as_dtype(self.dtype).numpy), "nchw", self.view)
+
+    @property
+    def integers(self) -> list[np.ndarray]:
+        """Labels, their lengths and the steps, as 32-bit integers."""
+        counts = [len(row) for row in self.labels]
+        widest = max(counts, default=0)
+        if self.in_rows:
+            padded = [[*row, *[-9] * (widest - len(row))] for row in self.labels]
+            labels = np.array(padded, np.int32).reshape(len(counts), widest)
+        else:
+            labels = np.array(list(chain(*self.labels)), np.int32)
+        return [labels, np.array(counts, np.int32), np.array(self.steps, np.int32)]
+
+    @property
+    def mathematics(self) -> dict[str, Any]:
+        return {"normalization": self.normalization, "out_of_bound": self.out_of_bound}
+
+
+@st.composite
+def ctc_cases(
+    draw: st.DrawFn, *, possible: bool = False, dtypes: tuple[str, ...] = tuple(TOLERANCE)
+) -> CTCCase:
+    """Batches of all lengths, in and out of bound, with labels that repeat."""
+    alphabet = draw(st.integers(2, 5))
+    symbols = st.integers(1, alphabet - 1)
+    labels = draw(st.lists(st.lists(symbols, max_size=4).map(tuple), min_size=1, max_size=4))
+    least = [ctc_least_steps(row) if possible else 0 for row in labels]
+    steps = [draw(st.integers(n, max(n, 7))) for n in least]
+    longest = draw(st.integers(max(steps), max(steps) + 2))
+    return CTCCase(
+        tuple(labels),
+        tuple(steps),
+        longest,
+        alphabet,
+        draw(st.sampled_from(dtypes)),
+        draw(st.sampled_from(VIEWS)),
+        draw(st.none() | st.sampled_from(VIEWS)),
+        draw(st.sampled_from(("softmax", "none"))),
+        draw(st.sampled_from(("zero", "skip"))),
+        draw(st.sampled_from(("deterministic", "non_deterministic"))),
+        draw(st.booleans()),
+        draw(st.booleans()),
+        draw(st.tuples(*[st.booleans()] * 3)),
+        draw(st.integers(0, 99)),
+    )
+
+
+def check_ctc(case: CTCCase, place: Place, tolerance: float | None = None) -> None:
+    """Loss and gradient are those of the reference, and a gradient that is skipped is what it was."""
+    out: Any = None
+    if case.out:
+        shape, skips = case.logits.shape, case.out_of_bound == "skip"
+        values = np.full(shape, 7.0 if skips else np.nan).astype(as_dtype(case.dtype).numpy)
+        out = lay_out(values, "nchw", case.out)
+    expected = ct.reference.ctc_loss(
+        case.logits, *case.integers, **case.mathematics, out=None if out is None else out.copy()
+    )
+    losses = np.full(len(case.labels), np.nan).astype(as_dtype(case.dtype).numpy)
+    given = [
+        place(array) if there and array.size else array
+        for array, there in zip(case.integers, case.on_device, strict=True)
+    ]
+    placed = None if out is None else place(out)
+    outs = (place(losses), placed) if case.both else placed
+    got = ct.ctc_loss(place(case.logits), *given, **case.mathematics, algo=case.algo, out=outs)
+    assert got.gradient is placed or placed is None
+    assert not case.both or got.loss is outs[0]
+    largest = TOLERANCE[case.dtype] if tolerance is None else tolerance
+    compare(got.loss, expected.loss, tolerance=largest)
+    compare(got.gradient, expected.gradient, tolerance=largest)

@@ -1,0 +1,232 @@
+"""CTC losses end to end on the fakes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+import cudnn_ct as ct
+from cudnn_ct import context
+from cudnn_ct import stream as streams
+from cudnn_ct._bindings.enums import CTCLossAlgo
+from cudnn_ct._bindings.functions import FUNCTIONS
+from cudnn_ct.errors import NotInitializedError, NotSupportedError
+from cudnn_ct.ops import ctc as ops
+from tests.ctc_cases import CTCCase, check_ctc, ctc_cases
+from tests.layers import Tensor
+
+from .conftest import forget
+from .cudnn import FakeCudnn
+from .host import ForeignArray, Host
+from .test_conv import images
+
+BATCH = CTCCase(((1, 2), (), (3, 3)), (4, 2, 5), 6, 4)
+
+
+def call(case: CTCCase = BATCH, **change: Any) -> Any:
+    arguments = dict(zip(("labels", "label_lengths", "input_lengths"), case.integers, strict=True))
+    arguments |= {"logits": ct.asarray(case.logits)} | change
+    return ct.ctc_loss(**arguments)
+
+
+@settings(max_examples=2 * settings.default.max_examples)
+@given(case=ctc_cases())
+def test_losses_and_gradients(fake: FakeCudnn, host: Host, case: CTCCase) -> None:
+    check_ctc(case, lambda array: ForeignArray(host, array))
+
+
+@given(case=ctc_cases(possible=True))
+def test_what_is_possible(fake: FakeCudnn, host: Host, case: CTCCase) -> None:
+    check_ctc(case, lambda array: ForeignArray(host, array))
+
+
+@pytest.mark.parametrize(
+    ("case", "what"),
+    [
+        (CTCCase(((), ()), (0, 0), 0, 3), "no steps"),
+        (CTCCase(((1,), ()), (0, 0), 0, 3, out_of_bound="skip", out="packed"), "no steps, a given gradient"),
+        (CTCCase((), (), 3, 4), "no sequences"),
+        (CTCCase(((1, 1),) * 3, (2,) * 3, 2, 3, out="packed", out_of_bound="skip"), "nothing possible"),
+        (CTCCase(((1,) * 300, (1,)), (9, 9), 9, 2), "too many labels for cuDNN, and for the steps"),
+    ],
+)
+def test_edges(fake: FakeCudnn, host: Host, case: CTCCase, what: str) -> None:
+    check_ctc(case, lambda array: ForeignArray(host, array))
+
+
+@pytest.mark.parametrize(
+    ("algo", "any_kind", "function"),
+    [
+        ("deterministic", False, "cudnnCTCLoss_v8"),
+        (CTCLossAlgo.DETERMINISTIC, False, "cudnnCTCLoss_v8"),
+        ("non_deterministic", False, "cudnnCTCLoss"),
+        ("NON_DETERMINISTIC", True, "cudnnCTCLoss_v8"),
+    ],
+)
+def test_which_call_is_made(fake: FakeCudnn, algo: Any, any_kind: bool, function: str) -> None:
+    fake.ctc_of_any_kind = any_kind
+    call(algo=algo)
+    made = [(name, args) for name, args in fake.calls if name in ("cudnnCTCLoss", "cudnnCTCLoss_v8")]
+    assert [name for name, _ in made] == [function]
+    place = 1 if function == "cudnnCTCLoss_v8" else 9
+    assert CTCLossAlgo(made[0][1][place]).name.lower() == str(getattr(algo, "name", algo)).lower()
+
+
+def test_float32_without_gaps_is_not_copied(fake: FakeCudnn) -> None:
+    call()
+    fake.calls.clear()
+    call()
+    assert fake.names() == ["cudnnSetTensor", "cudnnCTCLoss_v8"]
+
+
+def test_labels_are_copied_once(fake: FakeCudnn, host: Host) -> None:
+    call()
+    used = host.used()
+    for _ in range(3):
+        call()
+    assert host.used() == used
+    for n in range(3 * ops.KEPT):
+        call(CTCCase(((1,) * (n % 3 + 1),) * 2, (9, 5 + n % 4), 9, 2, seed=n))
+    (here,) = context._thread.contexts.values()
+    assert len(here.plans[ops._COPIES]) <= ops.KEPT
+
+
+def test_batches_share_what_is_prepared(fake: FakeCudnn) -> None:
+    logits = ct.asarray(BATCH.logits)
+    for labels in ([1, 2], [3], [2, 2, 2]):
+        ct.ctc_loss(logits, [labels, labels, []], [len(labels)] * 2 + [0], [6, 5, 2])
+    assert fake.names().count("cudnnGetCTCLossWorkspaceSize_v8") == 1
+    assert fake.names().count("cudnnCreateCTCLossDescriptor") == 1
+
+
+# --- CUDA graphs ---
+
+
+def test_captured_with_labels_of_the_host(fake: FakeCudnn, host: Host) -> None:
+    stream = streams.Stream(77, 0)
+    case = BATCH._replace(labels=((1, 2), (), (3, 3)), steps=(4, 2, 2))  # the last is impossible
+    call(case, stream=stream)
+    host.capturing.add(77)
+    got, expected = call(case, stream=stream), ct.reference.ctc_loss(case.logits, *case.integers)
+    with pytest.raises(NotInitializedError, match=r"not seen before .* make the same call once"):
+        call(case._replace(steps=(4, 3, 5)), stream=stream)
+    host.capturing.clear()
+    np.testing.assert_allclose(got.gradient.numpy(), expected.gradient, atol=1e-6)
+    assert np.isposinf(got.loss.numpy()).tolist() == [False, False, True]
+
+
+def test_captured_with_labels_on_the_device(fake: FakeCudnn, host: Host) -> None:
+    stream = streams.Stream(77, 0)
+    given = [ct.asarray(array) for array in BATCH.integers]
+    names = ("labels", "label_lengths", "input_lengths")
+    on_device = dict(zip(names, given, strict=True))
+    call(**on_device, stream=stream)
+    call(**on_device | {"input_lengths": BATCH.steps}, stream=stream)
+    host.capturing.add(77)
+    got = call(**on_device, stream=stream)
+    call(**on_device | {"input_lengths": BATCH.steps}, stream=stream)
+    for name, wrong, error, message in (
+        ("label_lengths", ct.asarray(np.array([2, 0])), TypeError, "label_lengths on the device is int64"),
+        (
+            "label_lengths",
+            ct.asarray(np.array([2], np.int32)),
+            ValueError,
+            "the batch has 3",
+        ),
+        ("labels", [[1, 2], [], [3, 3]], TypeError, "labels must be integers"),
+    ):
+        with pytest.raises(error, match=message):
+            call(**on_device | {name: wrong}, stream=stream)
+    with pytest.raises(NotSupportedError, match="reads labels from host memory, which no CUDA graph can"):
+        call(**on_device, stream=stream, algo="non_deterministic")
+    host.capturing.clear()
+    expected = ct.reference.ctc_loss(BATCH.logits, *BATCH.integers)
+    np.testing.assert_allclose(got.gradient.numpy(), expected.gradient, atol=1e-6)
+    np.testing.assert_allclose(got.loss.numpy(), expected.loss, atol=1e-5)
+
+
+# --- failures ---
+
+
+def test_every_failure_of_a_call_is_raised_and_leaves_nothing(fake: FakeCudnn, host: Host) -> None:
+    """Internal errors of each call in turn; the fixture sees what is left over."""
+    case = BATCH._replace(dtype="float16", view="transposed", algo="non_deterministic", steps=(4, 2, 1))
+    for _ in range(2):  # the version is asked for once
+        forget()
+        fake.calls.clear()
+        check_ctc(case, lambda array: ForeignArray(host, array))
+    names = fake.names()
+    for k, name in enumerate(names, 1):
+        forget()
+        fake.calls.clear()
+        fake.fail_at = {k: 4000}
+        if FUNCTIONS[name].returns_status and not name.startswith("cudnnDestroy"):
+            with pytest.raises(ct.InternalError):
+                check_ctc(case, lambda array: ForeignArray(host, array))
+            assert fake.names()[k - 1] == name
+    fake.fail_at = {}
+    check_ctc(case, lambda array: ForeignArray(host, array))
+
+
+@pytest.mark.parametrize("name", ["cudnnGetCTCLossWorkspaceSize_v8", "cudnnCTCLoss_v8"])
+def test_what_is_refused_goes_the_other_way(fake: FakeCudnn, name: str) -> None:
+    fake.fail[name] = 3000
+    got, expected = call(), ct.reference.ctc_loss(BATCH.logits, *BATCH.integers)
+    np.testing.assert_allclose(got.loss.numpy(), expected.loss, atol=1e-5)
+    assert "cudnnCTCLoss" in fake.names()
+    fake.fail["cudnnCTCLoss"] = 3000
+    with pytest.raises(NotSupportedError, match=r"(?s)compute this CTC loss \(deterministic\).*refused"):
+        call()
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"logits": np.ones((6, 3, 4), np.float32)}, TypeError, "logits must be an array on the device"),
+        (
+            {"logits": Tensor((6, 3, 4), "int32")},
+            TypeError,
+            "float32, float64, not int32",
+        ),
+        (
+            {"logits": Tensor((6, 12), "float32")},
+            ValueError,
+            r"have shape \(6, 12\); expected \(T, N, A\)",
+        ),
+        ({"logits": Tensor((6, 2, 4), "float32")}, ValueError, "has 3 numbers; the batch has 2 sequences"),
+        ({"labels": [1, 2, 3]}, ValueError, r"there are 3 labels; .* add up to 4"),
+        ({"labels": [1, 2, 3, 4]}, ValueError, "sequence 2 has the label 4; labels are between 0 and 3"),
+        ({"labels": [1, 0, 3, 3]}, ValueError, "sequence 0 has the label 0; .* not the blank 0"),
+        ({"labels": [1.0, 2, 3, 3]}, TypeError, "labels must be integers"),
+        ({"input_lengths": [7, 1, 1]}, ValueError, "sequence 0 is 7; it must be between 0 and the 6 steps"),
+        ({"blank": 3}, NotSupportedError, "blank is 3; cuDNN has the blank at 0"),
+        ({"blank": 4}, ValueError, "blank must be between 0 and 3"),
+        ({"out": (None, None, None)}, ValueError, "out has 3 arrays; there are two results"),
+        ({"algo": "quick"}, ValueError, "algo must be one of deterministic, non_deterministic"),
+        ({"normalization": "log"}, ValueError, "normalization must be one of none, softmax"),
+        ({"out": Tensor((6, 3, 5), "float32")}, ValueError, r"out has shape \(6, 3, 5\); the gradient has"),
+        ({"out": Tensor((6, 3, 4), "float16")}, TypeError, "out is float16; the gradient is float32"),
+    ],
+)
+def test_what_does_not_fit_is_refused(
+    fake: FakeCudnn, change: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    made = {k: ct.asarray(v.array()) if isinstance(v, Tensor) else v for k, v in change.items()}
+    with pytest.raises(error, match=message):
+        call(**made)
+
+
+def test_more_labels_than_cudnn_takes_and_none_that_it_could(fake: FakeCudnn) -> None:
+    with pytest.raises(NotSupportedError, match=r"shape \(2, 1, 1\): a blank alone; cuDNN wants a label"):
+        ct.ctc_loss(images(2, 1, 1), [], [0], [2])
+    with pytest.raises(NotSupportedError, match="sequence 1 has 256 labels; cuDNN takes 255"):
+        ct.ctc_loss(images(512, 2, 3), [[1] * 256] * 2, [2, 256], [512, 512])
+
+
+def test_the_gradient_may_not_lie_over_the_logits(fake: FakeCudnn) -> None:
+    logits = ct.asarray(BATCH.logits)
+    with pytest.raises(ValueError, match="out overlaps"):
+        call(logits=logits, out=logits)

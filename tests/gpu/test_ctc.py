@@ -1,0 +1,173 @@
+"""CTC losses on a GPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+
+import cudnn_ct as ct
+from tests.ctc_cases import CTCCase, check_ctc, ctc_cases
+
+from .conftest import library, place
+
+ALGOS = ("deterministic", "non_deterministic")
+
+# cuDNN takes exponentials and logarithms in float32, step after step; the reference in float64.
+TOLERANCE = {"float32": 2e-4, "float16": 2e-3, "bfloat16": 1.6e-2, "float64": 1e-10}
+SURE = ("float32", "float16", "bfloat16")  # float64 is for newer cuDNN
+
+
+@settings(max_examples=max(400, settings.default.max_examples))
+@example(case=CTCCase(((), ()), (0, 0), 0, 3))
+@example(case=CTCCase(((1,), ()), (0, 0), 0, 3, out_of_bound="skip", out="packed"))
+@example(case=CTCCase((), (), 3, 4))
+@example(case=CTCCase(((1, 1),) * 3, (2,) * 3, 2, 3, out="packed", out_of_bound="skip"))
+@given(case=ctc_cases(dtypes=SURE))
+def test_losses_and_gradients(case: CTCCase) -> None:
+    check_ctc(case, place, TOLERANCE[case.dtype])
+
+
+@settings(max_examples=max(200, settings.default.max_examples))
+@given(case=ctc_cases(possible=True, dtypes=SURE))
+def test_what_is_possible(case: CTCCase) -> None:
+    check_ctc(case, place, TOLERANCE[case.dtype])
+
+
+@given(case=ctc_cases(possible=True, dtypes=("float64",)))
+def test_float64_is_computed_or_refused(case: CTCCase) -> None:
+    try:
+        check_ctc(case, place, TOLERANCE["float64"])
+    except ct.NotSupportedError as error:
+        assert "CTC loss" in str(error)
+
+
+@pytest.mark.parametrize("algo", ALGOS)
+@pytest.mark.parametrize("count", [1, 31, 32, 63, 64, 127, 128, 200, 254, 255])
+def test_long_labels(count: int, algo: str) -> None:
+    """Around powers of two, for which descriptors are made, and up to the most that cuDNN takes."""
+    rng = np.random.default_rng(count)
+    labels = tuple(tuple(rng.integers(1, 29, n).tolist()) for n in (count, max(count // 2, 1), 1))
+    case = CTCCase(labels, (2 * count + 40, count + 20, 5), 2 * count + 50, 29, algo=algo)
+    check_ctc(case, place, 5e-4)
+
+
+@pytest.mark.parametrize("algo", ALGOS)
+@pytest.mark.parametrize("steps", [1, 500, 2000])
+def test_many_steps_and_symbols(steps: int, algo: str) -> None:
+    rng = np.random.default_rng(steps)
+    labels = tuple(tuple(rng.integers(1, 1000, min(steps, 60)).tolist()) for _ in range(4))
+    check_ctc(CTCCase(labels, (steps,) * 4, steps, 1000, algo=algo), place, 1e-3)
+
+
+@pytest.mark.parametrize("algo", ALGOS)
+@pytest.mark.parametrize("count", [0, 1])
+def test_sequences_without_labels(count: int, algo: str) -> None:
+    """Alone in a batch, and beside others."""
+    case = CTCCase(((), (1, 2) * count, ()), (7, 6, 9), 9, 4, algo=algo)
+    check_ctc(case, place, TOLERANCE["float32"])
+
+
+def test_the_deterministic_algorithm_is() -> None:
+    rng = np.random.default_rng(0)
+    logits = ct.asarray(rng.standard_normal((300, 32, 100)).astype(np.float32))
+    labels = rng.integers(1, 100, (32, 60))
+    first = ct.ctc_loss(logits, labels, [60] * 32, [300] * 32)
+    for _ in range(10):
+        again = ct.ctc_loss(logits, labels, [60] * 32, [300] * 32)
+        np.testing.assert_array_equal(again.loss.numpy(), first.loss.numpy())
+        np.testing.assert_array_equal(again.gradient.numpy(), first.gradient.numpy())
+
+
+@pytest.mark.parametrize("algo", ALGOS)
+def test_against_torch(algo: str) -> None:
+    torch = library("torch")
+    rng = np.random.default_rng(1)
+    x = torch.randn(80, 6, 20, device="cuda", requires_grad=True)
+    counts, steps = torch.tensor([20, 0, 1, 13, 30, 7]), torch.tensor([80, 40, 3, 64, 80, 31])
+    labels = torch.from_numpy(rng.integers(1, 20, int(counts.sum())))
+    with torch.backends.cudnn.flags(enabled=False):
+        losses = torch.nn.functional.ctc_loss(
+            x.log_softmax(2), labels.cuda(), steps, counts, reduction="none"
+        )
+        losses.sum().backward()
+    for given_labels in (labels, labels.cuda(), labels.int().cuda()):
+        got = ct.ctc_loss(x.detach(), given_labels, counts, steps.int().cuda(), algo=algo)
+        np.testing.assert_allclose(got.loss.numpy(), losses.detach().cpu().numpy(), rtol=1e-4, atol=1e-4)
+        gradient = torch.from_dlpack(got.gradient)
+        np.testing.assert_allclose(gradient.cpu().numpy(), x.grad.cpu().numpy(), rtol=0, atol=1e-4)
+
+
+# --- CUDA graphs ---
+
+
+def stream_of_its_own() -> Any:
+    from cuda.core import Device
+
+    device = Device(0)
+    device.set_current()
+    return device.create_stream()
+
+
+CASE = CTCCase(((1, 2, 2), (), (3,)), (9, 7, 8), 9, 5)
+
+
+def replayed(case: CTCCase, integers: list[Any], stream: Any) -> tuple[Any, Any, Any]:
+    """A graph of one call, what it reads logits from, and its results."""
+    logits = ct.asarray(case.logits, stream=stream)
+    out = ct.ctc_loss(logits, *integers, **case.mathematics, stream=stream)
+    ct.ctc_loss(logits, *integers, **case.mathematics, out=out, stream=stream)
+    ct.synchronize(stream)
+    builder = stream.create_graph_builder().begin_building()
+    result = ct.ctc_loss(logits, *integers, **case.mathematics, out=out, stream=stream)
+    return builder.end_building().complete(), logits, result
+
+
+@pytest.mark.parametrize("on_device", [False, True])
+def test_captured_and_replayed(on_device: bool) -> None:
+    stream = stream_of_its_own()
+    integers: list[Any] = list(CASE.integers)
+    if on_device:
+        integers = [ct.asarray(array, stream=stream) for array in integers]
+    graph, logits, result = replayed(CASE, integers, stream)
+    ct.empty_cache()
+    for seed in (1, 2):
+        case = CASE._replace(seed=seed)
+        ct.transform(ct.asarray(np.nan_to_num(case.logits), stream=stream), out=logits, stream=stream)
+        result.gradient.fill(np.nan, stream=stream)
+        graph.launch(stream)
+        ct.synchronize(stream)
+        expected = ct.reference.ctc_loss(case.logits, *case.integers)
+        np.testing.assert_allclose(result.gradient.numpy(), expected.gradient, rtol=0, atol=1e-4)
+        np.testing.assert_allclose(result.loss.numpy(), expected.loss, rtol=1e-4, atol=1e-4)
+
+
+def test_a_graph_reads_labels_anew() -> None:
+    stream = stream_of_its_own()
+    integers = [ct.asarray(array, stream=stream) for array in CASE.integers]
+    graph, _, result = replayed(CASE, integers, stream)
+    other = CASE._replace(labels=((4, 1, 3), (), (2,)))
+    torch = library("torch")
+    torch.cuda.synchronize()
+    torch.from_dlpack(integers[0]).copy_(torch.from_numpy(other.integers[0]))
+    torch.cuda.synchronize()
+    graph.launch(stream)
+    ct.synchronize(stream)
+    expected = ct.reference.ctc_loss(CASE.logits, *other.integers)
+    np.testing.assert_allclose(result.loss.numpy(), expected.loss, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(result.gradient.numpy(), expected.gradient, rtol=0, atol=1e-4)
+
+
+def test_captured_with_impossible_sequences() -> None:
+    stream, case = stream_of_its_own(), CASE._replace(steps=(3, 7, 0), out_of_bound="skip")
+    graph, _, result = replayed(case, list(case.integers), stream)
+    result.gradient.fill(7.0, stream=stream)
+    graph.launch(stream)
+    ct.synchronize(stream)
+    expected = ct.reference.ctc_loss(
+        case.logits, *case.integers, **case.mathematics, out=np.full(case.logits.shape, 7, np.float32)
+    )
+    np.testing.assert_allclose(result.gradient.numpy(), expected.gradient, rtol=0, atol=1e-4)
+    np.testing.assert_array_equal(np.isinf(result.loss.numpy()), [True, False, True])
