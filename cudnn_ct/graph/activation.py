@@ -31,7 +31,8 @@ def activation(problem: ActivationProblem, context: Context) -> Plan | None:
     if not alike or first.size < LEAST or not spec.propagate_nan or not config.runtime_compiled:
         return None
     row = (_GRADIENTS if problem.dx else _FORWARD).get(spec.mode)
-    if row is None or first.dtype not in row.dtypes:
+    steep = spec.mode == "elu" and spec.coef != 1  # engines have its coefficient as the slope at 0
+    if row is None or first.dtype not in row.dtypes or (problem.dx and steep):
         return None
     plan = in_pixels(partial(_plan, spec, context), *(tensors[place] for place in row.places))
     return ChainPlan([], [Step(plan, row.places)])

@@ -6,14 +6,24 @@ times as long as they do for rows, and 200 times for columns.
 
 from __future__ import annotations
 
-from functools import partial
 from math import gcd
 from typing import NamedTuple
 
 from .._config import config
 from ..context import Context
 from ..dtypes import DTYPES
-from ..legacy import LARGEST, ChainPlan, OpTensorPlan, ReducePlan, ScaledPlan, Step, joined, sliced
+from ..legacy import (
+    GUARDS,
+    LARGEST,
+    ChainPlan,
+    OpTensorPlan,
+    ReducePlan,
+    ScaledPlan,
+    Step,
+    guard,
+    joined,
+    sliced,
+)
 from ..problem import OpTensorSpec, Plan, ReduceProblem, TensorSpec, packed_strides
 from .operations import Graph, Tensor, node
 from .pixels import pixels
@@ -29,24 +39,26 @@ PIECES, PIECE = 1024, 256  # the most pieces that such a row is taken apart in, 
 class Way(NamedTuple):
     """An operation as graphs have it: the operator, and what is done to each element before it.
 
-    ``again`` joins the results of parts, and ``root`` is taken of the last. ``guarded``: the operator passes
-    over NaN, so that a sum of absolute values, which does not, is held against its result.
+    ``again`` joins the results of parts, and ``root`` is taken of the last. ``only`` is what of a matrix can
+    be kept; None stands for all.
     """
 
     operator: str
     before: str = ""
     again: str = "add"
     root: bool = False
-    guarded: bool = False
+    only: str | None = None
 
 
-# There are operators for maxima and minima, but they pass over NaN, and begin with the largest finite number.
+# The extremes pass over NaN, so they are guarded. Of columns, maxima begin with the most negative number.
 WAYS = {
     "add": Way("add"),
     "avg": Way("add"),
     "norm1": Way("add", "abs"),
     "norm2": Way("add", "mul", root=True),
-    "amax": Way("amax", again="max", guarded=True),
+    "amax": Way("amax", again="max"),
+    "max": Way("max", again="max", only="rows"),
+    "min": Way("min", again="min", only="rows"),
 }
 
 
@@ -75,26 +87,27 @@ def reduction(problem: ReduceProblem, context: Context) -> Plan | None:
         return None
     ordered = _in_order_of(x, y)
     matrix = _matrix(x, ordered)
-    if matrix is None or (way.guarded and not problem.propagate_nan):
+    if matrix is None or way.only not in (None, matrix.kept):
         return None
+    if problem.op not in GUARDS:
+        return _plan(problem, matrix, ordered, context)
+    if not problem.propagate_nan:
+        return None
+    return guard(problem, ordered, lambda one, context: _plan(one, matrix, ordered, context), context)
+
+
+def _plan(problem: ReduceProblem, matrix: Matrix, ordered: TensorSpec, context: Context) -> Plan:
+    """One reduction of a matrix, and what there is to do with its results."""
+    x, y, way = problem.x, problem.kept, WAYS[problem.op]
     plan = _of_matrix(way, x.dtype, matrix, context)
     factor = 1 / problem.terms if problem.op == "avg" else 1.0
-    if not way.root and not way.guarded and _lies_as(y, ordered):
+    if not way.root and _lies_as(y, ordered):
         return ScaledPlan(plan, TensorSpec.packed((y.size,), "float32"), factor)
-    temporaries, steps = [ordered], [Step(plan, (0, 2))]
+    steps = [Step(plan, (0, 2))]
     if way.root:
         steps.append(Step(_each("sqrt", 1.0, ordered, ordered), (2, 2)))
-    if way.guarded:
-        # The larger of the largest |x| and minus the sum of them, which is NaN if any is, and never larger.
-        temporaries.append(ordered)
-        guard = _of_matrix(WAYS["norm1"], x.dtype, matrix, context)
-        spec = OpTensorSpec("max", "float32", propagate_nan=True)
-        steps += [
-            Step(guard, (0, 3)),
-            Step(sliced(partial(OpTensorPlan, spec, 1.0, -1.0), ordered, ordered, ordered), (2, 3, 2)),
-        ]
     steps.append(Step(_each("max", factor, ordered, y), (2, 1)))
-    return ChainPlan(temporaries, steps)
+    return ChainPlan([ordered], steps)
 
 
 def _of_matrix(way: Way, dtype: str, matrix: Matrix, context: Context) -> Plan:

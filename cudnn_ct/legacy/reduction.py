@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import gcd
 
 from ..context import Context
@@ -18,15 +18,17 @@ from .fold import LARGEST
 from .native import scalar_type
 from .plans import BiasGradientPlan
 from .slices import joined, with_four
-from .tensor import absolute, conversion, filling
+from .tensor import absolute, conversion, extreme, filling
 
-__all__ = ["ReducePlan", "bias_gradient", "pooled_rows", "reduction", "wide_reduction"]
+__all__ = ["GUARDS", "ReducePlan", "bias_gradient", "guard", "pooled_rows", "reduction", "wide_reduction"]
 
 MOST_AXES = 8  # that cudnnReduceTensor takes
 MANY = 2**16  # elements, from which pooling is quicker than reducing
 WARP = 32  # threads that read memory side by side
 
 _POOLED = {"add": "average_count_include_padding", "avg": "average_count_include_padding", "max": "max"}
+# What holds an extreme against the sum of absolute values, and the factor of that.
+GUARDS = {"max": ("max", -1.0), "amax": ("max", -1.0), "min": ("min", 1.0)}
 
 # What a result is where no element goes into it. The other operations have no answer then.
 _OF_NOTHING = {"add": 0.0, "mul": 1.0, "norm1": 0.0, "norm2": 0.0, "mul_no_zeros": 1.0}
@@ -38,7 +40,10 @@ def reduction(problem: ReduceProblem, context: Context) -> Plan:
     if problem.terms == 0:
         return _of_nothing(problem)
     if problem.terms > 1:
-        return ReducePlan(problem, context)
+        if problem.op not in GUARDS or not problem.propagate_nan or problem.indices:
+            return ReducePlan(problem, context)
+        found = TensorSpec.packed(problem.kept.shape, problem.y.dtype)
+        return guard(problem, found, ReducePlan, context)
     plan = _of_one(problem, context)
     if problem.indices is None:
         return plan
@@ -62,7 +67,8 @@ def pooled_rows(problem: ReduceProblem) -> Plan | None:
     x, y, mode = problem.x, problem.kept, _POOLED.get(problem.op)
     axes = joined([x, y])
     rows = len(axes) == 2 and axes[0].lengths[1] > 1 and axes[1].lengths[1] == 1
-    if mode is None or problem.indices or x.size < MANY or not rows:
+    # In float32, the maximum of a window of nothing but -inf is the most negative finite number.
+    if mode is None or problem.indices or x.size < MANY or not rows or (mode == "max" and not _half(x)):
         return None
     (count, _), (length, _) = (axis.lengths for axis in axes)
     gapless = axes[1].strides[0] == 1 and axes[0].strides == (length, 1)
@@ -77,6 +83,10 @@ def pooled_rows(problem: ReduceProblem) -> Plan | None:
     return CallPlan("cudnnPoolingForward", (PoolingDescriptor.cached(spec),), [(0, image)], result, factor)
 
 
+def _half(x: TensorSpec) -> bool:
+    return x.dtype in ("float16", "bfloat16")
+
+
 def _window(length: int) -> tuple[int, int] | None:
     """A row as an image, whose own rows are best of 64 elements; short ones as one column."""
     if length <= WARP * 2:
@@ -84,10 +94,31 @@ def _window(length: int) -> tuple[int, int] | None:
     return next(((length // n, n) for n in (64, *range(128, WARP - 1, -1)) if length % n == 0), None)
 
 
+def guard(
+    problem: ReduceProblem,
+    found: TensorSpec,
+    reduce: Callable[[ReduceProblem, Context], Plan],
+    context: Context,
+) -> Plan:
+    """An extreme that may pass over NaN, held against the sum of absolute values, which does not.
+
+    That sum is never less than the extreme: the larger of the largest and minus the sum is the largest, and
+    NaN if the sum is. ``found`` is a tensor for either; ``reduce`` makes plans that write one.
+    """
+    op, factor = GUARDS[problem.op]
+    extremes = problem._replace(y=found)
+    steps = [
+        Step(reduce(extremes, context), (0, 2)),
+        Step(reduce(extremes._replace(op="norm1"), context), (0, 3)),
+        Step(extreme(op, factor, found, found, problem.kept), (2, 3, 1)),
+    ]
+    return ChainPlan([found, found], steps)
+
+
 def wide_reduction(problem: ReduceProblem, context: Context) -> Plan:
     """The same of float32 copies: for half types, where cuDNN does not reduce them themselves."""
     x, y = problem.x, problem.y
-    if x.dtype not in ("float16", "bfloat16"):
+    if not _half(x):
         raise NotSupportedError(f"copies in float32 are for half types, not {x.dtype}")
     wide_x, wide_y = (TensorSpec.packed(spec.shape, "float32") for spec in (x, y))
     inner = reduction(problem._replace(x=wide_x, y=wide_y), context)

@@ -26,6 +26,7 @@ from .slices import sliced
 __all__ = [
     "absolute",
     "conversion",
+    "extreme",
     "filling",
     "op_tensor",
     "scaling",
@@ -90,8 +91,16 @@ def filling(problem: FillProblem) -> Plan:
 
 
 def absolute(x: TensorSpec, y: TensorSpec) -> Plan:
-    """Absolute values, of two tensors of one shape and dtype."""
-    return sliced(AbsolutePlan, x, y)
+    """Absolute values, of two tensors of one shape and dtype: the larger of x and -x."""
+    return extreme("max", -1.0, x, y)
+
+
+def extreme(op: str, factor: float, *specs: TensorSpec) -> Plan:
+    """The larger or smaller ("max", "min") of a and ``factor`` times b, which is a where none is given."""
+    return sliced(partial(ExtremePlan, op, factor), *specs)
+
+
+_EXTREMES = ("max", "min")
 
 
 class OpTensorPlan:
@@ -137,25 +146,30 @@ class OpTensorPlan:
         return f"chosen: cudnnOpTensor, {self._op}"
 
 
-class AbsolutePlan:
-    """y = alpha |x| + beta y: the larger of x and -x, or the smaller where alpha is negative."""
+class ExtremePlan:
+    """y = alpha max(a, factor b) + beta y, or min: the other of the two where alpha is negative.
 
-    __slots__ = ("_larger", "_smaller", "workspace")
+    Of one operand, a is b. NaN in either is NaN.
+    """
 
-    def __init__(self, x: TensorSpec, y: TensorSpec) -> None:
-        compute = DTYPES[x.dtype].accumulate
-        self._larger = OpTensorPlan(OpTensorSpec("max", compute), 1.0, -1.0, x, y)
-        self._smaller = OpTensorPlan(OpTensorSpec("min", compute), 1.0, -1.0, x, y)
+    __slots__ = ("_factor", "_opposite", "_plan", "workspace")
+
+    def __init__(self, op: str, factor: float, *specs: TensorSpec) -> None:
+        compute = DTYPES[specs[0].dtype].accumulate
+        plans = {name: OpTensorPlan(OpTensorSpec(name, compute), 1.0, factor, *specs) for name in _EXTREMES}
+        self._plan = plans.pop(op)
+        (self._opposite,) = plans.values()
+        self._factor = factor
         self.workspace = 0
 
     def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
         """Enqueue the call."""
-        plan = self._smaller if alpha < 0 else self._larger
+        plan = self._opposite if alpha < 0 else self._plan
         plan.run(context, pointers, alpha, beta)
 
     def describe(self) -> str:
         """Tell what was chosen."""
-        return "chosen: cudnnOpTensor, the larger of x and -x"
+        return f"{self._plan.describe()} of one and {self._factor:g} times the other"
 
 
 class InPlacePlan:
