@@ -103,8 +103,10 @@ class RNNPlan:
         self.workspace: int = workspace.value
         self._reserved = reserve.value if problem.training else 0
         self.reserve = TensorSpec.packed((self._reserved,), "uint8")
-        host = np.array(lengths, np.int32)
-        self._lengths = DeviceArray.from_host(host, DTYPES["int32"], "nchw", context.stream)
+        # On the default stream, and waited for: this outlives the stream of the first call, and is only read.
+        home = streams.default_stream(context.device)
+        self._lengths = DeviceArray.from_host(np.array(lengths, np.int32), DTYPES["int32"], "nchw", home)
+        streams.synchronize(home)
         self._forward = context.library.cudnnRNNForward
 
     def run(self, context: Context, pointers: Sequence[Any], alpha: float, beta: float) -> None:  # noqa: ARG002
@@ -207,13 +209,10 @@ class RNNPlan:
         return f"chosen: {self.candidate._replace(workspace=self.workspace)}"
 
     def _begin(self, context: Context) -> int:
-        """The address of the lengths, for work on the context's stream."""
-        lengths, stream = self._lengths, context.stream
-        if lengths.writer is not stream:
-            lengths.before_read(stream)
-        if stream.handle != streams.LEGACY_DEFAULT and context.capturing:
+        """The address of the lengths; a captured graph keeps them, and the descriptors."""
+        if context.stream.handle != streams.LEGACY_DEFAULT and context.capturing:
             context.pin(self)
-        return lengths.pointer
+        return self._lengths.pointer
 
     def _end(self, context: Context) -> None:
         if self._lengths.home is not context.stream:

@@ -342,6 +342,17 @@ def test_timing_takes_the_quickest_and_keeps_it(
     assert len(algos(fake)) == 1
 
 
+def test_what_is_compiled_is_not_timed_where_the_settings_say_so(
+    fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(config, "cache", "off")
+    monkeypatch.setattr(config, "runtime_compiled", False)
+    net, x, w = operands(algo="time_on_shape_change")
+    net.forward(x, w)
+    assert "persist_dynamic" not in algos(fake)
+    assert "cudnnBuildRNNDynamic" not in fake.names()
+
+
 def test_the_table_of_algorithms(fake: FakeCudnn) -> None:
     fake.costs = {"STANDARD": 5.0, "PERSIST_DYNAMIC": 1.5}
     fake.refused = {"PERSIST_STATIC"}
