@@ -61,6 +61,7 @@ class RNNPlan:
         "_network",
         "_reserved",
         "_states",
+        "_there",
         "_weights",
         "_x",
         "_y",
@@ -103,10 +104,10 @@ class RNNPlan:
         self.workspace: int = workspace.value
         self._reserved = reserve.value if problem.training else 0
         self.reserve = TensorSpec.packed((self._reserved,), "uint8")
-        # On the default stream, and waited for: this outlives the stream of the first call, and is only read.
+        # On the default stream, whatever the first call works on: this outlives that stream.
         home = streams.default_stream(context.device)
         self._lengths = DeviceArray.from_host(np.array(lengths, np.int32), DTYPES["int32"], "nchw", home)
-        streams.synchronize(home)
+        self._there = False  # for other streams than that
         self._forward = context.library.cudnnRNNForward
 
     def run(self, context: Context, pointers: Sequence[Any], alpha: float, beta: float) -> None:  # noqa: ARG002
@@ -210,9 +211,14 @@ class RNNPlan:
 
     def _begin(self, context: Context) -> int:
         """The address of the lengths; a captured graph keeps them, and the descriptors."""
-        if context.stream.handle != streams.LEGACY_DEFAULT and context.capturing:
-            context.pin(self)
-        return self._lengths.pointer
+        lengths = self._lengths
+        if context.stream is not lengths.home:
+            if not self._there:  # once: nobody writes them again
+                streams.synchronize(lengths.writer)
+                self._there = True
+            if context.capturing:
+                context.pin(self)
+        return lengths.pointer
 
     def _end(self, context: Context) -> None:
         if self._lengths.home is not context.stream:

@@ -478,6 +478,15 @@ def test_a_captured_call_pins_what_it_uses(fake: FakeCudnn, host: Host) -> None:
     host.capturing.clear()
 
 
+def test_other_streams_wait_for_the_lengths_once(fake: FakeCudnn, host: Host) -> None:
+    net, x, w = operands()
+    for stream, waits in ((1, 0), (1, 0), (0x50, 1), (0x50, 0), (0x60, 0), (1, 0)):
+        host.log.clear()
+        done = net.forward(x, w, lengths=(3, 1), stream=stream, training=True)
+        net.backward_data(done.reserve, stream=stream)
+        assert [entry[0] for entry in host.log].count("synchronize") == waits
+
+
 @pytest.mark.parametrize("status", [2000, 3000, 4000, 5000])
 def test_a_failure_at_any_call_leaves_nothing(fake: FakeCudnn, status: int) -> None:
     def step() -> None:
