@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections import deque
 from typing import Any
 
@@ -10,6 +11,9 @@ from . import stream as streams
 from .stream import Stream
 
 __all__ = ["Lent", "Uses", "release_finished"]
+
+
+_noting = threading.Lock()
 
 
 class Uses:
@@ -34,8 +38,10 @@ class Uses:
         operands alive.
         """
         if not streams.is_capturing(stream):
-            self.events = {s: event for s, event in self.events.items() if not streams.is_done(event)}
-            self.events[stream] = streams.record(stream)
+            event = streams.record(stream)
+            with _noting:  # threads that share an array must not lose each other's events
+                left = {s: event for s, event in self.events.items() if not streams.is_done(event)}
+                self.events = left | {stream: event}
 
     def __del__(self) -> None:
         if os.getpid() != self.process:  # in a forked child there is no driver to talk to

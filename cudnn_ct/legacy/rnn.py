@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+from .._config import config
 from ..context import Context
 from ..descriptors import RNNDescriptor, TensorDescriptor
 from ..dtypes import DTYPES
@@ -30,6 +31,8 @@ from .dropout import DropoutDescriptor
 from .rnn_plans import RNNPlan
 
 __all__ = ["RNNFamily", "rnn_rows"]
+
+COMPILED = ("persist_dynamic",)  # for a batch size, when the network is made
 
 BASE = 1 << 40  # where weights are said to be when cuDNN is asked where each lies; nothing is read there
 
@@ -60,8 +63,9 @@ class RNNFamily:
         context: Context,  # noqa: ARG002 - as all families are asked
         request: Request,
     ) -> list[Candidate]:
-        """All algorithms."""
+        """All algorithms, without what is compiled when it is made where the settings say so."""
         rows = rnn_rows(problem, guessed_algos(problem))
+        rows = [row for row in rows if config.runtime_compiled or row.algorithm not in COMPILED]
         return [row._replace(status=row.status or request.refusal(row)) for row in rows]
 
     def named(self, problem: RNNProblem, name: str) -> tuple[Sequence[Stage], Sequence[Stage]]:
@@ -85,7 +89,7 @@ class RNNFamily:
 
     def _network(self, spec: RNNSpec, problem: RNNProblem, context: Context) -> RNNDescriptor:
         """The native network; one that is compiled for a batch is compiled once for it."""
-        padded, compiled = problem.layout != "packed", spec.algo == "persist_dynamic"
+        padded, compiled = problem.layout != "packed", spec.algo in COMPILED
         key = ("a network", context.device, spec, padded, problem.batch if compiled else 0)
         found: RNNDescriptor | None = self._networks.get(key)
         if found is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from itertools import groupby
 from typing import Any
 
 from .. import memory as memories
@@ -13,7 +14,17 @@ from ..context import Context
 from ..descriptors import RNNDataDescriptor, RNNDescriptor, TensorDescriptor
 from ..dtypes import DTYPES
 from ..errors import NotInitializedError
-from ..problem import Candidate, RNNDataSpec, RNNProblem, RNNShapes, TensorSpec, rnn_weight_size
+from ..problem import (
+    Candidate,
+    FillProblem,
+    RNNDataSpec,
+    RNNProblem,
+    RNNShapes,
+    TensorSpec,
+    rnn_weight_size,
+)
+from .copies import copying
+from .tensor import filling
 
 __all__ = ["IdleRNNPlan", "RNNPass", "RNNPlan"]
 
@@ -46,6 +57,35 @@ class RNNPass:
         return self.memory.pointer
 
 
+class StatesOfNoStep:
+    """The states of sequences without a step, which go through: cuDNN gives them what pads an output."""
+
+    __slots__ = ("_moves",)
+
+    def __init__(self, lengths: tuple[int, ...], layers: int, size: int, dtype: str) -> None:
+        self._moves = []
+        for start, stop in _runs_of_zero(lengths):
+            spec = TensorSpec((layers, stop - start, size), (len(lengths) * size, size, 1), dtype)
+            offset = start * size * DTYPES[dtype].itemsize
+            self._moves.append((offset, copying(spec, spec), filling(FillProblem(spec))))
+
+    def carry(self, context: Context, source: int, target: int) -> None:
+        """Enqueue target = source for them, which is zero where there is none."""
+        for offset, copy, zeros in self._moves:
+            if source and target:
+                copy.run(context, (source + offset, target + offset), 1.0, 0.0)
+            elif target:
+                zeros.run(context, (target + offset,), 0.0, 0.0)
+
+
+def _runs_of_zero(lengths: tuple[int, ...]) -> list[tuple[int, int]]:
+    """Where zeros begin and end, those side by side together."""
+    places = range(len(lengths))
+    groups = groupby(places, key=lambda place: lengths[place] == 0)
+    runs = [list(run) for empty, run in groups if empty]
+    return [(run[0], run[-1] + 1) for run in runs]
+
+
 class RNNPlan:
     """One algorithm of a network for sequences of given lengths: each pass is one C call.
 
@@ -59,8 +99,11 @@ class RNNPlan:
         "_lengths",
         "_mode",
         "_network",
+        "_passed",
+        "_passed_cells",
         "_reserved",
         "_states",
+        "_there",
         "_weights",
         "_x",
         "_y",
@@ -94,6 +137,10 @@ class RNNPlan:
         self._states = TensorDescriptor.cached(TensorSpec.packed(h, spec.dtype))
         c = (*h[:2], spec.hidden_size)
         self._cells = TensorDescriptor.cached(TensorSpec.packed(c, spec.dtype)) if spec.has_cells else None
+        self._passed = self._passed_cells = None
+        if 0 in lengths:
+            self._passed = StatesOfNoStep(lengths, spec.pseudo_layers, spec.output_size, spec.dtype)
+            self._passed_cells = StatesOfNoStep(lengths, spec.pseudo_layers, spec.hidden_size, spec.dtype)
         self._weights = rnn_weight_size(spec) * DTYPES[spec.dtype].itemsize
         self._mode = TRAINING if problem.training else INFERENCE
         workspace, reserve = ctypes.c_size_t(), ctypes.c_size_t()
@@ -103,8 +150,10 @@ class RNNPlan:
         self.workspace: int = workspace.value
         self._reserved = reserve.value if problem.training else 0
         self.reserve = TensorSpec.packed((self._reserved,), "uint8")
-        host = np.array(lengths, np.int32)
-        self._lengths = DeviceArray.from_host(host, DTYPES["int32"], "nchw", context.stream)
+        # On the default stream, whatever the first call works on: this outlives that stream.
+        home = streams.default_stream(context.device)
+        self._lengths = DeviceArray.from_host(np.array(lengths, np.int32), DTYPES["int32"], "nchw", home)
+        self._there = False  # for other streams than that
         self._forward = context.library.cudnnRNNForward
 
     def run(self, context: Context, pointers: Sequence[Any], alpha: float, beta: float) -> None:  # noqa: ARG002
@@ -140,6 +189,7 @@ class RNNPlan:
             self._reserved,
             reserve,
         )
+        self._pass_states(context, h0, hy, c0, cy)
         self._end(context)
 
     def backward_data(self, context: Context, pointers: Sequence[int], reserve: int) -> None:
@@ -175,6 +225,7 @@ class RNNPlan:
             self._reserved,
             reserve,
         )
+        self._pass_states(context, dhy, dh0, dcy, dc0)
         self._end(context)
 
     def backward_weights(self, context: Context, pointers: Sequence[int], reserve: int) -> None:
@@ -202,17 +253,24 @@ class RNNPlan:
         )
         self._end(context)
 
+    def _pass_states(self, context: Context, h: int, new_h: int, c: int, new_c: int) -> None:
+        if self._passed and self._passed_cells:
+            self._passed.carry(context, h, new_h)
+            self._passed_cells.carry(context, c, new_c)
+
     def describe(self) -> str:
         """Tell what was chosen."""
         return f"chosen: {self.candidate._replace(workspace=self.workspace)}"
 
     def _begin(self, context: Context) -> int:
-        """The address of the lengths, for work on the context's stream."""
-        lengths, stream = self._lengths, context.stream
-        if lengths.writer is not stream:
-            lengths.before_read(stream)
-        if stream.handle != streams.LEGACY_DEFAULT and context.capturing:
-            context.pin(self)
+        """The address of the lengths; a captured graph keeps them, and the descriptors."""
+        lengths = self._lengths
+        if context.stream is not lengths.home:
+            if not self._there:  # once: nobody writes them again
+                streams.synchronize(lengths.writer)
+                self._there = True
+            if context.capturing:
+                context.pin(self)
         return lengths.pointer
 
     def _end(self, context: Context) -> None:

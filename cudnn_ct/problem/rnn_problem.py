@@ -105,6 +105,10 @@ def guessed_algos(problem: RNNProblem) -> tuple[str, ...]:
 
 def unfit_algo(problem: RNNProblem, algo: str) -> str:
     """What of a problem an algorithm is known not to do; empty for nothing. cuDNN itself knows more."""
-    if problem.spec.projection_size and algo != "standard":
+    spec = problem.spec
+    if spec.projection_size and algo != "standard":
         return f"{algo} has no projection"
+    plain = spec.mode in ("rnn_relu", "rnn_tanh") and spec.directions == 2
+    if algo == "persist_static_small_h" and plain and problem.training:
+        return f"{algo} gave wrong gradients of bidirectional {spec.mode}, with cuDNN 9.19"
     return ""

@@ -40,11 +40,11 @@ Curve = Callable[[Float64], Float64]
 
 
 def _plain(curve: Curve, slope: Curve) -> Cell:
-    """h' = curve(a + q); the slope is a function of h'."""
+    """h' = curve(a + q); the slope is a function of a + q."""
 
     def forward(a: Float64, q: Float64, _h: Float64, c: Float64, _: Clip) -> tuple[Float64, Float64, Saved]:
-        new = curve(a[:, 0] + q[:, 0])
-        return new, c, (new,)
+        given = a[:, 0] + q[:, 0]
+        return curve(given), c, (given,)
 
     def backward(
         saved: Saved, dh: Float64, dc: Float64, _: Clip
@@ -96,8 +96,9 @@ def _gru_backward(
 
 
 CELLS = {
-    "rnn_relu": _plain(lambda v: np.maximum(v, 0), lambda y: np.where(y > 0, 1.0, 0.0)),
-    "rnn_tanh": _plain(np.tanh, lambda y: 1 - y * y),
+    # At 0, cuDNN's slope of a relu is 1 in a recurrent network, and 0 in an activation.
+    "rnn_relu": _plain(lambda v: np.maximum(v, 0), lambda v: np.where(v >= 0, 1.0, 0.0)),
+    "rnn_tanh": _plain(np.tanh, lambda v: 1 - np.tanh(v) ** 2),
     "lstm": Cell(_lstm_forward, _lstm_backward),
     "gru": Cell(_gru_forward, _gru_backward),
 }

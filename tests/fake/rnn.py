@@ -152,8 +152,9 @@ class Recurrent:
             for t, value in enumerate(ys):
                 target[t, b] = value.astype(state["dtype"].numpy)
             for last, into in ((last_h, hy), (last_c, cy)):
-                if into is not None:
-                    into[:, b] = np.array(last).astype(state["dtype"].numpy)
+                if into is not None:  # of a sequence without a step, cuDNN writes what pads the output
+                    value = np.array(last) if length else np.float64(self._get(y, "sequences")["padding"])
+                    into[:, b] = value.astype(state["dtype"].numpy)
         self._pad(y, y_at)
         if mode:
             assert reserve_size == RESERVE
@@ -186,7 +187,7 @@ class Recurrent:
                 dx[t, b] = value.astype(numpy)
             for first, into in ((first_h, dh0), (first_c, dc0)):
                 if into is not None:
-                    into[:, b] = np.array(first).astype(numpy)
+                    into[:, b] = (np.array(first) if length else np.float64(np.nan)).astype(numpy)
         return 0
 
     def cudnnRNNBackwardWeights_v8(self: Any, handle: Any, network: Any, add: int, *arguments: Any) -> int:
@@ -388,6 +389,7 @@ class _Run:
         step: dict[str, Any] = {"x": x, "h": h, "c": c, "q": q}
         if self.cell == RELU:
             new = np.maximum(a[0] + q[0], 0)
+            step["passes"] = a[0] + q[0] >= 0
         elif self.cell == TANH:
             new = np.tanh(a[0] + q[0])
         elif self.cell == LSTM:
@@ -433,7 +435,7 @@ class _Run:
             dh = projection.T @ dh
         past: Any = 0.0
         if self.cell == RELU:
-            da = dq = [dh * (s["new"] > 0)]
+            da = dq = [dh * s["passes"]]
         elif self.cell == TANH:
             da = dq = [dh * (1 - s["new"] ** 2)]
         elif self.cell == LSTM:

@@ -342,6 +342,17 @@ def test_timing_takes_the_quickest_and_keeps_it(
     assert len(algos(fake)) == 1
 
 
+def test_what_is_compiled_is_not_timed_where_the_settings_say_so(
+    fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(config, "cache", "off")
+    monkeypatch.setattr(config, "runtime_compiled", False)
+    net, x, w = operands(algo="time_on_shape_change")
+    net.forward(x, w)
+    assert "persist_dynamic" not in algos(fake)
+    assert "cudnnBuildRNNDynamic" not in fake.names()
+
+
 def test_the_table_of_algorithms(fake: FakeCudnn) -> None:
     fake.costs = {"STANDARD": 5.0, "PERSIST_DYNAMIC": 1.5}
     fake.refused = {"PERSIST_STATIC"}
@@ -465,6 +476,15 @@ def test_a_captured_call_pins_what_it_uses(fake: FakeCudnn, host: Host) -> None:
     with pytest.raises(ct.NotInitializedError, match="only passes with training=False can be captured"):
         net.forward(x, w, out=out, training=True, stream=stream)
     host.capturing.clear()
+
+
+def test_other_streams_wait_for_the_lengths_once(fake: FakeCudnn, host: Host) -> None:
+    net, x, w = operands()
+    for stream, waits in ((1, 0), (1, 0), (0x50, 1), (0x50, 0), (0x60, 0), (1, 0)):
+        host.log.clear()
+        done = net.forward(x, w, lengths=(3, 1), stream=stream, training=True)
+        net.backward_data(done.reserve, stream=stream)
+        assert [entry[0] for entry in host.log].count("synchronize") == waits
 
 
 @pytest.mark.parametrize("status", [2000, 3000, 4000, 5000])
