@@ -28,10 +28,11 @@ TOLERANCE = {"forward": 2, "training": 4}
 
 
 class Side(NamedTuple):
-    """One contender's call, and how its results of the first operands are made tensors."""
+    """One contender's call, and how its results of the first operands are made tensors; our network."""
 
     call: Call
     results: Callable[[], list[Any]]
+    network: Any = None
 
 
 def row_record(row: Row, wanted: Sequence[str] = CONTENDERS) -> Record:
@@ -44,7 +45,19 @@ def row_record(row: Row, wanted: Sequence[str] = CONTENDERS) -> Record:
     contenders = {name: Contender(keeping(side.call, operands.count)) for name, side in sides.items()}
     race(record, contenders, operands.count, limit=ROW_LIMIT)
     compare(record, row, sides)
+    if "time" in sides:
+        record["algorithms"] = algorithms(row, sides["time"].network)
     return record
+
+
+def algorithms(row: Row, rnn: Any) -> dict[str, Any]:
+    """Microseconds of a pass forward by each algorithm, or why there is none."""
+    try:
+        given: dict[str, Any] = {"lengths": row.lengths, "layout": "packed"} if row.packed else {}
+        table = rnn.algorithms(row.arrays["x"].shape, training=row.work == "training", **given)
+    except Exception as error:
+        return {"": explain(error)}
+    return {one.algorithm: one.status or round(1000 * one.time) for one in table}
 
 
 def facts(row: Row) -> Record:
@@ -83,7 +96,7 @@ def _side(name: str, row: Row, network: Any, operands: Operands) -> Side:
         return Side(theirs, lambda: networks.torch_results(theirs(0)))
     ours = networks.our_network(row, network, networks.POLICIES[name])
     call = networks.our_call(row, ours, operands)
-    return Side(call, lambda: networks.our_results(row, ours, network, call))
+    return Side(call, lambda: networks.our_results(row, ours, network, call), ours.rnn)
 
 
 def came_since(record: Record) -> bool:

@@ -322,3 +322,165 @@ def _() -> None:
     assert set(np.unique(y.numpy())) == {0.0, 4.0}
     dx = ct.dropout_backward(ct.full((50, 40), 6.0), mask, state).numpy()
     np.testing.assert_array_equal(dx, 2 * y.numpy())
+
+
+# --- recurrent networks ------------------------------------------------------------------------------------
+
+GATES = {"rnn_relu": 1, "rnn_tanh": 1, "gru": 3, "lstm": 4}
+
+
+def network(mode: str, **options: Any) -> tuple[ct.RNN, ct.DeviceArray, ct.DeviceArray]:
+    """A network of 5 inputs and 4 units in 2 layers, its weights, and 3 steps of 2 sequences."""
+    net = ct.RNN(mode, options.pop("input_size", 5), 4, 2, dtype="float64", algo="standard", **options)
+    return net, ct.asarray(0.3 * normal(net.weight_size, seed=1)), ct.asarray(normal(3, 2, net.input_size))
+
+
+@row("recurrent: x (T, B, I), states (layers x directions, B, H), y (T, B, H x directions); cells of lstm")
+def _() -> None:
+    for mode in GATES:
+        for direction, count in (("unidirectional", 1), ("bidirectional", 2)):
+            net, w, x = network(mode, direction=direction)
+            y, hy, cy, _ = net.forward(x, w)
+            assert y.shape == (3, 2, 4 * count)
+            assert hy.shape == (2 * count, 2, 4)
+            assert (cy is None) == (mode != "lstm")
+            assert cy is None or cy.shape == hy.shape
+
+
+@row("recurrent: always the training pass there, standard, no dropout; here training=True gives a reserve")
+def _() -> None:
+    net, w, x = network("gru")
+    there, here = net.forward(x, w), net.forward(x, w, training=True)
+    assert there.reserve is None
+    assert here.reserve is not None
+    same(here.y, there.y.numpy())
+    assert net.spec.dropout == 0
+
+
+@row("recurrent: an lstm must be given cells there; here none are zeros, and other modes refuse them")
+def _() -> None:
+    net, w, x = network("lstm")
+    zeros = ct.zeros((2, 2, 4), "float64")
+    same(net.forward(x, w).y, net.forward(x, w, zeros, zeros).y.numpy())
+    gru, w, x = network("gru")
+    with pytest.raises(ValueError, match="has no cells"):
+        gru.forward(x, w, zeros, zeros)
+
+
+@row("recurrent: the size of the weights is in items")
+def _() -> None:
+    for mode, gates in GATES.items():
+        net, _, _ = network(mode)
+        assert net.weight_size == gates * ((5 + 4) * 4 + 8 + (4 + 4) * 4 + 8)
+        assert net.weight_bytes == 8 * net.weight_size
+
+
+@row("recurrent: a layer's parameters by linLayerID, W before b: 4, 12 or 16; by name here, in that order")
+def _() -> None:
+    names = {
+        "rnn_relu": ("hidden",),
+        "rnn_tanh": ("hidden",),
+        "gru": ("reset", "update", "new"),
+        "lstm": ("input", "forget", "cell", "output"),
+    }
+    for mode, gates in GATES.items():
+        net, w, _ = network(mode)
+        found = net.split_params(w, 0)
+        wanted = [
+            f"l0.{part}{letter}_{gate}" for letter in "WR" for gate in names[mode] for part in ("", "b")
+        ]
+        assert list(found) == wanted
+        assert len(found) == 4 * gates
+
+
+@row("recurrent: matrices (in, H) by columns there, so that x @ W; here (H, in) by rows: the same memory")
+def _() -> None:
+    net, w, x = network("rnn_tanh")
+    parts = {name: view.numpy() for name, view in net.split_params(w, 0).items()}
+    assert parts["l0.W_hidden"].shape == (4, 5)
+    assert parts["l0.R_hidden"].shape == (4, 4)
+    h, steps = np.zeros((2, 4)), []
+    for given in x.numpy():
+        a = given @ parts["l0.W_hidden"].T + parts["l0.bW_hidden"]
+        h = np.tanh(a + h @ parts["l0.R_hidden"].T + parts["l0.bR_hidden"])
+        steps.append(h)
+    one = ct.RNN("rnn_tanh", 5, 4, dtype="float64")
+    same(one.forward(x, one.pack_params(list(parts.values()))).y, np.stack(steps))
+    assert net.split_params(w, 1)["l1.W_hidden"].shape == (4, 4)
+
+
+@row("recurrent: the layer of split_params is cuDNN's pseudo layer there, 2 l + d; here layer and direction")
+def _() -> None:
+    net, w, _ = network("gru", direction="bidirectional")
+    sizes = [view.shape for view in net.split_params(w, 1, 1).values()]
+    assert next(iter(net.split_params(w, 1, 1))) == "l1_reverse.W_reset"
+    assert sizes[0] == (4, 8)
+    flat = {view.pointer for p in range(4) for view in net.split_params(w, *divmod(p, 2)).values()}
+    assert len(flat) == 4 * 12
+
+
+@row("recurrent: the parameters are views that can be written")
+def _() -> None:
+    net, w, x = network("lstm")
+    before = net.forward(x, w).y.numpy()
+    for layer in (0, 1):
+        for view in net.split_params(w, layer).values():
+            view.fill(0.0)
+    assert not w.numpy().any()
+    after = net.forward(x, w).y.numpy()
+    assert not after.any()
+    assert before.any()
+
+
+@row("recurrent: skip input has no matrices for the input of the first layer")
+def _() -> None:
+    net, w, _ = network("rnn_tanh", input_mode="skip", input_size=4)
+    assert list(net.split_params(w, 0)) == ["l0.bW_hidden", "l0.R_hidden", "l0.bR_hidden"]
+    with pytest.raises(ValueError, match="input_size is 5, hidden_size 4"):
+        network("rnn_tanh", input_mode="skip")
+
+
+@row("recurrent: a projection is linLayerID 8, the last of its layer")
+def _() -> None:
+    net, w, x = network("lstm", projection_size=3)
+    found = net.split_params(w, 1)
+    assert list(found)[-1] == "l1.P"
+    assert found["l1.P"].shape == (3, 4)
+    assert net.forward(x, w).y.shape == (3, 2, 3)
+
+
+@row("recurrent: gradients of outputs that are not given are zeros")
+def _() -> None:
+    net, w, x = network("lstm")
+    zeros = ct.zeros((2, 2, 4), "float64")
+    dy = ct.asarray(normal(3, 2, 4, seed=3))
+    some, all_ = (net.forward(x, w, training=True).reserve for _ in range(2))
+    same(net.backward_data(some, dy).dx, net.backward_data(all_, dy, zeros, zeros).dx.numpy())
+    some, all_ = (net.forward(x, w, training=True).reserve for _ in range(2))
+    wanted = net.backward_data(all_, ct.zeros((3, 2, 4), "float64"), zeros, zeros).dx.numpy()
+    same(net.backward_data(some, None, None, None).dx, wanted)
+
+
+@row("recurrent: the reserve is copied there, since the gradients change it; here it serves once")
+def _() -> None:
+    net, w, x = network("gru")
+    reserve, dy = net.forward(x, w, training=True).reserve, ct.full((3, 2, 4), 1.0, "float64")
+    net.backward_data(reserve, dy)
+    with pytest.raises(ValueError, match="reserve"):
+        net.backward_data(reserve, dy)
+
+
+@row(
+    "recurrent: the gradient of weights is set to zero before cuDNN adds to it; add=True keeps what is there"
+)
+def _() -> None:
+    net, w, x = network("gru")
+    dy = ct.full((3, 2, 4), 1.0, "float64")
+    out = ct.full((net.weight_size,), math.nan, "float64")
+    found = []
+    for options in ({}, {"out": out}, {"out": out, "add": True}):
+        reserve = net.forward(x, w, training=True).reserve
+        net.backward_data(reserve, dy)
+        found.append(net.backward_weights(reserve, **options).numpy())
+    np.testing.assert_allclose(found[1], found[0])
+    np.testing.assert_allclose(found[2], 2 * found[0])

@@ -6,6 +6,7 @@ A row is an operation with a variant, for some dtypes and layouts; its inputs ar
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -271,12 +272,38 @@ def _of_images(count: int, **keywords: Any) -> Callable[[Draw], Inputs]:
     return lambda draw: Inputs(tuple(draw.floats(*IMAGE) for _ in range(count)), keywords)
 
 
+# --- recurrent networks ------------------------------------------------------------------------------------
+
+# Roundings go from step to step.
+STEPS = {"float16": 2e-2, "bfloat16": 1.6e-1, "float32": 1e-4, "float64": 1e-10}
+
+
+def _recurrent() -> Iterator[Case]:
+    """Networks, forward and back, in strict float32; on which side of 0 a relu is, halves cannot tell."""
+    for mode in ("rnn_relu", "rnn_tanh", "lstm", "gru"):
+        for direction in ("unidirectional", "bidirectional"):
+            for dtype in ("float32", "float64") if mode == "rnn_relu" else FLOATS:
+                make = partial(_network, mode, direction)
+                yield Case("RNN", f"{mode}, {direction}", dtype, "nchw", STEPS[dtype], make)
+
+
+def _network(mode: str, direction: str, draw: Draw) -> Inputs:
+    """Three sequences of up to four steps, some states, and gradients of all results."""
+    from ..problem import rnn_parameters, rnn_spec
+
+    spec = rnn_spec(mode, 8, 16, 2, direction=direction, dtype=draw.dtype, precision="as_input_f32")
+    count = 2 * spec.directions
+    weights = [(0.3 * draw.floats(*row.shape)).astype(draw.dtype) for row in rnn_parameters(spec)]
+    states = [draw.floats(count, 3, 16) for _ in range(2)]
+    return Inputs((spec, draw.floats(4, 3, 8), weights, *states, draw.floats(4, 3, 16 * spec.directions)), {})
+
+
 # --- the table ---------------------------------------------------------------------------------------------
 
 
 def cases() -> list[Case]:
     """All rows."""
-    return [*_convolutions(), *_layers(), *_tensors()]
+    return [*_convolutions(), *_layers(), *_recurrent(), *_tensors()]
 
 
 def _each(

@@ -39,7 +39,7 @@ def attempt(case: Case) -> Outcome:
 
 
 def _compared(case: Case, row: Outcome) -> Outcome:
-    run = _dropout if case.operation == "dropout" else _against_reference
+    run = _OWN.get(case.operation, _against_reference)
     before = _prepared()
     pairs = run(case, case.inputs())
     wrong = [text for name, got, wanted in pairs if (text := _unlike(name, got, wanted))]
@@ -48,7 +48,7 @@ def _compared(case: Case, row: Outcome) -> Outcome:
         error = float("inf")
     fine = error <= case.tolerance
     detail = "; ".join(wrong) or ("" if fine else "differs from the reference")
-    algorithm = _algorithm(before) or ("dropout" if run is _dropout else "")
+    algorithm = _algorithm(before) or case.operation
     return row._replace(verdict=OK if fine else FAILED, algorithm=algorithm, error=error, detail=detail)
 
 
@@ -94,6 +94,39 @@ def _dropout(case: Case, inputs: Inputs) -> list[Pair]:
         raise CudnnError(f"of all elements {share:.2f} were kept; about {1 - probability} should be")
     wanted = dropout(x, kept, probability), dropout(x + 4, kept, probability)
     return [("y", _on_host(y), wanted[0]), ("dx", _on_host(dx), wanted[1])]
+
+
+def _recurrent(case: Case, inputs: Inputs) -> list[Pair]:
+    """A network forward and back; what cuDNN keeps in one array is held against the parts of it."""
+    import numpy as np
+
+    import cudnn_ct as ct
+    from cudnn_ct.problem import rnn_offsets, rnn_parameters
+    from cudnn_ct.reference.rnn import rnn, rnn_backward
+
+    spec, x, weights, h0, dhy, dy = inputs.operands
+    lengths = (4, 2, 3)
+    strict = "float32" if case.dtype == "float32" else None
+    net = ct.RNN(
+        spec.mode, 8, 16, 2, direction=spec.direction, dtype=case.dtype, precision=strict, algo="standard"
+    )
+    w = net.pack_params(weights)
+    y, hy, _, reserve = net.forward(ct.asarray(x), w, ct.asarray(h0), lengths=lengths, training=True)
+    dx, dh0, _ = net.backward_data(reserve, ct.asarray(dy), ct.asarray(dhy))
+    dw = net.backward_weights(reserve).numpy()
+    expected = rnn(x, weights, spec, h0=h0, lengths=lengths)
+    gradients = rnn_backward(x, weights, spec, dy, dhy=dhy, h0=h0, lengths=lengths)
+    wanted = np.empty_like(dw)
+    places = zip(rnn_parameters(spec), rnn_offsets(spec), gradients.dweights, strict=True)
+    for row, start, part in places:
+        wanted[start : start + row.size] = part.reshape(-1)
+    results = {"y": (y, expected.y), "hy": (hy, expected.hy), "dx": (dx, gradients.dx)}
+    results["dh0"] = (dh0, gradients.dh0)
+    pairs = [(name, _on_host(got), want) for name, (got, want) in results.items()]
+    return [*pairs, ("dw", dw, wanted)]
+
+
+_OWN = {"dropout": _dropout, "RNN": _recurrent}
 
 
 def _placing(layout: str) -> Callable[[Any], Any]:
@@ -156,7 +189,8 @@ def _calls() -> dict[Any, Any]:
 
 def _algorithm(before: set[Any]) -> str:
     """What the calls ran that were prepared since."""
-    chosen = [call.choice for key, call in _calls().items() if key not in before]
+    made = [call for key, call in _calls().items() if key not in before]
+    chosen = [call.choice for call in made if hasattr(call, "choice")]  # native networks are among them
     return ", ".join(dict.fromkeys(map(_short, chosen)))
 
 

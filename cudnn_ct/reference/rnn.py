@@ -126,7 +126,7 @@ def rnn_backward(
 ) -> RNNGradients[Array]:
     """Compute all gradients of :func:`rnn` by backpropagation through time; each is rounded once at the end.
 
-    Nothing passes through a cell that was clipped, nor through relu at 0.
+    Nothing passes through a cell that was clipped; through relu at 0, as in cuDNN, all does.
 
     Parameters
     ----------
