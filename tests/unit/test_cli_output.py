@@ -94,7 +94,7 @@ def test_inputs_are_the_same_each_time() -> None:
 def test_the_reference_takes_the_inputs(case: Case) -> None:
     import cudnn_ct as ct
 
-    if hasattr(ct.reference, case.operation):
+    if case.operation not in ("dropout", "RNN"):  # which have no reference of that name
         drawn = case.inputs()
         getattr(ct.reference, case.operation)(*drawn.operands, **drawn.keywords)
 
