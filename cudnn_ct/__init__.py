@@ -9,7 +9,7 @@ Operations    ``conv  conv_backward_data  conv_backward_filter  conv_backward_bi
               activation  activation_backward  lrn  lrn_backward
               affine_grid  affine_grid_backward  grid_sample  grid_sample_backward
               spatial_transformer  spatial_transformer_backward
-              dropout  dropout_backward  DropoutState  ctc_loss
+              dropout  dropout_backward  DropoutState  RNN  ctc_loss``
               pool  pool_backward  pool_output_shape
               batch_norm_training  batch_norm_inference  batch_norm_backward  batch_norm_overflowed``
               activation  activation_backward
@@ -84,6 +84,10 @@ if TYPE_CHECKING:
     from .ops.pooling import pool as pool
     from .ops.pooling import pool_backward as pool_backward
     from .ops.reduction import reduce as reduce
+    from .ops.rnn import RNN as RNN
+    from .ops.rnn import RNNDataGradients as RNNDataGradients
+    from .ops.rnn import RNNForward as RNNForward
+    from .ops.rnn import RNNReserve as RNNReserve
     from .ops.softmax import softmax as softmax
     from .ops.softmax import softmax_backward as softmax_backward
     from .ops.spatial import affine_grid as affine_grid
@@ -151,6 +155,10 @@ _WHERE = {
         "Dropout",
         "DropoutMask",
         "DropoutState",
+        "RNN",
+        "RNNDataGradients",
+        "RNNForward",
+        "RNNReserve",
         "activation",
         "activation_backward",
         "affine_grid",

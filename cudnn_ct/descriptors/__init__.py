@@ -11,6 +11,7 @@ from .layers import (
     ReduceDescriptor,
     SpatialTransformerDescriptor,
 )
+from .recurrent import RNNDataDescriptor, RNNDescriptor
 from .tensors import FilterDescriptor, TensorDescriptor
 
 __all__ = [
@@ -23,6 +24,8 @@ __all__ = [
     "LRNDescriptor",
     "OpTensorDescriptor",
     "PoolingDescriptor",
+    "RNNDataDescriptor",
+    "RNNDescriptor",
     "ReduceDescriptor",
     "SpatialTransformerDescriptor",
     "TensorDescriptor",

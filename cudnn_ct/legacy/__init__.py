@@ -17,6 +17,8 @@ from .norm_ways import NORM_GRADIENT_WAYS, NORM_INFERENCE_WAYS, NORM_TRAINING_WA
 from .plans import PackedPlan, ScaledPlan, ScalePlan
 from .pooling import gradient_in_c_order, padded_pooling, pooling, spread_gradient
 from .reduction import ReducePlan, bias_gradient, pooled_rows, reduction, wide_reduction
+from .rnn import RNNFamily, rnn_rows
+from .rnn_plans import IdleRNNPlan, RNNPass, RNNPlan
 from .slices import SlicedPlan, joined, sliced
 from .softmax import softmax
 from .spatial import GridPlan, SamplePlan
@@ -40,8 +42,12 @@ __all__ = [
     "DropoutDescriptor",
     "EpiloguePlan",
     "GridPlan",
+    "IdleRNNPlan",
     "OpTensorPlan",
     "PackedPlan",
+    "RNNFamily",
+    "RNNPass",
+    "RNNPlan",
     "ReducePlan",
     "SamplePlan",
     "ScalePlan",
@@ -68,6 +74,7 @@ __all__ = [
     "pooled_rows",
     "pooling",
     "reduction",
+    "rnn_rows",
     "scaling",
     "scaling_by_op_tensor",
     "sliced",

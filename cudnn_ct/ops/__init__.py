@@ -18,6 +18,7 @@ from .lrn import lrn, lrn_backward
 from .norm import batch_norm_backward, batch_norm_inference, batch_norm_overflowed, batch_norm_training
 from .pooling import pool, pool_backward, pool_output_shape
 from .reduction import reduce
+from .rnn import RNN, RNNDataGradients, RNNForward, RNNReserve
 from .softmax import softmax, softmax_backward
 from .spatial import (
     affine_grid,
@@ -30,9 +31,13 @@ from .spatial import (
 from .tensor import add, fill, op_tensor, scale, transform
 
 __all__ = [
+    "RNN",
     "Dropout",
     "DropoutMask",
     "DropoutState",
+    "RNNDataGradients",
+    "RNNForward",
+    "RNNReserve",
     "activation",
     "activation_backward",
     "add",

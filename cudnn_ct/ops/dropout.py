@@ -81,7 +81,7 @@ class DropoutState:
 
     def __init__(self, probability: float = 0.5, seed: int = 0, *, stream: Any = None) -> None:
         self.probability = check_probability(probability)
-        self.seed = _seed(seed)
+        self.seed = check_seed(seed)
         where = streams.stream_for(stream)
         previous = streams.activate(where.device)
         try:
@@ -307,7 +307,8 @@ def _check_state(state: Any, ctx: Context) -> None:
         raise ValueError(f"the state is of device {state.device}; the operation runs on device {ctx.device}")
 
 
-def _seed(seed: Any) -> int:
+def check_seed(seed: Any) -> int:
+    """Return the seed of dice as an int, or raise."""
     try:
         number = operator.index(seed)
     except TypeError:

@@ -109,6 +109,7 @@ from .rnn_data import (
     rnn_layout,
     rnn_shapes,
 )
+from .rnn_problem import RNNDataSpec, RNNProblem, guessed_algos, rnn_problem, takes_packed, unfit_algo
 from .rnn_table import RNNParameter, rnn_offsets, rnn_parameters, rnn_weight_size
 from .rnn_weights import arrange_weights, from_torch, to_torch
 from .softmax import SOFTMAX_ALGOS, SOFTMAX_MODES, SoftmaxProblem, softmax_axes, softmax_fold, softmax_problem
@@ -218,8 +219,10 @@ __all__ = [
     "PoolProblem",
     "PoolingSpec",
     "Problem",
+    "RNNDataSpec",
     "RNNGradients",
     "RNNParameter",
+    "RNNProblem",
     "RNNResult",
     "RNNShapes",
     "RNNSpec",
@@ -267,6 +270,7 @@ __all__ = [
     "fused_problem",
     "grid_problem",
     "grid_sample_shape",
+    "guessed_algos",
     "layouts_of",
     "lrn_problem",
     "lrn_window",
@@ -308,6 +312,7 @@ __all__ = [
     "rnn_layout",
     "rnn_offsets",
     "rnn_parameters",
+    "rnn_problem",
     "rnn_shapes",
     "rnn_spec",
     "rnn_weight_size",
@@ -318,10 +323,12 @@ __all__ = [
     "softmax_fold",
     "softmax_problem",
     "some_axes",
+    "takes_packed",
     "tensors_of",
     "to_torch",
     "transform_problem",
     "transformed_shape",
     "transformed_spec",
     "unfit",
+    "unfit_algo",
 ]

@@ -29,6 +29,7 @@ from .host import Host, view
 from .layers import Layers
 from .norm import Norm
 from .pointwise import Pointwise
+from .rnn import Recurrent
 from .spatial import Spatial
 from .tensors import Tensors
 
@@ -65,7 +66,7 @@ class FakeLibrary(Library):
         return super()._check(status, function, args)
 
 
-class FakeCudnn(CTC, Dice, Layers, Norm, Pointwise, Spatial, Tensors):
+class FakeCudnn(CTC, Dice, Layers, Norm, Pointwise, Recurrent, Spatial, Tensors):
     """The fake's state: native objects that are alive, calls so far, and the failures that were ordered."""
 
     def __init__(self, host: Host) -> None:
@@ -81,6 +82,8 @@ class FakeCudnn(CTC, Dice, Layers, Norm, Pointwise, Spatial, Tensors):
         self.random: set[str] = set()  # algorithms whose results vary from run to run
         self.math_of_rows = 0
         self.raised: BaseException | None = None
+        self.passes: list[Any] = []  # what training passes of recurrent networks remember
+        self.moved: dict[str, int] = {}  # by how many bytes an algorithm has weights elsewhere
         self._addresses = itertools.count(0x1000, 16)
 
     def lookup(self, name: str) -> Any:

@@ -30,8 +30,10 @@ class Dice:
     def cudnnSetDropoutDescriptor(
         self: Any, dropout: Any, handle: Any, probability: float, states: int, size: int, seed: int
     ) -> None:
-        assert size == STATES
         self._get(dropout, "dropout").update(probability=probability, states=states)
+        if probability == 0 and not states:  # nothing is thrown
+            return
+        assert size == STATES
         self._state(states)[:] = (seed, 0)
 
     def _state(self: Any, states: int) -> np.ndarray:

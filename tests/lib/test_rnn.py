@@ -11,18 +11,23 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 import cudnn_ct as ct
 from cudnn_ct._bindings import enums, types
+from cudnn_ct.descriptors import RNNDataDescriptor, RNNDescriptor
 from cudnn_ct.dtypes import as_dtype
 from cudnn_ct.problem import (
+    RNN_ALGOS,
     RNN_BIASES,
     RNN_DIRECTIONS,
     RNN_INPUT_MODES,
+    RNN_LAYOUTS,
     RNN_MODES,
+    RNNDataSpec,
     RNNSpec,
     check_lengths,
     packed_for_cudnn,
@@ -31,6 +36,8 @@ from cudnn_ct.problem import (
     rnn_spec,
     rnn_weight_size,
 )
+from tests.rnn_cases import rnn_specs
+from tests.rnn_properties import held_in
 
 pytestmark = pytest.mark.usefixtures("cudnn")
 
@@ -127,8 +134,19 @@ def ask(specs: list[RNNSpec]) -> list[Any]:
     return answers
 
 
-def test_parameters_are_where_the_table_says() -> None:
-    specs = networks()
+def persistent_networks() -> list[RNNSpec]:
+    """What persistent kernels take: both biases, no projection; float64 in one of them."""
+    return [
+        spec._replace(algo=algo)
+        for spec in networks()
+        for algo in RNN_ALGOS[1:]
+        if spec.bias == "double_bias" and not spec.projection_size
+        if spec.dtype != "float64" or algo == "persist_dynamic"
+    ]
+
+
+@pytest.mark.parametrize("specs", [networks(), persistent_networks()], ids=["standard", "persistent"])
+def test_parameters_are_where_the_table_says(specs: list[RNNSpec]) -> None:
     for spec, (size, found) in zip(specs, ask(specs), strict=True):
         itemsize = as_dtype(spec.dtype).itemsize
         assert size == rnn_weight_size(spec) * itemsize, str(spec)
@@ -174,3 +192,33 @@ def test_lengths_are_taken_as_cudnn_takes_them(lengths: list[int], steps: int) -
         assert takes(layout, lengths, steps) == good
     packed = takes(enums.RNNDataLayout.SEQ_MAJOR_PACKED, lengths, max(1, *lengths))
     assert packed == packed_for_cudnn(lengths)
+
+
+FLOATS = st.sampled_from(("float16", "bfloat16", "float32", "float64"))
+
+
+@given(spec=FLOATS.flatmap(lambda dtype: rnn_specs(dtype=dtype)))
+def test_networks_read_back(spec: RNNSpec) -> None:
+    for padded in (False, True):
+        assert RNNDescriptor(spec, padded=padded).read() == spec
+
+
+@given(
+    dtype=FLOATS,
+    layout=st.sampled_from(RNN_LAYOUTS),
+    lengths=st.lists(st.integers(1, 5), min_size=1, max_size=4),
+    padding=st.sampled_from((0.0, -1.5, 0.1, 3e38)),
+)
+def test_sequences_read_back(dtype: str, layout: str, lengths: list[int], padding: float) -> None:
+    """The descriptor holds the padding as an element of its dtype."""
+    lengths = sorted(lengths, reverse=True)
+    steps = lengths[0] if layout == "packed" else 5  # of packed data cuDNN wants the longest
+    spec = RNNDataSpec(dtype, layout, steps, len(lengths), 7, tuple(lengths), padding)
+    with np.errstate(all="ignore"):
+        held = held_in(padding, dtype)
+    assert RNNDataDescriptor(spec).read() == spec._replace(padding=held)
+
+
+def test_lengths_that_are_not_as_many_as_sequences() -> None:
+    with pytest.raises(ValueError, match="there are 2 lengths; the batch has 3 sequences"):
+        RNNDataDescriptor(RNNDataSpec("float32", "packed", 5, 3, 7, (2, 1)))

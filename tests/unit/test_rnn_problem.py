@@ -21,14 +21,18 @@ from cudnn_ct.problem import (
     RNNShapes,
     RNNSpec,
     check_rnn_operands,
+    guessed_algos,
     packed_offsets,
     packed_places,
     rnn_layout,
     rnn_offsets,
     rnn_parameters,
+    rnn_problem,
     rnn_shapes,
     rnn_spec,
     rnn_weight_size,
+    takes_packed,
+    unfit_algo,
 )
 from cudnn_ct.problem.rnn_weights import arrange_weights, from_torch, to_torch
 from cudnn_ct.reference.sequences import pack_sequences, unpack_sequences
@@ -337,3 +341,64 @@ def test_packed_as_torch_packs(lengths: list[int]) -> None:
 def test_packed_rows_must_be_as_many_as_the_steps() -> None:
     with pytest.raises(ValueError, match=r"there are 4 packed rows; lengths \(2, 1\) add up to 3"):
         unpack_sequences(np.ones(4), (2, 1))
+
+
+# --- calls -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("layout", "steps", "lengths", "wanted"),
+    [
+        ("sequence_major", 3, (3, 3), "packed"),
+        ("sequence_major", 3, (3, 2), "sequence_major"),
+        ("batch_major", 3, (3, 3), "batch_major"),
+        ("batch_major", 3, (3,), "packed"),
+        ("batch_major", 1, (1, 1, 1), "packed"),
+        ("batch_major", 3, (2,), "batch_major"),
+        ("packed", 3, (3, 2), "packed"),
+    ],
+)
+def test_full_sequences_are_the_same_memory_packed(
+    layout: str, steps: int, lengths: tuple[int, ...], wanted: str
+) -> None:
+    problem = rnn_problem(rnn_spec("gru", 4, 4), layout, steps, len(lengths), lengths, True)
+    assert (problem.layout, problem.ragged) == (wanted, set(lengths) != {steps})
+
+
+def test_a_problem_knows_no_algorithm_and_its_kind_no_sizes() -> None:
+    spec = rnn_spec("gru", 4, 5, algo="persist_dynamic")
+    problem = rnn_problem(spec, "batch_major", 3, 2, (3, 1), False)
+    assert problem.spec.algo == "standard"
+    assert problem.kind == rnn_problem(spec, "batch_major", 9, 7, (3,) * 7, False).kind
+    assert problem.kind != problem._replace(training=True).kind
+    assert problem.result.shape == (3, 2, 5)
+    assert str(problem) == (
+        "gru 4 -> 5, 1 layer, unidirectional, linear input, double_bias, float32 (sums in float32, default "
+        "math): 2 sequences of different lengths, 3 steps, batch major, inference"
+    )
+
+
+@pytest.mark.parametrize(
+    ("dtype", "hidden", "batch", "direction", "first"),
+    [
+        ("float16", 1024, 64, "unidirectional", "persist_static"),
+        ("bfloat16", 64, 1, "unidirectional", "persist_static"),
+        ("float16", 1025, 64, "unidirectional", "standard"),
+        ("float16", 1024, 65, "unidirectional", "standard"),
+        ("float16", 1024, 64, "bidirectional", "standard"),
+        ("float32", 64, 1, "unidirectional", "standard"),
+    ],
+)
+def test_the_guess(dtype: str, hidden: int, batch: int, direction: str, first: str) -> None:
+    spec = rnn_spec("lstm", 8, hidden, dtype=dtype, direction=direction)
+    guessed = guessed_algos(rnn_problem(spec, "packed", 5, batch, (5,) * batch, True))
+    assert guessed[0] == first
+    assert sorted(guessed) == sorted(RNN_ALGOS)
+
+
+def test_what_is_known_to_be_of_no_use() -> None:
+    problem = rnn_problem(rnn_spec("lstm", 4, 4, projection_size=2), "packed", 3, 1, (3,), True)
+    assert not unfit_algo(problem, "standard")
+    assert unfit_algo(problem, "persist_static") == "persist_static has no projection"
+    assert not takes_packed((3, 2, 2))
+    assert "lengths are (2, 3)" in takes_packed((2, 3))

@@ -1,0 +1,93 @@
+"""The weights of a recurrent network in one piece of device memory: put in, taken out, seen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+from typing import Any
+
+from ..array import DeviceArray
+from ..creation import operand
+from ..dtypes import DTYPES
+from ..problem import (
+    RNNSpec,
+    TensorSpec,
+    arrange_weights,
+    rnn_offsets,
+    rnn_parameters,
+    rnn_weight_size,
+)
+from ..stream import Stream
+from .rnn_call import check_weights
+from .tensor import transform
+
+__all__ = ["host_parts", "pack", "split", "to_host"]
+
+
+def pack(spec: RNNSpec, weights: Mapping[str, Any] | Sequence[Any], stream: Stream) -> DeviceArray:
+    """Copy parameters into one new array; those on the host are cast to the dtype of the network."""
+    import numpy as np
+
+    dtype = DTYPES[spec.dtype]
+    parts = arrange_weights(spec, weights)
+    flat, later = np.zeros(rnn_weight_size(spec), dtype.numpy), []
+    for row, start, part in zip(rnn_parameters(spec), rnn_offsets(spec), parts, strict=True):
+        if isinstance(part, np.ndarray):
+            flat[start : start + row.size] = part.astype(dtype.numpy).reshape(-1)
+            continue
+        array = operand(part, row.name, stream)
+        if array.spec.dtype != spec.dtype:
+            raise TypeError(f"{row.name} is {array.spec.dtype}; the network is {spec.dtype}")
+        later.append((array, start, row.shape))
+    w = DeviceArray.from_host(flat, dtype, "nchw", stream)
+    for array, start, shape in later:
+        transform(array, out=_view(w, start, shape), stream=stream)
+    return w
+
+
+def split(spec: RNNSpec, w: DeviceArray, layer: int, direction: int) -> dict[str, DeviceArray]:
+    """Views of the parameters of a layer in one direction, by name, in the order of cuDNN's linLayerIDs."""
+    check_weights(spec, w.spec)
+    if "nchw" not in w.spec.layouts:
+        raise ValueError(f"w has stride {w.spec.strides}; parts are seen only of weights without gaps")
+    for value, name, most in ((layer, "layer", spec.num_layers), (direction, "direction", spec.directions)):
+        if not 0 <= value < most:
+            raise ValueError(f"{name} must be from 0 to {most - 1}, got {value}")
+    wanted = layer * spec.directions + direction
+    rows = zip(rnn_parameters(spec), rnn_offsets(spec), strict=True)
+    return {row.name: _view(w, start, row.shape) for row, start in rows if row.pseudo_layer == wanted}
+
+
+def to_host(spec: RNNSpec, w: DeviceArray) -> dict[str, Any]:
+    """All parameters by name, as NumPy arrays."""
+    check_weights(spec, w.spec)
+    flat = w.numpy()
+    rows = zip(rnn_parameters(spec), rnn_offsets(spec), strict=True)
+    return {row.name: flat[start : start + row.size].reshape(row.shape) for row, start in rows}
+
+
+def host_parts(state: Mapping[str, Any]) -> dict[str, Any]:
+    """The tensors of a state as NumPy arrays, whatever library they are of."""
+    return {name: _on_host(value) for name, value in state.items()}
+
+
+def _on_host(value: Any) -> Any:
+    import numpy as np
+
+    if isinstance(value, np.ndarray):
+        return value
+    for step in ("detach", "cpu"):
+        value = getattr(value, step, lambda value=value: value)()
+    if not hasattr(value, "numpy"):
+        return np.from_dlpack(value) if hasattr(value, "__dlpack__") else np.asarray(value)
+    try:
+        return value.numpy()
+    except TypeError:  # a dtype that NumPy has not, such as bfloat16
+        return value.float().numpy()
+
+
+def _view(w: DeviceArray, start: int, shape: tuple[int, ...]) -> DeviceArray:
+    spec = TensorSpec.packed(shape, w.spec.dtype)
+    assert start + prod(shape) <= w.size
+    pointer = w.pointer + start * w.itemsize
+    return DeviceArray(spec, pointer, w.memory, w.writer, w.home, foreign=w.foreign, readonly=w.readonly)

@@ -1,0 +1,347 @@
+"""Recurrent networks on a GPU."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import cudnn_ct as ct
+from cudnn_ct.problem import RNN_ALGOS, RNN_MODES, RNNSpec, rnn_spec
+from cudnn_ct.reference.rnn import rnn, rnn_backward
+from tests.layers import compare
+from tests.rnn_cases import RNNCase, rnn_specs
+from tests.rnn_properties import TOLERANCE, check_passes, check_weights, network, passes
+
+from .conftest import library, place
+
+EXAMPLES = max(200, settings.default.max_examples)
+
+
+def operands(case: RNNCase, **options: Any) -> tuple[ct.RNN, ct.DeviceArray, ct.DeviceArray]:
+    net = network(case.spec, **options)
+    return net, ct.asarray(case.x), net.pack_params(case.tame)
+
+
+def lstm(dtype: str = "float64", **options: Any) -> RNNSpec:
+    return rnn_spec("lstm", 5, 4, 2, direction="bidirectional", dtype=dtype, **options)
+
+
+# --- against the reference ---
+
+
+@settings(max_examples=EXAMPLES)
+@given(case=passes(least=1))
+def test_passes(case: tuple[RNNCase, str]) -> None:
+    check_passes(*case, place)
+
+
+@settings(max_examples=EXAMPLES // 4)
+@given(case=passes(("float32", "float64")))
+def test_sequences_without_a_step(case: tuple[RNNCase, str]) -> None:
+    check_passes(*case, place)
+
+
+@pytest.mark.parametrize("lengths", [(6,) * 8, (6, 6, 4, 3, 3, 2, 1, 1), (1, 6, 2, 5, 3, 6, 4, 2)], ids=str)
+@pytest.mark.parametrize("direction", ["unidirectional", "bidirectional"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+@pytest.mark.parametrize("mode", RNN_MODES)
+@pytest.mark.parametrize("algo", RNN_ALGOS)
+def test_every_algorithm(algo: str, mode: str, dtype: str, direction: str, lengths: tuple[int, ...]) -> None:
+    """Sizes that persistent kernels take; what is not written stays NaN."""
+    if mode == "rnn_relu" and dtype in ("float16", "bfloat16"):
+        pytest.skip("slopes of relu depend on roundings")
+    case = RNNCase(rnn_spec(mode, 64, 64, 2, direction=direction, dtype=dtype), 6, lengths, True, 0)
+    try:
+        check_passes(case, "sequence_major", place, algo=algo)
+    except ct.NotSupportedError as error:
+        if algo == "standard":
+            raise
+        pytest.skip(str(error).splitlines()[0])
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_tensor_cores(dtype: str) -> None:
+    """The default precision: TF32 for float32."""
+    case = RNNCase(rnn_spec("gru", 64, 128, 1, dtype=dtype), 6, (6, 6), True, 1)
+    net = ct.RNN("gru", 64, 128, dtype=dtype)
+    got = net.forward(ct.asarray(case.x), net.pack_params(case.tame))
+    wanted = rnn(case.x, case.tame, case.spec)
+    compare(got.y, wanted.y, tolerance=max(TOLERANCE[dtype], 5e-3))
+
+
+def test_gradients_that_are_missing_are_zero() -> None:
+    case = RNNCase(lstm(), 3, (3, 1), False, 0)
+    net, x, w = operands(case)
+    dhy = np.ones((4, 2, 4))
+    wanted = rnn_backward(case.x, case.tame, case.spec, dhy=dhy, lengths=case.lengths)
+    done = net.forward(x, w, lengths=case.lengths, training=True)
+    back = net.backward_data(done.reserve, None, ct.asarray(dhy))
+    for got, want in zip(back, wanted[:3], strict=True):
+        compare(got, want)
+    check_weights(net.backward_weights(done.reserve), case.spec, wanted.dweights, 1e-11)
+
+
+def test_gradients_of_weights_are_added() -> None:
+    case = RNNCase(lstm(), 3, (3, 3), False, 0)
+    net, x, w = operands(case)
+    total = ct.full((net.weight_size,), np.nan, "float64")
+    for add in (False, True):
+        done = net.forward(x, w, training=True)
+        net.backward_data(done.reserve, ct.full((3, 2, 8), 1.0, "float64"))
+        net.backward_weights(done.reserve, out=total, add=add)
+    wanted = rnn_backward(case.x, case.tame, case.spec, np.ones((3, 2, 8))).dweights
+    check_weights(total, case.spec, tuple(2 * part for part in wanted), 1e-11)
+
+
+@settings(max_examples=50)
+@given(spec=rnn_specs(), seed=st.integers(0, 99))
+def test_gradients_are_slopes(spec: RNNSpec, seed: int) -> None:
+    """The change of a loss along a direction, by differences of passes forward."""
+    if spec.mode == "rnn_relu" or spec.clip:
+        spec = spec._replace(mode="rnn_tanh" if spec.mode == "rnn_relu" else spec.mode, clip=None)
+    case = RNNCase(spec, 3, (3, 2), False, seed)
+    net = network(spec)
+    w = net.pack_params(case.tame).numpy()
+    dy = case.random((3, 2, spec.output_size * spec.directions), 3)
+    dy[2, 1] = 0
+    along_x, along_w = case.random(case.x.shape, 6), case.random(w.shape, 7)
+    along_x[2, 1] = 0
+
+    def loss(step: float) -> float:
+        x, weights = ct.asarray(case.x + step * along_x), ct.asarray(w + step * along_w)
+        return float((net.forward(x, weights, lengths=(3, 2)).y.numpy() * dy).sum())
+
+    done = net.forward(ct.asarray(case.x), ct.asarray(w), lengths=(3, 2), training=True)
+    dx = net.backward_data(done.reserve, ct.asarray(dy)).dx.numpy()
+    dw = net.backward_weights(done.reserve).numpy()
+    slope = float((dx * along_x).sum() + (dw * along_w).sum())
+    measured = (loss(1e-5) - loss(-1e-5)) / 2e-5
+    assert abs(slope - measured) <= 1e-6 * max(1.0, abs(slope))
+
+
+def test_the_example_of_the_seed_module_from_split_parameters() -> None:
+    """A GRU of depth 3 over 5 steps, computed once more from the views of its weights."""
+    net = ct.RNN("gru", 32, 16, 3, precision="float32")
+    rng = np.random.default_rng(0)
+    w = ct.asarray((0.2 * rng.standard_normal(net.weight_size)).astype(np.float32))
+    net.split_params(w, 2)["l2.bR_new"].fill(1.0)
+    x, h0 = (rng.standard_normal(shape).astype(np.float32) for shape in ((5, 2, 32), (3, 2, 16)))
+    current, last = x.astype(np.float64), []
+    for layer in range(3):
+        parts = [view.numpy().astype(np.float64) for view in net.split_params(w, layer).values()]
+        assert len(parts) == 12  # a matrix and its bias, for each of six
+        pairs = list(zip(parts[::2], parts[1::2], strict=True))
+        h, outs = h0[layer].astype(np.float64), []
+        for step in current:
+            a = [step @ matrix.T + bias for matrix, bias in pairs[:3]]
+            q = [h @ matrix.T + bias for matrix, bias in pairs[3:]]
+            r, z = (1 / (1 + np.exp(-(a[k] + q[k]))) for k in (0, 1))
+            h = (1 - z) * np.tanh(a[2] + r * q[2]) + z * h
+            outs.append(h)
+        current = np.array(outs)
+        last.append(h)
+    y, hy, cy, _ = net.forward(ct.asarray(x), w, ct.asarray(h0))
+    compare(y, current.astype(np.float32), tolerance=1e-5)
+    compare(hy, np.array(last, np.float32), tolerance=1e-5)
+    assert cy is None
+
+
+# --- torch ---
+
+
+@pytest.mark.parametrize("direction", ["unidirectional", "bidirectional"])
+@pytest.mark.parametrize("bias", ["no_bias", "double_bias"])
+@pytest.mark.parametrize(
+    ("mode", "projection"), [("rnn_tanh", 0), ("rnn_relu", 0), ("gru", 0), ("lstm", 0), ("lstm", 3)]
+)
+def test_as_torch_and_with_its_weights(mode: str, projection: int, bias: str, direction: str) -> None:
+    torch = library("torch")
+    kind = {"rnn_tanh": "RNN", "rnn_relu": "RNN", "gru": "GRU", "lstm": "LSTM"}[mode]
+    options: dict[str, Any] = {"nonlinearity": mode.removeprefix("rnn_")} if kind == "RNN" else {}
+    if projection:
+        options["proj_size"] = projection
+    module = getattr(torch.nn, kind)(
+        5,
+        4,
+        2,
+        bias=bias == "double_bias",
+        bidirectional=direction == "bidirectional",
+        dtype=torch.float64,
+        **options,
+    )
+    net = ct.RNN(mode, 5, 4, 2, direction=direction, bias=bias, projection_size=projection, dtype="float64")
+    w = net.from_torch(module.state_dict())
+    x = torch.randn(3, 2, 5, dtype=torch.float64, requires_grad=True)
+    wanted, states = module(x)
+    done = net.forward(ct.asarray(x.detach().numpy()), w, training=True)
+    compare(done.y, wanted.detach().numpy())
+    hy = states[0] if mode == "lstm" else states
+    compare(done.hy, hy.detach().numpy())
+    dy = torch.randn_like(wanted)
+    wanted.backward(dy)
+    compare(net.backward_data(done.reserve, ct.asarray(dy.numpy())).dx, x.grad.numpy())
+    gradients = net.to_torch(net.backward_weights(done.reserve))
+    for name, parameter in module.named_parameters():
+        np.testing.assert_allclose(gradients[name], parameter.grad.numpy(), atol=1e-11, err_msg=name)
+    for name, array in net.to_torch(w).items():
+        np.testing.assert_array_equal(array, module.state_dict()[name].numpy())
+
+
+# --- dropout ---
+
+
+def test_dice_are_thrown_alike() -> None:
+    case = RNNCase(rnn_spec("gru", 32, 64, 3, dropout=0.5), 6, (6, 6, 4), False, 0)
+    net, x, w = operands(case, seed=5)
+    twin, *_ = operands(case, seed=5)
+    plain = net.forward(x, w).y.numpy()
+    compare(net.forward(x, w).y, rnn(case.x, case.tame, case.spec).y, tolerance=3e-5)
+    first, saved = net.forward(x, w, training=True).y.numpy(), net.dropout_state.save()
+    second = net.forward(x, w, training=True).y.numpy()
+    np.testing.assert_array_equal(twin.forward(x, w, training=True).y.numpy(), first)
+    assert (first != plain).any()
+    assert (first != second).any()
+    net.dropout_state.restore(saved)
+    np.testing.assert_array_equal(net.forward(x, w, training=True).y.numpy(), second)
+
+
+def test_gradients_go_through_what_was_kept() -> None:
+    case = RNNCase(rnn_spec("lstm", 8, 16, 2, dropout=0.4, dtype="float64"), 4, (4, 4), False, 0)
+    net, x, w = operands(case)
+    net.forward(x, w, training=True)
+    saved = net.dropout_state.save()
+    dy, along = case.random((4, 2, 16), 3), case.random(case.x.shape, 4)
+
+    def passed(step: float) -> Any:
+        net.dropout_state.restore(saved)
+        return net.forward(ct.asarray(case.x + step * along), w, training=True)
+
+    slope = float((net.backward_data(passed(0).reserve, ct.asarray(dy)).dx.numpy() * along).sum())
+    up, down = ((passed(step).y.numpy() * dy).sum() for step in (1e-5, -1e-5))
+    assert abs(slope - (up - down) / 2e-5) <= 1e-6 * max(1.0, abs(slope))
+
+
+# --- algorithms ---
+
+
+def test_algorithms_are_timed_and_chosen() -> None:
+    net = ct.RNN("lstm", 256, 256, dtype="float16", algo="time_on_shape_change")
+    table = net.algorithms((20, 32, 256), training=True)
+    usable = [row for row in table if not row.status]
+    assert usable
+    assert [row.time for row in usable] == sorted(row.time or 0 for row in usable)
+    x = ct.zeros((20, 32, 256), "float16")
+    w = ct.zeros((net.weight_size,), "float16")
+    net.forward(x, w, training=True)
+    assert "time_on_shape_change" in net.describe()
+    for row in usable:
+        chosen = ct.RNN("lstm", 256, 256, dtype="float16", algo=row)
+        assert not chosen.forward(x, w).y.numpy().any()
+
+
+def test_an_algorithm_that_does_not_serve_names_those_that_do() -> None:
+    net = ct.RNN("lstm", 8, 8, dtype="float64", algo="persist_static")
+    with pytest.raises(ct.NotSupportedError, match="does not support this case; standard"):
+        net.forward(ct.zeros((3, 2, 8), "float64"), ct.zeros((net.weight_size,), "float64"))
+
+
+def test_the_same_network_for_other_batches_and_steps() -> None:
+    """A compiled network is of one batch."""
+    case = RNNCase(rnn_spec("lstm", 64, 64), 6, (6,) * 8, False, 0)
+    net, _, w = operands(case, algo="persist_dynamic")
+    for batch, steps in ((8, 6), (4, 6), (8, 3), (4, 6)):
+        x = case.random((steps, batch, 64), 9)
+        try:
+            y = net.forward(ct.asarray(x), w).y
+        except ct.NotSupportedError as error:
+            pytest.skip(str(error).splitlines()[0])
+        compare(y, rnn(x, case.tame, case.spec).y, tolerance=3e-5)
+
+
+# --- streams, threads, graphs ---
+
+
+def stream_of_its_own() -> Any:
+    from cuda.core import Device
+
+    device = Device(0)
+    device.set_current()
+    return device.create_stream()
+
+
+def test_captured_and_replayed() -> None:
+    case = RNNCase(lstm("float32"), 3, (3, 1), False, 0)
+    net, stream = network(case.spec), stream_of_its_own()
+    w, x = net.pack_params(case.tame, stream=stream), ct.asarray(case.x, stream=stream)
+    out = net.forward(x, w, lengths=(3, 1), stream=stream)[:3]
+    net.forward(x, w, lengths=(3, 1), out=out, stream=stream)
+    ct.synchronize(stream)
+    builder = stream.create_graph_builder().begin_building()
+    net.forward(x, w, lengths=(3, 1), out=out, stream=stream)
+    graph = builder.end_building().complete()
+    ct.empty_cache()
+    for salt in (20, 21):
+        fresh = case.random(case.x.shape, salt)
+        ct.transform(ct.asarray(fresh, stream=stream), out=x, stream=stream)
+        out[0].fill(np.nan, stream=stream)
+        graph.launch(stream)
+        ct.synchronize(stream)
+        compare(out[0], rnn(fresh, case.tame, case.spec, lengths=(3, 1)).y, tolerance=3e-5)
+
+
+def test_streams_wait_for_each_other_and_threads_work_at_once() -> None:
+    case = RNNCase(rnn_spec("gru", 64, 64, 2), 20, (20,) * 16, False, 0)
+    net, x, w = operands(case)
+    wanted = rnn_backward(case.x, case.tame, case.spec, np.ones((20, 16, 64), np.float32))
+    failures: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            first, second = stream_of_its_own(), stream_of_its_own()
+            for _ in range(5):
+                done = net.forward(x, w, training=True, stream=first)
+                dy = ct.full((20, 16, 64), 1.0, stream=first)
+                compare(net.backward_data(done.reserve, dy, stream=second).dx, wanted.dx, tolerance=1e-4)
+                dw = net.backward_weights(done.reserve, stream=first)
+                check_weights(dw, case.spec, wanted.dweights, 1e-4)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures, failures[0]
+
+
+# --- wrong input ---
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda n, x, w: n.forward(x, w, lengths=[4, 1]), ValueError, "between 0 and the 3 steps"),
+        (lambda n, x, w: n.forward(x, w, lengths=[1]), ValueError, "1 lengths; the batch has 2 sequences"),
+        (lambda n, x, w: n.forward(x, w, ct.empty((4, 3, 4), "float64")), ValueError, r"needs \(4, 2, 4\)"),
+        (lambda n, x, _w: n.forward(x, ct.empty((7,), "float64")), ValueError, r"w has shape \(7,\)"),
+        (lambda n, x, w: n.backward_data(n.forward(x, w).reserve), TypeError, "training=True"),
+        (
+            lambda n, _, w: n.forward(ct.empty((4, 5), "float64"), w, layout="packed", lengths=[1, 3]),
+            ct.NotSupportedError,
+            "longest sequence first",
+        ),
+    ],
+)
+def test_wrong_input_is_told_before_c(call: Any, error: type[Exception], message: str) -> None:
+    net, x, w = operands(RNNCase(lstm(), 3, (3, 3), False, 0))
+    with pytest.raises(error, match=message):
+        call(net, x, w)
+    done = net.forward(x, w, training=True)
+    with pytest.raises(ValueError, match="backward_weights reads what backward_data wrote"):
+        net.backward_weights(done.reserve)

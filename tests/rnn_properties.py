@@ -1,0 +1,131 @@
+"""What must hold of recurrent networks wherever they run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+
+import cudnn_ct as ct
+from cudnn_ct.dtypes import as_dtype
+from cudnn_ct.problem import RNNSpec, packed_for_cudnn, rnn_offsets, rnn_parameters
+from cudnn_ct.reference.rnn import rnn, rnn_backward
+from cudnn_ct.reference.sequences import pack_sequences
+from tests.layers import compare
+from tests.rnn_cases import RNNCase, rnn_cases
+
+# Largest error over the largest element: rounded states are handed on from step to step and layer to layer.
+TOLERANCE = {"float16": 2e-2, "bfloat16": 1.6e-1, "float32": 3e-5, "float64": 1e-11}
+
+DTYPES = ("float32", "float64", "float16", "bfloat16")
+LAYOUTS = ("sequence_major", "batch_major", "packed")
+
+Place = Callable[[np.ndarray], Any]
+
+
+def network(spec: RNNSpec, **options: Any) -> ct.RNN:
+    """The network of a spec, in strict arithmetic."""
+    fields = spec._asdict()
+    for name in ("compute", "math", "algo"):
+        del fields[name]
+    if spec.dtype == "float32":
+        options.setdefault("precision", "float32")
+    return ct.RNN(**fields, **options)
+
+
+@st.composite
+def passes(draw: st.DrawFn, dtypes: tuple[str, ...] = DTYPES, **options: Any) -> tuple[RNNCase, str]:
+    """A case, and a layout that cuDNN takes it in. In half types no slope depends on a rounding."""
+    dtype = draw(st.sampled_from(dtypes))
+    case = draw(rnn_cases(dtype=dtype, **options))
+    if dtype in ("float16", "bfloat16"):
+        mode = "rnn_tanh" if case.spec.mode == "rnn_relu" else case.spec.mode
+        case = case._replace(spec=case.spec._replace(mode=mode, clip=None, compute="float32"))
+    if draw(st.booleans()):
+        case = case._replace(lengths=tuple(sorted(case.lengths, reverse=True)))
+    layout = draw(st.sampled_from(LAYOUTS if packed_for_cudnn(case.lengths) else LAYOUTS[:2]))
+    return case, layout
+
+
+def laid_out(array: np.ndarray, lengths: tuple[int, ...], layout: str) -> np.ndarray:
+    """Data of (T, B, size) in a layout, where it is NaN past the end of each sequence."""
+    if layout == "packed":
+        return pack_sequences(array, lengths)
+    dead = np.arange(len(array))[:, None] >= np.array(lengths, int)
+    array = array.copy()
+    array[dead] = np.nan
+    return np.ascontiguousarray(array if layout == "sequence_major" else array.swapaxes(0, 1))
+
+
+def as_it_was(array: np.ndarray, lengths: tuple[int, ...], layout: str) -> np.ndarray:
+    """A result of (T, B, size) in a layout."""
+    if layout == "packed":
+        return pack_sequences(array, lengths)
+    return array if layout == "sequence_major" else array.swapaxes(0, 1)
+
+
+def unwritten(array: np.ndarray, place: Place) -> Any:
+    """Somewhere for a result: NaN all over."""
+    return place(np.full(array.shape, np.nan).astype(array.dtype))
+
+
+def check_passes(case: RNNCase, layout: str, place: Place, padding: float = -2.0, **options: Any) -> ct.RNN:
+    """Forward and both gradients give what the reference gives, and every element is written."""
+    spec, lengths, tolerance = case.spec, case.lengths, TOLERANCE[case.spec.dtype]
+    net, weights, states = network(spec, **options), case.tame, case.options
+    del states["lengths"]
+    expected = rnn(case.x, weights, spec, padding=padding, **case.options)
+    w = net.pack_params(weights)
+    x = place(laid_out(case.x, lengths, layout))
+    given = [None if name not in states else place(states[name]) for name in ("h0", "c0")]
+    told = {"lengths": lengths, "layout": layout, "padding_value": padding}
+
+    y = as_it_was(expected.y, lengths, layout)
+    for training in (False, True):
+        out = (unwritten(y, place), unwritten(expected.hy, place))
+        out += (None if expected.cy is None else unwritten(expected.cy, place),)
+        done = net.forward(x, w, *given, **told, training=training, out=out)
+        assert done.y is out[0]
+        assert done.hy is out[1]
+        for got, wanted in zip(done[:3], (y, expected.hy, expected.cy), strict=True):
+            compare(got, wanted, tolerance=tolerance)
+
+    dy, dhy = case.random(expected.y.shape, 3), case.random(expected.hy.shape, 4)
+    dcy = None if expected.cy is None else case.random(expected.cy.shape, 5)
+    wanted = rnn_backward(case.x, weights, spec, dy, dhy=dhy, dcy=dcy, **case.options)
+    dx = as_it_was(wanted.dx, lengths, layout)
+    out = (unwritten(dx, place), unwritten(wanted.dh0, place))
+    out += (None if wanted.dc0 is None else unwritten(wanted.dc0, place),)
+    back = net.backward_data(
+        done.reserve,
+        place(laid_out(dy, lengths, layout)),
+        place(dhy),
+        None if dcy is None else place(dcy),
+        out=out,
+    )
+    for got, want in zip(back, (dx, wanted.dh0, wanted.dc0), strict=True):
+        compare(got, want, tolerance=tolerance)
+    dw = net.backward_weights(done.reserve)
+    check_weights(dw, spec, wanted.dweights, tolerance)
+    return net
+
+
+def check_weights(
+    dw: ct.DeviceArray, spec: RNNSpec, wanted: tuple[np.ndarray, ...], tolerance: float
+) -> None:
+    """Parts of an array of weights against arrays in the order of the parameters."""
+    flat = dw.numpy()
+    assert flat.shape == (sum(row.size for row in rnn_parameters(spec)),)
+    scale = max(1.0, *(float(np.abs(part.astype(np.float64)).max(initial=0)) for part in wanted))
+    for row, start, part in zip(rnn_parameters(spec), rnn_offsets(spec), wanted, strict=True):
+        got = flat[start : start + row.size].reshape(row.shape).astype(np.float64)
+        np.testing.assert_allclose(
+            got, part.astype(np.float64), rtol=0, atol=tolerance * scale, err_msg=row.name
+        )
+
+
+def held_in(value: float, dtype: str) -> float:
+    """A number as a dtype holds it."""
+    return float(np.asarray(value).astype(as_dtype(dtype).numpy))
