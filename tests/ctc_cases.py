@@ -96,7 +96,11 @@ def ctc_cases(
 
 
 def check_ctc(case: CTCCase, place: Place, tolerance: float | None = None) -> None:
-    """Loss and gradient are those of the reference, and a gradient that is skipped is what it was."""
+    """Loss and gradient are those of the reference, and a gradient that is skipped is what it was.
+
+    ``tolerance`` is that of the gradient, whose probabilities are differences of logarithms: those of long
+    sequences are so large that few digits are left. That of the loss is never more than 1e-4 for it.
+    """
     out: Any = None
     if case.out:
         shape, skips = case.logits.shape, case.out_of_bound == "skip"
@@ -116,5 +120,5 @@ def check_ctc(case: CTCCase, place: Place, tolerance: float | None = None) -> No
     assert got.gradient is placed or placed is None
     assert not case.both or got.loss is outs[0]
     largest = TOLERANCE[case.dtype] if tolerance is None else tolerance
-    compare(got.loss, expected.loss, tolerance=largest)
+    compare(got.loss, expected.loss, tolerance=max(TOLERANCE[case.dtype], min(largest, 1e-4)))
     compare(got.gradient, expected.gradient, tolerance=largest)

@@ -214,10 +214,7 @@ def rnn(
     mode, dtype = options.pop("mode"), options["dtype"]
     direction = "bidirectional" if bidirectional else "unidirectional"
     with usage():
-        make: Any = getattr(ct, "RNN", None)
-        if make is None:
-            raise ValueError("this version of cudnn_ct has no recurrent networks")
-        network = make(mode, size, hidden, layers, direction=direction, **options)
+        network = ct.RNN(mode, size, hidden, layers, direction=direction, **options)
     outputs = (steps, batch, hidden * (2 if bidirectional else 1))
     sequence, dy = (_array(shape, dtype, "nchw") for shape in (x, outputs))
     weights = ct.scale(_array((network.weight_size,), dtype, "nchw"), alpha=hidden**-0.5)

@@ -69,6 +69,7 @@ def _descriptors() -> str:
         ct.ConvolutionDescriptor: [ct.ConvolutionSpec((1, 2), (2, 1), (1, 3), groups=2)],
         ct.ActivationDescriptor: [ct.ActivationSpec("relu"), ct.ActivationSpec("elu", 0.5)],
         ct.PoolingDescriptor: [ct.PoolingSpec((3, 2), (1, 0), (2, 2), "max")],
+        ct.CTCLossDescriptor: [ct.CTCLossSpec("softmax", "skip", 100)],
         ct.LRNDescriptor: [ct.LRNSpec(5, 1e-4, 0.75, 2.0)],
         ct.OpTensorDescriptor: [ct.OpTensorSpec("mul")],
         ct.ReduceDescriptor: [ct.ReduceSpec("add")],

@@ -1,14 +1,15 @@
 """CTC losses by the legacy calls, which compute in float32 or float64 on logits without gaps.
 
-What cuDNN leaves unwritten is zeroed before; sequences whose loss is known without it are set afterwards. The
-pointers of a run are logits, loss, gradient, then labels, their lengths and the steps of each sequence on the
-device, and the same three as C arrays on the host.
+What cuDNN leaves unwritten is zeroed before; sequences that it is not asked for, or wrong about, are set
+afterwards. The pointers of a run are logits, loss, gradient, then labels, their lengths and the steps of each
+sequence on the device, and the same three as C arrays on the host.
 """
 
 from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
+from functools import partial
 from math import inf
 from typing import Any
 
@@ -18,11 +19,11 @@ from ..context import Context
 from ..descriptors import CTCLossDescriptor, TensorDescriptor
 from ..dtypes import DTYPES
 from ..errors import NotSupportedError
-from ..problem import CTCProblem, FillProblem, Plan, TensorSpec, TransformProblem
+from ..problem import CTCProblem, FillProblem, Plan, TensorSpec
 from .chain import ChainPlan, Step
-from .copies import copying
 from .slices import SlicedPlan
-from .tensor import conversion, filling
+from .tensor import filling, moving
+from .unlabelled import blank_as_label, unlabelled
 
 __all__ = ["ctc_loss", "ctc_loss_of_host_labels"]
 
@@ -35,20 +36,24 @@ NO_STEP = -1  # no step of a chain is scaled
 
 def ctc_loss(problem: CTCProblem, context: Context) -> Plan:
     """``cudnnCTCLoss_v8``: labels and lengths are read on the device, so it can be captured."""
-    return _around(problem, lambda logits: DevicePlan(problem, logits, context), _ON_DEVICE)
+    return _around(problem, context, lambda logits: DevicePlan(problem, logits, context), _ON_DEVICE)
 
 
-def ctc_loss_of_host_labels(problem: CTCProblem, context: Context) -> Plan:  # noqa: ARG001
+def ctc_loss_of_host_labels(problem: CTCProblem, context: Context) -> Plan:
     """``cudnnCTCLoss``: labels and lengths are read on the host, at the call."""
-    return _around(problem, lambda logits: HostPlan(problem, logits), _ON_HOST)
+    return _around(problem, context, lambda logits: HostPlan(problem, logits), _ON_HOST)
 
 
-def _around(problem: CTCProblem, make: Callable[[TensorSpec], Plan], labels: tuple[int, ...]) -> Plan:
+def _around(
+    problem: CTCProblem, context: Context, make: Callable[[TensorSpec], Plan], labels: tuple[int, ...]
+) -> Plan:
     """A call, what has to be copied for it, and what it leaves to us."""
-    compute = problem.ctc.compute
+    compute, normalization = problem.ctc.compute, problem.ctc.normalization
     wide = TensorSpec.packed(problem.logits.shape, compute)
     losses = TensorSpec.packed(problem.loss.shape, compute)
     kept = problem.impossible if problem.ctc.out_of_bound == "skip" else ()
+    blanks = _by_steps(problem.unlabelled)
+    doubled = blanks if normalization == "none" else {}
     temporaries: list[TensorSpec] = []
 
     def place(given: int, spec: TensorSpec, wanted: TensorSpec, *, copy: bool = False) -> int:
@@ -58,47 +63,62 @@ def _around(problem: CTCProblem, make: Callable[[TensorSpec], Plan], labels: tup
         temporaries.append(wanted)
         return _POINTERS + len(temporaries) - 1
 
-    logits = place(_LOGITS, problem.logits, wide)
+    logits = place(_LOGITS, problem.logits, wide, copy=bool(doubled))
     loss = place(_LOSS, problem.loss, losses)
     gradient = place(_GRADIENT, problem.gradient, wide, copy=bool(kept))
     steps: list[Step] = []
     if wide.size:
         steps.append(Step(filling(FillProblem(wide)), (gradient,), 0.0))
         if logits != _LOGITS:
-            steps.append(Step(_moved(problem.logits, wide), (_LOGITS, logits)))
+            steps.append(Step(moving(problem.logits, wide), (_LOGITS, logits)))
+        for end, sequences in doubled.items():
+            plan = _of_sequences(sequences, blank_as_label, _until(end, problem.logits), _until(end, wide))
+            steps.append(Step(plan, (_LOGITS, logits)))
         steps.append(Step(make(wide), (logits, loss, gradient, *labels)))
         known = problem.empty if kept else (*problem.impossible, *problem.empty)
         if known:
             steps.append(Step(_of_sequences(known, _fill, wide), (gradient,), 0.0))
-    for value, sequences in ((inf, problem.impossible), (0.0, problem.empty)):
-        if sequences:
-            steps.append(Step(_of_sequences(sequences, _fill, losses, axis=0), (loss,), value))
+    for end, sequences in blanks.items():
+        make_one = partial(unlabelled, normalization, context)
+        plan = _of_sequences(sequences, make_one, _until(end, problem.logits), losses, _until(end, wide))
+        steps.append(Step(plan, (_LOGITS, loss, gradient)))
+    for value, known in ((inf, problem.impossible), (0.0, problem.empty)):
+        if known:
+            steps.append(Step(_of_sequences(known, _fill, losses), (loss,), value))
     if loss != _LOSS:
-        steps.append(Step(_moved(losses, problem.loss), (loss, _LOSS)))
+        steps.append(Step(moving(losses, problem.loss), (loss, _LOSS)))
     if gradient != _GRADIENT and wide.size:
         written = [n for n in range(wide.shape[1]) if n not in set(kept)]
         if written:
-            plan = _of_sequences(written, _moved, wide, problem.gradient)
+            plan = _of_sequences(written, moving, wide, problem.gradient)
             steps.append(Step(plan, (gradient, _GRADIENT)))
     return ChainPlan(temporaries, steps, NO_STEP)
-
-
-def _moved(x: TensorSpec, y: TensorSpec) -> Plan:
-    return copying(x, y) if x.dtype == y.dtype else conversion(TransformProblem(x, y))
 
 
 def _fill(x: TensorSpec) -> Plan:
     return filling(FillProblem(x))
 
 
-def _of_sequences(
-    sequences: Sequence[int], make: Callable[..., Plan], *specs: TensorSpec, axis: int = 1
-) -> Plan:
+def _until(end: int, spec: TensorSpec) -> TensorSpec:
+    """The first steps."""
+    return spec._replace(shape=(end, *spec.shape[1:]))
+
+
+def _by_steps(unlabelled: Sequence[tuple[int, int]]) -> dict[int, list[int]]:
+    """Sequences by how many steps they have, from pairs of both."""
+    found: dict[int, list[int]] = {}
+    for sequence, end in unlabelled:
+        found.setdefault(end, []).append(sequence)
+    return found
+
+
+def _of_sequences(sequences: Sequence[int], make: Callable[..., Plan], *specs: TensorSpec) -> Plan:
     """A plan for some sequences of a batch, from one that ``make`` gives for neighbours."""
     pieces = []
     for first, count in _runs(sorted(sequences)):
         parts, offsets = [], []
         for spec in specs:
+            axis = min(1, len(spec.shape) - 1)  # the batch comes after the steps, where there are any
             parts.append(spec._replace(shape=(*spec.shape[:axis], count, *spec.shape[axis + 1 :])))
             offsets.append(first * spec.strides[axis] * DTYPES[spec.dtype].itemsize)
         pieces.append((make(*parts), tuple(offsets)))

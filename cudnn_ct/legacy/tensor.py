@@ -28,6 +28,7 @@ __all__ = [
     "conversion",
     "extreme",
     "filling",
+    "moving",
     "op_tensor",
     "scaling",
     "scaling_by_op_tensor",
@@ -72,6 +73,11 @@ def conversion(problem: TransformProblem) -> Plan:
         raise NotSupportedError(f"cudnnOpTensor turns no {x.dtype} into {y.dtype}")
     there, back = (conversion(TransformProblem(*pair)) for pair in ((x, between), (between, y)))
     return ChainPlan([between], [Step(there, (0, 2)), Step(back, (2, 1))])
+
+
+def moving(x: TensorSpec, y: TensorSpec) -> Plan:
+    """A copy, or a conversion where the dtypes are two."""
+    return copying(x, y) if x.dtype == y.dtype else conversion(TransformProblem(x, y))
 
 
 def scaling(problem: ScaleProblem) -> Plan:

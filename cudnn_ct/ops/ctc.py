@@ -101,7 +101,8 @@ def ctc_loss(
         Shapes, lengths or labels do not fit; the message has the numbers.
     NotSupportedError
         The blank is not 0, a sequence has more than 255 labels, or cuDNN refused, as older ones refuse
-        float64.
+        float64. Or the call is being captured with labels on the device, and lengths on the host say that a
+        sequence has none.
     NotInitializedError
         The call is being captured, and labels or lengths that are on the host were not seen before.
     AllocationError
@@ -115,8 +116,9 @@ def ctc_loss(
     device are read back to be checked, which waits for them; pass what the host has.
 
     Only while a CUDA graph is captured are labels and lengths on the device (then int32, one after another)
-    not looked at: the graph reads what they hold when it runs, and cuDNN is answerable for nothing where a
-    sequence has more labels than its steps allow.
+    not looked at: the graph reads what they hold when it runs. cuDNN is answerable for nothing then where a
+    sequence has more labels than its steps allow; where one has no labels, its loss is 0 and its gradient is
+    too large by 1 at the blank.
 
     Examples
     --------
@@ -156,8 +158,8 @@ class _Targets(NamedTuple):
     """Labels, their lengths and the steps of each sequence, as a call takes them.
 
     ``arrays`` are on the device, ``host`` the same as C arrays. ``room`` is how many labels the descriptor is
-    made for. Sequences that are ``impossible`` or ``empty`` have others in their place, which cuDNN can
-    compute.
+    made for. Sequences that are ``impossible``, ``empty`` or ``unlabelled`` have others in their place, which
+    cuDNN can compute; the last come with how many steps each has.
     """
 
     arrays: tuple[DeviceArray, ...]
@@ -165,6 +167,12 @@ class _Targets(NamedTuple):
     room: int
     impossible: tuple[int, ...] = ()
     empty: tuple[int, ...] = ()
+    unlabelled: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def known(self) -> tuple[tuple[Any, ...], ...]:
+        """The sequences that have others in their place."""
+        return self.impossible, self.empty, self.unlabelled
 
 
 class _Given:
@@ -195,11 +203,13 @@ class _Given:
         rows, steps = check_ctc_operands(self.shape, labels, counts, inputs)
         impossible = [n for n, row in enumerate(rows) if steps[n] < ctc_least_steps(row)]
         empty = [n for n, row in enumerate(rows) if not row and not steps[n]]
-        known = {*impossible, *empty}
+        unlabelled = [(n, steps[n]) for n, row in enumerate(rows) if not row and steps[n]]
         # PyTorch saw cuDNN leave its memory where there are more labels than steps: one label in one step is
-        # safe.
+        # safe. One in all steps is for sequences without labels.
+        shortened = {*impossible, *empty}
+        known = shortened.union(n for n, _ in unlabelled)
         rows = tuple((1,) if n in known else row for n, row in enumerate(rows))
-        steps = tuple(1 if n in known else end for n, end in enumerate(steps))
+        steps = tuple(1 if n in shortened else end for n, end in enumerate(steps))
         for n, row in enumerate(rows):
             if len(row) > CTC_MOST_LABELS:
                 raise NotSupportedError(f"sequence {n} has {len(row)} labels; cuDNN takes {CTC_MOST_LABELS}")
@@ -210,10 +220,17 @@ class _Given:
             for value, array in zip(values, self.device, strict=True)
         ]
         host = tuple((ctypes.c_int * len(value))(*value) for value in values)
-        return _Targets(tuple(arrays), host, self._room(lengths), tuple(impossible), tuple(empty))
+        others = tuple(impossible), tuple(empty), tuple(unlabelled)
+        return _Targets(tuple(arrays), host, self._room(lengths), *others)
 
     def unseen(self) -> _Targets:
         """Take what is on the device as it is: it cannot be read while a graph is captured."""
+        counts = () if self.device[1] is not None else _flat(self.values[1], _NAMES[1])
+        if 0 in counts:
+            raise NotSupportedError(
+                f"sequence {counts.index(0)} has no labels, which cuDNN gets wrong: to capture this call, "
+                "pass labels and lengths that are all on the host"
+            )
         arrays = []
         for name, value, array in zip(_NAMES, self.values, self.device, strict=True):
             if array is None:
@@ -225,7 +242,6 @@ class _Given:
             if name != "labels" and array.shape != (self.batch,):
                 raise ValueError(f"{name} has shape {array.shape}; the batch has {self.batch} sequences")
             arrays.append(array)
-        counts = () if self.device[1] is not None else _flat(self.values[1], _NAMES[1])
         return _Targets(tuple(arrays), (None,) * 3, self._room(counts))
 
     def _room(self, counts: Sequence[int]) -> int:
@@ -274,7 +290,7 @@ def _prepared(
     targets: _Targets,
 ) -> Call:
     """Look the call up; one with sequences that cuDNN is not asked for is made for this batch alone."""
-    known = targets.impossible, targets.empty
+    known = targets.known
     key = ("a CTC loss", logits, outs, ctc, algo)
     call: Call | None = None if any(known) else ctx.calls.get(key)
     if call is None:

@@ -39,7 +39,8 @@ class CTCProblem(NamedTuple):
     """The loss and the gradient of logits, as cuDNN is to compute them.
 
     Sequences that are ``impossible`` have fewer steps than their labels need, those that are ``empty`` have
-    neither steps nor labels: what comes out of both is known, and cuDNN is not asked.
+    neither steps nor labels: what comes out of both is known, and cuDNN is not asked. Those that are
+    ``unlabelled``, pairs of which sequence and how many steps, have no labels alone; cuDNN is wrong there.
     """
 
     logits: TensorSpec
@@ -49,6 +50,7 @@ class CTCProblem(NamedTuple):
     algo: str
     impossible: Shape = ()
     empty: Shape = ()
+    unlabelled: tuple[tuple[int, int], ...] = ()
 
     @property
     def results(self) -> tuple[TensorSpec, ...]:
@@ -83,6 +85,7 @@ def ctc_problem(
     algo: str = "deterministic",
     impossible: Shape = (),
     empty: Shape = (),
+    unlabelled: tuple[tuple[int, int], ...] = (),
 ) -> CTCProblem:
     """Validate the tensors of a CTC loss; its parameters and labels are already.
 
@@ -101,7 +104,7 @@ def ctc_problem(
         if out is not None and out.dtype != dtype:
             raise TypeError(f"out is {out.dtype}; the {name} is {dtype}")
     loss, gradient = (out or spec for out, spec in zip(outs, made, strict=True))
-    return CTCProblem(logits, loss, gradient, ctc, algo, impossible, empty)
+    return CTCProblem(logits, loss, gradient, ctc, algo, impossible, empty, unlabelled)
 
 
 def ctc_room(counts: Iterable[int]) -> int:

@@ -17,6 +17,7 @@ class CTC:
     """A part of the fake: it reads descriptors and memory through the rest of it.
 
     As torch saw of cuDNN, nothing good comes of more labels than steps, so no such sequence may arrive here.
+    As cuDNN does, it gives sequences without labels the loss -0.0, and the probabilities as their gradient.
     Past the end of a sequence nothing is written. With labels on the device there is no other algorithm than
     the deterministic one, unless ``ctc_of_any_kind`` says so.
     """
@@ -115,8 +116,8 @@ class CTC:
                 p = np.exp(p - p.max(axis=1, keepdims=True))
                 p /= p.sum(axis=1, keepdims=True)
             total, named = _alignments(p, row)
-            losses[n] = -np.log(total)
-            out[:end, n] = p - named / total
+            losses[n] = -np.log(total) if row else -0.0
+            out[:end, n] = p - named / total if row else p
         return 0
 
 

@@ -24,6 +24,7 @@ from .host import ForeignArray, Host
 from .test_conv import images
 
 BATCH = CTCCase(((1, 2), (), (3, 3)), (4, 2, 5), 6, 4)
+LABELLED = BATCH._replace(labels=((1, 2), (2,), (3, 3)))
 
 
 def call(case: CTCCase = BATCH, **change: Any) -> Any:
@@ -50,6 +51,9 @@ def test_what_is_possible(fake: FakeCudnn, host: Host, case: CTCCase) -> None:
         (CTCCase(((1,), ()), (0, 0), 0, 3, out_of_bound="skip", out="packed"), "no steps, a given gradient"),
         (CTCCase((), (), 3, 4), "no sequences"),
         (CTCCase(((1, 1),) * 3, (2,) * 3, 2, 3, out="packed", out_of_bound="skip"), "nothing possible"),
+        (CTCCase(((), (), ()), (5, 5, 5), 5, 3), "no labels at all"),
+        (CTCCase(((), (), (1,), ()), (4, 1, 3, 4), 6, 3, normalization="none"), "no labels, no softmax"),
+        (CTCCase(((), (1,), (), ()), (0, 0, 2, 3), 3, 3, out="packed", out_of_bound="skip"), "all of them"),
         (CTCCase(((1,) * 300, (1,)), (9, 9), 9, 2), "too many labels for cuDNN, and for the steps"),
     ],
 )
@@ -76,9 +80,9 @@ def test_which_call_is_made(fake: FakeCudnn, algo: Any, any_kind: bool, function
 
 
 def test_float32_without_gaps_is_not_copied(fake: FakeCudnn) -> None:
-    call()
+    call(LABELLED)
     fake.calls.clear()
-    call()
+    call(LABELLED)
     assert fake.names() == ["cudnnSetTensor", "cudnnCTCLoss_v8"]
 
 
@@ -97,7 +101,7 @@ def test_labels_are_copied_once(fake: FakeCudnn, host: Host) -> None:
 def test_batches_share_what_is_prepared(fake: FakeCudnn) -> None:
     logits = ct.asarray(BATCH.logits)
     for labels in ([1, 2], [3], [2, 2, 2]):
-        ct.ctc_loss(logits, [labels, labels, []], [len(labels)] * 2 + [0], [6, 5, 2])
+        ct.ctc_loss(logits, [labels, labels, [1]], [len(labels)] * 2 + [1], [6, 5, 2])
     assert fake.names().count("cudnnGetCTCLossWorkspaceSize_v8") == 1
     assert fake.names().count("cudnnCreateCTCLossDescriptor") == 1
 
@@ -120,14 +124,14 @@ def test_captured_with_labels_of_the_host(fake: FakeCudnn, host: Host) -> None:
 
 def test_captured_with_labels_on_the_device(fake: FakeCudnn, host: Host) -> None:
     stream = streams.Stream(77, 0)
-    given = [ct.asarray(array) for array in BATCH.integers]
+    given = [ct.asarray(array) for array in LABELLED.integers]
     names = ("labels", "label_lengths", "input_lengths")
     on_device = dict(zip(names, given, strict=True))
-    call(**on_device, stream=stream)
-    call(**on_device | {"input_lengths": BATCH.steps}, stream=stream)
+    call(LABELLED, **on_device, stream=stream)
+    call(LABELLED, **on_device | {"input_lengths": LABELLED.steps}, stream=stream)
     host.capturing.add(77)
-    got = call(**on_device, stream=stream)
-    call(**on_device | {"input_lengths": BATCH.steps}, stream=stream)
+    got = call(LABELLED, **on_device, stream=stream)
+    call(LABELLED, **on_device | {"input_lengths": LABELLED.steps}, stream=stream)
     for name, wrong, error, message in (
         ("label_lengths", ct.asarray(np.array([2, 0])), TypeError, "label_lengths on the device is int64"),
         (
@@ -139,13 +143,29 @@ def test_captured_with_labels_on_the_device(fake: FakeCudnn, host: Host) -> None
         ("labels", [[1, 2], [], [3, 3]], TypeError, "labels must be integers"),
     ):
         with pytest.raises(error, match=message):
-            call(**on_device | {name: wrong}, stream=stream)
+            call(LABELLED, **on_device | {name: wrong}, stream=stream)
     with pytest.raises(NotSupportedError, match="reads labels from host memory, which no CUDA graph can"):
-        call(**on_device, stream=stream, algo="non_deterministic")
+        call(LABELLED, **on_device, stream=stream, algo="non_deterministic")
     host.capturing.clear()
-    expected = ct.reference.ctc_loss(BATCH.logits, *BATCH.integers)
+    expected = ct.reference.ctc_loss(LABELLED.logits, *LABELLED.integers)
     np.testing.assert_allclose(got.gradient.numpy(), expected.gradient, atol=1e-6)
     np.testing.assert_allclose(got.loss.numpy(), expected.loss, atol=1e-5)
+
+
+def test_captured_without_labels(fake: FakeCudnn, host: Host) -> None:
+    """With labels on the device, lengths on the host show it; with both there, cuDNN has it its way."""
+    stream = streams.Stream(77, 0)
+    labels, counts, _ = map(ct.asarray, BATCH.integers)
+    call(labels=labels, label_lengths=counts, stream=stream)
+    host.capturing.add(77)
+    with pytest.raises(NotSupportedError, match=r"sequence 1 has no labels, .* all on the host"):
+        call(labels=labels, stream=stream)
+    got = call(labels=labels, label_lengths=counts, stream=stream)
+    host.capturing.clear()
+    expected = ct.reference.ctc_loss(BATCH.logits, *BATCH.integers)
+    expected.gradient[:2, 1, 0] += 1
+    np.testing.assert_allclose(got.gradient.numpy(), expected.gradient, atol=1e-6)
+    np.testing.assert_allclose(got.loss.numpy(), expected.loss * [1, 0, 1], atol=1e-5)
 
 
 # --- failures ---
