@@ -72,7 +72,7 @@ WAYS: dict[type, tuple[Way, ...]] = {
     ReduceProblem: (
         graph.reduction,
         _simple(legacy.bias_gradient),
-        _simple(legacy.pooled_rows),
+        _simple(legacy.pooled),
         legacy.reduction,
         legacy.wide_reduction,
     ),

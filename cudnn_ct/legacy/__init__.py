@@ -16,7 +16,7 @@ from .lrn import lrn
 from .norm_ways import NORM_GRADIENT_WAYS, NORM_INFERENCE_WAYS, NORM_TRAINING_WAYS
 from .plans import PackedPlan, ScaledPlan, ScalePlan
 from .pooling import gradient_in_c_order, padded_pooling, pooling, spread_gradient
-from .reduction import GUARDS, ReducePlan, bias_gradient, guard, pooled_rows, reduction, wide_reduction
+from .reduction import GUARDS, ReducePlan, bias_gradient, guard, pooled, reduction, wide_reduction
 from .rnn import RNNFamily, rnn_rows
 from .rnn_plans import IdleRNNPlan, RNNPass, RNNPlan
 from .slices import SlicedPlan, joined, sliced
@@ -73,7 +73,7 @@ __all__ = [
     "op_tensor",
     "padded_pooling",
     "plan",
-    "pooled_rows",
+    "pooled",
     "pooling",
     "reduction",
     "rnn_rows",

@@ -17,10 +17,10 @@ from .copies import copying
 from .fold import LARGEST
 from .native import scalar_type
 from .plans import BiasGradientPlan
-from .slices import joined, with_four
+from .slices import Axis, joined, with_four
 from .tensor import absolute, conversion, extreme, filling
 
-__all__ = ["GUARDS", "ReducePlan", "bias_gradient", "guard", "pooled_rows", "reduction", "wide_reduction"]
+__all__ = ["GUARDS", "ReducePlan", "bias_gradient", "guard", "pooled", "reduction", "wide_reduction"]
 
 MOST_AXES = 8  # that cudnnReduceTensor takes
 MANY = 2**16  # elements, from which pooling is quicker than reducing
@@ -62,29 +62,42 @@ def bias_gradient(problem: ReduceProblem) -> Plan | None:
     return BiasGradientPlan(problem.x)
 
 
-def pooled_rows(problem: ReduceProblem) -> Plan | None:
-    """``cudnnPoolingForward``, whose window is a row: many times as quick where there are many elements."""
+def pooled(problem: ReduceProblem) -> Plan | None:
+    """``cudnnPoolingForward``, with a window over all that is reduced: rows, or the pixels of images."""
     x, y, mode = problem.x, problem.kept, _POOLED.get(problem.op)
+    if mode is None or problem.indices or not MANY <= x.size <= LARGEST:
+        return None
     axes = joined([x, y])
-    rows = len(axes) == 2 and axes[0].lengths[1] > 1 and axes[1].lengths[1] == 1
-    # In float32, the maximum of a window of nothing but -inf is the most negative finite number.
-    if mode is None or problem.indices or x.size < MANY or not rows or (mode == "max" and not _half(x)):
+    lengths = [axis.lengths[0] for axis in axes]
+    kept = [axis.lengths[1] > 1 for axis in axes]
+    if not (_gapless(axes, 0) and _gapless(axes, 1)):
         return None
-    (count, _), (length, _) = (axis.lengths for axis in axes)
-    gapless = axes[1].strides[0] == 1 and axes[0].strides == (length, 1)
-    window = _window(length)
-    if not gapless or window is None:
+    if kept == [True, False]:
+        rows, length = lengths
+        images, channels, layout, window = rows // gcd(rows, 64), gcd(rows, 64), "nchw", _window(length)
+    elif kept == [True, False, True]:
+        (images, length, channels), layout = lengths, "nhwc"
+        window = (length, 1)
+    else:
         return None
-    channels = gcd(count, 64)
-    image = TensorSpec.packed((count // channels, channels, *window), x.dtype)
-    result = TensorSpec.packed((count // channels, channels, 1, 1), x.dtype)
+    if window is None:
+        return None
+    image = TensorSpec.packed((images, channels, *window), x.dtype, layout)
+    result = TensorSpec.packed((images, channels, 1, 1), x.dtype, layout)
     spec = PoolingSpec(window, (0, 0), (1, 1), mode, problem.propagate_nan)
     factor = length if problem.op == "add" else 1
     return CallPlan("cudnnPoolingForward", (PoolingDescriptor.cached(spec),), [(0, image)], result, factor)
 
 
-def _half(x: TensorSpec) -> bool:
-    return x.dtype in ("float16", "bfloat16")
+def _gapless(axes: Sequence[Axis], tensor: int) -> bool:
+    """Whether one of the tensors has no gaps, and its axes in this order."""
+    step = 1
+    for axis in reversed(axes):
+        if axis.lengths[tensor] > 1:
+            if axis.strides[tensor] != step:
+                return False
+            step *= axis.lengths[tensor]
+    return True
 
 
 def _window(length: int) -> tuple[int, int] | None:
@@ -92,6 +105,10 @@ def _window(length: int) -> tuple[int, int] | None:
     if length <= WARP * 2:
         return (length, 1)
     return next(((length // n, n) for n in (64, *range(128, WARP - 1, -1)) if length % n == 0), None)
+
+
+def _half(x: TensorSpec) -> bool:
+    return x.dtype in ("float16", "bfloat16")
 
 
 def guard(

@@ -57,14 +57,24 @@ class Call(NamedTuple):
         return cls(problem, inputs, results, choice, pack, in_place, what, nbytes, spans, set())
 
     def refuse_overlap(
-        self, inputs: Sequence[DeviceArray], results: Sequence[DeviceArray], pointers: tuple[int, ...]
+        self,
+        inputs: Sequence[DeviceArray],
+        results: Sequence[DeviceArray | None],
+        pointers: tuple[int, ...],
     ) -> None:
-        """Raise where a result shares memory with another operand: cuDNN would read what it has written."""
+        """Raise where a result shares memory with another operand: cuDNN would read what it has written.
+
+        A result that is None is to be new memory, which nobody shares; ``pointers`` are those of the others.
+        """
         arrays = (*inputs, *results)
         for place in range(len(inputs), len(arrays)):
             result, (low, high) = arrays[place], self.spans[place]
+            if result is None:
+                continue
             first, last = result.pointer + low, result.pointer + high
             for array, (low, high) in zip(arrays[:place], self.spans, strict=False):
+                if array is None:
+                    continue
                 start = array.pointer
                 if self.in_place and start == result.pointer and _lie_alike(array.spec, result.spec):
                     continue
@@ -143,18 +153,21 @@ def run_several(
     beta: float,
 ) -> list[DeviceArray]:
     """As :func:`run`, with several results; those that are not ``given`` are allocated."""
-    stream = ctx.stream
+    stream, results = ctx.stream, []
     for array in inputs:
-        array.before_read(stream)
-    results = [
-        DeviceArray.new(spec, nbytes, stream, call.what) if array is None else array
-        for array, spec, nbytes in zip(given, call.results, call.nbytes, strict=True)
-    ]
-    pointers = tuple(array.pointer for array in (*inputs, *results))
-    if pointers not in call.apart and any(array is not None for array in given):
-        call.refuse_overlap(inputs, results, pointers)
-    for array in results:
-        array.before_write(stream)
+        if array.writer is not stream:
+            array.before_read(stream)
+    told = tuple([array.pointer for array in (*inputs, *given) if array is not None])
+    if len(told) > len(inputs) and told not in call.apart:
+        call.refuse_overlap(inputs, given, told)
+    for result, spec, nbytes in zip(given, call.results, call.nbytes, strict=True):
+        if result is None:
+            results.append(DeviceArray.new(spec, nbytes, stream, call.what))
+            continue
+        if result.writer is not stream or result._uses is not None:
+            result.before_write(stream)
+        results.append(result)
+    pointers = tuple([array.pointer for array in (*inputs, *results)])
     try:
         call.choice.run(ctx, pointers, alpha, beta)
     except CudnnError as error:
@@ -162,9 +175,11 @@ def run_several(
         raise
     finally:  # also where a later part failed: an earlier one may be under way
         for array in inputs:
-            array.after_use(stream)
+            if array.home is not stream:
+                array.after_use(stream)
         for array in results:
-            array.after_write(stream)
+            if array.home is not stream or array.writer is not stream:
+                array.after_write(stream)
     return results
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import math
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,15 @@ def test_transform(fake: FakeCudnn, host: Host, case: LayerCase) -> None:
 
 @given(case=reduce_cases())
 def test_reduce(fake: FakeCudnn, host: Host, case: LayerCase) -> None:
+    check_layer(case, lambda array: ForeignArray(host, array))
+
+
+@given(case=reduce_cases())
+def test_reduce_as_of_large_arrays(
+    fake: FakeCudnn, host: Host, monkeypatch: pytest.MonkeyPatch, case: LayerCase
+) -> None:
+    """Sums and maxima of rows and of images by poolings."""
+    monkeypatch.setattr(import_module("cudnn_ct.legacy.reduction"), "MANY", 0)
     check_layer(case, lambda array: ForeignArray(host, array))
 
 
