@@ -37,7 +37,13 @@ class RNNCase(NamedTuple):
         if self.states:
             options["h0"] = self.random(shapes.h, 1)
             if shapes.c:
-                options["c0"] = self.random(shapes.c, 2)
+                c0 = self.random(shapes.c, 2)
+                if (
+                    self.spec.clip
+                ):  # well within the bounds: how cuDNN takes a first cell beyond them was not seen
+                    low, high = self.spec.clip
+                    c0 = np.clip(c0.astype(np.float64), low + 0.05, high - 0.05).astype(c0.dtype)
+                options["c0"] = c0
         return options
 
     def random(self, shape: tuple[int, ...], salt: int) -> np.ndarray:

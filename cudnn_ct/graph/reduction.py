@@ -50,13 +50,14 @@ class Way(NamedTuple):
     only: str | None = None
 
 
-# The extremes pass over NaN, so they are guarded. Maxima of rows are quicker as poolings.
+# The extremes pass over NaN, so they are guarded. Of columns, maxima begin with the most negative number.
 WAYS = {
     "add": Way("add"),
     "avg": Way("add"),
     "norm1": Way("add", "abs"),
     "norm2": Way("add", "mul", root=True),
     "amax": Way("amax", again="max"),
+    "max": Way("max", again="max", only="rows"),
     "min": Way("min", again="min", only="rows"),
 }
 

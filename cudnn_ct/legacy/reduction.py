@@ -26,7 +26,7 @@ MOST_AXES = 8  # that cudnnReduceTensor takes
 MANY = 2**16  # elements, from which pooling is quicker than reducing
 WARP = 32  # threads that read memory side by side
 
-_POOLED = {"add": "average_count_include_padding", "avg": "average_count_include_padding", "max": "max"}
+_POOLED = ("add", "avg")  # maxima of such windows pass over NaN
 # What holds an extreme against the sum of absolute values, and the factor of that.
 GUARDS = {"max": ("max", -1.0), "amax": ("max", -1.0), "min": ("min", 1.0)}
 
@@ -64,8 +64,8 @@ def bias_gradient(problem: ReduceProblem) -> Plan | None:
 
 def pooled(problem: ReduceProblem) -> Plan | None:
     """``cudnnPoolingForward``, with a window over all that is reduced: rows, or the pixels of images."""
-    x, y, mode = problem.x, problem.kept, _POOLED.get(problem.op)
-    if mode is None or problem.indices or not MANY <= x.size <= LARGEST:
+    x, y = problem.x, problem.kept
+    if problem.op not in _POOLED or not MANY <= x.size <= LARGEST:
         return None
     axes = joined([x, y])
     lengths = [axis.lengths[0] for axis in axes]
@@ -84,7 +84,7 @@ def pooled(problem: ReduceProblem) -> Plan | None:
         return None
     image = TensorSpec.packed((images, channels, *window), x.dtype, layout)
     result = TensorSpec.packed((images, channels, 1, 1), x.dtype, layout)
-    spec = PoolingSpec(window, (0, 0), (1, 1), mode, problem.propagate_nan)
+    spec = PoolingSpec(window, (0, 0), (1, 1), "average_count_include_padding")
     factor = length if problem.op == "add" else 1
     return CallPlan("cudnnPoolingForward", (PoolingDescriptor.cached(spec),), [(0, image)], result, factor)
 

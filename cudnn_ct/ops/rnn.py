@@ -89,7 +89,7 @@ class RNN:
         or "standard", "persist_static", "persist_dynamic" or "persist_static_small_h"; or a row of
         :meth:`algorithms`.
     clip : (low, high), optional; "lstm" only
-        The range that new cells are clipped to.
+        The range that cells are clipped to where they are used; those that are returned are not.
     seed : int
         Of the dice, from 0 to 2**64 - 1.
 

@@ -52,9 +52,11 @@ def rnn(
         rnn_relu   h' = max(a + q, 0)
         rnn_tanh   h' = tanh(a + q)
         lstm       i, f, o = s(a_k + q_k)        g = tanh(a_g + q_g)       (g is the gate called "cell")
-                   c' = f * c + i * g, clipped   h' = o * tanh(c'), with a projection P (o * tanh(c'))
+                   c' = f * c + i * g            h' = o * tanh(c'), with a projection P (o * tanh(c'))
         gru        r, z = s(a_k + q_k)           n = tanh(a_n + r * q_n)
                    h' = (1 - z) * n + z * h
+
+    Where cells are clipped, c and c' are where they are used on the right; the c that is returned is not.
 
     A bidirectional layer runs a second cell over each sequence from its own last step to its first; both
     outputs side by side, first the forward one, are the input of the next layer.

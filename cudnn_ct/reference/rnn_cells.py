@@ -58,25 +58,31 @@ def _plain(curve: Curve, slope: Curve) -> Cell:
 def _lstm_forward(
     a: Float64, q: Float64, _h: Float64, c: Float64, clip: Clip
 ) -> tuple[Float64, Float64, Saved]:
-    """c' = clip(f * c + i * g), h' = o * tanh(c')."""
+    """c' = f * clip(c) + i * g, h' = o * tanh(clip(c')): cells are clipped where they are used."""
     i, f, g, o = np.moveaxis(a + q, 1, 0)
     i, f, g, o = _sigmoid(i), _sigmoid(f), np.tanh(g), _sigmoid(o)
-    free = f * c + i * g
-    new = np.clip(free, *clip) if clip else free
-    return o * np.tanh(new), new, (i, f, g, o, c, free, new)
+    new = f * _held(c, clip) + i * g
+    return o * np.tanh(_held(new, clip)), new, (i, f, g, o, c, new)
 
 
 def _lstm_backward(
     saved: Saved, dh: Float64, dc: Float64, clip: Clip
 ) -> tuple[Float64, Float64, Float64, Float64]:
-    i, f, g, o, c, free, new = saved
-    t = np.tanh(new)
-    dnew = dc + dh * o * (1 - t * t)
-    if clip:  # nothing passes where a cell was held at a bound
-        dnew = np.where((clip[0] <= free) & (free <= clip[1]), dnew, 0)
-    di, df, dg, do = dnew * g, dnew * c, dnew * i, dh * t
+    i, f, g, o, c, new = saved
+    t = np.tanh(_held(new, clip))
+    dnew = dc + dh * o * (1 - t * t) * _free(new, clip)
+    di, df, dg, do = dnew * g, dnew * _held(c, clip), dnew * i, dh * t
     da = np.stack([di * i * (1 - i), df * f * (1 - f), dg * (1 - g * g), do * o * (1 - o)], 1)
-    return da, da, _NOTHING, dnew * f
+    return da, da, _NOTHING, dnew * f * _free(c, clip)
+
+
+def _held(c: Float64, clip: Clip) -> Float64:
+    return np.clip(c, *clip) if clip else c
+
+
+def _free(c: Float64, clip: Clip) -> Float64:
+    """1 where a cell is within the bounds, and 0 where it is held, so that nothing passes."""
+    return np.where((clip[0] <= c) & (c <= clip[1]), 1.0, 0.0) if clip else np.ones(())
 
 
 def _gru_forward(a: Float64, q: Float64, h: Float64, c: Float64, _: Clip) -> tuple[Float64, Float64, Saved]:

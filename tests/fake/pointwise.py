@@ -113,7 +113,8 @@ class Pointwise:
     ) -> None:
         source, target = self._memory(x, "tensor", read), self._memory(y, "tensor", written)
         a, b = factors(source.dtype, alpha, beta)
-        target[...] = (a * source.astype(np.float64) + b * target.astype(np.float64)).astype(target.dtype)
+        before = b * target.astype(np.float64) if b else 0
+        target[...] = (a * source.astype(np.float64) + before).astype(target.dtype)
 
     def cudnnConvolutionBiasActivationForward(self: Any, *arguments: Any) -> int:
         handle, alpha1, x, xp, w, wp, convolution, algorithm, workspace, size, *rest = arguments

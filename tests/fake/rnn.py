@@ -395,10 +395,10 @@ class _Run:
         elif self.cell == LSTM:
             i, f, o = (_sigmoid(a[k] + q[k]) for k in (0, 1, 3))
             g = np.tanh(a[2] + q[2])
-            free = f * c + i * g
-            c = free if self.clip is None else np.minimum(np.maximum(free, self.clip[0]), self.clip[1])
-            new = o * np.tanh(c)
-            step.update(i=i, f=f, g=g, o=o, held=c != free)
+            step.update(c=self.clipped(c), inside=self.clipped(c) == c)
+            c = f * step["c"] + i * g  # as it is, for whoever reads the last; clipped where it is used
+            new = o * np.tanh(self.clipped(c))
+            step.update(i=i, f=f, g=g, o=o, passes=self.clipped(c) == c)
         else:
             r, z = _sigmoid(a[0] + q[0]), _sigmoid(a[1] + q[1])
             n_ = np.tanh(a[2] + r * q[2])
@@ -406,6 +406,9 @@ class _Run:
             step.update(r=r, z=z, n=n_)
         projection = self.w.get((p, 8, "matrix"))
         return {**step, "new": new, "c_new": c, "h_new": new if projection is None else projection @ new}
+
+    def clipped(self, c: np.ndarray) -> np.ndarray:
+        return c if self.clip is None else np.minimum(np.maximum(c, self.clip[0]), self.clip[1])
 
     def backward(self, b: int, dys: list[Any], dhy: Any, dcy: Any) -> tuple[list[Any], list[Any], list[Any]]:
         """One sequence back, from its outputs to its input."""
@@ -440,15 +443,15 @@ class _Run:
             da = dq = [dh * (1 - s["new"] ** 2)]
         elif self.cell == LSTM:
             i, f, g, o = (s[k] for k in "ifgo")
-            t = np.tanh(s["c_new"])
-            dc = (dc + dh * o * (1 - t**2)) * ~s["held"]
+            t = np.tanh(self.clipped(s["c_new"]))
+            dc = dc + dh * o * (1 - t**2) * s["passes"]
             da = dq = [
                 dc * g * i * (1 - i),
                 dc * s["c"] * f * (1 - f),
                 dc * i * (1 - g**2),
                 dh * t * o * (1 - o),
             ]
-            dc = dc * f
+            dc = dc * f * s["inside"]
         else:
             r, z, n = s["r"], s["z"], s["n"]
             past = dh * z

@@ -43,11 +43,14 @@ def one_step(spec: RNNSpec, named: dict[str, np.ndarray], where: str, x: Any, h:
         reset, update = sigmoid(both["reset"]), sigmoid(both["update"])
         new = np.tanh(of_x["new"] + reset * of_h["new"])
         return (1 - update) * new + update * h, c
-    c = sigmoid(both["forget"]) * c + sigmoid(both["input"]) * np.tanh(both["cell"])
-    if spec.clip:
-        c = np.minimum(np.maximum(c, spec.clip[0]), spec.clip[1])
-    h = sigmoid(both["output"]) * np.tanh(c)
+    low, high = spec.clip or (-np.inf, np.inf)
+    c = sigmoid(both["forget"]) * min_max(c, low, high) + sigmoid(both["input"]) * np.tanh(both["cell"])
+    h = sigmoid(both["output"]) * np.tanh(min_max(c, low, high))
     return (named[f"{where}.P"] @ h if spec.projection_size else h), c
+
+
+def min_max(c: np.ndarray, low: float, high: float) -> np.ndarray:
+    return np.minimum(np.maximum(c, low), high)
 
 
 def by_sequences(case: RNNCase, padding: float) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
@@ -254,13 +257,19 @@ def test_each_element_of_each_gradient(mode: str, missing: str) -> None:
         assert_gradient(gradients[name], lambda v, n=name: forward(n, v), value, flat)
 
 
-def test_no_gradient_passes_a_cell_at_its_bound() -> None:
+def test_cells_are_clipped_where_they_are_used() -> None:
+    """The last is returned as it was; no gradient of what comes after passes a cell that was held."""
     spec = rnn_spec("lstm", 1, 1, clip=(-0.1, 0.1), dtype="float64")
     weights = [np.full(row.shape, 3.0) for row in rnn_parameters(spec)]
     x = np.ones((1, 1, 1))
-    assert rnn(x, weights, spec).cy.item() == 0.1
-    d = rnn_backward(x, weights, spec, dcy=np.ones((1, 1, 1)))
-    assert not any(g.any() for g in (d.dx, d.dh0, d.dc0, *d.dweights))
+    found = rnn(x, weights, spec)
+    gate = 1 / (1 + np.exp(-9.0))
+    np.testing.assert_allclose(found.cy.item(), gate * np.tanh(9))
+    np.testing.assert_allclose(found.y.item(), gate * np.tanh(0.1))
+    d = rnn_backward(x, weights, spec, np.ones((1, 1, 1)))
+    assert not d.dc0.any()
+    assert d.dx.item() == pytest.approx(3 * np.tanh(0.1) * gate * (1 - gate))  # by the output gate alone
+    assert rnn_backward(x, weights, spec, dcy=np.ones((1, 1, 1))).dc0.item() == pytest.approx(gate)
 
 
 def test_gradients_are_rounded_once_to_the_dtype() -> None:
