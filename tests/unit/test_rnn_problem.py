@@ -379,18 +379,23 @@ def test_a_problem_knows_no_algorithm_and_its_kind_no_sizes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "hidden", "batch", "direction", "first"),
+    ("mode", "dtype", "hidden", "batch", "first"),
     [
-        ("float16", 1024, 64, "unidirectional", "persist_static"),
-        ("bfloat16", 64, 1, "unidirectional", "persist_static"),
-        ("float16", 1025, 64, "unidirectional", "standard"),
-        ("float16", 1024, 65, "unidirectional", "standard"),
-        ("float16", 1024, 64, "bidirectional", "standard"),
-        ("float32", 64, 1, "unidirectional", "standard"),
+        ("lstm", "float16", 1024, 64, "persist_static"),
+        ("lstm", "float16", 1025, 64, "standard"),
+        ("gru", "float16", 1024, 128, "persist_static"),
+        ("gru", "float16", 1536, 64, "standard"),
+        ("rnn_tanh", "float16", 1536, 16, "persist_static"),
+        ("rnn_tanh", "float16", 256, 16, "persist_static_small_h"),
+        ("rnn_tanh", "float32", 256, 16, "persist_static_small_h"),
+        ("lstm", "bfloat16", 64, 1, "standard"),
+        ("lstm", "float32", 1024, 1, "persist_static"),
+        ("lstm", "float32", 1024, 2, "standard"),
+        ("rnn_relu", "float64", 64, 1, "standard"),
     ],
 )
-def test_the_guess(dtype: str, hidden: int, batch: int, direction: str, first: str) -> None:
-    spec = rnn_spec("lstm", 8, hidden, dtype=dtype, direction=direction)
+def test_the_guess(mode: str, dtype: str, hidden: int, batch: int, first: str) -> None:
+    spec = rnn_spec(mode, 8, hidden, dtype=dtype)
     guessed = guessed_algos(rnn_problem(spec, "packed", 5, batch, (5,) * batch, True))
     assert guessed[0] == first
     assert sorted(guessed) == sorted(RNN_ALGOS)
