@@ -213,8 +213,9 @@ def enqueue(
             one and DeviceArray.new(*one, stream, WHAT) if own is None else own
             for own, one in zip(given, rooms, strict=True)
         ]
-        old = (*changed, *(own for own in given if own is not None))
-        _refuse_overlap(call, step, used, [array for array in results if array is not None])
+        written = [own for own in given if own is not None]  # what is made overlaps nothing
+        old = (*changed, *written)
+        _refuse_overlap(call, step, used, written)
     for array in old:
         if array.writer is not stream or array._uses is not None:
             array.before_write(stream)
