@@ -1,8 +1,10 @@
 """CTC losses by the legacy calls, which compute in float32 or float64 on logits without gaps.
 
 What cuDNN leaves unwritten is zeroed before; sequences that it is not asked for, or wrong about, are set
-afterwards. The pointers of a run are logits, loss, gradient, then labels, their lengths and the steps of each
-sequence on the device, and the same three as C arrays on the host.
+afterwards. The gradient of probabilities that are taken as they are is made of what cuDNN writes.
+
+The pointers of a run are logits, loss, gradient, then labels, their lengths and the steps of each sequence on
+the device, and the same three as C arrays on the host.
 """
 
 from __future__ import annotations
@@ -19,10 +21,20 @@ from ..context import Context
 from ..descriptors import CTCLossDescriptor, TensorDescriptor
 from ..dtypes import DTYPES
 from ..errors import NotSupportedError
-from ..problem import CTCProblem, FillProblem, Plan, TensorSpec
+from ..problem import (
+    ActivationProblem,
+    ActivationSpec,
+    CTCProblem,
+    FillProblem,
+    OpTensorProblem,
+    Plan,
+    ScaleProblem,
+    TensorSpec,
+)
+from .activation import activation
 from .chain import ChainPlan, Step
 from .slices import SlicedPlan
-from .tensor import filling, moving
+from .tensor import filling, moving, op_tensor, scaling
 from .unlabelled import blank_as_label, unlabelled
 
 __all__ = ["ctc_loss", "ctc_loss_of_host_labels"]
@@ -75,6 +87,10 @@ def _around(
             plan = _of_sequences(sequences, blank_as_label, _until(end, problem.logits), _until(end, wide))
             steps.append(Step(plan, (_LOGITS, logits)))
         steps.append(Step(make(wide), (logits, loss, gradient, *labels)))
+        if normalization == "none":
+            steps += _by_activations(wide, logits, gradient)
+            for end, sequences in _by_steps(problem.ends).items():
+                steps.append(Step(_of_sequences(sequences, partial(_zero_from, end), wide), (gradient,), 0.0))
         known = problem.empty if kept else (*problem.impossible, *problem.empty)
         if known:
             steps.append(Step(_of_sequences(known, _fill, wide), (gradient,), 0.0))
@@ -95,8 +111,32 @@ def _around(
     return ChainPlan(temporaries, steps, NO_STEP)
 
 
+def _by_activations(spec: TensorSpec, probabilities: int, gradient: int) -> list[Step]:
+    """What turns cuDNN's gradient by probabilities p that it took as they are into one by activations.
+
+    For the probability q of an alignment to name a symbol at a step, cuDNN 9.19 writes -q / p where q is more
+    than zero, and p where it is none. Wanted is p - q, the sum of p and p times the lesser of that and zero.
+    What is past the end of a sequence is whatever p makes of it.
+    """
+    relu = activation(ActivationProblem(spec, spec, None, None, ActivationSpec("relu")))
+    times, plus = (op_tensor(OpTensorProblem(spec, spec, spec, op, True)) for op in ("mul", "add"))
+    both = (gradient, probabilities, gradient)  # cuDNN may write over its first operand, not over its second
+    return [
+        Step(scaling(ScaleProblem(spec)), (gradient,), -1.0),
+        Step(relu, (gradient, gradient), -1.0),
+        Step(times, both),
+        Step(plus, both),
+    ]
+
+
 def _fill(x: TensorSpec) -> Plan:
     return filling(FillProblem(x))
+
+
+def _zero_from(end: int, x: TensorSpec) -> Plan:
+    """Fill all steps but the first."""
+    offset = end * x.strides[0] * DTYPES[x.dtype].itemsize
+    return SlicedPlan([(_fill(x._replace(shape=(x.shape[0] - end, *x.shape[1:]))), (offset,))])
 
 
 def _until(end: int, spec: TensorSpec) -> TensorSpec:
@@ -104,10 +144,10 @@ def _until(end: int, spec: TensorSpec) -> TensorSpec:
     return spec._replace(shape=(end, *spec.shape[1:]))
 
 
-def _by_steps(unlabelled: Sequence[tuple[int, int]]) -> dict[int, list[int]]:
+def _by_steps(pairs: Sequence[tuple[int, int]]) -> dict[int, list[int]]:
     """Sequences by how many steps they have, from pairs of both."""
     found: dict[int, list[int]] = {}
-    for sequence, end in unlabelled:
+    for sequence, end in pairs:
         found.setdefault(end, []).append(sequence)
     return found
 

@@ -102,7 +102,8 @@ def ctc_loss(
     NotSupportedError
         The blank is not 0, a sequence has more than 255 labels, or cuDNN refused, as older ones refuse
         float64. Or the call is being captured with labels on the device, and lengths on the host say that a
-        sequence has none.
+        sequence has none; or with ``normalization="none"`` and ``input_lengths`` on the device: pass these
+        from the host.
     NotInitializedError
         The call is being captured, and labels or lengths that are on the host were not seen before.
     AllocationError
@@ -116,9 +117,11 @@ def ctc_loss(
     device are read back to be checked, which waits for them; pass what the host has.
 
     Only while a CUDA graph is captured are labels and lengths on the device (then int32, one after another)
-    not looked at: the graph reads what they hold when it runs. cuDNN is answerable for nothing then where a
-    sequence has more labels than its steps allow; where one has no labels, its loss is 0 and its gradient is
-    too large by 1 at the blank.
+    not looked at: the graph reads what they hold when it runs. With ``normalization="none"`` the steps of
+    each sequence have to be known, hence on the host: what cuDNN writes, the gradient by probabilities, is
+    turned into the one by activations, and set to zero past the ends. cuDNN is answerable for nothing then
+    where a sequence has more labels than its steps allow; where one has no labels, its loss is 0 and its
+    gradient is too large by 1 at the blank.
 
     Examples
     --------
@@ -139,7 +142,7 @@ def ctc_loss(
         normalization, out_of_bound, blank = ctc_spec(normalization, out_of_bound, blank)
         given = _Given(ctx, array.spec.shape, (labels, label_lengths, input_lengths), blank)
         there = any(one is not None for one in given.device)
-        targets = given.unseen() if there and ctx.capturing else given.checked()
+        targets = given.unseen(normalization) if there and ctx.capturing else given.checked()
         compute = "float64" if array.spec.dtype == "float64" else "float32"
         kept = "zero" if outs[1] is None else out_of_bound  # new memory holds nothing to keep
         ctc = CTCLossSpec(normalization, kept, targets.room, compute)
@@ -159,7 +162,8 @@ class _Targets(NamedTuple):
 
     ``arrays`` are on the device, ``host`` the same as C arrays. ``room`` is how many labels the descriptor is
     made for. Sequences that are ``impossible``, ``empty`` or ``unlabelled`` have others in their place, which
-    cuDNN can compute; the last come with how many steps each has.
+    cuDNN can compute; the last come with how many steps each has. So do the ``ends``, of sequences that have
+    fewer steps than there are, but for the first two.
     """
 
     arrays: tuple[DeviceArray, ...]
@@ -168,11 +172,12 @@ class _Targets(NamedTuple):
     impossible: tuple[int, ...] = ()
     empty: tuple[int, ...] = ()
     unlabelled: tuple[tuple[int, int], ...] = ()
+    ends: tuple[tuple[int, int], ...] = ()
 
-    @property
-    def known(self) -> tuple[tuple[Any, ...], ...]:
-        """The sequences that have others in their place."""
-        return self.impossible, self.empty, self.unlabelled
+    def known(self, normalization: str) -> tuple[tuple[Any, ...], ...]:
+        """What is done for some sequences alone: those with others in their place, and ends to be kept."""
+        ends = self.ends if normalization == "none" else ()
+        return self.impossible, self.empty, self.unlabelled, ends
 
 
 class _Given:
@@ -207,6 +212,7 @@ class _Given:
         # PyTorch saw cuDNN leave its memory where there are more labels than steps: one label in one step is
         # safe. One in all steps is for sequences without labels.
         shortened = {*impossible, *empty}
+        ends = [(n, end) for n, end in enumerate(steps) if end < self.shape[0] and n not in shortened]
         known = shortened.union(n for n, _ in unlabelled)
         rows = tuple((1,) if n in known else row for n, row in enumerate(rows))
         steps = tuple(1 if n in shortened else end for n, end in enumerate(steps))
@@ -220,10 +226,10 @@ class _Given:
             for value, array in zip(values, self.device, strict=True)
         ]
         host = tuple((ctypes.c_int * len(value))(*value) for value in values)
-        others = tuple(impossible), tuple(empty), tuple(unlabelled)
+        others = tuple(impossible), tuple(empty), tuple(unlabelled), tuple(ends)
         return _Targets(tuple(arrays), host, self._room(lengths), *others)
 
-    def unseen(self) -> _Targets:
+    def unseen(self, normalization: str) -> _Targets:
         """Take what is on the device as it is: it cannot be read while a graph is captured."""
         counts = () if self.device[1] is not None else _flat(self.values[1], _NAMES[1])
         if 0 in counts:
@@ -231,6 +237,13 @@ class _Given:
                 f"sequence {counts.index(0)} has no labels, which cuDNN gets wrong: to capture this call, "
                 "pass labels and lengths that are all on the host"
             )
+        if normalization == "none" and self.device[2] is not None:
+            raise NotSupportedError(
+                "input_lengths on the device cannot be read while a graph is captured, and normalization="
+                "'none' needs them to leave gradients past the ends at zero: pass input_lengths on the host"
+            )
+        steps = () if self.device[2] is not None else _flat(self.values[2], _NAMES[2])
+        ends = tuple((n, max(end, 0)) for n, end in enumerate(steps) if end < self.shape[0])
         arrays = []
         for name, value, array in zip(_NAMES, self.values, self.device, strict=True):
             if array is None:
@@ -242,7 +255,7 @@ class _Given:
             if name != "labels" and array.shape != (self.batch,):
                 raise ValueError(f"{name} has shape {array.shape}; the batch has {self.batch} sequences")
             arrays.append(array)
-        return _Targets(tuple(arrays), (None,) * 3, self._room(counts))
+        return _Targets(tuple(arrays), (None,) * 3, self._room(counts), ends=ends)
 
     def _room(self, counts: Sequence[int]) -> int:
         """The same for every call with lengths on the device, whatever they hold."""
@@ -289,8 +302,8 @@ def _prepared(
     algo: str,
     targets: _Targets,
 ) -> Call:
-    """Look the call up; one with sequences that cuDNN is not asked for is made for this batch alone."""
-    known = targets.known
+    """Look the call up; one that does more for some sequences is made for this batch alone."""
+    known = targets.known(ctc.normalization)
     key = ("a CTC loss", logits, outs, ctc, algo)
     call: Call | None = None if any(known) else ctx.calls.get(key)
     if call is None:

@@ -41,6 +41,8 @@ class CTCProblem(NamedTuple):
     Sequences that are ``impossible`` have fewer steps than their labels need, those that are ``empty`` have
     neither steps nor labels: what comes out of both is known, and cuDNN is not asked. Those that are
     ``unlabelled``, pairs of which sequence and how many steps, have no labels alone; cuDNN is wrong there.
+    ``ends`` are such pairs too, of all but the first two kinds that have fewer steps than there are; they are
+    looked at without softmax alone.
     """
 
     logits: TensorSpec
@@ -51,6 +53,7 @@ class CTCProblem(NamedTuple):
     impossible: Shape = ()
     empty: Shape = ()
     unlabelled: tuple[tuple[int, int], ...] = ()
+    ends: tuple[tuple[int, int], ...] = ()
 
     @property
     def results(self) -> tuple[TensorSpec, ...]:
@@ -86,6 +89,7 @@ def ctc_problem(
     impossible: Shape = (),
     empty: Shape = (),
     unlabelled: tuple[tuple[int, int], ...] = (),
+    ends: tuple[tuple[int, int], ...] = (),
 ) -> CTCProblem:
     """Validate the tensors of a CTC loss; its parameters and labels are already.
 
@@ -104,7 +108,7 @@ def ctc_problem(
         if out is not None and out.dtype != dtype:
             raise TypeError(f"out is {out.dtype}; the {name} is {dtype}")
     loss, gradient = (out or spec for out, spec in zip(outs, made, strict=True))
-    return CTCProblem(logits, loss, gradient, ctc, algo, impossible, empty, unlabelled)
+    return CTCProblem(logits, loss, gradient, ctc, algo, impossible, empty, unlabelled, ends)
 
 
 def ctc_room(counts: Iterable[int]) -> int:

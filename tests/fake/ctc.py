@@ -18,8 +18,9 @@ class CTC:
 
     As torch saw of cuDNN, nothing good comes of more labels than steps, so no such sequence may arrive here.
     As cuDNN does, it gives sequences without labels the loss -0.0, and the probabilities as their gradient.
-    Past the end of a sequence nothing is written. With labels on the device there is no other algorithm than
-    the deterministic one, unless ``ctc_of_any_kind`` says so.
+    Without softmax the gradient is -q / p, by the probabilities p, for the probability q of an alignment to
+    name a symbol at a step, but p where q is 0. Past the end of a sequence nothing is written. With labels on
+    the device there is no other algorithm than the deterministic one, unless ``ctc_of_any_kind`` says so.
     """
 
     ctc_of_any_kind = False
@@ -117,7 +118,13 @@ class CTC:
                 p /= p.sum(axis=1, keepdims=True)
             total, named = _alignments(p, row)
             losses[n] = -np.log(total) if row else -0.0
-            out[:end, n] = p - named / total if row else p
+            if not row:
+                out[:end, n] = p
+            elif self._get(ctc, "ctc")["softmax"]:
+                out[:end, n] = p - named / total
+            else:
+                with np.errstate(divide="ignore", invalid="ignore"):
+                    out[:end, n] = np.where(named / total > 0, -(named / total) / p, p)
         return 0
 
 

@@ -53,6 +53,21 @@ def test_what_is_possible(fake: FakeCudnn, host: Host, case: CTCCase) -> None:
         (CTCCase(((1, 1),) * 3, (2,) * 3, 2, 3, out="packed", out_of_bound="skip"), "nothing possible"),
         (CTCCase(((), (), ()), (5, 5, 5), 5, 3), "no labels at all"),
         (CTCCase(((), (), (1,), ()), (4, 1, 3, 4), 6, 3, normalization="none"), "no labels, no softmax"),
+        (CTCCase(((1,),), (1,), 1, 2, normalization="none"), "one step, no softmax"),
+        (CTCCase(((1,),) * 3, (4,) * 3, 4, 3, normalization="none"), "all steps, no softmax"),
+        (CTCCase(((1,), (2, 1), (1,)), (2, 4, 2), 5, 3, "float64", normalization="none"), "float64"),
+        (
+            CTCCase(
+                ((1, 1), (2, 1), (), (), (1,)),
+                (2, 4, 0, 3, 5),
+                6,
+                3,
+                out="packed",
+                normalization="none",
+                out_of_bound="skip",
+            ),
+            "no softmax, one that is skipped",
+        ),
         (CTCCase(((), (1,), (), ()), (0, 0, 2, 3), 3, 3, out="packed", out_of_bound="skip"), "all of them"),
         (CTCCase(((1,) * 300, (1,)), (9, 9), 9, 2), "too many labels for cuDNN, and for the steps"),
     ],
@@ -84,6 +99,46 @@ def test_float32_without_gaps_is_not_copied(fake: FakeCudnn) -> None:
     fake.calls.clear()
     call(LABELLED)
     assert fake.names() == ["cudnnSetTensor", "cudnnCTCLoss_v8"]
+
+
+def test_without_softmax_the_gradient_is_made_of_what_cudnn_writes(fake: FakeCudnn) -> None:
+    """In place, and once for all sequences but for what is past their ends."""
+    case = LABELLED._replace(normalization="none", steps=(6, 6, 6))
+    call(case, normalization="none")
+    fake.calls.clear()
+    call(case, normalization="none")
+    made = ["cudnnSetTensor", "cudnnCTCLoss_v8", "cudnnScaleTensor", "cudnnActivationForward"]
+    made += ["cudnnOpTensor"] * 2
+    assert fake.names() == made
+    for steps, ends in (((6, 3, 6), 1), ((3, 3, 6), 1), ((3, 4, 3), 3), ((5, 4, 4), 2)):
+        other = case._replace(steps=steps)
+        call(other, normalization="none")
+        fake.calls.clear()
+        call(other, normalization="none")
+        names = fake.names()
+        begin = names.index(made[0])
+        assert names[begin:] == made + ["cudnnSetTensor"] * ends
+
+
+def test_as_seen_of_cudnn(fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the fake writes is what cuDNN 9.19 wrote; of it the gradient by activations is made."""
+    p = np.array([[[0.564104, 0.435896]]], np.float32)
+    got = ct.ctc_loss(ct.asarray(p), [1], [1], [1], normalization="none")
+    np.testing.assert_allclose(got.gradient.numpy(), [[[0.564104, -0.564104]]], rtol=1e-5)
+    forget()
+    monkeypatch.setattr("cudnn_ct.legacy.ctc._by_activations", lambda *_: [])
+    got = ct.ctc_loss(ct.asarray(p), [1], [1], [1], normalization="none")
+    np.testing.assert_allclose(got.gradient.numpy(), [[[0.564104, -2.294125]]], rtol=1e-5)
+
+
+def test_probabilities_of_zero(fake: FakeCudnn) -> None:
+    case = CTCCase(((1, 2), (2,)), (9, 6), 9, 4, normalization="none")
+    values = case.logits
+    values[:, 0, 3] = values[4:7, :, 1] = values[3, 0, 0] = 0
+    expected = ct.reference.ctc_loss(values, *case.integers, normalization="none")
+    got = call(case, logits=ct.asarray(values), normalization="none")
+    np.testing.assert_allclose(got.gradient.numpy(), expected.gradient, atol=1e-6)
+    np.testing.assert_allclose(got.loss.numpy(), expected.loss, rtol=1e-5)
 
 
 def test_labels_are_copied_once(fake: FakeCudnn, host: Host) -> None:
@@ -152,6 +207,26 @@ def test_captured_with_labels_on_the_device(fake: FakeCudnn, host: Host) -> None
     np.testing.assert_allclose(got.loss.numpy(), expected.loss, atol=1e-5)
 
 
+def test_captured_without_softmax(fake: FakeCudnn, host: Host) -> None:
+    """How many steps each sequence has must be known."""
+    stream, case = streams.Stream(77, 0), LABELLED._replace(normalization="none")
+    labels, counts, steps = map(ct.asarray, case.integers)
+    on_device: dict[str, Any] = {"labels": labels, "label_lengths": counts, "normalization": "none"}
+    call(case, **on_device, stream=stream)
+    host.capturing.add(77)
+    got = call(case, **on_device, stream=stream)
+    with pytest.raises(NotSupportedError, match="pass input_lengths on the host"):
+        call(case, **on_device, input_lengths=steps, stream=stream)
+    with pytest.raises(NotSupportedError, match="pass input_lengths on the host"):
+        call(case, input_lengths=steps, normalization="none", stream=stream)
+    host.capturing.clear()
+    again = call(case, **on_device, input_lengths=steps, stream=stream)
+    expected = ct.reference.ctc_loss(case.logits, *case.integers, normalization="none")
+    for result in (got, again):
+        np.testing.assert_allclose(result.gradient.numpy(), expected.gradient, atol=1e-6)
+        np.testing.assert_allclose(result.loss.numpy(), expected.loss, rtol=1e-5)
+
+
 def test_captured_without_labels(fake: FakeCudnn, host: Host) -> None:
     """With labels on the device, lengths on the host show it; with both there, cuDNN has it its way."""
     stream = streams.Stream(77, 0)
@@ -171,9 +246,13 @@ def test_captured_without_labels(fake: FakeCudnn, host: Host) -> None:
 # --- failures ---
 
 
-def test_every_failure_of_a_call_is_raised_and_leaves_nothing(fake: FakeCudnn, host: Host) -> None:
+@pytest.mark.parametrize("normalization", ["softmax", "none"])
+def test_every_failure_of_a_call_is_raised_and_leaves_nothing(
+    fake: FakeCudnn, host: Host, normalization: str
+) -> None:
     """Internal errors of each call in turn; the fixture sees what is left over."""
     case = BATCH._replace(dtype="float16", view="transposed", algo="non_deterministic", steps=(4, 2, 1))
+    case = case._replace(normalization=normalization)
     for _ in range(2):  # the version is asked for once
         forget()
         fake.calls.clear()
