@@ -8,7 +8,7 @@ from ..context import Context
 from ..descriptors import TensorDescriptor
 from ..dtypes import DTYPES
 from ..errors import BadParamError, NotSupportedError
-from ..problem import Candidate, Plan, TensorSpec
+from ..problem import ALIGNMENT, Candidate, Plan, TensorSpec
 from .copies import copying
 from .native import Native, element, four_axes, scalar_type, settled, two_axes
 from .scratch import behind
@@ -148,7 +148,7 @@ class ScaledPlan:
 
 
 class BiasGradientPlan:
-    """The gradient of a bias per channel: the sum of dy over all other axes."""
+    """The gradient of a bias per channel: the sum of dy, which has no gaps, over all other axes."""
 
     __slots__ = ("_db", "_dy", "_scalar", "workspace")
 
@@ -160,8 +160,16 @@ class BiasGradientPlan:
         self.workspace = 0
 
     def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
-        """Enqueue db = alpha * sum(dy) + beta * db; ``pointers`` are those of dy and db."""
+        """Enqueue db = alpha * sum(dy) + beta * db; ``pointers`` are those of dy and db.
+
+        Raises
+        ------
+        NotSupportedError
+            dy begins where a kernel that loads several elements at once may end the CUDA context.
+        """
         dy, db = pointers
+        if dy % ALIGNMENT:
+            raise NotSupportedError(f"dy begins at {dy:#x}, which is no multiple of {ALIGNMENT} bytes")
         scalar, call = self._scalar, context.library.cudnnConvolutionBackwardBias
         call(context.handle, scalar(alpha), self._dy, dy, scalar(beta), self._db, db)
 

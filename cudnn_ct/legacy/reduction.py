@@ -53,11 +53,11 @@ def reduction(problem: ReduceProblem, context: Context) -> Plan:
 
 
 def bias_gradient(problem: ReduceProblem) -> Plan | None:
-    """``cudnnConvolutionBackwardBias`` for the sum over all but the channels of images."""
+    """``cudnnConvolutionBackwardBias`` for the sum over all but the channels of images without gaps."""
     rank = len(problem.x.shape)
     channels = problem.axes == (0, *range(2, rank)) and 3 <= rank <= 5
     known = problem.op == "add" and channels and problem.terms and problem.x.dtype != "bfloat16"
-    if not known or not problem.kept.layouts:
+    if not known or not problem.x.layouts or not problem.kept.layouts:
         return None
     return BiasGradientPlan(problem.x)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from ctypes import c_float
 from typing import Any, NamedTuple
 
 from ..dtypes import as_dtype
@@ -203,7 +204,7 @@ def _clip_range(mode: str, clip: Any) -> tuple[float, float]:
         raise TypeError(f"clip must be two numbers (low, high) or None, not {clip!r}") from None
     if not low <= high:
         raise ValueError(f"clip={clip!r}: low must not be more than high, nor either be NaN")
-    return low, high
+    return c_float(low).value, c_float(high).value  # as cuDNN keeps them, whatever the dtype
 
 
 def _count(value: Any, name: str, least: int) -> int:

@@ -318,6 +318,7 @@ class FakeCudnn(CTC, Dice, Layers, Norm, Pointwise, Recurrent, Spatial, Tensors)
     ) -> int:
         if self._get(dy, "tensor")["dtype"].name == "bfloat16":
             return NOT_SUPPORTED
+        assert read % 16 == 0, "on a GPU, this may end the CUDA context"
         source, target = self._memory(dy, "tensor", read), self._memory(db, "tensor", written)
         scalar = ctypes.c_double if source.dtype == np.float64 else ctypes.c_float
         a, b = (scalar.from_address(pointer).value for pointer in (alpha, beta))
