@@ -15,6 +15,7 @@ from .scratch import behind
 from .turns import too_late
 
 __all__ = [
+    "AlignedPlan",
     "BiasGradientPlan",
     "ConvolutionPlan",
     "PackedPlan",
@@ -147,6 +148,30 @@ class ScaledPlan:
         return f"{self._inner.describe()}; alpha and beta by a call of their own"
 
 
+class AlignedPlan:
+    """Another plan, for memory that begins at multiples of 16 bytes.
+
+    Elsewhere a kernel that loads several elements at once may end the CUDA context.
+    """
+
+    __slots__ = ("_inner", "workspace")
+
+    def __init__(self, inner: Plan) -> None:
+        self._inner = inner
+        self.workspace = inner.workspace
+
+    def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
+        """Run the other plan. Raises NotSupportedError for memory that begins elsewhere."""
+        if any(pointer % ALIGNMENT for pointer in pointers):
+            starts = ", ".join(map(hex, pointers))
+            raise NotSupportedError(f"not all operands begin at multiples of {ALIGNMENT} bytes: {starts}")
+        self._inner.run(context, pointers, alpha, beta)
+
+    def describe(self) -> str:
+        """Tell what was chosen."""
+        return self._inner.describe()
+
+
 class BiasGradientPlan:
     """The gradient of a bias per channel: the sum of dy, which has no gaps, over all other axes."""
 
@@ -160,16 +185,8 @@ class BiasGradientPlan:
         self.workspace = 0
 
     def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
-        """Enqueue db = alpha * sum(dy) + beta * db; ``pointers`` are those of dy and db.
-
-        Raises
-        ------
-        NotSupportedError
-            dy begins where a kernel that loads several elements at once may end the CUDA context.
-        """
+        """Enqueue db = alpha * sum(dy) + beta * db; ``pointers`` are those of dy and db."""
         dy, db = pointers
-        if dy % ALIGNMENT:
-            raise NotSupportedError(f"dy begins at {dy:#x}, which is no multiple of {ALIGNMENT} bytes")
         scalar, call = self._scalar, context.library.cudnnConvolutionBackwardBias
         call(context.handle, scalar(alpha), self._dy, dy, scalar(beta), self._db, db)
 

@@ -16,7 +16,7 @@ from .chain import ChainPlan, Step
 from .copies import copying
 from .fold import LARGEST
 from .native import scalar_type
-from .plans import BiasGradientPlan
+from .plans import AlignedPlan, BiasGradientPlan
 from .slices import Axis, joined, with_four
 from .tensor import absolute, conversion, extreme, filling
 
@@ -59,7 +59,7 @@ def bias_gradient(problem: ReduceProblem) -> Plan | None:
     known = problem.op == "add" and channels and problem.terms and problem.x.dtype != "bfloat16"
     if not known or not problem.x.layouts or not problem.kept.layouts:
         return None
-    return BiasGradientPlan(problem.x)
+    return AlignedPlan(BiasGradientPlan(problem.x))
 
 
 def pooled(problem: ReduceProblem) -> Plan | None:
@@ -86,7 +86,8 @@ def pooled(problem: ReduceProblem) -> Plan | None:
     result = TensorSpec.packed((images, channels, 1, 1), x.dtype, layout)
     spec = PoolingSpec(window, (0, 0), (1, 1), "average_count_include_padding")
     factor = length if problem.op == "add" else 1
-    return CallPlan("cudnnPoolingForward", (PoolingDescriptor.cached(spec),), [(0, image)], result, factor)
+    head = (PoolingDescriptor.cached(spec),)
+    return AlignedPlan(CallPlan("cudnnPoolingForward", head, [(0, image)], result, factor))
 
 
 def _gapless(axes: Sequence[Axis], tensor: int) -> bool:

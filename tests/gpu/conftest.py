@@ -3,13 +3,28 @@
 from __future__ import annotations
 
 import importlib
+import os
 import warnings
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
 
 import cudnn_ct as ct
+from cudnn_ct.errors import ExecutionFailedError
 from cudnn_ct.problem import TensorSpec
+
+
+@pytest.fixture(autouse=True)
+def _a_fault_fails_one_test(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A kernel that reads what it may not ends the CUDA context, and every later test would fail with it."""
+    yield
+    try:
+        ct.synchronize()
+    except ExecutionFailedError as error:
+        if hasattr(request.config, "workerinput"):
+            os._exit(1)  # xdist says which test ended its process, and starts another
+        pytest.exit(f"the CUDA context ended in {request.node.nodeid}: {error}", returncode=1)
 
 
 def place(array: np.ndarray) -> ct.DeviceArray:
