@@ -11,7 +11,8 @@ Operations    ``conv  conv_backward_data  conv_backward_filter  conv_backward_bi
               spatial_transformer  spatial_transformer_backward
               dropout  dropout_backward  DropoutState  RNN  ctc_loss``
               pool  pool_backward  pool_output_shape
-              batch_norm_training  batch_norm_inference  batch_norm_backward  batch_norm_overflowed``
+              batch_norm_training  batch_norm_backward  batch_norm_overflowed
+              batch_norm_inference  batch_norm_inference_backward``
               activation  activation_backward
               add  op_tensor  scale  fill  transform  reduce``
 Algorithms    ``conv_algorithms  conv_plan  conv_bias_activation_plan  export_choices  import_choices``
@@ -79,6 +80,7 @@ if TYPE_CHECKING:
     from .ops.lrn import lrn_backward as lrn_backward
     from .ops.norm import batch_norm_backward as batch_norm_backward
     from .ops.norm import batch_norm_inference as batch_norm_inference
+    from .ops.norm import batch_norm_inference_backward as batch_norm_inference_backward
     from .ops.norm import batch_norm_overflowed as batch_norm_overflowed
     from .ops.norm import batch_norm_training as batch_norm_training
     from .ops.pooling import pool as pool
@@ -165,6 +167,7 @@ _WHERE = {
         "affine_grid_backward",
         "batch_norm_backward",
         "batch_norm_inference",
+        "batch_norm_inference_backward",
         "batch_norm_overflowed",
         "batch_norm_training",
         "add",

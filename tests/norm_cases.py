@@ -19,7 +19,7 @@ SCALES = (1, 0, -2, 0.5)
 def norm_cases(
     draw: st.DrawFn,
     *,
-    operations: Sequence[str] = ("training", "inference", "backward"),
+    operations: Sequence[str] = ("training", "inference", "backward", "inference_backward"),
     dtypes: Sequence[str] = FLOATS,
     batches: Sequence[int] = (2, 3, 1, 4, 0),
     channels: Sequence[int] = (1, 2, 3, 4),
@@ -34,7 +34,12 @@ def norm_cases(
     }
     scales, outs = scales_and_out(draw, shape, dtype, SCALES)
     x = lying(draw, shape, dtype, draw(st.sampled_from(("floats", "integers"))))
-    steps = {"training": _training, "inference": _inference, "backward": _backward}
+    steps = {
+        "training": _training,
+        "inference": _inference,
+        "backward": _backward,
+        "inference_backward": _inference_backward,
+    }
     operation = draw(st.sampled_from(operations))
     return steps[operation](draw, x, keywords | scales, outs)
 
@@ -55,6 +60,15 @@ def _inference(draw: st.DrawFn, x: Tensor, keywords: dict[str, Any], outs: dict[
     values = ("floats", "floats", "floats", "positive")
     parameters = (_parameter(draw, x, keywords["mode"], kind) for kind in values)
     return LayerCase("batch_norm_inference", (x, *parameters), keywords, outs)
+
+
+def _inference_backward(
+    draw: st.DrawFn, x: Tensor, keywords: dict[str, Any], outs: dict[str, Tensor]
+) -> LayerCase:
+    values = ("floats", "floats", "positive")
+    parameters = (_parameter(draw, x, keywords["mode"], kind) for kind in values)
+    dy = lying(draw, x.shape, x.dtype, "floats")
+    return LayerCase("batch_norm_inference_backward", (x, dy, *parameters), keywords, outs)
 
 
 def _backward(draw: st.DrawFn, x: Tensor, keywords: dict[str, Any], outs: dict[str, Tensor]) -> LayerCase:

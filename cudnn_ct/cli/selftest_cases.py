@@ -170,7 +170,7 @@ def _layers() -> Iterator[Case]:
     yield from _each("dropout", "and gradient", lambda draw: Inputs((draw.nonzero(*IMAGE),), {}), ROUNDED)
     yield from _each("ctc_loss", "", _ctc, SUMS, ("float32", "float16", "bfloat16"))
     for mode in ("spatial", "per_activation"):
-        for operation in ("training", "inference", "backward"):
+        for operation in ("training", "inference", "backward", "inference_backward"):
             yield from _each(f"batch_norm_{operation}", mode, _norm(operation, {"mode": mode}), SUMS)
     relu = _norm("training", {"activation": "relu"})
     yield from _each("batch_norm_training", "relu", relu, SUMS)
@@ -223,6 +223,8 @@ def _norm(operation: str, keywords: dict[str, Any]) -> Callable[[Draw], Inputs]:
             return Inputs((x, scale, bias), keywords | running)
         if operation == "inference":
             return Inputs((x, scale, bias, mean, var), keywords)
+        if operation == "inference_backward":
+            return Inputs((x, draw.floats(*BATCH), scale, mean, var), keywords)
         return Inputs((x, draw.floats(*BATCH), scale), keywords)
 
     return make

@@ -15,7 +15,13 @@ from .ctc import ctc_loss
 from .dropout import Dropout, DropoutMask, DropoutState, dropout, dropout_backward
 from .fused import conv_bias_activation
 from .lrn import lrn, lrn_backward
-from .norm import batch_norm_backward, batch_norm_inference, batch_norm_overflowed, batch_norm_training
+from .norm import (
+    batch_norm_backward,
+    batch_norm_inference,
+    batch_norm_inference_backward,
+    batch_norm_overflowed,
+    batch_norm_training,
+)
 from .pooling import pool, pool_backward, pool_output_shape
 from .reduction import reduce
 from .rnn import RNN, RNNDataGradients, RNNForward, RNNReserve
@@ -45,6 +51,7 @@ __all__ = [
     "affine_grid_backward",
     "batch_norm_backward",
     "batch_norm_inference",
+    "batch_norm_inference_backward",
     "batch_norm_overflowed",
     "batch_norm_training",
     "conv",

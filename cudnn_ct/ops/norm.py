@@ -8,17 +8,26 @@ from typing import Any
 from .. import context
 from .. import stream as streams
 from .._bindings.enums import ErrQueryMode, Status
+from ..creation import full, operand, zeros
 from ..errors import error_from_status
 from ..problem import (
     BatchNorm,
     BatchNormGradients,
     norm_gradient,
     norm_inference,
+    norm_parameter_shape,
     norm_training,
 )
+from .call import stream_of
 from .layer import Layer, compute, compute_several
 
-__all__ = ["batch_norm_backward", "batch_norm_inference", "batch_norm_overflowed", "batch_norm_training"]
+__all__ = [
+    "batch_norm_backward",
+    "batch_norm_inference",
+    "batch_norm_inference_backward",
+    "batch_norm_overflowed",
+    "batch_norm_training",
+]
 
 _TRAINING = Layer("a batch normalisation", norm_training)
 _INFERENCE = Layer("a batch normalisation", norm_inference)
@@ -228,6 +237,71 @@ def batch_norm_backward(
     results = compute_several(_GRADIENT, names, given, arguments, outs, alpha, beta, stream)
     dx, dscale, dbias, *dz = results
     return BatchNormGradients(dx, dscale, dbias, dz[0] if dz else None)
+
+
+def batch_norm_inference_backward(
+    x: Any,
+    dy: Any,
+    scale: Any,
+    mean: Any,
+    var: Any,
+    *,
+    mode: Any = "spatial",
+    epsilon: float = 1e-5,
+    alpha: float = 1,
+    beta: float = 0,
+    out: Any = None,
+    stream: Any = None,
+) -> BatchNormGradients[Any]:
+    """Compute the gradients of :func:`batch_norm_inference`, whose mean and variance are constants.
+
+    They are those of a network that is trained further with its statistics as they are, with sums over the
+    samples ::
+
+        dbias = sum(dy)        dscale = sum(dy * (x - mean) / sqrt(var + epsilon))
+        dx = alpha * scale * dy / sqrt(var + epsilon) + beta * out
+
+    Parameters
+    ----------
+    x : device array, 1 to 6 axes, shape (N, C, ...), float16 | bfloat16 | float32 | float64
+        Any strides.
+    dy : device array, shape and dtype of x
+    scale, mean, var : device array, shape (C,) or (1, C, 1, ...); (1, C, ...) for "per_activation"
+        float32 for half types, else of the dtype of x.
+    mode, epsilon, alpha, beta, out, stream
+        As in :func:`batch_norm_inference`, the last four for dx.
+
+    Returns
+    -------
+    BatchNormGradients
+        ``dx``, DeviceArray of shape and dtype of x, or ``out``; ``dscale`` and ``dbias``, as scale; ``dz`` is
+        None.
+
+    Raises
+    ------
+    TypeError, ValueError, NotSupportedError, AllocationError
+        As in :func:`batch_norm_inference`.
+
+    Notes
+    -----
+    ``cudnnBatchNormalizationForwardInference`` of dy, with a mean and a bias of zero, is dx. The sums are
+    those of :func:`batch_norm_backward`, whose own dx is not used. It is several calls, and takes memory of
+    its own, so it cannot be captured into a CUDA graph.
+    """
+    where = stream_of(x, "x", stream)
+    at: dict[str, Any] = {"mode": mode, "stream": where}
+    center, variance = (operand(array, name, where) for array, name in ((mean, "mean"), (var, "var")))
+    none = zeros(variance.shape, variance.dtype, stream=where)
+    one = full(variance.shape, 1, variance.dtype, stream=where)
+    # What one becomes, with a scale of one, is 1 / sqrt(var + epsilon).
+    sample = full(norm_parameter_shape(tuple(x.shape), mode), 1, variance.dtype, stream=where)
+    inverse = batch_norm_inference(sample, one, none, none, variance, epsilon=epsilon, **at)
+    invstd = inverse.seen_as(variance.spec) if variance.spec.layouts else inverse
+    dx = batch_norm_inference(
+        dy, scale, none, none, variance, epsilon=epsilon, alpha=alpha, beta=beta, out=out, **at
+    )
+    _, dscale, dbias, _ = batch_norm_backward(x, dy, scale, center, invstd, **at)
+    return BatchNormGradients(dx, dscale, dbias, None)
 
 
 def batch_norm_overflowed(*, wait: bool = False, stream: Any = None) -> bool | None:

@@ -10,7 +10,12 @@ from .conv import conv, conv_backward_bias, conv_backward_data, conv_backward_fi
 from .ctc import ctc_loss
 from .fused import conv_bias_activation
 from .lrn import lrn, lrn_backward
-from .norm import batch_norm_backward, batch_norm_inference, batch_norm_training
+from .norm import (
+    batch_norm_backward,
+    batch_norm_inference,
+    batch_norm_inference_backward,
+    batch_norm_training,
+)
 from .pooling import pool, pool_backward
 from .reduction import reduce
 from .softmax import softmax, softmax_backward
@@ -32,6 +37,7 @@ __all__ = [
     "affine_grid_backward",
     "batch_norm_backward",
     "batch_norm_inference",
+    "batch_norm_inference_backward",
     "batch_norm_training",
     "conv",
     "conv_backward_bias",

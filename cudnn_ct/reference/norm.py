@@ -250,6 +250,63 @@ def batch_norm_backward(
     )
 
 
+def batch_norm_inference_backward(
+    x: npt.ArrayLike,
+    dy: npt.ArrayLike,
+    scale: npt.ArrayLike,
+    mean: npt.ArrayLike,
+    var: npt.ArrayLike,
+    *,
+    mode: Any = "spatial",
+    epsilon: float = 1e-5,
+    alpha: float = 1,
+    beta: float = 0,
+    out: Array | None = None,
+) -> BatchNormGradients[Array]:
+    """Compute the gradients of :func:`batch_norm_inference`, in float64, each rounded once at the end.
+
+    With sums over the samples ::
+
+        dbias = sum(dy)        dscale = sum(dy * (x - mean) / sqrt(var + epsilon))
+        dx = alpha * scale * dy / sqrt(var + epsilon) + beta * out
+
+    Parameters
+    ----------
+    x : array, 1 to 6 axes, shape (N, C, ...), float16 | bfloat16 | float32 | float64
+    dy : array, shape and dtype of ``x``
+    scale, mean, var : array, shape (C,) or (1, C, 1, ...); (1, C, ...) for "per_activation"
+        float32 for half types, else of the dtype of ``x``.
+    mode, epsilon, alpha, beta, out
+        As in :func:`batch_norm_inference`, the last three for dx.
+
+    Returns
+    -------
+    BatchNormGradients
+        ``dx``, as ``x``; ``dscale`` and ``dbias``, as ``scale``; ``dz`` is None.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As in :func:`batch_norm_inference`.
+
+    Examples
+    --------
+    >>> x, one = np.array([[7.0], [9.0]]), np.ones(1)
+    >>> batch_norm_inference_backward(x, np.ones((2, 1)), one, 5 * one, 4 * one, epsilon=0).dscale
+    array([3.])
+    """
+    x, dy, epsilon = np.asarray(x), np.asarray(dy), check_epsilon(epsilon)
+    one_dtype("batch normalisation", x=x.dtype, dy=dy.dtype)
+    same_shape(x=x.shape, dy=dy.shape)
+    arrays = {name: np.asarray(a) for name, a in {"scale": scale, "mean": mean, "var": var}.items()}
+    shape = check_norm_parameters(x, mode, **arrays)
+    s, m, v = (wide(array).reshape(shape) for array in arrays.values())
+    dx, dscale, dbias = _gradients_of_constants(x, wide(dy), s, m, _inverse_root(v, epsilon), mode)
+    given = arrays["scale"]
+    dscale, dbias = (round_once(total.reshape(given.shape), given.dtype) for total in (dscale, dbias))
+    return BatchNormGradients(deliver(dx, x.dtype, alpha, beta, out), dscale, dbias, None)
+
+
 def _residual(x: Array, z: Array, name: str = "z") -> Float64:
     one_dtype("batch normalisation", **{"x": x.dtype, name: z.dtype})
     same_shape(**{"x": x.shape, name: z.shape})
@@ -291,3 +348,12 @@ def _gradients(
     n = _normalised(x, mean, invstd)
     dbias, dscale = (terms.sum(axis=axes, keepdims=True) for terms in (dy, dy * n))
     return scale * invstd * (dy - dbias / samples - n * (dscale / samples)), dscale, dbias
+
+
+@np.errstate(all="ignore")
+def _gradients_of_constants(
+    x: Array, dy: Float64, scale: Float64, mean: Float64, invstd: Float64, mode: Any
+) -> tuple[Float64, Float64, Float64]:
+    axes, n = norm_axes(x.shape, mode), _normalised(x, mean, invstd)
+    dbias, dscale = (terms.sum(axis=axes, keepdims=True) for terms in (dy, dy * n))
+    return scale * invstd * dy, dscale, dbias

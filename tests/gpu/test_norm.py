@@ -64,7 +64,7 @@ def test_inference(case: LayerCase) -> None:
 
 
 @settings(max_examples=EXAMPLES)
-@given(case=norm_cases(operations=("backward",)))
+@given(case=norm_cases(operations=("backward", "inference_backward")))
 def test_gradient(case: LayerCase) -> None:
     check_layer(case, place)
 
@@ -110,6 +110,12 @@ def check_step(
     print(plan_of_last_call())
     expected = ct.reference.batch_norm_inference(x, scale, bias, *host.values(), mode=mode)
     compare(y, expected, tolerance=max(tolerance, sums))
+    statistics = host.values()
+    wanted = ct.reference.batch_norm_inference_backward(x, dy, scale, *statistics, mode=mode)
+    got = ct.batch_norm_inference_backward(x_, dy_, scale_, mean_, var_, mode=mode)
+    compare(got.dx, wanted.dx, tolerance=max(tolerance, sums))
+    compare(got.dscale, wanted.dscale, tolerance=sums)
+    compare(got.dbias, wanted.dbias, tolerance=sums)
 
 
 @pytest.mark.parametrize("mode", ["spatial", "per_activation"])

@@ -116,6 +116,24 @@ def test_gradients_by_differences(
         assert_gradient(gradients.dz, lambda v: forward(x, scale, bias, v), z, dy, 1e-6)
 
 
+@pytest.mark.parametrize("mode", NORM_MODES)
+def test_gradients_of_inference_by_finite_differences(mode: str) -> None:
+    x, dy = random((3, 2, 4)), random((3, 2, 4), 1)
+    shape = (1, 2, 4) if mode == "per_activation" else (2,)
+    scale, bias, mean = (random(shape, seed) for seed in (2, 3, 4))
+    options: dict[str, Any] = {"mode": mode, "epsilon": 0.1}
+    statistics_ = (mean, random(shape, 5) ** 2)
+
+    def forward(x: np.ndarray, scale: np.ndarray, bias: np.ndarray) -> np.ndarray:
+        return reference.batch_norm_inference(x, scale, bias, *statistics_, **options)
+
+    found = reference.batch_norm_inference_backward(x, dy, scale, *statistics_, **options)
+    assert_gradient(found.dx, lambda v: forward(v, scale, bias), x, dy, 1e-6)
+    assert_gradient(found.dscale, lambda v: forward(x, v, bias), scale, dy, 1e-6)
+    assert_gradient(found.dbias, lambda v: forward(x, scale, v), bias, dy, 1e-6)
+    assert found.dz is None
+
+
 @pytest.mark.parametrize("relu", [False, True])
 @pytest.mark.parametrize("rank", [2, 3, 4, 5])
 def test_against_torch(rank: int, relu: bool) -> None:
