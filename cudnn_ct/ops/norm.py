@@ -13,6 +13,7 @@ from ..errors import error_from_status
 from ..problem import (
     BatchNorm,
     BatchNormGradients,
+    TensorSpec,
     norm_gradient,
     norm_inference,
     norm_parameter_shape,
@@ -296,7 +297,7 @@ def batch_norm_inference_backward(
     # What one becomes, with a scale of one, is 1 / sqrt(var + epsilon).
     sample = full(norm_parameter_shape(tuple(x.shape), mode), 1, variance.dtype, stream=where)
     inverse = batch_norm_inference(sample, one, none, none, variance, epsilon=epsilon, **at)
-    invstd = inverse.seen_as(variance.spec) if variance.spec.layouts else inverse
+    invstd = inverse.seen_as(TensorSpec.packed(variance.shape, variance.dtype))  # where that is (C,)
     dx = batch_norm_inference(
         dy, scale, none, none, variance, epsilon=epsilon, alpha=alpha, beta=beta, out=out, **at
     )
