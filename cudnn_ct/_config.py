@@ -109,7 +109,8 @@ SETTINGS: dict[str, Setting] = {
         _boolean,
         (bool,),
         "True or False",
-        "whether the policies time_* try engines that are compiled when they are made, which takes long",
+        "whether engines are used that are compiled when they are made, which takes long: by the policies "
+        "time_* for convolutions, and for large activations and reductions",
     ),
     "cache": Setting(
         "CUDNN_CT_CACHE",

@@ -10,7 +10,7 @@ from . import memory as memories
 from . import stream as streams
 from .dtypes import DTYPES, DType
 from .errors import CudnnWarning
-from .lifetime import Lent, Uses
+from .lifetime import Lent, Uses, noting
 from .problem import TensorSpec
 from .stream import Stream, stream_for
 
@@ -292,8 +292,9 @@ class DeviceArray:
         """Note that work on ``stream`` uses the memory, which is not reused before that work is over."""
         if self.home is stream or self.home == stream:
             return
-        if self._uses is None:
-            self._uses = Uses(self.memory, self.home)
+        with noting:
+            if self._uses is None:
+                self._uses = Uses(self.memory, self.home)
         self._uses.note(stream)
 
     def after_write(self, stream: Stream) -> None:

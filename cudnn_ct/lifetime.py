@@ -10,10 +10,11 @@ from typing import Any
 from . import stream as streams
 from .stream import Stream
 
-__all__ = ["Lent", "Uses", "release_finished"]
+__all__ = ["Lent", "Uses", "noting", "release_finished"]
 
 
-_noting = threading.Lock()
+# No thread loses what another notes of an array; a finalizer may come while its own thread notes something.
+noting = threading.RLock()
 
 
 class Uses:
@@ -39,7 +40,7 @@ class Uses:
         """
         if not streams.is_capturing(stream):
             event = streams.record(stream)
-            with _noting:  # threads that share an array must not lose each other's events
+            with noting:
                 left = {s: event for s, event in self.events.items() if not streams.is_done(event)}
                 self.events = left | {stream: event}
 

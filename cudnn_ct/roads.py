@@ -6,6 +6,7 @@ Convolutions, which have many ways, are chosen by `algo_cache`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from functools import partial
 from typing import Any
 
@@ -13,6 +14,7 @@ from . import graph, legacy
 from .context import Context
 from .errors import BadParamError, NotSupportedError
 from .problem import (
+    ALIGNMENT,
     LAYOUTS,
     ActivationProblem,
     CTCProblem,
@@ -78,7 +80,7 @@ WAYS: dict[type, tuple[Way, ...]] = {
     ),
     SampleProblem: _of_bfloat16_too(_simple(legacy.SamplePlan)),
     ScaleProblem: (_simple(legacy.scaling), _simple(legacy.scaling_by_op_tensor)),
-    SoftmaxProblem: (_simple(legacy.softmax),),
+    SoftmaxProblem: (_simple(legacy.softmax_of_rows), _simple(legacy.softmax)),
     TransformProblem: (_simple(legacy.transformation), _simple(legacy.conversion), graph.conversion),
 }
 
@@ -94,7 +96,7 @@ class Roads:
     ``scaled`` says that runs have an alpha that is not 1 or a beta that is not 0.
     """
 
-    __slots__ = ("_left", "_problem", "_refusals", "_scaled", "_spent", "plan")
+    __slots__ = ("_elsewhere", "_left", "_problem", "_refusals", "_scaled", "_spent", "plan")
 
     def __init__(self, problem: Layer, context: Context, scaled: bool = False) -> None:
         self._problem = problem
@@ -105,6 +107,7 @@ class Roads:
         self._spent = True  # until there is a plan
         self._left = _ways(self._problem, self._scaled)
         self._refusals: list[str] = []
+        self._elsewhere: Roads | None = None
         self.plan: Plan = self._next(context)
         self._spent = False
 
@@ -119,12 +122,27 @@ class Roads:
             try:
                 return self.plan.run(context, pointers, alpha, beta)
             except (NotSupportedError, BadParamError) as error:
+                if any(pointer % ALIGNMENT for pointer in pointers):
+                    return self._for_other_memory(error, context).run(context, pointers, alpha, beta)
                 self._refusals.append(f"{self.plan.describe()}: {error}")
                 self._spent = True
                 if not self._left:
                     raise self._nothing() from error
                 self.plan = self._next(context)
                 self._spent = False
+
+    def _for_other_memory(self, error: Exception, context: Context) -> Roads:
+        """The ways after this one, for memory that begins where kernels cannot load several elements at once.
+
+        This one is kept for other calls: it may be refused for nothing but that address.
+        """
+        if self._elsewhere is None:
+            other = copy(self)
+            other._left = list(self._left)
+            other._refusals = [*self._refusals, f"{self.plan.describe()}: {error}"]
+            other.plan = other._next(context)
+            self._elsewhere = other
+        return self._elsewhere
 
     def describe(self) -> str:
         """Tell what was chosen, and what was refused and why."""

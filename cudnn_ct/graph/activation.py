@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from .._config import config
 from ..context import Context
-from ..legacy import ChainPlan, Step
+from ..legacy import LARGEST, ChainPlan, Step
 from ..problem import ActivationProblem, ActivationSpec, Plan, TensorSpec, tensors_of
 from .fused import MODES
 from .operations import Graph, Node, Tensor, node
@@ -28,7 +28,9 @@ def activation(problem: ActivationProblem, context: Context) -> Plan | None:
     tensors = list(tensors_of(problem).values())
     first, spec = tensors[0], problem.activation
     alike = first.layouts and all(spec.strides == first.strides for spec in tensors)
-    if not alike or first.size < LEAST or not spec.propagate_nan or not config.runtime_compiled:
+    if not alike or not spec.propagate_nan or not config.runtime_compiled:
+        return None
+    if not LEAST <= first.size <= LARGEST:
         return None
     row = (_GRADIENTS if problem.dx else _FORWARD).get(spec.mode)
     steep = spec.mode == "elu" and spec.coef != 1  # engines have its coefficient as the slope at 0

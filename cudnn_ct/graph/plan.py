@@ -46,7 +46,8 @@ def first_plan(graph: Graph, context: Context, order: Sequence[int] = ()) -> Gra
         except CudnnError as error:  # also what engines that compile at run time say
             refusals.append(f"{offer.engine}: {error}")
             continue
-        candidate = Candidate("graph", str(offer.engine), "fma", offer.workspace, True, notes=offer.notes)
+        same = "nondeterministic" not in offer.notes
+        candidate = Candidate("graph", str(offer.engine), "fma", offer.workspace, same, notes=offer.notes)
         return GraphPlan(graph, made, candidate)
     raise NotSupportedError(f"no engine becomes a plan; {'; '.join(refusals)}")
 

@@ -89,6 +89,8 @@ def reduction(problem: ReduceProblem, context: Context) -> Plan | None:
     matrix = _matrix(x, ordered)
     if matrix is None or way.only not in (None, matrix.kept):
         return None
+    if config.deterministic and matrix.kept != "rows":  # whose sums are put together in any order
+        return None
     if problem.op not in GUARDS:
         return _plan(problem, matrix, ordered, context)
     if not problem.propagate_nan:

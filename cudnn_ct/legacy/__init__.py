@@ -20,7 +20,7 @@ from .reduction import GUARDS, ReducePlan, bias_gradient, guard, pooled, reducti
 from .rnn import RNNFamily, rnn_rows
 from .rnn_plans import IdleRNNPlan, RNNPass, RNNPlan
 from .slices import SlicedPlan, joined, sliced
-from .softmax import softmax
+from .softmax import softmax, softmax_of_rows
 from .spatial import GridPlan, SamplePlan
 from .tensor import (
     OpTensorPlan,
@@ -81,6 +81,7 @@ __all__ = [
     "scaling_by_op_tensor",
     "sliced",
     "softmax",
+    "softmax_of_rows",
     "spread_gradient",
     "states_size",
     "transformation",

@@ -7,21 +7,35 @@ from ..errors import NotSupportedError
 from ..problem import LAYOUTS, SoftmaxProblem, TensorSpec, tensors_of
 from .calls import CallPlan
 from .fold import folded
+from .plans import AlignedPlan
 
-__all__ = ["softmax"]
+__all__ = ["softmax", "softmax_of_rows"]
 
 LONG = 3072  # elements of a row in float32, beyond which the mode that sums whole images is quicker
 
 
 def softmax(problem: SoftmaxProblem) -> CallPlan:
     """``cudnnSoftmaxForward``, or ``cudnnSoftmaxBackward``."""
-    first, *others = _folded(problem)
-    # Of rows, both modes have the same sums. The gradient in the one for channels sums a row in one thread.
-    gradient, rows = problem.dx is not None, first.shape[2:] == (1, 1)
-    quicker = gradient or (first.shape[1] > LONG and first.dtype == "float32")
-    mode = SoftmaxMode.INSTANCE if rows and quicker else SoftmaxMode.CHANNEL
+    return _plan(problem, _folded(problem), SoftmaxMode.CHANNEL)
+
+
+def softmax_of_rows(problem: SoftmaxProblem) -> AlignedPlan | None:
+    """The same in the mode that sums whole images, which for rows has the same sums, where it is quicker.
+
+    That is for gradients, which the other mode sums in one thread a row; and forward for long rows.
+    """
+    tensors = _folded(problem)
+    first = tensors[0]
+    quicker = problem.dx is not None or (first.shape[1] > LONG and first.dtype == "float32")
+    if first.shape[2:] != (1, 1) or not quicker:
+        return None
+    return AlignedPlan(_plan(problem, tensors, SoftmaxMode.INSTANCE))
+
+
+def _plan(problem: SoftmaxProblem, tensors: list[TensorSpec], mode: SoftmaxMode) -> CallPlan:
+    first, *others = tensors
     head = (SoftmaxAlgorithm[problem.algo.upper()], mode)
-    if not gradient:
+    if problem.dx is None:
         return CallPlan("cudnnSoftmaxForward", head, [(0, first)], others[0])
     dy, dx = others
     return CallPlan("cudnnSoftmaxBackward", head, [(0, first), (1, dy)], dx)

@@ -10,6 +10,7 @@ from ..descriptors import OpTensorDescriptor, TensorDescriptor
 from ..dtypes import DTYPES
 from ..errors import NotSupportedError
 from ..problem import (
+    Factors,
     FillProblem,
     OpTensorProblem,
     OpTensorSpec,
@@ -110,7 +111,7 @@ _EXTREMES = ("max", "min")
 
 
 class OpTensorPlan:
-    """One ``cudnnOpTensor``; alpha multiplies both terms, or is a pair of factors, one for each.
+    """One ``cudnnOpTensor``; alpha multiplies both terms, or is a factor for each.
 
     The result is the last pointer, and may be others. An operation on one operand takes it for both.
     """
@@ -127,12 +128,10 @@ class OpTensorPlan:
         self._c = TensorDescriptor.cached(specs[-1])
         self.workspace = 0
 
-    def run(
-        self, context: Context, pointers: Sequence[int], alpha: float | tuple[float, float], beta: float
-    ) -> None:
+    def run(self, context: Context, pointers: Sequence[int], alpha: float | Factors, beta: float) -> None:
         """Enqueue c = op(alpha alpha1 a, alpha alpha2 b) + beta c."""
         scalar, second = self._scalar, pointers[1 if len(pointers) == 3 else 0]
-        of_a, of_b = alpha if isinstance(alpha, tuple) else (alpha, alpha)
+        of_a, of_b = alpha if isinstance(alpha, Factors) else (alpha, alpha)
         context.library.cudnnOpTensor(
             context.handle,
             self._operation,
@@ -170,6 +169,8 @@ class ExtremePlan:
 
     def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
         """Enqueue the call."""
+        if alpha == 0:  # of b, which may be infinite, nothing is to be seen
+            pointers = (pointers[0], *pointers[:-2], pointers[-1])
         plan = self._opposite if alpha < 0 else self._plan
         plan.run(context, pointers, alpha, beta)
 

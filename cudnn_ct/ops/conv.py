@@ -6,9 +6,17 @@ from typing import Any
 
 from .. import context
 from .. import stream as streams
+from .._config import config
 from ..context import Context
 from ..creation import operand
-from ..problem import CONV_DTYPES, ReduceProblem, TensorSpec, conv_output_shape, conv_transpose_shape
+from ..problem import (
+    CONV_DTYPES,
+    ReduceProblem,
+    TensorSpec,
+    conv_output_shape,
+    conv_transpose_shape,
+    number,
+)
 from ..roads import Roads
 from .call import Call, check_beta, describable, packed, run, stream_of
 from .convolve import Transposed, convolve
@@ -260,6 +268,7 @@ def conv_backward_bias(
     ``cudnnConvolutionBackwardBias``, or a reduction as :func:`reduce` chooses it: that call is slow with
     channels last, and has no bfloat16.
     """
+    alpha = number(alpha, "alpha")
     check_beta(beta, out)
     where = stream_of(dy, "dy", stream)
     previous = streams.activate(where.device)
@@ -268,7 +277,7 @@ def conv_backward_bias(
         dy = operand(dy, "dy", where)
         db = None if out is None else operand(out, "out", where, written=True)
         given = None if db is None else db.spec
-        key = ("conv_backward_bias", dy.spec, given, alpha != 1, beta != 0)
+        key = ("conv_backward_bias", dy.spec, given, alpha != 1, beta != 0, config.of_calls)
         call = ctx.calls.get(key)
         if call is None:
             call = ctx.calls[key] = _prepare_bias(ctx, dy.spec, given, alpha != 1 or beta != 0)

@@ -9,10 +9,11 @@ from typing import Any, NamedTuple
 
 from .. import context
 from .. import stream as streams
+from .._config import config
 from ..array import DeviceArray
 from ..context import Context
 from ..creation import operand
-from ..problem import TensorSpec
+from ..problem import Factors, TensorSpec, number
 from ..roads import Roads
 from ..stream import Stream
 from .call import (
@@ -59,8 +60,10 @@ def compute(
 ) -> Any:
     """One call of an operation with one result; ``given`` are its operands, of these ``names``.
 
-    ``alpha`` is what its plans take: as a rule a number.
+    ``alpha`` is a number, or :class:`Factors` for the plans that take two.
     """
+    if alpha != 1 and type(alpha) is not Factors:
+        alpha = number(alpha, "alpha")
     if beta:
         check_beta(beta, out)
     where = _stream_of(given[0], names[0], stream)
@@ -97,6 +100,8 @@ def compute_several(
 
     ``called`` are the names that the caller knows ``outs`` by, where that is not "out".
     """
+    if alpha != 1:
+        alpha = number(alpha, "alpha")
     if beta:
         check_beta(beta, outs[0])
     where = _stream_of(given[0], names[0], stream)
@@ -164,7 +169,7 @@ def _prepared(
     kinds = tuple(map(type, arguments))  # 1, 1.0 and True are one key, and so are members of many enums
     if not _SETTLED.issuperset(kinds):
         arguments = tuple(map(_settled, arguments))
-    key = (layer.name, names, specs, outs, arguments, kinds, scaled)
+    key = (layer.name, names, specs, outs, arguments, kinds, scaled, config.of_calls)
     try:
         call: Call | None = ctx.calls.get(key)
     except TypeError:  # a list in a tuple, which is as good as a tuple, or something that is refused

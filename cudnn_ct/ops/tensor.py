@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..problem import add_problem, fill_problem, number, op_tensor_problem, scale_problem, transform_problem
+from ..problem import (
+    Factors,
+    add_problem,
+    fill_problem,
+    number,
+    op_tensor_problem,
+    scale_problem,
+    transform_problem,
+)
 from .layer import Layer, compute, rewrite
 
 __all__ = ["add", "fill", "op_tensor", "scale", "transform"]
@@ -73,7 +81,7 @@ def op_tensor(
     """
     names, given = (("a",), (a,)) if b is None else (("a", "b"), (a, b))
     # Factors of a run, not of the problem: a rate that falls with each step is no new problem at each.
-    factors = (number(alpha1, "alpha1"), number(alpha2, "alpha2"))
+    factors = Factors(number(alpha1, "alpha1"), number(alpha2, "alpha2"))
     return compute(_OP_TENSOR, names, given, (op, nan), factors, beta, out, stream)
 
 

@@ -63,6 +63,7 @@ from .norm_problem import (
 from .operands import FLOATS, check_images, one_dtype, result_spec, same_shape, some_axes
 from .plan import Candidate, Layer, Plan, Problem, Stage, packed_of, tensors_of
 from .pointwise import (
+    Factors,
     FillProblem,
     OpTensorProblem,
     ScaleProblem,
@@ -200,6 +201,7 @@ __all__ = [
     "Candidate",
     "ConvProblem",
     "ConvolutionSpec",
+    "Factors",
     "FillProblem",
     "FilterSpec",
     "FusedConv",

@@ -10,10 +10,17 @@ from .specs import TensorSpec
 from .tensor import check_broadcast, op_tensor_op, transformed_spec
 
 
+class Factors(NamedTuple):
+    """What the operands of an ``OpTensorProblem`` are multiplied by in a run."""
+
+    a: float
+    b: float
+
+
 class OpTensorProblem(NamedTuple):
     """``op(alpha1 * a, alpha2 * b)``, where b is stretched to the shape of a; or an ``op`` of a alone.
 
-    The two factors are the alpha of a run: one number for both, or a pair.
+    The two factors are the alpha of a run: one number for both, or :class:`Factors`.
     """
 
     a: TensorSpec

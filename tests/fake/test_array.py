@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 from typing import Any
 
 import ml_dtypes
@@ -230,6 +231,23 @@ def test_retained_memory_goes_only_when_its_event_is_over(host: Host) -> None:
     host.unfinished.clear()
     ct.synchronize()
     assert host.used() == 0
+
+
+def test_a_finalizer_may_note_a_use_while_another_is_noted(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The collector comes when it will: here, while a use is noted."""
+    run, array, lent = streams.as_stream(0x55, 0), ct.zeros((2, 3)), ct.zeros((2, 3))
+    array.after_use(run)
+    cycle: list[object] = [lifetime.Lent(lent.memory, lent.home, run)]
+    cycle.append(cycle)
+    del cycle, lent
+    done = streams.is_done
+    monkeypatch.setattr(lifetime.streams, "is_done", lambda event: (gc.collect(), done(event))[1])
+    thread = threading.Thread(target=array.after_use, args=(run,), daemon=True)
+    thread.start()
+    thread.join(10)
+    assert not thread.is_alive()
 
 
 def test_a_forked_child_touches_nothing_of_its_parent(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,16 +5,19 @@ from __future__ import annotations
 import copy
 import gc
 import threading
+from importlib import import_module
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 import cudnn_ct as ct
-from cudnn_ct import context
+from cudnn_ct import context, legacy, roads
 from cudnn_ct._bindings.enums import OpTensorOp, ReduceTensorOp
 from cudnn_ct.errors import ExecutionFailedError, NotSupportedError
 from cudnn_ct.legacy import norm_ways, spatial
+from cudnn_ct.problem import ReduceProblem, TensorSpec
 
 from .cudnn import FakeCudnn
 from .host import Host
@@ -109,6 +112,63 @@ def test_numbers_that_are_none(fake: FakeCudnn) -> None:
         ct.DropoutState().restore([-1] * 64)
     with pytest.raises(TypeError, match="cannot be copied"):
         copy.copy(ct.DropoutState())
+
+
+def test_a_factor_is_a_number(fake: FakeCudnn) -> None:
+    x = images(2, 3, 4)
+    for call in (
+        ct.add,
+        lambda a, b, alpha: ct.reduce(a, alpha=alpha),
+        lambda a, b, alpha: ct.softmax(a, alpha=alpha),
+    ):
+        for alpha in ("x", (2, 3), None):
+            with pytest.raises(TypeError, match="alpha must be"):
+                call(x, x, alpha=alpha)
+    with pytest.raises(TypeError, match="alpha must be"):
+        ct.conv_backward_bias(x, alpha="x")
+
+
+# --- memory and settings ---
+
+
+def test_a_view_takes_no_way_from_others(fake: FakeCudnn) -> None:
+    """Some kernels need memory that begins at multiples of 16 bytes; calls on other memory go elsewhere."""
+    whole = ct.asarray(np.arange(2 * 3 * 8 + 1, dtype=np.float32) % 5)
+    spec = ct.TensorSpec.packed((2, 3, 8), "float32")
+    for offset in (0, 1, 0, 1, 0):
+        x = ct.DeviceArray(spec, whole.pointer + 4 * offset, whole, whole.writer, whole.home)
+        fake.calls.clear()
+        got = ct.conv_backward_bias(x).numpy()
+        np.testing.assert_array_equal(got, ct.reference.conv_backward_bias(x.numpy()))
+        names = fake.names()
+        assert ("cudnnConvolutionBackwardBias" in names) == (offset == 0)
+        assert ("cudnnReduceTensor" in names) == (offset == 1)
+
+
+def test_settings_are_heeded_by_the_next_call(fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setitem(
+        roads.WAYS, ReduceProblem, (lambda *_: asked.append(ct.config.runtime_compiled), legacy.reduction)
+    )
+    x = images(2, 3)
+    for compiled in (True, False, False):
+        monkeypatch.setattr(ct.config, "runtime_compiled", compiled)
+        ct.reduce(x, axes=1)
+    assert asked == [True, False]
+
+
+def test_deterministic_sums_take_no_graph_that_is_not(
+    fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = import_module("cudnn_ct.graph.reduction")
+    monkeypatch.setattr(module, "first_plan", lambda *_: SimpleNamespace(workspace=0))
+    x = TensorSpec.packed((2048, 1024), "float32")
+    for axes, same in (((0,), False), ((0, 1), False), ((1,), True)):
+        shape = tuple(1 if axis in axes else n for axis, n in enumerate(x.shape))
+        problem = ReduceProblem(x, TensorSpec.packed(shape, "float32"), None, axes, "add", True)
+        for deterministic in (False, True):
+            monkeypatch.setattr(ct.config, "deterministic", deterministic)
+            assert (module.reduction(problem, None) is None) == (deterministic and not same)
 
 
 # --- in place ---

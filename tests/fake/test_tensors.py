@@ -115,6 +115,14 @@ def test_what_lies_between_elements_is_left_alone(fake: FakeCudnn, host: Host) -
     np.testing.assert_array_equal(whole.numpy(), memory)
 
 
+def test_nothing_of_an_extreme_is_nothing(fake: FakeCudnn) -> None:
+    """Its guard, a sum that float16 does not hold, is infinite."""
+    x, out = ct.full((2, 70), 3000, "float16"), ct.full((2,), 5, "float16")
+    for op in ("max", "min", "amax"):
+        assert ct.reduce(x, op=op, axes=1, alpha=0, beta=1, out=out).numpy().tolist() == [5, 5]
+        assert ct.reduce(x, op=op, axes=1).numpy().tolist() == [3000, 3000]
+
+
 def test_factors_are_of_the_run(fake: FakeCudnn) -> None:
     """A rate that falls from step to step prepares nothing anew, and pushes out no other call."""
     a, b = images(2, 3), images(2, 3)
