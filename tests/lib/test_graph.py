@@ -25,13 +25,15 @@ from cudnn_ct._bindings.enums import BackendDescriptorType, BackendKnobType
 from cudnn_ct._lib import load
 from cudnn_ct.doctor.elf import machine_here
 from cudnn_ct.errors import BadParamError, CudnnError, NotInitializedError, NotSupportedError
+from cudnn_ct.graph.activation import activation_graph
 from cudnn_ct.graph.attributes import kind
 from cudnn_ct.graph.backend import BackendDescriptor
 from cudnn_ct.graph.convert import identity_graph
 from cudnn_ct.graph.engines import Engine, execution_plan, offers, plan_from_json, plan_to_json
 from cudnn_ct.graph.family import graph_of
 from cudnn_ct.graph.operations import operation_graph
-from cudnn_ct.problem import Candidate, ConvProblem, FusedConv, TensorSpec, conv_problem
+from cudnn_ct.graph.reduction import WAYS, Matrix, reduction_graph
+from cudnn_ct.problem import ActivationSpec, Candidate, ConvProblem, FusedConv, TensorSpec, conv_problem
 from tests.elf_files import make_elf
 
 ROOT = Path(__file__).parents[2]
@@ -238,6 +240,25 @@ def child_identities() -> list[int]:
 def test_a_conversion_is_a_graph_that_cudnn_knows() -> None:
     """Its engines compile at run time, so that only a machine with a driver can tell which there are."""
     assert min(run("child_identities")) > 0
+
+
+def child_large() -> list[int]:
+    planner = graph.Planner(DEVICE)
+    shape = (2048, 1024, 1, 1)
+    values = [
+        reduction_graph(WAYS[op], dtype, Matrix(2048, 1024, kept))
+        for op in ("add", "norm2", "amax")
+        for dtype in ("float16", "float32")
+        for kept in ("rows", "columns", "")
+    ]
+    for mode, operands in (("relu", 2), ("swish", 2), ("relu", 3), ("sigmoid", 3), ("tanh", 3)):
+        spec = TensorSpec.packed(shape, "float16", "nhwc")
+        values.append(activation_graph(ActivationSpec(mode, 1.0), *[spec] * operands))
+    return [operation_graph(value, planner).one("engine_global_count") for value in values]
+
+
+def test_reductions_and_activations_are_graphs_that_cudnn_knows() -> None:
+    assert min(run("child_large")) > 0
 
 
 # --- refusals ----------------------------------------------------------------------------------------------
