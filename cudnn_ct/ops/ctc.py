@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import operator
 from collections.abc import Sequence
 from itertools import chain
 from typing import Any, NamedTuple
@@ -22,6 +21,7 @@ from ..problem import (
     CTCLossSpec,
     TensorSpec,
     check_ctc_logits,
+    check_ctc_of_host,
     check_ctc_operands,
     choice,
     ctc_least_steps,
@@ -102,8 +102,8 @@ def ctc_loss(
     NotSupportedError
         The blank is not 0, a sequence has more than 255 labels, or cuDNN refused, as older ones refuse
         float64. Or the call is being captured with labels on the device, and lengths on the host say that a
-        sequence has none; or with ``normalization="none"`` and ``input_lengths`` on the device: pass these
-        from the host.
+        sequence has none, or more than its steps allow; or with ``normalization="none"`` and
+        ``input_lengths`` on the device: pass these from the host.
     NotInitializedError
         The call is being captured, and labels or lengths that are on the host were not seen before.
     AllocationError
@@ -117,11 +117,11 @@ def ctc_loss(
     device are read back to be checked, which waits for them; pass what the host has.
 
     Only while a CUDA graph is captured are labels and lengths on the device (then int32, one after another)
-    not looked at: the graph reads what they hold when it runs. With ``normalization="none"`` the steps of
-    each sequence have to be known, hence on the host: what cuDNN writes, the gradient by probabilities, is
-    turned into the one by activations, and set to zero past the ends. cuDNN is answerable for nothing then
-    where a sequence has more labels than its steps allow; where one has no labels, its loss is 0 and its
-    gradient is too large by 1 at the blank.
+    not looked at: the graph reads what they hold when it runs. Those on the host are checked as ever. With
+    ``normalization="none"`` the steps of each sequence have to be known, hence on the host: what cuDNN
+    writes, the gradient by probabilities, is turned into the one by activations, and set to zero past the
+    ends. cuDNN is answerable for nothing then where a sequence has more labels than its steps allow; where
+    one has no labels, its loss is 0 and its gradient is too large by 1 at the blank.
 
     Examples
     --------
@@ -216,10 +216,8 @@ class _Given:
         known = shortened.union(n for n, _ in unlabelled)
         rows = tuple((1,) if n in known else row for n, row in enumerate(rows))
         steps = tuple(1 if n in shortened else end for n, end in enumerate(steps))
-        for n, row in enumerate(rows):
-            if len(row) > CTC_MOST_LABELS:
-                raise NotSupportedError(f"sequence {n} has {len(row)} labels; cuDNN takes {CTC_MOST_LABELS}")
         lengths = tuple(map(len, rows))
+        _check_most(lengths)
         values = (tuple(chain(*rows)) or (1,), lengths, steps)  # no memory is not to be pointed at
         arrays = [
             array if array is not None and not known and _is_as_cudnn_takes_it(array) else self._copied(value)
@@ -231,31 +229,59 @@ class _Given:
 
     def unseen(self, normalization: str) -> _Targets:
         """Take what is on the device as it is: it cannot be read while a graph is captured."""
-        counts = () if self.device[1] is not None else _flat(self.values[1], _NAMES[1])
-        if 0 in counts:
+        there = [array is not None for array in self.device]
+        rows, counts, steps = check_ctc_of_host(self.shape, self.values, there)
+        if counts and 0 in counts:
             raise NotSupportedError(
                 f"sequence {counts.index(0)} has no labels, which cuDNN gets wrong: to capture this call, "
                 "pass labels and lengths that are all on the host"
             )
-        if normalization == "none" and self.device[2] is not None:
+        if normalization == "none" and steps is None:
             raise NotSupportedError(
                 "input_lengths on the device cannot be read while a graph is captured, and normalization="
                 "'none' needs them to leave gradients past the ends at zero: pass input_lengths on the host"
             )
-        steps = () if self.device[2] is not None else _flat(self.values[2], _NAMES[2])
-        ends = tuple((n, max(end, 0)) for n, end in enumerate(steps) if end < self.shape[0])
+        _check_most(counts or ())
+        self._check_enough(rows, counts, steps)
+        ends = tuple((n, end) for n, end in enumerate(steps or ()) if end < self.shape[0])
+        labels = None if rows is None else tuple(chain(*rows)) or (1,)  # as in `checked`
         arrays = []
-        for name, value, array in zip(_NAMES, self.values, self.device, strict=True):
+        for name, value, array in zip(_NAMES, (labels, counts, steps), self.device, strict=True):
             if array is None:
-                array = self._copied(_flat(value, name))
+                assert value is not None
+                array = self._copied(value)
             elif not _is_as_cudnn_takes_it(array):
                 raise TypeError(
                     f"{name} on the device is {array.spec}; a captured call takes int32, one after another"
                 )
             if name != "labels" and array.shape != (self.batch,):
                 raise ValueError(f"{name} has shape {array.shape}; the batch has {self.batch} sequences")
+            if name == "labels" and array.size < sum(counts or ()):
+                raise ValueError(
+                    f"there are {array.size} labels; label_lengths {counts} add up to {sum(counts or ())}"
+                )
             arrays.append(array)
-        return _Targets(tuple(arrays), (None,) * 3, self._room(counts), ends=ends)
+        return _Targets(tuple(arrays), (None,) * 3, self._room(counts or ()), ends=ends)
+
+    def _check_enough(
+        self,
+        rows: tuple[tuple[int, ...], ...] | None,
+        counts: tuple[int, ...] | None,
+        steps: tuple[int, ...] | None,
+    ) -> None:
+        """Raise where what is known says that a sequence has too few steps: cuDNN would leave its memory."""
+        if counts is None:
+            least = [1] * self.batch
+        else:
+            least = list(counts if rows is None else map(ctc_least_steps, rows))
+        most = [self.shape[0]] * self.batch if steps is None else steps
+        for n, (wanted, found) in enumerate(zip(least, most, strict=True)):
+            if found < wanted:
+                raise NotSupportedError(
+                    f"sequence {n} has at most {found} steps, and needs {wanted} or more for its labels; cuDNN "
+                    "would leave its memory: to capture this call, pass labels and lengths that are all on "
+                    "the host"
+                )
 
     def _room(self, counts: Sequence[int]) -> int:
         """The same for every call with lengths on the device, whatever they hold."""
@@ -328,8 +354,7 @@ def _is_as_cudnn_takes_it(array: DeviceArray) -> bool:
     return array.spec.dtype == "int32" and array.ndim == 1 and array.size > 0 and array.spec.dense
 
 
-def _flat(values: Any, name: str) -> tuple[int, ...]:
-    try:
-        return tuple(map(operator.index, values))
-    except TypeError:
-        raise TypeError(f"{name} must be integers, not {values!r}") from None
+def _check_most(counts: Sequence[int]) -> None:
+    for n, count in enumerate(counts):
+        if count > CTC_MOST_LABELS:
+            raise NotSupportedError(f"sequence {n} has {count} labels; cuDNN takes {CTC_MOST_LABELS}")

@@ -195,7 +195,12 @@ def test_captured_with_labels_on_the_device(fake: FakeCudnn, host: Host) -> None
             ValueError,
             "the batch has 3",
         ),
-        ("labels", [[1, 2], [], [3, 3]], TypeError, "labels must be integers"),
+        (
+            "labels",
+            [[1, 2], [], [3, 3]],
+            ValueError,
+            "labels are in rows, and label_lengths, .* on",
+        ),
     ):
         with pytest.raises(error, match=message):
             call(LABELLED, **on_device | {name: wrong}, stream=stream)
@@ -241,6 +246,73 @@ def test_captured_without_labels(fake: FakeCudnn, host: Host) -> None:
     expected.gradient[:2, 1, 0] += 1
     np.testing.assert_allclose(got.gradient.numpy(), expected.gradient, atol=1e-6)
     np.testing.assert_allclose(got.loss.numpy(), expected.loss * [1, 0, 1], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("on_device", "change", "error", "message"),
+    [
+        ("labels", {"input_lengths": (9, 9, 9)}, ValueError, "sequence 0 is 9; .* between 0 and the 6 steps"),
+        ("labels", {"input_lengths": (4, -2, 5)}, ValueError, "sequence 1 is -2; it must be between 0 and"),
+        ("labels", {"input_lengths": (4, 2)}, ValueError, "has 2 numbers; the batch has 3 sequences"),
+        ("labels", {"label_lengths": (9, 9, 9)}, NotSupportedError, "0 has at most 4 steps, and needs 9 or"),
+        ("labels", {"label_lengths": (2, 2, 2)}, ValueError, r"there are 5 labels; .* add up to 6"),
+        ("labels", {"label_lengths": (2, -1, 2)}, ValueError, "sequence 1 is -1; it must be at least 0"),
+        ("labels input_lengths", {"label_lengths": (2, 7, 2)}, NotSupportedError, "1 has at most 6 steps"),
+        ("input_lengths", {"labels": (1, 2, 2, 3)}, ValueError, "there are 4 labels; .* add up to 5"),
+        ("input_lengths", {"labels": (1, 2, 2, 3, 9)}, ValueError, "sequence 2 has the label 9; labels are"),
+        (
+            "label_lengths",
+            {"labels": (1, 2, 2, 3, 9)},
+            ValueError,
+            "there is the label 9; labels are",
+        ),
+        (
+            "label_lengths",
+            {"labels": 3},
+            TypeError,
+            "labels must be integers, in rows or one after .*, not 3",
+        ),
+        ("label_lengths", {"labels": (1, 0.5)}, TypeError, "labels must be integers"),
+        ("labels label_lengths", {"input_lengths": (0, 2, 5)}, NotSupportedError, "0 has at most 0 steps"),
+    ],
+)
+def test_captured_with_something_wrong_on_the_host(
+    fake: FakeCudnn, host: Host, on_device: str, change: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    """What is on the device is not looked at, all else is, and nothing reaches cuDNN."""
+    stream, names = streams.Stream(77, 0), ("labels", "label_lengths", "input_lengths")
+    there = {
+        name: ct.asarray(array)
+        for name, array in zip(names, LABELLED.integers, strict=True)
+        if name in on_device.split()
+    }
+    call(LABELLED, **there, stream=stream)
+    fake.calls.clear()
+    host.capturing.add(77)
+    with pytest.raises(error, match=message):
+        call(LABELLED, **there | change, stream=stream)
+    host.capturing.clear()
+    assert "cudnnCTCLoss_v8" not in fake.names()
+
+
+def test_captured_with_too_many_labels_for_cudnn(fake: FakeCudnn, host: Host) -> None:
+    stream = streams.Stream(77, 0)
+    labels = ct.asarray(np.ones(256, np.int32))
+    host.capturing.add(77)
+    with pytest.raises(NotSupportedError, match="sequence 0 has 256 labels; cuDNN takes 255"):
+        ct.ctc_loss(images(600, 1, 3), labels, [256], [600], stream=stream)
+    host.capturing.clear()
+
+
+def test_captured_with_rows_of_labels(fake: FakeCudnn, host: Host) -> None:
+    stream, case = streams.Stream(77, 0), LABELLED._replace(in_rows=True)
+    steps = ct.asarray(case.integers[2])
+    call(case, input_lengths=steps, stream=stream)
+    host.capturing.add(77)
+    got = call(case, input_lengths=steps, stream=stream)
+    host.capturing.clear()
+    expected = ct.reference.ctc_loss(case.logits, *case.integers)
+    np.testing.assert_allclose(got.gradient.numpy(), expected.gradient, atol=1e-6)
 
 
 # --- failures ---
