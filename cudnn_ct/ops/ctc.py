@@ -278,9 +278,9 @@ class _Given:
         for n, (wanted, found) in enumerate(zip(least, most, strict=True)):
             if found < wanted:
                 raise NotSupportedError(
-                    f"sequence {n} has at most {found} steps, and needs {wanted} or more for its labels; cuDNN "
-                    "would leave its memory: to capture this call, pass labels and lengths that are all on "
-                    "the host"
+                    f"sequence {n} has at most {found} steps, and needs {wanted} or more for its labels; "
+                    "cuDNN would leave its memory: to capture this call, pass labels and lengths that are "
+                    "all on the host"
                 )
 
     def _room(self, counts: Sequence[int]) -> int:
@@ -289,22 +289,48 @@ class _Given:
 
     def _copied(self, values: tuple[int, ...]) -> DeviceArray:
         """The copy of some integers on the device, made when they were first seen."""
+        kept = self.ctx.plans.setdefault(_COPIES, Bounded(KEPT))
+        copy: _Copy | None = kept.get(values)
+        if copy is None:
+            if self.ctx.capturing:
+                raise _not_seen()
+            copy = kept[values] = _Copy(self.ctx.device, values)
+        return copy.on(self.ctx)
+
+
+class _Copy:
+    """Integers on the device. They outlive the streams that use them, so their home is the default stream."""
+
+    __slots__ = ("_array", "_there")
+
+    def __init__(self, device: int, values: tuple[int, ...]) -> None:
         import numpy as np
 
-        ctx = self.ctx
-        kept = ctx.plans.setdefault(_COPIES, Bounded(KEPT))
-        array: DeviceArray | None = kept.get(values)
-        if array is None:
-            if ctx.capturing:
-                raise NotInitializedError(
-                    "labels or lengths that were not seen before would be copied while a graph is captured: "
-                    "make the same call once on this stream before, or pass int32 arrays on the device"
-                )
-            array = DeviceArray.from_host(np.array(values, np.int32), DTYPES["int32"], "nchw", ctx.stream)
-            kept[values] = array
-        elif ctx.capturing:
-            ctx.pin(array)
+        home = streams.default_stream(device)
+        self._array = DeviceArray.from_host(np.array(values, np.int32), DTYPES["int32"], "nchw", home)
+        self._there = False  # for other streams than that
+
+    def on(self, ctx: Context) -> DeviceArray:
+        """The array, for work on the stream of a context; a captured graph keeps it."""
+        array, stream = self._array, ctx.stream
+        if stream != array.home:
+            capturing = ctx.capturing
+            if not self._there:  # once: nobody writes them again
+                if capturing:
+                    raise _not_seen()
+                streams.synchronize(array.writer)
+                self._there = True
+            if capturing:
+                ctx.pin(array)
+        array.writer = stream  # which has nobody to wait for
         return array
+
+
+def _not_seen() -> NotInitializedError:
+    return NotInitializedError(
+        "labels or lengths that were not seen before on this stream would be copied while a graph is "
+        "captured: make the same call once on this stream before, or pass int32 arrays on the device"
+    )
 
 
 class _WithHost(NamedTuple):

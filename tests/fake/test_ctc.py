@@ -153,6 +153,48 @@ def test_labels_are_copied_once(fake: FakeCudnn, host: Host) -> None:
     assert len(here.plans[ops._COPIES]) <= ops.KEPT
 
 
+def test_copies_of_labels_outlive_the_stream_that_they_were_first_used_on(
+    fake: FakeCudnn, host: Host
+) -> None:
+    """What they are used on later neither waits for that stream nor asks anything of it."""
+    first, second, logits = streams.Stream(77, 0), streams.Stream(78, 0), ct.asarray(LABELLED.logits)
+    call(LABELLED, logits=logits, stream=first)
+    (here,) = context._thread.contexts.values()
+    kept = here.plans[ops._COPIES]
+    assert {copy._array.home for copy in kept.values()} == {streams.default_stream(0)}
+    ct.synchronize(first)  # and then it is destroyed
+    host.log.clear()
+    logits = ct.asarray(LABELLED.logits, stream=second)
+    for stream in (second, second, None):
+        host.log.clear()
+        result = call(LABELLED, logits=logits, stream=stream)
+        assert not [
+            line for line in host.log if line[0] in ("record", "wait", "synchronize") and line[1] == 77
+        ]
+        if stream is second:
+            assert not [line for line in host.log if line[0] in ("wait", "synchronize")]
+        del result
+    host.log.clear()
+    kept.clear()
+    assert not [line for line in host.log if line[1] == 77]
+
+
+def test_copies_of_labels_are_waited_for_once(fake: FakeCudnn, host: Host) -> None:
+    """And not on the default stream, whose order suffices."""
+    stream = streams.Stream(77, 0)
+    call(LABELLED)
+    assert not [line for line in host.log if line[0] == "synchronize"]
+    host.capturing.add(77)
+    with pytest.raises(NotInitializedError, match="not seen before on this stream"):
+        call(LABELLED, stream=stream)
+    host.capturing.clear()
+    for times in (3, 0):  # labels, their lengths and the steps
+        logits = ct.asarray(LABELLED.logits)
+        host.log.clear()
+        call(LABELLED, logits=logits, stream=stream)
+        assert [line for line in host.log if line[0] == "synchronize"] == [("synchronize", 1)] * times
+
+
 def test_batches_share_what_is_prepared(fake: FakeCudnn) -> None:
     logits = ct.asarray(BATCH.logits)
     for labels in ([1, 2], [3], [2, 2, 2]):
