@@ -15,6 +15,7 @@ from ..creation import operand
 from ..dtypes import DTYPES
 from ..errors import NotInitializedError, NotSupportedError
 from ..problem import (
+    ALIGNMENT,
     CTC_ALGOS,
     CTC_MOST_LABELS,
     CTCLoss,
@@ -39,6 +40,7 @@ KEPT = 64  # copies of labels and lengths that a thread keeps on the device, for
 
 _COPIES = "labels and lengths of CTC losses"  # the key of these copies in a context
 _NAMES = ("labels", "label_lengths", "input_lengths")
+_Some = tuple[Any, ...]  # sequences of a batch, each with what there is to know of it
 _WHATEVER = TensorSpec.packed((0,), "int32")
 
 
@@ -147,7 +149,8 @@ def ctc_loss(
         kept = "zero" if outs[1] is None else out_of_bound  # new memory holds nothing to keep
         ctc = CTCLossSpec(normalization, kept, targets.room, compute)
         wanted = tuple(None if one is None else one.spec for one in results)
-        call = _prepared(ctx, array.spec, wanted, ctc, choice(algo, CTC_ALGOS, "algo"), targets)
+        unaligned = _unaligned(array, *results)
+        call = _prepared(ctx, array.spec, wanted, ctc, choice(algo, CTC_ALGOS, "algo"), targets, unaligned)
         if call.pack:
             array = packed(array, where)
         call = call._replace(choice=_WithHost(call.choice, targets.host))
@@ -174,7 +177,7 @@ class _Targets(NamedTuple):
     unlabelled: tuple[tuple[int, int], ...] = ()
     ends: tuple[tuple[int, int], ...] = ()
 
-    def known(self, normalization: str) -> tuple[tuple[Any, ...], ...]:
+    def known(self, normalization: str) -> tuple[_Some, _Some, _Some, _Some]:
         """What is done for some sequences alone: those with others in their place, and ends to be kept."""
         ends = self.ends if normalization == "none" else ()
         return self.impossible, self.empty, self.unlabelled, ends
@@ -353,16 +356,17 @@ def _prepared(
     ctc: CTCLossSpec,
     algo: str,
     targets: _Targets,
+    unaligned: tuple[int, ...],
 ) -> Call:
     """Look the call up; one that does more for some sequences is made for this batch alone."""
     known = targets.known(ctc.normalization)
-    key = ("a CTC loss", logits, outs, ctc, algo)
+    key = ("a CTC loss", logits, outs, ctc, algo, unaligned)
     call: Call | None = None if any(known) else ctx.calls.get(key)
     if call is None:
         for out in outs:
             check_writable(out)
         given = describable(logits)
-        problem = ctc_problem(given, outs, ctc, algo, *known)
+        problem = ctc_problem(given, outs, ctc, algo, *known, unaligned)
         inputs = (given, _WHATEVER, _WHATEVER, _WHATEVER)
         call = Call.of(
             problem, inputs, problem.results, Roads(problem, ctx), pack=given != logits, what="a CTC loss"
@@ -370,6 +374,18 @@ def _prepared(
         if not any(known):
             ctx.calls[key] = call
     return call
+
+
+def _unaligned(*arrays: DeviceArray | None) -> tuple[int, ...]:
+    """Which of some arrays do not begin where kernels may load several elements at once.
+
+    Those that are to be made do, and so do copies of what no descriptor describes.
+    """
+    return tuple(
+        n
+        for n, array in enumerate(arrays)
+        if array is not None and array.pointer % ALIGNMENT and array.spec.describable
+    )
 
 
 def _is_on_device(value: Any) -> bool:

@@ -42,7 +42,8 @@ class CTCProblem(NamedTuple):
     neither steps nor labels: what comes out of both is known, and cuDNN is not asked. Those that are
     ``unlabelled``, pairs of which sequence and how many steps, have no labels alone; cuDNN is wrong there.
     ``ends`` are such pairs too, of all but the first two kinds that have fewer steps than there are; they are
-    looked at without softmax alone.
+    looked at without softmax alone. ``unaligned`` are the tensors, of logits, loss and gradient by their
+    numbers, that do not begin where kernels may load several elements at once.
     """
 
     logits: TensorSpec
@@ -54,6 +55,7 @@ class CTCProblem(NamedTuple):
     empty: Shape = ()
     unlabelled: tuple[tuple[int, int], ...] = ()
     ends: tuple[tuple[int, int], ...] = ()
+    unaligned: Shape = ()
 
     @property
     def results(self) -> tuple[TensorSpec, ...]:
@@ -90,6 +92,7 @@ def ctc_problem(
     empty: Shape = (),
     unlabelled: tuple[tuple[int, int], ...] = (),
     ends: tuple[tuple[int, int], ...] = (),
+    unaligned: Shape = (),
 ) -> CTCProblem:
     """Validate the tensors of a CTC loss; its parameters and labels are already.
 
@@ -108,7 +111,7 @@ def ctc_problem(
         if out is not None and out.dtype != dtype:
             raise TypeError(f"out is {out.dtype}; the {name} is {dtype}")
     loss, gradient = (out or spec for out, spec in zip(outs, made, strict=True))
-    return CTCProblem(logits, loss, gradient, ctc, algo, impossible, empty, unlabelled, ends)
+    return CTCProblem(logits, loss, gradient, ctc, algo, impossible, empty, unlabelled, ends, unaligned)
 
 
 def ctc_room(counts: Iterable[int]) -> int:

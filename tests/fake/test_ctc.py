@@ -101,6 +101,32 @@ def test_float32_without_gaps_is_not_copied(fake: FakeCudnn) -> None:
     assert fake.names() == ["cudnnSetTensor", "cudnnCTCLoss_v8"]
 
 
+@pytest.mark.parametrize("normalization", ["softmax", "none"])
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("elsewhere", [(0,), (1,), (2,), (0, 1, 2)])
+def test_what_begins_anywhere_goes_through_copies(
+    fake: FakeCudnn, host: Host, elsewhere: tuple[int, ...], dtype: str, normalization: str
+) -> None:
+    """The fake refuses memory that begins at no multiple of 16 bytes."""
+    case = BATCH._replace(dtype=dtype, normalization=normalization, steps=(4, 2, 2))  # the last is impossible
+    values = case.logits
+    empty = np.zeros(3, values.dtype), np.zeros_like(values)
+
+    def placed(array: np.ndarray, shift: int) -> ForeignArray:
+        memory = np.zeros(array.size + shift, array.dtype)
+        view = memory[shift:].reshape(array.shape)
+        view[...] = array
+        return ForeignArray(host, view)
+
+    expected = ct.reference.ctc_loss(values, *case.integers, normalization=normalization)
+    for shifts in ([int(n in elsewhere) for n in range(3)], [0, 0, 0]):
+        logits, *outs = map(placed, (values, *empty), shifts)
+        assert [array.pointer % 16 != 0 for array in (logits, *outs)] == shifts
+        got = call(case, logits=logits, out=tuple(outs), normalization=normalization)
+        np.testing.assert_allclose(got.gradient.numpy(), expected.gradient, atol=2e-3)
+        np.testing.assert_allclose(got.loss.numpy(), expected.loss, rtol=2e-3)
+
+
 def test_without_softmax_the_gradient_is_made_of_what_cudnn_writes(fake: FakeCudnn) -> None:
     """In place, and once for all sequences but for what is past their ends."""
     case = LABELLED._replace(normalization="none", steps=(6, 6, 6))
