@@ -36,9 +36,10 @@ from .call import Call, check_writable, describable, packed, run_several, stream
 
 __all__ = ["ctc_loss"]
 
-KEPT = 64  # copies of labels and lengths that a thread keeps on the device, for calls that come again
+KEPT = 64  # copies of labels and lengths that a thread keeps on the device, and calls that do more for some
 
 _COPIES = "labels and lengths of CTC losses"  # the key of these copies in a context
+_RAGGED = "CTC losses that do more for some sequences"  # the key of these calls
 _NAMES = ("labels", "label_lengths", "input_lengths")
 _Some = tuple[Any, ...]  # sequences of a batch, each with what there is to know of it
 _WHATEVER = TensorSpec.packed((0,), "int32")
@@ -358,21 +359,20 @@ def _prepared(
     targets: _Targets,
     unaligned: tuple[int, ...],
 ) -> Call:
-    """Look the call up; one that does more for some sequences is made for this batch alone."""
+    """Look the call up. Those that do more for some sequences are kept apart: few will come again."""
     known = targets.known(ctc.normalization)
-    key = ("a CTC loss", logits, outs, ctc, algo, unaligned)
-    call: Call | None = None if any(known) else ctx.calls.get(key)
+    key = ("a CTC loss", logits, outs, ctc, algo, known, unaligned)
+    calls = ctx.plans.setdefault(_RAGGED, Bounded(KEPT)) if any(known) else ctx.calls
+    call: Call | None = calls.get(key)
     if call is None:
         for out in outs:
             check_writable(out)
         given = describable(logits)
         problem = ctc_problem(given, outs, ctc, algo, *known, unaligned)
         inputs = (given, _WHATEVER, _WHATEVER, _WHATEVER)
-        call = Call.of(
+        call = calls[key] = Call.of(
             problem, inputs, problem.results, Roads(problem, ctx), pack=given != logits, what="a CTC loss"
         )
-        if not any(known):
-            ctx.calls[key] = call
     return call
 
 

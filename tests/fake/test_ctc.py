@@ -229,6 +229,35 @@ def test_batches_share_what_is_prepared(fake: FakeCudnn) -> None:
     assert fake.names().count("cudnnCreateCTCLossDescriptor") == 1
 
 
+@pytest.mark.parametrize(
+    "case",
+    [
+        LABELLED._replace(steps=(4, 2, 2)),
+        BATCH._replace(labels=((), (1, 2), (3, 3))),
+        LABELLED._replace(normalization="none"),
+        BATCH._replace(steps=(4, 2, 2), normalization="none", algo="non_deterministic"),
+    ],
+)
+def test_batches_with_something_known_are_prepared_once(fake: FakeCudnn, case: CTCCase) -> None:
+    """As long as the same is known of the same sequences; of these calls few are kept."""
+    given: dict[str, Any] = {"normalization": case.normalization, "algo": case.algo}
+    logits = ct.asarray(case.logits)
+    expected = call(case, logits=logits, **given)
+    fake.calls.clear()
+    got = call(case, logits=logits, **given)
+    asked = ("cudnnCreate", "cudnnGetCTCLossWorkspaceSize_")
+    assert not [name for name in fake.names() if name.startswith(asked)]
+    np.testing.assert_array_equal(got.gradient.numpy(), expected.gradient.numpy())
+    np.testing.assert_array_equal(got.loss.numpy(), expected.loss.numpy())
+    other = case._replace(labels=case.labels[::-1], steps=case.steps[::-1])
+    got = call(other, logits=logits, **given)
+    wanted = ct.reference.ctc_loss(logits.numpy(), *other.integers, normalization=case.normalization)
+    np.testing.assert_array_equal(np.isposinf(got.loss.numpy()), np.isposinf(wanted.loss))
+    (here,) = context._thread.contexts.values()
+    assert len(here.plans[ops._RAGGED]) == 2
+    assert here.plans[ops._RAGGED].limit == ops.KEPT
+
+
 # --- CUDA graphs ---
 
 
