@@ -13,7 +13,7 @@ import ctypes
 from collections.abc import Callable, Sequence
 from functools import partial
 from math import inf
-from typing import Any
+from typing import Any, NamedTuple
 
 from .. import blocks
 from .._bindings.enums import CTCLossAlgo
@@ -60,55 +60,108 @@ def _around(
     problem: CTCProblem, context: Context, make: Callable[[TensorSpec], Plan], labels: tuple[int, ...]
 ) -> Plan:
     """A call, what has to be copied for it, and what it leaves to us."""
-    compute, normalization = problem.ctc.compute, problem.ctc.normalization
-    wide = TensorSpec.packed(problem.logits.shape, compute)
-    losses = TensorSpec.packed(problem.loss.shape, compute)
+    places = _placed(problem)
+    steps: list[Step] = []
+    if places.wide.size:
+        steps += _before(problem, places)
+        steps.append(Step(make(places.wide), (places.logits, places.loss, places.gradient, *labels)))
+        steps += _repaired(problem, places)
+    steps += _without_cudnn(problem, places, context)
+    steps += _handed_over(problem, places)
+    return ChainPlan(places.temporaries, steps, NO_STEP)
+
+
+class _Places(NamedTuple):
+    """Where each tensor is worked on, among the pointers of a run and the temporaries behind these.
+
+    There logits and gradient are ``wide``, in the dtype that is computed in and without gaps, and so are the
+    ``losses``. ``kept`` are sequences whose gradients are left as they are.
+    """
+
+    logits: int
+    loss: int
+    gradient: int
+    wide: TensorSpec
+    losses: TensorSpec
+    temporaries: list[TensorSpec]
+    kept: tuple[int, ...]
+
+
+def _placed(problem: CTCProblem) -> _Places:
+    """Each tensor where it lies, if cuDNN takes it there and nothing else is to be written to it."""
+    wide = TensorSpec.packed(problem.logits.shape, problem.ctc.compute)
+    losses = TensorSpec.packed(problem.loss.shape, problem.ctc.compute)
     kept = problem.impossible if problem.ctc.out_of_bound == "skip" else ()
-    blanks = _by_steps(problem.unlabelled)
-    doubled = blanks if normalization == "none" else {}
     temporaries: list[TensorSpec] = []
 
     def place(given: int, spec: TensorSpec, wanted: TensorSpec, *, copy: bool = False) -> int:
-        """Where a tensor is worked on: where it lies, or in scratch memory."""
-        if not copy and spec.dtype == wanted.dtype and "nchw" in spec.layouts:
+        lies_well = spec.dtype == wanted.dtype and "nchw" in spec.layouts and given not in problem.unaligned
+        if lies_well and not copy:
             return given
         temporaries.append(wanted)
         return _POINTERS + len(temporaries) - 1
 
-    logits = place(_LOGITS, problem.logits, wide, copy=bool(doubled))
+    logits = place(_LOGITS, problem.logits, wide, copy=bool(_doubled(problem)))
     loss = place(_LOSS, problem.loss, losses)
     gradient = place(_GRADIENT, problem.gradient, wide, copy=bool(kept))
+    return _Places(logits, loss, gradient, wide, losses, temporaries, kept)
+
+
+def _doubled(problem: CTCProblem) -> dict[int, list[int]]:
+    """Sequences whose first label gets the probabilities of the blank, by their steps."""
+    return _by_steps(problem.unlabelled) if problem.ctc.normalization == "none" else {}
+
+
+def _before(problem: CTCProblem, places: _Places) -> list[Step]:
+    """Zeros where cuDNN writes no gradient, and the logits as it takes them."""
+    steps = [Step(filling(FillProblem(places.wide)), (places.gradient,), 0.0)]
+    if places.logits != _LOGITS:
+        steps.append(Step(moving(problem.logits, places.wide), (_LOGITS, places.logits)))
+    for end, sequences in _doubled(problem).items():
+        specs = _until(end, problem.logits), _until(end, places.wide)
+        steps.append(Step(_of_sequences(sequences, blank_as_label, *specs), (_LOGITS, places.logits)))
+    return steps
+
+
+def _repaired(problem: CTCProblem, places: _Places) -> list[Step]:
+    """Gradients by activations, and zeros where others stood in for sequences that cuDNN does not see."""
+    wide, gradient = places.wide, (places.gradient,)
     steps: list[Step] = []
-    if wide.size:
-        steps.append(Step(filling(FillProblem(wide)), (gradient,), 0.0))
-        if logits != _LOGITS:
-            steps.append(Step(moving(problem.logits, wide), (_LOGITS, logits)))
-        for end, sequences in doubled.items():
-            plan = _of_sequences(sequences, blank_as_label, _until(end, problem.logits), _until(end, wide))
-            steps.append(Step(plan, (_LOGITS, logits)))
-        steps.append(Step(make(wide), (logits, loss, gradient, *labels)))
-        if normalization == "none":
-            steps += _by_activations(wide, logits, gradient)
-            for end, sequences in _by_steps(problem.ends).items():
-                steps.append(Step(_of_sequences(sequences, partial(_zero_from, end), wide), (gradient,), 0.0))
-        known = problem.empty if kept else (*problem.impossible, *problem.empty)
-        if known:
-            steps.append(Step(_of_sequences(known, _fill, wide), (gradient,), 0.0))
-    for end, sequences in blanks.items():
-        make_one = partial(unlabelled, normalization, context)
-        plan = _of_sequences(sequences, make_one, _until(end, problem.logits), losses, _until(end, wide))
-        steps.append(Step(plan, (_LOGITS, loss, gradient)))
+    if problem.ctc.normalization == "none":
+        steps += _by_activations(wide, places.logits, places.gradient)
+        for end, sequences in _by_steps(problem.ends).items():
+            steps.append(Step(_of_sequences(sequences, partial(_zero_from, end), wide), gradient, 0.0))
+    known = problem.empty if places.kept else (*problem.impossible, *problem.empty)
+    if known:
+        steps.append(Step(_of_sequences(known, _fill, wide), gradient, 0.0))
+    return steps
+
+
+def _without_cudnn(problem: CTCProblem, places: _Places, context: Context) -> list[Step]:
+    """Both results of sequences without labels, and the losses of those that cuDNN does not see."""
+    wide, losses = places.wide, places.losses
+    make_one = partial(unlabelled, problem.ctc.normalization, context)
+    steps: list[Step] = []
+    for end, sequences in _by_steps(problem.unlabelled).items():
+        specs = _until(end, problem.logits), losses, _until(end, wide)
+        plan = _of_sequences(sequences, make_one, *specs)
+        steps.append(Step(plan, (_LOGITS, places.loss, places.gradient)))
     for value, known in ((inf, problem.impossible), (0.0, problem.empty)):
         if known:
-            steps.append(Step(_of_sequences(known, _fill, losses), (loss,), value))
-    if loss != _LOSS:
-        steps.append(Step(moving(losses, problem.loss), (loss, _LOSS)))
-    if gradient != _GRADIENT and wide.size:
-        written = [n for n in range(wide.shape[1]) if n not in set(kept)]
-        if written:
-            plan = _of_sequences(written, moving, wide, problem.gradient)
-            steps.append(Step(plan, (gradient, _GRADIENT)))
-    return ChainPlan(temporaries, steps, NO_STEP)
+            steps.append(Step(_of_sequences(known, _fill, losses), (places.loss,), value))
+    return steps
+
+
+def _handed_over(problem: CTCProblem, places: _Places) -> list[Step]:
+    """What was not worked on where it is wanted, but for the gradients that are kept."""
+    steps: list[Step] = []
+    if places.loss != _LOSS:
+        steps.append(Step(moving(places.losses, problem.loss), (places.loss, _LOSS)))
+    written = [n for n in range(places.wide.shape[1]) if n not in set(places.kept)]
+    if places.gradient != _GRADIENT and places.wide.size and written:
+        plan = _of_sequences(written, moving, places.wide, problem.gradient)
+        steps.append(Step(plan, (places.gradient, _GRADIENT)))
+    return steps
 
 
 def _by_activations(spec: TensorSpec, probabilities: int, gradient: int) -> list[Step]:

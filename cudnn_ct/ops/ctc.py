@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import operator
 from collections.abc import Sequence
 from itertools import chain
 from typing import Any, NamedTuple
@@ -16,12 +15,14 @@ from ..creation import operand
 from ..dtypes import DTYPES
 from ..errors import NotInitializedError, NotSupportedError
 from ..problem import (
+    ALIGNMENT,
     CTC_ALGOS,
     CTC_MOST_LABELS,
     CTCLoss,
     CTCLossSpec,
     TensorSpec,
     check_ctc_logits,
+    check_ctc_of_host,
     check_ctc_operands,
     choice,
     ctc_least_steps,
@@ -35,10 +36,12 @@ from .call import Call, check_writable, describable, packed, run_several, stream
 
 __all__ = ["ctc_loss"]
 
-KEPT = 64  # copies of labels and lengths that a thread keeps on the device, for calls that come again
+KEPT = 64  # copies of labels and lengths that a thread keeps on the device, and calls that do more for some
 
 _COPIES = "labels and lengths of CTC losses"  # the key of these copies in a context
+_RAGGED = "CTC losses that do more for some sequences"  # the key of these calls
 _NAMES = ("labels", "label_lengths", "input_lengths")
+_Some = tuple[Any, ...]  # sequences of a batch, each with what there is to know of it
 _WHATEVER = TensorSpec.packed((0,), "int32")
 
 
@@ -102,8 +105,8 @@ def ctc_loss(
     NotSupportedError
         The blank is not 0, a sequence has more than 255 labels, or cuDNN refused, as older ones refuse
         float64. Or the call is being captured with labels on the device, and lengths on the host say that a
-        sequence has none; or with ``normalization="none"`` and ``input_lengths`` on the device: pass these
-        from the host.
+        sequence has none, or more than its steps allow; or with ``normalization="none"`` and
+        ``input_lengths`` on the device: pass these from the host.
     NotInitializedError
         The call is being captured, and labels or lengths that are on the host were not seen before.
     AllocationError
@@ -117,11 +120,11 @@ def ctc_loss(
     device are read back to be checked, which waits for them; pass what the host has.
 
     Only while a CUDA graph is captured are labels and lengths on the device (then int32, one after another)
-    not looked at: the graph reads what they hold when it runs. With ``normalization="none"`` the steps of
-    each sequence have to be known, hence on the host: what cuDNN writes, the gradient by probabilities, is
-    turned into the one by activations, and set to zero past the ends. cuDNN is answerable for nothing then
-    where a sequence has more labels than its steps allow; where one has no labels, its loss is 0 and its
-    gradient is too large by 1 at the blank.
+    not looked at: the graph reads what they hold when it runs. Those on the host are checked as ever. With
+    ``normalization="none"`` the steps of each sequence have to be known, hence on the host: what cuDNN
+    writes, the gradient by probabilities, is turned into the one by activations, and set to zero past the
+    ends. cuDNN is answerable for nothing then where a sequence has more labels than its steps allow; where
+    one has no labels, its loss is 0 and its gradient is too large by 1 at the blank.
 
     Examples
     --------
@@ -147,7 +150,8 @@ def ctc_loss(
         kept = "zero" if outs[1] is None else out_of_bound  # new memory holds nothing to keep
         ctc = CTCLossSpec(normalization, kept, targets.room, compute)
         wanted = tuple(None if one is None else one.spec for one in results)
-        call = _prepared(ctx, array.spec, wanted, ctc, choice(algo, CTC_ALGOS, "algo"), targets)
+        unaligned = _unaligned(array, *results)
+        call = _prepared(ctx, array.spec, wanted, ctc, choice(algo, CTC_ALGOS, "algo"), targets, unaligned)
         if call.pack:
             array = packed(array, where)
         call = call._replace(choice=_WithHost(call.choice, targets.host))
@@ -174,7 +178,7 @@ class _Targets(NamedTuple):
     unlabelled: tuple[tuple[int, int], ...] = ()
     ends: tuple[tuple[int, int], ...] = ()
 
-    def known(self, normalization: str) -> tuple[tuple[Any, ...], ...]:
+    def known(self, normalization: str) -> tuple[_Some, _Some, _Some, _Some]:
         """What is done for some sequences alone: those with others in their place, and ends to be kept."""
         ends = self.ends if normalization == "none" else ()
         return self.impossible, self.empty, self.unlabelled, ends
@@ -216,10 +220,8 @@ class _Given:
         known = shortened.union(n for n, _ in unlabelled)
         rows = tuple((1,) if n in known else row for n, row in enumerate(rows))
         steps = tuple(1 if n in shortened else end for n, end in enumerate(steps))
-        for n, row in enumerate(rows):
-            if len(row) > CTC_MOST_LABELS:
-                raise NotSupportedError(f"sequence {n} has {len(row)} labels; cuDNN takes {CTC_MOST_LABELS}")
         lengths = tuple(map(len, rows))
+        _check_most(lengths)
         values = (tuple(chain(*rows)) or (1,), lengths, steps)  # no memory is not to be pointed at
         arrays = [
             array if array is not None and not known and _is_as_cudnn_takes_it(array) else self._copied(value)
@@ -231,31 +233,59 @@ class _Given:
 
     def unseen(self, normalization: str) -> _Targets:
         """Take what is on the device as it is: it cannot be read while a graph is captured."""
-        counts = () if self.device[1] is not None else _flat(self.values[1], _NAMES[1])
-        if 0 in counts:
+        there = [array is not None for array in self.device]
+        rows, counts, steps = check_ctc_of_host(self.shape, self.values, there)
+        if counts and 0 in counts:
             raise NotSupportedError(
                 f"sequence {counts.index(0)} has no labels, which cuDNN gets wrong: to capture this call, "
                 "pass labels and lengths that are all on the host"
             )
-        if normalization == "none" and self.device[2] is not None:
+        if normalization == "none" and steps is None:
             raise NotSupportedError(
                 "input_lengths on the device cannot be read while a graph is captured, and normalization="
                 "'none' needs them to leave gradients past the ends at zero: pass input_lengths on the host"
             )
-        steps = () if self.device[2] is not None else _flat(self.values[2], _NAMES[2])
-        ends = tuple((n, max(end, 0)) for n, end in enumerate(steps) if end < self.shape[0])
+        _check_most(counts or ())
+        self._check_enough(rows, counts, steps)
+        ends = tuple((n, end) for n, end in enumerate(steps or ()) if end < self.shape[0])
+        labels = None if rows is None else tuple(chain(*rows)) or (1,)  # as in `checked`
         arrays = []
-        for name, value, array in zip(_NAMES, self.values, self.device, strict=True):
+        for name, value, array in zip(_NAMES, (labels, counts, steps), self.device, strict=True):
             if array is None:
-                array = self._copied(_flat(value, name))
+                assert value is not None
+                array = self._copied(value)
             elif not _is_as_cudnn_takes_it(array):
                 raise TypeError(
                     f"{name} on the device is {array.spec}; a captured call takes int32, one after another"
                 )
             if name != "labels" and array.shape != (self.batch,):
                 raise ValueError(f"{name} has shape {array.shape}; the batch has {self.batch} sequences")
+            if name == "labels" and array.size < sum(counts or ()):
+                raise ValueError(
+                    f"there are {array.size} labels; label_lengths {counts} add up to {sum(counts or ())}"
+                )
             arrays.append(array)
-        return _Targets(tuple(arrays), (None,) * 3, self._room(counts), ends=ends)
+        return _Targets(tuple(arrays), (None,) * 3, self._room(counts or ()), ends=ends)
+
+    def _check_enough(
+        self,
+        rows: tuple[tuple[int, ...], ...] | None,
+        counts: tuple[int, ...] | None,
+        steps: tuple[int, ...] | None,
+    ) -> None:
+        """Raise where what is known says that a sequence has too few steps: cuDNN would leave its memory."""
+        if counts is None:
+            least = [1] * self.batch
+        else:
+            least = list(counts if rows is None else map(ctc_least_steps, rows))
+        most = [self.shape[0]] * self.batch if steps is None else steps
+        for n, (wanted, found) in enumerate(zip(least, most, strict=True)):
+            if found < wanted:
+                raise NotSupportedError(
+                    f"sequence {n} has at most {found} steps, and needs {wanted} or more for its labels; "
+                    "cuDNN would leave its memory: to capture this call, pass labels and lengths that are "
+                    "all on the host"
+                )
 
     def _room(self, counts: Sequence[int]) -> int:
         """The same for every call with lengths on the device, whatever they hold."""
@@ -263,22 +293,48 @@ class _Given:
 
     def _copied(self, values: tuple[int, ...]) -> DeviceArray:
         """The copy of some integers on the device, made when they were first seen."""
+        kept = self.ctx.plans.setdefault(_COPIES, Bounded(KEPT))
+        copy: _Copy | None = kept.get(values)
+        if copy is None:
+            if self.ctx.capturing:
+                raise _not_seen()
+            copy = kept[values] = _Copy(self.ctx.device, values)
+        return copy.on(self.ctx)
+
+
+class _Copy:
+    """Integers on the device. They outlive the streams that use them, so their home is the default stream."""
+
+    __slots__ = ("_array", "_there")
+
+    def __init__(self, device: int, values: tuple[int, ...]) -> None:
         import numpy as np
 
-        ctx = self.ctx
-        kept = ctx.plans.setdefault(_COPIES, Bounded(KEPT))
-        array: DeviceArray | None = kept.get(values)
-        if array is None:
-            if ctx.capturing:
-                raise NotInitializedError(
-                    "labels or lengths that were not seen before would be copied while a graph is captured: "
-                    "make the same call once on this stream before, or pass int32 arrays on the device"
-                )
-            array = DeviceArray.from_host(np.array(values, np.int32), DTYPES["int32"], "nchw", ctx.stream)
-            kept[values] = array
-        elif ctx.capturing:
-            ctx.pin(array)
+        home = streams.default_stream(device)
+        self._array = DeviceArray.from_host(np.array(values, np.int32), DTYPES["int32"], "nchw", home)
+        self._there = False  # for other streams than that
+
+    def on(self, ctx: Context) -> DeviceArray:
+        """The array, for work on the stream of a context; a captured graph keeps it."""
+        array, stream = self._array, ctx.stream
+        if stream != array.home:
+            capturing = ctx.capturing
+            if not self._there:  # once: nobody writes them again
+                if capturing:
+                    raise _not_seen()
+                streams.synchronize(array.writer)
+                self._there = True
+            if capturing:
+                ctx.pin(array)
+        array.writer = stream  # which has nobody to wait for
         return array
+
+
+def _not_seen() -> NotInitializedError:
+    return NotInitializedError(
+        "labels or lengths that were not seen before on this stream would be copied while a graph is "
+        "captured: make the same call once on this stream before, or pass int32 arrays on the device"
+    )
 
 
 class _WithHost(NamedTuple):
@@ -301,23 +357,35 @@ def _prepared(
     ctc: CTCLossSpec,
     algo: str,
     targets: _Targets,
+    unaligned: tuple[int, ...],
 ) -> Call:
-    """Look the call up; one that does more for some sequences is made for this batch alone."""
+    """Look the call up. Those that do more for some sequences are kept apart: few will come again."""
     known = targets.known(ctc.normalization)
-    key = ("a CTC loss", logits, outs, ctc, algo)
-    call: Call | None = None if any(known) else ctx.calls.get(key)
+    key = ("a CTC loss", logits, outs, ctc, algo, known, unaligned)
+    calls = ctx.plans.setdefault(_RAGGED, Bounded(KEPT)) if any(known) else ctx.calls
+    call: Call | None = calls.get(key)
     if call is None:
         for out in outs:
             check_writable(out)
         given = describable(logits)
-        problem = ctc_problem(given, outs, ctc, algo, *known)
+        problem = ctc_problem(given, outs, ctc, algo, *known, unaligned)
         inputs = (given, _WHATEVER, _WHATEVER, _WHATEVER)
-        call = Call.of(
+        call = calls[key] = Call.of(
             problem, inputs, problem.results, Roads(problem, ctx), pack=given != logits, what="a CTC loss"
         )
-        if not any(known):
-            ctx.calls[key] = call
     return call
+
+
+def _unaligned(*arrays: DeviceArray | None) -> tuple[int, ...]:
+    """Which of some arrays do not begin where kernels may load several elements at once.
+
+    Those that are to be made do, and so do copies of what no descriptor describes.
+    """
+    return tuple(
+        n
+        for n, array in enumerate(arrays)
+        if array is not None and array.pointer % ALIGNMENT and array.spec.describable
+    )
 
 
 def _is_on_device(value: Any) -> bool:
@@ -328,8 +396,7 @@ def _is_as_cudnn_takes_it(array: DeviceArray) -> bool:
     return array.spec.dtype == "int32" and array.ndim == 1 and array.size > 0 and array.spec.dense
 
 
-def _flat(values: Any, name: str) -> tuple[int, ...]:
-    try:
-        return tuple(map(operator.index, values))
-    except TypeError:
-        raise TypeError(f"{name} must be integers, not {values!r}") from None
+def _check_most(counts: Sequence[int]) -> None:
+    for n, count in enumerate(counts):
+        if count > CTC_MOST_LABELS:
+            raise NotSupportedError(f"sequence {n} has {count} labels; cuDNN takes {CTC_MOST_LABELS}")

@@ -42,7 +42,8 @@ class CTCProblem(NamedTuple):
     neither steps nor labels: what comes out of both is known, and cuDNN is not asked. Those that are
     ``unlabelled``, pairs of which sequence and how many steps, have no labels alone; cuDNN is wrong there.
     ``ends`` are such pairs too, of all but the first two kinds that have fewer steps than there are; they are
-    looked at without softmax alone.
+    looked at without softmax alone. ``unaligned`` are the tensors, of logits, loss and gradient by their
+    numbers, that do not begin where kernels may load several elements at once.
     """
 
     logits: TensorSpec
@@ -54,6 +55,7 @@ class CTCProblem(NamedTuple):
     empty: Shape = ()
     unlabelled: tuple[tuple[int, int], ...] = ()
     ends: tuple[tuple[int, int], ...] = ()
+    unaligned: Shape = ()
 
     @property
     def results(self) -> tuple[TensorSpec, ...]:
@@ -90,6 +92,7 @@ def ctc_problem(
     empty: Shape = (),
     unlabelled: tuple[tuple[int, int], ...] = (),
     ends: tuple[tuple[int, int], ...] = (),
+    unaligned: Shape = (),
 ) -> CTCProblem:
     """Validate the tensors of a CTC loss; its parameters and labels are already.
 
@@ -108,7 +111,7 @@ def ctc_problem(
         if out is not None and out.dtype != dtype:
             raise TypeError(f"out is {out.dtype}; the {name} is {dtype}")
     loss, gradient = (out or spec for out, spec in zip(outs, made, strict=True))
-    return CTCProblem(logits, loss, gradient, ctc, algo, impossible, empty, unlabelled, ends)
+    return CTCProblem(logits, loss, gradient, ctc, algo, impossible, empty, unlabelled, ends, unaligned)
 
 
 def ctc_room(counts: Iterable[int]) -> int:
@@ -174,13 +177,41 @@ def check_ctc_operands(
     inputs = _integers(input_lengths, "input_lengths", batch, steps)
     rows = _rows(labels, counts)
     for sequence, row in enumerate(rows):
-        for label in row:
-            if not 0 <= label < alphabet or label == blank:
-                raise ValueError(
-                    f"sequence {sequence} has the label {label}; labels are between 0 and {alphabet - 1}, "
-                    f"and not the blank {blank}"
-                )
+        _check_labels(row, f"sequence {sequence} has", alphabet, blank)
     return rows, inputs
+
+
+def check_ctc_of_host(
+    logits_shape: Iterable[int], values: Sequence[Any], there: Sequence[bool], blank: int = 0
+) -> tuple[tuple[Shape, ...] | None, Shape | None, Shape | None]:
+    """As :func:`check_ctc_operands`, where some of the three are ``there``, on a device, and cannot be read.
+
+    Returns the labels of each sequence, or all as one row without their lengths; these; and the steps of each
+    sequence. Those that are there are None.
+
+    >>> check_ctc_of_host((9, 2, 4), (None, [1, 2], [9, 8]), (True, False, False))
+    (None, (1, 2), (9, 8))
+    """
+    steps, batch, alphabet = check_ctc_logits(logits_shape, blank)
+    labels, label_lengths, input_lengths = values
+    counts = None if there[1] else _integers(label_lengths, "label_lengths", batch)
+    inputs = None if there[2] else _integers(input_lengths, "input_lengths", batch, steps)
+    if there[0]:
+        return None, counts, inputs
+    if counts is not None:
+        rows = _rows(labels, counts)
+    else:
+        together = _listed(labels)
+        if _are_rows(together):
+            raise ValueError(
+                "labels are in rows, and label_lengths, which say how much of each counts, are on the device "
+                "and cannot be read: pass labels one after another, or label_lengths on the host"
+            )
+        rows = (_integers(together, "labels"),)
+    for sequence, row in enumerate(rows):
+        what = "there is" if counts is None else f"sequence {sequence} has"
+        _check_labels(row, what, alphabet, blank)
+    return rows, counts, inputs
 
 
 def check_ctc_logits(logits_shape: Iterable[int], blank: int = 0) -> Shape:
@@ -195,10 +226,30 @@ def check_ctc_logits(logits_shape: Iterable[int], blank: int = 0) -> Shape:
     return shape
 
 
+def _check_labels(row: Shape, what: str, alphabet: int, blank: int) -> None:
+    for label in row:
+        if not 0 <= label < alphabet or label == blank:
+            raise ValueError(
+                f"{what} the label {label}; labels are between 0 and {alphabet - 1}, "
+                f"and not the blank {blank}"
+            )
+
+
+def _listed(labels: Any) -> list[Any]:
+    try:
+        return list(labels.tolist() if hasattr(labels, "tolist") else labels)
+    except TypeError:
+        raise TypeError(f"labels must be integers, in rows or one after another, not {labels!r}") from None
+
+
+def _are_rows(values: Sequence[Any]) -> bool:
+    return bool(values) and all(hasattr(row, "__len__") for row in values)
+
+
 def _rows(labels: Any, counts: Shape) -> tuple[Shape, ...]:
     """The labels of each sequence."""
-    values = labels.tolist() if hasattr(labels, "tolist") else list(labels)
-    if values and all(hasattr(row, "__len__") for row in values):
+    values = _listed(labels)
+    if _are_rows(values):
         if len(values) != len(counts):
             raise ValueError(f"there are {len(values)} rows of labels; the batch has {len(counts)} sequences")
         for sequence, (row, count) in enumerate(zip(values, counts, strict=True)):

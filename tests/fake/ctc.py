@@ -99,6 +99,7 @@ class CTC:
         if state["dtype"].name not in ("float32", "float64"):
             return NOT_SUPPORTED
         assert state["dtype"].code == self._get(ctc, "ctc")["compute"]
+        assert not any(pointer % 16 for pointer in (read, costs, written)), "kernels may load vectors"
         lengths = state["shape"]
         assert state["strides"] == (lengths[1] * lengths[2], lengths[2], 1), "the fake knows one order"
         x = self._memory(logits, "tensor", read).astype(np.float64)

@@ -101,6 +101,32 @@ def test_float32_without_gaps_is_not_copied(fake: FakeCudnn) -> None:
     assert fake.names() == ["cudnnSetTensor", "cudnnCTCLoss_v8"]
 
 
+@pytest.mark.parametrize("normalization", ["softmax", "none"])
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("elsewhere", [(0,), (1,), (2,), (0, 1, 2)])
+def test_what_begins_anywhere_goes_through_copies(
+    fake: FakeCudnn, host: Host, elsewhere: tuple[int, ...], dtype: str, normalization: str
+) -> None:
+    """The fake refuses memory that begins at no multiple of 16 bytes."""
+    case = BATCH._replace(dtype=dtype, normalization=normalization, steps=(4, 2, 2))  # the last is impossible
+    values = case.logits
+    empty = np.zeros(3, values.dtype), np.zeros_like(values)
+
+    def placed(array: np.ndarray, shift: int) -> ForeignArray:
+        memory = np.zeros(array.size + shift, array.dtype)
+        view = memory[shift:].reshape(array.shape)
+        view[...] = array
+        return ForeignArray(host, view)
+
+    expected = ct.reference.ctc_loss(values, *case.integers, normalization=normalization)
+    for shifts in ([int(n in elsewhere) for n in range(3)], [0, 0, 0]):
+        logits, *outs = map(placed, (values, *empty), shifts)
+        assert [array.pointer % 16 != 0 for array in (logits, *outs)] == shifts
+        got = call(case, logits=logits, out=tuple(outs), normalization=normalization)
+        np.testing.assert_allclose(got.gradient.numpy(), expected.gradient, atol=2e-3)
+        np.testing.assert_allclose(got.loss.numpy(), expected.loss, rtol=2e-3)
+
+
 def test_without_softmax_the_gradient_is_made_of_what_cudnn_writes(fake: FakeCudnn) -> None:
     """In place, and once for all sequences but for what is past their ends."""
     case = LABELLED._replace(normalization="none", steps=(6, 6, 6))
@@ -153,12 +179,83 @@ def test_labels_are_copied_once(fake: FakeCudnn, host: Host) -> None:
     assert len(here.plans[ops._COPIES]) <= ops.KEPT
 
 
+def test_copies_of_labels_outlive_the_stream_that_they_were_first_used_on(
+    fake: FakeCudnn, host: Host
+) -> None:
+    """What they are used on later neither waits for that stream nor asks anything of it."""
+    first, second, logits = streams.Stream(77, 0), streams.Stream(78, 0), ct.asarray(LABELLED.logits)
+    call(LABELLED, logits=logits, stream=first)
+    (here,) = context._thread.contexts.values()
+    kept = here.plans[ops._COPIES]
+    assert {copy._array.home for copy in kept.values()} == {streams.default_stream(0)}
+    ct.synchronize(first)  # and then it is destroyed
+    host.log.clear()
+    logits = ct.asarray(LABELLED.logits, stream=second)
+    for stream in (second, second, None):
+        host.log.clear()
+        result = call(LABELLED, logits=logits, stream=stream)
+        assert not [
+            line for line in host.log if line[0] in ("record", "wait", "synchronize") and line[1] == 77
+        ]
+        if stream is second:
+            assert not [line for line in host.log if line[0] in ("wait", "synchronize")]
+        del result
+    host.log.clear()
+    kept.clear()
+    assert not [line for line in host.log if line[1] == 77]
+
+
+def test_copies_of_labels_are_waited_for_once(fake: FakeCudnn, host: Host) -> None:
+    """And not on the default stream, whose order suffices."""
+    stream = streams.Stream(77, 0)
+    call(LABELLED)
+    assert not [line for line in host.log if line[0] == "synchronize"]
+    host.capturing.add(77)
+    with pytest.raises(NotInitializedError, match="not seen before on this stream"):
+        call(LABELLED, stream=stream)
+    host.capturing.clear()
+    for times in (3, 0):  # labels, their lengths and the steps
+        logits = ct.asarray(LABELLED.logits)
+        host.log.clear()
+        call(LABELLED, logits=logits, stream=stream)
+        assert [line for line in host.log if line[0] == "synchronize"] == [("synchronize", 1)] * times
+
+
 def test_batches_share_what_is_prepared(fake: FakeCudnn) -> None:
     logits = ct.asarray(BATCH.logits)
     for labels in ([1, 2], [3], [2, 2, 2]):
         ct.ctc_loss(logits, [labels, labels, [1]], [len(labels)] * 2 + [1], [6, 5, 2])
     assert fake.names().count("cudnnGetCTCLossWorkspaceSize_v8") == 1
     assert fake.names().count("cudnnCreateCTCLossDescriptor") == 1
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        LABELLED._replace(steps=(4, 2, 2)),
+        BATCH._replace(labels=((), (1, 2), (3, 3))),
+        LABELLED._replace(normalization="none"),
+        BATCH._replace(steps=(4, 2, 2), normalization="none", algo="non_deterministic"),
+    ],
+)
+def test_batches_with_something_known_are_prepared_once(fake: FakeCudnn, case: CTCCase) -> None:
+    """As long as the same is known of the same sequences; of these calls few are kept."""
+    given: dict[str, Any] = {"normalization": case.normalization, "algo": case.algo}
+    logits = ct.asarray(case.logits)
+    expected = call(case, logits=logits, **given)
+    fake.calls.clear()
+    got = call(case, logits=logits, **given)
+    asked = ("cudnnCreate", "cudnnGetCTCLossWorkspaceSize_")
+    assert not [name for name in fake.names() if name.startswith(asked)]
+    np.testing.assert_array_equal(got.gradient.numpy(), expected.gradient.numpy())
+    np.testing.assert_array_equal(got.loss.numpy(), expected.loss.numpy())
+    other = case._replace(labels=case.labels[::-1], steps=case.steps[::-1])
+    got = call(other, logits=logits, **given)
+    wanted = ct.reference.ctc_loss(logits.numpy(), *other.integers, normalization=case.normalization)
+    np.testing.assert_array_equal(np.isposinf(got.loss.numpy()), np.isposinf(wanted.loss))
+    (here,) = context._thread.contexts.values()
+    assert len(here.plans[ops._RAGGED]) == 2
+    assert here.plans[ops._RAGGED].limit == ops.KEPT
 
 
 # --- CUDA graphs ---
@@ -195,7 +292,12 @@ def test_captured_with_labels_on_the_device(fake: FakeCudnn, host: Host) -> None
             ValueError,
             "the batch has 3",
         ),
-        ("labels", [[1, 2], [], [3, 3]], TypeError, "labels must be integers"),
+        (
+            "labels",
+            [[1, 2], [], [3, 3]],
+            ValueError,
+            "labels are in rows, and label_lengths, .* on",
+        ),
     ):
         with pytest.raises(error, match=message):
             call(LABELLED, **on_device | {name: wrong}, stream=stream)
@@ -241,6 +343,73 @@ def test_captured_without_labels(fake: FakeCudnn, host: Host) -> None:
     expected.gradient[:2, 1, 0] += 1
     np.testing.assert_allclose(got.gradient.numpy(), expected.gradient, atol=1e-6)
     np.testing.assert_allclose(got.loss.numpy(), expected.loss * [1, 0, 1], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("on_device", "change", "error", "message"),
+    [
+        ("labels", {"input_lengths": (9, 9, 9)}, ValueError, "sequence 0 is 9; .* between 0 and the 6 steps"),
+        ("labels", {"input_lengths": (4, -2, 5)}, ValueError, "sequence 1 is -2; it must be between 0 and"),
+        ("labels", {"input_lengths": (4, 2)}, ValueError, "has 2 numbers; the batch has 3 sequences"),
+        ("labels", {"label_lengths": (9, 9, 9)}, NotSupportedError, "0 has at most 4 steps, and needs 9 or"),
+        ("labels", {"label_lengths": (2, 2, 2)}, ValueError, r"there are 5 labels; .* add up to 6"),
+        ("labels", {"label_lengths": (2, -1, 2)}, ValueError, "sequence 1 is -1; it must be at least 0"),
+        ("labels input_lengths", {"label_lengths": (2, 7, 2)}, NotSupportedError, "1 has at most 6 steps"),
+        ("input_lengths", {"labels": (1, 2, 2, 3)}, ValueError, "there are 4 labels; .* add up to 5"),
+        ("input_lengths", {"labels": (1, 2, 2, 3, 9)}, ValueError, "sequence 2 has the label 9; labels are"),
+        (
+            "label_lengths",
+            {"labels": (1, 2, 2, 3, 9)},
+            ValueError,
+            "there is the label 9; labels are",
+        ),
+        (
+            "label_lengths",
+            {"labels": 3},
+            TypeError,
+            "labels must be integers, in rows or one after .*, not 3",
+        ),
+        ("label_lengths", {"labels": (1, 0.5)}, TypeError, "labels must be integers"),
+        ("labels label_lengths", {"input_lengths": (0, 2, 5)}, NotSupportedError, "0 has at most 0 steps"),
+    ],
+)
+def test_captured_with_something_wrong_on_the_host(
+    fake: FakeCudnn, host: Host, on_device: str, change: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    """What is on the device is not looked at, all else is, and nothing reaches cuDNN."""
+    stream, names = streams.Stream(77, 0), ("labels", "label_lengths", "input_lengths")
+    there = {
+        name: ct.asarray(array)
+        for name, array in zip(names, LABELLED.integers, strict=True)
+        if name in on_device.split()
+    }
+    call(LABELLED, **there, stream=stream)
+    fake.calls.clear()
+    host.capturing.add(77)
+    with pytest.raises(error, match=message):
+        call(LABELLED, **there | change, stream=stream)
+    host.capturing.clear()
+    assert "cudnnCTCLoss_v8" not in fake.names()
+
+
+def test_captured_with_too_many_labels_for_cudnn(fake: FakeCudnn, host: Host) -> None:
+    stream = streams.Stream(77, 0)
+    labels = ct.asarray(np.ones(256, np.int32))
+    host.capturing.add(77)
+    with pytest.raises(NotSupportedError, match="sequence 0 has 256 labels; cuDNN takes 255"):
+        ct.ctc_loss(images(600, 1, 3), labels, [256], [600], stream=stream)
+    host.capturing.clear()
+
+
+def test_captured_with_rows_of_labels(fake: FakeCudnn, host: Host) -> None:
+    stream, case = streams.Stream(77, 0), LABELLED._replace(in_rows=True)
+    steps = ct.asarray(case.integers[2])
+    call(case, input_lengths=steps, stream=stream)
+    host.capturing.add(77)
+    got = call(case, input_lengths=steps, stream=stream)
+    host.capturing.clear()
+    expected = ct.reference.ctc_loss(case.logits, *case.integers)
+    np.testing.assert_allclose(got.gradient.numpy(), expected.gradient, atol=1e-6)
 
 
 # --- failures ---

@@ -44,6 +44,25 @@ def test_float64_is_computed_or_refused(case: CTCCase) -> None:
         assert "CTC loss" in str(error)
 
 
+@pytest.mark.parametrize("normalization", ["softmax", "none"])
+@pytest.mark.parametrize("offset", range(4))
+def test_what_begins_anywhere(offset: int, normalization: str) -> None:
+    """Kernels that load several elements at once do not get such memory."""
+    case = CTCCase(((1, 2), (), (3, 3), (1,)), (4, 2, 5, 6), 6, 4, normalization=normalization)
+
+    def moved(values: np.ndarray) -> ct.DeviceArray:
+        memory = np.zeros(offset + values.size, values.dtype)
+        view = memory[offset:].reshape(values.shape)
+        view[...] = values
+        return place(view)
+
+    out = moved(np.zeros(4, np.float32)), moved(np.zeros((6, 4, 4), np.float32))
+    got = ct.ctc_loss(moved(case.logits), *case.integers, normalization=normalization, out=out)
+    expected = ct.reference.ctc_loss(case.logits, *case.integers, normalization=normalization)
+    np.testing.assert_allclose(got.gradient.numpy(), expected.gradient, rtol=0, atol=1e-4)
+    np.testing.assert_allclose(got.loss.numpy(), expected.loss, rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("algo", ALGOS)
 @pytest.mark.parametrize("count", [1, 31, 32, 63, 64, 127, 128, 200, 254, 255])
 def test_long_labels(count: int, algo: str) -> None:
