@@ -122,7 +122,7 @@ class Roads:
             try:
                 return self.plan.run(context, pointers, alpha, beta)
             except (NotSupportedError, BadParamError) as error:
-                if any(pointer % ALIGNMENT for pointer in pointers):
+                if any(isinstance(pointer, int) and pointer % ALIGNMENT for pointer in pointers):
                     return self._for_other_memory(error, context).run(context, pointers, alpha, beta)
                 self._refusals.append(f"{self.plan.describe()}: {error}")
                 self._spent = True
