@@ -455,7 +455,7 @@ class RNN:
             try:
                 if gradients[0] is None:  # cuDNN takes none for the states only
                     gradients[0] = zeros(call.results[0], where)
-                _, w, h0, c0, y = kept._arrays
+                x, w, h0, c0, y = kept._arrays
 
                 def work(pointers: list[int]) -> None:
                     if plan.ragged:  # what cuDNN leaves alone is zero as well
@@ -465,7 +465,8 @@ class RNN:
 
                 inputs = (y, gradients[0], h0, c0, w, gradients[1], gradients[2])
                 changed = () if memory is None else (memory,)
-                made = enqueue(ctx, call, "backward_data", inputs, call.gradients, results, changed, work)
+                rooms = call.gradients  # apart from x as well, which backward_weights reads
+                made = enqueue(ctx, call, "backward_data", inputs, rooms, results, changed, work, (x,))
             except _UNCHANGED:
                 kept.give_back("backward_data")
                 raise

@@ -24,7 +24,7 @@ from ..problem import (
     takes_packed,
 )
 from ..stream import Stream
-from .call import SEEN, Call, Fixed
+from .call import SEEN, Fixed, refuse_overlap, span
 from .tensor import transform
 
 __all__ = ["RNNCall", "Room", "contiguous", "enqueue", "given_results", "prepare", "room"]
@@ -194,11 +194,13 @@ def enqueue(
     given: Sequence[DeviceArray | None] | None,
     changed: Sequence[DeviceArray],
     work: Callable[[list[int]], None],
+    kept: Sequence[DeviceArray | None] = (),
 ) -> list[DeviceArray | None]:
     """Take the results, order the streams, let ``work`` enqueue, note who uses what; return the results.
 
     ``given`` are the arrays that some results go to; ``changed`` memory that is read and written and none of
-    the caller's. ``work`` is given the addresses of the inputs, then of the results, 0 for what there is not.
+    the caller's, ``kept`` what a later step reads. ``work`` is given the addresses of the inputs, then of the
+    results, 0 for what there is not.
     """
     stream = ctx.stream
     used = [array for array in inputs if array is not None]
@@ -215,7 +217,7 @@ def enqueue(
         ]
         written = [own for own in given if own is not None]  # what is made overlaps nothing
         old = (*changed, *written)
-        _refuse_overlap(call, step, used, written)
+        _refuse_overlap(call, step, (*inputs, *kept), given)
     for array in old:
         if array.writer is not stream or array._uses is not None:
             array.before_write(stream)
@@ -235,13 +237,14 @@ def enqueue(
 
 
 def _refuse_overlap(
-    call: RNNCall, step: str, inputs: Sequence[DeviceArray], results: Sequence[DeviceArray]
+    call: RNNCall, step: str, inputs: Sequence[DeviceArray | None], results: Sequence[DeviceArray | None]
 ) -> None:
-    pointers = tuple(array.pointer for array in (*inputs, *results))
+    # What is missing has its place: the same address may be that of another operand the next time.
+    pointers = tuple([0 if array is None else array.pointer for array in (*inputs, *results)])
     if (step, pointers) in call.apart:
         return
-    specs = tuple(array.spec for array in inputs), tuple(array.spec for array in results)
-    Call.of(call.problem, *specs, None).refuse_overlap(inputs, results, pointers)
+    spans = [(0, 0) if array is None else span(array.spec) for array in (*inputs, *results)]
+    refuse_overlap(inputs, results, spans)
     if len(call.apart) >= SEEN:
         call.apart.clear()
     call.apart.add((step, pointers))

@@ -145,6 +145,39 @@ def test_out(fake: FakeCudnn) -> None:
         net.forward(x, w, kept, out=(None, kept, None))
 
 
+def seen(memory: ct.DeviceArray, start: int, shape: tuple[int, ...]) -> ct.DeviceArray:
+    """A view that begins some elements into an array."""
+    view = memory.seen_as(ct.TensorSpec.packed(shape, memory.spec.dtype))
+    view.pointer += start * memory.itemsize
+    return view
+
+
+def test_results_are_apart_whatever_was_accepted_at_their_addresses(fake: FakeCudnn) -> None:
+    """hy reaches further than y does."""
+    net, _, w = operands()
+    memory = ct.zeros((32,))
+    x = seen(memory, 8, (1, 1, 5))
+    net.forward(x, w, out=(seen(memory, 0, (1, 1, 8)), None, None))
+    with pytest.raises(ValueError, match="out overlaps"):
+        net.forward(x, w, out=(None, seen(memory, 0, (4, 1, 4)), None))
+
+
+def test_gradients_of_data_leave_alone_what_those_of_weights_read(fake: FakeCudnn) -> None:
+    net, x, w = operands()
+    h0, c0 = (ct.full((4, 2, 4), value) for value in (0.5, 2.0))
+    done = net.forward(x, w, h0, c0, training=True)
+    for out in (x, (None, h0, None), (None, None, c0), (None, done.y.seen_as(h0.spec), None)):
+        with pytest.raises(ValueError, match="out overlaps"):
+            net.backward_data(done.reserve, out=out)
+    net.backward_data(done.reserve)
+    net.backward_weights(done.reserve)
+    done = net.forward(x, w, training=True)
+    net.backward_data(done.reserve)
+    x.fill(1)
+    with pytest.raises(AssertionError, match="x is no longer what it was"):  # the fake would notice
+        net.backward_weights(done.reserve)
+
+
 # --- reserves ---
 
 
