@@ -267,6 +267,12 @@ class RNNPlan:
         lengths = self._lengths
         if context.stream is not lengths.home:
             if not self._there:  # once: nobody writes them again
+                if context.capturing:
+                    raise NotInitializedError(
+                        f"a pass of a recurrent network is captured on {context.stream}, and the lengths of "
+                        "its sequences are on their way on another stream: make the same call once on this "
+                        "stream before capturing it"
+                    )
                 streams.synchronize(lengths.writer)
                 self._there = True
             if context.capturing:

@@ -432,6 +432,8 @@ class RNN:
             There is no reserve, or a gradient is not on the device or of another dtype.
         ValueError
             The reserve is of another network or was used before, or a shape does not fit.
+        NotInitializedError
+            A CUDA graph is being captured on the stream.
         NotSupportedError, AllocationError
             As in :meth:`forward`.
 
@@ -444,6 +446,7 @@ class RNN:
         previous = streams.activate(where.device)
         try:
             ctx = context.current(where)
+            _refuse_capture(ctx)
             call, plan, memory = kept._call, kept._plan, kept._memory
             gradients = []
             for name, given, like in zip(("dy", "dhy", "dcy"), (dy, dhy, dcy), call.results, strict=True):
@@ -503,6 +506,8 @@ class RNN:
         ValueError
             The reserve is of another network, was used before, or :meth:`backward_data` was not called;
             ``out`` does not fit, or there is none to add to.
+        NotInitializedError
+            A CUDA graph is being captured on the stream.
         NotSupportedError, AllocationError
             As in :meth:`forward`.
 
@@ -517,6 +522,7 @@ class RNN:
         previous = streams.activate(where.device)
         try:
             ctx = context.current(where)
+            _refuse_capture(ctx)
             call, plan, memory = kept._call, kept._plan, kept._memory
             results = None
             if out is not None:
@@ -720,6 +726,14 @@ def _where(reserve: RNNReserve, stream: Any) -> Stream:
     if where.device != reserve.device:
         raise ValueError(f"the reserve is on device {reserve.device}; the operation runs on {where.device}")
     return where
+
+
+def _refuse_capture(ctx: Context) -> None:
+    if ctx.capturing:
+        raise NotInitializedError(
+            "a gradient uses up its reserve, which a graph would use again each time it is launched; "
+            "only passes with training=False can be captured"
+        )
 
 
 def _forget(token: object, contexts: Iterable[Context]) -> None:

@@ -511,6 +511,39 @@ def test_a_captured_call_pins_what_it_uses(fake: FakeCudnn, host: Host) -> None:
     host.capturing.clear()
 
 
+def test_gradients_are_not_captured(fake: FakeCudnn, host: Host) -> None:
+    net, x, w = operands()
+    stream = 0x50
+    net.backward_data(net.forward(x, w, training=True, stream=stream).reserve, stream=stream)
+    done = net.forward(x, w, training=True, stream=stream)
+    for step in (net.backward_data, net.backward_weights):
+        host.capturing.add(stream)
+        fake.calls.clear()
+        with pytest.raises(ct.NotInitializedError, match="only passes with training=False can be captured"):
+            step(done.reserve, stream=stream)
+        assert not fake.names()
+        host.capturing.clear()
+        step(done.reserve, stream=stream)
+
+
+def test_a_capture_waits_for_nothing(fake: FakeCudnn, host: Host) -> None:
+    """The call was made before, but on another stream; a call like it left a workspace on this one."""
+    net, x, w = operands()
+    stream = 0x50
+    out = net.forward(x, w, lengths=(3, 1))[:3]
+    net.forward(x, w, lengths=(2, 2), stream=stream)
+    host.capturing.add(stream)
+    host.log.clear()
+    with pytest.raises(ct.NotInitializedError, match="make the same call once on this stream before"):
+        net.forward(x, w, lengths=(3, 1), out=out, stream=stream)
+    assert "synchronize" not in [entry[0] for entry in host.log]
+    host.capturing.clear()
+    net.forward(x, w, lengths=(3, 1), out=out, stream=stream)
+    host.capturing.add(stream)
+    net.forward(x, w, lengths=(3, 1), out=out, stream=stream)
+    host.capturing.clear()
+
+
 def test_other_streams_wait_for_the_lengths_once(fake: FakeCudnn, host: Host) -> None:
     net, x, w = operands()
     for stream, waits in ((1, 0), (1, 0), (0x50, 1), (0x50, 0), (0x60, 0), (1, 0)):
