@@ -34,7 +34,7 @@ from .algorithms import Algorithms
 from .call import stream_of
 from .dropout import DropoutState, check_seed
 from .rnn_algorithms import table, time_fairly, zeros
-from .rnn_call import RNNCall, Room, contiguous, enqueue, given_results, prepare, room
+from .rnn_call import RNNCall, Room, aligned, contiguous, enqueue, given_results, prepare, room
 from .rnn_params import host_parts, pack, split, to_host
 from .rnn_reserve import RNNReserve
 
@@ -370,7 +370,7 @@ class RNN:
             )
             training = bool(training)
             call = self._prepared(ctx, operands, lengths, layout, training, padding_value)
-            if call.packs:
+            if call.packs or not aligned(operands):
                 copies = tuple(contiguous(array, where) for array in operands)
                 operands = copies  # type: ignore[assignment]
             given = None

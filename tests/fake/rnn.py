@@ -245,6 +245,7 @@ class Recurrent:
 
     def _weights(self: Any, state: dict[str, Any], at: int, size: int) -> dict[Any, np.ndarray]:
         itemsize, places = state["dtype"].itemsize, _places(state)
+        assert not at % 16, "kernels may load several weights at once"
         assert size == itemsize * sum(prod(shape) for _, shape in places.values())
         return {
             place: view(self.host, at + start * itemsize, shape, _steps(shape), state["dtype"].numpy)
@@ -253,6 +254,7 @@ class Recurrent:
 
     def _sequences(self: Any, descriptor: Any, at: int) -> Any:
         """Data as something that is indexed by step and sequence."""
+        assert not at % 16, "kernels may load several elements at once"
         data = self._get(descriptor, "sequences")
         lengths, steps, size, numpy = data["lengths"], data["steps"], data["size"], data["dtype"].numpy
         batch = len(lengths)
@@ -270,6 +272,7 @@ class Recurrent:
                 target[length:, b] = data["padding"]
 
     def _state_of(self: Any, descriptor: Any, at: int | None) -> np.ndarray | None:
+        assert not at or not at % 16, "kernels may load several elements at once"
         return self._memory(descriptor, "tensor", at) if at and descriptor else None
 
     def _masks(self: Any, state: dict[str, Any]) -> np.ndarray | None:

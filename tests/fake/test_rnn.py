@@ -18,7 +18,7 @@ from cudnn_ct.problem.rnn_weights import to_torch
 from cudnn_ct.reference.rnn import rnn, rnn_backward
 from tests.layers import compare
 from tests.rnn_cases import RNNCase
-from tests.rnn_properties import check_passes, check_weights, network, passes
+from tests.rnn_properties import beginning_at, check_passes, check_weights, network, passes
 
 from .conftest import forget
 from .cudnn import FakeCudnn
@@ -49,6 +49,15 @@ def test_passes(fake: FakeCudnn, host: Host, case: tuple[RNNCase, str]) -> None:
 def test_every_algorithm(fake: FakeCudnn, algo: str) -> None:
     check_passes(CASE, "batch_major", ct.asarray, algo=algo)
     assert set(algos(fake)) == {algo}
+
+
+@pytest.mark.parametrize("offset", [1, 3])
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_operands_that_begin_anywhere(fake: FakeCudnn, dtype: str, offset: int) -> None:
+    """The fake takes none but those that cuDNN's kernels may load several elements of at once."""
+    spec = network(LSTM._replace(dtype=dtype, compute="float32")).spec
+    for case in (CASE._replace(spec=spec), RNNCase(spec, 3, (2, 0), False, 1)):
+        check_passes(case, "sequence_major", beginning_at(offset))
 
 
 # --- results and operands ---
