@@ -171,10 +171,10 @@ def given_results(
         There are others than results, or one does not fit its result.
     """
     parts = tuple(out) if isinstance(out, tuple | list) else (out, *[None] * (len(rooms) - 1))
-    if len(parts) < len(rooms):
+    if len(parts) != len(rooms):
         raise ValueError(f"out has {len(parts)} arrays; the results are {', '.join(names)}")
     arrays: list[DeviceArray | None] = []
-    for part, name, one in zip(parts, names, rooms, strict=False):
+    for part, name, one in zip(parts, names, rooms, strict=True):
         if part is None:
             arrays.append(None)
             continue

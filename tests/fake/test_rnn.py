@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import threading
 from pathlib import Path
 from typing import Any
@@ -290,6 +291,56 @@ def test_bad_operands(fake: FakeCudnn, call: Any, error: type[Exception], messag
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
+        ({"lengths": [[3, 2]]}, TypeError, r"lengths must be integers, .* not \[\[3, 2\]\]"),
+        ({"lengths": 3}, TypeError, "lengths must be integers, one for each sequence, not 3"),
+        ({"lengths": np.array(3)}, TypeError, "lengths must be integers, one for each sequence, not 3"),
+        ({"lengths": (3.0, 2.0)}, TypeError, r"lengths must be integers, .* not \(3.0, 2.0\)"),
+        ({"lengths": np.array([3.0, 2.0])}, TypeError, "lengths must be integers"),
+        ({"layout": ["sequence_major"]}, ValueError, "layout must be one of"),
+        ({"padding_value": [1]}, TypeError, "padding_value must be a number"),
+        ({"out": (None, None, None, "anything")}, ValueError, "out has 4 arrays; the results are y, hy, cy"),
+        ({"out": (None, None)}, ValueError, "out has 2 arrays; the results are y, hy, cy"),
+    ],
+)
+def test_bad_options(fake: FakeCudnn, options: dict[str, Any], error: type[Exception], message: str) -> None:
+    """Said also once a call with equal options was made."""
+    net, x, w = operands()
+    net.forward(x, w, lengths=(3, 2))
+    fake.calls.clear()
+    with pytest.raises(error, match=message):
+        net.forward(x, w, **options)
+    assert FORWARD not in fake.names()
+
+
+def test_lengths_are_taken_from_the_device(fake: FakeCudnn, host: Host) -> None:
+    net, x, w = operands()
+    wanted = rnn(CASE.x, CASE.tame, LSTM, lengths=(3, 1)).y
+    for lengths in (ct.asarray(np.array([3, 1], np.int32)), np.array([3, 1]), [np.int64(3), 1], iter((3, 1))):
+        compare(net.forward(x, w, lengths=lengths).y, wanted)
+    assert fake.names().count("cudnnSetRNNDataDescriptor") == 2
+    assert len(net.algorithms((3, 2, 5), lengths=ct.asarray(np.array([3, 1], np.int32)))) == 4
+    host.capturing.add(0x50)
+    with pytest.raises(ct.NotInitializedError, match="lengths on the device cannot be read in a capture"):
+        net.forward(x, w, lengths=ct.asarray(np.array([3, 1], np.int32)), stream=0x50)
+    host.capturing.clear()
+
+
+def test_padding_by_its_bytes(fake: FakeCudnn) -> None:
+    net, x, w = operands()
+    for padding in (0, -0.0, np.nan, float("nan"), 0.0):
+        fake.calls.clear()
+        past = net.forward(x, w, lengths=(3, 1), padding_value=padding).y.numpy()[1:, 1]
+        np.testing.assert_array_equal(past, padding)
+        assert (np.signbit(past) == np.signbit(padding)).all()
+    assert fake.names() == [FORWARD]
+    fake.calls.clear()
+    net.forward(x, w, lengths=(3, 1), padding_value=np.float64("nan"))
+    assert fake.names() == [FORWARD]
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
         ({"input_mode": "skip"}, ValueError, "input_size is 5, hidden_size 4"),
         ({"dropout": -0.1}, ValueError, "dropout must be at least 0 and less than 1, got -0.1"),
         ({"algo": "quick"}, ValueError, "algo must be one of guess_once"),
@@ -489,6 +540,23 @@ def test_dice(fake: FakeCudnn) -> None:
     compare(back.dx, wanted.dx)
     with pytest.raises(ValueError, match="no dice: dropout is 0"):
         operands()[0].dropout_state  # noqa: B018
+
+
+def test_threads_have_their_own_native_networks_with_the_same_dice(fake: FakeCudnn) -> None:
+    net, x, w = operands(CASE._replace(spec=LSTM._replace(dropout=0.5)))
+
+    def work() -> None:
+        for lengths in (None, None, (3, 1), (1, 1)):
+            net.forward(x, w, lengths=lengths, training=True)
+
+    work()
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    used = [ctypes.cast(args[1], ctypes.c_void_p).value for name, args in fake.calls if name == FORWARD]
+    mine, theirs = used[:4], used[4:]
+    assert len(set(mine)) == len(set(theirs)) == 2  # for packed and for padded data
+    assert not set(mine) & set(theirs)
 
 
 def test_timing_leaves_the_dice_as_they_were(fake: FakeCudnn) -> None:
