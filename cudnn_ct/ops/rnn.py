@@ -230,6 +230,9 @@ class RNN:
 
         Notes
         -----
+        A view knows what was done with the weights until it was made, and neither knows what is done with the
+        other later: synchronise where one is written and the other used on different streams.
+
         That cuDNN has them at these places is asked of it (``cudnnGetRNNWeightParams``) for each algorithm.
         """
         array = operand(w, "w", stream_of(w, "w", None))

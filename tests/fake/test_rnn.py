@@ -490,6 +490,16 @@ def test_split_params_are_writable_views_in_the_order_of_the_ids(fake: FakeCudnn
     assert net.weight_bytes == 4 * net.weight_size == 4 * w.size
 
 
+def test_what_is_written_through_a_view_waits_for_who_reads_the_weights(fake: FakeCudnn, host: Host) -> None:
+    net, x, w = operands()
+    net.forward(x, w, stream=0x50)
+    view = net.split_params(w, 0)["l0.bW_input"]
+    assert view._uses is w._uses is not None
+    host.log.clear()
+    view.fill(1)
+    assert "wait" in [entry[0] for entry in host.log]
+
+
 class Tensor:
     """What a tensor of torch can do that matters here."""
 
