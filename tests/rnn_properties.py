@@ -66,6 +66,18 @@ def as_it_was(array: np.ndarray, lengths: tuple[int, ...], layout: str) -> np.nd
     return array if layout == "sequence_major" else array.swapaxes(0, 1)
 
 
+def beginning_at(offset: int) -> Place:
+    """Arrays that begin some elements into memory of their own."""
+
+    def place(array: np.ndarray) -> ct.DeviceArray:
+        memory = ct.asarray(np.concatenate([np.zeros(offset, array.dtype), array.reshape(-1)]))
+        spec = ct.TensorSpec.packed(array.shape, memory.spec.dtype)
+        start = memory.pointer + offset * memory.itemsize
+        return ct.DeviceArray(spec, start, memory, memory.writer, memory.home)
+
+    return place
+
+
 def unwritten(array: np.ndarray, place: Place) -> Any:
     """Somewhere for a result: NaN all over."""
     return place(np.full(array.shape, np.nan).astype(array.dtype))
@@ -77,7 +89,7 @@ def check_passes(case: RNNCase, layout: str, place: Place, padding: float = -2.0
     net, weights, states = network(spec, **options), case.tame, case.options
     del states["lengths"]
     expected = rnn(case.x, weights, spec, padding=padding, **case.options)
-    w = net.pack_params(weights)
+    w = place(net.pack_params(weights).numpy())
     x = place(laid_out(case.x, lengths, layout))
     given = [None if name not in states else place(states[name]) for name in ("h0", "c0")]
     told = {"lengths": lengths, "layout": layout, "padding_value": padding}
@@ -107,8 +119,9 @@ def check_passes(case: RNNCase, layout: str, place: Place, padding: float = -2.0
     )
     for got, want in zip(back, (dx, wanted.dh0, wanted.dc0), strict=True):
         compare(got, want, tolerance=tolerance)
-    dw = net.backward_weights(done.reserve)
-    check_weights(dw, spec, wanted.dweights, tolerance)
+    dw = place(np.ones(net.weight_size, case.x.dtype))
+    assert net.backward_weights(done.reserve, out=dw, add=True) is dw
+    check_weights(dw, spec, tuple(1 + part for part in wanted.dweights), tolerance)
     return net
 
 

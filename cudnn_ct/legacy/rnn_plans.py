@@ -132,7 +132,8 @@ class RNNPlan:
         width = spec.output_size * spec.directions
         # What is past the ends of gradients of x is zero: the descriptor of x has the padding 0.
         self._x = RNNDataDescriptor.cached(data)
-        self._y = RNNDataDescriptor.cached(data._replace(size=width, padding=padding))
+        # That of y is its own: by value -0.0 were 0.0, and NaN nothing that was seen before.
+        self._y = RNNDataDescriptor(data._replace(size=width, padding=padding))
         h = (spec.pseudo_layers, problem.batch, spec.output_size)
         self._states = TensorDescriptor.cached(TensorSpec.packed(h, spec.dtype))
         c = (*h[:2], spec.hidden_size)
@@ -267,6 +268,12 @@ class RNNPlan:
         lengths = self._lengths
         if context.stream is not lengths.home:
             if not self._there:  # once: nobody writes them again
+                if context.capturing:
+                    raise NotInitializedError(
+                        f"a pass of a recurrent network is captured on {context.stream}, and the lengths of "
+                        "its sequences are on their way on another stream: make the same call once on this "
+                        "stream before capturing it"
+                    )
                 streams.synchronize(lengths.writer)
                 self._there = True
             if context.capturing:

@@ -51,8 +51,8 @@ class Call(NamedTuple):
         what: str = "a convolution",
     ) -> Self:
         """Make one, with what follows from the specs."""
-        nbytes = tuple(_span(spec)[1] for spec in results)  # gaps included, where a caller asked for some
-        spans = tuple(map(_span, (*inputs, *results)))
+        nbytes = tuple(span(spec)[1] for spec in results)  # gaps included, where a caller asked for some
+        spans = tuple(map(span, (*inputs, *results)))
         what = f"the result of {what}"
         return cls(problem, inputs, results, choice, pack, in_place, what, nbytes, spans, set())
 
@@ -66,22 +66,7 @@ class Call(NamedTuple):
 
         A result that is None is to be new memory, which nobody shares; ``pointers`` are those of the others.
         """
-        arrays = (*inputs, *results)
-        for place in range(len(inputs), len(arrays)):
-            result, (low, high) = arrays[place], self.spans[place]
-            if result is None:
-                continue
-            first, last = result.pointer + low, result.pointer + high
-            for array, (low, high) in zip(arrays[:place], self.spans, strict=False):
-                if array is None:
-                    continue
-                start = array.pointer
-                if self.in_place and start == result.pointer and _lie_alike(array.spec, result.spec):
-                    continue
-                if start + low < last and first < start + high and _share_elements(array, result):
-                    raise ValueError(
-                        f"out overlaps {array!r} in memory; cuDNN would read what it has already written"
-                    )
+        refuse_overlap(inputs, results, self.spans, in_place=self.in_place)
         if len(self.apart) >= SEEN:
             self.apart.clear()
         self.apart.add(pointers)
@@ -183,6 +168,32 @@ def run_several(
     return results
 
 
+def refuse_overlap(
+    inputs: Sequence[DeviceArray | None],
+    results: Sequence[DeviceArray | None],
+    spans: Sequence[tuple[int, int]],
+    *,
+    in_place: bool = False,
+) -> None:
+    """Raise where a result shares memory with another operand; ``spans`` and ``in_place`` as of a call."""
+    arrays = (*inputs, *results)
+    for place in range(len(inputs), len(arrays)):
+        result, (low, high) = arrays[place], spans[place]
+        if result is None:
+            continue
+        first, last = result.pointer + low, result.pointer + high
+        for array, (low, high) in zip(arrays[:place], spans, strict=False):
+            if array is None:
+                continue
+            start = array.pointer
+            if in_place and start == result.pointer and _lie_alike(array.spec, result.spec):
+                continue
+            if start + low < last and first < start + high and _share_elements(array, result):
+                raise ValueError(
+                    f"out overlaps {array!r} in memory; cuDNN would read what it has already written"
+                )
+
+
 def check_beta(beta: float, out: Any) -> None:
     """Raise where there is a factor and nothing that it multiplies."""
     if beta and out is None:
@@ -249,7 +260,8 @@ def _lie_alike(one: TensorSpec, two: TensorSpec) -> bool:
     return one.shape == two.shape and one.dtype == two.dtype and all(n == 1 or a == b for n, a, b in steps)
 
 
-def _span(spec: TensorSpec) -> tuple[int, int]:
+def span(spec: TensorSpec) -> tuple[int, int]:
+    """The bytes that an array reaches from its pointer, down and up."""
     itemsize = DTYPES[spec.dtype].itemsize
     low, high = spec.extent
     return low * itemsize, high * itemsize

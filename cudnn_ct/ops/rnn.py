@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -11,7 +10,7 @@ from .. import memory as memories
 from .. import stream as streams
 from .._config import config
 from ..array import DeviceArray
-from ..context import Bounded, Context
+from ..context import Context
 from ..creation import operand
 from ..dtypes import DTYPES
 from ..errors import AllocationError, BadParamError, NotInitializedError, NotSupportedError
@@ -19,12 +18,9 @@ from ..problem import (
     POLICIES,
     RNN_ALGOS,
     Candidate,
-    Request,
     RNNSpec,
     choice,
     from_torch,
-    number,
-    request,
     rnn_spec,
     rnn_weight_size,
     to_torch,
@@ -34,16 +30,15 @@ from .algorithms import Algorithms
 from .call import stream_of
 from .dropout import DropoutState, check_seed
 from .rnn_algorithms import table, time_fairly, zeros
-from .rnn_call import RNNCall, Room, contiguous, enqueue, given_results, prepare, room
+from .rnn_call import Room, aligned, contiguous, enqueue, given_results, room
 from .rnn_params import host_parts, pack, split, to_host
+from .rnn_prepared import Prepared, lengths_of
 from .rnn_reserve import RNNReserve
 
 if TYPE_CHECKING:
     import numpy as np
 
 __all__ = ["RNN", "RNNDataGradients", "RNNForward", "RNNReserve"]
-
-PREPARED = 1024  # calls that a thread keeps ready for a network: one for each tuple of shapes and lengths
 
 
 class RNNForward(NamedTuple):
@@ -110,7 +105,7 @@ class RNN:
     Notes
     -----
     ``cudnnSetRNNDescriptor_v8``. Any thread may use a network; what is prepared for a call belongs to its
-    thread.
+    thread. Training with dropout is for one thread at a time: there is one set of dice for a device.
 
     Examples
     --------
@@ -166,11 +161,7 @@ class RNN:
         self.weight_size = rnn_weight_size(self.spec)
         self.weight_bytes = self.weight_size * DTYPES[self.spec.dtype].itemsize
         self._w = room((self.weight_size,), self.spec.dtype)
-        self._drops = self.spec.dropout > 0 and self.spec.num_layers > 1
-        self._dice: dict[int, DropoutState] = {}
-        self._token = object()
-        self._contexts: weakref.WeakSet[Context] = weakref.WeakSet()
-        weakref.finalize(self, _forget, self._token, self._contexts).atexit = False
+        self._prepared = Prepared(self._specs, self.algo, self.seed)
 
     @property
     def spec(self) -> RNNSpec:
@@ -239,6 +230,9 @@ class RNN:
 
         Notes
         -----
+        A view knows what was done with the weights until it was made, and neither knows what is done with the
+        other later: synchronise where one is written and the other used on different streams.
+
         That cuDNN has them at these places is asked of it (``cudnnGetRNNWeightParams``) for each algorithm.
         """
         array = operand(w, "w", stream_of(w, "w", None))
@@ -319,7 +313,7 @@ class RNN:
         c0 : device array, shape (layers * directions, B, hidden_size), optional; "lstm" only
         lengths : B ints, 0 to T, optional
             The number of steps of each sequence, in any order; T by default. Packed data needs them, with
-            the longest first and none 0.
+            the longest first and none 0. Those on the device are read, which waits for it.
         layout : "sequence_major", "batch_major" or "packed"
         training : bool
             Remember what the gradients need, and throw the dice of dropout.
@@ -369,15 +363,15 @@ class RNN:
                 None if c0 is None else _taken(c0, "c0", where),
             )
             training = bool(training)
-            call = self._prepared(ctx, operands, lengths, layout, training, padding_value)
-            if call.packs:
+            call = self._prepared.call(ctx, operands, lengths, layout, training, padding_value)
+            if call.packs or not aligned(operands):
                 copies = tuple(contiguous(array, where) for array in operands)
                 operands = copies  # type: ignore[assignment]
             given = None
             if out is not None:
                 given = given_results(out, ("y", "hy", "cy"), call.results, _writable(where))
             done = legacy.RNNPass() if training else None
-            dice = self._dice[where.device] if training and self._drops else None
+            dice = self._prepared.dice_on(where) if training and self._prepared.drops else None
             if dice is not None and call.choice.untimed:
                 time_fairly(ctx, call, operands, dice)
 
@@ -432,6 +426,8 @@ class RNN:
             There is no reserve, or a gradient is not on the device or of another dtype.
         ValueError
             The reserve is of another network or was used before, or a shape does not fit.
+        NotInitializedError
+            A CUDA graph is being captured on the stream.
         NotSupportedError, AllocationError
             As in :meth:`forward`.
 
@@ -444,6 +440,7 @@ class RNN:
         previous = streams.activate(where.device)
         try:
             ctx = context.current(where)
+            _refuse_capture(ctx)
             call, plan, memory = kept._call, kept._plan, kept._memory
             gradients = []
             for name, given, like in zip(("dy", "dhy", "dcy"), (dy, dhy, dcy), call.results, strict=True):
@@ -455,7 +452,7 @@ class RNN:
             try:
                 if gradients[0] is None:  # cuDNN takes none for the states only
                     gradients[0] = zeros(call.results[0], where)
-                _, w, h0, c0, y = kept._arrays
+                x, w, h0, c0, y = kept._arrays
 
                 def work(pointers: list[int]) -> None:
                     if plan.ragged:  # what cuDNN leaves alone is zero as well
@@ -465,7 +462,8 @@ class RNN:
 
                 inputs = (y, gradients[0], h0, c0, w, gradients[1], gradients[2])
                 changed = () if memory is None else (memory,)
-                made = enqueue(ctx, call, "backward_data", inputs, call.gradients, results, changed, work)
+                rooms = call.gradients  # apart from x as well, which backward_weights reads
+                made = enqueue(ctx, call, "backward_data", inputs, rooms, results, changed, work, (x,))
             except _UNCHANGED:
                 kept.give_back("backward_data")
                 raise
@@ -502,6 +500,8 @@ class RNN:
         ValueError
             The reserve is of another network, was used before, or :meth:`backward_data` was not called;
             ``out`` does not fit, or there is none to add to.
+        NotInitializedError
+            A CUDA graph is being captured on the stream.
         NotSupportedError, AllocationError
             As in :meth:`forward`.
 
@@ -516,6 +516,7 @@ class RNN:
         previous = streams.activate(where.device)
         try:
             ctx = context.current(where)
+            _refuse_capture(ctx)
             call, plan, memory = kept._call, kept._plan, kept._memory
             results = None
             if out is not None:
@@ -551,12 +552,12 @@ class RNN:
         ValueError
             Nothing is dropped: the probability is 0, or there is one layer.
         """
-        if not self._drops:
+        if not self._prepared.drops:
             raise ValueError(
                 f"this network has no dice: dropout is {self.spec.dropout:g}, and there "
                 f"{'are' if self.spec.num_layers > 1 else 'is'} {self.spec.num_layers} of layers"
             )
-        return self._dice_on(streams.stream_for(None))
+        return self._prepared.dice_on(streams.stream_for(None))
 
     def algorithms(
         self,
@@ -593,76 +594,16 @@ class RNN:
         previous = streams.activate(where.device)
         try:
             ctx = context.current(where)
-            dice = self._dice_on(where) if training and self._drops else None
-            found = None if lengths is None else tuple(lengths)
-            return table(ctx, self.spec, tuple(x_shape), found, layout, bool(training), measure, dice)
+            dice, networks = self._prepared.dice(ctx, bool(training))
+            found = None if lengths is None else lengths_of(lengths, ctx)
+            shape = tuple(x_shape)
+            return table(ctx, self.spec, shape, found, layout, bool(training), measure, dice, networks)
         finally:
             streams.restore(previous)
 
     def describe(self) -> str:
         """Tell what was computed with the network, by which algorithms, and what was refused and why."""
-        told = []
-        for ctx in list(self._contexts):
-            for call in list((ctx.plans.get(self._token) or {}).values()):
-                told.append(f"{call.problem}\n{call.choice.describe()}")
-        return "\n".join(dict.fromkeys(told)) or f"{self!r}: nothing was computed yet"
-
-    def _prepared(
-        self,
-        ctx: Context,
-        operands: tuple[Any, ...],
-        lengths: Any,
-        layout: Any,
-        training: bool,
-        padding: Any,
-    ) -> RNNCall:
-        """Look the call up by its arguments; prepare it the first time."""
-        x, w, h0, c0 = operands
-        specs = (x.spec, w.spec, None if h0 is None else h0.spec, None if c0 is None else c0.spec)
-        if lengths is not None and type(lengths) is not tuple:
-            lengths = tuple(lengths.tolist() if hasattr(lengths, "tolist") else lengths)
-        key = (specs, lengths, layout, training, padding, config.of_calls)
-        calls: Bounded | None = ctx.plans.get(self._token)
-        if calls is None:
-            calls = ctx.plans[self._token] = Bounded(PREPARED)
-            self._contexts.add(ctx)
-        call: RNNCall | None = calls.get(key)
-        if call is None:
-            if ctx.capturing:
-                raise NotInitializedError(
-                    "a pass that is captured must be made once before, on the same stream and in this thread"
-                )
-            dice = self._dice_on(ctx.stream) if training and self._drops else None
-            call = calls[key] = prepare(
-                ctx,
-                self.spec,
-                self._request(),
-                specs,
-                lengths,
-                layout,
-                training,
-                number(padding, "padding_value"),
-                ctx.calls if dice is None else dice._calls,
-                None if dice is None else dice._descriptor,
-            )
-        return call
-
-    def _request(self) -> Request:
-        algo = self.algo
-        if algo is None:  # settings may name an algorithm of convolutions, which says nothing here
-            algo = config.algo if config.algo in (*POLICIES, *RNN_ALGOS) else "guess_on_shape_change"
-        if isinstance(algo, Candidate):
-            if algo.status:
-                raise ValueError(f"algo: {algo} was refused: {algo.status}")
-            return Request(None, algo, workspace_limit=config.workspace_limit)
-        return request(algo, config.deterministic, config.workspace_limit, False)
-
-    def _dice_on(self, where: Stream) -> DropoutState:
-        found = self._dice.get(where.device)
-        if found is None:
-            made = DropoutState(self.spec.dropout, self.seed, stream=where)
-            found = self._dice.setdefault(where.device, made)
-        return found
+        return self._prepared.describe() or f"{self!r}: nothing was computed yet"
 
 
 # A refusal, or memory that was short: nothing was enqueued, so the reserve is as it was.
@@ -721,7 +662,9 @@ def _where(reserve: RNNReserve, stream: Any) -> Stream:
     return where
 
 
-def _forget(token: object, contexts: Iterable[Context]) -> None:
-    """Let the threads go of what they prepared for a network that is gone."""
-    for ctx in list(contexts):
-        ctx.plans.pop(token, None)
+def _refuse_capture(ctx: Context) -> None:
+    if ctx.capturing:
+        raise NotInitializedError(
+            "a gradient uses up its reserve, which a graph would use again each time it is launched; "
+            "only passes with training=False can be captured"
+        )

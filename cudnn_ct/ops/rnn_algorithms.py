@@ -29,12 +29,12 @@ def table(
     training: bool,
     measure: bool,
     dice: DropoutState | None,
+    networks: dict[Any, Any],
 ) -> Algorithms:
     """Every algorithm for data of a shape, refused ones with their reasons; timed on zeros if wanted."""
     if measure and ctx.capturing:
         raise NotInitializedError("algorithms cannot be timed on a stream that is being captured")
     x, w = (zeros(room(shape, spec.dtype), ctx.stream) for shape in (x_shape, (rnn_weight_size(spec),)))
-    networks = ctx.calls if dice is None else dice._calls
     dropout = None if dice is None else dice._descriptor
     wanted, specs = Request("guess_on_shape_change"), (x.spec, w.spec, None, None)
     probe = prepare(ctx, spec, wanted, specs, lengths, layout, training, 0.0, networks, dropout)

@@ -6,11 +6,13 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from .. import algo_cache, legacy
+from .. import memory as memories
 from ..array import DeviceArray
 from ..context import Context
 from ..dtypes import DTYPES
 from ..errors import CudnnError, NotSupportedError
 from ..problem import (
+    ALIGNMENT,
     RNN_ALGOS,
     Request,
     RNNProblem,
@@ -24,10 +26,10 @@ from ..problem import (
     takes_packed,
 )
 from ..stream import Stream
-from .call import SEEN, Call, Fixed
+from .call import SEEN, Fixed, refuse_overlap, span
 from .tensor import transform
 
-__all__ = ["RNNCall", "Room", "contiguous", "enqueue", "given_results", "prepare", "room"]
+__all__ = ["RNNCall", "Room", "aligned", "contiguous", "enqueue", "given_results", "prepare", "room"]
 
 WHAT = "a result of a recurrent network"
 
@@ -144,11 +146,18 @@ def _can(problem: RNNProblem, algo: str, family: legacy.RNNFamily, ctx: Context)
 
 
 def contiguous(array: DeviceArray | None, stream: Stream) -> DeviceArray | None:
-    """The array itself, or a copy of it in C order."""
-    if array is None or "nchw" in array.spec.layouts:
-        return array
-    copied: DeviceArray = transform(array, layout="nchw", stream=stream)
-    return copied
+    """The array itself, or a copy in C order that begins where kernels may load several elements at once."""
+    if array is None:
+        return None
+    if "nchw" not in array.spec.layouts:
+        copied: DeviceArray = transform(array, layout="nchw", stream=stream)
+        return copied
+    return array.copy(stream=stream) if array.pointer % ALIGNMENT else array
+
+
+def aligned(arrays: Sequence[DeviceArray | None]) -> bool:
+    """Whether kernels may load several elements at once from where each begins."""
+    return all(array is None or not array.pointer % ALIGNMENT for array in arrays)
 
 
 def given_results(
@@ -162,10 +171,10 @@ def given_results(
         There are others than results, or one does not fit its result.
     """
     parts = tuple(out) if isinstance(out, tuple | list) else (out, *[None] * (len(rooms) - 1))
-    if len(parts) < len(rooms):
+    if len(parts) != len(rooms):
         raise ValueError(f"out has {len(parts)} arrays; the results are {', '.join(names)}")
     arrays: list[DeviceArray | None] = []
-    for part, name, one in zip(parts, names, rooms, strict=False):
+    for part, name, one in zip(parts, names, rooms, strict=True):
         if part is None:
             arrays.append(None)
             continue
@@ -194,11 +203,14 @@ def enqueue(
     given: Sequence[DeviceArray | None] | None,
     changed: Sequence[DeviceArray],
     work: Callable[[list[int]], None],
+    kept: Sequence[DeviceArray | None] = (),
 ) -> list[DeviceArray | None]:
     """Take the results, order the streams, let ``work`` enqueue, note who uses what; return the results.
 
     ``given`` are the arrays that some results go to; ``changed`` memory that is read and written and none of
-    the caller's. ``work`` is given the addresses of the inputs, then of the results, 0 for what there is not.
+    the caller's, ``kept`` what a later step reads. ``work`` is given the addresses of the inputs, then of the
+    results, 0 for what there is not. What is returned for a result that was given where no kernel may write
+    several elements at once is a copy of it.
     """
     stream = ctx.stream
     used = [array for array in inputs if array is not None]
@@ -206,6 +218,7 @@ def enqueue(
         if array.writer is not stream:
             array.before_read(stream)
     old = changed
+    moved: list[tuple[DeviceArray, int]] = []
     if given is None:
         results = [one and DeviceArray.new(*one, stream, WHAT) for one in rooms]
     else:
@@ -213,14 +226,21 @@ def enqueue(
             one and DeviceArray.new(*one, stream, WHAT) if own is None else own
             for own, one in zip(given, rooms, strict=True)
         ]
+        moved = [(own, place) for place, own in enumerate(given) if not aligned((own,)) and own is not None]
         written = [own for own in given if own is not None]  # what is made overlaps nothing
         old = (*changed, *written)
-        _refuse_overlap(call, step, used, written)
+        _refuse_overlap(call, step, (*inputs, *kept), given)
     for array in old:
         if array.writer is not stream or array._uses is not None:
             array.before_write(stream)
+    for own, place in moved:  # with what it holds, which may be added to
+        results[place] = own.copy(stream=stream)
     try:
         work([0 if array is None else array.pointer for array in (*inputs, *results)])
+        for own, place in moved:
+            made = results[place]
+            assert made is not None
+            memories.copy_device(own.pointer, made.pointer, own.nbytes, stream)
     except CudnnError as error:
         error.add_note(f"in {step} of {call.problem}")
         raise
@@ -235,13 +255,14 @@ def enqueue(
 
 
 def _refuse_overlap(
-    call: RNNCall, step: str, inputs: Sequence[DeviceArray], results: Sequence[DeviceArray]
+    call: RNNCall, step: str, inputs: Sequence[DeviceArray | None], results: Sequence[DeviceArray | None]
 ) -> None:
-    pointers = tuple(array.pointer for array in (*inputs, *results))
+    # What is missing has its place: the same address may be that of another operand the next time.
+    pointers = tuple([0 if array is None else array.pointer for array in (*inputs, *results)])
     if (step, pointers) in call.apart:
         return
-    specs = tuple(array.spec for array in inputs), tuple(array.spec for array in results)
-    Call.of(call.problem, *specs, None).refuse_overlap(inputs, results, pointers)
+    spans = [(0, 0) if array is None else span(array.spec) for array in (*inputs, *results)]
+    refuse_overlap(inputs, results, spans)
     if len(call.apart) >= SEEN:
         call.apart.clear()
     call.apart.add((step, pointers))

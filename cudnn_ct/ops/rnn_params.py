@@ -87,7 +87,7 @@ def _on_host(value: Any) -> Any:
 
 
 def _view(w: DeviceArray, start: int, shape: tuple[int, ...]) -> DeviceArray:
-    spec = TensorSpec.packed(shape, w.spec.dtype)
     assert start + prod(shape) <= w.size
-    pointer = w.pointer + start * w.itemsize
-    return DeviceArray(spec, pointer, w.memory, w.writer, w.home, foreign=w.foreign, readonly=w.readonly)
+    view = w.seen_as(TensorSpec.packed(shape, w.spec.dtype))
+    view.pointer += start * w.itemsize
+    return view

@@ -65,6 +65,18 @@ def rnn_layout(layout: Any) -> str:
     return _SYNONYMS.get(name, name)
 
 
+def as_lengths(lengths: Iterable[int]) -> Shape:
+    """Lengths as a tuple of ints.
+
+    >>> as_lengths([2, 0, 3])
+    (2, 0, 3)
+    """
+    try:
+        return tuple(map(operator.index, lengths))
+    except TypeError:
+        raise TypeError(f"lengths must be integers, one for each sequence, not {lengths!r}") from None
+
+
 def check_lengths(lengths: Iterable[int] | None, steps: int, batch: int) -> Shape:
     """Return the length of each sequence, in any order, from 0 to the number of steps; None means all steps.
 
@@ -73,10 +85,7 @@ def check_lengths(lengths: Iterable[int] | None, steps: int, batch: int) -> Shap
     """
     if lengths is None:
         return (steps,) * batch
-    try:
-        found = tuple(map(operator.index, lengths))
-    except TypeError:
-        raise TypeError(f"lengths must be integers, one for each sequence, not {lengths!r}") from None
+    found = as_lengths(lengths)
     if len(found) != batch:
         raise ValueError(f"there are {len(found)} lengths; the batch has {batch} sequences")
     for sequence, length in enumerate(found):
@@ -167,7 +176,7 @@ def check_rnn_operands(
     if layout == "packed":
         if lengths is None:
             raise ValueError(f"packed data needs lengths: x of shape {x} does not say which rows are whose")
-        given = tuple(lengths)
+        given = as_lengths(lengths)
         found = check_lengths(given, INT_MAX, len(given))
         if sum(found) != x[0]:
             raise ValueError(f"x has {x[0]} packed rows; lengths {found} add up to {sum(found)}")

@@ -157,6 +157,7 @@ class Recurrent:
                     into[:, b] = value.astype(state["dtype"].numpy)
         self._pad(y, y_at)
         if mode:
+            run.held = _held(state, x=source, y=target, h0=h0)
             assert reserve_size == RESERVE
             self.passes.append(run)
             self._marks(reserve)[:] = (len(self.passes), 1)
@@ -198,10 +199,10 @@ class Recurrent:
         state = self._begin(handle, network, lengths, x, y, h, None, workspace, workspace_size)
         if state is None:
             return BAD_PARAM
-        self._sequences(x, x_at)
-        self._sequences(y, y_at)
-        self._state_of(h, h0_at)
         run = self._remembered(reserve, reserve_size, 2)
+        read = {"x": self._sequences(x, x_at), "y": self._sequences(y, y_at), "h0": self._state_of(h, h0_at)}
+        for name, now in _held(state, **read).items():
+            assert now == run.held[name], f"{name} is no longer what it was in the pass forward"
         for place, into in self._weights(state, dw, weights_size).items():
             into[...] = (into.astype(np.float64) + run.gradients[place]).astype(state["dtype"].numpy)
         return 0
@@ -244,6 +245,7 @@ class Recurrent:
 
     def _weights(self: Any, state: dict[str, Any], at: int, size: int) -> dict[Any, np.ndarray]:
         itemsize, places = state["dtype"].itemsize, _places(state)
+        assert not at % 16, "kernels may load several weights at once"
         assert size == itemsize * sum(prod(shape) for _, shape in places.values())
         return {
             place: view(self.host, at + start * itemsize, shape, _steps(shape), state["dtype"].numpy)
@@ -252,6 +254,7 @@ class Recurrent:
 
     def _sequences(self: Any, descriptor: Any, at: int) -> Any:
         """Data as something that is indexed by step and sequence."""
+        assert not at % 16, "kernels may load several elements at once"
         data = self._get(descriptor, "sequences")
         lengths, steps, size, numpy = data["lengths"], data["steps"], data["size"], data["dtype"].numpy
         batch = len(lengths)
@@ -269,6 +272,7 @@ class Recurrent:
                 target[length:, b] = data["padding"]
 
     def _state_of(self: Any, descriptor: Any, at: int | None) -> np.ndarray | None:
+        assert not at or not at % 16, "kernels may load several elements at once"
         return self._memory(descriptor, "tensor", at) if at and descriptor else None
 
     def _masks(self: Any, state: dict[str, Any]) -> np.ndarray | None:
@@ -333,6 +337,13 @@ def _places(state: dict[str, Any]) -> dict[tuple[int, int, str], tuple[int, tupl
     return found
 
 
+def _held(state: dict[str, Any], *, x: Any, y: Any, h0: np.ndarray | None) -> dict[str, list[bytes]]:
+    """What operands of a pass hold, as far as it is looked at."""
+    steps = [(t, b) for b, length in enumerate(state["lengths"]) for t in range(length)]
+    found = {name: [array[place].tobytes() for place in steps] for name, array in (("x", x), ("y", y))}
+    return {**found, "h0": [] if h0 is None else [h0.tobytes()]}
+
+
 def _steps(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(prod(shape[i + 1 :]) for i in range(len(shape)))
 
@@ -351,6 +362,7 @@ class _Run:
         self.w = {place: array.astype(np.float64) for place, array in weights.items()}
         self.gradients = {place: np.zeros(array.shape) for place, array in self.w.items()}
         self.masks: np.ndarray | None = None
+        self.held: dict[str, list[bytes]] = {}
         self.saved: dict[tuple[int, int], list[dict[str, Any]]] = {}
 
     def forward(self, b: int, xs: list[Any], h0: Any, c0: Any) -> tuple[list[Any], list[Any], list[Any]]:

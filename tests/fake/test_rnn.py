@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import threading
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from cudnn_ct.problem.rnn_weights import to_torch
 from cudnn_ct.reference.rnn import rnn, rnn_backward
 from tests.layers import compare
 from tests.rnn_cases import RNNCase
-from tests.rnn_properties import check_passes, check_weights, network, passes
+from tests.rnn_properties import beginning_at, check_passes, check_weights, network, passes
 
 from .conftest import forget
 from .cudnn import FakeCudnn
@@ -49,6 +50,15 @@ def test_passes(fake: FakeCudnn, host: Host, case: tuple[RNNCase, str]) -> None:
 def test_every_algorithm(fake: FakeCudnn, algo: str) -> None:
     check_passes(CASE, "batch_major", ct.asarray, algo=algo)
     assert set(algos(fake)) == {algo}
+
+
+@pytest.mark.parametrize("offset", [1, 3])
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_operands_that_begin_anywhere(fake: FakeCudnn, dtype: str, offset: int) -> None:
+    """The fake takes none but those that cuDNN's kernels may load several elements of at once."""
+    spec = network(LSTM._replace(dtype=dtype, compute="float32")).spec
+    for case in (CASE._replace(spec=spec), RNNCase(spec, 3, (2, 0), False, 1)):
+        check_passes(case, "sequence_major", beginning_at(offset))
 
 
 # --- results and operands ---
@@ -143,6 +153,39 @@ def test_out(fake: FakeCudnn) -> None:
         net.forward(x, w, out=(None, ct.empty((4, 2, 4), "float16"), None))
     with pytest.raises(ValueError, match="out overlaps"):
         net.forward(x, w, kept, out=(None, kept, None))
+
+
+def seen(memory: ct.DeviceArray, start: int, shape: tuple[int, ...]) -> ct.DeviceArray:
+    """A view that begins some elements into an array."""
+    view = memory.seen_as(ct.TensorSpec.packed(shape, memory.spec.dtype))
+    view.pointer += start * memory.itemsize
+    return view
+
+
+def test_results_are_apart_whatever_was_accepted_at_their_addresses(fake: FakeCudnn) -> None:
+    """hy reaches further than y does."""
+    net, _, w = operands()
+    memory = ct.zeros((32,))
+    x = seen(memory, 8, (1, 1, 5))
+    net.forward(x, w, out=(seen(memory, 0, (1, 1, 8)), None, None))
+    with pytest.raises(ValueError, match="out overlaps"):
+        net.forward(x, w, out=(None, seen(memory, 0, (4, 1, 4)), None))
+
+
+def test_gradients_of_data_leave_alone_what_those_of_weights_read(fake: FakeCudnn) -> None:
+    net, x, w = operands()
+    h0, c0 = (ct.full((4, 2, 4), value) for value in (0.5, 2.0))
+    done = net.forward(x, w, h0, c0, training=True)
+    for out in (x, (None, h0, None), (None, None, c0), (None, done.y.seen_as(h0.spec), None)):
+        with pytest.raises(ValueError, match="out overlaps"):
+            net.backward_data(done.reserve, out=out)
+    net.backward_data(done.reserve)
+    net.backward_weights(done.reserve)
+    done = net.forward(x, w, training=True)
+    net.backward_data(done.reserve)
+    x.fill(1)
+    with pytest.raises(AssertionError, match="x is no longer what it was"):  # the fake would notice
+        net.backward_weights(done.reserve)
 
 
 # --- reserves ---
@@ -243,6 +286,56 @@ def test_bad_operands(fake: FakeCudnn, call: Any, error: type[Exception], messag
     with pytest.raises(error, match=message):
         call(net, x, w)
     assert FORWARD not in fake.names()
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"lengths": [[3, 2]]}, TypeError, r"lengths must be integers, .* not \[\[3, 2\]\]"),
+        ({"lengths": 3}, TypeError, "lengths must be integers, one for each sequence, not 3"),
+        ({"lengths": np.array(3)}, TypeError, "lengths must be integers, one for each sequence, not 3"),
+        ({"lengths": (3.0, 2.0)}, TypeError, r"lengths must be integers, .* not \(3.0, 2.0\)"),
+        ({"lengths": np.array([3.0, 2.0])}, TypeError, "lengths must be integers"),
+        ({"layout": ["sequence_major"]}, ValueError, "layout must be one of"),
+        ({"padding_value": [1]}, TypeError, "padding_value must be a number"),
+        ({"out": (None, None, None, "anything")}, ValueError, "out has 4 arrays; the results are y, hy, cy"),
+        ({"out": (None, None)}, ValueError, "out has 2 arrays; the results are y, hy, cy"),
+    ],
+)
+def test_bad_options(fake: FakeCudnn, options: dict[str, Any], error: type[Exception], message: str) -> None:
+    """Said also once a call with equal options was made."""
+    net, x, w = operands()
+    net.forward(x, w, lengths=(3, 2))
+    fake.calls.clear()
+    with pytest.raises(error, match=message):
+        net.forward(x, w, **options)
+    assert FORWARD not in fake.names()
+
+
+def test_lengths_are_taken_from_the_device(fake: FakeCudnn, host: Host) -> None:
+    net, x, w = operands()
+    wanted = rnn(CASE.x, CASE.tame, LSTM, lengths=(3, 1)).y
+    for lengths in (ct.asarray(np.array([3, 1], np.int32)), np.array([3, 1]), [np.int64(3), 1], iter((3, 1))):
+        compare(net.forward(x, w, lengths=lengths).y, wanted)
+    assert fake.names().count("cudnnSetRNNDataDescriptor") == 2
+    assert len(net.algorithms((3, 2, 5), lengths=ct.asarray(np.array([3, 1], np.int32)))) == 4
+    host.capturing.add(0x50)
+    with pytest.raises(ct.NotInitializedError, match="lengths on the device cannot be read in a capture"):
+        net.forward(x, w, lengths=ct.asarray(np.array([3, 1], np.int32)), stream=0x50)
+    host.capturing.clear()
+
+
+def test_padding_by_its_bytes(fake: FakeCudnn) -> None:
+    net, x, w = operands()
+    for padding in (0, -0.0, np.nan, float("nan"), 0.0):
+        fake.calls.clear()
+        past = net.forward(x, w, lengths=(3, 1), padding_value=padding).y.numpy()[1:, 1]
+        np.testing.assert_array_equal(past, padding)
+        assert (np.signbit(past) == np.signbit(padding)).all()
+    assert fake.names() == [FORWARD]
+    fake.calls.clear()
+    net.forward(x, w, lengths=(3, 1), padding_value=np.float64("nan"))
+    assert fake.names() == [FORWARD]
 
 
 @pytest.mark.parametrize(
@@ -397,6 +490,16 @@ def test_split_params_are_writable_views_in_the_order_of_the_ids(fake: FakeCudnn
     assert net.weight_bytes == 4 * net.weight_size == 4 * w.size
 
 
+def test_what_is_written_through_a_view_waits_for_who_reads_the_weights(fake: FakeCudnn, host: Host) -> None:
+    net, x, w = operands()
+    net.forward(x, w, stream=0x50)
+    view = net.split_params(w, 0)["l0.bW_input"]
+    assert view._uses is w._uses is not None
+    host.log.clear()
+    view.fill(1)
+    assert "wait" in [entry[0] for entry in host.log]
+
+
 class Tensor:
     """What a tensor of torch can do that matters here."""
 
@@ -449,6 +552,23 @@ def test_dice(fake: FakeCudnn) -> None:
         operands()[0].dropout_state  # noqa: B018
 
 
+def test_threads_have_their_own_native_networks_with_the_same_dice(fake: FakeCudnn) -> None:
+    net, x, w = operands(CASE._replace(spec=LSTM._replace(dropout=0.5)))
+
+    def work() -> None:
+        for lengths in (None, None, (3, 1), (1, 1)):
+            net.forward(x, w, lengths=lengths, training=True)
+
+    work()
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    used = [ctypes.cast(args[1], ctypes.c_void_p).value for name, args in fake.calls if name == FORWARD]
+    mine, theirs = used[:4], used[4:]
+    assert len(set(mine)) == len(set(theirs)) == 2  # for packed and for padded data
+    assert not set(mine) & set(theirs)
+
+
 def test_timing_leaves_the_dice_as_they_were(fake: FakeCudnn) -> None:
     case = CASE._replace(spec=LSTM._replace(dropout=0.5))
     net, x, w = operands(case, seed=3)
@@ -475,6 +595,39 @@ def test_a_captured_call_pins_what_it_uses(fake: FakeCudnn, host: Host) -> None:
         net.forward(x, w, lengths=(3, 2), out=out, stream=stream)
     with pytest.raises(ct.NotInitializedError, match="only passes with training=False can be captured"):
         net.forward(x, w, out=out, training=True, stream=stream)
+    host.capturing.clear()
+
+
+def test_gradients_are_not_captured(fake: FakeCudnn, host: Host) -> None:
+    net, x, w = operands()
+    stream = 0x50
+    net.backward_data(net.forward(x, w, training=True, stream=stream).reserve, stream=stream)
+    done = net.forward(x, w, training=True, stream=stream)
+    for step in (net.backward_data, net.backward_weights):
+        host.capturing.add(stream)
+        fake.calls.clear()
+        with pytest.raises(ct.NotInitializedError, match="only passes with training=False can be captured"):
+            step(done.reserve, stream=stream)
+        assert not fake.names()
+        host.capturing.clear()
+        step(done.reserve, stream=stream)
+
+
+def test_a_capture_waits_for_nothing(fake: FakeCudnn, host: Host) -> None:
+    """The call was made before, but on another stream; a call like it left a workspace on this one."""
+    net, x, w = operands()
+    stream = 0x50
+    out = net.forward(x, w, lengths=(3, 1))[:3]
+    net.forward(x, w, lengths=(2, 2), stream=stream)
+    host.capturing.add(stream)
+    host.log.clear()
+    with pytest.raises(ct.NotInitializedError, match="make the same call once on this stream before"):
+        net.forward(x, w, lengths=(3, 1), out=out, stream=stream)
+    assert "synchronize" not in [entry[0] for entry in host.log]
+    host.capturing.clear()
+    net.forward(x, w, lengths=(3, 1), out=out, stream=stream)
+    host.capturing.add(stream)
+    net.forward(x, w, lengths=(3, 1), out=out, stream=stream)
     host.capturing.clear()
 
 

@@ -15,7 +15,7 @@ from cudnn_ct.problem import RNN_ALGOS, RNN_MODES, RNNSpec, rnn_spec
 from cudnn_ct.reference.rnn import rnn, rnn_backward
 from tests.layers import compare
 from tests.rnn_cases import RNNCase, rnn_specs
-from tests.rnn_properties import TOLERANCE, check_passes, check_weights, network, passes
+from tests.rnn_properties import TOLERANCE, beginning_at, check_passes, check_weights, network, passes
 
 from .conftest import library, place
 
@@ -44,6 +44,25 @@ def test_passes(case: tuple[RNNCase, str]) -> None:
 @given(case=passes(("float32", "float64")))
 def test_sequences_without_a_step(case: tuple[RNNCase, str]) -> None:
     check_passes(*case, place)
+
+
+@pytest.mark.parametrize("lengths", [(4, 0, 0, 3, 0), (0, 1, 0, 4), (0, 0)], ids=str)
+@pytest.mark.parametrize("size", [3, 5, 8])
+@pytest.mark.parametrize("mode", ["lstm", "gru"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_halves_without_a_step(dtype: str, mode: str, size: int, lengths: tuple[int, ...]) -> None:
+    """States of sequences without a step are copied at addresses that are multiples of two bytes only."""
+    case = RNNCase(rnn_spec(mode, 4, size, 2, direction="bidirectional", dtype=dtype), 4, lengths, True, 0)
+    check_passes(case, "sequence_major", place)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+@pytest.mark.parametrize("offset", range(1, 8))
+def test_operands_that_begin_anywhere(offset: int, dtype: str) -> None:
+    """Kernels that load several elements at once may end the CUDA context on memory that is not aligned."""
+    for mode, size, lengths in (("lstm", 64, (6,) * 8), ("gru", 5, (6, 0, 3)), ("rnn_tanh", 32, (4, 2))):
+        spec = rnn_spec(mode, size, size, 2, direction="bidirectional", dtype=dtype)
+        check_passes(RNNCase(spec, 6, lengths, True, offset), "sequence_major", beginning_at(offset))
 
 
 @pytest.mark.parametrize("lengths", [(6,) * 8, (1, 6, 2, 5, 3, 6, 4, 2)], ids=str)
