@@ -125,11 +125,9 @@ def check_passes(case: RNNCase, layout: str, place: Place, padding: float = -2.0
     return net
 
 
-def check_weights(
-    dw: ct.DeviceArray, spec: RNNSpec, wanted: tuple[np.ndarray, ...], tolerance: float
-) -> None:
+def check_weights(dw: Any, spec: RNNSpec, wanted: tuple[np.ndarray, ...], tolerance: float) -> None:
     """Parts of an array of weights against arrays in the order of the parameters."""
-    flat = dw.numpy()
+    flat = ct.asarray(dw).numpy()
     assert flat.shape == (sum(row.size for row in rnn_parameters(spec)),)
     scale = max(1.0, *(float(np.abs(part.astype(np.float64)).max(initial=0)) for part in wanted))
     for row, start, part in zip(rnn_parameters(spec), rnn_offsets(spec), wanted, strict=True):

@@ -555,18 +555,21 @@ def test_dice(fake: FakeCudnn) -> None:
 def test_threads_have_their_own_native_networks_with_the_same_dice(fake: FakeCudnn) -> None:
     net, x, w = operands(CASE._replace(spec=LSTM._replace(dropout=0.5)))
 
-    def work() -> None:
+    def work(net: ct.RNN) -> None:
         for lengths in (None, None, (3, 1), (1, 1)):
             net.forward(x, w, lengths=lengths, training=True)
 
-    work()
-    thread = threading.Thread(target=work)
+    work(net)
+    thread = threading.Thread(target=work, args=(net,))
     thread.start()
     thread.join()
     used = [ctypes.cast(args[1], ctypes.c_void_p).value for name, args in fake.calls if name == FORWARD]
     mine, theirs = used[:4], used[4:]
     assert len(set(mine)) == len(set(theirs)) == 2  # for packed and for padded data
     assert not set(mine) & set(theirs)
+    destroyed = fake.names().count("cudnnDestroyRNNDescriptor")
+    del net
+    assert fake.names().count("cudnnDestroyRNNDescriptor") == destroyed + 2
 
 
 def test_timing_leaves_the_dice_as_they_were(fake: FakeCudnn) -> None:
