@@ -120,8 +120,9 @@ def test_the_package_is_imported_without_it() -> None:
 
 
 def rows() -> dict[str, tuple[str, str]]:
-    found = re.findall(r"^\| `([\w.]+)` \| (\w[\w ]*?) \| (.*?) \|$", TABLE.read_text(), re.MULTILINE)
-    return {name: (verdict, why) for name, verdict, why in found}
+    found = re.findall(r"^\| `([\w.]+)` \| (\w[\w ]*?) \|(.*)\|$", TABLE.read_text(), re.MULTILINE)
+    assert len({name for name, _, _ in found}) == len(found)
+    return {name: (verdict, why.strip()) for name, verdict, why in found}
 
 
 @pytest.mark.skipif(not TABLE.is_file(), reason="the documents are not beside these tests")
