@@ -232,7 +232,9 @@ class DeviceArray:
         return DeviceArray.from_host(self.numpy(), DTYPES[self.spec.dtype], layout, stream)
 
     def seen_as(self, spec: TensorSpec) -> DeviceArray:
-        """The same memory with another shape and strides."""
+        """The same memory with another shape and strides; uses of the one are uses of the other."""
+        if self._uses is None:
+            self._uses = Uses(self.memory, self.home)
         array = DeviceArray(
             spec,
             self.pointer,

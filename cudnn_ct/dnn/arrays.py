@@ -42,7 +42,7 @@ def flipped(array: DeviceArray) -> DeviceArray:
     for axis in range(2, array.ndim):
         n = array.shape[axis]
         if n > 1:
-            result = empty(array.shape, array.spec.dtype)
+            result = empty(array.shape, array.spec.dtype, stream=stream_of(array, "kerns", None))
             for place in range(n):
                 ops().transform(_slice(array, axis, place), out=_slice(result, axis, n - 1 - place))
             array = result
@@ -52,7 +52,6 @@ def flipped(array: DeviceArray) -> DeviceArray:
 def _slice(array: DeviceArray, axis: int, place: int) -> DeviceArray:
     """One slice of an array, in its memory; the axis remains, with length 1."""
     shape, strides, dtype = array.spec
-    spec = TensorSpec((*shape[:axis], 1, *shape[axis + 1 :]), strides, dtype)
-    pointer = array.pointer + place * strides[axis] * array.itemsize
-    home, foreign, readonly = array.home, array.foreign, array.readonly
-    return DeviceArray(spec, pointer, array.memory, array.writer, home, foreign=foreign, readonly=readonly)
+    view = array.seen_as(TensorSpec((*shape[:axis], 1, *shape[axis + 1 :]), strides, dtype))
+    view.pointer += place * strides[axis] * array.itemsize
+    return view

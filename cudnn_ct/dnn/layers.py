@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from ..dtypes import as_dtype
 from ..ops import DropoutMask, DropoutState
+from ..ops.call import stream_of
 from .arrays import on_device
 from .library import ops
 
@@ -198,8 +199,7 @@ def dropout(x: Any, dropout: float = 0.0, seed: int = 4242) -> Dropped:
     -----
     The dice are new at each call: the same seed drops the same elements.
     """
-    x = on_device(x, "x")
-    state = ops().DropoutState(dropout, seed, stream=x.writer)
+    state = ops().DropoutState(dropout, seed, stream=stream_of(x, "x", None))
     y, mask = ops().dropout(x, state)
     return Dropped(y, state, mask, state)
 

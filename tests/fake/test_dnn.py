@@ -108,3 +108,30 @@ def test_operands_are_not_changed(fake: FakeCudnn) -> None:
         dnn.dnn_conv(*placed, direction_hint="bprop weights")
     for array, before in zip(placed, (x, w), strict=True):
         np.testing.assert_array_equal(array.numpy(), before)
+
+
+@pytest.mark.filterwarnings("ignore:.*computed as a gradient:cudnn_ct.errors.CudnnWarning")
+def test_the_device_is_that_of_the_operands(fake: FakeCudnn) -> None:
+    x, w = images()
+    with ct.use(device=1):
+        placed = ct.asarray(x), ct.asarray(w)
+    for keywords in ({"direction_hint": "bprop weights"}, {"border_mode": "full"}, {}):
+        y = dnn.dnn_conv(*placed, **keywords)
+        assert y.device == 1
+    np.testing.assert_array_equal(y.numpy(), reference.conv(x, w, mode="convolution"))
+    assert dnn.dropout(placed[0], 0.5).y.device == 1
+    desc = dnn.GpuDnnConvDesc("valid")
+    assert dnn.GpuDnnConv()(*placed, y, desc, 1, 1).device == 1
+
+
+@pytest.mark.filterwarnings("ignore:.*computed as a gradient:cudnn_ct.errors.CudnnWarning")
+@pytest.mark.parametrize("keywords", [{"direction_hint": "bprop weights"}, {"border_mode": "full"}], ids=str)
+def test_uses_of_what_is_seen_otherwise_are_uses_of_the_operand(
+    fake: FakeCudnn, host: Host, keywords: dict[str, str]
+) -> None:
+    x, w = (ct.asarray(array) for array in images())
+    with ct.use(stream=77):
+        dnn.dnn_conv(x, w, conv_mode="cross", **keywords)
+    host.log.clear()
+    ct.fill(w, 0.0)
+    assert any(entry[0] == "wait" for entry in host.log), host.log
