@@ -114,7 +114,7 @@ class Flags:
 
 
 class _Values:
-    """What was assigned, and what the environment says: the latter is read when a flag is first used."""
+    """What was assigned, and what the environment says: paths are read at once, the rest at the first use."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self.assigned: dict[str, str | None] = {}

@@ -499,10 +499,10 @@ def _(place: Place) -> None:
     y = dnn.dnn_spatialtf(place(x), place(theta), 1.5, 0.8)
     wanted = reference.spatial_transformer(x, theta, scale_height=0.8, scale_width=1.5)
     assert y.shape == (2, 3, 4, 9)
-    same(y, wanted, exact=False)
+    compare(y, wanted, tolerance=1e-10)
     grid = dnn.GpuDnnTransformerGrid()(place(theta), (2, 3, 4, 9))
-    same(grid, reference.affine_grid(theta, (2, 4, 9)), exact=False)
-    same(dnn.GpuDnnTransformerSampler()(place(x), grid), wanted, exact=False)
+    compare(grid, reference.affine_grid(theta, (2, 4, 9)), tolerance=1e-10)
+    compare(dnn.GpuDnnTransformerSampler()(place(x), grid), wanted, tolerance=1e-10)
 
 
 @row("GpuDnnTransformerGradI, GpuDnnTransformerGradT: as the reference")
