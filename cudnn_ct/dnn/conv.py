@@ -326,4 +326,4 @@ def _precision(precision: str | None) -> str:
 
 
 def _all_ones(numbers: Any) -> bool:
-    return numbers == 1 if isinstance(numbers, int) else all(number == 1 for number in numbers)
+    return all(number == 1 for number in (numbers if hasattr(numbers, "__iter__") else (numbers,)))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from .. import _lib
+from .. import ops as operations
 from .. import stream as streams
 from .._config import config
 from .._installation import header_version
@@ -114,12 +114,12 @@ class _Available:
 
     def __call__(self, context_name: int | str | None = None) -> bool:
         device = check_context(context_name)
-        if not dnn_present():
+        try:
+            present = dnn_present()
+        finally:
             self.msg = dnn_present.msg
-            return False
-        if config.dnn.enabled == "no_check":
-            self.msg = dnn_present.msg
-            return True
+        if not present or config.dnn.enabled == "no_check":
+            return present
         self.msg = available().reason or None
         if self.msg is None and device is not None and device >= streams.device_count():
             self.msg = f"there is no device {device}; the driver shows {streams.device_count()}"
@@ -143,15 +143,15 @@ def ops() -> Any:
         raise RuntimeError(f"cuDNN is not used: {_DISABLED}")
     if enabled == "True":
         dnn_available()
-    return import_module("cudnn_ct.ops")
+    return operations
 
 
 def check_context(name: int | str | None) -> int | None:
     """Return the number of the device that a context's name ends in."""
+    if name is None:
+        return None
     found = re.fullmatch(r"(?:dev|cuda|gpu)?(\d+)", str(name))
-    if name is None or found is None:
-        if name is None:
-            return None
+    if found is None:
         raise ValueError(f"context_name must be a device such as 0, 'dev0' or 'cuda0', not {name!r}")
     return int(found[1])
 
