@@ -23,6 +23,7 @@ Descriptors   ``TensorDescriptor  FilterDescriptor  ConvolutionDescriptor  Activ
               SpatialTransformerDescriptor  CTCLossDescriptor``, each of a ``...Spec``
 Settings      ``config``
 Reference     ``reference``: the same operations in NumPy
+Theano        ``dnn``: the names of its ``dnn`` module
 Errors        ``CudnnError`` and its subclasses, ``CudnnWarning``
 """
 
@@ -32,6 +33,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from . import dnn as dnn
     from . import reference as reference
     from ._config import config as config
     from ._info import library_info as library_info
@@ -219,14 +221,16 @@ _WHERE = {
 }
 _MODULE_OF = {name: module for module, names in _WHERE.items() for name in names}
 
-__all__ = sorted([*_MODULE_OF, "reference"])
+_MODULES = ("dnn", "reference")
+
+__all__ = sorted([*_MODULE_OF, *_MODULES])
 
 
 if not TYPE_CHECKING:  # type checkers know the names above, and no others
 
     def __getattr__(name: str) -> Any:
-        if name == "reference":
-            return import_module(".reference", __name__)
+        if name in _MODULES:
+            return import_module(f".{name}", __name__)
         if name not in _MODULE_OF:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         value = getattr(import_module(f".{_MODULE_OF[name]}", __name__), name)

@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from ._flags import Flags
 from .errors import CudnnWarning
 
 __all__ = ["Config", "config"]
@@ -125,6 +126,8 @@ SETTINGS: dict[str, Setting] = {
 # What a call depends on that it was not told, and so a part of its key.
 _OF_CALLS = ("allow_tf32", "algo", "deterministic", "workspace_limit", "timed_engines", "runtime_compiled")
 
+_FLAG = "dnn__"  # dnn__conv__algo_fwd is dnn.conv.algo_fwd
+
 
 class Config:
     """Settings of the process. Assigning wins over the environment, which wins over the default.
@@ -144,9 +147,11 @@ class Config:
     runtime_compiled: bool
     cache: str | None
     of_calls: tuple[Any, ...]
+    dnn: Flags
 
     def __init__(self, environ: Mapping[str, str] | None = None) -> None:
         environ = os.environ if environ is None else environ
+        object.__setattr__(self, "dnn", Flags(environ))
         for name, setting in SETTINGS.items():
             object.__setattr__(self, name, setting.default)
         self._note()
@@ -159,7 +164,16 @@ class Config:
                 message = f"{setting.variable}={text!r} is ignored: {error}"
                 warnings.warn(message, CudnnWarning, stacklevel=2)
 
+    @property
+    def explicit_library(self) -> Any:
+        """Where cuDNN is to be taken from, by whatever setting or flag names a place first; None for none."""
+        return self.library or self.dnn.library_path or self.dnn.base_path
+
     def __setattr__(self, name: str, value: Any) -> None:
+        if name.startswith(_FLAG):
+            flags, name = self._flag(name)
+            setattr(flags, name, value)
+            return
         if name not in SETTINGS:
             raise AttributeError(f"no setting {name!r}; there are {', '.join(SETTINGS)}")
         kinds = SETTINGS[name].types
@@ -176,7 +190,17 @@ class Config:
         object.__setattr__(self, "of_calls", values)
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith(_FLAG):
+            return getattr(*self._flag(name))
         raise AttributeError(f"no setting {name!r}; there are {', '.join(SETTINGS)}")
+
+    def _flag(self, name: str) -> tuple[Any, str]:
+        """Where a flag lives that is written with underscores, as Theano's later flags are."""
+        _, *inner, last = name.split("__")
+        flags: Any = self.dnn
+        for part in inner:
+            flags = getattr(flags, part)
+        return flags, last
 
     def __repr__(self) -> str:
         return f"Config({', '.join(f'{name}={getattr(self, name)!r}' for name in SETTINGS)})"

@@ -88,7 +88,7 @@ def mapped_files() -> tuple[str, ...]:
 class Places:
     """Where the steps look: this process and its environment, or what a test gives instead."""
 
-    setting: str | os.PathLike[str] | None = field(default_factory=lambda: config.library)
+    setting: str | os.PathLike[str] | None = field(default_factory=lambda: config.explicit_library)
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
     path: tuple[str, ...] = field(default_factory=lambda: tuple(sys.path))
     mapped: Callable[[], Iterable[str]] = mapped_files

@@ -232,7 +232,7 @@ class DeviceArray:
         return DeviceArray.from_host(self.numpy(), DTYPES[self.spec.dtype], layout, stream)
 
     def seen_as(self, spec: TensorSpec) -> DeviceArray:
-        """The same memory with another shape and strides."""
+        """The same memory with another shape and strides; uses of the one are uses of the other."""
         array = DeviceArray(
             spec,
             self.pointer,
@@ -242,7 +242,7 @@ class DeviceArray:
             foreign=self.foreign,
             readonly=self.readonly,
         )
-        array._uses = self._uses
+        array._uses = self._known_uses()
         return array
 
     def fill(self, value: Any, *, stream: Any = None) -> Self:
@@ -292,10 +292,14 @@ class DeviceArray:
         """Note that work on ``stream`` uses the memory, which is not reused before that work is over."""
         if self.home is stream or self.home == stream:
             return
+        self._known_uses().note(stream)
+
+    def _known_uses(self) -> Uses:
+        """The uses of the memory, which there is one record of, whichever thread asks first."""
         with noting:
             if self._uses is None:
                 self._uses = Uses(self.memory, self.home)
-        self._uses.note(stream)
+            return self._uses
 
     def after_write(self, stream: Stream) -> None:
         """Note that ``stream`` wrote the contents; a foreign owner's stream waits for it at once.

@@ -410,7 +410,7 @@ def test_data_that_do_not_lie_alike_are_copied(fake: FakeCudnn, host: Host, view
         ({"momentum": 1.5}, ValueError, "momentum must be between 0 and 1, got 1.5"),
         ({"activation": "tanh"}, ValueError, "activation must be one of relu, not 'tanh'"),
         ({"beta": 1}, ValueError, "beta=1 needs out"),
-        ({"alpha": "2"}, TypeError, "must be real number, not str"),
+        ({"alpha": "2"}, TypeError, "alpha must be a number, not '2'"),
         ({"epsilon": {}}, TypeError, "is no parameter"),
     ],
 )

@@ -154,6 +154,25 @@ def test_a_copy_with_links_to_the_large_libraries_loads(tree: Path, cudnn: Insta
     assert answer(LOAD, tree) == [str(tree / "libcudnn.so.9"), "CUDNN_CT_LIBRARY", cudnn.version]
 
 
+@pytest.mark.parametrize("flag", ["LIBRARY_PATH", "BASE_PATH"])
+def test_flags_of_dnn_name_a_place(tree: Path, cudnn: Installation, flag: str) -> None:
+    place = {"LIBRARY_PATH": tree, "BASE_PATH": tree.parent}[flag]
+    code = "from cudnn_ct import dnn\nprint(json.dumps([_lib.load().path, dnn.version(), dnn.dnn_present()]))"
+    path, version, present = answer(code, **{f"CUDNN_CT_DNN_{flag}": str(place)})
+    assert Path(path).parent == tree
+    assert (version, present) == (cudnn.version, True)
+
+
+def test_a_flag_that_names_nothing_is_not_passed_over(tmp_path: Path, cudnn: Installation) -> None:
+    code = (
+        "from cudnn_ct import dnn\n"
+        "try:\n    dnn.version()\nexcept RuntimeError as error:\n    print(json.dumps(str(error)))"
+    )
+    told = answer(code, CUDNN_CT_DNN_LIBRARY_PATH=str(tmp_path))
+    assert told.startswith("We can't determine the cudnn version as it is not available: ")
+    assert "a flag of ct.config.dnn named it" in told
+
+
 def test_all_parts_are_opened_from_the_real_folder(cudnn: Installation) -> None:
     mapped, skipped = answer(f"print(json.dumps([_lib.load() and {MAPPED}, _lib.load().skipped]))")
     expected = {cudnn.shim, *(file.path for file in cudnn.files if file.path and file.name not in skipped)}

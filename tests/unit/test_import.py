@@ -88,8 +88,9 @@ import pkgutil, types, cudnn_ct as ct
 for found in pkgutil.walk_packages(ct.__path__, "cudnn_ct."):
     if "__main__" not in found.name:
         __import__(found.name)
-wrong = [n for n in ct.__all__ if n != "reference" and isinstance(getattr(ct, n), types.ModuleType)]
-wrong += [f"{p.__name__}.{n}" for p in (ct.ops, ct.reference) for n in p.__all__
+modules = ("dnn", "reference")
+wrong = [n for n in ct.__all__ if n not in modules and isinstance(getattr(ct, n), types.ModuleType)]
+wrong += [f"{p.__name__}.{n}" for p in (ct.ops, ct.reference, ct.dnn) for n in p.__all__
           if isinstance(getattr(p, n), types.ModuleType)]
 print(*wrong)
 """

@@ -17,7 +17,7 @@ PACKAGE = Path(cudnn_ct.__file__).parent
 # A module imports from lower lines, or from its left on its own line. Names are of modules or of packages,
 # whose inner order is theirs.
 LEVELS = (
-    ("_bindings", "errors", "dtypes", "_config", "_owned", "problem"),
+    ("_bindings", "errors", "dtypes", "_flags", "_config", "_owned", "problem"),
     ("_search", "_installation", "_lib", "_raw", "_info"),
     (
         "_cuda",

@@ -1,0 +1,57 @@
+"""Arrays as Theano's module takes and gives them: on the device, copied unless in place, seen otherwise."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..array import DeviceArray
+from ..creation import empty, operand
+from ..ops.call import stream_of
+from ..problem import TensorSpec
+from .library import ops
+
+__all__ = ["copied", "flipped", "on_device", "overwritten", "swapped"]
+
+
+def on_device(array: Any, name: str) -> DeviceArray:
+    """Take an argument as an array of ours, in place."""
+    return operand(array, name, stream_of(array, name, None))
+
+
+def copied(array: Any, name: str) -> DeviceArray:
+    """Copy an array on the device."""
+    copy: DeviceArray = ops().transform(on_device(array, name))
+    return copy
+
+
+def overwritten(target: Any, result: Any) -> Any:
+    """Put a result where an operand was that cuDNN does not write in place."""
+    return ops().transform(result, out=target)
+
+
+def swapped(array: DeviceArray) -> DeviceArray:
+    """See the same memory with the first two axes exchanged."""
+    shape, strides, dtype = array.spec
+    order = (1, 0, *range(2, len(shape)))
+    exchanged = [tuple(values[axis] for axis in order) for values in (shape, strides)]
+    return array.seen_as(TensorSpec(exchanged[0], exchanged[1], dtype))
+
+
+def flipped(array: DeviceArray) -> DeviceArray:
+    """Copy with all axes but the first two reversed, slice by slice, on the device."""
+    for axis in range(2, array.ndim):
+        n = array.shape[axis]
+        if n > 1:
+            result = empty(array.shape, array.spec.dtype, stream=stream_of(array, "kerns", None))
+            for place in range(n):
+                ops().transform(_slice(array, axis, place), out=_slice(result, axis, n - 1 - place))
+            array = result
+    return array
+
+
+def _slice(array: DeviceArray, axis: int, place: int) -> DeviceArray:
+    """One slice of an array, in its memory; the axis remains, with length 1."""
+    shape, strides, dtype = array.spec
+    view = array.seen_as(TensorSpec((*shape[:axis], 1, *shape[axis + 1 :]), strides, dtype))
+    view.pointer += place * strides[axis] * array.itemsize
+    return view

@@ -1,0 +1,142 @@
+"""Pooling, and its gradient."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .library import ops
+
+__all__ = ["GpuDnnPool", "GpuDnnPoolDesc", "GpuDnnPoolGrad", "dnn_pool"]
+
+
+def dnn_pool(img: Any, ws: Any, stride: Any = None, mode: str = "max", pad: Any = None) -> Any:
+    """Pool: the largest element, average or sum of each window.
+
+    Parameters
+    ----------
+    img : device array, shape (N, C, *spatial), float16 | bfloat16 | float32 | float64
+    ws : tuple of int
+        The window.
+    stride : tuple of int, optional
+        1 by default, so that windows overlap.
+    mode : {"max", "average_inc_pad", "average_exc_pad", "sum", "max_deterministic"}
+        ``"average"`` is ``"average_inc_pad"``.
+    pad : tuple of int, optional
+        0 by default; less than the window.
+
+    Returns
+    -------
+    DeviceArray, shape (N, C, *out), each ``out = (n + 2 * pad - ws) // stride + 1``
+
+    Raises
+    ------
+    TypeError, ValueError, NotSupportedError, AllocationError
+        As in :func:`cudnn_ct.pool`.
+
+    Examples
+    --------
+    ::
+
+        y = dnn.dnn_pool(img, (2, 2), stride=(2, 2))
+    """
+    return ops().pool(img, mode=mode, **_geometry(ws, stride, pad))
+
+
+class GpuDnnPoolDesc:
+    """The window of a pooling, as a value; the operations take it in place of ``ws``.
+
+    Parameters
+    ----------
+    ws, stride, mode, pad
+        As in :func:`dnn_pool`.
+    """
+
+    def __init__(self, ws: Any = (1, 1), stride: Any = (1, 1), mode: str = "max", pad: Any = (0, 0)) -> None:
+        self.ws, self.stride, self.mode, self.pad = ws, stride, mode, pad
+
+    def __call__(self) -> GpuDnnPoolDesc:
+        """Return the description itself."""
+        return self
+
+    def __repr__(self) -> str:
+        return f"GpuDnnPoolDesc(ws={self.ws}, stride={self.stride}, mode={self.mode!r}, pad={self.pad})"
+
+
+class GpuDnnPool:
+    """A pooling.
+
+    Parameters
+    ----------
+    mode : str
+        As in :func:`dnn_pool`.
+    """
+
+    def __init__(self, mode: str = "max") -> None:
+        self.mode = mode
+
+    def __call__(self, img: Any, ws: Any, stride: Any = None, pad: Any = None) -> Any:
+        """Pool, as :func:`dnn_pool` does.
+
+        Parameters
+        ----------
+        img, ws, stride, pad
+            As there; or a :class:`GpuDnnPoolDesc` for ``ws``, whose mode, stride and pad then hold.
+
+        Returns
+        -------
+        DeviceArray
+
+        Raises
+        ------
+        TypeError, ValueError, NotSupportedError, AllocationError
+            As there.
+        """
+        return ops().pool(img, **_described(self.mode, ws, stride, pad))
+
+
+class GpuDnnPoolGrad:
+    """The gradient of a pooling.
+
+    Parameters
+    ----------
+    mode : str
+        As in :func:`dnn_pool`.
+    """
+
+    def __init__(self, mode: str = "max") -> None:
+        self.mode = mode
+
+    def __call__(
+        self, inp: Any, out: Any, out_grad: Any, ws: Any, stride: Any = None, pad: Any = None
+    ) -> Any:
+        """Compute the gradient with regard to ``inp``.
+
+        Parameters
+        ----------
+        inp : device array, shape (N, C, *spatial), float16 | bfloat16 | float32 | float64
+        out : device array
+            What the pooling gave; an average does not look at it.
+        out_grad : device array, shape of out
+        ws, stride, pad
+            As in :class:`GpuDnnPool`.
+
+        Returns
+        -------
+        DeviceArray, shape of inp
+
+        Raises
+        ------
+        TypeError, ValueError, NotSupportedError, AllocationError
+            As in :func:`cudnn_ct.pool_backward`.
+        """
+        return ops().pool_backward(inp, out, out_grad, **_described(self.mode, ws, stride, pad))
+
+
+def _described(mode: str, ws: Any, stride: Any, pad: Any) -> dict[str, Any]:
+    if isinstance(ws, GpuDnnPoolDesc):
+        return {"mode": ws.mode, **_geometry(ws.ws, ws.stride, ws.pad)}
+    return {"mode": mode, **_geometry(ws, stride, pad)}
+
+
+def _geometry(ws: Any, stride: Any, pad: Any) -> dict[str, Any]:
+    return {"window": ws, "stride": 1 if stride is None else stride, "padding": 0 if pad is None else pad}

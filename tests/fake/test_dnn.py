@@ -1,0 +1,137 @@
+"""`cudnn_ct.dnn` against the reference, row by row, on the fakes; and what only a fake can show."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cudnn_ct as ct
+from cudnn_ct import dnn, reference
+from tests.dnn_cases import ROWS, check_every_name_is_in_a_row, flag, images, integers
+
+from . import cudnn
+from .cudnn import FakeCudnn
+from .host import ForeignArray, Host
+
+DIRECTIONS = {
+    "cudnnConvolutionForward": "FORWARD",
+    "cudnnConvolutionBackwardData": "BACKWARD_DATA",
+    "cudnnConvolutionBackwardFilter": "BACKWARD_FILTER",
+}
+
+
+@pytest.fixture(autouse=True)
+def the_default_algorithm_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    offered: Any = ("IMPLICIT_PRECOMP_GEMM", "IMPLICIT_GEMM", "DIRECT", "GEMM")  # the third is refused
+    monkeypatch.setattr(cudnn, "FORWARD", cudnn.FORWARD._replace(offered=offered))
+
+
+def ran(fake: FakeCudnn, call: Any) -> list[str]:
+    """The convolutions that a call ran, with their algorithms."""
+    fake.calls.clear()
+    call()
+    return [
+        f"{DIRECTIONS[name]} {getattr(cudnn, DIRECTIONS[name]).algorithms(args[7]).name}"
+        for name, args in fake.calls
+        if name in DIRECTIONS
+    ]
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_row(fake: FakeCudnn, host: Host, name: str) -> None:
+    ROWS[name](ct.asarray)
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_row_of_foreign_arrays(fake: FakeCudnn, host: Host, name: str) -> None:
+    ROWS[name](lambda array: ForeignArray(host, array))
+
+
+def test_every_name_is_in_a_row() -> None:
+    check_every_name_is_in_a_row()
+
+
+def test_the_flags_name_the_algorithm(fake: FakeCudnn) -> None:
+    x, w = (ct.asarray(array) for array in images())
+    dy = ct.asarray(reference.conv(*images()))
+
+    def forward() -> Any:
+        return dnn.dnn_conv(x, w)
+
+    assert ran(fake, forward) == ["FORWARD IMPLICIT_PRECOMP_GEMM"]
+    assert ran(fake, lambda: dnn.dnn_gradweight(x, dy, w.shape)) == ["BACKWARD_FILTER ALGO_0"]
+    assert ran(fake, lambda: dnn.dnn_gradinput(w, dy, x.shape)) == ["BACKWARD_DATA ALGO_0"]
+    assert ran(fake, lambda: dnn.dnn_conv(x, w, algo="large")) == ["FORWARD GEMM"]
+    with flag("dnn__conv__algo_fwd", "none"):
+        assert ran(fake, forward) == ["FORWARD IMPLICIT_GEMM"]
+    with flag("dnn__conv__algo_bwd_filter", "deterministic"):
+        assert ran(fake, lambda: dnn.dnn_gradweight(x, dy, w.shape)) == ["BACKWARD_FILTER ALGO_1"]
+    with flag("dnn__conv__algo_bwd_data", "deterministic"):
+        assert ran(fake, lambda: dnn.dnn_gradinput(w, dy, x.shape)) == ["BACKWARD_DATA ALGO_1"]
+        operation = dnn.GpuDnnConvGradI()
+    desc = dnn.GpuDnnConvDesc("valid")
+    assert ran(fake, lambda: operation(w, dy, x.shape, desc)) == ["BACKWARD_DATA ALGO_1"]  # as it was made
+
+
+@pytest.mark.filterwarnings("ignore:.*computed as a gradient:cudnn_ct.errors.CudnnWarning")
+def test_what_is_rerouted_and_what_is_not(fake: FakeCudnn) -> None:
+    x, w = (ct.asarray(array) for array in images())
+    data, filters = "BACKWARD_DATA ALGO_0", "BACKWARD_FILTER ALGO_0"
+    forward = "FORWARD IMPLICIT_PRECOMP_GEMM"
+    rows: tuple[tuple[dict[str, Any], str], ...] = (
+        ({"border_mode": "full"}, data),
+        ({"border_mode": "full", "dilation": (2, 1)}, data),
+        ({"border_mode": "full", "direction_hint": "bprop inputs"}, data),
+        ({"border_mode": "full", "direction_hint": "forward!"}, forward),
+        ({"border_mode": "full", "subsample": (1, 2)}, forward),
+        ({"border_mode": (2, 1)}, forward),
+        ({"border_mode": "full", "algo": "small"}, forward),
+        ({"direction_hint": "bprop weights"}, filters),
+        ({"direction_hint": "bprop weights", "dilation": (1, 2)}, forward),
+        ({"direction_hint": "bprop weights", "border_mode": 0}, forward),
+        ({"direction_hint": "bprop weights", "algo": "small"}, forward),
+        ({"direction_hint": "bprop inputs"}, forward),
+        ({"direction_hint": "forward"}, forward),
+    )
+    for keywords, wanted in rows:
+        assert ran(fake, lambda keywords=keywords: dnn.dnn_conv(x, w, **keywords)) == [wanted], keywords
+    w = ct.asarray(integers(6, 2, 3, 2))
+    assert ran(fake, lambda: dnn.dnn_conv(x, w, "full", num_groups=2)) == [forward]
+
+
+def test_operands_are_not_changed(fake: FakeCudnn) -> None:
+    x, w = images()
+    placed = ct.asarray(x), ct.asarray(w)
+    with pytest.warns(ct.CudnnWarning, match="by its filters"):
+        dnn.dnn_conv(*placed, direction_hint="bprop weights")
+    for array, before in zip(placed, (x, w), strict=True):
+        np.testing.assert_array_equal(array.numpy(), before)
+
+
+@pytest.mark.filterwarnings("ignore:.*computed as a gradient:cudnn_ct.errors.CudnnWarning")
+def test_the_device_is_that_of_the_operands(fake: FakeCudnn) -> None:
+    x, w = images()
+    with ct.use(device=1):
+        placed = ct.asarray(x), ct.asarray(w)
+    for keywords in ({"direction_hint": "bprop weights"}, {"border_mode": "full"}, {}):
+        y = dnn.dnn_conv(*placed, **keywords)
+        assert y.device == 1
+    np.testing.assert_array_equal(y.numpy(), reference.conv(x, w, mode="convolution"))
+    assert dnn.dropout(placed[0], 0.5).y.device == 1
+    desc = dnn.GpuDnnConvDesc("valid")
+    assert dnn.GpuDnnConv()(*placed, y, desc, 1, 1).device == 1
+
+
+@pytest.mark.filterwarnings("ignore:.*computed as a gradient:cudnn_ct.errors.CudnnWarning")
+@pytest.mark.parametrize("keywords", [{"direction_hint": "bprop weights"}, {"border_mode": "full"}], ids=str)
+def test_uses_of_what_is_seen_otherwise_are_uses_of_the_operand(
+    fake: FakeCudnn, host: Host, keywords: dict[str, str]
+) -> None:
+    x, w = (ct.asarray(array) for array in images())
+    with ct.use(stream=77):
+        dnn.dnn_conv(x, w, conv_mode="cross", **keywords)
+    host.log.clear()
+    ct.fill(w, 0.0)
+    assert any(entry[0] == "wait" for entry in host.log), host.log

@@ -1,0 +1,385 @@
+"""`cudnn_ct.dnn` has the names, parameters and flags of the modules that it is named after."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import cudnn_ct as ct
+from cudnn_ct import _flags, _lib, dnn
+from cudnn_ct._config import Config, config
+from cudnn_ct._flags import Flags, variable_of
+from cudnn_ct.errors import LibraryNotFoundError
+from cudnn_ct.problem import ALGORITHMS
+from cudnn_ct.problem import POLICIES as OUR_POLICIES
+from tests.dnn_names import ADDED, FLAGS, LEFT_OUT, NAMES, OPTIONAL, POLICIES, REMOVED
+
+TABLE = Path(__file__).resolve().parents[2] / "docs" / "migrating-from-theano.md"
+
+
+def documented(parameters: str) -> list[inspect.Parameter]:
+    return list(inspect.signature(eval(f"lambda {parameters}: None")).parameters.values())
+
+
+def ours(name: str) -> list[inspect.Parameter]:
+    found: Any = dnn
+    for part in name.split("."):
+        found = getattr(found, part)
+    parameters = list(inspect.signature(found).parameters.values())
+    return [one for one in parameters if one.name != "self"]
+
+
+def call_of(name: str) -> list[inspect.Parameter]:
+    return list(inspect.signature(getattr(dnn, name).__call__).parameters.values())[1:]
+
+
+def differences(name: str, wanted: str, found: list[inspect.Parameter]) -> list[str]:
+    """How parameters differ from those documented, beside what the lists of differences have."""
+    rows, wrong = documented(wanted), []
+    for row, one in zip(rows, found, strict=False):
+        default = one.default if one.name in OPTIONAL.get(name, ()) else row.default
+        if (one.name, one.default) != (row.name, default) or one.kind is one.KEYWORD_ONLY:
+            wrong.append(f"{row} is {one}")
+    more = [one.name for one in found[len(rows) :]]
+    if more != list(ADDED.get(name, ())) or len(found) < len(rows):
+        wrong.append(f"{len(rows)} were documented; then come {more}")
+    return wrong
+
+
+# --- names and parameters ---
+
+
+def test_the_names_are_those_documented() -> None:
+    assert sorted(dnn.__all__) == sorted(name for name in NAMES if "." not in name)
+    assert all(hasattr(dnn, name) for name in dnn.__all__)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_parameters_are_those_documented(name: str) -> None:
+    assert differences(name, NAMES[name].parameters, ours(name)) == []
+
+
+@pytest.mark.parametrize("name", [name for name, row in NAMES.items() if row.call])
+def test_operations_are_called_as_documented(name: str) -> None:
+    assert differences(f"{name}()", NAMES[name].call, call_of(name)) == []
+
+
+@pytest.mark.parametrize("name", [name for name, row in NAMES.items() if row.older])
+def test_what_only_the_older_module_has_is_taken_by_keyword(name: str) -> None:
+    assert {one.name for one in documented(NAMES[name].older)} <= {one.name for one in ours(name)}
+
+
+def test_a_difference_would_be_seen() -> None:
+    assert differences("version", "raises=False", ours("version"))
+    assert differences("version", "raise_=True", ours("version"))
+    assert differences("version", "", ours("version"))
+    assert differences("version", "raises=True, more=1", ours("version"))
+
+
+@pytest.mark.parametrize("name", dnn.__all__)
+def test_public_names_are_documented(name: str) -> None:
+    found = getattr(dnn, name)
+    has_call = inspect.isclass(found) and any("__call__" in vars(one) for one in found.__mro__[:-1])
+    pages = [inspect.getdoc(found) or "", *([inspect.getdoc(found.__call__) or ""] if has_call else [])]
+    text = "\n".join(pages)
+    takes = any(one.default is one.empty for one in ours(name))
+    assert "Parameters\n---" in text or not takes
+    assert "Raises\n---" in text or found is dnn.GpuDnnPoolDesc
+    for one in ours(name):
+        assert re.search(rf"\b{one.name}\b", text), f"{name} does not tell of {one.name}"
+
+
+@pytest.mark.parametrize("name", LEFT_OUT)
+def test_what_is_left_out_says_why(name: str) -> None:
+    with pytest.raises(AttributeError, match="unlike Theano's dnn: "):
+        getattr(dnn, name)
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match=r"'cudnn_ct\.dnn' has no attribute 'dnn_convv'$"):
+        dnn.dnn_convv  # noqa: B018
+
+
+def test_the_package_is_imported_without_it() -> None:
+    code = (
+        "import sys, cudnn_ct as ct; dir(ct); "
+        "assert not any(name.startswith('cudnn_ct.dnn') for name in sys.modules); "
+        "ct.dnn.dnn_conv; assert 'dnn' in ct.__all__"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+# --- the table of the page ---
+
+
+def rows() -> dict[str, tuple[str, str]]:
+    found = re.findall(r"^\| `([\w.]+)` \| (\w[\w ]*?) \|(.*)\|$", TABLE.read_text(), re.MULTILINE)
+    assert len({name for name, _, _ in found}) == len(found)
+    return {name: (verdict, why.strip()) for name, verdict, why in found}
+
+
+@pytest.mark.skipif(not TABLE.is_file(), reason="the documents are not beside these tests")
+def test_the_page_has_a_row_for_each_name() -> None:
+    assert set(rows()) == {*NAMES, *LEFT_OUT, *FLAGS, *REMOVED}
+    for name, (verdict, why) in rows().items():
+        assert verdict in ("same", "changed", "left out"), name
+        assert why or verdict == "same", name
+        assert (verdict == "left out") == (name in {*LEFT_OUT, *REMOVED}), name
+        if name in {*ADDED, *OPTIONAL} or f"{name}()" in OPTIONAL:
+            assert verdict == "changed", name
+
+
+# --- shapes, which need no library ---
+
+
+def test_shapes_of_convolutions() -> None:
+    for operation in (dnn.GpuDnnConv, dnn.GpuDnnConv3d):
+        assert operation.get_out_shape((2, 6, 7, 8), (4, 3, 3, 2), "half", (2, 1)) == (2, 4, 4, 9)
+    shape = dnn.GpuDnnConv.get_out_shape((2, 6, 7, 8), (4, 3, 3, 3), (1, 0), (1, 1), (2, 3))
+    assert shape == (2, 4, 5, 2)
+    with pytest.raises(ValueError, match="would be empty along spatial axis 0"):
+        dnn.GpuDnnConv.get_out_shape((2, 6, 2, 2), (4, 3, 3, 3), "valid", (1, 1))
+
+
+def test_the_size_of_parameters() -> None:
+    block = dnn.RNNBlock("float32", 4, 2, "gru", context_name="dev0")
+    assert block.get_param_size([2, 5]) == 3 * ((5 + 4) * 4 + 8 + (4 + 4) * 4 + 8)
+
+
+# --- errors that come before a library ---
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: dnn.GpuDnnConvDesc("valid", conv_mode="convolve"), ValueError, "one of conv, cross"),
+        (lambda: dnn.GpuDnnBatchNorm("per_activation"), ValueError, "one of per-activation, spatial"),
+        (lambda: dnn.GpuDnnSoftmax("fast", "channel", tensor_format="b01c"), ValueError, "must be 'bc01'"),
+        (lambda: dnn.GpuDnnReduction("sum"), ValueError, "red_op must be one of add, mul"),
+        (lambda: dnn.RNNBlock("float32", 4, 2, "gru", context_name="here"), ValueError, "context_name"),
+        (lambda: dnn.RNNBlock("float32", 4, 2, "grew").get_param_size([2, 5]), ValueError, "gru"),
+        (lambda: dnn.dnn_conv([1], [1], direction_hint="back"), ValueError, "direction_hint must be one of"),
+        (lambda: dnn.dnn_conv([1], [1]), TypeError, "img must be an array on the device, not list"),
+        (lambda: dnn.dnn_pool([1], 2), TypeError, "must be an array on the device"),
+        (lambda: dnn.GpuDnnConv()(None, None, None, None), TypeError, "desc must be a GpuDnnConvDesc"),
+        (lambda: dnn.GpuDnnRNNGradWeights()(0, 0, 0, 0, 0, 0), TypeError, "desc must be an RNNBlock"),
+    ],
+)
+def test_bad_arguments(call: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        call()
+
+
+@pytest.mark.parametrize(
+    "make", [dnn.GpuDnnConv, dnn.GpuDnnConvGradW, dnn.GpuDnnConv3dGradI, dnn.GpuDnnConv3d]
+)
+def test_workmem_is_deprecated(make: Any) -> None:
+    with pytest.warns(DeprecationWarning, match="workmem is deprecated; write algo='none'") as caught:
+        assert make(workmem="none").algo == "none"
+    assert caught[0].filename == __file__
+    with pytest.warns(DeprecationWarning, match="workmem"), pytest.raises(ValueError, match="mean the same"):
+        make(workmem="none", algo="none")
+
+
+# --- flags ---
+
+
+@pytest.fixture
+def flags(monkeypatch: pytest.MonkeyPatch) -> Iterator[Flags]:
+    fresh = Flags({})
+    before = config.dnn
+    object.__setattr__(config, "dnn", fresh)
+    yield fresh
+    object.__setattr__(config, "dnn", before)
+
+
+def read(flags: Flags, name: str) -> Any:
+    found: Any = flags
+    for part in name.split(".")[1:]:
+        found = getattr(found, part)
+    return found
+
+
+@pytest.mark.parametrize("name", FLAGS)
+def test_flags_have_their_defaults_and_values(name: str) -> None:
+    default, values = FLAGS[name]
+    assert read(Flags({}), name) == default
+    if "algo" in name:
+        values = (*values, *POLICIES)
+    assert set(_flags.FLAGS[name].known) == set(values)
+    for value in values or ("/somewhere",):
+        assert read(Flags({variable_of(name): value}), name) == value
+        assert getattr(Config({variable_of(name): value}), name.replace(".", "__")) == value
+        fresh = Config({})
+        setattr(fresh, name.replace(".", "__"), value)
+        assert read(fresh.dnn, name) == value
+    assert read(Flags({variable_of(name): ""}), name) == default
+
+
+def test_flags_know_the_algorithms_of_the_operations() -> None:
+    assert set(_flags.FLAGS) == set(FLAGS)
+    for flag, direction in (
+        ("algo_fwd", "forward"),
+        ("algo_bwd_filter", "backward_filter"),
+        ("algo_bwd_data", "backward_data"),
+    ):
+        assert set(_flags.FLAGS[f"dnn.conv.{flag}"].known) == {*ALGORITHMS[direction], *OUR_POLICIES}
+
+
+def test_assigning_wins_over_the_environment() -> None:
+    flags = Flags({"CUDNN_CT_DNN_ENABLED": "no_check"})
+    assert flags.enabled == "no_check"
+    flags.enabled = True
+    assert flags.enabled == "True"
+    flags.library_path = Path("/x")
+    assert flags.library_path == "/x"
+    assert dir(flags.conv) == ["algo_bwd_data", "algo_bwd_filter", "algo_fwd", "precision"]
+    assert dir(flags) == ["base_path", "conv", "enabled", "include_path", "library_path"]
+    assert "dnn.conv.precision" in repr(flags)
+
+
+@pytest.mark.parametrize(
+    ("environ", "error", "message"),
+    [
+        ({"CUDNN_CT_DNN_CONV_ALGO": "fft"}, ValueError, "is no flag; there are CUDNN_CT_DNN_ENABLED, CUDNN"),
+        ({"CUDNN_CT_DNN_CONV_ALGO_FWD": "fast"}, ValueError, "must be one of large, none, small"),
+        ({"CUDNN_CT_DNN_ENABLED": "true"}, ValueError, "must be one of auto, True, False, no_check, not 'tr"),
+        *(
+            ({variable_of(name): "small"}, RuntimeError, f"{name} was removed; use {instead}")
+            for name, instead in REMOVED.items()
+        ),
+    ],
+)
+def test_a_bad_environment_is_an_error_when_a_flag_is_used(
+    environ: dict[str, str], error: type[Exception], message: str
+) -> None:
+    fresh = Config(environ)  # which is no error yet
+    for _ in range(2):
+        with pytest.raises(error, match=message):
+            fresh.dnn.conv.algo_fwd  # noqa: B018
+    assert fresh.explicit_library is None  # nor for those who only look for a library
+
+
+@pytest.mark.parametrize("name", REMOVED)
+def test_removed_flags_name_their_successor(name: str) -> None:
+    flags, told = Flags({}), f"{name} was removed; use {REMOVED[name]}"
+    with pytest.raises(AttributeError, match=told):
+        read(flags, name)
+    node: Any = flags.conv if ".conv." in name else flags
+    with pytest.raises(RuntimeError, match=told):
+        setattr(node, name.rpartition(".")[2], "small")
+
+
+def test_unknown_flags_and_values_that_are_assigned() -> None:
+    flags = Flags({})
+    with pytest.raises(AttributeError, match=r"no flag 'dnn.algo'; there are dnn.enabled"):
+        flags.algo = "none"
+    with pytest.raises(AttributeError, match=r"no flag 'dnn.conv.algo'"):
+        flags.conv.algo  # noqa: B018
+    with pytest.raises(ValueError, match=r"ct.config.dnn.conv.precision must be one of as_input_f32"):
+        flags.conv.precision = "tf32"
+    with pytest.raises(TypeError, match=r"ct.config.dnn.base_path is a path or None, not 3"):
+        flags.base_path = 3
+
+
+def test_paths_say_where_the_library_is() -> None:
+    fresh = Config({"CUDNN_CT_DNN_BASE_PATH": "/base"})
+    assert fresh.explicit_library == "/base"
+    fresh.dnn.library_path = "/base/lib64"
+    assert fresh.explicit_library == "/base/lib64"
+    fresh.library = "/own"
+    assert fresh.explicit_library == "/own"
+
+
+# --- the version, and whether there is a library ---
+
+
+@pytest.fixture
+def no_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> Any:
+        raise LibraryNotFoundError("no cuDNN 9 was found")
+
+    monkeypatch.setattr(_lib, "load", missing)
+
+
+class Library:
+    """As much of a library as versions need."""
+
+    version, path, installation = 92700, "/lib/libcudnn.so.9", None
+
+
+@pytest.fixture
+def library(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_lib, "load", Library)
+
+
+def test_without_a_library(flags: Flags, no_library: None) -> None:
+    with pytest.raises(RuntimeError, match="We can't determine the cudnn version as it is not available: no"):
+        dnn.version()
+    assert dnn.version(raises=False) == -1
+    assert dnn.dnn_present() is False
+    assert "no cuDNN 9 was found" in str(dnn.dnn_present.msg)
+    assert dnn.dnn_available() is False
+    assert dnn.dnn_available.msg == dnn.dnn_present.msg
+    flags.enabled = True
+    for ask in (dnn.dnn_present, dnn.dnn_available, lambda: dnn.dnn_pool(None, 2)):
+        with pytest.raises(RuntimeError, match="You enabled cuDNN, but we aren't able to use it: We can't"):
+            ask()
+
+
+def test_not_checked(flags: Flags, no_library: None) -> None:
+    flags.enabled = "no_check"
+    assert dnn.dnn_present()
+    assert dnn.dnn_available("cuda0")
+    assert dnn.dnn_available.msg == "not checked, since the flag dnn.enabled is no_check"
+
+
+def test_disabled(flags: Flags, library: None) -> None:
+    flags.enabled = False
+    assert not dnn.dnn_present()
+    assert not dnn.dnn_available()
+    assert "the flag dnn.enabled is False" in str(dnn.dnn_available.msg)
+    assert dnn.version(raises=False) == -1
+    with pytest.raises(RuntimeError, match=r"cuDNN is not used: the flag dnn\.enabled is False"):
+        dnn.dnn_pool(None, 2)
+
+
+def header(folder: Path, version: tuple[int, int, int]) -> Path:
+    folder.mkdir(parents=True)
+    names = ("MAJOR", "MINOR", "PATCHLEVEL")
+    lines = [f"#define CUDNN_{name} {n}\n" for name, n in zip(names, version, strict=True)]
+    (folder / "cudnn_version.h").write_text("".join(lines))
+    return folder
+
+
+def test_the_version(flags: Flags, library: None) -> None:
+    assert dnn.version() == 92700
+    assert dnn.dnn_present()
+    assert dnn.dnn_present.msg is None
+
+
+def test_a_header_of_another_version(flags: Flags, library: None, tmp_path: Path) -> None:
+    flags.base_path = tmp_path
+    assert dnn.version() == 92700  # there is no header below it
+    header(tmp_path / "include", (9, 26, 0))
+    told = r"Mixed dnn version. The header is version 92600 while the library is version 92700\."
+    for raises in (True, False):
+        with pytest.raises(RuntimeError, match=told):
+            dnn.version(raises)
+    assert not dnn.dnn_present()
+    flags.include_path = header(tmp_path / "other", (9, 27, 0))
+    assert dnn.version() == 92700
+    flags.include_path = tmp_path
+    with pytest.raises(RuntimeError, match=r"has no cudnn_version\.h"):
+        dnn.version()
+
+
+def test_the_module_is_an_attribute_of_the_package() -> None:
+    assert ct.dnn is dnn
