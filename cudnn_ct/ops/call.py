@@ -12,7 +12,7 @@ from ..context import Context
 from ..creation import not_on_device
 from ..dtypes import DTYPES
 from ..errors import CudnnError
-from ..problem import Plan, TensorSpec, nearest_layout
+from ..problem import Plan, TensorSpec, nearest_layout, same_steps
 from ..stream import Stream
 
 SEEN = 256  # sets of pointers of which a call knows that they do not overlap
@@ -186,7 +186,7 @@ def refuse_overlap(
             if array is None:
                 continue
             start = array.pointer
-            if in_place and start == result.pointer and _lie_alike(array.spec, result.spec):
+            if in_place and start == result.pointer and _same_elements(array.spec, result.spec):
                 continue
             if start + low < last and first < start + high and _share_elements(array, result):
                 raise ValueError(
@@ -254,10 +254,10 @@ def scaled_by(alpha: float, beta: float) -> str:
     return "alpha" if alpha != 1 else "beta" if beta != 0 else ""
 
 
-def _lie_alike(one: TensorSpec, two: TensorSpec) -> bool:
-    """Whether two tensors in the same place have the same elements: nobody steps over axes of length 1."""
-    steps = zip(one.shape, one.strides, two.strides, strict=False)
-    return one.shape == two.shape and one.dtype == two.dtype and all(n == 1 or a == b for n, a, b in steps)
+def _same_elements(one: TensorSpec, two: TensorSpec) -> bool:
+    """Whether two tensors that begin in the same place have the same elements."""
+    alike = one.shape == two.shape and one.dtype == two.dtype
+    return alike and same_steps(one.shape, one.strides, two.strides)
 
 
 def span(spec: TensorSpec) -> tuple[int, int]:

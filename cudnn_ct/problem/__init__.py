@@ -144,6 +144,7 @@ from .specs import (
     layouts_of,
     nearest_layout,
     packed_strides,
+    same_steps,
 )
 from .tensor import (
     MOST_AXES,
@@ -323,6 +324,7 @@ __all__ = [
     "rnn_spec",
     "rnn_weight_size",
     "same_shape",
+    "same_steps",
     "sample_problem",
     "scale_problem",
     "softmax_axes",

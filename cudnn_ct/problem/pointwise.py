@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from .arguments import propagates
 from .operands import one_dtype, result_spec
-from .specs import TensorSpec
+from .specs import TensorSpec, same_steps
 from .tensor import check_broadcast, op_tensor_op, transformed_spec
 
 
@@ -128,11 +128,6 @@ def transform_problem(
     if out is None:
         return TransformProblem(x, spec)
     out = result_spec(x.shape, x, out, dtype=spec.dtype)
-    if (layout is not None or strides is not None) and not _lies_as(out, spec):
+    if (layout is not None or strides is not None) and not same_steps(out.shape, out.strides, spec.strides):
         raise ValueError(f"out has strides {out.strides}; those asked for are {spec.strides}")
     return TransformProblem(x, out)
-
-
-def _lies_as(one: TensorSpec, other: TensorSpec) -> bool:
-    steps = zip(one.shape, one.strides, other.strides, strict=True)
-    return one.size == 0 or all(n == 1 or a == b for n, a, b in steps)

@@ -17,6 +17,7 @@ from cudnn_ct.problem import (
     packed_strides,
     pad_pairs,
     resolve_precision,
+    same_steps,
 )
 from tests.strategies import ConvCase, conv_cases
 
@@ -44,6 +45,16 @@ def test_layout_is_recognised_whatever_axes_of_length_one_say(
 def test_layout_of_a_view_with_gaps_is_none() -> None:
     assert layouts_of((2, 3, 4, 5), (120, 20, 5, 1)) == ()
     assert layouts_of((2, 3), (3, 1)) == ("nchw",)
+
+
+@given(data=st.data(), shape=st.lists(st.integers(0, 3), min_size=1, max_size=4).map(tuple))
+def test_steps_are_the_same_where_each_element_is(data: st.DataObject, shape: tuple[int, ...]) -> None:
+    """By looking where each element is, not by the axes."""
+    steps = st.lists(st.integers(0, 3), min_size=len(shape), max_size=len(shape)).map(tuple)
+    one, two = data.draw(steps), data.draw(steps)
+    index = np.indices(shape)
+    places = (np.tensordot(strides, index, 1) for strides in (one, two))
+    assert same_steps(shape, one, two) == np.array_equal(*places)
 
 
 @given(case=conv_cases())

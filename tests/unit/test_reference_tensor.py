@@ -194,6 +194,8 @@ def test_out_keeps_its_strides() -> None:
         reference.transform(x, dtype="float32", out=out)
     with pytest.raises(ValueError, match="out has shape"):
         reference.transform(x, layout="nchw", out=out[0])
+    empty = out[:0]
+    assert reference.transform(x[:0], layout="nchw", out=empty) is empty  # whose strides reach nothing
 
 
 @pytest.mark.parametrize(
