@@ -2,17 +2,48 @@
 
 from __future__ import annotations
 
+import fcntl
 import importlib
 import os
+import tempfile
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
 
 import numpy as np
 import pytest
 
 import cudnn_ct as ct
+from cudnn_ct.dtypes import as_dtype
 from cudnn_ct.errors import ExecutionFailedError
 from cudnn_ct.problem import TensorSpec
+
+
+@pytest.fixture(autouse=True)
+def _some_tests_are_alone(request: pytest.FixtureRequest) -> Iterator[None]:
+    """The processes of a run share the device. A test marked ``alone`` waits for the others, and they for it.
+
+    Whoever comes goes through a gate, and who wants to be alone closes it: else it would wait for as long as
+    there are other tests.
+    """
+    if not hasattr(request.config, "workerinput"):
+        yield
+        return
+    alone = request.node.get_closest_marker("alone") is not None
+    with lock_file("room") as room:
+        with lock_file("gate") as gate:
+            fcntl.flock(gate, fcntl.LOCK_EX)
+            fcntl.flock(room, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+        yield
+        if alone:
+            ct.empty_cache()
+
+
+def lock_file(name: str) -> IO[bytes]:
+    """A file whose lock ends with it, which all processes of this run open."""
+    run = os.environ["PYTEST_XDIST_TESTRUNUID"]
+    return (Path(tempfile.gettempdir()) / f"cudnn-ct-{run}-{name}").open("wb")
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +63,7 @@ def place(array: np.ndarray) -> ct.DeviceArray:
     memory = array if array.base is None else array.base
     flat = ct.asarray(np.ascontiguousarray(memory).reshape(-1))
     strides = tuple(s // array.itemsize for s in array.strides)
-    spec = TensorSpec(array.shape, strides, flat.spec.dtype)
+    spec = TensorSpec(array.shape, strides, as_dtype(array.dtype).name)
     low, high = spec.extent
     offset = array.ctypes.data - memory.ctypes.data
     assert offset + low * array.itemsize >= 0

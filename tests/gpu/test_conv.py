@@ -136,6 +136,7 @@ def test_batches_around_16_bits(batch: int) -> None:
     np.testing.assert_array_equal(got, ct.reference.conv(x, w))
 
 
+@pytest.mark.alone
 def test_more_than_two_to_the_31_elements() -> None:
     """Just under the legacy calls' limit and over it."""
     free, _ = memories.memory_info(0)
@@ -173,6 +174,7 @@ def fill_the_device() -> list[ct.DeviceArray]:
     return held
 
 
+@pytest.mark.alone
 def test_out_of_memory_says_how_much_and_for_what() -> None:
     x, w = ct.full((1, 1, 8192, 8192), 1.0), ct.full((16, 1, 1, 1), 2.0)
     ct.conv(ct.empty((1, 1, 4, 4)), w)  # so that the handle and its kernels are there
@@ -183,6 +185,7 @@ def test_out_of_memory_says_how_much_and_for_what() -> None:
     assert (ct.conv(x, w).numpy() == 2).all()
 
 
+@pytest.mark.alone
 def test_empty_cache_gives_memory_to_others() -> None:
     held = ct.empty((1024, 1 << 20))
     del held
