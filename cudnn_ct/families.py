@@ -36,7 +36,7 @@ def stages(problem: Any) -> list[Stage]:
     calls = partial(_legacy, problem, None)
     if isinstance(problem, FusedConv):
         return [ranked, calls, *_followed_by(problem, stages(alone(problem))), others]
-    return [ranked, others, calls]
+    return [partial(graph.preferred, problem), ranked, others, calls]
 
 
 def everything(problem: Any, context: Context) -> list[Candidate]:

@@ -10,8 +10,17 @@ there or is only described (`device`).
 from .activation import activation
 from .convert import conversion
 from .device import Planner
-from .family import candidates, plan
+from .family import candidates, plan, preferred
 from .findings import ranked_too_high
 from .reduction import reduction
 
-__all__ = ["Planner", "activation", "candidates", "conversion", "plan", "ranked_too_high", "reduction"]
+__all__ = [
+    "Planner",
+    "activation",
+    "candidates",
+    "conversion",
+    "plan",
+    "preferred",
+    "ranked_too_high",
+    "reduction",
+]

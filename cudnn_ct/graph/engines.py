@@ -15,6 +15,7 @@ __all__ = [
     "Engine",
     "Offer",
     "execution_plan",
+    "offer_of",
     "offers",
     "plan_from_json",
     "plan_to_json",
@@ -117,17 +118,26 @@ def survey(graph: BackendDescriptor, context: Any, unwanted: Container[str]) -> 
     ``unwanted`` note are left out.
     """
     for index in range(graph.one("engine_global_count")):
-        try:
-            native = _engine(graph, index, context)
-            notes = _notes(native)
-            if any(note in unwanted for note in notes):
-                continue
-            plan = _plan_of(native, (), context)
-        except AllocationError:
-            raise
-        except CudnnError:  # older ones call an engine that lacks something an internal error
-            continue
-        yield Offer(Engine(index), plan.one("workspace_size"), notes)
+        found = offer_of(graph, Engine(index), context, unwanted)
+        if found is not None:
+            yield found
+
+
+def offer_of(
+    graph: BackendDescriptor, engine: Engine, context: Any, unwanted: Container[str] = ()
+) -> Offer | None:
+    """Try one engine on a native graph: None where it cannot compute it, or has an ``unwanted`` note."""
+    try:
+        native = _engine(graph, engine.number, context)
+        notes = _notes(native)
+        if any(note in unwanted for note in notes):
+            return None
+        plan = _plan_of(native, engine.knobs, context)
+    except AllocationError:
+        raise
+    except CudnnError:  # older ones call an engine that lacks something an internal error
+        return None
+    return Offer(engine, plan.one("workspace_size"), notes)
 
 
 def execution_plan(graph: BackendDescriptor, engine: Engine, context: Any) -> BackendDescriptor:

@@ -10,13 +10,14 @@ from ..errors import AllocationError, BadParamError, CudnnError, NotSupportedErr
 from ..problem import Candidate, ConvProblem, FusedConv, TensorSpec
 from .conv import conv_graph
 from .device import Planner
-from .engines import HEURISTICS, Engine, Offer, execution_plan, offers, survey
+from .engines import HEURISTICS, Engine, Offer, execution_plan, offer_of, offers, survey
 from .findings import KNOWN_WRONG, ranked_too_high, saves_products
 from .fused import fused_graph
 from .operations import ALIGNMENT, Graph, operation_graph
 from .plan import GraphPlan
+from .preferences import preference
 
-__all__ = ["candidates", "graph_of", "plan"]
+__all__ = ["candidates", "graph_of", "plan", "preferred"]
 
 GRAPHS: dict[type, Callable[[Any], Graph]] = {ConvProblem: conv_graph, FusedConv: fused_graph}
 
@@ -57,6 +58,20 @@ def candidates(
         others = [offer for offer in survey(graph, context, unwanted) if offer.engine.number not in named]
         rows += [_candidate(offer, unwanted, problem) for offer in others]
     return sorted(_reordered(rows, problem), key=lambda row: bool(row.status))
+
+
+def preferred(problem: ConvProblem, context: Context | Planner) -> list[Candidate]:
+    """The engine that comes before cuDNN's own order for a problem, where measurements have one."""
+    name = preference(problem)
+    if not name or _unfit(problem):
+        return []
+    try:
+        graph = operation_graph(graph_of(problem), context)
+    except (NotSupportedError, BadParamError):  # the heuristics will say why
+        return []
+    unwanted = _unwanted(problem)
+    offer = offer_of(graph, Engine.parse(name), context, unwanted)
+    return [] if offer is None else [_candidate(offer, unwanted, problem)]
 
 
 def plan(problem: Any, candidate: Candidate, context: Context | Planner) -> GraphPlan:

@@ -61,14 +61,7 @@ def _depthwise(problem: Any) -> bool:
 def saves_products(problem: Any) -> bool:
     """Whether FFT and Winograd engines, which save products, are quicker than cuDNN ranks them."""
     core = problem.core
-    strict = core.compute == "float32" and not core.tensor_cores
-    return bool(core.direction == "forward" and strict)
-
-
-def _dense_double_gradient(problem: Any) -> bool:
-    core = problem.core
-    dense = max(core.w.shape[2:]) > 1 and {*core.stride, *core.dilation} == {1}
-    return bool(dense and core.compute == "float64")
+    return isinstance(problem, FusedConv) and core.compute == "float32" and not core.tensor_cores
 
 
 class Misranked(NamedTuple):
@@ -82,7 +75,6 @@ class Misranked(NamedTuple):
 RANKED_TOO_HIGH = (
     Misranked(0, lambda p: not _depthwise(p)),  # sums products one by one
     Misranked(9, _gradient("backward_filter", lambda p: True)),  # noqa: ARG005 - all of them
-    Misranked(25, _gradient("backward_data", _dense_double_gradient)),
 )
 
 

@@ -32,6 +32,7 @@ from cudnn_ct.graph.convert import identity_graph
 from cudnn_ct.graph.engines import Engine, execution_plan, offers, plan_from_json, plan_to_json
 from cudnn_ct.graph.family import graph_of
 from cudnn_ct.graph.operations import operation_graph
+from cudnn_ct.graph.preferences import preference
 from cudnn_ct.graph.reduction import WAYS, Matrix, reduction_graph
 from cudnn_ct.problem import ActivationSpec, Candidate, ConvProblem, FusedConv, TensorSpec, conv_problem
 from tests.elf_files import make_elf
@@ -196,6 +197,57 @@ def test_strict_problems_have_only_engines_as_precise_as_asked(name: str, direct
 def test_a_float32_forward_convolution_has_the_engines_that_the_heuristics_leave_out() -> None:
     rows = grid()["float32 strict", "forward"]["rows"]
     assert len([row for row in rows if not row["status"]]) >= 4
+
+
+# One problem for each engine that comes before cuDNN's own order.
+F32, F64 = STRICT | {"layout": "nchw"}, {"dtype": "float64", "layout": "nchw"}
+ROWS3 = {"x": (64, 128, 28, 28), "w": (128, 128, 3, 3), "padding": 1}
+CUBES = {"x": (8, 64, 16, 56, 56), "w": (64, 64, 3, 3, 3), "padding": 1}
+GROUPS = {"x": (64, 512, 14, 14), "w": (512, 16, 3, 3), "padding": 1, "groups": 32}
+POINTS = {"x": (64, 256, 56, 56), "w": (512, 256, 1, 1)}
+PREFERRED: list[tuple[str, dict[str, Any], str]] = [
+    ("forward", F32 | ROWS3, "engine 6"),
+    ("forward", F32 | POINTS, "engine 70 knobs 2=4,18=0"),
+    ("backward_data", F32 | ROWS3, "engine 7"),
+    ("backward_data", F32 | GROUPS, "engine 1"),
+    ("backward_filter", F32 | GROUPS, "engine 20 knobs 2=6,3=0"),
+    ("backward_filter", F32 | CUBES, "engine 1"),
+    ("backward_filter", F32 | POINTS, "engine 20"),
+    ("forward", F64 | POINTS | {"stride": 2}, "engine 1"),
+    ("forward", F64 | CUBES, "engine 4"),
+    ("forward", F64 | ROWS3 | {"x": (1, 128, 28, 28)}, "engine 28"),
+    ("backward_data", F64 | ROWS3, "engine 1"),
+    ("backward_data", F64 | ROWS3 | {"stride": 2}, "engine 2 knobs 2=2,3=0"),
+    ("backward_data", F64 | CUBES, "engine 5"),
+    ("backward_filter", F64 | GROUPS | {"w": (512, 32, 3, 3), "groups": 16}, "engine 1 knobs 2=6,3=0"),
+    ("backward_filter", F64 | CUBES, "engine 20 knobs 2=6,3=0"),
+    ("backward_filter", F64 | ROWS3 | {"x": (1, 128, 28, 28)}, "engine 1 knobs 2=6,3=0"),
+    ("backward_filter", F64 | ROWS3, "engine 20"),
+    ("forward", F64 | ROWS3, ""),
+    ("forward", IMAGES, ""),
+    ("forward", IMAGES | {"dtype": "float32", "layout": "nchw"}, ""),
+    ("forward", IMAGES | STRICT, ""),
+]
+
+
+# Those of Winograd and FFT need the GPU itself.
+TRANSFORMS = ("engine 4", "engine 5", "engine 6", "engine 7")
+
+
+def child_preferred() -> list[list[list[str]]]:
+    planner = graph.Planner(DEVICE)
+    wanted = [problem(**arguments, direction=direction) for direction, arguments, _ in PREFERRED]
+    return [[[row.algorithm, row.status] for row in graph.preferred(one, planner)] for one in wanted]
+
+
+def test_engines_that_measurements_prefer() -> None:
+    for direction, arguments, engine in PREFERRED:
+        assert preference(problem(**arguments, direction=direction)) == engine, (direction, arguments)
+
+
+def test_engines_that_measurements_prefer_are_there() -> None:
+    for (_, _, engine), rows in zip(PREFERRED, run("child_preferred"), strict=True):
+        assert rows == ([[engine, ""]] if engine and engine not in TRANSFORMS else [])
 
 
 def child_fused() -> list[dict[str, Any]]:
