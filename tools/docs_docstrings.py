@@ -18,9 +18,11 @@ PAGES = Path(__file__).resolve().parents[1] / "docs" / "api"
 ROLE = re.compile(r":(func|class|meth|mod|data|attr):`([\w.]+)`")
 LITERAL = re.compile(r" ?::$")  # what is indented below is code in Markdown as well
 PAGE = re.compile(r"\bdocs/([\w-]+)\.md\b")
+OBJECT = re.compile(r"^::: ([\w.]+)$(?:\n    options:\n      heading: ([\w.]+)$)?", re.MULTILINE)
 SECTION = re.compile(r"^(?:Parameters|Attributes|Returns|Yields|Raises|Notes|Examples)$")
 OF_TYPES = ("Parameters", "Attributes", "Returns", "Yields", "Raises")
 CHOICE = re.compile(r" : \{(.*?)\}")  # whose first would be shown as the default
+WORDS = re.compile(r"(?<=\")(?:, | or )(?=\")")  # between words, which would be shown as a tuple
 PACKAGE = "cudnn_ct"
 
 
@@ -39,14 +41,16 @@ def markdown(text: str, path: str) -> str:
     for line in text.splitlines():
         section = line if SECTION.match(line) else section
         typed = section in OF_TYPES and not line.startswith(" ")
-        lines.append(_type(line) if typed else _prose(line, path))
+        line = _type(line) if typed else _prose(line, path)
+        lines.append(line.replace(", ", " | ") if typed and section == "Raises" else line)
     return "\n".join(lines)
 
 
 def _type(line: str) -> str:
     line = ROLE.sub(lambda role: role[2], line).replace("``", "")
     line = CHOICE.sub(lambda choice: " : " + choice[1].replace(", ", " | "), line)
-    return line.removesuffix(" : optional")
+    line = WORDS.sub(" | ", line).removesuffix(" : optional")
+    return line.replace(" : array, shape (", " : array of shape (")  # the former would be a tuple, too
 
 
 def _prose(line: str, path: str) -> str:
@@ -56,8 +60,11 @@ def _prose(line: str, path: str) -> str:
 
 def _reference(role: str, name: str, path: str) -> str:
     for full in _candidates(role, name, path):
-        if (full.rpartition(".")[0] if role == "meth" else full) in on_site():
-            return f"[`{name}`][{full}]"
+        owner, _, method = full.rpartition(".")
+        if role == "meth" and owner in on_site():
+            return f"[`{name}`][{on_site()[owner]}.{method}]"
+        if full in on_site():
+            return f"[`{name}`][{on_site()[full]}]"
     return f"`{name}`"
 
 
@@ -70,7 +77,7 @@ def _candidates(role: str, name: str, path: str) -> list[str]:
 
 
 @cache
-def on_site() -> frozenset[str]:
-    """The objects that the pages of the API have."""
+def on_site() -> dict[str, str]:
+    """The objects that the pages of the API have: where each is found, by the name that it goes by."""
     texts = (page.read_text(encoding="utf-8") for page in PAGES.glob("*.md"))
-    return frozenset(name for text in texts for name in re.findall(r"^::: ([\w.]+)", text, re.MULTILINE))
+    return {heading or name: name for text in texts for name, heading in OBJECT.findall(text)}

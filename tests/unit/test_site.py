@@ -28,9 +28,23 @@ ELSEWHERE = {
 }
 
 
+OBJECT = re.compile(r"^::: ([\w.]+)$(?:\n    options:\n      heading: ([\w.]+)$)?", re.MULTILINE)
+
+
 def documented() -> list[str]:
+    """The names that objects go by: a heading, where a module has the name of its function."""
     texts = [page.read_text() for page in (DOCS / "api").glob("*.md")]
-    return [name for text in texts for name in re.findall(r"^::: cudnn_ct\.([\w.]+)$", text, re.MULTILINE)]
+    found = [heading or name for text in texts for name, heading in OBJECT.findall(text)]
+    return [name.removeprefix("cudnn_ct.") for name in found]
+
+
+def test_every_object_is_a_class_or_a_function() -> None:
+    """A module that has the name of its function would be shown in its place."""
+    for text in (page.read_text() for page in (DOCS / "api").glob("*.md")):
+        for name, _ in OBJECT.findall(text):
+            path = ROOT / name.replace(".", "/")
+            assert not path.is_dir(), name
+            assert not path.with_suffix(".py").exists(), name
 
 
 def test_every_page_is_in_the_menu_and_the_menu_has_no_others() -> None:
