@@ -196,8 +196,8 @@ def conv_plan(
     Notes
     -----
     It runs what :func:`conv`, :func:`conv_backward_data` or :func:`conv_backward_filter` would:
-    ``cudnnBackendExecute`` or ``cudnnConvolution*``, from run to run the same algorithm.
-    ``deterministic=True`` leaves out those whose results vary.
+    ``cudnnBackendExecute`` or ``cudnnConvolution*``. All calls of a plan run one algorithm, as long as cuDNN
+    takes it; ``deterministic=True`` leaves out those whose results vary from run to run.
 
     Examples
     --------

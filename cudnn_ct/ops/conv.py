@@ -115,8 +115,8 @@ def conv(
     which, and when. The next candidate is taken where one is refused or its workspace cannot be had. The
     formula is that of cuDNN's manual for ``CUDNN_CROSS_CORRELATION``.
 
-    Algorithms may differ in the order of their sums, and some sum in an order that varies from run to run:
-    ``deterministic=True`` leaves those out.
+    Some algorithms sum in an order that varies from run to run: ``deterministic=True`` leaves them out.
+    Others differ in their order, and a policy that times may choose another one in another process.
 
     Examples
     --------

@@ -79,8 +79,8 @@ def conv_bias_activation(
     neither for a problem, a convolution followed by ``cudnnAddTensor`` and ``cudnnActivationForward``, which
     rounds in between. The formula is that of cuDNN's manual for the fused call; gelu is that with erf.
 
-    Algorithms may differ in the order of their sums, and some sum in an order that varies from run to run:
-    ``deterministic=True`` leaves those out.
+    Some algorithms sum in an order that varies from run to run: ``deterministic=True`` leaves them out.
+    Others differ in their order, and a policy that times may choose another one in another process.
 
     Examples
     --------
