@@ -132,6 +132,37 @@ _FLAG = "dnn__"  # dnn__conv__algo_fwd is dnn.conv.algo_fwd
 class Config:
     """Settings of the process. Assigning wins over the environment, which wins over the default.
 
+    Attributes
+    ----------
+    library : str or None
+        ``CUDNN_CT_LIBRARY``: the cuDNN to load, ``libcudnn.so.9`` itself or its folder.
+    allow_tf32 : bool
+        ``CUDNN_CT_ALLOW_TF32``, True by default: whether float32 work may use TF32 tensor cores.
+    algo : str
+        ``CUDNN_CT_ALGO``, by default ``"guess_on_shape_change"``: how algorithms are chosen.
+    deterministic : bool
+        ``CUDNN_CT_DETERMINISTIC``, False by default: whether only algorithms are used whose results are the
+        same from run to run.
+    workspace_limit : int or None
+        ``CUDNN_CT_WORKSPACE_LIMIT``: bytes of scratch memory that an algorithm may take.
+    timed_engines : int
+        ``CUDNN_CT_TIMED_ENGINES``, 16 by default: how many engines the policies ``time_*`` try.
+    runtime_compiled : bool
+        ``CUDNN_CT_RUNTIME_COMPILED``, True by default: whether engines are used that are compiled when made.
+    cache : str or None
+        ``CUDNN_CT_CACHE``: the file that keeps timed choices, or ``"off"``.
+    dnn : Flags
+        The flags of :mod:`cudnn_ct.dnn`.
+
+    Raises
+    ------
+    AttributeError
+        There is no such setting.
+    TypeError, ValueError
+        A value is none for it.
+
+    Examples
+    --------
     >>> from cudnn_ct._config import Config
     >>> Config({"CUDNN_CT_ALLOW_TF32": "0"}).allow_tf32
     False

@@ -108,7 +108,22 @@ class LibraryInfo:
 
 
 def library_info() -> LibraryInfo:
-    """Tell which cuDNN is here and what belongs to it. Loads it when it is sound; raises nothing."""
+    """Tell which cuDNN is here and what belongs to it. Loads it when it is sound; raises nothing.
+
+    Returns
+    -------
+    LibraryInfo
+        Print it to read it; ``problem`` is None where all is well.
+
+    Notes
+    -----
+    ``cudnnGetVersion`` and ``cudnnGetCudartVersion``, and files. Needs no GPU.
+
+    Examples
+    --------
+    >>> info = ct.library_info()
+    >>> found, how = info.path, info.found_via
+    """
     library, found, installation, problem = _loaded()
     version = library.version if library else installation and installation.version
     cuda = library.cuda_version if library else None

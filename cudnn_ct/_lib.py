@@ -70,12 +70,25 @@ def version(raises: bool = True) -> int:
     raises : bool
         Whether to raise when there is no cuDNN that can be loaded; -1 is the answer otherwise.
 
+    Returns
+    -------
+    int
+
     Raises
     ------
     VersionMismatchError
         The header that belongs to the library is of another version, or parts of the library are: always.
     LibraryLoadError
         There is none, or it cannot be loaded. Both are also RuntimeError.
+
+    Notes
+    -----
+    ``cudnnGetVersion``.
+
+    Examples
+    --------
+    >>> ct.version() // 10000  # the floor is 9.0
+    9
     """
     try:
         library = load()

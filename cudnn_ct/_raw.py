@@ -85,7 +85,24 @@ class RawFunction:
 
 
 class Raw:
-    """cuDNN's C functions: ``raw.cudnnGetVersion()``. Loads cuDNN at the first of them."""
+    """cuDNN's C functions under their own names, with arguments checked. Loads cuDNN at the first of them.
+
+    Raises
+    ------
+    AttributeError
+        cuDNN has no such function.
+    LibraryLoadError
+        There is no cuDNN, or it cannot be loaded.
+
+    Notes
+    -----
+    Each is a :class:`RawFunction`, which raises where the status of the C function is not success.
+
+    Examples
+    --------
+    >>> ct.raw.cudnnGetVersion() // 10000
+    9
+    """
 
     def __init__(self) -> None:
         self._made: dict[tuple[str, _lib.Library], RawFunction] = {}

@@ -177,7 +177,34 @@ def store() -> Store:
 
 
 def export_choices(path: str | os.PathLike[str]) -> int:
-    """Write this machine's choices to a JSON file, for :func:`import_choices`; return how many there are."""
+    """Write this machine's choices to a JSON file, for :func:`import_choices`.
+
+    Parameters
+    ----------
+    path : path
+        The file to write; one that is there is replaced.
+
+    Returns
+    -------
+    int
+        How many choices there are.
+
+    Raises
+    ------
+    OSError
+        The file cannot be written.
+
+    Notes
+    -----
+    docs/algorithms.md tells what is kept and when. cuDNN is not asked.
+
+    Examples
+    --------
+    >>> import os, tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = os.path.join(folder, "choices.json")
+    ...     exported, imported = ct.export_choices(path), ct.import_choices(path)
+    """
     choices = store().export()
     text = json.dumps({"format": FORMAT, "choices": choices}, indent=1)
     Path(path).write_text(text + "\n", encoding="utf-8")
@@ -186,6 +213,10 @@ def export_choices(path: str | os.PathLike[str]) -> int:
 
 def import_choices(path: str | os.PathLike[str]) -> int:
     """Read a file of :func:`export_choices`; its choices replace those of this machine.
+
+    Parameters
+    ----------
+    path : path
 
     Returns
     -------
@@ -196,6 +227,16 @@ def import_choices(path: str | os.PathLike[str]) -> int:
     ------
     ValueError
         It is no such file, or one of its choices is bad; nothing is imported then.
+    OSError
+        It cannot be read.
+
+    Notes
+    -----
+    A choice is advice: it is held against the limits of each call, and cuDNN may refuse it.
+
+    Examples
+    --------
+    As of :func:`export_choices`.
     """
     try:
         content = json.loads(Path(path).read_bytes())

@@ -41,6 +41,18 @@ class DeviceArray:
         Whether the memory belongs to another library.
     readonly : bool
         Whether its owner forbids writing.
+
+    Examples
+    --------
+    >>> x = ct.asarray(np.arange(6, dtype=np.float32).reshape(1, 2, 3))
+    >>> x
+    DeviceArray(float32[1, 2, 3], nchw, device 0)
+    >>> x.strides, x.spec.strides  # in bytes, in elements
+    ((24, 12, 4), (6, 3, 1))
+    >>> with x.copy() as y:  # which gives its memory back at the end
+    ...     total = y.fill(1).numpy().sum()
+    >>> int(total), y.closed
+    (6, True)
     """
 
     __slots__ = (
@@ -187,7 +199,18 @@ class DeviceArray:
         raise TypeError("a DeviceArray does not turn into a NumPy array by itself; call .numpy()")
 
     def numpy(self) -> np.ndarray[Any, np.dtype[Any]]:
-        """Copy to the host and wait for it. The result has this array's shape, dtype and memory order."""
+        """Copy to the host and wait for it.
+
+        Returns
+        -------
+        numpy.ndarray
+            Of this array's shape, dtype and order in memory.
+
+        Raises
+        ------
+        ValueError
+            The array is closed.
+        """
         import numpy as np
 
         pointer, (low, high) = self.pointer, self.spec.extent
@@ -203,7 +226,24 @@ class DeviceArray:
         return view if self.spec.dense else view.copy()
 
     def copy(self, *, stream: Any = None) -> DeviceArray:
-        """Copy on the device, in the same memory order."""
+        """Copy on the device, in the same memory order.
+
+        Parameters
+        ----------
+        stream : optional
+            An address, or anything with ``__cuda_stream__``.
+
+        Returns
+        -------
+        DeviceArray
+
+        Raises
+        ------
+        ValueError
+            The array is closed.
+        AllocationError
+            Device memory ran out.
+        """
         run = self._own_stream(stream)
         previous = streams.activate(self.device)
         try:
@@ -246,7 +286,24 @@ class DeviceArray:
         return array
 
     def fill(self, value: Any, *, stream: Any = None) -> Self:
-        """Set every element to ``value``, cast to the array's dtype. Needs an array without gaps."""
+        """Set every element to ``value``, cast to the array's dtype.
+
+        Parameters
+        ----------
+        value : number
+        stream : optional
+            An address, or anything with ``__cuda_stream__``.
+
+        Returns
+        -------
+        DeviceArray
+            The array itself.
+
+        Raises
+        ------
+        ValueError
+            It is closed, read-only, or has gaps, which :func:`cudnn_ct.fill` leaves alone.
+        """
         import numpy as np
 
         if not self.spec.dense:

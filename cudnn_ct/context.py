@@ -180,6 +180,20 @@ def use(*, device: int | None = None, stream: Any = None) -> Iterator[Stream]:
     ------
     Stream
         What operations use within the block where no ``stream=`` is given.
+
+    Raises
+    ------
+    ValueError
+        There is no such device, or the stream is of another one.
+    TypeError
+        ``stream`` is no stream.
+
+    Examples
+    --------
+    >>> with ct.use(device=0) as stream:
+    ...     y = ct.activation(ct.asarray([-1, 2], "float32"))
+    >>> y.numpy()
+    array([0., 2.], dtype=float32)
     """
     where = streams.current_stream().device if device is None else device
     chosen = streams.default_stream(where) if stream is None else streams.as_stream(stream, where)
@@ -195,7 +209,23 @@ def use(*, device: int | None = None, stream: Any = None) -> Iterator[Stream]:
 
 
 def synchronize(stream: Any = None) -> None:
-    """Wait until the work on ``stream`` (the current one by default) is over, and raise what went wrong."""
+    """Wait until the work on a stream is over, and raise what went wrong.
+
+    Parameters
+    ----------
+    stream : optional
+        An address, or anything with ``__cuda_stream__``; by default that of ``ct.use``.
+
+    Raises
+    ------
+    CudnnError
+        A kernel failed.
+
+    Examples
+    --------
+    >>> y = ct.activation(ct.asarray([-1, 2], "float32"))  # returns before it is computed
+    >>> ct.synchronize()
+    """
     here = streams.current_stream()
     chosen = here if stream is None else streams.as_stream(stream, here.device)
     previous = streams.activate(chosen.device)
@@ -212,6 +242,20 @@ def empty_cache(device: int | None = None) -> None:
     The stream-ordered pool keeps what was freed, to hand it out again quickly; this thread's workspaces go
     too, and are made again when needed. Waits for the device's work on the current stream first, since memory
     counts as used until the work that uses it is over.
+
+    Parameters
+    ----------
+    device : int, optional
+        By default the current one.
+
+    Raises
+    ------
+    CudnnError
+        A kernel failed, or there is no device.
+
+    Examples
+    --------
+    >>> ct.empty_cache()
     """
     where = streams.current_stream().device if device is None else device
     contexts = getattr(_thread, "contexts", {})
@@ -252,9 +296,7 @@ def available() -> Availability:
 
     Examples
     --------
-    ::
-
-        ops = ct if ct.available() else ct.reference
+    >>> operations = ct if ct.available() else ct.reference
     """
     try:
         _lib.version()

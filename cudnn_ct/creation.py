@@ -26,12 +26,21 @@ def empty(shape: Any, dtype: Any = "float32", *, layout: str = "nchw", stream: A
     stream : optional
         Where it is allocated: an address or anything with ``__cuda_stream__``.
 
+    Returns
+    -------
+    DeviceArray
+
     Raises
     ------
     AllocationError
         Device memory ran out (also a MemoryError).
     NotInitializedError
         There is no driver or no device.
+
+    Examples
+    --------
+    >>> ct.empty((8, 3, 32, 32), "float16", layout="nhwc")
+    DeviceArray(float16[8, 3, 32, 32], nhwc, device 0)
     """
     spec = TensorSpec.packed((shape,) if isinstance(shape, int) else shape, dtype, layout)
     run = stream_for(stream)
@@ -45,13 +54,56 @@ def empty(shape: Any, dtype: Any = "float32", *, layout: str = "nchw", stream: A
 def full(
     shape: Any, value: Any, dtype: Any = "float32", *, layout: str = "nchw", stream: Any = None
 ) -> DeviceArray:
-    """Allocate an array on the current device with every element ``value``; see :func:`empty`."""
+    """Allocate an array on the current device with every element ``value``.
+
+    Parameters
+    ----------
+    shape, dtype, layout, stream
+        As in :func:`empty`.
+    value : number
+        Cast to ``dtype``.
+
+    Returns
+    -------
+    DeviceArray
+
+    Raises
+    ------
+    AllocationError, NotInitializedError
+        As in :func:`empty`.
+
+    Examples
+    --------
+    >>> ct.full((2, 2), 7).numpy()
+    array([[7., 7.],
+           [7., 7.]], dtype=float32)
+    """
     array = empty(shape, dtype, layout=layout, stream=stream)
     return array.fill(value, stream=array.home)
 
 
 def zeros(shape: Any, dtype: Any = "float32", *, layout: str = "nchw", stream: Any = None) -> DeviceArray:
-    """Allocate an array of zeros on the current device; see :func:`empty`."""
+    """Allocate an array of zeros on the current device.
+
+    Parameters
+    ----------
+    shape, dtype, layout, stream
+        As in :func:`empty`.
+
+    Returns
+    -------
+    DeviceArray
+
+    Raises
+    ------
+    AllocationError, NotInitializedError
+        As in :func:`empty`.
+
+    Examples
+    --------
+    >>> ct.zeros((3,), "int32").numpy()
+    array([0, 0, 0], dtype=int32)
+    """
     return full(shape, 0, dtype, layout=layout, stream=stream)
 
 
@@ -64,10 +116,34 @@ def asarray(obj: Any, dtype: Any = None, *, layout: str | None = None, stream: A
     device array has, it is converted through host memory, which is slow; a conversion in the library that
     made it is not.
 
+    Parameters
+    ----------
+    obj : array of any library, DeviceArray, number or nested sequence of numbers
+    dtype : anything :func:`cudnn_ct.dtypes.as_dtype` takes, optional
+        By default that of ``obj``; of Python floats it is float64, as in NumPy.
+    layout : {"nchw", "nhwc"}, optional
+        The order in memory; the shape is (N, C, ...) either way. By default that of a device array, C order
+        of anything else.
+    stream : optional
+        Where it is copied, or what the contents of an array of another library are to wait for: an address or
+        anything with ``__cuda_stream__``.
+
+    Returns
+    -------
+    DeviceArray
+        ``obj`` itself, its memory, or a copy.
+
     Raises
     ------
     TypeError
         cuDNN has no such dtype (complex numbers, strings, ...).
+    AllocationError, NotInitializedError
+        As in :func:`empty`.
+
+    Examples
+    --------
+    >>> ct.asarray(np.ones((1, 3, 2, 2), np.float32), layout="nhwc")
+    DeviceArray(float32[1, 3, 2, 2], nhwc, device 0)
     """
     kind = None if dtype is None else as_dtype(dtype)
     if not isinstance(obj, DeviceArray) and exchange.in_host_memory(obj):

@@ -53,10 +53,10 @@ class Descriptor(Owned):
 
     Examples
     --------
-    ::
-
-        with ct.TensorDescriptor(ct.TensorSpec.packed((8, 64, 28, 28), "float16", "nhwc")) as descriptor:
-            ct.raw.cudnnGetTensorSizeInBytes(descriptor, ctypes.byref(ctypes.c_size_t()))
+    >>> with ct.TensorDescriptor(ct.TensorSpec.packed((8, 64, 28, 28), "float16", "nhwc")) as descriptor:
+    ...     read = descriptor.read()
+    >>> read.strides
+    (50176, 1, 1792, 64)
     """
 
     __slots__ = ("spec",)

@@ -79,11 +79,17 @@ def dnn_conv(
     NotSupportedError, AllocationError
         As in :func:`cudnn_ct.conv`.
 
+    Notes
+    -----
+    By :func:`cudnn_ct.conv`, :func:`cudnn_ct.conv_backward_data` or :func:`cudnn_ct.conv_backward_filter`,
+    whose notes have cuDNN's functions and determinism.
+
     Examples
     --------
-    ::
-
-        y = dnn.dnn_conv(img, kerns, border_mode="half", conv_mode="cross")
+    >>> img = ct.asarray([[[[1, 2, 4, 8]]]], "float32")
+    >>> kerns = ct.asarray([[[[1, -1]]]], "float32")
+    >>> ct.dnn.dnn_conv(img, kerns, conv_mode="cross").numpy()
+    array([[[[-1., -2., -4.]]]], dtype=float32)
     """
     algo = algorithm(algo, workmem)
     desc = GpuDnnConvDesc(border_mode, subsample, dilation, conv_mode, _precision(precision), num_groups)
@@ -121,6 +127,17 @@ def dnn_conv3d(
     ------
     TypeError, ValueError, NotSupportedError, AllocationError
         As in :func:`dnn_conv`; ValueError also for an algorithm that volumes cannot use.
+
+    Notes
+    -----
+    By :func:`cudnn_ct.conv`, whose notes have cuDNN's functions and determinism.
+
+    Examples
+    --------
+    >>> img = ct.asarray([[[[[1, 2, 4, 8]]]]], "float32")
+    >>> kerns = ct.asarray([[[[[1, -1]]]]], "float32")
+    >>> ct.dnn.dnn_conv3d(img, kerns, conv_mode="cross").numpy().ravel()
+    array([-1., -2., -4.], dtype=float32)
     """
     algo = algorithm(algo, workmem)
     desc = GpuDnnConvDesc(border_mode, subsample, dilation, conv_mode, _precision(precision), num_groups)
@@ -161,6 +178,16 @@ def dnn_gradweight(
     ------
     TypeError, ValueError, NotSupportedError, AllocationError
         As in :func:`dnn_conv`; TypeError also for a gradient computed in float16.
+
+    Notes
+    -----
+    By :func:`cudnn_ct.conv_backward_filter`, whose notes have cuDNN's functions and determinism.
+
+    Examples
+    --------
+    >>> img, topgrad = ct.asarray([[[[1, 2, 4, 8]]]], "float32"), ct.asarray([[[[1, 0, 1]]]], "float32")
+    >>> ct.dnn.dnn_gradweight(img, topgrad, (1, 1, 1, 2), conv_mode="cross").numpy()
+    array([[[[ 5., 10.]]]], dtype=float32)
     """
     desc = GpuDnnConvDesc(border_mode, subsample, dilation, conv_mode, _precision(precision), num_groups)
     return compute("backward_filter", img, topgrad, kerns_shp, desc, algo)
@@ -195,6 +222,16 @@ def dnn_gradweight3d(
     ------
     TypeError, ValueError, NotSupportedError, AllocationError
         As in :func:`dnn_gradweight`; ValueError also for an algorithm that volumes cannot use.
+
+    Notes
+    -----
+    By :func:`cudnn_ct.conv_backward_filter`, whose notes have cuDNN's functions and determinism.
+
+    Examples
+    --------
+    >>> img, topgrad = ct.asarray([[[[[1, 2, 4, 8]]]]], "float32"), ct.asarray([[[[[1, 0, 1]]]]], "float32")
+    >>> ct.dnn.dnn_gradweight3d(img, topgrad, (1, 1, 1, 1, 2), conv_mode="cross").numpy().ravel()
+    array([ 5., 10.], dtype=float32)
     """
     return dnn_gradweight(
         img, topgrad, kerns_shp, border_mode, subsample, dilation, conv_mode, precision, algo, num_groups
@@ -235,6 +272,16 @@ def dnn_gradinput(
     ------
     TypeError, ValueError, NotSupportedError, AllocationError
         As in :func:`dnn_conv`; TypeError also for a gradient computed in float16.
+
+    Notes
+    -----
+    By :func:`cudnn_ct.conv_backward_data`, whose notes have cuDNN's functions and determinism.
+
+    Examples
+    --------
+    >>> kerns, topgrad = ct.asarray([[[[1, -1]]]], "float32"), ct.asarray([[[[1, 2, 4]]]], "float32")
+    >>> ct.dnn.dnn_gradinput(kerns, topgrad, (1, 1, 1, 4), conv_mode="cross").numpy()
+    array([[[[ 1.,  1.,  2., -4.]]]], dtype=float32)
     """
     desc = GpuDnnConvDesc(border_mode, subsample, dilation, conv_mode, _precision(precision), num_groups)
     return compute("backward_data", kerns, topgrad, img_shp, desc, algo)
@@ -269,6 +316,16 @@ def dnn_gradinput3d(
     ------
     TypeError, ValueError, NotSupportedError, AllocationError
         As in :func:`dnn_gradinput`; ValueError also for an algorithm that volumes cannot use.
+
+    Notes
+    -----
+    By :func:`cudnn_ct.conv_backward_data`, whose notes have cuDNN's functions and determinism.
+
+    Examples
+    --------
+    >>> kerns, topgrad = ct.asarray([[[[[1, -1]]]]], "float32"), ct.asarray([[[[[1, 2, 4]]]]], "float32")
+    >>> ct.dnn.dnn_gradinput3d(kerns, topgrad, (1, 1, 1, 1, 4), conv_mode="cross").numpy().ravel()
+    array([ 1.,  1.,  2., -4.], dtype=float32)
     """
     return dnn_gradinput(
         kerns, topgrad, img_shp, border_mode, subsample, dilation, conv_mode, precision, algo, num_groups

@@ -65,6 +65,18 @@ class GpuDnnConv(_Operation):
     ------
     ValueError
         Both ``algo`` and ``workmem`` are given.
+
+    Notes
+    -----
+    By :func:`cudnn_ct.conv`, whose notes have cuDNN's functions and determinism.
+
+    Examples
+    --------
+    >>> img = ct.asarray([[[[1, 2, 4, 8]]]], "float32")
+    >>> kerns = ct.asarray([[[[1, -1]]]], "float32")
+    >>> desc = ct.dnn.GpuDnnConvDesc("valid", conv_mode="cross")
+    >>> ct.dnn.GpuDnnConv(algo="none")(img, kerns, None, desc).numpy()
+    array([[[[-1., -2., -4.]]]], dtype=float32)
     """
 
     def __init__(
@@ -137,6 +149,18 @@ class GpuDnnConv3d(GpuDnnConv):
         Deprecated; use ``algo``.
     inplace, algo
         As in :class:`GpuDnnConv`.
+
+    Notes
+    -----
+    By :func:`cudnn_ct.conv`, whose notes have cuDNN's functions and determinism.
+
+    Examples
+    --------
+    >>> img = ct.asarray([[[[[1, 2, 4, 8]]]]], "float32")
+    >>> kerns = ct.asarray([[[[[1, -1]]]]], "float32")
+    >>> desc = ct.dnn.GpuDnnConvDesc("valid", (1, 1, 1), (1, 1, 1), "cross")
+    >>> ct.dnn.GpuDnnConv3d(algo="none")(img, kerns, None, desc).numpy().ravel()
+    array([-1., -2., -4.], dtype=float32)
     """
 
     def __init__(self, workmem: str | None = None, inplace: bool = False, algo: Any = None) -> None:
@@ -150,6 +174,17 @@ class GpuDnnConvGradW(_Operation):
     ----------
     inplace, algo, num_groups, workmem
         As in :class:`GpuDnnConv`; the flag is ``dnn.conv.algo_bwd_filter``.
+
+    Notes
+    -----
+    By :func:`cudnn_ct.conv_backward_filter`, whose notes have cuDNN's functions and determinism.
+
+    Examples
+    --------
+    >>> img, topgrad = ct.asarray([[[[1, 2, 4, 8]]]], "float32"), ct.asarray([[[[1, 0, 1]]]], "float32")
+    >>> desc = ct.dnn.GpuDnnConvDesc("valid", conv_mode="cross")
+    >>> ct.dnn.GpuDnnConvGradW(algo="none")(img, topgrad, (1, 1, 1, 2), desc).numpy()
+    array([[[[ 5., 10.]]]], dtype=float32)
     """
 
     direction = "backward_filter"
@@ -196,6 +231,17 @@ class GpuDnnConv3dGradW(GpuDnnConvGradW):
     ----------
     inplace, workmem, algo
         As in :class:`GpuDnnConvGradW`.
+
+    Notes
+    -----
+    By :func:`cudnn_ct.conv_backward_filter`, whose notes have cuDNN's functions and determinism.
+
+    Examples
+    --------
+    >>> img, topgrad = ct.asarray([[[[[1, 2, 4, 8]]]]], "float32"), ct.asarray([[[[[1, 0, 1]]]]], "float32")
+    >>> desc = ct.dnn.GpuDnnConvDesc("valid", (1, 1, 1), (1, 1, 1), "cross")
+    >>> ct.dnn.GpuDnnConv3dGradW(algo="none")(img, topgrad, (1, 1, 1, 1, 2), desc).numpy().ravel()
+    array([ 5., 10.], dtype=float32)
     """
 
     def __init__(self, inplace: bool = False, workmem: str | None = None, algo: Any = None) -> None:
@@ -209,6 +255,17 @@ class GpuDnnConvGradI(_Operation):
     ----------
     inplace, algo, num_groups, workmem
         As in :class:`GpuDnnConv`; the flag is ``dnn.conv.algo_bwd_data``.
+
+    Notes
+    -----
+    By :func:`cudnn_ct.conv_backward_data`, whose notes have cuDNN's functions and determinism.
+
+    Examples
+    --------
+    >>> kern, topgrad = ct.asarray([[[[1, -1]]]], "float32"), ct.asarray([[[[1, 2, 4]]]], "float32")
+    >>> desc = ct.dnn.GpuDnnConvDesc("valid", conv_mode="cross")
+    >>> ct.dnn.GpuDnnConvGradI(algo="none")(kern, topgrad, (1, 1, 1, 4), desc).numpy()
+    array([[[[ 1.,  1.,  2., -4.]]]], dtype=float32)
     """
 
     direction = "backward_data"
@@ -255,6 +312,17 @@ class GpuDnnConv3dGradI(GpuDnnConvGradI):
     ----------
     inplace, workmem, algo
         As in :class:`GpuDnnConvGradI`.
+
+    Notes
+    -----
+    By :func:`cudnn_ct.conv_backward_data`, whose notes have cuDNN's functions and determinism.
+
+    Examples
+    --------
+    >>> kern, topgrad = ct.asarray([[[[[1, -1]]]]], "float32"), ct.asarray([[[[[1, 2, 4]]]]], "float32")
+    >>> desc = ct.dnn.GpuDnnConvDesc("valid", (1, 1, 1), (1, 1, 1), "cross")
+    >>> ct.dnn.GpuDnnConv3dGradI(algo="none")(kern, topgrad, (1, 1, 1, 1, 4), desc).numpy().ravel()
+    array([ 1.,  1.,  2., -4.], dtype=float32)
     """
 
     def __init__(self, inplace: bool = False, workmem: str | None = None, algo: Any = None) -> None:

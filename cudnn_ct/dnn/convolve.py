@@ -47,10 +47,11 @@ class GpuDnnConvDesc:
 
     Examples
     --------
-    ::
-
-        desc = dnn.GpuDnnConvDesc("half", conv_mode="cross")
-        y = dnn.GpuDnnConv()(img, kerns, None, desc)
+    >>> img = ct.asarray([[[[1, 2, 4, 8]]]], "float32")
+    >>> kerns = ct.asarray([[[[1, -1]]]], "float32")
+    >>> desc = ct.dnn.GpuDnnConvDesc("full", conv_mode="cross")
+    >>> ct.dnn.GpuDnnConv()(img, kerns, (1, 1, 1, 5), desc).shape
+    (1, 1, 1, 5)
     """
 
     def __init__(

@@ -41,6 +41,15 @@ class GpuDnnSoftmax:
     ------
     ValueError
         ``tensor_format`` is another.
+
+    Notes
+    -----
+    By :func:`cudnn_ct.softmax`, whose notes have cuDNN's functions and determinism.
+
+    Examples
+    --------
+    >>> ct.dnn.GpuDnnSoftmax("accurate", "channel")(ct.asarray([[1, 1]], "float32")).numpy()
+    array([[0.5, 0.5]], dtype=float32)
     """
 
     def __init__(self, algo: str, mode: str, *, tensor_format: str | None = None) -> None:
@@ -73,6 +82,16 @@ class GpuDnnSoftmaxGrad:
     ----------
     algo, mode, tensor_format
         As in :class:`GpuDnnSoftmax`.
+
+    Notes
+    -----
+    By :func:`cudnn_ct.softmax_backward`, whose notes have cuDNN's functions and determinism.
+
+    Examples
+    --------
+    >>> dy, sm = ct.asarray([[1, 0, 0]], "float32"), ct.asarray([[0.25, 0.25, 0.5]], "float32")
+    >>> ct.dnn.GpuDnnSoftmaxGrad("accurate", "channel")(dy, sm).numpy()
+    array([[ 0.1875, -0.0625, -0.125 ]], dtype=float32)
     """
 
     def __init__(self, algo: str, mode: str, *, tensor_format: str | None = None) -> None:
@@ -119,6 +138,16 @@ class GpuDnnReduction:
     ------
     ValueError
         There is no such reduction.
+
+    Notes
+    -----
+    By :func:`cudnn_ct.reduce`, whose notes have cuDNN's functions and determinism.
+
+    Examples
+    --------
+    >>> x = ct.asarray([[1, -4, 3], [2, 0, -2]], "float32")
+    >>> ct.dnn.GpuDnnReduction("norm1", 1)(x).numpy()
+    array([8., 4.], dtype=float32)
     """
 
     def __init__(
@@ -198,6 +227,14 @@ def dropout(x: Any, dropout: float = 0.0, seed: int = 4242) -> Dropped:
     Notes
     -----
     The dice are new at each call: the same seed drops the same elements.
+
+    By :func:`cudnn_ct.dropout`, whose notes have cuDNN's functions and determinism.
+
+    Examples
+    --------
+    >>> y, desc, odesc, states = ct.dnn.dropout(ct.full((1000,), 1), 0.5, seed=7)
+    >>> np.unique(y.numpy())
+    array([0., 2.], dtype=float32)
     """
     state = ops().DropoutState(dropout, seed, stream=stream_of(x, "x", None))
     y, mask = ops().dropout(x, state)
@@ -211,6 +248,16 @@ class GpuDnnDropoutOp:
     ----------
     inplace : bool
         Whether the result takes the place of the operand.
+
+    Notes
+    -----
+    By :func:`cudnn_ct.dropout`, whose notes have cuDNN's functions and determinism.
+
+    Examples
+    --------
+    >>> y, state, mask = ct.dnn.GpuDnnDropoutOp()(ct.full((1000,), 1), ct.DropoutState(0.5, seed=7))
+    >>> np.unique(y.numpy())
+    array([0., 2.], dtype=float32)
     """
 
     def __init__(self, inplace: bool = False) -> None:

@@ -27,6 +27,10 @@ def version(raises: bool = True) -> int:
     raises : bool
         Whether to raise where there is no cuDNN; the answer is -1 otherwise.
 
+    Returns
+    -------
+    int
+
     Raises
     ------
     RuntimeError
@@ -37,6 +41,11 @@ def version(raises: bool = True) -> int:
     -----
     ``cudnnGetVersion``. The header is the one below ``dnn.include_path`` or ``dnn.base_path``, or else the
     one that was installed with the library, if there is one.
+
+    Examples
+    --------
+    >>> ct.dnn.version() // 10000
+    9
     """
     try:
         if config.dnn.enabled == "False":
@@ -73,6 +82,11 @@ class _Present:
     Notes
     -----
     With ``dnn.enabled`` at ``"no_check"`` the answer is True, and nothing is loaded.
+
+    Examples
+    --------
+    >>> ct.dnn.dnn_present()
+    True
     """
 
     msg: str | None = None
@@ -108,6 +122,15 @@ class _Available:
         They cannot, and the flag ``dnn.enabled`` is True.
     ValueError
         ``context_name`` names no device.
+
+    Notes
+    -----
+    ``cudnnGetVersion`` and the driver are asked, cuDNN computes nothing.
+
+    Examples
+    --------
+    >>> ct.dnn.dnn_available(0), ct.dnn.dnn_available.msg
+    (True, None)
     """
 
     msg: str | None = None

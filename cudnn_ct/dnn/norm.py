@@ -56,11 +56,17 @@ def dnn_batch_normalization_train(
     TypeError, ValueError, NotSupportedError, AllocationError
         As in :func:`cudnn_ct.batch_norm_training`.
 
+    Notes
+    -----
+    By :func:`cudnn_ct.batch_norm_training`, whose notes have cuDNN's functions and determinism.
+
     Examples
     --------
-    ::
-
-        out, mean, invstd = dnn.dnn_batch_normalization_train(x, gamma, beta, "spatial")
+    >>> x = ct.asarray([[1], [3]], "float32")
+    >>> gamma, beta = ct.asarray([[10]], "float32"), ct.asarray([[5]], "float32")
+    >>> y, mean, invstd = ct.dnn.dnn_batch_normalization_train(x, gamma, beta)
+    >>> y.numpy().ravel(), mean.numpy().ravel()
+    (array([-4.9995,  14.9995], dtype=float32), array([2.], dtype=float32))
     """
     normalise = GpuDnnBatchNorm(mode, running_averages=running_mean is not None or running_var is not None)
     return tuple(normalise(inputs, gamma, beta, epsilon, running_average_factor, running_mean, running_var))
@@ -91,6 +97,18 @@ def dnn_batch_normalization_test(
     ------
     TypeError, ValueError, NotSupportedError, AllocationError
         As in :func:`cudnn_ct.batch_norm_inference`.
+
+    Notes
+    -----
+    By :func:`cudnn_ct.batch_norm_inference`, whose notes have cuDNN's functions and determinism.
+
+    Examples
+    --------
+    >>> x, gamma, beta, mean, var = (
+    ...     ct.asarray(values, "float32") for values in ([[7], [9]], [[4]], [[1]], [[5]], [[4]])
+    ... )
+    >>> ct.dnn.dnn_batch_normalization_test(x, gamma, beta, mean, var, epsilon=0).numpy().ravel()
+    array([5., 9.], dtype=float32)
     """
     return GpuDnnBatchNormInference(mode)(inputs, gamma, beta, mean, var, epsilon)
 
@@ -114,6 +132,18 @@ class GpuDnnBatchNorm:
     ------
     ValueError
         There is no such mode.
+
+    Notes
+    -----
+    By :func:`cudnn_ct.batch_norm_training`, whose notes have cuDNN's functions and determinism.
+
+    Examples
+    --------
+    >>> x = ct.asarray([[1], [3]], "float32")
+    >>> gamma, beta = ct.asarray([[10]], "float32"), ct.asarray([[5]], "float32")
+    >>> y, mean, invstd = ct.dnn.GpuDnnBatchNorm("spatial")(x, gamma, beta)
+    >>> mean.numpy().ravel()
+    array([2.], dtype=float32)
     """
 
     def __init__(
@@ -201,6 +231,18 @@ class GpuDnnBatchNormInference:
     ------
     ValueError
         There is no such mode.
+
+    Notes
+    -----
+    By :func:`cudnn_ct.batch_norm_inference`, whose notes have cuDNN's functions and determinism.
+
+    Examples
+    --------
+    >>> x, scale, bias, mean, var = (
+    ...     ct.asarray(values, "float32") for values in ([[7], [9]], [[4]], [[1]], [[5]], [[4]])
+    ... )
+    >>> ct.dnn.GpuDnnBatchNormInference("spatial")(x, scale, bias, mean, var, 0).numpy().ravel()
+    array([5., 9.], dtype=float32)
     """
 
     def __init__(
@@ -253,6 +295,19 @@ class GpuDnnBatchNormGrad:
     ------
     ValueError
         There is no such mode.
+
+    Notes
+    -----
+    By :func:`cudnn_ct.batch_norm_backward`, whose notes have cuDNN's functions and determinism.
+
+    Examples
+    --------
+    >>> x, dy = ct.asarray([[1], [3], [5]], "float32"), ct.asarray([[0], [0], [6]], "float32")
+    >>> one = ct.asarray([[1]], "float32")
+    >>> y, mean, invstd = ct.dnn.GpuDnnBatchNorm("spatial")(x, one, one)
+    >>> dx, dscale, dbias = ct.dnn.GpuDnnBatchNormGrad("spatial")(x, dy, one, mean, invstd)
+    >>> dbias.numpy().ravel()
+    array([6.], dtype=float32)
     """
 
     def __init__(self, mode: str = "per-activation", *, epsilon: float | None = None) -> None:

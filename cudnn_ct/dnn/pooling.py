@@ -33,11 +33,15 @@ def dnn_pool(img: Any, ws: Any, stride: Any = None, mode: str = "max", pad: Any 
     TypeError, ValueError, NotSupportedError, AllocationError
         As in :func:`cudnn_ct.pool`.
 
+    Notes
+    -----
+    By :func:`cudnn_ct.pool`, whose notes have cuDNN's functions and determinism.
+
     Examples
     --------
-    ::
-
-        y = dnn.dnn_pool(img, (2, 2), stride=(2, 2))
+    >>> img = ct.asarray([[[[1, 5, 2, 4]]]], "float32")
+    >>> ct.dnn.dnn_pool(img, (1, 2), stride=(1, 2)).numpy()
+    array([[[[5., 4.]]]], dtype=float32)
     """
     return ops().pool(img, mode=mode, **_geometry(ws, stride, pad))
 
@@ -49,6 +53,13 @@ class GpuDnnPoolDesc:
     ----------
     ws, stride, mode, pad
         As in :func:`dnn_pool`.
+
+    Examples
+    --------
+    >>> img = ct.asarray([[[[1, 5, 2, 4]]]], "float32")
+    >>> desc = ct.dnn.GpuDnnPoolDesc((1, 2), (1, 2))
+    >>> ct.dnn.GpuDnnPool()(img, desc).numpy()
+    array([[[[5., 4.]]]], dtype=float32)
     """
 
     def __init__(self, ws: Any = (1, 1), stride: Any = (1, 1), mode: str = "max", pad: Any = (0, 0)) -> None:
@@ -69,6 +80,16 @@ class GpuDnnPool:
     ----------
     mode : str
         As in :func:`dnn_pool`.
+
+    Notes
+    -----
+    By :func:`cudnn_ct.pool`, whose notes have cuDNN's functions and determinism.
+
+    Examples
+    --------
+    >>> img = ct.asarray([[[[1, 5, 2, 4]]]], "float32")
+    >>> ct.dnn.GpuDnnPool(mode="sum")(img, (1, 2), (1, 2), (0, 0)).numpy()
+    array([[[[6., 6.]]]], dtype=float32)
     """
 
     def __init__(self, mode: str = "max") -> None:
@@ -101,6 +122,17 @@ class GpuDnnPoolGrad:
     ----------
     mode : str
         As in :func:`dnn_pool`.
+
+    Notes
+    -----
+    By :func:`cudnn_ct.pool_backward`, whose notes have cuDNN's functions and determinism.
+
+    Examples
+    --------
+    >>> img = ct.asarray([[[[1, 5, 2, 4]]]], "float32")
+    >>> y, dy = ct.dnn.dnn_pool(img, (1, 2), (1, 2)), ct.asarray([[[[1, 10]]]], "float32")
+    >>> ct.dnn.GpuDnnPoolGrad()(img, y, dy, (1, 2), (1, 2), (0, 0)).numpy()
+    array([[[[ 0.,  1.,  0., 10.]]]], dtype=float32)
     """
 
     def __init__(self, mode: str = "max") -> None:

@@ -46,14 +46,17 @@ class RNNBlock:
     -----
     The standard algorithm, two biases, no dropout.
 
+    By :class:`cudnn_ct.RNN`, whose notes have cuDNN's functions and determinism.
+
     Examples
     --------
-    ::
-
-        block = dnn.RNNBlock("float32", 16, 3, "gru")
-        w = ct.zeros(block.get_param_size([2, 32]))
-        y, hy = block.apply(w, x, hx)                     # x of shape (5, 2, 32)
-        dw, dx, dhx, _ = block.gradients(w, x, hx, dy=dy)
+    >>> block = ct.dnn.RNNBlock("float32", 8, 2, "gru")
+    >>> w = ct.zeros(block.get_param_size([3, 4]))  # a batch of 3, an input of 4
+    >>> x, hx = ct.full((5, 3, 4), 1), ct.zeros((2, 3, 8))
+    >>> y, hy = block.apply(w, x, hx)
+    >>> y.shape, hy.shape
+    ((5, 3, 8), (2, 3, 8))
+    >>> dw, dx, dhx, _ = block.gradients(w, x, hx, dy=y)
     """
 
     def __init__(
@@ -84,6 +87,10 @@ class RNNBlock:
         ----------
         input_size : (int, int)
             Of the batch, and of the input.
+
+        Returns
+        -------
+        int
 
         Raises
         ------
@@ -181,7 +188,21 @@ class RNNBlock:
         return RNNGradients(network.backward_weights(reserve), dx, dhx, dcx)
 
     def network(self, input_size: int) -> RNN:
-        """The :class:`cudnn_ct.RNN` for an input of a size."""
+        """The network for an input of a size.
+
+        Parameters
+        ----------
+        input_size : int
+
+        Returns
+        -------
+        cudnn_ct.RNN
+
+        Raises
+        ------
+        TypeError, ValueError
+            A parameter of the network does not fit.
+        """
         found = self._networks.get(input_size)
         if found is None:
             found = self._networks[input_size] = ops().RNN(
@@ -205,6 +226,20 @@ class GpuDnnRNNOp:
     ----------
     rnn_mode, direction_mode : str
         Those of the network.
+
+    Notes
+    -----
+    By :meth:`cudnn_ct.RNN.forward`, whose notes have cuDNN's functions and determinism.
+
+    Examples
+    --------
+    >>> block = ct.dnn.RNNBlock("float32", 8, 2, "gru")
+    >>> w = ct.zeros(block.get_param_size([3, 4]))  # a batch of 3, an input of 4
+    >>> x, hx = ct.full((5, 3, 4), 1), ct.zeros((2, 3, 8))
+    >>> forward = ct.dnn.GpuDnnRNNOp("gru", "unidirectional")
+    >>> reserve, y, hy = forward(block.desc, w, x, hx, None)
+    >>> y.shape, hy.shape
+    ((5, 3, 8), (2, 3, 8))
     """
 
     def __init__(self, rnn_mode: str, direction_mode: str) -> None:
@@ -243,6 +278,22 @@ class GpuDnnRNNGradInputs:
         That of the network.
     grad_h, grad_c : bool
         Whether there are gradients with regard to the last states and cells.
+
+    Notes
+    -----
+    By :meth:`cudnn_ct.RNN.backward_data`, whose notes have cuDNN's functions and determinism.
+
+    Examples
+    --------
+    >>> block = ct.dnn.RNNBlock("float32", 8, 2, "gru")
+    >>> w = ct.zeros(block.get_param_size([3, 4]))  # a batch of 3, an input of 4
+    >>> x, hx = ct.full((5, 3, 4), 1), ct.zeros((2, 3, 8))
+    >>> forward = ct.dnn.GpuDnnRNNOp("gru", "unidirectional")
+    >>> reserve, y, hy = forward(block.desc, w, x, hx, None)
+    >>> backward = ct.dnn.GpuDnnRNNGradInputs("gru", grad_h=False, grad_c=False)
+    >>> reserve, dx, dhx = backward(block.desc, x, y, y, None, None, w, hx, None, reserve)
+    >>> dx.shape, dhx.shape
+    ((5, 3, 4), (2, 3, 8))
     """
 
     def __init__(self, rnn_mode: str, grad_h: bool, grad_c: bool) -> None:
@@ -290,7 +341,24 @@ class GpuDnnRNNGradInputs:
 
 
 class GpuDnnRNNGradWeights:
-    """The gradient of a pass with regard to the weights."""
+    """The gradient of a pass with regard to the weights.
+
+    Notes
+    -----
+    By :meth:`cudnn_ct.RNN.backward_weights`, whose notes have cuDNN's functions and determinism.
+
+    Examples
+    --------
+    >>> block = ct.dnn.RNNBlock("float32", 8, 2, "gru")
+    >>> w = ct.zeros(block.get_param_size([3, 4]))  # a batch of 3, an input of 4
+    >>> x, hx = ct.full((5, 3, 4), 1), ct.zeros((2, 3, 8))
+    >>> forward = ct.dnn.GpuDnnRNNOp("gru", "unidirectional")
+    >>> reserve, y, hy = forward(block.desc, w, x, hx, None)
+    >>> backward = ct.dnn.GpuDnnRNNGradInputs("gru", grad_h=False, grad_c=False)
+    >>> reserve, dx, dhx = backward(block.desc, x, y, y, None, None, w, hx, None, reserve)
+    >>> ct.dnn.GpuDnnRNNGradWeights()(block.desc, x, hx, y, reserve, w).shape == w.shape
+    True
+    """
 
     def __call__(
         self,

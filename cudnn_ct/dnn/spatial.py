@@ -38,11 +38,16 @@ def dnn_spatialtf(img: Any, theta: Any, scale_width: float = 1, scale_height: fl
     TypeError, ValueError, NotSupportedError, AllocationError
         As in :func:`cudnn_ct.spatial_transformer`.
 
+    Notes
+    -----
+    By :func:`cudnn_ct.spatial_transformer`, whose notes have cuDNN's functions and determinism.
+
     Examples
     --------
-    ::
-
-        half = dnn.dnn_spatialtf(img, theta, scale_width=0.5, scale_height=0.5)
+    >>> img = ct.asarray([[[[1, 3, 5]]]], "float32")
+    >>> mirror = ct.asarray([[[-1, 0, 0], [0, 1, 0]]], "float32")
+    >>> ct.dnn.dnn_spatialtf(img, mirror).numpy()
+    array([[[[5., 3., 1.]]]], dtype=float32)
     """
     img, theta = on_device(img, "img"), on_device(theta, "theta")
     _check_sizes("img", img.shape)
@@ -51,7 +56,18 @@ def dnn_spatialtf(img: Any, theta: Any, scale_width: float = 1, scale_height: fl
 
 
 class GpuDnnTransformerGrid:
-    """The grid of affine transforms."""
+    """The grid of affine transforms.
+
+    Notes
+    -----
+    By :func:`cudnn_ct.affine_grid`, whose notes have cuDNN's functions and determinism.
+
+    Examples
+    --------
+    >>> theta = ct.asarray([[[1, 0, 0], [0, -1, 0]]], "float32")
+    >>> ct.dnn.GpuDnnTransformerGrid()(theta, (1, 1, 2, 2)).numpy()[0, 0]
+    array([[-1.,  1.], [ 1.,  1.]], dtype=float32)
+    """
 
     def __call__(self, theta: Any, out_dims: Any) -> Any:
         """Compute, for each element of the result, the place in the image to take it from.
@@ -81,7 +97,19 @@ class GpuDnnTransformerGrid:
 
 
 class GpuDnnTransformerSampler:
-    """Images sampled by a grid."""
+    """Images sampled by a grid.
+
+    Notes
+    -----
+    By :func:`cudnn_ct.grid_sample`, whose notes have cuDNN's functions and determinism.
+
+    Examples
+    --------
+    >>> img = ct.asarray([[[[1, 3, 5]]]], "float32")
+    >>> grid = ct.asarray([[[[-1, -1], [0.5, -1], [1, -1]]]], "float32")
+    >>> ct.dnn.GpuDnnTransformerSampler()(img, grid).numpy()
+    array([[[[1., 4., 5.]]]], dtype=float32)
+    """
 
     def __call__(self, img: Any, grid: Any) -> Any:
         """Sample: bilinear between four elements, 0 outside.
@@ -104,7 +132,20 @@ class GpuDnnTransformerSampler:
 
 
 class GpuDnnTransformerGradI:
-    """The gradients of sampling."""
+    """The gradients of sampling.
+
+    Notes
+    -----
+    By :func:`cudnn_ct.grid_sample_backward`, whose notes have cuDNN's functions and determinism.
+
+    Examples
+    --------
+    >>> img = ct.asarray([[[[1, 3, 5]]]], "float32")
+    >>> grid, dy = ct.asarray([[[[0.5, -1]]]], "float32"), ct.asarray([[[[8]]]], "float32")
+    >>> dimg, dgrid = ct.dnn.GpuDnnTransformerGradI()(img, grid, dy)
+    >>> dimg.numpy()
+    array([[[[0., 4., 4.]]]], dtype=float32)
+    """
 
     def __call__(self, img: Any, grid: Any, dy: Any) -> list[Any]:
         """Compute the gradients with regard to the images and to the grid.
@@ -129,7 +170,18 @@ class GpuDnnTransformerGradI:
 
 
 class GpuDnnTransformerGradT:
-    """The gradient of a grid."""
+    """The gradient of a grid.
+
+    Notes
+    -----
+    By :func:`cudnn_ct.affine_grid_backward`, whose notes have cuDNN's functions and determinism.
+
+    Examples
+    --------
+    >>> dgrid = ct.asarray([[[[1, 10]], [[2, 20]]]], "float32")
+    >>> ct.dnn.GpuDnnTransformerGradT()(dgrid).numpy()
+    array([[[ -3.,   1.,   3.], [-30.,  10.,  30.]]], dtype=float32)
+    """
 
     def __call__(self, dgrid: Any) -> Any:
         """Compute the gradient with regard to the transforms.

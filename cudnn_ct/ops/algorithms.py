@@ -98,13 +98,15 @@ def conv_algorithms(
     Engines are those of the heuristics of the graph API in modes B, A and FALLBACK; algorithms are those of
     ``cudnnGetConvolution*Algorithm_v7``. cuDNN's own timings, ``cudnnFind*``, are not used.
 
+    ``row.deterministic`` says whether its results are the same from run to run.
+
     Examples
     --------
-    ::
-
-        table = ct.conv_algorithms(x, w, padding=1)
-        print(table)
-        y = ct.conv(x, w, padding=1, algo=table[0])
+    >>> x = ct.asarray([[[1, 2, 4, 8]]], "float32")
+    >>> w = ct.asarray([[[1, -1]]], "float32")
+    >>> table = ct.conv_algorithms(x, w)  # print(table) shows it
+    >>> ct.conv(x, w, algo=table[0]).numpy()
+    array([[[-1., -2., -4.]]], dtype=float32)
     """
     names = ROLES[choice(direction, tuple(ROLES), "direction")].names
     arguments = Arguments(
@@ -191,14 +193,19 @@ def conv_plan(
     TypeError, ValueError, NotSupportedError, AllocationError
         As in :func:`conv`.
 
+    Notes
+    -----
+    It runs what :func:`conv`, :func:`conv_backward_data` or :func:`conv_backward_filter` would:
+    ``cudnnBackendExecute`` or ``cudnnConvolution*``. All calls of a plan run one algorithm, as long as cuDNN
+    takes it; ``deterministic=True`` leaves out those whose results vary from run to run.
+
     Examples
     --------
-    ::
-
-        plan = ct.conv_plan(x, w, padding=1, algo="time_on_shape_change")
-        print(plan.describe())
-        for x in batches:
-            plan(x, w, out=y)
+    >>> x = ct.asarray([[[1, 2, 4, 8]]], "float32")
+    >>> w = ct.asarray([[[1, -1]]], "float32")
+    >>> plan = ct.conv_plan(x, w, algo="time_on_shape_change")  # print(plan.describe()) tells what was chosen
+    >>> plan(x, w).numpy()
+    array([[[-1., -2., -4.]]], dtype=float32)
     """
     names = ROLES[choice(direction, tuple(ROLES), "direction")].names
     arguments = Arguments(
@@ -259,6 +266,20 @@ def conv_bias_activation_plan(
     ------
     TypeError, ValueError, NotSupportedError, AllocationError
         As in :func:`conv_bias_activation`.
+
+    Notes
+    -----
+    The functions of :func:`conv_bias_activation`: ``cudnnBackendExecute``,
+    ``cudnnConvolutionBiasActivationForward`` or several calls. ``deterministic=True`` leaves out what varies
+    from run to run.
+
+    Examples
+    --------
+    >>> x = ct.asarray([[[1, 2, 4, 8]]], "float32")
+    >>> w, b = ct.asarray([[[1, -1]]], "float32"), ct.asarray([3], "float32")
+    >>> plan = ct.conv_bias_activation_plan(x, w, b)
+    >>> plan(x, w, b).numpy()
+    array([[[2., 1., 0.]]], dtype=float32)
     """
     arguments = Arguments(
         padding, stride, dilation, groups, mode, precision, algo, deterministic, workspace_limit, strict

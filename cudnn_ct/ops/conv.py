@@ -115,13 +115,17 @@ def conv(
     which, and when. The next candidate is taken where one is refused or its workspace cannot be had. The
     formula is that of cuDNN's manual for ``CUDNN_CROSS_CORRELATION``.
 
+    Some algorithms sum in an order that varies from run to run: ``deterministic=True`` leaves them out.
+    Others differ in their order, and a policy that times may choose another one in another process.
+
     Examples
     --------
-    ::
-
-        x = ct.asarray(images)                       # (N, C, H, W)
-        y = ct.conv(x, ct.asarray(filters), padding="half")
-        y.numpy()
+    >>> x = ct.asarray([[[1, 2, 4, 8]]], "float32")  # (N, C, W)
+    >>> w = ct.asarray([[[1, -1]]], "float32")
+    >>> ct.conv(x, w).numpy()
+    array([[[-1., -2., -4.]]], dtype=float32)
+    >>> ct.conv(x, w, mode="convolution", padding="full").numpy()
+    array([[[ 1.,  1.,  2.,  4., -8.]]], dtype=float32)
     """
     arguments = (
         padding, stride, dilation, groups, mode, precision, algo, deterministic, workspace_limit, strict,
@@ -179,6 +183,13 @@ def conv_backward_data(
     -----
     ``cudnnBackendExecute`` or ``cudnnConvolutionBackwardData``. Some algorithms add in an order that varies
     from run to run; ``deterministic=True`` leaves them out.
+
+    Examples
+    --------
+    >>> w = ct.asarray([[[1, -1]]], "float32")
+    >>> dy = ct.asarray([[[1, 2, 4]]], "float32")
+    >>> ct.conv_backward_data(w, dy, (1, 1, 4)).numpy()
+    array([[[ 1.,  1.,  2., -4.]]], dtype=float32)
     """
     arguments = (
         padding, stride, dilation, groups, mode, precision, algo, deterministic, workspace_limit, strict,
@@ -235,6 +246,13 @@ def conv_backward_filter(
     -----
     ``cudnnBackendExecute`` or ``cudnnConvolutionBackwardFilter``. Some algorithms add in an order that varies
     from run to run; ``deterministic=True`` leaves them out.
+
+    Examples
+    --------
+    >>> x = ct.asarray([[[1, 2, 4, 8]]], "float32")
+    >>> dy = ct.asarray([[[1, 0, 1]]], "float32")
+    >>> ct.conv_backward_filter(x, dy, (1, 1, 2)).numpy()
+    array([[[ 5., 10.]]], dtype=float32)
     """
     arguments = (
         padding, stride, dilation, groups, mode, precision, algo, deterministic, workspace_limit, strict,
@@ -267,6 +285,14 @@ def conv_backward_bias(
     -----
     ``cudnnConvolutionBackwardBias``, or a reduction as :func:`reduce` chooses it: that call is slow with
     channels last, and has no bfloat16.
+
+    Sums that a graph takes may differ in their last bits from run to run; while ``ct.config.deterministic``
+    none is taken.
+
+    Examples
+    --------
+    >>> ct.conv_backward_bias(ct.asarray([[[1, 2], [3, 4]]], "float32")).numpy()
+    array([3., 7.], dtype=float32)
     """
     alpha = number(alpha, "alpha")
     check_beta(beta, out)
@@ -334,7 +360,15 @@ def conv_transpose(
 
     Notes
     -----
-    As of :func:`conv_backward_data`.
+    ``cudnnBackendExecute`` or ``cudnnConvolutionBackwardData``, as :func:`conv_backward_data`. Some
+    algorithms add in an order that varies from run to run; ``deterministic=True`` leaves them out.
+
+    Examples
+    --------
+    >>> x = ct.asarray([[[1, 2]]], "float32")
+    >>> w = ct.asarray([[[1, 10, 100]]], "float32")
+    >>> ct.conv_transpose(x, w, stride=2).numpy()
+    array([[[  1.,  10., 102.,  20., 200.]]], dtype=float32)
     """
     arguments = (
         padding, stride, dilation, groups, mode, precision, algo, deterministic, workspace_limit, strict,

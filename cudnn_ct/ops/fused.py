@@ -79,11 +79,15 @@ def conv_bias_activation(
     neither for a problem, a convolution followed by ``cudnnAddTensor`` and ``cudnnActivationForward``, which
     rounds in between. The formula is that of cuDNN's manual for the fused call; gelu is that with erf.
 
+    Some algorithms sum in an order that varies from run to run: ``deterministic=True`` leaves them out.
+    Others differ in their order, and a policy that times may choose another one in another process.
+
     Examples
     --------
-    ::
-
-        y = ct.conv_bias_activation(x, w, b, padding=1, activation="relu")
+    >>> x = ct.asarray([[[1, 2, 4, 8]]], "float32")
+    >>> w, b = ct.asarray([[[1, -1]]], "float32"), ct.asarray([3], "float32")
+    >>> ct.conv_bias_activation(x, w, b).numpy()
+    array([[[2., 1., 0.]]], dtype=float32)
     """
     arguments = (
         padding, stride, dilation, groups, mode, precision, algo, deterministic, workspace_limit, strict,

@@ -66,11 +66,13 @@ def lrn(
     ``cudnnLRNCrossChannelForward``. The formula is that of Krizhevsky et al., ImageNet Classification with
     Deep Convolutional Neural Networks, 2012, but for the division of lrn_alpha by n.
 
+    By cuDNN's manual the same bits from run to run, on GPUs of one architecture.
+
     Examples
     --------
-    ::
-
-        y = ct.lrn(x, n=5, lrn_alpha=1e-4, lrn_beta=0.75, k=1)
+    >>> x = ct.asarray([[[1], [2], [3]]], "float32")
+    >>> ct.lrn(x, n=1, lrn_alpha=1, lrn_beta=1, k=1).numpy().ravel()
+    array([0.5, 0.4, 0.3], dtype=float32)
     """
     return compute(_LRN, ("x",), (x,), (n, lrn_alpha, lrn_beta, k), alpha, beta, out, stream)
 
@@ -114,6 +116,15 @@ def lrn_backward(
     Notes
     -----
     ``cudnnLRNCrossChannelBackward``.
+
+    By cuDNN's manual the same bits from run to run, on GPUs of one architecture.
+
+    Examples
+    --------
+    >>> x, dy = ct.asarray([[[2]]], "float32"), ct.asarray([[[25]]], "float32")
+    >>> factors = {"n": 1, "lrn_alpha": 1, "lrn_beta": 1, "k": 1}
+    >>> ct.lrn_backward(x, ct.lrn(x, **factors), dy, **factors).numpy()
+    array([[[-3.]]], dtype=float32)
     """
     arguments = (n, lrn_alpha, lrn_beta, k)
     return compute(_GRADIENT, ("x", "y", "dy"), (x, y, dy), arguments, alpha, beta, out, stream)

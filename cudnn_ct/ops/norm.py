@@ -113,12 +113,18 @@ def batch_norm_training(
     The persistent mode may overflow, by cuDNN's manual, on large values that the others can take: results are
     then infinite or NaN. :func:`batch_norm_overflowed` asks for that.
 
+    By cuDNN's manual the same bits from run to run, on GPUs of one architecture.
+
     Examples
     --------
-    ::
-
-        y, mean, invstd = ct.batch_norm_training(x, scale, bias, running_mean=means, running_var=variances)
-        dx, dscale, dbias, _ = ct.batch_norm_backward(x, dy, scale, mean, invstd)
+    >>> x = ct.asarray([[1], [3]], "float32")
+    >>> scale, bias = ct.asarray([10], "float32"), ct.asarray([5], "float32")
+    >>> y, mean, invstd = ct.batch_norm_training(x, scale, bias)
+    >>> y.numpy()
+    array([[-5.], [15.]], dtype=float32)
+    >>> dx, dscale, dbias, _ = ct.batch_norm_backward(x, y, scale, mean, invstd)
+    >>> dbias.numpy()
+    array([10.], dtype=float32)
     """
     operands = {"x": x, "scale": scale, "bias": bias} | ({} if z is None else {"z": z})
     running = () if running_mean is None and running_var is None else (running_mean, running_var)
@@ -167,6 +173,16 @@ def batch_norm_inference(
     Notes
     -----
     ``cudnnBatchNormalizationForwardInference``. A batch too large for one call is computed in parts.
+
+    Each element is computed by itself: the same bits from run to run.
+
+    Examples
+    --------
+    >>> x, scale, bias, mean, var = (
+    ...     ct.asarray(values, "float32") for values in ([[7], [9]], [4], [1], [5], [4])
+    ... )
+    >>> ct.batch_norm_inference(x, scale, bias, mean, var).numpy()
+    array([[5.], [9.]], dtype=float32)
     """
     names, given = ("x", "scale", "bias", "mean", "var"), (x, scale, bias, mean, var)
     return compute(_INFERENCE, names, given, (mode, epsilon), alpha, beta, out, stream)
@@ -229,6 +245,15 @@ def batch_norm_backward(
     ``cudnnBatchNormalizationBackwardEx`` or ``cudnnBatchNormalizationBackward``, in the persistent mode where
     cuDNN has it, which may overflow as in :func:`batch_norm_training`. With an activation,
     ``cudnnActivationBackward`` comes first; nothing that a fused forward step keeps is needed for it.
+
+    By cuDNN's manual the same bits from run to run, on GPUs of one architecture.
+
+    Examples
+    --------
+    >>> x, dy = ct.asarray([[1], [3], [5]], "float32"), ct.asarray([[0], [0], [6]], "float32")
+    >>> dx, dscale, dbias, dz = ct.batch_norm_backward(x, dy, ct.asarray([1], "float32"))
+    >>> dbias.numpy(), dscale.numpy()
+    (array([6.], dtype=float32), array([7.3484554], dtype=float32))
     """
     optional = {"mean": mean, "invstd": invstd, "y": None if activation is None else y}
     operands = {name: array for name, array in optional.items() if array is not None}
@@ -288,6 +313,17 @@ def batch_norm_inference_backward(
     ``cudnnBatchNormalizationForwardInference`` of dy, with a mean and a bias of zero, is dx. The sums are
     those of :func:`batch_norm_backward`, whose own dx is not used. It is several calls, and takes memory of
     its own, so it cannot be captured into a CUDA graph.
+
+    By cuDNN's manual the same bits from run to run, on GPUs of one architecture.
+
+    Examples
+    --------
+    >>> x, dy, scale, mean, var = (
+    ...     ct.asarray(values, "float32") for values in ([[7], [9]], [[1], [1]], [1], [5], [4])
+    ... )
+    >>> gradients = ct.batch_norm_inference_backward(x, dy, scale, mean, var)
+    >>> gradients.dscale.numpy(), gradients.dx.numpy().ravel()
+    (array([3.], dtype=float32), array([0.5, 0.5], dtype=float32))
     """
     where = stream_of(x, "x", stream)
     at: dict[str, Any] = {"mode": mode, "stream": where}
@@ -329,6 +365,11 @@ def batch_norm_overflowed(*, wait: bool = False, stream: Any = None) -> bool | N
     -----
     ``cudnnQueryRuntimeError``. The report is of a handle, not of a call, and errs on the safe side: kernels
     are known to report an overflow where results are right. Results that are infinite or NaN tell more.
+
+    Examples
+    --------
+    >>> ct.batch_norm_overflowed(wait=True)
+    False
     """
     where = streams.stream_for(stream)
     previous = streams.activate(where.device)

@@ -69,12 +69,15 @@ def pool(
     ``cudnnPoolingForward``; where padding differs between the two sides of an axis, on a padded copy, which
     ``"average_exc_pad"`` does not allow. cuDNN has no sums: they are averages times the size of the window.
 
+    By cuDNN's manual the same bits from run to run, on GPUs of one architecture.
+
     Examples
     --------
-    ::
-
-        y = ct.pool(x, window=3, stride=2, padding=1)
-        means = ct.pool(x, window="global", mode="average")
+    >>> x = ct.asarray([[[1, 5, 2, 4, 3]]], "float32")
+    >>> ct.pool(x, window=2).numpy()
+    array([[[5., 4.]]], dtype=float32)
+    >>> ct.pool(x, window="global", mode="average").numpy()
+    array([[[3.]]], dtype=float32)
     """
     return compute(_POOL, ("x",), (x,), (window, stride, padding, mode, nan), alpha, beta, out, stream)
 
@@ -120,6 +123,15 @@ def pool_backward(
     -----
     ``cudnnPoolingBackward``, on a padded copy as in :func:`pool`. Where several elements of a window are the
     largest, one of them gets the gradient: with ``"max_deterministic"`` always the same.
+
+    With ``"max"`` cuDNN's manual promises no fixed order of the sums where windows overlap, so that results
+    may vary from run to run, whatever ``ct.config.deterministic`` says; with the other modes they do not.
+
+    Examples
+    --------
+    >>> x, dy = ct.asarray([[[1, 5, 2, 4]]], "float32"), ct.asarray([[[1, 10]]], "float32")
+    >>> ct.pool_backward(x, ct.pool(x, window=2), dy, window=2).numpy()
+    array([[[ 0.,  1.,  0., 10.]]], dtype=float32)
     """
     arguments = (window, stride, padding, mode, nan)
     return compute(_GRADIENT, ("x", "y", "dy"), (x, y, dy), arguments, alpha, beta, out, stream)

@@ -73,12 +73,17 @@ def reduce(
     ``cudnnReduceTensor``; where nothing is to be reduced, ``cudnnTransformTensor``, or ``cudnnOpTensor`` for
     absolute values.
 
+    Large arrays go by other ways, docs/layers.md lists them. Sums that a graph takes of a whole array or of
+    columns may differ in their last bits from run to run; while ``ct.config.deterministic`` none is taken.
+
     Examples
     --------
-    ::
-
-        sums = ct.reduce(x, axes=(0, 2, 3))
-        largest, where = ct.reduce(x, op="max", axes=-1, indices=True)
+    >>> x = ct.asarray([[1, -4, 3], [2, 0, -2]], "float32")
+    >>> ct.reduce(x, op="norm1", axes=1).numpy()
+    array([8., 4.], dtype=float32)
+    >>> smallest, places = ct.reduce(x, op="min", axes=-1, indices=True)
+    >>> smallest.numpy(), places.numpy()
+    (array([-4., -2.], dtype=float32), array([1, 2], dtype=int32))
     """
     arguments = (op, axes, keepdims, indices, nan)
     if not indices:

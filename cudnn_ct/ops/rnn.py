@@ -44,7 +44,11 @@ __all__ = ["RNN", "RNNDataGradients", "RNNForward", "RNNReserve"]
 class RNNForward(NamedTuple):
     """The result of a pass forward: the output, the states after it, and what the gradients need.
 
-    ``cy`` is None for a mode without cells, ``reserve`` unless the pass was for training.
+    Attributes
+    ----------
+    y, hy : DeviceArray, or what was given as ``out``
+    cy : the same; None for a mode without cells
+    reserve : RNNReserve; None unless the pass was for training
     """
 
     y: Any
@@ -54,7 +58,13 @@ class RNNForward(NamedTuple):
 
 
 class RNNDataGradients(NamedTuple):
-    """Gradients with regard to the input and to the states before it; ``dc0`` is None without cells."""
+    """Gradients with regard to the input and to the states before it.
+
+    Attributes
+    ----------
+    dx, dh0 : DeviceArray, or what was given as ``out``
+    dc0 : the same; None for a mode without cells
+    """
 
     dx: Any
     dh0: Any
@@ -109,13 +119,14 @@ class RNN:
 
     Examples
     --------
-    ::
-
-        rnn = ct.RNN("lstm", 32, 16, 3, direction="bidirectional")
-        w = rnn.from_torch(module.state_dict())
-        y, hy, cy, reserve = rnn.forward(x, w, training=True)     # x of shape (T, B, 32)
-        dx, dh0, dc0 = rnn.backward_data(reserve, dy)
-        dw = rnn.backward_weights(reserve)
+    >>> rnn = ct.RNN("lstm", 4, 8, 2, direction="bidirectional")
+    >>> w = ct.zeros((rnn.weight_size,))  # or rnn.from_torch(module.state_dict())
+    >>> x = ct.full((5, 3, 4), 1)  # (T, B, input_size)
+    >>> y, hy, cy, reserve = rnn.forward(x, w, training=True)
+    >>> y.shape, hy.shape
+    ((5, 3, 16), (4, 3, 8))
+    >>> dx, dh0, dc0 = rnn.backward_data(reserve, y)
+    >>> dw = rnn.backward_weights(reserve)
     """
 
     def __init__(
@@ -202,9 +213,10 @@ class RNN:
 
         Examples
         --------
-        ::
-
-            w = rnn.pack_params({"l0.W_hidden": a, "l0.R_hidden": b, "l0.bW_hidden": c, "l0.bR_hidden": d})
+        >>> rnn = ct.RNN("rnn_tanh", 1, 1)
+        >>> names = ("l0.W_hidden", "l0.R_hidden", "l0.bW_hidden", "l0.bR_hidden")
+        >>> rnn.pack_params(dict(zip(names, map(np.array, ([[2]], [[4]], [3], [5]))))).numpy()
+        array([2., 4., 3., 5.], dtype=float32)
         """
         return pack(self.spec, weights, streams.stream_for(stream))
 
@@ -234,6 +246,12 @@ class RNN:
         other later: synchronise where one is written and the other used on different streams.
 
         That cuDNN has them at these places is asked of it (``cudnnGetRNNWeightParams``) for each algorithm.
+
+        Examples
+        --------
+        >>> rnn = ct.RNN("rnn_tanh", 1, 1)
+        >>> rnn.split_params(ct.asarray([2, 4, 3, 5], "float32"), 0)["l0.R_hidden"].numpy()
+        array([[4.]], dtype=float32)
         """
         array = operand(w, "w", stream_of(w, "w", None))
         return split(self.spec, array, layer, direction)
@@ -258,6 +276,13 @@ class RNN:
         ------
         ValueError
             A name is missing or unknown, a shape does not fit, or the biases of a GRU cannot be made one.
+
+        Examples
+        --------
+        >>> rnn = ct.RNN("rnn_tanh", 1, 1)  # of a torch.nn.RNN(1, 1): rnn.from_torch(module.state_dict())
+        >>> names = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
+        >>> rnn.from_torch(dict(zip(names, map(np.array, ([[2]], [[4]], [3], [5]))))).numpy()
+        array([2., 4., 3., 5.], dtype=float32)
         """
         own = {name: value for name, value in state_dict.items() if name.startswith(prefix)}
         return self.pack_params(from_torch(host_parts(own), self.spec, prefix=prefix), stream=stream)
@@ -279,6 +304,12 @@ class RNN:
         ------
         ValueError
             The network has skip input, which torch has not.
+
+        Examples
+        --------
+        >>> rnn = ct.RNN("rnn_tanh", 1, 1)
+        >>> rnn.to_torch(ct.asarray([2, 4, 3, 5], "float32"))["weight_hh_l0"]
+        array([[4.]], dtype=float32)
         """
         array = operand(w, "w", stream_of(w, "w", None))
         return to_torch(to_host(self.spec, array), self.spec, prefix=prefix)
@@ -345,11 +376,18 @@ class RNN:
         -----
         ``cudnnRNNForward``.
 
+        By cuDNN's manual the same bits from run to run, on GPUs of one architecture; its release notes make
+        an exception for products of matrices while several streams use cuBLAS, which
+        ``CUBLAS_WORKSPACE_CONFIG=:4096:2`` in the environment takes away.
+
         Examples
         --------
-        ::
-
-            y, hy, _, _ = ct.RNN("gru", 8, 16).forward(x, w, lengths=[5, 3])
+        >>> rnn = ct.RNN("rnn_relu", 1, 1, input_mode="skip", bias="no_bias")  # it adds what it sees
+        >>> w = rnn.pack_params({"l0.R_hidden": np.ones((1, 1))})
+        >>> x = ct.asarray([[[1]], [[2]], [[3]]], "float32")  # (T, B, input_size)
+        >>> y, hy, _, _ = rnn.forward(x, w)
+        >>> y.numpy().ravel(), hy.numpy().ravel()
+        (array([1., 3., 6.], dtype=float32), array([6.], dtype=float32))
         """
         where = streams.current_stream(x.device) if stream is None and type(x) is DeviceArray else None
         where = where or stream_of(x, "x", stream)
@@ -434,6 +472,18 @@ class RNN:
         Notes
         -----
         ``cudnnRNNBackwardData_v8``.
+
+        The same bits from run to run as far as those of :meth:`forward` are.
+
+        Examples
+        --------
+        >>> rnn = ct.RNN("rnn_relu", 1, 1, input_mode="skip", bias="no_bias")  # it adds what it sees
+        >>> w = rnn.pack_params({"l0.R_hidden": np.ones((1, 1))})
+        >>> x = ct.asarray([[[1]], [[2]], [[3]]], "float32")  # (T, B, input_size)
+        >>> y, _, _, reserve = rnn.forward(x, w, training=True)
+        >>> dx, dh0, _ = rnn.backward_data(reserve, ct.asarray([[[1]], [[1]], [[1]]], "float32"))
+        >>> dx.numpy().ravel()
+        array([3., 2., 1.], dtype=float32)
         """
         kept = _kept(reserve)
         where = _where(kept, stream)
@@ -508,6 +558,18 @@ class RNN:
         Notes
         -----
         ``cudnnRNNBackwardWeights_v8``, which always adds: without ``add`` the result is set to zero first.
+
+        The same bits from run to run as far as those of :meth:`forward` are.
+
+        Examples
+        --------
+        >>> rnn = ct.RNN("rnn_relu", 1, 1, input_mode="skip", bias="no_bias")  # it adds what it sees
+        >>> w = rnn.pack_params({"l0.R_hidden": np.ones((1, 1))})
+        >>> x = ct.asarray([[[1]], [[2]], [[3]]], "float32")  # (T, B, input_size)
+        >>> y, _, _, reserve = rnn.forward(x, w, training=True)
+        >>> gradients = rnn.backward_data(reserve, ct.asarray([[[1]], [[1]], [[1]]], "float32"))
+        >>> rnn.backward_weights(reserve).numpy()
+        array([5.], dtype=float32)
         """
         kept = _kept(reserve)
         if add and out is None:
@@ -589,6 +651,12 @@ class RNN:
         ------
         TypeError, ValueError
             As in :meth:`forward`.
+
+        Examples
+        --------
+        >>> rnn = ct.RNN("lstm", 16, 16)
+        >>> table = rnn.algorithms((5, 2, 16))  # print(table) shows it
+        >>> rnn = ct.RNN("lstm", 16, 16, algo=table[0])
         """
         where = streams.stream_for(stream)
         previous = streams.activate(where.device)

@@ -64,12 +64,13 @@ def affine_grid(theta: Any, shape: Any, *, stream: Any = None) -> Any:
     ``cudnnSpatialTfGridGeneratorForward``, in pieces of at most 65,535 images. From Jaderberg et al., Spatial
     Transformer Networks, 2015.
 
+    By cuDNN's manual the same bits from run to run, on GPUs of one architecture.
+
     Examples
     --------
-    ::
-
-        grid = ct.affine_grid(theta, x.shape)
-        y = ct.grid_sample(x, grid)
+    >>> upside_down = ct.asarray([[[1, 0, 0], [0, -1, 0]]], "float32")
+    >>> ct.affine_grid(upside_down, (1, 2, 2)).numpy()[0, 0]
+    array([[-1.,  1.], [ 1.,  1.]], dtype=float32)
     """
     return compute(_GRID, ("theta",), (theta,), (shape,), stream=stream)
 
@@ -95,6 +96,14 @@ def affine_grid_backward(dgrid: Any, *, stream: Any = None) -> Any:
     Notes
     -----
     ``cudnnSpatialTfGridGeneratorBackward``.
+
+    By cuDNN's manual the same bits from run to run, on GPUs of one architecture.
+
+    Examples
+    --------
+    >>> dgrid = ct.asarray([[[[1, 10]], [[2, 20]]]], "float32")  # one pixel wide: x is -1
+    >>> ct.affine_grid_backward(dgrid).numpy()
+    array([[[ -3.,   1.,   3.], [-30.,  10.,  30.]]], dtype=float32)
     """
     return compute(_GRID_GRADIENT, ("dgrid",), (dgrid,), (), stream=stream)
 
@@ -136,6 +145,15 @@ def grid_sample(
     -----
     ``cudnnSpatialTfSamplerForward``, in pieces of at most 65,535 images and 1024 channels, which are its
     limits. The conventions are those of ``align_corners=True`` elsewhere.
+
+    By cuDNN's manual the same bits from run to run, on GPUs of one architecture.
+
+    Examples
+    --------
+    >>> x = ct.asarray([[[[1, 3, 5]]]], "float32")
+    >>> grid = ct.asarray([[[[-1, -1], [0.5, -1], [1, -1]]]], "float32")
+    >>> ct.grid_sample(x, grid).numpy()
+    array([[[[1., 4., 5.]]]], dtype=float32)
     """
     return compute(_SAMPLE, ("x", "grid"), (x, grid), (), alpha, beta, out, stream)
 
@@ -173,6 +191,16 @@ def grid_sample_backward(
     Notes
     -----
     ``cudnnSpatialTfSamplerBackward``, whose sums over pixels are in no fixed order.
+
+    So dx may vary in its last bits from run to run, and cuDNN has no way that does not.
+
+    Examples
+    --------
+    >>> x = ct.asarray([[[[1, 3, 5]]]], "float32")
+    >>> grid, dy = ct.asarray([[[[0.5, -1]]]], "float32"), ct.asarray([[[[8]]]], "float32")
+    >>> dx, dgrid = ct.grid_sample_backward(x, grid, dy)
+    >>> dx.numpy()
+    array([[[[0., 4., 4.]]]], dtype=float32)
     """
     names, operands = ("x", "grid", "dy"), (x, grid, dy)
     dx, dgrid = compute_several(_SAMPLE_GRADIENTS, names, operands, (), (out, None), alpha, beta, stream)
@@ -206,11 +234,15 @@ def spatial_transformer(
     -----
     The grid is rounded to the dtype of x in between.
 
+    ``cudnnSpatialTfGridGeneratorForward`` and ``cudnnSpatialTfSamplerForward``: by cuDNN's manual the same
+    bits from run to run, on GPUs of one architecture.
+
     Examples
     --------
-    ::
-
-        y = ct.spatial_transformer(x, theta, scale_height=0.5, scale_width=0.5)
+    >>> x = ct.asarray([[[[1, 3, 5]]]], "float32")
+    >>> mirror = ct.asarray([[[-1, 0, 0], [0, 1, 0]]], "float32")
+    >>> ct.spatial_transformer(x, mirror).numpy()
+    array([[[[5., 3., 1.]]]], dtype=float32)
     """
     grid = affine_grid(theta, _result_shape(x, scale_height, scale_width), stream=stream)
     return grid_sample(x, grid, stream=stream)
@@ -242,6 +274,16 @@ def spatial_transformer_backward(
     Notes
     -----
     The gradients of :func:`grid_sample`, and of the grid that of :func:`affine_grid`.
+
+    ``cudnnSpatialTfSamplerBackward`` and ``cudnnSpatialTfGridGeneratorBackward``; dx may vary in its last
+    bits from run to run.
+
+    Examples
+    --------
+    >>> x, dy = ct.asarray([[[[1, 1]]]], "float32"), ct.asarray([[[[3, 4]]]], "float32")
+    >>> same = ct.asarray([[[1, 0, 0], [0, 1, 0]]], "float32")
+    >>> ct.spatial_transformer_backward(x, same, dy).dx.numpy()
+    array([[[[3., 4.]]]], dtype=float32)
     """
     grid = affine_grid(theta, _result_shape(x, scale_height, scale_width), stream=stream)
     dx, dgrid = grid_sample_backward(x, grid, dy, stream=stream)

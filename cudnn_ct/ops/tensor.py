@@ -72,12 +72,13 @@ def op_tensor(
     ``cudnnOpTensor``, which takes five axes. Axes that lie side by side in all operands are joined; where
     more than five are left, there is one call for each slice.
 
+    Each element is computed by itself: the same bits from run to run.
+
     Examples
     --------
-    ::
-
-        y = ct.op_tensor(a, b, op="max")
-        ct.op_tensor(x, op="sqrt", out=x)
+    >>> a, b = ct.asarray([[1, 5]], "float32"), ct.asarray([[3, 3]], "float32")
+    >>> ct.op_tensor(a, b, op="max").numpy()
+    array([[3., 5.]], dtype=float32)
     """
     names, given = (("a",), (a,)) if b is None else (("a", "b"), (a, b))
     # Factors of a run, not of the problem: a rate that falls with each step is no new problem at each.
@@ -120,12 +121,14 @@ def add(
     -----
     ``cudnnOpTensor``: ``cudnnAddTensor`` only adds to what an array holds.
 
+    Each element is computed by itself: the same bits from run to run.
+
     Examples
     --------
-    ::
-
-        y = ct.add(x, bias)
-        ct.add(x, bias, out=x)
+    >>> x, bias = ct.asarray([[1, 2], [3, 4]], "float32"), ct.asarray([[10, 20]], "float32")
+    >>> ct.add(x, bias).numpy()
+    array([[11., 22.],
+           [13., 24.]], dtype=float32)
     """
     return compute(_ADD, ("a", "b"), (a, b), (), alpha, beta, out, stream)
 
@@ -159,11 +162,13 @@ def scale(x: Any, *, alpha: float, stream: Any = None) -> Any:
     -----
     ``cudnnScaleTensor``.
 
+    Each element is computed by itself: the same bits from run to run.
+
     Examples
     --------
-    ::
-
-        ct.scale(gradient, alpha=1 / 64)
+    >>> gradient = ct.asarray([64, 32], "float32")
+    >>> ct.scale(gradient, alpha=1 / 64).numpy()
+    array([1. , 0.5], dtype=float32)
     """
     return rewrite(_SCALE, x, number(alpha, "alpha"), stream)
 
@@ -196,11 +201,12 @@ def fill(x: Any, value: float, *, stream: Any = None) -> Any:
     -----
     ``cudnnSetTensor``. What lies between the elements of a view stays as it is.
 
+    Each element is computed by itself: the same bits from run to run.
+
     Examples
     --------
-    ::
-
-        ct.fill(x, float("-inf"))
+    >>> ct.fill(ct.asarray([1, 2], "float32"), 7).numpy()
+    array([7., 7.], dtype=float32)
     """
     return rewrite(_FILL, x, number(value, "value"), stream)
 
@@ -256,11 +262,12 @@ def transform(
     ``cudnnTransformTensor`` within a dtype. A conversion is ``cudnnOpTensor``, whose operands and result may
     differ in it, or a graph of one node.
 
+    Each element is computed by itself: the same bits from run to run.
+
     Examples
     --------
-    ::
-
-        y = ct.transform(x, layout="nhwc")
-        half = ct.transform(x, dtype="float16")
+    >>> x = ct.asarray([[1, 2]], "float32")
+    >>> ct.transform(x, dtype="float16").numpy()
+    array([[1., 2.]], dtype=float16)
     """
     return compute(_TRANSFORM, ("x",), (x,), (layout, strides, dtype), alpha, beta, out, stream)

@@ -236,6 +236,8 @@ def conv_transpose_shape(
     ----------
     x_shape : (N, C, *spatial), with 1 to 3 spatial axes
     w_shape : (C, K / groups, *window)
+    padding, stride, dilation, groups
+        As in :func:`conv_output_shape`: those of the convolution that leads from the result to x.
     output_padding : int or tuple of int
         Where the stride leaves several such images: how much larger than the smallest; less than the stride.
 

@@ -11,10 +11,27 @@ from .specs import TensorSpec
 class Candidate(NamedTuple):
     """One way to compute a problem: a legacy algorithm or a graph engine, with what is known of it.
 
-    ``packed`` names operands that are copied into a layout first, as (operand, layout). ``notes`` are what
-    cuDNN says of an engine's numbers and behaviour, in lower case. ``status`` is empty for a usable row and
-    holds the reason for one that was refused. ``time`` is milliseconds a call, where it was measured;
-    ``problem`` is what a row of a table was made for.
+    Attributes
+    ----------
+    family : {"legacy", "graph"}
+    algorithm : str
+        Its name: a legacy algorithm, or an engine with its knobs.
+    math : str
+        The arithmetic that it uses.
+    workspace : int
+        Bytes of scratch memory that it needs.
+    deterministic : bool
+        Whether its results are the same from run to run.
+    packed : tuple of (str, str)
+        Operands that are copied first, each with the layout that they are copied into.
+    notes : tuple of str
+        What cuDNN says of an engine's numbers and behaviour, in lower case.
+    status : str
+        Why the row was refused; empty for a usable one.
+    time : float or None
+        Milliseconds a call, where it was measured.
+    problem : optional
+        What the row of a table was made for.
     """
 
     family: str

@@ -19,7 +19,21 @@ INT_MAX = 2**31 - 1  # cuDNN's descriptors take C ints
 
 
 class TensorSpec(NamedTuple):
-    """A tensor: shape, strides in elements (not bytes), and the name of its dtype."""
+    """A tensor, as a value: shape, strides and dtype.
+
+    Attributes
+    ----------
+    shape : tuple of int
+    strides : tuple of int
+        In elements, not bytes.
+    dtype : str
+        Its name, such as ``"float16"``.
+
+    Examples
+    --------
+    >>> TensorSpec.packed((8, 64, 28, 28), "float16", "nhwc")
+    TensorSpec(shape=(8, 64, 28, 28), strides=(50176, 1, 1792, 64), dtype='float16')
+    """
 
     shape: Shape
     strides: Shape
@@ -80,7 +94,16 @@ class TensorSpec(NamedTuple):
 
 
 class FilterSpec(NamedTuple):
-    """A filter bank: shape (K, C / groups, *window) whatever the layout, dtype, and layout in memory."""
+    """A filter bank, as a value.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        (K, C / groups, window), whatever the layout.
+    dtype : str
+    layout : {"nchw", "nhwc"}
+        Its order in memory.
+    """
 
     shape: Shape
     dtype: str
@@ -88,7 +111,19 @@ class FilterSpec(NamedTuple):
 
 
 class ConvolutionSpec(NamedTuple):
-    """The parameters of a convolution descriptor; ``padding`` is one number per axis, for both sides."""
+    """The parameters of a convolution descriptor.
+
+    Attributes
+    ----------
+    padding, stride, dilation : tuple of int
+        One number per axis; the padding is on both sides.
+    groups : int
+    mode : {"cross_correlation", "convolution"}
+    compute : str
+        The dtype of the sums.
+    math : str
+        The math type of cuDNN, in lower case.
+    """
 
     padding: Shape
     stride: Shape
@@ -100,7 +135,16 @@ class ConvolutionSpec(NamedTuple):
 
 
 class ActivationSpec(NamedTuple):
-    """An activation: ``coef`` is the ceiling of a clipped relu, alpha of elu, beta of swish."""
+    """An activation, as a value.
+
+    Attributes
+    ----------
+    mode : str
+        As in :func:`cudnn_ct.activation`.
+    coef : float
+        The ceiling of a clipped relu, alpha of elu, beta of swish.
+    propagate_nan : bool
+    """
 
     mode: str
     coef: float = 0.0
@@ -108,7 +152,16 @@ class ActivationSpec(NamedTuple):
 
 
 class PoolingSpec(NamedTuple):
-    """A pooling window; ``padding`` is one number per axis, for both sides; ``mode`` has cuDNN's name."""
+    """A pooling window, as a value.
+
+    Attributes
+    ----------
+    window, padding, stride : tuple of int
+        One number per axis; the padding is on both sides.
+    mode : str
+        cuDNN's name.
+    propagate_nan : bool
+    """
 
     window: Shape
     padding: Shape
@@ -118,7 +171,14 @@ class PoolingSpec(NamedTuple):
 
 
 class LRNSpec(NamedTuple):
-    """Local response normalisation over ``n`` channels: x / (k + alpha / n * sum of squares) ** beta."""
+    """Local response normalisation: ``x / (k + alpha / n * sum of squares) ** beta``.
+
+    Attributes
+    ----------
+    n : int
+        How many channels the sum is over.
+    alpha, beta, k : float
+    """
 
     n: int = 5
     alpha: float = 1e-4
@@ -127,7 +187,15 @@ class LRNSpec(NamedTuple):
 
 
 class OpTensorSpec(NamedTuple):
-    """An operation on two tensors, or on one: add, mul, min, max, sqrt, not."""
+    """An operation on two tensors, or on one.
+
+    Attributes
+    ----------
+    op : {"add", "mul", "min", "max", "sqrt", "not"}
+    compute : str
+        The dtype that is computed in.
+    propagate_nan : bool
+    """
 
     op: str
     compute: str = "float32"
@@ -135,7 +203,17 @@ class OpTensorSpec(NamedTuple):
 
 
 class ReduceSpec(NamedTuple):
-    """A reduction - add, mul, min, max, amax, avg, norm1, norm2, mul_no_zeros - with or without places."""
+    """A reduction, with or without the places of extremes.
+
+    Attributes
+    ----------
+    op : {"add", "mul", "min", "max", "amax", "avg", "norm1", "norm2", "mul_no_zeros"}
+    compute : str
+        The dtype that is computed in.
+    propagate_nan : bool
+    indices : bool
+        Whether there are places.
+    """
 
     op: str
     compute: str = "float32"
@@ -144,7 +222,17 @@ class ReduceSpec(NamedTuple):
 
 
 class CTCLossSpec(NamedTuple):
-    """A CTC loss: ``"none"`` or ``"softmax"``, ``"zero"`` or ``"skip"`` out of bound, labels at most."""
+    """A CTC loss, as a value.
+
+    Attributes
+    ----------
+    normalization : {"softmax", "none"}
+    out_of_bound : {"zero", "skip"}
+    most_labels : int
+        How many labels a sequence has at most.
+    compute : str
+        The dtype that is computed in.
+    """
 
     normalization: str = "softmax"
     out_of_bound: str = "zero"
@@ -153,7 +241,14 @@ class CTCLossSpec(NamedTuple):
 
 
 class SpatialTransformerSpec(NamedTuple):
-    """A bilinear sampler that makes images of ``shape`` (N, C, H, W)."""
+    """A bilinear sampler, as a value.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        (N, C, H, W) of the images that it makes.
+    dtype : str
+    """
 
     shape: Shape
     dtype: str = "float32"

@@ -1,0 +1,158 @@
+"""What the docstring of a public name must have, and that the examples of operations hold of the reference.
+
+An example of what needs a device is what a person types. It runs on the fakes, on a GPU, and here with the
+reference in the place of the operations.
+"""
+
+from __future__ import annotations
+
+import doctest
+import inspect
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import cudnn_ct as ct
+from cudnn_ct import dnn, errors, ops, reference
+from cudnn_ct.descriptors.base import Descriptor
+from cudnn_ct.ops.algorithms import Algorithms
+from cudnn_ct.ops.prepared import ConvPlan
+from cudnn_ct.stream import Stream
+from tests.docstrings import OnReference, all_examples, run
+
+# Methods that run the network: what is said of operations holds for them.
+RUNS = ("forward", "backward_data", "backward_weights")
+
+# What is public by being what a public name gives.
+GIVEN = {"Algorithms": Algorithms, "ConvPlan": ConvPlan, "Stream": Stream}
+
+# Functions of shapes alone: nothing is computed, so there is nothing of cuDNN to tell.
+OF_SHAPES = {"conv_output_shape", "conv_transpose_shape", "pool_output_shape"}
+
+SECTIONS = re.compile(r"^([A-Z][a-z]+)\n-{4,}\n(.*?)(?=^[A-Z][a-z]+\n-{4,}\n|\Z)", re.MULTILINE | re.DOTALL)
+
+
+def named() -> dict[str, Any]:
+    """Every public object but modules, by the name that people use."""
+    found = {
+        f"ct.{name}": getattr(ct, name) for name in ct.__all__ if not inspect.ismodule(getattr(ct, name))
+    }
+    found |= {f"dnn.{name}": getattr(dnn, name) for name in dnn.__all__}
+    found |= {f"reference.{name}": getattr(reference, name) for name in reference.__all__}
+    return found | GIVEN
+
+
+def operations() -> dict[str, Any]:
+    """What computes on a device."""
+    functions = {name: getattr(ops, name) for name in ops.__all__ if name not in OF_SHAPES}
+    found = {name: function for name, function in functions.items() if inspect.isfunction(function)}
+    return found | {f"RNN.{name}": getattr(ct.RNN, name) for name in RUNS}
+
+
+def functions() -> dict[str, Any]:
+    """Every public function, and the methods of public classes that people call."""
+    found = {name: value for name, value in named().items() if inspect.isfunction(value)}
+    for owner in ("ct.RNN", "dnn.RNNBlock"):
+        found |= {f"{owner}.{name}": value for name, value in methods(named()[owner])}
+    for name, value in named().items():
+        if name.startswith("dnn.GpuDnn") and not name.endswith("Desc"):
+            found[f"{name}.__call__"] = value.__call__
+    return found
+
+
+def methods(owner: Any) -> Iterator[tuple[str, Any]]:
+    for name, value in vars(owner).items():
+        if (
+            inspect.isfunction(value)
+            and not name.startswith("_")
+            and len(inspect.signature(value).parameters) > 1
+        ):
+            yield name, value
+
+
+def sections(thing: Any) -> dict[str, str]:
+    """The sections of a docstring, by their titles."""
+    return dict(SECTIONS.findall(inspect.getdoc(thing) or ""))
+
+
+def described(text: str) -> list[str]:
+    """The names that a section of parameters describes, in its order."""
+    lines = [line for line in text.splitlines() if line and not line.startswith(" ")]
+    return [name.strip() for line in lines for name in line.partition(" : ")[0].split(",")]
+
+
+def taken(thing: Any) -> list[str]:
+    """The names that a call takes."""
+    return [name for name in inspect.signature(thing).parameters if name != "self"]
+
+
+@pytest.mark.parametrize("name", sorted(named()))
+def test_the_first_line_is_a_sentence(name: str) -> None:
+    text = type(named()[name]).__doc__ if name in ("ct.config", "ct.raw") else named()[name].__doc__
+    assert text, f"{name} has no docstring"
+    assert text.splitlines()[0].endswith("."), name
+
+
+@pytest.mark.parametrize("name", sorted(functions()))
+def test_all_parameters_are_described_and_no_others(name: str) -> None:
+    function = functions()[name]
+    if taken(function):
+        assert sorted(described(sections(function)["Parameters"])) == sorted(taken(function)), name
+
+
+@pytest.mark.parametrize("name", sorted(functions()))
+def test_a_function_says_what_it_gives_and_raises(name: str) -> None:
+    function, found = functions()[name], sections(functions()[name])
+    gives = inspect.signature(function).return_annotation not in ("None", None)
+    assert not gives or {"Returns", "Yields"} & set(found), name
+    assert "Raises" in found or not taken(function), name
+
+
+@pytest.mark.parametrize("name", sorted(operations()))
+def test_an_operation_names_functions_of_cudnn_and_tells_whether_it_is_deterministic(name: str) -> None:
+    if name == "batch_norm_overflowed":  # it asks, and computes nothing
+        return
+    notes = " ".join(sections(operations()[name])["Notes"].split())
+    assert re.search(r"``cudnn\w+", notes) or name == "conv_algorithms", name
+    assert "from run to run" in notes, name
+
+
+@pytest.mark.parametrize("name", sorted(dnn.__all__))
+def test_a_name_of_theano_tells_what_it_is_over(name: str) -> None:
+    text = inspect.getdoc(getattr(dnn, name)) or ""
+    if not name.startswith("dnn_present") and not name.endswith("Desc"):
+        assert "cudnn_ct." in text or "``cudnn" in text, name
+
+
+@pytest.mark.parametrize("name", sorted(named()))
+def test_there_is_an_example_that_runs(name: str) -> None:
+    thing = named()[name]
+    if inspect.isclass(thing) and (issubclass(thing, (Exception, Warning)) or issubclass(thing, tuple)):
+        return  # an error is raised, and a value is given, by something that has an example
+    if inspect.isclass(thing) and issubclass(thing, Descriptor):
+        thing = Descriptor
+    if name in ("ct.RNNReserve", "ConvPlan", "Stream", "Algorithms"):
+        return  # given by what has one: RNN.forward, conv_plan, use, conv_algorithms
+    examples = sections(thing).get("Examples", "")
+    assert ">>>" in examples or "As of :func:`" in examples, name
+
+
+@pytest.mark.parametrize("name", errors.__all__)
+def test_an_error_says_when_it_is_raised(name: str) -> None:
+    assert len((getattr(errors, name).__doc__ or "").split()) > 4
+
+
+ON_REFERENCE = [
+    test for test in all_examples() if test.name.split(".")[-1] in reference.__all__ and ".ops." in test.name
+]
+
+
+def test_every_operation_with_a_reference_has_an_example() -> None:
+    assert {test.name.split(".")[-1] for test in ON_REFERENCE} == set(reference.__all__) - OF_SHAPES
+
+
+@pytest.mark.parametrize("test", ON_REFERENCE, ids=lambda test: test.name)
+def test_the_example_of_an_operation_runs_on_the_reference(test: doctest.DocTest) -> None:
+    run(test, OnReference())

@@ -1,0 +1,83 @@
+"""Makes Markdown of docstrings, for mkdocstrings: of roles, pages that are named, and literal blocks.
+
+A role becomes a link where the site has its object, and its name in code letters where it has not. The lines
+of a section that are not indented are names and types: they are shown as code, without marks.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import griffe
+
+PAGES = Path(__file__).resolve().parents[1] / "docs" / "api"
+
+ROLE = re.compile(r":(func|class|meth|mod|data|attr):`([\w.]+)`")
+LITERAL = re.compile(r" ?::$")  # what is indented below is code in Markdown as well
+PAGE = re.compile(r"\bdocs/([\w-]+)\.md\b")
+OBJECT = re.compile(r"^::: ([\w.]+)$(?:\n    options:\n      heading: ([\w.]+)$)?", re.MULTILINE)
+SECTION = re.compile(r"^(?:Parameters|Attributes|Returns|Yields|Raises|Notes|Examples)$")
+OF_TYPES = ("Parameters", "Attributes", "Returns", "Yields", "Raises")
+CHOICE = re.compile(r" : \{(.*?)\}")  # whose first would be shown as the default
+WORDS = re.compile(r"(?<=\")(?:, | or )(?=\")")  # between words, which would be shown as a tuple
+PACKAGE = "cudnn_ct"
+
+
+class Docstrings(griffe.Extension):  # type: ignore[misc] # griffe is not there where types are checked
+    """Called by griffe for each object that it finds."""
+
+    def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
+        """Rewrite the docstring of an object."""
+        if obj.docstring:
+            obj.docstring.value = markdown(obj.docstring.value, obj.path)
+
+
+def markdown(text: str, path: str) -> str:
+    """Rewrite the docstring of the object at a path."""
+    section, lines = "", []
+    for line in text.splitlines():
+        section = line if SECTION.match(line) else section
+        typed = section in OF_TYPES and not line.startswith(" ")
+        line = _type(line) if typed else _prose(line, path)
+        lines.append(line.replace(", ", " | ") if typed and section == "Raises" else line)
+    return "\n".join(lines)
+
+
+def _type(line: str) -> str:
+    line = ROLE.sub(lambda role: role[2], line).replace("``", "")
+    line = CHOICE.sub(lambda choice: " : " + choice[1].replace(", ", " | "), line)
+    line = WORDS.sub(" | ", line).removesuffix(" : optional")
+    return line.replace(" : array, shape (", " : array of shape (")  # the former would be a tuple, too
+
+
+def _prose(line: str, path: str) -> str:
+    line = ROLE.sub(lambda role: _reference(role[1], role[2], path), line)
+    return LITERAL.sub(":", PAGE.sub(r"[\g<0>](../\1.md)", line))
+
+
+def _reference(role: str, name: str, path: str) -> str:
+    for full in _candidates(role, name, path):
+        owner, _, method = full.rpartition(".")
+        if role == "meth" and owner in on_site():
+            return f"[`{name}`][{on_site()[owner]}.{method}]"
+        if full in on_site():
+            return f"[`{name}`][{on_site()[full]}]"
+    return f"`{name}`"
+
+
+def _candidates(role: str, name: str, path: str) -> list[str]:
+    """What a name may mean: in the class that the object is in, in its package, in ours, anywhere."""
+    packages = [f"{PACKAGE}.{path.split('.')[1]}" if "." in path else PACKAGE, PACKAGE]
+    owners = [path.rpartition(".")[0].rpartition(".")[2], path.rpartition(".")[2]] if role == "meth" else []
+    inner = [f"{package}.{owner}.{name}" for owner in owners for package in packages]
+    return [*inner, *(f"{package}.{name}" for package in packages), name]
+
+
+@cache
+def on_site() -> dict[str, str]:
+    """The objects that the pages of the API have: where each is found, by the name that it goes by."""
+    texts = (page.read_text(encoding="utf-8") for page in PAGES.glob("*.md"))
+    return {heading or name: name for text in texts for name, heading in OBJECT.findall(text)}

@@ -1,0 +1,65 @@
+"""What mkdocs.yml needs beside docs/: pages made of files that stand elsewhere, and links that lead to them.
+
+README.md is the home page; PAGES has the others. A link to any other file of the repository leads to a copy
+of it below ``repository/``. So documents link to each other as they lie in the repository, and every link
+works in both places; one that leads nowhere fails the build."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from mkdocs.structure.files import File, Files
+
+ROOT = Path(__file__).resolve().parents[1]
+
+PAGES = {
+    "README.md": "index.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "CHANGELOG.md": "changes.md",
+    "LICENSE": "licence.md",
+}
+SOURCES = {page: source for source, page in PAGES.items()}
+
+LINK = re.compile(r"(?<=\]\()(?![a-z]+:)([^)#\s]+)")
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Add the pages, and the files of the repository that any page links to."""
+    for source, page in PAGES.items():
+        files.append(File.generated(config, page, content=_text(source)))
+    wanted = {target for file in files.documentation_pages() for target in _outside(file)}
+    for target in sorted(wanted):
+        files.append(File.generated(config, target, abs_src_path=str(ROOT / target.partition("/")[2])))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Let the links of a page lead to where things are on the site."""
+    uri = page.file.src_uri
+    return LINK.sub(lambda link: posixpath.relpath(_on_site(uri, link[1]), posixpath.dirname(uri)), markdown)
+
+
+def _text(source: str) -> str:
+    text = (ROOT / source).read_text(encoding="utf-8")
+    return text if source.endswith(".md") else f"# {source.capitalize()}\n\n```text\n{text}```\n"
+
+
+def _outside(file: File) -> Iterator[str]:
+    """Where the links of a page to files that are no pages lead, on the site."""
+    for link in LINK.findall(file.content_string):
+        target = _on_site(file.src_uri, link)
+        if target.startswith("repository/") and (ROOT / target.partition("/")[2]).is_file():
+            yield target
+
+
+def _on_site(uri: str, link: str) -> str:
+    """Where a link leads on the site, which stands on a page as it does in the repository."""
+    source = SOURCES.get(uri, f"docs/{uri}")
+    path = posixpath.normpath(posixpath.join(posixpath.dirname(source), link))
+    if path in PAGES:
+        return PAGES[path]
+    return path.removeprefix("docs/") if path.startswith("docs/") else f"repository/{path}"

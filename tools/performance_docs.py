@@ -1,0 +1,241 @@
+"""Writes the tables of measurements in README.md and docs/, from the files in benchmarks/results/.
+
+python tools/performance_docs.py            # write them anew
+python tools/performance_docs.py --check    # exit 1, with the names, unless that is what stands there
+
+A table of a benchmark whose file is not there stays as it is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+import conv_report  # type: ignore[import-not-found]  # noqa: E402
+import layers_report  # type: ignore[import-not-found]  # noqa: E402
+import rnn_report  # type: ignore[import-not-found]  # noqa: E402
+import rnn_workload  # type: ignore[import-not-found]  # noqa: E402
+from conv_layers import DIRECTIONS, KINDS  # type: ignore[import-not-found]  # noqa: E402
+from harness.figures import geomean, quotient, values  # type: ignore[import-not-found]  # noqa: E402
+from harness.results import of_section, read  # type: ignore[import-not-found]  # noqa: E402
+from layers_workload import FAMILIES  # type: ignore[import-not-found]  # noqa: E402
+
+Record = dict[str, Any]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command; return its exit code."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--check", action="store_true")
+    options = parser.parse_args(arguments)
+    old = []
+    for page, text in written(RESULTS).items():
+        if text != page.read_text(encoding="utf-8"):
+            old.append(page)
+            if not options.check:
+                page.write_text(text, encoding="utf-8")
+    for page in old:
+        print(page.relative_to(ROOT), "is out of date" if options.check else "written")
+    return 1 if options.check and old else 0
+
+
+def written(results: Path) -> dict[Path, str]:
+    """What each page with a table should be."""
+    pages: dict[Path, str] = {}
+    for name, benchmark, place, table in TABLES:
+        page = ROOT / place
+        pages.setdefault(page, page.read_text(encoding="utf-8"))
+        file = results / f"{benchmark}.json"
+        if file.exists():
+            pages[page] = put(pages[page], name, table(read(file)), place)
+    return pages
+
+
+def put(page: str, name: str, block: str, place: str) -> str:
+    """Replace what stands between the marks of a name."""
+    pattern = rf"(<!-- begin: {name}[^\n]*-->\n).*?(<!-- end: {name} -->)"
+    text, count = re.subn(pattern, lambda marks: f"{marks[1]}\n{block}\n\n{marks[2]}", page, flags=re.DOTALL)
+    if count != 1:
+        raise SystemExit(f"{place} has no place for {name}")
+    return text
+
+
+# --- tables ------------------------------------------------------------------------------------------------
+
+
+def conv_in_short(records: list[Record]) -> str:
+    """Timed convolutions beside PyTorch, a column for each dtype and layout."""
+    rows = [row for row in of_section(records, "rows") if conv_report.ROW_LIMIT.kernel_bound(row)]
+    means = [geomean(values(conv_report.time_over_torch, _where(rows, kind=kind))) for kind in KINDS]
+    return markdown([kind.title for kind in KINDS.values()], [map(ratio, means)])
+
+
+def conv_in_full(records: list[Record]) -> str:
+    """Convolutions by dtype, layout and direction."""
+    rows = of_section(records, "rows")
+    bound = [row for row in rows if conv_report.ROW_LIMIT.kernel_bound(row)]
+
+    def cells(title: str, **which: str) -> list[str]:
+        timed = values(conv_report.time_over_torch, _where(bound, **which))
+        some = _where(rows, **which)
+        return [
+            title,
+            str(len(timed)),
+            ratio(geomean(timed)),
+            ratio(max(timed, default=None)),
+            ratio(geomean(values(conv_report.guess_over_torch, some))),
+            ratio(geomean(values(conv_report.guess_over_time, some))),
+        ]
+
+    lines = [
+        cells(f"{kind.title}, {direction}", kind=name, direction=direction)
+        for name, kind in KINDS.items()
+        for direction in DIRECTIONS
+    ]
+    heads = ("", "rows over 30 us", "time / PyTorch", "worst", "guess / PyTorch", "guess / time")
+    return f"{_about(records)}\n\n{markdown(heads, [*lines, cells('all')])}"
+
+
+def layers_in_short(records: list[Record]) -> str:
+    """Layers beside PyTorch, a column for each family that PyTorch has too."""
+    rows, families = of_section(records, "rows"), _families()
+    means = [geomean(values(layers_report.ours_over_torch, _where(rows, family=name))) for name in families]
+    return markdown(families.values(), [map(ratio, means)])
+
+
+def layers_by_family(records: list[Record]) -> str:
+    """Layers by family: beside PyTorch, and beside what memory takes."""
+    rows = of_section(records, "rows")
+    lines = [_layer_cells(title, _where(rows, family=name)) for name, title in _families().items()]
+    return markdown(LAYER_HEADS, lines)
+
+
+def layers_in_full(records: list[Record]) -> str:
+    """Layers by operation."""
+    rows = of_section(records, "rows")
+    cases = (case for family in FAMILIES.values() for case in family.cases)
+    found = dict.fromkeys(operation for case in cases for operation in case.operations)
+    lines = [_layer_cells(f"`{name}`", _where(rows, operation=name)) for name in found]
+    return f"{_about(records)}\n\n{markdown(LAYER_HEADS, lines)}"
+
+
+LAYER_HEADS = ("", "rows", "ours / PyTorch", "worst", "ours / memory", "PyTorch / memory")
+
+
+def _layer_cells(title: str, rows: list[Record]) -> list[str]:
+    ratios = values(layers_report.ours_over_torch, rows)
+    floors = [
+        geomean(values(lambda row, name=name: layers_report.floor_ratio(row, name), rows))
+        for name in ("ours", "torch")
+    ]
+    return [
+        title,
+        str(len(ratios)),
+        ratio(geomean(ratios)),
+        ratio(max(ratios, default=None)),
+        *map(ratio, floors),
+    ]
+
+
+def rnn_in_full(records: list[Record]) -> str:
+    """Recurrent networks by pass, mode and dtype."""
+    columns = (rnn_report.time_over_torch, rnn_report.guess_over_torch, rnn_report.guess_over_time)
+    lines = []
+    for title, rows in _rnn_groups(of_section(records, "rows")):
+        timed, *others = (values(column, rows) for column in columns)
+        means = (geomean(timed), max(timed, default=None), *map(geomean, others))
+        lines.append([title, str(len(timed)), *map(ratio, means)])
+    heads = ("", "rows", "time / PyTorch", "worst", "guess / PyTorch", "guess / time")
+    return f"{_about(records)}\n\n{markdown(heads, lines)}"
+
+
+def _rnn_groups(rows: list[Record]) -> Iterator[tuple[str, list[Record]]]:
+    padded = _where(rows, packed=False)
+    for work in rnn_workload.PASSES:
+        yield work, _where(padded, work=work)
+    for mode in rnn_workload.MODES:
+        yield f"`{mode}`", _where(padded, mode=mode)
+    for name, kind in rnn_workload.KINDS.items():
+        yield kind.title, _where(padded, kind=name)
+    yield "packed sequences", _where(rows, packed=True)
+    yield "all", rows
+
+
+def host_times(records: list[Record]) -> str:
+    """How long a call takes on the host, in microseconds, beside PyTorch's."""
+    found = sorted(of_section(records, "host"), key=lambda record: str(record["id"]))
+    lines = []
+    for record in found:
+        times = record["times"]
+        shown = (f"{times[name]:.1f}" if name in times else "-" for name in ("ours", "ours_out", "torch"))
+        name = record.get("operation") or record["mode"]
+        lines.append([f"`{name}`", *shown, ratio(quotient(times, "ours", "torch"))])
+    return markdown(("", "us", "with `out=`", "PyTorch", "ours / PyTorch"), lines)
+
+
+def ratio(value: float | None) -> str:
+    """A ratio as the tables have it."""
+    return "-" if value is None else f"{value:.2f}" if value < 10 else f"{value:.0f}"
+
+
+def markdown(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """A table."""
+    titles = list(heads)
+    lines = ["| " + " | ".join(line) + " |" for line in (titles, *rows)]
+    lines.insert(1, "|" + "---|" * len(titles))
+    return "\n".join(lines)
+
+
+def _about(records: list[Record]) -> str:
+    """With what a benchmark was measured, once for each machine."""
+    runs = {
+        (one["device"], one["driver"], _version(one["cudnn"]), one["torch"], one["date"][:10])
+        for one in records
+        if one["section"] == "about"
+    }
+    return "\n".join(
+        f"{device}, driver {driver}, cuDNN {cudnn}, PyTorch {torch}, {date}."
+        for device, driver, cudnn, torch, date in sorted(runs)
+    )
+
+
+def _version(number: int) -> str:
+    return f"{number // 10000}.{number // 100 % 100}.{number % 100}"
+
+
+def _families() -> dict[str, str]:
+    """The families that there is something to be compared with for, with their titles."""
+    return {name: family.title for name, family in FAMILIES.items() if family.limit is not None}
+
+
+def _where(rows: list[Record], **which: Any) -> list[Record]:
+    return [row for row in rows if all(row[key] == value for key, value in which.items())]
+
+
+Table = Callable[[list[Record]], str]
+
+# The marks, the benchmark, the page, and what makes the table.
+TABLES: tuple[tuple[str, str, str, Table], ...] = (
+    ("conv", "conv", "README.md", conv_in_short),
+    ("layers", "layers", "README.md", layers_in_short),
+    ("layers", "layers", "docs/layers.md", layers_by_family),
+    ("conv", "conv", "docs/performance.md", conv_in_full),
+    ("layers", "layers", "docs/performance.md", layers_in_full),
+    ("layers-host", "layers", "docs/performance.md", host_times),
+    ("rnn", "rnn", "docs/performance.md", rnn_in_full),
+    ("rnn-host", "rnn", "docs/performance.md", host_times),
+)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
