@@ -12,13 +12,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from . import files
-from .finding import Finding, finding
+from .finding import Finding, Severity, finding
 
 __all__ = ["CannotLookError", "Place", "Places", "cached_folders", "linker_folders", "named", "usual"]
 
 MOST_FOLDERS = 100_000
 MOST_FOUND = 16
-DEEPEST = 24
+DEEPEST = 64
 SECONDS = 10.0
 NOT_ON_DISK = ("proc", "sys", "dev")  # of a root folder: kernel interfaces, without end
 
@@ -83,22 +83,29 @@ def named(path: str, seconds: float = SECONDS) -> Places:
     root = path if all(os.path.isdir(os.path.join(path, name)) for name in ("etc", "usr")) else "/"
     walk = _Walk(path, seconds)
     folders = dict.fromkeys(files.real(folder, root) for folder in walk)
-    odd = () if walk.complete else (finding("cut-short", f"{path}: {walk.stopped}", path=path),)
-    return Places(tuple(_followed(folder, f"below {path}", root) for folder in folders), root, odd)
+    odd = [] if walk.complete else [finding("cut-short", f"{path}: {walk.stopped}", path=path)]
+    odd += _closed(walk.closed)
+    return Places(tuple(_followed(folder, f"below {path}", root) for folder in folders), root, tuple(odd))
 
 
 def usual(environ: Mapping[str, str] | None = None, path: list[str] | None = None) -> Places:
     """Find the cuDNN of this machine, in the order in which cudnn_ct itself looks."""
     environ = os.environ if environ is None else environ
     places: dict[str, Place] = {}
+    closed: dict[str, None] = {}
     for via, folder in _candidates(environ, sys.path if path is None else path):
         if _holds_cudnn(folder):
             place = _followed(folder, via, "/")
             places.setdefault(place.folder, place)
+        elif blocker := files.closed(folder):
+            closed[blocker] = None
+    # Programs of this user pass such folders over too: what they get is the one that was found.
+    odd = list(_closed(list(closed), Severity.NOTE if places else None))
     explicit = environ.get("CUDNN_CT_LIBRARY")
-    lost = explicit and not any(place.via == "CUDNN_CT_LIBRARY" for place in places.values())
-    odd = (finding("cannot-look", f"CUDNN_CT_LIBRARY names {explicit}, where no cuDNN is", path=explicit),)
-    return Places(tuple(places.values()), findings=odd if lost else ())
+    if explicit and not any(place.via == "CUDNN_CT_LIBRARY" for place in places.values()):
+        text = f"CUDNN_CT_LIBRARY names {explicit}, where no cuDNN is seen"
+        odd.append(finding("cannot-look", text, path=explicit))
+    return Places(tuple(places.values()), findings=tuple(odd))
 
 
 def cached_folders(root: str = "/", name: str = "libcudnn.so.9") -> Iterator[str]:
@@ -171,6 +178,18 @@ def _elsewhere(link: str, target: str, via: str) -> Place:
     return Place(os.path.dirname(target), via, (odd,))
 
 
+def _closed(folders: list[str], severity: Severity | None = None) -> Iterator[Finding]:
+    if folders:
+        more = f" and {len(folders) - 1} more" if folders[1:] else ""
+        yield finding(
+            "unreadable-folder",
+            f"{folders[0]}{more} may not be looked into, and may hold a cuDNN",
+            severity=severity,
+            folders=folders,
+            fix={"path": folders[0]},
+        )
+
+
 def _holds_cudnn(folder: str) -> bool:
     return any(name.major for name in files.cudnn_files(folder))
 
@@ -181,6 +200,7 @@ class _Walk:
     def __init__(self, top: str, seconds: float) -> None:
         self.top = top
         self.stopped = ""
+        self.closed: list[str] = []
         self._end = time.monotonic() + seconds
 
     @property
@@ -202,6 +222,8 @@ class _Walk:
                 yield folder
             if depth < DEEPEST:
                 todo.extend((name, depth + 1) for name in below)
+            elif below:
+                self.stopped = f"stopped {DEEPEST} folders deep, at {folder}"
 
     def _list(self, folder: str) -> tuple[list[str], bool]:
         below, here = [], False
@@ -212,7 +234,9 @@ class _Walk:
                     here = here or bool(match and match["version"])
                     if entry.is_dir(follow_symlinks=False) and not self._of_kernel(entry):
                         below.append(entry.path)
-        except OSError:  # one that may not be entered, or is gone: passed over as others would pass it
+        except PermissionError:
+            self.closed.append(folder)
+        except OSError:  # it is gone, or was no folder for long
             pass
         return sorted(below), here
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from cudnn_ct import doctor
-from cudnn_ct.doctor import examine, main, process, report
+from cudnn_ct.doctor import examine, main, places, process, report
 from cudnn_ct.doctor.finding import finding
 from cudnn_ct.doctor.main import USAGE
 from tests.elf_files import make_cudnn
@@ -148,6 +148,61 @@ def test_folders_without_a_cudnn(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert (code, first(found)) == (3, "no-cudnn")
 
 
+def lock(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Keep this process out of a folder as modes would, which do not stop root."""
+
+    def refusing(name: str, function: Any) -> Any:
+        def refuse(path: Any, *arguments: Any, **keywords: Any) -> Any:
+            where = Path(path).absolute() if isinstance(path, str | Path) else Path()
+            if folder in where.parents or (where == folder and name != "stat"):
+                raise PermissionError(13, "Permission denied", str(path))
+            return function(path, *arguments, **keywords)
+
+        return refuse
+
+    for name in ("open", "scandir", "listdir", "stat"):
+        monkeypatch.setattr(os, name, refusing(name, getattr(os, name)))
+
+
+def test_a_folder_that_may_not_be_read_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_cudnn(tmp_path / "site/nvidia/cudnn/lib", "9.27.0")
+    lock(monkeypatch, tmp_path / "site/nvidia")
+    for arguments in ([str(tmp_path)], []):
+        monkeypatch.setattr(sys, "path", [str(tmp_path / "site")])
+        code, found = answer(capsys, "--static", *arguments)
+        if not arguments and found["cudnn"]:
+            continue  # this machine has another one
+        assert (code, {each["code"] for each in found["findings"]}) == (3, {"no-cudnn", "unreadable-folder"})
+        (told,) = [each for each in found["findings"] if each["code"] == "unreadable-folder"]
+        assert str(tmp_path / "site/nvidia") in told["message"]
+        assert told["fix"].startswith(f"chmod a+rx {tmp_path}/site/nvidia,")
+
+
+def test_what_was_not_seen_keeps_a_strict_doctor_from_saying_sound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_cudnn(tmp_path / "lib", "9.27.0")
+    (tmp_path / "closed").mkdir()
+    lock(monkeypatch, tmp_path / "closed")
+    found = doctor.diagnose(tmp_path, run=False)
+    assert [each.severity.word for each in found.findings if each.code == "unreadable-folder"] == ["warning"]
+    monkeypatch.setattr(sys, "path", [])
+    usual = places.usual({"CUDNN_PATH": str(tmp_path), "CUDA_HOME": str(tmp_path / "closed")}, [])
+    notes = [each for each in usual.findings if each.code == "unreadable-folder"]
+    assert [each.severity.word for each in notes] == ["note"]  # programs pass it over as well
+
+
+def test_a_folder_that_is_too_deep_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_cudnn(tmp_path / "lib", "9.27.0")
+    make_cudnn(tmp_path / "a/b/c/lib", "9.27.0")
+    monkeypatch.setattr(places, "DEEPEST", 2)
+    found = places.named(str(tmp_path))
+    assert [place.folder for place in found.found] == [str(tmp_path / "lib")]
+    assert [each.code for each in found.findings] == ["cut-short"]
+
+
 def test_a_name_that_a_terminal_would_obey(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("\033[31mred\nline", os.fsdecode(b"\xff\xfe")):
         make_cudnn(tmp_path / name)
@@ -218,6 +273,17 @@ def test_a_bug_is_told_as_one(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     code, found = answer(capsys)
     assert (code, first(found)) == (3, "internal-error")
     assert "ZeroDivisionError: by us" in found["findings"][0]["message"]
+
+
+@pytest.mark.parametrize("form", ["text", "json", "github"])
+def test_a_bug_in_what_is_written_is_told_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], form: str
+) -> None:
+    make_cudnn(tmp_path, "9.27.0")
+    monkeypatch.setattr(report, "_set", lambda found: 1 / 0)
+    monkeypatch.setattr(report, "verdict", lambda found: 1 / 0 if found.sets else found.subject)
+    assert main.main(["--static", "--format", form, str(tmp_path)]) == 3
+    assert "ZeroDivisionError" in capsys.readouterr().out
 
 
 def test_an_interruption_is_no_traceback(

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cudnn_ct import doctor
-from cudnn_ct.doctor import consumers, driver, libraryset, loading, places, search, wheel
+from cudnn_ct.doctor import checks, consumers, driver, libraryset, loading, places, search, wheel
 from cudnn_ct.doctor.child import Report
 from cudnn_ct.doctor.demands import Demands
 from cudnn_ct.doctor.finding import codes, finding
@@ -310,6 +310,16 @@ def test_a_large_folder_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(places, "MOST_FOLDERS", 10)
     found = places.named(str(tmp_path))
     assert [each.code for each in found.findings] == ["cut-short"]
+
+
+def test_a_version_before_all_that_there_were(tmp_path: Path) -> None:
+    """A damaged constant may say anything, also a version that has none of the libraries."""
+    folder = make_cudnn(tmp_path / "lib", "8.0.0").parent
+    found = libraryset.read(str(folder))
+    assert found is not None
+    assert found.version == (8, 0, 0)
+    codes = {each.code for check in checks.CHECKS for each in check(found)}
+    assert "stray-library" in codes
 
 
 def test_reinstalling() -> None:
