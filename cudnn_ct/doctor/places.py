@@ -20,6 +20,7 @@ MOST_FOLDERS = 100_000
 MOST_FOUND = 16
 DEEPEST = 64
 SECONDS = 10.0
+LINKED = ("nvidia", "cudnn", "lib", "lib64")  # folders that installers link to where they keep the files
 NOT_ON_DISK = ("proc", "sys", "dev")  # of a root folder: kernel interfaces, without end
 
 
@@ -81,7 +82,7 @@ def named(path: str, seconds: float = SECONDS) -> Places:
     if _holds_cudnn(path):
         return Places((_followed(path, "named", "/"),))
     root = path if all(os.path.isdir(os.path.join(path, name)) for name in ("etc", "usr")) else "/"
-    walk = _Walk(path, seconds)
+    walk = _Walk(path, root, seconds)
     folders = dict.fromkeys(files.real(folder, root) for folder in walk)
     odd = [] if walk.complete else [finding("cut-short", f"{path}: {walk.stopped}", path=path)]
     odd += _closed(walk.closed)
@@ -195,10 +196,15 @@ def _holds_cudnn(folder: str) -> bool:
 
 
 class _Walk:
-    """All folders below one that hold a cuDNN, nearest first: no link is followed, and there is an end."""
+    """All folders below one that hold a cuDNN, nearest first, within limits.
 
-    def __init__(self, top: str, seconds: float) -> None:
+    Links are not followed, for they may lead anywhere and in circles; but a link that has the name of a
+    folder of the usual layouts is looked behind, at the places where a library would be.
+    """
+
+    def __init__(self, top: str, root: str, seconds: float) -> None:
         self.top = top
+        self.root = root
         self.stopped = ""
         self.closed: list[str] = []
         self._end = time.monotonic() + seconds
@@ -216,17 +222,17 @@ class _Walk:
             if seen > MOST_FOLDERS or time.monotonic() > self._end or found >= MOST_FOUND:
                 self.stopped = f"stopped after {seen:,} folders, {found} of them with a cuDNN"
                 return
-            below, here = self._list(folder)
-            if here:
-                found += 1
-                yield folder
+            below, holding = self._list(folder)
+            found += len(holding)
+            yield from holding
             if depth < DEEPEST:
                 todo.extend((name, depth + 1) for name in below)
             elif below:
                 self.stopped = f"stopped {DEEPEST} folders deep, at {folder}"
 
-    def _list(self, folder: str) -> tuple[list[str], bool]:
-        below, here = [], False
+    def _list(self, folder: str) -> tuple[list[str], list[str]]:
+        """The folders below, and those that hold a cuDNN: this one, or where links in it lead."""
+        below, links, here = [], [], False
         try:
             with os.scandir(folder) as entries:
                 for entry in entries:
@@ -234,11 +240,18 @@ class _Walk:
                     here = here or bool(match and match["version"])
                     if entry.is_dir(follow_symlinks=False) and not self._of_kernel(entry):
                         below.append(entry.path)
+                    elif entry.name in LINKED and entry.is_symlink():
+                        links.append(entry.path)
         except PermissionError:
             self.closed.append(folder)
         except OSError:  # it is gone, or was no folder for long
             pass
-        return sorted(below), here
+        return sorted(below), [*([folder] if here else []), *self._behind(links)]
+
+    def _behind(self, links: list[str]) -> Iterator[str]:
+        for link in sorted(links):
+            target = files.real(link, self.root)
+            yield from filter(_holds_cudnn, (os.path.join(target, name) for name in ("", "lib", "cudnn/lib")))
 
     def _of_kernel(self, entry: os.DirEntry[str]) -> bool:
         return entry.name in NOT_ON_DISK and os.path.dirname(entry.path) == self.top

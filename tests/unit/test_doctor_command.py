@@ -222,6 +222,27 @@ def test_below_a_folder_in_a_file_and_by_a_link(tmp_path: Path, capsys: pytest.C
         assert [each["folder"] for each in found["cudnn"]] == [str(shim.parent)]
 
 
+@pytest.mark.parametrize("link", ["nvidia", "nvidia/cudnn", "nvidia/cudnn/lib"])
+def test_a_site_of_links(tmp_path: Path, capsys: pytest.CaptureFixture[str], link: str) -> None:
+    kept = make_cudnn(tmp_path / "store/nvidia/cudnn/lib", "9.27.0").parent
+    site = tmp_path / "site"
+    (site / link).parent.mkdir(parents=True)
+    (site / link).symlink_to(tmp_path / "store" / link)
+    (site / "lib").symlink_to(site)  # a circle
+    _, found = answer(capsys, "--static", str(site))
+    assert [each["folder"] for each in found["cudnn"]] == [str(kept)]
+
+
+def test_links_in_an_image_are_those_of_the_image(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    image = tmp_path / "image"
+    kept = make_cudnn(image / "store/cudnn/lib", "9.27.0").parent
+    for name in ("etc", "usr/site"):
+        (image / name).mkdir(parents=True)
+    (image / "usr/site/nvidia").symlink_to("/store")
+    _, found = answer(capsys, "--static", str(image))
+    assert [each["folder"] for each in found["cudnn"]] == [str(kept)]
+
+
 def test_other_major_versions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name, code in (("libcudnn.so.8", "old-cudnn"), ("libcudnn.so.10", "cannot-look")):
         (tmp_path / name).touch()

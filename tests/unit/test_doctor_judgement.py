@@ -226,6 +226,7 @@ def test_known_combinations(found: libraryset.LibrarySet, tmp_path: Path) -> Non
         ("tensorflow-2.19.0", True),
         ("ctranslate2-4.4.0", False),
         ("ctranslate2-4.6.0", True),
+        ("nvidia_cudnn_frontend-1.18.0", True),  # takes any from 8.5 on
         ("numpy-2.0.0", True),
     ],
 )
@@ -236,6 +237,24 @@ def test_packages_that_do_not_declare_their_cudnn(tmp_path: Path, package: str, 
     found = libraryset.read(str(lib))
     assert found is not None
     assert (list(consumers.check(found, [])) == []) is good
+
+
+def test_files_that_are_gone_are_told_apart_from_others(tmp_path: Path) -> None:
+    """Whoever leaves the headers out of an image has a cuDNN that works."""
+    lib = make_cudnn(tmp_path / "nvidia/cudnn/lib", "9.27.0").parent
+    (tmp_path / "x-1.dist-info").mkdir()
+    found = libraryset.read(str(lib))
+    assert found is not None
+    headers = {f"nvidia/cudnn/include/{number}.h": ("", 1) for number in range(9)}
+    libraries = {f"nvidia/cudnn/lib/{library.file}": ("", 1) for library in found.libraries.values()}
+    for record, given in (
+        (headers, ("missing-file", "9 files of x 1 are gone, such as ")),
+        (libraries, ("altered-file", f"{len(libraries)} files are not those that x 1 installed, such as ")),
+    ):
+        (told,) = wheel.check(found, [wheel.Distribution("x", "1", record)])
+        assert (told.code, told.message.partition(str(tmp_path))[0]) == given
+    both = wheel.Distribution("x", "1", {**headers, **libraries})
+    assert {each.code for each in wheel.check(found, [both])} == {"missing-file", "altered-file"}
 
 
 def test_what_torch_declares(tmp_path: Path) -> None:
