@@ -363,6 +363,19 @@ def test_the_doctor_needs_the_standard_library_alone(tmp_path: Path, entry: str)
     assert "missing-library: libcudnn_adv.so.9 is not in" in done.stdout
 
 
+def test_other_commands_say_in_a_line_what_they_need() -> None:
+    code = f"{BLOCKED}\nsys.argv[1:] = ['info']\nfrom cudnn_ct.__main__ import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(PACKAGE)},
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("cudnn-ct: broken here: click, and only `doctor` does without: ")
+    assert len(done.stderr.splitlines()) == 1
+
+
 def test_click_passes_everything_on(tmp_path: Path) -> None:
     from click.testing import CliRunner
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ast
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cudnn_ct import doctor
-from cudnn_ct.doctor import checks, consumers, driver, libraryset, loading, places, search, wheel
+from cudnn_ct.doctor import checks, consumers, driver, files, libraryset, loading, places, search, wheel
 from cudnn_ct.doctor.child import Report
 from cudnn_ct.doctor.demands import Demands
 from cudnn_ct.doctor.finding import codes, finding
@@ -270,6 +271,69 @@ def test_what_torch_declares(tmp_path: Path) -> None:
         assert [each.code for each in findings] == codes_given
         assert all("another version of torch" in each.fix for each in findings)
     assert list(consumers.check(found, [])) == []
+
+
+def needing(found: libraryset.LibrarySet, **changes: Any) -> libraryset.LibrarySet:
+    """The same libraries, of which libcudnn needs more."""
+    shim = found.libraries[""]
+    assert shim.dynamic is not None
+    assert shim.elf is not None
+    part = shim.elf if "needed" in changes else shim.dynamic
+    name = "elf" if "needed" in changes else "dynamic"
+    changed = replace(shim, **{name: replace(part, **changes)})
+    return replace(found, libraries={**found.libraries, "": changed})
+
+
+@pytest.mark.parametrize(
+    ("have", "needs", "code"),
+    [
+        ("", {"GLIBC_2.27"}, "no-glibc"),
+        ("glibc 2.17", {"GLIBC_2.2.5", "GLIBC_2.27", "GLIBCXX_3.4.22"}, "old-glibc"),
+        ("glibc 2.9", {"GLIBC_2.17"}, "old-glibc"),
+        ("glibc 2.27", {"GLIBC_2.27", "GLIBC_2.3.4", "GLIBC_PRIVATE"}, ""),
+        ("glibc 2.27", set(), ""),
+    ],
+)
+def test_the_c_library(
+    found: libraryset.LibrarySet, monkeypatch: pytest.MonkeyPatch, have: str, needs: set[str], code: str
+) -> None:
+    monkeypatch.setattr(loading, "_glibc", lambda: have)
+    given = {each.code for each in loading.check_libc(needing(found, versions=frozenset(needs)))}
+    assert given == ({code} if code else set())
+    assert bool(loading.why_not(found)) == (not have)
+    image = replace(found, root="/image")  # whose C library is another one
+    assert list(loading.check_libc(image)) == []
+
+
+def test_libraries_of_the_system(found: libraryset.LibrarySet, monkeypatch: pytest.MonkeyPatch) -> None:
+    wants = needing(found, needed=("libz.so.1", "libc.so.6"))
+    monkeypatch.setattr(search, "find_companion", lambda *_: "")
+    missing = [each for each in search.check_companions(wants) if each.code == "missing-system-library"]
+    assert [each.fix for each in missing] == ["install it: apt-get install zlib1g"]
+    monkeypatch.setattr(search, "find_companion", lambda *_: "/lib/libz.so.1")
+    assert "missing-system-library" not in said(search.check_companions(wants))
+
+
+def test_a_folder_of_nvrtc_that_wheels_misspell(found: libraryset.LibrarySet) -> None:
+    wants = needing(found, runpath=("$ORIGIN", "$ORIGIN/../../nvidia/nvrtc/lib", "$ORIGIN/../../other/lib"))
+    dead = [each for each in search.check_companions(wants) if each.code == "dead-runpath"]
+    assert [each.message.count("nvidia/nvrtc/lib") for each in dead] == [1]
+
+
+def test_a_file_system_that_runs_nothing(
+    found: libraryset.LibrarySet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where = found.folder.replace(" ", "\\040")
+    for table, bad in (
+        ("none / ext4 rw 0 0\n", False),
+        (f"none / ext4 rw,noexec 0 0\nnone {where} tmpfs rw,nosuid 0 0\n", False),
+        (f"none / ext4 rw 0 0\nnone {where} tmpfs rw,noexec 0 0\n", True),
+        (f"none {where}x tmpfs rw,noexec 0 0\n", False),
+        (f"none {where} tmpfs rw,noexec 0 0\nnone {where} tmpfs rw 0 0\n", False),  # the last one counts
+        ("garbage\n", False),
+    ):
+        monkeypatch.setattr(files, "text_of", lambda path, table=table: table)
+        assert ("noexec-mount" in said(checks.check_access(found))) is bad
 
 
 def test_headers_elsewhere_are_notes(found: libraryset.LibrarySet, tmp_path: Path) -> None:
