@@ -256,11 +256,13 @@ class Library:
 
     def _check(self, status: int, function: Any, _args: tuple[Any, ...]) -> int:
         if status:
-            error = error_from_status(status, function.__name__, self._last_error_text(), self.version)
-            if isinstance(error, INSTALLATION):
-                self.examined(error)
-            raise error
+            raise self._failure(status, function.__name__)
         return status
+
+    def _failure(self, status: int, name: str) -> CudnnError:
+        """Make the exception. The frame that raises must not hold it: arrays would live on in the circle."""
+        error = error_from_status(status, name, self._last_error_text(), self.version)
+        return self.examined(error) if isinstance(error, INSTALLATION) else error
 
     def _last_error_text(self) -> str:
         text = ctypes.create_string_buffer(1024)

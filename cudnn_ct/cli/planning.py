@@ -131,11 +131,15 @@ def _read(done: subprocess.CompletedProcess[str]) -> list[list[Candidate]]:
     except ValueError:
         raise PlanningError(f"the process that plans wrote {lines[-1][:99]!r} for an answer") from None
     if "error" in told:
-        error = (BadParamError if told["refused"] else CudnnError)(told["error"])
-        for note in told["notes"]:
-            error.add_note(note)
-        raise error
+        raise _failure(**told)
     return [[_candidate(row) for row in rows] for rows in told["rows"]]
+
+
+def _failure(error: str, refused: bool, notes: list[str]) -> CudnnError:
+    made = (BadParamError if refused else CudnnError)(error)
+    for note in notes:
+        made.add_note(note)
+    return made
 
 
 def _candidate(row: dict[str, Any]) -> Candidate:
