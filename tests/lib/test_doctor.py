@@ -178,8 +178,8 @@ def test_a_driver_that_hangs_is_killed_and_told(hanging: dict[str, str], tmp_pat
     assert time.monotonic() - start < 20
 
 
-def test_no_child_outlives_a_doctor_who_is_killed(hanging: dict[str, str]) -> None:
-    environ = {**os.environ, "PYTHONPATH": str(PACKAGE), **hanging}
+def test_no_child_outlives_a_doctor_who_is_killed(hanging: dict[str, str], tmp_path: Path) -> None:
+    environ = {**os.environ, "PYTHONPATH": str(PACKAGE), "TMPDIR": str(tmp_path), **hanging}
     command = [sys.executable, "-m", "cudnn_ct", "doctor", "--require-driver", "--timeout", "60"]
     with subprocess.Popen(command, env=environ, stdout=subprocess.DEVNULL) as process:
         children: list[int] = []
