@@ -13,8 +13,10 @@ def main() -> None:
         from cudnn_ct.doctor.main import main as doctor
 
         sys.exit(doctor(sys.argv[2:]))
-    from cudnn_ct.cli import main as command
-
+    try:
+        from cudnn_ct.cli import main as command
+    except ImportError as error:
+        sys.exit(f"cudnn-ct: {error}, and only `doctor` does without: python -m pip install cudnn-ct")
     command(prog_name="cudnn-ct")
 
 

@@ -11,6 +11,7 @@ import os
 import threading
 import warnings
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 from ._config import config
@@ -22,6 +23,7 @@ from .errors import (
     CudnnWarning,
     LibraryLoadError,
     LibraryNotFoundError,
+    NotInitializedError,
     VersionMismatchError,
     error_from_status,
     format_version,
@@ -37,6 +39,9 @@ NOTHING = Search(None, "", ())
 # libcublasLt and cannot load it: while it finalises a descriptor, or in what is done with a handle. Every way
 # there leads through one of these two, which are therefore bound only once libcublasLt is loaded.
 NEED_CUBLASLT = ("cudnnCreate", "cudnnBackendFinalize")
+
+# What a broken installation can be the reason of. Any call may come upon it: some libraries are opened late.
+INSTALLATION = (NotInitializedError, LibraryLoadError)
 
 
 def load() -> Library:
@@ -98,7 +103,7 @@ def version(raises: bool = True) -> int:
         return -1
     mismatch = library.header_mismatch()
     if mismatch:
-        raise examined(VersionMismatchError(mismatch), library.path)
+        raise library.examined(VersionMismatchError(mismatch))
     return library.version
 
 
@@ -107,14 +112,21 @@ def examined(error: CudnnError, path: str | os.PathLike[str] | None) -> CudnnErr
 
     Only files are read, in about a tenth of a second; nothing is raised.
     """
+    return _noted(error, _verdict(path))
+
+
+def _verdict(path: str | os.PathLike[str] | None) -> tuple[str, ...]:
     if not path or not os.path.exists(path):  # of which the error says all that there is to say
-        return error
+        return ()
     try:
         from .doctor import verdict_lines  # all of the doctor: only when something has failed
 
-        lines = verdict_lines(path)
+        return tuple(verdict_lines(path))
     except Exception:  # a module that cannot be read, say: the error itself is what counts
-        return error
+        return ()
+
+
+def _noted(error: CudnnError, lines: tuple[str, ...]) -> CudnnError:
     known = getattr(error, "__notes__", ())
     for line in lines:
         if line not in known:
@@ -193,6 +205,17 @@ class Library:
         """The CUDA version that this cuDNN was built for: 12090 is 12.9."""
         return int(self.cudnnGetCudartVersion())
 
+    @cached_property
+    def _faults(self) -> tuple[str, ...]:
+        return _verdict(self.path)
+
+    def examined(self, error: CudnnError) -> CudnnError:
+        """Note on an error what the doctor finds wrong with the files of this library.
+
+        He looks once for each library that was loaded: one that lacks its engines fails for every graph.
+        """
+        return _noted(error, self._faults)
+
     def header_mismatch(self) -> str:
         """Say how the header that belongs to this library differs from it; empty when it does not."""
         header = self.installation.header if self.installation else None
@@ -246,8 +269,13 @@ class Library:
 
     def _check(self, status: int, function: Any, _args: tuple[Any, ...]) -> int:
         if status:
-            raise error_from_status(status, function.__name__, self._last_error_text(), self.version)
+            raise self._failure(status, function.__name__)
         return status
+
+    def _failure(self, status: int, name: str) -> CudnnError:
+        """Make the exception. The frame that raises must not hold it: arrays would live on in the circle."""
+        error = error_from_status(status, name, self._last_error_text(), self.version)
+        return self.examined(error) if isinstance(error, INSTALLATION) else error
 
     def _last_error_text(self) -> str:
         text = ctypes.create_string_buffer(1024)

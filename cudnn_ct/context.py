@@ -30,7 +30,7 @@ class Handle(Owned):
         try:
             library.cudnnCreate(ctypes.byref(pointer))
         except CudnnError as error:
-            _lib.examined(error, library.path)
+            library.examined(error)
             raise
         super().__init__(pointer, library.cudnnDestroy)
 

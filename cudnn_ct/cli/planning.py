@@ -18,6 +18,7 @@ from typing import Any
 from ..errors import BadParamError, CudnnError, NotSupportedError, format_version
 from ..problem import Candidate
 from .options import Convolution
+from .trouble import first_line, verdict_of
 
 __all__ = ["PlanningError", "answer", "plan", "read_description"]
 
@@ -98,7 +99,11 @@ def plan(description: dict[str, Any], wanted: Sequence[Convolution]) -> list[lis
         raise PlanningError(f"no process can plan: {error}") from None
     finally:
         os.close(file)
-    return _read(done)
+    try:
+        return _read(done)
+    except PlanningError as error:
+        library.examined(error)
+        raise
 
 
 def _standin(folder: str) -> int:
@@ -126,8 +131,15 @@ def _read(done: subprocess.CompletedProcess[str]) -> list[list[Candidate]]:
     except ValueError:
         raise PlanningError(f"the process that plans wrote {lines[-1][:99]!r} for an answer") from None
     if "error" in told:
-        raise (BadParamError if told["refused"] else CudnnError)(told["error"])
+        raise _failure(**told)
     return [[_candidate(row) for row in rows] for rows in told["rows"]]
+
+
+def _failure(error: str, refused: bool, notes: list[str]) -> CudnnError:
+    made = (BadParamError if refused else CudnnError)(error)
+    for note in notes:
+        made.add_note(note)
+    return made
 
 
 def _candidate(row: dict[str, Any]) -> Candidate:
@@ -147,7 +159,11 @@ def answer() -> None:
         rows = [graph.candidates(problem, planner) for problem in problems]
         told = {"rows": [[row._asdict() for row in some] for some in rows]}
     except CudnnError as error:
-        told = {"error": str(error).splitlines()[0], "refused": isinstance(error, BadParamError)}
+        told = {
+            "error": first_line(error),
+            "refused": isinstance(error, BadParamError),
+            "notes": verdict_of(error),
+        }
     print(f"\n{json.dumps(told)}", flush=True)
     os._exit(0)  # destructors of libraries, on a driver that is none, are no part of the question
 

@@ -32,15 +32,15 @@ def command(only: tuple[str, ...], device: str | None, as_json: bool, junit: str
     names = _operations(only)
     here = available()
     rows = _on_gpu(names) if here else _without(description)
-    if junit:
-        with open(junit, "wb") as file:
-            file.write(as_junit(rows, here.reason))
     if as_json:
         about = {"device": _gpu_name() if here else None, "reason": here.reason or None}
         click.echo(json.dumps(as_dict(rows, cudnn=_version(), **about), indent=2))
     else:
         show(COLUMNS, [cells(row) for row in rows])
         click.echo(f"\n{_summary(rows)}")
+    if junit:  # after the table, which a file that cannot be written must not cost
+        with open(junit, "wb") as file:
+            file.write(as_junit(rows, here.reason))
     if failed := count(rows, FAILED):
         fail(
             f"{failed} of {len(rows)} failed"

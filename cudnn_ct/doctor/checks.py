@@ -114,15 +114,20 @@ def check_symbols(found: LibrarySet) -> Iterator[Finding]:
             yield _unresolved(
                 found, library, missing, f"needs {len(missing)} symbols that no other library has"
             )
-    if found.shim and found.shim.dynamic and not missing_parts(found):
+    if "" in exports and not missing_parts(found):
         parts = set().union(*(names for name, names in exports.items() if name))
         mine = {name for name in exports[""] if _public(name)}
         if missing := sorted(mine - parts):
             yield _unresolved(
-                found, found.shim, missing, f"forwards {len(missing)} functions that no other library has"
+                found,
+                found.libraries[""],
+                missing,
+                f"forwards {len(missing)} functions that no other library has",
             )
         elif missing := sorted({name for name in parts if _public(name)} - mine - INNER):
-            yield _unresolved(found, found.shim, missing, f"lacks {len(missing)} functions of the others")
+            yield _unresolved(
+                found, found.libraries[""], missing, f"lacks {len(missing)} functions of the others"
+            )
 
 
 def check_cuda(found: LibrarySet) -> Iterator[Finding]:
@@ -142,14 +147,19 @@ def check_cuda(found: LibrarySet) -> Iterator[Finding]:
 
 def check_access(found: LibrarySet) -> Iterator[Finding]:
     """Everybody can open the files, and open them as libraries."""
+    kept: dict[str, list[str]] = {}
     for library in found.sound:
         if blocker := files.private(library.real):
-            yield finding(
-                "private-file",
-                f"only its owner or group may read {library.file}: see the mode of {blocker}",
-                path=blocker,
-                fix={"path": blocker},
-            )
+            kept.setdefault(blocker, []).append(library.file)
+    for blocker, names in kept.items():
+        more = f" and {len(names) - 1} more" if names[1:] else ""
+        yield finding(
+            "private-file",
+            f"only its owner or group may read {names[0]}{more}: see the mode of {blocker}",
+            path=blocker,
+            libraries=names,
+            fix={"path": blocker},
+        )
     if found.root == "/" and "noexec" in files.mount_options(found.folder):
         yield finding("noexec-mount", f"{found.folder} is on a file system with noexec", path=found.folder)
 

@@ -84,7 +84,7 @@ def run(
             stand_in = _write_standin(Path(folder), driver_functions)
             for number, (plan, environ) in enumerate(plans):
                 place = Path(folder, str(number))
-                children.append(_Child(place, {**plan, "standin": stand_in}, environ))
+                children.append(_Child(place, {**plan, "standin": stand_in, "parent": os.getpid()}, environ))
             return [child.report(end) for child in children]
     except OSError as error:  # nowhere to write, as in an image that is read-only
         return [Report((), "refused", 0.0, str(error))] * len(plans)

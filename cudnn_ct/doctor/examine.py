@@ -210,6 +210,8 @@ class _Running:
     def _drive(self, usable: LibrarySet | None) -> str:
         if not self.sets and not (self.asked.driver or self.asked.gpu):
             return "no cuDNN to use it"
+        if any(found.code == "probe-hung" for found in self.findings):
+            return "cuDNN has used up the time"  # a driver that is given none would look as if it hung too
         findings, report = driver.check(usable, self.asked, self._left())
         self.findings += findings
         if usable:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 __all__ = [
     "CUDNN_FILE",
     "LibraryName",
+    "closed",
     "cudnn_files",
     "mount_options",
     "names_in",
@@ -71,6 +72,27 @@ def real(path: str, root: str = "/") -> str:
         if target.startswith("/"):
             done = root
     return done
+
+
+def closed(folder: str) -> str:
+    """Find what keeps this user from listing a folder: it, or one above it; empty when nothing does.
+
+    A folder that is not there keeps nobody out.
+    """
+    try:
+        os.close(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+        return ""
+    except PermissionError:
+        blocker = os.path.abspath(folder)
+    except (OSError, ValueError):
+        return ""
+    while True:
+        try:
+            os.stat(blocker)
+        except OSError:  # the one above may not be passed through
+            blocker = os.path.dirname(blocker)
+        else:
+            return blocker
 
 
 def names_in(folder: str) -> list[str]:

@@ -36,13 +36,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parse(arguments)
     try:
         diagnosis = _examine(options)
+        words = _written(diagnosis, options)
     except KeyboardInterrupt:
         print("cudnn-ct doctor: interrupted", file=sys.stderr)
         return 130  # as shells have it
     except Exception as error:  # a bug of ours must not look like an answer about the cuDNN
         bug = finding("internal-error", f"{type(error).__name__}: {error}", traceback=traceback.format_exc())
         diagnosis = Diagnosis(options.path or "this machine", (), (bug,))
-    return _print(diagnosis, options)
+        words = _written(diagnosis, options)
+    return _print(words, diagnosis.exit_code(options.strict))
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -126,15 +128,17 @@ def _examine(options: argparse.Namespace) -> Diagnosis:
     )
 
 
-def _print(diagnosis: Diagnosis, options: argparse.Namespace) -> int:
-    code = diagnosis.exit_code(options.strict)
+def _written(diagnosis: Diagnosis, options: argparse.Namespace) -> str:
+    if options.format == "json":
+        return report.json_text(diagnosis, options.strict)
+    if options.format == "github":
+        return report.github(diagnosis)
+    return report.text(diagnosis, sys.stdout is not None and report.wants_colour(sys.stdout))
+
+
+def _print(words: str, code: int) -> int:
     if sys.stdout is None:  # it was closed
         return code or 3
-    words = {
-        "text": lambda: report.text(diagnosis, report.wants_colour(sys.stdout)),
-        "json": lambda: report.json_text(diagnosis, options.strict),
-        "github": lambda: report.github(diagnosis),
-    }[options.format]()
     encoding = sys.stdout.encoding or "ascii"
     try:
         print(words.encode(encoding, "backslashreplace").decode(encoding), flush=True)

@@ -12,14 +12,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from . import files
-from .finding import Finding, finding
+from .finding import Finding, Severity, finding
 
 __all__ = ["CannotLookError", "Place", "Places", "cached_folders", "linker_folders", "named", "usual"]
 
 MOST_FOLDERS = 100_000
 MOST_FOUND = 16
-DEEPEST = 24
+DEEPEST = 64
 SECONDS = 10.0
+LINKED = ("nvidia", "cudnn", "lib", "lib64")  # folders that installers link to where they keep the files
 NOT_ON_DISK = ("proc", "sys", "dev")  # of a root folder: kernel interfaces, without end
 
 
@@ -81,24 +82,31 @@ def named(path: str, seconds: float = SECONDS) -> Places:
     if _holds_cudnn(path):
         return Places((_followed(path, "named", "/"),))
     root = path if all(os.path.isdir(os.path.join(path, name)) for name in ("etc", "usr")) else "/"
-    walk = _Walk(path, seconds)
+    walk = _Walk(path, root, seconds)
     folders = dict.fromkeys(files.real(folder, root) for folder in walk)
-    odd = () if walk.complete else (finding("cut-short", f"{path}: {walk.stopped}", path=path),)
-    return Places(tuple(_followed(folder, f"below {path}", root) for folder in folders), root, odd)
+    odd = [] if walk.complete else [finding("cut-short", f"{path}: {walk.stopped}", path=path)]
+    odd += _closed(walk.closed)
+    return Places(tuple(_followed(folder, f"below {path}", root) for folder in folders), root, tuple(odd))
 
 
 def usual(environ: Mapping[str, str] | None = None, path: list[str] | None = None) -> Places:
     """Find the cuDNN of this machine, in the order in which cudnn_ct itself looks."""
     environ = os.environ if environ is None else environ
     places: dict[str, Place] = {}
+    closed: dict[str, None] = {}
     for via, folder in _candidates(environ, sys.path if path is None else path):
         if _holds_cudnn(folder):
             place = _followed(folder, via, "/")
             places.setdefault(place.folder, place)
+        elif blocker := files.closed(folder):
+            closed[blocker] = None
+    # Programs of this user pass such folders over too: what they get is the one that was found.
+    odd = list(_closed(list(closed), Severity.NOTE if places else None))
     explicit = environ.get("CUDNN_CT_LIBRARY")
-    lost = explicit and not any(place.via == "CUDNN_CT_LIBRARY" for place in places.values())
-    odd = (finding("cannot-look", f"CUDNN_CT_LIBRARY names {explicit}, where no cuDNN is", path=explicit),)
-    return Places(tuple(places.values()), findings=odd if lost else ())
+    if explicit and not any(place.via == "CUDNN_CT_LIBRARY" for place in places.values()):
+        text = f"CUDNN_CT_LIBRARY names {explicit}, where no cuDNN is seen"
+        odd.append(finding("cannot-look", text, path=explicit))
+    return Places(tuple(places.values()), findings=tuple(odd))
 
 
 def cached_folders(root: str = "/", name: str = "libcudnn.so.9") -> Iterator[str]:
@@ -171,16 +179,34 @@ def _elsewhere(link: str, target: str, via: str) -> Place:
     return Place(os.path.dirname(target), via, (odd,))
 
 
+def _closed(folders: list[str], severity: Severity | None = None) -> Iterator[Finding]:
+    if folders:
+        more = f" and {len(folders) - 1} more" if folders[1:] else ""
+        yield finding(
+            "unreadable-folder",
+            f"{folders[0]}{more} may not be looked into, and may hold a cuDNN",
+            severity=severity,
+            folders=folders,
+            fix={"path": folders[0]},
+        )
+
+
 def _holds_cudnn(folder: str) -> bool:
     return any(name.major for name in files.cudnn_files(folder))
 
 
 class _Walk:
-    """All folders below one that hold a cuDNN, nearest first: no link is followed, and there is an end."""
+    """All folders below one that hold a cuDNN, nearest first, within limits.
 
-    def __init__(self, top: str, seconds: float) -> None:
+    Links are not followed, for they may lead anywhere and in circles; but a link that has the name of a
+    folder of the usual layouts is looked behind, at the places where a library would be.
+    """
+
+    def __init__(self, top: str, root: str, seconds: float) -> None:
         self.top = top
+        self.root = root
         self.stopped = ""
+        self.closed: list[str] = []
         self._end = time.monotonic() + seconds
 
     @property
@@ -196,15 +222,17 @@ class _Walk:
             if seen > MOST_FOLDERS or time.monotonic() > self._end or found >= MOST_FOUND:
                 self.stopped = f"stopped after {seen:,} folders, {found} of them with a cuDNN"
                 return
-            below, here = self._list(folder)
-            if here:
-                found += 1
-                yield folder
+            below, holding = self._list(folder)
+            found += len(holding)
+            yield from holding
             if depth < DEEPEST:
                 todo.extend((name, depth + 1) for name in below)
+            elif below:
+                self.stopped = f"stopped {DEEPEST} folders deep, at {folder}"
 
-    def _list(self, folder: str) -> tuple[list[str], bool]:
-        below, here = [], False
+    def _list(self, folder: str) -> tuple[list[str], list[str]]:
+        """The folders below, and those that hold a cuDNN: this one, or where links in it lead."""
+        below, links, here = [], [], False
         try:
             with os.scandir(folder) as entries:
                 for entry in entries:
@@ -212,9 +240,18 @@ class _Walk:
                     here = here or bool(match and match["version"])
                     if entry.is_dir(follow_symlinks=False) and not self._of_kernel(entry):
                         below.append(entry.path)
-        except OSError:  # one that may not be entered, or is gone: passed over as others would pass it
+                    elif entry.name in LINKED and entry.is_symlink():
+                        links.append(entry.path)
+        except PermissionError:
+            self.closed.append(folder)
+        except OSError:  # it is gone, or was no folder for long
             pass
-        return sorted(below), here
+        return sorted(below), [*([folder] if here else []), *self._behind(links)]
+
+    def _behind(self, links: list[str]) -> Iterator[str]:
+        for link in sorted(links):
+            target = files.real(link, self.root)
+            yield from filter(_holds_cudnn, (os.path.join(target, name) for name in ("", "lib", "cudnn/lib")))
 
     def _of_kernel(self, entry: os.DirEntry[str]) -> bool:
         return entry.name in NOT_ON_DISK and os.path.dirname(entry.path) == self.top

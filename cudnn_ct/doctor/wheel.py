@@ -146,7 +146,9 @@ def check(found: LibrarySet, distributions: list[Distribution], deep: bool = Fal
             )
         rows = ((os.path.join(site, path), *row) for path, row in owner.record.items())
         different = [each for row in rows for each in _check_file(found, owner, *row, said, deep)]
-        yield from different if len(different) <= FEW else [_many(found, owner, different)]
+        for code in ("altered-file", "missing-file"):
+            alike = [each for each in different if each.code == code]
+            yield from alike if len(alike) <= FEW else [_many(found, owner, alike)]
     known = {os.path.join(site, path) for owner in distributions for path in owner.record}
     for name in files.cudnn_files(found.folder) if real else ():
         if name.path not in known:
@@ -180,11 +182,17 @@ def _check_file(
 
 
 def _many(found: LibrarySet, owner: Distribution, different: list[Finding]) -> Finding:
-    """Put in one what another package or a deletion did to most files of a package."""
+    """Put in one what another package or a deletion did to many files of a package."""
     paths = [each.evidence["path"] for each in different]
+    code = different[0].code
+    what = (
+        f"of {owner.label} are gone"
+        if code == "missing-file"
+        else f"are not those that {owner.label} installed"
+    )
     return finding(
-        "altered-file",
-        f"{len(paths)} files are not those that {owner.label} installed, such as {paths[-1]}",
+        code,
+        f"{len(paths)} files {what}, such as {paths[-1]}",
         files=paths,
         package=owner.label,
         fix={"reinstall": found.reinstall},

@@ -17,7 +17,6 @@ from cudnn_ct.cli.selftest_cases import Case, cases
 from cudnn_ct.errors import CudnnError, NotInitializedError
 
 from .cudnn import FakeCudnn
-from .host import Host
 
 SMALL = ["--x", "2,3,5,6", "--w", "4,3,3,3"]
 
@@ -262,22 +261,46 @@ def test_no_handle(fake: FakeCudnn) -> None:
     assert ran.stderr.startswith("cudnn-ct: cudnnCreate returned CUDNN_STATUS_NOT_INITIALIZED")
 
 
-def test_the_first_handle_carries_the_doctors_verdict(
-    fake: FakeCudnn, host: Host, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("function", "status", "carried"),
+    [
+        ("cudnnCreate", 1001, True),
+        ("cudnnCreate", 4003, True),
+        ("cudnnSoftmaxForward", 1002, True),
+        ("cudnnSoftmaxForward", 1008, True),
+        ("cudnnSoftmaxForward", 3009, True),
+        ("cudnnSoftmaxForward", 3000, False),
+        ("cudnnSoftmaxForward", 5000, False),
+    ],
+)
+def test_errors_of_an_installation_carry_the_doctors_verdict(
+    fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch, function: str, status: int, carried: bool
 ) -> None:
     from cudnn_ct import _lib, doctor
 
-    monkeypatch.setattr(doctor, "verdict_lines", lambda path: [f"doctor: of {path}"], raising=False)
+    asked = []
+    monkeypatch.setattr(
+        doctor, "verdict_lines", lambda path: asked.append(path) or [f"doctor: of {path}"], raising=False
+    )
     monkeypatch.setattr(_lib.load(), "path", __file__)
-    fake.fail["cudnnCreate"] = 1001
-    with pytest.raises(NotInitializedError) as caught:
-        ct.softmax(ct.asarray(np.zeros((2, 3), np.float32)))
-    assert f"doctor: of {__file__}" in caught.value.__notes__
+    fake.fail[function] = status
+    for _ in range(2):
+        with pytest.raises(CudnnError, match=function) as caught:
+            ct.softmax(ct.asarray(np.zeros((2, 3), np.float32)))
+        notes = getattr(caught.value, "__notes__", [])
+        assert notes.count(f"doctor: of {__file__}") == carried
+    assert asked == [__file__] * carried  # he looks once: it is the same library still
+
+
+def test_a_doctor_who_is_ill_adds_nothing(fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch) -> None:
+    from cudnn_ct import _lib, doctor
 
     def failing(path: str) -> list[str]:
         raise OSError("the doctor is ill")
 
     monkeypatch.setattr(doctor, "verdict_lines", failing, raising=False)
-    with pytest.raises(CudnnError, match="cudnnCreate") as caught:
+    monkeypatch.setattr(_lib.load(), "path", __file__)
+    fake.fail["cudnnCreate"] = 1001
+    with pytest.raises(NotInitializedError, match="cudnnCreate") as caught:
         ct.softmax(ct.asarray(np.zeros((2, 3), np.float32)))
     assert not getattr(caught.value, "__notes__", [])

@@ -4,50 +4,95 @@ from __future__ import annotations
 
 import json
 import time
+from importlib.util import find_spec
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from cudnn_ct.cli import main
+from cudnn_ct.cli.selftest_cases import OPERATIONS
 
 CONV = ["--x", "8,16,14,14", "--w", "16,16,3,3", "--padding", "1"]
 
 
-def test_the_selftest_is_green_within_a_minute() -> None:
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(main, arguments, catch_exceptions=False)
+
+
+def test_the_selftest_is_green_within_a_minute(tmp_path: Path) -> None:
     begin = time.monotonic()
-    ran = CliRunner().invoke(main, ["selftest", "--json"], catch_exceptions=False)
+    ran = run("selftest", "--json", "--junit", str(tmp_path / "out.xml"))
     told = json.loads(ran.stdout)
     assert [row for row in told["rows"] if row["verdict"] == "failed"] == []
     assert ran.exit_code == 0
     assert time.monotonic() - begin < 60
     assert told["device"]
+    assert told["reason"] is None
+    assert {row["name"].split(" (")[0] for row in told["rows"]} == set(OPERATIONS)
+    suite = ElementTree.parse(tmp_path / "out.xml").getroot()
+    assert (suite.get("tests"), suite.get("failures")) == (str(len(told["rows"])), "0")
+    assert len(suite.findall("testcase")) == len(told["rows"])
+
+
+def test_a_part_of_the_selftest_as_a_table() -> None:
+    ran = run("selftest", "--only", "softmax", "--only", "pool")
+    assert ran.exit_code == 0, ran.output
+    heading, *rows = ran.stdout.splitlines()
+    assert heading.split() == ["op", "dtype", "layout", "algorithm", "error", "tolerance", "verdict"]
+    table = [row for row in rows[:-1] if row]
+    assert {row.split()[0] for row in table} == {"softmax", "pool"}
+    assert rows[-1].startswith(f"{len(table)} ok")
 
 
 @pytest.mark.parametrize("direction", ["forward", "backward_data", "backward_filter"])
 def test_algorithms_are_timed(direction: str) -> None:
-    ran = CliRunner().invoke(
-        main, ["algos", *CONV, "--direction", direction, "--json"], catch_exceptions=False
-    )
-    rows = json.loads(ran.stdout)["rows"]
+    rows = json.loads(run("algos", *CONV, "--direction", direction, "--json").stdout)["rows"]
+    times = [row["time"] for row in rows if row["time"]]
+    assert times == sorted(times)
     assert {row["family"] for row in rows if row["time"]} == {"graph", "legacy"}
+    listed = json.loads(run("algos", *CONV, "--direction", direction, "--no-measure", "--json").stdout)
+    assert not any(row["time"] for row in listed["rows"])
+    assert not listed["planned"]
 
 
 def test_the_device_is_exported_and_planned_for(tmp_path: Path) -> None:
     file = tmp_path / "gpu.json"
-    ran = CliRunner().invoke(main, ["device", "--export", str(file)], catch_exceptions=False)
+    ran = run("device", "--export", str(file))
     assert ran.exit_code == 0, ran.output
-    ran = CliRunner().invoke(main, ["algos", *CONV, "--device", str(file), "--json"], catch_exceptions=False)
+    ran = run("algos", *CONV, "--device", str(file), "--json")
     assert ran.exit_code == 0, ran.output
-    assert any(not row["status"] for row in json.loads(ran.stdout)["rows"])
+    told = json.loads(ran.stdout)
+    assert any(not row["status"] for row in told["rows"])
+    assert told["planned"]
+    assert run("device").stdout == f"{told['device']}, device 0\n"
+
+
+def test_what_is_exported_has_the_form_of_what_was_recorded(tmp_path: Path) -> None:
+    recorded = json.loads((Path(__file__).parents[1] / "devices/h200-cudnn-9.19.json").read_text())
+    exported = json.loads(run("device", "--export").stdout)
+    assert {name: type(exported.get(name)) for name in recorded} == {
+        name: type(value) for name, value in recorded.items()
+    }
+    assert run("selftest", "--only", "softmax", "--device", str(tmp_path / "nothing")).exit_code == 2
 
 
 @pytest.mark.parametrize(
     "problem",
-    [["conv", *CONV], *([name, "--x", "8,16,14,14"] for name in ("pool", "softmax", "batch_norm"))],
+    [
+        ["conv", *CONV],
+        *([name, "--x", "8,16,14,14"] for name in ("pool", "softmax", "batch_norm")),
+        ["rnn", "--x", "8,4,32", "--hidden", "32"],
+    ],
     ids=lambda arguments: arguments[0],
 )
-def test_problems_are_timed(problem: list[str]) -> None:
-    ran = CliRunner().invoke(main, ["bench", *problem, "--json"], catch_exceptions=False)
+def test_problems_are_timed(problem: list[str], tmp_path: Path) -> None:
+    picture = tmp_path / "times.png"
+    drawn = ["--plot", str(picture)] if find_spec("PIL") else []
+    ran = run("bench", *problem, "--json", *drawn)
     assert ran.exit_code == 0, ran.output
-    assert any(row["time"] for row in json.loads(ran.stdout)["rows"])
+    rows = json.loads(ran.stdout)["rows"]
+    assert any(row["time"] for row in rows)
+    assert all(row["nbytes"] > 0 for row in rows if row["time"])
+    assert picture.is_file() == bool(drawn)

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from cudnn_ct import doctor
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import cudnn_ct as ct
+from cudnn_ct import _lib, doctor
+from cudnn_ct.doctor import main
 
 
 def test_a_machine_that_computes_has_no_errors() -> None:
@@ -13,3 +22,20 @@ def test_a_machine_that_computes_has_no_errors() -> None:
     assert devices
     assert all(device["arch"] >= 75 and device["free"] for device in devices)
     assert found.details["driver"]["cuda"] >= 12000
+
+
+def test_the_command_names_the_gpu_that_it_demanded(capsys: pytest.CaptureFixture[str]) -> None:
+    code = main.main(["--require-driver", "--require-gpu", "--json"])
+    told = json.loads(capsys.readouterr().out)
+    assert code == told["exit_code"] == 0
+    assert told["tiers"] == dict.fromkeys(("static", "child", "driver"), "done")
+    assert not {"no-driver", "no-gpu", "create-failed"} & {each["code"] for each in told["findings"]}
+    assert told["details"]["child"]["libcuda"] == "driver"
+
+
+def test_a_process_that_computes_is_sound() -> None:
+    x = ct.asarray(np.ones((1, 2, 3, 3), np.float32))
+    ct.conv(x, ct.asarray(np.ones((1, 2, 1, 1), np.float32))).numpy()
+    for found in (doctor.here(), doctor.diagnose_process(os.getpid())):
+        assert not [each.message for each in found.findings if each.severity == doctor.Severity.ERROR]
+        assert found.sets[0].folder == str(Path(_lib.load().path).parent)

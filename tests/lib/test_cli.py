@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -151,6 +153,57 @@ def test_an_exception_shows_the_verdict_below_its_own_text(tmp_path: Path) -> No
     lines = done.stderr.splitlines()
     (error,) = [place for place, line in enumerate(lines) if "LibraryLoadError: " in line]
     assert any(line.startswith("doctor: missing-library: ") for line in lines[error:])
+
+
+@pytest.fixture
+def without_engines(tmp_path: Path) -> Iterator[Path]:
+    """A cuDNN that can be loaded, and cannot plan: its engines want a symbol that the others do not have."""
+    assert WHEEL is not None
+    try:  # no symbolic links: libcudnn_graph looks for the engines where it really lies
+        for file in WHEEL.resolve().parent.glob("libcudnn*.so.9"):
+            os.link(file, tmp_path / file.name)
+    except OSError as error:
+        pytest.skip(f"no hard links from the wheel to the temporary folder: {error}")
+    engines = tmp_path / "libcudnn_engines_runtime_compiled.so.9"
+    data = engines.read_bytes().replace(b"_ZTVN5cudnn", b"_ZTVX5cudnn")
+    engines.unlink()
+    engines.write_bytes(data)
+    yield tmp_path / "libcudnn.so.9"
+    shutil.rmtree(tmp_path, ignore_errors=True)
+
+
+UNRESOLVED = "doctor: unresolved-symbols: libcudnn_engines_runtime_compiled.so.9 is of another version"
+
+
+@needs_cudnn
+@pytest.mark.usefixtures("planner")
+def test_planning_that_fails_comes_with_the_doctors_verdict(without_engines: Path) -> None:
+    ran = run("algos", *CONV, "--device", str(DEVICE), library=without_engines)
+    assert ran.returncode == 1
+    *before, last = ran.stderr.splitlines()
+    assert last.startswith("cudnn-ct: cudnnBackendFinalize returned CUDNN_STATUS_SUBLIBRARY_LOADING_FAILED")
+    assert any(line.startswith(UNRESOLVED) for line in before)
+
+
+@needs_cudnn
+def test_a_call_that_opens_a_broken_library_comes_with_the_doctors_verdict(without_engines: Path) -> None:
+    code = (
+        "import warnings; warnings.simplefilter('ignore')\n"
+        "from cudnn_ct import _lib; from cudnn_ct.graph.backend import BackendDescriptor\n"
+        "BackendDescriptor(_lib.load(), 'tensor', unique_id=1, data_type='float32', byte_alignment=16, "
+        "dimensions=(2, 3), strides=(3, 1))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={"PYTHONPATH": PYTHONPATH, "CUDNN_CT_LIBRARY": str(without_engines)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 1
+    lines = done.stderr.splitlines()
+    (error,) = [place for place, line in enumerate(lines) if "LibraryLoadError: " in line]
+    assert any(line.startswith(UNRESOLVED) for line in lines[error:])
 
 
 def test_where_nothing_is_there_the_doctor_has_nothing_to_add(tmp_path: Path) -> None:

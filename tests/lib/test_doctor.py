@@ -137,8 +137,11 @@ def test_the_linkers_own_words_are_passed_on(site: Site) -> None:
 
 
 def test_a_hang_is_ended_and_told(site: Site) -> None:
-    answer = examine(site.target, ["--timeout", "0.001"])
-    assert answer.codes("error") == {"probe-hung"}
+    answer = examine(site.target, ["--timeout", "0.001", "--require-gpu"])
+    (told,) = [each for each in answer.report["findings"] if each["severity"] == "error"]
+    assert told["code"] == "probe-hung"
+    assert told["message"].startswith("cuDNN did not come back from ")
+    assert answer.report["tiers"]["driver"] == "cuDNN has used up the time"
     assert answer.exit_code == 1
 
 
@@ -155,6 +158,52 @@ def test_a_probe_that_never_ends_is_killed_with_what_it_started(
     assert time.monotonic() - start < 10
     state = Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}/stat")
     assert not state.exists() or state.read_text().split()[2] in "ZX"
+
+
+@pytest.fixture
+def hanging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """The environment of a driver whose every function goes round in a circle."""
+    circle = {62: bytes.fromhex("ebfe909090909090"), 183: bytes.fromhex("0000001400000014")}
+    monkeypatch.setattr(standin, "CODE", circle)
+    functions = ["cuInit", "cuDriverGetVersion", "cuDeviceGetCount"]
+    (tmp_path / "libcuda.so.1").write_bytes(standin.make(functions, elf.machine_here()))
+    return {"LD_LIBRARY_PATH": str(tmp_path)}
+
+
+def test_a_driver_that_hangs_is_killed_and_told(hanging: dict[str, str], tmp_path: Path) -> None:
+    start = time.monotonic()
+    found = examine(tmp_path, ["--require-driver", "--timeout", "3"], hanging).report["findings"]
+    (told,) = [each for each in found if each["code"] == "probe-hung"]
+    assert told["message"].startswith("the driver did not come back from ")
+    assert time.monotonic() - start < 20
+
+
+def test_no_child_outlives_a_doctor_who_is_killed(hanging: dict[str, str], tmp_path: Path) -> None:
+    environ = {**os.environ, "PYTHONPATH": str(PACKAGE), "TMPDIR": str(tmp_path), **hanging}
+    command = [sys.executable, "-m", "cudnn_ct", "doctor", "--require-driver", "--timeout", "60"]
+    with subprocess.Popen(command, env=environ, stdout=subprocess.DEVNULL) as process:
+        children: list[int] = []
+        while not any("libcuda.so.1" in _text(child, "maps") for child in children):
+            assert process.poll() is None, "the doctor came back from a driver that hangs"
+            time.sleep(0.05)
+            children = _children(process.pid)
+        process.kill()
+    end = time.monotonic() + 10
+    while any(_text(child, "maps") for child in children):
+        assert time.monotonic() < end, f"{children} run on"
+        time.sleep(0.05)
+
+
+def _children(pid: int) -> list[int]:
+    others = [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    return [other for other in others if f"\nPPid:\t{pid}\n" in _text(other, "status")]
+
+
+def _text(pid: int, name: str) -> str:
+    try:
+        return Path(f"/proc/{pid}/{name}").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
 
 
 def test_a_python_that_cannot_be_started(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -186,7 +186,7 @@ def test_a_cache_that_is_off_or_bad(cache: Path, monkeypatch: pytest.MonkeyPatch
         (7, '{"rows": []}', "ended with exit code 7"),
         (0, "", "ended with exit code 0"),
         (0, "not JSON", "wrote 'not JSON' for an answer"),
-        (0, '\n{"error": "too bad", "refused": false}', "too bad"),
+        (0, '\n{"error": "too bad", "refused": false, "notes": []}', "too bad"),
     ],
 )
 def test_a_planning_process_that_fails(code: int, out: str, words: str) -> None:

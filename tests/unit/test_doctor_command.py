@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from cudnn_ct import doctor
-from cudnn_ct.doctor import examine, main, process, report
+from cudnn_ct.doctor import examine, main, places, process, report
 from cudnn_ct.doctor.finding import finding
 from cudnn_ct.doctor.main import USAGE
 from tests.elf_files import make_cudnn
@@ -148,6 +148,61 @@ def test_folders_without_a_cudnn(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert (code, first(found)) == (3, "no-cudnn")
 
 
+def lock(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Keep this process out of a folder as modes would, which do not stop root."""
+
+    def refusing(name: str, function: Any) -> Any:
+        def refuse(path: Any, *arguments: Any, **keywords: Any) -> Any:
+            where = Path(path).absolute() if isinstance(path, str | Path) else Path()
+            if folder in where.parents or (where == folder and name != "stat"):
+                raise PermissionError(13, "Permission denied", str(path))
+            return function(path, *arguments, **keywords)
+
+        return refuse
+
+    for name in ("open", "scandir", "listdir", "stat"):
+        monkeypatch.setattr(os, name, refusing(name, getattr(os, name)))
+
+
+def test_a_folder_that_may_not_be_read_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_cudnn(tmp_path / "site/nvidia/cudnn/lib", "9.27.0")
+    lock(monkeypatch, tmp_path / "site/nvidia")
+    for arguments in ([str(tmp_path)], []):
+        monkeypatch.setattr(sys, "path", [str(tmp_path / "site")])
+        code, found = answer(capsys, "--static", *arguments)
+        if not arguments and found["cudnn"]:
+            continue  # this machine has another one
+        assert (code, {each["code"] for each in found["findings"]}) == (3, {"no-cudnn", "unreadable-folder"})
+        (told,) = [each for each in found["findings"] if each["code"] == "unreadable-folder"]
+        assert str(tmp_path / "site/nvidia") in told["message"]
+        assert told["fix"].startswith(f"chmod a+rx {tmp_path}/site/nvidia,")
+
+
+def test_what_was_not_seen_keeps_a_strict_doctor_from_saying_sound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_cudnn(tmp_path / "lib", "9.27.0")
+    (tmp_path / "closed").mkdir()
+    lock(monkeypatch, tmp_path / "closed")
+    found = doctor.diagnose(tmp_path, run=False)
+    assert [each.severity.word for each in found.findings if each.code == "unreadable-folder"] == ["warning"]
+    monkeypatch.setattr(sys, "path", [])
+    usual = places.usual({"CUDNN_PATH": str(tmp_path), "CUDA_HOME": str(tmp_path / "closed")}, [])
+    notes = [each for each in usual.findings if each.code == "unreadable-folder"]
+    assert [each.severity.word for each in notes] == ["note"]  # programs pass it over as well
+
+
+def test_a_folder_that_is_too_deep_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_cudnn(tmp_path / "lib", "9.27.0")
+    make_cudnn(tmp_path / "a/b/c/lib", "9.27.0")
+    monkeypatch.setattr(places, "DEEPEST", 2)
+    found = places.named(str(tmp_path))
+    assert [place.folder for place in found.found] == [str(tmp_path / "lib")]
+    assert [each.code for each in found.findings] == ["cut-short"]
+
+
 def test_a_name_that_a_terminal_would_obey(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("\033[31mred\nline", os.fsdecode(b"\xff\xfe")):
         make_cudnn(tmp_path / name)
@@ -165,6 +220,27 @@ def test_below_a_folder_in_a_file_and_by_a_link(tmp_path: Path, capsys: pytest.C
     for path in (tmp_path, tmp_path / "x/y/lib", shim, tmp_path / "link"):
         _, found = answer(capsys, "--static", str(path))
         assert [each["folder"] for each in found["cudnn"]] == [str(shim.parent)]
+
+
+@pytest.mark.parametrize("link", ["nvidia", "nvidia/cudnn", "nvidia/cudnn/lib"])
+def test_a_site_of_links(tmp_path: Path, capsys: pytest.CaptureFixture[str], link: str) -> None:
+    kept = make_cudnn(tmp_path / "store/nvidia/cudnn/lib", "9.27.0").parent
+    site = tmp_path / "site"
+    (site / link).parent.mkdir(parents=True)
+    (site / link).symlink_to(tmp_path / "store" / link)
+    (site / "lib").symlink_to(site)  # a circle
+    _, found = answer(capsys, "--static", str(site))
+    assert [each["folder"] for each in found["cudnn"]] == [str(kept)]
+
+
+def test_links_in_an_image_are_those_of_the_image(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    image = tmp_path / "image"
+    kept = make_cudnn(image / "store/cudnn/lib", "9.27.0").parent
+    for name in ("etc", "usr/site"):
+        (image / name).mkdir(parents=True)
+    (image / "usr/site/nvidia").symlink_to("/store")
+    _, found = answer(capsys, "--static", str(image))
+    assert [each["folder"] for each in found["cudnn"]] == [str(kept)]
 
 
 def test_other_major_versions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -218,6 +294,17 @@ def test_a_bug_is_told_as_one(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     code, found = answer(capsys)
     assert (code, first(found)) == (3, "internal-error")
     assert "ZeroDivisionError: by us" in found["findings"][0]["message"]
+
+
+@pytest.mark.parametrize("form", ["text", "json", "github"])
+def test_a_bug_in_what_is_written_is_told_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], form: str
+) -> None:
+    make_cudnn(tmp_path, "9.27.0")
+    monkeypatch.setattr(report, "_set", lambda found: 1 / 0)
+    monkeypatch.setattr(report, "verdict", lambda found: 1 / 0 if found.sets else found.subject)
+    assert main.main(["--static", "--format", form, str(tmp_path)]) == 3
+    assert "ZeroDivisionError" in capsys.readouterr().out
 
 
 def test_an_interruption_is_no_traceback(
@@ -274,6 +361,19 @@ def test_the_doctor_needs_the_standard_library_alone(tmp_path: Path, entry: str)
     )
     assert (done.returncode, done.stderr) == (1, "")
     assert "missing-library: libcudnn_adv.so.9 is not in" in done.stdout
+
+
+def test_other_commands_say_in_a_line_what_they_need() -> None:
+    code = f"{BLOCKED}\nsys.argv[1:] = ['info']\nfrom cudnn_ct.__main__ import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(PACKAGE)},
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("cudnn-ct: broken here: click, and only `doctor` does without: ")
+    assert len(done.stderr.splitlines()) == 1
 
 
 def test_click_passes_everything_on(tmp_path: Path) -> None:

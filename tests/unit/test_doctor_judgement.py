@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ast
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cudnn_ct import doctor
-from cudnn_ct.doctor import consumers, driver, libraryset, loading, places, search, wheel
+from cudnn_ct.doctor import checks, consumers, driver, files, libraryset, loading, places, search, wheel
 from cudnn_ct.doctor.child import Report
 from cudnn_ct.doctor.demands import Demands
 from cudnn_ct.doctor.finding import codes, finding
@@ -226,6 +227,7 @@ def test_known_combinations(found: libraryset.LibrarySet, tmp_path: Path) -> Non
         ("tensorflow-2.19.0", True),
         ("ctranslate2-4.4.0", False),
         ("ctranslate2-4.6.0", True),
+        ("nvidia_cudnn_frontend-1.18.0", True),  # takes any from 8.5 on
         ("numpy-2.0.0", True),
     ],
 )
@@ -236,6 +238,24 @@ def test_packages_that_do_not_declare_their_cudnn(tmp_path: Path, package: str, 
     found = libraryset.read(str(lib))
     assert found is not None
     assert (list(consumers.check(found, [])) == []) is good
+
+
+def test_files_that_are_gone_are_told_apart_from_others(tmp_path: Path) -> None:
+    """Whoever leaves the headers out of an image has a cuDNN that works."""
+    lib = make_cudnn(tmp_path / "nvidia/cudnn/lib", "9.27.0").parent
+    (tmp_path / "x-1.dist-info").mkdir()
+    found = libraryset.read(str(lib))
+    assert found is not None
+    headers = {f"nvidia/cudnn/include/{number}.h": ("", 1) for number in range(9)}
+    libraries = {f"nvidia/cudnn/lib/{library.file}": ("", 1) for library in found.libraries.values()}
+    for record, given in (
+        (headers, ("missing-file", "9 files of x 1 are gone, such as ")),
+        (libraries, ("altered-file", f"{len(libraries)} files are not those that x 1 installed, such as ")),
+    ):
+        (told,) = wheel.check(found, [wheel.Distribution("x", "1", record)])
+        assert (told.code, told.message.partition(str(tmp_path))[0]) == given
+    both = wheel.Distribution("x", "1", {**headers, **libraries})
+    assert {each.code for each in wheel.check(found, [both])} == {"missing-file", "altered-file"}
 
 
 def test_what_torch_declares(tmp_path: Path) -> None:
@@ -251,6 +271,69 @@ def test_what_torch_declares(tmp_path: Path) -> None:
         assert [each.code for each in findings] == codes_given
         assert all("another version of torch" in each.fix for each in findings)
     assert list(consumers.check(found, [])) == []
+
+
+def needing(found: libraryset.LibrarySet, **changes: Any) -> libraryset.LibrarySet:
+    """The same libraries, of which libcudnn needs more."""
+    shim = found.libraries[""]
+    assert shim.dynamic is not None
+    assert shim.elf is not None
+    part = shim.elf if "needed" in changes else shim.dynamic
+    name = "elf" if "needed" in changes else "dynamic"
+    changed = replace(shim, **{name: replace(part, **changes)})
+    return replace(found, libraries={**found.libraries, "": changed})
+
+
+@pytest.mark.parametrize(
+    ("have", "needs", "code"),
+    [
+        ("", {"GLIBC_2.27"}, "no-glibc"),
+        ("glibc 2.17", {"GLIBC_2.2.5", "GLIBC_2.27", "GLIBCXX_3.4.22"}, "old-glibc"),
+        ("glibc 2.9", {"GLIBC_2.17"}, "old-glibc"),
+        ("glibc 2.27", {"GLIBC_2.27", "GLIBC_2.3.4", "GLIBC_PRIVATE"}, ""),
+        ("glibc 2.27", set(), ""),
+    ],
+)
+def test_the_c_library(
+    found: libraryset.LibrarySet, monkeypatch: pytest.MonkeyPatch, have: str, needs: set[str], code: str
+) -> None:
+    monkeypatch.setattr(loading, "_glibc", lambda: have)
+    given = {each.code for each in loading.check_libc(needing(found, versions=frozenset(needs)))}
+    assert given == ({code} if code else set())
+    assert bool(loading.why_not(found)) == (not have)
+    image = replace(found, root="/image")  # whose C library is another one
+    assert list(loading.check_libc(image)) == []
+
+
+def test_libraries_of_the_system(found: libraryset.LibrarySet, monkeypatch: pytest.MonkeyPatch) -> None:
+    wants = needing(found, needed=("libz.so.1", "libc.so.6"))
+    monkeypatch.setattr(search, "find_companion", lambda *_: "")
+    missing = [each for each in search.check_companions(wants) if each.code == "missing-system-library"]
+    assert [each.fix for each in missing] == ["install it: apt-get install zlib1g"]
+    monkeypatch.setattr(search, "find_companion", lambda *_: "/lib/libz.so.1")
+    assert "missing-system-library" not in said(search.check_companions(wants))
+
+
+def test_a_folder_of_nvrtc_that_wheels_misspell(found: libraryset.LibrarySet) -> None:
+    wants = needing(found, runpath=("$ORIGIN", "$ORIGIN/../../nvidia/nvrtc/lib", "$ORIGIN/../../other/lib"))
+    dead = [each for each in search.check_companions(wants) if each.code == "dead-runpath"]
+    assert [each.message.count("nvidia/nvrtc/lib") for each in dead] == [1]
+
+
+def test_a_file_system_that_runs_nothing(
+    found: libraryset.LibrarySet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where = found.folder.replace(" ", "\\040")
+    for table, bad in (
+        ("none / ext4 rw 0 0\n", False),
+        (f"none / ext4 rw,noexec 0 0\nnone {where} tmpfs rw,nosuid 0 0\n", False),
+        (f"none / ext4 rw 0 0\nnone {where} tmpfs rw,noexec 0 0\n", True),
+        (f"none {where}x tmpfs rw,noexec 0 0\n", False),
+        (f"none {where} tmpfs rw,noexec 0 0\nnone {where} tmpfs rw 0 0\n", False),  # the last one counts
+        ("garbage\n", False),
+    ):
+        monkeypatch.setattr(files, "text_of", lambda path, table=table: table)
+        assert ("noexec-mount" in said(checks.check_access(found))) is bad
 
 
 def test_headers_elsewhere_are_notes(found: libraryset.LibrarySet, tmp_path: Path) -> None:
@@ -310,6 +393,16 @@ def test_a_large_folder_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(places, "MOST_FOLDERS", 10)
     found = places.named(str(tmp_path))
     assert [each.code for each in found.findings] == ["cut-short"]
+
+
+def test_a_version_before_all_that_there_were(tmp_path: Path) -> None:
+    """A damaged constant may say anything, also a version that has none of the libraries."""
+    folder = make_cudnn(tmp_path / "lib", "8.0.0").parent
+    found = libraryset.read(str(folder))
+    assert found is not None
+    assert found.version == (8, 0, 0)
+    codes = {each.code for check in checks.CHECKS for each in check(found)}
+    assert "stray-library" in codes
 
 
 def test_reinstalling() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import shutil
 import struct
 from pathlib import Path
 
@@ -14,9 +16,11 @@ from cudnn_ct.doctor import (
     consumers,
     demands,
     elf,
+    examine,
     fatbin,
     files,
     libraryset,
+    report,
     search,
     standin,
     symbols,
@@ -93,6 +97,32 @@ def test_anything_can_be_read_as_a_set(tmp_path: Path, data: bytes) -> None:
     found = libraryset.read(str(tmp_path))
     assert found is not None
     assert found.libraries[""].error is not None
+
+
+VERSIONS = st.one_of(st.just(0x091B00), st.integers(0, 2**32 - 1), st.sampled_from([0x080907, 0x091400]))
+PARTS = st.dictionaries(st.sampled_from(sorted(libraryset.PARTS)), VERSIONS, min_size=4)
+
+
+@given(PARTS, st.booleans(), st.text(max_size=50))
+def test_any_installation_can_be_examined(
+    tmp_path: Path, parts: dict[str, int], every: bool, record: str
+) -> None:
+    """Sound libraries that do not belong together: the checks meet each other's odd cases."""
+    shutil.rmtree(tmp_path / "site", ignore_errors=True)
+    lib = tmp_path / "site/nvidia/cudnn/lib"
+    lib.mkdir(parents=True)
+    for name in libraryset.PARTS if every else parts:
+        file, constant = f"libcudnn{'_' if name else ''}{name}.so.9", libraryset.PARTS[name].constant
+        version = parts.get(name, 0x091B00)
+        written(lib, make_elf(file, constants={constant: version, "cudnnThing": 1} if constant else {}), file)
+    (tmp_path / "site/nvidia_cudnn_cu12-9.27.0.42.dist-info").mkdir()
+    written(tmp_path / "site/nvidia_cudnn_cu12-9.27.0.42.dist-info", record.encode(), "RECORD")
+    found = examine.diagnose(tmp_path / "site", demands.Demands(archs=(90,)), run=False)
+    assert found.sets
+    assert found.exit_code() == 1  # none has code for a GPU
+    json.loads(report.json_text(found))
+    assert report.text(found)
+    assert report.github(found)
 
 
 @given(st.integers(0, len(STAND_IN)))
