@@ -212,7 +212,7 @@ class Library:
     def examined(self, error: CudnnError) -> CudnnError:
         """Note on an error what the doctor finds wrong with the files of this library.
 
-        He looks once for each library that was loaded: one that lacks its engines fails for every graph.
+        It looks once for each library that was loaded: one that lacks its engines fails for every graph.
         """
         return _noted(error, self._faults)
 
