@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ..dtypes import as_dtype
@@ -15,6 +15,7 @@ Pairs = tuple[tuple[int, int], ...]
 MODES = ("cross_correlation", "convolution")
 PADDINGS = ("valid", "half", "full")
 CONV_DTYPES = ("float16", "bfloat16", "float32", "float64")
+SUMS_OF_BYTES = ("int32", "float32")  # what a forward convolution of int8 may be written as
 
 
 class Roles(NamedTuple):
@@ -173,17 +174,18 @@ def conv_problem(
         Shape of the result, for the gradients: several shapes can have led to the same output.
     out : TensorSpec, optional
         What the result is written to. By default it gets the layout of the image among the inputs; where
-        that is both layouts (one channel, one pixel), that of the other input.
+        that is both layouts (one channel, one pixel), that of the other input. For int8 its dtype says
+        what the sums are written as.
 
     Raises
     ------
     TypeError
         The dtypes differ, or cuDNN has no convolution for them.
     ValueError
-        Shapes or parameters do not fit; the message has the numbers.
+        Shapes or parameters do not fit; the message has the numbers. There are factors of integer sums.
     """
     roles = ROLES[direction]
-    _check_dtypes(dict(zip(roles.names, (first.dtype, second.dtype), strict=False)))
+    check_conv_dtypes(direction, dict(zip(roles.names, (first.dtype, second.dtype), strict=False)))
     specs = dict(zip(roles.operands, (first, second), strict=False))
     shapes = {role: spec.shape for role, spec in specs.items()}
     if direction != "forward":
@@ -198,7 +200,8 @@ def conv_problem(
         )
     image = specs["y"] if direction == "backward_data" else specs["x"]
     other = second if image is first else first
-    result = TensorSpec.packed(shapes[roles.operands[-1]], first.dtype, _result_layout(image, other))
+    dtype = conv_result_dtype(first.dtype, None if out is None else out.dtype, scaled)
+    result = TensorSpec.packed(shapes[roles.operands[-1]], dtype, _result_layout(image, other))
     if out is not None:
         _check_out(out, result)
     axes = len(y_shape) - 2
@@ -274,11 +277,66 @@ def conv_transpose_shape(
     return check_shape((x[0], w[1] * operator.index(groups), *sizes), "result shape")
 
 
+def conv_dtypes(direction: str) -> tuple[str, ...]:
+    """The dtypes that operands may have: cuDNN sums products of int8 in the forward direction alone.
+
+    ``direction`` is a key of :data:`ROLES`, or ``"fused"`` or ``"backward_bias"``.
+    """
+    return (*CONV_DTYPES, "int8") if direction == "forward" else CONV_DTYPES
+
+
+def check_conv_dtypes(direction: str, dtypes: Mapping[str, str]) -> None:
+    """Raise TypeError unless operands, by their names, have one dtype, and the direction takes it."""
+    (first, one), *others = dtypes.items()
+    for second, two in others:
+        if one != two:
+            raise TypeError(f"{first} is {one} and {second} is {two}; a convolution needs one dtype for both")
+    allowed = conv_dtypes(direction)
+    if one not in allowed:
+        what = {"forward": "a convolution", "fused": "a fused convolution"}
+        name = what.get(direction, "a gradient of a convolution")
+        raise TypeError(f"{name} takes {', '.join(allowed)}, not {one}")
+
+
+def conv_result_dtype(dtype: str, out: str | None = None, scaled: str = "") -> str:
+    """The dtype of a convolution's result: that of its operands; of int8 int32, or float32 where out is that.
+
+    Parameters
+    ----------
+    dtype : str
+        That of the operands.
+    out : str, optional
+        That of what the result is written to.
+    scaled : str
+        The factor that there is: "alpha", "beta" or none. Integers are not scaled.
+
+    Raises
+    ------
+    TypeError
+        Sums of int8 are not written as the dtype of ``out``.
+    ValueError
+        There is a factor, and the result is int32.
+
+    Examples
+    --------
+    >>> conv_result_dtype("int8"), conv_result_dtype("int8", "float32"), conv_result_dtype("float16")
+    ('int32', 'float32', 'float16')
+    """
+    if dtype != "int8":
+        return dtype
+    result = SUMS_OF_BYTES[0] if out is None else out
+    if result not in SUMS_OF_BYTES:
+        raise TypeError(f"out is {out}; sums of int8 are written as {' or '.join(SUMS_OF_BYTES)}")
+    if scaled and result == "int32":
+        raise ValueError(f"{scaled} is a factor of floats; sums of int8 have one where out is float32")
+    return result
+
+
 def resolve_precision(precision: str | None, dtype: str, allow_tf32: bool) -> tuple[str, bool]:
     """Say for data of ``dtype`` which dtype to accumulate in, and whether tensor cores may round products.
 
     ``None`` is ``"as_input_f32"``. Half types may always use tensor cores, whose products of halves are
-    exact, unless ``"float32"`` asks for plain IEEE arithmetic.
+    exact, unless ``"float32"`` asks for plain IEEE arithmetic. Products of int8 are summed in int32.
     """
     half = dtype in ("float16", "bfloat16")
     wide = as_dtype(dtype).accumulate
@@ -290,10 +348,16 @@ def resolve_precision(precision: str | None, dtype: str, allow_tf32: bool) -> tu
         "float16": ("float16", True),
         "float64": ("float64", False),
     }
-    allowed = {"tf32": ("float32",), "float16": ("float16",), "float32": ("float16", "bfloat16", "float32")}
+    allowed = {
+        "as_input_f32": conv_dtypes("forward"),
+        "tf32": ("float32",),
+        "float16": ("float16",),
+        "float32": ("float16", "bfloat16", "float32"),
+    }
     name = choice(precision or "as_input_f32", tuple(rows), "precision")
-    if dtype not in allowed.get(name, CONV_DTYPES):
-        raise ValueError(f"precision={name!r} is for {' or '.join(allowed[name])} data, not {dtype}")
+    fitting = allowed.get(name, CONV_DTYPES)
+    if dtype not in fitting:
+        raise ValueError(f"precision={name!r} is for {' or '.join(fitting)} data, not {dtype}")
     return rows[name]
 
 
@@ -358,14 +422,6 @@ def _output_shape(x: Shape, w: Shape, padding: Pairs, stride: Shape, dilation: S
 def _result_layout(image: TensorSpec, other: TensorSpec) -> str:
     common = [layout for layout in image.layouts if layout in other.layouts]
     return (common or list(image.layouts) or [nearest_layout(image)])[0]
-
-
-def _check_dtypes(dtypes: dict[str, str]) -> None:
-    (first, one), (second, two) = dtypes.items()
-    if one != two:
-        raise TypeError(f"{first} is {one} and {second} is {two}; a convolution needs one dtype for both")
-    if one not in CONV_DTYPES:
-        raise TypeError(f"a convolution takes {', '.join(CONV_DTYPES)}, not {one}")
 
 
 def _check_out(out: TensorSpec, y: TensorSpec) -> None:
