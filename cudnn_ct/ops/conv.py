@@ -59,7 +59,8 @@ def conv(
     Parameters
     ----------
     x : device array, shape (N, C, *spatial), float16 | bfloat16 | float32 | float64 | int8
-        Any strides. Anything that speaks DLPack or ``__cuda_array_interface__`` is used in place.
+        Any strides; of int8 without gaps, and from a multiple of 16 bytes on, but for what the legacy calls
+        take. Anything that speaks DLPack or ``__cuda_array_interface__`` is used in place.
     w : device array, shape (K, C / groups, *window), dtype of x
     padding : int, tuple of int, "valid" | "half" | "full", or ((before, after), ...)
         Zeros around x. ``"half"`` keeps the size for odd windows at stride 1, ``"full"`` has every overlap.

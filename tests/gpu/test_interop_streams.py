@@ -118,7 +118,42 @@ def test_their_memory_outlives_our_use(name: str, ours: str) -> None:
     del again
 
 
+@pytest.mark.parametrize("name", ["torch", "cupy"])
+@pytest.mark.parametrize("theirs", STREAMS)
+def test_our_memory_outlives_their_use(name: str, theirs: str) -> None:
+    """We let go of y while they still read it, and make new arrays; who takes y by DLPack names a stream."""
+    one, stream, mine, w = prepared(name, theirs, "side")
+    x, _, expected = values()
+    kept = one.make(blank(expected))
+    source = ct.asarray(x, stream=mine)
+    y = ct.conv(source, w, stream=mine)
+    settle()
+    with one.use(stream):
+        taken = one.take(y)
+        delay(one.handle(stream))
+        one.write(kept, taken, stream)
+        del taken, y
+        again = [ct.full(expected.shape, np.nan, stream=mine) for _ in range(8)]
+        assert busy(one.handle(stream)), "they were done before: this shows nothing"
+        np.testing.assert_array_equal(one.read(kept, stream), expected)
+    del again
+
+
 # --- jax, whose streams are its own affair -----------------------------------------------------------------
+
+
+@cache
+def after_much_work() -> Any:
+    """A function that gives an image back, after work that takes some hundred milliseconds."""
+    jax = library("jax")
+    identity = jax.device_put(np.eye(4096, dtype=np.float32), jax.devices("gpu")[0])
+
+    def slowly(identity: Any, image: Any) -> Any:
+        product = jax.lax.fori_loop(0, 300, lambda _, a: a @ identity, identity)
+        return image * product[0, 0]
+
+    compiled = jax.jit(slowly)
+    return lambda image: compiled(identity, image)
 
 
 @pytest.mark.parametrize("ours", STREAMS)
@@ -126,20 +161,13 @@ def test_we_wait_for_jax(ours: str) -> None:
     jax = library("jax")
     mine = stream_of_our_own() if ours == "side" else None
     x, w, expected = values()
-    gpu, filters = jax.devices("gpu")[0], ct.asarray(w, stream=mine)
-
-    def after_much_work(identity: Any, image: Any) -> Any:
-        product = jax.lax.fori_loop(0, 300, lambda _, a: a @ identity, identity)
-        return image * product[0, 0]
-
-    produce = jax.jit(after_much_work)
-    identity = jax.device_put(np.eye(4096, dtype=np.float32), gpu)
-    stale = produce(identity, jax.device_put(x + 1, gpu))  # compiles, and leaves other values in memory
+    gpu, filters, produce = jax.devices("gpu")[0], ct.asarray(w, stream=mine), after_much_work()
+    stale = produce(jax.device_put(x + 1, gpu))  # compiles, and leaves other values in memory
     ct.conv(stale, filters, stream=mine)
     image = jax.device_put(x, gpu).block_until_ready()
     settle()
     del stale
-    produced = produce(identity, image)
+    produced = produce(image)
     running = not produced.is_ready()
     y = ct.conv(produced, filters, stream=mine)
     np.testing.assert_array_equal(y.numpy(), expected)
@@ -164,3 +192,21 @@ def test_jax_waits_for_us(ours: str) -> None:
     taken = jax.dlpack.from_dlpack(y)
     np.testing.assert_array_equal(np.asarray(double(taken)), 2 * expected)
     assert taken.unsafe_buffer_pointer() == y.pointer
+
+
+def test_our_memory_outlives_the_use_of_jax() -> None:
+    jax = library("jax")
+    x, w, expected = values()
+    mine, slowly = stream_of_our_own(), after_much_work()
+    source, filters = ct.asarray(x, stream=mine), ct.asarray(w, stream=mine)
+    slowly(jax.dlpack.from_dlpack(ct.conv(source, filters, stream=mine))).block_until_ready()
+    y = ct.conv(source, filters, stream=mine)
+    settle()
+    taken = jax.dlpack.from_dlpack(y)
+    kept = slowly(taken)
+    del taken, y
+    again = [ct.full(expected.shape, np.nan, stream=mine) for _ in range(8)]
+    running = not kept.is_ready()
+    np.testing.assert_array_equal(np.asarray(kept), expected)
+    assert running, "jax was done before: this shows nothing"
+    del again
