@@ -7,17 +7,19 @@ at once the validated request, the cache key, the repr in an error, and what tes
 from .activation import ACTIVATION_MODES, ActivationProblem, activation_problem, activation_spec
 from .arguments import NAN_CHOICES, choice, number, per_axis, propagates
 from .conv import (
-    CONV_DTYPES,
     MODES,
     ROLES,
     ConvProblem,
-    check_conv_dtypes,
-    conv_dtypes,
     conv_output_shape,
     conv_problem,
-    conv_result_dtype,
     conv_transpose_shape,
     pad_pairs,
+)
+from .conv_dtype import (
+    CONV_DTYPES,
+    check_conv_dtypes,
+    conv_dtypes,
+    conv_result_dtype,
     resolve_precision,
 )
 from .ctc import (

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from .arguments import choice, number
-from .conv import ConvProblem, check_conv_dtypes
+from .conv import ConvProblem
+from .conv_dtype import check_conv_dtypes
 from .specs import TensorSpec
 
 ACTIVATIONS = ("identity", "relu", "clipped_relu", "sigmoid", "tanh", "elu", "gelu", "swish")
