@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .dtypes import DTYPES
 from .problem import TensorSpec, packed_strides
-from .stream import Stream, known_stream
+from .stream import Stream, default_stream, known_stream
 
 if TYPE_CHECKING:
     import numpy as np
@@ -37,9 +37,15 @@ def import_array(obj: Any, stream: Stream) -> Foreign | None:
     """Read an array that speaks DLPack or ``__cuda_array_interface__``, its stream ordered before ``stream``.
 
     Nothing is copied. Returns None for an object that speaks neither, or whose data is in host memory.
+
+    Raises
+    ------
+    TypeError
+        Its library does not hand it out, or would lose sight of a gradient.
     """
     if not (hasattr(obj, "__dlpack__") or hasattr(obj, "__cuda_array_interface__")):
         return None
+    obj = _without_gradient(obj)
     try:
         view = _memory_view().from_any_interface(obj, stream.handle)
         dtype = view.dtype
@@ -53,7 +59,8 @@ def import_array(obj: Any, stream: Stream) -> Foreign | None:
     shape = tuple(view.shape)
     strides = _signed(view.strides, dtype.itemsize) or packed_strides(shape)
     home = _producer_stream(obj, view.device_id)
-    return Foreign(view.ptr, shape, strides, dtype, view.device_id, view.readonly, view, home)
+    readonly = view.readonly or _is_immutable(obj)
+    return Foreign(view.ptr, shape, strides, dtype, view.device_id, readonly, view, home)
 
 
 @cache
@@ -86,11 +93,30 @@ def _signed(strides: tuple[int, ...] | None, itemsize: int) -> tuple[int, ...] |
     return tuple(s - span if s >= span // 2 else s for s in strides)
 
 
+def _without_gradient(obj: Any) -> Any:
+    """A tensor of torch as one that requires no gradient: nothing here would be recorded for it.
+
+    Torch's own exports refuse such tensors always, and cuda.core, which has a way of its own to them, never.
+    """
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(obj, torch.Tensor) or not (obj.requires_grad and obj.is_cuda):
+        return obj
+    if torch.is_grad_enabled():
+        raise TypeError(
+            "a tensor that requires a gradient gets none from here: pass tensor.detach(), or call under "
+            "torch.no_grad()"
+        )
+    return obj.detach()
+
+
 def _producer_stream(obj: Any, device: int) -> Stream | None:
     """The stream that the producer of a foreign array works on now, where that can be known.
 
     DLPack orders the producer before us, but has no word for the way back: memory that its owner frees must
     not be reused on its stream before our kernel is over. A library is only asked if the process has it.
+
+    ``__cuda_array_interface__`` without a stream should mean that there is nothing to wait for. Numba writes
+    that of every array that it was not told a stream for, and works on these on the default stream.
     """
     torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
     if torch is not None and isinstance(obj, torch.Tensor):
@@ -101,7 +127,15 @@ def _producer_stream(obj: Any, device: int) -> Stream | None:
         return known_stream(stream.ptr, device, stream)
     interface = getattr(obj, "__cuda_array_interface__", None)
     handle = interface.get("stream") if isinstance(interface, dict) else None
-    return known_stream(handle, device) if handle else None
+    if handle:
+        return known_stream(handle, device)
+    return None if hasattr(obj, "__dlpack__") else default_stream(device)
+
+
+def _is_immutable(obj: Any) -> bool:
+    """Whether its library never writes to an array again, and does not say so: DLPack of jax has no flags."""
+    jax = sys.modules.get("jax")
+    return jax is not None and isinstance(obj, jax.Array)
 
 
 # DLPack's type codes for what cuda.core exports under no name of its own.

@@ -53,6 +53,7 @@ class ConvCase:
     alpha: float = 1
     beta: float = 0
     with_out: bool = False
+    out_dtype: str = ""
     seed: int = field(default=0)
 
     def __repr__(self) -> str:
@@ -91,34 +92,39 @@ class ConvCase:
         """Make x, w and out (None without ``with_out``) in their layouts and views.
 
         ``kind="integers"`` gives sparse small integers, whose convolution every dtype holds exactly;
-        ``"floats"`` gives normal ones. Memory between the elements of a view is NaN, and so is all of ``out``
-        where ``beta`` is 0: whoever reads what is not his, shows it. The memory of an operand, one axis
-        without gaps, is its ``.base``.
+        ``"floats"`` gives normal ones, ``"bytes"`` any that int8 has. Memory between the elements of a view
+        is NaN, and so is all of ``out`` where ``beta`` is 0: whoever reads what is not his, shows it. The
+        memory of an operand, one axis without gaps, is its ``.base``.
         """
         rng = np.random.default_rng(self.seed)
-        draw = {"integers": _integers, "floats": _floats}[kind]
+        draw = {"integers": _integers, "floats": _floats, "bytes": _bytes}[kind]
         x, w, out = draw(rng, self)
+        dtype, written = as_dtype(self.dtype).numpy, as_dtype(self.out_dtype or self.dtype).numpy
         if self.beta == 0:
-            out = np.full(self.y_shape, np.nan)
-        dtype = as_dtype(self.dtype).numpy
+            out = np.full(self.y_shape, poison(written))
         return (
             lay_out(x.astype(dtype), self.x_layout, self.x_view),
             lay_out(w.astype(dtype), self.w_layout, self.w_view),
-            lay_out(out.astype(dtype), self.out_layout, self.out_view) if self.with_out else None,
+            lay_out(out.astype(written), self.out_layout, self.out_view) if self.with_out else None,
         )
 
 
 def lay_out(values: np.ndarray, layout: str, view: str) -> np.ndarray:
-    """Copy ``values`` into fresh NaN-filled memory with the strides of a layout and a view."""
+    """Copy ``values`` into fresh memory of :func:`poison` with the strides of a layout and a view."""
     shape = values.shape
     strides = strides_in(shape, layout, view)
     span = 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) if values.size else 1
-    memory = np.full(span, np.nan).astype(values.dtype)
+    memory = np.full(span, poison(values.dtype)).astype(values.dtype)
     array: np.ndarray = np.ndarray(
         shape, values.dtype, buffer=memory, strides=tuple(s * values.itemsize for s in strides)
     )
     array[...] = values
     return array
+
+
+def poison(dtype: np.dtype[Any]) -> float:
+    """What shows in a result that it is not part of: NaN, or where there is none, a number of its own."""
+    return 77 if dtype.kind in "iu" else np.nan
 
 
 def strides_in(shape: tuple[int, ...], layout: str, view: str) -> tuple[int, ...]:
@@ -145,8 +151,12 @@ def conv_cases(
     scales: Sequence[float] = SCALES,
     asymmetric: bool = True,
     batches: Sequence[int] = (*(1, 2, 3) * 4, 0),
+    channels: Sequence[int] = (1, 2, 3, 4),
+    out_dtypes: Sequence[str] = ("",),
 ) -> ConvCase:
     """Draw a valid convolution: at least one output along each spatial axis.
+
+    Integers have no factors; results of another dtype than the operands' are asked for with an ``out``.
 
     The first of each list is the simplest and what shrinking goes to; plain numbers come before choices of
     memory, so that a failure that needs no strange strides is reported without them.
@@ -160,11 +170,14 @@ def conv_cases(
         draw(st.integers(least, least + (7 if rank < 3 else 4)))
         for least in _smallest_sizes(window, dilation, padding)
     )
-    alpha, beta = draw(st.sampled_from(scales)), draw(st.sampled_from(sorted(scales, key=bool)))
+    out_dtype = draw(st.sampled_from(out_dtypes))
+    whole = out_dtype == "int32"
+    alpha = draw(st.sampled_from((1,) if whole else scales))
+    beta = draw(st.sampled_from((0,) if whole else sorted(scales, key=bool)))
     return ConvCase(
         batch=draw(st.sampled_from(batches)),
-        channels_per_group=draw(st.integers(1, 4)),
-        filters_per_group=draw(st.integers(1, 4)),
+        channels_per_group=draw(st.sampled_from(channels)),
+        filters_per_group=draw(st.sampled_from(channels)),
         groups=groups,
         size=size,
         window=window,
@@ -181,7 +194,9 @@ def conv_cases(
         out_view=draw(st.sampled_from(views)),
         alpha=alpha,
         beta=beta,
-        with_out=draw(st.booleans()) or beta != 0,  # beta multiplies out, so it needs one
+        # beta multiplies out, and float32 sums of int8 are asked for by it
+        with_out=draw(st.booleans()) or beta != 0 or out_dtype == "float32",
+        out_dtype=out_dtype,
         seed=draw(st.integers(0, 99)),
     )
 
@@ -224,6 +239,14 @@ def _integers(rng: np.random.Generator, case: ConvCase) -> tuple[np.ndarray, np.
         order = rng.permuted(np.tile(np.arange(taps), (case.w_shape[0], 1)), axis=1)
         w = np.where(order.reshape(case.w_shape) < _MOST_WEIGHTS, w, 0)
     return x, w, rng.integers(-4, 4, size=case.y_shape, endpoint=True)
+
+
+def _bytes(rng: np.random.Generator, case: ConvCase) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    return (
+        rng.integers(-128, 127, size=case.x_shape, endpoint=True),
+        rng.integers(-128, 127, size=case.w_shape, endpoint=True),
+        rng.integers(-4, 4, size=case.y_shape, endpoint=True),
+    )
 
 
 def _floats(rng: np.random.Generator, case: ConvCase) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -28,7 +28,8 @@ def some(shape: Sequence[int], dtype: str, layout: str = "nchw", seed: int = 0) 
     from ..errors import AllocationError
 
     rng = np.random.default_rng(seed)
-    block = rng.standard_normal(BLOCK, np.float32).astype(as_dtype(dtype).numpy)
+    block = rng.integers(-128, 128, BLOCK) if dtype == "int8" else rng.standard_normal(BLOCK, np.float32)
+    block = block.astype(as_dtype(dtype).numpy)
     own = layout if 3 <= len(shape) <= 5 else None
     try:
         host = np.empty(tuple(shape), block.dtype)

@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
-from ..problem import CONV_DTYPES, LAYOUTS, ROLES, ConvProblem, TensorSpec, conv_output_shape, conv_problem
+from ..problem import (
+    CONV_DTYPES,
+    LAYOUTS,
+    ROLES,
+    ConvProblem,
+    TensorSpec,
+    conv_dtypes,
+    conv_output_shape,
+    conv_problem,
+)
 from .trouble import usage
 
 __all__ = ["DTYPES", "INTS", "PADDING", "SHAPE", "Convolution", "convolution_options", "image_options"]
@@ -145,7 +154,9 @@ def convolution_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--precision", type=click.Choice(PRECISIONS), help="What is computed in."),
         click.option("--direction", type=click.Choice(tuple(ROLES)), default="forward", show_default=True),
         click.option("--layout", type=click.Choice(LAYOUTS), default="nchw", show_default=True),
-        click.option("--dtype", type=click.Choice(DTYPES), default="float32", show_default=True),
+        click.option(
+            "--dtype", type=click.Choice(conv_dtypes("forward")), default="float32", show_default=True
+        ),
         click.option("--groups", type=click.IntRange(1, LARGEST), default=1),
         click.option("--dilation", type=INTS, default=1),
         click.option("--stride", type=INTS, default=1),

@@ -22,6 +22,7 @@ LAYOUTS = ("nchw", "nhwc")
 ROUNDED = {"float16": 2e-3, "bfloat16": 1.6e-2, "float32": 1e-5, "float64": 1e-12}
 PRODUCTS = {"float16": 2e-2, "bfloat16": 2e-2, "float32": 2e-3, "float64": 1e-12}
 STRICT = {"float32": 2e-4}
+EXACT = {"int8": 0.0}
 SUMS = {"float16": 4e-3, "bfloat16": 3.2e-2, "float32": 1e-4, "float64": 1e-10}
 
 
@@ -70,7 +71,9 @@ class Draw:
         self.wide = np.dtype(np.float64 if dtype == "float64" else np.float32)
 
     def floats(self, *shape: int) -> np.ndarray[Any, Any]:
-        """Normal numbers."""
+        """Normal numbers; of integers any."""
+        if self.dtype.kind == "i":
+            return self.rng.integers(-128, 128, shape).astype(self.dtype)
         return self.rng.standard_normal(shape).astype(self.dtype)
 
     def nonzero(self, *shape: int) -> np.ndarray[Any, Any]:
@@ -132,15 +135,27 @@ def _convolutions() -> Iterator[Case]:
         for variant, row in GEOMETRIES.items():
             for dtype, layout in (("float32", "nchw"), ("float16", "nhwc")):
                 yield Case(operation, variant, dtype, layout, PRODUCTS[dtype], _conv(operation, *row))
+            if operation == "conv":
+                yield Case(operation, variant, "int8", "nhwc", 0.0, _conv(operation, *row))
         strict = _conv(operation, X, W, PLAIN, precision="float32")
         yield from _each(operation, "IEEE float32", strict, STRICT, ("float32",))
         # The legacy calls too, which a guess comes to only where no engine serves.
         legacy = _conv(operation, X, W, PLAIN, algo="none", strict=True)
         yield from _each(operation, "algo none", legacy, PRODUCTS, ("float32",), LAYOUTS[:1])
+    yield from _each("conv", "", _conv("conv", X, W, PLAIN), EXACT, ("int8",))
+    yield from _each("conv", "to float32", _to_float32, EXACT, ("int8",))
     yield from _each("conv_backward_bias", "", lambda draw: Inputs((draw.floats(*X),), {}), PRODUCTS)
     for activation in ("relu", "identity"):
         yield from _each("conv_bias_activation", activation, _fused(activation, False), PRODUCTS)
     yield from _each("conv_bias_activation", "residual, relu", _fused("relu", True), PRODUCTS)
+
+
+def _to_float32(draw: Draw) -> Inputs:
+    """Sums of int8 as float32, in memory that holds NaN until they are there."""
+    import numpy as np
+
+    operands = draw.floats(*X), draw.floats(*W)
+    return Inputs(operands, PLAIN | {"out": np.full((X[0], W[0], *X[2:]), np.nan, np.float32)})
 
 
 def _fused(activation: str, residual: bool) -> Callable[[Draw], Inputs]:

@@ -60,6 +60,17 @@ def kind(name: str) -> Kind:
 class Double(float):
     """A number to be set as DOUBLE where the attribute also takes FLOAT: the scaling of float64 work."""
 
+    set_as = "DOUBLE"
+
+
+class Whole(int):
+    """A number to be set as INT32 where the attribute also takes FLOAT: the scaling of sums of integers.
+
+    cuDNN keeps the four bytes as they are, and engines that write int32 read an integer in them.
+    """
+
+    set_as = "INT32"
+
 
 class Element(NamedTuple):
     """A type that attributes have: its code, the C type, and the ways there and back."""

@@ -77,7 +77,8 @@ class BackendDescriptor(Owned):
 
     def _set(self, name: str, value: Any) -> None:
         attribute = self.kind.attribute(name)
-        element = attributes.element("DOUBLE") if isinstance(value, attributes.Double) else attribute.type
+        typed = isinstance(value, attributes.Double | attributes.Whole)
+        element = attributes.element(value.set_as) if typed else attribute.type
         elements = value if isinstance(value, ctypes.Array) else self._encoded(element, value)
         try:
             self.library.cudnnBackendSetAttribute(self, attribute.code, element.code, len(elements), elements)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from ..problem import LAYOUTS, ROLES, ConvProblem, TensorSpec, packed_strides
-from .attributes import Double
+from .attributes import Double, Whole
 from .operations import ALIGNMENT, Graph, Node, Tensor, node
 
 __all__ = ["DIRECTIONS", "Lowering", "conv_graph", "conv_node"]
@@ -41,15 +42,15 @@ def conv_node(problem: ConvProblem, x: Tensor, w: Tensor, y: Tensor) -> Node:
     Groups are what the channels of ``x`` and ``w`` say.
     """
     direction = DIRECTIONS[problem.direction]
-    number = Double if problem.compute == "float64" else float  # a FLOAT there is read as half a DOUBLE
+    number = _factor(problem)
     padding, stride, dilation = problem.padding, problem.stride, problem.dilation
     if len(stride) == 1:  # as the tensors: see `_two_axes`
         padding, stride, dilation = ((0, 0), *padding), (1, *stride), (1, *dilation)
     return node(
         direction.row,
         **{direction.x: x, direction.w: w, direction.y: y},
-        alpha=number(1.0),
-        beta=number(0.0),
+        alpha=number(1),
+        beta=number(0),
         comp_type=problem.compute,
         conv_mode=problem.mode,
         spatial_dims=len(stride),
@@ -58,6 +59,13 @@ def conv_node(problem: ConvProblem, x: Tensor, w: Tensor, y: Tensor) -> Node:
         filter_strides=stride,
         dilations=dilation,
     )
+
+
+def _factor(problem: ConvProblem) -> Callable[[int], Any]:
+    """How engines read alpha and beta: a FLOAT would be half a DOUBLE, or the bits of another number."""
+    if problem.compute == "float64":
+        return Double
+    return Whole if problem.y.dtype == "int32" else float
 
 
 class Lowering:
@@ -80,7 +88,7 @@ def _layout(problem: ConvProblem) -> str:
     common = [layout for layout in LAYOUTS if all(layout in spec.layouts for spec in specs)]
     if len(common) == 1:
         return common[0]
-    return "nhwc" if problem.tensor_cores else "nchw"
+    return "nhwc" if problem.tensor_cores or problem.compute == "int32" else "nchw"
 
 
 def _settled(spec: TensorSpec, layout: str) -> TensorSpec:

@@ -106,6 +106,8 @@ def _limits(problem: ConvProblem) -> str:
     """What no legacy descriptor can hold of a problem, whichever the algorithm; empty for nothing."""
     if problem.uneven:
         return "the legacy calls pad both sides of an axis alike"
+    if problem.result.dtype == "int32":
+        return "the legacy calls write sums of int8 as float32, not int32"
     for name in ("x", "w", "y"):
         low, high = getattr(problem, name).extent
         if high - low >= 2**31:

@@ -38,6 +38,8 @@ __all__ = [
 
 Packing = tuple[tuple[str, str], ...]
 
+_EXACT = ("float64", "int32")  # tensor cores compute in these as precisely as anything else does
+
 
 class Direction(NamedTuple):
     """The C names of one direction of a convolution; operands go in the order of `problem.ROLES`."""
@@ -171,7 +173,7 @@ def _convolution_spec(problem: ConvProblem, math: str | None) -> ConvolutionSpec
         groups=problem.groups,
         mode=problem.mode,
         compute=problem.compute,
-        math=math or ("default" if problem.tensor_cores or problem.compute == "float64" else "fma"),
+        math=math or ("default" if problem.tensor_cores or problem.compute in _EXACT else "fma"),
     )
 
 

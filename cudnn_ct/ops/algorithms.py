@@ -80,7 +80,7 @@ def conv_algorithms(
         they are first made, so this may take seconds.
     padding, stride, dilation, groups, mode, precision, deterministic, workspace_limit, alpha, beta, out
     stream
-        As in :func:`conv`. Of ``out`` only strides and alignment count: nothing is written to it.
+        As in :func:`conv`. Of ``out`` only dtype, strides and alignment count: nothing is written to it.
 
     Returns
     -------
@@ -181,7 +181,8 @@ def conv_plan(
     alpha, beta, stream
         As in :func:`conv`.
     out : device array, optional
-        An array like those that results go to, where they are not packed in the layout of the input.
+        An array like those that results go to, where they are not packed in the layout of the input; for
+        int8, where they are float32.
 
     Returns
     -------

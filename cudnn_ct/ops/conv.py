@@ -10,9 +10,9 @@ from .._config import config
 from ..context import Context
 from ..creation import operand
 from ..problem import (
-    CONV_DTYPES,
     ReduceProblem,
     TensorSpec,
+    check_conv_dtypes,
     conv_output_shape,
     conv_transpose_shape,
     number,
@@ -58,8 +58,9 @@ def conv(
 
     Parameters
     ----------
-    x : device array, shape (N, C, *spatial), float16 | bfloat16 | float32 | float64
-        Any strides. Anything that speaks DLPack or ``__cuda_array_interface__`` is used in place.
+    x : device array, shape (N, C, *spatial), float16 | bfloat16 | float32 | float64 | int8
+        Any strides; of int8 without gaps, and from a multiple of 16 bytes on, but for what the legacy calls
+        take. Anything that speaks DLPack or ``__cuda_array_interface__`` is used in place.
     w : device array, shape (K, C / groups, *window), dtype of x
     padding : int, tuple of int, "valid" | "half" | "full", or ((before, after), ...)
         Zeros around x. ``"half"`` keeps the size for odd windows at stride 1, ``"full"`` has every overlap.
@@ -79,6 +80,7 @@ def conv(
     precision : {"as_input_f32", "float32", "tf32", "as_input", "float16", "float64"}, optional
         What is computed in. The default is float32 for half types and the dtype of x otherwise, with TF32
         for float32 while ``ct.config.allow_tf32``; ``"float32"`` is IEEE arithmetic whatever that says.
+        Products of int8 are summed in int32, and have the default alone.
     deterministic : bool, optional
         Use only algorithms whose results are the same, bit for bit, from run to run.
     workspace_limit : int, optional
@@ -86,16 +88,17 @@ def conv(
     strict : bool
         Raise where a named algorithm cannot compute this, instead of taking ``"none"`` with a warning.
     alpha, beta : float
-        Scaling factors. Where beta is 0, ``out`` is only written, never read.
-    out : device array, shape of the result and dtype of x, optional
-        Where the result goes; any strides. It must not overlap x or w.
+        Scaling factors. Where beta is 0, ``out`` is only written, never read. Sums of int8 have factors where
+        ``out`` is float32.
+    out : device array, shape and dtype of the result, optional
+        Where the result goes; any strides. It must not overlap x or w. For int8 it may be int32 or float32.
     stream : optional
         Where the work is enqueued: an address, or anything with ``__cuda_stream__``.
 
     Returns
     -------
     DeviceArray, shape (N, K, *out), as :func:`conv_output_shape` has it; or ``out``
-        In the layout of x.
+        In the layout and dtype of x; of int8 in int32, unless ``out`` is float32.
 
     Raises
     ------
@@ -379,8 +382,7 @@ def conv_transpose(
 
 
 def _prepare_bias(ctx: Context, dy: TensorSpec, out: TensorSpec | None, scaled: bool) -> Call:
-    if dy.dtype not in CONV_DTYPES:
-        raise TypeError(f"a convolution takes {', '.join(CONV_DTYPES)}, not {dy.dtype}")
+    check_conv_dtypes("backward_bias", {"dy": dy.dtype})
     if not 3 <= len(dy.shape) <= 5:
         raise ValueError(f"dy has shape {dy.shape}; expected (N, K, *out) with 1 to 3 spatial axes")
     result = out or TensorSpec.packed(dy.shape[1:2], dy.dtype)

@@ -7,7 +7,6 @@ at once the validated request, the cache key, the repr in an error, and what tes
 from .activation import ACTIVATION_MODES, ActivationProblem, activation_problem, activation_spec
 from .arguments import NAN_CHOICES, choice, number, per_axis, propagates
 from .conv import (
-    CONV_DTYPES,
     MODES,
     ROLES,
     ConvProblem,
@@ -15,6 +14,12 @@ from .conv import (
     conv_problem,
     conv_transpose_shape,
     pad_pairs,
+)
+from .conv_dtype import (
+    CONV_DTYPES,
+    check_conv_dtypes,
+    conv_dtypes,
+    conv_result_dtype,
     resolve_precision,
 )
 from .ctc import (
@@ -250,6 +255,7 @@ __all__ = [
     "arrange_weights",
     "as_lengths",
     "check_broadcast",
+    "check_conv_dtypes",
     "check_ctc_logits",
     "check_ctc_of_host",
     "check_ctc_operands",
@@ -264,8 +270,10 @@ __all__ = [
     "check_running_statistics",
     "check_states",
     "choice",
+    "conv_dtypes",
     "conv_output_shape",
     "conv_problem",
+    "conv_result_dtype",
     "conv_transpose_shape",
     "ctc_least_steps",
     "ctc_outs",

@@ -6,15 +6,14 @@ import operator
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from ..dtypes import as_dtype
 from .arguments import choice, per_axis
+from .conv_dtype import check_conv_dtypes, conv_result_dtype, resolve_precision
 from .specs import Shape, TensorSpec, check_shape, nearest_layout
 
 Pairs = tuple[tuple[int, int], ...]
 
 MODES = ("cross_correlation", "convolution")
 PADDINGS = ("valid", "half", "full")
-CONV_DTYPES = ("float16", "bfloat16", "float32", "float64")
 
 
 class Roles(NamedTuple):
@@ -173,17 +172,18 @@ def conv_problem(
         Shape of the result, for the gradients: several shapes can have led to the same output.
     out : TensorSpec, optional
         What the result is written to. By default it gets the layout of the image among the inputs; where
-        that is both layouts (one channel, one pixel), that of the other input.
+        that is both layouts (one channel, one pixel), that of the other input. For int8 its dtype says
+        what the sums are written as.
 
     Raises
     ------
     TypeError
         The dtypes differ, or cuDNN has no convolution for them.
     ValueError
-        Shapes or parameters do not fit; the message has the numbers.
+        Shapes or parameters do not fit; the message has the numbers. There are factors of integer sums.
     """
     roles = ROLES[direction]
-    _check_dtypes(dict(zip(roles.names, (first.dtype, second.dtype), strict=False)))
+    check_conv_dtypes(direction, dict(zip(roles.names, (first.dtype, second.dtype), strict=False)))
     specs = dict(zip(roles.operands, (first, second), strict=False))
     shapes = {role: spec.shape for role, spec in specs.items()}
     if direction != "forward":
@@ -198,7 +198,8 @@ def conv_problem(
         )
     image = specs["y"] if direction == "backward_data" else specs["x"]
     other = second if image is first else first
-    result = TensorSpec.packed(shapes[roles.operands[-1]], first.dtype, _result_layout(image, other))
+    dtype = conv_result_dtype(first.dtype, None if out is None else out.dtype, scaled)
+    result = TensorSpec.packed(shapes[roles.operands[-1]], dtype, _result_layout(image, other))
     if out is not None:
         _check_out(out, result)
     axes = len(y_shape) - 2
@@ -276,29 +277,6 @@ def conv_transpose_shape(
     return check_shape((x[0], w[1] * operator.index(groups), *sizes), "result shape")
 
 
-def resolve_precision(precision: str | None, dtype: str, allow_tf32: bool) -> tuple[str, bool]:
-    """Say for data of ``dtype`` which dtype to accumulate in, and whether tensor cores may round products.
-
-    ``None`` is ``"as_input_f32"``. Half types may always use tensor cores, whose products of halves are
-    exact, unless ``"float32"`` asks for plain IEEE arithmetic.
-    """
-    half = dtype in ("float16", "bfloat16")
-    wide = as_dtype(dtype).accumulate
-    rows = {
-        "as_input_f32": (wide, half or (dtype == "float32" and allow_tf32)),
-        "as_input": (dtype, half or (dtype == "float32" and allow_tf32)),
-        "float32": ("float32", False),
-        "tf32": ("float32", True),
-        "float16": ("float16", True),
-        "float64": ("float64", False),
-    }
-    allowed = {"tf32": ("float32",), "float16": ("float16",), "float32": ("float16", "bfloat16", "float32")}
-    name = choice(precision or "as_input_f32", tuple(rows), "precision")
-    if dtype not in allowed.get(name, CONV_DTYPES):
-        raise ValueError(f"precision={name!r} is for {' or '.join(allowed[name])} data, not {dtype}")
-    return rows[name]
-
-
 def pad_pairs(padding: Any, window: Shape, dilation: Shape) -> Pairs:
     """Turn every way of writing ``padding`` into one pair (before, after) for each axis.
 
@@ -360,14 +338,6 @@ def _output_shape(x: Shape, w: Shape, padding: Pairs, stride: Shape, dilation: S
 def _result_layout(image: TensorSpec, other: TensorSpec) -> str:
     common = [layout for layout in image.layouts if layout in other.layouts]
     return (common or list(image.layouts) or [nearest_layout(image)])[0]
-
-
-def _check_dtypes(dtypes: dict[str, str]) -> None:
-    (first, one), (second, two) = dtypes.items()
-    if one != two:
-        raise TypeError(f"{first} is {one} and {second} is {two}; a convolution needs one dtype for both")
-    if one not in CONV_DTYPES:
-        raise TypeError(f"a convolution takes {', '.join(CONV_DTYPES)}, not {one}")
 
 
 def _check_out(out: TensorSpec, y: TensorSpec) -> None:

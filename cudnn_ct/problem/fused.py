@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from .arguments import choice, number
 from .conv import ConvProblem
+from .conv_dtype import check_conv_dtypes
 from .specs import TensorSpec
 
 ACTIVATIONS = ("identity", "relu", "clipped_relu", "sigmoid", "tanh", "elu", "gelu", "swish")
@@ -78,12 +79,13 @@ def fused_problem(
     Raises
     ------
     TypeError
-        The dtypes differ, or a factor is no number.
+        The dtypes differ, or cuDNN has nothing fused for them; a factor is no number.
     ValueError
         The bias or the residual has not the shape that the convolution's result asks for, or there is no
         such activation; the message has the numbers.
     """
     y = conv.y
+    check_conv_dtypes("fused", {"x": conv.x.dtype})
     if bias is not None:
         if bias.shape not in (y.shape[1:2], (1, y.shape[1], *[1] * (len(y.shape) - 2))):
             raise ValueError(f"b has shape {bias.shape}; y of shape {y.shape} needs ({y.shape[1]},)")

@@ -99,13 +99,14 @@ class Named(NamedTuple):
 
 
 _FLOATS = ("float16", "bfloat16", "float32")
+_SUMMABLE = (*_FLOATS, "float64", "int8")
 _FLAT = (1, 2)
 
 # The names are those of Theano's `dnn` module. What it fell back to silently is the first row of a direction.
 ALGORITHMS: dict[str, dict[str, Named]] = {
     "forward": {
-        "none": Named("implicit_gemm"),
-        "small": Named("implicit_precomp_gemm"),
+        "none": Named("implicit_gemm", dtypes=_SUMMABLE),
+        "small": Named("implicit_precomp_gemm", dtypes=_SUMMABLE),
         "large": Named("gemm", _FLAT),
         "fft": Named("fft", _FLAT, _FLOATS),
         "fft_tiling": Named("fft_tiling"),

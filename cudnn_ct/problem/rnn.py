@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from ..dtypes import as_dtype
 from .arguments import choice, number
-from .conv import resolve_precision
+from .conv_dtype import resolve_precision
 from .operands import one_dtype
 from .specs import INT_MAX
 

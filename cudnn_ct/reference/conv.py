@@ -12,10 +12,11 @@ import numpy.typing as npt
 
 from ..dtypes import as_dtype
 from ..problem import (
-    CONV_DTYPES,
     MODES,
+    check_conv_dtypes,
     choice,
     conv_output_shape,
+    conv_result_dtype,
     conv_transpose_shape,
     pad_pairs,
     per_axis,
@@ -56,7 +57,7 @@ def conv(
 
     Parameters
     ----------
-    x : array, shape (N, C, *spatial), float16 | bfloat16 | float32 | float64
+    x : array, shape (N, C, *spatial), float16 | bfloat16 | float32 | float64 | int8
         1 to 3 spatial axes, any strides.
     w : array, shape (K, C / groups, *window), dtype of ``x``
     padding : int, one int per axis, one pair (before, after) per axis, "valid", "half" or "full"
@@ -66,17 +67,19 @@ def conv(
     groups : int
     mode : "cross_correlation" or "convolution"
     alpha, beta : float
+        Of int8, only where ``out`` is float32.
     out : array, shape and dtype of the result, optional
         Written and returned. Read only if ``beta`` is not 0, which needs it.
 
     Returns
     -------
-    array, shape :func:`conv_output_shape`, dtype of ``x``
+    array, shape :func:`conv_output_shape`, dtype of ``x``; of int8 int32, or float32 where ``out`` is that
+        An int32 that is too small for a sum is the nearest to it.
 
     Raises
     ------
     TypeError
-        The dtypes differ, or are none of the four.
+        The dtypes differ, or are none of the five; ``out`` has another dtype than the result.
     ValueError
         Shapes or parameters do not fit; the message has the numbers.
 
@@ -90,13 +93,16 @@ def conv(
     array([[[ 1.,  1.,  2.,  4., -8.]]])
     """
     x, w = np.asarray(x), np.asarray(w)
-    check_dtypes(x=x, w=w)
+    check_dtypes("forward", x=x, w=w)
+    given = None if out is None else as_dtype(out.dtype).name
+    scaled = "alpha" if alpha != 1 else "beta" if beta else ""
+    dtype = as_dtype(conv_result_dtype(as_dtype(x.dtype).name, given, scaled)).numpy
     g = _Geometry(x.shape, w.shape, padding, stride, dilation, groups, mode)
     images, filters = g.split_channels(g.pad(x)), g.split_filters(w)
     y = np.zeros((x.shape[0], groups, w.shape[0] // groups, *g.y_shape[2:]))
     for tap, under in g.taps():
         y += np.einsum("gkc,ngc...->ngk...", filters[tap], images[under])
-    return deliver(y.reshape(g.y_shape), x.dtype, alpha, beta, out)
+    return deliver(y.reshape(g.y_shape), dtype, alpha, beta, out)
 
 
 def conv_backward_data(
@@ -141,7 +147,7 @@ def conv_backward_data(
     array([[[ 1.,  1.,  2., -4.]]])
     """
     w, dy = np.asarray(w), np.asarray(dy)
-    check_dtypes(w=w, dy=dy)
+    check_dtypes("backward_data", w=w, dy=dy)
     g = _Geometry(x_shape, w.shape, padding, stride, dilation, groups, mode)
     gradients, filters = g.split_channels(g.checked(dy)), g.split_filters(w)
     images = g.split_channels(np.zeros(g.padded_shape))
@@ -193,7 +199,7 @@ def conv_backward_filter(
     array([[[ 5., 10.]]])
     """
     x, dy = np.asarray(x), np.asarray(dy)
-    check_dtypes(x=x, dy=dy)
+    check_dtypes("backward_filter", x=x, dy=dy)
     g = _Geometry(x.shape, w_shape, padding, stride, dilation, groups, mode)
     images, gradients = g.split_channels(g.pad(x)), g.split_channels(g.checked(dy))
     gradients, dw = g.flat(gradients), np.zeros(g.w_shape)
@@ -229,7 +235,7 @@ def conv_backward_bias(
     array([3., 7.])
     """
     dy = np.asarray(dy)
-    check_dtypes(dy=dy)
+    check_dtypes("backward_bias", dy=dy)
     if not 3 <= dy.ndim <= 5:
         raise ValueError(f"dy has shape {dy.shape}; expected (N, K, *out) with 1 to 3 spatial axes")
     db = dy.astype(np.float64).sum(axis=(0, *range(2, dy.ndim)))
@@ -344,11 +350,5 @@ class _Geometry:
         return dy
 
 
-def check_dtypes(**arrays: Array) -> None:
-    names = {argument: as_dtype(array.dtype).name for argument, array in arrays.items()}
-    if len(set(names.values())) > 1:
-        (first, one), (second, two) = names.items()
-        raise TypeError(f"{first} is {one} and {second} is {two}; a convolution needs one dtype for both")
-    for name in names.values():
-        if name not in CONV_DTYPES:
-            raise TypeError(f"a convolution takes {', '.join(CONV_DTYPES)}, not {name}")
+def check_dtypes(direction: str, /, **arrays: Array) -> None:
+    check_conv_dtypes(direction, {name: as_dtype(array.dtype).name for name, array in arrays.items()})

@@ -70,9 +70,9 @@ def conv_bias_activation(
     x, w = np.asarray(x), np.asarray(w)
     others = {name: np.asarray(array) for name, array in (("b", b), ("z", z)) if array is not None}
     for name, array in others.items():
-        check_dtypes(**{"x": x, name: array})
+        check_dtypes("fused", **{"x": x, name: array})
     geometry = {"padding": padding, "stride": stride, "dilation": dilation, "groups": groups, "mode": mode}
-    check_dtypes(x=x, w=w)
+    check_dtypes("fused", x=x, w=w)
     sums = alpha1 * conv(x.astype(np.float64), w.astype(np.float64), **geometry)
     if "z" in others:
         if others["z"].shape != sums.shape:

@@ -34,8 +34,9 @@ def selftest(*arguments: str) -> tuple[int, dict[str, Any]]:
 
 @pytest.fixture
 def _no_uneven_padding(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only engines of the graph API have it, which the fake has not."""
+    """Only engines of the graph API have it, which the fake has not; nor has it int32 results."""
     some = [case for case in cases() if case.variant != "uneven padding"]
+    some = [case for case in some if case.dtype != "int8" or case.variant == "to float32"]
     monkeypatch.setattr(selftest_cases, "cases", lambda: some)
 
 

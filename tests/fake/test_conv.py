@@ -560,7 +560,7 @@ def test_bad_operands(fake: FakeCudnn, host: Host) -> None:
         ct.conv(x, None)
     with pytest.raises(TypeError, match="x is float32 and w is float64"):
         ct.conv(x, images(4, 3, 3, 3, dtype="float64"))
-    with pytest.raises(TypeError, match="a convolution takes float16, bfloat16, float32, float64, not int32"):
+    with pytest.raises(TypeError, match="takes float16, bfloat16, float32, float64, int8, not int32"):
         ct.conv(images(2, 3, 5, 6, dtype="int32"), images(4, 3, 3, 3, dtype="int32"))
     with pytest.raises(TypeError, match="cuDNN has no dtype complex64"):
         ct.asarray(np.zeros(3, np.complex64))
@@ -594,3 +594,62 @@ def test_nothing_to_sum(fake: FakeCudnn, beta: float) -> None:
     ct.conv(x, w, beta=beta, out=out)
     np.testing.assert_array_equal(out.numpy(), 4.0 * beta * np.ones((2, 3, 3, 3)))
     assert ct.conv(ct.empty((0, 2, 4, 4)), images(3, 2, 2, 2)).shape == (0, 3, 3, 3)
+
+
+# --- int8 ---
+
+
+@given(case=conv_cases(dtypes=("int8",), out_dtypes=("float32",), asymmetric=False))
+def test_sums_of_int8_as_float32(fake: FakeCudnn, host: Host, case: ConvCase) -> None:
+    check_conv(case, lambda array: ForeignArray(host, array), kind="bytes")
+
+
+def test_what_int8_cannot_have(fake: FakeCudnn) -> None:
+    x, w = images(2, 3, 5, 6, dtype="int8"), images(4, 3, 3, 3, dtype="int8")
+    with pytest.raises(
+        ValueError, match="alpha is a factor of floats; sums of int8 have one where out is float32"
+    ):
+        ct.conv(x, w, alpha=2)
+    with pytest.raises(ValueError, match="beta is a factor of floats"):
+        ct.conv(x, w, beta=1, out=ct.zeros((2, 4, 3, 4), "int32"))
+    with pytest.raises(ValueError, match=r"precision='float64' is for float16 or .* data, not int8"):
+        ct.conv(x, w, precision="float64")
+    with pytest.raises(TypeError, match="out is float64; sums of int8 are written as int32 or float32"):
+        ct.conv(x, w, out=ct.zeros((2, 4, 3, 4), "float64"))
+    with pytest.raises(TypeError, match="takes float16, bfloat16, float32, float64, int8, not uint8"):
+        ct.conv(images(2, 3, 5, 6, dtype="uint8"), images(4, 3, 3, 3, dtype="uint8"))
+    with pytest.raises(ValueError, match=r"algo='fft' is not for forward of int8 .*; none, small are"):
+        ct.conv(x, w, algo="fft")
+    dy = images(2, 4, 3, 4, dtype="int8")
+    for gradient_of in (
+        lambda: ct.conv_backward_filter(x, dy, w.shape),
+        lambda: ct.conv_backward_data(w, dy, x.shape),
+        lambda: ct.conv_transpose(dy, w),
+        lambda: ct.conv_backward_bias(dy),
+        lambda: ct.conv_plan(x, dy, w.shape, direction="backward_filter"),
+    ):
+        with pytest.raises(TypeError, match=r"a gradient of a convolution takes float16, .*, not int8"):
+            gradient_of()
+    with pytest.raises(TypeError, match=r"a fused convolution takes float16, .*, not int8"):
+        ct.conv_bias_activation(x, w, None)
+    with pytest.raises(NotSupportedError, match="the legacy calls write sums of int8 as float32, not int32"):
+        ct.conv(x, w)  # which engines of the graph API do, and the fake has none
+    assert ct.conv(ct.empty((0, 3, 5, 6), "int8"), w).spec.dtype == "int32"
+    np.testing.assert_array_equal(
+        ct.conv(ct.empty((2, 0, 4, 4), "int8"), ct.empty((3, 0, 2, 2), "int8")).numpy(),
+        np.zeros((2, 3, 3, 3), np.int32),
+    )
+
+
+def test_plans_and_lists_of_int8_take_the_dtype_from_out(fake: FakeCudnn) -> None:
+    x, w = images(2, 3, 5, 6, dtype="int8"), images(4, 3, 3, 3, dtype="int8")
+    out = ct.full((2, 4, 3, 4), np.nan)
+    plan = ct.conv_plan(x, w, out=out)
+    assert plan(x, w, out=out) is out
+    np.testing.assert_array_equal(out.numpy(), ct.reference.conv(x.numpy(), w.numpy()))
+    assert plan(x, w).spec.dtype == "float32"
+    with pytest.raises(ValueError, match="the plan was prepared for float32"):
+        plan(x, w, out=ct.zeros(out.shape, "int32"))
+    assert any(not row.status for row in ct.conv_algorithms(x, w, out=out, measure=False))
+    (*_, legacy_row) = ct.conv_algorithms(x, w, measure=False)
+    assert "not int32" in legacy_row.status

@@ -73,6 +73,7 @@ def place(array: np.ndarray) -> ct.DeviceArray:
 
 def library(name: str):
     """A library that a test passes arrays to, or a skip that says it is not there."""
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # else jax takes most of the memory
     try:
         with warnings.catch_warnings():  # of its own affairs
             warnings.simplefilter("ignore")

@@ -50,16 +50,104 @@ def test_arrays_are_used_in_place(name: str, values: np.ndarray) -> None:
     np.testing.assert_array_equal(ct.conv(theirs, ct.asarray(w)).numpy(), ct.reference.conv(values, w))
 
 
-@pytest.mark.parametrize("name", ["torch", "cupy"])
+@pytest.mark.parametrize("name", ["torch", "cupy", "cupy by interface", "numba", "jax"])
+def test_results_are_taken_back_without_a_copy(name: str, values: np.ndarray) -> None:
+    w = np.ones((4, 3, 3, 3), np.float32)
+    y = ct.conv(ct.asarray(values), ct.asarray(w))
+    if name == "numba":
+        theirs = library("numba.cuda").as_cuda_array(y)
+    elif name == "cupy by interface":
+        theirs = library("cupy").asarray(y)
+    else:
+        module = library(name)
+        theirs = (module.dlpack if name == "jax" else module).from_dlpack(y)
+    assert pointer(theirs) == y.pointer
+    np.testing.assert_array_equal(on_host(theirs), ct.reference.conv(values, w))
+
+
+def on_host(theirs: Any) -> np.ndarray:
+    for way in ("cpu", "get", "copy_to_host"):
+        if hasattr(theirs, way):
+            return np.asarray(getattr(theirs, way)())
+    return np.asarray(theirs)
+
+
+@pytest.mark.parametrize("name", ["torch", "jax"])
+def test_bfloat16_goes_both_ways(name: str, values: np.ndarray) -> None:
+    """NumPy has none, so it goes by DLPack alone."""
+    module, w = library(name), np.ones((4, 3, 3, 3), np.float32)
+    if name == "torch":
+        x, filters = (module.tensor(a, device="cuda").to(module.bfloat16) for a in (values, w))
+    else:
+        gpu = module.devices("gpu")[0]
+        x, filters = (
+            module.device_put(a.astype("bfloat16"), gpu) for a in map(module.numpy.asarray, (values, w))
+        )
+    ours = ct.asarray(x)
+    assert (ours.spec.dtype, ours.pointer) == ("bfloat16", pointer(x))
+    y = ct.conv(x, filters)
+    theirs = (module if name == "torch" else module.dlpack).from_dlpack(y)
+    assert (str(theirs.dtype).removeprefix("torch."), pointer(theirs)) == ("bfloat16", y.pointer)
+    wide = theirs.float().cpu().numpy() if name == "torch" else np.asarray(theirs).astype(np.float32)
+    np.testing.assert_array_equal(wide, ct.reference.conv(values, w))  # of sums within 8 bits: exact
+
+
+def test_no_gradient_is_lost_in_silence(values: np.ndarray) -> None:
+    torch = library("torch")
+    x = torch.tensor(values, device="cuda", requires_grad=True)
+    w = torch.nn.Parameter(torch.ones((4, 3, 3, 3), device="cuda"))
+    out = torch.empty((2, 4, 6, 7), device="cuda", requires_grad=True)
+    for first, second, to in ((x, w.detach(), None), (x.detach(), w, None), (x.detach(), w.detach(), out)):
+        with pytest.raises(TypeError, match=r"pass tensor\.detach\(\), or call under torch\.no_grad\(\)"):
+            ct.conv(first, second, out=to)
+    expected = ct.reference.conv(values, np.ones((4, 3, 3, 3), np.float32))
+    np.testing.assert_array_equal(ct.conv(x.detach(), w.detach()).numpy(), expected)
+    with torch.no_grad():
+        assert ct.asarray(x).pointer == x.data_ptr()
+        np.testing.assert_array_equal(ct.conv(x, w).numpy(), expected)
+        assert ct.conv(x, w, out=out) is out
+        np.testing.assert_array_equal(out.cpu().numpy(), expected)
+    with torch.inference_mode():
+        made = torch.tensor(values, device="cuda")
+        np.testing.assert_array_equal(ct.conv(made, w).numpy(), expected)
+
+
+class ReadOnly:
+    """Memory that its owner forbids to write."""
+
+    def __init__(self, array: ct.DeviceArray) -> None:
+        self.array = array
+        self.__cuda_array_interface__ = array.__cuda_array_interface__ | {"data": (array.pointer, True)}
+
+
+def test_what_is_read_only_is_read(values: np.ndarray) -> None:
+    x, w = ct.asarray(values), np.ones((4, 3, 3, 3), np.float32)
+    kept = ct.asarray(ReadOnly(x))
+    assert (kept.pointer, kept.readonly) == (x.pointer, True)
+    assert kept.__cuda_array_interface__["data"] == (x.pointer, True)
+    with pytest.raises(BufferError, match="only to consumers that ask for DLPack"):
+        kept.__dlpack__()
+    y = ct.conv(ReadOnly(x), ct.asarray(w))
+    np.testing.assert_array_equal(y.numpy(), ct.reference.conv(values, w))
+    with pytest.raises(ValueError, match="out is read-only"):
+        ct.conv(x, ct.asarray(w), out=ReadOnly(y))
+
+
+def test_arrays_of_jax_are_not_written(values: np.ndarray) -> None:
+    library("jax")
+    w = to_device("jax", np.ones((4, 3, 3, 3), np.float32))
+    out = to_device("jax", np.zeros((2, 4, 6, 7), np.float32))
+    with pytest.raises(ValueError, match="out is read-only"):
+        ct.conv(to_device("jax", values), w, out=out)
+
+
+@pytest.mark.parametrize("name", ["torch", "cupy", "numba"])
 def test_out_of_another_library_is_written_and_returned(name: str, values: np.ndarray) -> None:
     x = to_device(name, values)
     w = to_device(name, np.ones((4, 3, 3, 3), np.float32))
     out = to_device(name, np.full((2, 4, 6, 7), np.nan, np.float32))
     assert ct.conv(x, w, out=out) is out
-    np.testing.assert_array_equal(
-        out.cpu().numpy() if name == "torch" else out.get(),
-        ct.reference.conv(values, np.ones((4, 3, 3, 3), np.float32)),
-    )
+    np.testing.assert_array_equal(on_host(out), ct.reference.conv(values, np.ones((4, 3, 3, 3), np.float32)))
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64", "int8", "int64", "bool"])

@@ -313,6 +313,60 @@ def test_reductions_and_activations_are_graphs_that_cudnn_knows() -> None:
     assert min(run("child_large")) > 0
 
 
+BYTES = {"x": (8, 64, 28, 28), "w": (64, 64, 3, 3), "padding": 1, "dtype": "int8"}
+OF_BYTES: dict[str, dict[str, Any]] = {
+    "NHWC": BYTES,
+    "NCHW": BYTES | {"layout": "nchw"},
+    "w in NCHW": BYTES | {"w_layout": "nchw"},
+    "stride": BYTES | {"stride": 2},
+    "dilation": BYTES | {"dilation": 2},
+    "groups": BYTES | {"w": (64, 16, 3, 3), "groups": 4},
+    "uneven padding": BYTES | {"padding": ((0, 1), (2, 1))},
+    "flipped": BYTES | {"mode": "convolution"},
+    "odd channels": {"x": (2, 5, 9, 9), "w": (7, 5, 3, 3), "dtype": "int8"},
+    "one axis": {"x": (8, 64, 100), "w": (64, 64, 3), "dtype": "int8"},
+    "three axes": {"x": (2, 8, 5, 6, 7), "w": (4, 8, 3, 3, 3), "dtype": "int8"},
+}
+SUMS = ("int32", "float32")
+
+
+def sums_of_bytes(name: str, result: str) -> ConvProblem:
+    wanted = problem(**OF_BYTES[name])
+    return wanted._replace(y=wanted.y._replace(dtype=result))
+
+
+def child_bytes() -> list[dict[str, Any]]:
+    planner = graph.Planner(DEVICE)
+    return [plans_of(sums_of_bytes(name, result), planner) for name in OF_BYTES for result in SUMS]
+
+
+def test_sums_of_bytes_have_engines() -> None:
+    """An engine that writes int32 reads an integer where alpha is: a float's 1 would be 1,065,353,216."""
+    cases = [(name, result) for name in OF_BYTES for result in SUMS]
+    for (name, result), found in zip(cases, run("child_bytes"), strict=True):
+        assert found["plans"], found
+        for made in found["plans"]:
+            assert made["again"] == made["json"]
+            (node,) = json.loads(made["json"])["operationGraph"]["nodes"]
+            assert node["alpha"] == (2.0**-149 if result == "int32" else 1), (name, result)
+            assert node["beta"] == 0
+
+
+def child_other_bytes() -> list[str]:
+    planner = graph.Planner(DEVICE)
+    wanted = sums_of_bytes("NHWC", "int32")
+    strange = {"uint8": {"x": "uint8", "w": "uint8"}, "to float16": {"y": "float16"}}
+    rows = []
+    for dtypes in strange.values():
+        specs = {role: getattr(wanted, role)._replace(dtype=dtype) for role, dtype in dtypes.items()}
+        rows += graph.candidates(wanted._replace(**specs), planner)
+    return [row.status for row in rows]
+
+
+def test_other_bytes_have_no_engine() -> None:
+    assert all("no engine" in status for status in run("child_other_bytes"))
+
+
 # --- refusals ----------------------------------------------------------------------------------------------
 
 

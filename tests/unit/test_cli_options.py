@@ -46,6 +46,7 @@ BAD = [
     (["algos", *CONV, "--groups", "2"], "x has 3 channels; w expects 3 x groups 2 = 6"),
     (["algos", *CONV, "--dtype", "float12"], "'float12' is not one of"),
     (["algos", *CONV, "--precision", "tf32", "--dtype", "float64"], "precision='tf32' is for float32"),
+    (["algos", *CONV, "--direction", "backward_data", "--dtype", "int8"], "takes float16, bfloat16, float32"),
     (["algos", *CONV, "--layout", "chwn"], "'chwn' is not one of"),
     (["algos", *CONV, "--device", "no such file"], "no such file cannot be read: No such file"),
     (["algos", *CONV, "--device", "/"], "/ cannot be read: Is a directory"),
@@ -93,6 +94,8 @@ def test_a_convolution_is_the_problem_that_it_describes() -> None:
         assert (problem.direction, problem.x.shape, problem.w.shape) == (direction, forward.x, forward.w)
         assert all(spec.layouts[0] == "nhwc" for spec in (problem.x, problem.w, problem.y))
     assert not forward._replace(dtype="float32").problem(allow_tf32=False).tensor_cores
+    of_bytes = forward._replace(dtype="int8").problem()
+    assert (of_bytes.y.dtype, of_bytes.compute) == ("int32", "int32")
 
 
 def test_every_command_explains_itself() -> None:

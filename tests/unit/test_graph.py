@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cudnn_ct._bindings.enums import BackendAttributeName, BackendDescriptorType, PointwiseMode
-from cudnn_ct.graph.attributes import _ENDINGS, kind
+from cudnn_ct.graph.attributes import _ENDINGS, Double, Whole, kind
 from cudnn_ct.graph.conv import DIRECTIONS, conv_graph
 from cudnn_ct.graph.engines import Engine
 from cudnn_ct.graph.fused import MODES, fused_graph
@@ -157,6 +158,26 @@ def test_a_tensor_of_both_layouts_is_read_in_that_of_the_others() -> None:
         w = TensorSpec.packed((4, 1, 3, 3), "float16", layout)
         y = TensorSpec.packed((2, 4, 8, 8), "float16", layout)
         assert conv_graph(conv_problem("forward", x, w, padding=1, out=y)).operands[0].spec.strides == strides
+
+
+@pytest.mark.parametrize(
+    ("dtype", "result", "number"),
+    [
+        ("float16", None, float),
+        ("float64", None, Double),
+        ("int8", "int32", Whole),
+        ("int8", "float32", float),
+    ],
+)
+def test_factors_are_numbers_of_the_kind_that_engines_read(
+    dtype: str, result: str | None, number: type[Any]
+) -> None:
+    x, w = TensorSpec.packed((2, 4, 8, 8), dtype), TensorSpec.packed((4, 4, 3, 3), dtype)
+    out = result and TensorSpec.packed((2, 4, 6, 6), result)
+    (made,) = conv_graph(conv_problem("forward", x, w, out=out or None)).nodes
+    for name, value in (("alpha", 1), ("beta", 0)):
+        assert type(made.attributes[name]) is number
+        assert made.attributes[name] == value
 
 
 @pytest.mark.parametrize("activation", MODES)

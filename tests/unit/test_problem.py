@@ -155,3 +155,23 @@ def test_precision() -> None:
     assert resolve_precision("float64", "float32", True) == ("float64", False)
     with pytest.raises(ValueError, match="precision='tf32' is for float32 data, not float64"):
         resolve_precision("tf32", "float64", True)
+    for name in (None, "as_input_f32"):
+        assert resolve_precision(name, "int8", True) == ("int32", False)
+    for name in ("as_input", "float32", "float64"):
+        with pytest.raises(ValueError, match=r"is for float16 or bfloat16 or float32.* data, not int8"):
+            resolve_precision(name, "int8", True)
+
+
+def test_sums_of_int8_are_written_as_out_is() -> None:
+    x, w = (TensorSpec.packed(shape, "int8", "nhwc") for shape in ((2, 4, 5, 5), (8, 4, 3, 3)))
+    for out in (None, "int32", "float32"):
+        given_out = None if out is None else TensorSpec.packed((2, 8, 3, 3), out, "nhwc")
+        made = conv_problem("forward", x, w, out=given_out)
+        assert (made.y.dtype, made.y.layouts, made.compute) == (out or "int32", ("nhwc",), "int32")
+    wrong = TensorSpec.packed((2, 8, 3, 3), "int8", "nhwc")
+    with pytest.raises(TypeError, match="out is int8; sums of int8 are written as int32 or float32"):
+        conv_problem("forward", x, w, out=wrong)
+    with pytest.raises(ValueError, match="alpha is a factor of floats"):
+        conv_problem("forward", x, w, scaled="alpha")
+    with pytest.raises(TypeError, match=r"a gradient of a convolution takes float16, .*, not int8"):
+        conv_problem("backward_data", w, wrong, shape=x.shape)

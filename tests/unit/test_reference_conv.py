@@ -28,6 +28,23 @@ def test_small_integers_are_exact_in_every_dtype(case: ConvCase) -> None:
     np.testing.assert_array_equal(y.astype(np.float64), expected)
 
 
+@given(conv_cases(dtypes=("int8",), out_dtypes=("int32", "float32")))
+def test_sums_of_any_bytes_are_exact(case: ConvCase) -> None:
+    x, w, out = case.operands("bytes")
+    expected = expected_conv(case, x.astype(np.float64), w.astype(np.float64), out)
+    y = reference.conv(x, w, **case.keywords, out=out)
+    assert y.dtype == case.out_dtype
+    np.testing.assert_array_equal(y.astype(np.float64), np.rint(2 * expected) / 2)  # alpha may be a half
+
+
+def test_a_sum_that_int32_has_not_is_the_nearest() -> None:
+    x, w = np.full((1, 140_000, 1), 127, np.int8), np.full((1, 140_000, 1), 127, np.int8)
+    assert reference.conv(x, w).tolist() == [[[2**31 - 1]]]
+    assert reference.conv(x, -w).tolist() == [[[-(2**31)]]]
+    out = np.empty((1, 1, 1), np.float32)
+    assert reference.conv(x, w, out=out).tolist() == [[[float(np.float32(140_000 * 127**2))]]]
+
+
 @given(conv_cases(dtypes=("float64",)))
 def test_float64_agrees_to_rounding(case: ConvCase) -> None:
     x, w, out = case.operands("floats")

@@ -1,0 +1,126 @@
+"""What arrays of other libraries tell of themselves, and what they leave out. No library, no device."""
+
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cudnn_ct import exchange
+from cudnn_ct.stream import default_stream
+
+
+class Interface:
+    """An array that speaks ``__cuda_array_interface__`` alone, as those of numba do."""
+
+    def __init__(self, stream: int | None) -> None:
+        self.__cuda_array_interface__ = {"stream": stream}
+
+
+class Both(Interface):
+    """One that speaks DLPack too, which orders its producer itself."""
+
+    def __dlpack__(self) -> None:
+        raise AssertionError("nobody asks here")
+
+
+class View:
+    """What cuda.core makes of an array."""
+
+    ptr, shape, strides, dtype = 0x1000, (2, 3), None, np.dtype(np.float32)
+    device_id, readonly, is_device_accessible = 0, False, True
+
+    @classmethod
+    def from_any_interface(cls, obj: Any, stream: int) -> View:
+        return cls()
+
+
+@pytest.fixture
+def views(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exchange, "_memory_view", lambda: View)
+
+
+@pytest.mark.usefixtures("views")
+@pytest.mark.parametrize(
+    ("array", "home"),
+    [
+        (Interface(None), 1),
+        (Interface(1), 1),
+        (Interface(0x55), 0x55),
+        (Both(None), None),
+        (Both(0x55), 0x55),
+    ],
+)
+def test_the_stream_of_the_producer(array: Any, home: int | None) -> None:
+    """Who names none and has no DLPack, works on the default stream."""
+    found = exchange.import_array(array, default_stream(0))
+    assert found is not None
+    assert home == (found.home and found.home.handle)
+
+
+@pytest.mark.usefixtures("views")
+def test_arrays_of_jax_are_read_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "jax", SimpleNamespace(Array=Both))
+    for array, readonly in ((Both(None), True), (Interface(None), False)):
+        found = exchange.import_array(array, default_stream(0))
+        assert found is not None
+        assert found.readonly is readonly
+
+
+class Tensor:
+    """One of torch, as far as it is looked at here."""
+
+    is_cuda = True
+
+    def __init__(self, *, requires_grad: bool) -> None:
+        self.requires_grad = requires_grad
+
+    def detach(self) -> Tensor:
+        return Tensor(requires_grad=False)
+
+    def __dlpack__(self) -> None:
+        raise AssertionError("nobody asks here")
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 2, 0
+
+
+@pytest.mark.parametrize("recording", [True, False])
+@pytest.mark.parametrize("requires_grad", [True, False])
+def test_no_gradient_is_lost_in_silence(
+    monkeypatch: pytest.MonkeyPatch, requires_grad: bool, recording: bool
+) -> None:
+    seen: list[Tensor] = []
+
+    class Seeing(View):
+        @classmethod
+        def from_any_interface(cls, obj: Any, stream: int) -> View:
+            seen.append(obj)
+            return cls()
+
+    stream = SimpleNamespace(cuda_stream=0)
+    cuda = SimpleNamespace(current_stream=lambda device: stream)
+    torch = SimpleNamespace(Tensor=Tensor, cuda=cuda, is_grad_enabled=lambda: recording)
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    monkeypatch.setattr(exchange, "_memory_view", lambda: Seeing)
+    tensor = Tensor(requires_grad=requires_grad)
+    if requires_grad and recording:
+        with pytest.raises(TypeError, match=r"pass tensor\.detach\(\), or call under torch\.no_grad\(\)"):
+            exchange.import_array(tensor, default_stream(0))
+        return
+    exchange.import_array(tensor, default_stream(0))
+    assert [one.requires_grad for one in seen] == [False]
+
+
+def test_what_is_not_handed_out_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Refusing:
+        @staticmethod
+        def from_any_interface(obj: Any, stream: int) -> None:
+            raise BufferError("Can't export conjugate tensors")
+
+    monkeypatch.setattr(exchange, "_memory_view", lambda: Refusing)
+    with pytest.raises(TypeError, match="Tensor gave no usable device memory: Can't export conjugate"):
+        exchange.import_array(Tensor(requires_grad=False), default_stream(0))
