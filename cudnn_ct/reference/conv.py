@@ -74,7 +74,7 @@ def conv(
     Returns
     -------
     array, shape :func:`conv_output_shape`, dtype of ``x``; of int8 int32, or float32 where ``out`` is that
-        An int32 that is too small for a sum is the nearest to it.
+        Sums of int8 are taken modulo 2**32, as in cuDNN.
 
     Raises
     ------
@@ -102,6 +102,8 @@ def conv(
     y = np.zeros((x.shape[0], groups, w.shape[0] // groups, *g.y_shape[2:]))
     for tap, under in g.taps():
         y += np.einsum("gkc,ngc...->ngk...", filters[tap], images[under])
+    if x.dtype == np.int8:
+        y = y.astype(np.int64).astype(np.int32).astype(np.float64)  # which wraps around
     return deliver(y.reshape(g.y_shape), dtype, alpha, beta, out)
 
 
