@@ -58,7 +58,11 @@ class Uses:
 
 
 class Lent:
-    """Memory that another library holds. It goes back to its home after that library's work on it."""
+    """Memory that another library holds. It goes back to its home after that library's work on it.
+
+    Whose stream that was may have destroyed it since, and a stream that is gone cannot be asked for anything:
+    the host waits for the whole device, unless the stream is the default one, which is always there.
+    """
 
     __slots__ = ("consumer", "uses")
 
@@ -67,10 +71,18 @@ class Lent:
         self.consumer = consumer
 
     def __del__(self) -> None:
-        if os.getpid() == self.uses.process and self.uses.home != self.consumer:
+        if os.getpid() != self.uses.process or self.uses.home == self.consumer:
+            return
+        if self.consumer == streams.default_stream(self.consumer.device):
             self.uses.note(self.consumer)
+            return
+        try:
+            streams.finish(self.consumer.device)
+        except Exception:  # a graph is being captured: nobody can say when this memory is free
+            _lost.append(self.uses.memory)
 
 
+_lost: list[object] = []
 _in_flight: deque[tuple[Any, object]] = deque()
 
 

@@ -25,6 +25,7 @@ __all__ = [
     "device_name",
     "driver_version",
     "elapsed",
+    "finish",
     "is_capturing",
     "is_done",
     "order",
@@ -294,6 +295,15 @@ def synchronize(stream: Stream) -> None:
     """Wait on the host until everything enqueued on the stream is over."""
     with _on(stream, f"synchronizing {stream}"):
         stream.core.sync()
+
+
+def finish(device: int) -> None:
+    """Wait on the host until everything enqueued on any stream of a device is over."""
+    previous = activate(device)
+    try:
+        cuda.check(cuda.driver().cuCtxSynchronize()[0], f"waiting for device {device}")
+    finally:
+        restore(previous)
 
 
 @contextmanager

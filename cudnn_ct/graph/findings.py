@@ -35,6 +35,12 @@ def _gradient(direction: str, *of: Callable[[Any], bool]) -> Callable[[Any], boo
     )
 
 
+def _bytes_not_last(problem: Any) -> bool:
+    """Whether some operand of a convolution of int8 has its channels elsewhere than last."""
+    specs = problem.core[1:4]
+    return specs[0].dtype == "int8" and not all("nhwc" in spec.layouts for spec in specs)
+
+
 def _channels_first(problem: Any) -> bool:
     return "nhwc" not in problem.x.layouts
 
@@ -50,6 +56,7 @@ KNOWN_WRONG = (
     Wrong(18, _gradient("backward_filter", _uneven), "reads beyond its operands where padding is uneven"),
     Wrong(20, _gradient("backward_filter", _uneven), "wrong sums where padding is uneven"),
     Wrong(70, _gradient("backward_filter", _channels_first), "wrong sums in NCHW"),
+    Wrong(71, _bytes_not_last, "wrong sums of int8 in NCHW"),
     Wrong(0, lambda p: isinstance(p, FusedConv) and p.activation == "tanh", "tanh of large numbers is NaN"),
 )
 

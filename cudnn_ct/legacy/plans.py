@@ -201,7 +201,8 @@ class ScalePlan:
     __slots__ = ("_spec", "workspace")
 
     def __init__(self, spec: TensorSpec) -> None:
-        self._spec = spec
+        # cudnnSetTensor has no int32, and a zero has the same bits; sums of int32 have no factors.
+        self._spec = spec._replace(dtype="float32") if spec.dtype == "int32" else spec
         self.workspace = 0
 
     def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:

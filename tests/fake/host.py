@@ -172,6 +172,9 @@ class Host:
     def synchronize(self, stream: Stream) -> None:
         self.log.append(("synchronize", stream.handle))
 
+    def finish(self, device: int) -> None:
+        self.log.append(("finish", device))
+
     def import_array(self, obj: Any, stream: Stream) -> Foreign | None:
         if not isinstance(obj, ForeignArray):
             return None

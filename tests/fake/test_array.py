@@ -166,22 +166,29 @@ def test_dlpack_requests_that_cannot_be_met(host: Host) -> None:
         array.__dlpack__(stream=0)
 
 
+@pytest.mark.parametrize(
+    ("consumer", "home", "told"),
+    [
+        (1, 0x66, ["record", "wait", "free"]),  # the default stream is always there: nobody waits on the host
+        (0x55, 1, ["finish", "free"]),  # it may be gone by then, and asking it would end the process
+        (0x66, 0x66, ["free"]),
+    ],
+)
 def test_export_orders_the_consumer_and_comes_back_after_it(
-    host: Host, monkeypatch: pytest.MonkeyPatch
+    host: Host, monkeypatch: pytest.MonkeyPatch, consumer: int, home: int, told: list[str]
 ) -> None:
     exported: list[Any] = []
     monkeypatch.setattr(exchange, "export_dlpack", lambda owner, *rest: exported.append(owner))
-    array = ct.zeros((2, 3))
+    array = ct.zeros((2, 3), stream=home)
     host.log.clear()
-    array.__dlpack__(stream=0x55)
-    assert [entry[:2] for entry in host.log] == [("record", 1), ("wait", 0x55)]
+    array.__dlpack__(stream=consumer)
+    assert [entry[:2] for entry in host.log] == [("record", home), ("wait", consumer)] * (consumer != home)
     del array
     gc.collect()
     assert host.used() == 24  # the consumer holds it
     host.log.clear()
     exported.clear()
-    assert [entry[0] for entry in host.log] == ["record", "wait", "free"]
-    assert [entry[1] for entry in host.log[:2]] == [0x55, 1]
+    assert [entry[0] for entry in host.log] == told
     assert host.used() == 0
 
 

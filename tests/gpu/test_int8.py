@@ -92,7 +92,7 @@ def test_by_default_sums_are_int32(algo: str) -> None:
 def test_sums_that_float32_has_not(layout: str) -> None:
     """Sums over 2**24 that are odd: they are kept in int32 until they are written."""
     x, w = np.full((1, 2048, 1, 2), 127, np.int8), np.full((8, 2048, 1, 1), 127, np.int8)
-    x[..., 1], w[:, 0] = -128, 3
+    x[..., 1], w[:, 0] = -128, 4  # 2047 * 127 * 127 + 4 * 127 is odd
     placed = ct.asarray(x, layout=layout), ct.asarray(w, layout=layout)
     expected = ct.reference.conv(x, w)
     assert (expected % 2 == 1).any()
