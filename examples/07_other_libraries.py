@@ -80,6 +80,7 @@ def with_torch(x: np.ndarray, w: np.ndarray) -> float:
         @staticmethod
         def backward(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None, None]:
             x, w = ctx.saved_tensors
+            dy = dy.contiguous()  # that of a sum is one number, seen as many by strides of 0
             dx = dw = None
             if ctx.needs_input_grad[0]:
                 dx = call("conv_backward_data", w, dy, x.shape, **ctx.geometry)

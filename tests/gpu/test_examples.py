@@ -77,10 +77,10 @@ def test_time_algorithms(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["torch", "cupy", "jax"])
 def test_other_libraries(name: str) -> None:
-    module = library(name)
-    if name == "jax" and module.default_backend() != "gpu":
-        pytest.skip("jax sees no GPU")
+    library(name)
     out = run("07_other_libraries.py", name)
+    if "jax: " in out and "computes on cpu here" in out:  # asked there, or JAX takes this process's memory
+        pytest.skip("jax sees no GPU")
     assert "on the GPU by cuDNN 9" in out
     assert number(f"{name}: largest difference (.*), beside", out) < 1e-5
     if name == "torch":

@@ -28,13 +28,13 @@ for module, distribution in (("sklearn", "scikit-learn"), ("PIL", "Pillow"), ("m
 WHERE = ("training on the GPU by cuDNN 9", "training in NumPy by the reference, since there is ")
 
 
-def run(name: str, *arguments: str, cwd: Path) -> list[str]:
+def run(name: str, *arguments: str, cwd: Path, warnings: str = "error") -> list[str]:
     """Run an example; return the lines that it printed."""
     environment = {**os.environ, "PYTHONPATH": str(Path(cudnn_ct.__file__).parents[1])}
-    command = [sys.executable, "-W", "error", str(EXAMPLES / name), *arguments]
+    command = [sys.executable, "-W", warnings, str(EXAMPLES / name), *arguments]
     done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "Warning" not in done.stderr
+    assert warnings != "error" or "Warning" not in done.stderr
     return done.stdout.splitlines()
 
 
@@ -105,7 +105,7 @@ def test_time_algorithms(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["torch", "cupy", "jax"])
 def test_other_libraries(name: str, tmp_path: Path) -> None:
-    lines = run("07_other_libraries.py", name, cwd=tmp_path)
+    lines = run("07_other_libraries.py", name, cwd=tmp_path, warnings="ignore")  # of other libraries
     assert lines[-2].startswith(f"{name}: ")
     if importlib.util.find_spec(name) is None:
         assert lines[-2].startswith(f"{name}: not installed (")
@@ -118,10 +118,27 @@ def test_cuda_graph(tmp_path: Path) -> None:
     assert lines[-1].startswith("the scores are those of example 2, ")
 
 
+def test_what_an_example_printed_is_put_into_its_place() -> None:
+    spec = importlib.util.spec_from_file_location("example_docs", ROOT / "tools" / "example_docs.py")
+    assert spec is not None
+    assert spec.loader is not None
+    tool = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(tool)
+    page = "a\n<!-- begin: 02.gpu -->\n<!-- end: 02.gpu -->\nb\n"
+    for text in ("On a GPU:\n\none  \n\n  two\n", "On a GPU:\n\nthree \\1\n"):
+        page = tool.put(page, "02.gpu", text)
+        printed = "one\n\n  two" if "one" in text else "three \\1"
+        block = f"On a GPU:\n\n```text\n{printed}\n```"
+        assert page == f"a\n<!-- begin: 02.gpu -->\n\n{block}\n\n<!-- end: 02.gpu -->\nb\n"
+    with pytest.raises(SystemExit, match=r"has no place for 02\.cpu"):
+        tool.put(page, "02.cpu", "On a CPU:\n\none\n")
+
+
 def test_each_example_has_its_section_and_its_tests() -> None:
     """In docs/examples.md, with the command; and here, on the fakes and on a GPU."""
     page = (ROOT / "docs" / "examples.md").read_text(encoding="utf-8")
     tiers = [(ROOT / "tests" / tier / "test_examples.py").read_text() for tier in ("unit", "fake", "gpu")]
     for path in sorted(EXAMPLES.glob("*.py")):
         assert f"python examples/{path.name}\n" in page
+        assert all(f"<!-- begin: {path.stem}.{kind} -->\n" in page for kind in ("gpu", "cpu"))
         assert all(f"def test_{path.stem[3:]}(" in tests for tests in tiers), path.stem
