@@ -11,9 +11,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-import cudnn_ct
+import cudnn_ct as ct
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
@@ -30,7 +31,7 @@ WHERE = ("training on the GPU by cuDNN 9", "training in NumPy by the reference, 
 
 def run(name: str, *arguments: str, cwd: Path, warnings: str = "error") -> list[str]:
     """Run an example; return the lines that it printed."""
-    environment = {**os.environ, "PYTHONPATH": str(Path(cudnn_ct.__file__).parents[1])}
+    environment = {**os.environ, "PYTHONPATH": str(Path(ct.__file__).parents[1])}
     command = [sys.executable, "-W", warnings, str(EXAMPLES / name), *arguments]
     done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -63,6 +64,33 @@ def test_train_digits(tmp_path: Path) -> None:
     assert lines[1].startswith("42 steps in ")
     assert lines[-1] == "a short training: only the loss is checked, not that 98% are right"
     check_picture(picture, (1200, 480), 100)
+
+
+def test_the_gradients_that_are_written_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Against finite differences along some directions, in float64 by the reference, with nothing dropped."""
+    spec = importlib.util.spec_from_file_location("train_digits", EXAMPLES / "02_train_digits.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    for name, value in (("available", False), ("ops", ct.reference), ("put", np.asarray), ("DROPPED", 0.0)):
+        monkeypatch.setattr(module, name, value)
+    rng = np.random.default_rng(0)
+    network = module.Network(rng)
+    for arrays in (network.weights, network.seen1, network.seen2):
+        arrays.update({name: array.astype(np.float64) for name, array in arrays.items()})
+    (images, labels), _ = module.load(8)
+    operands = images.astype(np.float64), module.one_hot(labels).astype(np.float64)
+    _, gradients = network.loss_and_gradients(*operands)
+    for name, w in network.weights.items():
+        start, direction = w.copy(), rng.standard_normal(w.shape)
+        losses = []
+        for step in (1e-6, -1e-6):
+            w[...] = start + step * direction
+            losses.append(float(network.loss_and_gradients(*operands)[0]))
+        w[...] = start
+        slope = (losses[0] - losses[1]) / 2e-6
+        assert slope == pytest.approx(float((gradients[name] * direction).sum()), rel=1e-4, abs=1e-6), name
 
 
 def test_language_model(tmp_path: Path) -> None:
