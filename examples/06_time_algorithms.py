@@ -15,6 +15,7 @@ from time import perf_counter
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
 from rich.console import Console
 from rich.table import Table
 
@@ -140,8 +141,12 @@ def draw(title: str, rows: list[Row]) -> Figure:
     axes.scatter(times, places, c=["C1" if name.startswith("legacy") else "C0" for name in names], zorder=2)
     for place, time in zip(places, times, strict=True):
         axes.annotate(f"{time:.3g}", (time, place), (7, -3), textcoords="offset points", fontsize=8)
-    axes.set_yticks(places, names, fontsize=8)
+    labels = [name if len(name) <= 60 else f"{name[:57]}..." for name in names]
+    axes.set_yticks(places, labels, fontsize=8)
     axes.set(xlabel="ms, logarithmic", xscale="log", xlim=(min(times) / 1.5, max(times) * 1.5))
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.xaxis.set_minor_formatter(NullFormatter())
     axes.set_ylim(len(names) - 0.5, -0.5)
     axes.set_title(title, fontsize=10)
     axes.grid(axis="x", which="both", alpha=0.2)

@@ -57,7 +57,7 @@ def run_all(folder: Path) -> int:
         print(path.name, flush=True)
         command = [sys.executable, str(path)]
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False, env=environment)
-        printed = done.stdout.replace(f"{ROOT}{os.sep}", "").strip()
+        printed = anywhere(done.stdout).strip()
         (folder / f"{path.stem}.{kind}.txt").write_text(f"{where}\n\n{printed}\n", encoding="utf-8")
         if done.returncode:
             print(f"{path.name} exited with {done.returncode}\n{printed}", file=sys.stderr)
@@ -65,6 +65,12 @@ def run_all(folder: Path) -> int:
     for picture in sorted((EXAMPLES / "output").glob("*.png")):
         shutil.copy(picture, folder)
     return 0
+
+
+def anywhere(text: str) -> str:
+    """Shorten what depends on where the repository and its environment lie."""
+    text = text.replace(f"{ROOT}{os.sep}", "")
+    return re.sub(r"\S+/(lib/python3[^/]*/site-packages/)", r".venv/\1", text)
 
 
 def put(page: str, name: str, text: str) -> str:

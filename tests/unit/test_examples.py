@@ -152,6 +152,7 @@ def test_what_an_example_printed_is_put_into_its_place() -> None:
     assert spec.loader is not None
     tool = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(tool)
+    assert tool.anywhere("at /a/lib/python3.12/site-packages/x") == "at .venv/lib/python3.12/site-packages/x"
     page = "a\n<!-- begin: 02.gpu -->\n<!-- end: 02.gpu -->\nb\n"
     for text in ("On a GPU:\n\none  \n\n  two\n", "On a GPU:\n\nthree \\1\n"):
         page = tool.put(page, "02.gpu", text)
