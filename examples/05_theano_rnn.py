@@ -19,10 +19,11 @@ from cudnn_ct.problem import rnn_parameters
 from cudnn_ct.reference.rnn import rnn, rnn_backward
 
 TOLERANCE = 1e-5  # of sums in float32, beside the largest element
+STEP = 1e-4  # down the gradient, to see whether it is one
 
 
 def main() -> int:
-    """Run the example and return its exit status: 1 if GPU and reference differ."""
+    """Run the example and return its exit status: 1 if a check fails."""
     # Strict float32, so that the comparison at the end can be strict. By default TF32 may be used.
     ct.config.allow_tf32 = False
 
@@ -33,7 +34,7 @@ def main() -> int:
     depth = 3
     timesteps = 5
 
-    # Theano: three symbolic tensors, X, Y and h0. Here they have contents.
+    # Theano: three symbolic tensors, T.tensor3("X") and so on. Here they have contents.
     rng = np.random.default_rng(0)
     X = rng.standard_normal((timesteps, batch_size, input_dim)).astype(dtype)  # noqa: N806 - Theano's names
     Y = rng.standard_normal((timesteps, batch_size, hidden_dim)).astype(dtype)  # noqa: N806
@@ -52,6 +53,14 @@ def main() -> int:
     gradients = rnn_backward(X, values, spec, dy, h0=h0)
     cost = float(np.square(wanted.y - Y).sum())
     print(f"the reference: y {wanted.y.shape}, hy {wanted.hy.shape}, cost {cost:.4f}")
+
+    # Whether its gradient is one: a small step down should lower the cost by the step times its square.
+    lower = [w - np.float32(STEP) * dw for w, dw in zip(values, gradients.dweights, strict=True)]
+    fell = cost - float(np.square(rnn(X, lower, spec, h0=h0).y - Y).sum())
+    expected = STEP * sum(float(np.square(dw).sum()) for dw in gradients.dweights)
+    print(f"a step down the gradient lowers the cost by {fell:.4f}; it should be {expected:.4f}")
+    if abs(fell / expected - 1) > 0.01:
+        return 1
 
     available = ct.available()
     if not available:

@@ -118,6 +118,7 @@ def test_theano_rnn(tmp_path: Path) -> None:
     lines = run("05_theano_rnn.py", cwd=tmp_path)
     assert lines[0] == "a GRU of 3 layers with 16 units, of inputs of 32: 5664 parameters"
     assert lines[1].startswith("the reference: y (5, 2, 16), hy (3, 2, 16), cost ")
+    assert lines[2].startswith("a step down the gradient lowers the cost by ")
     assert lines[-1].startswith(("largest difference of y, hy and all gradients", "not on a GPU, so "))
 
 
