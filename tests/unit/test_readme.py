@@ -36,8 +36,8 @@ def test_ci_runs_the_test_command_of_the_readme() -> None:
 
 def test_the_commands_install_and_run() -> None:
     assert re.fullmatch(r'python -m pip install -e "\.\[.*examples\]" && python -m pytest', command("tests"))
-    assert command("quickstart").endswith("&& python examples/quickstart.py")
-    assert (ROOT / "examples" / "quickstart.py").is_file()
+    assert command("quickstart").endswith("&& python examples/01_quickstart.py")
+    assert (ROOT / "examples" / "01_quickstart.py").is_file()
 
 
 def test_ci_is_a_valid_executable_script() -> None:

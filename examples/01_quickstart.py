@@ -1,6 +1,6 @@
 """Filter a photograph with a small bank of filters: on the GPU through cuDNN, or by the NumPy reference.
 
-    python examples/quickstart.py [--output PATH]
+    python examples/01_quickstart.py [--output PATH]
 
 Every colour channel of the picture goes through every filter in one grouped convolution. With a GPU, the
 result is compared with the reference. Without one, it says why not and the reference makes the same picture.
