@@ -49,6 +49,40 @@ def test_large_blocks_and_too_many_are_not_kept(host: Host, monkeypatch: pytest.
     assert host.used() == 1024
 
 
+def test_what_lies_idle_makes_room_for_what_is_asked_for(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocks, "TOTAL", 4096)
+    del (others := [ct.empty((128,)) for _ in range(8)])[:]
+    assert host.used() == 4096, "the shelf is full"
+    for _ in range(3):  # more of them at a time than half of what is kept
+        before = [ct.empty((256,)) for _ in range(4)]
+        pointers = {array.pointer for array in before}
+        before.clear()
+        assert host.used() == 4096
+    others += [ct.empty((256,)) for _ in range(4)]
+    assert {array.pointer for array in others} == pointers
+
+
+def test_what_was_asked_for_again_stays(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocks, "TOTAL", 4096)
+    address = ct.empty((256,)).pointer
+    del (others := [ct.empty((128,)) for _ in range(6)])[:]
+    ct.empty((384,))  # which three of the others make room for
+    assert ct.empty((256,)).pointer == address
+    others += [ct.empty((384,)) for _ in range(2)]
+    others.clear()  # and the other three
+    assert host.used() == 4096
+    assert ct.empty((256,)).pointer == address
+
+
+def test_a_wrong_count_of_bytes_rights_itself(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocks, "TOTAL", 4096)
+    ct.empty((128,))
+    blocks._shelves[0].nbytes = 10**6
+    address = ct.empty((256,)).pointer
+    assert ct.empty((256,)).pointer == address
+    assert blocks._shelves[0].nbytes == 1024
+
+
 def test_memory_goes_to_whoever_needs_it(host: Host) -> None:
     del (kept := [ct.empty((128,)) for _ in range(4)])[:]
     assert not kept
