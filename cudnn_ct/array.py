@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from . import blocks, exchange
@@ -17,7 +18,10 @@ from .stream import Stream, stream_for
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["DeviceArray"]
+__all__ = ["DeviceArray", "Room"]
+
+Room = tuple[TensorSpec, int] | None
+"""What a result is, with its bytes, gaps included; None for one that there is not."""
 
 
 class DeviceArray:
@@ -94,6 +98,29 @@ class DeviceArray:
         """Allocate an array of ``spec`` on ``stream``, contents undefined. Its device is current already."""
         buffer = blocks.take(nbytes, stream, what)
         return cls(spec, buffer.handle, buffer, stream, stream)
+
+    @classmethod
+    def several(
+        cls, rooms: Sequence[Room], given: Sequence[DeviceArray | None], stream: Stream, what: str
+    ) -> list[Any]:
+        """The results of one call: those that are ``given``, and new ones for the others, as of :meth:`new`.
+
+        What is made and small lies in one block, which goes back with the last of its arrays.
+        """
+        arrays: list[Any] = []
+        grain, block, pointer = blocks.GRAIN, None, 0
+        for room, own in zip(rooms, given, strict=True):
+            if own is not None or room is None:
+                arrays.append(own)
+            elif room[1] > grain:
+                arrays.append(cls.new(*room, stream, what))
+            else:
+                if block is None:
+                    block = blocks.take(len(rooms) * grain, stream, what)
+                    pointer = block.handle
+                arrays.append(cls(room[0], pointer, block, stream, stream))
+                pointer += grain
+        return arrays
 
     @classmethod
     def from_host(cls, host: np.ndarray[Any, Any], dtype: DType, layout: str, stream: Stream) -> DeviceArray:

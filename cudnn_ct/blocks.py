@@ -21,11 +21,35 @@ TOTAL = 64 * 2**20  # bytes that are kept for each device at most
 
 
 class _Shelf:
-    """The idle blocks of one device, by their size; ``nbytes`` are about as many as they have."""
+    """The idle blocks of one device, by their size; ``nbytes`` are about as many as they have.
+
+    Those in ``old`` go first: they were idle when the shelf was full, and nobody has asked for them since.
+    """
 
     def __init__(self) -> None:
+        self.empty()
+
+    def empty(self) -> None:
+        """Give all blocks back."""
         self.idle: dict[int, list[Any]] = {}
+        self.old: dict[int, list[Any]] = {}
         self.nbytes = 0
+
+    def make_room(self, nbytes: int) -> None:
+        """Give blocks back until so many bytes more may lie here."""
+        while self.nbytes + nbytes > TOTAL:
+            if not self.old:
+                self.old, self.idle = self.idle, {}
+            try:
+                size, blocks = self.old.popitem()
+            except KeyError:  # there are none, whatever was counted
+                self.nbytes = 0
+                return
+            while blocks and self.nbytes + nbytes > TOTAL:
+                del blocks[-1:]
+                self.nbytes -= size
+            if blocks:
+                self.old[size] = blocks
 
 
 class Block:
@@ -42,10 +66,11 @@ class Block:
     # Without a lock, for this may run in the middle of `take`, or in a forked child: a list takes and gives
     # one at a time as it is, and the count of bytes need not be exact.
     def __del__(self) -> None:
-        shelf = self.shelf
-        if shelf.nbytes + self.size <= TOTAL:
-            shelf.nbytes += self.size
-            shelf.idle.setdefault(self.size, []).append(self.buffer)
+        shelf, size = self.shelf, self.size
+        if shelf.nbytes + size > TOTAL:
+            shelf.make_room(size)
+        shelf.nbytes += size
+        shelf.idle.setdefault(size, []).append(self.buffer)
 
 
 _shelves: dict[int, _Shelf] = {}
@@ -63,7 +88,7 @@ def take(nbytes: int, stream: Stream, what: str) -> Any:
         return allocate(nbytes, stream, what)
     size = -(-nbytes // GRAIN) * GRAIN
     shelf = _shelves.get(stream.device) or _shelves.setdefault(stream.device, _Shelf())
-    idle = shelf.idle.get(size)
+    idle = shelf.idle.get(size) or shelf.old.get(size)
     if idle:
         try:
             block = Block(idle.pop(), size, shelf)
@@ -91,5 +116,5 @@ def clear(device: int) -> int:
     if shelf is None:
         return 0
     nbytes = shelf.nbytes
-    shelf.idle, shelf.nbytes = {}, 0
+    shelf.empty()
     return nbytes

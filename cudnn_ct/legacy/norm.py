@@ -61,7 +61,7 @@ class TrainingPlan:
         self._added = TensorDescriptor.cached(z) if z and fused else None
         self._parameters = TensorDescriptor.cached(specs["scale"])
         self._relu = activation(problem.activation)
-        self._factors = problem.momentum, problem.epsilon
+        self._factors = ctypes.c_double(problem.momentum), ctypes.c_double(problem.epsilon)
         self._scalar = scalar_type(DTYPES[y.dtype].accumulate)
         # Whatever comes after must not be refused: running statistics are updated only once.
         after = [] if fused else [y, z] if z else [y] if self._relu else []
@@ -160,7 +160,7 @@ class InferencePlan:
         self, problem: NormInference, specs: Specs, mode: BatchNormMode, images: int | None = None
     ) -> None:
         x, y = specs["x"], specs["y"]
-        self._mode, self._epsilon = mode, problem.epsilon
+        self._mode, self._epsilon = mode, ctypes.c_double(problem.epsilon)
         self._scalar = scalar_type(DTYPES[x.dtype].accumulate)
         self._parameters = TensorDescriptor.cached(specs["scale"])
         batch, itemsize = x.shape[0], DTYPES[x.dtype].itemsize
@@ -173,7 +173,10 @@ class InferencePlan:
 
     def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
         """Enqueue a call for each part."""
-        in_turn(partial(self._part, context, pointers, alpha, beta, *part) for part in self._parts)
+        if len(self._parts) == 1:
+            self._part(context, pointers, alpha, beta, *self._parts[0])
+        else:
+            in_turn(partial(self._part, context, pointers, alpha, beta, *part) for part in self._parts)
 
     def _part(
         self,

@@ -29,8 +29,8 @@ class GradientPlan:
         "_epsilon",
         "_extended",
         "_mode",
+        "_names",
         "_parameters",
-        "_places",
         "_pointwise",
         "_relu",
         "_scalar",
@@ -40,13 +40,13 @@ class GradientPlan:
     def __init__(
         self, problem: NormGradient, context: Context, specs: Specs, mode: BatchNormMode, extended: bool
     ) -> None:
-        self._mode, self._epsilon, self._extended = mode, problem.epsilon, extended
+        self._mode, self._epsilon, self._extended = mode, ctypes.c_double(problem.epsilon), extended
         self._relu = activation(problem.activation)
         names = ("x", "dz" if self._relu else "dy", "dx")
         self._data = [TensorDescriptor.cached(specs[name]) for name in names]
         self._pointwise = pointwise(*(specs[name] for name in ("y", "dy", "dz"))) if self._relu else []
         self._parameters = TensorDescriptor.cached(specs["scale"])
-        self._places = {name: place for place, name in enumerate(specs)}
+        self._names = tuple(specs)
         self._scalar = scalar_type(DTYPES[problem.x.dtype].accumulate)
         self.workspace = self._ask(context) if extended else 0
 
@@ -65,7 +65,7 @@ class GradientPlan:
 
     def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
         """Enqueue one call, or two."""
-        at = {name: pointers[place] for name, place in self._places.items()}
+        at = dict(zip(self._names, pointers, strict=True))
         scalar, library = self._scalar, context.library
         one, zero = scalar(1.0), scalar(0.0)
         gradient = at["dy"]

@@ -162,9 +162,10 @@ class AlignedPlan:
 
     def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
         """Run the other plan. Raises NotSupportedError for memory that begins elsewhere."""
-        if any(pointer % ALIGNMENT for pointer in pointers):
-            starts = ", ".join(map(hex, pointers))
-            raise NotSupportedError(f"not all operands begin at multiples of {ALIGNMENT} bytes: {starts}")
+        for pointer in pointers:
+            if pointer % ALIGNMENT:
+                starts = ", ".join(map(hex, pointers))
+                raise NotSupportedError(f"not all operands begin at multiples of {ALIGNMENT} bytes: {starts}")
         self._inner.run(context, pointers, alpha, beta)
 
     def describe(self) -> str:

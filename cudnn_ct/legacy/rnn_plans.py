@@ -142,15 +142,16 @@ class RNNPlan:
         if 0 in lengths:
             self._passed = StatesOfNoStep(lengths, spec.pseudo_layers, spec.output_size, spec.dtype)
             self._passed_cells = StatesOfNoStep(lengths, spec.pseudo_layers, spec.hidden_size, spec.dtype)
-        self._weights = rnn_weight_size(spec) * DTYPES[spec.dtype].itemsize
-        self._mode = TRAINING if problem.training else INFERENCE
+        # As C has them: a call converts what it is given, one after the other.
+        self._weights = ctypes.c_size_t(rnn_weight_size(spec) * DTYPES[spec.dtype].itemsize)
+        self._mode = ctypes.c_int(TRAINING if problem.training else INFERENCE)
         workspace, reserve = ctypes.c_size_t(), ctypes.c_size_t()
         context.library.cudnnGetRNNTempSpaceSizes(
             context.handle, network, self._mode, self._x, ctypes.byref(workspace), ctypes.byref(reserve)
         )
         self.workspace: int = workspace.value
-        self._reserved = reserve.value if problem.training else 0
-        self.reserve = TensorSpec.packed((self._reserved,), "uint8")
+        self._reserved = reserve if problem.training else ctypes.c_size_t(0)
+        self.reserve = TensorSpec.packed((self._reserved.value,), "uint8")
         # On the default stream, whatever the first call works on: this outlives that stream.
         home = streams.default_stream(context.device)
         self._lengths = DeviceArray.from_host(np.array(lengths, np.int32), DTYPES["int32"], "nchw", home)

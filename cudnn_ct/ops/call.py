@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Self
 
 from .. import exchange
@@ -22,7 +22,7 @@ class Call(NamedTuple):
     """What one thread prepared for one set of arguments: all that depends on specs and not on pointers.
 
     ``pack`` says that some input has strides that no descriptor holds, and is copied first; ``in_place`` that
-    a result may lie exactly where an input does. ``nbytes`` are those of the results. ``spans`` are the bytes
+    a result may lie exactly where an input does. ``rooms`` are what the results take. ``spans`` are the bytes
     that each operand reaches from its pointer, the results last. ``apart`` are pointers for which the results
     are known to overlap nothing.
     """
@@ -34,7 +34,7 @@ class Call(NamedTuple):
     pack: bool
     in_place: bool
     what: str
-    nbytes: tuple[int, ...]
+    rooms: tuple[tuple[TensorSpec, int], ...]
     spans: tuple[tuple[int, int], ...]
     apart: set[tuple[int, ...]]
 
@@ -51,10 +51,10 @@ class Call(NamedTuple):
         what: str = "a convolution",
     ) -> Self:
         """Make one, with what follows from the specs."""
-        nbytes = tuple(span(spec)[1] for spec in results)  # gaps included, where a caller asked for some
+        rooms = tuple((spec, span(spec)[1]) for spec in results)  # with gaps, where a caller asked for some
         spans = tuple(map(span, (*inputs, *results)))
         what = f"the result of {what}"
-        return cls(problem, inputs, results, choice, pack, in_place, what, nbytes, spans, set())
+        return cls(problem, inputs, results, choice, pack, in_place, what, rooms, spans, set())
 
     def refuse_overlap(
         self,
@@ -107,7 +107,8 @@ def run(
         if array.writer is not stream:
             array.before_read(stream)
     if result is None:
-        result = out = DeviceArray.new(call.results[0], call.nbytes[0], stream, call.what)
+        spec, nbytes = call.rooms[0]
+        result = out = DeviceArray.new(spec, nbytes, stream, call.what)
         pointers = (*[array.pointer for array in inputs], result.pointer)
     else:
         pointers = (*[array.pointer for array in inputs], result.pointer)
@@ -138,34 +139,43 @@ def run_several(
     beta: float,
 ) -> list[DeviceArray]:
     """As :func:`run`, with several results; those that are not ``given`` are allocated."""
-    stream, results = ctx.stream, []
-    for array in inputs:
-        if array.writer is not stream:
-            array.before_read(stream)
+    stream = ctx.stream
     told = tuple([array.pointer for array in (*inputs, *given) if array is not None])
     if len(told) > len(inputs) and told not in call.apart:
         call.refuse_overlap(inputs, given, told)
-    for result, spec, nbytes in zip(given, call.results, call.nbytes, strict=True):
-        if result is None:
-            results.append(DeviceArray.new(spec, nbytes, stream, call.what))
-            continue
-        if result.writer is not stream or result._uses is not None:
-            result.before_write(stream)
-        results.append(result)
+    results = DeviceArray.several(call.rooms, given, stream, call.what)
     pointers = tuple([array.pointer for array in (*inputs, *results)])
     try:
-        call.choice.run(ctx, pointers, alpha, beta)
+        in_order(stream, inputs, results, call.choice.run, ctx, pointers, alpha, beta)
     except CudnnError as error:
         error.add_note(f"in {call.problem}, alpha {alpha}, beta {beta}")
         raise
+    return results
+
+
+def in_order(
+    stream: Stream,
+    read: Sequence[DeviceArray],
+    written: Sequence[DeviceArray],
+    work: Callable[..., object],
+    *arguments: Any,
+) -> None:
+    """Order the streams, let ``work`` enqueue, note who uses what: what every call does around its work."""
+    for array in read:
+        if array.writer is not stream:
+            array.before_read(stream)
+    for array in written:
+        if array.writer is not stream or array._uses is not None:
+            array.before_write(stream)
+    try:
+        work(*arguments)
     finally:  # also where a later part failed: an earlier one may be under way
-        for array in inputs:
+        for array in read:
             if array.home is not stream:
                 array.after_use(stream)
-        for array in results:
+        for array in written:
             if array.home is not stream or array.writer is not stream:
                 array.after_write(stream)
-    return results
 
 
 def refuse_overlap(

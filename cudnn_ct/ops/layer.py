@@ -113,7 +113,7 @@ def compute_several(
             None if out is None else operand(out, name, where, written=True)
             for out, name in zip(outs, called or ("out",) * len(outs), strict=True)
         ]
-        specs = tuple(None if array is None else array.spec for array in results)
+        specs = tuple([None if array is None else array.spec for array in results])
         call = _prepared(ctx, layer, names, arrays, specs, arguments, (alpha != 1, beta != 0))
         if call.pack:
             arrays = tuple(packed(array, where) for array in arrays)

@@ -33,6 +33,7 @@ __all__ = [
 _TRAINING = Layer("a batch normalisation", norm_training)
 _INFERENCE = Layer("a batch normalisation", norm_inference)
 _GRADIENT = Layer("the gradient of a batch normalisation", norm_gradient)
+_OPERANDS = ("x", "scale", "bias")
 _RESULTS = ("out", "mean", "invstd", "running_mean", "running_var")
 
 
@@ -126,13 +127,14 @@ def batch_norm_training(
     >>> dbias.numpy()
     array([10.], dtype=float32)
     """
-    operands = {"x": x, "scale": scale, "bias": bias} | ({} if z is None else {"z": z})
-    running = () if running_mean is None and running_var is None else (running_mean, running_var)
+    names, given = (_OPERANDS, (x, scale, bias)) if z is None else ((*_OPERANDS, "z"), (x, scale, bias, z))
     arguments = (mode, epsilon, momentum, activation, _scaled(alpha, beta))
+    running = () if running_mean is None and running_var is None else (running_mean, running_var)
     outs = (out, None, None, *running)
-    called, names, given = _RESULTS[: len(outs)], tuple(operands), tuple(operands.values())
-    results = compute_several(_TRAINING, names, given, arguments, outs, alpha, beta, stream, called)
-    return BatchNorm(*results[:3])
+    y, mean, invstd, *_ = compute_several(
+        _TRAINING, names, given, arguments, outs, alpha, beta, stream, _RESULTS[: len(outs)]
+    )
+    return BatchNorm(y, mean, invstd)
 
 
 def batch_norm_inference(
@@ -255,13 +257,16 @@ def batch_norm_backward(
     >>> dbias.numpy(), dscale.numpy()
     (array([6.], dtype=float32), array([7.3484554], dtype=float32))
     """
-    optional = {"mean": mean, "invstd": invstd, "y": None if activation is None else y}
-    operands = {name: array for name, array in optional.items() if array is not None}
-    names, given = ("x", "dy", "scale", *operands), (x, dy, scale, *operands.values())
+    names, given = ["x", "dy", "scale"], [x, dy, scale]
+    for name, array in (("mean", mean), ("invstd", invstd), ("y", None if activation is None else y)):
+        if array is not None:
+            names.append(name)
+            given.append(array)
     arguments = (mode, epsilon, activation)
     outs = (out, None, None) if activation is None else (out, None, None, None)
-    results = compute_several(_GRADIENT, names, given, arguments, outs, alpha, beta, stream)
-    dx, dscale, dbias, *dz = results
+    dx, dscale, dbias, *dz = compute_several(
+        _GRADIENT, tuple(names), tuple(given), arguments, outs, alpha, beta, stream
+    )
     return BatchNormGradients(dx, dscale, dbias, dz[0] if dz else None)
 
 

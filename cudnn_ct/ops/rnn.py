@@ -30,7 +30,7 @@ from .algorithms import Algorithms
 from .call import stream_of
 from .dropout import DropoutState, check_seed
 from .rnn_algorithms import table, time_fairly, zeros
-from .rnn_call import Room, aligned, contiguous, enqueue, given_results, room
+from .rnn_call import Room, aligned, as_given, contiguous, enqueue, given_results, parts_of, room
 from .rnn_params import host_parts, pack, split, to_host
 from .rnn_prepared import Prepared, lengths_of
 from .rnn_reserve import RNNReserve
@@ -405,9 +405,10 @@ class RNN:
             if call.packs or not aligned(operands):
                 copies = tuple(contiguous(array, where) for array in operands)
                 operands = copies  # type: ignore[assignment]
-            given = None
+            given = parts = None
             if out is not None:
-                given = given_results(out, ("y", "hy", "cy"), call.results, _writable(where))
+                parts = parts_of(out, _STATES)
+                given = given_results(parts, _STATES, call.results, where)
             done = legacy.RNNPass() if training else None
             dice = self._prepared.dice_on(where) if training and self._prepared.drops else None
             if dice is not None and call.choice.untimed:
@@ -422,8 +423,8 @@ class RNN:
             if done is not None:
                 arrays = (*operands, y)
                 reserve = RNNReserve(self, call, done.plan, done.memory, arrays, where.device)
-            if out is not None:
-                y, hy, cy = _as_given(out, (y, hy, cy))
+            if parts is not None:
+                y, hy, cy = as_given(parts, (y, hy, cy))
             return RNNForward(y, hy, cy, reserve)
         finally:
             if previous is not None:
@@ -495,9 +496,10 @@ class RNN:
             gradients = []
             for name, given, like in zip(("dy", "dhy", "dcy"), (dy, dhy, dcy), call.results, strict=True):
                 gradients.append(None if given is None else _gradient(given, name, like, where))
-            results = None
+            results = parts = None
             if out is not None:
-                results = given_results(out, ("dx", "dh0", "dc0"), call.gradients, _writable(where))
+                parts = parts_of(out, _GRADIENTS)
+                results = given_results(parts, _GRADIENTS, call.gradients, where)
             kept.take(self, "backward_data")
             try:
                 if gradients[0] is None:  # cuDNN takes none for the states only
@@ -517,7 +519,7 @@ class RNN:
             except _UNCHANGED:
                 kept.give_back("backward_data")
                 raise
-            dx, dh0, dc0 = _as_given(out, made) if out is not None else made
+            dx, dh0, dc0 = made if parts is None else as_given(parts, made)
             return RNNDataGradients(dx, dh0, dc0)
         finally:
             if previous is not None:
@@ -582,7 +584,7 @@ class RNN:
             call, plan, memory = kept._call, kept._plan, kept._memory
             results = None
             if out is not None:
-                results = given_results((out,), ("dw",), (self._w,), _writable(where))
+                results = given_results((out,), ("dw",), (self._w,), where)
             kept.take(self, "backward_weights")
             try:
                 x, _, h0, _, y = kept._arrays
@@ -674,6 +676,9 @@ class RNN:
         return self._prepared.describe() or f"{self!r}: nothing was computed yet"
 
 
+_STATES = ("y", "hy", "cy")
+_GRADIENTS = ("dx", "dh0", "dc0")
+
 # A refusal, or memory that was short: nothing was enqueued, so the reserve is as it was.
 _UNCHANGED = (NotSupportedError, BadParamError, AllocationError, ValueError, TypeError)
 
@@ -686,17 +691,6 @@ def _taken(array: Any, name: str, where: Stream) -> DeviceArray:
     if type(array) is DeviceArray and array.device == where.device:
         return array
     return operand(array, name, where)
-
-
-def _writable(where: Stream) -> Any:
-    return lambda array, name: operand(array, name, where, written=True)
-
-
-def _as_given(out: Any, made: Sequence[Any]) -> Sequence[Any]:
-    """The results, as the caller's own objects where they were given."""
-    own = tuple(out) if isinstance(out, tuple | list) else (out,)
-    own = (*own, *[None] * (len(made) - len(own)))
-    return [array if theirs is None else theirs for array, theirs in zip(made, own, strict=False)]
 
 
 def _gradient(given: Any, name: str, wanted: Room, where: Stream) -> DeviceArray:

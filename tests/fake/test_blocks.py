@@ -10,6 +10,8 @@ import pytest
 
 import cudnn_ct as ct
 from cudnn_ct import blocks
+from cudnn_ct.problem import TensorSpec
+from cudnn_ct.stream import default_stream
 
 from .host import Host
 
@@ -47,6 +49,64 @@ def test_large_blocks_and_too_many_are_not_kept(host: Host, monkeypatch: pytest.
     arrays = [ct.empty((128,)) for _ in range(5)]
     arrays.clear()
     assert host.used() == 1024
+
+
+def test_what_lies_idle_makes_room_for_what_is_asked_for(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocks, "TOTAL", 4096)
+    del (others := [ct.empty((128,)) for _ in range(8)])[:]
+    assert host.used() == 4096, "the shelf is full"
+    for _ in range(3):  # more of them at a time than half of what is kept
+        before = [ct.empty((256,)) for _ in range(4)]
+        pointers = {array.pointer for array in before}
+        before.clear()
+        assert host.used() == 4096
+    others += [ct.empty((256,)) for _ in range(4)]
+    assert {array.pointer for array in others} == pointers
+
+
+def test_what_was_asked_for_again_stays(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocks, "TOTAL", 4096)
+    address = ct.empty((256,)).pointer
+    del (others := [ct.empty((128,)) for _ in range(6)])[:]
+    ct.empty((384,))  # which three of the others make room for
+    assert ct.empty((256,)).pointer == address
+    others += [ct.empty((384,)) for _ in range(2)]
+    others.clear()  # and the other three
+    assert host.used() == 4096
+    assert ct.empty((256,)).pointer == address
+
+
+def test_a_wrong_count_of_bytes_rights_itself(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocks, "TOTAL", 4096)
+    ct.empty((128,))
+    blocks._shelves[0].nbytes = 10**6
+    address = ct.empty((256,)).pointer
+    assert ct.empty((256,)).pointer == address
+    assert blocks._shelves[0].nbytes == 1024
+
+
+def test_small_results_of_one_call_share_a_block(host: Host) -> None:
+    spec = TensorSpec.packed((10,))
+    stream, large = default_stream(0), (TensorSpec.packed((1000,)), 4000)
+    given = ct.empty((10,))
+    host.log.clear()
+    rooms = ((spec, 40), large, None, (spec, 40), (spec, 40))
+    first, apart, none, own, last = ct.DeviceArray.several(rooms, (None, None, None, given, None), stream, "")
+    assert none is None
+    assert own is given
+    assert [entry[0] for entry in host.log] == ["allocate"] * 2
+    assert last.pointer == first.pointer + blocks.GRAIN
+    address = first.pointer
+    last.close()
+    del last
+    other = ct.zeros((1,), stream=0x77).home
+    first.after_use(other)
+    host.log.clear()
+    del apart
+    assert not any(entry[0] == "wait" for entry in host.log)
+    del first
+    assert [entry[:2] for entry in host.log if entry[0] == "wait"] == [("wait", 1)], "the last gives it back"
+    assert blocks.take(5 * blocks.GRAIN, stream, "").handle == address
 
 
 def test_memory_goes_to_whoever_needs_it(host: Host) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import threading
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import numpy as np
 import pytest
@@ -160,6 +162,57 @@ def seen(memory: ct.DeviceArray, start: int, shape: tuple[int, ...]) -> ct.Devic
     view = memory.seen_as(ct.TensorSpec.packed(shape, memory.spec.dtype))
     view.pointer += start * memory.itemsize
     return view
+
+
+@pytest.mark.parametrize("start", [0, 1])
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_is_given_is_in_the_order_of_the_streams(
+    fake: FakeCudnn, host: Host, start: int, fails: bool
+) -> None:
+    """Also where a copy is written in its place, and where cuDNN fails, which may have begun."""
+    net, x, w = operands(algo="standard")
+    net.forward(x, w)
+    memory = ct.zeros((64,), stream=0x77)
+    y = seen(memory, start, (3, 2, 8))
+    host.log.clear()
+    if fails:
+        fake.fail[FORWARD] = 5000
+        with pytest.raises(ct.CudnnError, match="cudnnRNNForward") as caught:
+            net.forward(x, w, out=y)
+        assert any(note.startswith("in forward of ") for note in caught.value.__notes__)
+        del caught  # which holds y
+    else:
+        assert net.forward(x, w, out=y).y is y
+        assert y.numpy().any()
+    assert told(host, "record", "wait")[:2] == [("record", 0x77), ("wait", 1)]
+    assert y.writer.handle == 1
+    gc.collect()
+    host.log.clear()
+    del y, memory
+    assert told(host, "wait", "free") == [("wait", 0x77), ("free", ANY)]
+
+
+def told(host: Host, *kinds: str) -> list[tuple[Any, ...]]:
+    """What happened to streams and memory, in order."""
+    return [entry[:2] for entry in host.log if entry[0] in kinds]
+
+
+def test_small_results_share_their_memory_and_not_their_lives(fake: FakeCudnn, host: Host) -> None:
+    net, x, w = operands()
+    wanted = net.forward(x, w)
+    expected = wanted.hy.numpy(), wanted.cy.numpy()
+    host.log.clear()
+    done = net.forward(x, w)
+    assert [entry[0] for entry in host.log] == ["allocate"]
+    y, hy, cy, _ = done
+    del done
+    y.close()
+    with pytest.raises(ValueError, match="closed"):
+        y.numpy()
+    again = net.forward(x, w, hy, cy, out=(None, hy.copy(), cy.copy()))
+    assert again.y.shape == (3, 2, 8)
+    np.testing.assert_array_equal(hy.numpy(), expected[0])
+    np.testing.assert_array_equal(cy.numpy(), expected[1])
 
 
 def test_results_are_apart_whatever_was_accepted_at_their_addresses(fake: FakeCudnn) -> None:
