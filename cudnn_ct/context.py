@@ -12,10 +12,12 @@ from . import _lib, blocks
 from . import memory as memories
 from . import stream as streams
 from ._bindings.types import cudnnHandle_t
+from ._config import config
 from ._owned import Owned
 from .errors import CudnnError, NotInitializedError
 from .lifetime import release_finished
 from .stream import Stream
+from .watch import watch
 
 __all__ = ["Availability", "Context", "Handle", "available", "current", "empty_cache", "synchronize", "use"]
 
@@ -74,6 +76,8 @@ class Context:
     def __init__(self, device: int) -> None:
         self.device = device
         self.library = _lib.load()
+        if config.debug:
+            watch(self.library)
         self.handle = Handle(self.library)
         self.stream = Stream(streams.LEGACY_DEFAULT, device)  # what cuDNN itself starts with
         self.calls = Bounded(4096)

@@ -232,7 +232,10 @@ def activate(device: int) -> int | None:
 def restore(device: int | None) -> None:
     """Make current again what :func:`activate` returned."""
     if device is not None:
-        cuda.core().Device(device).set_current()
+        try:
+            cuda.core().Device(device).set_current()
+        except Exception as error:
+            raise cuda.translated(error, f"going back to device {device}") from error
 
 
 # --- order -------------------------------------------------------------------------------------------------
@@ -258,7 +261,10 @@ def order(before: Stream, after: Stream) -> None:
 
 def is_done(event: Any) -> bool:
     """Whether the work before an event is over."""
-    return bool(event.is_done)
+    try:
+        return bool(event.is_done)
+    except Exception as error:
+        raise cuda.translated(error, "asking whether an event is over") from error
 
 
 def elapsed(stream: Stream, work: Callable[[], object]) -> float:
@@ -273,7 +279,7 @@ def elapsed(stream: Stream, work: Callable[[], object]) -> float:
         cuda.check(driver.cuEventRecord(events[0], stream.handle)[0], "recording an event")
         work()
         cuda.check(driver.cuEventRecord(events[1], stream.handle)[0], "recording an event")
-        cuda.check(driver.cuEventSynchronize(events[1])[0], "waiting for an event")
+        cuda.check(driver.cuEventSynchronize(events[1])[0], "waiting for an event", stream)
         result, milliseconds = driver.cuEventElapsedTime(*events)
         cuda.check(result, "timing")
         return float(milliseconds)
@@ -305,7 +311,7 @@ def _on(stream: Stream, doing: str) -> Iterator[None]:
     except CudnnError:
         raise
     except Exception as error:
-        raise cuda.translated(error, doing) from error
+        raise cuda.translated(error, doing, stream) from error
     finally:
         restore(previous)
 

@@ -11,7 +11,8 @@ from ..array import DeviceArray
 from ..context import Context
 from ..creation import not_on_device
 from ..dtypes import DTYPES
-from ..errors import CudnnError
+from ..errors import CudnnError, ExecutionFailedError
+from ..issued import explained
 from ..problem import Plan, TensorSpec, nearest_layout, same_steps
 from ..stream import Stream
 
@@ -118,7 +119,7 @@ def run(
     try:
         call.choice.run(ctx, pointers, alpha, beta)
     except CudnnError as error:
-        error.add_note(f"in {call.problem}, alpha {alpha}, beta {beta}")
+        noted(error, f"in {call.problem}, alpha {alpha}, beta {beta}", stream)
         raise
     finally:  # also where a later part failed: an earlier one may be under way
         for array in inputs:
@@ -156,7 +157,7 @@ def run_several(
     try:
         call.choice.run(ctx, pointers, alpha, beta)
     except CudnnError as error:
-        error.add_note(f"in {call.problem}, alpha {alpha}, beta {beta}")
+        noted(error, f"in {call.problem}, alpha {alpha}, beta {beta}", stream)
         raise
     finally:  # also where a later part failed: an earlier one may be under way
         for array in inputs:
@@ -166,6 +167,13 @@ def run_several(
             if array.home is not stream or array.writer is not stream:
                 array.after_write(stream)
     return results
+
+
+def noted(error: CudnnError, where: str, stream: Stream) -> None:
+    """Note on an error where it came up; on one of the device, what may have failed before."""
+    error.add_note(where)
+    if isinstance(error, ExecutionFailedError):
+        explained(error, stream)
 
 
 def refuse_overlap(

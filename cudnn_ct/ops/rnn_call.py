@@ -26,7 +26,7 @@ from ..problem import (
     takes_packed,
 )
 from ..stream import Stream
-from .call import SEEN, Fixed, refuse_overlap, span
+from .call import SEEN, Fixed, noted, refuse_overlap, span
 from .tensor import transform
 
 __all__ = ["RNNCall", "Room", "aligned", "contiguous", "enqueue", "given_results", "prepare", "room"]
@@ -242,7 +242,7 @@ def enqueue(
             assert made is not None
             memories.copy_device(own.pointer, made.pointer, own.nbytes, stream)
     except CudnnError as error:
-        error.add_note(f"in {step} of {call.problem}")
+        noted(error, f"in {step} of {call.problem}", stream)
         raise
     finally:  # also where a later part failed: an earlier one may be under way
         for array in used:
