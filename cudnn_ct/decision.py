@@ -48,6 +48,12 @@ class Decision:
         """Whether candidates are still to be timed."""
         return self.request.timed and not self._settled and not any(not row.status for row in self._rows)
 
+    @property
+    def spent(self) -> bool:
+        """Whether everything there was has been refused."""
+        with self.lock:
+            return bool(self._rows) and not self._stages and all(row.status for row in self._rows)
+
     def usable(self, context: Context) -> Iterator[Candidate]:
         """The rows that may be tried, the best first; looks further where those at hand are used up.
 
