@@ -185,10 +185,10 @@ def use(*, device: int | None = None, stream: Any = None) -> Iterator[Stream]:
     Stream
         What operations use within the block where no ``stream=`` is given.
     """
-    where = streams.current_stream().device if device is None else device
+    where = streams.current_stream().device if device is None else streams.as_device(device)
     chosen = streams.default_stream(where) if stream is None else streams.as_stream(stream, where)
-    if device is not None and chosen.device != device:
-        raise ValueError(f"the stream belongs to device {chosen.device}, not {device}")
+    if device is not None and chosen.device != where:
+        raise ValueError(f"the stream belongs to device {chosen.device}, not {where}")
     previous = streams.activate(chosen.device)
     token = streams._current.set(chosen)
     try:
@@ -217,7 +217,7 @@ def empty_cache(device: int | None = None) -> None:
     too, and are made again when needed. Waits for the device's work on the current stream first, since memory
     counts as used until the work that uses it is over.
     """
-    where = streams.current_stream().device if device is None else device
+    where = streams.current_stream().device if device is None else streams.as_device(device)
     contexts = getattr(_thread, "contexts", {})
     if where in contexts:
         contexts[where].drop_workspaces()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .dtypes import DTYPES
 from .problem import TensorSpec, packed_strides
-from .stream import Stream, known_stream
+from .stream import Stream, as_address, known_stream
 
 if TYPE_CHECKING:
     import numpy as np
@@ -101,7 +101,7 @@ def _producer_stream(obj: Any, device: int) -> Stream | None:
         return known_stream(stream.ptr, device, stream)
     interface = getattr(obj, "__cuda_array_interface__", None)
     handle = interface.get("stream") if isinstance(interface, dict) else None
-    return known_stream(handle, device) if handle else None
+    return known_stream(as_address(handle), device) if handle else None
 
 
 # DLPack's type codes for what cuda.core exports under no name of its own.

@@ -136,19 +136,25 @@ def as_stream(stream: Any, device: int) -> Stream:
     if hasattr(stream, "__cuda_stream__"):
         protocol = stream.__cuda_stream__
         _, handle = protocol() if callable(protocol) else protocol
-        return known_stream(handle, _device_of(stream, device), stream)
+        return known_stream(as_address(handle), _device_of(stream, device), stream)
     for attribute in ("cuda_stream", "ptr"):  # torch and cupy before they had the protocol
         if isinstance(getattr(stream, attribute, None), int):
-            return known_stream(getattr(stream, attribute), _device_of(stream, device), stream)
+            address = as_address(getattr(stream, attribute))
+            return known_stream(address, _device_of(stream, device), stream)
+    return known_stream(as_address(stream), device)
+
+
+def as_address(handle: Any) -> int:
+    """Take the address of a stream: the driver ends the process for a number that is none."""
     try:
-        handle = operator.index(stream)
+        address = operator.index(handle)
     except TypeError:
         raise TypeError(
-            f"stream must be an address, or have __cuda_stream__; {type(stream).__name__} is neither"
+            f"stream must be an address, or have __cuda_stream__; {type(handle).__name__} is neither"
         ) from None
-    if handle < 0:
-        raise ValueError(f"stream must be an address, got {handle}")
-    return known_stream(handle, device)
+    if not 0 <= address < 2**64:
+        raise ValueError(f"stream must be an address, got {address}")
+    return address
 
 
 def stream_for(stream: Any, device: int | None = None) -> Stream:
@@ -207,6 +213,24 @@ def current_device() -> int:
 def _current_device() -> int | None:
     result, device = cuda.driver().cuCtxGetDevice()
     return None if int(result) else int(device)
+
+
+def as_device(device: Any) -> int:
+    """Take ``device=``: the number of a device that there is.
+
+    Raises
+    ------
+    TypeError, ValueError
+        It is no int, or there is no such device.
+    """
+    try:
+        number = operator.index(device)
+    except TypeError:
+        raise TypeError(f"device must be an int, not {type(device).__name__}") from None
+    count = device_count()
+    if not 0 <= number < count:
+        raise ValueError(f"there is no device {number}; the driver shows {count}")
+    return number
 
 
 def activate(device: int) -> int | None:
