@@ -163,6 +163,10 @@ class Choice:
             except (NotSupportedError, BadParamError, *TRANSIENT) as another:
                 failed.append((row, another))
                 continue
+            except NotInitializedError as another:
+                if isinstance(error, ExecutionFailedError):  # which has perhaps ended the context
+                    raise error from another
+                raise
             self._remember(failed, row, plan)
             return
         self._after_all_failed(failed)

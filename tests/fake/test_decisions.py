@@ -116,6 +116,18 @@ def test_where_everything_was_refused_the_next_call_looks_anew(fake: FakeCudnn, 
     assert ran(fake) == "GEMM"
 
 
+def test_the_first_of_several_failures_of_a_device_is_told(fake: FakeCudnn) -> None:
+    """After a fault cuDNN says anything, such as that it is not initialized: the fault is what matters."""
+    x, w = operands()
+    ct.conv(x, w)
+    fake.fail = {"cudnnConvolutionForward": 5000, "cudnnGetConvolutionForwardWorkspaceSize": 1001}
+    with pytest.raises(ExecutionFailedError, match="cudnnConvolutionForward returned"):
+        ct.conv(x, w)
+    fake.fail = {"cudnnConvolutionForward": 3000, "cudnnGetConvolutionForwardWorkspaceSize": 1001}
+    with pytest.raises(NotInitializedError, match="cudnnGetConvolutionForwardWorkspaceSize returned"):
+        ct.conv(x, w)
+
+
 def test_a_workspace_limit_lets_timing_look_further(fake: FakeCudnn) -> None:
     fake.costs = {"GEMM": 9.0}
     fake.workspaces = {"GEMM": 10, "IMPLICIT_GEMM": 10}
