@@ -31,6 +31,7 @@ KEEPERS: dict[str, Callable[[Any], object]] = {
     "a device to use": lambda array: ct.use(device=array).__enter__(),
     "a dtype": lambda array: ct.empty((2, 3), array),
     "a flag": lambda array: ct.conv(images(2, 3, 5, 6), images(4, 3, 3, 3), strict=array),
+    "a flag of a layer": lambda array: ct.reduce(images(2, 3), keepdims=array),
     "another flag": lambda array: ct.conv(images(2, 3, 5, 6), images(4, 3, 3, 3), deterministic=array),
 }
 
@@ -80,6 +81,14 @@ def test_a_stream_that_is_none(fake: FakeCudnn, stream: Any, error: type[Excepti
 def test_an_array_whose_stream_is_none(stream: Any, error: type[Exception]) -> None:
     with pytest.raises(error, match="stream must be an address"):
         exchange._producer_stream(Said(__cuda_array_interface__={"stream": stream}), 0)
+
+
+@pytest.mark.parametrize("said", [None, (), (2,), "cuda", ("cuda", 0), 5])
+def test_an_array_whose_device_is_none(said: Any) -> None:
+    liar = Said(__dlpack_device__=lambda: said, __dlpack__=lambda **_: None)
+    for ask in (exchange.device_of, exchange.in_host_memory):
+        with pytest.raises(TypeError, match="gave no usable device: __dlpack_device__ says"):
+            ask(liar)
 
 
 def test_an_array_at_address_0(fake: FakeCudnn, host: Host) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 
 import cudnn_ct as ct
 from cudnn_ct.cli.selftest_cases import cases
+from cudnn_ct.ops.prepared import ConvPlan
 
 from .values import ARRAYS, FLOATS, INTEGERS, NAMES, POOLS, SEQUENCES, STREAMS, TEXTS
 
@@ -242,7 +243,7 @@ def _spec_arguments(name: str) -> tuple[str, ...]:
 
 # Where the text of a function is a call itself, the function whose parameters it has.
 _SAME = {
-    f"ct.conv_plan({IMAGE}, {FILTERS})": "ct.ops.prepared.ConvPlan.__call__",
+    f"ct.conv_plan({IMAGE}, {FILTERS})": "ConvPlan.__call__",
     f"{DICE}ct.dropout_backward": "ct.dropout_backward",
     f"{NETWORK}backward_data": "ct.RNN.backward_data",
     f"{NETWORK}backward_weights": "ct.RNN.backward_weights",
@@ -255,8 +256,9 @@ _SAME = {
 def _parameters(function: str) -> tuple[str, ...]:
     """The names of a function's parameters, those that may be given by position first."""
     try:
-        found = inspect.signature(eval(_SAME.get(function, function), dict(NAMES)))
+        found = inspect.signature(eval(_SAME.get(function, function), NAMES | {"ConvPlan": ConvPlan}))
     except (TypeError, ValueError, ct.CudnnError):  # of a builtin, or of something that needs a device
         return ()
     kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    return tuple(name for name, one in found.parameters.items() if one.kind not in kinds and name != "self")
+    ours = ("self", "stacklevel")  # the latter is not for callers
+    return tuple(name for name, one in found.parameters.items() if one.kind not in kinds and name not in ours)
