@@ -13,6 +13,7 @@ import pytest
 import cudnn_ct as ct
 from cudnn_ct import exchange, reference
 from cudnn_ct import stream as streams
+from cudnn_ct.problem import check_ctc_operands
 
 from .cudnn import FakeCudnn
 from .host import ForeignArray, Host
@@ -125,6 +126,22 @@ def test_the_reference_takes_numpy_arrays_and_real_numbers() -> None:
         reference.softmax(x, alpha=1j)
     with pytest.raises(TypeError, match="beta must be a number, not 'x'"):
         reference.softmax(x, beta="x", out=x.copy())
+
+
+@pytest.mark.parametrize(
+    ("shape", "message"),
+    [
+        ((2**20, 2**20, 2**10), "they are in rows, or one after another"),
+        ((2**50,), rf"there are {2**50} labels; label_lengths \(1, 2\) add up to 3"),
+        ((2**50, 1), rf"there are {2**50} rows of labels; the batch has 2 sequences"),
+    ],
+)
+def test_labels_larger_than_any_list(shape: tuple[int, ...], message: str) -> None:
+    labels = np.broadcast_to(np.int32(1), shape)
+    with pytest.raises(ValueError, match=message):
+        check_ctc_operands((9, 2, 4), labels, [1, 2], [9, 8])
+    wide = np.broadcast_to(np.int32(1), (2, 2**50))
+    assert check_ctc_operands((9, 2, 4), wide, [1, 2], [9, 8])[0] == ((1,), (1, 1))
 
 
 def test_raw_explains_what_it_refuses(fake: FakeCudnn) -> None:
