@@ -121,6 +121,14 @@ SETTINGS: dict[str, Setting] = {
         "a path, 'off' or None",
         "the file that keeps timed choices; None is one in the user's cache folder",
     ),
+    "debug": Setting(
+        "CUDNN_CT_DEBUG",
+        False,
+        _boolean,
+        (bool,),
+        "True or False",
+        "whether each operation is waited for, and the one that failed on the device is named",
+    ),
 }
 
 # What a call depends on that it was not told, and so a part of its key.
@@ -177,6 +185,7 @@ class Config:
     timed_engines: int
     runtime_compiled: bool
     cache: str | None
+    debug: bool
     of_calls: tuple[Any, ...]
     dnn: Flags
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from functools import cache
 from typing import Any
 
 from .errors import CudnnError, ExecutionFailedError, NotInitializedError
+from .issued import explained
 
 __all__ = ["check", "core", "driver", "forget", "translated"]
 
@@ -45,13 +47,13 @@ def forget(*, used: bool) -> None:
     driver.cache_clear()
 
 
-def check(result: Any, doing: str) -> None:
-    """Raise for a driver call's result other than 0."""
+def check(result: Any, doing: str, stream: Hashable = None) -> None:
+    """Raise for a driver call's result other than 0; ``stream`` is where the call was to do something."""
     if int(result):
-        raise ExecutionFailedError(f"{doing} failed: {getattr(result, 'name', result)}")
+        raise _failed(doing, str(getattr(result, "name", result)), stream)
 
 
-def translated(error: Exception, doing: str) -> CudnnError:
+def translated(error: Exception, doing: str, stream: Hashable = None) -> CudnnError:
     """Say in this package's words what cuda.core, its bindings or its path finder said."""
     text = " ".join(str(error).split())
     if type(error).__name__ == "DynamicLibNotFoundError" and "cuda" in text:
@@ -63,5 +65,28 @@ def translated(error: Exception, doing: str) -> CudnnError:
         return NotInitializedError("the CUDA driver is there and shows no device (CUDA_VISIBLE_DEVICES?)")
     if "INSUFFICIENT_DRIVER" in text or "SYSTEM_DRIVER_MISMATCH" in text:
         return NotInitializedError(f"the CUDA driver is too old for the installed cuda-python: {text}")
-    kind = ExecutionFailedError if "CUDA_ERROR" in text else NotInitializedError
-    return kind(f"{doing} failed: {text}")
+    if "CUDA_ERROR" in text:
+        return _failed(doing, text, stream)
+    return NotInitializedError(f"{doing} failed: {text}")
+
+
+# What kernels end a context with. Every later call of the process fails so, whatever it is.
+FAULTS = (
+    "ASSERT",
+    "CONTEXT_IS_DESTROYED",
+    "CONTAINED",
+    "ECC_UNCORRECTABLE",
+    "HARDWARE_STACK_ERROR",
+    "ILLEGAL_ADDRESS",
+    "ILLEGAL_INSTRUCTION",
+    "INVALID_ADDRESS_SPACE",
+    "INVALID_PC",
+    "LAUNCH_FAILED",
+    "LAUNCH_TIMEOUT",
+    "MISALIGNED_ADDRESS",
+)
+
+
+def _failed(doing: str, text: str, stream: Hashable) -> CudnnError:
+    error = ExecutionFailedError(f"{doing} failed: {text}")
+    return explained(error, stream) if any(f"CUDA_ERROR_{fault}" in text for fault in FAULTS) else error

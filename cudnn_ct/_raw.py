@@ -76,7 +76,7 @@ class RawFunction:
         if isinstance(value, Owned) and value.closed:
             return f"{name}: this {type(value).__name__} is closed"
         text = f"{name} must be {type_text(ctype)}, not {type(value).__name__}"
-        if isinstance(value, list | tuple) and hasattr(ctype, "_type_"):
+        if isinstance(value, list | tuple) and isinstance(getattr(ctype, "_type_", ""), type):  # a pointer
             text += f"; ({type_text(ctype._type_)} * {len(value)})(*values) makes one"
         return text
 

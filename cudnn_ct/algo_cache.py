@@ -163,6 +163,10 @@ class Choice:
             except (NotSupportedError, BadParamError, *TRANSIENT) as another:
                 failed.append((row, another))
                 continue
+            except NotInitializedError as another:
+                if isinstance(error, ExecutionFailedError):  # which has perhaps ended the context
+                    raise error from another
+                raise
             self._remember(failed, row, plan)
             return
         self._after_all_failed(failed)
@@ -268,10 +272,12 @@ def choose(problem: Problem, family: Family, context: Context, request: Request 
     key = (context.device, context.library, problem, request, config.timed_engines, config.runtime_compiled)
     with _lock:
         decision = _decisions.get(key)
-    if decision is None:
-        decision = _first_decision(problem, family, context, request)
+    if decision is None or decision.spent:  # a refusal may pass
+        fresh = _first_decision(problem, family, context, request)
         with _lock:
-            decision = _decisions.setdefault(key, decision)
+            if _decisions.get(key) is decision:  # else another thread was quicker
+                _decisions[key] = fresh
+            decision = _decisions[key]
     return Choice(problem, family, decision, context)
 
 

@@ -285,18 +285,19 @@ class DeviceArray:
         finally:
             streams.restore(previous)
 
-    def packed(self, layout: str, stream: Stream, *, stacklevel: int = 3) -> DeviceArray:
+    def packed(self, layout: str, stream: Any = None, *, stacklevel: int = 3) -> DeviceArray:
         """Copy an array of any strides into a packed layout, through host memory.
 
         For strides that no cuDNN descriptor holds: negative, zero, or of more than eight axes.
         """
+        run = self._own_stream(stream)
         warnings.warn(
             f"{self!r} was packed through host memory, which is slow and waits for the device; "
             "a contiguous copy made by the library it comes from is quick",
             CudnnWarning,
             stacklevel=stacklevel,
         )
-        return DeviceArray.from_host(self.numpy(), DTYPES[self.spec.dtype], layout, stream)
+        return DeviceArray.from_host(self.numpy(), DTYPES[self.spec.dtype], layout, run)
 
     def seen_as(self, spec: TensorSpec) -> DeviceArray:
         """The same memory with another shape and strides; uses of the one are uses of the other."""
@@ -340,6 +341,8 @@ class DeviceArray:
         item = np.asarray(value)
         if item.size != 1:
             raise ValueError(f"fill takes one value, not {item.size}")
+        if item.dtype.kind == "c":
+            raise TypeError(f"fill takes a real number, not {value!r}")
         item = item.reshape(1).astype(self.dtype)
         pointer, run = self.pointer, self._own_stream(stream)
         previous = streams.activate(self.device)

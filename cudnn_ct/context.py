@@ -12,10 +12,12 @@ from . import _lib, blocks
 from . import memory as memories
 from . import stream as streams
 from ._bindings.types import cudnnHandle_t
+from ._config import config
 from ._owned import Owned
 from .errors import CudnnError, NotInitializedError
 from .lifetime import release_finished
 from .stream import Stream
+from .watch import watch
 
 __all__ = ["Availability", "Context", "Handle", "available", "current", "empty_cache", "synchronize", "use"]
 
@@ -74,6 +76,8 @@ class Context:
     def __init__(self, device: int) -> None:
         self.device = device
         self.library = _lib.load()
+        if config.debug:
+            watch(self.library)
         self.handle = Handle(self.library)
         self.stream = Stream(streams.LEGACY_DEFAULT, device)  # what cuDNN itself starts with
         self.calls = Bounded(4096)
@@ -195,10 +199,10 @@ def use(*, device: int | None = None, stream: Any = None) -> Iterator[Stream]:
     >>> y.numpy()
     array([0., 2.], dtype=float32)
     """
-    where = streams.current_stream().device if device is None else device
+    where = streams.current_stream().device if device is None else streams.as_device(device)
     chosen = streams.default_stream(where) if stream is None else streams.as_stream(stream, where)
-    if device is not None and chosen.device != device:
-        raise ValueError(f"the stream belongs to device {chosen.device}, not {device}")
+    if device is not None and chosen.device != where:
+        raise ValueError(f"the stream belongs to device {chosen.device}, not {where}")
     previous = streams.activate(chosen.device)
     token = streams._current.set(chosen)
     try:
@@ -257,7 +261,7 @@ def empty_cache(device: int | None = None) -> None:
     --------
     >>> ct.empty_cache()
     """
-    where = streams.current_stream().device if device is None else device
+    where = streams.current_stream().device if device is None else streams.as_device(device)
     contexts = getattr(_thread, "contexts", {})
     if where in contexts:
         contexts[where].drop_workspaces()

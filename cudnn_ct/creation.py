@@ -201,6 +201,8 @@ def _wrap(obj: Any, stream: Stream) -> DeviceArray | None:
     if foreign is None:
         return None
     spec = TensorSpec(foreign.shape, foreign.strides, as_dtype(foreign.dtype).name)
+    if not foreign.pointer and spec.size:
+        raise ValueError(f"{type(obj).__module__}.{type(obj).__name__} says that its {spec} is at address 0")
     here = stream if stream.device == foreign.device else streams.default_stream(foreign.device)
     writer = foreign.home or here
     return DeviceArray(

@@ -48,6 +48,12 @@ class Decision:
         """Whether candidates are still to be timed."""
         return self.request.timed and not self._settled and not any(not row.status for row in self._rows)
 
+    @property
+    def spent(self) -> bool:
+        """Whether everything there was has been refused."""
+        with self.lock:
+            return bool(self._rows) and not self._stages and all(row.status for row in self._rows)
+
     def usable(self, context: Context) -> Iterator[Candidate]:
         """The rows that may be tried, the best first; looks further where those at hand are used up.
 
@@ -99,7 +105,7 @@ class Decision:
             self._rows += sorted(rows, key=lambda row: (bool(row.status), row.time or 0.0))
             self._settled = True
             self._how = "timed"
-        if self.key and not passing:
+        if self.key and not passing and not config.debug:  # whose waits are in the times
             store().put(self.key, _as_json(self._rows))
 
     def warn_once(self) -> bool:

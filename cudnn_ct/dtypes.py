@@ -89,17 +89,25 @@ def as_dtype(dtype: Any) -> DType:
 def _look_up(dtype: Any) -> DType:
     if isinstance(dtype, DType):
         return dtype
+    if not _says_a_dtype(dtype):  # NumPy takes whatever has a dtype: an array would be kept here for good
+        raise TypeError
     try:
         return _NAMES[_name(dtype)]
     except KeyError:
         raise TypeError from None
 
 
+def _says_a_dtype(dtype: Any) -> bool:
+    import numpy as np
+
+    return isinstance(dtype, str | type | np.dtype)
+
+
 def _name(dtype: Any) -> str:
     import numpy as np
 
-    if dtype is None:  # which NumPy takes for float64
-        return "None"
+    if not _says_a_dtype(dtype):  # None too, which NumPy takes for float64
+        return repr(dtype)
     if isinstance(dtype, str) and dtype in _NAMES:
         return dtype
     try:

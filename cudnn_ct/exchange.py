@@ -6,13 +6,14 @@ With `_cuda` the only module that imports ``cuda.core``.
 from __future__ import annotations
 
 import ctypes
+import operator
 import sys
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .dtypes import DTYPES
 from .problem import TensorSpec, packed_strides
-from .stream import Stream, default_stream, known_stream
+from .stream import Stream, as_address, default_stream, known_stream
 
 if TYPE_CHECKING:
     import numpy as np
@@ -72,17 +73,30 @@ def _memory_view() -> Any:
 
 def device_of(obj: Any) -> int | None:
     """The device that an array of another library says it is on, before it is imported; None for no word."""
-    ask = getattr(obj, "__dlpack_device__", None)
-    kind, device = ask() if ask is not None else (0, 0)
-    return int(device) if kind == 2 else None  # kDLCUDA
+    said = _said_device(obj)
+    return said[1] if said is not None and said[0] == 2 else None  # kDLCUDA
 
 
 def in_host_memory(obj: Any) -> bool:
     """Whether an object has no device memory, by its own word: NumPy arrays, CPU tensors, lists, numbers."""
     if not (hasattr(obj, "__dlpack__") or hasattr(obj, "__cuda_array_interface__")):
         return True
-    device = getattr(obj, "__dlpack_device__", None)
-    return device is not None and device()[0] == 1  # kDLCPU
+    said = _said_device(obj)
+    return said is not None and said[0] == 1  # kDLCPU
+
+
+def _said_device(obj: Any) -> tuple[int, int] | None:
+    """The kind and number of the device that an array says it is on; None for one that has no word for it."""
+    ask = getattr(obj, "__dlpack_device__", None)
+    if ask is None:
+        return None
+    said = ask()
+    try:
+        kind, device = said
+        return operator.index(kind), operator.index(device)
+    except (TypeError, ValueError):
+        name = f"{type(obj).__module__}.{type(obj).__name__}"
+        raise TypeError(f"{name} gave no usable device: __dlpack_device__ says {said!r}") from None
 
 
 def _signed(strides: tuple[int, ...] | None, itemsize: int) -> tuple[int, ...] | None:
@@ -128,7 +142,7 @@ def _producer_stream(obj: Any, device: int) -> Stream | None:
     interface = getattr(obj, "__cuda_array_interface__", None)
     handle = interface.get("stream") if isinstance(interface, dict) else None
     if handle:
-        return known_stream(handle, device)
+        return known_stream(as_address(handle), device)
     return None if hasattr(obj, "__dlpack__") else default_stream(device)
 
 

@@ -11,6 +11,7 @@ from . import _cuda as cuda
 from . import stream as streams
 from .errors import AllocationError, CudnnError
 from .stream import Stream
+from .watch import issued
 
 if TYPE_CHECKING:
     import numpy as np
@@ -37,7 +38,7 @@ def allocate(nbytes: int, stream: Stream, what: str = "an array") -> Any:
                 f"out of memory on device {stream.device}: {nbytes:,} bytes wanted for {what}, "
                 f"{free:,} of {total:,} free"
             ) from error
-        raise cuda.translated(error, f"allocating {nbytes:,} bytes for {what}") from error
+        raise cuda.translated(error, f"allocating {nbytes:,} bytes for {what}", stream) from error
 
 
 def trim(device: int) -> None:
@@ -55,9 +56,10 @@ def _pool(device: int) -> Any:
 
 def copy_from_host(pointer: int, source: np.ndarray[Any, Any], stream: Stream) -> None:
     """Copy a C-contiguous NumPy array to the device. ``source`` may change as soon as this returns."""
-    driver = cuda.driver()
+    driver, doing = cuda.driver(), f"copying {source.nbytes:,} bytes to the device at {pointer:#x}"
     result = driver.cuMemcpyHtoDAsync(pointer, source.ctypes.data, source.nbytes, stream.handle)
-    cuda.check(result[0], f"copying {source.nbytes:,} bytes to the device")
+    cuda.check(result[0], doing, stream)
+    issued(doing, stream)
     kind = driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE
     if int(driver.cuPointerGetAttribute(kind, source.ctypes.data)[0]) == 0:
         streams.synchronize(stream)  # the driver knows it: pinned memory, which it reads while we go on
@@ -65,16 +67,18 @@ def copy_from_host(pointer: int, source: np.ndarray[Any, Any], stream: Stream) -
 
 def copy_to_host(target: np.ndarray[Any, Any], pointer: int, stream: Stream) -> None:
     """Fill a C-contiguous NumPy array from the device, and wait until it is there."""
+    doing = f"copying {target.nbytes:,} bytes to the host from {pointer:#x}"
     result = cuda.driver().cuMemcpyDtoHAsync(target.ctypes.data, pointer, target.nbytes, stream.handle)
-    cuda.check(result[0], f"copying {target.nbytes:,} bytes to the host")
+    cuda.check(result[0], doing, stream)
+    issued(doing, stream)
     streams.synchronize(stream)
 
 
 def copy_device(target: int, source: int, nbytes: int, stream: Stream) -> None:
     """Copy within the device."""
-    cuda.check(
-        cuda.driver().cuMemcpyDtoDAsync(target, source, nbytes, stream.handle)[0], f"copying {nbytes:,} bytes"
-    )
+    doing = f"copying {nbytes:,} bytes from {source:#x} to {target:#x}"
+    cuda.check(cuda.driver().cuMemcpyDtoDAsync(target, source, nbytes, stream.handle)[0], doing, stream)
+    issued(doing, stream)
 
 
 def fill(pointer: int, pattern: bytes, count: int, stream: Stream) -> None:
@@ -82,7 +86,9 @@ def fill(pointer: int, pattern: bytes, count: int, stream: Stream) -> None:
     driver = cuda.driver()
     memset = {1: driver.cuMemsetD8Async, 2: driver.cuMemsetD16Async, 4: driver.cuMemsetD32Async}[len(pattern)]
     result = memset(pointer, int.from_bytes(pattern, sys.byteorder), count, stream.handle)
-    cuda.check(result[0], f"filling {count * len(pattern):,} bytes")
+    doing = f"filling {count * len(pattern):,} bytes at {pointer:#x}"
+    cuda.check(result[0], doing, stream)
+    issued(doing, stream)
 
 
 def memory_info(device: int) -> tuple[int, int]:
@@ -90,11 +96,11 @@ def memory_info(device: int) -> tuple[int, int]:
     previous = streams.activate(device)
     try:
         result, free, total = cuda.driver().cuMemGetInfo()
+        cuda.check(result, "asking for free memory")
         pool = _pool(device).attributes
         idle = pool.reserved_mem_current - pool.used_mem_current
     finally:
         streams.restore(previous)
-    cuda.check(result, "asking for free memory")
     return int(free) + int(idle), int(total)
 
 

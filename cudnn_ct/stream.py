@@ -137,19 +137,25 @@ def as_stream(stream: Any, device: int) -> Stream:
     if hasattr(stream, "__cuda_stream__"):
         protocol = stream.__cuda_stream__
         _, handle = protocol() if callable(protocol) else protocol
-        return known_stream(handle, _device_of(stream, device), stream)
+        return known_stream(as_address(handle), _device_of(stream, device), stream)
     for attribute in ("cuda_stream", "ptr"):  # torch and cupy before they had the protocol
         if isinstance(getattr(stream, attribute, None), int):
-            return known_stream(getattr(stream, attribute), _device_of(stream, device), stream)
+            address = as_address(getattr(stream, attribute))
+            return known_stream(address, _device_of(stream, device), stream)
+    return known_stream(as_address(stream), device)
+
+
+def as_address(handle: Any) -> int:
+    """Take the address of a stream: the driver ends the process for a number that is none."""
     try:
-        handle = operator.index(stream)
+        address = operator.index(handle)
     except TypeError:
         raise TypeError(
-            f"stream must be an address, or have __cuda_stream__; {type(stream).__name__} is neither"
+            f"stream must be an address, or have __cuda_stream__; {type(handle).__name__} is neither"
         ) from None
-    if handle < 0:
-        raise ValueError(f"stream must be an address, got {handle}")
-    return known_stream(handle, device)
+    if not 0 <= address < 2**64:
+        raise ValueError(f"stream must be an address, got {address}")
+    return address
 
 
 def stream_for(stream: Any, device: int | None = None) -> Stream:
@@ -210,6 +216,24 @@ def _current_device() -> int | None:
     return None if int(result) else int(device)
 
 
+def as_device(device: Any) -> int:
+    """Take ``device=``: the number of a device that there is.
+
+    Raises
+    ------
+    TypeError, ValueError
+        It is no int, or there is no such device.
+    """
+    try:
+        number = operator.index(device)
+    except TypeError:
+        raise TypeError(f"device must be an int, not {type(device).__name__}") from None
+    count = device_count()
+    if not 0 <= number < count:
+        raise ValueError(f"there is no device {number}; the driver shows {count}")
+    return number
+
+
 def activate(device: int) -> int | None:
     """Make ``device`` current in this thread. Returns the one to :func:`restore`, if there was another."""
     if getattr(_thread, "only", None) == device:
@@ -233,7 +257,10 @@ def activate(device: int) -> int | None:
 def restore(device: int | None) -> None:
     """Make current again what :func:`activate` returned."""
     if device is not None:
-        cuda.core().Device(device).set_current()
+        try:
+            cuda.core().Device(device).set_current()
+        except Exception as error:
+            raise cuda.translated(error, f"going back to device {device}") from error
 
 
 # --- order -------------------------------------------------------------------------------------------------
@@ -259,7 +286,10 @@ def order(before: Stream, after: Stream) -> None:
 
 def is_done(event: Any) -> bool:
     """Whether the work before an event is over."""
-    return bool(event.is_done)
+    try:
+        return bool(event.is_done)
+    except Exception as error:
+        raise cuda.translated(error, "asking whether an event is over") from error
 
 
 def elapsed(stream: Stream, work: Callable[[], object]) -> float:
@@ -274,7 +304,7 @@ def elapsed(stream: Stream, work: Callable[[], object]) -> float:
         cuda.check(driver.cuEventRecord(events[0], stream.handle)[0], "recording an event")
         work()
         cuda.check(driver.cuEventRecord(events[1], stream.handle)[0], "recording an event")
-        cuda.check(driver.cuEventSynchronize(events[1])[0], "waiting for an event")
+        cuda.check(driver.cuEventSynchronize(events[1])[0], "waiting for an event", stream)
         result, milliseconds = driver.cuEventElapsedTime(*events)
         cuda.check(result, "timing")
         return float(milliseconds)
@@ -315,7 +345,7 @@ def _on(stream: Stream, doing: str) -> Iterator[None]:
     except CudnnError:
         raise
     except Exception as error:
-        raise cuda.translated(error, doing) from error
+        raise cuda.translated(error, doing, stream) from error
     finally:
         restore(previous)
 

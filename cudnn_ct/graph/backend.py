@@ -46,7 +46,7 @@ class BackendDescriptor(Owned):
     """
 
     # cuDNN does not say whether it keeps alive what a descriptor was made of, so this does.
-    __slots__ = ("_depends_on", "kind", "library")
+    __slots__ = ("_depends_on", "about", "kind", "library")
 
     def __init__(self, library: Any, name: str, /, **attributes: Any) -> None:
         self._create(library, name)
@@ -70,6 +70,7 @@ class BackendDescriptor(Owned):
     def _create(self, library: Any, name: str) -> None:
         self.kind = kind(name)
         self.library = library
+        self.about = ""  # for people
         self._depends_on: list[Any] = []
         pointer = cudnnBackendDescriptor_t()
         library.cudnnBackendCreateDescriptor(self.kind.code, ctypes.byref(pointer))
@@ -141,4 +142,5 @@ class BackendDescriptor(Owned):
         return min(count.value, room) if room else count.value
 
     def __repr__(self) -> str:
-        return f"<{'closed ' if self.closed else ''}BackendDescriptor {self.kind.name}>"
+        about = f" of {self.about}" if self.about else ""
+        return f"<{'closed ' if self.closed else ''}BackendDescriptor {self.kind.name}{about}>"

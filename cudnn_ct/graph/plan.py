@@ -72,6 +72,7 @@ class GraphPlan:
         self.candidate = candidate
         self.native = native
         self.workspace: int = native.one("workspace_size")
+        native.about = f"{candidate.algorithm} on {', '.join(str(tensor.spec) for tensor in graph.operands)}"
         self._graph = graph
         self._packs = Bounded(PACKS)
         self._uids = (ctypes.c_int64 * len(graph.operands))(*(tensor.uid for tensor in graph.operands))

@@ -11,7 +11,8 @@ from ..array import DeviceArray
 from ..context import Context
 from ..creation import not_on_device
 from ..dtypes import DTYPES
-from ..errors import CudnnError
+from ..errors import CudnnError, ExecutionFailedError
+from ..issued import explained
 from ..problem import Plan, TensorSpec, nearest_layout, same_steps
 from ..stream import Stream
 
@@ -119,7 +120,7 @@ def run(
     try:
         call.choice.run(ctx, pointers, alpha, beta)
     except CudnnError as error:
-        error.add_note(f"in {call.problem}, alpha {alpha}, beta {beta}")
+        noted(error, f"in {call.problem}, alpha {alpha}, beta {beta}", stream)
         raise
     finally:  # also where a later part failed: an earlier one may be under way
         for array in inputs:
@@ -148,7 +149,7 @@ def run_several(
     try:
         in_order(stream, inputs, results, call.choice.run, ctx, pointers, alpha, beta)
     except CudnnError as error:
-        error.add_note(f"in {call.problem}, alpha {alpha}, beta {beta}")
+        noted(error, f"in {call.problem}, alpha {alpha}, beta {beta}", stream)
         raise
     return results
 
@@ -176,6 +177,13 @@ def in_order(
         for array in written:
             if array.home is not stream or array.writer is not stream:
                 array.after_write(stream)
+
+
+def noted(error: CudnnError, where: str, stream: Stream) -> None:
+    """Note on an error where it came up; on one of the device, what may have failed before."""
+    error.add_note(where)
+    if isinstance(error, ExecutionFailedError):
+        explained(error, stream)
 
 
 def refuse_overlap(

@@ -332,11 +332,13 @@ def batch_norm_inference_backward(
     """
     where = stream_of(x, "x", stream)
     at: dict[str, Any] = {"mode": mode, "stream": where}
-    center, variance = (operand(array, name, where) for array, name in ((mean, "mean"), (var, "var")))
+    x, center, variance = (
+        operand(array, name, where) for array, name in ((x, "x"), (mean, "mean"), (var, "var"))
+    )
     none = zeros(variance.shape, variance.dtype, stream=where)
     one = full(variance.shape, 1, variance.dtype, stream=where)
     # What one becomes, with a scale of one, is 1 / sqrt(var + epsilon).
-    sample = full(norm_parameter_shape(tuple(x.shape), mode), 1, variance.dtype, stream=where)
+    sample = full(norm_parameter_shape(x.shape, mode), 1, variance.dtype, stream=where)
     inverse = batch_norm_inference(sample, one, none, none, variance, epsilon=epsilon, **at)
     invstd = inverse.seen_as(TensorSpec.packed(variance.shape, variance.dtype))  # where that is (C,)
     dx = batch_norm_inference(

@@ -15,7 +15,7 @@ from ..dtypes import DTYPES
 from ..errors import CudnnError
 from ..problem import ALIGNMENT, Candidate, TensorSpec
 from ..stream import Stream
-from .call import Call, check_beta, run, stream_of
+from .call import Call, check_beta, noted, run, stream_of
 
 __all__ = ["ConvPlan", "Likeness", "Maker", "Operands", "plan_of"]
 
@@ -155,7 +155,7 @@ class ConvPlan:
                     return False
             call.choice.run(ctx, known, self._alpha, self._beta)
         except CudnnError as error:
-            error.add_note(f"in {self.problem}")
+            noted(error, f"in {self.problem}", where)
             raise
         finally:
             if previous is not None:

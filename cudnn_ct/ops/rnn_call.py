@@ -28,7 +28,7 @@ from ..problem import (
     takes_packed,
 )
 from ..stream import Stream
-from .call import SEEN, Fixed, in_order, refuse_overlap, span
+from .call import SEEN, Fixed, in_order, noted, refuse_overlap, span
 from .tensor import transform
 
 __all__ = [
@@ -256,7 +256,7 @@ def enqueue(
     try:
         in_order(stream, used, written, work, pointers)
     except CudnnError as error:
-        error.add_note(f"in {step} of {call.problem}")
+        noted(error, f"in {step} of {call.problem}", stream)
         raise
     return results
 

@@ -45,6 +45,23 @@ def propagates(nan: Any) -> bool:
     return choice(short, NAN_CHOICES, "nan") == "propagate"
 
 
+def flag(value: Any, name: str) -> bool:
+    """Return True or False: what is neither would be kept as part of a key, whatever it is.
+
+    Raises
+    ------
+    TypeError
+        It is not True, False, 1, 0 or one of NumPy's.
+    """
+    if isinstance(value, bool) or (isinstance(value, int) and value in (0, 1)):
+        return bool(value)
+    import numpy as np
+
+    if isinstance(value, np.bool_):
+        return bool(value)
+    raise TypeError(f"{name} must be True or False, not {value!r}")
+
+
 def number(value: Any, name: str) -> float:
     """Return a real number as a float."""
     if isinstance(value, str):

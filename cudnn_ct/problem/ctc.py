@@ -248,10 +248,9 @@ def _are_rows(values: Sequence[Any]) -> bool:
 
 def _rows(labels: Any, counts: Shape) -> tuple[Shape, ...]:
     """The labels of each sequence."""
-    values = _listed(labels)
+    values = _listed(_bounded(labels, counts))
     if _are_rows(values):
-        if len(values) != len(counts):
-            raise ValueError(f"there are {len(values)} rows of labels; the batch has {len(counts)} sequences")
+        _check_rows(len(values), counts)
         for sequence, (row, count) in enumerate(zip(values, counts, strict=True)):
             if count > len(row):
                 raise ValueError(
@@ -260,10 +259,34 @@ def _rows(labels: Any, counts: Shape) -> tuple[Shape, ...]:
         chosen = [row[:count] for row, count in zip(values, counts, strict=True)]
         return tuple(_integers(row, "labels") for row in chosen)
     flat = _integers(values, "labels")
-    if len(flat) != sum(counts):
-        raise ValueError(f"there are {len(flat)} labels; label_lengths {counts} add up to {sum(counts)}")
+    _check_total(len(flat), counts)
     ends = [sum(counts[: sequence + 1]) for sequence in range(len(counts))]
     return tuple(flat[end - count : end] for end, count in zip(ends, counts, strict=True))
+
+
+def _bounded(labels: Any, counts: Shape) -> Any:
+    """Labels of which an array is no larger than these counts ask for: it may be larger than any list."""
+    shape = getattr(labels, "shape", None)
+    if not isinstance(shape, tuple) or not hasattr(labels, "tolist"):
+        return labels
+    if len(shape) > 2:
+        raise ValueError(f"labels have shape {shape}; they are in rows, or one after another")
+    if len(shape) == 2:
+        _check_rows(shape[0], counts)
+        return labels[:, : max(counts, default=0)]
+    if shape:
+        _check_total(shape[0], counts)
+    return labels
+
+
+def _check_rows(rows: int, counts: Shape) -> None:
+    if rows != len(counts):
+        raise ValueError(f"there are {rows} rows of labels; the batch has {len(counts)} sequences")
+
+
+def _check_total(labels: int, counts: Shape) -> None:
+    if labels != sum(counts):
+        raise ValueError(f"there are {labels} labels; label_lengths {counts} add up to {sum(counts)}")
 
 
 def _integers(values: Iterable[int], name: str, batch: int | None = None, most: int | None = None) -> Shape:

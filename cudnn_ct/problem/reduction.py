@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 from typing import Any, NamedTuple
 
-from .arguments import propagates
+from .arguments import flag, propagates
 from .operands import one_dtype, result_spec
 from .specs import Shape, TensorSpec
 from .tensor import reduce_axes, reduce_op, reduced_shape
@@ -61,6 +61,7 @@ def reduce_problem(
 ) -> ReduceProblem:
     """Validate the arguments of a reduction of x."""
     x = specs["x"]
+    keepdims, indices = flag(keepdims, "keepdims"), flag(indices, "indices")
     name = reduce_op(op, x.shape, axes, indices)
     one_dtype("reduce", x=x.dtype)
     gone, shape = reduce_axes(x.shape, axes), reduced_shape(x.shape, axes, keepdims)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from typing import Any, NamedTuple
 
+from .arguments import flag
 from .conv import ConvProblem
 from .plan import Candidate
 
@@ -56,7 +57,7 @@ def request(algo: Any, deterministic: Any, workspace_limit: Any, strict: Any, pr
         limit is negative.
     """
     limit = None if workspace_limit is None else _bytes(workspace_limit)
-    wanted = (bool(deterministic), limit, bool(strict))
+    wanted = (flag(deterministic, "deterministic"), limit, flag(strict, "strict"))
     if isinstance(algo, Candidate):
         _check_row(algo, problem)
         return Request(None, algo, *wanted)

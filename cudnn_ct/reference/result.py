@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..dtypes import as_dtype
+from ..problem import number
 
 __all__ = ["Array", "Float64", "deliver", "round_once", "wide"]
 
@@ -25,9 +26,9 @@ def wide(array: Array) -> Float64:
 def deliver(values: Float64, dtype: np.dtype[Any], alpha: float, beta: float, out: Array | None) -> Array:
     """Scale, add what ``out`` holds, round once, and write to ``out`` where there is one."""
     _check_out(out, values.shape, dtype, beta)
-    values = np.asarray(alpha * values)
+    values = np.asarray(number(alpha, "alpha") * values)
     if out is not None and beta != 0:  # as in cuDNN, a NaN in `out` must not leak through beta = 0
-        values = np.asarray(values + beta * wide(out))
+        values = np.asarray(values + number(beta, "beta") * wide(out))
     result = round_once(values, dtype)
     if out is None:
         return result
@@ -61,6 +62,8 @@ def _check_out(out: Array | None, shape: tuple[int, ...], dtype: np.dtype[Any], 
         if beta != 0:
             raise ValueError(f"beta={beta} needs out, the array that it multiplies")
         return
+    if not isinstance(out, np.ndarray):
+        raise TypeError(f"out must be a NumPy array, not {type(out).__name__}")
     if out.shape != shape:
         raise ValueError(f"out has shape {out.shape}; the result has {shape}")
     if out.dtype != dtype:

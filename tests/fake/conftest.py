@@ -2,46 +2,24 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterator
 
 import pytest
 
-from cudnn_ct import _lib, algo_cache, blocks, context, descriptors, exchange, memory
-from cudnn_ct import stream as streams
-
-from .cudnn import FakeCudnn, FakeLibrary
+from .cudnn import FakeCudnn
 from .host import Host
+from .installed import cudnn_installed, forget, host_installed
+
+__all__ = ["fake", "forget", "host"]
 
 
 @pytest.fixture
-def host(monkeypatch: pytest.MonkeyPatch) -> Host:
-    fake = Host()
-    for module in (streams, memory, exchange):
-        for name in module.__all__:
-            monkeypatch.setattr(module, name, getattr(fake, name))
-    monkeypatch.setattr(blocks, "LARGEST", -1)  # what is freed is then gone, and a test sees it
-    return fake
+def host() -> Iterator[Host]:
+    with host_installed() as host:
+        yield host
 
 
 @pytest.fixture
 def fake(host: Host) -> Iterator[FakeCudnn]:
-    cudnn = FakeCudnn(host)
-    before = _lib._state.library
-    forget()
-    _lib._install(FakeLibrary(cudnn))
-    yield cudnn
-    forget()
-    _lib._install(before)
-    assert not host.live, "device memory outlived the test"
-    assert not cudnn.objects, "native objects outlived the test"
-
-
-def forget() -> None:
-    """Drop everything that is remembered of a library: plans, decisions, descriptors, handles."""
-    algo_cache._decisions.clear()
-    algo_cache._firsts.clear()
-    context._forget()
-    context._pinned.clear()
-    descriptors.base._cached.cache_clear()
-    gc.collect()
+    with cudnn_installed(host) as cudnn:
+        yield cudnn

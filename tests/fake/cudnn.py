@@ -145,6 +145,9 @@ class FakeCudnn(CTC, Dice, Layers, Norm, Pointwise, Recurrent, Spatial, Tensors)
     def cudnnSetStream(self, handle: Any, stream: int | None) -> None:
         self._get(handle, "handle")["stream"] = stream or 0
 
+    def cudnnGetStream(self, handle: Any, stream: Any) -> None:
+        stream[0] = self._get(handle, "handle")["stream"]
+
     def cudnnCreateTensorDescriptor(self, out: Any) -> None:
         self._create(out, "tensor")
 

@@ -10,13 +10,15 @@ from __future__ import annotations
 import ctypes
 import itertools
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import wraps
 from typing import Any
 
 import numpy as np
 
-from cudnn_ct.errors import AllocationError
+from cudnn_ct.errors import AllocationError, CudnnError, ExecutionFailedError
 from cudnn_ct.exchange import Foreign
+from cudnn_ct.issued import explained
 from cudnn_ct.stream import Stream
 
 DEVICES = 2
@@ -58,6 +60,28 @@ class ForeignArray:
         return np.ndarray(self.shape, self.dtype, raw, offset, self.byte_strides).copy()
 
 
+def may_fail(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of the seam that is counted, and fails where that was ordered."""
+
+    @wraps(function)
+    def counted(self: Host, *args: Any, **kwargs: Any) -> Any:
+        self.calls.append(function.__name__)
+        if len(self.calls) == self.fail_at:
+            raise _failure(function.__name__, args)
+        return function(self, *args, **kwargs)
+
+    return counted
+
+
+def _failure(name: str, args: tuple[Any, ...]) -> CudnnError:
+    """What the real seam raises: memory runs out, or a kernel that was issued earlier has failed."""
+    if name == "allocate":
+        nbytes, _, what = (*args, "an array")[:3]
+        return AllocationError(f"out of memory: {nbytes:,} bytes wanted for {what}")
+    stream = next((one for one in args if isinstance(one, Stream)), None)
+    return explained(ExecutionFailedError(f"{name} failed: CUDA_ERROR_ILLEGAL_ADDRESS"), stream)
+
+
 class Host:
     """The state of the fake: what is allocated, which device is current, what was asked for, in order."""
 
@@ -65,6 +89,8 @@ class Host:
         self.live: weakref.WeakValueDictionary[int, Buffer] = weakref.WeakValueDictionary()
         self.grave: list[np.ndarray] = []
         self.log: list[tuple[Any, ...]] = []
+        self.calls: list[str] = []  # of what can fail
+        self.fail_at = 0  # which of them does
         self.device = 0
         self.limit = 2**32
         self.capturing: set[int] = set()
@@ -105,6 +131,7 @@ class Host:
     def current_device(self) -> int:
         return self.device
 
+    @may_fail
     def activate(self, device: int) -> int | None:
         if not 0 <= device < DEVICES:
             raise ValueError(f"there is no device {device}; the driver shows {DEVICES}")
@@ -115,42 +142,51 @@ class Host:
         if device is not None:
             self.device = device
 
+    @may_fail
     def memory_info(self, device: int) -> tuple[int, int]:
         return self.limit - self.used(), self.limit
 
+    @may_fail
     def allocate(self, nbytes: int, stream: Stream, what: str = "an array") -> Buffer:
         assert stream.device == self.device, "allocating on a device that is not current"
         if self.used() + nbytes > self.limit:
             raise AllocationError(f"out of memory: {nbytes:,} bytes wanted for {what}")
         return Buffer(self, nbytes, stream)
 
+    @may_fail
     def trim(self, device: int) -> None:
         self.log.append(("trim", device))
 
+    @may_fail
     def copy_from_host(self, pointer: int, source: np.ndarray, stream: Stream) -> None:
         self.check(pointer, source.nbytes)
         assert source.flags.c_contiguous
         ctypes.memmove(pointer, source.ctypes.data, source.nbytes)
 
+    @may_fail
     def copy_to_host(self, target: np.ndarray, pointer: int, stream: Stream) -> None:
         self.check(pointer, target.nbytes)
         assert target.flags.c_contiguous
         ctypes.memmove(target.ctypes.data, pointer, target.nbytes)
 
+    @may_fail
     def copy_device(self, target: int, source: int, nbytes: int, stream: Stream) -> None:
         self.check(target, nbytes)
         self.check(source, nbytes)
         ctypes.memmove(target, source, nbytes)
 
+    @may_fail
     def fill(self, pointer: int, pattern: bytes, count: int, stream: Stream) -> None:
         self.check(pointer, len(pattern) * count)
         ctypes.memmove(pointer, pattern * count, len(pattern) * count)
 
+    @may_fail
     def record(self, stream: Stream) -> tuple[str, int, int]:
         event = ("event", next(self._events), stream.handle)
         self.log.append(("record", stream.handle, event))
         return event
 
+    @may_fail
     def wait(self, stream: Stream, event: Any) -> None:
         self.log.append(("wait", stream.handle, event))
 
@@ -158,17 +194,20 @@ class Host:
         if before != after:
             self.wait(after, self.record(before))
 
+    @may_fail
     def elapsed(self, stream: Stream, work: Any) -> float:
         start = self.clock
         work()
         return self.clock - start
 
+    @may_fail
     def is_done(self, event: Any) -> bool:
         return event not in self.unfinished
 
     def is_capturing(self, stream: Stream) -> bool:
         return stream.handle in self.capturing
 
+    @may_fail
     def synchronize(self, stream: Stream) -> None:
         self.log.append(("synchronize", stream.handle))
 

@@ -47,7 +47,8 @@ def _unpool(fake: Any, head: Any, inputs: list[np.ndarray], shape: tuple[int, ..
         for image in np.ndindex(*shape[:2]):
             gradient = dy[(*image, *position)]
             if pooling["mode"] in (MAX, MAX_DETERMINISTIC):
-                winner = next(at for at in inside if x[(*image, *at)] == y[(*image, *position)])
+                same = (at for at in inside if x[(*image, *at)] == y[(*image, *position)])
+                winner = next(same, inside[0])  # of a y that is not that of x, any
                 dx[(*image, *winner)] += gradient
                 continue
             whole = np.prod(pooling["window"]) if pooling["mode"] == INCLUDING else len(inside)

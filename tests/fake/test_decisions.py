@@ -106,6 +106,28 @@ def test_rankings_that_fail_are_asked_again(fake: FakeCudnn) -> None:
     assert ran(fake) == "GEMM"
 
 
+@pytest.mark.parametrize("status", [2000, 3000])
+def test_where_everything_was_refused_the_next_call_looks_anew(fake: FakeCudnn, status: int) -> None:
+    fake.fail["cudnnConvolutionForward"] = status
+    with pytest.raises(NotSupportedError, match="no way to compute"):
+        ran(fake)
+    fake.fail.clear()
+    context.current(streams.current_stream()).calls.clear()  # as in another thread
+    assert ran(fake) == "GEMM"
+
+
+def test_the_first_of_several_failures_of_a_device_is_told(fake: FakeCudnn) -> None:
+    """After a fault cuDNN says anything, such as that it is not initialized: the fault is what matters."""
+    x, w = operands()
+    ct.conv(x, w)
+    fake.fail = {"cudnnConvolutionForward": 5000, "cudnnGetConvolutionForwardWorkspaceSize": 1001}
+    with pytest.raises(ExecutionFailedError, match="cudnnConvolutionForward returned"):
+        ct.conv(x, w)
+    fake.fail = {"cudnnConvolutionForward": 3000, "cudnnGetConvolutionForwardWorkspaceSize": 1001}
+    with pytest.raises(NotInitializedError, match="cudnnGetConvolutionForwardWorkspaceSize returned"):
+        ct.conv(x, w)
+
+
 def test_a_workspace_limit_lets_timing_look_further(fake: FakeCudnn) -> None:
     fake.costs = {"GEMM": 9.0}
     fake.workspaces = {"GEMM": 10, "IMPLICIT_GEMM": 10}

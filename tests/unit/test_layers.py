@@ -20,8 +20,10 @@ LEVELS = (
     ("_bindings", "errors", "dtypes", "_flags", "_config", "_owned", "problem"),
     ("_search", "_installation", "_lib", "_raw", "_info"),
     (
+        "issued",
         "_cuda",
         "stream",
+        "watch",
         "memory",
         "blocks",
         "lifetime",

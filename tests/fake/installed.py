@@ -1,0 +1,61 @@
+"""The fakes in place of the libraries and of the seam to CUDA, for a while."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from types import ModuleType
+from typing import Any
+
+from cudnn_ct import _lib, algo_cache, blocks, context, descriptors, exchange, memory
+from cudnn_ct import stream as streams
+
+from .cudnn import FakeCudnn, FakeLibrary
+from .host import Host
+
+
+@contextmanager
+def host_installed() -> Iterator[Host]:
+    """Host memory in place of a GPU's."""
+    host = Host()
+    with ExitStack() as stack:
+        for module in (streams, memory, exchange):
+            for name in module.__all__:
+                _put(stack, module, name, getattr(host, name))
+        _put(stack, blocks, "LARGEST", -1)  # what is freed is then gone, and a test sees it
+        yield host
+
+
+@contextmanager
+def cudnn_installed(host: Host) -> Iterator[FakeCudnn]:
+    """A cuDNN of Python functions in place of the loaded one; nothing of it outlives this."""
+    cudnn = FakeCudnn(host)
+    before = _lib._state.library
+    forget()
+    _lib._install(FakeLibrary(cudnn))
+    yield cudnn
+    forget()
+    _lib._install(before)
+    assert not host.live, "device memory outlived the test"
+    assert not cudnn.objects, "native objects outlived the test"
+
+
+def forget() -> None:
+    """Drop everything that is remembered of a library: plans, decisions, descriptors, handles."""
+    drop()
+    gc.collect()
+
+
+def drop() -> None:
+    """As :func:`forget`, without looking for cycles, which takes long."""
+    algo_cache._decisions.clear()
+    algo_cache._firsts.clear()
+    context._forget()
+    context._pinned.clear()
+    descriptors.base._cached.cache_clear()
+
+
+def _put(stack: ExitStack, module: ModuleType, name: str, value: Any) -> None:
+    stack.callback(setattr, module, name, getattr(module, name))
+    setattr(module, name, value)

@@ -1,0 +1,112 @@
+"""Faults of the device show later than they happen: what the error then says, with and without a watch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+import cudnn_ct as ct
+from cudnn_ct import _lib, issued
+from cudnn_ct._config import config
+
+from .conftest import forget
+from .cudnn import FakeCudnn, FakeLibrary
+from .host import Host
+from .test_conv import images
+
+
+@pytest.fixture
+def debug(fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCudnn]:
+    monkeypatch.setattr(issued, "_rings", {})
+    config.debug = True
+    forget()
+    yield fake
+    config.debug = False
+
+
+def test_without_a_watch_an_error_tells_how_to_have_one(fake: FakeCudnn, host: Host) -> None:
+    ct.softmax(images(2, 3))
+    host.calls.clear()
+    host.fail_at = 2  # after `activate`
+    with pytest.raises(ct.ExecutionFailedError) as caught:
+        ct.synchronize()
+    (note,) = caught.value.__notes__
+    assert "with CUDNN_CT_DEBUG=1 each operation is waited for" in note
+
+
+def test_nothing_is_waited_for_without_a_watch(fake: FakeCudnn, host: Host) -> None:
+    x = images(2, 3)
+    host.calls.clear()
+    ct.softmax(x)
+    assert "synchronize" not in host.calls
+    assert "cudnnGetStream" not in fake.names()
+
+
+def test_the_culprit_is_named(debug: FakeCudnn, host: Host) -> None:
+    x, w = images(2, 3, 5, 6), images(4, 3, 3, 3)
+    ct.softmax(x)
+    host.calls.clear()
+    expected = ct.conv(x, w)
+    waits = [k for k, name in enumerate(host.calls, 1) if name == "synchronize"]
+    host.fail_at = len(host.calls) + waits[-1]
+    with pytest.raises(ct.ExecutionFailedError) as caught:
+        ct.conv(x, w, stride=2, algo="none", strict=True)
+    assert caught.value.function == "cudnnConvolutionForward"
+    culprit = "cudnnConvolutionForward(1.0, <TensorDescriptor float32[2, 3, 5, 6] nchw>, 0x"
+    assert str(caught.value).startswith(culprit)
+    assert "failed on the device: synchronize failed: CUDA_ERROR_ILLEGAL_ADDRESS" in str(caught.value)
+    told, where = caught.value.__notes__
+    assert told.startswith("issued before on Stream(legacy default, device=0), the latest last:\n  cudnnSoft")
+    assert told.splitlines()[-1].strip().startswith(culprit)
+    assert where.startswith("in forward convolution: x float32[2, 3, 5, 6]")
+    np.testing.assert_array_equal(ct.conv(x, w).numpy(), expected.numpy())
+
+
+def test_a_watch_is_of_the_stream_and_bounded(debug: FakeCudnn, host: Host) -> None:
+    x = images(2, 3)
+    for _ in range(3):
+        ct.softmax(x, stream=0x40)
+    for _ in range(2 * issued.KEPT):
+        ct.softmax(x)
+    lengths = {stream.handle: len(ring) for stream, ring in issued._rings.items()}
+    assert lengths == {1: issued.KEPT, 0x40: 3}
+    for handle in range(0x100, 0x100 + 2 * issued.STREAMS):
+        ct.softmax(x, stream=handle)
+    assert len(issued._rings) == issued.STREAMS
+
+
+def test_a_fault_of_other_work_says_so(debug: FakeCudnn, host: Host) -> None:
+    with ct.use(stream=0x50):
+        host.calls.clear()
+        host.fail_at = 2
+        with pytest.raises(ct.ExecutionFailedError) as caught:
+            ct.synchronize()
+    (note,) = caught.value.__notes__
+    assert note == "issued before on Stream(0x50, device=0): nothing by cudnn_ct; what failed is other work"
+
+
+def test_what_is_captured_is_not_waited_for(debug: FakeCudnn, host: Host) -> None:
+    x = images(2, 3)
+    ct.softmax(x, stream=0x60)
+    host.capturing.add(0x60)
+    host.calls.clear()
+    ct.softmax(x, stream=0x60)
+    assert "synchronize" not in host.calls
+
+
+def test_times_with_waits_in_them_are_not_kept(
+    debug: FakeCudnn, monkeypatch: pytest.MonkeyPatch, tmp_path
+) -> None:
+    monkeypatch.setattr(config, "cache", str(tmp_path / "choices.sqlite"))
+    x, w = images(2, 3, 5, 6), images(4, 3, 3, 3)
+    ct.conv(x, w, algo="time_on_shape_change")
+    assert not ct.export_choices(tmp_path / "out.json")
+
+
+def test_a_function_that_is_missing_still_says_so(debug: FakeCudnn) -> None:
+    debug.missing.add("cudnnSoftmaxForward")
+    _lib._install(FakeLibrary(debug))
+    with pytest.raises(ct.VersionMismatchError, match="missing from this cuDNN"):
+        ct.softmax(images(2, 3))

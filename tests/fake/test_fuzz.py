@@ -1,0 +1,66 @@
+"""Hostile arguments on the fakes: 2,000 calls, and what the fuzzer makes of calls that go wrong."""
+
+from __future__ import annotations
+
+import pytest
+
+import cudnn_ct as ct
+from tests.fuzz.draw import line
+from tests.fuzz.run import Result, fuzz, summary
+
+CALLS = 2000
+
+
+def test_only_documented_exceptions_no_crash_no_hang() -> None:
+    result = fuzz(CALLS, seed=0)
+    assert result.wrong == [], summary(result)
+    assert sum(result.outcomes.values()) == CALLS
+    assert result.outcomes["fine"] > CALLS // 8
+    assert result.outcomes["ValueError"] > CALLS // 12
+
+
+def test_a_number_is_always_the_same_call() -> None:
+    assert [line(3, n) for n in range(200)] == [line(3, n) for n in range(200)]
+    assert len({line(seed, n) for seed in range(2) for n in range(200)}) > 300
+
+
+def test_every_public_function_is_called() -> None:
+    text = "\n".join(line(0, n) for n in range(CALLS))
+    # What makes nothing by itself, or is a value that other calls give and take.
+    left_out = {"Candidate", "DeviceArray", "config", "dnn", "reference", "raw"}
+    left_out |= {"Dropout", "DropoutMask", "RNNDataGradients", "RNNForward", "RNNReserve"}
+    left_out |= {name for name in ct.__all__ if name.endswith(("Error", "Warning"))}
+    assert [name for name in ct.__all__ if name not in left_out and f"ct.{name}" not in text] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("ct.conv(1 / 0)", "! ZeroDivisionError: division by zero"),
+        ("np.int64([2]).shape and __import__('warnings').warn('x', UserWarning)", "! UserWarning: x"),
+        ("__import__('ctypes').string_at(0)", "exit status -11: "),
+        ("__import__('os')._exit(3)", "exit status 3: "),
+        ("setattr(ct, 'leaked', array((2, 3)))", "24 bytes of device memory are left"),
+        ("setattr(ct, 'conv', lambda *_: array((1, 3, 3, 3)))", "a convolution of ones gives"),
+        ("(_ for _ in ()).throw(ct.ExecutionFailedError('a kernel'))", "! ExecutionFailedError: a kernel"),
+    ],
+)
+def test_what_is_found_wrong(text: str, reason: str) -> None:
+    result = fuzz(0, lines=[text])
+    (found,) = result.wrong
+    assert found[0].startswith(reason)
+    assert found[1] == text
+    assert f"WRONG {reason}" in summary(result)
+
+
+def test_a_call_that_does_not_end_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "__import__('time').sleep(100)"
+    (found,) = fuzz(0, lines=[text], seconds=2).wrong
+    assert found[0].startswith("exit status 1: Timeout (0:00:02)!")
+    assert found[1] == text
+
+
+def test_calls_that_are_fine_are() -> None:
+    result = fuzz(0, lines=["ct.conv(array((2, 3, 4, 5)), array((2, 3, 2, 2)))", "ct.conv(None, None)"])
+    assert result == Result({"fine": 1, "TypeError": 1}, [])
+    assert summary(result).splitlines()[-1] == "2 calls, 0 wrong"

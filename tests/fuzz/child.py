@@ -1,0 +1,163 @@
+"""A batch of calls in a process of its own: each is announced before it is made, and judged after."""
+
+from __future__ import annotations
+
+import faulthandler
+import gc
+import json
+import os
+import resource
+import signal
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+import cudnn_ct as ct
+from cudnn_ct import blocks, context, memory
+from cudnn_ct import stream as streams
+from cudnn_ct._config import SETTINGS, config
+from cudnn_ct.errors import AllocationError
+
+from .draw import line
+from .values import NAMES
+
+# What docs/errors.md says that calls raise, and what some calls may raise besides.
+DOCUMENTED = (TypeError, ValueError, ct.CudnnError, MemoryError, RecursionError)
+BESIDES: dict[str, type[Exception]] = {
+    "ct.export_choices(": OSError,
+    "ct.import_choices(": OSError,
+    "ct.config.__setattr__(": AttributeError,  # there is no such setting
+    "ct.raw.": OverflowError,
+    ".__dlpack__(": BufferError,
+    "ct.dnn.dnn_spatialtf(": RuntimeError,  # which Theano raises
+}
+ROOM = 2**22  # bytes of device memory
+HOST_ROOM = 6 * 2**30  # bytes of addresses
+EVERY = 50  # calls, after which memory is counted and a right call is made
+
+
+def main() -> None:
+    """Make the calls that the first line on stdin asks for; write what is found, a JSON object a line."""
+    asked = json.loads(sys.stdin.readline())
+    faulthandler.enable()
+    tell = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # whatever is printed goes elsewhere
+    np.seterr(all="ignore")
+    place = on_gpu if asked["gpu"] else on_fakes
+    with place() as used:
+        before = used()
+        lines = asked.get("lines") or [line(asked["seed"], n) for n in range(*asked["numbers"])]
+        for count, text in enumerate(lines, 1):
+            tell.write(json.dumps({"call": text}) + "\n")
+            tell.write(json.dumps({"outcome": judged(text, asked["seconds"])}) + "\n")
+            if count % asked.get("every", EVERY) == 0 or count == len(lines):
+                trouble = unhealthy(before, used)
+                tell.write(json.dumps({"health": trouble}) + "\n")
+                before = used()
+        tell.flush()
+        os._exit(0)  # what is left at exit was told, and is nobody's
+
+
+def judged(text: str, seconds: int) -> str:
+    """Make a call; the name of the exception, and a mark before it where that is not documented."""
+    settings = {name: getattr(config, name) for name in SETTINGS}
+    faulthandler.dump_traceback_later(seconds, exit=True)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            for kind in (ct.CudnnWarning, DeprecationWarning):  # of parameters of `dnn`
+                warnings.simplefilter("ignore", kind)
+            eval(text, dict(NAMES))
+    except ct.ExecutionFailedError as error:  # no argument may bring a kernel to fault
+        return f"! {type(error).__name__}: {str(error)[:300]}"
+    except DOCUMENTED as error:
+        return type(error).__name__
+    except Exception as error:
+        besides = tuple(kind for start, kind in BESIDES.items() if start in text)
+        name = type(error).__name__
+        return name if isinstance(error, besides) else f"! {name}: {str(error)[:300]} at {_where(error)}"
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+        for name, value in settings.items():
+            setattr(config, name, value)
+    return "fine"
+
+
+def _where(error: BaseException) -> str:
+    """The innermost line of the package."""
+    found, step = "", error.__traceback__
+    while step is not None:
+        file = step.tb_frame.f_code.co_filename
+        found = f"{file}:{step.tb_lineno}" if "cudnn_ct" in file else found
+        step = step.tb_next
+    return found
+
+
+def unhealthy(before: int, used: Callable[[], int]) -> str:
+    """What calls have left that they should not; empty where all is as before."""
+    gc.collect()
+    x, w = np.ones((1, 2, 5, 5), np.float32), np.ones((3, 2, 3, 3), np.float32)
+    got = ct.conv(ct.asarray(x), ct.asarray(w)).numpy()
+    if not (got == 18).all():
+        return f"a convolution of ones gives {got.reshape(-1)[:4]}"
+    for device in range(streams.device_count()):
+        with ct.use(device=device) as stream:
+            context.current(stream).plans.clear()  # labels that may come again
+            ct.empty_cache(device)
+    gc.collect()
+    left = used() - before
+    return f"{left} bytes of device memory are left" if left else ""
+
+
+@contextmanager
+def on_fakes() -> Iterator[Callable[[], int]]:
+    """Without a GPU: on the fake cuDNN, with the real rules for arrays of others."""
+    from cudnn_ct import exchange
+    from tests.fake.installed import cudnn_installed, host_installed
+
+    real = {name: getattr(exchange, name) for name in ("device_of", "in_host_memory", "import_array")}
+    resource.setrlimit(resource.RLIMIT_AS, (HOST_ROOM, HOST_ROOM))
+    with host_installed() as host, cudnn_installed(host) as fake:
+        for name, function in real.items():
+            setattr(exchange, name, function)
+        exchange.export_dlpack = lambda *_: None
+        host.limit = ROOM
+
+        def used() -> int:
+            fake.calls.clear()
+            host.log.clear()
+            host.calls.clear()
+            host.grave.clear()
+            return host.used()
+
+        yield used
+
+
+@contextmanager
+def on_gpu() -> Iterator[Callable[[], int]]:
+    """On a GPU whose memory seems to be small."""
+    allocate = memory.allocate
+
+    def limited(nbytes: int, stream: Any, what: str = "an array") -> Any:
+        if nbytes > 16 * ROOM:
+            raise AllocationError(f"out of memory: {nbytes:,} bytes wanted for {what}")
+        return allocate(nbytes, stream, what)
+
+    memory.allocate = limited
+    ct.asarray(np.ones(3, np.float32)).numpy()
+    device = streams.current_device()
+
+    def used() -> int:
+        blocks.clear(device)
+        return int(memory._pool(device).attributes.used_mem_current)
+
+    yield used
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this
+    main()

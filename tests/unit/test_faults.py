@@ -1,0 +1,153 @@
+"""What the seam to CUDA makes of a driver that fails: the right exception, a note where a kernel did it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cudnn_ct import _cuda, issued, memory
+from cudnn_ct import stream as streams
+from cudnn_ct._config import config
+from cudnn_ct.errors import AllocationError, CudnnError, ExecutionFailedError
+from cudnn_ct.stream import Stream
+
+STREAM = Stream(0x70, 0)
+
+
+class Result(int):
+    """A driver's result, with its name."""
+
+    name: str
+
+
+class CUDAError(Exception):
+    """As cuda.core raises."""
+
+
+def failing(name: str) -> Callable[..., Any]:
+    result = Result(700)
+    result.name = name
+    return lambda *args: (result, 0, 0)
+
+
+def raising(text: str) -> Callable[..., Any]:
+    def call(*args: object, **kwargs: object) -> None:
+        raise CUDAError(text)
+
+    return call
+
+
+@pytest.fixture
+def broken(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Puts a driver in place of which every call fails with an error of a name."""
+
+    def put(name: str) -> None:
+        text = f"{name}: as the driver explains it"
+        copies = [f"cuMemcpy{way}Async" for way in ("HtoD", "DtoH", "DtoD")]
+        functions = [*copies, *(f"cuMemsetD{bits}Async" for bits in (8, 16, 32)), "cuMemGetInfo"]
+        driver = SimpleNamespace(**dict.fromkeys(functions, failing(name)))
+        stream = SimpleNamespace(sync=raising(text), record=raising(text), wait=raising(text))
+        device = SimpleNamespace(
+            set_current=raising(text),
+            memory_resource=SimpleNamespace(
+                allocate=raising(text), attributes=SimpleNamespace(reserved_mem_current=0, used_mem_current=0)
+            ),
+        )
+        core = SimpleNamespace(Stream=SimpleNamespace(from_handle=lambda _: stream), Device=lambda _: device)
+        monkeypatch.setattr(_cuda, "driver", lambda: driver)
+        monkeypatch.setattr(_cuda, "core", lambda: core)
+        monkeypatch.setattr(memory, "_pool", lambda _: device.memory_resource)
+        monkeypatch.setattr(streams, "activate", lambda _: None)
+        monkeypatch.setattr(STREAM, "_core", None)
+
+    return put
+
+
+def is_done() -> None:
+    class Event:
+        @property
+        def is_done(self) -> bool:
+            raise CUDAError("CUDA_ERROR_ILLEGAL_ADDRESS: as the driver explains it")
+
+    streams.is_done(Event())
+
+
+BYTES = np.zeros(8, np.uint8)
+CALLS: dict[str, Callable[[], object]] = {
+    "synchronize": lambda: streams.synchronize(STREAM),
+    "record": lambda: streams.record(STREAM),
+    "wait": lambda: streams.wait(STREAM, None),
+    "restore": lambda: streams.restore(1),
+    "is_done": is_done,
+    "allocate": lambda: memory.allocate(8, STREAM),
+    "copy_from_host": lambda: memory.copy_from_host(1, BYTES, STREAM),
+    "copy_to_host": lambda: memory.copy_to_host(BYTES, 1, STREAM),
+    "copy_device": lambda: memory.copy_device(1, 2, 8, STREAM),
+    "fill": lambda: memory.fill(1, b"\0", 8, STREAM),
+    "memory_info": lambda: memory.memory_info(0),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_kernel_that_failed_shows_at_any_call(broken: Callable[[str], None], name: str) -> None:
+    broken("CUDA_ERROR_ILLEGAL_ADDRESS")
+    with pytest.raises(ExecutionFailedError, match="CUDA_ERROR_ILLEGAL_ADDRESS") as caught:
+        CALLS[name]()
+    (note,) = caught.value.__notes__
+    assert "CUDNN_CT_DEBUG=1" in note
+
+
+@pytest.mark.parametrize("name", [name for name in CALLS if name != "is_done"])
+def test_an_error_that_is_no_kernels_has_no_such_note(broken: Callable[[str], None], name: str) -> None:
+    broken("CUDA_ERROR_INVALID_VALUE")
+    with pytest.raises(CudnnError, match="CUDA_ERROR_INVALID_VALUE") as caught:
+        CALLS[name]()
+    assert not hasattr(caught.value, "__notes__")
+
+
+def test_what_was_issued_is_told_where_it_was_watched(
+    broken: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(issued, "_rings", {})
+    monkeypatch.setattr(config, "debug", True)
+    for n in range(issued.KEPT + 2):
+        issued.remember(f"operation {n}", STREAM)
+    broken("CUDA_ERROR_MISALIGNED_ADDRESS")
+    with pytest.raises(ExecutionFailedError) as caught:
+        streams.synchronize(STREAM)
+    (note,) = caught.value.__notes__
+    first, *lines = note.splitlines()
+    assert first == "issued before on Stream(0x70, device=0), the latest last:"
+    assert [line.strip() for line in lines] == [f"operation {n}" for n in range(2, issued.KEPT + 2)]
+
+
+def test_a_copy_is_waited_for_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    done = Result(0)
+    driver = SimpleNamespace(cuMemcpyDtoDAsync=lambda *args: (done,), cuStreamIsCapturing=lambda _: (done, 0))
+    core = SimpleNamespace(
+        Stream=SimpleNamespace(
+            from_handle=lambda _: SimpleNamespace(sync=raising("CUDA_ERROR_MISALIGNED_ADDRESS"))
+        )
+    )
+    monkeypatch.setattr(_cuda, "driver", lambda: driver)
+    monkeypatch.setattr(_cuda, "core", lambda: core)
+    monkeypatch.setattr(streams, "activate", lambda _: None)
+    monkeypatch.setattr(STREAM, "_core", None)
+    memory.copy_device(0x10, 0x20, 8, STREAM)  # nobody waits
+    monkeypatch.setattr(issued, "_rings", {})
+    monkeypatch.setattr(config, "debug", True)
+    with pytest.raises(ExecutionFailedError, match="copying 8 bytes from 0x20 to 0x10 failed on the device"):
+        memory.copy_device(0x10, 0x20, 8, STREAM)
+
+
+def test_memory_that_runs_out_says_how_much_was_wanted_for_what(
+    broken: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken("CUDA_ERROR_OUT_OF_MEMORY")
+    monkeypatch.setattr(memory, "memory_info", lambda _: (100, 200))
+    with pytest.raises(AllocationError, match=r"device 0: 1,234 bytes wanted for a mask, 100 of 200 free"):
+        memory.allocate(1234, STREAM, "a mask")
