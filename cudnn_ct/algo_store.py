@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ._config import config
+from .context import Bounded
 from .errors import CudnnWarning
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ PUT = f"INSERT INTO {TABLE} VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET choice
 TRIM = f"DELETE FROM {TABLE} WHERE rowid <= (SELECT max(rowid) FROM {TABLE}) - ?"
 
 _T = TypeVar("_T")
-_STORES: dict[Any, Store] = {}  # by the setting
+_STORES = Bounded(64)  # by the setting
 
 # Held around all use of SQLite and around each fork: a child forked while another thread is inside SQLite
 # would inherit its locks for good.
@@ -168,7 +169,8 @@ def store() -> Store:
     setting = config.cache
     with _LOCK:
         if setting in _STORES:
-            return _STORES[setting]
+            known: Store = _STORES[setting]
+            return known
         path, trouble = _place(setting)
         made = _STORES[setting] = Store(path)
     if trouble:

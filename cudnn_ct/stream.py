@@ -101,7 +101,11 @@ _current: ContextVar[Stream | None] = ContextVar("cudnn_ct_stream", default=None
 
 @cache
 def default_stream(device: int) -> Stream:
-    """The legacy default stream of a device, which torch and cupy use too unless told otherwise."""
+    """The legacy default stream of a device, which torch and cupy use too unless told otherwise.
+
+    Raises :class:`ValueError` for a device that there is not, so that none is remembered.
+    """
+    _check_device(device)
     return Stream(LEGACY_DEFAULT, device)
 
 
@@ -213,9 +217,7 @@ def activate(device: int) -> int | None:
     """Make ``device`` current in this thread. Returns the one to :func:`restore`, if there was another."""
     if getattr(_thread, "only", None) == device:
         return None
-    count = device_count()
-    if not 0 <= device < count:
-        raise ValueError(f"there is no device {device}; the driver shows {count}")
+    count = _check_device(device)
     try:
         previous = _current_device()
         if previous != device:
@@ -227,6 +229,14 @@ def activate(device: int) -> int | None:
     if count == 1:
         _thread.only = device  # nothing can change it any more
     return None if previous == device else previous
+
+
+def _check_device(device: int) -> int:
+    """How many devices there are, if this is one of them."""
+    count = device_count()
+    if not 0 <= device < count:
+        raise ValueError(f"there is no device {device}; the driver shows {count}")
+    return count
 
 
 def restore(device: int | None) -> None:
