@@ -38,7 +38,8 @@ PUT = f"INSERT INTO {TABLE} VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET choice
 TRIM = f"DELETE FROM {TABLE} WHERE rowid <= (SELECT max(rowid) FROM {TABLE}) - ?"
 
 _T = TypeVar("_T")
-_STORES = Bounded(64)  # by the setting
+STORES = 64  # settings for which a process keeps one
+_STORES = Bounded(STORES)
 
 # Held around all use of SQLite and around each fork: a child forked while another thread is inside SQLite
 # would inherit its locks for good.
