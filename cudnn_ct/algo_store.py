@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import threading
 import warnings
 from collections.abc import Callable, Mapping
@@ -140,6 +141,8 @@ class Store:
         import sqlite3
 
         assert self.path is not None
+        if self.path.exists() and self.path.stat().st_mode & stat.S_IWOTH:
+            raise PermissionError(f"everybody may write it, and it is not believed; chmod o-w {self.path}")
         if doing == "written":
             self.path.parent.mkdir(parents=True, exist_ok=True)
         uri = f"{self.path.as_uri()}?mode={'rw' if doing == 'read' else 'rwc'}"

@@ -64,11 +64,12 @@ def figures() -> dict[str, Any]:
 def page_with(page: str, known: dict[str, Any]) -> str:
     """The page with its tables written anew."""
     for name, table in TABLES.items():
-        pattern = rf"(<!-- begin: {name} [^\n]*-->\n).*?(<!-- end: {name} -->)"
-        block = "\n".join(table(known.get(name, {}))).replace("\\", "")
-        page, count = re.subn(pattern, rf"\g<1>\n{block}\n\n\g<2>", page, flags=re.DOTALL)
-        if count != 1:
+        begin = re.search(rf"<!-- begin: {name} [^\n]*-->\n", page)
+        end = page.find(f"<!-- end: {name} -->")
+        if begin is None or end < begin.end():
             raise SystemExit(f"{PAGE} has no place for {name}")
+        block = "\n".join(table(known.get(name, {})))
+        page = f"{page[: begin.end()]}\n{block}\n\n{page[end:]}"
     return page
 
 

@@ -525,7 +525,8 @@ def kept() -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp())
     folder.chmod(0o777)
     Store(folder / "choices").put("key", CHOICE)
-    (folder / "choices").chmod(0o666)
+    if os.geteuid() == 0:
+        os.chown(folder / "choices", SOMEBODY, SOMEBODY)
     yield folder / "choices"
     folder.chmod(0o777)
     shutil.rmtree(folder)
