@@ -186,7 +186,7 @@ def export_choices(path: str | os.PathLike[str]) -> int:
     """Write this machine's choices to a JSON file, for :func:`import_choices`; return how many there are."""
     choices = store().export()
     text = json.dumps({"format": FORMAT, "choices": choices}, indent=1)
-    Path(path).write_text(text + "\n", encoding="utf-8")
+    _replace(Path(path), text + "\n")
     return len(choices)
 
 
@@ -231,6 +231,20 @@ def _default_path() -> Path:
     if not path.is_absolute():  # the answer of older platformdirs where newer ones raise this
         raise RuntimeError("this user has no home folder")
     return path
+
+
+def _replace(path: Path, text: str) -> None:
+    """Write a file as a whole or not at all: whoever reads it meanwhile has the one that was there."""
+    if path.exists() and not path.is_file():  # /dev/stdout, say, which nothing can take the place of
+        path.write_text(text, encoding="utf-8")
+        return
+    path = path.resolve()  # a link stays one
+    new = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
+    try:
+        new.write_text(text, encoding="utf-8")
+        new.replace(path)
+    finally:
+        new.unlink(missing_ok=True)
 
 
 def _row(key: object, choice: object) -> tuple[str, str]:
