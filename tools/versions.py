@@ -1,28 +1,32 @@
 """Runs the tests that need no GPU against other versions of cuDNN, each from its wheel.
 
-python tools/versions.py                           # all of VERSIONS, the tiers unit and lib: half an hour
-python tools/versions.py 9.10.2 -- -q tests/lib    # one of them, and what pytest is to run
+python tools/versions.py                             # every night: all of VERSIONS, the tiers unit and lib
+python tools/versions.py 9.10.2 -- -q tests/lib      # one of them, and what pytest is to run
+python tools/versions.py --json benchmarks/results/reliability.json     # and keep the figures for the page
 
 Each version is put into a virtual environment of its own, in front of what is installed here: nothing here
-changes. It needs a package index, and 2 GB below $TMPDIR, which should be on the file system of the wheels.
+changes. It needs a package index, and 2 GB below $TMPDIR.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import re
 import subprocess
 import sys
 import sysconfig
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 VERSIONS = ("9.1.0", "9.10.2", "9.19.0", "9.27.0")
 TIERS = ("-q", "tests/unit", "tests/lib")
 # Asked in the environment of a version, so that no test runs against another one unnoticed.
 ASK = "import cudnn_ct; print(cudnn_ct.version())"
+CANNOT_PLAN = "plans for a described device from"  # why tests of planning skip
 
 
 def main() -> int:
@@ -31,17 +35,23 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("versions", nargs="*", metavar="VERSION", help=f"by default {', '.join(VERSIONS)}")
+    parser.add_argument("--json", help="the file of figures to put these into")
     given = sys.argv[1:]
     cut = given.index("--") if "--" in given else len(given)
     options, tests = parser.parse_args(given[:cut]), given[cut + 1 :] or list(TIERS)
     results = {version: run(version, tests) for version in options.versions or VERSIONS}
-    for version, line in results.items():
-        print(f"cuDNN {version}: {line or 'failed'}")
-    return 0 if all(results.values()) else 1
+    for version, counts in results.items():
+        print(f"cuDNN {version}: {', '.join(f'{count} {name}' for name, count in counts.items())}")
+    if options.json:
+        sys.path.insert(0, str(ROOT / "tools"))
+        from reliability import put
+
+        put(options.json, "versions", {"tests": " ".join(tests), "versions": results})
+    return 0 if all(row["passed"] and not row["failed"] for row in results.values()) else 1
 
 
-def run(version: str, tests: list[str]) -> str:
-    """Run tests against one version; return pytest's last line, empty where it failed."""
+def run(version: str, tests: list[str]) -> dict[str, Any]:
+    """Run tests against one version; return how many passed, failed and were skipped."""
     begin = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="cudnn-versions-") as folder:
         python = environment(Path(folder), version)
@@ -49,17 +59,26 @@ def run(version: str, tests: list[str]) -> str:
         found = subprocess.run([python, "-c", ASK], cwd=ROOT, env=environ, capture_output=True, text=True)
         major, minor, patch = map(int, version.split(".")[:3])
         if found.stdout.strip() != str(major * 10_000 + minor * 100 + patch):
-            print(f"cuDNN {version} is not what is loaded: {found.stdout}{found.stderr}")
-            return ""
+            raise SystemExit(f"cuDNN {version} is not what is loaded: {found.stdout}{found.stderr}")
         print(f"=== cuDNN {version}, after {time.monotonic() - begin:.0f} s", flush=True)
         command = [str(python), "-m", "pytest", "-p", "no:cacheprovider", *tests]
         tested = subprocess.Popen(command, cwd=ROOT, env=environ, stdout=subprocess.PIPE, text=True)
-        last = ""
         assert tested.stdout is not None
+        lines = []
         for line in tested.stdout:
             print(line, end="", flush=True)
-            last = line.strip() or last
-        return last if tested.wait() == 0 else ""
+            lines.append(line)
+        tested.wait()
+    return counts_of("".join(lines))
+
+
+def counts_of(output: str) -> dict[str, Any]:
+    """What pytest's last line counts, and whether plans were made for devices that are not there."""
+    last = output.rstrip().rpartition("\n")[2]
+    counts = dict.fromkeys(("passed", "failed", "skipped"), 0)
+    for number, name in re.findall(r"(\d+) (passed|failed|skipped|error)", last):
+        counts["failed" if name == "error" else name] += int(number)
+    return {**counts, "planning": "from 9.8 on" if CANNOT_PLAN in output else "yes"}
 
 
 def environment(folder: Path, version: str) -> Path:
