@@ -281,7 +281,7 @@ def soak(operations: int, seconds: float) -> dict[str, Any]:
     begin, work = time.monotonic(), Work(0, lambda: Device().create_stream())
     gc.disable()
     samples, found, done = [], set(), 0
-    watched = operations // 10
+    watched = operations // 20
     for done in range(1, operations - 3 * watched + 1):
         work.once()
         if done % (operations // 20) == 0:
