@@ -154,7 +154,9 @@ def test_a_probe_that_never_ends_is_killed_with_what_it_started(
     assert report.ended == "hung"
     assert time.monotonic() - start < 10
     state = Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}/stat")
-    assert not state.exists() or state.read_text().split()[2] in "ZX"
+    while state.exists() and state.read_text().split()[2] not in "ZX":  # a busy machine takes its time
+        assert time.monotonic() - start < 20
+        time.sleep(0.01)
 
 
 def test_a_python_that_cannot_be_started(monkeypatch: pytest.MonkeyPatch) -> None:

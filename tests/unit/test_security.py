@@ -19,6 +19,7 @@ from cudnn_ct import _search, algo_store
 from cudnn_ct._installation import exposed, inspect
 from cudnn_ct._search import COMPANION_STEPS, CUDNN, CUDNN_STEPS, Places, cublaslt, search
 from cudnn_ct.algo_store import Store
+from cudnn_ct.doctor import places as places_of_the_doctor
 from cudnn_ct.errors import CudnnWarning
 from tests.elf_files import make_cudnn, make_elf
 
@@ -117,6 +118,7 @@ def test_the_current_folder_is_not_searched(trap: Path, monkeypatch: pytest.Monk
     for wanted, steps in ((CUDNN, CUDNN_STEPS), (cublaslt(12), COMPANION_STEPS)):
         found = search(wanted, steps, places)
         assert found.path is None, found
+    assert str(trap) not in str(places_of_the_doctor.usual(places.environ, list(places.path)))
     for command, environ in asked:  # cuda-pathfinder asks the dynamic linker, in a child
         assert "-P" in command
         assert not {"", ".", "../downloads"} & set(command[4:])
