@@ -109,6 +109,7 @@ def default_stream(device: int) -> Stream:
     return Stream(LEGACY_DEFAULT, device)
 
 
+KNOWN = 1024  # streams of others, which are kept alive as long as they are remembered
 _known: dict[tuple[int, int], Stream] = {}
 
 
@@ -122,7 +123,7 @@ def known_stream(handle: int, device: int, owner: object = None) -> Stream:
         return default_stream(device)
     stream = _known.get(key)
     if stream is None or (owner is not None and stream.owner is not owner):
-        if len(_known) >= 1024:
+        if len(_known) >= KNOWN:
             _known.clear()
         stream = _known[key] = Stream(handle, device, owner)
     return stream

@@ -181,7 +181,7 @@ def bounded() -> Iterator[tuple[str, int, int]]:
     yield "first choices", len(algo_cache._firsts), algo_cache._firsts.limit
     cached = base._cached.cache_info()
     yield "descriptors", cached.currsize, int(cached.maxsize or 0)
-    yield "streams", len(streams._known), 1024
+    yield "streams", len(streams._known), streams.KNOWN
     yield "memory in flight", len(lifetime._in_flight), 64
     for ctx in context._thread.contexts.values():
         yield "calls of a thread", len(ctx.calls), ctx.calls.limit
@@ -200,15 +200,17 @@ def lowered(limit: int) -> Iterator[None]:
     made = Bounded.__init__
     descriptors = base._cached
     shared = algo_cache._decisions, algo_cache._firsts
-    limits = [cache.limit for cache in shared]
+    limits, known = [cache.limit for cache in shared], streams.KNOWN
     Bounded.__init__ = lambda self, most: made(self, min(most, limit))  # type: ignore[method-assign]
     base._cached = lru_cache(maxsize=limit)(descriptors.__wrapped__)
+    streams.KNOWN = limit
     for cache in shared:
         cache.limit = limit
     try:
         yield
     finally:
         base._cached, Bounded.__init__ = descriptors, made  # type: ignore[method-assign]
+        streams.KNOWN = known
         for cache, most in zip(shared, limits, strict=True):
             cache.limit = most
 

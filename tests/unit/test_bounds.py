@@ -117,6 +117,7 @@ def test_the_page_has_the_numbers_of_the_sources() -> None:
         "context.Context.calls": 4096,
     }
     from cudnn_ct import algo_cache, algo_store, blocks, context, dtypes
+    from cudnn_ct import stream as streams
     from cudnn_ct.descriptors import base
     from cudnn_ct.dnn import rnn
     from cudnn_ct.graph.plan import PACKS
@@ -130,6 +131,7 @@ def test_the_page_has_the_numbers_of_the_sources() -> None:
         "blocks._Shelf.idle": blocks.TOTAL // 2**20,
         "context.Context._workspaces": context.WORKSPACES,
         "dnn.rnn.RNNBlock._networks": rnn.NETWORKS,
+        "stream._known": streams.KNOWN,
         "graph.plan.GraphPlan._packs": PACKS,
     }
     told = rows()
