@@ -41,7 +41,7 @@ EXPECTED = [ct.reference.conv(x, w) for x, w in CASES]
 def path(tmp_path: Path, fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A file that holds the timed choices for all cases."""
     monkeypatch.setattr(algo_store, "_STORES", context.Bounded(algo_store.STORES))
-    monkeypatch.setattr(algo_store, "BUSY_SECONDS", 0.05)
+    monkeypatch.setitem(Store.__init__.__kwdefaults__, "timeout", 0.05)
     monkeypatch.setattr(config, "cache", tmp_path / "choices")
     assert convolved() == []
     assert len(Store(tmp_path / "choices").export()) == len(CASES)
