@@ -31,7 +31,7 @@ def main() -> int:
     parser.add_argument("--check", action="store_true")
     options = parser.parse_args()
     page = PAGE.read_text(encoding="utf-8")
-    written = page_with(page, figures())
+    written = page_with(page, read())
     if options.check:
         return 0 if written == page else 1
     PAGE.write_text(written, encoding="utf-8")
@@ -40,8 +40,7 @@ def main() -> int:
 
 def put(path: str | Path, name: str, measured: dict[str, Any]) -> None:
     """Put the figures of one measurement into a file, with the date."""
-    file = Path(path)
-    known = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    file, known = Path(path), read(path)
     known[name] = {"date": time.strftime("%Y-%m-%d"), **measured}
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps(dict(sorted(known.items())), indent=1) + "\n", encoding="utf-8")
@@ -56,9 +55,11 @@ def where() -> str:
     return f"{facts['device']}, driver {facts['driver']}, cuDNN {facts['cudnn']}"
 
 
-def figures() -> dict[str, Any]:
-    """All figures that there are."""
-    return json.loads(FIGURES.read_text(encoding="utf-8")) if FIGURES.is_file() else {}
+def read(path: str | Path = FIGURES) -> dict[str, Any]:
+    """All figures of a file; none where there is none."""
+    file = Path(path)
+    found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    return found
 
 
 def page_with(page: str, known: dict[str, Any]) -> str:

@@ -39,14 +39,13 @@ def main() -> int:
     given = sys.argv[1:]
     cut = given.index("--") if "--" in given else len(given)
     options, tests = parser.parse_args(given[:cut]), given[cut + 1 :] or list(TIERS)
-    results = {version: run(version, tests) for version in options.versions or VERSIONS}
+    results = {}
+    for version in options.versions or VERSIONS:
+        results[version] = run(version, tests)
+        if options.json:
+            keep(options.json, version, results[version])
     for version, counts in results.items():
         print(f"cuDNN {version}: {', '.join(f'{count} {name}' for name, count in counts.items())}")
-    if options.json:
-        sys.path.insert(0, str(ROOT / "tools"))
-        from reliability import put
-
-        put(options.json, "versions", {"tests": " ".join(tests), "versions": results})
     return 0 if all(row["passed"] and not row["failed"] for row in results.values()) else 1
 
 
@@ -70,6 +69,17 @@ def run(version: str, tests: list[str]) -> dict[str, Any]:
             lines.append(line)
         tested.wait()
     return counts_of("".join(lines))
+
+
+def keep(path: str, version: str, counts: dict[str, Any]) -> None:
+    """Put the figures of one version beside those of others."""
+    sys.path.insert(0, str(ROOT / "tools"))
+    from reliability import put, read
+
+    others = read(path).get("versions", {}).get("versions", {})
+    rows = {**others, version: counts}
+    order = sorted(rows, key=lambda one: [int(part) for part in one.split(".")])
+    put(path, "versions", {"versions": {one: rows[one] for one in order}})
 
 
 def counts_of(output: str) -> dict[str, Any]:

@@ -20,7 +20,7 @@ import versions  # noqa: E402
 
 def test_the_page_has_the_figures_that_there_are() -> None:
     page = reliability.PAGE.read_text(encoding="utf-8")
-    assert reliability.page_with(page, reliability.figures()) == page, "python tools/reliability.py writes it"
+    assert reliability.page_with(page, reliability.read()) == page, "python tools/reliability.py writes it"
 
 
 def test_what_was_not_measured_says_so() -> None:
@@ -67,6 +67,17 @@ def test_what_pytest_counted() -> None:
         "passed": 7, "failed": 1, "skipped": 0, "planning": "yes",
     }  # fmt: skip
     assert versions.counts_of("")["passed"] == 0
+
+
+def test_versions_stand_beside_each_other(tmp_path: Path) -> None:
+    for version, passed in (("9.10.2", 2), ("9.1.0", 1), ("9.10.2", 3)):
+        versions.keep(
+            str(tmp_path / "figures.json"),
+            version,
+            {"passed": passed, "failed": 0, "skipped": 4, "planning": "yes"},
+        )
+    rows = reliability.TABLES["versions"](reliability.read(tmp_path / "figures.json")["versions"])
+    assert rows[2:] == ["| 9.1.0 | 1 | 4 | 0 | yes |", "| 9.10.2 | 3 | 4 | 0 | yes |"]
 
 
 def test_what_the_sanitizer_said() -> None:
