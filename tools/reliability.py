@@ -95,10 +95,17 @@ def mib(count: int) -> str:
 
 
 def _versions(known: dict[str, Any]) -> list[str]:
+    sys.path.insert(0, str(ROOT / "tools"))
+    from versions import VERSIONS
+
+    rows = known.get("versions", {})
     lines = ["| cuDNN | passed | skipped | failed | planning for absent devices |", "|---|---|---|---|---|"]
-    for version, row in known.get("versions", {}).items():
-        counts = " | ".join(str(row[name]) for name in ("passed", "skipped", "failed"))
-        lines.append(f"| {version} | {counts} | {row['planning']} |")
+    for version in dict.fromkeys((*VERSIONS, *rows)):
+        if version in rows:
+            names = ("passed", "skipped", "failed", "planning")
+            lines.append(f"| {version} | {' | '.join(str(rows[version][name]) for name in names)} |")
+        else:
+            lines.append(f"| {version} {NONE_YET * 4}".replace("||", "|"))
     return lines
 
 

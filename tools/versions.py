@@ -88,7 +88,7 @@ def counts_of(output: str) -> dict[str, Any]:
     counts = dict.fromkeys(("passed", "failed", "skipped"), 0)
     for number, name in re.findall(r"(\d+) (passed|failed|skipped|error)", last):
         counts["failed" if name == "error" else name] += int(number)
-    return {**counts, "planning": "from 9.8 on" if CANNOT_PLAN in output else "yes"}
+    return {**counts, "planning": "none before 9.8" if CANNOT_PLAN in output else "yes"}
 
 
 def environment(folder: Path, version: str) -> Path:
