@@ -7,6 +7,7 @@ its place on the package as soon as anything imported it.
 from __future__ import annotations
 
 import os
+import threading
 import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -134,6 +135,12 @@ SETTINGS: dict[str, Setting] = {
 # What a call depends on that it was not told, and so a part of its key.
 _OF_CALLS = ("allow_tf32", "algo", "deterministic", "workspace_limit", "timed_engines", "runtime_compiled")
 
+_changing = threading.RLock()  # no thread notes values that another has just replaced
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_changing.acquire, after_in_parent=_changing.release, after_in_child=_changing.release
+    )
+
 _FLAG = "dnn__"  # dnn__conv__algo_fwd is dnn.conv.algo_fwd
 
 
@@ -221,11 +228,12 @@ class Config:
             raise TypeError(f"config.{name} is {SETTINGS[name].takes}, not {value!r}")
         if isinstance(value, int) and value < 0:
             raise ValueError(f"config.{name} is {SETTINGS[name].takes} of at least 0, not {value!r}")
-        object.__setattr__(self, name, value)
-        self._note()
+        with _changing:
+            object.__setattr__(self, name, value)
+            self._note()
 
     def _note(self) -> None:
-        """Keep what calls depend on as one value that is ready to be a part of a key."""
+        """Keep what calls depend on as one value that is ready to be a part of a key, a new one each time."""
         values = tuple(getattr(self, name) for name in _OF_CALLS)
         object.__setattr__(self, "of_calls", values)
 

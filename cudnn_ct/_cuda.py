@@ -12,16 +12,14 @@ from .issued import explained
 __all__ = ["check", "core", "driver", "forget", "translated"]
 
 _process = {"forked": False}
+_CURE = "start processes that use it with multiprocessing's 'spawn' method, or use CUDA first in the child"
 
 
 @cache
 def core() -> Any:
     """``cuda.core``, imported when it is first needed."""
     if _process["forked"]:
-        raise NotInitializedError(
-            "CUDA does not survive a fork, and this process used it before: start processes that use it with "
-            "multiprocessing's 'spawn' method, or use CUDA first in the child"
-        )
+        raise NotInitializedError(f"CUDA does not survive a fork, and this process used it before: {_CURE}")
     try:
         import cuda.core
     except Exception as error:
@@ -63,6 +61,11 @@ def translated(error: Exception, doing: str, stream: Hashable = None) -> CudnnEr
         )
     if "NO_DEVICE" in text:
         return NotInitializedError("the CUDA driver is there and shows no device (CUDA_VISIBLE_DEVICES?)")
+    if "CUDA_ERROR_NOT_INITIALIZED" in text:  # where another library had used it, which nobody told us
+        return NotInitializedError(
+            f"{doing} failed: {text}. CUDA does not survive a fork: if this process was forked from one that "
+            f"used it, {_CURE}"
+        )
     if "INSUFFICIENT_DRIVER" in text or "SYSTEM_DRIVER_MISMATCH" in text:
         return NotInitializedError(f"the CUDA driver is too old for the installed cuda-python: {text}")
     if "CUDA_ERROR" in text:

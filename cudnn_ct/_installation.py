@@ -13,7 +13,16 @@ from ._search import Search
 from .doctor import elf
 from .errors import CudnnError, LibraryLoadError, LibraryNotFoundError, VersionMismatchError, format_version
 
-__all__ = ["SUBLIBRARIES", "File", "Installation", "SubLibrary", "header_version", "inspect", "require"]
+__all__ = [
+    "SUBLIBRARIES",
+    "File",
+    "Installation",
+    "SubLibrary",
+    "exposed",
+    "header_version",
+    "inspect",
+    "require",
+]
 
 
 @dataclass(frozen=True)
@@ -98,11 +107,18 @@ class Installation:
     def notes(self) -> tuple[str, ...]:
         """What is odd and does not keep it from being opened here."""
         files = (self.shim, *(file.path for file in self.files if file.path))
-        return tuple(
+        private = [
             f"not everybody may read {path}: other users of this machine cannot load it; chmod a+r {path}"
             for path in files
             if _private(path)
-        )
+        ]
+        return (*private, *([self.exposed] if self.exposed else []))
+
+    @property
+    def exposed(self) -> str:
+        """What of it everybody may replace, and so run code in this process; empty where nothing is."""
+        files = (self.shim, *(file.path for file in self.files if file.path))
+        return exposed(str(self.folder)) or next(filter(None, map(exposed, files)), "")
 
     def strangers(self, mapped: Iterable[str]) -> list[str]:
         """List the libraries of another cuDNN 9 among the files that a process has mapped."""
@@ -141,6 +157,18 @@ def require(found: Search) -> Installation:
             first.add_note(note)
         raise first
     return installation
+
+
+def exposed(path: str) -> str:
+    """Say that everybody may write a file, or put others in place of those in a folder; empty where not."""
+    try:
+        mode = os.stat(path).st_mode
+    except OSError:
+        return ""
+    # In a folder with the sticky bit, such as /tmp, nobody replaces another's files.
+    if not mode & stat.S_IWOTH or (stat.S_ISDIR(mode) and mode & stat.S_ISVTX):
+        return ""
+    return f"everybody may write {path}, and so run code in the processes that load it; chmod o-w {path}"
 
 
 def header_version(path: str | os.PathLike[str]) -> int | None:

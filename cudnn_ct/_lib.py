@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import Any
 
 from ._config import config
-from ._installation import SUBLIBRARIES, Installation, require
+from ._installation import SUBLIBRARIES, Installation, exposed, require
 from ._search import COMPANION_STEPS, EXPLICIT, Places, Search, cublaslt, find_cudnn, mapped_files, search
 from .doctor import elf
 from .errors import (
@@ -342,6 +342,8 @@ def _loaded(found: Search) -> Library:
             "of the two in a process (unset CUDNN_CT_LIBRARY or LD_PRELOAD), or start it anew if the files "
             "were replaced while it ran"
         )
+    if installation.exposed:
+        _warn(installation.exposed)
     lookup, skipped = _open(installation)
     library = Library(lookup, installation, found, skipped)
     if installation.version and library.version != installation.version:
@@ -384,6 +386,8 @@ def _open_checked(path: os.PathLike[str]) -> str:
     real = os.path.realpath(path)
     try:
         elf.check(real)
+        if danger := exposed(real):
+            _warn(danger)
         ctypes.CDLL(real)
     except (elf.ElfError, OSError) as error:
         raise _not_loadable(real, error) from None

@@ -175,14 +175,14 @@ def find_beside(wanted: Wanted, places: Places) -> Path:
 
 def find_wheel(wanted: Wanted, places: Places) -> Path:
     """Find a wheel's library in any site-packages of ``sys.path``."""
-    return _first(wanted, [Path(entry or ".", wheel) for entry in places.path for wheel in wanted.wheels])
+    return _first(wanted, [Path(entry, wheel) for entry in _fixed(places.path) for wheel in wanted.wheels])
 
 
 def find_conda(wanted: Wanted, places: Places) -> Path:
     """Find it in the active conda environment."""
-    prefix = places.environ.get("CONDA_PREFIX")
-    if not prefix:
-        raise NotHereError("CONDA_PREFIX is not set")
+    prefix = places.environ.get("CONDA_PREFIX", "")
+    if not os.path.isabs(prefix):
+        raise NotHereError("CONDA_PREFIX is not set" if not prefix else f"CONDA_PREFIX={prefix} is relative")
     return _first(wanted, [Path(prefix, "lib"), *Path(prefix).glob("targets/*/lib")])
 
 
@@ -196,7 +196,7 @@ def find_root(wanted: Wanted, places: Places) -> Path:
 
 def find_linker(wanted: Wanted, places: Places) -> Path:
     """Find what the dynamic linker would, by reading its search path and its cache."""
-    named = [Path(folder) for folder in places.environ.get("LD_LIBRARY_PATH", "").split(":") if folder]
+    named = map(Path, _fixed(places.environ.get("LD_LIBRARY_PATH", "").split(":")))
     folders = [*named, *_cached(wanted, places), *map(Path, places.linker_folders)]
     try:
         return _first(wanted, [folder for folder in folders if not _foreign(folder / wanted.soname)])
@@ -215,9 +215,12 @@ def find_pathfinder(wanted: Wanted, places: Places) -> Path:
         raise NotHereError("not a library that it knows")
     import subprocess  # only when all other steps have failed
 
-    command = [sys.executable or "", "-c", _ASK_PATHFINDER, wanted.pathfinder, *places.path]
+    command = [sys.executable or "", "-P", "-c", _ASK_PATHFINDER, wanted.pathfinder, *_fixed(places.path)]
+    environ = dict(places.environ)
+    # It asks the dynamic linker, for which what is empty is the current folder.
+    environ["LD_LIBRARY_PATH"] = ":".join(_fixed(environ.get("LD_LIBRARY_PATH", "").split(":")))
     try:
-        child = subprocess.run(command, env=dict(places.environ), capture_output=True, text=True, timeout=30)
+        child = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=30)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise NotHereError(f"could not be asked: {error}") from None
     if child.returncode:
@@ -276,6 +279,11 @@ def _first(wanted: Wanted, folders: Iterable[Path]) -> Path:
     where = ", ".join(map(str, present)) or "its folders: none of them exists"
     found = f", only {', '.join(file.name for file in others)}" if others else ""
     raise NotHereError(f"no {wanted.soname} in {where}{found}", others)
+
+
+def _fixed(folders: Iterable[str]) -> list[str]:
+    """Folders that do not depend on the current one, where anybody may have put a library."""
+    return [folder for folder in folders if os.path.isabs(folder)]
 
 
 def _foreign(file: Path) -> bool:

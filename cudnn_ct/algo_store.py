@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import threading
 import warnings
 from collections.abc import Callable, Mapping
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ._config import config
+from .context import Bounded
 from .errors import CudnnWarning
 
 if TYPE_CHECKING:
@@ -37,7 +39,8 @@ PUT = f"INSERT INTO {TABLE} VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET choice
 TRIM = f"DELETE FROM {TABLE} WHERE rowid <= (SELECT max(rowid) FROM {TABLE}) - ?"
 
 _T = TypeVar("_T")
-_STORES: dict[Any, Store] = {}  # by the setting
+STORES = 64  # settings for which a process keeps one
+_STORES = Bounded(STORES)
 
 # Held around all use of SQLite and around each fork: a child forked while another thread is inside SQLite
 # would inherit its locks for good.
@@ -138,6 +141,8 @@ class Store:
         import sqlite3
 
         assert self.path is not None
+        if self.path.exists() and self.path.stat().st_mode & stat.S_IWOTH:
+            raise PermissionError(f"everybody may write it, and it is not believed; chmod o-w {self.path}")
         if doing == "written":
             self.path.parent.mkdir(parents=True, exist_ok=True)
         uri = f"{self.path.as_uri()}?mode={'rw' if doing == 'read' else 'rwc'}"
@@ -168,7 +173,8 @@ def store() -> Store:
     setting = config.cache
     with _LOCK:
         if setting in _STORES:
-            return _STORES[setting]
+            known: Store = _STORES[setting]
+            return known
         path, trouble = _place(setting)
         made = _STORES[setting] = Store(path)
     if trouble:
@@ -207,7 +213,7 @@ def export_choices(path: str | os.PathLike[str]) -> int:
     """
     choices = store().export()
     text = json.dumps({"format": FORMAT, "choices": choices}, indent=1)
-    Path(path).write_text(text + "\n", encoding="utf-8")
+    _replace(Path(path), text + "\n")
     return len(choices)
 
 
@@ -266,6 +272,20 @@ def _default_path() -> Path:
     if not path.is_absolute():  # the answer of older platformdirs where newer ones raise this
         raise RuntimeError("this user has no home folder")
     return path
+
+
+def _replace(path: Path, text: str) -> None:
+    """Write a file as a whole or not at all: whoever reads it meanwhile has the one that was there."""
+    if path.exists() and not path.is_file():  # /dev/stdout, say, which nothing can take the place of
+        path.write_text(text, encoding="utf-8")
+        return
+    path = path.resolve()  # a link stays one
+    new = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
+    try:
+        new.write_text(text, encoding="utf-8")
+        new.replace(path)
+    finally:
+        new.unlink(missing_ok=True)
 
 
 def _row(key: object, choice: object) -> tuple[str, str]:

@@ -22,6 +22,9 @@ from .watch import watch
 __all__ = ["Availability", "Context", "Handle", "available", "current", "empty_cache", "synchronize", "use"]
 
 
+WORKSPACES = 32  # streams for each of which a thread keeps scratch memory on a device
+
+
 class Handle(Owned):
     """``cudnnHandle_t`` of the device that is current in this thread. Not to be shared among threads."""
 
@@ -82,7 +85,7 @@ class Context:
         self.stream = Stream(streams.LEGACY_DEFAULT, device)  # what cuDNN itself starts with
         self.calls = Bounded(4096)
         self.plans: dict[object, Any] = {}
-        self._workspaces: dict[Stream, Any] = {}
+        self._workspaces = Bounded(WORKSPACES)
 
     def work_on(self, stream: Stream) -> None:
         """Let the handle work on ``stream``; cuDNN is told only when that is a change."""

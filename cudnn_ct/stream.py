@@ -102,10 +102,15 @@ _current: ContextVar[Stream | None] = ContextVar("cudnn_ct_stream", default=None
 
 @cache
 def default_stream(device: int) -> Stream:
-    """The legacy default stream of a device, which torch and cupy use too unless told otherwise."""
+    """The legacy default stream of a device, which torch and cupy use too unless told otherwise.
+
+    Raises :class:`ValueError` for a device that there is not, so that none is remembered.
+    """
+    _check_device(device)
     return Stream(LEGACY_DEFAULT, device)
 
 
+KNOWN = 1024  # streams of others, which are kept alive as long as they are remembered
 _known: dict[tuple[int, int], Stream] = {}
 
 
@@ -119,7 +124,7 @@ def known_stream(handle: int, device: int, owner: object = None) -> Stream:
         return default_stream(device)
     stream = _known.get(key)
     if stream is None or (owner is not None and stream.owner is not owner):
-        if len(_known) >= 1024:
+        if len(_known) >= KNOWN:
             _known.clear()
         stream = _known[key] = Stream(handle, device, owner)
     return stream
@@ -238,9 +243,7 @@ def activate(device: int) -> int | None:
     """Make ``device`` current in this thread. Returns the one to :func:`restore`, if there was another."""
     if getattr(_thread, "only", None) == device:
         return None
-    count = device_count()
-    if not 0 <= device < count:
-        raise ValueError(f"there is no device {device}; the driver shows {count}")
+    count = _check_device(device)
     try:
         previous = _current_device()
         if previous != device:
@@ -252,6 +255,14 @@ def activate(device: int) -> int | None:
     if count == 1:
         _thread.only = device  # nothing can change it any more
     return None if previous == device else previous
+
+
+def _check_device(device: int) -> int:
+    """How many devices there are, if this is one of them."""
+    count = device_count()
+    if not 0 <= device < count:
+        raise ValueError(f"there is no device {device}; the driver shows {count}")
+    return count
 
 
 def restore(device: int | None) -> None:

@@ -5,12 +5,15 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from ..array import DeviceArray
+from ..context import Bounded
 from ..ops import RNN, RNNReserve
 from ..problem import TensorSpec
 from .arrays import on_device
 from .library import check_context, ops
 
 __all__ = ["GpuDnnRNNGradInputs", "GpuDnnRNNGradWeights", "GpuDnnRNNOp", "RNNBlock"]
+
+NETWORKS = 64  # sizes of the input for which a block keeps a network
 
 
 class RNNGradients(NamedTuple):
@@ -73,7 +76,7 @@ class RNNBlock:
         self.dtype, self.hidden_size, self.num_layers = dtype, hidden_size, num_layers
         self.rnn_mode, self.input_mode, self.direction_mode = rnn_mode, input_mode, direction_mode
         self.context_name = context_name
-        self._networks: dict[int, RNN] = {}
+        self._networks = Bounded(NETWORKS)
 
     @property
     def desc(self) -> RNNBlock:
@@ -203,7 +206,7 @@ class RNNBlock:
         TypeError, ValueError
             A parameter of the network does not fit.
         """
-        found = self._networks.get(input_size)
+        found: RNN | None = self._networks.get(input_size)
         if found is None:
             found = self._networks[input_size] = ops().RNN(
                 self.rnn_mode,

@@ -130,18 +130,21 @@ def _candidates(environ: Mapping[str, str], path: list[str]) -> Iterator[tuple[s
     explicit = environ.get("CUDNN_CT_LIBRARY")
     if explicit:
         yield "CUDNN_CT_LIBRARY", explicit if os.path.isdir(explicit) else os.path.dirname(explicit)
-    for entry in path:
-        yield "wheel", os.path.join(os.path.abspath(entry or "."), "nvidia/cudnn/lib")
+    # As for cudnn_ct, what is empty or relative leads nowhere: children load what is found here.
+    for entry in filter(os.path.isabs, path):
+        yield "wheel", os.path.join(entry, "nvidia/cudnn/lib")
     for name, below in (
         ("CONDA_PREFIX", ("lib", "targets/x86_64-linux/lib", "targets/sbsa-linux/lib")),
         ("CUDNN_PATH", ("", "lib", "lib64")),
         ("CUDA_PATH", ("", "lib", "lib64")),
         ("CUDA_HOME", ("", "lib", "lib64")),
     ):
-        if environ.get(name):
+        named = environ.get(name, "")
+        if os.path.isabs(named) or (named and name != "CONDA_PREFIX"):
             yield from ((name, os.path.join(environ[name], folder)) for folder in below)
     yield from (
-        ("LD_LIBRARY_PATH", folder) for folder in environ.get("LD_LIBRARY_PATH", "").split(":") if folder
+        ("LD_LIBRARY_PATH", folder)
+        for folder in filter(os.path.isabs, environ.get("LD_LIBRARY_PATH", "").split(":"))
     )
     yield from (("ld.so.cache", folder) for folder in cached_folders())
     yield from (("system", folder) for folder in linker_folders())

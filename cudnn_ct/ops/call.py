@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, Self
 
 from .. import exchange
 from .. import stream as streams
+from .._config import config
 from ..array import DeviceArray
 from ..context import Context
 from ..creation import not_on_device
@@ -88,6 +89,16 @@ class Fixed(NamedTuple):
     def run(self, ctx: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
         """Run the plan."""
         self.plan.run(ctx, pointers, alpha, beta)
+
+
+def keep(calls: dict[Any, Any], key: tuple[Any, ...], call: Any) -> Any:
+    """Remember what was prepared for a key that ends in the settings, and return it.
+
+    Not where another thread has changed a setting since: it may be of the old ones or of the new.
+    """
+    if key[-1] is config.of_calls:
+        calls[key] = call
+    return call
 
 
 def run(

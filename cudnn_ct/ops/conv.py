@@ -18,7 +18,7 @@ from ..problem import (
     number,
 )
 from ..roads import Roads
-from .call import Call, check_beta, describable, packed, run, stream_of
+from .call import Call, check_beta, describable, keep, packed, run, stream_of
 from .convolve import Transposed, convolve
 
 __all__ = [
@@ -309,7 +309,7 @@ def conv_backward_bias(
         key = ("conv_backward_bias", dy.spec, given, alpha != 1, beta != 0, config.of_calls)
         call = ctx.calls.get(key)
         if call is None:
-            call = ctx.calls[key] = _prepare_bias(ctx, dy.spec, given, alpha != 1 or beta != 0)
+            call = keep(ctx.calls, key, _prepare_bias(ctx, dy.spec, given, alpha != 1 or beta != 0))
         if call.pack:
             dy = packed(dy, where)
         return run(ctx, call, (dy,), db, alpha, beta, out)

@@ -28,6 +28,7 @@ from .call import (
     check_writable,
     describable,
     hashable,
+    keep,
     packed,
     run,
     scaled_by,
@@ -129,7 +130,7 @@ def prepared(
     if call is None:
         told, specs = Arguments(*arguments), (first.spec, second.spec)
         problem, inputs = problem_of(direction, *specs, out, shape, told, scaled, aligned)
-        call = ctx.calls[key] = call_of(ctx, problem, inputs, specs, request_of(told, problem))
+        call = keep(ctx.calls, key, call_of(ctx, problem, inputs, specs, request_of(told, problem)))
     return call
 
 

@@ -11,7 +11,7 @@ from ..array import DeviceArray
 from ..context import Context
 from ..creation import operand
 from ..problem import ALIGNMENT, FusedConv, Request, TensorSpec, fused_problem
-from .call import Call, Fixed, hashable, packed, run, stream_of
+from .call import Call, Fixed, hashable, keep, packed, run, stream_of
 from .convolve import Arguments, problem_of, request_of
 
 __all__ = ["Epilogue", "call_of_fused", "conv_bias_activation", "fused_of"]
@@ -145,7 +145,7 @@ def _prepared(
         told = Arguments(*arguments)
         problem, wide = fused_of(specs, out, told, epilogue, aligned)
         wanted = request_of(told, problem)
-        call = ctx.calls[key] = call_of_fused(ctx, problem, wide, tuple(specs.values()), wanted)
+        call = keep(ctx.calls, key, call_of_fused(ctx, problem, wide, tuple(specs.values()), wanted))
     return call
 
 

@@ -22,6 +22,7 @@ from .call import (
     check_writable,
     describable,
     hashable,
+    keep,
     packed,
     run,
     run_several,
@@ -179,7 +180,7 @@ def _prepared(
         for out in outs:
             check_writable(out, layer.written)
         problem = layer.problem(dict(zip(names, inputs, strict=True)), outs, *arguments)
-        call = ctx.calls[key] = Call.of(
+        call = Call.of(
             problem,
             inputs,
             problem.results,
@@ -188,6 +189,7 @@ def _prepared(
             in_place=layer.in_place,
             what=layer.name,
         )
+        keep(ctx.calls, key, call)
     return call
 
 

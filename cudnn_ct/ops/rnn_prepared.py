@@ -24,6 +24,7 @@ from ..problem import (
     rnn_layout,
 )
 from ..stream import Stream
+from .call import keep
 from .dropout import DropoutState
 from .rnn_call import RNNCall, prepare
 
@@ -85,7 +86,7 @@ class Prepared:
                     "a pass that is captured must be made once before, on the same stream and in this thread"
                 )
             dice, networks = self.dice(ctx, training)
-            call = kept.calls[key] = prepare(
+            call = prepare(
                 ctx,
                 self.spec,
                 self._request(),
@@ -97,6 +98,7 @@ class Prepared:
                 networks,
                 None if dice is None else dice._descriptor,
             )
+            keep(kept.calls, key, call)
         return call
 
     def dice(self, ctx: Context, training: bool) -> tuple[DropoutState | None, dict[Any, Any]]:

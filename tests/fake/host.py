@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import threading
 import weakref
 from collections.abc import Callable, Sequence
 from functools import wraps
@@ -91,26 +92,44 @@ class Host:
         self.log: list[tuple[Any, ...]] = []
         self.calls: list[str] = []  # of what can fail
         self.fail_at = 0  # which of them does
-        self.device = 0
+        self._thread = threading.local()  # in which a device is current
         self.limit = 2**32
         self.capturing: set[int] = set()
         self.unfinished: set[Any] = set()
         self.clock = 0.0  # milliseconds; whoever computes moves it on
         self._events = itertools.count()
 
+    @property
+    def device(self) -> int:
+        return getattr(self._thread, "device", 0)
+
+    @device.setter
+    def device(self, device: int) -> None:
+        self._thread.device = device
+
     # --- what the tests use ---
 
     def check(self, address: int, nbytes: int, device: int | None = None) -> None:
         """Raise unless a range of addresses is alive, on the device that is current."""
         device = self.device if device is None else device
-        for start, buffer in list(self.live.items()):
+        for buffer in self.buffers():
+            start = buffer.handle
             if start <= address and address + nbytes <= start + buffer.size:
                 assert buffer.device == device, f"memory of device {buffer.device} used on device {device}"
                 return
         raise AssertionError(f"{nbytes} bytes at {address:#x} are not in memory that is alive")
 
+    def buffers(self) -> list[Buffer]:
+        """All memory that is alive, in one step: other threads take and give back meanwhile."""
+        return [buffer for one in self.live.valuerefs() if (buffer := one()) is not None]
+
     def used(self) -> int:
-        return sum(buffer.size for buffer in list(self.live.values()))
+        return sum(buffer.size for buffer in self.buffers())
+
+    def forget(self) -> None:
+        """Let go of what happened so far, and of memory that was given back: for tests that run long."""
+        self.log.clear()
+        self.grave.clear()
 
     def give_back(self, buffer: Buffer) -> None:
         buffer.memory[:] = POISON

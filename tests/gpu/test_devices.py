@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 import cudnn_ct as ct
+from cudnn_ct import context
 from cudnn_ct import stream as streams
+from tests.mixed import in_threads, make_mixed, mixed_calls
 
 from .conftest import library
 
@@ -99,3 +101,65 @@ def test_threads_on_different_devices() -> None:
     for thread in threads:
         thread.join()
     assert not failures
+
+
+def test_a_thread_changes_devices_between_calls() -> None:
+    """Every operation on both devices, in threads that go back and forth between them."""
+    there = []
+    for device in (0, 1):
+        with ct.use(device=device):
+            there.append(mixed_calls(lambda case: case.dtype == "float32" and not case.variant))
+
+    def work(number: int) -> None:
+        for turn in range(40):
+            device = (number + turn) % 2
+            with ct.use(device=device):
+                make_mixed(there[device], 5, 100 * number + turn, (0,))
+
+    before = streams.current_device()
+    in_threads(6, work)
+    assert streams.current_device() == before
+
+
+def test_a_plan_goes_where_its_operands_are() -> None:
+    x, w, expected = case(0)
+    plan = ct.conv_plan(x, w)
+    for device in (1, 0, 1):
+        with ct.use(device=device):
+            here, filters = ct.asarray(x.numpy()), ct.asarray(w.numpy())
+            out = ct.full(expected.shape, np.nan)
+        for _ in range(3):
+            assert plan(here, filters).device == device
+            np.testing.assert_array_equal(plan(here, filters, out=out).numpy(), expected)
+    with pytest.raises(ValueError, match="is on device"):
+        plan(x, filters)
+
+
+def test_nothing_that_is_kept_crosses() -> None:
+    for device in (0, 1, 0, 1):
+        x, w, expected = case(device)
+        np.testing.assert_array_equal(ct.conv(x, w).numpy(), expected)
+    contexts = context._thread.contexts
+    assert contexts[0].handle is not contexts[1].handle
+    ours = [{id(call) for call in contexts[device].calls.values()} for device in (0, 1)]
+    assert ours[0]
+    assert ours[1]
+    assert not ours[0] & ours[1]
+
+
+def test_dice_and_networks_of_two_devices() -> None:
+    with ct.use(device=1):
+        dice = ct.DropoutState(0.5, seed=1)
+        other = ct.full((4, 5), 1.0)
+    with pytest.raises(ValueError, match="device"):
+        ct.dropout(ct.full((4, 5), 1.0), dice)
+    assert ct.dropout(other, dice)[0].device == 1
+    net = ct.RNN("gru", 4, 8, precision="float32", algo="standard")
+    rng = np.random.default_rng(0)
+    weights = rng.standard_normal(net.weight_size).astype(np.float32)
+    x, results = rng.standard_normal((5, 2, 4)).astype(np.float32), []
+    for device in (0, 1, 0):
+        with ct.use(device=device):
+            placed = ct.asarray(x), ct.asarray(weights)
+        results.append(net.forward(*placed)[0].numpy().tobytes())
+    assert len(set(results)) == 1

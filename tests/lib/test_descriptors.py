@@ -170,7 +170,7 @@ def test_output_shape_is_what_cudnn_says(case: ConvCase) -> None:
         (ct.ConvolutionDescriptor, ct.ConvolutionSpec((0,), (1,), (1,), 2**32 + 1), ValueError, "32-bit"),
         (ct.ConvolutionDescriptor, ct.ConvolutionSpec((0,), (1,), (1,), 1, "up"), ValueError, "mode must be"),
         (ct.TensorDescriptor, ct.TensorSpec((2, 3), (2**31, 1), "float32"), ValueError, "32-bit numbers"),
-        (ct.ConvolutionDescriptor, ct.ConvolutionSpec((-1,), (1,), (1,)), ct.BadParamError, "padding"),
+        (ct.ConvolutionDescriptor, ct.ConvolutionSpec((-1,), (1,), (1,)), ct.BadParamError, "pad"),
         (
             ct.ConvolutionDescriptor,
             ct.ConvolutionSpec((0,), (0,), (1,)),

@@ -525,7 +525,8 @@ def kept() -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp())
     folder.chmod(0o777)
     Store(folder / "choices").put("key", CHOICE)
-    (folder / "choices").chmod(0o666)
+    if os.geteuid() == 0:
+        os.chown(folder / "choices", SOMEBODY, SOMEBODY)
     yield folder / "choices"
     folder.chmod(0o777)
     shutil.rmtree(folder)
@@ -654,6 +655,32 @@ def test_a_full_disk(full: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     assert_sound(full.path)
 
 
+FILL_A_DISK = """
+import resource, signal, sys, warnings
+from cudnn_ct.algo_store import Store
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]),) * 2)
+made = Store(sys.argv[1])
+with warnings.catch_warnings(record=True) as seen:
+    warnings.simplefilter("always")
+    for number in range(300):
+        made.put(f"new {number}", {"text": "x" * 1000})
+    assert made.get("key 7") == {"number": 7, "text": "x" * 200}, made.get("key 7")
+assert len(seen) == 1 and "cannot be written" in str(seen[0].message), [str(one.message) for one in seen]
+"""
+
+
+@pytest.mark.parametrize("room", [100, 5_000, 20_000])
+def test_no_more_room_for_files(full: Store, room: int) -> None:
+    """The operating system says no in the middle of a transaction, to the file or to its journal."""
+    assert full.path is not None
+    before = full.export()
+    finish(child(FILL_A_DISK, full.path, full.path.stat().st_size + room if room > 100 else room))
+    assert_sound(full.path)
+    after = Store(full.path).export()
+    assert {key: after[key] for key in before} == before
+
+
 # --- the store of the process ------------------------------------------------------------------------------
 
 
@@ -754,6 +781,54 @@ def test_without_a_file_nothing_is_exported_or_imported(home: Path, monkeypatch:
     assert import_choices(file) == 0
     with pytest.raises(FileNotFoundError, match="nothing"):
         import_choices(home / "nothing.json")
+
+
+def test_an_export_is_whole_or_not_at_all(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store().load({str(number): CHOICE for number in range(50)})
+    file, link = home / "fleet.json", home / "link.json"
+    link.symlink_to(file)
+    assert export_choices(link) == 50
+    assert link.is_symlink()
+    before, write = file.read_bytes(), Path.write_text
+
+    def full(path: Path, text: str, **options: Any) -> int:
+        write(path, text[:100], **options)
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_text", full)
+        with pytest.raises(OSError, match="No space left"):
+            export_choices(file)
+    assert file.read_bytes() == before
+    assert sorted(one.name for one in home.glob("*.json*")) == ["fleet.json", "link.json"]
+    assert not list(home.glob(".*json*"))
+    assert export_choices("/dev/null") == 50
+
+
+EXPORT_FOR_EVER = """
+import sys
+from cudnn_ct import config, export_choices
+config.cache = sys.argv[1]
+export_choices(sys.argv[2])
+print("written", flush=True)
+while True:
+    export_choices(sys.argv[2])
+"""
+
+
+def test_exports_that_meet_and_are_killed(full: Store, tmp_path: Path) -> None:
+    assert full.path is not None
+    file, pause = tmp_path / "fleet.json", random.Random(0)
+    for _ in range(3):
+        writers = [child(EXPORT_FOR_EVER, full.path, file) for _ in range(2)]
+        for writer in writers:
+            assert writer.stdout is not None
+            assert writer.stdout.readline() == "written\n"
+        time.sleep(pause.uniform(0, 0.05))
+        for writer in writers:
+            writer.kill()
+            writer.communicate()
+        assert len(json.loads(file.read_text())["choices"]) == 200
 
 
 @pytest.mark.parametrize(

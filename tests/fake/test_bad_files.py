@@ -1,0 +1,198 @@
+"""Whatever is wrong with the file of choices, results are right, and at most one warning is given."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import sqlite3
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cudnn_ct as ct
+from cudnn_ct import _config, algo_cache, algo_store, context
+from cudnn_ct._config import SETTINGS, config
+from cudnn_ct.algo_store import Store
+from cudnn_ct.errors import CudnnWarning
+from cudnn_ct.ops import convolve
+from tests.mixed import in_threads
+
+from .cudnn import FakeCudnn
+
+rng = np.random.default_rng(0)
+CASES = [
+    (
+        rng.integers(-3, 4, (2, 4, 6, size)).astype(np.float32),
+        rng.integers(-2, 3, (3, 4, 3, 3)).astype(np.float32),
+    )
+    for size in (5, 6, 7)
+]
+EXPECTED = [ct.reference.conv(x, w) for x, w in CASES]
+
+
+@pytest.fixture
+def path(tmp_path: Path, fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file that holds the timed choices for all cases."""
+    monkeypatch.setattr(algo_store, "_STORES", context.Bounded(algo_store.STORES))
+    monkeypatch.setitem(Store.__init__.__kwdefaults__, "timeout", 0.05)
+    monkeypatch.setattr(config, "cache", tmp_path / "choices")
+    assert convolved() == []
+    assert len(Store(tmp_path / "choices").export()) == len(CASES)
+    return tmp_path / "choices"
+
+
+def convolved() -> list[str]:
+    """Time and compute all cases as a process does that has just begun; what was warned of."""
+    algo_store._STORES.clear()
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            algo_cache._decisions.clear()
+            context._forget()
+            for (x, w), expected in zip(CASES, EXPECTED, strict=True):
+                y = ct.conv(ct.asarray(x), ct.asarray(w), algo="time_on_shape_change")
+                np.testing.assert_array_equal(y.numpy(), expected)
+    assert {warning.category for warning in seen} <= {CudnnWarning}
+    return [str(warning.message) for warning in seen]
+
+
+def sql(path: Path, *statements: str) -> None:
+    with closing(sqlite3.connect(path)) as database:
+        for statement in statements:
+            database.execute(statement)
+        database.commit()
+
+
+def in_its_place(make: Callable[[Path], object]) -> Callable[[Path], object]:
+    def change(path: Path) -> None:
+        path.unlink()
+        make(path)
+
+    return change
+
+
+WRONG: dict[str, Callable[[Path], object]] = {
+    "garbage": lambda path: path.write_bytes(b"garbage " * 1000),
+    "cut short": lambda path: path.write_bytes(path.read_bytes()[:5000]),
+    "empty": lambda path: path.write_bytes(b""),
+    "gone": Path.unlink,
+    "a folder": in_its_place(Path.mkdir),
+    "a dangling link": in_its_place(lambda path: path.symlink_to("nowhere/at all")),
+    "a link to itself": in_its_place(lambda path: path.symlink_to(path)),
+    "a device": in_its_place(lambda path: path.symlink_to("/dev/full")),
+    "other columns": lambda path: sql(path, "DROP TABLE choices_1", "CREATE TABLE choices_1 (a, b)"),
+    "no JSON": lambda path: sql(path, "UPDATE choices_1 SET choice = '{'"),
+    "no rows": lambda path: sql(path, "UPDATE choices_1 SET choice = '{}'"),
+    "deep JSON": lambda path: sql(path, f"UPDATE choices_1 SET choice = '{'[' * 100_000}'"),
+    "everybody may write": lambda path: path.chmod(0o666),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_a_file_that_is_not_as_it_should_be(path: Path, wrong: str) -> None:
+    WRONG[wrong](path)
+    assert len(convolved()) <= 1
+
+
+def test_a_folder_that_is_gone(path: Path) -> None:
+    shutil.rmtree(path.parent)
+    assert convolved() == []
+    assert len(Store(path).export()) == len(CASES)
+
+
+def test_a_file_that_another_process_holds(path: Path) -> None:
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        (warning,) = convolved()
+    assert "database is locked" in warning
+
+
+def test_a_disk_that_is_full(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path.unlink()
+    connect = sqlite3.connect
+
+    def full(*args: Any, **options: Any) -> sqlite3.Connection:
+        database = connect(*args, **options)
+        database.execute("PRAGMA max_page_count = 1")
+        return database
+
+    monkeypatch.setattr(sqlite3, "connect", full)
+    (warning,) = convolved()
+    assert "full" in warning
+
+
+STRANGE = (None, True, -1, 2**70, 1e308, "", "NOPE", "graph", [], {}, [[]], {"a": 1}, "x" * 10_000)
+
+
+def test_choices_that_somebody_has_changed(path: Path) -> None:
+    """Rows that are JSON and mean nothing, or something else: they are advice, and judged like any other."""
+    dice, good = random.Random(0), Store(path).export()
+    for _ in range(12):
+        bad = json.loads(json.dumps(good))
+        for choice in bad.values():
+            row = dice.choice(choice["rows"])
+            for name in dice.sample(sorted(row), dice.randint(1, 3)):
+                row[name] = dice.choice(STRANGE)
+            if dice.random() < 0.2:
+                choice["rows"] = dice.choice(STRANGE)
+        Store(path).load(bad)
+        assert len(convolved()) <= 1, bad
+        Store(path).load(good)
+
+
+def test_settings_that_other_threads_change(fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call takes each setting as it was at some moment; nothing breaks, and results are right."""
+    for name in SETTINGS:
+        monkeypatch.setattr(config, name, getattr(config, name))
+    done = threading.Event()
+
+    def change() -> None:
+        values: Iterator[Any] = iter(range(10**9))
+        while not done.is_set():
+            number = next(values)
+            config.allow_tf32, config.deterministic = bool(number & 1), bool(number & 2)
+            config.workspace_limit = None if number & 4 else 2**30
+            config.timed_engines = number % 4
+
+    def compute(_: int) -> None:
+        for _ in range(10):
+            for (x, w), expected in zip(CASES, EXPECTED, strict=True):
+                np.testing.assert_array_equal(ct.conv(ct.asarray(x), ct.asarray(w)).numpy(), expected)
+
+    changers = [threading.Thread(target=change) for _ in range(2)]
+    for thread in changers:
+        thread.start()
+    try:
+        in_threads(6, compute)
+    finally:
+        done.set()
+        for thread in changers:
+            thread.join()
+    assert config.of_calls == tuple(getattr(config, name) for name in _config._OF_CALLS)
+
+
+def test_what_was_prepared_while_a_setting_changed_is_not_kept(
+    fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, w = map(ct.asarray, CASES[0])
+    monkeypatch.setattr(config, "deterministic", False)
+    request_of = convolve.request_of
+
+    def meanwhile(*arguments: Any) -> Any:
+        config.deterministic = True  # as another thread may
+        return request_of(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(convolve, "request_of", meanwhile)
+        np.testing.assert_array_equal(ct.conv(x, w).numpy(), EXPECTED[0])
+    (here,) = context._thread.contexts.values()
+    assert not here.calls
+    ct.conv(x, w)
+    assert len(here.calls) == 1

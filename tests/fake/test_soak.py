@@ -1,0 +1,84 @@
+"""What is remembered has bounds: `tests.soak` as on a GPU, with fewer operations and lower bounds."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+from pathlib import Path
+
+import pytest
+
+import cudnn_ct as ct
+from cudnn_ct import algo_store, context, dnn
+from cudnn_ct import stream as streams
+from cudnn_ct._config import config
+from cudnn_ct.dnn import rnn as blocks_of_dnn
+from tests.soak import Work, bounded, cycles, growth, lowered
+
+from .cudnn import FakeCudnn
+from .host import Host
+
+OPERATIONS = 80  # three times as many are made
+MOST = 30_000  # bytes; what is hot differs by chance
+
+
+def test_nothing_grows(fake: FakeCudnn, host: Host) -> None:
+    addresses = itertools.count(0x10000, 16)
+
+    def once() -> None:
+        work.once()
+        host.forget()  # of the fakes, for tests that ask what was called
+        fake.calls.clear()
+        fake.passes.clear()
+
+    gc.collect()
+    gc.disable()
+    try:
+        with lowered(8):
+            work = Work(0, lambda: next(addresses), per_stream=5, largest=6)
+            grown, lines = growth(once, OPERATIONS)
+            left = list(bounded())
+        assert cycles() == []
+    finally:
+        gc.enable()
+    assert grown < MOST, lines
+    assert [(name, have) for name, have, limit in left if have > limit] == []
+    full = {name for name, have, limit in left if have == limit}
+    assert full >= {"decisions", "descriptors", "calls of a thread", "workspaces of a thread"}
+
+
+def test_workspaces_of_streams_that_come_and_go(fake: FakeCudnn, host: Host) -> None:
+    fake.workspaces = {"IMPLICIT_GEMM": 1000, "GEMM": 1000}
+    x, w = ct.full((1, 2, 5, 5), 1.0), ct.full((1, 2, 3, 3), 1.0)
+    most = 0
+    for address in range(0x1000, 0x1000 + 16 * 3 * context.WORKSPACES, 16):
+        ct.conv(x, w, stream=address)
+        most = max(most, host.used())
+    (here,) = context._thread.contexts.values()
+    assert len(here._workspaces) == context.WORKSPACES
+    assert most < 1000 * (context.WORKSPACES + 4)
+
+
+def test_an_unknown_device_is_not_remembered(host: Host) -> None:
+    before = streams.default_stream.cache_info().currsize
+    for device in range(100, 200):
+        with pytest.raises(ValueError, match=f"there is no device {device}; the driver shows 2"):
+            streams.default_stream(device)
+    assert streams.default_stream.cache_info().currsize == before
+
+
+def test_networks_of_a_block_for_many_sizes(fake: FakeCudnn) -> None:
+    block = dnn.RNNBlock("float32", 4, 1, "gru")
+    sizes = range(1, 2 * blocks_of_dnn.NETWORKS)
+    assert [block.get_param_size((2, size)) for size in sizes] == [
+        block.get_param_size((2, size)) for size in sizes
+    ]
+    assert len(block._networks) == blocks_of_dnn.NETWORKS
+
+
+def test_stores_of_many_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(algo_store, "_STORES", context.Bounded(algo_store.STORES))
+    for number in range(2 * algo_store.STORES):
+        monkeypatch.setattr(config, "cache", str(tmp_path / str(number)))
+        assert algo_store.store() is algo_store.store()
+    assert len(algo_store._STORES) == algo_store.STORES

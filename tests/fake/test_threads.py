@@ -1,0 +1,159 @@
+"""Many threads at once: their results are those of one thread, and what comes first is made once."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cudnn_ct as ct
+from cudnn_ct import _lib, algo_cache
+from cudnn_ct import stream as streams
+from cudnn_ct._config import config
+from cudnn_ct.cli.selftest_cases import Case
+from tests.mixed import in_threads, make_mixed, mixed_calls
+
+from .cudnn import FakeCudnn, FakeLibrary
+from .host import Host
+
+THREADS = 16
+
+
+@pytest.fixture(autouse=True)
+def _threads_alternate_often() -> Iterator[None]:
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    yield
+    sys.setswitchinterval(before)
+
+
+def offered_by_the_fakes(case: Case) -> bool:
+    return (case.dtype, case.layout) == ("float32", "nchw") and case.variant != "uneven padding"
+
+
+def test_threads_on_their_own_and_on_shared_streams(
+    fake: FakeCudnn, host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(config, "deterministic", True)
+    calls = mixed_calls(offered_by_the_fakes)
+    shared = (0, 0x5500, 0x6600)
+    in_threads(THREADS, lambda number: make_mixed(calls, 30, number, (*shared, 0x10000 + 16 * number)))
+
+
+def test_a_thread_changes_devices_between_calls(
+    fake: FakeCudnn, host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each device has its calls; the host checks that no memory is touched while another is current."""
+    monkeypatch.setattr(config, "deterministic", True)
+    there = []
+    for device in range(streams.device_count()):
+        with ct.use(device=device):
+            there.append(mixed_calls(offered_by_the_fakes))
+
+    def work(number: int) -> None:
+        for turn in range(12):
+            device = (number + turn) % len(there)
+            with ct.use(device=device):
+                make_mixed(there[device], 3, 100 * number + turn, (0, 0x7700 + device))
+        assert host.device == 0
+
+    in_threads(6, work)
+
+
+def test_a_library_is_loaded_once(fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Any] = []
+
+    def slowly() -> FakeLibrary:
+        made.append(FakeLibrary(fake))
+        time.sleep(0.02)
+        return made[-1]
+
+    monkeypatch.setattr(_lib, "_load", slowly)
+    _lib._install(None)
+    seen: list[Any] = []
+    in_threads(THREADS, lambda _: seen.append(_lib.load()))
+    assert len(made) == 1
+    assert seen == made * THREADS
+
+
+def test_a_load_that_fails_may_be_tried_again_by_every_thread(
+    fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nothing() -> FakeLibrary:
+        raise ct.LibraryNotFoundError("no cuDNN 9 was found")
+
+    monkeypatch.setattr(_lib, "_load", nothing)
+    _lib._install(None)
+
+    def work(_: int) -> None:
+        with pytest.raises(ct.LibraryNotFoundError):
+            ct.scale(ct.zeros((2, 3)), alpha=2)
+
+    in_threads(THREADS, work)
+
+
+def test_threads_that_need_the_same_choice_time_it_once(
+    fake: FakeCudnn, host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(0)
+    x, w = ct.asarray(rng.integers(-3, 4, (2, 4, 6, 6)).astype(np.float32)), ct.full((3, 4, 3, 3), 1.0)
+    expected, races = ct.reference.conv(x.numpy(), w.numpy()), []
+    elapsed = streams.elapsed
+
+    def counted(stream: Any, work: Any) -> float:
+        races.append(stream)
+        return float(elapsed(stream, work))
+
+    def timed(_: int) -> None:
+        y = ct.conv(x, w, algo="time_on_shape_change")
+        np.testing.assert_array_equal(y.numpy(), expected)
+
+    monkeypatch.setattr(streams, "elapsed", counted)
+    in_threads(THREADS, timed)
+    together = len(races)
+    algo_cache._decisions.clear()
+    in_threads(1, timed)
+    assert len(races) == 2 * together > 0
+
+
+def test_one_plan_for_all_threads(fake: FakeCudnn) -> None:
+    rng = np.random.default_rng(0)
+    x, w = rng.integers(-3, 4, (2, 4, 6, 6)).astype(np.float32), np.ones((3, 4, 3, 3), np.float32)
+    here, filters, expected = ct.asarray(x), ct.asarray(w), ct.reference.conv(x, w)
+    plan = ct.conv_plan(here, filters)
+
+    def work(_: int) -> None:
+        out = ct.empty(expected.shape)
+        for _ in range(10):
+            np.testing.assert_array_equal(plan(here, filters, out=out.fill(np.nan)).numpy(), expected)
+
+    in_threads(THREADS, work)
+
+
+def test_dice_of_a_thread_are_thrown_as_if_it_were_alone(fake: FakeCudnn) -> None:
+    x = ct.full((4, 50), 1.0)
+
+    def throws(seed: int) -> list[bytes]:
+        state = ct.DropoutState(0.5, seed=seed)
+        return [ct.dropout(x, state)[0].numpy().tobytes() for _ in range(10)]
+
+    alone, together = [throws(seed) for seed in range(THREADS)], {}
+    in_threads(THREADS, lambda seed: together.update({seed: throws(seed)}))
+    assert [together[seed] for seed in range(THREADS)] == alone
+
+
+def test_threads_that_end_leave_nothing(fake: FakeCudnn, host: Host) -> None:
+    calls = mixed_calls(lambda case: offered_by_the_fakes(case) and not case.variant)
+    in_threads(4, lambda number: make_mixed(calls, 15, number, (0, 0x5500)))
+    gc.collect()
+    objects, memory = len(fake.objects), host.used()
+    for _ in range(3):
+        in_threads(8, lambda number: make_mixed(calls, 15, number, (0, 0x5500)))
+    gc.collect()
+    assert len(fake.objects) <= objects + 4  # descriptors that all threads share
+    assert host.used() <= memory

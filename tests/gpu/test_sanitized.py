@@ -1,0 +1,75 @@
+"""What `tools/sanitizer.py` runs under compute-sanitizer: each operation, and memory that comes and goes.
+
+Every array is an allocation of its own here, so that whoever reaches past one is seen.
+"""
+
+from __future__ import annotations
+
+import gc
+import warnings
+
+import numpy as np
+import pytest
+
+import cudnn_ct as ct
+from cudnn_ct import blocks
+from cudnn_ct import stream as streams
+from cudnn_ct.cli.outcome import FAILED
+from cudnn_ct.cli.selftest_cases import Case, cases
+from cudnn_ct.cli.trial import attempt
+from cudnn_ct.errors import CudnnWarning
+
+from .conftest import place
+
+VARIANTS = ("", "stride 2", "groups 2", "uneven padding", "algo none", "max", "average_inc_pad", "accurate")
+VARIANTS += ("relu", "residual, relu", "spatial", "lstm, bidirectional", "add", "to nhwc", "and gradient")
+
+
+def is_in_the_slice(case: Case) -> bool:
+    if (case.dtype, case.layout) == ("float16", "nhwc"):
+        return not case.variant
+    return (case.dtype, case.layout) == ("float32", "nchw") and case.variant in VARIANTS
+
+
+SLICE = [case for case in cases() if is_in_the_slice(case)]
+
+
+@pytest.fixture(autouse=True)
+def _an_allocation_for_each_array(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocks, "LARGEST", -1)
+
+
+@pytest.mark.parametrize("case", SLICE, ids=lambda case: f"{case.name}-{case.dtype}")
+def test_an_operation(case: Case) -> None:
+    outcome = attempt(case)
+    assert outcome.verdict != FAILED, outcome
+
+
+def test_views_with_gaps() -> None:
+    memory = np.full((2, 8, 11, 13), np.nan, np.float32)
+    x = memory[:, ::2, 1:-1, 1:-1]
+    x[...] = np.random.default_rng(0).integers(-3, 4, x.shape)
+    w = np.random.default_rng(1).integers(-2, 3, (3, 4, 3, 3)).astype(np.float32)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CudnnWarning)
+        y = ct.conv(place(x), ct.asarray(w), padding=1)
+        pooled = ct.pool(place(x), window=2)
+    np.testing.assert_array_equal(y.numpy(), ct.reference.conv(x, w, padding=1))
+    np.testing.assert_array_equal(pooled.numpy(), ct.reference.pool(x, window=2))
+
+
+def test_arrays_that_go_while_another_stream_works_on_them() -> None:
+    from cuda.core import Device
+
+    device = streams.current_device()
+    side = streams.as_stream(Device(device).create_stream(), device)
+    w = ct.full((8, 8, 3, 3), 1.0)
+    for _ in range(20):
+        x = ct.full((4, 8, 30, 30), 1.0)
+        y = ct.conv(x, w, stream=side)
+        del x
+        z = ct.softmax(y)
+        del y
+        ct.full((4, 8, 30, 30), np.nan)
+    gc.collect()
+    assert np.isfinite(z.numpy()).all()

@@ -1,0 +1,148 @@
+"""Calls of all operations, ready to be made from anywhere in any order, and what they gave when made alone.
+
+The rows are those of the selftest; what they read is put on the device once, and shared by whoever calls.
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+import cudnn_ct as ct
+from cudnn_ct.cli.selftest_cases import Case, cases
+from cudnn_ct.errors import CudnnWarning
+from tests.layers import several
+
+# Of which cuDNN's manual says that results may vary in their last bits from run to run; of convolutions,
+# `config.deterministic` keeps such algorithms out.
+VARY = {"pool_backward", "grid_sample_backward", "spatial_transformer_backward"}
+# What dropout drops depends on how often its dice were thrown before.
+DEPENDS_ON_THE_PAST = {"dropout"}
+WRITES_IN_PLACE = {"fill", "scale"}
+
+
+class MixedCall:
+    """One row of the selftest with its operands on the current device.
+
+    Attributes
+    ----------
+    expected : tuple of numpy arrays or None
+        What it gave when it was made alone.
+    """
+
+    def __init__(self, case: Case) -> None:
+        self.case = case
+        inputs = case.inputs()
+        self._run = self._network(*inputs.operands) if case.operation == "RNN" else self._operation(inputs)
+        self.expected = on_host(self())
+
+    def __call__(self) -> tuple[Any, ...]:
+        """Make the call on the stream in use; return its results, on the device."""
+        return self._run()
+
+    def compare(self, got: Sequence[Any]) -> None:
+        """Hold results on the host against those of the call alone: bit for bit, where they do not vary."""
+        for ours, theirs in zip(got, self.expected, strict=True):
+            if theirs is None:
+                assert ours is None, self
+            elif self.case.operation in VARY:
+                ours, theirs = ours.astype(np.float64), theirs.astype(np.float64)
+                most = self.case.tolerance * max(1.0, float(np.abs(theirs).max(initial=0)))
+                np.testing.assert_allclose(ours, theirs, rtol=0, atol=most, err_msg=repr(self))
+            else:
+                assert (ours.shape, ours.dtype, ours.tobytes()) == (
+                    theirs.shape,
+                    theirs.dtype,
+                    theirs.tobytes(),
+                ), f"{self} gave something else than alone"
+
+    def __repr__(self) -> str:
+        return f"{self.case.name} of {self.case.dtype}, {self.case.layout}"
+
+    def _operation(self, inputs: Any) -> Callable[[], tuple[Any, ...]]:
+        operation = getattr(ct, self.case.operation)
+        operands = [self._place(value) for value in inputs.operands]
+        # Running statistics are updated: no two calls would give the same.
+        shared = {name: value for name, value in inputs.keywords.items() if not name.startswith("running_")}
+        keywords = {name: self._place(value) for name, value in shared.items()} | inputs.device_keywords
+        if self.case.operation in WRITES_IN_PLACE:
+            return lambda: several(operation(operands[0].copy(), *operands[1:], **keywords))
+        return lambda: several(operation(*operands, **keywords))
+
+    def _network(self, spec: Any, x: Any, weights: Any, h0: Any, dhy: Any, dy: Any) -> Callable[[], Any]:
+        strict = "float32" if self.case.dtype == "float32" else None
+        sizes = (spec.input_size, spec.hidden_size, spec.num_layers)
+        net = ct.RNN(
+            spec.mode, *sizes, direction=spec.direction, dtype=spec.dtype, precision=strict, algo="standard"
+        )
+        w, x, h0, dhy, dy = net.pack_params(weights), *map(ct.asarray, (x, h0, dhy, dy))
+
+        def passes() -> tuple[Any, ...]:
+            y, hy, _, reserve = net.forward(x, w, h0, lengths=(4, 2, 3), training=True)
+            dx, dh0, _ = net.backward_data(reserve, dy, dhy)
+            return y, hy, dx, dh0, net.backward_weights(reserve)
+
+        return passes
+
+    def _place(self, value: Any) -> Any:
+        if not isinstance(value, np.ndarray):
+            return value
+        return ct.asarray(value, layout=self.case.layout if 3 <= value.ndim <= 5 else None)
+
+
+def mixed_calls(wanted: Callable[[Case], bool] = lambda _: True) -> list[MixedCall]:
+    """Rows of the selftest as calls on the current device, but for those that depend on the past."""
+    rows = [case for case in cases() if case.operation not in DEPENDS_ON_THE_PAST and wanted(case)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CudnnWarning)  # that a layout is copied, say
+        return [MixedCall(case) for case in rows]
+
+
+def on_host(results: Sequence[Any]) -> tuple[Any, ...]:
+    """Results as NumPy arrays, after the work on them."""
+    return tuple(None if one is None else one.numpy() for one in results)
+
+
+def make_mixed(
+    calls: Sequence[MixedCall], count: int, seed: int, streams: Sequence[Any], *, ahead: int = 16
+) -> None:
+    """Make ``count`` of the calls in an order of the seed, each on one of the streams, and compare them all.
+
+    ``ahead`` results are waited for at a time, so that work of several streams is in flight at once.
+    """
+    rng = np.random.default_rng(seed)
+    pending: list[tuple[MixedCall, tuple[Any, ...]]] = []
+    for number in range(count):
+        call = calls[rng.integers(len(calls))]
+        with ct.use(stream=streams[rng.integers(len(streams))]):
+            pending.append((call, call()))
+        if len(pending) >= ahead or number == count - 1:
+            for one, results in pending:
+                one.compare(on_host(results))
+            pending.clear()
+
+
+def in_threads(count: int, work: Callable[[int], object], timeout: float = 120) -> None:
+    """Do work in threads that begin at the same moment; raise the first thing that went wrong in any."""
+    begin = threading.Barrier(count)
+    failures: list[BaseException] = []
+
+    def body(number: int) -> None:
+        try:
+            begin.wait(timeout)
+            work(number)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=body, args=(number,), daemon=True) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout)
+    assert not any(thread.is_alive() for thread in threads), f"threads hang after {timeout} s"
+    if failures:
+        raise failures[0]

@@ -1,0 +1,355 @@
+"""Many mixed operations with changing shapes: what host and device remember of them must not grow.
+
+python -m tests.soak                                # on a GPU: 200,000 operations, in about three minutes
+python -m tests.soak --json benchmarks/results/reliability.json    # and keep the figures for the page
+
+The bounds of the caches are lowered first, so that each of them is full many times over. Host memory is what
+the operating system counts, then what Python's own allocator does, line by line; device memory is what the
+driver counts, then what the pool has handed out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import random
+import sys
+import time
+import tracemalloc
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import cudnn_ct as ct
+from cudnn_ct import algo_cache, context, lifetime
+from cudnn_ct import stream as streams
+from cudnn_ct.context import Bounded
+from cudnn_ct.descriptors import base
+from cudnn_ct.errors import CudnnWarning
+
+BOUND = 256  # of the caches, while this runs
+HOT = 40  # shapes that come again and again, for each kind of operation
+FRESH = 0.15  # of all operations have a shape that is mostly new
+FRESH_CONV = 0.05  # of convolutions, which take longest to choose for
+PER_STREAM = 250  # operations until another stream is made
+
+MOST_PYTHON = (
+    200_000  # bytes that Python's allocator may have more after a phase: what is hot differs by chance
+)
+MOST_HOST = 48 * 2**20  # bytes of the process
+MOST_DEVICE = 32 * 2**20  # bytes that the driver counts
+
+
+class Sample(NamedTuple):
+    """What was in use after some operations, in bytes."""
+
+    operations: int
+    seconds: float
+    host: int
+    device: int
+
+
+# --- the operations ----------------------------------------------------------------------------------------
+
+
+class Work:
+    """Operations one after another: a kind and a shape from a seed, mostly a shape that was there before.
+
+    ``make_stream`` gives another stream, asked each ``per_stream`` operations; an axis of an image is at most
+    ``largest``.
+    """
+
+    def __init__(
+        self, seed: int, make_stream: Callable[[], Any], *, per_stream: int = PER_STREAM, largest: int = 24
+    ) -> None:
+        self._random = random.Random(seed)
+        self._make_stream = make_stream
+        self._per_stream = per_stream
+        self._largest = largest
+        self._stream: Any = None
+        self._done = 0
+        self._network = ct.RNN("gru", 4, 8, dtype="float32", algo="standard")
+        self._weights = ct.full((self._network.weight_size,), 0.1)
+        self._dice = ct.DropoutState(0.5, seed=1)
+
+    def once(self) -> None:
+        """Make the next operation and let go of its results; every so often on another stream."""
+        if self._done % self._per_stream == 0:
+            self._stream = self._make_stream()
+        self._done += 1
+        kind = self._random.choice(list(KINDS))
+        fresh = self._random.random() < (FRESH_CONV if kind.startswith("conv") else FRESH)
+        number = self._random.randrange(2**31) if fresh else self._random.randrange(HOT)
+        shape = random.Random(f"{kind} {number}")
+        if self._random.random() < 0.2:
+            with ct.use(stream=self._stream):
+                KINDS[kind](self, shape)
+        else:
+            KINDS[kind](self, shape)
+
+    def _image(self, shape: random.Random) -> Any:
+        dtype = shape.choice(("float32", "float16"))
+        sizes = shape.randint(1, 3), 8, shape.randint(4, self._largest), shape.randint(4, self._largest)
+        return ct.full(sizes, 0.1, dtype=dtype, layout=shape.choice(("nchw", "nhwc")))
+
+    def _conv(self, shape: random.Random) -> None:
+        x = self._image(shape)
+        w = ct.full((4, x.shape[1], 3, 3), 0.1, dtype=x.dtype)
+        padding = shape.randint(0, 1)
+        y = ct.conv(x, w, padding=padding)
+        ct.conv_backward_bias(y)
+        if shape.random() < 0.3:
+            ct.conv_backward_data(w, y, x.shape, padding=padding)
+            ct.conv_backward_filter(x, y, w.shape, padding=padding)
+
+    def _conv_plan(self, shape: random.Random) -> None:
+        x = self._image(shape)
+        w = ct.full((8, x.shape[1], 1, 1), 0.5, dtype=x.dtype)
+        plan = ct.conv_plan(x, w)
+        plan(x, w, out=plan(x, w))
+
+    def _pool(self, shape: random.Random) -> None:
+        x, window = self._image(shape), {"window": 2, "stride": shape.randint(1, 2)}
+        y = ct.pool(x, **window)
+        ct.pool_backward(x, y, y, **window)
+
+    def _softmax(self, shape: random.Random) -> None:
+        y = ct.softmax(self._image(shape))
+        ct.softmax_backward(y, y)
+
+    def _activation(self, shape: random.Random) -> None:
+        x = self._image(shape)
+        y = ct.activation(x, mode=shape.choice(("relu", "tanh", "elu")), coef=shape.randint(1, 9) / 8)
+        ct.activation(x, mode="relu", out=y)
+
+    def _batch_norm(self, shape: random.Random) -> None:
+        x = self._image(shape)
+        scale = ct.full((1, x.shape[1], 1, 1), 1.0)
+        ct.batch_norm_training(x, scale, scale)
+
+    def _tensors(self, shape: random.Random) -> None:
+        x = self._image(shape)
+        ct.scale(ct.add(x, x), alpha=shape.randint(1, 2**20) / 2**10)
+        ct.op_tensor(x, x, op="mul")
+        ct.transform(x, layout="nhwc")
+        ct.fill(x, shape.randint(0, 9))
+
+    def _reduce(self, shape: random.Random) -> None:
+        ct.reduce(self._image(shape), op=shape.choice(("add", "max")), axes=shape.choice(((1,), (2, 3))))
+
+    def _rnn(self, shape: random.Random) -> None:
+        batch, steps = shape.randint(1, 4), shape.randint(1, 12)
+        x = ct.full((steps, batch, 4), 0.1)
+        lengths = tuple(shape.randint(1, steps) for _ in range(batch))
+        self._network.forward(x, self._weights, lengths=lengths)
+
+    def _ctc(self, shape: random.Random) -> None:
+        steps, batch = shape.randint(6, 20), shape.randint(1, 3)
+        labels = [shape.randint(1, 4) for _ in range(2 * batch)]
+        ct.ctc_loss(ct.full((steps, batch, 5), 0.5), labels, [2] * batch, [steps] * batch)
+
+    def _dropout(self, shape: random.Random) -> None:
+        ct.dropout(self._image(shape), self._dice)
+
+
+KINDS: dict[str, Callable[[Work, random.Random], None]] = {
+    name.removeprefix("_"): getattr(Work, name)
+    for name in (
+        "_conv",
+        "_conv_plan",
+        "_pool",
+        "_softmax",
+        "_activation",
+        "_batch_norm",
+        "_tensors",
+        "_reduce",
+        "_rnn",
+        "_ctc",
+        "_dropout",
+    )
+}
+
+
+# --- what is remembered ------------------------------------------------------------------------------------
+
+
+def bounded() -> Iterator[tuple[str, int, int]]:
+    """Every cache that fills as shapes change: its name, how much is in it, how much may be."""
+    yield "decisions", len(algo_cache._decisions), algo_cache._decisions.limit
+    yield "first choices", len(algo_cache._firsts), algo_cache._firsts.limit
+    cached = base._cached.cache_info()
+    yield "descriptors", cached.currsize, int(cached.maxsize or 0)
+    yield "streams", len(streams._known), streams.KNOWN
+    yield "memory in flight", len(lifetime._in_flight), 64
+    for ctx in context._thread.contexts.values():
+        yield "calls of a thread", len(ctx.calls), ctx.calls.limit
+        yield "workspaces of a thread", len(ctx._workspaces), ctx._workspaces.limit
+        # Those of the network and of CTC; a plan takes its own with it.
+        yield "plans of a thread", len(ctx.plans), 4
+        for kept in ctx.plans.values():
+            for part in kept if isinstance(kept, tuple) else (kept,):
+                if isinstance(part, Bounded):
+                    yield "calls of a plan", len(part), part.limit
+
+
+@contextmanager
+def lowered(limit: int) -> Iterator[None]:
+    """Let all caches that were not used yet, and those that are made from now on, be full soon."""
+    made = Bounded.__init__
+    descriptors = base._cached
+    shared = algo_cache._decisions, algo_cache._firsts
+    limits, known = [cache.limit for cache in shared], streams.KNOWN
+    Bounded.__init__ = lambda self, most: made(self, min(most, limit))  # type: ignore[method-assign]
+    base._cached = lru_cache(maxsize=limit)(descriptors.__wrapped__)
+    streams.KNOWN = limit
+    for cache in shared:
+        cache.limit = limit
+    try:
+        yield
+    finally:
+        base._cached, Bounded.__init__ = descriptors, made  # type: ignore[method-assign]
+        streams.KNOWN = known
+        for cache, most in zip(shared, limits, strict=True):
+            cache.limit = most
+
+
+def cycles() -> list[str]:
+    """What of the package only the collector of cycles has found since it ran last, by type."""
+    flags = gc.get_debug()
+    gc.set_debug(gc.DEBUG_SAVEALL)
+    gc.collect()
+    gc.set_debug(flags)
+    found = [f"{type(one).__module__}.{type(one).__qualname__}" for one in gc.garbage]
+    gc.garbage.clear()
+    return sorted({name for name in found if name.startswith("cudnn_ct")})
+
+
+def growth(work: Callable[[], object], operations: int) -> tuple[int, list[str]]:
+    """How many bytes more Python has after some operations than before them, and the lines that took most.
+
+    Twice as many are made first, so that everything that comes and goes was taken while it was watched.
+    """
+    tracemalloc.start()
+    try:
+        for _ in range(2 * operations):
+            work()
+        gc.collect()
+        before = tracemalloc.take_snapshot().filter_traces(_OURS)
+        for _ in range(operations):
+            work()
+        gc.collect()
+        after = tracemalloc.take_snapshot().filter_traces(_OURS)
+    finally:
+        tracemalloc.stop()
+    rows = after.compare_to(before, "lineno")
+    return sum(row.size_diff for row in rows), [_line(row) for row in rows[:8]]
+
+
+def _line(row: tracemalloc.StatisticDiff) -> str:
+    place = row.traceback[0]
+    return f"{'/'.join(place.filename.split('/')[-2:])}:{place.lineno} {row.size_diff:+,}"
+
+
+_OURS = (
+    tracemalloc.Filter(False, tracemalloc.__file__),
+    tracemalloc.Filter(False, "*/tests/*"),
+    tracemalloc.Filter(False, random.__file__),
+)
+
+
+# --- on a GPU ----------------------------------------------------------------------------------------------
+
+
+def resident() -> int:
+    """Bytes of host memory that the process has."""
+    with open("/proc/self/statm", encoding="ascii") as file:
+        return int(file.read().split()[1]) * 4096
+
+
+def on_device() -> int:
+    """Bytes of device memory that the driver counts as taken, those that the pool keeps idle left out."""
+    from cudnn_ct import memory
+
+    free, total = memory.memory_info(streams.current_device())
+    return total - free
+
+
+def soak(operations: int, seconds: float) -> dict[str, Any]:
+    """Make the operations; return the figures, and under ``wrong`` what is not as it should be."""
+    from cuda.core import Device
+
+    begin, work = time.monotonic(), Work(0, lambda: Device().create_stream())
+    gc.disable()
+    samples, found, done = [], set(), 0
+    watched = operations // 20
+    for done in range(1, operations - 3 * watched + 1):
+        work.once()
+        if done % (operations // 20) == 0:
+            ct.synchronize()
+            found |= set(cycles())
+            samples.append(Sample(done, round(time.monotonic() - begin, 1), resident(), on_device()))
+            print(samples[-1], flush=True)
+        if time.monotonic() - begin > seconds:
+            break
+    watched = watched if time.monotonic() - begin < seconds else 0
+    python, lines = growth(work.once, watched) if watched else (0, [])
+    done += 3 * watched
+    found |= set(cycles())
+    gc.enable()
+    full = list(bounded())
+    # After the first quarter everything has been there once.
+    settled = [sample for sample in samples if 4 * sample.operations >= samples[-1].operations]
+    host, device = (max(x[i] for x in settled) - settled[0][i] for i in (2, 3))
+    wrong = [f"{name}: {have:,} of at most {limit:,}" for name, have, limit in full if have > limit]
+    wrong += [f"reference cycles: {', '.join(sorted(found))}"] if found else []
+    wrong += [f"host memory grew by {host:,} bytes"] if host > MOST_HOST else []
+    wrong += [f"device memory grew by {device:,} bytes"] if device > MOST_DEVICE else []
+    wrong += [f"Python's memory grew by {python:,} bytes"] if python > MOST_PYTHON else []
+    wrong += [f"only {done:,} operations in {seconds:.0f} s"] if done < operations else []
+    return {
+        "operations": done,
+        "seconds": round(time.monotonic() - begin, 1),
+        "bound": BOUND,
+        "host_bytes": settled[0].host,
+        "host_growth": host,
+        "device_bytes": settled[0].device,
+        "device_growth": device,
+        "python_growth": python,
+        "python_watched": watched,
+        "python_lines": lines,
+        "cycles": sorted(found),
+        "samples": [tuple(sample) for sample in samples],
+        "caches": {name: [have, limit] for name, have, limit in full},
+        "wrong": wrong,
+    }
+
+
+def main() -> int:
+    """Run the command; return its exit code."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--operations", type=int, default=200_000)
+    parser.add_argument("--seconds", type=float, default=220, help="when to stop at the latest")
+    parser.add_argument("--json", help="the file of figures to put these into")
+    options = parser.parse_args()
+    if not (available := ct.available()):
+        print(available.reason)
+        return 2
+    warnings.simplefilter("ignore", CudnnWarning)
+    with lowered(BOUND):
+        figures = soak(options.operations, options.seconds)
+    for name, value in figures.items():
+        if name != "samples":
+            print(f"{name}: {value}")
+    if options.json:
+        from tools.reliability import put, where
+
+        put(options.json, "soak", figures | {"where": where()})
+    return 1 if figures["wrong"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

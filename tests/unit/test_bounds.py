@@ -1,0 +1,139 @@
+"""Whatever in the package can grow while a process runs is named, with its bound, in docs/reliability.md."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import cudnn_ct
+
+PACKAGE = Path(cudnn_ct.__file__).parent
+PAGE = Path(__file__).parents[2] / "docs" / "reliability.md"
+
+# Commands, whose processes end; NumPy, for reading and tests; generated tables.
+LEFT_OUT = ("doctor", "cli", "reference", "_bindings")
+CACHES = {"cache", "lru_cache", "cached_property"}
+CONTAINERS = {
+    "dict",
+    "list",
+    "set",
+    "deque",
+    "defaultdict",
+    "OrderedDict",
+    "WeakSet",
+    "WeakValueDictionary",
+    "WeakKeyDictionary",
+    "Bounded",
+    "local",
+    "ContextVar",
+}
+# Filled while their owner is made, or by no more entries than a problem has ways to compute it.
+MADE_WITH_THEIR_OWNER = {
+    "decision.Decision._substitutes",
+    "descriptors.recurrent._LAYOUT_CODES",
+    "graph.backend.BackendDescriptor._depends_on",
+    "legacy.calls.CallPlan._places",
+    "legacy.chain.ChainPlan._offsets",
+    "legacy.norm.InferencePlan._parts",
+    "legacy.plans.PackedPlan._copied",
+    "legacy.plans.PackedPlan._into",
+    "legacy.plans.PackedPlan._out_of",
+    "legacy.rnn_plans.StatesOfNoStep._moves",
+    "roads.Roads._refusals",
+}
+
+
+def name_of(function: ast.expr) -> str:
+    return getattr(function, "id", getattr(function, "attr", ""))
+
+
+def is_container(value: ast.expr | None) -> bool:
+    if isinstance(value, ast.Dict | ast.List):
+        return not (value.keys if isinstance(value, ast.Dict) else value.elts)
+    return isinstance(value, ast.Call) and name_of(value.func) in CONTAINERS
+
+
+def growing(tree: ast.AST, at: str, owner: str = "") -> Iterator[str]:
+    """What a module keeps: functions with a cache, and containers of the module or of objects."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.ClassDef):
+            yield from growing(node, f"{at}.{node.name}", f"{at}.{node.name}")
+        elif isinstance(node, ast.FunctionDef):
+            decorators = [one.func if isinstance(one, ast.Call) else one for one in node.decorator_list]
+            if CACHES & {name_of(one) for one in decorators}:
+                yield f"{at}.{node.name}"
+            for inner in ast.walk(node):
+                for target in assigned(inner):
+                    if owner and isinstance(target, ast.Attribute) and name_of(target.value) == "self":
+                        yield f"{owner}.{target.attr}"
+        else:
+            for target in assigned(node):
+                if isinstance(target, ast.Name):
+                    yield f"{at}.{target.id}"
+
+
+def assigned(node: ast.AST) -> list[ast.expr]:
+    if isinstance(node, ast.Assign) and is_container(node.value):
+        return node.targets
+    if isinstance(node, ast.AnnAssign) and is_container(node.value):
+        return [node.target]
+    return []
+
+
+def kept() -> set[str]:
+    found: set[str] = set()
+    for path in sorted(PACKAGE.rglob("*.py")):
+        parts = path.relative_to(PACKAGE).with_suffix("").parts
+        if parts[0] not in LEFT_OUT:
+            found |= set(growing(ast.parse(path.read_text(encoding="utf-8")), ".".join(parts)))
+    return found
+
+
+def rows() -> dict[str, str]:
+    """The table of the page: a name, and its bound in words."""
+    section = PAGE.read_text(encoding="utf-8").partition("### What is remembered")[2].partition("\n#")[0]
+    return dict(re.findall(r"^\| `([\w.]+)` \| ([^|]+) \|", section, re.MULTILINE))
+
+
+@pytest.mark.skipif(not PAGE.is_file(), reason="the page is not beside the tests")
+def test_the_page_has_a_row_for_all_that_can_grow() -> None:
+    assert sorted(kept() - MADE_WITH_THEIR_OWNER - set(rows())) == []
+
+
+@pytest.mark.skipif(not PAGE.is_file(), reason="the page is not beside the tests")
+def test_the_page_and_this_list_have_no_row_too_many() -> None:
+    assert sorted(set(rows()) - kept()) == []
+    assert sorted(MADE_WITH_THEIR_OWNER - kept()) == []
+
+
+@pytest.mark.skipif(not PAGE.is_file(), reason="the page is not beside the tests")
+def test_the_page_has_the_numbers_of_the_sources() -> None:
+    """A row of a Bounded names the number that its source does."""
+    numbers = {
+        "context.Context.calls": 4096,
+    }
+    from cudnn_ct import algo_cache, algo_store, blocks, context, dtypes
+    from cudnn_ct import stream as streams
+    from cudnn_ct.descriptors import base
+    from cudnn_ct.dnn import rnn
+    from cudnn_ct.graph.plan import PACKS
+
+    numbers |= {
+        "algo_cache._decisions": algo_cache._decisions.limit,
+        "algo_cache._firsts": algo_cache._firsts.limit,
+        "descriptors.base._cached": base._cached.cache_info().maxsize or 0,
+        "dtypes._look_up": dtypes._look_up.cache_info().maxsize or 0,
+        "algo_store._STORES": algo_store.STORES,
+        "blocks._Shelf.idle": blocks.TOTAL // 2**20,
+        "context.Context._workspaces": context.WORKSPACES,
+        "dnn.rnn.RNNBlock._networks": rnn.NETWORKS,
+        "stream._known": streams.KNOWN,
+        "graph.plan.GraphPlan._packs": PACKS,
+    }
+    told = rows()
+    for name, number in numbers.items():
+        assert f"{number:,}" in told[name], (name, told[name])

@@ -1,0 +1,160 @@
+"""Keeps the figures behind docs/reliability.md, and writes its tables from them.
+
+python tools/reliability.py            # write the tables, from benchmarks/results/reliability.json
+python tools/reliability.py --check    # exit 1 unless they are what stands there
+
+Each figure is put into the file by the command that measures it, which the page names.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "reliability.md"
+FIGURES = ROOT / "benchmarks" / "results" / "reliability.json"
+NONE_YET = "| *not run yet* |"
+
+
+def main() -> int:
+    """Run the command; return its exit code."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--check", action="store_true")
+    options = parser.parse_args()
+    page = PAGE.read_text(encoding="utf-8")
+    written = page_with(page, read())
+    if options.check:
+        return 0 if written == page else 1
+    PAGE.write_text(written, encoding="utf-8")
+    return 0
+
+
+def put(path: str | Path, name: str, measured: dict[str, Any]) -> None:
+    """Put the figures of one measurement into a file, with the date."""
+    file, known = Path(path), read(path)
+    known[name] = {"date": time.strftime("%Y-%m-%d"), **measured}
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(dict(sorted(known.items())), indent=1) + "\n", encoding="utf-8")
+
+
+def where() -> str:
+    """The device and the versions that are in use."""
+    sys.path.insert(0, str(ROOT / "tools"))
+    from gpu_record import device_facts
+
+    facts = device_facts()
+    return f"{facts['device']}, driver {facts['driver']}, cuDNN {facts['cudnn']}"
+
+
+def read(path: str | Path = FIGURES) -> dict[str, Any]:
+    """All figures of a file; none where there is none."""
+    file = Path(path)
+    found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    return found
+
+
+def page_with(page: str, known: dict[str, Any]) -> str:
+    """The page with its tables written anew."""
+    for name, table in TABLES.items():
+        begin = re.search(rf"<!-- begin: {name} [^\n]*-->\n", page)
+        end = page.find(f"<!-- end: {name} -->")
+        if begin is None or end < begin.end():
+            raise SystemExit(f"{PAGE} has no place for {name}")
+        block = "\n".join(table(known.get(name, {})))
+        page = f"{page[: begin.end()]}\n{block}\n\n{page[end:]}"
+    return page
+
+
+# --- the tables --------------------------------------------------------------------------------------------
+
+
+def two_columns(*rows: tuple[str, str, Callable[[dict[str, Any]], str]]) -> Callable[..., list[str]]:
+    """A table of figures: what each is, the key that it needs, and how it is written."""
+
+    def table(known: dict[str, Any]) -> list[str]:
+        lines = ["| | |", "|---|---|"]
+        for title, key, written in rows:
+            lines.append(f"| {title} | {written(known)} |" if key in known else f"| {title} {NONE_YET}")
+        return lines
+
+    return table
+
+
+def mib(count: int) -> str:
+    """Bytes as a person reads them."""
+    return f"{count / 2**20:+,.1f} MiB"
+
+
+def _versions(known: dict[str, Any]) -> list[str]:
+    sys.path.insert(0, str(ROOT / "tools"))
+    from versions import VERSIONS
+
+    rows = known.get("versions", {})
+    lines = ["| cuDNN | passed | skipped | failed | planning for absent devices |", "|---|---|---|---|---|"]
+    for version in dict.fromkeys((*VERSIONS, *rows)):
+        if version in rows:
+            names = ("passed", "skipped", "failed", "planning")
+            lines.append(f"| {version} | {' | '.join(str(rows[version][name]) for name in names)} |")
+        else:
+            lines.append(f"| {version} {NONE_YET * 4}".replace("||", "|"))
+    return lines
+
+
+def _where(known: dict[str, Any]) -> str:
+    return f"{known['where']}, {known['date']}"
+
+
+def _growth(kind: str) -> Callable[[dict[str, Any]], str]:
+    return lambda known: f"{mib(known[f'{kind}_growth'])}, of {known[f'{kind}_bytes'] / 2**20:,.0f} MiB"
+
+
+def _python(known: dict[str, Any]) -> str:
+    return f"{known['python_growth']:+,} bytes, of {known['python_watched']:,} operations"
+
+
+def _lines(known: dict[str, Any]) -> str:
+    return ", ".join(f"`{line}`" for line in known["python_lines"][:4])
+
+
+def _too_full(known: dict[str, Any]) -> str:
+    return f"{sum(have > most for have, most in known['caches'].values())} of {len(known['caches'])}"
+
+
+TABLES: dict[str, Callable[[dict[str, Any]], list[str]]] = {
+    "threads": two_columns(
+        ("threads, operations of each", "threads", lambda k: f"{k['threads']}, {k['each']:,}"),
+        ("different calls, of all operations", "calls", lambda k: f"{k['calls']}"),
+        ("results that differ from those of one thread", "different", lambda k: f"{k['different']}"),
+        ("seconds", "seconds", lambda k: f"{k['seconds']}"),
+        ("measured on", "where", _where),
+    ),
+    "soak": two_columns(
+        ("operations", "operations", lambda k: f"{k['operations']:,} in {k['seconds']:.0f} s"),
+        ("host memory: the most that it grew after the first quarter", "host_growth", _growth("host")),
+        ("device memory: the same", "device_growth", _growth("device")),
+        ("Python's allocator, as `tracemalloc` has it: more after than before", "python_growth", _python),
+        ("the lines that changed most", "python_lines", _lines),
+        ("reference cycles with objects of the package", "cycles", lambda k: str(len(k["cycles"]))),
+        ("caches that held more than their bound", "caches", _too_full),
+        ("measured on", "where", _where),
+    ),
+    "sanitizer": two_columns(
+        ("memcheck", "memcheck", lambda k: str(k["memcheck"])),
+        ("initcheck", "initcheck", lambda k: str(k["initcheck"])),
+        ("measured on", "where", _where),
+    ),
+    "versions": _versions,
+}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

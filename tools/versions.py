@@ -1,0 +1,107 @@
+"""Runs the tests that need no GPU against other versions of cuDNN, each from its wheel.
+
+python tools/versions.py                             # every night: all of VERSIONS, the tiers unit and lib
+python tools/versions.py 9.10.2 -- -q tests/lib      # one of them, and what pytest is to run
+python tools/versions.py --json benchmarks/results/reliability.json     # and keep the figures for the page
+
+Each version is put into a virtual environment of its own, in front of what is installed here: nothing here
+changes. It needs a package index, and 2 GB below $TMPDIR.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+VERSIONS = ("9.1.0", "9.10.2", "9.19.0", "9.27.0")
+TIERS = ("-q", "tests/unit", "tests/lib")
+# Asked in the environment of a version, so that no test runs against another one unnoticed.
+ASK = "import cudnn_ct; print(cudnn_ct.version())"
+CANNOT_PLAN = "plans for a described device from"  # why tests of planning skip
+
+
+def main() -> int:
+    """Run the command; return its exit code."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("versions", nargs="*", metavar="VERSION", help=f"by default {', '.join(VERSIONS)}")
+    parser.add_argument("--json", help="the file of figures to put these into")
+    given = sys.argv[1:]
+    cut = given.index("--") if "--" in given else len(given)
+    options, tests = parser.parse_args(given[:cut]), given[cut + 1 :] or list(TIERS)
+    results = {}
+    for version in options.versions or VERSIONS:
+        results[version] = run(version, tests)
+        if options.json:
+            keep(options.json, version, results[version])
+    for version, counts in results.items():
+        print(f"cuDNN {version}: {', '.join(f'{count} {name}' for name, count in counts.items())}")
+    return 0 if all(row["passed"] and not row["failed"] for row in results.values()) else 1
+
+
+def run(version: str, tests: list[str]) -> dict[str, Any]:
+    """Run tests against one version; return how many passed, failed and were skipped."""
+    begin = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="cudnn-versions-") as folder:
+        python = environment(Path(folder), version)
+        environ = {name: value for name, value in os.environ.items() if name != "CUDNN_CT_LIBRARY"}
+        found = subprocess.run([python, "-c", ASK], cwd=ROOT, env=environ, capture_output=True, text=True)
+        major, minor, patch = map(int, version.split(".")[:3])
+        if found.stdout.strip() != str(major * 10_000 + minor * 100 + patch):
+            raise SystemExit(f"cuDNN {version} is not what is loaded: {found.stdout}{found.stderr}")
+        print(f"=== cuDNN {version}, after {time.monotonic() - begin:.0f} s", flush=True)
+        command = [str(python), "-m", "pytest", "-p", "no:cacheprovider", *tests]
+        tested = subprocess.Popen(command, cwd=ROOT, env=environ, stdout=subprocess.PIPE, text=True)
+        assert tested.stdout is not None
+        lines = []
+        for line in tested.stdout:
+            print(line, end="", flush=True)
+            lines.append(line)
+        tested.wait()
+    return counts_of("".join(lines))
+
+
+def keep(path: str, version: str, counts: dict[str, Any]) -> None:
+    """Put the figures of one version beside those of others."""
+    sys.path.insert(0, str(ROOT / "tools"))
+    from reliability import put, read
+
+    others = read(path).get("versions", {}).get("versions", {})
+    rows = {**others, version: counts}
+    order = sorted(rows, key=lambda one: [int(part) for part in one.split(".")])
+    put(path, "versions", {"versions": {one: rows[one] for one in order}})
+
+
+def counts_of(output: str) -> dict[str, Any]:
+    """What pytest's last line counts, and whether plans were made for devices that are not there."""
+    last = output.rstrip().rpartition("\n")[2]
+    counts = dict.fromkeys(("passed", "failed", "skipped"), 0)
+    for number, name in re.findall(r"(\d+) (passed|failed|skipped|error)", last):
+        counts["failed" if name == "error" else name] += int(number)
+    return {**counts, "planning": "none before 9.8" if CANNOT_PLAN in output else "yes"}
+
+
+def environment(folder: Path, version: str) -> Path:
+    """Make a virtual environment with one cuDNN, and behind it all that is installed here; its Python."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+    (site,) = folder.glob("lib/python*/site-packages")
+    here = sysconfig.get_path("purelib")
+    (site / "behind.pth").write_text(f"import site; site.addsitedir({here!r})\n")
+    cudnn = f"nvidia-cudnn-cu12=={version}.*"
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--only-binary", ":all:"]
+    subprocess.run([*pip, "--no-compile", "--target", site, cudnn], check=True)
+    return folder / "bin" / "python"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
