@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Hashable
 from functools import cache
 from typing import Any
@@ -12,6 +13,7 @@ from .issued import explained
 __all__ = ["check", "core", "driver", "forget", "translated"]
 
 _process = {"forked": False}
+_importing = threading.RLock()  # threads that import a package of many modules at once meet it half made
 _CURE = "start processes that use it with multiprocessing's 'spawn' method, or use CUDA first in the child"
 
 
@@ -21,7 +23,8 @@ def core() -> Any:
     if _process["forked"]:
         raise NotInitializedError(f"CUDA does not survive a fork, and this process used it before: {_CURE}")
     try:
-        import cuda.core
+        with _importing:
+            import cuda.core
     except Exception as error:
         raise translated(error, "importing cuda.core") from error
     return cuda.core
@@ -32,7 +35,8 @@ def driver() -> Any:
     """``cuda.bindings.driver``."""
     core()
     try:
-        from cuda.bindings import driver
+        with _importing:
+            from cuda.bindings import driver
     except Exception as error:
         raise translated(error, "importing cuda.bindings") from error
     return driver

@@ -31,8 +31,8 @@ from cudnn_ct.errors import CudnnWarning
 
 BOUND = 256  # of the caches, while this runs
 HOT = 40  # shapes that come again and again, for each kind of operation
-FRESH = 0.15  # of all operations have a shape that is mostly new
-FRESH_CONV = 0.05  # of convolutions, which take longest to choose for
+FRESH = 0.03  # of all operations have a shape that is mostly new
+FRESH_CONV = 0.01  # of convolutions, which take longest to choose for
 PER_STREAM = 250  # operations until another stream is made
 
 MOST_PYTHON = (

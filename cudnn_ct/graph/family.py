@@ -11,7 +11,7 @@ from ..problem import Candidate, ConvProblem, FusedConv, TensorSpec
 from .conv import conv_graph
 from .device import Planner
 from .engines import HEURISTICS, Engine, Offer, execution_plan, offer_of, offers, survey
-from .findings import KNOWN_WRONG, ranked_too_high, saves_products
+from .findings import known_wrong, ranked_too_high, saves_products
 from .fused import fused_graph
 from .operations import ALIGNMENT, Graph, operation_graph
 from .plan import GraphPlan
@@ -89,7 +89,7 @@ def plan(problem: Any, candidate: Candidate, context: Context | Planner) -> Grap
         engine = Engine.parse(candidate.algorithm)
     except ValueError as error:
         raise NotSupportedError(str(error)) from None
-    wrong = _known_wrong(engine, problem)
+    wrong = known_wrong(engine.number, problem)
     if wrong:  # a row that was kept since before this was known
         raise NotSupportedError(f"{engine} is refused for this {problem}: {wrong}")
     graph = graph_of(problem)
@@ -153,12 +153,7 @@ def _refusal(offer: Offer, unwanted: frozenset[str], problem: Any) -> str:
     too_coarse = [note for note in offer.notes if note in unwanted]
     if too_coarse:
         return f"{', '.join(too_coarse)}: coarser than {problem.compute}"
-    return _known_wrong(offer.engine, problem)
-
-
-def _known_wrong(engine: Engine, problem: Any) -> str:
-    wrong = (row.finding for row in KNOWN_WRONG if row.engine == engine.number and row.applies(problem))
-    return next(wrong, "")
+    return known_wrong(offer.engine.number, problem)
 
 
 def _unfit(problem: Any) -> str:

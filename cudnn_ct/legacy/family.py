@@ -31,7 +31,8 @@ def candidates(
     if impossible:
         return [_impossible(algorithm, impossible)]
     refused: list[Candidate] = []
-    ways = packings(problem.core) if isinstance(problem, ConvProblem) else [()]
+    copied = isinstance(problem, ConvProblem) and problem.x.dtype != "int8"
+    ways = packings(problem.core) if copied else [()]
     for packing in ways:
         try:
             rows = _ranked(Native(problem.core, packing), packing, context)

@@ -94,7 +94,7 @@ def conv(
     """
     x, w = np.asarray(x), np.asarray(w)
     check_dtypes("forward", x=x, w=w)
-    given = None if out is None else as_dtype(out.dtype).name
+    given = as_dtype(out.dtype).name if isinstance(out, np.ndarray) else None
     scaled = "alpha" if alpha != 1 else "beta" if beta else ""
     dtype = as_dtype(conv_result_dtype(as_dtype(x.dtype).name, given, scaled)).numpy
     g = _Geometry(x.shape, w.shape, padding, stride, dilation, groups, mode)

@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[2]
 def wanted(case: Case) -> bool:
     """Every operation, in the dtype and the layout that take different ways."""
     plain = (case.dtype, case.layout) in (("float32", "nchw"), ("float16", "nhwc"))
-    return plain and case.variant not in ("three axes", "one axis", "IEEE float32", "dilation 2")
+    return plain and case.variant not in ("three axes", "one axis", "IEEE float32", "dilation 2", "algo none")
 
 
 def sides(count: int) -> list[streams.Stream]:

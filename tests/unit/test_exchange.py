@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from cudnn_ct import exchange
+from cudnn_ct import stream as streams
 from cudnn_ct.stream import default_stream
 
 
@@ -36,6 +37,11 @@ class View:
     @classmethod
     def from_any_interface(cls, obj: Any, stream: int) -> View:
         return cls()
+
+
+@pytest.fixture(autouse=True)
+def _one_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "device_count", lambda: 1)
 
 
 @pytest.fixture
