@@ -275,9 +275,10 @@ def choose(problem: Problem, family: Family, context: Context, request: Request 
     if decision is None or decision.spent:  # a refusal may pass
         fresh = _first_decision(problem, family, context, request)
         with _lock:
-            if _decisions.get(key) is decision:  # else another thread was quicker
-                _decisions[key] = fresh
-            decision = _decisions[key]
+            kept = _decisions.get(key)
+            if kept is None or kept is decision:  # else another thread was quicker
+                kept = _decisions[key] = fresh
+            decision = kept
     return Choice(problem, family, decision, context)
 
 
