@@ -110,7 +110,7 @@ def default_stream(device: int) -> Stream:
     return Stream(LEGACY_DEFAULT, device)
 
 
-KNOWN = 1024  # streams of others, which are kept alive as long as they are remembered
+KNOWN = 128  # streams of others, kept alive as long as they are remembered; the driver keeps 0.6 MB for each
 _known: dict[tuple[int, int], Stream] = {}
 
 

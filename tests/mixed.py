@@ -58,7 +58,7 @@ class MixedCall:
                     theirs.shape,
                     theirs.dtype,
                     theirs.tobytes(),
-                ), f"{self} gave something else than alone"
+                ), f"{self} gave something else than alone, by up to {difference(ours, theirs)}"
 
     def __repr__(self) -> str:
         return f"{self.case.name} of {self.case.dtype}, {self.case.layout}"
@@ -100,6 +100,15 @@ def mixed_calls(wanted: Callable[[Case], bool] = lambda _: True) -> list[MixedCa
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CudnnWarning)  # that a layout is copied, say
         return [MixedCall(case) for case in rows]
+
+
+def difference(ours: np.ndarray, theirs: np.ndarray) -> str:
+    """How far two results are from each other, and how large they are."""
+    if ours.shape != theirs.shape:
+        return f"shapes {ours.shape}, {theirs.shape}"
+    wide = ours.astype(np.float64), theirs.astype(np.float64)
+    apart, size = np.abs(wide[0] - wide[1]), np.abs(wide[1]).max(initial=0)
+    return f"{apart.max(initial=0)} of {size}, in {np.count_nonzero(apart)} of {apart.size} elements"
 
 
 def on_host(results: Sequence[Any]) -> tuple[Any, ...]:

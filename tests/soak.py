@@ -203,7 +203,7 @@ def lowered(limit: int) -> Iterator[None]:
     limits, known = [cache.limit for cache in shared], streams.KNOWN
     Bounded.__init__ = lambda self, most: made(self, min(most, limit))  # type: ignore[method-assign]
     base._cached = lru_cache(maxsize=limit)(descriptors.__wrapped__)
-    streams.KNOWN = limit
+    streams.KNOWN = min(known, limit)
     for cache in shared:
         cache.limit = limit
     try:

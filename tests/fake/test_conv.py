@@ -602,7 +602,11 @@ def test_nothing_to_sum(fake: FakeCudnn, beta: float) -> None:
 
 @given(case=conv_cases(dtypes=("int8",), out_dtypes=("float32",), asymmetric=False))
 def test_sums_of_int8_as_float32(fake: FakeCudnn, host: Host, case: ConvCase) -> None:
-    check_conv(case, lambda array: ForeignArray(host, array), kind="bytes")
+    try:
+        check_conv(case, lambda array: ForeignArray(host, array), kind="bytes")
+    except NotSupportedError as error:
+        assert case.w_view != "packed" or case.x_layout != case.w_layout  # what would have to be copied
+        assert "the legacy calls take int8 as it lies, without copies" in str(error)
 
 
 def test_what_int8_cannot_have(fake: FakeCudnn) -> None:

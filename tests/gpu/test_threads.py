@@ -59,6 +59,7 @@ def test_threads_on_their_own_and_on_shared_streams(calls: list[MixedCall]) -> N
         put(path, "threads", figures | {"where": where()})
 
 
+@pytest.mark.alone  # what others take and give back counts too
 def test_threads_that_come_and_go_leave_no_memory(calls: list[MixedCall]) -> None:
     calls = calls[::5]
 
