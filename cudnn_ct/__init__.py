@@ -6,14 +6,12 @@ Arrays        ``asarray  empty  zeros  full  DeviceArray``
 Operations    ``conv  conv_backward_data  conv_backward_filter  conv_backward_bias  conv_transpose
               conv_bias_activation  conv_output_shape  conv_transpose_shape
               pool  pool_backward  pool_output_shape  softmax  softmax_backward
+              batch_norm_training  batch_norm_backward  batch_norm_overflowed
+              batch_norm_inference  batch_norm_inference_backward
               activation  activation_backward  lrn  lrn_backward
               affine_grid  affine_grid_backward  grid_sample  grid_sample_backward
               spatial_transformer  spatial_transformer_backward
-              dropout  dropout_backward  DropoutState  RNN  ctc_loss``
-              pool  pool_backward  pool_output_shape
-              batch_norm_training  batch_norm_backward  batch_norm_overflowed
-              batch_norm_inference  batch_norm_inference_backward``
-              activation  activation_backward
+              dropout  dropout_backward  DropoutState  RNN  ctc_loss
               add  op_tensor  scale  fill  transform  reduce``
 Algorithms    ``conv_algorithms  conv_plan  conv_bias_activation_plan  export_choices  import_choices``
 Where         ``use  synchronize  empty_cache  available``

@@ -1,8 +1,9 @@
 """Which engine a guess tries first in strict float32 and float64, where cuDNN's order errs by factors.
 
-Fitted to timings of every engine for half of the rows of benchmarks/conv.py, and held against the other half:
-see docs/algorithms.md. All of it was found with cuDNN 9.19 on an H200. Conditions are sizes that matter to a
-kernel: how much there is to sum, and how many tiles a result has to share among multiprocessors.
+Fitted to timings of every engine for the rows of benchmarks/conv.py: each is one that a fixed half of
+the rows asks for by itself, see docs/algorithms.md. All of it was found with cuDNN 9.19 on an H200.
+Conditions are sizes that matter to a kernel: how much there is to sum, and how many tiles a result has
+to share among multiprocessors.
 """
 
 from __future__ import annotations

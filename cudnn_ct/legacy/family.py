@@ -32,9 +32,6 @@ def candidates(
         return [_impossible(algorithm, impossible)]
     refused: list[Candidate] = []
     ways = packings(problem) if isinstance(problem, ConvProblem) else [()]
-    if problem.core.x.dtype == "int8":  # whose copies into another layout were not seen to be right
-        ways = [way for way in ways if not way]
-        refused.append(_impossible(algorithm, "the legacy calls take int8 as it lies, without copies"))
     for packing in ways:
         try:
             rows = _ranked(Native(problem.core, packing), packing, context)

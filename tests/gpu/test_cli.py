@@ -66,7 +66,9 @@ def test_the_device_is_exported_and_planned_for(tmp_path: Path) -> None:
     told = json.loads(ran.stdout)
     assert any(not row["status"] for row in told["rows"])
     assert told["planned"]
-    assert run("device").stdout.startswith(f"{told['device']}, ")
+    named = run("device").stdout
+    assert named.startswith(f"{told['device']}, ")
+    assert named.endswith(", device 0\n")
 
 
 def test_what_is_exported_has_the_form_of_what_was_recorded(tmp_path: Path) -> None:
