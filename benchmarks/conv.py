@@ -16,6 +16,7 @@ import functools
 import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import conv_layers
 import conv_report
@@ -23,12 +24,20 @@ from conv_cache import cache_record, first_call_ever
 from conv_fused import fused_record
 from conv_host import host_record
 from conv_layers import DIRECTIONS, KINDS, NETWORKS
-from conv_rows import CONTENDERS, POLICIES, candidates_line, candidates_record, row_record, warm_up
+from conv_rows import (
+    CONTENDERS,
+    POLICIES,
+    candidates_line,
+    candidates_record,
+    new_record,
+    row_record,
+    warm_up,
+)
 from harness import command
 from harness.command import keep
 from harness.results import Results
 
-SECTIONS = ("rows", "fused", "host", "cache")
+SECTIONS = ("rows", "new", "fused", "host", "cache")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -70,15 +79,23 @@ def jobs(section: str, options: argparse.Namespace, results: Results) -> Iterato
         for row in conv_layers.rows(**some, shard=options.shard):
             if not results.has("fused", f"fused {row.id}"):
                 yield functools.partial(keep, results, fused_record, row)
+    elif section == "new":
+        for row in conv_layers.rows(**selected(options)):
+            if not results.has("new", row.id):
+                yield functools.partial(keep, results, new_record, row)
     else:
         wanted = tuple(POLICIES) if options.no_torch else CONTENDERS
         tables = Results(options.candidates) if options.candidates else None
-        selection = ("networks", "directions", "kinds", "every", "shard")
-        for row in conv_layers.rows(**{name: getattr(options, name) for name in selection}):
+        for row in conv_layers.rows(**selected(options)):
             if not results.has("rows", row.id, wanted):
                 yield functools.partial(keep, results, row_record, row, wanted)
             if tables is not None and not tables.has("candidates", row.id):
                 yield functools.partial(keep, tables, candidates_record, row, line=candidates_line)
+
+
+def selected(options: argparse.Namespace) -> dict[str, Any]:
+    """The options that select rows."""
+    return {name: getattr(options, name) for name in ("networks", "directions", "kinds", "every", "shard")}
 
 
 if __name__ == "__main__":

@@ -50,6 +50,20 @@ def row_record(row: Row, wanted: Sequence[str]) -> Record:
     return record
 
 
+def new_record(row: Row) -> Record:
+    """What the first timed call of a row costs where no engine is compiled, and what the choice takes."""
+    record = facts(row, "new")
+    operands = operands_of(row, record)
+    if operands is None:
+        return record
+    before, ct.config.runtime_compiled = ct.config.runtime_compiled, False
+    try:
+        contender = Contender(our_call(row, operands, POLICIES["time"]))
+        return race(record, {"time": contender}, operands.count)
+    finally:
+        ct.config.runtime_compiled = before
+
+
 def candidates_record(row: Row) -> Record:
     """All candidates of a row with their times, in the order in which they come."""
     record = facts(row, "candidates")

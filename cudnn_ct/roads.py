@@ -51,7 +51,7 @@ def _simple(way: Callable[[Any], Plan | None]) -> Way:
 
 def _of_bfloat16_too(way: Way) -> tuple[Way, ...]:
     """A way, and the same on float32 copies of bfloat16, which the calls behind it lack."""
-    return (way, legacy.on_float32(way))
+    return (way, legacy.on_float32(way, "bfloat16"))
 
 
 # The plans of a kind of problem, the quickest first.
@@ -72,9 +72,10 @@ WAYS: dict[type, tuple[Way, ...]] = {
         )
     ),
     ReduceProblem: (
+        _simple(legacy.sum_of_rows),
         graph.reduction,
-        _simple(legacy.bias_gradient),
-        _simple(legacy.pooled),
+        _simple(legacy.summed),
+        legacy.on_float32(_simple(legacy.summed), "float16", "bfloat16"),
         legacy.reduction,
         legacy.wide_reduction,
     ),

@@ -17,9 +17,9 @@ from cudnn_ct.cli.selftest_cases import Case, cases
 from cudnn_ct.errors import CudnnWarning
 from tests.layers import several
 
-# Of which cuDNN's manual says that results may vary in their last bits from run to run; of convolutions,
-# `config.deterministic` keeps such algorithms out.
-VARY = {"pool_backward", "grid_sample_backward", "spatial_transformer_backward"}
+# Of which cuDNN's manual says that results may vary in their last bits from run to run, and one of which it
+# does not; of convolutions, `config.deterministic` keeps such algorithms out.
+VARY = {"pool_backward", "grid_sample_backward", "spatial_transformer_backward", "affine_grid_backward"}
 # What dropout drops depends on how often its dice were thrown before.
 DEPENDS_ON_THE_PAST = {"dropout"}
 WRITES_IN_PLACE = {"fill", "scale"}

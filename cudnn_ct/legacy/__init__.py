@@ -16,12 +16,13 @@ from .lrn import lrn
 from .norm_ways import NORM_GRADIENT_WAYS, NORM_INFERENCE_WAYS, NORM_TRAINING_WAYS
 from .plans import PackedPlan, ScaledPlan, ScalePlan
 from .pooling import gradient_in_c_order, padded_pooling, pooling, spread_gradient
-from .reduction import GUARDS, ReducePlan, bias_gradient, guard, pooled, reduction, wide_reduction
+from .reduction import GUARDS, ReducePlan, guard, reduction, wide_reduction
 from .rnn import RNNFamily, rnn_rows
 from .rnn_plans import IdleRNNPlan, RNNPass, RNNPlan
 from .slices import SlicedPlan, joined, sliced
 from .softmax import softmax, softmax_of_rows
 from .spatial import GridPlan, SamplePlan
+from .sums import sum_of_rows, summed
 from .tensor import (
     OpTensorPlan,
     conversion,
@@ -56,7 +57,6 @@ __all__ = [
     "SlicedPlan",
     "Step",
     "activation",
-    "bias_gradient",
     "candidates",
     "conversion",
     "copying",
@@ -73,7 +73,6 @@ __all__ = [
     "op_tensor",
     "padded_pooling",
     "plan",
-    "pooled",
     "pooling",
     "reduction",
     "rnn_rows",
@@ -84,6 +83,8 @@ __all__ = [
     "softmax_of_rows",
     "spread_gradient",
     "states_size",
+    "sum_of_rows",
+    "summed",
     "transformation",
     "wide_reduction",
 ]

@@ -10,13 +10,12 @@ from ..dtypes import DTYPES
 from ..errors import BadParamError, NotSupportedError
 from ..problem import ALIGNMENT, Candidate, Plan, TensorSpec
 from .copies import copying
-from .native import Native, element, four_axes, scalar_type, settled, two_axes
+from .native import Native, element, four_axes, scalar_type, settled
 from .scratch import behind
 from .turns import too_late
 
 __all__ = [
     "AlignedPlan",
-    "BiasGradientPlan",
     "ConvolutionPlan",
     "PackedPlan",
     "ScalePlan",
@@ -171,29 +170,6 @@ class AlignedPlan:
     def describe(self) -> str:
         """Tell what was chosen."""
         return self._inner.describe()
-
-
-class BiasGradientPlan:
-    """The gradient of a bias per channel: the sum of dy, which has no gaps, over all other axes."""
-
-    __slots__ = ("_db", "_dy", "_scalar", "workspace")
-
-    def __init__(self, dy: TensorSpec) -> None:
-        shape = (1, dy.shape[1], *[1] * (max(len(dy.shape), 4) - 2))
-        self._dy = TensorDescriptor.cached(two_axes(settled(dy, [])))
-        self._db = TensorDescriptor.cached(TensorSpec.packed(shape, dy.dtype))
-        self._scalar = scalar_type(DTYPES[dy.dtype].accumulate)
-        self.workspace = 0
-
-    def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
-        """Enqueue db = alpha * sum(dy) + beta * db; ``pointers`` are those of dy and db."""
-        dy, db = pointers
-        scalar, call = self._scalar, context.library.cudnnConvolutionBackwardBias
-        call(context.handle, scalar(alpha), self._dy, dy, scalar(beta), self._db, db)
-
-    def describe(self) -> str:
-        """Tell what was chosen."""
-        return "chosen: cudnnConvolutionBackwardBias"
 
 
 class ScalePlan:

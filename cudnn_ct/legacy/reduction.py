@@ -4,29 +4,22 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
-from math import gcd
 
 from ..context import Context
-from ..descriptors import PoolingDescriptor, ReduceDescriptor, TensorDescriptor
+from ..descriptors import ReduceDescriptor, TensorDescriptor
 from ..dtypes import DTYPES
 from ..errors import NotSupportedError
-from ..problem import FillProblem, Plan, PoolingSpec, ReduceProblem, ReduceSpec, TensorSpec, TransformProblem
-from .calls import CallPlan
+from ..problem import FillProblem, Plan, ReduceProblem, ReduceSpec, TensorSpec, TransformProblem
 from .chain import ChainPlan, Step
 from .copies import copying
 from .fold import LARGEST
 from .native import scalar_type
-from .plans import AlignedPlan, BiasGradientPlan
-from .slices import Axis, joined, with_four
+from .slices import joined, with_four
 from .tensor import absolute, conversion, extreme, filling
 
-__all__ = ["GUARDS", "ReducePlan", "bias_gradient", "guard", "pooled", "reduction", "wide_reduction"]
+__all__ = ["GUARDS", "ReducePlan", "guard", "reduction", "wide_reduction"]
 
 MOST_AXES = 8  # that cudnnReduceTensor takes
-MANY = 2**16  # elements, from which pooling is quicker than reducing
-WARP = 32  # threads that read memory side by side
-
-_POOLED = ("add", "avg")  # maxima of such windows pass over NaN
 # What holds an extreme against the sum of absolute values, and the factor of that.
 GUARDS = {"max": ("max", -1.0), "amax": ("max", -1.0), "min": ("min", 1.0)}
 
@@ -50,62 +43,6 @@ def reduction(problem: ReduceProblem, context: Context) -> Plan:
     # There is no call that sets integers, but zeros are the same in float32.
     places = filling(FillProblem(problem.indices._replace(dtype="float32")))
     return ChainPlan([], [Step(places, (2,), 0.0), Step(plan, (0, 1))])
-
-
-def bias_gradient(problem: ReduceProblem) -> Plan | None:
-    """``cudnnConvolutionBackwardBias`` for the sum over all but the channels of images without gaps."""
-    rank = len(problem.x.shape)
-    channels = problem.axes == (0, *range(2, rank)) and 3 <= rank <= 5
-    known = problem.op == "add" and channels and problem.terms and problem.x.dtype != "bfloat16"
-    if not known or not problem.x.layouts or not problem.kept.layouts:
-        return None
-    return AlignedPlan(BiasGradientPlan(problem.x))
-
-
-def pooled(problem: ReduceProblem) -> Plan | None:
-    """``cudnnPoolingForward``, with a window over all that is reduced: rows, or the pixels of images."""
-    x, y = problem.x, problem.kept
-    if problem.op not in _POOLED or not MANY <= x.size <= LARGEST:
-        return None
-    axes = joined([x, y])
-    lengths = [axis.lengths[0] for axis in axes]
-    kept = [axis.lengths[1] > 1 for axis in axes]
-    if not (_gapless(axes, 0) and _gapless(axes, 1)):
-        return None
-    if kept == [True, False]:
-        rows, length = lengths
-        images, channels, layout, window = rows // gcd(rows, 64), gcd(rows, 64), "nchw", _window(length)
-    elif kept == [True, False, True]:
-        (images, length, channels), layout = lengths, "nhwc"
-        window = (length, 1)
-    else:
-        return None
-    if window is None:
-        return None
-    image = TensorSpec.packed((images, channels, *window), x.dtype, layout)
-    result = TensorSpec.packed((images, channels, 1, 1), x.dtype, layout)
-    spec = PoolingSpec(window, (0, 0), (1, 1), "average_count_include_padding")
-    factor = length if problem.op == "add" else 1
-    head = (PoolingDescriptor.cached(spec),)
-    return AlignedPlan(CallPlan("cudnnPoolingForward", head, [(0, image)], result, factor))
-
-
-def _gapless(axes: Sequence[Axis], tensor: int) -> bool:
-    """Whether one of the tensors has no gaps, and its axes in this order."""
-    step = 1
-    for axis in reversed(axes):
-        if axis.lengths[tensor] > 1:
-            if axis.strides[tensor] != step:
-                return False
-            step *= axis.lengths[tensor]
-    return True
-
-
-def _window(length: int) -> tuple[int, int] | None:
-    """A row as an image, whose own rows are best of 64 elements; short ones as one column."""
-    if length <= WARP * 2:
-        return (length, 1)
-    return next(((length // n, n) for n in (64, *range(128, WARP - 1, -1)) if length % n == 0), None)
 
 
 def _half(x: TensorSpec) -> bool:

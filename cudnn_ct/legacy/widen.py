@@ -1,4 +1,4 @@
-"""What cuDNN has for float32 and not for bfloat16: on copies that hold more."""
+"""What cuDNN has for float32 and not for half types: on copies that hold more."""
 
 from __future__ import annotations
 
@@ -13,12 +13,15 @@ from .tensor import conversion
 __all__ = ["on_float32", "widened"]
 
 
-def on_float32(way: Callable[[Any, Context], Plan | None]) -> Callable[[Any, Context], Plan | None]:
-    """A way that computes a problem of bfloat16 as ``way`` does one of float32; for other dtypes none."""
+Way = Callable[[Any, Context], Plan | None]
+
+
+def on_float32(way: Way, *dtypes: str) -> Way:
+    """A way that computes a problem of one of ``dtypes`` as ``way`` does one of float32; for others none."""
 
     def wide(problem: Any, context: Context) -> Plan | None:
         tensors = tensors_of(problem)
-        if any(spec.dtype != "bfloat16" for spec in tensors.values()):
+        if any(spec.dtype not in dtypes for spec in tensors.values()):
             return None
         copies = {name: widened(spec) for name, spec in tensors.items()}
         inner = way(problem._replace(**copies), context)

@@ -71,7 +71,8 @@ def reduce(
     Notes
     -----
     ``cudnnReduceTensor``; where nothing is to be reduced, ``cudnnTransformTensor``, or ``cudnnOpTensor`` for
-    absolute values.
+    absolute values. Sums and means of arrays without gaps go by ``cudnnConvolutionBackwardBias`` or
+    ``cudnnPoolingForward``, which are quicker.
 
     Large arrays go by other ways, docs/layers.md lists them. Sums that a graph takes of a whole array or of
     columns may differ in their last bits from run to run; while ``ct.config.deterministic`` none is taken.

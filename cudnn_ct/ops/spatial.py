@@ -97,7 +97,7 @@ def affine_grid_backward(dgrid: Any, *, stream: Any = None) -> Any:
     -----
     ``cudnnSpatialTfGridGeneratorBackward``.
 
-    By cuDNN's manual the same bits from run to run, on GPUs of one architecture.
+    cuDNN's manual does not say so, but in float32 the last bits were seen to vary from run to run.
 
     Examples
     --------

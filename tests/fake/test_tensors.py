@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import math
 from collections.abc import Callable, Iterator
-from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ from hypothesis import given
 import cudnn_ct as ct
 from cudnn_ct import context, legacy
 from cudnn_ct.errors import CudnnWarning, ExecutionFailedError, NotSupportedError
-from cudnn_ct.legacy import slices
+from cudnn_ct.legacy import slices, sums
 from cudnn_ct.problem import OpTensorProblem, ReduceProblem, ScaleProblem, TensorSpec
 from cudnn_ct.stream import default_stream
 from tests.layers import LayerCase, Tensor, check_layer, compare
@@ -48,8 +47,12 @@ def test_reduce(fake: FakeCudnn, host: Host, case: LayerCase) -> None:
 def test_reduce_as_of_large_arrays(
     fake: FakeCudnn, host: Host, monkeypatch: pytest.MonkeyPatch, case: LayerCase
 ) -> None:
-    """Sums and maxima of rows and of images by poolings."""
-    monkeypatch.setattr(import_module("cudnn_ct.legacy.reduction"), "MANY", 0)
+    """Sums of many rows by poolings, of columns in parts."""
+    monkeypatch.setattr(sums, "MANY", 0)
+    monkeypatch.setattr(sums, "WARP", 4)
+    monkeypatch.setattr(sums, "SHORT", 6)
+    monkeypatch.setattr(sums, "PART", (2, 3))
+    monkeypatch.setattr(sums, "LONGEST", dict.fromkeys(sums.LONGEST, 2))
     check_layer(case, lambda array: ForeignArray(host, array))
 
 
@@ -240,9 +243,44 @@ def test_indices_beside_values_that_lie_apart(fake: FakeCudnn, host: Host) -> No
     assert found.indices.dtype == np.int32
 
 
+BIAS, POOL, CONVERT = "cudnnConvolutionBackwardBias", "cudnnPoolingForward", "cudnnOpTensor"
+
+SUMS: list[tuple[str, tuple[int, ...], Any, list[str]]] = [
+    ("float32", (6, 70), 1, [BIAS]),
+    ("float32", (6, 70), 0, [BIAS]),
+    ("float16", (6, 70), None, [BIAS]),
+    ("float64", (3, 5, 2, 7), (0, 2, 3), [BIAS]),
+    ("bfloat16", (6, 128), 1, [POOL]),
+    ("bfloat16", (6, 70), 1, [POOL]),
+    ("bfloat16", (6, 70), 0, [CONVERT, BIAS, CONVERT]),
+    ("float32", (2, 9, 5), 1, [POOL]),
+    ("float32", (2, 300, 5), 1, [POOL, POOL]),
+    ("float16", (2, 300, 5), 1, [CONVERT, POOL, POOL, CONVERT]),
+    ("float32", (2, 307, 5), 1, ["cudnnReduceTensor"]),
+]
+
+
+@pytest.mark.parametrize(("dtype", "shape", "axes", "expected"), SUMS)
+def test_sums_by_calls_for_something_else(
+    fake: FakeCudnn, dtype: str, shape: tuple[int, ...], axes: Any, expected: list[str]
+) -> None:
+    x = Tensor(shape, dtype, integers(shape)).array()
+    y = ct.reduce(ct.asarray(x), axes=axes)
+    compare(y, ct.reference.reduce(x, axes=axes), exact=True)
+    names = (BIAS, POOL, CONVERT, "cudnnReduceTensor")
+    assert [name for name in fake.names() if name in names] == expected
+
+
+def test_short_rows_are_pooled_where_there_are_many(fake: FakeCudnn) -> None:
+    x = integers((sums.MANY + 2, 3))
+    compare(ct.reduce(ct.asarray(x), axes=1), x.sum(axis=1), exact=True)
+    assert made(fake, POOL)
+    assert not made(fake, BIAS)
+
+
 def test_half_types_that_cudnn_does_not_reduce_are_made_float32(fake: FakeCudnn) -> None:
     x = ct.full((4, 300), 1.0, "bfloat16")
-    np.testing.assert_array_equal(ct.reduce(x, axes=1).numpy().astype(float), np.full(4, 300.0))
+    np.testing.assert_array_equal(ct.reduce(x, op="norm1", axes=1).numpy().astype(float), np.full(4, 300.0))
     functions = [name for name in fake.names() if name in ("cudnnOpTensor", "cudnnReduceTensor")]
     assert functions == ["cudnnReduceTensor", "cudnnOpTensor", "cudnnReduceTensor", "cudnnOpTensor"]
 

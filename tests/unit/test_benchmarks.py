@@ -169,7 +169,7 @@ def test_small_sections_are_for_the_first_shard() -> None:
     assert left("--section", "host", "cache", "--shard", "2/3") == []
     fused = [left("--section", "fused", "--shard", f"{k}/3") for k in (1, 2, 3)]
     assert sum(map(len, fused)) == 23
-    assert len(left("--section", "all")) == 89 * 3 * 6 + 23 + 2
+    assert len(left("--section", "all")) == 2 * 89 * 3 * 6 + 23 + 2
 
 
 @pytest.mark.parametrize("text", ["0/3", "4/3", "1", "a/b", "-1/3"])
@@ -411,11 +411,14 @@ def test_other_bars() -> None:
     }
     records = [
         *(new, far),
+        *({**row, "section": "new", "first_ms": {"time": cost}} for row, cost in ((new, 66.0), (far, 600.0))),
         {**made_up(guess=5, time=4, torch_eager=10, torch_fused=5), "section": "fused"},
         {"section": "host", "id": "host", "times": host, "errors": {"frontend": "not installed"}},
         {"section": "cache", "id": "cache", "times": cache, "errors": {}},
     ]
-    assert bar(records, "ms of the first").verdict == "MISSED by 16.7 %"
+    found = bar(records, "ms of the first")
+    assert (found.verdict, found.count) == ("MISSED by 10.0 %", 1)
+    assert "1 above; with engines that are compiled, median 70" in found.detail
     assert bar(records, "conv + bias + relu fused (guess)").value == 0.5
     assert bar(records, "conv + bias + relu fused (time)").value == 0.4
     assert bar(records, "host time, conv / torch").verdict == "PASS"
