@@ -72,7 +72,7 @@ WAYS: dict[type, tuple[Way, ...]] = {
         )
     ),
     ReduceProblem: (
-        _simple(legacy.sum_of_rows),
+        _simple(legacy.quick_sum),
         graph.reduction,
         _simple(legacy.summed),
         legacy.on_float32(_simple(legacy.summed), "float16", "bfloat16"),

@@ -22,7 +22,7 @@ from .rnn_plans import IdleRNNPlan, RNNPass, RNNPlan
 from .slices import SlicedPlan, joined, sliced
 from .softmax import softmax, softmax_of_rows
 from .spatial import GridPlan, SamplePlan
-from .sums import sum_of_rows, summed
+from .sums import quick_sum, summed
 from .tensor import (
     OpTensorPlan,
     conversion,
@@ -74,6 +74,7 @@ __all__ = [
     "padded_pooling",
     "plan",
     "pooling",
+    "quick_sum",
     "reduction",
     "rnn_rows",
     "scaling",
@@ -83,7 +84,6 @@ __all__ = [
     "softmax_of_rows",
     "spread_gradient",
     "states_size",
-    "sum_of_rows",
     "summed",
     "transformation",
     "wide_reduction",

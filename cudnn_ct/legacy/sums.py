@@ -20,19 +20,26 @@ from .fold import LARGEST
 from .plans import AlignedPlan
 from .slices import Axis, joined
 
-__all__ = ["sum_of_rows", "summed"]
+__all__ = ["quick_sum", "summed"]
 
 MANY = 2**14  # rows, and
 SHORT = 64  # the length of one, up to which pooling is quicker than a block of threads for each row
+LONG = 2**15  # elements, from which a block of threads alone takes longer than other ways
+FEW = 64  # images, whose sums to their channels take a call one after the other
 WARP = 64  # elements that are quickly read side by side
 PART = (8, 64)  # how many elements of a long column are joined first, at least and at most
 LONGEST = {"float16": 256, "bfloat16": 256, "float32": 128, "float64": 128}  # columns that one pooling joins
 
+_HALF = ("float16", "bfloat16")  # which calls one after the other would round in between
 
-def sum_of_rows(problem: ReduceProblem) -> Plan | None:
-    """A sum of rows, where that is quicker than a graph: but for long rows of bfloat16."""
+
+def quick_sum(problem: ReduceProblem) -> Plan | None:
+    """A sum for which a graph takes longer, however large: of rows, or of images but of half types."""
     kept, lengths = _matrices(problem)
-    quick = kept == (True, False) and (problem.x.dtype != "bfloat16" or lengths[1] <= SHORT)
+    if kept == (True, False):
+        quick = lengths[1] <= (SHORT if problem.x.dtype == "bfloat16" else 2 * LONG)
+    else:
+        quick = kept == (False, True, False) and problem.x.dtype not in _HALF
     return summed(problem) if quick else None
 
 
@@ -48,11 +55,11 @@ def summed(problem: ReduceProblem) -> Plan | None:
         case _ if dtype == "bfloat16":
             return None
         case (False,), (length,):
-            return _to_channels((1, 1, length, 1), dtype, "nchw", factor)
+            return _to_channels((1, 1, length, 1), dtype, "nchw", factor) if length <= LONG else None
         case (False, True), (length, channels):
             return _to_channels((1, channels, length, 1), dtype, "nhwc", factor)
         case (False, True, False), (images, channels, length):
-            return _to_channels((images, channels, length, 1), dtype, "nchw", factor)
+            return _channels(images, channels, length, dtype, factor)
     return None
 
 
@@ -76,7 +83,7 @@ def _pooled(shape: tuple[int, ...], dtype: str, layout: str, factor: float) -> A
     return AlignedPlan(CallPlan("cudnnPoolingForward", head, [(0, image)], result, factor * prod(window)))
 
 
-# --- rows and columns --------------------------------------------------------------------------------------
+# --- rows, channels and columns -------------------------------------------------------------------------------
 
 
 def _rows(rows: int, length: int, dtype: str, factor: float) -> Plan:
@@ -89,21 +96,36 @@ def _rows(rows: int, length: int, dtype: str, factor: float) -> Plan:
     return _pooled((rows // channels, channels, *sides), dtype, "nchw", factor)
 
 
+def _channels(images: int, channels: int, length: int, dtype: str, factor: float) -> Plan | None:
+    """In one call, which takes the images in turn, or each image first and then all of them."""
+    if images <= FEW and images * length <= LONG:
+        return _to_channels((images, channels, length, 1), dtype, "nchw", factor)
+    if dtype in _HALF:
+        return None
+    first = _rows(images * channels, length, dtype, 1.0)
+    again = _to_channels((1, channels, images, 1), dtype, "nhwc", factor)
+    return _in_two(first, images * channels, again, dtype)
+
+
 def _columns(images: int, length: int, channels: int, dtype: str, factor: float) -> Plan | None:
     """Channels last: in parts where they are long, which half types would round."""
     if length <= LONGEST[dtype]:
         return _pooled((images, channels, length, 1), dtype, "nhwc", factor)
     least, most = PART
     part = next((n for n in range(most, least - 1, -1) if length % n == 0), None)
-    if part is None or dtype in ("float16", "bfloat16"):
+    if part is None or dtype in _HALF:
         return None
     parts = length // part
     again = _columns(images, parts, channels, dtype, factor)
     if again is None:
         return None
     first = _pooled((images * parts, channels, part, 1), dtype, "nhwc", 1.0)
-    sums = TensorSpec.packed((images * parts * channels,), dtype)
-    return ChainPlan([sums], [Step(first, (0, 2)), Step(again, (2, 1))])
+    return _in_two(first, images * parts * channels, again, dtype)
+
+
+def _in_two(first: Plan, count: int, again: Plan, dtype: str) -> ChainPlan:
+    """Sums of ``count`` parts, and the sums of those."""
+    return ChainPlan([TensorSpec.packed((count,), dtype)], [Step(first, (0, 2)), Step(again, (2, 1))])
 
 
 # --- what an array is --------------------------------------------------------------------------------------

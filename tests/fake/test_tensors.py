@@ -49,6 +49,7 @@ def test_reduce_as_of_large_arrays(
 ) -> None:
     """Sums of many rows by poolings, of columns in parts."""
     monkeypatch.setattr(sums, "MANY", 0)
+    monkeypatch.setattr(sums, "FEW", 1)
     monkeypatch.setattr(sums, "WARP", 4)
     monkeypatch.setattr(sums, "SHORT", 6)
     monkeypatch.setattr(sums, "PART", (2, 3))
@@ -250,6 +251,9 @@ SUMS: list[tuple[str, tuple[int, ...], Any, list[str]]] = [
     ("float32", (6, 70), 0, [BIAS]),
     ("float16", (6, 70), None, [BIAS]),
     ("float64", (3, 5, 2, 7), (0, 2, 3), [BIAS]),
+    ("float32", (66, 5, 7), (0, 2), [BIAS, BIAS]),
+    ("float16", (66, 5, 7), (0, 2), [CONVERT, BIAS, BIAS, CONVERT]),
+    ("float32", (2**15 + 1,), None, ["cudnnReduceTensor"]),
     ("bfloat16", (6, 128), 1, [POOL]),
     ("bfloat16", (6, 70), 1, [POOL]),
     ("bfloat16", (6, 70), 0, [CONVERT, BIAS, CONVERT]),

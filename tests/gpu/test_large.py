@@ -71,7 +71,8 @@ def test_reductions_as_graphs(monkeypatch: pytest.MonkeyPatch, op: str, matrix: 
             expected = ct.reference.reduce(values, op=op, axes=axes, **keywords, out=out.copy())
             got = ct.reduce(x, op=op, axes=axes, **keywords, out=place(out))
             compare(got, expected, exact=op in ("max", "min", "amax"))
-            if op not in ("max", "min") and not ("rows" in matrix and op in ("add", "avg")):
+            quicker = "rows" in matrix or (matrix == "channels first" and dtype == "float32")
+            if op not in ("max", "min") and not (quicker and op in ("add", "avg")):
                 assert "graph" in chosen(), chosen()
 
 
