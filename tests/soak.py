@@ -1,6 +1,6 @@
 """Many mixed operations with changing shapes: what host and device remember of them must not grow.
 
-python -m tests.soak                                # on a GPU: 200,000 operations, in about three minutes
+python -m tests.soak                                # on a GPU: 200,000 operations, in about four minutes
 python -m tests.soak --json benchmarks/results/reliability.json    # and keep the figures for the page
 
 The bounds of the caches are lowered first, so that each of them is full many times over. Host memory is what
@@ -31,9 +31,10 @@ from cudnn_ct.errors import CudnnWarning
 
 BOUND = 256  # of the caches, while this runs
 HOT = 40  # shapes that come again and again, for each kind of operation
-FRESH = 0.03  # of all operations have a shape that is mostly new
+FRESH = 0.03  # of all rounds have a shape that is mostly new
 FRESH_CONV = 0.01  # of convolutions, which take longest to choose for
-PER_STREAM = 250  # operations until another stream is made
+PER_STREAM = 250  # rounds until another stream is made
+WATCHED = 2000  # rounds that Python's own memory is watched for; each is two operations, more or less
 
 MOST_PYTHON = (
     200_000  # bytes that Python's allocator may have more after a phase: what is hot differs by chance
@@ -55,7 +56,7 @@ class Sample(NamedTuple):
 
 
 class Work:
-    """Operations one after another: a kind and a shape from a seed, mostly a shape that was there before.
+    """Operations of a kind and a shape from a seed, mostly a shape that was there before; and their count.
 
     ``make_stream`` gives another stream, asked each ``per_stream`` operations; an axis of an image is at most
     ``largest``.
@@ -69,32 +70,33 @@ class Work:
         self._per_stream = per_stream
         self._largest = largest
         self._stream: Any = None
-        self._done = 0
+        self._rounds = 0
+        self.operations = 0
         self._network = ct.RNN("gru", 4, 8, dtype="float32", algo="standard")
         self._weights = ct.full((self._network.weight_size,), 0.1)
         self._dice = ct.DropoutState(0.5, seed=1)
 
     def once(self) -> None:
-        """Make the next operation and let go of its results; every so often on another stream."""
-        if self._done % self._per_stream == 0:
+        """Make the next few operations and let go of their results; every so often on another stream."""
+        if self._rounds % self._per_stream == 0:
             self._stream = self._make_stream()
-        self._done += 1
+        self._rounds += 1
         kind = self._random.choice(list(KINDS))
         fresh = self._random.random() < (FRESH_CONV if kind.startswith("conv") else FRESH)
         number = self._random.randrange(2**31) if fresh else self._random.randrange(HOT)
         shape = random.Random(f"{kind} {number}")
         if self._random.random() < 0.2:
             with ct.use(stream=self._stream):
-                KINDS[kind](self, shape)
+                self.operations += KINDS[kind](self, shape)
         else:
-            KINDS[kind](self, shape)
+            self.operations += KINDS[kind](self, shape)
 
     def _image(self, shape: random.Random) -> Any:
         dtype = shape.choice(("float32", "float16"))
         sizes = shape.randint(1, 3), 8, shape.randint(4, self._largest), shape.randint(4, self._largest)
         return ct.full(sizes, 0.1, dtype=dtype, layout=shape.choice(("nchw", "nhwc")))
 
-    def _conv(self, shape: random.Random) -> None:
+    def _conv(self, shape: random.Random) -> int:
         x = self._image(shape)
         w = ct.full((4, x.shape[1], 3, 3), 0.1, dtype=x.dtype)
         padding = shape.randint(0, 1)
@@ -103,58 +105,71 @@ class Work:
         if shape.random() < 0.3:
             ct.conv_backward_data(w, y, x.shape, padding=padding)
             ct.conv_backward_filter(x, y, w.shape, padding=padding)
+            return 4
+        return 2
 
-    def _conv_plan(self, shape: random.Random) -> None:
+    def _conv_plan(self, shape: random.Random) -> int:
         x = self._image(shape)
         w = ct.full((8, x.shape[1], 1, 1), 0.5, dtype=x.dtype)
         plan = ct.conv_plan(x, w)
         plan(x, w, out=plan(x, w))
+        return 2
 
-    def _pool(self, shape: random.Random) -> None:
+    def _pool(self, shape: random.Random) -> int:
         x, window = self._image(shape), {"window": 2, "stride": shape.randint(1, 2)}
         y = ct.pool(x, **window)
         ct.pool_backward(x, y, y, **window)
+        return 2
 
-    def _softmax(self, shape: random.Random) -> None:
+    def _softmax(self, shape: random.Random) -> int:
         y = ct.softmax(self._image(shape))
         ct.softmax_backward(y, y)
+        return 2
 
-    def _activation(self, shape: random.Random) -> None:
+    def _activation(self, shape: random.Random) -> int:
         x = self._image(shape)
         y = ct.activation(x, mode=shape.choice(("relu", "tanh", "elu")), coef=shape.randint(1, 9) / 8)
         ct.activation(x, mode="relu", out=y)
+        return 2
 
-    def _batch_norm(self, shape: random.Random) -> None:
+    def _batch_norm(self, shape: random.Random) -> int:
         x = self._image(shape)
         scale = ct.full((1, x.shape[1], 1, 1), 1.0)
         ct.batch_norm_training(x, scale, scale)
+        return 1
 
-    def _tensors(self, shape: random.Random) -> None:
+    def _tensors(self, shape: random.Random) -> int:
         x = self._image(shape)
         ct.scale(ct.add(x, x), alpha=shape.randint(1, 2**20) / 2**10)
         ct.op_tensor(x, x, op="mul")
         ct.transform(x, layout="nhwc")
         ct.fill(x, shape.randint(0, 9))
+        return 5
 
-    def _reduce(self, shape: random.Random) -> None:
+    def _reduce(self, shape: random.Random) -> int:
         ct.reduce(self._image(shape), op=shape.choice(("add", "max")), axes=shape.choice(((1,), (2, 3))))
+        return 1
 
-    def _rnn(self, shape: random.Random) -> None:
+    def _rnn(self, shape: random.Random) -> int:
         batch, steps = shape.randint(1, 4), shape.randint(1, 12)
         x = ct.full((steps, batch, 4), 0.1)
         lengths = tuple(shape.randint(1, steps) for _ in range(batch))
         self._network.forward(x, self._weights, lengths=lengths)
+        return 1
 
-    def _ctc(self, shape: random.Random) -> None:
+    def _ctc(self, shape: random.Random) -> int:
         steps, batch = shape.randint(6, 20), shape.randint(1, 3)
         labels = [shape.randint(1, 4) for _ in range(2 * batch)]
         ct.ctc_loss(ct.full((steps, batch, 5), 0.5), labels, [2] * batch, [steps] * batch)
+        return 1
 
-    def _dropout(self, shape: random.Random) -> None:
+    def _dropout(self, shape: random.Random) -> int:
         ct.dropout(self._image(shape), self._dice)
+        return 1
 
 
-KINDS: dict[str, Callable[[Work, random.Random], None]] = {
+# How each kind of operation is made: it returns how many those were, without what fills their operands.
+KINDS: dict[str, Callable[[Work, random.Random], int]] = {
     name.removeprefix("_"): getattr(Work, name)
     for name in (
         "_conv",
@@ -226,18 +241,18 @@ def cycles() -> list[str]:
     return sorted({name for name in found if name.startswith("cudnn_ct")})
 
 
-def growth(work: Callable[[], object], operations: int) -> tuple[int, list[str]]:
-    """How many bytes more Python has after some operations than before them, and the lines that took most.
+def growth(work: Callable[[], object], rounds: int) -> tuple[int, list[str]]:
+    """How many bytes more Python has after some rounds of work than before, and the lines that took most.
 
     Twice as many are made first, so that everything that comes and goes was taken while it was watched.
     """
     tracemalloc.start()
     try:
-        for _ in range(2 * operations):
+        for _ in range(2 * rounds):
             work()
         gc.collect()
         before = tracemalloc.take_snapshot().filter_traces(_OURS)
-        for _ in range(operations):
+        for _ in range(rounds):
             work()
         gc.collect()
         after = tracemalloc.take_snapshot().filter_traces(_OURS)
@@ -282,21 +297,29 @@ def soak(operations: int, seconds: float) -> dict[str, Any]:
 
     begin, work = time.monotonic(), Work(0, lambda: Device().create_stream())
     gc.disable()
-    samples, found, done = [], set(), 0
-    watched = operations // 20
-    for done in range(1, operations - 3 * watched + 1):
-        work.once()
-        if done % (operations // 20) == 0:
-            ct.synchronize()
-            found |= set(cycles())
-            samples.append(Sample(done, round(time.monotonic() - begin, 1), resident(), on_device()))
-            print(samples[-1], flush=True)
-        if time.monotonic() - begin > seconds:
-            break
-    watched = watched if time.monotonic() - begin < seconds else 0
-    python, lines = growth(work.once, watched) if watched else (0, [])
-    done += 3 * watched
-    found |= set(cycles())
+    samples: list[Sample] = []
+    found: set[str] = set()
+
+    def work_until(operations: int, every: int) -> bool:
+        """Work, with a sample after ``every`` so many operations; tell whether there was time for it."""
+        while work.operations < operations and time.monotonic() - begin < seconds:
+            work.once()
+            if work.operations >= min(operations, (len(samples) + 1) * every):
+                ct.synchronize()
+                found.update(cycles())
+                passed = round(time.monotonic() - begin, 1)
+                samples.append(Sample(work.operations, passed, resident(), on_device()))
+                print(samples[-1], flush=True)
+        return work.operations >= operations
+
+    python, lines, watched = 0, list[str](), 0
+    if work_until(operations - 8 * WATCHED, operations // 20):
+        watched = -work.operations
+        python, lines = growth(work.once, WATCHED)
+        watched += work.operations
+        work_until(operations, operations)
+    done = work.operations
+    found.update(cycles())
     gc.enable()
     full = list(bounded())
     # After the first quarter everything has been there once.
