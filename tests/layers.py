@@ -58,6 +58,7 @@ class LayerCase:
     """One call of an operation of ``ct``, and of its reference.
 
     ``exact`` says that results are integers that every dtype holds; ``outs`` are keywords that take arrays.
+    ``terms`` is how large what they are sums of is, where that may be much larger than they are.
     """
 
     operation: str
@@ -65,6 +66,7 @@ class LayerCase:
     keywords: dict[str, Any] = field(default_factory=dict)
     outs: dict[str, Tensor] = field(default_factory=dict)
     exact: bool = False
+    terms: float = 0.0
 
 
 def check_layer(case: LayerCase, place: Place) -> None:
@@ -79,7 +81,7 @@ def check_layer(case: LayerCase, place: Place) -> None:
     if "out" in placed:
         assert several(result)[0] is placed["out"]
     for got, wanted in zip(several(result), several(expected), strict=True):
-        compare(got, wanted, exact=case.exact)
+        compare(got, wanted, exact=case.exact, terms=case.terms)
     for name, array in placed.items():  # also those that are written in place
         compare(array, copies[name], exact=case.exact)
 
@@ -88,8 +90,13 @@ def several(result: Any) -> tuple[Any, ...]:
     return tuple(result) if isinstance(result, tuple) else (result,)
 
 
-def compare(got: Any, wanted: Any, *, exact: bool = False, tolerance: float | None = None) -> None:
-    """Hold an array on the device against one on the host, which may both be None."""
+def compare(
+    got: Any, wanted: Any, *, exact: bool = False, tolerance: float | None = None, terms: float = 0.0
+) -> None:
+    """Hold an array on the device against one on the host, which may both be None.
+
+    Sums of ``terms`` are rounded in the dtype that they are computed in, however small they are.
+    """
     if wanted is None:
         assert got is None
         return
@@ -102,8 +109,10 @@ def compare(got: Any, wanted: Any, *, exact: bool = False, tolerance: float | No
         return
     finite = theirs[np.isfinite(theirs)]
     scale = max(np.abs(finite).max(initial=0), 1)
-    largest = TOLERANCE[as_dtype(wanted.dtype).name] if tolerance is None else tolerance
-    np.testing.assert_allclose(ours, theirs, rtol=0, atol=largest * scale)
+    dtype = as_dtype(wanted.dtype)
+    largest = TOLERANCE[dtype.name] if tolerance is None else tolerance
+    rounded = TOLERANCE[dtype.accumulate] * terms if terms else 0.0
+    np.testing.assert_allclose(ours, theirs, rtol=0, atol=largest * scale + rounded)
 
 
 # --- drawing -----------------------------------------------------------------------------------------------

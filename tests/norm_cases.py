@@ -82,8 +82,10 @@ def _backward(draw: st.DrawFn, x: Tensor, keywords: dict[str, Any], outs: dict[s
         saved = tuple(_parameter(draw, x, mode, values) for values in (step.mean, step.invstd))
     if relu:
         outs = outs | {"y": lying(draw, x.shape, x.dtype, step.y)}
-    operands = (x, lying(draw, x.shape, x.dtype), scale, *saved)
-    return LayerCase("batch_norm_backward", operands, keywords | relu, outs)
+    dy = lying(draw, x.shape, x.dtype)
+    largest = (np.abs(values).max(initial=0) for values in (array, step.invstd, dy.array()))
+    terms = float(np.prod([float(one) for one in largest]))
+    return LayerCase("batch_norm_backward", (x, dy, scale, *saved), keywords | relu, outs, terms=terms)
 
 
 def _parameter(draw: st.DrawFn, x: Tensor, mode: str, values: Any = "floats") -> Tensor:

@@ -1,6 +1,6 @@
 """Many mixed operations with changing shapes: what host and device remember of them must not grow.
 
-python -m tests.soak                                # on a GPU: 200,000 operations, in about four minutes
+python -m tests.soak                                # on a GPU: 200,000 operations, in four minutes
 python -m tests.soak --json benchmarks/results/reliability.json    # and keep the figures for the page
 
 The bounds of the caches are lowered first, so that each of them is full many times over. Host memory is what
@@ -241,6 +241,15 @@ def cycles() -> list[str]:
     return sorted({name for name in found if name.startswith("cudnn_ct")})
 
 
+def forget() -> None:
+    """Drop what is remembered of problems and of calls; it is made anew."""
+    algo_cache._decisions.clear()
+    algo_cache._firsts.clear()
+    base._cached.cache_clear()
+    for ctx in context._thread.contexts.values():
+        ctx.calls.clear()
+
+
 def growth(work: Callable[[], object], rounds: int) -> tuple[int, list[str]]:
     """How many bytes more Python has after some rounds of work than before, and the lines that took most.
 
@@ -314,6 +323,7 @@ def soak(operations: int, seconds: float) -> dict[str, Any]:
 
     python, lines, watched = 0, list[str](), 0
     if work_until(operations - 8 * WATCHED, operations // 20):
+        forget()  # what is remembered from before is not seen to go when other things take its place
         watched = -work.operations
         python, lines = growth(work.once, WATCHED)
         watched += work.operations
