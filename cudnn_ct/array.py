@@ -110,16 +110,18 @@ class DeviceArray:
         arrays: list[Any] = []
         grain, block, pointer = blocks.GRAIN, None, 0
         for room, own in zip(rooms, given, strict=True):
-            if own is not None or room is None:
-                arrays.append(own)
-            elif room[1] > grain:
-                arrays.append(cls.new(*room, stream, what))
-            else:
-                if block is None:
-                    block = blocks.take(len(rooms) * grain, stream, what)
-                    pointer = block.handle
-                arrays.append(cls(room[0], pointer, block, stream, stream))
-                pointer += grain
+            if own is None and room is not None:
+                spec, nbytes = room
+                if nbytes > grain:
+                    buffer = blocks.take(nbytes, stream, what)
+                    own = cls(spec, buffer.handle, buffer, stream, stream)
+                else:
+                    if block is None:
+                        block = blocks.take(len(rooms) * grain, stream, what)
+                        pointer = block.handle
+                    own = cls(spec, pointer, block, stream, stream)
+                    pointer += grain
+            arrays.append(own)
         return arrays
 
     @classmethod

@@ -28,7 +28,8 @@ def allocate(nbytes: int, stream: Stream, what: str = "an array") -> Any:
         Device memory ran out; the message says how much was wanted, for what, and what is free.
     """
     try:
-        return _pool(stream.device).allocate(nbytes, stream=stream.core)
+        buffer = _pool(stream.device).allocate(nbytes, stream=stream.core)
+        return buffer if streams.device_count() == 1 else _OfOneDevice(buffer, stream.device)
     except CudnnError:
         raise
     except Exception as error:
@@ -39,6 +40,35 @@ def allocate(nbytes: int, stream: Stream, what: str = "an array") -> Any:
                 f"{free:,} of {total:,} free"
             ) from error
         raise cuda.translated(error, f"allocating {nbytes:,} bytes for {what}", stream) from error
+
+
+class _OfOneDevice:
+    """Memory where there are several devices: it goes back while its own is current.
+
+    It is freed in the order of its stream, and the default stream is that of whichever device is current: in
+    the order of another's, the pool could hand it out while work of its own device still uses it.
+    """
+
+    __slots__ = ("_buffer", "_device", "_process", "handle", "size")
+
+    def __init__(self, buffer: Any, device: int) -> None:
+        self._buffer = buffer
+        self._device = device
+        self._process = os.getpid()
+        self.handle = buffer.handle
+        self.size = buffer.size
+
+    def __del__(self) -> None:
+        if os.getpid() != self._process:  # in a forked child there is no driver to talk to
+            return
+        try:
+            previous = streams.activate(self._device)
+        except Exception:  # the context is lost, and its memory with it
+            return
+        try:
+            self._buffer.close()
+        finally:
+            streams.restore(previous)
 
 
 def trim(device: int) -> None:

@@ -35,6 +35,7 @@ __all__ = [
     "wait",
 ]
 
+NO_DEVICE = -1  # what was current in a thread that has not used CUDA; see `activate`
 LEGACY_DEFAULT = 1  # CU_STREAM_LEGACY: the same stream as 0, and what DLPack and cuDNN take for it
 PER_THREAD_DEFAULT = 2
 
@@ -240,7 +241,11 @@ def as_device(device: Any) -> int:
 
 
 def activate(device: int) -> int | None:
-    """Make ``device`` current in this thread. Returns the one to :func:`restore`, if there was another."""
+    """Make ``device`` current in this thread. Returns the one to :func:`restore`, if there was another.
+
+    Where none was, device 0 counts as current: that is what everybody begins with. Another one is not left
+    current there, nor is a context made on device 0 that nobody asked for.
+    """
     if getattr(_thread, "only", None) == device:
         return None
     count = _check_device(device)
@@ -254,6 +259,8 @@ def activate(device: int) -> int | None:
         raise cuda.translated(error, f"using device {device}") from error
     if count == 1:
         _thread.only = device  # nothing can change it any more
+    if previous is None:
+        return NO_DEVICE if device else None
     return None if previous == device else previous
 
 
@@ -267,11 +274,15 @@ def _check_device(device: int) -> int:
 
 def restore(device: int | None) -> None:
     """Make current again what :func:`activate` returned."""
-    if device is not None:
-        try:
-            cuda.core().Device(device).set_current()
-        except Exception as error:
-            raise cuda.translated(error, f"going back to device {device}") from error
+    if device is None:
+        return
+    if device == NO_DEVICE:
+        cuda.check(cuda.driver().cuCtxSetCurrent(0)[0], "going back to no device")
+        return
+    try:
+        cuda.core().Device(device).set_current()
+    except Exception as error:
+        raise cuda.translated(error, f"going back to device {device}") from error
 
 
 # --- order -------------------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ..context import Context
@@ -11,7 +11,7 @@ from ..dtypes import DTYPES
 from ..problem import TensorSpec
 from .native import scalar_type
 
-__all__ = ["CallPlan"]
+__all__ = ["Arguments", "At", "CallPlan"]
 
 
 class CallPlan:
@@ -59,3 +59,31 @@ class CallPlan:
     def describe(self) -> str:
         """Tell what was chosen."""
         return f"chosen: {self._function}"
+
+
+class At(str):
+    """Stands for the pointer of an operand, by its name, among the arguments of a C function."""
+
+    __slots__ = ()
+
+
+class Arguments:
+    """All arguments of a C function of another form but the handle: a run fills in its pointers.
+
+    ``names`` are those of a run's pointers, in their order. An operand that is not among them is null.
+    """
+
+    __slots__ = ("_places", "_ready")
+
+    def __init__(self, arguments: Sequence[Any], names: Iterable[str]) -> None:
+        order = {name: place for place, name in enumerate(names)}
+        operands = [(at, name) for at, name in enumerate(arguments) if isinstance(name, At)]
+        self._places = [(at, order[name]) for at, name in operands if name in order]
+        self._ready = [None if isinstance(one, At) else one for one in arguments]
+
+    def filled(self, pointers: Sequence[int]) -> list[Any]:
+        """The arguments of a run, in a new list."""
+        arguments = self._ready.copy()
+        for at, place in self._places:
+            arguments[at] = pointers[place]
+        return arguments

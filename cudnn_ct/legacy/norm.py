@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -13,6 +13,7 @@ from ..descriptors import ActivationDescriptor, TensorDescriptor
 from ..dtypes import DTYPES
 from ..errors import BadParamError, NotSupportedError
 from ..problem import ActivationSpec, NormInference, NormTraining, TensorSpec
+from .calls import Arguments, At
 from .native import scalar_type
 from .norm_forms import Specs, pointwise
 from .scratch import placed_after
@@ -21,6 +22,9 @@ from .turns import in_turn, too_late
 __all__ = ["PART", "InferencePlan", "TrainingPlan", "activation", "told"]
 
 PART = 65_535  # images that one call of inference takes
+
+# Places among the arguments of cudnnBatchNormalizationForwardTrainingEx, the handle left out.
+_ALPHA, _BETA, _Y, _WORKSPACE, _RESERVE = 2, 3, 9, 20, 22
 
 
 class TrainingPlan:
@@ -31,20 +35,16 @@ class TrainingPlan:
     """
 
     __slots__ = (
-        "_added",
-        "_data",
-        "_factors",
-        "_fused",
+        "_arguments",
         "_held",
-        "_inputs",
         "_mode",
         "_ops",
-        "_parameters",
         "_pointwise",
         "_relu",
         "_reserve",
         "_scalar",
         "_sizes",
+        "_z",
         "workspace",
     )
 
@@ -55,31 +55,37 @@ class TrainingPlan:
         self._mode, self._ops = mode, BatchNormOps.BN
         if fused:
             self._ops = BatchNormOps.BN_ADD_ACTIVATION if z else BatchNormOps.BN_ACTIVATION
-        self._fused = fused
-        self._inputs = 4 if z else 3
-        self._data = TensorDescriptor.cached(specs["x"]), TensorDescriptor.cached(y)
-        self._added = TensorDescriptor.cached(z) if z and fused else None
-        self._parameters = TensorDescriptor.cached(specs["scale"])
-        self._relu = activation(problem.activation)
-        self._factors = ctypes.c_double(problem.momentum), ctypes.c_double(problem.epsilon)
-        self._scalar = scalar_type(DTYPES[y.dtype].accumulate)
+        self._z = list(specs).index("z") if z else 0
+        self._relu = relu = activation(problem.activation)
+        self._scalar = scalar = scalar_type(DTYPES[y.dtype].accumulate)
         # Whatever comes after must not be refused: running statistics are updated only once.
-        after = [] if fused else [y, z] if z else [y] if self._relu else []
+        after = [] if fused else [y, z] if z else [y] if relu else []
         self._pointwise = pointwise(*after)
-        self._sizes = self._ask(context)
-        self._reserve, self.workspace = placed_after(*self._sizes)
+        own_relu, own_z = (relu, z) if fused else (None, None)
+        data = TensorDescriptor.cached(specs["x"]), own_z and TensorDescriptor.cached(own_z)
+        written, parameters = TensorDescriptor.cached(y), TensorDescriptor.cached(specs["scale"])
+        self._sizes = nbytes, reserved = self._ask(context, *data, written, parameters, own_relu)
+        self._arguments = Arguments(
+            [
+                *(mode, self._ops, scalar(1.0), scalar(0.0)),
+                *(data[0], At("x"), data[1], At("z") if own_z else None, written, At("y")),
+                *(parameters, At("scale"), At("bias"), ctypes.c_double(problem.momentum)),
+                *(At("running_mean"), At("running_var"), ctypes.c_double(problem.epsilon)),
+                *(At("mean"), At("invstd"), own_relu, None, nbytes, None, reserved),
+            ],
+            specs,
+        )
+        self._reserve, self.workspace = placed_after(nbytes, reserved)
         self._held = 0
-        if self._pointwise and self._relu and problem.scaled:
+        if self._pointwise and relu and problem.scaled:
             self._held, self.workspace = placed_after(self.workspace, y.size * DTYPES[y.dtype].itemsize)
 
-    def _ask(self, context: Context) -> tuple[int, int]:
+    def _ask(self, context: Context, x: Any, z: Any, y: Any, parameters: Any, relu: Any) -> tuple[int, int]:
         """Bytes of workspace and of reserve space."""
-        x, y = self._data
         head = context.handle, self._mode, self._ops
-        relu = self._relu if self._fused else None
         workspace, reserve = ctypes.c_size_t(), ctypes.c_size_t()
         context.library.cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize(
-            *head, x, self._added, y, self._parameters, relu, ctypes.byref(workspace)
+            *head, x, z, y, parameters, relu, ctypes.byref(workspace)
         )
         context.library.cudnnGetBatchNormalizationTrainingExReserveSpaceSize(
             *head, relu, x, ctypes.byref(reserve)
@@ -88,61 +94,48 @@ class TrainingPlan:
 
     def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
         """Enqueue the call, and what comes after it."""
-        library, handle, scalar = context.library, context.handle, self._scalar
-        y, base = pointers[self._inputs], context.workspace(self.workspace)
-        factors = scalar(alpha), scalar(beta)
-        if not self._pointwise:
-            return self._normalise(context, pointers, y, base, *factors)
+        arguments, base = self._arguments.filled(pointers), context.workspace(self.workspace)
+        nbytes, reserved = self._sizes
+        if nbytes:
+            arguments[_WORKSPACE] = base
+        if reserved:
+            arguments[_RESERVE] = base + self._reserve
+        call = context.library.cudnnBatchNormalizationForwardTrainingEx
+        if self._pointwise:
+            self._run_with_more(context, call, arguments, base, pointers, alpha, beta)
+            return
+        if alpha != 1 or beta:
+            arguments[_ALPHA], arguments[_BETA] = self._scalar(alpha), self._scalar(beta)
+        call(context.handle, *arguments)
+
+    def _run_with_more(
+        self,
+        context: Context,
+        call: Callable[..., object],
+        arguments: list[Any],
+        base: int,
+        pointers: Sequence[int],
+        alpha: float,
+        beta: float,
+    ) -> None:
+        """Then add z, and activate. With an activation the factors are of what it gives."""
+        library, handle, scalar, relu = context.library, context.handle, self._scalar, self._relu
         whole, *added = self._pointwise
-        relu, one, zero = self._relu, scalar(1.0), scalar(0.0)
-        target = base + self._held if relu and beta else y
-        # With an activation the factors are of what it gives.
-        self._normalise(context, pointers, target, base, *((one, zero) if relu else factors))
+        one, factors = scalar(1.0), (scalar(alpha), scalar(beta))
+        y = target = arguments[_Y]
+        if relu and beta:
+            target = arguments[_Y] = base + self._held
+        if not relu:
+            arguments[_ALPHA], arguments[_BETA] = factors
+        call(handle, *arguments)
         try:
             if added:
                 factor = one if relu else factors[0]
-                library.cudnnAddTensor(handle, factor, *added, pointers[3], one, whole, target)
+                library.cudnnAddTensor(handle, factor, *added, pointers[self._z], one, whole, target)
             if relu:
                 library.cudnnActivationForward(handle, relu, factors[0], whole, target, factors[1], whole, y)
         except (BadParamError, NotSupportedError) as error:
             raise too_late(error) from error
-
-    def _normalise(
-        self, context: Context, pointers: Sequence[int], y: int, base: int, alpha: Any, beta: Any
-    ) -> None:
-        x, scale, bias, *z = pointers[: self._inputs]
-        _, mean, invstd, *running = pointers[self._inputs :]
-        running_mean, running_var = running or (None, None)
-        momentum, epsilon = self._factors
-        nbytes, reserved = self._sizes
-        x_descriptor, y_descriptor = self._data
-        context.library.cudnnBatchNormalizationForwardTrainingEx(
-            context.handle,
-            self._mode,
-            self._ops,
-            alpha,
-            beta,
-            x_descriptor,
-            x,
-            self._added,
-            z[0] if self._added else None,
-            y_descriptor,
-            y,
-            self._parameters,
-            scale,
-            bias,
-            momentum,
-            running_mean,
-            running_var,
-            epsilon,
-            mean,
-            invstd,
-            self._relu if self._fused else None,
-            base if nbytes else None,
-            nbytes,
-            base + self._reserve if reserved else None,
-            reserved,
-        )
 
     def describe(self) -> str:
         """Tell what was chosen."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from typing import Any
 
 from .._bindings.enums import BatchNormMode, BatchNormOps
 from ..context import Context
@@ -11,11 +12,14 @@ from ..descriptors import TensorDescriptor
 from ..dtypes import DTYPES
 from ..errors import NotSupportedError
 from ..problem import NormGradient, NormTraining
+from .calls import Arguments, At
 from .native import scalar_type
 from .norm import activation, told
 from .norm_forms import Specs, pointwise
 
 __all__ = ["EmptyPlan", "GradientPlan"]
+
+_WORKSPACE = -4  # its place among the arguments of cudnnBatchNormalizationBackwardEx
 
 
 class GradientPlan:
@@ -25,12 +29,10 @@ class GradientPlan:
     """
 
     __slots__ = (
-        "_data",
-        "_epsilon",
+        "_activated",
+        "_arguments",
         "_extended",
         "_mode",
-        "_names",
-        "_parameters",
         "_pointwise",
         "_relu",
         "_scalar",
@@ -40,71 +42,62 @@ class GradientPlan:
     def __init__(
         self, problem: NormGradient, context: Context, specs: Specs, mode: BatchNormMode, extended: bool
     ) -> None:
-        self._mode, self._epsilon, self._extended = mode, ctypes.c_double(problem.epsilon), extended
+        self._mode, self._extended = mode, extended
         self._relu = activation(problem.activation)
-        names = ("x", "dz" if self._relu else "dy", "dx")
-        self._data = [TensorDescriptor.cached(specs[name]) for name in names]
-        self._pointwise = pointwise(*(specs[name] for name in ("y", "dy", "dz"))) if self._relu else []
-        self._parameters = TensorDescriptor.cached(specs["scale"])
-        self._names = tuple(specs)
-        self._scalar = scalar_type(DTYPES[problem.x.dtype].accumulate)
-        self.workspace = self._ask(context) if extended else 0
+        names, activated = list(specs), ("y", "dy", "dz") if self._relu else ()
+        self._pointwise = pointwise(*(specs[name] for name in activated))
+        self._activated = [names.index(name) for name in activated]
+        gradient = "dz" if self._relu else "dy"
+        x, dy, dx = (TensorDescriptor.cached(specs[name]) for name in ("x", gradient, "dx"))
+        parameters = TensorDescriptor.cached(specs["scale"])
+        self._scalar = scalar = scalar_type(DTYPES[problem.x.dtype].accumulate)
+        self.workspace = self._ask(context, x, dy, dx, parameters) if extended else 0
+        # Null is what only a fused activation takes: y, dz, the bias and the activation.
+        null = (None, None) if extended else ()
+        self._arguments = Arguments(
+            [
+                *((mode, BatchNormOps.BN) if extended else (mode,)),
+                *(scalar(1.0), scalar(0.0), scalar(1.0), scalar(0.0)),
+                *(x, At("x"), *null, dy, At(gradient), *null, dx, At("dx"), parameters, At("scale")),
+                *((None,) if extended else ()),
+                *(At("dscale"), At("dbias"), ctypes.c_double(problem.epsilon), At("mean"), At("invstd")),
+                *((None, None, self.workspace, None, 0) if extended else ()),
+            ],
+            names,
+        )
 
-    def _ask(self, context: Context) -> int:
+    def _ask(self, context: Context, x: Any, dy: Any, dx: Any, parameters: Any) -> int:
         """Bytes of workspace."""
-        x, dy, dx = self._data
         workspace, reserve = ctypes.c_size_t(), ctypes.c_size_t()
         head, library = (context.handle, self._mode, BatchNormOps.BN), context.library
         library.cudnnGetBatchNormalizationTrainingExReserveSpaceSize(*head, None, x, ctypes.byref(reserve))
         if reserve.value:
             raise NotSupportedError(f"it reads {reserve.value:,} bytes that no forward step has kept for it")
         library.cudnnGetBatchNormalizationBackwardExWorkspaceSize(
-            *head, x, None, dy, None, dx, self._parameters, None, ctypes.byref(workspace)
+            *head, x, None, dy, None, dx, parameters, None, ctypes.byref(workspace)
         )
         return workspace.value
 
     def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
         """Enqueue one call, or two."""
-        at = dict(zip(self._names, pointers, strict=True))
-        scalar, library = self._scalar, context.library
-        one, zero = scalar(1.0), scalar(0.0)
-        gradient = at["dy"]
+        scalar, library, extended = self._scalar, context.library, self._extended
+        arguments = self._arguments.filled(pointers)
+        if alpha != 1 or beta:
+            at = 2 if extended else 1
+            arguments[at : at + 2] = scalar(alpha), scalar(beta)
+        if self.workspace:
+            arguments[_WORKSPACE] = context.workspace(self.workspace)
         if self._pointwise:
             y, dy, dz = self._pointwise
-            gradient = at["dz"]
+            at_y, at_dy, at_dz = (pointers[place] for place in self._activated)
+            factors = scalar(1.0), scalar(0.0)
             library.cudnnActivationBackward(
-                context.handle, self._relu, one, y, at["y"], dy, at["dy"], y, at["y"], zero, dz, gradient
+                context.handle, self._relu, factors[0], y, at_y, dy, at_dy, y, at_y, factors[1], dz, at_dz
             )
-        x_descriptor, dy_descriptor, dx_descriptor = self._data
-        factors = scalar(alpha), scalar(beta), one, zero
-        inputs = x_descriptor, at["x"]
-        gradients = dy_descriptor, gradient
-        results = dx_descriptor, at["dx"], self._parameters, at["scale"]
-        sums = at["dscale"], at["dbias"], self._epsilon, at.get("mean"), at.get("invstd")
-        if not self._extended:
-            library.cudnnBatchNormalizationBackward(
-                context.handle, self._mode, *factors, *inputs, *gradients, *results, *sums
-            )
-            return
-        nbytes = self.workspace
-        library.cudnnBatchNormalizationBackwardEx(
-            context.handle,
-            self._mode,
-            BatchNormOps.BN,
-            *factors,
-            *inputs,
-            *(None, None),  # y, which only a fused activation reads
-            *gradients,
-            *(None, None),  # dz, likewise
-            *results,
-            None,  # bias, likewise
-            *sums,
-            None,
-            context.workspace(nbytes) or None,
-            nbytes,
-            None,
-            0,
+        call = (
+            library.cudnnBatchNormalizationBackwardEx if extended else library.cudnnBatchNormalizationBackward
         )
+        call(context.handle, *arguments)
 
     def describe(self) -> str:
         """Tell what was chosen."""

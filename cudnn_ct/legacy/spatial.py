@@ -96,7 +96,10 @@ class SamplePlan:
         if self._nothing is not None:  # no channel has a gradient for the grid
             self._nothing.run(context, pointers, 1.0, 0.0)
         call = self._backward if self._gradient else self._forward
-        in_turn(partial(call, context, pointers, alpha, beta, piece) for piece in self._pieces)
+        if len(self._pieces) == 1:
+            call(context, pointers, alpha, beta, self._pieces[0])
+        else:
+            in_turn(partial(call, context, pointers, alpha, beta, piece) for piece in self._pieces)
 
     def _forward(
         self, context: Context, pointers: Sequence[int], alpha: float, beta: float, piece: _Piece

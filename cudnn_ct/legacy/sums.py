@@ -83,7 +83,7 @@ def _pooled(shape: tuple[int, ...], dtype: str, layout: str, factor: float) -> A
     return AlignedPlan(CallPlan("cudnnPoolingForward", head, [(0, image)], result, factor * prod(window)))
 
 
-# --- rows, channels and columns -------------------------------------------------------------------------------
+# --- rows, channels and columns ---------------------------------------------------------------------------
 
 
 def _rows(rows: int, length: int, dtype: str, factor: float) -> Plan:

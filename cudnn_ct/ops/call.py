@@ -152,13 +152,16 @@ def run_several(
 ) -> list[DeviceArray]:
     """As :func:`run`, with several results; those that are not ``given`` are allocated."""
     stream = ctx.stream
-    told = tuple([array.pointer for array in (*inputs, *given) if array is not None])
-    if len(told) > len(inputs) and told not in call.apart:
-        call.refuse_overlap(inputs, given, told)
+    read = [array.pointer for array in inputs]
+    own = [array for array in given if array is not None]
+    if own:
+        told = (*read, *[array.pointer for array in own])
+        if told not in call.apart:
+            call.refuse_overlap(inputs, given, told)
     results = DeviceArray.several(call.rooms, given, stream, call.what)
-    pointers = tuple([array.pointer for array in (*inputs, *results)])
-    try:
-        in_order(stream, inputs, results, call.choice.run, ctx, pointers, alpha, beta)
+    pointers = (*read, *[array.pointer for array in results])
+    try:  # what is new is the stream's own, and nobody waits for it
+        in_order(stream, inputs, own, call.choice.run, ctx, pointers, alpha, beta)
     except CudnnError as error:
         noted(error, f"in {call.problem}, alpha {alpha}, beta {beta}", stream)
         raise

@@ -110,16 +110,22 @@ def compute_several(
     try:
         ctx = context.current(where)
         arrays = _operands(names, given, where)
-        results = [
-            None if out is None else operand(out, name, where, written=True)
-            for out, name in zip(outs, called or ("out",) * len(outs), strict=True)
-        ]
-        specs = tuple([None if array is None else array.spec for array in results])
-        call = _prepared(ctx, layer, names, arrays, specs, arguments, (alpha != 1, beta != 0))
+        results: list[DeviceArray | None] = []
+        specs: list[TensorSpec | None] = []
+        for place, out in enumerate(outs):
+            array = out
+            if out is not None:
+                array = operand(out, called[place] if called else "out", where, written=True)
+            results.append(array)
+            specs.append(None if array is None else array.spec)
+        call = _prepared(ctx, layer, names, arrays, tuple(specs), arguments, (alpha != 1, beta != 0))
         if call.pack:
             arrays = tuple(packed(array, where) for array in arrays)
-        made = run_several(ctx, call, arrays, results, alpha, beta)
-        return [array if out is None else out for array, out in zip(made, outs, strict=True)]
+        made: list[Any] = run_several(ctx, call, arrays, results, alpha, beta)
+        for place, out in enumerate(outs):
+            if out is not None:
+                made[place] = out
+        return made
     finally:
         if previous is not None:
             streams.restore(previous)

@@ -20,7 +20,7 @@ import numpy as np
 from cudnn_ct.errors import AllocationError, CudnnError, ExecutionFailedError
 from cudnn_ct.exchange import Foreign
 from cudnn_ct.issued import explained
-from cudnn_ct.stream import Stream
+from cudnn_ct.stream import NO_DEVICE, Stream
 
 DEVICES = 2
 POISON = 0xA5
@@ -101,6 +101,7 @@ class Host:
 
     @property
     def device(self) -> int:
+        """The device that is current in this thread; 0 where none is yet."""
         return getattr(self._thread, "device", 0)
 
     @device.setter
@@ -154,11 +155,16 @@ class Host:
     def activate(self, device: int) -> int | None:
         if not 0 <= device < DEVICES:
             raise ValueError(f"there is no device {device}; the driver shows {DEVICES}")
-        previous, self.device = self.device, device
+        previous = getattr(self._thread, "device", None)
+        self.device = device
+        if previous is None:
+            return NO_DEVICE if device else None
         return previous if previous != device else None
 
     def restore(self, device: int | None) -> None:
-        if device is not None:
+        if device == NO_DEVICE:
+            del self._thread.device
+        elif device is not None:
             self.device = device
 
     @may_fail

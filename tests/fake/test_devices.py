@@ -13,7 +13,7 @@ import pytest
 import cudnn_ct as ct
 from cudnn_ct import algo_cache, context
 from cudnn_ct import stream as streams
-from tests.mixed import mixed_calls, on_host
+from tests.mixed import in_threads, mixed_calls, on_host
 
 from .cudnn import FakeCudnn
 from .host import ForeignArray, Host
@@ -40,6 +40,19 @@ def test_all_operations_on_each_device(fake: FakeCudnn, host: Host, device: int)
         assert {one.device for one in results if one is not None} == {device}, call
         assert host.device == 0
         call.compare(on_host(results))
+
+
+def test_a_thread_that_has_no_device_has_none_after_work_on_the_second(fake: FakeCudnn, host: Host) -> None:
+    x, w = placed(1)
+    seen: list[object] = []
+
+    def work() -> None:
+        ct.conv(x, w)
+        seen.append(hasattr(host._thread, "device"))
+        seen.append(ct.full((3,), 1.0).device)
+
+    in_threads(1, lambda _: work())
+    assert seen == [False, 0]
 
 
 MIXED: dict[str, Any] = {

@@ -41,6 +41,43 @@ def test_operations_follow_their_operands_and_leave_the_current_device() -> None
         assert streams.current_device() == before
 
 
+def test_a_thread_that_has_no_device_has_none_after_work_on_the_second() -> None:
+    x, w, expected = case(1)
+    seen: list[object] = []
+
+    def work() -> None:
+        seen.append(streams._current_device())
+        seen.append(np.array_equal(ct.conv(x, w).numpy(), expected))
+        with ct.use(device=1):
+            ct.full((3,), 1.0)
+        seen.append(streams._current_device())
+        seen.append(ct.full((3,), 1.0).device)  # where nobody says anything else, the first is meant
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert seen == [None, True, None, 0]
+
+
+def test_memory_is_not_handed_out_while_its_device_works_with_it() -> None:
+    """It is freed while the other device is current, and a stream of its own device asks for as much."""
+    torch = library("torch")
+    shape, device = (256, 1024, 16), torch.device("cuda:1")
+    side = torch.cuda.Stream(device=1)
+    with ct.use(device=1):
+        for _ in range(8):
+            x = ct.full(shape, 3.0)
+            ct.synchronize()
+            with torch.cuda.device(device):
+                torch.cuda._sleep(200_000_000)  # cycles, on the default stream
+            y = ct.scale(ct.add(x, x), alpha=2.0)
+            with ct.use(device=0):
+                del x
+            other = ct.full(shape, np.nan, stream=side)
+            assert (y.numpy() == 12).all()
+            del other
+
+
 def test_operands_of_two_devices_are_refused() -> None:
     x, _, _ = case(0)
     _, w, _ = case(1)
