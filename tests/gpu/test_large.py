@@ -150,6 +150,15 @@ def test_sums_that_are_not_numbers(monkeypatch: pytest.MonkeyPatch, shape: tuple
             compare(ct.reduce(place(values), axes=axes), ct.reference.reduce(values, axes=axes))
 
 
+@pytest.mark.parametrize(("shape", "axes"), SUMS)
+def test_means_of_what_half_types_cannot_sum(shape: tuple[int, ...], axes: Any) -> None:
+    """Their sums are larger than any float16; a mean is not, wherever it is divided."""
+    values = np.full(shape, 60_000, np.float16)
+    expected = ct.reference.reduce(values, op="avg", axes=axes)
+    assert np.isfinite(expected).all()
+    compare(ct.reduce(place(values), op="avg", axes=axes), expected)
+
+
 @pytest.mark.parametrize("op", ["add", "avg"])
 @pytest.mark.parametrize("size", [(7, 7), (56, 56), (1, 300)])
 def test_images_as_windows(op: str, size: tuple[int, int]) -> None:
