@@ -4,7 +4,7 @@
 
 ROWS are files that `conv.py` wrote, of one shard or of several; no GPU is needed. Ratios are ours / theirs,
 and geometric means are taken over rows. A row is kernel-bound where PyTorch with cudnn.benchmark takes more
-than 30 us. The rule behind `guess_*` is fitted on one half of the rows and judged by the other.
+than 30 us. The figures of `guess_*` are those of the half of the rows that its rule was not fitted on.
 """
 
 from __future__ import annotations

@@ -365,7 +365,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--operations", type=int, default=200_000)
-    parser.add_argument("--seconds", type=float, default=220, help="when to stop at the latest")
+    parser.add_argument("--seconds", type=float, default=300, help="when to stop at the latest")
     parser.add_argument("--json", help="the file of figures to put these into")
     options = parser.parse_args()
     if not (available := ct.available()):

@@ -132,7 +132,7 @@ def _too_full(known: dict[str, Any]) -> str:
 TABLES: dict[str, Callable[[dict[str, Any]], list[str]]] = {
     "threads": two_columns(
         ("threads, operations of each", "threads", lambda k: f"{k['threads']}, {k['each']:,}"),
-        ("different calls, of all operations", "calls", lambda k: f"{k['calls']}"),
+        ("different calls, of all operations but dropout", "calls", lambda k: f"{k['calls']}"),
         ("results that differ from those of one thread", "different", lambda k: f"{k['different']}"),
         ("seconds", "seconds", lambda k: f"{k['seconds']}"),
         ("measured on", "where", _where),
