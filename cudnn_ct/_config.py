@@ -166,6 +166,9 @@ class Config:
         ``CUDNN_CT_RUNTIME_COMPILED``, True by default: whether engines are used that are compiled when made.
     cache : str or None
         ``CUDNN_CT_CACHE``: the file that keeps timed choices, or ``"off"``.
+    debug : bool
+        ``CUDNN_CT_DEBUG``, False by default: whether each operation is waited for, so that one that fails on
+        the device is named. It counts when a thread first computes.
     dnn : Flags
         The flags of :mod:`cudnn_ct.dnn`.
 

@@ -421,14 +421,14 @@ class DeviceArray:
             raise ValueError("DLPack forbids stream 0 for CUDA; the legacy default stream is 1")
         if copy:
             return self.copy().__dlpack__(stream=stream, max_version=max_version)
+        if self.readonly and max_version is None:
+            raise BufferError("a read-only array is exported only to consumers that ask for DLPack 1.0")
         pointer = self.pointer
         owner = self.memory
         if stream != -1:
             consumer = streams.as_stream(stream or streams.LEGACY_DEFAULT, self.device)
             self.before_read(consumer)
             owner = Lent(self.memory, self.home, consumer)
-        if self.readonly and max_version is None:
-            raise BufferError("a read-only array is exported only to consumers that ask for DLPack 1.0")
         return exchange.export_dlpack(owner, pointer, self.spec, self.readonly, max_version)
 
     @property

@@ -132,16 +132,22 @@ def _followed(problem: FusedConv, stage: Stage, context: Context) -> list[Candid
     ]
 
 
+def _each(problem: ConvProblem, heuristics: Sequence[tuple[str, int | None]]) -> list[Stage]:
+    """Where the ways of a convolution are found: what a guess would take is among them."""
+    engines = [partial(_graph, problem, *mode) for mode in heuristics]
+    first: list[Stage] = [partial(graph.preferred, problem)] if engines else []
+    return [*first, *engines, partial(_legacy, problem, None)]
+
+
 def _gathered(
     problem: Any, context: Context, heuristics: Sequence[tuple[str, int | None]]
 ) -> list[Candidate]:
     """The rows of engines of these heuristics and of the legacy calls, each once, refused ones last."""
-    ways: list[Stage] = [partial(_graph, problem, *mode) for mode in heuristics]
-    ways.append(partial(_legacy, problem, None))
     if isinstance(problem, FusedConv):
-        conv = alone(problem)
-        ways += _followed_by(problem, [partial(_graph, conv, *mode) for mode in heuristics])
-        ways += _followed_by(problem, [partial(_legacy, conv, None)])
+        ways: list[Stage] = [partial(_graph, problem, *mode) for mode in heuristics]
+        ways += [partial(_legacy, problem, None), *_followed_by(problem, _each(alone(problem), heuristics))]
+    else:
+        ways = _each(problem, heuristics)
     rows: dict[tuple[Any, ...], Candidate] = {}
     for way in ways:
         for row in way(context):

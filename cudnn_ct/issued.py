@@ -47,5 +47,8 @@ def explained(error: CudnnError, stream: Hashable) -> CudnnError:
 def _told(stream: Hashable) -> str:
     ring = tuple(_rings.get(stream, ()))
     if not ring:
-        return f"{BEFORE} {stream}: nothing by cudnn_ct; what failed is other work"
+        return (
+            f"{BEFORE} {stream}: nothing that was watched. What failed is other work, or that of a thread "
+            "that had computed before CUDNN_CT_DEBUG was set"
+        )
     return "\n  ".join([f"{BEFORE} {stream}, the latest last:", *ring])

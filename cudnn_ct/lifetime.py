@@ -8,6 +8,7 @@ from collections import deque
 from typing import Any
 
 from . import stream as streams
+from .errors import CudnnError
 from .stream import Stream
 
 __all__ = ["Lent", "Uses", "noting", "release_finished"]
@@ -41,7 +42,7 @@ class Uses:
         if not streams.is_capturing(stream):
             event = streams.record(stream)
             with noting:
-                left = {s: event for s, event in self.events.items() if not streams.is_done(event)}
+                left = {s: event for s, event in self.events.items() if not _is_over(event)}
                 self.events = left | {stream: event}
 
     def __del__(self) -> None:
@@ -73,11 +74,11 @@ class Lent:
     def __del__(self) -> None:
         if os.getpid() != self.uses.process or self.uses.home == self.consumer:
             return
-        if self.consumer == streams.default_stream(self.consumer.device):
-            self.uses.note(self.consumer)
-            return
         try:
-            streams.finish(self.consumer.device)
+            if self.consumer == streams.default_stream(self.consumer.device):
+                self.uses.note(self.consumer)
+            else:
+                streams.finish(self.consumer.device)
         except Exception:  # a graph is being captured: nobody can say when this memory is free
             _lost.append(self.uses.memory)
 
@@ -92,6 +93,14 @@ def _retain(event: Any, memory: object) -> None:
     release_finished()
 
 
+def _is_over(event: Any) -> bool:
+    """Whether the work before an event is over; not where nobody can say, as during some captures."""
+    try:
+        return streams.is_done(event)
+    except CudnnError:
+        return False
+
+
 def release_finished() -> None:
     """Let go of retained memory whose last use is over."""
     while True:
@@ -99,6 +108,6 @@ def release_finished() -> None:
             held = _in_flight.popleft()  # taken first: another thread may be at the same
         except IndexError:
             return
-        if not streams.is_done(held[0]):
+        if not _is_over(held[0]):
             _in_flight.appendleft(held)
             return

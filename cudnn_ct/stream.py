@@ -234,9 +234,7 @@ def as_device(device: Any) -> int:
         number = operator.index(device)
     except TypeError:
         raise TypeError(f"device must be an int, not {type(device).__name__}") from None
-    count = device_count()
-    if not 0 <= number < count:
-        raise ValueError(f"there is no device {number}; the driver shows {count}")
+    _check_device(number)
     return number
 
 

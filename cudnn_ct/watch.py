@@ -22,7 +22,14 @@ from .stream import Stream
 __all__ = ["issued", "watch"]
 
 # What is done with a handle and enqueues nothing.
-ASKED = ("cudnnGet", "cudnnDestroy", "cudnnSetStream", "cudnnQuery", "cudnnDropoutGetStatesSize")
+ASKED = (
+    "cudnnGet",
+    "cudnnDestroy",
+    "cudnnSetStream",
+    "cudnnQuery",
+    "cudnnDropoutGetStatesSize",
+    "cudnnRestoreDropoutDescriptor",
+)
 
 _watched: weakref.WeakSet[Library] = weakref.WeakSet()
 
@@ -33,10 +40,11 @@ def watch(library: Library) -> None:
         return
     _watched.add(library)
     for name, prototype in prototypes().items():
-        if prototype.argtypes[:1] == (cudnnHandle_t,) and not name.startswith(ASKED):
+        if cudnnHandle_t in prototype.argtypes and not name.startswith(ASKED):
             function = getattr(library, name)
             if hasattr(function, "errcheck"):  # else it is missing from this cuDNN, and says so
-                function.errcheck = _waiting(library, function.errcheck)
+                place = prototype.argtypes.index(cudnnHandle_t)
+                function.errcheck = _waiting(library, function.errcheck, place)
 
 
 def issued(what: str, stream: Stream, function: str | None = None) -> None:
@@ -59,11 +67,14 @@ def issued(what: str, stream: Stream, function: str | None = None) -> None:
         raise explained(culprit, stream) from error
 
 
-def _waiting(library: Library, check: Any) -> Any:
+def _waiting(library: Library, check: Any, place: int) -> Any:
+    """A check of the status that also waits; ``place`` is that of the handle among the arguments."""
+
     def checked(status: int, function: Any, args: tuple[Any, ...]) -> int:
         result: int = check(status, function, args)
-        if config.debug and (stream := _stream_of(library, args[0])):
-            issued(_text(function.__name__, args[1:]), stream, function.__name__)
+        if config.debug and (stream := _stream_of(library, args[place])):
+            others = (*args[:place], *args[place + 1 :])
+            issued(_text(function.__name__, others), stream, function.__name__)
         return result
 
     return checked

@@ -240,6 +240,55 @@ def test_retained_memory_goes_only_when_its_event_is_over(host: Host) -> None:
     assert host.used() == 0
 
 
+def cannot_say(event: object) -> bool:
+    raise ct.ExecutionFailedError("asking whether an event is over: CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED")
+
+
+def test_memory_stays_while_nobody_can_say_whether_its_use_is_over(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A capture elsewhere may forbid to ask for an event."""
+    array = ct.zeros((2, 3), stream=0x40)
+    array.after_use(streams.as_stream(0x50, 0))
+    host.unfinished |= set(array._uses.events.values())
+    host.capturing.add(0x40)
+    with monkeypatch.context() as patch:
+        patch.setattr(lifetime.streams, "is_done", cannot_say)
+        array.after_use(streams.as_stream(0x60, 0))  # neither use is lost
+        assert {stream.handle for stream in array._uses.events} == {0x50, 0x60}
+        del array
+        assert host.used() == 24
+    host.unfinished.clear()
+    lifetime.release_finished()
+    assert host.used() == 0
+
+
+def test_what_was_lent_stays_where_its_use_cannot_be_noted(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(stream: object) -> object:
+        raise ct.ExecutionFailedError("recording an event: CUDA_ERROR_STREAM_CAPTURE_IMPLICIT")
+
+    monkeypatch.setattr(lifetime, "_lost", [])
+    array = ct.zeros((2, 3), stream=0x40)
+    lent = lifetime.Lent(array.memory, array.home, streams.default_stream(0))
+    del array
+    monkeypatch.setattr(lifetime.streams, "record", refused)
+    del lent
+    assert host.used() == 24
+    assert len(lifetime._lost) == 1
+    lifetime._lost.clear()
+
+
+def test_a_refused_export_waits_for_nothing(host: Host) -> None:
+    array = ct.zeros((2, 3))
+    array.readonly = True
+    host.log.clear()
+    with pytest.raises(BufferError, match="read-only"):
+        array.__dlpack__(stream=0x55)
+    assert host.log == []
+
+
 def test_a_finalizer_may_note_a_use_while_another_is_noted(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:

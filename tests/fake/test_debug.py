@@ -84,7 +84,18 @@ def test_a_fault_of_other_work_says_so(debug: FakeCudnn, host: Host) -> None:
         with pytest.raises(ct.ExecutionFailedError) as caught:
             ct.synchronize()
     (note,) = caught.value.__notes__
-    assert note == "issued before on Stream(0x50, device=0): nothing by cudnn_ct; what failed is other work"
+    assert note.startswith(
+        "issued before on Stream(0x50, device=0): nothing that was watched. What failed is"
+    )
+
+
+def test_what_has_the_handle_elsewhere_is_watched_too(debug: FakeCudnn, host: Host) -> None:
+    """The states of dice are made on the device, by a function whose first argument is the descriptor."""
+    host.calls.clear()
+    ct.DropoutState(0.5, seed=1)
+    (ring,) = issued._rings.values()
+    assert [line.split("(")[0] for line in ring if line.startswith("cudnn")] == ["cudnnSetDropoutDescriptor"]
+    assert host.calls.count("synchronize") == len(ring)
 
 
 def test_what_is_captured_is_not_waited_for(debug: FakeCudnn, host: Host) -> None:

@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 import cudnn_ct as ct
-from cudnn_ct import context
+from cudnn_ct import context, families, graph
 from cudnn_ct import stream as streams
 from cudnn_ct._config import config
 from cudnn_ct.algo_store import store
 from cudnn_ct.errors import AllocationError, ExecutionFailedError, NotInitializedError, NotSupportedError
+from cudnn_ct.problem import Candidate, FusedConv, Request, TensorSpec, conv_problem
 
 from .conftest import forget
 from .cudnn import FakeCudnn
@@ -266,3 +267,19 @@ def test_a_plan_that_is_gone_leaves_nothing_in_threads_that_live(fake: FakeCudnn
     assert len(ctx.plans) == 1
     del plan
     assert not ctx.plans
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_what_a_guess_prefers_is_in_the_table_and_timed(
+    fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch, fused: bool
+) -> None:
+    """No heuristic need name it with these knobs."""
+    mine = Candidate("graph", "engine 70 knobs 2=4", "fma", 0, True)
+    monkeypatch.setattr(graph, "preferred", lambda problem, context: [mine])
+    monkeypatch.setattr(graph, "candidates", lambda *_: [mine._replace(algorithm="engine 0")])
+    here = context.current(streams.default_stream(0))
+    x, w = TensorSpec.packed((2, 3, 8, 8), "float32"), TensorSpec.packed((4, 3, 3, 3), "float32")
+    conv = conv_problem("forward", x, w)
+    problem = FusedConv(conv, activation="relu") if fused else conv
+    for rows in (families.everything(problem, here), families.worth_timing(problem, here, Request())):
+        assert any(row.algorithm.endswith("engine 70 knobs 2=4") for row in rows), rows
