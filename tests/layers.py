@@ -58,7 +58,7 @@ class LayerCase:
     """One call of an operation of ``ct``, and of its reference.
 
     ``exact`` says that results are integers that every dtype holds; ``outs`` are keywords that take arrays.
-    ``terms`` is how large what they are sums of is, where that may be much larger than they are.
+    ``terms`` tells of results by name how large what they are sums of is, where that may be much more.
     """
 
     operation: str
@@ -66,7 +66,7 @@ class LayerCase:
     keywords: dict[str, Any] = field(default_factory=dict)
     outs: dict[str, Tensor] = field(default_factory=dict)
     exact: bool = False
-    terms: float = 0.0
+    terms: dict[str, float] = field(default_factory=dict)
 
 
 def check_layer(case: LayerCase, place: Place) -> None:
@@ -80,10 +80,12 @@ def check_layer(case: LayerCase, place: Place) -> None:
     result = getattr(ct, case.operation)(*devices, **case.keywords, **placed)
     if "out" in placed:
         assert several(result)[0] is placed["out"]
-    for got, wanted in zip(several(result), several(expected), strict=True):
-        compare(got, wanted, exact=case.exact, terms=case.terms)
+    names = getattr(expected, "_fields", ("out",) * len(several(expected)))
+    for name, got, wanted in zip(names, several(result), several(expected), strict=True):
+        compare(got, wanted, exact=case.exact, terms=case.terms.get(name, 0.0))
     for name, array in placed.items():  # also those that are written in place
-        compare(array, copies[name], exact=case.exact)
+        terms = case.terms.get(names[0] if name == "out" else name, 0.0)
+        compare(array, copies[name], exact=case.exact, terms=terms)
 
 
 def several(result: Any) -> tuple[Any, ...]:

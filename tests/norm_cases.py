@@ -84,8 +84,9 @@ def _backward(draw: st.DrawFn, x: Tensor, keywords: dict[str, Any], outs: dict[s
         outs = outs | {"y": lying(draw, x.shape, x.dtype, step.y)}
     dy = lying(draw, x.shape, x.dtype)
     largest = (np.abs(values).max(initial=0) for values in (array, step.invstd, dy.array()))
-    terms = float(np.prod([float(one) for one in largest]))
-    return LayerCase("batch_norm_backward", (x, dy, scale, *saved), keywords | relu, outs, terms=terms)
+    terms = abs(keywords["alpha"]) * float(np.prod([float(one) for one in largest]))
+    operands = (x, dy, scale, *saved)
+    return LayerCase("batch_norm_backward", operands, keywords | relu, outs, terms={"dx": terms})
 
 
 def _parameter(draw: st.DrawFn, x: Tensor, mode: str, values: Any = "floats") -> Tensor:

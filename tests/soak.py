@@ -368,6 +368,10 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=300, help="when to stop at the latest")
     parser.add_argument("--json", help="the file of figures to put these into")
     options = parser.parse_args()
+    if options.operations < 20 * WATCHED:
+        parser.error(
+            f"with fewer than {20 * WATCHED:,} operations there is nothing to see before the last are watched"
+        )
     if not (available := ct.available()):
         print(available.reason)
         return 2

@@ -239,6 +239,9 @@ def covering(sites: Iterable[Try], operations: list[str]) -> Iterator[Try]:
     for one in sites:
         places.setdefault((operations[one.row], one.warm, one.function, one.status == SEAM), []).append(one)
     for group in places.values():
+        if group[0].status == SEAM:  # they differ by what they are for: all of one row
+            yield from (one for one in group if one.row == group[0].row)
+            continue
         for n, one in enumerate(everything(group[:1], operations)):
             yield group[n * 7 % len(group)]._replace(status=one.status)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 import threading
+import traceback
 import weakref
 from collections.abc import Callable, Sequence
 from functools import wraps
@@ -68,6 +69,7 @@ def may_fail(function: Callable[..., Any]) -> Callable[..., Any]:
     def counted(self: Host, *args: Any, **kwargs: Any) -> Any:
         self.calls.append(function.__name__)
         if len(self.calls) == self.fail_at:
+            self.failed_in = {frame.name for frame in traceback.extract_stack()}
             raise _failure(function.__name__, args)
         return function(self, *args, **kwargs)
 
@@ -92,6 +94,7 @@ class Host:
         self.log: list[tuple[Any, ...]] = []
         self.calls: list[str] = []  # of what can fail
         self.fail_at = 0  # which of them does
+        self.failed_in: set[str] = set()  # the functions that were running when one did
         self._thread = threading.local()  # in which a device is current
         self.limit = 2**32
         self.capturing: set[int] = set()

@@ -34,9 +34,11 @@ def cudnn_installed(host: Host) -> Iterator[FakeCudnn]:
     before = _lib._state.library
     forget()
     _lib._install(FakeLibrary(cudnn))
-    yield cudnn
-    forget()
-    _lib._install(before)
+    try:
+        yield cudnn
+    finally:
+        forget()
+        _lib._install(before)
     assert not host.live, "device memory outlived the test"
     assert not cudnn.objects, "native objects outlived the test"
 

@@ -30,7 +30,7 @@ from cudnn_ct.errors import (
 from cudnn_ct.problem import TensorSpec, conv_problem
 from cudnn_ct.stream import Stream, default_stream
 from tests.properties import DIRECTIONS, check_conv, gradient
-from tests.strategies import ConvCase, conv_cases, lay_out
+from tests.strategies import VIEWS, ConvCase, conv_cases, lay_out
 
 from .conftest import forget
 from .cudnn import FakeCudnn, FakeLibrary
@@ -607,6 +607,26 @@ def test_sums_of_int8_as_float32(fake: FakeCudnn, host: Host, case: ConvCase) ->
     except NotSupportedError as error:
         as_said = case.x_view == case.w_view == "packed" and case.x_layout == case.w_layout
         assert not as_said, error  # of int8 nothing is copied
+
+
+@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+def test_bytes_are_read_as_they_lie(fake: FakeCudnn, host: Host, layout: str, view: str) -> None:
+    case = ConvCase(
+        batch=2,
+        channels_per_group=3,
+        filters_per_group=4,
+        size=(5, 6),
+        window=(3, 3),
+        dtype="int8",
+        out_dtype="float32",
+        with_out=True,
+        x_layout=layout,
+        w_layout=layout,
+        out_layout=layout,
+        x_view=view,
+    )
+    check_conv(case, lambda array: ForeignArray(host, array), kind="bytes")
 
 
 def test_what_int8_cannot_have(fake: FakeCudnn) -> None:

@@ -17,7 +17,7 @@ from cudnn_ct.errors import CudnnWarning, ExecutionFailedError, NotSupportedErro
 from cudnn_ct.legacy import slices, sums
 from cudnn_ct.problem import OpTensorProblem, ReduceProblem, ScaleProblem, TensorSpec
 from cudnn_ct.stream import default_stream
-from tests.layers import LayerCase, Tensor, check_layer, compare
+from tests.layers import FLOATS, LayerCase, Tensor, check_layer, compare
 from tests.tensor_cases import check_in_place, in_place_cases, op_tensor_cases, reduce_cases, transform_cases
 
 from .conftest import forget
@@ -273,6 +273,22 @@ def test_sums_by_calls_for_something_else(
     compare(y, ct.reference.reduce(x, axes=axes), exact=True)
     names = (BIAS, POOL, CONVERT, "cudnnReduceTensor")
     assert [name for name in fake.names() if name in names] == expected
+
+
+@pytest.mark.parametrize("op", ["add", "avg"])
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize(
+    ("shape", "axes"),
+    [
+        *(((6, 70), 1), ((sums.MANY + 2, 3), 1), ((6, 128), 1), ((6, 70), 0), ((70,), None)),
+        *(((3, 5, 14), (0, 2)), ((66, 5, 7), (0, 2)), ((2, 9, 5), 1), ((2, 300, 5), 1)),
+    ],
+)
+def test_sums_with_factors(fake: FakeCudnn, shape: tuple[int, ...], axes: Any, dtype: str, op: str) -> None:
+    x = Tensor(shape, dtype, integers(shape)).array()
+    out = ct.full(ct.reference.reduce(x, axes=axes).shape, 3, dtype)
+    wanted = ct.reference.reduce(x, op=op, axes=axes, alpha=-2, beta=2, out=out.numpy())
+    compare(ct.reduce(ct.asarray(x), op=op, axes=axes, alpha=-2, beta=2, out=out), wanted)
 
 
 def test_short_rows_are_pooled_where_there_are_many(fake: FakeCudnn) -> None:

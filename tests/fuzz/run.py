@@ -9,14 +9,12 @@ import tempfile
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 __all__ = ["Result", "fuzz", "summary"]
 
 ROOT = Path(__file__).parents[2]
-START = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from tests.fuzz.child import main; main()"
 BATCH = 250  # calls in one child
 
 
@@ -45,7 +43,7 @@ def fuzz(
     asked = [how | {"seed": seed, "numbers": (start, min(start + BATCH, calls))} for start in starts]
     asked += [how | {"lines": [one]} for one in lines]
     with ThreadPoolExecutor(jobs) as pool:
-        parts = list(pool.map(partial(_batch), asked))
+        parts = list(pool.map(_batch, asked))
     return Result(
         sum((part.outcomes for part in parts), Counter()), [one for part in parts for one in part.wrong]
     )
