@@ -117,6 +117,7 @@ def test_memory_may_run_out_at_every_point(pool: SmallPool, name: str) -> None:
     call()
     points = pool.taken
     assert points
+    raised = 0
     for k in range(1, points + 1):
         empty()
         pool.taken, pool.fail_at = 0, k
@@ -127,6 +128,7 @@ def test_memory_may_run_out_at_every_point(pool: SmallPool, name: str) -> None:
         except ct.AllocationError as error:
             assert isinstance(error, MemoryError)
             assert "bytes wanted for " in str(error)
+            raised += 1
             del error
         else:
             np.testing.assert_allclose(got, expected, rtol=1e-3, atol=1e-3)
@@ -134,6 +136,7 @@ def test_memory_may_run_out_at_every_point(pool: SmallPool, name: str) -> None:
         np.testing.assert_allclose(call(), expected, rtol=1e-3, atol=1e-3)
         empty()
         assert int(pool.attributes.used_mem_current) == before
+    assert raised  # at the result, if nowhere else
 
 
 def test_an_algorithm_that_needs_less_runs_where_memory_is_short(pool: SmallPool) -> None:
