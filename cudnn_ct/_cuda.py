@@ -16,6 +16,22 @@ _process = {"forked": False}
 _importing = threading.RLock()  # threads that import a package of many modules at once meet it half made
 _CURE = "start processes that use it with multiprocessing's 'spawn' method, or use CUDA first in the child"
 
+# What kernels end a context with. Every later call of the process fails so, whatever it is.
+_FAULTS = (
+    "ASSERT",
+    "CONTEXT_IS_DESTROYED",
+    "CONTAINED",
+    "ECC_UNCORRECTABLE",
+    "HARDWARE_STACK_ERROR",
+    "ILLEGAL_ADDRESS",
+    "ILLEGAL_INSTRUCTION",
+    "INVALID_ADDRESS_SPACE",
+    "INVALID_PC",
+    "LAUNCH_FAILED",
+    "LAUNCH_TIMEOUT",
+    "MISALIGNED_ADDRESS",
+)
+
 
 @cache
 def core() -> Any:
@@ -77,23 +93,6 @@ def translated(error: Exception, doing: str, stream: Hashable = None) -> CudnnEr
     return NotInitializedError(f"{doing} failed: {text}")
 
 
-# What kernels end a context with. Every later call of the process fails so, whatever it is.
-FAULTS = (
-    "ASSERT",
-    "CONTEXT_IS_DESTROYED",
-    "CONTAINED",
-    "ECC_UNCORRECTABLE",
-    "HARDWARE_STACK_ERROR",
-    "ILLEGAL_ADDRESS",
-    "ILLEGAL_INSTRUCTION",
-    "INVALID_ADDRESS_SPACE",
-    "INVALID_PC",
-    "LAUNCH_FAILED",
-    "LAUNCH_TIMEOUT",
-    "MISALIGNED_ADDRESS",
-)
-
-
 def _failed(doing: str, text: str, stream: Hashable) -> CudnnError:
     error = ExecutionFailedError(f"{doing} failed: {text}")
-    return explained(error, stream) if any(f"CUDA_ERROR_{fault}" in text for fault in FAULTS) else error
+    return explained(error, stream) if any(f"CUDA_ERROR_{fault}" in text for fault in _FAULTS) else error

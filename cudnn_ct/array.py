@@ -12,7 +12,7 @@ from . import stream as streams
 from .dtypes import DTYPES, DType
 from .errors import CudnnWarning
 from .lifetime import Lent, Uses, noting
-from .problem import TensorSpec
+from .problem import TensorSpec, check_shape, flag
 from .stream import Stream, stream_for
 
 if TYPE_CHECKING:
@@ -291,6 +291,29 @@ class DeviceArray:
         """Copy an array of any strides into a packed layout, through host memory.
 
         For strides that no cuDNN descriptor holds: negative, zero, or of more than eight axes.
+
+        Parameters
+        ----------
+        layout : "nchw" | "nhwc"
+        stream : optional
+            An address, or anything with ``__cuda_stream__``, to copy on.
+        stacklevel : int
+            Of the warning, as of ``warnings.warn``.
+
+        Returns
+        -------
+        DeviceArray
+            A new array.
+
+        Raises
+        ------
+        ValueError
+            There is no such layout, or none of that name for this number of axes; or the array is closed.
+
+        Warns
+        -----
+        CudnnWarning
+            Always: a copy by the library that the array comes from is quick.
         """
         run = self._own_stream(stream)
         warnings.warn(
@@ -331,21 +354,17 @@ class DeviceArray:
 
         Raises
         ------
+        TypeError
+            ``value`` is no real number.
         ValueError
-            It is closed, read-only, or has gaps, which :func:`cudnn_ct.fill` leaves alone.
+            It is several; or the array is closed, read-only, or has gaps,
+            which :func:`cudnn_ct.fill` leaves alone.
         """
-        import numpy as np
-
         if not self.spec.dense:
             raise ValueError(f"fill needs an array without gaps, not strides {self.spec.strides}")
         if self.readonly:
             raise ValueError(f"{self!r} is read-only: its owner forbids writing")
-        item = np.asarray(value)
-        if item.size != 1:
-            raise ValueError(f"fill takes one value, not {item.size}")
-        if item.dtype.kind == "c":
-            raise TypeError(f"fill takes a real number, not {value!r}")
-        item = item.reshape(1).astype(self.dtype)
+        item = _one_number(value, self.dtype)
         pointer, run = self.pointer, self._own_stream(stream)
         previous = streams.activate(self.device)
         try:
@@ -415,11 +434,11 @@ class DeviceArray:
         copy: bool | None = None,
     ) -> Any:
         """Export the memory; ``stream`` is the consumer's, which waits for the contents (-1: it does not)."""
-        if dl_device is not None and tuple(dl_device) != self.__dlpack_device__():
+        if dl_device is not None and check_shape(dl_device, "dl_device") != self.__dlpack_device__():
             raise BufferError(f"this array is on CUDA device {self.device} and is exported only there")
         if stream == 0:
             raise ValueError("DLPack forbids stream 0 for CUDA; the legacy default stream is 1")
-        if copy:
+        if copy is not None and flag(copy, "copy"):
             return self.copy().__dlpack__(stream=stream, max_version=max_version)
         if self.readonly and max_version is None:
             raise BufferError("a read-only array is exported only to consumers that ask for DLPack 1.0")
@@ -446,6 +465,23 @@ class DeviceArray:
             "data": (self.pointer, self.readonly),
             "stream": self.writer.handle,
         }
+
+
+def _one_number(value: Any, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    """An array of one element; raise for what is no real number."""
+    import numpy as np
+
+    size = 1
+    try:
+        item = np.asarray(value)
+        size = item.size
+        if size == 1 and item.dtype.kind not in "cSU":
+            return item.reshape(1).astype(dtype)
+    except (TypeError, ValueError):  # what NumPy makes no number of
+        pass
+    if size != 1:
+        raise ValueError(f"fill takes one value, not {size}")
+    raise TypeError(f"fill takes a real number, not {value!r}")
 
 
 def _fill(pointer: int, item: np.ndarray[Any, Any], count: int, stream: Stream) -> None:

@@ -193,7 +193,7 @@ def use(*, device: int | None = None, stream: Any = None) -> Iterator[Stream]:
     ValueError
         There is no such device, or the stream is of another one.
     TypeError
-        ``stream`` is no stream.
+        ``stream`` is no stream, or ``device`` no int.
 
     Examples
     --------
@@ -257,6 +257,8 @@ def empty_cache(device: int | None = None) -> None:
 
     Raises
     ------
+    TypeError, ValueError
+        ``device`` is no int, or there is no such device.
     CudnnError
         A kernel failed, or there is no device.
 

@@ -136,7 +136,10 @@ def asarray(obj: Any, dtype: Any = None, *, layout: str | None = None, stream: A
     Raises
     ------
     TypeError
-        cuDNN has no such dtype (complex numbers, strings, ...).
+        cuDNN has no such dtype (complex numbers, strings, ...); or it is a tensor of torch that requires a
+        gradient, which nothing here would give it.
+    ValueError
+        There is no such ``layout`` for this number of axes; or ``obj`` says that its memory is at address 0.
     AllocationError, NotInitializedError
         As in :func:`empty`.
 

@@ -112,7 +112,7 @@ def _name(dtype: Any) -> str:
         return dtype
     try:
         return str(np.dtype(dtype).name)
-    except TypeError:
+    except (TypeError, ValueError):  # of surrogates too, which NumPy cannot encode
         return dtype if isinstance(dtype, str) else repr(dtype)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from . import graph, legacy
 from .context import Context
 from .errors import BadParamError, NotSupportedError
+from .legacy.widen import Way
 from .problem import (
     ALIGNMENT,
     LAYOUTS,
@@ -39,9 +40,6 @@ from .problem import (
 )
 
 __all__ = ["Roads"]
-
-# A plan for a problem, or None where the way is for others of its kind.
-Way = Callable[[Any, Context], Plan | None]
 
 
 def _simple(way: Callable[[Any], Plan | None]) -> Way:

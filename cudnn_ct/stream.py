@@ -20,6 +20,7 @@ from .errors import CudnnError
 
 __all__ = [
     "activate",
+    "compute_capability",
     "current_device",
     "device_count",
     "device_name",
@@ -142,7 +143,10 @@ def as_stream(stream: Any, device: int) -> Stream:
         return stream
     if hasattr(stream, "__cuda_stream__"):
         protocol = stream.__cuda_stream__
-        _, handle = protocol() if callable(protocol) else protocol
+        told = protocol() if callable(protocol) else protocol
+        if not isinstance(told, tuple | list) or len(told) != 2:
+            raise TypeError(f"__cuda_stream__ tells (version, address); that of {stream!r} tells {told!r}")
+        _, handle = told
         return known_stream(as_address(handle), _device_of(stream, device), stream)
     for attribute in ("cuda_stream", "ptr"):  # torch and cupy before they had the protocol
         if isinstance(getattr(stream, attribute, None), int):
@@ -207,9 +211,15 @@ def driver_version() -> int:
 @cache
 def device_name(device: int) -> str:
     """What tells a kind of device apart from others, for what is remembered of it."""
-    chip = cuda.core().Device(device)
-    major, minor = chip.compute_capability
+    chip, (major, minor) = cuda.core().Device(device), compute_capability(device)
     return f"{chip.name}, {chip.properties.multiprocessor_count} SMs, {major}.{minor}"
+
+
+@cache
+def compute_capability(device: int) -> tuple[int, int]:
+    """The architecture of a device: (9, 0) is Hopper."""
+    major, minor = cuda.core().Device(device).compute_capability
+    return int(major), int(minor)
 
 
 def current_device() -> int:
@@ -377,7 +387,7 @@ def _after_fork() -> None:
     """In a forked child nothing of CUDA works once the parent has used it: say so, and touch nothing."""
     global _thread
     cuda.forget(used=bool(device_count.cache_info().currsize))
-    for cached in (device_count, device_name, driver_version):
+    for cached in (compute_capability, device_count, device_name, driver_version):
         cached.cache_clear()
     _thread = threading.local()
 

@@ -109,6 +109,9 @@ def ints(values: Sequence[int], name: str) -> Any:
 
 def same_length(**parts: Sequence[int]) -> int:
     """The number of axes that all parts of a spec agree on: C would read past the end of a shorter one."""
+    for name, part in parts.items():
+        if not isinstance(part, Sequence):
+            raise TypeError(f"{name} of a spec is a tuple of ints, not {part!r}")
     lengths = {name: len(part) for name, part in parts.items()}
     if len(set(lengths.values())) != 1:
         text = ", ".join(f"{name} has {n}" for name, n in lengths.items())

@@ -8,7 +8,7 @@ from typing import Any
 from .._config import config
 from ..array import DeviceArray
 from ..errors import CudnnWarning
-from ..problem import conv_output_shape
+from ..problem import choice, conv_output_shape
 from .arrays import flipped, on_device, swapped
 from .convolve import GpuDnnConvDesc, algorithm, compute
 
@@ -21,7 +21,7 @@ __all__ = [
     "dnn_gradweight3d",
 ]
 
-HINTS = (None, "bprop weights", "bprop inputs", "forward", "forward!")
+HINTS = ("bprop weights", "bprop inputs", "forward", "forward!")
 
 
 def dnn_conv(
@@ -337,9 +337,8 @@ def dnn_gradinput3d(
 
 def _convolve(img: Any, kerns: Any, desc: GpuDnnConvDesc, algo: Any, hint: str | None) -> Any:
     """Convolve, by a gradient where Theano does that; an algorithm that was named is kept to."""
-    if hint not in HINTS:
-        names = ", ".join(map(repr, HINTS[1:]))
-        raise ValueError(f"direction_hint must be one of {names} or None, not {hint!r}")
+    if hint is not None:
+        hint = choice(hint, HINTS, "direction_hint")
     plain = desc.num_groups == 1 and _all_ones(desc.subsample) and algo is None
     if plain and desc.border_mode == "valid" and _all_ones(desc.dilation) and hint == "bprop weights":
         return _by_filter_gradient(img, kerns, desc)

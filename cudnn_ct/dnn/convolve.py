@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from .._config import config
 from ..array import DeviceArray
-from ..problem import ALGORITHMS, conv_output_shape
+from ..problem import ALGORITHMS, choice, conv_output_shape, integer
 from .arrays import on_device
 from .library import ops
 
@@ -63,10 +63,9 @@ class GpuDnnConvDesc:
         precision: str = "float32",
         num_groups: int = 1,
     ) -> None:
-        if conv_mode not in MODES:
-            raise ValueError(f"conv_mode must be one of {', '.join(MODES)}, not {conv_mode!r}")
         self.border_mode, self.subsample, self.dilation = border_mode, subsample, dilation
-        self.conv_mode, self.precision, self.num_groups = conv_mode, precision, num_groups
+        self.conv_mode, self.precision = choice(conv_mode, tuple(MODES), "conv_mode"), precision
+        self.num_groups = integer(num_groups, "num_groups")
 
     def __call__(self, kern_shape: Any = None) -> GpuDnnConvDesc:  # noqa: ARG002 - as Theano's is called
         """Return the description itself: the shape of the filters is known when it is used."""

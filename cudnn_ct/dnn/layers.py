@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from ..dtypes import as_dtype
 from ..ops import DropoutMask, DropoutState
 from ..ops.call import stream_of
+from ..problem import choice
 from .arrays import on_device
 from .library import ops
 
@@ -158,9 +159,8 @@ class GpuDnnReduction:
         dtype: Any = None,
         return_indices: bool = False,
     ) -> None:
-        if red_op not in REDUCTIONS:
-            raise ValueError(f"red_op must be one of {', '.join(REDUCTIONS)}, not {red_op!r}")
-        self.red_op, self.axis, self.return_indices = red_op, axis, return_indices
+        self.red_op = choice(red_op, tuple(REDUCTIONS), "red_op")
+        self.axis, self.return_indices = axis, return_indices
         self.acc_dtype, self.dtype = (
             None if one is None else as_dtype(one).name for one in (acc_dtype, dtype)
         )
@@ -290,5 +290,5 @@ class GpuDnnDropoutOp:
 
 
 def _check_format(tensor_format: str | None) -> None:
-    if tensor_format not in (None, "bc01"):
-        raise ValueError(f"tensor_format must be 'bc01', not {tensor_format!r}")
+    if tensor_format is not None:
+        choice(tensor_format, ("bc01",), "tensor_format")

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from .. import _lib
+from .. import stream as streams
 from ..errors import NotInitializedError
 from .backend import BackendDescriptor
 
-__all__ = ["Planner", "place"]
+__all__ = ["Planner", "compute_capability", "place"]
 
 # cuDNN 9.27 refuses a description that lacks these, and what 9.19 writes does. The values are ones that cuDNN
 # accepts; they were set by hand, not read from a device.
@@ -69,6 +70,14 @@ def place(context: Any, kind: str) -> dict[str, Any]:
     if isinstance(context, Planner):
         return {} if kind == "operationgraph" else {"deviceprop": context.properties}
     return {"handle": context.handle} if kind in ("operationgraph", "execution_plan") else {}
+
+
+def compute_capability(context: Any) -> tuple[int, int]:
+    """The architecture that a graph is planned for."""
+    if isinstance(context, Planner):
+        major, minor = divmod(context.description["deviceVer"], 100)
+        return major, minor // 10
+    return streams.compute_capability(context.device)
 
 
 def describe_device(context: Any) -> str:

@@ -9,13 +9,13 @@ from ..context import Context
 from ..errors import AllocationError, BadParamError, CudnnError, NotSupportedError
 from ..problem import Candidate, ConvProblem, FusedConv, TensorSpec
 from .conv import conv_graph
-from .device import Planner
+from .device import Planner, compute_capability
 from .engines import HEURISTICS, Engine, Offer, execution_plan, offer_of, offers, survey
 from .findings import known_wrong, ranked_too_high, saves_products
 from .fused import fused_graph
 from .operations import ALIGNMENT, Graph, operation_graph
 from .plan import GraphPlan
-from .preferences import preference
+from .preferences import MEASURED_ON, preference
 
 __all__ = ["candidates", "graph_of", "plan", "preferred"]
 
@@ -63,7 +63,7 @@ def candidates(
 def preferred(problem: ConvProblem, context: Context | Planner) -> list[Candidate]:
     """The engine that comes before cuDNN's own order for a problem, where measurements have one."""
     name = preference(problem)
-    if not name or _unfit(problem):
+    if not name or _unfit(problem) or compute_capability(context) != MEASURED_ON:
         return []
     try:
         graph = operation_graph(graph_of(problem), context)

@@ -14,7 +14,9 @@ from typing import NamedTuple
 
 from ..problem import ConvProblem
 
-__all__ = ["preference"]
+__all__ = ["MEASURED_ON", "preference"]
+
+MEASURED_ON = (9, 0)  # the compute capability; for others cuDNN's own order stands
 
 TILE = 128  # rows and columns of the tiles that the larger kernels compute
 THIN = 32  # channels, below which transforms and wide tiles do not pay

@@ -20,6 +20,7 @@ from ..legacy import (
     ReducePlan,
     ScaledPlan,
     Step,
+    gapless,
     guard,
     joined,
     sliced,
@@ -155,11 +156,8 @@ def _in_order_of(x: TensorSpec, y: TensorSpec) -> TensorSpec:
 def _matrix(x: TensorSpec, y: TensorSpec) -> Matrix | None:
     """The matrix that x is, where its axes are those of y or are reduced, one after the other."""
     axes = joined([x, y])
-    step = 1
-    for axis in reversed(axes):
-        if axis.strides[0] != step:
-            return None
-        step *= axis.lengths[0]
+    if not gapless(axes, 0):
+        return None
     lengths = [axis.lengths[0] for axis in axes]
     kept = tuple(axis.lengths[1] > 1 for axis in axes)
     if kept == (False,):

@@ -19,7 +19,7 @@ from .pooling import gradient_in_c_order, padded_pooling, pooling, spread_gradie
 from .reduction import GUARDS, ReducePlan, guard, reduction, wide_reduction
 from .rnn import RNNFamily, rnn_rows
 from .rnn_plans import IdleRNNPlan, RNNPass, RNNPlan
-from .slices import SlicedPlan, joined, sliced
+from .slices import SlicedPlan, gapless, joined, sliced
 from .softmax import softmax, softmax_of_rows
 from .spatial import GridPlan, SamplePlan
 from .sums import quick_sum, summed
@@ -64,6 +64,7 @@ __all__ = [
     "ctc_loss_of_host_labels",
     "dropout",
     "filling",
+    "gapless",
     "gradient_in_c_order",
     "guard",
     "joined",

@@ -16,7 +16,7 @@ from .fold import LARGEST, images
 from .native import settled
 from .turns import in_turn
 
-__all__ = ["SlicedPlan", "joined", "sliced", "with_four"]
+__all__ = ["SlicedPlan", "gapless", "joined", "sliced", "with_four"]
 
 MOST_AXES = 5  # that the calls on single elements take
 MOST_SLICES = 4096  # calls for one operation; each takes microseconds of the host
@@ -55,6 +55,17 @@ def joined(specs: Sequence[TensorSpec], *, in_order: bool = False) -> list[Axis]
             inner = Axis(lengths, inner.strides)
         axes.append(inner)
     return axes
+
+
+def gapless(axes: Sequence[Axis], tensor: int) -> bool:
+    """Whether one of the tensors has no gaps, and its axes in this order."""
+    step = 1
+    for axis in reversed(axes):
+        if axis.lengths[tensor] > 1:
+            if axis.strides[tensor] != step:
+                return False
+            step *= axis.lengths[tensor]
+    return True
 
 
 def _side_by_side(outer: Axis, inner: Axis) -> bool:

@@ -9,7 +9,6 @@ stay exact.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import gcd, prod
 
 from ..descriptors import PoolingDescriptor
@@ -18,7 +17,7 @@ from .calls import CallPlan
 from .chain import ChainPlan, Step
 from .fold import LARGEST
 from .plans import AlignedPlan
-from .slices import Axis, joined
+from .slices import gapless, joined
 
 __all__ = ["quick_sum", "summed"]
 
@@ -137,17 +136,6 @@ def _matrices(problem: ReduceProblem) -> tuple[tuple[bool, ...], list[int]]:
     if problem.op not in ("add", "avg") or x.dtype not in LONGEST or not 0 < x.size <= LARGEST:
         return (), []
     axes = joined([x, y])
-    if not (_gapless(axes, 0) and _gapless(axes, 1)):
+    if not (gapless(axes, 0) and gapless(axes, 1)):
         return (), []
     return tuple(axis.lengths[1] > 1 for axis in axes), [axis.lengths[0] for axis in axes]
-
-
-def _gapless(axes: Sequence[Axis], tensor: int) -> bool:
-    """Whether one of the tensors has no gaps, and its axes in this order."""
-    step = 1
-    for axis in reversed(axes):
-        if axis.lengths[tensor] > 1:
-            if axis.strides[tensor] != step:
-                return False
-            step *= axis.lengths[tensor]
-    return True

@@ -10,9 +10,9 @@ from ..problem import Plan, TensorSpec, TransformProblem, tensors_of
 from .chain import ChainPlan, Step
 from .tensor import conversion
 
-__all__ = ["on_float32", "widened"]
+__all__ = ["Way", "on_float32", "widened"]
 
-
+# A plan for a problem, or None where the way is for others of its kind.
 Way = Callable[[Any, Context], Plan | None]
 
 

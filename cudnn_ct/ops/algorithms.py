@@ -7,7 +7,7 @@ from typing import Any
 from .. import algo_cache, context, families
 from .. import stream as streams
 from ..errors import NotInitializedError
-from ..problem import ROLES, Candidate, choice
+from ..problem import ROLES, Candidate, choice, flag, number
 from .call import hashable, scaled_by, stream_of
 from .convolve import Arguments, call_of, problem_of, request_of
 from .fused import Epilogue, call_of_fused, fused_of
@@ -112,6 +112,7 @@ def conv_algorithms(
     arguments = Arguments(
         padding, stride, dilation, groups, mode, precision, None, deterministic, workspace_limit, False
     )
+    alpha, beta, measure = number(alpha, "alpha"), number(beta, "beta"), flag(measure, "measure")
     where = stream_of(first, names[0], stream)
     previous = streams.activate(where.device)
     try:
@@ -213,9 +214,11 @@ def conv_plan(
         padding, stride, dilation, groups, mode, precision, algo, deterministic, workspace_limit, strict
     )
 
+    alpha, beta = number(alpha, "alpha"), number(beta, "beta")
+    scaled = scaled_by(alpha, beta)
+
     def resolve(like: Likeness) -> Maker:
         one, two = like.specs
-        scaled = scaled_by(alpha, beta)
         problem, inputs = problem_of(
             direction, one, two, like.out, hashable(shape), arguments, scaled, like.aligned
         )

@@ -14,9 +14,10 @@ from ..creation import not_on_device
 from ..dtypes import DTYPES
 from ..errors import CudnnError, ExecutionFailedError
 from ..issued import explained
-from ..problem import Plan, TensorSpec, nearest_layout, same_steps
+from ..problem import Factors, Plan, TensorSpec, nearest_layout, number, same_steps
 from ..stream import Stream
 
+ONE, ZERO = 1, 0  # the alpha and beta of most calls: as identities they are told the quickest
 SEEN = 256  # sets of pointers of which a call knows that they do not overlap
 
 
@@ -226,10 +227,18 @@ def refuse_overlap(
                 )
 
 
+def factors(alpha: Any, beta: Any, out: Any) -> tuple[Any, float]:
+    """Alpha, a number or :class:`Factors`, and beta as numbers; raise where beta has nothing to multiply."""
+    alpha = alpha if type(alpha) is Factors else number(alpha, "alpha")
+    beta = number(beta, "beta")
+    check_beta(beta, out)
+    return alpha, beta
+
+
 def check_beta(beta: float, out: Any) -> None:
     """Raise where there is a factor and nothing that it multiplies."""
     if beta and out is None:
-        raise ValueError(f"beta={beta} needs out, the array that it multiplies")
+        raise ValueError(f"beta={beta:g} needs out, the array that it multiplies")
 
 
 def check_writable(out: TensorSpec | None, name: str = "out") -> None:

@@ -15,10 +15,9 @@ from ..problem import (
     check_conv_dtypes,
     conv_output_shape,
     conv_transpose_shape,
-    number,
 )
 from ..roads import Roads
-from .call import Call, check_beta, describable, keep, packed, run, stream_of
+from .call import ONE, ZERO, Call, describable, factors, keep, packed, run, stream_of
 from .convolve import Transposed, convolve
 
 __all__ = [
@@ -297,8 +296,8 @@ def conv_backward_bias(
     >>> ct.conv_backward_bias(ct.asarray([[[1, 2], [3, 4]]], "float32")).numpy()
     array([3., 7.], dtype=float32)
     """
-    alpha = number(alpha, "alpha")
-    check_beta(beta, out)
+    if alpha is not ONE or beta is not ZERO:
+        alpha, beta = factors(alpha, beta, out)
     where = stream_of(dy, "dy", stream)
     previous = streams.activate(where.device)
     try:

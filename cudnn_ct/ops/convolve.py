@@ -22,11 +22,13 @@ from ..problem import (
 )
 from ..stream import Stream
 from .call import (
+    ONE,
+    ZERO,
     Call,
     Fixed,
-    check_beta,
     check_writable,
     describable,
+    factors,
     hashable,
     keep,
     packed,
@@ -77,8 +79,8 @@ def convolve(
     names: tuple[str, ...] | None = None,
 ) -> Any:
     """One call of any direction, operands in the order of its `problem.ROLES`; see :class:`Arguments`."""
-    if beta:
-        check_beta(beta, out)
+    if alpha is not ONE or beta is not ZERO:
+        alpha, beta = factors(alpha, beta, out)
     if stream is None and type(first) is DeviceArray:
         where = streams.current_stream(first.device)
     else:
@@ -90,8 +92,8 @@ def convolve(
             names = names or ROLES[direction].names
             first, second = operand(first, names[0], where), operand(second, names[1], where)
         result = None if out is None else operand(out, "out", where, written=True)
-        factors = scaled_by(alpha, beta)
-        call = prepared(ctx, direction, first, second, result, shape, arguments, factors)
+        scaled = scaled_by(alpha, beta)
+        call = prepared(ctx, direction, first, second, result, shape, arguments, scaled)
         if call.pack:
             first, second = packed(first, where), packed(second, where)
         return run(ctx, call, (first, second), result, alpha, beta, out)

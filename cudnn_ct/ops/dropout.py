@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from .. import context, legacy
@@ -14,6 +13,7 @@ from ..creation import operand
 from ..problem import (
     TensorSpec,
     check_probability,
+    integer,
     nearest_layout,
     one_dtype,
     result_spec,
@@ -347,10 +347,7 @@ def _check_state(state: Any, ctx: Context) -> None:
 
 def check_seed(seed: Any) -> int:
     """Return the seed of dice as an int, or raise."""
-    try:
-        number = operator.index(seed)
-    except TypeError:
-        raise TypeError(f"seed must be an int, not {seed!r}") from None
+    number = integer(seed, "seed")
     if not 0 <= number < 2**64:
         raise ValueError(f"seed must be between 0 and 2**64 - 1, got {seed}")
     return number

@@ -13,14 +13,16 @@ from .._config import config
 from ..array import DeviceArray
 from ..context import Context
 from ..creation import operand
-from ..problem import Factors, TensorSpec, number
+from ..problem import TensorSpec
 from ..roads import Roads
 from ..stream import Stream
 from .call import (
+    ONE,
+    ZERO,
     Call,
-    check_beta,
     check_writable,
     describable,
+    factors,
     hashable,
     keep,
     packed,
@@ -61,12 +63,10 @@ def compute(
 ) -> Any:
     """One call of an operation with one result; ``given`` are its operands, of these ``names``.
 
-    ``alpha`` is a number, or :class:`Factors` for the plans that take two.
+    ``alpha`` is a number, or :class:`~cudnn_ct.problem.Factors` for the plans that take two.
     """
-    if alpha != 1 and type(alpha) is not Factors:
-        alpha = number(alpha, "alpha")
-    if beta:
-        check_beta(beta, out)
+    if alpha is not ONE or beta is not ZERO:
+        alpha, beta = factors(alpha, beta, out)
     where = _stream_of(given[0], names[0], stream)
     previous = streams.activate(where.device)
     try:
@@ -101,10 +101,8 @@ def compute_several(
 
     ``called`` are the names that the caller knows ``outs`` by, where that is not "out".
     """
-    if alpha != 1:
-        alpha = number(alpha, "alpha")
-    if beta:
-        check_beta(beta, outs[0])
+    if alpha is not ONE or beta is not ZERO:
+        alpha, beta = factors(alpha, beta, outs[0])
     where = _stream_of(given[0], names[0], stream)
     previous = streams.activate(where.device)
     try:

@@ -14,12 +14,13 @@ from ..problem import (
     BatchNorm,
     BatchNormGradients,
     TensorSpec,
+    flag,
     norm_gradient,
     norm_inference,
     norm_parameter_shape,
     norm_training,
 )
-from .call import stream_of
+from .call import ONE, ZERO, factors, stream_of
 from .layer import Layer, compute, compute_several
 
 __all__ = [
@@ -128,7 +129,9 @@ def batch_norm_training(
     array([10.], dtype=float32)
     """
     names, given = (_OPERANDS, (x, scale, bias)) if z is None else ((*_OPERANDS, "z"), (x, scale, bias, z))
-    arguments = (mode, epsilon, momentum, activation, _scaled(alpha, beta))
+    if alpha is not ONE or beta is not ZERO:
+        alpha, beta = factors(alpha, beta, out)
+    arguments = (mode, epsilon, momentum, activation, alpha != 1 or beta != 0)
     running = () if running_mean is None and running_var is None else (running_mean, running_var)
     outs = (out, None, None, *running)
     y, mean, invstd, *_ = compute_several(
@@ -382,7 +385,7 @@ def batch_norm_overflowed(*, wait: bool = False, stream: Any = None) -> bool | N
     previous = streams.activate(where.device)
     try:
         ctx, status = context.current(where), ctypes.c_int()
-        how = ErrQueryMode.BLOCKING if wait else ErrQueryMode.NONBLOCKING
+        how = ErrQueryMode.BLOCKING if flag(wait, "wait") else ErrQueryMode.NONBLOCKING
         ctx.library.cudnnQueryRuntimeError(ctx.handle, ctypes.byref(status), how, None)
     finally:
         streams.restore(previous)
@@ -390,7 +393,3 @@ def batch_norm_overflowed(*, wait: bool = False, stream: Any = None) -> bool | N
     if status.value not in known:
         raise error_from_status(status.value, "cudnnQueryRuntimeError", version=ctx.library.version)
     return known[Status(status.value)]
-
-
-def _scaled(alpha: float, beta: float) -> bool:
-    return bool(alpha != 1 or beta != 0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..problem import Reduction, reduce_problem
+from ..problem import Reduction, flag, reduce_problem
 from .layer import Layer, compute, compute_several
 
 __all__ = ["reduce"]
@@ -87,7 +87,7 @@ def reduce(
     (array([-4., -2.], dtype=float32), array([1, 2], dtype=int32))
     """
     arguments = (op, axes, keepdims, indices, nan)
-    if not indices:
+    if indices is False or not flag(indices, "indices"):
         return compute(_REDUCE, ("x",), (x,), arguments, alpha, beta, out, stream)
     y, places = compute_several(_REDUCE, ("x",), (x,), arguments, (out, None), alpha, beta, stream)
     return Reduction(y, places)

@@ -19,11 +19,14 @@ from ..problem import (
     RNN_ALGOS,
     Candidate,
     RNNSpec,
+    check_shape,
     choice,
+    flag,
     from_torch,
     rnn_spec,
     rnn_weight_size,
     to_torch,
+    with_prefix,
 )
 from ..stream import Stream
 from .algorithms import Algorithms
@@ -284,7 +287,7 @@ class RNN:
         >>> rnn.from_torch(dict(zip(names, map(np.array, ([[2]], [[4]], [3], [5]))))).numpy()
         array([2., 4., 3., 5.], dtype=float32)
         """
-        own = {name: value for name, value in state_dict.items() if name.startswith(prefix)}
+        own = with_prefix(state_dict, prefix)
         return self.pack_params(from_torch(host_parts(own), self.spec, prefix=prefix), stream=stream)
 
     def to_torch(self, w: Any, prefix: str = "") -> dict[str, np.ndarray[Any, Any]]:
@@ -400,7 +403,7 @@ class RNN:
                 None if h0 is None else _taken(h0, "h0", where),
                 None if c0 is None else _taken(c0, "c0", where),
             )
-            training = bool(training)
+            training = flag(training, "training")
             call = self._prepared.call(ctx, operands, lengths, layout, training, padding_value)
             if call.packs or not aligned(operands):
                 copies = tuple(contiguous(array, where) for array in operands)
@@ -574,7 +577,7 @@ class RNN:
         array([5.], dtype=float32)
         """
         kept = _kept(reserve)
-        if add and out is None:
+        if flag(add, "add") and out is None:
             raise ValueError("add=True needs out, the array that it adds to")
         where = _where(kept, stream)
         previous = streams.activate(where.device)
@@ -660,14 +663,15 @@ class RNN:
         >>> table = rnn.algorithms((5, 2, 16))  # print(table) shows it
         >>> rnn = ct.RNN("lstm", 16, 16, algo=table[0])
         """
+        shape = check_shape(x_shape, "x_shape")
+        training, measure = flag(training, "training"), flag(measure, "measure")
         where = streams.stream_for(stream)
         previous = streams.activate(where.device)
         try:
             ctx = context.current(where)
-            dice, networks = self._prepared.dice(ctx, bool(training))
+            dice, networks = self._prepared.dice(ctx, training)
             found = None if lengths is None else lengths_of(lengths, ctx)
-            shape = tuple(x_shape)
-            return table(ctx, self.spec, shape, found, layout, bool(training), measure, dice, networks)
+            return table(ctx, self.spec, shape, found, layout, training, measure, dice, networks)
         finally:
             streams.restore(previous)
 

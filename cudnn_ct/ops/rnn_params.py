@@ -13,6 +13,7 @@ from ..problem import (
     RNNSpec,
     TensorSpec,
     arrange_weights,
+    integer,
     rnn_offsets,
     rnn_parameters,
     rnn_weight_size,
@@ -50,10 +51,8 @@ def split(spec: RNNSpec, w: DeviceArray, layer: int, direction: int) -> dict[str
     check_weights(spec, w.spec)
     if "nchw" not in w.spec.layouts:
         raise ValueError(f"w has stride {w.spec.strides}; parts are seen only of weights without gaps")
-    for value, name, most in ((layer, "layer", spec.num_layers), (direction, "direction", spec.directions)):
-        if not 0 <= value < most:
-            raise ValueError(f"{name} must be from 0 to {most - 1}, got {value}")
-    wanted = layer * spec.directions + direction
+    wanted = _below(spec.num_layers, layer, "layer") * spec.directions
+    wanted += _below(spec.directions, direction, "direction")
     rows = zip(rnn_parameters(spec), rnn_offsets(spec), strict=True)
     return {row.name: _view(w, start, row.shape) for row, start in rows if row.pseudo_layer == wanted}
 
@@ -84,6 +83,13 @@ def _on_host(value: Any) -> Any:
         return value.numpy()
     except TypeError:  # a dtype that NumPy has not, such as bfloat16
         return value.float().numpy()
+
+
+def _below(most: int, value: Any, name: str) -> int:
+    n = integer(value, name)
+    if not 0 <= n < most:
+        raise ValueError(f"{name} must be from 0 to {most - 1}, got {n}")
+    return n
 
 
 def _view(w: DeviceArray, start: int, shape: tuple[int, ...]) -> DeviceArray:

@@ -8,6 +8,7 @@ from ..creation import not_on_device
 from ..problem import (
     GridSampleGradients,
     TransformerGradients,
+    check_shape,
     grid_problem,
     sample_problem,
     transformed_shape,
@@ -293,4 +294,4 @@ def spatial_transformer_backward(
 def _result_shape(x: Any, scale_height: float, scale_width: float) -> tuple[int, ...]:
     if not hasattr(x, "shape"):
         raise not_on_device(x, "x")
-    return transformed_shape(tuple(x.shape), scale_height, scale_width)
+    return transformed_shape(check_shape(x.shape, "the shape of x"), scale_height, scale_width)

@@ -5,7 +5,7 @@ at once the validated request, the cache key, the repr in an error, and what tes
 """
 
 from .activation import ACTIVATION_MODES, ActivationProblem, activation_problem, activation_spec
-from .arguments import NAN_CHOICES, choice, number, per_axis, propagates
+from .arguments import NAN_CHOICES, choice, flag, integer, number, per_axis, propagates
 from .conv import (
     MODES,
     ROLES,
@@ -119,7 +119,7 @@ from .rnn_data import (
 )
 from .rnn_problem import RNNDataSpec, RNNProblem, guessed_algos, rnn_problem, takes_packed, unfit_algo
 from .rnn_table import RNNParameter, rnn_offsets, rnn_parameters, rnn_weight_size
-from .rnn_weights import arrange_weights, from_torch, to_torch
+from .rnn_weights import arrange_weights, from_torch, to_torch, with_prefix
 from .softmax import SOFTMAX_ALGOS, SOFTMAX_MODES, SoftmaxProblem, softmax_axes, softmax_fold, softmax_problem
 from .spatial import (
     GridProblem,
@@ -146,6 +146,7 @@ from .specs import (
     ReduceSpec,
     SpatialTransformerSpec,
     TensorSpec,
+    check_shape,
     layouts_of,
     nearest_layout,
     packed_strides,
@@ -268,6 +269,7 @@ __all__ = [
     "check_probability",
     "check_rnn_operands",
     "check_running_statistics",
+    "check_shape",
     "check_states",
     "choice",
     "conv_dtypes",
@@ -281,11 +283,13 @@ __all__ = [
     "ctc_room",
     "ctc_spec",
     "fill_problem",
+    "flag",
     "from_torch",
     "fused_problem",
     "grid_problem",
     "grid_sample_shape",
     "guessed_algos",
+    "integer",
     "layouts_of",
     "lrn_problem",
     "lrn_window",
@@ -347,4 +351,5 @@ __all__ = [
     "transformed_spec",
     "unfit",
     "unfit_algo",
+    "with_prefix",
 ]

@@ -62,6 +62,14 @@ def flag(value: Any, name: str) -> bool:
     raise TypeError(f"{name} must be True or False, not {value!r}")
 
 
+def integer(value: Any, name: str) -> int:
+    """Return an int, from whatever Python takes for an index."""
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} must be an int, not {value!r}") from None
+
+
 def number(value: Any, name: str) -> float:
     """Return a real number as a float."""
     if isinstance(value, str):

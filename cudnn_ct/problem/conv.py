@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from .arguments import choice, per_axis
+from .arguments import choice, integer, per_axis
 from .conv_dtype import check_conv_dtypes, conv_result_dtype, resolve_precision
 from .specs import Shape, TensorSpec, check_shape, nearest_layout
 
@@ -212,7 +211,7 @@ def conv_problem(
         padding=pad_pairs(padding, shapes["w"][2:], dilations),
         stride=per_axis(stride, axes, "stride", 1),
         dilation=dilations,
-        groups=operator.index(groups),
+        groups=integer(groups, "groups"),
         mode=choice(mode, MODES, "mode"),
         compute=compute,
         tensor_cores=tensor_cores,
@@ -274,7 +273,7 @@ def conv_transpose_shape(
     ]
     if min(sizes) < 1:
         raise ValueError(f"the result would have spatial shape {tuple(sizes)}; each axis needs an element")
-    return check_shape((x[0], w[1] * operator.index(groups), *sizes), "result shape")
+    return check_shape((x[0], w[1] * integer(groups, "groups"), *sizes), "result shape")
 
 
 def pad_pairs(padding: Any, window: Shape, dilation: Shape) -> Pairs:
@@ -306,10 +305,7 @@ def _check_filter_fits(x: Shape, w: Shape, groups: int) -> None:
         raise ValueError(f"x has shape {x}; expected (N, C, *spatial) with 1 to 3 spatial axes")
     if len(w) != len(x):
         raise ValueError(f"w has {len(w)} dimensions {w}; x of shape {x} needs a w of {len(x)}")
-    try:
-        groups = operator.index(groups)
-    except TypeError:
-        raise TypeError(f"groups must be an int, not {groups!r}") from None
+    groups = integer(groups, "groups")
     if groups < 1:
         raise ValueError(f"groups must be at least 1, got {groups}")
     if x[1] != w[1] * groups:

@@ -88,7 +88,7 @@ def resolve_precision(precision: str | None, dtype: str, allow_tf32: bool) -> tu
         "float16": ("float16",),
         "float32": ("float16", "bfloat16", "float32"),
     }
-    name = choice(precision or "as_input_f32", tuple(rows), "precision")
+    name = choice("as_input_f32" if precision is None else precision, tuple(rows), "precision")
     fitting = allowed.get(name, CONV_DTYPES)
     if dtype not in fitting:
         raise ValueError(f"precision={name!r} is for {' or '.join(fitting)} data, not {dtype}")

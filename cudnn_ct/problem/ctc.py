@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from .arguments import choice
+from .arguments import choice, integer
 from .operands import one_dtype
 from .specs import CTCLossSpec, Shape, TensorSpec, check_shape
 
@@ -135,13 +135,8 @@ def ctc_spec(normalization: Any = "softmax", out_of_bound: Any = "zero", blank: 
     CTCSpec(normalization='softmax', out_of_bound='skip', blank=0)
     """
     mode = choice(out_of_bound, (*CTC_OUT_OF_BOUND, *_SYNONYMS), "out_of_bound")
-    try:
-        index = operator.index(blank)
-    except TypeError:
-        raise TypeError(f"blank must be an int, not {blank!r}") from None
-    return CTCSpec(
-        choice(normalization, CTC_NORMALIZATIONS, "normalization"), _SYNONYMS.get(mode, mode), index
-    )
+    softmax = choice(normalization, CTC_NORMALIZATIONS, "normalization")
+    return CTCSpec(softmax, _SYNONYMS.get(mode, mode), integer(blank, "blank"))
 
 
 def ctc_least_steps(labels: Sequence[int]) -> int:

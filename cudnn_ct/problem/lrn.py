@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import operator
 from math import isfinite
 from typing import Any, NamedTuple
 
-from .arguments import number
+from .arguments import integer, number
 from .operands import check_images, one_dtype, result_spec, same_shape
 from .specs import LRNSpec, TensorSpec
 
@@ -21,10 +20,7 @@ def lrn_window(n: int) -> tuple[int, int]:
     >>> lrn_window(5), lrn_window(4)
     ((2, 2), (1, 2))
     """
-    try:
-        channels = operator.index(n)
-    except TypeError:
-        raise TypeError(f"n must be an int, not {n!r}") from None
+    channels = integer(n, "n")
     if not 1 <= channels <= LRN_MOST_CHANNELS:
         raise ValueError(f"n must be between 1 and {LRN_MOST_CHANNELS}, got {n}")
     behind = (channels - 1) // 2

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import operator
 from ctypes import c_float
 from typing import Any, NamedTuple
 
 from ..dtypes import as_dtype
-from .arguments import choice, number
+from .arguments import choice, integer, number
 from .conv_dtype import resolve_precision
 from .operands import one_dtype
 from .specs import INT_MAX
@@ -208,10 +207,7 @@ def _clip_range(mode: str, clip: Any) -> tuple[float, float]:
 
 
 def _count(value: Any, name: str, least: int) -> int:
-    try:
-        n = operator.index(value)
-    except TypeError:
-        raise TypeError(f"{name} must be an int, not {value!r}") from None
+    n = integer(value, name)
     if not least <= n <= INT_MAX:
         raise ValueError(f"{name} must be between {least} and {INT_MAX}, got {n}")
     return n

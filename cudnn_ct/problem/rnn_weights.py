@@ -60,11 +60,12 @@ def arrange_weights(spec: RNNSpec, weights: Mapping[str, Any] | Sequence[Any]) -
     if isinstance(weights, Mapping):
         _check_names({row.name for row in rows}, weights, "the mapping of weights")
         weights = [weights[row.name] for row in rows]
+    if not isinstance(weights, Sequence):
+        raise TypeError(f"weights are a mapping by names or a sequence, not {type(weights).__name__}")
     if len(weights) != len(rows):
         raise ValueError(f"there are {len(weights)} weights; this network has {len(rows)}: {spec}")
     for row, array in zip(rows, weights, strict=True):
-        if tuple(array.shape) != row.shape:
-            raise ValueError(f"{row.name} has shape {tuple(array.shape)}; this network needs {row.shape}")
+        _check_array(row.name, array, row.shape)
     return tuple(weights)
 
 
@@ -99,11 +100,10 @@ def from_torch(state: Mapping[str, Any], spec: RNNSpec, *, prefix: str = "") -> 
     [[[0, 1]], [[2, 3]], [[4, 5]], [[1.0]], [[1.0]], [[1.0]]]
     """
     shapes = dict(_torch_shapes(spec))
-    own = {name.removeprefix(prefix): a for name, a in state.items() if name.startswith(prefix)}
+    own = {name.removeprefix(prefix): a for name, a in with_prefix(state, prefix).items()}
     _check_names(set(shapes), own, "the state")
     for name, shape in shapes.items():
-        if tuple(own[name].shape) != shape:
-            raise ValueError(f"{prefix}{name} has shape {tuple(own[name].shape)}; this network needs {shape}")
+        _check_array(prefix + name, own[name], shape)
     parts: dict[str, Any] = {}
     for name, array in own.items():
         tensor, where = _split(name)
@@ -116,6 +116,18 @@ def from_torch(state: Mapping[str, Any], spec: RNNSpec, *, prefix: str = "") -> 
     if sum(RNN_BIASES[spec.bias]) == 1:
         _join_biases(spec, parts)
     return tuple(parts[row.name] for row in rnn_parameters(spec))
+
+
+def with_prefix(state: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+    """What of a state has names that begin with a prefix, by its names as they are.
+
+    >>> with_prefix({"encoder.bias": 1, "decoder.bias": 2}, "encoder.")
+    {'encoder.bias': 1}
+    """
+    _check_prefix(prefix)
+    if not isinstance(state, Mapping):
+        raise TypeError(f"a state is a mapping from names to arrays, not {type(state).__name__}")
+    return {name: value for name, value in state.items() if str(name).startswith(prefix)}
 
 
 def to_torch(
@@ -152,6 +164,7 @@ def to_torch(
     """
     import numpy as np
 
+    _check_prefix(prefix)
     rows = rnn_parameters(spec)
     shapes = dict(_torch_shapes(spec))
     parts = {row.name: array for row, array in zip(rows, arrange_weights(spec, weights), strict=True)}
@@ -167,6 +180,18 @@ def to_torch(
         gates = [parts.get(f"{where}.{letter}_{gate}", missing) for gate in spec.gates]
         state[prefix + name] = np.concatenate(gates)
     return state
+
+
+def _check_prefix(prefix: Any) -> None:
+    if not isinstance(prefix, str):
+        raise TypeError(f"prefix must be a string, not {prefix!r}")
+
+
+def _check_array(name: str, array: Any, shape: tuple[int, ...]) -> None:
+    if not hasattr(array, "shape"):
+        raise TypeError(f"{name} must be an array of shape {shape}, not {type(array).__name__}")
+    if tuple(array.shape) != shape:
+        raise ValueError(f"{name} has shape {tuple(array.shape)}; this network needs {shape}")
 
 
 def _torch_shapes(spec: RNNSpec) -> Iterator[tuple[str, tuple[int, ...]]]:
@@ -215,7 +240,7 @@ def _join_biases(spec: RNNSpec, parts: dict[str, Any]) -> None:
 
 
 def _check_names(wanted: set[str], given: Mapping[str, Any], what: str) -> None:
-    missing, unknown = sorted(wanted - set(given)), sorted(set(given) - wanted)
+    missing, unknown = sorted(wanted - set(given)), sorted(map(str, set(given) - wanted))
     if missing or unknown:
         faults = [f"lacks {', '.join(missing)}"] * bool(missing)
         faults += [f"has {', '.join(unknown)}, which this network has not"] * bool(unknown)

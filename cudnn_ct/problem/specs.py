@@ -262,7 +262,7 @@ def packed_strides(shape: Shape, layout: str = "nchw") -> Shape:
     >>> packed_strides((2, 3, 4, 5), "nhwc")
     (60, 1, 15, 3)
     """
-    if layout not in LAYOUTS:
+    if not isinstance(layout, str) or layout not in LAYOUTS:
         raise ValueError(f"layout must be one of {', '.join(LAYOUTS)}, not {layout!r}")
     if layout == "nhwc":
         if not 3 <= len(shape) <= 5:

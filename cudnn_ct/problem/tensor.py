@@ -7,7 +7,7 @@ from math import prod
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from ..dtypes import as_dtype
-from .arguments import choice
+from .arguments import choice, flag
 from .operands import FLOATS, some_axes
 from .specs import Shape, TensorSpec, check_shape, nearest_layout
 
@@ -72,7 +72,7 @@ def reduced_shape(x_shape: Iterable[int], axes: Any = None, keepdims: bool = Fal
     """
     x = check_shape(x_shape, "x_shape")
     gone = reduce_axes(x, axes)
-    if keepdims:
+    if flag(keepdims, "keepdims"):
         return tuple(1 if axis in gone else n for axis, n in enumerate(x))
     return tuple(n for axis, n in enumerate(x) if axis not in gone)
 
@@ -80,7 +80,7 @@ def reduced_shape(x_shape: Iterable[int], axes: Any = None, keepdims: bool = Fal
 def reduce_op(op: Any, x_shape: Iterable[int], axes: Any = None, indices: bool = False) -> str:
     """The operation by its name in :data:`REDUCE_OPS`; raise unless it has an answer for the axes."""
     name, x = choice(op, REDUCE_OPS, "op"), check_shape(x_shape, "x_shape")
-    if indices and name not in _INDEXED:
+    if flag(indices, "indices") and name not in _INDEXED:
         raise ValueError(f"indices=True is for op={' or '.join(map(repr, _INDEXED))}, not {name!r}")
     gone = reduce_axes(x, axes)
     empty = prod(x[axis] for axis in gone) == 0

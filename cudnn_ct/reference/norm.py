@@ -18,6 +18,7 @@ from ..problem import (
     norm_axes,
     norm_parameter_dtype,
     norm_samples,
+    number,
     one_dtype,
     same_shape,
 )
@@ -110,7 +111,7 @@ def batch_norm_training(
     result = deliver(y, x.dtype, alpha, beta, out)
     samples = norm_samples(x.shape, mode)
     if updates and samples:
-        unbiased = samples / (samples - 1)
+        momentum, unbiased = number(momentum, "momentum"), samples / (samples - 1)
         for array, new, factor in zip(given.values(), (mean, var), (1, unbiased), strict=True):
             deliver(new.reshape(array.shape), array.dtype, momentum * factor, 1 - momentum, array)
     dtype = as_dtype(norm_parameter_dtype(x.dtype)).numpy

@@ -25,10 +25,11 @@ def wide(array: Array) -> Float64:
 @np.errstate(all="ignore")
 def deliver(values: Float64, dtype: np.dtype[Any], alpha: float, beta: float, out: Array | None) -> Array:
     """Scale, add what ``out`` holds, round once, and write to ``out`` where there is one."""
+    alpha, beta = number(alpha, "alpha"), number(beta, "beta")
     _check_out(out, values.shape, dtype, beta)
-    values = np.asarray(number(alpha, "alpha") * values)
+    values = np.asarray(alpha * values)
     if out is not None and beta != 0:  # as in cuDNN, a NaN in `out` must not leak through beta = 0
-        values = np.asarray(values + number(beta, "beta") * wide(out))
+        values = np.asarray(values + beta * wide(out))
     result = round_once(values, dtype)
     if out is None:
         return result
@@ -60,7 +61,7 @@ def round_once(values: Float64, dtype: np.dtype[Any]) -> Array:
 def _check_out(out: Array | None, shape: tuple[int, ...], dtype: np.dtype[Any], beta: float) -> None:
     if out is None:
         if beta != 0:
-            raise ValueError(f"beta={beta} needs out, the array that it multiplies")
+            raise ValueError(f"beta={beta:g} needs out, the array that it multiplies")
         return
     if not isinstance(out, np.ndarray):
         raise TypeError(f"out must be a NumPy array, not {type(out).__name__}")

@@ -145,6 +145,9 @@ class Host:
     def device_count(self) -> int:
         return DEVICES
 
+    def compute_capability(self, device: int) -> tuple[int, int]:
+        return 9, 0
+
     def device_name(self, device: int) -> str:
         return "a device of the tests"
 

@@ -541,7 +541,7 @@ def bad(**changes: Any) -> dict[str, Any]:
         (bad(precision="float16"), ValueError, "is for float16 data, not float32"),
         (bad(stream="fast"), TypeError, "stream must be an address"),
         (bad(stream=-5), ValueError, "stream must be an address"),
-        (bad(alpha="2"), TypeError, "must be real number, not str"),
+        (bad(alpha="2"), TypeError, "alpha must be a number, not '2'"),
     ],
 )
 def test_bad_arguments(

@@ -40,6 +40,7 @@ def test_every_public_function_is_called() -> None:
     ("text", "reason"),
     [
         ("ct.conv(1 / 0)", "! ZeroDivisionError: division by zero"),
+        ("ct.TensorSpec(0, 0, 'x').size", "! by accident TypeError: 'int' object is not iterable"),
         ("np.int64([2]).shape and __import__('warnings').warn('x', UserWarning)", "! UserWarning: x"),
         ("__import__('ctypes').string_at(0)", "exit status -11: "),
         ("__import__('os')._exit(3)", "exit status 3: "),

@@ -112,6 +112,64 @@ def test_methods_of_arrays_check_what_they_are_given(fake: FakeCudnn) -> None:
         x.fill(1j)
 
 
+MANY = np.zeros(2)  # has no truth value
+RNN = ct.RNN("rnn_relu", 2, 3, bias="no_bias")
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda x: ct.softmax(x, alpha=MANY), "alpha must be a number"),
+        (lambda x: ct.softmax(x, beta=MANY, out=x), "beta must be a number"),
+        (lambda x: ct.conv(x, x, alpha=None), "alpha must be a number, not None"),
+        (lambda x: ct.conv_plan(x, x, beta=x), "beta must be a number"),
+        (lambda x: ct.conv_algorithms(x, x, alpha="1"), "alpha must be a number, not '1'"),
+        (lambda x: ct.conv_backward_bias(x, beta=None), "beta must be a number, not None"),
+        (lambda x: ct.batch_norm_training(x, x, x, alpha=x), "alpha must be a number"),
+        (lambda x: ct.conv_transpose_shape((1, 1, 1), (1, 1, 1), groups=1.5), "groups must be an int"),
+        (lambda x: ct.reduce(x, op="max", indices=MANY), "indices must be True or False"),
+        (lambda x: ct.batch_norm_overflowed(wait=MANY), "wait must be True or False"),
+        (lambda x: ct.spatial_transformer(ct.TensorSpec(None, None, "x"), x), "the shape of x must be a seq"),
+        (lambda x: ct.TensorDescriptor(ct.TensorSpec(None, (), "x")), "shape of a spec is a tuple of ints"),
+        (lambda x: ct.synchronize(Said(__cuda_stream__=5)), "__cuda_stream__ tells .version, address."),
+        (lambda x: x.__dlpack__(dl_device=0.5), "dl_device must be a sequence of integers"),
+        (lambda x: x.__dlpack__(copy=MANY), "copy must be True or False"),
+        (lambda x: x.fill("1"), "fill takes a real number, not '1'"),
+        (lambda x: x.fill(object()), "fill takes a real number"),
+        (lambda x: RNN.algorithms(3), "x_shape must be a sequence of integers"),
+        (lambda x: RNN.algorithms((1, 1, 2), training=MANY), "training must be True or False"),
+        (lambda x: RNN.pack_params(5), "a mapping by names or a sequence, not int"),
+        (lambda x: RNN.pack_params([1, 2]), r"l0.W_hidden must be an array of shape \(3, 2\), not int"),
+        (lambda x: RNN.split_params(x, "0"), "layer must be an int, not '0'"),
+        (lambda x: RNN.from_torch([]), "a state is a mapping from names to arrays, not list"),
+        (lambda x: RNN.from_torch({}, prefix=3), "prefix must be a string, not 3"),
+        (lambda x: RNN.to_torch(x, prefix=3), "prefix must be a string, not 3"),
+    ],
+)
+def test_what_is_of_a_wrong_type_is_named(
+    fake: FakeCudnn, call: Callable[[Any], object], message: str
+) -> None:
+    weights = ct.asarray(np.zeros(RNN.weight_size, np.float32))
+    with pytest.raises(TypeError, match=message):
+        call(weights if "RNN" in call.__code__.co_names else images(1, 2, 3, 4))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: ct.TensorSpec.packed((2, 3), "float32", MANY), "layout must be one of nchw, nhwc"),
+        (lambda: ct.TensorSpec.packed((2, 3), "\ud800"), "dtype"),
+        (lambda: ct.dnn.GpuDnnConvDesc("valid", conv_mode=MANY), "conv_mode must be one of conv, cross"),
+        (lambda: ct.dnn.GpuDnnReduction([]), "red_op must be one of"),
+        (lambda: ct.dnn.GpuDnnSoftmax("fast", "channel", tensor_format=MANY), "tensor_format must be"),
+        (lambda: ct.dnn.dnn_conv(None, None, direction_hint=MANY), "direction_hint must be one of"),
+    ],
+)
+def test_what_is_no_choice_is_named(fake: FakeCudnn, call: Callable[[], object], message: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=message):
+        call()
+
+
 def test_an_operand_that_is_none_is_named(fake: FakeCudnn) -> None:
     others = images(2, 3, 4, 5), *(images(1, 3, 1, 1) for _ in range(3))
     with pytest.raises(TypeError, match="x must be an array on the device, not object"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dis
 import faulthandler
 import gc
 import json
@@ -26,15 +27,24 @@ from .draw import line
 from .values import NAMES
 
 # What docs/errors.md says that calls raise, and what some calls may raise besides.
-DOCUMENTED = (TypeError, ValueError, ct.CudnnError, MemoryError, RecursionError)
+DOCUMENTED = (TypeError, ValueError, ct.CudnnError)
 BESIDES: dict[str, type[Exception]] = {
     "ct.export_choices(": OSError,
     "ct.import_choices(": OSError,
-    "ct.config.__setattr__(": AttributeError,  # there is no such setting
+    "set_config(": AttributeError,  # there is no such setting
     "ct.raw.": OverflowError,
     ".__dlpack__(": BufferError,
     "ct.dnn.dnn_spatialtf(": RuntimeError,  # which Theano raises
 }
+# What Python and NumPy say better than we could; besides, all we raise is from a line that means to.
+THEIR_OWN = (
+    "expected str, bytes or os.PathLike object",
+    "embedded null byte",
+    "setting an array element with a sequence",
+    "array is too big",
+    "Missing __array_interface__ typestr",
+    "'utf-8' codec can't encode",
+)
 ROOM = 2**22  # bytes of device memory
 HOST_ROOM = 6 * 2**30  # bytes of addresses
 EVERY = 50  # calls, after which memory is counted and a right call is made
@@ -74,8 +84,11 @@ def judged(text: str, seconds: int) -> str:
             eval(text, dict(NAMES))
     except ct.ExecutionFailedError as error:  # no argument may bring a kernel to fault
         return f"! {type(error).__name__}: {str(error)[:300]}"
-    except DOCUMENTED as error:
+    except (MemoryError, RecursionError) as error:
         return type(error).__name__
+    except DOCUMENTED as error:
+        name = type(error).__name__
+        return name if _meant(error) else f"! by accident {name}: {str(error)[:300]} at {_where(error)}"
     except Exception as error:
         besides = tuple(kind for start, kind in BESIDES.items() if start in text)
         name = type(error).__name__
@@ -85,6 +98,19 @@ def judged(text: str, seconds: int) -> str:
         for name, value in settings.items():
             setattr(config, name, value)
     return "fine"
+
+
+def _meant(error: BaseException) -> bool:
+    """Whether an exception comes from a ``raise``, or is of the call itself, such as an argument too many."""
+    step = error.__traceback__
+    while step is not None and step.tb_next is not None:
+        step = step.tb_next
+    if step is None or str(error).startswith(THEIR_OWN):
+        return True
+    code = step.tb_frame.f_code
+    if code.co_filename == "<string>" or "contextlib" in code.co_filename:
+        return True
+    return dis.opname[code.co_code[step.tb_lasti]] == "RAISE_VARARGS"
 
 
 def _where(error: BaseException) -> str:

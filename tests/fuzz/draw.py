@@ -69,6 +69,10 @@ OTHERS = (
         "ct.RNN('gru', 2, 3).pack_params",
         ("[np.zeros(one) for one in [(3, 2), (3,)] * 3 + [(3, 3), (3,)] * 3]",),
     ),
+    Base(
+        "ct.RNN('rnn_relu', 2, 3, bias='no_bias').from_torch",
+        ("{'weight_ih_l0': np.zeros((3, 2)), 'weight_hh_l0': np.zeros((3, 3))}",),
+    ),
     Base("ct.RNN('gru', 2, 3).split_params", ("array((63,))", "0")),
     Base("ct.RNN('gru', 2, 3).to_torch", ("array((63,))",)),
     Base("ct.RNN('gru', 2, 3).algorithms", ("(4, 3, 2)",), {"measure": "False"}),
@@ -104,7 +108,7 @@ OTHERS = (
     Base("ct.dnn.RNNBlock", ("'float32'", "3", "1", "'gru'")),
     *(Base(f"ct.dnn.{name}") for name in ("dnn_available", "dnn_present", "version")),
     *(
-        Base("ct.config.__setattr__", (repr(name), "None"))
+        Base("set_config", (repr(name), "None"))
         for name in ("algo", "workspace_limit", "allow_tf32", "deterministic", "timed_engines", "nonsense")
     ),
 )

@@ -7,6 +7,7 @@ import decimal
 import fractions
 import itertools
 import math
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -191,6 +192,7 @@ NAMES: dict[str, Any] = {
     "Path": Path,
     "dataclasses": dataclasses,
     "itertools": itertools,
+    "set_config": partial(setattr, ct.config),
 }
 
 _INTEGERS = """

@@ -250,6 +250,19 @@ def test_engines_that_measurements_prefer_are_there() -> None:
         assert rows == ([[engine, ""]] if engine and engine not in TRANSFORMS else [])
 
 
+def child_elsewhere() -> list[int]:
+    direction, arguments, _ = PREFERRED[1]
+    described = graph.Planner(DEVICE).description | {"deviceVer": 800}
+    return [
+        len(graph.preferred(problem(**arguments, direction=direction), graph.Planner(one)))
+        for one in (DEVICE, described)
+    ]
+
+
+def test_no_engine_is_preferred_where_nothing_was_measured() -> None:
+    assert run("child_elsewhere") == [1, 0]
+
+
 def child_fused() -> list[dict[str, Any]]:
     planner = graph.Planner(DEVICE)
     return [plans_of(fused, planner) for fused in FUSED]

@@ -161,7 +161,11 @@ def test_the_size_of_parameters() -> None:
     [
         (lambda: dnn.GpuDnnConvDesc("valid", conv_mode="convolve"), ValueError, "one of conv, cross"),
         (lambda: dnn.GpuDnnBatchNorm("per_activation"), ValueError, "one of per-activation, spatial"),
-        (lambda: dnn.GpuDnnSoftmax("fast", "channel", tensor_format="b01c"), ValueError, "must be 'bc01'"),
+        (
+            lambda: dnn.GpuDnnSoftmax("fast", "channel", tensor_format="b01c"),
+            ValueError,
+            "must be one of bc01",
+        ),
         (lambda: dnn.GpuDnnReduction("sum"), ValueError, "red_op must be one of add, mul"),
         (lambda: dnn.RNNBlock("float32", 4, 2, "gru", context_name="here"), ValueError, "context_name"),
         (lambda: dnn.RNNBlock("float32", 4, 2, "grew").get_param_size([2, 5]), ValueError, "gru"),
