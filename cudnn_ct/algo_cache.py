@@ -99,7 +99,7 @@ class Choice:
             if self._decision.untimed:
                 rows = self._family.worth_timing(self.problem, context, self._decision.request)
                 ways = [(row, self._family.plan) for row in rows if not row.status]
-                timed, failures = time_rows(self.problem, ways, context, pointers, alpha, beta)
+                timed, failures = time_rows(self.problem, ways, context, pointers, alpha, beta, every=False)
                 self._decision.settle(timed + [row for row in rows if row.status], failures)
         self.plan = self._next_plan(context)
 
@@ -219,9 +219,12 @@ def time_rows(
     pointers: Sequence[int],
     alpha: float,
     beta: float,
+    *,
+    every: bool = True,
 ) -> tuple[list[Candidate], list[CudnnError]]:
     """Time candidates on operands: each row with its time or with why it has none, and all failures.
 
+    Unless it is to be ``every`` one, variants of a hopeless engine are passed over, and have neither.
     Where beta is not 0, the result goes to scratch memory, since each run would change what the next reads.
     """
     if beta:
@@ -240,16 +243,17 @@ def time_rows(
 
         return once
 
+    kinds = () if every else [(row.family, row.algorithm.partition(" knobs")[0]) for row, _ in ways]
     try:
         with _ruling:  # two races at once would measure each other
-            times = ruler.race([run(*way) for way in ways], context.stream)
+            times = ruler.race([run(*way) for way in ways], context.stream, kinds)
     finally:
         context.drop_workspace()  # the largest of all would stay
     rows = [
-        row._replace(time=time) if isinstance(time, float) else row._replace(status=str(time))
+        row._replace(status=str(time)) if isinstance(time, CudnnError) else row._replace(time=time)
         for (row, _), time in zip(ways, times, strict=True)
     ]
-    return rows, [time for time in times if not isinstance(time, float)]
+    return rows, [time for time in times if isinstance(time, CudnnError)]
 
 
 # --- what is remembered ------------------------------------------------------------------------------------

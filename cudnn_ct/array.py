@@ -440,6 +440,8 @@ class DeviceArray:
             raise ValueError("DLPack forbids stream 0 for CUDA; the legacy default stream is 1")
         if copy is not None and flag(copy, "copy"):
             return self.copy().__dlpack__(stream=stream, max_version=max_version)
+        if max_version is not None:
+            max_version = _version(max_version)
         if self.readonly and max_version is None:
             raise BufferError("a read-only array is exported only to consumers that ask for DLPack 1.0")
         pointer = self.pointer
@@ -465,6 +467,13 @@ class DeviceArray:
             "data": (self.pointer, self.readonly),
             "stream": self.writer.handle,
         }
+
+
+def _version(given: Any) -> tuple[int, int]:
+    found = check_shape(given, "max_version")
+    if len(found) != 2:
+        raise ValueError(f"max_version is (major, minor), not {given!r}")
+    return found[0], found[1]
 
 
 def _one_number(value: Any, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:

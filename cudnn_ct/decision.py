@@ -93,7 +93,7 @@ class Decision:
         return news
 
     def settle(self, rows: list[Candidate], failures: Sequence[CudnnError]) -> None:
-        """Take timed rows, the quickest first, and keep them on disk.
+        """Take timed rows, the quickest first and those without a time last, and keep them on disk.
 
         What failed for a reason that will pass keeps the decision from the disk, and where nothing else is
         usable, from being made.
@@ -102,7 +102,7 @@ class Decision:
         if passing and all(row.status for row in rows):
             raise passing[0]
         with self.lock:
-            self._rows += sorted(rows, key=lambda row: (bool(row.status), row.time or 0.0))
+            self._rows += sorted(rows, key=lambda row: (bool(row.status), row.time is None, row.time or 0.0))
             self._settled = True
             self._how = "timed"
         if self.key and not passing and not config.debug:  # whose waits are in the times

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from numbers import Integral
 from typing import Any
 
 from .._config import config
@@ -382,4 +383,5 @@ def _precision(precision: str | None) -> str:
 
 
 def _all_ones(numbers: Any) -> bool:
-    return all(number == 1 for number in (numbers if hasattr(numbers, "__iter__") else (numbers,)))
+    given = numbers if isinstance(numbers, list | tuple) else (numbers,)
+    return all(isinstance(number, Integral) and number == 1 for number in given)

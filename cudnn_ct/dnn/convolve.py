@@ -138,7 +138,7 @@ def _check_algo(algo: Any, direction: str, axes: int) -> None:
     """Refuse what volumes cannot use; of other algorithms the operation knows which there are."""
     names = [name for rows in ALGORITHMS.values() for name in rows]
     row = ALGORITHMS[direction].get(algo) if isinstance(algo, str) else None
-    if axes == 5 and algo in names and (row is None or 3 not in row.axes):
+    if axes == 5 and isinstance(algo, str) and algo in names and (row is None or 3 not in row.axes):
         raise ValueError(f"convolution algo {algo} can't be used for 3d convolutions")
 
 

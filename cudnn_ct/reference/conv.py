@@ -18,6 +18,7 @@ from ..problem import (
     conv_output_shape,
     conv_result_dtype,
     conv_transpose_shape,
+    number,
     pad_pairs,
     per_axis,
 )
@@ -92,7 +93,7 @@ def conv(
     >>> conv(x, w, mode="convolution", padding="full")
     array([[[ 1.,  1.,  2.,  4., -8.]]])
     """
-    x, w = np.asarray(x), np.asarray(w)
+    x, w, alpha, beta = np.asarray(x), np.asarray(w), number(alpha, "alpha"), number(beta, "beta")
     check_dtypes("forward", x=x, w=w)
     given = as_dtype(out.dtype).name if isinstance(out, np.ndarray) else None
     scaled = "alpha" if alpha != 1 else "beta" if beta else ""

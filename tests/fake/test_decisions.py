@@ -14,6 +14,7 @@ from cudnn_ct import context, families, graph
 from cudnn_ct import stream as streams
 from cudnn_ct._config import config
 from cudnn_ct.algo_store import store
+from cudnn_ct.decision import Decision
 from cudnn_ct.errors import AllocationError, ExecutionFailedError, NotInitializedError, NotSupportedError
 from cudnn_ct.problem import Candidate, FusedConv, Request, TensorSpec, conv_problem
 
@@ -97,6 +98,17 @@ def test_trouble_in_a_second_look_costs_a_candidate_and_no_more(fake: FakeCudnn,
         y = ct.conv(x, w, algo=TIME)
         assert not store().export(), "a choice that a passing failure decided was kept"
         np.testing.assert_array_equal(y.numpy(), ct.reference.conv(x.numpy(), w.numpy()))
+
+
+def test_what_was_not_worth_its_time_comes_last(fake: FakeCudnn) -> None:
+    decision = Decision(Request("time_on_shape_change"), ())
+    hopeless, quick = (Candidate("graph", name, "any", 0, True) for name in ("engine 1", "engine 2"))
+    decision.settle([hopeless, quick._replace(time=2.0), hopeless._replace(status="no")], [])
+    ctx = context.current(streams.default_stream(0))
+    assert [(row.algorithm, row.time) for row in decision.usable(ctx)] == [
+        ("engine 2", 2.0),
+        ("engine 1", None),
+    ]
 
 
 def test_rankings_that_fail_are_asked_again(fake: FakeCudnn) -> None:

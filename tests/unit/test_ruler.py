@@ -1,0 +1,160 @@
+"""The ruler, on a device and a host whose clocks the tests turn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cudnn_ct import ruler
+from cudnn_ct.errors import NotSupportedError
+
+LOAD = 20.0  # milliseconds of the host, the first time that something runs
+
+
+class Way(NamedTuple):
+    """Something to time: milliseconds on the device, and on the host to enqueue it."""
+
+    device: float
+    host: float = 0.01
+
+
+class Clocks:
+    """A host, and a device that works on what it is given one after the other."""
+
+    def __init__(self) -> None:
+        self.now = 0.0  # of the host
+        self.over = 0.0  # when the device will be done
+        self.count: dict[int, int] = {}
+        self.noise: Callable[[], float] = lambda: 1.0
+
+    def run(self, number: int, way: Way) -> None:
+        self.count[number] = self.count.get(number, 0) + 1
+        self.now += way.host + (LOAD if self.count[number] == 1 else 0)
+        self.over = max(self.over, self.now) + way.device * self.noise()
+
+    def synchronize(self, stream: Any) -> None:
+        self.now = self.over = max(self.now, self.over)
+
+    def elapsed(self, stream: Any, work: Callable[[], None]) -> float:
+        begin = max(self.now, self.over)
+        work()
+        self.synchronize(stream)
+        return self.now - begin
+
+    def race(self, ways: list[Way | Exception], kinds: tuple[object, ...] = ()) -> list[Any]:
+        def one(number: int, way: Way | Exception) -> Callable[[], None]:
+            def run() -> None:
+                if isinstance(way, Exception):
+                    raise way
+                self.run(number, way)
+
+            return run
+
+        return ruler.race([one(*pair) for pair in enumerate(ways)], None, kinds)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def clocks(monkeypatch: pytest.MonkeyPatch) -> Clocks:
+    found = Clocks()
+    monkeypatch.setattr(ruler, "perf_counter", lambda: found.now / 1000)
+    monkeypatch.setattr(ruler.streams, "synchronize", found.synchronize)
+    monkeypatch.setattr(ruler.streams, "elapsed", found.elapsed)
+    return found
+
+
+def place(times: list[Any]) -> int:
+    """Of the quickest."""
+    return min((time, i) for i, time in enumerate(times) if isinstance(time, float))[1]
+
+
+def test_each_has_its_time_and_what_is_loaded_first_does_not_count(clocks: Clocks) -> None:
+    ways = [Way(0.5), Way(0.2), Way(0.21), Way(0.3), Way(0.05, host=0.4)]
+    times = clocks.race([*ways])
+    assert times == pytest.approx([0.5, 0.2, 0.21, 0.3, 0.4], rel=0.15)
+    assert place(times) == 1
+
+
+def test_what_is_slow_for_certain_runs_once(clocks: Clocks) -> None:
+    times = clocks.race([Way(0.1), Way(100.0), Way(0.5)])
+    assert clocks.count[1] == 1
+    assert clocks.count[2] == 2  # by less than a host may stumble
+    assert times[1] == pytest.approx(100.0, rel=0.01)
+
+
+def test_many_launches_are_no_kernel_that_is_waited_for(clocks: Clocks) -> None:
+    times = clocks.race([Way(0.1), Way(0.001, host=30.0)])
+    assert times[1] == pytest.approx(30.0, rel=0.01)
+
+
+def test_variants_of_the_hopeless_are_left_out(clocks: Clocks) -> None:
+    ways = [Way(9.0), Way(0.1), Way(9.0), Way(0.2), Way(4.0), Way(0.1)]
+    assert clocks.race([*ways], ("a", "b", "a", "c", "c", "c"))[2] is None
+    assert clocks.count == {0: 4, 1: clocks.count[1], 3: 2, 4: 1, 5: clocks.count[5]}
+    assert all(isinstance(time, float) for time in clocks.race([*ways]))
+
+
+def test_after_several_hopeless_kinds_no_new_one_is_tried(clocks: Clocks) -> None:
+    hopeless = [Way(2.0)] * ruler.IN_A_ROW
+    ways = [Way(0.1), *hopeless, Way(0.05), Way(2.0)]
+    times = clocks.race([*ways], (0, *range(1, len(hopeless) + 1), "new", "newer"))
+    assert [time is None for time in times[-2:]] == [True, True]
+    assert place(times) == 0
+    times = clocks.race(
+        [*ways[:-2], Way(0.09), *ways[-2:]], (0, *range(1, len(hopeless) + 1), 0, "new", "newer")
+    )
+    assert place(times) == len(times) - 2, "another variant of a good one counts anew"
+    with_one_between = [*ways[:3], Way(0.5), *ways[3:-1]]
+    times = clocks.race([*with_one_between], tuple(range(len(with_one_between))))
+    assert place(times) == len(times) - 1
+
+
+def test_failures_are_told_and_no_reason_to_leave_variants_out(clocks: Clocks) -> None:
+    error = NotSupportedError("no")
+    times = clocks.race([error, Way(0.1), error, Way(0.11)], ("a", "b", "b", "a"))
+    assert times[0] is times[2] is error
+    assert place(times) == 1
+    assert clocks.race([error, error]) == [error, error]
+
+
+def test_who_falls_behind_in_a_round_is_in_no_other(clocks: Clocks) -> None:
+    times = clocks.race([Way(0.1), Way(0.12), Way(0.104)])
+    calls = int(ruler.ROUND / 0.11)
+    glances = 4
+    assert clocks.count[1] == glances + calls
+    assert clocks.count[0] == clocks.count[2] == glances + ruler.ROUNDS * calls
+    assert place(times) == 0
+
+
+def test_who_fails_in_a_round_has_failed(clocks: Clocks) -> None:
+    error = NotSupportedError("no more memory")
+
+    def third() -> None:
+        if clocks.count.get(2, 0) > 5:
+            raise error
+        clocks.run(2, Way(0.1))
+
+    runs = [lambda: clocks.run(0, Way(0.11)), lambda: clocks.run(1, Way(0.12)), third]
+    times = ruler.race(runs, None)  # type: ignore[arg-type]
+    assert times[2] is error
+    assert place(times) == 0
+
+
+@given(
+    st.lists(st.floats(0.02, 50.0), min_size=1, max_size=12),
+    st.lists(st.floats(0.97, 1.03), min_size=1, max_size=40),
+)
+def test_the_quickest_is_found_whatever_is_left_out(device: list[float], noise: list[float]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        found = Clocks()
+        patch.setattr(ruler, "perf_counter", lambda: found.now / 1000)
+        patch.setattr(ruler.streams, "synchronize", found.synchronize)
+        patch.setattr(ruler.streams, "elapsed", found.elapsed)
+        values = iter(noise * 10_000)
+        found.noise = lambda: next(values)
+        times = found.race([Way(one) for one in device])
+    assert device[place(times)] <= 1.07 * min(device)
+    assert all(isinstance(time, float) for time in times)
