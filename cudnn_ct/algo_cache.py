@@ -224,7 +224,7 @@ def time_rows(
 ) -> tuple[list[Candidate], list[CudnnError]]:
     """Time candidates on operands: each row with its time or with why it has none, and all failures.
 
-    Unless it is to be ``every`` one, variants of a hopeless engine are passed over, and have neither.
+    Unless it is to be ``every`` one, what is hopeless, by what was timed before, is left out and has neither.
     Where beta is not 0, the result goes to scratch memory, since each run would change what the next reads.
     """
     if beta:
@@ -243,10 +243,10 @@ def time_rows(
 
         return once
 
-    kinds = () if every else [(row.family, row.algorithm.partition(" knobs")[0]) for row, _ in ways]
+    kinds = [ruler.Kind(row.family, row.algorithm.partition(" knobs")[0]) for row, _ in ways]
     try:
         with _ruling:  # two races at once would measure each other
-            times = ruler.race([run(*way) for way in ways], context.stream, kinds)
+            times = ruler.race([run(*way) for way in ways], context.stream, () if every else kinds)
     finally:
         context.drop_workspace()  # the largest of all would stay
     rows = [

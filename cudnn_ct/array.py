@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, Self
@@ -12,7 +13,7 @@ from . import stream as streams
 from .dtypes import DTYPES, DType
 from .errors import CudnnWarning
 from .lifetime import Lent, Uses, noting
-from .problem import TensorSpec, check_shape, flag
+from .problem import TensorSpec, flag
 from .stream import Stream, stream_for
 
 if TYPE_CHECKING:
@@ -434,14 +435,14 @@ class DeviceArray:
         copy: bool | None = None,
     ) -> Any:
         """Export the memory; ``stream`` is the consumer's, which waits for the contents (-1: it does not)."""
-        if dl_device is not None and check_shape(dl_device, "dl_device") != self.__dlpack_device__():
+        if max_version is not None:
+            max_version = _pair(max_version, "max_version")
+        if dl_device is not None and _pair(dl_device, "dl_device") != self.__dlpack_device__():
             raise BufferError(f"this array is on CUDA device {self.device} and is exported only there")
         if stream == 0:
             raise ValueError("DLPack forbids stream 0 for CUDA; the legacy default stream is 1")
         if copy is not None and flag(copy, "copy"):
             return self.copy().__dlpack__(stream=stream, max_version=max_version)
-        if max_version is not None:
-            max_version = _version(max_version)
         if self.readonly and max_version is None:
             raise BufferError("a read-only array is exported only to consumers that ask for DLPack 1.0")
         pointer = self.pointer
@@ -469,11 +470,12 @@ class DeviceArray:
         }
 
 
-def _version(given: Any) -> tuple[int, int]:
-    found = check_shape(given, "max_version")
-    if len(found) != 2:
-        raise ValueError(f"max_version is (major, minor), not {given!r}")
-    return found[0], found[1]
+def _pair(given: Any, name: str) -> tuple[int, int]:
+    try:
+        one, other = (operator.index(number) for number in given)
+    except (TypeError, ValueError):
+        raise TypeError(f"{name} must be two integers, not {given!r}") from None
+    return one, other
 
 
 def _one_number(value: Any, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
@@ -484,8 +486,10 @@ def _one_number(value: Any, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
     try:
         item = np.asarray(value)
         size = item.size
-        if size == 1 and item.dtype.kind not in "cSU":
+        if size == 1 and value is not None and item.dtype.kind not in "cSUmM":
             return item.reshape(1).astype(dtype)
+    except OverflowError:
+        raise ValueError(f"fill takes a number that {dtype} holds") from None
     except (TypeError, ValueError):  # what NumPy makes no number of
         pass
     if size != 1:

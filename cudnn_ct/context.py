@@ -6,6 +6,7 @@ import ctypes
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from . import _lib, blocks
@@ -26,18 +27,27 @@ WORKSPACES = 32  # streams for each of which a thread keeps scratch memory on a 
 
 
 class Handle(Owned):
-    """``cudnnHandle_t`` of the device that is current in this thread. Not to be shared among threads."""
+    """``cudnnHandle_t`` of ``device``, which is current in this thread. Not to be shared among threads."""
 
     __slots__ = ()
 
-    def __init__(self, library: Any) -> None:
+    def __init__(self, library: Any, device: int) -> None:
         pointer = cudnnHandle_t()
         try:
             library.cudnnCreate(ctypes.byref(pointer))
         except CudnnError as error:
             library.examined(error)
             raise
-        super().__init__(pointer, library.cudnnDestroy)
+        super().__init__(pointer, partial(_destroy, library, device))
+
+
+def _destroy(library: Any, device: int, pointer: Any) -> None:
+    """Destroy a handle while its own device is current: of another, cuDNN would make a context."""
+    previous = streams.activate(device)
+    try:
+        library.cudnnDestroy(pointer)
+    finally:
+        streams.restore(previous)
 
 
 class Bounded(dict[Any, Any]):
@@ -81,7 +91,7 @@ class Context:
         self.library = _lib.load()
         if config.debug:
             watch(self.library)
-        self.handle = Handle(self.library)
+        self.handle = Handle(self.library, device)
         self.stream = Stream(streams.LEGACY_DEFAULT, device)  # what cuDNN itself starts with
         self.calls = Bounded(4096)
         self.plans: dict[object, Any] = {}

@@ -47,6 +47,8 @@ def everything(problem: Any, context: Context) -> list[Candidate]:
 def worth_timing(problem: Any, context: Context, request: Request) -> list[Candidate]:
     """What the policies ``time_*`` try: the first engines of each heuristic, the fallbacks, and legacy.
 
+    The ruler passes over what is hopeless by what it has timed before.
+
     Where tensor cores serve, legacy calls and engines that are ranked too high have been slower wherever it
     was measured, and are tried only where little else is. Engines that are compiled when they are made come
     last, or not at all.

@@ -6,21 +6,23 @@ row are what programs do, and where a kernel is quicker than the host, they show
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
-from math import inf
+from collections import Counter
+from collections.abc import Callable, Sequence
+from math import inf, nextafter
 from statistics import median
 from time import perf_counter
+from typing import NamedTuple
 
 from . import stream as streams
 from .errors import CudnnError
 from .stream import Stream
 
-__all__ = ["race"]
+__all__ = ["Kind", "race"]
 
+STUMBLE = 1  # milliseconds that an accident of the host may add
 SLOW = 2  # who is slower than the quickest by more than this factor is not looked at twice
-SURE = 1  # nor at once, where that is milliseconds more, and so no accident of the host
 HOPELESS = 10  # of a kind whose best is slower than the quickest by this factor, no other is tried
-IN_A_ROW = 4  # and after so many such kinds, none that is new
+IN_A_ROW = 4  # and after so many such kinds of a family, none of it that is new
 CLOSE = 1.25  # who is within this factor of the quickest is looked at again
 CLOSER = 1.1  # and within this one after a round, in the next one too
 ROUNDS = 3
@@ -31,27 +33,33 @@ Run = Callable[[], object]
 Time = float | CudnnError
 
 
-def race(runs: Sequence[Run], stream: Stream, kinds: Sequence[Hashable] = ()) -> list[Time | None]:
+class Kind(NamedTuple):
+    """What some runs are variants of."""
+
+    family: str
+    name: str
+
+
+def race(runs: Sequence[Run], stream: Stream, kinds: Sequence[Kind | None] = ()) -> list[Time | None]:
     """Time each of ``runs``, which enqueue work on ``stream``: milliseconds a call, or why there are none.
 
     Each runs once unmeasured, to load its kernels. All are then looked at briefly, and those near the
     quickest again, in turns, so that a clock that rises or falls meets all of them alike.
 
-    With ``kinds``, one for each, a run is left out, and has None, where all before it of its kind were
-    hopelessly slow, or it is of a new kind and several kinds in a row were.
+    With ``kinds``, a family and a name in it for each, a run is left out, and has None, where all before it
+    of its kind were hopelessly slow, or it is of a new kind and several of its family in a row were.
     """
     times: list[Time | None] = []
-    best, best_of, in_a_row = inf, dict[Hashable, float](), 0
-    for run, kind in zip(runs, kinds or range(len(runs)), strict=True):
-        known = best_of.get(kind)
-        if kinds and (in_a_row >= IN_A_ROW if known is None else known > HOPELESS * best):
+    best, hopes = inf, _Hopes()
+    for run, kind in zip(runs, kinds or [None] * len(runs), strict=True):
+        if kind and not hopes.remain(kind, best):
             times.append(None)
             continue
         time = _glance(run, best, stream)
         times.append(time)
         if isinstance(time, float):
-            best, best_of[kind] = min(best, time), min(best_of.get(kind, inf), time)
-            in_a_row = in_a_row + (known is None) if time > HOPELESS * best else 0
+            hopes.note(kind, time, best)
+            best = min(best, time)
     near = {i: runs[i] for i, time in enumerate(times) if isinstance(time, float) and time <= CLOSE * best}
     if len(near) > 1:
         for i, ranked in _ranked(near, best, stream).items():
@@ -59,18 +67,57 @@ def race(runs: Sequence[Run], stream: Stream, kinds: Sequence[Hashable] = ()) ->
     return times
 
 
+class _Hopes:
+    """Which kinds are worth a run, by the times of others."""
+
+    def __init__(self) -> None:
+        self._best: dict[Kind, float] = {}
+        self._in_a_row = Counter[str]()  # kinds of a family that were hopeless
+
+    def remain(self, kind: Kind, best: float) -> bool:
+        if kind in self._best:
+            return not _hopeless(self._best[kind], best)
+        return self._in_a_row[kind.family] < IN_A_ROW
+
+    def note(self, kind: Kind | None, time: float, best: float) -> None:
+        if kind is None:
+            return
+        if _hopeless(time, best):
+            self._in_a_row[kind.family] += kind not in self._best
+        else:
+            self._in_a_row[kind.family] = 0
+        self._best[kind] = min(self._best.get(kind, inf), time)
+
+
+def _hopeless(time: float, best: float) -> bool:
+    return time > HOPELESS * best + STUMBLE
+
+
 def _glance(run: Run, best: float, stream: Stream) -> Time:
     try:
-        run()
-        enqueued = perf_counter()
-        streams.synchronize(stream)
-        left = (perf_counter() - enqueued) * 1000
-        if left > SLOW * best + SURE:
-            return left
+        first = _first(run, stream)
+        if first > SLOW * best + STUMBLE:
+            return first
         time = _loop(run, 1, stream)
         return time if time > SLOW * best else min(time, _loop(run, 2, stream))
     except CudnnError as error:
         return error
+
+
+def _first(run: Run, stream: Stream) -> float:
+    """What a first run took beside what the host did, such as loading kernels: no more than it takes.
+
+    The host's clock starts before the device's, so that a wait for another thread of Python, in between, is
+    not taken for the run's.
+    """
+    begin, host = perf_counter(), 0.0
+
+    def work() -> None:
+        nonlocal host
+        run()
+        host = perf_counter() - begin
+
+    return streams.elapsed(stream, work) - host * 1000
 
 
 def _ranked(runs: dict[int, Run], best: float, stream: Stream) -> dict[int, Time]:
@@ -87,7 +134,7 @@ def _ranked(runs: dict[int, Run], best: float, stream: Stream) -> dict[int, Time
         racing = [i for i, time in finished.items() if time <= CLOSER * min(finished.values())]
     slowest = max((time for i in racing if isinstance(time := times[i], float)), default=0.0)
     return {
-        i: max(time, slowest) if isinstance(time, float) and i not in racing else time
+        i: max(time, nextafter(slowest, inf)) if isinstance(time, float) and i not in racing else time
         for i, time in times.items()
     }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -173,7 +174,7 @@ def check_context(name: int | str | None) -> int | None:
     """Return the number of the device that a context's name ends in."""
     if name is None:
         return None
-    found = re.fullmatch(r"(?:dev|cuda|gpu)?(\d+)", str(name)) if isinstance(name, int | str) else None
+    found = re.fullmatch(r"(?:dev|cuda|gpu)?(\d+)", str(name)) if isinstance(name, Integral | str) else None
     if found is None:
         raise ValueError(f"context_name must be a device such as 0, 'dev0' or 'cuda0', not {name!r}")
     return int(found[1])

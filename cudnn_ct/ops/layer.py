@@ -210,6 +210,8 @@ def _settled(value: Any) -> Any:
     """
     if type(value) in _SETTLED or isinstance(value, Enum):
         return value
+    if str(getattr(value, "dtype", None)) == "bool" and not value.shape:  # of NumPy
+        return bool(value)
     if not isinstance(value, list | tuple | DeviceArray):
         for number in (operator.index, float):
             try:

@@ -53,11 +53,11 @@ def flag(value: Any, name: str) -> bool:
     TypeError
         It is not True, False, 1, 0 or one of NumPy's.
     """
-    if isinstance(value, bool) or (isinstance(value, int) and value in (0, 1)):
-        return bool(value)
+    if isinstance(value, bool):
+        return value
     import numpy as np
 
-    if isinstance(value, np.bool_):
+    if isinstance(value, np.bool_) or (isinstance(value, int | np.integer) and value in (0, 1)):
         return bool(value)
     raise TypeError(f"{name} must be True or False, not {value!r}")
 

@@ -60,8 +60,11 @@ def arrange_weights(spec: RNNSpec, weights: Mapping[str, Any] | Sequence[Any]) -
     if isinstance(weights, Mapping):
         _check_names({row.name for row in rows}, weights, "the mapping of weights")
         weights = [weights[row.name] for row in rows]
-    if not isinstance(weights, Sequence):
-        raise TypeError(f"weights are a mapping by names or a sequence, not {type(weights).__name__}")
+    try:
+        weights = list(weights)
+    except TypeError:
+        name = type(weights).__name__
+        raise TypeError(f"weights are a mapping by names or a sequence, not {name}") from None
     if len(weights) != len(rows):
         raise ValueError(f"there are {len(weights)} weights; this network has {len(rows)}: {spec}")
     for row, array in zip(rows, weights, strict=True):
@@ -100,7 +103,7 @@ def from_torch(state: Mapping[str, Any], spec: RNNSpec, *, prefix: str = "") -> 
     [[[0, 1]], [[2, 3]], [[4, 5]], [[1.0]], [[1.0]], [[1.0]]]
     """
     shapes = dict(_torch_shapes(spec))
-    own = {name.removeprefix(prefix): a for name, a in with_prefix(state, prefix).items()}
+    own = {str(name).removeprefix(prefix): a for name, a in with_prefix(state, prefix).items()}
     _check_names(set(shapes), own, "the state")
     for name, shape in shapes.items():
         _check_array(prefix + name, own[name], shape)

@@ -157,7 +157,11 @@ class FakeCudnn(CTC, Dice, Layers, Norm, Pointwise, Recurrent, Spatial, Tensors)
     def cudnnCreateConvolutionDescriptor(self, out: Any) -> None:
         self._create(out, "convolution", groups=1, math=0)
 
-    cudnnDestroy = _destroy
+    def cudnnDestroy(self, pointer: Any) -> None:
+        made_on = self._get(pointer, "handle")["device"]
+        assert made_on == self.host.device, f"a handle of device {made_on} is destroyed on {self.host.device}"
+        self._destroy(pointer)
+
     cudnnDestroyTensorDescriptor = _destroy
     cudnnDestroyFilterDescriptor = _destroy
     cudnnDestroyConvolutionDescriptor = _destroy

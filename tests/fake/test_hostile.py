@@ -13,6 +13,7 @@ import pytest
 import cudnn_ct as ct
 from cudnn_ct import exchange, reference
 from cudnn_ct import stream as streams
+from cudnn_ct.dnn.library import check_context as dnn_context
 from cudnn_ct.problem import check_ctc_operands
 
 from .cudnn import FakeCudnn
@@ -132,9 +133,12 @@ RNN = ct.RNN("rnn_relu", 2, 3, bias="no_bias")
         (lambda x: ct.spatial_transformer(ct.TensorSpec(None, None, "x"), x), "the shape of x must be a seq"),
         (lambda x: ct.TensorDescriptor(ct.TensorSpec(None, (), "x")), "shape of a spec is a tuple of ints"),
         (lambda x: ct.synchronize(Said(__cuda_stream__=5)), "__cuda_stream__ tells .version, address."),
-        (lambda x: x.__dlpack__(dl_device=0.5), "dl_device must be a sequence of integers"),
+        (lambda x: x.__dlpack__(dl_device=0.5), "dl_device must be two integers"),
         (lambda x: x.__dlpack__(copy=MANY), "copy must be True or False"),
         (lambda x: x.fill("1"), "fill takes a real number, not '1'"),
+        (lambda x: x.fill(None), "fill takes a real number, not None"),
+        (lambda x: x.fill(np.datetime64(3, "s")), "fill takes a real number"),
+        (lambda x: x.__dlpack__(max_version=1.0), "max_version must be two integers"),
         (lambda x: x.fill(object()), "fill takes a real number"),
         (lambda x: RNN.algorithms(3), "x_shape must be a sequence of integers"),
         (lambda x: RNN.algorithms((1, 1, 2), training=MANY), "training must be True or False"),
@@ -168,6 +172,20 @@ def test_what_is_of_a_wrong_type_is_named(
 def test_what_is_no_choice_is_named(fake: FakeCudnn, call: Callable[[], object], message: str) -> None:
     with pytest.raises((TypeError, ValueError), match=message):
         call()
+
+
+def test_what_stands_for_true_and_false_is_taken(fake: FakeCudnn) -> None:
+    x = images(1, 2, 3, 4)
+    for yes in (True, 1, np.True_, np.int64(1)):
+        assert ct.reduce(x, op="max", axes=1, keepdims=yes, indices=yes).indices.shape == (1, 1, 3, 4)
+        assert RNN.algorithms((1, 1, 2), training=yes, measure=not yes)
+    assert dnn_context(np.int64(0)) == dnn_context("cuda0") == 0
+    with pytest.raises(BufferError, match="only there"):
+        x.__dlpack__(dl_device=(1, -1))
+    with pytest.raises(ValueError, match="lacks weight_hh_l0, weight_ih_l0 and has 5"):
+        RNN.from_torch({5: np.ones(2)})
+    with pytest.raises(ValueError, match="a number that float32 holds"):
+        x.fill(10**400)
 
 
 def test_an_operand_that_is_none_is_named(fake: FakeCudnn) -> None:

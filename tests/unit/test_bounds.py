@@ -44,6 +44,7 @@ MADE_WITH_THEIR_OWNER = {
     "legacy.plans.PackedPlan._out_of",
     "legacy.rnn_plans.StatesOfNoStep._moves",
     "roads.Roads._refusals",
+    "ruler._Hopes._best",
 }
 
 
