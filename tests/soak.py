@@ -250,23 +250,26 @@ def forget() -> None:
         ctx.calls.clear()
 
 
-def growth(work: Callable[[], object], rounds: int) -> tuple[int, list[str]]:
+def growth(
+    work: Callable[[], object], rounds: int, settle: Callable[[], object] = gc.collect
+) -> tuple[int, list[str]]:
     """How many bytes more Python has after some rounds of work than before, and the lines that took most.
 
     Twice as many are made first, so that everything that comes and goes was taken while it was watched.
+    ``settle`` is called before each look.
     """
     tracemalloc.start()
     try:
-        for _ in range(2 * rounds):
-            work()
-        gc.collect()
-        before = tracemalloc.take_snapshot().filter_traces(_OURS)
-        for _ in range(rounds):
-            work()
-        gc.collect()
-        after = tracemalloc.take_snapshot().filter_traces(_OURS)
+        looks = []
+        for count in (2 * rounds, rounds):
+            for _ in range(count):
+                work()
+            settle()
+            gc.collect()
+            looks.append(tracemalloc.take_snapshot().filter_traces(_OURS))
     finally:
         tracemalloc.stop()
+    before, after = looks
     rows = after.compare_to(before, "lineno")
     return sum(row.size_diff for row in rows), [_line(row) for row in rows[:8]]
 
@@ -323,9 +326,9 @@ def soak(operations: int, seconds: float) -> dict[str, Any]:
 
     python, lines, watched = 0, list[str](), 0
     if work_until(operations - 8 * WATCHED, operations // 20):
-        forget()  # what is remembered from before is not seen to go when other things take its place
+        forget()  # what was made unwatched is not seen to go
         watched = -work.operations
-        python, lines = growth(work.once, WATCHED)
+        python, lines = growth(work.once, WATCHED, forget)  # for the caches need not be full yet
         watched += work.operations
         work_until(operations, operations)
     done = work.operations
