@@ -139,7 +139,11 @@ TABLES: dict[str, Callable[[dict[str, Any]], list[str]]] = {
     ),
     "soak": two_columns(
         ("operations", "operations", lambda k: f"{k['operations']:,} in {k['seconds']:.0f} s"),
-        ("host memory: the most that it grew after the first quarter", "host_growth", _growth("host")),
+        (
+            "host memory: the most that it grew in the second half, which repeats the first",
+            "host_growth",
+            _growth("host"),
+        ),
         ("device memory: the same", "device_growth", _growth("device")),
         ("Python's allocator, as `tracemalloc` has it: more after than before", "python_growth", _python),
         ("the lines that changed most", "python_lines", _lines),
