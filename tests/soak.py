@@ -12,15 +12,18 @@ while in the first half; device memory is what the driver counts, but for what t
 from __future__ import annotations
 
 import argparse
+import ctypes
 import gc
 import random
 import sys
 import time
 import tracemalloc
 import warnings
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import cudnn_ct as ct
@@ -51,6 +54,7 @@ class Sample(NamedTuple):
     seconds: float
     host: int
     device: int
+    malloc: int
 
 
 # --- the operations ----------------------------------------------------------------------------------------
@@ -245,6 +249,7 @@ def cycles() -> list[str]:
     gc.set_debug(flags)
     found = [f"{type(one).__module__}.{type(one).__qualname__}" for one in gc.garbage]
     gc.garbage.clear()
+    gc.collect()  # what was saved to be looked at goes now
     return sorted({name for name in found if name.startswith("cudnn_ct")})
 
 
@@ -302,6 +307,42 @@ def resident() -> int:
         return int(file.read().split()[1]) * 4096
 
 
+_MALLINFO = (
+    *("arena", "ordblks", "smblks", "hblks", "hblkhd"),
+    *("usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"),
+)
+
+
+def malloc_in_use() -> int:
+    """Bytes that the C library's allocator has handed out; 0 where it does not tell."""
+
+    class Info(ctypes.Structure):  # struct mallinfo2
+        _fields_ = [(name, ctypes.c_size_t) for name in _MALLINFO]
+
+    mallinfo2 = getattr(ctypes.CDLL(None), "mallinfo2", None)
+    if mallinfo2 is None:
+        return 0
+    mallinfo2.restype = Info
+    found = mallinfo2()
+    return int(found.hblkhd + found.uordblks)
+
+
+def mappings(smaps: Iterable[str] | None = None) -> Counter[str]:
+    """Resident bytes of the process by what is mapped; anonymous memory by the size of its mapping."""
+    if smaps is None:
+        smaps = Path("/proc/self/smaps").read_text(encoding="utf-8").splitlines()
+    found, name = Counter[str](), ""
+    for line in smaps:
+        words = line.split()
+        if "-" in words[0] and not words[0].endswith(":"):
+            first, _, end = words[0].partition("-")
+            size = (int(end, 16) - int(first, 16)) / 2**20
+            name = words[5].rpartition("/")[2] if len(words) > 5 else f"anonymous, {size:.1f} MiB"
+        elif words[0] == "Rss:":
+            found[name] += int(words[1]) * 1024
+    return found
+
+
 def on_device() -> int:
     """Bytes of device memory that the driver counts as taken, those that the pool keeps idle left out."""
     from cudnn_ct import memory
@@ -327,7 +368,7 @@ def soak(operations: int, seconds: float) -> dict[str, Any]:
                 ct.synchronize()
                 found.update(cycles())
                 passed = round(time.monotonic() - begin, 1)
-                samples.append(Sample(work.operations, passed, resident(), on_device()))
+                samples.append(Sample(work.operations, passed, resident(), on_device(), malloc_in_use()))
                 print(samples[-1], flush=True)
         return work.operations >= operations
 
@@ -340,13 +381,16 @@ def soak(operations: int, seconds: float) -> dict[str, Any]:
         watched += work.operations
     work_until(half, every)
     work.begin_again()
+    mapped = mappings()
     work_until(operations, every)
+    more = mappings()
+    more.subtract(mapped)
     done = work.operations
     found.update(cycles())
     gc.enable()
     full = list(bounded())
     settled = [sample for sample in samples if sample.operations >= half] or samples[-1:]
-    host, device = (max(x[i] for x in settled) - settled[0][i] for i in (2, 3))
+    host, device, malloc = (max(x[i] for x in settled) - settled[0][i] for i in (2, 3, 4))
     wrong = [f"{name}: {have:,} of at most {limit:,}" for name, have, limit in full if have > limit]
     wrong += [f"reference cycles: {', '.join(sorted(found))}"] if found else []
     wrong += [f"host memory grew by {host:,} bytes"] if host > MOST_HOST else []
@@ -359,6 +403,8 @@ def soak(operations: int, seconds: float) -> dict[str, Any]:
         "bound": BOUND,
         "host_bytes": settled[0].host,
         "host_growth": host,
+        "host_malloc_growth": malloc,
+        "host_lines": [f"{name} {size:+,}" for name, size in more.most_common(6)],
         "device_bytes": settled[0].device,
         "device_growth": device,
         "python_growth": python,

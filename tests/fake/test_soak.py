@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import itertools
 from pathlib import Path
@@ -13,7 +14,7 @@ from cudnn_ct import algo_store, context, dnn
 from cudnn_ct import stream as streams
 from cudnn_ct._config import config
 from cudnn_ct.dnn import rnn as blocks_of_dnn
-from tests.soak import Work, bounded, cycles, growth, lowered
+from tests.soak import Work, bounded, cycles, growth, lowered, malloc_in_use, mappings
 
 from .cudnn import FakeCudnn
 from .host import Host
@@ -45,6 +46,33 @@ def test_nothing_grows(fake: FakeCudnn, host: Host) -> None:
     assert [(name, have) for name, have, limit in left if have > limit] == []
     full = {name for name, have, limit in left if have == limit}
     assert full >= {"decisions", "descriptors", "calls of a thread", "workspaces of a thread"}
+
+
+def test_what_host_memory_is_mapped_for() -> None:
+    smaps = """\
+55d0c0000000-55d0c0200000 rw-p 00000000 00:00 0                          [heap]
+Size:               2048 kB
+Rss:                1024 kB
+7f00a0000000-7f00a0021000 rw-p 00000000 00:00 0
+Rss:                 132 kB
+7f00b0000000-7f00b0100000 r-xp 00000000 08:01 42                         /usr/lib/libc.so.6
+Rss:                 512 kB
+7f00b0100000-7f00b0200000 r--p 00100000 08:01 42                         /usr/lib/libc.so.6
+Rss:                   8 kB
+"""
+    assert mappings(smaps.splitlines()) == {
+        "[heap]": 1024 * 1024,
+        "anonymous, 0.1 MiB": 132 * 1024,
+        "libc.so.6": 520 * 1024,
+    }
+    assert mappings().total() > 2**20
+
+
+def test_memory_that_malloc_handed_out_is_counted() -> None:
+    before = malloc_in_use()
+    if before:
+        held = ctypes.create_string_buffer(2**24)
+        assert malloc_in_use() - before > 2**23, len(held)
 
 
 def test_workspaces_of_streams_that_come_and_go(fake: FakeCudnn, host: Host) -> None:

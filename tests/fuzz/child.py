@@ -13,6 +13,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -102,25 +103,26 @@ def judged(text: str, seconds: int) -> str:
 
 def _meant(error: BaseException) -> bool:
     """Whether an exception comes from a ``raise``, or is of the call itself, such as an argument too many."""
-    step = error.__traceback__
-    while step is not None and step.tb_next is not None:
-        step = step.tb_next
-    if step is None or str(error).startswith(THEIR_OWN):
-        return True
-    code = step.tb_frame.f_code
+    *_, last = _steps(error)
+    code = last.tb_frame.f_code
     if code.co_filename == "<string>" or "contextlib" in code.co_filename:
         return True
-    return dis.opname[code.co_code[step.tb_lasti]] == "RAISE_VARARGS"
+    if str(error).startswith(THEIR_OWN):
+        return True
+    return dis.opname[code.co_code[last.tb_lasti]] == "RAISE_VARARGS"
 
 
 def _where(error: BaseException) -> str:
     """The innermost line of the package."""
-    found, step = "", error.__traceback__
+    places = [(step.tb_frame.f_code.co_filename, step.tb_lineno) for step in _steps(error)]
+    return next((f"{file}:{line}" for file, line in reversed(places) if "cudnn_ct" in file), "")
+
+
+def _steps(error: BaseException) -> Iterator[TracebackType]:
+    step = error.__traceback__
     while step is not None:
-        file = step.tb_frame.f_code.co_filename
-        found = f"{file}:{step.tb_lineno}" if "cudnn_ct" in file else found
+        yield step
         step = step.tb_next
-    return found
 
 
 def unhealthy(before: int, used: Callable[[], int]) -> str:
