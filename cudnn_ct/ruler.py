@@ -1,7 +1,9 @@
-"""One ruler for all ways to compute a problem: GPU time of several calls in a row, by events.
+"""One ruler for all ways to compute a problem: GPU time by events, of calls in a row and of cold ones.
 
 cuDNN's own searches overstate by up to a factor of two, and differently for different families. Calls in a
 row are what programs do, and where a kernel is quicker than the host, they show the host's time as it counts.
+But they find their operands in the cache, where programs had other work since: so the same call is also timed
+after the cache was filled with something else, and the longer of the two is its time.
 """
 
 from __future__ import annotations
@@ -11,10 +13,11 @@ from collections.abc import Callable, Sequence
 from math import inf, nextafter
 from statistics import median
 from time import perf_counter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from . import blocks, memory
 from . import stream as streams
-from .errors import CudnnError
+from .errors import AllocationError, CudnnError
 from .stream import Stream
 
 __all__ = ["Kind", "race"]
@@ -26,8 +29,11 @@ IN_A_ROW = 4  # and after so many such kinds of a family, none of it that is new
 CLOSE = 1.25  # who is within this factor of the quickest is looked at again
 CLOSER = 1.1  # and within this one after a round, in the next one too
 ROUNDS = 3
-ROUND = 0.5  # milliseconds for each in a round
-MOST = 20  # calls in a round
+ROUND = 0.5  # milliseconds of calls in a row for each in a round
+MOST = 20  # calls in a row in a round
+COLDS = 3  # and calls with a cold cache at most
+FILLS = 2  # times the cache's size is written to empty it
+SPARE = 16  # but not where that is more than such a part of the free memory: runs may need it
 
 Run = Callable[[], object]
 Time = float | CudnnError
@@ -49,22 +55,95 @@ def race(runs: Sequence[Run], stream: Stream, kinds: Sequence[Kind | None] = ())
     With ``kinds``, a family and a name in it for each, a run is left out, and has None, where all before it
     of its kind were hopelessly slow, or it is of a new kind and several of its family in a row were.
     """
+    clock = _Clock(stream)
     times: list[Time | None] = []
+    looks: dict[int, _Looks] = {}
     best, hopes = inf, _Hopes()
-    for run, kind in zip(runs, kinds or [None] * len(runs), strict=True):
+    for i, (run, kind) in enumerate(zip(runs, kinds or [None] * len(runs), strict=True)):
         if kind and not hopes.remain(kind, best):
             times.append(None)
             continue
-        time = _glance(run, best, stream)
-        times.append(time)
-        if isinstance(time, float):
-            hopes.note(kind, time, best)
-            best = min(best, time)
-    near = {i: runs[i] for i, time in enumerate(times) if isinstance(time, float) and time <= CLOSE * best}
+        try:
+            looks[i] = _glance(run, best, clock)
+        except CudnnError as error:
+            times.append(error)
+            continue
+        times.append(time := looks[i].least)
+        hopes.note(kind, time, best)
+        best = min(best, time)
+    near = {i: one for i, one in looks.items() if one.least <= CLOSE * best}
     if len(near) > 1:
-        for i, ranked in _ranked(near, best, stream).items():
+        for i, ranked in _ranked(near, best, clock).items():
             times[i] = ranked
     return times
+
+
+class _Clock:
+    """Times runs on a stream."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+        self._size = FILLS * streams.cache_size(stream.device)
+        self._scratch: Any = None
+        try:
+            if self._size * SPARE <= memory.memory_info(stream.device)[0]:
+                self._scratch = blocks.allocate(self._size, stream, "emptying the cache")
+        except AllocationError:
+            pass  # then all are timed with operands in the cache
+
+    def loop(self, run: Run, calls: int) -> float:
+        """Milliseconds of a call, of some in a row."""
+
+        def work() -> None:
+            for _ in range(calls):
+                run()
+
+        return streams.elapsed(self._stream, work) / calls
+
+    def cold(self, run: Run) -> float:
+        """Milliseconds of one call that finds its operands in memory.
+
+        What fills the cache takes the device so long that the host enqueues the call meanwhile: this is the
+        device's time alone.
+        """
+        if self._scratch is None:
+            return 0.0
+        memory.fill(int(self._scratch.handle), b"\0\0\0\0", self._size // 4, self._stream)
+        return streams.elapsed(self._stream, run)
+
+    def first(self, run: Run) -> float:
+        """What a first run took beside what the host did, such as loading kernels: no more than it takes.
+
+        The host's clock starts before the device's, so that a wait for another thread of Python, in between,
+        is not taken for the run's.
+        """
+        begin, host = perf_counter(), 0.0
+
+        def work() -> None:
+            nonlocal host
+            run()
+            host = perf_counter() - begin
+
+        return streams.elapsed(self._stream, work) - host * 1000
+
+
+class _Looks:
+    """A run, and what it took in each look at it."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.loops: list[float] = []
+        self.colds: list[float] = []
+
+    @property
+    def least(self) -> float:
+        """The best that it has been: what disturbs a look makes it longer."""
+        return max(min(self.loops), min(self.colds, default=0.0))
+
+    @property
+    def middle(self) -> float:
+        """What it mostly took, after the glance at fewer calls."""
+        return max(median(self.loops[-ROUNDS:]), median(self.colds or [0.0]))
 
 
 class _Hopes:
@@ -93,68 +172,36 @@ def _hopeless(time: float, best: float) -> bool:
     return time > HOPELESS * best + STUMBLE
 
 
-def _glance(run: Run, best: float, stream: Stream) -> Time:
-    try:
-        first = _first(run, stream)
-        if first > SLOW * best + STUMBLE:
-            return first
-        time = _loop(run, 1, stream)
-        return time if time > SLOW * best else min(time, _loop(run, 2, stream))
-    except CudnnError as error:
-        return error
+def _glance(run: Run, best: float, clock: _Clock) -> _Looks:
+    looks = _Looks(run)
+    first = clock.first(run)
+    if first > SLOW * best + STUMBLE:
+        looks.loops.append(first)
+        return looks
+    looks.loops.append(clock.loop(run, 1))
+    if looks.least <= SLOW * best:
+        looks.colds.append(clock.cold(run))
+        looks.loops.append(clock.loop(run, 2))
+    return looks
 
 
-def _first(run: Run, stream: Stream) -> float:
-    """What a first run took beside what the host did, such as loading kernels: no more than it takes.
-
-    The host's clock starts before the device's, so that a wait for another thread of Python, in between, is
-    not taken for the run's.
-    """
-    begin, host = perf_counter(), 0.0
-
-    def work() -> None:
-        nonlocal host
-        run()
-        host = perf_counter() - begin
-
-    return streams.elapsed(stream, work) - host * 1000
-
-
-def _ranked(runs: dict[int, Run], best: float, stream: Stream) -> dict[int, Time]:
+def _ranked(racing: dict[int, _Looks], best: float, clock: _Clock) -> dict[int, Time]:
     """The times of those that are close, by rounds; who falls behind is not in the next, and stays behind."""
     calls = max(1, min(MOST, int(ROUND / max(best, 1e-6))))
-    samples: dict[int, list[Time]] = {i: [] for i in runs}
     times: dict[int, Time] = {}
-    racing = list(runs)
     for _ in range(ROUNDS):
-        for i in racing:
-            samples[i].append(_guarded(runs[i], calls, stream))
-            times[i] = _middle(samples[i])
-        finished = {i: time for i in racing if isinstance(time := times[i], float)}
-        racing = [i for i, time in finished.items() if time <= CLOSER * min(finished.values())]
-    slowest = max((time for i in racing if isinstance(time := times[i], float)), default=0.0)
+        for i, looks in list(racing.items()):
+            try:
+                looks.loops.append(clock.loop(looks.run, calls))
+                looks.colds += (clock.cold(looks.run) for _ in range(min(calls, COLDS)))
+                times[i] = looks.middle
+            except CudnnError as error:
+                times[i] = error
+                del racing[i]
+        best = min((looks.least for looks in racing.values()), default=inf)
+        racing = {i: looks for i, looks in racing.items() if looks.least <= CLOSER * best}
+    slowest = max((looks.middle for looks in racing.values()), default=0.0)
     return {
         i: max(time, nextafter(slowest, inf)) if isinstance(time, float) and i not in racing else time
         for i, time in times.items()
     }
-
-
-def _guarded(run: Run, calls: int, stream: Stream) -> Time:
-    try:
-        return _loop(run, calls, stream)
-    except CudnnError as error:
-        return error
-
-
-def _middle(samples: Sequence[Time]) -> Time:
-    """The median, or the first failure."""
-    failures = [sample for sample in samples if not isinstance(sample, float)]
-    return failures[0] if failures else median(sample for sample in samples if isinstance(sample, float))
-
-
-def _loop(run: Run, calls: int, stream: Stream) -> float:
-    def work() -> None:
-        for _ in range(calls):
-            run()
-
-    return streams.elapsed(stream, work) / calls

@@ -20,6 +20,7 @@ from .errors import CudnnError
 
 __all__ = [
     "activate",
+    "cache_size",
     "compute_capability",
     "current_device",
     "device_count",
@@ -222,6 +223,12 @@ def compute_capability(device: int) -> tuple[int, int]:
     return int(major), int(minor)
 
 
+@cache
+def cache_size(device: int) -> int:
+    """Bytes of the cache that all multiprocessors of a device share, L2."""
+    return int(cuda.core().Device(device).properties.l2_cache_size)
+
+
 def current_device() -> int:
     """The device that is current in this thread, 0 where none is yet."""
     return 0 if device_count() == 1 else _current_device() or 0
@@ -387,7 +394,7 @@ def _after_fork() -> None:
     """In a forked child nothing of CUDA works once the parent has used it: say so, and touch nothing."""
     global _thread
     cuda.forget(used=bool(device_count.cache_info().currsize))
-    for cached in (compute_capability, device_count, device_name, driver_version):
+    for cached in (cache_size, compute_capability, device_count, device_name, driver_version):
         cached.cache_clear()
     _thread = threading.local()
 

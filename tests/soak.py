@@ -55,6 +55,8 @@ class Sample(NamedTuple):
     host: int
     device: int
     malloc: int
+    python: int  # blocks of Python's allocator
+    streams: int  # that are known
 
 
 # --- the operations ----------------------------------------------------------------------------------------
@@ -343,6 +345,13 @@ def mappings(smaps: Iterable[str] | None = None) -> Counter[str]:
     return found
 
 
+def changed(before: Counter[str], after: Counter[str]) -> list[str]:
+    """The mappings that changed most."""
+    sizes = {name: after[name] - before[name] for name in before | after}
+    most = sorted(sizes, key=lambda name: -abs(sizes[name]))[:12]
+    return [f"{name} {sizes[name]:+,}" for name in most if sizes[name]]
+
+
 def on_device() -> int:
     """Bytes of device memory that the driver counts as taken, those that the pool keeps idle left out."""
     from cudnn_ct import memory
@@ -358,6 +367,7 @@ def soak(operations: int, seconds: float) -> dict[str, Any]:
     begin, work = time.monotonic(), Work(0, lambda: Device().create_stream())
     gc.disable()
     samples: list[Sample] = []
+    maps: list[Counter[str]] = []  # at each sample
     found: set[str] = set()
 
     def work_until(operations: int, every: int) -> bool:
@@ -368,7 +378,13 @@ def soak(operations: int, seconds: float) -> dict[str, Any]:
                 ct.synchronize()
                 found.update(cycles())
                 passed = round(time.monotonic() - begin, 1)
-                samples.append(Sample(work.operations, passed, resident(), on_device(), malloc_in_use()))
+                samples.append(
+                    Sample(
+                        work.operations, passed, resident(), on_device(), malloc_in_use(),
+                        sys.getallocatedblocks(), len(streams._known),
+                    )
+                )  # fmt: skip
+                maps.append(mappings())
                 print(samples[-1], flush=True)
         return work.operations >= operations
 
@@ -381,15 +397,14 @@ def soak(operations: int, seconds: float) -> dict[str, Any]:
         watched += work.operations
     work_until(half, every)
     work.begin_again()
-    mapped = mappings()
     work_until(operations, every)
-    more = mappings()
-    more.subtract(mapped)
     done = work.operations
     found.update(cycles())
     gc.enable()
     full = list(bounded())
     settled = [sample for sample in samples if sample.operations >= half] or samples[-1:]
+    maps = maps[-len(settled) :]
+    step = max(range(1, len(settled)), key=lambda i: settled[i].host - settled[i - 1].host, default=0)
     host, device, malloc = (max(x[i] for x in settled) - settled[0][i] for i in (2, 3, 4))
     wrong = [f"{name}: {have:,} of at most {limit:,}" for name, have, limit in full if have > limit]
     wrong += [f"reference cycles: {', '.join(sorted(found))}"] if found else []
@@ -404,7 +419,10 @@ def soak(operations: int, seconds: float) -> dict[str, Any]:
         "host_bytes": settled[0].host,
         "host_growth": host,
         "host_malloc_growth": malloc,
-        "host_lines": [f"{name} {size:+,}" for name, size in more.most_common(6)],
+        "host_lines": changed(maps[0], maps[-1]),
+        "host_step": settled[step].host - settled[step - 1].host if step else 0,
+        "host_step_at": settled[step].operations,
+        "host_step_lines": changed(maps[step - 1], maps[step]) if step else [],
         "device_bytes": settled[0].device,
         "device_growth": device,
         "python_growth": python,

@@ -73,9 +73,9 @@ def place(context: Any, kind: str) -> dict[str, Any]:
 
 
 def compute_capability(context: Any) -> tuple[int, int]:
-    """The architecture that a graph is planned for."""
+    """The architecture that a graph is planned for; (0, 0) if a described device does not say."""
     if isinstance(context, Planner):
-        major, minor = divmod(context.description["deviceVer"], 100)
+        major, minor = divmod(context.description.get("deviceVer", 0), 100)
         return major, minor // 10
     return streams.compute_capability(context.device)
 

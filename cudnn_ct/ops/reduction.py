@@ -60,7 +60,8 @@ def reduce(
     Raises
     ------
     TypeError
-        ``x`` is not on the device, or its dtype is none of the four.
+        ``x`` is not on the device, its dtype is none of the four, ``axes`` are no integers, or ``keepdims``
+        or ``indices`` is no flag.
     ValueError
         An axis is not there or named twice, the operation has no indices, or no answer for no element.
     NotSupportedError

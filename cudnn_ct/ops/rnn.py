@@ -277,6 +277,8 @@ class RNN:
 
         Raises
         ------
+        TypeError
+            ``state_dict`` is no mapping, ``prefix`` no string, or a value no array.
         ValueError
             A name is missing or unknown, a shape does not fit, or the biases of a GRU cannot be made one.
 

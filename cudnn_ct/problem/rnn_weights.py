@@ -45,6 +45,8 @@ def arrange_weights(spec: RNNSpec, weights: Mapping[str, Any] | Sequence[Any]) -
 
     Raises
     ------
+    TypeError
+        ``weights`` is neither a mapping nor a sequence, or one of them is no array.
     ValueError
         One is missing, unknown, or of another shape; the message says which, and what it should be.
 

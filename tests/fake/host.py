@@ -145,6 +145,9 @@ class Host:
     def device_count(self) -> int:
         return DEVICES
 
+    def cache_size(self, device: int) -> int:
+        return 2**20
+
     def compute_capability(self, device: int) -> tuple[int, int]:
         return 9, 0
 

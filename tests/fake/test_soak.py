@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import itertools
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from cudnn_ct import algo_store, context, dnn
 from cudnn_ct import stream as streams
 from cudnn_ct._config import config
 from cudnn_ct.dnn import rnn as blocks_of_dnn
-from tests.soak import Work, bounded, cycles, growth, lowered, malloc_in_use, mappings
+from tests.soak import Work, bounded, changed, cycles, growth, lowered, malloc_in_use, mappings
 
 from .cudnn import FakeCudnn
 from .host import Host
@@ -66,6 +67,12 @@ Rss:                   8 kB
         "libc.so.6": 520 * 1024,
     }
     assert mappings().total() > 2**20
+    more = Counter({"[heap]": 3 * 2**20, "libc.so.6": 520 * 1024, "new": 4096})
+    assert changed(mappings(smaps.splitlines()), more) == [
+        "[heap] +2,097,152",
+        "anonymous, 0.1 MiB -135,168",
+        "new +4,096",
+    ]
 
 
 def test_memory_that_malloc_handed_out_is_counted() -> None:

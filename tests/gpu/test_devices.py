@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -57,6 +59,34 @@ def test_a_thread_that_has_no_device_has_none_after_work_on_the_second() -> None
     thread.start()
     thread.join()
     assert seen == [None, True, None, 0]
+
+
+_WITHOUT_THE_FIRST = """
+import threading
+import numpy as np
+import cudnn_ct as ct
+from cuda.bindings import driver
+
+def work():
+    with ct.use(device=1):
+        x, w = ct.full((2, 4, 9, 9), 1.0), ct.full((3, 4, 3, 3), 1.0)
+    assert (ct.conv(x, w).numpy() == 36).all()
+    assert (ct.softmax(x).numpy() == 0.25).all()
+
+thread = threading.Thread(target=work)
+thread.start()
+thread.join()
+result, _, active = driver.cuDevicePrimaryCtxGetState(0)
+assert int(result) == 0
+print("a context on the first" if active else "none on the first")
+"""
+
+
+def test_work_on_the_second_makes_no_context_on_the_first() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _WITHOUT_THE_FIRST], capture_output=True, text=True, timeout=120
+    )
+    assert done.stdout.strip() == "none on the first", done.stderr
 
 
 def test_memory_is_not_handed_out_while_its_device_works_with_it() -> None:

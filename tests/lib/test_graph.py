@@ -252,15 +252,17 @@ def test_engines_that_measurements_prefer_are_there() -> None:
 
 def child_elsewhere() -> list[int]:
     direction, arguments, _ = PREFERRED[1]
-    described = graph.Planner(DEVICE).description | {"deviceVer": 800}
+    older = graph.Planner(DEVICE).description | {"deviceVer": 800}
+    untold = graph.Planner(DEVICE)
+    del untold.description["deviceVer"]
     return [
-        len(graph.preferred(problem(**arguments, direction=direction), graph.Planner(one)))
-        for one in (DEVICE, described)
+        len(graph.preferred(problem(**arguments, direction=direction), planner))
+        for planner in (graph.Planner(DEVICE), graph.Planner(older), untold)
     ]
 
 
 def test_no_engine_is_preferred_where_nothing_was_measured() -> None:
-    assert run("child_elsewhere") == [1, 0]
+    assert run("child_elsewhere") == [1, 0, 0]
 
 
 def child_fused() -> list[dict[str, Any]]:

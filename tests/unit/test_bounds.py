@@ -31,7 +31,7 @@ CONTAINERS = {
     "local",
     "ContextVar",
 }
-# Filled while their owner is made, or by no more entries than a problem has ways to compute it.
+# Filled while their owner is made, or by no more entries than a problem has ways, or a race looks.
 MADE_WITH_THEIR_OWNER = {
     "decision.Decision._substitutes",
     "descriptors.recurrent._LAYOUT_CODES",
@@ -45,6 +45,8 @@ MADE_WITH_THEIR_OWNER = {
     "legacy.rnn_plans.StatesOfNoStep._moves",
     "roads.Roads._refusals",
     "ruler._Hopes._best",
+    "ruler._Looks.colds",
+    "ruler._Looks.loops",
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
@@ -10,16 +11,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cudnn_ct import ruler
-from cudnn_ct.errors import NotSupportedError
+from cudnn_ct.errors import AllocationError, NotSupportedError
+from cudnn_ct.stream import LEGACY_DEFAULT, Stream
 
+STREAM = Stream(LEGACY_DEFAULT, 0)
+CACHE = 2**26  # bytes
 LOAD = 20.0  # milliseconds of the host, the first time that something runs
 
 
+GLANCES = 5  # runs of what is not slow: to load, one by itself, with a cold cache, two in a row
+FILL = 0.05  # milliseconds of the device to empty the cache
+
+
 class Way(NamedTuple):
-    """Something to time: milliseconds on the device, and on the host to enqueue it."""
+    """Something to time: milliseconds on the device, on the host to enqueue it, more with a cold cache."""
 
     device: float
     host: float = 0.01
+    cold: float = 0.0
 
 
 class Clocks:
@@ -30,11 +39,25 @@ class Clocks:
         self.over = 0.0  # when the device will be done
         self.count: dict[int, int] = {}
         self.noise: Callable[[], float] = lambda: 1.0
+        self.cold = True
+        self.free = 2**40  # bytes
 
     def run(self, number: int, way: Way) -> None:
         self.count[number] = self.count.get(number, 0) + 1
         self.now += way.host + (LOAD if self.count[number] == 1 else 0)
-        self.over = max(self.over, self.now) + way.device * self.noise()
+        busy = (way.device + (way.cold if self.cold else 0)) * self.noise()
+        self.over = max(self.over, self.now) + busy
+        self.cold = False
+
+    def allocate(self, nbytes: int, stream: Any, what: str) -> Any:
+        if nbytes > self.free:
+            raise AllocationError(f"{nbytes} bytes wanted for {what}")
+        return SimpleNamespace(handle=4096)
+
+    def fill(self, pointer: int, pattern: bytes, count: int, stream: Any) -> None:
+        assert (pointer, count * len(pattern)) == (4096, ruler.FILLS * CACHE)
+        self.over = max(self.over, self.now) + FILL
+        self.cold = True
 
     def synchronize(self, stream: Any) -> None:
         self.now = self.over = max(self.now, self.over)
@@ -54,15 +77,22 @@ class Clocks:
 
             return run
 
-        return ruler.race([one(*pair) for pair in enumerate(ways)], None, kinds)  # type: ignore[arg-type]
+        return ruler.race([one(*pair) for pair in enumerate(ways)], STREAM, kinds)
+
+    def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Take the place of the device and of the host's clock."""
+        monkeypatch.setattr(ruler, "perf_counter", lambda: self.now / 1000)
+        monkeypatch.setattr(ruler.streams, "elapsed", self.elapsed)
+        monkeypatch.setattr(ruler.streams, "cache_size", lambda device: CACHE)
+        monkeypatch.setattr(ruler.memory, "memory_info", lambda device: (self.free, self.free))
+        monkeypatch.setattr(ruler.memory, "fill", self.fill)
+        monkeypatch.setattr(ruler.blocks, "allocate", self.allocate)
 
 
 @pytest.fixture
 def clocks(monkeypatch: pytest.MonkeyPatch) -> Clocks:
     found = Clocks()
-    monkeypatch.setattr(ruler, "perf_counter", lambda: found.now / 1000)
-    monkeypatch.setattr(ruler.streams, "synchronize", found.synchronize)
-    monkeypatch.setattr(ruler.streams, "elapsed", found.elapsed)
+    found.install(monkeypatch)
     return found
 
 
@@ -98,7 +128,7 @@ def kinds(*names: str) -> tuple[ruler.Kind, ...]:
 def test_variants_of_the_hopeless_are_left_out(clocks: Clocks) -> None:
     ways = [Way(9.0), Way(0.1), Way(9.0), Way(0.2), Way(4.0), Way(0.1)]
     assert clocks.race([*ways], kinds("a", "b", "a", "c", "c", "c"))[2] is None
-    assert clocks.count == {0: 4, 1: clocks.count[1], 3: 2, 4: 1, 5: clocks.count[5]}
+    assert clocks.count == {0: GLANCES, 1: clocks.count[1], 3: 2, 4: 1, 5: clocks.count[5]}
     assert all(isinstance(time, float) for time in clocks.race([*ways]))
 
 
@@ -133,12 +163,12 @@ def test_a_host_that_stumbles_takes_nobody_out(clocks: Clocks) -> None:
 
 
 def test_who_falls_behind_does_not_draw_level(clocks: Clocks) -> None:
-    noise = {0: iter([1.0] * 4 + [1.2] * 9), 1: iter([1.0] * 4 + [1.0] + [1.3] * 9)}
+    noise = {0: iter([1.15] * 99), 1: iter([1.0] * GLANCES + [1.3] * 99)}
 
     def one(number: int) -> Callable[[], None]:
         return lambda: clocks.run(number, Way(next(noise[number])))
 
-    slow, quick = ruler.race([one(0), one(1)], None)  # type: ignore[arg-type]
+    slow, quick = ruler.race([one(0), one(1)], STREAM)
     assert isinstance(slow, float)
     assert isinstance(quick, float)
     assert slow > quick
@@ -154,11 +184,42 @@ def test_failures_are_told_and_no_reason_to_leave_variants_out(clocks: Clocks) -
 
 def test_who_falls_behind_in_a_round_is_in_no_other(clocks: Clocks) -> None:
     times = clocks.race([Way(0.1), Way(0.12), Way(0.104)])
-    calls = int(ruler.ROUND / 0.11)
-    glances = 4
-    assert clocks.count[1] == glances + calls
-    assert clocks.count[0] == clocks.count[2] == glances + ruler.ROUNDS * calls
+    calls = int(ruler.ROUND / 0.11) + ruler.COLDS
+    assert clocks.count[1] == GLANCES + calls
+    assert clocks.count[0] == clocks.count[2] == GLANCES + ruler.ROUNDS * calls
     assert place(times) == 0
+
+
+def test_who_needs_the_cache_is_timed_without_it(clocks: Clocks) -> None:
+    times = clocks.race([Way(0.1, cold=0.1), Way(0.12, cold=0.02), Way(0.14, cold=0.05)])
+    assert place(times) == 1
+    assert times[1] == pytest.approx(0.14)
+
+
+def test_what_the_host_takes_counts_with_a_cold_cache_too(clocks: Clocks) -> None:
+    times = clocks.race([Way(0.01, host=0.03, cold=0.01), Way(0.01, host=0.025, cold=0.01)])
+    assert place(times) == 1
+    assert times[1] == pytest.approx(0.025, rel=0.3)
+
+
+@pytest.mark.parametrize("free", [2**30, 2**40])
+def test_without_memory_to_spare_all_find_their_operands_in_the_cache(
+    clocks: Clocks, free: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clocks.free = CACHE  # another process may have been quicker
+    monkeypatch.setattr(ruler.memory, "memory_info", lambda device: (free, free))
+    times = clocks.race([Way(0.1, cold=0.1), Way(0.12, cold=0.02)])
+    assert times == pytest.approx([0.1, 0.12], rel=0.15)
+    assert place(times) == 0
+
+
+def test_one_disturbed_round_takes_nobody_out(clocks: Clocks) -> None:
+    noise = iter([1.0] * GLANCES + [1.4] * (int(ruler.ROUND / 0.11) + ruler.COLDS))
+    runs = [
+        lambda: clocks.run(0, Way(0.1 * next(noise, 1.0))),
+        lambda: clocks.run(1, Way(0.105)),
+    ]
+    assert place(ruler.race(runs, STREAM)) == 0
 
 
 def test_who_fails_in_a_round_has_failed(clocks: Clocks) -> None:
@@ -170,7 +231,7 @@ def test_who_fails_in_a_round_has_failed(clocks: Clocks) -> None:
         clocks.run(2, Way(0.1))
 
     runs = [lambda: clocks.run(0, Way(0.11)), lambda: clocks.run(1, Way(0.12)), third]
-    times = ruler.race(runs, None)  # type: ignore[arg-type]
+    times = ruler.race(runs, STREAM)
     assert times[2] is error
     assert place(times) == 0
 
@@ -182,9 +243,7 @@ def test_who_fails_in_a_round_has_failed(clocks: Clocks) -> None:
 def test_the_quickest_is_found_whatever_is_left_out(device: list[float], noise: list[float]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         found = Clocks()
-        patch.setattr(ruler, "perf_counter", lambda: found.now / 1000)
-        patch.setattr(ruler.streams, "synchronize", found.synchronize)
-        patch.setattr(ruler.streams, "elapsed", found.elapsed)
+        found.install(patch)
         values = iter(noise * 10_000)
         found.noise = lambda: next(values)
         times = found.race([Way(one) for one in device])
