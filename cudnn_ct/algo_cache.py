@@ -243,7 +243,7 @@ def time_rows(
 
         return once
 
-    kinds = [ruler.Kind(row.family, row.algorithm.partition(" knobs")[0]) for row, _ in ways]
+    kinds = [_kind(row) for row, _ in ways]
     try:
         with _ruling:  # two races at once would measure each other
             times = ruler.race([run(*way) for way in ways], context.stream, () if every else kinds)
@@ -254,6 +254,11 @@ def time_rows(
         for (row, _), time in zip(ways, times, strict=True)
     ]
     return rows, [time for time in times if isinstance(time, CudnnError)]
+
+
+def _kind(row: Candidate) -> ruler.Kind:
+    """What the ruler takes a row for. Engines that are compiled are often good where no other engine is."""
+    return ruler.Kind("compiled" if row.compiled else row.family, row.algorithm.partition(" knobs")[0])
 
 
 # --- what is remembered ------------------------------------------------------------------------------------

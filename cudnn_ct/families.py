@@ -59,8 +59,8 @@ def worth_timing(problem: Any, context: Context, request: Request) -> list[Candi
     slow = [row for row in rows if _slow(row, problem)] if problem.tensor_cores else []
     if sum(not row.status for row in rows if row not in slow) >= ENOUGH:
         rows = [row for row in rows if row.status or row not in slow]
-    compiled = [row for row in rows if "runtime_compilation" in row.notes]
-    return [row for row in rows if row not in compiled] + (compiled if config.runtime_compiled else [])
+    compiled = [row for row in rows if row.compiled] if config.runtime_compiled else []
+    return [row for row in rows if not row.compiled] + compiled
 
 
 def named(problem: Any, name: str) -> tuple[list[Stage], list[Stage]]:

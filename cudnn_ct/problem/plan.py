@@ -46,6 +46,11 @@ class Candidate(NamedTuple):
     problem: Any = None
 
     @property
+    def compiled(self) -> bool:
+        """Whether cuDNN compiles it when it is made, which takes up to a second."""
+        return "runtime_compilation" in self.notes
+
+    @property
     def way(self) -> tuple[Any, ...]:
         """What tells rows of one problem apart, whatever became known of them."""
         return self.family, self.algorithm, self.math, self.packed

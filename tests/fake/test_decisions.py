@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import cudnn_ct as ct
-from cudnn_ct import context, families, graph
+from cudnn_ct import algo_cache, context, families, graph
 from cudnn_ct import stream as streams
 from cudnn_ct._config import config
 from cudnn_ct.algo_store import store
@@ -295,3 +295,29 @@ def test_what_a_guess_prefers_is_in_the_table_and_timed(
     problem = FusedConv(conv, activation="relu") if fused else conv
     for rows in (families.everything(problem, here), families.worth_timing(problem, here, Request())):
         assert any(row.algorithm.endswith("engine 70 knobs 2=4") for row in rows), rows
+
+
+def test_hopeless_engines_leave_compiled_ones_their_chance(fake: FakeCudnn, host: Host) -> None:
+    """They are timed last, and for depthwise convolutions nothing else is quick."""
+    costs = {"engine 0": 0.4, "engine 9": 0.02} | {f"engine {number}": 30.0 for number in range(1, 9)}
+
+    class Costing:
+        def __init__(self, row: Candidate) -> None:
+            self.cost = costs[row.algorithm]
+            self.workspace = 0
+
+        def run(self, *_: Any) -> None:
+            host.clock += self.cost
+
+        def describe(self) -> str:
+            return ""
+
+    rows = [Candidate("graph", name, "fma", 0, True) for name in sorted(costs)]
+    rows[-1] = rows[-1]._replace(notes=("runtime_compilation",))
+    here = context.current(streams.default_stream(0))
+    x, w = TensorSpec.packed((2, 3, 8, 8), "float32"), TensorSpec.packed((4, 3, 3, 3), "float32")
+    ways = [(row, lambda problem, row, context: Costing(row)) for row in rows]
+    timed, _ = algo_cache.time_rows(conv_problem("forward", x, w), ways, here, (), 1, 0, every=False)
+    times = {row.algorithm: row.time for row in timed}
+    assert times["engine 9"] == pytest.approx(0.02)
+    assert times["engine 8"] is None, "after four hopeless ones, others of their kind are not tried"
