@@ -3,10 +3,11 @@
 python -m tests.soak                                # on a GPU: 200,000 operations, in four minutes
 python -m tests.soak --json benchmarks/results/reliability.json    # and keep the figures for the page
 
-The bounds of the caches are lowered first, so that each of them is full many times over. The second half
-makes the operations of the first again: cuDNN has then loaded every kernel that they take, and what grows is
-lost. Host memory is what the operating system counts; Python's own allocator is watched line by line, for a
-while in the first half; device memory is what the driver counts, but for what the pool keeps idle.
+The bounds of the caches are lowered first, so that each of them is full many times over. The same operations
+are made in four laps. In the first, kernels are loaded; by the third, memory has found its order. Between the
+same places of the last two, the caches hold the same: what there is more of was lost. Host memory is what the
+operating system counts; Python's own allocator is watched line by line, for a while in the first lap; device
+memory is what the driver counts, but for what the pool keeps idle.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ from cudnn_ct.context import Bounded
 from cudnn_ct.descriptors import base
 from cudnn_ct.errors import CudnnWarning
 
-BOUND = 256  # of the caches, while this runs
+BOUND, PART = 256, 16  # a cache holds such a part of what it otherwise does, and so many at most
+LAPS = 4
+LOOKS = 8  # at memory, in each
 HOT = 40  # shapes that come again and again, for each kind of operation
 FRESH = 0.03  # of all rounds have a shape that is mostly new
 FRESH_CONV = 0.01  # of convolutions, which take longest to choose for
@@ -43,8 +46,8 @@ WATCHED = 2000  # rounds that Python's own memory is watched for; each is two op
 MOST_PYTHON = (
     200_000  # bytes that Python's allocator may have more after a phase: what is hot differs by chance
 )
-MOST_HOST = 16 * 2**20  # bytes of the process
-MOST_DEVICE = 16 * 2**20  # bytes that the driver counts
+MOST_HOST = 8 * 2**20  # bytes of the process in a lap
+MOST_DEVICE = 8 * 2**20  # bytes that the driver counts in a lap
 
 
 class Sample(NamedTuple):
@@ -229,7 +232,7 @@ def lowered(limit: int) -> Iterator[None]:
     descriptors = base._cached
     shared = algo_cache._decisions, algo_cache._firsts
     limits, known = [cache.limit for cache in shared], streams.KNOWN
-    Bounded.__init__ = lambda self, most: made(self, min(most, limit))  # type: ignore[method-assign]
+    Bounded.__init__ = lambda self, most: made(self, min(max(most // PART, 2), limit))  # type: ignore[method-assign]
     base._cached = lru_cache(maxsize=limit)(descriptors.__wrapped__)
     streams.KNOWN = min(known, limit)
     for cache in shared:
@@ -360,79 +363,73 @@ def on_device() -> int:
     return total - free
 
 
-def soak(operations: int, seconds: float) -> dict[str, Any]:
-    """Make the operations; return the figures, and under ``wrong`` what is not as it should be."""
-    from cuda.core import Device
+def sample(work: Work, begin: float) -> Sample:
+    """What is in use now."""
+    ct.synchronize()
+    passed = round(time.monotonic() - begin, 1)
+    memory = resident(), on_device(), malloc_in_use(), sys.getallocatedblocks()
+    return Sample(work.operations, passed, *memory, len(streams._known))
 
-    begin, work = time.monotonic(), Work(0, lambda: Device().create_stream())
-    gc.disable()
+
+def soak(operations: int, seconds: float, make_stream: Callable[[], Any]) -> dict[str, Any]:
+    """Make the operations; return the figures, and under ``wrong`` what is not as it should be."""
+    begin, work = time.monotonic(), Work(0, make_stream)
     samples: list[Sample] = []
     maps: list[Counter[str]] = []  # at each sample
     found: set[str] = set()
-
-    def work_until(operations: int, every: int) -> bool:
-        """Work, with a sample after ``every`` so many operations; tell whether there was time for it."""
-        while work.operations < operations and time.monotonic() - begin < seconds:
-            work.once()
-            if work.operations >= min(operations, (len(samples) + 1) * every):
-                ct.synchronize()
-                found.update(cycles())
-                passed = round(time.monotonic() - begin, 1)
-                samples.append(
-                    Sample(
-                        work.operations, passed, resident(), on_device(), malloc_in_use(),
-                        sys.getallocatedblocks(), len(streams._known),
-                    )
-                )  # fmt: skip
-                maps.append(mappings())
-                print(samples[-1], flush=True)
-        return work.operations >= operations
-
     python, lines, watched = 0, list[str](), 0
-    half, every = operations // 2, operations // 20
-    if work_until(half - 12 * WATCHED, every):
-        forget()  # what was made unwatched is not seen to go
-        watched = -work.operations
-        python, lines = growth(work.once, WATCHED, forget)  # for the caches need not be full yet
-        watched += work.operations
-    work_until(half, every)
-    work.begin_again()
-    work_until(operations, every)
-    done = work.operations
-    found.update(cycles())
+    gc.disable()
+    for look in range(LAPS * LOOKS):
+        if look % LOOKS == 0:
+            work.begin_again()
+        while work.operations < (look + 1) * operations // (LAPS * LOOKS):
+            work.once()
+        if time.monotonic() - begin > seconds:
+            break
+        found.update(cycles())
+        samples.append(sample(work, begin))
+        maps.append(mappings())
+        print(samples[-1], flush=True)
+        if look == LOOKS // 2:
+            forget()  # what was made unwatched is not seen to go
+            watched = -work.operations
+            python, lines = growth(work.once, WATCHED, forget)  # for the caches need not be full yet
+            watched += work.operations
     gc.enable()
     full = list(bounded())
-    settled = [sample for sample in samples if sample.operations >= half] or samples[-1:]
-    maps = maps[-len(settled) :]
-    step = max(range(1, len(settled)), key=lambda i: settled[i].host - settled[i - 1].host, default=0)
-    host, device, malloc = (max(x[i] for x in settled) - settled[0][i] for i in (2, 3, 4))
+    host, device, malloc, blocks = (lost([one[i] for one in samples]) for i in (2, 3, 4, 5))
     wrong = [f"{name}: {have:,} of at most {limit:,}" for name, have, limit in full if have > limit]
     wrong += [f"reference cycles: {', '.join(sorted(found))}"] if found else []
     wrong += [f"host memory grew by {host:,} bytes"] if host > MOST_HOST else []
     wrong += [f"device memory grew by {device:,} bytes"] if device > MOST_DEVICE else []
     wrong += [f"Python's memory grew by {python:,} bytes"] if python > MOST_PYTHON else []
-    wrong += [f"only {done:,} operations in {seconds:.0f} s"] if done < operations else []
+    wrong += (
+        [f"only {work.operations:,} operations in {seconds:.0f} s"] if len(samples) < LAPS * LOOKS else []
+    )
     return {
-        "operations": done,
+        "operations": work.operations,
         "seconds": round(time.monotonic() - begin, 1),
         "bound": BOUND,
-        "host_bytes": settled[0].host,
+        "laps": [list(one) for one in samples[LOOKS - 1 :: LOOKS]],
         "host_growth": host,
         "host_malloc_growth": malloc,
-        "host_lines": changed(maps[0], maps[-1]),
-        "host_step": settled[step].host - settled[step - 1].host if step else 0,
-        "host_step_at": settled[step].operations,
-        "host_step_lines": changed(maps[step - 1], maps[step]) if step else [],
-        "device_bytes": settled[0].device,
+        "host_lines": changed(*(maps[-LOOKS - 1 :: LOOKS] if len(maps) > LOOKS else 2 * [Counter()])),
         "device_growth": device,
+        "python_blocks": blocks,
         "python_growth": python,
         "python_watched": watched,
         "python_lines": lines,
         "cycles": sorted(found),
-        "samples": [tuple(sample) for sample in samples],
+        "samples": [list(one) for one in samples],
         "caches": {name: [have, limit] for name, have, limit in full},
         "wrong": wrong,
     }
+
+
+def lost(amounts: list[int]) -> int:
+    """The most that there is more in the last lap than at the same place of the lap before."""
+    pairs = zip(amounts[-2 * LOOKS : -LOOKS], amounts[-LOOKS:], strict=False)
+    return max((after - before for before, after in pairs), default=0)
 
 
 def main() -> int:
@@ -444,14 +441,16 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=300, help="when to stop at the latest")
     parser.add_argument("--json", help="the file of figures to put these into")
     options = parser.parse_args()
-    if options.operations < 40 * WATCHED:
-        parser.error(f"with fewer than {40 * WATCHED:,} operations the first half has nothing to watch")
+    if options.operations < (least := 16 * WATCHED * LAPS):
+        parser.error(f"with fewer than {least:,} operations there is nothing to watch in the first lap")
     if not (available := ct.available()):
         print(available.reason)
         return 2
+    from cuda.core import Device
+
     warnings.simplefilter("ignore", CudnnWarning)
     with lowered(BOUND):
-        figures = soak(options.operations, options.seconds)
+        figures = soak(options.operations, options.seconds, lambda: Device().create_stream())
     for name, value in figures.items():
         if name != "samples":
             print(f"{name}: {value}")

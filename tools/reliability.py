@@ -113,8 +113,8 @@ def _where(known: dict[str, Any]) -> str:
     return f"{known['where']}, {known['date']}"
 
 
-def _growth(kind: str) -> Callable[[dict[str, Any]], str]:
-    return lambda known: f"{mib(known[f'{kind}_growth'])}, of {known[f'{kind}_bytes'] / 2**20:,.0f} MiB"
+def _laps(field: int) -> Callable[[dict[str, Any]], str]:
+    return lambda known: ", ".join(f"{lap[field] / 2**20:,.0f}" for lap in known["laps"]) + " MiB"
 
 
 def _python(known: dict[str, Any]) -> str:
@@ -139,12 +139,15 @@ TABLES: dict[str, Callable[[dict[str, Any]], list[str]]] = {
     ),
     "soak": two_columns(
         ("operations", "operations", lambda k: f"{k['operations']:,} in {k['seconds']:.0f} s"),
+        ("host memory after each of the four laps", "laps", _laps(2)),
+        ("device memory after each", "laps", _laps(3)),
         (
-            "host memory: the most that it grew in the second half, which repeats the first",
+            "the most that the last lap had more than the third at the same place: host",
             "host_growth",
-            _growth("host"),
+            lambda k: mib(k["host_growth"]),
         ),
-        ("device memory: the same", "device_growth", _growth("device")),
+        ("device", "device_growth", lambda k: mib(k["device_growth"])),
+        ("blocks of Python's allocator", "python_blocks", lambda k: f"{k['python_blocks']:+,}"),
         ("Python's allocator, as `tracemalloc` has it: more after than before", "python_growth", _python),
         ("the lines that changed most", "python_lines", _lines),
         ("reference cycles with objects of the package", "cycles", lambda k: str(len(k["cycles"]))),

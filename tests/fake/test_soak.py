@@ -15,6 +15,7 @@ from cudnn_ct import algo_store, context, dnn
 from cudnn_ct import stream as streams
 from cudnn_ct._config import config
 from cudnn_ct.dnn import rnn as blocks_of_dnn
+from tests import soak
 from tests.soak import Work, bounded, changed, cycles, growth, lowered, malloc_in_use, mappings
 
 from .cudnn import FakeCudnn
@@ -47,6 +48,27 @@ def test_nothing_grows(fake: FakeCudnn, host: Host) -> None:
     assert [(name, have) for name, have, limit in left if have > limit] == []
     full = {name for name, have, limit in left if have == limit}
     assert full >= {"decisions", "descriptors", "calls of a thread", "workspaces of a thread"}
+
+
+def test_laps_are_compared_place_by_place(
+    fake: FakeCudnn, host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(soak, "WATCHED", 5)
+    addresses = itertools.count(0x10000, 16)
+    with soak.lowered(8):
+        figures = soak.soak(1000, 100, lambda: next(addresses))
+        late = soak.soak(1000, 0, lambda: next(addresses))
+    assert len(figures["samples"]) == soak.LAPS * soak.LOOKS
+    assert [lap[0] // 250 for lap in figures["laps"]] == [1, 2, 3, 4]
+    assert figures["cycles"] == []
+    assert figures["device_growth"] == 0
+    assert any(line.startswith("only ") for line in late["wrong"])
+
+
+def test_what_is_lost_between_laps() -> None:
+    first, second = list(range(soak.LOOKS)), [7, *range(1, soak.LOOKS)]
+    assert soak.lost([99] * soak.LOOKS + first + second) == 7
+    assert soak.lost(first) == 0
 
 
 def test_what_host_memory_is_mapped_for() -> None:
