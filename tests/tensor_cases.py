@@ -86,6 +86,8 @@ def reduce_cases(draw: st.DrawFn, *, dtypes: Sequence[str] = FLOATS) -> LayerCas
     """A reduction over any axes, some of which may have one element or none."""
     shape = tuple(draw(st.lists(st.integers(1, 3), min_size=0, max_size=8)))
     op = draw(st.sampled_from((*EXACT, "avg", "norm2")))
+    if op in ("mul", "mul_no_zeros"):
+        shape = shape[:4]  # a product that float32 does not hold is NaN times an alpha of 0, and 0 in float64
     if shape and op in ("add", "mul", "norm1", "norm2", "mul_no_zeros"):
         shape = (draw(st.sampled_from((shape[0], shape[0], 0))), *shape[1:])
     axes = tuple(axis for axis in range(len(shape)) if draw(st.booleans()))

@@ -375,6 +375,7 @@ def test_time_bars_look_at_kernel_bound_rows_and_at_the_rest() -> None:
         made_up(number=1, torch_benchmark=100, time=90),
         made_up(number=2, torch_benchmark=50, time=55) | {"remeasured": [1.0, 0.9, 1.2]},
         made_up(number=3, torch_benchmark=10, time=9),
+        made_up(number=5, torch_benchmark=40, time=20),  # whose host takes long
         made_up("fp32", number=4, torch_benchmark=100, time=99),
     ]
     found = bar(rows, "time / torch, kernel-bound, fp16")
@@ -384,7 +385,7 @@ def test_time_bars_look_at_kernel_bound_rows_and_at_the_rest() -> None:
     worst = bar(rows, "time / torch, the worst")
     assert (worst.value, worst.verdict, worst.detail) == (1.0, "PASS", "0 above")
     rest = bar(rows, "time / torch, the rest")
-    assert (rest.value, rest.count, rest.verdict) == (pytest.approx(0.9), 1, "MISSED by 20.0 %")
+    assert (rest.value, rest.count, rest.verdict) == (pytest.approx(0.45**0.5), 2, "PASS")
     assert bar(rows, "time / torch, kernel-bound, bf16").verdict == "NOT MEASURED"
 
 
@@ -457,7 +458,7 @@ def test_shards_merge_and_a_whole_result_reads_as_its_rows(tmp_path: Path) -> No
 def test_the_report_is_a_command_that_needs_no_torch(tmp_path: Path) -> None:
     paths = [tmp_path / "1.jsonl", tmp_path / "2.jsonl"]
     for number, path in enumerate(paths):
-        path.write_text(json.dumps(made_up(number=number, torch_benchmark=40, time=30)) + "\n")
+        path.write_text(json.dumps(made_up(number=number, torch_benchmark=80, time=60)) + "\n")
     command = [sys.executable, "-W", "error", "-X", "importtime", str(BENCHMARKS / "conv_report.py")]
     environment = {**os.environ, "PYTHONPATH": str(Path(ct.__file__).parents[1])}
     done = subprocess.run(
