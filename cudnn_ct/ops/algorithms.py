@@ -76,8 +76,9 @@ def conv_algorithms(
         ``w_shape``.
     direction : {"forward", "backward_data", "backward_filter"}
     measure : bool
-        Time each: GPU time of calls in a row on these operands, by events. Some engines are compiled when
-        they are first made, so this may take seconds.
+        Time each by events: GPU time of calls in a row on these operands, or of one that finds them out of
+        the cache, whichever is longer. Some engines are compiled when they are first made, so this may take
+        seconds.
     padding, stride, dilation, groups, mode, precision, deterministic, workspace_limit, alpha, beta, out
     stream
         As in :func:`conv`. Of ``out`` only dtype, strides and alignment count: nothing is written to it.

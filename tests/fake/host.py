@@ -133,6 +133,7 @@ class Host:
     def forget(self) -> None:
         """Let go of what happened so far, and of memory that was given back: for tests that run long."""
         self.log.clear()
+        self.calls.clear()
         self.grave.clear()
 
     def give_back(self, buffer: Buffer) -> None:
