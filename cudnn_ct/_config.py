@@ -39,7 +39,10 @@ def _boolean(text: str) -> bool:
 
 
 def _count(text: str) -> int:
-    number = int(text)
+    try:
+        number = int(text)
+    except ValueError:
+        number = -1
     if number < 0:
         raise ValueError("expected a number of at least 0")
     return number

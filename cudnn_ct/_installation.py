@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ._search import Search
+from ._search import EXPLICIT, Search
 from .doctor import elf
 from .errors import CudnnError, LibraryLoadError, LibraryNotFoundError, VersionMismatchError, format_version
 
@@ -152,11 +152,18 @@ def require(found: Search) -> Installation:
     if installation.problems:
         first, *more = installation.problems
         if isinstance(first, LibraryNotFoundError):
-            first = LibraryNotFoundError(str(first), found.steps)
+            first = LibraryNotFoundError(_named(found) or str(first), found.steps)
         for note in (f"found via {found.found_via}", *map(str, more)):
             first.add_note(note)
         raise first
     return installation
+
+
+def _named(found: Search) -> str:
+    """What to say where a setting names a file that is not there; empty where that is not so."""
+    if found.found_via != EXPLICIT or found.path is None or os.path.lexists(found.path):
+        return ""
+    return f"{EXPLICIT} or ct.config names {found.path}, which does not exist; correct it, or unset it"
 
 
 def exposed(path: str) -> str:

@@ -28,6 +28,7 @@ __all__ = ["Store", "export_choices", "import_choices", "store"]
 # The version is part of the table's name: a package that writes other rows makes its own table beside this.
 TABLE = "choices_1"
 FORMAT = "cudnn_ct choices 1"
+NAME = "choices.sqlite"  # of the file, where nobody gives another
 MAX_ROWS = 100_000
 BUSY_SECONDS = 2.0
 BUSY, LOCKED, CORRUPT, NOT_A_DATABASE = 5, 6, 11, 26  # SQLite's codes
@@ -64,6 +65,11 @@ class Store:
         self._timeout = timeout
         self._readable = self._writable = path is not None
         self._warned = False
+
+    @property
+    def failed(self) -> bool:
+        """Whether something was found wrong with the file, of which a warning told."""
+        return self._warned
 
     def get(self, key: str) -> dict[str, Any] | None:
         """Return the choice for a key, None where there is none that can be read."""
@@ -141,6 +147,8 @@ class Store:
         import sqlite3
 
         assert self.path is not None
+        if self.path.is_dir():
+            raise IsADirectoryError(f"it is a folder; a file in it would be {self.path / NAME}")
         if self.path.exists() and self.path.stat().st_mode & stat.S_IWOTH:
             raise PermissionError(f"everybody may write it, and it is not believed; chmod o-w {self.path}")
         if doing == "written":
@@ -163,7 +171,7 @@ class Store:
         with _LOCK:
             first, self._warned = not self._warned, True
         if first:
-            cure = "remove the file, or set" if self.path else "set"
+            cure = "remove the file, or set" if os.path.isfile(self.path or "") else "set"
             text = f"{trouble}. Choices are made anew in this process; {cure} CUDNN_CT_CACHE to another path"
             warnings.warn(f"{text} or to 'off'", CudnnWarning, stacklevel=5)
 
@@ -268,7 +276,7 @@ def _place(setting: Any) -> tuple[Path | None, str]:
 def _default_path() -> Path:
     import platformdirs
 
-    path = platformdirs.user_cache_path("cudnn_ct") / "choices.sqlite"
+    path = platformdirs.user_cache_path("cudnn_ct") / NAME
     if not path.is_absolute():  # the answer of older platformdirs where newer ones raise this
         raise RuntimeError("this user has no home folder")
     return path
@@ -280,6 +288,8 @@ def _replace(path: Path, text: str) -> None:
         path.write_text(text, encoding="utf-8")
         return
     path = path.resolve()  # a link stays one
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"{path} cannot be written: there is no folder {path.parent}")
     new = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
     try:
         new.write_text(text, encoding="utf-8")

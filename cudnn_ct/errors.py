@@ -127,7 +127,8 @@ _BY_STATUS: dict[int, type[CudnnError]] = {
 _ADVICE: dict[int, str] = {
     1001: "cuDNN found no GPU it can use: is there a driver, and does `nvidia-smi` list a device?",
     1002: "libraries of different cuDNN versions met in this process; `cudnn-ct info` shows which.",
-    1008: "a sub-library of cuDNN is missing or cannot be loaded; `cudnn-ct info` lists them.",
+    1008: "a sub-library of cuDNN is missing or cannot be loaded, or the driver's libcuda.so.1, which some "
+    "need; `cudnn-ct info` lists them.",
     3008: "this cuDNN has no code for this GPU's architecture; another cuDNN version may have.",
     3009: "a sub-library or another CUDA library is missing; `cudnn-ct info` lists them.",
 }

@@ -93,7 +93,8 @@ def conv_in_full(records: list[Record]) -> str:
             str(len(timed)),
             ratio(geomean(timed)),
             ratio(max(timed, default=None)),
-            ratio(geomean(values(conv_report.guess_over_torch, some))),
+            ratio(geomean(guessed := values(conv_report.guess_over_torch, some))),
+            ratio(max(guessed, default=None)),
             ratio(geomean(values(conv_report.guess_over_time, some))),
         ]
 
@@ -102,7 +103,7 @@ def conv_in_full(records: list[Record]) -> str:
         for name, kind in KINDS.items()
         for direction in DIRECTIONS
     ]
-    heads = ("", "rows over 30 us", "time / PyTorch", "worst", "guess / PyTorch", "guess / time")
+    heads = ("", "rows over 30 us", "time / PyTorch", "worst", "guess / PyTorch", "worst", "guess / time")
     return f"{_about(records)}\n\n{markdown(heads, [*lines, cells('all')])}"
 
 

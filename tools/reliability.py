@@ -118,7 +118,7 @@ def _laps(field: int) -> Callable[[dict[str, Any]], str]:
 
 
 def _python(known: dict[str, Any]) -> str:
-    return f"{known['python_growth']:+,} bytes, of {known['python_watched']:,} operations"
+    return f"{known['python_growth']:+,} bytes, in the last third of {known['python_watched']:,} operations"
 
 
 def _lines(known: dict[str, Any]) -> str:
@@ -126,7 +126,10 @@ def _lines(known: dict[str, Any]) -> str:
 
 
 def _too_full(known: dict[str, Any]) -> str:
-    return f"{sum(have > most for have, most in known['caches'].values())} of {len(known['caches'])}"
+    caches = known["caches"]
+    full = [name for name, (have, most) in caches.items() if have == most]
+    over = sum(have > most for have, most in caches.values())
+    return f"{over} of {len(caches)}; full at the end: {', '.join(full) or 'none'}"
 
 
 TABLES: dict[str, Callable[[dict[str, Any]], list[str]]] = {

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Any
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from .table import show
-from .trouble import fail, plainly, usage
+from .trouble import FAILED, fail, plainly, usage
+
+if TYPE_CHECKING:
+    from ..algo_store import Store
 
 __all__ = ["command"]
 
@@ -44,12 +49,16 @@ def show_(as_json: bool) -> None:
     choices = kept.export()
     if as_json:
         click.echo(json.dumps({"path": kept.path and str(kept.path), "choices": choices}, indent=2))
-        return
-    if kept.path is None:
+    elif kept.path is None:
         click.echo(OFF)
-        return
-    size = f", {os.path.getsize(kept.path):,} bytes" if kept.path.exists() else ""
-    click.echo(f"{kept.path}: {len(choices)} choices{size}")
+    elif choices or not kept.failed:
+        _show(kept.path, choices)
+    _end(kept)
+
+
+def _show(path: Path, choices: dict[str, dict[str, Any]]) -> None:
+    size = f", {os.path.getsize(path):,} bytes" if path.exists() else ""
+    click.echo(f"{path}: {len(choices)} choices{size}")
     if choices:
         columns = (("us", True), ("algorithm", False), ("cuDNN", False), ("GPU", False), ("problem", False))
         show(columns, [_cells(key, choice) for key, choice in choices.items()])
@@ -65,6 +74,7 @@ def clear() -> None:
     had = len(kept.export())
     kept.clear()
     left = len(kept.export())
+    _end(kept)
     if left:
         fail(f"{left} choices are still in {kept.path}")
     click.echo(f"forgot {had} choices" if kept.path else OFF)
@@ -92,6 +102,12 @@ def import_(file: str) -> None:
     if store().path is None:
         fail(OFF)
     click.echo(f"took {count} choices from {file}")
+
+
+def _end(kept: Store) -> None:
+    """End the command where a warning has told that the file is of no use."""
+    if kept.failed:
+        sys.exit(FAILED)
 
 
 def _cells(key: str, choice: dict[str, Any]) -> list[str]:

@@ -71,11 +71,16 @@ class Padding(Ints):
         """Read it."""
         if value in ("valid", "half", "full"):
             return value
-        if not (isinstance(value, str) and ":" in value):
+        if not isinstance(value, str) or not set(value) - set("0123456789,"):
             return super().convert(value, param, ctx)
         pairs = [[_count(side) for side in part.split(":")] for part in value.split(",")]
         if any(len(pair) != 2 or None in pair for pair in pairs):
-            self.fail(f"{value!r} is no padding; pairs look like 0:1,2:2", param, ctx)
+            self.fail(
+                f"{value!r} is no padding: a number, one for each axis as in 1,2, valid, half or full, "
+                "or what comes before and after as in 0:1,2:2",
+                param,
+                ctx,
+            )
         return tuple(map(tuple, pairs))
 
 

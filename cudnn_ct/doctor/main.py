@@ -175,7 +175,10 @@ def _number(text: str) -> int:
 
 @_typed
 def _seconds(text: str) -> float:
-    seconds = float(text)
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0
     if not 0 < seconds <= 86_400:
         raise ValueError(f"{text!r} is not between 0 and a day's seconds")
     return seconds

@@ -104,7 +104,7 @@ def usual(environ: Mapping[str, str] | None = None, path: list[str] | None = Non
     odd = list(_closed(list(closed), Severity.NOTE if places else None))
     explicit = environ.get("CUDNN_CT_LIBRARY")
     if explicit and not any(place.via == "CUDNN_CT_LIBRARY" for place in places.values()):
-        text = f"CUDNN_CT_LIBRARY names {explicit}, where no cuDNN is seen"
+        text = f"CUDNN_CT_LIBRARY names {explicit}, where no cuDNN is seen: unset or correct it"
         odd.append(finding("cannot-look", text, path=explicit))
     return Places(tuple(places.values()), findings=tuple(odd))
 

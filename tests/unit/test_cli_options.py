@@ -39,8 +39,11 @@ BAD = [
     (["algos", "--x", "2,3,5,99999999999", "--w", "4,3,3,3"], "is no shape"),
     (["algos", "--x", "2,3,5,\u0665", "--w", "4,3,3,3"], "is no shape"),
     (["algos", "--w", "4,3,3,3"], "Missing option '--x'"),
-    (["algos", *CONV, "--padding", "all"], "'all' is no number"),
-    (["algos", *CONV, "--padding", "1:2:3,1:1"], "is no padding; pairs look like 0:1,2:2"),
+    (
+        ["algos", *CONV, "--padding", "all"],
+        "'all' is no padding: a number, one for each axis as in 1,2, valid",
+    ),
+    (["algos", *CONV, "--padding", "1:2:3,1:1"], "or what comes before and after as in 0:1,2:2"),
     (["algos", *CONV, "--padding", "1,1,1"], "padding"),
     (["algos", *CONV, "--stride", "0"], "stride"),
     (["algos", *CONV, "--groups", "2"], "x has 3 channels; w expects 3 x groups 2 = 6"),
@@ -169,14 +172,33 @@ def test_a_cache_that_is_off_or_bad(cache: Path, monkeypatch: pytest.MonkeyPatch
     bad = tmp_path / "bad.json"
     bad.write_text("{}")
     assert f"{bad} is no file of choices" in run("import", str(bad), code=2)
-    assert "No such file" in run("export", str(tmp_path / "no" / "where.json"), code=1)
+    told = run("export", str(tmp_path / "no" / "where.json"), code=1)
+    assert told.endswith(f"where.json cannot be written: there is no folder {tmp_path / 'no'}\n")
     cache.write_text("no database at all, but a text that is long enough to be looked at" * 99)
     ran = CliRunner().invoke(main, ["cache", "show"])
-    assert ran.exit_code == 0
+    assert (ran.exit_code, ran.stdout) == (1, "")
     assert ran.stderr.startswith(f"cudnn-ct: the file of choices {cache} cannot be read")
+    assert "remove the file" in ran.stderr
     monkeypatch.setattr(config, "cache", "off")
     assert run("path", code=1) == "cudnn-ct: no choices are kept: CUDNN_CT_CACHE is off\n"
     assert run("show") == run("clear") == "no choices are kept: CUDNN_CT_CACHE is off\n"
+
+
+@pytest.mark.parametrize("mode", [0o700, 0o777])
+@pytest.mark.parametrize("verb", ["show", "clear"])
+def test_a_cache_that_is_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: str, mode: int
+) -> None:
+    from cudnn_ct._config import config
+
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    folder.chmod(mode)
+    monkeypatch.setattr(config, "cache", str(folder))
+    told = run(verb, code=1)
+    assert f"cannot be read: it is a folder; a file in it would be {folder / 'choices.sqlite'}" in told
+    assert "remove" not in told
+    assert "chmod" not in told
 
 
 # --- planning, where the child does not do what it should --------------------------------------------------

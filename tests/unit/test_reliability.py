@@ -52,15 +52,15 @@ def test_figures_of_a_soak() -> None:
     known |= {"laps": [[lap, 9.5, 2**30 + lap * 2**20, 2**29, 0, 0, 1] for lap in range(4)]}
     known |= {"host_growth": 2**20, "device_growth": -(2**20), "python_blocks": 12}
     known |= {"python_growth": -7, "python_watched": 500, "python_lines": ["a.py:1 +2"]}
-    known |= {"caches": {"a": [1, 2], "b": [3, 2]}}
+    known |= {"caches": {"a": [1, 2], "b": [3, 2], "c": [2, 2]}}
     table = "\n".join(reliability.TABLES["soak"](known))
     for word in (
         "200,000 in 200 s",
         "1,024, 1,025, 1,026, 1,027 MiB",
         "+1.0 MiB",
         "-1.0 MiB",
-        "-7 bytes, of 500",
-        "1 of 2",
+        "-7 bytes, in the last third of 500",
+        "1 of 3; full at the end: c",
     ):
         assert word in table
     assert "*not" not in table

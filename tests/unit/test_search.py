@@ -122,6 +122,14 @@ def test_a_dangling_link_is_not_passed_over(tmp_path: Path) -> None:
         require(found)
 
 
+def test_what_a_setting_names_in_vain_is_named_with_the_setting(tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    with pytest.raises(LibraryNotFoundError) as caught:
+        require(look(tmp_path, setting=gone))
+    words = f"CUDNN_CT_LIBRARY or ct.config names {gone}, which does not exist; correct it, or unset it"
+    assert str(caught.value).startswith(words)
+
+
 def test_another_major_version_is_named_and_passed_over(tmp_path: Path) -> None:
     old = tmp_path / "old/lib/libcudnn.so.8"
     old.parent.mkdir(parents=True)

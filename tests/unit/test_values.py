@@ -115,6 +115,11 @@ def test_settings_come_from_the_environment_and_are_checked() -> None:
         config.alow_tf32 = True
     with pytest.raises(AttributeError, match="no setting 'nothing'"):
         _ = config.nothing
+    for text in ("many", "-3"):
+        with pytest.warns(
+            errors.CudnnWarning, match=f"='{text}' is ignored: expected a number of at least 0"
+        ):
+            assert Config({"CUDNN_CT_TIMED_ENGINES": text}).timed_engines == 16
     with pytest.warns(errors.CudnnWarning, match="CUDNN_CT_ALLOW_TF32='maybe' is ignored: expected 1/0"):
         assert Config({"CUDNN_CT_ALLOW_TF32": "maybe"}).allow_tf32 is True
     with pytest.raises(TypeError, match="library is a path or None, not 3"):
