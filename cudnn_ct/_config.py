@@ -147,6 +147,16 @@ if hasattr(os, "register_at_fork"):
 _FLAG = "dnn__"  # dnn__conv__algo_fwd is dnn.conv.algo_fwd
 
 
+def _meant(variable: str) -> str:
+    """The variable of which this one is a misspelling; empty where it is none, or may well be another's."""
+    known = [setting.variable for setting in SETTINGS.values()]
+    if not variable.startswith("CUDNN_CT_") or variable in known:
+        return ""
+    from difflib import get_close_matches  # hardly ever needed
+
+    return "".join(get_close_matches(variable, known, 1, cutoff=0.9))
+
+
 class Config:
     """Settings of the process. Assigning wins over the environment, which wins over the default.
 
@@ -216,6 +226,9 @@ class Config:
             except ValueError as error:  # a warning, because `import` must not fail for it
                 message = f"{setting.variable}={text!r} is ignored: {error}"
                 warnings.warn(message, CudnnWarning, stacklevel=2)
+        for variable in environ:
+            if meant := _meant(variable):
+                warnings.warn(f"{variable} is no setting; is {meant} meant?", CudnnWarning, stacklevel=2)
 
     @property
     def explicit_library(self) -> Any:

@@ -120,6 +120,10 @@ def test_settings_come_from_the_environment_and_are_checked() -> None:
             errors.CudnnWarning, match=f"='{text}' is ignored: expected a number of at least 0"
         ):
             assert Config({"CUDNN_CT_TIMED_ENGINES": text}).timed_engines == 16
+    with pytest.warns(
+        errors.CudnnWarning, match="^CUDNN_CT_ALOW_TF32 is no setting; is CUDNN_CT_ALLOW_TF32 meant"
+    ):
+        Config({"CUDNN_CT_ALOW_TF32": "0", "CUDNN_CT_DNN_ENABLED": "auto", "CUDNN_CT_RELIABILITY": "a file"})
     with pytest.warns(errors.CudnnWarning, match="CUDNN_CT_ALLOW_TF32='maybe' is ignored: expected 1/0"):
         assert Config({"CUDNN_CT_ALLOW_TF32": "maybe"}).allow_tf32 is True
     with pytest.raises(TypeError, match="library is a path or None, not 3"):
