@@ -24,6 +24,7 @@ from .errors import (
     ExecutionFailedError,
     NotInitializedError,
     NotSupportedError,
+    without_frames,
 )
 from .problem import Candidate, Plan, Problem, Request, Stage
 
@@ -119,7 +120,7 @@ class Choice:
             except (NotSupportedError, BadParamError) as error:
                 self._decision.refuse(row, str(error))
             except TRANSIENT as error:
-                trouble = trouble or error
+                trouble = trouble or without_frames(error)
             else:
                 self._take(row, plan)
                 return plan
@@ -161,7 +162,9 @@ class Choice:
                 plan = self._planned(row, context)
                 plan.run(context, pointers, alpha, beta)
             except (NotSupportedError, BadParamError, *TRANSIENT) as another:
-                failed.append((row, another))
+                if beta and isinstance(another, ExecutionFailedError):
+                    raise  # as in `run`
+                failed.append((row, without_frames(another)))
                 continue
             except NotInitializedError as another:
                 if isinstance(error, ExecutionFailedError):  # which has perhaps ended the context

@@ -15,7 +15,7 @@ from . import stream as streams
 from ._bindings.types import cudnnHandle_t
 from ._config import config
 from ._owned import Owned
-from .errors import CudnnError, NotInitializedError
+from .errors import AllocationError, CudnnError, NotInitializedError
 from .lifetime import release_finished
 from .stream import Stream
 from .watch import watch
@@ -118,7 +118,15 @@ class Context:
             return self._captured_workspace(held, nbytes)
         if held is None or held.size < nbytes:
             # What was held is freed on its stream, hence after the work that still uses it.
-            held = self._workspaces[stream] = blocks.allocate(nbytes, stream, "a workspace")
+            try:
+                held = blocks.allocate(nbytes, stream, "a workspace")
+            except AllocationError:
+                if held is None:
+                    raise
+                held = None
+                self.drop_workspace()  # there may be room for the larger one in its place
+                held = blocks.allocate(nbytes, stream, "a workspace")
+            self._workspaces[stream] = held
         return int(held.handle)
 
     def _captured_workspace(self, held: Any, nbytes: int) -> int:

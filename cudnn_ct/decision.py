@@ -10,13 +10,21 @@ from . import stream as streams
 from ._config import config
 from .algo_store import store
 from .context import Context
-from .errors import CudnnError, ExecutionFailedError, InternalError
+from .errors import (
+    BadParamError,
+    CudnnError,
+    ExecutionFailedError,
+    InternalError,
+    NotSupportedError,
+    without_frames,
+)
 from .problem import Candidate, Problem, Request, Stage
 
 __all__ = ["TRANSIENT", "Decision", "kept_rows", "store_key"]
 
 # Failures that say nothing of an algorithm: memory was short, or the device was in trouble.
 TRANSIENT = (InternalError, ExecutionFailedError)
+INSTALLATION = (1008, 3009)  # statuses of a library that is missing, which an engine's refusal may pass on
 
 
 class Decision:
@@ -69,7 +77,7 @@ class Decision:
                     try:
                         self._add(stage(context), substitute)
                     except TRANSIENT as error:
-                        trouble, asked = trouble or error, asked + 1
+                        trouble, asked = trouble or without_frames(error), asked + 1
                     else:
                         del self._stages[asked]
                 row = self._rows[seen] if seen < len(self._rows) else None
@@ -98,13 +106,13 @@ class Decision:
         What failed for a reason that will pass keeps the decision from the disk, and where nothing else is
         usable, from being made.
         """
-        passing = [failure for failure in failures if isinstance(failure, TRANSIENT)]
+        passing = [failure for failure in failures if not _of_the_candidate(failure)]
         if passing and all(row.status for row in rows):
             raise passing[0]
         with self.lock:
             self._rows += sorted(rows, key=lambda row: (bool(row.status), row.time is None, row.time or 0.0))
             self._settled = True
-            self._how = "timed"
+            self._how = "timed" if any(row.time is not None for row in rows) else ""
         if self.key and not passing and not config.debug:  # whose waits are in the times
             store().put(self.key, _as_json(self._rows))
 
@@ -136,6 +144,12 @@ class Decision:
         self._rows += news
         if substitutes:
             self._substitutes.update(row.way for row in news)
+
+
+def _of_the_candidate(failure: CudnnError) -> bool:
+    """Whether a failure in a race says something of the way that was tried, and not of the installation."""
+    refusal = isinstance(failure, NotSupportedError | BadParamError)
+    return refusal and failure.status not in INSTALLATION
 
 
 # --- on disk -----------------------------------------------------------------------------------------------

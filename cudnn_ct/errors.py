@@ -134,6 +134,18 @@ _ADVICE: dict[int, str] = {
 }
 
 
+def without_frames(error: CudnnError) -> CudnnError:
+    """Let an error that is kept, and its causes, hold none of the frames that it came through.
+
+    The frames hold what it is kept in, and so on: a circle, in which arrays of the caller would live on.
+    """
+    one: BaseException | None = error
+    while one is not None:
+        one.__traceback__ = None
+        one = one.__cause__ or one.__context__
+    return error
+
+
 def error_from_status(status: int, function: str, detail: str = "", version: int | None = None) -> CudnnError:
     """Build the exception for a failed C call.
 

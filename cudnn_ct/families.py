@@ -55,12 +55,12 @@ def worth_timing(problem: Any, context: Context, request: Request) -> list[Candi
     """
     most = config.timed_engines
     rows = _gathered(problem, context, [("b", most), ("a", most // 3), ("fallback", None)] if most else [])
+    rows = [row for row in rows if config.runtime_compiled or not row.compiled]
     rows = [row._replace(status=row.status or request.refusal(row)) for row in rows]
     slow = [row for row in rows if _slow(row, problem)] if problem.tensor_cores else []
     if sum(not row.status for row in rows if row not in slow) >= ENOUGH:
         rows = [row for row in rows if row.status or row not in slow]
-    compiled = [row for row in rows if row.compiled] if config.runtime_compiled else []
-    return [row for row in rows if not row.compiled] + compiled
+    return sorted(rows, key=lambda row: row.compiled)
 
 
 def named(problem: Any, name: str) -> tuple[list[Stage], list[Stage]]:

@@ -6,7 +6,7 @@ from collections.abc import Container, Iterable, Iterator
 from typing import Any, NamedTuple, Self
 
 from .._bindings.enums import BackendKnobType
-from ..errors import AllocationError, CudnnError, NotSupportedError
+from ..errors import AllocationError, CudnnError, ExecutionFailedError, NotSupportedError
 from .backend import BackendDescriptor
 from .device import place
 
@@ -133,7 +133,7 @@ def offer_of(
         if any(note in unwanted for note in notes):
             return None
         plan = _plan_of(native, engine.knobs, context)
-    except AllocationError:
+    except (AllocationError, ExecutionFailedError):  # which say nothing of the engine
         raise
     except CudnnError:  # older ones call an engine that lacks something an internal error
         return None

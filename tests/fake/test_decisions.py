@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -321,3 +323,130 @@ def test_hopeless_engines_leave_compiled_ones_their_chance(fake: FakeCudnn, host
     times = {row.algorithm: row.time for row in timed}
     assert times["engine 9"] == pytest.approx(0.02)
     assert times["engine 8"] is None, "after four hopeless ones, others of their kind are not tried"
+
+
+# --- what a failure leaves behind ---
+
+
+class Way:
+    """A plan that does as the name of its row says, to a result of one element."""
+
+    workspace = 0
+
+    def __init__(self, does: str, result: list[float]) -> None:
+        self.does, self.result = does, result
+
+    def describe(self) -> str:
+        return self.does
+
+    def run(self, context: Any, pointers: Any, alpha: float, beta: float) -> None:
+        if self.does.startswith("refuse"):
+            raise NotSupportedError("not this way")
+        if self.does.startswith("fault"):
+            self.result[0] = -999.0  # a kernel wrote before it failed
+            raise ExecutionFailedError("failed", status=5000)
+        self.result[0] = alpha * 10 + beta * self.result[0]
+
+
+class Ways:
+    """A family of such ways, for a problem that is nothing but a kind."""
+
+    kind = "of the tests"
+
+    def __init__(self, *names: str) -> None:
+        self.result = [1.0]
+        self.rows = [Candidate("legacy", name, "any", 0, True) for name in names]
+
+    def stages(self, problem: Any) -> list[Any]:
+        return [lambda context: self.rows]
+
+    def worth_timing(self, *_: Any) -> list[Candidate]:
+        return self.rows
+
+    def plan(self, problem: Any, row: Candidate, context: Any) -> Way:
+        return Way(row.algorithm, self.result)
+
+    def choose(self, algo: str) -> Any:
+        here = context.current(streams.default_stream(0))
+        return algo_cache.choose(self, self, here, Request(algo)), here  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("names", [("fault", "good"), ("refuse", "fault", "good")])
+def test_what_beta_multiplies_may_be_gone_whichever_candidate_failed(
+    fake: FakeCudnn, names: tuple[str, ...]
+) -> None:
+    ways = Ways(*names)
+    choice, here = ways.choose(GUESS)
+    with pytest.raises(ExecutionFailedError):
+        choice.run(here, (0,), 1.0, 1.0)
+    assert ways.result == [-999.0], "another way ran on what was destroyed"
+    without = Ways(*names)
+    choice, here = without.choose(GUESS)
+    with pytest.warns(ct.CudnnWarning, match="legacy fault .* failed"):
+        choice.run(here, (0,), 1.0, 0.0)
+    assert without.result == [10.0]
+
+
+@pytest.mark.parametrize("algo", [GUESS, TIME])
+def test_candidates_that_failed_keep_nothing_of_the_caller(fake: FakeCudnn, algo: str) -> None:
+    class Array:
+        pass
+
+    def caller() -> Any:
+        array = Array()
+        ways = Ways("refuse", "refuse too", "good")
+        choice, here = ways.choose(algo)
+        choice.run(here, (0,), 1.0, 0.0)
+        assert ways.result == [10.0]
+        return weakref.ref(array), choice
+
+    gc.collect()
+    gc.disable()
+    try:
+        array, choice = caller()
+        assert array() is None
+        assert choice.candidate.algorithm == "good"
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("status", [1001, 1008, 3009])
+def test_what_an_installation_lacks_is_not_remembered_on_disk(
+    fake: FakeCudnn, on_disk: Path, status: int
+) -> None:
+    fake.fail["cudnnConvolutionForward"] = status
+    with pytest.raises(ct.CudnnError, match=f"({status})"):
+        ran(fake, algo=TIME)
+    assert not store().export()
+    fake.fail.clear()
+    forget()
+    assert ran(fake, algo=TIME) in ("GEMM", "IMPLICIT_GEMM")
+    assert len(store().export()) == 1
+
+
+def test_a_workspace_that_grows_may_take_the_place_of_the_old_one(fake: FakeCudnn, host: Host) -> None:
+    here = context.current(streams.default_stream(0))
+    host.limit = host.used() + 2**20
+    here.workspace(400_000)
+    assert here.workspace(800_000)
+    with pytest.raises(AllocationError):
+        here.workspace(2**21)
+    assert here.workspace(800_000)
+
+
+def test_compiled_engines_that_are_not_wanted_leave_the_others_in_the_race(
+    fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notes = ("tensor_core", "runtime_compilation")
+    rows = [Candidate("graph", f"engine {n}", "tensor_op", 0, True, notes=notes) for n in range(20, 24)]
+    monkeypatch.setattr(graph, "candidates", lambda *_: rows)
+    here = context.current(streams.default_stream(0))
+    x, w = TensorSpec.packed((2, 3, 8, 8), "float16"), TensorSpec.packed((4, 3, 3, 3), "float16")
+    problem = conv_problem("forward", x, w)
+
+    def tried() -> set[str]:
+        return {row.family for row in families.worth_timing(problem, here, Request(TIME)) if not row.status}
+
+    assert tried() == {"graph"}
+    monkeypatch.setattr(config, "runtime_compiled", False)
+    assert tried() == {"legacy"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -10,6 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cudnn_ct._bindings.enums import BackendAttributeName, BackendDescriptorType, PointwiseMode
+from cudnn_ct.errors import (
+    AllocationError,
+    CudnnError,
+    ExecutionFailedError,
+    InternalError,
+    NotSupportedError,
+)
+from cudnn_ct.graph import engines
 from cudnn_ct.graph.attributes import _ENDINGS, Double, Whole, kind
 from cudnn_ct.graph.conv import DIRECTIONS, conv_graph
 from cudnn_ct.graph.engines import Engine
@@ -18,6 +27,26 @@ from cudnn_ct.graph.operations import OPERATIONS
 from cudnn_ct.problem import ConvProblem, FusedConv, TensorSpec, conv_problem
 
 numbers = st.integers(0, 2**31)
+
+
+@pytest.mark.parametrize(
+    ("error", "passes"),
+    [
+        (NotSupportedError, False),
+        (InternalError, False),
+        (AllocationError, True),
+        (ExecutionFailedError, True),
+    ],
+)
+def test_what_says_nothing_of_an_engine_is_not_taken_for_its_refusal(
+    monkeypatch: pytest.MonkeyPatch, error: type[CudnnError], passes: bool
+) -> None:
+    def fails(*_: Any) -> Any:
+        raise error("trouble")
+
+    monkeypatch.setattr(engines, "_engine", fails)
+    with pytest.raises(error) if passes else nullcontext():
+        assert engines.offer_of(object(), Engine(1), object()) is None  # type: ignore[arg-type]
 
 
 # --- names of engines --------------------------------------------------------------------------------------

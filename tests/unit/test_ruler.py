@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -211,6 +213,65 @@ def test_without_memory_to_spare_all_find_their_operands_in_the_cache(
     times = clocks.race([Way(0.1, cold=0.1), Way(0.12, cold=0.02)])
     assert times == pytest.approx([0.1, 0.12], rel=0.15)
     assert place(times) == 0
+
+
+@pytest.mark.parametrize("place_of_quick", [0, 1])
+@pytest.mark.parametrize("disturbed", range(1, 7))
+def test_one_disturbed_look_takes_nobody_out(clocks: Clocks, disturbed: int, place_of_quick: int) -> None:
+    """The host is away for 5 ms between the event and the call."""
+    count = 0
+
+    def quick() -> None:
+        nonlocal count
+        count += 1
+        clocks.now += 5.0 * (count == disturbed)
+        clocks.run(1, Way(0.05, cold=0.01))
+
+    runs = [lambda: clocks.run(0, Way(0.1, cold=0.01)), lambda: clocks.run(2, Way(0.11))]
+    runs.insert(place_of_quick, quick)
+    times = ruler.race(runs, STREAM, kinds("a", "b", "c"))
+    assert place(times) == place_of_quick
+    assert None not in times
+
+
+def test_who_was_out_stays_behind_when_the_clock_falls(clocks: Clocks) -> None:
+    counts = [0, 0, 0]
+
+    def one(number: int, time: float) -> Callable[[], None]:
+        def run() -> None:
+            counts[number] += 1
+            clocks.run(number, Way(time * (1.4 if counts[0] > GLANCES else 1.0)))
+
+        return run
+
+    times = ruler.race([one(0, 0.1), one(1, 0.11), one(2, 0.13)], STREAM)
+    assert place(times) == 0
+    assert sorted(times) == times
+
+
+def test_an_error_that_is_told_holds_nothing_of_the_race(clocks: Clocks) -> None:
+    class Operand:
+        pass
+
+    def caller() -> tuple[Any, Any]:
+        operand = Operand()
+
+        def failing() -> None:
+            try:
+                raise NotSupportedError("no engine")
+            except NotSupportedError as error:
+                raise NotSupportedError("no plan") from error
+
+        times = ruler.race([failing, lambda: clocks.run(1, Way(0.1))], STREAM)
+        return times, weakref.ref(operand)
+
+    gc.disable()
+    try:
+        times, operand = caller()
+        assert operand() is None
+        assert str(times[0]) == "no plan"
+    finally:
+        gc.enable()
 
 
 def test_one_disturbed_round_takes_nobody_out(clocks: Clocks) -> None:
