@@ -135,14 +135,15 @@ _ADVICE: dict[int, str] = {
 
 
 def without_frames(error: CudnnError) -> CudnnError:
-    """Let an error that is kept, and its causes, hold none of the frames that it came through.
+    """Let an error that is kept, and its causes, hold none of the frames that they came through.
 
-    The frames hold what it is kept in, and so on: a circle, in which arrays of the caller would live on.
+    The frames hold what it is kept in, and so on: a circle, in which arrays of the caller would live on. An
+    exception that the caller was handling, which Python noted as the context, stays as it is.
     """
     one: BaseException | None = error
     while one is not None:
-        one.__traceback__ = None
-        one = one.__cause__ or one.__context__
+        one.__traceback__ = one.__context__ = None
+        one = one.__cause__
     return error
 
 

@@ -274,6 +274,19 @@ def test_an_error_that_is_told_holds_nothing_of_the_race(clocks: Clocks) -> None
         gc.enable()
 
 
+def test_what_the_caller_is_handling_keeps_its_traceback(clocks: Clocks) -> None:
+    def failing() -> None:
+        raise NotSupportedError("no engine")
+
+    try:
+        raise KeyError("of the caller")
+    except KeyError as handled:
+        times = ruler.race([failing, lambda: clocks.run(1, Way(0.1))], STREAM)
+        assert handled.__traceback__ is not None
+    assert isinstance(times[0], NotSupportedError)
+    assert times[0].__context__ is None
+
+
 def test_one_disturbed_round_takes_nobody_out(clocks: Clocks) -> None:
     noise = iter([1.0] * GLANCES + [1.4] * (int(ruler.ROUND / 0.11) + ruler.COLDS))
     runs = [
