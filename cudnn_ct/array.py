@@ -13,7 +13,7 @@ from . import stream as streams
 from .dtypes import DTYPES, DType
 from .errors import CudnnWarning
 from .lifetime import Lent, Uses, noting
-from .problem import TensorSpec, flag
+from .problem import TensorSpec, flag, nearest_layout
 from .stream import Stream, stream_for
 
 if TYPE_CHECKING:
@@ -256,7 +256,7 @@ class DeviceArray:
         return view if self.spec.dense else view.copy()
 
     def copy(self, *, stream: Any = None) -> DeviceArray:
-        """Copy on the device, in the same memory order.
+        """Copy on the device, in the same memory order; a view with gaps is packed, through host memory.
 
         Parameters
         ----------
@@ -278,7 +278,7 @@ class DeviceArray:
         previous = streams.activate(self.device)
         try:
             if not self.spec.dense:
-                return self.packed(self.layout or "nchw", run)
+                return self.packed(nearest_layout(self.spec), run)
             result = DeviceArray.new(self.spec, self.nbytes, run, "a copy")
             self.before_read(run)
             if self.nbytes:
@@ -393,7 +393,12 @@ class DeviceArray:
     def before_write(self, stream: Stream) -> None:
         """Let ``stream`` wait for whoever wrote the contents, and for those who still read them."""
         self.before_read(stream)
-        if self._uses is not None and not streams.is_capturing(stream):
+        if streams.is_capturing(stream):
+            return
+        home = self.home  # whose reads nobody notes; where it wrote last, it was waited for just now
+        if home is not None and home != self.writer:
+            streams.order(home, stream)
+        if self._uses is not None:
             for event in list(self._uses.events.values()):
                 streams.wait(stream, event)
 

@@ -203,6 +203,8 @@ def _wrap(obj: Any, stream: Stream) -> DeviceArray | None:
     foreign = exchange.import_array(obj, stream)
     if foreign is None:
         return None
+    if not getattr(foreign.dtype, "isnative", True):
+        raise TypeError(f"{type(obj).__module__}.{type(obj).__name__} has numbers of the other byte order")
     spec = TensorSpec(foreign.shape, foreign.strides, as_dtype(foreign.dtype).name)
     if not foreign.pointer and spec.size:
         raise ValueError(f"{type(obj).__module__}.{type(obj).__name__} says that its {spec} is at address 0")

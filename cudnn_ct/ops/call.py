@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
+from enum import Enum
 from typing import Any, NamedTuple, Self
 
 from .. import exchange
@@ -288,6 +290,29 @@ def hashable(value: Any) -> Any:
         parts = map(hashable, value)
         return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
     return value
+
+
+_PLAIN = frozenset((bool, float, int, str, range, type(None)))
+
+
+def settled(value: Any) -> Any:
+    """An argument as it is now, at every depth, and itself where it cannot change: else a key would lie.
+
+    Enums are told by their names, since members of many are one number. Raises as :func:`hashable`.
+    """
+    if type(value) in _PLAIN or hasattr(value, "_fields"):
+        return hashable(value)
+    if isinstance(value, Enum):
+        return value.name
+    if isinstance(value, list | tuple):
+        parts = tuple(map(settled, value))
+        return value if type(value) is tuple and all(map(operator.is_, parts, value)) else parts
+    if str(getattr(value, "dtype", None)) == "bool" and not value.shape:  # of NumPy
+        return bool(value)
+    try:
+        return operator.index(value)
+    except (TypeError, ValueError):
+        return hashable(value)
 
 
 def scaled_by(alpha: float, beta: float) -> str:

@@ -34,6 +34,7 @@ from .call import (
     packed,
     run,
     scaled_by,
+    settled,
     stream_of,
 )
 
@@ -129,6 +130,8 @@ def prepared(
         call: Call | None = ctx.calls.get(key)
     except TypeError:  # no key: a list, which is as good as a tuple, or something that is refused
         return prepared(ctx, direction, first, second, result, hashable(shape), hashable(arguments), scaled)
+    if call is None and (now := settled(arguments)) is not arguments:
+        return prepared(ctx, direction, first, second, result, shape, now, scaled)
     if call is None:
         told, specs = Arguments(*arguments), (first.spec, second.spec)
         problem, inputs = problem_of(direction, *specs, out, shape, told, scaled, aligned)

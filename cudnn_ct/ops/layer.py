@@ -28,6 +28,7 @@ from .call import (
     packed,
     run,
     run_several,
+    settled,
     stream_of,
 )
 
@@ -180,6 +181,9 @@ def _prepared(
     except TypeError:  # a list in a tuple, which is as good as a tuple, or something that is refused
         return _prepared(ctx, layer, names, arrays, outs, hashable(arguments), scaled)
     if call is None:
+        now = tuple([settled(value) if type(value) is tuple else value for value in arguments])
+        if not all(map(operator.is_, now, arguments)):
+            return _prepared(ctx, layer, names, arrays, outs, now, scaled)
         inputs = tuple(map(describable, specs))
         for out in outs:
             check_writable(out, layer.written)

@@ -20,7 +20,7 @@ from ..problem import (
     norm_parameter_shape,
     norm_training,
 )
-from .call import ONE, ZERO, factors, stream_of
+from .call import ONE, ZERO, factors, refuse_overlap, span, stream_of
 from .layer import Layer, compute, compute_several
 
 __all__ = [
@@ -338,16 +338,20 @@ def batch_norm_inference_backward(
     x, center, variance = (
         operand(array, name, where) for array, name in ((x, "x"), (mean, "mean"), (var, "var"))
     )
+    if out is not None:
+        read, written = (x, center), operand(out, "out", where, written=True)
+        refuse_overlap(read, (written,), [span(array.spec) for array in (*read, written)])
     none = zeros(variance.shape, variance.dtype, stream=where)
     one = full(variance.shape, 1, variance.dtype, stream=where)
     # What one becomes, with a scale of one, is 1 / sqrt(var + epsilon).
     sample = full(norm_parameter_shape(x.shape, mode), 1, variance.dtype, stream=where)
     inverse = batch_norm_inference(sample, one, none, none, variance, epsilon=epsilon, **at)
     invstd = inverse.seen_as(TensorSpec.packed(variance.shape, variance.dtype))  # where that is (C,)
+    # The sums first: what is wrong with an operand is told before anything goes to out.
+    _, dscale, dbias, _ = batch_norm_backward(x, dy, scale, center, invstd, **at)
     dx = batch_norm_inference(
         dy, scale, none, none, variance, epsilon=epsilon, alpha=alpha, beta=beta, out=out, **at
     )
-    _, dscale, dbias, _ = batch_norm_backward(x, dy, scale, center, invstd, **at)
     return BatchNormGradients(dx, dscale, dbias, None)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from .. import context
 from .. import stream as streams
@@ -161,6 +161,9 @@ class ConvPlan:
             if previous is not None:
                 streams.restore(previous)
         return True
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise TypeError("a ConvPlan is of one process, and is shared, not copied; prepare another one")
 
     @property
     def candidate(self) -> Candidate:

@@ -54,6 +54,10 @@ class Prepared:
         self._contexts: weakref.WeakSet[Context] = weakref.WeakSet()
         weakref.finalize(self, _forget, self._token, self._contexts).atexit = False
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copy what it was made of: what threads have prepared for it is its own."""
+        return Prepared, (self._specs, self._algo, self._seed)
+
     @property
     def spec(self) -> RNNSpec:
         """The network as the settings have it."""
