@@ -39,13 +39,9 @@ def _boolean(text: str) -> bool:
 
 
 def _count(text: str) -> int:
-    try:
-        number = int(text)
-    except ValueError:
-        number = -1
-    if number < 0:
+    if not text.strip().isdecimal():
         raise ValueError("expected a number of at least 0")
-    return number
+    return int(text)
 
 
 def _bytes(text: str) -> int:

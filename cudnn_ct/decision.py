@@ -24,7 +24,7 @@ __all__ = ["TRANSIENT", "Decision", "kept_rows", "store_key"]
 
 # Failures that say nothing of an algorithm: memory was short, or the device was in trouble.
 TRANSIENT = (InternalError, ExecutionFailedError)
-INSTALLATION = (1008, 3009)  # statuses of a library that is missing, which an engine's refusal may pass on
+NO_LIBRARY = (1008, 3009)  # statuses of a library that is missing, which an engine's refusal may pass on
 
 
 class Decision:
@@ -149,7 +149,7 @@ class Decision:
 def _of_the_candidate(failure: CudnnError) -> bool:
     """Whether a failure in a race says something of the way that was tried, and not of the installation."""
     refusal = isinstance(failure, NotSupportedError | BadParamError)
-    return refusal and failure.status not in INSTALLATION
+    return refusal and failure.status not in NO_LIBRARY
 
 
 # --- on disk -----------------------------------------------------------------------------------------------

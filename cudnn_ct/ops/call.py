@@ -292,27 +292,39 @@ def hashable(value: Any) -> Any:
     return value
 
 
-_PLAIN = frozenset((bool, float, int, str, range, type(None)))
+PLAIN = frozenset((bool, float, int, str, range, type(None)))  # of arguments that cannot change
 
 
 def settled(value: Any) -> Any:
     """An argument as it is now, at every depth, and itself where it cannot change: else a key would lie.
 
-    Enums are told by their names, since members of many are one number. Raises as :func:`hashable`.
+    Raises
+    ------
+    TypeError
+        It can be no parameter of an operation.
     """
-    if type(value) in _PLAIN or hasattr(value, "_fields"):
-        return hashable(value)
-    if isinstance(value, Enum):
-        return value.name
+    if type(value) in PLAIN or isinstance(value, Enum):
+        return value
     if isinstance(value, list | tuple):
         parts = tuple(map(settled, value))
-        return value if type(value) is tuple and all(map(operator.is_, parts, value)) else parts
+        if isinstance(value, tuple) and all(map(operator.is_, parts, value)):
+            return value
+        return type(value)(*parts) if hasattr(value, "_fields") else parts
     if str(getattr(value, "dtype", None)) == "bool" and not value.shape:  # of NumPy
         return bool(value)
-    try:
-        return operator.index(value)
-    except (TypeError, ValueError):
-        return hashable(value)
+    if not isinstance(value, DeviceArray):
+        for number in (operator.index, float):
+            try:
+                return number(value)
+            except (TypeError, ValueError):
+                continue
+    return hashable(value)
+
+
+def by_name(told: Any, *fields: str) -> Any:
+    """A named tuple in which enums among ``fields`` are their names: members of many enums are one number."""
+    names = {field: value.name for field in fields if isinstance(value := getattr(told, field), Enum)}
+    return told._replace(**names) if names else told
 
 
 def scaled_by(alpha: float, beta: float) -> str:

@@ -26,6 +26,7 @@ from .call import (
     ZERO,
     Call,
     Fixed,
+    by_name,
     check_writable,
     describable,
     factors,
@@ -38,7 +39,16 @@ from .call import (
     stream_of,
 )
 
-__all__ = ["Arguments", "Transposed", "call_of", "convolve", "prepared", "problem_of", "request_of"]
+__all__ = [
+    "Arguments",
+    "Transposed",
+    "call_of",
+    "convolve",
+    "prepared",
+    "problem_of",
+    "request_of",
+    "settled_arguments",
+]
 
 
 class Arguments(NamedTuple):
@@ -130,13 +140,20 @@ def prepared(
         call: Call | None = ctx.calls.get(key)
     except TypeError:  # no key: a list, which is as good as a tuple, or something that is refused
         return prepared(ctx, direction, first, second, result, hashable(shape), hashable(arguments), scaled)
-    if call is None and (now := settled(arguments)) is not arguments:
+    if call is None and (now := settled_arguments(arguments)) is not arguments:
         return prepared(ctx, direction, first, second, result, shape, now, scaled)
     if call is None:
         told, specs = Arguments(*arguments), (first.spec, second.spec)
         problem, inputs = problem_of(direction, *specs, out, shape, told, scaled, aligned)
         call = keep(ctx.calls, key, call_of(ctx, problem, inputs, specs, request_of(told, problem)))
     return call
+
+
+def settled_arguments(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    """What :class:`Arguments` are made of as it is now; itself where it cannot change."""
+    now: tuple[Any, ...] = settled(arguments)
+    told = by_name(was := Arguments(*now), "mode", "precision", "algo")
+    return now if told is was else tuple(told)
 
 
 def problem_of(

@@ -11,8 +11,8 @@ from ..array import DeviceArray
 from ..context import Context
 from ..creation import operand
 from ..problem import ALIGNMENT, FusedConv, Request, TensorSpec, fused_problem
-from .call import Call, Fixed, hashable, keep, packed, run, settled, stream_of
-from .convolve import Arguments, problem_of, request_of
+from .call import Call, Fixed, by_name, hashable, keep, packed, run, settled, stream_of
+from .convolve import Arguments, problem_of, request_of, settled_arguments
 
 __all__ = ["Epilogue", "call_of_fused", "conv_bias_activation", "fused_of"]
 
@@ -141,8 +141,10 @@ def _prepared(
         call: Call | None = ctx.calls.get(key)
     except TypeError:  # no key: a list, which is as good as a tuple, or something that is refused
         return _prepared(ctx, inputs, result, hashable(arguments), Epilogue(*hashable(epilogue)))
-    if call is None and (now := settled(arguments)) is not arguments:
-        return _prepared(ctx, inputs, result, now, epilogue)
+    if call is None:
+        now, after = settled_arguments(arguments), by_name(settled(epilogue), "activation")
+        if now is not arguments or after is not epilogue:
+            return _prepared(ctx, inputs, result, now, after)
     if call is None:
         told = Arguments(*arguments)
         problem, wide = fused_of(specs, out, told, epilogue, aligned)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Sequence
-from enum import Enum
 from typing import Any, NamedTuple
 
 from .. import context
@@ -18,6 +16,7 @@ from ..roads import Roads
 from ..stream import Stream
 from .call import (
     ONE,
+    PLAIN,
     ZERO,
     Call,
     check_writable,
@@ -35,6 +34,7 @@ from .call import (
 __all__ = ["Layer", "compute", "compute_several", "rewrite"]
 
 
+_TAKEN = PLAIN | {tuple}  # kinds of arguments that are taken as they are
 _NOTHING_GIVEN: tuple[TensorSpec | None, ...] = (None,)
 
 
@@ -173,17 +173,16 @@ def _prepared(
     """
     specs = tuple([array.spec for array in arrays])
     kinds = tuple(map(type, arguments))  # 1, 1.0 and True are one key, and so are members of many enums
-    if not _SETTLED.issuperset(kinds):
-        arguments = tuple(map(_settled, arguments))
+    if not _TAKEN.issuperset(kinds):
+        arguments = settled(arguments)
     key = (layer.name, names, specs, outs, arguments, kinds, scaled, config.of_calls)
     try:
         call: Call | None = ctx.calls.get(key)
     except TypeError:  # a list in a tuple, which is as good as a tuple, or something that is refused
         return _prepared(ctx, layer, names, arrays, outs, hashable(arguments), scaled)
+    if call is None and (now := settled(arguments)) is not arguments:
+        return _prepared(ctx, layer, names, arrays, outs, now, scaled)
     if call is None:
-        now = tuple([settled(value) if type(value) is tuple else value for value in arguments])
-        if not all(map(operator.is_, now, arguments)):
-            return _prepared(ctx, layer, names, arrays, outs, now, scaled)
         inputs = tuple(map(describable, specs))
         for out in outs:
             check_writable(out, layer.written)
@@ -199,27 +198,3 @@ def _prepared(
         )
         keep(ctx.calls, key, call)
     return call
-
-
-_SETTLED = frozenset((bool, float, int, str, tuple, range, type(None)))
-
-
-def _settled(value: Any) -> Any:
-    """An argument as part of a key: what can change later is taken as it is now.
-
-    Raises
-    ------
-    TypeError
-        It can be no parameter of an operation.
-    """
-    if type(value) in _SETTLED or isinstance(value, Enum):
-        return value
-    if str(getattr(value, "dtype", None)) == "bool" and not value.shape:  # of NumPy
-        return bool(value)
-    if not isinstance(value, list | tuple | DeviceArray):
-        for number in (operator.index, float):
-            try:
-                return number(value)
-            except (TypeError, ValueError):
-                continue
-    return hashable(value)

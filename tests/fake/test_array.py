@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import ml_dtypes
@@ -18,6 +19,7 @@ from cudnn_ct import stream as streams
 from cudnn_ct.dtypes import DTYPES
 from cudnn_ct.problem import LAYOUTS, TensorSpec
 
+from .cudnn import FakeCudnn
 from .host import ForeignArray, Host
 
 shapes = st.lists(st.integers(0, 4), min_size=3, max_size=5).map(tuple)
@@ -404,3 +406,47 @@ def test_extent_covers_exactly_the_elements(axes: list[tuple[int, int]]) -> None
     offsets = {sum(i * s for i, (_, s) in zip(at, axes, strict=True)) for at in np.ndindex(*spec.shape)}
     assert spec.extent == (min(offsets), max(offsets) + 1)
     assert spec.dense == (offsets == set(range(spec.size)))
+
+
+# --- order among streams ---
+
+HOME, OTHER = 0x100, 0x200  # streams
+
+
+def add(x: Any) -> None:
+    source = ct.full(x.shape, 3.0, stream=OTHER)
+    ct.add(source, source, out=x, stream=OTHER)
+
+
+@pytest.mark.parametrize("write", [add, lambda x: x.fill(3, stream=OTHER)])
+@pytest.mark.parametrize(
+    "read", [lambda x: ct.activation(x, mode="identity", stream=HOME), lambda x: x.copy(stream=HOME)]
+)
+def test_who_writes_waits_for_reads_on_the_home_of_the_array(
+    fake: FakeCudnn, host: Host, write: Callable[[Any], None], read: Callable[[Any], Any]
+) -> None:
+    """Nobody notes these; and the stream that writes is also the one that wrote last."""
+    x = ct.full((64,), 1.0, stream=HOME)
+    write(x)
+    kept = read(x)
+    host.log.clear()
+    write(x)
+    recorded = [event for what, stream, *event in host.log if what == "record" and stream == HOME]
+    waited = [event for what, stream, *event in host.log if what == "wait" and stream == OTHER]
+    assert recorded, "the work on the home stream was not marked"
+    assert recorded[0] in waited
+    del kept
+
+
+def test_the_other_byte_order_is_refused(fake: FakeCudnn, host: Host) -> None:
+    with pytest.raises(TypeError, match="other byte order"):
+        ct.activation(ForeignArray(host, np.array([[1, 2, 3]], ">f4")), mode="identity")
+
+
+@pytest.mark.filterwarnings("ignore::cudnn_ct.CudnnWarning")
+def test_a_copy_of_a_view_with_gaps_keeps_its_order(fake: FakeCudnn, host: Host) -> None:
+    images = np.arange(2 * 4 * 5 * 8, dtype=np.float32).reshape(2, 4, 5, 8)
+    view = ct.asarray(ForeignArray(host, images.transpose(0, 3, 1, 2)[:, :6]))
+    copied = view.copy()
+    assert copied.layout == "nhwc"
+    assert (copied.numpy() == view.numpy()).all()

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import enum
 import gc
+import pickle
 import re
 import warnings
 from typing import Any
@@ -678,3 +681,70 @@ def test_plans_and_lists_of_int8_take_the_dtype_from_out(fake: FakeCudnn) -> Non
     assert any(not row.status for row in ct.conv_algorithms(x, w, out=out, measure=False))
     (*_, legacy_row) = ct.conv_algorithms(x, w, measure=False)
     assert "not int32" in legacy_row.status
+
+
+class Box:
+    """A number that changes, as a tensor of another library may."""
+
+    def __init__(self, n: int) -> None:
+        self.n = n
+
+    def __index__(self) -> int:
+        return self.n
+
+
+class Mode(enum.IntEnum):
+    """Names of cuDNN's modes with numbers of its own."""
+
+    CROSS_CORRELATION = 0
+    CONVOLUTION = 1
+
+
+def test_a_parameter_counts_as_it_is_at_the_call(fake: FakeCudnn) -> None:
+    x, w = ct.full((1, 2, 4, 4), 1.0), ct.full((1, 2, 3, 3), 1.0)
+    box = Box(0)
+    assert ct.conv(x, w, padding=box).shape == (1, 1, 2, 2)
+    box.n = 1
+    assert ct.conv(x, w, padding=box).shape == (1, 1, 4, 4)
+    assert ct.conv(x, w, padding=(box, 0)).shape == (1, 1, 4, 2)
+    assert ct.conv_bias_activation(x, w, None, padding=box).shape == (1, 1, 4, 4)
+    box.n = 2
+    assert ct.conv_bias_activation(x, w, None, padding=box).shape == (1, 1, 6, 6)
+    assert ct.pool(x, window=(box, box)).shape == (1, 2, 2, 2)
+    box.n = 4
+    assert ct.pool(x, window=(box, box)).shape == (1, 2, 1, 1)
+
+
+def test_an_enum_is_told_by_its_name(fake: FakeCudnn) -> None:
+    from cudnn_ct._bindings.enums import ConvolutionMode
+
+    x = ct.asarray(np.array([[[1, 2, 4]]], np.float32))
+    w = ct.asarray(np.array([[[1, -1]]], np.float32))
+    flipped = ct.conv(x, w, mode=ConvolutionMode.CONVOLUTION).numpy()
+    assert (ct.conv(x, w, mode=Mode.CROSS_CORRELATION).numpy() == -flipped).all()
+    assert (ct.conv(x, w, mode=Mode.CONVOLUTION).numpy() == flipped).all()
+    with pytest.raises(ValueError, match="mode"):
+        ct.conv(x, w, mode=0)
+    assert (ct.conv(x, w, padding=Mode.CONVOLUTION).numpy() == ct.conv(x, w, padding=1).numpy()).all()
+
+
+def test_an_epilogue_counts_as_it_is_at_the_call(fake: FakeCudnn) -> None:
+    """Numbers of the members of two enums, and a coefficient that changes."""
+
+    class Which(enum.IntEnum):
+        IDENTITY = 1
+        RELU = 5
+
+    from cudnn_ct._bindings.enums import ActivationMode
+
+    x, w = ct.full((1, 1, 2, 2), -3.0), ct.full((1, 1, 1, 1), 1.0)
+    for activation, wanted in ((ActivationMode.RELU, 0), (Which.IDENTITY, -3), (Which.RELU, 0)):
+        y = ct.conv_bias_activation(x, w, None, activation=activation)
+        assert (y.numpy() == wanted).all(), activation
+
+
+def test_a_plan_is_shared_and_not_copied(fake: FakeCudnn) -> None:
+    plan = ct.conv_plan(ct.full((1, 2, 4, 4), 1.0), ct.full((1, 2, 3, 3), 1.0))
+    for way in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(TypeError, match="prepare another one"):
+            way(plan)

@@ -457,3 +457,16 @@ def test_bad_operands(fake: FakeCudnn) -> None:
         ct.batch_norm_backward(x, x, scale, activation="relu")
     with pytest.raises(ValueError, match=r"dy has shape \(2, 3\); x has"):
         ct.batch_norm_backward(x, images(2, 3), scale)
+
+
+def test_a_gradient_goes_to_no_operand_that_it_reads(fake: FakeCudnn, host: Host) -> None:
+    rng = np.random.default_rng(0)
+    x, dy = (ct.asarray(rng.integers(-3, 4, (4, 3, 2, 2)).astype(np.float32)) for _ in range(2))
+    scale, mean, var = (ct.asarray(np.array(v, np.float32)) for v in ([1, 2, 3], [0, 1, 2], [1, 4, 9]))
+    with pytest.raises(ValueError, match="out overlaps"):
+        ct.batch_norm_inference_backward(x, dy, scale, mean, var, out=x)
+    out = ct.full((4, 3, 2, 4), 100.0)
+    wide = ct.full((4, 3, 2, 4), 1.0)
+    with pytest.raises(ValueError, match="dy"):
+        ct.batch_norm_inference_backward(x, wide, scale, mean, var, out=out, beta=1)
+    assert (out.numpy() == 100).all(), "what the gradient is added to has changed"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import ctypes
 import gc
+import pickle
 import threading
 from pathlib import Path
 from typing import Any
@@ -718,3 +720,18 @@ def test_a_failure_at_any_call_leaves_nothing(fake: FakeCudnn, status: int) -> N
         with pytest.raises(ct.CudnnError):
             step()
         assert fake.names()[k - 1] == name
+
+
+def test_copies_of_networks_keep_nothing_when_they_are_gone(fake: FakeCudnn) -> None:
+    network = ct.RNN("rnn_tanh", 4, 4)
+    x, weights = ct.full((3, 2, 4), 1.0), ct.full((network.weight_size,), 0.5)
+    expected = network.forward(x, weights)[0].numpy()
+    (here,) = context._thread.contexts.values()
+    before = len(here.plans)
+    for way in (copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))):
+        again = way(network)
+        assert (again.forward(x, weights)[0].numpy() == expected).all()
+        assert len(here.plans) == before + 1
+        del again
+        gc.collect()
+        assert len(here.plans) == before
