@@ -130,20 +130,14 @@ class OpTensorPlan:
 
     def run(self, context: Context, pointers: Sequence[int], alpha: float | Factors, beta: float) -> None:
         """Enqueue c = op(alpha alpha1 a, alpha alpha2 b) + beta c."""
-        scalar, second = self._scalar, pointers[1 if len(pointers) == 3 else 0]
+        scalar, c = self._scalar, pointers[-1]
         of_a, of_b = alpha if isinstance(alpha, Factors) else (alpha, alpha)
+        first = scalar(of_a * self._alpha1), self._a, pointers[0]
+        second = scalar(of_b * self._alpha2), self._b, pointers[1 if len(pointers) == 3 else 0]
+        if second[2] == c != first[2]:  # cuDNN writes over b only where a is there too; each op commutes
+            first, second = second, first
         context.library.cudnnOpTensor(
-            context.handle,
-            self._operation,
-            scalar(of_a * self._alpha1),
-            self._a,
-            pointers[0],
-            scalar(of_b * self._alpha2),
-            self._b,
-            second,
-            scalar(beta),
-            self._c,
-            pointers[-1],
+            context.handle, self._operation, *first, *second, scalar(beta), self._c, c
         )
 
     def describe(self) -> str:

@@ -94,6 +94,8 @@ class Tensors:
         self._get(handle, "handle")
         state = self._get(operation, "op_tensor")
         alpha1, a, a_pointer, alpha2, b, b_pointer, beta, c, c_pointer = arguments
+        if b_pointer == c_pointer != a_pointer:  # which the manual rules out
+            return NOT_SUPPORTED
         first, second, target = (
             self._memory(descriptor, "tensor", pointer)
             for descriptor, pointer in ((a, a_pointer), (b, b_pointer), (c, c_pointer))

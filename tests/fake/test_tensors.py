@@ -18,7 +18,15 @@ from cudnn_ct.legacy import slices, sums
 from cudnn_ct.problem import OpTensorProblem, ReduceProblem, ScaleProblem, TensorSpec
 from cudnn_ct.stream import default_stream
 from tests.layers import FLOATS, LayerCase, Tensor, check_layer, compare
-from tests.tensor_cases import check_in_place, in_place_cases, op_tensor_cases, reduce_cases, transform_cases
+from tests.tensor_cases import (
+    check_in_place,
+    check_over_operand,
+    in_place_cases,
+    op_tensor_cases,
+    over_operand_cases,
+    reduce_cases,
+    transform_cases,
+)
 
 from .conftest import forget
 from .cudnn import FakeCudnn
@@ -60,6 +68,11 @@ def test_reduce_as_of_large_arrays(
 @given(case=in_place_cases())
 def test_in_place(fake: FakeCudnn, host: Host, case: tuple[str, Tensor, float]) -> None:
     check_in_place(case, lambda array: ForeignArray(host, array))
+
+
+@given(case=over_operand_cases())
+def test_over_an_operand(fake: FakeCudnn, host: Host, case: tuple[LayerCase, str]) -> None:
+    check_over_operand(case, lambda array: ForeignArray(host, array))
 
 
 # --- axes and strides --------------------------------------------------------------------------------------

@@ -17,8 +17,10 @@ from tests.strategies import lay_out
 from tests.tensor_cases import (
     CONVERSIONS,
     check_in_place,
+    check_over_operand,
     in_place_cases,
     op_tensor_cases,
+    over_operand_cases,
     reduce_cases,
     transform_cases,
 )
@@ -66,6 +68,12 @@ def test_reduce(case: LayerCase) -> None:
 @given(case=in_place_cases())
 def test_in_place(case: tuple[str, Tensor, float]) -> None:
     check_in_place(case, place)
+
+
+@settings(max_examples=EXAMPLES)
+@given(case=over_operand_cases())
+def test_over_an_operand(case: tuple[LayerCase, str]) -> None:
+    check_over_operand(case, place)
 
 
 # --- NaN, signs and ranges ---------------------------------------------------------------------------------
