@@ -12,9 +12,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from . import blocks, ruler
-from ._config import config
 from .context import Bounded, Context
-from .decision import TRANSIENT, Decision, kept_rows, store_key
+from .decision import TRANSIENT, Decision, breadth, kept_rows, store_key
 from .dtypes import DTYPES
 from .errors import (
     AllocationError,
@@ -96,12 +95,15 @@ class Choice:
                 "an algorithm is to be timed in a call that is captured: make the same call once before "
                 "capturing it"
             )
+        self._looks_anew(context)
         with self._decision.lock:
             if self._decision.untimed:
                 rows = self._family.worth_timing(self.problem, context, self._decision.request)
                 ways = [(row, self._family.plan) for row in rows if not row.status]
                 timed, failures = time_rows(self.problem, ways, context, pointers, alpha, beta, every=False)
                 self._decision.settle(timed + [row for row in rows if row.status], failures)
+                if self._decision.stale:
+                    _forget(self._decision)
         self.plan = self._next_plan(context)
 
     def describe(self) -> str:
@@ -153,7 +155,11 @@ class Choice:
     ) -> None:
         """Run the first other candidate that can. Memory may be free again later; other failures last."""
         assert self._row is not None
-        failed: list[tuple[Candidate, CudnnError]] = [(self._row, error)]
+        if self._looks_anew(context):
+            self.plan = self._next_plan(context)
+            self.run(context, pointers, alpha, beta)
+            return
+        failed = [self._failed(self._row, error)]
         room = self.plan.workspace if isinstance(error, AllocationError) else None
         for row in self._decision.usable(context):
             if any(row == other for other, _ in failed) or (room is not None and row.workspace >= room):
@@ -164,7 +170,7 @@ class Choice:
             except (NotSupportedError, BadParamError, *TRANSIENT) as another:
                 if beta and isinstance(another, ExecutionFailedError):
                     raise  # as in `run`
-                failed.append((row, without_frames(another)))
+                failed.append(self._failed(row, without_frames(another)))
                 continue
             except NotInitializedError as another:
                 if isinstance(error, ExecutionFailedError):  # which has perhaps ended the context
@@ -172,32 +178,40 @@ class Choice:
                 raise
             self._remember(failed, row, plan)
             return
-        self._after_all_failed(failed)
+        passing = [reason for _, reason in failed if isinstance(reason, TRANSIENT)]
+        if passing:  # which says nothing of the candidates
+            raise passing[0]
         self.plan = self._next_plan(context)
         self.run(context, pointers, alpha, beta)
+
+    def _looks_anew(self, context: Context) -> bool:
+        """Whether an earlier call had everything refused, which may pass: then the decision is a new one."""
+        if not self._decision.spent:
+            return False
+        self._decision = _decision(self.problem, self._family, context, self._decision.request)
+        return True
+
+    def _failed(self, row: Candidate, reason: CudnnError) -> tuple[Candidate, CudnnError]:
+        """A refusal holds at once, so that what was to be timed is: no guess takes the place of kept rows."""
+        if not isinstance(reason, TRANSIENT):
+            self._refuse(row, reason)
+        return row, reason
+
+    def _refuse(self, row: Candidate, reason: CudnnError) -> bool:
+        _forget_first(self._decision.kind, row)
+        return self._decision.refuse(row, str(reason))
 
     def _remember(self, failed: list[tuple[Candidate, CudnnError]], row: Candidate, plan: Plan) -> None:
         """Another candidate ran: those that failed before it are bad, but for lack of memory."""
         short = [reason for _, reason in failed if isinstance(reason, AllocationError)]
         for other, reason in failed:
-            if not isinstance(reason, AllocationError):
-                news = self._decision.refuse(other, str(reason))
-                _forget_first(self._decision.kind, other)
-                if news and isinstance(reason, TRANSIENT):
-                    warnings.warn(f"{other} failed: {reason}; {row} ran instead", CudnnWarning, stacklevel=6)
+            lasting = isinstance(reason, TRANSIENT) and not isinstance(reason, AllocationError)
+            if lasting and self._refuse(other, reason):
+                warnings.warn(f"{other} failed: {reason}; {row} ran instead", CudnnWarning, stacklevel=6)
         if not short:
             self._take(row, plan)
         elif self._decision.warn_once():
             warnings.warn(f"{short[0]}; {row} ran instead", CudnnWarning, stacklevel=6)
-
-    def _after_all_failed(self, failed: list[tuple[Candidate, CudnnError]]) -> None:
-        """Remember refusals; raise what else there was, which says nothing of the candidates."""
-        for other, reason in failed:
-            if not isinstance(reason, TRANSIENT):
-                self._decision.refuse(other, str(reason))
-        passing = [reason for _, reason in failed if isinstance(reason, TRANSIENT)]
-        if passing:
-            raise passing[0]
 
 
 class _Untimed:
@@ -280,18 +294,22 @@ def choose(problem: Problem, family: Family, context: Context, request: Request 
     NotSupportedError
         No candidate is left; the message lists all of them, each with its reason.
     """
-    request = request or Request()
-    key = (context.device, context.library, problem, request, config.timed_engines, config.runtime_compiled)
+    return Choice(problem, family, _decision(problem, family, context, request or Request()), context)
+
+
+def _decision(problem: Problem, family: Family, context: Context, request: Request) -> Decision:
+    """What the threads of a process share; made anew where everything was refused, since that may pass."""
+    key = (context.device, context.library, problem, request, *breadth())
     with _lock:
         decision = _decisions.get(key)
-    if decision is None or decision.spent:  # a refusal may pass
+    if decision is None or decision.spent:
         fresh = _first_decision(problem, family, context, request)
         with _lock:
             kept = _decisions.get(key)
             if kept is None or kept is decision:  # else another thread was quicker
                 kept = _decisions[key] = fresh
             decision = kept
-    return Choice(problem, family, decision, context)
+    return decision
 
 
 def _first_decision(problem: Problem, family: Family, context: Context, request: Request) -> Decision:
@@ -317,6 +335,13 @@ def _first_decision(problem: Problem, family: Family, context: Context, request:
     decision = Decision(request, stages, rows, how)
     decision.key, decision.kind = key, kind
     return decision
+
+
+def _forget(decision: Decision) -> None:
+    """Let a decision not be taken by others."""
+    with _lock:
+        for key in [key for key, one in _decisions.items() if one is decision]:
+            del _decisions[key]
 
 
 def _keep_first(kind: Any, row: Candidate) -> None:

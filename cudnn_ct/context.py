@@ -121,10 +121,10 @@ class Context:
             try:
                 held = blocks.allocate(nbytes, stream, "a workspace")
             except AllocationError:
-                if held is None:
+                if not self._workspaces:
                     raise
                 held = None
-                self.drop_workspace()  # there may be room for the larger one in its place
+                self.drop_workspaces()  # there may be room in place of the old one, or of other streams' ones
                 held = blocks.allocate(nbytes, stream, "a workspace")
             self._workspaces[stream] = held
         return int(held.handle)

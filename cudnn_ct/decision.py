@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -20,7 +21,7 @@ from .errors import (
 )
 from .problem import Candidate, Problem, Request, Stage
 
-__all__ = ["TRANSIENT", "Decision", "kept_rows", "store_key"]
+__all__ = ["TRANSIENT", "Decision", "breadth", "kept_rows", "store_key"]
 
 # Failures that say nothing of an algorithm: memory was short, or the device was in trouble.
 TRANSIENT = (InternalError, ExecutionFailedError)
@@ -44,6 +45,7 @@ class Decision:
         self.lock = threading.RLock()
         self.key = ""  # of the store, for a decision that is to be kept there
         self.kind: Any = None  # of the first choices that are kept, for the policies *_once
+        self.breadth = breadth()
         self._stages = [(stage, False) for stage in stages] + [(stage, True) for stage in instead]
         self._rows = [*map(self.judged, kept)]
         self._how = how
@@ -55,6 +57,11 @@ class Decision:
     def untimed(self) -> bool:
         """Whether candidates are still to be timed."""
         return self.request.timed and not self._settled and not any(not row.status for row in self._rows)
+
+    @property
+    def stale(self) -> bool:
+        """Whether settings have changed since, so that nobody can say which of them a race was run by."""
+        return self.breadth != breadth()
 
     @property
     def spent(self) -> bool:
@@ -113,7 +120,7 @@ class Decision:
             self._rows += sorted(rows, key=lambda row: (bool(row.status), row.time is None, row.time or 0.0))
             self._settled = True
             self._how = "timed" if any(row.time is not None for row in rows) else ""
-        if self.key and not passing and not config.debug:  # whose waits are in the times
+        if self.key and not passing and not self.stale and not config.debug:  # whose waits are in the times
             store().put(self.key, _as_json(self._rows))
 
     def warn_once(self) -> bool:
@@ -147,20 +154,27 @@ class Decision:
 
 
 def _of_the_candidate(failure: CudnnError) -> bool:
-    """Whether a failure in a race says something of the way that was tried, and not of the installation."""
+    """Whether a failure in a race says something of the way that was tried, and not of the installation.
+
+    An engine's refusal passes on what cuDNN said of it, which may be an error of another class.
+    """
     refusal = isinstance(failure, NotSupportedError | BadParamError)
-    return refusal and failure.status not in NO_LIBRARY
+    return refusal and failure.status not in NO_LIBRARY and (failure.status or 0) < 4000
 
 
 # --- on disk -----------------------------------------------------------------------------------------------
 
 
+def breadth() -> tuple[int, bool]:
+    """The settings that say which candidates a race has."""
+    return config.timed_engines, config.runtime_compiled
+
+
 def store_key(problem: Problem, context: Context, request: Request) -> str:
     """All that a timed choice depends on, as text: the reprs of values name every field."""
     limits = request._replace(algo=None, strict=False)
-    settings = (config.timed_engines, config.runtime_compiled)
     version, device = context.library.version, streams.device_name(context.device)
-    return f"cuDNN {version} | {device} | {problem!r} | {limits!r} | {settings}"
+    return f"cuDNN {version} | {device} | {problem!r} | {limits!r} | {breadth()}"
 
 
 def _as_json(rows: list[Candidate]) -> dict[str, Any]:
@@ -172,8 +186,13 @@ def _as_json(rows: list[Candidate]) -> dict[str, Any]:
 
 def kept_rows(key: str) -> list[Candidate]:
     """Rows that the store has for a key; none where they are not as they should be."""
+    return rows_of(store().get(key) or {})
+
+
+def rows_of(choice: Any) -> list[Candidate]:
+    """Rows of a choice as the store keeps it; none where they are not as they should be."""
     try:
-        return [_candidate(row) for row in (store().get(key) or {}).get("rows", ())]
+        return [_candidate(row) for row in choice.get("rows", ())]
     except (TypeError, ValueError, KeyError, AttributeError, OverflowError):
         return []
 
@@ -186,6 +205,8 @@ def _candidate(row: dict[str, Any]) -> Candidate:
         if not isinstance(value, kind):
             raise TypeError(f"{value!r} is no {kind.__name__}")
     time = None if candidate.time is None else float(candidate.time)
+    if time is not None and not math.isfinite(time):
+        raise ValueError(f"{time} is no time")
     return candidate._replace(
         packed=packed, notes=notes, time=time, status=str(candidate.status), problem=None
     )

@@ -72,13 +72,13 @@ class Lowering:
     """Makes the tensors of a convolution's graph from specs: numbered, and written as engines like them."""
 
     def __init__(self, problem: ConvProblem) -> None:
-        self._layout = _layout(problem)
+        self._problem = problem
         self._made = 0
 
     def tensor(self, spec: TensorSpec, *, virtual: bool = False) -> Tensor:
         """Make the next tensor of the graph."""
         self._made += 1
-        written = _two_axes(_settled(spec, self._layout))
+        written = _two_axes(_settled(spec, self._problem))
         return Tensor(self._made, written, ALIGNMENT, virtual)
 
 
@@ -91,12 +91,17 @@ def _layout(problem: ConvProblem) -> str:
     return "nhwc" if problem.tensor_cores or problem.compute == "int32" else "nchw"
 
 
-def _settled(spec: TensorSpec, layout: str) -> TensorSpec:
+def written_as(spec: TensorSpec, problem: ConvProblem) -> str:
+    """The layout that engines are told for a tensor without gaps, which may have both."""
+    layout = _layout(problem)
+    return layout if layout in spec.layouts else spec.layouts[0]
+
+
+def _settled(spec: TensorSpec, problem: ConvProblem) -> TensorSpec:
     """Give axes of length 1 the strides of a packed layout: engines are chosen by them."""
     if 1 not in spec.shape or not spec.layouts:
         return spec
-    chosen = layout if layout in spec.layouts else spec.layouts[0]
-    return spec._replace(strides=packed_strides(spec.shape, chosen))
+    return spec._replace(strides=packed_strides(spec.shape, written_as(spec, problem)))
 
 
 def _two_axes(spec: TensorSpec) -> TensorSpec:

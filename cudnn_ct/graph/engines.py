@@ -140,15 +140,21 @@ def offer_of(
     return Offer(engine, plan.one("workspace_size"), notes)
 
 
-def execution_plan(graph: BackendDescriptor, engine: Engine, context: Any) -> BackendDescriptor:
+def execution_plan(
+    graph: BackendDescriptor, engine: Engine, context: Any, unwanted: Container[str] = ()
+) -> BackendDescriptor:
     """Make an engine ready to compute a native graph.
 
     Raises
     ------
     NotSupportedError
-        The engine cannot do it, whatever the heuristics said.
+        The engine cannot do it, whatever the heuristics said, or has an ``unwanted`` note.
     """
-    return _plan_of(_engine(graph, engine.number, context), engine.knobs, context)
+    native = _engine(graph, engine.number, context)
+    found = [note for note in _notes(native) if note in unwanted] if unwanted else []
+    if found:
+        raise NotSupportedError(f"{engine} is not wanted: {', '.join(found)}")
+    return _plan_of(native, engine.knobs, context)
 
 
 def plan_to_json(plan: BackendDescriptor) -> str:

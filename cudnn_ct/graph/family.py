@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 from ..context import Context
-from ..errors import AllocationError, BadParamError, CudnnError, NotSupportedError
+from ..errors import AllocationError, BadParamError, CudnnError, ExecutionFailedError, NotSupportedError
 from ..problem import Candidate, ConvProblem, FusedConv, TensorSpec
 from .conv import conv_graph
 from .device import Planner, compute_capability
@@ -89,13 +89,14 @@ def plan(problem: Any, candidate: Candidate, context: Context | Planner) -> Grap
         engine = Engine.parse(candidate.algorithm)
     except ValueError as error:
         raise NotSupportedError(str(error)) from None
-    wrong = known_wrong(engine.number, problem)
-    if wrong:  # a row that was kept since before this was known
-        raise NotSupportedError(f"{engine} is refused for this {problem}: {wrong}")
+    # A row may have been kept since before this was known, or was made for other factors or memory.
+    impossible = _unfit(problem) or known_wrong(engine.number, problem)
+    if impossible:
+        raise NotSupportedError(f"{engine} is refused for this {problem}: {impossible}")
     graph = graph_of(problem)
     try:
-        native = execution_plan(operation_graph(graph, context), engine, context)
-    except AllocationError:
+        native = execution_plan(operation_graph(graph, context), engine, context, _unwanted(problem))
+    except (AllocationError, ExecutionFailedError):  # which say nothing of the engine
         raise
     except CudnnError as error:
         # Also what engines that compile at run time say, where the compiler or the driver lets them down.

@@ -11,7 +11,7 @@ from ..descriptors import MATH_NAMES
 from ..errors import BadParamError, NotSupportedError, error_from_status
 from ..problem import LAYOUTS, Candidate, ConvProblem, FusedConv, Plan
 from .fused import FusedPlan, unfused
-from .native import Native, Packing, packings
+from .native import Native, Packing, exactly, packings
 from .plans import ConvolutionPlan, PackedPlan
 
 __all__ = ["candidates", "plan"]
@@ -55,7 +55,7 @@ def plan(problem: ConvProblem | FusedConv, candidate: Candidate, context: Contex
     NotSupportedError
         cuDNN refuses the algorithm for this problem, whatever its heuristics said.
     """
-    impossible = _limits(problem.core) or _impossible_pack(candidate)
+    impossible = _limits(problem.core) or _impossible_row(problem, candidate)
     impossible = impossible or (unfused(problem) if isinstance(problem, FusedConv) else "")
     if impossible:
         raise NotSupportedError(f"{candidate} is not for this {problem}: {impossible}")
@@ -95,11 +95,17 @@ def _candidate(row: Any, native: Native, packing: Packing) -> Candidate:
     )
 
 
-def _impossible_pack(candidate: Candidate) -> str:
-    """What of a row that came from elsewhere is no way to lay operands out, or no math; empty for nothing."""
+def _impossible_row(problem: ConvProblem | FusedConv, candidate: Candidate) -> str:
+    """Why a row that came from elsewhere is no way for a problem, whatever it says; empty for nothing."""
     if any(role not in ("x", "w", "y") or layout not in LAYOUTS for role, layout in candidate.packed):
         return f"nothing is packed as {candidate.packed}"
-    return "" if candidate.math in MATH_NAMES.values() else f"there is no {candidate.math!r} math"
+    if candidate.packed and isinstance(problem, FusedConv):
+        return "the legacy fused call takes operands as they lie"
+    if candidate.math not in MATH_NAMES.values():
+        return f"there is no {candidate.math!r} math"
+    if candidate.math != "fma" and exactly(problem.core):
+        return f"{candidate.math} math is coarser than {problem.core.compute}"
+    return ""
 
 
 def _limits(problem: ConvProblem) -> str:

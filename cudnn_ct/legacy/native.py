@@ -29,6 +29,7 @@ __all__ = [
     "Native",
     "Packing",
     "element",
+    "exactly",
     "four_axes",
     "packings",
     "scalar_type",
@@ -178,8 +179,13 @@ def _convolution_spec(problem: ConvProblem, math: str | None) -> ConvolutionSpec
         groups=problem.groups,
         mode=problem.mode,
         compute=problem.compute,
-        math=math or ("default" if problem.tensor_cores or problem.compute in _EXACT else "fma"),
+        math=math or ("fma" if exactly(problem) else "default"),
     )
+
+
+def exactly(problem: ConvProblem) -> bool:
+    """Whether products must not be rounded to less than a problem computes in, as tensor cores would."""
+    return not problem.tensor_cores and problem.compute not in _EXACT
 
 
 @cache

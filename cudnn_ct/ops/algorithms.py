@@ -7,7 +7,7 @@ from typing import Any
 from .. import algo_cache, context, families
 from .. import stream as streams
 from ..errors import NotInitializedError
-from ..problem import ROLES, Candidate, choice, flag, number
+from ..problem import ROLES, Candidate, Request, choice, flag, number
 from .call import hashable, scaled_by, stream_of
 from .convolve import Arguments, call_of, problem_of, request_of
 from .fused import Epilogue, call_of_fused, fused_of
@@ -110,8 +110,9 @@ def conv_algorithms(
     array([[[-1., -2., -4.]]], dtype=float32)
     """
     names = ROLES[choice(direction, tuple(ROLES), "direction")].names
+    algo = Request().algo  # none is named here: a setting that names one is not for tables
     arguments = Arguments(
-        padding, stride, dilation, groups, mode, precision, None, deterministic, workspace_limit, False
+        padding, stride, dilation, groups, mode, precision, algo, deterministic, workspace_limit, False
     )
     alpha, beta, measure = number(alpha, "alpha"), number(beta, "beta"), flag(measure, "measure")
     where = stream_of(first, names[0], stream)

@@ -289,7 +289,7 @@ def conv_backward_bias(
     channels last, and has no bfloat16.
 
     Sums that a graph takes may differ in their last bits from run to run; while ``ct.config.deterministic``
-    none is taken.
+    only those are taken that do not.
 
     Examples
     --------

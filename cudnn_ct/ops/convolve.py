@@ -75,6 +75,7 @@ class Transposed(NamedTuple):
     """Takes the place of a shape in a transposed convolution, whose shape follows from its operands."""
 
     output_padding: Any
+    kind: str = "transposed"  # as a key it is no shape
 
 
 def convolve(

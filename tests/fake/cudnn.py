@@ -80,6 +80,7 @@ class FakeCudnn(CTC, Dice, Layers, Norm, Pointwise, Recurrent, Spatial, Tensors)
         self.workspaces: dict[str, int] = {}
         self.costs: dict[str, float] = {}  # milliseconds of an algorithm, by its name; 1 for others
         self.random: set[str] = set()  # algorithms whose results vary from run to run
+        self.unrunnable: set[str] = set()  # algorithms that only their run refuses
         self.math_of_rows = 0
         self.raised: BaseException | None = None
         self.passes: list[Any] = []  # what training passes of recurrent networks remember
@@ -298,6 +299,8 @@ class FakeCudnn(CTC, Dice, Layers, Norm, Pointwise, Recurrent, Spatial, Tensors)
         name = names.algorithms(algorithm).name
         if workspace_size < self.workspaces.get(name, 0):
             return BAD_PARAM
+        if name in self.unrunnable:
+            return NOT_SUPPORTED
         self.host.clock += self.costs.get(name, 1.0)
         if workspace_size:
             self.host.check(workspace or 0, workspace_size)

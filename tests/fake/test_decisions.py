@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import cudnn_ct as ct
-from cudnn_ct import algo_cache, context, families, graph
+from cudnn_ct import algo_cache, context, decision, families, graph
 from cudnn_ct import stream as streams
 from cudnn_ct._config import config
 from cudnn_ct.algo_store import store
@@ -103,11 +103,11 @@ def test_trouble_in_a_second_look_costs_a_candidate_and_no_more(fake: FakeCudnn,
 
 
 def test_what_was_not_worth_its_time_comes_last(fake: FakeCudnn) -> None:
-    decision = Decision(Request("time_on_shape_change"), ())
+    race = Decision(Request("time_on_shape_change"), ())
     hopeless, quick = (Candidate("graph", name, "any", 0, True) for name in ("engine 1", "engine 2"))
-    decision.settle([hopeless, quick._replace(time=2.0), hopeless._replace(status="no")], [])
+    race.settle([hopeless, quick._replace(time=2.0), hopeless._replace(status="no")], [])
     ctx = context.current(streams.default_stream(0))
-    assert [(row.algorithm, row.time) for row in decision.usable(ctx)] == [
+    assert [(row.algorithm, row.time) for row in race.usable(ctx)] == [
         ("engine 2", 2.0),
         ("engine 1", None),
     ]
@@ -121,14 +121,50 @@ def test_rankings_that_fail_are_asked_again(fake: FakeCudnn) -> None:
     assert ran(fake) == "GEMM"
 
 
+@pytest.mark.parametrize("fresh", [False, True])
 @pytest.mark.parametrize("status", [2000, 3000])
-def test_where_everything_was_refused_the_next_call_looks_anew(fake: FakeCudnn, status: int) -> None:
+def test_where_everything_was_refused_the_next_call_looks_anew(
+    fake: FakeCudnn, status: int, fresh: bool
+) -> None:
     fake.fail["cudnnConvolutionForward"] = status
     with pytest.raises(NotSupportedError, match="no way to compute"):
         ran(fake)
     fake.fail.clear()
-    context.current(streams.current_stream()).calls.clear()  # as in another thread
+    if fresh:
+        context.current(streams.current_stream()).calls.clear()  # as in another thread
     assert ran(fake) == "GEMM"
+
+
+@pytest.mark.parametrize("algo", [GUESS, TIME, "large"])
+def test_a_plan_looks_anew_too_and_takes_what_is_no_longer_refused(fake: FakeCudnn, algo: str) -> None:
+    x, w = operands()
+    expected = ct.reference.conv(x.numpy(), w.numpy())
+    plan = ct.conv_plan(x, w, algo=algo, strict=True)
+    np.testing.assert_array_equal(plan(x, w).numpy(), expected)
+    fake.unrunnable = {"GEMM", "IMPLICIT_GEMM"}
+    for _ in range(2):
+        with pytest.raises(NotSupportedError, match="no way to compute"):
+            plan(x, w)
+    fake.unrunnable = {"GEMM"} if algo != "large" else set()
+    np.testing.assert_array_equal(plan(x, w).numpy(), expected)
+    assert algorithms(fake)[-1] == ("GEMM" if algo == "large" else "IMPLICIT_GEMM")
+
+
+def test_a_kept_row_that_its_run_refuses_is_followed_by_a_race_and_no_guess(
+    fake: FakeCudnn, on_disk: Path
+) -> None:
+    ran(fake, algo=TIME)
+    ((key, choice),) = store().export().items()
+    store().put(key, {"rows": [row for row in choice["rows"] if row["algorithm"] == "gemm"]})
+    forget()
+    fake.unrunnable = {"GEMM"}
+    assert ran(fake, algo=TIME) == "IMPLICIT_GEMM"
+    assert algorithms(fake).count("IMPLICIT_GEMM") > 3, "timed"
+    x, w = operands()
+    assert "timed" in ct.conv_plan(x, w, algo=TIME).describe()
+    forget()
+    assert ran(fake, algo=TIME) == "IMPLICIT_GEMM"
+    assert len(algorithms(fake)) == 1, "what the race found is on disk"
 
 
 def test_the_first_of_several_failures_of_a_device_is_told(fake: FakeCudnn) -> None:
@@ -163,6 +199,46 @@ def test_a_passing_failure_replaces_no_algorithm_that_was_named(fake: FakeCudnn,
 
 
 # --- rows, and arguments as they may be written ---
+
+
+def test_a_row_without_a_time_that_is_a_number_is_none(fake: FakeCudnn, on_disk: Path) -> None:
+    ran(fake, algo=TIME)
+    ((key, choice),) = store().export().items()
+    kept = store().get(key)
+    assert kept
+    kept["rows"] = [{**row, "time": float("nan"), "algorithm": "nope"} for row in choice["rows"]]
+    assert not decision.rows_of(kept)
+
+
+def test_a_named_algorithm_in_the_settings_is_not_for_tables(
+    fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(config, "algo", "large")  # which the gradient of the data has not
+    assert ct.conv_algorithms(images(4, 3, 3, 3), images(2, 4, 3, 4), (2, 3, 5, 6), direction="backward_data")
+
+
+def test_a_row_is_no_way_around_what_its_family_cannot_do(fake: FakeCudnn) -> None:
+    x, w = operands()
+    row = next(row for row in ct.conv_algorithms(x, w, precision="float32") if row.algorithm == "gemm")
+    assert row.math == "fma"
+    with pytest.raises(NotSupportedError, match="tensor_op math is coarser than float32"):
+        ct.conv(x, w, precision="float32", algo=row._replace(math="tensor_op"))
+    fused = ct.conv_bias_activation_plan(x, w, images(4)).candidate
+    assert fused.family == "legacy"
+    packed = fused._replace(packed=(("x", "nhwc"),))
+    with pytest.raises(NotSupportedError, match="takes operands as they lie"):
+        ct.conv_bias_activation(x, w, images(4), algo=packed)
+    halves = (ct.full((1, 8, 4, 4), 200.0, "float16"), ct.full((1, 8, 1, 1), 100.0, "float16"))
+    engine = Candidate("graph", "engine 1", "tensor_op", 0, True)
+    with pytest.raises(NotSupportedError, match="may overflow before alpha makes them small"):
+        ct.conv(*halves, alpha=0.125, algo=engine)
+
+
+def test_a_shape_is_no_output_padding(fake: FakeCudnn) -> None:
+    x, w = images(2, 4, 3, 4), images(4, 3, 3, 3)
+    assert ct.conv_transpose(x, w, output_padding=0).shape == (2, 3, 5, 6)
+    with pytest.raises(ValueError, match="shape"):
+        ct.conv_backward_data(w, x, (0,))
 
 
 def test_a_row_is_held_against_what_else_is_asked(fake: FakeCudnn) -> None:
@@ -422,6 +498,43 @@ def test_what_an_installation_lacks_is_not_remembered_on_disk(
     forget()
     assert ran(fake, algo=TIME) in ("GEMM", "IMPLICIT_GEMM")
     assert len(store().export()) == 1
+
+
+@pytest.mark.parametrize("status", [4000, 5000])
+def test_an_engine_whose_plan_fails_says_nothing_of_others_for_good(
+    fake: FakeCudnn, on_disk: Path, monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    def plan(problem: Any, row: Candidate, here: Any) -> Any:
+        raise NotSupportedError("engine 1 cannot compute this", status=status)
+
+    monkeypatch.setattr(graph, "candidates", lambda *_: [Candidate("graph", "engine 1", "fma", 0, True)])
+    monkeypatch.setattr(graph, "plan", plan)
+    ran(fake, algo=TIME)
+    assert not store().export()
+
+
+def test_settings_that_change_in_a_race_are_remembered_for_neither(
+    fake: FakeCudnn, on_disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = config.runtime_compiled
+
+    def asked(*_: Any) -> list[Candidate]:
+        monkeypatch.setattr(config, "runtime_compiled", not before)  # as another thread might
+        return []
+
+    monkeypatch.setattr(graph, "candidates", asked)
+    ran(fake, algo=TIME)
+    assert not store().export()
+    assert not algo_cache._decisions
+    ran(fake, algo=TIME)
+    assert len(store().export()) == 1
+
+
+def test_scratch_memory_of_other_streams_makes_room(fake: FakeCudnn, host: Host) -> None:
+    host.limit = host.used() + 2**20
+    context.current(streams.default_stream(0)).workspace(700_000)
+    with ct.use(stream=0x77) as other:
+        assert context.current(other).workspace(600_000)
 
 
 def test_a_workspace_that_grows_may_take_the_place_of_the_old_one(fake: FakeCudnn, host: Host) -> None:

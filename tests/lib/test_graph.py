@@ -390,7 +390,10 @@ def child_refusals() -> list[list[str]]:
     wanted = problem(**IMAGES)
     mixed = wanted._replace(w=wanted.w._replace(dtype="int32"))
     (row,) = graph.candidates(mixed, planner)
+    loose, strict = (problem(**IMAGES, dtype="float32", precision=one) for one in (None, "float32"))
+    coarse = next(one for one in graph.candidates(loose, planner) if "tensor_core" in one.notes)
     calls = [
+        lambda: graph.plan(strict, coarse, planner),
         lambda: graph.plan(mixed, row, planner),
         lambda: graph.plan(mixed, row._replace(algorithm="engine 1", status=""), planner),
         lambda: graph.plan(wanted, Candidate("graph", "engine 9999", "fma", 0, True), planner),
@@ -418,6 +421,7 @@ def test_refusals_name_the_problem_and_what_there_is() -> None:
     said = run("child_refusals")
     expected = [
         ("row", "cuDNN's heuristics have no engine for this graph"),
+        (NotSupportedError, "is not wanted: tensor_core"),
         (NotSupportedError, "forward convolution: x float16[8, 64, 28, 28] nhwc, w int32"),
         (NotSupportedError, "engine 1 cannot compute this forward convolution: x float16"),
         (NotSupportedError, "engine 9999 cannot compute this forward convolution"),
