@@ -28,6 +28,9 @@ from .errors import CudnnError, format_version
 
 __all__ = ["LibraryInfo", "library_info"]
 
+SCHEMA = 1  # raised when a key goes away or changes its meaning
+NOT_LOOKED_FOR = "not looked for: which one fits depends on the cuDNN"
+
 
 @dataclass(frozen=True)
 class LibraryInfo:
@@ -78,7 +81,7 @@ class LibraryInfo:
 
     def as_dict(self) -> dict[str, Any]:
         """Give everything as plain values that JSON takes."""
-        return asdict(self)
+        return {"schema": SCHEMA, **asdict(self)}
 
     def rows(self) -> Iterator[tuple[str, str]]:
         """Yield what a person reads: a label and a text, in order."""
@@ -172,7 +175,7 @@ def _companion(
 ) -> File:
     """Look for a library of CUDA that fits this cuDNN; its file's name or its wheel tells the version."""
     if cuda is None or installation is None:
-        return File(name, None, note="not looked for: which one fits depends on the cuDNN")
+        return File(name, None, note=NOT_LOOKED_FOR)
     wanted = wanted_of(cuda // 1000)
     found = search(wanted, COMPANION_STEPS, Places(beside=installation.folder))
     if found.path is None:
@@ -248,7 +251,7 @@ def _notes(installation: Installation | None, lt: File, mapped: tuple[str, ...])
     if installation is None:
         return
     yield from installation.notes
-    if lt.path is None and installation.version:
+    if lt.path is None and lt.note != NOT_LOOKED_FOR:
         yield f"{lt.note}: nothing can run on a GPU until it is installed"
     for path in installation.strangers(mapped):
         yield f"this process has also {path} open"

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from ._config import config
 from .doctor import elf
+from .doctor.files import mapped
 
 __all__ = [
     "COMPANION_STEPS",
@@ -77,9 +78,7 @@ def cudart(cuda: int) -> Wanted:
 def mapped_files() -> tuple[str, ...]:
     """List the files that this process has mapped; one that is gone from disk ends in `` (deleted)``."""
     try:
-        with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:
-            rows = (line.rstrip("\n").split(None, 5) for line in maps)
-            return tuple(dict.fromkeys(row[5] for row in rows if len(row) == 6 and row[5].startswith("/")))
+        return tuple(path for path in mapped("self") if path.startswith("/"))
     except OSError:
         return ()
 

@@ -5,10 +5,14 @@ from __future__ import annotations
 import json
 import sys
 from importlib import import_module
+from typing import Any
 
 import click
 
 from .. import __version__
+from .output import hold
+from .table import styled
+from .trouble import fail, first_line
 
 __all__ = ["main"]
 
@@ -32,8 +36,18 @@ class Commands(click.Group):
         command: click.Command = import_module(f".{cmd_name}", __name__).command
         return command
 
+    def main(self, *arguments: Any, **keywords: Any) -> Any:
+        """Run as a command; where what it writes does not arrive, it says so in a line."""
+        hold()
+        try:
+            return super().main(*arguments, **keywords)
+        except (OSError, Warning) as error:  # a warning under `python -W error`
+            fail(first_line(error))
 
-@click.group(cls=Commands, invoke_without_command=True)
+
+@click.group(
+    cls=Commands, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]}
+)
 @click.version_option(__version__, prog_name="cudnn-ct")
 @click.pass_context
 def main(context: click.Context) -> None:
@@ -55,7 +69,7 @@ def info(as_json: bool) -> None:
     found = library_info()
     if as_json:
         click.echo(json.dumps(found.as_dict(), indent=2))
-    elif sys.stdout.isatty():
+    elif styled(sys.stdout):
         _show(list(found.rows()))
     else:
         click.echo("\n".join(f"{label:{LABELS}}{text}" for label, text in found.rows()))

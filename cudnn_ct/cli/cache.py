@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["command"]
 
+STDOUT = "-"
 OFF = "no choices are kept: CUDNN_CT_CACHE is off"
 
 
@@ -48,7 +50,8 @@ def show_(as_json: bool) -> None:
     kept = store()
     choices = kept.export()
     if as_json:
-        click.echo(json.dumps({"path": kept.path and str(kept.path), "choices": choices}, indent=2))
+        told = {"schema": 1, "path": kept.path and str(kept.path), "choices": choices}
+        click.echo(json.dumps(told, indent=2))
     elif kept.path is None:
         click.echo(OFF)
     elif choices or not kept.failed:
@@ -84,9 +87,15 @@ def clear() -> None:
 @click.argument("file", type=click.Path(dir_okay=False, writable=True))
 @plainly
 def export_(file: str) -> None:
-    """Write the choices to FILE, for another machine with the same GPU and cuDNN."""
+    """Write the choices to FILE, or to stdout for -, for another machine with the same GPU and cuDNN."""
     from ..algo_store import export_choices
 
+    if file == STDOUT:
+        with TemporaryDirectory() as folder:
+            path = Path(folder, "choices.json")
+            export_choices(path)
+            click.echo(path.read_text(encoding="utf-8"), nl=False)
+        return
     click.echo(f"wrote {export_choices(file)} choices to {file}")
 
 

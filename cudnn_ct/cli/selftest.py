@@ -9,7 +9,7 @@ import click
 
 from .outcome import COLUMNS, FAILED, LEFT_OUT, OK, Outcome, as_dict, as_junit, cells, count
 from .table import progress, show
-from .trouble import NO_GPU, fail, plainly, usage
+from .trouble import NO_GPU, fail, need_library, plainly, usage
 
 __all__ = ["command"]
 
@@ -30,6 +30,9 @@ def command(only: tuple[str, ...], device: str | None, as_json: bool, junit: str
 
     description = _described(device)
     names = _operations(only)
+    if junit:  # a run takes time, and would be in vain
+        with open(junit, "ab"):
+            pass
     here = available()
     rows = _on_gpu(names) if here else _without(description)
     if as_json:
@@ -47,6 +50,7 @@ def command(only: tuple[str, ...], device: str | None, as_json: bool, junit: str
             + ("" if here else f"; and no operation was tried: {here.reason}")
         )
     if not here:
+        need_library()
         fail(f"no operation was tried: {here.reason}", NO_GPU)
 
 

@@ -10,8 +10,9 @@ from typing import Any
 
 import click
 
-__all__ = ["Column", "Tick", "progress", "show"]
+__all__ = ["Column", "Tick", "progress", "show", "styled"]
 
+EMPTY = {"", "-"}
 STYLES = {"ok": "green", "failed": "bold red", "left out": "yellow"}
 
 Column = tuple[str, bool]
@@ -22,8 +23,10 @@ Tick = Callable[[str], None]
 
 
 def show(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table."""
-    if _styled(sys.stdout):
+    """Print a table, without the columns that are empty in every row: a terminal may be narrow."""
+    filled = [place for place in range(len(columns)) if {row[place] for row in rows} - EMPTY or not rows]
+    columns, rows = [columns[place] for place in filled], [[row[place] for place in filled] for row in rows]
+    if styled(sys.stdout):
         _show_styled(columns, rows)
         return
     cells = [[heading for heading, _ in columns], *rows]
@@ -39,7 +42,7 @@ def show(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
 @contextmanager
 def progress(what: str, total: int) -> Iterator[Tick]:
     """Show how far something is, on stderr if that is a terminal; yields what is called after each step."""
-    if not _styled(sys.stderr):
+    if not _on_terminal(sys.stderr):
         yield lambda _: None
         return
     from rich.console import Console
@@ -65,5 +68,10 @@ def _show_styled(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> No
     Console().print(table)
 
 
-def _styled(stream: Any) -> bool:
+def styled(stream: Any) -> bool:
+    """Whether to write with styles: on a terminal, unless NO_COLOR is set."""
+    return _on_terminal(stream) and not os.environ.get("NO_COLOR")
+
+
+def _on_terminal(stream: Any) -> bool:
     return bool(stream.isatty()) and os.environ.get("TERM") != "dumb"

@@ -13,7 +13,17 @@ import click
 
 from ..errors import CudnnError, CudnnWarning
 
-__all__ = ["FAILED", "NO_GPU", "fail", "first_line", "need_gpu", "plainly", "usage", "verdict_of"]
+__all__ = [
+    "FAILED",
+    "NO_GPU",
+    "fail",
+    "first_line",
+    "need_gpu",
+    "need_library",
+    "plainly",
+    "usage",
+    "verdict_of",
+]
 
 FAILED = 1
 NO_GPU = 3  # it could not be tried, as the doctor's 3 is
@@ -28,12 +38,27 @@ def fail(text: str, code: int = FAILED) -> NoReturn:
 
 
 def need_gpu(otherwise: str = "") -> None:
-    """End the command with ``NO_GPU`` and the reason where operations cannot run."""
+    """End the command with ``NO_GPU`` and the reason where there is a cuDNN, and no GPU for it.
+
+    Raises
+    ------
+    CudnnError
+        It is the cuDNN, or its libcublasLt, that cannot be used.
+    """
     from ..context import available
 
     here = available()
     if not here:
+        need_library()
         fail(f"{here.reason}{f'; {otherwise}' if otherwise else ''}", NO_GPU)
+
+
+def need_library() -> None:
+    """Raise what keeps cuDNN itself from being used, be there a GPU or not."""
+    from .. import _lib
+
+    _lib.version()  # which raises for a header of another version too
+    _lib.load().cudnnCreate  # noqa: B018 - bound only once libcublasLt is there
 
 
 @contextmanager

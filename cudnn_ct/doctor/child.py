@@ -23,9 +23,13 @@ __all__ = ["Report", "run"]
 NEEDS = "give it a folder to write to (TMPDIR), and run it by a Python that can be started again"
 MOST_OUTPUT = 32 << 20  # bytes read of what a child wrote
 
-_REQUEST = re.compile(r"file=libcudnn_[a-z_]+\.so\.(\d+\.\d+\.\d+) \[0\];\s+dynamically loaded by (\S+)")
+_REQUEST = re.compile(
+    r"file=libcudnn_[a-z_]+\.so\.(\d+\.\d+\.\d+) \[0\];\s+dynamically loaded by (.+) \[\d+\]$", re.M
+)
 _LOG = re.compile(r"[A-Za-z]! ")
-_REFUSAL = re.compile(r"(\S*libcudnn\w*\.so[.\d]*): error: (.+?)(?: \((?:fatal|continued)\))?$", re.M)
+_REFUSAL = re.compile(
+    r"^\s*(?:\d+:\s+)*(.*libcudnn\w*\.so[.\d]*): error: (.+?)(?: \((?:fatal|continued)\))?$", re.M
+)
 
 
 @dataclass(frozen=True)
@@ -84,7 +88,8 @@ def run(
             stand_in = _write_standin(Path(folder), driver_functions)
             for number, (plan, environ) in enumerate(plans):
                 place = Path(folder, str(number))
-                children.append(_Child(place, {**plan, "standin": stand_in, "parent": os.getpid()}, environ))
+                whole = {**plan, "standin": stand_in, "parent": os.getpid()}
+                children.append(_Child(place, _sent(whole), environ))
             return [child.report(end) for child in children]
     except OSError as error:  # nowhere to write, as in an image that is read-only
         return [Report((), "refused", 0.0, str(error))] * len(plans)
@@ -164,7 +169,7 @@ class _Child:
     def _read(self, name: str) -> str:
         try:
             with open(self.folder / name, "rb") as file:
-                return file.read(MOST_OUTPUT).decode("utf-8", "replace")
+                return os.fsdecode(file.read(MOST_OUTPUT))  # paths as they are known here
         except OSError:
             return ""
 
@@ -175,8 +180,23 @@ def _steps(text: str) -> list[dict[str, Any]]:
         with suppress(ValueError):  # what cuDNN itself prints
             row = json.loads(line)
             if isinstance(row, dict) and "step" in row:
-                steps.append(row)
+                steps.append({name: _received(value) for name, value in row.items()})
     return steps
+
+
+def _sent(plan: dict[str, Any]) -> dict[str, Any]:
+    """Write its paths for a child, whose locale may be another one: their bytes, read as UTF-8."""
+    return {
+        name: os.fsencode(value).decode("utf-8", "surrogateescape") if isinstance(value, str) else value
+        for name, value in plan.items()
+    }
+
+
+def _received(value: Any) -> Any:
+    """Decode what a child told as this process decodes paths."""
+    if isinstance(value, str):
+        return os.fsdecode(value.encode("utf-8", "surrogateescape"))
+    return [_received(each) for each in value] if isinstance(value, list) else value
 
 
 def _ended(code: int | None, steps: tuple[dict[str, Any], ...]) -> str:

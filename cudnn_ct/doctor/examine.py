@@ -95,8 +95,12 @@ def diagnose(
         located = places.named(subject) if path is not None else places.usual()
     except places.CannotLookError as error:
         return Diagnosis(subject, (), (finding("cannot-look", str(error)),))
-    chosen = located.found if path is not None else located.found[:1]
     findings = list(located.findings)
+    if path is not None:
+        chosen = located.found
+    else:  # nothing is loaded where a setting names what is no cuDNN, and so no other is judged for it
+        misled = any(found.code == "wrong-setting" for found in findings)
+        chosen = () if misled else located.found[:1]
     sets: list[LibrarySet] = []
     older: list[str] = []
     for place in chosen:
@@ -201,7 +205,10 @@ class _Running:
             reason = loading.why_not(found) or ("what its files show comes first" if self._bad() else "")
             if reason:
                 return f"cuDNN was not loaded: {reason}"
+        competing = [f.code for f in self.findings if f.code in ("shadowed", "preloaded")]
         for found in self.sets:
+            if competing:  # to install again what is not loaded would change nothing
+                found = replace(found, reinstall=f"see {competing[0]}")
             findings, report = loading.check(found, self._left())
             self.findings += findings
             self.details.setdefault("child", loading.describe(report))
@@ -251,6 +258,7 @@ _BESIDE = {
     "shadowed",
     "preloaded",
     "missing-system-library",
+    "missing-cublaslt",
 }
 
 

@@ -14,6 +14,7 @@ __all__ = [
     "LibraryName",
     "closed",
     "cudnn_files",
+    "mapped",
     "mount_options",
     "names_in",
     "private",
@@ -126,6 +127,19 @@ def text_of(path: str | Path) -> str:
         if status.st_size > MOST_TEXT:
             raise OSError(0, f"has {status.st_size:,} bytes", str(path))
         return file.read(MOST_TEXT).decode("utf-8", "replace")
+
+
+def mapped(pid: int | str) -> list[str]:
+    """List what a process has mapped, as paths are in this one; gone from disk, they end in `` (deleted)``.
+
+    Raises
+    ------
+    OSError
+        When the process is gone, or may not be read.
+    """
+    with open(f"/proc/{pid}/maps", "rb") as maps:  # as bytes: whatever the locale, so paths are decoded alike
+        rows = (line.rstrip(b"\n").split(None, 5) for line in maps)
+        return [os.fsdecode(name) for name in dict.fromkeys(row[5] for row in rows if len(row) == 6)]
 
 
 def private(path: str) -> str:

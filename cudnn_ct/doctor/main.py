@@ -137,8 +137,8 @@ def _written(diagnosis: Diagnosis, options: argparse.Namespace) -> str:
 
 
 def _print(words: str, code: int) -> int:
-    if sys.stdout is None:  # it was closed
-        return code or 3
+    if sys.stdout is None:  # it was closed by one who wants the exit code alone
+        return code
     encoding = sys.stdout.encoding or "ascii"
     try:
         print(words.encode(encoding, "backslashreplace").decode(encoding), flush=True)

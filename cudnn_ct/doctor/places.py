@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from . import files
+from . import elf, files
 from .finding import Finding, Severity, finding
 
 __all__ = ["CannotLookError", "Place", "Places", "cached_folders", "linker_folders", "named", "usual"]
@@ -21,6 +21,7 @@ MOST_FOUND = 16
 DEEPEST = 64
 SECONDS = 10.0
 LINKED = ("nvidia", "cudnn", "lib", "lib64")  # folders that installers link to where they keep the files
+SETTING = "CUDNN_CT_LIBRARY"  # names the cuDNN that cudnn_ct is to load, and no other
 NOT_ON_DISK = ("proc", "sys", "dev")  # of a root folder: kernel interfaces, without end
 
 
@@ -65,6 +66,8 @@ def named(path: str, seconds: float = SECONDS) -> Places:
         When the path is not there, is neither file nor folder, or may not be read.
     """
     try:
+        if not path:  # a variable of a script that is not set
+            raise ValueError
         status = os.stat(path)
     except OSError as error:
         raise CannotLookError(f"{path}: {error.strerror}") from None
@@ -102,10 +105,11 @@ def usual(environ: Mapping[str, str] | None = None, path: list[str] | None = Non
             closed[blocker] = None
     # Programs of this user pass such folders over too: what they get is the one that was found.
     odd = list(_closed(list(closed), Severity.NOTE if places else None))
-    explicit = environ.get("CUDNN_CT_LIBRARY")
-    if explicit and not any(place.via == "CUDNN_CT_LIBRARY" for place in places.values()):
-        text = f"CUDNN_CT_LIBRARY names {explicit}, where no cuDNN is seen: unset or correct it"
-        odd.append(finding("cannot-look", text, path=explicit))
+    explicit = environ.get(SETTING)
+    if explicit:
+        seen = any(place.via == SETTING for place in places.values())
+        if reason := _refused(explicit) or ("" if seen else f"{explicit}, where no cuDNN is seen"):
+            odd.append(finding("wrong-setting", f"{SETTING} names {reason}", path=explicit))
     return Places(tuple(places.values()), findings=tuple(odd))
 
 
@@ -127,9 +131,8 @@ def linker_folders(root: str = "/") -> list[str]:
 
 
 def _candidates(environ: Mapping[str, str], path: list[str]) -> Iterator[tuple[str, str]]:
-    explicit = environ.get("CUDNN_CT_LIBRARY")
-    if explicit:
-        yield "CUDNN_CT_LIBRARY", explicit if os.path.isdir(explicit) else os.path.dirname(explicit)
+    if explicit := environ.get(SETTING):
+        yield from ((SETTING, folder) for folder in _set_folders(explicit))
     # As for cudnn_ct, what is empty or relative leads nowhere: children load what is found here.
     for entry in filter(os.path.isabs, path):
         yield "wheel", os.path.join(entry, "nvidia/cudnn/lib")
@@ -148,6 +151,38 @@ def _candidates(environ: Mapping[str, str], path: list[str]) -> Iterator[tuple[s
     )
     yield from (("ld.so.cache", folder) for folder in cached_folders())
     yield from (("system", folder) for folder in linker_folders())
+
+
+def _set_folders(explicit: str) -> list[str]:
+    """List the folders where cudnn_ct looks for what its setting names: a root, a folder, a file."""
+    path = os.path.expanduser(explicit)
+    if os.path.isdir(path):
+        return [path, os.path.join(path, "lib"), os.path.join(path, "lib64")]
+    link = not files.CUDNN_FILE.fullmatch(os.path.basename(path))  # of another name, to a library perhaps
+    return [os.path.dirname(files.real(path) if link else path)]
+
+
+def _refused(explicit: str) -> str:
+    """Say what a setting names that cudnn_ct does not take; empty where the libraries there show it.
+
+    cudnn_ct never passes an explicit wish over: whatever else is on this machine, it does not load it then.
+    """
+    path = os.path.expanduser(explicit)
+    if os.path.isdir(path):
+        return ""  # what lies in it is seen, or not
+    if not os.path.lexists(path):
+        return f"{path}, which does not exist"
+    match = files.CUDNN_FILE.fullmatch(os.path.basename(path))
+    if match and not match["part"]:
+        return ""  # what is wrong with a libcudnn.so.9 is told with the rest of its set
+    real = files.real(path)
+    try:
+        soname = elf.check(real).soname
+    except elf.ElfError as error:
+        return f"{real}, which{str(error).removeprefix(real).partition('; ')[0]}"
+    if re.fullmatch(r"libcudnn\.so\.\d+", soname or ""):
+        return ""
+    return f"{real}, which is {soname or 'a library without a name'}, not libcudnn.so.9"
 
 
 def _of_file(path: str) -> Places:

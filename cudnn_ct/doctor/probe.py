@@ -37,6 +37,7 @@ def tell(step: str, **values: Any) -> None:
 def main(plan: dict[str, Any]) -> None:
     """Do what the plan says: ``cudnn`` or ``driver``."""
     _end_with(plan["parent"])
+    plan = {name: _here(value) if isinstance(value, str) else value for name, value in plan.items()}
     {"cudnn": probe_cudnn, "driver": probe_driver}[plan["mode"]](plan)
     tell("done")
     os._exit(0)  # destructors of libraries are no part of the question
@@ -178,10 +179,15 @@ def _last_error(cudnn: ctypes.CDLL) -> str:
 
 
 def _maps() -> list[str]:
-    with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
-        rows = (line.rstrip("\n").split(None, 5) for line in maps)
-        files = {row[5] for row in rows if len(row) == 6 and "libcu" in row[5]}
-    return sorted(files)
+    with open("/proc/self/maps", "rb") as maps:
+        rows = (line.rstrip(b"\n").split(None, 5) for line in maps)
+        files = {row[5] for row in rows if len(row) == 6 and b"libcu" in row[5]}
+    return sorted(file.decode("utf-8", "surrogateescape") for file in files)
+
+
+def _here(text: str) -> str:
+    """Decode a path as this process does: the doctor, whose locale may be another, sends it as UTF-8."""
+    return os.fsdecode(text.encode("utf-8", "surrogateescape"))
 
 
 if __name__ == "__main__":

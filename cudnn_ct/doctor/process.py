@@ -60,10 +60,7 @@ def read_maps(pid: int) -> list[str]:
     OSError
         When the process is gone, or may not be read.
     """
-    with open(f"/proc/{pid}/maps", encoding="utf-8", errors="surrogateescape") as maps:
-        rows = (line.rstrip("\n").split(None, 5) for line in maps)
-        paths = dict.fromkeys(row[5] for row in rows if len(row) == 6)
-    return [path for path in paths if _is_cudnn(path)]
+    return [path for path in files.mapped(pid) if _is_cudnn(path)]
 
 
 def _judge(pid: int, mapped: list[str], folders: list[str], sets: list[LibrarySet]) -> Iterator[Finding]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import textwrap
 from collections.abc import Iterator
 from itertools import groupby
@@ -19,6 +20,7 @@ __all__ = ["FORMATS", "SCHEMA", "as_dict", "github", "json_text", "text", "verdi
 SCHEMA = 1  # raised when a key goes away or changes its meaning; new keys may come at any time
 
 WIDTH = 100
+_UNDECODED = re.compile("[\udc80-\udcff]+")  # how Python keeps bytes that it cannot decode
 _COLOURS = {Severity.ERROR: "31", Severity.WARNING: "33", Severity.NOTE: "36"}
 _GITHUB = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.NOTE: "notice"}
 
@@ -53,7 +55,7 @@ def lines(diagnosis: Diagnosis, colour: bool = False) -> Iterator[str]:
 def verdict(diagnosis: Diagnosis) -> str:
     """Say in one line what was looked at and what it is."""
     if not diagnosis.sets:
-        return f"{diagnosis.subject}: no cuDNN was examined"
+        return f"{diagnosis.subject or repr('')}: no cuDNN was examined"
     first = diagnosis.sets[0]
     built = f" for CUDA {first.cuda}" if first.cuda else ""
     more = f" and {len(diagnosis.sets) - 1} more" if len(diagnosis.sets) > 1 else ""
@@ -102,8 +104,16 @@ FORMATS = ("text", "json", "github")
 
 
 def printable(words: str, keep: str = "") -> str:
-    """Replace what a terminal would obey: a file's name may hold anything."""
+    """Replace what a terminal would obey: a file's name may hold anything.
+
+    What this process's locale cannot decode is read as UTF-8, and shown as bytes where it is not that either.
+    """
+    words = _UNDECODED.sub(lambda run: _readable(run[0]), words)
     return "".join(c if c.isprintable() or c in keep else f"\\x{ord(c):02x}" for c in words)
+
+
+def _readable(undecoded: str) -> str:
+    return undecoded.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 def wants_colour(stream: Any) -> bool:

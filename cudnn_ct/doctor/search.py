@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import re
 import sys
@@ -16,6 +17,8 @@ __all__ = ["check_companions", "check_competition", "check_headers", "companion_
 # What cuDNN was linked with, and the package of Debian that brings it; the rest is glibc.
 SYSTEM = {"libz.so.1": "zlib1g", "libstdc++.so.6": "libstdc++6", "libgcc_s.so.1": "libgcc-s1"}
 
+INCLUDES = ("CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH")  # where GCC and Clang look before the usual
+
 
 def check_competition(found: LibrarySet, environ: Mapping[str, str] = os.environ) -> Iterator[Finding]:
     """Say which other libraries of cuDNN a process would get in place of these, and which more there are."""
@@ -27,6 +30,8 @@ def check_competition(found: LibrarySet, environ: Mapping[str, str] = os.environ
     seen = {found.folder}
     for entry in environ.get("LD_LIBRARY_PATH", "").split(":"):
         folder = files.real(entry) if entry else ""
+        if folder == found.folder:
+            break  # all that lies here is found here
         # Under the names of 9 alone: .so.8 is not asked for, and .so not before ours is found.
         if folder and folder not in seen and any(name.major == 9 for name in files.cudnn_files(folder)):
             seen.add(folder)
@@ -79,8 +84,14 @@ def check_companions(found: LibrarySet, environ: Mapping[str, str] = os.environ)
             name = f"{stem}.so.{found.cuda}"
             if not find_companion(found, name, environ):
                 wheel = package if found.cuda >= 13 else f"{package}-cu{found.cuda}"
+                # What runs in an image may be told by its environment where to find it, which is not seen.
+                unsure = code == "missing-cublaslt" and found.root != "/"
                 yield finding(
-                    code, f"no {name} for the cuDNN of {found.folder}", library=name, fix={"package": wheel}
+                    code,
+                    f"no {name} for the cuDNN of {found.folder}",
+                    severity=Severity.WARNING if unsure else None,
+                    library=name,
+                    fix={"package": wheel},
                 )
     needed = {name for library in found.sound if library.elf for name in library.elf.needed}
     for name in sorted(needed & SYSTEM.keys()):
@@ -118,11 +129,10 @@ def check_headers(found: LibrarySet, environ: Mapping[str, str] = os.environ) ->
     """Compare the headers that a compiler may find with the libraries."""
     own, others = _own_headers(found.folder), []
     if found.root == "/":
+        told = [folder for name in INCLUDES for folder in environ.get(name, "").split(":") if folder]
         roots = [environ[name] for name in ("CUDNN_PATH", "CUDA_HOME", "CUDA_PATH") if environ.get(name)]
-        others = [os.path.join(root, "include") for root in roots] + [
-            "/usr/include",
-            "/usr/local/cuda/include",
-        ]
+        others = [*told, *(os.path.join(root, "include") for root in roots)]
+        others += ["/usr/include", "/usr/local/cuda/include"]
     for folder in dict.fromkeys([*own, *others]):
         path = os.path.join(folder, "cudnn_version.h")
         version = _header_version(path)
@@ -186,7 +196,8 @@ def _companion_folders(found: LibrarySet, name: str, environ: Mapping[str, str])
             sys.base_prefix,
         ):
             if root:
-                yield from (os.path.join(root, folder) for folder in ("lib", "lib64"))
+                yield from (os.path.join(root, folder) for folder in ("", "lib", "lib64"))
+                yield from sorted(glob.glob(os.path.join(glob.escape(root), "targets/*/lib")))
     yield from places.cached_folders(found.root, name)
     yield from places.linker_folders(found.root)
 

@@ -121,6 +121,18 @@ def test_other_commands_exit_with_three(no_gpu: str, arguments: tuple[str, ...])
     assert len(ran.stderr.splitlines()) == 1
 
 
+@pytest.mark.parametrize("arguments", [("algos", *CONV), ("device",), ("bench", "softmax", "--x", "2,3")])
+def test_an_incomplete_cudnn_is_a_failure_and_no_missing_gpu(
+    tmp_path: Path, arguments: tuple[str, ...]
+) -> None:
+    shim = make_cudnn(tmp_path / "lib", "9.27.0", without=["heuristic", "adv"])
+    ran = run(*arguments, library=shim)
+    assert (ran.returncode, ran.stdout) == (1, "")
+    *verdict, last = ran.stderr.splitlines()
+    assert "libcudnn_adv.so.9" in last
+    assert any(line.startswith("doctor: missing-library: libcudnn_adv.so.9") for line in verdict)
+
+
 # --- errors carry the verdict ------------------------------------------------------------------------------
 
 

@@ -68,6 +68,22 @@ def test_nothing_is_said_of_a_sound_cudnn(folder: Path, source: Source) -> None:
     assert time.monotonic() - start < 10  # under 2 s; a busy machine may take longer
 
 
+ASCII = {"LANG": "C", "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+
+
+@pytest.mark.parametrize("environ", [{}, ASCII], ids=["this locale", "ASCII"])
+def test_nothing_is_said_of_a_sound_cudnn_whatever_the_name_of_its_folder(
+    folder: Path, environ: dict[str, str]
+) -> None:
+    site = Site(folder / "Ordner mit Leer \u00fcn\u00ef", SOURCES[0])
+    answer = examine(site.target, environ=environ)
+    assert (answer.codes(), answer.exit_code) == (set(), 0)
+    with with_libraries(site.file("graph"), site.file("")) as process:
+        answer = examine(None, ["--pid", str(process.pid)], environ)
+        process.communicate("")
+    assert (answer.codes(), answer.exit_code) == (set(), 0)
+
+
 def single() -> list[Any]:
     return [
         pytest.param(source, case, id=f"{source}-{case}")

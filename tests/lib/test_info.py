@@ -59,6 +59,7 @@ def info(library: Path | str | None = None, *, code: int = 0, **environ: str) ->
 @needs_cudnn
 def test_everything_about_the_wheel() -> None:
     told = info()
+    assert told["schema"] == 1
     assert told["path"] == str(WHEEL.resolve())
     assert told["found_via"] == "wheel"
     assert told["version"] == told["header"]["version"]
@@ -93,19 +94,20 @@ def test_the_text_has_what_the_json_has() -> None:
 
 
 @needs_cudnn
-def test_on_a_terminal_it_is_styled_and_not_wrapped() -> None:
+@pytest.mark.parametrize("no_color", ["", "1"])
+def test_on_a_terminal_it_is_styled_and_not_wrapped(no_color: str) -> None:
     outer, inner = pty.openpty()
     child = subprocess.Popen(
         [sys.executable, "-m", "cudnn_ct", "info"],
         stdout=inner,
-        env={**os.environ, "PYTHONPATH": PYTHONPATH, "TERM": "xterm", "COLUMNS": "40"},
+        env={**os.environ, "PYTHONPATH": PYTHONPATH, "TERM": "xterm", "COLUMNS": "40", "NO_COLOR": no_color},
     )
     os.close(inner)
     text = b"".join(iter(lambda: read_pty(outer), b""))
     os.close(outer)
     assert child.wait() == 0
     assert str(WHEEL.resolve()).encode() in text
-    assert b"\x1b[1m" in text
+    assert (b"\x1b[1m" in text) != bool(no_color)
 
 
 def read_pty(terminal: int) -> bytes:
@@ -113,6 +115,17 @@ def read_pty(terminal: int) -> bytes:
         return os.read(terminal, 65536)
     except OSError:  # how a pty says that the other side has closed
         return b""
+
+
+@needs_cudnn
+def test_what_is_loaded_is_seen_in_a_locale_that_cannot_spell_it(tmp_path: Path) -> None:
+    folder = tmp_path / "Ordner mit Leer \u00fcn\u00ef"
+    folder.mkdir()
+    for file in WHEEL.parent.glob("libcudnn_*.so.9"):
+        (folder / file.name).symlink_to(file)
+    (folder / "libcudnn.so.9").write_bytes(WHEEL.read_bytes())
+    told = info(folder, LANG="C", LC_ALL="C", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0")
+    assert not [note for note in told["notes"] if "this process has also" in note]
 
 
 @needs_cudnn
@@ -148,6 +161,7 @@ def test_what_is_broken_is_described_without_being_opened(tmp_path: Path) -> Non
     assert (parts["cnn"]["path"], parts["cnn"]["note"]) == (None, "not there")
     assert parts["adv"]["note"] == "truncated"
     assert not any(part["mapped"] for part in parts.values())
+    assert told["notes"] == []  # nor is libcublasLt missed, for which one it would be is not known
 
 
 def test_a_library_that_reads_well_and_does_not_work(tmp_path: Path) -> None:
@@ -207,7 +221,7 @@ def test_a_driver_library_that_does_not_answer(tmp_path: Path) -> None:
 # --- the command -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("arguments", [(), ("--help",), ("info", "--help")])
+@pytest.mark.parametrize("arguments", [(), ("--help",), ("-h",), ("info", "--help"), ("info", "-h")])
 def test_help(arguments: tuple[str, ...]) -> None:
     ran = run(*arguments)
     assert ran.returncode == 0

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
+import cudnn_ct
+from cudnn_ct import context
 from cudnn_ct.cli import main
 from cudnn_ct.cli.options import INTS, PADDING, SHAPE, Convolution
 
@@ -115,6 +121,58 @@ def test_every_command_explains_itself() -> None:
             ran = CliRunner().invoke(main, [group, name, "--help"])
             assert ran.exit_code == 0
             assert ran.stdout.startswith(f"Usage: main {group} {name}")
+            assert CliRunner().invoke(main, [group, name, "-h"]).stdout == ran.stdout
+
+
+# --- where the output goes ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "stderr"),
+    [
+        ("cache path >&-", 0, ""),
+        ("cache path >&- 2>&-", 0, ""),
+        ("cache path | true", 0, ""),
+        ("cache show | true", 0, ""),
+        ("--help | true", 0, ""),
+        ("info >&-", 1, "cudnn-ct: .* names /nowhere, which does not exist.*"),
+        ("info | true", 1, "cudnn-ct: .* names /nowhere, which does not exist.*"),
+        ("selftest --only conv >&-", 1, "cudnn-ct: .* failed.*"),
+        ("cache path >/dev/full", 1, "cudnn-ct: .*No space left on device"),
+        ("cache show >/dev/full", 1, "cudnn-ct: .*No space left on device"),
+        ("info >/dev/full", 1, "cudnn-ct: .*No space left on device"),
+        ("--help >/dev/full", 1, "cudnn-ct: .*No space left on device"),
+    ],
+)
+def test_an_output_that_is_closed_left_or_full(tmp_path: Path, command: str, code: int, stderr: str) -> None:
+    if "/dev/full" in command and not Path("/dev/full").exists():
+        pytest.skip("no /dev/full")
+    environ = {"CUDNN_CT_CACHE": str(tmp_path / "choices.sqlite"), "CUDNN_CT_LIBRARY": "/nowhere"}
+    line = f"{sys.executable} -m cudnn_ct {command}; echo ${{PIPESTATUS[0]}} >{tmp_path}/code"
+    done = in_bash(line, environ)
+    assert (tmp_path / "code").read_text() == f"{code}\n"
+    assert re.fullmatch(stderr, done.stderr.strip()), done.stderr
+
+
+def test_a_warning_that_python_is_to_raise_is_one_line() -> None:
+    done = in_bash(f"{sys.executable} -W error -m cudnn_ct info", {"CUDNN_CT_CAHCE": "1"})
+    assert done.returncode == 1
+    assert done.stderr == "cudnn-ct: CUDNN_CT_CAHCE is no setting; is CUDNN_CT_CACHE meant?\n"
+
+
+def in_bash(line: str, environ: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    package = str(Path(cudnn_ct.__file__).parents[1])
+    environ = {**os.environ, "PYTHONPATH": package, **environ}
+    return subprocess.run(["bash", "-c", line], env=environ, capture_output=True, text=True, timeout=120)
+
+
+def test_a_report_that_cannot_be_written_is_told_before_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(context, "available", lambda: pytest.fail("it runs"))
+    ran = CliRunner().invoke(main, ["selftest", "--junit", str(tmp_path / "no" / "out.xml")])
+    assert (ran.exit_code, ran.stdout) == (1, "")
+    assert f"No such file or directory: '{tmp_path}/no/out.xml'" in ran.stderr
 
 
 # --- the cache ---------------------------------------------------------------------------------------------
@@ -149,9 +207,11 @@ def test_the_cache_from_end_to_end(cache: Path, tmp_path: Path) -> None:
     assert heading.startswith(f"{cache}: 1 choices, ")
     assert columns.split() == ["us", "algorithm", "cuDNN", "GPU", "problem"]
     assert row.split("  ") == ["12.5", "graph engine 1", "92700", "NVIDIA H200", "a problem"]
-    assert json.loads(run("show", "--json")) == {"path": str(cache), "choices": {KEY: {"rows": [ROW]}}}
+    told = {"schema": 1, "path": str(cache), "choices": {KEY: {"rows": [ROW]}}}
+    assert json.loads(run("show", "--json")) == told
     file = tmp_path / "choices.json"
     assert run("export", str(file)) == f"wrote 1 choices to {file}\n"
+    assert run("export", "-") == file.read_text()
     assert run("clear") == "forgot 1 choices\n"
     assert run("show").startswith(f"{cache}: 0 choices, ")
     assert run("import", str(file)) == f"took 1 choices from {file}\n"

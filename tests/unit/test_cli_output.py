@@ -4,21 +4,31 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 
+from cudnn_ct import _lib, context
 from cudnn_ct.cli import table
 from cudnn_ct.cli.outcome import COLUMNS, FAILED, LEFT_OUT, OK, Outcome, as_dict, as_junit, cells
 from cudnn_ct.cli.selftest_cases import OPERATIONS, Case, cases
-from cudnn_ct.cli.trouble import plainly
-from cudnn_ct.errors import CudnnError
+from cudnn_ct.cli.trouble import need_gpu, plainly
+from cudnn_ct.errors import CudnnError, LibraryLoadError, LibraryNotFoundError
 
 ROWS = [
     Outcome("conv", OK, "float32", "nchw", "graph engine 1", 1e-7, 2e-3, seconds=0.25),
     Outcome("pool", FAILED, "float16", "nhwc", "PoolingForward", float("inf"), 2e-3, "y is <odd> & \x1b[31m"),
     Outcome("lrn", LEFT_OUT, "bfloat16", detail="not supported"),
 ]
+
+
+def raising(words: str) -> Any:
+    def fail() -> None:
+        raise LibraryLoadError(words)
+
+    return fail
 
 
 class Terminal(io.StringIO):
@@ -29,6 +39,38 @@ class Terminal(io.StringIO):
 def test_a_plain_table_is_aligned(capsys: pytest.CaptureFixture[str]) -> None:
     table.show((("us", True), ("name", False)), [["1.0", "a"], ["100.0", "bc"]])
     assert capsys.readouterr().out == "   us  name\n  1.0  a\n100.0  bc\n"
+
+
+def test_columns_that_are_empty_in_all_rows_are_left_out(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is said in the last one of a selftest without a GPU has room then, also on a narrow terminal."""
+    rows = [cells(Outcome("doctor", OK, detail="word " * 9)), cells(Outcome("descriptors", FAILED))]
+    table.show(COLUMNS, rows)
+    heading, *_, second = capsys.readouterr().out.splitlines()
+    assert (heading.split(), second.split()) == (["op", "verdict"], ["descriptors", "failed"])
+    screen = Terminal()
+    monkeypatch.setattr("sys.stdout", screen)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "80")
+    table.show(COLUMNS, rows)
+    assert "word " * 8 in screen.getvalue()
+    assert "tolerance" not in screen.getvalue()
+
+
+def test_without_rows_there_are_all_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    table.show((("us", True), ("name", False)), [])
+    assert capsys.readouterr().out == "us  name\n"
+
+
+def test_no_color_is_no_escape(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = Terminal()
+    monkeypatch.setattr("sys.stdout", screen)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("NO_COLOR", "1")
+    table.show((("verdict", False),), [["failed"]])
+    assert not table.styled(screen)
+    assert "\x1b" not in screen.getvalue()
 
 
 def test_on_a_terminal_there_are_styles_and_no_markup(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,3 +176,36 @@ def test_an_error_is_told_with_the_doctors_verdict(capsys: pytest.CaptureFixture
     assert ended.value.code == 1
     said = capsys.readouterr().err.splitlines()
     assert said == ["doctor: missing-library: gone; fix: install it", "cudnn-ct: it cannot be loaded"]
+
+
+class WithoutCublas:
+    """A cuDNN that lacks libcublasLt: to reach for what needs it is what tells."""
+
+    @property
+    def cudnnCreate(self) -> None:
+        raise LibraryNotFoundError("no libcublasLt")
+
+
+@pytest.mark.parametrize(
+    ("version", "library", "code", "words"),
+    [
+        (lambda: 92700, SimpleNamespace(cudnnCreate=None), 3, "no driver; plan"),
+        (lambda: 92700, WithoutCublas(), 1, "no libcublasLt"),
+        (raising("no libcudnn_heuristic"), None, 1, "no libcudnn_heuristic"),
+    ],
+)
+def test_a_cudnn_that_cannot_be_used_is_not_told_as_a_gpu_that_is_missing(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    version: Any,
+    library: Any,
+    code: int,
+    words: str,
+) -> None:
+    monkeypatch.setattr(context, "available", lambda: context.Availability("no driver"))
+    monkeypatch.setattr(_lib, "version", version)
+    monkeypatch.setattr(_lib, "load", lambda: library)
+    with pytest.raises(SystemExit) as ended:
+        plainly(need_gpu)("plan")
+    assert ended.value.code == code
+    assert capsys.readouterr().err == f"cudnn-ct: {words}\n"

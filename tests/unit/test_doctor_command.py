@@ -128,7 +128,8 @@ def closed(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    "make", [missing, pipe, endpoint, loop, text, long_name, with_null, closed, lambda _: "/dev/null"]
+    "make",
+    [missing, pipe, endpoint, loop, text, long_name, with_null, closed, lambda _: "/dev/null", lambda _: ""],
 )
 def test_what_cannot_be_looked_at(
     tmp_path: Path, make: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -136,6 +137,11 @@ def test_what_cannot_be_looked_at(
     monkeypatch.chdir(tmp_path)
     code, found = answer(capsys, "--static", str(make(tmp_path)))
     assert (code, found["verdict"], first(found)) == (3, "not found", "cannot-look")
+
+
+def test_an_empty_path_is_named_in_words_that_show_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.main(["--static", ""]) == 3  # of a variable that a script has not set, say
+    assert capsys.readouterr().out.startswith("'': no cuDNN was examined\n\nerror    cannot-look: '' is not")
 
 
 def test_folders_without_a_cudnn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -453,6 +459,18 @@ def test_no_color_and_terminals(monkeypatch: pytest.MonkeyPatch) -> None:
     assert report.wants_colour(Terminal())
     monkeypatch.setenv("NO_COLOR", "1")
     assert not report.wants_colour(Terminal())
+
+
+def test_bytes_that_the_locale_cannot_decode_are_shown_as_what_they_are() -> None:
+    undecoded = "K\u00fcche\xff".encode("latin-1").decode("ascii", "surrogateescape")
+    assert report.printable(undecoded) == "K\\xfcche\\xff"
+    in_utf8 = "K\u00fcche".encode().decode("ascii", "surrogateescape")
+    assert report.printable(in_utf8) == "K\u00fcche"
+
+
+def test_who_closes_the_output_gets_the_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", None)
+    assert [main._print("sound", code) for code in (0, 1, 3)] == [0, 1, 3]
 
 
 @pytest.mark.parametrize("closed", [">&-", "| head -c 0", ">/dev/full"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,25 @@ from typing import Any
 import pytest
 
 from cudnn_ct import doctor
-from cudnn_ct.doctor import checks, consumers, driver, files, libraryset, loading, places, search, wheel
+from cudnn_ct._config import config
+from cudnn_ct._installation import require
+from cudnn_ct._search import find_cudnn
+from cudnn_ct.doctor import (
+    checks,
+    child,
+    consumers,
+    driver,
+    files,
+    libraryset,
+    loading,
+    places,
+    search,
+    wheel,
+)
 from cudnn_ct.doctor.child import Report
 from cudnn_ct.doctor.demands import Demands
-from cudnn_ct.doctor.finding import codes, finding
+from cudnn_ct.doctor.finding import Finding, codes, finding
+from cudnn_ct.errors import CudnnError
 from tests.elf_files import make_cudnn, make_elf, make_header
 
 
@@ -109,6 +125,18 @@ def test_refusals_of_the_linker_go_with_other_findings(found: libraryset.Library
     assert said(loading.judge(found, report(*good(found), refusals=refusals))) == {}
     bad = report(*good(found, check={"status": 3009}), refusals=refusals)
     assert "undefined symbol: foo" in said(loading.judge(found, bad))["linker-error"]
+
+
+@pytest.mark.parametrize("folder", ["/x", "/x y/\u00fc z", "/x: y"])
+def test_the_linkers_log_is_read_whatever_the_name_of_the_folder(folder: str) -> None:
+    shim, cnn = f"{folder}/libcudnn.so.9", f"{folder}/libcudnn_cnn.so.9"
+    log = (
+        f"     42:\tfile=libcudnn_graph.so.9.28.0 [0];  dynamically loaded by {shim} [0]\n"
+        f"     42:\t42:\t{cnn}: error: symbol lookup error: undefined symbol: foo (fatal)\n"
+        f"     42:\topening file={shim} [0]; direct_opencount=1\n"
+    )
+    assert child._REQUEST.findall(log) == [("9.28.0", shim)]
+    assert child._REFUSAL.findall(log) == [(cnn, "symbol lookup error: undefined symbol: foo")]
 
 
 @pytest.mark.parametrize(
@@ -338,32 +366,53 @@ def test_a_file_system_that_runs_nothing(
 
 def test_headers_elsewhere_are_notes(found: libraryset.LibrarySet, tmp_path: Path) -> None:
     make_header(tmp_path / "home/include/cudnn_version.h", "9.1.0")
-    (other,) = search.check_headers(found, {"CUDNN_PATH": str(tmp_path / "home")})
-    assert (other.code, other.evidence["version"]) == ("other-header", "9.1.0")
+    home, path = str(tmp_path / "home"), f"/nowhere::{tmp_path}/home/include"
+    places_told = [{"CUDNN_PATH": home}, *({name: path} for name in search.INCLUDES)]
+    for environ in places_told:
+        (other,) = search.check_headers(found, environ)
+        assert (other.code, other.evidence["version"]) == ("other-header", "9.1.0")
 
 
 def test_companions(found: libraryset.LibrarySet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(libraryset.LibrarySet, "cuda", 99)
     missing = {each.evidence["library"] for each in search.check_companions(found, {})}
     assert missing == {"libcublasLt.so.99", "libnvrtc.so.99"}
+    worst = {"libcublasLt.so.99": "error", "libnvrtc.so.99": "warning"}
+    assert {
+        each.evidence["library"]: each.severity.word for each in search.check_companions(found, {})
+    } == worst
+    image = replace(found, root=str(tmp_path))  # its environment may name the folder
+    assert {each.severity.word for each in search.check_companions(image, {})} == {"warning"}
     (tmp_path / "libcublasLt.so.99").touch()
     (tmp_path / "libnvrtc.so.99").touch()
     assert list(search.check_companions(found, {"LD_LIBRARY_PATH": str(tmp_path)})) == []
 
 
 def test_the_same_version_on_the_path_is_a_warning(tmp_path: Path) -> None:
-    for name in ("one", "two"):
-        make_cudnn(tmp_path / name, "9.27.0")
-    found = libraryset.read(str(tmp_path / "one"))
-    assert found is not None
-    (shadow,) = (
-        each
-        for each in search.check_competition(
-            found, {"LD_LIBRARY_PATH": f":{tmp_path / 'one'}:{tmp_path / 'two'}"}
-        )
-        if each.code != "other-cudnn"
-    )
+    one, two = (make_cudnn(tmp_path / name, "9.27.0").parent for name in ("one", "two"))
+    (shadow,) = competitors(one, f":{two}:{one}")
     assert (shadow.code, shadow.severity.word) == ("shadowed", "warning")
+
+
+def test_what_comes_after_its_own_folder_on_the_path_shadows_nothing(tmp_path: Path) -> None:
+    own = make_cudnn(tmp_path / "own", "9.27.0").parent
+    other = make_cudnn(tmp_path / "other", "9.19.0").parent
+    (tmp_path / "link").symlink_to(own)
+    for path, codes_given in (
+        (f"{own}:{other}", ["other-cudnn"]),
+        (f"{tmp_path}/link:{other}", ["other-cudnn"]),
+        (f"{other}:{own}", ["shadowed"]),
+        (f"{other}", ["shadowed"]),
+    ):
+        assert [each.code for each in competitors(own, path)] == codes_given
+
+
+def competitors(folder: Path, path: str) -> list[Finding]:
+    """What is said of LD_LIBRARY_PATH, and not of the rest of this machine."""
+    found = libraryset.read(str(folder))
+    assert found is not None
+    findings = search.check_competition(found, {"LD_LIBRARY_PATH": path})
+    return [each for each in findings if each.code != "other-cudnn" or each.evidence["path"] in path]
 
 
 def test_an_old_cudnn_on_the_path_does_not_count(found: libraryset.LibrarySet, tmp_path: Path) -> None:
@@ -382,9 +431,72 @@ def test_the_order_of_the_search(tmp_path: Path) -> None:
     assert places.usual(environ, []).found[0].folder == str((tmp_path / "explicit").resolve())
 
 
-def test_a_setting_that_leads_nowhere_is_told(tmp_path: Path) -> None:
-    (odd,) = places.usual({"CUDNN_CT_LIBRARY": str(tmp_path / "no/libcudnn.so.9")}, []).findings
-    assert odd.code == "cannot-look"
+@pytest.fixture
+def setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of a cuDNN, beside which are files of other kinds; another cuDNN is installed."""
+    shim = make_cudnn(tmp_path / "set/lib", "9.27.0")
+    make_cudnn(tmp_path / "site/nvidia/cudnn/lib", "9.27.0")
+    (shim.parent / "notes.py").write_text("import this")
+    (tmp_path / "else.so").symlink_to(shim)
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "alone").mkdir()
+    (tmp_path / "alone/c.so").write_bytes(make_elf("libcudnn.so.9"))
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "site")])
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("named", "words"),
+    [
+        ("set/lib/libcudnn_ops.so.9", "libcudnn_ops.so.9, which is libcudnn_ops.so.9, not libcudnn.so.9"),
+        ("set/lib/libcudnn.so.9.99", "which does not exist"),
+        ("set/lib/notes.py", "notes.py, which is not an ELF library"),
+        ("no/libcudnn.so.9", "which does not exist"),
+        ("empty", "where no cuDNN is seen"),
+        ("alone/c.so", "where no cuDNN is seen"),
+    ],
+)
+def test_a_setting_that_names_no_cudnn_is_a_finding_of_its_own(
+    setting: Path, monkeypatch: pytest.MonkeyPatch, named: str, words: str
+) -> None:
+    monkeypatch.setenv("CUDNN_CT_LIBRARY", str(setting / named))
+    found = doctor.diagnose(run=False)
+    (told,) = found.findings
+    assert (told.code, told.severity.word) == ("wrong-setting", "error")
+    assert words in told.message
+    assert told.fix == "unset or correct CUDNN_CT_LIBRARY"
+    assert (found.sets, found.exit_code()) == ((), 1)
+    monkeypatch.setattr(config, "library", str(setting / named))
+    with pytest.raises(CudnnError):  # the loader is of the same mind
+        require(find_cudnn())
+
+
+@pytest.mark.parametrize("named", ["set", "set/lib", "set/lib/libcudnn.so.9", "else.so"])
+def test_a_setting_is_followed_as_the_loader_does(
+    setting: Path, monkeypatch: pytest.MonkeyPatch, named: str
+) -> None:
+    monkeypatch.setenv("CUDNN_CT_LIBRARY", str(setting / named))
+    found = doctor.diagnose(run=False)
+    assert [each.folder for each in found.sets] == [str((setting / "set/lib").resolve())]
+    assert "wrong-setting" not in {each.code for each in found.findings}
+    monkeypatch.setattr(config, "library", str(setting / named))
+    assert require(find_cudnn()).folder == (setting / "set/lib").resolve()
+
+
+def test_where_another_cudnn_comes_first_to_install_again_is_no_advice(
+    found: libraryset.LibrarySet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def check(judged: libraryset.LibrarySet, _: float) -> tuple[list[Finding], Report]:
+        made = report(*good(judged, finalize={"status": 1008}))
+        return list(loading.judge(judged, made)), made
+
+    monkeypatch.setattr(loading, "check", check)
+    monkeypatch.setattr(loading, "why_not", lambda _: "")
+    for path in ("", str(make_cudnn(Path(found.folder, "../other"), "9.19.0").parent)):
+        monkeypatch.setenv("LD_LIBRARY_PATH", path)
+        findings = doctor.diagnose(found.folder).findings
+        (failed,) = [each for each in findings if each.code == "finalize-failed"]
+        assert (failed.fix == "see shadowed") == bool(path)
 
 
 def test_a_large_folder_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
