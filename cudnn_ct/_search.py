@@ -16,7 +16,6 @@ from pathlib import Path
 
 from ._config import config
 from .doctor import elf
-from .doctor.files import mapped
 
 __all__ = [
     "COMPANION_STEPS",
@@ -78,9 +77,12 @@ def cudart(cuda: int) -> Wanted:
 def mapped_files() -> tuple[str, ...]:
     """List the files that this process has mapped; one that is gone from disk ends in `` (deleted)``."""
     try:
-        return tuple(path for path in mapped("self") if path.startswith("/"))
+        with open("/proc/self/maps", "rb") as maps:  # as bytes, to be decoded as other paths are
+            rows = (line.rstrip(b"\n").split(None, 5) for line in maps)
+            paths = dict.fromkeys(row[5] for row in rows if len(row) == 6 and row[5].startswith(b"/"))
     except OSError:
         return ()
+    return tuple(map(os.fsdecode, paths))
 
 
 @dataclass(frozen=True)

@@ -253,7 +253,7 @@ class DeviceArray:
         finally:
             streams.restore(previous)
         view = np.ndarray(self.shape, self.dtype, memory, -low * self.itemsize, self.strides)
-        return view if self.spec.dense else view.copy()
+        return view if self.spec.dense else view.copy(order="K")
 
     def copy(self, *, stream: Any = None) -> DeviceArray:
         """Copy on the device, in the same memory order; a view with gaps is packed, through host memory.

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import operator
+from contextlib import suppress
 from typing import Any
 
 from . import exchange
 from . import stream as streams
 from .array import DeviceArray
 from .dtypes import DTYPES, DType, as_dtype
-from .problem import TensorSpec
+from .problem import LAYOUTS, TensorSpec, choice, nearest_layout
 from .stream import Stream, stream_for
 
-__all__ = ["asarray", "empty", "full", "operand", "zeros"]
+__all__ = ["NO_NUMBERS", "asarray", "empty", "full", "operand", "zeros"]
+
+# Kinds of NumPy's dtypes that are no real numbers, which a cast would make of them: of a text, of a date.
+NO_NUMBERS = "cSUOmM"
 
 
 def empty(shape: Any, dtype: Any = "float32", *, layout: str = "nchw", stream: Any = None) -> DeviceArray:
@@ -42,7 +47,10 @@ def empty(shape: Any, dtype: Any = "float32", *, layout: str = "nchw", stream: A
     >>> ct.empty((8, 3, 32, 32), "float16", layout="nhwc")
     DeviceArray(float16[8, 3, 32, 32], nhwc, device 0)
     """
-    spec = TensorSpec.packed((shape,) if isinstance(shape, int) else shape, dtype, layout)
+    if not isinstance(shape, tuple | list):
+        with suppress(TypeError):  # an array of lengths, perhaps
+            shape = (operator.index(shape),)
+    spec = TensorSpec.packed(shape, dtype, layout)
     run = stream_for(stream)
     previous = streams.activate(run.device)
     try:
@@ -122,8 +130,8 @@ def asarray(obj: Any, dtype: Any = None, *, layout: str | None = None, stream: A
     dtype : anything :func:`cudnn_ct.dtypes.as_dtype` takes, optional
         By default that of ``obj``; of Python floats it is float64, as in NumPy.
     layout : {"nchw", "nhwc"}, optional
-        The order in memory; the shape is (N, C, ...) either way. By default that of a device array, C order
-        of anything else.
+        The order in memory; the shape is (N, C, ...) either way. By default that of a device array, or the
+        nearest to it; C order of anything else.
     stream : optional
         Where it is copied, or what the contents of an array of another library are to wait for: an address or
         anything with ``__cuda_stream__``.
@@ -136,8 +144,8 @@ def asarray(obj: Any, dtype: Any = None, *, layout: str | None = None, stream: A
     Raises
     ------
     TypeError
-        cuDNN has no such dtype (complex numbers, strings, ...); or it is a tensor of torch that requires a
-        gradient, which nothing here would give it.
+        cuDNN has no such dtype; or it is of complex numbers, strings, dates or objects, whatever ``dtype``
+        says; or a tensor of torch that requires a gradient, which nothing here would give it.
     ValueError
         There is no such ``layout`` for this number of axes; or ``obj`` says that its memory is at address 0.
     AllocationError, NotInitializedError
@@ -149,6 +157,7 @@ def asarray(obj: Any, dtype: Any = None, *, layout: str | None = None, stream: A
     DeviceArray(float32[1, 3, 2, 2], nhwc, device 0)
     """
     kind = None if dtype is None else as_dtype(dtype)
+    layout = None if layout is None else choice(layout, LAYOUTS, "layout")
     if not isinstance(obj, DeviceArray) and exchange.in_host_memory(obj):
         return _from_host(obj, kind, layout, stream)
     device = obj.device if isinstance(obj, DeviceArray) else exchange.device_of(obj)
@@ -159,7 +168,8 @@ def asarray(obj: Any, dtype: Any = None, *, layout: str | None = None, stream: A
     if (kind is None or kind.name == array.spec.dtype) and (layout is None or layout in array.spec.layouts):
         return array
     kind = kind or DTYPES[array.spec.dtype]
-    return DeviceArray.from_host(array.numpy(), kind, layout or array.layout or "nchw", run)
+    order = layout or array.layout or nearest_layout(array.spec)
+    return DeviceArray.from_host(array.numpy(), kind, order, run)
 
 
 def operand(obj: Any, name: str, stream: Stream, *, written: bool = False) -> DeviceArray:
@@ -193,7 +203,7 @@ def _from_host(obj: Any, dtype: DType | None, layout: str | None, stream: Any) -
     import numpy as np
 
     host = np.asarray(obj)
-    kind = dtype or as_dtype(host.dtype)
+    kind = as_dtype(host.dtype) if dtype is None or host.dtype.kind in NO_NUMBERS else dtype
     TensorSpec.packed(host.shape, kind, layout or "nchw")
     return DeviceArray.from_host(host, kind, layout or "nchw", stream_for(stream))
 

@@ -469,6 +469,17 @@ def _(place: Place) -> None:
         dnn.GpuDnnReduction("add", 0, "float64")(place(x))
 
 
+@row("GpuDnnReduction: a result of another dtype than halves is not rounded to halves before")
+def _(place: Place) -> None:
+    for length in (2049, 70_000):  # which float16 rounds, and does not hold
+        halves = place(np.ones(length, np.float16))
+        for acc_dtype in (None, "float32"):
+            total = dnn.GpuDnnReduction("add", None, acc_dtype, "float32")(halves)
+            same(total, np.array(length, np.float32))
+    with pytest.raises(ValueError, match="acc_dtype is float64; cuDNN reduces float16 in float32"):
+        dnn.GpuDnnReduction("add", None, "float64", "float64")(halves)
+
+
 @row("dropout, GpuDnnDropoutOp: what stays is divided by 1 - p, and the gradient drops the same")
 def _(place: Place) -> None:
     x = np.full((40, 30), 3.0, np.float32)
@@ -651,8 +662,9 @@ def _(place: Place) -> None:
                 if other.ndim == 2:
                     assert part.spec.strides == (1, part.shape[0])
         assert next(wanted, None) is None
-        with pytest.raises(ValueError, match="layer must be from 0 to 1"):
-            net.block.split_params(w, 4, [2, net.inputs])
+        for none in (4, -1):
+            with pytest.raises(ValueError, match=f"layer must be from 0 to 3, got {none}"):
+                net.block.split_params(w, none, [2, net.inputs])
 
 
 @row("RNNBlock: a first layer by hand from its parameters, and parameters that can be written")
@@ -694,6 +706,18 @@ def _(place: Place) -> None:
         dnn.GpuDnnRNNOp("gru", "unidirectional")(net.block, w, x, hx, cx)
     with pytest.raises(ValueError, match="direction_mode is 'bidirectional'"):
         dnn.GpuDnnRNNOp("lstm", "bidirectional")(net.block, w, x, hx, cx)
+
+
+@row("RNNBlock: modes by their names in any case, for the network and for its operations")
+def _(place: Place) -> None:
+    net = Network("lstm")
+    w, x, hx, cx = net.operands(place)
+    block = dnn.RNNBlock("float64", 4, 2, "LSTM", direction_mode="Unidirectional")
+    with pytest.raises(ValueError, match="an lstm needs cx"):
+        block.apply(w, x, hx)
+    wanted = rnn(net.x, net.weights, net.spec, h0=net.hx, c0=net.cx)
+    for one, other in ((block, ("lstm", "unidirectional")), (net.block, ("Lstm", "UNIDIRECTIONAL"))):
+        compare(dnn.GpuDnnRNNOp(*other)(one, w, x, hx, cx)[1], wanted.y, tolerance=1e-10)
 
 
 # --- whether it can be used --------------------------------------------------------------------------------

@@ -340,10 +340,11 @@ def _convolve(img: Any, kerns: Any, desc: GpuDnnConvDesc, algo: Any, hint: str |
     """Convolve, by a gradient where Theano does that; an algorithm that was named is kept to."""
     if hint is not None:
         hint = choice(hint, HINTS, "direction_hint")
+    border = desc.border_mode if isinstance(desc.border_mode, str) else None
     plain = desc.num_groups == 1 and _all_ones(desc.subsample) and algo is None
-    if plain and desc.border_mode == "valid" and _all_ones(desc.dilation) and hint == "bprop weights":
+    if plain and border == "valid" and _all_ones(desc.dilation) and hint == "bprop weights":
         return _by_filter_gradient(img, kerns, desc)
-    if plain and desc.border_mode == "full" and hint != "forward!":
+    if plain and border == "full" and hint != "forward!":
         return _by_data_gradient(img, kerns, desc)
     return compute("forward", img, kerns, None, desc, algo)
 

@@ -134,6 +134,8 @@ class GpuDnnConv(_Operation):
 
         Raises
         ------
+        TypeError
+            A shape is no sequence of integers, or one of the others none of what it may be.
         ValueError
             The shapes do not fit, or an axis of the result would have no element.
         """

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from .._config import config
 from ..array import DeviceArray
-from ..problem import ALGORITHMS, choice, conv_output_shape, integer
+from ..problem import ALGORITHMS, check_shape, choice, conv_output_shape, integer
 from .arrays import on_device
 from .library import ops
 
@@ -109,8 +109,10 @@ def output_shape(
     ishape: Any, kshape: Any, border_mode: Any, subsample: Any, dilation: Any = 1
 ) -> tuple[int, ...]:
     """Shape of a convolution, whatever its groups are."""
-    images = (ishape[0], kshape[1], *ishape[2:])
-    return conv_output_shape(images, kshape, padding=border_mode, stride=subsample, dilation=dilation)
+    images, filters = check_shape(ishape, "ishape"), check_shape(kshape, "kshape")
+    if len(images) == len(filters) > 1:  # else they are refused
+        images = (images[0], filters[1], *images[2:])
+    return conv_output_shape(images, filters, padding=border_mode, stride=subsample, dilation=dilation)
 
 
 def algorithm(algo: Any, workmem: str | None, stacklevel: int = 3) -> Any:

@@ -186,6 +186,8 @@ class GpuDnnReduction:
         own = as_dtype(inp.spec.dtype).accumulate
         if self.acc_dtype not in (None, own):
             raise ValueError(f"acc_dtype is {self.acc_dtype}; cuDNN reduces {inp.spec.dtype} in {own}")
+        if self.dtype not in (None, inp.spec.dtype) and own != inp.spec.dtype:
+            inp = ops().transform(inp, dtype=own)  # lest the result be rounded to the half type first
         axes = tuple(self.axis) if isinstance(self.axis, list) else self.axis
         found = ops().reduce(inp, op=REDUCTIONS[self.red_op], axes=axes, indices=self.return_indices)
         y, *indices = found if self.return_indices else (found,)

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 from ..array import DeviceArray
 from ..context import Bounded
 from ..ops import RNN, RNNReserve
-from ..problem import TensorSpec
+from ..ops.rnn_params import below
+from ..problem import RNN_DIRECTIONS, RNN_MODES, TensorSpec, check_shape, choice, integer
 from .arrays import on_device
 from .library import check_context, ops
 
@@ -43,7 +44,8 @@ class RNNBlock:
     Raises
     ------
     ValueError
-        ``context_name`` names no device. What else does not fit shows when the size of the input is known.
+        ``context_name`` names no device, or a mode is none. What else does not fit shows when the size of
+        the input is known.
 
     Notes
     -----
@@ -74,7 +76,8 @@ class RNNBlock:
     ) -> None:
         check_context(context_name)
         self.dtype, self.hidden_size, self.num_layers = dtype, hidden_size, num_layers
-        self.rnn_mode, self.input_mode, self.direction_mode = rnn_mode, input_mode, direction_mode
+        self.rnn_mode, self.direction_mode = _rnn_mode(rnn_mode), _direction_mode(direction_mode)
+        self.input_mode = input_mode
         self.context_name = context_name
         self._networks = Bounded(NETWORKS)
 
@@ -98,9 +101,9 @@ class RNNBlock:
         Raises
         ------
         TypeError, ValueError
-            A parameter of the network does not fit.
+            A parameter of the network, or ``input_size``, does not fit.
         """
-        return self.network(input_size[1]).weight_size
+        return self.network(_of_input(input_size)).weight_size
 
     def split_params(self, w: Any, layer: int, input_size: Any) -> list[DeviceArray | None]:
         """See the weights of one layer: views that can be written, without a copy.
@@ -126,8 +129,8 @@ class RNNBlock:
         TypeError, ValueError
             There is no such layer, or w is not of the network.
         """
-        network = self.network(input_size[1])
-        place = divmod(layer, network.spec.directions)
+        network = self.network(_of_input(input_size))
+        place = divmod(below(network.spec.pseudo_layers, layer, "layer"), network.spec.directions)
         parts: list[DeviceArray | None] = []
         for view in network.split_params(w, *place).values():
             if view.ndim == 1 and len(parts) % 2 == 0:  # a bias, and no matrix before it
@@ -185,7 +188,7 @@ class RNNBlock:
         -----
         :class:`GpuDnnRNNOp`, :class:`GpuDnnRNNGradInputs` and :class:`GpuDnnRNNGradWeights` in turn.
         """
-        network = self.network(on_device(x, "x").shape[-1])
+        network = _network(self, x)
         reserve = _forward(self, w, x, hx, cx, training=True)[0]
         dx, dhx, dcx = network.backward_data(reserve, dy, dhy, dcy)
         return RNNGradients(network.backward_weights(reserve), dx, dhx, dcx)
@@ -206,6 +209,7 @@ class RNNBlock:
         TypeError, ValueError
             A parameter of the network does not fit.
         """
+        input_size = integer(input_size, "input_size")
         found: RNN | None = self._networks.get(input_size)
         if found is None:
             found = self._networks[input_size] = ops().RNN(
@@ -230,6 +234,11 @@ class GpuDnnRNNOp:
     rnn_mode, direction_mode : str
         Those of the network.
 
+    Raises
+    ------
+    ValueError
+        A mode is none.
+
     Notes
     -----
     By :meth:`cudnn_ct.RNN.forward`, whose notes have cuDNN's functions and determinism.
@@ -246,7 +255,7 @@ class GpuDnnRNNOp:
     """
 
     def __init__(self, rnn_mode: str, direction_mode: str) -> None:
-        self.rnn_mode, self.direction_mode = rnn_mode, direction_mode
+        self.rnn_mode, self.direction_mode = _rnn_mode(rnn_mode), _direction_mode(direction_mode)
 
     def __call__(self, desc: RNNBlock, w: Any, x: Any, hx: Any, cx: Any = None) -> list[Any]:
         """Run a network over sequences.
@@ -282,6 +291,11 @@ class GpuDnnRNNGradInputs:
     grad_h, grad_c : bool
         Whether there are gradients with regard to the last states and cells.
 
+    Raises
+    ------
+    ValueError
+        ``rnn_mode`` is none.
+
     Notes
     -----
     By :meth:`cudnn_ct.RNN.backward_data`, whose notes have cuDNN's functions and determinism.
@@ -300,7 +314,7 @@ class GpuDnnRNNGradInputs:
     """
 
     def __init__(self, rnn_mode: str, grad_h: bool, grad_c: bool) -> None:
-        self.rnn_mode, self.grad_h, self.grad_c = rnn_mode, grad_h, grad_c
+        self.rnn_mode, self.grad_h, self.grad_c = _rnn_mode(rnn_mode), grad_h, grad_c
 
     def __call__(
         self,
@@ -337,7 +351,7 @@ class GpuDnnRNNGradInputs:
             As in :meth:`cudnn_ct.RNN.backward_data`.
         """
         _check_modes(desc, rnn_mode=self.rnn_mode)
-        network = desc.network(on_device(x, "x").shape[-1])
+        network = _network(desc, x)
         dhy, dcy = dhy if self.grad_h else None, dcy if self.grad_c else None
         dx, dhx, dcx = network.backward_data(reserve, dy, dhy, dcy)
         return [reserve, dx, dhx, *([] if dcx is None else [dcx])]
@@ -392,15 +406,37 @@ class GpuDnnRNNGradWeights:
             As in :meth:`cudnn_ct.RNN.backward_weights`.
         """
         _check_modes(desc)
-        return desc.network(on_device(x, "x").shape[-1]).backward_weights(reserve)
+        return _network(desc, x).backward_weights(reserve)
 
 
 def _forward(block: RNNBlock, w: Any, x: Any, hx: Any, cx: Any, training: bool) -> list[Any]:
     if block.rnn_mode == "lstm" and cx is None:
         raise ValueError("an lstm needs cx, the cells before the first step")
-    x = on_device(x, "x")
-    y, hy, cy, reserve = block.network(x.shape[-1]).forward(x, w, hx, cx, training=training)
+    y, hy, cy, reserve = _network(block, x).forward(x, w, hx, cx, training=training)
     return [reserve, y, hy, *([] if cy is None else [cy])]
+
+
+def _network(block: RNNBlock, x: Any) -> RNN:
+    """The network for an input."""
+    shape = on_device(x, "x").shape
+    if len(shape) != 3:
+        raise ValueError(f"x has shape {shape}; expected (T, B, input)")
+    return block.network(shape[2])
+
+
+def _of_input(input_size: Any) -> int:
+    sizes = check_shape(input_size, "input_size")
+    if len(sizes) != 2:
+        raise ValueError(f"input_size has the sizes {sizes}; expected those of the batch and of the input")
+    return sizes[1]
+
+
+def _rnn_mode(mode: Any) -> str:
+    return choice(mode, RNN_MODES, "rnn_mode")
+
+
+def _direction_mode(mode: Any) -> str:
+    return choice(mode, RNN_DIRECTIONS, "direction_mode")
 
 
 def _check_modes(desc: Any, **modes: str) -> None:

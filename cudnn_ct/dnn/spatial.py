@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..array import DeviceArray
+from ..problem import check_shape
 from .arrays import on_device
 from .library import ops
 
@@ -90,7 +91,7 @@ class GpuDnnTransformerGrid:
         TypeError, ValueError, NotSupportedError, AllocationError
             As in :func:`cudnn_ct.affine_grid`.
         """
-        theta, sizes = on_device(theta, "theta"), tuple(out_dims)
+        theta, sizes = on_device(theta, "theta"), check_shape(out_dims, "out_dims")
         _check_sizes("out_dims", sizes)
         _check_theta(theta, sizes[:1])
         return ops().affine_grid(theta, sizes)

@@ -34,7 +34,8 @@ def activation(
     x : device array, any shape, float16 | bfloat16 | float32 | float64
     mode : {"relu", "clipped_relu", "sigmoid", "tanh", "elu", "swish", "identity"}
     coef : float
-        The ceiling of a clipped relu, the alpha of elu, the beta of swish, for which 0 stands for 1.
+        The ceiling of a clipped relu, the alpha of elu, the beta of swish, for which 0 stands for 1. With the
+        default a clipped relu is 0 everywhere, and elu is relu.
     nan : {"propagate", "not_propagate"}
         Whether relu and clipped relu of NaN are NaN, or 0. The others propagate it always.
     alpha, beta : float

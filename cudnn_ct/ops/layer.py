@@ -117,7 +117,8 @@ def compute_several(
                 array = operand(out, called[place] if called else "out", where, written=True)
             results.append(array)
             specs.append(None if array is None else array.spec)
-        call = _prepared(ctx, layer, names, arrays, tuple(specs), arguments, (alpha != 1, beta != 0))
+        scaled = (alpha != 1, beta != 0)
+        call = _prepared(ctx, layer, names, arrays, tuple(specs), arguments, scaled, called)
         if call.pack:
             arrays = tuple(packed(array, where) for array in arrays)
         made: list[Any] = run_several(ctx, call, arrays, results, alpha, beta)
@@ -166,10 +167,12 @@ def _prepared(
     outs: tuple[TensorSpec | None, ...],
     arguments: tuple[Any, ...],
     scaled: tuple[bool, ...],
+    called: Sequence[str] = (),
 ) -> Call:
     """Look the call up by its arguments as they were written; prepare it the first time.
 
-    Calls that are ``scaled`` stand apart: where cuDNN refuses those, it may do the others.
+    Calls that are ``scaled`` stand apart: where cuDNN refuses those, it may do the others. ``called`` are the
+    names of ``outs``, where they have several.
     """
     specs = tuple([array.spec for array in arrays])
     kinds = tuple(map(type, arguments))  # 1, 1.0 and True are one key, and so are members of many enums
@@ -179,13 +182,13 @@ def _prepared(
     try:
         call: Call | None = ctx.calls.get(key)
     except TypeError:  # a list in a tuple, which is as good as a tuple, or something that is refused
-        return _prepared(ctx, layer, names, arrays, outs, hashable(arguments), scaled)
+        return _prepared(ctx, layer, names, arrays, outs, hashable(arguments), scaled, called)
     if call is None and (now := settled(arguments)) is not arguments:
-        return _prepared(ctx, layer, names, arrays, outs, now, scaled)
+        return _prepared(ctx, layer, names, arrays, outs, now, scaled, called)
     if call is None:
         inputs = tuple(map(describable, specs))
-        for out in outs:
-            check_writable(out, layer.written)
+        for place, out in enumerate(outs):
+            check_writable(out, called[place] if called else layer.written)
         problem = layer.problem(dict(zip(names, inputs, strict=True)), outs, *arguments)
         call = Call.of(
             problem,

@@ -14,6 +14,7 @@ from ..problem import (
     BatchNorm,
     BatchNormGradients,
     TensorSpec,
+    check_norm_parameters,
     flag,
     norm_gradient,
     norm_inference,
@@ -335,9 +336,9 @@ def batch_norm_inference_backward(
     """
     where = stream_of(x, "x", stream)
     at: dict[str, Any] = {"mode": mode, "stream": where}
-    x, center, variance = (
-        operand(array, name, where) for array, name in ((x, "x"), (mean, "mean"), (var, "var"))
-    )
+    given = {"x": x, "scale": scale, "mean": mean, "var": var}
+    x, scale, center, variance = (operand(array, name, where) for name, array in given.items())
+    check_norm_parameters(x.spec, mode, scale=scale.spec, mean=center.spec, var=variance.spec)
     if out is not None:
         read, written = (x, center), operand(out, "out", where, written=True)
         refuse_overlap(read, (written,), [span(array.spec) for array in (*read, written)])

@@ -199,8 +199,8 @@ class RNN:
         Parameters
         ----------
         weights : mapping by names, or sequence in the order, of ``problem.rnn_parameters(rnn.spec)``
-            NumPy arrays of any dtype, or arrays on the device of the network's; matrices of shape (out, in),
-            biases of shape (out,).
+            NumPy arrays of real numbers, or arrays on the device of the network's dtype; matrices of shape
+            (out, in), biases of shape (out,).
         stream : optional
 
         Returns
@@ -212,7 +212,7 @@ class RNN:
         ValueError
             A parameter is missing, unknown or of another shape.
         TypeError
-            One on the device is of another dtype.
+            One on the device is of another dtype, or one on the host is not of real numbers.
 
         Examples
         --------
@@ -278,7 +278,7 @@ class RNN:
         Raises
         ------
         TypeError
-            ``state_dict`` is no mapping, ``prefix`` no string, or a value no array.
+            ``state_dict`` is no mapping, ``prefix`` no string, or a value no array of real numbers.
         ValueError
             A name is missing or unknown, a shape does not fit, or the biases of a GRU cannot be made one.
 
@@ -304,6 +304,7 @@ class RNN:
         Returns
         -------
         dict from torch's names to NumPy arrays
+            Of the dtype of the network, but float32 for bfloat16, which ``torch.from_numpy`` does not take.
 
         Raises
         ------

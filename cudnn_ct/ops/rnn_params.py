@@ -7,7 +7,7 @@ from math import prod
 from typing import Any
 
 from ..array import DeviceArray
-from ..creation import operand
+from ..creation import NO_NUMBERS, operand
 from ..dtypes import DTYPES
 from ..problem import (
     RNNSpec,
@@ -22,7 +22,7 @@ from ..stream import Stream
 from .rnn_call import check_weights
 from .tensor import transform
 
-__all__ = ["host_parts", "pack", "split", "to_host"]
+__all__ = ["below", "host_parts", "pack", "split", "to_host"]
 
 
 def pack(spec: RNNSpec, weights: Mapping[str, Any] | Sequence[Any], stream: Stream) -> DeviceArray:
@@ -34,7 +34,7 @@ def pack(spec: RNNSpec, weights: Mapping[str, Any] | Sequence[Any], stream: Stre
     flat, later = np.zeros(rnn_weight_size(spec), dtype.numpy), []
     for row, start, part in zip(rnn_parameters(spec), rnn_offsets(spec), parts, strict=True):
         if isinstance(part, np.ndarray):
-            flat[start : start + row.size] = part.astype(dtype.numpy).reshape(-1)
+            flat[start : start + row.size] = _real(part, row.name).astype(dtype.numpy).reshape(-1)
             continue
         array = operand(part, row.name, stream)
         if array.spec.dtype != spec.dtype:
@@ -51,23 +51,25 @@ def split(spec: RNNSpec, w: DeviceArray, layer: int, direction: int) -> dict[str
     check_weights(spec, w.spec)
     if "nchw" not in w.spec.layouts:
         raise ValueError(f"w has stride {w.spec.strides}; parts are seen only of weights without gaps")
-    wanted = _below(spec.num_layers, layer, "layer") * spec.directions
-    wanted += _below(spec.directions, direction, "direction")
+    wanted = below(spec.num_layers, layer, "layer") * spec.directions
+    wanted += below(spec.directions, direction, "direction")
     rows = zip(rnn_parameters(spec), rnn_offsets(spec), strict=True)
     return {row.name: _view(w, start, row.shape) for row, start in rows if row.pseudo_layer == wanted}
 
 
 def to_host(spec: RNNSpec, w: DeviceArray) -> dict[str, Any]:
-    """All parameters by name, as NumPy arrays."""
+    """All parameters by name, as NumPy arrays that torch takes: it has no bfloat16 of NumPy's."""
     check_weights(spec, w.spec)
     flat = w.numpy()
+    if spec.dtype == "bfloat16":
+        flat = flat.astype("float32")
     rows = zip(rnn_parameters(spec), rnn_offsets(spec), strict=True)
     return {row.name: flat[start : start + row.size].reshape(row.shape) for row, start in rows}
 
 
 def host_parts(state: Mapping[str, Any]) -> dict[str, Any]:
     """The tensors of a state as NumPy arrays, whatever library they are of."""
-    return {name: _on_host(value) for name, value in state.items()}
+    return {name: _real(_on_host(value), name) for name, value in state.items()}
 
 
 def _on_host(value: Any) -> Any:
@@ -85,7 +87,15 @@ def _on_host(value: Any) -> Any:
         return value.float().numpy()
 
 
-def _below(most: int, value: Any, name: str) -> int:
+def _real(array: Any, name: str) -> Any:
+    """The array itself; raise for one that has no real numbers, which a cast would make of it."""
+    if array.dtype.kind in NO_NUMBERS:
+        raise TypeError(f"{name} is {array.dtype}; weights are real numbers")
+    return array
+
+
+def below(most: int, value: Any, name: str) -> int:
+    """An int that counts one of ``most`` things from 0."""
     n = integer(value, name)
     if not 0 <= n < most:
         raise ValueError(f"{name} must be from 0 to {most - 1}, got {n}")

@@ -62,16 +62,21 @@ def arrange_weights(spec: RNNSpec, weights: Mapping[str, Any] | Sequence[Any]) -
     if isinstance(weights, Mapping):
         _check_names({row.name for row in rows}, weights, "the mapping of weights")
         weights = [weights[row.name] for row in rows]
-    try:
-        weights = list(weights)
-    except TypeError:
-        name = type(weights).__name__
-        raise TypeError(f"weights are a mapping by names or a sequence, not {name}") from None
+    weights = listed(weights)
     if len(weights) != len(rows):
         raise ValueError(f"there are {len(weights)} weights; this network has {len(rows)}: {spec}")
     for row, array in zip(rows, weights, strict=True):
         _check_array(row.name, array, row.shape)
     return tuple(weights)
+
+
+def listed(weights: Any) -> list[Any]:
+    """A sequence of weights as a list."""
+    try:
+        return list(weights)
+    except TypeError:
+        name = type(weights).__name__
+        raise TypeError(f"weights are a mapping by names or a sequence, not {name}") from None
 
 
 def from_torch(state: Mapping[str, Any], spec: RNNSpec, *, prefix: str = "") -> tuple[Any, ...]:
@@ -89,7 +94,8 @@ def from_torch(state: Mapping[str, Any], spec: RNNSpec, *, prefix: str = "") -> 
     Returns
     -------
     tuple of arrays, in the order of :func:`rnn_parameters`
-        Views of those given, but for the sum of two biases.
+        Views of those given, but for the sum of two biases, which is float64, so that it is rounded once, to
+        the dtype of the network.
 
     Raises
     ------
@@ -231,6 +237,8 @@ def _gate_rows(spec: RNNSpec) -> Iterator[tuple[str, slice]]:
 
 def _join_biases(spec: RNNSpec, parts: dict[str, Any]) -> None:
     """Make one bias of each two, under the name of the one that the network has."""
+    import numpy as np
+
     kept, dropped = ("bW", "bR") if spec.bias == "single_inp_bias" else ("bR", "bW")
     for name in [name for name in parts if f".{kept}_" in name]:
         other = parts[name.replace(f".{kept}_", f".{dropped}_")]
@@ -241,7 +249,7 @@ def _join_biases(spec: RNNSpec, parts: dict[str, Any]) -> None:
                     f"torch's other one, whose largest element is {abs(other).max()}; bias='double_bias' can"
                 )
         elif other.any():
-            parts[name] = parts[name] + other
+            parts[name] = np.add(parts[name], other, dtype=np.float64)
 
 
 def _check_names(wanted: set[str], given: Mapping[str, Any], what: str) -> None:

@@ -35,7 +35,7 @@ def activation(
     x : array, any shape, float16 | bfloat16 | float32 | float64
     mode : "relu", "clipped_relu", "sigmoid", "tanh", "elu", "swish" or "identity"
     coef : float
-        For swish, 0 stands for 1.
+        For swish, 0 stands for 1. With 0 a clipped relu is 0 everywhere, and elu is relu.
     nan : "propagate" or "not_propagate"
         Whether relu and clipped relu of NaN are NaN, or 0. The others propagate it always.
     alpha, beta : float

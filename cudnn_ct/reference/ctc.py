@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..problem import CTCLoss, check_ctc_operands, ctc_least_steps, ctc_outs, ctc_spec, one_dtype
-from .result import Array, Float64, round_once, wide
+from .result import Array, Float64, check_out, round_once, wide
 
 __all__ = ["ctc_loss"]
 
@@ -59,13 +59,13 @@ def ctc_loss(
     -------
     CTCLoss
         ``loss``, shape (N,), and ``gradient``, shape (T, N, A), zero past the end of each sequence; both of
-        the dtype of ``logits``. Where there are steps enough, but all alignments have probability zero, the
-        loss is infinite and the gradient NaN.
+        the dtype of ``logits``. Where all alignments have probability zero, though there are steps enough,
+        the loss is infinite; the gradient is NaN where there are labels, and finite where there are none.
 
     Raises
     ------
     TypeError
-        The dtype is none of the four, or a length or label is not an integer.
+        The dtype is none of the four, a length or label is not an integer, or ``out`` does not fit.
     ValueError
         Shapes, lengths or labels do not fit; the message has the numbers.
 
@@ -91,10 +91,7 @@ def ctc_loss(
     outs = ctc_outs(out)
     made = np.zeros(logits.shape[1:2], logits.dtype), np.zeros_like(logits)
     for new, one, name in zip(made, outs, ("loss", "gradient"), strict=True):
-        if one is not None and one.shape != new.shape:
-            raise ValueError(f"out has shape {one.shape}; the {name} has {new.shape}")
-        if one is not None and one.dtype != new.dtype:
-            raise TypeError(f"out is {one.dtype}; the {name} is {new.dtype}")
+        check_out(one, new.shape, new.dtype, name)
     result = CTCLoss(*(new if one is None else one for new, one in zip(made, outs, strict=True)))
 
     losses, gradient, values = np.empty(len(rows)), wide(result.gradient), wide(logits)
@@ -126,6 +123,8 @@ def _loss(logs: Float64, labels: Sequence[int], blank: int) -> tuple[float, Floa
     """Loss and gradient of one sequence, of whose probabilities the logarithms (steps, symbols) are given."""
     if not len(logs):  # no step and no label: one alignment, the empty one
         return 0.0, logs
+    if not len(labels):  # one alignment again: it names the blank at each step, however probable that is
+        return -logs[:, blank].sum(), np.exp(logs) - (np.arange(logs.shape[1]) == blank)
     symbols = np.array([blank, *(s for label in labels for s in (label, blank))])
     emitted = logs[:, symbols]
     forwards = _sums(emitted, _may_skip(symbols))

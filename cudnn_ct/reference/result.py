@@ -10,7 +10,7 @@ import numpy.typing as npt
 from ..dtypes import as_dtype
 from ..problem import number
 
-__all__ = ["Array", "Float64", "deliver", "round_once", "wide"]
+__all__ = ["Array", "Float64", "check_out", "deliver", "round_once", "wide"]
 
 Array = npt.NDArray[Any]
 Float64 = npt.NDArray[np.float64]
@@ -26,7 +26,9 @@ def wide(array: Array) -> Float64:
 def deliver(values: Float64, dtype: np.dtype[Any], alpha: float, beta: float, out: Array | None) -> Array:
     """Scale, add what ``out`` holds, round once, and write to ``out`` where there is one."""
     alpha, beta = number(alpha, "alpha"), number(beta, "beta")
-    _check_out(out, values.shape, dtype, beta)
+    if out is None and beta != 0:
+        raise ValueError(f"beta={beta:g} needs out, the array that it multiplies")
+    check_out(out, values.shape, dtype)
     values = np.asarray(alpha * values)
     if out is not None and beta != 0:  # as in cuDNN, a NaN in `out` must not leak through beta = 0
         values = np.asarray(values + beta * wide(out))
@@ -58,14 +60,13 @@ def round_once(values: Float64, dtype: np.dtype[Any]) -> Array:
     return single.astype(dtype)
 
 
-def _check_out(out: Array | None, shape: tuple[int, ...], dtype: np.dtype[Any], beta: float) -> None:
+def check_out(out: Any, shape: tuple[int, ...], dtype: np.dtype[Any], name: str = "result") -> None:
+    """Raise for what is to be written and does not fit; None always does."""
     if out is None:
-        if beta != 0:
-            raise ValueError(f"beta={beta:g} needs out, the array that it multiplies")
         return
     if not isinstance(out, np.ndarray):
         raise TypeError(f"out must be a NumPy array, not {type(out).__name__}")
     if out.shape != shape:
-        raise ValueError(f"out has shape {out.shape}; the result has {shape}")
+        raise ValueError(f"out has shape {out.shape}; the {name} has {shape}")
     if out.dtype != dtype:
-        raise TypeError(f"out is {out.dtype}; the result is {dtype}")
+        raise TypeError(f"out is {out.dtype}; the {name} is {dtype}")

@@ -21,9 +21,11 @@ from ..problem import (
     arrange_weights,
     check_rnn_operands,
     check_states,
+    number,
     one_dtype,
     rnn_parameters,
 )
+from ..problem.rnn_weights import listed
 from .result import Array, Float64, round_once, wide
 from .rnn_layer import Layer, Pass, flat_weights, layer_backward, layer_forward, layers_of
 
@@ -91,7 +93,7 @@ def rnn(
     Raises
     ------
     TypeError
-        A dtype is not that of the network.
+        A dtype is not that of the network, or ``spec``, ``weights`` or ``padding`` is none.
     ValueError
         Shapes, lengths or weights do not fit; the message has the numbers.
 
@@ -106,7 +108,7 @@ def rnn(
     """
     run = _Run.over(x, weights, spec, h0, c0, lengths, masks)
     dtype = as_dtype(spec.dtype).numpy
-    y = np.where(run.active[..., None], run.output, padding)
+    y = np.where(run.active[..., None], run.output, number(padding, "padding"))
     h, c = (np.stack([getattr(done, name) for done in run.passes]) for name in ("h", "c"))
     return RNNResult(
         round_once(y, dtype), round_once(h, dtype), round_once(c, dtype) if spec.has_cells else None
@@ -209,8 +211,11 @@ class _Run(NamedTuple):
     def over(
         cls, x: Any, weights: Weights, spec: RNNSpec, h0: Any, c0: Any, lengths: Any, masks: Any
     ) -> _Run:
-        given = {"x": x, "h0": h0, "c0": c0, "masks": masks}
+        if not isinstance(spec, RNNSpec):
+            raise TypeError(f"spec must be an RNNSpec, not {type(spec).__name__}")
+        given = {"h0": h0, "c0": c0, "masks": masks}
         arrays = {name: np.asarray(array) for name, array in given.items() if array is not None}
+        arrays["x"] = np.asarray(x)
         shape = {name: array.shape for name, array in arrays.items()}
         shapes, found = check_rnn_operands(spec, shape["x"], shape.get("h0"), shape.get("c0"), lengths)
         ordered = _ordered(spec, weights)
@@ -244,4 +249,4 @@ class _Run(NamedTuple):
 def _ordered(spec: RNNSpec, weights: Weights) -> tuple[Array, ...]:
     if isinstance(weights, Mapping):
         return arrange_weights(spec, {name: np.asarray(array) for name, array in weights.items()})
-    return arrange_weights(spec, [np.asarray(array) for array in weights])
+    return arrange_weights(spec, [np.asarray(array) for array in listed(weights)])

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 import numpy.typing as npt
 
-from ..problem import check_lengths, packed_places
+from ..problem import as_lengths, check_lengths, check_shape, packed_places
 from .result import Array
 
 __all__ = ["pack_sequences", "unpack_sequences"]
@@ -28,7 +28,7 @@ def pack_sequences(x: npt.ArrayLike, lengths: Iterable[int]) -> Array:
     Raises
     ------
     TypeError, ValueError
-        The lengths do not fit; the message has the numbers.
+        The array or the lengths do not fit; the message has the numbers.
 
     Examples
     --------
@@ -36,6 +36,8 @@ def pack_sequences(x: npt.ArrayLike, lengths: Iterable[int]) -> Array:
     array([ 1, 10,  2,  3])
     """
     x = np.asarray(x)
+    if x.ndim < 2:
+        raise ValueError(f"x has shape {x.shape}; expected (T, B, ...)")
     places = packed_places(check_lengths(lengths, *x.shape[:2]))
     steps, sequences = (np.array([place[axis] for place in places], int) for axis in (0, 1))
     return np.asarray(x[steps, sequences])
@@ -61,7 +63,7 @@ def unpack_sequences(
     Raises
     ------
     TypeError, ValueError
-        The lengths do not fit; the message has the numbers.
+        The array, the lengths or the steps do not fit; the message has the numbers.
 
     Examples
     --------
@@ -70,12 +72,15 @@ def unpack_sequences(
            [ 2, -1],
            [ 3, -1]])
     """
-    packed, given = np.asarray(packed), tuple(lengths)
-    steps = max(given, default=0) if steps is None else steps
-    found = check_lengths(given, steps, len(given))
+    packed, given = np.asarray(packed), as_lengths(lengths)
+    longest = max(0, *given) if steps is None else steps
+    steps, batch = check_shape((longest, len(given)), "steps and batch")
+    found = check_lengths(given, steps, batch)
+    if not packed.ndim:
+        raise ValueError("packed has no axes; expected (sum of lengths, ...)")
     if len(packed) != sum(found):
         raise ValueError(f"there are {len(packed)} packed rows; lengths {found} add up to {sum(found)}")
-    x = np.full((steps, len(found), *packed.shape[1:]), padding, packed.dtype)
+    x = np.full((steps, batch, *packed.shape[1:]), padding, packed.dtype)
     for row, place in zip(packed, packed_places(found), strict=True):
         x[place] = row
     return x

@@ -56,7 +56,7 @@ def op_tensor(
     Raises
     ------
     TypeError
-        The dtypes differ, or are none of the four.
+        The dtypes differ, or are none of the four; or a factor is no number.
     ValueError
         There is no such operation, it takes another number of operands, or shapes do not fit.
 
@@ -70,6 +70,7 @@ def op_tensor(
     """
     a, name, propagate = np.asarray(a), op_tensor_op(op, b is not None), propagates(nan)
     one_dtype("op_tensor", a=a.dtype)
+    alpha1, alpha2 = number(alpha1, "alpha1"), number(alpha2, "alpha2")
     if b is None:
         return deliver(_of_one(alpha1, wide(a), name), a.dtype, 1, beta, out)
     b = np.asarray(b)

@@ -53,7 +53,8 @@ def test_full(host: Host, shape: tuple[int, ...], dtype: str, value: int) -> Non
 
 
 def test_making(host: Host) -> None:
-    assert ct.empty(5).shape == (5,)
+    assert ct.empty(5).shape == ct.zeros(np.int64(5)).shape == ct.full(np.array(5), 1).shape == (5,)
+    assert ct.empty(np.array([5, 2])).shape == (5, 2)
     assert not ct.zeros((2, 3)).numpy().any()
     assert ct.asarray([[1, 2], [3, 4]]).dtype == np.int64
     assert ct.asarray(3.0).shape == ()
@@ -79,6 +80,30 @@ def test_asarray_keeps_what_fits_and_converts_what_does_not(host: Host) -> None:
     other = ct.asarray(array, "float16", layout="nhwc")
     assert (other.spec.dtype, other.layout) == ("float16", "nhwc")
     np.testing.assert_array_equal(other.numpy(), array.numpy())
+
+
+@pytest.mark.parametrize("dtype", [None, "float32", "int32"])
+@pytest.mark.parametrize(
+    "value",
+    [
+        *(1 + 2j, np.zeros(2, np.complex64), "3", ["a"], b"3", None, [None, 1], {}, 10**30, object),
+        *(np.array(["2020-01-01"], "M8[D]"), np.timedelta64(3, "s")),
+    ],
+    ids=str,
+)
+def test_what_is_no_real_number_is_refused_whatever_it_is_to_become(
+    host: Host, value: Any, dtype: str | None
+) -> None:
+    with pytest.raises(TypeError, match=r"^cuDNN has no dtype .*; it has float32, "):
+        ct.asarray(value, dtype)
+
+
+def test_a_layout_that_is_none(host: Host) -> None:
+    on_device = ct.zeros((1, 2, 3, 4))
+    for array in (on_device, on_device.numpy()):
+        for layout in (np.zeros(2), "nwhc", ""):
+            with pytest.raises(ValueError, match="layout must be one of nchw, nhwc, not"):
+                ct.asarray(array, layout=layout)
 
 
 def test_foreign_arrays_are_not_copied(host: Host) -> None:
@@ -444,9 +469,11 @@ def test_the_other_byte_order_is_refused(fake: FakeCudnn, host: Host) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::cudnn_ct.CudnnWarning")
-def test_a_copy_of_a_view_with_gaps_keeps_its_order(fake: FakeCudnn, host: Host) -> None:
+def test_copies_of_a_view_with_gaps_keep_its_order(fake: FakeCudnn, host: Host) -> None:
     images = np.arange(2 * 4 * 5 * 8, dtype=np.float32).reshape(2, 4, 5, 8)
     view = ct.asarray(ForeignArray(host, images.transpose(0, 3, 1, 2)[:, :6]))
     copied = view.copy()
-    assert copied.layout == "nhwc"
+    assert copied.layout == ct.asarray(view, "float16").layout == "nhwc"
+    assert view.numpy().strides == copied.numpy().strides == copied.strides
     assert (copied.numpy() == view.numpy()).all()
+    assert (copied.numpy() == images.transpose(0, 3, 1, 2)[:, :6]).all()

@@ -53,6 +53,51 @@ def test_every_name_is_in_a_row() -> None:
     check_every_name_is_in_a_row()
 
 
+def block() -> tuple[dnn.RNNBlock, ct.DeviceArray]:
+    """A network for an input of 4, and weights of it."""
+    made = dnn.RNNBlock("float32", 8, 2, "gru")
+    return made, ct.zeros(made.get_param_size((3, 4)))
+
+
+MANY = np.zeros((2, 3))  # has no truth value
+NO_AXES = np.float32(0)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (
+            lambda b, w, x: b.apply(w, ct.asarray(NO_AXES), None),
+            ValueError,
+            r"shape \(\); .* \(T, B, inp",
+        ),
+        (lambda b, w, x: b.gradients(w, ct.asarray(NO_AXES), None), ValueError, r"x has shape \(\)"),
+        (lambda b, w, x: b.get_param_size(4), TypeError, "input_size must be a sequence of integers, not 4"),
+        (lambda b, w, x: b.get_param_size([3]), ValueError, r"input_size has the sizes \(3,\)"),
+        (lambda b, w, x: b.get_param_size((3, MANY)), TypeError, "input_size must be a sequence of integers"),
+        (lambda b, w, x: b.network(MANY), TypeError, "input_size must be an int"),
+        (lambda b, w, x: b.split_params(w, 0, 4), TypeError, "input_size must be a sequence"),
+        (lambda b, w, x: b.split_params(w, "a", (3, 4)), TypeError, "layer must be an int, not 'a'"),
+        (
+            lambda b, w, x: dnn.RNNBlock("float32", 8, 2, "grew"),
+            ValueError,
+            "rnn_mode must be one of rnn",
+        ),
+        (lambda b, w, x: dnn.GpuDnnRNNOp("gru", MANY), ValueError, "direction_mode must be one of"),
+        (lambda b, w, x: dnn.GpuDnnRNNGradInputs("grew", True, True), ValueError, "rnn_mode must be one of"),
+        (lambda b, w, x: dnn.GpuDnnConv.get_out_shape(x.shape, (1,), 0, 1), ValueError, "w has 1 dimensions"),
+        (lambda b, w, x: dnn.GpuDnnConv.get_out_shape((), (), 0, 1), ValueError, r"x has shape \(\)"),
+        (lambda b, w, x: dnn.GpuDnnConv.get_out_shape(3, (1,), 0, 1), TypeError, "ishape must be a sequence"),
+        (lambda b, w, x: dnn.GpuDnnConv.get_out_shape(x.shape, w, 0, 1), TypeError, "kshape must be a sequ"),
+        (lambda b, w, x: dnn.GpuDnnTransformerGrid()(x, 4), TypeError, "out_dims must be a sequence of int"),
+        (lambda b, w, x: dnn.dnn_conv(x, x, border_mode=MANY), TypeError, "is no parameter; numbers and tup"),
+    ],
+)
+def test_what_does_not_fit_is_said(fake: FakeCudnn, call: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        call(*block(), ct.asarray(images()[0]))
+
+
 def test_the_flags_name_the_algorithm(fake: FakeCudnn) -> None:
     x, w = (ct.asarray(array) for array in images())
     dy = ct.asarray(reference.conv(*images()))

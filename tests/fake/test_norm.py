@@ -459,6 +459,33 @@ def test_bad_operands(fake: FakeCudnn) -> None:
         ct.batch_norm_backward(x, images(2, 3), scale)
 
 
+@pytest.mark.parametrize("name", ["scale", "mean", "var"])
+def test_a_parameter_of_the_gradient_of_inference_is_refused_by_its_name(fake: FakeCudnn, name: str) -> None:
+    x = images(2, 3, 5, 6)
+    good = dict(zip(("scale", "mean", "var"), parameters(x, count=3), strict=True))
+    for bad, error, message in (
+        (good[name].numpy(), TypeError, f"{name} must be an array on the device"),
+        (ct.zeros((3,), "float64"), TypeError, f"{name} is float64; x of float32 needs float32"),
+        (ct.zeros((4,)), ValueError, rf"{name} has shape \(4,\); x of shape \(2, 3, 5, 6\) with mode="),
+    ):
+        with pytest.raises(error, match=f"^{message}"):
+            ct.batch_norm_inference_backward(x, x, **(good | {name: bad}))
+    assert set(fake.names()) <= {"cudnnGetVersion"}, "something was made or computed before"
+
+
+def test_a_result_that_cannot_be_written_is_named_as_the_caller_knows_it(fake: FakeCudnn) -> None:
+    x = images(2, 3, 5, 6)
+    scale, bias, mean, var = parameters(x, count=4)
+    one = mean.seen_as(ct.TensorSpec((3,), (0,), "float32"))
+    for change, message in (
+        ({"running_mean": one, "running_var": var}, r"running_mean has strides \(0,\)"),
+        ({"running_mean": mean, "running_var": one}, r"running_var has strides \(0,\)"),
+        ({"out": x.seen_as(x.spec._replace(strides=(0, 30, 6, 1)))}, r"out has strides \(0, 30, 6, 1\)"),
+    ):
+        with pytest.raises(ValueError, match=f"^{message}; cuDNN writes only"):
+            ct.batch_norm_training(x, scale, bias, **change)
+
+
 def test_a_gradient_goes_to_no_operand_that_it_reads(fake: FakeCudnn, host: Host) -> None:
     rng = np.random.default_rng(0)
     x, dy = (ct.asarray(rng.integers(-3, 4, (4, 3, 2, 2)).astype(np.float32)) for _ in range(2))

@@ -582,6 +582,27 @@ def test_weights_of_torch(fake: FakeCudnn) -> None:
         np.testing.assert_array_equal(back[name], array)
 
 
+def test_weights_that_are_no_real_numbers_are_refused(fake: FakeCudnn) -> None:
+    net = ct.RNN("rnn_tanh", 1, 1, bias="single_inp_bias")
+    ones = [np.ones(row.shape) for row in rnn_parameters(net.spec)]
+    state = to_torch(ones, net.spec)
+    for dtype in ("complex64", "U1", "S1", "object", "M8[s]", "m8[s]"):
+        with pytest.raises(TypeError, match=r"l0.R_hidden is .*; weights are real numbers"):
+            net.pack_params([*ones[:2], np.zeros((1, 1), dtype)])
+        for name, array in state.items():
+            with pytest.raises(TypeError, match=f"^{name} is .*; weights are real numbers"):
+                net.from_torch(state | {name: np.zeros(array.shape, dtype)})
+
+
+def test_torch_takes_the_arrays_of_weights_in_any_dtype(fake: FakeCudnn) -> None:
+    for dtype, wanted in (("float16", "float16"), ("bfloat16", "float32"), ("float64", "float64")):
+        net = ct.RNN("gru", 2, 3, dtype=dtype)
+        w = ct.asarray(np.linspace(-1, 1, net.weight_size), dtype)
+        state = net.to_torch(w)
+        assert {array.dtype.name for array in state.values()} == {wanted}
+        np.testing.assert_array_equal(net.from_torch(state).numpy(), w.numpy())
+
+
 # --- dropout ---
 
 

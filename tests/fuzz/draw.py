@@ -33,6 +33,7 @@ class Base(NamedTuple):
 IMAGE, FILTERS = "array((2, 8, 9, 10))", "array((8, 8, 3, 3))"
 HALF = ("array((2, 8, 9, 10), 'float16', 'nhwc')", "array((8, 8, 3, 3), 'float16', 'nhwc')")
 NETWORK = "(t := trained()).net."
+BLOCK = "ct.dnn.RNNBlock('float32', 3, 1, 'gru')"
 DICE = "(d := thrown()) and "
 
 # What the selftest has no row for, or calls in a way of its own.
@@ -105,7 +106,14 @@ OTHERS = (
     Base("ct.dnn.GpuDnnSoftmax('accurate', 'channel')", (IMAGE,)),
     Base("ct.dnn.GpuDnnReduction", ("'add'", "(1,)", "'float32'", "'float32'", "False")),
     Base("ct.dnn.GpuDnnDropoutOp", ("True",)),
+    Base("ct.dnn.GpuDnnConv.get_out_shape", ("(2, 8, 9, 10)", "(8, 8, 3, 3)", "'valid'", "(1, 1)")),
     Base("ct.dnn.RNNBlock", ("'float32'", "3", "1", "'gru'")),
+    Base(f"{BLOCK}.get_param_size", ("(2, 4)",)),
+    Base(f"{BLOCK}.split_params", ("array((81,))", "0", "(2, 4)")),
+    Base(f"{BLOCK}.apply", ("array((81,))", "array((5, 2, 4))", "array((1, 2, 3))")),
+    Base(f"{BLOCK}.gradients", ("array((81,))", "array((5, 2, 4))", "array((1, 2, 3))")),
+    Base("ct.reference.ctc_loss", ("host((4, 2, 3))", "[[1, 2], [1, 1]]", "[2, 1]", "[4, 4]")),
+    Base("ct.reference.op_tensor", ("host((2, 3))", "host((1, 3))"), {"alpha1": "2"}),
     *(Base(f"ct.dnn.{name}") for name in ("dnn_available", "dnn_present", "version")),
     *(
         Base("set_config", (repr(name), "None"))

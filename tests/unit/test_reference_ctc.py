@@ -192,6 +192,18 @@ def test_labels_of_probability_zero_have_no_gradient() -> None:
     assert np.isnan(gradient[0, 0, 2])
 
 
+def test_no_labels_have_a_gradient_whatever_the_probability_of_the_blank() -> None:
+    """There is one alignment, so it names the blank for sure: the limit of what there is before zero."""
+    p = np.array([[[0.0, 0.5, 0.5]], [[0.2, 0.4, 0.4]]])
+    almost = np.where(p, p, 1e-300)
+    loss, gradient = ctc_loss(p, [], [0], [2], normalization="none")
+    assert np.isposinf(loss).all()
+    np.testing.assert_array_equal(gradient, ctc_loss(almost, [], [0], [2], normalization="none").gradient)
+    np.testing.assert_allclose(gradient[:, 0], [[-1, 0.5, 0.5], [-0.8, 0.4, 0.4]], rtol=1e-15)
+    logits = np.array([[[-np.inf, 0.0, 0.0]], [[0.0, 0.0, 0.0]]])
+    np.testing.assert_allclose(ctc_loss(logits, [], [0], [2]).gradient[0, 0], [-1, 0.5, 0.5])
+
+
 def test_no_labels_are_read_from_blanks_alone() -> None:
     loss, gradient = ctc_loss(np.zeros((2, 1, 4)), [], [0], [2])
     np.testing.assert_allclose(loss, [2 * np.log(4)])
@@ -232,6 +244,8 @@ def test_names_are_those_of_cudnn() -> None:
         ({"out_of_bound": "nan"}, ValueError, "out_of_bound must be one of zero, skip"),
         ({"out": np.ones((3, 2, 3))}, ValueError, r"out has shape \(3, 2, 3\); the gradient has \(3, 2, 4\)"),
         ({"out": np.ones((3, 2, 4), np.float32)}, TypeError, "out is float32; the gradient is float64"),
+        ({"out": 3}, TypeError, "out must be a NumPy array, not int"),
+        ({"out": ([], None)}, TypeError, "out must be a NumPy array, not list"),
     ],
 )
 def test_what_does_not_fit_is_refused(change: dict[str, Any], error: type[Exception], says: str) -> None:

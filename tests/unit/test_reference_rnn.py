@@ -365,6 +365,11 @@ def test_one_bias_goes_to_torch_as_two(mode: str, bias: str) -> None:
         ({"lengths": [1.5, 3]}, TypeError, "lengths must be integers"),
         ({"masks": np.ones((1, 3, 2, 4))}, ValueError, r"masks have shape \(1, 3, 2, 4\); .* \(0, 3, 2, 8\)"),
         ({"weights": []}, ValueError, "there are 0 weights; this network has 24: gru 5 -> 4, 1 layer"),
+        ({"weights": 3}, TypeError, "weights are a mapping by names or a sequence, not int"),
+        ({"weights": None}, TypeError, "weights are a mapping by names or a sequence, not NoneType"),
+        ({"x": None}, ValueError, r"x has shape \(\)"),
+        ({"spec": None}, TypeError, "spec must be an RNNSpec, not NoneType"),
+        ({"spec": ("gru", 5, 4)}, TypeError, "spec must be an RNNSpec, not tuple"),
     ],
 )
 def test_what_does_not_fit_is_refused(change: dict[str, Any], error: type[Exception], says: str) -> None:
@@ -375,6 +380,13 @@ def test_what_does_not_fit_is_refused(change: dict[str, Any], error: type[Except
         rnn(**(good | change))
     with pytest.raises(error, match=says):
         rnn_backward(**(good | change), dy=np.zeros((3, 2, 8)))
+
+
+@pytest.mark.parametrize("padding", [[], np.zeros((2, 3)), None, "0"])
+def test_padding_is_a_number(padding: Any) -> None:
+    case = RNNCase(rnn_spec("gru", 2, 3, dtype="float64"), 2, (2, 1), False, 0)
+    with pytest.raises(TypeError, match="padding must be a number"):
+        rnn(case.x, case.weights, case.spec, **case.options, padding=padding)
 
 
 @pytest.mark.parametrize(

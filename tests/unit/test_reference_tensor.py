@@ -125,6 +125,13 @@ def test_in_place() -> None:
         (lambda: reference.op_tensor(np.ones(2), op="exp"), ValueError, "op must be one of add, mul, min"),
         (lambda: reference.op_tensor(np.ones(2), np.ones(2), nan=1), ValueError, "nan must be one of"),
         (lambda: reference.op_tensor(np.ones(2, int), op="not"), TypeError, "op_tensor takes .* not int64"),
+        (
+            lambda: reference.op_tensor(np.ones(2), op="not", alpha1=None),
+            TypeError,
+            "alpha1 must be a number",
+        ),
+        (lambda: reference.op_tensor(np.ones(2), op="not", alpha1="a"), TypeError, "alpha1 must be a number"),
+        (lambda: reference.op_tensor(*np.ones((2, 3)), alpha2=np.ones(3)), TypeError, "alpha2 must be a num"),
         (lambda: reference.add(np.ones((2, 3)), np.ones((2, 2))), ValueError, r"b has shape \(2, 2\); a of"),
         (lambda: reference.add(np.ones((2, 1)), np.ones((2, 3))), ValueError, r"b has shape \(2, 3\)"),
         (lambda: reference.add(np.ones((2, 3)), np.ones(3)), ValueError, "needs as many axes"),

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cudnn_ct._bindings.enums import DirectionMode, RNNAlgo, RNNBiasMode, RNNDataLayout, RNNInputMode, RNNMode
+from cudnn_ct.dtypes import as_dtype
 from cudnn_ct.problem import (
     RNN_ALGOS,
     RNN_BIASES,
@@ -229,6 +230,16 @@ def test_two_biases_of_torch_are_summed_into_one(bias: str) -> None:
     np.testing.assert_array_equal(merged["bias_ih_l0"] + merged["bias_hh_l0"], total)
 
 
+@pytest.mark.parametrize(("one", "other"), [(2048, 1), (60_000, 60_000), (1, 2**-10)])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_biases_are_added_before_they_are_rounded(dtype: str, one: float, other: float) -> None:
+    spec = rnn_spec("rnn_tanh", 1, 1, bias="single_inp_bias")
+    biases = np.array([[one], [other]]).astype(as_dtype(dtype).numpy)
+    state = dict.fromkeys(("weight_ih_l0", "weight_hh_l0"), np.ones((1, 1)))
+    joined = from_torch(state | {"bias_ih_l0": biases[0], "bias_hh_l0": biases[1]}, spec)[1]
+    assert joined == biases.astype(float).sum()
+
+
 @pytest.mark.parametrize(("bias", "kept"), [("single_inp_bias", "bW"), ("single_rec_bias", "bR")])
 def test_two_biases_of_a_gru_cannot_always_be_one(bias: str, kept: str) -> None:
     double = rnn_spec("gru", 2, 3)
@@ -341,6 +352,24 @@ def test_packed_as_torch_packs(lengths: list[int]) -> None:
 def test_packed_rows_must_be_as_many_as_the_steps() -> None:
     with pytest.raises(ValueError, match=r"there are 4 packed rows; lengths \(2, 1\) add up to 3"):
         unpack_sequences(np.ones(4), (2, 1))
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "says"),
+    [
+        (lambda: unpack_sequences(3, [1]), ValueError, "packed has no axes"),
+        (lambda: unpack_sequences([1, 2], 2), TypeError, "lengths must be integers, one for each sequence"),
+        (lambda: unpack_sequences([1, 2], ["a", 1]), TypeError, "lengths must be integers"),
+        (lambda: unpack_sequences([1, 2], [-1, 3]), ValueError, "sequence 0 has length -1"),
+        (lambda: unpack_sequences([1, 2], [2], "3"), TypeError, "steps and batch must be .* integers"),
+        (lambda: unpack_sequences([], [], -1), ValueError, "each length must be between 0 and"),
+        (lambda: pack_sequences([1, 2], [2]), ValueError, r"x has shape \(2,\); expected \(T, B, ...\)"),
+        (lambda: pack_sequences([[1, 2]], 3), TypeError, "lengths must be integers"),
+    ],
+)
+def test_sequences_that_do_not_fit_are_refused(call: Any, error: type[Exception], says: str) -> None:
+    with pytest.raises(error, match=says):
+        call()
 
 
 # --- calls -------------------------------------------------------------------------------------------------
