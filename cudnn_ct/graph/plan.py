@@ -8,7 +8,7 @@ from itertools import chain, islice
 from operator import mod
 
 from ..context import Bounded, Context
-from ..errors import AllocationError, BadParamError, CudnnError, ExecutionFailedError, NotSupportedError
+from ..errors import AllocationError, BadParamError, CudnnError, NotSupportedError
 from ..problem import Candidate
 from .backend import BackendDescriptor
 from .engines import execution_plan, offers
@@ -41,7 +41,7 @@ def first_plan(graph: Graph, context: Context, order: Sequence[int] = ()) -> Gra
     for offer in chain((first[i] for i in order if i < len(first)), offered):
         try:
             made = execution_plan(native, offer.engine, context)
-        except (AllocationError, ExecutionFailedError):  # which say nothing of the engine
+        except AllocationError:
             raise
         except CudnnError as error:  # also what engines that compile at run time say
             refusals.append(f"{offer.engine}: {error}")
