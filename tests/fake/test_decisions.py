@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import json
+import sqlite3
 import threading
 import weakref
 from pathlib import Path
@@ -12,12 +15,19 @@ import numpy as np
 import pytest
 
 import cudnn_ct as ct
-from cudnn_ct import algo_cache, context, decision, families, graph
+from cudnn_ct import algo_cache, context, families, graph
 from cudnn_ct import stream as streams
 from cudnn_ct._config import config
-from cudnn_ct.algo_store import store
+from cudnn_ct.algo_store import TABLE, store
 from cudnn_ct.decision import Decision
-from cudnn_ct.errors import AllocationError, ExecutionFailedError, NotInitializedError, NotSupportedError
+from cudnn_ct.errors import (
+    AllocationError,
+    ExecutionFailedError,
+    NotInitializedError,
+    NotSupportedError,
+    error_from_status,
+)
+from cudnn_ct.graph import family
 from cudnn_ct.problem import Candidate, FusedConv, Request, TensorSpec, conv_problem
 
 from .conftest import forget
@@ -201,13 +211,17 @@ def test_a_passing_failure_replaces_no_algorithm_that_was_named(fake: FakeCudnn,
 # --- rows, and arguments as they may be written ---
 
 
-def test_a_row_without_a_time_that_is_a_number_is_none(fake: FakeCudnn, on_disk: Path) -> None:
+def test_a_row_whose_time_is_no_number_is_none(fake: FakeCudnn, on_disk: Path) -> None:
+    """It could not be written again, and the race that finds no winner has nothing to write it for."""
     ran(fake, algo=TIME)
     ((key, choice),) = store().export().items()
-    kept = store().get(key)
-    assert kept
-    kept["rows"] = [{**row, "time": float("nan"), "algorithm": "nope"} for row in choice["rows"]]
-    assert not decision.rows_of(kept)
+    choice["rows"] = [{**row, "algorithm": "nope", "time": float("nan")} for row in choice["rows"]]
+    with contextlib.closing(sqlite3.connect(on_disk)) as database, database:
+        database.execute(f"UPDATE {TABLE} SET choice = ? WHERE key = ?", (json.dumps(choice), key))
+    forget()
+    fake.refused = {"GEMM", "IMPLICIT_GEMM"}
+    with pytest.raises(NotSupportedError, match="no way to compute"):
+        ran(fake, algo=TIME)
 
 
 def test_a_named_algorithm_in_the_settings_is_not_for_tables(
@@ -500,17 +514,28 @@ def test_what_an_installation_lacks_is_not_remembered_on_disk(
     assert len(store().export()) == 1
 
 
-@pytest.mark.parametrize("status", [4000, 5000])
-def test_an_engine_whose_plan_fails_says_nothing_of_others_for_good(
-    fake: FakeCudnn, on_disk: Path, monkeypatch: pytest.MonkeyPatch, status: int
+@pytest.mark.parametrize(
+    ("status", "tries", "kept"), [(3000, 1, 1), (3009, 1, 0), (4000, 1, 0), (4003, 2, 0), (5000, 2, 0)]
+)
+def test_what_the_making_of_a_plan_says_of_an_engine(
+    fake: FakeCudnn, on_disk: Path, monkeypatch: pytest.MonkeyPatch, status: int, tries: int, kept: int
 ) -> None:
-    def plan(problem: Any, row: Candidate, here: Any) -> Any:
-        raise NotSupportedError("engine 1 cannot compute this", status=status)
+    """What passes is tried again in a guess; a race is kept on disk where an engine was only refused."""
+    tried = []
+
+    def execution_plan(*_: Any) -> Any:
+        tried.append(status)
+        raise error_from_status(status, "cudnnBackendFinalize")
 
     monkeypatch.setattr(graph, "candidates", lambda *_: [Candidate("graph", "engine 1", "fma", 0, True)])
-    monkeypatch.setattr(graph, "plan", plan)
+    monkeypatch.setattr(family, "operation_graph", lambda *_: None)
+    monkeypatch.setattr(family, "execution_plan", execution_plan)
+    for _ in range(2):
+        ran(fake)
+        context.current(streams.current_stream()).calls.clear()  # as in another thread
+    assert len(tried) == tries
     ran(fake, algo=TIME)
-    assert not store().export()
+    assert len(store().export()) == kept
 
 
 def test_settings_that_change_in_a_race_are_remembered_for_neither(
