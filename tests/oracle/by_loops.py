@@ -1,0 +1,454 @@
+"""Answers by NumPy and plain loops, from the definitions in the docstrings and cuDNN's manual.
+
+Each operation is written as its formula reads; `by_torch` has the same interface and shares none of this.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+from math import prod
+from typing import Any
+
+import numpy as np
+from scipy import special
+
+from .answer import (
+    Arguments,
+    Conv,
+    Geometry,
+    Operands,
+    Values,
+    axes_of,
+    conv_parameters,
+    conv_transpose_shape,
+    named,
+    norm_axes,
+    norm_shape,
+    pool_geometry,
+    pool_mode,
+    propagates,
+    softmax_axes,
+)
+from .magnitude import Compute, answers
+
+# --- convolution: one term for each element of the window ---------------------------------------------------
+
+
+def _places(geometry: Geometry, out: list[int]) -> list[tuple[tuple[int, ...], tuple[slice, ...]]]:
+    """Each element of a window, and the elements of a padded image that it meets."""
+    found = []
+    for q in product(*map(range, geometry.window)):
+        axes = zip(q, geometry.dilation, geometry.stride, out, strict=True)
+        found.append((q, tuple(slice(i * d, i * d + s * (n - 1) + 1, s) for i, d, s, n in axes)))
+    return found
+
+
+def _padded(x: np.ndarray, geometry: Geometry, fill: float = 0.0) -> np.ndarray:
+    return np.pad(x, [(0, 0), (0, 0), *geometry.padding], constant_values=fill)
+
+
+def _cropped(padded: np.ndarray, shape: tuple[int, ...], geometry: Geometry) -> np.ndarray:
+    inside = (slice(a, a + n) for n, (a, _) in zip(shape[2:], geometry.padding, strict=True))
+    return padded[(..., *inside)].copy()
+
+
+def _tap(q: tuple[int, ...], conv: Conv) -> tuple[Any, ...]:
+    """The index of the element of w that meets place q of the window."""
+    flipped = (k - 1 - i for i, k in zip(q, conv.geometry.window, strict=True))
+    return (..., *(flipped if conv.flip else q))
+
+
+def _group(array: np.ndarray, axis: int, group: int, groups: int) -> np.ndarray:
+    """A view of the channels of one group."""
+    size = array.shape[axis] // groups
+    index = [slice(None)] * array.ndim
+    index[axis] = slice(group * size, (group + 1) * size)
+    return array[tuple(index)]
+
+
+def _forward(x: np.ndarray, w: np.ndarray, arguments: Arguments) -> np.ndarray:
+    conv = conv_parameters(w.shape[2:], arguments)
+    out = conv.geometry.out(x.shape[2:])
+    padded, y = _padded(x, conv.geometry), np.zeros((x.shape[0], w.shape[0], *out))
+    for g in range(conv.groups):
+        images, filters = _group(padded, 1, g, conv.groups), _group(w, 0, g, conv.groups)
+        sums = _group(y, 1, g, conv.groups)
+        for q, seen in _places(conv.geometry, out):
+            sums += np.einsum("nc...,kc->nk...", images[(..., *seen)], filters[_tap(q, conv)])
+    return y
+
+
+def _by_input(w: np.ndarray, dy: np.ndarray, x_shape: tuple[int, ...], arguments: Arguments) -> np.ndarray:
+    conv = conv_parameters(w.shape[2:], arguments)
+    dx = _padded(np.zeros(x_shape), conv.geometry)
+    for g in range(conv.groups):
+        filters, incoming = _group(w, 0, g, conv.groups), _group(dy, 1, g, conv.groups)
+        sums = _group(dx, 1, g, conv.groups)
+        for q, seen in _places(conv.geometry, list(dy.shape[2:])):
+            sums[(..., *seen)] += np.einsum("nk...,kc->nc...", incoming, filters[_tap(q, conv)])
+    return _cropped(dx, x_shape, conv.geometry)
+
+
+def _by_filter(x: np.ndarray, dy: np.ndarray, w_shape: tuple[int, ...], arguments: Arguments) -> np.ndarray:
+    conv = conv_parameters(w_shape[2:], arguments)
+    padded, dw = _padded(x, conv.geometry), np.zeros(w_shape)
+    for g in range(conv.groups):
+        images, incoming = _group(padded, 1, g, conv.groups), _group(dy, 1, g, conv.groups)
+        sums = _group(dw, 0, g, conv.groups)
+        for q, seen in _places(conv.geometry, list(dy.shape[2:])):
+            sums[_tap(q, conv)] = np.einsum("nkp,ncp->kc", _flat(incoming), _flat(images[(..., *seen)]))
+    return dw
+
+
+def _flat(array: np.ndarray) -> np.ndarray:
+    return array.reshape(*array.shape[:2], prod(array.shape[2:]))
+
+
+def conv(operands: Operands, arguments: Arguments) -> Values:
+    return {"y": _forward(operands["x"], operands["w"], arguments)}
+
+
+def conv_backward_data(operands: Operands, arguments: Arguments) -> Values:
+    x_shape = tuple(map(int, arguments["x_shape"]))
+    return {"dx": _by_input(operands["w"], operands["dy"], x_shape, arguments)}
+
+
+def conv_backward_filter(operands: Operands, arguments: Arguments) -> Values:
+    w_shape = tuple(map(int, arguments["w_shape"]))
+    return {"dw": _by_filter(operands["x"], operands["dy"], w_shape, arguments)}
+
+
+def conv_backward_bias(operands: Operands, arguments: Arguments) -> Values:
+    return {"db": _flat(operands["dy"]).sum((0, 2))}
+
+
+def conv_transpose(operands: Operands, arguments: Arguments) -> Values:
+    x, w = operands["x"], operands["w"]
+    return {"y": _by_input(w, x, conv_transpose_shape(x.shape, w.shape, arguments), arguments)}
+
+
+def conv_bias_activation(operands: Operands, arguments: Arguments) -> Values:
+    y = arguments.get("alpha1", 1) * _forward(operands["x"], operands["w"], arguments)
+    if operands.get("z") is not None:
+        y = y + arguments.get("alpha2", 1) * operands["z"]
+    if operands.get("b") is not None:
+        y = y + operands["b"].reshape(1, -1, *[1] * (y.ndim - 2))
+    mode = named(arguments.get("activation"), "relu")
+    coef = 1.0 if mode == "swish" else arguments.get("coef", 0)
+    return {"y": _act(y, mode, coef, True)}
+
+
+# --- functions of single elements ---------------------------------------------------------------------------
+
+
+def _act(x: np.ndarray, mode: str, coef: float, propagate: bool) -> np.ndarray:
+    if mode in ("relu", "clipped_relu"):
+        y = np.where(x > 0, x, 0.0)
+        if mode == "clipped_relu":
+            y = np.where(y > coef, coef, y)
+        return np.where(np.isnan(x), np.nan if propagate else 0.0, y)
+    if mode == "sigmoid":
+        return special.expit(x)
+    if mode == "tanh":
+        return np.tanh(x)
+    if mode == "elu":
+        return np.where(x > 0, x, coef * np.expm1(np.minimum(x, 0)))
+    if mode == "swish":
+        return x * special.expit(coef * x)
+    if mode == "gelu":
+        return x * special.ndtr(x)
+    return x.copy()
+
+
+def activation(operands: Operands, arguments: Arguments) -> Values:
+    mode, coef = named(arguments.get("mode"), "relu"), arguments.get("coef", 0)
+    if mode == "swish" and coef == 0:
+        coef = 1
+    return {"y": _act(operands["x"], mode, coef, propagates(arguments))}
+
+
+def activation_backward(operands: Operands, arguments: Arguments) -> Values:
+    x, y, dy = operands["x"], operands["y"], operands["dy"]
+    mode, coef = named(arguments.get("mode"), "relu"), arguments.get("coef", 0)
+    if mode == "relu":
+        return {"dx": np.where(x > 0, dy, 0.0)}
+    if mode == "clipped_relu":
+        return {"dx": np.where((x > 0) & (x < coef), dy, 0.0)}
+    if mode == "sigmoid":
+        return {"dx": dy * y * (1 - y)}
+    if mode == "tanh":
+        return {"dx": dy * (1 - y**2)}
+    if mode == "elu":  # docs/layers.md: the slope at 0 is 1
+        return {"dx": np.where(x >= 0, dy, dy * coef * np.exp(np.minimum(x, 0)))}
+    if mode == "swish":
+        s = special.expit((coef or 1) * x)
+        return {"dx": dy * (s + (coef or 1) * x * s * (1 - s))}
+    return {"dx": dy.copy()}
+
+
+def op_tensor(operands: Operands, arguments: Arguments) -> Values:
+    op = named(arguments.get("op"), "add")
+    a = arguments.get("alpha1", 1) * operands["a"]
+    if op == "not":
+        return {"y": 1 - a}
+    if op == "sqrt":
+        return {"y": np.sqrt(a)}
+    b = np.broadcast_to(arguments.get("alpha2", 1) * operands["b"], a.shape)
+    if op == "add":
+        return {"y": a + b}
+    if op == "mul":
+        return {"y": a * b}
+    if propagates(arguments):
+        return {"y": np.minimum(a, b) if op == "min" else np.maximum(a, b)}
+    return {"y": np.fmin(a, b) if op == "min" else np.fmax(a, b)}
+
+
+def add(operands: Operands, arguments: Arguments) -> Values:
+    return {"y": operands["a"] + operands["b"]}
+
+
+def scale(operands: Operands, arguments: Arguments) -> Values:
+    """The result of ct.scale, whose alpha is its own."""
+    return {"y": operands["x"] * arguments["alpha"]}
+
+
+def fill(operands: Operands, arguments: Arguments) -> Values:
+    return {"y": np.full(np.shape(operands["x"]), float(arguments["value"]))}
+
+
+def transform(operands: Operands, arguments: Arguments) -> Values:
+    return {"y": np.array(operands["x"], np.float64)}
+
+
+# --- reductions: one loop over the elements of the result ---------------------------------------------------
+
+
+def reduce(operands: Operands, arguments: Arguments) -> Values:
+    x, op = operands["x"], named(arguments.get("op"), "add")
+    axes = axes_of(arguments.get("axes"), x.ndim)
+    keep = tuple(axis for axis in range(x.ndim) if axis not in axes)
+    shape = tuple(x.shape[axis] for axis in keep)
+    rows = np.transpose(x, (*keep, *axes)).reshape(prod(shape), prod(x.shape[axis] for axis in axes))
+    found = [_reduced(row, op, propagates(arguments)) for row in rows]
+    if arguments.get("keepdims"):
+        shape = tuple(1 if axis in axes else n for axis, n in enumerate(x.shape))
+    values = {"y": np.array([value for value, _ in found], np.float64).reshape(shape)}
+    if arguments.get("indices"):
+        values["indices"] = np.array([place for _, place in found], np.int64).reshape(shape)
+    return values
+
+
+def _reduced(row: np.ndarray, op: str, propagate: bool) -> tuple[float, int]:
+    """The result for the elements of one row, and where in it the extreme is."""
+    if op in ("min", "max", "amax"):
+        row = np.abs(row) if op == "amax" else row
+        bad = np.isnan(row)
+        if bad.all() or (bad.any() and propagate):
+            return np.nan, int(np.argmax(bad))
+        kept = np.where(bad, np.inf if op == "min" else -np.inf, row)
+        place = int(np.argmin(kept) if op == "min" else np.argmax(kept))
+        return float(row[place]), place
+    if op == "mul_no_zeros":
+        return float(np.prod(row[row != 0])), 0
+    if op == "avg":
+        return float(np.sum(row) / row.size), 0
+    if op == "norm1":
+        return float(np.abs(row).sum()), 0
+    if op == "norm2":
+        return float(np.sqrt((row**2).sum())), 0
+    return float(np.prod(row) if op == "mul" else np.sum(row)), 0
+
+
+# --- pooling ------------------------------------------------------------------------------------------------
+
+
+def _counts(shape: tuple[int, ...], geometry: Geometry, mode: str) -> np.ndarray:
+    """By how much the sum of each window is divided."""
+    out = geometry.out(shape[2:])
+    if mode == "sum":
+        return np.ones(out)
+    if mode == "average_inc_pad":
+        return np.full(out, float(prod(geometry.window)))
+    inside = _padded(np.ones((1, 1, *shape[2:])), geometry)[0, 0]
+    return sum(inside[seen] for _, seen in _places(geometry, out))  # type: ignore[return-value]
+
+
+def pool(operands: Operands, arguments: Arguments) -> Values:
+    x, mode = operands["x"], pool_mode(arguments)
+    geometry = pool_geometry(x.shape, arguments)
+    out = geometry.out(x.shape[2:])
+    if mode != "max":
+        padded, y = _padded(x, geometry), np.zeros((*x.shape[:2], *out))
+        for _, seen in _places(geometry, out):
+            y += padded[(..., *seen)]
+        return {"y": y / _counts(x.shape, geometry, mode)}
+    padded, y = _padded(x, geometry, -np.inf), np.full((*x.shape[:2], *out), -np.inf)
+    larger = np.maximum if propagates(arguments) else np.fmax
+    for _, seen in _places(geometry, out):
+        y = larger(y, padded[(..., *seen)])
+    return {"y": y}
+
+
+def pool_backward(operands: Operands, arguments: Arguments) -> Values:
+    """For a maximum, the first of equal elements in C order gets the gradient."""
+    x, dy, mode = operands["x"], operands["dy"], pool_mode(arguments)
+    geometry = pool_geometry(x.shape, arguments)
+    out = geometry.out(x.shape[2:])
+    dx = _padded(np.zeros(x.shape), geometry)
+    if mode != "max":
+        share = dy / _counts(x.shape, geometry, mode)
+        for _, seen in _places(geometry, out):
+            dx[(..., *seen)] += share
+        return {"dx": _cropped(dx, x.shape, geometry)}
+    padded, largest = _padded(x, geometry, -np.inf), pool(operands, arguments)["y"]
+    waiting = np.ones(dy.shape, bool)
+    for _, seen in _places(geometry, out):
+        here = padded[(..., *seen)]
+        takes = waiting & ((here == largest) | (np.isnan(here) & np.isnan(largest)))
+        dx[(..., *seen)] += np.where(takes, dy, 0.0)
+        waiting &= ~takes
+    return {"dx": _cropped(dx, x.shape, geometry)}
+
+
+# --- softmax ------------------------------------------------------------------------------------------------
+
+
+def softmax(operands: Operands, arguments: Arguments) -> Values:
+    x = operands["x"]
+    axes = softmax_axes(x.ndim, arguments)
+    if not x.size:
+        return {"y": x.copy()}
+    shifted = x - x.max(axes, keepdims=True)
+    powers = np.exp(shifted)
+    total = powers.sum(axes, keepdims=True)
+    if named(arguments.get("algo"), "accurate") == "log":
+        return {"y": shifted - np.log(total)}
+    return {"y": powers / total}
+
+
+def softmax_backward(operands: Operands, arguments: Arguments) -> Values:
+    y, dy = operands["y"], operands["dy"]
+    axes = softmax_axes(y.ndim, arguments)
+    if named(arguments.get("algo"), "accurate") == "log":
+        return {"dx": dy - np.exp(y) * dy.sum(axes, keepdims=True)}
+    return {"dx": y * (dy - (dy * y).sum(axes, keepdims=True))}
+
+
+# --- batch normalisation: one channel, or one place, after another ------------------------------------------
+
+
+class _Channels:
+    """The elements that share a mean: row i of a matrix has those of parameter i."""
+
+    def __init__(self, x: np.ndarray, arguments: Arguments) -> None:
+        self.shape, self.parameters = x.shape, norm_shape(x.shape, arguments)
+        axes = norm_axes(x.ndim, arguments)
+        self.order = (*(axis for axis in range(x.ndim) if axis not in axes), *axes)
+        self.samples = prod(x.shape[axis] for axis in axes)
+
+    def rows(self, array: np.ndarray) -> np.ndarray:
+        return np.transpose(array, self.order).reshape(prod(self.parameters), self.samples)
+
+    def column(self, parameter: Any) -> np.ndarray:
+        return np.asarray(parameter, np.float64).reshape(-1, 1)
+
+    def image(self, rows: np.ndarray) -> np.ndarray:
+        moved = rows.reshape([self.shape[axis] for axis in self.order])
+        return np.ascontiguousarray(np.transpose(moved, np.argsort(self.order)))
+
+
+def _moments(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    count = rows.shape[1]
+    mean = rows.sum(1, keepdims=True) / np.float64(count)
+    return mean, ((rows - mean) ** 2).sum(1, keepdims=True) / np.float64(count)
+
+
+def batch_norm_training(operands: Operands, arguments: Arguments) -> Values:
+    at = _Channels(operands["x"], arguments)
+    rows, m = at.rows(operands["x"]), at.samples
+    mean, var = _moments(rows)
+    invstd = 1 / np.sqrt(var + arguments.get("epsilon", 1e-5))
+    y = at.column(operands["scale"]) * (rows - mean) * invstd + at.column(operands["bias"])
+    if operands.get("z") is not None:
+        y = y + at.rows(operands["z"])
+    if arguments.get("activation") is not None:
+        y = _act(y, "relu", 0, True)
+    found = {
+        "y": at.image(y),
+        "mean": mean.reshape(at.parameters),
+        "invstd": invstd.reshape(at.parameters),
+    }
+    if operands.get("running_mean") is not None:
+        weight = arguments.get("momentum", 0.1) if m else 0.0
+        for name, update in (("running_mean", mean), ("running_var", var * m / max(1, m - 1))):
+            old = np.asarray(operands[name], np.float64)
+            new = (update * weight).reshape(old.shape) if m else 0.0
+            found[name] = old * (1 - weight) + new
+    return found
+
+
+def batch_norm_inference(operands: Operands, arguments: Arguments) -> Values:
+    at = _Channels(operands["x"], arguments)
+    scale, bias, mean, var = (at.column(operands[name]) for name in ("scale", "bias", "mean", "var"))
+    std = np.sqrt(var + arguments.get("epsilon", 1e-5))
+    return {"y": at.image(scale * (at.rows(operands["x"]) - mean) / std + bias)}
+
+
+def batch_norm_backward(operands: Operands, arguments: Arguments) -> Values:
+    at, x = _Channels(operands["x"], arguments), operands["x"]
+    rows, dz, scale = at.rows(x), at.rows(operands["dy"]), at.column(operands["scale"])
+    if operands.get("mean") is None:
+        mean, var = _moments(rows)
+        invstd = 1 / np.sqrt(var + arguments.get("epsilon", 1e-5))
+    else:
+        mean, invstd = at.column(operands["mean"]), at.column(operands["invstd"])
+    found = {}
+    if arguments.get("activation") is not None:
+        dz = np.where(at.rows(operands["y"]) > 0, dz, 0.0)
+        found["dz"] = at.image(dz)
+    normal, shape = (rows - mean) * invstd, np.shape(operands["scale"])
+    dbias, dscale = dz.sum(1, keepdims=True), (dz * normal).sum(1, keepdims=True)
+    m = np.float64(at.samples)
+    found["dx"] = at.image(scale * invstd * (dz - dbias / m - normal * dscale / m))
+    found["dscale"], found["dbias"] = dscale.reshape(shape), dbias.reshape(shape)
+    return found
+
+
+def batch_norm_inference_backward(operands: Operands, arguments: Arguments) -> Values:
+    at, shape = _Channels(operands["x"], arguments), np.shape(operands["scale"])
+    rows, dy = at.rows(operands["x"]), at.rows(operands["dy"])
+    scale, mean, var = (at.column(operands[name]) for name in ("scale", "mean", "var"))
+    std = np.sqrt(var + arguments.get("epsilon", 1e-5))
+    return {
+        "dx": at.image(scale * dy / std),
+        "dscale": (dy * (rows - mean) / std).sum(1).reshape(shape),
+        "dbias": dy.sum(1).reshape(shape),
+    }
+
+
+VALUES: dict[str, Compute] = {
+    "conv": conv,
+    "conv_backward_data": conv_backward_data,
+    "conv_backward_filter": conv_backward_filter,
+    "conv_backward_bias": conv_backward_bias,
+    "conv_transpose": conv_transpose,
+    "conv_bias_activation": conv_bias_activation,
+    "activation": activation,
+    "activation_backward": activation_backward,
+    "op_tensor": op_tensor,
+    "add": add,
+    "scale": scale,
+    "fill": fill,
+    "transform": transform,
+    "reduce": reduce,
+    "pool": pool,
+    "pool_backward": pool_backward,
+    "softmax": softmax,
+    "softmax_backward": softmax_backward,
+    "batch_norm_training": batch_norm_training,
+    "batch_norm_inference": batch_norm_inference,
+    "batch_norm_backward": batch_norm_backward,
+    "batch_norm_inference_backward": batch_norm_inference_backward,
+}
+
+ANSWERS = answers(VALUES)

@@ -1,0 +1,462 @@
+"""Answers by PyTorch in float64, on contiguous tensors and without cuDNN; gradients by autograd.
+
+`DEVICE` is where the tensors are. PyTorch's own cuDNN calls are off: they would answer for the library under
+test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import wraps
+from math import prod
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from .answer import (
+    Arguments,
+    Geometry,
+    Operands,
+    Pairs,
+    Values,
+    axes_of,
+    conv_parameters,
+    conv_transpose_shape,
+    named,
+    norm_axes,
+    norm_shape,
+    pool_geometry,
+    pool_mode,
+    propagates,
+    softmax_axes,
+)
+from .magnitude import Compute, answers
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+Tensors = dict[str, Any]
+Torch = Callable[[Tensors, Arguments], Tensors]
+
+
+def _on_arrays(function: Torch) -> Compute:
+    """Turn a function of tensors into one of arrays."""
+
+    @wraps(function)
+    def compute(operands: Operands, arguments: Arguments) -> Values:
+        tensors = {name: None if a is None else _tensor(a) for name, a in operands.items()}
+        with torch.backends.cudnn.flags(enabled=False, benchmark=False, deterministic=True, allow_tf32=False):
+            found = function(tensors, arguments)
+        return {name: _array(tensor) for name, tensor in found.items()}
+
+    return compute
+
+
+def _tensor(array: Any) -> torch.Tensor:
+    given = np.ascontiguousarray(array)
+    dtype = torch.float64 if given.dtype.kind == "f" else torch.int64
+    given = given.astype(np.float64 if given.dtype.kind == "f" else np.int64)
+    return torch.from_numpy(given).reshape(np.shape(array)).to(device=DEVICE, dtype=dtype)
+
+
+def _array(tensor: torch.Tensor) -> np.ndarray:
+    return tensor.detach().cpu().contiguous().numpy()
+
+
+def _zeros(shape: Sequence[int]) -> torch.Tensor:
+    return torch.zeros(tuple(shape), dtype=torch.float64, device=DEVICE)
+
+
+def _gradient(y: torch.Tensor, x: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:
+    if not x.numel() or not y.numel():
+        return torch.zeros_like(x)
+    (dx,) = torch.autograd.grad(y, x, dy)
+    return dx
+
+
+def _leaf(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().clone().requires_grad_()
+
+
+def _pad(x: torch.Tensor, padding: Pairs, value: float = 0.0) -> torch.Tensor:
+    """Pad spatial axes; PyTorch wants the last axis first."""
+    flat = [n for pair in reversed(padding) for n in pair]
+    return functional.pad(x, flat, value=value) if any(flat) else x
+
+
+# --- convolution --------------------------------------------------------------------------------------------
+
+_CONVS = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}
+
+
+def _convolve(x: torch.Tensor, w: torch.Tensor, arguments: Arguments) -> torch.Tensor:
+    (_, stride, dilation, padding), groups, flip = conv_parameters(tuple(w.shape[2:]), arguments)
+    axes = w.ndim - 2
+    if flip:
+        w = w.flip(tuple(range(2, w.ndim)))
+    if not x.numel() or not w.numel():
+        geometry = conv_parameters(tuple(w.shape[2:]), arguments).geometry
+        return _zeros((x.shape[0], w.shape[0], *geometry.out(list(x.shape[2:]))))
+    padded = _pad(x, padding)
+    return _CONVS[axes](padded, w, None, tuple(stride), 0, tuple(dilation), groups)
+
+
+def _data_gradient(
+    w: torch.Tensor, dy: torch.Tensor, x_shape: Sequence[int], arguments: Arguments
+) -> torch.Tensor:
+    x = _leaf(_zeros(x_shape))
+    if not w.numel() or not dy.numel():
+        return x.detach()
+    return _gradient(_convolve(x, w, arguments), x, dy)
+
+
+def conv(operands: Tensors, arguments: Arguments) -> Tensors:
+    return {"y": _convolve(operands["x"], operands["w"], arguments)}
+
+
+def conv_backward_data(operands: Tensors, arguments: Arguments) -> Tensors:
+    shape = [int(n) for n in arguments["x_shape"]]
+    return {"dx": _data_gradient(operands["w"], operands["dy"], shape, arguments)}
+
+
+def conv_backward_filter(operands: Tensors, arguments: Arguments) -> Tensors:
+    w = _leaf(_zeros([int(n) for n in arguments["w_shape"]]))
+    if not operands["x"].numel() or not operands["dy"].numel():
+        return {"dw": w.detach()}
+    return {"dw": _gradient(_convolve(operands["x"], w, arguments), w, operands["dy"])}
+
+
+def conv_backward_bias(operands: Tensors, arguments: Arguments) -> Tensors:
+    dy = operands["dy"]
+    return {"db": dy.sum((0, *range(2, dy.ndim)))}
+
+
+def conv_transpose(operands: Tensors, arguments: Arguments) -> Tensors:
+    x, w = operands["x"], operands["w"]
+    shape = conv_transpose_shape(tuple(x.shape), tuple(w.shape), arguments)
+    return {"y": _data_gradient(w, x, shape, arguments)}
+
+
+def conv_bias_activation(operands: Tensors, arguments: Arguments) -> Tensors:
+    y = arguments.get("alpha1", 1) * _convolve(operands["x"], operands["w"], arguments)
+    if operands.get("z") is not None:
+        y = y + arguments.get("alpha2", 1) * operands["z"]
+    if operands.get("b") is not None:
+        y = y + operands["b"].reshape(1, -1, *[1] * (y.ndim - 2))
+    mode = named(arguments.get("activation"), "relu")
+    return {"y": _act(y, mode, 1 if mode == "swish" else arguments.get("coef", 0))}
+
+
+# --- functions of single elements ---------------------------------------------------------------------------
+
+
+def _act(x: torch.Tensor, mode: str, coef: float) -> torch.Tensor:
+    if mode == "relu":
+        return functional.relu(x)
+    if mode == "clipped_relu":
+        return functional.relu(x).clamp(max=coef)
+    if mode == "sigmoid":
+        return torch.sigmoid(x)
+    if mode == "tanh":
+        return torch.tanh(x)
+    if mode == "elu":
+        return functional.elu(x, alpha=coef)
+    if mode == "gelu":
+        return functional.gelu(x)
+    return functional.silu(coef * x) / coef if mode == "swish" else x
+
+
+def activation(operands: Tensors, arguments: Arguments) -> Tensors:
+    x, mode = operands["x"], named(arguments.get("mode"), "relu")
+    coef = arguments.get("coef", 0)
+    y = _act(x, mode, (coef or 1) if mode == "swish" else coef)
+    if mode in ("relu", "clipped_relu") and not propagates(arguments):
+        y = y.masked_fill(x.isnan(), 0.0)
+    return {"y": y}
+
+
+def activation_backward(operands: Tensors, arguments: Arguments) -> Tensors:
+    x, y, dy = operands["x"], operands["y"], operands["dy"]
+    mode, coef = named(arguments.get("mode"), "relu"), arguments.get("coef", 0)
+    if mode == "sigmoid":
+        return {"dx": torch.ops.aten.sigmoid_backward(dy, y)}
+    if mode == "tanh":
+        return {"dx": torch.ops.aten.tanh_backward(dy, y)}
+    if mode == "clipped_relu":
+        return {"dx": torch.ops.aten.hardtanh_backward(dy, x, 0.0, max(0.0, coef))}
+    leaf = _leaf(x)
+    dx = _gradient(_act(leaf, mode, (coef or 1) if mode == "swish" else coef), leaf, dy)
+    if mode == "elu":  # docs/layers.md: the slope at 0 is 1
+        dx = torch.where(x == 0, dy, dx)
+    return {"dx": dx}
+
+
+def op_tensor(operands: Tensors, arguments: Arguments) -> Tensors:
+    op, a = named(arguments.get("op"), "add"), arguments.get("alpha1", 1) * operands["a"]
+    if op in ("not", "sqrt"):
+        return {"y": 1 - a if op == "not" else torch.sqrt(a)}
+    b = arguments.get("alpha2", 1) * operands["b"]
+    functions = {"add": torch.add, "mul": torch.mul, "min": torch.minimum, "max": torch.maximum}
+    if not propagates(arguments):
+        functions.update(min=torch.fmin, max=torch.fmax)
+    return {"y": functions[op](a, b)}
+
+
+def add(operands: Tensors, arguments: Arguments) -> Tensors:
+    return {"y": torch.add(operands["a"], operands["b"])}
+
+
+def scale(operands: Tensors, arguments: Arguments) -> Tensors:
+    """The result of ct.scale, whose alpha is its own."""
+    return {"y": torch.mul(operands["x"], float(arguments["alpha"]))}
+
+
+def fill(operands: Tensors, arguments: Arguments) -> Tensors:
+    return {"y": torch.full_like(operands["x"], float(arguments["value"]), dtype=torch.float64)}
+
+
+def transform(operands: Tensors, arguments: Arguments) -> Tensors:
+    return {"y": operands["x"].to(torch.float64)}
+
+
+def reduce(operands: Tensors, arguments: Arguments) -> Tensors:
+    x, op = operands["x"], named(arguments.get("op"), "add")
+    axes = axes_of(arguments.get("axes"), x.ndim)
+    kept = [axis for axis in range(x.ndim) if axis not in axes]
+    shape = [x.shape[axis] for axis in kept]
+    full = [1 if axis in axes else n for axis, n in enumerate(x.shape)]
+    rows = x.permute(*kept, *axes).reshape(*shape, prod(x.shape[axis] for axis in axes))
+    y, places = _reduced(rows, op, propagates(arguments))
+    found = {"y": y}
+    if arguments.get("indices"):
+        found["indices"] = places
+    keepdims = bool(arguments.get("keepdims"))
+    return {name: tensor.reshape(full if keepdims else shape) for name, tensor in found.items()}
+
+
+def _reduced(rows: torch.Tensor, op: str, propagate: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    """Reduce the last axis."""
+    if op in ("min", "max", "amax"):
+        rows = rows.abs() if op == "amax" else rows
+        alone = rows.isnan().all(-1)
+        if not propagate:
+            rows = rows.nan_to_num(
+                nan=torch.inf if op == "min" else -torch.inf, posinf=torch.inf, neginf=-torch.inf
+            )
+        if not rows.numel():
+            return _zeros(rows.shape[:-1]), _zeros(rows.shape[:-1]).long()
+        y, places = torch.min(rows, -1) if op == "min" else torch.max(rows, -1)
+        return y.masked_fill(alone, torch.nan), places
+    functions: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+        "add": lambda rows: torch.sum(rows, -1),
+        "avg": lambda rows: torch.mean(rows, -1),
+        "mul": lambda rows: torch.prod(rows, -1),
+        "mul_no_zeros": lambda rows: torch.prod(rows.masked_fill(rows == 0, 1.0), -1),
+        "norm1": lambda rows: torch.linalg.vector_norm(rows, 1, -1),
+        "norm2": lambda rows: torch.linalg.vector_norm(rows, 2, -1),
+    }
+    if not rows.shape[-1] and op.startswith("norm"):
+        return torch.sum(rows, -1), _zeros(rows.shape[:-1])
+    return functions[op](rows), _zeros(rows.shape[:-1])
+
+
+# --- pooling ------------------------------------------------------------------------------------------------
+
+_MAXIMA = {1: functional.max_pool1d, 2: functional.max_pool2d, 3: functional.max_pool3d}
+_AVERAGES = {1: functional.avg_pool1d, 2: functional.avg_pool2d, 3: functional.avg_pool3d}
+
+
+def _pooled(x: torch.Tensor, geometry: Geometry, mode: str) -> torch.Tensor:
+    axes = x.ndim - 2
+    window, stride = tuple(geometry.window), tuple(geometry.stride)
+    if not x.numel():
+        return _zeros((*x.shape[:2], *geometry.out(list(x.shape[2:]))))
+    if mode == "max":
+        return _MAXIMA[axes](_pad(x, geometry.padding, -torch.inf), window, stride)
+    averages = _AVERAGES[axes](_pad(x, geometry.padding), window, stride)
+    if mode == "average_inc_pad":
+        return averages
+    sums = averages * prod(window)
+    if mode == "sum":
+        return sums
+    inside = _pad(torch.ones_like(x), geometry.padding).detach()
+    return sums / (_AVERAGES[axes](inside, window, stride) * prod(window)).round()
+
+
+def _for_pooling(x: torch.Tensor, mode: str, arguments: Arguments) -> torch.Tensor:
+    """Take NaN out of the competition where it is to be passed over."""
+    if mode == "max" and not propagates(arguments):
+        return x.masked_fill(x.isnan(), -torch.inf)
+    return x
+
+
+def pool(operands: Tensors, arguments: Arguments) -> Tensors:
+    x, mode = operands["x"], pool_mode(arguments)
+    geometry = pool_geometry(tuple(x.shape), arguments)
+    return {"y": _pooled(_for_pooling(x, mode, arguments), geometry, mode)}
+
+
+def pool_backward(operands: Tensors, arguments: Arguments) -> Tensors:
+    """For a maximum, the first of equal elements in C order gets the gradient."""
+    x, mode = operands["x"], pool_mode(arguments)
+    leaf = _leaf(_for_pooling(x, mode, arguments))
+    y = _pooled(leaf, pool_geometry(tuple(x.shape), arguments), mode)
+    return {"dx": _gradient(y, leaf, operands["dy"])}
+
+
+# --- softmax ------------------------------------------------------------------------------------------------
+
+
+def _rows(x: torch.Tensor, axes: Sequence[int]) -> torch.Tensor:
+    """The axes of a softmax, which are adjacent, as one."""
+    first, last = axes[0], axes[-1] + 1
+    shape = tuple(x.shape)
+    return x.reshape(prod(shape[:first]), prod(shape[first:last]), prod(shape[last:]))
+
+
+def softmax(operands: Tensors, arguments: Arguments) -> Tensors:
+    x = operands["x"]
+    if not x.numel():
+        return {"y": x}
+    rows = _rows(x, softmax_axes(x.ndim, arguments))
+    log = named(arguments.get("algo"), "accurate") == "log"
+    return {"y": (torch.log_softmax(rows, 1) if log else torch.softmax(rows, 1)).reshape(x.shape)}
+
+
+def softmax_backward(operands: Tensors, arguments: Arguments) -> Tensors:
+    if not operands["y"].numel():
+        return {"dx": operands["y"]}
+    shape, axes = operands["y"].shape, softmax_axes(operands["y"].ndim, arguments)
+    y, dy = _rows(operands["y"], axes), _rows(operands["dy"], axes)
+    log = named(arguments.get("algo"), "accurate") == "log"
+    backward = torch.ops.aten._log_softmax_backward_data if log else torch.ops.aten._softmax_backward_data
+    return {"dx": backward(dy, y, 1, torch.float64).reshape(shape)}
+
+
+# --- batch normalisation ------------------------------------------------------------------------------------
+
+
+class _Batch:
+    """Samples in rows and parameters in columns, as torch's batch_norm takes (N, C)."""
+
+    def __init__(self, x: torch.Tensor, arguments: Arguments) -> None:
+        axes = norm_axes(x.ndim, arguments)
+        self.shape, self.parameters = tuple(x.shape), norm_shape(tuple(x.shape), arguments)
+        self.order = (*axes, *(axis for axis in range(x.ndim) if axis not in axes))
+        self.size = (prod(x.shape[axis] for axis in axes), prod(self.parameters))
+
+    def rows(self, x: torch.Tensor) -> torch.Tensor:
+        return x.permute(self.order).reshape(self.size).contiguous()
+
+    def image(self, rows: torch.Tensor) -> torch.Tensor:
+        back = [self.order.index(axis) for axis in range(len(self.order))]
+        return rows.reshape([self.shape[axis] for axis in self.order]).permute(back).contiguous()
+
+
+def _statistics(rows: torch.Tensor, epsilon: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    if not rows.shape[0]:
+        missing = rows.new_full(rows.shape[1:], torch.nan)
+        return missing, missing, missing
+    var, mean = torch.var_mean(rows, 0, correction=0)
+    return mean, var, torch.rsqrt(var + epsilon)
+
+
+def _normalised(rows: torch.Tensor, operands: Tensors, mean: Any, var: Any, epsilon: float) -> torch.Tensor:
+    scale, bias = operands["scale"].reshape(-1), operands.get("bias")
+    bias = None if bias is None else bias.reshape(-1)
+    if not rows.numel():
+        return rows
+    if not epsilon > 0:  # which torch's batch_norm may refuse
+        y = (rows - mean) * torch.rsqrt(var) * scale
+        return y if bias is None else y + bias
+    return functional.batch_norm(rows, mean, var, scale, bias, False, 0.0, epsilon)
+
+
+def batch_norm_training(operands: Tensors, arguments: Arguments) -> Tensors:
+    at, epsilon = _Batch(operands["x"], arguments), float(arguments.get("epsilon", 1e-5))
+    rows = at.rows(operands["x"])
+    mean, var, invstd = _statistics(rows, epsilon)
+    y = at.image(_normalised(rows, operands, mean, var, epsilon))
+    if operands.get("z") is not None:
+        y = y + operands["z"]
+    if arguments.get("activation") is not None:
+        y = functional.relu(y)
+    found = {"y": y, "mean": mean.reshape(at.parameters), "invstd": invstd.reshape(at.parameters)}
+    if operands.get("running_mean") is not None:
+        old = (operands["running_mean"], operands["running_var"])
+        new = [tensor.clone().reshape(-1) for tensor in old]
+        if rows.shape[0] > 1 and rows.numel():
+            functional.batch_norm(rows, *new, None, None, True, float(arguments.get("momentum", 0.1)), 1e-5)
+        for name, tensor, like in zip(("running_mean", "running_var"), new, old, strict=True):
+            found[name] = tensor.reshape(like.shape)
+    return found
+
+
+def batch_norm_inference(operands: Tensors, arguments: Arguments) -> Tensors:
+    at, epsilon = _Batch(operands["x"], arguments), float(arguments.get("epsilon", 1e-5))
+    mean, var = operands["mean"].reshape(-1), operands["var"].reshape(-1)
+    return {"y": at.image(_normalised(at.rows(operands["x"]), operands, mean, var, epsilon))}
+
+
+def batch_norm_backward(operands: Tensors, arguments: Arguments) -> Tensors:
+    at, epsilon = _Batch(operands["x"], arguments), float(arguments.get("epsilon", 1e-5))
+    rows, scale = at.rows(operands["x"]), operands["scale"]
+    dz, found = operands["dy"], {}
+    if arguments.get("activation") is not None:
+        dz = found["dz"] = torch.ops.aten.threshold_backward(operands["dy"], operands["y"], 0.0)
+    if operands.get("mean") is None:
+        mean, _, invstd = _statistics(rows, epsilon)
+    else:
+        mean, invstd = operands["mean"].reshape(-1), operands["invstd"].reshape(-1)
+    if not rows.numel():
+        nothing = torch.zeros_like(scale)
+        return {**found, "dx": operands["x"], "dscale": nothing, "dbias": nothing}
+    dx, dscale, dbias = torch.ops.aten.native_batch_norm_backward(
+        at.rows(dz), rows, scale.reshape(-1), None, None, mean, invstd, True, epsilon, [True, True, True]
+    )
+    found.update(dx=at.image(dx), dscale=dscale.reshape(scale.shape), dbias=dbias.reshape(scale.shape))
+    return found
+
+
+def batch_norm_inference_backward(operands: Tensors, arguments: Arguments) -> Tensors:
+    at, epsilon = _Batch(operands["x"], arguments), float(arguments.get("epsilon", 1e-5))
+    x, scale = _leaf(at.rows(operands["x"])), _leaf(operands["scale"])
+    bias = _leaf(torch.zeros_like(scale))
+    mean, var = operands["mean"].reshape(-1), operands["var"].reshape(-1)
+    if not x.numel():
+        nothing = torch.zeros_like(scale)
+        return {"dx": operands["x"], "dscale": nothing.detach(), "dbias": nothing.detach()}
+    y = _normalised(x, {"scale": scale, "bias": bias}, mean, var, epsilon)
+    dx, dscale, dbias = torch.autograd.grad(y, (x, scale, bias), at.rows(operands["dy"]))
+    return {"dx": at.image(dx), "dscale": dscale, "dbias": dbias}
+
+
+_FUNCTIONS: dict[str, Torch] = {
+    "conv": conv,
+    "conv_backward_data": conv_backward_data,
+    "conv_backward_filter": conv_backward_filter,
+    "conv_backward_bias": conv_backward_bias,
+    "conv_transpose": conv_transpose,
+    "conv_bias_activation": conv_bias_activation,
+    "activation": activation,
+    "activation_backward": activation_backward,
+    "op_tensor": op_tensor,
+    "add": add,
+    "scale": scale,
+    "fill": fill,
+    "transform": transform,
+    "reduce": reduce,
+    "pool": pool,
+    "pool_backward": pool_backward,
+    "softmax": softmax,
+    "softmax_backward": softmax_backward,
+    "batch_norm_training": batch_norm_training,
+    "batch_norm_inference": batch_norm_inference,
+    "batch_norm_backward": batch_norm_backward,
+    "batch_norm_inference_backward": batch_norm_inference_backward,
+}
+
+VALUES: dict[str, Compute] = {name: _on_arrays(function) for name, function in _FUNCTIONS.items()}
+
+ANSWERS = answers(VALUES)

@@ -1,0 +1,459 @@
+"""The sizes that errors are measured by, and the elements that the documentation leaves open.
+
+A scale is the sum of the absolute values that were added, or the rounding of the operands times how much it is
+amplified. `SCALES` has a function for each operation: it takes the table of the functions that compute values
+(a sum of absolute terms is the same operation on absolute operands), operands, arguments and the values found.
+`OPEN` has masks of elements that are not to be compared, with the reason next to each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from itertools import product
+from typing import Any
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+
+from .answer import (
+    Answer,
+    Arguments,
+    Geometry,
+    Operands,
+    Solver,
+    Values,
+    axes_of,
+    named,
+    norm_axes,
+    norm_shape,
+    pool_geometry,
+    pool_mode,
+    propagates,
+    softmax_axes,
+)
+
+Compute = Callable[[Operands, Arguments], Values]
+Table = Mapping[str, Compute]
+Scale = Callable[[Table, Operands, Arguments, Values], Values]
+
+EXACT = ("indices",)  # results that are positions
+
+SAFE_EXPONENT = 80.0  # exp of this, and a sum of thousands of them, is finite in float32
+SAFE_SQUARE = 1e18  # the square of this is finite in float32, and that of its inverse not 0
+SAFE_CANCELLATION = 1e5  # E[x ** 2] / (var + epsilon) up to which a variance has correct digits in float32
+
+
+def answers(values: Table) -> dict[str, Solver]:
+    """Complete functions that compute values to ones that return answers."""
+    return {name: _solver(name, values) for name in values}
+
+
+def _solver(name: str, values: Table) -> Solver:
+    def solve(operands: Operands, arguments: Arguments) -> dict[str, Answer]:
+        with np.errstate(all="ignore"):
+            found = values[name](operands, arguments)
+            scales = SCALES[name](values, operands, arguments, found)
+            open_ = OPEN.get(name)
+            masks = {} if open_ is None else open_(values, operands, arguments, found)
+            return {key: _answer(key, value, scales[key], masks.get(key)) for key, value in found.items()}
+
+    return solve
+
+
+def _answer(name: str, value: np.ndarray, scale: Any, mask: Any) -> Answer:
+    size = np.broadcast_to(np.asarray(scale, np.float64), value.shape)
+    size = np.maximum(np.where(np.isfinite(size), size, 0.0), np.abs(value))
+    size = np.zeros(value.shape) if name in EXACT else np.where(np.isfinite(value), size, 0.0)
+    if mask is not None:
+        mask = np.broadcast_to(np.asarray(mask, bool), value.shape)
+    return Answer(value, size, name in EXACT, mask)
+
+
+def _absolute(operands: Operands) -> dict[str, Any]:
+    return {name: None if array is None else np.abs(array) for name, array in operands.items()}
+
+
+# --- convolutions: sums of products -----------------------------------------------------------------------
+
+
+def _linear(name: str) -> Scale:
+    """The scale of an operation that is linear in each of its operands."""
+
+    def scale(table: Table, operands: Operands, arguments: Arguments, values: Values) -> Values:
+        return table[name](_absolute(operands), arguments)
+
+    return scale
+
+
+def _fused(table: Table, operands: Operands, arguments: Arguments, values: Values) -> Values:
+    plain = {**arguments, "activation": "identity"}
+    before = table["conv_bias_activation"](operands, plain)["y"]
+    for factor in ("alpha1", "alpha2"):
+        plain[factor] = abs(arguments.get(factor, 1))
+    sums = table["conv_bias_activation"](_absolute(operands), plain)["y"]
+    mode, coef = named(arguments.get("activation"), "relu"), abs(arguments.get("coef", 0))
+    # Fast approximations of tanh and exp have absolute errors; the slopes are at most 1.2.
+    own = {
+        "sigmoid": np.ones_like(before),
+        "tanh": np.ones_like(before),
+        "elu": coef + np.abs(before),
+        "gelu": np.abs(before),
+        "swish": np.abs(before),
+    }.get(mode, np.zeros_like(before))
+    return {"y": own + sums * (max(1.0, coef) if mode == "elu" else 1.2)}
+
+
+def _not_finite(table: Table, operands: Operands, arguments: Arguments, values: Values) -> Values:
+    """Padding and algorithms decide how often infinity meets 0, and whether the sum is infinite or NaN."""
+    return {name: ~np.isfinite(value) for name, value in values.items()}
+
+
+def _fused_not_finite(table: Table, operands: Operands, arguments: Arguments, values: Values) -> Values:
+    before = table["conv_bias_activation"](operands, {**arguments, "activation": "identity"})
+    return _not_finite(table, operands, arguments, before)
+
+
+# --- functions of single elements -------------------------------------------------------------------------
+
+
+def _activation(table: Table, operands: Operands, arguments: Arguments, values: Values) -> Values:
+    x, y = operands["x"], np.abs(values["y"])
+    mode, coef = named(arguments.get("mode"), "relu"), arguments.get("coef", 0)
+    slope = (coef or 1) * x if mode == "swish" else x
+    if mode in ("sigmoid", "swish"):
+        return {"y": y * (1 + np.abs(slope))}
+    if mode == "tanh":
+        return {"y": np.ones_like(y)}
+    if mode == "elu":  # coef * (exp(x) - 1), as its definition has it
+        return {"y": np.where(x > 0, y, abs(coef))}
+    return {"y": y}
+
+
+def _activation_backward(table: Table, operands: Operands, arguments: Arguments, values: Values) -> Values:
+    x, dy = operands["x"], np.abs(operands["dy"])
+    mode, coef = named(arguments.get("mode"), "relu"), arguments.get("coef", 0)
+    if mode == "sigmoid":
+        return {"dx": dy * np.abs(operands["y"])}
+    if mode == "tanh":
+        return {"dx": dy * (1 + operands["y"] ** 2)}
+    if mode == "elu":  # of y, which was rounded, or of x
+        return {"dx": dy * max(1.0, abs(coef))}
+    if mode == "swish":
+        return {"dx": dy * (1 + np.abs((coef or 1) * x))}
+    return {"dx": np.abs(values["dx"])}
+
+
+def _open_slopes(table: Table, operands: Operands, arguments: Arguments, values: Values) -> Values:
+    """At NaN, and at the corners of a clipped relu, nothing says which slope it is."""
+    x, mode = operands["x"], named(arguments.get("mode"), "relu")
+    mask = np.isnan(x)
+    if mode == "clipped_relu":
+        mask |= (x == 0) | (x == arguments.get("coef", 0))
+    return {"dx": mask}
+
+
+def _op_tensor(table: Table, operands: Operands, arguments: Arguments, values: Values) -> Values:
+    a, b = operands["a"], operands.get("b")
+    first, op = np.abs(arguments.get("alpha1", 1) * a), named(arguments.get("op"), "add")
+    if op == "not":
+        return {"y": 1 + first}
+    if op == "add" and b is not None:
+        return {"y": first + np.abs(arguments.get("alpha2", 1) * b)}
+    return {"y": np.abs(values["y"])}
+
+
+def _itself(table: Table, operands: Operands, arguments: Arguments, values: Values) -> Values:
+    return {name: np.abs(value) for name, value in values.items()}
+
+
+# --- pooling ----------------------------------------------------------------------------------------------
+
+
+def _pool(table: Table, operands: Operands, arguments: Arguments, values: Values) -> Values:
+    if pool_mode(arguments) == "max":
+        return _itself(table, operands, arguments, values)
+    return table["pool"](_absolute(operands), arguments)
+
+
+def _pool_backward(table: Table, operands: Operands, arguments: Arguments, values: Values) -> Values:
+    return table["pool_backward"]({**operands, "dy": np.abs(operands["dy"])}, arguments)
+
+
+def windows(x: np.ndarray, geometry: Geometry, fill: float) -> np.ndarray:
+    """Return every window of a padded image, with the axes of the window last."""
+    padded = np.pad(x, [(0, 0), (0, 0), *geometry.padding], constant_values=fill)
+    axes = tuple(range(2, x.ndim))
+    view = sliding_window_view(padded, geometry.window, axis=axes)
+    return view[(slice(None), slice(None), *(slice(None, None, s) for s in geometry.stride))]
+
+
+def _open_maxima(table: Table, operands: Operands, arguments: Arguments, values: Values) -> Values:
+    """The maximum of nothing but NaN or -inf; NaN under a window as large as the image (docs/layers.md)."""
+    x = operands["x"]
+    if pool_mode(arguments) != "max" or not x.size:
+        return {}
+    geometry = pool_geometry(x.shape, arguments)
+    axes = tuple(range(x.ndim, 2 * x.ndim - 2))
+    seen = windows(x, geometry, -np.inf)
+    mask = (np.isnan(seen) | (seen == -np.inf)).all(axes)
+    if tuple(geometry.window) == x.shape[2:]:
+        mask |= np.isnan(seen).any(axes)
+    return {"y": mask}
+
+
+def _open_ties(table: Table, operands: Operands, arguments: Arguments, values: Values) -> Values:
+    """Equal maxima of a window, any of which may get the gradient, and windows with NaN or only -inf."""
+    x = operands["x"]
+    if pool_mode(arguments) != "max" or not x.size:
+        return {}
+    geometry = pool_geometry(x.shape, arguments)
+    axes = tuple(range(x.ndim, 2 * x.ndim - 2))
+    seen = windows(x, geometry, -np.inf)
+    largest = seen.max(axes, keepdims=True)
+    equal = seen == largest
+    undecided = np.isnan(largest) | (largest == -np.inf)
+    flagged = np.where(undecided, True, equal & (equal.sum(axes, keepdims=True) > 1))
+    mask = np.pad(np.zeros(x.shape, bool), [(0, 0), (0, 0), *geometry.padding])
+    out = geometry.out(x.shape[2:])
+    for place in product(*map(range, geometry.window)):
+        moves = zip(place, geometry.stride, out, strict=True)
+        mask[(..., *(slice(o, o + s * (n - 1) + 1, s) for o, s, n in moves))] |= flagged[(..., *place)]
+    inside = (slice(a, a + n) for n, (a, _) in zip(x.shape[2:], geometry.padding, strict=True))
+    return {"dx": mask[(..., *inside)]}
+
+
+# --- softmax ----------------------------------------------------------------------------------------------
+
+
+def _softmax(table: Table, operands: Operands, arguments: Arguments, values: Values) -> Values:
+    x, y, axes = operands["x"], values["y"], softmax_axes(np.ndim(operands["x"]), arguments)
+    if not x.size:
+        return {"y": y}
+    algo = named(arguments.get("algo"), "accurate")
+    largest = x.max(axes, keepdims=True)
+    shifted = np.abs(x) if algo == "fast" else np.abs(x - largest)
+    if algo == "log":
+        weight = np.exp(y)
+        size = 1 + shifted + np.abs(largest) + np.abs(y)
+    else:
+        weight, size = y, y * (1 + shifted)
+    shifted = np.where(weight == 0, 0, shifted)  # exp of -inf is exactly 0
+    mean = (np.where(weight == 0, 0, weight) * shifted).sum(axes, keepdims=True)
+    return {"y": size + (mean if algo == "log" else y * mean)}
+
+
+def _softmax_backward(table: Table, operands: Operands, arguments: Arguments, values: Values) -> Values:
+    y, dy, axes = operands["y"], np.abs(operands["dy"]), softmax_axes(np.ndim(operands["y"]), arguments)
+    if named(arguments.get("algo"), "accurate") == "log":
+        return {"dx": dy + np.exp(y) * (1 + np.abs(y)) * dy.sum(axes, keepdims=True)}
+    y = np.abs(y)
+    return {"dx": y * (dy + (dy * y).sum(axes, keepdims=True))}
+
+
+def _open_exponentials(table: Table, operands: Operands, arguments: Arguments, values: Values) -> Values:
+    """Exponentials that float32 does not hold, which "fast" takes as they are; rows whose maximum is infinite."""
+    x, axes = operands["x"], softmax_axes(np.ndim(operands["x"]), arguments)
+    if not x.size:
+        return {}
+    largest = x.max(axes, keepdims=True)
+    mask = np.isinf(largest)
+    if named(arguments.get("algo"), "accurate") == "fast":
+        mask |= np.abs(largest) > SAFE_EXPONENT
+    return {"y": mask}
+
+
+# --- batch normalisation ----------------------------------------------------------------------------------
+
+
+class _Statistics:
+    """Operands of a batch normalisation in the shape of the statistics, and the sizes of their errors."""
+
+    def __init__(self, operands: Operands, arguments: Arguments, mean: Any, invstd: Any) -> None:
+        self.x, self.axes = operands["x"], norm_axes(np.ndim(operands["x"]), arguments)
+        self.shape = norm_shape(self.x.shape, arguments)
+        self.mean, self.invstd = self.like(mean), self.like(invstd)
+        self.scale, self.bias = self.like(operands["scale"]), self.like(operands.get("bias"))
+        # A variance may be the difference of two means of squares.
+        self.cancelled = self.average(self.x**2) * self.invstd**2
+        # The size of a normalised element before its difference is taken, and with the error of invstd.
+        self.parts = (np.abs(self.x) + np.abs(self.mean)) * self.invstd
+
+    def like(self, array: Any) -> Any:
+        return None if array is None else np.abs(np.asarray(array)).reshape(self.shape)
+
+    def average(self, array: np.ndarray) -> np.ndarray:
+        return array.mean(self.axes, keepdims=True) if array.size else np.zeros(self.shape)
+
+    def total(self, array: np.ndarray) -> np.ndarray:
+        return array.sum(self.axes, keepdims=True)
+
+
+def _norm_training(table: Table, operands: Operands, arguments: Arguments, values: Values) -> Values:
+    at = _Statistics(operands, arguments, values["mean"], values["invstd"])
+    normal = np.abs(operands["x"] - values["mean"]) * at.invstd
+    y = at.scale * (at.parts + normal * at.cancelled) + at.bias
+    if operands.get("z") is not None:
+        y = y + np.abs(operands["z"])
+    found = {
+        "y": y,
+        "mean": at.average(np.abs(at.x)),
+        "invstd": at.invstd * (1 + at.cancelled),
+    }
+    if operands.get("running_mean") is not None:
+        momentum, shape = arguments.get("momentum", 0.1), np.shape(operands["running_mean"])
+        m = at.x.size // max(1, int(np.prod(at.shape)))
+        square = at.average(at.x**2) * (m / (m - 1) if m > 1 else 1)
+        for name, update in (("running_mean", found["mean"]), ("running_var", square)):
+            kept = np.abs(operands[name]) * (1 - momentum)
+            found[name] = kept + (update * momentum).reshape(shape)
+    return found
+
+
+def _norm_inference(table: Table, operands: Operands, arguments: Arguments, values: Values) -> Values:
+    invstd = 1 / np.sqrt(operands["var"] + arguments.get("epsilon", 1e-5))
+    at = _Statistics(operands, arguments, operands["mean"], invstd)
+    return {"y": at.scale * at.parts + at.bias}
+
+
+def _norm_inference_backward(
+    table: Table, operands: Operands, arguments: Arguments, values: Values
+) -> Values:
+    invstd = 1 / np.sqrt(operands["var"] + arguments.get("epsilon", 1e-5))
+    at, dy = _Statistics(operands, arguments, operands["mean"], invstd), np.abs(operands["dy"])
+    shape = np.shape(operands["scale"])
+    return {
+        "dx": at.scale * dy * at.invstd,
+        "dscale": at.total(dy * at.parts).reshape(shape),
+        "dbias": at.total(dy).reshape(shape),
+    }
+
+
+def _norm_backward(table: Table, operands: Operands, arguments: Arguments, values: Values) -> Values:
+    mean, invstd = operands.get("mean"), operands.get("invstd")
+    given = mean is not None
+    if not given:
+        mean, invstd = batch_statistics(operands["x"], arguments)
+    at = _Statistics(operands, arguments, mean, invstd)
+    dz = np.abs(values.get("dz", operands["dy"]))
+    parts = at.parts if given else at.parts * (1 + at.cancelled)
+    shape = np.shape(operands["scale"])
+    found = {
+        "dx": at.scale * at.invstd * (dz + at.average(dz) + parts * at.average(dz * parts)),
+        "dscale": at.total(dz * parts).reshape(shape),
+        "dbias": at.total(dz).reshape(shape),
+    }
+    if "dz" in values:
+        found["dz"] = dz
+    return found
+
+
+def batch_statistics(x: np.ndarray, arguments: Arguments) -> tuple[np.ndarray, np.ndarray]:
+    """Return the mean of a batch and the inverse of its standard deviation, for scales."""
+    axes, shape = norm_axes(x.ndim, arguments), norm_shape(x.shape, arguments)
+    if not x.size:
+        return np.full(shape, np.nan), np.full(shape, np.nan)
+    var = x.var(axes, keepdims=True)
+    return x.mean(axes, keepdims=True), 1 / np.sqrt(var + arguments.get("epsilon", 1e-5))
+
+
+def _open_constants(table: Table, operands: Operands, arguments: Arguments, values: Values) -> Values:
+    """Batches of which the variance has no correct digits in float32, or not a finite one."""
+    x = operands["x"]
+    if operands.get("invstd") is not None or not x.size:
+        return {}
+    _, invstd = batch_statistics(x, arguments)
+    square = (x**2).mean(norm_axes(x.ndim, arguments), keepdims=True)
+    mask = ~(square * invstd**2 <= SAFE_CANCELLATION)
+    found = {}
+    for name, value in values.items():
+        if name in ("mean", "dbias", "dz", "running_mean", "running_var"):
+            continue
+        if value.ndim == mask.ndim:
+            found[name] = np.broadcast_to(mask, value.shape)
+        else:
+            found[name] = mask.reshape(value.shape)
+    return found
+
+
+# --- reductions -------------------------------------------------------------------------------------------
+
+
+def _reduce(table: Table, operands: Operands, arguments: Arguments, values: Values) -> Values:
+    found = _itself(table, operands, arguments, values)
+    if named(arguments.get("op"), "add") in ("add", "avg"):
+        found["y"] = table["reduce"](_absolute(operands), arguments)["y"]
+    return found
+
+
+def _open_reductions(table: Table, operands: Operands, arguments: Arguments, values: Values) -> Values:
+    """Extremes of nothing but infinity or NaN, positions of equal elements, squares that float32 lacks."""
+    x, op = operands["x"], named(arguments.get("op"), "add")
+    axes = axes_of(arguments.get("axes"), x.ndim)
+    if not x.size or not axes:
+        return {}
+    if op == "norm2":
+        largest = np.abs(x).max(axes)
+        mask = (largest > SAFE_SQUARE) | ((largest < 1 / SAFE_SQUARE) & (largest > 0))
+    elif op in ("min", "max", "amax"):
+        some = np.isnan(x).any(axes)
+        worst = {"min": np.inf, "max": -np.inf}.get(op, np.nan)
+        mask = ((x == worst) | np.isnan(x)).all(axes)
+        mask = mask if propagates(arguments) else mask | (some & (op == "amax"))
+        if propagates(arguments):
+            mask = (x == worst).all(axes)
+        if arguments.get("indices"):
+            extreme = np.nanmin(np.where(np.isnan(x), np.inf, x), axes, keepdims=True)
+            if op == "max":
+                extreme = np.nanmax(np.where(np.isnan(x), -np.inf, x), axes, keepdims=True)
+            tied = (x == extreme).sum(axes) > 1
+            shape = values["y"].shape
+            return {"y": mask.reshape(shape), "indices": (mask | tied | some).reshape(shape)}
+    else:
+        return {}
+    return {"y": mask.reshape(values["y"].shape)}
+
+
+SCALES: dict[str, Scale] = {
+    **{
+        name: _linear(name)
+        for name in (
+            "conv",
+            "conv_backward_data",
+            "conv_backward_filter",
+            "conv_backward_bias",
+            "conv_transpose",
+            "add",
+        )
+    },
+    "conv_bias_activation": _fused,
+    "activation": _activation,
+    "activation_backward": _activation_backward,
+    "op_tensor": _op_tensor,
+    "scale": _itself,
+    "fill": _itself,
+    "transform": _itself,
+    "pool": _pool,
+    "pool_backward": _pool_backward,
+    "softmax": _softmax,
+    "softmax_backward": _softmax_backward,
+    "batch_norm_training": _norm_training,
+    "batch_norm_inference": _norm_inference,
+    "batch_norm_backward": _norm_backward,
+    "batch_norm_inference_backward": _norm_inference_backward,
+    "reduce": _reduce,
+}
+
+OPEN: dict[str, Scale] = {
+    "conv": _not_finite,
+    "conv_backward_data": _not_finite,
+    "conv_backward_filter": _not_finite,
+    "conv_transpose": _not_finite,
+    "conv_bias_activation": _fused_not_finite,
+    "activation_backward": _open_slopes,
+    "pool": _open_maxima,
+    "pool_backward": _open_ties,
+    "softmax": _open_exponentials,
+    "batch_norm_training": _open_constants,
+    "batch_norm_backward": _open_constants,
+    "reduce": _open_reductions,
+}
