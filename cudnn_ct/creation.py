@@ -10,6 +10,7 @@ from . import exchange
 from . import stream as streams
 from .array import DeviceArray
 from .dtypes import DTYPES, DType, as_dtype
+from .errors import NotInitializedError
 from .problem import LAYOUTS, TensorSpec, choice, nearest_layout
 from .stream import Stream, stream_for
 
@@ -119,10 +120,10 @@ def asarray(obj: Any, dtype: Any = None, *, layout: str | None = None, stream: A
     """Turn anything array-like into a :class:`DeviceArray`.
 
     A DeviceArray comes back as it is. A GPU array of torch, cupy, numba, jax or anything else that speaks
-    DLPack or ``__cuda_array_interface__`` is used in place, without a copy. Everything else goes through
-    NumPy and is copied to the current device. Where ``dtype`` or ``layout`` ask for something else than a
-    device array has, it is converted through host memory, which is slow; a conversion in the library that
-    made it is not.
+    DLPack or ``__cuda_array_interface__`` is used in place, without a copy; a tensor of torch whose negative
+    bit is set (``z.conj().imag``) is copied by torch. Everything else goes through NumPy and is copied to the
+    current device. Where ``dtype`` or ``layout`` ask for something else than a device array has, it is
+    converted through host memory, which is slow; a conversion in the library that made it is not.
 
     Parameters
     ----------
@@ -149,7 +150,7 @@ def asarray(obj: Any, dtype: Any = None, *, layout: str | None = None, stream: A
     ValueError
         There is no such ``layout`` for this number of axes; or ``obj`` says that its memory is at address 0.
     AllocationError, NotInitializedError
-        As in :func:`empty`.
+        As in :func:`empty`; NotInitializedError also for a tensor with the negative bit in a capture.
 
     Examples
     --------
@@ -180,7 +181,8 @@ def operand(obj: Any, name: str, stream: Stream, *, written: bool = False) -> De
     TypeError
         It is a NumPy array, or nothing that has device memory.
     ValueError
-        It is on another device than the operation, or to be ``written`` and read-only.
+        It is on another device than the operation; or to be ``written`` and read-only, or a tensor with the
+        negative bit, whose memory has the other sign.
     """
     array = obj if isinstance(obj, DeviceArray) else _wrap(obj, stream)
     if array is None:
@@ -189,6 +191,11 @@ def operand(obj: Any, name: str, stream: Stream, *, written: bool = False) -> De
         raise ValueError(f"{name} is on device {array.device}; the operation runs on device {stream.device}")
     if written and array.readonly:
         raise ValueError(f"{name} is read-only: its owner forbids writing")
+    if written and array is not obj and _is_negated(obj):
+        raise ValueError(
+            f"{name} cannot be written: got a tensor with the negative bit set, expected one whose memory "
+            "holds its values; pass tensor.resolve_neg()"
+        )
     return array
 
 
@@ -202,7 +209,7 @@ def _from_host(obj: Any, dtype: DType | None, layout: str | None, stream: Any) -
     """Copy what NumPy can read to the device; dtype and shape are checked before the device is touched."""
     import numpy as np
 
-    host = np.asarray(obj)
+    host = np.asarray(obj.resolve_neg() if _is_negated(obj) else obj)
     kind = as_dtype(host.dtype) if dtype is None or host.dtype.kind in NO_NUMBERS else dtype
     TensorSpec.packed(host.shape, kind, layout or "nchw")
     return DeviceArray.from_host(host, kind, layout or "nchw", stream_for(stream))
@@ -210,6 +217,8 @@ def _from_host(obj: Any, dtype: DType | None, layout: str | None, stream: Any) -
 
 def _wrap(obj: Any, stream: Stream) -> DeviceArray | None:
     """Take a foreign device array as it is; None for what has no device memory."""
+    if _is_negated(obj):
+        obj = _with_signs(obj, stream)
     foreign = exchange.import_array(obj, stream)
     if foreign is None:
         return None
@@ -223,3 +232,28 @@ def _wrap(obj: Any, stream: Stream) -> DeviceArray | None:
     return DeviceArray(
         spec, foreign.pointer, foreign.owner, writer, foreign.home, foreign=True, readonly=foreign.readonly
     )
+
+
+def _is_negated(obj: Any) -> bool:
+    """Return whether a tensor of torch holds its elements with the other sign, as ``z.conj().imag`` does.
+
+    No protocol carries this bit: torch exports the memory without it. The conjugate bit needs no check,
+    because only complex tensors have it, which no operation takes.
+    """
+    is_neg = getattr(obj, "is_neg", None)
+    return is_neg is not None and bool(is_neg())
+
+
+def _with_signs(tensor: Any, stream: Stream) -> Any:
+    """Copy a tensor whose negative bit is set, on the current stream of torch.
+
+    Raises
+    ------
+    NotInitializedError
+        ``stream`` is being captured: a launched graph would read the copy after it was freed.
+    """
+    if streams.is_capturing(stream):
+        raise NotInitializedError(
+            "a tensor with the negative bit set cannot be copied in a capture; pass tensor.resolve_neg()"
+        )
+    return tensor.resolve_neg()

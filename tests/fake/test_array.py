@@ -477,3 +477,81 @@ def test_copies_of_a_view_with_gaps_keep_its_order(fake: FakeCudnn, host: Host) 
     assert view.numpy().strides == copied.numpy().strides == copied.strides
     assert (copied.numpy() == view.numpy()).all()
     assert (copied.numpy() == images.transpose(0, 3, 1, 2)[:, :6]).all()
+
+
+class NegativeView(ForeignArray):
+    """A torch tensor such as ``z.conj().imag``: the negative bit is set, and its memory has the other sign."""
+
+    def __init__(self, host: Host, values: np.ndarray) -> None:
+        super().__init__(host, -values)
+        self.host = host
+        self.copies = 0
+
+    def is_neg(self) -> bool:
+        return True
+
+    def resolve_neg(self) -> ForeignArray:
+        self.copies += 1
+        return ForeignArray(self.host, -self.numpy())
+
+
+class PlainTensor(ForeignArray):
+    """A torch tensor whose negative bit is not set."""
+
+    def is_neg(self) -> bool:
+        return False
+
+    def resolve_neg(self) -> ForeignArray:
+        raise AssertionError("a tensor without the negative bit was copied")
+
+
+def test_asarray_applies_the_sign_of_a_tensor_when_its_negative_bit_is_set(host: Host) -> None:
+    values = np.arange(6, dtype=np.float32).reshape(2, 3)
+    np.testing.assert_array_equal(ct.asarray(NegativeView(host, values)).numpy(), values)
+    plain = PlainTensor(host, values)
+    assert ct.asarray(plain).pointer == plain.pointer
+
+
+def test_operations_apply_the_sign_of_a_tensor_when_its_negative_bit_is_set(
+    fake: FakeCudnn, host: Host
+) -> None:
+    values = np.arange(-3, 3, dtype=np.float32).reshape(2, 3)
+    np.testing.assert_array_equal(ct.activation(NegativeView(host, values)).numpy(), np.maximum(values, 0))
+    np.testing.assert_array_equal(ct.activation(PlainTensor(host, values)).numpy(), np.maximum(values, 0))
+
+
+def test_an_output_is_rejected_when_its_negative_bit_is_set(fake: FakeCudnn, host: Host) -> None:
+    x, out = np.ones((2, 3), np.float32), np.zeros((2, 3), np.float32)
+    with pytest.raises(ValueError, match=r"out cannot be written: .*; pass tensor\.resolve_neg\(\)"):
+        ct.activation(ct.asarray(x), out=NegativeView(host, out))
+    plain = PlainTensor(host, out)
+    assert ct.activation(ct.asarray(x), out=plain) is plain
+    np.testing.assert_array_equal(plain.numpy(), x)
+
+
+def test_a_tensor_is_not_copied_in_a_capture_when_its_negative_bit_is_set(
+    fake: FakeCudnn, host: Host
+) -> None:
+    """The graph would read the copy at each launch, after its memory was given back."""
+    x = NegativeView(host, np.ones((2, 3), np.float32))
+    host.capturing.add(0x77)
+    with pytest.raises(ct.NotInitializedError, match=r"cannot be copied in a capture; pass tensor\.resolve"):
+        ct.activation(x, stream=0x77)
+    assert x.copies == 0
+
+
+class CpuNegativeView:
+    """A torch tensor on the CPU with the negative bit, which torch does not export to NumPy."""
+
+    def __array__(self, *args: Any, **keywords: Any) -> np.ndarray:
+        raise RuntimeError("Can't call numpy() on Tensor that has negative bit set.")
+
+    def is_neg(self) -> bool:
+        return True
+
+    def resolve_neg(self) -> np.ndarray:
+        return np.array([1.0, -2.0], np.float32)
+
+
+def test_asarray_copies_a_cpu_tensor_when_its_negative_bit_is_set(host: Host) -> None:
+    np.testing.assert_array_equal(ct.asarray(CpuNegativeView()).numpy(), [1, -2])

@@ -112,6 +112,44 @@ def test_no_gradient_is_lost_in_silence(values: np.ndarray) -> None:
         np.testing.assert_array_equal(ct.conv(made, w).numpy(), expected)
 
 
+def test_negative_bit_of_torch_is_applied_to_inputs(values: np.ndarray) -> None:
+    """``z.conj().imag`` shares the memory of ``z.imag``, and differs by a bit that no protocol exports."""
+    torch = library("torch")
+    z = torch.complex(torch.zeros(SHAPE), torch.tensor(values)).cuda()
+    x = z.conj().imag
+    assert x.is_neg()
+    np.testing.assert_array_equal(ct.asarray(x).numpy(), -values)
+    np.testing.assert_array_equal(ct.asarray(x.cpu()).numpy(), -values)
+    np.testing.assert_array_equal(ct.activation(x).numpy(), np.maximum(-values, 0))
+    w = np.ones((4, 3, 3, 3), np.float32)
+    np.testing.assert_array_equal(ct.conv(x, ct.asarray(w)).numpy(), ct.reference.conv(-values, w))
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        shifted = torch.complex(torch.zeros_like(z.real), z.imag + 1).conj().imag
+        got = ct.activation(shifted, mode="identity", stream=side)
+    np.testing.assert_array_equal(got.numpy(), -values - 1)
+    np.testing.assert_array_equal(ct.asarray(z.real).numpy(), np.zeros(SHAPE))
+
+
+def test_negative_bit_of_torch_is_rejected_in_outputs(values: np.ndarray) -> None:
+    torch = library("torch")
+    out = torch.zeros(SHAPE, dtype=torch.complex64, device="cuda").conj().imag
+    with pytest.raises(ValueError, match=r"out cannot be written: .*; pass tensor\.resolve_neg\(\)"):
+        ct.activation(ct.asarray(values), out=out)
+
+
+def test_conjugate_bit_of_torch_needs_a_complex_dtype_which_is_rejected(values: np.ndarray) -> None:
+    torch = library("torch")
+    z = torch.complex(torch.tensor(values), torch.tensor(values)).cuda().conj()
+    assert z.is_conj()
+    assert not z.real.is_conj()
+    for call in (ct.asarray, ct.activation):
+        with pytest.raises(TypeError):
+            call(z)
+    np.testing.assert_array_equal(ct.asarray(z.real).numpy(), values)
+
+
 class ReadOnly:
     """Memory that its owner forbids to write."""
 
