@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from .._config import config
+from ..problem import integer
 from .arrays import copied, on_device
 from .convolve import DIRECTIONS, GpuDnnConvDesc, algorithm, compute, output_shape
+from .flags import checked_flag
 
 __all__ = [
     "GpuDnnConv",
@@ -26,7 +28,7 @@ class _Operation:
     def __init__(self, algo: Any, inplace: bool, num_groups: int, workmem: Any) -> None:
         algo = algorithm(algo, workmem, stacklevel=4)
         self.algo = getattr(config.dnn.conv, DIRECTIONS[self.direction].flag) if algo is None else algo
-        self.inplace, self.num_groups = inplace, num_groups
+        self.inplace, self.num_groups = checked_flag(inplace, "inplace"), integer(num_groups, "num_groups")
 
     def __repr__(self) -> str:
         return (
@@ -63,6 +65,8 @@ class GpuDnnConv(_Operation):
 
     Raises
     ------
+    TypeError
+        ``inplace`` is not a bool, or ``num_groups`` not an int.
     ValueError
         Both ``algo`` and ``workmem`` are given.
 

@@ -9,6 +9,7 @@ from ..ops import DropoutMask, DropoutState
 from ..ops.call import stream_of
 from ..problem import choice
 from .arrays import on_device
+from .flags import checked_flag
 from .library import ops
 
 __all__ = ["GpuDnnDropoutOp", "GpuDnnReduction", "GpuDnnSoftmax", "GpuDnnSoftmaxGrad", "dropout"]
@@ -137,6 +138,8 @@ class GpuDnnReduction:
 
     Raises
     ------
+    TypeError
+        ``return_indices`` is not a bool.
     ValueError
         There is no such reduction.
 
@@ -160,7 +163,7 @@ class GpuDnnReduction:
         return_indices: bool = False,
     ) -> None:
         self.red_op = choice(red_op, tuple(REDUCTIONS), "red_op")
-        self.axis, self.return_indices = axis, return_indices
+        self.axis, self.return_indices = axis, checked_flag(return_indices, "return_indices")
         self.acc_dtype, self.dtype = (
             None if one is None else as_dtype(one).name for one in (acc_dtype, dtype)
         )
@@ -251,6 +254,11 @@ class GpuDnnDropoutOp:
     inplace : bool
         Whether the result takes the place of the operand.
 
+    Raises
+    ------
+    TypeError
+        ``inplace`` is not a bool.
+
     Notes
     -----
     By :func:`cudnn_ct.dropout`, whose notes have cuDNN's functions and determinism.
@@ -263,7 +271,7 @@ class GpuDnnDropoutOp:
     """
 
     def __init__(self, inplace: bool = False) -> None:
-        self.inplace = inplace
+        self.inplace = checked_flag(inplace, "inplace")
 
     def __call__(self, inp: Any, descriptor: DropoutState, state: DropoutState | None = None) -> list[Any]:
         """Drop elements.

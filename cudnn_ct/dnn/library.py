@@ -14,6 +14,7 @@ from .._config import config
 from .._installation import header_version
 from ..context import available
 from ..errors import CudnnError, LibraryLoadError, VersionMismatchError
+from .flags import checked_flag
 
 __all__ = ["check_context", "dnn_available", "dnn_present", "ops", "version"]
 
@@ -34,6 +35,8 @@ def version(raises: bool = True) -> int:
 
     Raises
     ------
+    TypeError
+        ``raises`` is not a bool.
     RuntimeError
         There is no cuDNN. Always: the header and the library, or parts of the library, are of different
         versions.
@@ -48,6 +51,7 @@ def version(raises: bool = True) -> int:
     >>> ct.dnn.version() // 10000
     9
     """
+    raises = checked_flag(raises, "raises")
     try:
         if config.dnn.enabled == "False":
             raise LibraryLoadError(_DISABLED)

@@ -6,6 +6,7 @@ from typing import Any
 
 from ..problem import choice
 from .arrays import copied, overwritten
+from .flags import checked_flag
 from .library import ops
 
 __all__ = [
@@ -131,6 +132,8 @@ class GpuDnnBatchNorm:
 
     Raises
     ------
+    TypeError
+        A flag is not a bool, as in the argument order of the older module.
     ValueError
         There is no such mode.
 
@@ -158,9 +161,11 @@ class GpuDnnBatchNorm:
         epsilon: float | None = None,
         running_average_factor: float | None = None,
     ) -> None:
-        self.mode, self.running_averages = _mode(mode), running_averages
-        self.inplace_running_mean, self.inplace_running_var = inplace_running_mean, inplace_running_var
-        self.inplace_output = inplace_output
+        self.mode = _mode(mode)
+        self.running_averages = checked_flag(running_averages, "running_averages")
+        self.inplace_running_mean = checked_flag(inplace_running_mean, "inplace_running_mean")
+        self.inplace_running_var = checked_flag(inplace_running_var, "inplace_running_var")
+        self.inplace_output = checked_flag(inplace_output, "inplace_output")
         self.epsilon, self.running_average_factor = epsilon, running_average_factor
 
     def __call__(
@@ -230,6 +235,8 @@ class GpuDnnBatchNormInference:
 
     Raises
     ------
+    TypeError
+        ``inplace`` is not a bool, as in the argument order of the older module.
     ValueError
         There is no such mode.
 
@@ -249,7 +256,7 @@ class GpuDnnBatchNormInference:
     def __init__(
         self, mode: str = "per-activation", inplace: bool = False, *, epsilon: float | None = None
     ) -> None:
-        self.mode, self.inplace, self.epsilon = _mode(mode), inplace, epsilon
+        self.mode, self.inplace, self.epsilon = _mode(mode), checked_flag(inplace, "inplace"), epsilon
 
     def __call__(
         self,

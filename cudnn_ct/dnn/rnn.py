@@ -10,6 +10,7 @@ from ..ops import RNN, RNNReserve
 from ..ops.rnn_params import below
 from ..problem import RNN_DIRECTIONS, RNN_MODES, TensorSpec, check_shape, choice, integer
 from .arrays import on_device
+from .flags import checked_flag
 from .library import check_context, ops
 
 __all__ = ["GpuDnnRNNGradInputs", "GpuDnnRNNGradWeights", "GpuDnnRNNOp", "RNNBlock"]
@@ -293,6 +294,8 @@ class GpuDnnRNNGradInputs:
 
     Raises
     ------
+    TypeError
+        A flag is not a bool.
     ValueError
         ``rnn_mode`` is none.
 
@@ -314,7 +317,8 @@ class GpuDnnRNNGradInputs:
     """
 
     def __init__(self, rnn_mode: str, grad_h: bool, grad_c: bool) -> None:
-        self.rnn_mode, self.grad_h, self.grad_c = _rnn_mode(rnn_mode), grad_h, grad_c
+        self.rnn_mode = _rnn_mode(rnn_mode)
+        self.grad_h, self.grad_c = checked_flag(grad_h, "grad_h"), checked_flag(grad_c, "grad_c")
 
     def __call__(
         self,

@@ -480,7 +480,7 @@ def test_copies_of_a_view_with_gaps_keep_its_order(fake: FakeCudnn, host: Host) 
 
 
 class NegativeView(ForeignArray):
-    """A torch tensor such as ``z.conj().imag``: the negative bit is set, and its memory has the other sign."""
+    """A torch tensor such as ``z.conj().imag``: the negative bit is set, and memory has the other sign."""
 
     def __init__(self, host: Host, values: np.ndarray) -> None:
         super().__init__(host, -values)

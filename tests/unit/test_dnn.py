@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import cudnn_ct as ct
@@ -179,6 +180,55 @@ def test_the_size_of_parameters() -> None:
 def test_bad_arguments(call: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         call()
+
+
+FLAGGED = [(name, one.name) for name in dnn.__all__ for one in ours(name) if one.annotation == "bool"]
+REQUIRED = {
+    "GpuDnnReduction": {"red_op": "maximum"},
+    "GpuDnnRNNGradInputs": {"rnn_mode": "gru", "grad_h": True, "grad_c": False},
+}
+
+
+@pytest.mark.parametrize("value", [1e-3, 0, 1, "fft", None, np.zeros(2, bool)])
+@pytest.mark.parametrize(("name", "parameter"), FLAGGED)
+def test_flags_reject_values_when_they_are_not_bools(name: str, parameter: str, value: Any) -> None:
+    with pytest.raises(TypeError, match=f"{parameter} is not a bool: got .*, expected True or False; pass "):
+        getattr(dnn, name)(**REQUIRED.get(name, {}) | {parameter: value})
+
+
+@pytest.mark.parametrize(("name", "parameter"), [pair for pair in FLAGGED if pair[0] != "version"])
+def test_flags_take_bools_of_numpy(name: str, parameter: str) -> None:
+    made = getattr(dnn, name)(**REQUIRED.get(name, {}) | {parameter: np.True_})
+    assert getattr(made, parameter) is True
+
+
+def test_flags_of_every_operation_are_found() -> None:
+    assert {name for name, _ in FLAGGED} == {
+        "version", "GpuDnnConv", "GpuDnnConv3d", "GpuDnnConvGradW", "GpuDnnConvGradI", "GpuDnnConv3dGradW",
+        "GpuDnnConv3dGradI", "GpuDnnBatchNorm", "GpuDnnBatchNormInference", "GpuDnnReduction",
+        "GpuDnnDropoutOp", "GpuDnnRNNGradInputs",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: dnn.GpuDnnConv(None, True, "fft"),
+        lambda: dnn.GpuDnnConvGradW(True, None, "fft"),
+        lambda: dnn.GpuDnnConvGradI(True, None, "fft"),
+        lambda: dnn.GpuDnnConvDesc("valid", (1, 1), "cross", "float32"),
+        lambda: dnn.GpuDnnSoftmax("bc01", "fast", "channel"),
+        lambda: dnn.GpuDnnSoftmaxGrad("bc01", "fast", "channel"),
+        lambda: dnn.GpuDnnBatchNorm("spatial", 1e-3),
+        lambda: dnn.GpuDnnBatchNorm("spatial", 1, 0, True, True),
+        lambda: dnn.GpuDnnBatchNormInference("spatial", 1e-3),
+        lambda: dnn.GpuDnnBatchNormInference("spatial", 0, True),
+        lambda: dnn.GpuDnnBatchNormGrad("spatial", 1e-3),
+    ],
+)
+def test_operations_reject_the_argument_order_of_the_older_module(make: Any) -> None:
+    with pytest.raises((TypeError, ValueError)):
+        make()
 
 
 @pytest.mark.parametrize(
