@@ -88,6 +88,8 @@ class Flags:
         object.__setattr__(self, "_prefix", prefix)
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # asked of a copy that has no attributes yet, which must not recurse
+            raise AttributeError(name)
         flag = f"{self._prefix}.{name}"
         if any(row.startswith(f"{flag}.") for row in FLAGS):
             return Flags(self._values, flag)
@@ -114,11 +116,12 @@ class Flags:
 
 
 class _Values:
-    """What was assigned, and what the environment says: paths are read at once, the rest at the first use."""
+    """Assigned values, and the flags of the environment, which are checked when one is first used."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self.assigned: dict[str, str | None] = {}
-        self._environ = environ
+        # Only these variables are kept: os.environ itself cannot be pickled.
+        self._environ = {name: text for name, text in environ.items() if name.startswith(f"{_PREFIX}DNN_")}
         self._paths = {
             flag: environ.get(variable_of(flag)) or row.default
             for flag, row in FLAGS.items()
@@ -146,7 +149,7 @@ def _from(environ: Mapping[str, str]) -> dict[str, str | None]:
     known, removed = ({variable_of(flag): flag for flag in table} for table in (FLAGS, REMOVED))
     found: dict[str, str | None] = {}
     for variable, text in environ.items():
-        if not variable.startswith(f"{_PREFIX}DNN_") or not text:
+        if not text:
             continue
         if variable in removed:
             raise RuntimeError(f"{variable}: {_successor(removed[variable])}")

@@ -62,6 +62,10 @@ class Bounded(dict[Any, Any]):
             del self[next(iter(self))]
         super().__setitem__(key, value)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Restore the limit before the entries, which pickle would otherwise set on an object without it."""
+        return Bounded, (self.limit,), None, None, iter(self.items())
+
     def setdefault(self, key: Any, default: Any = None) -> Any:
         """As of any dict, within the limit."""
         if key not in self:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -180,3 +183,13 @@ def test_uses_of_what_is_seen_otherwise_are_uses_of_the_operand(
     host.log.clear()
     ct.fill(w, 0.0)
     assert any(entry[0] == "wait" for entry in host.log), host.log
+
+
+@pytest.mark.parametrize("spread", [copy.copy, copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))])
+def test_rnn_blocks_can_be_copied_after_use(fake: FakeCudnn, spread: Callable[[Any], Any]) -> None:
+    made = dnn.RNNBlock("float32", 8, 2, "gru")
+    w = ct.full((made.get_param_size((3, 4)),), 0.5)
+    x, hx = ct.full((5, 3, 4), 1.0), ct.zeros((2, 3, 8))
+    expected = [array.numpy() for array in made.apply(w, x, hx)]
+    for got, wanted in zip(spread(made).apply(w, x, hx), expected, strict=True):
+        np.testing.assert_array_equal(got.numpy(), wanted)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 import ctypes
 import gc
+import pickle
 import weakref
+from collections.abc import Callable
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
 
+import cudnn_ct as ct
 from cudnn_ct import errors
 from cudnn_ct._bindings.enums import DataType, Status
 from cudnn_ct._config import SETTINGS, Config
@@ -181,3 +186,23 @@ class TestOwned:
         thing = Thing(ctypes.c_void_p(5), fail)
         with pytest.warns(errors.CudnnWarning, match="Thing could not be destroyed: it would not go"):
             thing.close()
+
+
+@pytest.mark.parametrize("spread", [copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))])
+def test_config_copies_its_settings_and_flags(spread: Callable[[Any], Any]) -> None:
+    source = Config({"CUDNN_CT_ALGO": "time_once", "CUDNN_CT_DNN_CONV_ALGO_FWD": "fft"})
+    source.timed_engines = 3
+    source.dnn.conv.algo_bwd_data = "deterministic"
+    again = spread(source)
+    source.timed_engines = 4
+    source.dnn.conv.algo_bwd_data = "none"
+    flags = (again.dnn.conv.algo_fwd, again.dnn.conv.algo_bwd_data, again.dnn.conv.algo_bwd_filter)
+    assert (again.algo, again.timed_engines, *flags) == ("time_once", 3, "fft", "deterministic", "none")
+    again.dnn.conv.algo_fwd = "none"
+    assert source.dnn.conv.algo_fwd == "fft"
+
+
+@pytest.mark.parametrize("spread", [copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))])
+def test_the_config_of_the_process_can_be_copied(spread: Callable[[Any], Any]) -> None:
+    assert repr(spread(ct.config)) == repr(ct.config)
+    assert spread(ct.config.dnn.conv).algo_fwd == ct.config.dnn.conv.algo_fwd
