@@ -96,7 +96,7 @@ def activation_backward(
         What :func:`activation` gave for x.
     dy : device array, shape and dtype of x
     mode, coef
-        Those of the activation.
+        Those of the activation; for elu ``coef`` is at least 0.
     alpha, beta, out, stream
         As in :func:`activation`; ``out`` may be one of the operands.
 
@@ -107,11 +107,14 @@ def activation_backward(
     Raises
     ------
     TypeError, ValueError, NotSupportedError, AllocationError
-        As in :func:`activation`; ValueError also where the shapes differ.
+        As in :func:`activation`; ValueError also where the shapes differ, or ``coef`` of elu is negative.
 
     Notes
     -----
     ``cudnnActivationBackward``; of the identity ``cudnnTransformTensor``.
+
+    The slope of elu comes from y: it is 1 where y is 0, which includes negative x so small that y is rounded
+    to 0. With ``coef`` 0 elu is relu, whose slope at 0 is 0.
 
     From 2**24 elements on a graph of the same mathematics is tried first. Each element is computed by itself:
     the same bits from run to run.

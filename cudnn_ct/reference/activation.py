@@ -77,7 +77,8 @@ def activation_backward(
     r"""Compute the gradient of an activation with regard to its input, in float64, rounded once at the end.
 
     It is ``dy`` times the slope at ``x``, which sigmoid and tanh have from ``y``. At the bends of relu and
-    clipped relu, and where their ``x`` is NaN, nothing passes; at the one of elu, all does. (Arrays of
+    clipped relu, and where their ``x`` is NaN, nothing passes; at the one of elu, all does, unless its
+    ``coef`` is 0, which makes it relu. (Arrays of
     2\*\*24 elements and more may take a road on the device that lets relu pass what comes to a NaN.)
 
     Parameters

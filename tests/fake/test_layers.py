@@ -146,6 +146,28 @@ def test_activation_in_place(fake: FakeCudnn) -> None:
         ct.activation_backward(x, x, images(3, 5))
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+@pytest.mark.parametrize("coef", [0, -0.0, 0.5, 1, 2])
+def test_gradient_of_elu_is_its_slope_on_both_sides_of_0(fake: FakeCudnn, coef: float, dtype: str) -> None:
+    x = ct.asarray([-np.inf, -9, -1, -0.25, 0.25, 1, 9, np.inf], dtype)
+    y, dy = ct.activation(x, mode="elu", coef=coef), ct.full(x.shape, 2, dtype)
+    dx = ct.activation_backward(x, y, dy, mode="elu", coef=coef).numpy().astype(float)
+    at = x.numpy().astype(float)
+    np.testing.assert_allclose(dx, 2 * np.where(at > 0, 1, coef * np.exp(np.minimum(at, 0))), atol=2e-2)
+
+
+def test_elu_is_relu_at_0_when_its_coef_is_0(fake: FakeCudnn) -> None:
+    x, dy = ct.asarray([0.0, -0.0], "float32"), ct.full((2,), 3)
+    dx = ct.activation_backward(x, ct.activation(x, mode="elu"), dy, mode="elu").numpy()
+    np.testing.assert_array_equal(dx, ct.reference.activation_backward(x.numpy(), x.numpy(), dy.numpy()))
+
+
+def test_gradient_of_elu_is_rejected_when_its_coef_is_negative(fake: FakeCudnn) -> None:
+    x = images(2, 3)
+    with pytest.raises(ValueError, match=r"coef is negative .*: got -0\.5, expected at least 0"):
+        ct.activation_backward(x, ct.activation(x, mode="elu", coef=-0.5), x, mode="elu", coef=-0.5)
+
+
 def test_softmax_in_place(fake: FakeCudnn) -> None:
     x = ct.asarray(np.random.default_rng(0).standard_normal((4, 5)).astype(np.float32))
     expected = ct.reference.softmax(x.numpy())

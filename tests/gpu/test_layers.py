@@ -132,6 +132,12 @@ def test_softmax_of_large_numbers() -> None:
     compare(ct.softmax(ct.asarray(x), algo="log"), ct.reference.softmax(x, algo="log"))
 
 
+@pytest.mark.parametrize("nan", ["propagate", "not_propagate"])
+def test_elu_propagates_nan_when_its_coef_is_0(nan: str) -> None:
+    x = np.array([np.nan, 1.0, -1.0], np.float32)
+    np.testing.assert_array_equal(ct.activation(ct.asarray(x), mode="elu", nan=nan).numpy(), [np.nan, 1, 0])
+
+
 def test_activation_of_what_is_not_finite() -> None:
     x = np.array([np.nan, np.inf, -np.inf, 0, -0.0, 1e-40], np.float32)
     for mode in ("relu", "clipped_relu", "sigmoid", "elu", "identity"):
@@ -165,6 +171,18 @@ def test_gradient_of_softmax_by_differences(algo: str) -> None:
     y = ct.softmax(ct.asarray(x), algo=algo)
     dx = ct.softmax_backward(y, ct.asarray(dy), algo=algo).numpy()
     assert_gradient(dx, lambda v: ct.softmax(ct.asarray(v), algo=algo).numpy(), x, dy)
+
+
+@pytest.mark.parametrize("size", [8, 2**24])
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("coef", [0, 0.5, 1, 2])
+def test_gradient_of_elu_is_its_slope_on_both_sides_of_0(coef: float, dtype: str, size: int) -> None:
+    """Large arrays are computed by graphs, small ones by the legacy call, which takes the slope from y."""
+    at = np.resize([-np.inf, -9, -1, -0.25, 0.25, 1, 9, np.inf], size)
+    x = ct.asarray(at, dtype)
+    y, dy = ct.activation(x, mode="elu", coef=coef), ct.full(x.shape, 2, dtype)
+    dx = ct.activation_backward(x, y, dy, mode="elu", coef=coef).numpy().astype(np.float64)
+    np.testing.assert_allclose(dx, 2 * np.where(at > 0, 1, coef * np.exp(np.minimum(at, 0))), atol=2e-2)
 
 
 @pytest.mark.parametrize("mode", ["relu", "clipped_relu", "sigmoid", "tanh", "elu", "swish", "identity"])

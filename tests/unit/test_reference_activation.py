@@ -125,6 +125,14 @@ def test_which_slope_a_bend_has(mode: str, bend: float, slope: float) -> None:
     assert reference.activation_backward(x, y, np.ones(1), mode=mode, coef=1.5).item() == slope
 
 
+def test_elu_is_relu_when_its_coef_is_0() -> None:
+    x = np.array([-1.0, -0.0, 0.0, 1.0, np.nan])
+    for nan in ("propagate", "not_propagate"):  # which elu does not look at
+        np.testing.assert_array_equal(reference.activation(x, mode="elu", nan=nan), reference.activation(x))
+    got = reference.activation_backward(x, x, np.ones(5), mode="elu")
+    np.testing.assert_array_equal(got, reference.activation_backward(x, x, np.ones(5)))
+
+
 def test_what_does_not_pass_is_zero_whatever_comes() -> None:
     x, dy = np.array([-1.0, 0.0, 1.0]), np.array([np.inf, np.nan, np.inf])
     dx = reference.activation_backward(x, np.maximum(x, 0), dy)
