@@ -22,7 +22,10 @@ from .problem import (
     Request,
     Stage,
     named_algorithm,
+    operands_of,
+    relaid_out,
     unfit,
+    with_residual,
 )
 
 __all__ = ["everything", "named", "plan", "stages", "worth_timing"]
@@ -80,6 +83,28 @@ def plan(problem: Any, candidate: Candidate, context: Context) -> Plan:
         family, _, algorithm = candidate.algorithm.partition(" ")
         inner = plan(alone(problem), candidate._replace(family=family, algorithm=algorithm), context)
         return legacy.EpiloguePlan(problem, inner)
+    if candidate.packed:
+        return _on_copies(problem, candidate, context)
+    return _on_operands(problem, candidate, context)
+
+
+def alone(problem: FusedConv) -> ConvProblem:
+    """The convolution of a fused problem, to be followed by calls that add and activate."""
+    return problem.conv._replace(scaled="alpha" if problem.alpha1 != 1 else "")
+
+
+def _on_copies(problem: Any, candidate: Candidate, context: Context) -> Plan:
+    """Make a plan that copies the operands that a candidate names, and runs on the copies."""
+    try:
+        relaid = relaid_out(problem, candidate.packed)
+    except ValueError as error:  # a row that the caller wrote, or the algorithm cache
+        raise NotSupportedError(f"{candidate} cannot compute this {problem}: {error}") from None
+    pairs = zip(operands_of(problem).values(), operands_of(relaid).values(), strict=True)
+    moves = [(spec, None if spec == copy else copy) for spec, copy in pairs]
+    return legacy.PackedPlan(_on_operands(relaid, candidate, context), moves)
+
+
+def _on_operands(problem: Any, candidate: Candidate, context: Context) -> Plan:
     if candidate.family == "legacy":
         return legacy.plan(problem, candidate, context)
     if candidate.family != "graph":
@@ -88,16 +113,13 @@ def plan(problem: Any, candidate: Candidate, context: Context) -> Plan:
     return legacy.ScaledPlan(made, problem.result) if problem.core.scaled else made
 
 
-def alone(problem: FusedConv) -> ConvProblem:
-    """The convolution of a fused problem, to be followed by calls that add and activate."""
-    return problem.conv._replace(scaled="alpha" if problem.alpha1 != 1 else "")
-
-
 # --- where rows come from ----------------------------------------------------------------------------------
 
 
 def _graph(problem: Any, heuristic: str, most: int | None, context: Context) -> list[Candidate]:
-    return graph.candidates(problem, context, (heuristic,), most)
+    packing = with_residual(problem)
+    rows = graph.candidates(relaid_out(problem, packing), context, (heuristic,), most)
+    return [row._replace(packed=packing) for row in rows] if packing else rows
 
 
 def _legacy(problem: Any, algorithm: str | None, context: Context) -> list[Candidate]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from ..problem import ALIGNMENT, TensorSpec
+from ..errors import NotSupportedError
+from ..problem import ALIGNMENT, TensorSpec, same_steps
 from .attributes import kind
 from .backend import BackendDescriptor
 from .device import place
@@ -79,6 +80,8 @@ def operation_graph(graph: Graph, context: Any) -> BackendDescriptor:
     NotSupportedError, BadParamError
         cuDNN does not know such a graph.
     """
+    for one in graph.nodes:
+        _check_layouts(one)
     library = context.library
     tensors: dict[Tensor, BackendDescriptor] = {}
 
@@ -91,6 +94,21 @@ def operation_graph(graph: Graph, context: Any) -> BackendDescriptor:
 
     operations = [_operation(library, *one, native) for one in graph.nodes]
     return BackendDescriptor(library, "operationgraph", **place(context, "operationgraph"), ops=operations)
+
+
+def _check_layouts(one: Node) -> None:
+    """Raise unless all tensors of a pointwise node that have the result's shape have its strides.
+
+    Engines that are compiled at run time read them all with the strides of one of them. cuDNN 9.19 offers
+    such an engine (52) for tensors of different strides too, and its results are wrong.
+    """
+    if one.row != "pointwise":
+        return
+    specs = [value.spec for value in one.attributes.values() if isinstance(value, Tensor)]
+    result = max(specs, key=lambda spec: spec.size)
+    for spec in specs:
+        if spec.shape == result.shape and not same_steps(spec.shape, spec.strides, result.strides):
+            raise NotSupportedError(f"operands differ in layout: got {spec} and {result}")
 
 
 def _tensor(library: Any, tensor: Tensor) -> BackendDescriptor:

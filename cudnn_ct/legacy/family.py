@@ -9,10 +9,10 @@ from .._bindings import enums
 from ..context import Context
 from ..descriptors import MATH_NAMES
 from ..errors import BadParamError, NotSupportedError, error_from_status
-from ..problem import LAYOUTS, Candidate, ConvProblem, FusedConv, Plan
-from .fused import FusedPlan, unfused
-from .native import Native, Packing, exactly, packings
-from .plans import ConvolutionPlan, PackedPlan
+from ..problem import Candidate, ConvProblem, FusedConv, Packing, Plan, relaid_out, with_residual
+from .fused import FusedPlan, check_residual, unfused
+from .native import Native, exactly, packings
+from .plans import ConvolutionPlan
 
 __all__ = ["candidates", "plan"]
 
@@ -22,19 +22,18 @@ def candidates(
 ) -> list[Candidate]:
     """What the legacy calls can try for a problem, in cuDNN's order; refused rows have a status.
 
-    The operands are taken as they lie in memory. Only where cuDNN has nothing for that are some of them
-    copied into another layout first, and then the rows say so. With ``algorithm``, only that one is looked
-    for: its name in lower case.
+    The operands keep their layouts if cuDNN has an algorithm for these, except for a residual, which gets the
+    layout of the result. If cuDNN has none, some operands are copied first. The rows name the copies. With
+    ``algorithm``, only that one is looked for: its name in lower case.
     """
     impossible = unfused(problem) if isinstance(problem, FusedConv) else ""
     impossible = impossible or _limits(problem.core)
     if impossible:
         return [_impossible(algorithm, impossible)]
     refused: list[Candidate] = []
-    ways = packings(problem) if isinstance(problem, ConvProblem) else [()]
-    for packing in ways:
+    for packing in dict.fromkeys(with_residual(problem, one) for one in packings(problem.core)):
         try:
-            rows = _ranked(Native(problem.core, packing), packing, context)
+            rows = _ranked(relaid_out(problem, packing), packing, context)
         except (NotSupportedError, BadParamError) as error:
             refused.append(_impossible(algorithm, str(error)))
             continue
@@ -48,7 +47,7 @@ def candidates(
 
 
 def plan(problem: ConvProblem | FusedConv, candidate: Candidate, context: Context) -> Plan:
-    """Make a candidate ready to run.
+    """Make a candidate ready to run on the operands of the problem; it makes no copies.
 
     Raises
     ------
@@ -59,21 +58,23 @@ def plan(problem: ConvProblem | FusedConv, candidate: Candidate, context: Contex
     impossible = impossible or (unfused(problem) if isinstance(problem, FusedConv) else "")
     if impossible:
         raise NotSupportedError(f"{candidate} is not for this {problem}: {impossible}")
-    native = Native(problem.core, candidate.packed, candidate.math)
+    native = Native(problem.core, candidate.math)
     if candidate.algorithm.upper() not in native.direction.algorithms.__members__:
         raise NotSupportedError(f"{problem.core.direction} has no legacy algorithm {candidate.algorithm!r}")
     if isinstance(problem, FusedConv):
         return FusedPlan(problem, native, candidate, context)
-    convolution = ConvolutionPlan(native, candidate, context)
-    return PackedPlan(convolution, native.moves) if candidate.packed else convolution
+    return ConvolutionPlan(native, candidate, context)
 
 
 def _impossible(algorithm: str | None, reason: str) -> Candidate:
     return Candidate("legacy", algorithm or "all algorithms", "any", 0, True, status=reason)
 
 
-def _ranked(native: Native, packing: Packing, context: Context) -> list[Candidate]:
+def _ranked(problem: ConvProblem | FusedConv, packing: Packing, context: Context) -> list[Candidate]:
     """Ask cuDNN's heuristics, which answer with every algorithm there is, usable or not."""
+    native = Native(problem.core)
+    if isinstance(problem, FusedConv):
+        check_residual(problem)
     direction, (first, second, result) = native.direction, native.operands
     count, rows = ctypes.c_int(), (direction.perf * len(direction.algorithms))()
     rank = getattr(context.library, direction.rank)
@@ -97,10 +98,6 @@ def _candidate(row: Any, native: Native, packing: Packing) -> Candidate:
 
 def _impossible_row(problem: ConvProblem | FusedConv, candidate: Candidate) -> str:
     """Why a row that came from elsewhere is no way for a problem, whatever it says; empty for nothing."""
-    if any(role not in ("x", "w", "y") or layout not in LAYOUTS for role, layout in candidate.packed):
-        return f"nothing is packed as {candidate.packed}"
-    if candidate.packed and isinstance(problem, FusedConv):
-        return "the legacy fused call takes operands as they lie"
     if candidate.math not in MATH_NAMES.values():
         return f"there is no {candidate.math!r} math"
     if candidate.math != "fma" and exactly(problem.core):

@@ -9,10 +9,10 @@ from ..context import Context
 from ..descriptors import ActivationDescriptor, TensorDescriptor
 from ..dtypes import DTYPES
 from ..errors import NotSupportedError
-from ..problem import ActivationSpec, Candidate, FusedConv, Plan, TensorSpec
+from ..problem import ActivationSpec, Candidate, FusedConv, Plan, TensorSpec, same_steps
 from .native import Native, scalar_type, settled, two_axes
 
-__all__ = ["EpiloguePlan", "FusedPlan", "unfused"]
+__all__ = ["EpiloguePlan", "FusedPlan", "check_residual", "unfused"]
 
 # What cudnnConvolutionBiasActivationForward has, and what cudnnActivationForward has.
 _IN_ONE_CALL = ("relu", "identity")
@@ -28,6 +28,13 @@ def unfused(problem: FusedConv) -> str:
     return ""
 
 
+def check_residual(problem: FusedConv) -> None:
+    """Raise NotSupportedError if the residual and the result differ in layout."""
+    z, y = problem.z, problem.result
+    if z and not same_steps(z.shape, z.strides, y.strides):
+        raise NotSupportedError(f"z differs in layout from the result: got {z}, expected the layout of {y}")
+
+
 class FusedPlan:
     """``cudnnConvolutionBiasActivationForward`` with one algorithm: a run is one C call.
 
@@ -37,6 +44,7 @@ class FusedPlan:
     __slots__ = ("_activation", "_algorithm", "_bias", "_factors", "_native", "_z", "candidate", "workspace")
 
     def __init__(self, problem: FusedConv, native: Native, candidate: Candidate, context: Context) -> None:
+        check_residual(problem)
         self.candidate = candidate
         self._native = native
         self._algorithm = int(native.direction.algorithms[candidate.algorithm.upper()])

@@ -13,12 +13,14 @@ from typing import Any, NamedTuple
 from .._bindings import enums, types
 from ..descriptors import ConvolutionDescriptor, Descriptor, FilterDescriptor, TensorDescriptor
 from ..dtypes import DTYPES
+from ..errors import NotSupportedError
 from ..problem import (
     LAYOUTS,
     ROLES,
     ConvolutionSpec,
     ConvProblem,
     FilterSpec,
+    Packing,
     TensorSpec,
     nearest_layout,
     packed_strides,
@@ -27,7 +29,6 @@ from ..problem import (
 __all__ = [
     "DIRECTIONS",
     "Native",
-    "Packing",
     "element",
     "exactly",
     "four_axes",
@@ -36,8 +37,6 @@ __all__ = [
     "settled",
     "two_axes",
 ]
-
-Packing = tuple[tuple[str, str], ...]
 
 _EXACT = ("float64", "int32")  # tensor cores compute in these as precisely as anything else does
 
@@ -78,24 +77,15 @@ DIRECTIONS = {
 
 
 class Native:
-    """The descriptors of a problem, with some operands in another layout than they have.
+    """The descriptors of a problem.
 
-    ``operands`` are descriptors in the order in which the direction's C functions take them, the result last;
-    ``moves`` has for each the spec that the caller's memory has, and the packed one where they differ.
+    ``operands`` are descriptors in the order in which the direction's C functions take them, the result last.
     """
 
-    def __init__(self, problem: ConvProblem, packing: Packing, math: str | None = None) -> None:
-        layouts = dict(packing)
-        roles = ROLES[problem.direction].operands
-        specs: dict[str, TensorSpec] = {role: getattr(problem, role) for role in roles}
-        targets = {
-            role: TensorSpec.packed(specs[role].shape, specs[role].dtype, layout)
-            for role, layout in layouts.items()
-        }
-        self.moves = [(specs[role], targets.get(role)) for role in roles]
-        specs |= targets
+    def __init__(self, problem: ConvProblem, math: str | None = None) -> None:
+        specs = {role: getattr(problem, role) for role in ROLES[problem.direction].operands}
         common = [layout for layout in LAYOUTS if all(layout in spec.layouts for spec in specs.values())]
-        self.operands = tuple(_descriptor(role, specs[role], common) for role in roles)
+        self.operands = tuple(_descriptor(role, spec, common) for role, spec in specs.items())
         self.direction = DIRECTIONS[problem.direction]
         self.compute = problem.compute
         spec = _convolution_spec(problem, math)
@@ -166,7 +156,10 @@ def four_axes(spec: TensorSpec) -> TensorSpec:
 
 def _filter_spec(w: TensorSpec, common: list[str]) -> FilterSpec:
     shape = w.shape if len(w.shape) > 3 else (*w.shape[:2], 1, w.shape[2])
-    return FilterSpec(shape, w.dtype, (common or list(w.layouts) or ["nchw"])[0])
+    layouts = common or w.layouts
+    if not layouts:  # the descriptor has no strides, so any layout would describe other memory
+        raise NotSupportedError(f"w is not packed: got strides {w.strides}, expected NCHW or NHWC")
+    return FilterSpec(shape, w.dtype, layouts[0])
 
 
 def _convolution_spec(problem: ConvProblem, math: str | None) -> ConvolutionSpec:

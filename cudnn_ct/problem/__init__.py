@@ -91,6 +91,7 @@ from .pooling import (
     pooling_mode,
 )
 from .reduction import ReduceProblem, reduce_problem
+from .relayout import Packing, operands_of, relaid_out, with_residual
 from .request import ALGORITHMS, POLICIES, Named, Request, named_algorithm, request, unfit
 from .rnn import (
     RNN_ALGOS,
@@ -225,6 +226,7 @@ __all__ = [
     "NormTraining",
     "OpTensorProblem",
     "OpTensorSpec",
+    "Packing",
     "Plan",
     "PoolGeometry",
     "PoolProblem",
@@ -308,6 +310,7 @@ __all__ = [
     "one_dtype",
     "op_tensor_op",
     "op_tensor_problem",
+    "operands_of",
     "packed_for_cudnn",
     "packed_of",
     "packed_offsets",
@@ -325,6 +328,7 @@ __all__ = [
     "reduce_op",
     "reduce_problem",
     "reduced_shape",
+    "relaid_out",
     "request",
     "resolve_precision",
     "result_spec",
@@ -352,4 +356,5 @@ __all__ = [
     "unfit",
     "unfit_algo",
     "with_prefix",
+    "with_residual",
 ]

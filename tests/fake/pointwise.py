@@ -123,6 +123,7 @@ class Pointwise:
         if state["mode"] not in (RELU, IDENTITY) or target.dtype == np.float64:
             return NOT_SUPPORTED
         a2, _ = factors(target.dtype, alpha2, alpha2)
+        assert not a2 or self._get(z, "tensor")["strides"] == self._get(y, "tensor")["strides"]
         residual = a2 * self._memory(z, "tensor", zp).astype(np.float64) if a2 else 0
         zero = ctypes.c_float(0)
         status = self.cudnnConvolutionForward(

@@ -239,9 +239,9 @@ def test_a_row_is_no_way_around_what_its_family_cannot_do(fake: FakeCudnn) -> No
         ct.conv(x, w, precision="float32", algo=row._replace(math="tensor_op"))
     fused = ct.conv_bias_activation_plan(x, w, images(4)).candidate
     assert fused.family == "legacy"
-    packed = fused._replace(packed=(("x", "nhwc"),))
-    with pytest.raises(NotSupportedError, match="takes operands as they lie"):
-        ct.conv_bias_activation(x, w, images(4), algo=packed)
+    for packed in ((("b", "nhwc"),), (("x", "nwhc"),), (("dx", "nchw"),)):
+        with pytest.raises(NotSupportedError, match="invalid layout conversion"):
+            ct.conv_bias_activation(x, w, images(4), algo=fused._replace(packed=packed))
     halves = (ct.full((1, 8, 4, 4), 200.0, "float16"), ct.full((1, 8, 1, 1), 100.0, "float16"))
     engine = Candidate("graph", "engine 1", "tensor_op", 0, True)
     with pytest.raises(NotSupportedError, match="may overflow before alpha makes them small"):

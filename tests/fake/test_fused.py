@@ -14,6 +14,7 @@ from cudnn_ct.errors import NotSupportedError
 from cudnn_ct.problem import ACTIVATIONS
 
 from .cudnn import FakeCudnn
+from .host import ForeignArray, Host
 from .test_conv import images
 
 
@@ -80,6 +81,68 @@ def test_relu_is_one_call_and_tanh_is_not(fake: FakeCudnn) -> None:
     plan(x, w, b)
     assert fake.names() == ["cudnnConvolutionForward", "cudnnAddTensor", "cudnnActivationForward"]
     assert "by calls of their own" in plan.describe()
+
+
+FILTERS = {
+    "channels": lambda w: np.repeat(w, 2, 1)[:, ::2],
+    "filters": lambda w: np.repeat(w, 2, 0)[::2],
+    "window": lambda w: np.repeat(w, 2, 2)[:, :, ::2],
+    "transposed": lambda w: np.ascontiguousarray(w.swapaxes(0, 1)).swapaxes(0, 1),
+}
+
+
+@pytest.mark.parametrize("view", FILTERS)
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+def test_conv_bias_activation_equals_reference_when_filter_is_not_packed(
+    fake: FakeCudnn, host: Host, view: str, dtype: str, layout: str
+) -> None:
+    rng = np.random.default_rng(1)
+    x, w = (rng.integers(-2, 3, shape).astype(dtype) for shape in ((2, 3, 5, 6), (4, 3, 3, 3)))
+    b, z = rng.integers(-3, 4, 4).astype(dtype), rng.integers(-4, 5, (2, 4, 3, 4)).astype(dtype)
+    expected = ct.reference.conv_bias_activation(x, w, b, z=z)
+    images, filters = ct.asarray(x, layout=layout), ForeignArray(host, FILTERS[view](w))
+    bias, residual = ct.asarray(b), ct.asarray(z, layout=layout)
+    got = ct.conv_bias_activation(images, filters, bias, z=residual)
+    np.testing.assert_array_equal(got.numpy(), expected)
+    plan = ct.conv_bias_activation_plan(images, filters, bias, z=residual)
+    np.testing.assert_array_equal(plan(images, filters, residual, bias).numpy(), expected)
+    assert "in one call" in plan.describe()
+    assert "w copied to" in plan.describe()
+
+
+def test_conv_bias_activation_rejects_algorithm_without_copies_when_filter_is_not_packed(
+    fake: FakeCudnn, host: Host
+) -> None:
+    x, w, b = images(2, 3, 5, 6), ForeignArray(host, np.zeros((4, 6, 3, 3), np.float32)[:, ::2]), images(4)
+    chosen = ct.conv_bias_activation_plan(x, w, b).candidate
+    assert chosen.packed == (("w", "nchw"),)
+    stored = chosen._replace(packed=(), problem=None)
+    with pytest.raises(NotSupportedError, match="w is not packed: got strides"):
+        ct.conv_bias_activation(x, w, b, algo=stored)
+    with pytest.raises(NotSupportedError, match="w is not packed: got strides"):
+        ct.conv(x, w, algo=stored)
+
+
+@pytest.mark.parametrize("layouts", [("nhwc", "nchw"), ("nchw", "nhwc"), ("nhwc", "gaps"), ("nchw", "gaps")])
+@pytest.mark.parametrize("activation", ["relu", "identity", "tanh"])
+def test_conv_bias_activation_equals_reference_when_residual_has_another_layout(
+    fake: FakeCudnn, host: Host, layouts: tuple[str, str], activation: str
+) -> None:
+    rng = np.random.default_rng(1)
+    x, w, b = (rng.integers(-2, 3, shape).astype("float32") for shape in ((2, 3, 5, 6), (4, 3, 3, 3), (4,)))
+    z = rng.integers(-4, 5, (2, 4, 3, 4)).astype("float32")
+    expected = ct.reference.conv_bias_activation(x, w, b, z=z, activation=activation)
+    own, other = layouts
+    gaps = ForeignArray(host, np.repeat(z, 2, 1)[:, ::2])
+    residual = gaps if other == "gaps" else ct.asarray(z, layout=other)
+    images, filters, bias = ct.asarray(x, layout=own), ct.asarray(w, layout=own), ct.asarray(b)
+    plan = ct.conv_bias_activation_plan(images, filters, bias, z=residual, activation=activation)
+    got = plan(images, filters, residual, bias)
+    assert got.layout == own
+    np.testing.assert_allclose(got.numpy(), expected, rtol=0, atol=1e-5)
+    if activation != "tanh":
+        assert f"z copied to {own}" in plan.describe()
 
 
 def test_nothing_to_sum(fake: FakeCudnn) -> None:

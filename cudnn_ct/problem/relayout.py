@@ -1,0 +1,60 @@
+"""Operands of a convolution that are copied into another layout, and the problem on the copies.
+
+An implementation runs on the operands as given, or on packed copies of some. The `Candidate` names the copied
+operands and their layouts, and this module is the only place that turns the names into a problem.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .conv import ROLES, ConvProblem
+from .fused import FusedConv
+from .specs import LAYOUTS, TensorSpec, same_steps
+
+Packing = tuple[tuple[str, str], ...]
+"""Operands that are copied, by name, each with the layout of its copy."""
+
+
+def operands_of(problem: ConvProblem | FusedConv) -> dict[str, TensorSpec]:
+    """Return the operands of a run by name, in the order of its pointers; the result is last."""
+    specs: dict[str, TensorSpec | None] = {
+        role: getattr(problem.core, role) for role in ROLES[problem.core.direction].operands
+    }
+    if isinstance(problem, FusedConv):
+        y = specs.pop("y")
+        specs |= {"z": problem.z, "b": problem.bias, "y": y}
+    return {name: spec for name, spec in specs.items() if spec}
+
+
+def relaid_out(problem: Any, packing: Packing) -> Any:
+    """Return the problem with the operands that ``packing`` names in packed layouts.
+
+    Raises
+    ------
+    ValueError
+        The problem has no such operand, or a layout does not exist.
+    """
+    operands = operands_of(problem)
+    copies: dict[str, Any] = {}
+    for name, layout in packing:
+        if name == "b" or name not in operands or layout not in LAYOUTS:
+            raise ValueError(f"invalid layout conversion {packing}: got {name!r} in {layout!r}")
+        copies[name] = TensorSpec.packed(operands[name].shape, operands[name].dtype, layout)
+    if isinstance(problem, FusedConv):
+        residual = {"z": copies.pop("z")} if "z" in copies else {}
+        return problem._replace(conv=problem.conv._replace(**copies), **residual)
+    return problem._replace(**copies)
+
+
+def with_residual(problem: Any, packing: Packing = ()) -> Packing:
+    """Add the residual to a packing if its layout differs from that of the result.
+
+    Engines that are compiled at run time read every tensor of the result's shape with the result's strides. A
+    result that is not packed has no layout to copy into; graphs and the fused call reject that problem.
+    """
+    relaid = relaid_out(problem, packing)
+    z, y = getattr(relaid, "z", None), relaid.result
+    if z is None or same_steps(z.shape, z.strides, y.strides) or not y.layouts:
+        return packing
+    return (*packing, ("z", y.layouts[0]))
