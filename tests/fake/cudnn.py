@@ -23,6 +23,7 @@ from cudnn_ct._bindings.functions import FUNCTIONS
 from cudnn_ct._lib import Library
 from cudnn_ct.dtypes import DTYPES
 
+from .backend import Backend
 from .ctc import CTC
 from .dropout import Dice
 from .host import Host, view
@@ -66,7 +67,7 @@ class FakeLibrary(Library):
         return super()._check(status, function, args)
 
 
-class FakeCudnn(CTC, Dice, Layers, Norm, Pointwise, Recurrent, Spatial, Tensors):
+class FakeCudnn(Backend, CTC, Dice, Layers, Norm, Pointwise, Recurrent, Spatial, Tensors):
     """The fake's state: native objects that are alive, calls so far, and the failures that were ordered."""
 
     def __init__(self, host: Host) -> None:

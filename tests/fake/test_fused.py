@@ -145,6 +145,45 @@ def test_conv_bias_activation_equals_reference_when_residual_has_another_layout(
         assert f"z copied to {own}" in plan.describe()
 
 
+@pytest.mark.parametrize("layout", ["nhwc", "nchw"])
+@pytest.mark.parametrize("place", ["same", "other", "gaps"])
+@pytest.mark.parametrize("activation", ["relu", "sigmoid", "tanh"])
+@pytest.mark.parametrize("algo", ["guess_on_shape_change", "time_once"])
+def test_fused_graph_equals_reference_when_residual_has_any_layout(
+    fake: FakeCudnn, host: Host, layout: str, place: str, activation: str, algo: str
+) -> None:
+    fake.graphs = True
+    rng = np.random.default_rng(1)
+    x, w, b = (rng.integers(-2, 3, shape).astype("float32") for shape in ((2, 3, 5, 6), (4, 3, 3, 3), (4,)))
+    z = rng.integers(-4, 5, (2, 4, 3, 4)).astype("float32")
+    options = {"activation": activation, "alpha1": 0.25, "alpha2": 0.5}
+    expected = ct.reference.conv_bias_activation(x, w, b, z=z, **options)
+    given = ct.asarray(x, layout=layout), ct.asarray(w, layout=layout), ct.asarray(b)
+    other = "nchw" if layout == "nhwc" else "nhwc"
+    residual = {
+        "same": lambda: ct.asarray(z, layout=layout),
+        "other": lambda: ct.asarray(z, layout=other),
+        "gaps": lambda: ForeignArray(host, np.repeat(z, 2, 1)[:, ::2]),
+    }[place]()
+    got = ct.conv_bias_activation(*given, z=residual, algo=algo, **options)
+    np.testing.assert_allclose(got.numpy(), expected, rtol=0, atol=1e-6)
+    plan = ct.conv_bias_activation_plan(*given, z=residual, **options)
+    assert "graph engine 52" in plan.describe()
+    assert (f"z copied to {layout}" in plan.describe()) == (place != "same")
+
+
+def test_fused_graph_rejects_algorithm_without_copies_when_residual_has_another_layout(
+    fake: FakeCudnn,
+) -> None:
+    fake.graphs = True
+    x, w, b, z = images(2, 3, 5, 6), images(4, 3, 3, 3), images(4), ct.zeros((2, 4, 3, 4), layout="nhwc")
+    chosen = ct.conv_bias_activation_plan(x, w, b, z=z).candidate
+    assert chosen.family == "graph"
+    assert chosen.packed == (("z", "nchw"),)
+    with pytest.raises(NotSupportedError, match="operands differ in layout"):
+        ct.conv_bias_activation(x, w, b, z=z, algo=chosen._replace(packed=(), problem=None))
+
+
 def test_nothing_to_sum(fake: FakeCudnn) -> None:
     x, w, b = ct.empty((2, 0, 4, 4)), ct.empty((3, 0, 2, 2)), images(3)
     y = ct.conv_bias_activation(x, w, b, activation="identity")
