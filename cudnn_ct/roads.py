@@ -6,8 +6,9 @@ Convolutions, which have many ways, are chosen by `algo_cache`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from copy import copy
-from functools import partial
+from dataclasses import dataclass
+from functools import partial, reduce
+from operator import or_
 from typing import Any
 
 from . import graph, legacy
@@ -52,59 +53,87 @@ def _of_bfloat16_too(way: Way) -> tuple[Way, ...]:
     return (way, legacy.on_float32(way, "bfloat16"))
 
 
-# The plans of a kind of problem, the quickest first.
+@dataclass(frozen=True)
+class Aligned:
+    """An implementation whose kernels load 16 bytes at once, and end the CUDA context on misaligned memory.
+
+    Its plan gets copies of the operands whose pointers are misaligned. See :class:`legacy.PackedPlan`.
+    """
+
+    make: Way
+
+    def __call__(self, problem: Any, context: Context) -> Plan | None:
+        """Return the plan for aligned operands."""
+        return self.make(problem, context)
+
+
+# The plans of a kind of problem, the fastest first.
 WAYS: dict[type, tuple[Way, ...]] = {
-    ActivationProblem: (graph.activation, _simple(legacy.activation)),
+    ActivationProblem: (Aligned(graph.activation), _simple(legacy.activation)),
     CTCProblem: (legacy.ctc_loss, legacy.ctc_loss_of_host_labels),
     FillProblem: (_simple(legacy.filling),),
     GridProblem: _of_bfloat16_too(_simple(legacy.GridPlan)),
     LRNProblem: _of_bfloat16_too(_simple(legacy.lrn)),
-    NormGradient: legacy.NORM_GRADIENT_WAYS,
-    NormInference: legacy.NORM_INFERENCE_WAYS,
-    NormTraining: legacy.NORM_TRAINING_WAYS,
+    NormGradient: tuple(map(Aligned, legacy.NORM_GRADIENT_WAYS)),
+    NormInference: tuple(map(Aligned, legacy.NORM_INFERENCE_WAYS)),
+    NormTraining: tuple(map(Aligned, legacy.NORM_TRAINING_WAYS)),
     OpTensorProblem: (_simple(legacy.op_tensor),),
-    PoolProblem: tuple(
-        map(
-            _simple,
-            (legacy.spread_gradient, legacy.gradient_in_c_order, legacy.pooling, legacy.padded_pooling),
-        )
+    PoolProblem: (
+        Aligned(_simple(legacy.spread_gradient)),
+        _simple(legacy.gradient_in_c_order),
+        _simple(legacy.pooling),
+        _simple(legacy.padded_pooling),
     ),
     ReduceProblem: (
-        _simple(legacy.quick_sum),
-        graph.reduction,
-        _simple(legacy.summed),
+        Aligned(_simple(legacy.quick_sum)),
+        Aligned(graph.reduction),
+        Aligned(_simple(legacy.summed)),
         legacy.on_float32(_simple(legacy.summed), "float16", "bfloat16"),
         legacy.reduction,
         legacy.wide_reduction,
     ),
     SampleProblem: _of_bfloat16_too(_simple(legacy.SamplePlan)),
     ScaleProblem: (_simple(legacy.scaling), _simple(legacy.scaling_by_op_tensor)),
-    SoftmaxProblem: (_simple(legacy.softmax_of_rows), _simple(legacy.softmax)),
+    SoftmaxProblem: (Aligned(_simple(legacy.softmax_of_rows)), _simple(legacy.softmax)),
     TransformProblem: (_simple(legacy.transformation), _simple(legacy.conversion), graph.conversion),
 }
 
 # These change an array where it lies, so a copy of it is of no use, or make the copies that they need.
 AS_THEY_LIE = (CTCProblem, FillProblem, ScaleProblem)
 # These compute the result alone: for a run with factors, they are not asked.
-WITHOUT_FACTORS = (graph.activation,)
+WITHOUT_FACTORS = (Aligned(graph.activation),)
 
 
 class Roads:
     """The ways to compute a problem in one thread: the first that cuDNN does not refuse is taken.
 
-    ``scaled`` says that runs have an alpha that is not 1 or a beta that is not 0.
+    ``scaled`` says that runs have an alpha that is not 1 or a beta that is not 0; ``misaligned`` that some of
+    their pointers are misaligned.
     """
 
-    __slots__ = ("_elsewhere", "_left", "_problem", "_refusals", "_scaled", "_spent", "plan")
+    __slots__ = (
+        "_elsewhere",
+        "_left",
+        "_misaligned",
+        "_needs_alignment",
+        "_problem",
+        "_refusals",
+        "_scaled",
+        "_spent",
+        "plan",
+    )
 
-    def __init__(self, problem: Layer, context: Context, scaled: bool = False) -> None:
+    def __init__(
+        self, problem: Layer, context: Context, scaled: bool = False, misaligned: bool = False
+    ) -> None:
         self._problem = problem
         self._scaled = scaled
+        self._misaligned = misaligned
         self._begin(context)
 
     def _begin(self, context: Context) -> None:
         self._spent = True  # until there is a plan
-        self._left = _ways(self._problem, self._scaled)
+        self._left = _ways(self._problem, self._scaled, self._misaligned)
         self._refusals: list[str] = []
         self._elsewhere: Roads | None = None
         self.plan: Plan = self._next(context)
@@ -118,11 +147,13 @@ class Roads:
         if self._spent:
             self._begin(context)
         while True:
+            if self._needs_alignment and reduce(or_, pointers) % ALIGNMENT:
+                return self._for_misaligned(context).run(context, pointers, alpha, beta)
             try:
                 return self.plan.run(context, pointers, alpha, beta)
             except (NotSupportedError, BadParamError) as error:
-                if any(isinstance(pointer, int) and pointer % ALIGNMENT for pointer in pointers):
-                    return self._for_other_memory(error, context).run(context, pointers, alpha, beta)
+                if not self._misaligned and _are_misaligned(pointers):
+                    return self._for_misaligned(context).run(context, pointers, alpha, beta)
                 self._refusals.append(f"{self.plan.describe()}: {error}")
                 self._spent = True
                 if not self._left:
@@ -130,17 +161,14 @@ class Roads:
                 self.plan = self._next(context)
                 self._spent = False
 
-    def _for_other_memory(self, error: Exception, context: Context) -> Roads:
-        """The ways after this one, for memory that begins where kernels cannot load several elements at once.
+    def _for_misaligned(self, context: Context) -> Roads:
+        """Return the implementations for misaligned operands.
 
-        This one is kept for other calls: it may be refused for nothing but that address.
+        A refusal there may have no other reason than the address, so this object stays as it is for aligned
+        operands.
         """
         if self._elsewhere is None:
-            other = copy(self)
-            other._left = list(self._left)
-            other._refusals = [*self._refusals, f"{self.plan.describe()}: {error}"]
-            other.plan = other._next(context)
-            self._elsewhere = other
+            self._elsewhere = Roads(self._problem, context, self._scaled, misaligned=True)
         return self._elsewhere
 
     def describe(self) -> str:
@@ -149,7 +177,7 @@ class Roads:
 
     def _next(self, context: Context) -> Plan:
         while self._left:
-            make = self._left.pop(0)
+            make, self._needs_alignment = self._left.pop(0)
             try:
                 plan = make(context)
             except (NotSupportedError, ValueError) as error:  # a ValueError: no descriptor holds such numbers
@@ -164,28 +192,47 @@ class Roads:
         return NotSupportedError("\n  refused: ".join(lines))
 
 
+def _are_misaligned(pointers: Sequence[Any]) -> bool:
+    """Return whether a pointer is misaligned; arguments of other types are in host memory."""
+    return any(isinstance(pointer, int) and pointer % ALIGNMENT for pointer in pointers)
+
+
+Maker = Callable[[Context], Plan | None]
+
+
 # The context is given when a plan is made: kept in here, it would hold itself by the calls that it keeps.
-def _ways(problem: Layer, scaled: bool) -> list[Callable[[Context], Plan | None]]:
-    """Plans on the operands as they lie in memory, then on packed copies of some."""
+def _ways(problem: Layer, scaled: bool, misaligned: bool) -> list[tuple[Maker, bool]]:
+    """Plans on the operands in their current layout, then on packed copies of some.
+
+    Each has a flag, whether it must run on aligned operands only. For ``misaligned`` operands,
+    implementations that need no copy come first, and the plans of the others make the copies.
+    """
     if not any(spec.size for spec in problem.results):
-        return [lambda _: legacy.ScalePlan(problem.results[0])]
+        return [(lambda _: legacy.ScalePlan(problem.results[0]), False)]
     ways = [way for way in WAYS[type(problem)] if not scaled or way not in WITHOUT_FACTORS]
-    makers: list[Callable[[Context], Plan | None]] = [partial(way, problem) for way in ways]
-    if isinstance(problem, AS_THEY_LIE):
-        return makers
-    first = next(iter(tensors_of(problem).values()))
-    layouts = dict.fromkeys((nearest_layout(first), *LAYOUTS))
-    copies = dict.fromkeys(packed_of(problem, layout) for layout in layouts)
-    for packed in copies:
-        if packed != problem:
-            makers += [partial(_on_copies, way, problem, packed) for way in ways]
+    if misaligned:
+        ways.sort(key=lambda way: isinstance(way, Aligned))
+    targets = [problem]
+    if not isinstance(problem, AS_THEY_LIE):
+        first = next(iter(tensors_of(problem).values()))
+        targets += [packed_of(problem, layout) for layout in (nearest_layout(first), *LAYOUTS)]
+    makers: list[tuple[Maker, bool]] = []
+    for target in dict.fromkeys(targets):
+        for way in ways:
+            align = isinstance(way, Aligned)
+            make = partial(_on_copies, way, problem, target, align and misaligned)
+            makers.append((make, align and not misaligned))
     return makers
 
 
-def _on_copies(way: Way, problem: Layer, packed: Layer, context: Context) -> Plan | None:
+def _on_copies(way: Way, problem: Layer, target: Layer, align: bool, context: Context) -> Plan | None:
+    """A plan for a problem whose operands are copied as ``target`` has them, or are misaligned."""
+    inner = way(target, context)
+    if inner is None or (target == problem and not align):
+        return inner
     moves = [
-        (spec, None if spec == target else target)
-        for spec, target in zip(tensors_of(problem).values(), tensors_of(packed).values(), strict=True)
+        (spec, None if spec == copy else copy)
+        for spec, copy in zip(tensors_of(problem).values(), tensors_of(target).values(), strict=True)
     ]
-    inner, updated = way(packed, context), getattr(problem, "updated", 0)
-    return inner and legacy.PackedPlan(inner, moves, len(problem.results), updated)
+    updated = getattr(problem, "updated", 0)
+    return legacy.PackedPlan(inner, moves, len(problem.results), updated, align=align)

@@ -21,7 +21,9 @@ from .turns import in_turn, too_late
 
 __all__ = ["PART", "InferencePlan", "TrainingPlan", "activation", "told"]
 
-PART = 65_535  # images that one call of inference takes
+# Images that one call of inference takes: fewer than 2**16, and a multiple of 16, so that each part of an
+# aligned array is aligned.
+PART = 65_520
 
 # Places among the arguments of cudnnBatchNormalizationForwardTrainingEx, the handle left out.
 _ALPHA, _BETA, _Y, _WORKSPACE, _RESERVE = 2, 3, 9, 20, 22

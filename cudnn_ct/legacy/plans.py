@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from ..context import Context
 from ..descriptors import TensorDescriptor
 from ..dtypes import DTYPES
 from ..errors import BadParamError, NotSupportedError
 from ..problem import ALIGNMENT, Candidate, Plan, TensorSpec
-from .copies import copying
+from .copies import copying, duplicating
 from .native import Native, element, four_axes, scalar_type, settled
-from .scratch import behind
+from .scratch import behind, nbytes_of, placed_after
 from .turns import too_late
 
 __all__ = [
-    "AlignedPlan",
     "ConvolutionPlan",
     "PackedPlan",
     "ScalePlan",
@@ -63,14 +63,32 @@ class ConvolutionPlan:
         return f"chosen: {self.candidate}"
 
 
-class PackedPlan:
-    """Another plan, some of whose operands are copied into a packed layout before, or out of one after.
+class _Move(NamedTuple):
+    """The copy of one operand: its bytes, and the plans that copy the operand there and back."""
 
-    The copies lie behind the other plan's scratch memory, so that nothing is allocated in a run. The last
-    ``outputs`` operands are written; beta is of the first of them. The last ``updated`` are read as well.
+    nbytes: int
+    into: Plan | None
+    out_of: Plan | None
+    always: bool
+
+
+class PackedPlan:
+    """Another plan, which gets copies of some of its operands.
+
+    An operand with a packed spec among ``moves`` is copied in every run. With ``align``, each other operand
+    is copied in a run where its pointer is misaligned: kernels that load 16 bytes at once end the CUDA
+    context on such memory.
+
+    The copies are in the workspace, behind that of the other plan, and 256-byte aligned. The last ``outputs``
+    operands are written; beta multiplies the first of them. The last ``updated`` are read as well.
+
+    Attributes
+    ----------
+    workspace : int
+        Bytes of workspace if every operand is copied that may be. A run takes the part that it needs.
     """
 
-    __slots__ = ("_copied", "_first_output", "_inner", "_into", "_out_of", "workspace")
+    __slots__ = ("_first_output", "_inner", "_moves", "workspace")
 
     def __init__(
         self,
@@ -78,42 +96,66 @@ class PackedPlan:
         moves: Sequence[tuple[TensorSpec, TensorSpec | None]],
         outputs: int = 1,
         updated: int = 0,
+        *,
+        align: bool = False,
     ) -> None:
         self._inner = inner
         self._first_output = first = len(moves) - outputs
-        self._copied = {}  # operands, and where their copies lie
-        self._into = []
-        self._out_of = []
-        self.workspace = inner.workspace
+        self._moves = {}
         for place, (spec, packed) in enumerate(moves):
-            if packed is None:
+            if packed is None and not (align and spec.size):
                 continue
-            self._copied[place], self.workspace = behind(self.workspace, packed)
-            if place < first or place >= len(moves) - updated:
-                self._into.append((place, copying(spec, packed)))
-            if place >= first:
-                self._out_of.append((place, copying(packed, spec)))
+            if packed is None:
+                into = out_of = duplicating(spec)
+            else:
+                into, out_of = copying(spec, packed), copying(packed, spec)
+            self._moves[place] = _Move(
+                nbytes_of(packed or spec),
+                into if place < first or place >= len(moves) - updated else None,
+                out_of if place >= first else None,
+                always=packed is not None,
+            )
+        self.workspace = self._placed(self._moves)[1]
 
     def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
         """Copy the inputs, run the inner plan, copy the outputs."""
-        base, first = context.workspace(self.workspace), self._first_output
-        inner = list(pointers)
-        for place, offset in self._copied.items():
+        moved = {
+            place: move for place, move in self._moves.items() if move.always or pointers[place] % ALIGNMENT
+        }
+        if not moved:
+            self._inner.run(context, pointers, alpha, beta)
+            return
+        offsets, nbytes = self._placed(moved)
+        base, first, inner = context.workspace(nbytes), self._first_output, list(pointers)
+        for place, offset in offsets.items():
             inner[place] = base + offset
-        for place, copy in self._into:
-            copy.run(context, (pointers[place], inner[place]), 1.0, 0.0)
-        self._inner.run(context, inner, alpha, 0.0 if first in self._copied else beta)
+        for place, move in moved.items():
+            if move.into is not None:
+                move.into.run(context, (pointers[place], inner[place]), 1.0, 0.0)
+        self._inner.run(context, inner, alpha, 0.0 if first in moved else beta)
         try:
-            for place, copy in self._out_of:
-                copy.run(context, (inner[place], pointers[place]), 1.0, beta if place == first else 0.0)
+            for place, move in moved.items():
+                if move.out_of is not None:
+                    factor = beta if place == first else 0.0
+                    move.out_of.run(context, (inner[place], pointers[place]), 1.0, factor)
         except (BadParamError, NotSupportedError) as error:
             if first == len(pointers) - 1:
                 raise
             raise too_late(error) from error
 
     def describe(self) -> str:
-        """Tell what was chosen."""
-        return f"{self._inner.describe()}; {len(self._copied)} operands copied into a packed layout"
+        """Return the description of the inner plan, and which operands are copied."""
+        packed = sum(move.always for move in self._moves.values())
+        lines = [f"{packed} operands copied into a packed layout"] if packed else []
+        lines += ["misaligned operands copied to aligned memory"] if packed < len(self._moves) else []
+        return "; ".join([self._inner.describe(), *lines])
+
+    def _placed(self, moves: Iterable[int]) -> tuple[dict[int, int], int]:
+        """Offsets of copies in the workspace, by operand, and the bytes of that workspace."""
+        offsets, nbytes = {}, self._inner.workspace
+        for place in moves:
+            offsets[place], nbytes = placed_after(nbytes, self._moves[place].nbytes)
+        return offsets, nbytes
 
 
 class ScaledPlan:
@@ -145,31 +187,6 @@ class ScaledPlan:
     def describe(self) -> str:
         """Tell what was chosen."""
         return f"{self._inner.describe()}; alpha and beta by a call of their own"
-
-
-class AlignedPlan:
-    """Another plan, for memory that begins at multiples of 16 bytes.
-
-    Elsewhere a kernel that loads several elements at once may end the CUDA context.
-    """
-
-    __slots__ = ("_inner", "workspace")
-
-    def __init__(self, inner: Plan) -> None:
-        self._inner = inner
-        self.workspace = inner.workspace
-
-    def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
-        """Run the other plan. Raises NotSupportedError for memory that begins elsewhere."""
-        for pointer in pointers:
-            if pointer % ALIGNMENT:
-                starts = ", ".join(map(hex, pointers))
-                raise NotSupportedError(f"not all operands begin at multiples of {ALIGNMENT} bytes: {starts}")
-        self._inner.run(context, pointers, alpha, beta)
-
-    def describe(self) -> str:
-        """Tell what was chosen."""
-        return self._inner.describe()
 
 
 class ScalePlan:

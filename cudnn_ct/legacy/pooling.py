@@ -14,7 +14,7 @@ from .calls import CallPlan
 from .copies import copying
 from .fold import images
 from .native import element
-from .plans import AlignedPlan, PackedPlan
+from .plans import PackedPlan
 from .scratch import behind
 
 __all__ = ["gradient_in_c_order", "padded_pooling", "pooling", "spread_gradient"]
@@ -48,7 +48,7 @@ def pooling(problem: PoolProblem) -> CallPlan:
     return CallPlan("cudnnPoolingBackward", head, [(1, y), (2, dy), (0, x)], dx, factor)
 
 
-def spread_gradient(problem: PoolProblem) -> AlignedPlan | None:
+def spread_gradient(problem: PoolProblem) -> CallPlan | None:
     """``cudnnAddTensor`` for the gradient of an average of all there is: every element has the same."""
     window, padding, _ = problem.geometry
     whole = window == problem.x.shape[2:] and not any(before or after for before, after in padding)
@@ -56,7 +56,7 @@ def spread_gradient(problem: PoolProblem) -> AlignedPlan | None:
         return None
     _, _, dy, dx = images(*tensors_of(problem).values())
     factor = 1.0 if problem.mode == "sum" else 1 / prod(window)
-    return AlignedPlan(CallPlan("cudnnAddTensor", (), [(2, dy)], dx, factor))
+    return CallPlan("cudnnAddTensor", (), [(2, dy)], dx, factor)
 
 
 def gradient_in_c_order(problem: PoolProblem) -> PackedPlan | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..dtypes import DTYPES
 from ..problem import TensorSpec
 
-__all__ = ["behind", "placed_after"]
+__all__ = ["behind", "nbytes_of", "placed_after"]
 
 GRAIN = 256  # bytes at whose multiples copies begin
 
@@ -19,3 +19,9 @@ def placed_after(nbytes: int, more: int) -> tuple[int, int]:
     """Where so many bytes more begin in scratch memory, and how many bytes that makes."""
     start = -(-nbytes // GRAIN) * GRAIN
     return start, start + more
+
+
+def nbytes_of(spec: TensorSpec) -> int:
+    """Return the bytes that a tensor spans, with the gaps between its elements."""
+    low, high = spec.extent
+    return (high - low) * DTYPES[spec.dtype].itemsize

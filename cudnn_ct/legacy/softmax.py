@@ -7,7 +7,6 @@ from ..errors import NotSupportedError
 from ..problem import LAYOUTS, SoftmaxProblem, TensorSpec, tensors_of
 from .calls import CallPlan
 from .fold import folded
-from .plans import AlignedPlan
 
 __all__ = ["softmax", "softmax_of_rows"]
 
@@ -19,7 +18,7 @@ def softmax(problem: SoftmaxProblem) -> CallPlan:
     return _plan(problem, _folded(problem), SoftmaxMode.CHANNEL)
 
 
-def softmax_of_rows(problem: SoftmaxProblem) -> AlignedPlan | None:
+def softmax_of_rows(problem: SoftmaxProblem) -> CallPlan | None:
     """The same in the mode that sums whole images, which for rows has the same sums, where it is quicker.
 
     That is for gradients, which the other mode sums in one thread a row; and forward for long rows.
@@ -29,7 +28,7 @@ def softmax_of_rows(problem: SoftmaxProblem) -> AlignedPlan | None:
     quicker = problem.dx is not None or (first.shape[1] > LONG and first.dtype == "float32")
     if first.shape[2:] != (1, 1) or not quicker:
         return None
-    return AlignedPlan(_plan(problem, tensors, SoftmaxMode.INSTANCE))
+    return _plan(problem, tensors, SoftmaxMode.INSTANCE)
 
 
 def _plan(problem: SoftmaxProblem, tensors: list[TensorSpec], mode: SoftmaxMode) -> CallPlan:

@@ -16,7 +16,6 @@ from ..problem import Plan, PoolingSpec, ReduceProblem, TensorSpec
 from .calls import CallPlan
 from .chain import ChainPlan, Step
 from .fold import LARGEST
-from .plans import AlignedPlan
 from .slices import gapless, joined
 
 __all__ = ["quick_sum", "summed"]
@@ -65,13 +64,13 @@ def summed(problem: ReduceProblem) -> Plan | None:
 # --- one call ----------------------------------------------------------------------------------------------
 
 
-def _to_channels(shape: tuple[int, ...], dtype: str, layout: str, factor: float) -> AlignedPlan:
+def _to_channels(shape: tuple[int, ...], dtype: str, layout: str, factor: float) -> CallPlan:
     """``cudnnConvolutionBackwardBias`` for the sum of images to their channels."""
     dy, db = TensorSpec.packed(shape, dtype, layout), TensorSpec.packed((1, shape[1], 1, 1), dtype)
-    return AlignedPlan(CallPlan("cudnnConvolutionBackwardBias", (), [(0, dy)], db, factor))
+    return CallPlan("cudnnConvolutionBackwardBias", (), [(0, dy)], db, factor)
 
 
-def _pooled(shape: tuple[int, ...], dtype: str, layout: str, factor: float) -> AlignedPlan:
+def _pooled(shape: tuple[int, ...], dtype: str, layout: str, factor: float) -> CallPlan:
     """``cudnnPoolingForward`` for the sum of each channel of each image."""
     sides = shape[2:]
     window = tuple(1 << (side - 1).bit_length() for side in sides)
@@ -79,7 +78,7 @@ def _pooled(shape: tuple[int, ...], dtype: str, layout: str, factor: float) -> A
     image = TensorSpec.packed(shape, dtype, layout)
     result = TensorSpec.packed((*shape[:2], 1, 1), dtype, layout)
     head = (PoolingDescriptor.cached(PoolingSpec(window, padding, window, "average_count_include_padding")),)
-    return AlignedPlan(CallPlan("cudnnPoolingForward", head, [(0, image)], result, factor * prod(window)))
+    return CallPlan("cudnnPoolingForward", head, [(0, image)], result, factor * prod(window))
 
 
 # --- rows, channels and columns ---------------------------------------------------------------------------

@@ -62,6 +62,11 @@ class Norm:
         size[0] = self.norm_sizes[0]
         return self._norm_ready(handle, mode, ops, x, None, activation)
 
+    def _norm_aligned(self: Any, *pointers: int | None) -> None:
+        """cuDNN's kernels load 16 bytes at once: on other memory they end the CUDA context."""
+        bad = [hex(pointer) for pointer in pointers if pointer and pointer % 16]
+        assert not bad, f"misaligned operands of a batch normalisation: {bad}"
+
     def _norm_ready(self: Any, handle: Any, mode: int, ops: int, x: Any, z: Any, activation: Any) -> int:
         self._get(handle, "handle")
         data = self._get(x, "tensor")
@@ -97,6 +102,8 @@ class Norm:
     def cudnnBatchNormalizationForwardTrainingEx(self: Any, handle: Any, *arguments: Any) -> int:
         mode, ops, alpha, beta, x, xp, z, zp, y, yp, parameters, *rest = arguments
         scale, bias, factor, running_mean, running_var, epsilon, mean, invstd, activation, *scratch = rest
+        self._norm_aligned(xp, zp, yp, scale, bias, running_mean, running_var, mean, invstd)
+        self._norm_aligned(scratch[0], scratch[2])
         status = self._norm_ready(handle, mode, ops, x, z, activation)
         if status:
             return int(status)
@@ -127,6 +134,7 @@ class Norm:
 
     def cudnnBatchNormalizationForwardInference(self: Any, handle: Any, *arguments: Any) -> int:
         mode, alpha, beta, x, xp, y, yp, parameters, scale, bias, mean, var, epsilon = arguments
+        self._norm_aligned(xp, yp, scale, bias, mean, var)
         source, target = self._memory(x, "tensor", xp), self._memory(y, "tensor", yp)
         status = self._norm_ready(handle, mode, BN, x, None, None)
         if status or source.shape[0] > self.norm_batch:
@@ -145,6 +153,7 @@ class Norm:
         dx, dxp, parameters, scale, bias, dscale, dbias, epsilon, mean, invstd, activation, *scratch = rest
         assert ops == BN
         assert not any((y, yp, dz, dzp, bias, activation))
+        self._norm_aligned(scratch[0], scratch[2])
         self._norm_scratch(*scratch[:2], self.norm_sizes[0])
         self._norm_scratch(*scratch[2:], 0)
         results = dx, dxp, parameters, scale, dscale, dbias, epsilon, mean, invstd
@@ -153,6 +162,7 @@ class Norm:
     def cudnnBatchNormalizationBackward(self: Any, handle: Any, *arguments: Any) -> int:
         mode, alpha, beta, p_alpha, p_beta, x, xp, dy, dyp, dx, dxp, parameters, *rest = arguments
         scale, dscale, dbias, epsilon, mean, invstd = rest
+        self._norm_aligned(xp, dyp, dxp, scale, dscale, dbias, mean, invstd)
         status = self._norm_ready(handle, mode, BN, x, None, None)
         if status:
             return int(status)
