@@ -10,6 +10,9 @@ from cudnn_ct._installation import SUBLIBRARIES
 from cudnn_ct.doctor.elf import machine_here
 
 PT_LOAD, PT_DYNAMIC, PT_GNU_STACK = 1, 2, 0x6474E551
+DT_NEEDED, DT_STRTAB, DT_SYMTAB, DT_STRSZ, DT_SONAME, DT_RUNPATH = 1, 5, 6, 10, 14, 29
+DT_GNU_HASH, DT_VERNEED = 0x6FFFFEF5, 0x6FFFFFFE
+CONTENT = 64 + 3 * 56  # the first byte after the headers
 
 
 def make_elf(
@@ -27,38 +30,42 @@ def make_elf(
     def string(text: str) -> int:
         return strings.index(b"\0" + text.encode() + b"\0") + 1
 
-    data_at = 64 + 3 * 56
     data = b"".join(struct.pack("<I", (constants or {})[name]) for name in names)
-    symbols_at = data_at + len(data) + -len(data) % 8
     symbols = bytes(24) + b"".join(
-        struct.pack("<IBBHQQ", string(name), 0x11, 0, 1, data_at + 4 * index, 4)
+        struct.pack("<IBBHQQ", string(name), 0x11, 0, 1, CONTENT + 4 * index, 4)
         for index, name in enumerate(names)
     )
-    hash_at = symbols_at + len(symbols)
-    table = _gnu_table(names, buckets)
-    strings_at = hash_at + len(table)
-    dynamic_at = strings_at + len(strings) + -len(strings) % 8
-    tags = [(1, string(name)) for name in needed] + ([(14, string(soname))] if soname else [])
-    tags += [(5, strings_at), (6, symbols_at), (10, len(strings)), (11, 24), (0x6FFFFEF5, hash_at), (0, 0)]
-    dynamic = b"".join(struct.pack("<QQ", *tag) for tag in tags)
-    end = dynamic_at + len(dynamic)
+    tags = [(DT_NEEDED, string(name)) for name in needed] + ([(DT_SONAME, string(soname))] if soname else [])
+    parts = {DT_SYMTAB: symbols, DT_GNU_HASH: _gnu_table(names, buckets), DT_STRTAB: strings}
+    return assemble(parts, tags, data=data, machine=machine)
 
+
+def assemble(
+    parts: Mapping[int, bytes],
+    tags: Sequence[tuple[int, int]] = (),
+    *,
+    data: bytes = b"",
+    machine: int | None = None,
+) -> bytes:
+    """Return an ELF64 library of tables by the tags that point to them, and of other tags; ``data`` comes first."""
+    file = bytearray(CONTENT) + data
+    dynamic = list(tags)
+    for tag, part in parts.items():
+        file += bytes(-len(file) % 8)
+        dynamic.append((tag, len(file)))
+        file += part
+    dynamic += [(DT_STRSZ, len(parts.get(DT_STRTAB, b""))), (11, 24), (0, 0)]
+    file += bytes(-len(file) % 8)
+    start, size = len(file), 16 * len(dynamic)
+    file += b"".join(struct.pack("<QQ", *tag) for tag in dynamic)
     header = b"\x7fELF" + bytes([2, 1, 1]) + bytes(9)
     header += struct.pack("<HHIQQQIHHHHHH", 3, machine or machine_here(), 1, 0, 64, 0, 0, 64, 56, 3, 64, 0, 0)
     programs = [
-        (PT_LOAD, 6, 0, 0, 0, end, end, 4096),
-        (PT_DYNAMIC, 6, dynamic_at, dynamic_at, dynamic_at, len(dynamic), len(dynamic), 8),
+        (PT_LOAD, 6, 0, 0, 0, len(file), len(file), 4096),
+        (PT_DYNAMIC, 6, start, start, start, size, size, 8),
         (PT_GNU_STACK, 6, 0, 0, 0, 0, 0, 16),
     ]
-    file = bytearray(header + b"".join(struct.pack("<IIQQQQQQ", *program) for program in programs))
-    for at, part in (
-        (data_at, data),
-        (symbols_at, symbols),
-        (hash_at, table),
-        (strings_at, strings),
-        (dynamic_at, dynamic),
-    ):
-        file += bytes(at - len(file)) + part
+    file[:CONTENT] = header + b"".join(struct.pack("<IIQQQQQQ", *program) for program in programs)
     return bytes(file)
 
 

@@ -13,9 +13,11 @@ __all__ = ["Dynamic", "code", "read"]
 DT_STRTAB, DT_SYMTAB, DT_STRSZ, DT_RPATH, DT_RUNPATH = 5, 6, 10, 15, 29
 DT_GNU_HASH, DT_VERNEED = 0x6FFFFEF5, 0x6FFFFFFE
 
-# The largest cuDNN library has some thousand symbols: what claims more than this is damaged.
-MOST_SYMBOLS = 1_000_000
-MOST_NAMES = 64 << 20  # bytes
+# About 20 times the figures of the largest cuDNN library: a file with more is damaged, or made to exhaust memory.
+MOST_SYMBOLS = 50_000
+MOST_NAMES = 4 << 20  # bytes: of the string table, and of all names read from it, which may overlap there
+LONGEST_NAME = 16 << 10  # bytes, of a search path too
+MOST_FOLDERS = 256  # of one RPATH or RUNPATH
 MOST_VERSIONS = 1000
 MOST_CODE = 64 << 10  # bytes of one function
 
@@ -62,8 +64,8 @@ def read(library: elf.Elf) -> Dynamic:
         return Dynamic(
             exports,
             frozenset(undefined),
-            _folders(tags.get(DT_RPATH), strings),
-            _folders(tags.get(DT_RUNPATH), strings),
+            strings.folders(tags.get(DT_RPATH)),
+            strings.folders(tags.get(DT_RUNPATH)),
             frozenset(_versions(view, library, tags, strings)),
         )
 
@@ -89,14 +91,25 @@ class _Strings:
         size = tags.get(DT_STRSZ, 0)
         if size > MOST_NAMES:
             raise view.malformed(f"has a string table of {size:,} bytes")
+        self._view = view
         self._data = view.at(elf.file_offset(view, library.segments, tags[DT_STRTAB]), size)
+        self._read = 0
 
     def __getitem__(self, at: int) -> str:
-        return self._data[at : self._data.find(b"\0", at)].decode("utf-8", "replace")
+        end = self._data.find(b"\0", at, at + LONGEST_NAME + 1)
+        if end < 0:
+            raise self._view.malformed(f"has a name without an end within {LONGEST_NAME:,} bytes")
+        self._read += end - at
+        if self._read > MOST_NAMES:  # many symbols may have the same long name
+            raise self._view.malformed(f"has names of more than {MOST_NAMES:,} bytes")
+        return self._data[at:end].decode("utf-8", "replace")
 
-
-def _folders(at: int | None, strings: _Strings) -> tuple[str, ...]:
-    return () if at is None else tuple(folder for folder in strings[at].split(":") if folder)
+    def folders(self, at: int | None) -> tuple[str, ...]:
+        """Read a search path."""
+        found = () if at is None else tuple(filter(None, self[at].split(":")))
+        if len(found) > MOST_FOLDERS:
+            raise self._view.malformed(f"has a search path of {len(found):,} folders")
+        return found
 
 
 def _symbols(

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import socket
+import struct
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,17 @@ from cudnn_ct import doctor
 from cudnn_ct.doctor import examine, main, places, process, report
 from cudnn_ct.doctor.finding import finding
 from cudnn_ct.doctor.main import USAGE
-from tests.elf_files import make_cudnn
+from tests.elf_files import (
+    CONTENT,
+    DT_GNU_HASH,
+    DT_RUNPATH,
+    DT_SONAME,
+    DT_STRTAB,
+    DT_SYMTAB,
+    DT_VERNEED,
+    assemble,
+    make_cudnn,
+)
 
 PACKAGE = Path(doctor.__file__).parents[2]
 
@@ -473,12 +485,116 @@ def test_who_closes_the_output_gets_the_exit_code(monkeypatch: pytest.MonkeyPatc
     assert [main._print("sound", code) for code in (0, 1, 3)] == [0, 1, 3]
 
 
-@pytest.mark.parametrize("closed", [">&-", "| head -c 0", ">/dev/full"])
-def test_an_output_that_cannot_be_written(tmp_path: Path, closed: str) -> None:
+@pytest.mark.parametrize(("version", "code"), [("9.27.0", 0), ("9.26.0", 1)], ids=["sound", "broken"])
+@pytest.mark.parametrize(
+    ("closed", "unwritten"), [(">&-", 0), ("| head -c 0", 0), (">/dev/full", 3)], ids=["none", "pipe", "full"]
+)
+def test_doctor_returns_its_exit_code_when_the_output_cannot_be_written(
+    tmp_path: Path, closed: str, unwritten: int, version: str, code: int
+) -> None:
+    """A full disk turns the 0 of a sound cuDNN into 3, because the answer did not arrive; 1 stays 1."""
     if closed == ">/dev/full" and not Path("/dev/full").exists():
         pytest.skip("no /dev/full")
+    make_cudnn(tmp_path, "9.27.0", ops=version)
     command = f"{sys.executable} -m cudnn_ct doctor --static {tmp_path} {closed}; echo ${{PIPESTATUS[0]}}"
     environ = {**os.environ, "PYTHONPATH": str(PACKAGE)}
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, env=environ)
-    assert done.stdout.strip() == "3"
+    assert done.stdout.strip() == str(code or unwritten)
     assert "Traceback" not in done.stderr
+
+
+# --- files made to exhaust memory or time ------------------------------------------------------------------
+
+LIMITED = """
+import resource, runpy, sys
+resource.setrlimit(resource.RLIMIT_AS, (2**28, 2**28))
+resource.setrlimit(resource.RLIMIT_CPU, (5, 5))
+sys.argv = ["cudnn-ct", "doctor", "--static", "--json", sys.argv[1]]
+runpy.run_module("cudnn_ct", run_name="__main__")
+"""
+
+
+def table(buckets: Sequence[int], *, first: int = 1, words: int = 1, chain: Sequence[int] = (1,)) -> bytes:
+    """A GNU hash table."""
+    head = struct.pack("<IIII", len(buckets), first, words, 0) + b"\xff" * 8 * words
+    return head + struct.pack(f"<{len(buckets)}I", *buckets) + struct.pack(f"<{len(chain)}I", *chain)
+
+
+def symbols_of_one_name(count: int, length: int) -> dict[int, bytes]:
+    return {
+        DT_STRTAB: b"\0" + b"x" * length + b"\0",
+        DT_SYMTAB: struct.pack("<IBxHQQ", 1, 0x11, 1, 0, 0) * count,
+        DT_GNU_HASH: table([count - 1], first=count - 1),
+    }
+
+
+NAMES = {DT_STRTAB: b"\0name\0"}
+SYMBOLS = {**NAMES, DT_SYMTAB: bytes(24 * 60_000)}
+HOSTILE = {
+    "many symbols with one long name": (
+        symbols_of_one_name(40_000, 150_000),
+        "a name without an end within 16",
+    ),
+    "many symbols with one short name": (symbols_of_one_name(40_000, 15_000), "has names of more than 4"),
+    "a long search path": (NAMES | {DT_STRTAB: b"\0" + b"a:" * 2**21}, "a string table of 4,194,305 bytes"),
+    "a search path within the table": (NAMES | {DT_STRTAB: b"\0" + b"a:" * 2**20}, "a name without an end"),
+    "a search path of many folders": (
+        NAMES | {DT_STRTAB: b"\0" + b"a:" * 8_000 + b"\0"},
+        "a search path of 8,000 folders",
+    ),
+    "many buckets": (SYMBOLS | {DT_GNU_HASH: table([1] * 60_000)}, "a hash table of 60,000 entries"),
+    "many words": (SYMBOLS | {DT_GNU_HASH: table([1], words=60_000)}, "a hash table of 60,000 entries"),
+    "many symbols before the table": (
+        SYMBOLS | {DT_GNU_HASH: table([0], first=60_000)},
+        "a hash table of 60,000 entries",
+    ),
+    "many symbols in the table": (
+        SYMBOLS | {DT_GNU_HASH: table([59_999], chain=[1] * 60_000)},
+        "a hash table without an end",
+    ),
+    "a long chain": (SYMBOLS | {DT_GNU_HASH: table([1], chain=[0] * 20_000 + [1])}, "table without an end"),
+    "versions that repeat": (
+        NAMES | {DT_VERNEED: struct.pack("<HHIII", 1, 60_000, 1, 16, 0) + bytes(16)},
+        "more symbol versions than a library can",
+    ),
+    "a long list of versions": (
+        NAMES | {DT_VERNEED: struct.pack("<HHIII", 1, 0, 1, 16, 16) * 2_000 + bytes(16)},
+        "a list of symbol versions without an end",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_doctor_rejects_a_hostile_library_within_limits(tmp_path: Path, case: str) -> None:
+    """256 MiB of memory and 5 s are enough, and the finding names the limit."""
+    parts, reason = HOSTILE[case]
+    path = make_cudnn(tmp_path).with_name("libcudnn_ops.so.9")
+    path.write_bytes(assemble(parts, [(DT_RUNPATH, 1)]))
+    done = subprocess.run(
+        [sys.executable, "-c", LIMITED, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(PACKAGE)},
+        timeout=60,
+    )
+    assert done.returncode == 1, done.stderr
+    (damaged,) = (each for each in json.loads(done.stdout)["findings"] if each["code"] == "damaged-library")
+    assert str(path) in damaged["message"]
+    assert reason in damaged["message"]
+
+
+@pytest.mark.parametrize(("at", "cuda"), [(0, 12), (70_000, 0)], ids=["first", "behind the limit"])
+def test_doctor_reads_64_kib_of_a_function_that_claims_more(tmp_path: Path, at: int, cuda: int) -> None:
+    """The CUDA version is a number in the machine code of a function, whose size the file states."""
+    body = bytearray(140_000)
+    struct.pack_into("<I", body, at, 12090)
+    parts = {
+        DT_STRTAB: b"\0cudnnGetCudartVersion\0libcudnn_graph.so.9\0",
+        DT_SYMTAB: bytes(24) + struct.pack("<IBxHQQ", 1, 0x12, 1, CONTENT, 2**40),
+        DT_GNU_HASH: table([1]),
+    }
+    path = make_cudnn(tmp_path).with_name("libcudnn_graph.so.9")
+    path.write_bytes(assemble(parts, [(DT_SONAME, 23)], data=bytes(body), machine=62))
+    (found,) = doctor.diagnose(tmp_path, run=False).sets
+    assert found.libraries["graph"].error is None
+    assert found.cuda == cuda
