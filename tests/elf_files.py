@@ -47,7 +47,7 @@ def assemble(
     data: bytes = b"",
     machine: int | None = None,
 ) -> bytes:
-    """Return an ELF64 library of tables by the tags that point to them, and of other tags; ``data`` comes first."""
+    """Return an ELF64 library of ``data``, tables by the tags that point to them, and other tags."""
     file = bytearray(CONTENT) + data
     dynamic = list(tags)
     for tag, part in parts.items():

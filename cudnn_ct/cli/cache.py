@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..doctor.terminal import printable
 from .table import show
 from .trouble import FAILED, fail, plainly, usage
 
@@ -61,7 +62,7 @@ def show_(as_json: bool) -> None:
 
 def _show(path: Path, choices: dict[str, dict[str, Any]]) -> None:
     size = f", {os.path.getsize(path):,} bytes" if path.exists() else ""
-    click.echo(f"{path}: {len(choices)} choices{size}")
+    click.echo(f"{printable(str(path))}: {len(choices)} choices{size}")
     if choices:
         columns = (("us", True), ("algorithm", False), ("cuDNN", False), ("GPU", False), ("problem", False))
         show(columns, [_cells(key, choice) for key, choice in choices.items()])
@@ -124,8 +125,19 @@ def _cells(key: str, choice: dict[str, Any]) -> list[str]:
     version, device, problem, *_ = [*key.split(" | "), "", ""]
     rows = choice.get("rows")
     best = rows[0] if isinstance(rows, list) and rows and isinstance(rows[0], dict) else {}
-    time = best.get("time")
-    shown = f"{time * 1000:.1f}" if isinstance(time, int | float) else "-"
     name = " ".join(str(best.get(part, "")) for part in ("family", "algorithm"))
     status = f" ({best['status']})" if best.get("status") else ""
-    return [shown, f"{name}{status}".strip(), version.removeprefix("cuDNN "), device, problem]
+    return [
+        _microseconds(best.get("time")),
+        f"{name}{status}".strip(),
+        version.removeprefix("cuDNN "),
+        device,
+        problem,
+    ]
+
+
+def _microseconds(milliseconds: object) -> str:
+    try:
+        return f"{float(milliseconds) * 1000:.1f}" if isinstance(milliseconds, int | float) else "-"
+    except OverflowError:  # JSON has integers that no float holds
+        return "-"

@@ -10,6 +10,8 @@ from typing import Any
 
 import click
 
+from ..doctor.terminal import printable
+
 __all__ = ["Column", "Tick", "progress", "show", "styled"]
 
 EMPTY = {"", "-"}
@@ -25,7 +27,10 @@ Tick = Callable[[str], None]
 def show(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
     """Print a table, without the columns that are empty in every row: a terminal may be narrow."""
     filled = [place for place in range(len(columns)) if {row[place] for row in rows} - EMPTY or not rows]
-    columns, rows = [columns[place] for place in filled], [[row[place] for place in filled] for row in rows]
+    columns = [columns[place] for place in filled]
+    rows = [
+        [printable(row[place]) for place in filled] for row in rows
+    ]  # cells may come from files of others
     if styled(sys.stdout):
         _show_styled(columns, rows)
         return

@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 import click
 
+from ..doctor.terminal import printable
 from ..errors import CudnnError, CudnnWarning
 
 __all__ = [
@@ -33,7 +34,7 @@ DOCTOR = "doctor: "
 
 def fail(text: str, code: int = FAILED) -> NoReturn:
     """End the command with a line on stderr."""
-    click.echo(f"cudnn-ct: {text}", err=True)
+    _tell(text)
     sys.exit(code)
 
 
@@ -84,7 +85,7 @@ def plainly(command: Callable[..., Any]) -> Callable[..., Any]:
                 return command(*arguments, **keywords)
             except CudnnError as error:
                 for line in verdict_of(error):
-                    click.echo(line, err=True)
+                    click.echo(printable(line), err=True)
                 fail(first_line(error))
             except OSError as error:  # a file that cannot be written, say; click has those it opens itself
                 fail(str(error))
@@ -103,4 +104,9 @@ def verdict_of(error: BaseException) -> list[str]:
 
 
 def _warn(message: Warning | str, *_: Any, **__: Any) -> None:
-    click.echo(f"cudnn-ct: {message}", err=True)
+    _tell(str(message))
+
+
+def _tell(text: str) -> None:
+    """Print a line on stderr; SQLite's errors have names from the file, which a terminal must not obey."""
+    click.echo(f"cudnn-ct: {printable(text, keep=chr(10))}", err=True)

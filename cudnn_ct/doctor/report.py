@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import textwrap
 from collections.abc import Iterator
 from itertools import groupby
@@ -14,13 +13,13 @@ from . import checks, demands
 from .examine import Diagnosis
 from .finding import Finding, Severity
 from .libraryset import LibrarySet, write
+from .terminal import printable
 
 __all__ = ["FORMATS", "SCHEMA", "as_dict", "github", "json_text", "text", "verdict", "wants_colour"]
 
 SCHEMA = 1  # raised when a key goes away or changes its meaning; new keys may come at any time
 
 WIDTH = 100
-_UNDECODED = re.compile("[\udc80-\udcff]+")  # how Python keeps bytes that it cannot decode
 _COLOURS = {Severity.ERROR: "31", Severity.WARNING: "33", Severity.NOTE: "36"}
 _GITHUB = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.NOTE: "notice"}
 
@@ -101,19 +100,6 @@ def github(diagnosis: Diagnosis) -> str:
 
 
 FORMATS = ("text", "json", "github")
-
-
-def printable(words: str, keep: str = "") -> str:
-    """Replace what a terminal would obey: a file's name may hold anything.
-
-    What this process's locale cannot decode is read as UTF-8, and shown as bytes where it is not that either.
-    """
-    words = _UNDECODED.sub(lambda run: _readable(run[0]), words)
-    return "".join(c if c.isprintable() or c in keep else f"\\x{ord(c):02x}" for c in words)
-
-
-def _readable(undecoded: str) -> str:
-    return undecoded.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 def wants_colour(stream: Any) -> bool:

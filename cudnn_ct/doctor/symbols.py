@@ -13,7 +13,7 @@ __all__ = ["Dynamic", "code", "read"]
 DT_STRTAB, DT_SYMTAB, DT_STRSZ, DT_RPATH, DT_RUNPATH = 5, 6, 10, 15, 29
 DT_GNU_HASH, DT_VERNEED = 0x6FFFFEF5, 0x6FFFFFFE
 
-# About 20 times the figures of the largest cuDNN library: a file with more is damaged, or made to exhaust memory.
+# About 20 times the figures of the largest cuDNN library: a file with more is damaged or hostile.
 MOST_SYMBOLS = 50_000
 MOST_NAMES = 4 << 20  # bytes: of the string table, and of all names read from it, which may overlap there
 LONGEST_NAME = 16 << 10  # bytes, of a search path too

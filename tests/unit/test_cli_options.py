@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -224,6 +226,41 @@ def test_choices_of_other_hands_are_shown_as_far_as_they_go(cache: Path, choice:
 
     store().put("another key", choice)
     assert "another key" in run("show")
+
+
+def test_cache_show_escapes_what_a_terminal_would_obey(cache: Path) -> None:
+    from cudnn_ct.algo_store import store
+
+    hostile = "\x1b]0;title\x07\x1b[31m\u202e\ud800\nline"
+    store().put(
+        f"cuDNN {hostile} | GPU | problem".replace("\ud800", ""),
+        {"rows": [{"family": hostile, "algorithm": hostile, "status": hostile}]},
+    )
+    told = run("show")
+    assert len(told.splitlines()) == 3
+    assert all(char.isprintable() for line in told.splitlines() for char in line)
+    assert told.count(r"\x1b[31m\x202e") == 4
+
+
+def test_cache_show_escapes_the_errors_of_a_hostile_file(cache: Path) -> None:
+    with closing(sqlite3.connect(cache)) as database:
+        database.execute("PRAGMA writable_schema = ON")
+        row = ("table", "\x1b[31mred", "\x1b[31mred", 2, "CREATE nonsense")
+        database.execute("INSERT INTO sqlite_master VALUES (?, ?, ?, ?, ?)", row)
+        database.commit()
+    told = run("show", code=1)
+    assert r"\x1b[31mred" in told
+    assert "\x1b" not in told
+
+
+@pytest.mark.parametrize("time", [10**400, -(10**400), float("inf")], ids=["large", "small", "inf"])
+def test_cache_show_prints_choices_with_impossible_times(cache: Path, time: float) -> None:
+    text = json.dumps({"rows": [{**ROW, "time": time}]})
+    with closing(sqlite3.connect(cache)) as database:
+        database.execute("CREATE TABLE choices_1 (key TEXT PRIMARY KEY, choice TEXT)")
+        database.execute("INSERT INTO choices_1 VALUES (?, ?)", (KEY, text))
+        database.commit()
+    assert "graph engine 1" in run("show")
 
 
 def test_a_cache_that_is_off_or_bad(cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
