@@ -129,7 +129,8 @@ _ADVICE: dict[int, str] = {
     1002: "libraries of different cuDNN versions met in this process; `cudnn-ct info` shows which.",
     1008: "a sub-library of cuDNN is missing or cannot be loaded, or the driver's libcuda.so.1, which some "
     "need; `cudnn-ct info` lists them.",
-    3008: "this cuDNN has no code for this GPU's architecture; another cuDNN version may have.",
+    3007: "this cuDNN has no code for this GPU's architecture; another cuDNN version may have.",
+    3008: "a library that cuDNN needs at run time, such as libnvrtc, is missing; `cudnn-ct doctor` names it.",
     3009: "a sub-library or another CUDA library is missing; `cudnn-ct info` lists them.",
 }
 

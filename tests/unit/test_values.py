@@ -82,6 +82,22 @@ def test_every_status_has_its_class(status: Status) -> None:
     assert (error.status, error.function, error.detail) == (status, "cudnnSomething", "what it said")
 
 
+@pytest.mark.parametrize(
+    ("status", "advice"),
+    [
+        (Status.NOT_INITIALIZED, "nvidia-smi"),
+        (Status.SUBLIBRARY_VERSION_MISMATCH, "different cuDNN versions"),
+        (Status.SUBLIBRARY_LOADING_FAILED, "sub-library"),
+        (Status.NOT_SUPPORTED_ARCH_MISMATCH, "architecture"),
+        (Status.NOT_SUPPORTED_RUNTIME_PREREQUISITE_MISSING, "at run time"),
+        (Status.NOT_SUPPORTED_SUBLIBRARY_UNAVAILABLE, "sub-library"),
+    ],
+)
+def test_an_error_gives_the_advice_for_its_status(status: Status, advice: str) -> None:
+    _, _, text = str(errors.error_from_status(int(status), "cudnnSomething")).partition("\n")
+    assert advice in text
+
+
 def test_errors_are_also_what_python_calls_them() -> None:
     of = errors.error_from_status
     assert isinstance(of(2001, "f"), ValueError)
