@@ -448,8 +448,9 @@ class DeviceArray:
             raise ValueError("DLPack forbids stream 0 for CUDA; the legacy default stream is 1")
         if copy is not None and flag(copy, "copy"):
             return self.copy().__dlpack__(stream=stream, max_version=max_version)
-        if self.readonly and max_version is None:
-            raise BufferError("a read-only array is exported only to consumers that ask for DLPack 1.0")
+        if self.readonly and (max_version is None or max_version < (1, 0)):  # older ones cannot mark it
+            asked = "no max_version" if max_version is None else f"max_version={max_version}"
+            raise BufferError(f"a read-only array needs a consumer of DLPack 1.0 or newer: got {asked}")
         pointer = self.pointer
         owner = self.memory
         if stream != -1:

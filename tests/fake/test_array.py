@@ -316,6 +316,17 @@ def test_a_refused_export_waits_for_nothing(host: Host) -> None:
     assert host.log == []
 
 
+@pytest.mark.parametrize("max_version", [None, (0, 0), (0, 8)])
+def test_dlpack_rejects_a_read_only_array_when_the_consumer_cannot_see_the_flag(
+    host: Host, max_version: tuple[int, int] | None
+) -> None:
+    """The flag came with DLPack 1.0: an older capsule would hand the array out as writable."""
+    array = ct.zeros((2, 3))
+    array.readonly = True
+    with pytest.raises(BufferError, match=r"DLPack 1\.0 or newer: got .*max_version"):
+        array.__dlpack__(stream=-1, max_version=max_version)
+
+
 def test_a_finalizer_may_note_a_use_while_another_is_noted(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
