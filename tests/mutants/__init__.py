@@ -1,0 +1,1 @@
+"""Faults planted into copies of the package, to see whether the tests notice them."""

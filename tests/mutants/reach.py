@@ -1,0 +1,158 @@
+"""Which tests reach which lines of the package, and how long each of them takes.
+
+As a pytest plugin (``-p tests.mutants.reach``) it records a run of the tests, into the file that
+``CUDNN_CT_MUTANTS_REACH`` names. Python processes that a test starts record their lines too, through a
+``sitecustomize`` next to that file.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any, NamedTuple
+
+__all__ = ["Reach", "measure"]
+
+NEAR = 10  # lines above one that no test reaches
+VARIABLE = "CUDNN_CT_MUTANTS_REACH"
+# Tests that run for long by themselves, or that judge the sources and not their behaviour.
+LEFT_OUT = ("test_tree.py", "test_gpu_record.py", "test_mutants.py", "test_fuzz.py", "test_soak.py")
+
+# A child starts before there is a package to import: builtins, os and sys alone.
+CHILD = """
+import atexit, os, sys
+seen, package = set(), {package!r}
+def line(frame, event, _):
+    seen.add((frame.f_code.co_filename, frame.f_lineno))
+    return line
+def call(frame, event, _):
+    return line if frame.f_code.co_filename.startswith(package) else None
+def write():
+    sys.settrace(None)
+    test = os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" ")[0]
+    with open(os.path.join({folder!r}, str(os.getpid())), "a") as file:
+        for name, number in seen:
+            file.write("%s\\t%d\\t%s\\n" % (name[len(package) + 1:], number, test))
+if not sys.flags.isolated:
+    atexit.register(write)
+    sys.settrace(call)
+"""
+
+
+class Reach(NamedTuple):
+    """Seconds of each test, and the tests of each line; those of line 0 reach the file."""
+
+    seconds: dict[str, float]
+    lines: dict[str, dict[int, list[str]]]
+
+    @classmethod
+    def read(cls, text: str) -> Reach:
+        """Read what :meth:`text` wrote."""
+        seconds, lines = json.loads(text)
+        numbered = {
+            path: {int(number): tests for number, tests in one.items()} for path, one in lines.items()
+        }
+        return cls(seconds, numbered)
+
+    def text(self) -> str:
+        """Write it as JSON."""
+        return json.dumps([self.seconds, self.lines])
+
+    def tests_of(self, path: str, line: int, seconds: float) -> list[str]:
+        """Return tests that reach a line, or else its file, the fastest first, for a number of seconds."""
+        there = self.lines.get(path, {})
+        # A part of a statement may have no line of its own, and what no test reaches is worth a try.
+        near = next((there[number] for number in range(line, line - NEAR, -1) if there.get(number)), None)
+        chosen, spent = [], 0.0
+        for test in sorted(near or there.get(0, ()), key=lambda one: (self.seconds[one], one)):
+            spent += self.seconds[test]
+            if chosen and spent > seconds:
+                break
+            chosen.append(test)
+        return chosen
+
+
+def measure(root: Path, tiers: Sequence[str], seconds: float) -> Reach:
+    """Run the tests below a copy of the project once, and record what they reach."""
+    folder = root / ".reach"
+    folder.mkdir()
+    package = str(root / "cudnn_ct")
+    (folder / "sitecustomize.py").write_text(CHILD.format(package=package, folder=str(folder)))
+    target = folder / "reach.json"
+    environ = {
+        **os.environ,
+        VARIABLE: str(target),
+        "PYTHONPATH": f"{folder}:{root}",
+        "CUDNN_CT_HYPOTHESIS_PROFILE": "ci",
+    }
+    left_out = [f"--ignore-glob=*/{name}" for name in LEFT_OUT]
+    plugins = ["-p", "no:cacheprovider", "-p", "tests.mutants.reach"]
+    command = [sys.executable, "-m", "pytest", "-q", *plugins, *left_out, *tiers]
+    done = subprocess.run(command, cwd=root, env=environ, capture_output=True, text=True, timeout=seconds)
+    if not target.is_file():
+        raise RuntimeError(f"the tests could not be recorded:\n{done.stdout[-4000:]}{done.stderr[-2000:]}")
+    reach = Reach.read(target.read_text())
+    for path in folder.glob("[0-9]*"):
+        _add_child(reach, path)
+    return reach
+
+
+def _add_child(reach: Reach, path: Path) -> None:
+    for row in path.read_text().splitlines():
+        file, number, test = row.split("\t")
+        if test in reach.seconds:
+            for line in (0, int(number)):
+                tests = reach.lines.setdefault(file, {}).setdefault(line, [])
+                if test not in tests:
+                    tests.append(test)
+
+
+# --- the plugin --------------------------------------------------------------------------------------------
+
+
+class _Recorder:
+    """Traces lines of the package; lines seen before in the same test cost no more than a look-up."""
+
+    def __init__(self, package: str) -> None:
+        self.package = package
+        self.reach = Reach({}, {})
+        self.seen: set[tuple[CodeType, int]] = set()
+
+    def trace(self, frame: FrameType, event: str, _: Any) -> Any:
+        return self.line if frame.f_code.co_filename.startswith(self.package) else None
+
+    def line(self, frame: FrameType, event: str, _: Any) -> Any:
+        self.seen.add((frame.f_code, frame.f_lineno))
+        return self.line
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        self.seen = set()
+        threading.settrace(self.trace)
+        sys.settrace(self.trace)
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        if report.passed and report.when == "call":
+            self.reach.seconds[report.nodeid] = round(report.duration, 3)
+
+    def pytest_runtest_logfinish(self, nodeid: str) -> None:
+        sys.settrace(None)
+        threading.settrace(None)  # type: ignore[arg-type]
+        if nodeid not in self.reach.seconds:
+            return
+        places = {(code.co_filename[len(self.package) + 1 :], line) for code, line in self.seen}
+        for path, line in sorted(places | {(path, 0) for path, _ in places}):
+            self.reach.lines.setdefault(path, {}).setdefault(line, []).append(nodeid)
+
+    def pytest_sessionfinish(self) -> None:
+        Path(os.environ[VARIABLE]).write_text(self.reach.text())
+
+
+def pytest_configure(config: Any) -> None:
+    if os.environ.get(VARIABLE):
+        config.pluginmanager.register(_Recorder(str(config.rootpath / "cudnn_ct")), "mutants-reach")
