@@ -1,0 +1,143 @@
+"""benchmarks/accuracy.py: the problems, the errors of results, and what becomes of failures."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cudnn_ct as ct
+
+from .installed import cudnn_installed, host_installed
+
+BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+
+if not BENCHMARKS.is_dir():
+    pytest.skip("benchmarks/ is not beside these tests", allow_module_level=True)
+
+sys.path.insert(0, str(BENCHMARKS))
+import accuracy  # noqa: E402
+
+sys.path.remove(str(BENCHMARKS))
+
+
+def by_reference(problem: Any, one: Any, two: Any) -> Any:
+    function = {
+        "forward": ct.reference.conv,
+        "backward_data": ct.reference.conv_backward_data,
+        "backward_filter": ct.reference.conv_backward_filter,
+    }[problem.direction]
+    shape = () if problem.direction == "forward" else (problem.shapes[-1],)
+    return function(one, two, *shape, **problem.geometry)
+
+
+def small(kind: str, direction: str) -> Any:
+    shapes = {"x": (2, 4, 7, 8), "w": (6, 2, 3, 2)}
+    return accuracy.Problem(
+        3, kind, direction, **shapes, padding=1, stride=2, dilation=1, groups=2, layout="nhwc"
+    )
+
+
+def records(problem: Any, oracle: Any = by_reference) -> list[dict[str, Any]]:
+    with host_installed() as host, cudnn_installed(host):
+        found = list(accuracy.measure(problem, oracle, 1, 2))
+    assert json.loads(json.dumps(found))
+    return [record for record in found if record["section"] != "begin"]
+
+
+def test_problems_cover_every_kind_direction_and_window_before_any_comes_again() -> None:
+    count = len(accuracy.KINDS) * len(accuracy.DIRECTIONS) * len(accuracy.WINDOWS)
+    found = list(itertools.islice(accuracy.problems(list(accuracy.KINDS), 1), count))
+    assert len({(one.kind, one.direction, one.w[2:]) for one in found}) == count
+    assert all(min(one.y) > 0 for one in found)
+    halves = [accuracy.problems(list(accuracy.KINDS), 1, first, step=2) for first in (0, 1)]
+    assert sorted(one for half in halves for one in itertools.islice(half, 5)) == found[:10]
+
+
+@pytest.mark.parametrize("kind", accuracy.KINDS)
+@pytest.mark.parametrize("direction", accuracy.DIRECTIONS)
+def test_measure_compares_each_candidate_with_the_oracle(kind: str, direction: str) -> None:
+    rows = records(small(kind, direction))
+    assert len(rows) > 2
+    assert {row["section"] for row in rows} == {"row"}
+    assert {row["values"] for row in rows} == set(accuracy.VALUES)
+    assert max(row["relative"] for row in rows) < 4 * accuracy.KINDS[kind].unit
+
+
+def test_measure_reports_an_error_in_the_result() -> None:
+    def wrong(problem: Any, one: Any, two: Any) -> Any:
+        result = by_reference(problem, one, two)
+        result[0, 0, 0, 0] *= 1.01
+        return result
+
+    rows = records(small("float32", "forward"), wrong)
+    assert min(row["relative"] for row in rows) > 1e-4
+    assert min(row["of_largest"] for row in rows) > 1e-4
+
+
+def test_measure_reports_a_failing_oracle_and_goes_on() -> None:
+    def fail(problem: Any, one: Any, two: Any) -> Any:
+        raise RuntimeError("out of\nmemory")
+
+    (record,) = records(small("float32", "forward"), fail)
+    assert (record["section"], record["error"]) == ("error", "RuntimeError: out of memory")
+
+
+def test_errors_count_elements_that_are_not_written() -> None:
+    want = np.ones((1, 2))
+    found = accuracy.errors(np.array([[np.nan, 1]]), want, want, accuracy.KINDS["float32"])
+    assert found == {"relative": np.inf, "normwise": np.inf, "of_largest": np.inf}
+
+
+def test_errors_leave_out_the_rounding_of_the_result() -> None:
+    want = np.array([1 + 2.0**-12])
+    found = accuracy.errors(want.astype(np.float16).astype(float), want, want, accuracy.KINDS["float16"])
+    assert found == {"relative": 0, "normwise": 0, "of_largest": 0}
+
+
+def test_table_puts_the_worst_first_and_lists_failures(tmp_path: Path) -> None:
+    worst = accuracy.Worst(tmp_path / "rows.jsonl")
+    for kind in ("float32", "tf32"):
+        for record in records(small(kind, "forward")):
+            record["normwise"] = {"float32": 2.0**-24, "tf32": 2.0**-9}[kind]
+            worst.keep(record)
+    worst.keep({"section": "lost", "index": 7, "row": "engine 9"})
+    lines = list(worst.lines(1))
+    assert "tf32  forward" in lines[1]
+    assert "1 x lost:  engine 9" in lines[3]
+    kept = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
+    assert len(kept) == worst.results + 1
+
+
+def test_a_child_that_ends_early_is_replaced_behind_its_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    script = """
+import json, sys
+first = int(sys.argv[1])
+print(json.dumps({"section": "begin", "index": first, "row": "engine 1"}))
+if first == 0:
+    sys.exit(3)
+print(json.dumps({"section": "row", "index": first}))
+print("a line of a library")
+print(json.dumps({"section": "end"}))
+"""
+    monkeypatch.setattr(
+        accuracy, "command", lambda options, first, seconds: [sys.executable, "-c", script, str(first)]
+    )
+    kept: list[dict[str, Any]] = []
+    accuracy.children(accuracy.parse(["--children", "1", "--seconds", "60"]), kept.append)
+    assert kept == [
+        {"section": "lost", "index": 0, "row": "engine 1"},
+        {"section": "row", "index": 1},
+    ]
+
+
+def test_command_line_of_a_child_is_read_back() -> None:
+    options = accuracy.parse(["--windows", "5x5", "3", "--kinds", "tf32", "--seed", "4", "--children", "3"])
+    again = accuracy.parse(accuracy.command(options, 7, 12.5)[2:])
+    assert (again.child, again.first, again.step, again.seconds, again.seed) == (True, 7, 3, 12.5, 4)
+    assert (again.kinds, again.windows) == (["tf32"], [(5, 5), (3,)])
