@@ -124,6 +124,7 @@ ADDED: dict[str, tuple[str, ...]] = {
     "GpuDnnConv3d.get_out_shape": ("dilation",),
     "GpuDnnSoftmax": ("tensor_format",),
     "GpuDnnSoftmaxGrad": ("tensor_format",),
+    "GpuDnnPoolGrad()": ("inp_grad",),
     "GpuDnnBatchNorm": ("epsilon", "running_average_factor"),
     "GpuDnnBatchNormInference": ("epsilon",),
     "GpuDnnBatchNormGrad": ("epsilon",),
@@ -133,7 +134,7 @@ OPTIONAL: dict[str, tuple[str, ...]] = {
     "dnn_available": ("context_name",),
     "GpuDnnConv.get_out_shape": ("dilation",),
     "GpuDnnPool()": ("stride", "pad"),
-    "GpuDnnPoolGrad()": ("stride", "pad"),
+    "GpuDnnPoolGrad()": ("out_grad", "ws", "stride", "pad"),
     "GpuDnnDropoutOp()": ("state",),
 }
 

@@ -6,9 +6,9 @@ from typing import Any
 
 from .._config import config
 from ..problem import integer
+from .arguments import checked_flag, integers
 from .arrays import copied, on_device
 from .convolve import DIRECTIONS, GpuDnnConvDesc, algorithm, compute, output_shape
-from .flags import checked_flag
 
 __all__ = [
     "GpuDnnConv",
@@ -39,6 +39,7 @@ class _Operation:
         if not isinstance(desc, GpuDnnConvDesc):
             raise TypeError(f"desc must be a GpuDnnConvDesc, not {type(desc).__name__}")
         beta = 0 if beta is None else beta
+        output = integers(output)
         is_shape = output is None or isinstance(output, tuple | list)
         out = None
         if (self.inplace or beta) and not is_shape:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from .._config import config
 from ..array import DeviceArray
 from ..problem import ALGORITHMS, check_shape, choice, conv_output_shape, integer
+from .arguments import integers
 from .arrays import on_device
 from .library import ops
 
@@ -63,7 +64,8 @@ class GpuDnnConvDesc:
         precision: str = "float32",
         num_groups: int = 1,
     ) -> None:
-        self.border_mode, self.subsample, self.dilation = border_mode, subsample, dilation
+        self.border_mode, self.subsample = integers(border_mode), integers(subsample)
+        self.dilation = integers(dilation)
         self.conv_mode, self.precision = choice(conv_mode, tuple(MODES), "conv_mode"), precision
         self.num_groups = integer(num_groups, "num_groups")
 
@@ -98,6 +100,7 @@ def compute(
         "groups": desc.num_groups if groups is None else groups,
         "mode": MODES[desc.conv_mode],
     }
+    shape = integers(shape)
     shapes = () if direction == "forward" else (shape,)
     if direction == "forward":
         _check_output(shape, first.shape, second.shape, geometry)
@@ -112,7 +115,8 @@ def output_shape(
     images, filters = check_shape(ishape, "ishape"), check_shape(kshape, "kshape")
     if len(images) == len(filters) > 1:  # else they are refused
         images = (images[0], filters[1], *images[2:])
-    return conv_output_shape(images, filters, padding=border_mode, stride=subsample, dilation=dilation)
+    padding, stride, dilation = map(integers, (border_mode, subsample, dilation))
+    return conv_output_shape(images, filters, padding=padding, stride=stride, dilation=dilation)
 
 
 def algorithm(algo: Any, workmem: str | None, stacklevel: int = 3) -> Any:

@@ -8,8 +8,8 @@ from ..dtypes import as_dtype
 from ..ops import DropoutMask, DropoutState
 from ..ops.call import stream_of
 from ..problem import choice
+from .arguments import checked_flag, integers
 from .arrays import on_device
-from .flags import checked_flag
 from .library import ops
 
 __all__ = ["GpuDnnDropoutOp", "GpuDnnReduction", "GpuDnnSoftmax", "GpuDnnSoftmaxGrad", "dropout"]
@@ -163,7 +163,8 @@ class GpuDnnReduction:
         return_indices: bool = False,
     ) -> None:
         self.red_op = choice(red_op, tuple(REDUCTIONS), "red_op")
-        self.axis, self.return_indices = axis, checked_flag(return_indices, "return_indices")
+        self.axis = integers(axis)
+        self.return_indices = checked_flag(return_indices, "return_indices")
         self.acc_dtype, self.dtype = (
             None if one is None else as_dtype(one).name for one in (acc_dtype, dtype)
         )

@@ -14,7 +14,7 @@ from .._config import config
 from .._installation import header_version
 from ..context import available
 from ..errors import CudnnError, LibraryLoadError, VersionMismatchError
-from .flags import checked_flag
+from .arguments import checked_flag
 
 __all__ = ["check_context", "dnn_available", "dnn_present", "ops", "version"]
 

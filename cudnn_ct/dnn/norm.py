@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ..problem import choice
+from .arguments import checked_flag
 from .arrays import copied, overwritten
-from .flags import checked_flag
 from .library import ops
 
 __all__ = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from .arguments import integers
 from .library import ops
 
 __all__ = ["GpuDnnPool", "GpuDnnPoolDesc", "GpuDnnPoolGrad", "dnn_pool"]
@@ -63,7 +64,8 @@ class GpuDnnPoolDesc:
     """
 
     def __init__(self, ws: Any = (1, 1), stride: Any = (1, 1), mode: str = "max", pad: Any = (0, 0)) -> None:
-        self.ws, self.stride, self.mode, self.pad = ws, stride, mode, pad
+        self.ws, self.stride, self.pad = map(integers, (ws, stride, pad))
+        self.mode = mode
 
     def __call__(self) -> GpuDnnPoolDesc:
         """Return the description itself."""
@@ -139,7 +141,15 @@ class GpuDnnPoolGrad:
         self.mode = mode
 
     def __call__(
-        self, inp: Any, out: Any, out_grad: Any, ws: Any, stride: Any = None, pad: Any = None
+        self,
+        inp: Any,
+        out: Any,
+        out_grad: Any = None,
+        ws: Any = None,
+        stride: Any = None,
+        pad: Any = None,
+        *,
+        inp_grad: Any = None,
     ) -> Any:
         """Compute the gradient with regard to ``inp``.
 
@@ -150,7 +160,9 @@ class GpuDnnPoolGrad:
             What the pooling gave; an average does not look at it.
         out_grad : device array, shape of out
         ws, stride, pad
-            As in :class:`GpuDnnPool`.
+            As in :class:`GpuDnnPool`; ``ws`` is required.
+        inp_grad : device array
+            The older name of ``out_grad``.
 
         Returns
         -------
@@ -159,9 +171,16 @@ class GpuDnnPoolGrad:
         Raises
         ------
         TypeError, ValueError, NotSupportedError, AllocationError
-            As in :func:`cudnn_ct.pool_backward`.
+            As in :func:`cudnn_ct.pool_backward`; TypeError also if ``ws`` is missing, or not exactly one of
+            ``out_grad`` and ``inp_grad`` is given.
         """
-        return ops().pool_backward(inp, out, out_grad, **_described(self.mode, ws, stride, pad))
+        if ws is None:
+            raise TypeError("ws is missing; pass the window, such as ws=(2, 2)")
+        if (out_grad is None) == (inp_grad is None):
+            given = "neither" if out_grad is None else "both"
+            raise TypeError(f"out_grad is also called inp_grad: got {given}, expected one of the two")
+        gradient = inp_grad if out_grad is None else out_grad
+        return ops().pool_backward(inp, out, gradient, **_described(self.mode, ws, stride, pad))
 
 
 def _described(mode: str, ws: Any, stride: Any, pad: Any) -> dict[str, Any]:
@@ -171,4 +190,6 @@ def _described(mode: str, ws: Any, stride: Any, pad: Any) -> dict[str, Any]:
 
 
 def _geometry(ws: Any, stride: Any, pad: Any) -> dict[str, Any]:
-    return {"window": ws, "stride": 1 if stride is None else stride, "padding": 0 if pad is None else pad}
+    window, stride, padding = map(integers, (ws, stride, pad))
+    stride, padding = 1 if stride is None else stride, 0 if padding is None else padding
+    return {"window": window, "stride": stride, "padding": padding}

@@ -9,8 +9,8 @@ from ..context import Bounded
 from ..ops import RNN, RNNReserve
 from ..ops.rnn_params import below
 from ..problem import RNN_DIRECTIONS, RNN_MODES, TensorSpec, check_shape, choice, integer
+from .arguments import checked_flag
 from .arrays import on_device
-from .flags import checked_flag
 from .library import check_context, ops
 
 __all__ = ["GpuDnnRNNGradInputs", "GpuDnnRNNGradWeights", "GpuDnnRNNOp", "RNNBlock"]

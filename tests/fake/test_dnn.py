@@ -193,3 +193,74 @@ def test_rnn_blocks_can_be_copied_after_use(fake: FakeCudnn, spread: Callable[[A
     expected = [array.numpy() for array in made.apply(w, x, hx)]
     for got, wanted in zip(spread(made).apply(w, x, hx), expected, strict=True):
         np.testing.assert_array_equal(got.numpy(), wanted)
+
+
+def test_sizes_may_be_numpy_arrays_of_integers(fake: FakeCudnn) -> None:
+    values, filters = images()
+    x, w = ct.asarray(values), ct.asarray(filters)
+    ones, twos = np.array([1, 1]), np.array([2, 2], np.int32)
+    keywords = {"border_mode": ones, "subsample": twos, "dilation": ones}
+    y = dnn.dnn_conv(x, w, **keywords)
+    expected = reference.conv(values, filters, padding=1, stride=2, mode="convolution")
+    np.testing.assert_allclose(y.numpy(), expected, rtol=1e-5)
+    geometry = (ones, twos, ones)
+    assert dnn.GpuDnnConv.get_out_shape(np.array(x.shape), np.array(w.shape), *geometry) == y.shape
+    for shape in (np.array(w.shape), np.array(w.shape, np.uint16)):
+        dw = dnn.dnn_gradweight(x, y, shape, **keywords)
+        assert dw.shape == w.shape
+        desc = dnn.GpuDnnConvDesc(*geometry)
+        again = dnn.GpuDnnConvGradW(algo="none")(x, y, shape, desc)
+        np.testing.assert_array_equal(again.numpy(), dw.numpy())
+    assert dnn.dnn_gradinput(w, y, np.array(x.shape), **keywords).shape == x.shape
+    made = dnn.GpuDnnConv(algo="none")(x, w, np.array(y.shape), dnn.GpuDnnConvDesc(*geometry))
+    np.testing.assert_allclose(made.numpy(), expected, rtol=1e-5)
+
+
+def test_windows_may_be_numpy_arrays_of_integers(fake: FakeCudnn) -> None:
+    x = ct.asarray(images()[0])
+    ws, stride, pad = np.array([2, 3]), np.array([1, 2]), np.array([0, 1])
+    expected = dnn.dnn_pool(x, (2, 3), (1, 2), pad=(0, 1)).numpy()
+    np.testing.assert_array_equal(dnn.dnn_pool(x, ws, stride, pad=pad).numpy(), expected)
+    np.testing.assert_array_equal(dnn.GpuDnnPool()(x, ws, stride, pad).numpy(), expected)
+    desc = dnn.GpuDnnPoolDesc(ws, stride, pad=pad)
+    ws[:] = 1  # a description does not follow the array that it was made from
+    np.testing.assert_array_equal(dnn.GpuDnnPool()(x, desc).numpy(), expected)
+    axes = dnn.GpuDnnReduction("add", np.array([2, 3]))(x)
+    np.testing.assert_array_equal(axes.numpy(), dnn.GpuDnnReduction("add", (2, 3))(x).numpy())
+
+
+@pytest.mark.parametrize("numbers", [np.array([1.0, 1.0]), np.array([True, True])])
+def test_sizes_are_rejected_when_an_array_does_not_hold_integers(fake: FakeCudnn, numbers: Any) -> None:
+    x, w = (ct.asarray(array) for array in images())
+    for call in (lambda: dnn.dnn_conv(x, w, subsample=numbers), lambda: dnn.dnn_pool(x, numbers)):
+        with pytest.raises(TypeError, match="is no parameter"):
+            call()
+
+
+def test_gradient_of_pooling_takes_its_operand_by_the_older_name(fake: FakeCudnn) -> None:
+    x = ct.asarray(images()[0])
+    y = dnn.dnn_pool(x, (2, 2))
+    dy, gradient = ct.full(y.shape, 3.0), dnn.GpuDnnPoolGrad()
+    expected = gradient(x, y, dy, (2, 2)).numpy()
+    np.testing.assert_array_equal(gradient(inp=x, out=y, inp_grad=dy, ws=(2, 2)).numpy(), expected)
+    with pytest.raises(TypeError, match="got both, expected one of the two"):
+        gradient(x, y, dy, (2, 2), inp_grad=dy)
+    with pytest.raises(TypeError, match="got neither, expected one of the two"):
+        gradient(x, y, ws=(2, 2))
+    with pytest.raises(TypeError, match="ws is missing"):
+        gradient(x, y, dy)
+
+
+def test_winograd_is_rejected_for_volumes(fake: FakeCudnn) -> None:
+    x, w = (ct.asarray(array[:, :, None]) for array in images())
+    for algo in ("winograd", "winograd_non_fused"):
+        with pytest.raises(ValueError, match=f"convolution algo {algo} can't be used for 3d convolutions"):
+            dnn.dnn_conv3d(x, w, algo=algo)
+
+
+def test_small_is_rejected_for_gradients_by_images(fake: FakeCudnn) -> None:
+    x, w = (ct.asarray(array) for array in images())
+    with pytest.raises(ValueError, match="small"):
+        dnn.dnn_gradinput(w, dnn.dnn_conv(x, w), x.shape, algo="small")
+    with pytest.raises(ValueError, match="must be one of"):
+        ct.config.dnn.conv.algo_bwd_data = "small"

@@ -1,4 +1,4 @@
-"""The check of the parameters that are True or False."""
+"""Checks and conversions of parameters."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["checked_flag"]
+__all__ = ["checked_flag", "integers"]
 
 
 def checked_flag(value: Any, name: str) -> bool:
@@ -26,3 +26,11 @@ def checked_flag(value: Any, name: str) -> bool:
             "older module has (epsilon, running_average_factor, workmem) by keyword"
         )
     return bool(value)
+
+
+def integers(value: Any) -> Any:
+    """Return a NumPy array of integers as a list, or as an int if it has no axes; anything else unchanged.
+
+    Theano takes arrays for sizes and shapes. A list is a snapshot: changing the array later has no effect.
+    """
+    return value.tolist() if isinstance(value, np.ndarray) and value.dtype.kind in "iu" else value
