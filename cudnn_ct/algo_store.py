@@ -10,6 +10,7 @@ import json
 import os
 import stat
 import threading
+import time
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import closing
@@ -31,9 +32,14 @@ FORMAT = "cudnn_ct choices 1"
 NAME = "choices.sqlite"  # of the file, where nobody gives another
 MAX_ROWS = 100_000
 BUSY_SECONDS = 2.0
+WORK_SECONDS = 5.0  # for one transaction, apart from waiting for other processes
+MAX_BYTES = 1 << 20  # of a key or a choice
 BUSY, LOCKED, CORRUPT, NOT_A_DATABASE = 5, 6, 11, 26  # SQLite's codes
 
 CREATE = f"CREATE TABLE IF NOT EXISTS {TABLE} (key TEXT PRIMARY KEY, choice TEXT)"
+KEPT = CREATE.replace(" IF NOT EXISTS", "").encode()  # as SQLite keeps it
+SCHEMA = "SELECT type, sql FROM sqlite_master WHERE tbl_name = ? AND sql IS NOT NULL"
+ROW_BYTES = 4  # that a row takes in the file at least, even if it is empty
 # A replaced row keeps its rowid, as it would not with INSERT OR REPLACE: rowids have no gaps, and the oldest
 # rows that are too many are found without counting, however often the same choices are imported.
 PUT = f"INSERT INTO {TABLE} VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET choice = excluded.choice"
@@ -100,7 +106,8 @@ class Store:
 
     def _read(self, which: str, *parameters: str) -> dict[str, dict[str, Any]]:
         def read(database: sqlite3.Connection) -> list[Any]:
-            return database.execute(f"SELECT key, choice FROM {TABLE} {which}", parameters).fetchall()
+            _check_schema(database)
+            return _fetch(database, f"SELECT key, choice FROM {TABLE} {which}", parameters)
 
         rows: list[Any] = self._attempt("read", read, [])
         choices = dict(filter(None, (_decoded(*row) for row in rows)))
@@ -112,6 +119,7 @@ class Store:
         def write(database: sqlite3.Connection) -> bool:
             database.execute("BEGIN IMMEDIATE")  # a lock that is raised later may fail without waiting
             database.execute(CREATE)
+            _check_schema(database)
             database.executemany(statement, rows)
             database.execute(TRIM, (MAX_ROWS,))
             database.execute("COMMIT")
@@ -156,6 +164,10 @@ class Store:
         uri = f"{self.path.as_uri()}?mode={'rw' if doing == 'read' else 'rwc'}"
         database = sqlite3.connect(uri, uri=True, timeout=self._timeout, isolation_level=None)
         database.text_factory = bytes  # damaged text is then a bad row, not a failed query
+        # A hostile file holds a tree of pages without an end, or text whose pages form a circle.
+        end = time.monotonic() + self._timeout + WORK_SECONDS
+        database.set_progress_handler(lambda: time.monotonic() > end, 100_000)
+        database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_BYTES)
         return database
 
     def _learn(self, doing: str, error: Exception) -> None:
@@ -296,6 +308,32 @@ def _replace(path: Path, text: str) -> None:
         new.replace(path)
     finally:
         new.unlink(missing_ok=True)
+
+
+def _check_schema(database: sqlite3.Connection) -> None:
+    """Raise unless the table is exactly ours: views, triggers and generated columns run code of the file."""
+    import sqlite3
+
+    found = database.execute(SCHEMA, (TABLE,)).fetchmany(2)
+    if not found:
+        raise sqlite3.OperationalError(f"no such table: {TABLE}")
+    if found != [(b"table", KEPT)]:
+        raise sqlite3.DatabaseError(f"{TABLE} is not the table that cudnn_ct makes")
+
+
+def _fetch(database: sqlite3.Connection, query: str, parameters: tuple[str, ...]) -> list[Any]:
+    """Fetch the rows of a query; a sound file is larger than all of its rows."""
+    import sqlite3
+
+    cursor, rows = database.execute(query, parameters), []
+    pages, size = (database.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "page_size"))
+    left = pages * size
+    for row in cursor:
+        left -= ROW_BYTES + sum(len(value) for value in row if isinstance(value, bytes))
+        if left < 0:
+            raise sqlite3.DatabaseError("its rows are larger than the file")
+        rows.append(row)
+    return rows
 
 
 def _row(key: object, choice: object) -> tuple[str, str]:

@@ -26,6 +26,7 @@ from cudnn_ct import algo_store
 from cudnn_ct._config import config
 from cudnn_ct.algo_store import Store, export_choices, import_choices, store
 from cudnn_ct.errors import CudnnWarning
+from tests.sqlite_files import HOSTILE
 
 CHOICE = {"engine": 3, "knobs": {"tile": [64, 128]}, "note": "größer"}
 SOMEBODY = 65534  # who is not root
@@ -488,7 +489,7 @@ def test_a_newer_version_has_a_table_of_its_own(tmp_path: Path) -> None:
 def test_a_table_of_other_columns(tmp_path: Path) -> None:
     file = tmp_path / "file"
     sql(file, "CREATE TABLE choices_1 (a, b, c)")
-    with one_warning("cannot be read: no such column"):
+    with one_warning("cannot be read: choices_1 is not the table that cudnn_ct makes"):
         assert use(Store(file)) is None
 
 
@@ -855,3 +856,35 @@ def test_a_bad_file_is_named_and_not_imported(home: Path, content: bytes, why: s
         import_choices(file)
     assert str(file) in str(caught.value)
     assert store().export() == {}
+
+
+# --- files made to keep a process busy or to fill its memory -----------------------------------------------
+
+LIMITED = """
+import resource, sys, time, warnings
+from cudnn_ct.algo_store import Store
+resource.setrlimit(resource.RLIMIT_AS, (2**30, 2**30))
+resource.setrlimit(resource.RLIMIT_CPU, (20, 20))
+warnings.simplefilter("ignore")
+store, start = Store(sys.argv[1]), time.monotonic()
+assert store.get("key") is None and store.export() == {}
+store.put("key", {})
+store.load({"key": {}})
+store.clear()
+assert time.monotonic() - start < 15, "the file kept this process busy"
+"""
+
+
+@pytest.mark.parametrize("name", sorted(HOSTILE))
+def test_store_gives_a_hostile_file_up_within_limits(tmp_path: Path, name: str) -> None:
+    """1 GiB of memory; a few seconds, and only once, because the store then stops using the file."""
+    path = tmp_path / "file"
+    HOSTILE[name](path)
+    assert path.stat().st_size < 20_000
+    finish(child(LIMITED, path))
+
+
+def test_store_gives_a_hostile_file_up_with_a_warning(tmp_path: Path) -> None:
+    HOSTILE["a recursive view"](tmp_path / "file")
+    with one_warning("choices_1 is not the table that cudnn_ct makes"):
+        assert use(Store(tmp_path / "file")) is None
