@@ -44,34 +44,34 @@ class Wanted:
         Its name with the one major version that will do.
     wheels : tuple of str
         Where wheels put it, relative to ``site-packages``.
-    roots : tuple of str
-        Environment variables that name its root folder or the folder of its libraries.
     pathfinder : str
         Its name for cuda-pathfinder; empty when pathfinder is not to be asked.
     """
 
     soname: str
     wheels: tuple[str, ...] = ()
-    roots: tuple[str, ...] = ()
     pathfinder: str = ""
 
 
 EXPLICIT = "CUDNN_CT_LIBRARY"  # the step for `config.library`, by its environment variable
 
-CUDNN = Wanted("libcudnn.so.9", ("nvidia/cudnn/lib",), ("CUDNN_PATH",), "cudnn")
+# Environment variables that name the root folder of a CUDA toolkit, into which some install cuDNN too.
+TOOLKITS = ("CUDA_PATH", "CUDA_HOME", "CUDA_ROOT")
+
+CUDNN = Wanted("libcudnn.so.9", ("nvidia/cudnn/lib",), "cudnn")
 DRIVER = Wanted("libcuda.so.1")
 
 
 def cublaslt(cuda: int) -> Wanted:
     """Describe the libcublasLt of one CUDA major version."""
     wheels = ("nvidia/cublas/lib", f"nvidia/cu{cuda}/lib")
-    return Wanted(f"libcublasLt.so.{cuda}", wheels, ("CUDA_PATH", "CUDA_HOME"), "cublasLt")
+    return Wanted(f"libcublasLt.so.{cuda}", wheels, "cublasLt")
 
 
 def cudart(cuda: int) -> Wanted:
     """Describe the libcudart of one CUDA major version."""
     wheels = ("nvidia/cuda_runtime/lib", f"nvidia/cu{cuda}/lib")
-    return Wanted(f"libcudart.so.{cuda}", wheels, ("CUDA_PATH", "CUDA_HOME"), "cudart")
+    return Wanted(f"libcudart.so.{cuda}", wheels, "cudart")
 
 
 def mapped_files() -> tuple[str, ...]:
@@ -187,11 +187,20 @@ def find_conda(wanted: Wanted, places: Places) -> Path:
     return _first(wanted, [Path(prefix, "lib"), *Path(prefix).glob("targets/*/lib")])
 
 
-def find_root(wanted: Wanted, places: Places) -> Path:
-    """Find it under the folder that an environment variable names: a root, or a folder of libraries."""
-    roots = [places.environ[name] for name in wanted.roots if places.environ.get(name)]
+def find_cudnn_path(wanted: Wanted, places: Places) -> Path:
+    """Find it under CUDNN_PATH: a root folder, or the folder of the libraries."""
+    return _below(("CUDNN_PATH",), wanted, places)
+
+
+def find_toolkit(wanted: Wanted, places: Places) -> Path:
+    """Find it in the CUDA toolkit that an environment variable names."""
+    return _below(TOOLKITS, wanted, places)
+
+
+def _below(names: tuple[str, ...], wanted: Wanted, places: Places) -> Path:
+    roots = [places.environ[name] for name in names if places.environ.get(name)]
     if not roots:
-        raise NotHereError(f"{' and '.join(wanted.roots)} not set")
+        raise NotHereError(f"{', '.join(names)} not set")
     return _first(wanted, [folder for root in roots for folder in folders_of(Path(root))])
 
 
@@ -238,7 +247,8 @@ CUDNN_STEPS: tuple[tuple[str, Step], ...] = (
     ("already loaded", find_mapped),
     ("wheel", find_wheel),
     ("conda", find_conda),
-    ("CUDNN_PATH", find_root),
+    ("CUDNN_PATH", find_cudnn_path),
+    ("CUDA toolkit", find_toolkit),
     ("system", find_linker),
     ("cuda-pathfinder", find_pathfinder),
 )
@@ -248,7 +258,7 @@ COMPANION_STEPS: tuple[tuple[str, Step], ...] = (
     ("beside cuDNN", find_beside),
     ("wheel", find_wheel),
     ("conda", find_conda),
-    ("CUDA_PATH", find_root),
+    ("CUDA toolkit", find_toolkit),
     ("system", find_linker),
     ("cuda-pathfinder", find_pathfinder),
 )

@@ -140,6 +140,7 @@ def examine(
         "CUDNN_PATH",
         "CUDA_HOME",
         "CUDA_PATH",
+        "CUDA_ROOT",
         "CONDA_PREFIX",
         "CUDNN_CT_LIBRARY",
     )

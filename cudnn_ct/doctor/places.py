@@ -22,6 +22,7 @@ DEEPEST = 64
 SECONDS = 10.0
 LINKED = ("nvidia", "cudnn", "lib", "lib64")  # folders that installers link to where they keep the files
 SETTING = "CUDNN_CT_LIBRARY"  # names the cuDNN that cudnn_ct is to load, and no other
+TOOLKITS = ("CUDA_PATH", "CUDA_HOME", "CUDA_ROOT")  # name the root folder of a CUDA toolkit, in this order
 NOT_ON_DISK = ("proc", "sys", "dev")  # of a root folder: kernel interfaces, without end
 
 
@@ -138,9 +139,7 @@ def _candidates(environ: Mapping[str, str], path: list[str]) -> Iterator[tuple[s
         yield "wheel", os.path.join(entry, "nvidia/cudnn/lib")
     for name, below in (
         ("CONDA_PREFIX", ("lib", "targets/x86_64-linux/lib", "targets/sbsa-linux/lib")),
-        ("CUDNN_PATH", ("", "lib", "lib64")),
-        ("CUDA_PATH", ("", "lib", "lib64")),
-        ("CUDA_HOME", ("", "lib", "lib64")),
+        *((name, ("", "lib", "lib64")) for name in ("CUDNN_PATH", *TOOLKITS)),
     ):
         named = environ.get(name, "")
         if os.path.isabs(named) or (named and name != "CONDA_PREFIX"):

@@ -130,7 +130,7 @@ def check_headers(found: LibrarySet, environ: Mapping[str, str] = os.environ) ->
     own, others = _own_headers(found.folder), []
     if found.root == "/":
         told = [folder for name in INCLUDES for folder in environ.get(name, "").split(":") if folder]
-        roots = [environ[name] for name in ("CUDNN_PATH", "CUDA_HOME", "CUDA_PATH") if environ.get(name)]
+        roots = [environ[name] for name in ("CUDNN_PATH", *places.TOOLKITS) if environ.get(name)]
         others = [*told, *(os.path.join(root, "include") for root in roots)]
         others += ["/usr/include", "/usr/local/cuda/include"]
     for folder in dict.fromkeys([*own, *others]):
@@ -191,8 +191,7 @@ def _companion_folders(found: LibrarySet, name: str, environ: Mapping[str, str])
         yield from (folder for folder in environ.get("LD_LIBRARY_PATH", "").split(":") if folder)
         for root in (
             environ.get("CONDA_PREFIX"),
-            environ.get("CUDA_HOME"),
-            environ.get("CUDA_PATH"),
+            *map(environ.get, places.TOOLKITS),
             sys.base_prefix,
         ):
             if root:

@@ -11,6 +11,7 @@ import pytest
 from cudnn_ct import _search
 from cudnn_ct._installation import inspect, require
 from cudnn_ct._search import COMPANION_STEPS, CUDNN, CUDNN_STEPS, Places, Search, cublaslt, search
+from cudnn_ct.doctor import places as places_of_the_doctor
 from cudnn_ct.errors import LibraryLoadError, LibraryNotFoundError, VersionMismatchError
 from tests.elf_files import make_cudnn, make_elf, make_header
 
@@ -45,7 +46,7 @@ def test_each_step_finds_its_own(tmp_path: Path) -> None:
     conda = make_cudnn(tmp_path / "conda/lib")
     cache = tmp_path / "ld.so.cache"
     cache.write_bytes(b"glibc-ld.so.cache1.1\0libcudnn.so.9\0" + os.fsencode(shim) + b"\0")
-    for via, places in {
+    for via, given in {
         "CUDNN_CT_LIBRARY": {"setting": str(shim)},
         "already loaded": {"mapped": lambda: ["/usr/lib/libc.so.6", str(shim)]},
         "wheel": {"path": ("/nowhere", str(tmp_path / "root"))},
@@ -53,7 +54,7 @@ def test_each_step_finds_its_own(tmp_path: Path) -> None:
         "CUDNN_PATH": {"environ": {"CUDNN_PATH": str(shim.parent)}},
         "system": {"environ": {"LD_LIBRARY_PATH": f"/nowhere:{shim.parent}"}},
     }.items():
-        found = look(tmp_path, **places)
+        found = look(tmp_path, **given)
         assert (found.found_via, found.path) == (via, conda if via == "conda" else shim)
     assert look(tmp_path, linker_cache=str(cache)).path == shim
     assert look(tmp_path, linker_folders=(str(shim.parent),)).path == shim
@@ -79,6 +80,37 @@ def test_the_order_of_the_steps(tmp_path: Path) -> None:
         for name in names[first:]:
             (given if name in names[:3] else environ).update(places[name]())
         assert look(tmp_path, environ=environ, **given).path == shims[names[first]]
+
+
+@pytest.mark.parametrize("name", ["CUDA_PATH", "CUDA_HOME", "CUDA_ROOT"])
+@pytest.mark.parametrize("folder", ["", "lib", "lib64"])
+def test_search_finds_cudnn_in_a_cuda_toolkit(tmp_path: Path, name: str, folder: str) -> None:
+    shim = make_cudnn(tmp_path / folder)
+    environ = {name: str(tmp_path)}
+    assert look(tmp_path, environ=environ).path == shim
+    doctors = [place for place in places_of_the_doctor.usual(environ, []).found if place.via == name]
+    assert [place.folder for place in doctors] == [str(shim.parent.resolve())]
+
+
+def test_search_prefers_cudnn_path_then_the_toolkits_in_order(tmp_path: Path) -> None:
+    names = ["CUDNN_PATH", "CUDA_PATH", "CUDA_HOME", "CUDA_ROOT", "LD_LIBRARY_PATH"]
+    shims = {name: make_cudnn(tmp_path / name) for name in names}
+    for first, name in enumerate(names):
+        environ = {each: str(tmp_path / each) for each in names[first:]}
+        assert look(tmp_path, environ=environ).path == shims[name]
+        assert places_of_the_doctor.usual(environ, []).found[0].via == name
+
+
+@pytest.mark.parametrize("name", ["CUDA_PATH", "CUDA_HOME", "CUDA_ROOT"])
+def test_search_finds_cublaslt_in_a_cuda_toolkit(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "lib64/libcublasLt.so.12"
+    path.parent.mkdir()
+    path.write_bytes(make_elf("libcublasLt.so.12"))
+    environ = {name: str(tmp_path)}
+    found = search(
+        cublaslt(12), COMPANION_STEPS, Places(setting=None, environ=environ, path=(), mapped=tuple)
+    )
+    assert (found.path, found.found_via) == (path, "CUDA toolkit")
 
 
 def test_the_linker_passes_over_libraries_of_other_machines(tmp_path: Path) -> None:
