@@ -1,7 +1,7 @@
 """The answer of an independent implementation, and the arguments of public calls in one form.
 
-Nothing here computes a result: `by_torch` and `by_loops` do that, each by itself. `magnitude` has the sizes that
-errors are measured by.
+Nothing here computes a result: `by_torch` and `by_loops` do that, each by itself. `magnitude` has the sizes
+that errors are measured by.
 """
 
 from __future__ import annotations
@@ -170,3 +170,125 @@ def transformed_shape(shape: Sequence[int], arguments: Arguments) -> tuple[int, 
     scales = (float(arguments.get("scale_height", 1)), float(arguments.get("scale_width", 1)))
     sizes = [int(np.ceil(n * scale)) for n, scale in zip(shape[2:], scales, strict=True)]
     return (*shape[:2], *sizes)
+
+
+def window_of_channels(arguments: Arguments) -> tuple[int, int, int]:
+    """Return n of a local response normalisation, and how many of its channels are before and after."""
+    n = int(arguments.get("n", 5))
+    return n, (n - 1) // 2, n // 2
+
+
+def lrn_factors(arguments: Arguments) -> tuple[float, float, float]:
+    """Return lrn_alpha, lrn_beta and k."""
+    return arguments.get("lrn_alpha", 1e-4), arguments.get("lrn_beta", 0.75), arguments.get("k", 2)
+
+
+def kept(operands: Operands, arguments: Arguments) -> tuple[Any, float]:
+    """Return the mask of a dropout, with True for an element that stays, and the factor of those."""
+    probability = arguments["p"] if "p" in arguments else arguments["probability"]
+    return operands["mask"], 1 / (1 - float(probability))
+
+
+# --- sequences --------------------------------------------------------------------------------------------
+
+
+class Labels(NamedTuple):
+    """One sequence of a CTC loss."""
+
+    labels: list[int]
+    steps: int
+
+    @property
+    def impossible(self) -> bool:
+        """Whether the labels need more steps: one each, and one between equal neighbours."""
+        repeated = sum(a == b for a, b in zip(self.labels, self.labels[1:], strict=False))
+        return self.steps < len(self.labels) + repeated
+
+
+def ctc_targets(operands: Operands, arguments: Arguments) -> list[Labels]:
+    """Return labels and steps of each sequence, which are operands or arguments."""
+
+    def ints(name: str) -> np.ndarray:
+        given = operands.get(name)
+        return np.asarray(arguments[name] if given is None else given)
+
+    labels, lengths, steps = ints("labels"), ints("label_lengths"), ints("input_lengths")
+    if labels.ndim == 2:
+        rows = [row[:count] for row, count in zip(labels, lengths, strict=True)]
+    else:
+        ends = np.cumsum(lengths, dtype=int)
+        rows = [labels[end - count : end] for end, count in zip(ends, lengths, strict=True)]
+    return [Labels([int(n) for n in row], int(end)) for row, end in zip(rows, steps, strict=True)]
+
+
+GATES = {
+    "rnn_relu": ("hidden",),
+    "rnn_tanh": ("hidden",),
+    "lstm": ("input", "forget", "cell", "output"),
+    "gru": ("reset", "update", "new"),
+}
+
+
+class Network(NamedTuple):
+    """A recurrent network as `ct.RNN` describes it; sizes follow from the weights and the states."""
+
+    mode: str
+    hidden: int
+    output: int
+    layers: int
+    directions: int
+    clip: tuple[float, float] | None
+    lengths: list[int]
+    layout: str
+    padding_value: float
+
+    def prefix(self, layer: int, direction: int) -> str:
+        """Return the beginning of the names of the weights of a layer."""
+        return f"l{layer}{'_reverse' * direction}."
+
+
+def rnn_weights(operands: Operands, arguments: Arguments) -> dict[str, Any]:
+    """Return the weights by the names of ``ct.RNN.pack_params``."""
+    weights = operands.get("weights")
+    return dict(arguments["weights"] if weights is None else weights)
+
+
+def rnn_network(operands: Operands, arguments: Arguments) -> Network:
+    """Return the parameters of a recurrent network."""
+    weights, mode = rnn_weights(operands, arguments), named(arguments["mode"], "")
+    hidden, output = weights[f"l0.R_{GATES[mode][0]}"].shape
+    directions = 2 if named(arguments.get("direction"), "unidirectional") == "bidirectional" else 1
+    layout = named(arguments.get("layout"), "sequence_major")
+    shape, lengths = np.shape(operands["x"]), operands.get("lengths")
+    lengths = arguments.get("lengths") if lengths is None else lengths
+    if lengths is None:
+        steps, batch = shape[:2] if layout == "sequence_major" else (shape[1], shape[0])
+        lengths = [steps] * batch
+    clip = arguments.get("clip")
+    return Network(
+        mode,
+        int(hidden),
+        int(output),
+        int(arguments.get("num_layers", 1)),
+        2 if arguments.get("bidirectional") else directions,
+        None if clip is None else (float(np.float32(clip[0])), float(np.float32(clip[1]))),
+        [int(n) for n in lengths],
+        layout,
+        float(arguments.get("padding_value", 0)),
+    )
+
+
+def places_of_steps(network: Network) -> list[list[tuple[int, ...]]]:
+    """Return for each sequence where in x, or in y, its steps are: indices of the leading axes."""
+    lengths = network.lengths
+    if network.layout == "packed":  # the first step of each sequence, then the second, ...
+        starts = np.cumsum([0, *(sum(n > t for n in lengths) for t in range(max(lengths, default=0)))])
+        return [[(int(starts[t]) + n,) for t in range(end)] for n, end in enumerate(lengths)]
+    if network.layout == "batch_major":
+        return [[(n, t) for t in range(end)] for n, end in enumerate(lengths)]
+    return [[(t, n) for t in range(end)] for n, end in enumerate(lengths)]
+
+
+def first_given(operands: Operands, *names: str) -> Any:
+    """Return the operand that has one of these names, or None."""
+    return next((operands[name] for name in names if operands.get(name) is not None), None)

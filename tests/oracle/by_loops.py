@@ -21,6 +21,8 @@ from .answer import (
     axes_of,
     conv_parameters,
     conv_transpose_shape,
+    kept,
+    lrn_factors,
     named,
     norm_axes,
     norm_shape,
@@ -28,7 +30,10 @@ from .answer import (
     pool_mode,
     propagates,
     softmax_axes,
+    transformed_shape,
+    window_of_channels,
 )
+from .loops_over_time import ctc_loss, rnn
 from .magnitude import Compute, answers
 
 # --- convolution: one term for each element of the window ---------------------------------------------------
@@ -426,6 +431,126 @@ def batch_norm_inference_backward(operands: Operands, arguments: Arguments) -> V
     }
 
 
+# --- local response normalisation ---------------------------------------------------------------------------
+
+
+def _bases(x: np.ndarray, arguments: Arguments) -> np.ndarray:
+    n, before, after = window_of_channels(arguments)
+    a, _, k = lrn_factors(arguments)
+    base, channels = np.full(x.shape, float(k)), x.shape[1]
+    for c in range(channels):
+        for i in range(max(0, c - before), min(channels, c + after + 1)):
+            base[:, c] += a / n * x[:, i] ** 2
+    return base
+
+
+def lrn(operands: Operands, arguments: Arguments) -> Values:
+    _, beta, _ = lrn_factors(arguments)
+    return {"y": operands["x"] * _bases(operands["x"], arguments) ** -beta}
+
+
+def lrn_backward(operands: Operands, arguments: Arguments) -> Values:
+    x, y, dy = operands["x"], operands["y"], operands["dy"]
+    n, before, after = window_of_channels(arguments)
+    a, beta, _ = lrn_factors(arguments)
+    base = _bases(x, arguments)
+    dx = dy * base**-beta
+    for c in range(x.shape[1]):  # y[c] depends on x[i]
+        for i in range(max(0, c - before), min(x.shape[1], c + after + 1)):
+            dx[:, i] -= 2 * a * beta / n * x[:, i] * dy[:, c] * y[:, c] / base[:, c]
+    return {"dx": dx}
+
+
+# --- spatial transformers: pixel by pixel -------------------------------------------------------------------
+
+
+def _coordinates(pixels: int) -> np.ndarray:
+    """From -1 at the first pixel to 1 at the last; -1 for a single one."""
+    return np.array([-1 + 2 * i / (pixels - 1) if pixels > 1 else -1.0 for i in range(pixels)])
+
+
+def affine_grid(operands: Operands, arguments: Arguments) -> Values:
+    theta, (height, width) = operands["theta"], [int(n) for n in arguments["shape"]][-2:]
+    grid = np.zeros((theta.shape[0], height, width, 2))
+    for i, y in enumerate(_coordinates(height)):
+        for j, x in enumerate(_coordinates(width)):
+            grid[:, i, j] = theta[:, :, 0] * x + theta[:, :, 1] * y + theta[:, :, 2]
+    return {"y": grid}
+
+
+def affine_grid_backward(operands: Operands, arguments: Arguments) -> Values:
+    dgrid = operands["dgrid"]
+    _, height, width, _ = dgrid.shape
+    dtheta = np.zeros((dgrid.shape[0], 2, 3))
+    for i, y in enumerate(_coordinates(height)):
+        for j, x in enumerate(_coordinates(width)):
+            for part, factor in enumerate((x, y, 1.0)):
+                dtheta[:, :, part] += dgrid[:, i, j] * factor
+    return {"dtheta": dtheta}
+
+
+def _corners(place: np.ndarray, sizes: tuple[int, int]) -> list[tuple[int, int, float, float, float]]:
+    """The pixels (row, column) around a place (x, y), their weights, and the slopes of those by x and y."""
+    height, width = sizes
+    if not np.isfinite(place).all():
+        return []
+    column, row = (place[0] + 1) / 2 * (width - 1), (place[1] + 1) / 2 * (height - 1)
+    left, top = int(np.floor(column)), int(np.floor(row))
+    found = []
+    for i, wy, sy in ((top, top + 1 - row, -1.0), (top + 1, row - top, 1.0)):
+        for j, wx, sx in ((left, left + 1 - column, -1.0), (left + 1, column - left, 1.0)):
+            if 0 <= i < height and 0 <= j < width:
+                found.append((i, j, wy * wx, sx * wy * (width - 1) / 2, sy * wx * (height - 1) / 2))
+    return found
+
+
+def grid_sample(operands: Operands, arguments: Arguments) -> Values:
+    x, grid = operands["x"], operands["grid"]
+    y = np.zeros((*x.shape[:2], *grid.shape[1:3]))
+    for n, p, q in np.ndindex(*grid.shape[:3]):
+        for i, j, weight, _, _ in _corners(grid[n, p, q], x.shape[2:]):
+            y[n, :, p, q] += weight * x[n, :, i, j]
+    return {"y": y}
+
+
+def grid_sample_backward(operands: Operands, arguments: Arguments) -> Values:
+    x, grid, dy = operands["x"], operands["grid"], operands["dy"]
+    dx, dgrid = np.zeros(x.shape), np.zeros(grid.shape)
+    for n, p, q in np.ndindex(*grid.shape[:3]):
+        for i, j, weight, by_x, by_y in _corners(grid[n, p, q], x.shape[2:]):
+            dx[n, :, i, j] += weight * dy[n, :, p, q]
+            passed = (x[n, :, i, j] * dy[n, :, p, q]).sum()
+            dgrid[n, p, q] += (by_x * passed, by_y * passed)
+    return {"dx": dx, "dgrid": dgrid}
+
+
+def _transformed(operands: Operands, arguments: Arguments) -> dict[str, Any]:
+    shape = transformed_shape(operands["x"].shape, arguments)
+    return {**operands, "grid": affine_grid(operands, {"shape": shape})["y"]}
+
+
+def spatial_transformer(operands: Operands, arguments: Arguments) -> Values:
+    return grid_sample(_transformed(operands, arguments), {})
+
+
+def spatial_transformer_backward(operands: Operands, arguments: Arguments) -> Values:
+    found = grid_sample_backward(_transformed(operands, arguments), {})
+    return {"dx": found["dx"], **affine_grid_backward({"dgrid": found["dgrid"]}, {})}
+
+
+# --- dropout, with its mask as an operand -------------------------------------------------------------------
+
+
+def dropout(operands: Operands, arguments: Arguments) -> Values:
+    mask, factor = kept(operands, arguments)
+    return {"y": np.where(mask, operands["x"] * factor, 0.0)}
+
+
+def dropout_backward(operands: Operands, arguments: Arguments) -> Values:
+    mask, factor = kept(operands, arguments)
+    return {"dx": np.where(mask, operands["dy"] * factor, 0.0)}
+
+
 VALUES: dict[str, Compute] = {
     "conv": conv,
     "conv_backward_data": conv_backward_data,
@@ -449,6 +574,18 @@ VALUES: dict[str, Compute] = {
     "batch_norm_inference": batch_norm_inference,
     "batch_norm_backward": batch_norm_backward,
     "batch_norm_inference_backward": batch_norm_inference_backward,
+    "lrn": lrn,
+    "lrn_backward": lrn_backward,
+    "affine_grid": affine_grid,
+    "affine_grid_backward": affine_grid_backward,
+    "grid_sample": grid_sample,
+    "grid_sample_backward": grid_sample_backward,
+    "spatial_transformer": spatial_transformer,
+    "spatial_transformer_backward": spatial_transformer_backward,
+    "dropout": dropout,
+    "dropout_backward": dropout_backward,
+    "ctc_loss": ctc_loss,
+    "RNN": rnn,
 }
 
 ANSWERS = answers(VALUES)

@@ -16,21 +16,32 @@ import torch
 from torch.nn import functional
 
 from .answer import (
+    GATES,
     Arguments,
     Geometry,
+    Network,
     Operands,
     Pairs,
     Values,
     axes_of,
     conv_parameters,
     conv_transpose_shape,
+    ctc_targets,
+    first_given,
+    kept,
+    lrn_factors,
     named,
     norm_axes,
     norm_shape,
+    places_of_steps,
     pool_geometry,
     pool_mode,
     propagates,
+    rnn_network,
+    rnn_weights,
     softmax_axes,
+    transformed_shape,
+    window_of_channels,
 )
 from .magnitude import Compute, answers
 
@@ -432,6 +443,264 @@ def batch_norm_inference_backward(operands: Tensors, arguments: Arguments) -> Te
     return {"dx": at.image(dx), "dscale": dscale, "dbias": dbias}
 
 
+# --- local response normalisation ---------------------------------------------------------------------------
+
+
+def _sums_of_channels(x: torch.Tensor, before: int, after: int) -> torch.Tensor:
+    """For each channel, the sum of itself and those before and after it."""
+    padded = functional.pad(x.movedim(1, -1), (before, after))
+    return padded.unfold(-1, before + after + 1, 1).sum(-1).movedim(-1, 1)
+
+
+def _bases(x: torch.Tensor, arguments: Arguments) -> torch.Tensor:
+    n, before, after = window_of_channels(arguments)
+    a, _, k = lrn_factors(arguments)
+    return torch.add(k, _sums_of_channels(x.square(), before, after), alpha=a / n)
+
+
+def lrn(operands: Tensors, arguments: Arguments) -> Tensors:
+    x, (_, beta, _) = operands["x"], lrn_factors(arguments)
+    return {"y": x / _bases(x, arguments).pow(beta) if x.numel() else x}
+
+
+def lrn_backward(operands: Tensors, arguments: Arguments) -> Tensors:
+    """The formula with y as it was given: autograd would compute another one."""
+    x, y, dy = (operands[name] for name in ("x", "y", "dy"))
+    if not x.numel():
+        return {"dx": x}
+    n, before, after = window_of_channels(arguments)
+    a, beta, _ = lrn_factors(arguments)
+    base = _bases(x, arguments)
+    through = _sums_of_channels(dy * y / base, after, before)
+    return {"dx": dy / base.pow(beta) - (2 * a * beta / n) * x * through}
+
+
+# --- spatial transformers -----------------------------------------------------------------------------------
+
+
+def _affine(theta: torch.Tensor, height: int, width: int) -> torch.Tensor:
+    """As affine_grid with align_corners=True, except that a single pixel is at -1."""
+    rows, columns = (torch.linspace(-1, 1, n, dtype=torch.float64, device=DEVICE) for n in (height, width))
+    y, x = torch.meshgrid(rows, columns, indexing="ij")
+    return torch.einsum("hwk,nik->nhwi", torch.stack([x, y, torch.ones_like(x)], -1), theta)
+
+
+def affine_grid(operands: Tensors, arguments: Arguments) -> Tensors:
+    height, width = (int(n) for n in arguments["shape"][-2:])
+    return {"y": _affine(operands["theta"], height, width)}
+
+
+def affine_grid_backward(operands: Tensors, arguments: Arguments) -> Tensors:
+    dgrid = operands["dgrid"]
+    theta = _leaf(_zeros((dgrid.shape[0], 2, 3)))
+    return {"dtheta": _gradient(_affine(theta, *dgrid.shape[1:3]), theta, dgrid)}
+
+
+def _sample(x: torch.Tensor, grid: torch.Tensor) -> torch.Tensor:
+    if not x.numel() or not grid.numel():
+        return _zeros((*x.shape[:2], *grid.shape[1:3]))
+    return functional.grid_sample(x, grid, mode="bilinear", padding_mode="zeros", align_corners=True)
+
+
+def grid_sample(operands: Tensors, arguments: Arguments) -> Tensors:
+    return {"y": _sample(operands["x"], operands["grid"])}
+
+
+def grid_sample_backward(operands: Tensors, arguments: Arguments) -> Tensors:
+    x, grid, dy = _leaf(operands["x"]), _leaf(operands["grid"]), operands["dy"]
+    if not dy.numel():
+        return {"dx": torch.zeros_like(x), "dgrid": torch.zeros_like(grid)}
+    dx, dgrid = torch.autograd.grad(_sample(x, grid), (x, grid), dy)
+    return {"dx": dx, "dgrid": dgrid}
+
+
+def spatial_transformer(operands: Tensors, arguments: Arguments) -> Tensors:
+    shape = transformed_shape(tuple(operands["x"].shape), arguments)
+    return {"y": _sample(operands["x"], _affine(operands["theta"], *shape[2:]))}
+
+
+def spatial_transformer_backward(operands: Tensors, arguments: Arguments) -> Tensors:
+    x, theta, dy = _leaf(operands["x"]), _leaf(operands["theta"]), operands["dy"]
+    if not dy.numel():
+        return {"dx": torch.zeros_like(x), "dtheta": torch.zeros_like(theta)}
+    y = _sample(x, _affine(theta, *dy.shape[2:]))
+    dx, dtheta = torch.autograd.grad(y, (x, theta), dy)
+    return {"dx": dx, "dtheta": dtheta}
+
+
+# --- dropout, with its mask as an operand -------------------------------------------------------------------
+
+
+def dropout(operands: Tensors, arguments: Arguments) -> Tensors:
+    mask, factor = kept(operands, arguments)
+    return {"y": torch.where(mask.bool(), operands["x"] * factor, 0.0)}
+
+
+def dropout_backward(operands: Tensors, arguments: Arguments) -> Tensors:
+    mask, factor = kept(operands, arguments)
+    return {"dx": torch.where(mask.bool(), operands["dy"] * factor, 0.0)}
+
+
+# --- connectionist temporal classification ------------------------------------------------------------------
+
+
+def ctc_loss(operands: Tensors, arguments: Arguments) -> Tensors:
+    """One sequence after another: torch has no answer for impossible ones that it keeps apart."""
+    logits, given = operands["logits"], operands.get("out")
+    softmax = named(arguments.get("normalization"), "softmax") == "softmax"
+    skips = named(arguments.get("out_of_bound"), "zero") == "skip" and given is not None
+    loss, gradient = _zeros(logits.shape[1:2]), torch.zeros_like(logits)
+    lists = {name: operands[name].cpu().numpy() for name in _TARGETS if operands.get(name) is not None}
+    for n, target in enumerate(ctc_targets(lists, arguments)):
+        if target.impossible:
+            loss[n] = torch.inf
+            if skips:
+                gradient[:, n] = given[:, n]
+            continue
+        if not target.steps:
+            continue
+        own = _leaf(logits[: target.steps, n : n + 1])
+        logs = functional.log_softmax(own, 2) if softmax else own.log()
+        logs.retain_grad()
+        labels = torch.tensor([target.labels], dtype=torch.int64, device=DEVICE)
+        if target.labels:
+            lengths = [torch.tensor([count]) for count in (target.steps, len(target.labels))]
+            value = functional.ctc_loss(logs, labels, *lengths, blank=0, reduction="none")[0]
+        else:
+            value = -logs[:, 0, 0].sum()
+        value.backward()
+        loss[n] = value.detach()
+        if softmax:
+            gradient[: target.steps, n] = own.grad[:, 0]
+        elif target.labels:  # torch's gradient by logarithms is p - q already
+            gradient[: target.steps, n] = logs.grad[:, 0]
+        else:
+            gradient[: target.steps, n] = own.detach()[:, 0] + logs.grad[:, 0]
+    return {"loss": loss, "gradient": gradient}
+
+
+_TARGETS = ("labels", "label_lengths", "input_lengths")
+
+
+# --- recurrent networks -------------------------------------------------------------------------------------
+
+
+class _Cells:
+    """The weights of a network by name, with zeros for biases that are not there."""
+
+    def __init__(self, network: Network, weights: Tensors) -> None:
+        self.network, self.weights = network, weights
+
+    def products(self, where: str, letter: str, state: torch.Tensor) -> list[torch.Tensor]:
+        """W x + bW, or R h + bR, for each gate; without a matrix x itself."""
+        found = []
+        for gate in GATES[self.network.mode]:
+            matrix, bias = (self.weights.get(f"{where}{b}{letter}_{gate}") for b in ("", "b"))
+            product = state if matrix is None else state @ matrix.T
+            found.append(product if bias is None else product + bias)
+        return found
+
+    def step(self, where: str, x: Any, h: Any, c: Any) -> tuple[Any, Any, Any]:
+        """Return h, c as it is returned, and c as the next step takes it."""
+        mode = self.network.mode
+        inputs, states = self.products(where, "W", x), self.products(where, "R", h)
+        if mode == "gru":
+            (xr, xz, xn), (hr, hz, hn) = inputs, states
+            new = torch.tanh(xn + torch.sigmoid(xr + hr) * hn)
+            return torch.lerp(new, h, torch.sigmoid(xz + hz)), c, c
+        if mode != "lstm":
+            total = inputs[0] + states[0]
+            return torch.relu(total) if mode == "rnn_relu" else torch.tanh(total), c, c
+        i, f, g, o = (a + b for a, b in zip(inputs, states, strict=True))
+        last = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
+        used = last if self.network.clip is None else last.clamp(*self.network.clip)
+        h = torch.sigmoid(o) * torch.tanh(used)
+        projection = self.weights.get(f"{where}P")
+        return h if projection is None else h @ projection.T, last, used
+
+
+def _run(
+    network: Network, weights: Tensors, x: torch.Tensor, h0: torch.Tensor, c0: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Run a network; sequences whose end was reached keep their states."""
+    places, lengths = places_of_steps(network), network.lengths
+    cells, longest = _Cells(network, weights), max(lengths, default=0)
+    rows = [torch.stack([x[p] for p in steps]) if steps else x.new_zeros(0, x.shape[-1]) for steps in places]
+    hy, cy = list(h0.unbind(0)), list(c0.unbind(0))
+    for layer in range(network.layers):
+        outputs: list[list[list[torch.Tensor]]] = [[[] for _ in lengths] for _ in range(network.directions)]
+        for direction in range(network.directions):
+            index = layer * network.directions + direction
+            h, last = hy[index], cy[index]
+            c = last
+            for t in range(longest):
+                alive = [n for n, end in enumerate(lengths) if t < end]
+                seen = torch.stack([rows[n][lengths[n] - 1 - t if direction else t] for n in alive])
+                new = cells.step(network.prefix(layer, direction), seen, h[alive], c[alive])
+                at = torch.tensor(alive, device=x.device)
+                h, last, c = (old.index_copy(0, at, to) for old, to in zip((h, last, c), new, strict=True))
+                for n, row in zip(alive, new[0], strict=True):
+                    outputs[direction][n].append(row)
+            hy[index], cy[index] = h, last
+        for n, end in enumerate(lengths):
+            if end:
+                ahead = [torch.stack(outputs[0][n])]
+                back = [torch.stack(outputs[1][n][::-1])] if network.directions == 2 else []
+                rows[n] = torch.cat(ahead + back, 1)
+    width = network.output * network.directions
+    y = x.new_full((*x.shape[:-1], width), network.padding_value)
+    flat = [
+        (place, row)
+        for steps, own in zip(places, rows, strict=True)
+        for place, row in zip(steps, own, strict=True)
+    ]
+    if flat:
+        index = tuple(torch.tensor(axis, device=x.device) for axis in zip(*(p for p, _ in flat), strict=True))
+        y = y.index_put(index, torch.stack([row for _, row in flat]))
+    return y, torch.stack(hy), torch.stack(cy)
+
+
+def rnn(operands: Operands, arguments: Arguments) -> Values:
+    """The results of a forward pass, and with dy, dhy or dcy its gradients."""
+    network = rnn_network(operands, arguments)
+    weights = {name: _leaf(_tensor(array)) for name, array in rnn_weights(operands, arguments).items()}
+    x, batch = _leaf(_tensor(operands["x"])), len(network.lengths)
+    sizes = (network.output, network.hidden)
+    states = []
+    for names, size in zip((("h0", "hx"), ("c0", "cx")), sizes, strict=True):
+        given = first_given(operands, *names)
+        shape = (network.layers * network.directions, batch, size)
+        states.append(_leaf(_zeros(shape) if given is None else _tensor(given)))
+    y, hy, cy = _run(network, weights, x, *states)
+    has_cells = network.mode == "lstm"
+    found = {"y": y, "hy": hy, **({"cy": cy} if has_cells else {})}
+    incoming = {name: operands[f"d{name}"] for name in found if operands.get(f"d{name}") is not None}
+    if not incoming:
+        return {name: _array(tensor) for name, tensor in found.items()}
+    inputs = {"dx": x, "dhx": states[0], **({"dcx": states[1]} if has_cells else {})}
+    inputs.update({f"dweights/{name}": tensor for name, tensor in weights.items()})
+    # What is past the end of a sequence is not looked at, and may be NaN.
+    kept_ones = [place for steps in places_of_steps(network) for place in steps]
+    total = torch.zeros((), dtype=torch.float64, device=DEVICE)
+    for name, array in incoming.items():
+        if name == "y":
+            given = np.asarray(array)
+            clean = np.zeros(given.shape)
+            for place in kept_ones:
+                clean[place] = given[place]
+            array = clean
+        total = total + (found[name] * _tensor(array)).sum()
+    leaves = tuple(inputs.values())
+    parts = (
+        torch.autograd.grad(total, leaves, allow_unused=True)
+        if total.requires_grad
+        else (None,) * len(leaves)
+    )
+    for (name, leaf), part in zip(inputs.items(), parts, strict=True):
+        found[name] = torch.zeros_like(leaf) if part is None else part
+    return {name: _array(tensor) for name, tensor in found.items()}
+
+
 _FUNCTIONS: dict[str, Torch] = {
     "conv": conv,
     "conv_backward_data": conv_backward_data,
@@ -455,8 +724,20 @@ _FUNCTIONS: dict[str, Torch] = {
     "batch_norm_inference": batch_norm_inference,
     "batch_norm_backward": batch_norm_backward,
     "batch_norm_inference_backward": batch_norm_inference_backward,
+    "lrn": lrn,
+    "lrn_backward": lrn_backward,
+    "affine_grid": affine_grid,
+    "affine_grid_backward": affine_grid_backward,
+    "grid_sample": grid_sample,
+    "grid_sample_backward": grid_sample_backward,
+    "spatial_transformer": spatial_transformer,
+    "spatial_transformer_backward": spatial_transformer_backward,
+    "dropout": dropout,
+    "dropout_backward": dropout_backward,
+    "ctc_loss": ctc_loss,
 }
 
 VALUES: dict[str, Compute] = {name: _on_arrays(function) for name, function in _FUNCTIONS.items()}
+VALUES["RNN"] = rnn
 
 ANSWERS = answers(VALUES)

@@ -1,8 +1,9 @@
 """The sizes that errors are measured by, and the elements that the documentation leaves open.
 
-A scale is the sum of the absolute values that were added, or the rounding of the operands times how much it is
-amplified. `SCALES` has a function for each operation: it takes the table of the functions that compute values
-(a sum of absolute terms is the same operation on absolute operands), operands, arguments and the values found.
+A scale is the sum of the absolute values that were added, or the rounding of the operands times how much it
+is amplified. `SCALES` has a function for each operation: it takes the table of the functions that compute
+values (a sum of absolute terms is the same operation on absolute operands), operands, arguments and the
+values found.
 `OPEN` has masks of elements that are not to be compared, with the reason next to each.
 """
 
@@ -23,13 +24,20 @@ from .answer import (
     Solver,
     Values,
     axes_of,
+    ctc_targets,
+    lrn_factors,
     named,
     norm_axes,
     norm_shape,
+    places_of_steps,
     pool_geometry,
     pool_mode,
     propagates,
+    rnn_network,
+    rnn_weights,
     softmax_axes,
+    transformed_shape,
+    window_of_channels,
 )
 
 Compute = Callable[[Operands, Arguments], Values]
@@ -251,7 +259,7 @@ def _softmax_backward(table: Table, operands: Operands, arguments: Arguments, va
 
 
 def _open_exponentials(table: Table, operands: Operands, arguments: Arguments, values: Values) -> Values:
-    """Exponentials that float32 does not hold, which "fast" takes as they are; rows whose maximum is infinite."""
+    """Rows whose maximum is infinite; for "fast", exponentials that float32 does not hold."""
     x, axes = operands["x"], softmax_axes(np.ndim(operands["x"]), arguments)
     if not x.size:
         return {}
@@ -413,6 +421,238 @@ def _open_reductions(table: Table, operands: Operands, arguments: Arguments, val
     return {"y": mask.reshape(values["y"].shape)}
 
 
+# --- local response normalisation -------------------------------------------------------------------------
+
+
+def _lrn_parts(x: np.ndarray, arguments: Arguments) -> tuple[np.ndarray, np.ndarray]:
+    """Return ``base ** -lrn_beta``, and by how much rounding is amplified in it."""
+    n, before, after = window_of_channels(arguments)
+    a, beta, k = lrn_factors(arguments)
+    squares = np.pad(x**2, [(0, 0), (before, after), *[(0, 0)] * (x.ndim - 2)])
+    sums = sliding_window_view(squares, n, axis=1).sum(-1)
+    base = k + a / n * sums
+    amplified = (k + abs(a) / n * sums) / np.abs(base) + np.abs(np.log(np.abs(base)))
+    return base, 1 + beta * amplified
+
+
+def _lrn(table: Table, operands: Operands, arguments: Arguments, values: Values) -> Values:
+    return {"y": np.abs(values["y"]) * _lrn_parts(operands["x"], arguments)[1]}
+
+
+def _lrn_backward(table: Table, operands: Operands, arguments: Arguments, values: Values) -> Values:
+    n, before, after = window_of_channels(arguments)
+    a, beta, _ = lrn_factors(arguments)
+    x, y, dy = (np.abs(operands[name]) for name in ("x", "y", "dy"))
+    base, amplified = _lrn_parts(operands["x"], arguments)
+    terms = np.pad(dy * y / np.abs(base) * amplified, [(0, 0), (after, before), *[(0, 0)] * (x.ndim - 2)])
+    sums = sliding_window_view(terms, n, axis=1).sum(-1)
+    return {"dx": dy * np.abs(base) ** -beta * amplified + 2 * abs(a) * beta / n * x * sums}
+
+
+# --- sampling: the error of a place moves weight between pixels -------------------------------------------
+
+
+class _Places:
+    """The places of a grid in one axis of an image, in pixels, and the sizes of their errors.
+
+    ``u`` in the arguments is the unit roundoff that the grid is computed with, by default that of float32.
+    """
+
+    def __init__(self, coordinates: np.ndarray, sizes: np.ndarray, pixels: int, arguments: Arguments) -> None:
+        self.place = (coordinates + 1) / 2 * (pixels - 1)
+        self.error = (sizes + np.abs(coordinates) + 1) * (pixels - 1) / 2 + np.abs(self.place)
+        self.near = 8 * arguments.get("u", 2.0**-24) * self.error
+        self.first = np.floor(np.clip(self.place, -8, pixels + 8)) - 1
+        self.pixels = pixels
+
+    def neighbours(self) -> Any:
+        """Yield pixels that may take part, their weights, and the errors of those."""
+        for step in range(4):
+            pixel = self.first + step
+            distance = np.abs(self.place - pixel)
+            inside = (pixel >= 0) & (pixel < self.pixels)
+            weight = np.where(inside, np.maximum(0, 1 - distance), 0)
+            error = np.where(inside & (distance <= 1 + self.near), self.error, 0)
+            yield np.clip(np.nan_to_num(pixel), 0, self.pixels - 1).astype(int), weight, error
+
+    @property
+    def undecided(self) -> np.ndarray:
+        """Whether a place may be on either side of a pixel's centre, where the slope changes."""
+        return ~(np.abs(self.place - np.round(self.place)) > self.near)
+
+
+def _places(operands: Operands, arguments: Arguments, sizes: Any = None) -> tuple[_Places, _Places]:
+    grid, (height, width) = operands["grid"], operands["x"].shape[2:]
+    sizes = np.zeros_like(grid) if sizes is None else sizes
+    rows = _Places(grid[..., 1], sizes[..., 1], height, arguments)
+    return rows, _Places(grid[..., 0], sizes[..., 0], width, arguments)
+
+
+def _sampled(x: np.ndarray, rows: _Places, columns: _Places) -> np.ndarray:
+    batch, total = np.arange(x.shape[0])[:, None, None], 0.0
+    for i, wy, ey in rows.neighbours():
+        for j, wx, ex in columns.neighbours():
+            weight = (wy * wx + wy * ex + ey * wx)[:, None]
+            pixel = np.moveaxis(np.abs(x)[batch, :, i, j], -1, 1)
+            total = total + np.where(weight > 0, weight * pixel, 0)
+    return np.asarray(total)
+
+
+def _grid_sample(table: Table, operands: Operands, arguments: Arguments, values: Values) -> Values:
+    if not values["y"].size:
+        return {"y": values["y"]}
+    return {"y": _sampled(operands["x"], *_places(operands, arguments))}
+
+
+def _open_pixels(table: Table, operands: Operands, arguments: Arguments, values: Values) -> Values:
+    """Pixels that are not finite, with a weight that may be 0; places that are not finite."""
+    size = _grid_sample(table, operands, arguments, values)["y"]
+    lost = ~np.isfinite(operands["grid"]).all(-1)[:, None]
+    return {"y": ~np.isfinite(size) | ~np.isfinite(values["y"]) | lost}
+
+
+def _scattered(x: np.ndarray, dy: np.ndarray, rows: _Places, columns: _Places) -> tuple[Any, Any]:
+    """Return the sizes of both gradients of sampling."""
+    batch, dx, slopes = np.arange(x.shape[0])[:, None, None], np.zeros(x.shape), [0.0, 0.0]
+    size = np.abs(np.moveaxis(dy, 1, -1))
+    for i, wy, ey in rows.neighbours():
+        for j, wx, ex in columns.neighbours():
+            weight = (wy * wx + wy * ex + ey * wx)[..., None]
+            np.add.at(np.moveaxis(dx, 1, -1), (batch, i, j), weight * size)
+            moved = (size * np.abs(x)[batch, :, i, j]).sum(-1)
+            slopes[0] = slopes[0] + moved * (wy + ey) * (ex > 0)
+            slopes[1] = slopes[1] + moved * (wx + ex) * (ey > 0)
+    halves = ((columns.pixels - 1) / 2, (rows.pixels - 1) / 2)
+    return dx, np.stack([slope * half for slope, half in zip(slopes, halves, strict=True)], -1)
+
+
+def _grid_sample_backward(table: Table, operands: Operands, arguments: Arguments, values: Values) -> Values:
+    if not operands["dy"].size or not operands["x"].size:
+        return _itself(table, operands, arguments, values)
+    dx, dgrid = _scattered(operands["x"], operands["dy"], *_places(operands, arguments))
+    return {"dx": dx, "dgrid": dgrid}
+
+
+def _undecided(rows: _Places, columns: _Places) -> np.ndarray:
+    return np.stack([columns.undecided, rows.undecided], -1)
+
+
+def _open_corners(table: Table, operands: Operands, arguments: Arguments, values: Values) -> Values:
+    """The slope at the centre of a pixel, which differs between its sides; places that are not finite."""
+    lost = ~np.isfinite(operands["grid"]).all(-1, keepdims=True)
+    mask = _undecided(*_places(operands, arguments)) | ~np.isfinite(values["dgrid"]) | lost
+    return {"dgrid": mask, "dx": ~np.isfinite(values["dx"]) | lost.any((1, 2), keepdims=True)}
+
+
+def _affine_grid_backward(table: Table, operands: Operands, arguments: Arguments, values: Values) -> Values:
+    return {"dtheta": _theta_sizes(np.abs(operands["dgrid"]))}
+
+
+def _theta_sizes(dgrid: np.ndarray) -> np.ndarray:
+    """Coordinates are at most 1."""
+    sums = dgrid.sum((1, 2))
+    return np.repeat(sums[:, :, None], 3, 2)
+
+
+def _affine_grid(table: Table, operands: Operands, arguments: Arguments, values: Values) -> Values:
+    size = np.abs(operands["theta"]).sum(-1)[:, None, None]
+    return {"y": np.broadcast_to(size, values["y"].shape)}
+
+
+def _transformer_places(table: Table, operands: Operands, arguments: Arguments) -> tuple[_Places, _Places]:
+    x, theta = operands["x"], operands["theta"]
+    shape = transformed_shape(x.shape, arguments)
+    grid = table["affine_grid"]({"theta": theta}, {"shape": shape})["y"]
+    sizes = np.broadcast_to(np.abs(theta).sum(-1)[:, None, None], grid.shape)
+    return _places({"x": x, "grid": grid}, arguments, sizes)
+
+
+def _spatial_transformer(table: Table, operands: Operands, arguments: Arguments, values: Values) -> Values:
+    if not values["y"].size:
+        return {"y": values["y"]}
+    return {"y": _sampled(operands["x"], *_transformer_places(table, operands, arguments))}
+
+
+def _spatial_transformer_backward(
+    table: Table, operands: Operands, arguments: Arguments, values: Values
+) -> Values:
+    if not operands["dy"].size or not operands["x"].size:
+        return _itself(table, operands, arguments, values)
+    places = _transformer_places(table, operands, arguments)
+    dx, dgrid = _scattered(operands["x"], operands["dy"], *places)
+    return {"dx": dx, "dtheta": _theta_sizes(dgrid)}
+
+
+def _open_transforms(table: Table, operands: Operands, arguments: Arguments, values: Values) -> Values:
+    """Transforms that put a place on the centre of a pixel, where the slope changes."""
+    if not operands["dy"].size:
+        return {}
+    mask = _undecided(*_transformer_places(table, operands, arguments)).any((1, 2))
+    return {"dtheta": np.repeat(mask[:, :, None], 3, 2)}
+
+
+# --- sequences --------------------------------------------------------------------------------------------
+
+
+def _ctc_loss(table: Table, operands: Operands, arguments: Arguments, values: Values) -> Values:
+    """Logarithms of probabilities are added at each step, and rounded at each."""
+    probabilities = operands["logits"]
+    if named(arguments.get("normalization"), "softmax") == "softmax":
+        shifted = probabilities - probabilities.max(-1, keepdims=True, initial=-np.inf)
+        probabilities = np.exp(shifted) / np.exp(shifted).sum(-1, keepdims=True)
+    sizes = {name: np.abs(value) for name, value in values.items()}
+    for n, (labels, steps) in enumerate(ctc_targets(operands, arguments)):
+        p = probabilities[:steps, n]
+        logs = np.abs(np.log(p[:, sorted({0, *labels})]))
+        total = (1 + np.where(np.isfinite(logs), logs, 0).max(-1)).sum() * (1 + np.sqrt(steps))
+        sizes["loss"][n] = total
+        occupied = np.abs(p - values["gradient"][:steps, n])
+        sizes["gradient"][:steps, n] = (p + occupied) * (1 + total)
+    return sizes
+
+
+def _open_alignments(table: Table, operands: Operands, arguments: Arguments, values: Values) -> Values:
+    """Sequences whose labels have the probability 0, or of which the logits are not finite."""
+    masks = {name: np.zeros(value.shape, bool) for name, value in values.items()}
+    for n, target in enumerate(ctc_targets(operands, arguments)):
+        lost = np.isinf(values["loss"][n]) and not target.impossible
+        if lost or not np.isfinite(operands["logits"][: target.steps, n]).all():
+            masks["gradient"][: target.steps, n] = True
+            masks["loss"][n] = not lost
+    return masks
+
+
+def _rnn(table: Table, operands: Operands, arguments: Arguments, values: Values) -> Values:
+    """By how much a result moves when all operands do: twice, by random relative changes."""
+    rng, sizes = np.random.default_rng(0), {}
+    weights = rnn_weights(operands, arguments)
+
+    def moved(array: Any) -> Any:
+        kind = getattr(getattr(array, "dtype", None), "kind", "")
+        return array * (1 + 1e-7 * rng.uniform(-1, 1, array.shape)) if kind == "f" else array
+
+    shifts = dict.fromkeys(values, 0.0)
+    for _ in range(2):
+        others = {name: moved(array) for name, array in operands.items() if name != "weights"}
+        others["weights"] = {name: moved(array) for name, array in weights.items()}
+        for name, other in table["RNN"](others, arguments).items():
+            shifts[name] = max(shifts[name], _largest(other - values[name]))
+    for name, value in values.items():
+        sizes[name] = np.full(value.shape, _largest(value) + 4e7 * shifts[name])
+    network = rnn_network(operands, arguments)
+    past = np.ones(values["y"].shape, bool)
+    for steps in places_of_steps(network):
+        for place in steps:
+            past[place] = False
+    sizes["y"][past] = 0
+    return sizes
+
+
+def _largest(array: np.ndarray) -> float:
+    finite = np.abs(array[np.isfinite(array)])
+    return float(finite.max()) if finite.size else 0.0
+
+
 SCALES: dict[str, Scale] = {
     **{
         name: _linear(name)
@@ -441,6 +681,18 @@ SCALES: dict[str, Scale] = {
     "batch_norm_backward": _norm_backward,
     "batch_norm_inference_backward": _norm_inference_backward,
     "reduce": _reduce,
+    "lrn": _lrn,
+    "lrn_backward": _lrn_backward,
+    "affine_grid": _affine_grid,
+    "affine_grid_backward": _affine_grid_backward,
+    "grid_sample": _grid_sample,
+    "grid_sample_backward": _grid_sample_backward,
+    "spatial_transformer": _spatial_transformer,
+    "spatial_transformer_backward": _spatial_transformer_backward,
+    "ctc_loss": _ctc_loss,
+    "dropout": _itself,
+    "dropout_backward": _itself,
+    "RNN": _rnn,
 }
 
 OPEN: dict[str, Scale] = {
@@ -456,4 +708,8 @@ OPEN: dict[str, Scale] = {
     "batch_norm_training": _open_constants,
     "batch_norm_backward": _open_constants,
     "reduce": _open_reductions,
+    "grid_sample": _open_pixels,
+    "grid_sample_backward": _open_corners,
+    "spatial_transformer_backward": _open_transforms,
+    "ctc_loss": _open_alignments,
 }

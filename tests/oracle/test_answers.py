@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy import signal, special
+from scipy import special
 
 from . import by_loops
-from .answer import Answer, conv_parameters, pool_geometry
+from .answer import GATES, Answer, conv_parameters, transformed_shape
 from .magnitude import SCALES
 
 Case = tuple[str, dict[str, Any], dict[str, Any]]
@@ -271,6 +271,134 @@ def _batch_norm_inference_backward(rng: np.random.Generator) -> Case:
     return "batch_norm_inference_backward", operands, arguments
 
 
+def _lrn(rng: np.random.Generator) -> Case:
+    x = rng.normal(
+        size=(*_shape(rng, 1, 3, 0), int(rng.integers(1, 7)), *_shape(rng, int(rng.integers(1, 4)), 3))
+    )
+    factors = {"lrn_alpha": _pick(rng, 1e-4, 1.0), "lrn_beta": _pick(rng, 0.75, 1), "k": _pick(rng, 2, 1.0)}
+    return "lrn", {"x": x}, {"n": int(rng.integers(1, 8)), **factors}
+
+
+def _lrn_backward(rng: np.random.Generator) -> Case:
+    _, operands, arguments = _lrn(rng)
+    y = value("lrn", operands, **arguments)
+    return "lrn_backward", {**operands, "y": y, "dy": rng.normal(size=y.shape)}, arguments
+
+
+def _affine_grid(rng: np.random.Generator) -> Case:
+    n = int(rng.integers(0, 4))
+    return "affine_grid", {"theta": rng.normal(size=(n, 2, 3))}, {"shape": (n, *_shape(rng, 3, 5))}
+
+
+def _affine_grid_backward(rng: np.random.Generator) -> Case:
+    return "affine_grid_backward", {"dgrid": rng.normal(size=(*_shape(rng, 3, 5), 2))}, {}
+
+
+def _grid_sample(rng: np.random.Generator) -> Case:
+    x = rng.normal(size=_shape(rng, 4, 5))
+    grid = rng.normal(size=(x.shape[0], *_shape(rng, 2, 5), 2)) * _pick(rng, 0.5, 1.5)
+    grid[0, 0, 0] = _pick(rng, (-1, 1), (0, 0), (9, 9), (np.nan, 0))
+    return "grid_sample", {"x": x, "grid": grid}, {}
+
+
+def _grid_sample_backward(rng: np.random.Generator) -> Case:
+    _, operands, _ = _grid_sample(rng)
+    operands["dy"] = rng.normal(size=(*operands["x"].shape[:2], *operands["grid"].shape[1:3]))
+    return "grid_sample_backward", operands, {}
+
+
+def _spatial_transformer(rng: np.random.Generator) -> Case:
+    x = rng.normal(size=_shape(rng, 4, 5, 0) if _pick(rng, 1, 0, 0) else _shape(rng, 4, 5))
+    x = x.reshape(*x.shape[:2], *(max(1, n) for n in x.shape[2:])) if x.size else np.zeros((0, 2, 3, 3))
+    scales = {"scale_height": _pick(rng, 1, 0.5, 1.7), "scale_width": _pick(rng, 1, 0.3)}
+    return "spatial_transformer", {"x": x, "theta": rng.normal(size=(x.shape[0], 2, 3))}, scales
+
+
+def _spatial_transformer_backward(rng: np.random.Generator) -> Case:
+    _, operands, arguments = _spatial_transformer(rng)
+    operands["dy"] = rng.normal(size=transformed_shape(operands["x"].shape, arguments))
+    return "spatial_transformer_backward", operands, arguments
+
+
+def _dropout(rng: np.random.Generator) -> Case:
+    x = rng.normal(size=_shape(rng, 3))
+    return "dropout", {"x": x, "mask": rng.random(x.shape) < 0.5}, {"p": 0.3}
+
+
+def _dropout_backward(rng: np.random.Generator) -> Case:
+    _, operands, arguments = _dropout(rng)
+    return "dropout_backward", {"dy": operands["x"], "mask": operands["mask"]}, arguments
+
+
+def _ctc_loss(rng: np.random.Generator) -> Case:
+    steps, batch, symbols = (int(n) for n in rng.integers((1, 1, 2), (8, 5, 5)))
+    normalization = _pick(rng, "softmax", "none")
+    logits = rng.normal(size=(steps, batch, symbols)) * 2
+    if normalization == "none":
+        logits = special.softmax(logits, -1)
+    lengths = rng.integers(0, 4, batch)
+    labels: Any = rng.integers(1, symbols, (batch, 4))
+    if _pick(rng, True, False):
+        labels = np.concatenate([row[:count] for row, count in zip(labels, lengths, strict=True)])
+    arguments = {
+        "labels": labels,
+        "label_lengths": lengths,
+        "input_lengths": rng.integers(0, steps + 1, batch),
+        "normalization": normalization,
+        "out_of_bound": _pick(rng, "zero", "skip"),
+    }
+    return "ctc_loss", {"logits": logits, "out": _pick(rng, None, np.ones(logits.shape))}, arguments
+
+
+def _rnn(rng: np.random.Generator) -> Case:
+    mode = _pick(rng, *GATES)
+    inputs, hidden, layers, directions = (int(n) for n in rng.integers((1, 2, 1, 1), (4, 5, 3, 3)))
+    skip = _pick(rng, False, False, True)
+    inputs = hidden if skip else inputs
+    projected = hidden - 1 if mode == "lstm" and _pick(rng, True, False) else 0
+    biases, weights = _pick(rng, (), ("bW",), ("bR",), ("bW", "bR")), {}
+    output = projected or hidden
+    for layer in range(layers):
+        for direction in range(directions):
+            where = f"l{layer}{'_reverse' * direction}."
+            for gate in GATES[mode]:
+                if layer or not skip:
+                    size = output * directions if layer else inputs
+                    weights[f"{where}W_{gate}"] = rng.normal(size=(hidden, size))
+                weights[f"{where}R_{gate}"] = rng.normal(size=(hidden, output))
+                weights.update({f"{where}{bias}_{gate}": rng.normal(size=hidden) for bias in biases})
+            if projected:
+                weights[f"{where}P"] = rng.normal(size=(projected, hidden))
+    layout, batch, steps = _pick(rng, "sequence_major", "batch_major", "packed"), 3, 4
+    lengths: Any = _pick(rng, None, (4, 0, 2), (1, 3, 4))
+    shape: tuple[int, ...] = (steps, batch) if layout == "sequence_major" else (batch, steps)
+    if layout == "packed":
+        lengths = (4, 2, 1)
+        shape = (sum(lengths),)
+    rows = (layers * directions, batch)
+    operands: dict[str, Any] = {"x": rng.normal(size=(*shape, inputs)), "weights": weights}
+    operands["h0"] = _pick(rng, None, rng.normal(size=(*rows, output)))
+    if mode == "lstm":
+        operands["c0"] = _pick(rng, None, rng.normal(size=(*rows, hidden)))
+    for name, size in (
+        ("dy", (*shape, output * directions)),
+        ("dhy", (*rows, output)),
+        ("dcy", (*rows, hidden)),
+    ):
+        if name != "dcy" or mode == "lstm":
+            operands[name] = _pick(rng, None, rng.normal(size=size))
+    arguments = {
+        "mode": mode,
+        "num_layers": layers,
+        "direction": "bidirectional" if directions == 2 else "unidirectional",
+        "layout": layout,
+        "lengths": lengths,
+        "padding_value": _pick(rng, 0, 7.5),
+        "clip": _pick(rng, None, (-0.5, 0.25)) if mode == "lstm" else None,
+    }
+    return "RNN", operands, arguments
+
+
 DRAWS: dict[str, Draw] = {
     "conv": _conv,
     "conv_backward_data": _conv_backward_data,
@@ -294,6 +422,18 @@ DRAWS: dict[str, Draw] = {
     "batch_norm_inference": _batch_norm_inference,
     "batch_norm_backward": _batch_norm_backward,
     "batch_norm_inference_backward": _batch_norm_inference_backward,
+    "lrn": _lrn,
+    "lrn_backward": _lrn_backward,
+    "affine_grid": _affine_grid,
+    "affine_grid_backward": _affine_grid_backward,
+    "grid_sample": _grid_sample,
+    "grid_sample_backward": _grid_sample_backward,
+    "spatial_transformer": _spatial_transformer,
+    "spatial_transformer_backward": _spatial_transformer_backward,
+    "dropout": _dropout,
+    "dropout_backward": _dropout_backward,
+    "ctc_loss": _ctc_loss,
+    "RNN": _rnn,
 }
 
 
