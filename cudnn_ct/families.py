@@ -34,12 +34,14 @@ ENOUGH = 4  # rows on tensor cores, to leave out what does without them
 
 
 def stages(problem: Any) -> list[Stage]:
-    """Where to look for a way, the most promising place first; each is for when all before it failed."""
-    ranked, others = (partial(_graph, problem, mode, None) for mode in ("b", "fallback"))
-    calls = partial(_legacy, problem, None)
-    if isinstance(problem, FusedConv):
-        return [ranked, calls, *_followed_by(problem, stages(alone(problem))), others]
-    return [partial(graph.preferred, problem), ranked, others, calls]
+    """Where to look for a way, the most promising place first; each is for when all before it failed.
+
+    For misaligned operands, places whose rows need no copies come first.
+    """
+    ways = _ways(problem)
+    if not problem.core.aligned:
+        ways.sort(key=lambda way: way[1])
+    return [stage for stage, _ in ways]
 
 
 def everything(problem: Any, context: Context) -> list[Candidate]:
@@ -60,7 +62,8 @@ def worth_timing(problem: Any, context: Context, request: Request) -> list[Candi
     rows = _gathered(problem, context, [("b", most), ("a", most // 3), ("fallback", None)] if most else [])
     rows = [row for row in rows if config.runtime_compiled or not row.compiled]
     rows = [row._replace(status=row.status or request.refusal(row)) for row in rows]
-    slow = [row for row in rows if _slow(row, problem)] if problem.tensor_cores else []
+    copied = not problem.core.aligned  # for engines; legacy calls may then be faster
+    slow = [row for row in rows if _slow(row, problem)] if problem.tensor_cores and not copied else []
     if sum(not row.status for row in rows if row not in slow) >= ENOUGH:
         rows = [row for row in rows if row.status or row not in slow]
     return sorted(rows, key=lambda row: row.compiled)
@@ -83,9 +86,21 @@ def plan(problem: Any, candidate: Candidate, context: Context) -> Plan:
         family, _, algorithm = candidate.algorithm.partition(" ")
         inner = plan(alone(problem), candidate._replace(family=family, algorithm=algorithm), context)
         return legacy.EpiloguePlan(problem, inner)
-    if candidate.packed:
-        return _on_copies(problem, candidate, context)
-    return _on_operands(problem, candidate, context)
+    make = {"graph": graph.plan, "legacy": legacy.plan}.get(candidate.family)
+    if make is None:
+        raise NotSupportedError(f"there is no family {candidate.family!r} for this {problem}")
+    try:
+        relaid = relaid_out(problem, candidate.packed)
+    except ValueError as error:  # a row that the caller wrote, or the algorithm cache
+        raise NotSupportedError(f"{candidate} cannot compute this {problem}: {error}") from None
+    align = not problem.core.aligned and _needs_alignment(problem, candidate.family)
+    made: Plan = make(_in_aligned_memory(relaid) if align else relaid, candidate, context)
+    if align or relaid != problem:
+        pairs = zip(operands_of(problem).values(), operands_of(relaid).values(), strict=True)
+        moves = [(spec, None if spec == copy else copy) for spec, copy in pairs]
+        made = legacy.PackedPlan(made, moves, align=align)
+    scale = problem.core.scaled and candidate.family == "graph"
+    return legacy.ScaledPlan(made, problem.result) if scale else made
 
 
 def alone(problem: FusedConv) -> ConvProblem:
@@ -93,37 +108,60 @@ def alone(problem: FusedConv) -> ConvProblem:
     return problem.conv._replace(scaled="alpha" if problem.alpha1 != 1 else "")
 
 
-def _on_copies(problem: Any, candidate: Candidate, context: Context) -> Plan:
-    """Make a plan that copies the operands that a candidate names, and runs on the copies."""
-    try:
-        relaid = relaid_out(problem, candidate.packed)
-    except ValueError as error:  # a row that the caller wrote, or the algorithm cache
-        raise NotSupportedError(f"{candidate} cannot compute this {problem}: {error}") from None
-    pairs = zip(operands_of(problem).values(), operands_of(relaid).values(), strict=True)
-    moves = [(spec, None if spec == copy else copy) for spec, copy in pairs]
-    return legacy.PackedPlan(_on_operands(relaid, candidate, context), moves)
+# --- alignment ---------------------------------------------------------------------------------------------
 
 
-def _on_operands(problem: Any, candidate: Candidate, context: Context) -> Plan:
-    if candidate.family == "legacy":
-        return legacy.plan(problem, candidate, context)
-    if candidate.family != "graph":
-        raise NotSupportedError(f"there is no family {candidate.family!r} for this {problem}")
-    made = graph.plan(problem, candidate, context)
-    return legacy.ScaledPlan(made, problem.result) if problem.core.scaled else made
+def _needs_alignment(problem: Any, family: str) -> bool:
+    """Return whether a family's kernels for a problem load 16 bytes at once, and so need aligned operands.
+
+    Legacy convolutions of floats take any address. The fused call ended the CUDA context on a misaligned
+    bias.
+    """
+    return family == "graph" or isinstance(problem, FusedConv) or problem.core.x.dtype == "int8"
+
+
+def _in_aligned_memory(problem: Any) -> Any:
+    """Return the same problem of aligned operands."""
+    core = problem.core._replace(aligned=True)
+    return problem._replace(conv=core) if isinstance(problem, FusedConv) else core
+
+
+def _with_copies(problem: Any, rows: list[Candidate]) -> list[Candidate]:
+    """Add the workspace of aligned copies to rows whose operands may need some."""
+    if problem.core.aligned:
+        return rows
+    room = legacy.room_of(operands_of(problem).values())
+    return [row if row.status else row._replace(workspace=row.workspace + room) for row in rows]
 
 
 # --- where rows come from ----------------------------------------------------------------------------------
 
 
+def _ways(problem: Any) -> list[tuple[Stage, bool]]:
+    """Where rows come from, the most promising place first, and whether those need aligned operands."""
+    ranked, others = (partial(_graph, problem, mode, None) for mode in ("b", "fallback"))
+    calls = (partial(_legacy, problem, None), _needs_alignment(problem, "legacy"))
+    if isinstance(problem, FusedConv):
+        followed = [(partial(_followed, problem, stage), aligned) for stage, aligned in _ways(alone(problem))]
+        return [(ranked, True), calls, *followed, (others, True)]
+    return [(partial(_preferred, problem), True), (ranked, True), (others, True), calls]
+
+
+def _preferred(problem: Any, context: Context) -> list[Candidate]:
+    return _with_copies(problem, graph.preferred(_in_aligned_memory(problem), context))
+
+
 def _graph(problem: Any, heuristic: str, most: int | None, context: Context) -> list[Candidate]:
     packing = with_residual(problem)
-    rows = graph.candidates(relaid_out(problem, packing), context, (heuristic,), most)
-    return [row._replace(packed=packing) for row in rows] if packing else rows
+    relaid = _in_aligned_memory(relaid_out(problem, packing))
+    rows = graph.candidates(relaid, context, (heuristic,), most)
+    rows = [row._replace(packed=packing) for row in rows] if packing else rows
+    return _with_copies(problem, rows)
 
 
 def _legacy(problem: Any, algorithm: str | None, context: Context) -> list[Candidate]:
-    return legacy.candidates(problem, context, algorithm)
+    rows = legacy.candidates(problem, context, algorithm)
+    return _with_copies(problem, rows) if _needs_alignment(problem, "legacy") else rows
 
 
 def _named(problem: Any, core: ConvProblem, name: str) -> list[Stage]:
@@ -159,7 +197,7 @@ def _followed(problem: FusedConv, stage: Stage, context: Context) -> list[Candid
 def _each(problem: ConvProblem, heuristics: Sequence[tuple[str, int | None]]) -> list[Stage]:
     """Where the ways of a convolution are found: what a guess would take is among them."""
     engines = [partial(_graph, problem, *mode) for mode in heuristics]
-    first: list[Stage] = [partial(graph.preferred, problem)] if engines else []
+    first: list[Stage] = [partial(_preferred, problem)] if engines else []
     return [*first, *engines, partial(_legacy, problem, None)]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import cycle
 from typing import Any
@@ -11,7 +11,7 @@ import numpy as np
 
 import cudnn_ct as ct
 from cudnn_ct.dtypes import as_dtype
-from tests.layers import LayerCase, Place, Tensor
+from tests.layers import LayerCase, Place, Tensor, compare, several
 from tests.strategies import poison
 
 
@@ -43,7 +43,7 @@ def placing(place: Place, *offsets: int) -> Place:
     return lambda array: place(shifted(array, next(turn)))
 
 
-def each_in_turn(count: int, offsets: range) -> Iterator[tuple[int, ...]]:
+def each_in_turn(count: int, offsets: Sequence[int]) -> Iterator[tuple[int, ...]]:
     """Yield the offsets of all operands, of which one is misaligned; then offsets that all differ."""
     for offset in offsets:
         for place in range(count):
@@ -55,7 +55,7 @@ def each_in_turn(count: int, offsets: range) -> Iterator[tuple[int, ...]]:
 
 
 def norm_calls(shape: tuple[int, ...], dtype: str, layout: str = "nchw") -> dict[str, LayerCase]:
-    """Every batch normalisation of images of a shape, with each optional operand."""
+    """Return calls of every batch normalisation of a shape, with each optional operand."""
     channels, wide = shape[1:2], "float64" if dtype == "float64" else "float32"
     seeds = iter(range(99))
 
@@ -104,8 +104,78 @@ def operands_of(case: LayerCase) -> int:
 Check = Callable[[LayerCase, Place], None]
 
 
-def sweep(case: LayerCase, place: Place, check: Check, offsets: range = range(1, 8)) -> None:
+def sweep(case: LayerCase, place: Place, check: Check, offsets: Sequence[int] = range(1, 8)) -> None:
     """Make a call with each operand in turn at each of the offsets."""
     for starts in each_in_turn(operands_of(case), offsets):
-        print(case.operation, case.keywords, starts)
+        print(case.operation, case.keywords, starts, flush=True)
         check(case, placing(place, *starts))
+
+
+# For results of a few hundred terms, over the largest of them.
+ROUGHLY = {"float16": 1e-2, "bfloat16": 5e-2, "float32": 2e-3, "float64": 1e-10}
+
+
+def check_roughly(case: LayerCase) -> Check:
+    """Return a check of a call against its reference, which is computed once; long sums are tolerated."""
+    inputs = [one and one.array() for one in case.operands]
+    written = {name: one.array() for name, one in case.outs.items()}
+    expected = several(getattr(ct.reference, case.operation)(*inputs, **case.keywords, **written))
+
+    def check(case: LayerCase, place: Place) -> None:
+        outs = {name: place(one.array()) for name, one in case.outs.items()}
+        devices = [one and place(one.array()) for one in case.operands]
+        got = several(getattr(ct, case.operation)(*devices, **case.keywords, **outs))
+        pairs = [*zip(got, expected, strict=True), *((outs[name], written[name]) for name in outs)]
+        for array, wanted in pairs:
+            tolerance = None if wanted is None else ROUGHLY[as_dtype(case.operands[0].dtype).name]
+            compare(array, wanted, tolerance=tolerance)
+
+    return check
+
+
+# --- convolutions ------------------------------------------------------------------------------------------
+
+EVEN, UNEVEN = 1, ((0, 1), (2, 1))
+
+
+def conv_calls(
+    dtype: str,
+    layout: str,
+    padding: Any,
+    x: tuple[int, ...] = (2, 4, 5, 4),
+    w: tuple[int, ...] = (6, 2, 3, 2),
+) -> dict[str, LayerCase]:
+    """Return calls of convolutions in each direction and with epilogues, with each optional operand."""
+    geometry = {"padding": padding, "stride": (2, 1), "groups": x[1] // w[1]}
+    y = ct.conv_output_shape(x, w, **geometry)
+
+    def data(shape: tuple[int, ...], seed: int) -> Tensor:
+        return Tensor(shape, dtype, "integers", layout, seed=seed)
+
+    def case(
+        operation: str, first: tuple[int, ...], second: tuple[int, ...], result: tuple[int, ...]
+    ) -> LayerCase:
+        shape = {} if operation == "conv" else {f"{'x' if operation.endswith('data') else 'w'}_shape": result}
+        alpha = 1 if dtype == "float16" else 2  # engines do not scale sums of float16
+        keywords = {**geometry, **shape, "alpha": alpha, "beta": 0.5}
+        return LayerCase(operation, (data(first, 0), data(second, 1)), keywords, {"out": data(result, 2)})
+
+    bias = Tensor(w[:1], dtype, "integers", seed=3)
+    fused = LayerCase("conv_bias_activation", (data(x, 0), data(w, 1), bias), geometry)
+    more = {"z": data(y, 4), "out": data(y, 5)}
+    calls = {
+        "conv": case("conv", x, w, y),
+        "backward_data": case("conv_backward_data", w, y, x),
+        "backward_filter": case("conv_backward_filter", x, y, w),
+        "fused": fused,
+        "fused, all operands": replace(fused, keywords={**geometry, "alpha1": 2, "alpha2": 0.5}, outs=more),
+        "fused, clipped": replace(
+            fused, keywords={**geometry, "activation": "clipped_relu", "coef": 3}, outs=more
+        ),
+    }
+    plain = {"alpha": 1, "beta": 0}
+    calls |= {
+        f"{name}, no factors": replace(calls[name], keywords={**calls[name].keywords, **plain}, outs={})
+        for name in ("conv", "backward_data", "backward_filter")
+    }
+    return calls

@@ -19,6 +19,7 @@ from .pooling import gradient_in_c_order, padded_pooling, pooling, spread_gradie
 from .reduction import GUARDS, ReducePlan, guard, reduction, wide_reduction
 from .rnn import RNNFamily, rnn_rows
 from .rnn_plans import IdleRNNPlan, RNNPass, RNNPlan
+from .scratch import room_of
 from .slices import SlicedPlan, gapless, joined, sliced
 from .softmax import softmax, softmax_of_rows
 from .spatial import GridPlan, SamplePlan
@@ -78,6 +79,7 @@ __all__ = [
     "quick_sum",
     "reduction",
     "rnn_rows",
+    "room_of",
     "scaling",
     "scaling_by_op_tensor",
     "sliced",

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from ..dtypes import DTYPES
 from ..problem import TensorSpec
 
-__all__ = ["behind", "nbytes_of", "placed_after"]
+__all__ = ["behind", "nbytes_of", "placed_after", "room_of"]
 
 GRAIN = 256  # bytes at whose multiples copies begin
 
@@ -25,3 +27,8 @@ def nbytes_of(spec: TensorSpec) -> int:
     """Return the bytes that a tensor spans, with the gaps between its elements."""
     low, high = spec.extent
     return (high - low) * DTYPES[spec.dtype].itemsize
+
+
+def room_of(specs: Iterable[TensorSpec]) -> int:
+    """Return an upper bound of the bytes that copies of tensors take behind other workspace."""
+    return sum(nbytes_of(spec) + GRAIN for spec in specs)

@@ -23,9 +23,10 @@ from cudnn_ct._bindings.functions import FUNCTIONS
 from cudnn_ct._lib import Library
 from cudnn_ct.dtypes import DTYPES
 
-from .backend import Backend
+from .convolution import slide
 from .ctc import CTC
 from .dropout import Dice
+from .graphs import Graphs
 from .host import Host, view
 from .layers import Layers
 from .norm import Norm
@@ -67,7 +68,7 @@ class FakeLibrary(Library):
         return super()._check(status, function, args)
 
 
-class FakeCudnn(Backend, CTC, Dice, Layers, Norm, Pointwise, Recurrent, Spatial, Tensors):
+class FakeCudnn(CTC, Dice, Graphs, Layers, Norm, Pointwise, Recurrent, Spatial, Tensors):
     """The fake's state: native objects that are alive, calls so far, and the failures that were ordered."""
 
     def __init__(self, host: Host) -> None:
@@ -319,7 +320,7 @@ class FakeCudnn(Backend, CTC, Dice, Layers, Norm, Pointwise, Recurrent, Spatial,
         target = memory[names.roles[-1]]
         wide = {role: array.astype(np.float64) for role, array in memory.items()}
         wide[names.roles[-1]] = np.zeros(target.shape)
-        _slide(names.roles[-1], wide, layer)
+        slide(names.roles[-1], wide, layer)
         sums = wide[names.roles[-1]]
         target[...] = (a * sums + (b * target.astype(np.float64) if b else 0)).astype(target.dtype)
         return 0
@@ -371,32 +372,3 @@ class FakeCudnn(Backend, CTC, Dice, Layers, Norm, Pointwise, Recurrent, Spatial,
     def _memory(self, descriptor: Any, kind: str, pointer: int) -> np.ndarray:
         state = self._get(descriptor, kind)
         return view(self.host, pointer, state["shape"], state["strides"], state["dtype"].numpy)
-
-
-def _slide(result: str, arrays: dict[str, np.ndarray], layer: dict[str, Any]) -> None:
-    """Go through all products of a convolution, one place of the window after the other, and add each of them
-    to the operand that is the result."""
-    x, w, y = arrays["x"], arrays["w"], arrays["y"]
-    groups = layer["groups"]
-    filters, channels = y.shape[1] // groups, w.shape[1]
-    for position in np.ndindex(*y.shape[2:]):
-        for tap in np.ndindex(*w.shape[2:]):
-            at = [
-                p * s + t * d - pad
-                for p, s, t, d, pad in zip(
-                    position, layer["stride"], tap, layer["dilation"], layer["padding"], strict=True
-                )
-            ]
-            if any(not 0 <= i < n for i, n in zip(at, x.shape[2:], strict=True)):
-                continue
-            weight = tuple(n - 1 - t for n, t in zip(w.shape[2:], tap, strict=True)) if layer["flip"] else tap
-            for g in range(groups):
-                in_x = (slice(None), slice(g * channels, (g + 1) * channels), *at)
-                in_w = (slice(g * filters, (g + 1) * filters), slice(None), *weight)
-                in_y = (slice(None), slice(g * filters, (g + 1) * filters), *position)
-                if result == "y":
-                    y[in_y] += x[in_x] @ w[in_w].T
-                elif result == "x":
-                    x[in_x] += y[in_y] @ w[in_w]
-                else:
-                    w[in_w] += y[in_y].T @ x[in_x]

@@ -13,9 +13,16 @@ NOT_SUPPORTED = 3000
 SIGMOID, RELU, TANH, CLIPPED_RELU, ELU, IDENTITY, SWISH = range(7)
 
 
-def activate(mode: int, coef: float, values: np.ndarray) -> np.ndarray:
-    """An activation in float64, one element after the other."""
-    return np.array([_one(mode, coef, float(v)) for v in values.reshape(-1)]).reshape(values.shape)
+PROPAGATE = 1  # cudnnNanPropagation_t
+
+
+def activate(state: dict[str, Any], values: np.ndarray) -> np.ndarray:
+    """Apply the activation of a descriptor in float64, one element after the other."""
+    mode, coef = state["mode"], state["coef"]
+    with np.errstate(all="ignore"):
+        results = np.array([_one(mode, coef, float(v)) for v in values.reshape(-1)]).reshape(values.shape)
+    rectified = mode in (RELU, CLIPPED_RELU) and state["nan"] == PROPAGATE
+    return np.where(np.isnan(values), np.nan, results) if rectified else results
 
 
 def _one(mode: int, coef: float, v: float) -> float:
@@ -53,7 +60,7 @@ def usual(heads: int, compute: Callable[..., np.ndarray]) -> Callable[..., None]
 
 def _forward(fake: Any, head: Any, inputs: list[np.ndarray], shape: tuple[int, ...]) -> np.ndarray:
     state = fake._get(head[0], "activation")
-    return activate(state["mode"], state["coef"], inputs[0])
+    return activate(state, inputs[0])
 
 
 def _slope(mode: int, coef: float, v: float) -> float:
@@ -89,7 +96,7 @@ class Pointwise:
         self._destroy(pointer)
 
     def cudnnSetActivationDescriptor(self: Any, activation: Any, mode: int, nan: int, coef: float) -> None:
-        self._get(activation, "activation").update(mode=mode, coef=coef)
+        self._get(activation, "activation").update(mode=mode, nan=nan, coef=coef)
 
     def cudnnSetActivationDescriptorSwishBeta(self: Any, activation: Any, beta: float) -> None:
         self._get(activation, "activation").update(coef=beta)
@@ -119,6 +126,8 @@ class Pointwise:
     def cudnnConvolutionBiasActivationForward(self: Any, *arguments: Any) -> int:
         handle, alpha1, x, xp, w, wp, convolution, algorithm, workspace, size, *rest = arguments
         alpha2, z, zp, bias, bp, activation, y, yp = rest
+        bad = [hex(pointer) for pointer in (xp, wp, zp, bp, yp, workspace) if pointer and pointer % 16]
+        assert not bad, f"misaligned operands of a fused convolution: {bad}"
         state, target = self._get(activation, "activation"), self._memory(y, "tensor", yp)
         if state["mode"] not in (RELU, IDENTITY) or target.dtype == np.float64:
             return NOT_SUPPORTED
@@ -142,7 +151,7 @@ class Pointwise:
             yp,
         )
         sums = target.astype(np.float64) + residual + self._memory(bias, "tensor", bp).astype(np.float64)
-        target[...] = activate(state["mode"], state["coef"], sums).astype(target.dtype)
+        target[...] = activate(state, sums).astype(target.dtype)
         return int(status)
 
 

@@ -152,7 +152,7 @@ def test_conv_bias_activation_equals_reference_when_residual_has_another_layout(
 def test_fused_graph_equals_reference_when_residual_has_any_layout(
     fake: FakeCudnn, host: Host, layout: str, place: str, activation: str, algo: str
 ) -> None:
-    fake.graphs = True
+    fake.engines, fake.engine_number = True, 52
     rng = np.random.default_rng(1)
     x, w, b = (rng.integers(-2, 3, shape).astype("float32") for shape in ((2, 3, 5, 6), (4, 3, 3, 3), (4,)))
     z = rng.integers(-4, 5, (2, 4, 3, 4)).astype("float32")
@@ -175,7 +175,7 @@ def test_fused_graph_equals_reference_when_residual_has_any_layout(
 def test_fused_graph_rejects_algorithm_without_copies_when_residual_has_another_layout(
     fake: FakeCudnn,
 ) -> None:
-    fake.graphs = True
+    fake.engines, fake.engine_number = True, 52
     x, w, b, z = images(2, 3, 5, 6), images(4, 3, 3, 3), images(4), ct.zeros((2, 4, 3, 4), layout="nhwc")
     chosen = ct.conv_bias_activation_plan(x, w, b, z=z).candidate
     assert chosen.family == "graph"

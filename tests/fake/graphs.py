@@ -1,0 +1,191 @@
+"""The graph API of the fake cuDNN: one engine for convolutions and the pointwise nodes behind them."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import numpy as np
+
+from cudnn_ct._bindings.enums import (
+    BackendAttributeName,
+    BackendAttributeType,
+    BackendDescriptorType,
+    PointwiseMode,
+)
+from cudnn_ct.dtypes import DTYPES
+
+from .convolution import slide
+from .host import view
+from .pointwise import CLIPPED_RELU, ELU, IDENTITY, PROPAGATE, RELU, SIGMOID, SWISH, TANH, activate
+
+NOT_SUPPORTED = 3000
+
+_BY_CODE = {row.code: row for row in DTYPES.values()}
+_ELEMENTS: dict[str, Any] = {
+    "INT64": ctypes.c_int64,
+    "BOOLEAN": ctypes.c_bool,
+    "FLOAT": ctypes.c_float,
+    "DOUBLE": ctypes.c_double,
+    "CHAR": ctypes.c_char,
+    **dict.fromkeys(("VOID_PTR", "HANDLE", "BACKEND_DESCRIPTOR"), ctypes.c_void_p),
+}  # and C ints
+_DIRECTIONS = {
+    "OPERATION_CONVOLUTION_FORWARD": ("X", "W", "Y"),
+    "OPERATION_CONVOLUTION_BWD_DATA": ("DX", "W", "DY"),
+    "OPERATION_CONVOLUTION_BWD_FILTER": ("X", "DW", "DY"),
+}
+_ACTIVATIONS = {
+    "RELU_FWD": RELU,
+    "TANH_FWD": TANH,
+    "SIGMOID_FWD": SIGMOID,
+    "ELU_FWD": ELU,
+    "SWISH_FWD": SWISH,
+    "IDENTITY": IDENTITY,
+}
+
+
+class Graphs:
+    """A part of the fake. Without ``engines``, which is the default, it has no graph API.
+
+    ``engine_number`` is the number of its engine, ``engine_workspace`` the number of bytes that it needs.
+    """
+
+    engines = False
+    engine_number = 0
+    engine_workspace = 0
+
+    def cudnnBackendCreateDescriptor(self: Any, kind: int, out: Any) -> int:
+        if not self.engines:
+            return NOT_SUPPORTED
+        self._create(out, "backend", name=BackendDescriptorType(kind).name, attributes={})
+        return 0
+
+    def cudnnBackendDestroyDescriptor(self: Any, descriptor: Any) -> None:
+        self._get(descriptor, "backend")
+        self._destroy(descriptor)
+
+    def cudnnBackendSetAttribute(
+        self: Any, descriptor: Any, name: int, element: int, count: int, elements: int
+    ) -> None:
+        array = (_element(element) * count).from_address(elements)
+        self._get(descriptor, "backend")["attributes"][BackendAttributeName(name).name] = list(array)
+
+    def cudnnBackendFinalize(self: Any, descriptor: Any) -> int:
+        state = self._get(descriptor, "backend")
+        unknown = state["name"] == "ENGINE_DESCRIPTOR" and state["attributes"]["ENGINE_GLOBAL_INDEX"] != [
+            self.engine_number
+        ]
+        return NOT_SUPPORTED if unknown else 0
+
+    def cudnnBackendGetAttribute(
+        self: Any, descriptor: Any, name: int, element: int, room: int, count: Any, elements: int | None
+    ) -> None:
+        attributes = self._get(descriptor, "backend")["attributes"]
+        wanted = BackendAttributeName(name).name
+        children = {"ENGINEHEUR_RESULTS": "ENGINECFG_ENGINE", "ENGINECFG_ENGINE": "ENGINE_GLOBAL_INDEX"}
+        if wanted in children:
+            count[0] = 1
+            if room:
+                blank = self._get((ctypes.c_void_p * 1).from_address(elements)[0], "backend")
+                blank["attributes"][children[wanted]] = [self.engine_number]
+            return
+        sizes = ("ENGINECFG_WORKSPACE_SIZE", "EXECUTION_PLAN_WORKSPACE_SIZE")
+        values = [self.engine_workspace] if wanted in sizes else attributes.get(wanted, [])
+        values = [1] if wanted == "OPERATIONGRAPH_ENGINE_GLOBAL_COUNT" else values
+        count[0] = len(values)
+        if room and values:
+            (_element(element) * len(values)).from_address(elements)[:] = values
+
+    def cudnnBackendExecute(self: Any, handle: Any, plan: Any, pack: Any) -> None:
+        """Compute the nodes of the plan's graph, in their order."""
+        self._get(handle, "handle")
+        given = self._attributes(pack)
+        pointers = [pointer or 0 for pointer in given["VARIANT_PACK_DATA_POINTERS"]]
+        workspace = given["VARIANT_PACK_WORKSPACE"][0] or 0
+        bad = [hex(pointer) for pointer in (*pointers, workspace) if pointer % 16]
+        assert not bad, f"misaligned operands of a graph: {bad}"
+        if self.engine_workspace:
+            view(self.host, workspace, (self.engine_workspace,), (1,), np.dtype(np.uint8))[:] = 0xEE
+        memory = dict(zip(given["VARIANT_PACK_UNIQUE_IDS"], pointers, strict=True))
+        values: dict[int, np.ndarray] = {}
+        engine = self._attributes(self._attributes(plan)["EXECUTION_PLAN_ENGINE_CONFIG"][0])
+        (graph,) = self._attributes(engine["ENGINECFG_ENGINE"][0])["ENGINE_OPERATION_GRAPH"]
+        for operation in self._attributes(graph)["OPERATIONGRAPH_OPS"]:
+            attributes = self._attributes(operation)
+            if "OPERATION_POINTWISE_XDESC" in attributes:
+                self._pointwise_node(attributes, memory, values)
+            else:
+                self._convolution_node(attributes, memory, values)
+
+    def _attributes(self: Any, descriptor: Any) -> dict[str, list[Any]]:
+        found: dict[str, list[Any]] = self._get(descriptor, "backend")["attributes"]
+        return found
+
+    def _read(self: Any, tensor: int, memory: dict[int, int], values: dict[int, np.ndarray]) -> np.ndarray:
+        """The elements of a tensor in float64: written by a node before, or in memory."""
+        found = self._attributes(tensor)
+        (uid,) = found["TENSOR_UNIQUE_ID"]
+        if uid in values:
+            return values[uid]
+        return self._array(found, memory[uid]).astype(np.float64)
+
+    def _array(self: Any, tensor: dict[str, list[Any]], pointer: int) -> np.ndarray:
+        dtype = _BY_CODE[tensor["TENSOR_DATA_TYPE"][0]].numpy
+        return view(self.host, pointer, tensor["TENSOR_DIMENSIONS"], tensor["TENSOR_STRIDES"], dtype)
+
+    def _write(
+        self: Any, tensor: int, result: np.ndarray, memory: dict[int, int], values: dict[int, np.ndarray]
+    ) -> None:
+        found = self._attributes(tensor)
+        (uid,) = found["TENSOR_UNIQUE_ID"]
+        values[uid] = result
+        if not found.get("TENSOR_IS_VIRTUAL", [False])[0]:
+            target = self._array(found, memory[uid])
+            target[...] = result.astype(target.dtype)
+
+    def _pointwise_node(self: Any, node: dict[str, list[Any]], *tensors: Any) -> None:
+        """Read operands of the shape of the result with its strides, as engine 52 of cuDNN 9.19 does."""
+        result_of = self._attributes(node["OPERATION_POINTWISE_YDESC"][0])
+        for name in ("OPERATION_POINTWISE_XDESC", "OPERATION_POINTWISE_BDESC"):
+            found = self._attributes(node[name][0]) if name in node else {}
+            if found.get("TENSOR_DIMENSIONS") == result_of["TENSOR_DIMENSIONS"]:
+                found["TENSOR_STRIDES"] = result_of["TENSOR_STRIDES"]
+        function = self._attributes(node["OPERATION_POINTWISE_PW_DESCRIPTOR"][0])
+        mode = PointwiseMode(function["POINTWISE_MODE"][0]).name
+        x = node.get("OPERATION_POINTWISE_ALPHA1", [1])[0] * self._read(
+            node["OPERATION_POINTWISE_XDESC"][0], *tensors
+        )
+        if mode == "ADD":
+            b = self._read(node["OPERATION_POINTWISE_BDESC"][0], *tensors)
+            result = x + node.get("OPERATION_POINTWISE_ALPHA2", [1])[0] * b
+        else:
+            clip = function.get("POINTWISE_RELU_UPPER_CLIP")
+            coef = (clip or function.get("POINTWISE_ELU_ALPHA") or [1.0])[0]
+            state = {"mode": CLIPPED_RELU if clip else _ACTIVATIONS[mode], "coef": coef, "nan": PROPAGATE}
+            result = activate(state, x)
+        self._write(node["OPERATION_POINTWISE_YDESC"][0], result, *tensors)
+
+    def _convolution_node(self: Any, node: dict[str, list[Any]], *tensors: Any) -> None:
+        kind = next(name for name in _DIRECTIONS if f"{name}_CONV_DESC" in node)
+        (convolution,) = node[f"{kind}_CONV_DESC"]
+        found = self._attributes(convolution)
+        operands = {
+            role: node[f"{kind}_{name}"][0] for role, name in zip("xwy", _DIRECTIONS[kind], strict=True)
+        }
+        result = {"FORWARD": "y", "BWD_DATA": "x", "BWD_FILTER": "w"}[kind.partition("CONVOLUTION_")[2]]
+        arrays = {role: self._read(tensor, *tensors) for role, tensor in operands.items() if role != result}
+        arrays[result] = np.zeros(self._attributes(operands[result])["TENSOR_DIMENSIONS"])
+        layer = {
+            "padding": found["CONVOLUTION_PRE_PADDINGS"],
+            "stride": found["CONVOLUTION_FILTER_STRIDES"],
+            "dilation": found["CONVOLUTION_DILATIONS"],
+            "flip": found["CONVOLUTION_CONV_MODE"][0] == 0,
+            "groups": arrays["x"].shape[1] // arrays["w"].shape[1],
+        }
+        slide(result, arrays, layer)
+        self._write(operands[result], arrays[result], *tensors)
+
+
+def _element(code: int) -> Any:
+    return _ELEMENTS.get(BackendAttributeType(code).name, ctypes.c_int)
