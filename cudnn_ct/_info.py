@@ -24,7 +24,7 @@ from ._search import (
     search,
 )
 from .doctor import elf
-from .errors import CudnnError, format_version
+from .errors import CudnnError, CudnnWarning, format_version
 
 __all__ = ["LibraryInfo", "library_info"]
 
@@ -159,7 +159,7 @@ def _loaded() -> tuple[_lib.Library | None, Search, Installation | None, str]:
     """Return what can be had: the library, how it was found, its files, and why there is not more."""
     try:
         library = _lib.load()
-    except (CudnnError, OSError) as error:
+    except (CudnnError, CudnnWarning, OSError) as error:  # where warnings are errors
         found = find_cudnn()
         return None, found, inspect(found.path) if found.path else None, str(error).partition("\n")[0]
     return library, library.found, library.installation, ""

@@ -216,6 +216,18 @@ class Library:
         """
         return _noted(error, self._faults)
 
+    def lacks_code(self, capability: tuple[int, int]) -> str:
+        """Return why this cuDNN has no code for a GPU, in one line; empty if it has, or if unknown."""
+        if self.installation is None:
+            return ""
+        try:
+            from .doctor import lacks_code  # reads files, once for a GPU
+
+            files = tuple((file.name, file.path) for file in self.installation.files if file.path)
+            return lacks_code(files, capability[0] * 10 + capability[1])
+        except Exception:  # the files are gone, for instance: the operations themselves report that
+            return ""
+
     def header_mismatch(self) -> str:
         """Say how the header that belongs to this library differs from it; empty when it does not."""
         header = self.installation.header if self.installation else None
@@ -223,7 +235,7 @@ class Library:
             return ""
         return (
             f"the header and the library of cuDNN differ: {header.path} is {header.version} while "
-            f"{self.path} is {format_version(self.version)}; install one of them anew"
+            f"{self.path} is {format_version(self.version)}; reinstall one of them"
         )
 
     def open_cublaslt(self) -> str:
@@ -351,6 +363,8 @@ def _loaded(found: Search) -> Library:
             f"{installation.folder} holds cuDNN {format_version(installation.version)} and this process runs "
             f"{format_version(library.version)}: LD_PRELOAD or another package has put that one in place"
         )
+    if mismatch := library.header_mismatch():
+        _warn(mismatch)
     for stranger in installation.strangers(mapped_files()):
         # The one way past `_open`: cuDNN tries libcudnn_graph.so.9.27.0 before libcudnn_graph.so.9, and
         # LD_LIBRARY_PATH had a file of that name. It is of the same version, though perhaps of another CUDA.

@@ -15,7 +15,7 @@ from . import stream as streams
 from ._bindings.types import cudnnHandle_t
 from ._config import config
 from ._owned import Owned
-from .errors import AllocationError, CudnnError, NotInitializedError
+from .errors import AllocationError, CudnnError, CudnnWarning, NotInitializedError
 from .lifetime import release_finished
 from .stream import Stream
 from .watch import watch
@@ -317,13 +317,14 @@ class Availability:
 
 
 def available() -> Availability:
-    """Say whether operations can run here, without raising.
+    """Return whether operations can run on the current device, without raising.
 
     Returns
     -------
     Availability
         True when there is a cuDNN whose parts and header fit, its libcublasLt, a driver that is new enough
-        and a device. Otherwise false, and ``reason`` says in one line what is missing.
+        and a device that this cuDNN has code for. Otherwise false, and ``reason`` is one line. The device is
+        that of ``ct.use``, or else the current one.
 
     Examples
     --------
@@ -340,7 +341,10 @@ def available() -> Availability:
                 f"the driver supports CUDA {driver}, this cuDNN was built for CUDA {wanted}; "
                 f"update the driver or install nvidia-cudnn-cu{driver}"
             )
+        device = streams.current_stream().device
+        if lacking := library.lacks_code(streams.compute_capability(device)):
+            return Availability(f"device {device} is not supported: {lacking}")
         library.cudnnCreate  # noqa: B018 - bound only once libcublasLt is there
-    except CudnnError as error:
+    except (CudnnError, CudnnWarning) as error:  # a warning where warnings are errors
         return Availability(str(error).splitlines()[0])
     return Availability()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .demands import Demands as Demands
+    from .demands import lacks_code as lacks_code
     from .examine import Diagnosis as Diagnosis
     from .examine import diagnose as diagnose
     from .examine import verdict_lines as verdict_lines
@@ -31,6 +32,7 @@ _MODULE_OF = {
     "diagnose": "examine",
     "diagnose_process": "process",
     "here": "process",
+    "lacks_code": "demands",
     "verdict_lines": "examine",
 }
 

@@ -40,6 +40,11 @@ class DeviceCode:
     ptx: frozenset[int]
     cuda: int
 
+    def runs_on(self, arch: int) -> bool:
+        """Return whether a GPU of this compute capability runs the code, perhaps from PTX."""
+        same = any(have // 10 == arch // 10 and have <= arch for have in self.sass)
+        return same or any(have <= arch for have in self.ptx)
+
 
 def read(library: elf.Elf) -> DeviceCode | None:
     """Read the device code of a library; None when it has none, or none that can be understood.

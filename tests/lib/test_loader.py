@@ -584,6 +584,8 @@ def test_the_version_with_a_header_of_the_same(tree: Path, cudnn: Installation) 
 def test_a_header_of_another_version_always_raises(tree: Path, cudnn: Installation, raises: bool) -> None:
     header = make_header(tree.parent / "include/cudnn_version.h", "9.98.7")
     code = f"""
+import warnings
+warnings.simplefilter("ignore")  # which loading gives
 try:
     _lib.version(raises={raises})
 except RuntimeError as error:
@@ -593,6 +595,34 @@ except RuntimeError as error:
     assert kind == "VersionMismatchError"
     for word in (str(header), "9.98.7", str(tree / "libcudnn.so.9"), format_version(cudnn.version or 0)):
         assert word in text
+
+
+def test_loading_warns_once_when_the_header_is_of_another_version(tree: Path, cudnn: Installation) -> None:
+    header = make_header(tree.parent / "include/cudnn_version.h", "9.98.7")
+    code = """
+import warnings
+import cudnn_ct as ct
+with warnings.catch_warnings(record=True) as seen:
+    warnings.simplefilter("always")
+    loaded = [ct.raw.cudnnGetVersion(), ct.raw.cudnnGetVersion()]
+    problem = ct.library_info().problem
+print(json.dumps([loaded, problem, [[type(one.message).__name__, str(one.message)] for one in seen]]))
+"""
+    loaded, problem, warned = answer(code, tree)
+    assert loaded == [cudnn.version, cudnn.version]
+    assert warned == [["CudnnWarning", problem]]
+    for word in (str(header), "9.98.7", str(tree / "libcudnn.so.9"), format_version(cudnn.version or 0)):
+        assert word in problem
+
+
+def test_available_and_library_info_raise_nothing_when_warnings_are_errors(tree: Path) -> None:
+    make_header(tree.parent / "include/cudnn_version.h", "9.98.7")
+    code = """
+import cudnn_ct as ct
+print(json.dumps([ct.available().reason, ct.library_info().problem]))
+"""
+    for said in answer(code, tree):
+        assert "9.98.7" in said
 
 
 def test_the_version_of_no_cudnn(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ TOP = len(LEVELS) - 1
 # Beside the levels, and what of the package each may know.
 BESIDE = {"reference": {"dtypes", "problem", "errors"}, "doctor": {"errors"}}
 READER = "doctor.elf"  # what L1 may know of the doctor: it reads files before it opens them
-# What `_lib` alone may ask, once something has failed: a verdict for the text of the exception.
+# Imported by `_lib` alone, when something has failed or a GPU is to be judged: reasons for exceptions and `available`.
 ADVISED, ADVISER = "_lib", "doctor"
 
 OPENERS = {"CDLL", "PyDLL", "cdll", "pydll", "LoadLibrary"}
