@@ -100,6 +100,7 @@ class Host:
         self.capabilities = [(9, 0)] * DEVICES
         self.capturing: set[int] = set()
         self.unfinished: set[Any] = set()
+        self.gone: set[int] = set()  # streams that were destroyed
         self.clock = 0.0  # milliseconds; whoever computes moves it on
         self._events = itertools.count()
 
@@ -224,6 +225,8 @@ class Host:
 
     @may_fail
     def wait(self, stream: Stream, event: Any) -> None:
+        if stream.handle in self.gone:
+            raise ExecutionFailedError("waiting for an event: CUDA_ERROR_CONTEXT_IS_DESTROYED")
         self.log.append(("wait", stream.handle, event))
 
     def order(self, before: Stream, after: Stream) -> None:

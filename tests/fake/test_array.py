@@ -566,3 +566,37 @@ class CpuNegativeView:
 
 def test_asarray_copies_a_cpu_tensor_when_its_negative_bit_is_set(host: Host) -> None:
     np.testing.assert_array_equal(ct.asarray(CpuNegativeView()).numpy(), [1, -2])
+
+
+class Everything:
+    """A set of which all are members."""
+
+    def __contains__(self, _: object) -> bool:
+        return True
+
+
+def test_array_of_an_owner_without_a_stream_stays_until_its_use_is_over(fake: FakeCudnn, host: Host) -> None:
+    x = ForeignArray(host, np.ones((4, 5), np.float32))
+    before = host.used()
+    host.unfinished = Everything()  # type: ignore[assignment]
+    y = ct.activation(x, mode="identity", stream=0x55)
+    del x
+    gc.collect()
+    assert host.used() == before + y.nbytes
+    host.unfinished = set()
+    ct.synchronize()
+    assert host.used() == y.nbytes
+
+
+def test_array_whose_home_stream_is_gone_stays_until_its_use_is_over(fake: FakeCudnn, host: Host) -> None:
+    x = ct.full((4, 5), 1.0, stream=0x66)
+    before = host.used()
+    y = ct.activation(x, mode="identity", stream=0x55)
+    host.unfinished = Everything()  # type: ignore[assignment]
+    host.gone.add(0x66)
+    del x
+    gc.collect()
+    assert host.used() == before + y.nbytes
+    host.unfinished = set()
+    ct.synchronize()
+    assert host.used() == y.nbytes

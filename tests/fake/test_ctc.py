@@ -500,3 +500,22 @@ def test_the_gradient_may_not_lie_over_the_logits(fake: FakeCudnn) -> None:
     logits = ct.asarray(BATCH.logits)
     with pytest.raises(ValueError, match="out overlaps"):
         call(logits=logits, out=logits)
+
+
+def test_ctc_loss_prepares_another_call_when_operands_are_aligned_otherwise(
+    fake: FakeCudnn, host: Host
+) -> None:
+    """A kernel that is given memory that is not aligned may end the CUDA context: none may be tried on it."""
+    logits = np.zeros(LABELLED.logits.size + 1, np.float32)
+    logits[1:] = LABELLED.logits.reshape(-1)
+    elsewhere = ForeignArray(host, logits[1:].reshape(LABELLED.logits.shape))
+    expected = ct.reference.ctc_loss(LABELLED.logits, *LABELLED.integers)
+    assert elsewhere.pointer % 16
+    call(LABELLED)
+    fake.calls.clear()
+    for operand in (elsewhere, LABELLED.logits, elsewhere):
+        got = call(LABELLED, logits=operand if operand is elsewhere else ct.asarray(operand))
+        np.testing.assert_allclose(got.loss.numpy(), expected.loss, rtol=1e-5)
+    read = [args[4] for name, args in fake.calls if name == "cudnnCTCLoss_v8"]
+    assert len(read) == 3
+    assert not any(address % 16 for address in read)

@@ -88,3 +88,55 @@ def test_a_state_that_cannot_be_seeded_leaves_nothing(fake: FakeCudnn) -> None:
     with pytest.raises(ct.InternalError):
         ct.DropoutState(0.5)
     assert len(fake.objects) <= objects + 1  # the thread's handle
+
+
+def orders(host: Host, before: int, after: int) -> bool:
+    """Whether one stream waited for an event that was recorded on another."""
+    recorded = [event for what, stream, *event in host.log if what == "record" and stream == before]
+    return any(what == "wait" and stream == after and event in recorded for what, stream, *event in host.log)
+
+
+def restored(state: ct.DropoutState, saved: np.ndarray, stream: int) -> None:
+    with ct.use(stream=stream):
+        state.restore(saved)
+
+
+@pytest.mark.parametrize("first", ["dropout", "restore"])
+@pytest.mark.parametrize("second", ["dropout", "restore"])
+def test_dropout_state_orders_streams_that_change_it(
+    fake: FakeCudnn, host: Host, first: str, second: str
+) -> None:
+    x, state = ct.full((4, 5), 1.0), ct.DropoutState(0.5, seed=1)
+    saved = state.save()
+    changes = {
+        "dropout": lambda stream: ct.dropout(x, state, stream=stream),
+        "restore": lambda stream: restored(state, saved, stream),
+    }
+    kept = changes[first](0x55)
+    host.log.clear()
+    changes[second](0x66)
+    assert orders(host, before=0x55, after=0x66)
+    del kept
+
+
+def test_dropout_waits_for_the_stream_that_seeds_its_state(fake: FakeCudnn, host: Host) -> None:
+    state = ct.DropoutState(0.5, seed=1, stream=0x55)
+    ct.dropout(ct.full((4, 5), 1.0), state, stream=0x66)
+    assert orders(host, before=0x55, after=0x66)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_dropout_prepares_another_call_when_an_operand_lies_otherwise(
+    fake: FakeCudnn, host: Host, dtype: str
+) -> None:
+    state, shape = ct.DropoutState(0.5, seed=1), (2, 3, 4, 5)
+    inputs = [ct.full(shape, 1.0, dtype, layout=layout) for layout in ("nchw", "nhwc")]
+    inputs.append(ct.full((2, 3, 4, 5), 1.0, "float64"))
+    for x in (*inputs, *inputs):
+        for out in (None, ct.full(shape, 7, x.spec.dtype), ct.full(shape, 7, x.spec.dtype, layout="nhwc")):
+            y, mask = ct.dropout(x, state, out=out)
+            assert set(np.unique(y.numpy().astype(float))) == {0.0, 2.0}
+            for layout in ("nchw", "nhwc"):
+                dx = ct.full(shape, 7, x.spec.dtype, layout=layout)
+                ct.dropout_backward(x, mask, state, out=dx)
+                np.testing.assert_array_equal(dx.numpy(), y.numpy())

@@ -70,6 +70,35 @@ def test_equals_the_reference(
     np.testing.assert_allclose(got.numpy().astype(float), expected, rtol=0, atol=tolerance * scale)
 
 
+@pytest.mark.parametrize(
+    "change",
+    [{"activation": "relu"}, {"coef": 1.0}, {"alpha1": 2.0}, {"alpha2": -1.0}, {"mode": "convolution"}],
+    ids=str,
+)
+def test_conv_bias_activation_prepares_another_call_when_one_argument_differs(
+    fake: FakeCudnn, change: dict[str, Any]
+) -> None:
+    x, w, b, z = images(2, 3, 5, 6), images(4, 3, 2, 2), images(4), images(2, 4, 4, 5)
+    first = {"activation": "clipped_relu", "coef": 6.0}
+    for options in (first, first | change, first):
+        got = ct.conv_bias_activation(x, w, b, z=z, **options)
+        host = [array.numpy() for array in (x, w, b)]
+        wanted = ct.reference.conv_bias_activation(*host, z=z.numpy(), **options)
+        np.testing.assert_allclose(got.numpy(), wanted, rtol=1e-6, atol=1e-5)
+
+
+def test_conv_bias_activation_prepares_another_call_for_each_layout_of_out(
+    fake: FakeCudnn, host: Host
+) -> None:
+    x, w, b = images(2, 3, 5, 6), images(4, 3, 2, 2), images(4)
+    wanted = ct.reference.conv_bias_activation(x.numpy(), w.numpy(), b.numpy())
+    with_gaps = ForeignArray(host, np.full((2, 8, 4, 5), np.nan, np.float32)[:, ::2])
+    like_x, channels_last = (ct.full((2, 4, 4, 5), np.nan, layout=layout) for layout in ("nchw", "nhwc"))
+    for out in (None, channels_last, with_gaps, like_x, channels_last):
+        got = ct.conv_bias_activation(x, w, b, out=out)
+        np.testing.assert_allclose(got.numpy(), wanted, rtol=1e-6, atol=1e-5)
+
+
 def test_relu_is_one_call_and_tanh_is_not(fake: FakeCudnn) -> None:
     x, w, b = images(2, 3, 5, 6), images(4, 3, 3, 3), images(4)
     plan = ct.conv_bias_activation_plan(x, w, b)

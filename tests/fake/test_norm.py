@@ -398,6 +398,31 @@ def test_data_that_do_not_lie_alike_are_copied(fake: FakeCudnn, host: Host, view
     assert steps(fake) == ["ForwardTrainingEx persistent"]
 
 
+@pytest.mark.parametrize("with_gaps", ["out", "running", "both"])
+def test_batch_norm_training_scales_only_its_output_by_beta_when_results_are_copied(
+    fake: FakeCudnn, host: Host, with_gaps: str
+) -> None:
+    x = images(2, 3, 4, 4)
+    scale, bias = parameters(x)
+    step, every = (1 if with_gaps == "running" else 2), (1 if with_gaps == "out" else 2)
+    out = ForeignArray(host, np.full((2, 3, 4, 4 * step), 3, np.float32)[..., ::step])
+    before, statistics = out.numpy(), (1, 3 * every, 1, 1)
+    running = [ForeignArray(host, np.full(statistics, 5, np.float32)[:, ::every]) for _ in range(2)]
+    names = ("running_mean", "running_var")
+    wanted_running = [array.numpy() for array in running]
+    wanted = ct.reference.batch_norm_training(
+        *numpy(x, scale, bias), **dict(zip(names, wanted_running, strict=True))
+    )
+    got = ct.batch_norm_training(
+        x, scale, bias, out=out, alpha=2, beta=0.5, **dict(zip(names, running, strict=True))
+    )
+    np.testing.assert_allclose(out.numpy(), 2 * wanted.y + 0.5 * before, rtol=1e-5, atol=1e-5)
+    for own, expected in ((got.mean, wanted.mean), (got.invstd, wanted.invstd)):
+        np.testing.assert_allclose(own.numpy(), expected, rtol=1e-5, atol=1e-6)
+    for own, expected in zip(running, wanted_running, strict=True):
+        np.testing.assert_allclose(own.numpy(), expected, rtol=1e-5)
+
+
 # --- what bad input gets ---
 
 

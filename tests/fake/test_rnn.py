@@ -143,6 +143,17 @@ def test_no_sequence_has_a_step(fake: FakeCudnn) -> None:
     assert FORWARD not in fake.names()
 
 
+@pytest.mark.parametrize("states", [True, False])
+@pytest.mark.parametrize("lengths", [(0, 3, 0, 1), (2, 0, 0, 3), (0, 1, 2, 0)])
+@pytest.mark.parametrize("layout", ["sequence_major", "batch_major"])
+def test_rnn_passes_states_through_when_sequences_have_no_steps_and_a_projection(
+    fake: FakeCudnn, lengths: tuple[int, ...], states: bool, layout: str
+) -> None:
+    """The cells are longer than the states: what is copied of each has its own strides."""
+    spec = rnn_spec("lstm", 5, 4, 2, direction="bidirectional", projection_size=2, precision="float32")
+    check_passes(RNNCase(spec, 3, lengths, states, 0), layout, ct.asarray)
+
+
 def test_out(fake: FakeCudnn) -> None:
     net, x, w = operands()
     y = ct.empty((3, 2, 8))

@@ -1,7 +1,7 @@
 """Syntax patterns of the mutants.
 
 A pattern is a function from a syntax node to pairs: the part of the source to replace, and its replacement.
-Patterns name the words of the package (``after_write``, ``beta``, ``key``) and neither files nor lines, so that
+Patterns name words of the package (``after_write``, ``beta``, ``key``) and neither files nor lines, so that
 they survive a change of the structure.
 """
 
