@@ -40,6 +40,8 @@ KEEPING = {
 EXITS = {"_exit", "exit", "fail"}
 LIMIT = re.compile(r"^(MOST|MAX|LARGEST|LONGEST|INT_MAX|LEAST|MIN)(_[A-Z0-9_]+)?$|_(LIMIT|MAX|MIN)$")
 
+LEAVES = (ast.Name, ast.Constant, ast.expr_context, ast.operator, ast.Import, ast.ImportFrom)
+
 Edit = tuple[ast.AST, ast.AST, str]  # from the start of one node to the end of another: the new text
 
 
@@ -138,7 +140,12 @@ def mutants_of(sources: dict[str, bytes]) -> list[Mutant]:
 
 
 def _walk(node: ast.AST, scope: Scope) -> Iterator[tuple[ast.AST, Scope]]:
-    """Yield every node with its scope. Nodes inside f-strings have no usable places before Python 3.12."""
+    """Yield the nodes that patterns look at, each with its scope.
+
+    Those inside f-strings are left out: they have no usable places before Python 3.12.
+    """
+    if isinstance(node, LEAVES):
+        return
     yield node, scope
     if isinstance(node, ast.FunctionDef | ast.ClassDef):
         function = node if isinstance(node, ast.FunctionDef) else scope.function

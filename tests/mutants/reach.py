@@ -2,7 +2,7 @@
 
 As a pytest plugin (``-p tests.mutants.reach``) it records a run of the tests, into the file that
 ``CUDNN_CT_MUTANTS_REACH`` names. Python processes that a test starts record their lines too, through a
-``sitecustomize`` next to that file.
+``sitecustomize`` in the copy.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def write():
     with open(os.path.join({folder!r}, str(os.getpid())), "a") as file:
         for name, number in seen:
             file.write("%s\\t%d\\t%s\\n" % (name[len(package) + 1:], number, test))
-if not sys.flags.isolated:
+if os.environ.get("PYTEST_CURRENT_TEST"):  # else it is no child of a test
     atexit.register(write)
     sys.settrace(call)
 """
@@ -54,15 +54,22 @@ class Reach(NamedTuple):
     @classmethod
     def read(cls, text: str) -> Reach:
         """Read what :meth:`text` wrote."""
-        seconds, lines = json.loads(text)
-        numbered = {
-            path: {int(number): tests for number, tests in one.items()} for path, one in lines.items()
+        seconds, places = json.loads(text)
+        tests = list(seconds)
+        lines = {
+            path: {int(line): [tests[place] for place in one] for line, one in of_path.items()}
+            for path, of_path in places.items()
         }
-        return cls(seconds, numbered)
+        return cls(seconds, lines)
 
     def text(self) -> str:
-        """Write it as JSON."""
-        return json.dumps([self.seconds, self.lines])
+        """Write it as JSON, with each test by its place."""
+        places = {test: place for place, test in enumerate(self.seconds)}
+        lines = {
+            path: {line: [places[test] for test in tests] for line, tests in of_path.items()}
+            for path, of_path in self.lines.items()
+        }
+        return json.dumps([self.seconds, lines])
 
     def tests_of(self, path: str, line: int, seconds: float) -> list[str]:
         """Return tests that reach a line, or else its file, the fastest first, for a number of seconds."""
@@ -83,12 +90,12 @@ def measure(root: Path, tiers: Sequence[str], seconds: float) -> Reach:
     folder = root / ".reach"
     folder.mkdir()
     package = str(root / "cudnn_ct")
-    (folder / "sitecustomize.py").write_text(CHILD.format(package=package, folder=str(folder)))
+    (root / "sitecustomize.py").write_text(CHILD.format(package=package, folder=str(folder)))
     target = folder / "reach.json"
     environ = {
         **os.environ,
         VARIABLE: str(target),
-        "PYTHONPATH": f"{folder}:{root}",
+        "PYTHONPATH": str(root),
         "CUDNN_CT_HYPOTHESIS_PROFILE": "ci",
     }
     left_out = [f"--ignore-glob=*/{name}" for name in LEFT_OUT]

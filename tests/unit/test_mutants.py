@@ -1,0 +1,232 @@
+"""The mutation run: its patterns, the copies in which mutants are planted, and its verdict."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tests.mutants import __main__ as command
+from tests.mutants.patterns import KINDS, Mutant, mutants_of, mutants_of_package
+from tests.mutants.reach import Reach, measure
+from tests.mutants.run import ROOT, Outcome, copied, diff, run_all
+
+PACKAGE = ROOT / "cudnn_ct"
+MUTANTS = mutants_of_package(PACKAGE)
+
+# Mutants that survived an evaluation from outside. Each has a test now, or a reason in explained.toml.
+SURVIVED = {
+    "fused cache key without coef": r"^keys .*fused.*epilogue\._replace\(coef=None\)",
+    "fused cache key without alpha1": r"^keys .*fused.*epilogue\._replace\(alpha1=None\)",
+    "fused cache key without alpha2": r"^keys .*fused.*epilogue\._replace\(alpha2=None\)",
+    "fused cache key without the spec of out": r"^keys .*fused.*: out -> None",
+    "states of a projection LSTM without steps": r"^strides .*rnn.*: spec\.output_size -> spec\.hidden_size",
+    "cells of a projection LSTM without steps": r"^strides .*rnn.*: spec\.hidden_size -> spec\.output_size",
+    "restored dropout state not noted": r"^orderings .*dropout.*restore: .*after_write.* -> pass",
+    "dropout state not among the results": r"^orderings .*dropout.*: state\._memory -> None",
+    "memory not retained": r"^lifetimes .*__del__: _?retain\(.* -> pass",
+    "beta for each of several outputs": r"^factors .*Plan\.run: beta if .* else 0\.0 -> beta",
+    "CTC cache key without alignment": r"^keys .*ctc.*: (un)?aligned -> None",
+    "doctor prints in vain": r"^exit codes doctor.*: code or 3 -> code",
+    "limit of names": r"^limits doctor.*MOST_NAMES -> False",
+    "limit of symbols": r"^limits doctor.*MOST_SYMBOLS -> False",
+    "native objects destroyed in a forked child": r"^lifetimes .*_destroy: os\.getpid\(\) != \w+ -> False",
+    "convolution key without alignment": r"^keys .*convolve.*: aligned -> None",
+    "convolution key without factors": r"^keys .*convolve.*: scaled -> None",
+    "layer key without factors": r"^keys .*layer.*: scaled -> None",
+}
+
+
+@pytest.mark.parametrize("pattern", SURVIVED.values(), ids=SURVIVED)
+def test_mutants_include_those_that_survived_an_evaluation(pattern: str) -> None:
+    assert [mutant for mutant in MUTANTS if re.search(pattern, mutant.name)]
+
+
+def test_mutants_are_many_of_each_kind_in_a_fixed_order() -> None:
+    assert len(MUTANTS) >= len(SURVIVED) + 100
+    assert {mutant.kind for mutant in MUTANTS} == set(KINDS)
+    assert mutants_of_package(PACKAGE) == MUTANTS
+    assert [mutant.path for mutant in MUTANTS] == sorted(mutant.path for mutant in MUTANTS)
+
+
+def test_mutants_are_python_that_differs_from_the_source() -> None:
+    sources = {mutant.path: (PACKAGE / mutant.path).read_bytes() for mutant in MUTANTS}
+    for mutant in MUTANTS:
+        changed = mutant.applied(sources[mutant.path])
+        assert changed != sources[mutant.path]
+        ast.parse(changed)
+
+
+@pytest.mark.parametrize(
+    ("kind", "source", "wanted"),
+    [
+        ("keys", "key = ('conv', x.spec, out)", ["x.spec -> None", "out -> None"]),
+        ("keys", "calls.get((name, library))", ["name -> None", "library -> None"]),
+        (
+            "keys",
+            "def store_key(a, b):\n    return f'{a}|{b}'",
+            ["f'{a}|{b}' -> f'{a}|'", "f'{a}|{b}' -> f'|{b}'"],
+        ),
+        (
+            "keys",
+            "class Factors(NamedTuple):\n    one: float\ndef f(factors: Factors):\n    key = (factors, 1)",
+            ["factors -> None", "factors -> factors._replace(one=None)"],
+        ),
+        ("strides", "settled(two_axes(x))", ["settled(two_axes(x)) -> two_axes(x)", "two_axes(x) -> x"]),
+        (
+            "strides",
+            "y = TensorSpec.packed(x.shape, x.dtype, layout)",
+            ["TensorSpec.packed(x.shape, x.dtype, layout) -> x"],
+        ),
+        ("strides", "write(x.shape, x.strides)", ["x.strides -> x.strides[::-1]"]),
+        ("strides", "raise ValueError(x.strides)", []),
+        ("strides", "at = start * x.itemsize", ["start * x.itemsize -> (start)"]),
+        ("factors", "run(alpha, beta)", ["alpha -> 1", "alpha, beta -> beta, alpha", "beta -> 0"]),
+        ("factors", "run(beta=2 * b, alpha=1)", ["2 * b -> 0"]),
+        ("factors", "c = beta if a else 0.0", ["beta if a else 0.0 -> 0.0", "beta if a else 0.0 -> beta"]),
+        ("orderings", "x.before_read(stream)", ["x.before_read(stream) -> pass"]),
+        ("orderings", "event = record(stream)", []),
+        ("orderings", "in_order(stream, read, written, work)", ["read -> ()", "written -> ()"]),
+        ("lifetimes", "if os.getpid() != self.process:\n    pass", ["os.getpid() != self.process -> False"]),
+        ("lifetimes", "_retain(event, memory)", ["_retain(event, memory) -> pass"]),
+        ("lifetimes", "class A:\n    def __del__(self): ...\nx = A(memory, 1)", ["A(memory, 1) -> memory"]),
+        ("exit codes", "sys.exit(3)", ["3 -> 0"]),
+        ("limits", "if size > MOST_NAMES:\n    raise error", ["size > MOST_NAMES -> False"]),
+    ],
+)  # fmt: skip
+def test_pattern_finds(kind: str, source: str, wanted: list[str]) -> None:
+    found = [mutant for mutant in mutants_of({"module.py": source.encode()}) if mutant.kind == kind]
+    assert [f"{mutant.old} -> {mutant.new}" for mutant in found] == wanted
+
+
+def test_pattern_of_exit_codes_is_for_commands() -> None:
+    source = b"def _print(code) -> int:\n    return code or 3\n"
+    names = [mutant.name for mutant in mutants_of({"doctor/main.py": source, "array.py": source})]
+    assert names == [f"exit codes doctor/main.py _print: code or 3 -> {new}" for new in ("3", "code")]
+
+
+def test_mutant_is_planted_at_bytes_and_not_at_characters() -> None:
+    source = "text = '×÷'; key = (a, b)".encode()
+    first, second = mutants_of({"module.py": source})
+    assert first.applied(source).decode() == "text = '×÷'; key = (None, b)"
+    assert second.applied(source).decode() == "text = '×÷'; key = (a, None)"
+
+
+# --- the choice of tests ---
+
+
+def test_reach_gives_the_fastest_tests_of_a_line_within_a_time() -> None:
+    seconds = {"slow": 9.0, "fast": 1.0, "other": 2.0}
+    reach = Reach(seconds, {"a.py": {0: [*seconds], 7: ["slow", "fast"]}})
+    assert reach.tests_of("a.py", 7, 60) == ["fast", "slow"]
+    assert reach.tests_of("a.py", 7, 5) == ["fast"]
+    assert reach.tests_of("a.py", 7, 0.5) == ["fast"]  # at least one
+    assert reach.tests_of("a.py", 9, 60) == ["fast", "slow"]  # a later line of the statement
+    assert reach.tests_of("a.py", 99, 60) == ["fast", "other", "slow"]  # no test reaches it: all of the file
+    assert reach.tests_of("b.py", 1, 60) == []
+    assert Reach.read(reach.text()) == reach
+
+
+# --- the run ---
+
+TEST = "tests/unit/test_values.py::test_errors_are_also_what_python_calls_them"
+
+
+def test_run_tells_killed_mutants_from_survivors_and_leaves_the_checkout_alone() -> None:
+    source = (PACKAGE / "errors.py").read_bytes()
+    ends = {
+        "": "",
+        "LibraryNotFoundError = None": TEST,
+        "raise RuntimeError": "the tests could not be collected",
+        "import os; os.kill(os.getpid(), 9)": "the process ended by SIGKILL",
+    }
+    mutants = [
+        Mutant("errors.py", 1, len(source), len(source), "keys", "", "", f"\n{code}\n") for code in ends
+    ]
+    reach = Reach({TEST: 1.0}, {"errors.py": {0: [TEST]}})
+    outcomes = list(run_all([*mutants, mutants[0]], reach, 1, 60))
+    assert [outcome.killer for outcome in outcomes] == [*ends.values(), ""]
+    assert [outcome.mutant for outcome in outcomes] == [*mutants, mutants[0]]
+    assert {outcome.tests for outcome in outcomes} == {1}
+    assert (PACKAGE / "errors.py").read_bytes() == source
+
+
+def test_run_reports_a_mutant_that_no_test_reaches_as_a_survivor() -> None:
+    (outcome,) = run_all(MUTANTS[:1], Reach({}, {}), 1, 60)
+    assert (outcome.killer, outcome.tests) == ("", 0)
+
+
+def test_measure_records_the_lines_that_a_test_and_its_children_reach() -> None:
+    with copied() as root:
+        reach = measure(root, ["tests/unit/test_values.py", "tests/unit/test_fork.py"], 300)
+    assert TEST in reach.seconds
+    child = "tests/unit/test_fork.py::test_a_child_of_a_process_that_used_cuda"
+    assert reach.lines["errors.py"][0]
+    assert [path for path, lines in reach.lines.items() if child in lines[0]]
+
+
+# --- the verdict ---
+
+
+@pytest.fixture
+def found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spare the search for mutants and the record of what tests reach."""
+    monkeypatch.setattr(command, "mutants_of_package", lambda _: MUTANTS)
+    monkeypatch.setattr(command, "measure", lambda *_: Reach({}, {}))
+
+
+def outcomes(*killers: str) -> list[Outcome]:
+    return [Outcome(mutant, killer, 1, 1.0) for mutant, killer in zip(MUTANTS[20:], killers, strict=False)]
+
+
+@pytest.mark.usefixtures("found")
+@pytest.mark.parametrize(("survivors", "code"), [(0, 0), (1, 0), (2, 1)])
+def test_main_ends_with_1_when_more_than_a_twentieth_survives(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    survivors: int,
+    code: int,
+) -> None:
+    told = outcomes(*["a test"] * (20 - survivors), *[""] * survivors)
+    monkeypatch.setattr(command, "explanation", lambda mutant: "")
+    monkeypatch.setattr(command, "run_all", lambda *_: iter(told))
+    record = tmp_path / "mutants.json"
+    assert command.main(["--json", str(record)]) == code
+    written = json.loads(record.read_text())
+    assert (written["mutants"], written["killed"]) == (20, 20 - survivors)
+    assert [row["planted"] for row in written["survivors"]] == [
+        one.mutant.name for one in told if not one.killer
+    ]
+    said = capsys.readouterr().out
+    assert said.count("SURVIVED") == survivors
+    for outcome in told[20 - survivors :]:
+        assert all(line in said for line in diff(outcome.mutant).splitlines())
+
+
+@pytest.mark.usefixtures("found")
+def test_main_accepts_survivors_that_are_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "explanation", lambda mutant: "equivalent")
+    monkeypatch.setattr(command, "run_all", lambda *_: iter(outcomes("", "")))
+    assert command.main([]) == 0
+
+
+@pytest.mark.usefixtures("found")
+def test_main_lists_a_sample_that_a_seed_draws(capsys: pytest.CaptureFixture[str]) -> None:
+    drawn = []
+    for seed in ("1", "1", "2"):
+        assert command.main(["--list", "--sample", "5", "--seed", seed, "--only", "^keys"]) == 0
+        drawn.append(capsys.readouterr().out.splitlines())
+    assert drawn[0] == drawn[1] != drawn[2]
+    assert len(drawn[0]) == 6
+    assert drawn[0][-1] == "5 mutants: 5 keys"
+
+
+def test_explanations_are_of_mutants_that_exist_and_give_a_reason() -> None:
+    for row in tomllib.loads(command.EXPLAINED.read_text(encoding="utf-8"))["mutant"]:
+        assert any(re.search(row["pattern"], mutant.name) for mutant in MUTANTS), row
+        assert len(row["reason"]) > 20
