@@ -14,7 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["KINDS", "Mutant", "mutants_of", "mutants_of_package"]
+__all__ = ["KINDS", "LEFT_OUT", "Mutant", "mutants_of", "mutants_of_package"]
 
 # The bindings are generated; the references are what tests compare with.
 LEFT_OUT = ("_bindings", "reference")

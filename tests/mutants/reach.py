@@ -17,12 +17,14 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
+from .patterns import LEFT_OUT
+
 __all__ = ["Reach", "measure"]
 
 NEAR = 10  # lines above one that no test reaches
 VARIABLE = "CUDNN_CT_MUTANTS_REACH"
 # Tests that run for long by themselves, or that judge the sources and not their behaviour.
-LEFT_OUT = ("test_tree.py", "test_gpu_record.py", "test_mutants.py", "test_fuzz.py", "test_soak.py")
+TESTS_LEFT_OUT = ("test_tree.py", "test_gpu_record.py", "test_mutants.py", "test_fuzz.py", "test_soak.py")
 
 # A child starts before there is a package to import: builtins, os and sys alone.
 CHILD = """
@@ -98,7 +100,7 @@ def measure(root: Path, tiers: Sequence[str], seconds: float) -> Reach:
         "PYTHONPATH": str(root),
         "CUDNN_CT_HYPOTHESIS_PROFILE": "ci",
     }
-    left_out = [f"--ignore-glob=*/{name}" for name in LEFT_OUT]
+    left_out = [f"--ignore-glob=*/{name}" for name in TESTS_LEFT_OUT]
     plugins = ["-p", "no:cacheprovider", "-p", "tests.mutants.reach"]
     command = [sys.executable, "-m", "pytest", "-q", *plugins, *left_out, *tiers]
     done = subprocess.run(command, cwd=root, env=environ, capture_output=True, text=True, timeout=seconds)
@@ -128,11 +130,13 @@ class _Recorder:
 
     def __init__(self, package: str) -> None:
         self.package = package
+        self.left_out = tuple(f"{package}/{part}/" for part in LEFT_OUT)  # no mutants, and many lines
         self.reach = Reach({}, {})
         self.seen: set[tuple[CodeType, int]] = set()
 
     def trace(self, frame: FrameType, event: str, _: Any) -> Any:
-        return self.line if frame.f_code.co_filename.startswith(self.package) else None
+        file = frame.f_code.co_filename
+        return self.line if file.startswith(self.package) and not file.startswith(self.left_out) else None
 
     def line(self, frame: FrameType, event: str, _: Any) -> Any:
         self.seen.add((frame.f_code, frame.f_lineno))
