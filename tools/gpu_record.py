@@ -1,8 +1,10 @@
-"""The record of the last test run on a GPU: which device, how it went, and of which sources.
+"""The record of the last test run on a GPU: the device, the outcomes, and a hash of the sources that ran.
 
 ``pytest tests/gpu --gpu-record`` writes ``tests/gpu_record.json`` through :func:`write`. ``python
-tools/gpu_record.py --check`` says whether that record speaks of the sources that are here, and exits 1 where
-it does not. Checking needs the standard library alone; only writing asks cuDNN and the driver what they are.
+tools/gpu_record.py --oracle-minutes N`` then compares random calls with another implementation, with a new
+seed, and adds the number of calls, the seed and the findings to the record. ``--check`` reports whether the
+record belongs to the present sources, and exits with 1 if it does not. Checking needs only the standard
+library.
 """
 
 from __future__ import annotations
@@ -10,7 +12,10 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import os
+import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,7 +25,9 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "cudnn_ct"
 RECORD = ROOT / "tests" / "gpu_record.json"
 
-KEYS = ("date", "device", "driver", "cuda", "cudnn", "passed", "failed", "skipped", "sources")
+ORACLE_KEYS = ("oracle_calls", "oracle_seeds", "oracle_findings")
+KEYS = ("date", "device", "driver", "cuda", "cudnn", "passed", "failed", "skipped", *ORACLE_KEYS, "sources")
+LEAST_ORACLE_CALLS = 5_000
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -28,7 +35,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="The record of the last test run on a GPU.")
     parser.add_argument("--check", action="store_true", help="exit 1 unless it is of the present sources")
     parser.add_argument("--record", type=Path, default=RECORD, help="the record (default: %(default)s)")
+    parser.add_argument(
+        "--oracle-minutes", type=float, metavar="N", help="compare random calls for N minutes"
+    )
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes of the comparison")
     options = parser.parse_args(arguments)
+    if options.oracle_minutes is not None:
+        return add_oracle(options.record, options.oracle_minutes, options.jobs)
     good, verdict = judge(options.record)
     print(verdict)
     return 1 if options.check and not good else 0
@@ -47,6 +60,10 @@ def judge(record: Path = RECORD, package: Path = PACKAGE) -> tuple[bool, str]:
         return False, f"the GPU record has failures: {run}"
     if not facts["passed"]:
         return False, f"the GPU record has no test that ran: {run}"
+    if facts["oracle_findings"]:
+        return False, f"the GPU record has findings of the oracle: {run}"
+    if facts["oracle_calls"] < LEAST_ORACLE_CALLS:
+        return False, f"the GPU record has fewer than {LEAST_ORACLE_CALLS:,} calls of the oracle: {run}"
     if facts["sources"] != hash_sources(package):
         return False, f"the GPU record is of other sources than those in {package.name}/: {run}"
     return True, f"the GPU record is of the present sources: {run}"
@@ -80,9 +97,28 @@ def write(record: Path, counts: Mapping[str, int], sources: str) -> None:
         :func:`hash_sources` as it was when the run began.
     """
     date = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    values = {"date": date, **device_facts(), **counts, "sources": sources}
+    oracle = {"oracle_calls": 0, "oracle_seeds": [], "oracle_findings": 0}
+    values = {"date": date, **device_facts(), **counts, **oracle, "sources": sources}
     facts = {key: values[key] for key in KEYS}
     record.write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+
+
+def add_oracle(record: Path, minutes: float, jobs: int) -> int:
+    """Run the oracle with a new seed, add its counts to a record of these sources; return its status."""
+    facts = read(record)
+    if facts["sources"] != hash_sources():
+        print(f"{record} belongs to other sources: run pytest tests/gpu --gpu-record first")
+        return 1
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "oracle.json"
+        options = ["--minutes", str(minutes), "--jobs", str(jobs), "--json", str(report)]
+        status = subprocess.run([sys.executable, "-m", "tests.oracle", *options], cwd=ROOT).returncode
+        result = json.loads(report.read_text(encoding="utf-8"))
+    facts["oracle_calls"] += result["calls"]
+    facts["oracle_seeds"].append(result["seed"])
+    facts["oracle_findings"] += len(result["findings"])
+    record.write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+    return status
 
 
 def device_facts() -> dict[str, str]:
@@ -127,7 +163,8 @@ def hash_sources(package: Path = PACKAGE) -> str:
 
 def summary(counts: Mapping[str, Any]) -> str:
     """Write the outcome as people do: ``312 passed, 0 failed, 4 skipped``."""
-    return ", ".join(f"{counts[name]} {name}" for name in ("passed", "failed", "skipped"))
+    tests = ", ".join(f"{counts[name]} {name}" for name in ("passed", "failed", "skipped"))
+    return f"{tests}, {counts['oracle_calls']:,} calls of the oracle" if "oracle_calls" in counts else tests
 
 
 def _is_source(path: Path, package: Path) -> bool:

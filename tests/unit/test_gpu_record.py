@@ -24,6 +24,7 @@ sys.path.remove(str(TOOL.parent))
 GOOD = {
     "date": "2026-11-20T12:00:00Z", "device": "NVIDIA H200", "driver": "580.65.06", "cuda": "13.0",
     "cudnn": "9.19.0", "passed": 312, "failed": 0, "skipped": 4,
+    "oracle_calls": 6000, "oracle_seeds": [1], "oracle_findings": 0,
 }  # fmt: skip
 
 
@@ -48,7 +49,7 @@ def test_a_clean_record_of_these_sources_is_good(record: Path, package: Path) ->
     assert good
     assert verdict == (
         "the GPU record is of the present sources: NVIDIA H200, cuDNN 9.19.0, 2026-11-20T12:00:00Z, "
-        "312 passed, 0 failed, 4 skipped"
+        "312 passed, 0 failed, 4 skipped, 6,000 calls of the oracle"
     )
 
 
@@ -85,6 +86,8 @@ def test_bytes_that_move_between_files_are_seen(tmp_path: Path) -> None:
         ({"failed": 1}, "has failures"),
         ({"passed": 0}, "no test that ran"),
         ({"sources": "0" * 64}, "other sources"),
+        ({"oracle_findings": 1}, "findings of the oracle"),
+        ({"oracle_calls": 4_999}, "fewer than 5,000 calls"),
     ],
 )
 def test_what_does_not_count(change: dict[str, object], says: str, record: Path, package: Path) -> None:
@@ -114,8 +117,33 @@ def test_write_and_read_back(tmp_path: Path, package: Path, monkeypatch: pytest.
     monkeypatch.setattr(gpu_record, "device_facts", lambda: names)
     path = tmp_path / "new.json"
     gpu_record.write(path, {"passed": 3, "failed": 0, "skipped": 1}, gpu_record.hash_sources(package))
-    assert tuple(json.loads(path.read_text())) == gpu_record.KEYS
+    facts = json.loads(path.read_text())
+    assert tuple(facts) == gpu_record.KEYS
+    assert "fewer than 5,000 calls" in gpu_record.judge(path, package)[1]
+    path.write_text(json.dumps(facts | {"oracle_calls": 5_000}))
     assert gpu_record.judge(path, package)[0]
+
+
+def test_add_oracle_counts_calls_seeds_and_findings(
+    tmp_path: Path, record: Path, package: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu_record, "hash_sources", lambda *_: json.loads(record.read_text())["sources"])
+
+    def run(command: list[str], cwd: Path) -> subprocess.CompletedProcess[str]:
+        assert command[1:5] == ["-m", "tests.oracle", "--minutes", "2.5"]
+        result = {"seed": 7, "calls": 1000, "outcomes": {}, "findings": [[3, "conv(...)", "y differs"]]}
+        Path(command[-1]).write_text(json.dumps(result))
+        return subprocess.CompletedProcess(command, 1)
+
+    monkeypatch.setattr(gpu_record.subprocess, "run", run)
+    assert gpu_record.add_oracle(record, 2.5, 3) == 1
+    facts = json.loads(record.read_text())
+    assert [facts[key] for key in gpu_record.ORACLE_KEYS] == [7000, [1, 7], 1]
+
+
+def test_add_oracle_rejects_a_record_of_other_sources(record: Path, capsys: pytest.CaptureFixture) -> None:
+    assert gpu_record.add_oracle(record, 1, 1) == 1
+    assert "belongs to other sources" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

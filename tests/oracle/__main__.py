@@ -1,0 +1,63 @@
+"""Random public calls compared with an implementation that this project did not write.
+
+python -m tests.oracle --minutes 5 --jobs 10        # on a GPU, against PyTorch in float64
+python -m tests.oracle --fakes --calls 3000         # without a GPU, on the fakes, against plain loops
+python -m tests.oracle --seed 7 --number 1234       # one call again, as a finding prints it
+
+Operands have any layout, start address, dtype and owner; calls run on any stream. A finding is a result that
+differs by more than the error bound, memory that was written to and must not be, an exception where plain
+operands are computed, or the end of the process. The exit status is 1 where there is a finding.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+from pathlib import Path
+
+from .draw import RECIPES
+from .run import compare, summary
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--calls", type=int, help="how many calls to make (default: 2000, or by --minutes)")
+    parser.add_argument("--minutes", type=float, help="how long to make calls")
+    parser.add_argument("--seed", type=int, help="by default a new one")
+    parser.add_argument("--number", type=int, help="make this call of the seed alone")
+    parser.add_argument("--fakes", action="store_true", help="on the fakes, without a GPU")
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument("--only", action="append", default=[], choices=sorted(RECIPES), metavar="OPERATION")
+    parser.add_argument("--json", type=Path, help="append the counts and findings to this file, as a line")
+    options = parser.parse_args()
+    seed = random.SystemRandom().randrange(2**31) if options.seed is None else options.seed
+    calls = 2000 if options.calls is None and options.minutes is None else options.calls
+    numbers = None if options.number is None else (options.number, options.number + 1)
+    result = compare(
+        seed,
+        calls=calls,
+        minutes=options.minutes,
+        fakes=options.fakes,
+        jobs=options.jobs,
+        only=options.only,
+        numbers=numbers,
+    )
+    print(summary(result))
+    if options.json:
+        facts = {
+            "seed": seed,
+            "calls": result.calls,
+            "outcomes": result.outcomes,
+            "findings": result.findings,
+        }
+        with options.json.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(facts) + "\n")
+    return bool(result.findings)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

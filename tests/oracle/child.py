@@ -1,0 +1,127 @@
+"""A batch of calls in a process of its own: each is announced before it is made, and judged after."""
+
+from __future__ import annotations
+
+import faulthandler
+import gc
+import json
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+os.environ.setdefault("CUDNN_CT_CACHE", "off")
+
+from .devices import Device, Fakes, Gpu
+from .draw import draw
+from .judge import Verdict, judge
+
+LOST = (
+    "captur",
+    "MISALIGNED_ADDRESS",
+    "ILLEGAL_ADDRESS",
+    "LAUNCH_FAILED",
+    "ILLEGAL_INSTRUCTION",
+    "HARDWARE_STACK",
+)
+EVERY = 100  # calls, after which unreachable objects are collected
+THREADS = 4  # calls that are made at once, in one of TOGETHER groups
+TOGETHER = 8
+
+
+def main() -> None:
+    """Make the calls that the first line on stdin asks for; write a JSON object for each outcome."""
+    asked = json.loads(sys.stdin.readline())
+    faulthandler.enable()
+    reports = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    place = on_fakes if asked["fakes"] else on_gpu
+    with place() as (device, answers):
+        for numbers in groups(asked, device.kind):
+            verdicts = made(asked, numbers, device, answers, reports)
+            for number, verdict in zip(numbers, verdicts, strict=True):
+                reports.write(json.dumps({"number": number, **verdict._asdict()}) + "\n")
+                if any(word in verdict.detail for word in LOST):
+                    os._exit(3)
+            if numbers[0] % EVERY == 0:
+                gc.collect()
+        reports.flush()
+        os._exit(0)
+
+
+def groups(asked: dict[str, Any], kind: str) -> Iterator[list[int]]:
+    """The numbers of calls, one at a time or as many as are made at once."""
+    first, end = asked["numbers"]
+    number = first
+    while number < end:
+        together = kind == "gpu" and number % (THREADS * TOGETHER) == 0 and number + THREADS <= end
+        count = THREADS if together else 1
+        yield list(range(number, number + count))
+        number += count
+
+
+def made(
+    asked: dict[str, Any], numbers: list[int], device: Device, answers: dict[str, Any], reports: Any
+) -> list[Verdict]:
+    """Make one call, or several in threads of their own at once."""
+    calls = [draw(asked["seed"], number, device.kind, asked["only"]) for number in numbers]
+    if len(calls) > 1:  # a capture in one thread forbids much to the others
+        calls = [call._replace(where=call.where._replace(captured=False)) for call in calls]
+    for number, call in zip(numbers, calls, strict=True):
+        reports.write(json.dumps({"number": number, "call": str(call)}) + "\n")
+    faulthandler.dump_traceback_later(asked["seconds"], exit=True)
+    verdicts: list[Verdict] = [Verdict("finding", "the thread ended without a verdict")] * len(calls)
+
+    def judged(place: int) -> None:
+        try:
+            verdicts[place] = judge(calls[place], device, answers)
+        except Exception:
+            verdicts[place] = Verdict("finding", traceback.format_exc()[-1500:])
+
+    if len(calls) == 1:
+        judged(0)
+    else:
+        threads = [threading.Thread(target=judged, args=(place,)) for place in range(len(calls))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    faulthandler.cancel_dump_traceback_later()
+    return verdicts
+
+
+@contextmanager
+def on_fakes() -> Iterator[tuple[Device, dict[str, Any]]]:
+    """On the fake cuDNN, against plain loops."""
+    from tests.fake.installed import cudnn_installed, host_installed
+
+    from .by_loops import ANSWERS
+
+    with host_installed() as host, cudnn_installed(host) as fake:
+        device = Fakes(host)
+        settle = device.settle
+
+        def forget() -> None:
+            fake.calls.clear()
+            settle()
+
+        device.settle = forget  # type: ignore[method-assign]
+        yield device, ANSWERS
+
+
+@contextmanager
+def on_gpu() -> Iterator[tuple[Device, dict[str, Any]]]:
+    """On a GPU, against PyTorch in float64."""
+    from . import by_torch
+
+    by_torch.DEVICE = "cpu"  # contiguous float64; independent of the state of the device
+    yield Gpu(), by_torch.ANSWERS
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this
+    main()

@@ -1,0 +1,724 @@
+"""Random calls of public operations: a pure function of a seed and a number."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any, NamedTuple
+
+from .operands import Tensor
+
+__all__ = ["RECIPES", "Call", "Derived", "Where", "draw", "operations"]
+
+FLOATS = ("float16", "bfloat16", "float32", "float64")
+HALF = ("float16", "bfloat16")
+# Element types that a library has arrays of; arrays of jax cannot be written and have no strides.
+ORIGINS = {
+    "gpu": ("own", "own", "own", "torch", "torch", "torch", "interface", "cupy", "numba", "jax"),
+    "fakes": ("own", "foreign"),
+}
+LACKS = {"cupy": ("bfloat16",), "numba": ("bfloat16",), "interface": ("bfloat16",)}
+
+
+# Operations with several results, which are new memory but for the first.
+SEVERAL = (
+    "batch_norm_training",
+    "batch_norm_backward",
+    "batch_norm_inference_backward",
+    "grid_sample_backward",
+)
+
+
+class Derived(NamedTuple):
+    """An operand that is the result of another operation on operands of the call, rounded to its dtype."""
+
+    operation: str
+    result: str
+    arguments: dict[str, Any]
+
+
+class Recipe(NamedTuple):
+    """An operation with operands and arguments, before memory, streams and factors are drawn.
+
+    Attributes
+    ----------
+    operands : dict from names to (shape, dtype, values)
+    arguments : dict
+        Keywords, and positional arguments that are not arrays.
+    out : (shape, dtype) or None
+        The result that ``out=`` may take.
+    derived : dict from names of operands to :class:`Derived`
+    alias : tuple of str
+        Operands that ``out`` may be.
+    scaled : bool
+        Whether the call takes alpha and beta.
+    written : tuple of str
+        Operands that the call changes.
+    plan : str
+        The function that prepares a plan for the call, if there is one.
+    """
+
+    operands: dict[str, tuple[tuple[int, ...], str, str]]
+    arguments: dict[str, Any]
+    out: tuple[tuple[int, ...], str] | None = None
+    derived: dict[str, Derived] = {}  # noqa: RUF012 - never changed
+    alias: tuple[str, ...] = ()
+    scaled: bool = True
+    written: tuple[str, ...] = ()
+    plan: str = ""
+
+
+class Where(NamedTuple):
+    """The circumstances of a call.
+
+    Attributes
+    ----------
+    stream : str
+        Which stream it runs on, and how the call is told: a key of a device's ``STREAMS``.
+    late : bool
+        Whether arrays of torch are still being written on torch's current stream when the call is made.
+    captured : bool
+        Whether the result is that of the second launch of a CUDA graph.
+    """
+
+    stream: str = "default"
+    late: bool = False
+    captured: bool = False
+
+
+class Call(NamedTuple):
+    """One drawn call; ``number`` and ``seed`` reproduce it."""
+
+    seed: int
+    number: int
+    operation: str
+    operands: dict[str, Tensor]
+    arguments: dict[str, Any]
+    out: Tensor | None
+    derived: dict[str, Derived]
+    alias: str
+    written: tuple[str, ...]
+    factors: dict[str, float]
+    plan: str
+    where: Where
+
+    @property
+    def plain(self) -> Call:
+        """The same call on aligned contiguous arrays of our own, on the default stream."""
+        operands = {name: tensor.contiguous for name, tensor in self.operands.items()}
+        out = self.out and self.out.contiguous
+        return self._replace(operands=operands, out=out, alias="", plan="", where=Where())
+
+    def __str__(self) -> str:
+        parts = [f"{name}={tensor}" for name, tensor in self.operands.items()]
+        parts += [f"{name}={value!r}" for name, value in (self.arguments | self.factors).items()]
+        parts += [f"out={self.out}"] * (self.out is not None) + [f"out is {self.alias}"] * bool(self.alias)
+        return f"{self.operation}({', '.join(parts)}) {self.plan} {self.where}"
+
+
+class Source(random.Random):
+    """A random source with the draws that recipes share."""
+
+    def chance(self, probability: float) -> bool:
+        return self.random() < probability
+
+    def shape(self, least: int, most: int, longest: int = 6) -> tuple[int, ...]:
+        return tuple(self.randint(1, longest) for _ in range(self.randint(least, most)))
+
+    def images(self, longest: int = 9) -> tuple[int, ...]:
+        """A shape (N, C, *spatial); sometimes with channels that tensor cores and vector loads like."""
+        channels = self.choice((1, 2, 3, 4, 5, 8, 16, 32))
+        axes = self.choice((1, 2, 2, 2, 3))
+        spatial = tuple(self.randint(1, longest if axes < 3 else 5) for _ in range(axes))
+        if self.chance(0.1):
+            spatial = (1,) * axes
+        return (0 if self.chance(0.02) else self.randint(1, 4), channels, *spatial)
+
+    def per_axis(self, axes: int, low: int, high: int) -> Any:
+        """An int, or a tuple with one for each axis."""
+        if self.chance(0.5):
+            return self.randint(low, high)
+        return tuple(self.randint(low, high) for _ in range(axes))
+
+
+def draw(seed: int, number: int, device: str, only: Sequence[str] = ()) -> Call:
+    """Draw a call; ``device`` is "gpu" or "fakes", ``only`` are the operations to draw from."""
+    source = Source(f"{seed}:{number}")
+    operation = source.choice(only or operations(device))
+    recipe = RECIPES[operation](source)
+    uniform = source.chance(0.5)  # in one half of the calls all operands have one layout
+    layouts = [_layout(source, 5) for _ in range(2)] if uniform else []
+    operands = {}
+    for name, (shape, dtype, values) in recipe.operands.items():
+        operands[name] = _tensor(source, shape, dtype, values, device, layouts, name in recipe.written)
+    out, alias, factors = None, "", {}
+    if recipe.out is not None and source.chance(0.4):
+        out = _tensor(source, *recipe.out, "normal", device, layouts, True)
+    elif recipe.alias and source.chance(0.15):
+        alias = source.choice(recipe.alias)
+        operands[alias] = _writable(operands[alias], device)
+    if recipe.scaled and source.chance(0.3):
+        factors["alpha"] = source.choice((0.5, -2.0, 3.0, 0.0))
+    if recipe.scaled and out is not None and source.chance(0.4):
+        factors["beta"] = source.choice((1.0, -0.5, 2.0))
+    copied = any(tensor.origin == "negated" or tensor.still for tensor in operands.values())
+    capturable = out is not None and operation not in SEVERAL and not copied  # nothing may be allocated
+    where = _where(source, device, capturable)
+    plan = recipe.plan if source.chance(0.2) and not alias else ""
+    if plan:
+        operands = {n: t._replace(still=(), flipped=()) for n, t in operands.items()}
+    return Call(
+        *(seed, number, operation, operands, recipe.arguments, out),
+        *(recipe.derived, alias, recipe.written, factors, plan, where),
+    )
+
+
+def _where(source: Source, device: str, capturable: bool) -> Where:
+    if device == "fakes":
+        return Where(source.choice(("default", "default", "address", "use")))
+    stream = source.choice(("default", "default", "torch", "address", "use", "current"))
+    captured = stream == "torch" and capturable and source.chance(0.3)
+    return Where(stream, not captured and source.chance(0.1), captured)
+
+
+def _layout(source: Source, most: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """An order of the axes and gaps between elements, for shapes of any rank up to ``most``."""
+    kind = source.choice(("nchw", "nchw", "nhwc", "nhwc", "permuted", "sliced", "both"))
+    order, gaps = tuple(range(most)), (1,) * most
+    if kind == "nhwc":
+        order = (0, *range(2, most), 1)
+    if kind in ("permuted", "both"):
+        order = tuple(source.sample(range(most), most))
+    if kind in ("sliced", "both"):
+        gaps = tuple(source.choice((1, 1, 2, 3)) for _ in range(most))
+    return order, gaps
+
+
+def _tensor(
+    source: Source,
+    shape: tuple[int, ...],
+    dtype: str,
+    values: str,
+    device: str,
+    layouts: list[Any],
+    written: bool,
+) -> Tensor:
+    rank = len(shape)
+    order, gaps = layouts[source.chance(0.05)] if layouts and rank <= 5 else _layout(source, max(rank, 5))
+    order, gaps = tuple(axis for axis in order if axis < rank), gaps[:rank]
+    start = source.choice((0, 0, 0, 0, 1, 2, 3, source.randrange(8)))
+    origin = source.choice([one for one in ORIGINS[device] if dtype not in LACKS.get(one, ())])
+    tensor = Tensor(shape, dtype, values, order, gaps, (), (), start, origin, source.randrange(2**32))
+    if (
+        source.chance(0.1) and rank and not written and origin != "numba"
+    ):  # which exports strides of 0 as dense
+        tensor = tensor._replace(still=tuple(a for a in range(rank) if source.chance(0.5)))
+    if source.chance(0.06) and rank and not written and origin in ("own", "interface", "cupy", "foreign"):
+        tensor = tensor._replace(flipped=(source.randrange(rank),), still=())
+    if origin == "torch" and dtype in ("float32", "float64") and not written and source.chance(0.1):
+        tensor = tensor._replace(origin="negated", start=0)
+    if origin == "jax":
+        tensor = tensor.contiguous._replace(origin="jax")
+    return _writable(tensor, device) if written else tensor
+
+
+def _writable(tensor: Tensor, device: str) -> Tensor:
+    origin = tensor.origin if tensor.origin not in ("jax", "negated") else "torch"
+    return tensor._replace(origin=origin, still=(), flipped=())
+
+
+# --- recipes -----------------------------------------------------------------------------------------------
+
+
+def _numbers(source: Source, dtype: str) -> str:
+    if dtype in HALF:
+        return source.choice(("normal", "normal", "integers", "positive", "unit"))
+    return source.choice(("normal", "normal", "integers", "positive", "large", "tiny"))
+
+
+class _Geometry(NamedTuple):
+    x: tuple[int, ...]
+    w: tuple[int, ...]
+    y: tuple[int, ...]
+    dtype: str
+    arguments: dict[str, Any]
+
+
+def _geometry(source: Source) -> _Geometry:
+    axes = source.choice((1, 2, 2, 2, 2, 3))
+    groups = source.choice((1, 1, 1, 1, 2, 3))
+    thick, filters = (source.choice((1, 2, 3, 4, 8, 8, 16, 24)) for _ in range(2))
+    if source.chance(0.1):  # depthwise
+        groups, thick, filters = source.choice((4, 8, 16)), 1, source.choice((1, 2))
+    longest = {1: 24, 2: 14, 3: 6}[axes]
+    window = tuple(min(source.choice((1, 1, 2, 3, 3, 3, 4, 5, 7)), longest) for _ in range(axes))
+    if source.chance(0.5):
+        window = (window[0],) * axes
+    dilation, stride = ((1,) * axes if source.chance(0.7) else _tuple(source, axes, 1, 2) for _ in range(2))
+    uneven = tuple((source.randint(0, 2), source.randint(0, 2)) for _ in range(axes))
+    even = source.choice((0, source.randint(0, 2), _tuple(source, axes, 0, 2), "valid", "half", "full"))
+    padding = uneven if source.chance(0.2) else even
+    reach = [(k - 1) * d + 1 for k, d in zip(window, dilation, strict=True)]
+    pairs = _pairs(padding, window, dilation)
+    spatial = []
+    for r, (before, after) in zip(reach, pairs, strict=True):
+        spatial.append(source.randint(max(1, r - before - after), max(longest, r)))
+    batch = 0 if source.chance(0.01) else source.randint(1, 3)
+    out = [
+        (n + before + after - r) // s + 1
+        for n, r, s, (before, after) in zip(spatial, reach, stride, pairs, strict=True)
+    ]
+    dtype = source.choice(FLOATS)
+    arguments: dict[str, Any] = {"padding": padding, "stride": stride, "dilation": dilation, "groups": groups}
+    if source.chance(0.2):
+        arguments["mode"] = "convolution"
+    arguments |= _choice(source, dtype)
+    x, y = (batch, groups * thick, *spatial), (batch, groups * filters, *out)
+    return _Geometry(x, (groups * filters, thick, *window), y, dtype, arguments)
+
+
+def _pairs(padding: Any, window: Sequence[int], dilation: Sequence[int]) -> list[tuple[int, int]]:
+    """The padding before and after each axis."""
+    reach = [(k - 1) * d + 1 for k, d in zip(window, dilation, strict=True)]
+    if isinstance(padding, str):
+        sides = {"valid": lambda r: 0, "half": lambda r: r // 2, "full": lambda r: r - 1}[padding]
+        return [(sides(r), sides(r)) for r in reach]
+    each = (padding,) * len(reach) if isinstance(padding, int) else padding
+    return [(p, p) if isinstance(p, int) else p for p in each]
+
+
+def _tuple(source: Source, axes: int, low: int, high: int) -> tuple[int, ...]:
+    return tuple(source.randint(low, high) for _ in range(axes))
+
+
+def _choice(source: Source, dtype: str) -> dict[str, Any]:
+    """How the algorithm of a convolution is chosen, and in what precision it computes."""
+    chosen: dict[str, Any] = {}
+    if source.chance(0.4):
+        policies = ("guess_on_shape_change", "guess_once", "time_on_shape_change", "time_once", "none")
+        chosen["algo"] = source.choice(policies)
+    if dtype == "float32" and source.chance(0.6):
+        chosen["precision"] = source.choice(("float32", "float32", "tf32"))
+    if dtype in HALF and source.chance(0.2):
+        chosen["precision"] = source.choice(("float32", "as_input"))
+    if source.chance(0.1):
+        chosen["deterministic"] = True
+    if source.chance(0.05):
+        chosen["workspace_limit"] = source.choice((0, 2**20))
+    return chosen
+
+
+def _conv(source: Source) -> Recipe:
+    g = _geometry(source)
+    values = _numbers(source, g.dtype)
+    operands = {"x": (g.x, g.dtype, values), "w": (g.w, g.dtype, values)}
+    return Recipe(operands, g.arguments, (g.y, g.dtype), plan="conv_plan")
+
+
+def _conv_backward_data(source: Source) -> Recipe:
+    g = _geometry(source)
+    values = _numbers(source, g.dtype)
+    operands = {"w": (g.w, g.dtype, values), "dy": (g.y, g.dtype, values)}
+    return Recipe(operands, {"x_shape": g.x} | g.arguments, (g.x, g.dtype), plan="conv_plan")
+
+
+def _conv_backward_filter(source: Source) -> Recipe:
+    g = _geometry(source)
+    values = _numbers(source, g.dtype)
+    operands = {"x": (g.x, g.dtype, values), "dy": (g.y, g.dtype, values)}
+    return Recipe(operands, {"w_shape": g.w} | g.arguments, (g.w, g.dtype), plan="conv_plan")
+
+
+def _conv_backward_bias(source: Source) -> Recipe:
+    shape, dtype = source.images(12), source.choice(FLOATS)
+    return Recipe({"dy": (shape, dtype, _numbers(source, dtype))}, {}, None)
+
+
+def _conv_transpose(source: Source) -> Recipe:
+    g = _geometry(source)
+    while prod(_smallest(g)) <= 0:
+        g = _geometry(source)
+    values = _numbers(source, g.dtype)
+    arguments = dict(g.arguments)
+    if source.chance(0.3):
+        arguments["output_padding"] = tuple(source.randrange(s) for s in arguments["stride"])
+    return Recipe({"x": (g.y, g.dtype, values), "w": (g.w, g.dtype, values)}, arguments, None)
+
+
+def _smallest(g: _Geometry) -> list[int]:
+    """The smallest spatial shape whose convolution has the shape of y; 0 instead of a negative length."""
+    pairs = _pairs(g.arguments["padding"], g.w[2:], g.arguments["dilation"])
+    axes = zip(g.y[2:], g.w[2:], g.arguments["stride"], g.arguments["dilation"], pairs, strict=True)
+    return [max((n - 1) * s + (k - 1) * d + 1 - sum(pair), 0) for n, k, s, d, pair in axes]
+
+
+def _conv_bias_activation(source: Source) -> Recipe:
+    g = _geometry(source)
+    operands = {"x": (g.x, g.dtype, "normal"), "w": (g.w, g.dtype, "normal")}
+    operands["b"] = ((g.w[0],), g.dtype, "normal")
+    modes = ("relu", "clipped_relu", "sigmoid", "tanh", "elu", "gelu", "swish", "identity")
+    arguments = g.arguments | {"activation": source.choice(modes)}
+    if arguments["activation"] in ("clipped_relu", "elu"):
+        arguments["coef"] = source.choice((0.5, 1.0, 3.0))
+    if source.chance(0.5):
+        operands["z"] = (g.y, g.dtype, "normal")
+        arguments["alpha2"] = source.choice((1, 1, 0.5, -2.0))
+    arguments["alpha1"] = source.choice((1, 1, 1, 0.5, -2.0))
+    plan = "conv_bias_activation_plan"
+    return Recipe(operands, arguments, (g.y, g.dtype), scaled=False, plan=plan)
+
+
+ACTIVATIONS = ("relu", "clipped_relu", "sigmoid", "tanh", "elu", "swish", "identity")
+
+
+def _activation_arguments(source: Source) -> dict[str, Any]:
+    arguments: dict[str, Any] = {"mode": source.choice(ACTIVATIONS)}
+    if source.chance(0.8):
+        arguments["coef"] = source.choice((0.5, 1.0, 2.0, 6.0))
+    return arguments
+
+
+def _elementwise_values(source: Source, dtype: str) -> str:
+    return "special" if source.chance(0.15) else _numbers(source, dtype)
+
+
+def _activation(source: Source) -> Recipe:
+    shape, dtype = source.shape(0, 6), source.choice(FLOATS)
+    arguments = _activation_arguments(source)
+    if source.chance(0.2):
+        arguments["nan"] = "not_propagate"
+    operands = {"x": (shape, dtype, _elementwise_values(source, dtype))}
+    return Recipe(operands, arguments, (shape, dtype), alias=("x",))
+
+
+def _activation_backward(source: Source) -> Recipe:
+    shape, dtype = source.shape(0, 6), source.choice(FLOATS)
+    arguments = _activation_arguments(source)
+    values = _numbers(source, dtype)
+    operands = dict.fromkeys(("x", "y", "dy"), (shape, dtype, values))
+    derived = {"y": Derived("activation", "y", arguments)}
+    return Recipe(operands, arguments, (shape, dtype), derived, alias=("dy",))
+
+
+def _pool_arguments(source: Source, shape: tuple[int, ...]) -> tuple[dict[str, Any], tuple[int, ...]]:
+    spatial = shape[2:]
+    if source.chance(0.1):
+        window, strides, pairs = spatial, (1,) * len(spatial), [(0, 0)] * len(spatial)
+        arguments: dict[str, Any] = {"window": "global"}
+    else:
+        window = tuple(source.randint(1, min(4, n)) for n in spatial)
+        strides = _tuple(source, len(spatial), 1, 3)
+        arguments = {"window": window, "stride": strides}
+        if source.chance(0.2):
+            del arguments["stride"]
+            strides = window
+        if source.chance(0.2):
+            pairs = [(source.randrange(k), source.randrange(k)) for k in window]
+            arguments["padding"] = tuple(pairs)
+        else:
+            pairs = [(p, p) for p in (source.randrange(k) if k > 1 else 0 for k in window)]
+            arguments["padding"] = tuple(p for p, _ in pairs)
+    arguments["mode"] = source.choice(("max", "max", "average_inc_pad", "average_exc_pad", "sum"))
+    if arguments["mode"] == "max" and source.chance(0.3):
+        arguments["mode"] = "max_deterministic"
+    out = tuple(
+        (n + before + after - k) // s + 1
+        for n, k, s, (before, after) in zip(spatial, window, strides, pairs, strict=True)
+    )
+    return arguments, (*shape[:2], *out)
+
+
+def _pool(source: Source) -> Recipe:
+    shape, dtype = source.images(), source.choice(FLOATS)
+    arguments, result = _pool_arguments(source, shape)
+    return Recipe({"x": (shape, dtype, _numbers(source, dtype))}, arguments, (result, dtype))
+
+
+def _pool_backward(source: Source) -> Recipe:
+    shape, dtype = source.images(), source.choice(FLOATS)
+    arguments, result = _pool_arguments(source, shape)
+    operands = {
+        "x": (shape, dtype, "distinct"),
+        "y": (result, dtype, "normal"),
+        "dy": (result, dtype, _numbers(source, dtype)),
+    }
+    return Recipe(operands, arguments, (shape, dtype), {"y": Derived("pool", "y", arguments)})
+
+
+def _softmax_arguments(source: Source, rank: int) -> dict[str, Any]:
+    arguments: dict[str, Any] = {"algo": source.choice(("accurate", "accurate", "fast", "log"))}
+    if rank < 2 or source.chance(0.5):
+        first = source.randrange(rank)
+        last = source.randrange(first, rank)
+        arguments["axis"] = (
+            tuple(range(first, last + 1)) if source.chance(0.3) else first - rank * source.chance(0.5)
+        )
+    else:
+        arguments["mode"] = source.choice(("channel", "instance"))
+    return arguments
+
+
+def _softmax(source: Source) -> Recipe:
+    shape, dtype = source.shape(1, 5, 9), source.choice(FLOATS)
+    values = source.choice(("normal", "unit", "integers"))
+    arguments = _softmax_arguments(source, len(shape))
+    return Recipe({"x": (shape, dtype, values)}, arguments, (shape, dtype), alias=("x",))
+
+
+def _softmax_backward(source: Source) -> Recipe:
+    shape, dtype = source.shape(1, 5, 9), source.choice(FLOATS)
+    arguments = _softmax_arguments(source, len(shape))
+    operands = dict.fromkeys(("y", "dy"), (shape, dtype, "normal"))
+    derived = {"y": Derived("softmax", "y", arguments)}  # of y's own drawn values
+    return Recipe(operands, arguments, (shape, dtype), derived, alias=("dy",))
+
+
+def _lrn_arguments(source: Source) -> dict[str, Any]:
+    arguments: dict[str, Any] = {"n": source.randint(1, 8)}
+    if source.chance(0.7):
+        chosen = (source.choice((1e-4, 0.5)), source.choice((0.75, 0.5, 1.0)), source.choice((1.0, 2.0)))
+        arguments |= dict(zip(("lrn_alpha", "lrn_beta", "k"), chosen, strict=True))
+    return arguments
+
+
+def _lrn(source: Source) -> Recipe:
+    shape, dtype = source.images(), source.choice(FLOATS)
+    return Recipe({"x": (shape, dtype, "normal")}, _lrn_arguments(source), (shape, dtype))
+
+
+def _lrn_backward(source: Source) -> Recipe:
+    shape, dtype = source.images(), source.choice(FLOATS)
+    arguments = _lrn_arguments(source)
+    operands = dict.fromkeys(("x", "y", "dy"), (shape, dtype, "normal"))
+    return Recipe(operands, arguments, (shape, dtype), {"y": Derived("lrn", "y", arguments)})
+
+
+class _Norm(NamedTuple):
+    shape: tuple[int, ...]
+    dtype: str
+    parameters: tuple[int, ...]
+    wide: str
+    mode: str
+
+
+def _norm(source: Source) -> _Norm:
+    shape = (source.randint(2, 5), *source.images(6)[1:]) if source.chance(0.8) else source.shape(1, 6, 5)
+    dtype = source.choice(FLOATS)
+    mode = source.choice(("spatial", "spatial", "per_activation"))
+    if len(shape) < 2:
+        mode = "per_activation"
+    full = (1, *shape[1:]) if mode == "per_activation" else (1, shape[1], *(1,) * (len(shape) - 2))
+    parameters = full if mode == "per_activation" or source.chance(0.5) else shape[1:2]
+    return _Norm(shape, dtype, parameters, "float32" if dtype in HALF else dtype, mode)
+
+
+def _batch_norm_training(source: Source) -> Recipe:
+    n = _norm(source)
+    operands = {
+        "x": (n.shape, n.dtype, "normal"),
+        "scale": (n.parameters, n.wide, "normal"),
+        "bias": (n.parameters, n.wide, "normal"),
+    }
+    arguments: dict[str, Any] = {"mode": n.mode, "epsilon": source.choice((1e-5, 1e-2))}
+    samples = n.shape[0] if n.mode == "per_activation" else prod(n.shape) // max(n.shape[1], 1)
+    written: tuple[str, ...] = ()
+    if source.chance(0.5) and samples > 1:
+        written = ("running_mean", "running_var")
+        operands["running_mean"] = (n.parameters, n.wide, "normal")
+        operands["running_var"] = (n.parameters, n.wide, "positive")
+        arguments["momentum"] = source.choice((0.1, 0.5, 1.0, 0.0))
+    if source.chance(0.3):
+        arguments["activation"] = "relu"
+    if source.chance(0.3):
+        operands["z"] = (n.shape, n.dtype, "normal")
+    return Recipe(operands, arguments, (n.shape, n.dtype), written=written)
+
+
+def _batch_norm_backward(source: Source) -> Recipe:
+    n = _norm(source)
+    operands = dict.fromkeys(("x", "dy"), (n.shape, n.dtype, "normal"))
+    operands["scale"] = (n.parameters, n.wide, "normal")
+    arguments: dict[str, Any] = {"mode": n.mode, "epsilon": source.choice((1e-5, 1e-2))}
+    derived = {}
+    if source.chance(0.6):
+        kept = {name: arguments[name] for name in ("mode", "epsilon")}
+        for name in ("mean", "invstd"):
+            operands[name] = (n.parameters, n.wide, "normal")
+            derived[name] = Derived("batch_norm_training", name, kept)
+    if source.chance(0.3):
+        operands["y"] = (n.shape, n.dtype, "integers")  # the activation was off where it is 0
+        arguments["activation"] = "relu"
+    return Recipe(operands, arguments, (n.shape, n.dtype), derived)
+
+
+def _batch_norm_inference(source: Source) -> Recipe:
+    n = _norm(source)
+    operands = {"x": (n.shape, n.dtype, "normal")}
+    for name in ("scale", "bias", "mean"):
+        operands[name] = (n.parameters, n.wide, "normal")
+    operands["var"] = (n.parameters, n.wide, "positive")
+    arguments = {"mode": n.mode, "epsilon": source.choice((1e-5, 1e-2))}
+    return Recipe(operands, arguments, (n.shape, n.dtype))
+
+
+def _batch_norm_inference_backward(source: Source) -> Recipe:
+    n = _norm(source)
+    operands = dict.fromkeys(("x", "dy"), (n.shape, n.dtype, "normal"))
+    for name, values in (("scale", "normal"), ("mean", "normal"), ("var", "positive")):
+        operands[name] = (n.parameters, n.wide, values)
+    arguments = {"mode": n.mode, "epsilon": source.choice((1e-5, 1e-2))}
+    return Recipe(operands, arguments, (n.shape, n.dtype))
+
+
+def _pair(source: Source) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    shape = source.shape(0, 6, 5)
+    stretched = tuple(n if source.chance(0.6) else 1 for n in shape)
+    return shape, shape if source.chance(0.5) else stretched
+
+
+def _add(source: Source) -> Recipe:
+    (a, b), dtype = _pair(source), source.choice(FLOATS)
+    values = _elementwise_values(source, dtype)
+    operands = {"a": (a, dtype, values), "b": (b, dtype, values)}
+    return Recipe(operands, {}, (a, dtype), alias=("a", "b") if a == b else ("a",))
+
+
+def _op_tensor(source: Source) -> Recipe:
+    (a, b), dtype = _pair(source), source.choice(FLOATS)
+    op = source.choice(("add", "mul", "min", "max", "sqrt", "not"))
+    values = "positive" if op == "sqrt" else _elementwise_values(source, dtype)
+    arguments: dict[str, Any] = {"op": op, "alpha1": source.choice((1, 1, 0.5, 2.0))}
+    operands = {"a": (a, dtype, values)}
+    if op not in ("sqrt", "not"):
+        operands["b"] = (b, dtype, values)
+        arguments["alpha2"] = source.choice((1, 1, -0.5, 2.0))
+    if op in ("min", "max") and source.chance(0.3):
+        arguments["nan"] = "not_propagate"
+    return Recipe(operands, arguments, (a, dtype), alias=("a",), scaled=False)
+
+
+def _reduce(source: Source) -> Recipe:
+    shape, dtype = source.shape(1, 6, 5), source.choice(FLOATS)
+    if source.chance(0.1):
+        shape = tuple(source.choice((1, 3, 64, 257)) for _ in range(2))
+    ops = ("add", "add", "mul", "min", "max", "amax", "avg", "norm1", "norm2", "mul_no_zeros")
+    op = source.choice(ops)
+    values = {"mul": "positive", "mul_no_zeros": "positive"}.get(op) or _numbers(source, dtype)
+    arguments: dict[str, Any] = {"op": op, "keepdims": source.chance(0.5)}
+    axes = tuple(axis for axis in range(len(shape)) if source.chance(0.5))
+    if source.chance(0.8):
+        arguments["axes"] = axes
+    else:
+        axes = tuple(range(len(shape)))
+    if op in ("min", "max"):
+        values = "distinct"
+        arguments["indices"] = source.chance(0.3)
+    if arguments["keepdims"]:
+        result = tuple(1 if axis in axes else n for axis, n in enumerate(shape))
+    else:
+        result = tuple(n for axis, n in enumerate(shape) if axis not in axes)
+    return Recipe({"x": (shape, dtype, values)}, arguments, (result, dtype))
+
+
+def _scale(source: Source) -> Recipe:
+    shape, dtype = source.shape(0, 6), source.choice(FLOATS)
+    operands = {"x": (shape, dtype, _elementwise_values(source, dtype))}
+    return Recipe(operands, {"alpha": source.choice((0.5, -2.0, 3.0))}, scaled=False, written=("x",))
+
+
+def _fill(source: Source) -> Recipe:
+    shape, dtype = source.shape(0, 6), source.choice(FLOATS)
+    value = source.choice((0.0, 0.1, -3.0, 1e-3))
+    return Recipe({"x": (shape, dtype, "normal")}, {"value": value}, scaled=False, written=("x",))
+
+
+def _transform(source: Source) -> Recipe:
+    shape, dtype = source.shape(0, 6), source.choice(FLOATS)
+    result, arguments = dtype, {}
+    if dtype != "float64" and source.chance(0.4):
+        result = source.choice(("float16", "bfloat16", "float32"))
+        arguments["dtype"] = result
+    if 3 <= len(shape) <= 5 and source.chance(0.5):
+        arguments["layout"] = source.choice(("nchw", "nhwc"))
+    operands = {"x": (shape, dtype, "special" if source.chance(0.1) else "normal")}
+    return Recipe(operands, arguments, (shape, result) if "layout" not in arguments else None)
+
+
+def _affine_grid(source: Source) -> Recipe:
+    batch, dtype = source.randint(1, 3), source.choice(FLOATS)
+    shape = (batch, source.randint(1, 3), source.randint(1, 7), source.randint(1, 7))
+    return Recipe({"theta": ((batch, 2, 3), dtype, "normal")}, {"shape": shape}, scaled=False)
+
+
+def _affine_grid_backward(source: Source) -> Recipe:
+    shape, dtype = (
+        (source.randint(1, 3), source.randint(1, 7), source.randint(1, 7), 2),
+        source.choice(FLOATS),
+    )
+    return Recipe({"dgrid": (shape, dtype, "normal")}, {}, scaled=False)
+
+
+def _grids(source: Source) -> tuple[dict[str, tuple[tuple[int, ...], str, str]], tuple[int, ...], str]:
+    dtype, (n, c) = source.choice(FLOATS), (source.randint(1, 3), source.choice((1, 2, 3, 8)))
+    image, grid = ((source.randint(1, 7), source.randint(1, 7)) for _ in range(2))
+    operands = {"x": ((n, c, *image), dtype, "normal"), "grid": ((n, *grid, 2), dtype, "unit")}
+    return operands, (n, c, *grid), dtype
+
+
+def _grid_sample(source: Source) -> Recipe:
+    operands, result, dtype = _grids(source)
+    return Recipe(operands, {}, (result, dtype))
+
+
+def _grid_sample_backward(source: Source) -> Recipe:
+    operands, result, dtype = _grids(source)
+    operands["dy"] = (result, dtype, "normal")
+    return Recipe(operands, {}, (operands["x"][0], dtype))
+
+
+RECIPES: dict[str, Callable[[Source], Recipe]] = {
+    "activation": _activation,
+    "activation_backward": _activation_backward,
+    "add": _add,
+    "affine_grid": _affine_grid,
+    "affine_grid_backward": _affine_grid_backward,
+    "batch_norm_backward": _batch_norm_backward,
+    "batch_norm_inference": _batch_norm_inference,
+    "batch_norm_inference_backward": _batch_norm_inference_backward,
+    "batch_norm_training": _batch_norm_training,
+    "conv": _conv,
+    "conv_backward_bias": _conv_backward_bias,
+    "conv_backward_data": _conv_backward_data,
+    "conv_backward_filter": _conv_backward_filter,
+    "conv_bias_activation": _conv_bias_activation,
+    "conv_transpose": _conv_transpose,
+    "fill": _fill,
+    "grid_sample": _grid_sample,
+    "grid_sample_backward": _grid_sample_backward,
+    "lrn": _lrn,
+    "lrn_backward": _lrn_backward,
+    "op_tensor": _op_tensor,
+    "pool": _pool,
+    "pool_backward": _pool_backward,
+    "reduce": _reduce,
+    "scale": _scale,
+    "softmax": _softmax,
+    "softmax_backward": _softmax_backward,
+    "transform": _transform,
+}
+
+# How often an operation is drawn, if not once: more often for those with more kernels behind them.
+WEIGHTS = {
+    "conv": 4,
+    "conv_backward_data": 3,
+    "conv_backward_filter": 3,
+    "conv_bias_activation": 5,
+    "batch_norm_training": 3,
+    "batch_norm_backward": 3,
+}
+
+
+def operations(device: str) -> list[str]:
+    """The operations to draw from, as often as each is to be drawn."""
+    return [name for name in RECIPES for _ in range(WEIGHTS.get(name, 1))]

@@ -1,0 +1,368 @@
+"""Makes a drawn call and compares its results with independent answers."""
+
+from __future__ import annotations
+
+import warnings
+from math import sqrt
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import cudnn_ct as ct
+from cudnn_ct.errors import CudnnWarning
+
+from .devices import Device, Placed
+from .draw import Call
+from .operands import Laid, Tensor, lay_out, rounded, stepped, values_of
+
+__all__ = ["Verdict", "judge"]
+
+# Positional parameters of the public functions, in their order; the rest is passed by keyword.
+POSITIONAL = {
+    "activation": ("x",),
+    "activation_backward": ("x", "y", "dy"),
+    "add": ("a", "b"),
+    "affine_grid": ("theta", "shape"),
+    "affine_grid_backward": ("dgrid",),
+    "batch_norm_backward": ("x", "dy", "scale"),
+    "batch_norm_inference": ("x", "scale", "bias", "mean", "var"),
+    "batch_norm_inference_backward": ("x", "dy", "scale", "mean", "var"),
+    "batch_norm_training": ("x", "scale", "bias"),
+    "conv": ("x", "w"),
+    "conv_backward_bias": ("dy",),
+    "conv_backward_data": ("w", "dy", "x_shape"),
+    "conv_backward_filter": ("x", "dy", "w_shape"),
+    "conv_bias_activation": ("x", "w", "b"),
+    "conv_transpose": ("x", "w"),
+    "fill": ("x", "value"),
+    "grid_sample": ("x", "grid"),
+    "grid_sample_backward": ("x", "grid", "dy"),
+    "lrn": ("x",),
+    "lrn_backward": ("x", "y", "dy"),
+    "op_tensor": ("a",),
+    "pool": ("x",),
+    "pool_backward": ("x", "y", "dy"),
+    "reduce": ("x",),
+    "scale": ("x",),
+    "softmax": ("x",),
+    "softmax_backward": ("y", "dy"),
+    "transform": ("x",),
+}
+DIRECTIONS = {
+    "conv": "forward",
+    "conv_backward_data": "backward_data",
+    "conv_backward_filter": "backward_filter",
+}
+# The bound of an error: FACTOR * u * scale for the arithmetic, and ROUNDINGS of intermediate results to the
+# dtype of the result. u is the unit roundoff of the arithmetic, scale the magnitude of what is added.
+FACTOR = {"batch_norm_training": 64, "batch_norm_backward": 64, "lrn_backward": 32, "softmax_backward": 32}
+ROUNDINGS = {
+    "activation_backward": 3,  # cuDNN computes the derivative from y, which was rounded
+    "batch_norm_backward": 3,
+    "batch_norm_training": 4,
+    "conv_bias_activation": 4,
+    "softmax": 2,
+    "softmax_backward": 2,
+}
+UNIT = {"float16": 2**-11, "bfloat16": 2**-8, "float32": 2**-24, "float64": 2**-53, "tf32": 2**-10}
+# Below these, numbers may be flushed to zero, or be products of numbers that were.
+TINY = {"float16": 2**-22, "bfloat16": 1e-35, "float32": 1e-35, "float64": 1e-300}
+LARGEST = {"float16": 65504.0, "bfloat16": 3.38e38, "float32": 3.4e38, "float64": 1.79e308}
+
+
+# Engines that transform tiles (Winograd, FFT) have errors relative to the largest element of a tile.
+TRANSFORMED = ("conv", "conv_backward_data", "conv_backward_filter", "conv_transpose", "conv_bias_activation")
+
+
+class Verdict(NamedTuple):
+    """The outcome of a call: "agrees", "not supported", or "finding" with a description."""
+
+    outcome: str
+    detail: str = ""
+
+
+class Operands(NamedTuple):
+    """The operands of a call in host memory, and the same values in float64."""
+
+    laid: dict[str, Laid]
+    values: dict[str, np.ndarray]
+
+
+def judge(call: Call, device: Device, answers: dict[str, Any]) -> Verdict:
+    """Make a call and judge its results, what it left alone, and whether it had to be rejected."""
+    try:
+        return _compared(call, device, answers)
+    except ct.NotSupportedError as error:
+        return _rejected(call, device, answers, error)
+    except ct.AllocationError as error:
+        return Verdict("out of memory", str(error).splitlines()[0])
+    except ct.CudnnError as error:
+        return Verdict("finding", f"{type(error).__name__}: {str(error)[:600]}")
+    except (TypeError, ValueError) as error:
+        return Verdict("finding", f"{type(error).__name__}: {str(error)[:600]}")
+
+
+def _rejected(call: Call, device: Device, answers: dict[str, Any], error: Exception) -> Verdict:
+    """A rejection is right only where plain operands are rejected as well."""
+    reason = str(error)
+    if call == call.plain:
+        return Verdict("not supported", reason)
+    try:
+        plain = _compared(call.plain, device, answers)
+    except ct.NotSupportedError:
+        return Verdict("not supported", reason)
+    if plain.outcome == "agrees":
+        return Verdict("finding", f"rejected, but plain operands are computed: {reason[:800]}")
+    return plain
+
+
+def _compared(call: Call, device: Device, answers: dict[str, Any]) -> Verdict:
+    operands = _operands(call, answers)
+    old = None if call.out is None else values_of(call.out)
+    laid_out = None if call.out is None else lay_out(call.out, old)
+    with device.stream(call.where.stream, call.where.late) as (keywords, stream):
+        placed = {
+            name: device.place(call.operands[name], laid, call.where.late)
+            for name, laid in operands.laid.items()
+        }
+        out = None if laid_out is None else device.place(call.out, laid_out, call.where.late)
+        if not call.where.late:
+            device.settle()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", CudnnWarning)
+            results = _made(call, device, placed, out, keywords, laid_out)
+        ct.synchronize(stream)
+        got = {name: _numpy(array) for name, array in results.items()}
+    if not call.where.late:
+        device.settle()
+    problem = _untouched(call, operands, placed) or _surroundings(call, out, laid_out)
+    if problem:
+        return Verdict("finding", problem)
+    if out is not None:
+        first = next(iter(got))
+        got[first] = _elements(call.out, laid_out, out.read())
+    got |= {
+        name: _elements(call.operands[name], operands.laid[name], placed[name].read())
+        for name in call.written
+    }
+    return _agreement(call, answers, operands.values, old, got)
+
+
+def _operands(call: Call, answers: dict[str, Any]) -> Operands:
+    values = {name: values_of(tensor) for name, tensor in call.operands.items() if name not in call.derived}
+    for name, (operation, result, arguments) in call.derived.items():
+        known = dict(values)
+        if operation == "softmax":
+            known["x"] = values_of(call.operands[name])
+        if operation == "batch_norm_training":
+            known["bias"] = np.zeros_like(known["scale"])
+        answer = answers[operation](known, arguments)[result].value
+        tensor = call.operands[name]
+        values[name] = rounded(np.broadcast_to(answer.reshape(tensor.shape), tensor.shape), tensor.dtype)
+    tensors = {
+        name: tensor._replace(still=()) if name in call.derived else tensor
+        for name, tensor in call.operands.items()
+    }
+    call.operands.update(tensors)
+    return Operands({name: lay_out(tensors[name], value) for name, value in values.items()}, values)
+
+
+def _made(
+    call: Call,
+    device: Device,
+    placed: dict[str, Placed],
+    out: Placed | None,
+    keywords: dict[str, Any],
+    laid_out: Laid | None,
+) -> dict[str, Any]:
+    """Make the call as its circumstances say; the results by the names that the answers have for them."""
+    arrays = {name: one.array for name, one in placed.items()}
+    given = call.arguments | call.factors
+    if call.alias:
+        keywords = keywords | {"out": arrays[call.alias]}
+    if out is not None:
+        keywords = keywords | {"out": out.array}
+    if call.where.captured and out is not None and out.rewrite is not None and laid_out is not None:
+        _call(call, arrays, given, keywords | {"stream": device.capturing_stream})
+        device.settle()
+        launch = device.capture(lambda stream: _call(call, arrays, given, keywords | {"stream": stream}))
+        out.rewrite(laid_out.memory)
+        device.settle()
+        launch()
+        return {"out": out.array}
+    result = _planned(call, arrays, given, keywords) if call.plan else _call(call, arrays, given, keywords)
+    if hasattr(result, "_asdict"):
+        return {name: array for name, array in result._asdict().items() if array is not None}
+    return {"out": result}
+
+
+def _call(call: Call, arrays: dict[str, Any], given: dict[str, Any], keywords: dict[str, Any]) -> Any:
+    named = arrays | given
+    first = [named.pop(name) for name in POSITIONAL[call.operation]]
+    return getattr(ct, call.operation)(*first, **named, **keywords)
+
+
+def _planned(call: Call, arrays: dict[str, Any], given: dict[str, Any], keywords: dict[str, Any]) -> Any:
+    """Prepare a plan, and run it twice: the second run takes a shorter path."""
+    named = arrays | given
+    first = [named.pop(name) for name in POSITIONAL[call.operation]]
+    if call.plan == "conv_plan":
+        named["direction"] = DIRECTIONS[call.operation]
+        plan = ct.conv_plan(*first, **named, **keywords)
+        inputs = [array for array in first if not isinstance(array, tuple)]
+    else:
+        plan = ct.conv_bias_activation_plan(*first, **named, **keywords)
+        inputs = [first[0], first[1], *([named["z"]] if "z" in named else []), first[2]]
+    runs = 1 if "beta" in call.factors else 2
+    return [plan(*inputs, **keywords) for _ in range(runs)][-1]
+
+
+def _numpy(array: Any) -> np.ndarray:
+    return np.asarray(ct.asarray(array).numpy(), np.float64)
+
+
+def _elements(tensor: Tensor, laid: Laid, memory: np.ndarray) -> np.ndarray:
+    return np.asarray(stepped(memory, laid.offset, tensor, laid.strides), np.float64)
+
+
+def _untouched(call: Call, operands: Operands, placed: dict[str, Placed]) -> str:
+    """Name the first operand that changed although nothing may write it; empty if there is none."""
+    for name, laid in operands.laid.items():
+        if name in call.written or name == call.alias:
+            problem = _changed(call.operands[name], laid, placed[name].read(), elements=False)
+        else:
+            problem = _changed(call.operands[name], laid, placed[name].read(), elements=True)
+        if problem and call.operands[name].origin not in ("negated", "jax"):
+            return f"{name} {problem}"
+    return ""
+
+
+def _surroundings(call: Call, out: Placed | None, laid: Laid | None) -> str:
+    if out is None or laid is None or call.out is None:
+        return ""
+    problem = _changed(call.out, laid, out.read(), elements=False)
+    return f"out {problem}" if problem else ""
+
+
+def _changed(tensor: Tensor, laid: Laid, memory: np.ndarray, elements: bool) -> str:
+    before, after = laid.memory, memory
+    if not elements and np.prod(tensor.shape):
+        before, after = before.copy(), after.copy()
+        for part in (before, after):
+            stepped(part, laid.offset, tensor, laid.strides)[...] = 0
+    if np.array_equal(before, after):
+        return ""
+    count = int((before != after).sum())
+    return (
+        f"was written to: {count} bytes {'of it' if elements else 'between or around its elements'} changed"
+    )
+
+
+# --- comparing ---------------------------------------------------------------------------------------------
+
+
+def _agreement(
+    call: Call,
+    answers: dict[str, Any],
+    values: dict[str, np.ndarray],
+    old: np.ndarray | None,
+    got: dict[str, np.ndarray],
+) -> Verdict:
+    answer = dict(answers[call.operation](values, call.arguments))
+    if "out" in got:
+        (name,) = [one for one in answer if one not in call.written] or list(answer)
+        got[name] = got.pop("out")
+    if call.operation in ("scale", "fill"):
+        got = {"y": got["x"]}
+    for place, (name, array) in enumerate(got.items()):
+        expected = answer.get(name)
+        if expected is None:
+            return Verdict("finding", f"there is no answer for the result {name}")
+        factors = call.factors if place == 0 else {}
+        problem = _difference(call, name, expected, factors, values, values.get(call.alias, old), array)
+        if problem:
+            return Verdict("finding", problem)
+    return Verdict("agrees")
+
+
+def _difference(
+    call: Call,
+    name: str,
+    expected: Any,
+    factors: dict[str, float],
+    values: dict[str, np.ndarray],
+    old: np.ndarray | None,
+    got: np.ndarray,
+) -> str:
+    """Describe how a result differs from the answer by more than its error bound; empty if it does not."""
+    value, scale = np.asarray(expected.value, np.float64), np.asarray(expected.scale, np.float64)
+    if got.shape != value.shape:
+        return f"{name} has shape {got.shape}, expected {value.shape}"
+    alpha, beta = factors.get("alpha", 1.0), factors.get("beta", 0.0)
+    dtype = _dtype_of(call, name)
+    with np.errstate(all="ignore"):
+        want = value if alpha == 1 else alpha * value
+        terms = abs(alpha) * np.maximum(scale, np.abs(value))
+        if call.operation == "activation_backward":
+            terms = np.maximum(terms, np.abs(alpha * values["dy"]))
+        if call.operation in TRANSFORMED:
+            terms = np.full_like(terms, terms.max(initial=0.0))
+        if beta and old is not None:
+            want, terms = want + beta * old, terms + np.abs(beta * old)
+        bound = _bound(call, dtype, want, terms)
+        if expected.exact_only:
+            bound = np.zeros_like(bound)
+        most = LARGEST.get(dtype, np.inf)
+        same = np.isnan(want) & np.isnan(got) | (want == got) | (np.abs(got - want) <= bound)
+        same |= np.isinf(got) & (np.sign(got) == np.sign(want)) & (np.abs(want) + bound >= most)
+    if expected.ambiguous is not None:
+        same |= expected.ambiguous
+    if call.operation == "activation_backward" and call.arguments["mode"] == "elu":
+        same |= values["y"] == 0  # cuDNN has the slope 1 there: for x of 0, and for negative x that are tiny
+    if same.all():
+        return ""
+    with np.errstate(all="ignore"):
+        badness = np.where(same, -1.0, np.nan_to_num(np.abs(got - want) / bound, nan=np.inf, posinf=1e300))
+    worst = np.unravel_index(int(np.argmax(badness)), badness.shape)
+    place = tuple(map(int, worst))
+    return (
+        f"{name} {dtype}: {int((~same).sum())} of {same.size} elements differ; at {place} "
+        f"got {got[worst]:.9g}, expected {want[worst]:.9g} +- {bound[worst]:.3g}"
+    )
+
+
+def _dtype_of(call: Call, name: str) -> str:
+    if call.out is not None and name in ("y", "dx", "dw", "out"):
+        return call.out.dtype
+    if call.operation == "transform":
+        return call.arguments.get("dtype", call.operands["x"].dtype)
+    if name == "indices":
+        return "int32"
+    if call.operation.startswith("batch_norm") and name not in ("y", "dx", "dz"):
+        return call.operands["scale"].dtype
+    return next(iter(call.operands.values())).dtype
+
+
+def _bound(call: Call, dtype: str, want: np.ndarray, terms: np.ndarray) -> np.ndarray:
+    """The error that careful arithmetic in the precision of the call may have."""
+    if dtype not in UNIT:
+        return np.zeros_like(want)
+    unit = UNIT[_precision(call)]
+    longest = max((tensor.size for tensor in call.operands.values()), default=1)
+    factor, roundings = FACTOR.get(call.operation, 16) + sqrt(longest), ROUNDINGS.get(call.operation, 1)
+    if call.factors:
+        roundings += 2
+    bound = factor * unit * terms + UNIT[dtype] * (np.abs(want) + (roundings - 1) * terms)
+    return bound * (1 + 1e-6) + TINY[dtype]
+
+
+def _precision(call: Call) -> str:
+    """The precision that products and sums of a call have at least."""
+    dtype = next(iter(call.operands.values())).dtype
+    precision = call.arguments.get("precision")
+    if call.operation.startswith("conv") and call.operation != "conv_backward_bias":
+        if dtype == "float32":
+            return "float32" if precision == "float32" else "tf32"
+        if precision == "as_input":
+            return dtype
+    return "float64" if dtype == "float64" else "float32"

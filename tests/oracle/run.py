@@ -1,0 +1,149 @@
+"""Runs batches of drawn calls in child processes and collects their outcomes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+__all__ = ["Result", "compare", "summary"]
+
+ROOT = Path(__file__).parents[2]
+BATCH = 200  # calls in one child
+START = f"import sys; sys.path[:0] = [{str(ROOT)!r}]; from tests.oracle.child import main; main()"
+
+
+@dataclass
+class Result:
+    """Outcomes of the calls of one seed.
+
+    ``findings`` are triples: the number of the call, the call, and what is wrong with it. ``rejections`` are
+    the reasons of calls that cuDNN does not support, with an example.
+    """
+
+    seed: int
+    calls: int = 0
+    outcomes: Counter[str] = field(default_factory=Counter)
+    operations: Counter[str] = field(default_factory=Counter)
+    findings: list[tuple[int, str, str]] = field(default_factory=list)
+    rejections: dict[str, list[int]] = field(default_factory=dict)
+
+
+def compare(
+    seed: int,
+    *,
+    calls: int | None = None,
+    minutes: float | None = None,
+    fakes: bool = False,
+    jobs: int = 1,
+    only: Sequence[str] = (),
+    numbers: tuple[int, int] | None = None,
+    seconds: int = 60,
+) -> Result:
+    """Make drawn calls in ``jobs`` processes until there are ``calls`` of them or ``minutes`` are over.
+
+    ``numbers`` is a range of calls of the seed to make instead; ``seconds`` is the time limit of one call.
+    """
+    result = Result(seed)
+    asked = {"seed": seed, "fakes": fakes, "only": list(only), "seconds": seconds}
+    end = None if minutes is None else time.monotonic() + 60 * minutes
+    batches = iter([numbers]) if numbers else _batches(calls, end)
+    lock = threading.Lock()
+
+    def work() -> None:
+        while True:
+            with lock:
+                batch = next(batches, None)
+            if batch is None:
+                return
+            _batch(asked | {"numbers": batch}, result, lock)
+
+    workers = [threading.Thread(target=work) for _ in range(jobs)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    return result
+
+
+def summary(result: Result) -> str:
+    """Describe a result, with the command that reproduces each finding."""
+    lines = [f"{count:>8} {outcome}" for outcome, count in result.outcomes.most_common()]
+    for reason, numbers in sorted(result.rejections.items(), key=lambda one: -len(one[1]))[:15]:
+        lines.append(f"{len(numbers):>8} not supported (such as {numbers[0]}): {reason}")
+    for number, call, finding in result.findings:
+        command = f"python -m tests.oracle --seed {result.seed} --number {number}"
+        lines.append(f"FINDING {finding}\n    {call}\n    {command}")
+    lines.append(f"seed {result.seed}: {result.calls} calls, {len(result.findings)} findings")
+    return "\n".join(lines)
+
+
+def _batches(calls: int | None, end: float | None) -> Iterator[tuple[int, int]]:
+    start = 0
+    while (calls is None or start < calls) and (end is None or time.monotonic() < end):
+        stop = start + BATCH if calls is None else min(start + BATCH, calls)
+        yield start, stop
+        start = stop
+
+
+def _batch(asked: dict[str, Any], result: Result, lock: threading.Lock) -> None:
+    """Run one child; where it ends early, let another one go on after the calls that ended it."""
+    first, end = asked["numbers"]
+    while first < end:
+        reports, ended = _child(asked | {"numbers": (first, end)})
+        calls = {one["number"]: one["call"] for one in reports if "call" in one}
+        verdicts = [one for one in reports if "outcome" in one]
+        with lock:
+            for one in verdicts:
+                _count(result, one, calls[one["number"]])
+            if not ended:
+                return
+            open_ones = sorted(set(calls) - {one["number"] for one in verdicts})
+            lost = open_ones or sorted(calls)[-1:] or [first]
+            if open_ones or not verdicts or verdicts[-1]["outcome"] != "finding":
+                described = "; ".join(calls.get(number, "before its first call") for number in lost)
+                result.findings.append((lost[0], described, f"the process ended: {ended}"))
+                result.outcomes["process ended"] += 1
+                result.calls += len(lost)
+            first = max([*calls, first]) + 1
+
+
+def _count(result: Result, report: dict[str, Any], call: str) -> None:
+    result.calls += 1
+    result.outcomes[report["outcome"]] += 1
+    result.operations[call.partition("(")[0]] += 1
+    if report["outcome"] == "finding":
+        result.findings.append((report["number"], call, report["detail"]))
+    elif report["outcome"] == "not supported":
+        reason = f"{call.partition('(')[0]}: {report['detail'].splitlines()[-1][:160]}"
+        result.rejections.setdefault(reason, []).append(report["number"])
+
+
+def _child(asked: dict[str, Any]) -> tuple[list[dict[str, Any]], str]:
+    """What a child reported, and how it ended; empty where it ended as it should."""
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run(
+            [sys.executable, "-c", START],
+            input=json.dumps(asked) + "\n",
+            capture_output=True,
+            text=True,
+            cwd=folder,
+            errors="replace",
+        )
+    reports = []
+    for line in done.stdout.splitlines():
+        try:
+            reports.append(json.loads(line))
+        except ValueError:  # the last line of a process that was killed
+            break
+    if done.returncode == 0:
+        return reports, ""
+    return reports, f"exit status {done.returncode}: {' | '.join(done.stderr.splitlines()[-15:])[-1500:]}"
