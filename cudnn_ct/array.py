@@ -13,7 +13,7 @@ from . import stream as streams
 from .dtypes import DTYPES, DType
 from .errors import CudnnWarning
 from .lifetime import Lent, Uses, noting
-from .problem import TensorSpec, flag, nearest_layout
+from .problem import TensorSpec, flag, nearest_layout, packed_strides
 from .stream import Stream, stream_for
 
 if TYPE_CHECKING:
@@ -185,8 +185,11 @@ class DeviceArray:
 
     @property
     def layout(self) -> str | None:
-        """``"nchw"`` (C order), ``"nhwc"`` (channels last), or None for a view with gaps."""
-        return next(iter(self.spec.layouts), None)
+        """``"nchw"`` (C order), ``"nhwc"`` (channels last), or None for a view with gaps.
+
+        With one channel, or images of one pixel, the strides of axes of length 1 distinguish the two.
+        """
+        return self.spec.layout
 
     @property
     def closed(self) -> bool:
@@ -469,7 +472,7 @@ class DeviceArray:
         return {
             "version": 3,
             "shape": self.shape,
-            "strides": None if self.spec.layouts[:1] == ("nchw",) else self.strides,
+            "strides": None if self.spec.strides == packed_strides(self.shape) else self.strides,
             "typestr": dtype.str,
             "data": (self.pointer, self.readonly),
             "stream": self.writer.handle,

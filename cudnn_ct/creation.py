@@ -167,9 +167,11 @@ def asarray(obj: Any, dtype: Any = None, *, layout: str | None = None, stream: A
     if array is None:
         return _from_host(obj, kind, layout, run)
     if (kind is None or kind.name == array.spec.dtype) and (layout is None or layout in array.spec.layouts):
-        return array
+        if layout in (None, array.layout):
+            return array
+        return array.seen_as(TensorSpec.packed(array.shape, array.spec.dtype, layout))
     kind = kind or DTYPES[array.spec.dtype]
-    order = layout or array.layout or nearest_layout(array.spec)
+    order = layout or nearest_layout(array.spec)
     return DeviceArray.from_host(array.numpy(), kind, order, run)
 
 

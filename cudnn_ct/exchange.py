@@ -58,7 +58,8 @@ def import_array(obj: Any, stream: Stream) -> Foreign | None:
     if not view.is_device_accessible:
         return None
     shape = tuple(view.shape)
-    strides = _signed(view.strides, dtype.itemsize) or packed_strides(shape)
+    strides = _unambiguous_strides(obj, shape)
+    strides = strides or _signed(view.strides, dtype.itemsize) or packed_strides(shape)
     home = _producer_stream(obj, view.device_id)
     readonly = view.readonly or _is_immutable(obj)
     return Foreign(view.ptr, shape, strides, dtype, view.device_id, readonly, view, home)
@@ -105,6 +106,18 @@ def _signed(strides: tuple[int, ...] | None, itemsize: int) -> tuple[int, ...] |
         return strides
     span = 2**64 // itemsize
     return tuple(s - span if s >= span // 2 else s for s in strides)
+
+
+def _unambiguous_strides(obj: Any, shape: tuple[int, ...]) -> tuple[int, ...] | None:
+    """The strides of a torch tensor with one channel or images of one pixel.
+
+    They distinguish channels-last from contiguous tensors. Torch exports 1 for the stride of each axis of
+    length 1 by DLPack, and may export no strides by ``__cuda_array_interface__``.
+    """
+    if not 3 <= len(shape) <= 5 or (shape[1] != 1 and max(shape[2:]) != 1):
+        return None
+    torch = sys.modules.get("torch")
+    return tuple(obj.stride()) if torch is not None and isinstance(obj, torch.Tensor) else None
 
 
 def _without_gradient(obj: Any) -> Any:

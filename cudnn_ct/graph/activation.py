@@ -11,7 +11,7 @@ from typing import NamedTuple
 from .._config import config
 from ..context import Context
 from ..legacy import LARGEST, ChainPlan, Step
-from ..problem import ActivationProblem, ActivationSpec, Plan, TensorSpec, tensors_of
+from ..problem import ActivationProblem, ActivationSpec, Plan, TensorSpec, same_steps, tensors_of
 from .fused import MODES
 from .operations import Graph, Node, Tensor, node
 from .pixels import in_pixels
@@ -27,7 +27,7 @@ def activation(problem: ActivationProblem, context: Context) -> Plan | None:
     """A plan for large arrays that lie alike without gaps, in a run without factors; otherwise none."""
     tensors = list(tensors_of(problem).values())
     first, spec = tensors[0], problem.activation
-    alike = first.layouts and all(spec.strides == first.strides for spec in tensors)
+    alike = first.layouts and all(same_steps(first.shape, one.strides, first.strides) for one in tensors)
     if not alike or not spec.propagate_nan or not config.runtime_compiled:
         return None
     if not LEAST <= first.size <= LARGEST:

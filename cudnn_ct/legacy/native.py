@@ -112,7 +112,7 @@ def packings(problem: ConvProblem) -> list[Packing]:
     Of int8 only as they lie, if a descriptor can say how: no sums of such copies were seen to be right.
     """
     w, image = problem.w, problem.y if problem.direction == "backward_data" else problem.x
-    layout = image.layouts[0] if image.layouts else nearest_layout(image)
+    layout = nearest_layout(image)
     ways: list[Packing] = [()] if w.layouts else []
     if problem.x.dtype == "int8":
         return ways

@@ -103,7 +103,7 @@ class PaddedPooling:
     def __init__(self, problem: PoolProblem) -> None:
         padding, x = problem.geometry.padding, problem.x
         sizes = [n + before + after for n, (before, after) in zip(x.shape[2:], padding, strict=True)]
-        layout = problem.y.layouts[0] if problem.y.layouts else nearest_layout(problem.y)
+        layout = nearest_layout(problem.y)
         padded = TensorSpec.packed((*x.shape[:2], *sizes), x.dtype, layout)
         inside = x._replace(strides=padded.strides)
         steps = zip(padding, padded.strides[2:], strict=True)

@@ -290,7 +290,7 @@ def _forward(
         one_dtype("dropout", x=x.dtype)
         check_writable(out)
         given, order = describable(x), TensorSpec.packed(x.shape, x.dtype, nearest_layout(x))
-        y = result_spec(x.shape, given, out)
+        y = result_spec(x.shape, given, out=out)
         bits = TensorSpec.packed((legacy.mask_size(ctx, order) if x.size else 0,), "uint8")
         states = state._memory.spec
         plan = (
@@ -320,7 +320,7 @@ def _backward(state: DropoutState, dy: TensorSpec, mask: DropoutMask, out: Tenso
             raise ValueError(f"dy is {dy}; the mask is of a dropout of {like}")
         check_writable(out)
         given, bits = describable(dy), mask.bits.spec
-        dx = result_spec(dy.shape, given, out)
+        dx = result_spec(dy.shape, given, like, out=out)
         plan = (
             legacy.dropout("cudnnDropoutBackward", state._descriptor, given, dx, bits, like)
             if dy.size

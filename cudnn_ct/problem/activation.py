@@ -59,7 +59,7 @@ def activation_problem(
     one_dtype("an activation", **{name: spec.dtype for name, spec in specs.items()})
     shape = same_shape(**{name: spec.shape for name, spec in specs.items()})
     activation, x = activation_spec(mode, coef, propagates(nan)), specs["x"]
-    result = result_spec(shape, x, outs[0])
+    result = result_spec(shape, *specs.values(), out=outs[0])
     if "dy" in specs:
         _check_slope(activation)
         return ActivationProblem(x, specs["y"], specs["dy"], result, activation)

@@ -170,8 +170,8 @@ def conv_problem(
     shape : tuple of int
         Shape of the result, for the gradients: several shapes can have led to the same output.
     out : TensorSpec, optional
-        What the result is written to. By default it gets the layout of the image among the inputs; where
-        that is both layouts (one channel, one pixel), that of the other input. For int8 its dtype says
+        What the result is written to. By default it is packed in the layout of the image among the inputs, as
+        `nearest_layout` finds it; the other input is the second operand there. For int8 its dtype says
         what the sums are written as.
 
     Raises
@@ -198,7 +198,7 @@ def conv_problem(
     image = specs["y"] if direction == "backward_data" else specs["x"]
     other = second if image is first else first
     dtype = conv_result_dtype(first.dtype, None if out is None else out.dtype, scaled)
-    result = TensorSpec.packed(shapes[roles.operands[-1]], dtype, _result_layout(image, other))
+    result = TensorSpec.packed(shapes[roles.operands[-1]], dtype, nearest_layout(image, other))
     if out is not None:
         _check_out(out, result)
     axes = len(y_shape) - 2
@@ -329,11 +329,6 @@ def _output_shape(x: Shape, w: Shape, padding: Pairs, stride: Shape, dilation: S
             )
         spatial.append((padded - span) // s + 1)
     return check_shape((x[0], w[0], *spatial), "output shape")
-
-
-def _result_layout(image: TensorSpec, other: TensorSpec) -> str:
-    common = [layout for layout in image.layouts if layout in other.layouts]
-    return (common or list(image.layouts) or [nearest_layout(image)])[0]
 
 
 def _check_out(out: TensorSpec, y: TensorSpec) -> None:

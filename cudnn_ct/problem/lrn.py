@@ -74,7 +74,7 @@ def lrn_problem(
     shape = check_images(same_shape(**{name: spec.shape for name, spec in specs.items()}))
     behind, ahead = lrn_window(n)
     lrn, x = LRNSpec(behind + 1 + ahead, *check_lrn_factors(lrn_alpha, lrn_beta, k)), specs["x"]
-    result = result_spec(shape, x, outs[0])
+    result = result_spec(shape, *specs.values(), out=outs[0])
     if gradient:
         return LRNProblem(x, specs["y"], specs["dy"], result, lrn)
     return LRNProblem(x, result, None, None, lrn)

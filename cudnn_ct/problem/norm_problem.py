@@ -126,9 +126,9 @@ def norm_training(
         specs["scale"],
         specs["bias"],
         z,
-        result_spec(x.shape, x, outs[0]),
-        result_spec(shape, x, outs[1], "mean", dtype),
-        result_spec(shape, x, outs[2], "invstd", dtype),
+        result_spec(x.shape, x, *([z] if z else []), out=outs[0]),
+        result_spec(shape, x, out=outs[1], name="mean", dtype=dtype),
+        result_spec(shape, x, out=outs[2], name="invstd", dtype=dtype),
         running_mean,
         running_var,
         norm_mode(mode),
@@ -143,7 +143,7 @@ def norm_inference(specs: Specs, outs: Outs, mode: Any, epsilon: Any) -> NormInf
     """Validate a step of inference on x, scale, bias, mean and var."""
     x = specs["x"]
     check_norm_parameters(x, mode, **{name: spec for name, spec in specs.items() if name != "x"})
-    y = result_spec(x.shape, x, outs[0])
+    y = result_spec(x.shape, x, out=outs[0])
     return NormInference(**specs, y=y, mode=norm_mode(mode), epsilon=check_epsilon(epsilon))
 
 
@@ -167,10 +167,10 @@ def norm_gradient(specs: Specs, outs: Outs, mode: Any, epsilon: Any, activation:
         given.get("mean"),
         given.get("invstd"),
         y if activation else None,
-        result_spec(x.shape, x, outs[0]),
-        result_spec(scale.shape, scale, outs[1], "dscale"),
-        result_spec(scale.shape, scale, outs[2], "dbias"),
-        result_spec(x.shape, x) if activation else None,
+        result_spec(x.shape, x, specs["dy"], out=outs[0]),
+        result_spec(scale.shape, scale, out=outs[1], name="dscale"),
+        result_spec(scale.shape, scale, out=outs[2], name="dbias"),
+        result_spec(x.shape, x, specs["dy"]) if activation else None,
         norm_mode(mode),
         check_epsilon(epsilon),
         activation,

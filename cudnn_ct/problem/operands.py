@@ -50,19 +50,18 @@ def check_images(shape: Iterable[int], name: str = "x") -> Shape:
 
 
 def result_spec(
-    shape: Shape, like: TensorSpec, out: TensorSpec | None = None, name: str = "out", dtype: str = ""
+    shape: Shape, *operands: TensorSpec, out: TensorSpec | None = None, name: str = "out", dtype: str = ""
 ) -> TensorSpec:
-    """What a result is written to: ``out`` where it is given and fits, else packed in the layout of ``like``.
+    """Return ``out`` if it is given and fits, else a packed spec in the `nearest_layout` of the operands.
 
     Raises
     ------
     TypeError, ValueError
         ``out`` has another dtype or shape than the result.
     """
-    dtype = dtype or like.dtype
+    dtype = dtype or operands[0].dtype
     if out is None:
-        layout = like.layouts[0] if like.layouts else nearest_layout(like)
-        return TensorSpec.packed(shape, dtype, layout if 3 <= len(shape) <= 5 else "nchw")
+        return TensorSpec.packed(shape, dtype, nearest_layout(*operands) if 3 <= len(shape) <= 5 else "nchw")
     if out.dtype != dtype:
         raise TypeError(f"{name} is {out.dtype}; the result is {dtype}")
     if out.shape != shape:

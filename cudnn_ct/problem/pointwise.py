@@ -95,7 +95,7 @@ def op_tensor_problem(
     one_dtype(what, **{tensor: spec.dtype for tensor, spec in specs.items()})
     if b is not None:
         check_broadcast(a.shape, b.shape)
-    return OpTensorProblem(a, b, result_spec(a.shape, a, outs[0]), name, propagates(nan))
+    return OpTensorProblem(a, b, result_spec(a.shape, *specs.values(), out=outs[0]), name, propagates(nan))
 
 
 def add_problem(specs: dict[str, TensorSpec], outs: tuple[TensorSpec | None]) -> OpTensorProblem:
@@ -127,7 +127,7 @@ def transform_problem(
     spec = transformed_spec(x, layout, strides, dtype)
     if out is None:
         return TransformProblem(x, spec)
-    out = result_spec(x.shape, x, out, dtype=spec.dtype)
+    out = result_spec(x.shape, x, out=out, dtype=spec.dtype)
     if (layout is not None or strides is not None) and not same_steps(out.shape, out.strides, spec.strides):
         raise ValueError(f"out has strides {out.strides}; those asked for are {spec.strides}")
     return TransformProblem(x, out)

@@ -76,7 +76,7 @@ def pool_problem(
                 f"{name} has shape {specs[name].shape}; pooling x of shape {x.shape} with window "
                 f"{geometry.window}, stride {geometry.stride} and padding {geometry.padding} gives {y_shape}"
             )
-    result = result_spec(x.shape if gradient else y_shape, x, outs[0])
+    result = result_spec(x.shape if gradient else y_shape, *specs.values(), out=outs[0])
     y, dx = (specs["y"], result) if gradient else (result, None)
     return PoolProblem(x, y, specs.get("dy"), dx, geometry, mode, propagates(nan))
 

@@ -69,4 +69,4 @@ def reduce_problem(
     like = x if len(shape) == len(x.shape) else TensorSpec.packed(shape, x.dtype)
     if indices:  # these lie in C order, and the values beside them
         like = TensorSpec.packed(shape, x.dtype)
-    return ReduceProblem(x, result_spec(shape, like, outs[0]), places, gone, name, propagates(nan))
+    return ReduceProblem(x, result_spec(shape, like, out=outs[0]), places, gone, name, propagates(nan))

@@ -46,7 +46,7 @@ def softmax_problem(
     first = next(iter(specs.values()))
     shape = same_shape(**{name: spec.shape for name, spec in specs.items()})
     axes, algo = softmax_axes(shape, mode, axis), choice(algo, SOFTMAX_ALGOS, "algo")
-    result = result_spec(shape, first, outs[0])
+    result = result_spec(shape, *specs.values(), out=outs[0])
     if "dy" in specs:
         return SoftmaxProblem(None, first, specs["dy"], result, axes, algo)
     return SoftmaxProblem(first, result, None, None, axes, algo)

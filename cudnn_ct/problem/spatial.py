@@ -148,9 +148,9 @@ def sample_problem(specs: dict[str, TensorSpec], outs: tuple[TensorSpec | None, 
     one_dtype("grid_sample", **{name: spec.dtype for name, spec in specs.items()})
     shape = grid_sample_shape(x.shape, grid.shape)
     if "dy" not in specs:
-        return SampleProblem(x, grid, result_spec(shape, x, outs[0]), None, None, None)
+        return SampleProblem(x, grid, result_spec(shape, x, out=outs[0]), None, None, None)
     dy = specs["dy"]
     if dy.shape != shape:
         raise ValueError(f"dy has shape {dy.shape}; y has {shape}")
     dgrid = TensorSpec.packed(grid.shape, grid.dtype)
-    return SampleProblem(x, grid, None, dy, result_spec(x.shape, x, outs[0]), dgrid)
+    return SampleProblem(x, grid, None, dy, result_spec(x.shape, x, dy, out=outs[0]), dgrid)

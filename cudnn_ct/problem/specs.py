@@ -15,6 +15,8 @@ LAYOUTS = ("nchw", "nhwc")
 
 ALIGNMENT = 16  # bytes that engines of the graph API load at once
 
+CHANNELS_LAST_DTYPES = ("float16", "bfloat16", "int8")  # tensor cores serve NHWC best
+
 INT_MAX = 2**31 - 1  # cuDNN's descriptors take C ints
 
 
@@ -56,6 +58,11 @@ class TensorSpec(NamedTuple):
         return layouts_of(self.shape, self.strides)
 
     @property
+    def layout(self) -> str | None:
+        """The packed layout of these strides: of two, the one that they match exactly; None for gaps."""
+        return (_exact_layouts(self) or self.layouts or (None,))[0]
+
+    @property
     def extent(self) -> tuple[int, int]:
         """The range of element offsets that the tensor touches: (lowest, one past the highest)."""
         if 0 in self.shape:
@@ -89,8 +96,7 @@ class TensorSpec(NamedTuple):
         return True
 
     def __str__(self) -> str:
-        layout = self.layouts[0] if self.layouts else f"strides {self.strides}"
-        return f"{self.dtype}{list(self.shape)} {layout}"
+        return f"{self.dtype}{list(self.shape)} {self.layout or f'strides {self.strides}'}"
 
 
 class FilterSpec(NamedTuple):
@@ -306,9 +312,38 @@ def check_shape(shape: Iterable[int], name: str = "shape") -> Shape:
     return dims
 
 
-def nearest_layout(spec: TensorSpec) -> str:
-    """The layout to pack a view with gaps into: channels last where the channel is the quickest axis."""
+def nearest_layout(*specs: TensorSpec) -> str:
+    """Return the layout for a result or a packed copy of tensors: the one function that decides it.
+
+    It is the layout that the strides of the first tensor state, else that of the next one, else the faster
+    layout for the dtype of the first: NHWC for half precision and int8, NCHW for wider types.
+
+    >>> nearest_layout(TensorSpec((8, 1, 28, 28), (784, 1, 28, 1), "float32"))
+    'nhwc'
+    """
+    stated = next(filter(None, map(_stated_layout, specs)), None)
+    return stated or ("nhwc" if specs[0].dtype in CHANNELS_LAST_DTYPES else "nchw")
+
+
+def _stated_layout(spec: TensorSpec) -> str | None:
+    """The layout that strides state, if they state one.
+
+    With one channel, or images of one pixel, the strides of axes of length 1 distinguish the two layouts.
+    """
     if not 3 <= len(spec.shape) <= 5:
         return "nchw"
-    steps = [abs(s) for s in spec.strides[1:]]
-    return "nhwc" if spec.shape[1] > 1 and steps[0] == min(steps) else "nchw"
+    layouts = spec.layouts
+    if len(layouts) == 1:
+        return layouts[0]
+    if layouts:
+        exact = _exact_layouts(spec)
+        return exact[0] if len(exact) == 1 else None
+    (channels, *image), (step, *steps) = spec.shape[1:], map(abs, spec.strides[1:])
+    long = [s for n, s in zip(image, steps, strict=True) if n > 1]
+    least = min(long if long and channels > 1 else steps)
+    return None if step in (0, least) else "nhwc" if step < least else "nchw"
+
+
+def _exact_layouts(spec: TensorSpec) -> list[str]:
+    """The packed layouts that a tensor has with all of its strides; that of the batch is the same in both."""
+    return [layout for layout in spec.layouts if packed_strides(spec.shape, layout)[1:] == spec.strides[1:]]

@@ -106,7 +106,7 @@ def transformed_spec(
             f"into {result}"
         )
     if strides is None:
-        name = layout or (x.layouts or (nearest_layout(x),))[0]
+        name = layout or nearest_layout(x)
         return TensorSpec.packed(x.shape, result, name)
     if layout is not None:
         raise ValueError(f"layout={layout!r} and strides={strides!r}: give one of them")

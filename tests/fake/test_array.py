@@ -173,6 +173,30 @@ def test_what_it_tells_python(host: Host) -> None:
         _ = array.data
 
 
+@pytest.mark.parametrize("shape", [(2, 1, 3, 4), (2, 3, 1, 1), (2, 1, 5), (2, 1, 2, 3, 4), (0, 1, 3, 4)])
+def test_asarray_sets_strides_without_copy_when_array_is_packed_in_both_layouts(
+    host: Host, shape: tuple[int, ...]
+) -> None:
+    given = ct.zeros(shape)
+    last = ct.asarray(given, layout="nhwc")
+    first = ct.asarray(last, layout="nchw")
+    assert given.pointer == last.pointer == first.pointer
+    assert (given.layout, last.layout, first.layout) == ("nchw", "nhwc", "nchw")
+    assert last.spec == ct.TensorSpec.packed(shape, "float32", "nhwc")
+    assert first.spec == given.spec
+    assert ct.asarray(last, layout="nhwc") is last
+    assert ct.asarray(last) is last
+    assert last.copy().spec == last.spec
+    assert "nhwc" in repr(last)
+    assert "nhwc" in str(last.spec)
+
+
+def test_array_interface_exports_strides_of_one_channel_when_channels_are_last(host: Host) -> None:
+    array = ct.zeros((2, 1, 3, 4), layout="nhwc")
+    assert array.__cuda_array_interface__["strides"] == (48, 4, 16, 4)
+    assert ct.zeros((2, 1, 3, 4)).__cuda_array_interface__["strides"] is None
+
+
 def test_array_interface(host: Host) -> None:
     array = ct.zeros((2, 3, 4, 5), layout="nhwc")
     interface = array.__cuda_array_interface__

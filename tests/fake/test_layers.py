@@ -234,3 +234,109 @@ def test_lists_are_as_good_as_tuples(fake: FakeCudnn) -> None:
         np.testing.assert_array_equal(y.numpy(), expected)
     with pytest.raises(TypeError, match="is no parameter"):
         ct.pool(x, window=(2, {3}))
+
+
+# --- the layout of a result ---
+
+# Each takes images x of shape (2, 1, 3, 4) or (2, 3, 1, 1) and returns results that have a layout.
+RESULTS = {
+    "conv": lambda x: [ct.conv(x, ct.zeros((4, x.shape[1], 1, 1), x.dtype))],
+    "conv_transpose": lambda x: [ct.conv_transpose(x, ct.zeros((x.shape[1], 4, 1, 1), x.dtype))],
+    "conv_backward_data": lambda x: [
+        ct.conv_backward_data(ct.zeros((x.shape[1], 4, 1, 1), x.dtype), x, (2, 4, *x.shape[2:]))
+    ],
+    "conv_bias_activation": lambda x: [
+        ct.conv_bias_activation(x, ct.zeros((4, x.shape[1], 1, 1), x.dtype), ct.zeros((4,), x.dtype))
+    ],
+    "pool": lambda x: [ct.pool(x, window=1), ct.pool(x, window="global")],
+    "pool_backward": lambda x: [ct.pool_backward(x, x, x, window=1)],
+    "activation": lambda x: [ct.activation(x, mode="relu")],
+    "activation_backward": lambda x: [ct.activation_backward(x, x, x, mode="tanh")],
+    "softmax": lambda x: [ct.softmax(x)],
+    "softmax_backward": lambda x: [ct.softmax_backward(x, x)],
+    "lrn": lambda x: [ct.lrn(x)],
+    "lrn_backward": lambda x: [ct.lrn_backward(x, x, x)],
+    "op_tensor": lambda x: [ct.op_tensor(x, x, op="max"), ct.op_tensor(x, op="sqrt"), ct.add(x, x)],
+    "transform": lambda x: [ct.transform(x), ct.transform(x, dtype="float32")],
+    "reduce": lambda x: [ct.reduce(x, op="max", axes=0, keepdims=True)],
+    "grid_sample": lambda x: [ct.grid_sample(x, ct.zeros((2, 3, 4, 2), x.dtype))],
+    "batch_norm_training": lambda x: [ct.batch_norm_training(x, *_parameters(x, 2))[0]],
+    "batch_norm_inference": lambda x: [ct.batch_norm_inference(x, *_parameters(x, 4))],
+    "batch_norm_backward": lambda x: [ct.batch_norm_backward(x, x, *_parameters(x, 1))[0]],
+    "dropout": lambda x: _dropped(x),
+    "copy": lambda x: [ct.asarray(x).copy()],
+}
+
+
+def _parameters(x: ForeignArray, count: int) -> list[ct.DeviceArray]:
+    return [ct.full((1, x.shape[1], 1, 1), 1, "float32") for _ in range(count)]
+
+
+def _dropped(x: ForeignArray) -> list[ct.DeviceArray]:
+    state = ct.DropoutState(0.5, seed=1)
+    y, mask = ct.dropout(x, state)
+    return [y, ct.dropout_backward(x, mask, state)]
+
+
+def _placed(host: Host, shape: tuple[int, ...], layout: str, dtype: str = "float32") -> ForeignArray:
+    """Images whose strides are exactly those of a layout, also where axes have the length 1."""
+    values = np.zeros(shape, dtype)
+    if layout == "nhwc":
+        values = np.moveaxis(np.zeros((shape[0], *shape[2:], shape[1]), dtype), -1, 1)
+    return ForeignArray(host, values)
+
+
+@pytest.mark.parametrize("operation", RESULTS)
+@pytest.mark.parametrize("shape", [(2, 1, 3, 4), (2, 3, 1, 1), (2, 3, 3, 4)])
+@pytest.mark.parametrize(("dtype", "layout"), [("float16", "nchw"), ("float32", "nhwc")])
+def test_result_has_strides_of_layout_of_operand(
+    fake: FakeCudnn, host: Host, operation: str, shape: tuple[int, ...], layout: str, dtype: str
+) -> None:
+    for result in RESULTS[operation](_placed(host, shape, layout, dtype)):
+        assert result.spec == ct.TensorSpec.packed(result.shape, result.dtype, layout)
+        assert result.layout == (layout if max(result.shape[1:]) > 1 else "nchw")
+
+
+def _undecided(host: Host, shape: tuple[int, ...], dtype: str) -> ForeignArray:
+    """Images with one channel, whose stride matches no layout."""
+    array = _placed(host, shape, "nchw", dtype)
+    steps = list(array.byte_strides)
+    steps[1] = 7 * array.dtype.itemsize
+    array.byte_strides = tuple(steps)
+    return array
+
+
+@pytest.mark.parametrize(("dtype", "layout"), [("float16", "nhwc"), ("float32", "nchw"), ("float64", "nchw")])
+def test_result_has_fast_layout_of_dtype_when_strides_decide_nothing(
+    fake: FakeCudnn, host: Host, dtype: str, layout: str
+) -> None:
+    x = _undecided(host, (2, 1, 3, 4), dtype)
+    w = ForeignArray(host, np.zeros((4, 1, 1, 1), dtype))  # packed in both layouts
+    w.byte_strides = (w.dtype.itemsize,) * 4
+    for result in (ct.activation(x, mode="relu"), ct.pool(x, window=2), ct.conv(x, w)):
+        assert result.spec == ct.TensorSpec.packed(result.shape, dtype, layout)
+
+
+@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_result_has_layout_of_other_operand_when_strides_of_first_decide_nothing(
+    fake: FakeCudnn, host: Host, layout: str, dtype: str
+) -> None:
+    x, other = _undecided(host, (2, 1, 3, 4), dtype), _placed(host, (2, 1, 3, 4), layout, dtype)
+    w = ct.zeros((4, 1, 2, 2), dtype, layout=layout)
+    results = ct.conv(x, w), ct.add(x, other), ct.activation_backward(x, x, other, mode="relu")
+    for result in (*results, ct.softmax_backward(x, other)):
+        assert result.spec == ct.TensorSpec.packed(result.shape, dtype, layout)
+
+
+@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+def test_layout_lasts_through_operations_on_one_channel_and_one_pixel(
+    fake: FakeCudnn, host: Host, layout: str
+) -> None:
+    x = _placed(host, (2, 1, 6, 6), layout)
+    w = ct.zeros((4, 1, 3, 3), layout=layout)
+    y = ct.conv(ct.activation(ct.pool(x, window=1), mode="relu"), w)
+    assert y.spec == ct.TensorSpec.packed((2, 4, 4, 4), "float32", layout)
+    pixels = ct.softmax(ct.pool(y, window="global"))
+    back = ct.conv_transpose(pixels, ct.zeros((4, 3, 2, 2), layout=layout))
+    assert back.spec == ct.TensorSpec.packed((2, 3, 2, 2), "float32", layout)

@@ -32,6 +32,24 @@ def to_device(name: str, values: np.ndarray) -> Any:
     return module.device_put(values, module.devices("gpu")[0])
 
 
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize("shape", [(2, 1, 6, 6), (2, 8, 1, 1)])
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_result_has_memory_format_of_torch_tensor_when_axes_have_length_1(
+    channels_last: bool, shape: tuple[int, ...], dtype: str
+) -> None:
+    torch = library("torch")
+    x = torch.zeros(shape, dtype=getattr(torch, dtype), device="cuda")
+    c, h, w = shape[1:]
+    strides = (c * h * w, 1, w * c, c) if channels_last else (c * h * w, h * w, w, 1)
+    x = x.as_strided(shape, strides)
+    layout = "nhwc" if channels_last else "nchw"
+    weight = ct.zeros((4, c, 1, 1), dtype, layout=layout)
+    for y in (ct.activation(x), ct.conv(x, weight)):
+        assert y.spec == ct.TensorSpec.packed(y.shape, dtype, layout)
+    assert torch.from_dlpack(ct.activation(x)).stride() == x.stride()
+
+
 def pointer(array: Any) -> int:
     if hasattr(array, "data_ptr"):
         return array.data_ptr()

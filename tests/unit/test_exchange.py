@@ -121,6 +121,27 @@ def test_no_gradient_is_lost_in_silence(
     assert [one.requires_grad for one in seen] == [False]
 
 
+@pytest.mark.parametrize(
+    ("shape", "strides"),
+    [((2, 1, 3, 4), (12, 1, 4, 1)), ((2, 1, 3, 4), (12, 12, 4, 1)), ((2, 8, 1, 1), (8, 1, 8, 8))],
+)
+def test_import_array_keeps_strides_of_torch_when_axes_have_length_1(
+    monkeypatch: pytest.MonkeyPatch, shape: tuple[int, ...], strides: tuple[int, ...]
+) -> None:
+    """DLPack of torch exports 1 for the strides of such axes, and ``__cuda_array_interface__`` none."""
+    exported = tuple(1 if n < 2 else s for n, s in zip(shape, strides, strict=True))
+    cuda = SimpleNamespace(current_stream=lambda device: SimpleNamespace(cuda_stream=0))
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(Tensor=Tensor, cuda=cuda))
+    tensor = Tensor(requires_grad=False)
+    tensor.stride = lambda: strides  # type: ignore[attr-defined]
+    for seen in (exported, None):
+        view = type("Seen", (View,), {"shape": shape, "strides": seen})
+        monkeypatch.setattr(exchange, "_memory_view", lambda view=view: view)
+        found = exchange.import_array(tensor, default_stream(0))
+        assert found is not None
+        assert found.strides == strides
+
+
 def test_what_is_not_handed_out_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     class Refusing:
         @staticmethod
