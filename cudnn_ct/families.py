@@ -25,7 +25,8 @@ from .problem import (
     operands_of,
     relaid_out,
     unfit,
-    with_residual,
+    with_epilogue,
+    without_gaps,
 )
 
 __all__ = ["everything", "named", "plan", "stages", "worth_timing"]
@@ -36,12 +37,9 @@ ENOUGH = 4  # rows on tensor cores, to leave out what does without them
 def stages(problem: Any) -> list[Stage]:
     """Where to look for a way, the most promising place first; each is for when all before it failed.
 
-    For misaligned operands, places whose rows need no copies come first.
+    Places whose rows copy no operands come first.
     """
-    ways = _ways(problem)
-    if not problem.core.aligned:
-        ways.sort(key=lambda way: way[1])
-    return [stage for stage, _ in ways]
+    return [stage for stage, _ in sorted(_ways(problem), key=lambda way: way[1])]
 
 
 def everything(problem: Any, context: Context) -> list[Candidate]:
@@ -62,7 +60,7 @@ def worth_timing(problem: Any, context: Context, request: Request) -> list[Candi
     rows = _gathered(problem, context, [("b", most), ("a", most // 3), ("fallback", None)] if most else [])
     rows = [row for row in rows if config.runtime_compiled or not row.compiled]
     rows = [row._replace(status=row.status or request.refusal(row)) for row in rows]
-    copied = not problem.core.aligned  # for engines; legacy calls may then be faster
+    copied = _copies(problem, "graph")  # legacy calls may then be faster
     slow = [row for row in rows if _slow(row, problem)] if problem.tensor_cores and not copied else []
     if sum(not row.status for row in rows if row not in slow) >= ENOUGH:
         rows = [row for row in rows if row.status or row not in slow]
@@ -85,7 +83,8 @@ def plan(problem: Any, candidate: Candidate, context: Context) -> Plan:
     if candidate.family == "followed" and isinstance(problem, FusedConv):
         family, _, algorithm = candidate.algorithm.partition(" ")
         inner = plan(alone(problem), candidate._replace(family=family, algorithm=algorithm), context)
-        return legacy.EpiloguePlan(problem, inner)
+        packed = relaid_out(problem, tuple(step for step in with_epilogue(problem) if step[0] == "b"))
+        return _on_copies(legacy.EpiloguePlan(packed, inner), problem, packed)
     make = {"graph": graph.plan, "legacy": legacy.plan}.get(candidate.family)
     if make is None:
         raise NotSupportedError(f"there is no family {candidate.family!r} for this {problem}")
@@ -95,12 +94,16 @@ def plan(problem: Any, candidate: Candidate, context: Context) -> Plan:
         raise NotSupportedError(f"{candidate} cannot compute this {problem}: {error}") from None
     align = not problem.core.aligned and _needs_alignment(problem, candidate.family)
     made: Plan = make(_in_aligned_memory(relaid) if align else relaid, candidate, context)
-    if align or relaid != problem:
-        pairs = zip(operands_of(problem).values(), operands_of(relaid).values(), strict=True)
-        moves = [(spec, None if spec == copy else copy) for spec, copy in pairs]
-        made = legacy.PackedPlan(made, moves, align=align)
+    made = _on_copies(made, problem, relaid, align)
     scale = problem.core.scaled and candidate.family == "graph"
     return legacy.ScaledPlan(made, problem.result) if scale else made
+
+
+def _on_copies(plan: Plan, problem: Any, relaid: Any, align: bool = False) -> Plan:
+    """Let a plan for relaid operands run on those of the problem."""
+    pairs = zip(operands_of(problem).values(), operands_of(relaid).values(), strict=True)
+    moves = [(spec, None if spec == copy else copy) for spec, copy in pairs]
+    return legacy.PackedPlan(plan, moves, align=align) if align or relaid != problem else plan
 
 
 def alone(problem: FusedConv) -> ConvProblem:
@@ -138,13 +141,21 @@ def _with_copies(problem: Any, rows: list[Candidate]) -> list[Candidate]:
 
 
 def _ways(problem: Any) -> list[tuple[Stage, bool]]:
-    """Where rows come from, the most promising place first, and whether those need aligned operands."""
-    ranked, others = (partial(_graph, problem, mode, None) for mode in ("b", "fallback"))
-    calls = (partial(_legacy, problem, None), _needs_alignment(problem, "legacy"))
+    """Where rows come from, the most promising place first, and whether those copy operands."""
+    engines = _copies(problem, "graph")
+    ranked, others = ((partial(_graph, problem, mode, None), engines) for mode in ("b", "fallback"))
+    calls = (partial(_legacy, problem, None), _copies(problem, "legacy"))
     if isinstance(problem, FusedConv):
-        followed = [(partial(_followed, problem, stage), aligned) for stage, aligned in _ways(alone(problem))]
-        return [(ranked, True), calls, *followed, (others, True)]
-    return [(partial(_preferred, problem), True), (ranked, True), (others, True), calls]
+        followed = [(partial(_followed, problem, stage), copies) for stage, copies in _ways(alone(problem))]
+        return [ranked, calls, *followed, others]
+    return [(partial(_preferred, problem), engines), ranked, others, calls]
+
+
+def _copies(problem: Any, family: str) -> bool:
+    """Return whether a family runs on copies of operands that are misaligned, or have gaps."""
+    if family == "graph" and without_gaps(problem):
+        return True
+    return not problem.core.aligned and _needs_alignment(problem, family)
 
 
 def _preferred(problem: Any, context: Context) -> list[Candidate]:
@@ -152,7 +163,7 @@ def _preferred(problem: Any, context: Context) -> list[Candidate]:
 
 
 def _graph(problem: Any, heuristic: str, most: int | None, context: Context) -> list[Candidate]:
-    packing = with_residual(problem)
+    packing = with_epilogue(problem, without_gaps(problem))
     relaid = _in_aligned_memory(relaid_out(problem, packing))
     rows = graph.candidates(relaid, context, (heuristic,), most)
     rows = [row._replace(packed=packing) for row in rows] if packing else rows

@@ -9,7 +9,7 @@ from .._bindings import enums
 from ..context import Context
 from ..descriptors import MATH_NAMES
 from ..errors import BadParamError, NotSupportedError, error_from_status
-from ..problem import Candidate, ConvProblem, FusedConv, Packing, Plan, relaid_out, with_residual
+from ..problem import Candidate, ConvProblem, FusedConv, Packing, Plan, relaid_out, with_epilogue
 from .fused import FusedPlan, check_residual, unfused
 from .native import Native, exactly, packings
 from .plans import ConvolutionPlan
@@ -31,7 +31,7 @@ def candidates(
     if impossible:
         return [_impossible(algorithm, impossible)]
     refused: list[Candidate] = []
-    for packing in dict.fromkeys(with_residual(problem, one) for one in packings(problem.core)):
+    for packing in dict.fromkeys(with_epilogue(problem, one) for one in packings(problem.core)):
         try:
             rows = _ranked(relaid_out(problem, packing), packing, context)
         except (NotSupportedError, BadParamError) as error:

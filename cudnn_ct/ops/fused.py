@@ -11,7 +11,7 @@ from ..array import DeviceArray
 from ..context import Context
 from ..creation import operand
 from ..problem import ALIGNMENT, FusedConv, Request, TensorSpec, fused_problem
-from .call import Call, Fixed, by_name, hashable, keep, packed, run, settled, stream_of
+from .call import Call, Fixed, by_name, describable, hashable, keep, packed, run, settled, stream_of
 from .convolve import Arguments, problem_of, request_of, settled_arguments
 
 __all__ = ["Epilogue", "call_of_fused", "conv_bias_activation", "fused_of"]
@@ -162,11 +162,9 @@ def fused_of(
 ) -> tuple[FusedConv, tuple[TensorSpec, ...]]:
     """The problem that operands of these specs make, by their names in the order of a run, and its inputs."""
     conv, (x, w) = problem_of("forward", specs["x"], specs["w"], out, None, arguments, "", aligned)
-    z = specs.get("z")
-    if z is not None and not z.describable:
-        raise ValueError(f"z has strides {z.strides}; cuDNN reads only where all are positive")
-    problem = fused_problem(conv, specs.get("b"), z, **epilogue._asdict())
-    return problem, (x, w, *(spec for name, spec in specs.items() if name not in ("x", "w")))
+    added = {name: describable(specs[name]) for name in ("z", "b") if name in specs}
+    problem = fused_problem(conv, added.get("b"), added.get("z"), **epilogue._asdict())
+    return problem, (x, w, *added.values())
 
 
 def call_of_fused(

@@ -91,7 +91,7 @@ from .pooling import (
     pooling_mode,
 )
 from .reduction import ReduceProblem, reduce_problem
-from .relayout import Packing, operands_of, relaid_out, with_residual
+from .relayout import Packing, operands_of, relaid_out, with_epilogue, without_gaps
 from .request import ALGORITHMS, POLICIES, Named, Request, named_algorithm, request, unfit
 from .rnn import (
     RNN_ALGOS,
@@ -355,6 +355,7 @@ __all__ = [
     "transformed_spec",
     "unfit",
     "unfit_algo",
+    "with_epilogue",
     "with_prefix",
-    "with_residual",
+    "without_gaps",
 ]

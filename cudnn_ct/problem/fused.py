@@ -89,11 +89,7 @@ def fused_problem(
     if bias is not None:
         if bias.shape not in (y.shape[1:2], (1, y.shape[1], *[1] * (len(y.shape) - 2))):
             raise ValueError(f"b has shape {bias.shape}; y of shape {y.shape} needs ({y.shape[1]},)")
-        if not bias.layouts:
-            raise ValueError(f"b has strides {bias.strides}; it must lie without gaps")
-        layout = y.layouts[0] if y.layouts else "nchw"
-        full = (1, y.shape[1], *[1] * (len(y.shape) - 2))
-        bias = TensorSpec.packed(full, bias.dtype, layout)
+        bias = _with_axes_of(y, bias)
     if z is not None and z.shape != y.shape:
         raise ValueError(f"z has shape {z.shape}; y has {y.shape}")
     for name, spec in (("b", bias), ("z", z)):
@@ -108,3 +104,12 @@ def fused_problem(
         number(alpha1, "alpha1"),
         number(alpha2, "alpha2"),
     )
+
+
+def _with_axes_of(y: TensorSpec, bias: TensorSpec) -> TensorSpec:
+    """Return the bias with the axes of y, which are of length 1 but for the channels."""
+    full = (1, y.shape[1], *[1] * (len(y.shape) - 2))
+    if bias.layouts:
+        return TensorSpec.packed(full, bias.dtype, y.layouts[0] if y.layouts else "nchw")
+    step = bias.strides[0] if len(bias.shape) == 1 else bias.strides[1]
+    return TensorSpec(full, (step * y.shape[1], step, *[step] * (len(y.shape) - 2)), bias.dtype)

@@ -10,7 +10,7 @@ from typing import Any
 
 from .conv import ROLES, ConvProblem
 from .fused import FusedConv
-from .specs import LAYOUTS, TensorSpec, same_steps
+from .specs import LAYOUTS, TensorSpec, nearest_layout, same_steps
 
 Packing = tuple[tuple[str, str], ...]
 """Operands that are copied, by name, each with the layout of its copy."""
@@ -38,23 +38,34 @@ def relaid_out(problem: Any, packing: Packing) -> Any:
     operands = operands_of(problem)
     copies: dict[str, Any] = {}
     for name, layout in packing:
-        if name == "b" or name not in operands or layout not in LAYOUTS:
+        if name not in operands or layout not in LAYOUTS:
             raise ValueError(f"invalid layout conversion {packing}: got {name!r} in {layout!r}")
         copies[name] = TensorSpec.packed(operands[name].shape, operands[name].dtype, layout)
     if isinstance(problem, FusedConv):
-        residual = {"z": copies.pop("z")} if "z" in copies else {}
-        return problem._replace(conv=problem.conv._replace(**copies), **residual)
+        fields = {"z": "z", "b": "bias"}
+        added = {fields[name]: copies.pop(name) for name in fields if name in copies}
+        return problem._replace(conv=problem.conv._replace(**copies), **added)
     return problem._replace(**copies)
 
 
-def with_residual(problem: Any, packing: Packing = ()) -> Packing:
-    """Add the residual to a packing if its layout differs from that of the result.
+def without_gaps(problem: ConvProblem | FusedConv) -> Packing:
+    """Return the packing of the convolution's operands that have no packed layout: engines take no others."""
+    core = problem.core
+    image = core.y if core.direction == "backward_data" else core.x
+    layout = image.layouts[0] if image.layouts else nearest_layout(image)
+    return tuple((role, layout) for role in ROLES[core.direction].operands if not getattr(core, role).layouts)
+
+
+def with_epilogue(problem: Any, packing: Packing = ()) -> Packing:
+    """Add a bias that is not packed, and a residual whose layout differs from that of the result.
 
     Engines that are compiled at run time read every tensor of the result's shape with the result's strides. A
     result that is not packed has no layout to copy into; graphs and the fused call reject that problem.
     """
     relaid = relaid_out(problem, packing)
-    z, y = getattr(relaid, "z", None), relaid.result
-    if z is None or same_steps(z.shape, z.strides, y.strides) or not y.layouts:
-        return packing
-    return (*packing, ("z", y.layouts[0]))
+    z, bias, y = getattr(relaid, "z", None), getattr(relaid, "bias", None), relaid.result
+    if bias is not None and not bias.layouts:
+        packing = (*packing, ("b", "nchw"))
+    if z is not None and y.layouts and not same_steps(z.shape, z.strides, y.strides):
+        packing = (*packing, ("z", y.layouts[0]))
+    return packing

@@ -243,3 +243,38 @@ def test_bad_arguments(fake: FakeCudnn, change: dict[str, Any], error: type[Exce
         ct.conv_bias_activation(x, w, b, z=None if z is None else images(*z), **change)
     with pytest.raises(TypeError, match="b is float64 and x is float32"):
         ct.conv_bias_activation(x, w, images(4, dtype="float64"))
+
+
+@pytest.mark.parametrize("engines", [False, True])
+@pytest.mark.parametrize("take", [slice(None, None, 2), slice(None, None, -1)])
+@pytest.mark.filterwarnings("ignore::cudnn_ct.errors.CudnnWarning")
+def test_conv_bias_activation_takes_a_bias_of_any_stride(
+    fake: FakeCudnn, host: Host, engines: bool, take: slice
+) -> None:
+    fake.engines = engines
+    x, w = images(2, 3, 5, 4), images(4, 3, 2, 2)
+    x_values, w_values = x.numpy(), w.numpy()
+    whole = np.arange(1, 2 * w_values.shape[0] + 1, dtype=np.float32)
+    b = whole[take][: w_values.shape[0]]
+    got = ct.conv_bias_activation(x, w, ForeignArray(host, b), activation="tanh")
+    expected = ct.reference.conv_bias_activation(x_values, w_values, b, activation="tanh")
+    np.testing.assert_allclose(got.numpy(), expected, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore::cudnn_ct.errors.CudnnWarning")
+def test_conv_bias_activation_takes_a_broadcast_residual(fake: FakeCudnn, host: Host) -> None:
+    x, w = images(2, 3, 5, 4), images(4, 3, 2, 2)
+    x_values, w_values = x.numpy(), w.numpy()
+    shape = ct.conv_output_shape(x.shape, w.shape)
+    z = np.broadcast_to(np.arange(shape[1], dtype=np.float32).reshape(1, -1, 1, 1), shape)
+    got = ct.conv_bias_activation(x, w, None, z=ForeignArray(host, z), activation="relu")
+    expected = ct.reference.conv_bias_activation(x_values, w_values, None, z=z, activation="relu")
+    np.testing.assert_allclose(got.numpy(), expected, rtol=1e-6, atol=1e-6)
+
+
+def test_conv_pads_unevenly_when_an_operand_has_gaps(fake: FakeCudnn, host: Host) -> None:
+    fake.engines = True
+    x, w = np.arange(96, dtype=np.float32).reshape(1, 4, 4, 6), np.ones((2, 4, 2, 2), np.float32)
+    padding = ((0, 1), (1, 0))
+    got = ct.conv(ForeignArray(host, x[:, :, :, ::2]), ct.asarray(w), padding=padding)
+    np.testing.assert_allclose(got.numpy(), ct.reference.conv(x[:, :, :, ::2], w, padding=padding))
