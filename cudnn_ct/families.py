@@ -35,7 +35,7 @@ ENOUGH = 4  # rows on tensor cores, to leave out what does without them
 
 
 def stages(problem: Any) -> list[Stage]:
-    """Where to look for a way, the most promising place first; each is for when all before it failed.
+    """Return the places to look for a row, the most promising first; each is for when all before it failed.
 
     Places whose rows copy no operands come first.
     """
@@ -141,7 +141,7 @@ def _with_copies(problem: Any, rows: list[Candidate]) -> list[Candidate]:
 
 
 def _ways(problem: Any) -> list[tuple[Stage, bool]]:
-    """Where rows come from, the most promising place first, and whether those copy operands."""
+    """Return the places of rows, the most promising first, and whether these rows copy operands."""
     engines = _copies(problem, "graph")
     ranked, others = ((partial(_graph, problem, mode, None), engines) for mode in ("b", "fallback"))
     calls = (partial(_legacy, problem, None), _copies(problem, "legacy"))

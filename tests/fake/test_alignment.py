@@ -20,6 +20,7 @@ from tests.layers import (
     Tensor,
     activation_cases,
     check_layer,
+    compare,
     lrn_cases,
     pool_cases,
     softmax_cases,
@@ -71,6 +72,19 @@ def test_batch_norm_equals_the_reference_when_operands_are_misaligned(
     forget()  # the implementations that an earlier example left
     for place in places(host):
         check_layer(case, placing(place, *offsets))
+
+
+def test_batch_norm_inference_gives_aligned_parts_to_cudnn_when_the_batch_is_too_large(
+    fake: FakeCudnn,
+) -> None:
+    """A batch of 65,536 images and more takes several calls, each of which starts within x."""
+    x = np.random.default_rng(0).standard_normal((65_537, 1, 1, 3)).astype(np.float16)
+    x = np.concatenate([x, -x], axis=1)
+    ones = np.ones(2, np.float32)
+    got = ct.batch_norm_inference(own(x), *map(own, (ones, ones, ones, ones)))
+    calls = [name for name in fake.names() if name == "cudnnBatchNormalizationForwardInference"]
+    assert len(calls) == 2
+    compare(got, ct.reference.batch_norm_inference(x, ones, ones, ones, ones))
 
 
 @pytest.mark.parametrize("offset", range(8))
