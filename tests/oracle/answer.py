@@ -2,6 +2,32 @@
 
 Nothing here computes a result: `by_torch` and `by_loops` do that, each by itself. `magnitude` has the sizes
 that errors are measured by.
+
+``ANSWERS`` of either module maps the name of a public operation to ``solve(operands, arguments)``, which
+returns answers by the names of results. Operands are float64 arrays by the names of the parameters of the
+public function; None stands for one that is not given. Arguments are the others, as a caller writes them;
+those that do not change the result (``algo``, ``alpha``, ``out``, ...) are ignored. Results are called ``y``
+for a forward operation, ``dx``, ``dw`` or ``db`` for a gradient, and by their fields if the public function
+returns a tuple.
+
+===========================  ==============================================================================
+operation                    operands, arguments and results with other names
+===========================  ==============================================================================
+``scale``, ``fill``          ``y`` is x afterwards: alpha is an argument of the operation itself
+``affine_grid``              ``y`` is the grid; ``affine_grid_backward``: ``dtheta``
+``batch_norm_training``      ``running_mean`` and ``running_var`` are operands before, and results after
+``dropout``                  operand ``mask`` of bool, True for an element that stays; argument ``p``, the
+                             probability that one is dropped
+``ctc_loss``                 labels and lengths are operands or arguments; operand ``out`` is the gradient's
+                             memory before the call, for ``out_of_bound="skip"``
+``grid_sample_backward``,    argument ``u``: the unit roundoff of the grid, by default that of float32; it
+``spatial_transformer...``   decides which places may be on either side of a pixel
+``RNN``                      operands x, h0 (or hx), c0 (or cx), lengths, dy, dhy, dcy, and ``weights``, a
+                             dict by the names of ``ct.RNN.pack_params``; arguments ``mode``, ``num_layers``,
+                             ``direction``, ``layout``, ``padding_value``, ``clip``; results ``y``, ``hy``,
+                             ``cy``, and with an incoming gradient ``dx``, ``dhx``, ``dcx`` and
+                             ``dweights/NAME`` for each of the weights. Dropout is 0.
+===========================  ==============================================================================
 """
 
 from __future__ import annotations
@@ -279,7 +305,7 @@ def rnn_network(operands: Operands, arguments: Arguments) -> Network:
 
 
 def places_of_steps(network: Network) -> list[list[tuple[int, ...]]]:
-    """Return for each sequence where in x, or in y, its steps are: indices of the leading axes."""
+    """Return the leading indices in x, and in y, of each step of each sequence."""
     lengths = network.lengths
     if network.layout == "packed":  # the first step of each sequence, then the second, ...
         starts = np.cumsum([0, *(sum(n > t for n in lengths) for t in range(max(lengths, default=0)))])

@@ -268,7 +268,7 @@ def _reduced(row: np.ndarray, op: str, propagate: bool) -> tuple[float, int]:
 
 
 def _counts(shape: tuple[int, ...], geometry: Geometry, mode: str) -> np.ndarray:
-    """By how much the sum of each window is divided."""
+    """The divisor of the sum of each window."""
     out = geometry.out(shape[2:])
     if mode == "sum":
         return np.ones(out)
@@ -295,7 +295,7 @@ def pool(operands: Operands, arguments: Arguments) -> Values:
 
 
 def pool_backward(operands: Operands, arguments: Arguments) -> Values:
-    """For a maximum, the first of equal elements in C order gets the gradient."""
+    """Give the gradient of a maximum to the first of equal elements in C order."""
     x, dy, mode = operands["x"], operands["dy"], pool_mode(arguments)
     geometry = pool_geometry(x.shape, arguments)
     out = geometry.out(x.shape[2:])
@@ -465,7 +465,7 @@ def lrn_backward(operands: Operands, arguments: Arguments) -> Values:
 
 
 def _coordinates(pixels: int) -> np.ndarray:
-    """From -1 at the first pixel to 1 at the last; -1 for a single one."""
+    """Coordinates from -1 at the first pixel to 1 at the last; -1 for a single one."""
     return np.array([-1 + 2 * i / (pixels - 1) if pixels > 1 else -1.0 for i in range(pixels)])
 
 

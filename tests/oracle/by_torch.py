@@ -237,7 +237,7 @@ def reduce(operands: Tensors, arguments: Arguments) -> Tensors:
     kept = [axis for axis in range(x.ndim) if axis not in axes]
     shape = [x.shape[axis] for axis in kept]
     full = [1 if axis in axes else n for axis, n in enumerate(x.shape)]
-    rows = x.permute(*kept, *axes).reshape(*shape, prod(x.shape[axis] for axis in axes))
+    rows = x.permute((*kept, *axes)).reshape(*shape, prod(x.shape[axis] for axis in axes))
     y, places = _reduced(rows, op, propagates(arguments))
     found = {"y": y}
     if arguments.get("indices"):
@@ -296,7 +296,7 @@ def _pooled(x: torch.Tensor, geometry: Geometry, mode: str) -> torch.Tensor:
 
 
 def _for_pooling(x: torch.Tensor, mode: str, arguments: Arguments) -> torch.Tensor:
-    """Take NaN out of the competition where it is to be passed over."""
+    """Replace NaN by -inf if a maximum passes over it."""
     if mode == "max" and not propagates(arguments):
         return x.masked_fill(x.isnan(), -torch.inf)
     return x
@@ -309,7 +309,7 @@ def pool(operands: Tensors, arguments: Arguments) -> Tensors:
 
 
 def pool_backward(operands: Tensors, arguments: Arguments) -> Tensors:
-    """For a maximum, the first of equal elements in C order gets the gradient."""
+    """Give the gradient of a maximum to the first of equal elements in C order."""
     x, mode = operands["x"], pool_mode(arguments)
     leaf = _leaf(_for_pooling(x, mode, arguments))
     y = _pooled(leaf, pool_geometry(tuple(x.shape), arguments), mode)
@@ -366,7 +366,7 @@ class _Batch:
 
 
 def _statistics(rows: torch.Tensor, epsilon: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    if not rows.shape[0]:
+    if not rows.numel():
         missing = rows.new_full(rows.shape[1:], torch.nan)
         return missing, missing, missing
     var, mean = torch.var_mean(rows, 0, correction=0)
@@ -447,7 +447,7 @@ def batch_norm_inference_backward(operands: Tensors, arguments: Arguments) -> Te
 
 
 def _sums_of_channels(x: torch.Tensor, before: int, after: int) -> torch.Tensor:
-    """For each channel, the sum of itself and those before and after it."""
+    """The sum of each channel, those before and those after it."""
     padded = functional.pad(x.movedim(1, -1), (before, after))
     return padded.unfold(-1, before + after + 1, 1).sum(-1).movedim(-1, 1)
 
@@ -479,7 +479,7 @@ def lrn_backward(operands: Tensors, arguments: Arguments) -> Tensors:
 
 
 def _affine(theta: torch.Tensor, height: int, width: int) -> torch.Tensor:
-    """As affine_grid with align_corners=True, except that a single pixel is at -1."""
+    """An affine grid with align_corners=True, except that a single pixel is at -1."""
     rows, columns = (torch.linspace(-1, 1, n, dtype=torch.float64, device=DEVICE) for n in (height, width))
     y, x = torch.meshgrid(rows, columns, indexing="ij")
     return torch.einsum("hwk,nik->nhwi", torch.stack([x, y, torch.ones_like(x)], -1), theta)
@@ -545,7 +545,7 @@ def dropout_backward(operands: Tensors, arguments: Arguments) -> Tensors:
 
 
 def ctc_loss(operands: Tensors, arguments: Arguments) -> Tensors:
-    """One sequence after another: torch has no answer for impossible ones that it keeps apart."""
+    """Compute one sequence after another; impossible ones do not reach torch."""
     logits, given = operands["logits"], operands.get("out")
     softmax = named(arguments.get("normalization"), "softmax") == "softmax"
     skips = named(arguments.get("out_of_bound"), "zero") == "skip" and given is not None
@@ -573,7 +573,8 @@ def ctc_loss(operands: Tensors, arguments: Arguments) -> Tensors:
         if softmax:
             gradient[: target.steps, n] = own.grad[:, 0]
         elif target.labels:  # torch's gradient by logarithms is p - q already
-            gradient[: target.steps, n] = logs.grad[:, 0]
+            by_activation = logs.grad.masked_fill(own == 0, 0.0)  # NaN there: log(0) less log(0)
+            gradient[: target.steps, n] = by_activation[:, 0]
         else:
             gradient[: target.steps, n] = own.detach()[:, 0] + logs.grad[:, 0]
     return {"loss": loss, "gradient": gradient}

@@ -22,7 +22,7 @@ from .answer import (
     rnn_weights,
 )
 
-# --- connectionist temporal classification (Graves et al. 2006) -----------------------------------------------
+# --- connectionist temporal classification (Graves et al. 2006) -------------------------------------------
 
 
 def ctc_loss(operands: Operands, arguments: Arguments) -> Values:
@@ -80,11 +80,11 @@ def _recursion(logs: np.ndarray, symbols: list[int]) -> np.ndarray:
     return sums
 
 
-# --- recurrent networks: one sequence, one layer, one direction and one step after another --------------------
+# --- recurrent networks: one sequence, layer, direction and step after another ----------------------------
 
 
 class _Step(NamedTuple):
-    """Everything that the gradient of one step needs."""
+    """The values of one step that its gradient needs."""
 
     x: np.ndarray
     h: np.ndarray

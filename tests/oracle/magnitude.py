@@ -436,10 +436,14 @@ def _lrn_parts(x: np.ndarray, arguments: Arguments) -> tuple[np.ndarray, np.ndar
 
 
 def _lrn(table: Table, operands: Operands, arguments: Arguments, values: Values) -> Values:
+    if not values["y"].size:
+        return values
     return {"y": np.abs(values["y"]) * _lrn_parts(operands["x"], arguments)[1]}
 
 
 def _lrn_backward(table: Table, operands: Operands, arguments: Arguments, values: Values) -> Values:
+    if not values["dx"].size:
+        return values
     n, before, after = window_of_channels(arguments)
     a, beta, _ = lrn_factors(arguments)
     x, y, dy = (np.abs(operands[name]) for name in ("x", "y", "dy"))
@@ -623,7 +627,7 @@ def _open_alignments(table: Table, operands: Operands, arguments: Arguments, val
 
 
 def _rnn(table: Table, operands: Operands, arguments: Arguments, values: Values) -> Values:
-    """By how much a result moves when all operands do: twice, by random relative changes."""
+    """The change of a result under two random relative changes of all operands."""
     rng, sizes = np.random.default_rng(0), {}
     weights = rnn_weights(operands, arguments)
 

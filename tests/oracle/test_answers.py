@@ -337,6 +337,7 @@ def _ctc_loss(rng: np.random.Generator) -> Case:
     logits = rng.normal(size=(steps, batch, symbols)) * 2
     if normalization == "none":
         logits = special.softmax(logits, -1)
+        logits[rng.random(logits.shape) < _pick(rng, 0, 0.2)] = 0
     lengths = rng.integers(0, 4, batch)
     labels: Any = rng.integers(1, symbols, (batch, 4))
     if _pick(rng, True, False):
@@ -485,6 +486,84 @@ def test_by_torch_agrees_with_by_loops(name: str) -> None:
         mine = by_loops.ANSWERS[name](operands, arguments)
         other = by_torch.ANSWERS[name](operands, arguments)
         assert not list(differences(mine, other)), arguments
+
+
+def _zeros(**shapes: tuple[int, ...]) -> dict[str, Any]:
+    return {name: np.zeros(shape) for name, shape in shapes.items()}
+
+
+INFINITE = array([np.inf, 1], [-np.inf, -np.inf], [-np.inf, 2], [np.nan, 1])
+HALVES = array([[0.5, 0.5, 0]], [[0.5, 0.5, 0]])
+SAME = array([[1, 0, 0], [0, 1, 0]])
+
+EDGES: list[Case] = [
+    ("conv", _zeros(x=(0, 2, 5, 5), w=(3, 2, 3, 3)), {}),
+    ("conv", _zeros(x=(2, 0, 5), w=(3, 0, 3)), {}),
+    ("conv", _zeros(x=(2, 2, 5), w=(3, 2, 3)), {"padding": np.array([1]), "stride": np.int64(2)}),
+    ("conv_bias_activation", _zeros(x=(2, 0, 5), w=(3, 0, 3), b=(1, 3, 1)), {"activation": "sigmoid"}),
+    ("pool", _zeros(x=(2, 0, 5, 5)), {"window": 2}),
+    ("pool_backward", _zeros(x=(0, 3, 4), y=(0, 3, 2), dy=(0, 3, 2)), {"window": 2, "mode": "sum"}),
+    ("softmax", _zeros(x=(2, 0, 3)), {}),
+    ("softmax", {"x": INFINITE}, {}),
+    ("softmax", {"x": INFINITE}, {"algo": "log"}),
+    ("softmax_backward", _zeros(y=(2, 0, 3), dy=(2, 0, 3)), {}),
+    ("activation", {"x": INFINITE}, {"mode": "swish"}),
+    ("activation", {"x": INFINITE}, {"mode": "elu"}),
+    ("op_tensor", {"a": INFINITE, "b": None}, {"op": "sqrt"}),
+    ("batch_norm_training", _zeros(x=(2, 0, 3), scale=(0,), bias=(0,)), {}),
+    ("batch_norm_training", _zeros(x=(4, 2, 3), scale=(2,), bias=(2,)), {"epsilon": 0}),
+    ("batch_norm_training", _zeros(x=(4,), scale=(1,), bias=(1,)), {}),
+    ("batch_norm_backward", _zeros(x=(0, 2, 3), dy=(0, 2, 3), scale=(2,)), {}),
+    ("batch_norm_backward", _zeros(x=(2, 0), dy=(2, 0), y=(2, 0), scale=(0,)), {"activation": "relu"}),
+    ("batch_norm_inference", _zeros(x=(2, 0), scale=(0,), bias=(0,), mean=(0,), var=(0,)), {}),
+    ("batch_norm_inference_backward", _zeros(x=(0, 2), dy=(0, 2), scale=(2,), mean=(2,), var=(2,)), {}),
+    ("reduce", {"x": INFINITE}, {"axes": (), "op": "norm1"}),
+    ("reduce", {"x": INFINITE}, {"axes": 1, "op": "max", "indices": True, "nan": "not_propagate"}),
+    ("reduce", {"x": np.float64(3)}, {"op": "amax"}),
+    ("reduce", _zeros(x=(0, 3)), {"axes": 1, "op": "min", "indices": True}),
+    ("reduce", _zeros(x=(3, 0)), {"axes": 1, "op": "mul_no_zeros"}),
+    ("lrn", _zeros(x=(2, 0, 3)), {}),
+    ("lrn_backward", _zeros(x=(0, 3, 3), y=(0, 3, 3), dy=(0, 3, 3)), {}),
+    ("affine_grid", _zeros(theta=(0, 2, 3)), {"shape": (0, 2, 2)}),
+    ("grid_sample", _zeros(x=(2, 0, 3, 3), grid=(2, 2, 2, 2)), {}),
+    ("grid_sample_backward", _zeros(x=(0, 2, 3, 3), grid=(0, 2, 2, 2), dy=(0, 2, 2, 2)), {}),
+    ("spatial_transformer_backward", _zeros(x=(2, 0, 3, 3), theta=(2, 2, 3), dy=(2, 0, 3, 3)), {}),
+    ("spatial_transformer", {"x": np.ones((1, 1, 3, 3)), "theta": SAME}, {}),
+    (
+        "ctc_loss",
+        _zeros(logits=(0, 2, 3)),
+        {"labels": [[1], [2]], "label_lengths": [1, 0], "input_lengths": [0, 0]},
+    ),
+    (
+        "ctc_loss",
+        {"logits": HALVES},
+        {"labels": [2], "label_lengths": [1], "input_lengths": [2], "normalization": "none"},
+    ),
+    (
+        "RNN",
+        {**_zeros(x=(3, 0, 2), dy=(3, 0, 2)), "weights": _zeros(**{"l0.R_hidden": (2, 2)})},
+        {"mode": "rnn_tanh", "input_mode": "skip"},
+    ),
+    (
+        "RNN",
+        {**_zeros(x=(3, 2, 2), dhy=(1, 2, 2)), "weights": _zeros(**{"l0.R_hidden": (2, 2)})},
+        {"mode": "rnn_relu", "input_mode": "skip", "lengths": (0, 0)},
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "operands", "arguments"), EDGES)
+def test_answers_exist_when_operands_are_empty_or_infinite(
+    name: str, operands: dict[str, Any], arguments: dict[str, Any]
+) -> None:
+    mine = by_loops.ANSWERS[name](operands, arguments)
+    for result in mine.values():
+        assert result.value.shape == result.scale.shape
+        assert np.isfinite(result.scale).all()
+    if TORCH:
+        from . import by_torch
+
+        assert not list(differences(mine, by_torch.ANSWERS[name](operands, arguments)))
 
 
 # --- known values and identities ----------------------------------------------------------------------------
@@ -820,7 +899,7 @@ def test_batch_norm_has_known_values() -> None:
         "running_mean": pytest.approx([1.1]),
         "running_var": pytest.approx([3.8]),
     }
-    # Of every single element, as the mode says which they are.
+    # The axes of the statistics follow the mode.
     x = np.random.default_rng(8).normal(size=(3, 2, 4))
     for mode, axes in (("spatial", (0, 2)), ("per_activation", (0,))):
         one = np.ones([1 if axis in axes else n for axis, n in enumerate(x.shape)])
@@ -1034,6 +1113,23 @@ def test_rnn_examples_of_the_docstrings() -> None:
     assert found["hy"].value.ravel().tolist() == [6]
     assert found["dx"].value.ravel().tolist() == [3, 2, 1]
     assert found["dweights/l0.R_hidden"].value.tolist() == [[5]]
+
+
+def test_rnn_runs_the_second_direction_from_the_end_of_each_sequence() -> None:
+    rng = np.random.default_rng(17)
+    x, lengths = rng.normal(size=(4, 2, 3)), (4, 3)
+    one = {"W_hidden": rng.normal(size=(2, 3)), "R_hidden": rng.normal(size=(2, 2))}
+    weights = {f"{where}.{name}": array for where in ("l0", "l0_reverse") for name, array in one.items()}
+    arguments = {"mode": "rnn_tanh", "bidirectional": True, "lengths": lengths}
+    flipped = x.copy()
+    for n, end in enumerate(lengths):
+        flipped[:end, n] = x[:end, n][::-1]
+    found = solve("RNN", {"x": x, "weights": weights}, **arguments)
+    other = solve("RNN", {"x": flipped, "weights": weights}, **arguments)
+    np.testing.assert_array_equal(found["hy"].value, other["hy"].value[::-1])
+    for n, end in enumerate(lengths):
+        mirrored = other["y"].value[:end, n][::-1]
+        np.testing.assert_array_equal(found["y"].value[:end, n], np.roll(mirrored, 2, axis=1))
 
 
 @needs_torch
