@@ -174,6 +174,26 @@ def test_conv_bias_activation_equals_reference_when_residual_has_another_layout(
         assert f"z copied to {own}" in plan.describe()
 
 
+@pytest.mark.parametrize("graphs", [False, True])
+@pytest.mark.parametrize("layout", ["nhwc", "nchw"])
+@pytest.mark.parametrize("activation", ["relu", "tanh"])
+def test_conv_bias_activation_writes_only_its_elements_when_out_has_gaps(
+    fake: FakeCudnn, host: Host, graphs: bool, layout: str, activation: str
+) -> None:
+    fake.graphs = graphs
+    rng = np.random.default_rng(1)
+    x, w, b = (rng.integers(-2, 3, shape).astype("float32") for shape in ((2, 3, 5, 6), (4, 3, 3, 3), (4,)))
+    z = rng.integers(-4, 5, (2, 4, 3, 4)).astype("float32")
+    expected = ct.reference.conv_bias_activation(x, w, b, z=z, activation=activation)
+    whole = ct.full((2, 8, 3, 4), 7)
+    n, c, *steps = whole.spec.strides
+    out = whole.seen_as(ct.TensorSpec(z.shape, (n, 2 * c, *steps), "float32"))
+    given = ct.asarray(x, layout=layout), ct.asarray(w, layout=layout), ct.asarray(b)
+    ct.conv_bias_activation(*given, z=ct.asarray(z, layout=layout), activation=activation, out=out)
+    np.testing.assert_allclose(out.numpy(), expected, rtol=0, atol=1e-6)
+    np.testing.assert_array_equal(whole.numpy()[:, 1::2], np.full(z.shape, 7))
+
+
 @pytest.mark.parametrize("layout", ["nhwc", "nchw"])
 @pytest.mark.parametrize("place", ["same", "other", "gaps"])
 @pytest.mark.parametrize("activation", ["relu", "sigmoid", "tanh"])
