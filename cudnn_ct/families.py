@@ -18,6 +18,7 @@ from .problem import (
     Candidate,
     ConvProblem,
     FusedConv,
+    Packing,
     Plan,
     Request,
     Stage,
@@ -78,7 +79,8 @@ def plan(problem: Any, candidate: Candidate, context: Context) -> Plan:
     Raises
     ------
     NotSupportedError
-        cuDNN refuses it for this problem, whatever its heuristics said; or there is no such algorithm.
+        cuDNN refuses it for this problem, whatever its heuristics said; or the candidate is one that its
+        family does not offer for the problem: an unknown algorithm, or other copies.
     """
     if candidate.family == "followed" and isinstance(problem, FusedConv):
         family, _, algorithm = candidate.algorithm.partition(" ")
@@ -88,10 +90,8 @@ def plan(problem: Any, candidate: Candidate, context: Context) -> Plan:
     make = {"graph": graph.plan, "legacy": legacy.plan}.get(candidate.family)
     if make is None:
         raise NotSupportedError(f"there is no family {candidate.family!r} for this {problem}")
-    try:
-        relaid = relaid_out(problem, candidate.packed)
-    except ValueError as error:  # a row that the caller wrote, or the algorithm cache
-        raise NotSupportedError(f"{candidate} cannot compute this {problem}: {error}") from None
+    _check_packing(problem, candidate)
+    relaid = relaid_out(problem, candidate.packed)
     align = not problem.core.aligned and _needs_alignment(problem, candidate.family)
     made: Plan = make(_in_aligned_memory(relaid) if align else relaid, candidate, context)
     made = _on_copies(made, problem, relaid, align)
@@ -104,6 +104,15 @@ def _on_copies(plan: Plan, problem: Any, relaid: Any, align: bool = False) -> Pl
     pairs = zip(operands_of(problem).values(), operands_of(relaid).values(), strict=True)
     moves = [(spec, None if spec == copy else copy) for spec, copy in pairs]
     return legacy.PackedPlan(plan, moves, align=align) if align or relaid != problem else plan
+
+
+def _check_packing(problem: Any, candidate: Candidate) -> None:
+    """Raise unless the family of a candidate offers its copies; a stored candidate may name any, or none."""
+    offered = legacy.packings(problem) if candidate.family == "legacy" else [_graph_packing(problem)]
+    if candidate.packed not in offered:
+        raise NotSupportedError(
+            f"{candidate} is not for this {problem}: got packed={candidate.packed}, expected one of {offered}"
+        )
 
 
 def alone(problem: FusedConv) -> ConvProblem:
@@ -163,11 +172,16 @@ def _preferred(problem: Any, context: Context) -> list[Candidate]:
 
 
 def _graph(problem: Any, heuristic: str, most: int | None, context: Context) -> list[Candidate]:
-    packing = with_epilogue(problem, without_gaps(problem))
+    packing = _graph_packing(problem)
     relaid = _in_aligned_memory(relaid_out(problem, packing))
     rows = graph.candidates(relaid, context, (heuristic,), most)
     rows = [row._replace(packed=packing) for row in rows] if packing else rows
     return _with_copies(problem, rows)
+
+
+def _graph_packing(problem: Any) -> Packing:
+    """Return the operands that engines get copies of."""
+    return with_epilogue(problem, without_gaps(problem))
 
 
 def _legacy(problem: Any, algorithm: str | None, context: Context) -> list[Candidate]:

@@ -13,6 +13,7 @@ from .family import candidates, plan
 from .fold import LARGEST
 from .fused import EpiloguePlan
 from .lrn import lrn
+from .native import packings
 from .norm_ways import NORM_GRADIENT_WAYS, NORM_INFERENCE_WAYS, NORM_TRAINING_WAYS
 from .plans import PackedPlan, ScaledPlan, ScalePlan
 from .pooling import gradient_in_c_order, padded_pooling, pooling, spread_gradient
@@ -73,6 +74,7 @@ __all__ = [
     "mask_size",
     "on_float32",
     "op_tensor",
+    "packings",
     "padded_pooling",
     "plan",
     "pooling",

@@ -9,9 +9,9 @@ from .._bindings import enums
 from ..context import Context
 from ..descriptors import MATH_NAMES
 from ..errors import BadParamError, NotSupportedError, error_from_status
-from ..problem import Candidate, ConvProblem, FusedConv, Packing, Plan, relaid_out, with_epilogue
+from ..problem import Candidate, ConvProblem, FusedConv, Packing, Plan, relaid_out
 from .fused import FusedPlan, check_residual, unfused
-from .native import Native, exactly, packings
+from .native import DIRECTIONS, Native, exactly, packings
 from .plans import ConvolutionPlan
 
 __all__ = ["candidates", "plan"]
@@ -31,7 +31,7 @@ def candidates(
     if impossible:
         return [_impossible(algorithm, impossible)]
     refused: list[Candidate] = []
-    for packing in dict.fromkeys(with_epilogue(problem, one) for one in packings(problem.core)):
+    for packing in packings(problem):
         try:
             rows = _ranked(relaid_out(problem, packing), packing, context)
         except (NotSupportedError, BadParamError) as error:
@@ -59,8 +59,6 @@ def plan(problem: ConvProblem | FusedConv, candidate: Candidate, context: Contex
     if impossible:
         raise NotSupportedError(f"{candidate} is not for this {problem}: {impossible}")
     native = Native(problem.core, candidate.math)
-    if candidate.algorithm.upper() not in native.direction.algorithms.__members__:
-        raise NotSupportedError(f"{problem.core.direction} has no legacy algorithm {candidate.algorithm!r}")
     if isinstance(problem, FusedConv):
         return FusedPlan(problem, native, candidate, context)
     return ConvolutionPlan(native, candidate, context)
@@ -98,6 +96,9 @@ def _candidate(row: Any, native: Native, packing: Packing) -> Candidate:
 
 def _impossible_row(problem: ConvProblem | FusedConv, candidate: Candidate) -> str:
     """Why a row that came from elsewhere is no way for a problem, whatever it says; empty for nothing."""
+    algorithms = DIRECTIONS[problem.core.direction].algorithms
+    if candidate.algorithm not in {one.name.lower() for one in algorithms if one.name != "COUNT"}:
+        return f"{problem.core.direction} has no legacy algorithm {candidate.algorithm!r}"
     if candidate.math not in MATH_NAMES.values():
         return f"there is no {candidate.math!r} math"
     if candidate.math != "fma" and exactly(problem.core):

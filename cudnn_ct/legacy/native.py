@@ -20,10 +20,12 @@ from ..problem import (
     ConvolutionSpec,
     ConvProblem,
     FilterSpec,
+    FusedConv,
     Packing,
     TensorSpec,
     nearest_layout,
     packed_strides,
+    with_epilogue,
 )
 
 __all__ = [
@@ -106,11 +108,13 @@ def _descriptor(role: str, spec: TensorSpec, common: list[str]) -> Descriptor:
     return TensorDescriptor.cached(two_axes(settled(spec, common)))
 
 
-def packings(problem: ConvProblem) -> list[Packing]:
+def packings(problem: ConvProblem | FusedConv) -> list[Packing]:
     """Ways to lay the operands out that cuDNN may have an algorithm for, the fewest copies first.
 
     Of int8 only as they lie, if a descriptor can say how: no sums of such copies were seen to be right.
     """
+    if isinstance(problem, FusedConv):
+        return list(dict.fromkeys(with_epilogue(problem, one) for one in packings(problem.conv)))
     w, image = problem.w, problem.y if problem.direction == "backward_data" else problem.x
     layout = nearest_layout(image)
     ways: list[Packing] = [()] if w.layouts else []

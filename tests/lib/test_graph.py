@@ -426,7 +426,7 @@ def test_refusals_name_the_problem_and_what_there_is() -> None:
         (NotSupportedError, "engine 1 cannot compute this forward convolution: x float16"),
         (NotSupportedError, "engine 9999 cannot compute this forward convolution"),
         (NotSupportedError, "engine 62 knobs 2=999 cannot compute this forward convolution"),
-        (NotSupportedError, "'implicit_gemm' names no engine"),
+        (NotSupportedError, "invalid engine: got 'implicit_gemm'"),
         (NotInitializedError, "<Planner for NVIDIA H200> only plans"),
         (AttributeError, "it has byte_alignment, constant_value, data_type, dimensions"),
         (ValueError, "there is no backend descriptor of kind 'tensors'; there are pointwise, "),

@@ -26,7 +26,7 @@ from cudnn_ct.graph.fused import MODES, fused_graph
 from cudnn_ct.graph.operations import OPERATIONS
 from cudnn_ct.problem import ConvProblem, FusedConv, TensorSpec, conv_problem
 
-numbers = st.integers(0, 2**31)
+numbers = st.integers(0, 2**31 - 1)
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_names_of_engines_are_stable() -> None:
      "engine 3 knobs 1=2,", "engine 3 knobs 1=2=3", "engine 3 4", "implicit_gemm"],
 )  # fmt: skip
 def test_what_names_no_engine_is_said(text: str) -> None:
-    with pytest.raises(ValueError, match="names no engine; one looks like 'engine 38'"):
+    with pytest.raises(ValueError, match=r"invalid engine: got .* expected one like 'engine 38'"):
         Engine.parse(text)
 
 

@@ -1,0 +1,113 @@
+"""Candidates that the caller wrote, or that an export or the cache file holds: on the fakes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cudnn_ct as ct
+from cudnn_ct import Candidate, NotSupportedError
+
+from .conftest import forget
+from .cudnn import FakeCudnn
+from .host import ForeignArray, Host
+from .test_algorithms import TIME, on_disk
+from .test_conv import images
+
+__all__ = ["on_disk"]  # a fixture, known here by its import
+
+
+def call(
+    direction: str, window: tuple[int, ...], dtype: str = "float32", layout: str = "nchw", groups: int = 1
+) -> Any:
+    """The two operands of a direction, and the shape of a gradient."""
+    x, w = (2, 4, *(8 for _ in window)), (4, 4 // groups, *window)
+    y = ct.conv_output_shape(x, w, groups=groups)
+    shapes = {"forward": (x, w), "backward_data": (w, y), "backward_filter": (x, y)}[direction]
+    shape = {"forward": None, "backward_data": x, "backward_filter": w}[direction]
+    return *(ct.asarray(images(*one), dtype, layout=layout) for one in shapes), shape
+
+
+def chosen(direction: str, window: tuple[int, ...], **how: Any) -> str:
+    """The algorithm that a plan settles on."""
+    make = {name: how.pop(name) for name in ("dtype", "layout", "groups") if name in how}
+    first, second, shape = call(direction, window, **make)
+    groups = make.get("groups", 1)
+    plan = ct.conv_plan(first, second, shape, direction=direction, groups=groups, **how)
+    assert plan.candidate is not None
+    return plan.candidate.algorithm
+
+
+def rows_of_the_store(path: Path, **changes: Any) -> None:
+    """Export the stored choices, change every row of them, and import them again."""
+    ct.export_choices(path)
+    kept = json.loads(path.read_text())
+    for choice in kept["choices"].values():
+        choice["rows"] = [{**row, **changes} for row in choice["rows"]]
+    path.write_text(json.dumps(kept))
+    forget()
+    assert ct.import_choices(path) == 1
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        f"engine {2**64 + 4}",
+        f"engine 4 knobs {2**32 + 2}=1",
+        f"engine 4 knobs 2={2**64 + 1}",
+        "engine -1",
+        "engine 04",
+        "engine +4",
+        "engine 4_0",
+        "engine \N{ARABIC-INDIC DIGIT FOUR}",
+    ],
+)
+def test_an_engine_is_rejected_unless_c_holds_its_numbers(fake: FakeCudnn, algorithm: str) -> None:
+    row = Candidate("graph", algorithm, "fma", 0, True)
+    with pytest.raises(NotSupportedError, match="invalid engine"):
+        chosen("backward_filter", (3, 3), algo=row)
+
+
+@pytest.mark.parametrize("algorithm", ["GEMM", "count", "implicit_gemm ", "algo_0"])
+def test_a_legacy_algorithm_is_rejected_unless_its_name_is_exact(fake: FakeCudnn, algorithm: str) -> None:
+    row = Candidate("legacy", algorithm, "default", 0, True)
+    with pytest.raises(NotSupportedError, match="has no legacy algorithm"):
+        chosen("forward", (3, 3), algo=row)
+
+
+def unpacked(host: Host) -> tuple[Any, Any, Any]:
+    """Operands of which the filter has to be copied, and the result."""
+    numbers = np.random.default_rng(1).integers(-3, 4, (2, 4, 6, 6)).astype(np.float32)
+    whole = np.random.default_rng(2).integers(-3, 4, (3, 8, 3, 3)).astype(np.float32)
+    w = whole[:, ::2]
+    return ct.asarray(numbers), ForeignArray(host, w), ct.reference.conv(numbers, w)
+
+
+def test_a_candidate_is_rejected_unless_its_copies_are_offered(fake: FakeCudnn, host: Host) -> None:
+    x, w, want = unpacked(host)
+    row = next(row for row in ct.conv_algorithms(x, w) if not row.status)
+    assert row.packed == (("w", "nchw"),)
+    np.testing.assert_array_equal(ct.conv(x, w, algo=row).numpy(), want)
+    for packed in ((), (("w", "nchw"), ("w", "nchw")), (("b", "nchw"),), (("w", "chwn"),)):
+        with pytest.raises(NotSupportedError, match="got packed="):
+            ct.conv(x, w, algo=row._replace(packed=packed))
+
+
+def test_a_graph_candidate_is_rejected_if_it_names_copies(fake: FakeCudnn) -> None:
+    row = Candidate("graph", "engine 1", "fma", 0, True, packed=(("w", "nhwc"),))
+    with pytest.raises(NotSupportedError, match="got packed="):
+        chosen("forward", (3, 3), algo=row)
+
+
+@pytest.mark.parametrize("changes", [{"packed": []}, {"packed": [["w", "nchw"], ["x", "nhwc"]]}])
+def test_imported_choices_without_the_copies_are_timed_again(
+    fake: FakeCudnn, host: Host, on_disk: Path, tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    x, w, want = unpacked(host)
+    np.testing.assert_array_equal(ct.conv(x, w, algo=TIME).numpy(), want)
+    rows_of_the_store(tmp_path / "choices.json", **changes)
+    np.testing.assert_array_equal(ct.conv(x, w, algo=TIME).numpy(), want)
