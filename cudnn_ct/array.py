@@ -7,12 +7,12 @@ import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
-from . import blocks, exchange
+from . import blocks, exchange, lifetime
 from . import memory as memories
 from . import stream as streams
 from .dtypes import DTYPES, DType
 from .errors import CudnnWarning
-from .lifetime import Lent, Uses, noting
+from .lifetime import Lent, Uses
 from .problem import TensorSpec, flag, nearest_layout, packed_strides
 from .stream import Stream, stream_for
 
@@ -374,7 +374,7 @@ class DeviceArray:
         try:
             self.before_write(run)
             if self.size:
-                _fill(pointer, item, self.size, run)
+                memories.fill(pointer, item.tobytes(), self.size, run)
             self.after_write(run)
         finally:
             streams.restore(previous)
@@ -413,7 +413,7 @@ class DeviceArray:
 
     def _known_uses(self) -> Uses:
         """The uses of the memory, which there is one record of, whichever thread asks first."""
-        with noting:
+        with lifetime.noting:
             if self._uses is None:
                 self._uses = Uses(self.memory, self.home)
             return self._uses
@@ -457,7 +457,7 @@ class DeviceArray:
         pointer = self.pointer
         owner = self.memory
         if stream != -1:
-            consumer = streams.as_stream(stream or streams.LEGACY_DEFAULT, self.device)
+            consumer = exchange.consumer_stream(stream or streams.LEGACY_DEFAULT, self.device)
             self.before_read(consumer)
             owner = Lent(self.memory, self.home, consumer)
         return exchange.export_dlpack(owner, pointer, self.spec, self.readonly, max_version)
@@ -504,16 +504,3 @@ def _one_number(value: Any, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
     if size != 1:
         raise ValueError(f"fill takes one value, not {size}")
     raise TypeError(f"fill takes a real number, not {value!r}")
-
-
-def _fill(pointer: int, item: np.ndarray[Any, Any], count: int, stream: Stream) -> None:
-    """Write one element ``count`` times: by the driver's pattern, which has at most four bytes."""
-    import numpy as np
-
-    pattern = item.tobytes()
-    if len(pattern) == 8 and pattern[:4] == pattern[4:]:
-        pattern, count = pattern[:4], 2 * count
-    if len(pattern) <= 4:
-        memories.fill(pointer, pattern, count, stream)
-    else:
-        memories.copy_from_host(pointer, np.repeat(item, count), stream)

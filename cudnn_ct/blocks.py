@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from . import lifetime
 from . import memory as memories
 from . import stream as streams
 from .errors import AllocationError
@@ -84,6 +85,8 @@ def take(nbytes: int, stream: Stream, what: str) -> Any:
     AllocationError
         Device memory ran out, even with all that was idle given back.
     """
+    if lifetime._in_flight:
+        lifetime.release_finished()
     if nbytes > LARGEST or stream.handle != streams.LEGACY_DEFAULT:
         return allocate(nbytes, stream, what)
     size = -(-nbytes // GRAIN) * GRAIN
@@ -105,6 +108,7 @@ def allocate(nbytes: int, stream: Stream, what: str) -> Any:
     try:
         return memories.allocate(nbytes, stream, what)
     except AllocationError:
+        lifetime.release_finished()
         if not clear(stream.device):
             raise
         return memories.allocate(nbytes, stream, what)

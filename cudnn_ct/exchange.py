@@ -1,7 +1,4 @@
-"""Arrays of other libraries in, ours out: DLPack and ``__cuda_array_interface__``.
-
-With `_cuda` the only module that imports ``cuda.core``.
-"""
+"""Arrays of other libraries in, ours out: DLPack and ``__cuda_array_interface__``."""
 
 from __future__ import annotations
 
@@ -11,9 +8,10 @@ import sys
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from . import _cuda as cuda
 from .dtypes import DTYPES
 from .problem import TensorSpec, packed_strides
-from .stream import Stream, as_address, default_stream, known_stream
+from .stream import LEGACY_DEFAULT, Stream, as_address, as_stream, default_stream, known_stream
 
 if TYPE_CHECKING:
     import numpy as np
@@ -67,9 +65,7 @@ def import_array(obj: Any, stream: Stream) -> Foreign | None:
 
 @cache
 def _memory_view() -> Any:
-    from cuda.core.utils import StridedMemoryView
-
-    return StridedMemoryView
+    return cuda.core().utils.StridedMemoryView
 
 
 def device_of(obj: Any) -> int | None:
@@ -147,16 +143,38 @@ def _producer_stream(obj: Any, device: int) -> Stream | None:
     """
     torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
     if torch is not None and isinstance(obj, torch.Tensor):
-        stream = torch.cuda.current_stream(device)
-        return known_stream(stream.cuda_stream, device, stream)
+        return _current_of_torch(torch, device)
     if cupy is not None and isinstance(obj, cupy.ndarray):
-        stream = cupy.cuda.get_current_stream(device)
-        return known_stream(stream.ptr, device, stream)
+        return _current_of_cupy(cupy, device)
     interface = getattr(obj, "__cuda_array_interface__", None)
     handle = interface.get("stream") if isinstance(interface, dict) else None
     if handle:
         return known_stream(as_address(handle), device)
     return None if hasattr(obj, "__dlpack__") else default_stream(device)
+
+
+def consumer_stream(stream: Any, device: int) -> Stream:
+    """Return the stream that a consumer of DLPack names, with the object that keeps it alive if known.
+
+    DLPack passes a bare address. PyTorch and CuPy pass the address of their current stream.
+    """
+    found = as_stream(stream, device)
+    if found.owner is None and found.handle != LEGACY_DEFAULT:
+        for name, current in (("torch", _current_of_torch), ("cupy", _current_of_cupy)):
+            library = sys.modules.get(name)
+            if library is not None and (theirs := current(library, device)) == found:
+                return theirs
+    return found
+
+
+def _current_of_torch(torch: Any, device: int) -> Stream:
+    stream = torch.cuda.current_stream(device)
+    return known_stream(stream.cuda_stream, device, stream)
+
+
+def _current_of_cupy(cupy: Any, device: int) -> Stream:
+    stream = cupy.cuda.get_current_stream(device)
+    return known_stream(stream.ptr, device, stream)
 
 
 def _is_immutable(obj: Any) -> bool:
@@ -174,12 +192,11 @@ def export_dlpack(
 ) -> Any:
     """Make a DLPack capsule over device memory that keeps ``owner`` alive."""
     import numpy as np
-    from cuda.core import Buffer
 
     dtype = DTYPES[spec.dtype].numpy
     code = _DLPACK_CODES.get(dtype.name)
     carrier = dtype if code is None else np.dtype(f"uint{8 * dtype.itemsize}")
-    buffer = Buffer.from_handle(pointer, spec.size * dtype.itemsize, owner=owner)
+    buffer = cuda.core().Buffer.from_handle(pointer, spec.size * dtype.itemsize, owner=owner)
     view = _memory_view().from_buffer(buffer, spec.shape, spec.strides, dtype=carrier, is_readonly=readonly)
     capsule = view.__dlpack__(stream=-1, max_version=max_version)
     if code is not None:

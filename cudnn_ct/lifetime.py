@@ -1,28 +1,35 @@
-"""What is in flight stays alive: memory goes back only after its uses on every stream are over."""
+"""What is in flight stays alive: memory goes back only after its uses on every stream are over.
+
+A capture forbids most of what that takes. Memory that is dropped during one waits in a queue, which the next
+calls empty.
+"""
 
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections import deque
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from . import stream as streams
 from .errors import CudnnError
 from .stream import Stream
 
-__all__ = ["Lent", "Uses", "noting", "release_finished"]
+__all__ = ["Lent", "Uses", "defer", "noting", "release_finished"]
 
 
-# No thread loses what another notes of an array; a finalizer may come while its own thread notes something.
+# No thread loses a use that another notes of an array; a finalizer may run while its own thread notes one.
 noting = threading.RLock()
 
 
 class Uses:
     """The uses of an array's memory on streams other than its home, and the memory itself.
 
-    Made on the first such use. The memory outlives it, so that when the array goes, its home stream is first
-    told to wait for those uses and only then takes the memory back.
+    Made on the first such use. The memory outlives it, so that when the array goes, its home stream first
+    waits for those uses and only then takes the memory back.
     """
 
     __slots__ = ("events", "home", "memory", "process")
@@ -34,10 +41,10 @@ class Uses:
         self.process = os.getpid()
 
     def note(self, stream: Stream) -> None:
-        """Remember that the work now on ``stream`` uses the memory.
+        """Record that the work now on ``stream`` uses the memory.
 
-        Not of work that is being captured: a graph may be replayed at any time, and who captures it keeps its
-        operands alive.
+        Work that is being captured is not recorded: a graph may be replayed at any time, and who captures it
+        keeps its operands alive.
         """
         if not streams.is_capturing(stream):
             event = streams.record(stream)
@@ -46,11 +53,11 @@ class Uses:
                 self.events = left | {stream: event}
 
     def __del__(self) -> None:
-        if os.getpid() != self.process:  # in a forked child there is no driver to talk to
+        if not self.events or os.getpid() != self.process or sys.is_finalizing():
             return
         for event in self.events.values():
             try:
-                if self.home is None or streams.is_capturing(self.home):
+                if self.home is None or not streams.can_enqueue(self.home):
                     _retain(event, self.memory)
                 else:
                     streams.wait(self.home, event)
@@ -59,10 +66,10 @@ class Uses:
 
 
 class Lent:
-    """Memory that another library holds. It goes back to its home after that library's work on it.
+    """Memory that is used on the stream ``consumer`` outside of our sight, and then goes back to its home.
 
-    Whose stream that was may have destroyed it since, and a stream that is gone cannot be asked for anything:
-    the host waits for the whole device, unless the stream is the default one, which is always there.
+    A stream object is kept alive, so the home stream can wait for its work. A bare address may belong to a
+    stream that was destroyed, and the driver ends the process for it: the host waits for the whole device.
     """
 
     __slots__ = ("consumer", "uses")
@@ -71,43 +78,88 @@ class Lent:
         self.uses = Uses(memory, home)
         self.consumer = consumer
 
+    def settle(self) -> None:
+        """Note the last work of the consumer, while its stream exists for certain."""
+        home = self.uses.home
+        if home is not None and home != self.consumer:
+            self.uses.note(self.consumer)
+            self.consumer = home
+
     def __del__(self) -> None:
-        if os.getpid() != self.uses.process or self.uses.home == self.consumer:
+        uses, consumer = self.uses, self.consumer
+        if uses.home == consumer or os.getpid() != uses.process or sys.is_finalizing():
             return
-        try:
-            if self.consumer == streams.default_stream(self.consumer.device):
-                self.uses.note(self.consumer)
-            else:
-                streams.finish(self.consumer.device)
-        except Exception:  # a graph is being captured: nobody can say when this memory is free
-            _lost.append(self.uses.memory)
+        if not _came_back(uses, consumer):
+            defer(partial(_came_back, uses, consumer))
 
 
-_lost: list[object] = []
-_in_flight: deque[tuple[Any, object]] = deque()
+def _came_back(uses: Uses, consumer: Stream) -> bool:
+    """Order lent memory after the work of its consumer; return False while a capture forbids it."""
+    lives = consumer.owner is not None or consumer.handle == streams.LEGACY_DEFAULT
+    try:
+        if lives and streams.can_enqueue(consumer):
+            uses.note(consumer)
+            return True
+        if lives or _may_be_capturing(uses.home, consumer.device):
+            return False
+        streams.finish(consumer.device)
+    except CudnnError:  # the context is lost, or another thread captures
+        return False
+    return True
+
+
+def _may_be_capturing(home: Stream | None, device: int) -> bool:
+    """Return whether a stream that is known captures: waiting for the device would invalidate the capture."""
+    known = (home, streams.current_stream(device), streams.default_stream(device))
+    return any(stream is not None and not streams.can_enqueue(stream) for stream in known)
 
 
 def _retain(event: Any, memory: object) -> None:
-    """Keep memory whose home stream cannot wait until an event is over; let go of what is."""
-    _in_flight.append((event, memory))
-    release_finished()
+    """Keep memory, whose home stream cannot wait for an event, until that event is over."""
+    if not _is_over(event):
+        defer(partial(_outlived, (event, memory)))
+
+
+def _outlived(use: tuple[Any, object]) -> bool:
+    """Return whether a use is over, given its event and the memory, which is kept until then."""
+    return _is_over(use[0])
 
 
 def _is_over(event: Any) -> bool:
-    """Whether the work before an event is over; not where nobody can say, as during some captures."""
+    """Return whether the work before an event is complete; False if the driver cannot tell."""
     try:
         return streams.is_done(event)
     except CudnnError:
         return False
 
 
+# --- what waits --------------------------------------------------------------------------------------------
+
+_in_flight: deque[Callable[[], bool]] = deque()
+
+
+def defer(attempt: Callable[[], bool]) -> None:
+    """Keep a clean-up for later: it is called again until it returns True."""
+    _in_flight.append(attempt)
+
+
 def release_finished() -> None:
-    """Let go of retained memory whose last use is over."""
+    """Do the clean-ups that wait, up to the first that cannot be done yet; that one goes to the end."""
     while True:
         try:
-            held = _in_flight.popleft()  # taken first: another thread may be at the same
+            attempt = _in_flight.popleft()  # taken first: another thread may do the same
         except IndexError:
             return
-        if not _is_over(held[0]):
-            _in_flight.appendleft(held)
+        if not attempt():
+            _in_flight.append(attempt)
             return
+
+
+def _after_fork() -> None:
+    """Replace a lock that a thread of the parent may hold."""
+    global noting
+    noting = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from . import _cuda as cuda
 from . import stream as streams
-from .errors import AllocationError, CudnnError
+from .errors import AllocationError, CudnnError, NotInitializedError
+from .lifetime import defer
 from .stream import Stream
 from .watch import issued
 
@@ -20,68 +21,109 @@ __all__ = ["allocate", "copy_device", "copy_from_host", "copy_to_host", "fill", 
 
 
 def allocate(nbytes: int, stream: Stream, what: str = "an array") -> Any:
-    """Take ``nbytes`` from the device's stream-ordered pool: a buffer with ``.handle``, freed with it.
+    """Allocate a :class:`Buffer` from the stream-ordered pool of a device that is current.
 
     Raises
     ------
     AllocationError
-        Device memory ran out; the message says how much was wanted, for what, and what is free.
+        Device memory ran out; the message has the size, the purpose and the free memory.
+    NotInitializedError
+        A CUDA graph is being captured on the stream.
     """
+    if streams.is_capturing(stream):
+        raise NotInitializedError(
+            f"a call that allocates {nbytes:,} bytes for {what} is captured on {stream}: pass out=, and make "
+            "the same call once on this stream before capturing it"
+        )
+    driver, pool = cuda.driver(), _pool(stream.device)
+    before = streams.relax()
     try:
-        buffer = _pool(stream.device).allocate(nbytes, stream=stream.core)
-        return buffer if streams.device_count() == 1 else _OfOneDevice(buffer, stream.device)
-    except CudnnError:
-        raise
-    except Exception as error:
-        if "OUT_OF_MEMORY" in str(error) or isinstance(error, OverflowError):
-            free, total = memory_info(stream.device)
-            raise AllocationError(
-                f"out of memory on device {stream.device}: {nbytes:,} bytes wanted for {what}, "
-                f"{free:,} of {total:,} free"
-            ) from error
-        raise cuda.translated(error, f"allocating {nbytes:,} bytes for {what}", stream) from error
+        result, pointer = driver.cuMemAllocFromPoolAsync(max(nbytes, 1), pool, stream.handle)
+    except OverflowError:  # more bytes than an address has bits for
+        result, pointer = driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY, None
+    finally:
+        streams.unrelax(before)
+    if result == driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY:
+        free, total = memory_info(stream.device)
+        raise AllocationError(
+            f"out of memory on device {stream.device}: {nbytes:,} bytes wanted for {what}, "
+            f"{free:,} of {total:,} free"
+        )
+    if int(result):
+        cuda.check(result, f"allocating {nbytes:,} bytes for {what}", stream)
+    return Buffer(int(pointer), nbytes, stream)
 
 
-class _OfOneDevice:
-    """Memory where there are several devices: it goes back while its own is current.
+class Buffer:
+    """Device memory of a pool, freed in the order of its stream with the last reference to it.
 
-    It is freed in the order of its stream, and the default stream is that of whichever device is current: in
-    the order of another's, the pool could hand it out while work of its own device still uses it.
+    It holds the stream, and so the object that keeps the stream alive. A forked child and a process that ends
+    free nothing: the driver is not there.
     """
 
-    __slots__ = ("_buffer", "_device", "_process", "handle", "size")
+    __slots__ = ("_process", "_stream", "handle", "size")
 
-    def __init__(self, buffer: Any, device: int) -> None:
-        self._buffer = buffer
-        self._device = device
+    def __init__(self, handle: int, size: int, stream: Stream) -> None:
+        self.handle = handle
+        self.size = size
+        self._stream = stream
         self._process = os.getpid()
-        self.handle = buffer.handle
-        self.size = buffer.size
 
     def __del__(self) -> None:
-        if os.getpid() != self._process:  # in a forked child there is no driver to talk to
+        if os.getpid() != self._process or sys.is_finalizing():
             return
-        try:
-            previous = streams.activate(self._device)
-        except Exception:  # the context is lost, and its memory with it
-            return
-        try:
-            self._buffer.close()
-        finally:
-            streams.restore(previous)
+        if not _freed(self.handle, self._stream):
+            defer(partial(_freed, self.handle, self._stream))
+
+
+def _freed(pointer: int, stream: Stream) -> bool:
+    """Free memory on its stream; return False, and do nothing, while a capture forbids it."""
+    try:
+        previous = streams.activate(stream.device)
+    except CudnnError:  # the context is lost, and its memory with it
+        return True
+    try:
+        if not streams.can_enqueue(stream):
+            return False
+        before = streams.relax()
+        cuda.driver().cuMemFreeAsync(pointer, stream.handle)
+        streams.unrelax(before)
+        return True
+    finally:
+        streams.restore(previous)
 
 
 def trim(device: int) -> None:
-    """Give memory that the pool holds and nothing uses back to the driver."""
-    driver = cuda.driver()
-    result, pool = driver.cuDeviceGetMemPool(device)
-    cuda.check(result, "asking for the memory pool")
-    cuda.check(driver.cuMemPoolTrimTo(pool, 0)[0], "trimming the memory pool")
+    """Return memory that the pool holds and nothing uses to the driver."""
+    with streams.relaxed():
+        cuda.check(cuda.driver().cuMemPoolTrimTo(_pool(device), 0)[0], "trimming the memory pool")
 
 
 @cache
 def _pool(device: int) -> Any:
-    return cuda.core().Device(device).memory_resource
+    """Return the current pool of a device, which keeps freed memory for the next allocation.
+
+    By default a pool returns free memory to the driver whenever a stream is synchronized.
+    """
+    driver, doing = cuda.driver(), "setting up the memory pool"
+    threshold = driver.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
+    with streams.relaxed():
+        result, pool = driver.cuDeviceGetMemPool(device)
+        cuda.check(result, doing)
+        if not _pool_attribute(pool, "RELEASE_THRESHOLD"):
+            unlimited = driver.cuuint64_t(2**64 - 1)
+            cuda.check(
+                driver.cuMemPoolSetAttribute(pool, threshold, unlimited)[0], "setting up the memory pool"
+            )
+    return pool
+
+
+def _pool_attribute(pool: Any, name: str) -> int:
+    driver = cuda.driver()
+    attribute = getattr(driver.CUmemPool_attribute, f"CU_MEMPOOL_ATTR_{name}")
+    result, value = driver.cuMemPoolGetAttribute(pool, attribute)
+    cuda.check(result, f"asking for {name} of the memory pool")
+    return int(value)
 
 
 def copy_from_host(pointer: int, source: np.ndarray[Any, Any], stream: Stream) -> None:
@@ -112,7 +154,12 @@ def copy_device(target: int, source: int, nbytes: int, stream: Stream) -> None:
 
 
 def fill(pointer: int, pattern: bytes, count: int, stream: Stream) -> None:
-    """Write a pattern of 1, 2 or 4 bytes ``count`` times."""
+    """Write a pattern of 1, 2, 4 or 8 bytes ``count`` times, without host memory: a graph may replay it."""
+    if len(pattern) == 8 and pattern[:4] == pattern[4:]:
+        pattern, count = pattern[:4], 2 * count
+    if len(pattern) == 8:
+        _fill_wide(pointer, pattern, count, stream)
+        return
     driver = cuda.driver()
     memset = {1: driver.cuMemsetD8Async, 2: driver.cuMemsetD16Async, 4: driver.cuMemsetD32Async}[len(pattern)]
     result = memset(pointer, int.from_bytes(pattern, sys.byteorder), count, stream.handle)
@@ -121,17 +168,29 @@ def fill(pointer: int, pattern: bytes, count: int, stream: Stream) -> None:
     issued(doing, stream)
 
 
+def _fill_wide(pointer: int, pattern: bytes, count: int, stream: Stream) -> None:
+    """Write a pattern of 8 bytes, for which the driver has no memset: write one and double it by copies."""
+    fill(pointer, pattern[:4], 1, stream)
+    fill(pointer + 4, pattern[4:], 1, stream)
+    nbytes, done = count * len(pattern), len(pattern)
+    while done < nbytes:
+        copied = min(done, nbytes - done)
+        copy_device(pointer + done, pointer, copied, stream)
+        done += copied
+
+
 def memory_info(device: int) -> tuple[int, int]:
-    """Bytes of device memory that can be had, idle memory of the pool included, and bytes in all."""
+    """Return the bytes of device memory that are available, with idle memory of the pool, and all bytes."""
     previous = streams.activate(device)
     try:
-        result, free, total = cuda.driver().cuMemGetInfo()
-        cuda.check(result, "asking for free memory")
-        pool = _pool(device).attributes
-        idle = pool.reserved_mem_current - pool.used_mem_current
+        with streams.relaxed():
+            result, free, total = cuda.driver().cuMemGetInfo()
+            cuda.check(result, "asking for free memory")
+            pool = _pool(device)
+            idle = _pool_attribute(pool, "RESERVED_MEM_CURRENT") - _pool_attribute(pool, "USED_MEM_CURRENT")
     finally:
         streams.restore(previous)
-    return int(free) + int(idle), int(total)
+    return int(free) + idle, int(total)
 
 
 if hasattr(os, "register_at_fork"):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import operator
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,11 +17,11 @@ from functools import cache
 from typing import Any
 
 from . import _cuda as cuda
-from .errors import CudnnError
 
 __all__ = [
     "activate",
     "cache_size",
+    "can_enqueue",
     "compute_capability",
     "current_device",
     "device_count",
@@ -31,15 +32,21 @@ __all__ = [
     "is_capturing",
     "is_done",
     "order",
+    "own_stream",
     "record",
+    "relax",
     "restore",
     "synchronize",
+    "unrelax",
     "wait",
 ]
 
 NO_DEVICE = -1  # what was current in a thread that has not used CUDA; see `activate`
 LEGACY_DEFAULT = 1  # CU_STREAM_LEGACY: the same stream as 0, and what DLPack and cuDNN take for it
 PER_THREAD_DEFAULT = 2
+
+_WITHOUT_TIMING = 2  # CU_EVENT_DISABLE_TIMING
+_NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING
 
 _thread = threading.local()
 
@@ -50,7 +57,7 @@ class Stream:
     Two streams are equal when device and address are.
     """
 
-    __slots__ = ("_core", "device", "handle", "owner")
+    __slots__ = ("device", "handle", "owner")
 
     def __init__(self, handle: int, device: int, owner: object = None) -> None:
         if handle == PER_THREAD_DEFAULT:
@@ -61,16 +68,6 @@ class Stream:
         self.handle = handle or LEGACY_DEFAULT
         self.device = device
         self.owner = owner
-        self._core: Any = None
-
-    @property
-    def core(self) -> Any:
-        """The ``cuda.core.Stream`` for this address."""
-        if self._core is None and self.owner is None:
-            self._core = cuda.core().Stream.from_handle(self.handle)
-        elif self._core is None:  # memory that is freed on the stream then keeps its owner alive
-            self._core = cuda.core().Device(self.device).create_stream(_Owned(self.handle, self.owner))
-        return self._core
 
     def __cuda_stream__(self) -> tuple[int, int]:
         """Say which stream this is, in the protocol that cuda.core, torch and cupy understand."""
@@ -85,17 +82,6 @@ class Stream:
     def __repr__(self) -> str:
         name = "legacy default" if self.handle == LEGACY_DEFAULT else f"{self.handle:#x}"
         return f"Stream({name}, device={self.device})"
-
-
-class _Owned:
-    """A stream's address and its owner, for cuda.core to hold."""
-
-    def __init__(self, handle: int, owner: object) -> None:
-        self.handle = handle
-        self.owner = owner
-
-    def __cuda_stream__(self) -> tuple[int, int]:
-        return 0, self.handle
 
 
 # --- which stream ------------------------------------------------------------------------------------------
@@ -192,18 +178,15 @@ def _device_of(stream: Any, device: int) -> int:
 
 @cache
 def device_count() -> int:
-    """How many devices the driver shows. Raises :class:`NotInitializedError` where there is no driver."""
-    try:
-        return len(cuda.core().Device.get_all_devices())
-    except CudnnError:
-        raise
-    except Exception as error:
-        raise cuda.translated(error, "counting the devices") from error
+    """Return the number of devices. Raises :class:`NotInitializedError` if there is no driver."""
+    result, count = cuda.driver().cuDeviceGetCount()
+    cuda.check(result, "counting the devices")
+    return int(count)
 
 
 @cache
 def driver_version() -> int:
-    """The newest CUDA that the driver supports: 13000 is 13.0."""
+    """Return the newest CUDA version that the driver supports: 13000 is 13.0."""
     result, version = cuda.driver().cuDriverGetVersion()
     cuda.check(result, "asking for the driver's version")
     return int(version)
@@ -211,22 +194,33 @@ def driver_version() -> int:
 
 @cache
 def device_name(device: int) -> str:
-    """What tells a kind of device apart from others, for what is remembered of it."""
-    chip, (major, minor) = cuda.core().Device(device), compute_capability(device)
-    return f"{chip.name}, {chip.properties.multiprocessor_count} SMs, {major}.{minor}"
+    """Return a name that identifies the kind of a device in the algorithm cache."""
+    result, name = cuda.driver().cuDeviceGetName(128, device)
+    cuda.check(result, f"asking for the name of device {device}")
+    text = bytes(name).partition(b"\0")[0].decode()
+    major, minor = compute_capability(device)
+    return f"{text}, {_attribute(device, 'MULTIPROCESSOR_COUNT')} SMs, {major}.{minor}"
 
 
 @cache
 def compute_capability(device: int) -> tuple[int, int]:
-    """The architecture of a device: (9, 0) is Hopper."""
-    major, minor = cuda.core().Device(device).compute_capability
-    return int(major), int(minor)
+    """Return the architecture of a device: (9, 0) is Hopper."""
+    major, minor = (_attribute(device, f"COMPUTE_CAPABILITY_{part}") for part in ("MAJOR", "MINOR"))
+    return major, minor
 
 
 @cache
 def cache_size(device: int) -> int:
-    """Bytes of the cache that all multiprocessors of a device share, L2."""
-    return int(cuda.core().Device(device).properties.l2_cache_size)
+    """Return the size of a device's L2 cache in bytes."""
+    return _attribute(device, "L2_CACHE_SIZE")
+
+
+def _attribute(device: int, name: str) -> int:
+    driver = cuda.driver()
+    attribute = getattr(driver.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
+    result, value = driver.cuDeviceGetAttribute(attribute, device)
+    cuda.check(result, f"asking for {name} of device {device}")
+    return int(value)
 
 
 def current_device() -> int:
@@ -264,14 +258,9 @@ def activate(device: int) -> int | None:
     if getattr(_thread, "only", None) == device:
         return None
     count = _check_device(device)
-    try:
-        previous = _current_device()
-        if previous != device:
-            cuda.core().Device(device).set_current()
-    except CudnnError:
-        raise
-    except Exception as error:
-        raise cuda.translated(error, f"using device {device}") from error
+    previous = _current_device()
+    if previous != device:
+        _make_current(device)
     if count == 1:
         _thread.only = device  # nothing can change it any more
     if previous is None:
@@ -294,95 +283,181 @@ def restore(device: int | None) -> None:
     if device == NO_DEVICE:
         cuda.check(cuda.driver().cuCtxSetCurrent(0)[0], "going back to no device")
         return
-    try:
-        cuda.core().Device(device).set_current()
-    except Exception as error:
-        raise cuda.translated(error, f"going back to device {device}") from error
+    _make_current(device)
 
 
-# --- order -------------------------------------------------------------------------------------------------
+def _make_current(device: int) -> None:
+    """Make the primary context current, which PyTorch and CuPy use too. It is never released."""
+    driver, doing = cuda.driver(), f"using device {device}"
+    with relaxed():
+        result, context = driver.cuDevicePrimaryCtxRetain(device)
+        cuda.check(result, doing)
+        cuda.check(driver.cuCtxSetCurrent(context)[0], doing)
 
 
-def record(stream: Stream) -> Any:
-    """Mark the work enqueued on a stream so far: an event."""
-    with _on(stream, f"recording an event on {stream}"):
-        return stream.core.record()
+# --- captures ----------------------------------------------------------------------------------------------
 
 
-def wait(stream: Stream, event: Any) -> None:
-    """Let what is enqueued on ``stream`` from now on start after ``event``. The host does not wait."""
-    with _on(stream, f"ordering {stream} after an event"):
-        stream.core.wait(event)
+def relax() -> Any:
+    """Let this thread make calls that a capture in ``global`` mode forbids, until :func:`unrelax`.
 
-
-def order(before: Stream, after: Stream) -> None:
-    """Let what is enqueued on ``after`` from now on start after the work on ``before``."""
-    if before != after:
-        wait(after, record(before))
-
-
-def is_done(event: Any) -> bool:
-    """Whether the work before an event is over."""
-    try:
-        return bool(event.is_done)
-    except Exception as error:
-        raise cuda.translated(error, "asking whether an event is over") from error
-
-
-def elapsed(stream: Stream, work: Callable[[], object]) -> float:
-    """Milliseconds from before to after what ``work`` enqueues, as the device sees it; waits for it."""
+    Allocation, event queries and loading of modules are such calls. Each would invalidate the capture of
+    another thread, or of this one, although it never becomes part of a graph.
+    """
     driver = cuda.driver()
-    events = []
+    mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+    return driver.cuThreadExchangeStreamCaptureMode(mode)[1]
+
+
+def unrelax(before: Any) -> None:
+    """Restore the mode that :func:`relax` returned."""
+    if before is not None:  # the call failed: the next call reports why
+        cuda.driver().cuThreadExchangeStreamCaptureMode(before)
+
+
+@contextmanager
+def relaxed() -> Iterator[None]:
+    """Relax this thread, as :func:`relax` describes, within a block."""
+    before = relax()
     try:
-        for _ in range(2):
-            result, event = driver.cuEventCreate(0)
-            cuda.check(result, "creating an event")
-            events.append(event)
-        cuda.check(driver.cuEventRecord(events[0], stream.handle)[0], "recording an event")
-        work()
-        cuda.check(driver.cuEventRecord(events[1], stream.handle)[0], "recording an event")
-        cuda.check(driver.cuEventSynchronize(events[1])[0], "waiting for an event", stream)
-        result, milliseconds = driver.cuEventElapsedTime(*events)
-        cuda.check(result, "timing")
-        return float(milliseconds)
+        yield
     finally:
-        for event in events:
-            driver.cuEventDestroy(event)
+        unrelax(before)
 
 
 def is_capturing(stream: Stream) -> bool:
-    """Whether a CUDA graph is being captured on the stream."""
+    """Return whether a CUDA graph is being captured on the stream."""
     if stream.handle == LEGACY_DEFAULT:  # which cannot be captured
         return False
     result, status = cuda.driver().cuStreamIsCapturing(stream.handle)
     return int(result) == 0 and int(status) != 0
 
 
-def synchronize(stream: Stream) -> None:
-    """Wait on the host until everything enqueued on the stream is over."""
-    with _on(stream, f"synchronizing {stream}"):
-        stream.core.sync()
+def can_enqueue(stream: Stream) -> bool:
+    """Return whether work on a stream leaves captures alone.
+
+    The default stream is never captured, but work on it invalidates the capture of a blocking stream. The
+    driver reports such a capture as an error of this query, and keeps the capture valid.
+    """
+    result, status = cuda.driver().cuStreamIsCapturing(stream.handle)
+    return not int(result) and not int(status)
 
 
-def finish(device: int) -> None:
-    """Wait on the host until everything enqueued on any stream of a device is over."""
-    previous = activate(device)
+# --- order -------------------------------------------------------------------------------------------------
+
+
+class Event:
+    """A CUDA event, destroyed with its last reference."""
+
+    __slots__ = ("_process", "handle")
+
+    def __init__(self) -> None:
+        result, self.handle = cuda.driver().cuEventCreate(_WITHOUT_TIMING)
+        cuda.check(result, "creating an event")
+        self._process = os.getpid()
+
+    def __del__(self) -> None:
+        if getattr(self, "_process", None) == os.getpid() and not sys.is_finalizing():
+            with relaxed():
+                cuda.driver().cuEventDestroy(self.handle)
+
+
+def record(stream: Stream) -> Any:
+    """Record an event behind the work that is enqueued on a stream."""
+    previous = activate(stream.device)
     try:
-        cuda.check(cuda.driver().cuCtxSynchronize()[0], f"waiting for device {device}")
+        with relaxed():
+            event = Event()
+            result = cuda.driver().cuEventRecord(event.handle, stream.handle)
+            cuda.check(result[0], "recording an event", stream)
+            return event
     finally:
         restore(previous)
 
 
-@contextmanager
-def _on(stream: Stream, doing: str) -> Iterator[None]:
-    """Do something with a stream while its device is current: the default stream is that of whichever is."""
+def wait(stream: Stream, event: Any) -> None:
+    """Make later work on ``stream`` wait for ``event``. The host does not wait."""
     previous = activate(stream.device)
     try:
-        yield
-    except CudnnError:
-        raise
-    except Exception as error:
-        raise cuda.translated(error, doing, stream) from error
+        result = cuda.driver().cuStreamWaitEvent(stream.handle, event.handle, 0)
+        cuda.check(result[0], "ordering a stream after an event", stream)
+    finally:
+        restore(previous)
+
+
+def order(before: Stream, after: Stream) -> None:
+    """Make later work on ``after`` wait for the work on ``before``."""
+    if before != after:
+        wait(after, record(before))
+
+
+def is_done(event: Any) -> bool:
+    """Return whether the work before an event is complete."""
+    driver = cuda.driver()
+    with relaxed():
+        result = driver.cuEventQuery(event.handle)[0]
+    if result == driver.CUresult.CUDA_ERROR_NOT_READY:
+        return False
+    cuda.check(result, "asking whether an event is over")
+    return True
+
+
+def elapsed(stream: Stream, work: Callable[[], object]) -> float:
+    """Return the device time in milliseconds of the work that ``work`` enqueues; wait for it."""
+    driver = cuda.driver()
+    events = []
+    with relaxed():
+        try:
+            for _ in range(2):
+                result, event = driver.cuEventCreate(0)
+                cuda.check(result, "creating an event")
+                events.append(event)
+            cuda.check(driver.cuEventRecord(events[0], stream.handle)[0], "recording an event")
+            work()
+            cuda.check(driver.cuEventRecord(events[1], stream.handle)[0], "recording an event")
+            cuda.check(driver.cuEventSynchronize(events[1])[0], "waiting for an event", stream)
+            result, milliseconds = driver.cuEventElapsedTime(*events)
+            cuda.check(result, "timing")
+            return float(milliseconds)
+        finally:
+            for event in events:
+                driver.cuEventDestroy(event)
+
+
+def synchronize(stream: Stream) -> None:
+    """Wait on the host until everything enqueued on the stream is complete."""
+    previous = activate(stream.device)
+    try:
+        with relaxed():
+            result = cuda.driver().cuStreamSynchronize(stream.handle)[0]
+        cuda.check(result, f"synchronizing {stream}", stream)
+    finally:
+        restore(previous)
+
+
+def finish(device: int) -> None:
+    """Wait on the host until everything enqueued on any stream of a device is complete."""
+    previous = activate(device)
+    try:
+        with relaxed():
+            result = cuda.driver().cuCtxSynchronize()[0]
+        cuda.check(result, f"waiting for device {device}")
+    finally:
+        restore(previous)
+
+
+@cache
+def own_stream(device: int) -> Stream:
+    """Return a stream of this package, for memory whose users' streams may be destroyed before it.
+
+    It does not wait for the default stream, is never captured, and lives until the process ends.
+    """
+    previous = activate(device)
+    try:
+        with relaxed():
+            result, handle = cuda.driver().cuStreamCreate(_NON_BLOCKING)
+        cuda.check(result, "creating a stream")
+        return Stream(int(handle), device, owner=handle)
     finally:
         restore(previous)
 
@@ -391,10 +466,9 @@ def _on(stream: Stream, doing: str) -> Iterator[None]:
 
 
 def _after_fork() -> None:
-    """In a forked child nothing of CUDA works once the parent has used it: say so, and touch nothing."""
+    """Forget the devices and contexts of the parent, which do not work in a forked child."""
     global _thread
-    cuda.forget(used=bool(device_count.cache_info().currsize))
-    for cached in (cache_size, compute_capability, device_count, device_name, driver_version):
+    for cached in (cache_size, compute_capability, device_count, device_name, driver_version, own_stream):
         cached.cache_clear()
     _thread = threading.local()
 

@@ -25,6 +25,7 @@ from cudnn_ct.stream import NO_DEVICE, Stream
 
 DEVICES = 2
 POISON = 0xA5
+OWN_STREAM = 0xC0  # the address of the stream that the package makes for itself
 
 
 class Buffer:
@@ -245,6 +246,18 @@ class Host:
 
     def is_capturing(self, stream: Stream) -> bool:
         return stream.handle in self.capturing
+
+    def can_enqueue(self, stream: Stream) -> bool:
+        return stream.handle not in self.capturing
+
+    def relax(self) -> None:
+        return None
+
+    def unrelax(self, before: None) -> None:
+        return None
+
+    def own_stream(self, device: int) -> Stream:
+        return Stream(OWN_STREAM, device, owner=self)
 
     @may_fail
     def synchronize(self, stream: Stream) -> None:

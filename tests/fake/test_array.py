@@ -283,9 +283,10 @@ def test_retained_memory_goes_only_when_its_event_is_over(host: Host) -> None:
     events = [host.record(streams.default_stream(0)) for _ in range(3)]
     host.unfinished.add(events[1])
     for event, piece in zip(events, memory, strict=True):
-        lifetime._retain(event, piece)
-    del memory, piece
-    assert host.used() == 48  # the first is over; what comes after an unfinished one waits its turn
+        uses = lifetime.Uses(piece, None)  # which have no home stream that could wait
+        uses.events[streams.default_stream(0)] = event
+    del memory, piece, uses
+    assert host.used() == 24
     host.unfinished.clear()
     ct.synchronize()
     assert host.used() == 0
@@ -320,15 +321,16 @@ def test_what_was_lent_stays_where_its_use_cannot_be_noted(
     def refused(stream: object) -> object:
         raise ct.ExecutionFailedError("recording an event: CUDA_ERROR_STREAM_CAPTURE_IMPLICIT")
 
-    monkeypatch.setattr(lifetime, "_lost", [])
     array = ct.zeros((2, 3), stream=0x40)
     lent = lifetime.Lent(array.memory, array.home, streams.default_stream(0))
     del array
-    monkeypatch.setattr(lifetime.streams, "record", refused)
-    del lent
-    assert host.used() == 24
-    assert len(lifetime._lost) == 1
-    lifetime._lost.clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(lifetime.streams, "record", refused)
+        del lent
+        lifetime.release_finished()
+        assert host.used() == 24
+    lifetime.release_finished()
+    assert host.used() == 0
 
 
 def test_a_refused_export_waits_for_nothing(host: Host) -> None:

@@ -131,8 +131,10 @@ def let_fail(
             del error
         else:  # of a candidate that is timed, say, where another ran
             assert host.failed_in, f"call {k} of {function} was not reached"
-            # What orders streams is not done without; but a finalizer keeps the memory, and a race goes on.
-            assert function not in ("record", "wait") or host.failed_in & {"__del__", "_end"}, function
+            # A call without its order of streams would be wrong. Only a finalizer keeps the memory instead, a
+            # benchmark goes on, and an algorithm that gets no workspace makes way for the next.
+            excused = {"__del__", "_end", "workspace"}
+            assert function not in ("record", "wait") or host.failed_in & excused, function
             np.testing.assert_array_equal(got, expected)
         host.fail_at = 0
         np.testing.assert_array_equal(call(host), expected)

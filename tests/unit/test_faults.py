@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +13,8 @@ from cudnn_ct._config import config
 from cudnn_ct.errors import AllocationError, CudnnError, ExecutionFailedError
 from cudnn_ct.stream import Stream
 
+from .cuda_driver import Driver
+
 STREAM = Stream(0x70, 0)
 
 
@@ -24,65 +24,57 @@ class Result(int):
     name: str
 
 
-class CUDAError(Exception):
-    """As cuda.core raises."""
-
-
-def failing(name: str) -> Callable[..., Any]:
-    result = Result(700)
-    result.name = name
-    return lambda *args: (result, 0, 0)
-
-
-def raising(text: str) -> Callable[..., Any]:
-    def call(*args: object, **kwargs: object) -> None:
-        raise CUDAError(text)
-
-    return call
+FUNCTIONS = (
+    "cuCtxSetCurrent",
+    "cuEventQuery",
+    "cuEventRecord",
+    "cuMemAllocFromPoolAsync",
+    "cuMemGetInfo",
+    "cuMemcpyDtoDAsync",
+    "cuMemcpyDtoHAsync",
+    "cuMemcpyHtoDAsync",
+    "cuMemsetD8Async",
+    "cuStreamSynchronize",
+    "cuStreamWaitEvent",
+)
 
 
 @pytest.fixture
-def broken(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Puts a driver in place of which every call fails with an error of a name."""
+def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
+    made = Driver()
+    made.current = 0
+    made.streams[STREAM.handle] = False
+    monkeypatch.setattr(_cuda, "driver", lambda: made)
+    monkeypatch.setattr(streams, "activate", lambda _: None)
+    monkeypatch.setattr(memory, "_pool", lambda _: 0)
+    return made
+
+
+@pytest.fixture
+def broken(driver: Driver) -> Callable[[str], None]:
+    """Let every call of the driver fail with an error of a name."""
 
     def put(name: str) -> None:
-        text = f"{name}: as the driver explains it"
-        copies = [f"cuMemcpy{way}Async" for way in ("HtoD", "DtoH", "DtoD")]
-        functions = [*copies, *(f"cuMemsetD{bits}Async" for bits in (8, 16, 32)), "cuMemGetInfo"]
-        driver = SimpleNamespace(**dict.fromkeys(functions, failing(name)))
-        stream = SimpleNamespace(sync=raising(text), record=raising(text), wait=raising(text))
-        device = SimpleNamespace(
-            set_current=raising(text),
-            memory_resource=SimpleNamespace(
-                allocate=raising(text), attributes=SimpleNamespace(reserved_mem_current=0, used_mem_current=0)
-            ),
-        )
-        core = SimpleNamespace(Stream=SimpleNamespace(from_handle=lambda _: stream), Device=lambda _: device)
-        monkeypatch.setattr(_cuda, "driver", lambda: driver)
-        monkeypatch.setattr(_cuda, "core", lambda: core)
-        monkeypatch.setattr(memory, "_pool", lambda _: device.memory_resource)
-        monkeypatch.setattr(streams, "activate", lambda _: None)
-        monkeypatch.setattr(STREAM, "_core", None)
+        result = Result(2 if name.endswith("OUT_OF_MEMORY") else 700)
+        result.name = name
+        driver.failing = dict.fromkeys(FUNCTIONS, result)
 
     return put
 
 
-def is_done() -> None:
-    class Event:
-        @property
-        def is_done(self) -> bool:
-            raise CUDAError("CUDA_ERROR_ILLEGAL_ADDRESS: as the driver explains it")
+class Event:
+    """One that is waited for, or asked."""
 
-    streams.is_done(Event())
+    handle = 0x30
 
 
 BYTES = np.zeros(8, np.uint8)
 CALLS: dict[str, Callable[[], object]] = {
     "synchronize": lambda: streams.synchronize(STREAM),
     "record": lambda: streams.record(STREAM),
-    "wait": lambda: streams.wait(STREAM, None),
+    "wait": lambda: streams.wait(STREAM, Event()),
     "restore": lambda: streams.restore(1),
-    "is_done": is_done,
+    "is_done": lambda: streams.is_done(Event()),
     "allocate": lambda: memory.allocate(8, STREAM),
     "copy_from_host": lambda: memory.copy_from_host(1, BYTES, STREAM),
     "copy_to_host": lambda: memory.copy_to_host(BYTES, 1, STREAM),
@@ -125,18 +117,11 @@ def test_what_was_issued_is_told_where_it_was_watched(
     assert [line.strip() for line in lines] == [f"operation {n}" for n in range(2, issued.KEPT + 2)]
 
 
-def test_a_copy_is_waited_for_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    done = Result(0)
-    driver = SimpleNamespace(cuMemcpyDtoDAsync=lambda *args: (done,), cuStreamIsCapturing=lambda _: (done, 0))
-    core = SimpleNamespace(
-        Stream=SimpleNamespace(
-            from_handle=lambda _: SimpleNamespace(sync=raising("CUDA_ERROR_MISALIGNED_ADDRESS"))
-        )
-    )
-    monkeypatch.setattr(_cuda, "driver", lambda: driver)
-    monkeypatch.setattr(_cuda, "core", lambda: core)
-    monkeypatch.setattr(streams, "activate", lambda _: None)
-    monkeypatch.setattr(STREAM, "_core", None)
+def test_a_copy_is_waited_for_and_named(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    done, failed = Result(0), Result(700)
+    failed.name = "CUDA_ERROR_MISALIGNED_ADDRESS"
+    monkeypatch.setattr(driver, "cuMemcpyDtoDAsync", lambda *args: (done,))
+    driver.failing["cuStreamSynchronize"] = failed
     memory.copy_device(0x10, 0x20, 8, STREAM)  # nobody waits
     monkeypatch.setattr(issued, "_rings", {})
     monkeypatch.setattr(config, "debug", True)

@@ -14,22 +14,12 @@ import cudnn_ct
 from cudnn_ct import _cuda
 from cudnn_ct.errors import NotInitializedError
 
-# A driver that shows one device, and counts how often it is asked.
+# A driver that shows one device, and counts the questions.
 PROGRAM = """
-import json, os, sys, types
+import json, os, sys
+from tests.unit.cuda_driver import install
 
-class Device:
-    asked = 0
-
-    @classmethod
-    def get_all_devices(cls):
-        cls.asked += 1
-        return [1]
-
-core = types.ModuleType("cuda.core")
-core.Device = Device
-sys.modules["cuda"] = types.ModuleType("cuda")
-sys.modules["cuda.core"] = sys.modules["cuda"].core = core
+driver = install()
 
 import cudnn_ct as ct
 from cudnn_ct import stream as streams
@@ -42,7 +32,7 @@ if os.fork() == 0:
         said = f"{streams.device_count()} device"
     except ct.NotInitializedError as error:
         said = str(error)
-    os.write(writing, json.dumps([said, Device.asked]).encode())
+    os.write(writing, json.dumps([said, driver.names().count("cuDeviceGetCount")]).encode())
     os._exit(0)
 os.wait()
 assert streams.device_count() == 1  # the parent goes on

@@ -1,0 +1,385 @@
+"""Driver calls of the package in a process that is shared with another library: contexts, captures, forks.
+
+Each scenario runs in a process of its own, on `tests.unit.cuda_driver`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import cudnn_ct
+
+PRELUDE = """
+import gc, json, os, sys, tempfile, threading, traceback
+import ml_dtypes
+import numpy as np
+from tests.unit.cuda_driver import GLOBAL, RELAXED, THREAD_LOCAL, CUresult, Driver, install
+import cudnn_ct as ct
+ct.empty
+
+class Owned:
+    "A stream of another library: an object that keeps the stream alive."
+
+    def __init__(self, *, blocking=False):
+        self.handle = driver.new_stream(blocking=blocking)
+
+    def __cuda_stream__(self):
+        return 0, self.handle
+
+    def __del__(self):
+        driver.destroy(self.handle)
+
+LARGE = (2**19,)  # more than is kept in blocks
+"""
+
+# Imports once, and forks for each scenario: this process uses no CUDA itself.
+SERVER = """
+for line in sys.stdin:
+    scenario, devices = json.loads(line)
+    with tempfile.TemporaryFile() as said:
+        child = os.fork()
+        if not child:
+            os.dup2(said.fileno(), 2)
+            driver = install(Driver(devices=devices))
+            try:
+                exec(scenario)
+            except BaseException:
+                traceback.print_exc()
+            sys.stderr.flush()
+            os._exit(0)
+        status = os.waitpid(child, 0)[1]
+        said.seek(0)
+        print(json.dumps([status, said.read().decode()]), flush=True)
+"""
+
+
+def environment(path: Path | None = None) -> dict[str, str]:
+    root = str(Path(cudnn_ct.__file__).parents[1])
+    return {**os.environ, "PYTHONPATH": root if path is None else os.pathsep.join([str(path), root])}
+
+
+@pytest.fixture(scope="module")
+def run() -> Iterator[Any]:
+    """Run a scenario in a process of its own, in which it asserts."""
+    with subprocess.Popen(
+        [sys.executable, "-c", PRELUDE + SERVER],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment(),
+    ) as server:
+
+        def ask(scenario: str, *, devices: int = 1) -> None:
+            assert server.stdin is not None
+            assert server.stdout is not None
+            server.stdin.write(json.dumps([textwrap.dedent(scenario), devices]) + "\n")
+            server.stdin.flush()
+            status, said = json.loads(server.stdout.readline())
+            assert (status, said) == (0, ""), said
+
+        yield ask
+        server.communicate()
+
+
+# --- contexts ----------------------------------------------------------------------------------------------
+
+
+def test_stream_of_another_library_works_without_cuda_core(run: Any) -> None:
+    run("""
+        driver.current = 0  # another library has made its context current
+        for place in (dict(stream=Owned()), dict()):
+            x = ct.full(LARGE, 2.5, **place)
+            y = x.copy()
+            assert (y.copy(stream=Owned()).numpy() == 2.5).all()
+        with ct.use(stream=Owned()):
+            assert (ct.zeros(LARGE).fill(7).numpy() == 7).all()
+            ct.synchronize()
+        ct.empty_cache()
+        assert "cuDevicePrimaryCtxRetain" not in driver.names()
+        del x, y
+        gc.collect()
+        assert not driver.memory
+    """)
+
+
+def test_thread_without_a_context_gets_the_primary_one(run: Any) -> None:
+    run("""
+        x = ct.full(LARGE, 2.5)
+        assert driver.current == 0
+        seen = []
+
+        def work():
+            seen.append(x.copy().numpy()[0])
+            seen.append(driver.current)
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+        assert seen == [2.5, 0], seen
+    """)
+
+
+@pytest.mark.parametrize("current", [None, 0, 1])
+def test_memory_is_freed_while_its_device_is_current(run: Any, current: int | None) -> None:
+    run(
+        f"""
+        with ct.use(device=1):
+            x, pointer = (array := ct.empty(LARGE)), array.pointer
+        driver.current = {current}
+        del x, array
+        assert driver.freed == [(pointer, 1, 1)], driver.freed
+        assert driver.current == {current}
+        """,
+        devices=2,
+    )
+
+
+def test_memory_is_freed_in_a_thread_that_has_no_context(run: Any) -> None:
+    run("""
+        held = [ct.empty(LARGE)]
+        thread = threading.Thread(target=held.clear)
+        thread.start()
+        thread.join()
+        assert len(driver.freed) == 1
+    """)
+
+
+# --- captures ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["GLOBAL", "THREAD_LOCAL", "RELAXED"])
+def test_array_dropped_during_a_capture_leaves_it_valid_and_is_freed(run: Any, mode: str) -> None:
+    run(f"""
+        side, capturing, other = Owned(), Owned(), Owned()
+        arrays = [
+            ct.full(LARGE, 1.0),
+            ct.full(LARGE, 1.0, stream=side),
+            ct.full(LARGE, 1.0, stream=capturing),
+        ]
+        used = [array.copy(stream=other) for array in arrays]
+        capture = driver.begin_capture(capturing.handle, {mode})
+        del arrays, used
+        gc.collect()
+        assert capture.valid
+        assert len(driver.memory) == 1  # the one that the captured stream frees
+        driver.end_capture(capturing.handle)
+        ct.empty(1)
+        assert len(driver.freed) == 6
+    """)
+
+
+def test_array_dropped_while_a_blocking_stream_captures_is_freed_later(run: Any) -> None:
+    run("""
+        capturing = Owned(blocking=True)
+        x = ct.full(LARGE, 1.0)
+        x.copy(stream=Owned())
+        capture = driver.begin_capture(capturing.handle, RELAXED)
+        del x
+        gc.collect()
+        assert capture.valid
+        driver.end_capture(capturing.handle)
+        ct.synchronize()
+        assert not driver.memory
+    """)
+
+
+@pytest.mark.parametrize("taken_by", ["default", "capturing", "side", "address"])
+def test_array_that_dlpack_lent_is_dropped_during_a_capture(run: Any, taken_by: str) -> None:
+    run(f"""
+        from cudnn_ct import exchange
+
+        exchange.export_dlpack = lambda owner, *rest: owner
+        side, capturing, home = Owned(), Owned(), Owned()
+        for stream in (side, capturing):
+            ct.empty(1, stream=stream)  # a stream object that the package has seen
+        x = ct.full(LARGE, 1.0, stream=capturing if {taken_by == "address"} else home)
+        address = driver.new_stream()
+        taker = dict(default=1, capturing=capturing.handle, side=side.handle, address=address)
+        taken = x.__dlpack__(stream=taker["{taken_by}"])
+        del x
+        if taken == "address":
+            driver.destroy(address)
+        capture = driver.begin_capture(capturing.handle)
+        del taken
+        gc.collect()
+        assert capture.valid
+        driver.end_capture(capturing.handle)
+        ct.synchronize()
+        assert not any(stream in (home.handle, capturing.handle) for _, stream in driver.memory.values())
+    """)
+
+
+@pytest.mark.parametrize("place", ["default", "side"])
+def test_calls_leave_a_global_capture_of_another_thread_valid(run: Any, place: str) -> None:
+    run(f"""
+        stream = dict(default=None, side=Owned())["{place}"]
+        capturing = Owned()
+        ready, over = threading.Event(), threading.Event()
+        captures = []
+
+        def capture():
+            driver.current = 0
+            captures.append(driver.begin_capture(capturing.handle))
+            ready.set()
+            over.wait()
+
+        thread = threading.Thread(target=capture)
+        thread.start()
+        ready.wait()
+        x = ct.full(LARGE, 2.0, stream=stream)
+        y = x.copy(stream=Owned())
+        for shape in (LARGE, 3):
+            z = ct.full(shape, 0.1, "float64", stream=stream).copy(stream=Owned())
+        assert (y.numpy() == 2).all()
+        x.fill(1.0)
+        ct.synchronize(stream)
+        del x, y, z
+        gc.collect()
+        ct.empty_cache()
+        over.set()
+        thread.join()
+        assert captures[0].valid
+        assert all(one.mode == GLOBAL for one in driver.calls if one.name == "cuMemcpyDtoDAsync")
+        assert driver.mode == GLOBAL
+    """)
+
+
+def test_allocation_during_a_capture_of_its_stream_says_to_pass_out(run: Any) -> None:
+    run("""
+        stream = Owned()
+        capture = driver.begin_capture(stream.handle)
+        try:
+            ct.empty(3, stream=stream)
+        except ct.NotInitializedError as error:
+            assert "pass out=" in str(error), error
+        else:
+            raise AssertionError
+        assert capture.valid
+    """)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
+def test_fill_with_eight_bytes_is_replayed_without_host_memory(run: Any, size: int) -> None:
+    run(f"""
+        stream = Owned()
+        x = ct.empty({size}, "float64", stream=stream)
+        capture = driver.begin_capture(stream.handle)
+        x.fill(0.1, stream=stream)
+        driver.end_capture(stream.handle)
+        for _ in range(2):
+            x.fill(0, stream=stream)
+            capture.launch()
+            assert (x.numpy() == 0.1).all(), x.numpy()
+        assert "cuMemcpyHtoDAsync" not in driver.names()
+    """)
+
+
+@pytest.mark.parametrize("value", [0, -1, 2**40 + 3, 2**33 + 2])
+def test_fill_writes_eight_byte_integers(run: Any, value: int) -> None:
+    run(f"""
+        assert (ct.full((3, 5), {value}, "int64").numpy() == {value}).all()
+        assert "cuMemcpyHtoDAsync" not in driver.names()
+    """)
+
+
+# --- forks -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_memory_dropped_in_a_forked_child_calls_no_driver(run: Any, devices: int) -> None:
+    run(
+        """
+        side = Owned()
+        arrays = [ct.full(LARGE, 1.0), ct.full(LARGE, 1.0, stream=side), ct.full(3, 1.0)]
+        used = [array.copy(stream=Owned()) for array in arrays]
+        before = len(driver.calls)
+        child = os.fork()
+        if not child:
+            del arrays, used
+            gc.collect()
+            os._exit(len(driver.calls) - before)
+        assert os.waitpid(child, 0)[1] == 0
+        assert len(driver.memory) == 6
+        """,
+        devices=devices,
+    )
+
+
+PASSED_ON = """
+from tests.unit.cuda_driver import Driver
+_driver = Driver()
+
+def __getattr__(name):
+    return getattr(_driver, name)
+"""
+
+SLOW = """
+import threading, time
+threading.main_thread().importing.set()
+time.sleep(1)
+"""
+
+FORKING = """
+import os
+if not (child := os.fork()):
+    os._exit(0)
+os.waitpid(child, 0)
+"""
+
+FORK_DURING_IMPORT = """
+threading.main_thread().importing = threading.Event()
+
+def work():
+    {work}
+
+thread = threading.Thread(target=work)
+thread.start()
+threading.main_thread().importing.wait()
+child = os.fork()
+if not child:
+    import faulthandler
+    faulthandler.dump_traceback_later(20, exit=True)
+    try:
+        ct.zeros(3)
+    except ct.NotInitializedError as error:
+        os._exit(0 if "CUDA does not survive a fork" in str(error) else 3)
+    os._exit(4)
+thread.join()
+assert os.waitpid(child, 0)[1] == 0
+assert ct.zeros(3).numpy().tolist() == [0, 0, 0]  # the parent goes on
+"""
+
+
+def run_with_driver(scenario: str, driver: str, folder: Path) -> None:
+    """Run a scenario where importing ``cuda.bindings.driver`` runs these lines first."""
+    bindings = folder / "cuda" / "bindings"
+    bindings.mkdir(parents=True)
+    (bindings.parent / "__init__.py").touch()
+    (bindings / "__init__.py").touch()
+    (bindings / "driver.py").write_text(driver + PASSED_ON)
+    done = subprocess.run(
+        [sys.executable, "-c", PRELUDE + scenario],
+        capture_output=True,
+        text=True,
+        env=environment(folder),
+        timeout=60,
+    )
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+
+
+@pytest.mark.parametrize("work", ["ct.zeros(3)", "import cuda.bindings.driver"])
+def test_fork_while_another_thread_imports_cuda_is_reported_in_the_child(work: str, tmp_path: Path) -> None:
+    run_with_driver(FORK_DURING_IMPORT.format(work=work), SLOW, tmp_path)
+
+
+def test_import_that_forks_does_not_wait_for_itself(tmp_path: Path) -> None:
+    run_with_driver("assert ct.zeros(3).numpy().tolist() == [0, 0, 0]", FORKING, tmp_path)
