@@ -16,7 +16,7 @@ from ._bindings.types import cudnnHandle_t
 from ._config import config
 from ._owned import Owned
 from .errors import AllocationError, CudnnError, CudnnWarning, NotInitializedError
-from .lifetime import release_finished
+from .lifetime import Lent, release_finished
 from .stream import Stream
 from .watch import watch
 
@@ -73,6 +73,25 @@ class Bounded(dict[Any, Any]):
         return self[key]
 
 
+class Workspace:
+    """Memory for one stream of one thread, which may outlive that stream.
+
+    A stream given as an address may have been destroyed when the workspace goes, and the driver may end the
+    process for freeing memory on it. Memory for such a stream belongs to a stream of this package.
+    """
+
+    __slots__ = ("handle", "lent", "size")
+
+    def __init__(self, nbytes: int, stream: Stream) -> None:
+        lives = stream.owner is not None or stream.handle == streams.LEGACY_DEFAULT
+        home = stream if lives else streams.own_stream(stream.device)
+        memory = blocks.allocate(nbytes, home, "a workspace")
+        streams.order(home, stream)
+        self.handle = int(memory.handle)
+        self.size = int(memory.size)
+        self.lent = Lent(memory, home, stream)
+
+
 class Context:
     """One thread's work on one device.
 
@@ -109,31 +128,31 @@ class Context:
             self.stream = stream
 
     def workspace(self, nbytes: int) -> int:
-        """Address of at least ``nbytes`` of scratch memory, valid for the work of one call on this stream.
+        """Return the address of ``nbytes`` of workspace or more, valid for one call on this stream.
 
-        Each thread has its own for each stream: the kernels of one cuDNN call may lie apart on the stream,
+        Each thread has its own for each stream: the kernels of one cuDNN call may be apart on the stream,
         with another thread's between them.
         """
         if not nbytes:
             return 0
-        stream = self.stream
-        held = self._workspaces.get(stream)
+        held = self._workspaces.get(self.stream)
         if self.capturing:
             return self._captured_workspace(held, nbytes)
         if held is None or held.size < nbytes:
-            # What was held is freed on its stream, hence after the work that still uses it.
             try:
-                held = blocks.allocate(nbytes, stream, "a workspace")
+                larger = Workspace(nbytes, self.stream)
             except AllocationError:
                 if not self._workspaces:
                     raise
                 held = None
                 self.drop_workspaces()  # there may be room in place of the old one, or of other streams' ones
-                held = blocks.allocate(nbytes, stream, "a workspace")
-            self._workspaces[stream] = held
-        return int(held.handle)
+                larger = Workspace(nbytes, self.stream)
+            if held is not None:
+                held.lent.settle()
+            held = self._workspaces[self.stream] = larger
+        return held.handle
 
-    def _captured_workspace(self, held: Any, nbytes: int) -> int:
+    def _captured_workspace(self, held: Workspace | None, nbytes: int) -> int:
         """Pin the workspace that is held: the graph's memory must not come and go with a capture."""
         if held is None or held.size < nbytes:
             raise NotInitializedError(
@@ -141,7 +160,7 @@ class Context:
                 "none of that size: make the same call once on this stream before capturing it"
             )
         self.pin(held)
-        return int(held.handle)
+        return held.handle
 
     @property
     def capturing(self) -> bool:

@@ -88,7 +88,6 @@ class ConvPlan:
         self._names = names
         self._make = make
         self._alpha, self._beta = factors
-        self._where = where
         self._aligned = operands.like.aligned
         self._default = streams.default_stream(where.device)
         self._token = object()
@@ -190,9 +189,9 @@ class ConvPlan:
 
     @property
     def _choice(self) -> Any:
-        previous = streams.activate(self._where.device)
+        previous = streams.activate(self._default.device)
         try:
-            ctx = context.current(self._where)
+            ctx = context.current(self._default)  # the stream that it was made on may have been destroyed
             return (ctx.plans.get(self._token) or self._call_of(ctx)).choice
         finally:
             streams.restore(previous)

@@ -146,6 +146,7 @@ class FakeCudnn(CTC, Dice, Graphs, Layers, Norm, Pointwise, Recurrent, Spatial, 
         self._create(out, "handle", device=self.host.device, stream=0)
 
     def cudnnSetStream(self, handle: Any, stream: int | None) -> None:
+        self.host.check_stream(stream or 0)
         self._get(handle, "handle")["stream"] = stream or 0
 
     def cudnnGetStream(self, handle: Any, stream: Any) -> None:

@@ -36,6 +36,7 @@ class Buffer:
         self.handle = (self.memory.ctypes.data + 63) // 64 * 64
         self.size = nbytes
         self.device = stream.device
+        self.stream = stream.handle
         self._host = host
         host.live[self.handle] = self
         host.log.append(("allocate", stream.handle))
@@ -100,6 +101,7 @@ class Host:
         self.limit = 2**32
         self.capabilities = [(9, 0)] * DEVICES
         self.capturing: set[int] = set()
+        self.destroyed: set[int] = set()  # streams that no call may name
         self.unfinished: set[Any] = set()
         self.gone: set[int] = set()  # streams that were destroyed
         self.clock = 0.0  # milliseconds; whoever computes moves it on
@@ -126,6 +128,12 @@ class Host:
                 return
         raise AssertionError(f"{nbytes} bytes at {address:#x} are not in memory that is alive")
 
+    def check_stream(self, stream: int) -> None:
+        """Raise for a stream that was destroyed, for which the driver would end the process."""
+        if stream in self.destroyed:
+            self.log.append(("destroyed stream used", stream))
+            raise AssertionError(f"stream {stream:#x} was destroyed")
+
     def buffers(self) -> list[Buffer]:
         """All memory that is alive, in one step: other threads take and give back meanwhile."""
         return [buffer for one in self.live.valuerefs() if (buffer := one()) is not None]
@@ -140,6 +148,7 @@ class Host:
         self.grave.clear()
 
     def give_back(self, buffer: Buffer) -> None:
+        self.check_stream(buffer.stream)
         buffer.memory[:] = POISON
         self.log.append(("free", buffer.handle))
         self.grave.append(buffer.memory)
@@ -187,6 +196,7 @@ class Host:
     @may_fail
     def allocate(self, nbytes: int, stream: Stream, what: str = "an array") -> Buffer:
         assert stream.device == self.device, "allocating on a device that is not current"
+        self.check_stream(stream.handle)
         if self.used() + nbytes > self.limit:
             raise AllocationError(f"out of memory: {nbytes:,} bytes wanted for {what}")
         return Buffer(self, nbytes, stream)
@@ -220,6 +230,7 @@ class Host:
 
     @may_fail
     def record(self, stream: Stream) -> tuple[str, int, int]:
+        self.check_stream(stream.handle)
         event = ("event", next(self._events), stream.handle)
         self.log.append(("record", stream.handle, event))
         return event
@@ -228,6 +239,7 @@ class Host:
     def wait(self, stream: Stream, event: Any) -> None:
         if stream.handle in self.gone:
             raise ExecutionFailedError("waiting for an event: CUDA_ERROR_CONTEXT_IS_DESTROYED")
+        self.check_stream(stream.handle)
         self.log.append(("wait", stream.handle, event))
 
     def order(self, before: Stream, after: Stream) -> None:
@@ -248,6 +260,7 @@ class Host:
         return stream.handle in self.capturing
 
     def can_enqueue(self, stream: Stream) -> bool:
+        self.check_stream(stream.handle)
         return stream.handle not in self.capturing
 
     def relax(self) -> None:
@@ -261,6 +274,7 @@ class Host:
 
     @may_fail
     def synchronize(self, stream: Stream) -> None:
+        self.check_stream(stream.handle)
         self.log.append(("synchronize", stream.handle))
 
     def finish(self, device: int) -> None:

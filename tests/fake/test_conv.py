@@ -7,6 +7,7 @@ import enum
 import gc
 import pickle
 import re
+import threading
 import warnings
 from typing import Any
 
@@ -321,6 +322,49 @@ def test_captured_workspaces_stay(fake: FakeCudnn, host: Host) -> None:
     ct.empty_cache()
     host.check(captured, 100)
     del y
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_plan_reports_facts_when_the_stream_it_was_made_on_is_destroyed(
+    fake: FakeCudnn, host: Host, threads: int
+) -> None:
+    x, w = images(1, 3, 5, 6), images(4, 3, 3, 3)
+    fake.workspaces = {"GEMM": 100}
+    out = ct.full((1, 4, 3, 4), np.nan)
+    plan = ct.conv_plan(x, w, stream=0x77)
+    plan(x, w, out=out, stream=0x77)
+    plan(x, w, out=out)  # the handle works on another stream now
+    host.destroyed.add(0x77)
+    said: list[Any] = []
+
+    def ask() -> None:
+        said.append((plan.describe(), plan.workspace, plan.candidate.algorithm, plan.fallback_reason))
+
+    for thread in [threading.Thread(target=ask) for _ in range(threads - 1)]:
+        thread.start()
+        thread.join()
+    ask()
+    assert said == [said[0]] * threads
+    assert said[0][1] == 100
+    assert not [entry for entry in host.log if entry[0] == "destroyed stream used"]
+
+
+def test_workspace_of_a_destroyed_stream_is_freed_on_another_stream(fake: FakeCudnn, host: Host) -> None:
+    x, w = images(1, 3, 5, 6), images(4, 3, 3, 3)
+    fake.workspaces = {"GEMM": 100}
+    used = host.used()
+    ct.conv(x, w, stream=0x77)
+    fake.workspaces = {"GEMM": 200}
+    ct.conv(images(2, 3, 5, 6), w, stream=0x77)  # which frees the first
+    assert not [entry for entry in host.log if entry[0] == "finish"]  # while the stream exists, no host waits
+    host.destroyed.add(0x77)
+    host.log.clear()
+    ct.empty_cache()
+    names = [entry[0] for entry in host.log]
+    assert names.index("finish") < names.index("free")
+    assert "destroyed stream used" not in names
+    host.destroyed.clear()
+    assert host.used() == used
 
 
 def test_memory_in_use_is_noted_also_where_a_later_part_fails(fake: FakeCudnn) -> None:

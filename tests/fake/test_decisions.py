@@ -361,7 +361,7 @@ def test_what_was_captured_outlives_its_thread_and_its_plan(fake: FakeCudnn, hos
             plan(x, w, out=out)
 
     in_thread(capture)
-    assert {type(thing).__name__ for thing in context._pinned.values()} >= {"Buffer", "Handle"}
+    assert {type(thing).__name__ for thing in context._pinned.values()} >= {"Workspace", "Handle"}
 
 
 def test_a_plan_that_is_gone_leaves_nothing_in_threads_that_live(fake: FakeCudnn) -> None:
