@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from . import blocks, ruler
+from . import stream as streams
 from .context import Bounded, Context
 from .decision import TRANSIENT, Decision, breadth, kept_rows, store_key
 from .dtypes import DTYPES
@@ -88,6 +89,7 @@ class Choice:
                 raise  # what beta multiplies may be gone
             self._run_another(context, pointers, alpha, beta, error)
 
+    @streams.relaxed()
     def time(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
         """Time the candidates on the operands, unless another thread just did, and take the quickest."""
         if context.capturing:
@@ -112,6 +114,7 @@ class Choice:
         lines = [self.plan.describe(), self._decision.story(self._row)]
         return "\n".join([*lines, *([f"  fallback: {reason}"] if reason else []), *self._decision.reasons()])
 
+    @streams.relaxed()  # cuDNN loads modules for a plan
     def _next_plan(self, context: Context) -> Plan:
         trouble = None
         for row in self._decision.usable(context):

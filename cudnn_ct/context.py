@@ -201,6 +201,7 @@ def current(stream: Stream) -> Context:
     return context
 
 
+@streams.relaxed()  # cuDNN allocates memory for a handle
 def _first(device: int) -> Context:
     if not hasattr(_thread, "contexts"):
         _thread.contexts = {}

@@ -12,6 +12,7 @@ from operator import or_
 from typing import Any
 
 from . import graph, legacy
+from . import stream as streams
 from .context import Context
 from .errors import BadParamError, NotSupportedError
 from .legacy.widen import Way
@@ -175,6 +176,7 @@ class Roads:
         """Tell what was chosen, and what was refused and why."""
         return "\n".join([self.plan.describe(), *(f"  refused: {line}" for line in self._refusals)])
 
+    @streams.relaxed()  # cuDNN loads modules for a plan
     def _next(self, context: Context) -> Plan:
         while self._left:
             make, self._needs_alignment = self._left.pop(0)

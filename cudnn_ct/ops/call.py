@@ -29,7 +29,7 @@ class Call(NamedTuple):
     ``pack`` says that some input has strides that no descriptor holds, and is copied first; ``in_place`` that
     a result may lie exactly where an input does. ``rooms`` are what the results take. ``spans`` are the bytes
     that each operand reaches from its pointer, the results last. ``apart`` are pointers for which the results
-    are known to overlap nothing.
+    are known to overlap nothing. ``fresh`` is not empty before the first run.
     """
 
     problem: Any
@@ -42,6 +42,7 @@ class Call(NamedTuple):
     rooms: tuple[tuple[TensorSpec, int], ...]
     spans: tuple[tuple[int, int], ...]
     apart: set[tuple[int, ...]]
+    fresh: list[bool]
 
     @classmethod
     def of(
@@ -59,7 +60,13 @@ class Call(NamedTuple):
         rooms = tuple((spec, span(spec)[1]) for spec in results)  # with gaps, where a caller asked for some
         spans = tuple(map(span, (*inputs, *results)))
         what = f"the result of {what}"
-        return cls(problem, inputs, results, choice, pack, in_place, what, rooms, spans, set())
+        return cls(problem, inputs, results, choice, pack, in_place, what, rooms, spans, set(), [True])
+
+    @streams.relaxed()
+    def run_first(self, ctx: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
+        """Run for the first time: cuDNN may load modules and allocate, which captures elsewhere forbid."""
+        self.choice.run(ctx, pointers, alpha, beta)
+        self.fresh.clear()
 
     def refuse_overlap(
         self,
@@ -132,7 +139,10 @@ def run(
         if result.writer is not stream or result._uses is not None:
             result.before_write(stream)
     try:
-        call.choice.run(ctx, pointers, alpha, beta)
+        if call.fresh:
+            call.run_first(ctx, pointers, alpha, beta)
+        else:
+            call.choice.run(ctx, pointers, alpha, beta)
     except CudnnError as error:
         noted(error, f"in {call.problem}, alpha {alpha}, beta {beta}", stream)
         raise
@@ -163,8 +173,9 @@ def run_several(
             call.refuse_overlap(inputs, given, told)
     results = DeviceArray.several(call.rooms, given, stream, call.what)
     pointers = (*read, *[array.pointer for array in results])
+    enqueue = call.run_first if call.fresh else call.choice.run
     try:  # what is new is the stream's own, and nobody waits for it
-        in_order(stream, inputs, own, call.choice.run, ctx, pointers, alpha, beta)
+        in_order(stream, inputs, own, enqueue, ctx, pointers, alpha, beta)
     except CudnnError as error:
         noted(error, f"in {call.problem}, alpha {alpha}, beta {beta}", stream)
         raise

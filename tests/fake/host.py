@@ -263,11 +263,17 @@ class Host:
         self.check_stream(stream.handle)
         return stream.handle not in self.capturing
 
-    def relax(self) -> None:
-        return None
+    @property
+    def relaxed(self) -> bool:
+        """Whether captures leave this thread alone."""
+        return getattr(self._thread, "relaxed", False)
 
-    def unrelax(self, before: None) -> None:
-        return None
+    def relax(self) -> bool:
+        before, self._thread.relaxed = self.relaxed, True
+        return before
+
+    def unrelax(self, before: bool) -> None:
+        self._thread.relaxed = before
 
     def own_stream(self, device: int) -> Stream:
         return Stream(OWN_STREAM, device, owner=self)

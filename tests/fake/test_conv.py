@@ -9,6 +9,7 @@ import pickle
 import re
 import threading
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -322,6 +323,27 @@ def test_captured_workspaces_stay(fake: FakeCudnn, host: Host) -> None:
     ct.empty_cache()
     host.check(captured, 100)
     del y
+
+
+def test_first_call_runs_in_relaxed_capture_mode_and_later_calls_do_not(fake: FakeCudnn, host: Host) -> None:
+    x, w = images(1, 3, 5, 6), images(4, 3, 3, 3)
+    calls: list[Callable[[], Any]] = [
+        lambda: ct.conv(x, w),
+        lambda: ct.conv(x, w, algo="time_once"),
+        lambda: ct.activation(x),
+        lambda: ct.batch_norm_training(x, ct.full((1, 3, 1, 1), 1.0), ct.full((1, 3, 1, 1), 0.0)),
+    ]
+    for call in calls:
+        fake.calls.clear()
+        fake.relaxed.clear()
+        call()
+        enqueued = {"cudnnCreate", "cudnnConvolutionForward", "cudnnActivationForward"} & set(fake.names())
+        assert enqueued <= set(fake.relaxed)
+        assert fake.relaxed
+        assert not host.relaxed
+        fake.relaxed.clear()
+        call()
+        assert fake.relaxed == []
 
 
 @pytest.mark.parametrize("threads", [1, 2])
