@@ -41,7 +41,7 @@ class FusedPlan:
     Which combinations it has is only known when it runs.
     """
 
-    __slots__ = ("_activation", "_algorithm", "_bias", "_factors", "_native", "_z", "candidate", "workspace")
+    __slots__ = ("_activation", "_algorithm", "_bias", "_factors", "_native", "candidate", "workspace")
 
     def __init__(self, problem: FusedConv, native: Native, candidate: Candidate, context: Context) -> None:
         check_residual(problem)
@@ -52,7 +52,6 @@ class FusedPlan:
         self._factors = scalar(problem.alpha1), scalar(problem.alpha2 if problem.z else 0.0)
         self._activation = ActivationDescriptor.cached(ActivationSpec(problem.activation))
         self._bias = None if problem.bias is None else _descriptor(problem.bias)
-        self._z = _descriptor(problem.z) if problem.z else None
         self.workspace = native.workspace(self._algorithm, context)
 
     # The factors are part of the problem here; those of a run are 1 and 0.
@@ -74,7 +73,7 @@ class FusedPlan:
             workspace,
             self.workspace,
             a2,
-            self._z or result,
+            result,  # a residual has the layout of the result
             z[0] if z else y,
             self._bias,
             b,

@@ -174,6 +174,16 @@ def test_conv_bias_activation_equals_reference_when_residual_has_another_layout(
         assert f"z copied to {own}" in plan.describe()
 
 
+@pytest.mark.parametrize("layout", ["nhwc", "nchw"])
+def test_conv_bias_activation_adds_residual_of_one_channel(fake: FakeCudnn, layout: str) -> None:
+    """The fake rejects a residual that is described with other strides than the result."""
+    x, w, b = images(2, 3, 5, 6).numpy(), images(1, 3, 3, 3).numpy(), images(1).numpy()
+    z = images(2, 1, 3, 4).numpy()
+    placed = (ct.asarray(x, layout=layout), ct.asarray(w, layout=layout), ct.asarray(b))
+    got = ct.conv_bias_activation(*placed, z=ct.asarray(z), algo="none")
+    np.testing.assert_array_equal(got.numpy(), ct.reference.conv_bias_activation(x, w, b, z=z))
+
+
 @pytest.mark.parametrize("graphs", [False, True])
 @pytest.mark.parametrize("layout", ["nhwc", "nchw"])
 @pytest.mark.parametrize("activation", ["relu", "tanh"])
