@@ -279,10 +279,26 @@ class Library:
         missing.__name__ = name
         return missing
 
-    def _check(self, status: int, function: Any, _args: tuple[Any, ...]) -> int:
+    def _check(self, status: int, function: Any, args: tuple[Any, ...]) -> int:
         if status:
-            raise self._failure(status, function.__name__)
+            name = function.__name__
+            raise self._too_new(status, name, args) or self._failure(status, name)
         return status
+
+    def _too_new(self, status: int, name: str, args: tuple[Any, ...]) -> CudnnError | None:
+        """Make the error for a kind of descriptor that this cuDNN is too old for: it returns ALLOC_FAILED."""
+        if name != "cudnnBackendCreateDescriptor":
+            return None
+        from ._bindings.enums import SINCE, BackendDescriptorType  # 73 enum classes: only after a failure
+
+        kind = next((member.name for member in BackendDescriptorType if member == args[0]), "")
+        since = SINCE.get(f"BackendDescriptorType.{kind}", 0)
+        if since <= self.version:
+            return None
+        text = f"a CUDNN_BACKEND_{kind} needs cuDNN >= {format_version(since)}"
+        return VersionMismatchError(
+            f"{text}, have {format_version(self.version)}", status=status, function=name
+        )
 
     def _failure(self, status: int, name: str) -> CudnnError:
         """Make the exception. The frame that raises must not hold it: arrays would live on in the circle."""

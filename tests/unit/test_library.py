@@ -9,8 +9,16 @@ from typing import Any
 import pytest
 
 from cudnn_ct import _lib
+from cudnn_ct._bindings import types
+from cudnn_ct._bindings.enums import BackendDescriptorType
 from cudnn_ct._bindings.functions import FUNCTIONS
-from cudnn_ct.errors import BadParamError, CudnnError, LibraryNotFoundError, VersionMismatchError
+from cudnn_ct.errors import (
+    AllocationError,
+    BadParamError,
+    CudnnError,
+    LibraryNotFoundError,
+    VersionMismatchError,
+)
 
 
 def fake(name: str, function: Callable[..., Any]) -> Any:
@@ -79,6 +87,23 @@ def test_a_function_that_is_newer_than_the_library() -> None:
     name = next(name for name, prototype in FUNCTIONS.items() if prototype.since > 91900)
     with pytest.raises(VersionMismatchError, match=rf"^{name} needs cuDNN >= 9\.2\d\.\d, have 9\.1\.0$"):
         getattr(lib, name)(1, 2, 3)
+
+
+def test_library_names_the_version_that_a_kind_of_descriptor_needs() -> None:
+    """cuDNN fails with ALLOC_FAILED for a kind that it does not have."""
+    lib = library(cudnnBackendCreateDescriptor=lambda kind, descriptor: 4003)
+    descriptor = ctypes.byref(types.cudnnBackendDescriptor_t())
+    for kind in (BackendDescriptorType.DEVICEPROP_DESCRIPTOR, 38):
+        with pytest.raises(VersionMismatchError) as caught:
+            lib.cudnnBackendCreateDescriptor(kind, descriptor)
+        said = "a CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR needs cuDNN >= 9.8.0, have 9.1.0"
+        assert (str(caught.value), caught.value.status) == (said, 4003)
+    for kind in (BackendDescriptorType.TENSOR_DESCRIPTOR, 9999):
+        with pytest.raises(AllocationError):
+            lib.cudnnBackendCreateDescriptor(kind, descriptor)
+    recent = library(version=90800, cudnnBackendCreateDescriptor=lambda kind, descriptor: 4003)
+    with pytest.raises(AllocationError):
+        recent.cudnnBackendCreateDescriptor(BackendDescriptorType.DEVICEPROP_DESCRIPTOR, descriptor)
 
 
 def test_a_function_that_should_be_there_and_is_not() -> None:
