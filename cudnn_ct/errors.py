@@ -180,7 +180,7 @@ def format_version(version: int) -> str:
 
 
 def _status_name(status: int) -> str:
-    from ._bindings.enums import Status  # 71 enum classes: only once something has failed
+    from ._bindings.enums import Status  # 73 enum classes: only after a failure
 
     try:
         return f"CUDNN_STATUS_{Status(status).name}"

@@ -119,7 +119,23 @@ def render_enum(enum: Enum) -> str:
 def render_types(api: Api) -> str:
     body = "\n\n\n".join(render_type(name, *parts) for name, parts in api.types.items())
     title = '"""cuDNN\'s handles (a pointer type each), structs and callbacks, by their names in C."""'
+    body = f"{MESSAGE.strip()}\n\n\n{body}"
     return f"{title}\n\n{import_ctypes(body)}\n\n\n{body}"
+
+
+MESSAGE = '''
+class Message(c_void_p):
+    """Address of the text of a callback, which is there until the callback returns."""
+
+    def lines(self) -> list[bytes]:
+        """Read the text: lines that each end in NUL, up to an empty one."""
+        found: list[bytes] = []
+        at = self.value
+        while at and (line := string_at(at)):
+            found.append(line)
+            at += len(line) + 1
+        return found
+'''
 
 
 def render_type(name: str, kind: str, *parts: str) -> str:
@@ -241,25 +257,36 @@ def since(api: Api, notes: dict[str, Any], symbol: str, enum: str = "") -> int:
     """The first version with a symbol: from the annotations, else its own comment, else its enum's."""
     for name in (symbol, enum):
         written = notes["since"].get(name) or api.since.get(name)
-        if written and not re.fullmatch(r"\d+\.\d+\.\d+", written):
-            raise BindingsError(f"{symbol}: @since {written} is no version; see [since]")
         if written:
-            major, minor, patch = map(int, written.split("."))
-            return max(FLOOR, major * 10000 + minor * 100 + patch)
+            return max(FLOOR, packed(symbol, written))
     raise BindingsError(f"{symbol}: nothing says since when; see [since]")
+
+
+def packed(symbol: str, written: str) -> int:
+    """Convert a version such as 9.28.0 to the number that cudnnGetVersion returns."""
+    if not re.fullmatch(r"\d+\.\d+\.\d+", written):
+        raise BindingsError(f"{symbol}: @since {written} is not a version; see [since]")
+    major, minor, patch = map(int, written.split("."))
+    return major * 10000 + minor * 100 + patch
 
 
 def check_notes(api: Api, notes: dict[str, Any]) -> None:
     """Refuse annotations that match nothing, so that the file cannot rot."""
     enums = {enum.c_name for enum in api.enums}
     arguments = {function.name: set(function.args) for function in api.functions}
+    members = {
+        f"{name}.{re.findall('[a-zA-Z_0-9]+', field)[0]}"
+        for name, (kind, *fields) in api.types.items()
+        if kind in ("Struct", "Union")
+        for field in fields
+    }
     known: dict[str, Iterable[str]] = {
         "sentinels": api.values,
         "handles": api.types,
         "prefixes": enums,
         "members": api.values,
         "device": arguments,
-        "since": enums | api.values.keys() | arguments.keys(),
+        "since": enums | api.values.keys() | arguments.keys() | members,
     }
     stale = [f"[{table}] {name}" for table in notes for name in notes[table] if name not in known[table]]
     if stale:
@@ -283,7 +310,9 @@ def tuple_field(name: str, items: list[str]) -> str:
 
 
 def import_ctypes(body: str) -> str:
-    return import_from("ctypes", re.findall(r"\b(c_[a-z]\w*|POINTER|CFUNCTYPE|Structure|Union)\b", body))
+    return import_from(
+        "ctypes", re.findall(r"\b(c_[a-z]\w*|POINTER|CFUNCTYPE|Structure|Union|string_at)\b", body)
+    )
 
 
 def import_from(module: str, names: Iterable[str]) -> str:

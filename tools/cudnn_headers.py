@@ -157,7 +157,9 @@ class Reader(c_ast.NodeVisitor):  # type: ignore[misc]  # pycparser has no types
                 opaque = node.name.removesuffix("_t")
                 return ("handle", (opaque,)) if node.name in self.notes["handles"] else ("void", ())
             case c_ast.PtrDecl(type=c_ast.FuncDecl() as function):
-                return "callback", (self.ctype(function.type), *self.arguments(function).values())
+                parts = (self.ctype(function.type), *self.arguments(function).values())
+                # ctypes passes a c_char_p as bytes up to the first NUL, and cuDNN separates lines by NUL.
+                return "callback", ["Message" if part == "c_char_p" else part for part in parts]
         raise BindingsError(f"typedef {node.name}: a kind that the generator does not know")
 
     def visit_Decl(self, node: Any) -> None:  # noqa: N802

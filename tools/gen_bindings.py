@@ -23,7 +23,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from bindings_text import FLOOR, render
+from bindings_text import FLOOR, packed, render
 from cudnn_headers import Api, BindingsError, read_api
 
 OUTPUT = Path(__file__).resolve().parent.parent / "cudnn_ct" / "_bindings"
@@ -80,7 +80,7 @@ def check(notes: dict[str, Any]) -> int:
 
 def compare_with(include: Path, notes: dict[str, Any]) -> int:
     theirs = read_api(include, notes)
-    differences, additions = compare(theirs, notes["sentinels"])
+    differences, additions = compare(theirs, notes)
     for line in differences:
         print(f"difference: {line}")
     for line in additions:
@@ -102,24 +102,19 @@ def diff(new: dict[str, str]) -> str:
     return "".join(lines)
 
 
-def compare(theirs: Api, sentinels: list[str]) -> tuple[list[str], list[str]]:
-    """Hold other headers against our modules: the differences, and what only newer headers have."""
-    ours, others = our_symbols(), their_symbols(theirs)
+def compare(theirs: Api, notes: dict[str, Any]) -> tuple[list[str], list[str]]:
+    """Compare other headers with our modules: the differences, and the symbols that only newer headers have.
+
+    A struct that grew is a difference: cuDNN would read behind the memory of ours. [since] dates the members
+    that older headers do not have.
+    """
+    ours, others = our_symbols(notes["since"], theirs.version), their_symbols(theirs)
     additions = [f"{name} is only in {theirs.version}" for name in others if name not in ours]
     differences: list[str] = []
-    for name in (name for name in ours if name not in sentinels):
-        text = difference(*ours[name], others.get(name), theirs.version)
-        if text:
-            grown = theirs.version > load("").GENERATED_FROM and has_grown(
-                ours[name][1], others.get(name, "")
-            )
-            (additions if grown else differences).append(f"{name}: {text}")
+    for name in (name for name in ours if name not in notes["sentinels"]):
+        if text := difference(*ours[name], others.get(name), theirs.version):
+            differences.append(f"{name}: {text}")
     return differences, additions
-
-
-def has_grown(ours: str, theirs: str) -> bool:
-    """Whether a struct has only gained members at its end: NVIDIA adds some in new versions."""
-    return ours.endswith("}") and theirs.startswith(ours[:-1] + ", ")
 
 
 def difference(first: int, what: str, other: str | None, version: int) -> str:
@@ -131,8 +126,8 @@ def difference(first: int, what: str, other: str | None, version: int) -> str:
     return f"{version} has it, we say since {first}" if first > version else ""
 
 
-def our_symbols() -> dict[str, tuple[int, str]]:
-    """Each symbol of the modules by its C name: since when, and what it is, as a text to compare."""
+def our_symbols(since: dict[str, str], version: int) -> dict[str, tuple[int, str]]:
+    """Each symbol of the modules by its C name: since when, and its text to compare in a version."""
     enums, functions, types = load("enums"), load("functions"), load("types")
     found = {name: (p.since, signature(p.restype, *p.argtypes)) for name, p in functions.FUNCTIONS.items()}
     for cls, (_, prefix) in enums.C_NAMES.items():
@@ -141,7 +136,13 @@ def our_symbols() -> dict[str, tuple[int, str]]:
             found[c_name] = (enums.SINCE.get(f"{cls}.{name}", FLOOR), str(int(value)))
     for name, struct in vars(types).items():
         if hasattr(struct, "_fields_"):
-            found[name] = (UNDATED, layout(struct._fields_))
+            dates = {
+                f"{name}.{member}": since.get(f"{name}.{member}", "0.0.0") for member, _ in struct._fields_
+            }
+            there = [
+                field for field in struct._fields_ if packed(name, dates[f"{name}.{field[0]}"]) <= version
+            ]
+            found[name] = (UNDATED, layout(there))
     return found
 
 

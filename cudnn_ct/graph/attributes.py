@@ -167,6 +167,7 @@ _TYPES = {
     "MOE_GROUPED_MATMUL_MODE": "MATMUL_MODE",
     "RESHAPE_MODE": "RESHAPE_MODE",
     "OPERATIONGRAPH_MODE": "OPERATIONGRAPH_MODE",
+    "CUDA_GRAPH_RETENTION": "_CUDA_GRAPH_RETENTION",
 }  # fmt: skip
 
 _ENDINGS = {ending: name for name, endings in _TYPES.items() for ending in endings.split()}
@@ -205,6 +206,7 @@ _ENUMS: dict[str, Any] = {
     "MOE_GROUPED_MATMUL_MODE": enums.MoeGroupedMatmulMode,
     "RESHAPE_MODE": enums.BackendReshapeMode,
     "OPERATIONGRAPH_MODE": enums.BackendOperationGraphMode,
+    "CUDA_GRAPH_RETENTION": enums.CudaGraphRetention,
 }
 
 _PLAIN: dict[str, tuple[Any, Callable[[Any], Any]]] = {

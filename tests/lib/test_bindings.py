@@ -1,5 +1,6 @@
 """The generated bindings against cuDNN itself: its headers, and what its libraries export."""
 
+import json
 import os
 import re
 import shutil
@@ -78,6 +79,7 @@ def test_a_hand_edit_is_shown(headers: Path, checkout: Path) -> None:
         ("members", 'CUDNN_NO_SUCH_THING = "NAME"'),
         ("device", 'cudnnRNNForwardd = ["devSeqLengths"]'),
         ("device", 'cudnnSetStream = ["noSuchArgument"]'),
+        ("since", '"cudnnFraction_t.noSuchMember" = "9.1.0"'),
     ],
 )
 def test_an_annotation_that_matches_nothing_is_refused(
@@ -88,7 +90,7 @@ def test_an_annotation_that_matches_nothing_is_refused(
     notes.write_text(notes.read_text().replace(f"[{table}]\n", f"[{table}]\n{entry}\n"))
     result = generator("--check", root=checkout)
     assert result.returncode == 2
-    assert re.split(r"\W+", entry)[0] in result.stderr
+    assert re.split(r"[\s\"]+", entry.lstrip('"'))[0] in result.stderr
 
 
 def test_another_version_is_refused_with_both_numbers(headers: Path, checkout: Path) -> None:
@@ -195,23 +197,39 @@ def test_a_planted_difference_is_reported(
         assert re.search(f"^difference: {expected}", result.stdout, re.MULTILINE), result.stdout
 
 
-@pytest.mark.parametrize(("major", "code"), [(9, 1), (10, 0)], ids=["our version", "a newer one"])
-def test_a_struct_may_grow_only_in_newer_headers(
-    headers: Path, tmp_path: Path, major: int, code: int
-) -> None:
+def copied(headers: Path, to: Path, version: str, file: str, old: str, new: str) -> Path:
+    """Copy headers with another version and one change."""
     for path in headers.glob("cudnn*.h"):
-        shutil.copyfile(path, tmp_path / path.name)
-    graph, version = tmp_path / "cudnn_graph.h", tmp_path / "cudnn_version.h"
-    grown = re.sub(r"(int64_t denominator;)", r"\1 int64_t more;", graph.read_text())
-    graph.write_text(grown)
-    version.write_text(re.sub(r"(#define CUDNN_MAJOR) \d+", rf"\g<1> {major}", version.read_text()))
-    version.write_text(re.sub(r"(#define CUDNN_MINOR) \d+", r"\g<1> 27", version.read_text()))
-    version.write_text(re.sub(r"(#define CUDNN_PATCHLEVEL) \d+", r"\g<1> 0", version.read_text()))
-    result = generator("--include", tmp_path)
-    word = "difference" if code else "note"
-    assert re.search(rf"^{word}: cudnnFraction_t: .* c_long more", result.stdout, re.MULTILINE), result.stdout
-    assert "cudnnFraction_t" in result.stdout
-    assert result.returncode == code or "lacks it" in result.stdout  # as older headers do
+        shutil.copyfile(path, to / path.name)
+    text, count = re.subn(old, new, (to / file).read_text())
+    assert count == 1, "the change was not made"
+    (to / file).write_text(text)
+    path = to / "cudnn_version.h"
+    for part, number in zip(("MAJOR", "MINOR", "PATCHLEVEL"), version.split("."), strict=True):
+        path.write_text(re.sub(rf"(#define CUDNN_{part}) \d+", rf"\g<1> {number}", path.read_text()))
+    return to
+
+
+@pytest.mark.parametrize("version", ["9.28.0", "9.99.0", "10.0.0"])
+def test_generator_reports_a_struct_that_grew_as_a_difference(
+    headers: Path, tmp_path: Path, version: str
+) -> None:
+    """The library would read behind the memory of the struct that we allocate."""
+    change = ("cudnn_graph.h", r"(int64_t denominator;)", r"\1 int64_t more;")
+    result = generator("--include", copied(headers, tmp_path, version, *change))
+    assert re.search(r"^difference: cudnnFraction_t: .* c_long more", result.stdout, re.MULTILINE), (
+        result.stdout
+    )
+    assert result.returncode == 1
+
+
+@pytest.mark.parametrize(("version", "differs"), [("9.27.0", False), ("9.28.0", True)])
+def test_generator_expects_a_member_only_since_the_version_that_is_listed(
+    headers: Path, tmp_path: Path, version: str, differs: bool
+) -> None:
+    member = r"\n[^\n]*\bcscRevOffsets;[^\n]*"
+    result = generator("--include", copied(headers, tmp_path, version, "cudnn_gnn_ops.h", member, ""))
+    assert ("difference: cudnnGnnCscGraph_t" in result.stdout) == differs, result.stdout
 
 
 # The libraries ------------------------------------------------------------------------------------------
@@ -231,3 +249,24 @@ def test_every_function_is_exported(headers: Path) -> None:
     command = [sys.executable, "-c", EXPORTED, str(libraries[0]), *FUNCTIONS]
     version, *missing = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
     assert missing == [name for name, function in FUNCTIONS.items() if function.since > int(version)]
+
+
+CALLBACK = """
+import json, sys
+import cudnn_ct as ct
+from cudnn_ct._bindings import types
+seen = []
+callback = types.cudnnCallback_t(lambda level, udata, debug, text: seen.append(text.lines()))
+ct.raw.cudnnSetCallback(8, None, callback)
+with ct.TensorDescriptor(ct.TensorSpec.packed((2, 3, 4, 5), "float16")):
+    ct.raw.cudnnSetCallback(0, None, types.cudnnCallback_t())
+print(json.dumps([[line.decode() for line in lines] for lines in seen]))
+"""
+
+
+def test_a_callback_gets_every_line_of_a_message(headers: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", CALLBACK], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    (lines,) = (lines for lines in json.loads(done.stdout) if "cudnnSetTensorNdDescriptor" in lines[0])
+    assert any("CUDNN_DATA_HALF" in line for line in lines)
+    assert any("[2,3,4,5]" in line for line in lines)

@@ -44,7 +44,7 @@ TOP = len(LEVELS) - 1
 # Beside the levels, and what of the package each may know.
 BESIDE = {"reference": {"dtypes", "problem", "errors"}, "doctor": {"errors"}}
 READER = "doctor.elf"  # what L1 may know of the doctor: it reads files before it opens them
-# Imported by `_lib` alone, when something has failed or a GPU is to be judged: reasons for exceptions and `available`.
+# Imported by `_lib` alone: reasons for exceptions and for `available`.
 ADVISED, ADVISER = "_lib", "doctor"
 
 OPENERS = {"CDLL", "PyDLL", "cdll", "pydll", "LoadLibrary"}
