@@ -6,14 +6,17 @@ Child processes compute, because one kernel that reads outside its operands dest
 process. The parent starts another child behind the problem that ended one. PyTorch computes on the GPU with
 its own kernels (its cuDNN is switched off) on contiguous float64 copies.
 
-Three figures describe a result, with |err| = |got - want| reduced by the rounding of the result to its dtype:
+``of_bound`` is the largest |got - want| over the bound of the precision (docs/algorithms.md); above 1, the
+algorithm belongs into TOO_INACCURATE of cudnn_ct/problem/accuracy.py. Three figures say more about a result,
+with |err| = |got - want| reduced by the rounding of the result to its dtype:
 
 - ``relative``: the largest |err| / sum |x| |w|, element by element;
 - ``normwise``: the largest |err| over the largest sum |x| |w|. FFT and Winograd algorithms mix elements, so
   their errors are bounded by the largest sum, not by the sum of the same element;
 - ``of_largest``: the largest |err| over the largest |want|.
 
-The table divides the first two by the unit roundoff of the precision.
+The table divides ``relative`` and ``normwise`` by the unit roundoff of the precision. It has the largest
+``of_bound`` first.
 """
 
 from __future__ import annotations
@@ -35,6 +38,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import cudnn_ct as ct
+from cudnn_ct.problem import accuracy
 
 Record = dict[str, Any]
 Array = np.ndarray[Any, Any]
@@ -228,6 +232,7 @@ def measure(problem: Problem, oracle: Oracle, seed: int, knobs: int) -> Iterator
         yield {"section": "error", **about, "row": "the table", "error": explain(error)}
         raise_if_lost()
         return
+    bound = accuracy.error_bound(table.problem)
     for row in chosen(table, knobs, random.Random(f"{seed} {problem.number}")):
         facts = about | facts_of(row)
         yield {"section": "begin", "index": problem.number, "row": str(row)}
@@ -237,7 +242,8 @@ def measure(problem: Problem, oracle: Oracle, seed: int, knobs: int) -> Iterator
                 out = ct.asarray(unwritten, layout=problem.layout)
                 plan(*arrays[values], out=out)
                 got = out.numpy().astype(np.float64)
-                yield {"section": "row", **facts, "values": values, **errors(got, *wanted[values], kind)}
+                found = errors(got, *wanted[values], kind, bound)
+                yield {"section": "row", **facts, "values": values, **found}
         except Exception as error:
             yield {"section": "error", **facts, "error": explain(error)}
             raise_if_lost()
@@ -280,15 +286,21 @@ def name_of(row: Any) -> str:
     return str(row.algorithm.partition(" knobs")[0])
 
 
-def errors(got: Array, want: Array, scale: Array, kind: Kind) -> Record:
-    """Compare a result with the float64 result and the sums of absolute products."""
+def errors(got: Array, want: Array, scale: Array, kind: Kind, bound: tuple[float, float]) -> Record:
+    """Compare a result with the float64 result and the sums of absolute products.
+
+    ``bound`` has the factors of the largest sum of absolute products and of the largest result.
+    """
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         beyond = np.maximum(abs(got - want) - kind.rounding * abs(want), 0)
         beyond[~np.isfinite(got)] = np.inf
+        whole = float(np.where(np.isfinite(got), abs(got - want), np.inf).max())
         relative = np.where(beyond == 0, 0, beyond / scale)
     worst, largest = float(beyond.max()), float(abs(want).max())
     top = float(scale.max())
+    allowed = bound[0] * top + bound[1] * largest
     return {
+        "of_bound": whole / allowed if allowed else whole,
         "relative": float(relative.max()),
         "normwise": worst / top if top else worst,
         "of_largest": worst / largest if largest else worst,
@@ -365,7 +377,7 @@ def command(options: argparse.Namespace, first: int, seconds: float) -> list[str
     }
     settings = [str(part) for pair in numbers.items() for part in pair]
     windows = ("x".join(map(str, window)) for window in options.windows)
-    lists = ("--kinds", *options.kinds, "--windows", *windows)
+    lists = ("--kinds", *options.kinds, "--windows", *windows, *["--excluded"] * options.excluded)
     return [sys.executable, str(Path(__file__).resolve()), "--child", *settings, *lists]
 
 
@@ -440,26 +452,29 @@ class Worst:
             method,
             "x".join(map(str, problem["w"][2:])),
         )
-        worst = self.rows.setdefault(key, {"relative": 0.0, "normwise": 0.0, "of_largest": 0.0, "count": 0})
+        figures = ("of_bound", "relative", "normwise", "of_largest")
+        worst = self.rows.setdefault(key, {"count": 0, **dict.fromkeys(figures, 0.0)})
         worst["count"] += 1
         worst["relative"] = max(worst["relative"], record["relative"] / unit)
         worst["normwise"] = max(worst["normwise"], record["normwise"] / unit)
-        if record["of_largest"] >= worst["of_largest"]:
+        worst["of_largest"] = max(worst["of_largest"], record["of_largest"])
+        if record["of_bound"] >= worst["of_bound"]:
             worst |= {
-                "of_largest": record["of_largest"],
+                "of_bound": record["of_bound"],
                 "index": problem["number"],
                 "terms": record["terms"],
             }
 
     def lines(self, most: int = LINES) -> Iterator[str]:
-        """The table, the largest normwise errors first, and the failures."""
-        head = f"{'relative/u':>11} {'normwise/u':>11} {'of largest':>10}"
+        """The table, the largest errors over their bounds first, and the failures."""
+        head = f"{'of bound':>9} {'relative/u':>11} {'normwise/u':>11} {'of largest':>10}"
         yield f"{head} {'terms':>6} {'runs':>5} {'index':>6}  kind  direction  algorithm  method  window"
-        ordered = sorted(self.rows.items(), key=lambda item: item[1]["normwise"], reverse=True)
+        ordered = sorted(self.rows.items(), key=lambda item: item[1]["of_bound"], reverse=True)
         for key, row in ordered[:most]:
             yield (
-                f"{row['relative']:>11.4g} {row['normwise']:>11.4g} {row['of_largest']:>10.2e} "
-                f"{row['terms']:>6} {row['count']:>5} {row['index']:>6}  {'  '.join(key)}"
+                f"{row['of_bound']:>9.3g} {row['relative']:>11.4g} {row['normwise']:>11.4g} "
+                f"{row['of_largest']:>10.2e} {row['terms']:>6} {row['count']:>5} {row['index']:>6}  "
+                f"{'  '.join(key)}"
             )
         yield f"{self.results} results in {len(self.rows)} rows, {len(ordered[most:])} rows not shown"
         for what, (count, record) in list(self.failures.items())[:20]:
@@ -486,6 +501,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--knobs", type=int, default=2, metavar="N", help="settings of each engine (2)")
     parser.add_argument("--first", type=int, default=0, metavar="INDEX", help="begin with this problem")
     parser.add_argument("--problems", type=int, default=10**9, metavar="N", help="end before this problem")
+    parser.add_argument("--excluded", action="store_true", help="run algorithms known to exceed the bound")
     parser.add_argument("--step", type=int, default=1, help=argparse.SUPPRESS)
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     return parser.parse_args(arguments)
@@ -496,6 +512,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parse(arguments)
     if options.child:
         ct.config.cache = "off"
+        if options.excluded:
+            accuracy.TOO_INACCURATE = ()
         child(options)
         return
     worst = Worst(options.json)

@@ -69,8 +69,12 @@ def worth_timing(problem: Any, context: Context, request: Request) -> list[Candi
 
 
 def named(problem: Any, name: str) -> tuple[list[Stage], list[Stage]]:
-    """Where the legacy algorithm of a name is found, and where what Theano's module fell back to."""
-    return _named(problem, problem.core, name), _named(problem, problem.core, "none")
+    """Where the legacy algorithm of a name is found, and where what takes its place.
+
+    Theano's module fell back to ``none``. Its error may exceed the bound of the precision, so the heuristic
+    choice comes after it.
+    """
+    return _named(problem, problem.core, name), [*_named(problem, problem.core, "none"), *stages(problem)]
 
 
 def plan(problem: Any, candidate: Candidate, context: Context) -> Plan:
@@ -80,7 +84,7 @@ def plan(problem: Any, candidate: Candidate, context: Context) -> Plan:
     ------
     NotSupportedError
         cuDNN refuses it for this problem, whatever its heuristics said; or the candidate is one that its
-        family does not offer for the problem: an unknown algorithm, or other copies.
+        family does not offer for the problem: an unknown algorithm, other copies, an error above the bound.
     """
     if candidate.family == "followed" and isinstance(problem, FusedConv):
         family, _, algorithm = candidate.algorithm.partition(" ")

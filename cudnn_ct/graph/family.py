@@ -7,7 +7,7 @@ from typing import Any
 
 from ..context import Context
 from ..errors import AllocationError, BadParamError, CudnnError, ExecutionFailedError, NotSupportedError
-from ..problem import Candidate, ConvProblem, FusedConv, TensorSpec
+from ..problem import Candidate, ConvProblem, FusedConv, TensorSpec, inaccuracy
 from .conv import conv_graph
 from .device import Planner, compute_capability
 from .engines import HEURISTICS, Engine, Offer, execution_plan, offer_of, offers, survey
@@ -90,7 +90,7 @@ def plan(problem: Any, candidate: Candidate, context: Context | Planner) -> Grap
     except ValueError as error:
         raise NotSupportedError(str(error)) from None
     # A row may have been kept since before this was known, or was made for other factors or memory.
-    impossible = _unfit(problem) or known_wrong(engine.number, problem)
+    impossible = _unfit(problem) or _erratum(engine, candidate.notes, problem)
     if impossible:
         raise NotSupportedError(f"{engine} is refused for this {problem}: {impossible}")
     graph = graph_of(problem)
@@ -154,7 +154,12 @@ def _refusal(offer: Offer, unwanted: frozenset[str], problem: Any) -> str:
     too_coarse = [note for note in offer.notes if note in unwanted]
     if too_coarse:
         return f"{', '.join(too_coarse)}: coarser than {problem.compute}"
-    return known_wrong(offer.engine.number, problem)
+    return _erratum(offer.engine, offer.notes, problem)
+
+
+def _erratum(engine: Engine, notes: tuple[str, ...], problem: Any) -> str:
+    """Why the results of an engine are wrong or too inaccurate for a problem; empty if neither is known."""
+    return known_wrong(engine.number, problem) or inaccuracy(problem, "graph", str(engine), notes)
 
 
 def _unfit(problem: Any) -> str:

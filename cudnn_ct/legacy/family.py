@@ -9,7 +9,7 @@ from .._bindings import enums
 from ..context import Context
 from ..descriptors import MATH_NAMES
 from ..errors import BadParamError, NotSupportedError, error_from_status
-from ..problem import Candidate, ConvProblem, FusedConv, Packing, Plan, relaid_out
+from ..problem import Candidate, ConvProblem, FusedConv, Packing, Plan, inaccuracy, relaid_out
 from .fused import FusedPlan, check_residual, unfused
 from .native import DIRECTIONS, Native, exactly, packings
 from .plans import ConvolutionPlan
@@ -32,12 +32,14 @@ def candidates(
         return [_impossible(algorithm, impossible)]
     refused: list[Candidate] = []
     for packing in packings(problem):
+        relaid = relaid_out(problem, packing)
         try:
-            rows = _ranked(relaid_out(problem, packing), packing, context)
+            rows = _ranked(relaid, packing, context)
         except (NotSupportedError, BadParamError) as error:
             refused.append(_impossible(algorithm, str(error)))
             continue
         rows = [row for row in rows if algorithm in (None, row.algorithm)]
+        rows = [row._replace(status=row.status or _impossible_row(relaid, row)) for row in rows]
         if any(not row.status for row in rows):
             return rows + refused
         refused += rows
@@ -103,7 +105,7 @@ def _impossible_row(problem: ConvProblem | FusedConv, candidate: Candidate) -> s
         return f"there is no {candidate.math!r} math"
     if candidate.math != "fma" and exactly(problem.core):
         return f"{candidate.math} math is coarser than {problem.core.compute}"
-    return ""
+    return inaccuracy(problem, "legacy", candidate.algorithm)
 
 
 def _limits(problem: ConvProblem) -> str:

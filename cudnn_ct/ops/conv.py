@@ -79,6 +79,7 @@ def conv(
     precision : {"as_input_f32", "float32", "tf32", "as_input", "float16", "float64"}, optional
         What is computed in. The default is float32 for half types and the dtype of x otherwise, with TF32
         for float32 while ``ct.config.allow_tf32``; ``"float32"`` is IEEE arithmetic whatever that says.
+        Algorithms whose error exceeds the documented bound of the precision are rejected.
         Products of int8 are summed in int32, and have the default alone.
     deterministic : bool, optional
         Use only algorithms whose results are the same, bit for bit, from run to run.

@@ -4,6 +4,7 @@ Everything here is immutable, hashable and printable, and knows neither a librar
 at once the validated request, the cache key, the repr in an error, and what tests work on without a GPU.
 """
 
+from .accuracy import TOO_INACCURATE, error_bound, inaccuracy
 from .activation import ACTIVATION_MODES, ActivationProblem, activation_problem, activation_spec
 from .arguments import NAN_CHOICES, choice, flag, integer, number, per_axis, propagates
 from .conv import (
@@ -200,6 +201,7 @@ __all__ = [
     "ROLES",
     "SOFTMAX_ALGOS",
     "SOFTMAX_MODES",
+    "TOO_INACCURATE",
     "ActivationProblem",
     "ActivationSpec",
     "BatchNorm",
@@ -284,6 +286,7 @@ __all__ = [
     "ctc_problem",
     "ctc_room",
     "ctc_spec",
+    "error_bound",
     "fill_problem",
     "flag",
     "from_torch",
@@ -291,6 +294,7 @@ __all__ = [
     "grid_problem",
     "grid_sample_shape",
     "guessed_algos",
+    "inaccuracy",
     "integer",
     "layouts_of",
     "lrn_problem",

@@ -85,6 +85,7 @@ class FakeCudnn(CTC, Dice, Graphs, Layers, Norm, Pointwise, Recurrent, Spatial, 
         self.random: set[str] = set()  # algorithms whose results vary from run to run
         self.unrunnable: set[str] = set()  # algorithms that only their run refuses
         self.math_of_rows = 0
+        self.also_offered: list[str] = []  # algorithms that heuristics rank before the usual ones
         self.raised: BaseException | None = None
         self.passes: list[Any] = []  # what training passes of recurrent networks remember
         self.moved: dict[str, int] = {}  # by how many bytes an algorithm has weights elsewhere
@@ -248,7 +249,7 @@ class FakeCudnn(CTC, Dice, Graphs, Layers, Norm, Pointwise, Recurrent, Spatial, 
         count: Any,
         rows: Any,
     ) -> None:
-        """Offer two algorithms, and refuse a third.
+        """Offer ``also_offered`` and two algorithms, and refuse a third.
 
         As in cuDNN 9.19 there is neither for NHWC filters over NCHW images, nor for three axes of float64 in
         NHWC: some operand has to be copied first.
@@ -257,10 +258,10 @@ class FakeCudnn(CTC, Dice, Graphs, Layers, Norm, Pointwise, Recurrent, Spatial, 
         images, last = self._get(image, "tensor"), self._get(w, "filter")["form"] == 1
         mixed = last and images["strides"][1] != 1
         mixed |= last and len(images["shape"]) == 5 and images["dtype"].name == "float64"
-        for i, name in enumerate(names.offered[:room]):
+        for i, name in enumerate([*self.also_offered, *names.offered][:room]):
             row = rows[i]
             row.algo = names.algorithms[name]
-            refused = i == 2 or name in self.refused or mixed
+            refused = name == names.offered[2] or name in self.refused or mixed
             row.status = NOT_SUPPORTED if refused else 0
             row.memory = self.workspaces.get(name, 0)
             row.determinism, row.mathType = int(name not in self.random), self.math_of_rows

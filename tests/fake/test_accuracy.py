@@ -67,6 +67,7 @@ def test_measure_compares_each_candidate_with_the_oracle(kind: str, direction: s
     assert {row["section"] for row in rows} == {"row"}
     assert {row["values"] for row in rows} == set(accuracy.VALUES)
     assert max(row["relative"] for row in rows) < 4 * accuracy.KINDS[kind].unit
+    assert max(row["of_bound"] for row in rows) < 1
 
 
 def test_measure_reports_an_error_in_the_result() -> None:
@@ -90,21 +91,23 @@ def test_measure_reports_a_failing_oracle_and_goes_on() -> None:
 
 def test_errors_count_elements_that_are_not_written() -> None:
     want = np.ones((1, 2))
-    found = accuracy.errors(np.array([[np.nan, 1]]), want, want, accuracy.KINDS["float32"])
-    assert found == {"relative": np.inf, "normwise": np.inf, "of_largest": np.inf}
+    found = accuracy.errors(np.array([[np.nan, 1]]), want, want, accuracy.KINDS["float32"], (1, 1))
+    assert set(found.values()) == {np.inf}
 
 
 def test_errors_leave_out_the_rounding_of_the_result() -> None:
     want = np.array([1 + 2.0**-12])
-    found = accuracy.errors(want.astype(np.float16).astype(float), want, want, accuracy.KINDS["float16"])
-    assert found == {"relative": 0, "normwise": 0, "of_largest": 0}
+    got = want.astype(np.float16).astype(float)
+    found = accuracy.errors(got, want, want, accuracy.KINDS["float16"], (2.0**-12, 2.0**-11))
+    assert found.pop("of_bound") == pytest.approx(1 / 3, rel=1e-3)
+    assert set(found.values()) == {0}
 
 
 def test_table_puts_the_worst_first_and_lists_failures(tmp_path: Path) -> None:
     worst = accuracy.Worst(tmp_path / "rows.jsonl")
     for kind in ("float32", "tf32"):
         for record in records(small(kind, "forward")):
-            record["normwise"] = {"float32": 2.0**-24, "tf32": 2.0**-9}[kind]
+            record["of_bound"] = {"float32": 0.1, "tf32": 0.2}[kind]
             worst.keep(record)
     worst.keep({"section": "lost", "index": 7, "row": "engine 9"})
     lines = list(worst.lines(1))
@@ -137,7 +140,9 @@ print(json.dumps({"section": "end"}))
 
 
 def test_command_line_of_a_child_is_read_back() -> None:
-    options = accuracy.parse(["--windows", "5x5", "3", "--kinds", "tf32", "--seed", "4", "--children", "3"])
+    given = ["--windows", "5x5", "3", "--kinds", "tf32", "--seed", "4", "--children", "3", "--excluded"]
+    options = accuracy.parse(given)
     again = accuracy.parse(accuracy.command(options, 7, 12.5)[2:])
     assert (again.child, again.first, again.step, again.seconds, again.seed) == (True, 7, 3, 12.5, 4)
+    assert again.excluded
     assert (again.kinds, again.windows) == (["tf32"], [(5, 5), (3,)])

@@ -1,0 +1,175 @@
+"""Algorithms whose error exceeds the bound of a precision."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import cudnn_ct as ct
+from cudnn_ct import Candidate, CudnnWarning, NotSupportedError
+
+from .cudnn import FakeCudnn
+from .test_algorithms import GUESS, TIME, on_disk
+from .test_candidates import call, chosen, rows_of_the_store
+from .test_conv import images
+
+__all__ = ["on_disk"]  # a fixture, known here by its import
+
+WINOGRAD = "winograd_nonfused"
+ABOVE = "error above the bound of precision float32"
+DIRECTIONS = ("forward", "backward_data", "backward_filter")
+
+
+# --- the bound of a precision ---
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize("policy", [GUESS, TIME])
+@pytest.mark.parametrize(
+    ("window", "precision", "dtype", "within"),
+    [
+        ((5, 5), "float32", "float32", False),
+        ((1, 5), "float32", "float32", False),
+        ((3, 3), "float32", "float32", True),
+        ((5, 5), "tf32", "float32", True),
+        ((5, 5), None, "float16", False),
+        ((5, 5), None, "bfloat16", True),
+        ((5, 5), "as_input", "float16", True),
+    ],
+)
+def test_policies_take_winograd_only_within_the_bound(
+    fake: FakeCudnn,
+    direction: str,
+    policy: str,
+    window: tuple[int, ...],
+    precision: str | None,
+    dtype: str,
+    within: bool,
+) -> None:
+    fake.also_offered = [WINOGRAD.upper()]
+    fake.costs = dict.fromkeys(("GEMM", "IMPLICIT_GEMM", "ALGO_0", "ALGO_1"), 9.0)
+    algorithm = chosen(direction, window, dtype=dtype, precision=precision, algo=policy)
+    assert (algorithm == WINOGRAD) == within
+
+
+def test_conv_algorithms_gives_the_bound_as_the_status(fake: FakeCudnn) -> None:
+    fake.also_offered = [WINOGRAD.upper()]
+    first, second, _ = call("forward", (5, 5))
+    (row,) = [
+        row for row in ct.conv_algorithms(first, second, precision="float32") if row.algorithm == WINOGRAD
+    ]
+    assert row.status.startswith(ABOVE)
+    assert row.time is None
+
+
+def test_a_named_algorithm_above_the_bound_gives_way_with_a_warning(fake: FakeCudnn) -> None:
+    fake.also_offered = [WINOGRAD.upper()]
+    first, second, _ = call("forward", (5, 5))
+    named = {"algo": "winograd_non_fused"}
+    with pytest.warns(CudnnWarning, match=ABOVE):
+        plan = ct.conv_plan(first, second, precision="float32", **named)
+    assert plan.candidate.algorithm == "implicit_gemm"
+    assert plan.fallback_reason.startswith(ABOVE)
+    with pytest.raises(NotSupportedError, match=ABOVE):
+        ct.conv(first, second, precision="float32", strict=True, **named)
+    assert chosen("forward", (5, 5), precision="tf32", strict=True, **named) == WINOGRAD
+
+
+@pytest.mark.parametrize(
+    ("direction", "family", "algorithm"),
+    [
+        ("forward", "legacy", WINOGRAD),
+        ("backward_data", "legacy", WINOGRAD),
+        ("backward_filter", "legacy", WINOGRAD),
+        ("forward", "graph", "engine 6"),
+        ("backward_data", "graph", "engine 7 knobs 2=1"),
+        ("backward_filter", "graph", "engine 17"),
+    ],
+)
+def test_a_candidate_above_the_bound_is_rejected_whatever_it_says(
+    fake: FakeCudnn, direction: str, family: str, algorithm: str
+) -> None:
+    row = Candidate(family, algorithm, "fma", 0, True)
+    with pytest.raises(NotSupportedError, match=ABOVE):
+        chosen(direction, (5, 5), precision="float32", algo=row)
+
+
+@pytest.mark.parametrize(
+    ("layout", "window", "packed"),
+    [
+        ("nchw", (4, 4), ()),
+        ("nchw", (5, 5), (("x", "nhwc"), ("w", "nhwc"), ("y", "nhwc"))),
+        ("nhwc", (5, 5), ()),
+    ],
+)
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_algo_0_runs_on_copies_in_nhwc_when_it_would_add_many_sums_in_half_precision(
+    fake: FakeCudnn, dtype: str, layout: str, window: tuple[int, ...], packed: tuple[tuple[str, str], ...]
+) -> None:
+    first, second, shape = call("backward_data", window, dtype, layout)
+    row = ct.conv_plan(first, second, shape, direction="backward_data", algo="none").candidate
+    assert row is not None
+    assert (row.algorithm, row.packed) == ("algo_0", packed)
+    if packed:
+        with pytest.raises(NotSupportedError, match=ABOVE):
+            chosen(
+                "backward_data",
+                window,
+                dtype=dtype,
+                layout=layout,
+                algo=row._replace(packed=(), problem=None),
+            )
+
+
+def test_the_heuristic_choice_replaces_a_name_when_none_is_rejected_as_well(fake: FakeCudnn) -> None:
+    fake.refused = {"ALGO_0"}
+    with pytest.warns(CudnnWarning, match="fell back"):
+        assert chosen("backward_data", (3, 3), algo="none") == "algo_1"
+    with pytest.raises(NotSupportedError):
+        chosen("backward_data", (3, 3), algo="none", strict=True)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "dtype", "reason"),
+    [
+        ("engine 47 knobs 0=17,2=1", "bfloat16", ABOVE),
+        ("engine 47 knobs 0=16,2=1", "bfloat16", ""),
+        ("engine 47 knobs 0=17,2=1", "float32", ""),
+        ("engine 61 knobs 2=1", "float16", ABOVE),
+        ("engine 61 knobs 2=1", "bfloat16", ""),
+    ],
+)
+def test_engines_that_add_many_partial_sums_in_half_precision_are_rejected(
+    fake: FakeCudnn, algorithm: str, dtype: str, reason: str
+) -> None:
+    row = Candidate("graph", algorithm, "tensor_op", 0, True)
+    with pytest.raises(NotSupportedError) as caught:  # the fake has no graphs
+        chosen("backward_filter", (3, 3), dtype=dtype, algo=row)
+    assert (ABOVE in str(caught.value)) == bool(reason)
+
+
+@pytest.mark.parametrize(
+    ("layout", "groups", "wrong"), [("nhwc", 2, True), ("nhwc", 1, False), ("nchw", 2, False)]
+)
+def test_engine_4_is_rejected_for_groups_of_one_filter(
+    fake: FakeCudnn, layout: str, groups: int, wrong: bool
+) -> None:
+    x = ct.asarray(images(2, 4, 8), layout=layout)
+    dy = ct.asarray(images(2, 2, 6), layout=layout)
+    row = Candidate("graph", "engine 4", "fma", 0, True)
+    with pytest.raises(NotSupportedError) as caught:  # the fake has no graphs
+        ct.conv_backward_filter(x, dy, (2, 4 // groups, 3), groups=groups, precision="float32", algo=row)
+    assert ("one filter a group" in str(caught.value)) == wrong
+
+
+@pytest.mark.parametrize("family", ["legacy", "graph"])
+def test_imported_choices_above_the_bound_are_not_used(
+    fake: FakeCudnn, on_disk: Path, tmp_path: Path, family: str
+) -> None:
+    first, second, _ = call("forward", (5, 5))
+    ct.conv(first, second, precision="float32", algo=TIME)
+    algorithm = {"legacy": WINOGRAD, "graph": f"engine {2**64 + 6}"}[family]
+    rows_of_the_store(tmp_path / "choices.json", family=family, algorithm=algorithm)
+    plan = ct.conv_plan(first, second, precision="float32", algo=TIME)
+    assert plan.candidate.algorithm in ("gemm", "implicit_gemm")
