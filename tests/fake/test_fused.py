@@ -147,9 +147,9 @@ def test_conv_bias_activation_rejects_algorithm_without_copies_when_filter_is_no
     chosen = ct.conv_bias_activation_plan(x, w, b).candidate
     assert chosen.packed == (("w", "nchw"),)
     stored = chosen._replace(packed=(), problem=None)
-    with pytest.raises(NotSupportedError, match="w is not packed: got strides"):
+    with pytest.raises(NotSupportedError, match=r"got packed=\(\), expected one of"):
         ct.conv_bias_activation(x, w, b, algo=stored)
-    with pytest.raises(NotSupportedError, match="w is not packed: got strides"):
+    with pytest.raises(NotSupportedError, match=r"got packed=\(\), expected one of"):
         ct.conv(x, w, algo=stored)
 
 
@@ -239,7 +239,7 @@ def test_fused_graph_rejects_algorithm_without_copies_when_residual_has_another_
     chosen = ct.conv_bias_activation_plan(x, w, b, z=z).candidate
     assert chosen.family == "graph"
     assert chosen.packed == (("z", "nchw"),)
-    with pytest.raises(NotSupportedError, match="operands differ in layout"):
+    with pytest.raises(NotSupportedError, match=r"got packed=\(\), expected one of"):
         ct.conv_bias_activation(x, w, b, z=z, algo=chosen._replace(packed=(), problem=None))
 
 
