@@ -432,6 +432,14 @@ def lost(amounts: list[int]) -> int:
     return max((after - before for before, after in pairs), default=0)
 
 
+def new_stream() -> Any:
+    from cuda.core import Device
+
+    device = Device()
+    device.set_current()
+    return device.create_stream()
+
+
 def main() -> int:
     """Run the command; return its exit code."""
     parser = argparse.ArgumentParser(
@@ -446,12 +454,10 @@ def main() -> int:
     if not (available := ct.available()):
         print(available.reason)
         return 2
-    from cuda.core import Device
-
     warnings.simplefilter("ignore", CudnnWarning)
     ct.config.cache = "off"
     with lowered(BOUND):
-        figures = soak(options.operations, options.seconds, lambda: Device().create_stream())
+        figures = soak(options.operations, options.seconds, new_stream)
     for name, value in figures.items():
         if name != "samples":
             print(f"{name}: {value}")

@@ -75,7 +75,7 @@ class FakeCudnn(CTC, Dice, Graphs, Layers, Norm, Pointwise, Recurrent, Spatial, 
         self.host = host
         self.objects: dict[int, dict[str, Any]] = {}
         self.calls: list[tuple[str, tuple[Any, ...]]] = []
-        self.relaxed: list[str] = []  # the calls that were made in CUDA's relaxed capture mode
+        self.relaxed: set[str] = set()  # functions that were called in CUDA's relaxed capture mode
         self.fail: dict[str, int] = {}
         self.fail_at: dict[int, int] = {}
         self.missing: set[str] = set()
@@ -101,7 +101,7 @@ class FakeCudnn(CTC, Dice, Graphs, Layers, Norm, Pointwise, Recurrent, Spatial, 
         def function(*args: Any) -> Any:
             self.calls.append((name, args))
             if self.host.relaxed:
-                self.relaxed.append(name)
+                self.relaxed.add(name)
             if not prototype.returns_status:
                 return body(*args) if body else 0
             try:

@@ -192,7 +192,11 @@ def test_empty_cache_gives_memory_to_others() -> None:
 
 def pool() -> Any:
     """What this process holds of the device's memory, whatever others do."""
-    return memories._pool(0).attributes
+    from cuda.core import Device
+
+    device = Device(0)
+    device.set_current()
+    return device.memory_resource.attributes
 
 
 def test_threads_get_their_own_handles_and_right_results() -> None:

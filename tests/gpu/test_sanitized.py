@@ -61,8 +61,9 @@ def test_views_with_gaps() -> None:
 def test_arrays_that_go_while_another_stream_works_on_them() -> None:
     from cuda.core import Device
 
-    device = streams.current_device()
-    side = streams.as_stream(Device(device).create_stream(), device)
+    device = Device(streams.current_device())
+    device.set_current()
+    side = streams.as_stream(device.create_stream(), device.device_id)
     w = ct.full((8, 8, 3, 3), 1.0)
     for _ in range(20):
         x = ct.full((4, 8, 30, 30), 1.0)

@@ -34,9 +34,10 @@ def sides(count: int) -> list[streams.Stream]:
     """Streams of the current device that live as long as this list does."""
     from cuda.core import Device
 
-    device = streams.current_device()
-    made = [Device(device).create_stream() for _ in range(count)]
-    return [streams.as_stream(stream, device) for stream in made]
+    device = Device(streams.current_device())
+    device.set_current()
+    made = [device.create_stream() for _ in range(count)]
+    return [streams.as_stream(stream, device.device_id) for stream in made]
 
 
 @pytest.fixture
