@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import _cuda as cuda
 from . import stream as streams
+from ._owned import outlive_cycles
 from .errors import AllocationError, CudnnError, NotInitializedError
 from .lifetime import defer
 from .stream import Stream
@@ -68,6 +69,7 @@ class Buffer:
         self.size = size
         self._stream = stream
         self._process = os.getpid()
+        outlive_cycles(self)
 
     def __del__(self) -> None:
         if os.getpid() != self._process or sys.is_finalizing():

@@ -17,6 +17,7 @@ from functools import cache
 from typing import Any
 
 from . import _cuda as cuda
+from ._owned import outlive_cycles
 
 __all__ = [
     "activate",
@@ -355,6 +356,7 @@ class Event:
         result, self.handle = cuda.driver().cuEventCreate(_WITHOUT_TIMING)
         cuda.check(result, "creating an event")
         self._process = os.getpid()
+        outlive_cycles(self)
 
     def __del__(self) -> None:
         if getattr(self, "_process", None) == os.getpid() and not sys.is_finalizing():

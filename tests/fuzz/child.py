@@ -181,7 +181,7 @@ def on_gpu() -> Iterator[Callable[[], int]]:
 
     def used() -> int:
         blocks.clear(device)
-        return int(memory._pool(device).attributes.used_mem_current)
+        return memory._pool_attribute(memory._pool(device), "USED_MEM_CURRENT")
 
     yield used
 

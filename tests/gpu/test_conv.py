@@ -147,7 +147,7 @@ def test_more_than_two_to_the_31_elements() -> None:
     ct.conv(x, w, out=y)
     assert (y.numpy() == 6).all()
     with pytest.raises(NotSupportedError, match=r"x spans 3,221,225,472 elements; .* fewer than 2\*\*31"):
-        ct.conv(x, w, algo="none")
+        ct.conv(x, w, algo="none", strict=True)
 
 
 @pytest.mark.parametrize("beta", [0, 2])

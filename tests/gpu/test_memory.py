@@ -16,6 +16,7 @@ from cudnn_ct import stream as streams
 from cudnn_ct.problem import rnn_parameters
 
 LIMIT = 64 * 2**20
+_pools: list[Any] = []  # a pool ends with its object, and memory of it may still be kept for other tests
 
 
 class SmallPool:
@@ -25,6 +26,7 @@ class SmallPool:
         from cuda.core import Device, DeviceMemoryResource, DeviceMemoryResourceOptions
 
         self.resource = DeviceMemoryResource(Device(0), DeviceMemoryResourceOptions(max_size=LIMIT))
+        _pools.append(self.resource)
         self.taken = 0
         self.fail_at = 0
         self._allocate = memory.allocate

@@ -90,6 +90,44 @@ def run() -> Iterator[Any]:
         server.communicate()
 
 
+# --- lifetimes ---------------------------------------------------------------------------------------------
+
+
+def test_memory_in_a_cycle_is_freed_after_its_stream_waits_for_other_streams(run: Any) -> None:
+    run("""
+        x = ct.full(LARGE, 2.5)
+        x.copy(stream=Owned())
+        driver.calls.clear()
+        holder = [x]
+        holder.append(holder)
+        del x, holder
+        gc.collect()
+        names = [name for name in driver.names() if name in ("cuStreamWaitEvent", "cuMemFreeAsync")]
+        assert names[:2] == ["cuStreamWaitEvent", "cuMemFreeAsync"], names
+    """)
+
+
+@pytest.mark.parametrize("size", ["LARGE", "(8,)"])
+def test_memory_that_a_finalizer_of_a_cycle_keeps_stays_alive(run: Any, size: str) -> None:
+    run(f"""
+        kept = []
+
+        class Holder:
+            def __init__(self, array):
+                self.array, self.itself = array, self
+
+            def __del__(self):
+                kept.append(self.array)
+
+        for _ in range(20):
+            Holder(ct.full({size}, 2.5))
+        gc.collect()
+        others = [ct.full({size}, 7) for _ in range(20)]
+        assert len(kept) == 20
+        assert all((array.numpy() == 2.5).all() for array in kept)
+    """)
+
+
 # --- contexts ----------------------------------------------------------------------------------------------
 
 
