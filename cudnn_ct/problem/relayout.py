@@ -49,8 +49,13 @@ def relaid_out(problem: Any, packing: Packing) -> Any:
 
 
 def without_gaps(problem: ConvProblem | FusedConv) -> Packing:
-    """Return the packing of the convolution's operands that have no packed layout: engines take no others."""
+    """Return the packing of the convolution's operands that have no packed layout: engines take no others.
+
+    Operands of int8 are not copied: copies within a dtype are for floating-point numbers.
+    """
     core = problem.core
+    if core.x.dtype == "int8":
+        return ()
     image = core.y if core.direction == "backward_data" else core.x
     layout = image.layouts[0] if image.layouts else nearest_layout(image)
     return tuple((role, layout) for role in ROLES[core.direction].operands if not getattr(core, role).layouts)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from math import prod
+from math import ceil, prod
 from typing import Any, NamedTuple
 
 from .operands import Tensor
@@ -27,6 +27,7 @@ SEVERAL = (
     "batch_norm_backward",
     "batch_norm_inference_backward",
     "grid_sample_backward",
+    "spatial_transformer_backward",
 )
 
 
@@ -677,6 +678,23 @@ def _grid_sample_backward(source: Source) -> Recipe:
     return Recipe(operands, {}, (operands["x"][0], dtype))
 
 
+def _spatial_transformer(source: Source) -> Recipe:
+    n, dtype = source.randint(1, 3), source.choice(FLOATS)
+    operands = {
+        "x": ((n, source.choice((1, 2, 3, 8)), source.randint(1, 7), source.randint(1, 7)), dtype, "normal"),
+        "theta": ((n, 2, 3), dtype, "unit"),
+    }
+    arguments = {name: source.choice((1, 1, 0.5, 1.5)) for name in ("scale_height", "scale_width")}
+    return Recipe(operands, arguments, scaled=False)
+
+
+def _spatial_transformer_backward(source: Source) -> Recipe:
+    recipe = _spatial_transformer(source)
+    (shape, dtype, _), scales = recipe.operands["x"], recipe.arguments.values()
+    image = tuple(ceil(n * scale) for n, scale in zip(shape[2:], scales, strict=True))
+    return recipe._replace(operands=recipe.operands | {"dy": ((*shape[:2], *image), dtype, "normal")})
+
+
 RECIPES: dict[str, Callable[[Source], Recipe]] = {
     "activation": _activation,
     "activation_backward": _activation_backward,
@@ -705,6 +723,8 @@ RECIPES: dict[str, Callable[[Source], Recipe]] = {
     "scale": _scale,
     "softmax": _softmax,
     "softmax_backward": _softmax_backward,
+    "spatial_transformer": _spatial_transformer,
+    "spatial_transformer_backward": _spatial_transformer_backward,
     "transform": _transform,
 }
 
