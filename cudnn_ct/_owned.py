@@ -13,7 +13,7 @@ from .errors import CudnnError, CudnnWarning
 
 __all__ = ["Owned", "outlive_cycles"]
 
-# Takes an object out of the garbage collector, so that its `__del__` runs only after its last reference is gone.
+# Takes an object out of the garbage collector, so that its `__del__` runs only after its last reference goes.
 # The collector calls `__del__` of all objects in a cycle, in any order, before it clears any of them: memory
 # would be freed before the `__del__` of an object that orders work on it. The object must be in no cycle.
 outlive_cycles = ctypes.pythonapi.PyObject_GC_UnTrack

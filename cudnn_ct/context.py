@@ -76,15 +76,14 @@ class Bounded(dict[Any, Any]):
 class Workspace:
     """Memory for one stream of one thread, which may outlive that stream.
 
-    A stream given as an address may have been destroyed when the workspace goes, and the driver may end the
-    process for freeing memory on it. Memory for such a stream belongs to a stream of this package.
+    A stream that was given as an address, or that its library can close, may have been destroyed when the
+    workspace goes. Freeing memory on it may end the process, so its memory is that of a stream made here.
     """
 
     __slots__ = ("handle", "lent", "size")
 
     def __init__(self, nbytes: int, stream: Stream) -> None:
-        lives = stream.owner is not None or stream.handle == streams.LEGACY_DEFAULT
-        home = stream if lives else streams.own_stream(stream.device)
+        home = stream if stream.lasts else streams.own_stream(stream.device)
         memory = blocks.allocate(nbytes, home, "a workspace")
         streams.order(home, stream)
         self.handle = int(memory.handle)
@@ -281,6 +280,7 @@ def synchronize(stream: Any = None) -> None:
     try:
         streams.synchronize(chosen)
         release_finished()
+        memories.release(chosen.device)
     finally:
         streams.restore(previous)
 
@@ -312,10 +312,11 @@ def empty_cache(device: int | None = None) -> None:
     contexts = getattr(_thread, "contexts", {})
     if where in contexts:
         contexts[where].drop_workspaces()
-    synchronize(streams.current_stream(where) if device is None else streams.default_stream(where))
     blocks.clear(where)
     previous = streams.activate(where)
     try:
+        memories.release(where)
+        synchronize(streams.current_stream(where) if device is None else streams.default_stream(where))
         memories.trim(where)
     finally:
         streams.restore(previous)

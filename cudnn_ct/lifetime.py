@@ -68,8 +68,8 @@ class Uses:
 class Lent:
     """Memory that is used on the stream ``consumer`` outside of our sight, and then goes back to its home.
 
-    A stream object is kept alive, so the home stream can wait for its work. A bare address may belong to a
-    stream that was destroyed, and the driver ends the process for it: the host waits for the whole device.
+    The home stream waits for a stream that lasts. Another one may have been destroyed, and the driver ends
+    the process for its address: the host waits for the whole device.
     """
 
     __slots__ = ("consumer", "uses")
@@ -95,12 +95,11 @@ class Lent:
 
 def _came_back(uses: Uses, consumer: Stream) -> bool:
     """Order lent memory after the work of its consumer; return False while a capture forbids it."""
-    lives = consumer.owner is not None or consumer.handle == streams.LEGACY_DEFAULT
     try:
-        if lives and streams.can_enqueue(consumer):
+        if consumer.lasts and streams.can_enqueue(consumer):
             uses.note(consumer)
             return True
-        if lives or _may_be_capturing(uses.home, consumer.device):
+        if consumer.lasts or _may_be_capturing(uses.home, consumer.device):
             return False
         streams.finish(consumer.device)
     except CudnnError:  # the context is lost, or another thread captures

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
+from collections import deque
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +20,16 @@ from .watch import issued
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["allocate", "copy_device", "copy_from_host", "copy_to_host", "fill", "memory_info", "trim"]
+__all__ = [
+    "allocate",
+    "copy_device",
+    "copy_from_host",
+    "copy_to_host",
+    "fill",
+    "memory_info",
+    "release",
+    "trim",
+]
 
 
 def allocate(nbytes: int, stream: Stream, what: str = "an array") -> Any:
@@ -36,9 +47,18 @@ def allocate(nbytes: int, stream: Stream, what: str = "an array") -> Any:
             f"a call that allocates {nbytes:,} bytes for {what} is captured on {stream}: pass out=, and make "
             "the same call once on this stream before capturing it"
         )
+    with _lock:
+        _sort_dropped()
+        idle = _idle.get((stream.handle, stream.device, nbytes))
+        pointer = idle.pop()[0] if idle else None
+    return Buffer(_allocated(nbytes, stream, what) if pointer is None else pointer, stream, nbytes)
+
+
+def _allocated(nbytes: int, stream: Stream, what: str) -> int:
     driver, pool = cuda.driver(), _pool(stream.device)
     before = streams.relax()
     try:
+        _release(stream.device)
         result, pointer = driver.cuMemAllocFromPoolAsync(max(nbytes, 1), pool, stream.handle)
     except OverflowError:  # more bytes than an address has bits for
         result, pointer = driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY, None
@@ -52,37 +72,50 @@ def allocate(nbytes: int, stream: Stream, what: str = "an array") -> Any:
         )
     if int(result):
         cuda.check(result, f"allocating {nbytes:,} bytes for {what}", stream)
-    return Buffer(int(pointer), nbytes, stream)
+    return int(pointer)
 
 
 class Buffer:
-    """Device memory of a pool, freed in the order of its stream with the last reference to it.
+    """Device memory, freed in the order of its stream after the last reference to it is gone.
 
-    It holds the stream, and so the object that keeps the stream alive. A forked child and a process that ends
-    free nothing: the driver is not there.
+    On a stream that nothing destroys, memory becomes idle first: the next allocation of its size on its
+    stream takes it, and any other allocation frees it. So a loop makes no driver calls for memory, and a
+    capture, which forbids to free memory, is not disturbed. Other memory is freed at once.
     """
 
-    __slots__ = ("_process", "_stream", "handle", "size")
+    __slots__ = ("_dropped", "_stream", "handle", "size")
 
-    def __init__(self, handle: int, size: int, stream: Stream) -> None:
+    def __init__(self, handle: int, stream: Stream, size: int) -> None:
         self.handle = handle
         self.size = size
         self._stream = stream
-        self._process = os.getpid()
+        self._dropped = _dropped  # a global is gone when a process ends
         outlive_cycles(self)
 
+    # Without a lock, since it may run in the middle of `allocate`.
     def __del__(self) -> None:
-        if os.getpid() != self._process or sys.is_finalizing():
-            return
-        if not _freed(self.handle, self._stream):
+        if self._stream.lasts:
+            self._dropped.append((self.handle, self._stream, self.size))
+        elif not (sys.is_finalizing() or _freed(self.handle, self._stream)):
             defer(partial(_freed, self.handle, self._stream))
+
+
+_dropped: deque[tuple[int, Stream, int]] = deque()
+_idle: dict[tuple[int, int, int], list[tuple[int, Stream]]] = {}  # by stream, device, size
+_lock = threading.RLock()  # of `_idle`
+
+
+def _sort_dropped() -> None:
+    while _dropped:
+        pointer, stream, size = _dropped.popleft()
+        _idle.setdefault((stream.handle, stream.device, size), []).append((pointer, stream))
 
 
 def _freed(pointer: int, stream: Stream) -> bool:
     """Free memory on its stream; return False, and do nothing, while a capture forbids it."""
     try:
         previous = streams.activate(stream.device)
-    except CudnnError:  # the context is lost, and its memory with it
+    except CudnnError:  # the context is lost, or this is a forked child
         return True
     try:
         if not streams.can_enqueue(stream):
@@ -93,6 +126,25 @@ def _freed(pointer: int, stream: Stream) -> bool:
         return True
     finally:
         streams.restore(previous)
+
+
+def release(device: int) -> None:
+    """Free the idle memory of a device that is current, unless a capture of its stream forbids it."""
+    if _dropped or _idle:
+        with streams.relaxed():
+            _release(device)
+
+
+def _release(device: int) -> None:
+    driver = cuda.driver()
+    with _lock:
+        _sort_dropped()
+        for key in [key for key in _idle if key[1] == device]:
+            if not _idle[key]:
+                del _idle[key]
+            elif streams.can_enqueue(_idle[key][0][1]):
+                for pointer, stream in _idle.pop(key):
+                    driver.cuMemFreeAsync(pointer, stream.handle)
 
 
 def trim(device: int) -> None:
@@ -185,6 +237,7 @@ def memory_info(device: int) -> tuple[int, int]:
     """Return the bytes of device memory that are available, with idle memory of the pool, and all bytes."""
     previous = streams.activate(device)
     try:
+        release(device)
         with streams.relaxed():
             result, free, total = cuda.driver().cuMemGetInfo()
             cuda.check(result, "asking for free memory")

@@ -18,6 +18,7 @@ from typing import Any
 
 from . import _cuda as cuda
 from ._owned import outlive_cycles
+from .errors import CudnnError
 
 __all__ = [
     "activate",
@@ -53,12 +54,14 @@ _thread = threading.local()
 
 
 class Stream:
-    """A CUDA stream of one device: an address, and whatever object keeps it alive.
+    """A CUDA stream of one device: its address, and the object that keeps it alive.
 
-    Two streams are equal when device and address are.
+    Two streams are equal when device and address are. ``lasts`` says that nothing destroys the stream while
+    its owner is held: the default stream, the package's own and streams of PyTorch and CuPy. Another library
+    may close a stream explicitly.
     """
 
-    __slots__ = ("device", "handle", "owner")
+    __slots__ = ("device", "handle", "lasts", "owner")
 
     def __init__(self, handle: int, device: int, owner: object = None) -> None:
         if handle == PER_THREAD_DEFAULT:
@@ -69,6 +72,7 @@ class Stream:
         self.handle = handle or LEGACY_DEFAULT
         self.device = device
         self.owner = owner
+        self.lasts = self.handle == LEGACY_DEFAULT or _library_of(owner) in ("cudnn_ct", "cupy", "torch")
 
     def __cuda_stream__(self) -> tuple[int, int]:
         """Say which stream this is, in the protocol that cuda.core, torch and cupy understand."""
@@ -83,6 +87,10 @@ class Stream:
     def __repr__(self) -> str:
         name = "legacy default" if self.handle == LEGACY_DEFAULT else f"{self.handle:#x}"
         return f"Stream({name}, device={self.device})"
+
+
+def _library_of(owner: object) -> str:
+    return type(owner).__module__.partition(".")[0]
 
 
 # --- which stream ------------------------------------------------------------------------------------------
@@ -135,12 +143,17 @@ def as_stream(stream: Any, device: int) -> Stream:
         if not isinstance(told, tuple | list) or len(told) != 2:
             raise TypeError(f"__cuda_stream__ tells (version, address); that of {stream!r} tells {told!r}")
         _, handle = told
-        return known_stream(as_address(handle), _device_of(stream, device), stream)
+        return known_stream(as_address(handle), _device_of(stream, device), _owner(stream))
     for attribute in ("cuda_stream", "ptr"):  # torch and cupy before they had the protocol
         if isinstance(getattr(stream, attribute, None), int):
             address = as_address(getattr(stream, attribute))
-            return known_stream(address, _device_of(stream, device), stream)
+            return known_stream(address, _device_of(stream, device), _owner(stream))
     return known_stream(as_address(stream), device)
+
+
+def _owner(stream: object) -> object:
+    """Return the object that keeps a stream alive; None for a wrapper around a bare address."""
+    return None if type(stream).__name__ == "ExternalStream" else stream
 
 
 def as_address(handle: Any) -> int:
@@ -359,9 +372,14 @@ class Event:
         outlive_cycles(self)
 
     def __del__(self) -> None:
-        if getattr(self, "_process", None) == os.getpid() and not sys.is_finalizing():
-            with relaxed():
-                cuda.driver().cuEventDestroy(self.handle)
+        if getattr(self, "_process", None) != os.getpid() or sys.is_finalizing():
+            return
+        try:
+            before = relax()
+        except CudnnError:  # a finalizer has nobody to raise to
+            return
+        cuda.driver().cuEventDestroy(self.handle)
+        unrelax(before)
 
 
 def record(stream: Stream) -> Any:
@@ -448,6 +466,10 @@ def finish(device: int) -> None:
         restore(previous)
 
 
+class _Own:
+    """The owner of a stream that is never destroyed."""
+
+
 @cache
 def own_stream(device: int) -> Stream:
     """Return a stream of this package, for memory whose users' streams may be destroyed before it.
@@ -459,7 +481,7 @@ def own_stream(device: int) -> Stream:
         with relaxed():
             result, handle = cuda.driver().cuStreamCreate(_NON_BLOCKING)
         cuda.check(result, "creating a stream")
-        return Stream(int(handle), device, owner=handle)
+        return Stream(int(handle), device, owner=_Own())
     finally:
         restore(previous)
 

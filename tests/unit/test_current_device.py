@@ -51,7 +51,7 @@ def test_blocks_within_blocks(driver: Driver, before: int | None) -> None:
 
 def test_memory_of_a_device_that_is_lost_is_let_go(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     driver.current = 1
-    buffer = memory.allocate(100, Stream(0, 1))
+    buffer = memory.allocate(100, Stream(driver.new_stream(), 1))
 
     def lost(device: int) -> None:
         raise ct.ExecutionFailedError("lost")
