@@ -192,7 +192,7 @@ def _device_of(stream: Any, device: int) -> int:
 
 @cache
 def device_count() -> int:
-    """Return the number of devices. Raises :class:`NotInitializedError` if there is no driver."""
+    """Return the number of devices. Raises :class:`NotInitializedError` without a driver."""
     result, count = cuda.driver().cuDeviceGetCount()
     cuda.check(result, "counting the devices")
     return int(count)
@@ -376,7 +376,7 @@ class Event:
             return
         try:
             before = relax()
-        except CudnnError:  # a finalizer has nobody to raise to
+        except CudnnError:  # a finalizer cannot raise
             return
         cuda.driver().cuEventDestroy(self.handle)
         unrelax(before)
