@@ -100,7 +100,8 @@ def run() -> Iterator[Any]:
 
 def test_memory_in_a_cycle_is_freed_after_its_stream_waits_for_other_streams(run: Any) -> None:
     run("""
-        x = ct.full(LARGE, 2.5)
+        home = Owned()
+        x = ct.full(LARGE, 2.5, stream=home)
         x.copy(stream=Owned())
         driver.calls.clear()
         holder = [x]
