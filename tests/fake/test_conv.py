@@ -200,6 +200,30 @@ def test_precision_and_settings_are_part_of_the_key(fake: FakeCudnn, monkeypatch
     assert math == [MathType.DEFAULT_MATH, MathType.FMA_MATH, MathType.DEFAULT_MATH, MathType.FMA_MATH]
 
 
+def misaligned(host: Host, array: ct.DeviceArray) -> ForeignArray:
+    """The same numbers at an address that is not a multiple of 16 bytes."""
+    memory = np.zeros(array.size + 1, array.dtype)
+    view = memory[1:].reshape(array.shape)
+    view[...] = array.numpy()
+    return ForeignArray(host, view)
+
+
+@pytest.mark.parametrize("other", ["with alpha", "with beta", "misaligned"])
+def test_conv_rejected_for_factors_or_an_address_leaves_other_calls_their_algorithm(
+    fake: FakeCudnn, host: Host, other: str
+) -> None:
+    x, w, out = images(2, 3, 5, 6), images(4, 3, 3, 3), ct.zeros((2, 4, 3, 4))
+    options = {"with alpha": {"alpha": 2}, "with beta": {"beta": 2, "out": out}, "misaligned": {}}[other]
+    first = misaligned(host, x) if other == "misaligned" else x
+    ct.conv(x, w, out=out)
+    ct.conv(first, w, **{"out": out} | options)
+    fake.calls.clear()
+    fake.fail_at = {1: 3000}
+    ct.conv(first, w, **{"out": out} | options)
+    ct.conv(x, w, out=out)
+    assert algorithms(fake) == ["GEMM", "IMPLICIT_GEMM", "GEMM"]
+
+
 def test_beta_needs_out(fake: FakeCudnn) -> None:
     with pytest.raises(ValueError, match="beta=2 needs out, the array that it multiplies"):
         ct.conv(images(2, 3, 5, 6), images(4, 3, 3, 3), beta=2)

@@ -143,6 +143,7 @@ def test_dropout_prepares_another_call_when_an_operand_lies_otherwise(
             kept = y.numpy() != 0
             np.testing.assert_array_equal(y.numpy(), np.where(kept, 2 * x.numpy(), 0))
             assert 0 < kept.sum() < kept.size
-            for dx in outs:
-                ct.dropout_backward(x, mask, state, out=dx)
-                np.testing.assert_array_equal(dx.numpy() != 0, kept)
+            for dy in [ct.asarray(x.numpy(), layout=layout) for layout in ("nchw", "nhwc")]:
+                for dx in outs:
+                    ct.dropout_backward(dy, mask, state, out=dx)
+                    np.testing.assert_array_equal(dx.numpy(), np.where(kept, 2 * x.numpy(), 0))

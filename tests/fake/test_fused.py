@@ -15,7 +15,7 @@ from cudnn_ct.problem import ACTIVATIONS
 
 from .cudnn import FakeCudnn
 from .host import ForeignArray, Host
-from .test_conv import images
+from .test_conv import images, misaligned
 
 
 @given(
@@ -97,6 +97,36 @@ def test_conv_bias_activation_prepares_another_call_for_each_layout_of_out(
     for out in (None, channels_last, with_gaps, like_x, channels_last):
         got = ct.conv_bias_activation(x, w, b, out=out)
         np.testing.assert_allclose(got.numpy(), wanted, rtol=1e-6, atol=1e-5)
+
+
+def test_conv_bias_activation_rejected_for_an_address_leaves_other_calls_their_algorithm(
+    fake: FakeCudnn, host: Host
+) -> None:
+    x, w, b = images(2, 3, 5, 6), images(4, 3, 2, 2), images(4)
+    elsewhere = misaligned(host, x)
+    for first in (x, elsewhere):
+        ct.conv_bias_activation(first, w, b)
+    fake.calls.clear()
+    fake.fail_at = {1: 3000}
+    ct.conv_bias_activation(elsewhere, w, b)
+    count = len(fake.calls)
+    ct.conv_bias_activation(x, w, b)
+    assert fake.names()[count:] == ["cudnnConvolutionBiasActivationForward"]
+    assert fake.names()[:count] != ["cudnnConvolutionBiasActivationForward"]
+
+
+def test_conv_bias_activation_follows_a_setting_that_changes(
+    fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, w, b = images(2, 3, 5, 6), images(4, 3, 2, 2), images(4)
+    math = []
+    for allow in (True, False, True):
+        monkeypatch.setattr(ct.config, "allow_tf32", allow)
+        ct.conv_bias_activation(x, w, b)
+        (args,) = [args for name, args in fake.calls if name == "cudnnConvolutionBiasActivationForward"]
+        math.append(fake._get(args[6], "convolution")["math"])
+        fake.calls.clear()
+    assert math[0] == math[2] != math[1]
 
 
 def test_relu_is_one_call_and_tanh_is_not(fake: FakeCudnn) -> None:

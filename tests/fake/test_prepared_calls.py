@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -108,6 +109,39 @@ def test_operation_prepares_another_call_when_one_option_differs(
             scaled = reference(*values, **options, **scaling, beta=0.5, out=np.full_like(wanted, 3))
             operation(*arrays, **options, **scaling, beta=0.5, out=out)
             np.testing.assert_allclose(out.numpy(), scaled, rtol=2e-5, atol=2e-5)
+
+
+# All with alpha and beta. The factors of op_tensor are part of every one of its calls.
+SCALED = [*sorted(set(CASES) - {"op_tensor", "transform"}), "conv_backward_bias"]
+
+
+@pytest.mark.parametrize("name", SCALED)
+def test_operation_rejected_with_factors_leaves_other_calls_as_they_were(fake: FakeCudnn, name: str) -> None:
+    case = CASES.get(name) or Alternatives((IMAGE,), ({},))
+    arrays = [ct.full(shape, 1.0) for shape in case.shapes]
+    operation = getattr(ct, name)
+    operation(*arrays, **case.options[0])
+    operation(*arrays, **case.options[0], alpha=2)
+    fake.calls.clear()
+    operation(*arrays, **case.options[0])
+    before = fake.names()
+    fake.calls.clear()
+    fake.fail_at = {1: 3000}
+    with contextlib.suppress(ct.NotSupportedError):
+        operation(*arrays, **case.options[0], alpha=2)
+    fake.calls.clear()
+    fake.fail_at = {}
+    operation(*arrays, **case.options[0])
+    assert fake.names() == before
+
+
+def test_conv_directions_prepare_calls_of_their_own_when_all_shapes_are_equal(fake: FakeCudnn) -> None:
+    shape, rng = (2, 2, 3, 3), np.random.default_rng(0)
+    one, two = (rng.integers(-3, 4, shape).astype(np.float32) for _ in range(2))
+    for name in ("conv_backward_data", "conv_backward_filter", "conv_backward_data"):
+        wanted = getattr(ct.reference, name)(one, two, shape, padding=1)
+        got = getattr(ct, name)(ct.asarray(one), ct.asarray(two), shape, padding=1)
+        np.testing.assert_array_equal(got.numpy(), wanted)
 
 
 def test_layers_tell_equal_options_of_two_types_apart(fake: FakeCudnn) -> None:
