@@ -20,10 +20,11 @@ import sys
 import tomllib
 from collections import Counter
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from .patterns import Mutant, mutants_of_package
-from .reach import Reach, measure
+from .reach import Reach, files_of, measure
 from .run import ROOT, Outcome, copied, diff, run_all
 
 ALLOWED = 0.05  # of all mutants may survive without an explanation
@@ -40,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"{mutant.line:>5} {mutant.name}")
         print(_counts(mutants))
         return 0
-    reach = _reach(options.map, options.tiers)
+    reach = _reach(options.map, options.tiers, options.jobs)
     outcomes = []
     for outcome in run_all(mutants, reach, options.jobs, options.seconds):
         outcomes.append(outcome)
@@ -110,7 +111,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def _reach(path: Path | None, tiers: Sequence[str]) -> Reach:
+def _reach(path: Path | None, tiers: Sequence[str], jobs: int) -> Reach:
     """The map of the present sources: the one that is kept, or a new one."""
     present = hashlib.sha256(repr(tiers).encode())
     for file in sorted((*ROOT.glob("cudnn_ct/**/*.py"), *ROOT.glob("tests/**/*.py"))):
@@ -120,12 +121,20 @@ def _reach(path: Path | None, tiers: Sequence[str]) -> Reach:
         if kept == present.hexdigest():
             return Reach.read(text)
     print("recording which test reaches which line: one run of all tests ...", file=sys.stderr)
-    with copied() as root:
-        reach = measure(root, tiers, 3600)
+    reach = Reach({}, {})
+    files = files_of(ROOT, tiers)
+    with ThreadPoolExecutor(jobs) as pool:
+        for part in pool.map(_part, (files[job::jobs] for job in range(jobs))):
+            reach.add(part)
     print(f"{len(reach.seconds)} tests, {sum(reach.seconds.values()):.0f} s", file=sys.stderr)
     if path:
         path.write_text(f"{present.hexdigest()}\n{reach.text()}")
     return reach
+
+
+def _part(files: list[str]) -> Reach:
+    with copied() as root:
+        return measure(root, files, 7200) if files else Reach({}, {})
 
 
 def _tell(outcome: Outcome) -> None:

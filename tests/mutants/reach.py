@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from .patterns import LEFT_OUT
 
-__all__ = ["Reach", "measure"]
+__all__ = ["Reach", "files_of", "measure"]
 
 NEAR = 10  # lines above one that no test reaches
 VARIABLE = "CUDNN_CT_MUTANTS_REACH"
@@ -73,6 +73,14 @@ class Reach(NamedTuple):
         }
         return json.dumps([self.seconds, lines])
 
+    def add(self, other: Reach) -> None:
+        """Take over what was recorded of other tests."""
+        self.seconds.update(other.seconds)
+        for path, lines in other.lines.items():
+            own = self.lines.setdefault(path, {})
+            for line, tests in lines.items():
+                own.setdefault(line, []).extend(tests)
+
     def tests_of(self, path: str, line: int, seconds: float) -> list[str]:
         """Return tests that reach a line, or else its file, the fastest first, for a number of seconds."""
         there = self.lines.get(path, {})
@@ -87,8 +95,8 @@ class Reach(NamedTuple):
         return chosen
 
 
-def measure(root: Path, tiers: Sequence[str], seconds: float) -> Reach:
-    """Run the tests below a copy of the project once, and record what they reach."""
+def measure(root: Path, tests: Sequence[str], seconds: float) -> Reach:
+    """Run tests in a copy of the project once, and record what they reach."""
     folder = root / ".reach"
     folder.mkdir()
     package = str(root / "cudnn_ct")
@@ -100,9 +108,8 @@ def measure(root: Path, tiers: Sequence[str], seconds: float) -> Reach:
         "PYTHONPATH": str(root),
         "CUDNN_CT_HYPOTHESIS_PROFILE": "ci",
     }
-    left_out = [f"--ignore-glob=*/{name}" for name in TESTS_LEFT_OUT]
     plugins = ["-p", "no:cacheprovider", "-p", "tests.mutants.reach"]
-    command = [sys.executable, "-m", "pytest", "-q", *plugins, *left_out, *tiers]
+    command = [sys.executable, "-m", "pytest", "-q", *plugins, *tests]
     done = subprocess.run(command, cwd=root, env=environ, capture_output=True, text=True, timeout=seconds)
     if not target.is_file():
         raise RuntimeError(f"the tests could not be recorded:\n{done.stdout[-4000:]}{done.stderr[-2000:]}")
@@ -110,6 +117,16 @@ def measure(root: Path, tiers: Sequence[str], seconds: float) -> Reach:
     for path in folder.glob("[0-9]*"):
         _add_child(reach, path)
     return reach
+
+
+def files_of(root: Path, tiers: Sequence[str]) -> list[str]:
+    """The files of tests below folders of a project, or named, without those that are left out."""
+    found = [
+        path
+        for tier in tiers
+        for path in (sorted((root / tier).rglob("test_*.py")) if (root / tier).is_dir() else [root / tier])
+    ]
+    return [str(path.relative_to(root)) for path in found if path.name not in TESTS_LEFT_OUT]
 
 
 def _add_child(reach: Reach, path: Path) -> None:

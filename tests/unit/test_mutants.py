@@ -12,7 +12,7 @@ import pytest
 
 from tests.mutants import __main__ as command
 from tests.mutants.patterns import KINDS, Mutant, mutants_of, mutants_of_package
-from tests.mutants.reach import Reach, measure
+from tests.mutants.reach import Reach, files_of, measure
 from tests.mutants.run import ROOT, Outcome, copied, diff, run_all
 
 PACKAGE = ROOT / "cudnn_ct"
@@ -129,6 +129,16 @@ def test_reach_gives_the_fastest_tests_of_a_line_within_a_time() -> None:
     assert reach.tests_of("a.py", 99, 60) == ["fast", "other", "slow"]  # no test reaches it: all of the file
     assert reach.tests_of("b.py", 1, 60) == []
     assert Reach.read(reach.text()) == reach
+    reach.add(Reach({"more": 0.5}, {"a.py": {7: ["more"]}, "b.py": {1: ["more"]}}))
+    assert reach.tests_of("a.py", 7, 60) == ["more", "fast", "slow"]
+    assert reach.tests_of("b.py", 1, 60) == ["more"]
+
+
+def test_files_of_tiers_leave_out_those_that_judge_the_sources() -> None:
+    files = files_of(ROOT, ["tests/unit", "tests/fake/test_conv.py"])
+    assert "tests/unit/test_values.py" in files
+    assert "tests/unit/test_mutants.py" not in files
+    assert files[-1] == "tests/fake/test_conv.py"
 
 
 # --- the run ---
@@ -176,7 +186,7 @@ def test_measure_records_the_lines_that_a_test_and_its_children_reach() -> None:
 def found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Spare the search for mutants and the record of what tests reach."""
     monkeypatch.setattr(command, "mutants_of_package", lambda _: MUTANTS)
-    monkeypatch.setattr(command, "measure", lambda *_: Reach({}, {}))
+    monkeypatch.setattr(command, "_part", lambda _: Reach({}, {}))
 
 
 def outcomes(*killers: str) -> list[Outcome]:
