@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from itertools import chain, product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -153,19 +154,19 @@ def test_layers_tell_equal_options_of_two_types_apart(fake: FakeCudnn) -> None:
 
 
 def test_ctc_loss_prepares_another_call_when_one_option_differs(fake: FakeCudnn) -> None:
-    logits = np.random.default_rng(0).uniform(0.1, 1, (9, 2, 4)).astype(np.float32)
+    logits = np.random.default_rng(0).uniform(0.1, 1, (60, 2, 4)).astype(np.float32)
     logits /= logits.sum(axis=2, keepdims=True)
-    short, long = ([[1], [2]], [1, 1]), ([[1, 2, 3, 2], [2]], [4, 1])
-    steps = [9, 6]
+    short, long, impossible = [[1], [2]], [[1, 2, 3] * 15, [2]], [[1], [2] * 40]
     options = [
-        {"normalization": normalization, "out_of_bound": out_of_bound}
+        ({"normalization": normalization, "out_of_bound": out_of_bound}, steps)
         for normalization in ("softmax", "none")
         for out_of_bound in ("zero", "skip")
+        for steps in ([60, 60], [60, 6])
     ]
     for _ in range(2):
-        for (rows, counts), chosen in ((labels, one) for one in options for labels in (short, long)):
-            labels = np.array([symbol for row in rows for symbol in row], np.int32)
-            given = (labels, np.array(counts, np.int32), np.array(steps, np.int32))
+        for rows, (chosen, steps) in product((short, long, impossible), options):
+            counts = list(map(len, rows))
+            given = tuple(np.array(values, np.int32) for values in (list(chain(*rows)), counts, steps))
             out, filled = ct.full(logits.shape, 7.0), np.full(logits.shape, 7, np.float32)
             wanted = ct.reference.ctc_loss(logits, *given, **chosen, out=(None, filled))
             got = ct.ctc_loss(ct.asarray(logits), *given, **chosen, out=(None, out))
