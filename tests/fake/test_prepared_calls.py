@@ -145,6 +145,23 @@ def test_conv_directions_prepare_calls_of_their_own_when_all_shapes_are_equal(fa
         np.testing.assert_array_equal(got.numpy(), wanted)
 
 
+def test_operation_prepares_another_call_for_each_shape_and_layout(fake: FakeCudnn) -> None:
+    rng = np.random.default_rng(0)
+    for shape, layout in product((IMAGE, (2, 5, 4, 6), (3, 4, 5, 6)), ("nchw", "nhwc")):
+        x = rng.standard_normal(shape).astype(np.float32)
+        y = ct.softmax(ct.asarray(x, layout=layout))
+        np.testing.assert_allclose(y.numpy(), ct.reference.softmax(x), rtol=1e-5)
+
+
+def test_fill_and_scale_of_one_array_are_different_calls(fake: FakeCudnn) -> None:
+    x = ct.full(IMAGE, 3.0)
+    for _ in range(2):
+        ct.scale(x, alpha=2)
+        np.testing.assert_array_equal(x.numpy(), np.full(IMAGE, 6.0))
+        ct.fill(x, 3)
+        np.testing.assert_array_equal(x.numpy(), np.full(IMAGE, 3.0))
+
+
 def test_layers_tell_equal_options_of_two_types_apart(fake: FakeCudnn) -> None:
     """True is 1 as a key, and not as a factor or an axis."""
     x = ct.full(IMAGE, 1.0)

@@ -12,6 +12,7 @@ import os
 import subprocess
 import sys
 import threading
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from types import CodeType, FrameType
@@ -21,6 +22,7 @@ from .patterns import LEFT_OUT
 
 __all__ = ["Reach", "files_of", "measure"]
 
+CALLS = 50  # of one function in one test that are traced: it takes long
 NEAR = 10  # lines above one that no test reaches
 VARIABLE = "CUDNN_CT_MUTANTS_REACH"
 # Tests that run for long by themselves, or that judge the sources and not their behaviour.
@@ -143,16 +145,20 @@ def _add_child(reach: Reach, path: Path) -> None:
 
 
 class _Recorder:
-    """Traces lines of the package; lines seen before in the same test cost no more than a look-up."""
+    """Traces the lines of the package; in each test, those of the first calls of a function alone."""
 
     def __init__(self, package: str) -> None:
         self.package = package
         self.left_out = tuple(f"{package}/{part}/" for part in LEFT_OUT)  # no mutants, and many lines
         self.reach = Reach({}, {})
         self.seen: set[tuple[CodeType, int]] = set()
+        self.calls: Counter[CodeType] = Counter()
 
     def trace(self, frame: FrameType, event: str, _: Any) -> Any:
-        file = frame.f_code.co_filename
+        code, file = frame.f_code, frame.f_code.co_filename
+        if self.calls[code] == CALLS:
+            return None
+        self.calls[code] += 1
         return self.line if file.startswith(self.package) and not file.startswith(self.left_out) else None
 
     def line(self, frame: FrameType, event: str, _: Any) -> Any:
@@ -160,7 +166,7 @@ class _Recorder:
         return self.line
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
-        self.seen = set()
+        self.seen, self.calls = set(), Counter()
         threading.settrace(self.trace)
         sys.settrace(self.trace)
 
