@@ -98,9 +98,9 @@ def plan(problem: Any, candidate: Candidate, context: Context) -> Plan:
     relaid = relaid_out(problem, candidate.packed)
     align = not problem.core.aligned and _needs_alignment(problem, candidate.family)
     made: Plan = make(_in_aligned_memory(relaid) if align else relaid, candidate, context)
-    made = _on_copies(made, problem, relaid, align)
-    scale = problem.core.scaled and candidate.family == "graph"
-    return legacy.ScaledPlan(made, problem.result) if scale else made
+    if problem.core.scaled and candidate.family == "graph":
+        made = legacy.ScaledPlan(made, relaid.result)
+    return _on_copies(made, problem, relaid, align)
 
 
 def _on_copies(plan: Plan, problem: Any, relaid: Any, align: bool = False) -> Plan:

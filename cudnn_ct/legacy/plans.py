@@ -9,7 +9,7 @@ from ..context import Context
 from ..descriptors import TensorDescriptor
 from ..dtypes import DTYPES
 from ..errors import BadParamError, NotSupportedError
-from ..problem import ALIGNMENT, Candidate, Plan, TensorSpec, nearest_layout
+from ..problem import ALIGNMENT, Candidate, Plan, TensorSpec
 from .copies import copying, duplicating
 from .native import Native, element, four_axes, scalar_type, settled
 from .scratch import behind, nbytes_of, placed_after
@@ -169,8 +169,7 @@ class ScaledPlan:
     def __init__(self, inner: Plan, result: TensorSpec, factor: float = 1) -> None:
         self._inner = inner
         self._factor = factor
-        layout = result.layouts[0] if result.layouts else nearest_layout(result)
-        scratch = TensorSpec.packed(result.shape, result.dtype, layout)
+        scratch = TensorSpec.packed(result.shape, result.dtype, result.layouts[0])
         self._copy = copying(scratch, result)
         self._offset, self.workspace = behind(inner.workspace, scratch)
 

@@ -56,9 +56,10 @@ def without_gaps(problem: ConvProblem | FusedConv) -> Packing:
     core = problem.core
     if core.x.dtype == "int8":
         return ()
-    image = core.y if core.direction == "backward_data" else core.x
-    layout = image.layouts[0] if image.layouts else nearest_layout(image)
-    return tuple((role, layout) for role in ROLES[core.direction].operands if not getattr(core, role).layouts)
+    roles = ROLES[core.direction].operands
+    packed = [spec for role in reversed(roles) if (spec := getattr(core, role)).layouts]
+    layout = nearest_layout(*packed, core.x)
+    return tuple((role, layout) for role in roles if not getattr(core, role).layouts)
 
 
 def with_epilogue(problem: Any, packing: Packing = ()) -> Packing:
