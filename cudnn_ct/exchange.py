@@ -9,6 +9,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _cuda as cuda
+from . import stream as streams
 from .dtypes import DTYPES
 from .problem import TensorSpec, packed_strides
 from .stream import LEGACY_DEFAULT, Stream, as_address, as_stream, default_stream, known_stream
@@ -35,7 +36,8 @@ class Foreign(NamedTuple):
 def import_array(obj: Any, stream: Stream) -> Foreign | None:
     """Read an array that speaks DLPack or ``__cuda_array_interface__``, its stream ordered before ``stream``.
 
-    Nothing is copied. Returns None for an object that speaks neither, or whose data is in host memory.
+    Nothing is copied. A stream that is being captured is not ordered after the producer: a graph waits for
+    nothing outside of it. Returns None for an object that speaks neither, or whose data is in host memory.
 
     Raises
     ------
@@ -46,7 +48,8 @@ def import_array(obj: Any, stream: Stream) -> Foreign | None:
         return None
     obj = _without_gradient(obj)
     try:
-        view = _memory_view().from_any_interface(obj, stream.handle)
+        here = None if streams.is_capturing(stream) else stream.handle
+        view = _memory_view().from_any_interface(obj, here)
         dtype = view.dtype
     except Exception as error:
         if in_host_memory(obj):
@@ -121,15 +124,22 @@ def _without_gradient(obj: Any) -> Any:
 
     Torch's own exports refuse such tensors always, and cuda.core, which has a way of its own to them, never.
     """
-    torch = sys.modules.get("torch")
-    if torch is None or not isinstance(obj, torch.Tensor) or not (obj.requires_grad and obj.is_cuda):
+    if not isinstance(obj, _type_of("torch", "Tensor")) or not (obj.requires_grad and obj.is_cuda):
         return obj
-    if torch.is_grad_enabled():
+    if sys.modules["torch"].is_grad_enabled():
         raise TypeError(
             "a tensor that requires a gradient gets none from here: pass tensor.detach(), or call under "
             "torch.no_grad()"
         )
     return obj.detach()
+
+
+def _type_of(library: str, name: str) -> Any:
+    """Return the array type of a library, for ``isinstance``; ``()`` unless the process has imported it.
+
+    Another thread may be importing the library: its module is there then, and its type is not.
+    """
+    return getattr(sys.modules.get(library), name, ())
 
 
 def _producer_stream(obj: Any, device: int) -> Stream | None:
@@ -141,11 +151,10 @@ def _producer_stream(obj: Any, device: int) -> Stream | None:
     ``__cuda_array_interface__`` without a stream should mean that there is nothing to wait for. Numba writes
     that of every array that it was not told a stream for, and works on these on the default stream.
     """
-    torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
-    if torch is not None and isinstance(obj, torch.Tensor):
-        return _current_of_torch(torch, device)
-    if cupy is not None and isinstance(obj, cupy.ndarray):
-        return _current_of_cupy(cupy, device)
+    if isinstance(obj, _type_of("torch", "Tensor")):
+        return _current_of_torch(sys.modules["torch"], device)
+    if isinstance(obj, _type_of("cupy", "ndarray")):
+        return _current_of_cupy(sys.modules["cupy"], device)
     interface = getattr(obj, "__cuda_array_interface__", None)
     handle = interface.get("stream") if isinstance(interface, dict) else None
     if handle:
@@ -160,9 +169,9 @@ def consumer_stream(stream: Any, device: int) -> Stream:
     """
     found = as_stream(stream, device)
     if found.owner is None and found.handle != LEGACY_DEFAULT:
-        for name, current in (("torch", _current_of_torch), ("cupy", _current_of_cupy)):
-            library = sys.modules.get(name)
-            if library is not None and (theirs := current(library, device)) == found:
+        known = (("torch", "Tensor", _current_of_torch), ("cupy", "ndarray", _current_of_cupy))
+        for name, kind, current in known:
+            if _type_of(name, kind) and (theirs := current(sys.modules[name], device)) == found:
                 return theirs
     return found
 
@@ -179,8 +188,7 @@ def _current_of_cupy(cupy: Any, device: int) -> Stream:
 
 def _is_immutable(obj: Any) -> bool:
     """Whether its library never writes to an array again, and does not say so: DLPack of jax has no flags."""
-    jax = sys.modules.get("jax")
-    return jax is not None and isinstance(obj, jax.Array)
+    return isinstance(obj, _type_of("jax", "Array"))
 
 
 # DLPack's type codes for what cuda.core exports under no name of its own.
