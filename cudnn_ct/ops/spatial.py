@@ -292,6 +292,9 @@ def spatial_transformer_backward(
 
 
 def _result_shape(x: Any, scale_height: float, scale_width: float) -> tuple[int, ...]:
-    if not hasattr(x, "shape"):
+    shape = getattr(x, "shape", None)
+    if shape is None:  # an array that has only the protocol
+        shape = getattr(x, "__cuda_array_interface__", {}).get("shape")
+    if shape is None:
         raise not_on_device(x, "x")
-    return transformed_shape(check_shape(x.shape, "the shape of x"), scale_height, scale_width)
+    return transformed_shape(check_shape(shape, "the shape of x"), scale_height, scale_width)
