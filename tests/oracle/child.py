@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -42,6 +43,8 @@ def main() -> None:
     place = on_fakes if asked["fakes"] else on_gpu
     with place() as (device, answers):
         for numbers in groups(asked, device.kind):
+            if asked["end"] is not None and time.monotonic() > asked["end"]:
+                break
             verdicts = made(asked, numbers, device, answers, reports)
             for number, verdict in zip(numbers, verdicts, strict=True):
                 reports.write(json.dumps({"number": number, **verdict._asdict()}) + "\n")

@@ -17,7 +17,8 @@ from typing import Any
 __all__ = ["Result", "compare", "summary"]
 
 ROOT = Path(__file__).parents[2]
-BATCH = 200  # calls in one child
+BATCH = 200  # calls in one child; starting one takes less than a second
+GPU_BATCH = 2000  # it takes several, for libraries and kernels to load
 START = f"import sys; sys.path[:0] = [{str(ROOT)!r}]; from tests.oracle.child import main; main()"
 
 
@@ -53,9 +54,9 @@ def compare(
     ``numbers`` is a range of calls of the seed to make instead; ``seconds`` is the time limit of one call.
     """
     result = Result(seed)
-    asked = {"seed": seed, "fakes": fakes, "only": list(only), "seconds": seconds}
     end = None if minutes is None else time.monotonic() + 60 * minutes
-    batches = iter([numbers]) if numbers else _batches(calls, end)
+    asked = {"seed": seed, "fakes": fakes, "only": list(only), "seconds": seconds, "end": end}
+    batches = iter([numbers]) if numbers else _batches(calls, end, BATCH if fakes else GPU_BATCH)
     lock = threading.Lock()
 
     def work() -> None:
@@ -86,10 +87,10 @@ def summary(result: Result) -> str:
     return "\n".join(lines)
 
 
-def _batches(calls: int | None, end: float | None) -> Iterator[tuple[int, int]]:
+def _batches(calls: int | None, end: float | None, size: int) -> Iterator[tuple[int, int]]:
     start = 0
     while (calls is None or start < calls) and (end is None or time.monotonic() < end):
-        stop = start + BATCH if calls is None else min(start + BATCH, calls)
+        stop = start + size if calls is None else min(start + size, calls)
         yield start, stop
         start = stop
 
@@ -97,7 +98,7 @@ def _batches(calls: int | None, end: float | None) -> Iterator[tuple[int, int]]:
 def _batch(asked: dict[str, Any], result: Result, lock: threading.Lock) -> None:
     """Run one child; where it ends early, let another one go on after the calls that ended it."""
     first, end = asked["numbers"]
-    while first < end:
+    while first < end and (asked["end"] is None or time.monotonic() < asked["end"]):
         reports, ended = _child(asked | {"numbers": (first, end)})
         calls = {one["number"]: one["call"] for one in reports if "call" in one}
         verdicts = [one for one in reports if "outcome" in one]
