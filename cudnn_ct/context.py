@@ -6,7 +6,6 @@ import ctypes
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 from . import _lib, blocks
@@ -27,27 +26,36 @@ WORKSPACES = 32  # streams for each of which a thread keeps scratch memory on a 
 
 
 class Handle(Owned):
-    """``cudnnHandle_t`` of ``device``, which is current in this thread. Not to be shared among threads."""
+    """``cudnnHandle_t`` of ``device``, which is current in this thread. Not to be shared among threads.
+
+    The handle of a thread that ends waits for the next thread: destroying it would wait for the device, and
+    invalidate a capture.
+    """
 
     __slots__ = ()
 
     def __init__(self, library: Any, device: int) -> None:
-        pointer = cudnnHandle_t()
+        idle = _idle_handles.setdefault((library, device), [])
         try:
-            library.cudnnCreate(ctypes.byref(pointer))
-        except CudnnError as error:
-            library.examined(error)
-            raise
-        super().__init__(pointer, partial(_destroy, library, device))
+            pointer = idle.pop()
+        except IndexError:
+            pointer = _created(library)
+        else:
+            library.cudnnSetStream(pointer, streams.LEGACY_DEFAULT)
+        super().__init__(pointer, idle.append)
 
 
-def _destroy(library: Any, device: int, pointer: Any) -> None:
-    """Destroy a handle while its own device is current: of another, cuDNN would make a context."""
-    previous = streams.activate(device)
+_idle_handles: dict[tuple[Any, int], list[Any]] = {}  # at most as many as there were threads at once
+
+
+def _created(library: Any) -> Any:
+    pointer = cudnnHandle_t()
     try:
-        library.cudnnDestroy(pointer)
-    finally:
-        streams.restore(previous)
+        library.cudnnCreate(ctypes.byref(pointer))
+    except CudnnError as error:
+        library.examined(error)
+        raise
+    return pointer
 
 
 class Bounded(dict[Any, Any]):
@@ -209,8 +217,16 @@ def _first(device: int) -> Context:
 
 
 def _forget() -> None:
-    """Let go of this thread's contexts: for tests that put another library in place."""
+    """Destroy this thread's contexts and all idle handles: for tests that put another library in place."""
     _thread.contexts = {}
+    while _idle_handles:
+        (library, device), pointers = _idle_handles.popitem()
+        previous = streams.activate(device)  # on another device cuDNN would make a context
+        try:
+            for pointer in pointers:
+                library.cudnnDestroy(pointer)
+        finally:
+            streams.restore(previous)
 
 
 @contextmanager

@@ -48,7 +48,7 @@ def import_array(obj: Any, stream: Stream) -> Foreign | None:
         return None
     obj = _without_gradient(obj)
     try:
-        here = None if streams.is_capturing(stream) else stream.handle
+        here = _NO_WAIT if streams.is_capturing(stream) else stream.handle
         view = _memory_view().from_any_interface(obj, here)
         dtype = view.dtype
     except Exception as error:
@@ -190,6 +190,8 @@ def _is_immutable(obj: Any) -> bool:
     """Whether its library never writes to an array again, and does not say so: DLPack of jax has no flags."""
     return isinstance(obj, _type_of("jax", "Array"))
 
+
+_NO_WAIT = -1  # DLPack's stream for a consumer that orders itself
 
 # DLPack's type codes for what cuda.core exports under no name of its own.
 _DLPACK_CODES = {"bfloat16": 4, "float8_e4m3fn": 10, "float8_e5m2": 12}

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
 import os
-import threading
 from collections.abc import Callable
 
 import pytest
@@ -12,7 +10,6 @@ import pytest
 import cudnn_ct as ct
 
 from .cudnn import FakeCudnn
-from .test_conv import images
 
 pytestmark = [
     pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork"),
@@ -47,27 +44,3 @@ def test_fork_child_destroys_no_descriptor_of_its_parent(fake: FakeCudnn) -> Non
     assert not descriptor.closed
     descriptor.close()
     assert destroyed(fake) == ["cudnnDestroyTensorDescriptor"]
-
-
-def test_fork_child_destroys_no_handle_of_another_thread(fake: FakeCudnn) -> None:
-    """Python drops the values of all threads that do not live on in the child."""
-    made, end = threading.Event(), threading.Event()
-
-    def work() -> None:
-        ct.activation(images(2, 3, 4, 4))
-        made.set()
-        end.wait(60)
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    assert made.wait(60)
-
-    def collect() -> bool:
-        gc.collect()
-        return not destroyed(fake)
-
-    assert in_child(collect)
-    end.set()
-    thread.join()
-    gc.collect()
-    assert "cudnnDestroy" in destroyed(fake)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -157,3 +158,18 @@ def test_threads_that_end_leave_nothing(fake: FakeCudnn, host: Host) -> None:
     gc.collect()
     assert len(fake.objects) <= objects + 4  # descriptors that all threads share
     assert host.used() <= memory
+
+
+def test_thread_uses_the_handle_of_a_thread_that_ended(fake: FakeCudnn) -> None:
+    """Destroying a handle waits for the device, which invalidates a capture of another thread."""
+
+    def work() -> None:
+        ct.activation(ct.zeros((2, 3)), stream=0x77)
+
+    for _ in range(3):
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+    gc.collect()
+    assert fake.names().count("cudnnCreate") == 1
+    assert "cudnnDestroy" not in fake.names()

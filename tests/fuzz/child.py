@@ -181,6 +181,7 @@ def on_gpu() -> Iterator[Callable[[], int]]:
 
     def used() -> int:
         blocks.clear(device)
+        memory.release(device)
         return memory._pool_attribute(memory._pool(device), "USED_MEM_CURRENT")
 
     yield used

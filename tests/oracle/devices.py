@@ -67,8 +67,13 @@ class Gpu(Device):
 
     def __init__(self) -> None:
         os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+        # All of them now: threads that import a package at once may find it half imported.
+        import cupy  # noqa: F401
+        import jax
+        import numba.cuda  # noqa: F401
         import torch
 
+        jax.config.update("jax_enable_x64", True)
         torch.set_num_threads(1)
         self._library = torch
         self._side = torch.cuda.Stream()
@@ -165,7 +170,6 @@ class Gpu(Device):
     def _jax(self, tensor: Tensor, laid: Laid, late: bool) -> Placed:
         import jax
 
-        jax.config.update("jax_enable_x64", True)
         array = jax.device_put(stepped(laid.memory, laid.offset, tensor, laid.strides).copy())
         array.block_until_ready()
         return Placed(array, lambda: laid.memory)

@@ -58,7 +58,7 @@ DIRECTIONS = {
 # The bound of an error: FACTOR * u * scale for the arithmetic, and ROUNDINGS of intermediate results to the
 # dtype of the result. u is the unit roundoff of the arithmetic, scale the magnitude of what is added.
 # Convolutions have the bound that docs/algorithms.md states, which is over the largest sums of the result.
-FACTOR = {"batch_norm_training": 64, "batch_norm_backward": 64, "lrn_backward": 32, "softmax_backward": 32}
+FACTOR = {"batch_norm_training": 64, "batch_norm_backward": 64, "lrn_backward": 128, "softmax_backward": 32}
 ROUNDINGS = {
     "activation_backward": 3,  # cuDNN computes the derivative from y, which was rounded
     "batch_norm_backward": 3,
@@ -326,7 +326,7 @@ def _difference(
         same = np.isnan(want) & np.isnan(got) | (want == got) | (np.abs(got - want) <= bound)
         same |= np.isinf(got) & (np.sign(got) == np.sign(want)) & (np.abs(want) + bound >= most)
     if alpha == 0:  # whether 0 * NaN is computed
-        same |= ~np.isfinite(value)
+        same |= ~np.isfinite(value) | (np.abs(value) > most)
     if expected.ambiguous is not None:
         same |= expected.ambiguous
     if call.operation == "activation_backward" and call.arguments["mode"] == "elu":
