@@ -695,7 +695,62 @@ def _spatial_transformer_backward(source: Source) -> Recipe:
     return recipe._replace(operands=recipe.operands | {"dy": ((*shape[:2], *image), dtype, "normal")})
 
 
+def _dropout(source: Source) -> Recipe:
+    shape, dtype = source.shape(0, 5), source.choice(FLOATS)
+    operands = dict.fromkeys(("x", "dy"), (shape, dtype, "positive"))
+    arguments = {"p": source.choice((0.25, 0.5, 0.75)), "seed": source.randrange(100)}
+    return Recipe(operands, arguments, scaled=False)
+
+
+def _ctc_loss(source: Source) -> Recipe:
+    steps, batch, symbols = source.randint(1, 8), source.randint(1, 4), source.randint(2, 7)
+    lengths = [source.randint(0, 3) for _ in range(batch)]
+    arguments = {
+        "labels": [source.randint(1, symbols - 1) for _ in range(sum(lengths))],
+        "label_lengths": lengths,
+        "input_lengths": [source.randint(1, steps) for _ in range(batch)],
+    }
+    dtype = source.choice(FLOATS)
+    return Recipe({"logits": ((steps, batch, symbols), dtype, "normal")}, arguments, scaled=False)
+
+
+def _rnn(source: Source) -> Recipe:
+    mode = source.choice(("rnn_relu", "rnn_tanh", "lstm", "lstm", "gru"))
+    steps, batch, size, hidden, layers = (source.randint(1, most) for most in (5, 4, 6, 8, 2))
+    direction = source.choice(("unidirectional", "bidirectional"))
+    directions, gates = 1 + (direction == "bidirectional"), {"lstm": 4, "gru": 3}.get(mode, 1)
+    dtype = source.choice(FLOATS)
+    inputs = [size] + [directions * hidden] * (layers - 1)
+    weights = sum(directions * gates * (hidden * (n + hidden) + 2 * hidden) for n in inputs)
+    layout = source.choice(("sequence_major", "batch_major"))
+    order = (steps, batch) if layout == "sequence_major" else (batch, steps)
+    states = (layers * directions, batch, hidden)
+    operands = {
+        "x": ((*order, size), dtype, "normal"),
+        "w": ((weights,), dtype, "unit"),
+        "dy": ((*order, directions * hidden), dtype, "normal"),
+        "h0": (states, dtype, "unit"),
+        "dhy": (states, dtype, "normal"),
+    }
+    if mode == "lstm":
+        operands |= dict.fromkeys(("c0", "dcy"), (states, dtype, "unit"))
+    lengths = [source.randint(1, steps) for _ in range(batch)] if source.chance(0.4) else [steps] * batch
+    arguments = {
+        "mode": mode,
+        "input_size": size,
+        "hidden_size": hidden,
+        "num_layers": layers,
+        "direction": direction,
+        "layout": layout,
+        "lengths": lengths,
+        "padding_value": source.choice((0.0, 0.0, 2.0)),
+        "dtype": dtype,
+    }
+    return Recipe(operands, arguments, scaled=False)
+
+
 RECIPES: dict[str, Callable[[Source], Recipe]] = {
+    "RNN": _rnn,
     "activation": _activation,
     "activation_backward": _activation_backward,
     "add": _add,
@@ -711,6 +766,8 @@ RECIPES: dict[str, Callable[[Source], Recipe]] = {
     "conv_backward_filter": _conv_backward_filter,
     "conv_bias_activation": _conv_bias_activation,
     "conv_transpose": _conv_transpose,
+    "ctc_loss": _ctc_loss,
+    "dropout": _dropout,
     "fill": _fill,
     "grid_sample": _grid_sample,
     "grid_sample_backward": _grid_sample_backward,

@@ -11,54 +11,23 @@ import numpy as np
 import cudnn_ct as ct
 from cudnn_ct.errors import CudnnWarning
 
+from .calls import made, planned, weights_of
 from .devices import Device, Placed
 from .draw import Call
 from .operands import Laid, Tensor, lay_out, rounded, stepped, values_of
 
 __all__ = ["Verdict", "judge"]
 
-# Positional parameters of the public functions, in their order; the rest is passed by keyword.
-POSITIONAL = {
-    "activation": ("x",),
-    "activation_backward": ("x", "y", "dy"),
-    "add": ("a", "b"),
-    "affine_grid": ("theta", "shape"),
-    "affine_grid_backward": ("dgrid",),
-    "batch_norm_backward": ("x", "dy", "scale"),
-    "batch_norm_inference": ("x", "scale", "bias", "mean", "var"),
-    "batch_norm_inference_backward": ("x", "dy", "scale", "mean", "var"),
-    "batch_norm_training": ("x", "scale", "bias"),
-    "conv": ("x", "w"),
-    "conv_backward_bias": ("dy",),
-    "conv_backward_data": ("w", "dy", "x_shape"),
-    "conv_backward_filter": ("x", "dy", "w_shape"),
-    "conv_bias_activation": ("x", "w", "b"),
-    "conv_transpose": ("x", "w"),
-    "fill": ("x", "value"),
-    "grid_sample": ("x", "grid"),
-    "grid_sample_backward": ("x", "grid", "dy"),
-    "lrn": ("x",),
-    "lrn_backward": ("x", "y", "dy"),
-    "op_tensor": ("a",),
-    "pool": ("x",),
-    "pool_backward": ("x", "y", "dy"),
-    "reduce": ("x",),
-    "scale": ("x",),
-    "softmax": ("x",),
-    "softmax_backward": ("y", "dy"),
-    "spatial_transformer": ("x", "theta"),
-    "spatial_transformer_backward": ("x", "theta", "dy"),
-    "transform": ("x",),
-}
-DIRECTIONS = {
-    "conv": "forward",
-    "conv_backward_data": "backward_data",
-    "conv_backward_filter": "backward_filter",
-}
 # The bound of an error: FACTOR * u * scale for the arithmetic, and ROUNDINGS of intermediate results to the
 # dtype of the result. u is the unit roundoff of the arithmetic, scale the magnitude of what is added.
-# Convolutions have the bound that docs/algorithms.md states, which is over the largest sums of the result.
-FACTOR = {"batch_norm_training": 64, "batch_norm_backward": 64, "lrn_backward": 128, "softmax_backward": 32}
+FACTOR = {
+    "RNN": 256,
+    "batch_norm_backward": 64,
+    "batch_norm_training": 64,
+    "ctc_loss": 256,
+    "lrn_backward": 128,
+    "softmax_backward": 32,
+}
 ROUNDINGS = {
     "activation_backward": 3,  # cuDNN computes the derivative from y, which was rounded
     "batch_norm_backward": 3,
@@ -78,8 +47,8 @@ LARGEST = {"float16": 65504.0, "bfloat16": 3.38e38, "float32": 3.4e38, "float64"
 # Engines that transform tiles (Winograd, FFT) have errors relative to the largest element of a tile.
 TRANSFORMED = ("conv", "conv_backward_data", "conv_backward_filter", "conv_transpose", "conv_bias_activation")
 
-# The grid is rounded to the dtype in between; gradients of pixels are added in the dtype.
-IN_DTYPE = ("spatial_transformer", "grid_sample_backward")
+# The grid is rounded to the dtype in between; gradients of pixels are added in the dtype; so are states kept.
+IN_DTYPE = ("spatial_transformer", "grid_sample_backward", "RNN")
 
 
 class Verdict(NamedTuple):
@@ -191,38 +160,14 @@ def _made(
     if out is not None:
         keywords = keywords | {"out": out.array}
     if call.where.captured and out is not None and out.rewrite is not None and laid_out is not None:
-        _call(call, arrays, given, keywords | {"stream": device.capturing_stream})
+        made(call, arrays, given, keywords | {"stream": device.capturing_stream})
         device.settle()
-        launch = device.capture(lambda stream: _call(call, arrays, given, keywords | {"stream": stream}))
+        launch = device.capture(lambda stream: made(call, arrays, given, keywords | {"stream": stream}))
         out.rewrite(laid_out.memory)
         device.settle()
         launch()
         return {"out": out.array}
-    result = _planned(call, arrays, given, keywords) if call.plan else _call(call, arrays, given, keywords)
-    if hasattr(result, "_asdict"):
-        return {name: array for name, array in result._asdict().items() if array is not None}
-    return {"out": result}
-
-
-def _call(call: Call, arrays: dict[str, Any], given: dict[str, Any], keywords: dict[str, Any]) -> Any:
-    named = arrays | given
-    first = [named.pop(name) for name in POSITIONAL[call.operation]]
-    return getattr(ct, call.operation)(*first, **named, **keywords)
-
-
-def _planned(call: Call, arrays: dict[str, Any], given: dict[str, Any], keywords: dict[str, Any]) -> Any:
-    """Prepare a plan, and run it twice: the second run takes a shorter path."""
-    named = arrays | given
-    first = [named.pop(name) for name in POSITIONAL[call.operation]]
-    if call.plan == "conv_plan":
-        named["direction"] = DIRECTIONS[call.operation]
-        plan = ct.conv_plan(*first, **named, **keywords)
-        inputs = [array for array in first if not isinstance(array, tuple)]
-    else:
-        plan = ct.conv_bias_activation_plan(*first, **named, **keywords)
-        inputs = [first[0], first[1], *([named["z"]] if "z" in named else []), first[2]]
-    runs = 1 if "beta" in call.factors else 2
-    return [plan(*inputs, **keywords) for _ in range(runs)][-1]
+    return planned(call, arrays, given, keywords) if call.plan else made(call, arrays, given, keywords)
 
 
 def _numpy(array: Any) -> np.ndarray:
@@ -277,7 +222,14 @@ def _agreement(
     got: dict[str, np.ndarray],
 ) -> Verdict:
     unit = UNIT[next(iter(call.operands.values())).dtype]  # of the coordinates of grids
-    answer = dict(answers[call.operation](values, call.arguments | {"u": unit}))
+    known: dict[str, Any] = dict(values)
+    if call.operation == "dropout":
+        known["mask"] = got["y"] != 0
+    if call.operation == "RNN":
+        known["weights"] = weights_of(call, values["w"])
+    answer = dict(answers[call.operation](known, call.arguments | {"u": unit}))
+    if call.operation == "dropout":
+        answer |= answers["dropout_backward"](known, call.arguments)
     if "out" in got:
         (name,) = [one for one in answer if one not in call.written] or list(answer)
         got[name] = got.pop("out")
@@ -380,6 +332,8 @@ def _precision(call: Call) -> str:
             return "float32" if precision == "float32" else "tf32"
         if precision == "as_input":
             return dtype
+    if call.operation == "RNN" and dtype == "float32":
+        return "tf32"
     if call.operation.startswith(IN_DTYPE):
         return dtype
     return "float64" if dtype == "float64" else "float32"

@@ -1,0 +1,140 @@
+"""Drawn calls as calls of the public interface, and their results by the names that the answers have."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import cudnn_ct as ct
+from cudnn_ct.dtypes import as_dtype
+
+from .draw import Call
+
+__all__ = ["made", "planned", "weights_of"]
+
+# Positional parameters of the public functions, in their order; the rest is passed by keyword.
+POSITIONAL = {
+    "activation": ("x",),
+    "activation_backward": ("x", "y", "dy"),
+    "add": ("a", "b"),
+    "affine_grid": ("theta", "shape"),
+    "affine_grid_backward": ("dgrid",),
+    "batch_norm_backward": ("x", "dy", "scale"),
+    "batch_norm_inference": ("x", "scale", "bias", "mean", "var"),
+    "batch_norm_inference_backward": ("x", "dy", "scale", "mean", "var"),
+    "batch_norm_training": ("x", "scale", "bias"),
+    "conv": ("x", "w"),
+    "conv_backward_bias": ("dy",),
+    "conv_backward_data": ("w", "dy", "x_shape"),
+    "conv_backward_filter": ("x", "dy", "w_shape"),
+    "conv_bias_activation": ("x", "w", "b"),
+    "conv_transpose": ("x", "w"),
+    "fill": ("x", "value"),
+    "grid_sample": ("x", "grid"),
+    "grid_sample_backward": ("x", "grid", "dy"),
+    "lrn": ("x",),
+    "lrn_backward": ("x", "y", "dy"),
+    "op_tensor": ("a",),
+    "pool": ("x",),
+    "pool_backward": ("x", "y", "dy"),
+    "reduce": ("x",),
+    "scale": ("x",),
+    "softmax": ("x",),
+    "softmax_backward": ("y", "dy"),
+    "spatial_transformer": ("x", "theta"),
+    "spatial_transformer_backward": ("x", "theta", "dy"),
+    "transform": ("x",),
+}
+DIRECTIONS = {
+    "conv": "forward",
+    "conv_backward_data": "backward_data",
+    "conv_backward_filter": "backward_filter",
+}
+
+
+def made(
+    call: Call, arrays: dict[str, Any], given: dict[str, Any], keywords: dict[str, Any]
+) -> dict[str, Any]:
+    """Make a call; ``given`` are its arguments and factors, ``keywords`` those of ``out`` and ``stream``."""
+    if call.operation in SEQUENCES:
+        return SEQUENCES[call.operation](arrays, dict(given), keywords)
+    named = arrays | given
+    first = [named.pop(name) for name in POSITIONAL[call.operation]]
+    return _by_name(getattr(ct, call.operation)(*first, **named, **keywords))
+
+
+def planned(
+    call: Call, arrays: dict[str, Any], given: dict[str, Any], keywords: dict[str, Any]
+) -> dict[str, Any]:
+    """Prepare a plan, and run it twice: the second run takes a shorter path."""
+    named = arrays | given
+    first = [named.pop(name) for name in POSITIONAL[call.operation]]
+    if call.plan == "conv_plan":
+        named["direction"] = DIRECTIONS[call.operation]
+        plan = ct.conv_plan(*first, **named, **keywords)
+        inputs = [array for array in first if not isinstance(array, tuple)]
+    else:
+        plan = ct.conv_bias_activation_plan(*first, **named, **keywords)
+        inputs = [first[0], first[1], *([named["z"]] if "z" in named else []), first[2]]
+    runs = 1 if "beta" in call.factors else 2
+    return _by_name([plan(*inputs, **keywords) for _ in range(runs)][-1])
+
+
+def _by_name(result: Any) -> dict[str, Any]:
+    if hasattr(result, "_asdict"):
+        return {name: array for name, array in result._asdict().items() if array is not None}
+    return {"out": result}
+
+
+# --- operations that are not one function ------------------------------------------------------------------
+
+
+def _dropout(arrays: dict[str, Any], given: dict[str, Any], keywords: dict[str, Any]) -> dict[str, Any]:
+    """Drop elements, and the gradient of another array by the same mask."""
+    state = ct.DropoutState(given["p"], seed=given["seed"], **keywords)
+    y, mask = ct.dropout(arrays["x"], state, **keywords)
+    return {"y": y, "dx": ct.dropout_backward(arrays["dy"], mask, state, **keywords)}
+
+
+def _ctc_loss(arrays: dict[str, Any], given: dict[str, Any], keywords: dict[str, Any]) -> dict[str, Any]:
+    targets = [given.pop(name) for name in ("labels", "label_lengths", "input_lengths")]
+    return _by_name(ct.ctc_loss(arrays["logits"], *targets, **given, **keywords))
+
+
+def _network(given: dict[str, Any], dtype: str) -> Any:
+    names = ("mode", "input_size", "hidden_size", "num_layers")
+    return ct.RNN(*(given[name] for name in names), direction=given["direction"], dtype=dtype)
+
+
+def _rnn(arrays: dict[str, Any], given: dict[str, Any], keywords: dict[str, Any]) -> dict[str, Any]:
+    """Run a recurrent network forward, then both halves of its gradient."""
+    rnn = _network(given, given["dtype"])
+    order = {name: given[name] for name in ("layout", "lengths", "padding_value")}
+    states = (arrays["h0"], arrays.get("c0"))
+    y, hy, cy, reserve = rnn.forward(arrays["x"], arrays["w"], *states, training=True, **order, **keywords)
+    incoming = (arrays["dy"], arrays["dhy"], arrays.get("dcy"))
+    dx, dh0, dc0 = rnn.backward_data(reserve, *incoming, **keywords)
+    dw = rnn.backward_weights(reserve, **keywords)
+    results = {"y": y, "hy": hy, "cy": cy, "dx": dx, "dhx": dh0, "dcx": dc0}
+    results |= {f"dweights/{name}": part for name, part in _parts(rnn, dw).items()}
+    return {name: array for name, array in results.items() if array is not None}
+
+
+def _parts(rnn: Any, w: Any) -> dict[str, Any]:
+    parts: dict[str, Any] = {}
+    for layer in range(rnn.num_layers):
+        for direction in range(1 + (rnn.direction == "bidirectional")):
+            parts |= rnn.split_params(w, layer, direction)
+    return parts
+
+
+def weights_of(call: Call, values: np.ndarray) -> dict[str, np.ndarray]:
+    """The weights of a network by their names, in float64."""
+    dtype = call.operands["w"].dtype
+    w = ct.asarray(np.asarray(values, as_dtype(dtype).numpy))
+    parts = _parts(_network(call.arguments, dtype), w)
+    return {name: np.asarray(part.numpy(), np.float64) for name, part in parts.items()}
+
+
+SEQUENCES = {"RNN": _rnn, "ctc_loss": _ctc_loss, "dropout": _dropout}

@@ -1,0 +1,85 @@
+"""The oracle on the fakes, and what it must find."""
+
+from __future__ import annotations
+
+import os
+import random
+
+import pytest
+
+from tests.fake.installed import cudnn_installed, host_installed
+
+from .by_loops import ANSWERS
+from .devices import Fakes
+from .draw import RECIPES, Call, draw
+from .judge import judge
+from .run import compare, summary
+
+CALLS = 3_000
+SEED = 1 if os.environ.get("CI") else random.SystemRandom().randrange(2**31)
+
+
+def test_oracle_finds_nothing_on_the_fakes() -> None:
+    result = compare(SEED, calls=CALLS, fakes=True, jobs=2)
+    assert not result.findings, summary(result)
+    assert result.calls == CALLS
+    assert result.outcomes["agrees"] > 0.8 * CALLS
+    assert set(result.operations) == set(RECIPES)
+
+
+@pytest.mark.parametrize("operation", sorted(RECIPES))
+def test_draws_are_reproducible(operation: str) -> None:
+    for number in range(5):
+        assert draw(7, number, "gpu", [operation]) == draw(7, number, "gpu", [operation])
+
+
+def drawn(operation: str, **wanted: object) -> Call:
+    """The first call of an operation without factors whose fields have these values."""
+    calls = (draw(3, number, "fakes", [operation]) for number in range(1000))
+    return next(
+        call
+        for call in calls
+        if not call.factors and all(getattr(call, name) == value for name, value in wanted.items())
+    )
+
+
+@pytest.mark.parametrize("operation", sorted(RECIPES))
+def test_oracle_finds_a_result_that_is_off_by_a_tenth(operation: str) -> None:
+    def wrong(values: object, arguments: object) -> dict[str, object]:
+        answers = ANSWERS[operation](values, arguments)
+        return {
+            name: one._replace(value=1.1 * one.value + 0.1 * one.scale, ambiguous=None)
+            for name, one in answers.items()
+        }
+
+    with host_installed() as host, cudnn_installed(host):
+        outcomes = []
+        for number in range(12):
+            call = draw(5, number, "fakes", [operation])._replace(factors={}, plan="")
+            arguments = {k: v for k, v in call.arguments.items() if k not in ("precision", "workspace_limit")}
+            outcomes.append(
+                judge(call._replace(arguments=arguments), Fakes(host), ANSWERS | {operation: wrong})
+            )
+    assert "finding" in {one.outcome for one in outcomes}, outcomes
+
+
+def test_oracle_finds_memory_around_a_result_that_was_written() -> None:
+    with host_installed() as host, cudnn_installed(host):
+        device = Fakes(host)
+        place = device.place
+
+        def writing(tensor, laid, late=False):
+            placed = place(tensor, laid, late)
+            read = placed.read
+
+            def changed():
+                memory = read().copy()
+                memory[0] ^= 1
+                return memory
+
+            return placed._replace(read=changed)
+
+        device.place = writing  # type: ignore[method-assign]
+        verdict = judge(drawn("activation", alias=""), device, ANSWERS)
+    assert verdict.outcome == "finding"
+    assert "was written to: 1 bytes" in verdict.detail
