@@ -22,12 +22,12 @@ from .problem import (
     Plan,
     Request,
     Stage,
+    for_engines,
     named_algorithm,
     operands_of,
     relaid_out,
     unfit,
     with_epilogue,
-    without_gaps,
 )
 
 __all__ = ["everything", "named", "plan", "stages", "worth_timing"]
@@ -165,8 +165,8 @@ def _ways(problem: Any) -> list[tuple[Stage, bool]]:
 
 
 def _copies(problem: Any, family: str) -> bool:
-    """Return whether a family runs on copies of operands that are misaligned, or have gaps."""
-    if family == "graph" and without_gaps(problem):
+    """Return whether a family runs on copies of operands, for their address or their layout."""
+    if family == "graph" and for_engines(problem):
         return True
     return not problem.core.aligned and _needs_alignment(problem, family)
 
@@ -185,7 +185,7 @@ def _graph(problem: Any, heuristic: str, most: int | None, context: Context) -> 
 
 def _graph_packing(problem: Any) -> Packing:
     """Return the operands that engines get copies of."""
-    return with_epilogue(problem, without_gaps(problem))
+    return with_epilogue(problem, for_engines(problem))
 
 
 def _legacy(problem: Any, algorithm: str | None, context: Context) -> list[Candidate]:

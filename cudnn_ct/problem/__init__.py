@@ -92,7 +92,7 @@ from .pooling import (
     pooling_mode,
 )
 from .reduction import ReduceProblem, reduce_problem
-from .relayout import Packing, operands_of, relaid_out, with_epilogue, without_gaps
+from .relayout import Packing, for_engines, operands_of, relaid_out, with_epilogue
 from .request import ALGORITHMS, POLICIES, Named, Request, named_algorithm, request, unfit
 from .rnn import (
     RNN_ALGOS,
@@ -289,6 +289,7 @@ __all__ = [
     "error_bound",
     "fill_problem",
     "flag",
+    "for_engines",
     "from_torch",
     "fused_problem",
     "grid_problem",
@@ -361,5 +362,4 @@ __all__ = [
     "unfit_algo",
     "with_epilogue",
     "with_prefix",
-    "without_gaps",
 ]
