@@ -6,6 +6,7 @@ import ctypes
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from . import _lib, blocks
@@ -35,17 +36,20 @@ class Handle(Owned):
     __slots__ = ()
 
     def __init__(self, library: Any, device: int) -> None:
-        idle = _idle_handles.setdefault((library, device), [])
         try:
-            pointer = idle.pop()
-        except IndexError:
+            pointer = _idle_handles[library, device].pop()
+        except LookupError:
             pointer = _created(library)
         else:
             library.cudnnSetStream(pointer, streams.LEGACY_DEFAULT)
-        super().__init__(pointer, idle.append)
+        super().__init__(pointer, partial(_retire, library, device))
 
 
 _idle_handles: dict[tuple[Any, int], list[Any]] = {}  # at most as many as there were threads at once
+
+
+def _retire(library: Any, device: int, pointer: Any) -> None:
+    _idle_handles.setdefault((library, device), []).append(pointer)
 
 
 def _created(library: Any) -> Any:
@@ -121,11 +125,12 @@ class Context:
         self.library = _lib.load()
         if config.debug:
             watch(self.library)
-        self.handle = Handle(self.library, device)
+        handle = Handle(self.library, device)
         self.stream = Stream(streams.LEGACY_DEFAULT, device)  # what cuDNN itself starts with
         self.calls = Bounded(4096)
         self.plans: dict[object, Any] = {}
         self._workspaces = Bounded(WORKSPACES)
+        self.handle = handle  # the last attribute: it goes to another thread when the plans above are gone
 
     def work_on(self, stream: Stream) -> None:
         """Let the handle work on ``stream``; cuDNN is told only when that is a change."""

@@ -47,6 +47,7 @@ def forget() -> None:
     """Drop everything that is remembered of a library: plans, decisions, descriptors, handles."""
     drop()
     gc.collect()
+    context._forget()  # handles of contexts that cycles held
 
 
 def drop() -> None:
