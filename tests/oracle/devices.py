@@ -39,6 +39,9 @@ class Device:
         array = ct.DeviceArray(spec, flat.pointer + laid.offset, flat, flat.writer, flat.home)
         return Placed(array, flat.numpy)
 
+    def relax(self) -> None:
+        """Prepare a thread that runs beside others."""
+
     @contextmanager
     def stream(self, kind: str, late: bool) -> Iterator[tuple[dict[str, Any], Any]]:
         """Enter the circumstances of a stream: yield the keywords of the call, and a stream to wait for."""
@@ -104,7 +107,17 @@ class Gpu(Device):
         self._library.cuda._sleep(300_000)
 
     def settle(self) -> None:
-        self._library.cuda.synchronize()
+        """Wait for all streams in use. Waiting for the device would invalidate captures inside of cuDNN."""
+        for stream in (*self._streams, self._side, self.capturing_stream):
+            stream.synchronize()
+        self._library.cuda.default_stream().synchronize()
+
+    def relax(self) -> None:
+        """Let this thread do what a capture in another one forbids by default."""
+        from cuda.bindings import driver
+
+        mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+        driver.cuThreadExchangeStreamCaptureMode(mode)
 
     def capture(self, work: Callable[[Any], object]) -> Callable[[], None]:
         """Capture what ``work`` enqueues on a stream as a CUDA graph; return what launches it and waits."""

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from math import sqrt
 from typing import Any, NamedTuple
 
 import numpy as np
 
 import cudnn_ct as ct
-from cudnn_ct.errors import CudnnWarning
 
 from .calls import made, planned, weights_of
 from .devices import Device, Placed
@@ -105,9 +103,7 @@ def _compared(call: Call, device: Device, answers: dict[str, Any]) -> Verdict:
         out = None if laid_out is None else device.place(call.out, laid_out, call.where.late)
         if not call.where.late:
             device.settle()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", CudnnWarning)
-            results = _made(call, device, placed, out, keywords, laid_out)
+        results = _made(call, device, placed, out, keywords, laid_out)
         ct.synchronize(stream)
         got = {name: _numpy(array) for name, array in results.items()}
     if not call.where.late:

@@ -15,6 +15,7 @@ from .draw import RECIPES, Call, draw
 from .judge import judge
 from .run import compare, summary
 
+pytestmark = pytest.mark.filterwarnings("ignore::cudnn_ct.errors.CudnnWarning")
 CALLS = 3_000
 SEED = 1 if os.environ.get("CI") else random.SystemRandom().randrange(2**31)
 
