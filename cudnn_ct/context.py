@@ -40,9 +40,8 @@ class Handle(Owned):
             pointer = _idle_handles[library, device].pop()
         except LookupError:
             pointer = _created(library)
-        else:
-            library.cudnnSetStream(pointer, streams.LEGACY_DEFAULT)
         super().__init__(pointer, partial(_retire, library, device))
+        library.cudnnSetStream(self, streams.LEGACY_DEFAULT)  # a handle may come from another thread
 
 
 _idle_handles: dict[tuple[Any, int], list[Any]] = {}  # at most as many as there were threads at once

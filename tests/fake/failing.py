@@ -164,6 +164,7 @@ class Bench:
         kept = int("Destroy" in one.function and one.status != SEAM)
         if len(self.fake.objects) > kept or self.host.live:
             gc.collect()
+            drop()  # handles of contexts that cycles held
         objects, memory = list(self.fake.objects.values()), self.host.used()
         self.fake.objects.clear()
         if len(objects) > kept or memory:
