@@ -103,7 +103,7 @@ def measure(root: Path, tests: Sequence[str], seconds: float) -> Reach:
     folder.mkdir()
     package = str(root / "cudnn_ct")
     (root / "sitecustomize.py").write_text(CHILD.format(package=package, folder=str(folder)))
-    target = folder / "reach.json"
+    target = folder / "reach.jsonl"
     environ = {
         **os.environ,
         VARIABLE: str(target),
@@ -113,9 +113,12 @@ def measure(root: Path, tests: Sequence[str], seconds: float) -> Reach:
     plugins = ["-p", "no:cacheprovider", "-p", "tests.mutants.reach"]
     command = [sys.executable, "-m", "pytest", "-q", *plugins, *tests]
     done = subprocess.run(command, cwd=root, env=environ, capture_output=True, text=True, timeout=seconds)
-    if not target.is_file():
+    if done.returncode not in (0, 1):  # a test that fails here is of no use, and the others are
         raise RuntimeError(f"the tests could not be recorded:\n{done.stdout[-4000:]}{done.stderr[-2000:]}")
-    reach = Reach.read(target.read_text())
+    reach = Reach({}, {})
+    for test, duration, places in map(json.loads, target.read_text().splitlines()):
+        lines = {path: {line: [test] for line in (0, *numbers)} for path, numbers in places.items()}
+        reach.add(Reach({test: duration}, lines))
     for path in folder.glob("[0-9]*"):
         _add_child(reach, path)
     return reach
@@ -145,12 +148,16 @@ def _add_child(reach: Reach, path: Path) -> None:
 
 
 class _Recorder:
-    """Traces the lines of the package; in each test, those of the first calls of a function alone."""
+    """Traces the lines of the package; in each test, those of the first calls of a function alone.
 
-    def __init__(self, package: str) -> None:
+    What is recorded goes to a file at once: in memory it would slow every garbage collection of the tests.
+    """
+
+    def __init__(self, package: str, target: Path) -> None:
         self.package = package
         self.left_out = tuple(f"{package}/{part}/" for part in LEFT_OUT)  # no mutants, and many lines
-        self.reach = Reach({}, {})
+        self.target = target
+        self.seconds: float | None = None  # of the present test, once it has passed
         self.seen: set[tuple[CodeType, int]] = set()
         self.calls: Counter[CodeType] = Counter()
 
@@ -166,27 +173,28 @@ class _Recorder:
         return self.line
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
-        self.seen, self.calls = set(), Counter()
+        self.seen, self.calls, self.seconds = set(), Counter(), None
         threading.settrace(self.trace)
         sys.settrace(self.trace)
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         if report.passed and report.when == "call":
-            self.reach.seconds[report.nodeid] = round(report.duration, 3)
+            self.seconds = round(report.duration, 3)
 
     def pytest_runtest_logfinish(self, nodeid: str) -> None:
         sys.settrace(None)
         threading.settrace(None)  # type: ignore[arg-type]
-        if nodeid not in self.reach.seconds:
+        if self.seconds is None:
             return
-        places = {(code.co_filename[len(self.package) + 1 :], line) for code, line in self.seen}
-        for path, line in sorted(places | {(path, 0) for path, _ in places}):
-            self.reach.lines.setdefault(path, {}).setdefault(line, []).append(nodeid)
-
-    def pytest_sessionfinish(self) -> None:
-        Path(os.environ[VARIABLE]).write_text(self.reach.text())
+        places: dict[str, list[int]] = {}
+        for code, line in self.seen:
+            places.setdefault(code.co_filename[len(self.package) + 1 :], []).append(line)
+        rows = {path: sorted(set(lines)) for path, lines in sorted(places.items())}
+        with self.target.open("a") as file:
+            file.write(json.dumps([nodeid, self.seconds, rows]) + "\n")
 
 
 def pytest_configure(config: Any) -> None:
-    if os.environ.get(VARIABLE):
-        config.pluginmanager.register(_Recorder(str(config.rootpath / "cudnn_ct")), "mutants-reach")
+    if target := os.environ.get(VARIABLE):
+        recorder = _Recorder(str(config.rootpath / "cudnn_ct"), Path(target))
+        config.pluginmanager.register(recorder, "mutants-reach")
