@@ -164,7 +164,8 @@ def draw(seed: int, number: int, device: str, only: Sequence[str] = ()) -> Call:
     if recipe.scaled and out is not None and source.chance(0.4):
         factors["beta"] = source.choice((1.0, -0.5, 2.0))
     copied = any(t.origin in ("negated", "jax") or t.still or t.flipped for t in operands.values())
-    capturable = out is not None and operation not in SEVERAL and not copied  # nothing may be allocated
+    several = operation in SEVERAL or recipe.arguments.get("indices")
+    capturable = out is not None and not several and not copied  # nothing may be allocated
     where = _where(source, device, capturable)
     plan = recipe.plan if source.chance(0.2) and not alias else ""
     if plan:

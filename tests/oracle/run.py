@@ -147,4 +147,11 @@ def _child(asked: dict[str, Any]) -> tuple[list[dict[str, Any]], str]:
             break
     if done.returncode == 0:
         return reports, ""
-    return reports, f"exit status {done.returncode}: {' | '.join(done.stderr.splitlines()[-15:])[-1500:]}"
+    return reports, f"exit status {done.returncode}: {_last_words(done.stderr)}"
+
+
+def _last_words(stderr: str) -> str:
+    """The stack of a crash, which comes before a long list of extension modules; else the last lines."""
+    start = stderr.find("Fatal Python error")
+    lines = stderr[start:].splitlines()[:60] if start >= 0 else stderr.splitlines()[-15:]
+    return " | ".join(lines)[:4000]
