@@ -1,4 +1,4 @@
-"""Where drawn calls run: the places that operands are put to, and the streams that calls are made on."""
+"""Devices of drawn calls: they place operands in memory and provide streams."""
 
 from __future__ import annotations
 

@@ -129,7 +129,7 @@ def _count(result: Result, report: dict[str, Any], call: str) -> None:
 
 
 def _child(asked: dict[str, Any]) -> tuple[list[dict[str, Any]], str]:
-    """What a child reported, and how it ended; empty where it ended as it should."""
+    """Return the reports of a child, and the reason why it ended early; empty if it did not."""
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(
             [sys.executable, "-c", START],
