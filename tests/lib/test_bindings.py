@@ -227,6 +227,8 @@ def test_generator_reports_a_struct_that_grew_as_a_difference(
 def test_generator_expects_a_member_only_since_the_version_that_is_listed(
     headers: Path, tmp_path: Path, version: str, differs: bool
 ) -> None:
+    if not (headers / "cudnn_gnn_ops.h").is_file():
+        pytest.skip("this cuDNN has no header of cudnnGnnCscGraph_t")
     member = r"\n[^\n]*\bcscRevOffsets;[^\n]*"
     result = generator("--include", copied(headers, tmp_path, version, "cudnn_gnn_ops.h", member, ""))
     assert ("difference: cudnnGnnCscGraph_t" in result.stdout) == differs, result.stdout
