@@ -142,7 +142,7 @@ def mutants_of(sources: dict[str, bytes]) -> list[Mutant]:
 def _walk(node: ast.AST, scope: Scope) -> Iterator[tuple[ast.AST, Scope]]:
     """Yield the nodes that patterns look at, each with its scope.
 
-    Those inside f-strings are left out: they have no usable places before Python 3.12.
+    Nodes inside f-strings are skipped: their positions are wrong before Python 3.12.
     """
     if isinstance(node, LEAVES):
         return
