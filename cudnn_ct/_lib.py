@@ -184,9 +184,12 @@ class Library:
     def __getattr__(self, name: str) -> Any:
         if name in NEED_CUBLASLT and self.installation is not None:
             with _state.lock:
-                self.open_cublaslt()
-                for needy in NEED_CUBLASLT:
-                    setattr(self, needy, self._bound(needy))
+                # Bound once: ctypes calls `errcheck` by a borrowed reference, and binding again would free it
+                # during a call in another thread.
+                if name not in self.__dict__:
+                    self.open_cublaslt()
+                    for needy in NEED_CUBLASLT:
+                        setattr(self, needy, self._bound(needy))
             return self.__dict__[name]
         import difflib  # only for a name that is wrong
 

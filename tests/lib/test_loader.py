@@ -239,6 +239,29 @@ print(json.dumps([len(seen), len(set(map(id, seen))), failures]))
     assert answer(code) == [16, 1, []]
 
 
+def test_library_binds_each_function_once_when_threads_make_their_first_calls() -> None:
+    """ctypes frees what a function is called with when it is bound again, also during a call."""
+    code = """
+import collections, threading, time
+library = _lib.load()
+lookup, opened, looked_up = library._lookup, library.open_cublaslt, collections.Counter()
+
+def slowly():
+    time.sleep(0.3)  # the other threads wait for this one meanwhile
+    return opened()
+
+def counted(name):
+    looked_up[name] += 1
+    return lookup(name)
+
+library.open_cublaslt, library._lookup = slowly, counted
+threads = [threading.Thread(target=lambda: library.cudnnCreate) for _ in range(4)]
+[t.start() for t in threads], [t.join() for t in threads]
+print(json.dumps(looked_up))
+"""
+    assert answer(code) == {"cudnnCreate": 1, "cudnnBackendFinalize": 1}
+
+
 def test_a_folder_that_everybody_may_write_is_warned_of(tree: Path) -> None:
     tree.chmod(0o777)
     code = """
