@@ -16,8 +16,7 @@ __all__ = ["Owned", "outlive_cycles"]
 # Takes an object out of the garbage collector, so that its `__del__` runs only after its last reference goes.
 # The collector calls `__del__` of all objects in a cycle, in any order, before it clears any of them: memory
 # would be freed before the `__del__` of an object that orders work on it. The object must be in no cycle.
-outlive_cycles = ctypes.pythonapi.PyObject_GC_UnTrack
-outlive_cycles.argtypes, outlive_cycles.restype = [ctypes.py_object], None
+outlive_cycles = ctypes.PYFUNCTYPE(None, ctypes.py_object)(("PyObject_GC_UnTrack", ctypes.pythonapi))
 
 
 class Owned:

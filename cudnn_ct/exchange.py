@@ -216,11 +216,14 @@ def export_dlpack(
 
 def _set_dlpack_code(capsule: Any, code: int) -> None:
     """Change the type code within a DLPack capsule; size and lanes stay."""
-    api = ctypes.pythonapi
-    api.PyCapsule_GetName.restype, api.PyCapsule_GetName.argtypes = ctypes.c_char_p, [ctypes.py_object]
-    api.PyCapsule_GetPointer.restype = ctypes.c_void_p
-    api.PyCapsule_GetPointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
-    name = api.PyCapsule_GetName(capsule)
+    name = _capsule_name(capsule)
     # DLTensor: data 8, device 4 + 4, ndim 4, then dtype. A versioned tensor has 32 bytes before it.
     offset = 20 + (32 if name == b"dltensor_versioned" else 0)
-    ctypes.c_uint8.from_address(api.PyCapsule_GetPointer(capsule, name) + offset).value = code
+    ctypes.c_uint8.from_address(_capsule_pointer(capsule, name) + offset).value = code
+
+
+# Functions of our own: the attributes of `ctypes.pythonapi` belong to all libraries of the process.
+_capsule_name = ctypes.PYFUNCTYPE(ctypes.c_char_p, ctypes.py_object)(("PyCapsule_GetName", ctypes.pythonapi))
+_capsule_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
+    ("PyCapsule_GetPointer", ctypes.pythonapi)
+)
