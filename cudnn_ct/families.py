@@ -69,7 +69,7 @@ def worth_timing(problem: Any, context: Context, request: Request) -> list[Candi
 
 
 def named(problem: Any, name: str) -> tuple[list[Stage], list[Stage]]:
-    """Where the legacy algorithm of a name is found, and where what takes its place.
+    """Return the stages for the legacy algorithm of a name, and the stages for its replacement.
 
     Theano's module fell back to ``none``. Its error may exceed the bound of the precision, so the heuristic
     choice comes after it.

@@ -1,7 +1,7 @@
-"""What is in flight stays alive: memory goes back only after its uses on every stream are over.
+"""Lifetime of memory that pending work uses: it is freed after its last use on every stream.
 
-A capture forbids most of what that takes. Memory that is dropped during one waits in a queue, which the next
-calls empty.
+Most driver calls for this are forbidden during a capture. Memory that is dropped during one waits in a queue,
+which the next calls empty.
 """
 
 from __future__ import annotations

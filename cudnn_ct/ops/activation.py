@@ -93,7 +93,7 @@ def activation_backward(
     ----------
     x : device array, any shape, float16 | bfloat16 | float32 | float64
     y : device array, shape and dtype of x
-        What :func:`activation` gave for x.
+        The result of :func:`activation` for x.
     dy : device array, shape and dtype of x
     mode, coef
         Those of the activation; for elu ``coef`` is at least 0.

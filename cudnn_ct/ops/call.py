@@ -297,7 +297,9 @@ def hashable(value: Any) -> Any:
         hash(value)
     except TypeError:
         if not isinstance(value, list | tuple):
-            raise TypeError(f"{value!r} is no parameter; numbers and tuples of numbers are") from None
+            raise TypeError(
+                f"{value!r} is not a valid parameter; expected a number or a tuple of numbers"
+            ) from None
         parts = map(hashable, value)
         return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
     return value

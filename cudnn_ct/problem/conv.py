@@ -170,9 +170,8 @@ def conv_problem(
     shape : tuple of int
         Shape of the result, for the gradients: several shapes can have led to the same output.
     out : TensorSpec, optional
-        What the result is written to. By default it is packed in the layout of the image among the inputs, as
-        `nearest_layout` finds it; the other input is the second operand there. For int8 its dtype says
-        what the sums are written as.
+        Spec of the result. By default it is packed in the layout of the image among the inputs (see
+        `nearest_layout`). For int8 operands its dtype is the dtype of the sums.
 
     Raises
     ------

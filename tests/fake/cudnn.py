@@ -25,7 +25,7 @@ from cudnn_ct.dtypes import DTYPES
 
 from .convolution import slide
 from .ctc import CTC
-from .dropout import Dice
+from .dropout import Dropout
 from .graphs import Graphs
 from .host import Host, view
 from .layers import Layers
@@ -68,7 +68,7 @@ class FakeLibrary(Library):
         return super()._check(status, function, args)
 
 
-class FakeCudnn(CTC, Dice, Graphs, Layers, Norm, Pointwise, Recurrent, Spatial, Tensors):
+class FakeCudnn(CTC, Dropout, Graphs, Layers, Norm, Pointwise, Recurrent, Spatial, Tensors):
     """The fake's state: native objects that are alive, calls so far, and the failures that were ordered."""
 
     def __init__(self, host: Host) -> None:

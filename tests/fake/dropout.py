@@ -12,7 +12,7 @@ from .host import view
 STATES = 64  # bytes
 
 
-class Dice:
+class Dropout:
     """A part of the fake: it reads descriptors and memory through the rest of it."""
 
     def cudnnDropoutGetStatesSize(self: Any, handle: Any, size: Any) -> None:

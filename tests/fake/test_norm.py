@@ -436,7 +436,7 @@ def test_batch_norm_training_scales_only_its_output_by_beta_when_results_are_cop
         ({"activation": "tanh"}, ValueError, "activation must be one of relu, not 'tanh'"),
         ({"beta": 1}, ValueError, "beta=1 needs out"),
         ({"alpha": "2"}, TypeError, "alpha must be a number, not '2'"),
-        ({"epsilon": {}}, TypeError, "is no parameter"),
+        ({"epsilon": {}}, TypeError, "is not a valid parameter"),
     ],
 )
 def test_bad_arguments(fake: FakeCudnn, changes: dict[str, Any], error: type, message: str) -> None:
