@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -258,6 +259,21 @@ def test_fused_graph_equals_reference_when_residual_has_any_layout(
     assert (f"z copied to {layout}" in plan.describe()) == (place != "same")
 
 
+@pytest.mark.parametrize("layouts", list(product(("nchw", "nhwc"), repeat=3)), ids="-".join)
+@pytest.mark.parametrize("algo", ["guess_on_shape_change", "time_once"])
+def test_fused_graph_equals_reference_when_operands_have_several_layouts(
+    fake: FakeCudnn, layouts: tuple[str, ...], algo: str
+) -> None:
+    fake.engines, fake.engine_number = True, 52
+    rng = np.random.default_rng(1)
+    x, w, b = (rng.integers(-2, 3, shape).astype("float32") for shape in ((2, 3, 5, 6), (4, 3, 3, 3), (4,)))
+    expected = ct.reference.conv_bias_activation(x, w, b, activation="tanh")
+    images, filters = (ct.asarray(a, layout=layout) for a, layout in zip((x, w), layouts, strict=False))
+    out = ct.full(expected.shape, np.nan, layout=layouts[2])
+    ct.conv_bias_activation(images, filters, ct.asarray(b), activation="tanh", algo=algo, out=out)
+    np.testing.assert_allclose(out.numpy(), expected, rtol=0, atol=1e-6)
+
+
 def test_fused_graph_rejects_algorithm_without_copies_when_residual_has_another_layout(
     fake: FakeCudnn,
 ) -> None:
@@ -335,3 +351,23 @@ def test_conv_pads_unevenly_when_an_operand_has_gaps(fake: FakeCudnn, host: Host
     padding = ((0, 1), (1, 0))
     got = ct.conv(ForeignArray(host, x[:, :, :, ::2]), ct.asarray(w), padding=padding)
     np.testing.assert_allclose(got.numpy(), ct.reference.conv(x[:, :, :, ::2], w, padding=padding))
+
+
+@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+@pytest.mark.parametrize(("alpha", "beta"), [(2.0, 0.0), (1.0, 0.5), (-0.5, 2.0)])
+def test_conv_writes_only_its_elements_when_a_scaled_out_has_gaps(
+    fake: FakeCudnn, layout: str, alpha: float, beta: float
+) -> None:
+    fake.engines = True
+    x, w = images(2, 3, 5, 6), images(4, 3, 3, 3)
+    x_values, w_values = x.numpy(), w.numpy()
+    whole = ct.full((2, 8, 4, 4), 7, layout=layout)
+    n, c, *steps = whole.spec.strides
+    out = whole.seen_as(ct.TensorSpec((2, 4, 4, 4), (n, 2 * c, *steps), "float32"))
+    padding = ((0, 1), (0, 0))  # only engines compute it
+    ct.conv(x, w, padding=padding, alpha=alpha, beta=beta, out=out)
+    assert "cudnnBackendExecute" in {name for name, _ in fake.calls}
+    assert "cudnnConvolutionForward" not in {name for name, _ in fake.calls}
+    expected = alpha * ct.reference.conv(x_values, w_values, padding=padding) + beta * 7
+    np.testing.assert_allclose(out.numpy(), expected, rtol=1e-6)
+    np.testing.assert_array_equal(whole.numpy()[:, 1::2], np.full(out.shape, 7))

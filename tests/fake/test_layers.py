@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 
 import cudnn_ct as ct
+from cudnn_ct import exchange
 from cudnn_ct.errors import NotSupportedError
 from cudnn_ct.legacy import spatial
 from tests.layers import (
@@ -340,3 +341,22 @@ def test_layout_lasts_through_operations_on_one_channel_and_one_pixel(
     pixels = ct.softmax(ct.pool(y, window="global"))
     back = ct.conv_transpose(pixels, ct.zeros((4, 3, 2, 2), layout=layout))
     assert back.spec == ct.TensorSpec.packed((2, 3, 2, 2), "float32", layout)
+
+
+def test_spatial_transformer_takes_an_array_without_shape(
+    fake: FakeCudnn, host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Numba's own arrays have a shape; others have only ``__cuda_array_interface__``."""
+
+    class ProtocolOnly:
+        def __init__(self, array: ForeignArray) -> None:
+            self.array = array
+            self.__cuda_array_interface__ = {"shape": array.shape}
+
+    def unwrapped(obj: Any, stream: Any) -> Any:
+        return host.import_array(getattr(obj, "array", obj), stream)
+
+    monkeypatch.setattr(exchange, "import_array", unwrapped)
+    x, theta = np.arange(60.0).reshape(1, 2, 5, 6), np.array([[[0.9, 0.1, 0], [-0.1, 0.8, 0.1]]])
+    y = ct.spatial_transformer(ProtocolOnly(ForeignArray(host, x)), ct.asarray(theta))
+    np.testing.assert_allclose(y.numpy(), ct.reference.spatial_transformer(x, theta), rtol=0, atol=1e-12)

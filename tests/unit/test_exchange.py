@@ -151,3 +151,34 @@ def test_what_is_not_handed_out_says_why(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(exchange, "_memory_view", lambda: Refusing)
     with pytest.raises(TypeError, match="Tensor gave no usable device memory: Can't export conjugate"):
         exchange.import_array(Tensor(requires_grad=False), default_stream(0))
+
+
+def test_import_array_waits_for_no_producer_when_the_stream_is_captured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Waiting for a stream outside of a capture invalidates it; -1 is DLPack's "do not wait"."""
+    asked: list[int] = []
+
+    class Asked(View):
+        @classmethod
+        def from_any_interface(cls, obj: Any, stream: int) -> View:
+            asked.append(stream)
+            return cls()
+
+    monkeypatch.setattr(exchange, "_memory_view", lambda: Asked)
+    for capturing in (True, False):
+        monkeypatch.setattr(streams, "is_capturing", lambda stream, said=capturing: said)
+        exchange.import_array(Both(None), default_stream(0))
+    assert asked == [-1, default_stream(0).handle]
+
+
+@pytest.mark.usefixtures("views")
+@pytest.mark.parametrize("library", ["torch", "cupy", "jax"])
+def test_import_array_reads_an_array_while_another_thread_imports_a_library(
+    monkeypatch: pytest.MonkeyPatch, library: str
+) -> None:
+    """The module is in ``sys.modules`` then, but the array type is not in the module yet."""
+    monkeypatch.setitem(sys.modules, library, SimpleNamespace())
+    found = exchange.import_array(Both(None), default_stream(0))
+    assert found is not None
+    assert exchange.consumer_stream(0x5500, 0).handle == 0x5500
