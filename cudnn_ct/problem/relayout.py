@@ -6,6 +6,7 @@ operands and their layouts, and this module is the only place that turns the nam
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 from .conv import ROLES, ConvProblem
@@ -51,9 +52,10 @@ def relaid_out(problem: Any, packing: Packing) -> Any:
 def for_engines(problem: ConvProblem | FusedConv) -> Packing:
     """Return the packing of the convolution's operands that engines do not take in their layout.
 
-    Engines take no operands with gaps. Those that are compiled for a fused graph (7 and 52 of cuDNN 9.19)
-    give wrong sums unless x, w and y have one layout. Operands of int8 are not copied: copies within a dtype
-    are for floating-point numbers.
+    Engines take no operands with gaps. Those that are compiled for a fused graph (4, 7, 52 and 53 of cuDNN
+    9.19) give wrong sums, or read misaligned addresses, unless x, w and y have one layout. They take a result
+    of one pixel for NHWC: its channels are adjacent in both layouts. Operands of int8 are not copied: copies
+    within a dtype are for floating-point numbers.
     """
     core = problem.core
     if core.x.dtype == "int8":
@@ -61,8 +63,10 @@ def for_engines(problem: ConvProblem | FusedConv) -> Packing:
     roles = ROLES[core.direction].operands
     packed = [spec for role in reversed(roles) if (spec := getattr(core, role)).layouts]
     layout = nearest_layout(*packed, core.x)
-    taken = [layout] if isinstance(problem, FusedConv) else LAYOUTS
-    return tuple((role, layout) for role in roles if not set(getattr(core, role).layouts) & set(taken))
+    if isinstance(problem, FusedConv) and prod(core.y.shape[2:]) == 1:
+        layout = "nhwc"
+    taken = {layout} if isinstance(problem, FusedConv) else set(LAYOUTS)
+    return tuple((role, layout) for role in roles if not taken.intersection(getattr(core, role).layouts))
 
 
 def with_epilogue(problem: Any, packing: Packing = ()) -> Packing:

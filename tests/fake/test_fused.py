@@ -261,17 +261,20 @@ def test_fused_graph_equals_reference_when_residual_has_any_layout(
 
 @pytest.mark.parametrize("layouts", list(product(("nchw", "nhwc"), repeat=3)), ids="-".join)
 @pytest.mark.parametrize("algo", ["guess_on_shape_change", "time_once"])
+@pytest.mark.parametrize("image", [(5, 6), (3, 3)], ids=["pixels", "one pixel"])
 def test_fused_graph_equals_reference_when_operands_have_several_layouts(
-    fake: FakeCudnn, layouts: tuple[str, ...], algo: str
+    fake: FakeCudnn, layouts: tuple[str, ...], algo: str, image: tuple[int, int]
 ) -> None:
     fake.engines, fake.engine_number = True, 52
     rng = np.random.default_rng(1)
-    x, w, b = (rng.integers(-2, 3, shape).astype("float32") for shape in ((2, 3, 5, 6), (4, 3, 3, 3), (4,)))
+    shapes = ((2, 3, *image), (4, 3, 3, 3), (4,))
+    x, w, b = (rng.integers(-2, 3, shape).astype("float32") for shape in shapes)
     expected = ct.reference.conv_bias_activation(x, w, b, activation="tanh")
     images, filters = (ct.asarray(a, layout=layout) for a, layout in zip((x, w), layouts, strict=False))
     out = ct.full(expected.shape, np.nan, layout=layouts[2])
     ct.conv_bias_activation(images, filters, ct.asarray(b), activation="tanh", algo=algo, out=out)
     np.testing.assert_allclose(out.numpy(), expected, rtol=0, atol=1e-6)
+    assert "cudnnBackendExecute" in {name for name, _ in fake.calls}
 
 
 def test_fused_graph_rejects_algorithm_without_copies_when_residual_has_another_layout(
