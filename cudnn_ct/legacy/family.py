@@ -22,14 +22,15 @@ def candidates(
 ) -> list[Candidate]:
     """What the legacy calls can try for a problem, in cuDNN's order; refused rows have a status.
 
-    The operands keep their layouts if cuDNN has an algorithm for these, except for a residual, which gets the
-    layout of the result. If cuDNN has none, some operands are copied first. The rows name the copies. With
-    ``algorithm``, only that one is looked for: its name in lower case.
+    The operands keep their layouts if cuDNN has a deterministic algorithm for these, except for a residual,
+    which gets the layout of the result. Otherwise rows that copy some operands follow. The rows name the
+    copies. With ``algorithm``, only that one is looked for: its name in lower case.
     """
     impossible = unfused(problem) if isinstance(problem, FusedConv) else ""
     impossible = impossible or _limits(problem.core)
     if impossible:
         return [_impossible(algorithm, impossible)]
+    usable: list[Candidate] = []
     refused: list[Candidate] = []
     for packing in packings(problem):
         relaid = relaid_out(problem, packing)
@@ -40,12 +41,13 @@ def candidates(
             continue
         rows = [row for row in rows if algorithm in (None, row.algorithm)]
         rows = [row._replace(status=row.status or _impossible_row(relaid, row)) for row in rows]
-        if any(not row.status for row in rows):
-            return rows + refused
-        refused += rows
-    if not refused:
+        usable += [row for row in rows if not row.status]
+        refused += [row for row in rows if row.status]
+        if any(row.deterministic for row in usable):
+            break
+    if not usable and not refused:
         refused.append(_impossible(algorithm, "cuDNN's heuristics do not know it for this problem"))
-    return refused
+    return usable + refused
 
 
 def plan(problem: ConvProblem | FusedConv, candidate: Candidate, context: Context) -> Plan:

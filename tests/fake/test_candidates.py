@@ -111,3 +111,24 @@ def test_imported_choices_without_the_copies_are_timed_again(
     np.testing.assert_array_equal(ct.conv(x, w, algo=TIME).numpy(), want)
     rows_of_the_store(tmp_path / "choices.json", **changes)
     np.testing.assert_array_equal(ct.conv(x, w, algo=TIME).numpy(), want)
+
+
+def test_conv_copies_operands_when_only_copies_have_a_deterministic_algorithm(
+    fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rank = fake._rank
+
+    def random_for_channels_last(
+        handle: Any, image: Any, w: Any, convolution: Any, names: Any, *rest: Any
+    ) -> None:
+        last = fake._get(image, "tensor")["strides"][1] == 1
+        fake.random = set(names.offered) if last else set()
+        rank(handle, image, w, convolution, names, *rest)
+
+    monkeypatch.setattr(fake, "_rank", random_for_channels_last)
+    w, dy = images(4, 3, 2, 2), ct.asarray(images(2, 4, 5, 6).numpy(), layout="nhwc")
+    expected = ct.reference.conv_backward_data(w.numpy(), dy.numpy(), (2, 3, 6, 7))
+    for deterministic in (False, True):
+        plan = ct.conv_plan(w, dy, (2, 3, 6, 7), direction="backward_data", deterministic=deterministic)
+        assert (("y", "nchw") in plan.candidate.packed) == deterministic, plan.describe()
+        np.testing.assert_array_equal(plan(w, dy).numpy(), expected)
