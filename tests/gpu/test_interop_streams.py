@@ -200,13 +200,16 @@ def test_our_memory_outlives_the_use_of_jax() -> None:
     mine, slowly = stream_of_our_own(), after_much_work()
     source, filters = ct.asarray(x, stream=mine), ct.asarray(w, stream=mine)
     slowly(jax.dlpack.from_dlpack(ct.conv(source, filters, stream=mine))).block_until_ready()
-    y = ct.conv(source, filters, stream=mine)
-    settle()
-    taken = jax.dlpack.from_dlpack(y)
-    kept = slowly(taken)
-    del taken, y
-    again = [ct.full(expected.shape, np.nan, stream=mine) for _ in range(8)]
-    running = not kept.is_ready()
-    np.testing.assert_array_equal(np.asarray(kept), expected)
-    assert running, "jax was done before: this shows nothing"
-    del again
+    for _ in range(5):  # on a busy machine jax may be done before our memory is used again
+        y = ct.conv(source, filters, stream=mine)
+        settle()
+        taken = jax.dlpack.from_dlpack(y)
+        kept = slowly(taken)
+        del taken, y
+        again = [ct.full(expected.shape, np.nan, stream=mine) for _ in range(8)]
+        running = not kept.is_ready()
+        np.testing.assert_array_equal(np.asarray(kept), expected)
+        del again
+        if running:
+            return
+    pytest.fail("jax was done before in each of five attempts: this shows nothing")

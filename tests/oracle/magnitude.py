@@ -632,8 +632,7 @@ def _rnn(table: Table, operands: Operands, arguments: Arguments, values: Values)
     weights = rnn_weights(operands, arguments)
 
     def moved(array: Any) -> Any:
-        kind = getattr(getattr(array, "dtype", None), "kind", "")
-        return array * (1 + 1e-7 * rng.uniform(-1, 1, array.shape)) if kind == "f" else array
+        return array * (1 + 1e-7 * rng.uniform(-1, 1, array.shape)) if _is_float(array) else array
 
     shifts = dict.fromkeys(values, 0.0)
     for _ in range(2):
@@ -641,15 +640,25 @@ def _rnn(table: Table, operands: Operands, arguments: Arguments, values: Values)
         others["weights"] = {name: moved(array) for name, array in weights.items()}
         for name, other in table["RNN"](others, arguments).items():
             shifts[name] = max(shifts[name], _largest(other - values[name]))
-    for name, value in values.items():
-        sizes[name] = np.full(value.shape, _largest(value) + 4e7 * shifts[name])
+    largest = {name: _largest(value) for name, value in values.items()}
     network = rnn_network(operands, arguments)
+    if network.mode == "rnn_relu":  # results may be 0 although the sums have terms
+        without_signs = {name: np.abs(one) if _is_float(one) else one for name, one in operands.items()}
+        without_signs["weights"] = {name: np.abs(one) for name, one in weights.items()}
+        for name, sums in table["RNN"](without_signs, arguments).items():
+            largest[name] = max(largest[name], _largest(sums))
+    for name, value in values.items():
+        sizes[name] = np.full(value.shape, largest[name] + 4e7 * shifts[name])
     past = np.ones(values["y"].shape, bool)
     for steps in places_of_steps(network):
         for place in steps:
             past[place] = False
     sizes["y"][past] = 0
     return sizes
+
+
+def _is_float(array: Any) -> bool:
+    return getattr(getattr(array, "dtype", None), "kind", "") == "f"
 
 
 def _largest(array: np.ndarray) -> float:
