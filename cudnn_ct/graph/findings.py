@@ -30,6 +30,10 @@ def _mixed(problem: Any) -> bool:
     return not set.intersection(*(set(spec.layouts) for spec in problem.core[1:4]))
 
 
+def _uneven_of_one_channel(problem: Any) -> bool:
+    return _uneven(problem) and problem.x.shape[1] == problem.w.shape[0] == 1
+
+
 def _conv(direction: str, *of: Callable[[Any], bool]) -> Callable[[Any], bool]:
     return lambda p: (
         isinstance(p, ConvProblem) and p.direction == direction and any(applies(p) for applies in of)
@@ -59,6 +63,7 @@ KNOWN_WRONG = (
     Wrong(18, _conv("backward_filter", _uneven), "reads beyond its operands where padding is uneven"),
     Wrong(20, _conv("backward_filter", _uneven), "wrong sums where padding is uneven"),
     Wrong(70, _conv("backward_filter", _channels_first), "wrong sums in NCHW"),
+    Wrong(67, _conv("backward_filter", _uneven_of_one_channel), "reads dy as if padding were even"),
     Wrong(0, lambda p: isinstance(p, FusedConv) and p.activation == "tanh", "tanh of large numbers is NaN"),
 )
 

@@ -387,9 +387,13 @@ def _open_constants(table: Table, operands: Operands, arguments: Arguments, valu
 
 
 def _reduce(table: Table, operands: Operands, arguments: Arguments, values: Values) -> Values:
+    """Sums of magnitudes. Equal factors are rounded alike, so the errors of a product add up."""
     found = _itself(table, operands, arguments, values)
-    if named(arguments.get("op"), "add") in ("add", "avg"):
+    op = named(arguments.get("op"), "add")
+    if op in ("add", "avg"):
         found["y"] = table["reduce"](_absolute(operands), arguments)["y"]
+    elif op.startswith("mul"):
+        found["y"] = found["y"] * np.sqrt(max(operands["x"].size, 1))
     return found
 
 
@@ -449,7 +453,8 @@ def _lrn_backward(table: Table, operands: Operands, arguments: Arguments, values
     x, y, dy = (np.abs(operands[name]) for name in ("x", "y", "dy"))
     base, amplified = _lrn_parts(operands["x"], arguments)
     terms = np.pad(dy * y / np.abs(base) * amplified, [(0, 0), (after, before), *[(0, 0)] * (x.ndim - 2)])
-    sums = sliding_window_view(terms, n, axis=1).sum(-1)
+    # A window that moves over the channels keeps the errors of the terms that have left it.
+    sums = sliding_window_view(terms, n, axis=1).sum(-1).max(1, keepdims=True)
     return {"dx": dy * np.abs(base) ** -beta * amplified + 2 * abs(a) * beta / n * x * sums}
 
 
@@ -647,6 +652,16 @@ def _rnn(table: Table, operands: Operands, arguments: Arguments, values: Values)
         without_signs["weights"] = {name: np.abs(one) for name, one in weights.items()}
         for name, sums in table["RNN"](without_signs, arguments).items():
             largest[name] = max(largest[name], _largest(sums))
+    else:  # 1 - y**2 of a saturated unit is small, and its error is that of 1
+        incoming = sum(
+            _largest(operands[name]) for name in ("dy", "dhy", "dcy") if _is_float(operands.get(name))
+        )
+        inputs = max(
+            1.0, *(_largest(operands[name]) for name in ("x", "h0") if _is_float(operands.get(name)))
+        )
+        for name in largest:
+            if name.startswith("d"):
+                largest[name] = max(largest[name], incoming * inputs)
     for name, value in values.items():
         sizes[name] = np.full(value.shape, largest[name] + 4e7 * shifts[name])
     past = np.ones(values["y"].shape, bool)

@@ -53,3 +53,13 @@ def test_one_channel_lies_as_the_other_tensors_do(layout: str) -> None:
     one = problem((8, 1, 28, 28), (64, 1, 3, 3), "float16", layout, direction="backward_data")
     one = one._replace(y=TensorSpec.packed(one.y.shape, "float16", layout))
     assert bool(known_wrong(78, one)) == (layout == "nchw")
+
+
+@pytest.mark.parametrize(
+    ("channels", "padding", "wrong"), [(1, ((1, 2),), True), (1, 1, False), (2, ((1, 2),), False)]
+)
+def test_known_wrong_engine_67_when_padding_is_uneven_and_there_is_one_channel(
+    channels: int, padding: Any, wrong: bool
+) -> None:
+    one = problem((3, channels, 10), (1, channels, 3), padding=padding, direction="backward_filter")
+    assert bool(known_wrong(67, one)) == wrong
