@@ -626,3 +626,14 @@ def test_array_whose_home_stream_is_gone_stays_until_its_use_is_over(fake: FakeC
     host.unfinished = set()
     ct.synchronize()
     assert host.used() == y.nbytes
+
+
+def test_memory_of_a_copied_array_is_freed_after_the_copy_when_that_ran_on_another_stream(host: Host) -> None:
+    array = ct.zeros((2, 3), stream=0x55)
+    copied = array.copy(stream=0x66)
+    host.log.clear()
+    del array
+    gc.collect()
+    assert [entry[0] for entry in host.log] == ["wait", "free"]
+    assert host.log[0][1] == 0x55
+    assert not copied.numpy().any()

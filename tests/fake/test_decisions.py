@@ -8,6 +8,7 @@ import json
 import sqlite3
 import threading
 import weakref
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -588,3 +589,86 @@ def test_compiled_engines_that_are_not_wanted_leave_the_others_in_the_race(
     assert tried() == {"graph"}
     monkeypatch.setattr(config, "runtime_compiled", False)
     assert tried() == {"legacy"}
+
+
+@pytest.mark.filterwarnings("ignore::cudnn_ct.errors.CudnnWarning")
+@pytest.mark.parametrize("warm", [False, True], ids=["first call", "second call"])
+@pytest.mark.parametrize("algo", ["guess_on_shape_change", TIME, "small"])
+@pytest.mark.parametrize(("alpha", "beta"), [(2.0, 0.0), (1.0, 0.5), (-0.5, 2.0)])
+@pytest.mark.parametrize("status", [3000, 4003, 5000])
+def test_conv_scales_its_result_when_any_c_call_fails(
+    fake: FakeCudnn, status: int, alpha: float, beta: float, algo: str, warm: bool
+) -> None:
+    """An algorithm that takes over gets the same factors; a call that raises leaves ``out`` as it was."""
+    x, w = operands()
+    product = ct.reference.conv(x.numpy(), w.numpy())
+    before = np.arange(product.size, dtype=np.float32).reshape(product.shape)
+
+    def scaled(fail_at: dict[int, int]) -> np.ndarray:
+        out = ct.asarray(before)
+        fake.calls.clear()
+        fake.fail_at = fail_at
+        try:
+            ct.conv(x, w, algo=algo, alpha=alpha, beta=beta, out=out)
+        except ct.CudnnError:
+            np.testing.assert_array_equal(out.numpy(), before)
+            return alpha * product + beta * before
+        finally:
+            fake.fail_at = {}
+        return out.numpy()
+
+    for k in count(1):
+        forget()
+        if warm:
+            scaled({})
+        np.testing.assert_allclose(scaled({k: status}), alpha * product + beta * before, rtol=1e-6)
+        np.testing.assert_allclose(scaled({}), alpha * product + beta * before, rtol=1e-6)
+        if len(fake.calls) < k:
+            break
+
+
+class FirstRunsRefused(dict[str, int]):
+    """Failures of the fake: the first runs of a forward algorithm are refused."""
+
+    def __init__(self, count: int) -> None:
+        self.left = count
+
+    def get(self, name: str, default: Any = None) -> Any:
+        if name != "cudnnConvolutionForward" or not self.left:
+            return default
+        self.left -= 1
+        return 3000
+
+
+def scaled_conv(fake: FakeCudnn, algo: str, refused: int) -> None:
+    """Check a scaled convolution, of which the first ``refused`` runs of an algorithm are refused."""
+    x, w = operands()
+    product = ct.reference.conv(x.numpy(), w.numpy())
+    out = ct.full(product.shape, 3.0)
+    fake.fail = FirstRunsRefused(refused)
+    try:
+        ct.conv(x, w, algo=algo, alpha=-0.5, beta=2.0, out=out)
+    finally:
+        fake.fail = {}
+    np.testing.assert_allclose(out.numpy(), -0.5 * product + 6.0, rtol=1e-6)
+
+
+def test_conv_scales_its_result_when_all_was_refused_in_another_thread(fake: FakeCudnn) -> None:
+    scaled_conv(fake, GUESS, 0)
+
+    def refused() -> None:
+        with pytest.raises(NotSupportedError):
+            scaled_conv(fake, GUESS, 100)
+
+    in_thread(refused)
+    scaled_conv(fake, GUESS, 1)
+
+
+def test_conv_scales_its_result_when_all_stored_algorithms_are_refused(
+    fake: FakeCudnn, on_disk: Path
+) -> None:
+    fake.refused = {"IMPLICIT_PRECOMP_GEMM"}
+    scaled_conv(fake, TIME, 0)
+    forget()
+    rows = next(iter(store().export().values()))["rows"]
+    scaled_conv(fake, TIME, len(rows))

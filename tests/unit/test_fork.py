@@ -66,3 +66,75 @@ def test_where_another_library_had_used_cuda() -> None:
     assert isinstance(said, NotInitializedError)
     with pytest.raises(NotInitializedError, match=r"if this process was forked .* 'spawn' method"):
         raise said
+
+
+THREADS = """
+import os, sys, threading
+from tests.unit.cuda_driver import install
+
+driver = install()
+
+import cudnn_ct as ct
+from cudnn_ct import stream as streams
+
+def in_thread(work):
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(20)
+    return not thread.is_alive()
+
+def set_and_count():
+    ct.config.deterministic = True
+    streams.device_count()
+
+if os.fork() == 0:
+    os._exit(0 if in_thread(set_and_count) else 1)
+_, status = os.wait()
+print(os.waitstatus_to_exitcode(status), in_thread(set_and_count))
+"""
+
+HELD = """
+import os, threading
+import cudnn_ct as ct
+from cudnn_ct._config import Config
+
+held, go = threading.Event(), threading.Event()
+note = Config._note
+
+def slowly(self):
+    held.set()
+    go.wait(20)
+    note(self)
+
+Config._note = slowly
+thread = threading.Thread(target=setattr, args=(ct.config, "deterministic", True))
+thread.start()
+held.wait(20)
+threading.Timer(0.2, go.set).start()
+child = os.fork()
+Config._note = note
+if child == 0:
+    done = threading.Thread(target=setattr, args=(ct.config, "allow_tf32", False), daemon=True)
+    done.start()
+    done.join(20)
+    os._exit(int(done.is_alive()))
+_, status = os.waitpid(child, 0)
+thread.join()
+print(os.waitstatus_to_exitcode(status))
+"""
+
+
+def output(program: str) -> str:
+    environ = {**os.environ, "PYTHONPATH": str(Path(cudnn_ct.__file__).parents[1])}
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, env=environ, timeout=90)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_fork_holds_no_lock_in_other_threads_of_parent_and_child() -> None:
+    assert output(THREADS) == "0 True"
+
+
+def test_fork_waits_for_a_thread_that_changes_a_setting() -> None:
+    assert output(HELD) == "0"

@@ -222,3 +222,7 @@ def test_config_copies_its_settings_and_flags(spread: Callable[[Any], Any]) -> N
 def test_the_config_of_the_process_can_be_copied(spread: Callable[[Any], Any]) -> None:
     assert repr(spread(ct.config)) == repr(ct.config)
     assert spread(ct.config.dnn.conv).algo_fwd == ct.config.dnn.conv.algo_fwd
+
+
+def test_config_has_its_part_of_keys_when_no_setting_was_changed() -> None:
+    assert Config({}).of_calls == (True, "guess_on_shape_change", False, None, 16, True)
