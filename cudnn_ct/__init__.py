@@ -48,16 +48,16 @@ if TYPE_CHECKING:
     from .creation import empty as empty
     from .creation import full as full
     from .creation import zeros as zeros
-    from .descriptors import ActivationDescriptor as ActivationDescriptor
-    from .descriptors import ConvolutionDescriptor as ConvolutionDescriptor
-    from .descriptors import CTCLossDescriptor as CTCLossDescriptor
-    from .descriptors import FilterDescriptor as FilterDescriptor
-    from .descriptors import LRNDescriptor as LRNDescriptor
-    from .descriptors import OpTensorDescriptor as OpTensorDescriptor
-    from .descriptors import PoolingDescriptor as PoolingDescriptor
-    from .descriptors import ReduceDescriptor as ReduceDescriptor
-    from .descriptors import SpatialTransformerDescriptor as SpatialTransformerDescriptor
-    from .descriptors import TensorDescriptor as TensorDescriptor
+    from .descriptors.conv import ConvolutionDescriptor as ConvolutionDescriptor
+    from .descriptors.ctc import CTCLossDescriptor as CTCLossDescriptor
+    from .descriptors.layers import ActivationDescriptor as ActivationDescriptor
+    from .descriptors.layers import LRNDescriptor as LRNDescriptor
+    from .descriptors.layers import OpTensorDescriptor as OpTensorDescriptor
+    from .descriptors.layers import PoolingDescriptor as PoolingDescriptor
+    from .descriptors.layers import ReduceDescriptor as ReduceDescriptor
+    from .descriptors.layers import SpatialTransformerDescriptor as SpatialTransformerDescriptor
+    from .descriptors.tensors import FilterDescriptor as FilterDescriptor
+    from .descriptors.tensors import TensorDescriptor as TensorDescriptor
     from .errors import *  # noqa: F403
     from .ops.activation import activation as activation
     from .ops.activation import activation_backward as activation_backward
@@ -103,43 +103,43 @@ if TYPE_CHECKING:
     from .ops.tensor import op_tensor as op_tensor
     from .ops.tensor import scale as scale
     from .ops.tensor import transform as transform
-    from .problem import ActivationSpec as ActivationSpec
-    from .problem import Candidate as Candidate
-    from .problem import ConvolutionSpec as ConvolutionSpec
-    from .problem import CTCLossSpec as CTCLossSpec
-    from .problem import FilterSpec as FilterSpec
-    from .problem import LRNSpec as LRNSpec
-    from .problem import OpTensorSpec as OpTensorSpec
-    from .problem import PoolingSpec as PoolingSpec
-    from .problem import ReduceSpec as ReduceSpec
-    from .problem import SpatialTransformerSpec as SpatialTransformerSpec
-    from .problem import TensorSpec as TensorSpec
-    from .problem import conv_output_shape as conv_output_shape
-    from .problem import conv_transpose_shape as conv_transpose_shape
-    from .problem import pool_output_shape as pool_output_shape
+    from .problem.conv import conv_output_shape as conv_output_shape
+    from .problem.conv import conv_transpose_shape as conv_transpose_shape
+    from .problem.plan import Candidate as Candidate
+    from .problem.pooling import pool_output_shape as pool_output_shape
+    from .problem.specs import ActivationSpec as ActivationSpec
+    from .problem.specs import ConvolutionSpec as ConvolutionSpec
+    from .problem.specs import CTCLossSpec as CTCLossSpec
+    from .problem.specs import FilterSpec as FilterSpec
+    from .problem.specs import LRNSpec as LRNSpec
+    from .problem.specs import OpTensorSpec as OpTensorSpec
+    from .problem.specs import PoolingSpec as PoolingSpec
+    from .problem.specs import ReduceSpec as ReduceSpec
+    from .problem.specs import SpatialTransformerSpec as SpatialTransformerSpec
+    from .problem.specs import TensorSpec as TensorSpec
 
 __version__ = "0.1.0"
 
 _WHERE = {
+    "_config": ("config",),
     "_info": ("library_info",),
     "_lib": ("version",),
     "_raw": ("raw",),
+    "algo_store": ("export_choices", "import_choices"),
     "array": ("DeviceArray",),
-    "_config": ("config",),
-    "creation": ("asarray", "empty", "full", "zeros"),
     "context": ("available", "empty_cache", "synchronize", "use"),
-    "descriptors": (
+    "creation": ("asarray", "empty", "full", "zeros"),
+    "descriptors.conv": ("ConvolutionDescriptor",),
+    "descriptors.ctc": ("CTCLossDescriptor",),
+    "descriptors.layers": (
         "ActivationDescriptor",
-        "CTCLossDescriptor",
-        "ConvolutionDescriptor",
-        "FilterDescriptor",
         "LRNDescriptor",
         "OpTensorDescriptor",
         "PoolingDescriptor",
         "ReduceDescriptor",
         "SpatialTransformerDescriptor",
-        "TensorDescriptor",
     ),
+    "descriptors.tensors": ("FilterDescriptor", "TensorDescriptor"),
     "errors": (
         "AllocationError",
         "BadParamError",
@@ -153,57 +153,45 @@ _WHERE = {
         "NotSupportedError",
         "VersionMismatchError",
     ),
-    "ops": (
-        "Dropout",
-        "DropoutMask",
-        "DropoutState",
-        "RNN",
-        "RNNDataGradients",
-        "RNNForward",
-        "RNNReserve",
-        "activation",
-        "activation_backward",
-        "affine_grid",
-        "affine_grid_backward",
+    "ops.activation": ("activation", "activation_backward"),
+    "ops.algorithms": ("conv_algorithms", "conv_bias_activation_plan", "conv_plan"),
+    "ops.conv": (
+        "conv",
+        "conv_backward_bias",
+        "conv_backward_data",
+        "conv_backward_filter",
+        "conv_transpose",
+    ),
+    "ops.ctc": ("ctc_loss",),
+    "ops.dropout": ("Dropout", "DropoutMask", "DropoutState", "dropout", "dropout_backward"),
+    "ops.fused": ("conv_bias_activation",),
+    "ops.lrn": ("lrn", "lrn_backward"),
+    "ops.norm": (
         "batch_norm_backward",
         "batch_norm_inference",
         "batch_norm_inference_backward",
         "batch_norm_overflowed",
         "batch_norm_training",
-        "add",
-        "conv",
-        "conv_algorithms",
-        "conv_backward_bias",
-        "conv_backward_data",
-        "conv_backward_filter",
-        "conv_bias_activation",
-        "conv_bias_activation_plan",
-        "conv_plan",
-        "conv_transpose",
-        "ctc_loss",
-        "dropout",
-        "dropout_backward",
+    ),
+    "ops.pooling": ("pool", "pool_backward"),
+    "ops.reduction": ("reduce",),
+    "ops.rnn": ("RNN", "RNNDataGradients", "RNNForward", "RNNReserve"),
+    "ops.softmax": ("softmax", "softmax_backward"),
+    "ops.spatial": (
+        "affine_grid",
+        "affine_grid_backward",
         "grid_sample",
         "grid_sample_backward",
-        "lrn",
-        "lrn_backward",
-        "fill",
-        "op_tensor",
-        "pool",
-        "pool_backward",
-        "reduce",
-        "scale",
-        "softmax",
-        "softmax_backward",
         "spatial_transformer",
         "spatial_transformer_backward",
-        "transform",
     ),
-    "algo_store": ("export_choices", "import_choices"),
-    "problem": (
+    "ops.tensor": ("add", "fill", "op_tensor", "scale", "transform"),
+    "problem.conv": ("conv_output_shape", "conv_transpose_shape"),
+    "problem.plan": ("Candidate",),
+    "problem.pooling": ("pool_output_shape",),
+    "problem.specs": (
         "ActivationSpec",
         "CTCLossSpec",
-        "Candidate",
         "ConvolutionSpec",
         "FilterSpec",
         "LRNSpec",
@@ -212,9 +200,6 @@ _WHERE = {
         "ReduceSpec",
         "SpatialTransformerSpec",
         "TensorSpec",
-        "conv_output_shape",
-        "conv_transpose_shape",
-        "pool_output_shape",
     ),
 }
 _MODULE_OF = {name: module for module, names in _WHERE.items() for name in names}

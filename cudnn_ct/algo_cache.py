@@ -26,7 +26,8 @@ from .errors import (
     NotSupportedError,
     without_frames,
 )
-from .problem import Candidate, Plan, Problem, Request, Stage
+from .problem.plan import Candidate, Plan, Problem, Stage
+from .problem.request import Request
 
 __all__ = ["Choice", "Family", "choose", "time_rows"]
 

@@ -13,7 +13,8 @@ from . import stream as streams
 from .dtypes import DTYPES, DType
 from .errors import CudnnWarning
 from .lifetime import Lent, Uses
-from .problem import TensorSpec, flag, nearest_layout, packed_strides
+from .problem.arguments import flag
+from .problem.specs import TensorSpec, nearest_layout, packed_strides
 from .stream import Stream, stream_for
 
 if TYPE_CHECKING:

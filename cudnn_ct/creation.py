@@ -11,7 +11,8 @@ from . import stream as streams
 from .array import DeviceArray
 from .dtypes import DTYPES, DType, as_dtype
 from .errors import NotInitializedError
-from .problem import LAYOUTS, TensorSpec, choice, nearest_layout
+from .problem.arguments import choice
+from .problem.specs import LAYOUTS, TensorSpec, nearest_layout
 from .stream import Stream, stream_for
 
 __all__ = ["NO_NUMBERS", "asarray", "empty", "full", "operand", "zeros"]

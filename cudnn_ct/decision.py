@@ -19,7 +19,8 @@ from .errors import (
     NotSupportedError,
     without_frames,
 )
-from .problem import Candidate, Problem, Request, Stage
+from .problem.plan import Candidate, Problem, Stage
+from .problem.request import Request
 
 __all__ = ["TRANSIENT", "Decision", "breadth", "kept_rows", "store_key"]
 

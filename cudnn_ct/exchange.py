@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from . import _cuda as cuda
 from . import stream as streams
 from .dtypes import DTYPES
-from .problem import TensorSpec, packed_strides
+from .problem.specs import TensorSpec, packed_strides
 from .stream import LEGACY_DEFAULT, Stream, as_address, as_stream, default_stream, known_stream
 
 if TYPE_CHECKING:

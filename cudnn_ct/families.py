@@ -10,25 +10,21 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from . import graph, legacy
 from ._config import config
 from .context import Context
 from .errors import NotSupportedError
-from .problem import (
-    Candidate,
-    ConvProblem,
-    FusedConv,
-    Packing,
-    Plan,
-    Request,
-    Stage,
-    for_engines,
-    named_algorithm,
-    operands_of,
-    relaid_out,
-    unfit,
-    with_epilogue,
-)
+from .graph import family as graph_family
+from .graph.findings import ranked_too_high
+from .legacy import family as legacy_family
+from .legacy.fused import EpiloguePlan
+from .legacy.native import packings
+from .legacy.plans import PackedPlan, ScaledPlan
+from .legacy.scratch import room_of
+from .problem.conv import ConvProblem
+from .problem.fused import FusedConv
+from .problem.plan import Candidate, Plan, Stage
+from .problem.relayout import Packing, for_engines, operands_of, relaid_out, with_epilogue
+from .problem.request import Request, named_algorithm, unfit
 
 __all__ = ["everything", "named", "plan", "stages", "worth_timing"]
 
@@ -90,8 +86,8 @@ def plan(problem: Any, candidate: Candidate, context: Context) -> Plan:
         family, _, algorithm = candidate.algorithm.partition(" ")
         inner = plan(alone(problem), candidate._replace(family=family, algorithm=algorithm), context)
         packed = relaid_out(problem, tuple(step for step in with_epilogue(problem) if step[0] == "b"))
-        return _on_copies(legacy.EpiloguePlan(packed, inner), problem, packed)
-    make = {"graph": graph.plan, "legacy": legacy.plan}.get(candidate.family)
+        return _on_copies(EpiloguePlan(packed, inner), problem, packed)
+    make = {"graph": graph_family.plan, "legacy": legacy_family.plan}.get(candidate.family)
     if make is None:
         raise NotSupportedError(f"there is no family {candidate.family!r} for this {problem}")
     _check_packing(problem, candidate)
@@ -99,7 +95,7 @@ def plan(problem: Any, candidate: Candidate, context: Context) -> Plan:
     align = not problem.core.aligned and _needs_alignment(problem, candidate.family)
     made: Plan = make(_in_aligned_memory(relaid) if align else relaid, candidate, context)
     if problem.core.scaled and candidate.family == "graph":
-        made = legacy.ScaledPlan(made, relaid.result)
+        made = ScaledPlan(made, relaid.result)
     return _on_copies(made, problem, relaid, align)
 
 
@@ -107,12 +103,12 @@ def _on_copies(plan: Plan, problem: Any, relaid: Any, align: bool = False) -> Pl
     """Let a plan for relaid operands run on those of the problem."""
     pairs = zip(operands_of(problem).values(), operands_of(relaid).values(), strict=True)
     moves = [(spec, None if spec == copy else copy) for spec, copy in pairs]
-    return legacy.PackedPlan(plan, moves, align=align) if align or relaid != problem else plan
+    return PackedPlan(plan, moves, align=align) if align or relaid != problem else plan
 
 
 def _check_packing(problem: Any, candidate: Candidate) -> None:
     """Raise unless the family of a candidate offers its copies; a stored candidate may name any, or none."""
-    offered = legacy.packings(problem) if candidate.family == "legacy" else [_graph_packing(problem)]
+    offered = packings(problem) if candidate.family == "legacy" else [_graph_packing(problem)]
     if candidate.packed not in offered:
         raise NotSupportedError(
             f"{candidate} is not for this {problem}: got packed={candidate.packed}, expected one of {offered}"
@@ -146,7 +142,7 @@ def _with_copies(problem: Any, rows: list[Candidate]) -> list[Candidate]:
     """Add the workspace of aligned copies to rows whose operands may need some."""
     if problem.core.aligned:
         return rows
-    room = legacy.room_of(operands_of(problem).values())
+    room = room_of(operands_of(problem).values())
     return [row if row.status else row._replace(workspace=row.workspace + room) for row in rows]
 
 
@@ -172,13 +168,13 @@ def _copies(problem: Any, family: str) -> bool:
 
 
 def _preferred(problem: Any, context: Context) -> list[Candidate]:
-    return _with_copies(problem, graph.preferred(_in_aligned_memory(problem), context))
+    return _with_copies(problem, graph_family.preferred(_in_aligned_memory(problem), context))
 
 
 def _graph(problem: Any, heuristic: str, most: int | None, context: Context) -> list[Candidate]:
     packing = _graph_packing(problem)
     relaid = _in_aligned_memory(relaid_out(problem, packing))
-    rows = graph.candidates(relaid, context, (heuristic,), most)
+    rows = graph_family.candidates(relaid, context, (heuristic,), most)
     rows = [row._replace(packed=packing) for row in rows] if packing else rows
     return _with_copies(problem, rows)
 
@@ -189,7 +185,7 @@ def _graph_packing(problem: Any) -> Packing:
 
 
 def _legacy(problem: Any, algorithm: str | None, context: Context) -> list[Candidate]:
-    rows = legacy.candidates(problem, context, algorithm)
+    rows = legacy_family.candidates(problem, context, algorithm)
     return _with_copies(problem, rows) if _needs_alignment(problem, "legacy") else rows
 
 
@@ -214,7 +210,7 @@ def _followed_by(problem: FusedConv, ways: Sequence[Stage]) -> list[Stage]:
 
 def _followed(problem: FusedConv, stage: Stage, context: Context) -> list[Candidate]:
     """Ways to compute the convolution alone, as ways to compute it and then what follows."""
-    impossible = legacy.EpiloguePlan.impossible(problem)
+    impossible = EpiloguePlan.impossible(problem)
     return [
         row._replace(
             family="followed", algorithm=f"{row.family} {row.algorithm}", status=row.status or impossible
@@ -251,4 +247,4 @@ def _slow(row: Candidate, problem: Any) -> bool:
     name = row.algorithm.removeprefix("graph ")
     if row.family == "legacy" or name.startswith("legacy"):
         return True
-    return name.split(" knobs")[0] in {f"engine {number}" for number in graph.ranked_too_high(problem)}
+    return name.split(" knobs")[0] in {f"engine {number}" for number in ranked_too_high(problem)}

@@ -11,35 +11,37 @@ from functools import partial, reduce
 from operator import or_
 from typing import Any
 
-from . import graph, legacy
 from . import stream as streams
 from .context import Context
 from .errors import BadParamError, NotSupportedError
-from .legacy.widen import Way
-from .problem import (
-    ALIGNMENT,
-    LAYOUTS,
-    ActivationProblem,
-    CTCProblem,
-    FillProblem,
-    GridProblem,
-    Layer,
-    LRNProblem,
-    NormGradient,
-    NormInference,
-    NormTraining,
-    OpTensorProblem,
-    Plan,
-    PoolProblem,
-    ReduceProblem,
-    SampleProblem,
-    ScaleProblem,
-    SoftmaxProblem,
-    TransformProblem,
-    nearest_layout,
-    packed_of,
-    tensors_of,
-)
+from .graph.activation import activation as graph_activation
+from .graph.convert import conversion as graph_conversion
+from .graph.reduction import reduction as graph_reduction
+from .legacy.activation import activation as legacy_activation
+from .legacy.ctc import ctc_loss, ctc_loss_of_host_labels
+from .legacy.lrn import lrn
+from .legacy.norm_ways import NORM_GRADIENT_WAYS, NORM_INFERENCE_WAYS, NORM_TRAINING_WAYS
+from .legacy.plans import PackedPlan, ScalePlan
+from .legacy.pooling import gradient_in_c_order, padded_pooling, pooling, spread_gradient
+from .legacy.reduction import reduction as legacy_reduction
+from .legacy.reduction import wide_reduction
+from .legacy.softmax import softmax, softmax_of_rows
+from .legacy.spatial import GridPlan, SamplePlan
+from .legacy.sums import quick_sum, summed
+from .legacy.tensor import conversion as legacy_conversion
+from .legacy.tensor import filling, op_tensor, scaling, scaling_by_op_tensor, transformation
+from .legacy.widen import Way, on_float32
+from .problem.activation import ActivationProblem
+from .problem.ctc import CTCProblem
+from .problem.lrn import LRNProblem
+from .problem.norm_problem import NormGradient, NormInference, NormTraining
+from .problem.plan import Layer, Plan, packed_of, tensors_of
+from .problem.pointwise import FillProblem, OpTensorProblem, ScaleProblem, TransformProblem
+from .problem.pooling import PoolProblem
+from .problem.reduction import ReduceProblem
+from .problem.softmax import SoftmaxProblem
+from .problem.spatial import GridProblem, SampleProblem
+from .problem.specs import ALIGNMENT, LAYOUTS, nearest_layout
 
 __all__ = ["Roads"]
 
@@ -51,14 +53,14 @@ def _simple(way: Callable[[Any], Plan | None]) -> Way:
 
 def _of_bfloat16_too(way: Way) -> tuple[Way, ...]:
     """A way, and the same on float32 copies of bfloat16, which the calls behind it lack."""
-    return (way, legacy.on_float32(way, "bfloat16"))
+    return (way, on_float32(way, "bfloat16"))
 
 
 @dataclass(frozen=True)
 class Aligned:
     """An implementation whose kernels load 16 bytes at once, and end the CUDA context on misaligned memory.
 
-    Its plan gets copies of the operands whose pointers are misaligned. See :class:`legacy.PackedPlan`.
+    Its plan gets copies of the operands whose pointers are misaligned. See :class:`legacy.plans.PackedPlan`.
     """
 
     make: Way
@@ -70,39 +72,39 @@ class Aligned:
 
 # The plans of a kind of problem, the fastest first.
 WAYS: dict[type, tuple[Way, ...]] = {
-    ActivationProblem: (Aligned(graph.activation), _simple(legacy.activation)),
-    CTCProblem: (legacy.ctc_loss, legacy.ctc_loss_of_host_labels),
-    FillProblem: (_simple(legacy.filling),),
-    GridProblem: _of_bfloat16_too(_simple(legacy.GridPlan)),
-    LRNProblem: _of_bfloat16_too(_simple(legacy.lrn)),
-    NormGradient: tuple(map(Aligned, legacy.NORM_GRADIENT_WAYS)),
-    NormInference: tuple(map(Aligned, legacy.NORM_INFERENCE_WAYS)),
-    NormTraining: tuple(map(Aligned, legacy.NORM_TRAINING_WAYS)),
-    OpTensorProblem: (_simple(legacy.op_tensor),),
+    ActivationProblem: (Aligned(graph_activation), _simple(legacy_activation)),
+    CTCProblem: (ctc_loss, ctc_loss_of_host_labels),
+    FillProblem: (_simple(filling),),
+    GridProblem: _of_bfloat16_too(_simple(GridPlan)),
+    LRNProblem: _of_bfloat16_too(_simple(lrn)),
+    NormGradient: tuple(map(Aligned, NORM_GRADIENT_WAYS)),
+    NormInference: tuple(map(Aligned, NORM_INFERENCE_WAYS)),
+    NormTraining: tuple(map(Aligned, NORM_TRAINING_WAYS)),
+    OpTensorProblem: (_simple(op_tensor),),
     PoolProblem: (
-        Aligned(_simple(legacy.spread_gradient)),
-        _simple(legacy.gradient_in_c_order),
-        _simple(legacy.pooling),
-        _simple(legacy.padded_pooling),
+        Aligned(_simple(spread_gradient)),
+        _simple(gradient_in_c_order),
+        _simple(pooling),
+        _simple(padded_pooling),
     ),
     ReduceProblem: (
-        Aligned(_simple(legacy.quick_sum)),
-        Aligned(graph.reduction),
-        Aligned(_simple(legacy.summed)),
-        legacy.on_float32(_simple(legacy.summed), "float16", "bfloat16"),
-        legacy.reduction,
-        legacy.wide_reduction,
+        Aligned(_simple(quick_sum)),
+        Aligned(graph_reduction),
+        Aligned(_simple(summed)),
+        on_float32(_simple(summed), "float16", "bfloat16"),
+        legacy_reduction,
+        wide_reduction,
     ),
-    SampleProblem: _of_bfloat16_too(_simple(legacy.SamplePlan)),
-    ScaleProblem: (_simple(legacy.scaling), _simple(legacy.scaling_by_op_tensor)),
-    SoftmaxProblem: (Aligned(_simple(legacy.softmax_of_rows)), _simple(legacy.softmax)),
-    TransformProblem: (_simple(legacy.transformation), _simple(legacy.conversion), graph.conversion),
+    SampleProblem: _of_bfloat16_too(_simple(SamplePlan)),
+    ScaleProblem: (_simple(scaling), _simple(scaling_by_op_tensor)),
+    SoftmaxProblem: (Aligned(_simple(softmax_of_rows)), _simple(softmax)),
+    TransformProblem: (_simple(transformation), _simple(legacy_conversion), graph_conversion),
 }
 
 # These change an array where it lies, so a copy of it is of no use, or make the copies that they need.
 AS_THEY_LIE = (CTCProblem, FillProblem, ScaleProblem)
 # These compute the result alone: for a run with factors, they are not asked.
-WITHOUT_FACTORS = (Aligned(graph.activation),)
+WITHOUT_FACTORS = (Aligned(graph_activation),)
 
 
 class Roads:
@@ -210,7 +212,7 @@ def _ways(problem: Layer, scaled: bool, misaligned: bool) -> list[tuple[Maker, b
     implementations that need no copy come first, and the plans of the others make the copies.
     """
     if not any(spec.size for spec in problem.results):
-        return [(lambda _: legacy.ScalePlan(problem.results[0]), False)]
+        return [(lambda _: ScalePlan(problem.results[0]), False)]
     ways = [way for way in WAYS[type(problem)] if not scaled or way not in WITHOUT_FACTORS]
     if misaligned:
         ways.sort(key=lambda way: isinstance(way, Aligned))
@@ -237,4 +239,4 @@ def _on_copies(way: Way, problem: Layer, target: Layer, align: bool, context: Co
         for spec, copy in zip(tensors_of(problem).values(), tensors_of(target).values(), strict=True)
     ]
     updated = getattr(problem, "updated", 0)
-    return legacy.PackedPlan(inner, moves, len(problem.results), updated, align=align)
+    return PackedPlan(inner, moves, len(problem.results), updated, align=align)

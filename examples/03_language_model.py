@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.progress import track
 
 import cudnn_ct as ct
-from cudnn_ct.problem import rnn_parameters
+from cudnn_ct.problem.rnn_table import rnn_parameters
 from cudnn_ct.reference.rnn import rnn, rnn_backward
 
 HIDDEN, LENGTH, BATCH = 96, 32, 16  # units; characters of a sequence; sequences of a step

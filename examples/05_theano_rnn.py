@@ -15,7 +15,7 @@ import numpy as np
 
 import cudnn_ct as ct
 from cudnn_ct import dnn
-from cudnn_ct.problem import rnn_parameters
+from cudnn_ct.problem.rnn_table import rnn_parameters
 from cudnn_ct.reference.rnn import rnn, rnn_backward
 
 TOLERANCE = 1e-5  # of sums in float32, beside the largest element

@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 
 import cudnn_ct as ct
 from cudnn_ct.dtypes import as_dtype
-from cudnn_ct.problem import RNNSpec, packed_for_cudnn, rnn_offsets, rnn_parameters
+from cudnn_ct.problem.rnn import RNNSpec
+from cudnn_ct.problem.rnn_data import packed_for_cudnn
+from cudnn_ct.problem.rnn_table import rnn_offsets, rnn_parameters
 from cudnn_ct.reference.rnn import rnn, rnn_backward
 from cudnn_ct.reference.sequences import pack_sequences
 from tests.layers import compare

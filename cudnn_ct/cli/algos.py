@@ -8,7 +8,8 @@ from typing import Any
 
 import click
 
-from ..problem import ROLES, Candidate
+from ..problem.conv import ROLES
+from ..problem.plan import Candidate
 from .options import Convolution, convolution_options
 from .table import Column, show
 from .trouble import need_gpu, plainly, usage

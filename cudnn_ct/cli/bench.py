@@ -10,7 +10,10 @@ from typing import Any, NamedTuple
 import click
 
 from ..errors import CudnnError
-from ..problem import FLOATS, POOLING_MODES, RNN_ALGOS, RNN_MODES, Candidate
+from ..problem.operands import FLOATS
+from ..problem.plan import Candidate
+from ..problem.pooling import POOLING_MODES
+from ..problem.rnn import RNN_ALGOS, RNN_MODES
 from .options import INTS, LARGEST, SHAPE, Convolution, convolution_options, image_options
 from .table import Column, Tick, progress, show
 from .trouble import fail, first_line, need_gpu, plainly, usage
@@ -160,7 +163,7 @@ def batch_norm(
     """Time a batch normalisation: a step of training, its gradient, and inference."""
     import cudnn_ct as ct
 
-    from ..problem import norm_parameter_dtype, norm_parameter_shape
+    from ..problem.norm import norm_parameter_dtype, norm_parameter_shape
 
     _ready(plot)
     image, y, dx = (_array(x, dtype, layout) for _ in range(3))

@@ -8,16 +8,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
-from ..problem import (
-    CONV_DTYPES,
-    LAYOUTS,
-    ROLES,
-    ConvProblem,
-    TensorSpec,
-    conv_dtypes,
-    conv_output_shape,
-    conv_problem,
-)
+from ..problem.conv import ROLES, ConvProblem, conv_output_shape, conv_problem
+from ..problem.conv_dtype import CONV_DTYPES, conv_dtypes
+from ..problem.specs import LAYOUTS, TensorSpec
 from .trouble import usage
 
 __all__ = ["DTYPES", "INTS", "PADDING", "SHAPE", "Convolution", "convolution_options", "image_options"]

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..errors import BadParamError, CudnnError, NotSupportedError, format_version
-from ..problem import Candidate
+from ..problem.plan import Candidate
 from .options import Convolution
 from .trouble import first_line, verdict_of
 
@@ -149,14 +149,15 @@ def _candidate(row: dict[str, Any]) -> Candidate:
 
 def answer() -> None:
     """Be the child process: read what is to be planned from stdin, and write the rows to stdout."""
-    from .. import graph
+    from ..graph.device import Planner
+    from ..graph.family import candidates
 
     request = json.load(sys.stdin)
     told: dict[str, Any]
     try:
-        planner = graph.Planner(request["device"])
+        planner = Planner(request["device"])
         problems = [_convolution(row).problem(request["allow_tf32"]) for row in request["convolutions"]]
-        rows = [graph.candidates(problem, planner) for problem in problems]
+        rows = [candidates(problem, planner) for problem in problems]
         told = {"rows": [[row._asdict() for row in some] for some in rows]}
     except CudnnError as error:
         told = {

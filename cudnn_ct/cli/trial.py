@@ -101,7 +101,7 @@ def _recurrent(case: Case, inputs: Inputs) -> list[Pair]:
     import numpy as np
 
     import cudnn_ct as ct
-    from cudnn_ct.problem import rnn_offsets, rnn_parameters
+    from cudnn_ct.problem.rnn_table import rnn_offsets, rnn_parameters
     from cudnn_ct.reference.rnn import rnn, rnn_backward
 
     spec, x, weights, h0, dhy, dy = inputs.operands

@@ -120,7 +120,7 @@ def _shapes() -> str:
 
 def _planning(device: dict[str, Any]) -> str:
     """Plan a convolution in each direction; an engine for each is the least that a sound cuDNN has."""
-    from ..problem import ROLES
+    from ..problem.conv import ROLES
     from .planning import plan
 
     wanted = [

@@ -17,14 +17,14 @@ from .._bindings.enums import (
     SamplerType,
 )
 from ..dtypes import as_dtype
-from ..problem import (
+from ..problem.arguments import choice
+from ..problem.specs import (
     ActivationSpec,
     LRNSpec,
     OpTensorSpec,
     PoolingSpec,
     ReduceSpec,
     SpatialTransformerSpec,
-    choice,
 )
 from .base import DTYPE_NAMES, MAX_AXES, Descriptor, Kind, int_array, ints, same_length
 

@@ -7,7 +7,7 @@ from typing import Any
 from ..array import DeviceArray
 from ..creation import empty, operand
 from ..ops.call import stream_of
-from ..problem import TensorSpec
+from ..problem.specs import TensorSpec
 from .library import ops
 
 __all__ = ["copied", "flipped", "on_device", "overwritten", "swapped"]

@@ -9,7 +9,8 @@ from typing import Any
 from .._config import config
 from ..array import DeviceArray
 from ..errors import CudnnWarning
-from ..problem import choice, conv_output_shape
+from ..problem.arguments import choice
+from ..problem.conv import conv_output_shape
 from .arrays import flipped, on_device, swapped
 from .convolve import GpuDnnConvDesc, algorithm, compute
 

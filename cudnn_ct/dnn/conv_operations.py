@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .._config import config
-from ..problem import integer
+from ..problem.arguments import integer
 from .arguments import checked_flag, integers
 from .arrays import copied, on_device
 from .convolve import DIRECTIONS, GpuDnnConvDesc, algorithm, compute, output_shape

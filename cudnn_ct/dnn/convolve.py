@@ -7,7 +7,10 @@ from typing import Any, NamedTuple
 
 from .._config import config
 from ..array import DeviceArray
-from ..problem import ALGORITHMS, check_shape, choice, conv_output_shape, integer
+from ..problem.arguments import choice, integer
+from ..problem.conv import conv_output_shape
+from ..problem.request import ALGORITHMS
+from ..problem.specs import check_shape
 from .arguments import integers
 from .arrays import on_device
 from .library import ops

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from ..dtypes import as_dtype
-from ..ops import DropoutMask, DropoutState
 from ..ops.call import stream_of
-from ..problem import choice
+from ..ops.dropout import DropoutMask, DropoutState
+from ..problem.arguments import choice
 from .arguments import checked_flag, integers
 from .arrays import on_device
 from .library import ops

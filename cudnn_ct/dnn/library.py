@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from .. import _lib
-from .. import ops as operations
 from .. import stream as streams
 from .._config import config
 from .._installation import header_version
@@ -171,7 +170,9 @@ def ops() -> Any:
         raise RuntimeError(f"cuDNN is not used: {_DISABLED}")
     if enabled == "True":
         dnn_available()
-    return operations
+    import cudnn_ct
+
+    return cudnn_ct
 
 
 def check_context(name: int | str | None) -> int | None:

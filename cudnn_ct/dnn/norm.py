@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..problem import choice
+from ..problem.arguments import choice
 from .arguments import checked_flag
 from .arrays import copied, overwritten
 from .library import ops

@@ -6,9 +6,12 @@ from typing import Any, NamedTuple
 
 from ..array import DeviceArray
 from ..context import Bounded
-from ..ops import RNN, RNNReserve
+from ..ops.rnn import RNN
 from ..ops.rnn_params import below
-from ..problem import RNN_DIRECTIONS, RNN_MODES, TensorSpec, check_shape, choice, integer
+from ..ops.rnn_reserve import RNNReserve
+from ..problem.arguments import choice, integer
+from ..problem.rnn import RNN_DIRECTIONS, RNN_MODES
+from ..problem.specs import TensorSpec, check_shape
 from .arguments import checked_flag
 from .arrays import on_device
 from .library import check_context, ops

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..array import DeviceArray
-from ..problem import check_shape
+from ..problem.specs import check_shape
 from .arrays import on_device
 from .library import ops
 

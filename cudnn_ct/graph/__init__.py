@@ -7,20 +7,24 @@ plans (`engines`, `plan`), all of them backend descriptors (`backend`, `attribut
 there or is only described (`device`).
 """
 
-from .activation import activation
-from .convert import conversion
-from .device import Planner
-from .family import candidates, plan, preferred
-from .findings import ranked_too_high
-from .reduction import reduction
+from __future__ import annotations
 
-__all__ = [
-    "Planner",
-    "activation",
-    "candidates",
-    "conversion",
-    "plan",
-    "preferred",
-    "ranked_too_high",
-    "reduction",
-]
+from importlib import import_module
+from typing import Any
+
+# The documented names. Modules of the package import from the modules that define them.
+_MODULE_OF = {
+    "Planner": "device",
+    "candidates": "family",
+    "plan": "family",
+    "preferred": "family",
+    "ranked_too_high": "findings",
+}
+
+__all__ = sorted(_MODULE_OF)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f".{_MODULE_OF[name]}", __name__), name)

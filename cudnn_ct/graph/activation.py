@@ -10,8 +10,11 @@ from typing import NamedTuple
 
 from .._config import config
 from ..context import Context
-from ..legacy import LARGEST, ChainPlan, Step
-from ..problem import ActivationProblem, ActivationSpec, Plan, TensorSpec, same_steps, tensors_of
+from ..legacy.chain import ChainPlan, Step
+from ..legacy.fold import LARGEST
+from ..problem.activation import ActivationProblem
+from ..problem.plan import Plan, tensors_of
+from ..problem.specs import ActivationSpec, TensorSpec, same_steps
 from .fused import MODES
 from .operations import Graph, Node, Tensor, node
 from .pixels import in_pixels

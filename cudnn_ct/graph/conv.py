@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from ..problem import LAYOUTS, ROLES, ConvProblem, TensorSpec, packed_strides
+from ..problem.conv import ROLES, ConvProblem
+from ..problem.specs import LAYOUTS, TensorSpec, packed_strides
 from .attributes import Double, Whole
 from .operations import ALIGNMENT, Graph, Node, Tensor, node
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from ..context import Context
 from ..dtypes import DTYPES
 from ..errors import NotSupportedError
-from ..legacy import ChainPlan, Step, copying
-from ..problem import TensorSpec, TransformProblem
+from ..legacy.chain import ChainPlan, Step
+from ..legacy.copies import copying
+from ..problem.pointwise import TransformProblem
+from ..problem.specs import TensorSpec
 from .operations import Graph, Tensor, node
 from .pixels import in_pixels
 from .plan import first_plan

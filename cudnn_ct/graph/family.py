@@ -7,7 +7,11 @@ from typing import Any
 
 from ..context import Context
 from ..errors import AllocationError, BadParamError, CudnnError, ExecutionFailedError, NotSupportedError
-from ..problem import Candidate, ConvProblem, FusedConv, TensorSpec, inaccuracy
+from ..problem.accuracy import inaccuracy
+from ..problem.conv import ConvProblem
+from ..problem.fused import FusedConv
+from ..problem.plan import Candidate
+from ..problem.specs import TensorSpec
 from .conv import conv_graph
 from .device import Planner, compute_capability
 from .engines import HEURISTICS, Engine, Offer, execution_plan, offer_of, offers, survey

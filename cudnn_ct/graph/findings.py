@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from ..problem import ConvProblem, FusedConv
+from ..problem.conv import ConvProblem
+from ..problem.fused import FusedConv
 from .conv import written_as
 
 __all__ = ["KNOWN_WRONG", "known_wrong", "ranked_too_high", "saves_products"]

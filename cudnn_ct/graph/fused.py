@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ..problem import FusedConv
+from ..problem.fused import FusedConv
 from .conv import Lowering, conv_node
 from .operations import Graph, Node, Tensor, node
 

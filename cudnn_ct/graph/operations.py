@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from ..errors import NotSupportedError
-from ..problem import ALIGNMENT, TensorSpec, same_steps
+from ..problem.specs import ALIGNMENT, TensorSpec, same_steps
 from .attributes import kind
 from .backend import BackendDescriptor
 from .device import place

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..dtypes import DTYPES
-from ..legacy import SlicedPlan
-from ..problem import Plan, TensorSpec
+from ..legacy.slices import SlicedPlan
+from ..problem.plan import Plan
+from ..problem.specs import TensorSpec
 
 __all__ = ["in_pixels", "pixels"]
 

@@ -9,7 +9,7 @@ from operator import mod
 
 from ..context import Bounded, Context
 from ..errors import AllocationError, BadParamError, CudnnError, NotSupportedError
-from ..problem import Candidate
+from ..problem.plan import Candidate
 from .backend import BackendDescriptor
 from .engines import execution_plan, offers
 from .operations import Graph, operation_graph

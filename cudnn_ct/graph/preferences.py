@@ -12,7 +12,7 @@ from collections.abc import Callable
 from math import ceil, prod
 from typing import NamedTuple
 
-from ..problem import ConvProblem
+from ..problem.conv import ConvProblem
 
 __all__ = ["MEASURED_ON", "preference"]
 

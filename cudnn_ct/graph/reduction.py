@@ -12,20 +12,15 @@ from typing import NamedTuple
 from .._config import config
 from ..context import Context
 from ..dtypes import DTYPES
-from ..legacy import (
-    GUARDS,
-    LARGEST,
-    ChainPlan,
-    OpTensorPlan,
-    ReducePlan,
-    ScaledPlan,
-    Step,
-    gapless,
-    guard,
-    joined,
-    sliced,
-)
-from ..problem import OpTensorSpec, Plan, ReduceProblem, TensorSpec, packed_strides, same_steps
+from ..legacy.chain import ChainPlan, Step
+from ..legacy.fold import LARGEST
+from ..legacy.plans import ScaledPlan
+from ..legacy.reduction import GUARDS, ReducePlan, guard
+from ..legacy.slices import gapless, joined, sliced
+from ..legacy.tensor import OpTensorPlan
+from ..problem.plan import Plan
+from ..problem.reduction import ReduceProblem
+from ..problem.specs import OpTensorSpec, TensorSpec, packed_strides, same_steps
 from .operations import Graph, Tensor, node
 from .pixels import pixels
 from .plan import first_plan

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..context import Context
-from ..descriptors import ActivationDescriptor
-from ..problem import ActivationProblem, Plan, TensorSpec, tensors_of
+from ..descriptors.layers import ActivationDescriptor
+from ..problem.activation import ActivationProblem
+from ..problem.plan import Plan, tensors_of
+from ..problem.specs import TensorSpec
 from .calls import CallPlan
 from .slices import sliced
 from .tensor import InPlacePlan

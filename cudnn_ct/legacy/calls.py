@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ..context import Context
-from ..descriptors import TensorDescriptor
+from ..descriptors.tensors import TensorDescriptor
 from ..dtypes import DTYPES
-from ..problem import TensorSpec
+from ..problem.specs import TensorSpec
 from .native import scalar_type
 
 __all__ = ["Arguments", "At", "CallPlan"]

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ..context import Context
-from ..problem import Plan, TensorSpec
+from ..problem.plan import Plan
+from ..problem.specs import TensorSpec
 from .scratch import behind
 
 __all__ = ["ChainPlan", "Step"]

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from .. import memory as memories
 from ..context import Context
-from ..problem import Plan, TensorSpec
+from ..problem.plan import Plan
+from ..problem.specs import TensorSpec
 from .calls import CallPlan
 from .scratch import nbytes_of
 from .slices import sliced

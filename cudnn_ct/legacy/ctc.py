@@ -18,19 +18,15 @@ from typing import Any, NamedTuple
 from .. import blocks
 from .._bindings.enums import CTCLossAlgo
 from ..context import Context
-from ..descriptors import CTCLossDescriptor, TensorDescriptor
+from ..descriptors.ctc import CTCLossDescriptor
+from ..descriptors.tensors import TensorDescriptor
 from ..dtypes import DTYPES
 from ..errors import NotSupportedError
-from ..problem import (
-    ActivationProblem,
-    ActivationSpec,
-    CTCProblem,
-    FillProblem,
-    OpTensorProblem,
-    Plan,
-    ScaleProblem,
-    TensorSpec,
-)
+from ..problem.activation import ActivationProblem
+from ..problem.ctc import CTCProblem
+from ..problem.plan import Plan
+from ..problem.pointwise import FillProblem, OpTensorProblem, ScaleProblem
+from ..problem.specs import ActivationSpec, TensorSpec
 from .activation import activation
 from .chain import ChainPlan, Step
 from .slices import SlicedPlan

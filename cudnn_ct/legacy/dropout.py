@@ -8,8 +8,10 @@ from collections.abc import Sequence
 from .._bindings.types import cudnnDropoutDescriptor_t
 from .._owned import Owned
 from ..context import Context
-from ..descriptors import TensorDescriptor
-from ..problem import Plan, TensorSpec, TransformProblem
+from ..descriptors.tensors import TensorDescriptor
+from ..problem.plan import Plan
+from ..problem.pointwise import TransformProblem
+from ..problem.specs import TensorSpec
 from .chain import ChainPlan, Step
 from .fold import folded
 from .plans import PackedPlan

@@ -7,9 +7,13 @@ from typing import Any
 
 from .._bindings import enums
 from ..context import Context
-from ..descriptors import MATH_NAMES
+from ..descriptors.conv import MATH_NAMES
 from ..errors import BadParamError, NotSupportedError, error_from_status
-from ..problem import Candidate, ConvProblem, FusedConv, Packing, Plan, inaccuracy, relaid_out
+from ..problem.accuracy import inaccuracy
+from ..problem.conv import ConvProblem
+from ..problem.fused import FusedConv
+from ..problem.plan import Candidate, Plan
+from ..problem.relayout import Packing, relaid_out
 from .fused import FusedPlan, check_residual, unfused
 from .native import DIRECTIONS, Native, exactly, packings
 from .plans import ConvolutionPlan

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..errors import NotSupportedError
-from ..problem import LAYOUTS, TensorSpec
+from ..problem.specs import LAYOUTS, TensorSpec
 from .native import settled, two_axes
 
 __all__ = ["folded", "images"]

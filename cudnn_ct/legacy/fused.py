@@ -6,10 +6,13 @@ from collections.abc import Sequence
 
 from .._bindings import enums
 from ..context import Context
-from ..descriptors import ActivationDescriptor, TensorDescriptor
+from ..descriptors.layers import ActivationDescriptor
+from ..descriptors.tensors import TensorDescriptor
 from ..dtypes import DTYPES
 from ..errors import NotSupportedError
-from ..problem import ActivationSpec, Candidate, FusedConv, Plan, TensorSpec, same_steps
+from ..problem.fused import FusedConv
+from ..problem.plan import Candidate, Plan
+from ..problem.specs import ActivationSpec, TensorSpec, same_steps
 from .native import Native, scalar_type, settled, two_axes
 
 __all__ = ["EpiloguePlan", "FusedPlan", "check_residual", "unfused"]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from .._bindings.enums import LRNMode
-from ..descriptors import LRNDescriptor
-from ..problem import LRNProblem, tensors_of
+from ..descriptors.layers import LRNDescriptor
+from ..problem.lrn import LRNProblem
+from ..problem.plan import tensors_of
 from .calls import CallPlan
 from .fold import images
 

@@ -11,22 +11,15 @@ from math import copysign, isnan
 from typing import Any, NamedTuple
 
 from .._bindings import enums, types
-from ..descriptors import ConvolutionDescriptor, Descriptor, FilterDescriptor, TensorDescriptor
+from ..descriptors.base import Descriptor
+from ..descriptors.conv import ConvolutionDescriptor
+from ..descriptors.tensors import FilterDescriptor, TensorDescriptor
 from ..dtypes import DTYPES
 from ..errors import NotSupportedError
-from ..problem import (
-    LAYOUTS,
-    ROLES,
-    ConvolutionSpec,
-    ConvProblem,
-    FilterSpec,
-    FusedConv,
-    Packing,
-    TensorSpec,
-    nearest_layout,
-    packed_strides,
-    with_epilogue,
-)
+from ..problem.conv import ROLES, ConvProblem
+from ..problem.fused import FusedConv
+from ..problem.relayout import Packing, with_epilogue
+from ..problem.specs import LAYOUTS, ConvolutionSpec, FilterSpec, TensorSpec, nearest_layout, packed_strides
 
 __all__ = [
     "DIRECTIONS",
@@ -44,7 +37,7 @@ _EXACT = ("float64", "int32")  # tensor cores compute in these as precisely as a
 
 
 class Direction(NamedTuple):
-    """The C names of one direction of a convolution; operands go in the order of `problem.ROLES`."""
+    """The C names of one direction of a convolution; operands go in the order of `problem.conv.ROLES`."""
 
     algorithms: Any
     perf: Any

@@ -9,10 +9,12 @@ from typing import Any
 
 from .._bindings.enums import BatchNormMode, BatchNormOps
 from ..context import Context
-from ..descriptors import ActivationDescriptor, TensorDescriptor
+from ..descriptors.layers import ActivationDescriptor
+from ..descriptors.tensors import TensorDescriptor
 from ..dtypes import DTYPES
 from ..errors import BadParamError, NotSupportedError
-from ..problem import ActivationSpec, NormInference, NormTraining, TensorSpec
+from ..problem.norm_problem import NormInference, NormTraining
+from ..problem.specs import ActivationSpec, TensorSpec
 from .calls import Arguments, At
 from .native import scalar_type
 from .norm_forms import Specs, pointwise

@@ -6,10 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from .._bindings.enums import BatchNormMode
-from ..descriptors import TensorDescriptor
+from ..descriptors.tensors import TensorDescriptor
 from ..errors import NotSupportedError
-from ..problem import LAYOUTS, TensorSpec, norm_axes, norm_parameter_shape, tensors_of
-from ..problem.specs import INT_MAX
+from ..problem.norm import norm_axes, norm_parameter_shape
+from ..problem.plan import tensors_of
+from ..problem.specs import INT_MAX, LAYOUTS, TensorSpec
 from .fold import folded, images
 
 __all__ = ["Form", "Specs", "flat", "natural", "pointwise", "rows"]

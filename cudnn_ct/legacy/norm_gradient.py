@@ -8,10 +8,10 @@ from typing import Any
 
 from .._bindings.enums import BatchNormMode, BatchNormOps
 from ..context import Context
-from ..descriptors import TensorDescriptor
+from ..descriptors.tensors import TensorDescriptor
 from ..dtypes import DTYPES
 from ..errors import NotSupportedError
-from ..problem import NormGradient, NormTraining
+from ..problem.norm_problem import NormGradient, NormTraining
 from .calls import Arguments, At
 from .native import scalar_type
 from .norm import activation, told

@@ -16,7 +16,8 @@ from typing import Any
 
 from .._bindings.enums import BatchNormMode
 from ..context import Context
-from ..problem import NormGradient, NormInference, NormTraining, Plan
+from ..problem.norm_problem import NormGradient, NormInference, NormTraining
+from ..problem.plan import Plan
 from .norm import PART, InferencePlan, TrainingPlan
 from .norm_forms import Form, Specs, flat, natural, rows
 from .norm_gradient import EmptyPlan, GradientPlan

@@ -6,10 +6,11 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from ..context import Context
-from ..descriptors import TensorDescriptor
+from ..descriptors.tensors import TensorDescriptor
 from ..dtypes import DTYPES
 from ..errors import BadParamError, NotSupportedError
-from ..problem import ALIGNMENT, Candidate, Plan, TensorSpec
+from ..problem.plan import Candidate, Plan
+from ..problem.specs import ALIGNMENT, TensorSpec
 from .copies import copying, duplicating
 from .native import Native, element, four_axes, scalar_type, settled
 from .scratch import behind, nbytes_of, placed_after
@@ -38,7 +39,8 @@ class ConvolutionPlan:
         self.workspace: int = native.workspace(self._algorithm, context)
 
     def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
-        """Enqueue result = alpha * (...) + beta * result; ``pointers`` in the order of `problem.ROLES`."""
+        """Enqueue result = alpha * (...) + beta * result; ``pointers`` in the order of
+        `problem.conv.ROLES`."""
         n, workspace = self._native, context.workspace(self.workspace)
         (first, second, result), (a, b, c) = n.operands, pointers
         scalar = self._scalar

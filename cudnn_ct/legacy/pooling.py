@@ -6,10 +6,13 @@ from collections.abc import Sequence
 from math import inf, prod
 
 from ..context import Context
-from ..descriptors import PoolingDescriptor, TensorDescriptor
+from ..descriptors.layers import PoolingDescriptor
+from ..descriptors.tensors import TensorDescriptor
 from ..dtypes import DTYPES
 from ..errors import NotSupportedError
-from ..problem import PoolingSpec, PoolProblem, TensorSpec, nearest_layout, packed_of, tensors_of
+from ..problem.plan import packed_of, tensors_of
+from ..problem.pooling import PoolProblem
+from ..problem.specs import PoolingSpec, TensorSpec, nearest_layout
 from .calls import CallPlan
 from .copies import copying
 from .fold import images

@@ -6,10 +6,14 @@ import ctypes
 from collections.abc import Callable, Sequence
 
 from ..context import Context
-from ..descriptors import ReduceDescriptor, TensorDescriptor
+from ..descriptors.layers import ReduceDescriptor
+from ..descriptors.tensors import TensorDescriptor
 from ..dtypes import DTYPES
 from ..errors import NotSupportedError
-from ..problem import FillProblem, Plan, ReduceProblem, ReduceSpec, TensorSpec, TransformProblem
+from ..problem.plan import Plan
+from ..problem.pointwise import FillProblem, TransformProblem
+from ..problem.reduction import ReduceProblem
+from ..problem.specs import ReduceSpec, TensorSpec
 from .chain import ChainPlan, Step
 from .copies import copying
 from .fold import LARGEST

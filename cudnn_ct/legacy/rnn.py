@@ -9,24 +9,16 @@ from typing import Any
 
 from .._config import config
 from ..context import Context
-from ..descriptors import RNNDescriptor, TensorDescriptor
+from ..descriptors.recurrent import RNNDescriptor
+from ..descriptors.tensors import TensorDescriptor
 from ..dtypes import DTYPES
 from ..errors import NotSupportedError
-from ..problem import (
-    RNN_ALGOS,
-    Candidate,
-    Plan,
-    Request,
-    RNNProblem,
-    RNNSpec,
-    Stage,
-    TensorSpec,
-    guessed_algos,
-    rnn_offsets,
-    rnn_parameters,
-    rnn_weight_size,
-    unfit_algo,
-)
+from ..problem.plan import Candidate, Plan, Stage
+from ..problem.request import Request
+from ..problem.rnn import RNN_ALGOS, RNNSpec
+from ..problem.rnn_problem import RNNProblem, guessed_algos, unfit_algo
+from ..problem.rnn_table import rnn_offsets, rnn_parameters, rnn_weight_size
+from ..problem.specs import TensorSpec
 from .dropout import DropoutDescriptor
 from .rnn_plans import RNNPlan
 

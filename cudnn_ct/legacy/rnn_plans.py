@@ -11,18 +11,16 @@ from .. import memory as memories
 from .. import stream as streams
 from ..array import DeviceArray
 from ..context import Context
-from ..descriptors import RNNDataDescriptor, RNNDescriptor, TensorDescriptor
+from ..descriptors.recurrent import RNNDataDescriptor, RNNDescriptor
+from ..descriptors.tensors import TensorDescriptor
 from ..dtypes import DTYPES
 from ..errors import NotInitializedError
-from ..problem import (
-    Candidate,
-    FillProblem,
-    RNNDataSpec,
-    RNNProblem,
-    RNNShapes,
-    TensorSpec,
-    rnn_weight_size,
-)
+from ..problem.plan import Candidate
+from ..problem.pointwise import FillProblem
+from ..problem.rnn_data import RNNShapes
+from ..problem.rnn_problem import RNNDataSpec, RNNProblem
+from ..problem.rnn_table import rnn_weight_size
+from ..problem.specs import TensorSpec
 from .copies import copying
 from .tensor import filling
 

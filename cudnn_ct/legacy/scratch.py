@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ..dtypes import DTYPES
-from ..problem import TensorSpec
+from ..problem.specs import TensorSpec
 
 __all__ = ["behind", "nbytes_of", "placed_after", "room_of"]
 

@@ -11,7 +11,8 @@ from typing import NamedTuple
 from ..context import Context
 from ..dtypes import DTYPES
 from ..errors import NotSupportedError
-from ..problem import Plan, TensorSpec
+from ..problem.plan import Plan
+from ..problem.specs import TensorSpec
 from .fold import LARGEST, images
 from .native import settled
 from .turns import in_turn

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from .._bindings.enums import SoftmaxAlgorithm, SoftmaxMode
 from ..errors import NotSupportedError
-from ..problem import LAYOUTS, SoftmaxProblem, TensorSpec, tensors_of
+from ..problem.plan import tensors_of
+from ..problem.softmax import SoftmaxProblem
+from ..problem.specs import LAYOUTS, TensorSpec
 from .calls import CallPlan
 from .fold import folded
 

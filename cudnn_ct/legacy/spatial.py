@@ -7,10 +7,12 @@ from functools import partial
 from typing import NamedTuple
 
 from ..context import Context
-from ..descriptors import SpatialTransformerDescriptor, TensorDescriptor
+from ..descriptors.layers import SpatialTransformerDescriptor
+from ..descriptors.tensors import TensorDescriptor
 from ..dtypes import DTYPES
 from ..errors import NotSupportedError
-from ..problem import GridProblem, SampleProblem, SpatialTransformerSpec, TensorSpec
+from ..problem.spatial import GridProblem, SampleProblem
+from ..problem.specs import SpatialTransformerSpec, TensorSpec
 from .native import scalar_type, settled
 from .plans import ScalePlan
 from .turns import in_turn

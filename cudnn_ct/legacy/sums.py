@@ -11,8 +11,10 @@ from __future__ import annotations
 
 from math import gcd, prod
 
-from ..descriptors import PoolingDescriptor
-from ..problem import Plan, PoolingSpec, ReduceProblem, TensorSpec
+from ..descriptors.layers import PoolingDescriptor
+from ..problem.plan import Plan
+from ..problem.reduction import ReduceProblem
+from ..problem.specs import PoolingSpec, TensorSpec
 from .calls import CallPlan
 from .chain import ChainPlan, Step
 from .fold import LARGEST

@@ -6,19 +6,13 @@ from collections.abc import Sequence
 from functools import partial
 
 from ..context import Context
-from ..descriptors import OpTensorDescriptor, TensorDescriptor
+from ..descriptors.layers import OpTensorDescriptor
+from ..descriptors.tensors import TensorDescriptor
 from ..dtypes import DTYPES
 from ..errors import NotSupportedError
-from ..problem import (
-    Factors,
-    FillProblem,
-    OpTensorProblem,
-    OpTensorSpec,
-    Plan,
-    ScaleProblem,
-    TensorSpec,
-    TransformProblem,
-)
+from ..problem.plan import Plan
+from ..problem.pointwise import Factors, FillProblem, OpTensorProblem, ScaleProblem, TransformProblem
+from ..problem.specs import OpTensorSpec, TensorSpec
 from .chain import ChainPlan, Step
 from .copies import copying
 from .native import element, scalar_type

@@ -10,7 +10,11 @@ from math import log
 
 from ..context import Context
 from ..dtypes import DTYPES
-from ..problem import FillProblem, OpTensorProblem, Plan, ReduceProblem, SoftmaxProblem, TensorSpec
+from ..problem.plan import Plan
+from ..problem.pointwise import FillProblem, OpTensorProblem
+from ..problem.reduction import ReduceProblem
+from ..problem.softmax import SoftmaxProblem
+from ..problem.specs import TensorSpec
 from .chain import ChainPlan, Step
 from .copies import copying
 from .reduction import reduction

@@ -6,7 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from ..context import Context
-from ..problem import Plan, TensorSpec, TransformProblem, tensors_of
+from ..problem.plan import Plan, tensors_of
+from ..problem.pointwise import TransformProblem
+from ..problem.specs import TensorSpec
 from .chain import ChainPlan, Step
 from .tensor import conversion
 

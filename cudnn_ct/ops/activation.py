@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..problem import activation_problem
+from ..problem.activation import activation_problem
 from .layer import Layer, compute
 
 __all__ = ["activation", "activation_backward"]

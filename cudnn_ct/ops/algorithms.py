@@ -7,7 +7,10 @@ from typing import Any
 from .. import algo_cache, context, families
 from .. import stream as streams
 from ..errors import NotInitializedError
-from ..problem import ROLES, Candidate, Request, choice, flag, number
+from ..problem.arguments import choice, flag, number
+from ..problem.conv import ROLES
+from ..problem.plan import Candidate
+from ..problem.request import Request
 from .call import hashable, scaled_by, stream_of
 from .convolve import Arguments, call_of, problem_of, request_of
 from .fused import Epilogue, call_of_fused, fused_of

@@ -16,7 +16,10 @@ from ..creation import not_on_device
 from ..dtypes import DTYPES
 from ..errors import CudnnError, ExecutionFailedError
 from ..issued import explained
-from ..problem import Factors, Plan, TensorSpec, nearest_layout, number, same_steps
+from ..problem.arguments import number
+from ..problem.plan import Plan
+from ..problem.pointwise import Factors
+from ..problem.specs import TensorSpec, nearest_layout, same_steps
 from ..stream import Stream
 
 ONE, ZERO = 1, 0  # the alpha and beta of most calls: as identities they are told the quickest

@@ -9,13 +9,10 @@ from .. import stream as streams
 from .._config import config
 from ..context import Context
 from ..creation import operand
-from ..problem import (
-    ReduceProblem,
-    TensorSpec,
-    check_conv_dtypes,
-    conv_output_shape,
-    conv_transpose_shape,
-)
+from ..problem.conv import conv_output_shape, conv_transpose_shape
+from ..problem.conv_dtype import check_conv_dtypes
+from ..problem.reduction import ReduceProblem
+from ..problem.specs import TensorSpec
 from ..roads import Roads
 from .call import ONE, ZERO, Call, describable, factors, keep, packed, run, stream_of
 from .convolve import Transposed, convolve

@@ -4,22 +4,16 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from .. import algo_cache, context, families, legacy
+from .. import algo_cache, context, families
 from .. import stream as streams
 from .._config import config
 from ..array import DeviceArray
 from ..context import Context
 from ..creation import operand
-from ..problem import (
-    ALIGNMENT,
-    ROLES,
-    ConvProblem,
-    Request,
-    TensorSpec,
-    conv_problem,
-    conv_transpose_shape,
-    request,
-)
+from ..legacy.plans import ScalePlan
+from ..problem.conv import ROLES, ConvProblem, conv_problem, conv_transpose_shape
+from ..problem.request import Request, request
+from ..problem.specs import ALIGNMENT, TensorSpec
 from ..stream import Stream
 from .call import (
     ONE,
@@ -90,7 +84,8 @@ def convolve(
     stream: Any,
     names: tuple[str, ...] | None = None,
 ) -> Any:
-    """One call of any direction, operands in the order of its `problem.ROLES`; see :class:`Arguments`."""
+    """One call of any direction, operands in the order of its `problem.conv.ROLES`; see
+    :class:`Arguments`."""
     if alpha is not ONE or beta is not ZERO:
         alpha, beta = factors(alpha, beta, out)
     if stream is None and type(first) is DeviceArray:
@@ -215,7 +210,5 @@ def call_of(
     """Choose how to compute a problem; ``given`` are its inputs before any of them was made describable."""
     result = problem.result
     empty = not (problem.x.size and problem.w.size and problem.y.size)
-    choice: Any = (
-        Fixed(legacy.ScalePlan(result)) if empty else algo_cache.choose(problem, families, ctx, wanted)
-    )
+    choice: Any = Fixed(ScalePlan(result)) if empty else algo_cache.choose(problem, families, ctx, wanted)
     return Call.of(problem, inputs, (result,), choice, pack=inputs != given)

@@ -14,23 +14,21 @@ from ..context import Bounded, Context
 from ..creation import operand
 from ..dtypes import DTYPES
 from ..errors import NotInitializedError, NotSupportedError
-from ..problem import (
-    ALIGNMENT,
+from ..problem.arguments import choice
+from ..problem.ctc import (
     CTC_ALGOS,
     CTC_MOST_LABELS,
     CTCLoss,
-    CTCLossSpec,
-    TensorSpec,
     check_ctc_logits,
     check_ctc_of_host,
     check_ctc_operands,
-    choice,
     ctc_least_steps,
     ctc_outs,
     ctc_problem,
     ctc_room,
     ctc_spec,
 )
+from ..problem.specs import ALIGNMENT, CTCLossSpec, TensorSpec
 from ..roads import Roads
 from .call import Call, check_writable, describable, packed, run_several, stream_of
 

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-from .. import context, legacy
+from .. import context
 from .. import memory as memories
 from .. import stream as streams
 from ..array import DeviceArray
 from ..context import Bounded, Context
 from ..creation import operand
-from ..problem import (
-    TensorSpec,
-    check_probability,
-    integer,
-    nearest_layout,
-    one_dtype,
-    result_spec,
-)
+from ..legacy.dropout import DropoutDescriptor, mask_size, states_size
+from ..legacy.dropout import dropout as legacy_dropout
+from ..legacy.plans import ScalePlan
+from ..problem.arguments import integer
+from ..problem.dropout import check_probability
+from ..problem.operands import one_dtype, result_spec
+from ..problem.specs import TensorSpec, nearest_layout
 from .call import Call, Fixed, check_writable, describable, packed, run, run_several, stream_of
 
 if TYPE_CHECKING:
@@ -102,11 +101,11 @@ class DropoutState:
         previous = streams.activate(where.device)
         try:
             ctx = context.current(where)
-            nbytes = legacy.states_size(ctx)
+            nbytes = states_size(ctx)
             self._memory = DeviceArray.new(
                 TensorSpec.packed((nbytes,), "uint8"), nbytes, where, "the states of random generators"
             )
-            self._descriptor = legacy.DropoutDescriptor(
+            self._descriptor = DropoutDescriptor(
                 ctx, self.probability, self._memory.pointer, nbytes, self.seed
             )
             self._memory.after_write(where)
@@ -291,12 +290,12 @@ def _forward(
         check_writable(out)
         given, order = describable(x), TensorSpec.packed(x.shape, x.dtype, nearest_layout(x))
         y = result_spec(x.shape, given, out=out)
-        bits = TensorSpec.packed((legacy.mask_size(ctx, order) if x.size else 0,), "uint8")
+        bits = TensorSpec.packed((mask_size(ctx, order) if x.size else 0,), "uint8")
         states = state._memory.spec
         plan = (
-            legacy.dropout("cudnnDropoutForward", state._descriptor, given, y, bits, order, (states,))
+            legacy_dropout("cudnnDropoutForward", state._descriptor, given, y, bits, order, (states,))
             if x.size
-            else legacy.ScalePlan(y)
+            else ScalePlan(y)
         )
         call = Call.of(
             f"dropout of {x}",
@@ -322,9 +321,9 @@ def _backward(state: DropoutState, dy: TensorSpec, mask: DropoutMask, out: Tenso
         given, bits = describable(dy), mask.bits.spec
         dx = result_spec(dy.shape, given, like, out=out)
         plan = (
-            legacy.dropout("cudnnDropoutBackward", state._descriptor, given, dx, bits, like)
+            legacy_dropout("cudnnDropoutBackward", state._descriptor, given, dx, bits, like)
             if dy.size
-            else legacy.ScalePlan(dx)
+            else ScalePlan(dx)
         )
         call = state._calls[key] = Call.of(
             f"the gradient of dropout of {dy}",

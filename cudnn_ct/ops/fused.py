@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from .. import algo_cache, context, families, legacy
+from .. import algo_cache, context, families
 from .. import stream as streams
 from .._config import config
 from ..array import DeviceArray
 from ..context import Context
 from ..creation import operand
-from ..problem import ALIGNMENT, FusedConv, Request, TensorSpec, fused_problem
+from ..legacy.fused import EpiloguePlan
+from ..legacy.plans import ScalePlan
+from ..problem.fused import FusedConv, fused_problem
+from ..problem.request import Request
+from ..problem.specs import ALIGNMENT, TensorSpec
 from .call import Call, Fixed, by_name, describable, hashable, keep, packed, run, settled, stream_of
 from .convolve import Arguments, problem_of, request_of, settled_arguments
 
@@ -183,7 +187,7 @@ def _without_terms(problem: FusedConv) -> Fixed | None:
     """The plan where the sums of the convolution have no terms, or there is no result at all."""
     conv = problem.conv
     if not conv.y.size:
-        return Fixed(legacy.ScalePlan(conv.y))
+        return Fixed(ScalePlan(conv.y))
     if conv.x.size and conv.w.size:
         return None
-    return Fixed(legacy.EpiloguePlan(problem, legacy.ScalePlan(conv.y)))
+    return Fixed(EpiloguePlan(problem, ScalePlan(conv.y)))

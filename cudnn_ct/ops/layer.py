@@ -11,7 +11,7 @@ from .._config import config
 from ..array import DeviceArray
 from ..context import Context
 from ..creation import operand
-from ..problem import TensorSpec
+from ..problem.specs import TensorSpec
 from ..roads import Roads
 from ..stream import Stream
 from .call import (
@@ -64,7 +64,7 @@ def compute(
 ) -> Any:
     """One call of an operation with one result; ``given`` are its operands, of these ``names``.
 
-    ``alpha`` is a number, or :class:`~cudnn_ct.problem.Factors` for the plans that take two.
+    ``alpha`` is a number, or :class:`~cudnn_ct.problem.pointwise.Factors` for the plans that take two.
     """
     if alpha is not ONE or beta is not ZERO:
         alpha, beta = factors(alpha, beta, out)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..problem import lrn_problem
+from ..problem.lrn import lrn_problem
 from .layer import Layer, compute
 
 __all__ = ["lrn", "lrn_backward"]

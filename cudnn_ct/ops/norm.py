@@ -10,17 +10,10 @@ from .. import stream as streams
 from .._bindings.enums import ErrQueryMode, Status
 from ..creation import full, operand, zeros
 from ..errors import error_from_status
-from ..problem import (
-    BatchNorm,
-    BatchNormGradients,
-    TensorSpec,
-    check_norm_parameters,
-    flag,
-    norm_gradient,
-    norm_inference,
-    norm_parameter_shape,
-    norm_training,
-)
+from ..problem.arguments import flag
+from ..problem.norm import BatchNorm, BatchNormGradients, check_norm_parameters, norm_parameter_shape
+from ..problem.norm_problem import norm_gradient, norm_inference, norm_training
+from ..problem.specs import TensorSpec
 from .call import ONE, ZERO, factors, refuse_overlap, span, stream_of
 from .layer import Layer, compute, compute_several
 

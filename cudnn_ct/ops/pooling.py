@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..problem import pool_output_shape, pool_problem
+from ..problem.pooling import pool_output_shape, pool_problem
 from .layer import Layer, compute
 
 __all__ = ["pool", "pool_backward", "pool_output_shape"]

@@ -13,7 +13,8 @@ from ..context import Context
 from ..creation import operand
 from ..dtypes import DTYPES
 from ..errors import CudnnError
-from ..problem import ALIGNMENT, Candidate, TensorSpec
+from ..problem.plan import Candidate
+from ..problem.specs import ALIGNMENT, TensorSpec
 from ..stream import Stream
 from .call import Call, check_beta, noted, run, stream_of
 

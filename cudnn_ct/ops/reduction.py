@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..problem import Reduction, flag, reduce_problem
+from ..problem.arguments import flag
+from ..problem.reduction import reduce_problem
+from ..problem.tensor import Reduction
 from .layer import Layer, compute, compute_several
 
 __all__ = ["reduce"]
@@ -54,7 +56,7 @@ def reduce(
 
     Returns
     -------
-    DeviceArray, shape :func:`cudnn_ct.problem.reduced_shape`, dtype of x, or ``out``; or Reduction
+    DeviceArray, shape :func:`cudnn_ct.problem.tensor.reduced_shape`, dtype of x, or ``out``; or Reduction
         With ``indices``, the pair of it and an array of int32 positions in C order of the axes that go.
 
     Raises

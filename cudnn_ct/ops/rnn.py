@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .. import context, legacy
+from .. import context
 from .. import memory as memories
 from .. import stream as streams
 from .._config import config
@@ -14,20 +14,14 @@ from ..context import Context
 from ..creation import operand
 from ..dtypes import DTYPES
 from ..errors import AllocationError, BadParamError, NotInitializedError, NotSupportedError
-from ..problem import (
-    POLICIES,
-    RNN_ALGOS,
-    Candidate,
-    RNNSpec,
-    check_shape,
-    choice,
-    flag,
-    from_torch,
-    rnn_spec,
-    rnn_weight_size,
-    to_torch,
-    with_prefix,
-)
+from ..legacy.rnn_plans import RNNPass
+from ..problem.arguments import choice, flag
+from ..problem.plan import Candidate
+from ..problem.request import POLICIES
+from ..problem.rnn import RNN_ALGOS, RNNSpec, rnn_spec
+from ..problem.rnn_table import rnn_weight_size
+from ..problem.rnn_weights import from_torch, to_torch, with_prefix
+from ..problem.specs import check_shape
 from ..stream import Stream
 from .algorithms import Algorithms
 from .call import stream_of
@@ -415,7 +409,7 @@ class RNN:
             if out is not None:
                 parts = parts_of(out, _STATES)
                 given = given_results(parts, _STATES, call.results, where)
-            done = legacy.RNNPass() if training else None
+            done = RNNPass() if training else None
             dice = self._prepared.dice_on(where) if training and self._prepared.drops else None
             if dice is not None and call.choice.untimed:
                 time_fairly(ctx, call, operands, dice)

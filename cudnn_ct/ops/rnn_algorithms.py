@@ -6,12 +6,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from .. import algo_cache, legacy
+from .. import algo_cache
 from .. import memory as memories
 from ..array import DeviceArray
 from ..context import Context
 from ..errors import BadParamError, NotInitializedError, NotSupportedError
-from ..problem import RNN_ALGOS, Candidate, Request, RNNSpec, rnn_weight_size
+from ..legacy.rnn import RNNFamily, rnn_rows
+from ..legacy.rnn_plans import RNNPass
+from ..problem.plan import Candidate
+from ..problem.request import Request
+from ..problem.rnn import RNN_ALGOS, RNNSpec
+from ..problem.rnn_table import rnn_weight_size
 from ..stream import Stream
 from .algorithms import Algorithms
 from .dropout import DropoutState
@@ -40,8 +45,8 @@ def table(
     probe = prepare(ctx, spec, wanted, specs, lengths, layout, training, 0.0, networks, dropout)
     if not any(probe.lengths):
         return Algorithms(probe.problem, [])
-    family, rows = legacy.RNNFamily(probe.lengths, 0.0, networks, dropout), []
-    for row in legacy.rnn_rows(probe.problem, RNN_ALGOS):
+    family, rows = RNNFamily(probe.lengths, 0.0, networks, dropout), []
+    for row in rnn_rows(probe.problem, RNN_ALGOS):
         try:
             plan = family.plan(probe.problem, row, ctx)
         except (NotSupportedError, BadParamError) as error:
@@ -50,7 +55,7 @@ def table(
             rows.append(row._replace(workspace=plan.workspace))
     if measure:
         ways = [(row, family.plan) for row in rows if not row.status]
-        done = legacy.RNNPass() if training else None
+        done = RNNPass() if training else None
         timed: list[Candidate] = []
 
         def work(pointers: list[int]) -> None:
@@ -67,7 +72,7 @@ def time_fairly(ctx: Context, call: RNNCall, operands: tuple[Any, ...], dice: Dr
     """Let the candidates of a call be timed, and the dice be as if they had not been."""
 
     def work(pointers: list[int]) -> None:
-        call.choice.time(ctx, (*pointers, legacy.RNNPass()), 1.0, 0.0)
+        call.choice.time(ctx, (*pointers, RNNPass()), 1.0, 0.0)
 
     with _kept(dice, ctx.stream):
         enqueue(ctx, call, "forward", operands, call.results, None, (dice._memory,), work)

@@ -6,27 +6,22 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from .. import algo_cache, legacy
+from .. import algo_cache
 from .. import memory as memories
 from ..array import DeviceArray, Room
 from ..context import Context
 from ..creation import operand
 from ..dtypes import DTYPES
 from ..errors import CudnnError, NotSupportedError
-from ..problem import (
-    ALIGNMENT,
-    RNN_ALGOS,
-    Request,
-    RNNProblem,
-    RNNSpec,
-    TensorSpec,
-    check_rnn_operands,
-    one_dtype,
-    rnn_layout,
-    rnn_problem,
-    rnn_weight_size,
-    takes_packed,
-)
+from ..legacy.rnn import RNNFamily, rnn_rows
+from ..legacy.rnn_plans import IdleRNNPlan
+from ..problem.operands import one_dtype
+from ..problem.request import Request
+from ..problem.rnn import RNN_ALGOS, RNNSpec
+from ..problem.rnn_data import check_rnn_operands, rnn_layout
+from ..problem.rnn_problem import RNNProblem, rnn_problem, takes_packed
+from ..problem.rnn_table import rnn_weight_size
+from ..problem.specs import ALIGNMENT, TensorSpec
 from ..stream import Stream
 from .call import SEEN, Fixed, in_order, noted, refuse_overlap, span
 from .tensor import transform
@@ -102,11 +97,11 @@ def prepare(
     y, x, *states = (room(dims, spec.dtype) for dims in (shapes.y, shapes.x, shapes.h, shapes.c))
     choice: Any
     if not any(found):
-        choice = Fixed(legacy.IdleRNNPlan(problem, shapes, padding))
+        choice = Fixed(IdleRNNPlan(problem, shapes, padding))
     else:
         if problem.layout == "packed" and takes_packed(found):
             raise NotSupportedError(takes_packed(found))
-        family = legacy.RNNFamily(found, padding, networks, dropout)
+        family = RNNFamily(found, padding, networks, dropout)
         choice = _chosen(problem, family, ctx, request)
     gaps = any("nchw" not in one.layouts for one in present.values())
     return RNNCall(problem, found, choice, (y, *states), (x, *states), gaps, set())
@@ -129,7 +124,7 @@ def check_weights(spec: RNNSpec, w: TensorSpec) -> None:
         )
 
 
-def _chosen(problem: RNNProblem, family: legacy.RNNFamily, ctx: Context, request: Request) -> Any:
+def _chosen(problem: RNNProblem, family: RNNFamily, ctx: Context, request: Request) -> Any:
     try:
         return algo_cache.choose(problem, family, ctx, request)
     except NotSupportedError as error:
@@ -145,8 +140,8 @@ def _chosen(problem: RNNProblem, family: legacy.RNNFamily, ctx: Context, request
         ) from error
 
 
-def _can(problem: RNNProblem, algo: str, family: legacy.RNNFamily, ctx: Context) -> bool:
-    (row,) = legacy.rnn_rows(problem, (algo,))
+def _can(problem: RNNProblem, algo: str, family: RNNFamily, ctx: Context) -> bool:
+    (row,) = rnn_rows(problem, (algo,))
     try:
         family.plan(problem, row, ctx)
     except CudnnError:

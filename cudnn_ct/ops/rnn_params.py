@@ -9,15 +9,11 @@ from typing import Any
 from ..array import DeviceArray
 from ..creation import NO_NUMBERS, operand
 from ..dtypes import DTYPES
-from ..problem import (
-    RNNSpec,
-    TensorSpec,
-    arrange_weights,
-    integer,
-    rnn_offsets,
-    rnn_parameters,
-    rnn_weight_size,
-)
+from ..problem.arguments import integer
+from ..problem.rnn import RNNSpec
+from ..problem.rnn_table import rnn_offsets, rnn_parameters, rnn_weight_size
+from ..problem.rnn_weights import arrange_weights
+from ..problem.specs import TensorSpec
 from ..stream import Stream
 from .rnn_call import check_weights
 from .tensor import transform

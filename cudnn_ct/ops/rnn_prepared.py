@@ -11,18 +11,11 @@ from .._config import config
 from ..array import DeviceArray
 from ..context import Bounded, Context
 from ..errors import NotInitializedError
-from ..problem import (
-    POLICIES,
-    RNN_ALGOS,
-    RNN_LAYOUTS,
-    Candidate,
-    Request,
-    RNNSpec,
-    as_lengths,
-    number,
-    request,
-    rnn_layout,
-)
+from ..problem.arguments import number
+from ..problem.plan import Candidate
+from ..problem.request import POLICIES, Request, request
+from ..problem.rnn import RNN_ALGOS, RNNSpec
+from ..problem.rnn_data import RNN_LAYOUTS, as_lengths, rnn_layout
 from ..stream import Stream
 from .call import keep
 from .dropout import DropoutState

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..problem import softmax_problem
+from ..problem.softmax import softmax_problem
 from .layer import Layer, compute
 
 __all__ = ["softmax", "softmax_backward"]

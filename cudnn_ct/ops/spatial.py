@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from ..creation import not_on_device
-from ..problem import (
+from ..problem.spatial import (
     GridSampleGradients,
     TransformerGradients,
-    check_shape,
     grid_problem,
     sample_problem,
     transformed_shape,
 )
+from ..problem.specs import check_shape
 from .layer import Layer, compute, compute_several
 
 __all__ = [

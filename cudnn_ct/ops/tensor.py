@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..problem import (
+from ..problem.arguments import number
+from ..problem.pointwise import (
     Factors,
     add_problem,
     fill_problem,
-    number,
     op_tensor_problem,
     scale_problem,
     transform_problem,

@@ -105,7 +105,7 @@ def rnn_shapes(
 ) -> RNNShapes:
     """Shapes for a number of steps and a batch of sequences; only a packed layout asks for lengths.
 
-    >>> from cudnn_ct.problem import rnn_spec
+    >>> from cudnn_ct.problem.rnn import rnn_spec
     >>> rnn_shapes(rnn_spec("lstm", 5, 4, 3, direction="bidirectional"), 7, 2)
     RNNShapes(x=(7, 2, 5), y=(7, 2, 8), h=(6, 2, 4), c=(6, 2, 4))
     """

@@ -67,7 +67,7 @@ def rnn_problem(
 ) -> RNNProblem:
     """The problem of a call; sequences that all have all steps are packed, however they are called.
 
-    >>> from cudnn_ct.problem import rnn_spec
+    >>> from cudnn_ct.problem.rnn import rnn_spec
     >>> spec = rnn_spec("gru", 4, 4)
     >>> rnn_problem(spec, "sequence_major", 3, 2, (3, 3), True).layout
     'packed'

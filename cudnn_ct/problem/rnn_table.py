@@ -38,7 +38,7 @@ def rnn_parameters(spec: RNNSpec) -> tuple[RNNParameter, ...]:
     which has no bias. The first layer of a network with skip input has no matrices for its input; which
     biases there are depends on the bias mode.
 
-    >>> from cudnn_ct.problem import rnn_spec
+    >>> from cudnn_ct.problem.rnn import rnn_spec
     >>> for row in rnn_parameters(rnn_spec("rnn_tanh", 5, 4, bias="single_rec_bias")):
     ...     print(*row)
     l0.W_hidden 0 0 matrix (4, 5)
@@ -70,7 +70,7 @@ def rnn_offsets(spec: RNNSpec) -> tuple[int, ...]:
 
     cuDNN lays out all matrices in the order of the rows, then all biases likewise, without gaps.
 
-    >>> from cudnn_ct.problem import rnn_spec
+    >>> from cudnn_ct.problem.rnn import rnn_spec
     >>> rnn_offsets(rnn_spec("rnn_tanh", 5, 4))
     (0, 36, 20, 40)
     """
@@ -84,7 +84,7 @@ def rnn_offsets(spec: RNNSpec) -> tuple[int, ...]:
 def rnn_weight_size(spec: RNNSpec) -> int:
     """Number of elements of all parameters together.
 
-    >>> from cudnn_ct.problem import rnn_spec
+    >>> from cudnn_ct.problem.rnn import rnn_spec
     >>> rnn_weight_size(rnn_spec("lstm", 32, 16))
     3200
     """

@@ -53,7 +53,7 @@ def arrange_weights(spec: RNNSpec, weights: Mapping[str, Any] | Sequence[Any]) -
     Examples
     --------
     >>> import numpy as np
-    >>> from cudnn_ct.problem import rnn_spec
+    >>> from cudnn_ct.problem.rnn import rnn_spec
     >>> named = {"l0.R_hidden": np.ones((4, 4)), "l0.W_hidden": np.zeros((4, 5))}
     >>> [w.shape for w in arrange_weights(rnn_spec("rnn_tanh", 5, 4, bias="no_bias"), named)]
     [(4, 5), (4, 4)]
@@ -105,7 +105,7 @@ def from_torch(state: Mapping[str, Any], spec: RNNSpec, *, prefix: str = "") -> 
     Examples
     --------
     >>> import numpy as np
-    >>> from cudnn_ct.problem import rnn_spec
+    >>> from cudnn_ct.problem.rnn import rnn_spec
     >>> state = {"weight_ih_l0": np.arange(6).reshape(3, 2), "weight_hh_l0": np.ones((3, 1))}
     >>> [w.tolist() for w in from_torch(state, rnn_spec("gru", 2, 1, bias="no_bias"))]
     [[[0, 1]], [[2, 3]], [[4, 5]], [[1.0]], [[1.0]], [[1.0]]]
@@ -166,7 +166,7 @@ def to_torch(
     Examples
     --------
     >>> import numpy as np
-    >>> from cudnn_ct.problem import rnn_spec
+    >>> from cudnn_ct.problem.rnn import rnn_spec
     >>> weights = [np.full((1, 1), i) for i in range(6)]
     >>> for name, array in to_torch(weights, rnn_spec("gru", 1, 1, bias="no_bias")).items():
     ...     print(name, array.ravel())

@@ -9,7 +9,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..problem import ActivationSpec, activation_spec, one_dtype, propagates, same_shape
+from ..problem.activation import activation_spec
+from ..problem.arguments import propagates
+from ..problem.operands import one_dtype, same_shape
+from ..problem.specs import ActivationSpec
 from .result import Array, Float64, deliver, wide
 
 __all__ = ["CURVES", "activation", "activation_backward"]

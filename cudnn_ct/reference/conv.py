@@ -11,17 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ..dtypes import as_dtype
-from ..problem import (
-    MODES,
-    check_conv_dtypes,
-    choice,
-    conv_output_shape,
-    conv_result_dtype,
-    conv_transpose_shape,
-    number,
-    pad_pairs,
-    per_axis,
-)
+from ..problem.arguments import choice, number, per_axis
+from ..problem.conv import MODES, conv_output_shape, conv_transpose_shape, pad_pairs
+from ..problem.conv_dtype import check_conv_dtypes, conv_result_dtype
 from .result import Array, Float64, deliver
 
 __all__ = [

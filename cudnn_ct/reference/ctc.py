@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..problem import CTCLoss, check_ctc_operands, ctc_least_steps, ctc_outs, ctc_spec, one_dtype
+from ..problem.ctc import CTCLoss, check_ctc_operands, ctc_least_steps, ctc_outs, ctc_spec
+from ..problem.operands import one_dtype
 from .result import Array, Float64, check_out, round_once, wide
 
 __all__ = ["ctc_loss"]

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..problem import check_probability, one_dtype, same_shape
+from ..problem.dropout import check_probability
+from ..problem.operands import one_dtype, same_shape
 from .result import Array, deliver, wide
 
 __all__ = ["dropout"]

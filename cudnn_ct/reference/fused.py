@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..problem import ACTIVATIONS, choice
+from ..problem.arguments import choice
+from ..problem.fused import ACTIVATIONS
 from .activation import CURVES
 from .conv import check_dtypes, conv
 from .result import Array, deliver

@@ -7,7 +7,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ..problem import check_images, check_lrn_factors, lrn_window, one_dtype, same_shape
+from ..problem.lrn import check_lrn_factors, lrn_window
+from ..problem.operands import check_images, one_dtype, same_shape
 from .result import Array, Float64, deliver, wide
 
 __all__ = ["lrn", "lrn_backward"]

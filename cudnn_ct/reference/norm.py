@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ..dtypes import as_dtype
-from ..problem import (
+from ..problem.arguments import number
+from ..problem.norm import (
     BatchNorm,
     BatchNormGradients,
     check_epsilon,
@@ -18,10 +19,8 @@ from ..problem import (
     norm_axes,
     norm_parameter_dtype,
     norm_samples,
-    number,
-    one_dtype,
-    same_shape,
 )
+from ..problem.operands import one_dtype, same_shape
 from .result import Array, Float64, deliver, round_once, wide
 
 __all__ = ["batch_norm_backward", "batch_norm_inference", "batch_norm_training"]

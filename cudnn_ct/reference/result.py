@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..dtypes import as_dtype
-from ..problem import number
+from ..problem.arguments import number
 
 __all__ = ["Array", "Float64", "check_out", "deliver", "round_once", "wide"]
 

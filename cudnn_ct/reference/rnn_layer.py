@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..problem import RNNSpec, rnn_parameters
+from ..problem.rnn import RNNSpec
+from ..problem.rnn_table import rnn_parameters
 from .result import Array, Float64, wide
 from .rnn_cells import CELLS, Saved
 

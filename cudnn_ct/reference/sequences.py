@@ -7,7 +7,8 @@ from collections.abc import Iterable
 import numpy as np
 import numpy.typing as npt
 
-from ..problem import as_lengths, check_lengths, check_shape, packed_places
+from ..problem.rnn_data import as_lengths, check_lengths, packed_places
+from ..problem.specs import check_shape
 from .result import Array
 
 __all__ = ["pack_sequences", "unpack_sequences"]

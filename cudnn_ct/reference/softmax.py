@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..problem import SOFTMAX_ALGOS, choice, one_dtype, same_shape, softmax_fold
+from ..problem.arguments import choice
+from ..problem.operands import one_dtype, same_shape
+from ..problem.softmax import SOFTMAX_ALGOS, softmax_fold
 from .result import Array, Float64, deliver, wide
 
 __all__ = ["softmax", "softmax_backward"]

@@ -7,14 +7,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..problem import (
+from ..problem.operands import one_dtype, same_shape
+from ..problem.spatial import (
     GridSampleGradients,
     TransformerGradients,
     affine_grid_shape,
     check_grid,
     grid_sample_shape,
-    one_dtype,
-    same_shape,
     transformed_shape,
 )
 from .bilinear import sampled, sampled_gradients

@@ -9,16 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ..dtypes import as_dtype
-from ..problem import (
-    TensorSpec,
-    check_broadcast,
-    number,
-    one_dtype,
-    op_tensor_op,
-    propagates,
-    same_steps,
-    transformed_spec,
-)
+from ..problem.arguments import number, propagates
+from ..problem.operands import one_dtype
+from ..problem.specs import TensorSpec, same_steps
+from ..problem.tensor import check_broadcast, op_tensor_op, transformed_spec
 from .result import Array, Float64, deliver, round_once, wide
 
 __all__ = ["add", "fill", "op_tensor", "scale", "transform"]

@@ -8,8 +8,9 @@ from contextlib import ExitStack, contextmanager
 from types import ModuleType
 from typing import Any
 
-from cudnn_ct import _lib, algo_cache, blocks, context, descriptors, exchange, memory
+from cudnn_ct import _lib, algo_cache, blocks, context, exchange, memory
 from cudnn_ct import stream as streams
+from cudnn_ct.descriptors import base
 
 from .cudnn import FakeCudnn, FakeLibrary
 from .host import Host
@@ -56,7 +57,7 @@ def drop() -> None:
     algo_cache._firsts.clear()
     context._forget()
     context._pinned.clear()
-    descriptors.base._cached.cache_clear()
+    base._cached.cache_clear()
 
 
 def _put(stack: ExitStack, module: ModuleType, name: str, value: Any) -> None:

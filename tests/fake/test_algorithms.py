@@ -14,7 +14,8 @@ from cudnn_ct import algo_cache, context
 from cudnn_ct._config import config
 from cudnn_ct.algo_store import store
 from cudnn_ct.errors import AllocationError, CudnnWarning, NotInitializedError, NotSupportedError
-from cudnn_ct.problem import ALGORITHMS, POLICIES, conv_problem, request
+from cudnn_ct.problem.conv import conv_problem
+from cudnn_ct.problem.request import ALGORITHMS, POLICIES, request
 
 from .conftest import forget
 from .cudnn import FakeCudnn

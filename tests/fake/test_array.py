@@ -17,7 +17,7 @@ import cudnn_ct as ct
 from cudnn_ct import exchange, lifetime
 from cudnn_ct import stream as streams
 from cudnn_ct.dtypes import DTYPES
-from cudnn_ct.problem import LAYOUTS, TensorSpec
+from cudnn_ct.problem.specs import LAYOUTS, TensorSpec
 
 from .cudnn import FakeCudnn
 from .host import ForeignArray, Host

@@ -10,7 +10,7 @@ import pytest
 
 import cudnn_ct as ct
 from cudnn_ct import blocks
-from cudnn_ct.problem import TensorSpec
+from cudnn_ct.problem.specs import TensorSpec
 from cudnn_ct.stream import default_stream
 
 from .host import Host

@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import cudnn_ct as ct
-from cudnn_ct import algo_cache, context, families, legacy
+from cudnn_ct import algo_cache, context, families
 from cudnn_ct._bindings.enums import ConvolutionFwdAlgo, MathType
 from cudnn_ct._bindings.functions import FUNCTIONS
 from cudnn_ct.dtypes import as_dtype
@@ -32,7 +32,9 @@ from cudnn_ct.errors import (
     NotSupportedError,
     VersionMismatchError,
 )
-from cudnn_ct.problem import TensorSpec, conv_problem
+from cudnn_ct.legacy.family import candidates
+from cudnn_ct.problem.conv import conv_problem
+from cudnn_ct.problem.specs import TensorSpec
 from cudnn_ct.stream import Stream, default_stream
 from tests.properties import DIRECTIONS, check_conv, gradient
 from tests.strategies import VIEWS, ConvCase, conv_cases, lay_out
@@ -297,7 +299,7 @@ def test_limits_of_the_legacy_calls_are_told_without_a_device(fake: FakeCudnn) -
     where = context.current(default_stream(0))
     big = TensorSpec.packed((2, 1, 40_000, 40_000), "float16")
     problem = conv_problem("forward", big, TensorSpec.packed((1, 1, 1, 1), "float16"))
-    (row,) = legacy.candidates(problem, where)
+    (row,) = candidates(problem, where)
     assert row.status == "x spans 3,200,000,000 elements; a legacy descriptor holds fewer than 2**31"
 
 

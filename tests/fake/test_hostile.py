@@ -14,7 +14,7 @@ import cudnn_ct as ct
 from cudnn_ct import exchange, reference
 from cudnn_ct import stream as streams
 from cudnn_ct.dnn.library import check_context as dnn_context
-from cudnn_ct.problem import check_ctc_operands
+from cudnn_ct.problem.ctc import check_ctc_operands
 
 from .cudnn import FakeCudnn
 from .host import ForeignArray, Host

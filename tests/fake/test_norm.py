@@ -14,7 +14,7 @@ import cudnn_ct as ct
 from cudnn_ct import context
 from cudnn_ct._bindings.functions import FUNCTIONS
 from cudnn_ct.errors import ExecutionFailedError, NotSupportedError
-from cudnn_ct.problem import norm_parameter_shape
+from cudnn_ct.problem.norm import norm_parameter_shape
 from tests.layers import LayerCase, check_layer, compare
 from tests.norm_cases import norm_cases
 

@@ -18,7 +18,8 @@ from hypothesis import given
 import cudnn_ct as ct
 from cudnn_ct import context
 from cudnn_ct._config import config
-from cudnn_ct.problem import RNN_ALGOS, rnn_parameters, rnn_spec
+from cudnn_ct.problem.rnn import RNN_ALGOS, rnn_spec
+from cudnn_ct.problem.rnn_table import rnn_parameters
 from cudnn_ct.problem.rnn_weights import to_torch
 from cudnn_ct.reference.rnn import rnn, rnn_backward
 from tests.layers import compare

@@ -13,11 +13,13 @@ import numpy as np
 import pytest
 
 import cudnn_ct as ct
-from cudnn_ct import context, legacy, roads
+from cudnn_ct import context, roads
 from cudnn_ct._bindings.enums import OpTensorOp, ReduceTensorOp
 from cudnn_ct.errors import ExecutionFailedError, NotSupportedError
 from cudnn_ct.legacy import norm_ways, spatial
-from cudnn_ct.problem import ReduceProblem, TensorSpec
+from cudnn_ct.legacy.reduction import reduction
+from cudnn_ct.problem.reduction import ReduceProblem
+from cudnn_ct.problem.specs import TensorSpec
 
 from .cudnn import FakeCudnn
 from .host import Host
@@ -148,7 +150,7 @@ def test_a_view_takes_no_way_from_others(fake: FakeCudnn) -> None:
 def test_settings_are_heeded_by_the_next_call(fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
     monkeypatch.setitem(
-        roads.WAYS, ReduceProblem, (lambda *_: asked.append(ct.config.runtime_compiled), legacy.reduction)
+        roads.WAYS, ReduceProblem, (lambda *_: asked.append(ct.config.runtime_compiled), reduction)
     )
     x = images(2, 3)
     for compiled in (True, False, False):

@@ -12,7 +12,7 @@ import pytest
 
 import cudnn_ct as ct
 from cudnn_ct import lifetime
-from cudnn_ct.problem import rnn_parameters
+from cudnn_ct.problem.rnn_table import rnn_parameters
 from cudnn_ct.stream import Stream
 
 from .cudnn import FakeCudnn

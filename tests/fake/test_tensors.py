@@ -12,10 +12,14 @@ import pytest
 from hypothesis import given
 
 import cudnn_ct as ct
-from cudnn_ct import context, legacy
+from cudnn_ct import context
 from cudnn_ct.errors import CudnnWarning, ExecutionFailedError, NotSupportedError
 from cudnn_ct.legacy import slices, sums
-from cudnn_ct.problem import OpTensorProblem, ReduceProblem, ScaleProblem, TensorSpec
+from cudnn_ct.legacy.reduction import reduction
+from cudnn_ct.legacy.tensor import op_tensor, scaling
+from cudnn_ct.problem.pointwise import OpTensorProblem, ScaleProblem
+from cudnn_ct.problem.reduction import ReduceProblem
+from cudnn_ct.problem.specs import TensorSpec
 from cudnn_ct.stream import default_stream
 from tests.layers import FLOATS, LayerCase, Tensor, check_layer, compare
 from tests.tensor_cases import (
@@ -155,17 +159,17 @@ def test_factors_are_of_the_run(fake: FakeCudnn) -> None:
 def test_too_large_for_a_descriptor(fake: FakeCudnn) -> None:
     half = TensorSpec.packed((3, 2**30), "float16")
     problem = OpTensorProblem(half, None, half, "not", True)
-    assert "3 calls, one for each slice" in legacy.op_tensor(problem).describe()
+    assert "3 calls, one for each slice" in op_tensor(problem).describe()
     wide = TensorSpec.packed((65537, 65536), "float16")
-    assert "3 calls, one for each slice" in legacy.scaling(ScaleProblem(wide)).describe()
+    assert "3 calls, one for each slice" in scaling(ScaleProblem(wide)).describe()
     many = TensorSpec((2,) * 18, tuple(3**i for i in range(18)), "float16")
     with pytest.raises(NotSupportedError, match="would take 8,192 calls"):
-        legacy.scaling(ScaleProblem(many))
+        scaling(ScaleProblem(many))
     here = context.current(default_stream(0))
     for large in (half, TensorSpec((2, 8), (2**31, 1), "float32")):
         row = ReduceProblem(large, TensorSpec.packed((1,), large.dtype), None, (0, 1), "add", True)
         with pytest.raises(NotSupportedError, match="cuDNN reduces at most 2,147,483,647 elements"):
-            legacy.reduction(row, here)
+            reduction(row, here)
 
 
 @pytest.mark.parametrize("shape", [(64, 32), (3, 5, 7, 11), (2, 3, 2, 3, 2, 3, 5)])

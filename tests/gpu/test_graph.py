@@ -10,10 +10,13 @@ import pytest
 
 import cudnn_ct as ct
 from cudnn_ct import context as contexts
-from cudnn_ct import graph
 from cudnn_ct import stream as streams
 from cudnn_ct.errors import CudnnError, NotSupportedError
-from cudnn_ct.problem import ROLES, ConvProblem, FusedConv, TensorSpec, conv_problem
+from cudnn_ct.graph.family import candidates
+from cudnn_ct.graph.family import plan as graph_plan
+from cudnn_ct.problem.conv import ROLES, ConvProblem, conv_problem
+from cudnn_ct.problem.fused import FusedConv
+from cudnn_ct.problem.specs import TensorSpec
 
 TOLERANCE = {"float16": 2e-2, "bfloat16": 2e-2, "float32": 2e-3, "float64": 1e-12}
 IMAGES: dict[str, Any] = {"x": (2, 16, 9, 9), "w": (8, 16, 3, 3), "padding": 1}
@@ -74,12 +77,12 @@ def test_each_engine_is_right(name: str, direction: str) -> None:
     expected = reference(problem, *values)
     inputs = [on_device(value, spec) for value, spec in zip(values, (one, two), strict=True)]
     ran, refused, wrong = [], [], []
-    for row in graph.candidates(problem, context):
+    for row in candidates(problem, context):
         if row.status:
             continue
         result = on_device(np.full(out.shape, np.nan), out)
         try:
-            plan = graph.plan(problem, row, context)
+            plan = graph_plan(problem, row, context)
             plan.run(context, [*(array.pointer for array in inputs), result.pointer], 1.0, 0.0)
         except NotSupportedError as error:
             refused.append(f"{row.algorithm}: {str(error).splitlines()[0]}")
@@ -123,12 +126,12 @@ def test_the_fused_graph_is_right(activation: str, factors: Any, dtype: str) -> 
         total = total + extra["alpha2"] * values[2]
     expected = activations[activation](total)
     inputs = [on_device(value, spec) for value, spec in zip(values, specs, strict=True)]
-    rows = [row for row in graph.candidates(problem, context) if not row.status]
+    rows = [row for row in candidates(problem, context) if not row.status]
     wrong, ran = [], 0
     for row in rows:
         result = on_device(np.full(conv.y.shape, np.nan), conv.y)
         try:
-            plan = graph.plan(problem, row, context)
+            plan = graph_plan(problem, row, context)
             plan.run(context, [*(array.pointer for array in inputs), result.pointer], 1.0, 0.0)
         except CudnnError as error:
             print(row.algorithm, type(error).__name__, str(error).splitlines()[0])
@@ -145,7 +148,7 @@ def test_the_fused_graph_is_right(activation: str, factors: Any, dtype: str) -> 
 
 def test_host_time_of_a_run() -> None:
     problem, context = make("forward", (1, 8, 4, 4), (8, 8, 1, 1)), here()
-    plan = graph.plan(problem, graph.candidates(problem, context)[0], context)
+    plan = graph_plan(problem, candidates(problem, context)[0], context)
     arrays = [on_device(sparse(s.shape, 0), s) for s in (problem.x, problem.w, problem.y)]
     pointers = tuple(array.pointer for array in arrays)
     best = 1e9

@@ -13,7 +13,7 @@ import pytest
 import cudnn_ct as ct
 from cudnn_ct import context, memory
 from cudnn_ct import stream as streams
-from cudnn_ct.problem import rnn_parameters
+from cudnn_ct.problem.rnn_table import rnn_parameters
 
 LIMIT = 64 * 2**20
 _pools: list[Any] = []  # a pool ends with its object, and memory of it may still be kept for other tests

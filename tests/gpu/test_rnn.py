@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import cudnn_ct as ct
-from cudnn_ct.problem import RNN_ALGOS, RNN_MODES, RNNSpec, rnn_spec
+from cudnn_ct.problem.rnn import RNN_ALGOS, RNN_MODES, RNNSpec, rnn_spec
 from cudnn_ct.reference.rnn import rnn, rnn_backward
 from tests.layers import compare
 from tests.rnn_cases import RNNCase, rnn_specs

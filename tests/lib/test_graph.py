@@ -20,7 +20,6 @@ from typing import Any
 
 import pytest
 
-from cudnn_ct import graph
 from cudnn_ct._bindings.enums import BackendDescriptorType, BackendKnobType
 from cudnn_ct._lib import load
 from cudnn_ct.doctor.elf import machine_here
@@ -29,12 +28,16 @@ from cudnn_ct.graph.activation import activation_graph
 from cudnn_ct.graph.attributes import kind
 from cudnn_ct.graph.backend import BackendDescriptor
 from cudnn_ct.graph.convert import identity_graph
+from cudnn_ct.graph.device import Planner
 from cudnn_ct.graph.engines import Engine, execution_plan, offers, plan_from_json, plan_to_json
-from cudnn_ct.graph.family import graph_of
+from cudnn_ct.graph.family import candidates, graph_of, plan, preferred
 from cudnn_ct.graph.operations import operation_graph
 from cudnn_ct.graph.preferences import preference
 from cudnn_ct.graph.reduction import WAYS, Matrix, reduction_graph
-from cudnn_ct.problem import ActivationSpec, Candidate, ConvProblem, FusedConv, TensorSpec, conv_problem
+from cudnn_ct.problem.conv import ConvProblem, conv_problem
+from cudnn_ct.problem.fused import FusedConv
+from cudnn_ct.problem.plan import Candidate
+from cudnn_ct.problem.specs import ActivationSpec, TensorSpec
 from tests.elf_files import make_elf
 
 ROOT = Path(__file__).parents[2]
@@ -98,19 +101,19 @@ CASES = [(name, direction) for name in GRID for direction in DIRECTIONS]
 
 
 def child_grid() -> list[dict[str, Any]]:
-    planner = graph.Planner(DEVICE)
+    planner = Planner(DEVICE)
     return [plans_of(problem(**GRID[name], direction=direction), planner) for name, direction in CASES]
 
 
-def plans_of(wanted: Any, planner: graph.Planner) -> dict[str, Any]:
+def plans_of(wanted: Any, planner: Planner) -> dict[str, Any]:
     """What there is for a problem: all candidates, and the plans of the first, the last and one between."""
-    rows = graph.candidates(wanted, planner)
+    rows = candidates(wanted, planner)
     usable = [row for row in rows if not row.status]
     native = operation_graph(graph_of(wanted), planner)
     notes = {str(offer.engine): offer.notes for offer in offers(native, planner)}
     plans = []
     for row in dict.fromkeys([usable[0], usable[len(usable) // 2], usable[-1]] if usable else []):
-        made = graph.plan(wanted, row, planner)
+        made = plan(wanted, row, planner)
         text = plan_to_json(made.native)
         plans.append(
             {
@@ -235,9 +238,9 @@ TRANSFORMS = ("engine 4", "engine 5", "engine 6", "engine 7")
 
 
 def child_preferred() -> list[list[list[str]]]:
-    planner = graph.Planner(DEVICE)
+    planner = Planner(DEVICE)
     wanted = [problem(**arguments, direction=direction) for direction, arguments, _ in PREFERRED]
-    return [[[row.algorithm, row.status] for row in graph.preferred(one, planner)] for one in wanted]
+    return [[[row.algorithm, row.status] for row in preferred(one, planner)] for one in wanted]
 
 
 def test_engines_that_measurements_prefer() -> None:
@@ -252,12 +255,12 @@ def test_engines_that_measurements_prefer_are_there() -> None:
 
 def child_elsewhere() -> list[int]:
     direction, arguments, _ = PREFERRED[1]
-    older = graph.Planner(DEVICE).description | {"deviceVer": 800}
-    untold = graph.Planner(DEVICE)
+    older = Planner(DEVICE).description | {"deviceVer": 800}
+    untold = Planner(DEVICE)
     del untold.description["deviceVer"]
     return [
-        len(graph.preferred(problem(**arguments, direction=direction), planner))
-        for planner in (graph.Planner(DEVICE), graph.Planner(older), untold)
+        len(preferred(problem(**arguments, direction=direction), planner))
+        for planner in (Planner(DEVICE), Planner(older), untold)
     ]
 
 
@@ -266,7 +269,7 @@ def test_no_engine_is_preferred_where_nothing_was_measured() -> None:
 
 
 def child_fused() -> list[dict[str, Any]]:
-    planner = graph.Planner(DEVICE)
+    planner = Planner(DEVICE)
     return [plans_of(fused, planner) for fused in FUSED]
 
 
@@ -295,7 +298,7 @@ def test_a_convolution_with_bias_residual_and_relu_is_one_plan() -> None:
 
 
 def child_identities() -> list[int]:
-    planner = graph.Planner(DEVICE)
+    planner = Planner(DEVICE)
     counts = []
     for x, y in (("float32", "float16"), ("bfloat16", "float32"), ("float64", "float32")):
         value = identity_graph(*(TensorSpec.packed((3, 5), dtype) for dtype in (x, y)))
@@ -310,7 +313,7 @@ def test_a_conversion_is_a_graph_that_cudnn_knows() -> None:
 
 
 def child_large() -> list[int]:
-    planner = graph.Planner(DEVICE)
+    planner = Planner(DEVICE)
     shape = (2048, 1024, 1, 1)
     values = [
         reduction_graph(WAYS[op], dtype, Matrix(2048, 1024, kept))
@@ -351,7 +354,7 @@ def sums_of_bytes(name: str, result: str) -> ConvProblem:
 
 
 def child_bytes() -> list[dict[str, Any]]:
-    planner = graph.Planner(DEVICE)
+    planner = Planner(DEVICE)
     return [plans_of(sums_of_bytes(name, result), planner) for name in OF_BYTES for result in SUMS]
 
 
@@ -368,13 +371,13 @@ def test_sums_of_bytes_have_engines() -> None:
 
 
 def child_other_bytes() -> list[str]:
-    planner = graph.Planner(DEVICE)
+    planner = Planner(DEVICE)
     wanted = sums_of_bytes("NHWC", "int32")
     strange = {"uint8": {"x": "uint8", "w": "uint8"}, "to float16": {"y": "float16"}}
     rows = []
     for dtypes in strange.values():
         specs = {role: getattr(wanted, role)._replace(dtype=dtype) for role, dtype in dtypes.items()}
-        rows += graph.candidates(wanted._replace(**specs), planner)
+        rows += candidates(wanted._replace(**specs), planner)
     return [row.status for row in rows]
 
 
@@ -386,25 +389,25 @@ def test_other_bytes_have_no_engine() -> None:
 
 
 def child_refusals() -> list[list[str]]:
-    planner = graph.Planner(DEVICE)
+    planner = Planner(DEVICE)
     wanted = problem(**IMAGES)
     mixed = wanted._replace(w=wanted.w._replace(dtype="int32"))
-    (row,) = graph.candidates(mixed, planner)
+    (row,) = candidates(mixed, planner)
     loose, strict = (problem(**IMAGES, dtype="float32", precision=one) for one in (None, "float32"))
-    coarse = next(one for one in graph.candidates(loose, planner) if "tensor_core" in one.notes)
+    coarse = next(one for one in candidates(loose, planner) if "tensor_core" in one.notes)
     calls = [
-        lambda: graph.plan(strict, coarse, planner),
-        lambda: graph.plan(mixed, row, planner),
-        lambda: graph.plan(mixed, row._replace(algorithm="engine 1", status=""), planner),
-        lambda: graph.plan(wanted, Candidate("graph", "engine 9999", "fma", 0, True), planner),
-        lambda: graph.plan(wanted, Candidate("graph", "engine 62 knobs 2=999", "fma", 0, True), planner),
-        lambda: graph.plan(wanted, Candidate("graph", "implicit_gemm", "fma", 0, True), planner),
+        lambda: plan(strict, coarse, planner),
+        lambda: plan(mixed, row, planner),
+        lambda: plan(mixed, row._replace(algorithm="engine 1", status=""), planner),
+        lambda: plan(wanted, Candidate("graph", "engine 9999", "fma", 0, True), planner),
+        lambda: plan(wanted, Candidate("graph", "engine 62 knobs 2=999", "fma", 0, True), planner),
+        lambda: plan(wanted, Candidate("graph", "implicit_gemm", "fma", 0, True), planner),
         lambda: planner.handle,
         lambda: BackendDescriptor(planner.library, "tensor", uid=1),
         lambda: BackendDescriptor(planner.library, "tensors"),
         lambda: BackendDescriptor(planner.library, "convolution", conv_mode="sideways"),
         lambda: BackendDescriptor(planner.library, "tensor", unique_id=1),
-        lambda: graph.Planner({"deviceName": "nothing"}),
+        lambda: Planner({"deviceName": "nothing"}),
     ]
     said = []
     for call in calls:
@@ -473,15 +476,15 @@ class Counting:
 
 
 def child_failures() -> dict[str, Any]:
-    planner = graph.Planner(DEVICE)
+    planner = Planner(DEVICE)
     wanted = problem(**IMAGES)
-    chosen = graph.candidates(wanted, planner)[0]
+    chosen = candidates(wanted, planner)[0]
     library, steps, left = load(), 0, []
     while True:
         steps += 1
         planner.library = counting = Counting(library, steps)  # type: ignore[assignment]
         try:
-            graph.plan(wanted, chosen, planner)
+            plan(wanted, chosen, planner)
             break
         except NotSupportedError:
             pass  # only after this does the traceback let go of what it holds
@@ -489,7 +492,7 @@ def child_failures() -> dict[str, Any]:
         left.append(counting.alive)
     gc.collect()
     planner.library = counting = Counting(library)  # type: ignore[assignment]
-    made = graph.plan(wanted, chosen, planner)
+    made = plan(wanted, chosen, planner)
     held = counting.alive
     del made
     return {"steps": steps, "left": left, "held": held, "at the end": counting.alive}
@@ -504,11 +507,11 @@ def test_a_creation_that_fails_at_any_step_leaves_nothing() -> None:
 
 
 def child_memory() -> list[int]:
-    planner = graph.Planner(DEVICE)
+    planner = Planner(DEVICE)
     sizes = []
     for i in range(220):
         wanted = problem((1 + i % 8, 16, 8 + i // 8, 16), (16, 16, 3, 3), padding=1)
-        graph.plan(wanted, graph.candidates(wanted, planner, ("a",))[0], planner)
+        plan(wanted, candidates(wanted, planner, ("a",))[0], planner)
         if i in (19, 219):
             pages = int(Path("/proc/self/statm").read_text().split()[1])
             sizes.append(pages * os.sysconf("SC_PAGE_SIZE"))
@@ -551,10 +554,10 @@ class Recording:
 
 
 def child_runs() -> dict[str, Any]:
-    planner, context = graph.Planner(DEVICE), FakeContext()
+    planner, context = Planner(DEVICE), FakeContext()
     wanted = problem(**IMAGES)
-    row = next(row for row in graph.candidates(wanted, planner) if row.workspace)
-    made, executed = graph.plan(wanted, row, planner), []
+    row = next(row for row in candidates(wanted, planner) if row.workspace)
+    made, executed = plan(wanted, row, planner), []
     made.native.library = library = Recording(load())
     made._execute = lambda *arguments: executed.append(arguments)
     for pointers in ((16, 32, 48), [16, 32, 48], (16, 32, 64), (16, 32, 48)):
@@ -680,7 +683,7 @@ def test_planning_for_several_engines_by_hand() -> None:
 
 
 def child_by_hand() -> dict[str, Any]:
-    planner = graph.Planner(json.loads(DEVICE.read_text()))
+    planner = Planner(json.loads(DEVICE.read_text()))
     native = operation_graph(graph_of(problem(**IMAGES)), planner)
     generator = offers(native, planner)
     first = next(generator)

@@ -7,7 +7,8 @@ import pytest
 import cudnn_ct as ct
 from cudnn_ct._bindings.enums import BatchNormMode
 from cudnn_ct.legacy import norm_forms
-from cudnn_ct.problem import NormInference, norm_inference, norm_parameter_dtype
+from cudnn_ct.problem.norm import norm_parameter_dtype
+from cudnn_ct.problem.norm_problem import NormInference, norm_inference
 
 pytestmark = pytest.mark.usefixtures("cudnn")
 

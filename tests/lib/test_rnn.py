@@ -18,24 +18,20 @@ from hypothesis import strategies as st
 
 import cudnn_ct as ct
 from cudnn_ct._bindings import enums, types
-from cudnn_ct.descriptors import RNNDataDescriptor, RNNDescriptor
+from cudnn_ct.descriptors.recurrent import RNNDataDescriptor, RNNDescriptor
 from cudnn_ct.dtypes import as_dtype
-from cudnn_ct.problem import (
+from cudnn_ct.problem.rnn import (
     RNN_ALGOS,
     RNN_BIASES,
     RNN_DIRECTIONS,
     RNN_INPUT_MODES,
-    RNN_LAYOUTS,
     RNN_MODES,
-    RNNDataSpec,
     RNNSpec,
-    check_lengths,
-    packed_for_cudnn,
-    rnn_offsets,
-    rnn_parameters,
     rnn_spec,
-    rnn_weight_size,
 )
+from cudnn_ct.problem.rnn_data import RNN_LAYOUTS, check_lengths, packed_for_cudnn
+from cudnn_ct.problem.rnn_problem import RNNDataSpec
+from cudnn_ct.problem.rnn_table import rnn_offsets, rnn_parameters, rnn_weight_size
 from tests.rnn_cases import rnn_specs
 from tests.rnn_properties import held_in
 

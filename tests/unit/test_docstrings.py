@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import cudnn_ct as ct
-from cudnn_ct import dnn, errors, ops, reference
+from cudnn_ct import dnn, errors, reference
 from cudnn_ct.descriptors.base import Descriptor
 from cudnn_ct.ops.algorithms import Algorithms
 from cudnn_ct.ops.prepared import ConvPlan
@@ -44,10 +44,14 @@ def named() -> dict[str, Any]:
     return found | GIVEN
 
 
+def is_operation(value: Any) -> bool:
+    return inspect.isfunction(value) and value.__module__.startswith("cudnn_ct.ops.")
+
+
 def operations() -> dict[str, Any]:
     """What computes on a device."""
-    functions = {name: getattr(ops, name) for name in ops.__all__ if name not in OF_SHAPES}
-    found = {name: function for name, function in functions.items() if inspect.isfunction(function)}
+    functions = {name: getattr(ct, name) for name in ct.__all__ if name not in OF_SHAPES}
+    found = {name: function for name, function in functions.items() if is_operation(function)}
     return found | {f"RNN.{name}": getattr(ct.RNN, name) for name in RUNS}
 
 

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from cudnn_ct.graph.findings import known_wrong, ranked_too_high
-from cudnn_ct.problem import ConvProblem, TensorSpec, conv_problem
+from cudnn_ct.problem.conv import ConvProblem, conv_problem
+from cudnn_ct.problem.specs import TensorSpec
 
 SLOW_ON_POINTS = {28, 38, 48, 70}
 

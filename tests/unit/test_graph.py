@@ -24,7 +24,9 @@ from cudnn_ct.graph.conv import DIRECTIONS, conv_graph
 from cudnn_ct.graph.engines import Engine
 from cudnn_ct.graph.fused import MODES, fused_graph
 from cudnn_ct.graph.operations import OPERATIONS
-from cudnn_ct.problem import ConvProblem, FusedConv, TensorSpec, conv_problem
+from cudnn_ct.problem.conv import ConvProblem, conv_problem
+from cudnn_ct.problem.fused import FusedConv
+from cudnn_ct.problem.specs import TensorSpec
 
 numbers = st.integers(0, 2**31 - 1)
 

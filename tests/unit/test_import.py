@@ -90,7 +90,7 @@ for found in pkgutil.walk_packages(ct.__path__, "cudnn_ct."):
         __import__(found.name)
 modules = ("dnn", "reference")
 wrong = [n for n in ct.__all__ if n not in modules and isinstance(getattr(ct, n), types.ModuleType)]
-wrong += [f"{p.__name__}.{n}" for p in (ct.ops, ct.reference, ct.dnn) for n in p.__all__
+wrong += [f"{p.__name__}.{n}" for p in (ct.reference, ct.dnn) for n in p.__all__
           if isinstance(getattr(p, n), types.ModuleType)]
 print(*wrong)
 """

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from cudnn_ct._bindings.enums import CTCGradMode, LossNormalizationMode
 from cudnn_ct.dtypes import as_dtype
-from cudnn_ct.problem import FLOATS, ctc_least_steps, ctc_spec
+from cudnn_ct.problem.ctc import ctc_least_steps, ctc_spec
+from cudnn_ct.problem.operands import FLOATS
 from cudnn_ct.reference.ctc import ctc_loss
 from tests.gradients import assert_gradient
 

@@ -12,29 +12,26 @@ from hypothesis import strategies as st
 
 from cudnn_ct._bindings.enums import DirectionMode, RNNAlgo, RNNBiasMode, RNNDataLayout, RNNInputMode, RNNMode
 from cudnn_ct.dtypes import as_dtype
-from cudnn_ct.problem import (
+from cudnn_ct.problem.rnn import (
     RNN_ALGOS,
     RNN_BIASES,
     RNN_DIRECTIONS,
     RNN_INPUT_MODES,
-    RNN_LAYOUTS,
     RNN_MODES,
-    RNNShapes,
     RNNSpec,
+    rnn_spec,
+)
+from cudnn_ct.problem.rnn_data import (
+    RNN_LAYOUTS,
+    RNNShapes,
     check_rnn_operands,
-    guessed_algos,
     packed_offsets,
     packed_places,
     rnn_layout,
-    rnn_offsets,
-    rnn_parameters,
-    rnn_problem,
     rnn_shapes,
-    rnn_spec,
-    rnn_weight_size,
-    takes_packed,
-    unfit_algo,
 )
+from cudnn_ct.problem.rnn_problem import guessed_algos, rnn_problem, takes_packed, unfit_algo
+from cudnn_ct.problem.rnn_table import rnn_offsets, rnn_parameters, rnn_weight_size
 from cudnn_ct.problem.rnn_weights import arrange_weights, from_torch, to_torch
 from cudnn_ct.reference.sequences import pack_sequences, unpack_sequences
 from tests.rnn_cases import rnn_specs

@@ -8,9 +8,13 @@ from typing import Any
 
 import pytest
 
-from cudnn_ct import ops, reference
+import cudnn_ct as ct
+from cudnn_ct import reference
 
 ON_A_DEVICE = {"algo", "precision", "deterministic", "workspace_limit", "strict", "stream"}
+
+# Operations, and the functions of shapes beside them.
+OPERATIONS = ("cudnn_ct.ops.", "cudnn_ct.problem.")
 
 # Where a parameter of that name is mathematics: a softmax or its logarithm.
 OF_MATHEMATICS = {("softmax", "algo"), ("softmax_backward", "algo")}
@@ -26,19 +30,23 @@ def public(module: ModuleType) -> set[str]:
     return set(module.__all__)
 
 
+def is_operation(value: Any) -> bool:
+    return inspect.isfunction(value) and value.__module__.startswith(OPERATIONS)
+
+
 def parameters(function: Any) -> list[tuple[str, Any, Any]]:
     """Names, kinds and defaults, in order."""
     return [(p.name, p.kind, p.default) for p in inspect.signature(function).parameters.values()]
 
 
 def test_each_operation_has_a_reference_and_each_reference_an_operation() -> None:
-    functions = {name for name in public(ops) if inspect.isfunction(getattr(ops, name))}
+    functions = {name for name in public(ct) if is_operation(getattr(ct, name))}
     assert public(reference) == functions - WITHOUT_REFERENCE
 
 
 @pytest.mark.parametrize("name", sorted(public(reference)))
 def test_the_signatures_agree(name: str) -> None:
-    ours = parameters(getattr(ops, name))
+    ours = parameters(getattr(ct, name))
     mathematical = [row for row in ours if row[0] not in ON_A_DEVICE or (name, row[0]) in OF_MATHEMATICS]
     assert parameters(getattr(reference, name)) == mathematical
 

@@ -24,7 +24,6 @@ MADE = {"index.md", "contributing.md", "changes.md", "licence.md"}
 # The same functions as in the package itself, and what has a page of its own.
 ELSEWHERE = {
     "reference": {"conv_output_shape", "conv_transpose_shape", "pool_output_shape"},
-    "graph": {"activation", "conversion", "reduction"},  # what its operations use
 }
 
 
