@@ -7,7 +7,7 @@ process. The parent starts another child behind the problem that ended one. PyTo
 its own kernels (its cuDNN is switched off) on contiguous float64 copies.
 
 ``of_bound`` is the largest |got - want| over the bound of the precision (docs/algorithms.md); above 1, the
-algorithm belongs into TOO_INACCURATE of cudnn_ct/problem/accuracy.py. Three figures say more about a result,
+algorithm belongs into TOO_INACCURATE of cudnn_ct/ops/conv/accuracy.py. Three figures say more about a result,
 with |err| = |got - want| reduced by the rounding of the result to its dtype:
 
 - ``relative``: the largest |err| / sum |x| |w|, element by element;
@@ -38,7 +38,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import cudnn_ct as ct
-from cudnn_ct.problem import accuracy
+from cudnn_ct.ops.conv import accuracy
 
 Record = dict[str, Any]
 Array = np.ndarray[Any, Any]

@@ -30,8 +30,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import cudnn_ct as ct
-from cudnn_ct import context, families
-from cudnn_ct import stream as streams
+from cudnn_ct import context
+from cudnn_ct.cuda import stream as streams
+from cudnn_ct.ops.conv import candidates
 
 WRONG = 0.08  # of a result whose sums are about 1; a correct result of bfloat16 is off by 0.02
 DIRECTIONS = ("fused", "fused", "forward", "backward_data", "backward_filter")
@@ -202,7 +203,7 @@ def _native(problem: Problem, arrays: dict[str, Any], options: dict[str, Any]) -
 
 def _rows(native: Any, rejected: bool) -> list[Any]:
     current = context.current(streams.default_stream(0))
-    rows = {row.algorithm: row for row in families.everything(native, current) if row.family == "graph"}
+    rows = {row.algorithm: row for row in candidates.everything(native, current) if row.family == "graph"}
     return [row for row in rows.values() if rejected or not row.status][:ROWS]
 
 

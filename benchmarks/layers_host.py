@@ -13,7 +13,8 @@ from harness.timing import host_times, lost_context
 from layers_rows import CONTENDERS, PAIRS, calls_of
 from layers_workload import Row
 
-from cudnn_ct import context, stream
+from cudnn_ct import context
+from cudnn_ct.cuda import stream
 
 Call0 = Callable[[], Any]
 

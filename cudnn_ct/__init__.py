@@ -37,17 +37,17 @@ if TYPE_CHECKING:
     from ._info import library_info as library_info
     from ._lib import version as version
     from ._raw import raw as raw
-    from .algo_store import export_choices as export_choices
-    from .algo_store import import_choices as import_choices
     from .array import DeviceArray as DeviceArray
+    from .array_creation import asarray as asarray
+    from .array_creation import empty as empty
+    from .array_creation import full as full
+    from .array_creation import zeros as zeros
+    from .autotune.store import export_choices as export_choices
+    from .autotune.store import import_choices as import_choices
     from .context import available as available
     from .context import empty_cache as empty_cache
     from .context import synchronize as synchronize
     from .context import use as use
-    from .creation import asarray as asarray
-    from .creation import empty as empty
-    from .creation import full as full
-    from .creation import zeros as zeros
     from .descriptors.conv import ConvolutionDescriptor as ConvolutionDescriptor
     from .descriptors.ctc import CTCLossDescriptor as CTCLossDescriptor
     from .descriptors.layers import ActivationDescriptor as ActivationDescriptor
@@ -61,35 +61,35 @@ if TYPE_CHECKING:
     from .errors import *  # noqa: F403
     from .ops.activation import activation as activation
     from .ops.activation import activation_backward as activation_backward
-    from .ops.algorithms import conv_algorithms as conv_algorithms
-    from .ops.algorithms import conv_bias_activation_plan as conv_bias_activation_plan
-    from .ops.algorithms import conv_plan as conv_plan
-    from .ops.conv import conv as conv
-    from .ops.conv import conv_backward_bias as conv_backward_bias
-    from .ops.conv import conv_backward_data as conv_backward_data
-    from .ops.conv import conv_backward_filter as conv_backward_filter
-    from .ops.conv import conv_transpose as conv_transpose
+    from .ops.conv.algorithms import conv_algorithms as conv_algorithms
+    from .ops.conv.algorithms import conv_bias_activation_plan as conv_bias_activation_plan
+    from .ops.conv.algorithms import conv_plan as conv_plan
+    from .ops.conv.conv import conv as conv
+    from .ops.conv.conv import conv_backward_bias as conv_backward_bias
+    from .ops.conv.conv import conv_backward_data as conv_backward_data
+    from .ops.conv.conv import conv_backward_filter as conv_backward_filter
+    from .ops.conv.conv import conv_transpose as conv_transpose
+    from .ops.conv.fused import conv_bias_activation as conv_bias_activation
     from .ops.ctc import ctc_loss as ctc_loss
     from .ops.dropout import Dropout as Dropout
     from .ops.dropout import DropoutMask as DropoutMask
     from .ops.dropout import DropoutState as DropoutState
     from .ops.dropout import dropout as dropout
     from .ops.dropout import dropout_backward as dropout_backward
-    from .ops.fused import conv_bias_activation as conv_bias_activation
     from .ops.lrn import lrn as lrn
     from .ops.lrn import lrn_backward as lrn_backward
-    from .ops.norm import batch_norm_backward as batch_norm_backward
-    from .ops.norm import batch_norm_inference as batch_norm_inference
-    from .ops.norm import batch_norm_inference_backward as batch_norm_inference_backward
-    from .ops.norm import batch_norm_overflowed as batch_norm_overflowed
-    from .ops.norm import batch_norm_training as batch_norm_training
+    from .ops.norm.norm import batch_norm_backward as batch_norm_backward
+    from .ops.norm.norm import batch_norm_inference as batch_norm_inference
+    from .ops.norm.norm import batch_norm_inference_backward as batch_norm_inference_backward
+    from .ops.norm.norm import batch_norm_overflowed as batch_norm_overflowed
+    from .ops.norm.norm import batch_norm_training as batch_norm_training
     from .ops.pooling import pool as pool
     from .ops.pooling import pool_backward as pool_backward
-    from .ops.reduction import reduce as reduce
-    from .ops.rnn import RNN as RNN
-    from .ops.rnn import RNNDataGradients as RNNDataGradients
-    from .ops.rnn import RNNForward as RNNForward
-    from .ops.rnn import RNNReserve as RNNReserve
+    from .ops.reduce.reduce import reduce as reduce
+    from .ops.rnn.rnn import RNN as RNN
+    from .ops.rnn.rnn import RNNDataGradients as RNNDataGradients
+    from .ops.rnn.rnn import RNNForward as RNNForward
+    from .ops.rnn.rnn import RNNReserve as RNNReserve
     from .ops.softmax import softmax as softmax
     from .ops.softmax import softmax_backward as softmax_backward
     from .ops.spatial import affine_grid as affine_grid
@@ -103,20 +103,20 @@ if TYPE_CHECKING:
     from .ops.tensor import op_tensor as op_tensor
     from .ops.tensor import scale as scale
     from .ops.tensor import transform as transform
-    from .problem.conv import conv_output_shape as conv_output_shape
-    from .problem.conv import conv_transpose_shape as conv_transpose_shape
-    from .problem.plan import Candidate as Candidate
-    from .problem.pooling import pool_output_shape as pool_output_shape
-    from .problem.specs import ActivationSpec as ActivationSpec
-    from .problem.specs import ConvolutionSpec as ConvolutionSpec
-    from .problem.specs import CTCLossSpec as CTCLossSpec
-    from .problem.specs import FilterSpec as FilterSpec
-    from .problem.specs import LRNSpec as LRNSpec
-    from .problem.specs import OpTensorSpec as OpTensorSpec
-    from .problem.specs import PoolingSpec as PoolingSpec
-    from .problem.specs import ReduceSpec as ReduceSpec
-    from .problem.specs import SpatialTransformerSpec as SpatialTransformerSpec
-    from .problem.specs import TensorSpec as TensorSpec
+    from .plans.base import Candidate as Candidate
+    from .shapes.conv import conv_output_shape as conv_output_shape
+    from .shapes.conv import conv_transpose_shape as conv_transpose_shape
+    from .shapes.pooling import pool_output_shape as pool_output_shape
+    from .shapes.specs import ActivationSpec as ActivationSpec
+    from .shapes.specs import ConvolutionSpec as ConvolutionSpec
+    from .shapes.specs import CTCLossSpec as CTCLossSpec
+    from .shapes.specs import FilterSpec as FilterSpec
+    from .shapes.specs import LRNSpec as LRNSpec
+    from .shapes.specs import OpTensorSpec as OpTensorSpec
+    from .shapes.specs import PoolingSpec as PoolingSpec
+    from .shapes.specs import ReduceSpec as ReduceSpec
+    from .shapes.specs import SpatialTransformerSpec as SpatialTransformerSpec
+    from .shapes.specs import TensorSpec as TensorSpec
 
 __version__ = "0.1.0"
 
@@ -125,10 +125,10 @@ _WHERE = {
     "_info": ("library_info",),
     "_lib": ("version",),
     "_raw": ("raw",),
-    "algo_store": ("export_choices", "import_choices"),
     "array": ("DeviceArray",),
+    "array_creation": ("asarray", "empty", "full", "zeros"),
+    "autotune.store": ("export_choices", "import_choices"),
     "context": ("available", "empty_cache", "synchronize", "use"),
-    "creation": ("asarray", "empty", "full", "zeros"),
     "descriptors.conv": ("ConvolutionDescriptor",),
     "descriptors.ctc": ("CTCLossDescriptor",),
     "descriptors.layers": (
@@ -154,19 +154,19 @@ _WHERE = {
         "VersionMismatchError",
     ),
     "ops.activation": ("activation", "activation_backward"),
-    "ops.algorithms": ("conv_algorithms", "conv_bias_activation_plan", "conv_plan"),
-    "ops.conv": (
+    "ops.conv.algorithms": ("conv_algorithms", "conv_bias_activation_plan", "conv_plan"),
+    "ops.conv.conv": (
         "conv",
         "conv_backward_bias",
         "conv_backward_data",
         "conv_backward_filter",
         "conv_transpose",
     ),
+    "ops.conv.fused": ("conv_bias_activation",),
     "ops.ctc": ("ctc_loss",),
     "ops.dropout": ("Dropout", "DropoutMask", "DropoutState", "dropout", "dropout_backward"),
-    "ops.fused": ("conv_bias_activation",),
     "ops.lrn": ("lrn", "lrn_backward"),
-    "ops.norm": (
+    "ops.norm.norm": (
         "batch_norm_backward",
         "batch_norm_inference",
         "batch_norm_inference_backward",
@@ -174,8 +174,8 @@ _WHERE = {
         "batch_norm_training",
     ),
     "ops.pooling": ("pool", "pool_backward"),
-    "ops.reduction": ("reduce",),
-    "ops.rnn": ("RNN", "RNNDataGradients", "RNNForward", "RNNReserve"),
+    "ops.reduce.reduce": ("reduce",),
+    "ops.rnn.rnn": ("RNN", "RNNDataGradients", "RNNForward", "RNNReserve"),
     "ops.softmax": ("softmax", "softmax_backward"),
     "ops.spatial": (
         "affine_grid",
@@ -186,10 +186,10 @@ _WHERE = {
         "spatial_transformer_backward",
     ),
     "ops.tensor": ("add", "fill", "op_tensor", "scale", "transform"),
-    "problem.conv": ("conv_output_shape", "conv_transpose_shape"),
-    "problem.plan": ("Candidate",),
-    "problem.pooling": ("pool_output_shape",),
-    "problem.specs": (
+    "plans.base": ("Candidate",),
+    "shapes.conv": ("conv_output_shape", "conv_transpose_shape"),
+    "shapes.pooling": ("pool_output_shape",),
+    "shapes.specs": (
         "ActivationSpec",
         "CTCLossSpec",
         "ConvolutionSpec",

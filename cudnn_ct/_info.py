@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from . import _lib
-from ._installation import File, Installation, header_version, inspect
-from ._search import (
+from ._find import (
     COMPANION_STEPS,
     DRIVER,
     Places,
@@ -23,6 +22,7 @@ from ._search import (
     mapped_files,
     search,
 )
+from ._installation import File, Installation, header_version, inspect
 from .doctor import elf
 from .errors import CudnnError, CudnnWarning, format_version
 

@@ -15,8 +15,8 @@ from functools import cached_property
 from typing import Any
 
 from ._config import config
+from ._find import COMPANION_STEPS, EXPLICIT, Places, Search, cublaslt, find_cudnn, mapped_files, search
 from ._installation import SUBLIBRARIES, Installation, exposed, require
-from ._search import COMPANION_STEPS, EXPLICIT, Places, Search, cublaslt, find_cudnn, mapped_files, search
 from .doctor import elf
 from .errors import (
     CudnnError,

@@ -11,7 +11,7 @@ import inspect
 from typing import Any
 
 from . import _lib
-from ._owned import Owned
+from ._handle import Owned
 
 __all__ = ["RawFunction", "raw"]
 

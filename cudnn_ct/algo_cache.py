@@ -1,7 +1,7 @@
 """Which way to compute a problem: guessed, timed, named or remembered. Knows no operation.
 
 A decision - which candidates there are, which of them failed, which was the quickest - is shared by the
-threads of a process, and a timed one by processes through `algo_store`. A plan belongs to its thread.
+threads of a process, and a timed one by processes through `autotune.store`. A plan belongs to its thread.
 """
 
 from __future__ import annotations
@@ -11,10 +11,12 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from . import blocks, ruler
-from . import stream as streams
+from .autotune import benchmark
+from .autotune.candidates import TRANSIENT, Decision, breadth, kept_rows, store_key
+from .autotune.request import Request
 from .context import Bounded, Context
-from .decision import TRANSIENT, Decision, breadth, kept_rows, store_key
+from .cuda import allocator
+from .cuda import stream as streams
 from .dtypes import DTYPES
 from .errors import (
     AllocationError,
@@ -26,8 +28,7 @@ from .errors import (
     NotSupportedError,
     without_frames,
 )
-from .problem.plan import Candidate, Plan, Problem, Stage
-from .problem.request import Request
+from .plans.base import Candidate, Plan, Problem, Stage
 
 __all__ = ["Choice", "Family", "choose", "time_rows"]
 
@@ -251,7 +252,7 @@ def time_rows(
     if beta:
         low, high = problem.result.extent
         size = (high - low) * DTYPES[problem.result.dtype].itemsize
-        scratch = blocks.allocate(size, context.stream, "a scratch result")
+        scratch = allocator.allocate(size, context.stream, "a scratch result")
         pointers = [*pointers[:-1], int(scratch.handle)]
 
     def run(row: Candidate, make: Callable[[Any, Candidate, Context], Plan]) -> Callable[[], None]:
@@ -267,7 +268,7 @@ def time_rows(
     kinds = [_kind(row) for row, _ in ways]
     try:
         with _ruling:  # two races at once would measure each other
-            times = ruler.race([run(*way) for way in ways], context.stream, () if every else kinds)
+            times = benchmark.race([run(*way) for way in ways], context.stream, () if every else kinds)
     finally:
         context.drop_workspace()  # the largest of all would stay
     rows = [
@@ -277,9 +278,9 @@ def time_rows(
     return rows, [time for time in times if isinstance(time, CudnnError)]
 
 
-def _kind(row: Candidate) -> ruler.Kind:
+def _kind(row: Candidate) -> benchmark.Kind:
     """What the ruler takes a row for. Engines that are compiled are often good where no other engine is."""
-    return ruler.Kind("compiled" if row.compiled else row.family, row.algorithm.partition(" knobs")[0])
+    return benchmark.Kind("compiled" if row.compiled else row.family, row.algorithm.partition(" knobs")[0])
 
 
 # --- what is remembered ------------------------------------------------------------------------------------

@@ -7,15 +7,15 @@ import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
-from . import blocks, exchange, lifetime
-from . import memory as memories
-from . import stream as streams
+from .cuda import allocator, interop, lifetime
+from .cuda import memory as memories
+from .cuda import stream as streams
+from .cuda.lifetime import Lent, Uses
+from .cuda.stream import Stream, stream_for
 from .dtypes import DTYPES, DType
 from .errors import CudnnWarning
-from .lifetime import Lent, Uses
-from .problem.arguments import flag
-from .problem.specs import TensorSpec, nearest_layout, packed_strides
-from .stream import Stream, stream_for
+from .shapes.parse import flag
+from .shapes.specs import TensorSpec, nearest_layout, packed_strides
 
 if TYPE_CHECKING:
     import numpy as np
@@ -98,7 +98,7 @@ class DeviceArray:
     @classmethod
     def new(cls, spec: TensorSpec, nbytes: int, stream: Stream, what: str = "an array") -> DeviceArray:
         """Allocate an array of ``spec`` on ``stream``, contents undefined. Its device is current already."""
-        buffer = blocks.take(nbytes, stream, what)
+        buffer = allocator.take(nbytes, stream, what)
         return cls(spec, buffer.handle, buffer, stream, stream)
 
     @classmethod
@@ -110,16 +110,16 @@ class DeviceArray:
         What is made and small lies in one block, which goes back with the last of its arrays.
         """
         arrays: list[Any] = []
-        grain, block, pointer = blocks.GRAIN, None, 0
+        grain, block, pointer = allocator.GRAIN, None, 0
         for room, own in zip(rooms, given, strict=True):
             if own is None and room is not None:
                 spec, nbytes = room
                 if nbytes > grain:
-                    buffer = blocks.take(nbytes, stream, what)
+                    buffer = allocator.take(nbytes, stream, what)
                     own = cls(spec, buffer.handle, buffer, stream, stream)
                 else:
                     if block is None:
-                        block = blocks.take(len(rooms) * grain, stream, what)
+                        block = allocator.take(len(rooms) * grain, stream, what)
                         pointer = block.handle
                     own = cls(spec, pointer, block, stream, stream)
                     pointer += grain
@@ -458,10 +458,10 @@ class DeviceArray:
         pointer = self.pointer
         owner = self.memory
         if stream != -1:
-            consumer = exchange.consumer_stream(stream or streams.LEGACY_DEFAULT, self.device)
+            consumer = interop.consumer_stream(stream or streams.LEGACY_DEFAULT, self.device)
             self.before_read(consumer)
             owner = Lent(self.memory, self.home, consumer)
-        return exchange.export_dlpack(owner, pointer, self.spec, self.readonly, max_version)
+        return interop.export_dlpack(owner, pointer, self.spec, self.readonly, max_version)
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:

@@ -9,16 +9,17 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from . import _lib, blocks
-from . import memory as memories
-from . import stream as streams
+from . import _lib
 from ._bindings.types import cudnnHandle_t
 from ._config import config
-from ._owned import Owned
+from ._handle import Owned
+from .cuda import allocator
+from .cuda import memory as memories
+from .cuda import stream as streams
+from .cuda.debug import watch
+from .cuda.lifetime import Lent, release_finished
+from .cuda.stream import Stream
 from .errors import AllocationError, CudnnError, CudnnWarning, NotInitializedError
-from .lifetime import Lent, release_finished
-from .stream import Stream
-from .watch import watch
 
 __all__ = ["Availability", "Context", "Handle", "available", "current", "empty_cache", "synchronize", "use"]
 
@@ -95,7 +96,7 @@ class Workspace:
 
     def __init__(self, nbytes: int, stream: Stream) -> None:
         home = stream if stream.lasts else streams.own_stream(stream.device)
-        memory = blocks.allocate(nbytes, home, "a workspace")
+        memory = allocator.allocate(nbytes, home, "a workspace")
         streams.order(home, stream)
         self.handle = int(memory.handle)
         self.size = int(memory.size)
@@ -332,7 +333,7 @@ def empty_cache(device: int | None = None) -> None:
     contexts = getattr(_thread, "contexts", {})
     if where in contexts:
         contexts[where].drop_workspaces()
-    blocks.clear(where)
+    allocator.clear(where)
     previous = streams.activate(where)
     try:
         memories.release(where)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import cudnn_ct as ct
 from cudnn_ct.dtypes import as_dtype
-from cudnn_ct.problem.ctc import ctc_least_steps
+from cudnn_ct.shapes.ctc import ctc_least_steps
 from tests.layers import Place, compare
 from tests.strategies import VIEWS, lay_out
 

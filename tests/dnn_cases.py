@@ -16,8 +16,8 @@ import cudnn_ct as ct
 from cudnn_ct import dnn, reference
 from cudnn_ct._config import config
 from cudnn_ct.errors import CudnnWarning
-from cudnn_ct.problem.rnn_table import rnn_offsets, rnn_parameters
 from cudnn_ct.reference.rnn import rnn, rnn_backward
+from cudnn_ct.shapes.rnn_params import rnn_offsets, rnn_parameters
 from tests.layers import Place, compare
 from tests.rnn_properties import check_weights
 

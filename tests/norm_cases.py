@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 import cudnn_ct as ct
-from cudnn_ct.problem.norm import NORM_MODES, norm_parameter_dtype, norm_parameter_shape, norm_samples
+from cudnn_ct.shapes.norm import NORM_MODES, norm_parameter_dtype, norm_parameter_shape, norm_samples
 from tests.layers import FLOATS, LayerCase, Tensor, lying, scales_and_out
 
 SCALES = (1, 0, -2, 0.5)

@@ -8,9 +8,9 @@ import numpy as np
 from hypothesis import strategies as st
 
 from cudnn_ct.dtypes import as_dtype
-from cudnn_ct.problem.rnn import RNN_BIASES, RNN_DIRECTIONS, RNN_INPUT_MODES, RNN_MODES, RNNSpec, rnn_spec
-from cudnn_ct.problem.rnn_data import rnn_shapes
-from cudnn_ct.problem.rnn_table import rnn_parameters
+from cudnn_ct.shapes.rnn import RNN_BIASES, RNN_DIRECTIONS, RNN_INPUT_MODES, RNN_MODES, RNNSpec, rnn_spec
+from cudnn_ct.shapes.rnn_params import rnn_parameters
+from cudnn_ct.shapes.sequences import rnn_shapes
 
 
 class RNNCase(NamedTuple):

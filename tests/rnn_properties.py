@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 import cudnn_ct as ct
 from cudnn_ct.dtypes import as_dtype
-from cudnn_ct.problem.rnn import RNNSpec
-from cudnn_ct.problem.rnn_data import packed_for_cudnn
-from cudnn_ct.problem.rnn_table import rnn_offsets, rnn_parameters
 from cudnn_ct.reference.rnn import rnn, rnn_backward
 from cudnn_ct.reference.sequences import pack_sequences
+from cudnn_ct.shapes.rnn import RNNSpec
+from cudnn_ct.shapes.rnn_params import rnn_offsets, rnn_parameters
+from cudnn_ct.shapes.sequences import packed_for_cudnn
 from tests.layers import compare
 from tests.rnn_cases import RNNCase, rnn_cases
 

@@ -28,9 +28,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import cudnn_ct as ct
-from cudnn_ct import algo_cache, context, lifetime
-from cudnn_ct import stream as streams
+from cudnn_ct import algo_cache, context
 from cudnn_ct.context import Bounded
+from cudnn_ct.cuda import lifetime
+from cudnn_ct.cuda import stream as streams
 from cudnn_ct.descriptors import base
 from cudnn_ct.errors import CudnnWarning
 
@@ -357,7 +358,7 @@ def changed(before: Counter[str], after: Counter[str]) -> list[str]:
 
 def on_device() -> int:
     """Bytes of device memory that the driver counts as taken, those that the pool keeps idle left out."""
-    from cudnn_ct import memory
+    from cudnn_ct.cuda import memory
 
     free, total = memory.memory_info(streams.current_device())
     return total - free

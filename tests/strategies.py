@@ -11,8 +11,8 @@ import numpy as np
 from hypothesis import strategies as st
 
 from cudnn_ct.dtypes import as_dtype
-from cudnn_ct.problem.conv import conv_output_shape
-from cudnn_ct.problem.specs import LAYOUTS, packed_strides
+from cudnn_ct.shapes.conv import conv_output_shape
+from cudnn_ct.shapes.specs import LAYOUTS, packed_strides
 
 VIEWS = ("packed", "every_other_image", "padded_rows", "transposed")
 """How an operand lies in its memory: without gaps; each second image of a batch; rows with a gap behind them;

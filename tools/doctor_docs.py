@@ -1,6 +1,6 @@
 """Writes what docs/doctor.md has from elsewhere: the table of codes, and the last full matrix.
 
-python tools/doctor_docs.py            # the table of codes, from cudnn_ct/doctor/codes.toml
+python tools/doctor_docs.py            # the table of codes, from cudnn_ct/doctor/findings.toml
 python tools/doctor_docs.py --check    # exit 1 unless that is what stands there
 python tools/doctor_docs.py --matrix   # break every cuDNN in CUDNN_CT_TEST_CUDNNS, and the installed one
 """

@@ -10,9 +10,9 @@ from typing import Any
 import click
 
 from .. import __version__
+from .errors import fail, first_line
 from .output import hold
 from .table import styled
-from .trouble import fail, first_line
 
 __all__ = ["main"]
 

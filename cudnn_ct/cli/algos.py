@@ -8,11 +8,11 @@ from typing import Any
 
 import click
 
-from ..problem.conv import ROLES
-from ..problem.plan import Candidate
+from ..plans.base import Candidate
+from ..shapes.conv import ROLES
+from .errors import need_gpu, plainly, usage
 from .options import Convolution, convolution_options
 from .table import Column, show
-from .trouble import need_gpu, plainly, usage
 
 __all__ = ["command", "operands_of", "show_candidates"]
 
@@ -71,7 +71,7 @@ def show_candidates(rows: Sequence[Candidate]) -> None:
 
 def operands_of(convolution: Convolution) -> tuple[Any, Any, tuple[int, ...] | None]:
     """Arrays on the device for a convolution, and the shape that a gradient is told."""
-    from .arrays import some
+    from .random_array import some
 
     *inputs, result = ROLES[convolution.direction].operands
     shapes = convolution.shapes
@@ -95,7 +95,7 @@ def _on_gpu(convolution: Convolution, measure: bool) -> Sequence[Candidate]:
 
 def _planned(convolution: Convolution, path: str) -> tuple[list[Candidate], str]:
     from ..errors import BadParamError
-    from .planning import plan, read_description
+    from .offline import plan, read_description
 
     with usage():
         description = read_description(path)
@@ -120,7 +120,7 @@ def _plain(row: Candidate) -> dict[str, Any]:
 
 
 def _gpu_name() -> str:
-    from .. import stream as streams
+    from ..cuda import stream as streams
 
     return streams.device_name(streams.current_stream().device)
 

@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 import click
 
 from ..errors import CudnnError
-from ..problem.operands import FLOATS
-from ..problem.plan import Candidate
-from ..problem.pooling import POOLING_MODES
-from ..problem.rnn import RNN_ALGOS, RNN_MODES
+from ..plans.base import Candidate
+from ..shapes.checks import FLOATS
+from ..shapes.pooling import POOLING_MODES
+from ..shapes.rnn import RNN_ALGOS, RNN_MODES
+from .errors import fail, first_line, need_gpu, plainly, usage
 from .options import INTS, LARGEST, SHAPE, Convolution, convolution_options, image_options
 from .table import Column, Tick, progress, show
-from .trouble import fail, first_line, need_gpu, plainly, usage
 
 __all__ = ["command"]
 
@@ -92,10 +92,10 @@ def conv(convolution: Convolution, plot: str | None, as_json: bool) -> None:
 
         return run
 
-    from .. import ruler
+    from ..autotune import benchmark
 
     with progress("conv", len(usable)) as tick:
-        times = ruler.race([way(row, tick) for row in usable], _stream())
+        times = benchmark.race([way(row, tick) for row in usable], _stream())
     rows = []
     for row, time in zip(usable, times, strict=True):
         name = f"{row.family} {row.algorithm}"
@@ -163,7 +163,7 @@ def batch_norm(
     """Time a batch normalisation: a step of training, its gradient, and inference."""
     import cudnn_ct as ct
 
-    from ..problem.norm import norm_parameter_dtype, norm_parameter_shape
+    from ..shapes.norm import norm_parameter_dtype, norm_parameter_shape
 
     _ready(plot)
     image, y, dx = (_array(x, dtype, layout) for _ in range(3))
@@ -242,7 +242,7 @@ def rnn(
 def _ready(plot: str | None) -> None:
     """End the command before it takes time where it could not do what is asked."""
     if plot is not None:
-        from .picture import why_not
+        from .plot import why_not
 
         with usage():
             reason = why_not(plot)
@@ -252,13 +252,13 @@ def _ready(plot: str | None) -> None:
 
 
 def _array(shape: Sequence[int], dtype: str, layout: str) -> Any:
-    from .arrays import some
+    from .random_array import some
 
     return some(shape, dtype, layout)
 
 
 def _stream() -> Any:
-    from .. import stream as streams
+    from ..cuda import stream as streams
 
     return streams.current_stream()
 
@@ -276,7 +276,7 @@ def _time(problem: str, runs: Mapping[str, Run], plot: str | None, as_json: bool
 
 def _measure(run: Callable[[], object], what: str, tick: Tick) -> list[float]:
     """Milliseconds a call in each of some rounds. The first call of all loads kernels, and does not count."""
-    from .. import stream as streams
+    from ..cuda import stream as streams
 
     def loop() -> None:
         for _ in range(calls):
@@ -304,7 +304,7 @@ def _words(options: dict[str, Any]) -> str:
 
 
 def _tell(problem: str, rows: Sequence[Row], plot: str | None, as_json: bool) -> None:
-    from .. import stream as streams
+    from ..cuda import stream as streams
 
     device = streams.device_name(_stream().device)
     if as_json:
@@ -316,7 +316,7 @@ def _tell(problem: str, rows: Sequence[Row], plot: str | None, as_json: bool) ->
         told = [place for place in range(len(COLUMNS)) if any(row[place] for row in cells)]
         show([COLUMNS[place] for place in told], [[row[place] for place in told] for row in cells])
     if plot is not None:
-        from .picture import draw
+        from .plot import draw
 
         bars = [(row.what, row.time * 1000) for row in rows if row.time is not None]
         draw(plot, [problem, f"on {device}"], bars, "us")

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..doctor.terminal import printable
+from .errors import FAILED, fail, plainly, usage
 from .table import show
-from .trouble import FAILED, fail, plainly, usage
 
 if TYPE_CHECKING:
-    from ..algo_store import Store
+    from ..autotune.store import Store
 
 __all__ = ["command"]
 
@@ -33,7 +33,7 @@ def command() -> None:
 @plainly
 def path() -> None:
     """Print the path of the file."""
-    from ..algo_store import store
+    from ..autotune.store import store
 
     here = store().path
     if here is None:
@@ -46,7 +46,7 @@ def path() -> None:
 @plainly
 def show_(as_json: bool) -> None:
     """List the choices: for which problem on which GPU, and what was quickest."""
-    from ..algo_store import store
+    from ..autotune.store import store
 
     kept = store()
     choices = kept.export()
@@ -72,7 +72,7 @@ def _show(path: Path, choices: dict[str, dict[str, Any]]) -> None:
 @plainly
 def clear() -> None:
     """Forget all choices."""
-    from ..algo_store import store
+    from ..autotune.store import store
 
     kept = store()
     had = len(kept.export())
@@ -89,7 +89,7 @@ def clear() -> None:
 @plainly
 def export_(file: str) -> None:
     """Write the choices to FILE, or to stdout for -, for another machine with the same GPU and cuDNN."""
-    from ..algo_store import export_choices
+    from ..autotune.store import export_choices
 
     if file == STDOUT:
         with TemporaryDirectory() as folder:
@@ -105,7 +105,7 @@ def export_(file: str) -> None:
 @plainly
 def import_(file: str) -> None:
     """Read choices from FILE of `cudnn-ct cache export`; they replace those for the same problems."""
-    from ..algo_store import import_choices, store
+    from ..autotune.store import import_choices, store
 
     with usage():
         count = import_choices(file)

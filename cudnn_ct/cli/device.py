@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from .trouble import need_gpu, plainly
+from .errors import need_gpu, plainly
 
 __all__ = ["command"]
 
@@ -29,7 +29,7 @@ def command(export: str | None) -> None:
     """
     need_gpu()
     from .. import context
-    from .. import stream as streams
+    from ..cuda import stream as streams
 
     stream = streams.current_stream()
     previous = streams.activate(stream.device)
@@ -37,7 +37,7 @@ def command(export: str | None) -> None:
         if export is None:
             click.echo(f"{streams.device_name(stream.device)}, device {stream.device}")
             return
-        from ..graph.device import describe_device
+        from ..graph.offline import describe_device
 
         text = describe_device(context.current(stream))
     finally:

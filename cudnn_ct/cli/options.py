@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
-from ..problem.conv import ROLES, ConvProblem, conv_output_shape, conv_problem
-from ..problem.conv_dtype import CONV_DTYPES, conv_dtypes
-from ..problem.specs import LAYOUTS, TensorSpec
-from .trouble import usage
+from ..shapes.conv import ROLES, ConvProblem, conv_output_shape, conv_problem
+from ..shapes.conv_dtype import CONV_DTYPES, conv_dtypes
+from ..shapes.specs import LAYOUTS, TensorSpec
+from .errors import usage
 
 __all__ = ["DTYPES", "INTS", "PADDING", "SHAPE", "Convolution", "convolution_options", "image_options"]
 

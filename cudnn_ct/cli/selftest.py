@@ -7,9 +7,9 @@ from typing import Any
 
 import click
 
-from .outcome import COLUMNS, FAILED, LEFT_OUT, OK, Outcome, as_dict, as_junit, cells, count
+from .errors import NO_GPU, fail, need_library, plainly, usage
+from .selftest_report import COLUMNS, FAILED, LEFT_OUT, OK, Outcome, as_dict, as_junit, cells, count
 from .table import progress, show
-from .trouble import NO_GPU, fail, need_library, plainly, usage
 
 __all__ = ["command"]
 
@@ -55,7 +55,7 @@ def command(only: tuple[str, ...], device: str | None, as_json: bool, junit: str
 
 
 def _described(path: str | None) -> dict[str, Any] | None:
-    from .planning import read_description
+    from .offline import read_description
 
     with usage():
         return None if path is None else read_description(path)
@@ -72,7 +72,7 @@ def _operations(only: tuple[str, ...]) -> tuple[str, ...]:
 
 def _on_gpu(names: tuple[str, ...]) -> list[Outcome]:
     from .selftest_cases import cases
-    from .trial import attempt
+    from .selftest_run import attempt
 
     chosen = [case for case in cases() if case.operation in names]
     rows = []
@@ -84,7 +84,7 @@ def _on_gpu(names: tuple[str, ...]) -> list[Outcome]:
 
 
 def _without(description: dict[str, Any] | None) -> list[Outcome]:
-    from .without_gpu import checks
+    from .selftest_cpu import checks
 
     chosen = list(checks(description))
     rows = []
@@ -102,7 +102,7 @@ def _summary(rows: list[Outcome]) -> str:
 
 
 def _gpu_name() -> str:
-    from .. import stream as streams
+    from ..cuda import stream as streams
 
     return streams.device_name(streams.current_stream().device)
 

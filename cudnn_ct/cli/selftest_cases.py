@@ -111,7 +111,7 @@ GEOMETRIES: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] =
 def _conv(
     direction: str, x: tuple[int, ...], w: tuple[int, ...], geometry: dict[str, Any], **device: Any
 ) -> Callable[[Draw], Inputs]:
-    from ..problem.conv import conv_output_shape
+    from ..shapes.conv import conv_output_shape
 
     y = conv_output_shape(x, w, **geometry)
 
@@ -228,7 +228,7 @@ def _pair(
 
 def _norm(operation: str, keywords: dict[str, Any]) -> Callable[[Draw], Inputs]:
     def make(draw: Draw) -> Inputs:
-        from ..problem.norm import norm_parameter_shape
+        from ..shapes.norm import norm_parameter_shape
 
         kept = norm_parameter_shape(BATCH, keywords.get("mode", "spatial"))
         x = draw.floats(*BATCH)
@@ -306,8 +306,8 @@ def _recurrent() -> Iterator[Case]:
 
 def _network(mode: str, direction: str, draw: Draw) -> Inputs:
     """Three sequences of up to four steps, some states, and gradients of all results."""
-    from ..problem.rnn import rnn_spec
-    from ..problem.rnn_table import rnn_parameters
+    from ..shapes.rnn import rnn_spec
+    from ..shapes.rnn_params import rnn_parameters
 
     spec = rnn_spec(mode, 8, 16, 2, direction=direction, dtype=draw.dtype, precision="as_input_f32")
     count = 2 * spec.directions

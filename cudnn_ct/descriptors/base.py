@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any, ClassVar, NamedTuple, Self, cast
 
 from .. import _lib
-from .._owned import Owned
+from .._handle import Owned
 from ..dtypes import DTYPES
 
 __all__ = ["DTYPE_NAMES", "MAX_AXES", "Descriptor", "Kind", "int_array", "ints", "same_length"]

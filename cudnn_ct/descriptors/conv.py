@@ -8,9 +8,9 @@ from typing import Any
 from .._bindings import types
 from .._bindings.enums import ConvolutionMode, MathType
 from ..dtypes import as_dtype
-from ..problem.arguments import choice
-from ..problem.conv import MODES
-from ..problem.specs import ConvolutionSpec
+from ..shapes.conv import MODES
+from ..shapes.parse import choice
+from ..shapes.specs import ConvolutionSpec
 from .base import DTYPE_NAMES, MAX_AXES, Descriptor, Kind, int_array, ints, same_length
 
 __all__ = ["MATH_NAMES", "ConvolutionDescriptor"]

@@ -8,9 +8,9 @@ from typing import Any
 from .._bindings import types
 from .._bindings.enums import CTCGradMode, LossNormalizationMode
 from ..dtypes import as_dtype
-from ..problem.arguments import choice
-from ..problem.ctc import CTC_NORMALIZATIONS, CTC_OUT_OF_BOUND
-from ..problem.specs import CTCLossSpec
+from ..shapes.ctc import CTC_NORMALIZATIONS, CTC_OUT_OF_BOUND
+from ..shapes.parse import choice
+from ..shapes.specs import CTCLossSpec
 from .base import DTYPE_NAMES, Descriptor, Kind, ints
 
 __all__ = ["CTCLossDescriptor"]

@@ -17,8 +17,8 @@ from .._bindings.enums import (
     SamplerType,
 )
 from ..dtypes import as_dtype
-from ..problem.arguments import choice
-from ..problem.specs import (
+from ..shapes.parse import choice
+from ..shapes.specs import (
     ActivationSpec,
     LRNSpec,
     OpTensorSpec,

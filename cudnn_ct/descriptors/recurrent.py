@@ -18,9 +18,9 @@ from .._bindings.enums import (
     RNNMode,
 )
 from ..dtypes import DTYPES, as_dtype
-from ..problem.rnn import RNNSpec
-from ..problem.rnn_data import RNN_LAYOUTS
-from ..problem.rnn_problem import RNNDataSpec
+from ..shapes.rnn import RNNSpec
+from ..shapes.rnn_problem import RNNDataSpec
+from ..shapes.sequences import RNN_LAYOUTS
 from .base import DTYPE_NAMES, Descriptor, Kind, int_array, ints
 
 __all__ = ["RNNDataDescriptor", "RNNDescriptor"]

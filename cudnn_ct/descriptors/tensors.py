@@ -8,8 +8,8 @@ from typing import Any
 from .._bindings import types
 from .._bindings.enums import TensorFormat
 from ..dtypes import as_dtype
-from ..problem.arguments import choice
-from ..problem.specs import LAYOUTS, FilterSpec, TensorSpec
+from ..shapes.parse import choice
+from ..shapes.specs import LAYOUTS, FilterSpec, TensorSpec
 from .base import DTYPE_NAMES, MAX_AXES, Descriptor, Kind, int_array, ints, same_length
 
 __all__ = ["FilterDescriptor", "TensorDescriptor"]

@@ -19,6 +19,8 @@ Library        ``version  dnn_present  dnn_available``
 
 from typing import Any
 
+from ._conv import GpuDnnConvDesc
+from .availability import dnn_available, dnn_present, version
 from .conv import (
     dnn_conv,
     dnn_conv3d,
@@ -27,7 +29,7 @@ from .conv import (
     dnn_gradweight,
     dnn_gradweight3d,
 )
-from .conv_operations import (
+from .conv_ops import (
     GpuDnnConv,
     GpuDnnConv3d,
     GpuDnnConv3dGradI,
@@ -35,9 +37,7 @@ from .conv_operations import (
     GpuDnnConvGradI,
     GpuDnnConvGradW,
 )
-from .convolve import GpuDnnConvDesc
 from .layers import GpuDnnDropoutOp, GpuDnnReduction, GpuDnnSoftmax, GpuDnnSoftmaxGrad, dropout
-from .library import dnn_available, dnn_present, version
 from .norm import (
     GpuDnnBatchNorm,
     GpuDnnBatchNormGrad,

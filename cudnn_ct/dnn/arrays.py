@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from ..array import DeviceArray
-from ..creation import empty, operand
-from ..ops.call import stream_of
-from ..problem.specs import TensorSpec
-from .library import ops
+from ..array_creation import empty, operand
+from ..ops._call import stream_of
+from ..shapes.specs import TensorSpec
+from .availability import ops
 
 __all__ = ["copied", "flipped", "on_device", "overwritten", "swapped"]
 

@@ -9,10 +9,10 @@ from typing import Any
 from .._config import config
 from ..array import DeviceArray
 from ..errors import CudnnWarning
-from ..problem.arguments import choice
-from ..problem.conv import conv_output_shape
+from ..shapes.conv import conv_output_shape
+from ..shapes.parse import choice
+from ._conv import GpuDnnConvDesc, algorithm, compute
 from .arrays import flipped, on_device, swapped
-from .convolve import GpuDnnConvDesc, algorithm, compute
 
 __all__ = [
     "dnn_conv",

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from ..dtypes import as_dtype
-from ..ops.call import stream_of
+from ..ops._call import stream_of
 from ..ops.dropout import DropoutMask, DropoutState
-from ..problem.arguments import choice
+from ..shapes.parse import choice
 from .arguments import checked_flag, integers
 from .arrays import on_device
-from .library import ops
+from .availability import ops
 
 __all__ = ["GpuDnnDropoutOp", "GpuDnnReduction", "GpuDnnSoftmax", "GpuDnnSoftmaxGrad", "dropout"]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..problem.arguments import choice
+from ..shapes.parse import choice
 from .arguments import checked_flag
 from .arrays import copied, overwritten
-from .library import ops
+from .availability import ops
 
 __all__ = [
     "GpuDnnBatchNorm",

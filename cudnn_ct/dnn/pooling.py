@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .arguments import integers
-from .library import ops
+from .availability import ops
 
 __all__ = ["GpuDnnPool", "GpuDnnPoolDesc", "GpuDnnPoolGrad", "dnn_pool"]
 

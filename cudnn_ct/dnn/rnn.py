@@ -6,15 +6,15 @@ from typing import Any, NamedTuple
 
 from ..array import DeviceArray
 from ..context import Bounded
-from ..ops.rnn import RNN
-from ..ops.rnn_params import below
-from ..ops.rnn_reserve import RNNReserve
-from ..problem.arguments import choice, integer
-from ..problem.rnn import RNN_DIRECTIONS, RNN_MODES
-from ..problem.specs import TensorSpec, check_shape
+from ..ops.rnn.reserve import RNNReserve
+from ..ops.rnn.rnn import RNN
+from ..ops.rnn.weights import below
+from ..shapes.parse import choice, integer
+from ..shapes.rnn import RNN_DIRECTIONS, RNN_MODES
+from ..shapes.specs import TensorSpec, check_shape
 from .arguments import checked_flag
 from .arrays import on_device
-from .library import check_context, ops
+from .availability import check_context, ops
 
 __all__ = ["GpuDnnRNNGradInputs", "GpuDnnRNNGradWeights", "GpuDnnRNNOp", "RNNBlock"]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from ..array import DeviceArray
-from ..problem.specs import check_shape
+from ..shapes.specs import check_shape
 from .arrays import on_device
-from .library import ops
+from .availability import ops
 
 __all__ = [
     "GpuDnnTransformerGradI",

@@ -11,29 +11,29 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .demands import Demands as Demands
-    from .demands import lacks_code as lacks_code
-    from .examine import Diagnosis as Diagnosis
-    from .examine import diagnose as diagnose
-    from .examine import verdict_lines as verdict_lines
+    from .diagnosis import Diagnosis as Diagnosis
+    from .diagnosis import diagnose as diagnose
+    from .diagnosis import verdict_lines as verdict_lines
     from .finding import Finding as Finding
     from .finding import Severity as Severity
     from .finding import codes as codes
     from .process import diagnose_process as diagnose_process
     from .process import here as here
+    from .requirements import Demands as Demands
+    from .requirements import lacks_code as lacks_code
 
 # The loader imports `doctor.elf`, and with it this module: the rest is loaded when it is asked for.
 _MODULE_OF = {
-    "Demands": "demands",
-    "Diagnosis": "examine",
+    "Demands": "requirements",
+    "Diagnosis": "diagnosis",
     "Finding": "finding",
     "Severity": "finding",
     "codes": "finding",
-    "diagnose": "examine",
+    "diagnose": "diagnosis",
     "diagnose_process": "process",
     "here": "process",
-    "lacks_code": "demands",
-    "verdict_lines": "examine",
+    "lacks_code": "requirements",
+    "verdict_lines": "diagnosis",
 }
 
 __all__ = sorted(_MODULE_OF)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from . import child, demands, files, search
-from .child import Report
-from .demands import Demands
+from . import files, requirements, sandbox, search
 from .finding import Finding, Severity, finding
 from .libraryset import LibrarySet
+from .requirements import Demands
+from .sandbox import Report
 
 __all__ = ["archs", "check", "count", "describe", "judge"]
 
@@ -35,7 +35,7 @@ def check(found: LibrarySet | None, asked: Demands, timeout: float) -> tuple[lis
     shim = found.shim.real if found and found.shim else ""
     name = f"libcublasLt.so.{found.cuda}" if found else ""
     plan = {"mode": "driver", "shim": shim, "cublaslt": search.find_companion(found, name) if found else ""}
-    (report,) = child.run([(plan, {})], timeout)
+    (report,) = sandbox.run([(plan, {})], timeout)
     return list(judge(found, report, asked)), report
 
 
@@ -48,7 +48,7 @@ def judge(found: LibrarySet | None, report: Report, asked: Demands) -> Iterator[
             "not-probed",
             f"no child process can be started: {report.words}",
             severity=needed or Severity.WARNING,
-            fix={"advice": child.NEEDS},
+            fix={"advice": sandbox.NEEDS},
         )
     elif report.ended == "hung":
         yield finding(
@@ -147,7 +147,7 @@ def _answers(found: LibrarySet | None, report: Report, asked: Demands) -> Iterat
 def _device(found: LibrarySet | None, device: dict[str, Any]) -> Iterator[Finding]:
     name = f"GPU {device['index']} ({device['name']})"
     if found and found.version:
-        yield from demands.check_arch(found, device["arch"])
+        yield from requirements.check_arch(found, device["arch"])
     if device["status"]:
         reason = REASONS.get(device["status"], "out of memory" if device["status"] == 2 else "see nvidia-smi")
         yield finding(

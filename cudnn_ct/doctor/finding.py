@@ -1,4 +1,4 @@
-"""One finding, and the codes that there are: ``codes.toml`` has for each its severity, cause and fix."""
+"""One finding, and the codes that there are: ``findings.toml`` has for each its severity, cause and fix."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Severity(IntEnum):
 
 @dataclass(frozen=True)
 class Code:
-    """One row of ``codes.toml``: a stable name, how bad it is, why it happens, and what to do."""
+    """One row of ``findings.toml``: a stable name, how bad it is, why it happens, and what to do."""
 
     name: str
     severity: Severity
@@ -72,7 +72,7 @@ class Finding:
 @cache
 def codes() -> dict[str, Code]:
     """Return all codes, in the order of the table."""
-    text = Path(__file__).with_name("codes.toml").read_text(encoding="utf-8")
+    text = Path(__file__).with_name("findings.toml").read_text(encoding="utf-8")
     return {
         name: Code(name, Severity[row["severity"].upper()], row["cause"], row["fix"])
         for name, row in tomllib.loads(text).items()

@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn, TypeVar
 
 from . import process, report
-from .demands import Demands, parse_arch, parse_version
-from .examine import Diagnosis, diagnose
+from .diagnosis import Diagnosis, diagnose
 from .finding import finding
+from .requirements import Demands, parse_arch, parse_version
 
 __all__ = ["USAGE", "main"]
 

@@ -6,11 +6,11 @@ import os
 from collections.abc import Iterator
 from dataclasses import replace
 
-from . import checks, demands, files, libraryset, wheel
-from .demands import Demands
-from .examine import Diagnosis, sort
+from . import checks, files, libraryset, record_check, requirements
+from .diagnosis import Diagnosis, sort
 from .finding import Finding, finding
 from .libraryset import LibrarySet, write
+from .requirements import Demands
 
 __all__ = ["diagnose_process", "here"]
 
@@ -44,9 +44,13 @@ def diagnose_process(pid: int, asked: Demands | None = None) -> Diagnosis:
             theirs, root = folder, "/"
         found = libraryset.read(theirs, root)
         if found:
-            sets.append(replace(found, reinstall=wheel.reinstall(wheel.owners(found.folder), found.package)))
+            sets.append(
+                replace(
+                    found, reinstall=record_check.reinstall(record_check.owners(found.folder), found.package)
+                )
+            )
     findings = [found for each in sets for check in checks.CHECKS for found in check(each)]
-    findings += [found for each in sets[:1] for found in demands.check(each, asked or Demands())]
+    findings += [found for each in sets[:1] for found in requirements.check(each, asked or Demands())]
     findings += _judge(pid, mapped, list(folders), sets)
     tiers = {"static": "done", "process": "done"}
     return Diagnosis(subject, tuple(sets), sort(findings), tiers, {"process": {"pid": pid, "mapped": mapped}})

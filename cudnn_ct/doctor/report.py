@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from itertools import groupby
 from typing import Any
 
-from . import checks, demands
-from .examine import Diagnosis
+from . import checks, requirements
+from .diagnosis import Diagnosis
 from .finding import Finding, Severity
 from .libraryset import LibrarySet, write
 from .terminal import printable
@@ -113,7 +113,7 @@ def _set(found: LibrarySet) -> dict[str, Any]:
         "folder": found.folder,
         "version": write(found.version) if found.version else None,
         "cuda": found.cuda or None,
-        "sass": sorted(sass & demands.REAL),
+        "sass": sorted(sass & requirements.REAL),
         "ptx": sorted(ptx),
         "libraries": [
             {

@@ -8,7 +8,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 
-from . import files, libraryset, places
+from . import files, libraryset, locate
 from .finding import Finding, Severity, finding
 from .libraryset import LibrarySet, write
 
@@ -36,7 +36,7 @@ def check_competition(found: LibrarySet, environ: Mapping[str, str] = os.environ
         if folder and folder not in seen and any(name.major == 9 for name in files.cudnn_files(folder)):
             seen.add(folder)
             yield _shadow(found, entry)
-    others = [place for place in places.usual(environ).found if place.folder not in seen]
+    others = [place for place in locate.usual(environ).found if place.folder not in seen]
     for place in others:
         other = libraryset.read(place.folder)
         version = write(other.version) if other else "older than 9"
@@ -130,7 +130,7 @@ def check_headers(found: LibrarySet, environ: Mapping[str, str] = os.environ) ->
     own, others = _own_headers(found.folder), []
     if found.root == "/":
         told = [folder for name in INCLUDES for folder in environ.get(name, "").split(":") if folder]
-        roots = [environ[name] for name in ("CUDNN_PATH", *places.TOOLKITS) if environ.get(name)]
+        roots = [environ[name] for name in ("CUDNN_PATH", *locate.TOOLKITS) if environ.get(name)]
         others = [*told, *(os.path.join(root, "include") for root in roots)]
         others += ["/usr/include", "/usr/local/cuda/include"]
     for folder in dict.fromkeys([*own, *others]):
@@ -191,14 +191,14 @@ def _companion_folders(found: LibrarySet, name: str, environ: Mapping[str, str])
         yield from (folder for folder in environ.get("LD_LIBRARY_PATH", "").split(":") if folder)
         for root in (
             environ.get("CONDA_PREFIX"),
-            *map(environ.get, places.TOOLKITS),
+            *map(environ.get, locate.TOOLKITS),
             sys.base_prefix,
         ):
             if root:
                 yield from (os.path.join(root, folder) for folder in ("", "lib", "lib64"))
                 yield from sorted(glob.glob(os.path.join(glob.escape(root), "targets/*/lib")))
-    yield from places.cached_folders(found.root, name)
-    yield from places.linker_folders(found.root)
+    yield from locate.cached_folders(found.root, name)
+    yield from locate.linker_folders(found.root)
 
 
 def _runpaths(found: LibrarySet) -> Iterator[str]:

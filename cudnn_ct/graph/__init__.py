@@ -1,10 +1,8 @@
-"""cuDNN's graph API as a family: engines for a problem, best first, and plans that run them.
+"""cuDNN's graph API, for any operation: graphs, engines for them, and plans that run them.
 
-``candidates`` and ``plan`` are what the levels above know of convolution (`family`), and a function for each
-operation that has a graph. Below them, from the top down: a problem becomes a graph of nodes and tensors
-(`conv`, `fused`, `convert`, `activation`, `reduction`), a native graph (`operations`), engines and execution
+From the top down: a graph of nodes and tensors becomes a native graph (`operations`), engines and execution
 plans (`engines`, `plan`), all of them backend descriptors (`backend`, `attributes`), for a device that is
-there or is only described (`device`).
+there or is only described (`offline`). The graphs of an operation are in its modules of `ops`.
 """
 
 from __future__ import annotations
@@ -12,13 +10,14 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-# The documented names. Modules of the package import from the modules that define them.
+# The documented names, those of convolutions from `ops`. Modules of the package import from the modules that
+# define them.
 _MODULE_OF = {
-    "Planner": "device",
-    "candidates": "family",
-    "plan": "family",
-    "preferred": "family",
-    "ranked_too_high": "findings",
+    "Planner": "offline",
+    "candidates": ".ops.conv.graph",
+    "plan": ".ops.conv.graph",
+    "preferred": ".ops.conv.graph",
+    "ranked_too_high": ".ops.conv.errata",
 }
 
 __all__ = sorted(_MODULE_OF)

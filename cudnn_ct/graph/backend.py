@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any, Self
 
 from .._bindings.types import cudnnBackendDescriptor_t
-from .._owned import Owned
+from .._handle import Owned
 from . import attributes
 from .attributes import Attribute, Element, kind
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Self
 from .._bindings.enums import BackendKnobType
 from ..errors import AllocationError, CudnnError, ExecutionFailedError, NotSupportedError
 from .backend import BackendDescriptor
-from .device import place
+from .offline import place
 
 __all__ = [
     "HEURISTICS",

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from ..errors import NotSupportedError
-from ..problem.specs import ALIGNMENT, TensorSpec, same_steps
+from ..shapes.specs import ALIGNMENT, TensorSpec, same_steps
 from .attributes import kind
 from .backend import BackendDescriptor
-from .device import place
+from .offline import place
 
 __all__ = ["ALIGNMENT", "OPERATIONS", "Graph", "Node", "Tensor", "node", "operation_graph"]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..dtypes import DTYPES
-from ..legacy.slices import SlicedPlan
-from ..problem.plan import Plan
-from ..problem.specs import TensorSpec
+from ..plans.base import Plan
+from ..plans.tiling import SlicedPlan
+from ..shapes.specs import TensorSpec
 
 __all__ = ["in_pixels", "pixels"]
 

@@ -9,7 +9,7 @@ from operator import mod
 
 from ..context import Bounded, Context
 from ..errors import AllocationError, BadParamError, CudnnError, NotSupportedError
-from ..problem.plan import Candidate
+from ..plans.base import Candidate
 from .backend import BackendDescriptor
 from .engines import execution_plan, offers
 from .operations import Graph, operation_graph

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..problem.activation import activation_problem
-from .layer import Layer, compute
+from ..shapes.activation import activation_problem
+from ._layer import Layer, compute
 
 __all__ = ["activation", "activation_backward"]
 

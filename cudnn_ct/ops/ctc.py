@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
-from .. import context, exchange
-from .. import stream as streams
+from .. import context
 from ..array import DeviceArray
+from ..array_creation import operand
 from ..context import Bounded, Context
-from ..creation import operand
+from ..cuda import interop
+from ..cuda import stream as streams
 from ..dtypes import DTYPES
 from ..errors import NotInitializedError, NotSupportedError
-from ..problem.arguments import choice
-from ..problem.ctc import (
+from ..shapes.ctc import (
     CTC_ALGOS,
     CTC_MOST_LABELS,
     CTCLoss,
@@ -28,9 +28,10 @@ from ..problem.ctc import (
     ctc_room,
     ctc_spec,
 )
-from ..problem.specs import ALIGNMENT, CTCLossSpec, TensorSpec
-from ..roads import Roads
-from .call import Call, check_writable, describable, packed, run_several, stream_of
+from ..shapes.parse import choice
+from ..shapes.specs import ALIGNMENT, CTCLossSpec, TensorSpec
+from ._call import Call, check_writable, describable, packed, run_several, stream_of
+from ._fallback import Roads
 
 __all__ = ["ctc_loss"]
 
@@ -390,7 +391,7 @@ def _unaligned(*arrays: DeviceArray | None) -> tuple[int, ...]:
 
 
 def _is_on_device(value: Any) -> bool:
-    return isinstance(value, DeviceArray) or not exchange.in_host_memory(value)
+    return isinstance(value, DeviceArray) or not interop.in_host_memory(value)
 
 
 def _is_as_cudnn_takes_it(array: DeviceArray) -> bool:

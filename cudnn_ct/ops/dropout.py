@@ -5,19 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from .. import context
-from .. import memory as memories
-from .. import stream as streams
 from ..array import DeviceArray
+from ..array_creation import operand
 from ..context import Bounded, Context
-from ..creation import operand
-from ..legacy.dropout import DropoutDescriptor, mask_size, states_size
-from ..legacy.dropout import dropout as legacy_dropout
-from ..legacy.plans import ScalePlan
-from ..problem.arguments import integer
-from ..problem.dropout import check_probability
-from ..problem.operands import one_dtype, result_spec
-from ..problem.specs import TensorSpec, nearest_layout
-from .call import Call, Fixed, check_writable, describable, packed, run, run_several, stream_of
+from ..cuda import memory as memories
+from ..cuda import stream as streams
+from ..plans.wrappers import ScalePlan
+from ..shapes.checks import one_dtype, result_spec
+from ..shapes.dropout import check_probability
+from ..shapes.parse import integer
+from ..shapes.specs import TensorSpec, nearest_layout
+from ._call import Call, Fixed, check_writable, describable, packed, run, run_several, stream_of
+from .dropout_legacy import DropoutDescriptor, mask_size, states_size
+from .dropout_legacy import dropout as legacy_dropout
 
 if TYPE_CHECKING:
     import numpy as np

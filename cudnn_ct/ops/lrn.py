@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..problem.lrn import lrn_problem
-from .layer import Layer, compute
+from ..shapes.lrn import lrn_problem
+from ._layer import Layer, compute
 
 __all__ = ["lrn", "lrn_backward"]
 

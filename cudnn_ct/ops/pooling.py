@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..problem.pooling import pool_output_shape, pool_problem
-from .layer import Layer, compute
+from ..shapes.pooling import pool_output_shape, pool_problem
+from ._layer import Layer, compute
 
 __all__ = ["pool", "pool_backward", "pool_output_shape"]
 

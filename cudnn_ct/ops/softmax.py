@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..problem.softmax import softmax_problem
-from .layer import Layer, compute
+from ..shapes.softmax import softmax_problem
+from ._layer import Layer, compute
 
 __all__ = ["softmax", "softmax_backward"]
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..creation import not_on_device
-from ..problem.spatial import (
+from ..array_creation import not_on_device
+from ..shapes.spatial import (
     GridSampleGradients,
     TransformerGradients,
     grid_problem,
     sample_problem,
     transformed_shape,
 )
-from ..problem.specs import check_shape
-from .layer import Layer, compute, compute_several
+from ..shapes.specs import check_shape
+from ._layer import Layer, compute, compute_several
 
 __all__ = [
     "affine_grid",

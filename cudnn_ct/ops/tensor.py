@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..problem.arguments import number
-from ..problem.pointwise import (
+from ..shapes.elementwise import (
     Factors,
     add_problem,
     fill_problem,
@@ -13,7 +12,8 @@ from ..problem.pointwise import (
     scale_problem,
     transform_problem,
 )
-from .layer import Layer, compute, rewrite
+from ..shapes.parse import number
+from ._layer import Layer, compute, rewrite
 
 __all__ = ["add", "fill", "op_tensor", "scale", "transform"]
 

@@ -4,8 +4,8 @@ The names are those of :mod:`cudnn_ct.ops`, with the same arrays and mathematica
 order and with the same defaults; what only matters on a device (algorithm, precision, stream) is left out.
 """
 
-from ..problem.conv import conv_output_shape, conv_transpose_shape
-from ..problem.pooling import pool_output_shape
+from ..shapes.conv import conv_output_shape, conv_transpose_shape
+from ..shapes.pooling import pool_output_shape
 from .activation import activation, activation_backward
 from .conv import conv, conv_backward_bias, conv_backward_data, conv_backward_filter, conv_transpose
 from .ctc import ctc_loss

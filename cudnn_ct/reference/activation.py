@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..problem.activation import activation_spec
-from ..problem.arguments import propagates
-from ..problem.operands import one_dtype, same_shape
-from ..problem.specs import ActivationSpec
-from .result import Array, Float64, deliver, wide
+from ..shapes.activation import activation_spec
+from ..shapes.checks import one_dtype, same_shape
+from ..shapes.parse import propagates
+from ..shapes.specs import ActivationSpec
+from ._cast import Array, Float64, deliver, wide
 
 __all__ = ["CURVES", "activation", "activation_backward"]
 

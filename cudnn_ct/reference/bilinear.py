@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .result import Float64
+from ._cast import Float64
 
 __all__ = ["sampled", "sampled_gradients"]
 

@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ..dtypes import as_dtype
-from ..problem.arguments import choice, number, per_axis
-from ..problem.conv import MODES, conv_output_shape, conv_transpose_shape, pad_pairs
-from ..problem.conv_dtype import check_conv_dtypes, conv_result_dtype
-from .result import Array, Float64, deliver
+from ..shapes.conv import MODES, conv_output_shape, conv_transpose_shape, pad_pairs
+from ..shapes.conv_dtype import check_conv_dtypes, conv_result_dtype
+from ..shapes.parse import choice, number, per_axis
+from ._cast import Array, Float64, deliver
 
 __all__ = [
     "conv",

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..problem.ctc import CTCLoss, check_ctc_operands, ctc_least_steps, ctc_outs, ctc_spec
-from ..problem.operands import one_dtype
-from .result import Array, Float64, check_out, round_once, wide
+from ..shapes.checks import one_dtype
+from ..shapes.ctc import CTCLoss, check_ctc_operands, ctc_least_steps, ctc_outs, ctc_spec
+from ._cast import Array, Float64, check_out, round_once, wide
 
 __all__ = ["ctc_loss"]
 

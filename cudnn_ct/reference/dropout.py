@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..problem.dropout import check_probability
-from ..problem.operands import one_dtype, same_shape
-from .result import Array, deliver, wide
+from ..shapes.checks import one_dtype, same_shape
+from ..shapes.dropout import check_probability
+from ._cast import Array, deliver, wide
 
 __all__ = ["dropout"]
 

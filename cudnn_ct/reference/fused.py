@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..problem.arguments import choice
-from ..problem.fused import ACTIVATIONS
+from ..shapes.fused import ACTIVATIONS
+from ..shapes.parse import choice
+from ._cast import Array, deliver
 from .activation import CURVES
 from .conv import check_dtypes, conv
-from .result import Array, deliver
 
 __all__ = ["conv_bias_activation"]
 

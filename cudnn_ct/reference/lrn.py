@@ -7,9 +7,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ..problem.lrn import check_lrn_factors, lrn_window
-from ..problem.operands import check_images, one_dtype, same_shape
-from .result import Array, Float64, deliver, wide
+from ..shapes.checks import check_images, one_dtype, same_shape
+from ..shapes.lrn import check_lrn_factors, lrn_window
+from ._cast import Array, Float64, deliver, wide
 
 __all__ = ["lrn", "lrn_backward"]
 

@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ..dtypes import as_dtype
-from ..problem.arguments import number
-from ..problem.norm import (
+from ..shapes.checks import one_dtype, same_shape
+from ..shapes.norm import (
     BatchNorm,
     BatchNormGradients,
     check_epsilon,
@@ -20,8 +20,8 @@ from ..problem.norm import (
     norm_parameter_dtype,
     norm_samples,
 )
-from ..problem.operands import one_dtype, same_shape
-from .result import Array, Float64, deliver, round_once, wide
+from ..shapes.parse import number
+from ._cast import Array, Float64, deliver, round_once, wide
 
 __all__ = ["batch_norm_backward", "batch_norm_inference", "batch_norm_training"]
 

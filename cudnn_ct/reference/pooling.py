@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..problem.arguments import propagates
-from ..problem.operands import one_dtype
-from ..problem.pooling import pool_geometry, pool_output_shape, pooling_dtypes, pooling_mode
-from .result import Array, Float64, deliver, wide
+from ..shapes.checks import one_dtype
+from ..shapes.parse import propagates
+from ..shapes.pooling import pool_geometry, pool_output_shape, pooling_dtypes, pooling_mode
+from ._cast import Array, Float64, deliver, wide
 
 __all__ = ["pool", "pool_backward"]
 

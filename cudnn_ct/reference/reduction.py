@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..problem.arguments import propagates
-from ..problem.operands import one_dtype
-from ..problem.tensor import Reduction, reduce_axes, reduce_op, reduced_shape
-from .result import Array, Float64, deliver, wide
+from ..shapes.checks import one_dtype
+from ..shapes.parse import propagates
+from ..shapes.tensor import Reduction, reduce_axes, reduce_op, reduced_shape
+from ._cast import Array, Float64, deliver, wide
 
 __all__ = ["reduce"]
 
@@ -54,7 +54,7 @@ def reduce(
 
     Returns
     -------
-    array, shape :func:`cudnn_ct.problem.tensor.reduced_shape`, dtype of ``x``; or Reduction
+    array, shape :func:`cudnn_ct.shapes.tensor.reduced_shape`, dtype of ``x``; or Reduction
         With ``indices``, the pair of it and int32 positions in C order of the axes that go.
 
     Raises

@@ -13,13 +13,13 @@ import numpy as np
 import numpy.typing as npt
 
 from ..dtypes import as_dtype
-from ..problem.arguments import number
-from ..problem.operands import one_dtype
-from ..problem.rnn import RNNSpec
-from ..problem.rnn_data import RNNGradients, RNNResult, RNNShapes, check_rnn_operands, check_states
-from ..problem.rnn_table import rnn_parameters
-from ..problem.rnn_weights import arrange_weights, listed
-from .result import Array, Float64, round_once, wide
+from ..shapes.checks import one_dtype
+from ..shapes.parse import number
+from ..shapes.rnn import RNNSpec
+from ..shapes.rnn_params import rnn_parameters
+from ..shapes.rnn_weights import arrange_weights, listed
+from ..shapes.sequences import RNNGradients, RNNResult, RNNShapes, check_rnn_operands, check_states
+from ._cast import Array, Float64, round_once, wide
 from .rnn_layer import Layer, Pass, flat_weights, layer_backward, layer_forward, layers_of
 
 __all__ = ["rnn", "rnn_backward"]
@@ -92,7 +92,7 @@ def rnn(
 
     Examples
     --------
-    >>> from cudnn_ct.problem.rnn import rnn_spec
+    >>> from cudnn_ct.shapes.rnn import rnn_spec
     >>> add = rnn_spec("rnn_relu", 1, 1, input_mode="skip", bias="no_bias", dtype="float64")
     >>> x = np.array([[[1.0], [1.0]], [[2.0], [2.0]], [[3.0], [3.0]]])
     >>> y, hy, cy = rnn(x, [np.ones((1, 1))], add, lengths=[3, 2], padding=-1)
@@ -147,7 +147,7 @@ def rnn_backward(
 
     Examples
     --------
-    >>> from cudnn_ct.problem.rnn import rnn_spec
+    >>> from cudnn_ct.shapes.rnn import rnn_spec
     >>> add = rnn_spec("rnn_relu", 1, 1, input_mode="skip", bias="no_bias", dtype="float64")
     >>> x = np.array([[[1.0]], [[2.0]], [[3.0]]])
     >>> dx, dh0, dc0, (dr,) = rnn_backward(x, [np.ones((1, 1))], add, np.ones((3, 1, 1)))

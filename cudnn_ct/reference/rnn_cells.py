@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ._cast import Float64
 from .activation import CURVES
-from .result import Float64
 
 __all__ = ["CELLS", "Cell", "Clip", "Saved"]
 

@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..problem.rnn import RNNSpec
-from ..problem.rnn_table import rnn_parameters
-from .result import Array, Float64, wide
+from ..shapes.rnn import RNNSpec
+from ..shapes.rnn_params import rnn_parameters
+from ._cast import Array, Float64, wide
 from .rnn_cells import CELLS, Saved
 
 __all__ = ["Layer", "Pass", "flat_weights", "layer_backward", "layer_forward", "layers_of"]

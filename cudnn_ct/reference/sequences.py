@@ -7,9 +7,9 @@ from collections.abc import Iterable
 import numpy as np
 import numpy.typing as npt
 
-from ..problem.rnn_data import as_lengths, check_lengths, packed_places
-from ..problem.specs import check_shape
-from .result import Array
+from ..shapes.sequences import as_lengths, check_lengths, packed_places
+from ..shapes.specs import check_shape
+from ._cast import Array
 
 __all__ = ["pack_sequences", "unpack_sequences"]
 

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..problem.arguments import choice
-from ..problem.operands import one_dtype, same_shape
-from ..problem.softmax import SOFTMAX_ALGOS, softmax_fold
-from .result import Array, Float64, deliver, wide
+from ..shapes.checks import one_dtype, same_shape
+from ..shapes.parse import choice
+from ..shapes.softmax import SOFTMAX_ALGOS, softmax_fold
+from ._cast import Array, Float64, deliver, wide
 
 __all__ = ["softmax", "softmax_backward"]
 

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..problem.operands import one_dtype, same_shape
-from ..problem.spatial import (
+from ..shapes.checks import one_dtype, same_shape
+from ..shapes.spatial import (
     GridSampleGradients,
     TransformerGradients,
     affine_grid_shape,
@@ -16,8 +16,8 @@ from ..problem.spatial import (
     grid_sample_shape,
     transformed_shape,
 )
+from ._cast import Array, Float64, deliver, round_once, wide
 from .bilinear import sampled, sampled_gradients
-from .result import Array, Float64, deliver, round_once, wide
 
 __all__ = [
     "affine_grid",

@@ -9,11 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from ..dtypes import as_dtype
-from ..problem.arguments import number, propagates
-from ..problem.operands import one_dtype
-from ..problem.specs import TensorSpec, same_steps
-from ..problem.tensor import check_broadcast, op_tensor_op, transformed_spec
-from .result import Array, Float64, deliver, round_once, wide
+from ..shapes.checks import one_dtype
+from ..shapes.parse import number, propagates
+from ..shapes.specs import TensorSpec, same_steps
+from ..shapes.tensor import check_broadcast, op_tensor_op, transformed_spec
+from ._cast import Array, Float64, deliver, round_once, wide
 
 __all__ = ["add", "fill", "op_tensor", "scale", "transform"]
 

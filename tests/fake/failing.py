@@ -27,7 +27,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cudnn_ct.cli import trial
+from cudnn_ct.cli import selftest_run
 from cudnn_ct.cli.selftest_cases import Case, cases
 from cudnn_ct.errors import (
     AllocationError,
@@ -94,10 +94,10 @@ class Bench:
         case = self.rows[row]
         if row not in self._inputs:
             self._inputs[row] = case.inputs()
-        run = trial._OWN.get(case.operation, trial._against_reference)
+        run = selftest_run._OWN.get(case.operation, selftest_run._against_reference)
         pairs = run(case, copy.deepcopy(self._inputs[row]))  # running statistics are written to
-        wrong = [text for name, got, wanted in pairs if (text := trial._unlike(name, got, wanted))]
-        errors = [trial._error(got, wanted) for _, got, wanted in pairs if wanted is not None]
+        wrong = [text for name, got, wanted in pairs if (text := selftest_run._unlike(name, got, wanted))]
+        errors = [selftest_run._error(got, wanted) for _, got, wanted in pairs if wanted is not None]
         return "; ".join(wrong) or ("" if max(errors) <= case.tolerance else f"differs by {max(errors)}")
 
     def tries(self, row: int) -> Iterator[Try]:

@@ -15,7 +15,7 @@ from cudnn_ct._bindings.enums import (
     PointwiseMode,
 )
 from cudnn_ct.dtypes import DTYPES
-from cudnn_ct.problem.specs import TensorSpec
+from cudnn_ct.shapes.specs import TensorSpec
 
 from .convolution import slide
 from .host import view

@@ -1,4 +1,4 @@
-"""`cudnn_ct.stream` and `cudnn_ct.exchange` on host memory: two devices, every address accounted for.
+"""`cuda.stream`, `cuda.memory` and `cuda.interop` on host memory: two devices, every address accounted for.
 
 Memory that is given back is overwritten and never handed out again, and every access is checked to lie in
 memory that is alive and on the device that is current, so that a pointer used too late or too far is an error
@@ -18,10 +18,10 @@ from typing import Any
 
 import numpy as np
 
+from cudnn_ct.cuda.interop import Foreign
+from cudnn_ct.cuda.launch_log import explained
+from cudnn_ct.cuda.stream import NO_DEVICE, Stream
 from cudnn_ct.errors import AllocationError, CudnnError, ExecutionFailedError
-from cudnn_ct.exchange import Foreign
-from cudnn_ct.issued import explained
-from cudnn_ct.stream import NO_DEVICE, Stream
 
 DEVICES = 2
 POISON = 0xA5
@@ -153,7 +153,7 @@ class Host:
         self.log.append(("free", buffer.handle))
         self.grave.append(buffer.memory)
 
-    # --- the functions of cudnn_ct.stream and cudnn_ct.exchange ---
+    # --- the functions of cudnn_ct.cuda.stream and cudnn_ct.cuda.interop ---
 
     def device_count(self) -> int:
         return DEVICES

@@ -8,8 +8,9 @@ from contextlib import ExitStack, contextmanager
 from types import ModuleType
 from typing import Any
 
-from cudnn_ct import _lib, algo_cache, blocks, context, exchange, memory
-from cudnn_ct import stream as streams
+from cudnn_ct import _lib, algo_cache, context
+from cudnn_ct.cuda import allocator, interop, memory
+from cudnn_ct.cuda import stream as streams
 from cudnn_ct.descriptors import base
 
 from .cudnn import FakeCudnn, FakeLibrary
@@ -21,10 +22,10 @@ def host_installed() -> Iterator[Host]:
     """Host memory in place of a GPU's."""
     host = Host()
     with ExitStack() as stack:
-        for module in (streams, memory, exchange):
+        for module in (streams, memory, interop):
             for name in module.__all__:
                 _put(stack, module, name, getattr(host, name))
-        _put(stack, blocks, "LARGEST", -1)  # what is freed is then gone, and a test sees it
+        _put(stack, allocator, "LARGEST", -1)  # what is freed is then gone, and a test sees it
         yield host
 
 

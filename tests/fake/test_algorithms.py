@@ -12,10 +12,10 @@ import pytest
 import cudnn_ct as ct
 from cudnn_ct import algo_cache, context
 from cudnn_ct._config import config
-from cudnn_ct.algo_store import store
+from cudnn_ct.autotune.request import ALGORITHMS, POLICIES, request
+from cudnn_ct.autotune.store import store
 from cudnn_ct.errors import AllocationError, CudnnWarning, NotInitializedError, NotSupportedError
-from cudnn_ct.problem.conv import conv_problem
-from cudnn_ct.problem.request import ALGORITHMS, POLICIES, request
+from cudnn_ct.shapes.conv import conv_problem
 
 from .conftest import forget
 from .cudnn import FakeCudnn
@@ -255,7 +255,7 @@ def test_names_that_are_not_for_this(fake: FakeCudnn, algo: str, rank: int, dtyp
 
 
 def test_names_are_those_of_cudnns_enums() -> None:
-    from cudnn_ct.legacy.native import DIRECTIONS
+    from cudnn_ct.ops.conv.legacy_descriptors import DIRECTIONS
 
     for direction, names in ALGORITHMS.items():
         members = {member.name.lower() for member in DIRECTIONS[direction].algorithms}
@@ -490,7 +490,7 @@ def test_two_problems_never_share_a_key(fake: FakeCudnn) -> None:
             ("groups", 2), ("compute", "float64"), ("x", spec((2, 4, 8, 8), layout="nhwc")),
         )),
     }  # fmt: skip
-    from cudnn_ct.decision import store_key
+    from cudnn_ct.autotune.candidates import store_key
 
     wanted = request("time_once", False, None, False)
     assert len({store_key(problem, where, wanted) for problem in variants}) == len(variants) == 8

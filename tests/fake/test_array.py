@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import cudnn_ct as ct
-from cudnn_ct import exchange, lifetime
-from cudnn_ct import stream as streams
+from cudnn_ct.cuda import interop, lifetime
+from cudnn_ct.cuda import stream as streams
 from cudnn_ct.dtypes import DTYPES
-from cudnn_ct.problem.specs import LAYOUTS, TensorSpec
+from cudnn_ct.shapes.specs import LAYOUTS, TensorSpec
 
 from .cudnn import FakeCudnn
 from .host import ForeignArray, Host
@@ -229,7 +229,7 @@ def test_export_orders_the_consumer_and_comes_back_after_it(
     host: Host, monkeypatch: pytest.MonkeyPatch, consumer: int, home: int, told: list[str]
 ) -> None:
     exported: list[Any] = []
-    monkeypatch.setattr(exchange, "export_dlpack", lambda owner, *rest: exported.append(owner))
+    monkeypatch.setattr(interop, "export_dlpack", lambda owner, *rest: exported.append(owner))
     array = ct.zeros((2, 3), stream=home)
     host.log.clear()
     array.__dlpack__(stream=consumer)
@@ -255,7 +255,7 @@ def test_closing_an_array_leaves_what_was_lent(
     host: Host, monkeypatch: pytest.MonkeyPatch, stream: int
 ) -> None:
     exported: list[Any] = []
-    monkeypatch.setattr(exchange, "export_dlpack", lambda owner, *rest: exported.append(owner))
+    monkeypatch.setattr(interop, "export_dlpack", lambda owner, *rest: exported.append(owner))
     with ct.zeros((2, 3)) as array:
         array.__dlpack__(stream=stream)
     assert host.used() == 24

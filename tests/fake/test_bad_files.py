@@ -17,11 +17,12 @@ import numpy as np
 import pytest
 
 import cudnn_ct as ct
-from cudnn_ct import _config, algo_cache, algo_store, context
+from cudnn_ct import _config, algo_cache, context
 from cudnn_ct._config import SETTINGS, config
-from cudnn_ct.algo_store import Store
+from cudnn_ct.autotune import store
+from cudnn_ct.autotune.store import Store
 from cudnn_ct.errors import CudnnWarning
-from cudnn_ct.ops import convolve
+from cudnn_ct.ops.conv import call
 from tests.mixed import in_threads
 
 from .cudnn import FakeCudnn
@@ -40,7 +41,7 @@ EXPECTED = [ct.reference.conv(x, w) for x, w in CASES]
 @pytest.fixture
 def path(tmp_path: Path, fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A file that holds the timed choices for all cases."""
-    monkeypatch.setattr(algo_store, "_STORES", context.Bounded(algo_store.STORES))
+    monkeypatch.setattr(store, "_STORES", context.Bounded(store.STORES))
     monkeypatch.setitem(Store.__init__.__kwdefaults__, "timeout", 0.05)
     monkeypatch.setattr(config, "cache", tmp_path / "choices")
     assert convolved() == []
@@ -50,7 +51,7 @@ def path(tmp_path: Path, fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch) -> Pa
 
 def convolved() -> list[str]:
     """Time and compute all cases as a process does that has just begun; what was warned of."""
-    algo_store._STORES.clear()
+    store._STORES.clear()
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
         for _ in range(2):
@@ -183,14 +184,14 @@ def test_what_was_prepared_while_a_setting_changed_is_not_kept(
 ) -> None:
     x, w = map(ct.asarray, CASES[0])
     monkeypatch.setattr(config, "deterministic", False)
-    request_of = convolve.request_of
+    request_of = call.request_of
 
     def meanwhile(*arguments: Any) -> Any:
         config.deterministic = True  # as another thread may
         return request_of(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(convolve, "request_of", meanwhile)
+        patch.setattr(call, "request_of", meanwhile)
         np.testing.assert_array_equal(ct.conv(x, w).numpy(), EXPECTED[0])
     (here,) = context._thread.contexts.values()
     assert not here.calls

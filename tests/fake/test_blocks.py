@@ -9,21 +9,21 @@ from collections.abc import Iterator
 import pytest
 
 import cudnn_ct as ct
-from cudnn_ct import blocks
-from cudnn_ct.problem.specs import TensorSpec
-from cudnn_ct.stream import default_stream
+from cudnn_ct.cuda import allocator
+from cudnn_ct.cuda.stream import default_stream
+from cudnn_ct.shapes.specs import TensorSpec
 
 from .host import Host
 
 
 @pytest.fixture(autouse=True)
 def _kept(monkeypatch: pytest.MonkeyPatch, host: Host) -> Iterator[None]:
-    monkeypatch.setattr(blocks, "LARGEST", 2**20)
-    monkeypatch.setattr(blocks, "_shelves", {})
+    monkeypatch.setattr(allocator, "LARGEST", 2**20)
+    monkeypatch.setattr(allocator, "_shelves", {})
     yield
     gc.collect()
     for device in (0, 1):
-        blocks.clear(device)
+        allocator.clear(device)
     assert not host.live
 
 
@@ -45,14 +45,14 @@ def test_a_block_is_used_again_on_the_default_stream_alone(host: Host) -> None:
 def test_large_blocks_and_too_many_are_not_kept(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     ct.empty((2**20,))
     assert host.used() == 0
-    monkeypatch.setattr(blocks, "TOTAL", 1024)
+    monkeypatch.setattr(allocator, "TOTAL", 1024)
     arrays = [ct.empty((128,)) for _ in range(5)]
     arrays.clear()
     assert host.used() == 1024
 
 
 def test_what_lies_idle_makes_room_for_what_is_asked_for(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blocks, "TOTAL", 4096)
+    monkeypatch.setattr(allocator, "TOTAL", 4096)
     del (others := [ct.empty((128,)) for _ in range(8)])[:]
     assert host.used() == 4096, "the shelf is full"
     for _ in range(3):  # more of them at a time than half of what is kept
@@ -65,7 +65,7 @@ def test_what_lies_idle_makes_room_for_what_is_asked_for(host: Host, monkeypatch
 
 
 def test_what_was_asked_for_again_stays(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blocks, "TOTAL", 4096)
+    monkeypatch.setattr(allocator, "TOTAL", 4096)
     address = ct.empty((256,)).pointer
     del (others := [ct.empty((128,)) for _ in range(6)])[:]
     ct.empty((384,))  # which three of the others make room for
@@ -77,12 +77,12 @@ def test_what_was_asked_for_again_stays(host: Host, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_wrong_count_of_bytes_rights_itself(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blocks, "TOTAL", 4096)
+    monkeypatch.setattr(allocator, "TOTAL", 4096)
     ct.empty((128,))
-    blocks._shelves[0].nbytes = 10**6
+    allocator._shelves[0].nbytes = 10**6
     address = ct.empty((256,)).pointer
     assert ct.empty((256,)).pointer == address
-    assert blocks._shelves[0].nbytes == 1024
+    assert allocator._shelves[0].nbytes == 1024
 
 
 def test_small_results_of_one_call_share_a_block(host: Host) -> None:
@@ -95,7 +95,7 @@ def test_small_results_of_one_call_share_a_block(host: Host) -> None:
     assert none is None
     assert own is given
     assert [entry[0] for entry in host.log] == ["allocate"] * 2
-    assert last.pointer == first.pointer + blocks.GRAIN
+    assert last.pointer == first.pointer + allocator.GRAIN
     address = first.pointer
     last.close()
     del last
@@ -106,7 +106,7 @@ def test_small_results_of_one_call_share_a_block(host: Host) -> None:
     assert not any(entry[0] == "wait" for entry in host.log)
     del first
     assert [entry[:2] for entry in host.log if entry[0] == "wait"] == [("wait", 1)], "the last gives it back"
-    assert blocks.take(5 * blocks.GRAIN, stream, "").handle == address
+    assert allocator.take(5 * allocator.GRAIN, stream, "").handle == address
 
 
 def test_memory_goes_to_whoever_needs_it(host: Host) -> None:
@@ -142,5 +142,5 @@ def test_many_threads(host: Host) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    idle = [len(set(map(id, block))) == len(block) for block in blocks._shelves[0].idle.values()]
+    idle = [len(set(map(id, block))) == len(block) for block in allocator._shelves[0].idle.values()]
     assert all(idle)

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import cudnn_ct as ct
-from cudnn_ct.cli import main, selftest_cases, trial
+from cudnn_ct.cli import main, selftest_cases, selftest_run
 from cudnn_ct.cli.selftest_cases import Case, cases
 from cudnn_ct.errors import CudnnError, NotInitializedError
 
@@ -89,13 +89,13 @@ def one(operation: str, dtype: str = "float32") -> Case:
 
 def test_what_cudnn_refuses(fake: FakeCudnn) -> None:
     fake.fail["cudnnSoftmaxForward"] = 3000
-    row = trial.attempt(one("softmax"))
+    row = selftest_run.attempt(one("softmax"))
     assert (row.verdict, row.error) == ("failed", None)
     assert "CUDNN_STATUS_NOT_SUPPORTED" in row.detail
-    row = trial.attempt(one("softmax", "bfloat16"))  # which not every GPU has
+    row = selftest_run.attempt(one("softmax", "bfloat16"))  # which not every GPU has
     assert row.verdict == "left out"
     fake.fail["cudnnSoftmaxForward"] = 5000
-    assert trial.attempt(one("softmax", "bfloat16")).verdict == "failed"
+    assert selftest_run.attempt(one("softmax", "bfloat16")).verdict == "failed"
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_results_of_another_kind(
     fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch, value: Any, words: str
 ) -> None:
     monkeypatch.setattr(ct, "lrn", lambda x, **k: None if value is None else ct.asarray(value))
-    row = trial.attempt(one("lrn"))
+    row = selftest_run.attempt(one("lrn"))
     if value is None:
         assert (row.verdict, row.detail) == ("failed", "result is missing")
     else:
@@ -131,7 +131,7 @@ def test_a_bug_in_one_row_does_not_hide_the_others(fake: FakeCudnn, monkeypatch:
 def test_dropout_that_keeps_everything(fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch) -> None:
     make = ct.DropoutState
     monkeypatch.setattr(ct, "DropoutState", lambda p, seed: make(0, seed))
-    row = trial.attempt(one("dropout"))
+    row = selftest_run.attempt(one("dropout"))
     assert row.verdict == "failed"
     assert row.detail == "of all elements 1.00 were kept; about 0.75 should be"
 
@@ -146,7 +146,7 @@ def test_a_warning_of_the_package_is_told(fake: FakeCudnn, monkeypatch: pytest.M
         return right(*arguments, **keywords)
 
     monkeypatch.setattr(ct, "lrn", noisy)
-    row = trial.attempt(one("lrn"))
+    row = selftest_run.attempt(one("lrn"))
     assert (row.verdict, row.detail) == ("ok", "something else ran")
 
 
@@ -237,9 +237,9 @@ def test_a_device_by_name(fake: FakeCudnn) -> None:
 
 
 def test_a_device_is_exported(fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from cudnn_ct.graph import device
+    from cudnn_ct.graph import offline
 
-    monkeypatch.setattr(device, "describe_device", lambda context: '{"deviceVer": 900}')
+    monkeypatch.setattr(offline, "describe_device", lambda context: '{"deviceVer": 900}')
     file = tmp_path / "gpu.json"
     assert run("device", "--export").stdout == '{"deviceVer": 900}\n'
     assert run("device", "--export", str(file)).exit_code == 0

@@ -18,9 +18,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import cudnn_ct as ct
-from cudnn_ct import algo_cache, context, families
+from cudnn_ct import algo_cache, context
 from cudnn_ct._bindings.enums import ConvolutionFwdAlgo, MathType
 from cudnn_ct._bindings.functions import FUNCTIONS
+from cudnn_ct.cuda.stream import Stream, default_stream
 from cudnn_ct.dtypes import as_dtype
 from cudnn_ct.errors import (
     AllocationError,
@@ -32,10 +33,10 @@ from cudnn_ct.errors import (
     NotSupportedError,
     VersionMismatchError,
 )
-from cudnn_ct.legacy.family import candidates
-from cudnn_ct.problem.conv import conv_problem
-from cudnn_ct.problem.specs import TensorSpec
-from cudnn_ct.stream import Stream, default_stream
+from cudnn_ct.ops.conv import candidates as conv_candidates
+from cudnn_ct.ops.conv.legacy import candidates
+from cudnn_ct.shapes.conv import conv_problem
+from cudnn_ct.shapes.specs import TensorSpec
 from tests.properties import DIRECTIONS, check_conv, gradient
 from tests.strategies import VIEWS, ConvCase, conv_cases, lay_out
 
@@ -273,7 +274,7 @@ def test_a_late_refusal_is_of_the_candidate_that_ran(fake: FakeCudnn) -> None:
     """Two threads hold a plan for the same candidate; both fail, and only that candidate is out."""
     where = context.current(default_stream(0))
     problem = conv_problem("forward", TensorSpec.packed((2, 3, 5, 6)), TensorSpec.packed((4, 3, 3, 3)))
-    mine, theirs = (algo_cache.choose(problem, families, where) for _ in range(2))
+    mine, theirs = (algo_cache.choose(problem, conv_candidates, where) for _ in range(2))
     x, w, y = images(2, 3, 5, 6), images(4, 3, 3, 3), ct.empty((2, 4, 3, 4))
     for choice in (mine, theirs):
         fake.calls.clear()
@@ -469,7 +470,9 @@ def test_no_memory_for_the_result_is_a_memory_error(fake: FakeCudnn, host: Host)
 def test_plan_tells_what_it_does(fake: FakeCudnn) -> None:
     x = TensorSpec.packed((2, 3, 5, 6))
     w = TensorSpec.packed((4, 3, 3, 3), layout="nhwc")
-    choice = algo_cache.choose(conv_problem("forward", x, w), families, context.current(default_stream(0)))
+    choice = algo_cache.choose(
+        conv_problem("forward", x, w), conv_candidates, context.current(default_stream(0))
+    )
     assert "legacy gemm" in choice.describe()
     assert "w copied to nchw" in choice.describe()
     assert "refused: legacy direct" in choice.describe()

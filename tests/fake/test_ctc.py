@@ -10,9 +10,9 @@ from hypothesis import given, settings
 
 import cudnn_ct as ct
 from cudnn_ct import context
-from cudnn_ct import stream as streams
 from cudnn_ct._bindings.enums import CTCLossAlgo
 from cudnn_ct._bindings.functions import FUNCTIONS
+from cudnn_ct.cuda import stream as streams
 from cudnn_ct.errors import NotInitializedError, NotSupportedError
 from cudnn_ct.ops import ctc as ops
 from tests.ctc_cases import CTCCase, check_ctc, ctc_cases
@@ -152,7 +152,7 @@ def test_as_seen_of_cudnn(fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch) -> N
     got = ct.ctc_loss(ct.asarray(p), [1], [1], [1], normalization="none")
     np.testing.assert_allclose(got.gradient.numpy(), [[[0.564104, -0.564104]]], rtol=1e-5)
     forget()
-    monkeypatch.setattr("cudnn_ct.legacy.ctc._by_activations", lambda *_: [])
+    monkeypatch.setattr("cudnn_ct.ops.ctc_legacy._by_activations", lambda *_: [])
     got = ct.ctc_loss(ct.asarray(p), [1], [1], [1], normalization="none")
     np.testing.assert_allclose(got.gradient.numpy(), [[[0.564104, -2.294125]]], rtol=1e-5)
 

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 import cudnn_ct as ct
-from cudnn_ct import _lib, issued
+from cudnn_ct import _lib
 from cudnn_ct._config import config
+from cudnn_ct.cuda import launch_log
 
 from .conftest import forget
 from .cudnn import FakeCudnn, FakeLibrary
@@ -19,7 +20,7 @@ from .test_conv import images
 
 @pytest.fixture
 def debug(fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCudnn]:
-    monkeypatch.setattr(issued, "_rings", {})
+    monkeypatch.setattr(launch_log, "_rings", {})
     config.debug = True
     forget()
     yield fake
@@ -68,13 +69,13 @@ def test_a_watch_is_of_the_stream_and_bounded(debug: FakeCudnn, host: Host) -> N
     x = images(2, 3)
     for _ in range(3):
         ct.softmax(x, stream=0x40)
-    for _ in range(2 * issued.KEPT):
+    for _ in range(2 * launch_log.KEPT):
         ct.softmax(x)
-    lengths = {stream.handle: len(ring) for stream, ring in issued._rings.items()}
-    assert lengths == {1: issued.KEPT, 0x40: 3}
-    for handle in range(0x100, 0x100 + 2 * issued.STREAMS):
+    lengths = {stream.handle: len(ring) for stream, ring in launch_log._rings.items()}
+    assert lengths == {1: launch_log.KEPT, 0x40: 3}
+    for handle in range(0x100, 0x100 + 2 * launch_log.STREAMS):
         ct.softmax(x, stream=handle)
-    assert len(issued._rings) == issued.STREAMS
+    assert len(launch_log._rings) == launch_log.STREAMS
 
 
 def test_a_fault_of_other_work_says_so(debug: FakeCudnn, host: Host) -> None:
@@ -93,7 +94,7 @@ def test_what_has_the_handle_elsewhere_is_watched_too(debug: FakeCudnn, host: Ho
     """The states of dice are made on the device, by a function whose first argument is the descriptor."""
     host.calls.clear()
     ct.DropoutState(0.5, seed=1)
-    (ring,) = issued._rings.values()
+    (ring,) = launch_log._rings.values()
     assert [line.split("(")[0] for line in ring if line.startswith("cudnn")] == ["cudnnSetDropoutDescriptor"]
     assert host.calls.count("synchronize") == len(ring)
 

@@ -16,11 +16,12 @@ import numpy as np
 import pytest
 
 import cudnn_ct as ct
-from cudnn_ct import algo_cache, context, families
-from cudnn_ct import stream as streams
+from cudnn_ct import algo_cache, context
 from cudnn_ct._config import config
-from cudnn_ct.algo_store import TABLE, store
-from cudnn_ct.decision import Decision
+from cudnn_ct.autotune.candidates import Decision
+from cudnn_ct.autotune.request import Request
+from cudnn_ct.autotune.store import TABLE, store
+from cudnn_ct.cuda import stream as streams
 from cudnn_ct.errors import (
     AllocationError,
     ExecutionFailedError,
@@ -28,12 +29,11 @@ from cudnn_ct.errors import (
     NotSupportedError,
     error_from_status,
 )
-from cudnn_ct.graph import family
-from cudnn_ct.problem.conv import conv_problem
-from cudnn_ct.problem.fused import FusedConv
-from cudnn_ct.problem.plan import Candidate
-from cudnn_ct.problem.request import Request
-from cudnn_ct.problem.specs import TensorSpec
+from cudnn_ct.ops.conv import candidates, graph
+from cudnn_ct.plans.base import Candidate
+from cudnn_ct.shapes.conv import conv_problem
+from cudnn_ct.shapes.fused import FusedConv
+from cudnn_ct.shapes.specs import TensorSpec
 
 from .conftest import forget
 from .cudnn import FakeCudnn
@@ -384,13 +384,13 @@ def test_what_a_guess_prefers_is_in_the_table_and_timed(
 ) -> None:
     """No heuristic need name it with these knobs."""
     mine = Candidate("graph", "engine 70 knobs 2=4", "fma", 0, True)
-    monkeypatch.setattr(family, "preferred", lambda problem, context: [mine])
-    monkeypatch.setattr(family, "candidates", lambda *_: [mine._replace(algorithm="engine 0")])
+    monkeypatch.setattr(graph, "preferred", lambda problem, context: [mine])
+    monkeypatch.setattr(graph, "candidates", lambda *_: [mine._replace(algorithm="engine 0")])
     here = context.current(streams.default_stream(0))
     x, w = TensorSpec.packed((2, 3, 8, 8), "float32"), TensorSpec.packed((4, 3, 3, 3), "float32")
     conv = conv_problem("forward", x, w)
     problem = FusedConv(conv, activation="relu") if fused else conv
-    for rows in (families.everything(problem, here), families.worth_timing(problem, here, Request())):
+    for rows in (candidates.everything(problem, here), candidates.worth_timing(problem, here, Request())):
         assert any(row.algorithm.endswith("engine 70 knobs 2=4") for row in rows), rows
 
 
@@ -532,9 +532,9 @@ def test_what_the_making_of_a_plan_says_of_an_engine(
         tried.append(status)
         raise error_from_status(status, "cudnnBackendFinalize")
 
-    monkeypatch.setattr(family, "candidates", lambda *_: [Candidate("graph", "engine 1", "fma", 0, True)])
-    monkeypatch.setattr(family, "operation_graph", lambda *_: None)
-    monkeypatch.setattr(family, "execution_plan", execution_plan)
+    monkeypatch.setattr(graph, "candidates", lambda *_: [Candidate("graph", "engine 1", "fma", 0, True)])
+    monkeypatch.setattr(graph, "operation_graph", lambda *_: None)
+    monkeypatch.setattr(graph, "execution_plan", execution_plan)
     for _ in range(2):
         ran(fake)
         context.current(streams.current_stream()).calls.clear()  # as in another thread
@@ -552,7 +552,7 @@ def test_settings_that_change_in_a_race_are_remembered_for_neither(
         monkeypatch.setattr(config, "runtime_compiled", not before)  # as another thread might
         return []
 
-    monkeypatch.setattr(family, "candidates", asked)
+    monkeypatch.setattr(graph, "candidates", asked)
     ran(fake, algo=TIME)
     assert not store().export()
     assert not algo_cache._decisions
@@ -582,13 +582,13 @@ def test_compiled_engines_that_are_not_wanted_leave_the_others_in_the_race(
 ) -> None:
     notes = ("tensor_core", "runtime_compilation")
     rows = [Candidate("graph", f"engine {n}", "tensor_op", 0, True, notes=notes) for n in range(20, 24)]
-    monkeypatch.setattr(family, "candidates", lambda *_: rows)
+    monkeypatch.setattr(graph, "candidates", lambda *_: rows)
     here = context.current(streams.default_stream(0))
     x, w = TensorSpec.packed((2, 3, 8, 8), "float16"), TensorSpec.packed((4, 3, 3, 3), "float16")
     problem = conv_problem("forward", x, w)
 
     def tried() -> set[str]:
-        return {row.family for row in families.worth_timing(problem, here, Request(TIME)) if not row.status}
+        return {row.family for row in candidates.worth_timing(problem, here, Request(TIME)) if not row.status}
 
     assert tried() == {"graph"}
     monkeypatch.setattr(config, "runtime_compiled", False)

@@ -12,7 +12,7 @@ import pytest
 
 import cudnn_ct as ct
 from cudnn_ct import algo_cache, context
-from cudnn_ct import stream as streams
+from cudnn_ct.cuda import stream as streams
 from tests.mixed import in_threads, mixed_calls, on_host
 
 from .cudnn import FakeCudnn

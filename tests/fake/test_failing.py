@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cudnn_ct import _lib, _owned
+from cudnn_ct import _handle, _lib
 from cudnn_ct.cli import selftest_cases
 from cudnn_ct.errors import AllocationError, BadParamError, ExecutionFailedError, NotSupportedError
 
@@ -88,7 +88,7 @@ def one_try(bench: Bench, function: str, status: int = 4000) -> Try:
 def test_a_leak_is_found(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     one = one_try(bench, "cudnnSetTensorNdDescriptor")
     assert bench.attempt(one).outcome == "raised"
-    monkeypatch.setattr(_owned, "_destroy", lambda *args: None)
+    monkeypatch.setattr(_handle, "_destroy", lambda *args: None)
     found = bench.attempt(one)
     assert found.outcome == "wrong"
     assert found.detail.startswith("left: ['handle', 'lrn', 'tensor'")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import cudnn_ct as ct
 from cudnn_ct.errors import NotSupportedError
-from cudnn_ct.problem.fused import ACTIVATIONS
+from cudnn_ct.shapes.fused import ACTIVATIONS
 
 from .cudnn import FakeCudnn
 from .host import ForeignArray, Host

@@ -7,14 +7,14 @@ from types import ModuleType
 
 import pytest
 
-from cudnn_ct import exchange
-from cudnn_ct import stream as streams
+from cudnn_ct.cuda import interop
+from cudnn_ct.cuda import stream as streams
 
 from .host import Host
 
 
 @pytest.mark.parametrize(
-    ("module", "name"), [(module, name) for module in (streams, exchange) for name in module.__all__]
+    ("module", "name"), [(module, name) for module in (streams, interop) for name in module.__all__]
 )
 def test_fake_has_the_signature_of_the_real_one(module: ModuleType, name: str) -> None:
     real = inspect.signature(inspect.unwrap(getattr(module, name)))

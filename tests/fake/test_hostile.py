@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 import cudnn_ct as ct
-from cudnn_ct import exchange, reference
-from cudnn_ct import stream as streams
-from cudnn_ct.dnn.library import check_context as dnn_context
-from cudnn_ct.problem.ctc import check_ctc_operands
+from cudnn_ct import reference
+from cudnn_ct.cuda import interop
+from cudnn_ct.cuda import stream as streams
+from cudnn_ct.dnn.availability import check_context as dnn_context
+from cudnn_ct.shapes.ctc import check_ctc_operands
 
 from .cudnn import FakeCudnn
 from .host import ForeignArray, Host
@@ -82,13 +83,13 @@ def test_a_stream_that_is_none(fake: FakeCudnn, stream: Any, error: type[Excepti
 @pytest.mark.parametrize(("stream", "error"), [("x", TypeError), (-1, ValueError), (2**64, ValueError)])
 def test_an_array_whose_stream_is_none(stream: Any, error: type[Exception]) -> None:
     with pytest.raises(error, match="stream must be an address"):
-        exchange._producer_stream(Said(__cuda_array_interface__={"stream": stream}), 0)
+        interop._producer_stream(Said(__cuda_array_interface__={"stream": stream}), 0)
 
 
 @pytest.mark.parametrize("said", [None, (), (2,), "cuda", ("cuda", 0), 5])
 def test_an_array_whose_device_is_none(said: Any) -> None:
     liar = Said(__dlpack_device__=lambda: said, __dlpack__=lambda **_: None)
-    for ask in (exchange.device_of, exchange.in_host_memory):
+    for ask in (interop.device_of, interop.in_host_memory):
         with pytest.raises(TypeError, match="gave no usable device: __dlpack_device__ says"):
             ask(liar)
 

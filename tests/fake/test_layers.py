@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 
 import cudnn_ct as ct
-from cudnn_ct import exchange
+from cudnn_ct.cuda import interop
 from cudnn_ct.errors import NotSupportedError
-from cudnn_ct.legacy import spatial
+from cudnn_ct.ops import spatial_legacy
 from tests.layers import (
     LayerCase,
     activation_cases,
@@ -38,7 +38,7 @@ def test_pooling_as_of_large_images(
     fake: FakeCudnn, host: Host, monkeypatch: pytest.MonkeyPatch, case: LayerCase
 ) -> None:
     """Gradients of windows that do not overlap, on copies in C order."""
-    monkeypatch.setattr(import_module("cudnn_ct.legacy.pooling"), "LARGE", 0)
+    monkeypatch.setattr(import_module("cudnn_ct.ops.pooling_legacy"), "LARGE", 0)
     check_layer(case, lambda array: ForeignArray(host, array))
 
 
@@ -69,8 +69,8 @@ def test_a_transformer_is_a_grid_and_samples(fake: FakeCudnn) -> None:
 def test_many_images_and_channels_are_taken_in_pieces(
     fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spatial, "IMAGES", 2)
-    monkeypatch.setattr(spatial, "CHANNELS", 3)
+    monkeypatch.setattr(spatial_legacy, "IMAGES", 2)
+    monkeypatch.setattr(spatial_legacy, "CHANNELS", 3)
     rng = np.random.default_rng(0)
     x, grid = rng.standard_normal((5, 7, 3, 4)), rng.uniform(-1.2, 1.2, (5, 2, 3, 2))
     dy = rng.standard_normal((5, 7, 2, 3))
@@ -356,7 +356,7 @@ def test_spatial_transformer_takes_an_array_without_shape(
     def unwrapped(obj: Any, stream: Any) -> Any:
         return host.import_array(getattr(obj, "array", obj), stream)
 
-    monkeypatch.setattr(exchange, "import_array", unwrapped)
+    monkeypatch.setattr(interop, "import_array", unwrapped)
     x, theta = np.arange(60.0).reshape(1, 2, 5, 6), np.array([[[0.9, 0.1, 0], [-0.1, 0.8, 0.1]]])
     y = ct.spatial_transformer(ProtocolOnly(ForeignArray(host, x)), ct.asarray(theta))
     np.testing.assert_allclose(y.numpy(), ct.reference.spatial_transformer(x, theta), rtol=0, atol=1e-12)

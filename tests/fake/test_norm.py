@@ -14,7 +14,7 @@ import cudnn_ct as ct
 from cudnn_ct import context
 from cudnn_ct._bindings.functions import FUNCTIONS
 from cudnn_ct.errors import ExecutionFailedError, NotSupportedError
-from cudnn_ct.problem.norm import norm_parameter_shape
+from cudnn_ct.shapes.norm import norm_parameter_shape
 from tests.layers import LayerCase, check_layer, compare
 from tests.norm_cases import norm_cases
 
@@ -168,7 +168,7 @@ def test_a_batch_too_large_for_inference_comes_in_parts(
     fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch, layout: str, calls: int
 ) -> None:
     """With channels last it is the pixels of one image."""
-    monkeypatch.setattr("cudnn_ct.legacy.norm_ways.PART", 2)
+    monkeypatch.setattr("cudnn_ct.ops.norm.plans.PART", 2)
     fake.norm_batch = 2
     values = np.arange(5 * 3 * 2 * 2.0).reshape(5, 3, 2, 2)
     x, out = ct.asarray(values, layout=layout), ct.asarray(values[::-1], layout=layout)

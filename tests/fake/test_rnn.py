@@ -18,10 +18,10 @@ from hypothesis import given
 import cudnn_ct as ct
 from cudnn_ct import context
 from cudnn_ct._config import config
-from cudnn_ct.problem.rnn import RNN_ALGOS, rnn_spec
-from cudnn_ct.problem.rnn_table import rnn_parameters
-from cudnn_ct.problem.rnn_weights import to_torch
 from cudnn_ct.reference.rnn import rnn, rnn_backward
+from cudnn_ct.shapes.rnn import RNN_ALGOS, rnn_spec
+from cudnn_ct.shapes.rnn_params import rnn_parameters
+from cudnn_ct.shapes.rnn_weights import to_torch
 from tests.layers import compare
 from tests.rnn_cases import RNNCase
 from tests.rnn_properties import beginning_at, check_passes, check_weights, network, passes

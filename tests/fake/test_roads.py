@@ -13,13 +13,14 @@ import numpy as np
 import pytest
 
 import cudnn_ct as ct
-from cudnn_ct import context, roads
+from cudnn_ct import context
 from cudnn_ct._bindings.enums import OpTensorOp, ReduceTensorOp
 from cudnn_ct.errors import ExecutionFailedError, NotSupportedError
-from cudnn_ct.legacy import norm_ways, spatial
-from cudnn_ct.legacy.reduction import reduction
-from cudnn_ct.problem.reduction import ReduceProblem
-from cudnn_ct.problem.specs import TensorSpec
+from cudnn_ct.ops import _fallback, spatial_legacy
+from cudnn_ct.ops.norm import plans
+from cudnn_ct.ops.reduce.legacy import reduction
+from cudnn_ct.shapes.reduction import ReduceProblem
+from cudnn_ct.shapes.specs import TensorSpec
 
 from .cudnn import FakeCudnn
 from .host import Host
@@ -73,8 +74,8 @@ def test_numpy_numbers_are_numbers(fake: FakeCudnn) -> None:
 def test_a_piece_that_is_refused_after_others_lets_no_way_begin_again(
     fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch, layout: str
 ) -> None:
-    monkeypatch.setattr(spatial, "IMAGES", 2)
-    monkeypatch.setattr(norm_ways, "PART", 2)
+    monkeypatch.setattr(spatial_legacy, "IMAGES", 2)
+    monkeypatch.setattr(plans, "PART", 2)
     x, grid = ct.asarray(images(5, 3, 4, 4).numpy(), layout=layout), images(5, 4, 4, 2)
     ones = ct.full((3,), 1.0)
     calls: list[Any] = [lambda out: ct.grid_sample(x, grid, beta=2, out=out)]
@@ -150,7 +151,7 @@ def test_a_view_takes_no_way_from_others(fake: FakeCudnn) -> None:
 def test_settings_are_heeded_by_the_next_call(fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
     monkeypatch.setitem(
-        roads.WAYS, ReduceProblem, (lambda *_: asked.append(ct.config.runtime_compiled), reduction)
+        _fallback.WAYS, ReduceProblem, (lambda *_: asked.append(ct.config.runtime_compiled), reduction)
     )
     x = images(2, 3)
     for compiled in (True, False, False):
@@ -162,7 +163,7 @@ def test_settings_are_heeded_by_the_next_call(fake: FakeCudnn, monkeypatch: pyte
 def test_deterministic_sums_take_no_graph_that_is_not(
     fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    module = import_module("cudnn_ct.graph.reduction")
+    module = import_module("cudnn_ct.ops.reduce.graph")
     monkeypatch.setattr(module, "first_plan", lambda *_: SimpleNamespace(workspace=0))
     x = TensorSpec.packed((2048, 1024), "float32")
     for axes, same in (((0,), False), ((0, 1), False), ((1,), True)):

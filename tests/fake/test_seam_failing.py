@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import cudnn_ct as ct
-from cudnn_ct import lifetime
-from cudnn_ct.problem.rnn_table import rnn_parameters
-from cudnn_ct.stream import Stream
+from cudnn_ct.cuda import lifetime
+from cudnn_ct.cuda.stream import Stream
+from cudnn_ct.shapes.rnn_params import rnn_parameters
 
 from .cudnn import FakeCudnn
 from .failing import no_collecting, unraisable

@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 import cudnn_ct as ct
-from cudnn_ct import algo_store, context, dnn
-from cudnn_ct import stream as streams
+from cudnn_ct import context, dnn
 from cudnn_ct._config import config
+from cudnn_ct.autotune import store
+from cudnn_ct.cuda import stream as streams
 from cudnn_ct.dnn import rnn as blocks_of_dnn
 from tests import soak
 from tests.soak import KINDS, Work, bounded, changed, cycles, growth, lowered, malloc_in_use, mappings
@@ -161,8 +162,8 @@ def test_networks_of_a_block_for_many_sizes(fake: FakeCudnn) -> None:
 
 
 def test_stores_of_many_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(algo_store, "_STORES", context.Bounded(algo_store.STORES))
-    for number in range(2 * algo_store.STORES):
+    monkeypatch.setattr(store, "_STORES", context.Bounded(store.STORES))
+    for number in range(2 * store.STORES):
         monkeypatch.setattr(config, "cache", str(tmp_path / str(number)))
-        assert algo_store.store() is algo_store.store()
-    assert len(algo_store._STORES) == algo_store.STORES
+        assert store.store() is store.store()
+    assert len(store._STORES) == store.STORES

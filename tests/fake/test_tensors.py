@@ -13,14 +13,15 @@ from hypothesis import given
 
 import cudnn_ct as ct
 from cudnn_ct import context
+from cudnn_ct.cuda.stream import default_stream
 from cudnn_ct.errors import CudnnWarning, ExecutionFailedError, NotSupportedError
-from cudnn_ct.legacy import slices, sums
-from cudnn_ct.legacy.reduction import reduction
-from cudnn_ct.legacy.tensor import op_tensor, scaling
-from cudnn_ct.problem.pointwise import OpTensorProblem, ScaleProblem
-from cudnn_ct.problem.reduction import ReduceProblem
-from cudnn_ct.problem.specs import TensorSpec
-from cudnn_ct.stream import default_stream
+from cudnn_ct.ops.reduce import fast_sum
+from cudnn_ct.ops.reduce.legacy import reduction
+from cudnn_ct.plans import tiling
+from cudnn_ct.plans.elementwise import op_tensor, scaling
+from cudnn_ct.shapes.elementwise import OpTensorProblem, ScaleProblem
+from cudnn_ct.shapes.reduction import ReduceProblem
+from cudnn_ct.shapes.specs import TensorSpec
 from tests.layers import FLOATS, LayerCase, Tensor, check_layer, compare
 from tests.tensor_cases import (
     check_in_place,
@@ -60,12 +61,12 @@ def test_reduce_as_of_large_arrays(
     fake: FakeCudnn, host: Host, monkeypatch: pytest.MonkeyPatch, case: LayerCase
 ) -> None:
     """Sums of many rows by poolings, of columns in parts."""
-    monkeypatch.setattr(sums, "MANY", 0)
-    monkeypatch.setattr(sums, "FEW", 1)
-    monkeypatch.setattr(sums, "WARP", 4)
-    monkeypatch.setattr(sums, "SHORT", 6)
-    monkeypatch.setattr(sums, "PART", (2, 3))
-    monkeypatch.setattr(sums, "LONGEST", dict.fromkeys(sums.LONGEST, 2))
+    monkeypatch.setattr(fast_sum, "MANY", 0)
+    monkeypatch.setattr(fast_sum, "FEW", 1)
+    monkeypatch.setattr(fast_sum, "WARP", 4)
+    monkeypatch.setattr(fast_sum, "SHORT", 6)
+    monkeypatch.setattr(fast_sum, "PART", (2, 3))
+    monkeypatch.setattr(fast_sum, "LONGEST", dict.fromkeys(fast_sum.LONGEST, 2))
     check_layer(case, lambda array: ForeignArray(host, array))
 
 
@@ -178,7 +179,7 @@ def test_slices_of_a_large_tensor(
     fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch, shape: tuple[int, ...], layout: str
 ) -> None:
     """As of more elements than a call takes: each is worked on once."""
-    monkeypatch.setattr(slices, "LARGEST", 100)
+    monkeypatch.setattr(tiling, "LARGEST", 100)
     values = integers(shape)
     x = ct.asarray(values, layout=layout if len(shape) == 4 else None)
     bias = ct.asarray(integers((1, shape[1], *[1] * (len(shape) - 2))))
@@ -297,7 +298,7 @@ def test_sums_by_calls_for_something_else(
 @pytest.mark.parametrize(
     ("shape", "axes"),
     [
-        *(((6, 70), 1), ((sums.MANY + 2, 3), 1), ((6, 128), 1), ((6, 70), 0), ((70,), None)),
+        *(((6, 70), 1), ((fast_sum.MANY + 2, 3), 1), ((6, 128), 1), ((6, 70), 0), ((70,), None)),
         *(((3, 5, 14), (0, 2)), ((66, 5, 7), (0, 2)), ((2, 9, 5), 1), ((2, 300, 5), 1)),
     ],
 )
@@ -309,7 +310,7 @@ def test_sums_with_factors(fake: FakeCudnn, shape: tuple[int, ...], axes: Any, d
 
 
 def test_short_rows_are_pooled_where_there_are_many(fake: FakeCudnn) -> None:
-    x = integers((sums.MANY + 2, 3))
+    x = integers((fast_sum.MANY + 2, 3))
     compare(ct.reduce(ct.asarray(x), axes=1), x.sum(axis=1), exact=True)
     assert made(fake, POOL)
     assert not made(fake, BIAS)

@@ -14,9 +14,9 @@ import pytest
 
 import cudnn_ct as ct
 from cudnn_ct import _lib, algo_cache
-from cudnn_ct import stream as streams
 from cudnn_ct._config import config
 from cudnn_ct.cli.selftest_cases import Case
+from cudnn_ct.cuda import stream as streams
 from tests.mixed import in_threads, make_mixed, mixed_calls
 
 from .cudnn import FakeCudnn, FakeLibrary

@@ -19,9 +19,10 @@ from typing import Any
 import numpy as np
 
 import cudnn_ct as ct
-from cudnn_ct import blocks, context, memory
-from cudnn_ct import stream as streams
+from cudnn_ct import context
 from cudnn_ct._config import SETTINGS, config
+from cudnn_ct.cuda import allocator, memory
+from cudnn_ct.cuda import stream as streams
 from cudnn_ct.errors import AllocationError
 
 from .draw import line
@@ -144,15 +145,15 @@ def unhealthy(before: int, used: Callable[[], int]) -> str:
 @contextmanager
 def on_fakes() -> Iterator[Callable[[], int]]:
     """Without a GPU: on the fake cuDNN, with the real rules for arrays of others."""
-    from cudnn_ct import exchange
+    from cudnn_ct.cuda import interop
     from tests.fake.installed import cudnn_installed, host_installed
 
-    real = {name: getattr(exchange, name) for name in ("device_of", "in_host_memory", "import_array")}
+    real = {name: getattr(interop, name) for name in ("device_of", "in_host_memory", "import_array")}
     resource.setrlimit(resource.RLIMIT_AS, (HOST_ROOM, HOST_ROOM))
     with host_installed() as host, cudnn_installed(host) as fake:
         for name, function in real.items():
-            setattr(exchange, name, function)
-        exchange.export_dlpack = lambda *_: None
+            setattr(interop, name, function)
+        interop.export_dlpack = lambda *_: None
         host.limit = ROOM
 
         def used() -> int:
@@ -180,7 +181,7 @@ def on_gpu() -> Iterator[Callable[[], int]]:
     device = streams.current_device()
 
     def used() -> int:
-        blocks.clear(device)
+        allocator.clear(device)
         memory.release(device)
         return memory._pool_attribute(memory._pool(device), "USED_MEM_CURRENT")
 

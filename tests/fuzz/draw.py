@@ -11,7 +11,7 @@ import numpy as np
 
 import cudnn_ct as ct
 from cudnn_ct.cli.selftest_cases import cases
-from cudnn_ct.ops.prepared import ConvPlan
+from cudnn_ct.ops.conv.plan import ConvPlan
 
 from .values import ARRAYS, FLOATS, INTEGERS, NAMES, POOLS, SEQUENCES, STREAMS, TEXTS
 

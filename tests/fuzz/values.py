@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import cudnn_ct as ct
-from cudnn_ct.problem.specs import TensorSpec
+from cudnn_ct.shapes.specs import TensorSpec
 
 __all__ = ["ARRAYS", "FLOATS", "INTEGERS", "NAMES", "POOLS", "SEQUENCES", "STREAMS", "TEXTS"]
 

@@ -17,7 +17,7 @@ import pytest
 import cudnn_ct as ct
 from cudnn_ct.dtypes import as_dtype
 from cudnn_ct.errors import ExecutionFailedError
-from cudnn_ct.problem.specs import TensorSpec
+from cudnn_ct.shapes.specs import TensorSpec
 
 
 @pytest.fixture(autouse=True)

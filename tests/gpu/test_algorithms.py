@@ -16,7 +16,7 @@ import pytest
 import cudnn_ct as ct
 from cudnn_ct import algo_cache
 from cudnn_ct._config import config
-from cudnn_ct.algo_store import store
+from cudnn_ct.autotune.store import store
 from cudnn_ct.errors import CudnnWarning, NotSupportedError
 from tests.properties import TOLERANCE, inexact_by_nature
 
@@ -233,7 +233,7 @@ def test_timed_choices_are_kept_on_disk(tmp_path: Path, monkeypatch: pytest.Monk
     assert "float16" in key
     code = """
 import json, sys, numpy as np, cudnn_ct as ct
-from cudnn_ct import ruler
+from cudnn_ct.autotune import benchmark as ruler
 def race(*_): raise AssertionError("timed again")
 ruler.race = race
 x = ct.asarray(np.ones((4, 16, 12, 12)), "float16", layout="nhwc")

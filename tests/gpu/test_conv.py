@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 
 import cudnn_ct as ct
-from cudnn_ct import memory as memories
+from cudnn_ct.cuda import memory as memories
 from cudnn_ct.dtypes import as_dtype
 from cudnn_ct.errors import CudnnWarning, NotSupportedError
 from tests.properties import DIRECTIONS, check_conv, gradient

@@ -12,7 +12,7 @@ import pytest
 
 import cudnn_ct as ct
 from cudnn_ct import context
-from cudnn_ct import stream as streams
+from cudnn_ct.cuda import stream as streams
 from tests.mixed import in_threads, make_mixed, mixed_calls
 
 from .conftest import library

@@ -10,13 +10,13 @@ import pytest
 
 import cudnn_ct as ct
 from cudnn_ct import context as contexts
-from cudnn_ct import stream as streams
+from cudnn_ct.cuda import stream as streams
 from cudnn_ct.errors import CudnnError, NotSupportedError
-from cudnn_ct.graph.family import candidates
-from cudnn_ct.graph.family import plan as graph_plan
-from cudnn_ct.problem.conv import ROLES, ConvProblem, conv_problem
-from cudnn_ct.problem.fused import FusedConv
-from cudnn_ct.problem.specs import TensorSpec
+from cudnn_ct.ops.conv.graph import candidates
+from cudnn_ct.ops.conv.graph import plan as graph_plan
+from cudnn_ct.shapes.conv import ROLES, ConvProblem, conv_problem
+from cudnn_ct.shapes.fused import FusedConv
+from cudnn_ct.shapes.specs import TensorSpec
 
 TOLERANCE = {"float16": 2e-2, "bfloat16": 2e-2, "float32": 2e-3, "float64": 1e-12}
 IMAGES: dict[str, Any] = {"x": (2, 16, 9, 9), "w": (8, 16, 3, 3), "padding": 1}

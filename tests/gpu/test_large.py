@@ -10,14 +10,15 @@ import numpy as np
 import pytest
 
 import cudnn_ct as ct
-from cudnn_ct import context, stream
+from cudnn_ct import context
+from cudnn_ct.cuda import stream
 from tests.layers import FLOATS, Tensor, compare
 
 from .conftest import place
 
 # The packages have functions of these names.
 activation, reduction = (import_module(f"cudnn_ct.graph.{name}") for name in ("activation", "reduction"))
-pooling = import_module("cudnn_ct.legacy.pooling")
+pooling = import_module("cudnn_ct.ops.pooling_legacy")
 
 HALF_AND_SINGLE = ("float16", "bfloat16", "float32")
 NAN = float("nan")

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 import cudnn_ct as ct
-from cudnn_ct import context, memory
-from cudnn_ct import stream as streams
-from cudnn_ct.problem.rnn_table import rnn_parameters
+from cudnn_ct import context
+from cudnn_ct.cuda import memory
+from cudnn_ct.cuda import stream as streams
+from cudnn_ct.shapes.rnn_params import rnn_parameters
 
 LIMIT = 64 * 2**20
 _pools: list[Any] = []  # a pool ends with its object, and memory of it may still be kept for other tests

@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 import cudnn_ct as ct
 from cudnn_ct import context
 from cudnn_ct.dtypes import as_dtype
-from cudnn_ct.problem.norm import norm_parameter_dtype, norm_parameter_shape
+from cudnn_ct.shapes.norm import norm_parameter_dtype, norm_parameter_shape
 from tests.gradients import assert_gradient
 from tests.layers import TOLERANCE, LayerCase, Tensor, check_layer, compare
 from tests.norm_cases import norm_cases

@@ -9,8 +9,8 @@ import pytest
 
 import cudnn_ct as ct
 from cudnn_ct import context
+from cudnn_ct.cuda.stream import default_stream
 from cudnn_ct.errors import BadParamError
-from cudnn_ct.stream import default_stream
 
 
 def test_softmax_through_raw() -> None:

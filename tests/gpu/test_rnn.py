@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import cudnn_ct as ct
-from cudnn_ct.problem.rnn import RNN_ALGOS, RNN_MODES, RNNSpec, rnn_spec
 from cudnn_ct.reference.rnn import rnn, rnn_backward
+from cudnn_ct.shapes.rnn import RNN_ALGOS, RNN_MODES, RNNSpec, rnn_spec
 from tests.layers import compare
 from tests.rnn_cases import RNNCase, rnn_specs
 from tests.rnn_properties import TOLERANCE, beginning_at, check_passes, check_weights, network, passes

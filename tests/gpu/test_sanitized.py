@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 import cudnn_ct as ct
-from cudnn_ct import blocks
-from cudnn_ct import stream as streams
-from cudnn_ct.cli.outcome import FAILED
 from cudnn_ct.cli.selftest_cases import Case, cases
-from cudnn_ct.cli.trial import attempt
+from cudnn_ct.cli.selftest_report import FAILED
+from cudnn_ct.cli.selftest_run import attempt
+from cudnn_ct.cuda import allocator
+from cudnn_ct.cuda import stream as streams
 from cudnn_ct.errors import CudnnWarning
 
 from .conftest import place
@@ -36,7 +36,7 @@ SLICE = [case for case in cases() if is_in_the_slice(case)]
 
 @pytest.fixture(autouse=True)
 def _an_allocation_for_each_array(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blocks, "LARGEST", -1)
+    monkeypatch.setattr(allocator, "LARGEST", -1)
 
 
 @pytest.mark.parametrize("case", SLICE, ids=lambda case: f"{case.name}-{case.dtype}")

@@ -14,10 +14,11 @@ import numpy as np
 import pytest
 
 import cudnn_ct as ct
-from cudnn_ct import context, memory
-from cudnn_ct import stream as streams
+from cudnn_ct import context
 from cudnn_ct._config import config
 from cudnn_ct.cli.selftest_cases import Case
+from cudnn_ct.cuda import memory
+from cudnn_ct.cuda import stream as streams
 from tests.mixed import MixedCall, in_threads, make_mixed, mixed_calls
 
 THREADS, EACH = 16, 2000

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 import cudnn_ct as ct
 from cudnn_ct._lib import load
-from cudnn_ct.problem.conv import conv_problem
-from cudnn_ct.problem.specs import LAYOUTS
+from cudnn_ct.shapes.conv import conv_problem
+from cudnn_ct.shapes.specs import LAYOUTS
 from tests.strategies import ConvCase, conv_cases
 
 pytestmark = pytest.mark.usefixtures("cudnn")

@@ -24,20 +24,20 @@ from cudnn_ct._bindings.enums import BackendDescriptorType, BackendKnobType
 from cudnn_ct._lib import load
 from cudnn_ct.doctor.elf import machine_here
 from cudnn_ct.errors import BadParamError, CudnnError, NotInitializedError, NotSupportedError
-from cudnn_ct.graph.activation import activation_graph
 from cudnn_ct.graph.attributes import kind
 from cudnn_ct.graph.backend import BackendDescriptor
-from cudnn_ct.graph.convert import identity_graph
-from cudnn_ct.graph.device import Planner
 from cudnn_ct.graph.engines import Engine, execution_plan, offers, plan_from_json, plan_to_json
-from cudnn_ct.graph.family import candidates, graph_of, plan, preferred
+from cudnn_ct.graph.offline import Planner
 from cudnn_ct.graph.operations import operation_graph
-from cudnn_ct.graph.preferences import preference
-from cudnn_ct.graph.reduction import WAYS, Matrix, reduction_graph
-from cudnn_ct.problem.conv import ConvProblem, conv_problem
-from cudnn_ct.problem.fused import FusedConv
-from cudnn_ct.problem.plan import Candidate
-from cudnn_ct.problem.specs import ActivationSpec, TensorSpec
+from cudnn_ct.ops.activation_graph import activation_graph
+from cudnn_ct.ops.cast_graph import identity_graph
+from cudnn_ct.ops.conv.engine_order import preference
+from cudnn_ct.ops.conv.graph import candidates, graph_of, plan, preferred
+from cudnn_ct.ops.reduce.graph import WAYS, Matrix, reduction_graph
+from cudnn_ct.plans.base import Candidate
+from cudnn_ct.shapes.conv import ConvProblem, conv_problem
+from cudnn_ct.shapes.fused import FusedConv
+from cudnn_ct.shapes.specs import ActivationSpec, TensorSpec
 from tests.elf_files import make_elf
 
 ROOT = Path(__file__).parents[2]

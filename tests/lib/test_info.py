@@ -14,7 +14,7 @@ import pytest
 
 import cudnn_ct
 from cudnn_ct._bindings import GENERATED_FROM
-from cudnn_ct._search import CUDNN, CUDNN_STEPS, Places, search
+from cudnn_ct._find import CUDNN, CUDNN_STEPS, Places, search
 from cudnn_ct.errors import format_version
 from tests.elf_files import make_cudnn, make_elf, make_header
 

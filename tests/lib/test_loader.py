@@ -22,8 +22,8 @@ from typing import Any
 import pytest
 
 import cudnn_ct
+from cudnn_ct._find import CUDNN, CUDNN_STEPS, Places, search
 from cudnn_ct._installation import SUBLIBRARIES, Installation, inspect
-from cudnn_ct._search import CUDNN, CUDNN_STEPS, Places, search
 from cudnn_ct.errors import format_version
 from tests.elf_files import make_elf, make_header
 
@@ -110,7 +110,7 @@ def test_the_wheel_is_found(cudnn: Installation) -> None:
 def test_importing_opens_and_imports_nothing(cudnn: Installation) -> None:
     code = """
     before = set(sys.modules)  # a .pth file of the environment may have put something there
-    import cudnn_ct._info, cudnn_ct._search, cudnn_ct._installation, cudnn_ct.doctor.elf, cudnn_ct
+    import cudnn_ct._info, cudnn_ct._find, cudnn_ct._installation, cudnn_ct.doctor.elf, cudnn_ct
     dir(_raw.raw), repr(_raw.raw)
     libraries = ("libcudnn", "libcuda", "libcublas", "libnvrtc")
     mapped = [f for f in _lib.mapped_files() if any(name in f for name in libraries)]
@@ -500,7 +500,7 @@ def test_nothing_at_the_explicit_path(tmp_path: Path) -> None:
 
 def test_no_cudnn_anywhere_names_every_step() -> None:
     code = """
-from cudnn_ct import _search
+from cudnn_ct import _find as _search
 bare = _search.Places(setting=None, environ={}, path=(), linker_cache="", linker_folders=())
 _search.Places = lambda: bare
 """
@@ -540,7 +540,7 @@ def test_folders_that_may_not_be_entered_are_passed_over(public_folder: Path, cu
     closed = public_folder / "closed"
     closed.mkdir(mode=0o700)
     code = f"""
-from cudnn_ct import _search
+from cudnn_ct import _find as _search
 from cudnn_ct.doctor import elf
 os.chmod({str(closed)!r}, 0)
 if os.geteuid() == 0: os.setuid(65534)

@@ -6,13 +6,13 @@ import pytest
 
 import cudnn_ct as ct
 from cudnn_ct._bindings.enums import BatchNormMode
-from cudnn_ct.legacy import norm_forms
-from cudnn_ct.problem.norm import norm_parameter_dtype
-from cudnn_ct.problem.norm_problem import NormInference, norm_inference
+from cudnn_ct.ops.norm import layouts
+from cudnn_ct.shapes.norm import norm_parameter_dtype
+from cudnn_ct.shapes.norm_problem import NormInference, norm_inference
 
 pytestmark = pytest.mark.usefixtures("cudnn")
 
-FORMS = (norm_forms.natural, norm_forms.flat, norm_forms.rows)
+FORMS = (layouts.natural, layouts.flat, layouts.rows)
 SHAPE = (4, 3, 2, 5, 1, 2)
 
 
@@ -48,4 +48,4 @@ def test_parameters_are_described_as_cudnn_does(rank: int, mode: str, dtype: str
                 ):
                     ct.raw.cudnnDeriveBNTensorDescriptor(derived, x, native)
                     assert derived.read() == specs["scale"]
-    assert norm_forms.natural in tried
+    assert layouts.natural in tried

@@ -20,7 +20,7 @@ import cudnn_ct as ct
 from cudnn_ct._bindings import enums, types
 from cudnn_ct.descriptors.recurrent import RNNDataDescriptor, RNNDescriptor
 from cudnn_ct.dtypes import as_dtype
-from cudnn_ct.problem.rnn import (
+from cudnn_ct.shapes.rnn import (
     RNN_ALGOS,
     RNN_BIASES,
     RNN_DIRECTIONS,
@@ -29,9 +29,9 @@ from cudnn_ct.problem.rnn import (
     RNNSpec,
     rnn_spec,
 )
-from cudnn_ct.problem.rnn_data import RNN_LAYOUTS, check_lengths, packed_for_cudnn
-from cudnn_ct.problem.rnn_problem import RNNDataSpec
-from cudnn_ct.problem.rnn_table import rnn_offsets, rnn_parameters, rnn_weight_size
+from cudnn_ct.shapes.rnn_params import rnn_offsets, rnn_parameters, rnn_weight_size
+from cudnn_ct.shapes.rnn_problem import RNNDataSpec
+from cudnn_ct.shapes.sequences import RNN_LAYOUTS, check_lengths, packed_for_cudnn
 from tests.rnn_cases import rnn_specs
 from tests.rnn_properties import held_in
 

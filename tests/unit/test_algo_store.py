@@ -22,9 +22,9 @@ from typing import Any
 import pytest
 
 import cudnn_ct
-from cudnn_ct import algo_store
 from cudnn_ct._config import config
-from cudnn_ct.algo_store import Store, export_choices, import_choices, store
+from cudnn_ct.autotune import store as autotune_store
+from cudnn_ct.autotune.store import Store, export_choices, import_choices, store
 from cudnn_ct.errors import CudnnWarning
 from tests.sqlite_files import HOSTILE
 
@@ -173,7 +173,7 @@ def test_clear_forgets_this_versions_rows_only(full: Store) -> None:
 
 
 def test_the_oldest_rows_go(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(algo_store, "MAX_ROWS", 10)
+    monkeypatch.setattr(autotune_store, "MAX_ROWS", 10)
     made = Store(path)
     for number in range(25):
         made.put(str(number), {})
@@ -183,7 +183,7 @@ def test_the_oldest_rows_go(path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_replacing_makes_no_row_go(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(algo_store, "MAX_ROWS", 3)
+    monkeypatch.setattr(autotune_store, "MAX_ROWS", 3)
     made = Store(path)
     for key in ("a", "b", *"cccccc", *"aaaaa"):
         made.put(key, {})
@@ -241,7 +241,7 @@ def test_many_threads(path: Path) -> None:
 
 WRITE_WHEN_TOLD = """
 import sys
-from cudnn_ct.algo_store import Store
+from cudnn_ct.autotune.store import Store
 path, number = sys.argv[1:]
 store = Store(path, timeout=60)
 input()
@@ -266,7 +266,7 @@ def test_many_processes(path: Path) -> None:
 
 WRITE_FOR_EVER = """
 import itertools, sys
-from cudnn_ct.algo_store import Store
+from cudnn_ct.autotune.store import Store
 store = Store(sys.argv[1])
 for i in itertools.count():
     store.load({f"key {j}": {"round": i, "text": "x" * 300} for j in range(500)})
@@ -338,7 +338,7 @@ def test_parent_and_fork_go_on_with_one_store(path: Path) -> None:
 
 FORK_BESIDE_THREADS = """
 import os, sys, threading, warnings
-from cudnn_ct.algo_store import Store
+from cudnn_ct.autotune.store import Store
 
 warnings.simplefilter("ignore", DeprecationWarning)
 store = Store(sys.argv[1], timeout=60)
@@ -658,7 +658,7 @@ def test_a_full_disk(full: Store, monkeypatch: pytest.MonkeyPatch) -> None:
 
 FILL_A_DISK = """
 import resource, signal, sys, warnings
-from cudnn_ct.algo_store import Store
+from cudnn_ct.autotune.store import Store
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]),) * 2)
 made = Store(sys.argv[1])
@@ -688,7 +688,7 @@ def test_no_more_room_for_files(full: Store, room: int) -> None:
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A home folder, and a process that has not asked for its store yet."""
-    monkeypatch.setattr(algo_store, "_STORES", {})
+    monkeypatch.setattr(autotune_store, "_STORES", {})
     monkeypatch.setattr(config, "cache", None)
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -752,7 +752,9 @@ def test_without_a_module(home: Path, monkeypatch: pytest.MonkeyPatch, module: s
 
 
 def test_the_module_is_imported_without_what_it_needs_later() -> None:
-    code = "import sys, cudnn_ct.algo_store; sys.exit(bool({'sqlite3', 'platformdirs'} & set(sys.modules)))"
+    code = (
+        "import sys, cudnn_ct.autotune.store; sys.exit(bool({'sqlite3', 'platformdirs'} & set(sys.modules)))"
+    )
     finish(child(code))
 
 
@@ -777,7 +779,7 @@ def test_without_a_file_nothing_is_exported_or_imported(home: Path, monkeypatch:
     file = home / "fleet.json"
     assert export_choices(file) == 0
     assert import_choices(file) == 0
-    file.write_text(json.dumps({"format": algo_store.FORMAT, "choices": {"key": CHOICE}}))
+    file.write_text(json.dumps({"format": autotune_store.FORMAT, "choices": {"key": CHOICE}}))
     monkeypatch.setattr(config, "cache", "off")
     assert import_choices(file) == 0
     with pytest.raises(FileNotFoundError, match="nothing"):
@@ -862,7 +864,7 @@ def test_a_bad_file_is_named_and_not_imported(home: Path, content: bytes, why: s
 
 LIMITED = """
 import resource, sys, time, warnings
-from cudnn_ct.algo_store import Store
+from cudnn_ct.autotune.store import Store
 resource.setrlimit(resource.RLIMIT_AS, (2**30, 2**30))
 resource.setrlimit(resource.RLIMIT_CPU, (20, 20))
 warnings.simplefilter("ignore")

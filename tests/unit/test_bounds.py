@@ -33,18 +33,18 @@ CONTAINERS = {
 }
 # Filled while their owner is made, or by no more entries than a problem has ways, or a race looks.
 MADE_WITH_THEIR_OWNER = {
-    "decision.Decision._substitutes",
+    "autotune.candidates.Decision._substitutes",
     "descriptors.recurrent._LAYOUT_CODES",
     "graph.backend.BackendDescriptor._depends_on",
-    "legacy.calls.CallPlan._places",
-    "legacy.chain.ChainPlan._offsets",
-    "legacy.norm.InferencePlan._parts",
-    "legacy.plans.PackedPlan._moves",
-    "legacy.rnn_plans.StatesOfNoStep._moves",
-    "roads.Roads._refusals",
-    "ruler._Hopes._best",
-    "ruler._Looks.colds",
-    "ruler._Looks.loops",
+    "plans.call.CallPlan._places",
+    "plans.chain.ChainPlan._offsets",
+    "ops.norm.legacy.InferencePlan._parts",
+    "plans.wrappers.PackedPlan._moves",
+    "ops.rnn.plans.StatesOfNoStep._moves",
+    "ops._fallback.Roads._refusals",
+    "autotune.benchmark._Hopes._best",
+    "autotune.benchmark._Looks.colds",
+    "autotune.benchmark._Looks.loops",
 }
 
 
@@ -117,8 +117,10 @@ def test_the_page_has_the_numbers_of_the_sources() -> None:
     numbers = {
         "context.Context.calls": 4096,
     }
-    from cudnn_ct import algo_cache, algo_store, blocks, context, dtypes
-    from cudnn_ct import stream as streams
+    from cudnn_ct import algo_cache, context, dtypes
+    from cudnn_ct.autotune import store
+    from cudnn_ct.cuda import allocator
+    from cudnn_ct.cuda import stream as streams
     from cudnn_ct.descriptors import base
     from cudnn_ct.dnn import rnn
     from cudnn_ct.graph.plan import PACKS
@@ -128,11 +130,11 @@ def test_the_page_has_the_numbers_of_the_sources() -> None:
         "algo_cache._firsts": algo_cache._firsts.limit,
         "descriptors.base._cached": base._cached.cache_info().maxsize or 0,
         "dtypes._look_up": dtypes._look_up.cache_info().maxsize or 0,
-        "algo_store._STORES": algo_store.STORES,
-        "blocks._Shelf.idle": blocks.TOTAL // 2**20,
+        "autotune.store._STORES": store.STORES,
+        "cuda.allocator._Shelf.idle": allocator.TOTAL // 2**20,
         "context.Context._workspaces": context.WORKSPACES,
         "dnn.rnn.RNNBlock._networks": rnn.NETWORKS,
-        "stream._known": streams.KNOWN,
+        "cuda.stream._known": streams.KNOWN,
         "graph.plan.GraphPlan._packs": PACKS,
     }
     told = rows()

@@ -200,7 +200,7 @@ def run(*arguments: str, code: int = 0) -> str:
 
 
 def test_the_cache_from_end_to_end(cache: Path, tmp_path: Path) -> None:
-    from cudnn_ct.algo_store import store
+    from cudnn_ct.autotune.store import store
 
     assert run("path") == f"{cache}\n"
     assert run("show") == f"{cache}: 0 choices\n"
@@ -222,14 +222,14 @@ def test_the_cache_from_end_to_end(cache: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("choice", [{}, {"rows": 1}, {"rows": []}, {"rows": [1]}, {"rows": [{"time": "x"}]}])
 def test_choices_of_other_hands_are_shown_as_far_as_they_go(cache: Path, choice: dict[str, object]) -> None:
-    from cudnn_ct.algo_store import store
+    from cudnn_ct.autotune.store import store
 
     store().put("another key", choice)
     assert "another key" in run("show")
 
 
 def test_cache_show_escapes_what_a_terminal_would_obey(cache: Path) -> None:
-    from cudnn_ct.algo_store import store
+    from cudnn_ct.autotune.store import store
 
     hostile = "\x1b]0;title\x07\x1b[31m\u202e\ud800\nline"
     store().put(
@@ -314,15 +314,15 @@ def test_a_cache_that_is_a_folder(
 def test_a_planning_process_that_fails(code: int, out: str, words: str) -> None:
     import subprocess
 
-    from cudnn_ct.cli import planning
+    from cudnn_ct.cli import offline
     from cudnn_ct.errors import CudnnError
 
     with pytest.raises(CudnnError, match=words):
-        planning._read(subprocess.CompletedProcess([], code, out, "first words\nlast words\n"))
+        offline._read(subprocess.CompletedProcess([], code, out, "first words\nlast words\n"))
 
 
 def test_an_array_that_no_memory_holds() -> None:
-    from cudnn_ct.cli.arrays import some
+    from cudnn_ct.cli.random_array import some
     from cudnn_ct.errors import AllocationError
 
     with pytest.raises(AllocationError, match=r"an array of shape \(2147483647, 2147483647, 2147483647\)"):
@@ -333,11 +333,11 @@ def test_a_cudnn_that_is_too_old_to_plan(monkeypatch: pytest.MonkeyPatch) -> Non
     from types import SimpleNamespace
 
     from cudnn_ct import _lib
-    from cudnn_ct.cli import planning, without_gpu
+    from cudnn_ct.cli import offline, selftest_cpu
     from cudnn_ct.errors import NotSupportedError
 
     monkeypatch.setattr(_lib, "load", lambda: SimpleNamespace(version=90701, installation=None))
     with pytest.raises(NotSupportedError, match=r"needs cuDNN >= 9.8, have 9.7.1"):
-        planning.plan({"deviceVer": 900}, [])
-    checks = dict(without_gpu.checks({"deviceVer": 900}))
+        offline.plan({"deviceVer": 900}, [])
+    checks = dict(selftest_cpu.checks({"deviceVer": 900}))
     assert checks["planning"]().verdict == "left out"

@@ -12,9 +12,9 @@ import pytest
 
 from cudnn_ct import _lib, context
 from cudnn_ct.cli import table
-from cudnn_ct.cli.outcome import COLUMNS, FAILED, LEFT_OUT, OK, Outcome, as_dict, as_junit, cells
+from cudnn_ct.cli.errors import need_gpu, plainly
 from cudnn_ct.cli.selftest_cases import OPERATIONS, Case, cases
-from cudnn_ct.cli.trouble import need_gpu, plainly
+from cudnn_ct.cli.selftest_report import COLUMNS, FAILED, LEFT_OUT, OK, Outcome, as_dict, as_junit, cells
 from cudnn_ct.errors import CudnnError, LibraryLoadError, LibraryNotFoundError
 
 ROWS = [
@@ -143,24 +143,24 @@ def test_the_reference_takes_the_inputs(case: Case) -> None:
 
 def test_a_picture_is_drawn(tmp_path: Path) -> None:
     image = pytest.importorskip("PIL.Image")
-    from cudnn_ct.cli import picture
+    from cudnn_ct.cli import plot
 
     path = tmp_path / "times.png"
-    assert picture.why_not(str(path)) == ""
-    picture.draw(str(path), ["a title " * 40], [(f"engine {n} " * 20, n) for n in range(100)], "us")
+    assert plot.why_not(str(path)) == ""
+    plot.draw(str(path), ["a title " * 40], [(f"engine {n} " * 20, n) for n in range(100)], "us")
     with image.open(path) as drawn:
         assert drawn.size[0] > drawn.size[1] / 4
     with pytest.raises(ValueError, match="not ''"):
-        picture.why_not("times")
+        plot.why_not("times")
 
 
 def test_without_pillow_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 
-    from cudnn_ct.cli import picture
+    from cudnn_ct.cli import plot
 
     monkeypatch.setitem(sys.modules, "PIL", None)
-    assert picture.why_not("times.png").endswith("cudnn-ct[examples]")
+    assert plot.why_not("times.png").endswith("cudnn-ct[examples]")
 
 
 def test_an_error_is_told_with_the_doctors_verdict(capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 import pytest
 
 import cudnn_ct as ct
-from cudnn_ct import _cuda, memory
-from cudnn_ct import stream as streams
-from cudnn_ct.stream import Stream
+from cudnn_ct.cuda import driver as cuda_driver
+from cudnn_ct.cuda import memory
+from cudnn_ct.cuda import stream as streams
+from cudnn_ct.cuda.stream import Stream
 
 from .cuda_driver import Driver
 
@@ -17,7 +18,7 @@ from .cuda_driver import Driver
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
     made = Driver(devices=2)
-    monkeypatch.setattr(_cuda, "driver", lambda: made)
+    monkeypatch.setattr(cuda_driver, "driver", lambda: made)
     cached = (memory._pool, streams.default_stream, streams.device_count)
     for one in cached:
         one.cache_clear()

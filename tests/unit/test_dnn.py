@@ -17,9 +17,9 @@ import cudnn_ct as ct
 from cudnn_ct import _flags, _lib, dnn
 from cudnn_ct._config import Config, config
 from cudnn_ct._flags import Flags, variable_of
+from cudnn_ct.autotune.request import ALGORITHMS
+from cudnn_ct.autotune.request import POLICIES as OUR_POLICIES
 from cudnn_ct.errors import LibraryNotFoundError
-from cudnn_ct.problem.request import ALGORITHMS
-from cudnn_ct.problem.request import POLICIES as OUR_POLICIES
 from tests.dnn_names import ADDED, FLAGS, LEFT_OUT, NAMES, OPTIONAL, POLICIES, REMOVED
 
 TABLE = Path(__file__).resolve().parents[2] / "docs" / "migrating-from-theano.md"

@@ -16,10 +16,10 @@ import pytest
 
 import cudnn_ct as ct
 from cudnn_ct import dnn, errors, reference
+from cudnn_ct.cuda.stream import Stream
 from cudnn_ct.descriptors.base import Descriptor
-from cudnn_ct.ops.algorithms import Algorithms
-from cudnn_ct.ops.prepared import ConvPlan
-from cudnn_ct.stream import Stream
+from cudnn_ct.ops.conv.algorithms import Algorithms
+from cudnn_ct.ops.conv.plan import ConvPlan
 from tests.docstrings import OnReference, all_examples, run
 
 # Methods that run the network: what is said of operations holds for them.

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from cudnn_ct import doctor
-from cudnn_ct.doctor import examine, main, places, process, report, terminal
+from cudnn_ct.doctor import diagnosis as doctor_diagnosis
+from cudnn_ct.doctor import locate, main, process, report, terminal
 from cudnn_ct.doctor.finding import finding
 from cudnn_ct.doctor.main import USAGE
 from tests.elf_files import (
@@ -207,7 +208,7 @@ def test_what_was_not_seen_keeps_a_strict_doctor_from_saying_sound(
     found = doctor.diagnose(tmp_path, run=False)
     assert [each.severity.word for each in found.findings if each.code == "unreadable-folder"] == ["warning"]
     monkeypatch.setattr(sys, "path", [])
-    usual = places.usual({"CUDNN_PATH": str(tmp_path), "CUDA_HOME": str(tmp_path / "closed")}, [])
+    usual = locate.usual({"CUDNN_PATH": str(tmp_path), "CUDA_HOME": str(tmp_path / "closed")}, [])
     notes = [each for each in usual.findings if each.code == "unreadable-folder"]
     assert [each.severity.word for each in notes] == ["note"]  # programs pass it over as well
 
@@ -215,8 +216,8 @@ def test_what_was_not_seen_keeps_a_strict_doctor_from_saying_sound(
 def test_a_folder_that_is_too_deep_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_cudnn(tmp_path / "lib", "9.27.0")
     make_cudnn(tmp_path / "a/b/c/lib", "9.27.0")
-    monkeypatch.setattr(places, "DEEPEST", 2)
-    found = places.named(str(tmp_path))
+    monkeypatch.setattr(locate, "DEEPEST", 2)
+    found = locate.named(str(tmp_path))
     assert [place.folder for place in found.found] == [str(tmp_path / "lib")]
     assert [each.code for each in found.findings] == ["cut-short"]
 
@@ -342,9 +343,9 @@ def test_nothing_examined_is_never_success() -> None:
 
 
 def test_verdict_lines_raise_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(examine, "static", lambda *_: 1 / 0)
+    monkeypatch.setattr(doctor_diagnosis, "static", lambda *_: 1 / 0)
     assert doctor.verdict_lines("/nowhere")[0].startswith("doctor: cannot-look: ")
-    monkeypatch.setattr(examine, "diagnose", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr(doctor_diagnosis, "diagnose", lambda *_, **__: 1 / 0)
     assert doctor.verdict_lines("/nowhere") == []
 
 

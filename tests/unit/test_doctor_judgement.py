@@ -12,23 +12,23 @@ import pytest
 
 from cudnn_ct import doctor
 from cudnn_ct._config import config
+from cudnn_ct._find import find_cudnn
 from cudnn_ct._installation import require
-from cudnn_ct._search import find_cudnn
 from cudnn_ct.doctor import (
     checks,
-    child,
-    consumers,
+    dependents,
     driver,
     files,
     libraryset,
-    loading,
-    places,
+    load_check,
+    locate,
+    record_check,
+    sandbox,
     search,
-    wheel,
 )
-from cudnn_ct.doctor.child import Report
-from cudnn_ct.doctor.demands import Demands
 from cudnn_ct.doctor.finding import Finding, codes, finding
+from cudnn_ct.doctor.requirements import Demands
+from cudnn_ct.doctor.sandbox import Report
 from cudnn_ct.errors import CudnnError
 from tests.elf_files import make_cudnn, make_elf, make_header
 
@@ -68,7 +68,7 @@ def good(found: libraryset.LibrarySet, **changes: Any) -> list[dict[str, Any]]:
 
 
 def test_a_good_run_says_nothing(found: libraryset.LibrarySet) -> None:
-    assert said(loading.judge(found, report(*good(found)), report(*good(found)))) == {}
+    assert said(load_check.judge(found, report(*good(found)), report(*good(found)))) == {}
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_a_good_run_says_nothing(found: libraryset.LibrarySet) -> None:
 def test_what_a_run_shows(
     found: libraryset.LibrarySet, changes: dict[str, dict[str, Any]], code: str, words: str
 ) -> None:
-    findings = said(loading.judge(found, report(*good(found, **changes))))
+    findings = said(load_check.judge(found, report(*good(found, **changes))))
     assert words in findings[code]
 
 
@@ -99,32 +99,33 @@ def test_components_are_named_where_cudnn_names_them(found: libraryset.LibrarySe
     log = (
         "w! Reason: component cudnn_graph version 9.28.0 loaded component cudnn_heuristic version 9.27.0. All"
     )
-    findings = said(loading.judge(found, report(*good(found), log=log)))
+    findings = said(load_check.judge(found, report(*good(found), log=log)))
     assert findings == {"mixed-versions": "cudnn_graph 9.28.0 has loaded cudnn_heuristic 9.27.0"}
 
 
 def test_without_any_libcuda_a_status_that_comes_of_it_is_no_finding(found: libraryset.LibrarySet) -> None:
     steps = good(found, libcuda={"how": "none: noexec"}, finalize={"status": 1008})
-    assert said(loading.judge(found, report(*steps), report(*steps))) == {}
+    assert said(load_check.judge(found, report(*steps), report(*steps))) == {}
 
 
 def test_only_the_full_configuration_fails(found: libraryset.LibrarySet) -> None:
     full = report(*good(found, finalize={"status": 1008}))
     assert (
-        "CUDNN_LIB_CONFIG=FULL" in said(loading.judge(found, report(*good(found)), full))["finalize-failed"]
+        "CUDNN_LIB_CONFIG=FULL"
+        in said(load_check.judge(found, report(*good(found)), full))["finalize-failed"]
     )
 
 
 def test_the_shim_tells_its_version_by_what_it_asks_for(found: libraryset.LibrarySet) -> None:
     asked = {found.libraries[""].real: "9.10.2"}
-    assert "9.10.2" in said(loading.judge(found, report(*good(found), asked_by=asked)))["foreign-shim"]
+    assert "9.10.2" in said(load_check.judge(found, report(*good(found), asked_by=asked)))["foreign-shim"]
 
 
 def test_refusals_of_the_linker_go_with_other_findings(found: libraryset.LibrarySet) -> None:
     refusals = (("/x/libcudnn_cnn.so.9", "undefined symbol: foo"),)
-    assert said(loading.judge(found, report(*good(found), refusals=refusals))) == {}
+    assert said(load_check.judge(found, report(*good(found), refusals=refusals))) == {}
     bad = report(*good(found, check={"status": 3009}), refusals=refusals)
-    assert "undefined symbol: foo" in said(loading.judge(found, bad))["linker-error"]
+    assert "undefined symbol: foo" in said(load_check.judge(found, bad))["linker-error"]
 
 
 @pytest.mark.parametrize("folder", ["/x", "/x y/\u00fc z", "/x: y"])
@@ -135,8 +136,8 @@ def test_the_linkers_log_is_read_whatever_the_name_of_the_folder(folder: str) ->
         f"     42:\t42:\t{cnn}: error: symbol lookup error: undefined symbol: foo (fatal)\n"
         f"     42:\topening file={shim} [0]; direct_opencount=1\n"
     )
-    assert child._REQUEST.findall(log) == [("9.28.0", shim)]
-    assert child._REFUSAL.findall(log) == [(cnn, "symbol lookup error: undefined symbol: foo")]
+    assert sandbox._REQUEST.findall(log) == [("9.28.0", shim)]
+    assert sandbox._REFUSAL.findall(log) == [(cnn, "symbol lookup error: undefined symbol: foo")]
 
 
 @pytest.mark.parametrize(
@@ -149,7 +150,9 @@ def test_the_linkers_log_is_read_whatever_the_name_of_the_folder(folder: str) ->
     ],
 )
 def test_how_a_run_ends(found: libraryset.LibrarySet, ended: str, code: str) -> None:
-    findings = said(loading.judge(found, report({"step": "begin", "what": "cudnnGetVersion"}, ended=ended)))
+    findings = said(
+        load_check.judge(found, report({"step": "begin", "what": "cudnnGetVersion"}, ended=ended))
+    )
     assert code in findings
 
 
@@ -236,14 +239,14 @@ def test_an_old_driver(found: libraryset.LibrarySet, monkeypatch: pytest.MonkeyP
 
 
 def test_known_combinations(found: libraryset.LibrarySet, tmp_path: Path) -> None:
-    assert list(consumers.known_bad(found)) == []
-    assert len(list(consumers.known_bad(found, "12.9.1", (100,)))) == 1
-    assert list(consumers.known_bad(found, "13.2.0", (100,))) == []
+    assert list(dependents.known_bad(found)) == []
+    assert len(list(dependents.known_bad(found, "12.9.1", (100,)))) == 1
+    assert list(dependents.known_bad(found, "13.2.0", (100,))) == []
     make_cudnn(tmp_path / "old", "9.10.0")
     old = libraryset.read(str(tmp_path / "old"))
     assert old is not None
-    assert len(list(consumers.known_bad(old))) == 1
-    assert len(list(consumers.known_bad(old, "12.9.1", (), 2))) == 2
+    assert len(list(dependents.known_bad(old))) == 1
+    assert len(list(dependents.known_bad(old, "12.9.1", (), 2))) == 2
 
 
 @pytest.mark.parametrize(
@@ -265,7 +268,7 @@ def test_packages_that_do_not_declare_their_cudnn(tmp_path: Path, package: str, 
     (tmp_path / f"{package}.dist-info/METADATA").write_text("Name: x\n")
     found = libraryset.read(str(lib))
     assert found is not None
-    assert (list(consumers.check(found, [])) == []) is good
+    assert (list(dependents.check(found, [])) == []) is good
 
 
 def test_files_that_are_gone_are_told_apart_from_others(tmp_path: Path) -> None:
@@ -280,10 +283,10 @@ def test_files_that_are_gone_are_told_apart_from_others(tmp_path: Path) -> None:
         (headers, ("missing-file", "9 files of x 1 are gone, such as ")),
         (libraries, ("altered-file", f"{len(libraries)} files are not those that x 1 installed, such as ")),
     ):
-        (told,) = wheel.check(found, [wheel.Distribution("x", "1", record)])
+        (told,) = record_check.check(found, [record_check.Distribution("x", "1", record)])
         assert (told.code, told.message.partition(str(tmp_path))[0]) == given
-    both = wheel.Distribution("x", "1", {**headers, **libraries})
-    assert {each.code for each in wheel.check(found, [both])} == {"missing-file", "altered-file"}
+    both = record_check.Distribution("x", "1", {**headers, **libraries})
+    assert {each.code for each in record_check.check(found, [both])} == {"missing-file", "altered-file"}
 
 
 def test_what_torch_declares(tmp_path: Path) -> None:
@@ -294,11 +297,11 @@ def test_what_torch_declares(tmp_path: Path) -> None:
     found = libraryset.read(str(lib))
     assert found is not None
     for version, codes_given in (("9.10.2.21", []), ("9.27.0.42", ["consumer-mismatch"])):
-        owner = wheel.Distribution("nvidia-cudnn-cu12", version, {})
-        findings = list(consumers.check(found, [owner]))
+        owner = record_check.Distribution("nvidia-cudnn-cu12", version, {})
+        findings = list(dependents.check(found, [owner]))
         assert [each.code for each in findings] == codes_given
         assert all("another version of torch" in each.fix for each in findings)
-    assert list(consumers.check(found, [])) == []
+    assert list(dependents.check(found, [])) == []
 
 
 def needing(found: libraryset.LibrarySet, **changes: Any) -> libraryset.LibrarySet:
@@ -325,12 +328,12 @@ def needing(found: libraryset.LibrarySet, **changes: Any) -> libraryset.LibraryS
 def test_the_c_library(
     found: libraryset.LibrarySet, monkeypatch: pytest.MonkeyPatch, have: str, needs: set[str], code: str
 ) -> None:
-    monkeypatch.setattr(loading, "_glibc", lambda: have)
-    given = {each.code for each in loading.check_libc(needing(found, versions=frozenset(needs)))}
+    monkeypatch.setattr(load_check, "_glibc", lambda: have)
+    given = {each.code for each in load_check.check_libc(needing(found, versions=frozenset(needs)))}
     assert given == ({code} if code else set())
-    assert bool(loading.why_not(found)) == (not have)
+    assert bool(load_check.why_not(found)) == (not have)
     image = replace(found, root="/image")  # whose C library is another one
-    assert list(loading.check_libc(image)) == []
+    assert list(load_check.check_libc(image)) == []
 
 
 def test_libraries_of_the_system(found: libraryset.LibrarySet, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -425,10 +428,10 @@ def test_the_order_of_the_search(tmp_path: Path) -> None:
     for name in ("site/nvidia/cudnn/lib", "home/lib64", "explicit"):
         make_cudnn(tmp_path / name)
     environ = {"CUDNN_PATH": str(tmp_path / "home")}
-    via = [place.via for place in places.usual(environ, [str(tmp_path / "site")]).found]
+    via = [place.via for place in locate.usual(environ, [str(tmp_path / "site")]).found]
     assert via[:2] == ["wheel", "CUDNN_PATH"]
     environ["CUDNN_CT_LIBRARY"] = str(tmp_path / "explicit/libcudnn.so.9")
-    assert places.usual(environ, []).found[0].folder == str((tmp_path / "explicit").resolve())
+    assert locate.usual(environ, []).found[0].folder == str((tmp_path / "explicit").resolve())
 
 
 @pytest.fixture
@@ -488,10 +491,10 @@ def test_where_another_cudnn_comes_first_to_install_again_is_no_advice(
 ) -> None:
     def check(judged: libraryset.LibrarySet, _: float) -> tuple[list[Finding], Report]:
         made = report(*good(judged, finalize={"status": 1008}))
-        return list(loading.judge(judged, made)), made
+        return list(load_check.judge(judged, made)), made
 
-    monkeypatch.setattr(loading, "check", check)
-    monkeypatch.setattr(loading, "why_not", lambda _: "")
+    monkeypatch.setattr(load_check, "check", check)
+    monkeypatch.setattr(load_check, "why_not", lambda _: "")
     for path in ("", str(make_cudnn(Path(found.folder, "../other"), "9.19.0").parent)):
         monkeypatch.setenv("LD_LIBRARY_PATH", path)
         findings = doctor.diagnose(found.folder).findings
@@ -502,8 +505,8 @@ def test_where_another_cudnn_comes_first_to_install_again_is_no_advice(
 def test_a_large_folder_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(30):
         (tmp_path / f"{number}/deeper").mkdir(parents=True)
-    monkeypatch.setattr(places, "MOST_FOLDERS", 10)
-    found = places.named(str(tmp_path))
+    monkeypatch.setattr(locate, "MOST_FOLDERS", 10)
+    found = locate.named(str(tmp_path))
     assert [each.code for each in found.findings] == ["cut-short"]
 
 
@@ -518,13 +521,15 @@ def test_a_version_before_all_that_there_were(tmp_path: Path) -> None:
 
 
 def test_reinstalling() -> None:
-    one = wheel.Distribution("nvidia-cudnn-cu12", "9.27.0.42", {})
-    two = wheel.Distribution("nvidia-cudnn-cu13", "9.20.0.48", {})
-    assert wheel.reinstall([one], "nvidia-cudnn-cu12").endswith("--no-deps nvidia-cudnn-cu12==9.27.0.42")
-    assert wheel.reinstall([two, one], "nvidia-cudnn-cu13").startswith(
+    one = record_check.Distribution("nvidia-cudnn-cu12", "9.27.0.42", {})
+    two = record_check.Distribution("nvidia-cudnn-cu13", "9.20.0.48", {})
+    assert record_check.reinstall([one], "nvidia-cudnn-cu12").endswith(
+        "--no-deps nvidia-cudnn-cu12==9.27.0.42"
+    )
+    assert record_check.reinstall([two, one], "nvidia-cudnn-cu13").startswith(
         "python -m pip uninstall -y nvidia-cudnn-cu12 nvidia-cudnn-cu13 &&"
     )
-    assert "pip" not in wheel.reinstall([], "")
+    assert "pip" not in record_check.reinstall([], "")
 
 
 def test_an_executable_of_another_kind_is_not_mistaken_for_a_part(tmp_path: Path) -> None:

@@ -13,24 +13,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cudnn_ct.doctor import (
-    consumers,
-    demands,
+    dependents,
+    diagnosis,
     elf,
-    examine,
     fatbin,
     files,
     libraryset,
+    record_check,
     report,
+    requirements,
     search,
-    standin,
+    stub_libcuda,
     symbols,
-    wheel,
 )
 from cudnn_ct.doctor.checks import coverage
 from tests.elf_files import make_cudnn, make_elf, make_header
 
 SOUND = make_elf("libcudnn_graph.so.9", ["libc.so.6"], {"cudnn_graph_version": 0x091B00, "cudnnThing": 1})
-STAND_IN = standin.make(["cuInit"], 62)
+STAND_IN = stub_libcuda.make(["cuInit"], 62)
 
 
 def written(folder: Path, data: bytes, name: str = "libcudnn_graph.so.9") -> Path:
@@ -117,7 +117,7 @@ def test_any_installation_can_be_examined(
         written(lib, make_elf(file, constants={constant: version, "cudnnThing": 1} if constant else {}), file)
     (tmp_path / "site/nvidia_cudnn_cu12-9.27.0.42.dist-info").mkdir()
     written(tmp_path / "site/nvidia_cudnn_cu12-9.27.0.42.dist-info", record.encode(), "RECORD")
-    found = examine.diagnose(tmp_path / "site", demands.Demands(archs=(90,)), run=False)
+    found = diagnosis.diagnose(tmp_path / "site", requirements.Demands(archs=(90,)), run=False)
     assert found.sets
     assert found.exit_code() == 1  # none has code for a GPU
     json.loads(report.json_text(found))
@@ -131,9 +131,9 @@ def test_a_cut_stand_in_is_seen_as_cut(tmp_path: Path, size: int) -> None:
     assert (library.error is None) == (size == len(STAND_IN))
 
 
-@pytest.mark.parametrize("machine", standin.CODE)
+@pytest.mark.parametrize("machine", stub_libcuda.CODE)
 def test_the_stand_in_is_a_library_of_each_machine(tmp_path: Path, machine: int) -> None:
-    library = elf.read(written(tmp_path, standin.make(["cuInit"], machine)))
+    library = elf.read(written(tmp_path, stub_libcuda.make(["cuInit"], machine)))
     assert (library.machine, library.soname, library.needed) == (machine, "libcuda.so.1", ())
     assert library.size < 2048
 
@@ -233,25 +233,25 @@ def test_links_of_an_image_begin_at_its_root(tmp_path: Path) -> None:
 
 @given(st.text())
 def test_a_record_is_read_or_refused(text: str) -> None:
-    with contextlib.suppress(wheel.RecordError):
-        assert all(isinstance(size, int) for _, size in wheel.parse_record(text).values())
+    with contextlib.suppress(record_check.RecordError):
+        assert all(isinstance(size, int) for _, size in record_check.parse_record(text).values())
 
 
 def test_a_record() -> None:
-    record = wheel.parse_record('"a, b.so",sha256=x,12\nc/RECORD,,\n')
+    record = record_check.parse_record('"a, b.so",sha256=x,12\nc/RECORD,,\n')
     assert record == {"a, b.so": ("sha256=x", 12), "c/RECORD": ("", -1)}
 
 
 @pytest.mark.parametrize("text", ["", "a\n", "a,b,c,d\n", "a,b,-1\n", ",b,1\n", 'a,"b,1\n', "a,b,1e9\n"])
 def test_what_is_no_record(text: str) -> None:
-    with pytest.raises(wheel.RecordError):
-        wheel.parse_record(text)
+    with pytest.raises(record_check.RecordError):
+        record_check.parse_record(text)
 
 
 @given(st.text() | st.binary().map(lambda data: data.decode("utf-8", "replace")))
 def test_any_header_and_metadata_can_be_read(text: str) -> None:
     assert search.parse_header(text) is None or len(search.parse_header(text) or ()) == 3
-    list(consumers.requirements(text))
+    list(dependents.requirements(text))
 
 
 def test_a_header(tmp_path: Path) -> None:
@@ -266,7 +266,7 @@ def test_requirements() -> None:
         "Requires-Dist: nvidia_cudnn_cu13 (>=9, <10)\nRequires-Dist: nvidia-cudnn-cu11 ; extra == 'old'\n"
         "Requires-Dist: nvidia-cudnn-frontend\n\nRequires-Dist: nvidia-cudnn-cu10\n"
     )
-    assert list(consumers.requirements(text)) == [
+    assert list(dependents.requirements(text)) == [
         ("nvidia-cudnn-cu12", "==9.10.2.21"),
         ("nvidia-cudnn-cu13", ">=9,<10"),
     ]
@@ -290,7 +290,7 @@ def test_requirements() -> None:
     ],
 )
 def test_specifiers(version: str, specifier: str, met: bool) -> None:
-    assert consumers.meets(version, specifier) is met
+    assert dependents.meets(version, specifier) is met
 
 
 # --- what people type --------------------------------------------------------------------------------------
@@ -298,7 +298,7 @@ def test_specifiers(version: str, specifier: str, met: bool) -> None:
 
 @given(st.text())
 def test_versions_and_architectures_are_read_or_refused(text: str) -> None:
-    for parse in (demands.parse_version, demands.parse_arch):
+    for parse in (requirements.parse_version, requirements.parse_arch):
         with contextlib.suppress(ValueError):
             assert all(isinstance(number, int) for number in parse(text))
 
@@ -314,10 +314,10 @@ def test_versions_and_architectures_are_read_or_refused(text: str) -> None:
     ],
 )
 def test_architectures(text: str, archs: tuple[int, ...]) -> None:
-    assert demands.parse_arch(text) == archs
+    assert requirements.parse_arch(text) == archs
 
 
 @pytest.mark.parametrize("text", ["", "9", "1234", "hopper", "90,", "-90", "٩٠"])
 def test_what_is_no_architecture(text: str) -> None:
     with pytest.raises(ValueError, match="not a compute capability"):
-        demands.parse_arch(text)
+        requirements.parse_arch(text)

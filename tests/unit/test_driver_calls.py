@@ -287,7 +287,7 @@ def test_array_dropped_while_a_blocking_stream_captures_is_freed_later(run: Any)
 @pytest.mark.parametrize("taken_by", ["default", "capturing", "side", "address"])
 def test_array_that_dlpack_lent_is_dropped_during_a_capture(run: Any, taken_by: str) -> None:
     run(f"""
-        from cudnn_ct import exchange
+        from cudnn_ct.cuda import interop as exchange
 
         exchange.export_dlpack = lambda owner, *rest: owner
         side, capturing, home = Torch(), Torch(), Owned()

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cudnn_ct import exchange
-from cudnn_ct import stream as streams
-from cudnn_ct.stream import default_stream
+from cudnn_ct.cuda import interop
+from cudnn_ct.cuda import stream as streams
+from cudnn_ct.cuda.stream import default_stream
 
 
 class Interface:
@@ -46,7 +46,7 @@ def _one_device(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def views(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exchange, "_memory_view", lambda: View)
+    monkeypatch.setattr(interop, "_memory_view", lambda: View)
 
 
 @pytest.mark.usefixtures("views")
@@ -62,7 +62,7 @@ def views(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_the_stream_of_the_producer(array: Any, home: int | None) -> None:
     """Who names none and has no DLPack, works on the default stream."""
-    found = exchange.import_array(array, default_stream(0))
+    found = interop.import_array(array, default_stream(0))
     assert found is not None
     assert home == (found.home and found.home.handle)
 
@@ -71,7 +71,7 @@ def test_the_stream_of_the_producer(array: Any, home: int | None) -> None:
 def test_arrays_of_jax_are_read_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "jax", SimpleNamespace(Array=Both))
     for array, readonly in ((Both(None), True), (Interface(None), False)):
-        found = exchange.import_array(array, default_stream(0))
+        found = interop.import_array(array, default_stream(0))
         assert found is not None
         assert found.readonly is readonly
 
@@ -111,13 +111,13 @@ def test_no_gradient_is_lost_in_silence(
     cuda = SimpleNamespace(current_stream=lambda device: stream)
     torch = SimpleNamespace(Tensor=Tensor, cuda=cuda, is_grad_enabled=lambda: recording)
     monkeypatch.setitem(sys.modules, "torch", torch)
-    monkeypatch.setattr(exchange, "_memory_view", lambda: Seeing)
+    monkeypatch.setattr(interop, "_memory_view", lambda: Seeing)
     tensor = Tensor(requires_grad=requires_grad)
     if requires_grad and recording:
         with pytest.raises(TypeError, match=r"pass tensor\.detach\(\), or call under torch\.no_grad\(\)"):
-            exchange.import_array(tensor, default_stream(0))
+            interop.import_array(tensor, default_stream(0))
         return
-    exchange.import_array(tensor, default_stream(0))
+    interop.import_array(tensor, default_stream(0))
     assert [one.requires_grad for one in seen] == [False]
 
 
@@ -136,8 +136,8 @@ def test_import_array_keeps_strides_of_torch_when_axes_have_length_1(
     tensor.stride = lambda: strides  # type: ignore[attr-defined]
     for seen in (exported, None):
         view = type("Seen", (View,), {"shape": shape, "strides": seen})
-        monkeypatch.setattr(exchange, "_memory_view", lambda view=view: view)
-        found = exchange.import_array(tensor, default_stream(0))
+        monkeypatch.setattr(interop, "_memory_view", lambda view=view: view)
+        found = interop.import_array(tensor, default_stream(0))
         assert found is not None
         assert found.strides == strides
 
@@ -148,9 +148,9 @@ def test_what_is_not_handed_out_says_why(monkeypatch: pytest.MonkeyPatch) -> Non
         def from_any_interface(obj: Any, stream: int) -> None:
             raise BufferError("Can't export conjugate tensors")
 
-    monkeypatch.setattr(exchange, "_memory_view", lambda: Refusing)
+    monkeypatch.setattr(interop, "_memory_view", lambda: Refusing)
     with pytest.raises(TypeError, match="Tensor gave no usable device memory: Can't export conjugate"):
-        exchange.import_array(Tensor(requires_grad=False), default_stream(0))
+        interop.import_array(Tensor(requires_grad=False), default_stream(0))
 
 
 def test_import_array_waits_for_no_producer_when_the_stream_is_captured(
@@ -165,10 +165,10 @@ def test_import_array_waits_for_no_producer_when_the_stream_is_captured(
             asked.append(stream)
             return cls()
 
-    monkeypatch.setattr(exchange, "_memory_view", lambda: Asked)
+    monkeypatch.setattr(interop, "_memory_view", lambda: Asked)
     for capturing in (True, False):
         monkeypatch.setattr(streams, "is_capturing", lambda stream, said=capturing: said)
-        exchange.import_array(Both(None), default_stream(0))
+        interop.import_array(Both(None), default_stream(0))
     assert asked == [-1, default_stream(0).handle]
 
 
@@ -179,6 +179,6 @@ def test_import_array_reads_an_array_while_another_thread_imports_a_library(
 ) -> None:
     """The module is in ``sys.modules`` then, but the array type is not in the module yet."""
     monkeypatch.setitem(sys.modules, library, SimpleNamespace())
-    found = exchange.import_array(Both(None), default_stream(0))
+    found = interop.import_array(Both(None), default_stream(0))
     assert found is not None
-    assert exchange.consumer_stream(0x5500, 0).handle == 0x5500
+    assert interop.consumer_stream(0x5500, 0).handle == 0x5500

@@ -7,11 +7,12 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from cudnn_ct import _cuda, issued, memory
-from cudnn_ct import stream as streams
 from cudnn_ct._config import config
+from cudnn_ct.cuda import driver as cuda_driver
+from cudnn_ct.cuda import launch_log, memory
+from cudnn_ct.cuda import stream as streams
+from cudnn_ct.cuda.stream import Stream
 from cudnn_ct.errors import AllocationError, CudnnError, ExecutionFailedError
-from cudnn_ct.stream import Stream
 
 from .cuda_driver import Driver
 
@@ -44,7 +45,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
     made = Driver()
     made.current = 0
     made.streams[STREAM.handle] = False
-    monkeypatch.setattr(_cuda, "driver", lambda: made)
+    monkeypatch.setattr(cuda_driver, "driver", lambda: made)
     monkeypatch.setattr(streams, "activate", lambda _: None)
     monkeypatch.setattr(memory, "_pool", lambda _: 0)
     return made
@@ -104,17 +105,17 @@ def test_an_error_that_is_no_kernels_has_no_such_note(broken: Callable[[str], No
 def test_what_was_issued_is_told_where_it_was_watched(
     broken: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(issued, "_rings", {})
+    monkeypatch.setattr(launch_log, "_rings", {})
     monkeypatch.setattr(config, "debug", True)
-    for n in range(issued.KEPT + 2):
-        issued.remember(f"operation {n}", STREAM)
+    for n in range(launch_log.KEPT + 2):
+        launch_log.remember(f"operation {n}", STREAM)
     broken("CUDA_ERROR_MISALIGNED_ADDRESS")
     with pytest.raises(ExecutionFailedError) as caught:
         streams.synchronize(STREAM)
     (note,) = caught.value.__notes__
     first, *lines = note.splitlines()
     assert first == "issued before on Stream(0x70, device=0), the latest last:"
-    assert [line.strip() for line in lines] == [f"operation {n}" for n in range(2, issued.KEPT + 2)]
+    assert [line.strip() for line in lines] == [f"operation {n}" for n in range(2, launch_log.KEPT + 2)]
 
 
 def test_a_copy_is_waited_for_and_named(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,7 +124,7 @@ def test_a_copy_is_waited_for_and_named(driver: Driver, monkeypatch: pytest.Monk
     monkeypatch.setattr(driver, "cuMemcpyDtoDAsync", lambda *args: (done,))
     driver.failing["cuStreamSynchronize"] = failed
     memory.copy_device(0x10, 0x20, 8, STREAM)  # nobody waits
-    monkeypatch.setattr(issued, "_rings", {})
+    monkeypatch.setattr(launch_log, "_rings", {})
     monkeypatch.setattr(config, "debug", True)
     with pytest.raises(ExecutionFailedError, match="copying 8 bytes from 0x20 to 0x10 failed on the device"):
         memory.copy_device(0x10, 0x20, 8, STREAM)

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from cudnn_ct.graph.findings import known_wrong, ranked_too_high
-from cudnn_ct.problem.conv import ConvProblem, conv_problem
-from cudnn_ct.problem.specs import TensorSpec
+from cudnn_ct.ops.conv.errata import known_wrong, ranked_too_high
+from cudnn_ct.shapes.conv import ConvProblem, conv_problem
+from cudnn_ct.shapes.specs import TensorSpec
 
 SLOW_ON_POINTS = {28, 38, 48, 70}
 

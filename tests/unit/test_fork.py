@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import cudnn_ct
-from cudnn_ct import _cuda
+from cudnn_ct.cuda import driver
 from cudnn_ct.errors import NotInitializedError
 
 # A driver that shows one device, and counts the questions.
@@ -22,7 +22,7 @@ from tests.unit.cuda_driver import install
 driver = install()
 
 import cudnn_ct as ct
-from cudnn_ct import stream as streams
+from cudnn_ct.cuda import stream as streams
 
 if sys.argv[1] == "used":
     assert streams.device_count() == 1
@@ -62,7 +62,7 @@ def test_a_child_of_a_process_that_did_not() -> None:
 
 def test_where_another_library_had_used_cuda() -> None:
     error = RuntimeError("CUDA_ERROR_NOT_INITIALIZED: This indicates that the CUDA driver has not been ...")
-    said = _cuda.translated(error, "counting the devices")
+    said = driver.translated(error, "counting the devices")
     assert isinstance(said, NotInitializedError)
     with pytest.raises(NotInitializedError, match=r"if this process was forked .* 'spawn' method"):
         raise said
@@ -75,7 +75,7 @@ from tests.unit.cuda_driver import install
 driver = install()
 
 import cudnn_ct as ct
-from cudnn_ct import stream as streams
+from cudnn_ct.cuda import stream as streams
 
 def in_thread(work):
     thread = threading.Thread(target=work, daemon=True)

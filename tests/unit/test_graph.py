@@ -20,13 +20,13 @@ from cudnn_ct.errors import (
 )
 from cudnn_ct.graph import engines
 from cudnn_ct.graph.attributes import _ENDINGS, Double, Whole, kind
-from cudnn_ct.graph.conv import DIRECTIONS, conv_graph
 from cudnn_ct.graph.engines import Engine
-from cudnn_ct.graph.fused import MODES, fused_graph
 from cudnn_ct.graph.operations import OPERATIONS
-from cudnn_ct.problem.conv import ConvProblem, conv_problem
-from cudnn_ct.problem.fused import FusedConv
-from cudnn_ct.problem.specs import TensorSpec
+from cudnn_ct.ops.conv.fused_graph import MODES, fused_graph
+from cudnn_ct.ops.conv.graph_nodes import DIRECTIONS, conv_graph
+from cudnn_ct.shapes.conv import ConvProblem, conv_problem
+from cudnn_ct.shapes.fused import FusedConv
+from cudnn_ct.shapes.specs import TensorSpec
 
 numbers = st.integers(0, 2**31 - 1)
 

@@ -17,23 +17,10 @@ PACKAGE = Path(cudnn_ct.__file__).parent
 # A module imports from lower lines, or from its left on its own line. Names are of modules or of packages,
 # whose inner order is theirs.
 LEVELS = (
-    ("_bindings", "errors", "dtypes", "_flags", "_config", "_owned", "problem"),
-    ("_search", "_installation", "_lib", "_raw", "_info"),
-    (
-        "issued",
-        "_cuda",
-        "stream",
-        "watch",
-        "lifetime",
-        "memory",
-        "blocks",
-        "exchange",
-        "array",
-        "creation",
-        "descriptors",
-        "context",
-    ),
-    ("legacy", "graph", "families", "ruler", "algo_store", "decision", "algo_cache", "roads"),
+    ("_bindings", "errors", "dtypes", "_flags", "_config", "_handle", "shapes"),
+    ("_find", "_installation", "_lib", "_raw", "_info"),
+    ("cuda", "array", "array_creation", "descriptors", "context"),
+    ("plans", "graph", "autotune", "algo_cache"),
     ("ops",),
     ("__init__", "cli", "dnn", "__main__"),
 )
@@ -42,7 +29,7 @@ LEVEL = {name: number for number, level in enumerate(LEVELS) for name in level}
 TOP = len(LEVELS) - 1
 
 # Beside the levels, and what of the package each may know.
-BESIDE = {"reference": {"dtypes", "problem", "errors"}, "doctor": {"errors"}}
+BESIDE = {"reference": {"dtypes", "shapes", "errors"}, "doctor": {"errors"}}
 READER = "doctor.elf"  # what L1 may know of the doctor: it reads files before it opens them
 # Imported by `_lib` alone: reasons for exceptions and for `available`.
 ADVISED, ADVISER = "_lib", "doctor"
@@ -150,10 +137,11 @@ def test_modules_import_downwards_or_from_their_left() -> None:
 @pytest.mark.parametrize(
     ("found", "good"),
     [
-        (Import("array", ".stream", 1, False), True),
-        (Import("stream", ".array", 1, False), False),
-        (Import("stream", ".array", 1, True), False),
-        (Import("problem", "._lib", 1, True), False),
+        (Import("array", ".cuda.stream", 1, False), True),
+        (Import("cuda.stream", ".array", 1, False), False),
+        (Import("cuda.stream", ".array", 1, True), False),
+        (Import("shapes", "._lib", 1, True), False),
+        (Import("graph.plan", ".ops.conv", 1, False), False),
         (Import("ops.conv", ".reference", 1, False), False),
         (Import("ops.conv", ".ops.pool", 1, False), True),
         (Import("ops.conv", ".__init__", 1, True), False),
@@ -163,8 +151,8 @@ def test_modules_import_downwards_or_from_their_left() -> None:
         (Import("_info", ".doctor", 1, True), False),
         (Import("context", ".doctor", 1, True), False),
         (Import("array", ".doctor.elf", 1, False), False),
-        (Import("doctor.elf", ".problem", 1, False), False),
-        (Import("reference.conv", ".problem", 1, False), True),
+        (Import("doctor.elf", ".shapes", 1, False), False),
+        (Import("reference.conv", ".shapes", 1, False), True),
         (Import("reference.conv", ".array", 1, True), False),
         (Import("__init__", ".dnn", 1, True), True),
         (Import("__init__", ".dnn", 1, False), False),
@@ -179,12 +167,12 @@ def test_the_rule_itself(found: Import, good: bool) -> None:
 def test_imports_are_all_seen(tmp_path: Path) -> None:
     path = tmp_path / "conv.py"
     path.write_text(
-        "import numpy\nfrom .. import errors\nfrom ..stream import Stream\n"
+        "import numpy\nfrom .. import errors\nfrom ..cuda.stream import Stream\n"
         "def f():\n    import cudnn_ct\n    from cudnn_ct.doctor import elf\n    from . import missing\n"
     )
     seen = [(found.of, found.lazy) for found in imports_of("ops.conv", path)]
     assert seen == [
-        ("numpy", False), (".errors", False), (".stream", False),
+        ("numpy", False), (".errors", False), (".cuda.stream", False),
         (".__init__", True), (".doctor.elf" if "doctor.elf" in MODULES else ".doctor", True), (".ops", True),
     ]  # fmt: skip
 
@@ -197,9 +185,10 @@ def test_beside_the_levels_only_numpy_and_the_standard_library() -> None:
 
 
 def test_cuda_is_imported_behind_its_seam() -> None:
-    importers = {found.part for found in IMPORTS if found.of.startswith(("cuda.core", "cuda.bindings"))}
-    assert importers <= {"_cuda"}
-    assert {found.part for found in IMPORTS if found.inside == "_cuda"} <= {"stream", "memory", "exchange"}
+    importers = {found.by for found in IMPORTS if found.of.startswith(("cuda.core", "cuda.bindings"))}
+    assert importers <= {"cuda.driver"}
+    users = {found.by for found in IMPORTS if found.of == ".cuda.driver"}
+    assert users <= {"cuda.stream", "cuda.memory", "cuda.interop"}
 
 
 def test_no_array_library_but_numpy_is_imported_by_name() -> None:

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cudnn_ct._bindings.enums import ConvolutionMode
-from cudnn_ct.problem.conv import conv_output_shape, conv_problem, pad_pairs
-from cudnn_ct.problem.conv_dtype import resolve_precision
-from cudnn_ct.problem.specs import LAYOUTS, TensorSpec, layouts_of, packed_strides, same_steps
+from cudnn_ct.shapes.conv import conv_output_shape, conv_problem, pad_pairs
+from cudnn_ct.shapes.conv_dtype import resolve_precision
+from cudnn_ct.shapes.specs import LAYOUTS, TensorSpec, layouts_of, packed_strides, same_steps
 from tests.strategies import ConvCase, conv_cases
 
 shapes = st.lists(st.integers(1, 5), min_size=3, max_size=5).map(tuple)

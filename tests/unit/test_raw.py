@@ -12,7 +12,7 @@ import pytest
 
 from cudnn_ct import _lib
 from cudnn_ct._bindings.functions import FUNCTIONS
-from cudnn_ct._owned import Owned
+from cudnn_ct._handle import Owned
 from cudnn_ct._raw import raw
 from cudnn_ct.errors import VersionMismatchError
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from cudnn_ct import reference
 from cudnn_ct._bindings.enums import ActivationMode
 from cudnn_ct.dtypes import as_dtype
-from cudnn_ct.problem.activation import ACTIVATION_MODES, activation_spec
-from cudnn_ct.problem.operands import FLOATS
+from cudnn_ct.shapes.activation import ACTIVATION_MODES, activation_spec
+from cudnn_ct.shapes.checks import FLOATS
 from tests.gradients import assert_gradient
 
 TOLERANCE = {"float16": 2e-3, "bfloat16": 1e-2, "float32": 1e-6, "float64": 1e-14}

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from cudnn_ct._bindings.enums import CTCGradMode, LossNormalizationMode
 from cudnn_ct.dtypes import as_dtype
-from cudnn_ct.problem.ctc import ctc_least_steps, ctc_spec
-from cudnn_ct.problem.operands import FLOATS
 from cudnn_ct.reference.ctc import ctc_loss
+from cudnn_ct.shapes.checks import FLOATS
+from cudnn_ct.shapes.ctc import ctc_least_steps, ctc_spec
 from tests.gradients import assert_gradient
 
 

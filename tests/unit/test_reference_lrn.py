@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from cudnn_ct import reference
 from cudnn_ct._bindings import constants
 from cudnn_ct.dtypes import as_dtype
-from cudnn_ct.problem.lrn import LRN_MOST_CHANNELS, check_lrn_factors, lrn_window
-from cudnn_ct.problem.operands import FLOATS
+from cudnn_ct.shapes.checks import FLOATS
+from cudnn_ct.shapes.lrn import LRN_MOST_CHANNELS, check_lrn_factors, lrn_window
 from tests.gradients import assert_gradient
 
 TOLERANCE = {"float16": 2e-3, "bfloat16": 1e-2, "float32": 1e-6, "float64": 1e-13}

@@ -14,7 +14,8 @@ from cudnn_ct import reference
 from cudnn_ct._bindings import constants
 from cudnn_ct._bindings.enums import BatchNormMode
 from cudnn_ct.dtypes import as_dtype
-from cudnn_ct.problem.norm import (
+from cudnn_ct.shapes.checks import FLOATS
+from cudnn_ct.shapes.norm import (
     NORM_LEAST_EPSILON,
     NORM_MODES,
     norm_axes,
@@ -22,7 +23,6 @@ from cudnn_ct.problem.norm import (
     norm_parameter_shape,
     norm_samples,
 )
-from cudnn_ct.problem.operands import FLOATS
 from tests.gradients import assert_gradient
 
 TOLERANCE = {"float16": 4e-3, "bfloat16": 3e-2, "float32": 1e-6, "float64": 1e-12}

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from cudnn_ct import reference
 from cudnn_ct._bindings.enums import NanPropagation, PoolingMode
 from cudnn_ct.dtypes import as_dtype
-from cudnn_ct.problem.operands import FLOATS
-from cudnn_ct.problem.pooling import POOLING_MODES
+from cudnn_ct.shapes.checks import FLOATS
+from cudnn_ct.shapes.pooling import POOLING_MODES
 from tests.gradients import assert_gradient
 
 MAXIMA = ("max", "max_deterministic")

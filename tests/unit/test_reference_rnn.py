@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from cudnn_ct import reference
 from cudnn_ct.dtypes import as_dtype
-from cudnn_ct.problem.operands import FLOATS
-from cudnn_ct.problem.rnn import RNN_MODES, RNNSpec, rnn_spec
-from cudnn_ct.problem.rnn_data import rnn_shapes
-from cudnn_ct.problem.rnn_table import rnn_parameters
-from cudnn_ct.problem.rnn_weights import from_torch, to_torch
 from cudnn_ct.reference.rnn import rnn, rnn_backward
+from cudnn_ct.shapes.checks import FLOATS
+from cudnn_ct.shapes.rnn import RNN_MODES, RNNSpec, rnn_spec
+from cudnn_ct.shapes.rnn_params import rnn_parameters
+from cudnn_ct.shapes.rnn_weights import from_torch, to_torch
+from cudnn_ct.shapes.sequences import rnn_shapes
 from tests.gradients import assert_gradient
 from tests.rnn_cases import RNNCase, rnn_cases
 

@@ -14,8 +14,8 @@ from scipy import special
 from cudnn_ct import reference
 from cudnn_ct._bindings.enums import SoftmaxAlgorithm, SoftmaxMode
 from cudnn_ct.dtypes import as_dtype
-from cudnn_ct.problem.operands import FLOATS
-from cudnn_ct.problem.softmax import SOFTMAX_ALGOS, softmax_axes, softmax_fold
+from cudnn_ct.shapes.checks import FLOATS
+from cudnn_ct.shapes.softmax import SOFTMAX_ALGOS, softmax_axes, softmax_fold
 from tests.gradients import assert_gradient
 
 TOLERANCE = {"float16": 2e-3, "bfloat16": 1e-2, "float32": 1e-6, "float64": 1e-13}

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from cudnn_ct import reference
 from cudnn_ct.dtypes import as_dtype
-from cudnn_ct.problem.operands import FLOATS
-from cudnn_ct.problem.spatial import transformed_shape
+from cudnn_ct.shapes.checks import FLOATS
+from cudnn_ct.shapes.spatial import transformed_shape
 from tests.gradients import assert_gradient
 
 SAME = np.array([[[1.0, 0, 0], [0, 1, 0]]])

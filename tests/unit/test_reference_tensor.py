@@ -15,9 +15,9 @@ from cudnn_ct import reference
 from cudnn_ct._bindings import constants
 from cudnn_ct._bindings.enums import OpTensorOp, ReduceTensorOp
 from cudnn_ct.dtypes import as_dtype
-from cudnn_ct.problem.operands import FLOATS
-from cudnn_ct.problem.specs import TensorSpec, packed_strides
-from cudnn_ct.problem.tensor import MOST_AXES, OP_TENSOR_OPS, REDUCE_OPS, reduced_shape
+from cudnn_ct.shapes.checks import FLOATS
+from cudnn_ct.shapes.specs import TensorSpec, packed_strides
+from cudnn_ct.shapes.tensor import MOST_AXES, OP_TENSOR_OPS, REDUCE_OPS, reduced_shape
 
 BINARY = ("add", "mul", "min", "max")
 

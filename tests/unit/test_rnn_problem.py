@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from cudnn_ct._bindings.enums import DirectionMode, RNNAlgo, RNNBiasMode, RNNDataLayout, RNNInputMode, RNNMode
 from cudnn_ct.dtypes import as_dtype
-from cudnn_ct.problem.rnn import (
+from cudnn_ct.reference.sequences import pack_sequences, unpack_sequences
+from cudnn_ct.shapes.rnn import (
     RNN_ALGOS,
     RNN_BIASES,
     RNN_DIRECTIONS,
@@ -21,7 +22,10 @@ from cudnn_ct.problem.rnn import (
     RNNSpec,
     rnn_spec,
 )
-from cudnn_ct.problem.rnn_data import (
+from cudnn_ct.shapes.rnn_params import rnn_offsets, rnn_parameters, rnn_weight_size
+from cudnn_ct.shapes.rnn_problem import guessed_algos, rnn_problem, takes_packed, unfit_algo
+from cudnn_ct.shapes.rnn_weights import arrange_weights, from_torch, to_torch
+from cudnn_ct.shapes.sequences import (
     RNN_LAYOUTS,
     RNNShapes,
     check_rnn_operands,
@@ -30,10 +34,6 @@ from cudnn_ct.problem.rnn_data import (
     rnn_layout,
     rnn_shapes,
 )
-from cudnn_ct.problem.rnn_problem import guessed_algos, rnn_problem, takes_packed, unfit_algo
-from cudnn_ct.problem.rnn_table import rnn_offsets, rnn_parameters, rnn_weight_size
-from cudnn_ct.problem.rnn_weights import arrange_weights, from_torch, to_torch
-from cudnn_ct.reference.sequences import pack_sequences, unpack_sequences
 from tests.rnn_cases import rnn_specs
 
 # --- the network -------------------------------------------------------------------------------------------

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cudnn_ct import ruler
+from cudnn_ct.autotune import benchmark
+from cudnn_ct.cuda.stream import LEGACY_DEFAULT, Stream
 from cudnn_ct.errors import AllocationError, NotSupportedError
-from cudnn_ct.stream import LEGACY_DEFAULT, Stream
 
 STREAM = Stream(LEGACY_DEFAULT, 0)
 CACHE = 2**26  # bytes
@@ -57,7 +57,7 @@ class Clocks:
         return SimpleNamespace(handle=4096)
 
     def fill(self, pointer: int, pattern: bytes, count: int, stream: Any) -> None:
-        assert (pointer, count * len(pattern)) == (4096, ruler.FILLS * CACHE)
+        assert (pointer, count * len(pattern)) == (4096, benchmark.FILLS * CACHE)
         self.over = max(self.over, self.now) + FILL
         self.cold = True
 
@@ -70,7 +70,7 @@ class Clocks:
         self.synchronize(stream)
         return self.now - begin
 
-    def race(self, ways: list[Way | Exception], kinds: tuple[ruler.Kind, ...] = ()) -> list[Any]:
+    def race(self, ways: list[Way | Exception], kinds: tuple[benchmark.Kind, ...] = ()) -> list[Any]:
         def one(number: int, way: Way | Exception) -> Callable[[], None]:
             def run() -> None:
                 if isinstance(way, Exception):
@@ -79,16 +79,16 @@ class Clocks:
 
             return run
 
-        return ruler.race([one(*pair) for pair in enumerate(ways)], STREAM, kinds)
+        return benchmark.race([one(*pair) for pair in enumerate(ways)], STREAM, kinds)
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Take the place of the device and of the host's clock."""
-        monkeypatch.setattr(ruler, "perf_counter", lambda: self.now / 1000)
-        monkeypatch.setattr(ruler.streams, "elapsed", self.elapsed)
-        monkeypatch.setattr(ruler.streams, "cache_size", lambda device: CACHE)
-        monkeypatch.setattr(ruler.memory, "memory_info", lambda device: (self.free, self.free))
-        monkeypatch.setattr(ruler.memory, "fill", self.fill)
-        monkeypatch.setattr(ruler.blocks, "allocate", self.allocate)
+        monkeypatch.setattr(benchmark, "perf_counter", lambda: self.now / 1000)
+        monkeypatch.setattr(benchmark.streams, "elapsed", self.elapsed)
+        monkeypatch.setattr(benchmark.streams, "cache_size", lambda device: CACHE)
+        monkeypatch.setattr(benchmark.memory, "memory_info", lambda device: (self.free, self.free))
+        monkeypatch.setattr(benchmark.memory, "fill", self.fill)
+        monkeypatch.setattr(benchmark.allocator, "allocate", self.allocate)
 
 
 @pytest.fixture
@@ -122,9 +122,9 @@ def test_many_launches_are_no_kernel_that_is_waited_for(clocks: Clocks) -> None:
     assert times[1] == pytest.approx(30.0, rel=0.01)
 
 
-def kinds(*names: str) -> tuple[ruler.Kind, ...]:
+def kinds(*names: str) -> tuple[benchmark.Kind, ...]:
     """Of engines; those in capitals are of another family."""
-    return tuple(ruler.Kind("legacy" if name.isupper() else "graph", name) for name in names)
+    return tuple(benchmark.Kind("legacy" if name.isupper() else "graph", name) for name in names)
 
 
 def test_variants_of_the_hopeless_are_left_out(clocks: Clocks) -> None:
@@ -135,8 +135,8 @@ def test_variants_of_the_hopeless_are_left_out(clocks: Clocks) -> None:
 
 
 def test_after_several_hopeless_kinds_no_new_one_of_their_family_is_tried(clocks: Clocks) -> None:
-    names = "abcdefghij"[: ruler.IN_A_ROW]
-    hopeless = [Way(9.0)] * ruler.IN_A_ROW
+    names = "abcdefghij"[: benchmark.IN_A_ROW]
+    hopeless = [Way(9.0)] * benchmark.IN_A_ROW
     times = clocks.race([Way(0.1), *hopeless, Way(0.05)], kinds("first", *names, "new"))
     assert times[-1] is None
     assert place(times) == 0
@@ -158,7 +158,7 @@ def test_a_host_that_stumbles_takes_nobody_out(clocks: Clocks) -> None:
         return time
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ruler.streams, "elapsed", stumbling)
+        patch.setattr(benchmark.streams, "elapsed", stumbling)
         times = clocks.race([Way(0.05)] * 8, kinds(*"abcdefgh"))
     assert times == pytest.approx([0.05] * 8, rel=0.3)
     assert set(clocks.count.values()) == {clocks.count[0]}, "all were looked at alike"
@@ -170,7 +170,7 @@ def test_who_falls_behind_does_not_draw_level(clocks: Clocks) -> None:
     def one(number: int) -> Callable[[], None]:
         return lambda: clocks.run(number, Way(next(noise[number])))
 
-    slow, quick = ruler.race([one(0), one(1)], STREAM)
+    slow, quick = benchmark.race([one(0), one(1)], STREAM)
     assert isinstance(slow, float)
     assert isinstance(quick, float)
     assert slow > quick
@@ -186,9 +186,9 @@ def test_failures_are_told_and_no_reason_to_leave_variants_out(clocks: Clocks) -
 
 def test_who_falls_behind_in_a_round_is_in_no_other(clocks: Clocks) -> None:
     times = clocks.race([Way(0.1), Way(0.12), Way(0.104)])
-    calls = int(ruler.ROUND / 0.11) + ruler.COLDS
+    calls = int(benchmark.ROUND / 0.11) + benchmark.COLDS
     assert clocks.count[1] == GLANCES + calls
-    assert clocks.count[0] == clocks.count[2] == GLANCES + ruler.ROUNDS * calls
+    assert clocks.count[0] == clocks.count[2] == GLANCES + benchmark.ROUNDS * calls
     assert place(times) == 0
 
 
@@ -209,7 +209,7 @@ def test_without_memory_to_spare_all_find_their_operands_in_the_cache(
     clocks: Clocks, free: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clocks.free = CACHE  # another process may have been quicker
-    monkeypatch.setattr(ruler.memory, "memory_info", lambda device: (free, free))
+    monkeypatch.setattr(benchmark.memory, "memory_info", lambda device: (free, free))
     times = clocks.race([Way(0.1, cold=0.1), Way(0.12, cold=0.02)])
     assert times == pytest.approx([0.1, 0.12], rel=0.15)
     assert place(times) == 0
@@ -229,7 +229,7 @@ def test_one_disturbed_look_takes_nobody_out(clocks: Clocks, disturbed: int, pla
 
     runs = [lambda: clocks.run(0, Way(0.1, cold=0.01)), lambda: clocks.run(2, Way(0.11))]
     runs.insert(place_of_quick, quick)
-    times = ruler.race(runs, STREAM, kinds("a", "b", "c"))
+    times = benchmark.race(runs, STREAM, kinds("a", "b", "c"))
     assert place(times) == place_of_quick
     assert None not in times
 
@@ -244,7 +244,7 @@ def test_who_was_out_stays_behind_when_the_clock_falls(clocks: Clocks) -> None:
 
         return run
 
-    times = ruler.race([one(0, 0.1), one(1, 0.11), one(2, 0.13)], STREAM)
+    times = benchmark.race([one(0, 0.1), one(1, 0.11), one(2, 0.13)], STREAM)
     assert place(times) == 0
     assert sorted(times) == times
 
@@ -262,7 +262,7 @@ def test_an_error_that_is_told_holds_nothing_of_the_race(clocks: Clocks) -> None
             except NotSupportedError as error:
                 raise NotSupportedError("no plan") from error
 
-        times = ruler.race([failing, lambda: clocks.run(1, Way(0.1))], STREAM)
+        times = benchmark.race([failing, lambda: clocks.run(1, Way(0.1))], STREAM)
         return times, weakref.ref(operand)
 
     gc.disable()
@@ -281,19 +281,19 @@ def test_what_the_caller_is_handling_keeps_its_traceback(clocks: Clocks) -> None
     try:
         raise KeyError("of the caller")
     except KeyError as handled:
-        times = ruler.race([failing, lambda: clocks.run(1, Way(0.1))], STREAM)
+        times = benchmark.race([failing, lambda: clocks.run(1, Way(0.1))], STREAM)
         assert handled.__traceback__ is not None
     assert isinstance(times[0], NotSupportedError)
     assert times[0].__context__ is None
 
 
 def test_one_disturbed_round_takes_nobody_out(clocks: Clocks) -> None:
-    noise = iter([1.0] * GLANCES + [1.4] * (int(ruler.ROUND / 0.11) + ruler.COLDS))
+    noise = iter([1.0] * GLANCES + [1.4] * (int(benchmark.ROUND / 0.11) + benchmark.COLDS))
     runs = [
         lambda: clocks.run(0, Way(0.1 * next(noise, 1.0))),
         lambda: clocks.run(1, Way(0.105)),
     ]
-    assert place(ruler.race(runs, STREAM)) == 0
+    assert place(benchmark.race(runs, STREAM)) == 0
 
 
 def test_who_fails_in_a_round_has_failed(clocks: Clocks) -> None:
@@ -305,7 +305,7 @@ def test_who_fails_in_a_round_has_failed(clocks: Clocks) -> None:
         clocks.run(2, Way(0.1))
 
     runs = [lambda: clocks.run(0, Way(0.11)), lambda: clocks.run(1, Way(0.12)), third]
-    times = ruler.race(runs, STREAM)
+    times = benchmark.race(runs, STREAM)
     assert times[2] is error
     assert place(times) == 0
 

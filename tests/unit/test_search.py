@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from cudnn_ct import _search
+from cudnn_ct import _find
+from cudnn_ct._find import COMPANION_STEPS, CUDNN, CUDNN_STEPS, Places, Search, cublaslt, search
 from cudnn_ct._installation import inspect, require
-from cudnn_ct._search import COMPANION_STEPS, CUDNN, CUDNN_STEPS, Places, Search, cublaslt, search
-from cudnn_ct.doctor import places as places_of_the_doctor
+from cudnn_ct.doctor import locate as places_of_the_doctor
 from cudnn_ct.errors import LibraryLoadError, LibraryNotFoundError, VersionMismatchError
 from tests.elf_files import make_cudnn, make_elf, make_header
 
@@ -253,7 +253,7 @@ def test_other_systems_are_told_so(monkeypatch: pytest.MonkeyPatch, system: str,
     monkeypatch.setattr(sys, "platform", system)
     name = os.uname_result(("", "", "", "", machine))
     monkeypatch.setattr(os, "uname", lambda: name)
-    found = _search.find_cudnn()
+    found = _find.find_cudnn()
     assert found.path is None
     assert "Linux with glibc on x86-64 or aarch64" in found.steps[0][1]
     assert f"{system} on {machine}" in found.steps[0][1]
@@ -264,7 +264,7 @@ def test_another_c_library_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
         raise ValueError(name)
 
     monkeypatch.setattr(os, "confstr", confstr)
-    assert "another C library" in _search.find_cudnn().steps[0][1]
+    assert "another C library" in _find.find_cudnn().steps[0][1]
 
 
 # --- what lies in the folder -------------------------------------------------------------------------------

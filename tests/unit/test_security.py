@@ -15,11 +15,12 @@ from typing import Any
 import pytest
 
 import cudnn_ct
-from cudnn_ct import _search, algo_store
+from cudnn_ct import _find
+from cudnn_ct._find import COMPANION_STEPS, CUDNN, CUDNN_STEPS, Places, cublaslt, search
 from cudnn_ct._installation import exposed, inspect
-from cudnn_ct._search import COMPANION_STEPS, CUDNN, CUDNN_STEPS, Places, cublaslt, search
-from cudnn_ct.algo_store import Store
-from cudnn_ct.doctor import places as places_of_the_doctor
+from cudnn_ct.autotune import store
+from cudnn_ct.autotune.store import Store
+from cudnn_ct.doctor import locate as places_of_the_doctor
 from cudnn_ct.errors import CudnnWarning
 from tests.elf_files import make_cudnn, make_elf
 
@@ -128,7 +129,7 @@ def test_the_current_folder_is_not_searched(trap: Path, monkeypatch: pytest.Monk
 
 def test_the_current_folder_of_a_process(trap: Path) -> None:
     """As python -c and the prompt have it in sys.path."""
-    code = "import json; from cudnn_ct import _search; print(json.dumps(str(_search.find_cudnn().path)))"
+    code = "import json; from cudnn_ct import _find; print(json.dumps(str(_find.find_cudnn().path)))"
     environ = {**os.environ, "PYTHONPATH": str(PACKAGE.parent), "LD_LIBRARY_PATH": ":"}
     environ.pop("CUDNN_CT_LIBRARY", None)
     done = subprocess.run(
@@ -139,7 +140,7 @@ def test_the_current_folder_of_a_process(trap: Path) -> None:
 
 
 def test_a_place_that_is_named_is_searched(trap: Path) -> None:
-    assert _search.find_explicit(CUDNN, Places(setting="lib")) == Path("lib/libcudnn.so.9")
+    assert _find.find_explicit(CUDNN, Places(setting="lib")) == Path("lib/libcudnn.so.9")
 
 
 # --- who may write what is loaded --------------------------------------------------------------------------
@@ -186,7 +187,7 @@ def test_a_file_of_choices_that_everybody_may_write_is_not_believed(tmp_path: Pa
 def test_the_file_of_choices_is_made_for_its_owner_alone_to_write(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
-        algo_store.Store(tmp_path / "folder" / "choices").put("key", {})
+        store.Store(tmp_path / "folder" / "choices").put("key", {})
     finally:
         os.umask(before)
     assert not (tmp_path / "folder" / "choices").stat().st_mode & 0o022

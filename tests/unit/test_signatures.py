@@ -14,7 +14,7 @@ from cudnn_ct import reference
 ON_A_DEVICE = {"algo", "precision", "deterministic", "workspace_limit", "strict", "stream"}
 
 # Operations, and the functions of shapes beside them.
-OPERATIONS = ("cudnn_ct.ops.", "cudnn_ct.problem.")
+OPERATIONS = ("cudnn_ct.ops.", "cudnn_ct.shapes.")
 
 # Where a parameter of that name is mathematics: a softmax or its logarithm.
 OF_MATHEMATICS = {("softmax", "algo"), ("softmax_backward", "algo")}

@@ -18,7 +18,7 @@ import cudnn_ct as ct
 from cudnn_ct import errors
 from cudnn_ct._bindings.enums import DataType, Status
 from cudnn_ct._config import SETTINGS, Config
-from cudnn_ct._owned import Owned
+from cudnn_ct._handle import Owned
 from cudnn_ct.dtypes import DTYPES, as_dtype
 
 # --- dtypes ------------------------------------------------------------------------------------------------

@@ -1,0 +1,262 @@
+"""Making arrays on the device, and taking those of others."""
+
+from __future__ import annotations
+
+import operator
+from contextlib import suppress
+from typing import Any
+
+from .array import DeviceArray
+from .cuda import interop
+from .cuda import stream as streams
+from .cuda.stream import Stream, stream_for
+from .dtypes import DTYPES, DType, as_dtype
+from .errors import NotInitializedError
+from .shapes.parse import choice
+from .shapes.specs import LAYOUTS, TensorSpec, nearest_layout
+
+__all__ = ["NO_NUMBERS", "asarray", "empty", "full", "operand", "zeros"]
+
+# Kinds of NumPy's dtypes that are no real numbers, which a cast would make of them: of a text, of a date.
+NO_NUMBERS = "cSUOmM"
+
+
+def empty(shape: Any, dtype: Any = "float32", *, layout: str = "nchw", stream: Any = None) -> DeviceArray:
+    """Allocate an array on the current device; its contents are undefined.
+
+    Parameters
+    ----------
+    shape : tuple of int, or int
+    dtype : anything :func:`cudnn_ct.dtypes.as_dtype` takes
+    layout : {"nchw", "nhwc"}
+        C order, or channels last in memory (1 to 3 spatial axes). The shape is (N, C, ...) either way.
+    stream : optional
+        Where it is allocated: an address or anything with ``__cuda_stream__``.
+
+    Returns
+    -------
+    DeviceArray
+
+    Raises
+    ------
+    AllocationError
+        Device memory ran out (also a MemoryError).
+    NotInitializedError
+        There is no driver or no device.
+
+    Examples
+    --------
+    >>> ct.empty((8, 3, 32, 32), "float16", layout="nhwc")
+    DeviceArray(float16[8, 3, 32, 32], nhwc, device 0)
+    """
+    if not isinstance(shape, tuple | list):
+        with suppress(TypeError):  # an array of lengths, perhaps
+            shape = (operator.index(shape),)
+    spec = TensorSpec.packed(shape, dtype, layout)
+    run = stream_for(stream)
+    previous = streams.activate(run.device)
+    try:
+        return DeviceArray.new(spec, spec.size * DTYPES[spec.dtype].itemsize, run)
+    finally:
+        streams.restore(previous)
+
+
+def full(
+    shape: Any, value: Any, dtype: Any = "float32", *, layout: str = "nchw", stream: Any = None
+) -> DeviceArray:
+    """Allocate an array on the current device with every element ``value``.
+
+    Parameters
+    ----------
+    shape, dtype, layout, stream
+        As in :func:`empty`.
+    value : number
+        Cast to ``dtype``.
+
+    Returns
+    -------
+    DeviceArray
+
+    Raises
+    ------
+    AllocationError, NotInitializedError
+        As in :func:`empty`.
+
+    Examples
+    --------
+    >>> ct.full((2, 2), 7).numpy()
+    array([[7., 7.],
+           [7., 7.]], dtype=float32)
+    """
+    array = empty(shape, dtype, layout=layout, stream=stream)
+    return array.fill(value, stream=array.home)
+
+
+def zeros(shape: Any, dtype: Any = "float32", *, layout: str = "nchw", stream: Any = None) -> DeviceArray:
+    """Allocate an array of zeros on the current device.
+
+    Parameters
+    ----------
+    shape, dtype, layout, stream
+        As in :func:`empty`.
+
+    Returns
+    -------
+    DeviceArray
+
+    Raises
+    ------
+    AllocationError, NotInitializedError
+        As in :func:`empty`.
+
+    Examples
+    --------
+    >>> ct.zeros((3,), "int32").numpy()
+    array([0, 0, 0], dtype=int32)
+    """
+    return full(shape, 0, dtype, layout=layout, stream=stream)
+
+
+def asarray(obj: Any, dtype: Any = None, *, layout: str | None = None, stream: Any = None) -> DeviceArray:
+    """Turn anything array-like into a :class:`DeviceArray`.
+
+    A DeviceArray comes back as it is. A GPU array of torch, cupy, numba, jax or anything else that speaks
+    DLPack or ``__cuda_array_interface__`` is used in place, without a copy; a tensor of torch whose negative
+    bit is set (``z.conj().imag``) is copied by torch. Everything else goes through NumPy and is copied to the
+    current device. Where ``dtype`` or ``layout`` ask for something else than a device array has, it is
+    converted through host memory, which is slow; a conversion in the library that made it is not.
+
+    Parameters
+    ----------
+    obj : array of any library, DeviceArray, number or nested sequence of numbers
+    dtype : anything :func:`cudnn_ct.dtypes.as_dtype` takes, optional
+        By default that of ``obj``; of Python floats it is float64, as in NumPy.
+    layout : {"nchw", "nhwc"}, optional
+        The order in memory; the shape is (N, C, ...) either way. By default that of a device array, or the
+        nearest to it; C order of anything else.
+    stream : optional
+        Where it is copied, or what the contents of an array of another library are to wait for: an address or
+        anything with ``__cuda_stream__``.
+
+    Returns
+    -------
+    DeviceArray
+        ``obj`` itself, its memory, or a copy.
+
+    Raises
+    ------
+    TypeError
+        cuDNN has no such dtype; or it is of complex numbers, strings, dates or objects, whatever ``dtype``
+        says; or a tensor of torch that requires a gradient, which nothing here would give it.
+    ValueError
+        There is no such ``layout`` for this number of axes; or ``obj`` says that its memory is at address 0.
+    AllocationError, NotInitializedError
+        As in :func:`empty`; NotInitializedError also for a tensor with the negative bit in a capture.
+
+    Examples
+    --------
+    >>> ct.asarray(np.ones((1, 3, 2, 2), np.float32), layout="nhwc")
+    DeviceArray(float32[1, 3, 2, 2], nhwc, device 0)
+    """
+    kind = None if dtype is None else as_dtype(dtype)
+    layout = None if layout is None else choice(layout, LAYOUTS, "layout")
+    if not isinstance(obj, DeviceArray) and interop.in_host_memory(obj):
+        return _from_host(obj, kind, layout, stream)
+    device = obj.device if isinstance(obj, DeviceArray) else interop.device_of(obj)
+    run = stream_for(stream, device)
+    array = obj if isinstance(obj, DeviceArray) else _wrap(obj, run)
+    if array is None:
+        return _from_host(obj, kind, layout, run)
+    if (kind is None or kind.name == array.spec.dtype) and (layout is None or layout in array.spec.layouts):
+        if layout in (None, array.layout):
+            return array
+        return array.seen_as(TensorSpec.packed(array.shape, array.spec.dtype, layout))
+    kind = kind or DTYPES[array.spec.dtype]
+    order = layout or nearest_layout(array.spec)
+    return DeviceArray.from_host(array.numpy(), kind, order, run)
+
+
+def operand(obj: Any, name: str, stream: Stream, *, written: bool = False) -> DeviceArray:
+    """Take an argument of an operation as a DeviceArray; only arrays on the device will do.
+
+    Raises
+    ------
+    TypeError
+        It is a NumPy array, or nothing that has device memory.
+    ValueError
+        It is on another device than the operation; or to be ``written`` and read-only, or a tensor with the
+        negative bit, whose memory has the other sign.
+    """
+    array = obj if isinstance(obj, DeviceArray) else _wrap(obj, stream)
+    if array is None:
+        raise not_on_device(obj, name)
+    if array.device != stream.device:
+        raise ValueError(f"{name} is on device {array.device}; the operation runs on device {stream.device}")
+    if written and array.readonly:
+        raise ValueError(f"{name} is read-only: its owner forbids writing")
+    if written and array is not obj and _is_negated(obj):
+        raise ValueError(
+            f"{name} cannot be written: got a tensor with the negative bit set, expected one whose memory "
+            "holds its values; pass tensor.resolve_neg()"
+        )
+    return array
+
+
+def not_on_device(obj: Any, name: str) -> TypeError:
+    """The error for an operand that has no device memory."""
+    kind = f"{type(obj).__module__}.{type(obj).__name__}".removeprefix("builtins.")
+    return TypeError(f"{name} must be an array on the device, not {kind}; ct.asarray({name}) makes one")
+
+
+def _from_host(obj: Any, dtype: DType | None, layout: str | None, stream: Any) -> DeviceArray:
+    """Copy what NumPy can read to the device; dtype and shape are checked before the device is touched."""
+    import numpy as np
+
+    host = np.asarray(obj.resolve_neg() if _is_negated(obj) else obj)
+    kind = as_dtype(host.dtype) if dtype is None or host.dtype.kind in NO_NUMBERS else dtype
+    TensorSpec.packed(host.shape, kind, layout or "nchw")
+    return DeviceArray.from_host(host, kind, layout or "nchw", stream_for(stream))
+
+
+def _wrap(obj: Any, stream: Stream) -> DeviceArray | None:
+    """Take a foreign device array as it is; None for what has no device memory."""
+    if _is_negated(obj):
+        obj = _with_signs(obj, stream)
+    foreign = interop.import_array(obj, stream)
+    if foreign is None:
+        return None
+    if not getattr(foreign.dtype, "isnative", True):
+        raise TypeError(f"{type(obj).__module__}.{type(obj).__name__} has numbers of the other byte order")
+    spec = TensorSpec(foreign.shape, foreign.strides, as_dtype(foreign.dtype).name)
+    if not foreign.pointer and spec.size:
+        raise ValueError(f"{type(obj).__module__}.{type(obj).__name__} says that its {spec} is at address 0")
+    here = stream if stream.device == foreign.device else streams.default_stream(foreign.device)
+    writer = foreign.home or here
+    return DeviceArray(
+        spec, foreign.pointer, foreign.owner, writer, foreign.home, foreign=True, readonly=foreign.readonly
+    )
+
+
+def _is_negated(obj: Any) -> bool:
+    """Return whether a tensor of torch holds its elements with the other sign, as ``z.conj().imag`` does.
+
+    No protocol carries this bit: torch exports the memory without it. The conjugate bit needs no check,
+    because only complex tensors have it, which no operation takes.
+    """
+    is_neg = getattr(obj, "is_neg", None)
+    return is_neg is not None and bool(is_neg())
+
+
+def _with_signs(tensor: Any, stream: Stream) -> Any:
+    """Copy a tensor whose negative bit is set, on the current stream of torch.
+
+    Raises
+    ------
+    NotInitializedError
+        ``stream`` is being captured: a launched graph would read the copy after it was freed.
+    """
+    if streams.is_capturing(stream):
+        raise NotInitializedError(
+            "a tensor with the negative bit set cannot be copied in a capture; pass tensor.resolve_neg()"
+        )
+    return tensor.resolve_neg()

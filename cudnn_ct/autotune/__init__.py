@@ -1,0 +1,1 @@
+"""Candidates of a problem, their benchmark, and the tuned algorithms on disk."""

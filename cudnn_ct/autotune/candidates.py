@@ -1,0 +1,213 @@
+"""What is known of the ways to compute one problem: the rows found, what failed, where more may be found."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from .._config import config
+from ..context import Context
+from ..cuda import stream as streams
+from ..errors import (
+    BadParamError,
+    CudnnError,
+    ExecutionFailedError,
+    InternalError,
+    NotSupportedError,
+    without_frames,
+)
+from ..plans.base import Candidate, Problem, Stage
+from .request import Request
+from .store import store
+
+__all__ = ["TRANSIENT", "Decision", "breadth", "kept_rows", "store_key"]
+
+# Failures that say nothing of an algorithm: memory was short, or the device was in trouble.
+TRANSIENT = (InternalError, ExecutionFailedError)
+NO_LIBRARY = (1008, 3009)  # statuses of a library that is missing, which an engine's refusal may pass on
+
+
+class Decision:
+    """The candidates of one problem on one device, and what became of them. Shared by threads."""
+
+    def __init__(
+        self,
+        request: Request,
+        stages: Sequence[Stage],
+        kept: Sequence[Candidate] = (),
+        how: str = "",
+        *,
+        instead: Sequence[Stage] = (),
+    ) -> None:
+        """Begin with rows that are kept, then those of ``stages``; ``instead`` are not what was named."""
+        self.request = request
+        self.lock = threading.RLock()
+        self.key = ""  # of the store, for a decision that is to be kept there
+        self.kind: Any = None  # of the first choices that are kept, for the policies *_once
+        self.breadth = breadth()
+        self._stages = [(stage, False) for stage in stages] + [(stage, True) for stage in instead]
+        self._rows = [*map(self.judged, kept)]
+        self._how = how
+        self._settled = bool(self._rows) and all(row.status for row in self._rows)  # known to be impossible
+        self._substitutes: set[tuple[Any, ...]] = set()
+        self._warned = False
+
+    @property
+    def untimed(self) -> bool:
+        """Whether candidates are still to be timed."""
+        return self.request.timed and not self._settled and not any(not row.status for row in self._rows)
+
+    @property
+    def stale(self) -> bool:
+        """Whether settings have changed since, so that nobody can say which of them a race was run by."""
+        return self.breadth != breadth()
+
+    @property
+    def spent(self) -> bool:
+        """Whether everything there was has been refused."""
+        with self.lock:
+            return bool(self._rows) and not self._stages and all(row.status for row in self._rows)
+
+    def usable(self, context: Context) -> Iterator[Candidate]:
+        """The rows that may be tried, the best first; looks further where those at hand are used up.
+
+        A place that cannot be asked now, for a failure that will pass, is asked again next time.
+        """
+        seen, asked, trouble = 0, 0, None
+        while True:
+            with self.lock:
+                while seen >= len(self._rows) and asked < len(self._stages) and not self.untimed:
+                    stage, substitute = self._stages[asked]
+                    if substitute and trouble is not None:
+                        raise trouble  # the algorithm that was named may be had another time
+                    try:
+                        self._add(stage(context), substitute)
+                    except TRANSIENT as error:
+                        trouble, asked = trouble or without_frames(error), asked + 1
+                    else:
+                        del self._stages[asked]
+                row = self._rows[seen] if seen < len(self._rows) else None
+            if row is None and trouble is not None:
+                raise trouble
+            if row is None:
+                return
+            seen += 1
+            if not row.status:
+                yield row
+
+    def judged(self, row: Candidate) -> Candidate:
+        """A row, refused where it is not what was asked for."""
+        return row if row.status else row._replace(status=self.request.refusal(row))
+
+    def refuse(self, row: Candidate, reason: str) -> bool:
+        """Let a row not be tried again. Returns whether that is new."""
+        with self.lock:
+            news = row in self._rows
+            self._rows = [one._replace(status=reason) if one == row else one for one in self._rows]
+        return news
+
+    def settle(self, rows: list[Candidate], failures: Sequence[CudnnError]) -> None:
+        """Take timed rows, the quickest first and those without a time last, and keep them on disk.
+
+        What failed for a reason that will pass keeps the decision from the disk, and where nothing else is
+        usable, from being made.
+        """
+        passing = [failure for failure in failures if not _of_the_candidate(failure)]
+        if passing and all(row.status for row in rows):
+            raise passing[0]
+        with self.lock:
+            self._rows += sorted(rows, key=lambda row: (bool(row.status), row.time is None, row.time or 0.0))
+            self._settled = True
+            self._how = "timed" if any(row.time is not None for row in rows) else ""
+        if self.key and not passing and not self.stale and not config.debug:  # whose waits are in the times
+            store().put(self.key, _as_json(self._rows))
+
+    def warn_once(self) -> bool:
+        with self.lock:
+            first, self._warned = not self._warned, True
+        return first
+
+    def fallback_reason(self, row: Candidate | None) -> str:
+        """Why a row runs and not the algorithm that was named; empty where it is that."""
+        if row is None or not self.is_substitute(row):
+            return ""
+        return next((row.status for row in self._rows if row.status), "it cannot be had")
+
+    def is_substitute(self, row: Candidate) -> bool:
+        """Whether a row is not the algorithm that was named, but what takes its place."""
+        return row.way in self._substitutes
+
+    def story(self, row: Candidate | None) -> str:
+        time = f", {row.time * 1000:.1f} us a call" if row is not None and row.time is not None else ""
+        return f"  how: {self.request.algo or 'as it was given'}{f', {self._how}' if self._how else ''}{time}"
+
+    def reasons(self) -> list[str]:
+        return [f"  refused: {row}: {row.status}" for row in self._rows if row.status]
+
+    def _add(self, rows: Sequence[Candidate], substitutes: bool) -> None:
+        known = {row.way for row in self._rows}
+        news = [self.judged(row) for row in rows if row.way not in known]
+        self._rows += news
+        if substitutes:
+            self._substitutes.update(row.way for row in news)
+
+
+def _of_the_candidate(failure: CudnnError) -> bool:
+    """Whether a failure in a race says something of the way that was tried, and not of the installation.
+
+    An engine's refusal passes on what cuDNN said of it, which may be an error of another class.
+    """
+    refusal = isinstance(failure, NotSupportedError | BadParamError)
+    return refusal and failure.status not in NO_LIBRARY and (failure.status or 0) < 4000
+
+
+# --- on disk -----------------------------------------------------------------------------------------------
+
+
+def breadth() -> tuple[int, bool]:
+    """The settings that say which candidates a race has."""
+    return config.timed_engines, config.runtime_compiled
+
+
+def store_key(problem: Problem, context: Context, request: Request) -> str:
+    """All that a timed choice depends on, as text: the reprs of values name every field."""
+    limits = request._replace(algo=None, strict=False)
+    version, device = context.library.version, streams.device_name(context.device)
+    return f"cuDNN {version} | {device} | {problem!r} | {limits!r} | {breadth()}"
+
+
+def _as_json(rows: list[Candidate]) -> dict[str, Any]:
+    """A timed decision for the store: the quickest rows and the least demanding one, or why there is none."""
+    usable = [row for row in rows if not row.status]
+    best = usable[:3] + sorted(usable[3:], key=lambda row: row.workspace)[:1]
+    return {"rows": [row._replace(problem=None)._asdict() for row in best or rows]}
+
+
+def kept_rows(key: str) -> list[Candidate]:
+    """Rows that the store has for a key; none where they are not as they should be."""
+    return rows_of(store().get(key) or {})
+
+
+def rows_of(choice: Any) -> list[Candidate]:
+    """Rows of a choice as the store keeps it; none where they are not as they should be."""
+    try:
+        return [_candidate(row) for row in choice.get("rows", ())]
+    except (TypeError, ValueError, KeyError, AttributeError, OverflowError):
+        return []
+
+
+def _candidate(row: dict[str, Any]) -> Candidate:
+    candidate = Candidate(**row)
+    packed = tuple((str(operand), str(layout)) for operand, layout in candidate.packed)
+    notes = tuple(map(str, candidate.notes))
+    for value, kind in zip(candidate[:5], (str, str, str, int, bool), strict=True):
+        if not isinstance(value, kind):
+            raise TypeError(f"{value!r} is no {kind.__name__}")
+    time = None if candidate.time is None else float(candidate.time)
+    if time is not None and not math.isfinite(time):
+        raise ValueError(f"{time} is no time")
+    return candidate._replace(
+        packed=packed, notes=notes, time=time, status=str(candidate.status), problem=None
+    )

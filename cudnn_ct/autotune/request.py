@@ -1,0 +1,172 @@
+"""How a way is to be chosen: policies, the names of algorithms, and what a candidate must keep to."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any, NamedTuple
+
+from ..plans.base import Candidate
+from ..shapes.conv import ConvProblem
+from ..shapes.parse import flag
+
+__all__ = ["ALGORITHMS", "POLICIES", "Named", "Request", "named_algorithm", "request", "unfit"]
+
+POLICIES = ("guess_once", "guess_on_shape_change", "time_once", "time_on_shape_change")
+
+
+class Request(NamedTuple):
+    """What a caller wants of the choice.
+
+    ``algo`` is a policy, or the name of an algorithm, or None where ``row`` is the candidate to take.
+    """
+
+    algo: str | None = "guess_on_shape_change"
+    row: Candidate | None = None
+    deterministic: bool = False
+    workspace_limit: int | None = None
+    strict: bool = False
+
+    @property
+    def timed(self) -> bool:
+        """Whether candidates are to be timed."""
+        return self.algo in ("time_once", "time_on_shape_change")
+
+    @property
+    def once(self) -> bool:
+        """Whether the first choice for a kind of problem is kept for others of the kind."""
+        return self.algo in ("guess_once", "time_once")
+
+    def refusal(self, row: Candidate) -> str:
+        """Why a row is not what was asked for; empty where it is."""
+        if self.deterministic and not row.deterministic:
+            return "not deterministic"
+        if self.workspace_limit is not None and row.workspace > self.workspace_limit:
+            return f"needs {row.workspace:,} bytes of workspace; the limit is {self.workspace_limit:,}"
+        return ""
+
+
+def request(algo: Any, deterministic: Any, workspace_limit: Any, strict: Any, problem: Any = None) -> Request:
+    """Check the arguments that say how to choose.
+
+    Raises
+    ------
+    TypeError
+        An argument is of no use here at all.
+    ValueError
+        There is no algorithm of that name, or not for this problem; a row belongs to another problem; the
+        limit is negative.
+    """
+    limit = None if workspace_limit is None else _bytes(workspace_limit)
+    wanted = (flag(deterministic, "deterministic"), limit, flag(strict, "strict"))
+    if isinstance(algo, Candidate):
+        _check_row(algo, problem)
+        return Request(None, algo, *wanted)
+    name = algo if isinstance(algo, str) else getattr(algo, "name", None)
+    if not isinstance(name, str):
+        raise TypeError(f"algo must be a name or a row of conv_algorithms, not {algo!r}")
+    if name in POLICIES:
+        return Request(name, None, *wanted)
+    if problem is not None:
+        named_algorithm(name, problem.core)
+    return Request(name, None, *wanted)
+
+
+def _bytes(limit: Any) -> int:
+    try:
+        number = operator.index(limit)
+    except TypeError:
+        raise TypeError(f"workspace_limit must be a number of bytes, not {limit!r}") from None
+    if number < 0:
+        raise ValueError(f"workspace_limit must be at least 0 bytes, got {number}")
+    return number
+
+
+def _check_row(row: Candidate, problem: Any) -> None:
+    if row.status:
+        raise ValueError(f"algo: {row} was refused: {row.status}")
+    if row.problem is not None and problem is not None and row.problem.plain != problem.plain:
+        raise ValueError(f"algo: {row} was made for another problem: {row.problem}; this is {problem}")
+
+
+# --- the names of algorithms -------------------------------------------------------------------------------
+
+
+class Named(NamedTuple):
+    """What a name means in one direction: cuDNN's legacy algorithm, and for which data it was ever made."""
+
+    algorithm: str
+    axes: tuple[int, ...] = (1, 2, 3)
+    dtypes: tuple[str, ...] = ("float16", "bfloat16", "float32", "float64")
+
+
+_FLOATS = ("float16", "bfloat16", "float32")
+_SUMMABLE = (*_FLOATS, "float64", "int8")
+_FLAT = (1, 2)
+
+# The names are those of Theano's `dnn` module. What it fell back to silently is the first row of a direction.
+ALGORITHMS: dict[str, dict[str, Named]] = {
+    "forward": {
+        "none": Named("implicit_gemm", dtypes=_SUMMABLE),
+        "small": Named("implicit_precomp_gemm", dtypes=_SUMMABLE),
+        "large": Named("gemm", _FLAT),
+        "fft": Named("fft", _FLAT, _FLOATS),
+        "fft_tiling": Named("fft_tiling"),
+        "winograd": Named("winograd", _FLAT, _FLOATS),
+        "winograd_non_fused": Named("winograd_nonfused", _FLAT, _FLOATS),
+    },
+    "backward_data": {
+        "none": Named("algo_0"),
+        "deterministic": Named("algo_1"),
+        "fft": Named("fft", _FLAT, _FLOATS),
+        "fft_tiling": Named("fft_tiling"),
+        "winograd": Named("winograd", _FLAT, _FLOATS),
+        "winograd_non_fused": Named("winograd_nonfused", _FLAT, _FLOATS),
+    },
+    "backward_filter": {
+        "none": Named("algo_0"),
+        "small": Named("algo_3"),
+        "deterministic": Named("algo_1", _FLAT),
+        "fft": Named("fft", _FLAT, _FLOATS),
+        "fft_tiling": Named("fft_tiling", _FLAT),
+        "winograd_non_fused": Named("winograd_nonfused", _FLAT, _FLOATS),
+    },
+}
+
+
+def named_algorithm(name: str, problem: ConvProblem) -> Named:
+    """Look the name of an algorithm up for a problem.
+
+    Raises
+    ------
+    ValueError
+        There is none of that name, or it is not for this direction, number of axes or dtype.
+    """
+    rows = ALGORITHMS[problem.direction]
+    every = dict.fromkeys(name for names in ALGORITHMS.values() for name in names)
+    if name not in every:
+        raise ValueError(
+            f"there is no algorithm {name!r}; there are the policies {', '.join(POLICIES)}, the names "
+            f"{', '.join(every)}, and the rows of conv_algorithms"
+        )
+    axes, dtype = len(problem.stride), problem.x.dtype
+    fitting = [one for one, row in rows.items() if axes in row.axes and dtype in row.dtypes]
+    if name not in fitting:
+        raise ValueError(
+            f"algo={name!r} is not for {problem.direction} of {dtype} with {axes} spatial axes; "
+            f"{', '.join(fitting)} are"
+        )
+    return rows[name]
+
+
+def unfit(name: str, problem: ConvProblem) -> str:
+    """What of a problem's geometry an algorithm was never made for; empty for nothing.
+
+    cuDNN's heuristics answer for these too, but not always truly.
+    """
+    window, size = problem.w.shape[2:], problem.x.shape[2:]
+    strided = any(s != 1 for s in problem.stride)
+    if name == "fft" and (strided or max(size) > 1024 or set(window) == {1}):
+        return "fft needs stride 1, at most 1024 pixels along each axis, and a window of more than one"
+    if name == "fft_tiling" and strided and problem.direction != "backward_filter":
+        return "fft_tiling needs stride 1"
+    return ""

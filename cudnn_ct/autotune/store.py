@@ -1,0 +1,356 @@
+"""Choices on disk: one small SQLite file in the user's cache folder, shared by processes.
+
+A choice is only ever advice: whatever is wrong with the file costs one warning, and neither an error nor a
+wrong result. Rows are JSON text; nothing in them is evaluated.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import threading
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from .._config import config
+from ..context import Bounded
+from ..errors import CudnnWarning
+
+if TYPE_CHECKING:
+    import sqlite3  # elsewhere when it is needed: it takes time, and some Pythons are built without it
+
+__all__ = ["Store", "export_choices", "import_choices", "store"]
+
+# The version is part of the table's name: a package that writes other rows makes its own table beside this.
+TABLE = "choices_1"
+FORMAT = "cudnn_ct choices 1"
+NAME = "choices.sqlite"  # of the file, where nobody gives another
+MAX_ROWS = 100_000
+BUSY_SECONDS = 2.0
+WORK_SECONDS = 5.0  # for one transaction, apart from waiting for other processes
+MAX_BYTES = 1 << 20  # of a key or a choice
+BUSY, LOCKED, CORRUPT, NOT_A_DATABASE = 5, 6, 11, 26  # SQLite's codes
+
+CREATE = f"CREATE TABLE IF NOT EXISTS {TABLE} (key TEXT PRIMARY KEY, choice TEXT)"
+KEPT = CREATE.replace(" IF NOT EXISTS", "").encode()  # as SQLite keeps it
+SCHEMA = "SELECT type, sql FROM sqlite_master WHERE tbl_name = ? AND sql IS NOT NULL"
+ROW_BYTES = 4  # that a row takes in the file at least, even if it is empty
+# A replaced row keeps its rowid, as it would not with INSERT OR REPLACE: rowids have no gaps, and the oldest
+# rows that are too many are found without counting, however often the same choices are imported.
+PUT = f"INSERT INTO {TABLE} VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET choice = excluded.choice"
+TRIM = f"DELETE FROM {TABLE} WHERE rowid <= (SELECT max(rowid) FROM {TABLE}) - ?"
+
+_T = TypeVar("_T")
+STORES = 64  # settings for which a process keeps one
+_STORES = Bounded(STORES)
+
+# Held around all use of SQLite and around each fork: a child forked while another thread is inside SQLite
+# would inherit its locks for good.
+_LOCK = threading.RLock()
+os.register_at_fork(before=_LOCK.acquire, after_in_parent=_LOCK.release, after_in_child=_LOCK.release)
+
+
+class Store:
+    """A map from keys to choices, in the file ``path`` that many processes may use at once, or nowhere.
+
+    Parameters
+    ----------
+    path : path or None
+        The file; it and its folder are made by the first choice. None remembers nothing.
+    timeout : float
+        Seconds to wait for other processes that write. Once that was not enough, nothing waits again.
+    """
+
+    def __init__(self, path: str | os.PathLike[str] | None, *, timeout: float = BUSY_SECONDS) -> None:
+        self.path = None if path is None else Path(path).absolute()
+        self._timeout = timeout
+        self._readable = self._writable = path is not None
+        self._warned = False
+
+    @property
+    def failed(self) -> bool:
+        """Whether something was found wrong with the file, of which a warning told."""
+        return self._warned
+
+    def get(self, key: str) -> dict[str, Any] | None:
+        """Return the choice for a key, None where there is none that can be read."""
+        return self._read("WHERE key = ?", key).get(key)
+
+    def put(self, key: str, choice: dict[str, Any]) -> None:
+        """Remember a choice, which JSON must be able to hold; it replaces the one that is there."""
+        self._write(PUT, [_row(key, choice)])
+
+    def export(self) -> dict[str, dict[str, Any]]:
+        """Return all choices, the oldest first, for another store's :meth:`load`."""
+        return self._read("ORDER BY rowid")
+
+    def load(self, choices: Mapping[str, dict[str, Any]]) -> int:
+        """Remember all these choices; return how many were written, 0 where none can be.
+
+        A bad one is a TypeError or ValueError, and none is written then.
+        """
+        if not isinstance(choices, Mapping):
+            raise TypeError(f"choices are a mapping of keys to dicts, not {choices!r}")
+        rows = [_row(key, choice) for key, choice in choices.items()]
+        return len(rows) if self._write(PUT, rows) else 0
+
+    def clear(self) -> None:
+        """Forget all choices; tables of other versions of the package stay."""
+        if os.path.exists(self.path or ""):
+            self._write(f"DELETE FROM {TABLE}", [()])
+
+    def _read(self, which: str, *parameters: str) -> dict[str, dict[str, Any]]:
+        def read(database: sqlite3.Connection) -> list[Any]:
+            _check_schema(database)
+            return _fetch(database, f"SELECT key, choice FROM {TABLE} {which}", parameters)
+
+        rows: list[Any] = self._attempt("read", read, [])
+        choices = dict(filter(None, (_decoded(*row) for row in rows)))
+        if len(choices) < len(rows):
+            self._warn(f"the file of choices {self.path} has a row that is no JSON object")
+        return choices
+
+    def _write(self, statement: str, rows: list[Any]) -> bool:
+        def write(database: sqlite3.Connection) -> bool:
+            database.execute("BEGIN IMMEDIATE")  # a lock that is raised later may fail without waiting
+            database.execute(CREATE)
+            _check_schema(database)
+            database.executemany(statement, rows)
+            database.execute(TRIM, (MAX_ROWS,))
+            database.execute("COMMIT")
+            return True
+
+        return self._attempt("written", write, False)
+
+    def _attempt(self, doing: str, work: Callable[[sqlite3.Connection], _T], otherwise: _T) -> _T:
+        """Do work in one transaction; where that fails, learn from it and warn once."""
+        with _LOCK:
+            if not (self._readable if doing == "read" else self._writable):
+                return otherwise
+            import sqlite3
+
+            try:
+                with closing(self._connect(doing)) as database:
+                    return work(database)
+            except (sqlite3.Error, OSError) as error:
+                if doing == "read" and ("no such table" in str(error) or not os.path.exists(self.path or "")):
+                    return otherwise  # nothing is written yet
+                self._learn(doing, error)
+                trouble = f"the file of choices {self.path} cannot be {doing}: {error}"
+        self._warn(trouble)
+        return otherwise
+
+    def _connect(self, doing: str) -> sqlite3.Connection:
+        """Open the file for one transaction: a connection must cross neither a fork nor a thread.
+
+        The journal stays SQLite's default: a write-ahead log needs shared memory, which network file systems
+        lack. For reading, ``rw`` makes no file and takes a read-only one, and can undo what a killed writer
+        left, which ``ro`` cannot.
+        """
+        import sqlite3
+
+        assert self.path is not None
+        if self.path.is_dir():
+            raise IsADirectoryError(f"it is a folder; a file in it would be {self.path / NAME}")
+        if self.path.exists() and self.path.stat().st_mode & stat.S_IWOTH:
+            raise PermissionError(f"everybody may write it, and it is not believed; chmod o-w {self.path}")
+        if doing == "written":
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+        uri = f"{self.path.as_uri()}?mode={'rw' if doing == 'read' else 'rwc'}"
+        database = sqlite3.connect(uri, uri=True, timeout=self._timeout, isolation_level=None)
+        database.text_factory = bytes  # damaged text is then a bad row, not a failed query
+        # A hostile file holds a tree of pages without an end, or text whose pages form a circle.
+        end = time.monotonic() + self._timeout + WORK_SECONDS
+        database.set_progress_handler(lambda: time.monotonic() > end, 100_000)
+        database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_BYTES)
+        return database
+
+    def _learn(self, doing: str, error: Exception) -> None:
+        """Stop what would fail again; a file that is locked now may be free later, but is not waited for."""
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # without its details
+        if code in (BUSY, LOCKED):
+            self._timeout = 0.0
+        else:
+            self._writable = False
+            self._readable &= doing == "written" and code not in (CORRUPT, NOT_A_DATABASE)
+
+    def _warn(self, trouble: str) -> None:
+        with _LOCK:
+            first, self._warned = not self._warned, True
+        if first:
+            cure = "remove the file, or set" if os.path.isfile(self.path or "") else "set"
+            text = f"{trouble}. Choices are made anew in this process; {cure} CUDNN_CT_CACHE to another path"
+            warnings.warn(f"{text} or to 'off'", CudnnWarning, stacklevel=5)
+
+
+def store() -> Store:
+    """Return the process's store for the present ``config.cache``."""
+    setting = config.cache
+    with _LOCK:
+        if setting in _STORES:
+            known: Store = _STORES[setting]
+            return known
+        path, trouble = _place(setting)
+        made = _STORES[setting] = Store(path)
+    if trouble:
+        made._warn(trouble)
+    return made
+
+
+def export_choices(path: str | os.PathLike[str]) -> int:
+    """Write this machine's choices to a JSON file, for :func:`import_choices`.
+
+    Parameters
+    ----------
+    path : path
+        The file to write; one that is there is replaced.
+
+    Returns
+    -------
+    int
+        How many choices there are.
+
+    Raises
+    ------
+    OSError
+        The file cannot be written.
+
+    Notes
+    -----
+    docs/algorithms.md tells what is kept and when. cuDNN is not asked.
+
+    Examples
+    --------
+    >>> import os, tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = os.path.join(folder, "choices.json")
+    ...     exported, imported = ct.export_choices(path), ct.import_choices(path)
+    """
+    choices = store().export()
+    text = json.dumps({"format": FORMAT, "choices": choices}, indent=1)
+    _replace(Path(path), text + "\n")
+    return len(choices)
+
+
+def import_choices(path: str | os.PathLike[str]) -> int:
+    """Read a file of :func:`export_choices`; its choices replace those of this machine.
+
+    Parameters
+    ----------
+    path : path
+
+    Returns
+    -------
+    int
+        How many were written: all of the file's, or 0 where the store is off or cannot be written.
+
+    Raises
+    ------
+    ValueError
+        It is no such file, or one of its choices is bad; nothing is imported then.
+    OSError
+        It cannot be read.
+
+    Notes
+    -----
+    A choice is advice: it is held against the limits of each call, and cuDNN may refuse it.
+
+    Examples
+    --------
+    As of :func:`export_choices`.
+    """
+    try:
+        content = json.loads(Path(path).read_bytes())
+        if not isinstance(content, dict) or content.get("format") != FORMAT or "choices" not in content:
+            raise ValueError(f'it is no JSON object with "format": "{FORMAT}" and "choices"')
+        return store().load(content["choices"])
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ValueError(f"{os.fspath(path)} is no file of choices: {error}") from error
+
+
+def _place(setting: Any) -> tuple[Path | None, str]:
+    """The path for a setting, None for nowhere; and what is wrong, if anything."""
+    if setting == "off":
+        return None, ""
+    try:
+        import sqlite3  # noqa: F401
+
+        return _default_path() if setting is None else Path(setting).expanduser().absolute(), ""
+    except (ImportError, RuntimeError, OSError) as error:
+        return None, f"choices cannot be kept in a file: {error}"
+
+
+def _default_path() -> Path:
+    import platformdirs
+
+    path = platformdirs.user_cache_path("cudnn_ct") / NAME
+    if not path.is_absolute():  # the answer of older platformdirs where newer ones raise this
+        raise RuntimeError("this user has no home folder")
+    return path
+
+
+def _replace(path: Path, text: str) -> None:
+    """Write a file as a whole or not at all: whoever reads it meanwhile has the one that was there."""
+    if path.exists() and not path.is_file():  # /dev/stdout, say, which nothing can take the place of
+        path.write_text(text, encoding="utf-8")
+        return
+    path = path.resolve()  # a link stays one
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"{path} cannot be written: there is no folder {path.parent}")
+    new = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
+    try:
+        new.write_text(text, encoding="utf-8")
+        new.replace(path)
+    finally:
+        new.unlink(missing_ok=True)
+
+
+def _check_schema(database: sqlite3.Connection) -> None:
+    """Raise unless the table is exactly ours: views, triggers and generated columns run code of the file."""
+    import sqlite3
+
+    found = database.execute(SCHEMA, (TABLE,)).fetchmany(2)
+    if not found:
+        raise sqlite3.OperationalError(f"no such table: {TABLE}")
+    if found != [(b"table", KEPT)]:
+        raise sqlite3.DatabaseError(f"{TABLE} is not the table that cudnn_ct makes")
+
+
+def _fetch(database: sqlite3.Connection, query: str, parameters: tuple[str, ...]) -> list[Any]:
+    """Fetch the rows of a query; a sound file is larger than all of its rows."""
+    import sqlite3
+
+    cursor, rows = database.execute(query, parameters), []
+    pages, size = (database.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "page_size"))
+    left = pages * size
+    for row in cursor:
+        left -= ROW_BYTES + sum(len(value) for value in row if isinstance(value, bytes))
+        if left < 0:
+            raise sqlite3.DatabaseError("its rows are larger than the file")
+        rows.append(row)
+    return rows
+
+
+def _row(key: object, choice: object) -> tuple[str, str]:
+    if not isinstance(key, str):
+        raise TypeError(f"a key is a str, not {key!r}")
+    if not isinstance(choice, dict) or not all(isinstance(name, str) for name in choice):
+        raise TypeError(f"the choice for {key!r} is a dict with names that are str, not {choice!r}")
+    try:
+        key.encode()
+        return key, json.dumps(choice, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ValueError(f"the choice for {key!r} cannot be written as JSON: {error}") from error
+
+
+def _decoded(key: Any, text: Any) -> tuple[str, dict[str, Any]] | None:
+    try:
+        choice = json.loads(text)
+        return (key.decode(), choice) if isinstance(choice, dict) else None
+    except (AttributeError, TypeError, ValueError, RecursionError):
+        return None

@@ -1,0 +1,42 @@
+"""Arrays to compute something on, where only their shape counts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ..array import DeviceArray
+
+__all__ = ["some"]
+
+BLOCK = 1 << 20  # so many numbers are drawn, and then repeated
+
+
+def some(shape: Sequence[int], dtype: str, layout: str = "nchw", seed: int = 0) -> DeviceArray:
+    """An array on the device with random numbers in it: constants would draw less power, and run quicker.
+
+    Raises
+    ------
+    AllocationError
+        It does not fit into the memory of the device, or of the host.
+    """
+    import numpy as np
+
+    from ..array_creation import asarray
+    from ..dtypes import as_dtype
+    from ..errors import AllocationError
+
+    rng = np.random.default_rng(seed)
+    block = rng.integers(-128, 128, BLOCK) if dtype == "int8" else rng.standard_normal(BLOCK, np.float32)
+    block = block.astype(as_dtype(dtype).numpy)
+    own = layout if 3 <= len(shape) <= 5 else None
+    try:
+        host = np.empty(tuple(shape), block.dtype)
+    except (MemoryError, ValueError, OverflowError) as error:  # the latter where no memory would do
+        raise AllocationError(f"an array of shape {tuple(shape)} in {dtype}: {error}") from None
+    flat = host.reshape(-1)
+    whole = flat.size // BLOCK * BLOCK
+    flat[:whole].reshape(-1, BLOCK)[:] = block
+    flat[whole:] = block[: flat.size - whole]
+    return asarray(host, layout=own)

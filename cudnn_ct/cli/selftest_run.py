@@ -1,0 +1,202 @@
+"""Runs a row of the selftest, and holds the result against the reference."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+from ..errors import CudnnError, CudnnWarning, NotSupportedError
+from .selftest_cases import Case, Inputs
+from .selftest_report import FAILED, LEFT_OUT, OK, Outcome
+
+__all__ = ["attempt"]
+
+# Without these a GPU may do: bfloat16 came with Ampere, products of bytes with compute capability 6.1.
+# Anything else that is not supported shows a cuDNN that lacks some of its engines.
+DISPENSABLE = ("bfloat16", "int8")
+
+
+def attempt(case: Case) -> Outcome:
+    """Run a row, whatever comes of it."""
+    begin = time.monotonic()
+    row = Outcome(case.name, FAILED, case.dtype, case.layout, tolerance=case.tolerance)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always", CudnnWarning)
+        try:
+            row = _compared(case, row)
+        except NotSupportedError as error:
+            verdict = LEFT_OUT if case.dtype in DISPENSABLE else FAILED
+            row = row._replace(verdict=verdict, detail=_words(error))
+        except CudnnError as error:
+            row = row._replace(detail=_words(error))
+        except Exception as error:  # one row that goes wrong in a way of its own must not hide the others
+            row = row._replace(detail=f"{type(error).__name__}: {_words(error)}")
+    told = [str(warning.message) for warning in said if issubclass(warning.category, CudnnWarning)]
+    detail = "; ".join(filter(None, [row.detail, *told]))
+    return row._replace(detail=detail, seconds=time.monotonic() - begin)
+
+
+def _compared(case: Case, row: Outcome) -> Outcome:
+    run = _OWN.get(case.operation, _against_reference)
+    before = _prepared()
+    pairs = run(case, case.inputs())
+    wrong = [text for name, got, wanted in pairs if (text := _unlike(name, got, wanted))]
+    error = max((_error(got, wanted) for _, got, wanted in pairs if wanted is not None), default=0.0)
+    if wrong:
+        error = float("inf")
+    fine = error <= case.tolerance
+    detail = "; ".join(wrong) or ("" if fine else "differs from the reference")
+    algorithm = _algorithm(before) or case.operation
+    return row._replace(verdict=OK if fine else FAILED, algorithm=algorithm, error=error, detail=detail)
+
+
+def _words(error: Exception) -> str:
+    """All that an error says, in one line: the reasons of candidates stand below its first."""
+    return "; ".join(line.strip() for line in str(error).splitlines())
+
+
+Pair = tuple[str, Any, Any]
+"""A result's name, what the device gave, and what it should be; both are arrays on the host."""
+
+
+def _against_reference(case: Case, inputs: Inputs) -> list[Pair]:
+    import cudnn_ct as ct
+
+    place = _placing(case.layout)
+    operands = [place(value) for value in inputs.operands]
+    keywords = {name: place(value) for name, value in inputs.keywords.items()}
+    result = getattr(ct, case.operation)(*operands, **keywords, **inputs.device_keywords)
+    expected = getattr(ct.reference, case.operation)(*inputs.operands, **inputs.keywords)
+    names = getattr(result, "_fields", ("result",))
+    pairs = [
+        (name, _on_host(got), wanted)
+        for name, got, wanted in zip(names, _several(result), _several(expected), strict=True)
+    ]
+    updated = [name for name in keywords if name.startswith("running_")]
+    return pairs + [(name, _on_host(keywords[name]), inputs.keywords[name]) for name in updated]
+
+
+def _dropout(case: Case, inputs: Inputs) -> list[Pair]:
+    """Which elements are dropped is cuDNN's; what becomes of the others, and of a gradient, is known."""
+    import cudnn_ct as ct
+    from cudnn_ct.reference.dropout import dropout
+
+    place, probability = _placing(case.layout), 0.25  # which float32, as cuDNN takes it, holds
+    (x,) = inputs.operands
+    state = ct.DropoutState(probability, seed=1)
+    y, mask = ct.dropout(place(x), state)
+    dx = ct.dropout_backward(place(x + 4), mask, state)
+    kept = _on_host(y) != 0
+    share = float(kept.mean())
+    if abs(share - (1 - probability)) > 0.1:  # of a thousand: seven standard deviations
+        raise CudnnError(f"of all elements {share:.2f} were kept; about {1 - probability} should be")
+    wanted = dropout(x, kept, probability), dropout(x + 4, kept, probability)
+    return [("y", _on_host(y), wanted[0]), ("dx", _on_host(dx), wanted[1])]
+
+
+def _recurrent(case: Case, inputs: Inputs) -> list[Pair]:
+    """A network forward and back; what cuDNN keeps in one array is held against the parts of it."""
+    import numpy as np
+
+    import cudnn_ct as ct
+    from cudnn_ct.reference.rnn import rnn, rnn_backward
+    from cudnn_ct.shapes.rnn_params import rnn_offsets, rnn_parameters
+
+    spec, x, weights, h0, dhy, dy = inputs.operands
+    lengths = (4, 2, 3)
+    strict = "float32" if case.dtype == "float32" else None
+    net = ct.RNN(
+        spec.mode, 8, 16, 2, direction=spec.direction, dtype=case.dtype, precision=strict, algo="standard"
+    )
+    w = net.pack_params(weights)
+    y, hy, _, reserve = net.forward(ct.asarray(x), w, ct.asarray(h0), lengths=lengths, training=True)
+    dx, dh0, _ = net.backward_data(reserve, ct.asarray(dy), ct.asarray(dhy))
+    dw = net.backward_weights(reserve).numpy()
+    expected = rnn(x, weights, spec, h0=h0, lengths=lengths)
+    gradients = rnn_backward(x, weights, spec, dy, dhy=dhy, h0=h0, lengths=lengths)
+    wanted = np.empty_like(dw)
+    places = zip(rnn_parameters(spec), rnn_offsets(spec), gradients.dweights, strict=True)
+    for row, start, part in places:
+        wanted[start : start + row.size] = part.reshape(-1)
+    results = {"y": (y, expected.y), "hy": (hy, expected.hy), "dx": (dx, gradients.dx)}
+    results["dh0"] = (dh0, gradients.dh0)
+    pairs = [(name, _on_host(got), want) for name, (got, want) in results.items()]
+    return [*pairs, ("dw", dw, wanted)]
+
+
+_OWN = {"dropout": _dropout, "RNN": _recurrent}
+
+
+def _placing(layout: str) -> Callable[[Any], Any]:
+    import numpy as np
+
+    import cudnn_ct as ct
+
+    def place(value: Any) -> Any:
+        if not isinstance(value, np.ndarray):
+            return value
+        return ct.asarray(value, layout=layout if 3 <= value.ndim <= 5 else None)
+
+    return place
+
+
+def _several(result: Any) -> tuple[Any, ...]:
+    return tuple(result) if isinstance(result, tuple) else (result,)
+
+
+def _on_host(result: Any) -> Any:
+    return None if result is None else result.numpy()
+
+
+def _unlike(name: str, got: Any, wanted: Any) -> str:
+    """How a result differs from what was wanted in kind; empty where it does not."""
+    if (got is None) != (wanted is None):
+        return f"{name} is {'missing' if got is None else 'there and should not be'}"
+    if got is None or (got.shape, got.dtype) == (wanted.shape, wanted.dtype):
+        return ""
+    return f"{name} is {got.dtype}{list(got.shape)} and should be {wanted.dtype}{list(wanted.shape)}"
+
+
+def _error(got: Any, wanted: Any) -> float:
+    """The largest difference, over the largest element or 1; infinite where something is not a number."""
+    import numpy as np
+
+    if got is None or got.shape != wanted.shape:
+        return float("inf")
+    ours, theirs = got.astype(np.float64), wanted.astype(np.float64)
+    largest = float(np.abs(ours - theirs).max(initial=0)) / max(float(np.abs(theirs).max(initial=0)), 1.0)
+    return largest if largest == largest else float("inf")
+
+
+def _prepared() -> set[Any]:
+    return set(_calls())
+
+
+def _calls() -> dict[Any, Any]:
+    """What this thread has prepared so far on the current device."""
+    from .. import context
+    from ..cuda import stream as streams
+
+    stream = streams.current_stream()
+    previous = streams.activate(stream.device)
+    try:
+        return dict(context.current(stream).calls)
+    finally:
+        streams.restore(previous)
+
+
+def _algorithm(before: set[Any]) -> str:
+    """What the calls ran that were prepared since."""
+    made = [call for key, call in _calls().items() if key not in before]
+    chosen = [call.choice for call in made if hasattr(call, "choice")]  # native networks are among them
+    return ", ".join(dict.fromkeys(map(_short, chosen)))
+
+
+def _short(choice: Any) -> str:
+    candidate = getattr(choice, "candidate", None)
+    if candidate is not None:
+        return f"{candidate.family} {candidate.algorithm}"
+    first = choice.describe().splitlines()[0]
+    return str(first).removeprefix("chosen: ").removeprefix("cudnn")

@@ -1,0 +1,1 @@
+"""The CUDA interface layer: the only folder that calls the CUDA driver."""

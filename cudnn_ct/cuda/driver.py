@@ -1,0 +1,171 @@
+"""The CUDA libraries behind `stream`, `memory` and `cuda.interop`, and their errors in terms of this package.
+
+All work with the driver goes through ``cuda.bindings``. ``cuda.core`` only describes arrays of other
+libraries: its streams and memory need ``Device.set_current()`` in each thread, which a program that uses
+PyTorch never calls.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Hashable
+from functools import cache
+from typing import Any
+
+from ..errors import CudnnError, ExecutionFailedError, NotInitializedError
+from .launch_log import explained
+
+__all__ = ["check", "core", "driver", "translated"]
+
+_FORK_WAIT = 10.0  # seconds that a fork waits for an import in another thread
+_CURE = "start processes that use it with multiprocessing's 'spawn' method, or use CUDA first in the child"
+
+# Sticky errors of kernels: every later CUDA call of the process returns the same error.
+_FAULTS = (
+    "ASSERT",
+    "CONTEXT_IS_DESTROYED",
+    "CONTAINED",
+    "ECC_UNCORRECTABLE",
+    "HARDWARE_STACK_ERROR",
+    "ILLEGAL_ADDRESS",
+    "ILLEGAL_INSTRUCTION",
+    "INVALID_ADDRESS_SPACE",
+    "INVALID_PC",
+    "LAUNCH_FAILED",
+    "LAUNCH_TIMEOUT",
+    "MISALIGNED_ADDRESS",
+)
+
+
+class _Start:
+    """How far this process has come with CUDA.
+
+    ``lock`` is held by the thread that imports the libraries and initializes the driver, and by a thread that
+    forks: a child then finds the imports complete. It is reentrant, since an import may fork.
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.forking = 0  # the thread that holds the lock to fork
+        self.used = False  # whether this process initialized the driver
+        self.forked = False  # whether a parent did
+        self.half_imported: tuple[Any, ...] = ()  # modules that a thread of the parent was importing
+
+
+_start = _Start()
+
+
+@cache
+def driver() -> Any:
+    """``cuda.bindings.driver``, imported and initialized at the first use."""
+    _check_fork()
+    try:
+        with _start.lock:
+            from cuda.bindings import driver
+
+            result = driver.cuInit(0)[0]
+            _start.used = _start.used or not int(result)
+    except Exception as error:
+        raise translated(error, "importing cuda.bindings") from error
+    check(result, "initializing CUDA")
+    return driver
+
+
+@cache
+def core() -> Any:
+    """``cuda.core``, imported at the first use."""
+    _check_fork()
+    try:
+        with _start.lock:
+            import cuda.core.utils
+    except Exception as error:
+        raise translated(error, "importing cuda.core") from error
+    return cuda.core
+
+
+def check(result: Any, doing: str, stream: Hashable = None) -> None:
+    """Raise for a driver result other than 0; ``stream`` is the stream that the call worked on."""
+    if int(result):
+        raise _failed(doing, str(getattr(result, "name", result)), stream)
+
+
+def translated(error: Exception, doing: str, stream: Hashable = None) -> CudnnError:
+    """Convert an exception of cuda.core, its bindings or its path finder."""
+    text = " ".join(str(error).split())
+    if type(error).__name__ == "DynamicLibNotFoundError" and "cuda" in text:
+        return NotInitializedError(
+            "no CUDA driver: libcuda.so.1 was not found. Install the NVIDIA driver, or start the "
+            "container with access to the GPU"
+        )
+    return _failed(doing, text, stream)
+
+
+def _failed(doing: str, text: str, stream: Hashable) -> CudnnError:
+    if "NO_DEVICE" in text:
+        return NotInitializedError("the CUDA driver is there and shows no device (CUDA_VISIBLE_DEVICES?)")
+    if "CUDA_ERROR_NOT_INITIALIZED" in text:  # after a fork, if another library had initialized the driver
+        return NotInitializedError(
+            f"{doing} failed: {text}. CUDA does not survive a fork: if this process was forked from one that "
+            f"used it, {_CURE}"
+        )
+    if "INSUFFICIENT_DRIVER" in text or "SYSTEM_DRIVER_MISMATCH" in text:
+        return NotInitializedError(f"the CUDA driver is too old for the installed cuda-python: {text}")
+    if "CUDA_ERROR" not in text:
+        return NotInitializedError(f"{doing} failed: {text}")
+    error = ExecutionFailedError(f"{doing} failed: {text}")
+    return explained(error, stream) if any(f"CUDA_ERROR_{fault}" in text for fault in _FAULTS) else error
+
+
+# --- forks -------------------------------------------------------------------------------------------------
+
+
+def _check_fork() -> None:
+    if _start.forked:
+        raise NotInitializedError(f"CUDA does not survive a fork, and this process used it before: {_CURE}")
+    if any(map(_is_half_imported, _start.half_imported)):  # an import would wait for a thread of the parent
+        raise NotInitializedError(
+            "CUDA does not survive a fork, and another thread was importing it when this process was "
+            f"forked: {_CURE}"
+        )
+
+
+def _is_half_imported(module: Any) -> bool:
+    return bool(getattr(getattr(module, "__spec__", None), "_initializing", False))
+
+
+def _before_fork() -> None:
+    """Wait until no other thread imports CUDA. Not forever: that import may itself wait for this thread."""
+    if _start.lock.acquire(timeout=_FORK_WAIT):
+        _start.forking = threading.get_ident()
+
+
+def _after_fork_in_parent() -> None:
+    if _start.forking == threading.get_ident():
+        _start.forking = 0
+        _start.lock.release()
+
+
+def _after_fork_in_child() -> None:
+    alone = _start.forking == threading.get_ident()
+    _start.forking = 0
+    if alone:
+        _start.lock.release()  # the thread that forks is the thread of the child
+    else:
+        _start.lock = threading.RLock()
+    _start.forked = _start.forked or _start.used or not alone
+    _start.used = False
+    # Imports that bypass this module do not hold the lock.
+    cuda = [module for name, module in list(sys.modules.items()) if name.partition(".")[0] == "cuda"]
+    _start.half_imported = tuple(filter(_is_half_imported, cuda))
+    core.cache_clear()
+    driver.cache_clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_before_fork,
+        after_in_parent=_after_fork_in_parent,
+        after_in_child=_after_fork_in_child,
+    )

@@ -1,0 +1,229 @@
+"""Arrays of other libraries in, ours out: DLPack and ``__cuda_array_interface__``."""
+
+from __future__ import annotations
+
+import ctypes
+import operator
+import sys
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ..dtypes import DTYPES
+from ..shapes.specs import TensorSpec, packed_strides
+from . import driver as cuda
+from . import stream as streams
+from .stream import LEGACY_DEFAULT, Stream, as_address, as_stream, default_stream, known_stream
+
+if TYPE_CHECKING:
+    import numpy as np
+
+__all__ = ["device_of", "export_dlpack", "import_array", "in_host_memory"]
+
+
+class Foreign(NamedTuple):
+    """What an array of another library says of itself; ``home`` is its producer's stream, where known."""
+
+    pointer: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: np.dtype[Any]
+    device: int
+    readonly: bool
+    owner: Any
+    home: Stream | None
+
+
+def import_array(obj: Any, stream: Stream) -> Foreign | None:
+    """Read an array that speaks DLPack or ``__cuda_array_interface__``, its stream ordered before ``stream``.
+
+    Nothing is copied. A stream that is being captured is not ordered after the producer: a graph waits for
+    nothing outside of it. Returns None for an object that speaks neither, or whose data is in host memory.
+
+    Raises
+    ------
+    TypeError
+        Its library does not hand it out, or would lose sight of a gradient.
+    """
+    if not (hasattr(obj, "__dlpack__") or hasattr(obj, "__cuda_array_interface__")):
+        return None
+    obj = _without_gradient(obj)
+    try:
+        here = _NO_WAIT if streams.is_capturing(stream) else stream.handle
+        view = _memory_view().from_any_interface(obj, here)
+        dtype = view.dtype
+    except Exception as error:
+        if in_host_memory(obj):
+            return None
+        message = f"{type(obj).__module__}.{type(obj).__name__} gave no usable device memory: {error}"
+        raise TypeError(message) from error
+    if not view.is_device_accessible:
+        return None
+    shape = tuple(view.shape)
+    strides = _unambiguous_strides(obj, shape)
+    strides = strides or _signed(view.strides, dtype.itemsize) or packed_strides(shape)
+    home = _producer_stream(obj, view.device_id)
+    readonly = view.readonly or _is_immutable(obj)
+    return Foreign(view.ptr, shape, strides, dtype, view.device_id, readonly, view, home)
+
+
+@cache
+def _memory_view() -> Any:
+    return cuda.core().utils.StridedMemoryView
+
+
+def device_of(obj: Any) -> int | None:
+    """The device that an array of another library says it is on, before it is imported; None for no word."""
+    said = _said_device(obj)
+    return said[1] if said is not None and said[0] == 2 else None  # kDLCUDA
+
+
+def in_host_memory(obj: Any) -> bool:
+    """Whether an object has no device memory, by its own word: NumPy arrays, CPU tensors, lists, numbers."""
+    if not (hasattr(obj, "__dlpack__") or hasattr(obj, "__cuda_array_interface__")):
+        return True
+    said = _said_device(obj)
+    return said is not None and said[0] == 1  # kDLCPU
+
+
+def _said_device(obj: Any) -> tuple[int, int] | None:
+    """The kind and number of the device that an array says it is on; None for one that has no word for it."""
+    ask = getattr(obj, "__dlpack_device__", None)
+    if ask is None:
+        return None
+    said = ask()
+    try:
+        kind, device = said
+        return operator.index(kind), operator.index(device)
+    except (TypeError, ValueError):
+        name = f"{type(obj).__module__}.{type(obj).__name__}"
+        raise TypeError(f"{name} gave no usable device: __dlpack_device__ says {said!r}") from None
+
+
+def _signed(strides: tuple[int, ...] | None, itemsize: int) -> tuple[int, ...] | None:
+    """Undo an unsigned division: cupy exports a stride of -60 floats as 2**62 - 60."""
+    if not strides or max(strides) < 2**59:
+        return strides
+    span = 2**64 // itemsize
+    return tuple(s - span if s >= span // 2 else s for s in strides)
+
+
+def _unambiguous_strides(obj: Any, shape: tuple[int, ...]) -> tuple[int, ...] | None:
+    """The strides of a torch tensor with one channel or images of one pixel.
+
+    They distinguish channels-last from contiguous tensors. Torch exports 1 for the stride of each axis of
+    length 1 by DLPack, and may export no strides by ``__cuda_array_interface__``.
+    """
+    if not 3 <= len(shape) <= 5 or (shape[1] != 1 and max(shape[2:]) != 1):
+        return None
+    torch = sys.modules.get("torch")
+    return tuple(obj.stride()) if torch is not None and isinstance(obj, torch.Tensor) else None
+
+
+def _without_gradient(obj: Any) -> Any:
+    """A tensor of torch as one that requires no gradient: nothing here would be recorded for it.
+
+    Torch's own exports refuse such tensors always, and cuda.core, which has a way of its own to them, never.
+    """
+    if not isinstance(obj, _type_of("torch", "Tensor")) or not (obj.requires_grad and obj.is_cuda):
+        return obj
+    if sys.modules["torch"].is_grad_enabled():
+        raise TypeError(
+            "a tensor that requires a gradient gets none from here: pass tensor.detach(), or call under "
+            "torch.no_grad()"
+        )
+    return obj.detach()
+
+
+def _type_of(library: str, name: str) -> Any:
+    """Return the array type of a library, for ``isinstance``; ``()`` unless the process has imported it.
+
+    Another thread may be importing the library: its module is there then, and its type is not.
+    """
+    return getattr(sys.modules.get(library), name, ())
+
+
+def _producer_stream(obj: Any, device: int) -> Stream | None:
+    """The stream that the producer of a foreign array works on now, where that can be known.
+
+    DLPack orders the producer before us, but has no word for the way back: memory that its owner frees must
+    not be reused on its stream before our kernel is over. A library is only asked if the process has it.
+
+    ``__cuda_array_interface__`` without a stream should mean that there is nothing to wait for. Numba writes
+    that of every array that it was not told a stream for, and works on these on the default stream.
+    """
+    if isinstance(obj, _type_of("torch", "Tensor")):
+        return _current_of_torch(sys.modules["torch"], device)
+    if isinstance(obj, _type_of("cupy", "ndarray")):
+        return _current_of_cupy(sys.modules["cupy"], device)
+    interface = getattr(obj, "__cuda_array_interface__", None)
+    handle = interface.get("stream") if isinstance(interface, dict) else None
+    if handle:
+        return known_stream(as_address(handle), device)
+    return None if hasattr(obj, "__dlpack__") else default_stream(device)
+
+
+def consumer_stream(stream: Any, device: int) -> Stream:
+    """Return the stream that a consumer of DLPack names, with the object that keeps it alive if known.
+
+    DLPack passes a bare address. PyTorch and CuPy pass the address of their current stream.
+    """
+    found = as_stream(stream, device)
+    if found.owner is None and found.handle != LEGACY_DEFAULT:
+        known = (("torch", "Tensor", _current_of_torch), ("cupy", "ndarray", _current_of_cupy))
+        for name, kind, current in known:
+            if _type_of(name, kind) and (theirs := current(sys.modules[name], device)) == found:
+                return theirs
+    return found
+
+
+def _current_of_torch(torch: Any, device: int) -> Stream:
+    stream = torch.cuda.current_stream(device)
+    return known_stream(stream.cuda_stream, device, stream)
+
+
+def _current_of_cupy(cupy: Any, device: int) -> Stream:
+    stream = cupy.cuda.get_current_stream(device)
+    return known_stream(stream.ptr, device, stream)
+
+
+def _is_immutable(obj: Any) -> bool:
+    """Whether its library never writes to an array again, and does not say so: DLPack of jax has no flags."""
+    return isinstance(obj, _type_of("jax", "Array"))
+
+
+_NO_WAIT = -1  # DLPack's stream for a consumer that orders itself
+
+# DLPack's type codes for what cuda.core exports under no name of its own.
+_DLPACK_CODES = {"bfloat16": 4, "float8_e4m3fn": 10, "float8_e5m2": 12}
+
+
+def export_dlpack(
+    owner: Any, pointer: int, spec: TensorSpec, readonly: bool, max_version: tuple[int, int] | None
+) -> Any:
+    """Make a DLPack capsule over device memory that keeps ``owner`` alive."""
+    import numpy as np
+
+    dtype = DTYPES[spec.dtype].numpy
+    code = _DLPACK_CODES.get(dtype.name)
+    carrier = dtype if code is None else np.dtype(f"uint{8 * dtype.itemsize}")
+    buffer = cuda.core().Buffer.from_handle(pointer, spec.size * dtype.itemsize, owner=owner)
+    view = _memory_view().from_buffer(buffer, spec.shape, spec.strides, dtype=carrier, is_readonly=readonly)
+    capsule = view.__dlpack__(stream=-1, max_version=max_version)
+    if code is not None:
+        _set_dlpack_code(capsule, code)
+    return capsule
+
+
+def _set_dlpack_code(capsule: Any, code: int) -> None:
+    """Change the type code within a DLPack capsule; size and lanes stay."""
+    name = _capsule_name(capsule)
+    # DLTensor: data 8, device 4 + 4, ndim 4, then dtype. A versioned tensor has 32 bytes before it.
+    offset = 20 + (32 if name == b"dltensor_versioned" else 0)
+    ctypes.c_uint8.from_address(_capsule_pointer(capsule, name) + offset).value = code
+
+
+# Functions of our own: the attributes of `ctypes.pythonapi` belong to all libraries of the process.
+_capsule_name = ctypes.PYFUNCTYPE(ctypes.c_char_p, ctypes.py_object)(("PyCapsule_GetName", ctypes.pythonapi))
+_capsule_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
+    ("PyCapsule_GetPointer", ctypes.pythonapi)
+)

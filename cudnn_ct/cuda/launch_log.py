@@ -1,0 +1,54 @@
+"""What was issued on each stream lately, and what an error of the device says of it.
+
+A kernel fails after the call that issued it has returned, and whichever call waits next is the one that
+tells. What is remembered here, where ``config.debug`` asks for it, says which calls those were.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Hashable
+
+from .._config import config
+from ..errors import CudnnError
+
+__all__ = ["explained", "remember"]
+
+KEPT = 16  # of each stream
+STREAMS = 64
+
+HINT = (
+    "work issued earlier may be what failed, and shows only now: with CUDNN_CT_DEBUG=1 each operation is "
+    "waited for, and the one that failed is named"
+)
+
+BEFORE = "issued before on"
+
+_rings: dict[Hashable, deque[str]] = {}
+
+
+def remember(what: str, stream: Hashable) -> None:
+    """Keep what was issued on a stream, in place of the oldest."""
+    ring = _rings.get(stream)
+    if ring is None:
+        if len(_rings) >= STREAMS:
+            _rings.pop(next(iter(_rings)), None)
+        ring = _rings.setdefault(stream, deque(maxlen=KEPT))
+    ring.append(what)
+
+
+def explained(error: CudnnError, stream: Hashable) -> CudnnError:
+    """Note on an error of the device what was issued before it, or how to have that remembered."""
+    if not any(note.startswith((HINT, BEFORE)) for note in getattr(error, "__notes__", ())):
+        error.add_note(_told(stream) if config.debug else HINT)
+    return error
+
+
+def _told(stream: Hashable) -> str:
+    ring = tuple(_rings.get(stream, ()))
+    if not ring:
+        return (
+            f"{BEFORE} {stream}: nothing that was watched. What failed is other work, or that of a thread "
+            "that had computed before CUDNN_CT_DEBUG was set"
+        )
+    return "\n  ".join([f"{BEFORE} {stream}, the latest last:", *ring])

@@ -1,0 +1,164 @@
+"""Lifetime of memory that pending work uses: it is freed after its last use on every stream.
+
+Most driver calls for this are forbidden during a capture. Memory that is dropped during one waits in a queue,
+which the next calls empty.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from ..errors import CudnnError
+from . import stream as streams
+from .stream import Stream
+
+__all__ = ["Lent", "Uses", "defer", "noting", "release_finished"]
+
+
+# No thread loses a use that another notes of an array; a finalizer may run while its own thread notes one.
+noting = threading.RLock()
+
+
+class Uses:
+    """The uses of an array's memory on streams other than its home, and the memory itself.
+
+    Made on the first such use. The memory outlives it, so that when the array goes, its home stream first
+    waits for those uses and only then takes the memory back.
+    """
+
+    __slots__ = ("events", "home", "memory", "process")
+
+    def __init__(self, memory: object, home: Stream | None) -> None:
+        self.memory = memory
+        self.home = home
+        self.events: dict[Stream, Any] = {}
+        self.process = os.getpid()
+
+    def note(self, stream: Stream) -> None:
+        """Record that the work now on ``stream`` uses the memory.
+
+        Work that is being captured is not recorded: a graph may be replayed at any time, and who captures it
+        keeps its operands alive.
+        """
+        if not streams.is_capturing(stream):
+            event = streams.record(stream)
+            with noting:
+                left = {s: event for s, event in self.events.items() if not _is_over(event)}
+                self.events = left | {stream: event}
+
+    def __del__(self) -> None:
+        if not self.events or os.getpid() != self.process or sys.is_finalizing():
+            return
+        for event in self.events.values():
+            try:
+                if self.home is None or not streams.can_enqueue(self.home):
+                    _retain(event, self.memory)
+                else:
+                    streams.wait(self.home, event)
+            except Exception:  # the home stream is gone; a late release is right, an early one is not
+                _retain(event, self.memory)
+
+
+class Lent:
+    """Memory that is used on the stream ``consumer`` outside of our sight, and then goes back to its home.
+
+    The home stream waits for a stream that lasts. Another one may have been destroyed, and the driver ends
+    the process for its address: the host waits for the whole device.
+    """
+
+    __slots__ = ("consumer", "uses")
+
+    def __init__(self, memory: object, home: Stream | None, consumer: Stream) -> None:
+        self.uses = Uses(memory, home)
+        self.consumer = consumer
+
+    def settle(self) -> None:
+        """Note the last work of the consumer, while its stream exists for certain."""
+        home = self.uses.home
+        if home is not None and home != self.consumer:
+            self.uses.note(self.consumer)
+            self.consumer = home
+
+    def __del__(self) -> None:
+        uses, consumer = self.uses, self.consumer
+        if uses.home == consumer or os.getpid() != uses.process or sys.is_finalizing():
+            return
+        if not _came_back(uses, consumer):
+            defer(partial(_came_back, uses, consumer))
+
+
+def _came_back(uses: Uses, consumer: Stream) -> bool:
+    """Order lent memory after the work of its consumer; return False while a capture forbids it."""
+    try:
+        if consumer.lasts and streams.can_enqueue(consumer):
+            uses.note(consumer)
+            return True
+        if consumer.lasts or _may_be_capturing(uses.home, consumer.device):
+            return False
+        streams.finish(consumer.device)
+    except CudnnError:  # the context is lost, or another thread captures
+        return False
+    return True
+
+
+def _may_be_capturing(home: Stream | None, device: int) -> bool:
+    """Return whether a stream that is known captures: waiting for the device would invalidate the capture."""
+    known = (home, streams.current_stream(device), streams.default_stream(device))
+    return any(stream is not None and not streams.can_enqueue(stream) for stream in known)
+
+
+def _retain(event: Any, memory: object) -> None:
+    """Keep memory, whose home stream cannot wait for an event, until that event is over."""
+    if not _is_over(event):
+        defer(partial(_outlived, (event, memory)))
+
+
+def _outlived(use: tuple[Any, object]) -> bool:
+    """Return whether a use is over, given its event and the memory, which is kept until then."""
+    return _is_over(use[0])
+
+
+def _is_over(event: Any) -> bool:
+    """Return whether the work before an event is complete; False if the driver cannot tell."""
+    try:
+        return streams.is_done(event)
+    except CudnnError:
+        return False
+
+
+# --- what waits --------------------------------------------------------------------------------------------
+
+_in_flight: deque[Callable[[], bool]] = deque()
+
+
+def defer(attempt: Callable[[], bool]) -> None:
+    """Keep a clean-up for later: it is called again until it returns True."""
+    _in_flight.append(attempt)
+
+
+def release_finished() -> None:
+    """Do the clean-ups that wait, up to the first that cannot be done yet; that one goes to the end."""
+    while True:
+        try:
+            attempt = _in_flight.popleft()  # taken first: another thread may do the same
+        except IndexError:
+            return
+        if not attempt():
+            _in_flight.append(attempt)
+            return
+
+
+def _after_fork() -> None:
+    """Replace a lock that a thread of the parent may hold."""
+    global noting
+    noting = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

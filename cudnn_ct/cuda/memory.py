@@ -1,0 +1,252 @@
+"""Device memory: taken from the stream-ordered pool, copied, filled."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections import deque
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any
+
+from .._handle import outlive_cycles
+from ..errors import AllocationError, CudnnError, NotInitializedError
+from . import driver as cuda
+from . import stream as streams
+from .debug import issued
+from .lifetime import defer
+from .stream import Stream
+
+if TYPE_CHECKING:
+    import numpy as np
+
+__all__ = [
+    "allocate",
+    "copy_device",
+    "copy_from_host",
+    "copy_to_host",
+    "fill",
+    "memory_info",
+    "release",
+    "trim",
+]
+
+
+def allocate(nbytes: int, stream: Stream, what: str = "an array") -> Any:
+    """Allocate a :class:`Buffer` from the stream-ordered pool of a device that is current.
+
+    Raises
+    ------
+    AllocationError
+        Device memory ran out; the message has the size, the purpose and the free memory.
+    NotInitializedError
+        A CUDA graph is being captured on the stream.
+    """
+    if streams.is_capturing(stream):
+        raise NotInitializedError(
+            f"a call that allocates {nbytes:,} bytes for {what} is captured on {stream}: pass out=, and make "
+            "the same call once on this stream before capturing it"
+        )
+    with _lock:
+        _sort_dropped()
+        idle = _idle.get((stream.handle, stream.device, nbytes))
+        pointer = idle.pop()[0] if idle else None
+    return Buffer(_allocated(nbytes, stream, what) if pointer is None else pointer, stream, nbytes)
+
+
+def _allocated(nbytes: int, stream: Stream, what: str) -> int:
+    driver, pool = cuda.driver(), _pool(stream.device)
+    before = streams.relax()
+    try:
+        _release(stream.device)
+        result, pointer = driver.cuMemAllocFromPoolAsync(max(nbytes, 1), pool, stream.handle)
+    except OverflowError:  # more bytes than an address has bits for
+        result, pointer = driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY, None
+    finally:
+        streams.unrelax(before)
+    if result == driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY:
+        free, total = memory_info(stream.device)
+        raise AllocationError(
+            f"out of memory on device {stream.device}: {nbytes:,} bytes wanted for {what}, "
+            f"{free:,} of {total:,} free"
+        )
+    if int(result):
+        cuda.check(result, f"allocating {nbytes:,} bytes for {what}", stream)
+    return int(pointer)
+
+
+class Buffer:
+    """Device memory, freed in the order of its stream after the last reference to it is gone.
+
+    On a stream that nothing destroys, memory becomes idle first: the next allocation of its size on its
+    stream takes it, and any other allocation frees it. So a loop makes no driver calls for memory, and a
+    capture, which forbids to free memory, is not disturbed. Other memory is freed at once.
+    """
+
+    __slots__ = ("_dropped", "_stream", "handle", "size")
+
+    def __init__(self, handle: int, stream: Stream, size: int) -> None:
+        self.handle = handle
+        self.size = size
+        self._stream = stream
+        self._dropped = _dropped  # a global is gone when a process ends
+        outlive_cycles(self)
+
+    # Without a lock, since it may run in the middle of `allocate`.
+    def __del__(self) -> None:
+        if self._stream.lasts:
+            self._dropped.append((self.handle, self._stream, self.size))
+        elif not (sys.is_finalizing() or _freed(self.handle, self._stream)):
+            defer(partial(_freed, self.handle, self._stream))
+
+
+_dropped: deque[tuple[int, Stream, int]] = deque()
+_idle: dict[tuple[int, int, int], list[tuple[int, Stream]]] = {}  # by stream, device, size
+_lock = threading.RLock()  # of `_idle`
+
+
+def _sort_dropped() -> None:
+    while _dropped:
+        pointer, stream, size = _dropped.popleft()
+        _idle.setdefault((stream.handle, stream.device, size), []).append((pointer, stream))
+
+
+def _freed(pointer: int, stream: Stream) -> bool:
+    """Free memory on its stream; return False, and do nothing, while a capture forbids it."""
+    try:
+        previous = streams.activate(stream.device)
+    except CudnnError:  # the context is lost, or this is a forked child
+        return True
+    try:
+        if not streams.can_enqueue(stream):
+            return False
+        before = streams.relax()
+        cuda.driver().cuMemFreeAsync(pointer, stream.handle)
+        streams.unrelax(before)
+        return True
+    finally:
+        streams.restore(previous)
+
+
+def release(device: int) -> None:
+    """Free the idle memory of a device that is current, unless a capture of its stream forbids it."""
+    if _dropped or _idle:
+        with streams.relaxed():
+            _release(device)
+
+
+def _release(device: int) -> None:
+    driver = cuda.driver()
+    with _lock:
+        _sort_dropped()
+        for key in [key for key in _idle if key[1] == device]:
+            if not _idle[key]:
+                del _idle[key]
+            elif streams.can_enqueue(_idle[key][0][1]):
+                for pointer, stream in _idle.pop(key):
+                    driver.cuMemFreeAsync(pointer, stream.handle)
+
+
+def trim(device: int) -> None:
+    """Return memory that the pool holds and nothing uses to the driver."""
+    with streams.relaxed():
+        cuda.check(cuda.driver().cuMemPoolTrimTo(_pool(device), 0)[0], "trimming the memory pool")
+
+
+@cache
+def _pool(device: int) -> Any:
+    """Return the current pool of a device, which keeps freed memory for the next allocation.
+
+    By default a pool returns free memory to the driver whenever a stream is synchronized.
+    """
+    driver, doing = cuda.driver(), "setting up the memory pool"
+    threshold = driver.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
+    with streams.relaxed():
+        result, pool = driver.cuDeviceGetMemPool(device)
+        cuda.check(result, doing)
+        if not _pool_attribute(pool, "RELEASE_THRESHOLD"):
+            unlimited = driver.cuuint64_t(2**64 - 1)
+            cuda.check(
+                driver.cuMemPoolSetAttribute(pool, threshold, unlimited)[0], "setting up the memory pool"
+            )
+    return pool
+
+
+def _pool_attribute(pool: Any, name: str) -> int:
+    driver = cuda.driver()
+    attribute = getattr(driver.CUmemPool_attribute, f"CU_MEMPOOL_ATTR_{name}")
+    result, value = driver.cuMemPoolGetAttribute(pool, attribute)
+    cuda.check(result, f"asking for {name} of the memory pool")
+    return int(value)
+
+
+def copy_from_host(pointer: int, source: np.ndarray[Any, Any], stream: Stream) -> None:
+    """Copy a C-contiguous NumPy array to the device. ``source`` may change as soon as this returns."""
+    driver, doing = cuda.driver(), f"copying {source.nbytes:,} bytes to the device at {pointer:#x}"
+    result = driver.cuMemcpyHtoDAsync(pointer, source.ctypes.data, source.nbytes, stream.handle)
+    cuda.check(result[0], doing, stream)
+    issued(doing, stream)
+    kind = driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE
+    if int(driver.cuPointerGetAttribute(kind, source.ctypes.data)[0]) == 0:
+        streams.synchronize(stream)  # the driver knows it: pinned memory, which it reads while we go on
+
+
+def copy_to_host(target: np.ndarray[Any, Any], pointer: int, stream: Stream) -> None:
+    """Fill a C-contiguous NumPy array from the device, and wait until it is there."""
+    doing = f"copying {target.nbytes:,} bytes to the host from {pointer:#x}"
+    result = cuda.driver().cuMemcpyDtoHAsync(target.ctypes.data, pointer, target.nbytes, stream.handle)
+    cuda.check(result[0], doing, stream)
+    issued(doing, stream)
+    streams.synchronize(stream)
+
+
+def copy_device(target: int, source: int, nbytes: int, stream: Stream) -> None:
+    """Copy within the device."""
+    doing = f"copying {nbytes:,} bytes from {source:#x} to {target:#x}"
+    cuda.check(cuda.driver().cuMemcpyDtoDAsync(target, source, nbytes, stream.handle)[0], doing, stream)
+    issued(doing, stream)
+
+
+def fill(pointer: int, pattern: bytes, count: int, stream: Stream) -> None:
+    """Write a pattern of 1, 2, 4 or 8 bytes ``count`` times, without host memory: a graph may replay it."""
+    if len(pattern) == 8 and pattern[:4] == pattern[4:]:
+        pattern, count = pattern[:4], 2 * count
+    if len(pattern) == 8:
+        _fill_wide(pointer, pattern, count, stream)
+        return
+    driver = cuda.driver()
+    memset = {1: driver.cuMemsetD8Async, 2: driver.cuMemsetD16Async, 4: driver.cuMemsetD32Async}[len(pattern)]
+    result = memset(pointer, int.from_bytes(pattern, sys.byteorder), count, stream.handle)
+    doing = f"filling {count * len(pattern):,} bytes at {pointer:#x}"
+    cuda.check(result[0], doing, stream)
+    issued(doing, stream)
+
+
+def _fill_wide(pointer: int, pattern: bytes, count: int, stream: Stream) -> None:
+    """Write a pattern of 8 bytes, for which the driver has no memset: write one and double it by copies."""
+    fill(pointer, pattern[:4], 1, stream)
+    fill(pointer + 4, pattern[4:], 1, stream)
+    nbytes, done = count * len(pattern), len(pattern)
+    while done < nbytes:
+        copied = min(done, nbytes - done)
+        copy_device(pointer + done, pointer, copied, stream)
+        done += copied
+
+
+def memory_info(device: int) -> tuple[int, int]:
+    """Return the bytes of device memory that are available, with idle memory of the pool, and all bytes."""
+    previous = streams.activate(device)
+    try:
+        release(device)
+        with streams.relaxed():
+            result, free, total = cuda.driver().cuMemGetInfo()
+            cuda.check(result, "asking for free memory")
+            pool = _pool(device)
+            idle = _pool_attribute(pool, "RESERVED_MEM_CURRENT") - _pool_attribute(pool, "USED_MEM_CURRENT")
+    finally:
+        streams.restore(previous)
+    return int(free) + idle, int(total)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_pool.cache_clear)

@@ -1,0 +1,148 @@
+"""Asks the packages installed beside a cuDNN which one they need, and knows combinations that are bad."""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from . import files
+from .finding import Finding, finding
+from .libraryset import LibrarySet, write
+from .record_check import Distribution, site_of
+
+__all__ = ["check", "known_bad", "meets", "requirements"]
+
+_HEAD = 256 << 10  # characters: the fields of METADATA come first, a long description after them
+
+
+def check(found: LibrarySet, owners: list[Distribution]) -> Iterator[Finding]:
+    """Say which installed packages need another cuDNN."""
+    site = site_of(found.folder)
+    have = {owner.name: owner.version for owner in owners}
+    package, version = next(iter(have.items()), (found.package, write(found.version)))
+    for name in files.names_in(site) if site else ():
+        if not name.endswith(".dist-info"):
+            continue
+        consumer = name.removesuffix(".dist-info").replace("_", "-").lower()
+        for requirement, wanted in _wanted(os.path.join(site, name), consumer):
+            if requirement in have:
+                good = meets(have[requirement], wanted)
+            elif requirement == "cudnn":
+                good = _as_built(version, wanted)
+            else:  # of a cuDNN that no package brought, the package that it is like has to do
+                good = not owners and requirement == found.package
+            if not good:
+                text = f"{package}=={wanted}.*" if requirement == "cudnn" else f"{requirement}{wanted}"
+                yield finding(
+                    "consumer-mismatch",
+                    f"{consumer} needs {requirement} {wanted or '(any)'}, and here is {package} {version}",
+                    path=os.path.join(site, name),
+                    needs=f"{requirement}{wanted}",
+                    version=version,
+                    fix={"requirement": text, "consumer": consumer.rpartition("-")[0]},
+                )
+
+
+def known_bad(
+    found: LibrarySet, cublas: str = "", archs: tuple[int, ...] = (), gpus: int = 0
+) -> Iterator[Finding]:
+    """Say what is known to be bad about a version, alone or with a libcublasLt and GPUs."""
+    for row in _table()["bad"]:
+        lacks = ("cublas" in row and not cublas) or not found.version or gpus < row.get("gpus", 0)
+        if lacks or ("arch" in row and not any(_within(f"{a // 10}.{a % 10}", row["arch"]) for a in archs)):
+            continue
+        if _within(write(found.version), row.get("cudnn", {})) and _within(cublas, row.get("cublas", {})):
+            yield finding(
+                "known-bad",
+                row["message"],
+                path=found.folder,
+                cublas=cublas,
+                source=row["source"],
+                fix={"advice": row["advice"]},
+            )
+
+
+def requirements(metadata: str) -> Iterator[tuple[str, str]]:
+    """Yield the wheels of cuDNN that a METADATA names without an extra, with their versions."""
+    head = metadata[:_HEAD].partition("\n\n")[0]
+    for name, versions, marker in re.findall(
+        r"^Requires-Dist:\s*(nvidia[-_.]cudnn[-_.]cu\d+)\b\s*\(?([^;)\n]*)\)?\s*(?:;(.*))?$",
+        head,
+        re.M | re.I,
+    ):
+        if "extra" not in marker:
+            yield re.sub(r"[-_.]+", "-", name).lower(), versions.replace(" ", "")
+
+
+def meets(version: str, specifier: str) -> bool:
+    """Tell whether a version is among those of a specifier such as ``>=9.1,<10``.
+
+    What is not understood is taken for met: the doctor warns of what it knows.
+    """
+    return all(_one(version, clause.strip()) for clause in specifier.split(",") if clause.strip())
+
+
+def _wanted(folder: str, consumer: str) -> Iterator[tuple[str, str]]:
+    try:
+        yield from requirements(files.text_of(os.path.join(folder, "METADATA")))
+    except OSError:
+        return
+    name, _, version = consumer.rpartition("-")
+    for row in _table()["consumer"]:
+        if row["name"] == name and _within(version, row):
+            yield "cudnn", row["cudnn"]
+
+
+def _one(version: str, clause: str) -> bool:
+    match = re.fullmatch(r"(===|==|!=|~=|<=|>=|<|>)\s*v?(\d+(?:\.\d+)*)(\.\*)?", clause)
+    if not match:
+        return True
+    operator, text, star = match.groups()
+    wanted = _numbers(text)
+    have = _numbers(version)
+    if star or operator == "~=":
+        same = (
+            have[: len(wanted)] == wanted
+            if star
+            else have[: len(wanted) - 1] == wanted[:-1] and have >= wanted
+        )
+        return same is (operator != "!=")
+    size = max(len(have), len(wanted))
+    have += (0,) * (size - len(have))
+    wanted += (0,) * (size - len(wanted))
+    return {
+        "==": have == wanted,
+        "===": have == wanted,
+        "!=": have != wanted,
+        "<=": have <= wanted,
+        ">=": have >= wanted,
+        "<": have < wanted,
+        ">": have > wanted,
+    }[operator]
+
+
+def _as_built(version: str, built: str) -> bool:
+    """cuDNN's own rule: the same major version, and no older minor one."""
+    have, wanted = _numbers(version), _numbers(built)
+    return have[:1] == wanted[:1] and have[: len(wanted)] >= wanted
+
+
+def _within(version: str, bounds: dict[str, Any]) -> bool:
+    have = _numbers(version)
+    low, high = _numbers(bounds.get("from", "")), _numbers(bounds.get("before", ""))
+    return (not low or have >= low) and (not high or have < high)
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    match = re.match(r"\d+(?:\.\d+)*", version)
+    return tuple(int(digits[:9]) for digits in match[0].split(".")) if match else ()
+
+
+@cache
+def _table() -> dict[str, list[dict[str, Any]]]:
+    return tomllib.loads(Path(__file__).with_name("bad_combinations.toml").read_text(encoding="utf-8"))

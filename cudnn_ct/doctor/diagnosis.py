@@ -1,0 +1,298 @@
+"""The examination: which tiers run on what, in which order, and what they come to."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from . import (
+    checks,
+    dependents,
+    driver,
+    elf,
+    files,
+    libraryset,
+    load_check,
+    locate,
+    record_check,
+    requirements,
+    search,
+)
+from .finding import Finding, Severity, codes, finding
+from .libraryset import LibrarySet, write
+from .requirements import Demands
+
+__all__ = ["Diagnosis", "diagnose", "sort", "static", "verdict_lines"]
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What the doctor found.
+
+    Attributes
+    ----------
+    subject : str
+        What was looked at: a path, or a process.
+    sets : tuple of LibrarySet
+        Each cuDNN that was read, the one that counts first.
+    findings : tuple of Finding
+        The worst first.
+    tiers : dict
+        For each tier ``"done"``, or why it was left out.
+    details : dict
+        What the child processes told, for programs.
+    """
+
+    subject: str
+    sets: tuple[LibrarySet, ...]
+    findings: tuple[Finding, ...]
+    tiers: dict[str, str] = field(default_factory=dict)
+    details: dict[str, Any] = field(default_factory=dict)
+
+    def count(self, severity: Severity) -> int:
+        """Count the findings of a severity."""
+        return sum(found.severity == severity for found in self.findings)
+
+    @property
+    def verdict(self) -> str:
+        """``sound``, ``doubtful`` (warnings), ``broken`` (errors), or ``not found``: nothing was seen."""
+        errors = {found.code for found in self.findings if found.severity == Severity.ERROR}
+        if not self.sets and errors <= _NOTHING_SEEN:
+            return "not found"
+        if self.count(Severity.ERROR):
+            return "broken"
+        return "doubtful" if self.count(Severity.WARNING) else "sound"
+
+    def exit_code(self, strict: bool = False) -> int:
+        """0 sound, 1 errors, 2 warnings under ``strict``, 3 nothing found or not able to look."""
+        return {"sound": 0, "doubtful": 2 if strict else 0, "broken": 1, "not found": 3}[self.verdict]
+
+
+def diagnose(
+    path: str | os.PathLike[str] | None = None,
+    asked: Demands | None = None,
+    *,
+    deep: bool = False,
+    timeout: float = 60.0,
+    run: bool = True,
+) -> Diagnosis:
+    """Examine a cuDNN.
+
+    Parameters
+    ----------
+    path : path, optional
+        A library, its folder, a site-packages, or the root of an image; without it, the cuDNN that programs
+        on this machine would use.
+    asked : Demands, optional
+        What it must meet.
+    deep : bool
+        Whether to hash every file of a wheel: reads all of it.
+    timeout : float
+        Seconds that all child processes together may take.
+    run : bool
+        Whether to open it in child processes. Without that nothing is executed.
+
+    Returns
+    -------
+    Diagnosis
+        It raises nothing for what it finds, however broken.
+    """
+    asked = asked or Demands()
+    end = time.monotonic() + timeout
+    subject = os.fspath(path) if path is not None else "this machine"
+    try:
+        located = locate.named(subject) if path is not None else locate.usual()
+    except locate.CannotLookError as error:
+        return Diagnosis(subject, (), (finding("cannot-look", str(error)),))
+    findings = list(located.findings)
+    if path is not None:
+        chosen = located.found
+    else:  # nothing is loaded where a setting names what is no cuDNN, and so no other is judged for it
+        misled = any(found.code == "wrong-setting" for found in findings)
+        chosen = () if misled else located.found[:1]
+    sets: list[LibrarySet] = []
+    older: list[str] = []
+    for place in chosen:
+        findings += place.findings
+        found = libraryset.read(place.folder, located.root)
+        if found is None:
+            older.append(place.folder)
+        else:
+            owners = record_check.owners(found.folder)
+            found = replace(found, reinstall=record_check.reinstall(owners, found.package))
+            sets.append(found)
+            findings += static(found, owners, asked, deep)
+    findings += [_older(folder, alone=not sets) for folder in older]
+    if not sets and not any(each.severity == Severity.ERROR for each in findings):
+        findings.append(finding("no-cudnn", f"no cuDNN was found: {subject}"))
+    diagnosis = _Running(sets, findings, asked, end)
+    if not run:
+        tiers = dict.fromkeys(("child", "driver"), "not asked for")
+    else:
+        tiers = diagnosis.run(foreign=located.root != "/")
+    return Diagnosis(
+        subject, tuple(sets), sort(diagnosis.findings), {"static": "done", **tiers}, diagnosis.details
+    )
+
+
+def verdict_lines(path: str | os.PathLike[str]) -> list[str]:
+    """Say in a few lines what is wrong with a cuDNN, for the text of an exception.
+
+    Only files are read, and nothing is raised: a doctor who fails adds nothing.
+
+    Parameters
+    ----------
+    path : path
+        A library of cuDNN, or its folder.
+
+    Returns
+    -------
+    list of str
+        One line for each error and warning; empty when there are none.
+    """
+    try:
+        found = diagnose(path, run=False).findings
+    except Exception:
+        return []
+    return [
+        f"doctor: {each.code}: {each.message}; fix: {each.fix}"
+        for each in found
+        if each.severity < Severity.NOTE
+    ]
+
+
+def static(
+    found: LibrarySet, owners: list[record_check.Distribution], asked: Demands, deep: bool
+) -> Iterator[Finding]:
+    """Run all checks that only read files."""
+    for check in checks.CHECKS:
+        yield from check(found)
+    yield from record_check.check(found, owners, deep)
+    yield from requirements.check(found, asked)
+    yield from search.check_headers(found)
+    yield from search.check_competition(found)
+    yield from search.check_companions(found)
+    yield from dependents.check(found, owners)
+    yield from dependents.known_bad(found, _cublas(found), asked.archs)
+    yield from load_check.check_libc(found)
+
+
+def sort(findings: list[Finding]) -> tuple[Finding, ...]:
+    """Put the worst first, in the order of the table of codes, each once."""
+    order = {name: place for place, name in enumerate(codes())}
+    unique = {(found.code, found.message): found for found in findings}.values()
+    return tuple(sorted(unique, key=lambda found: (found.severity, order[found.code])))
+
+
+class _Running:
+    """The tiers that need child processes: each runs if the one before found nothing that forbids it."""
+
+    def __init__(self, sets: list[LibrarySet], findings: list[Finding], asked: Demands, end: float) -> None:
+        self.sets = sets
+        self.findings = findings
+        self.asked = asked
+        self.details: dict[str, Any] = {}
+        self._end = end
+
+    def run(self, foreign: bool) -> dict[str, str]:
+        """Run them; tell for each whether it ran."""
+        child = self._load()
+        if child != "done" and self.sets:
+            self.findings.append(finding("not-probed", child, fix={"advice": _ADVICE[foreign]}))
+        usable = self.sets[0] if self.sets and child == "done" and not self._bad() else None
+        if foreign:
+            reason = "an image has no driver of its own: the doctor must run in it, on its machine"
+            if self.asked.driver or self.asked.gpu:
+                self.findings.append(finding("no-driver", reason, severity=Severity.ERROR))
+            return {"child": child, "driver": reason}
+        return {"child": child, "driver": self._drive(usable)}
+
+    def _load(self) -> str:
+        if not self.sets:
+            return "no cuDNN to load"
+        for found in self.sets:
+            reason = load_check.why_not(found) or ("what its files show comes first" if self._bad() else "")
+            if reason:
+                return f"cuDNN was not loaded: {reason}"
+        competing = [f.code for f in self.findings if f.code in ("shadowed", "preloaded")]
+        for found in self.sets:
+            if competing:  # to install again what is not loaded would change nothing
+                found = replace(found, reinstall=f"see {competing[0]}")
+            findings, report = load_check.check(found, self._left())
+            self.findings += findings
+            self.details.setdefault("child", load_check.describe(report))
+        return "done"
+
+    def _drive(self, usable: LibrarySet | None) -> str:
+        if not self.sets and not (self.asked.driver or self.asked.gpu):
+            return "no cuDNN to use it"
+        if any(found.code == "probe-hung" for found in self.findings):
+            return "cuDNN has used up the time"  # a driver that is given none would look as if it hung too
+        findings, report = driver.check(usable, self.asked, self._left())
+        self.findings += findings
+        if usable:
+            self.findings += dependents.known_bad(
+                usable, _cublas(usable), driver.archs(report), driver.count(report)
+            )
+        self.details["driver"] = driver.describe(report)
+        return "done"
+
+    def _bad(self) -> bool:
+        """Whether the files are wrong in themselves, apart from what was asked of them or lies beside."""
+        return any(f.severity == Severity.ERROR and f.code not in _BESIDE for f in self.findings)
+
+    def _left(self) -> float:
+        return max(self._end - time.monotonic(), 0.05)
+
+
+_ADVICE = {True: "run the doctor inside the image, on its own machine", False: "see the errors above"}
+
+# What can be the only error where no cuDNN was examined.
+_NOTHING_SEEN = {
+    "no-cudnn",
+    "none-loaded",
+    "cannot-look",
+    "internal-error",
+    "no-driver",
+    "no-gpu",
+}
+
+# Errors in spite of which loading shows something: demands, and what may come in from elsewhere.
+_BESIDE = {
+    "unexpected-version",
+    "unexpected-cuda",
+    "no-gpu-code",
+    "header-mismatch",
+    "link-elsewhere",
+    "shadowed",
+    "preloaded",
+    "missing-system-library",
+    "missing-cublaslt",
+}
+
+
+def _older(folder: str, alone: bool) -> Finding:
+    """Describe a folder that holds a cuDNN of another major version: one before 9 is bad if it is alone."""
+    newest = max(name.major for name in files.cudnn_files(folder))
+    if newest > 9:
+        text = f"{folder} holds cuDNN {newest}, which this doctor does not know"
+        return finding("cannot-look", text, path=folder)
+    version = None
+    for major in (8, 7):
+        path = os.path.join(folder, f"libcudnn_ops_infer.so.{major}")
+        try:
+            constant = elf.read(path).constant("cudnn_ops_infer_version")
+        except elf.ElfError:
+            continue
+        version = (constant >> 16, constant >> 8 & 255, constant & 255) if constant else None
+    what = f"cuDNN {write(version)}" if version else "a cuDNN older than 9"
+    code = "old-cudnn" if alone else "other-cudnn"
+    return finding(code, f"{folder} holds {what}", path=folder, version=write(version))
+
+
+def _cublas(found: LibrarySet) -> str:
+    path = search.find_companion(found, f"libcublasLt.so.{found.cuda}")
+    return search.companion_version(path) if path else ""

@@ -1,0 +1,1 @@
+"""Convolutions: problem, legacy and graph implementations, candidates, and the public functions."""

@@ -1,0 +1,130 @@
+"""The error that each precision of a convolution allows, and the algorithms that exceed it.
+
+Every algorithm is held to one bound against the exact result of the operands:
+
+    |error| <= 8 * sqrt(terms + 64) * u * max(sum |x| |w|) + 6 * u_result * max |result|
+
+``terms`` is the number of products in a sum, ``u`` the unit roundoff of the precision, ``u_result`` that of
+the dtype of the result. Both maxima are over all elements of the result, because FFT and Winograd algorithms
+spread an error over a tile. The square root is the growth of rounding errors; the 64 covers the transforms of
+a Winograd tile for windows of 3. The second term covers the rounding of the result, and algorithms that add a
+few partial sums in its dtype.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from math import prod, sqrt
+from typing import Any, NamedTuple
+
+from ...shapes.conv import ConvProblem
+
+UNIT_ROUNDOFF = {
+    "float16": 2.0**-11,
+    "bfloat16": 2.0**-8,
+    "tf32": 2.0**-11,
+    "float32": 2.0**-24,
+    "float64": 2.0**-53,
+    "int32": 0.0,
+}
+
+
+class Inaccurate(NamedTuple):
+    """Algorithms of one direction whose error exceeds the bound, and for which problems.
+
+    ``algorithms`` are numbers of engines, names of legacy algorithms and numerical notes of engines. Only
+    algorithms that split their sums into more than ``slices`` slices (knob SPLIT_K) are meant.
+    """
+
+    direction: str
+    algorithms: Collection[int | str]
+    applies: Callable[[ConvProblem], bool]
+    error: str
+    slices: int = 0
+
+
+def _windows_of_five(problem: ConvProblem) -> bool:
+    """Transforms of tiles of 13 x 13 cancel in float32; TF32 and bfloat16 have larger bounds."""
+    in_float32 = _rounds_to(problem) == "float32"
+    return 5 in problem.w.shape[2:] and in_float32 and problem.x.dtype in ("float32", "float16")
+
+
+def _halves(problem: ConvProblem) -> bool:
+    """Half precision operands and results, whose sums are promised in float32."""
+    return problem.compute == "float32" and problem.x.dtype in ("float16", "bfloat16")
+
+
+def _large_windows_of_halves(problem: ConvProblem) -> bool:
+    """An addition in the dtype of the result for each window element: 16 stay within the bound."""
+    return _halves(problem) and prod(problem.w.shape[2:]) > 16
+
+
+def _large_windows_of_halves_in_nchw(problem: ConvProblem) -> bool:
+    channels_last = all("nhwc" in spec.layouts for spec in (problem.x, problem.w, problem.y))
+    return _large_windows_of_halves(problem) and not channels_last
+
+
+def _float16(problem: ConvProblem) -> bool:
+    return _halves(problem) and problem.x.dtype == "float16"
+
+
+_WINOGRAD_ERROR = "up to 1.7 % of the largest result for windows of 5"
+_PARTIAL_SUMS = "adds partial sums in the dtype of the result"
+
+# Measured by benchmarks/accuracy.py with cuDNN 9.19 on an H200.
+TOO_INACCURATE = (
+    Inaccurate("forward", (6, "winograd", "winograd_nonfused"), _windows_of_five, _WINOGRAD_ERROR),
+    Inaccurate("backward_data", (7, "winograd", "winograd_nonfused"), _windows_of_five, _WINOGRAD_ERROR),
+    Inaccurate("backward_filter", (17, "winograd", "winograd_nonfused"), _windows_of_five, _WINOGRAD_ERROR),
+    Inaccurate("backward_data", (25,), _large_windows_of_halves, _PARTIAL_SUMS),
+    Inaccurate("backward_data", ("algo_0",), _large_windows_of_halves_in_nchw, _PARTIAL_SUMS),
+    Inaccurate("backward_filter", (47,), _halves, _PARTIAL_SUMS, slices=16),
+    Inaccurate("backward_filter", (61,), _float16, _PARTIAL_SUMS),
+)
+
+
+def error_bound(problem: ConvProblem) -> tuple[float, float]:
+    """Return the factors of the bound: of the largest sum |x| |w|, and of the largest result."""
+    sums = 8 * sqrt(_terms(problem) + 64) * UNIT_ROUNDOFF[_rounds_to(problem)]
+    return sums, 6 * UNIT_ROUNDOFF[problem.result.dtype]
+
+
+def inaccuracy(problem: Any, family: str, algorithm: str, notes: Collection[str] = ()) -> str:
+    """Return why the error of an algorithm exceeds the bound of a problem; empty if that is not known.
+
+    Parameters
+    ----------
+    problem : ConvProblem or FusedConv
+    family, algorithm, notes
+        As in :class:`Candidate`.
+    """
+    core = problem.core
+    name, _, knobs = algorithm.partition(" knobs ")
+    own: int | str = int(name.removeprefix("engine ")) if family == "graph" else name
+    labels = {own, *notes}
+    for row in TOO_INACCURATE:
+        fits = row.direction == core.direction and not labels.isdisjoint(row.algorithms)
+        if fits and row.applies(core) and _slices(knobs) > row.slices:
+            return f"error above the bound of precision {_rounds_to(core)}: {row.error}"
+    return ""
+
+
+def _slices(knobs: str) -> int:
+    """Read the number of slices of a sum from the knobs of an engine; SPLIT_K has the number 0."""
+    values = dict(pair.split("=") for pair in knobs.split(",") if pair)
+    return int(values.get("0", 1))
+
+
+def _rounds_to(problem: ConvProblem) -> str:
+    """Name the precision of products and sums; float32 holds products of half precision operands exactly."""
+    in_tf32 = problem.tensor_cores and problem.x.dtype == problem.compute == "float32"
+    return "tf32" if in_tf32 else problem.compute
+
+
+def _terms(problem: ConvProblem) -> int:
+    x, w, y = problem.x.shape, problem.w.shape, problem.y.shape
+    return {
+        "forward": prod(w[1:]),
+        "backward_data": w[0] // problem.groups * prod(w[2:]),
+        "backward_filter": x[0] * prod(y[2:]),
+    }[problem.direction]

@@ -1,0 +1,309 @@
+"""The algorithms that there are for a convolution, and convolutions prepared to run again and again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ... import algo_cache, context
+from ...autotune.request import Request
+from ...cuda import stream as streams
+from ...errors import NotInitializedError
+from ...plans.base import Candidate
+from ...shapes.conv import ROLES
+from ...shapes.parse import choice, flag, number
+from .._call import hashable, scaled_by, stream_of
+from . import candidates
+from .call import Arguments, call_of, problem_of, request_of
+from .fused import Epilogue, call_of_fused, fused_of
+from .plan import ConvPlan, Likeness, Maker, Operands, plan_of
+
+__all__ = ["Algorithms", "conv_algorithms", "conv_bias_activation_plan", "conv_plan"]
+
+
+class Algorithms(tuple[Candidate, ...]):
+    """The rows of a problem: usable ones first, the quickest before the others; print it as a table.
+
+    Each row can be passed as ``algo=`` to the operation that it was made for.
+    """
+
+    problem: Any
+
+    def __new__(cls, problem: Any, rows: list[Candidate]) -> Algorithms:
+        """Sort the rows."""
+        ordered = sorted(rows, key=lambda row: (bool(row.status), row.time is None, row.time or 0.0))
+        table = super().__new__(cls, (row._replace(problem=problem) for row in ordered))
+        table.problem = problem
+        return table
+
+    def __str__(self) -> str:
+        lines = [str(self.problem), f"{'us':>9}  {'workspace':>13}  algorithm"]
+        for row in self:
+            time = "" if row.time is None else f"{row.time * 1000:.1f}"
+            facts = f"{row.math}{'' if row.deterministic else ', not deterministic'}"
+            copies = "".join(f", {operand} copied to {layout}" for operand, layout in row.packed)
+            why = f": {row.status.splitlines()[0]}" if row.status else ""
+            name = f"{row.family} {row.algorithm} ({facts}{copies})"
+            lines.append(f"{time or '-':>9}  {row.workspace:>13,}  {name}{why}")
+        return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        usable = sum(not row.status for row in self)
+        return f"<{usable} algorithms, and {len(self) - usable} refused, for {self.problem}>"
+
+
+def conv_algorithms(
+    first: Any,
+    second: Any,
+    shape: Any = None,
+    *,
+    direction: str = "forward",
+    measure: bool = True,
+    padding: Any = 0,
+    stride: Any = 1,
+    dilation: Any = 1,
+    groups: int = 1,
+    mode: Any = "cross_correlation",
+    precision: str | None = None,
+    deterministic: bool | None = None,
+    workspace_limit: int | None = None,
+    alpha: float = 1,
+    beta: float = 0,
+    out: Any = None,
+    stream: Any = None,
+) -> Algorithms:
+    """List every way that cuDNN has for a convolution, with the time of each.
+
+    Parameters
+    ----------
+    first, second, shape
+        The operands of the direction in its order: x and w; or w, dy and ``x_shape``; or x, dy and
+        ``w_shape``.
+    direction : {"forward", "backward_data", "backward_filter"}
+    measure : bool
+        Time each by events: GPU time of calls in a row on these operands, or of one that finds them out of
+        the cache, whichever is longer. Some engines are compiled when they are first made, so this may take
+        seconds.
+    padding, stride, dilation, groups, mode, precision, deterministic, workspace_limit, alpha, beta, out
+    stream
+        As in :func:`conv`. Of ``out`` only dtype, strides and alignment count: nothing is written to it.
+
+    Returns
+    -------
+    Algorithms
+        A tuple of :class:`Candidate`, the quickest first, then those that were refused, each with its
+        ``status``; ``time`` is in milliseconds.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As in :func:`conv`.
+
+    Notes
+    -----
+    Engines are those of the heuristics of the graph API in modes B, A and FALLBACK; algorithms are those of
+    ``cudnnGetConvolution*Algorithm_v7``. cuDNN's own timings, ``cudnnFind*``, are not used.
+
+    ``row.deterministic`` says whether its results are the same from run to run.
+
+    Examples
+    --------
+    >>> x = ct.asarray([[[1, 2, 4, 8]]], "float32")
+    >>> w = ct.asarray([[[1, -1]]], "float32")
+    >>> table = ct.conv_algorithms(x, w)  # print(table) shows it
+    >>> ct.conv(x, w, algo=table[0]).numpy()
+    array([[[-1., -2., -4.]]], dtype=float32)
+    """
+    names = ROLES[choice(direction, tuple(ROLES), "direction")].names
+    algo = Request().algo  # none is named here: a setting that names one is not for tables
+    arguments = Arguments(
+        padding, stride, dilation, groups, mode, precision, algo, deterministic, workspace_limit, False
+    )
+    alpha, beta, measure = number(alpha, "alpha"), number(beta, "beta"), flag(measure, "measure")
+    where = stream_of(first, names[0], stream)
+    previous = streams.activate(where.device)
+    try:
+        ctx = context.current(where)
+        if measure and ctx.capturing:
+            raise NotInitializedError("algorithms cannot be timed on a stream that is being captured")
+        operands = Operands((first, second), names[:2], out, where)
+        like, scaled = operands.like, scaled_by(alpha, beta)
+        one, two = like.specs
+        problem, inputs = problem_of(
+            direction, one, two, like.out, hashable(shape), arguments, scaled, like.aligned
+        )
+        if inputs != like.specs:
+            raise ValueError("algorithms are listed for arrays with positive strides; pack them first")
+        request = request_of(arguments, problem)
+        if not (problem.x.size and problem.w.size and problem.y.size):
+            return Algorithms(problem, [])  # which no algorithm computes: there is nothing to sum
+        rows = candidates.everything(problem, ctx)
+        rows = [row._replace(status=row.status or request.refusal(row)) for row in rows]
+        if measure:
+            refused = [row for row in rows if row.status]
+            ways = [(row, candidates.plan) for row in rows if not row.status]
+            timed: list[Candidate] = []
+            operands.used(
+                ctx,
+                problem.result,
+                lambda pointers: timed.extend(
+                    algo_cache.time_rows(problem, ways, ctx, pointers, alpha, beta)[0]
+                ),
+            )
+            rows = timed + refused
+        return Algorithms(problem, rows)
+    finally:
+        streams.restore(previous)
+
+
+def conv_plan(
+    first: Any,
+    second: Any,
+    shape: Any = None,
+    *,
+    direction: str = "forward",
+    padding: Any = 0,
+    stride: Any = 1,
+    dilation: Any = 1,
+    groups: int = 1,
+    mode: Any = "cross_correlation",
+    algo: Any = None,
+    precision: str | None = None,
+    deterministic: bool | None = None,
+    workspace_limit: int | None = None,
+    strict: bool = False,
+    alpha: float = 1,
+    beta: float = 0,
+    out: Any = None,
+    stream: Any = None,
+) -> ConvPlan:
+    """Prepare a convolution, to call it on other operands of the same kind with the least of host time.
+
+    Parameters
+    ----------
+    first, second, shape
+        The operands of the direction in its order: x and w; or w, dy and ``x_shape``; or x, dy and
+        ``w_shape``. Timing policies time on them; nothing else is done with them.
+    direction : {"forward", "backward_data", "backward_filter"}
+    padding, stride, dilation, groups, mode, algo, precision, deterministic, workspace_limit, strict
+    alpha, beta, stream
+        As in :func:`conv`.
+    out : device array, optional
+        An array like those that results go to, where they are not packed in the layout of the input; for
+        int8, where they are float32.
+
+    Returns
+    -------
+    ConvPlan
+        ``plan(first, second, out=y)`` computes; ``plan.describe()`` tells what was chosen and why.
+
+    Raises
+    ------
+    TypeError, ValueError, NotSupportedError, AllocationError
+        As in :func:`conv`.
+
+    Notes
+    -----
+    It runs what :func:`conv`, :func:`conv_backward_data` or :func:`conv_backward_filter` would:
+    ``cudnnBackendExecute`` or ``cudnnConvolution*``. All calls of a plan run one algorithm, as long as cuDNN
+    takes it; ``deterministic=True`` leaves out those whose results vary from run to run.
+
+    Examples
+    --------
+    >>> x = ct.asarray([[[1, 2, 4, 8]]], "float32")
+    >>> w = ct.asarray([[[1, -1]]], "float32")
+    >>> plan = ct.conv_plan(x, w, algo="time_on_shape_change")  # print(plan.describe()) tells what was chosen
+    >>> plan(x, w).numpy()
+    array([[[-1., -2., -4.]]], dtype=float32)
+    """
+    names = ROLES[choice(direction, tuple(ROLES), "direction")].names
+    arguments = Arguments(
+        padding, stride, dilation, groups, mode, precision, algo, deterministic, workspace_limit, strict
+    )
+
+    alpha, beta = number(alpha, "alpha"), number(beta, "beta")
+    scaled = scaled_by(alpha, beta)
+
+    def resolve(like: Likeness) -> Maker:
+        one, two = like.specs
+        problem, inputs = problem_of(
+            direction, one, two, like.out, hashable(shape), arguments, scaled, like.aligned
+        )
+        wanted = request_of(arguments, problem)
+        return lambda ctx: call_of(ctx, problem, inputs, like.specs, wanted)
+
+    return plan_of((first, second), names[:2], out, stream, resolve, (alpha, beta))
+
+
+def conv_bias_activation_plan(
+    x: Any,
+    w: Any,
+    b: Any,
+    *,
+    z: Any = None,
+    activation: Any = "relu",
+    coef: float = 0,
+    padding: Any = 0,
+    stride: Any = 1,
+    dilation: Any = 1,
+    groups: int = 1,
+    mode: Any = "cross_correlation",
+    algo: Any = None,
+    precision: str | None = None,
+    deterministic: bool | None = None,
+    workspace_limit: int | None = None,
+    strict: bool = False,
+    alpha1: float = 1,
+    alpha2: float = 1,
+    out: Any = None,
+    stream: Any = None,
+) -> ConvPlan:
+    """Prepare :func:`conv_bias_activation`, as :func:`conv_plan` prepares a convolution.
+
+    Parameters
+    ----------
+    x, w, b, z, activation, coef, padding, stride, dilation, groups, mode, algo, precision, deterministic
+    workspace_limit, strict, alpha1, alpha2, stream
+        As in :func:`conv_bias_activation`.
+    out : device array, optional
+        An array like those that results go to, where they are not packed in the layout of x.
+
+    Returns
+    -------
+    ConvPlan
+        ``plan(x, w, b, out=y)`` computes, ``plan(x, w, z, b, out=y)`` where there is a residual.
+
+    Raises
+    ------
+    TypeError, ValueError, NotSupportedError, AllocationError
+        As in :func:`conv_bias_activation`.
+
+    Notes
+    -----
+    The functions of :func:`conv_bias_activation`: ``cudnnBackendExecute``,
+    ``cudnnConvolutionBiasActivationForward`` or several calls. ``deterministic=True`` leaves out what varies
+    from run to run.
+
+    Examples
+    --------
+    >>> x = ct.asarray([[[1, 2, 4, 8]]], "float32")
+    >>> w, b = ct.asarray([[[1, -1]]], "float32"), ct.asarray([3], "float32")
+    >>> plan = ct.conv_bias_activation_plan(x, w, b)
+    >>> plan(x, w, b).numpy()
+    array([[[2., 1., 0.]]], dtype=float32)
+    """
+    arguments = Arguments(
+        padding, stride, dilation, groups, mode, precision, algo, deterministic, workspace_limit, strict
+    )
+    given = {"x": x, "w": w, "z": z, "b": b}
+    given = {name: array for name, array in given.items() if array is not None or name in ("x", "w")}
+    epilogue = Epilogue(activation, coef, alpha1, alpha2)
+
+    names = tuple(given)  # and not the arrays: a plan keeps none alive
+
+    def resolve(like: Likeness) -> Maker:
+        specs = dict(zip(names, like.specs, strict=True))
+        problem, inputs = fused_of(specs, like.out, arguments, epilogue, like.aligned)
+        wanted = request_of(arguments, problem)
+        return lambda ctx: call_of_fused(ctx, problem, inputs, like.specs, wanted)
+
+    return plan_of(tuple(given.values()), names, out, stream, resolve, (1.0, 0.0))

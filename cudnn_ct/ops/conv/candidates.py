@@ -1,0 +1,249 @@
+"""All ways to compute a problem: which family is asked first, what is worth timing, and plans of either.
+
+A guess takes the first row that is usable, so the order of the stages is the rule that decides between the
+families. It is fitted to measurements: see docs/algorithms.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from ..._config import config
+from ...autotune.request import Request, named_algorithm, unfit
+from ...context import Context
+from ...errors import NotSupportedError
+from ...plans.base import Candidate, Plan, Stage
+from ...plans.workspace import room_of
+from ...plans.wrappers import PackedPlan, ScaledPlan
+from ...shapes.conv import ConvProblem
+from ...shapes.fused import FusedConv
+from . import graph, legacy
+from .errata import ranked_too_high
+from .fused_legacy import EpiloguePlan
+from .legacy_descriptors import packings
+from .relayout import Packing, for_engines, operands_of, relaid_out, with_epilogue
+
+__all__ = ["everything", "named", "plan", "stages", "worth_timing"]
+
+ENOUGH = 4  # rows on tensor cores, to leave out what does without them
+
+
+def stages(problem: Any) -> list[Stage]:
+    """Return the places to look for a row, the most promising first; each is for when all before it failed.
+
+    Places whose rows copy no operands come first.
+    """
+    return [stage for stage, _ in sorted(_ways(problem), key=lambda way: way[1])]
+
+
+def everything(problem: Any, context: Context) -> list[Candidate]:
+    """Every way there is, refused ones with their reasons: each engine of each heuristic, each algorithm."""
+    return _gathered(problem, context, [(mode, None) for mode in ("b", "a", "fallback")])
+
+
+def worth_timing(problem: Any, context: Context, request: Request) -> list[Candidate]:
+    """What the policies ``time_*`` try: the first engines of each heuristic, the fallbacks, and legacy.
+
+    The ruler passes over what is hopeless by what it has timed before.
+
+    Where tensor cores serve, legacy calls and engines that are ranked too high have been slower wherever it
+    was measured, and are tried only where little else is. Engines that are compiled when they are made come
+    last, or not at all.
+    """
+    most = config.timed_engines
+    rows = _gathered(problem, context, [("b", most), ("a", most // 3), ("fallback", None)] if most else [])
+    rows = [row for row in rows if config.runtime_compiled or not row.compiled]
+    rows = [row._replace(status=row.status or request.refusal(row)) for row in rows]
+    copied = _copies(problem, "graph")  # legacy calls may then be faster
+    slow = [row for row in rows if _slow(row, problem)] if problem.tensor_cores and not copied else []
+    if sum(not row.status for row in rows if row not in slow) >= ENOUGH:
+        rows = [row for row in rows if row.status or row not in slow]
+    return sorted(rows, key=lambda row: row.compiled)
+
+
+def named(problem: Any, name: str) -> tuple[list[Stage], list[Stage]]:
+    """Return the stages for the legacy algorithm of a name, and the stages for its replacement.
+
+    Theano's module fell back to ``none``. Its error may exceed the bound of the precision, so the heuristic
+    choice comes after it.
+    """
+    return _named(problem, problem.core, name), [*_named(problem, problem.core, "none"), *stages(problem)]
+
+
+def plan(problem: Any, candidate: Candidate, context: Context) -> Plan:
+    """Make a candidate of any family ready to run.
+
+    Raises
+    ------
+    NotSupportedError
+        cuDNN refuses it for this problem, whatever its heuristics said; or the candidate is one that its
+        family does not offer for the problem: an unknown algorithm, other copies, an error above the bound.
+    """
+    if candidate.family == "followed" and isinstance(problem, FusedConv):
+        family, _, algorithm = candidate.algorithm.partition(" ")
+        inner = plan(alone(problem), candidate._replace(family=family, algorithm=algorithm), context)
+        packed = relaid_out(problem, tuple(step for step in with_epilogue(problem) if step[0] == "b"))
+        return _on_copies(EpiloguePlan(packed, inner), problem, packed)
+    make = {"graph": graph.plan, "legacy": legacy.plan}.get(candidate.family)
+    if make is None:
+        raise NotSupportedError(f"there is no family {candidate.family!r} for this {problem}")
+    _check_packing(problem, candidate)
+    relaid = relaid_out(problem, candidate.packed)
+    align = not problem.core.aligned and _needs_alignment(problem, candidate.family)
+    made: Plan = make(_in_aligned_memory(relaid) if align else relaid, candidate, context)
+    if problem.core.scaled and candidate.family == "graph":
+        made = ScaledPlan(made, relaid.result)
+    return _on_copies(made, problem, relaid, align)
+
+
+def _on_copies(plan: Plan, problem: Any, relaid: Any, align: bool = False) -> Plan:
+    """Let a plan for relaid operands run on those of the problem."""
+    pairs = zip(operands_of(problem).values(), operands_of(relaid).values(), strict=True)
+    moves = [(spec, None if spec == copy else copy) for spec, copy in pairs]
+    return PackedPlan(plan, moves, align=align) if align or relaid != problem else plan
+
+
+def _check_packing(problem: Any, candidate: Candidate) -> None:
+    """Raise unless the family of a candidate offers its copies; a stored candidate may name any, or none."""
+    offered = packings(problem) if candidate.family == "legacy" else [_graph_packing(problem)]
+    if candidate.packed not in offered:
+        raise NotSupportedError(
+            f"{candidate} is not for this {problem}: got packed={candidate.packed}, expected one of {offered}"
+        )
+
+
+def alone(problem: FusedConv) -> ConvProblem:
+    """The convolution of a fused problem, to be followed by calls that add and activate."""
+    return problem.conv._replace(scaled="alpha" if problem.alpha1 != 1 else "")
+
+
+# --- alignment ---------------------------------------------------------------------------------------------
+
+
+def _needs_alignment(problem: Any, family: str) -> bool:
+    """Return whether a family's kernels for a problem load 16 bytes at once, and so need aligned operands.
+
+    Legacy convolutions of floats take any address. The fused call ended the CUDA context on a misaligned
+    bias.
+    """
+    return family == "graph" or isinstance(problem, FusedConv) or problem.core.x.dtype == "int8"
+
+
+def _in_aligned_memory(problem: Any) -> Any:
+    """Return the same problem of aligned operands."""
+    core = problem.core._replace(aligned=True)
+    return problem._replace(conv=core) if isinstance(problem, FusedConv) else core
+
+
+def _with_copies(problem: Any, rows: list[Candidate]) -> list[Candidate]:
+    """Add the workspace of aligned copies to rows whose operands may need some."""
+    if problem.core.aligned:
+        return rows
+    room = room_of(operands_of(problem).values())
+    return [row if row.status else row._replace(workspace=row.workspace + room) for row in rows]
+
+
+# --- where rows come from ----------------------------------------------------------------------------------
+
+
+def _ways(problem: Any) -> list[tuple[Stage, bool]]:
+    """Return the places of rows, the most promising first, and whether these rows copy operands."""
+    engines = _copies(problem, "graph")
+    ranked, others = ((partial(_graph, problem, mode, None), engines) for mode in ("b", "fallback"))
+    calls = (partial(_legacy, problem, None), _copies(problem, "legacy"))
+    if isinstance(problem, FusedConv):
+        followed = [(partial(_followed, problem, stage), copies) for stage, copies in _ways(alone(problem))]
+        return [ranked, calls, *followed, others]
+    return [(partial(_preferred, problem), engines), ranked, others, calls]
+
+
+def _copies(problem: Any, family: str) -> bool:
+    """Return whether a family runs on copies of operands, for their address or their layout."""
+    if family == "graph" and for_engines(problem):
+        return True
+    return not problem.core.aligned and _needs_alignment(problem, family)
+
+
+def _preferred(problem: Any, context: Context) -> list[Candidate]:
+    return _with_copies(problem, graph.preferred(_in_aligned_memory(problem), context))
+
+
+def _graph(problem: Any, heuristic: str, most: int | None, context: Context) -> list[Candidate]:
+    packing = _graph_packing(problem)
+    relaid = _in_aligned_memory(relaid_out(problem, packing))
+    rows = graph.candidates(relaid, context, (heuristic,), most)
+    rows = [row._replace(packed=packing) for row in rows] if packing else rows
+    return _with_copies(problem, rows)
+
+
+def _graph_packing(problem: Any) -> Packing:
+    """Return the operands that engines get copies of."""
+    return with_epilogue(problem, for_engines(problem))
+
+
+def _legacy(problem: Any, algorithm: str | None, context: Context) -> list[Candidate]:
+    rows = legacy.candidates(problem, context, algorithm)
+    return _with_copies(problem, rows) if _needs_alignment(problem, "legacy") else rows
+
+
+def _named(problem: Any, core: ConvProblem, name: str) -> list[Stage]:
+    algorithm, geometry = named_algorithm(name, core).algorithm, unfit(name, core)
+    if geometry:
+        refused = Candidate("legacy", algorithm, "any", 0, True, status=geometry)
+        return [partial(_only, refused)]
+    ways: list[Stage] = [partial(_legacy, problem, algorithm)]
+    if isinstance(problem, FusedConv):
+        ways += _followed_by(problem, [partial(_legacy, alone(problem), algorithm)])
+    return ways
+
+
+def _only(row: Candidate, context: Context) -> list[Candidate]:  # noqa: ARG001 - a stage is asked in one
+    return [row]
+
+
+def _followed_by(problem: FusedConv, ways: Sequence[Stage]) -> list[Stage]:
+    return [partial(_followed, problem, way) for way in ways]
+
+
+def _followed(problem: FusedConv, stage: Stage, context: Context) -> list[Candidate]:
+    """Ways to compute the convolution alone, as ways to compute it and then what follows."""
+    impossible = EpiloguePlan.impossible(problem)
+    return [
+        row._replace(
+            family="followed", algorithm=f"{row.family} {row.algorithm}", status=row.status or impossible
+        )
+        for row in stage(context)
+    ]
+
+
+def _each(problem: ConvProblem, heuristics: Sequence[tuple[str, int | None]]) -> list[Stage]:
+    """Where the ways of a convolution are found: what a guess would take is among them."""
+    engines = [partial(_graph, problem, *mode) for mode in heuristics]
+    first: list[Stage] = [partial(_preferred, problem)] if engines else []
+    return [*first, *engines, partial(_legacy, problem, None)]
+
+
+def _gathered(
+    problem: Any, context: Context, heuristics: Sequence[tuple[str, int | None]]
+) -> list[Candidate]:
+    """The rows of engines of these heuristics and of the legacy calls, each once, refused ones last."""
+    if isinstance(problem, FusedConv):
+        ways: list[Stage] = [partial(_graph, problem, *mode) for mode in heuristics]
+        ways += [partial(_legacy, problem, None), *_followed_by(problem, _each(alone(problem), heuristics))]
+    else:
+        ways = _each(problem, heuristics)
+    rows: dict[tuple[Any, ...], Candidate] = {}
+    for way in ways:
+        for row in way(context):
+            rows.setdefault(row.way, row)
+    return sorted(rows.values(), key=lambda row: bool(row.status))
+
+
+def _slow(row: Candidate, problem: Any) -> bool:
+    """Whether a row is one that was slow wherever tensor cores serve: legacy, or ranked too high."""
+    name = row.algorithm.removeprefix("graph ")
+    if row.family == "legacy" or name.startswith("legacy"):
+        return True
+    return name.split(" knobs")[0] in {f"engine {number}" for number in ranked_too_high(problem)}

@@ -1,0 +1,390 @@
+"""Convolution."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ... import context
+from ..._config import config
+from ...array_creation import operand
+from ...context import Context
+from ...cuda import stream as streams
+from ...shapes.conv import conv_output_shape, conv_transpose_shape
+from ...shapes.conv_dtype import check_conv_dtypes
+from ...shapes.reduction import ReduceProblem
+from ...shapes.specs import TensorSpec
+from .._call import ONE, ZERO, Call, describable, factors, keep, packed, run, stream_of
+from .._fallback import Roads
+from .call import Transposed, convolve
+
+__all__ = [
+    "conv",
+    "conv_backward_bias",
+    "conv_backward_data",
+    "conv_backward_filter",
+    "conv_output_shape",
+    "conv_transpose",
+    "conv_transpose_shape",
+]
+
+
+def conv(
+    x: Any,
+    w: Any,
+    *,
+    padding: Any = 0,
+    stride: Any = 1,
+    dilation: Any = 1,
+    groups: int = 1,
+    mode: Any = "cross_correlation",
+    algo: Any = None,
+    precision: str | None = None,
+    deterministic: bool | None = None,
+    workspace_limit: int | None = None,
+    strict: bool = False,
+    alpha: float = 1,
+    beta: float = 0,
+    out: Any = None,
+    stream: Any = None,
+) -> Any:
+    """Convolve: ``y = alpha * conv(x, w) + beta * out``.
+
+    ``y[n, k, p] = sum over c, q of x[n, c, p * stride + q * dilation - before] * w[k, c, q]``, where p and q
+    run over 1, 2 or 3 spatial axes and x is 0 outside its bounds.
+
+    Parameters
+    ----------
+    x : device array, shape (N, C, *spatial), float16 | bfloat16 | float32 | float64 | int8
+        Any strides; of int8 without gaps, and from a multiple of 16 bytes on, but for what the legacy calls
+        take. Anything that speaks DLPack or ``__cuda_array_interface__`` is used in place.
+    w : device array, shape (K, C / groups, *window), dtype of x
+    padding : int, tuple of int, "valid" | "half" | "full", or ((before, after), ...)
+        Zeros around x. ``"half"`` keeps the size for odd windows at stride 1, ``"full"`` has every overlap.
+    stride, dilation : int or tuple of int
+        Steps of the window over x, and of its elements.
+    groups : int
+        The channels of x are cut into so many groups, each with K / groups filters of its own.
+    mode : {"cross_correlation", "convolution"}
+        ``"convolution"`` flips the window.
+    algo : str or Candidate, optional
+        How the algorithm is chosen: ``"guess_on_shape_change"`` (the default of ``ct.config.algo``) takes
+        what cuDNN's heuristics put first, ``"time_on_shape_change"`` times what there is on these operands
+        at the first call; ``"guess_once"`` and ``"time_once"`` keep the first choice for other shapes. A name
+        (``"none"``, ``"small"``, ``"large"``, ``"fft"``, ``"fft_tiling"``, ``"winograd"``,
+        ``"winograd_non_fused"``, ``"deterministic"``) is the legacy algorithm that it names; a row of
+        :func:`conv_algorithms` is just that.
+    precision : {"as_input_f32", "float32", "tf32", "as_input", "float16", "float64"}, optional
+        What is computed in. The default is float32 for half types and the dtype of x otherwise, with TF32
+        for float32 while ``ct.config.allow_tf32``; ``"float32"`` is IEEE arithmetic whatever that says.
+        Algorithms whose error exceeds the documented bound of the precision are rejected.
+        Products of int8 are summed in int32, and have the default alone.
+    deterministic : bool, optional
+        Use only algorithms whose results are the same, bit for bit, from run to run.
+    workspace_limit : int, optional
+        Bytes of scratch memory that an algorithm may take at most.
+    strict : bool
+        Raise where a named algorithm cannot compute this, instead of taking ``"none"`` with a warning.
+    alpha, beta : float
+        Scaling factors. Where beta is 0, ``out`` is only written, never read. Sums of int8 have factors where
+        ``out`` is float32.
+    out : device array, shape and dtype of the result, optional
+        Where the result goes; any strides. It must not overlap x or w. For int8 it may be int32 or float32.
+    stream : optional
+        Where the work is enqueued: an address, or anything with ``__cuda_stream__``.
+
+    Returns
+    -------
+    DeviceArray, shape (N, K, *out), as :func:`conv_output_shape` has it; or ``out``
+        In the layout and dtype of x; of int8 in int32, unless ``out`` is float32.
+
+    Raises
+    ------
+    TypeError
+        An operand is not on the device, or dtypes differ or are not supported.
+    ValueError
+        Shapes or parameters do not fit; an operand is closed or on another device; ``beta`` without ``out``;
+        ``algo`` is no name, not one for this direction, rank or dtype, or a row made for another problem.
+    NotSupportedError
+        cuDNN has no algorithm for this problem; the message lists what was refused and why.
+    AllocationError
+        Device memory ran out, for every algorithm.
+
+    Notes
+    -----
+    A graph of one node, ``cudnnBackendExecute``, or ``cudnnConvolutionForward``: docs/algorithms.md says
+    which, and when. The next candidate is taken where one is refused or its workspace cannot be had. The
+    formula is that of cuDNN's manual for ``CUDNN_CROSS_CORRELATION``.
+
+    Some algorithms sum in an order that varies from run to run: ``deterministic=True`` leaves them out.
+    Others differ in their order, and a policy that times may choose another one in another process.
+
+    Examples
+    --------
+    >>> x = ct.asarray([[[1, 2, 4, 8]]], "float32")  # (N, C, W)
+    >>> w = ct.asarray([[[1, -1]]], "float32")
+    >>> ct.conv(x, w).numpy()
+    array([[[-1., -2., -4.]]], dtype=float32)
+    >>> ct.conv(x, w, mode="convolution", padding="full").numpy()
+    array([[[ 1.,  1.,  2.,  4., -8.]]], dtype=float32)
+    """
+    arguments = (
+        padding, stride, dilation, groups, mode, precision, algo, deterministic, workspace_limit, strict,
+    )  # fmt: skip
+    return convolve("forward", x, w, None, arguments, alpha, beta, out, stream)
+
+
+def conv_backward_data(
+    w: Any,
+    dy: Any,
+    x_shape: Any,
+    *,
+    padding: Any = 0,
+    stride: Any = 1,
+    dilation: Any = 1,
+    groups: int = 1,
+    mode: Any = "cross_correlation",
+    algo: Any = None,
+    precision: str | None = None,
+    deterministic: bool | None = None,
+    workspace_limit: int | None = None,
+    strict: bool = False,
+    alpha: float = 1,
+    beta: float = 0,
+    out: Any = None,
+    stream: Any = None,
+) -> Any:
+    """Differentiate a convolution by its input: ``dx = alpha * conv'(w, dy) + beta * out``.
+
+    ``dx[n, c, i] = sum of dy[n, k, p] * w[k, c, q]`` over all k, p and q with
+    ``p * stride + q * dilation - before = i``.
+
+    Parameters
+    ----------
+    w : device array, shape (K, C / groups, *window), float16 | bfloat16 | float32 | float64
+    dy : device array, shape (N, K, *out), dtype of w
+        The gradient with regard to the output.
+    x_shape : tuple of int
+        (N, C, *spatial): with a stride, inputs of several sizes have outputs of one.
+    padding, stride, dilation, groups, mode, algo, precision, deterministic, workspace_limit, strict
+    alpha, beta, out, stream
+        As in :func:`conv`; the parameters of the forward convolution.
+
+    Returns
+    -------
+    DeviceArray, shape ``x_shape``; or ``out``
+        In the layout of dy.
+
+    Raises
+    ------
+    TypeError, ValueError, NotSupportedError, AllocationError
+        As in :func:`conv`; ValueError where a convolution of ``x_shape`` has not the shape of dy.
+
+    Notes
+    -----
+    ``cudnnBackendExecute`` or ``cudnnConvolutionBackwardData``. Some algorithms add in an order that varies
+    from run to run; ``deterministic=True`` leaves them out.
+
+    Examples
+    --------
+    >>> w = ct.asarray([[[1, -1]]], "float32")
+    >>> dy = ct.asarray([[[1, 2, 4]]], "float32")
+    >>> ct.conv_backward_data(w, dy, (1, 1, 4)).numpy()
+    array([[[ 1.,  1.,  2., -4.]]], dtype=float32)
+    """
+    arguments = (
+        padding, stride, dilation, groups, mode, precision, algo, deterministic, workspace_limit, strict,
+    )  # fmt: skip
+    return convolve("backward_data", w, dy, x_shape, arguments, alpha, beta, out, stream)
+
+
+def conv_backward_filter(
+    x: Any,
+    dy: Any,
+    w_shape: Any,
+    *,
+    padding: Any = 0,
+    stride: Any = 1,
+    dilation: Any = 1,
+    groups: int = 1,
+    mode: Any = "cross_correlation",
+    algo: Any = None,
+    precision: str | None = None,
+    deterministic: bool | None = None,
+    workspace_limit: int | None = None,
+    strict: bool = False,
+    alpha: float = 1,
+    beta: float = 0,
+    out: Any = None,
+    stream: Any = None,
+) -> Any:
+    """Differentiate a convolution by its filters: ``dw = alpha * conv'(x, dy) + beta * out``.
+
+    ``dw[k, c, q] = sum over n, p of dy[n, k, p] * x[n, c, p * stride + q * dilation - before]``.
+
+    Parameters
+    ----------
+    x : device array, shape (N, C, *spatial), float16 | bfloat16 | float32 | float64
+    dy : device array, shape (N, K, *out), dtype of x
+        The gradient with regard to the output.
+    w_shape : tuple of int
+        (K, C / groups, *window): with a stride, windows of several sizes have outputs of one.
+    padding, stride, dilation, groups, mode, algo, precision, deterministic, workspace_limit, strict
+    alpha, beta, out, stream
+        As in :func:`conv`; the parameters of the forward convolution. ``beta=1`` with ``out`` accumulates.
+
+    Returns
+    -------
+    DeviceArray, shape ``w_shape``; or ``out``
+        In the layout of x.
+
+    Raises
+    ------
+    TypeError, ValueError, NotSupportedError, AllocationError
+        As in :func:`conv`; ValueError where a convolution with ``w_shape`` has not the shape of dy.
+
+    Notes
+    -----
+    ``cudnnBackendExecute`` or ``cudnnConvolutionBackwardFilter``. Some algorithms add in an order that varies
+    from run to run; ``deterministic=True`` leaves them out.
+
+    Examples
+    --------
+    >>> x = ct.asarray([[[1, 2, 4, 8]]], "float32")
+    >>> dy = ct.asarray([[[1, 0, 1]]], "float32")
+    >>> ct.conv_backward_filter(x, dy, (1, 1, 2)).numpy()
+    array([[[ 5., 10.]]], dtype=float32)
+    """
+    arguments = (
+        padding, stride, dilation, groups, mode, precision, algo, deterministic, workspace_limit, strict,
+    )  # fmt: skip
+    return convolve("backward_filter", x, dy, w_shape, arguments, alpha, beta, out, stream)
+
+
+def conv_backward_bias(
+    dy: Any, *, alpha: float = 1, beta: float = 0, out: Any = None, stream: Any = None
+) -> Any:
+    """Differentiate a convolution by a bias per channel: ``db = alpha * (sum of dy) + beta * out``.
+
+    Parameters
+    ----------
+    dy : device array, shape (N, K, *out), float16 | bfloat16 | float32 | float64
+    alpha, beta, out, stream
+        As in :func:`conv`.
+
+    Returns
+    -------
+    DeviceArray, shape (K,); or ``out``
+        The sum over every axis but the second.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As in :func:`conv`.
+
+    Notes
+    -----
+    ``cudnnConvolutionBackwardBias``, or a reduction as :func:`reduce` chooses it: that call is slow with
+    channels last, and has no bfloat16.
+
+    Sums that a graph takes may differ in their last bits from run to run; while ``ct.config.deterministic``
+    only those are taken that do not.
+
+    Examples
+    --------
+    >>> ct.conv_backward_bias(ct.asarray([[[1, 2], [3, 4]]], "float32")).numpy()
+    array([3., 7.], dtype=float32)
+    """
+    if alpha is not ONE or beta is not ZERO:
+        alpha, beta = factors(alpha, beta, out)
+    where = stream_of(dy, "dy", stream)
+    previous = streams.activate(where.device)
+    try:
+        ctx = context.current(where)
+        dy = operand(dy, "dy", where)
+        db = None if out is None else operand(out, "out", where, written=True)
+        given = None if db is None else db.spec
+        key = ("conv_backward_bias", dy.spec, given, alpha != 1, beta != 0, config.of_calls)
+        call = ctx.calls.get(key)
+        if call is None:
+            call = keep(ctx.calls, key, _prepare_bias(ctx, dy.spec, given, alpha != 1 or beta != 0))
+        if call.pack:
+            dy = packed(dy, where)
+        return run(ctx, call, (dy,), db, alpha, beta, out)
+    finally:
+        streams.restore(previous)
+
+
+def conv_transpose(
+    x: Any,
+    w: Any,
+    *,
+    padding: Any = 0,
+    stride: Any = 1,
+    dilation: Any = 1,
+    groups: int = 1,
+    mode: Any = "cross_correlation",
+    output_padding: Any = 0,
+    algo: Any = None,
+    precision: str | None = None,
+    deterministic: bool | None = None,
+    workspace_limit: int | None = None,
+    strict: bool = False,
+    alpha: float = 1,
+    beta: float = 0,
+    out: Any = None,
+    stream: Any = None,
+) -> Any:
+    """Convolve transposed: ``alpha * conv_transpose(x, w) + beta * out``, the adjoint map of :func:`conv`.
+
+    ``conv_transpose(x, w, ...)`` is ``conv_backward_data(w, x, y_shape, ...)`` for the shape that
+    :func:`conv_transpose_shape` gives; networks use it to enlarge images.
+
+    Parameters
+    ----------
+    x : device array, shape (N, C, *spatial), float16 | bfloat16 | float32 | float64
+    w : device array, shape (C, K / groups, *window), dtype of x
+    output_padding : int or tuple of int
+        How much larger than the smallest the result is, less than the stride.
+    padding, stride, dilation, groups, mode, algo, precision, deterministic, workspace_limit, strict
+    alpha, beta, out, stream
+        As in :func:`conv`: those of the convolution that leads from the result to x.
+
+    Returns
+    -------
+    DeviceArray, shape (N, K, *out); or ``out``
+
+    Raises
+    ------
+    TypeError, ValueError, NotSupportedError, AllocationError
+        As in :func:`conv`.
+
+    Notes
+    -----
+    ``cudnnBackendExecute`` or ``cudnnConvolutionBackwardData``, as :func:`conv_backward_data`. Some
+    algorithms add in an order that varies from run to run; ``deterministic=True`` leaves them out.
+
+    Examples
+    --------
+    >>> x = ct.asarray([[[1, 2]]], "float32")
+    >>> w = ct.asarray([[[1, 10, 100]]], "float32")
+    >>> ct.conv_transpose(x, w, stride=2).numpy()
+    array([[[  1.,  10., 102.,  20., 200.]]], dtype=float32)
+    """
+    arguments = (
+        padding, stride, dilation, groups, mode, precision, algo, deterministic, workspace_limit, strict,
+    )  # fmt: skip
+    return convolve(
+        "backward_data", w, x, Transposed(output_padding), arguments, alpha, beta, out, stream, ("w", "x")
+    )
+
+
+def _prepare_bias(ctx: Context, dy: TensorSpec, out: TensorSpec | None, scaled: bool) -> Call:
+    check_conv_dtypes("backward_bias", {"dy": dy.dtype})
+    if not 3 <= len(dy.shape) <= 5:
+        raise ValueError(f"dy has shape {dy.shape}; expected (N, K, *out) with 1 to 3 spatial axes")
+    result = out or TensorSpec.packed(dy.shape[1:2], dy.dtype)
+    if result.shape != dy.shape[1:2] or result.dtype != dy.dtype or not result.layouts:
+        raise ValueError(f"out is {result}; the gradient is {dy.dtype}[{dy.shape[1]}], without gaps")
+    spec = describable(dy)
+    problem = ReduceProblem(spec, result, None, (0, *range(2, len(dy.shape))), "add", True)
+    return Call.of(problem, (spec,), (result,), Roads(problem, ctx, scaled), pack=spec != dy)

@@ -1,0 +1,175 @@
+"""Which engine a guess tries first in strict float32 and float64, where cuDNN's order errs by factors.
+
+Fitted to timings of every engine for the rows of benchmarks/conv.py: each is one that a fixed half of
+the rows asks for by itself, see docs/algorithms.md. All of it was found with cuDNN 9.19 on an H200.
+Conditions are sizes that matter to a kernel: how much there is to sum, and how many tiles a result has
+to share among multiprocessors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import ceil, prod
+from typing import NamedTuple
+
+from ...shapes.conv import ConvProblem
+
+__all__ = ["MEASURED_ON", "preference"]
+
+MEASURED_ON = (9, 0)  # the compute capability; for others cuDNN's own order stands
+
+TILE = 128  # rows and columns of the tiles that the larger kernels compute
+THIN = 32  # channels, below which transforms and wide tiles do not pay
+MULTIPROCESSORS = 132
+
+
+class Sizes(NamedTuple):
+    """What the choice between kernels depends on."""
+
+    axes: int
+    window: int  # elements of it
+    plain: bool  # stride and dilation are 1
+    strided: bool
+    square3: bool  # what Winograd's transforms are for: 3 x 3 elements side by side, in channels enough
+    dense: bool  # one group
+    grouped: bool  # several groups of several channels
+    thick: int  # channels of a group
+    thinner: int  # the fewer of the channels of x and of y
+    products: int  # channels of x times those of y
+    image: int  # pixels of one image of x
+    result: int  # pixels of one image of y
+    inputs: int  # pixels of x
+    outputs: int  # pixels of y
+    tiles_in: int  # of a result that is as large as x
+    tiles_out: int
+
+    @property
+    def point(self) -> bool:
+        return self.window == 1
+
+    @classmethod
+    def of(cls, problem: ConvProblem) -> Sizes:
+        (batch, channels, *image), (filters, thick, *window) = problem.x.shape, problem.w.shape
+        result = problem.y.shape[2:]
+        inputs, outputs = batch * prod(image), batch * prod(result)
+        strided, dense, thinner = max(problem.stride) > 1, problem.groups == 1, min(channels, filters)
+        plain = not strided and max(problem.dilation) == 1
+        return cls(
+            axes=len(window),
+            window=prod(window),
+            plain=plain,
+            strided=strided,
+            square3=window == [3, 3] and plain and dense and thinner >= THIN,
+            dense=dense,
+            grouped=not dense and thick > 1,
+            thick=thick,
+            thinner=thinner,
+            products=channels * filters,
+            image=prod(image),
+            result=prod(result),
+            inputs=inputs,
+            outputs=outputs,
+            tiles_in=ceil(inputs / TILE) * ceil(channels / TILE),
+            tiles_out=ceil(outputs / TILE) * ceil(filters / TILE),
+        )
+
+
+class Preference(NamedTuple):
+    """An engine, with its knobs, and for which sizes it comes first."""
+
+    engine: str
+    applies: Callable[[Sizes], bool]
+
+
+# For the dtype and direction the first that applies. What Winograd and FFT save is worth their transforms
+# where there are many pixels; a tile of 128 x 128 where there are tiles for half of the multiprocessors.
+PREFERENCES = {
+    ("float32", "forward"): (
+        Preference("engine 6", lambda s: s.square3 and (s.tiles_out >= 64 or s.products >= 2**16)),
+        Preference("engine 70 knobs 2=4,18=0", lambda s: s.dense and s.tiles_out >= 64),
+    ),
+    ("float32", "backward_data"): (
+        Preference("engine 7", lambda s: s.square3 and s.tiles_in >= 64),
+        Preference("engine 1", lambda s: s.grouped and s.plain and not s.point),
+    ),
+    ("float32", "backward_filter"): (
+        Preference("engine 20 knobs 2=6,3=0", lambda s: s.grouped),
+        Preference("engine 1", lambda s: s.axes == 3 and s.outputs >= 10_000),
+        Preference(
+            "engine 20",
+            lambda s: (
+                s.axes == 2
+                and s.dense
+                and not s.square3
+                and s.thinner >= THIN
+                and s.outputs >= 10_000
+                and s.products * s.window <= 600_000
+            ),
+        ),
+    ),
+    ("float64", "forward"): (
+        Preference("engine 1", lambda s: s.axes == 2 and s.dense and s.point and s.strided),
+        Preference(
+            "engine 4",
+            lambda s: s.axes == 3 and s.dense and s.plain and not s.point and s.result >= 4096,
+        ),
+        Preference(
+            "engine 28",
+            lambda s: (
+                s.dense
+                and not (s.axes == 2 and s.point)
+                and (s.tiles_out < MULTIPROCESSORS or s.thinner < THIN)
+            ),
+        ),
+    ),
+    ("float64", "backward_data"): (
+        Preference(
+            "engine 1",
+            lambda s: s.axes == 2 and (s.dense or s.grouped) and s.plain and not s.point and s.inputs >= 784,
+        ),
+        Preference(
+            "engine 2 knobs 2=2,3=0",
+            lambda s: (
+                s.axes == 2
+                and (s.dense or s.grouped)
+                and s.strided
+                and not s.point
+                and s.thinner >= THIN
+                and s.inputs >= 10_000
+            ),
+        ),
+        Preference(
+            "engine 5", lambda s: s.axes == 3 and s.dense and s.plain and not s.point and s.image >= 784
+        ),
+    ),
+    ("float64", "backward_filter"): (
+        Preference("engine 1 knobs 2=6,3=0", lambda s: s.grouped and s.thick >= THIN),
+        Preference("engine 20", lambda s: s.axes == 3 and s.dense and not s.point and s.thinner >= TILE),
+        Preference("engine 20 knobs 2=6,3=0", lambda s: s.axes == 3 and s.dense),
+        Preference(
+            "engine 1 knobs 2=6,3=0",
+            lambda s: s.axes == 2 and s.dense and not s.point and s.outputs < 8000,
+        ),
+        Preference(
+            "engine 20",
+            lambda s: (
+                s.axes == 2
+                and s.dense
+                and (s.strided if s.point else s.thinner >= 64 and s.products >= 8192)
+                and s.outputs >= 8000
+            ),
+        ),
+    ),
+}
+
+
+def preference(problem: ConvProblem) -> str:
+    """The engine that comes first for a problem; empty where cuDNN's order is as good as any."""
+    operands = (problem.x, problem.w, problem.y)
+    if problem.tensor_cores and problem.compute == "float32":
+        return ""
+    if not all(spec.dtype == problem.compute and "nchw" in spec.layouts for spec in operands):
+        return ""
+    rows = PREFERENCES.get((problem.compute, problem.direction), ())
+    sizes = Sizes.of(problem)
+    return next((row.engine for row in rows if row.applies(sizes)), "")

@@ -1,0 +1,128 @@
+"""What running cuDNN's engines has shown: which are wrong where, and which are ranked too high.
+
+All of it was found with cuDNN 9.19 on an H200.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from ...shapes.conv import ConvProblem
+from ...shapes.fused import FusedConv
+from .graph_nodes import written_as
+
+__all__ = ["KNOWN_WRONG", "known_wrong", "ranked_too_high", "saves_products"]
+
+
+class Wrong(NamedTuple):
+    """An engine that gave wrong results where cuDNN offered it, and for which problems."""
+
+    engine: int
+    applies: Callable[[Any], bool]
+    finding: str
+
+
+def _uneven(problem: Any) -> bool:
+    return bool(problem.core.uneven)
+
+
+def _mixed(problem: Any) -> bool:
+    return not set.intersection(*(set(spec.layouts) for spec in problem.core[1:4]))
+
+
+def _uneven_of_one_channel(problem: Any) -> bool:
+    return _uneven(problem) and problem.x.shape[1] == problem.w.shape[0] == 1
+
+
+def _conv(direction: str, *of: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda p: (
+        isinstance(p, ConvProblem) and p.direction == direction and any(applies(p) for applies in of)
+    )
+
+
+def _channels_first(problem: ConvProblem) -> bool:
+    return written_as(problem.x, problem) != "nhwc"
+
+
+def _thick_groups_of_one_filter(problem: ConvProblem) -> bool:
+    grouped = problem.groups > 1 and problem.w.shape[0] == problem.groups and problem.w.shape[1] > 1
+    return grouped and not _channels_first(problem)
+
+
+# Each engine that cuDNN 9.19 offered on an H200 was run against the reference, with NaN in the output and
+# operands at the edges of mapped memory. These announced support and wrote wrong numbers, wrote nothing, or
+# read what is not theirs; what they did is their status.
+KNOWN_WRONG = (
+    Wrong(50, _conv("backward_data", _uneven), "leaves elements unwritten where padding is uneven"),
+    Wrong(78, _conv("backward_data", _channels_first), "wrong sums in NCHW"),
+    Wrong(1, _conv("backward_filter", _uneven), "wrong sums where padding is uneven"),
+    Wrong(4, _conv("backward_filter", _uneven, _mixed), "wrong sums for uneven padding or mixed layouts"),
+    Wrong(
+        4, _conv("backward_filter", _thick_groups_of_one_filter), "wrong sums in NHWC for one filter a group"
+    ),
+    Wrong(18, _conv("backward_filter", _uneven), "reads beyond its operands where padding is uneven"),
+    Wrong(20, _conv("backward_filter", _uneven), "wrong sums where padding is uneven"),
+    Wrong(70, _conv("backward_filter", _channels_first), "wrong sums in NCHW"),
+    Wrong(67, _conv("backward_filter", _uneven_of_one_channel), "reads dy as if padding were even"),
+    Wrong(0, lambda p: isinstance(p, FusedConv) and p.activation == "tanh", "tanh of large numbers is NaN"),
+)
+
+
+# Of int8 with channels elsewhere than last: others gave wrong sums for some sizes.
+RIGHT_FOR_BYTES = (0, 28)
+
+
+def known_wrong(engine: int, problem: Any) -> str:
+    """Why an engine is not to be believed for a problem; empty where nothing is known against it."""
+    specs = problem.core[1:4]
+    last = all("nhwc" in spec.layouts for spec in specs)
+    if specs[0].dtype == "int8" and not last and engine not in RIGHT_FOR_BYTES:
+        return "wrong sums of int8 in NCHW"
+    wrong = (row.finding for row in KNOWN_WRONG if row.engine == engine and row.applies(problem))
+    return next(wrong, "")
+
+
+def _depthwise(problem: Any) -> bool:
+    return bool(problem.core.groups > 1 and problem.core.w.shape[1] == 1)
+
+
+def _in_tf32(problem: ConvProblem) -> bool:
+    return problem.tensor_cores and problem.x.dtype == "float32"
+
+
+def _points_in_tf32(problem: ConvProblem) -> bool:
+    points = set(problem.w.shape[2:]) == {1}
+    return points and _in_tf32(problem) and not _mixed(problem) and not _channels_first(problem)
+
+
+def _strided_groups_in_tf32(problem: ConvProblem) -> bool:
+    return problem.groups > 1 and max(problem.stride) > 1 and _in_tf32(problem)
+
+
+def saves_products(problem: Any) -> bool:
+    """Whether FFT and Winograd engines, which save products, are quicker than cuDNN ranks them."""
+    core = problem.core
+    return isinstance(problem, FusedConv) and core.compute == "float32" and not core.tensor_cores
+
+
+class Misranked(NamedTuple):
+    """An engine that cuDNN's heuristics put before others that are quicker, and for which problems."""
+
+    engine: int
+    applies: Callable[[Any], bool]
+
+
+# The first two are fitted to timings of all engines for half of the rows of benchmarks/conv.py, and held
+# against the other half; the others to problems that are not of that benchmark.
+RANKED_TOO_HIGH = (
+    Misranked(0, lambda p: not _depthwise(p)),  # sums products one by one
+    Misranked(9, _conv("backward_filter", lambda p: True)),  # noqa: ARG005 - all of them
+    *(Misranked(engine, _conv("forward", _points_in_tf32)) for engine in (28, 38, 48, 70)),
+    Misranked(58, _conv("backward_data", _strided_groups_in_tf32)),
+)
+
+
+def ranked_too_high(problem: Any) -> frozenset[int]:
+    """The engines that go behind all others for a problem."""
+    return frozenset(row.engine for row in RANKED_TOO_HIGH if row.applies(problem))

@@ -1,0 +1,207 @@
+"""The graph API as a family: the engines that cuDNN has for a problem, and plans that run them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from typing import Any
+
+from ...context import Context
+from ...errors import AllocationError, BadParamError, CudnnError, ExecutionFailedError, NotSupportedError
+from ...graph.engines import HEURISTICS, Engine, Offer, execution_plan, offer_of, offers, survey
+from ...graph.offline import Planner, compute_capability
+from ...graph.operations import ALIGNMENT, Graph, operation_graph
+from ...graph.plan import GraphPlan
+from ...plans.base import Candidate
+from ...shapes.conv import ConvProblem
+from ...shapes.fused import FusedConv
+from ...shapes.specs import TensorSpec
+from .accuracy import inaccuracy
+from .engine_order import MEASURED_ON, preference
+from .errata import known_wrong, ranked_too_high, saves_products
+from .fused_graph import fused_graph
+from .graph_nodes import conv_graph
+
+__all__ = ["candidates", "graph_of", "plan", "preferred"]
+
+GRAPHS: dict[type, Callable[[Any], Graph]] = {ConvProblem: conv_graph, FusedConv: fused_graph}
+
+
+def candidates(
+    problem: Any,
+    context: Context | Planner,
+    heuristics: Collection[str] = HEURISTICS,
+    most: int | None = None,
+) -> list[Candidate]:
+    """The engines that cuDNN has for a problem, best first; refused ones, with a status, last.
+
+    They come in the order of cuDNN's heuristics. Refused are engines whose products are less precise than the
+    problem allows; for such a problem all engines that the heuristics leave out come after those they name.
+    Where there is no engine at all, one row says why.
+
+    Parameters
+    ----------
+    problem : ConvProblem or FusedConv
+    context : Context or Planner
+    heuristics : collection of str
+        The modes to ask, in this order: ``"b"``, ``"a"``, ``"fallback"``. Each takes milliseconds.
+    most : int, optional
+        How many engines to list at most, of those that the heuristics name.
+    """
+    unfit = _unfit(problem)
+    if unfit:
+        return [Candidate("graph", "all engines", "any", 0, True, status=unfit)]
+    unwanted = _unwanted(problem)
+    try:
+        graph = operation_graph(graph_of(problem), context)
+        rows = _first(most, offers(graph, context, _safe(heuristics, problem)), unwanted, problem)
+    except (NotSupportedError, BadParamError) as error:
+        reasons = [str(error), *getattr(error, "__notes__", [])]
+        return [Candidate("graph", "all engines", "any", 0, True, status="; ".join(reasons))]
+    if unwanted and "fallback" in heuristics:
+        named = {Engine.parse(row.algorithm).number for row in rows}
+        others = [offer for offer in survey(graph, context, unwanted) if offer.engine.number not in named]
+        rows += [_candidate(offer, unwanted, problem) for offer in others]
+    return sorted(_reordered(rows, problem), key=lambda row: bool(row.status))
+
+
+def preferred(problem: ConvProblem, context: Context | Planner) -> list[Candidate]:
+    """The engine that comes before cuDNN's own order for a problem, where measurements have one."""
+    name = preference(problem)
+    if not name or _unfit(problem) or compute_capability(context) != MEASURED_ON:
+        return []
+    try:
+        graph = operation_graph(graph_of(problem), context)
+    except (NotSupportedError, BadParamError):  # the heuristics will say why
+        return []
+    unwanted = _unwanted(problem)
+    offer = offer_of(graph, Engine.parse(name), context, unwanted)
+    return [] if offer is None else [_candidate(offer, unwanted, problem)]
+
+
+def plan(problem: Any, candidate: Candidate, context: Context | Planner) -> GraphPlan:
+    """Make a candidate ready to run in the context's thread.
+
+    Raises
+    ------
+    NotSupportedError
+        The candidate was refused, or cuDNN cannot make this plan, whatever its heuristics said; or its
+        algorithm is not the name of an engine.
+    """
+    if candidate.status:
+        raise NotSupportedError(f"{candidate} is refused for this {problem}: {candidate.status}")
+    try:
+        engine = Engine.parse(candidate.algorithm)
+    except ValueError as error:
+        raise NotSupportedError(str(error)) from None
+    # A row may have been kept since before this was known, or was made for other factors or memory.
+    impossible = _unfit(problem) or _erratum(engine, candidate.notes, problem)
+    if impossible:
+        raise NotSupportedError(f"{engine} is refused for this {problem}: {impossible}")
+    graph = graph_of(problem)
+    try:
+        native = execution_plan(operation_graph(graph, context), engine, context, _unwanted(problem))
+    except (AllocationError, ExecutionFailedError):  # which say nothing of the engine
+        raise
+    except CudnnError as error:
+        # Also what engines that compile at run time say, where the compiler or the driver lets them down.
+        raise NotSupportedError(
+            f"{engine} cannot compute this {problem}: {error}",
+            status=error.status,
+            function=error.function,
+            detail=error.detail,
+        ) from error
+    return GraphPlan(graph, native, candidate)
+
+
+def graph_of(problem: Any) -> Graph:
+    """The graph that computes a problem, as a value."""
+    return GRAPHS[type(problem)](problem)
+
+
+def _candidate(offer: Offer, unwanted: frozenset[str], problem: Any) -> Candidate:
+    return Candidate(
+        family="graph",
+        algorithm=str(offer.engine),
+        math=_math(offer.notes),
+        workspace=offer.workspace,
+        deterministic="nondeterministic" not in offer.notes,
+        notes=offer.notes,
+        status=_refusal(offer, unwanted, problem),
+    )
+
+
+def _first(
+    most: int | None, offered: Iterable[Offer], unwanted: frozenset[str], problem: Any
+) -> list[Candidate]:
+    """Rows of offers, until there are ``most`` that are usable."""
+    rows: list[Candidate] = []
+    for offer in offered:
+        rows.append(_candidate(offer, unwanted, problem))
+        if most is not None and sum(not row.status for row in rows) >= most:
+            break
+    return rows
+
+
+def _reordered(rows: list[Candidate], problem: Any) -> list[Candidate]:
+    """Correct cuDNN's order where measurements say that it errs: see docs/algorithms.md."""
+    behind = ranked_too_high(problem)
+    rows = sorted(rows, key=lambda row: Engine.parse(row.algorithm).number in behind)
+    usable = [row for row in rows if not row.status]
+    if saves_products(problem) and len(usable) > 1 and {"fft", "winograd"} & set(usable[1].notes):
+        rows.remove(usable[1])
+        rows.insert(0, usable[1])
+    return rows
+
+
+def _refusal(offer: Offer, unwanted: frozenset[str], problem: Any) -> str:
+    """Why an engine is not to be used for a problem; empty where it may."""
+    too_coarse = [note for note in offer.notes if note in unwanted]
+    if too_coarse:
+        return f"{', '.join(too_coarse)}: coarser than {problem.compute}"
+    return _erratum(offer.engine, offer.notes, problem)
+
+
+def _erratum(engine: Engine, notes: tuple[str, ...], problem: Any) -> str:
+    """Why the results of an engine are wrong or too inaccurate for a problem; empty if neither is known."""
+    return known_wrong(engine.number, problem) or inaccuracy(problem, "graph", str(engine), notes)
+
+
+def _unfit(problem: Any) -> str:
+    """What engines cannot take of a problem, whichever the engine; empty for nothing."""
+    if problem.core.scaled == "alpha" and problem.core.x.dtype == "float16":
+        return (
+            "sums in float16 may overflow before alpha makes them small (scale the result in place instead)"
+        )
+    if not problem.core.aligned:
+        return f"an operand does not begin at a multiple of {ALIGNMENT} bytes"
+    gaps = [spec for spec in _specs(problem) if not spec.layouts]
+    return f"an operand has gaps: {gaps[0]}" if gaps else ""
+
+
+def _specs(problem: Any) -> list[TensorSpec]:
+    extras = [problem.bias, problem.z] if isinstance(problem, FusedConv) else []
+    return [spec for spec in (problem.core.x, problem.core.w, problem.core.y, *extras) if spec]
+
+
+def _safe(heuristics: Iterable[str], problem: Any) -> list[str]:
+    """Ask mode A in place of B for uneven padding: there, mode B of cuDNN 9.19 kills the process."""
+    if not problem.core.uneven:
+        return list(heuristics)
+    return list(dict.fromkeys("a" if mode == "b" else mode for mode in heuristics))
+
+
+def _unwanted(problem: Any) -> frozenset[str]:
+    """Notes of engines that a problem excludes, because it wants all the precision of its compute type."""
+    if problem.tensor_cores:
+        return frozenset()
+    # Tensor cores compute in float64 and in integers as precisely as anything else does.
+    if problem.compute in ("float64", "int32"):
+        return frozenset({"down_convert_inputs"})
+    return frozenset({"tensor_core", "down_convert_inputs"})
+
+
+def _math(notes: tuple[str, ...]) -> str:
+    """What an engine's products are, in the words that the legacy calls have for it."""
+    if "tensor_core" not in notes:
+        return "fma"
+    return "tensor_op_allow_conversion" if "down_convert_inputs" in notes else "tensor_op"

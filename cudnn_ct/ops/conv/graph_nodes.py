@@ -1,0 +1,113 @@
+"""Convolutions as graphs: from a problem to nodes and tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from ...graph.attributes import Double, Whole
+from ...graph.operations import ALIGNMENT, Graph, Node, Tensor, node
+from ...shapes.conv import ROLES, ConvProblem
+from ...shapes.specs import LAYOUTS, TensorSpec, packed_strides
+
+__all__ = ["DIRECTIONS", "Lowering", "conv_graph", "conv_node"]
+
+
+class Direction(NamedTuple):
+    """One direction: its row of operations, and what cuDNN calls x, w and y there."""
+
+    row: str
+    x: str
+    w: str
+    y: str
+
+
+DIRECTIONS = {
+    "forward": Direction("conv_forward", "x", "w", "y"),
+    "backward_data": Direction("conv_backward_data", "dx", "w", "dy"),
+    "backward_filter": Direction("conv_backward_filter", "x", "dw", "dy"),
+}
+
+
+def conv_graph(problem: ConvProblem) -> Graph:
+    """Make the graph of one convolution: a single node. Its operands are in the order of :data:`ROLES`."""
+    lowering = Lowering(problem)
+    tensors = {name: lowering.tensor(getattr(problem, name)) for name in ("x", "w", "y")}
+    operands = ROLES[problem.direction].operands
+    return Graph((conv_node(problem, **tensors),), tuple(tensors[name] for name in operands))
+
+
+def conv_node(problem: ConvProblem, x: Tensor, w: Tensor, y: Tensor) -> Node:
+    """Make the node of a convolution on tensors, which may be virtual.
+
+    Groups are what the channels of ``x`` and ``w`` say.
+    """
+    direction = DIRECTIONS[problem.direction]
+    number = _factor(problem)
+    padding, stride, dilation = problem.padding, problem.stride, problem.dilation
+    if len(stride) == 1:  # as the tensors: see `_two_axes`
+        padding, stride, dilation = ((0, 0), *padding), (1, *stride), (1, *dilation)
+    return node(
+        direction.row,
+        **{direction.x: x, direction.w: w, direction.y: y},
+        alpha=number(1),
+        beta=number(0),
+        comp_type=problem.compute,
+        conv_mode=problem.mode,
+        spatial_dims=len(stride),
+        pre_paddings=[before for before, _ in padding],
+        post_paddings=[after for _, after in padding],
+        filter_strides=stride,
+        dilations=dilation,
+    )
+
+
+def _factor(problem: ConvProblem) -> Callable[[int], Any]:
+    """How engines read alpha and beta: a FLOAT would be half a DOUBLE, or the bits of another number."""
+    if problem.compute == "float64":
+        return Double
+    return Whole if problem.y.dtype == "int32" else float
+
+
+class Lowering:
+    """Makes the tensors of a convolution's graph from specs: numbered, and written as engines like them."""
+
+    def __init__(self, problem: ConvProblem) -> None:
+        self._problem = problem
+        self._made = 0
+
+    def tensor(self, spec: TensorSpec, *, virtual: bool = False) -> Tensor:
+        """Make the next tensor of the graph."""
+        self._made += 1
+        written = _two_axes(_settled(spec, self._problem))
+        return Tensor(self._made, written, ALIGNMENT, virtual)
+
+
+def _layout(problem: ConvProblem) -> str:
+    """The layout to read a tensor in that has both: the others' own, else the one with more engines."""
+    specs = (problem.x, problem.w, problem.y)
+    common = [layout for layout in LAYOUTS if all(layout in spec.layouts for spec in specs)]
+    if len(common) == 1:
+        return common[0]
+    return "nhwc" if problem.tensor_cores or problem.compute == "int32" else "nchw"
+
+
+def written_as(spec: TensorSpec, problem: ConvProblem) -> str:
+    """The layout that engines are told for a tensor without gaps, which may have both."""
+    layout = _layout(problem)
+    return layout if layout in spec.layouts else spec.layouts[0]
+
+
+def _settled(spec: TensorSpec, problem: ConvProblem) -> TensorSpec:
+    """Give axes of length 1 the strides of a packed layout: engines are chosen by them."""
+    if 1 not in spec.shape or not spec.layouts:
+        return spec
+    return spec._replace(strides=packed_strides(spec.shape, written_as(spec, problem)))
+
+
+def _two_axes(spec: TensorSpec) -> TensorSpec:
+    """Write one spatial axis as two, the first of length 1: engines know two and three."""
+    if len(spec.shape) != 3:
+        return spec
+    (n, c, length), (step_n, step_c, step) = spec.shape, spec.strides
+    return TensorSpec((n, c, 1, length), (step_n, step_c, max(length * step, 1), step), spec.dtype)

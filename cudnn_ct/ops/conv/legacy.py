@@ -1,0 +1,169 @@
+"""The legacy calls as a family: the candidates that they have for a problem, and plans of them."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+
+from ..._bindings import enums
+from ...context import Context
+from ...descriptors.conv import MATH_NAMES
+from ...errors import BadParamError, NotSupportedError, error_from_status
+from ...plans.base import Candidate, Plan
+from ...plans.scalars import scalar_type
+from ...shapes.conv import ConvProblem
+from ...shapes.fused import FusedConv
+from .accuracy import inaccuracy
+from .fused_legacy import FusedPlan, check_residual, unfused
+from .legacy_descriptors import DIRECTIONS, Native, exactly, packings
+from .relayout import Packing, relaid_out
+
+__all__ = ["ConvolutionPlan", "candidates", "plan"]
+
+
+def candidates(
+    problem: ConvProblem | FusedConv, context: Context, algorithm: str | None = None
+) -> list[Candidate]:
+    """What the legacy calls can try for a problem, in cuDNN's order; refused rows have a status.
+
+    The operands keep their layouts if cuDNN has a deterministic algorithm for these, except for a residual,
+    which gets the layout of the result. Otherwise rows that copy some operands follow. The rows name the
+    copies. With ``algorithm``, only that one is looked for: its name in lower case.
+    """
+    impossible = unfused(problem) if isinstance(problem, FusedConv) else ""
+    impossible = impossible or _limits(problem.core)
+    if impossible:
+        return [_impossible(algorithm, impossible)]
+    usable: list[Candidate] = []
+    refused: list[Candidate] = []
+    for packing in packings(problem):
+        relaid = relaid_out(problem, packing)
+        try:
+            rows = _ranked(relaid, packing, context)
+        except (NotSupportedError, BadParamError) as error:
+            refused.append(_impossible(algorithm, str(error)))
+            continue
+        rows = [row for row in rows if algorithm in (None, row.algorithm)]
+        rows = [row._replace(status=row.status or _impossible_row(relaid, row)) for row in rows]
+        usable += [row for row in rows if not row.status]
+        refused += [row for row in rows if row.status]
+        if any(row.deterministic for row in usable):
+            break
+    if not usable and not refused:
+        refused.append(_impossible(algorithm, "cuDNN's heuristics do not know it for this problem"))
+    return usable + refused
+
+
+def plan(problem: ConvProblem | FusedConv, candidate: Candidate, context: Context) -> Plan:
+    """Make a candidate ready to run on the operands of the problem; it makes no copies.
+
+    Raises
+    ------
+    NotSupportedError
+        cuDNN refuses the algorithm for this problem, whatever its heuristics said.
+    """
+    impossible = _limits(problem.core) or _impossible_row(problem, candidate)
+    impossible = impossible or (unfused(problem) if isinstance(problem, FusedConv) else "")
+    if impossible:
+        raise NotSupportedError(f"{candidate} is not for this {problem}: {impossible}")
+    native = Native(problem.core, candidate.math)
+    if isinstance(problem, FusedConv):
+        return FusedPlan(problem, native, candidate, context)
+    return ConvolutionPlan(native, candidate, context)
+
+
+def _impossible(algorithm: str | None, reason: str) -> Candidate:
+    return Candidate("legacy", algorithm or "all algorithms", "any", 0, True, status=reason)
+
+
+def _ranked(problem: ConvProblem | FusedConv, packing: Packing, context: Context) -> list[Candidate]:
+    """Ask cuDNN's heuristics, which answer with every algorithm there is, usable or not."""
+    native = Native(problem.core)
+    if isinstance(problem, FusedConv):
+        check_residual(problem)
+    direction, (first, second, result) = native.direction, native.operands
+    count, rows = ctypes.c_int(), (direction.perf * len(direction.algorithms))()
+    rank = getattr(context.library, direction.rank)
+    rank(context.handle, first, second, native.convolution, result, len(rows), ctypes.byref(count), rows)
+    return [_candidate(row, native, packing) for row in rows[: count.value]]
+
+
+def _candidate(row: Any, native: Native, packing: Packing) -> Candidate:
+    direction = native.direction
+    status = "" if row.status == 0 else str(error_from_status(row.status, direction.rank))
+    return Candidate(
+        family="legacy",
+        algorithm=direction.algorithms(row.algo).name.lower(),
+        math=native.math if native.math == "fma" else MATH_NAMES.get(row.mathType, "default"),
+        workspace=0 if status else row.memory,
+        deterministic=row.determinism == enums.Determinism.DETERMINISTIC,
+        packed=packing,
+        status=status,
+    )
+
+
+def _impossible_row(problem: ConvProblem | FusedConv, candidate: Candidate) -> str:
+    """Why a row that came from elsewhere is no way for a problem, whatever it says; empty for nothing."""
+    algorithms = DIRECTIONS[problem.core.direction].algorithms
+    if candidate.algorithm not in {one.name.lower() for one in algorithms if one.name != "COUNT"}:
+        return f"{problem.core.direction} has no legacy algorithm {candidate.algorithm!r}"
+    if candidate.math not in MATH_NAMES.values():
+        return f"there is no {candidate.math!r} math"
+    if candidate.math != "fma" and exactly(problem.core):
+        return f"{candidate.math} math is coarser than {problem.core.compute}"
+    return inaccuracy(problem, "legacy", candidate.algorithm)
+
+
+def _limits(problem: ConvProblem) -> str:
+    """What no legacy descriptor can hold of a problem, whichever the algorithm; empty for nothing."""
+    if problem.uneven:
+        return "the legacy calls pad both sides of an axis alike"
+    if problem.result.dtype == "int32":
+        return "the legacy calls write sums of int8 as float32, not int32"
+    for name in ("x", "w", "y"):
+        low, high = getattr(problem, name).extent
+        if high - low >= 2**31:
+            return f"{name} spans {high - low:,} elements; a legacy descriptor holds fewer than 2**31"
+    return ""
+
+
+class ConvolutionPlan:
+    """One legacy algorithm with its descriptors: a run is one C call."""
+
+    __slots__ = ("_algorithm", "_call", "_native", "_scalar", "candidate", "workspace")
+
+    def __init__(self, native: Native, candidate: Candidate, context: Context) -> None:
+        direction = native.direction
+        self.candidate = candidate
+        self._native = native
+        self._algorithm = int(direction.algorithms[candidate.algorithm.upper()])
+        self._call = getattr(context.library, direction.run)
+        self._scalar = scalar_type(native.compute)
+        self.workspace: int = native.workspace(self._algorithm, context)
+
+    def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
+        """Enqueue result = alpha * (...) + beta * result; ``pointers`` in the order of
+        `shapes.conv.ROLES`."""
+        n, workspace = self._native, context.workspace(self.workspace)
+        (first, second, result), (a, b, c) = n.operands, pointers
+        scalar = self._scalar
+        self._call(
+            context.handle,
+            scalar(alpha),
+            first,
+            a,
+            second,
+            b,
+            n.convolution,
+            self._algorithm,
+            workspace,
+            self.workspace,
+            scalar(beta),
+            result,
+            c,
+        )
+
+    def describe(self) -> str:
+        """Tell what was chosen."""
+        return f"chosen: {self.candidate}"

@@ -1,0 +1,136 @@
+"""From a convolution as a value to the descriptors and names that cuDNN's legacy calls take.
+
+Each direction of a convolution is a row of a table.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any, NamedTuple
+
+from ..._bindings import enums, types
+from ...descriptors.base import Descriptor
+from ...descriptors.conv import ConvolutionDescriptor
+from ...descriptors.tensors import FilterDescriptor, TensorDescriptor
+from ...errors import NotSupportedError
+from ...plans.axes import settled, two_axes
+from ...shapes.conv import ROLES, ConvProblem
+from ...shapes.fused import FusedConv
+from ...shapes.specs import LAYOUTS, ConvolutionSpec, FilterSpec, TensorSpec, nearest_layout
+from .relayout import Packing, with_epilogue
+
+__all__ = ["DIRECTIONS", "Native", "exactly", "packings"]
+
+_EXACT = ("float64", "int32")  # tensor cores compute in these as precisely as anything else does
+
+
+class Direction(NamedTuple):
+    """The C names of one direction of a convolution; operands go in the order of `shapes.conv.ROLES`."""
+
+    algorithms: Any
+    perf: Any
+    rank: str
+    workspace: str
+    run: str
+
+
+DIRECTIONS = {
+    "forward": Direction(
+        enums.ConvolutionFwdAlgo,
+        types.cudnnConvolutionFwdAlgoPerf_t,
+        "cudnnGetConvolutionForwardAlgorithm_v7",
+        "cudnnGetConvolutionForwardWorkspaceSize",
+        "cudnnConvolutionForward",
+    ),
+    "backward_data": Direction(
+        enums.ConvolutionBwdDataAlgo,
+        types.cudnnConvolutionBwdDataAlgoPerf_t,
+        "cudnnGetConvolutionBackwardDataAlgorithm_v7",
+        "cudnnGetConvolutionBackwardDataWorkspaceSize",
+        "cudnnConvolutionBackwardData",
+    ),
+    "backward_filter": Direction(
+        enums.ConvolutionBwdFilterAlgo,
+        types.cudnnConvolutionBwdFilterAlgoPerf_t,
+        "cudnnGetConvolutionBackwardFilterAlgorithm_v7",
+        "cudnnGetConvolutionBackwardFilterWorkspaceSize",
+        "cudnnConvolutionBackwardFilter",
+    ),
+}
+
+
+class Native:
+    """The descriptors of a problem.
+
+    ``operands`` are descriptors in the order in which the direction's C functions take them, the result last.
+    """
+
+    def __init__(self, problem: ConvProblem, math: str | None = None) -> None:
+        specs = {role: getattr(problem, role) for role in ROLES[problem.direction].operands}
+        common = [layout for layout in LAYOUTS if all(layout in spec.layouts for spec in specs.values())]
+        self.operands = tuple(_descriptor(role, spec, common) for role, spec in specs.items())
+        self.direction = DIRECTIONS[problem.direction]
+        self.compute = problem.compute
+        spec = _convolution_spec(problem, math)
+        self.math = spec.math  # "fma" is a promise, whatever the heuristics would rather have
+        self.convolution = ConvolutionDescriptor.cached(spec)
+
+    def workspace(self, algorithm: int, context: Any) -> int:
+        """Bytes of scratch memory that an algorithm needs. Raises NotSupportedError where it cannot do it."""
+        size, (first, second, result) = ctypes.c_size_t(), self.operands
+        ask = getattr(context.library, self.direction.workspace)
+        ask(context.handle, first, second, self.convolution, result, algorithm, ctypes.byref(size))
+        return size.value
+
+
+def _descriptor(role: str, spec: TensorSpec, common: list[str]) -> Descriptor:
+    if role == "w":
+        return FilterDescriptor.cached(_filter_spec(spec, common))
+    return TensorDescriptor.cached(two_axes(settled(spec, common)))
+
+
+def packings(problem: ConvProblem | FusedConv) -> list[Packing]:
+    """Ways to lay the operands out that cuDNN may have an algorithm for, the fewest copies first.
+
+    Of int8 only as they lie, if a descriptor can say how: no sums of such copies were seen to be right.
+    """
+    if isinstance(problem, FusedConv):
+        return list(dict.fromkeys(with_epilogue(problem, one) for one in packings(problem.conv)))
+    w, image = problem.w, problem.y if problem.direction == "backward_data" else problem.x
+    layout = nearest_layout(image)
+    ways: list[Packing] = [()] if w.layouts else []
+    if problem.x.dtype == "int8":
+        return ways
+    if layout not in w.layouts:
+        ways.append((("w", layout),))
+    for all_in in LAYOUTS:
+        roles = [role for role in ("x", "w", "y") if all_in not in getattr(problem, role).layouts]
+        ways.append(tuple((role, all_in) for role in roles))
+    return list(dict.fromkeys(ways))
+
+
+def _filter_spec(w: TensorSpec, common: list[str]) -> FilterSpec:
+    shape = w.shape if len(w.shape) > 3 else (*w.shape[:2], 1, w.shape[2])
+    layouts = common or w.layouts
+    if not layouts:  # the descriptor has no strides, so any layout would describe other memory
+        raise NotSupportedError(f"w is not packed: got strides {w.strides}, expected NCHW or NHWC")
+    return FilterSpec(shape, w.dtype, layouts[0])
+
+
+def _convolution_spec(problem: ConvProblem, math: str | None) -> ConvolutionSpec:
+    padding, stride, dilation = [before for before, _ in problem.padding], problem.stride, problem.dilation
+    one = len(stride) == 1
+    return ConvolutionSpec(
+        padding=(0, *padding) if one else tuple(padding),
+        stride=(1, *stride) if one else stride,
+        dilation=(1, *dilation) if one else dilation,
+        groups=problem.groups,
+        mode=problem.mode,
+        compute=problem.compute,
+        math=math or ("fma" if exactly(problem) else "default"),
+    )
+
+
+def exactly(problem: ConvProblem) -> bool:
+    """Whether products must not be rounded to less than a problem computes in, as tensor cores would."""
+    return not problem.tensor_cores and problem.compute not in _EXACT

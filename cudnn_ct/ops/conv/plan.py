@@ -1,0 +1,245 @@
+"""Calls prepared once and run many times: what is known of the operands is not looked up again."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple, NoReturn
+
+from ... import context
+from ...array import DeviceArray
+from ...array_creation import operand
+from ...context import Context
+from ...cuda import stream as streams
+from ...cuda.stream import Stream
+from ...dtypes import DTYPES
+from ...errors import CudnnError
+from ...plans.base import Candidate
+from ...shapes.specs import ALIGNMENT, TensorSpec
+from .._call import Call, check_beta, noted, run, stream_of
+
+__all__ = ["ConvPlan", "Likeness", "Maker", "Operands", "plan_of"]
+
+
+class Likeness(NamedTuple):
+    """What operands must have in common with those that something was prepared for."""
+
+    specs: tuple[TensorSpec, ...]
+    out: TensorSpec | None
+    aligned: bool
+
+
+Maker = Callable[[Context], Call]
+"""Prepares a call for a thread and a device: all that it needs to know was settled before."""
+
+
+class Operands:
+    """The arrays that something is prepared for, and possibly timed on."""
+
+    def __init__(self, given: tuple[Any, ...], names: tuple[str, ...], out: Any, where: Stream) -> None:
+        self.arrays = tuple(operand(array, name, where) for array, name in zip(given, names, strict=True))
+        result = None if out is None else operand(out, "out", where, written=True)
+        pointers = [array.pointer for array in self.arrays] + ([] if result is None else [result.pointer])
+        self.like = Likeness(
+            tuple(array.spec for array in self.arrays),
+            None if result is None else result.spec,
+            not any(pointer % ALIGNMENT for pointer in pointers),
+        )
+
+    def used(self, ctx: Context, result: TensorSpec, work: Callable[[list[int]], None]) -> None:
+        """Let ``work`` enqueue something on these operands and a result of its own, in stream order."""
+        low, high = result.extent
+        nbytes = (high - low) * DTYPES[result.dtype].itemsize
+        scratch = DeviceArray.new(result, nbytes, ctx.stream, "a result to time on")
+        for array in self.arrays:
+            array.before_read(ctx.stream)
+        try:
+            work([*(array.pointer for array in self.arrays), scratch.pointer])
+        finally:
+            for array in self.arrays:
+                array.after_use(ctx.stream)
+
+
+class ConvPlan:
+    """A convolution that is ready to run on operands of the kind that it was prepared for.
+
+    Made by :func:`conv_plan` and :func:`conv_bias_activation_plan`. Any thread may call it; each gets a plan
+    of its own, since cuDNN's plans belong to a thread.
+
+    Attributes
+    ----------
+    problem : ConvProblem or FusedConv
+        What it computes.
+    candidate : Candidate
+        The algorithm that it runs, in this thread.
+    workspace : int
+        Bytes of scratch memory that a run needs.
+    fallback_reason : str
+        Why it does not run the algorithm that was named; empty where it does.
+    """
+
+    def __init__(
+        self,
+        operands: Operands,
+        names: tuple[str, ...],
+        make: Maker,
+        factors: tuple[float, float],
+        where: Stream,
+    ) -> None:
+        self._names = names
+        self._make = make
+        self._alpha, self._beta = factors
+        self._aligned = operands.like.aligned
+        self._default = streams.default_stream(where.device)
+        self._token = object()
+        self._contexts: weakref.WeakSet[Context] = weakref.WeakSet()
+        weakref.finalize(self, _forget, self._token, self._contexts).atexit = False
+        ctx = context.current(where)
+        call = self._call_of(ctx)
+        if call.inputs != operands.like.specs:
+            raise ValueError("a plan takes arrays with positive strides; pack them first")
+        choice = call.choice
+        if choice.untimed:
+            operands.used(ctx, call.results[0], lambda pointers: choice.time(ctx, pointers, *factors))
+        self.problem = call.problem
+
+    def __call__(self, *inputs: Any, out: Any = None, stream: Any = None) -> Any:
+        """Compute; as the operation does that it was prepared for.
+
+        Raises
+        ------
+        TypeError
+            There are more operands than the plan has, or fewer, or one is not on the device.
+        ValueError
+            An operand is of another shape, stride, dtype or alignment than the plan was prepared for.
+        """
+        if stream is None and self._run_quickly(inputs, out):
+            return out
+        if self._beta:
+            check_beta(self._beta, out)
+        if len(inputs) != len(self._names):
+            raise TypeError(f"the plan takes {', '.join(self._names)}; got {len(inputs)} operands")
+        where = stream_of(inputs[0], self._names[0], stream)
+        previous = streams.activate(where.device)
+        try:
+            ctx = context.current(where)
+            call = ctx.plans.get(self._token) or self._call_of(ctx)
+            arrays = tuple(map(operand, inputs, self._names, (where,) * len(inputs)))
+            result = None if out is None else operand(out, "out", where, written=True)
+            self._check(arrays, result, call)
+            return run(ctx, call, arrays, result, self._alpha, self._beta, out)
+        finally:
+            streams.restore(previous)
+
+    def _run_quickly(self, inputs: tuple[Any, ...], out: Any) -> bool:
+        """Run where all is as it usually is, so that nothing needs ordering: False where something is not.
+
+        Usual are arrays that live on the default stream and were written on it, in a thread and with
+        pointers that were checked before.
+        """
+        if streams._current.get() is not None:
+            return False
+        where, pointers = self._default, []
+        for array in (*inputs, out):
+            if type(array) is not DeviceArray or array.writer is not where or array.home is not where:
+                return False
+            pointers.append(array.pointer)
+        previous = streams.activate(where.device)
+        try:
+            ctx = context.current(where)
+            call, known = ctx.plans.get(self._token), tuple(pointers)
+            if call is None or known not in call.apart or out._uses is not None or out.readonly:
+                return False
+            for array, spec in zip((*inputs, out), (*call.inputs, *call.results), strict=True):
+                if array.spec != spec:
+                    return False
+            call.choice.run(ctx, known, self._alpha, self._beta)
+        except CudnnError as error:
+            noted(error, f"in {self.problem}", where)
+            raise
+        finally:
+            if previous is not None:
+                streams.restore(previous)
+        return True
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise TypeError("a ConvPlan is of one process, and is shared, not copied; prepare another one")
+
+    @property
+    def candidate(self) -> Candidate:
+        """The algorithm that runs, in this thread."""
+        candidate: Candidate = self._choice.candidate
+        return candidate
+
+    @property
+    def workspace(self) -> int:
+        """Bytes of scratch memory that a run needs."""
+        return int(self._choice.plan.workspace)
+
+    @property
+    def fallback_reason(self) -> str:
+        """Why it does not run the algorithm that was named; empty where it does."""
+        return str(self._choice.fallback_reason)
+
+    def describe(self) -> str:
+        """Tell what is computed, how, how that was chosen, and what was refused and why."""
+        return f"{self.problem}\n{self._choice.describe()}"
+
+    def __repr__(self) -> str:
+        return f"<ConvPlan of {self.problem}>"
+
+    @property
+    def _choice(self) -> Any:
+        previous = streams.activate(self._default.device)
+        try:
+            ctx = context.current(self._default)  # the stream that it was made on may have been destroyed
+            return (ctx.plans.get(self._token) or self._call_of(ctx)).choice
+        finally:
+            streams.restore(previous)
+
+    def _call_of(self, ctx: Context) -> Call:
+        """This thread's call; prepared anew in a thread that is new to the plan."""
+        call: Call = self._make(ctx)
+        ctx.plans[self._token] = call
+        self._contexts.add(ctx)
+        return call
+
+    def _check(self, arrays: tuple[DeviceArray, ...], result: DeviceArray | None, call: Call) -> None:
+        pointers = 0
+        for array, spec, name in zip(arrays, call.inputs, self._names, strict=True):
+            if array.spec != spec:
+                raise ValueError(f"{name} is {array.spec}; the plan was prepared for {spec}")
+            pointers |= array.pointer
+        if result is not None:
+            (wanted,) = call.results
+            if result.spec != wanted:
+                raise ValueError(f"out is {result.spec}; the plan was prepared for {wanted}")
+            pointers |= result.pointer
+        if pointers % ALIGNMENT and self._aligned:
+            raise ValueError(
+                f"the plan was prepared for operands that begin at multiples of {ALIGNMENT} bytes"
+            )
+
+
+def _forget(token: object, contexts: Iterable[Context]) -> None:
+    """Let the threads go of what they prepared for a plan that is gone."""
+    for ctx in list(contexts):
+        ctx.plans.pop(token, None)
+
+
+def plan_of(
+    given: tuple[Any, ...],
+    names: tuple[str, ...],
+    out: Any,
+    stream: Any,
+    resolve: Callable[[Likeness], Maker],
+    factors: tuple[float, float],
+) -> ConvPlan:
+    """Prepare a plan for operands like these, on their device."""
+    where = stream_of(given[0], names[0], stream)
+    previous = streams.activate(where.device)
+    try:
+        operands = Operands(given, names, out, where)
+        return ConvPlan(operands, names, resolve(operands.like), factors, where)
+    finally:
+        streams.restore(previous)

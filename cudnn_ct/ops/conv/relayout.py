@@ -1,0 +1,84 @@
+"""Operands of a convolution that are copied into another layout, and the problem on the copies.
+
+An implementation runs on the operands as given, or on packed copies of some. The `Candidate` names the copied
+operands and their layouts, and this module is the only place that turns the names into a problem.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+from ...shapes.conv import ROLES, ConvProblem
+from ...shapes.fused import FusedConv
+from ...shapes.specs import LAYOUTS, TensorSpec, nearest_layout, same_steps
+
+Packing = tuple[tuple[str, str], ...]
+"""Operands that are copied, by name, each with the layout of its copy."""
+
+
+def operands_of(problem: ConvProblem | FusedConv) -> dict[str, TensorSpec]:
+    """Return the operands of a run by name, in the order of its pointers; the result is last."""
+    specs: dict[str, TensorSpec | None] = {
+        role: getattr(problem.core, role) for role in ROLES[problem.core.direction].operands
+    }
+    if isinstance(problem, FusedConv):
+        y = specs.pop("y")
+        specs |= {"z": problem.z, "b": problem.bias, "y": y}
+    return {name: spec for name, spec in specs.items() if spec}
+
+
+def relaid_out(problem: Any, packing: Packing) -> Any:
+    """Return the problem with the operands that ``packing`` names in packed layouts.
+
+    Raises
+    ------
+    ValueError
+        The problem has no such operand, or a layout does not exist.
+    """
+    operands = operands_of(problem)
+    copies: dict[str, Any] = {}
+    for name, layout in packing:
+        if name not in operands or layout not in LAYOUTS:
+            raise ValueError(f"invalid layout conversion {packing}: got {name!r} in {layout!r}")
+        copies[name] = TensorSpec.packed(operands[name].shape, operands[name].dtype, layout)
+    if isinstance(problem, FusedConv):
+        fields = {"z": "z", "b": "bias"}
+        added = {fields[name]: copies.pop(name) for name in fields if name in copies}
+        return problem._replace(conv=problem.conv._replace(**copies), **added)
+    return problem._replace(**copies)
+
+
+def for_engines(problem: ConvProblem | FusedConv) -> Packing:
+    """Return the packing of the convolution's operands that engines do not take in their layout.
+
+    Engines take no operands with gaps. Those that are compiled for a fused graph (4, 7, 52 and 53 of cuDNN
+    9.19) give wrong sums, or read misaligned addresses, unless x, w and y have one layout. They take a result
+    of one pixel for NHWC: its channels are adjacent in both layouts. Operands of int8 are not copied: copies
+    within a dtype are for floating-point numbers.
+    """
+    core = problem.core
+    if core.x.dtype == "int8":
+        return ()
+    roles = ROLES[core.direction].operands
+    packed = [spec for role in reversed(roles) if (spec := getattr(core, role)).layouts]
+    layout = nearest_layout(*packed, core.x)
+    if isinstance(problem, FusedConv) and prod(core.y.shape[2:]) == 1:
+        layout = "nhwc"
+    taken = {layout} if isinstance(problem, FusedConv) else set(LAYOUTS)
+    return tuple((role, layout) for role in roles if not taken.intersection(getattr(core, role).layouts))
+
+
+def with_epilogue(problem: Any, packing: Packing = ()) -> Packing:
+    """Add a bias that is not packed, and a residual whose layout differs from that of the result.
+
+    Engines that are compiled at run time read every tensor of the result's shape with the result's strides. A
+    result that is not packed has no layout to copy into; graphs and the fused call reject that problem.
+    """
+    relaid = relaid_out(problem, packing)
+    z, bias, y = getattr(relaid, "z", None), getattr(relaid, "bias", None), relaid.result
+    if bias is not None and not bias.layouts:
+        packing = (*packing, ("b", "nchw"))
+    if z is not None and y.layouts and not same_steps(z.shape, z.strides, y.strides):
+        packing = (*packing, ("z", y.layouts[0]))
+    return packing

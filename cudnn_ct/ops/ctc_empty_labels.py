@@ -1,0 +1,84 @@
+"""CTC losses of sequences without labels, which cuDNN 9.19 says are zero.
+
+All blanks is the one way to read nothing. So the loss is minus the sum of the logarithms of the blank's
+probabilities, and the gradient the probabilities, less one for the blank.
+"""
+
+from __future__ import annotations
+
+from math import log
+
+from ..context import Context
+from ..dtypes import DTYPES
+from ..plans.base import Plan
+from ..plans.chain import ChainPlan, Step
+from ..plans.elementwise import copying, filling, moving, op_tensor
+from ..plans.tiling import SlicedPlan
+from ..shapes.elementwise import FillProblem, OpTensorProblem
+from ..shapes.reduction import ReduceProblem
+from ..shapes.softmax import SoftmaxProblem
+from ..shapes.specs import TensorSpec
+from .reduce.legacy import reduction
+from .softmax_legacy import softmax
+
+__all__ = ["blank_as_label", "unlabelled"]
+
+_LOGITS, _LOSS, _GRADIENT, _PROBABILITIES, _LESS, _ROWS, _COLUMN = range(7)
+_WAYS = _ROWS
+
+
+def blank_as_label(logits: TensorSpec, copy: TensorSpec) -> Plan:
+    """Give the first label in a copy of probabilities those of the blank."""
+    return SlicedPlan([(moving(_blank(logits), _blank(copy)), (0, DTYPES[copy.dtype].itemsize))])
+
+
+def unlabelled(normalization: str, context: Context, logits: TensorSpec, *results: TensorSpec) -> Plan:
+    """Loss and gradient of sequences without labels, all of whose steps count.
+
+    cuDNN has no logarithm but that of softmax. Without softmax, the loss is there from a run for one label
+    that is as probable as the blank: all its alignments are as probable as all blanks, and with T steps there
+    are T (T + 1) / 2 of them.
+    """
+    loss, gradient = results
+    rows = TensorSpec.packed(logits.shape, gradient.dtype)
+    less = TensorSpec.packed((1, 1, rows.shape[2]), rows.dtype)
+    temporaries = [rows, less]
+    if normalization == "softmax":
+        column = TensorSpec.packed(rows.shape[:2], rows.dtype)
+        temporaries += [rows, column]
+        total = ReduceProblem(column, loss, None, (0,), "add", True)
+        steps = [
+            Step(moving(logits, rows), (_LOGITS, _ROWS)),
+            Step(_softmax(rows, "log"), (_ROWS, _PROBABILITIES)),
+            Step(copying(_blank(rows), column), (_PROBABILITIES, _COLUMN)),
+            Step(reduction(total, context), (_COLUMN, _LOSS), -1.0),
+            Step(_softmax(rows, "accurate"), (_ROWS, _PROBABILITIES)),
+        ]
+    else:
+        ways = TensorSpec.packed((1,), loss.dtype)
+        temporaries += [ways]
+        length = rows.shape[0]
+        steps = [
+            Step(filling(FillProblem(ways)), (_WAYS,), log(length * (length + 1) // 2)),
+            Step(_sum(loss, ways, loss), (_LOSS, _WAYS, _LOSS)),
+            Step(moving(logits, rows), (_LOGITS, _PROBABILITIES)),
+        ]
+    steps += [
+        Step(filling(FillProblem(less)), (_LESS,), 0.0),
+        Step(filling(FillProblem(_blank(less))), (_LESS,), -1.0),
+        Step(_sum(rows, less, gradient), (_PROBABILITIES, _LESS, _GRADIENT)),
+    ]
+    return ChainPlan(temporaries, steps)
+
+
+def _blank(spec: TensorSpec) -> TensorSpec:
+    """The blank's column."""
+    return TensorSpec(spec.shape[:2], spec.strides[:2], spec.dtype)
+
+
+def _softmax(rows: TensorSpec, algo: str) -> Plan:
+    return softmax(SoftmaxProblem(rows, rows, None, None, range(2, 3), algo))
+
+
+def _sum(a: TensorSpec, b: TensorSpec, c: TensorSpec) -> Plan:
+    return op_tensor(OpTensorProblem(a, b, c, "add", True))

@@ -1,0 +1,316 @@
+"""CTC losses by the legacy calls, which compute in float32 or float64 on logits without gaps.
+
+What cuDNN leaves unwritten is zeroed before; sequences that it is not asked for, or wrong about, are set
+afterwards. The gradient of probabilities that are taken as they are is made of what cuDNN writes.
+
+The pointers of a run are logits, loss, gradient, then labels, their lengths and the steps of each sequence on
+the device, and the same three as C arrays on the host.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from functools import partial
+from math import inf
+from typing import Any, NamedTuple
+
+from .._bindings.enums import CTCLossAlgo
+from ..context import Context
+from ..cuda import allocator
+from ..descriptors.ctc import CTCLossDescriptor
+from ..descriptors.tensors import TensorDescriptor
+from ..dtypes import DTYPES
+from ..errors import NotSupportedError
+from ..plans.base import Plan
+from ..plans.chain import ChainPlan, Step
+from ..plans.elementwise import filling, moving, op_tensor, scaling
+from ..plans.tiling import SlicedPlan
+from ..shapes.activation import ActivationProblem
+from ..shapes.ctc import CTCProblem
+from ..shapes.elementwise import FillProblem, OpTensorProblem, ScaleProblem
+from ..shapes.specs import ActivationSpec, TensorSpec
+from .activation_legacy import activation
+from .ctc_empty_labels import blank_as_label, unlabelled
+
+__all__ = ["ctc_loss", "ctc_loss_of_host_labels"]
+
+_LOGITS, _LOSS, _GRADIENT = range(3)
+_ON_DEVICE, _ON_HOST = (3, 4, 5), (6, 7, 8)
+_POINTERS = 9
+
+NO_STEP = -1  # no step of a chain is scaled
+
+
+def ctc_loss(problem: CTCProblem, context: Context) -> Plan:
+    """``cudnnCTCLoss_v8``: labels and lengths are read on the device, so it can be captured."""
+    return _around(problem, context, lambda logits: DevicePlan(problem, logits, context), _ON_DEVICE)
+
+
+def ctc_loss_of_host_labels(problem: CTCProblem, context: Context) -> Plan:
+    """``cudnnCTCLoss``: labels and lengths are read on the host, at the call."""
+    return _around(problem, context, lambda logits: HostPlan(problem, logits), _ON_HOST)
+
+
+def _around(
+    problem: CTCProblem, context: Context, make: Callable[[TensorSpec], Plan], labels: tuple[int, ...]
+) -> Plan:
+    """A call, what has to be copied for it, and what it leaves to us."""
+    places = _placed(problem)
+    steps: list[Step] = []
+    if places.wide.size:
+        steps += _before(problem, places)
+        steps.append(Step(make(places.wide), (places.logits, places.loss, places.gradient, *labels)))
+        steps += _repaired(problem, places)
+    steps += _without_cudnn(problem, places, context)
+    steps += _handed_over(problem, places)
+    return ChainPlan(places.temporaries, steps, NO_STEP)
+
+
+class _Places(NamedTuple):
+    """Where each tensor is worked on, among the pointers of a run and the temporaries behind these.
+
+    There logits and gradient are ``wide``, in the dtype that is computed in and without gaps, and so are the
+    ``losses``. ``kept`` are sequences whose gradients are left as they are.
+    """
+
+    logits: int
+    loss: int
+    gradient: int
+    wide: TensorSpec
+    losses: TensorSpec
+    temporaries: list[TensorSpec]
+    kept: tuple[int, ...]
+
+
+def _placed(problem: CTCProblem) -> _Places:
+    """Each tensor where it lies, if cuDNN takes it there and nothing else is to be written to it."""
+    wide = TensorSpec.packed(problem.logits.shape, problem.ctc.compute)
+    losses = TensorSpec.packed(problem.loss.shape, problem.ctc.compute)
+    kept = problem.impossible if problem.ctc.out_of_bound == "skip" else ()
+    temporaries: list[TensorSpec] = []
+
+    def place(given: int, spec: TensorSpec, wanted: TensorSpec, *, copy: bool = False) -> int:
+        lies_well = spec.dtype == wanted.dtype and "nchw" in spec.layouts and given not in problem.unaligned
+        if lies_well and not copy:
+            return given
+        temporaries.append(wanted)
+        return _POINTERS + len(temporaries) - 1
+
+    logits = place(_LOGITS, problem.logits, wide, copy=bool(_doubled(problem)))
+    loss = place(_LOSS, problem.loss, losses)
+    gradient = place(_GRADIENT, problem.gradient, wide, copy=bool(kept))
+    return _Places(logits, loss, gradient, wide, losses, temporaries, kept)
+
+
+def _doubled(problem: CTCProblem) -> dict[int, list[int]]:
+    """Sequences whose first label gets the probabilities of the blank, by their steps."""
+    return _by_steps(problem.unlabelled) if problem.ctc.normalization == "none" else {}
+
+
+def _before(problem: CTCProblem, places: _Places) -> list[Step]:
+    """Zeros where cuDNN writes no gradient, and the logits as it takes them."""
+    steps = [Step(filling(FillProblem(places.wide)), (places.gradient,), 0.0)]
+    if places.logits != _LOGITS:
+        steps.append(Step(moving(problem.logits, places.wide), (_LOGITS, places.logits)))
+    for end, sequences in _doubled(problem).items():
+        specs = _until(end, problem.logits), _until(end, places.wide)
+        steps.append(Step(_of_sequences(sequences, blank_as_label, *specs), (_LOGITS, places.logits)))
+    return steps
+
+
+def _repaired(problem: CTCProblem, places: _Places) -> list[Step]:
+    """Gradients by activations, and zeros where others stood in for sequences that cuDNN does not see."""
+    wide, gradient = places.wide, (places.gradient,)
+    steps: list[Step] = []
+    if problem.ctc.normalization == "none":
+        steps += _by_activations(wide, places.logits, places.gradient)
+        for end, sequences in _by_steps(problem.ends).items():
+            steps.append(Step(_of_sequences(sequences, partial(_zero_from, end), wide), gradient, 0.0))
+    known = problem.empty if places.kept else (*problem.impossible, *problem.empty)
+    if known:
+        steps.append(Step(_of_sequences(known, _fill, wide), gradient, 0.0))
+    return steps
+
+
+def _without_cudnn(problem: CTCProblem, places: _Places, context: Context) -> list[Step]:
+    """Both results of sequences without labels, and the losses of those that cuDNN does not see."""
+    wide, losses = places.wide, places.losses
+    make_one = partial(unlabelled, problem.ctc.normalization, context)
+    steps: list[Step] = []
+    for end, sequences in _by_steps(problem.unlabelled).items():
+        specs = _until(end, problem.logits), losses, _until(end, wide)
+        plan = _of_sequences(sequences, make_one, *specs)
+        steps.append(Step(plan, (_LOGITS, places.loss, places.gradient)))
+    for value, known in ((inf, problem.impossible), (0.0, problem.empty)):
+        if known:
+            steps.append(Step(_of_sequences(known, _fill, losses), (places.loss,), value))
+    return steps
+
+
+def _handed_over(problem: CTCProblem, places: _Places) -> list[Step]:
+    """What was not worked on where it is wanted, but for the gradients that are kept."""
+    steps: list[Step] = []
+    if places.loss != _LOSS:
+        steps.append(Step(moving(places.losses, problem.loss), (places.loss, _LOSS)))
+    written = [n for n in range(places.wide.shape[1]) if n not in set(places.kept)]
+    if places.gradient != _GRADIENT and places.wide.size and written:
+        plan = _of_sequences(written, moving, places.wide, problem.gradient)
+        steps.append(Step(plan, (places.gradient, _GRADIENT)))
+    return steps
+
+
+def _by_activations(spec: TensorSpec, probabilities: int, gradient: int) -> list[Step]:
+    """What turns cuDNN's gradient by probabilities p that it took as they are into one by activations.
+
+    For the probability q of an alignment to name a symbol at a step, cuDNN 9.19 writes -q / p where q is more
+    than zero, and p where it is none. Wanted is p - q, the sum of p and p times the lesser of that and zero.
+    What is past the end of a sequence is whatever p makes of it.
+    """
+    relu = activation(ActivationProblem(spec, spec, None, None, ActivationSpec("relu")))
+    times, plus = (op_tensor(OpTensorProblem(spec, spec, spec, op, True)) for op in ("mul", "add"))
+    both = (gradient, probabilities, gradient)  # cuDNN may write over its first operand, not over its second
+    return [
+        Step(scaling(ScaleProblem(spec)), (gradient,), -1.0),
+        Step(relu, (gradient, gradient), -1.0),
+        Step(times, both),
+        Step(plus, both),
+    ]
+
+
+def _fill(x: TensorSpec) -> Plan:
+    return filling(FillProblem(x))
+
+
+def _zero_from(end: int, x: TensorSpec) -> Plan:
+    """Fill all steps but the first."""
+    offset = end * x.strides[0] * DTYPES[x.dtype].itemsize
+    return SlicedPlan([(_fill(x._replace(shape=(x.shape[0] - end, *x.shape[1:]))), (offset,))])
+
+
+def _until(end: int, spec: TensorSpec) -> TensorSpec:
+    """The first steps."""
+    return spec._replace(shape=(end, *spec.shape[1:]))
+
+
+def _by_steps(pairs: Sequence[tuple[int, int]]) -> dict[int, list[int]]:
+    """Sequences by how many steps they have, from pairs of both."""
+    found: dict[int, list[int]] = {}
+    for sequence, end in pairs:
+        found.setdefault(end, []).append(sequence)
+    return found
+
+
+def _of_sequences(sequences: Sequence[int], make: Callable[..., Plan], *specs: TensorSpec) -> Plan:
+    """A plan for some sequences of a batch, from one that ``make`` gives for neighbours."""
+    pieces = []
+    for first, count in _runs(sorted(sequences)):
+        parts, offsets = [], []
+        for spec in specs:
+            axis = min(1, len(spec.shape) - 1)  # the batch comes after the steps, where there are any
+            parts.append(spec._replace(shape=(*spec.shape[:axis], count, *spec.shape[axis + 1 :])))
+            offsets.append(first * spec.strides[axis] * DTYPES[spec.dtype].itemsize)
+        pieces.append((make(*parts), tuple(offsets)))
+    return pieces[0][0] if len(pieces) == 1 and not any(pieces[0][1]) else SlicedPlan(pieces)
+
+
+def _runs(numbers: Sequence[int]) -> list[tuple[int, int]]:
+    """Numbers in order as (first, how many) of those that follow each other."""
+    runs: list[tuple[int, int]] = []
+    for number in numbers:
+        if runs and sum(runs[-1]) == number:
+            runs[-1] = (runs[-1][0], runs[-1][1] + 1)
+        else:
+            runs.append((number, 1))
+    return runs
+
+
+class DevicePlan:
+    """One ``cudnnCTCLoss_v8``."""
+
+    __slots__ = ("_algo", "_loss", "_tensor", "workspace")
+
+    def __init__(self, problem: CTCProblem, logits: TensorSpec, context: Context) -> None:
+        self._algo = CTCLossAlgo[problem.algo.upper()]
+        self._loss = CTCLossDescriptor.cached(problem.ctc)
+        self._tensor = TensorDescriptor.cached(logits)
+        size = ctypes.c_size_t()
+        context.library.cudnnGetCTCLossWorkspaceSize_v8(
+            context.handle, self._algo, self._loss, self._tensor, self._tensor, ctypes.byref(size)
+        )
+        self.workspace = size.value
+
+    # The call has no factors.
+    def run(self, context: Context, pointers: Sequence[Any], alpha: float, beta: float) -> None:  # noqa: ARG002
+        """Enqueue the call."""
+        logits, loss, gradient, labels, counts, steps = pointers
+        context.library.cudnnCTCLoss_v8(
+            context.handle,
+            self._algo,
+            self._loss,
+            self._tensor,
+            logits,
+            labels,
+            counts,
+            steps,
+            loss,
+            self._tensor,
+            gradient,
+            self.workspace,
+            context.workspace(self.workspace),
+        )
+
+    def describe(self) -> str:
+        """Tell what was chosen."""
+        return f"chosen: cudnnCTCLoss_v8, {self._algo.name.lower()}"
+
+
+class HostPlan:
+    """One ``cudnnCTCLoss``. How much scratch memory it needs depends on the labels, so it takes its own."""
+
+    __slots__ = ("_algo", "_loss", "_tensor", "workspace")
+
+    def __init__(self, problem: CTCProblem, logits: TensorSpec) -> None:
+        self._algo = CTCLossAlgo[problem.algo.upper()]
+        self._loss = CTCLossDescriptor.cached(problem.ctc)
+        self._tensor = TensorDescriptor.cached(logits)
+        self.workspace = 0
+
+    def run(self, context: Context, pointers: Sequence[Any], alpha: float, beta: float) -> None:  # noqa: ARG002
+        """Ask for the size of the scratch memory, and enqueue the call."""
+        logits, loss, gradient, labels, counts, steps = pointers
+        if context.capturing:
+            raise NotSupportedError("cudnnCTCLoss reads labels from host memory, which no CUDA graph can")
+        size, library = ctypes.c_size_t(), context.library
+        library.cudnnGetCTCLossWorkspaceSize(
+            context.handle,
+            self._tensor,
+            self._tensor,
+            labels,
+            counts,
+            steps,
+            self._algo,
+            self._loss,
+            ctypes.byref(size),
+        )
+        # Freed on the stream as soon as the call is enqueued, hence after it.
+        scratch = allocator.allocate(size.value, context.stream, "a workspace") if size.value else None
+        library.cudnnCTCLoss(
+            context.handle,
+            self._tensor,
+            logits,
+            labels,
+            counts,
+            steps,
+            loss,
+            self._tensor,
+            gradient,
+            self._algo,
+            self._loss,
+            None if scratch is None else int(scratch.handle),
+            size.value,
+        )
+
+    def describe(self) -> str:
+        """Tell what was chosen."""
+        return f"chosen: cudnnCTCLoss, {self._algo.name.lower()}, labels on the host"

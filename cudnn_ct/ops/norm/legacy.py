@@ -1,0 +1,224 @@
+"""Batch normalisation by the legacy calls: training and inference."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from ..._bindings.enums import BatchNormMode, BatchNormOps
+from ...context import Context
+from ...descriptors.layers import ActivationDescriptor
+from ...descriptors.tensors import TensorDescriptor
+from ...dtypes import DTYPES
+from ...errors import BadParamError, NotSupportedError
+from ...plans.call import Arguments, At
+from ...plans.chain import in_turn, too_late
+from ...plans.scalars import scalar_type
+from ...plans.workspace import placed_after
+from ...shapes.norm_problem import NormInference, NormTraining
+from ...shapes.specs import ActivationSpec, TensorSpec
+from .layouts import Specs, pointwise
+
+__all__ = ["PART", "InferencePlan", "TrainingPlan", "activation", "told"]
+
+# Images that one call of inference takes: fewer than 2**16, and a multiple of 16, so that each part of an
+# aligned array is aligned.
+PART = 65_520
+
+# Places among the arguments of cudnnBatchNormalizationForwardTrainingEx, the handle left out.
+_ALPHA, _BETA, _Y, _WORKSPACE, _RESERVE = 2, 3, 9, 20, 22
+
+
+class TrainingPlan:
+    """``cudnnBatchNormalizationForwardTrainingEx``, and calls after it for what it does not do itself.
+
+    What the call keeps for a gradient that is fused too is scratch memory: the gradient here finds where the
+    activation was off from y.
+    """
+
+    __slots__ = (
+        "_arguments",
+        "_held",
+        "_mode",
+        "_ops",
+        "_pointwise",
+        "_relu",
+        "_reserve",
+        "_scalar",
+        "_sizes",
+        "_z",
+        "workspace",
+    )
+
+    def __init__(
+        self, problem: NormTraining, context: Context, specs: Specs, mode: BatchNormMode, fused: bool
+    ) -> None:
+        z, y = specs.get("z"), specs["y"]
+        self._mode, self._ops = mode, BatchNormOps.BN
+        if fused:
+            self._ops = BatchNormOps.BN_ADD_ACTIVATION if z else BatchNormOps.BN_ACTIVATION
+        self._z = list(specs).index("z") if z else 0
+        self._relu = relu = activation(problem.activation)
+        self._scalar = scalar = scalar_type(DTYPES[y.dtype].accumulate)
+        # Whatever comes after must not be refused: running statistics are updated only once.
+        after = [] if fused else [y, z] if z else [y] if relu else []
+        self._pointwise = pointwise(*after)
+        own_relu, own_z = (relu, z) if fused else (None, None)
+        data = TensorDescriptor.cached(specs["x"]), own_z and TensorDescriptor.cached(own_z)
+        written, parameters = TensorDescriptor.cached(y), TensorDescriptor.cached(specs["scale"])
+        self._sizes = nbytes, reserved = self._ask(context, *data, written, parameters, own_relu)
+        self._arguments = Arguments(
+            [
+                *(mode, self._ops, scalar(1.0), scalar(0.0)),
+                *(data[0], At("x"), data[1], At("z") if own_z else None, written, At("y")),
+                *(parameters, At("scale"), At("bias"), ctypes.c_double(problem.momentum)),
+                *(At("running_mean"), At("running_var"), ctypes.c_double(problem.epsilon)),
+                *(At("mean"), At("invstd"), own_relu, None, nbytes, None, reserved),
+            ],
+            specs,
+        )
+        self._reserve, self.workspace = placed_after(nbytes, reserved)
+        self._held = 0
+        if self._pointwise and relu and problem.scaled:
+            self._held, self.workspace = placed_after(self.workspace, y.size * DTYPES[y.dtype].itemsize)
+
+    def _ask(self, context: Context, x: Any, z: Any, y: Any, parameters: Any, relu: Any) -> tuple[int, int]:
+        """Bytes of workspace and of reserve space."""
+        head = context.handle, self._mode, self._ops
+        workspace, reserve = ctypes.c_size_t(), ctypes.c_size_t()
+        context.library.cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize(
+            *head, x, z, y, parameters, relu, ctypes.byref(workspace)
+        )
+        context.library.cudnnGetBatchNormalizationTrainingExReserveSpaceSize(
+            *head, relu, x, ctypes.byref(reserve)
+        )
+        return workspace.value, reserve.value
+
+    def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
+        """Enqueue the call, and what comes after it."""
+        arguments, base = self._arguments.filled(pointers), context.workspace(self.workspace)
+        nbytes, reserved = self._sizes
+        if nbytes:
+            arguments[_WORKSPACE] = base
+        if reserved:
+            arguments[_RESERVE] = base + self._reserve
+        call = context.library.cudnnBatchNormalizationForwardTrainingEx
+        if self._pointwise:
+            self._run_with_more(context, call, arguments, base, pointers, alpha, beta)
+            return
+        if alpha != 1 or beta:
+            arguments[_ALPHA], arguments[_BETA] = self._scalar(alpha), self._scalar(beta)
+        call(context.handle, *arguments)
+
+    def _run_with_more(
+        self,
+        context: Context,
+        call: Callable[..., object],
+        arguments: list[Any],
+        base: int,
+        pointers: Sequence[int],
+        alpha: float,
+        beta: float,
+    ) -> None:
+        """Then add z, and activate. With an activation the factors are of what it gives."""
+        library, handle, scalar, relu = context.library, context.handle, self._scalar, self._relu
+        whole, *added = self._pointwise
+        one, factors = scalar(1.0), (scalar(alpha), scalar(beta))
+        y = target = arguments[_Y]
+        if relu and beta:
+            target = arguments[_Y] = base + self._held
+        if not relu:
+            arguments[_ALPHA], arguments[_BETA] = factors
+        call(handle, *arguments)
+        try:
+            if added:
+                factor = one if relu else factors[0]
+                library.cudnnAddTensor(handle, factor, *added, pointers[self._z], one, whole, target)
+            if relu:
+                library.cudnnActivationForward(handle, relu, factors[0], whole, target, factors[1], whole, y)
+        except (BadParamError, NotSupportedError) as error:
+            raise too_late(error) from error
+
+    def describe(self) -> str:
+        """Tell what was chosen."""
+        after = "; what follows by calls of their own" if self._pointwise else ""
+        what = f"{told(self._mode)}, {told(self._ops)}"
+        return f"chosen: cudnnBatchNormalizationForwardTrainingEx, {what}{after}"
+
+
+class InferencePlan:
+    """``cudnnBatchNormalizationForwardInference``, on the batch or one part of it after the other."""
+
+    __slots__ = ("_epsilon", "_mode", "_parameters", "_parts", "_scalar", "workspace")
+
+    def __init__(
+        self, problem: NormInference, specs: Specs, mode: BatchNormMode, images: int | None = None
+    ) -> None:
+        x, y = specs["x"], specs["y"]
+        self._mode, self._epsilon = mode, ctypes.c_double(problem.epsilon)
+        self._scalar = scalar_type(DTYPES[x.dtype].accumulate)
+        self._parameters = TensorDescriptor.cached(specs["scale"])
+        batch, itemsize = x.shape[0], DTYPES[x.dtype].itemsize
+        self._parts = []
+        for start in range(0, batch, images or batch):
+            count = min(images or batch, batch - start)
+            steps = (start * itemsize * x.strides[0], start * itemsize * y.strides[0])
+            self._parts.append((*steps, _images(x, count), _images(y, count)))
+        self.workspace = 0
+
+    def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
+        """Enqueue a call for each part."""
+        if len(self._parts) == 1:
+            self._part(context, pointers, alpha, beta, *self._parts[0])
+        else:
+            in_turn(partial(self._part, context, pointers, alpha, beta, *part) for part in self._parts)
+
+    def _part(
+        self,
+        context: Context,
+        pointers: Sequence[int],
+        alpha: float,
+        beta: float,
+        read: int,
+        written: int,
+        x_descriptor: TensorDescriptor,
+        y_descriptor: TensorDescriptor,
+    ) -> None:
+        x, scale, bias, mean, var, y = pointers
+        context.library.cudnnBatchNormalizationForwardInference(
+            context.handle,
+            self._mode,
+            self._scalar(alpha),
+            self._scalar(beta),
+            x_descriptor,
+            x + read,
+            y_descriptor,
+            y + written,
+            self._parameters,
+            scale,
+            bias,
+            mean,
+            var,
+            self._epsilon,
+        )
+
+    def describe(self) -> str:
+        """Tell what was chosen."""
+        calls = f" in {len(self._parts)} calls" if len(self._parts) > 1 else ""
+        return f"chosen: cudnnBatchNormalizationForwardInference, {told(self._mode)}{calls}"
+
+
+def activation(name: str | None) -> ActivationDescriptor | None:
+    """The descriptor of an activation, if there is one."""
+    return ActivationDescriptor.cached(ActivationSpec(name)) if name else None
+
+
+def _images(spec: TensorSpec, count: int) -> TensorDescriptor:
+    return TensorDescriptor.cached(spec._replace(shape=(count, *spec.shape[1:])))
+
+
+def told(member: Any) -> str:
+    """An enum member as people read it."""
+    return str(member.name).lower().replace("_", " ")

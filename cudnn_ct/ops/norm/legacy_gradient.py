@@ -1,0 +1,132 @@
+"""The gradient of batch normalisation by the legacy calls, and what is left of a batch of nothing."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+
+from ..._bindings.enums import BatchNormMode, BatchNormOps
+from ...context import Context
+from ...descriptors.tensors import TensorDescriptor
+from ...dtypes import DTYPES
+from ...errors import NotSupportedError
+from ...plans.call import Arguments, At
+from ...plans.scalars import scalar_type
+from ...shapes.norm_problem import NormGradient, NormTraining
+from .layouts import Specs, pointwise
+from .legacy import activation, told
+
+__all__ = ["EmptyPlan", "GradientPlan"]
+
+_WORKSPACE = -4  # its place among the arguments of cudnnBatchNormalizationBackwardEx
+
+
+class GradientPlan:
+    """``cudnnBatchNormalizationBackward``, or with ``extended`` the call that may take scratch memory.
+
+    Before it, ``cudnnActivationBackward`` finds what the activation let through: dz.
+    """
+
+    __slots__ = (
+        "_activated",
+        "_arguments",
+        "_extended",
+        "_mode",
+        "_pointwise",
+        "_relu",
+        "_scalar",
+        "workspace",
+    )
+
+    def __init__(
+        self, problem: NormGradient, context: Context, specs: Specs, mode: BatchNormMode, extended: bool
+    ) -> None:
+        self._mode, self._extended = mode, extended
+        self._relu = activation(problem.activation)
+        names, activated = list(specs), ("y", "dy", "dz") if self._relu else ()
+        self._pointwise = pointwise(*(specs[name] for name in activated))
+        self._activated = [names.index(name) for name in activated]
+        gradient = "dz" if self._relu else "dy"
+        x, dy, dx = (TensorDescriptor.cached(specs[name]) for name in ("x", gradient, "dx"))
+        parameters = TensorDescriptor.cached(specs["scale"])
+        self._scalar = scalar = scalar_type(DTYPES[problem.x.dtype].accumulate)
+        self.workspace = self._ask(context, x, dy, dx, parameters) if extended else 0
+        # Null is what only a fused activation takes: y, dz, the bias and the activation.
+        null = (None, None) if extended else ()
+        self._arguments = Arguments(
+            [
+                *((mode, BatchNormOps.BN) if extended else (mode,)),
+                *(scalar(1.0), scalar(0.0), scalar(1.0), scalar(0.0)),
+                *(x, At("x"), *null, dy, At(gradient), *null, dx, At("dx"), parameters, At("scale")),
+                *((None,) if extended else ()),
+                *(At("dscale"), At("dbias"), ctypes.c_double(problem.epsilon), At("mean"), At("invstd")),
+                *((None, None, self.workspace, None, 0) if extended else ()),
+            ],
+            names,
+        )
+
+    def _ask(self, context: Context, x: Any, dy: Any, dx: Any, parameters: Any) -> int:
+        """Bytes of workspace."""
+        workspace, reserve = ctypes.c_size_t(), ctypes.c_size_t()
+        head, library = (context.handle, self._mode, BatchNormOps.BN), context.library
+        library.cudnnGetBatchNormalizationTrainingExReserveSpaceSize(*head, None, x, ctypes.byref(reserve))
+        if reserve.value:
+            raise NotSupportedError(f"it reads {reserve.value:,} bytes that no forward step has kept for it")
+        library.cudnnGetBatchNormalizationBackwardExWorkspaceSize(
+            *head, x, None, dy, None, dx, parameters, None, ctypes.byref(workspace)
+        )
+        return workspace.value
+
+    def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
+        """Enqueue one call, or two."""
+        scalar, library, extended = self._scalar, context.library, self._extended
+        arguments = self._arguments.filled(pointers)
+        if alpha != 1 or beta:
+            at = 2 if extended else 1
+            arguments[at : at + 2] = scalar(alpha), scalar(beta)
+        if self.workspace:
+            arguments[_WORKSPACE] = context.workspace(self.workspace)
+        if self._pointwise:
+            y, dy, dz = self._pointwise
+            at_y, at_dy, at_dz = (pointers[place] for place in self._activated)
+            factors = scalar(1.0), scalar(0.0)
+            library.cudnnActivationBackward(
+                context.handle, self._relu, factors[0], y, at_y, dy, at_dy, y, at_y, factors[1], dz, at_dz
+            )
+        call = (
+            library.cudnnBatchNormalizationBackwardEx if extended else library.cudnnBatchNormalizationBackward
+        )
+        call(context.handle, *arguments)
+
+    def describe(self) -> str:
+        """Tell what was chosen."""
+        before = "cudnnActivationBackward, " if self._pointwise else ""
+        extended = "Ex" if self._extended else ""
+        return f"chosen: {before}cudnnBatchNormalizationBackward{extended}, {told(self._mode)}"
+
+
+class EmptyPlan:
+    """What is left of a batch normalisation of nothing: each parameter's result has one value."""
+
+    __slots__ = ("_results", "workspace")
+
+    def __init__(self, problem: NormTraining | NormGradient) -> None:
+        _, first, second, *_ = results = problem.results
+        training = isinstance(problem, NormTraining)
+        value = scalar_type(first.dtype)(float("nan") if training else 0.0)
+        self._results = [
+            (place - len(results), *pointwise(spec), value)
+            for place, spec in ((1, first), (2, second))
+            if spec.size
+        ]
+        self.workspace = 0
+
+    def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:  # noqa: ARG002
+        """Fill what is not empty: means of nothing are NaN, sums of nothing are 0."""
+        for place, descriptor, value in self._results:
+            context.library.cudnnSetTensor(context.handle, descriptor, pointers[place], value)
+
+    def describe(self) -> str:
+        """Tell what was chosen."""
+        return "chosen: x is empty, only statistics or sums are filled"

@@ -1,0 +1,177 @@
+"""Reductions by the legacy calls."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+
+from ...context import Context
+from ...descriptors.layers import ReduceDescriptor
+from ...descriptors.tensors import TensorDescriptor
+from ...dtypes import DTYPES
+from ...errors import NotSupportedError
+from ...plans.axes import LARGEST
+from ...plans.base import Plan
+from ...plans.chain import ChainPlan, Step
+from ...plans.elementwise import absolute, conversion, copying, extreme, filling
+from ...plans.scalars import scalar_type
+from ...plans.tiling import joined, with_four
+from ...shapes.elementwise import FillProblem, TransformProblem
+from ...shapes.reduction import ReduceProblem
+from ...shapes.specs import ReduceSpec, TensorSpec
+
+__all__ = ["GUARDS", "ReducePlan", "guard", "reduction", "wide_reduction"]
+
+MOST_AXES = 8  # that cudnnReduceTensor takes
+# What holds an extreme against the sum of absolute values, and the factor of that.
+GUARDS = {"max": ("max", -1.0), "amax": ("max", -1.0), "min": ("min", 1.0)}
+
+# What a result is where no element goes into it. The other operations have no answer then.
+_OF_NOTHING = {"add": 0.0, "mul": 1.0, "norm1": 0.0, "norm2": 0.0, "mul_no_zeros": 1.0}
+_ABSOLUTE = ("amax", "norm1", "norm2")
+
+
+def reduction(problem: ReduceProblem, context: Context) -> Plan:
+    """``cudnnReduceTensor``; where no element goes into one of the result, or a single one, what that is."""
+    if problem.terms == 0:
+        return _of_nothing(problem)
+    if problem.terms > 1:
+        if problem.op not in GUARDS or not problem.propagate_nan or problem.indices:
+            return ReducePlan(problem, context)
+        found = TensorSpec.packed(problem.kept.shape, problem.y.dtype)
+        return guard(problem, found, ReducePlan, context)
+    plan = _of_one(problem, context)
+    if problem.indices is None:
+        return plan
+    # There is no call that sets integers, but zeros are the same in float32.
+    places = filling(FillProblem(problem.indices._replace(dtype="float32")))
+    return ChainPlan([], [Step(places, (2,), 0.0), Step(plan, (0, 1))])
+
+
+def _half(x: TensorSpec) -> bool:
+    return x.dtype in ("float16", "bfloat16")
+
+
+def guard(
+    problem: ReduceProblem,
+    found: TensorSpec,
+    reduce: Callable[[ReduceProblem, Context], Plan],
+    context: Context,
+) -> Plan:
+    """An extreme that may pass over NaN, held against the sum of absolute values, which does not.
+
+    That sum is never less than the extreme: the larger of the largest and minus the sum is the largest, and
+    NaN if the sum is. ``found`` is a tensor for either; ``reduce`` makes plans that write one.
+    """
+    op, factor = GUARDS[problem.op]
+    extremes = problem._replace(y=found)
+    steps = [
+        Step(reduce(extremes, context), (0, 2)),
+        Step(reduce(extremes._replace(op="norm1"), context), (0, 3)),
+        Step(extreme(op, factor, found, found, problem.kept), (2, 3, 1)),
+    ]
+    return ChainPlan([found, found], steps)
+
+
+def wide_reduction(problem: ReduceProblem, context: Context) -> Plan:
+    """The same of float32 copies: for half types, where cuDNN does not reduce them themselves."""
+    x, y = problem.x, problem.y
+    if not _half(x):
+        raise NotSupportedError(f"copies in float32 are for half types, not {x.dtype}")
+    wide_x, wide_y = (TensorSpec.packed(spec.shape, "float32") for spec in (x, y))
+    inner = reduction(problem._replace(x=wide_x, y=wide_y), context)
+    own = (0, 1, 2) if problem.indices else (0, 1)
+    copies = (len(own), len(own) + 1)
+    steps = [
+        Step(conversion(TransformProblem(x, wide_x)), (0, copies[0])),
+        Step(inner, (*copies, *own[2:])),
+        Step(conversion(TransformProblem(wide_y, y)), (copies[1], 1)),
+    ]
+    return ChainPlan([wide_x, wide_y], steps)
+
+
+def _of_nothing(problem: ReduceProblem) -> Plan:
+    constant = TensorSpec.packed(problem.y.shape, problem.y.dtype)
+    steps = [
+        Step(filling(FillProblem(constant)), (2,), _OF_NOTHING[problem.op]),
+        Step(copying(constant, problem.y), (2, 1)),
+    ]
+    return ChainPlan([constant], steps)
+
+
+def _of_one(problem: ReduceProblem, context: Context) -> Plan:
+    """cuDNN refuses to reduce where nothing is to be reduced."""
+    x, y = problem.x, problem.kept
+    if problem.op in _ABSOLUTE:
+        return absolute(x, y)
+    if problem.op != "mul_no_zeros":
+        return copying(x, y)
+    # A zero becomes 1, which no other call can: a product of two, the second of which is 1.
+    pair = TensorSpec.packed((2, *x.shape), x.dtype)
+    inner = ReduceProblem(pair, problem.y, None, (0, *(1 + axis for axis in problem.axes)), problem.op, True)
+    if len(problem.y.shape) == len(x.shape):
+        inner = inner._replace(y=y._replace(shape=(1, *y.shape), strides=(1, *y.strides)))
+    steps = [
+        Step(filling(FillProblem(pair)), (2,), 1.0),
+        Step(copying(x, TensorSpec.packed(x.shape, x.dtype)), (0, 2)),
+        Step(ReducePlan(inner, context), (2, 1)),
+    ]
+    return ChainPlan([pair], steps)
+
+
+class ReducePlan:
+    """One ``cudnnReduceTensor``, on x and y with joined axes."""
+
+    __slots__ = ("_indices", "_op", "_reduction", "_scalar", "_x", "_y", "workspace")
+
+    def __init__(self, problem: ReduceProblem, context: Context) -> None:
+        x, y, indices = problem.x, problem.kept, problem.indices
+        if indices and any("nchw" not in spec.layouts for spec in problem.results):
+            raise NotSupportedError(f"indices are written in C order, and {problem.y} is not")
+        axes = joined([x, y], in_order=indices is not None)
+        if len(axes) > MOST_AXES:
+            raise NotSupportedError(
+                f"{x} has {len(axes)} axes that cannot be joined; a call takes {MOST_AXES}"
+            )
+        if x.size > LARGEST or any(axis.reach > LARGEST for axis in axes):
+            raise NotSupportedError(f"{x} is too large: cuDNN reduces at most {LARGEST:,} elements")
+        compute = DTYPES[x.dtype].accumulate
+        spec = ReduceSpec(problem.op, compute, problem.propagate_nan, indices is not None)
+        self._op = problem.op
+        self._reduction = ReduceDescriptor.cached(spec)
+        self._x, self._y = map(TensorDescriptor.cached, with_four(axes, [x, y]))
+        self._scalar = scalar_type(compute)
+        self.workspace = self._bytes(context, "cudnnGetReductionWorkspaceSize")
+        self._indices = indices.size * DTYPES[indices.dtype].itemsize if indices else 0
+        if indices:
+            wanted = self._bytes(context, "cudnnGetReductionIndicesSize")
+            if wanted > self._indices:
+                raise NotSupportedError(f"cuDNN wants {wanted:,} bytes for indices, of {self._indices:,}")
+
+    def _bytes(self, context: Context, function: str) -> int:
+        size = ctypes.c_size_t()
+        ask = getattr(context.library, function)
+        ask(context.handle, self._reduction, self._x, self._y, ctypes.byref(size))
+        return size.value
+
+    def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
+        """Enqueue y = alpha * reduction of x + beta * y; ``pointers`` of x, y and indices, where they are."""
+        scalar = self._scalar
+        context.library.cudnnReduceTensor(
+            context.handle,
+            self._reduction,
+            pointers[2] if self._indices else None,
+            self._indices,
+            context.workspace(self.workspace),
+            self.workspace,
+            scalar(alpha),
+            self._x,
+            pointers[0],
+            scalar(beta),
+            self._y,
+            pointers[1],
+        )
+
+    def describe(self) -> str:
+        """Tell what was chosen."""
+        return f"chosen: cudnnReduceTensor, {self._op}"

@@ -1,0 +1,96 @@
+"""Reductions over any axes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...shapes.parse import flag
+from ...shapes.reduction import reduce_problem
+from ...shapes.tensor import Reduction
+from .._layer import Layer, compute, compute_several
+
+__all__ = ["reduce"]
+
+_REDUCE = Layer("a reduction", reduce_problem)
+
+
+def reduce(
+    x: Any,
+    *,
+    op: Any = "add",
+    axes: Any = None,
+    keepdims: bool = False,
+    indices: bool = False,
+    nan: Any = "propagate",
+    alpha: float = 1,
+    beta: float = 0,
+    out: Any = None,
+    stream: Any = None,
+) -> Any:
+    """Compute ``alpha * (op over axes of x) + beta * out``.
+
+    Norm1 is the sum of absolute values, norm2 the root of the sum of squares, amax the largest absolute
+    value, mul_no_zeros the product of all elements but zeros: 1, if there are no others.
+
+    Parameters
+    ----------
+    x : device array, at most 8 axes of any strides, float16 | bfloat16 | float32 | float64
+        Half types are computed in float32.
+    op : {"add", "mul", "min", "max", "amax", "avg", "norm1", "norm2", "mul_no_zeros"}
+    axes : int or tuple of int, optional
+        Those that go, counted from the end if negative; by default all. Over axes of length 1, and over none,
+        the result is x itself, absolute for amax, norm1 and norm2, with 1 for 0 for mul_no_zeros. Over an
+        axis of length 0, sums are 0 and products 1.
+    keepdims : bool
+        Whether they stay, with length 1.
+    indices : bool
+        Whether to tell, for min and max, which element it was.
+    nan : {"propagate", "not_propagate"}
+        Whether NaN is the smallest and largest element, or none unless it is alone. The other operations
+        propagate it always.
+    alpha, beta : float
+    out : device array, shape and dtype of the result, optional
+        Where the result goes; read only where beta is not 0, which needs it. It must not overlap x.
+    stream : optional
+        An address, or anything with ``__cuda_stream__``; by default that of ``ct.use``.
+
+    Returns
+    -------
+    DeviceArray, shape :func:`cudnn_ct.shapes.tensor.reduced_shape`, dtype of x, or ``out``; or Reduction
+        With ``indices``, the pair of it and an array of int32 positions in C order of the axes that go.
+
+    Raises
+    ------
+    TypeError
+        ``x`` is not on the device, its dtype is none of the four, ``axes`` are no integers, or ``keepdims``
+        or ``indices`` is no flag.
+    ValueError
+        An axis is not there or named twice, the operation has no indices, or no answer for no element.
+    NotSupportedError
+        cuDNN has no way to compute it; the message says what each way was refused for.
+    AllocationError
+        Device memory ran out.
+
+    Notes
+    -----
+    ``cudnnReduceTensor``; where nothing is to be reduced, ``cudnnTransformTensor``, or ``cudnnOpTensor`` for
+    absolute values. Sums and means of arrays without gaps go by ``cudnnConvolutionBackwardBias`` or
+    ``cudnnPoolingForward``, which are quicker.
+
+    Large arrays go by other ways, docs/layers.md lists them. Sums that a graph takes of a whole array or of
+    columns may differ in their last bits from run to run; while ``ct.config.deterministic`` none is taken.
+
+    Examples
+    --------
+    >>> x = ct.asarray([[1, -4, 3], [2, 0, -2]], "float32")
+    >>> ct.reduce(x, op="norm1", axes=1).numpy()
+    array([8., 4.], dtype=float32)
+    >>> smallest, places = ct.reduce(x, op="min", axes=-1, indices=True)
+    >>> smallest.numpy(), places.numpy()
+    (array([-4., -2.], dtype=float32), array([1, 2], dtype=int32))
+    """
+    arguments = (op, axes, keepdims, indices, nan)
+    if indices is False or not flag(indices, "indices"):
+        return compute(_REDUCE, ("x",), (x,), arguments, alpha, beta, out, stream)
+    y, places = compute_several(_REDUCE, ("x",), (x,), arguments, (out, None), alpha, beta, stream)
+    return Reduction(y, places)

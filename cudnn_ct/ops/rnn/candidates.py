@@ -1,0 +1,145 @@
+"""Recurrent networks as a family: the algorithms that there are, and plans of them."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from ..._config import config
+from ...autotune.request import Request
+from ...context import Context
+from ...descriptors.recurrent import RNNDescriptor
+from ...descriptors.tensors import TensorDescriptor
+from ...dtypes import DTYPES
+from ...errors import NotSupportedError
+from ...plans.base import Candidate, Plan, Stage
+from ...shapes.rnn import RNN_ALGOS, RNNSpec
+from ...shapes.rnn_params import rnn_offsets, rnn_parameters, rnn_weight_size
+from ...shapes.rnn_problem import RNNProblem, guessed_algos, unfit_algo
+from ...shapes.specs import TensorSpec
+from ..dropout_legacy import DropoutDescriptor
+from .plans import RNNPlan
+
+__all__ = ["RNNFamily", "rnn_rows"]
+
+COMPILED = ("persist_dynamic",)  # for a batch size, when the network is made
+
+BASE = 1 << 40  # where weights are said to be when cuDNN is asked where each lies; nothing is read there
+
+
+class RNNFamily:
+    """The ways to compute one network on sequences of given lengths, as `algo_cache` takes them.
+
+    Decisions are about problems, which know no lengths, and so are shared by calls that differ in them.
+    ``networks`` keeps native networks for further plans in a thread; ``dropout`` is a descriptor of dice, or
+    None where nothing is dropped.
+    """
+
+    def __init__(
+        self, lengths: tuple[int, ...], padding: float, networks: dict[Any, Any], dropout: Any = None
+    ) -> None:
+        self._lengths = lengths
+        self._padding = padding
+        self._networks = networks
+        self._dropout = dropout
+
+    def stages(self, problem: RNNProblem) -> Sequence[Stage]:
+        """All algorithms, in the order of the guess."""
+        return [partial(_rows, problem, guessed_algos(problem))]
+
+    def worth_timing(
+        self,
+        problem: RNNProblem,
+        context: Context,  # noqa: ARG002 - as all families are asked
+        request: Request,
+    ) -> list[Candidate]:
+        """All algorithms, without what is compiled when it is made where the settings say so."""
+        rows = rnn_rows(problem, guessed_algos(problem))
+        rows = [row for row in rows if config.runtime_compiled or row.algorithm not in COMPILED]
+        return [row._replace(status=row.status or request.refusal(row)) for row in rows]
+
+    def named(self, problem: RNNProblem, name: str) -> tuple[Sequence[Stage], Sequence[Stage]]:
+        """The algorithm of a name, and nothing in its place."""
+        return [partial(_rows, problem, (name,))], []
+
+    def plan(self, problem: RNNProblem, candidate: Candidate, context: Context) -> Plan:
+        """Make an algorithm ready to run.
+
+        Raises
+        ------
+        NotSupportedError
+            cuDNN refuses it for this problem, or keeps weights elsewhere than it does for the others.
+        """
+        unfit = unfit_algo(problem, candidate.algorithm)
+        if unfit or candidate.algorithm not in RNN_ALGOS:
+            raise NotSupportedError(unfit or f"there is no algorithm {candidate.algorithm!r}")
+        spec = problem.spec._replace(algo=candidate.algorithm)
+        network = self._network(spec, problem, context)
+        return RNNPlan(problem, candidate, network, self._lengths, self._padding, context)
+
+    def _network(self, spec: RNNSpec, problem: RNNProblem, context: Context) -> RNNDescriptor:
+        """The native network; one that is compiled for a batch is compiled once for it."""
+        padded, compiled = problem.layout != "packed", spec.algo in COMPILED
+        key = ("a network", context.device, spec, padded, problem.batch if compiled else 0)
+        found: RNNDescriptor | None = self._networks.get(key)
+        if found is None:
+            # Without dice a descriptor all the same: with probability 0 and no states, as cuDNN allows.
+            dropout = self._dropout or DropoutDescriptor(context, 0.0, 0, 0, 0)
+            found = RNNDescriptor(spec, padded=padded, dropout=dropout)
+            _check_weights(found, spec, context)
+            if compiled:  # without this, cuDNN answers SUCCESS and writes nothing
+                context.library.cudnnBuildRNNDynamic(context.handle, found, problem.batch)
+            self._networks[key] = found
+        return found
+
+
+def rnn_rows(problem: RNNProblem, algos: Sequence[str]) -> list[Candidate]:
+    """Rows of algorithms, those that are known to be of no use with the reason."""
+    math = problem.spec.math
+    return [Candidate("legacy", algo, math, 0, True, status=unfit_algo(problem, algo)) for algo in algos]
+
+
+def _rows(problem: RNNProblem, algos: Sequence[str], context: Context) -> list[Candidate]:  # noqa: ARG001
+    return rnn_rows(problem, algos)
+
+
+def _check_weights(network: RNNDescriptor, spec: RNNSpec, context: Context) -> None:
+    """Ask cuDNN where each parameter is, and raise unless it is where our table says.
+
+    Weights are made before an algorithm is chosen, so all have to agree on their places.
+    """
+    library, handle, itemsize = context.library, context.handle, DTYPES[spec.dtype].itemsize
+    size = ctypes.c_size_t()
+    library.cudnnGetRNNWeightSpaceSize(handle, network, ctypes.byref(size))
+    wanted = rnn_weight_size(spec) * itemsize
+    if size.value != wanted:
+        raise NotSupportedError(
+            f"{spec.algo} keeps weights in {size.value:,} bytes; the network's are {wanted:,}"
+        )
+    places = {
+        (row.pseudo_layer, row.lin_layer_id, row.kind): (row.name, offset * itemsize)
+        for row, offset in zip(rnn_parameters(spec), rnn_offsets(spec), strict=True)
+    }
+    blank = TensorSpec.packed((1, 1, 1), spec.dtype)
+    with TensorDescriptor(blank) as matrix, TensorDescriptor(blank) as bias:
+        for pseudo_layer, number in dict.fromkeys(place[:2] for place in places):
+            found = {"matrix": ctypes.c_void_p(), "bias": ctypes.c_void_p()}
+            library.cudnnGetRNNWeightParams(
+                handle,
+                network,
+                pseudo_layer,
+                size.value,
+                BASE,
+                number,
+                matrix,
+                ctypes.byref(found["matrix"]),
+                bias,
+                ctypes.byref(found["bias"]),
+            )
+            for kind, address in found.items():
+                name, offset = places.get((pseudo_layer, number, kind), ("", None))
+                if offset is not None and address.value != BASE + offset:
+                    where = "nowhere" if address.value is None else f"at byte {address.value - BASE:,}"
+                    raise NotSupportedError(f"{spec.algo} keeps {name} {where}; it is at byte {offset:,}")

@@ -1,0 +1,87 @@
+"""Tensors of any rank written with the few axes that a legacy call knows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..errors import NotSupportedError
+from ..shapes.specs import LAYOUTS, TensorSpec, packed_strides
+
+__all__ = ["folded", "four_axes", "images", "settled", "two_axes"]
+
+LARGEST = 2**31 - 1  # what a descriptor holds
+
+
+def folded(specs: Sequence[TensorSpec], groups: Sequence[Sequence[int]]) -> list[TensorSpec]:
+    """Write each group of axes as one axis, in all specs alike; four axes at least.
+
+    Elements of a group may be visited in any order, as long as it is the same in all tensors.
+
+    Raises
+    ------
+    NotSupportedError
+        The strides of some tensor do not allow it: a copy without gaps will.
+    """
+    merged = [_merged(specs, group) for group in groups]
+    axes: list[list[tuple[int, int]]] = [list(tensor) for tensor in zip(*merged, strict=True)]
+    made = []
+    for spec, pairs in zip(specs, axes, strict=True):
+        pairs += [(1, 1)] * (4 - len(pairs))
+        shape, strides = zip(*pairs, strict=True)
+        made.append(settled(TensorSpec(shape, strides, spec.dtype), ["nchw"]))
+    return made
+
+
+def _merged(specs: Sequence[TensorSpec], group: Sequence[int]) -> list[tuple[int, int]]:
+    """Length and stride of one axis for a group of them, for each tensor."""
+    axes = [axis for axis in group if specs[0].shape[axis] != 1]
+    axes.sort(key=lambda axis: -specs[0].strides[axis])
+    result = []
+    for spec in specs:
+        length, stride = 1, 1
+        for axis in reversed(axes):
+            if length == 1:
+                stride = spec.strides[axis]
+            elif spec.strides[axis] != length * stride:
+                raise NotSupportedError(f"axes {list(group)} of {spec} do not lie side by side in memory")
+            length *= spec.shape[axis]
+        if length > LARGEST:
+            raise NotSupportedError(f"{spec} has {length:,} elements; one axis has at most {LARGEST:,}")
+        result.append((length, stride))
+    return result
+
+
+def images(*specs: TensorSpec) -> list[TensorSpec]:
+    """Specs of images as the legacy calls take them: two spatial axes at least, axes of length 1 alike."""
+    common = [layout for layout in LAYOUTS if all(layout in spec.layouts for spec in specs)]
+    return [two_axes(settled(spec, common)) for spec in specs]
+
+
+def settled(spec: TensorSpec, common: list[str]) -> TensorSpec:
+    """Give axes of length 1 the strides of the layout in use; cuDNN refuses odd ones."""
+    if 1 not in spec.shape:
+        return spec
+    layouts = [layout for layout in common if layout in spec.layouts] or list(spec.layouts)
+    if layouts:
+        return spec._replace(strides=packed_strides(spec.shape, layouts[0]))
+    strides = list(spec.strides)
+    for axis in range(len(strides) - 1, -1, -1):
+        if spec.shape[axis] == 1:
+            last = axis == len(strides) - 1
+            strides[axis] = 1 if last else strides[axis + 1] * spec.shape[axis + 1]
+    return spec._replace(strides=tuple(strides))
+
+
+def two_axes(spec: TensorSpec) -> TensorSpec:
+    """Write one spatial axis as two, the first of length 1: the legacy calls know no other."""
+    if len(spec.shape) != 3:
+        return spec
+    (n, c, length), (step_n, step_c, step) = spec.shape, spec.strides
+    return TensorSpec((n, c, 1, length), (step_n, step_c, step, step), spec.dtype)
+
+
+def four_axes(spec: TensorSpec) -> TensorSpec:
+    """Put axes of length 1 before the first: cuDNN sets and scales nothing of fewer than four."""
+    missing = max(4 - len(spec.shape), 0)
+    step = max((n * s for n, s in zip(spec.shape, spec.strides, strict=True)), default=1)
+    return TensorSpec((1,) * missing + spec.shape, (step,) * missing + spec.strides, spec.dtype)

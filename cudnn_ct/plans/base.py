@@ -1,0 +1,123 @@
+"""How a problem may be computed: rows of candidates, and what every plan can do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from ..shapes.specs import TensorSpec
+
+
+class Candidate(NamedTuple):
+    """One way to compute a problem: a legacy algorithm or a graph engine, with what is known of it.
+
+    Attributes
+    ----------
+    family : {"legacy", "graph"}
+    algorithm : str
+        Its name: a legacy algorithm, or an engine with its knobs.
+    math : str
+        The arithmetic that it uses.
+    workspace : int
+        Bytes of scratch memory that it needs.
+    deterministic : bool
+        Whether its results are the same from run to run.
+    packed : tuple of (str, str)
+        Operands that are copied first, each with the layout that they are copied into.
+    notes : tuple of str
+        What cuDNN says of an engine's numbers and behaviour, in lower case.
+    status : str
+        Why the row was refused; empty for a usable one.
+    time : float or None
+        Milliseconds a call, where it was measured.
+    problem : optional
+        What the row of a table was made for.
+    """
+
+    family: str
+    algorithm: str
+    math: str
+    workspace: int
+    deterministic: bool
+    packed: tuple[tuple[str, str], ...] = ()
+    notes: tuple[str, ...] = ()
+    status: str = ""
+    time: float | None = None
+    problem: Any = None
+
+    @property
+    def compiled(self) -> bool:
+        """Whether cuDNN compiles it when it is made, which takes up to a second."""
+        return "runtime_compilation" in self.notes
+
+    @property
+    def way(self) -> tuple[Any, ...]:
+        """What tells rows of one problem apart, whatever became known of them."""
+        return self.family, self.algorithm, self.math, self.packed
+
+    def __str__(self) -> str:
+        facts = [f"{self.math} math", f"{self.workspace:,} bytes of workspace"]
+        facts += [f"{operand} copied to {layout}" for operand, layout in self.packed]
+        facts += [] if self.deterministic else ["not deterministic"]
+        facts += [note for note in self.notes if note not in _SAID]
+        return f"{self.family} {self.algorithm} ({', '.join(facts)})"
+
+
+# Notes that the other fields of a candidate tell.
+_SAID = {"tensor_core", "nondeterministic", "down_convert_inputs"}
+
+
+Stage = Callable[[Any], list["Candidate"]]
+"""A place to look for candidates, in the context of a thread; it gives the best first."""
+
+
+class Problem(Protocol):
+    """What is to be computed, as far as choosing a way needs to know; immutable and hashable."""
+
+    @property
+    def result(self) -> TensorSpec:
+        """Where the result goes."""
+
+    @property
+    def kind(self) -> Hashable:
+        """All but the sizes: one first choice serves problems of a kind, under the policies ``*_once``."""
+
+
+class Plan(Protocol):
+    """A way that is ready to run, in one thread on one device."""
+
+    @property
+    def workspace(self) -> int:
+        """Bytes of scratch memory that a run needs."""
+
+    def run(self, context: Any, pointers: Sequence[int], alpha: float, beta: float) -> None:
+        """Enqueue the work on the context's stream; ``pointers`` in the order of the direction's operands."""
+
+    def describe(self) -> str:
+        """Tell what was chosen and why, one fact a line."""
+
+
+class Layer(Protocol):
+    """An operation with few ways to compute it, as a value: a NamedTuple with its tensors among its fields.
+
+    The fields that are tensors stand in the order of a run's pointers, the results last.
+    """
+
+    @property
+    def results(self) -> tuple[TensorSpec, ...]:
+        """The tensors that are written."""
+
+
+def tensors_of(problem: Any) -> dict[str, TensorSpec]:
+    """The tensors of a problem by name, in the order of a run's pointers."""
+    return {name: spec for name, spec in problem._asdict().items() if isinstance(spec, TensorSpec)}
+
+
+def packed_of(problem: Any, layout: str) -> Any:
+    """The problem with all of its tensors without gaps, images in ``layout``."""
+    packed = {}
+    for name, spec in tensors_of(problem).items():
+        own = layout if 3 <= len(spec.shape) <= 5 else "nchw"
+        if own not in spec.layouts:
+            packed[name] = TensorSpec.packed(spec.shape, spec.dtype, own)
+    return problem._replace(**packed)

@@ -1,0 +1,89 @@
+"""Plans of the legacy calls of the usual form, which most layers have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from ..context import Context
+from ..descriptors.tensors import TensorDescriptor
+from ..dtypes import DTYPES
+from ..shapes.specs import TensorSpec
+from .scalars import scalar_type
+
+__all__ = ["Arguments", "At", "CallPlan"]
+
+
+class CallPlan:
+    """f(handle, *head, alpha, descriptor and pointer of each input, beta, those of the result).
+
+    ``inputs`` are, in the order of the C function, places among the pointers of a run and specs; the result
+    is the last pointer. ``factor`` multiplies every alpha.
+    """
+
+    __slots__ = ("_alpha", "_arguments", "_beta", "_factor", "_function", "_places", "_scalar", "workspace")
+
+    def __init__(
+        self,
+        function: str,
+        head: tuple[Any, ...],
+        inputs: Sequence[tuple[int, TensorSpec]],
+        result: TensorSpec,
+        factor: float = 1,
+    ) -> None:
+        self._function = function
+        self._scalar = scalar_type(DTYPES[result.dtype].accumulate)
+        self._factor = factor
+        # All but the handle, the pointers and unusual factors is made once: a call counts in microseconds.
+        self._alpha = len(head)
+        arguments: list[Any] = [*head, self._scalar(factor)]
+        self._places = []
+        for place, spec in inputs:
+            arguments += (TensorDescriptor.cached(spec), None)
+            self._places.append((len(arguments) - 1, place))
+        self._beta = len(arguments)
+        self._arguments = [*arguments, self._scalar(0.0), TensorDescriptor.cached(result)]
+        self.workspace = 0
+
+    def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
+        """Enqueue the call."""
+        arguments = self._arguments.copy()
+        for at, place in self._places:
+            arguments[at] = pointers[place]
+        if alpha != 1:
+            arguments[self._alpha] = self._scalar(self._factor * alpha)
+        if beta != 0:
+            arguments[self._beta] = self._scalar(beta)
+        getattr(context.library, self._function)(context.handle, *arguments, pointers[-1])
+
+    def describe(self) -> str:
+        """Tell what was chosen."""
+        return f"chosen: {self._function}"
+
+
+class At(str):
+    """Stands for the pointer of an operand, by its name, among the arguments of a C function."""
+
+    __slots__ = ()
+
+
+class Arguments:
+    """All arguments of a C function of another form but the handle: a run fills in its pointers.
+
+    ``names`` are those of a run's pointers, in their order. An operand that is not among them is null.
+    """
+
+    __slots__ = ("_places", "_ready")
+
+    def __init__(self, arguments: Sequence[Any], names: Iterable[str]) -> None:
+        order = {name: place for place, name in enumerate(names)}
+        operands = [(at, name) for at, name in enumerate(arguments) if isinstance(name, At)]
+        self._places = [(at, order[name]) for at, name in operands if name in order]
+        self._ready = [None if isinstance(one, At) else one for one in arguments]
+
+    def filled(self, pointers: Sequence[int]) -> list[Any]:
+        """The arguments of a run, in a new list."""
+        arguments = self._ready.copy()
+        for at, place in self._places:
+            arguments[at] = pointers[place]
+        return arguments

@@ -1,0 +1,76 @@
+"""Several plans one after the other, with what they hand on in scratch memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+from ..context import Context
+from ..errors import BadParamError, CudnnError, ExecutionFailedError, NotSupportedError
+from ..shapes.specs import TensorSpec
+from .base import Plan
+from .workspace import behind
+
+__all__ = ["ChainPlan", "Step", "in_turn", "too_late"]
+
+
+class Step(NamedTuple):
+    """A plan, the places of its pointers among those of the chain, and the factor that it is run with.
+
+    The places of temporaries come after those of a run's pointers.
+    """
+
+    plan: Plan
+    places: tuple[int, ...]
+    factor: float = 1.0
+
+
+class ChainPlan:
+    """Steps, the last of which writes the result; alpha goes to the step ``scaled``, beta to the last."""
+
+    __slots__ = ("_offsets", "_scaled", "_steps", "workspace")
+
+    def __init__(
+        self, temporaries: Sequence[TensorSpec], steps: Sequence[Step], scaled: int | None = None
+    ) -> None:
+        self._steps = steps
+        self._scaled = len(steps) - 1 if scaled is None else scaled
+        self._offsets = []
+        self.workspace = max(step.plan.workspace for step in steps)
+        for spec in temporaries:
+            offset, self.workspace = behind(self.workspace, spec)
+            self._offsets.append(offset)
+
+    def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
+        """Run each step."""
+        base, last = context.workspace(self.workspace), len(self._steps) - 1
+        memory = [*pointers, *(base + offset for offset in self._offsets)]
+        for i, (plan, places, factor) in enumerate(self._steps):
+            a, b = alpha if i == self._scaled else factor, beta if i == last else 0.0
+            plan.run(context, [memory[place] for place in places], a, b)
+
+    def describe(self) -> str:
+        """Tell what was chosen."""
+        told = (step.plan.describe().removeprefix("chosen: ") for step in self._steps)
+        return f"chosen: {'; then '.join(told)}"
+
+
+def too_late(error: CudnnError) -> ExecutionFailedError:
+    """What a refusal is once earlier calls have changed a result: no other way may start anew."""
+    return ExecutionFailedError(
+        f"{error}\nearlier calls of the same operation have changed its results, so no other way was tried",
+        status=error.status,
+        function=error.function,
+        detail=error.detail,
+    )
+
+
+def in_turn(calls: Iterable[Callable[[], object]]) -> None:
+    """Make several calls for one result. After the first, a refusal lets no other way begin again."""
+    for i, call in enumerate(calls):
+        try:
+            call()
+        except (NotSupportedError, BadParamError) as error:
+            if not i:
+                raise
+            raise too_late(error) from error

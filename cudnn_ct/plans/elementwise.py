@@ -1,0 +1,233 @@
+"""What works element by element, and what moves elements, by the legacy calls."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from ..context import Context
+from ..cuda import memory as memories
+from ..descriptors.layers import OpTensorDescriptor
+from ..descriptors.tensors import TensorDescriptor
+from ..dtypes import DTYPES
+from ..errors import NotSupportedError
+from ..shapes.elementwise import Factors, FillProblem, OpTensorProblem, ScaleProblem, TransformProblem
+from ..shapes.specs import OpTensorSpec, TensorSpec
+from .base import Plan
+from .call import CallPlan
+from .chain import ChainPlan, Step
+from .scalars import element, scalar_type
+from .tiling import sliced
+from .workspace import nbytes_of
+
+__all__ = [
+    "absolute",
+    "conversion",
+    "copying",
+    "duplicating",
+    "extreme",
+    "filling",
+    "moving",
+    "op_tensor",
+    "scaling",
+    "scaling_by_op_tensor",
+    "transformation",
+]
+
+
+def op_tensor(problem: OpTensorProblem) -> Plan:
+    """``cudnnOpTensor``."""
+    spec = OpTensorSpec(problem.op, DTYPES[problem.a.dtype].accumulate, problem.propagate_nan)
+    make = partial(OpTensorPlan, spec, 1.0, 1.0)
+    return sliced(make, *(tensor for tensor in (problem.a, problem.b, problem.c) if tensor))
+
+
+def transformation(problem: TransformProblem) -> Plan:
+    """``cudnnTransformTensor``, which knows one dtype for both sides."""
+    x, y = problem.x, problem.y
+    if x.dtype != y.dtype:
+        raise NotSupportedError(f"cudnnTransformTensor turns no {x.dtype} into {y.dtype}")
+    return copying(x, y)
+
+
+# What cudnnOpTensor reads and writes in one call, computing in float32. It has none for float64.
+_CONVERSIONS = {
+    ("float16", "float32"),
+    ("bfloat16", "float32"),
+    ("float32", "float16"),
+    ("float32", "bfloat16"),
+}
+
+
+def conversion(problem: TransformProblem) -> Plan:
+    """``cudnnOpTensor`` with an operand and a result of two dtypes: the larger of x and x.
+
+    float16 and bfloat16 become each other by way of float32, which holds both.
+    """
+    x, y = problem.x, problem.y
+    if (x.dtype, y.dtype) in _CONVERSIONS:
+        return sliced(partial(OpTensorPlan, OpTensorSpec("max"), 1.0, 1.0), x, y)
+    between = TensorSpec.packed(x.shape, "float32")
+    if {x.dtype, y.dtype} != {"float16", "bfloat16"}:
+        raise NotSupportedError(f"cudnnOpTensor turns no {x.dtype} into {y.dtype}")
+    there, back = (conversion(TransformProblem(*pair)) for pair in ((x, between), (between, y)))
+    return ChainPlan([between], [Step(there, (0, 2)), Step(back, (2, 1))])
+
+
+def moving(x: TensorSpec, y: TensorSpec) -> Plan:
+    """A copy, or a conversion where the dtypes are two."""
+    return copying(x, y) if x.dtype == y.dtype else conversion(TransformProblem(x, y))
+
+
+def scaling(problem: ScaleProblem) -> Plan:
+    """``cudnnScaleTensor``."""
+    return sliced(InPlacePlan, problem.x)
+
+
+def scaling_by_op_tensor(problem: ScaleProblem) -> Plan:
+    """``cudnnOpTensor`` in place: the larger of alpha x and alpha x."""
+    spec = OpTensorSpec("max", DTYPES[problem.x.dtype].accumulate)
+    return sliced(partial(OpTensorPlan, spec, 1.0, 1.0), problem.x)
+
+
+def filling(problem: FillProblem) -> Plan:
+    """``cudnnSetTensor``."""
+    return sliced(partial(InPlacePlan, value=True), problem.x)
+
+
+def absolute(x: TensorSpec, y: TensorSpec) -> Plan:
+    """Absolute values, of two tensors of one shape and dtype: the larger of x and -x."""
+    return extreme("max", -1.0, x, y)
+
+
+def extreme(op: str, factor: float, *specs: TensorSpec) -> Plan:
+    """The larger or smaller ("max", "min") of a and ``factor`` times b, which is a where none is given."""
+    return sliced(partial(ExtremePlan, op, factor), *specs)
+
+
+_EXTREMES = ("max", "min")
+
+
+class OpTensorPlan:
+    """One ``cudnnOpTensor``; alpha multiplies both terms, or is a factor for each.
+
+    The result is the last pointer, and may be others. An operation on one operand takes it for both.
+    """
+
+    __slots__ = ("_a", "_alpha1", "_alpha2", "_b", "_c", "_op", "_operation", "_scalar", "workspace")
+
+    def __init__(self, spec: OpTensorSpec, alpha1: float, alpha2: float, *specs: TensorSpec) -> None:
+        self._op = spec.op
+        self._operation = OpTensorDescriptor.cached(spec)
+        self._scalar = scalar_type(spec.compute)
+        self._alpha1, self._alpha2 = alpha1, alpha2
+        self._a = TensorDescriptor.cached(specs[0])
+        self._b = TensorDescriptor.cached(specs[1]) if len(specs) == 3 else self._a
+        self._c = TensorDescriptor.cached(specs[-1])
+        self.workspace = 0
+
+    def run(self, context: Context, pointers: Sequence[int], alpha: float | Factors, beta: float) -> None:
+        """Enqueue c = op(alpha alpha1 a, alpha alpha2 b) + beta c."""
+        scalar, c = self._scalar, pointers[-1]
+        of_a, of_b = alpha if isinstance(alpha, Factors) else (alpha, alpha)
+        first = scalar(of_a * self._alpha1), self._a, pointers[0]
+        second = scalar(of_b * self._alpha2), self._b, pointers[1 if len(pointers) == 3 else 0]
+        if second[2] == c != first[2]:  # cuDNN writes over b only where a is there too; each op commutes
+            first, second = second, first
+        context.library.cudnnOpTensor(
+            context.handle, self._operation, *first, *second, scalar(beta), self._c, c
+        )
+
+    def describe(self) -> str:
+        """Tell what was chosen."""
+        return f"chosen: cudnnOpTensor, {self._op}"
+
+
+class ExtremePlan:
+    """y = alpha max(a, factor b) + beta y, or min: the other of the two where alpha is negative.
+
+    Of one operand, a is b. NaN in either is NaN.
+    """
+
+    __slots__ = ("_factor", "_opposite", "_plan", "workspace")
+
+    def __init__(self, op: str, factor: float, *specs: TensorSpec) -> None:
+        compute = DTYPES[specs[0].dtype].accumulate
+        plans = {name: OpTensorPlan(OpTensorSpec(name, compute), 1.0, factor, *specs) for name in _EXTREMES}
+        self._plan = plans.pop(op)
+        (self._opposite,) = plans.values()
+        self._factor = factor
+        self.workspace = 0
+
+    def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
+        """Enqueue the call."""
+        if alpha == 0:  # of b, which may be infinite, nothing is to be seen
+            pointers = (pointers[0], *pointers[:-2], pointers[-1])
+        plan = self._opposite if alpha < 0 else self._plan
+        plan.run(context, pointers, alpha, beta)
+
+    def describe(self) -> str:
+        """Tell what was chosen."""
+        return f"{self._plan.describe()} of one and {self._factor:g} times the other"
+
+
+class InPlacePlan:
+    """``cudnnScaleTensor`` by alpha; or ``cudnnSetTensor`` to alpha, where that is the ``value``."""
+
+    __slots__ = ("_dtype", "_scalar", "_value", "_x", "workspace")
+
+    def __init__(self, x: TensorSpec, *, value: bool = False) -> None:
+        self._x = TensorDescriptor.cached(x)
+        self._dtype = x.dtype
+        self._scalar = scalar_type(DTYPES[x.dtype].accumulate)
+        self._value = value
+        self.workspace = 0
+
+    def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:  # noqa: ARG002
+        """Enqueue the call."""
+        library, handle, pointer = context.library, context.handle, pointers[-1]
+        if self._value:
+            library.cudnnSetTensor(handle, self._x, pointer, element(self._dtype, alpha))
+        else:
+            library.cudnnScaleTensor(handle, self._x, pointer, self._scalar(alpha))
+
+    def describe(self) -> str:
+        """Tell what was chosen."""
+        return f"chosen: {'cudnnSetTensor' if self._value else 'cudnnScaleTensor'}"
+
+
+def copying(x: TensorSpec, y: TensorSpec) -> Plan:
+    """``cudnnTransformTensor``, y = alpha x + beta y, between tensors of one shape and dtype."""
+    return sliced(lambda a, b: CallPlan("cudnnTransformTensor", (), [(0, a)], b), x, y)
+
+
+def duplicating(spec: TensorSpec) -> Plan:
+    """Return a plan that copies a tensor to other memory with the same strides.
+
+    The bytes of a dense tensor are copied by the driver, which takes every dtype and address.
+    """
+    scaled = copying(spec, spec)
+    return _BytesPlan(nbytes_of(spec), scaled) if spec.dense else scaled
+
+
+class _BytesPlan:
+    """``cuMemcpyDtoDAsync``, or another plan in a run with factors."""
+
+    __slots__ = ("_nbytes", "_scaled", "workspace")
+
+    def __init__(self, nbytes: int, scaled: Plan) -> None:
+        self._nbytes = nbytes
+        self._scaled = scaled
+        self.workspace = 0
+
+    def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
+        """Enqueue the copy."""
+        if alpha == 1 and beta == 0:
+            source, target = pointers
+            memories.copy_device(target, source, self._nbytes, context.stream)
+        else:
+            self._scaled.run(context, pointers, alpha, beta)
+
+    def describe(self) -> str:
+        """Return the name of the driver's function."""
+        return "chosen: cuMemcpyDtoDAsync"

@@ -1,0 +1,53 @@
+"""Scalars in host memory, as cuDNN takes them for alpha, beta and the value of a fill."""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+from math import copysign, isnan
+from typing import Any
+
+from ..dtypes import DTYPES
+
+__all__ = ["element", "scalar_type"]
+
+
+@cache
+def scalar_type(compute: str) -> Any:
+    """A function from a number to a pointer that cuDNN takes for alpha and beta: float64 only for float64."""
+    kind = ctypes.c_double if compute == "float64" else ctypes.c_float
+    common: dict[float, Any] = {value: ctypes.byref(kind(value)) for value in (0, 1)}
+
+    def scalar(value: float) -> Any:
+        return common.get(value) or ctypes.byref(kind(value))
+
+    return scalar
+
+
+def element(dtype: str, value: float = 0.0) -> Any:
+    """A number in memory, as ``cudnnSetTensor`` takes it for elements of a dtype.
+
+    For half types that is a float32, whatever the manual says: cuDNN 9.19 reads four bytes, and rounds.
+    """
+    row = DTYPES[dtype]
+    if value == 0 and copysign(1, value) > 0:
+        return ctypes.byref((ctypes.c_char * 8)())
+    import numpy as np
+
+    with np.errstate(all="ignore"):
+        half = dtype in ("float16", "bfloat16")
+        held = _to_odd(value) if half else np.asarray(value).astype(row.numpy)
+    return ctypes.byref(ctypes.create_string_buffer(held.tobytes(), held.nbytes))
+
+
+def _to_odd(value: float) -> Any:
+    """A float32 whose last bit tells that something was lost: it becomes the half that is nearest."""
+    import numpy as np
+
+    single = np.array(value).astype(np.float32)
+    nearest = float(single)
+    if nearest != value and not isnan(value):
+        bits = single.view(np.uint32)
+        bits -= np.uint32(abs(nearest) > abs(value))
+        bits |= np.uint32(1)
+    return single

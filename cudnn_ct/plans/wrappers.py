@@ -1,0 +1,175 @@
+"""Plans of legacy calls: what a run is, once all that depends on the problem is made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from ..context import Context
+from ..descriptors.tensors import TensorDescriptor
+from ..dtypes import DTYPES
+from ..errors import BadParamError, NotSupportedError
+from ..shapes.specs import ALIGNMENT, TensorSpec
+from .axes import four_axes, settled
+from .base import Plan
+from .chain import too_late
+from .elementwise import copying, duplicating
+from .scalars import element, scalar_type
+from .workspace import behind, nbytes_of, placed_after
+
+__all__ = ["PackedPlan", "ScalePlan", "ScaledPlan"]
+
+
+class _Move(NamedTuple):
+    """The copy of one operand: its bytes, and the plans that copy the operand there and back."""
+
+    nbytes: int
+    into: Plan | None
+    out_of: Plan | None
+    always: bool
+
+
+class PackedPlan:
+    """Another plan, which gets copies of some of its operands.
+
+    An operand with a packed spec among ``moves`` is copied in every run. With ``align``, each other operand
+    is copied in a run where its pointer is misaligned: kernels that load 16 bytes at once end the CUDA
+    context on such memory.
+
+    The copies are in the workspace, behind that of the other plan, and 256-byte aligned. The last ``outputs``
+    operands are written; beta multiplies the first of them. The last ``updated`` are read as well.
+
+    Attributes
+    ----------
+    workspace : int
+        Bytes of workspace if every operand is copied that may be. A run takes the part that it needs.
+    """
+
+    __slots__ = ("_first_output", "_inner", "_moves", "workspace")
+
+    def __init__(
+        self,
+        inner: Plan,
+        moves: Sequence[tuple[TensorSpec, TensorSpec | None]],
+        outputs: int = 1,
+        updated: int = 0,
+        *,
+        align: bool = False,
+    ) -> None:
+        self._inner = inner
+        self._first_output = first = len(moves) - outputs
+        self._moves = {}
+        for place, (spec, packed) in enumerate(moves):
+            if packed is None and not (align and spec.size):
+                continue
+            if packed is None:
+                into = out_of = duplicating(spec)
+            else:
+                into, out_of = copying(spec, packed), copying(packed, spec)
+            self._moves[place] = _Move(
+                nbytes_of(packed or spec),
+                into if place < first or place >= len(moves) - updated else None,
+                out_of if place >= first else None,
+                always=packed is not None,
+            )
+        self.workspace = self._placed(self._moves)[1]
+
+    def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
+        """Copy the inputs, run the inner plan, copy the outputs."""
+        moved = {
+            place: move for place, move in self._moves.items() if move.always or pointers[place] % ALIGNMENT
+        }
+        if not moved:
+            self._inner.run(context, pointers, alpha, beta)
+            return
+        offsets, nbytes = self._placed(moved)
+        base, first, inner = context.workspace(nbytes), self._first_output, list(pointers)
+        for place, offset in offsets.items():
+            inner[place] = base + offset
+        for place, move in moved.items():
+            if move.into is not None:
+                move.into.run(context, (pointers[place], inner[place]), 1.0, 0.0)
+        self._inner.run(context, inner, alpha, 0.0 if first in moved else beta)
+        try:
+            for place, move in moved.items():
+                if move.out_of is not None:
+                    factor = beta if place == first else 0.0
+                    move.out_of.run(context, (inner[place], pointers[place]), 1.0, factor)
+        except (BadParamError, NotSupportedError) as error:
+            if first == len(pointers) - 1:
+                raise
+            raise too_late(error) from error
+
+    def describe(self) -> str:
+        """Return the description of the inner plan, and which operands are copied."""
+        packed = sum(move.always for move in self._moves.values())
+        lines = [f"{packed} operands copied into a packed layout"] if packed else []
+        lines += ["misaligned operands copied to aligned memory"] if packed < len(self._moves) else []
+        return "; ".join([self._inner.describe(), *lines])
+
+    def _placed(self, moves: Iterable[int]) -> tuple[dict[int, int], int]:
+        """Offsets of copies in the workspace, by operand, and the bytes of that workspace."""
+        offsets, nbytes = {}, self._inner.workspace
+        for place in moves:
+            offsets[place], nbytes = placed_after(nbytes, self._moves[place].nbytes)
+        return offsets, nbytes
+
+
+class ScaledPlan:
+    """Another plan, which has no factors: into scratch memory, then out = alpha * scratch + beta * out.
+
+    ``factor`` multiplies every alpha.
+    """
+
+    __slots__ = ("_copy", "_factor", "_inner", "_offset", "workspace")
+
+    def __init__(self, inner: Plan, result: TensorSpec, factor: float = 1) -> None:
+        self._inner = inner
+        self._factor = factor
+        scratch = TensorSpec.packed(result.shape, result.dtype, result.layouts[0])
+        self._copy = copying(scratch, result)
+        self._offset, self.workspace = behind(inner.workspace, scratch)
+
+    def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
+        """Run the other plan; copy what it wrote, scaled, unless there is nothing to scale."""
+        alpha *= self._factor
+        if alpha == 1 and beta == 0:
+            self._inner.run(context, pointers, 1.0, 0.0)
+            return
+        *inputs, out = pointers
+        scratch = context.workspace(self.workspace) + self._offset
+        self._inner.run(context, [*inputs, scratch], 1.0, 0.0)
+        self._copy.run(context, (scratch, out), alpha, beta)
+
+    def describe(self) -> str:
+        """Tell what was chosen."""
+        return f"{self._inner.describe()}; alpha and beta by a call of their own"
+
+
+class ScalePlan:
+    """result = beta * result: what is left of a convolution whose sums have no terms."""
+
+    __slots__ = ("_spec", "workspace")
+
+    def __init__(self, spec: TensorSpec) -> None:
+        # cudnnSetTensor has no int32, and a zero has the same bits; sums of int32 have no factors.
+        self._spec = spec._replace(dtype="float32") if spec.dtype == "int32" else spec
+        self.workspace = 0
+
+    def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
+        """Set or scale the output in place."""
+        if not self._spec.size:
+            return
+        scalar = scalar_type(DTYPES[self._spec.dtype].accumulate)
+        scalar(alpha)  # refuses what is no number
+        descriptor = TensorDescriptor.cached(four_axes(settled(self._spec, [])))
+        library = context.library
+        if beta == 0:  # also where y holds NaN, which scaling by 0 keeps
+            value = element(self._spec.dtype)
+            library.cudnnSetTensor(context.handle, descriptor, pointers[-1], value)
+        else:
+            library.cudnnScaleTensor(context.handle, descriptor, pointers[-1], scalar(beta))
+
+    def describe(self) -> str:
+        """Tell what was chosen."""
+        return "chosen: nothing to sum, the output is only scaled"

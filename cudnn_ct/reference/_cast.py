@@ -1,0 +1,72 @@
+"""From float64 to the array that is returned: scaled, added, rounded once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..dtypes import as_dtype
+from ..shapes.parse import number
+
+__all__ = ["Array", "Float64", "check_out", "deliver", "round_once", "wide"]
+
+Array = npt.NDArray[Any]
+Float64 = npt.NDArray[np.float64]
+
+
+def wide(array: Array) -> Float64:
+    """A copy in float64, which holds every value of the dtypes that operations take."""
+    return array.astype(np.float64)
+
+
+# Infinities and NaN are data like any other, and cuDNN gives no warnings either.
+@np.errstate(all="ignore")
+def deliver(values: Float64, dtype: np.dtype[Any], alpha: float, beta: float, out: Array | None) -> Array:
+    """Scale, add what ``out`` holds, round once, and write to ``out`` where there is one."""
+    alpha, beta = number(alpha, "alpha"), number(beta, "beta")
+    if out is None and beta != 0:
+        raise ValueError(f"beta={beta:g} needs out, the array that it multiplies")
+    check_out(out, values.shape, dtype)
+    values = np.asarray(alpha * values)
+    if out is not None and beta != 0:  # as in cuDNN, a NaN in `out` must not leak through beta = 0
+        values = np.asarray(values + beta * wide(out))
+    result = round_once(values, dtype)
+    if out is None:
+        return result
+    out[...] = result
+    return out
+
+
+@np.errstate(all="ignore")
+def round_once(values: Float64, dtype: np.dtype[Any]) -> Array:
+    """Convert float64 to ``dtype``, to the nearest, ties to even, in silence.
+
+    What is too large becomes infinite, or the largest integer there is.
+    """
+    if dtype.kind == "i":
+        limits = np.iinfo(dtype)
+        return np.asarray(np.clip(np.rint(values), limits.min, limits.max).astype(dtype))
+    if as_dtype(dtype).name != "bfloat16":
+        return values.astype(dtype)
+    # ml_dtypes goes through float32 and rounds twice: 1 + 2**-8 + 2**-40 becomes a tie, then 1. Rounding
+    # to odd in between (truncate, and set the last bit if anything was lost) keeps the tie from arising.
+    single = values.astype(np.float32)
+    inexact = (single != values) & ~np.isnan(values)
+    bits = single.view(np.uint32)
+    bits -= inexact & (np.abs(single) > np.abs(values))
+    bits |= inexact
+    return single.astype(dtype)
+
+
+def check_out(out: Any, shape: tuple[int, ...], dtype: np.dtype[Any], name: str = "result") -> None:
+    """Raise for what is to be written and does not fit; None always does."""
+    if out is None:
+        return
+    if not isinstance(out, np.ndarray):
+        raise TypeError(f"out must be a NumPy array, not {type(out).__name__}")
+    if out.shape != shape:
+        raise ValueError(f"out has shape {out.shape}; the {name} has {shape}")
+    if out.dtype != dtype:
+        raise TypeError(f"out is {out.dtype}; the {name} is {dtype}")

@@ -1,0 +1,1 @@
+"""Specs of tensors and rules of shapes, as values: pure Python without a library or a device."""

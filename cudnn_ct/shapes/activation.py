@@ -1,0 +1,75 @@
+"""The rules of activations: which there are, and what their parameter is."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from .checks import one_dtype, result_spec, same_shape
+from .fused import ACTIVATIONS
+from .parse import choice, number, propagates
+from .specs import ActivationSpec, TensorSpec
+
+ACTIVATION_MODES = tuple(name for name in ACTIVATIONS if name != "gelu")  # that only follows a convolution
+
+
+def activation_spec(mode: Any, coef: Any = 0, propagate_nan: bool = True) -> ActivationSpec:
+    """Validate the parameters of an activation, and make the spec of it.
+
+    ``coef`` of swish is its beta; 0, the default, stands for 1, which makes it that of a convolution. Elu
+    with a ``coef`` of 0 is relu.
+
+    >>> activation_spec("swish")
+    ActivationSpec(mode='swish', coef=1.0, propagate_nan=True)
+    >>> activation_spec("elu", 0)
+    ActivationSpec(mode='relu', coef=0.0, propagate_nan=True)
+    """
+    name, value = choice(mode, ACTIVATION_MODES, "mode"), number(coef, "coef")
+    if name == "swish" and value == 0:
+        value = 1.0
+    if name == "elu" and value == 0:
+        # cuDNN takes the slope of elu from y: 1 where y >= 0, which is everywhere if the coefficient is 0.
+        name, value, propagate_nan = "relu", 0.0, True
+    return ActivationSpec(name, value, propagate_nan)
+
+
+class ActivationProblem(NamedTuple):
+    """An activation of x, or with ``dx`` the gradient of one."""
+
+    x: TensorSpec
+    y: TensorSpec
+    dy: TensorSpec | None
+    dx: TensorSpec | None
+    activation: ActivationSpec
+
+    @property
+    def results(self) -> tuple[TensorSpec, ...]:
+        """The tensors that are written."""
+        return (self.dx or self.y,)
+
+    def __str__(self) -> str:
+        mode, coef, _ = self.activation
+        gradient = f"gradient of {mode}: y {self.y}, dy {self.dy}, " if self.dx else f"{mode}: "
+        return f"{gradient}x {self.x}, result {self.results[0]}, coef {coef}"
+
+
+def activation_problem(
+    specs: dict[str, TensorSpec], outs: tuple[TensorSpec | None], mode: Any, coef: Any, nan: Any
+) -> ActivationProblem:
+    """Validate the arguments of an activation of x, or of the gradient of one of x, y and dy."""
+    one_dtype("an activation", **{name: spec.dtype for name, spec in specs.items()})
+    shape = same_shape(**{name: spec.shape for name, spec in specs.items()})
+    activation, x = activation_spec(mode, coef, propagates(nan)), specs["x"]
+    result = result_spec(shape, *specs.values(), out=outs[0])
+    if "dy" in specs:
+        _check_slope(activation)
+        return ActivationProblem(x, specs["y"], specs["dy"], result, activation)
+    return ActivationProblem(x, result, None, None, activation)
+
+
+def _check_slope(activation: ActivationSpec) -> None:
+    """Raise where y does not determine the slope: cuDNN does not look at x."""
+    if activation.mode == "elu" and activation.coef < 0:
+        raise ValueError(
+            f"coef is negative for the gradient of elu: got {activation.coef}, expected at least 0; cuDNN "
+            "takes the slope from y, which is then positive on both sides of 0"
+        )

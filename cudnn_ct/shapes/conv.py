@@ -1,0 +1,337 @@
+"""Convolutions as values, and the rules of their shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from .conv_dtype import check_conv_dtypes, conv_result_dtype, resolve_precision
+from .parse import choice, integer, per_axis
+from .specs import Shape, TensorSpec, check_shape, nearest_layout
+
+Pairs = tuple[tuple[int, int], ...]
+
+MODES = ("cross_correlation", "convolution")
+PADDINGS = ("valid", "half", "full")
+
+
+class Roles(NamedTuple):
+    """What one direction of a convolution reads and writes: the result is last.
+
+    ``operands`` are in the roles of the forward direction; ``names`` are those that a caller uses.
+    """
+
+    operands: tuple[str, str, str]
+    names: tuple[str, str, str]
+
+
+ROLES = {
+    "forward": Roles(("x", "w", "y"), ("x", "w", "y")),
+    "backward_data": Roles(("w", "y", "x"), ("w", "dy", "dx")),
+    "backward_filter": Roles(("x", "y", "w"), ("x", "dy", "dw")),
+}
+
+
+class ConvProblem(NamedTuple):
+    """One convolution: what cuDNN must be asked, and nothing of how.
+
+    ``x``, ``w`` and ``y`` are the three tensors in the roles they have in the forward direction.
+    ``tensor_cores`` says whether products may be taken at less than the precision of ``compute``. ``scaled``
+    is "alpha" where alpha is not 1, else "beta" where beta is not 0, else empty. ``aligned`` says whether all
+    operands begin at multiples of 16 bytes.
+    """
+
+    direction: str
+    x: TensorSpec
+    w: TensorSpec
+    y: TensorSpec
+    padding: Pairs
+    stride: Shape
+    dilation: Shape
+    groups: int
+    mode: str
+    compute: str
+    tensor_cores: bool
+    scaled: str = ""
+    aligned: bool = True
+
+    @property
+    def result(self) -> TensorSpec:
+        """The tensor that is written."""
+        spec: TensorSpec = getattr(self, ROLES[self.direction].operands[-1])
+        return spec
+
+    @property
+    def core(self) -> ConvProblem:
+        """The convolution in it: itself."""
+        return self
+
+    @property
+    def uneven(self) -> bool:
+        """Whether padding differs between the two sides of an axis."""
+        return any(before != after for before, after in self.padding)
+
+    @property
+    def plain(self) -> ConvProblem:
+        """The problem whatever its factors are and wherever its operands begin."""
+        return self._replace(scaled="", aligned=True)
+
+    @property
+    def kind(self) -> tuple[Any, ...]:
+        """What problems have in common for which one algorithm may serve: all but the sizes."""
+        tensors = (self.x, self.w, self.y)
+        return (
+            self.direction,
+            len(self.stride),
+            tuple((spec.dtype, spec.layouts) for spec in tensors),
+            *(self.mode, self.compute, self.tensor_cores, self.scaled, self.aligned, self.groups == 1),
+        )
+
+    def __str__(self) -> str:
+        return (
+            f"{self.direction} convolution: x {self.x}, w {self.w}, y {self.y}, padding {self.padding}, "
+            f"stride {self.stride}, dilation {self.dilation}, groups {self.groups}, mode {self.mode}, "
+            f"computed in {self.compute}{' on tensor cores' if self.tensor_cores else ''}"
+            f"{f', scaled by {self.scaled}' if self.scaled else ''}"
+            f"{'' if self.aligned else ', not aligned to 16 bytes'}"
+        )
+
+
+def conv_output_shape(
+    x_shape: Iterable[int],
+    w_shape: Iterable[int],
+    *,
+    padding: Any = 0,
+    stride: Any = 1,
+    dilation: Any = 1,
+    groups: int = 1,
+    mode: Any = "cross_correlation",
+) -> Shape:
+    """Shape of ``conv(x, w)``, without a device.
+
+    Parameters
+    ----------
+    x_shape : (N, C, *spatial), with 1 to 3 spatial axes
+    w_shape : (K, C / groups, *window)
+    padding, stride, dilation, groups, mode
+        As in :func:`cudnn_ct.conv`.
+
+    Returns
+    -------
+    tuple of int
+        (N, K, *out), where each ``out = (n + before + after - ((k - 1) * dilation + 1)) // stride + 1``.
+
+    Raises
+    ------
+    ValueError
+        The shapes do not fit each other, or an output axis would have no element.
+
+    Notes
+    -----
+    The formula is that of ``cudnnGetConvolutionNdForwardOutputDim``, which the tests hold it against.
+
+    Examples
+    --------
+    >>> conv_output_shape((1, 3, 224, 224), (64, 3, 7, 7), padding=3, stride=2)
+    (1, 64, 112, 112)
+    """
+    x, w = check_shape(x_shape, "x_shape"), check_shape(w_shape, "w_shape")
+    _check_filter_fits(x, w, groups)
+    axes = len(x) - 2
+    strides, dilations = per_axis(stride, axes, "stride", 1), per_axis(dilation, axes, "dilation", 1)
+    choice(mode, MODES, "mode")
+    pairs = pad_pairs(padding, w[2:], dilations)
+    return _output_shape(x, w, pairs, strides, dilations)
+
+
+def conv_problem(
+    direction: str,
+    first: TensorSpec,
+    second: TensorSpec,
+    *,
+    shape: Any = None,
+    padding: Any = 0,
+    stride: Any = 1,
+    dilation: Any = 1,
+    groups: int = 1,
+    mode: Any = "cross_correlation",
+    precision: str | None = None,
+    allow_tf32: bool = True,
+    out: TensorSpec | None = None,
+    scaled: str = "",
+    aligned: bool = True,
+) -> ConvProblem:
+    """Validate the arguments of a convolution, or of a gradient of one, and make the problem of it.
+
+    Parameters
+    ----------
+    direction : str
+        A key of :data:`ROLES`, which says which operands ``first``, ``second`` and the result are.
+    shape : tuple of int
+        Shape of the result, for the gradients: several shapes can have led to the same output.
+    out : TensorSpec, optional
+        Spec of the result. By default it is packed in the layout of the image among the inputs (see
+        `nearest_layout`). For int8 operands its dtype is the dtype of the sums.
+
+    Raises
+    ------
+    TypeError
+        The dtypes differ, or cuDNN has no convolution for them.
+    ValueError
+        Shapes or parameters do not fit; the message has the numbers. There are factors of integer sums.
+    """
+    roles = ROLES[direction]
+    check_conv_dtypes(direction, dict(zip(roles.names, (first.dtype, second.dtype), strict=False)))
+    specs = dict(zip(roles.operands, (first, second), strict=False))
+    shapes = {role: spec.shape for role, spec in specs.items()}
+    if direction != "forward":
+        shapes[roles.operands[-1]] = check_shape(shape, f"{roles.operands[-1]}_shape")
+    y_shape = conv_output_shape(
+        shapes["x"], shapes["w"], padding=padding, stride=stride, dilation=dilation, groups=groups, mode=mode
+    )
+    if shapes.setdefault("y", y_shape) != y_shape:
+        raise ValueError(
+            f"dy has shape {shapes['y']}; x of {shapes['x']} with w of {shapes['w']} and these parameters "
+            f"gives {y_shape}"
+        )
+    image = specs["y"] if direction == "backward_data" else specs["x"]
+    other = second if image is first else first
+    dtype = conv_result_dtype(first.dtype, None if out is None else out.dtype, scaled)
+    result = TensorSpec.packed(shapes[roles.operands[-1]], dtype, nearest_layout(image, other))
+    if out is not None:
+        _check_out(out, result)
+    axes = len(y_shape) - 2
+    dilations = per_axis(dilation, axes, "dilation", 1)
+    compute, tensor_cores = resolve_precision(precision, first.dtype, allow_tf32)
+    specs[roles.operands[-1]] = out or result
+    return ConvProblem(
+        direction=direction,
+        **specs,
+        padding=pad_pairs(padding, shapes["w"][2:], dilations),
+        stride=per_axis(stride, axes, "stride", 1),
+        dilation=dilations,
+        groups=integer(groups, "groups"),
+        mode=choice(mode, MODES, "mode"),
+        compute=compute,
+        tensor_cores=tensor_cores,
+        scaled=scaled,
+        aligned=aligned,
+    )
+
+
+def conv_transpose_shape(
+    x_shape: Iterable[int],
+    w_shape: Iterable[int],
+    *,
+    padding: Any = 0,
+    stride: Any = 1,
+    dilation: Any = 1,
+    groups: int = 1,
+    output_padding: Any = 0,
+) -> Shape:
+    """Shape of ``conv_transpose(x, w)``: the image whose convolution with w has the shape of x.
+
+    Parameters
+    ----------
+    x_shape : (N, C, *spatial), with 1 to 3 spatial axes
+    w_shape : (C, K / groups, *window)
+    padding, stride, dilation, groups
+        As in :func:`conv_output_shape`: those of the convolution that leads from the result to x.
+    output_padding : int or tuple of int
+        Where the stride leaves several such images: how much larger than the smallest; less than the stride.
+
+    Returns
+    -------
+    tuple of int
+        (N, K, *out), each ``out = (n - 1) * stride - before - after + (k - 1) * dilation + 1 + extra``.
+
+    Raises
+    ------
+    ValueError
+        The shapes do not fit each other, or an axis would have no element.
+
+    Examples
+    --------
+    >>> conv_transpose_shape((1, 8, 4, 4), (8, 3, 3, 3), stride=2, padding=1, output_padding=1)
+    (1, 3, 8, 8)
+    """
+    x, w = check_shape(x_shape, "x_shape"), check_shape(w_shape, "w_shape")
+    if not 3 <= len(x) <= 5 or len(w) != len(x):
+        raise ValueError(f"x is {x} and w {w}; expected (N, C, *spatial) and (C, K / groups, *window)")
+    if x[1] != w[0]:
+        raise ValueError(f"x has {x[1]} channels; w of shape {w} expects {w[0]}")
+    axes = len(x) - 2
+    strides, dilations = per_axis(stride, axes, "stride", 1), per_axis(dilation, axes, "dilation", 1)
+    extras = per_axis(output_padding, axes, "output_padding", 0)
+    pairs = pad_pairs(padding, w[2:], dilations)
+    if any(extra >= s for extra, s in zip(extras, strides, strict=True)):
+        raise ValueError(f"output_padding {extras} must be less than the stride {strides}")
+    sizes = [
+        (n - 1) * s - sum(pair) + (k - 1) * d + 1 + extra
+        for n, k, s, d, pair, extra in zip(x[2:], w[2:], strides, dilations, pairs, extras, strict=True)
+    ]
+    if min(sizes) < 1:
+        raise ValueError(f"the result would have spatial shape {tuple(sizes)}; each axis needs an element")
+    return check_shape((x[0], w[1] * integer(groups, "groups"), *sizes), "result shape")
+
+
+def pad_pairs(padding: Any, window: Shape, dilation: Shape) -> Pairs:
+    """Turn every way of writing ``padding`` into one pair (before, after) for each axis.
+
+    >>> pad_pairs("half", (3, 4), (1, 1))
+    ((1, 1), (2, 2))
+    >>> pad_pairs(((0, 1), (2, 2)), (3, 3), (1, 1))
+    ((0, 1), (2, 2))
+    """
+    if isinstance(padding, str):
+        spans = [(k - 1) * d + 1 for k, d in zip(window, dilation, strict=True)]
+        sizes = {
+            "valid": [0 for _ in spans],
+            "half": [span // 2 for span in spans],
+            "full": [span - 1 for span in spans],
+        }[choice(padding, PADDINGS, "padding")]
+        return tuple((n, n) for n in sizes)
+    if isinstance(padding, Sequence) and padding and all(isinstance(p, Sequence) for p in padding):
+        if len(padding) != len(window) or any(len(pair) != 2 for pair in padding):
+            raise ValueError(f"padding {padding!r}: expected {len(window)} pairs (before, after)")
+        return tuple((p[0], p[1]) for p in (per_axis(pair, 2, "padding", 0) for pair in padding))
+    return tuple((n, n) for n in per_axis(padding, len(window), "padding", 0))
+
+
+def _check_filter_fits(x: Shape, w: Shape, groups: int) -> None:
+    """Raise unless a filter bank of shape ``w`` can be moved over ``x``."""
+    if not 3 <= len(x) <= 5:
+        raise ValueError(f"x has shape {x}; expected (N, C, *spatial) with 1 to 3 spatial axes")
+    if len(w) != len(x):
+        raise ValueError(f"w has {len(w)} dimensions {w}; x of shape {x} needs a w of {len(x)}")
+    groups = integer(groups, "groups")
+    if groups < 1:
+        raise ValueError(f"groups must be at least 1, got {groups}")
+    if x[1] != w[1] * groups:
+        raise ValueError(f"x has {x[1]} channels; w expects {w[1]} x groups {groups} = {w[1] * groups}")
+    if w[0] % groups:
+        raise ValueError(f"w has {w[0]} filters, which {groups} groups do not divide")
+    if 0 in w[2:]:
+        raise ValueError(f"w has shape {w}; every axis of the window needs at least one element")
+
+
+def _output_shape(x: Shape, w: Shape, padding: Pairs, stride: Shape, dilation: Shape) -> Shape:
+    spatial = []
+    for axis, (n, k, (before, after), s, d) in enumerate(
+        zip(x[2:], w[2:], padding, stride, dilation, strict=True)
+    ):
+        padded, span = n + before + after, (k - 1) * d + 1
+        if padded < span:
+            raise ValueError(
+                f"the output would be empty along spatial axis {axis}: the input has {n} + padding "
+                f"{before + after} = {padded}, the window spans ({k} - 1) x dilation {d} + 1 = {span}"
+            )
+        spatial.append((padded - span) // s + 1)
+    return check_shape((x[0], w[0], *spatial), "output shape")
+
+
+def _check_out(out: TensorSpec, y: TensorSpec) -> None:
+    if out.shape != y.shape:
+        raise ValueError(f"out has shape {out.shape}; the result has {y.shape}")
+    if out.dtype != y.dtype:
+        raise TypeError(f"out is {out.dtype}; the result is {y.dtype}")

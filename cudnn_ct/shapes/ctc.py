@@ -1,0 +1,300 @@
+"""The rules of CTC, connectionist temporal classification: parameters, labels and lengths, the problem."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from .checks import one_dtype
+from .parse import choice, integer
+from .specs import CTCLossSpec, Shape, TensorSpec, check_shape
+
+T = TypeVar("T")
+
+CTC_NORMALIZATIONS = ("none", "softmax")
+CTC_OUT_OF_BOUND = ("zero", "skip")
+CTC_ALGOS = ("deterministic", "non_deterministic")
+CTC_MOST_LABELS = 255  # of a sequence, that cuDNN takes
+_SYNONYMS = {"zero_oob_gradients": "zero", "skip_oob_gradients": "skip"}  # cuDNN's names
+
+
+class CTCLoss(NamedTuple, Generic[T]):
+    """The loss of each sequence, and the gradient with regard to the activations before softmax."""
+
+    loss: T
+    gradient: T
+
+
+class CTCSpec(NamedTuple):
+    """The parameters of a CTC loss, of :data:`CTC_NORMALIZATIONS` and :data:`CTC_OUT_OF_BOUND`."""
+
+    normalization: str
+    out_of_bound: str
+    blank: int
+
+
+class CTCProblem(NamedTuple):
+    """The loss and the gradient of logits, as cuDNN is to compute them.
+
+    Sequences that are ``impossible`` have fewer steps than their labels need, those that are ``empty`` have
+    neither steps nor labels: what comes out of both is known, and cuDNN is not asked. Those that are
+    ``unlabelled``, pairs of which sequence and how many steps, have no labels alone; cuDNN is wrong there.
+    ``ends`` are such pairs too, of all but the first two kinds that have fewer steps than there are; they are
+    looked at without softmax alone. ``unaligned`` are the tensors, of logits, loss and gradient by their
+    numbers, that do not begin where kernels may load several elements at once.
+    """
+
+    logits: TensorSpec
+    loss: TensorSpec
+    gradient: TensorSpec
+    ctc: CTCLossSpec
+    algo: str
+    impossible: Shape = ()
+    empty: Shape = ()
+    unlabelled: tuple[tuple[int, int], ...] = ()
+    ends: tuple[tuple[int, int], ...] = ()
+    unaligned: Shape = ()
+
+    @property
+    def results(self) -> tuple[TensorSpec, ...]:
+        """The tensors that are written."""
+        return self.loss, self.gradient
+
+    def __str__(self) -> str:
+        c = self.ctc
+        return (
+            f"CTC loss ({self.algo}): logits {self.logits}, normalization {c.normalization}, "
+            f"out of bound {c.out_of_bound}, at most {c.most_labels} labels"
+        )
+
+
+def ctc_outs(out: Any) -> tuple[Any, Any]:
+    """Where loss and gradient go, from what was given as ``out``: the latter alone, or both.
+
+    >>> ctc_outs("gradient")
+    (None, 'gradient')
+    """
+    if not isinstance(out, tuple):
+        return None, out
+    if len(out) != 2:
+        raise ValueError(f"out has {len(out)} arrays; there are two results, the loss and the gradient")
+    return out[0], out[1]
+
+
+def ctc_problem(
+    logits: TensorSpec,
+    outs: tuple[TensorSpec | None, ...],
+    ctc: CTCLossSpec,
+    algo: str = "deterministic",
+    impossible: Shape = (),
+    empty: Shape = (),
+    unlabelled: tuple[tuple[int, int], ...] = (),
+    ends: tuple[tuple[int, int], ...] = (),
+    unaligned: Shape = (),
+) -> CTCProblem:
+    """Validate the tensors of a CTC loss; its parameters and labels are already.
+
+    ``outs`` are where loss and gradient go, None for those that are to be made.
+
+    Raises
+    ------
+    TypeError, ValueError
+        The dtype is none that is computed on a device, or ``out`` does not fit.
+    """
+    dtype = one_dtype("ctc_loss", logits=logits.dtype)
+    made = [TensorSpec.packed(shape, dtype) for shape in (logits.shape[1:2], logits.shape)]
+    for spec, out, name in zip(made, outs, ("loss", "gradient"), strict=True):
+        if out is not None and out.shape != spec.shape:
+            raise ValueError(f"out has shape {out.shape}; the {name} has {spec.shape}")
+        if out is not None and out.dtype != dtype:
+            raise TypeError(f"out is {out.dtype}; the {name} is {dtype}")
+    loss, gradient = (out or spec for out, spec in zip(outs, made, strict=True))
+    return CTCProblem(logits, loss, gradient, ctc, algo, impossible, empty, unlabelled, ends, unaligned)
+
+
+def ctc_room(counts: Iterable[int]) -> int:
+    """How many labels a sequence may have, for a descriptor that serves batches like this one.
+
+    A power of two or :data:`CTC_MOST_LABELS`, so that batches share what is prepared and its scratch memory.
+
+    >>> ctc_room([3, 40]), ctc_room([]), ctc_room([200])
+    (64, 16, 255)
+    """
+    longest, room = max(counts, default=0), 16
+    while room < longest:
+        room *= 2
+    return min(room, CTC_MOST_LABELS)
+
+
+def ctc_spec(normalization: Any = "softmax", out_of_bound: Any = "zero", blank: int = 0) -> CTCSpec:
+    """Validate the parameters of a CTC loss.
+
+    >>> ctc_spec(out_of_bound="SKIP_OOB_GRADIENTS")
+    CTCSpec(normalization='softmax', out_of_bound='skip', blank=0)
+    """
+    mode = choice(out_of_bound, (*CTC_OUT_OF_BOUND, *_SYNONYMS), "out_of_bound")
+    softmax = choice(normalization, CTC_NORMALIZATIONS, "normalization")
+    return CTCSpec(softmax, _SYNONYMS.get(mode, mode), integer(blank, "blank"))
+
+
+def ctc_least_steps(labels: Sequence[int]) -> int:
+    """The least number of steps that labels can be read from: one each, and a blank between equal ones.
+
+    Where a sequence has fewer, no alignment is possible, and cuDNN calls it out of bound.
+
+    >>> ctc_least_steps([1, 2, 2, 3])
+    5
+    """
+    return len(labels) + sum(a == b for a, b in pairwise(labels))
+
+
+def check_ctc_operands(
+    logits_shape: Iterable[int],
+    labels: Any,
+    label_lengths: Iterable[int],
+    input_lengths: Iterable[int],
+    blank: int = 0,
+) -> tuple[tuple[Shape, ...], Shape]:
+    """Return the labels of each sequence and the steps that it has, or raise where they do not fit.
+
+    ``labels`` are one row for each sequence, of which the first label_length count, or one after another
+    without gaps, as cuDNN takes them. That there are enough steps for the labels is not asked for.
+
+    >>> check_ctc_operands((9, 2, 4), [1, 2, 3], [1, 2], [9, 8])
+    (((1,), (2, 3)), (9, 8))
+    >>> check_ctc_operands((9, 2, 4), [[1, 0], [2, 3]], [1, 2], [9, 8])
+    (((1,), (2, 3)), (9, 8))
+    """
+    steps, batch, alphabet = check_ctc_logits(logits_shape, blank)
+    counts = _integers(label_lengths, "label_lengths", batch)
+    inputs = _integers(input_lengths, "input_lengths", batch, steps)
+    rows = _rows(labels, counts)
+    for sequence, row in enumerate(rows):
+        _check_labels(row, f"sequence {sequence} has", alphabet, blank)
+    return rows, inputs
+
+
+def check_ctc_of_host(
+    logits_shape: Iterable[int], values: Sequence[Any], there: Sequence[bool], blank: int = 0
+) -> tuple[tuple[Shape, ...] | None, Shape | None, Shape | None]:
+    """As :func:`check_ctc_operands`, where some of the three are ``there``, on a device, and cannot be read.
+
+    Returns the labels of each sequence, or all as one row without their lengths; these; and the steps of each
+    sequence. Those that are there are None.
+
+    >>> check_ctc_of_host((9, 2, 4), (None, [1, 2], [9, 8]), (True, False, False))
+    (None, (1, 2), (9, 8))
+    """
+    steps, batch, alphabet = check_ctc_logits(logits_shape, blank)
+    labels, label_lengths, input_lengths = values
+    counts = None if there[1] else _integers(label_lengths, "label_lengths", batch)
+    inputs = None if there[2] else _integers(input_lengths, "input_lengths", batch, steps)
+    if there[0]:
+        return None, counts, inputs
+    if counts is not None:
+        rows = _rows(labels, counts)
+    else:
+        together = _listed(labels)
+        if _are_rows(together):
+            raise ValueError(
+                "labels are in rows, and label_lengths, which say how much of each counts, are on the device "
+                "and cannot be read: pass labels one after another, or label_lengths on the host"
+            )
+        rows = (_integers(together, "labels"),)
+    for sequence, row in enumerate(rows):
+        what = "there is" if counts is None else f"sequence {sequence} has"
+        _check_labels(row, what, alphabet, blank)
+    return rows, counts, inputs
+
+
+def check_ctc_logits(logits_shape: Iterable[int], blank: int = 0) -> Shape:
+    """Return the shape of logits as a tuple of ints, or raise where it is none or has no such blank."""
+    shape = check_shape(logits_shape, "logits_shape")
+    if len(shape) != 3 or not shape[2]:
+        raise ValueError(f"logits have shape {shape}; expected (T, N, A), with A of at least 1 for the blank")
+    if not 0 <= blank < shape[2]:
+        raise ValueError(
+            f"blank must be between 0 and {shape[2] - 1}, the last of A = {shape[2]}, got {blank}"
+        )
+    return shape
+
+
+def _check_labels(row: Shape, what: str, alphabet: int, blank: int) -> None:
+    for label in row:
+        if not 0 <= label < alphabet or label == blank:
+            raise ValueError(
+                f"{what} the label {label}; labels are between 0 and {alphabet - 1}, "
+                f"and not the blank {blank}"
+            )
+
+
+def _listed(labels: Any) -> list[Any]:
+    try:
+        return list(labels.tolist() if hasattr(labels, "tolist") else labels)
+    except TypeError:
+        raise TypeError(f"labels must be integers, in rows or one after another, not {labels!r}") from None
+
+
+def _are_rows(values: Sequence[Any]) -> bool:
+    return bool(values) and all(hasattr(row, "__len__") for row in values)
+
+
+def _rows(labels: Any, counts: Shape) -> tuple[Shape, ...]:
+    """The labels of each sequence."""
+    values = _listed(_bounded(labels, counts))
+    if _are_rows(values):
+        _check_rows(len(values), counts)
+        for sequence, (row, count) in enumerate(zip(values, counts, strict=True)):
+            if count > len(row):
+                raise ValueError(
+                    f"sequence {sequence} has label_length {count}; its row of labels has {len(row)}"
+                )
+        chosen = [row[:count] for row, count in zip(values, counts, strict=True)]
+        return tuple(_integers(row, "labels") for row in chosen)
+    flat = _integers(values, "labels")
+    _check_total(len(flat), counts)
+    ends = [sum(counts[: sequence + 1]) for sequence in range(len(counts))]
+    return tuple(flat[end - count : end] for end, count in zip(ends, counts, strict=True))
+
+
+def _bounded(labels: Any, counts: Shape) -> Any:
+    """Labels of which an array is no larger than these counts ask for: it may be larger than any list."""
+    shape = getattr(labels, "shape", None)
+    if not isinstance(shape, tuple) or not hasattr(labels, "tolist"):
+        return labels
+    if len(shape) > 2:
+        raise ValueError(f"labels have shape {shape}; they are in rows, or one after another")
+    if len(shape) == 2:
+        _check_rows(shape[0], counts)
+        return labels[:, : max(counts, default=0)]
+    if shape:
+        _check_total(shape[0], counts)
+    return labels
+
+
+def _check_rows(rows: int, counts: Shape) -> None:
+    if rows != len(counts):
+        raise ValueError(f"there are {rows} rows of labels; the batch has {len(counts)} sequences")
+
+
+def _check_total(labels: int, counts: Shape) -> None:
+    if labels != sum(counts):
+        raise ValueError(f"there are {labels} labels; label_lengths {counts} add up to {sum(counts)}")
+
+
+def _integers(values: Iterable[int], name: str, batch: int | None = None, most: int | None = None) -> Shape:
+    try:
+        found = tuple(map(operator.index, values))
+    except TypeError:
+        raise TypeError(f"{name} must be integers, not {values!r}") from None
+    if batch is None:
+        return found
+    if len(found) != batch:
+        raise ValueError(f"{name} has {len(found)} numbers; the batch has {batch} sequences")
+    for sequence, n in enumerate(found):
+        if n < 0 or (most is not None and n > most):
+            limit = "at least 0" if most is None else f"between 0 and the {most} steps"
+            raise ValueError(f"{name} of sequence {sequence} is {n}; it must be {limit}")
+    return found

@@ -1,0 +1,133 @@
+"""What works element by element, and what moves elements, as values."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from .checks import one_dtype, result_spec
+from .parse import propagates
+from .specs import TensorSpec, same_steps
+from .tensor import check_broadcast, op_tensor_op, transformed_spec
+
+
+class Factors(NamedTuple):
+    """What the operands of an ``OpTensorProblem`` are multiplied by in a run."""
+
+    a: float
+    b: float
+
+
+class OpTensorProblem(NamedTuple):
+    """``op(alpha1 * a, alpha2 * b)``, where b is stretched to the shape of a; or an ``op`` of a alone.
+
+    The two factors are the alpha of a run: one number for both, or :class:`Factors`.
+    """
+
+    a: TensorSpec
+    b: TensorSpec | None
+    c: TensorSpec
+    op: str
+    propagate_nan: bool
+
+    @property
+    def results(self) -> tuple[TensorSpec, ...]:
+        """The tensors that are written."""
+        return (self.c,)
+
+    def __str__(self) -> str:
+        second = f", b {self.b}" if self.b else ""
+        return f"op_tensor {self.op!r}: a {self.a}{second}, result {self.c}"
+
+
+class ScaleProblem(NamedTuple):
+    """A multiplication in place; the factor is that of a run."""
+
+    x: TensorSpec
+
+    @property
+    def results(self) -> tuple[TensorSpec, ...]:
+        """The tensors that are written."""
+        return (self.x,)
+
+    def __str__(self) -> str:
+        return f"scaling of x {self.x}"
+
+
+class FillProblem(NamedTuple):
+    """One value for all elements; it takes the place of a run's factor."""
+
+    x: TensorSpec
+
+    @property
+    def results(self) -> tuple[TensorSpec, ...]:
+        """The tensors that are written."""
+        return (self.x,)
+
+    def __str__(self) -> str:
+        return f"filling of x {self.x}"
+
+
+class TransformProblem(NamedTuple):
+    """The elements of x in other places of memory, or in another dtype."""
+
+    x: TensorSpec
+    y: TensorSpec
+
+    @property
+    def results(self) -> tuple[TensorSpec, ...]:
+        """The tensors that are written."""
+        return (self.y,)
+
+    def __str__(self) -> str:
+        return f"transformation of x {self.x} into {self.y}"
+
+
+def op_tensor_problem(
+    specs: dict[str, TensorSpec],
+    outs: tuple[TensorSpec | None],
+    op: Any,
+    nan: Any,
+    what: str = "op_tensor",
+) -> OpTensorProblem:
+    """Validate the arguments of an operation on a and b, or on a alone."""
+    a, b = specs["a"], specs.get("b")
+    name = op_tensor_op(op, b is not None)
+    one_dtype(what, **{tensor: spec.dtype for tensor, spec in specs.items()})
+    if b is not None:
+        check_broadcast(a.shape, b.shape)
+    return OpTensorProblem(a, b, result_spec(a.shape, *specs.values(), out=outs[0]), name, propagates(nan))
+
+
+def add_problem(specs: dict[str, TensorSpec], outs: tuple[TensorSpec | None]) -> OpTensorProblem:
+    """Validate the arguments of a sum of a and b."""
+    return op_tensor_problem(specs, outs, "add", "propagate", what="add")
+
+
+def scale_problem(_: dict[str, TensorSpec], outs: tuple[TensorSpec]) -> ScaleProblem:
+    """Validate the array that is scaled in place."""
+    one_dtype("scale", x=outs[0].dtype)
+    return ScaleProblem(outs[0])
+
+
+def fill_problem(_: dict[str, TensorSpec], outs: tuple[TensorSpec]) -> FillProblem:
+    """Validate the array that is filled."""
+    one_dtype("fill", x=outs[0].dtype)
+    return FillProblem(outs[0])
+
+
+def transform_problem(
+    specs: dict[str, TensorSpec],
+    outs: tuple[TensorSpec | None],
+    layout: Any,
+    strides: Any,
+    dtype: Any,
+) -> TransformProblem:
+    """Validate the arguments of a transformation of x."""
+    x, out = specs["x"], outs[0]
+    spec = transformed_spec(x, layout, strides, dtype)
+    if out is None:
+        return TransformProblem(x, spec)
+    out = result_spec(x.shape, x, out=out, dtype=spec.dtype)
+    if (layout is not None or strides is not None) and not same_steps(out.shape, out.strides, spec.strides):
+        raise ValueError(f"out has strides {out.strides}; those asked for are {spec.strides}")
+    return TransformProblem(x, out)

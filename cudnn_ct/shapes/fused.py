@@ -1,0 +1,115 @@
+"""A convolution and what follows it element by element, as one value."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from .conv import ConvProblem
+from .conv_dtype import check_conv_dtypes
+from .parse import choice, number
+from .specs import TensorSpec
+
+ACTIVATIONS = ("identity", "relu", "clipped_relu", "sigmoid", "tanh", "elu", "gelu", "swish")
+
+
+class FusedConv(NamedTuple):
+    """y = act(alpha1 * conv(x, w) + alpha2 * z + b).
+
+    ``bias`` has the shape (1, K, 1, ...), ``z`` that of y; either may be absent. ``coef`` is the ceiling of a
+    clipped relu and the alpha of elu. The operands of a run are x, w, z, b and y, less those that are absent.
+    """
+
+    conv: ConvProblem
+    bias: TensorSpec | None = None
+    z: TensorSpec | None = None
+    activation: str = "identity"
+    coef: float = 0.0
+    alpha1: float = 1.0
+    alpha2: float = 1.0
+
+    @property
+    def core(self) -> ConvProblem:
+        """The convolution in it."""
+        return self.conv
+
+    @property
+    def compute(self) -> str:
+        """Name of the dtype that everything between the operands is computed in."""
+        return self.conv.compute
+
+    @property
+    def tensor_cores(self) -> bool:
+        """Whether products may be taken at less than the precision of ``compute``."""
+        return self.conv.tensor_cores
+
+    @property
+    def result(self) -> TensorSpec:
+        """The tensor that is written."""
+        return self.conv.y
+
+    @property
+    def plain(self) -> FusedConv:
+        """The problem wherever its operands begin."""
+        return self._replace(conv=self.conv.plain)
+
+    @property
+    def kind(self) -> tuple[Any, ...]:
+        """What problems have in common for which one algorithm may serve: all but the sizes."""
+        extras = tuple(None if spec is None else spec.layouts for spec in (self.bias, self.z))
+        return (self.conv.kind, extras, self.activation, self.coef, self.alpha1, self.alpha2)
+
+    def __str__(self) -> str:
+        terms = [f"{self.alpha1} * conv", *([f"{self.alpha2} * z {self.z}"] if self.z else [])]
+        terms += [f"bias {self.bias}"] if self.bias else []
+        return f"{self.activation}(coef {self.coef}) of {' + '.join(terms)}; {self.conv}"
+
+
+def fused_problem(
+    conv: ConvProblem,
+    bias: TensorSpec | None,
+    z: TensorSpec | None,
+    *,
+    activation: Any,
+    coef: float = 0.0,
+    alpha1: float = 1.0,
+    alpha2: float = 1.0,
+) -> FusedConv:
+    """Validate what follows a forward convolution, and make the problem of it.
+
+    Raises
+    ------
+    TypeError
+        The dtypes differ, or cuDNN has nothing fused for them; a factor is no number.
+    ValueError
+        The bias or the residual has not the shape that the convolution's result asks for, or there is no
+        such activation; the message has the numbers.
+    """
+    y = conv.y
+    check_conv_dtypes("fused", {"x": conv.x.dtype})
+    if bias is not None:
+        if bias.shape not in (y.shape[1:2], (1, y.shape[1], *[1] * (len(y.shape) - 2))):
+            raise ValueError(f"b has shape {bias.shape}; y of shape {y.shape} needs ({y.shape[1]},)")
+        bias = _with_axes_of(y, bias)
+    if z is not None and z.shape != y.shape:
+        raise ValueError(f"z has shape {z.shape}; y has {y.shape}")
+    for name, spec in (("b", bias), ("z", z)):
+        if spec is not None and spec.dtype != y.dtype:
+            raise TypeError(f"{name} is {spec.dtype} and x is {y.dtype}; they need one dtype")
+    return FusedConv(
+        conv,
+        bias,
+        z,
+        choice(activation, ACTIVATIONS, "activation"),
+        number(coef, "coef"),
+        number(alpha1, "alpha1"),
+        number(alpha2, "alpha2"),
+    )
+
+
+def _with_axes_of(y: TensorSpec, bias: TensorSpec) -> TensorSpec:
+    """Return the bias with the axes of y, which are of length 1 but for the channels."""
+    full = (1, y.shape[1], *[1] * (len(y.shape) - 2))
+    if bias.layouts:
+        return TensorSpec.packed(full, bias.dtype, y.layouts[0] if y.layouts else "nchw")
+    step = bias.strides[0] if len(bias.shape) == 1 else bias.strides[1]
+    return TensorSpec(full, (step * y.shape[1], step, *[step] * (len(y.shape) - 2)), bias.dtype)

@@ -1,0 +1,80 @@
+"""The rules of local response normalisation: windows of channels, and factors."""
+
+from __future__ import annotations
+
+from math import isfinite
+from typing import Any, NamedTuple
+
+from .checks import check_images, one_dtype, result_spec, same_shape
+from .parse import integer, number
+from .specs import LRNSpec, TensorSpec
+
+LRN_MOST_CHANNELS = 16  # these three are cuDNN's limits
+LRN_LEAST_K = 1e-5
+LRN_LEAST_BETA = 0.01
+
+
+def lrn_window(n: int) -> tuple[int, int]:
+    """How many channels before and after its own a window of ``n`` channels takes in.
+
+    >>> lrn_window(5), lrn_window(4)
+    ((2, 2), (1, 2))
+    """
+    channels = integer(n, "n")
+    if not 1 <= channels <= LRN_MOST_CHANNELS:
+        raise ValueError(f"n must be between 1 and {LRN_MOST_CHANNELS}, got {n}")
+    behind = (channels - 1) // 2
+    return behind, channels - behind - 1
+
+
+def check_lrn_factors(lrn_alpha: Any, lrn_beta: Any, k: Any) -> tuple[float, float, float]:
+    """Return the three factors as floats, within cuDNN's limits."""
+    factors = number(lrn_alpha, "lrn_alpha"), number(lrn_beta, "lrn_beta"), number(k, "k")
+    if not all(map(isfinite, factors)):
+        raise ValueError(f"lrn_alpha, lrn_beta and k must be finite, got {factors}")
+    if factors[1] < LRN_LEAST_BETA:
+        raise ValueError(f"lrn_beta must be at least {LRN_LEAST_BETA}, got {lrn_beta}")
+    if factors[2] < LRN_LEAST_K:
+        raise ValueError(f"k must be at least {LRN_LEAST_K}, got {k}")
+    return factors
+
+
+class LRNProblem(NamedTuple):
+    """A local response normalisation of x across channels, or with ``dx`` the gradient of one."""
+
+    x: TensorSpec
+    y: TensorSpec
+    dy: TensorSpec | None
+    dx: TensorSpec | None
+    lrn: LRNSpec
+
+    @property
+    def results(self) -> tuple[TensorSpec, ...]:
+        """The tensors that are written."""
+        return (self.dx or self.y,)
+
+    def __str__(self) -> str:
+        gradient = f"gradient of a local response normalisation: y {self.y}, dy {self.dy}, "
+        start = gradient if self.dx else "local response normalisation: "
+        return f"{start}x {self.x}, result {self.results[0]}, {self.lrn}"
+
+
+def lrn_problem(
+    specs: dict[str, TensorSpec],
+    outs: tuple[TensorSpec | None],
+    n: Any,
+    lrn_alpha: Any,
+    lrn_beta: Any,
+    k: Any,
+) -> LRNProblem:
+    """Validate the arguments of a normalisation of x, or of the gradient of one of x, y and dy."""
+    gradient = "dy" in specs
+    what = "the gradient of lrn" if gradient else "lrn"
+    one_dtype(what, **{name: spec.dtype for name, spec in specs.items()})
+    shape = check_images(same_shape(**{name: spec.shape for name, spec in specs.items()}))
+    behind, ahead = lrn_window(n)
+    lrn, x = LRNSpec(behind + 1 + ahead, *check_lrn_factors(lrn_alpha, lrn_beta, k)), specs["x"]
+    result = result_spec(shape, *specs.values(), out=outs[0])
+    if gradient:
+        return LRNProblem(x, specs["y"], specs["dy"], result, lrn)
+    return LRNProblem(x, result, None, None, lrn)

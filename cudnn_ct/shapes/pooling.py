@@ -1,0 +1,164 @@
+"""The rules of pooling: modes, where the window lies, what shape results."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from .checks import FLOATS, check_images, one_dtype, result_spec
+from .conv import Pairs, pad_pairs
+from .parse import choice, per_axis, propagates
+from .specs import Shape, TensorSpec
+
+POOLING_MODES = ("max", "max_deterministic", "average_inc_pad", "average_exc_pad", "sum")
+
+# Other names of the same: the short one, and cuDNN's.
+_SYNONYMS = {
+    "average": "average_inc_pad",
+    "average_count_include_padding": "average_inc_pad",
+    "average_count_exclude_padding": "average_exc_pad",
+}
+
+
+class PoolGeometry(NamedTuple):
+    """Where the window lies: one number for each spatial axis, for padding one pair."""
+
+    window: Shape
+    padding: Pairs
+    stride: Shape
+
+
+class PoolProblem(NamedTuple):
+    """A pooling, or with ``dx`` the gradient of one. ``mode`` is one of :data:`POOLING_MODES`."""
+
+    x: TensorSpec
+    y: TensorSpec
+    dy: TensorSpec | None
+    dx: TensorSpec | None
+    geometry: PoolGeometry
+    mode: str
+    propagate_nan: bool
+
+    @property
+    def results(self) -> tuple[TensorSpec, ...]:
+        """The tensors that are written."""
+        return (self.dx or self.y,)
+
+    def __str__(self) -> str:
+        window, padding, stride = self.geometry
+        gradient = f"gradient of a pooling: dy {self.dy}, " if self.dx else "pooling: "
+        return (
+            f"{gradient}x {self.x}, y {self.y}, window {window}, stride {stride}, padding {padding}, "
+            f"mode {self.mode}, NaN {'propagated' if self.propagate_nan else 'passed over'}"
+        )
+
+
+def pool_problem(
+    specs: dict[str, TensorSpec],
+    outs: tuple[TensorSpec | None],
+    window: Any,
+    stride: Any,
+    padding: Any,
+    mode: Any,
+    nan: Any,
+) -> PoolProblem:
+    """Validate the arguments of a pooling of x, or of the gradient of one of x, y and dy."""
+    x, mode = specs["x"], pooling_mode(mode)
+    gradient = "dy" in specs
+    what = "the gradient of pooling" if gradient else f"pooling with mode={mode!r}"
+    allowed = FLOATS if gradient else pooling_dtypes(mode)
+    one_dtype(what, allowed, **{name: spec.dtype for name, spec in specs.items()})
+    geometry = pool_geometry(x.shape, window, stride, padding)
+    y_shape = pool_output_shape(x.shape, window=window, stride=stride, padding=padding)
+    for name in ("y", "dy") if gradient else ():
+        if specs[name].shape != y_shape:
+            raise ValueError(
+                f"{name} has shape {specs[name].shape}; pooling x of shape {x.shape} with window "
+                f"{geometry.window}, stride {geometry.stride} and padding {geometry.padding} gives {y_shape}"
+            )
+    result = result_spec(x.shape if gradient else y_shape, *specs.values(), out=outs[0])
+    y, dx = (specs["y"], result) if gradient else (result, None)
+    return PoolProblem(x, y, specs.get("dy"), dx, geometry, mode, propagates(nan))
+
+
+def pool_output_shape(x_shape: Iterable[int], *, window: Any, stride: Any = None, padding: Any = 0) -> Shape:
+    """Shape of ``pool(x)``, without a device.
+
+    Parameters
+    ----------
+    x_shape : (N, C, *spatial), with 1 to 3 spatial axes
+    window, stride, padding
+        As in :func:`cudnn_ct.pool`.
+
+    Returns
+    -------
+    tuple of int
+        (N, C, *out), where each ``out = (n + before + after - window) // stride + 1``.
+
+    Raises
+    ------
+    TypeError, ValueError
+        The window does not fit the image, or the padding the window; the message has the numbers.
+
+    Examples
+    --------
+    >>> pool_output_shape((8, 64, 112, 112), window=3, stride=2, padding=1)
+    (8, 64, 56, 56)
+    >>> pool_output_shape((8, 2048, 7, 7), window="global")
+    (8, 2048, 1, 1)
+    """
+    windows, pairs, strides = pool_geometry(x_shape, window, stride, padding)
+    x = check_images(x_shape)
+    axes = zip(x[2:], pairs, windows, strides, strict=True)
+    return (*x[:2], *((n + sum(pair) - k) // s + 1 for n, pair, k, s in axes))
+
+
+def pool_geometry(x_shape: Iterable[int], window: Any, stride: Any, padding: Any) -> PoolGeometry:
+    """Turn every way of writing the parameters into numbers, and raise unless each window meets the image.
+
+    >>> pool_geometry((1, 1, 9, 8), 3, None, "half")
+    PoolGeometry(window=(3, 3), padding=((1, 1), (1, 1)), stride=(3, 3))
+    """
+    x = check_images(x_shape)
+    if 0 in x[2:]:
+        raise ValueError(f"x has shape {x}; each spatial axis needs an element")
+    windows = _window(window, x)
+    axes = len(windows)
+    strides = windows if stride is None else per_axis(stride, axes, "stride", 1)
+    pairs = pad_pairs(padding, windows, (1,) * axes)
+    for axis, (n, k, pair) in enumerate(zip(x[2:], windows, pairs, strict=True)):
+        if max(pair) >= k:  # else a window could lie in the padding alone
+            raise ValueError(f"padding {pair} of spatial axis {axis} must be smaller than the window, {k}")
+        if n + sum(pair) < k:
+            raise ValueError(
+                f"the window of {k} is larger than spatial axis {axis}: the input has {n} + padding "
+                f"{sum(pair)} = {n + sum(pair)}"
+            )
+    return PoolGeometry(windows, pairs, strides)
+
+
+def pooling_mode(mode: Any) -> str:
+    """The mode by its name in :data:`POOLING_MODES`.
+
+    >>> pooling_mode("average")
+    'average_inc_pad'
+    """
+    name = choice(mode, (*POOLING_MODES, *_SYNONYMS), "mode")
+    return _SYNONYMS.get(name, name)
+
+
+def pooling_dtypes(mode: str) -> tuple[str, ...]:
+    """The dtypes that forward pooling takes: those of averages of int8 would have to be rounded."""
+    return (*FLOATS, "int8") if mode.startswith("max") else FLOATS
+
+
+def _window(window: Any, x: Shape) -> Shape:
+    if isinstance(window, str):
+        if window.lower() != "global":
+            raise ValueError(f"window must be an int, one int per spatial axis or 'global', not {window!r}")
+        return x[2:]
+    if isinstance(window, Sequence) and len(window) != len(x) - 2:
+        raise ValueError(
+            f"window {window!r} has {len(window)} axes; x of shape {x} has {len(x) - 2} spatial axes"
+        )
+    return per_axis(window, len(x) - 2, "window", 1)

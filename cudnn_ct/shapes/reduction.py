@@ -1,0 +1,72 @@
+"""Reductions as values."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any, NamedTuple
+
+from .checks import one_dtype, result_spec
+from .parse import flag, propagates
+from .specs import Shape, TensorSpec
+from .tensor import reduce_axes, reduce_op, reduced_shape
+
+
+class ReduceProblem(NamedTuple):
+    """A reduction of x over ``axes``, with places of the elements found where there are ``indices``.
+
+    y may have axes of length 1 in the place of those that go, or lack them.
+    """
+
+    x: TensorSpec
+    y: TensorSpec
+    indices: TensorSpec | None
+    axes: Shape
+    op: str
+    propagate_nan: bool
+
+    @property
+    def results(self) -> tuple[TensorSpec, ...]:
+        """The tensors that are written."""
+        return (self.y, self.indices) if self.indices else (self.y,)
+
+    @property
+    def terms(self) -> int:
+        """How many elements go into one of the result."""
+        return prod(self.x.shape[axis] for axis in self.axes)
+
+    @property
+    def kept(self) -> TensorSpec:
+        """The result with axes of length 1 in the place of those that go."""
+        if len(self.y.shape) == len(self.x.shape):
+            return self.y
+        shape, strides = list(self.y.shape), list(self.y.strides)
+        for axis in self.axes:
+            shape.insert(axis, 1)
+            strides.insert(axis, 1)
+        return TensorSpec(tuple(shape), tuple(strides), self.y.dtype)
+
+    def __str__(self) -> str:
+        places = ", with indices" if self.indices else ""
+        return f"reduction {self.op!r} over axes {list(self.axes)}{places}: x {self.x}, result {self.y}"
+
+
+def reduce_problem(
+    specs: dict[str, TensorSpec],
+    outs: tuple[TensorSpec | None, ...],
+    op: Any,
+    axes: Any,
+    keepdims: bool,
+    indices: bool,
+    nan: Any,
+) -> ReduceProblem:
+    """Validate the arguments of a reduction of x."""
+    x = specs["x"]
+    keepdims, indices = flag(keepdims, "keepdims"), flag(indices, "indices")
+    name = reduce_op(op, x.shape, axes, indices)
+    one_dtype("reduce", x=x.dtype)
+    gone, shape = reduce_axes(x.shape, axes), reduced_shape(x.shape, axes, keepdims)
+    places = TensorSpec.packed(shape, "int32") if indices else None
+    like = x if len(shape) == len(x.shape) else TensorSpec.packed(shape, x.dtype)
+    if indices:  # these lie in C order, and the values beside them
+        like = TensorSpec.packed(shape, x.dtype)
+    return ReduceProblem(x, result_spec(shape, like, out=outs[0]), places, gone, name, propagates(nan))

@@ -1,0 +1,230 @@
+"""Recurrent networks as values: the description of one, validated."""
+
+from __future__ import annotations
+
+from ctypes import c_float
+from typing import Any, NamedTuple
+
+from ..dtypes import as_dtype
+from .checks import one_dtype
+from .conv_dtype import resolve_precision
+from .parse import choice, integer, number
+from .specs import INT_MAX
+
+# The gates of a cell in the order of cuDNN's linLayerID, which counts them for the input, then for the state.
+RNN_GATES: dict[str, tuple[str, ...]] = {
+    "rnn_relu": ("hidden",),
+    "rnn_tanh": ("hidden",),
+    "lstm": ("input", "forget", "cell", "output"),
+    "gru": ("reset", "update", "new"),
+}
+RNN_MODES = tuple(RNN_GATES)
+RNN_DIRECTIONS = ("unidirectional", "bidirectional")
+RNN_INPUT_MODES = ("linear", "skip")
+RNN_ALGOS = ("standard", "persist_static", "persist_dynamic", "persist_static_small_h")
+
+# Which of the two products of a gate have a bias: that of the input, that of the state.
+RNN_BIASES: dict[str, tuple[bool, bool]] = {
+    "no_bias": (False, False),
+    "single_inp_bias": (True, False),
+    "double_bias": (True, True),
+    "single_rec_bias": (False, True),
+}
+
+
+class RNNSpec(NamedTuple):
+    """A recurrent network, validated by :func:`rnn_spec`: all that its descriptor holds.
+
+    ``projection_size`` is 0 where there is no projection. ``compute`` is the dtype that sums are kept in and
+    ``math`` the name of cuDNN's ``mathType``. ``clip`` is the range of an LSTM's cells, or None.
+    """
+
+    mode: str
+    input_size: int
+    hidden_size: int
+    num_layers: int
+    direction: str
+    input_mode: str
+    bias: str
+    projection_size: int
+    dropout: float
+    dtype: str
+    compute: str
+    math: str
+    algo: str
+    clip: tuple[float, float] | None
+
+    @property
+    def directions(self) -> int:
+        """1, or 2 for a bidirectional network."""
+        return 2 if self.direction == "bidirectional" else 1
+
+    @property
+    def pseudo_layers(self) -> int:
+        """Layers times directions: layer ``i`` in direction ``d`` is pseudo layer ``directions * i + d``."""
+        return self.num_layers * self.directions
+
+    @property
+    def gates(self) -> tuple[str, ...]:
+        """Names of the gates of a cell."""
+        return RNN_GATES[self.mode]
+
+    @property
+    def has_cells(self) -> bool:
+        """Whether there is a state c beside h."""
+        return self.mode == "lstm"
+
+    @property
+    def output_size(self) -> int:
+        """Length of h, which is the output of one direction: projected, where there is a projection."""
+        return self.projection_size or self.hidden_size
+
+    def layer_input_size(self, layer: int) -> int:
+        """Length of what a layer takes: the input of the network, or all directions of the layer below."""
+        return self.output_size * self.directions if layer else self.input_size
+
+    def __str__(self) -> str:
+        projected = f" projected to {self.projection_size}" if self.projection_size else ""
+        extras = [f"dropout {self.dropout:g}"] * bool(self.dropout)
+        if self.clip:
+            extras.append("cells clipped to [{:g}, {:g}]".format(*self.clip))
+        return ", ".join(
+            [
+                f"{self.mode} {self.input_size} -> {self.hidden_size}{projected}",
+                f"{self.num_layers} layer{'s' * (self.num_layers > 1)}",
+                *(self.direction, f"{self.input_mode} input", self.bias, *extras),
+                f"{self.dtype} (sums in {self.compute}, {self.math} math), {self.algo}",
+            ]
+        )
+
+
+def rnn_spec(
+    mode: Any,
+    input_size: int,
+    hidden_size: int,
+    num_layers: int = 1,
+    *,
+    direction: Any = "unidirectional",
+    input_mode: Any = "linear",
+    bias: Any = "double_bias",
+    projection_size: int | None = 0,
+    dropout: float = 0,
+    dtype: Any = "float32",
+    precision: str | None = None,
+    algo: Any = "standard",
+    clip: tuple[float, float] | None = None,
+    allow_tf32: bool = True,
+) -> RNNSpec:
+    """Validate the description of a recurrent network.
+
+    Parameters
+    ----------
+    mode : "rnn_relu", "rnn_tanh", "lstm" or "gru"
+    input_size, hidden_size, num_layers : int, at least 1
+    direction : "unidirectional" or "bidirectional"
+    input_mode : "linear" or "skip"
+        Whether the first layer has matrices for its input, or adds it as it is, which needs ``input_size``
+        equal to ``hidden_size``.
+    bias : "no_bias", "single_inp_bias", "double_bias" or "single_rec_bias"
+    projection_size : int, 0 or None for none, else less than ``hidden_size``; "lstm" only
+    dropout : float, at least 0 and less than 1
+        Between the layers.
+    dtype : float16 | bfloat16 | float32 | float64
+    precision : as everywhere
+        Recurrent networks in bfloat16 keep their sums in float32.
+    algo : "standard", "persist_static", "persist_dynamic" or "persist_static_small_h"
+    clip : (low, high), optional; "lstm" only
+        The range that new cells are clipped to; either may be infinite.
+    allow_tf32 : bool
+        Whether float32 is multiplied as TF32 where ``precision`` leaves that open.
+
+    Returns
+    -------
+    RNNSpec
+
+    Raises
+    ------
+    TypeError, ValueError
+        What does not fit; the message has the numbers, or the names there are.
+
+    Examples
+    --------
+    >>> print(rnn_spec("lstm", 32, 16, 3, direction="bidirectional", projection_size=8))
+    lstm 32 -> 16 projected to 8, 3 layers, bidirectional, linear input, double_bias,
+    float32 (sums in float32, default math), standard
+    """
+    mode = choice(mode, RNN_MODES, "mode")
+    sizes = {"input_size": input_size, "hidden_size": hidden_size, "num_layers": num_layers}
+    inputs, hidden, layers = (_count(value, name, 1) for name, value in sizes.items())
+    input_mode = choice(_short(input_mode, "_input"), RNN_INPUT_MODES, "input_mode")
+    if input_mode == "skip" and inputs != hidden:
+        raise ValueError(
+            f"input_mode='skip' adds the input to the gates as it is, so the sizes must be equal: "
+            f"input_size is {inputs}, hidden_size {hidden}"
+        )
+    algo = choice(algo, RNN_ALGOS, "algo")
+    projection = 0 if projection_size is None else _count(projection_size, "projection_size", 0)
+    if projection:
+        _check_projection(mode, projection, hidden, algo)
+    probability = number(dropout, "dropout")
+    if not 0 <= probability < 1:
+        raise ValueError(f"dropout must be at least 0 and less than 1, got {dropout}")
+    name = one_dtype("a recurrent network", x=as_dtype(dtype).name)
+    compute, tensor_cores = resolve_precision(precision, name, allow_tf32)
+    if compute == "bfloat16":
+        raise ValueError(
+            f"precision={precision!r}: recurrent networks in bfloat16 keep sums in float32, "
+            "which is precision='as_input_f32'"
+        )
+    return RNNSpec(
+        *(mode, inputs, hidden, layers, choice(direction, RNN_DIRECTIONS, "direction"), input_mode),
+        *(choice(bias, tuple(RNN_BIASES), "bias"), projection, probability, name, compute),
+        *(_math(name, tensor_cores), algo, None if clip is None else _clip_range(mode, clip)),
+    )
+
+
+def _check_projection(mode: str, projection: int, hidden: int, algo: str) -> None:
+    if mode != "lstm":
+        raise ValueError(f"projection_size={projection} is for mode='lstm'; mode={mode!r} has no projection")
+    if projection >= hidden:
+        raise ValueError(
+            f"projection_size must be 0, for none, or less than hidden_size {hidden}, got {projection}"
+        )
+    if algo != "standard":
+        raise ValueError(f"algo={algo!r} has no projection (projection_size={projection}); 'standard' has")
+
+
+def _clip_range(mode: str, clip: Any) -> tuple[float, float]:
+    if mode != "lstm":
+        raise ValueError(f"clip={clip!r} is for the cells of mode='lstm'; mode={mode!r} has none")
+    try:
+        low, high = (number(bound, "clip") for bound in clip)
+    except (TypeError, ValueError):
+        raise TypeError(f"clip must be two numbers (low, high) or None, not {clip!r}") from None
+    if not low <= high:
+        raise ValueError(f"clip={clip!r}: low must not be more than high, nor either be NaN")
+    return c_float(low).value, c_float(high).value  # as cuDNN keeps them, whatever the dtype
+
+
+def _count(value: Any, name: str, least: int) -> int:
+    n = integer(value, name)
+    if not least <= n <= INT_MAX:
+        raise ValueError(f"{name} must be between {least} and {INT_MAX}, got {n}")
+    return n
+
+
+def _short(value: Any, ending: str) -> Any:
+    """A name, or that of an enum member, without the ending that cuDNN gives it."""
+    text = value if isinstance(value, str) else getattr(value, "name", value)
+    return text.lower().removesuffix(ending) if isinstance(text, str) else value
+
+
+def _math(dtype: str, tensor_cores: bool) -> str:
+    """The name of cuDNN's mathType.
+
+    "default" is TF32 for float32. Tensor cores with conversion would round float32 to halves, so no precision
+    of ours means that.
+    """
+    if dtype in ("float16", "bfloat16"):
+        return "tensor_op" if tensor_cores else "fma"
+    return "fma" if dtype == "float32" and not tensor_cores else "default"

@@ -1,0 +1,119 @@
+"""A call of a recurrent network as a value: what an algorithm is chosen for."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import NamedTuple
+
+from .rnn import RNN_ALGOS, RNNSpec
+from .sequences import RNN_LAYOUTS, packed_for_cudnn
+from .specs import Shape, TensorSpec
+
+__all__ = ["RNNDataSpec", "RNNProblem", "guessed_algos", "rnn_problem", "takes_packed", "unfit_algo"]
+
+
+class RNNDataSpec(NamedTuple):
+    """Sequences in memory, as cuDNN's descriptor has them.
+
+    ``steps`` is the longest that a sequence may be, ``padding`` what an output is past the end of one.
+    """
+
+    dtype: str
+    layout: str
+    steps: int
+    batch: int
+    size: int
+    lengths: Shape
+    padding: float = 0.0
+
+
+class RNNProblem(NamedTuple):
+    """A network and how much it is given; lengths only as far as an algorithm depends on them.
+
+    ``layout`` is the one that cuDNN is told, ``ragged`` whether some sequence has fewer than all steps. The
+    algorithm in ``spec`` means nothing here.
+    """
+
+    spec: RNNSpec
+    layout: str
+    steps: int
+    batch: int
+    ragged: bool
+    training: bool
+
+    @property
+    def result(self) -> TensorSpec:
+        """The output, had all sequences all steps."""
+        shape = (self.steps, self.batch, self.spec.output_size * self.spec.directions)
+        return TensorSpec.packed(shape, self.spec.dtype)
+
+    @property
+    def kind(self) -> Hashable:
+        """All but the sizes of the data."""
+        return self._replace(steps=0, batch=0)
+
+    def __str__(self) -> str:
+        network = str(self.spec).rpartition(", ")[0]
+        ragged = " of different lengths" if self.ragged else ""
+        purpose = "training" if self.training else "inference"
+        return (
+            f"{network}: {self.batch} sequences{ragged}, {self.steps} steps, "
+            f"{self.layout.replace('_', ' ')}, {purpose}"
+        )
+
+
+def rnn_problem(
+    spec: RNNSpec, layout: str, steps: int, batch: int, lengths: Shape, training: bool
+) -> RNNProblem:
+    """The problem of a call; sequences that all have all steps are packed, however they are called.
+
+    >>> from cudnn_ct.shapes.rnn import rnn_spec
+    >>> spec = rnn_spec("gru", 4, 4)
+    >>> rnn_problem(spec, "sequence_major", 3, 2, (3, 3), True).layout
+    'packed'
+    >>> rnn_problem(spec, "sequence_major", 3, 2, (3, 1), True).layout
+    'sequence_major'
+    """
+    ragged = any(length != steps for length in lengths)
+    if not ragged and (layout == "sequence_major" or 1 in (steps, batch)):
+        layout = "packed"  # the same memory, which cuDNN need not rearrange
+    return RNNProblem(spec._replace(algo="standard"), layout, steps, batch, ragged, training)
+
+
+def takes_packed(lengths: Shape) -> str:
+    """Why cuDNN does not take packed data of these lengths; empty where it does."""
+    if packed_for_cudnn(lengths):
+        return ""
+    return (
+        f"cuDNN takes packed data only with the longest sequence first and none without a step; lengths are "
+        f"{lengths}. Sort the sequences, or pass padded data: layout={RNN_LAYOUTS[0]!r} takes any lengths"
+    )
+
+
+def guessed_algos(problem: RNNProblem) -> tuple[str, ...]:
+    """The algorithms, the one that is likely to be the quickest first.
+
+    A rule read off 60 networks on an H200 with cuDNN 9.19. Persistent kernels keep the weights of a layer on
+    the chip. Where these fit, they take a half to a tenth of the time in float16, and in float32 for a single
+    sequence; where they do not, up to a hundred times as long. In bfloat16 all algorithms take the same time.
+    """
+    spec = problem.spec
+    plain, weights = len(spec.gates) == 1, len(spec.gates) * spec.hidden_size**2
+    first: list[str] = []
+    if spec.dtype in ("float16", "float32"):
+        if plain and spec.hidden_size <= 256:
+            first.append("persist_static_small_h")
+        if weights <= 2**22 and (spec.dtype == "float16" or problem.batch == 1):
+            first.append("persist_static")
+    return tuple(dict.fromkeys((*first, "standard", *RNN_ALGOS)))
+
+
+def unfit_algo(problem: RNNProblem, algo: str) -> str:
+    """What of a problem an algorithm is known not to do; empty for nothing. cuDNN itself knows more."""
+    spec = problem.spec
+    if spec.projection_size and algo != "standard":
+        return f"{algo} has no projection"
+    plain = spec.mode in ("rnn_relu", "rnn_tanh") and spec.directions == 2
+    if algo == "persist_static_small_h" and plain and problem.training:
+        return f"{algo} gave wrong gradients of bidirectional {spec.mode}, with cuDNN 9.19"
+    return ""

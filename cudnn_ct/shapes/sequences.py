@@ -1,0 +1,206 @@
+"""Sequences of different lengths: how they lie in memory, and the shapes that a network takes and gives."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable
+from itertools import accumulate, pairwise
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from .parse import choice
+from .rnn import RNNSpec
+from .specs import INT_MAX, Shape, check_shape
+
+T = TypeVar("T")
+
+# (T, B, size) with all sequences of T steps; (B, T, size) likewise; (sum of lengths, size): the first step of
+# each sequence that has one, then the second, and so on.
+RNN_LAYOUTS = ("sequence_major", "batch_major", "packed")
+_SYNONYMS = {
+    "seq_major_unpacked": "sequence_major",
+    "batch_major_unpacked": "batch_major",
+    "seq_major_packed": "packed",
+}  # cuDNN's names
+
+
+class RNNResult(NamedTuple, Generic[T]):
+    """What a recurrent network gives: its output, and the states after each sequence's last step.
+
+    ``cy`` is None for a mode without cells.
+    """
+
+    y: T
+    hy: T
+    cy: T | None
+
+
+class RNNGradients(NamedTuple, Generic[T]):
+    """Gradients with regard to the input, to the states before the first step, and to each parameter.
+
+    ``dc0`` is None for a mode without cells; ``dweights`` are in the order of ``rnn_parameters``.
+    """
+
+    dx: T
+    dh0: T
+    dc0: T | None
+    dweights: tuple[T, ...]
+
+
+class RNNShapes(NamedTuple):
+    """Shapes of input and output, and of the states before and after; ``c`` is None without cells."""
+
+    x: Shape
+    y: Shape
+    h: Shape
+    c: Shape | None
+
+
+def rnn_layout(layout: Any) -> str:
+    """The layout of sequences by its name in :data:`RNN_LAYOUTS`, or by cuDNN's.
+
+    >>> rnn_layout("SEQ_MAJOR_PACKED")
+    'packed'
+    """
+    name = choice(layout, (*RNN_LAYOUTS, *_SYNONYMS), "layout")
+    return _SYNONYMS.get(name, name)
+
+
+def as_lengths(lengths: Iterable[int]) -> Shape:
+    """Lengths as a tuple of ints.
+
+    >>> as_lengths([2, 0, 3])
+    (2, 0, 3)
+    """
+    try:
+        return tuple(map(operator.index, lengths))
+    except TypeError:
+        raise TypeError(f"lengths must be integers, one for each sequence, not {lengths!r}") from None
+
+
+def check_lengths(lengths: Iterable[int] | None, steps: int, batch: int) -> Shape:
+    """Return the length of each sequence, in any order, from 0 to the number of steps; None means all steps.
+
+    >>> check_lengths([2, 0, 3], 3, 3)
+    (2, 0, 3)
+    """
+    if lengths is None:
+        return (steps,) * batch
+    found = as_lengths(lengths)
+    if len(found) != batch:
+        raise ValueError(f"there are {len(found)} lengths; the batch has {batch} sequences")
+    for sequence, length in enumerate(found):
+        if not 0 <= length <= steps:
+            raise ValueError(
+                f"sequence {sequence} has length {length}; it must be between 0 and the {steps} steps"
+            )
+    return found
+
+
+def rnn_shapes(
+    spec: RNNSpec,
+    steps: int,
+    batch: int,
+    layout: Any = "sequence_major",
+    lengths: Iterable[int] | None = None,
+) -> RNNShapes:
+    """Shapes for a number of steps and a batch of sequences; only a packed layout asks for lengths.
+
+    >>> from cudnn_ct.shapes.rnn import rnn_spec
+    >>> rnn_shapes(rnn_spec("lstm", 5, 4, 3, direction="bidirectional"), 7, 2)
+    RNNShapes(x=(7, 2, 5), y=(7, 2, 8), h=(6, 2, 4), c=(6, 2, 4))
+    """
+    (steps, batch), layout = check_shape((steps, batch), "steps and batch"), rnn_layout(layout)
+    found = check_lengths(lengths, steps, batch)
+    leading = {
+        "sequence_major": (steps, batch),
+        "batch_major": (batch, steps),
+        "packed": (sum(found),),
+    }[layout]
+    return RNNShapes(
+        (*leading, spec.input_size),
+        (*leading, spec.output_size * spec.directions),
+        (spec.pseudo_layers, batch, spec.output_size),
+        (spec.pseudo_layers, batch, spec.hidden_size) if spec.has_cells else None,
+    )
+
+
+def packed_offsets(lengths: Iterable[int]) -> Shape:
+    """Where each step begins in packed data, in rows; last, where the data ends.
+
+    Sequences may be in any order and without steps, though cuDNN asks for more: :func:`packed_for_cudnn`.
+
+    >>> packed_offsets((3, 1, 2))
+    (0, 3, 5, 6)
+    """
+    found = tuple(lengths)
+    return tuple(accumulate((len(_active(found, t)) for t in range(max(found, default=0))), initial=0))
+
+
+def packed_places(lengths: Iterable[int]) -> tuple[tuple[int, int], ...]:
+    """For each row of packed data its step and its sequence: where it lies in data of (T, B, size).
+
+    >>> packed_places((3, 1, 2))
+    ((0, 0), (0, 1), (0, 2), (1, 0), (1, 2), (2, 0))
+    """
+    found = tuple(lengths)
+    return tuple((t, sequence) for t in range(max(found, default=0)) for sequence in _active(found, t))
+
+
+def packed_for_cudnn(lengths: Iterable[int]) -> bool:
+    """Whether cuDNN takes packed data of these lengths: the longest first, and none without a step.
+
+    >>> packed_for_cudnn((3, 2, 1)), packed_for_cudnn((3, 1, 2)), packed_for_cudnn((3, 0))
+    (True, False, False)
+    """
+    found = tuple(lengths)
+    return all(a >= b for a, b in pairwise(found)) and min(found, default=0) > 0
+
+
+def _active(lengths: Shape, step: int) -> list[int]:
+    return [sequence for sequence, length in enumerate(lengths) if step < length]
+
+
+def check_rnn_operands(
+    spec: RNNSpec,
+    x_shape: Iterable[int],
+    h0_shape: Iterable[int] | None = None,
+    c0_shape: Iterable[int] | None = None,
+    lengths: Iterable[int] | None = None,
+    layout: Any = "sequence_major",
+) -> tuple[RNNShapes, Shape]:
+    """Raise unless input, first states and lengths fit a network; return all shapes and the lengths."""
+    x, layout = check_shape(x_shape, "x_shape"), rnn_layout(layout)
+    axes = {"sequence_major": "(T, B, ", "batch_major": "(B, T, ", "packed": "(sum of lengths, "}[layout]
+    if len(x) != axes.count(",") + 1 or x[-1] != spec.input_size:
+        raise ValueError(f"x has shape {x}; {layout.replace('_', ' ')} data needs {axes}{spec.input_size})")
+    if layout == "packed":
+        if lengths is None:
+            raise ValueError(f"packed data needs lengths: x of shape {x} does not say which rows are whose")
+        given = as_lengths(lengths)
+        found = check_lengths(given, INT_MAX, len(given))
+        if sum(found) != x[0]:
+            raise ValueError(f"x has {x[0]} packed rows; lengths {found} add up to {sum(found)}")
+        steps, batch = max(found, default=0), len(found)
+    else:
+        steps, batch = x[:2] if layout == "sequence_major" else x[1::-1]
+        found = check_lengths(lengths, steps, batch)
+    shapes = rnn_shapes(spec, steps, batch, layout, found)
+    check_states(spec, shapes, h0=h0_shape, c0=c0_shape)
+    return shapes, found
+
+
+def check_states(spec: RNNSpec, shapes: RNNShapes, **states: Iterable[int] | None) -> None:
+    """Raise unless each state given, whose name has an h or a c in it, has the shape that it needs."""
+    for name, given in states.items():
+        if given is None:
+            continue
+        is_cell = "c" in name
+        wanted = shapes.c if is_cell else shapes.h
+        if wanted is None:
+            raise ValueError(f"{name} is given, but mode={spec.mode!r} has no cells; only 'lstm' has")
+        if tuple(given) != wanted:
+            size = "hidden_size" if is_cell or not spec.projection_size else "projection_size"
+            raise ValueError(
+                f"{name} has shape {tuple(given)}; this network needs {wanted}: "
+                f"(layers x directions, batch, {size})"
+            )

@@ -1,0 +1,87 @@
+"""The rules of softmax: algorithms, and which axes sum to one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import prod
+from typing import Any, NamedTuple
+
+from .checks import one_dtype, result_spec, same_shape, some_axes
+from .parse import choice
+from .specs import Shape, TensorSpec, check_shape
+
+SOFTMAX_ALGOS = ("fast", "accurate", "log")
+SOFTMAX_MODES = ("instance", "channel")
+
+
+class SoftmaxProblem(NamedTuple):
+    """A softmax of x, or with ``dx`` the gradient of one, over adjacent ``axes``."""
+
+    x: TensorSpec | None
+    y: TensorSpec
+    dy: TensorSpec | None
+    dx: TensorSpec | None
+    axes: range
+    algo: str
+
+    @property
+    def results(self) -> tuple[TensorSpec, ...]:
+        """The tensors that are written."""
+        return (self.dx or self.y,)
+
+    def __str__(self) -> str:
+        tensors = f"gradient: y {self.y}, dy {self.dy}" if self.dx else f"x {self.x}"
+        return f"softmax over axes {list(self.axes)} ({self.algo}): {tensors}, result {self.results[0]}"
+
+
+def softmax_problem(
+    specs: dict[str, TensorSpec],
+    outs: tuple[TensorSpec | None],
+    algo: Any,
+    mode: Any,
+    axis: Any,
+) -> SoftmaxProblem:
+    """Validate the arguments of a softmax of x, or of the gradient of one of y and dy."""
+    one_dtype("softmax", **{name: spec.dtype for name, spec in specs.items()})
+    first = next(iter(specs.values()))
+    shape = same_shape(**{name: spec.shape for name, spec in specs.items()})
+    axes, algo = softmax_axes(shape, mode, axis), choice(algo, SOFTMAX_ALGOS, "algo")
+    result = result_spec(shape, *specs.values(), out=outs[0])
+    if "dy" in specs:
+        return SoftmaxProblem(None, first, specs["dy"], result, axes, algo)
+    return SoftmaxProblem(first, result, None, None, axes, algo)
+
+
+def softmax_axes(shape: Iterable[int], mode: Any = "channel", axis: Any = None) -> range:
+    """The axes that sum to one, which lie side by side: those of ``axis``, or of ``mode`` where that is None.
+
+    >>> softmax_axes((8, 10, 4, 4), "instance")
+    range(1, 4)
+    >>> softmax_axes((8, 10, 4, 4), axis=-1)
+    range(3, 4)
+    """
+    dims = check_shape(shape, "x_shape")
+    mode = choice(mode, SOFTMAX_MODES, "mode")
+    if axis is None:
+        if len(dims) < 2:
+            raise ValueError(f"x has shape {dims}; mode={mode!r} needs (N, C, ...), other shapes an axis")
+        return range(1, 2 if mode == "channel" else len(dims))
+    axes = sorted(some_axes(axis, len(dims), "axis"))
+    if not axes:
+        raise ValueError("axis must name at least one axis, not ()")
+    if axes[-1] - axes[0] >= len(axes):
+        raise ValueError(f"axis {axis!r}: axes of a softmax must lie side by side")
+    return range(axes[0], axes[-1] + 1)
+
+
+def softmax_fold(shape: Iterable[int], mode: Any = "channel", axis: Any = None) -> Shape:
+    """The shape (outer, reduced, inner, 1) in which the same softmax is one over channels.
+
+    >>> softmax_fold((8, 10, 4, 4), "instance")
+    (8, 160, 1, 1)
+    >>> softmax_fold((8, 10, 4, 4), axis=1)
+    (8, 10, 16, 1)
+    """
+    dims = check_shape(shape, "x_shape")
+    axes = softmax_axes(dims, mode, axis)
+    return prod(dims[: axes.start]), prod(dims[axes.start : axes.stop]), prod(dims[axes.stop :]), 1

@@ -1,0 +1,156 @@
+"""The rules of spatial transformers: shapes of transforms, grids, and what is sampled by them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from .checks import one_dtype, result_spec
+from .parse import number
+from .specs import INT_MAX, Shape, TensorSpec, check_shape
+
+T = TypeVar("T")
+
+
+class GridSampleGradients(NamedTuple, Generic[T]):
+    """Gradients with regard to the image, and to the grid."""
+
+    dx: T
+    dgrid: T
+
+
+class TransformerGradients(NamedTuple, Generic[T]):
+    """Gradients with regard to the image, and to the transforms."""
+
+    dx: T
+    dtheta: T
+
+
+def affine_grid_shape(theta_shape: Iterable[int], shape: Iterable[int]) -> Shape:
+    """Shape of ``affine_grid(theta, shape)``, where ``shape`` is (N, C, H, W) or (N, H, W).
+
+    >>> affine_grid_shape((8, 2, 3), (8, 64, 28, 28))
+    (8, 28, 28, 2)
+    """
+    theta, result = check_shape(theta_shape, "theta_shape"), check_shape(shape)
+    if not 3 <= len(result) <= 4 or 0 in result[-2:]:
+        raise ValueError(f"shape {result}: expected (N, C, H, W) or (N, H, W), H and W of at least 1")
+    if theta != (result[0], 2, 3):
+        raise ValueError(f"theta has shape {theta}; a batch of {result[0]} needs ({result[0]}, 2, 3)")
+    return (result[0], *result[-2:], 2)
+
+
+def check_grid(grid_shape: Iterable[int], name: str = "grid") -> Shape:
+    """Return the shape (N, H, W, 2) of a grid."""
+    grid = check_shape(grid_shape, f"{name}_shape")
+    if len(grid) != 4 or grid[-1] != 2 or 0 in grid[1:3]:
+        raise ValueError(f"{name} has shape {grid}; expected (N, H, W, 2), H and W of at least 1")
+    return grid
+
+
+def grid_sample_shape(x_shape: Iterable[int], grid_shape: Iterable[int]) -> Shape:
+    """Shape of ``grid_sample(x, grid)``: the image's batch and channels, the grid's height and width.
+
+    >>> grid_sample_shape((8, 3, 40, 40), (8, 28, 28, 2))
+    (8, 3, 28, 28)
+    """
+    x, grid = _image(x_shape), check_grid(grid_shape)
+    if x[0] != grid[0]:
+        raise ValueError(f"x has a batch of {x[0]}, grid one of {grid[0]}")
+    return (*x[:2], *grid[1:3])
+
+
+def transformed_shape(x_shape: Iterable[int], scale_height: Any = 1, scale_width: Any = 1) -> Shape:
+    """Shape of ``spatial_transformer(x, theta)``: height and width times their scales, rounded up.
+
+    >>> transformed_shape((8, 3, 40, 41), 0.5, 0.5)
+    (8, 3, 20, 21)
+    """
+    x = _image(x_shape)
+    scales = {"scale_height": scale_height, "scale_width": scale_width}
+    for name, scale in scales.items():
+        if not 0 < number(scale, name) < math.inf:
+            raise ValueError(f"{name} must be more than 0 and finite, got {scale}")
+    products = [n * float(scale) for n, scale in zip(x[2:], scales.values(), strict=True)]
+    if max(products) > INT_MAX:
+        raise ValueError(f"the result would have {products[0]:g} x {products[1]:g} pixels")
+    sizes = map(math.ceil, products)
+    return check_shape((*x[:2], *sizes), "shape of the result")
+
+
+def _image(x_shape: Iterable[int]) -> Shape:
+    x = check_shape(x_shape, "x_shape")
+    if len(x) != 4 or 0 in x[2:]:
+        raise ValueError(f"x has shape {x}; expected (N, C, H, W), H and W of at least 1")
+    return x
+
+
+class GridProblem(NamedTuple):
+    """A grid of affine transforms, or with ``dtheta`` the gradient of one."""
+
+    theta: TensorSpec | None
+    grid: TensorSpec | None
+    dgrid: TensorSpec | None
+    dtheta: TensorSpec | None
+
+    @property
+    def results(self) -> tuple[TensorSpec, ...]:
+        """The tensors that are written."""
+        result = self.dtheta or self.grid
+        assert result is not None
+        return (result,)
+
+    def __str__(self) -> str:
+        given, gradient = (self.dgrid, "gradient of an ") if self.dtheta else (self.theta, "")
+        return f"{gradient}affine grid: {given}, result {self.results[0]}"
+
+
+def grid_problem(
+    specs: dict[str, TensorSpec],
+    outs: tuple[TensorSpec | None],  # noqa: ARG001 - as all are called; these two take no out
+    shape: Any = None,
+) -> GridProblem:
+    """Validate the arguments of a grid of theta for images of a shape, or of the gradient of one of dgrid."""
+    (first,) = specs.values()
+    one_dtype("affine_grid", **{name: spec.dtype for name, spec in specs.items()})
+    if "dgrid" in specs:
+        n, *_ = check_grid(first.shape, "dgrid")
+        return GridProblem(None, None, first, TensorSpec.packed((n, 2, 3), first.dtype))
+    return GridProblem(
+        first, TensorSpec.packed(affine_grid_shape(first.shape, shape), first.dtype), None, None
+    )
+
+
+class SampleProblem(NamedTuple):
+    """Images sampled at the places of a grid, or with ``dx`` and ``dgrid`` the gradients of that."""
+
+    x: TensorSpec
+    grid: TensorSpec
+    y: TensorSpec | None
+    dy: TensorSpec | None
+    dx: TensorSpec | None
+    dgrid: TensorSpec | None
+
+    @property
+    def results(self) -> tuple[TensorSpec, ...]:
+        """The tensors that are written."""
+        return tuple(spec for spec in (self.y, self.dx, self.dgrid) if spec)
+
+    def __str__(self) -> str:
+        gradient = f"gradients of sampling: dy {self.dy}, " if self.dx else "sampling: "
+        return f"{gradient}x {self.x}, grid {self.grid}, result {self.results[0]}"
+
+
+def sample_problem(specs: dict[str, TensorSpec], outs: tuple[TensorSpec | None, ...]) -> SampleProblem:
+    """Validate the operands of sampling x by a grid, or of the gradients of that with dy."""
+    x, grid = specs["x"], specs["grid"]
+    one_dtype("grid_sample", **{name: spec.dtype for name, spec in specs.items()})
+    shape = grid_sample_shape(x.shape, grid.shape)
+    if "dy" not in specs:
+        return SampleProblem(x, grid, result_spec(shape, x, out=outs[0]), None, None, None)
+    dy = specs["dy"]
+    if dy.shape != shape:
+        raise ValueError(f"dy has shape {dy.shape}; y has {shape}")
+    dgrid = TensorSpec.packed(grid.shape, grid.dtype)
+    return SampleProblem(x, grid, None, dy, result_spec(x.shape, x, dy, out=outs[0]), dgrid)

@@ -1,0 +1,121 @@
+"""The rules of what works on whole tensors: broadcasting, reductions, memory layouts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import prod
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from ..dtypes import as_dtype
+from .checks import FLOATS, some_axes
+from .parse import choice, flag
+from .specs import Shape, TensorSpec, check_shape, nearest_layout
+
+T = TypeVar("T")
+
+OP_TENSOR_OPS = ("add", "mul", "min", "max", "sqrt", "not")
+_OF_ONE = ("sqrt", "not")
+
+REDUCE_OPS = ("add", "mul", "min", "max", "amax", "avg", "norm1", "norm2", "mul_no_zeros")
+_INDEXED = ("min", "max")
+_OF_NOTHING = ("add", "mul", "norm1", "norm2", "mul_no_zeros")  # those with an answer if there is no element
+
+MOST_AXES = 8  # that a descriptor of cuDNN can have
+
+
+class Reduction(NamedTuple, Generic[T]):
+    """A smallest or largest element, and which it was, in C order of the axes that are gone."""
+
+    y: T
+    indices: T
+
+
+def op_tensor_op(op: Any, has_b: bool) -> str:
+    """The operation by its name in :data:`OP_TENSOR_OPS`; raise unless it takes as many operands as given."""
+    name = choice(op, OP_TENSOR_OPS, "op")
+    if has_b and name in _OF_ONE:
+        raise ValueError(f"op={name!r} is of one tensor; b must be None")
+    if not has_b and name not in _OF_ONE:
+        raise ValueError(f"op={name!r} needs b")
+    return name
+
+
+def check_broadcast(a_shape: Iterable[int], b_shape: Iterable[int]) -> Shape:
+    """Return the shape of ``a``, to which ``b`` is stretched: each of its axes is as long, or of length 1.
+
+    >>> check_broadcast((8, 3, 4, 4), (1, 3, 1, 1))
+    (8, 3, 4, 4)
+    """
+    a, b = check_shape(a_shape, "a_shape"), check_shape(b_shape, "b_shape")
+    if len(a) != len(b) or any(m not in (1, n) for n, m in zip(a, b, strict=True)):
+        raise ValueError(f"b has shape {b}; a of shape {a} needs as many axes, each as long or of length 1")
+    return a
+
+
+def reduce_axes(x_shape: Iterable[int], axes: Any = None) -> Shape:
+    """The axes that a reduction takes away, in order: all, where ``axes`` is None.
+
+    >>> reduce_axes((2, 3, 4), (-1, 0))
+    (0, 2)
+    """
+    x = check_shape(x_shape, "x_shape")
+    if len(x) > MOST_AXES:
+        raise ValueError(f"x has shape {x}; a reduction takes at most {MOST_AXES} axes")
+    return tuple(range(len(x))) if axes is None else tuple(sorted(some_axes(axes, len(x), "axes")))
+
+
+def reduced_shape(x_shape: Iterable[int], axes: Any = None, keepdims: bool = False) -> Shape:
+    """Shape of ``reduce(x)``: without the axes, or with 1 for each of them.
+
+    >>> reduced_shape((2, 3, 4), (0, 2)), reduced_shape((2, 3, 4), (0, 2), keepdims=True)
+    ((3,), (1, 3, 1))
+    """
+    x = check_shape(x_shape, "x_shape")
+    gone = reduce_axes(x, axes)
+    if flag(keepdims, "keepdims"):
+        return tuple(1 if axis in gone else n for axis, n in enumerate(x))
+    return tuple(n for axis, n in enumerate(x) if axis not in gone)
+
+
+def reduce_op(op: Any, x_shape: Iterable[int], axes: Any = None, indices: bool = False) -> str:
+    """The operation by its name in :data:`REDUCE_OPS`; raise unless it has an answer for the axes."""
+    name, x = choice(op, REDUCE_OPS, "op"), check_shape(x_shape, "x_shape")
+    if flag(indices, "indices") and name not in _INDEXED:
+        raise ValueError(f"indices=True is for op={' or '.join(map(repr, _INDEXED))}, not {name!r}")
+    gone = reduce_axes(x, axes)
+    empty = prod(x[axis] for axis in gone) == 0
+    if empty and name not in _OF_NOTHING and 0 not in reduced_shape(x, gone):
+        raise ValueError(f"op={name!r} over axes {gone} of x of shape {x} is of no element")
+    return name
+
+
+def transformed_spec(
+    x: TensorSpec, layout: str | None = None, strides: Any = None, dtype: Any = None
+) -> TensorSpec:
+    """What ``transform(x)`` gives: the shape of x, with other strides or another dtype.
+
+    With neither layout nor strides, the elements lie packed in the layout of x, or that nearest to it.
+
+    >>> transformed_spec(TensorSpec.packed((2, 3, 4, 5)), layout="nhwc", dtype="float16")
+    TensorSpec(shape=(2, 3, 4, 5), strides=(60, 1, 15, 3), dtype='float16')
+    """
+    result = x.dtype if dtype is None else as_dtype(dtype).name
+    if not (x.dtype in FLOATS and result in FLOATS) and not x.dtype == result == "int8":
+        raise TypeError(
+            f"transform turns {', '.join(FLOATS)} into each other, and int8 into int8; not {x.dtype} "
+            f"into {result}"
+        )
+    if strides is None:
+        name = layout or nearest_layout(x)
+        return TensorSpec.packed(x.shape, result, name)
+    if layout is not None:
+        raise ValueError(f"layout={layout!r} and strides={strides!r}: give one of them")
+    try:
+        spec = TensorSpec(x.shape, check_shape(strides, "strides"), result)
+    except (TypeError, ValueError):
+        raise ValueError(f"strides must be positive ints, in elements, not {strides!r}") from None
+    if len(spec.strides) != len(x.shape):
+        raise ValueError(f"strides {spec.strides} do not fit x of shape {x.shape}: one for each axis")
+    if not spec.describable or spec.overlaps_itself:
+        raise ValueError(f"strides {spec.strides} put several elements of shape {x.shape} in one place")
+    return spec
