@@ -22,10 +22,10 @@ __all__ = [
     "CUDNN",
     "CUDNN_STEPS",
     "DRIVER",
-    "NotHereError",
-    "Places",
-    "Search",
-    "Wanted",
+    "LibrarySpec",
+    "NotFoundError",
+    "SearchContext",
+    "SearchResult",
     "cublaslt",
     "cudart",
     "find_cudnn",
@@ -35,7 +35,7 @@ __all__ = [
 
 
 @dataclass(frozen=True)
-class Wanted:
+class LibrarySpec:
     """One library to look for.
 
     Attributes
@@ -58,20 +58,20 @@ EXPLICIT = "CUDNN_CT_LIBRARY"  # the step for `config.library`, by its environme
 # Environment variables that name the root folder of a CUDA toolkit, into which some install cuDNN too.
 TOOLKITS = ("CUDA_PATH", "CUDA_HOME", "CUDA_ROOT")
 
-CUDNN = Wanted("libcudnn.so.9", ("nvidia/cudnn/lib",), "cudnn")
-DRIVER = Wanted("libcuda.so.1")
+CUDNN = LibrarySpec("libcudnn.so.9", ("nvidia/cudnn/lib",), "cudnn")
+DRIVER = LibrarySpec("libcuda.so.1")
 
 
-def cublaslt(cuda: int) -> Wanted:
+def cublaslt(cuda: int) -> LibrarySpec:
     """Describe the libcublasLt of one CUDA major version."""
     wheels = ("nvidia/cublas/lib", f"nvidia/cu{cuda}/lib")
-    return Wanted(f"libcublasLt.so.{cuda}", wheels, "cublasLt")
+    return LibrarySpec(f"libcublasLt.so.{cuda}", wheels, "cublasLt")
 
 
-def cudart(cuda: int) -> Wanted:
+def cudart(cuda: int) -> LibrarySpec:
     """Describe the libcudart of one CUDA major version."""
     wheels = ("nvidia/cuda_runtime/lib", f"nvidia/cu{cuda}/lib")
-    return Wanted(f"libcudart.so.{cuda}", wheels, "cudart")
+    return LibrarySpec(f"libcudart.so.{cuda}", wheels, "cudart")
 
 
 def mapped_files() -> tuple[str, ...]:
@@ -86,7 +86,7 @@ def mapped_files() -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class Places:
+class SearchContext:
     """Where the steps look: this process and its environment, or what a test gives instead."""
 
     setting: str | os.PathLike[str] | None = field(default_factory=lambda: config.explicit_library)
@@ -99,7 +99,7 @@ class Places:
 
 
 @dataclass(frozen=True)
-class Search:
+class SearchResult:
     """What a search gave: a file, or the reason of every step; other major versions seen on the way."""
 
     path: Path | None
@@ -108,7 +108,7 @@ class Search:
     others: tuple[Path, ...] = ()
 
 
-class NotHereError(Exception):
+class NotFoundError(Exception):
     """A step gave nothing, for this reason."""
 
     def __init__(self, reason: str, others: Iterable[Path] = ()) -> None:
@@ -116,113 +116,113 @@ class NotHereError(Exception):
         self.others = tuple(others)
 
 
-Step = Callable[[Wanted, Places], Path]
+Step = Callable[[LibrarySpec, SearchContext], Path]
 
 
-def find_cudnn() -> Search:
+def find_cudnn() -> SearchResult:
     """Look for cuDNN on this machine with all steps."""
     unsupported = _unsupported()
     if unsupported:
-        return Search(None, "", (("platform", unsupported),))
-    return search(CUDNN, CUDNN_STEPS, Places())
+        return SearchResult(None, "", (("platform", unsupported),))
+    return search(CUDNN, CUDNN_STEPS, SearchContext())
 
 
-def search(wanted: Wanted, steps: Iterable[tuple[str, Step]], places: Places) -> Search:
+def search(wanted: LibrarySpec, steps: Iterable[tuple[str, Step]], places: SearchContext) -> SearchResult:
     """Ask each step in turn until one answers."""
     reasons: list[tuple[str, str]] = []
     others: list[Path] = []
     for name, step in steps:
         try:
             path = step(wanted, places)
-        except NotHereError as miss:
+        except NotFoundError as miss:
             reasons.append((name, str(miss)))
             others += miss.others
         except OSError as error:  # a folder that may not be entered, say
             reasons.append((name, str(error)))
         else:
-            return Search(path, name, (*reasons, (name, str(path))), tuple(others))
-    return Search(None, "", tuple(reasons), tuple(others))
+            return SearchResult(path, name, (*reasons, (name, str(path))), tuple(others))
+    return SearchResult(None, "", tuple(reasons), tuple(others))
 
 
-def find_explicit(wanted: Wanted, places: Places) -> Path:
+def find_explicit(wanted: LibrarySpec, places: SearchContext) -> Path:
     """Take what the setting names, be it right or wrong: an explicit wish is never passed over."""
     if not places.setting:
-        raise NotHereError("not set")
+        raise NotFoundError("not set")
     path = Path(places.setting).expanduser()
     if not os.path.isdir(path):
         return path
     try:
         return _first(wanted, folders_of(path))
-    except NotHereError as miss:
+    except NotFoundError as miss:
         return miss.others[0] if miss.others else path / wanted.soname
 
 
-def find_mapped(wanted: Wanted, places: Places) -> Path:
+def find_mapped(wanted: LibrarySpec, places: SearchContext) -> Path:
     """Find what this process has already loaded (PyTorch's, say): two copies in one process mix."""
     files = list(places.mapped())
     for file in files:
         if _is(Path(file), wanted):
             return Path(file)
-    raise NotHereError("this process has none", _others(map(Path, files), wanted))
+    raise NotFoundError("this process has none", _others(map(Path, files), wanted))
 
 
-def find_beside(wanted: Wanted, places: Places) -> Path:
+def find_beside(wanted: LibrarySpec, places: SearchContext) -> Path:
     """Find a companion where cuDNN itself looks for it: beside it, or in the wheel next to its wheel."""
     if places.beside is None:
-        raise NotHereError("no cuDNN to look beside")
+        raise NotFoundError("no cuDNN to look beside")
     site_packages = places.beside.parent.parent.parent  # of <site-packages>/nvidia/cudnn/lib
     return _first(wanted, [places.beside, *(site_packages / wheel for wheel in wanted.wheels)])
 
 
-def find_wheel(wanted: Wanted, places: Places) -> Path:
+def find_wheel(wanted: LibrarySpec, places: SearchContext) -> Path:
     """Find a wheel's library in any site-packages of ``sys.path``."""
     return _first(wanted, [Path(entry, wheel) for entry in _fixed(places.path) for wheel in wanted.wheels])
 
 
-def find_conda(wanted: Wanted, places: Places) -> Path:
+def find_conda(wanted: LibrarySpec, places: SearchContext) -> Path:
     """Find it in the active conda environment."""
     prefix = places.environ.get("CONDA_PREFIX", "")
     if not os.path.isabs(prefix):
-        raise NotHereError("CONDA_PREFIX is not set" if not prefix else f"CONDA_PREFIX={prefix} is relative")
+        raise NotFoundError("CONDA_PREFIX is not set" if not prefix else f"CONDA_PREFIX={prefix} is relative")
     return _first(wanted, [Path(prefix, "lib"), *Path(prefix).glob("targets/*/lib")])
 
 
-def find_cudnn_path(wanted: Wanted, places: Places) -> Path:
+def find_cudnn_path(wanted: LibrarySpec, places: SearchContext) -> Path:
     """Find it under CUDNN_PATH: a root folder, or the folder of the libraries."""
     return _below(("CUDNN_PATH",), wanted, places)
 
 
-def find_toolkit(wanted: Wanted, places: Places) -> Path:
+def find_toolkit(wanted: LibrarySpec, places: SearchContext) -> Path:
     """Find it in the CUDA toolkit that an environment variable names."""
     return _below(TOOLKITS, wanted, places)
 
 
-def _below(names: tuple[str, ...], wanted: Wanted, places: Places) -> Path:
+def _below(names: tuple[str, ...], wanted: LibrarySpec, places: SearchContext) -> Path:
     roots = [places.environ[name] for name in names if places.environ.get(name)]
     if not roots:
-        raise NotHereError(f"{', '.join(names)} not set")
+        raise NotFoundError(f"{', '.join(names)} not set")
     return _first(wanted, [folder for root in roots for folder in folders_of(Path(root))])
 
 
-def find_linker(wanted: Wanted, places: Places) -> Path:
+def find_linker(wanted: LibrarySpec, places: SearchContext) -> Path:
     """Find what the dynamic linker would, by reading its search path and its cache."""
     named = map(Path, _fixed(places.environ.get("LD_LIBRARY_PATH", "").split(":")))
     folders = [*named, *_cached(wanted, places), *map(Path, places.linker_folders)]
     try:
         return _first(wanted, [folder for folder in folders if not _foreign(folder / wanted.soname)])
-    except NotHereError as miss:
+    except NotFoundError as miss:
         reason = f"not in LD_LIBRARY_PATH, {places.linker_cache} or the usual folders"
-        raise NotHereError(reason, miss.others) from None
+        raise NotFoundError(reason, miss.others) from None
 
 
-def find_pathfinder(wanted: Wanted, places: Places) -> Path:
+def find_pathfinder(wanted: LibrarySpec, places: SearchContext) -> Path:
     """Ask cuda-pathfinder, in a child process.
 
     It loads what it finds, with its dependencies and of any major version. In a child that leaves nothing
     behind, and a broken library does not end this process.
     """
     if not wanted.pathfinder:
-        raise NotHereError("not a library that it knows")
+        raise NotFoundError("not a library that it knows")
     import subprocess  # only when all other steps have failed
 
     command = [sys.executable or "", "-P", "-c", _ASK_PATHFINDER, wanted.pathfinder, *_fixed(places.path)]
@@ -232,13 +232,13 @@ def find_pathfinder(wanted: Wanted, places: Places) -> Path:
     try:
         child = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=30)
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise NotHereError(f"could not be asked: {error}") from None
+        raise NotFoundError(f"could not be asked: {error}") from None
     if child.returncode:
         died = f"its process died of signal {-child.returncode}"
-        raise NotHereError(died if child.returncode < 0 else child.stderr.strip())
+        raise NotFoundError(died if child.returncode < 0 else child.stderr.strip())
     answer = Path(child.stdout.splitlines()[-1])
     if not _is(answer, wanted):
-        raise NotHereError(f"it found {answer}, which is of another version", [answer])
+        raise NotFoundError(f"it found {answer}, which is of another version", [answer])
     return answer
 
 
@@ -280,7 +280,7 @@ except Exception as error:
 """
 
 
-def _first(wanted: Wanted, folders: Iterable[Path]) -> Path:
+def _first(wanted: LibrarySpec, folders: Iterable[Path]) -> Path:
     present = [folder for folder in dict.fromkeys(folders) if os.path.isdir(folder)]
     for folder in present:
         for path in (folder / wanted.soname, *_newest_first(folder.glob(f"{wanted.soname}.*"))):
@@ -289,7 +289,7 @@ def _first(wanted: Wanted, folders: Iterable[Path]) -> Path:
     others = [file for folder in present for file in _others(folder.glob(f"{_stem(wanted)}.so.*"), wanted)]
     where = ", ".join(map(str, present)) or "its folders: none of them exists"
     found = f", only {', '.join(file.name for file in others)}" if others else ""
-    raise NotHereError(f"no {wanted.soname} in {where}{found}", others)
+    raise NotFoundError(f"no {wanted.soname} in {where}{found}", others)
 
 
 def _fixed(folders: Iterable[str]) -> list[str]:
@@ -312,21 +312,21 @@ def _newest_first(files: Iterable[Path]) -> list[Path]:
     )
 
 
-def _is(file: Path, wanted: Wanted) -> bool:
+def _is(file: Path, wanted: LibrarySpec) -> bool:
     return re.fullmatch(rf"{re.escape(wanted.soname)}(\.\d+)*", file.name) is not None
 
 
-def _others(files: Iterable[Path], wanted: Wanted) -> list[Path]:
+def _others(files: Iterable[Path], wanted: LibrarySpec) -> list[Path]:
     """Keep the same library of other major versions."""
     pattern = re.compile(rf"{re.escape(_stem(wanted))}\.so(\.\d+)+")
     return _newest_first(file for file in files if pattern.fullmatch(file.name) and not _is(file, wanted))
 
 
-def _stem(wanted: Wanted) -> str:
+def _stem(wanted: LibrarySpec) -> str:
     return wanted.soname.partition(".so")[0]
 
 
-def _cached(wanted: Wanted, places: Places) -> Iterator[Path]:
+def _cached(wanted: LibrarySpec, places: SearchContext) -> Iterator[Path]:
     """Yield the folders of the linker's cache that hold the library: its paths stand there as plain text."""
     try:
         cache = Path(places.linker_cache).read_bytes()

@@ -11,7 +11,7 @@ from typing import Any, NoReturn, Self
 
 from .errors import CudnnError, CudnnWarning
 
-__all__ = ["Owned", "outlive_cycles"]
+__all__ = ["NativeHandle", "outlive_cycles"]
 
 # Takes an object out of the garbage collector, so that its `__del__` runs only after its last reference goes.
 # The collector calls `__del__` of all objects in a cycle, in any order, before it clears any of them: memory
@@ -19,7 +19,7 @@ __all__ = ["Owned", "outlive_cycles"]
 outlive_cycles = ctypes.PYFUNCTYPE(None, ctypes.py_object)(("PyObject_GC_UnTrack", ctypes.pythonapi))
 
 
-class Owned:
+class NativeHandle:
     """Holds a native pointer, passes itself to C, and destroys the pointer once.
 
     It goes with ``close()``, with the end of a ``with`` block, or with its last reference, whichever comes

@@ -13,16 +13,16 @@ from . import _lib
 from ._find import (
     COMPANION_STEPS,
     DRIVER,
-    Places,
-    Search,
-    Wanted,
+    LibrarySpec,
+    SearchContext,
+    SearchResult,
     cublaslt,
     cudart,
     find_cudnn,
     mapped_files,
     search,
 )
-from ._installation import File, Installation, header_version, inspect
+from ._installation import Installation, LibraryFile, header_version, inspect
 from .doctor import elf
 from .errors import CudnnError, CudnnWarning, format_version
 
@@ -68,12 +68,12 @@ class LibraryInfo:
     found_via: str
     version: str | None
     cuda_version: str | None
-    sublibraries: tuple[File, ...]
-    header: File | None
-    other_headers: tuple[File, ...]
-    cublaslt: File
-    cudart: File
-    driver: File
+    sublibraries: tuple[LibraryFile, ...]
+    header: LibraryFile | None
+    other_headers: tuple[LibraryFile, ...]
+    cublaslt: LibraryFile
+    cudart: LibraryFile
+    driver: LibraryFile
     bindings: str
     steps: tuple[tuple[str, str], ...]
     notes: tuple[str, ...]
@@ -155,7 +155,7 @@ def library_info() -> LibraryInfo:
     )
 
 
-def _loaded() -> tuple[_lib.Library | None, Search, Installation | None, str]:
+def _loaded() -> tuple[_lib.Library | None, SearchResult, Installation | None, str]:
     """Return what can be had: the library, how it was found, its files, and why there is not more."""
     try:
         library = _lib.load()
@@ -165,27 +165,27 @@ def _loaded() -> tuple[_lib.Library | None, Search, Installation | None, str]:
     return library, library.found, library.installation, ""
 
 
-def _state_of(file: File, library: _lib.Library | None, mapped: tuple[str, ...]) -> File:
+def _state_of(file: LibraryFile, library: _lib.Library | None, mapped: tuple[str, ...]) -> LibraryFile:
     note = library.skipped.get(file.name, file.note) if library else file.note
     return replace(file, mapped=file.path in mapped, note=note)
 
 
 def _companion(
-    name: str, wanted_of: Callable[[int], Wanted], cuda: int | None, installation: Installation | None
-) -> File:
+    name: str, wanted_of: Callable[[int], LibrarySpec], cuda: int | None, installation: Installation | None
+) -> LibraryFile:
     """Look for a library of CUDA that fits this cuDNN; its file's name or its wheel tells the version."""
     if cuda is None or installation is None:
-        return File(name, None, note=NOT_LOOKED_FOR)
+        return LibraryFile(name, None, note=NOT_LOOKED_FOR)
     wanted = wanted_of(cuda // 1000)
-    found = search(wanted, COMPANION_STEPS, Places(beside=installation.folder))
+    found = search(wanted, COMPANION_STEPS, SearchContext(beside=installation.folder))
     if found.path is None:
-        return File(name, None, note=f"no {wanted.soname} was found")
+        return LibraryFile(name, None, note=f"no {wanted.soname} was found")
     real = Path(os.path.realpath(found.path))
     version = _name_version(real) or _wheel_version(real)
-    return _judged(File(name, str(real), version, mapped=str(real) in mapped_files()))
+    return _judged(LibraryFile(name, str(real), version, mapped=str(real) in mapped_files()))
 
 
-def _judged(file: File) -> File:
+def _judged(file: LibraryFile) -> LibraryFile:
     try:
         elf.check(file.path or "")
     except elf.ElfError as error:
@@ -208,7 +208,7 @@ def _wheel_version(path: Path) -> str | None:
     return next((folder.name.removesuffix(".dist-info").partition("-")[2] for folder in folders), None)
 
 
-def _other_headers(header: File | None) -> tuple[File, ...]:
+def _other_headers(header: LibraryFile | None) -> tuple[LibraryFile, ...]:
     from cuda.pathfinder import locate_nvidia_header_directory  # 30 ms, and for this question alone
 
     try:
@@ -219,18 +219,18 @@ def _other_headers(header: File | None) -> tuple[File, ...]:
         number = header_version(path)
     except (OSError, RuntimeError):
         return ()
-    return (File("other header", path, format_version(number) if number else None),)
+    return (LibraryFile("other header", path, format_version(number) if number else None),)
 
 
-def _driver() -> File:
+def _driver() -> LibraryFile:
     """Ask libcuda for its version, which needs no GPU; the kernel module tells the release of the driver."""
     steps = tuple(step for step in COMPANION_STEPS if step[0] in ("already loaded", "system"))
-    found = search(DRIVER, steps, Places())
+    found = search(DRIVER, steps, SearchContext())
     release = _kernel_module()
     if found.path is None:
         inside = f", though the kernel module is there ({release}): is this a container without --gpus?"
-        return File("driver", None, note=f"no {DRIVER.soname} was found{inside if release else ''}")
-    file = _judged(File("driver", os.path.realpath(found.path)))
+        return LibraryFile("driver", None, note=f"no {DRIVER.soname} was found{inside if release else ''}")
+    file = _judged(LibraryFile("driver", os.path.realpath(found.path)))
     if file.note:
         return file
     number = _lib.driver_version(file.path or "")
@@ -247,7 +247,7 @@ def _kernel_module() -> str:
     return match.group() if match else ""
 
 
-def _notes(installation: Installation | None, lt: File, mapped: tuple[str, ...]) -> Iterator[str]:
+def _notes(installation: Installation | None, lt: LibraryFile, mapped: tuple[str, ...]) -> Iterator[str]:
     if installation is None:
         return
     yield from installation.notes
@@ -268,5 +268,5 @@ def _cuda(number: int) -> str:
     return f"{number // 1000}.{number % 1000 // 10}"
 
 
-def _line(file: File) -> str:
+def _line(file: LibraryFile) -> str:
     return "  ".join(filter(None, (file.version, file.path, "(loaded)" if file.mapped else "", file.note)))

@@ -9,14 +9,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ._find import EXPLICIT, Search
+from ._find import EXPLICIT, SearchResult
 from .doctor import elf
 from .errors import CudnnError, LibraryLoadError, LibraryNotFoundError, VersionMismatchError, format_version
 
 __all__ = [
     "SUBLIBRARIES",
-    "File",
     "Installation",
+    "LibraryFile",
     "SubLibrary",
     "exposed",
     "header_version",
@@ -50,7 +50,7 @@ SUBLIBRARIES = (
 
 
 @dataclass(frozen=True)
-class File:
+class LibraryFile:
     """A library or a header on disk.
 
     Attributes
@@ -94,8 +94,8 @@ class Installation:
 
     shim: str
     version: int | None = None
-    files: tuple[File, ...] = ()
-    header: File | None = None
+    files: tuple[LibraryFile, ...] = ()
+    header: LibraryFile | None = None
     problems: tuple[CudnnError, ...] = field(default=(), compare=False)
 
     @property
@@ -144,7 +144,7 @@ def inspect(path: str | os.PathLike[str]) -> Installation:
     return Installation(shim, number, files, _header_of(Path(shim).parent), tuple(problems))
 
 
-def require(found: Search) -> Installation:
+def require(found: SearchResult) -> Installation:
     """Read what a search found, and raise unless it is a cuDNN that can be opened."""
     if found.path is None:
         raise _not_found(found)
@@ -159,7 +159,7 @@ def require(found: Search) -> Installation:
     return installation
 
 
-def _named(found: Search) -> str:
+def _named(found: SearchResult) -> str:
     """What to say where a setting names a file that is not there; empty where that is not so."""
     if found.found_via != EXPLICIT or found.path is None or os.path.lexists(found.path):
         return ""
@@ -187,7 +187,7 @@ def header_version(path: str | os.PathLike[str]) -> int | None:
     return _packed(*(int(defined[part]) for part in ("MAJOR", "MINOR", "PATCHLEVEL")))
 
 
-def _not_found(found: Search) -> CudnnError:
+def _not_found(found: SearchResult) -> CudnnError:
     for other in found.others:  # a cuDNN 8 is a better answer than none
         for problem in inspect(other).problems:
             if isinstance(problem, VersionMismatchError):
@@ -220,21 +220,21 @@ def _old_version(folder: Path, major: int) -> str:
     return _unpacked(constant) if constant else str(major)
 
 
-def _read_files(shim: Path) -> tuple[tuple[File, ...], list[CudnnError]]:
+def _read_files(shim: Path) -> tuple[tuple[LibraryFile, ...], list[CudnnError]]:
     files, problems = [], []
     for row in SUBLIBRARIES:
         path = _beside(shim, row.name)
         if path is None:
-            files.append(File(row.name, None, note="not there"))
+            files.append(LibraryFile(row.name, None, note="not there"))
             continue
         try:
             library = elf.check(path)
             constant = library.constant(row.symbol) if row.symbol else None
         except elf.ElfError as error:
             problems.append(_translated(error))
-            files.append(File(row.name, path, note=error.kind))
+            files.append(LibraryFile(row.name, path, note=error.kind))
         else:
-            files.append(File(row.name, path, _unpacked(constant) if constant else None))
+            files.append(LibraryFile(row.name, path, _unpacked(constant) if constant else None))
     return tuple(files), problems
 
 
@@ -248,7 +248,7 @@ def _beside(shim: Path, name: str) -> str | None:
     return None
 
 
-def _incomplete(folder: Path, files: tuple[File, ...], version: int | None) -> list[CudnnError]:
+def _incomplete(folder: Path, files: tuple[LibraryFile, ...], version: int | None) -> list[CudnnError]:
     since = {row.name: row.since for row in SUBLIBRARIES}
     missing = [file.name for file in files if file.path is None and since[file.name] <= (version or 0)]
     if not missing:
@@ -262,7 +262,7 @@ def _incomplete(folder: Path, files: tuple[File, ...], version: int | None) -> l
     ]
 
 
-def _mixed(files: tuple[File, ...]) -> list[CudnnError]:
+def _mixed(files: tuple[LibraryFile, ...]) -> list[CudnnError]:
     known = [file for file in files if file.version]
     if len({file.version for file in known}) < 2:
         return []
@@ -272,14 +272,14 @@ def _mixed(files: tuple[File, ...]) -> list[CudnnError]:
     ]
 
 
-def _header_of(folder: Path) -> File | None:
+def _header_of(folder: Path) -> LibraryFile | None:
     """Find the header of a library's folder: in ``../include``, or where Debian puts it."""
     for path in _header_places(folder):
         try:
             version = header_version(path)
         except OSError:
             continue
-        return File("header", os.path.realpath(path), format_version(version) if version else None)
+        return LibraryFile("header", os.path.realpath(path), format_version(version) if version else None)
     return None
 
 

@@ -15,7 +15,16 @@ from functools import cached_property
 from typing import Any
 
 from ._config import config
-from ._find import COMPANION_STEPS, EXPLICIT, Places, Search, cublaslt, find_cudnn, mapped_files, search
+from ._find import (
+    COMPANION_STEPS,
+    EXPLICIT,
+    SearchContext,
+    SearchResult,
+    cublaslt,
+    find_cudnn,
+    mapped_files,
+    search,
+)
 from ._installation import SUBLIBRARIES, Installation, exposed, require
 from .doctor import elf
 from .errors import (
@@ -33,7 +42,7 @@ __all__ = ["Library", "examined", "load", "prototypes", "version"]
 
 Lookup = Callable[[str], Any]
 
-NOTHING = Search(None, "", ())
+NOTHING = SearchResult(None, "", ())
 
 # cuDNN ends the whole process («Invalid handle. Cannot load symbol cublasLtGetVersion») when it comes to need
 # libcublasLt and cannot load it: while it finalises a descriptor, or in what is done with a handle. Every way
@@ -165,7 +174,7 @@ class Library:
         self,
         lookup: Lookup,
         installation: Installation | None = None,
-        found: Search = NOTHING,
+        found: SearchResult = NOTHING,
         skipped: dict[str, str] | None = None,
     ) -> None:
         self.installation = installation
@@ -245,7 +254,7 @@ class Library:
         """Open the libcublasLt that this cuDNN will ask for by name, and tell its path."""
         assert self.installation is not None
         wanted = cublaslt(self.cuda_version // 1000)
-        found = search(wanted, COMPANION_STEPS, Places(beside=self.installation.folder))
+        found = search(wanted, COMPANION_STEPS, SearchContext(beside=self.installation.folder))
         if found.path is None:
             raise examined(
                 LibraryNotFoundError(self._without_cublaslt(wanted.soname), found.steps), self.path
@@ -357,7 +366,7 @@ def _load() -> Library:
         raise
 
 
-def _loaded(found: Search) -> Library:
+def _loaded(found: SearchResult) -> Library:
     try:
         installation = require(found)
     except LibraryLoadError as error:

@@ -11,7 +11,7 @@ import inspect
 from typing import Any
 
 from . import _lib
-from ._handle import Owned
+from ._handle import NativeHandle
 
 __all__ = ["RawFunction", "raw"]
 
@@ -62,7 +62,7 @@ class RawFunction:
             low, high = _RANGES.get(ctype, (None, None))
             if low is not None and high is not None and isinstance(value, int) and not low <= value <= high:
                 raise OverflowError(f"{self!r}: {name} is {value}; {type_text(ctype)} holds {low} to {high}")
-        if self.__name__.startswith("cudnnDestroy") and isinstance(bound[0], Owned):
+        if self.__name__.startswith("cudnnDestroy") and isinstance(bound[0], NativeHandle):
             return bound[0].close()
         try:
             return self._function(*bound)
@@ -73,7 +73,7 @@ class RawFunction:
         """Which argument ctypes refused, and how to make one that it takes."""
         number = int(str(error).split(":")[0].removeprefix("argument ")) - 1
         name, ctype, value = self._prototype.argnames[number], self._prototype.argtypes[number], bound[number]
-        if isinstance(value, Owned) and value.closed:
+        if isinstance(value, NativeHandle) and value.closed:
             return f"{name}: this {type(value).__name__} is closed"
         text = f"{name} must be {type_text(ctype)}, not {type(value).__name__}"
         if isinstance(value, list | tuple) and isinstance(getattr(ctype, "_type_", ""), type):  # a pointer
@@ -84,7 +84,7 @@ class RawFunction:
         return prototype_text(self.__name__, self._prototype)
 
 
-class Raw:
+class RawLibrary:
     """cuDNN's C functions under their own names, with arguments checked. Loads cuDNN at the first of them.
 
     Raises
@@ -124,7 +124,7 @@ class Raw:
         return "<every C function of cuDNN, by name>"
 
 
-raw = Raw()
+raw = RawLibrary()
 
 
 def prototype_text(name: str, prototype: Any) -> str:

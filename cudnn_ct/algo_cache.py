@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from .autotune import benchmark
-from .autotune.candidates import TRANSIENT, Decision, breadth, kept_rows, store_key
-from .autotune.request import Request
-from .context import Bounded, Context
+from .autotune.candidates import TRANSIENT, CandidateSet, breadth, kept_rows, store_key
+from .autotune.request import AlgoRequest
+from .context import BoundedDict, Context
 from .cuda import allocator
 from .cuda import stream as streams
 from .dtypes import DTYPES
@@ -28,28 +28,28 @@ from .errors import (
     NotSupportedError,
     without_frames,
 )
-from .plans.base import Candidate, Plan, Problem, Stage
+from .plans.base import Candidate, Heuristic, Plan, Problem
 
-__all__ = ["Choice", "Family", "choose", "time_rows"]
+__all__ = ["CandidateSource", "Selection", "choose", "time_rows"]
 
 
-class Family(Protocol):
+class CandidateSource(Protocol):
     """The ways to compute problems: where to look for candidates, and a plan for each."""
 
-    def stages(self, problem: Any) -> Sequence[Stage]:
+    def stages(self, problem: Any) -> Sequence[Heuristic]:
         """Places to look for a way, the most promising first; each gives rows, the best first."""
 
-    def worth_timing(self, problem: Any, context: Context, request: Request) -> list[Candidate]:
+    def worth_timing(self, problem: Any, context: Context, request: AlgoRequest) -> list[Candidate]:
         """The rows that a policy ``time_*`` times, in this order; refused ones are not what was asked for."""
 
-    def named(self, problem: Any, name: str) -> tuple[Sequence[Stage], Sequence[Stage]]:
+    def named(self, problem: Any, name: str) -> tuple[Sequence[Heuristic], Sequence[Heuristic]]:
         """Where an algorithm of a name is found, and where what takes its place."""
 
     def plan(self, problem: Any, candidate: Candidate, context: Context) -> Plan:
         """Make a row ready to run in the context's thread."""
 
 
-class Choice:
+class Selection:
     """A problem, the decision about it, and this thread's plan for the best candidate that has not failed.
 
     Made by :func:`choose`.
@@ -57,7 +57,9 @@ class Choice:
 
     __slots__ = ("_decision", "_family", "_row", "plan", "problem")
 
-    def __init__(self, problem: Problem, family: Family, decision: Decision, context: Context) -> None:
+    def __init__(
+        self, problem: Problem, family: CandidateSource, decision: CandidateSet, context: Context
+    ) -> None:
         self.problem = problem
         self._family = family
         self._decision = decision
@@ -133,7 +135,7 @@ class Choice:
                 return plan
         if self._decision.untimed:
             self._row = None
-            return _Untimed(self)
+            return _PendingAutotune(self)
         if trouble is not None:
             raise trouble
         raise NotSupportedError(
@@ -219,10 +221,10 @@ class Choice:
             warnings.warn(f"{short[0]}; {row} ran instead", CudnnWarning, stacklevel=6)
 
 
-class _Untimed:
+class _PendingAutotune:
     """Stands where a plan will be: its first run times the candidates on the operands."""
 
-    def __init__(self, choice: Choice) -> None:
+    def __init__(self, choice: Selection) -> None:
         self._choice = choice
         self.workspace = 0
 
@@ -278,20 +280,24 @@ def time_rows(
     return rows, [time for time in times if isinstance(time, CudnnError)]
 
 
-def _kind(row: Candidate) -> benchmark.Kind:
+def _kind(row: Candidate) -> benchmark.EngineGroup:
     """What the ruler takes a row for. Engines that are compiled are often good where no other engine is."""
-    return benchmark.Kind("compiled" if row.compiled else row.family, row.algorithm.partition(" knobs")[0])
+    return benchmark.EngineGroup(
+        "compiled" if row.compiled else row.family, row.algorithm.partition(" knobs")[0]
+    )
 
 
 # --- what is remembered ------------------------------------------------------------------------------------
 
-_decisions = Bounded(16_384)
-_firsts = Bounded(4096)
+_decisions = BoundedDict(16_384)
+_firsts = BoundedDict(4096)
 _lock = threading.Lock()
 _ruling = threading.RLock()
 
 
-def choose(problem: Problem, family: Family, context: Context, request: Request | None = None) -> Choice:
+def choose(
+    problem: Problem, family: CandidateSource, context: Context, request: AlgoRequest | None = None
+) -> Selection:
     """Decide how to compute ``problem`` on the context's device.
 
     Raises
@@ -299,10 +305,12 @@ def choose(problem: Problem, family: Family, context: Context, request: Request 
     NotSupportedError
         No candidate is left; the message lists all of them, each with its reason.
     """
-    return Choice(problem, family, _decision(problem, family, context, request or Request()), context)
+    return Selection(problem, family, _decision(problem, family, context, request or AlgoRequest()), context)
 
 
-def _decision(problem: Problem, family: Family, context: Context, request: Request) -> Decision:
+def _decision(
+    problem: Problem, family: CandidateSource, context: Context, request: AlgoRequest
+) -> CandidateSet:
     """What the threads of a process share; made anew where everything was refused, since that may pass."""
     key = (context.device, context.library, problem, request, *breadth())
     with _lock:
@@ -317,14 +325,16 @@ def _decision(problem: Problem, family: Family, context: Context, request: Reque
     return decision
 
 
-def _first_decision(problem: Problem, family: Family, context: Context, request: Request) -> Decision:
+def _first_decision(
+    problem: Problem, family: CandidateSource, context: Context, request: AlgoRequest
+) -> CandidateSet:
     """Where a decision begins: with a row that is given, kept or on disk, or with places to look."""
     if request.row is not None:
-        return Decision(request, (), [request.row._replace(problem=None)])
+        return CandidateSet(request, (), [request.row._replace(problem=None)])
     name = str(request.algo)
     if not (request.timed or request.once or name == "guess_on_shape_change"):
         stages, instead = family.named(problem, name)
-        return Decision(request, stages, instead=() if request.strict else instead)
+        return CandidateSet(request, stages, instead=() if request.strict else instead)
     stages = family.stages(problem)  # after a race without a winner, too
     kept, kind, how, key = None, None, "", ""
     if request.once:
@@ -337,12 +347,12 @@ def _first_decision(problem: Problem, family: Family, context: Context, request:
         key = store_key(problem, context, request)
         rows = [row for row in kept_rows(key) if row.status or not request.refusal(row)]
         how = "as the cache file has it" if rows else ""
-    decision = Decision(request, stages, rows, how)
+    decision = CandidateSet(request, stages, rows, how)
     decision.key, decision.kind = key, kind
     return decision
 
 
-def _forget(decision: Decision) -> None:
+def _forget(decision: CandidateSet) -> None:
     """Let a decision not be taken by others."""
     with _lock:
         for key in [key for key, one in _decisions.items() if one is decision]:

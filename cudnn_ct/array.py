@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 from .cuda import allocator, interop, lifetime
 from .cuda import memory as memories
 from .cuda import stream as streams
-from .cuda.lifetime import Lent, Uses
+from .cuda.lifetime import ExportedMemory, StreamUses
 from .cuda.stream import Stream, stream_for
 from .dtypes import DTYPES, DType
 from .errors import CudnnWarning
@@ -20,9 +20,9 @@ from .shapes.specs import TensorSpec, nearest_layout, packed_strides
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["DeviceArray", "Room"]
+__all__ = ["DeviceArray", "ResultSlot"]
 
-Room = tuple[TensorSpec, int] | None
+ResultSlot = tuple[TensorSpec, int] | None
 """What a result is, with its bytes, gaps included; None for one that there is not."""
 
 
@@ -93,7 +93,7 @@ class DeviceArray:
         self.writer = writer
         self.foreign = foreign
         self.readonly = readonly
-        self._uses: Uses | None = None
+        self._uses: StreamUses | None = None
 
     @classmethod
     def new(cls, spec: TensorSpec, nbytes: int, stream: Stream, what: str = "an array") -> DeviceArray:
@@ -103,7 +103,7 @@ class DeviceArray:
 
     @classmethod
     def several(
-        cls, rooms: Sequence[Room], given: Sequence[DeviceArray | None], stream: Stream, what: str
+        cls, rooms: Sequence[ResultSlot], given: Sequence[DeviceArray | None], stream: Stream, what: str
     ) -> list[Any]:
         """The results of one call: those that are ``given``, and new ones for the others, as of :meth:`new`.
 
@@ -412,11 +412,11 @@ class DeviceArray:
             return
         self._known_uses().note(stream)
 
-    def _known_uses(self) -> Uses:
+    def _known_uses(self) -> StreamUses:
         """The uses of the memory, which there is one record of, whichever thread asks first."""
         with lifetime.noting:
             if self._uses is None:
-                self._uses = Uses(self.memory, self.home)
+                self._uses = StreamUses(self.memory, self.home)
             return self._uses
 
     def after_write(self, stream: Stream) -> None:
@@ -460,7 +460,7 @@ class DeviceArray:
         if stream != -1:
             consumer = interop.consumer_stream(stream or streams.LEGACY_DEFAULT, self.device)
             self.before_read(consumer)
-            owner = Lent(self.memory, self.home, consumer)
+            owner = ExportedMemory(self.memory, self.home, consumer)
         return interop.export_dlpack(owner, pointer, self.spec, self.readonly, max_version)
 
     @property

@@ -12,12 +12,12 @@ from typing import Any
 from . import _lib
 from ._bindings.types import cudnnHandle_t
 from ._config import config
-from ._handle import Owned
+from ._handle import NativeHandle
 from .cuda import allocator
 from .cuda import memory as memories
 from .cuda import stream as streams
 from .cuda.debug import watch
-from .cuda.lifetime import Lent, release_finished
+from .cuda.lifetime import ExportedMemory, release_finished
 from .cuda.stream import Stream
 from .errors import AllocationError, CudnnError, CudnnWarning, NotInitializedError
 
@@ -27,7 +27,7 @@ __all__ = ["Availability", "Context", "Handle", "available", "current", "empty_c
 WORKSPACES = 32  # streams for each of which a thread keeps scratch memory on a device
 
 
-class Handle(Owned):
+class Handle(NativeHandle):
     """``cudnnHandle_t`` of ``device``, which is current in this thread. Not to be shared among threads.
 
     The handle of a thread that ends waits for the next thread: destroying it would wait for the device, and
@@ -62,7 +62,7 @@ def _created(library: Any) -> Any:
     return pointer
 
 
-class Bounded(dict[Any, Any]):
+class BoundedDict(dict[Any, Any]):
     """A dict that forgets its oldest entry when a new one would be one too many."""
 
     def __init__(self, limit: int) -> None:
@@ -76,7 +76,7 @@ class Bounded(dict[Any, Any]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Restore the limit before the entries, which pickle would otherwise set on an object without it."""
-        return Bounded, (self.limit,), None, None, iter(self.items())
+        return BoundedDict, (self.limit,), None, None, iter(self.items())
 
     def setdefault(self, key: Any, default: Any = None) -> Any:
         """As of any dict, within the limit."""
@@ -100,7 +100,7 @@ class Workspace:
         streams.order(home, stream)
         self.handle = int(memory.handle)
         self.size = int(memory.size)
-        self.lent = Lent(memory, home, stream)
+        self.lent = ExportedMemory(memory, home, stream)
 
 
 class Context:
@@ -114,7 +114,7 @@ class Context:
     handle : Handle
     stream : Stream
         The stream that the handle works on.
-    calls : Bounded
+    calls : BoundedDict
         What each operation prepared for arguments it has seen, in this thread.
     plans : dict
         What was prepared for plans that live, by their tokens.
@@ -127,9 +127,9 @@ class Context:
             watch(self.library)
         handle = Handle(self.library, device)
         self.stream = Stream(streams.LEGACY_DEFAULT, device)  # what cuDNN itself starts with
-        self.calls = Bounded(4096)
+        self.calls = BoundedDict(4096)
         self.plans: dict[object, Any] = {}
-        self._workspaces = Bounded(WORKSPACES)
+        self._workspaces = BoundedDict(WORKSPACES)
         self.handle = handle  # the last attribute: it goes to another thread when the plans above are gone
 
     def work_on(self, stream: Stream) -> None:

@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 
 import cudnn_ct as ct
 from cudnn_ct import algo_cache, context
-from cudnn_ct.context import Bounded
+from cudnn_ct.context import BoundedDict
 from cudnn_ct.cuda import lifetime
 from cudnn_ct.cuda import stream as streams
 from cudnn_ct.descriptors import base
@@ -222,18 +222,18 @@ def bounded() -> Iterator[tuple[str, int, int]]:
         yield "plans of a thread", len(ctx.plans), 4
         for kept in ctx.plans.values():
             for part in kept if isinstance(kept, tuple) else (kept,):
-                if isinstance(part, Bounded):
+                if isinstance(part, BoundedDict):
                     yield "calls of a plan", len(part), part.limit
 
 
 @contextmanager
 def lowered(limit: int) -> Iterator[None]:
     """Let all caches that were not used yet, and those that are made from now on, be full soon."""
-    made = Bounded.__init__
+    made = BoundedDict.__init__
     descriptors = base._cached
     shared = algo_cache._decisions, algo_cache._firsts
     limits, known = [cache.limit for cache in shared], streams.KNOWN
-    Bounded.__init__ = lambda self, most: made(self, min(max(most // PART, 2), limit))  # type: ignore[method-assign]
+    BoundedDict.__init__ = lambda self, most: made(self, min(max(most // PART, 2), limit))  # type: ignore[method-assign]
     base._cached = lru_cache(maxsize=limit)(descriptors.__wrapped__)
     streams.KNOWN = min(known, limit)
     for cache in shared:
@@ -241,7 +241,7 @@ def lowered(limit: int) -> Iterator[None]:
     try:
         yield
     finally:
-        base._cached, Bounded.__init__ = descriptors, made  # type: ignore[method-assign]
+        base._cached, BoundedDict.__init__ = descriptors, made  # type: ignore[method-assign]
         streams.KNOWN = known
         for cache, most in zip(shared, limits, strict=True):
             cache.limit = most

@@ -20,7 +20,7 @@ from ..cuda import stream as streams
 from ..cuda.stream import Stream
 from ..errors import AllocationError, CudnnError, without_frames
 
-__all__ = ["Kind", "race"]
+__all__ = ["EngineGroup", "race"]
 
 STUMBLE = 1  # milliseconds that an accident of the host may add
 SLOW = 2  # who is slower than the quickest by more than this factor is not looked at twice
@@ -39,14 +39,14 @@ Run = Callable[[], object]
 Time = float | CudnnError
 
 
-class Kind(NamedTuple):
+class EngineGroup(NamedTuple):
     """What some runs are variants of."""
 
     family: str
     name: str
 
 
-def race(runs: Sequence[Run], stream: Stream, kinds: Sequence[Kind | None] = ()) -> list[Time | None]:
+def race(runs: Sequence[Run], stream: Stream, kinds: Sequence[EngineGroup | None] = ()) -> list[Time | None]:
     """Time each of ``runs``, which enqueue work on ``stream``: milliseconds a call, or why there are none.
 
     Each runs once unmeasured, to load its kernels. All are then looked at briefly, and those near the
@@ -55,10 +55,10 @@ def race(runs: Sequence[Run], stream: Stream, kinds: Sequence[Kind | None] = ())
     With ``kinds``, a family and a name in it for each, a run is left out, and has None, where all before it
     of its kind were hopelessly slow, or it is of a new kind and several of its family in a row were.
     """
-    clock = _Clock(stream)
+    clock = _GpuTimer(stream)
     times: list[Time | None] = []
-    looks: dict[int, _Looks] = {}
-    best, hopes = inf, _Hopes()
+    looks: dict[int, _Samples] = {}
+    best, hopes = inf, _Pruner()
     for i, (run, kind) in enumerate(zip(runs, kinds or [None] * len(runs), strict=True)):
         if kind and not hopes.remain(kind, best):
             times.append(None)
@@ -86,7 +86,7 @@ def _behind(time: Time, slowest: float) -> Time:
     return max(time, nextafter(slowest, inf)) if isinstance(time, float) else time
 
 
-class _Clock:
+class _GpuTimer:
     """Times runs on a stream."""
 
     def __init__(self, stream: Stream) -> None:
@@ -135,7 +135,7 @@ class _Clock:
         return streams.elapsed(self._stream, work) - host * 1000
 
 
-class _Looks:
+class _Samples:
     """A run, and what it took in each look at it."""
 
     def __init__(self, run: Run) -> None:
@@ -154,19 +154,19 @@ class _Looks:
         return max(median(self.loops[-ROUNDS:]), median(self.colds or [0.0]))
 
 
-class _Hopes:
+class _Pruner:
     """Which kinds are worth a run, by the times of others."""
 
     def __init__(self) -> None:
-        self._best: dict[Kind, float] = {}
+        self._best: dict[EngineGroup, float] = {}
         self._in_a_row = Counter[str]()  # kinds of a family that were hopeless
 
-    def remain(self, kind: Kind, best: float) -> bool:
+    def remain(self, kind: EngineGroup, best: float) -> bool:
         if kind in self._best:
             return not _hopeless(self._best[kind], best)
         return self._in_a_row[kind.family] < IN_A_ROW
 
-    def note(self, kind: Kind | None, time: float, best: float) -> None:
+    def note(self, kind: EngineGroup | None, time: float, best: float) -> None:
         if kind is None:
             return
         if _hopeless(time, best):
@@ -180,13 +180,13 @@ def _hopeless(time: float, best: float) -> bool:
     return time > HOPELESS * best + STUMBLE
 
 
-def _glance(run: Run, best: float, clock: _Clock) -> _Looks:
+def _glance(run: Run, best: float, clock: _GpuTimer) -> _Samples:
     """Look at a run for as long as it may be the quickest.
 
     The host may be away while the device waits for it, for an accident or another thread of Python. So a look
     that puts a run out, and that what else is known of it does not bear out, is taken once more.
     """
-    looks = _Looks(run)
+    looks = _Samples(run)
     first = clock.first(run)
     if first > SLOW * best + STUMBLE:
         looks.loops.append(first)
@@ -203,7 +203,7 @@ def _glance(run: Run, best: float, clock: _Clock) -> _Looks:
     return looks
 
 
-def _ranked(racing: dict[int, _Looks], best: float, clock: _Clock) -> dict[int, Time]:
+def _ranked(racing: dict[int, _Samples], best: float, clock: _GpuTimer) -> dict[int, Time]:
     """The times of those that are close, by rounds; who falls behind is not in the next, and stays behind."""
     calls = max(1, min(MOST, int(ROUND / max(best, 1e-6))))
     times: dict[int, Time] = {}

@@ -18,28 +18,28 @@ from ..errors import (
     NotSupportedError,
     without_frames,
 )
-from ..plans.base import Candidate, Problem, Stage
-from .request import Request
+from ..plans.base import Candidate, Heuristic, Problem
+from .request import AlgoRequest
 from .store import store
 
-__all__ = ["TRANSIENT", "Decision", "breadth", "kept_rows", "store_key"]
+__all__ = ["TRANSIENT", "CandidateSet", "breadth", "kept_rows", "store_key"]
 
 # Failures that say nothing of an algorithm: memory was short, or the device was in trouble.
 TRANSIENT = (InternalError, ExecutionFailedError)
 NO_LIBRARY = (1008, 3009)  # statuses of a library that is missing, which an engine's refusal may pass on
 
 
-class Decision:
+class CandidateSet:
     """The candidates of one problem on one device, and what became of them. Shared by threads."""
 
     def __init__(
         self,
-        request: Request,
-        stages: Sequence[Stage],
+        request: AlgoRequest,
+        stages: Sequence[Heuristic],
         kept: Sequence[Candidate] = (),
         how: str = "",
         *,
-        instead: Sequence[Stage] = (),
+        instead: Sequence[Heuristic] = (),
     ) -> None:
         """Begin with rows that are kept, then those of ``stages``; ``instead`` are not what was named."""
         self.request = request
@@ -171,7 +171,7 @@ def breadth() -> tuple[int, bool]:
     return config.timed_engines, config.runtime_compiled
 
 
-def store_key(problem: Problem, context: Context, request: Request) -> str:
+def store_key(problem: Problem, context: Context, request: AlgoRequest) -> str:
     """All that a timed choice depends on, as text: the reprs of values name every field."""
     limits = request._replace(algo=None, strict=False)
     version, device = context.library.version, streams.device_name(context.device)

@@ -9,12 +9,12 @@ from ..plans.base import Candidate
 from ..shapes.conv import ConvProblem
 from ..shapes.parse import flag
 
-__all__ = ["ALGORITHMS", "POLICIES", "Named", "Request", "named_algorithm", "request", "unfit"]
+__all__ = ["ALGORITHMS", "POLICIES", "AlgoRequest", "NamedAlgorithm", "named_algorithm", "request", "unfit"]
 
 POLICIES = ("guess_once", "guess_on_shape_change", "time_once", "time_on_shape_change")
 
 
-class Request(NamedTuple):
+class AlgoRequest(NamedTuple):
     """What a caller wants of the choice.
 
     ``algo`` is a policy, or the name of an algorithm, or None where ``row`` is the candidate to take.
@@ -45,7 +45,9 @@ class Request(NamedTuple):
         return ""
 
 
-def request(algo: Any, deterministic: Any, workspace_limit: Any, strict: Any, problem: Any = None) -> Request:
+def request(
+    algo: Any, deterministic: Any, workspace_limit: Any, strict: Any, problem: Any = None
+) -> AlgoRequest:
     """Check the arguments that say how to choose.
 
     Raises
@@ -60,15 +62,15 @@ def request(algo: Any, deterministic: Any, workspace_limit: Any, strict: Any, pr
     wanted = (flag(deterministic, "deterministic"), limit, flag(strict, "strict"))
     if isinstance(algo, Candidate):
         _check_row(algo, problem)
-        return Request(None, algo, *wanted)
+        return AlgoRequest(None, algo, *wanted)
     name = algo if isinstance(algo, str) else getattr(algo, "name", None)
     if not isinstance(name, str):
         raise TypeError(f"algo must be a name or a row of conv_algorithms, not {algo!r}")
     if name in POLICIES:
-        return Request(name, None, *wanted)
+        return AlgoRequest(name, None, *wanted)
     if problem is not None:
         named_algorithm(name, problem.core)
-    return Request(name, None, *wanted)
+    return AlgoRequest(name, None, *wanted)
 
 
 def _bytes(limit: Any) -> int:
@@ -91,7 +93,7 @@ def _check_row(row: Candidate, problem: Any) -> None:
 # --- the names of algorithms -------------------------------------------------------------------------------
 
 
-class Named(NamedTuple):
+class NamedAlgorithm(NamedTuple):
     """What a name means in one direction: cuDNN's legacy algorithm, and for which data it was ever made."""
 
     algorithm: str
@@ -104,36 +106,36 @@ _SUMMABLE = (*_FLOATS, "float64", "int8")
 _FLAT = (1, 2)
 
 # The names are those of Theano's `dnn` module. What it fell back to silently is the first row of a direction.
-ALGORITHMS: dict[str, dict[str, Named]] = {
+ALGORITHMS: dict[str, dict[str, NamedAlgorithm]] = {
     "forward": {
-        "none": Named("implicit_gemm", dtypes=_SUMMABLE),
-        "small": Named("implicit_precomp_gemm", dtypes=_SUMMABLE),
-        "large": Named("gemm", _FLAT),
-        "fft": Named("fft", _FLAT, _FLOATS),
-        "fft_tiling": Named("fft_tiling"),
-        "winograd": Named("winograd", _FLAT, _FLOATS),
-        "winograd_non_fused": Named("winograd_nonfused", _FLAT, _FLOATS),
+        "none": NamedAlgorithm("implicit_gemm", dtypes=_SUMMABLE),
+        "small": NamedAlgorithm("implicit_precomp_gemm", dtypes=_SUMMABLE),
+        "large": NamedAlgorithm("gemm", _FLAT),
+        "fft": NamedAlgorithm("fft", _FLAT, _FLOATS),
+        "fft_tiling": NamedAlgorithm("fft_tiling"),
+        "winograd": NamedAlgorithm("winograd", _FLAT, _FLOATS),
+        "winograd_non_fused": NamedAlgorithm("winograd_nonfused", _FLAT, _FLOATS),
     },
     "backward_data": {
-        "none": Named("algo_0"),
-        "deterministic": Named("algo_1"),
-        "fft": Named("fft", _FLAT, _FLOATS),
-        "fft_tiling": Named("fft_tiling"),
-        "winograd": Named("winograd", _FLAT, _FLOATS),
-        "winograd_non_fused": Named("winograd_nonfused", _FLAT, _FLOATS),
+        "none": NamedAlgorithm("algo_0"),
+        "deterministic": NamedAlgorithm("algo_1"),
+        "fft": NamedAlgorithm("fft", _FLAT, _FLOATS),
+        "fft_tiling": NamedAlgorithm("fft_tiling"),
+        "winograd": NamedAlgorithm("winograd", _FLAT, _FLOATS),
+        "winograd_non_fused": NamedAlgorithm("winograd_nonfused", _FLAT, _FLOATS),
     },
     "backward_filter": {
-        "none": Named("algo_0"),
-        "small": Named("algo_3"),
-        "deterministic": Named("algo_1", _FLAT),
-        "fft": Named("fft", _FLAT, _FLOATS),
-        "fft_tiling": Named("fft_tiling", _FLAT),
-        "winograd_non_fused": Named("winograd_nonfused", _FLAT, _FLOATS),
+        "none": NamedAlgorithm("algo_0"),
+        "small": NamedAlgorithm("algo_3"),
+        "deterministic": NamedAlgorithm("algo_1", _FLAT),
+        "fft": NamedAlgorithm("fft", _FLAT, _FLOATS),
+        "fft_tiling": NamedAlgorithm("fft_tiling", _FLAT),
+        "winograd_non_fused": NamedAlgorithm("winograd_nonfused", _FLAT, _FLOATS),
     },
 }
 
 
-def named_algorithm(name: str, problem: ConvProblem) -> Named:
+def named_algorithm(name: str, problem: ConvProblem) -> NamedAlgorithm:
     """Look the name of an algorithm up for a problem.
 
     Raises

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from .._config import config
-from ..context import Bounded
+from ..context import BoundedDict
 from ..errors import CudnnWarning
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ TRIM = f"DELETE FROM {TABLE} WHERE rowid <= (SELECT max(rowid) FROM {TABLE}) - ?
 
 _T = TypeVar("_T")
 STORES = 64  # settings for which a process keeps one
-_STORES = Bounded(STORES)
+_STORES = BoundedDict(STORES)
 
 # Held around all use of SQLite and around each fork: a child forked while another thread is inside SQLite
 # would inherit its locks for good.

@@ -22,7 +22,7 @@ LARGEST = 2**20  # bytes of a block that is kept
 TOTAL = 64 * 2**20  # bytes that are kept for each device at most
 
 
-class _Shelf:
+class _FreeList:
     """The idle blocks of one device, by their size; ``nbytes`` are about as many as they have.
 
     Those in ``old`` go first: they were idle when the shelf was full, and nobody has asked for them since.
@@ -54,12 +54,12 @@ class _Shelf:
                 self.old[size] = blocks
 
 
-class Block:
+class CachedBlock:
     """Memory that goes back to its shelf with the last reference to it; ``handle`` is its address."""
 
     __slots__ = ("buffer", "handle", "shelf", "size")
 
-    def __init__(self, buffer: Any, size: int, shelf: _Shelf) -> None:
+    def __init__(self, buffer: Any, size: int, shelf: _FreeList) -> None:
         self.buffer = buffer
         self.handle = buffer.handle
         self.size = size
@@ -76,7 +76,7 @@ class Block:
         shelf.idle.setdefault(size, []).append(self.buffer)
 
 
-_shelves: dict[int, _Shelf] = {}
+_shelves: dict[int, _FreeList] = {}
 
 
 def take(nbytes: int, stream: Stream, what: str) -> Any:
@@ -92,17 +92,17 @@ def take(nbytes: int, stream: Stream, what: str) -> Any:
     if nbytes > LARGEST or stream.handle != streams.LEGACY_DEFAULT:
         return allocate(nbytes, stream, what)
     size = -(-nbytes // GRAIN) * GRAIN
-    shelf = _shelves.get(stream.device) or _shelves.setdefault(stream.device, _Shelf())
+    shelf = _shelves.get(stream.device) or _shelves.setdefault(stream.device, _FreeList())
     idle = shelf.idle.get(size) or shelf.old.get(size)
     if idle:
         try:
-            block = Block(idle.pop(), size, shelf)
+            block = CachedBlock(idle.pop(), size, shelf)
         except IndexError:  # another thread was quicker
             pass
         else:
             shelf.nbytes -= size
             return block
-    return Block(allocate(size, stream, what), size, shelf)
+    return CachedBlock(allocate(size, stream, what), size, shelf)
 
 
 def allocate(nbytes: int, stream: Stream, what: str) -> Any:

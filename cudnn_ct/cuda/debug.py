@@ -12,7 +12,7 @@ from typing import Any
 
 from .._bindings.types import cudnnHandle_t
 from .._config import config
-from .._handle import Owned
+from .._handle import NativeHandle
 from .._lib import Library, prototypes
 from ..errors import ExecutionFailedError
 from . import stream as streams
@@ -96,7 +96,7 @@ def _text(name: str, args: tuple[Any, ...]) -> str:
 def _argument(value: Any) -> str:
     if isinstance(value, int) and value >= 2**20:
         return hex(value)
-    if isinstance(value, int | float | Owned) or value is None:
+    if isinstance(value, int | float | NativeHandle) or value is None:
         return repr(value)
     behind = getattr(value, "_obj", value)  # of byref
     return str(getattr(behind, "value", type(behind).__name__))

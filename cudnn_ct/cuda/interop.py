@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["device_of", "export_dlpack", "import_array", "in_host_memory"]
 
 
-class Foreign(NamedTuple):
+class ExternalArray(NamedTuple):
     """What an array of another library says of itself; ``home`` is its producer's stream, where known."""
 
     pointer: int
@@ -33,7 +33,7 @@ class Foreign(NamedTuple):
     home: Stream | None
 
 
-def import_array(obj: Any, stream: Stream) -> Foreign | None:
+def import_array(obj: Any, stream: Stream) -> ExternalArray | None:
     """Read an array that speaks DLPack or ``__cuda_array_interface__``, its stream ordered before ``stream``.
 
     Nothing is copied. A stream that is being captured is not ordered after the producer: a graph waits for
@@ -63,7 +63,7 @@ def import_array(obj: Any, stream: Stream) -> Foreign | None:
     strides = strides or _signed(view.strides, dtype.itemsize) or packed_strides(shape)
     home = _producer_stream(obj, view.device_id)
     readonly = view.readonly or _is_immutable(obj)
-    return Foreign(view.ptr, shape, strides, dtype, view.device_id, readonly, view, home)
+    return ExternalArray(view.ptr, shape, strides, dtype, view.device_id, readonly, view, home)
 
 
 @cache

@@ -18,14 +18,14 @@ from ..errors import CudnnError
 from . import stream as streams
 from .stream import Stream
 
-__all__ = ["Lent", "Uses", "defer", "noting", "release_finished"]
+__all__ = ["ExportedMemory", "StreamUses", "defer", "noting", "release_finished"]
 
 
 # No thread loses a use that another notes of an array; a finalizer may run while its own thread notes one.
 noting = threading.RLock()
 
 
-class Uses:
+class StreamUses:
     """The uses of an array's memory on streams other than its home, and the memory itself.
 
     Made on the first such use. The memory outlives it, so that when the array goes, its home stream first
@@ -65,7 +65,7 @@ class Uses:
                 _retain(event, self.memory)
 
 
-class Lent:
+class ExportedMemory:
     """Memory that is used on the stream ``consumer`` outside of our sight, and then goes back to its home.
 
     The home stream waits for a stream that lasts. Another one may have been destroyed, and the driver ends
@@ -75,7 +75,7 @@ class Lent:
     __slots__ = ("consumer", "uses")
 
     def __init__(self, memory: object, home: Stream | None, consumer: Stream) -> None:
-        self.uses = Uses(memory, home)
+        self.uses = StreamUses(memory, home)
         self.consumer = consumer
 
     def settle(self) -> None:
@@ -93,7 +93,7 @@ class Lent:
             defer(partial(_came_back, uses, consumer))
 
 
-def _came_back(uses: Uses, consumer: Stream) -> bool:
+def _came_back(uses: StreamUses, consumer: Stream) -> bool:
     """Order lent memory after the work of its consumer; return False while a capture forbids it."""
     try:
         if consumer.lasts and streams.can_enqueue(consumer):

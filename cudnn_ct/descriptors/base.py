@@ -8,10 +8,10 @@ from functools import lru_cache
 from typing import Any, ClassVar, NamedTuple, Self, cast
 
 from .. import _lib
-from .._handle import Owned
+from .._handle import NativeHandle
 from ..dtypes import DTYPES
 
-__all__ = ["DTYPE_NAMES", "MAX_AXES", "Descriptor", "Kind", "int_array", "ints", "same_length"]
+__all__ = ["DTYPE_NAMES", "MAX_AXES", "Descriptor", "DescriptorType", "int_array", "ints", "same_length"]
 
 MAX_AXES = 8  # CUDNN_DIM_MAX
 _INT_MAX = 2**31 - 1
@@ -19,7 +19,7 @@ _INT_MAX = 2**31 - 1
 DTYPE_NAMES = {row.code: row.name for row in DTYPES.values()}
 
 
-class Kind(NamedTuple):
+class DescriptorType(NamedTuple):
     """One kind of descriptor: its spec, its C names, and the functions between spec and native object."""
 
     spec: type
@@ -30,7 +30,7 @@ class Kind(NamedTuple):
     read: Callable[[Any, Any], Any] | None = None
 
 
-class Descriptor(Owned):
+class Descriptor(NativeHandle):
     """A native cuDNN descriptor of a spec.
 
     Make one, print it, ``read()`` it back from cuDNN, pass it to any function of ``ct.raw``, and ``close()``
@@ -61,7 +61,7 @@ class Descriptor(Owned):
 
     __slots__ = ("spec",)
 
-    kind: ClassVar[Kind]
+    kind: ClassVar[DescriptorType]
 
     def __init__(self, spec: Any) -> None:
         if not isinstance(spec, self.kind.spec):

@@ -11,7 +11,7 @@ from ..dtypes import as_dtype
 from ..shapes.conv import MODES
 from ..shapes.parse import choice
 from ..shapes.specs import ConvolutionSpec
-from .base import DTYPE_NAMES, MAX_AXES, Descriptor, Kind, int_array, ints, same_length
+from .base import DTYPE_NAMES, MAX_AXES, Descriptor, DescriptorType, int_array, ints, same_length
 
 __all__ = ["MATH_NAMES", "ConvolutionDescriptor"]
 
@@ -73,7 +73,7 @@ class ConvolutionDescriptor(Descriptor):
     """
 
     __slots__ = ()
-    kind = Kind(
+    kind = DescriptorType(
         ConvolutionSpec,
         types.cudnnConvolutionDescriptor_t,
         "cudnnCreateConvolutionDescriptor",

@@ -11,7 +11,7 @@ from ..dtypes import as_dtype
 from ..shapes.ctc import CTC_NORMALIZATIONS, CTC_OUT_OF_BOUND
 from ..shapes.parse import choice
 from ..shapes.specs import CTCLossSpec
-from .base import DTYPE_NAMES, Descriptor, Kind, ints
+from .base import DTYPE_NAMES, Descriptor, DescriptorType, ints
 
 __all__ = ["CTCLossDescriptor"]
 
@@ -47,7 +47,7 @@ class CTCLossDescriptor(Descriptor):
     """``cudnnCTCLossDescriptor_t`` of a :class:`CTCLossSpec`, by ``cudnnSetCTCLossDescriptor_v9``."""
 
     __slots__ = ()
-    kind = Kind(
+    kind = DescriptorType(
         CTCLossSpec,
         types.cudnnCTCLossDescriptor_t,
         "cudnnCreateCTCLossDescriptor",

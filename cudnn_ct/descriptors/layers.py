@@ -26,7 +26,7 @@ from ..shapes.specs import (
     ReduceSpec,
     SpatialTransformerSpec,
 )
-from .base import DTYPE_NAMES, MAX_AXES, Descriptor, Kind, int_array, ints, same_length
+from .base import DTYPE_NAMES, MAX_AXES, Descriptor, DescriptorType, int_array, ints, same_length
 
 __all__ = [
     "ActivationDescriptor",
@@ -70,7 +70,7 @@ class ActivationDescriptor(Descriptor):
     """``cudnnActivationDescriptor_t`` of an :class:`ActivationSpec`, by ``cudnnSetActivationDescriptor``."""
 
     __slots__ = ()
-    kind = Kind(
+    kind = DescriptorType(
         ActivationSpec,
         types.cudnnActivationDescriptor_t,
         "cudnnCreateActivationDescriptor",
@@ -119,7 +119,7 @@ class PoolingDescriptor(Descriptor):
     """``cudnnPoolingDescriptor_t`` of a :class:`PoolingSpec`, by ``cudnnSetPoolingNdDescriptor``."""
 
     __slots__ = ()
-    kind = Kind(
+    kind = DescriptorType(
         PoolingSpec,
         types.cudnnPoolingDescriptor_t,
         "cudnnCreatePoolingDescriptor",
@@ -146,7 +146,7 @@ class LRNDescriptor(Descriptor):
     """``cudnnLRNDescriptor_t`` of an :class:`LRNSpec`, by ``cudnnSetLRNDescriptor``."""
 
     __slots__ = ()
-    kind = Kind(
+    kind = DescriptorType(
         LRNSpec,
         types.cudnnLRNDescriptor_t,
         "cudnnCreateLRNDescriptor",
@@ -179,7 +179,7 @@ class OpTensorDescriptor(Descriptor):
     """``cudnnOpTensorDescriptor_t`` of an :class:`OpTensorSpec`, by ``cudnnSetOpTensorDescriptor``."""
 
     __slots__ = ()
-    kind = Kind(
+    kind = DescriptorType(
         OpTensorSpec,
         types.cudnnOpTensorDescriptor_t,
         "cudnnCreateOpTensorDescriptor",
@@ -218,7 +218,7 @@ class ReduceDescriptor(Descriptor):
     """
 
     __slots__ = ()
-    kind = Kind(
+    kind = DescriptorType(
         ReduceSpec,
         types.cudnnReduceTensorDescriptor_t,
         "cudnnCreateReduceTensorDescriptor",
@@ -243,7 +243,7 @@ class SpatialTransformerDescriptor(Descriptor):
     """
 
     __slots__ = ()
-    kind = Kind(
+    kind = DescriptorType(
         SpatialTransformerSpec,
         types.cudnnSpatialTransformerDescriptor_t,
         "cudnnCreateSpatialTransformerDescriptor",

@@ -21,7 +21,7 @@ from ..dtypes import DTYPES, as_dtype
 from ..shapes.rnn import RNNSpec
 from ..shapes.rnn_problem import RNNDataSpec
 from ..shapes.sequences import RNN_LAYOUTS
-from .base import DTYPE_NAMES, Descriptor, Kind, int_array, ints
+from .base import DTYPE_NAMES, Descriptor, DescriptorType, int_array, ints
 
 __all__ = ["RNNDataDescriptor", "RNNDescriptor"]
 
@@ -85,7 +85,7 @@ class RNNDescriptor(Descriptor):
     """
 
     __slots__ = ("dropout", "padded")
-    kind = Kind(
+    kind = DescriptorType(
         RNNSpec,
         types.cudnnRNNDescriptor_t,
         "cudnnCreateRNNDescriptor",
@@ -152,7 +152,7 @@ class RNNDataDescriptor(Descriptor):
     """``cudnnRNNDataDescriptor_t`` of an :class:`RNNDataSpec`, by ``cudnnSetRNNDataDescriptor``."""
 
     __slots__ = ()
-    kind = Kind(
+    kind = DescriptorType(
         RNNDataSpec,
         types.cudnnRNNDataDescriptor_t,
         "cudnnCreateRNNDataDescriptor",

@@ -10,7 +10,7 @@ from .._bindings.enums import TensorFormat
 from ..dtypes import as_dtype
 from ..shapes.parse import choice
 from ..shapes.specs import LAYOUTS, FilterSpec, TensorSpec
-from .base import DTYPE_NAMES, MAX_AXES, Descriptor, Kind, int_array, ints, same_length
+from .base import DTYPE_NAMES, MAX_AXES, Descriptor, DescriptorType, int_array, ints, same_length
 
 __all__ = ["FilterDescriptor", "TensorDescriptor"]
 
@@ -36,7 +36,7 @@ class TensorDescriptor(Descriptor):
     """``cudnnTensorDescriptor_t`` of a :class:`TensorSpec`, by ``cudnnSetTensorNdDescriptor``."""
 
     __slots__ = ()
-    kind = Kind(
+    kind = DescriptorType(
         TensorSpec,
         types.cudnnTensorDescriptor_t,
         "cudnnCreateTensorDescriptor",
@@ -67,7 +67,7 @@ class FilterDescriptor(Descriptor):
     """``cudnnFilterDescriptor_t`` of a :class:`FilterSpec`, by ``cudnnSetFilterNdDescriptor``."""
 
     __slots__ = ()
-    kind = Kind(
+    kind = DescriptorType(
         FilterSpec,
         types.cudnnFilterDescriptor_t,
         "cudnnCreateFilterDescriptor",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from ..array import DeviceArray
-from ..context import Bounded
+from ..context import BoundedDict
 from ..ops.rnn.reserve import RNNReserve
 from ..ops.rnn.rnn import RNN
 from ..ops.rnn.weights import below
@@ -83,7 +83,7 @@ class RNNBlock:
         self.rnn_mode, self.direction_mode = _rnn_mode(rnn_mode), _direction_mode(direction_mode)
         self.input_mode = input_mode
         self.context_name = context_name
-        self._networks = Bounded(NETWORKS)
+        self._networks = BoundedDict(NETWORKS)
 
     @property
     def desc(self) -> RNNBlock:

@@ -15,7 +15,7 @@ from .._bindings import enums, types
 from .._bindings.enums import BackendAttributeName, BackendAttributeType, BackendDescriptorType
 from ..dtypes import DTYPES, as_dtype
 
-__all__ = ["Attribute", "Element", "Kind", "kind"]
+__all__ = ["Attribute", "DescriptorType", "Element", "kind"]
 
 
 class Attribute(NamedTuple):
@@ -25,7 +25,7 @@ class Attribute(NamedTuple):
     type: Element
 
 
-class Kind(NamedTuple):
+class DescriptorType(NamedTuple):
     """One kind of backend descriptor, with its attributes by their short names."""
 
     name: str
@@ -43,7 +43,7 @@ class Kind(NamedTuple):
             ) from None
 
 
-def kind(name: str) -> Kind:
+def kind(name: str) -> DescriptorType:
     """Look a kind of descriptor up by its name in C, lower case and without ``_DESCRIPTOR``.
 
     Raises
@@ -57,13 +57,13 @@ def kind(name: str) -> Kind:
     return kinds[name]
 
 
-class Double(float):
+class AsDouble(float):
     """A number to be set as DOUBLE where the attribute also takes FLOAT: the scaling of float64 work."""
 
     set_as = "DOUBLE"
 
 
-class Whole(int):
+class AsInt32(int):
     """A number to be set as INT32 where the attribute also takes FLOAT: the scaling of sums of integers.
 
     cuDNN keeps the four bytes as they are, and engines that write int32 read an integer in them.
@@ -96,9 +96,9 @@ _PREFIXES = {
 
 
 @cache
-def _kinds() -> dict[str, Kind]:
+def _kinds() -> dict[str, DescriptorType]:
     names = {member.name.removesuffix("_DESCRIPTOR").lower(): member for member in BackendDescriptorType}
-    kinds = {name: Kind(name, int(member), {}) for name, member in names.items()}
+    kinds = {name: DescriptorType(name, int(member), {}) for name, member in names.items()}
     prefixes = {_PREFIXES.get(name, f"{name}_".upper()): name for name in kinds}
     for attribute in BackendAttributeName:
         # The longest prefix that fits, since some begin with others: ..._MATMUL_BWD_ and ..._MATMUL_.

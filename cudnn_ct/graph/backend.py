@@ -7,14 +7,14 @@ from collections.abc import Iterable
 from typing import Any, Self
 
 from .._bindings.types import cudnnBackendDescriptor_t
-from .._handle import Owned
+from .._handle import NativeHandle
 from . import attributes
 from .attributes import Attribute, Element, kind
 
 __all__ = ["BackendDescriptor"]
 
 
-class BackendDescriptor(Owned):
+class BackendDescriptor(NativeHandle):
     """A ``cudnnBackendDescriptor_t``: created, given its attributes and finalised, or destroyed again.
 
     Parameters
@@ -78,7 +78,7 @@ class BackendDescriptor(Owned):
 
     def _set(self, name: str, value: Any) -> None:
         attribute = self.kind.attribute(name)
-        typed = isinstance(value, attributes.Double | attributes.Whole)
+        typed = isinstance(value, attributes.AsDouble | attributes.AsInt32)
         element = attributes.element(value.set_as) if typed else attribute.type
         elements = value if isinstance(value, ctypes.Array) else self._encoded(element, value)
         try:
@@ -92,7 +92,7 @@ class BackendDescriptor(Owned):
         if isinstance(value, bytes):
             return ctypes.create_string_buffer(value, len(value))
         values = tuple(value) if isinstance(value, Iterable) and not isinstance(value, str) else (value,)
-        self._depends_on += [one for one in values if isinstance(one, Owned)]
+        self._depends_on += [one for one in values if isinstance(one, NativeHandle)]
         return (element.ctype * len(values))(*map(element.encode, values))
 
     def get(self, name: str) -> Any:

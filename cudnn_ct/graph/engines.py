@@ -13,7 +13,7 @@ from .offline import place
 __all__ = [
     "HEURISTICS",
     "Engine",
-    "Offer",
+    "EngineConfig",
     "execution_plan",
     "offer_of",
     "offers",
@@ -83,7 +83,7 @@ class Engine(NamedTuple):
         )
 
 
-class Offer(NamedTuple):
+class EngineConfig(NamedTuple):
     """An engine that the heuristics have for a graph, with what cuDNN says of it."""
 
     engine: Engine
@@ -91,7 +91,9 @@ class Offer(NamedTuple):
     notes: tuple[str, ...]
 
 
-def offers(graph: BackendDescriptor, context: Any, heuristics: Iterable[str] = HEURISTICS) -> Iterator[Offer]:
+def offers(
+    graph: BackendDescriptor, context: Any, heuristics: Iterable[str] = HEURISTICS
+) -> Iterator[EngineConfig]:
     """Ask the heuristics for engines that can compute a native graph, best first, each once.
 
     Lazy: the next mode is asked only when all offers of the one before are taken.
@@ -122,7 +124,7 @@ def offers(graph: BackendDescriptor, context: Any, heuristics: Iterable[str] = H
         raise nothing
 
 
-def survey(graph: BackendDescriptor, context: Any, unwanted: Container[str]) -> Iterator[Offer]:
+def survey(graph: BackendDescriptor, context: Any, unwanted: Container[str]) -> Iterator[EngineConfig]:
     """Try every engine that there is on a native graph, with cuDNN's defaults for all knobs.
 
     The heuristics answer with some forty configurations at most. Where engines that are wanted only for their
@@ -137,7 +139,7 @@ def survey(graph: BackendDescriptor, context: Any, unwanted: Container[str]) -> 
 
 def offer_of(
     graph: BackendDescriptor, engine: Engine, context: Any, unwanted: Container[str] = ()
-) -> Offer | None:
+) -> EngineConfig | None:
     """Try one engine on a native graph: None where it cannot compute it, or has an ``unwanted`` note."""
     try:
         native = _engine(graph, engine.number, context)
@@ -149,7 +151,7 @@ def offer_of(
         raise
     except CudnnError:  # older ones call an engine that lacks something an internal error
         return None
-    return Offer(engine, plan.one("workspace_size"), notes)
+    return EngineConfig(engine, plan.one("workspace_size"), notes)
 
 
 def execution_plan(
@@ -208,14 +210,14 @@ def _ask(graph: BackendDescriptor, mode: str, context: Any) -> list[BackendDescr
     return heuristics.children("results", "enginecfg")
 
 
-def _offer(config: BackendDescriptor, facts: dict[int, tuple[int, tuple[str, ...]]]) -> Offer:
+def _offer(config: BackendDescriptor, facts: dict[int, tuple[int, tuple[str, ...]]]) -> EngineConfig:
     """Read a configuration. What is the engine's, whatever its knobs, is read once and kept in ``facts``."""
     engine = config.child("engine", "engine")
     index = engine.one("global_index")
     if index not in facts:
         facts[index] = engine.count("knob_info"), _notes(engine)
     knobs, notes = facts[index]
-    return Offer(Engine(index, _knobs(config, knobs)), config.one("workspace_size"), notes)
+    return EngineConfig(Engine(index, _knobs(config, knobs)), config.one("workspace_size"), notes)
 
 
 def _notes(engine: BackendDescriptor) -> tuple[str, ...]:

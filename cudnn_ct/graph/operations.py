@@ -17,7 +17,7 @@ from .offline import place
 __all__ = ["ALIGNMENT", "OPERATIONS", "Graph", "Node", "Tensor", "node", "operation_graph"]
 
 
-class Row(NamedTuple):
+class OpDescriptor(NamedTuple):
     """One kind of operation: its descriptor, the attribute for its parameters, and their descriptor."""
 
     operation: str
@@ -26,16 +26,16 @@ class Row(NamedTuple):
 
 
 OPERATIONS = {
-    "conv_forward": Row("operation_convolution_forward", "conv_desc", "convolution"),
-    "conv_backward_data": Row("operation_convolution_backward_data", "conv_desc", "convolution"),
-    "conv_backward_filter": Row("operation_convolution_backward_filter", "conv_desc", "convolution"),
-    "pointwise": Row("operation_pointwise", "pw_descriptor", "pointwise"),
-    "matmul": Row("operation_matmul", "desc", "matmul"),
-    "reduction": Row("operation_reduction", "desc", "reduction"),
-    "resample_forward": Row("operation_resample_fwd", "desc", "resample"),
-    "resample_backward": Row("operation_resample_bwd", "desc", "resample"),
-    "norm_forward": Row("operation_norm_forward"),
-    "norm_backward": Row("operation_norm_backward"),
+    "conv_forward": OpDescriptor("operation_convolution_forward", "conv_desc", "convolution"),
+    "conv_backward_data": OpDescriptor("operation_convolution_backward_data", "conv_desc", "convolution"),
+    "conv_backward_filter": OpDescriptor("operation_convolution_backward_filter", "conv_desc", "convolution"),
+    "pointwise": OpDescriptor("operation_pointwise", "pw_descriptor", "pointwise"),
+    "matmul": OpDescriptor("operation_matmul", "desc", "matmul"),
+    "reduction": OpDescriptor("operation_reduction", "desc", "reduction"),
+    "resample_forward": OpDescriptor("operation_resample_fwd", "desc", "resample"),
+    "resample_backward": OpDescriptor("operation_resample_bwd", "desc", "resample"),
+    "norm_forward": OpDescriptor("operation_norm_forward"),
+    "norm_backward": OpDescriptor("operation_norm_backward"),
 }
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import chain, islice
 from operator import mod
 
-from ..context import Bounded, Context
+from ..context import BoundedDict, Context
 from ..errors import AllocationError, BadParamError, CudnnError, NotSupportedError
 from ..plans.base import Candidate
 from .backend import BackendDescriptor
@@ -74,7 +74,7 @@ class GraphPlan:
         self.workspace: int = native.one("workspace_size")
         native.about = f"{candidate.algorithm} on {', '.join(str(tensor.spec) for tensor in graph.operands)}"
         self._graph = graph
-        self._packs = Bounded(PACKS)
+        self._packs = BoundedDict(PACKS)
         self._uids = (ctypes.c_int64 * len(graph.operands))(*(tensor.uid for tensor in graph.operands))
         self._alignments = tuple(tensor.alignment for tensor in graph.operands)
         self._execute = native.library.cudnnBackendExecute

@@ -18,7 +18,7 @@ from ..cuda.stream import Stream
 from ..dtypes import DTYPES
 from ..errors import CudnnError, ExecutionFailedError
 from ..plans.base import Plan
-from ..shapes.elementwise import Factors
+from ..shapes.elementwise import OpTensorScales
 from ..shapes.parse import number
 from ..shapes.specs import TensorSpec, nearest_layout, same_steps
 
@@ -26,7 +26,7 @@ ONE, ZERO = 1, 0  # the alpha and beta of most calls: as identities they are tol
 SEEN = 256  # sets of pointers of which a call knows that they do not overlap
 
 
-class Call(NamedTuple):
+class PreparedCall(NamedTuple):
     """What one thread prepared for one set of arguments: all that depends on specs and not on pointers.
 
     ``pack`` says that some input has strides that no descriptor holds, and is copied first; ``in_place`` that
@@ -87,7 +87,7 @@ class Call(NamedTuple):
         self.apart.add(pointers)
 
 
-class Fixed(NamedTuple):
+class SinglePlan(NamedTuple):
     """Takes the place of a choice where there is one plan only."""
 
     plan: Plan
@@ -116,7 +116,7 @@ def keep(calls: dict[Any, Any], key: tuple[Any, ...], call: Any) -> Any:
 
 def run(
     ctx: Context,
-    call: Call,
+    call: PreparedCall,
     inputs: tuple[DeviceArray, ...],
     result: DeviceArray | None,
     alpha: float,
@@ -160,7 +160,7 @@ def run(
 
 def run_several(
     ctx: Context,
-    call: Call,
+    call: PreparedCall,
     inputs: tuple[DeviceArray, ...],
     given: Sequence[DeviceArray | None],
     alpha: float,
@@ -244,8 +244,9 @@ def refuse_overlap(
 
 
 def factors(alpha: Any, beta: Any, out: Any) -> tuple[Any, float]:
-    """Alpha, a number or :class:`Factors`, and beta as numbers; raise where beta has nothing to multiply."""
-    alpha = alpha if type(alpha) is Factors else number(alpha, "alpha")
+    """Alpha, a number or :class:`OpTensorScales`, and beta as numbers; raise where beta has nothing to
+    multiply."""
+    alpha = alpha if type(alpha) is OpTensorScales else number(alpha, "alpha")
     beta = number(beta, "beta")
     check_beta(beta, out)
     return alpha, beta

@@ -17,8 +17,8 @@ from ..errors import BadParamError, NotSupportedError
 from ..plans.base import Layer, Plan, packed_of, tensors_of
 from ..plans.elementwise import conversion as legacy_conversion
 from ..plans.elementwise import filling, op_tensor, scaling, scaling_by_op_tensor, transformation
-from ..plans.float32 import Way, on_float32
-from ..plans.wrappers import PackedPlan, ScalePlan
+from ..plans.float32 import Implementation, on_float32
+from ..plans.wrappers import RelayoutPlan, ZeroOrScale
 from ..shapes.activation import ActivationProblem
 from ..shapes.ctc import CTCProblem
 from ..shapes.elementwise import FillProblem, OpTensorProblem, ScaleProblem, TransformProblem
@@ -43,28 +43,28 @@ from .reduce.legacy import wide_reduction
 from .softmax_legacy import softmax, softmax_of_rows
 from .spatial_legacy import GridPlan, SamplePlan
 
-__all__ = ["Roads"]
+__all__ = ["FirstSupported"]
 
 
-def _simple(way: Callable[[Any], Plan | None]) -> Way:
+def _simple(way: Callable[[Any], Plan | None]) -> Implementation:
     """A way whose plan needs no more than the problem."""
     return lambda problem, _: way(problem)
 
 
-def _of_bfloat16_too(way: Way) -> tuple[Way, ...]:
+def _of_bfloat16_too(way: Implementation) -> tuple[Implementation, ...]:
     """A way, and the same on float32 copies of bfloat16, which the calls behind it lack."""
     return (way, on_float32(way, "bfloat16"))
 
 
 @dataclass(frozen=True)
-class Aligned:
+class RequireAlignment:
     """An implementation whose kernels load 16 bytes at once, and end the CUDA context on misaligned memory.
 
     Its plan gets copies of the operands whose pointers are misaligned. See
-    :class:`plans.wrappers.PackedPlan`.
+    :class:`plans.wrappers.RelayoutPlan`.
     """
 
-    make: Way
+    make: Implementation
 
     def __call__(self, problem: Any, context: Context) -> Plan | None:
         """Return the plan for aligned operands."""
@@ -72,43 +72,43 @@ class Aligned:
 
 
 # The plans of a kind of problem, the fastest first.
-WAYS: dict[type, tuple[Way, ...]] = {
-    ActivationProblem: (Aligned(graph_activation), _simple(legacy_activation)),
+WAYS: dict[type, tuple[Implementation, ...]] = {
+    ActivationProblem: (RequireAlignment(graph_activation), _simple(legacy_activation)),
     CTCProblem: (ctc_loss, ctc_loss_of_host_labels),
     FillProblem: (_simple(filling),),
     GridProblem: _of_bfloat16_too(_simple(GridPlan)),
     LRNProblem: _of_bfloat16_too(_simple(lrn)),
-    NormGradient: tuple(map(Aligned, NORM_GRADIENT_WAYS)),
-    NormInference: tuple(map(Aligned, NORM_INFERENCE_WAYS)),
-    NormTraining: tuple(map(Aligned, NORM_TRAINING_WAYS)),
+    NormGradient: tuple(map(RequireAlignment, NORM_GRADIENT_WAYS)),
+    NormInference: tuple(map(RequireAlignment, NORM_INFERENCE_WAYS)),
+    NormTraining: tuple(map(RequireAlignment, NORM_TRAINING_WAYS)),
     OpTensorProblem: (_simple(op_tensor),),
     PoolProblem: (
-        Aligned(_simple(spread_gradient)),
+        RequireAlignment(_simple(spread_gradient)),
         _simple(gradient_in_c_order),
         _simple(pooling),
         _simple(padded_pooling),
     ),
     ReduceProblem: (
-        Aligned(_simple(quick_sum)),
-        Aligned(graph_reduction),
-        Aligned(_simple(summed)),
+        RequireAlignment(_simple(quick_sum)),
+        RequireAlignment(graph_reduction),
+        RequireAlignment(_simple(summed)),
         on_float32(_simple(summed), "float16", "bfloat16"),
         legacy_reduction,
         wide_reduction,
     ),
     SampleProblem: _of_bfloat16_too(_simple(SamplePlan)),
     ScaleProblem: (_simple(scaling), _simple(scaling_by_op_tensor)),
-    SoftmaxProblem: (Aligned(_simple(softmax_of_rows)), _simple(softmax)),
+    SoftmaxProblem: (RequireAlignment(_simple(softmax_of_rows)), _simple(softmax)),
     TransformProblem: (_simple(transformation), _simple(legacy_conversion), graph_conversion),
 }
 
 # These change an array where it lies, so a copy of it is of no use, or make the copies that they need.
 AS_THEY_LIE = (CTCProblem, FillProblem, ScaleProblem)
 # These compute the result alone: for a run with factors, they are not asked.
-WITHOUT_FACTORS = (Aligned(graph_activation),)
+WITHOUT_FACTORS = (RequireAlignment(graph_activation),)
 
 
-class Roads:
+class FirstSupported:
     """The ways to compute a problem in one thread: the first that cuDNN does not refuse is taken.
 
     ``scaled`` says that runs have an alpha that is not 1 or a beta that is not 0; ``misaligned`` that some of
@@ -139,7 +139,7 @@ class Roads:
         self._spent = True  # until there is a plan
         self._left = _ways(self._problem, self._scaled, self._misaligned)
         self._refusals: list[str] = []
-        self._elsewhere: Roads | None = None
+        self._elsewhere: FirstSupported | None = None
         self.plan: Plan = self._next(context)
         self._spent = False
 
@@ -165,14 +165,14 @@ class Roads:
                 self.plan = self._next(context)
                 self._spent = False
 
-    def _for_misaligned(self, context: Context) -> Roads:
+    def _for_misaligned(self, context: Context) -> FirstSupported:
         """Return the implementations for misaligned operands.
 
         A refusal there may have no other reason than the address, so this object stays as it is for aligned
         operands.
         """
         if self._elsewhere is None:
-            self._elsewhere = Roads(self._problem, context, self._scaled, misaligned=True)
+            self._elsewhere = FirstSupported(self._problem, context, self._scaled, misaligned=True)
         return self._elsewhere
 
     def describe(self) -> str:
@@ -213,10 +213,10 @@ def _ways(problem: Layer, scaled: bool, misaligned: bool) -> list[tuple[Maker, b
     implementations that need no copy come first, and the plans of the others make the copies.
     """
     if not any(spec.size for spec in problem.results):
-        return [(lambda _: ScalePlan(problem.results[0]), False)]
+        return [(lambda _: ZeroOrScale(problem.results[0]), False)]
     ways = [way for way in WAYS[type(problem)] if not scaled or way not in WITHOUT_FACTORS]
     if misaligned:
-        ways.sort(key=lambda way: isinstance(way, Aligned))
+        ways.sort(key=lambda way: isinstance(way, RequireAlignment))
     targets = [problem]
     if not isinstance(problem, AS_THEY_LIE):
         first = next(iter(tensors_of(problem).values()))
@@ -224,13 +224,15 @@ def _ways(problem: Layer, scaled: bool, misaligned: bool) -> list[tuple[Maker, b
     makers: list[tuple[Maker, bool]] = []
     for target in dict.fromkeys(targets):
         for way in ways:
-            align = isinstance(way, Aligned)
+            align = isinstance(way, RequireAlignment)
             make = partial(_on_copies, way, problem, target, align and misaligned)
             makers.append((make, align and not misaligned))
     return makers
 
 
-def _on_copies(way: Way, problem: Layer, target: Layer, align: bool, context: Context) -> Plan | None:
+def _on_copies(
+    way: Implementation, problem: Layer, target: Layer, align: bool, context: Context
+) -> Plan | None:
     """A plan for a problem whose operands are copied as ``target`` has them, or are misaligned."""
     inner = way(target, context)
     if inner is None or (target == problem and not align):
@@ -240,4 +242,4 @@ def _on_copies(way: Way, problem: Layer, target: Layer, align: bool, context: Co
         for spec, copy in zip(tensors_of(problem).values(), tensors_of(target).values(), strict=True)
     ]
     updated = getattr(problem, "updated", 0)
-    return PackedPlan(inner, moves, len(problem.results), updated, align=align)
+    return RelayoutPlan(inner, moves, len(problem.results), updated, align=align)

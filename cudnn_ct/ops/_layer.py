@@ -17,7 +17,7 @@ from ._call import (
     ONE,
     PLAIN,
     ZERO,
-    Call,
+    PreparedCall,
     check_writable,
     describable,
     factors,
@@ -29,16 +29,16 @@ from ._call import (
     settled,
     stream_of,
 )
-from ._fallback import Roads
+from ._fallback import FirstSupported
 
-__all__ = ["Layer", "compute", "compute_several", "rewrite"]
+__all__ = ["Operation", "compute", "compute_several", "rewrite"]
 
 
 _TAKEN = PLAIN | {tuple}  # kinds of arguments that are taken as they are
 _NOTHING_GIVEN: tuple[TensorSpec | None, ...] = (None,)
 
 
-class Layer(NamedTuple):
+class Operation(NamedTuple):
     """An operation: its name, and the rule that makes a problem of it.
 
     ``problem`` takes the specs of the operands by their names, those of the results that are given (None for
@@ -53,7 +53,7 @@ class Layer(NamedTuple):
 
 
 def compute(
-    layer: Layer,
+    layer: Operation,
     names: tuple[str, ...],
     given: tuple[Any, ...],
     arguments: tuple[Any, ...],
@@ -64,7 +64,8 @@ def compute(
 ) -> Any:
     """One call of an operation with one result; ``given`` are its operands, of these ``names``.
 
-    ``alpha`` is a number, or :class:`~cudnn_ct.shapes.elementwise.Factors` for the plans that take two.
+    ``alpha`` is a number, or :class:`~cudnn_ct.shapes.elementwise.OpTensorScales` for the plans that take
+    two.
     """
     if alpha is not ONE or beta is not ZERO:
         alpha, beta = factors(alpha, beta, out)
@@ -88,7 +89,7 @@ def compute(
 
 
 def compute_several(
-    layer: Layer,
+    layer: Operation,
     names: tuple[str, ...],
     given: tuple[Any, ...],
     arguments: tuple[Any, ...],
@@ -131,7 +132,7 @@ def compute_several(
             streams.restore(previous)
 
 
-def rewrite(layer: Layer, x: Any, alpha: float, stream: Any = None) -> Any:
+def rewrite(layer: Operation, x: Any, alpha: float, stream: Any = None) -> Any:
     """One call of an operation that changes the array it is given, and returns it."""
     where = _stream_of(x, layer.written, stream)
     previous = streams.activate(where.device)
@@ -161,14 +162,14 @@ def _operands(names: tuple[str, ...], given: tuple[Any, ...], where: Stream) -> 
 
 def _prepared(
     ctx: Context,
-    layer: Layer,
+    layer: Operation,
     names: tuple[str, ...],
     arrays: tuple[DeviceArray, ...],
     outs: tuple[TensorSpec | None, ...],
     arguments: tuple[Any, ...],
     scaled: tuple[bool, ...],
     called: Sequence[str] = (),
-) -> Call:
+) -> PreparedCall:
     """Look the call up by its arguments as they were written; prepare it the first time.
 
     Calls that are ``scaled`` stand apart: where cuDNN refuses those, it may do the others. ``called`` are the
@@ -180,7 +181,7 @@ def _prepared(
         arguments = settled(arguments)
     key = (layer.name, names, specs, outs, arguments, kinds, scaled, config.of_calls)
     try:
-        call: Call | None = ctx.calls.get(key)
+        call: PreparedCall | None = ctx.calls.get(key)
     except TypeError:  # a list in a tuple, which is as good as a tuple, or something that is refused
         return _prepared(ctx, layer, names, arrays, outs, hashable(arguments), scaled, called)
     if call is None and (now := settled(arguments)) is not arguments:
@@ -190,11 +191,11 @@ def _prepared(
         for place, out in enumerate(outs):
             check_writable(out, called[place] if called else layer.written)
         problem = layer.problem(dict(zip(names, inputs, strict=True)), outs, *arguments)
-        call = Call.of(
+        call = PreparedCall.of(
             problem,
             inputs,
             problem.results,
-            Roads(problem, ctx, any(scaled)),
+            FirstSupported(problem, ctx, any(scaled)),
             pack=inputs != specs,
             in_place=layer.in_place,
             what=layer.name,

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from ..shapes.activation import activation_problem
-from ._layer import Layer, compute
+from ._layer import Operation, compute
 
 __all__ = ["activation", "activation_backward"]
 
-_ACTIVATION = Layer("an activation", activation_problem, in_place=True)
-_GRADIENT = Layer("the gradient of an activation", activation_problem, in_place=True)
+_ACTIVATION = Operation("an activation", activation_problem, in_place=True)
+_GRADIENT = Operation("the gradient of an activation", activation_problem, in_place=True)
 
 
 def activation(

@@ -54,7 +54,7 @@ def activation_graph(spec: ActivationSpec, *tensors: TensorSpec) -> Graph:
     return Graph(nodes, operands)
 
 
-class Row(NamedTuple):
+class ActivationSupport(NamedTuple):
     """What there is for a mode: in which dtypes, of which of x and y, or of x, y, dy and dx."""
 
     dtypes: tuple[str, ...]
@@ -63,15 +63,17 @@ class Row(NamedTuple):
 
 _HALF = ("float16", "bfloat16")
 _ALL = (*_HALF, "float32")
-_FORWARD = {mode: Row(_ALL, (0, 1)) for mode in ("relu", "clipped_relu", "sigmoid", "elu", "swish")}
-_FORWARD["tanh"] = Row(_HALF, (0, 1))  # that of engines has 17 bits
+_FORWARD = {
+    mode: ActivationSupport(_ALL, (0, 1)) for mode in ("relu", "clipped_relu", "sigmoid", "elu", "swish")
+}
+_FORWARD["tanh"] = ActivationSupport(_HALF, (0, 1))  # that of engines has 17 bits
 # In float32, 1 - y would be lost in y - y y; and the legacy call is nearly as quick.
 _GRADIENTS = {
-    "relu": Row(_ALL, (0, 2, 3)),
-    "elu": Row(_ALL, (0, 2, 3)),
-    "swish": Row(_ALL, (0, 2, 3)),
-    "sigmoid": Row(_HALF, (1, 2, 3)),
-    "tanh": Row(_HALF, (1, 2, 3)),
+    "relu": ActivationSupport(_ALL, (0, 2, 3)),
+    "elu": ActivationSupport(_ALL, (0, 2, 3)),
+    "swish": ActivationSupport(_ALL, (0, 2, 3)),
+    "sigmoid": ActivationSupport(_HALF, (1, 2, 3)),
+    "tanh": ActivationSupport(_HALF, (1, 2, 3)),
 }
 
 

@@ -8,7 +8,7 @@ from ..context import Context
 from ..descriptors.layers import ActivationDescriptor
 from ..plans.base import Plan, tensors_of
 from ..plans.call import CallPlan
-from ..plans.elementwise import InPlacePlan
+from ..plans.elementwise import SetOrScale
 from ..plans.tiling import sliced
 from ..shapes.activation import ActivationProblem
 from ..shapes.specs import TensorSpec
@@ -41,7 +41,7 @@ class IdentityPlan:
 
     def __init__(self, x: TensorSpec, y: TensorSpec, place: int) -> None:
         self._copy = CallPlan("cudnnTransformTensor", (), [(place, x)], y)
-        self._scale = InPlacePlan(y)
+        self._scale = SetOrScale(y)
         self._place = place
         self.workspace = 0
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from .. import context
 from ..array import DeviceArray
 from ..array_creation import operand
-from ..context import Bounded, Context
+from ..context import BoundedDict, Context
 from ..cuda import interop
 from ..cuda import stream as streams
 from ..dtypes import DTYPES
@@ -30,8 +30,8 @@ from ..shapes.ctc import (
 )
 from ..shapes.parse import choice
 from ..shapes.specs import ALIGNMENT, CTCLossSpec, TensorSpec
-from ._call import Call, check_writable, describable, packed, run_several, stream_of
-from ._fallback import Roads
+from ._call import PreparedCall, check_writable, describable, packed, run_several, stream_of
+from ._fallback import FirstSupported
 
 __all__ = ["ctc_loss"]
 
@@ -145,7 +145,7 @@ def ctc_loss(
             for one, name in zip(outs, ("out.loss", "out.gradient"), strict=True)
         ]
         normalization, out_of_bound, blank = ctc_spec(normalization, out_of_bound, blank)
-        given = _Given(ctx, array.spec.shape, (labels, label_lengths, input_lengths), blank)
+        given = _CTCInputs(ctx, array.spec.shape, (labels, label_lengths, input_lengths), blank)
         there = any(one is not None for one in given.device)
         targets = given.unseen(normalization) if there and ctx.capturing else given.checked()
         compute = "float64" if array.spec.dtype == "float64" else "float32"
@@ -163,7 +163,7 @@ def ctc_loss(
         streams.restore(previous)
 
 
-class _Targets(NamedTuple):
+class _CTCTargets(NamedTuple):
     """Labels, their lengths and the steps of each sequence, as a call takes them.
 
     ``arrays`` are on the device, ``host`` the same as C arrays. ``room`` is how many labels the descriptor is
@@ -186,7 +186,7 @@ class _Targets(NamedTuple):
         return self.impossible, self.empty, self.unlabelled, ends
 
 
-class _Given:
+class _CTCInputs:
     """Labels and lengths as the caller gave them; ``device`` has those that are on the device, else None."""
 
     def __init__(self, ctx: Context, shape: Sequence[int], values: tuple[Any, ...], blank: int) -> None:
@@ -205,7 +205,7 @@ class _Given:
             for name, value in zip(_NAMES, values, strict=True)
         ]
 
-    def checked(self) -> _Targets:
+    def checked(self) -> _CTCTargets:
         """Look at all of them, and take what is on the device already from there."""
         labels, counts, inputs = (
             value if array is None else array.numpy()
@@ -231,9 +231,9 @@ class _Given:
         ]
         host = tuple((ctypes.c_int * len(value))(*value) for value in values)
         others = tuple(impossible), tuple(empty), tuple(unlabelled), tuple(ends)
-        return _Targets(tuple(arrays), host, self._room(lengths), *others)
+        return _CTCTargets(tuple(arrays), host, self._room(lengths), *others)
 
-    def unseen(self, normalization: str) -> _Targets:
+    def unseen(self, normalization: str) -> _CTCTargets:
         """Take what is on the device as it is: it cannot be read while a graph is captured."""
         there = [array is not None for array in self.device]
         rows, counts, steps = check_ctc_of_host(self.shape, self.values, there)
@@ -267,7 +267,7 @@ class _Given:
                     f"there are {array.size} labels; label_lengths {counts} add up to {sum(counts or ())}"
                 )
             arrays.append(array)
-        return _Targets(tuple(arrays), (None,) * 3, self._room(counts or ()), ends=ends)
+        return _CTCTargets(tuple(arrays), (None,) * 3, self._room(counts or ()), ends=ends)
 
     def _check_enough(
         self,
@@ -295,16 +295,16 @@ class _Given:
 
     def _copied(self, values: tuple[int, ...]) -> DeviceArray:
         """The copy of some integers on the device, made when they were first seen."""
-        kept = self.ctx.plans.setdefault(_COPIES, Bounded(KEPT))
-        copy: _Copy | None = kept.get(values)
+        kept = self.ctx.plans.setdefault(_COPIES, BoundedDict(KEPT))
+        copy: _DeviceInts | None = kept.get(values)
         if copy is None:
             if self.ctx.capturing:
                 raise _not_seen()
-            copy = kept[values] = _Copy(self.ctx.device, values)
+            copy = kept[values] = _DeviceInts(self.ctx.device, values)
         return copy.on(self.ctx)
 
 
-class _Copy:
+class _DeviceInts:
     """Integers on the device. They outlive the streams that use them, so their home is the default stream."""
 
     __slots__ = ("_array", "_there")
@@ -342,7 +342,7 @@ def _not_seen() -> NotInitializedError:
 class _WithHost(NamedTuple):
     """A choice, and the C arrays that its plan may read beside the pointers of a run."""
 
-    choice: Roads
+    choice: FirstSupported
     host: tuple[Any, ...]
 
     def run(self, ctx: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
@@ -358,22 +358,27 @@ def _prepared(
     outs: tuple[TensorSpec | None, ...],
     ctc: CTCLossSpec,
     algo: str,
-    targets: _Targets,
+    targets: _CTCTargets,
     unaligned: tuple[int, ...],
-) -> Call:
+) -> PreparedCall:
     """Look the call up. Those that do more for some sequences are kept apart: few will come again."""
     known = targets.known(ctc.normalization)
     key = ("a CTC loss", logits, outs, ctc, algo, known, unaligned)
-    calls = ctx.plans.setdefault(_RAGGED, Bounded(KEPT)) if any(known) else ctx.calls
-    call: Call | None = calls.get(key)
+    calls = ctx.plans.setdefault(_RAGGED, BoundedDict(KEPT)) if any(known) else ctx.calls
+    call: PreparedCall | None = calls.get(key)
     if call is None:
         for out in outs:
             check_writable(out)
         given = describable(logits)
         problem = ctc_problem(given, outs, ctc, algo, *known, unaligned)
         inputs = (given, _WHATEVER, _WHATEVER, _WHATEVER)
-        call = calls[key] = Call.of(
-            problem, inputs, problem.results, Roads(problem, ctx), pack=given != logits, what="a CTC loss"
+        call = calls[key] = PreparedCall.of(
+            problem,
+            inputs,
+            problem.results,
+            FirstSupported(problem, ctx),
+            pack=given != logits,
+            what="a CTC loss",
         )
     return call
 

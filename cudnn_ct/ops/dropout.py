@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 from .. import context
 from ..array import DeviceArray
 from ..array_creation import operand
-from ..context import Bounded, Context
+from ..context import BoundedDict, Context
 from ..cuda import memory as memories
 from ..cuda import stream as streams
-from ..plans.wrappers import ScalePlan
+from ..plans.wrappers import ZeroOrScale
 from ..shapes.checks import one_dtype, result_spec
 from ..shapes.dropout import check_probability
 from ..shapes.parse import integer
 from ..shapes.specs import TensorSpec, nearest_layout
-from ._call import Call, Fixed, check_writable, describable, packed, run, run_several, stream_of
+from ._call import PreparedCall, SinglePlan, check_writable, describable, packed, run, run_several, stream_of
 from .dropout_legacy import DropoutDescriptor, mask_size, states_size
 from .dropout_legacy import dropout as legacy_dropout
 
@@ -111,7 +111,7 @@ class DropoutState:
             self._memory.after_write(where)
         finally:
             streams.restore(previous)
-        self._calls = Bounded(256)
+        self._calls = BoundedDict(256)
 
     @property
     def device(self) -> int:
@@ -282,9 +282,9 @@ def dropout_backward(
 
 def _forward(
     ctx: Context, state: DropoutState, x: TensorSpec, out: TensorSpec | None
-) -> tuple[Call, TensorSpec]:
+) -> tuple[PreparedCall, TensorSpec]:
     key = ("forward", x, out)
-    found: tuple[Call, TensorSpec] | None = state._calls.get(key)
+    found: tuple[PreparedCall, TensorSpec] | None = state._calls.get(key)
     if found is None:
         one_dtype("dropout", x=x.dtype)
         check_writable(out)
@@ -295,13 +295,13 @@ def _forward(
         plan = (
             legacy_dropout("cudnnDropoutForward", state._descriptor, given, y, bits, order, (states,))
             if x.size
-            else ScalePlan(y)
+            else ZeroOrScale(y)
         )
-        call = Call.of(
+        call = PreparedCall.of(
             f"dropout of {x}",
             (given,),
             (y, bits, states),
-            Fixed(plan),
+            SinglePlan(plan),
             pack=given != x,
             in_place=True,
             what="a dropout",
@@ -310,9 +310,9 @@ def _forward(
     return found
 
 
-def _backward(state: DropoutState, dy: TensorSpec, mask: DropoutMask, out: TensorSpec | None) -> Call:
+def _backward(state: DropoutState, dy: TensorSpec, mask: DropoutMask, out: TensorSpec | None) -> PreparedCall:
     key = ("backward", dy, mask.like, mask.bits.spec, out)
-    call: Call | None = state._calls.get(key)
+    call: PreparedCall | None = state._calls.get(key)
     if call is None:
         like = mask.like
         if dy.shape != like.shape or dy.dtype != like.dtype:
@@ -323,13 +323,13 @@ def _backward(state: DropoutState, dy: TensorSpec, mask: DropoutMask, out: Tenso
         plan = (
             legacy_dropout("cudnnDropoutBackward", state._descriptor, given, dx, bits, like)
             if dy.size
-            else ScalePlan(dx)
+            else ZeroOrScale(dx)
         )
-        call = state._calls[key] = Call.of(
+        call = state._calls[key] = PreparedCall.of(
             f"the gradient of dropout of {dy}",
             (given, bits),
             (dx,),
-            Fixed(plan),
+            SinglePlan(plan),
             pack=given != dy,
             in_place=True,
             what="the gradient of a dropout",

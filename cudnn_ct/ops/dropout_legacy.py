@@ -6,21 +6,21 @@ import ctypes
 from collections.abc import Sequence
 
 from .._bindings.types import cudnnDropoutDescriptor_t
-from .._handle import Owned
+from .._handle import NativeHandle
 from ..context import Context
 from ..descriptors.tensors import TensorDescriptor
 from ..plans.axes import folded
 from ..plans.base import Plan
 from ..plans.chain import ChainPlan, Step
 from ..plans.elementwise import conversion
-from ..plans.wrappers import PackedPlan
+from ..plans.wrappers import RelayoutPlan
 from ..shapes.elementwise import TransformProblem
 from ..shapes.specs import TensorSpec
 
 __all__ = ["DropoutDescriptor", "dropout", "mask_size", "states_size"]
 
 
-class DropoutDescriptor(Owned):
+class DropoutDescriptor(NativeHandle):
     """``cudnnDropoutDescriptor_t`` over memory that holds the states of random generators.
 
     Making one seeds them, by a kernel on the context's stream.
@@ -78,7 +78,7 @@ def dropout(
     moves = [one, small, two] if backward else [one, two, small, *((spec, None) for spec in rest)]
     if not (one[1] or two[1]):
         return plan
-    return PackedPlan(plan, moves, 1 if backward else 2 + len(rest))
+    return RelayoutPlan(plan, moves, 1 if backward else 2 + len(rest))
 
 
 def _on_float32(

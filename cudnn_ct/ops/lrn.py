@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from ..shapes.lrn import lrn_problem
-from ._layer import Layer, compute
+from ._layer import Operation, compute
 
 __all__ = ["lrn", "lrn_backward"]
 
-_LRN = Layer("a local response normalisation", lrn_problem)
-_GRADIENT = Layer("the gradient of a local response normalisation", lrn_problem)
+_LRN = Operation("a local response normalisation", lrn_problem)
+_GRADIENT = Operation("the gradient of a local response normalisation", lrn_problem)
 
 
 def lrn(

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from ..shapes.pooling import pool_output_shape, pool_problem
-from ._layer import Layer, compute
+from ._layer import Operation, compute
 
 __all__ = ["pool", "pool_backward", "pool_output_shape"]
 
-_POOL = Layer("a pooling", pool_problem)
-_GRADIENT = Layer("the gradient of a pooling", pool_problem)
+_POOL = Operation("a pooling", pool_problem)
+_GRADIENT = Operation("the gradient of a pooling", pool_problem)
 
 
 def pool(

@@ -16,7 +16,7 @@ from ..plans.call import CallPlan
 from ..plans.elementwise import copying
 from ..plans.scalars import element
 from ..plans.workspace import behind
-from ..plans.wrappers import PackedPlan
+from ..plans.wrappers import RelayoutPlan
 from ..shapes.pooling import PoolProblem
 from ..shapes.specs import PoolingSpec, TensorSpec, nearest_layout
 
@@ -62,7 +62,7 @@ def spread_gradient(problem: PoolProblem) -> CallPlan | None:
     return CallPlan("cudnnAddTensor", (), [(2, dy)], dx, factor)
 
 
-def gradient_in_c_order(problem: PoolProblem) -> PackedPlan | None:
+def gradient_in_c_order(problem: PoolProblem) -> RelayoutPlan | None:
     """The gradient of large images with channels last on copies in C order, where windows do not overlap.
 
     There, what cuDNN has for channels last takes more than twice as long as that and the copies.
@@ -79,7 +79,7 @@ def gradient_in_c_order(problem: PoolProblem) -> PackedPlan | None:
         (spec, copy if read or place >= 2 else None)
         for place, (spec, copy) in enumerate(zip(tensors, tensors_of(packed).values(), strict=True))
     ]
-    return PackedPlan(pooling(packed), moves)
+    return RelayoutPlan(pooling(packed), moves)
 
 
 def padded_pooling(problem: PoolProblem) -> PaddedPooling:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from ..shapes.softmax import softmax_problem
-from ._layer import Layer, compute
+from ._layer import Operation, compute
 
 __all__ = ["softmax", "softmax_backward"]
 
-_SOFTMAX = Layer("a softmax", softmax_problem, in_place=True)
-_GRADIENT = Layer("the gradient of a softmax", softmax_problem, in_place=True)
+_SOFTMAX = Operation("a softmax", softmax_problem, in_place=True)
+_GRADIENT = Operation("the gradient of a softmax", softmax_problem, in_place=True)
 
 
 def softmax(

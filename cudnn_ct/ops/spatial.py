@@ -13,7 +13,7 @@ from ..shapes.spatial import (
     transformed_shape,
 )
 from ..shapes.specs import check_shape
-from ._layer import Layer, compute, compute_several
+from ._layer import Operation, compute, compute_several
 
 __all__ = [
     "affine_grid",
@@ -24,10 +24,10 @@ __all__ = [
     "spatial_transformer_backward",
 ]
 
-_GRID = Layer("an affine grid", grid_problem)
-_GRID_GRADIENT = Layer("the gradient of an affine grid", grid_problem)
-_SAMPLE = Layer("sampling", sample_problem)
-_SAMPLE_GRADIENTS = Layer("the gradients of sampling", sample_problem)
+_GRID = Operation("an affine grid", grid_problem)
+_GRID_GRADIENT = Operation("the gradient of an affine grid", grid_problem)
+_SAMPLE = Operation("sampling", sample_problem)
+_SAMPLE_GRADIENTS = Operation("the gradients of sampling", sample_problem)
 
 
 def affine_grid(theta: Any, shape: Any, *, stream: Any = None) -> Any:

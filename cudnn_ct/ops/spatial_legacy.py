@@ -14,7 +14,7 @@ from ..errors import NotSupportedError
 from ..plans.axes import settled
 from ..plans.chain import in_turn
 from ..plans.scalars import scalar_type
-from ..plans.wrappers import ScalePlan
+from ..plans.wrappers import ZeroOrScale
 from ..shapes.spatial import GridProblem, SampleProblem
 from ..shapes.specs import SpatialTransformerSpec, TensorSpec
 
@@ -90,7 +90,7 @@ class SamplePlan:
         _check_packed(grid)
         self._gradient = problem.dx is not None
         self._pieces = [_piece(problem, x, image, grid, *ranges) for ranges in _both(x.shape[0], x.shape[1])]
-        self._nothing = None if x.shape[1] or not problem.dgrid else ScalePlan(problem.dgrid)
+        self._nothing = None if x.shape[1] or not problem.dgrid else ZeroOrScale(problem.dgrid)
         self._scalar = scalar_type(DTYPES[x.dtype].accumulate)
         self.workspace = 0
 

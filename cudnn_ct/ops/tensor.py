@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..shapes.elementwise import (
-    Factors,
+    OpTensorScales,
     add_problem,
     fill_problem,
     op_tensor_problem,
@@ -13,15 +13,15 @@ from ..shapes.elementwise import (
     transform_problem,
 )
 from ..shapes.parse import number
-from ._layer import Layer, compute, rewrite
+from ._layer import Operation, compute, rewrite
 
 __all__ = ["add", "fill", "op_tensor", "scale", "transform"]
 
-_ADD = Layer("an addition", add_problem, in_place=True)
-_OP_TENSOR = Layer("an operation on tensors", op_tensor_problem, in_place=True)
-_SCALE = Layer("a scaling", scale_problem, written="x")
-_FILL = Layer("a filling", fill_problem, written="x")
-_TRANSFORM = Layer("a transformation", transform_problem)
+_ADD = Operation("an addition", add_problem, in_place=True)
+_OP_TENSOR = Operation("an operation on tensors", op_tensor_problem, in_place=True)
+_SCALE = Operation("a scaling", scale_problem, written="x")
+_FILL = Operation("a filling", fill_problem, written="x")
+_TRANSFORM = Operation("a transformation", transform_problem)
 
 
 def op_tensor(
@@ -82,7 +82,7 @@ def op_tensor(
     """
     names, given = (("a",), (a,)) if b is None else (("a", "b"), (a, b))
     # Factors of a run, not of the problem: a rate that falls with each step is no new problem at each.
-    factors = Factors(number(alpha1, "alpha1"), number(alpha2, "alpha2"))
+    factors = OpTensorScales(number(alpha1, "alpha1"), number(alpha2, "alpha2"))
     return compute(_OP_TENSOR, names, given, (op, nan), factors, beta, out, stream)
 
 

@@ -67,7 +67,7 @@ class Candidate(NamedTuple):
 _SAID = {"tensor_core", "nondeterministic", "down_convert_inputs"}
 
 
-Stage = Callable[[Any], list["Candidate"]]
+Heuristic = Callable[[Any], list["Candidate"]]
 """A place to look for candidates, in the context of a thread; it gives the best first."""
 
 

@@ -11,7 +11,7 @@ from ..dtypes import DTYPES
 from ..shapes.specs import TensorSpec
 from .scalars import scalar_type
 
-__all__ = ["Arguments", "At", "CallPlan"]
+__all__ = ["ArgumentTemplate", "CallPlan", "PointerSlot"]
 
 
 class CallPlan:
@@ -61,13 +61,13 @@ class CallPlan:
         return f"chosen: {self._function}"
 
 
-class At(str):
+class PointerSlot(str):
     """Stands for the pointer of an operand, by its name, among the arguments of a C function."""
 
     __slots__ = ()
 
 
-class Arguments:
+class ArgumentTemplate:
     """All arguments of a C function of another form but the handle: a run fills in its pointers.
 
     ``names`` are those of a run's pointers, in their order. An operand that is not among them is null.
@@ -77,9 +77,9 @@ class Arguments:
 
     def __init__(self, arguments: Sequence[Any], names: Iterable[str]) -> None:
         order = {name: place for place, name in enumerate(names)}
-        operands = [(at, name) for at, name in enumerate(arguments) if isinstance(name, At)]
+        operands = [(at, name) for at, name in enumerate(arguments) if isinstance(name, PointerSlot)]
         self._places = [(at, order[name]) for at, name in operands if name in order]
-        self._ready = [None if isinstance(one, At) else one for one in arguments]
+        self._ready = [None if isinstance(one, PointerSlot) else one for one in arguments]
 
     def filled(self, pointers: Sequence[int]) -> list[Any]:
         """The arguments of a run, in a new list."""

@@ -11,7 +11,7 @@ from ..descriptors.layers import OpTensorDescriptor
 from ..descriptors.tensors import TensorDescriptor
 from ..dtypes import DTYPES
 from ..errors import NotSupportedError
-from ..shapes.elementwise import Factors, FillProblem, OpTensorProblem, ScaleProblem, TransformProblem
+from ..shapes.elementwise import FillProblem, OpTensorProblem, OpTensorScales, ScaleProblem, TransformProblem
 from ..shapes.specs import OpTensorSpec, TensorSpec
 from .base import Plan
 from .call import CallPlan
@@ -81,7 +81,7 @@ def moving(x: TensorSpec, y: TensorSpec) -> Plan:
 
 def scaling(problem: ScaleProblem) -> Plan:
     """``cudnnScaleTensor``."""
-    return sliced(InPlacePlan, problem.x)
+    return sliced(SetOrScale, problem.x)
 
 
 def scaling_by_op_tensor(problem: ScaleProblem) -> Plan:
@@ -92,7 +92,7 @@ def scaling_by_op_tensor(problem: ScaleProblem) -> Plan:
 
 def filling(problem: FillProblem) -> Plan:
     """``cudnnSetTensor``."""
-    return sliced(partial(InPlacePlan, value=True), problem.x)
+    return sliced(partial(SetOrScale, value=True), problem.x)
 
 
 def absolute(x: TensorSpec, y: TensorSpec) -> Plan:
@@ -126,10 +126,12 @@ class OpTensorPlan:
         self._c = TensorDescriptor.cached(specs[-1])
         self.workspace = 0
 
-    def run(self, context: Context, pointers: Sequence[int], alpha: float | Factors, beta: float) -> None:
+    def run(
+        self, context: Context, pointers: Sequence[int], alpha: float | OpTensorScales, beta: float
+    ) -> None:
         """Enqueue c = op(alpha alpha1 a, alpha alpha2 b) + beta c."""
         scalar, c = self._scalar, pointers[-1]
-        of_a, of_b = alpha if isinstance(alpha, Factors) else (alpha, alpha)
+        of_a, of_b = alpha if isinstance(alpha, OpTensorScales) else (alpha, alpha)
         first = scalar(of_a * self._alpha1), self._a, pointers[0]
         second = scalar(of_b * self._alpha2), self._b, pointers[1 if len(pointers) == 3 else 0]
         if second[2] == c != first[2]:  # cuDNN writes over b only where a is there too; each op commutes
@@ -171,7 +173,7 @@ class ExtremePlan:
         return f"{self._plan.describe()} of one and {self._factor:g} times the other"
 
 
-class InPlacePlan:
+class SetOrScale:
     """``cudnnScaleTensor`` by alpha; or ``cudnnSetTensor`` to alpha, where that is the ``value``."""
 
     __slots__ = ("_dtype", "_scalar", "_value", "_x", "workspace")

@@ -12,13 +12,13 @@ from .base import Plan, tensors_of
 from .chain import ChainPlan, Step
 from .elementwise import conversion
 
-__all__ = ["Way", "on_float32", "widened"]
+__all__ = ["Implementation", "on_float32", "widened"]
 
 # A plan for a problem, or None where the way is for others of its kind.
-Way = Callable[[Any, Context], Plan | None]
+Implementation = Callable[[Any, Context], Plan | None]
 
 
-def on_float32(way: Way, *dtypes: str) -> Way:
+def on_float32(way: Implementation, *dtypes: str) -> Implementation:
     """A way that computes a problem of one of ``dtypes`` as ``way`` does one of float32; for others none."""
 
     def wide(problem: Any, context: Context) -> Plan | None:

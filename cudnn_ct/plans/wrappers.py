@@ -17,7 +17,7 @@ from .elementwise import copying, duplicating
 from .scalars import element, scalar_type
 from .workspace import behind, nbytes_of, placed_after
 
-__all__ = ["PackedPlan", "ScalePlan", "ScaledPlan"]
+__all__ = ["RelayoutPlan", "ScaleResult", "ZeroOrScale"]
 
 
 class _Move(NamedTuple):
@@ -29,7 +29,7 @@ class _Move(NamedTuple):
     always: bool
 
 
-class PackedPlan:
+class RelayoutPlan:
     """Another plan, which gets copies of some of its operands.
 
     An operand with a packed spec among ``moves`` is copied in every run. With ``align``, each other operand
@@ -115,7 +115,7 @@ class PackedPlan:
         return offsets, nbytes
 
 
-class ScaledPlan:
+class ScaleResult:
     """Another plan, which has no factors: into scratch memory, then out = alpha * scratch + beta * out.
 
     ``factor`` multiplies every alpha.
@@ -146,7 +146,7 @@ class ScaledPlan:
         return f"{self._inner.describe()}; alpha and beta by a call of their own"
 
 
-class ScalePlan:
+class ZeroOrScale:
     """result = beta * result: what is left of a convolution whose sums have no terms."""
 
     __slots__ = ("_spec", "workspace")

@@ -15,7 +15,7 @@ MODES = ("cross_correlation", "convolution")
 PADDINGS = ("valid", "half", "full")
 
 
-class Roles(NamedTuple):
+class DirectionOperands(NamedTuple):
     """What one direction of a convolution reads and writes: the result is last.
 
     ``operands`` are in the roles of the forward direction; ``names`` are those that a caller uses.
@@ -26,9 +26,9 @@ class Roles(NamedTuple):
 
 
 ROLES = {
-    "forward": Roles(("x", "w", "y"), ("x", "w", "y")),
-    "backward_data": Roles(("w", "y", "x"), ("w", "dy", "dx")),
-    "backward_filter": Roles(("x", "y", "w"), ("x", "dy", "dw")),
+    "forward": DirectionOperands(("x", "w", "y"), ("x", "w", "y")),
+    "backward_data": DirectionOperands(("w", "y", "x"), ("w", "dy", "dx")),
+    "backward_filter": DirectionOperands(("x", "y", "w"), ("x", "dy", "dw")),
 }
 
 

@@ -10,7 +10,7 @@ from .specs import TensorSpec, same_steps
 from .tensor import check_broadcast, op_tensor_op, transformed_spec
 
 
-class Factors(NamedTuple):
+class OpTensorScales(NamedTuple):
     """What the operands of an ``OpTensorProblem`` are multiplied by in a run."""
 
     a: float
@@ -20,7 +20,7 @@ class Factors(NamedTuple):
 class OpTensorProblem(NamedTuple):
     """``op(alpha1 * a, alpha2 * b)``, where b is stretched to the shape of a; or an ``op`` of a alone.
 
-    The two factors are the alpha of a run: one number for both, or :class:`Factors`.
+    The two factors are the alpha of a run: one number for both, or :class:`OpTensorScales`.
     """
 
     a: TensorSpec

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from cudnn_ct.cuda.interop import Foreign
+from cudnn_ct.cuda.interop import ExternalArray
 from cudnn_ct.cuda.launch_log import explained
 from cudnn_ct.cuda.stream import NO_DEVICE, Stream
 from cudnn_ct.errors import AllocationError, CudnnError, ExecutionFailedError
@@ -289,14 +289,14 @@ class Host:
     def finish(self, device: int) -> None:
         self.log.append(("finish", device))
 
-    def import_array(self, obj: Any, stream: Stream) -> Foreign | None:
+    def import_array(self, obj: Any, stream: Stream) -> ExternalArray | None:
         if not isinstance(obj, ForeignArray):
             return None
         if obj.home is not None:
             self.order(obj.home, stream)
         strides = tuple(s // obj.dtype.itemsize for s in obj.byte_strides)
         device = obj.buffer.device
-        return Foreign(obj.pointer, obj.shape, strides, obj.dtype, device, obj.readonly, obj, obj.home)
+        return ExternalArray(obj.pointer, obj.shape, strides, obj.dtype, device, obj.readonly, obj, obj.home)
 
     def in_host_memory(self, obj: Any) -> bool:
         return not isinstance(obj, ForeignArray)

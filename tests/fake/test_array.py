@@ -283,7 +283,7 @@ def test_retained_memory_goes_only_when_its_event_is_over(host: Host) -> None:
     events = [host.record(streams.default_stream(0)) for _ in range(3)]
     host.unfinished.add(events[1])
     for event, piece in zip(events, memory, strict=True):
-        uses = lifetime.Uses(piece, None)  # which have no home stream that could wait
+        uses = lifetime.StreamUses(piece, None)  # which have no home stream that could wait
         uses.events[streams.default_stream(0)] = event
     del memory, piece, uses
     assert host.used() == 24
@@ -322,7 +322,7 @@ def test_what_was_lent_stays_where_its_use_cannot_be_noted(
         raise ct.ExecutionFailedError("recording an event: CUDA_ERROR_STREAM_CAPTURE_IMPLICIT")
 
     array = ct.zeros((2, 3), stream=0x40)
-    lent = lifetime.Lent(array.memory, array.home, streams.default_stream(0))
+    lent = lifetime.ExportedMemory(array.memory, array.home, streams.default_stream(0))
     del array
     with monkeypatch.context() as patch:
         patch.setattr(lifetime.streams, "record", refused)
@@ -359,7 +359,7 @@ def test_a_finalizer_may_note_a_use_while_another_is_noted(
     """The collector comes when it will: here, while a use is noted."""
     run, array, lent = streams.as_stream(0x55, 0), ct.zeros((2, 3)), ct.zeros((2, 3))
     array.after_use(run)
-    cycle: list[object] = [lifetime.Lent(lent.memory, lent.home, run)]
+    cycle: list[object] = [lifetime.ExportedMemory(lent.memory, lent.home, run)]
     cycle.append(cycle)
     del cycle, lent
     done = streams.is_done

@@ -41,7 +41,7 @@ EXPECTED = [ct.reference.conv(x, w) for x, w in CASES]
 @pytest.fixture
 def path(tmp_path: Path, fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A file that holds the timed choices for all cases."""
-    monkeypatch.setattr(store, "_STORES", context.Bounded(store.STORES))
+    monkeypatch.setattr(store, "_STORES", context.BoundedDict(store.STORES))
     monkeypatch.setitem(Store.__init__.__kwdefaults__, "timeout", 0.05)
     monkeypatch.setattr(config, "cache", tmp_path / "choices")
     assert convolved() == []

@@ -284,7 +284,7 @@ def test_a_late_refusal_is_of_the_candidate_that_ran(fake: FakeCudnn) -> None:
 
 
 def test_decisions_are_bounded() -> None:
-    bounded = context.Bounded(2)
+    bounded = context.BoundedDict(2)
     for i in range(10):
         bounded.setdefault(i, i)
     assert list(bounded) == [8, 9]

@@ -18,8 +18,8 @@ import pytest
 import cudnn_ct as ct
 from cudnn_ct import algo_cache, context
 from cudnn_ct._config import config
-from cudnn_ct.autotune.candidates import Decision
-from cudnn_ct.autotune.request import Request
+from cudnn_ct.autotune.candidates import CandidateSet
+from cudnn_ct.autotune.request import AlgoRequest
 from cudnn_ct.autotune.store import TABLE, store
 from cudnn_ct.cuda import stream as streams
 from cudnn_ct.errors import (
@@ -118,7 +118,7 @@ def test_trouble_in_a_second_look_costs_a_candidate_and_no_more(fake: FakeCudnn,
 
 
 def test_what_was_not_worth_its_time_comes_last(fake: FakeCudnn) -> None:
-    race = Decision(Request("time_on_shape_change"), ())
+    race = CandidateSet(AlgoRequest("time_on_shape_change"), ())
     hopeless, quick = (Candidate("graph", name, "any", 0, True) for name in ("engine 1", "engine 2"))
     race.settle([hopeless, quick._replace(time=2.0), hopeless._replace(status="no")], [])
     ctx = context.current(streams.default_stream(0))
@@ -390,7 +390,7 @@ def test_what_a_guess_prefers_is_in_the_table_and_timed(
     x, w = TensorSpec.packed((2, 3, 8, 8), "float32"), TensorSpec.packed((4, 3, 3, 3), "float32")
     conv = conv_problem("forward", x, w)
     problem = FusedConv(conv, activation="relu") if fused else conv
-    for rows in (candidates.everything(problem, here), candidates.worth_timing(problem, here, Request())):
+    for rows in (candidates.everything(problem, here), candidates.worth_timing(problem, here, AlgoRequest())):
         assert any(row.algorithm.endswith("engine 70 knobs 2=4") for row in rows), rows
 
 
@@ -463,7 +463,7 @@ class Ways:
 
     def choose(self, algo: str) -> Any:
         here = context.current(streams.default_stream(0))
-        return algo_cache.choose(self, self, here, Request(algo)), here  # type: ignore[arg-type]
+        return algo_cache.choose(self, self, here, AlgoRequest(algo)), here  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("names", [("fault", "good"), ("refuse", "fault", "good")])
@@ -588,7 +588,9 @@ def test_compiled_engines_that_are_not_wanted_leave_the_others_in_the_race(
     problem = conv_problem("forward", x, w)
 
     def tried() -> set[str]:
-        return {row.family for row in candidates.worth_timing(problem, here, Request(TIME)) if not row.status}
+        return {
+            row.family for row in candidates.worth_timing(problem, here, AlgoRequest(TIME)) if not row.status
+        }
 
     assert tried() == {"graph"}
     monkeypatch.setattr(config, "runtime_compiled", False)

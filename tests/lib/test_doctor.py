@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from cudnn_ct import doctor
-from cudnn_ct._find import CUDNN, CUDNN_STEPS, Places, search
+from cudnn_ct._find import CUDNN, CUDNN_STEPS, SearchContext, search
 from cudnn_ct.doctor import elf, libraryset, load_check, stub_libcuda
 from cudnn_ct.doctor import record_check as wheel
 from cudnn_ct.doctor import sandbox as child
@@ -28,7 +28,7 @@ from tests.doctor_sites import PACKAGE, Site, Source, examine
 
 
 def sources() -> list[Source]:
-    wheel = search(CUDNN, [step for step in CUDNN_STEPS if step[0] == "wheel"], Places())
+    wheel = search(CUDNN, [step for step in CUDNN_STEPS if step[0] == "wheel"], SearchContext())
     folders = [wheel.path.parent] if wheel.path else []
     folders += [Path(folder) for folder in os.environ.get("CUDNN_CT_TEST_CUDNNS", "").split(":") if folder]
     return [

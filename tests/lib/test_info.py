@@ -14,12 +14,12 @@ import pytest
 
 import cudnn_ct
 from cudnn_ct._bindings import GENERATED_FROM
-from cudnn_ct._find import CUDNN, CUDNN_STEPS, Places, search
+from cudnn_ct._find import CUDNN, CUDNN_STEPS, SearchContext, search
 from cudnn_ct.errors import format_version
 from tests.elf_files import make_cudnn, make_elf, make_header
 
 PYTHONPATH = os.pathsep.join([str(Path(cudnn_ct.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
-WHEEL = search(CUDNN, [step for step in CUDNN_STEPS if step[0] == "wheel"], Places()).path
+WHEEL = search(CUDNN, [step for step in CUDNN_STEPS if step[0] == "wheel"], SearchContext()).path
 needs_cudnn = pytest.mark.skipif(WHEEL is None, reason="no cuDNN wheel is installed")
 
 

@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 
 import cudnn_ct
-from cudnn_ct._find import CUDNN, CUDNN_STEPS, Places, search
+from cudnn_ct._find import CUDNN, CUDNN_STEPS, SearchContext, search
 from cudnn_ct._installation import SUBLIBRARIES, Installation, inspect
 from cudnn_ct.errors import format_version
 from tests.elf_files import make_elf, make_header
@@ -38,7 +38,7 @@ CUDNN_8 = os.environ.get("CUDNN_CT_TEST_CUDNN8")
 
 @cache
 def installed() -> Installation | None:
-    wheel = search(CUDNN, [step for step in CUDNN_STEPS if step[0] == "wheel"], Places())
+    wheel = search(CUDNN, [step for step in CUDNN_STEPS if step[0] == "wheel"], SearchContext())
     return inspect(wheel.path) if wheel.path else None
 
 

@@ -27,24 +27,24 @@ CONTAINERS = {
     "WeakSet",
     "WeakValueDictionary",
     "WeakKeyDictionary",
-    "Bounded",
+    "BoundedDict",
     "local",
     "ContextVar",
 }
 # Filled while their owner is made, or by no more entries than a problem has ways, or a race looks.
 MADE_WITH_THEIR_OWNER = {
-    "autotune.candidates.Decision._substitutes",
+    "autotune.candidates.CandidateSet._substitutes",
     "descriptors.recurrent._LAYOUT_CODES",
     "graph.backend.BackendDescriptor._depends_on",
     "plans.call.CallPlan._places",
     "plans.chain.ChainPlan._offsets",
     "ops.norm.legacy.InferencePlan._parts",
-    "plans.wrappers.PackedPlan._moves",
-    "ops.rnn.plans.StatesOfNoStep._moves",
-    "ops._fallback.Roads._refusals",
-    "autotune.benchmark._Hopes._best",
-    "autotune.benchmark._Looks.colds",
-    "autotune.benchmark._Looks.loops",
+    "plans.wrappers.RelayoutPlan._moves",
+    "ops.rnn.plans.EmptySequenceStates._moves",
+    "ops._fallback.FirstSupported._refusals",
+    "autotune.benchmark._Pruner._best",
+    "autotune.benchmark._Samples.colds",
+    "autotune.benchmark._Samples.loops",
 }
 
 
@@ -113,7 +113,7 @@ def test_the_page_and_this_list_have_no_row_too_many() -> None:
 
 @pytest.mark.skipif(not PAGE.is_file(), reason="the page is not beside the tests")
 def test_the_page_has_the_numbers_of_the_sources() -> None:
-    """A row of a Bounded names the number that its source does."""
+    """A row of a BoundedDict names the number that its source does."""
     numbers = {
         "context.Context.calls": 4096,
     }
@@ -131,7 +131,7 @@ def test_the_page_has_the_numbers_of_the_sources() -> None:
         "descriptors.base._cached": base._cached.cache_info().maxsize or 0,
         "dtypes._look_up": dtypes._look_up.cache_info().maxsize or 0,
         "autotune.store._STORES": store.STORES,
-        "cuda.allocator._Shelf.idle": allocator.TOTAL // 2**20,
+        "cuda.allocator._FreeList.idle": allocator.TOTAL // 2**20,
         "context.Context._workspaces": context.WORKSPACES,
         "dnn.rnn.RNNBlock._networks": rnn.NETWORKS,
         "cuda.stream._known": streams.KNOWN,

@@ -19,7 +19,7 @@ from cudnn_ct.errors import (
     NotSupportedError,
 )
 from cudnn_ct.graph import engines
-from cudnn_ct.graph.attributes import _ENDINGS, Double, Whole, kind
+from cudnn_ct.graph.attributes import _ENDINGS, AsDouble, AsInt32, kind
 from cudnn_ct.graph.engines import Engine
 from cudnn_ct.graph.operations import OPERATIONS
 from cudnn_ct.ops.conv.fused_graph import MODES, fused_graph
@@ -195,8 +195,8 @@ def test_a_tensor_of_both_layouts_is_read_in_that_of_the_others() -> None:
     ("dtype", "result", "number"),
     [
         ("float16", None, float),
-        ("float64", None, Double),
-        ("int8", "int32", Whole),
+        ("float64", None, AsDouble),
+        ("int8", "int32", AsInt32),
         ("int8", "float32", float),
     ],
 )

@@ -123,7 +123,7 @@ def test_every_function_is_an_ordinary_attribute() -> None:
 
 
 def test_a_failed_load_is_tried_again(nothing_loaded: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_lib, "find_cudnn", lambda: _lib.Search(None, "", (("platform", "not here"),)))
+    monkeypatch.setattr(_lib, "find_cudnn", lambda: _lib.SearchResult(None, "", (("platform", "not here"),)))
     for _ in range(2):
         with pytest.raises(LibraryNotFoundError, match="platform: not here"):
             _lib.load()

@@ -12,7 +12,7 @@ import pytest
 
 from cudnn_ct import _lib
 from cudnn_ct._bindings.functions import FUNCTIONS
-from cudnn_ct._handle import Owned
+from cudnn_ct._handle import NativeHandle
 from cudnn_ct._raw import raw
 from cudnn_ct.errors import VersionMismatchError
 
@@ -101,7 +101,7 @@ def test_wrong_types_name_the_parameter() -> None:
         raw.cudnnSetTensorNdDescriptor(None, 0, 2, [1, 2], None)
 
 
-class Thing(Owned):
+class Thing(NativeHandle):
     __slots__ = ()
 
 

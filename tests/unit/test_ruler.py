@@ -70,7 +70,7 @@ class Clocks:
         self.synchronize(stream)
         return self.now - begin
 
-    def race(self, ways: list[Way | Exception], kinds: tuple[benchmark.Kind, ...] = ()) -> list[Any]:
+    def race(self, ways: list[Way | Exception], kinds: tuple[benchmark.EngineGroup, ...] = ()) -> list[Any]:
         def one(number: int, way: Way | Exception) -> Callable[[], None]:
             def run() -> None:
                 if isinstance(way, Exception):
@@ -122,9 +122,9 @@ def test_many_launches_are_no_kernel_that_is_waited_for(clocks: Clocks) -> None:
     assert times[1] == pytest.approx(30.0, rel=0.01)
 
 
-def kinds(*names: str) -> tuple[benchmark.Kind, ...]:
+def kinds(*names: str) -> tuple[benchmark.EngineGroup, ...]:
     """Of engines; those in capitals are of another family."""
-    return tuple(benchmark.Kind("legacy" if name.isupper() else "graph", name) for name in names)
+    return tuple(benchmark.EngineGroup("legacy" if name.isupper() else "graph", name) for name in names)
 
 
 def test_variants_of_the_hopeless_are_left_out(clocks: Clocks) -> None:

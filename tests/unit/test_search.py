@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cudnn_ct import _find
-from cudnn_ct._find import COMPANION_STEPS, CUDNN, CUDNN_STEPS, Places, Search, cublaslt, search
+from cudnn_ct._find import COMPANION_STEPS, CUDNN, CUDNN_STEPS, SearchContext, SearchResult, cublaslt, search
 from cudnn_ct._installation import inspect, require
 from cudnn_ct.doctor import locate as places_of_the_doctor
 from cudnn_ct.errors import LibraryLoadError, LibraryNotFoundError, VersionMismatchError
@@ -18,7 +18,7 @@ from tests.elf_files import make_cudnn, make_elf, make_header
 NO_CHILD = CUDNN_STEPS[:-1]  # without cuda-pathfinder, which knows this machine and not the fake one
 
 
-def look(tmp_path: Path, steps: object = NO_CHILD, **places: object) -> Search:
+def look(tmp_path: Path, steps: object = NO_CHILD, **places: object) -> SearchResult:
     """Look for cuDNN on a machine that has nothing but what the test gives it."""
     bare = {
         "setting": None,
@@ -28,7 +28,7 @@ def look(tmp_path: Path, steps: object = NO_CHILD, **places: object) -> Search:
         "linker_cache": str(tmp_path / "no.cache"),
         "linker_folders": (),
     }
-    return search(CUDNN, steps, Places(**{**bare, **places}))
+    return search(CUDNN, steps, SearchContext(**{**bare, **places}))
 
 
 # --- the steps ---------------------------------------------------------------------------------------------
@@ -108,7 +108,7 @@ def test_search_finds_cublaslt_in_a_cuda_toolkit(tmp_path: Path, name: str) -> N
     path.write_bytes(make_elf("libcublasLt.so.12"))
     environ = {name: str(tmp_path)}
     found = search(
-        cublaslt(12), COMPANION_STEPS, Places(setting=None, environ=environ, path=(), mapped=tuple)
+        cublaslt(12), COMPANION_STEPS, SearchContext(setting=None, environ=environ, path=(), mapped=tuple)
     )
     assert (found.path, found.found_via) == (path, "CUDA toolkit")
 
@@ -203,7 +203,9 @@ def test_a_companion_beside_the_wheel_of_cudnn(tmp_path: Path) -> None:
         path = tmp_path / folder / f"libcublasLt.so.{cuda}"
         path.parent.mkdir(parents=True)
         path.write_bytes(b"")
-    places = Places(environ={}, path=(), mapped=tuple, linker_cache="", linker_folders=(), beside=shim.parent)
+    places = SearchContext(
+        environ={}, path=(), mapped=tuple, linker_cache="", linker_folders=(), beside=shim.parent
+    )
     for cuda in (12, 13):
         found = search(cublaslt(cuda), COMPANION_STEPS[:-1], places)
         assert (found.found_via, found.path.name) == ("beside cuDNN", f"libcublasLt.so.{cuda}")

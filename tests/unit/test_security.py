@@ -16,7 +16,7 @@ import pytest
 
 import cudnn_ct
 from cudnn_ct import _find
-from cudnn_ct._find import COMPANION_STEPS, CUDNN, CUDNN_STEPS, Places, cublaslt, search
+from cudnn_ct._find import COMPANION_STEPS, CUDNN, CUDNN_STEPS, SearchContext, cublaslt, search
 from cudnn_ct._installation import exposed, inspect
 from cudnn_ct.autotune import store
 from cudnn_ct.autotune.store import Store
@@ -108,7 +108,7 @@ def test_the_current_folder_is_not_searched(trap: Path, monkeypatch: pytest.Monk
         return subprocess.CompletedProcess(command, 1, "", "nothing")
 
     monkeypatch.setattr(subprocess, "run", child)
-    places = Places(
+    places = SearchContext(
         setting=None,
         environ={"LD_LIBRARY_PATH": named, "CONDA_PREFIX": "."},
         path=("", ".", "../downloads"),
@@ -140,7 +140,7 @@ def test_the_current_folder_of_a_process(trap: Path) -> None:
 
 
 def test_a_place_that_is_named_is_searched(trap: Path) -> None:
-    assert _find.find_explicit(CUDNN, Places(setting="lib")) == Path("lib/libcudnn.so.9")
+    assert _find.find_explicit(CUDNN, SearchContext(setting="lib")) == Path("lib/libcudnn.so.9")
 
 
 # --- who may write what is loaded --------------------------------------------------------------------------

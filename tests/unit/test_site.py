@@ -55,7 +55,7 @@ def test_every_page_is_in_the_menu_and_the_menu_has_no_others() -> None:
 def test_every_public_name_is_documented_once() -> None:
     names = documented()
     assert len(names) == len(set(names))
-    objects = {"config": "_config.Config", "raw": "_raw.Raw"}
+    objects = {"config": "_config.Config", "raw": "_raw.RawLibrary"}
     public = {objects.get(name, name) for name in ct.__all__} - {"dnn", "reference"}
     assert public <= set(names), sorted(public - set(names))
 

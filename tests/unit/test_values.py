@@ -18,7 +18,7 @@ import cudnn_ct as ct
 from cudnn_ct import errors
 from cudnn_ct._bindings.enums import DataType, Status
 from cudnn_ct._config import SETTINGS, Config
-from cudnn_ct._handle import Owned
+from cudnn_ct._handle import NativeHandle
 from cudnn_ct.dtypes import DTYPES, as_dtype
 
 # --- dtypes ------------------------------------------------------------------------------------------------
@@ -155,7 +155,7 @@ def test_settings_come_from_the_environment_and_are_checked() -> None:
 # --- the owner ---------------------------------------------------------------------------------------------
 
 
-class Thing(Owned):
+class Thing(NativeHandle):
     __slots__ = ()
 
 

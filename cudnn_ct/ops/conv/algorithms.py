@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ... import algo_cache, context
-from ...autotune.request import Request
+from ...autotune.request import AlgoRequest
 from ...cuda import stream as streams
 from ...errors import NotInitializedError
 from ...plans.base import Candidate
@@ -13,9 +13,9 @@ from ...shapes.conv import ROLES
 from ...shapes.parse import choice, flag, number
 from .._call import hashable, scaled_by, stream_of
 from . import candidates
-from .call import Arguments, call_of, problem_of, request_of
+from .call import ConvParams, call_of, problem_of, request_of
 from .fused import Epilogue, call_of_fused, fused_of
-from .plan import ConvPlan, Likeness, Maker, Operands, plan_of
+from .plan import CallFactory, ConvPlan, OperandSignature, SampleOperands, plan_of
 
 __all__ = ["Algorithms", "conv_algorithms", "conv_bias_activation_plan", "conv_plan"]
 
@@ -114,8 +114,8 @@ def conv_algorithms(
     array([[[-1., -2., -4.]]], dtype=float32)
     """
     names = ROLES[choice(direction, tuple(ROLES), "direction")].names
-    algo = Request().algo  # none is named here: a setting that names one is not for tables
-    arguments = Arguments(
+    algo = AlgoRequest().algo  # none is named here: a setting that names one is not for tables
+    arguments = ConvParams(
         padding, stride, dilation, groups, mode, precision, algo, deterministic, workspace_limit, False
     )
     alpha, beta, measure = number(alpha, "alpha"), number(beta, "beta"), flag(measure, "measure")
@@ -125,7 +125,7 @@ def conv_algorithms(
         ctx = context.current(where)
         if measure and ctx.capturing:
             raise NotInitializedError("algorithms cannot be timed on a stream that is being captured")
-        operands = Operands((first, second), names[:2], out, where)
+        operands = SampleOperands((first, second), names[:2], out, where)
         like, scaled = operands.like, scaled_by(alpha, beta)
         one, two = like.specs
         problem, inputs = problem_of(
@@ -216,14 +216,14 @@ def conv_plan(
     array([[[-1., -2., -4.]]], dtype=float32)
     """
     names = ROLES[choice(direction, tuple(ROLES), "direction")].names
-    arguments = Arguments(
+    arguments = ConvParams(
         padding, stride, dilation, groups, mode, precision, algo, deterministic, workspace_limit, strict
     )
 
     alpha, beta = number(alpha, "alpha"), number(beta, "beta")
     scaled = scaled_by(alpha, beta)
 
-    def resolve(like: Likeness) -> Maker:
+    def resolve(like: OperandSignature) -> CallFactory:
         one, two = like.specs
         problem, inputs = problem_of(
             direction, one, two, like.out, hashable(shape), arguments, scaled, like.aligned
@@ -291,7 +291,7 @@ def conv_bias_activation_plan(
     >>> plan(x, w, b).numpy()
     array([[[2., 1., 0.]]], dtype=float32)
     """
-    arguments = Arguments(
+    arguments = ConvParams(
         padding, stride, dilation, groups, mode, precision, algo, deterministic, workspace_limit, strict
     )
     given = {"x": x, "w": w, "z": z, "b": b}
@@ -300,7 +300,7 @@ def conv_bias_activation_plan(
 
     names = tuple(given)  # and not the arrays: a plan keeps none alive
 
-    def resolve(like: Likeness) -> Maker:
+    def resolve(like: OperandSignature) -> CallFactory:
         specs = dict(zip(names, like.specs, strict=True))
         problem, inputs = fused_of(specs, like.out, arguments, epilogue, like.aligned)
         wanted = request_of(arguments, problem)

@@ -8,18 +8,18 @@ from ... import algo_cache, context
 from ..._config import config
 from ...array import DeviceArray
 from ...array_creation import operand
-from ...autotune.request import Request, request
+from ...autotune.request import AlgoRequest, request
 from ...context import Context
 from ...cuda import stream as streams
 from ...cuda.stream import Stream
-from ...plans.wrappers import ScalePlan
+from ...plans.wrappers import ZeroOrScale
 from ...shapes.conv import ROLES, ConvProblem, conv_problem, conv_transpose_shape
 from ...shapes.specs import ALIGNMENT, TensorSpec
 from .._call import (
     ONE,
     ZERO,
-    Call,
-    Fixed,
+    PreparedCall,
+    SinglePlan,
     by_name,
     check_writable,
     describable,
@@ -35,7 +35,7 @@ from .._call import (
 from . import candidates
 
 __all__ = [
-    "Arguments",
+    "ConvParams",
     "Transposed",
     "call_of",
     "convolve",
@@ -46,7 +46,7 @@ __all__ = [
 ]
 
 
-class Arguments(NamedTuple):
+class ConvParams(NamedTuple):
     """What a caller says of a convolution beside its operands, as it was written: part of a call's key."""
 
     padding: Any
@@ -86,7 +86,7 @@ def convolve(
     names: tuple[str, ...] | None = None,
 ) -> Any:
     """One call of any direction, operands in the order of its `shapes.conv.ROLES`; see
-    :class:`Arguments`."""
+    :class:`ConvParams`."""
     if alpha is not ONE or beta is not ZERO:
         alpha, beta = factors(alpha, beta, out)
     if stream is None and type(first) is DeviceArray:
@@ -124,7 +124,7 @@ def prepared(
     shape: Any,
     arguments: tuple[Any, ...],
     scaled: str,
-) -> Call:
+) -> PreparedCall:
     """Look the call up by its arguments as they were written; prepare it the first time."""
     pointers = first.pointer | second.pointer
     if result is None:
@@ -134,22 +134,22 @@ def prepared(
     aligned = not pointers % ALIGNMENT
     key = (direction, first.spec, second.spec, out, shape, arguments, scaled, aligned, config.of_calls)
     try:
-        call: Call | None = ctx.calls.get(key)
+        call: PreparedCall | None = ctx.calls.get(key)
     except TypeError:  # no key: a list, which is as good as a tuple, or something that is refused
         return prepared(ctx, direction, first, second, result, hashable(shape), hashable(arguments), scaled)
     if call is None and (now := settled_arguments(arguments)) is not arguments:
         return prepared(ctx, direction, first, second, result, shape, now, scaled)
     if call is None:
-        told, specs = Arguments(*arguments), (first.spec, second.spec)
+        told, specs = ConvParams(*arguments), (first.spec, second.spec)
         problem, inputs = problem_of(direction, *specs, out, shape, told, scaled, aligned)
         call = keep(ctx.calls, key, call_of(ctx, problem, inputs, specs, request_of(told, problem)))
     return call
 
 
 def settled_arguments(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-    """What :class:`Arguments` are made of as it is now; itself where it cannot change."""
+    """What :class:`ConvParams` are made of as it is now; itself where it cannot change."""
     now: tuple[Any, ...] = settled(arguments)
-    told = by_name(was := Arguments(*now), "mode", "precision", "algo")
+    told = by_name(was := ConvParams(*now), "mode", "precision", "algo")
     return now if told is was else tuple(told)
 
 
@@ -159,7 +159,7 @@ def problem_of(
     second: TensorSpec,
     out: TensorSpec | None,
     shape: Any,
-    arguments: Arguments,
+    arguments: ConvParams,
     scaled: str,
     aligned: bool,
 ) -> tuple[ConvProblem, tuple[TensorSpec, TensorSpec]]:
@@ -185,7 +185,7 @@ def problem_of(
     return problem, inputs
 
 
-def request_of(arguments: Arguments, problem: Any) -> Request:
+def request_of(arguments: ConvParams, problem: Any) -> AlgoRequest:
     """How a call wants its algorithm chosen, with what the settings say where it does not."""
     try:
         return request(
@@ -206,10 +206,12 @@ def call_of(
     problem: ConvProblem,
     inputs: tuple[TensorSpec, ...],
     given: tuple[TensorSpec, ...],
-    wanted: Request,
-) -> Call:
+    wanted: AlgoRequest,
+) -> PreparedCall:
     """Choose how to compute a problem; ``given`` are its inputs before any of them was made describable."""
     result = problem.result
     empty = not (problem.x.size and problem.w.size and problem.y.size)
-    choice: Any = Fixed(ScalePlan(result)) if empty else algo_cache.choose(problem, candidates, ctx, wanted)
-    return Call.of(problem, inputs, (result,), choice, pack=inputs != given)
+    choice: Any = (
+        SinglePlan(ZeroOrScale(result)) if empty else algo_cache.choose(problem, candidates, ctx, wanted)
+    )
+    return PreparedCall.of(problem, inputs, (result,), choice, pack=inputs != given)

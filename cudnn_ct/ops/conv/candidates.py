@@ -11,17 +11,17 @@ from functools import partial
 from typing import Any
 
 from ..._config import config
-from ...autotune.request import Request, named_algorithm, unfit
+from ...autotune.request import AlgoRequest, named_algorithm, unfit
 from ...context import Context
 from ...errors import NotSupportedError
-from ...plans.base import Candidate, Plan, Stage
+from ...plans.base import Candidate, Heuristic, Plan
 from ...plans.workspace import room_of
-from ...plans.wrappers import PackedPlan, ScaledPlan
+from ...plans.wrappers import RelayoutPlan, ScaleResult
 from ...shapes.conv import ConvProblem
 from ...shapes.fused import FusedConv
 from . import graph, legacy
 from .errata import ranked_too_high
-from .fused_legacy import EpiloguePlan
+from .fused_legacy import UnfusedPlan
 from .legacy_descriptors import packings
 from .relayout import Packing, for_engines, operands_of, relaid_out, with_epilogue
 
@@ -30,7 +30,7 @@ __all__ = ["everything", "named", "plan", "stages", "worth_timing"]
 ENOUGH = 4  # rows on tensor cores, to leave out what does without them
 
 
-def stages(problem: Any) -> list[Stage]:
+def stages(problem: Any) -> list[Heuristic]:
     """Return the places to look for a row, the most promising first; each is for when all before it failed.
 
     Places whose rows copy no operands come first.
@@ -43,7 +43,7 @@ def everything(problem: Any, context: Context) -> list[Candidate]:
     return _gathered(problem, context, [(mode, None) for mode in ("b", "a", "fallback")])
 
 
-def worth_timing(problem: Any, context: Context, request: Request) -> list[Candidate]:
+def worth_timing(problem: Any, context: Context, request: AlgoRequest) -> list[Candidate]:
     """What the policies ``time_*`` try: the first engines of each heuristic, the fallbacks, and legacy.
 
     The ruler passes over what is hopeless by what it has timed before.
@@ -63,7 +63,7 @@ def worth_timing(problem: Any, context: Context, request: Request) -> list[Candi
     return sorted(rows, key=lambda row: row.compiled)
 
 
-def named(problem: Any, name: str) -> tuple[list[Stage], list[Stage]]:
+def named(problem: Any, name: str) -> tuple[list[Heuristic], list[Heuristic]]:
     """Return the stages for the legacy algorithm of a name, and the stages for its replacement.
 
     Theano's module fell back to ``none``. Its error may exceed the bound of the precision, so the heuristic
@@ -85,7 +85,7 @@ def plan(problem: Any, candidate: Candidate, context: Context) -> Plan:
         family, _, algorithm = candidate.algorithm.partition(" ")
         inner = plan(alone(problem), candidate._replace(family=family, algorithm=algorithm), context)
         packed = relaid_out(problem, tuple(step for step in with_epilogue(problem) if step[0] == "b"))
-        return _on_copies(EpiloguePlan(packed, inner), problem, packed)
+        return _on_copies(UnfusedPlan(packed, inner), problem, packed)
     make = {"graph": graph.plan, "legacy": legacy.plan}.get(candidate.family)
     if make is None:
         raise NotSupportedError(f"there is no family {candidate.family!r} for this {problem}")
@@ -94,7 +94,7 @@ def plan(problem: Any, candidate: Candidate, context: Context) -> Plan:
     align = not problem.core.aligned and _needs_alignment(problem, candidate.family)
     made: Plan = make(_in_aligned_memory(relaid) if align else relaid, candidate, context)
     if problem.core.scaled and candidate.family == "graph":
-        made = ScaledPlan(made, relaid.result)
+        made = ScaleResult(made, relaid.result)
     return _on_copies(made, problem, relaid, align)
 
 
@@ -102,7 +102,7 @@ def _on_copies(plan: Plan, problem: Any, relaid: Any, align: bool = False) -> Pl
     """Let a plan for relaid operands run on those of the problem."""
     pairs = zip(operands_of(problem).values(), operands_of(relaid).values(), strict=True)
     moves = [(spec, None if spec == copy else copy) for spec, copy in pairs]
-    return PackedPlan(plan, moves, align=align) if align or relaid != problem else plan
+    return RelayoutPlan(plan, moves, align=align) if align or relaid != problem else plan
 
 
 def _check_packing(problem: Any, candidate: Candidate) -> None:
@@ -148,7 +148,7 @@ def _with_copies(problem: Any, rows: list[Candidate]) -> list[Candidate]:
 # --- where rows come from ----------------------------------------------------------------------------------
 
 
-def _ways(problem: Any) -> list[tuple[Stage, bool]]:
+def _ways(problem: Any) -> list[tuple[Heuristic, bool]]:
     """Return the places of rows, the most promising first, and whether these rows copy operands."""
     engines = _copies(problem, "graph")
     ranked, others = ((partial(_graph, problem, mode, None), engines) for mode in ("b", "fallback"))
@@ -188,12 +188,12 @@ def _legacy(problem: Any, algorithm: str | None, context: Context) -> list[Candi
     return _with_copies(problem, rows) if _needs_alignment(problem, "legacy") else rows
 
 
-def _named(problem: Any, core: ConvProblem, name: str) -> list[Stage]:
+def _named(problem: Any, core: ConvProblem, name: str) -> list[Heuristic]:
     algorithm, geometry = named_algorithm(name, core).algorithm, unfit(name, core)
     if geometry:
         refused = Candidate("legacy", algorithm, "any", 0, True, status=geometry)
         return [partial(_only, refused)]
-    ways: list[Stage] = [partial(_legacy, problem, algorithm)]
+    ways: list[Heuristic] = [partial(_legacy, problem, algorithm)]
     if isinstance(problem, FusedConv):
         ways += _followed_by(problem, [partial(_legacy, alone(problem), algorithm)])
     return ways
@@ -203,13 +203,13 @@ def _only(row: Candidate, context: Context) -> list[Candidate]:  # noqa: ARG001 
     return [row]
 
 
-def _followed_by(problem: FusedConv, ways: Sequence[Stage]) -> list[Stage]:
+def _followed_by(problem: FusedConv, ways: Sequence[Heuristic]) -> list[Heuristic]:
     return [partial(_followed, problem, way) for way in ways]
 
 
-def _followed(problem: FusedConv, stage: Stage, context: Context) -> list[Candidate]:
+def _followed(problem: FusedConv, stage: Heuristic, context: Context) -> list[Candidate]:
     """Ways to compute the convolution alone, as ways to compute it and then what follows."""
-    impossible = EpiloguePlan.impossible(problem)
+    impossible = UnfusedPlan.impossible(problem)
     return [
         row._replace(
             family="followed", algorithm=f"{row.family} {row.algorithm}", status=row.status or impossible
@@ -218,10 +218,10 @@ def _followed(problem: FusedConv, stage: Stage, context: Context) -> list[Candid
     ]
 
 
-def _each(problem: ConvProblem, heuristics: Sequence[tuple[str, int | None]]) -> list[Stage]:
+def _each(problem: ConvProblem, heuristics: Sequence[tuple[str, int | None]]) -> list[Heuristic]:
     """Where the ways of a convolution are found: what a guess would take is among them."""
     engines = [partial(_graph, problem, *mode) for mode in heuristics]
-    first: list[Stage] = [partial(_preferred, problem)] if engines else []
+    first: list[Heuristic] = [partial(_preferred, problem)] if engines else []
     return [*first, *engines, partial(_legacy, problem, None)]
 
 
@@ -230,7 +230,7 @@ def _gathered(
 ) -> list[Candidate]:
     """The rows of engines of these heuristics and of the legacy calls, each once, refused ones last."""
     if isinstance(problem, FusedConv):
-        ways: list[Stage] = [partial(_graph, problem, *mode) for mode in heuristics]
+        ways: list[Heuristic] = [partial(_graph, problem, *mode) for mode in heuristics]
         ways += [partial(_legacy, problem, None), *_followed_by(problem, _each(alone(problem), heuristics))]
     else:
         ways = _each(problem, heuristics)

@@ -13,8 +13,8 @@ from ...shapes.conv import conv_output_shape, conv_transpose_shape
 from ...shapes.conv_dtype import check_conv_dtypes
 from ...shapes.reduction import ReduceProblem
 from ...shapes.specs import TensorSpec
-from .._call import ONE, ZERO, Call, describable, factors, keep, packed, run, stream_of
-from .._fallback import Roads
+from .._call import ONE, ZERO, PreparedCall, describable, factors, keep, packed, run, stream_of
+from .._fallback import FirstSupported
 from .call import Transposed, convolve
 
 __all__ = [
@@ -378,7 +378,7 @@ def conv_transpose(
     )
 
 
-def _prepare_bias(ctx: Context, dy: TensorSpec, out: TensorSpec | None, scaled: bool) -> Call:
+def _prepare_bias(ctx: Context, dy: TensorSpec, out: TensorSpec | None, scaled: bool) -> PreparedCall:
     check_conv_dtypes("backward_bias", {"dy": dy.dtype})
     if not 3 <= len(dy.shape) <= 5:
         raise ValueError(f"dy has shape {dy.shape}; expected (N, K, *out) with 1 to 3 spatial axes")
@@ -387,4 +387,4 @@ def _prepare_bias(ctx: Context, dy: TensorSpec, out: TensorSpec | None, scaled: 
         raise ValueError(f"out is {result}; the gradient is {dy.dtype}[{dy.shape[1]}], without gaps")
     spec = describable(dy)
     problem = ReduceProblem(spec, result, None, (0, *range(2, len(dy.shape))), "add", True)
-    return Call.of(problem, (spec,), (result,), Roads(problem, ctx, scaled), pack=spec != dy)
+    return PreparedCall.of(problem, (spec,), (result,), FirstSupported(problem, ctx, scaled), pack=spec != dy)

@@ -23,7 +23,7 @@ THIN = 32  # channels, below which transforms and wide tiles do not pay
 MULTIPROCESSORS = 132
 
 
-class Sizes(NamedTuple):
+class ConvSizes(NamedTuple):
     """What the choice between kernels depends on."""
 
     axes: int
@@ -48,7 +48,7 @@ class Sizes(NamedTuple):
         return self.window == 1
 
     @classmethod
-    def of(cls, problem: ConvProblem) -> Sizes:
+    def of(cls, problem: ConvProblem) -> ConvSizes:
         (batch, channels, *image), (filters, thick, *window) = problem.x.shape, problem.w.shape
         result = problem.y.shape[2:]
         inputs, outputs = batch * prod(image), batch * prod(result)
@@ -74,28 +74,28 @@ class Sizes(NamedTuple):
         )
 
 
-class Preference(NamedTuple):
+class EngineRule(NamedTuple):
     """An engine, with its knobs, and for which sizes it comes first."""
 
     engine: str
-    applies: Callable[[Sizes], bool]
+    applies: Callable[[ConvSizes], bool]
 
 
 # For the dtype and direction the first that applies. What Winograd and FFT save is worth their transforms
 # where there are many pixels; a tile of 128 x 128 where there are tiles for half of the multiprocessors.
 PREFERENCES = {
     ("float32", "forward"): (
-        Preference("engine 6", lambda s: s.square3 and (s.tiles_out >= 64 or s.products >= 2**16)),
-        Preference("engine 70 knobs 2=4,18=0", lambda s: s.dense and s.tiles_out >= 64),
+        EngineRule("engine 6", lambda s: s.square3 and (s.tiles_out >= 64 or s.products >= 2**16)),
+        EngineRule("engine 70 knobs 2=4,18=0", lambda s: s.dense and s.tiles_out >= 64),
     ),
     ("float32", "backward_data"): (
-        Preference("engine 7", lambda s: s.square3 and s.tiles_in >= 64),
-        Preference("engine 1", lambda s: s.grouped and s.plain and not s.point),
+        EngineRule("engine 7", lambda s: s.square3 and s.tiles_in >= 64),
+        EngineRule("engine 1", lambda s: s.grouped and s.plain and not s.point),
     ),
     ("float32", "backward_filter"): (
-        Preference("engine 20 knobs 2=6,3=0", lambda s: s.grouped),
-        Preference("engine 1", lambda s: s.axes == 3 and s.outputs >= 10_000),
-        Preference(
+        EngineRule("engine 20 knobs 2=6,3=0", lambda s: s.grouped),
+        EngineRule("engine 1", lambda s: s.axes == 3 and s.outputs >= 10_000),
+        EngineRule(
             "engine 20",
             lambda s: (
                 s.axes == 2
@@ -108,12 +108,12 @@ PREFERENCES = {
         ),
     ),
     ("float64", "forward"): (
-        Preference("engine 1", lambda s: s.axes == 2 and s.dense and s.point and s.strided),
-        Preference(
+        EngineRule("engine 1", lambda s: s.axes == 2 and s.dense and s.point and s.strided),
+        EngineRule(
             "engine 4",
             lambda s: s.axes == 3 and s.dense and s.plain and not s.point and s.result >= 4096,
         ),
-        Preference(
+        EngineRule(
             "engine 28",
             lambda s: (
                 s.dense
@@ -123,11 +123,11 @@ PREFERENCES = {
         ),
     ),
     ("float64", "backward_data"): (
-        Preference(
+        EngineRule(
             "engine 1",
             lambda s: s.axes == 2 and (s.dense or s.grouped) and s.plain and not s.point and s.inputs >= 784,
         ),
-        Preference(
+        EngineRule(
             "engine 2 knobs 2=2,3=0",
             lambda s: (
                 s.axes == 2
@@ -138,19 +138,19 @@ PREFERENCES = {
                 and s.inputs >= 10_000
             ),
         ),
-        Preference(
+        EngineRule(
             "engine 5", lambda s: s.axes == 3 and s.dense and s.plain and not s.point and s.image >= 784
         ),
     ),
     ("float64", "backward_filter"): (
-        Preference("engine 1 knobs 2=6,3=0", lambda s: s.grouped and s.thick >= THIN),
-        Preference("engine 20", lambda s: s.axes == 3 and s.dense and not s.point and s.thinner >= TILE),
-        Preference("engine 20 knobs 2=6,3=0", lambda s: s.axes == 3 and s.dense),
-        Preference(
+        EngineRule("engine 1 knobs 2=6,3=0", lambda s: s.grouped and s.thick >= THIN),
+        EngineRule("engine 20", lambda s: s.axes == 3 and s.dense and not s.point and s.thinner >= TILE),
+        EngineRule("engine 20 knobs 2=6,3=0", lambda s: s.axes == 3 and s.dense),
+        EngineRule(
             "engine 1 knobs 2=6,3=0",
             lambda s: s.axes == 2 and s.dense and not s.point and s.outputs < 8000,
         ),
-        Preference(
+        EngineRule(
             "engine 20",
             lambda s: (
                 s.axes == 2
@@ -171,5 +171,5 @@ def preference(problem: ConvProblem) -> str:
     if not all(spec.dtype == problem.compute and "nchw" in spec.layouts for spec in operands):
         return ""
     rows = PREFERENCES.get((problem.compute, problem.direction), ())
-    sizes = Sizes.of(problem)
+    sizes = ConvSizes.of(problem)
     return next((row.engine for row in rows if row.applies(sizes)), "")

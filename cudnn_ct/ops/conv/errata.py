@@ -15,7 +15,7 @@ from .graph_nodes import written_as
 __all__ = ["KNOWN_WRONG", "known_wrong", "ranked_too_high", "saves_products"]
 
 
-class Wrong(NamedTuple):
+class Erratum(NamedTuple):
     """An engine that gave wrong results where cuDNN offered it, and for which problems."""
 
     engine: int
@@ -54,18 +54,18 @@ def _thick_groups_of_one_filter(problem: ConvProblem) -> bool:
 # operands at the edges of mapped memory. These announced support and wrote wrong numbers, wrote nothing, or
 # read what is not theirs; what they did is their status.
 KNOWN_WRONG = (
-    Wrong(50, _conv("backward_data", _uneven), "leaves elements unwritten where padding is uneven"),
-    Wrong(78, _conv("backward_data", _channels_first), "wrong sums in NCHW"),
-    Wrong(1, _conv("backward_filter", _uneven), "wrong sums where padding is uneven"),
-    Wrong(4, _conv("backward_filter", _uneven, _mixed), "wrong sums for uneven padding or mixed layouts"),
-    Wrong(
+    Erratum(50, _conv("backward_data", _uneven), "leaves elements unwritten where padding is uneven"),
+    Erratum(78, _conv("backward_data", _channels_first), "wrong sums in NCHW"),
+    Erratum(1, _conv("backward_filter", _uneven), "wrong sums where padding is uneven"),
+    Erratum(4, _conv("backward_filter", _uneven, _mixed), "wrong sums for uneven padding or mixed layouts"),
+    Erratum(
         4, _conv("backward_filter", _thick_groups_of_one_filter), "wrong sums in NHWC for one filter a group"
     ),
-    Wrong(18, _conv("backward_filter", _uneven), "reads beyond its operands where padding is uneven"),
-    Wrong(20, _conv("backward_filter", _uneven), "wrong sums where padding is uneven"),
-    Wrong(70, _conv("backward_filter", _channels_first), "wrong sums in NCHW"),
-    Wrong(67, _conv("backward_filter", _uneven_of_one_channel), "reads dy as if padding were even"),
-    Wrong(0, lambda p: isinstance(p, FusedConv) and p.activation == "tanh", "tanh of large numbers is NaN"),
+    Erratum(18, _conv("backward_filter", _uneven), "reads beyond its operands where padding is uneven"),
+    Erratum(20, _conv("backward_filter", _uneven), "wrong sums where padding is uneven"),
+    Erratum(70, _conv("backward_filter", _channels_first), "wrong sums in NCHW"),
+    Erratum(67, _conv("backward_filter", _uneven_of_one_channel), "reads dy as if padding were even"),
+    Erratum(0, lambda p: isinstance(p, FusedConv) and p.activation == "tanh", "tanh of large numbers is NaN"),
 )
 
 
@@ -106,7 +106,7 @@ def saves_products(problem: Any) -> bool:
     return isinstance(problem, FusedConv) and core.compute == "float32" and not core.tensor_cores
 
 
-class Misranked(NamedTuple):
+class RankPenalty(NamedTuple):
     """An engine that cuDNN's heuristics put before others that are quicker, and for which problems."""
 
     engine: int
@@ -116,10 +116,10 @@ class Misranked(NamedTuple):
 # The first two are fitted to timings of all engines for half of the rows of benchmarks/conv.py, and held
 # against the other half; the others to problems that are not of that benchmark.
 RANKED_TOO_HIGH = (
-    Misranked(0, lambda p: not _depthwise(p)),  # sums products one by one
-    Misranked(9, _conv("backward_filter", lambda p: True)),  # noqa: ARG005 - all of them
-    *(Misranked(engine, _conv("forward", _points_in_tf32)) for engine in (28, 38, 48, 70)),
-    Misranked(58, _conv("backward_data", _strided_groups_in_tf32)),
+    RankPenalty(0, lambda p: not _depthwise(p)),  # sums products one by one
+    RankPenalty(9, _conv("backward_filter", lambda p: True)),  # noqa: ARG005 - all of them
+    *(RankPenalty(engine, _conv("forward", _points_in_tf32)) for engine in (28, 38, 48, 70)),
+    RankPenalty(58, _conv("backward_data", _strided_groups_in_tf32)),
 )
 
 

@@ -8,16 +8,27 @@ from ... import algo_cache, context
 from ..._config import config
 from ...array import DeviceArray
 from ...array_creation import operand
-from ...autotune.request import Request
+from ...autotune.request import AlgoRequest
 from ...context import Context
 from ...cuda import stream as streams
-from ...plans.wrappers import ScalePlan
+from ...plans.wrappers import ZeroOrScale
 from ...shapes.fused import FusedConv, fused_problem
 from ...shapes.specs import ALIGNMENT, TensorSpec
-from .._call import Call, Fixed, by_name, describable, hashable, keep, packed, run, settled, stream_of
+from .._call import (
+    PreparedCall,
+    SinglePlan,
+    by_name,
+    describable,
+    hashable,
+    keep,
+    packed,
+    run,
+    settled,
+    stream_of,
+)
 from . import candidates
-from .call import Arguments, problem_of, request_of, settled_arguments
-from .fused_legacy import EpiloguePlan
+from .call import ConvParams, problem_of, request_of, settled_arguments
+from .fused_legacy import UnfusedPlan
 
 __all__ = ["Epilogue", "call_of_fused", "conv_bias_activation", "fused_of"]
 
@@ -133,7 +144,7 @@ def _prepared(
     result: DeviceArray | None,
     arguments: tuple[Any, ...],
     epilogue: Epilogue,
-) -> Call:
+) -> PreparedCall:
     """Look the call up by its arguments as they were written; prepare it the first time."""
     specs = {name: array.spec for name, array in inputs.items()}
     pointers = 0 if result is None else result.pointer
@@ -143,7 +154,7 @@ def _prepared(
     out = None if result is None else result.spec
     key = ("fused", tuple(specs.items()), out, arguments, epilogue, aligned, config.of_calls)
     try:
-        call: Call | None = ctx.calls.get(key)
+        call: PreparedCall | None = ctx.calls.get(key)
     except TypeError:  # no key: a list, which is as good as a tuple, or something that is refused
         return _prepared(ctx, inputs, result, hashable(arguments), Epilogue(*hashable(epilogue)))
     if call is None:
@@ -151,7 +162,7 @@ def _prepared(
         if now is not arguments or after is not epilogue:
             return _prepared(ctx, inputs, result, now, after)
     if call is None:
-        told = Arguments(*arguments)
+        told = ConvParams(*arguments)
         problem, wide = fused_of(specs, out, told, epilogue, aligned)
         wanted = request_of(told, problem)
         call = keep(ctx.calls, key, call_of_fused(ctx, problem, wide, tuple(specs.values()), wanted))
@@ -161,7 +172,7 @@ def _prepared(
 def fused_of(
     specs: dict[str, TensorSpec],
     out: TensorSpec | None,
-    arguments: Arguments,
+    arguments: ConvParams,
     epilogue: Epilogue,
     aligned: bool,
 ) -> tuple[FusedConv, tuple[TensorSpec, ...]]:
@@ -177,18 +188,18 @@ def call_of_fused(
     problem: FusedConv,
     inputs: tuple[TensorSpec, ...],
     given: tuple[TensorSpec, ...],
-    wanted: Request,
-) -> Call:
+    wanted: AlgoRequest,
+) -> PreparedCall:
     """Choose how to compute a fused problem, as :func:`.convolve.call_of` does for a convolution."""
     choice: Any = _without_terms(problem) or algo_cache.choose(problem, candidates, ctx, wanted)
-    return Call.of(problem, inputs, (problem.result,), choice, pack=inputs != given)
+    return PreparedCall.of(problem, inputs, (problem.result,), choice, pack=inputs != given)
 
 
-def _without_terms(problem: FusedConv) -> Fixed | None:
+def _without_terms(problem: FusedConv) -> SinglePlan | None:
     """The plan where the sums of the convolution have no terms, or there is no result at all."""
     conv = problem.conv
     if not conv.y.size:
-        return Fixed(ScalePlan(conv.y))
+        return SinglePlan(ZeroOrScale(conv.y))
     if conv.x.size and conv.w.size:
         return None
-    return Fixed(EpiloguePlan(problem, ScalePlan(conv.y)))
+    return SinglePlan(UnfusedPlan(problem, ZeroOrScale(conv.y)))

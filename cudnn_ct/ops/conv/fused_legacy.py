@@ -15,9 +15,9 @@ from ...plans.base import Candidate, Plan
 from ...plans.scalars import scalar_type
 from ...shapes.fused import FusedConv
 from ...shapes.specs import ActivationSpec, TensorSpec, same_steps
-from .legacy_descriptors import Native
+from .legacy_descriptors import ConvDescriptors
 
-__all__ = ["EpiloguePlan", "FusedPlan", "check_residual", "unfused"]
+__all__ = ["FusedPlan", "UnfusedPlan", "check_residual", "unfused"]
 
 # What cudnnConvolutionBiasActivationForward has, and what cudnnActivationForward has.
 _IN_ONE_CALL = ("relu", "identity")
@@ -48,7 +48,9 @@ class FusedPlan:
 
     __slots__ = ("_activation", "_algorithm", "_bias", "_factors", "_native", "candidate", "workspace")
 
-    def __init__(self, problem: FusedConv, native: Native, candidate: Candidate, context: Context) -> None:
+    def __init__(
+        self, problem: FusedConv, native: ConvDescriptors, candidate: Candidate, context: Context
+    ) -> None:
         check_residual(problem)
         self.candidate = candidate
         self._native = native
@@ -92,7 +94,7 @@ class FusedPlan:
         return f"chosen: {self.candidate}, in one call with what follows"
 
 
-class EpiloguePlan:
+class UnfusedPlan:
     """A plan of the convolution alone, and calls after it that add and activate in place."""
 
     __slots__ = ("_activation", "_alpha1", "_inner", "_scalar", "_terms", "_y", "workspace")

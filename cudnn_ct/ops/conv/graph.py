@@ -7,7 +7,7 @@ from typing import Any
 
 from ...context import Context
 from ...errors import AllocationError, BadParamError, CudnnError, ExecutionFailedError, NotSupportedError
-from ...graph.engines import HEURISTICS, Engine, Offer, execution_plan, offer_of, offers, survey
+from ...graph.engines import HEURISTICS, Engine, EngineConfig, execution_plan, offer_of, offers, survey
 from ...graph.offline import Planner, compute_capability
 from ...graph.operations import ALIGNMENT, Graph, operation_graph
 from ...graph.plan import GraphPlan
@@ -118,7 +118,7 @@ def graph_of(problem: Any) -> Graph:
     return GRAPHS[type(problem)](problem)
 
 
-def _candidate(offer: Offer, unwanted: frozenset[str], problem: Any) -> Candidate:
+def _candidate(offer: EngineConfig, unwanted: frozenset[str], problem: Any) -> Candidate:
     return Candidate(
         family="graph",
         algorithm=str(offer.engine),
@@ -131,7 +131,7 @@ def _candidate(offer: Offer, unwanted: frozenset[str], problem: Any) -> Candidat
 
 
 def _first(
-    most: int | None, offered: Iterable[Offer], unwanted: frozenset[str], problem: Any
+    most: int | None, offered: Iterable[EngineConfig], unwanted: frozenset[str], problem: Any
 ) -> list[Candidate]:
     """Rows of offers, until there are ``most`` that are usable."""
     rows: list[Candidate] = []
@@ -153,7 +153,7 @@ def _reordered(rows: list[Candidate], problem: Any) -> list[Candidate]:
     return rows
 
 
-def _refusal(offer: Offer, unwanted: frozenset[str], problem: Any) -> str:
+def _refusal(offer: EngineConfig, unwanted: frozenset[str], problem: Any) -> str:
     """Why an engine is not to be used for a problem; empty where it may."""
     too_coarse = [note for note in offer.notes if note in unwanted]
     if too_coarse:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from ...graph.attributes import Double, Whole
+from ...graph.attributes import AsDouble, AsInt32
 from ...graph.operations import ALIGNMENT, Graph, Node, Tensor, node
 from ...shapes.conv import ROLES, ConvProblem
 from ...shapes.specs import LAYOUTS, TensorSpec, packed_strides
@@ -65,8 +65,8 @@ def conv_node(problem: ConvProblem, x: Tensor, w: Tensor, y: Tensor) -> Node:
 def _factor(problem: ConvProblem) -> Callable[[int], Any]:
     """How engines read alpha and beta: a FLOAT would be half a DOUBLE, or the bits of another number."""
     if problem.compute == "float64":
-        return Double
-    return Whole if problem.y.dtype == "int32" else float
+        return AsDouble
+    return AsInt32 if problem.y.dtype == "int32" else float
 
 
 class Lowering:

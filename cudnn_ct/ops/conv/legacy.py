@@ -16,7 +16,7 @@ from ...shapes.conv import ConvProblem
 from ...shapes.fused import FusedConv
 from .accuracy import inaccuracy
 from .fused_legacy import FusedPlan, check_residual, unfused
-from .legacy_descriptors import DIRECTIONS, Native, exactly, packings
+from .legacy_descriptors import DIRECTIONS, ConvDescriptors, exactly, packings
 from .relayout import Packing, relaid_out
 
 __all__ = ["ConvolutionPlan", "candidates", "plan"]
@@ -67,7 +67,7 @@ def plan(problem: ConvProblem | FusedConv, candidate: Candidate, context: Contex
     impossible = impossible or (unfused(problem) if isinstance(problem, FusedConv) else "")
     if impossible:
         raise NotSupportedError(f"{candidate} is not for this {problem}: {impossible}")
-    native = Native(problem.core, candidate.math)
+    native = ConvDescriptors(problem.core, candidate.math)
     if isinstance(problem, FusedConv):
         return FusedPlan(problem, native, candidate, context)
     return ConvolutionPlan(native, candidate, context)
@@ -79,7 +79,7 @@ def _impossible(algorithm: str | None, reason: str) -> Candidate:
 
 def _ranked(problem: ConvProblem | FusedConv, packing: Packing, context: Context) -> list[Candidate]:
     """Ask cuDNN's heuristics, which answer with every algorithm there is, usable or not."""
-    native = Native(problem.core)
+    native = ConvDescriptors(problem.core)
     if isinstance(problem, FusedConv):
         check_residual(problem)
     direction, (first, second, result) = native.direction, native.operands
@@ -89,7 +89,7 @@ def _ranked(problem: ConvProblem | FusedConv, packing: Packing, context: Context
     return [_candidate(row, native, packing) for row in rows[: count.value]]
 
 
-def _candidate(row: Any, native: Native, packing: Packing) -> Candidate:
+def _candidate(row: Any, native: ConvDescriptors, packing: Packing) -> Candidate:
     direction = native.direction
     status = "" if row.status == 0 else str(error_from_status(row.status, direction.rank))
     return Candidate(
@@ -133,7 +133,7 @@ class ConvolutionPlan:
 
     __slots__ = ("_algorithm", "_call", "_native", "_scalar", "candidate", "workspace")
 
-    def __init__(self, native: Native, candidate: Candidate, context: Context) -> None:
+    def __init__(self, native: ConvDescriptors, candidate: Candidate, context: Context) -> None:
         direction = native.direction
         self.candidate = candidate
         self._native = native

@@ -19,7 +19,7 @@ from ...shapes.fused import FusedConv
 from ...shapes.specs import LAYOUTS, ConvolutionSpec, FilterSpec, TensorSpec, nearest_layout
 from .relayout import Packing, with_epilogue
 
-__all__ = ["DIRECTIONS", "Native", "exactly", "packings"]
+__all__ = ["DIRECTIONS", "ConvDescriptors", "exactly", "packings"]
 
 _EXACT = ("float64", "int32")  # tensor cores compute in these as precisely as anything else does
 
@@ -59,7 +59,7 @@ DIRECTIONS = {
 }
 
 
-class Native:
+class ConvDescriptors:
     """The descriptors of a problem.
 
     ``operands`` are descriptors in the order in which the direction's C functions take them, the result last.

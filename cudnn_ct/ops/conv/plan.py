@@ -16,12 +16,12 @@ from ...dtypes import DTYPES
 from ...errors import CudnnError
 from ...plans.base import Candidate
 from ...shapes.specs import ALIGNMENT, TensorSpec
-from .._call import Call, check_beta, noted, run, stream_of
+from .._call import PreparedCall, check_beta, noted, run, stream_of
 
-__all__ = ["ConvPlan", "Likeness", "Maker", "Operands", "plan_of"]
+__all__ = ["CallFactory", "ConvPlan", "OperandSignature", "SampleOperands", "plan_of"]
 
 
-class Likeness(NamedTuple):
+class OperandSignature(NamedTuple):
     """What operands must have in common with those that something was prepared for."""
 
     specs: tuple[TensorSpec, ...]
@@ -29,18 +29,18 @@ class Likeness(NamedTuple):
     aligned: bool
 
 
-Maker = Callable[[Context], Call]
+CallFactory = Callable[[Context], PreparedCall]
 """Prepares a call for a thread and a device: all that it needs to know was settled before."""
 
 
-class Operands:
+class SampleOperands:
     """The arrays that something is prepared for, and possibly timed on."""
 
     def __init__(self, given: tuple[Any, ...], names: tuple[str, ...], out: Any, where: Stream) -> None:
         self.arrays = tuple(operand(array, name, where) for array, name in zip(given, names, strict=True))
         result = None if out is None else operand(out, "out", where, written=True)
         pointers = [array.pointer for array in self.arrays] + ([] if result is None else [result.pointer])
-        self.like = Likeness(
+        self.like = OperandSignature(
             tuple(array.spec for array in self.arrays),
             None if result is None else result.spec,
             not any(pointer % ALIGNMENT for pointer in pointers),
@@ -80,9 +80,9 @@ class ConvPlan:
 
     def __init__(
         self,
-        operands: Operands,
+        operands: SampleOperands,
         names: tuple[str, ...],
-        make: Maker,
+        make: CallFactory,
         factors: tuple[float, float],
         where: Stream,
     ) -> None:
@@ -197,14 +197,14 @@ class ConvPlan:
         finally:
             streams.restore(previous)
 
-    def _call_of(self, ctx: Context) -> Call:
+    def _call_of(self, ctx: Context) -> PreparedCall:
         """This thread's call; prepared anew in a thread that is new to the plan."""
-        call: Call = self._make(ctx)
+        call: PreparedCall = self._make(ctx)
         ctx.plans[self._token] = call
         self._contexts.add(ctx)
         return call
 
-    def _check(self, arrays: tuple[DeviceArray, ...], result: DeviceArray | None, call: Call) -> None:
+    def _check(self, arrays: tuple[DeviceArray, ...], result: DeviceArray | None, call: PreparedCall) -> None:
         pointers = 0
         for array, spec, name in zip(arrays, call.inputs, self._names, strict=True):
             if array.spec != spec:
@@ -232,14 +232,14 @@ def plan_of(
     names: tuple[str, ...],
     out: Any,
     stream: Any,
-    resolve: Callable[[Likeness], Maker],
+    resolve: Callable[[OperandSignature], CallFactory],
     factors: tuple[float, float],
 ) -> ConvPlan:
     """Prepare a plan for operands like these, on their device."""
     where = stream_of(given[0], names[0], stream)
     previous = streams.activate(where.device)
     try:
-        operands = Operands(given, names, out, where)
+        operands = SampleOperands(given, names, out, where)
         return ConvPlan(operands, names, resolve(operands.like), factors, where)
     finally:
         streams.restore(previous)

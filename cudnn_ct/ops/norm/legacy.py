@@ -13,7 +13,7 @@ from ...descriptors.layers import ActivationDescriptor
 from ...descriptors.tensors import TensorDescriptor
 from ...dtypes import DTYPES
 from ...errors import BadParamError, NotSupportedError
-from ...plans.call import Arguments, At
+from ...plans.call import ArgumentTemplate, PointerSlot
 from ...plans.chain import in_turn, too_late
 from ...plans.scalars import scalar_type
 from ...plans.workspace import placed_after
@@ -69,13 +69,20 @@ class TrainingPlan:
         data = TensorDescriptor.cached(specs["x"]), own_z and TensorDescriptor.cached(own_z)
         written, parameters = TensorDescriptor.cached(y), TensorDescriptor.cached(specs["scale"])
         self._sizes = nbytes, reserved = self._ask(context, *data, written, parameters, own_relu)
-        self._arguments = Arguments(
+        self._arguments = ArgumentTemplate(
             [
                 *(mode, self._ops, scalar(1.0), scalar(0.0)),
-                *(data[0], At("x"), data[1], At("z") if own_z else None, written, At("y")),
-                *(parameters, At("scale"), At("bias"), ctypes.c_double(problem.momentum)),
-                *(At("running_mean"), At("running_var"), ctypes.c_double(problem.epsilon)),
-                *(At("mean"), At("invstd"), own_relu, None, nbytes, None, reserved),
+                *(
+                    data[0],
+                    PointerSlot("x"),
+                    data[1],
+                    PointerSlot("z") if own_z else None,
+                    written,
+                    PointerSlot("y"),
+                ),
+                *(parameters, PointerSlot("scale"), PointerSlot("bias"), ctypes.c_double(problem.momentum)),
+                *(PointerSlot("running_mean"), PointerSlot("running_var"), ctypes.c_double(problem.epsilon)),
+                *(PointerSlot("mean"), PointerSlot("invstd"), own_relu, None, nbytes, None, reserved),
             ],
             specs,
         )

@@ -11,7 +11,7 @@ from ...context import Context
 from ...descriptors.tensors import TensorDescriptor
 from ...dtypes import DTYPES
 from ...errors import NotSupportedError
-from ...plans.call import Arguments, At
+from ...plans.call import ArgumentTemplate, PointerSlot
 from ...plans.scalars import scalar_type
 from ...shapes.norm_problem import NormGradient, NormTraining
 from .layouts import Specs, pointwise
@@ -54,13 +54,30 @@ class GradientPlan:
         self.workspace = self._ask(context, x, dy, dx, parameters) if extended else 0
         # Null is what only a fused activation takes: y, dz, the bias and the activation.
         null = (None, None) if extended else ()
-        self._arguments = Arguments(
+        self._arguments = ArgumentTemplate(
             [
                 *((mode, BatchNormOps.BN) if extended else (mode,)),
                 *(scalar(1.0), scalar(0.0), scalar(1.0), scalar(0.0)),
-                *(x, At("x"), *null, dy, At(gradient), *null, dx, At("dx"), parameters, At("scale")),
+                *(
+                    x,
+                    PointerSlot("x"),
+                    *null,
+                    dy,
+                    PointerSlot(gradient),
+                    *null,
+                    dx,
+                    PointerSlot("dx"),
+                    parameters,
+                    PointerSlot("scale"),
+                ),
                 *((None,) if extended else ()),
-                *(At("dscale"), At("dbias"), ctypes.c_double(problem.epsilon), At("mean"), At("invstd")),
+                *(
+                    PointerSlot("dscale"),
+                    PointerSlot("dbias"),
+                    ctypes.c_double(problem.epsilon),
+                    PointerSlot("mean"),
+                    PointerSlot("invstd"),
+                ),
                 *((None, None, self.workspace, None, 0) if extended else ()),
             ],
             names,

@@ -15,7 +15,7 @@ from ...shapes.norm_problem import norm_gradient, norm_inference, norm_training
 from ...shapes.parse import flag
 from ...shapes.specs import TensorSpec
 from .._call import ONE, ZERO, factors, refuse_overlap, span, stream_of
-from .._layer import Layer, compute, compute_several
+from .._layer import Operation, compute, compute_several
 
 __all__ = [
     "batch_norm_backward",
@@ -25,9 +25,9 @@ __all__ = [
     "batch_norm_training",
 ]
 
-_TRAINING = Layer("a batch normalisation", norm_training)
-_INFERENCE = Layer("a batch normalisation", norm_inference)
-_GRADIENT = Layer("the gradient of a batch normalisation", norm_gradient)
+_TRAINING = Operation("a batch normalisation", norm_training)
+_INFERENCE = Operation("a batch normalisation", norm_inference)
+_GRADIENT = Operation("the gradient of a batch normalisation", norm_gradient)
 _OPERANDS = ("x", "scale", "bias")
 _RESULTS = ("out", "mean", "invstd", "running_mean", "running_var")
 

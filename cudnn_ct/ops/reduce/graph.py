@@ -20,19 +20,19 @@ from ...plans.base import Plan
 from ...plans.chain import ChainPlan, Step
 from ...plans.elementwise import OpTensorPlan
 from ...plans.tiling import gapless, joined, sliced
-from ...plans.wrappers import ScaledPlan
+from ...plans.wrappers import ScaleResult
 from ...shapes.reduction import ReduceProblem
 from ...shapes.specs import OpTensorSpec, TensorSpec, packed_strides, same_steps
 from .legacy import GUARDS, ReducePlan, guard
 
-__all__ = ["Matrix", "reduction", "reduction_graph"]
+__all__ = ["MatrixView", "reduction", "reduction_graph"]
 
 LEAST = 2**20  # elements; with fewer, the legacy call takes some tens of microseconds
 FEW = 128  # rows, which are too few to keep a GPU busy with one thread block each
 PIECES, PIECE = 1024, 256  # the most pieces that such a row is taken apart in, and the least elements of one
 
 
-class Way(NamedTuple):
+class GraphReduction(NamedTuple):
     """An operation as graphs have it: the operator, and what is done to each element before it.
 
     ``again`` joins the results of parts, and ``root`` is taken of the last. ``only`` is what of a matrix can
@@ -48,17 +48,17 @@ class Way(NamedTuple):
 
 # The extremes pass over NaN, so they are guarded. Of columns, maxima begin with the most negative number.
 WAYS = {
-    "add": Way("add"),
-    "avg": Way("add"),
-    "norm1": Way("add", "abs"),
-    "norm2": Way("add", "mul", root=True),
-    "amax": Way("amax", again="max"),
-    "max": Way("max", again="max", only="rows"),
-    "min": Way("min", again="min", only="rows"),
+    "add": GraphReduction("add"),
+    "avg": GraphReduction("add"),
+    "norm1": GraphReduction("add", "abs"),
+    "norm2": GraphReduction("add", "mul", root=True),
+    "amax": GraphReduction("amax", again="max"),
+    "max": GraphReduction("max", again="max", only="rows"),
+    "min": GraphReduction("min", again="min", only="rows"),
 }
 
 
-class Matrix(NamedTuple):
+class MatrixView(NamedTuple):
     """A matrix without gaps, what is ``kept`` of it - "rows", "columns" or nothing -, and what comes after.
 
     ``again`` is the shape of the results where they are the parts of others, and the axis to join them over.
@@ -75,7 +75,8 @@ ORDER = {"rows": (0, 1, 2), "columns": (2, 1, 0), "": (1, 2, 0)}
 
 
 def reduction(problem: ReduceProblem, context: Context) -> Plan | None:
-    """A plan for a large array without gaps that is a :class:`Matrix` for this reduction; otherwise none."""
+    """A plan for a large array without gaps that is a :class:`MatrixView` for this reduction; otherwise
+    none."""
     x, y, way = problem.x, problem.kept, WAYS.get(problem.op)
     if way is None or problem.indices or DTYPES[x.dtype].accumulate != "float32":
         return None
@@ -94,13 +95,13 @@ def reduction(problem: ReduceProblem, context: Context) -> Plan | None:
     return guard(problem, ordered, lambda one, context: _plan(one, matrix, ordered, context), context)
 
 
-def _plan(problem: ReduceProblem, matrix: Matrix, ordered: TensorSpec, context: Context) -> Plan:
+def _plan(problem: ReduceProblem, matrix: MatrixView, ordered: TensorSpec, context: Context) -> Plan:
     """One reduction of a matrix, and what there is to do with its results."""
     x, y, way = problem.x, problem.kept, WAYS[problem.op]
     plan = _of_matrix(way, x.dtype, matrix, context)
     factor = 1 / problem.terms if problem.op == "avg" else 1.0
     if not way.root and y.dtype == "float32" and same_steps(y.shape, y.strides, ordered.strides):
-        return ScaledPlan(plan, TensorSpec.packed((y.size,), "float32"), factor)
+        return ScaleResult(plan, TensorSpec.packed((y.size,), "float32"), factor)
     steps = [Step(plan, (0, 2))]
     if way.root:
         steps.append(Step(_each("sqrt", 1.0, ordered, ordered), (2, 2)))
@@ -108,7 +109,7 @@ def _plan(problem: ReduceProblem, matrix: Matrix, ordered: TensorSpec, context: 
     return ChainPlan([ordered], steps)
 
 
-def _of_matrix(way: Way, dtype: str, matrix: Matrix, context: Context) -> Plan:
+def _of_matrix(way: GraphReduction, dtype: str, matrix: MatrixView, context: Context) -> Plan:
     """A plan that writes float32 results without gaps; where they are parts of others, joined."""
     plan = first_plan(reduction_graph(way, dtype, matrix), context, ORDER[matrix.kept])
     if matrix.again is None:
@@ -120,7 +121,7 @@ def _of_matrix(way: Way, dtype: str, matrix: Matrix, context: Context) -> Plan:
     return ChainPlan([parts], [Step(plan, (0, 2)), Step(ReducePlan(join, context), (2, 1))])
 
 
-def reduction_graph(way: Way, dtype: str, matrix: Matrix) -> Graph:
+def reduction_graph(way: GraphReduction, dtype: str, matrix: MatrixView) -> Graph:
     """Make the graph that reduces rows or columns of a matrix, or all of it, to float32."""
     rows, columns, kept, _ = matrix
     x = Tensor(1, pixels(rows, columns, dtype))
@@ -148,7 +149,7 @@ def _in_order_of(x: TensorSpec, y: TensorSpec) -> TensorSpec:
     return TensorSpec(y.shape, tuple(strides[axis] for axis in range(len(y.shape))), "float32")
 
 
-def _matrix(x: TensorSpec, y: TensorSpec) -> Matrix | None:
+def _matrix(x: TensorSpec, y: TensorSpec) -> MatrixView | None:
     """The matrix that x is, where its axes are those of y or are reduced, one after the other."""
     axes = joined([x, y])
     if not gapless(axes, 0):
@@ -157,27 +158,27 @@ def _matrix(x: TensorSpec, y: TensorSpec) -> Matrix | None:
     kept = tuple(axis.lengths[1] > 1 for axis in axes)
     if kept == (False,):
         columns = gcd(x.size, PIECE * 16)
-        return Matrix(x.size // columns, columns, "") if columns >= PIECE else None
+        return MatrixView(x.size // columns, columns, "") if columns >= PIECE else None
     if kept == (True, False):
         return _rows(*lengths)
     if kept == (False, True):
-        return Matrix(lengths[0], lengths[1], "columns")
+        return MatrixView(lengths[0], lengths[1], "columns")
     if kept == (False, True, False):
         parts, rows, columns = lengths
-        return Matrix(parts * rows, columns, "rows", ((parts, rows), 0))
+        return MatrixView(parts * rows, columns, "rows", ((parts, rows), 0))
     return None
 
 
-def _rows(rows: int, columns: int) -> Matrix | None:
+def _rows(rows: int, columns: int) -> MatrixView | None:
     """The matrix whose rows are kept; in pieces where they are few and long, which some engines fail at."""
     if rows >= FEW:
-        return Matrix(rows, columns, "rows")
+        return MatrixView(rows, columns, "rows")
     pieces = gcd(columns, PIECES)
     while pieces > 1 and columns // pieces < PIECE:
         pieces //= 2
     if rows * pieces < FEW:
         return None
-    return Matrix(rows * pieces, columns // pieces, "rows", ((rows, pieces), 1))
+    return MatrixView(rows * pieces, columns // pieces, "rows", ((rows, pieces), 1))
 
 
 def _each(op: str, factor: float, x: TensorSpec, y: TensorSpec) -> Plan:

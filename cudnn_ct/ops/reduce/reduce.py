@@ -7,11 +7,11 @@ from typing import Any
 from ...shapes.parse import flag
 from ...shapes.reduction import reduce_problem
 from ...shapes.tensor import Reduction
-from .._layer import Layer, compute, compute_several
+from .._layer import Operation, compute, compute_several
 
 __all__ = ["reduce"]
 
-_REDUCE = Layer("a reduction", reduce_problem)
+_REDUCE = Operation("a reduction", reduce_problem)
 
 
 def reduce(

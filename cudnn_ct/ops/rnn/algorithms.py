@@ -8,7 +8,7 @@ from typing import Any
 
 from ... import algo_cache
 from ...array import DeviceArray
-from ...autotune.request import Request
+from ...autotune.request import AlgoRequest
 from ...context import Context
 from ...cuda import memory as memories
 from ...cuda.stream import Stream
@@ -18,9 +18,9 @@ from ...shapes.rnn import RNN_ALGOS, RNNSpec
 from ...shapes.rnn_params import rnn_weight_size
 from ..conv.algorithms import Algorithms
 from ..dropout import DropoutState
-from .call import RNNCall, Room, enqueue, prepare, room
+from .call import ResultSlot, RNNCall, enqueue, prepare, room
 from .candidates import RNNFamily, rnn_rows
-from .plans import RNNPass
+from .plans import TrainingState
 
 __all__ = ["table", "time_fairly", "zeros"]
 
@@ -41,7 +41,7 @@ def table(
         raise NotInitializedError("algorithms cannot be timed on a stream that is being captured")
     x, w = (zeros(room(shape, spec.dtype), ctx.stream) for shape in (x_shape, (rnn_weight_size(spec),)))
     dropout = None if dice is None else dice._descriptor
-    wanted, specs = Request("guess_on_shape_change"), (x.spec, w.spec, None, None)
+    wanted, specs = AlgoRequest("guess_on_shape_change"), (x.spec, w.spec, None, None)
     probe = prepare(ctx, spec, wanted, specs, lengths, layout, training, 0.0, networks, dropout)
     if not any(probe.lengths):
         return Algorithms(probe.problem, [])
@@ -55,7 +55,7 @@ def table(
             rows.append(row._replace(workspace=plan.workspace))
     if measure:
         ways = [(row, family.plan) for row in rows if not row.status]
-        done = RNNPass() if training else None
+        done = TrainingState() if training else None
         timed: list[Candidate] = []
 
         def work(pointers: list[int]) -> None:
@@ -72,13 +72,13 @@ def time_fairly(ctx: Context, call: RNNCall, operands: tuple[Any, ...], dice: Dr
     """Let the candidates of a call be timed, and the dice be as if they had not been."""
 
     def work(pointers: list[int]) -> None:
-        call.choice.time(ctx, (*pointers, RNNPass()), 1.0, 0.0)
+        call.choice.time(ctx, (*pointers, TrainingState()), 1.0, 0.0)
 
     with _kept(dice, ctx.stream):
         enqueue(ctx, call, "forward", operands, call.results, None, (dice._memory,), work)
 
 
-def zeros(wanted: Room, stream: Stream) -> DeviceArray:
+def zeros(wanted: ResultSlot, stream: Stream) -> DeviceArray:
     """An array of zeros."""
     assert wanted is not None
     array = DeviceArray.new(*wanted, stream, "zeros")

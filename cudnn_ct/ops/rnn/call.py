@@ -7,9 +7,9 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from ... import algo_cache
-from ...array import DeviceArray, Room
+from ...array import DeviceArray, ResultSlot
 from ...array_creation import operand
-from ...autotune.request import Request
+from ...autotune.request import AlgoRequest
 from ...context import Context
 from ...cuda import memory as memories
 from ...cuda.stream import Stream
@@ -21,14 +21,14 @@ from ...shapes.rnn_params import rnn_weight_size
 from ...shapes.rnn_problem import RNNProblem, rnn_problem, takes_packed
 from ...shapes.sequences import check_rnn_operands, rnn_layout
 from ...shapes.specs import ALIGNMENT, TensorSpec
-from .._call import SEEN, Fixed, in_order, noted, refuse_overlap, span
+from .._call import SEEN, SinglePlan, in_order, noted, refuse_overlap, span
 from ..tensor import transform
 from .candidates import RNNFamily, rnn_rows
-from .plans import IdleRNNPlan
+from .plans import EmptyRNNPlan
 
 __all__ = [
     "RNNCall",
-    "Room",
+    "ResultSlot",
     "aligned",
     "as_given",
     "contiguous",
@@ -53,8 +53,8 @@ class RNNCall(NamedTuple):
     problem: RNNProblem
     lengths: tuple[int, ...]
     choice: Any
-    results: tuple[Room, ...]
-    gradients: tuple[Room, ...]
+    results: tuple[ResultSlot, ...]
+    gradients: tuple[ResultSlot, ...]
     packs: bool
     apart: set[tuple[Any, ...]]
 
@@ -62,7 +62,7 @@ class RNNCall(NamedTuple):
 def prepare(
     ctx: Context,
     spec: RNNSpec,
-    request: Request,
+    request: AlgoRequest,
     specs: tuple[TensorSpec | None, ...],
     lengths: Any,
     layout: Any,
@@ -97,7 +97,7 @@ def prepare(
     y, x, *states = (room(dims, spec.dtype) for dims in (shapes.y, shapes.x, shapes.h, shapes.c))
     choice: Any
     if not any(found):
-        choice = Fixed(IdleRNNPlan(problem, shapes, padding))
+        choice = SinglePlan(EmptyRNNPlan(problem, shapes, padding))
     else:
         if problem.layout == "packed" and takes_packed(found):
             raise NotSupportedError(takes_packed(found))
@@ -107,7 +107,7 @@ def prepare(
     return RNNCall(problem, found, choice, (y, *states), (x, *states), gaps, set())
 
 
-def room(shape: tuple[int, ...] | None, dtype: str) -> Room:
+def room(shape: tuple[int, ...] | None, dtype: str) -> ResultSlot:
     """What a result of a shape takes, in C order."""
     if shape is None:
         return None
@@ -124,7 +124,7 @@ def check_weights(spec: RNNSpec, w: TensorSpec) -> None:
         )
 
 
-def _chosen(problem: RNNProblem, family: RNNFamily, ctx: Context, request: Request) -> Any:
+def _chosen(problem: RNNProblem, family: RNNFamily, ctx: Context, request: AlgoRequest) -> Any:
     try:
         return algo_cache.choose(problem, family, ctx, request)
     except NotSupportedError as error:
@@ -177,7 +177,7 @@ def parts_of(out: Any, names: tuple[str, ...]) -> tuple[Any, ...]:
 
 
 def given_results(
-    parts: tuple[Any, ...], names: tuple[str, ...], rooms: Sequence[Room], stream: Stream
+    parts: tuple[Any, ...], names: tuple[str, ...], rooms: Sequence[ResultSlot], stream: Stream
 ) -> list[DeviceArray | None]:
     """The arrays that results go to, None for one that is made; checked.
 
@@ -219,7 +219,7 @@ def enqueue(
     call: RNNCall,
     step: str,
     inputs: Sequence[DeviceArray | None],
-    rooms: Sequence[Room],
+    rooms: Sequence[ResultSlot],
     given: Sequence[DeviceArray | None] | None,
     changed: Sequence[DeviceArray],
     work: Callable[[list[int]], None],

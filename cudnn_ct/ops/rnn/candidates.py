@@ -8,13 +8,13 @@ from functools import partial
 from typing import Any
 
 from ..._config import config
-from ...autotune.request import Request
+from ...autotune.request import AlgoRequest
 from ...context import Context
 from ...descriptors.recurrent import RNNDescriptor
 from ...descriptors.tensors import TensorDescriptor
 from ...dtypes import DTYPES
 from ...errors import NotSupportedError
-from ...plans.base import Candidate, Plan, Stage
+from ...plans.base import Candidate, Heuristic, Plan
 from ...shapes.rnn import RNN_ALGOS, RNNSpec
 from ...shapes.rnn_params import rnn_offsets, rnn_parameters, rnn_weight_size
 from ...shapes.rnn_problem import RNNProblem, guessed_algos, unfit_algo
@@ -45,7 +45,7 @@ class RNNFamily:
         self._networks = networks
         self._dropout = dropout
 
-    def stages(self, problem: RNNProblem) -> Sequence[Stage]:
+    def stages(self, problem: RNNProblem) -> Sequence[Heuristic]:
         """All algorithms, in the order of the guess."""
         return [partial(_rows, problem, guessed_algos(problem))]
 
@@ -53,14 +53,14 @@ class RNNFamily:
         self,
         problem: RNNProblem,
         context: Context,  # noqa: ARG002 - as all families are asked
-        request: Request,
+        request: AlgoRequest,
     ) -> list[Candidate]:
         """All algorithms, without what is compiled when it is made where the settings say so."""
         rows = rnn_rows(problem, guessed_algos(problem))
         rows = [row for row in rows if config.runtime_compiled or row.algorithm not in COMPILED]
         return [row._replace(status=row.status or request.refusal(row)) for row in rows]
 
-    def named(self, problem: RNNProblem, name: str) -> tuple[Sequence[Stage], Sequence[Stage]]:
+    def named(self, problem: RNNProblem, name: str) -> tuple[Sequence[Heuristic], Sequence[Heuristic]]:
         """The algorithm of a name, and nothing in its place."""
         return [partial(_rows, problem, (name,))], []
 

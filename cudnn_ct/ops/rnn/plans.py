@@ -23,13 +23,13 @@ from ...shapes.rnn_problem import RNNDataSpec, RNNProblem
 from ...shapes.sequences import RNNShapes
 from ...shapes.specs import TensorSpec
 
-__all__ = ["IdleRNNPlan", "RNNPass", "RNNPlan"]
+__all__ = ["EmptyRNNPlan", "RNNPlan", "TrainingState"]
 
 INFERENCE, TRAINING = 0, 1  # cudnnForwardMode_t
 ADD = 0  # cudnnWgradMode_t: the only one that cuDNN computes
 
 
-class RNNPass:
+class TrainingState:
     """What a training pass forward leaves for the gradients: the plan that ran, and its reserve memory."""
 
     __slots__ = ("memory", "plan")
@@ -54,7 +54,7 @@ class RNNPass:
         return self.memory.pointer
 
 
-class StatesOfNoStep:
+class EmptySequenceStates:
     """The states of sequences without a step, which go through: cuDNN gives them what pads an output."""
 
     __slots__ = ("_moves",)
@@ -137,8 +137,10 @@ class RNNPlan:
         self._cells = TensorDescriptor.cached(TensorSpec.packed(c, spec.dtype)) if spec.has_cells else None
         self._passed = self._passed_cells = None
         if 0 in lengths:
-            self._passed = StatesOfNoStep(lengths, spec.pseudo_layers, spec.output_size, spec.dtype)
-            self._passed_cells = StatesOfNoStep(lengths, spec.pseudo_layers, spec.hidden_size, spec.dtype)
+            self._passed = EmptySequenceStates(lengths, spec.pseudo_layers, spec.output_size, spec.dtype)
+            self._passed_cells = EmptySequenceStates(
+                lengths, spec.pseudo_layers, spec.hidden_size, spec.dtype
+            )
         # As C has them: a call converts what it is given, one after the other.
         self._weights = ctypes.c_size_t(rnn_weight_size(spec) * DTYPES[spec.dtype].itemsize)
         self._mode = ctypes.c_int(TRAINING if problem.training else INFERENCE)
@@ -159,7 +161,7 @@ class RNNPlan:
         """Enqueue the pass forward; there are no factors.
 
         ``pointers`` are x, the weights, h and c before, y, h and c after, each 0 where there is none; and an
-        :class:`RNNPass` for training, else None.
+        :class:`TrainingState` for training, else None.
         """
         x, weights, h0, c0, y, hy, cy, done = pointers
         reserve = 0 if done is None else done.room(self, self.reserve, context)
@@ -283,7 +285,7 @@ class RNNPlan:
             self._lengths.after_use(context.stream)
 
 
-class IdleRNNPlan:
+class EmptyRNNPlan:
     """What is left of a network when no sequence has a step: states and their gradients pass through."""
 
     __slots__ = ("_nbytes", "_padding", "_x", "_y", "candidate", "ragged", "reserve", "workspace")

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 from ..._config import config
 from ...array import DeviceArray
-from ...autotune.request import POLICIES, Request, request
-from ...context import Bounded, Context
+from ...autotune.request import POLICIES, AlgoRequest, request
+from ...context import BoundedDict, Context
 from ...cuda.stream import Stream
 from ...errors import NotInitializedError
 from ...plans.base import Candidate
@@ -21,20 +21,20 @@ from .._call import keep
 from ..dropout import DropoutState
 from .call import RNNCall, prepare
 
-__all__ = ["Prepared", "lengths_of"]
+__all__ = ["RNNCalls", "lengths_of"]
 
 CALLS = 1024  # that a thread keeps ready for a network: one for each tuple of shapes and lengths
 NETWORKS = 256  # native ones of a thread with the dice of a network
 
 
-class Kept(NamedTuple):
+class RNNCache(NamedTuple):
     """What one thread keeps for one network; ``networks`` are the native ones that throw its dice."""
 
-    calls: Bounded
-    networks: Bounded
+    calls: BoundedDict
+    networks: BoundedDict
 
 
-class Prepared:
+class RNNCalls:
     """What threads keep for a network, until it is gone, and its dice."""
 
     def __init__(self, specs: Mapping[bool, RNNSpec], algo: str | Candidate | None, seed: int) -> None:
@@ -49,7 +49,7 @@ class Prepared:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Copy what it was made of: what threads have prepared for it is its own."""
-        return Prepared, (self._specs, self._algo, self._seed)
+        return RNNCalls, (self._specs, self._algo, self._seed)
 
     @property
     def spec(self) -> RNNSpec:
@@ -121,21 +121,21 @@ class Prepared:
                 told.append(f"{call.problem}\n{call.choice.describe()}")
         return "\n".join(dict.fromkeys(told))
 
-    def _kept(self, ctx: Context) -> Kept:
-        kept: Kept | None = ctx.plans.get(self._token)
+    def _kept(self, ctx: Context) -> RNNCache:
+        kept: RNNCache | None = ctx.plans.get(self._token)
         if kept is None:
-            kept = ctx.plans[self._token] = Kept(Bounded(CALLS), Bounded(NETWORKS))
+            kept = ctx.plans[self._token] = RNNCache(BoundedDict(CALLS), BoundedDict(NETWORKS))
             self._contexts.add(ctx)
         return kept
 
-    def _request(self) -> Request:
+    def _request(self) -> AlgoRequest:
         algo = self._algo
         if algo is None:  # settings may name an algorithm of convolutions, which says nothing here
             algo = config.algo if config.algo in (*POLICIES, *RNN_ALGOS) else "guess_on_shape_change"
         if isinstance(algo, Candidate):
             if algo.status:
                 raise ValueError(f"algo: {algo} was refused: {algo.status}")
-            return Request(None, algo, workspace_limit=config.workspace_limit)
+            return AlgoRequest(None, algo, workspace_limit=config.workspace_limit)
         return request(algo, config.deterministic, config.workspace_limit, False)
 
 

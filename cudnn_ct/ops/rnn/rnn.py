@@ -26,9 +26,9 @@ from .._call import stream_of
 from ..conv.algorithms import Algorithms
 from ..dropout import DropoutState, check_seed
 from .algorithms import table, time_fairly, zeros
-from .call import Room, aligned, as_given, contiguous, enqueue, given_results, parts_of, room
-from .plans import RNNPass
-from .prepared import Prepared, lengths_of
+from .call import ResultSlot, aligned, as_given, contiguous, enqueue, given_results, parts_of, room
+from .plans import TrainingState
+from .prepared import RNNCalls, lengths_of
 from .reserve import RNNReserve
 from .weights import host_parts, pack, split, to_host
 
@@ -169,7 +169,7 @@ class RNN:
         self.weight_size = rnn_weight_size(self.spec)
         self.weight_bytes = self.weight_size * DTYPES[self.spec.dtype].itemsize
         self._w = room((self.weight_size,), self.spec.dtype)
-        self._prepared = Prepared(self._specs, self.algo, self.seed)
+        self._prepared = RNNCalls(self._specs, self.algo, self.seed)
 
     @property
     def spec(self) -> RNNSpec:
@@ -409,7 +409,7 @@ class RNN:
             if out is not None:
                 parts = parts_of(out, _STATES)
                 given = given_results(parts, _STATES, call.results, where)
-            done = RNNPass() if training else None
+            done = TrainingState() if training else None
             dice = self._prepared.dice_on(where) if training and self._prepared.drops else None
             if dice is not None and call.choice.untimed:
                 time_fairly(ctx, call, operands, dice)
@@ -694,7 +694,7 @@ def _taken(array: Any, name: str, where: Stream) -> DeviceArray:
     return operand(array, name, where)
 
 
-def _gradient(given: Any, name: str, wanted: Room, where: Stream) -> DeviceArray:
+def _gradient(given: Any, name: str, wanted: ResultSlot, where: Stream) -> DeviceArray:
     if wanted is None:
         raise ValueError(f"{name} is given, but the network has no cells; only 'lstm' has")
     like, _ = wanted
