@@ -203,7 +203,7 @@ def _native(problem: Problem, arrays: dict[str, Any], options: dict[str, Any]) -
 
 def _rows(native: Any, rejected: bool) -> list[Any]:
     current = context.current(streams.default_stream(0))
-    rows = {row.algorithm: row for row in candidates.everything(native, current) if row.family == "graph"}
+    rows = {row.algorithm: row for row in candidates.all_candidates(native, current) if row.family == "graph"}
     return [row for row in rows.values() if rejected or not row.status][:ROWS]
 
 

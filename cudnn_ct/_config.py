@@ -143,7 +143,7 @@ if hasattr(os, "register_at_fork"):
 _FLAG = "dnn__"  # dnn__conv__algo_fwd is dnn.conv.algo_fwd
 
 
-def _meant(variable: str) -> str:
+def _suggest(variable: str) -> str:
     """The variable of which this one is a misspelling; empty where it is none, or may well be another's."""
     known = [setting.variable for setting in SETTINGS.values()]
     if not variable.startswith("CUDNN_CT_") or variable in known:
@@ -205,7 +205,7 @@ class Config:
     runtime_compiled: bool
     cache: str | None
     debug: bool
-    of_calls: tuple[Any, ...]
+    snapshot: tuple[Any, ...]
     dnn: Flags
 
     def __init__(self, environ: Mapping[str, str] | None = None) -> None:
@@ -213,7 +213,7 @@ class Config:
         object.__setattr__(self, "dnn", Flags(environ))
         for name, setting in SETTINGS.items():
             object.__setattr__(self, name, setting.default)
-        self._note()
+        self._refresh_snapshot()
         for name, setting in SETTINGS.items():
             text = environ.get(setting.variable)
             try:
@@ -223,7 +223,7 @@ class Config:
                 message = f"{setting.variable}={text!r} is ignored: {error}"
                 warnings.warn(message, CudnnWarning, stacklevel=2)
         for variable in environ:
-            if meant := _meant(variable):
+            if meant := _suggest(variable):
                 warnings.warn(f"{variable} is no setting; is {meant} meant?", CudnnWarning, stacklevel=2)
 
     @property
@@ -245,12 +245,12 @@ class Config:
             raise ValueError(f"config.{name} is {SETTINGS[name].takes} of at least 0, not {value!r}")
         with _changing:
             object.__setattr__(self, name, value)
-            self._note()
+            self._refresh_snapshot()
 
-    def _note(self) -> None:
+    def _refresh_snapshot(self) -> None:
         """Keep what calls depend on as one value that is ready to be a part of a key, a new one each time."""
         values = tuple(getattr(self, name) for name in _OF_CALLS)
-        object.__setattr__(self, "of_calls", values)
+        object.__setattr__(self, "snapshot", values)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith(_FLAG):

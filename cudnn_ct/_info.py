@@ -253,7 +253,7 @@ def _notes(installation: Installation | None, lt: LibraryFile, mapped: tuple[str
     yield from installation.notes
     if lt.path is None and lt.note != NOT_LOOKED_FOR:
         yield f"{lt.note}: nothing can run on a GPU until it is installed"
-    for path in installation.strangers(mapped):
+    for path in installation.other_installations(mapped):
         yield f"this process has also {path} open"
 
 

@@ -18,10 +18,10 @@ __all__ = [
     "Installation",
     "LibraryFile",
     "SubLibrary",
-    "exposed",
     "header_version",
     "inspect",
     "require",
+    "world_writable",
 ]
 
 
@@ -112,15 +112,15 @@ class Installation:
             for path in files
             if _private(path)
         ]
-        return (*private, *([self.exposed] if self.exposed else []))
+        return (*private, *([self.world_writable] if self.world_writable else []))
 
     @property
-    def exposed(self) -> str:
+    def world_writable(self) -> str:
         """What of it everybody may replace, and so run code in this process; empty where nothing is."""
         files = (self.shim, *(file.path for file in self.files if file.path))
-        return exposed(str(self.folder)) or next(filter(None, map(exposed, files)), "")
+        return world_writable(str(self.folder)) or next(filter(None, map(world_writable, files)), "")
 
-    def strangers(self, mapped: Iterable[str]) -> list[str]:
+    def other_installations(self, mapped: Iterable[str]) -> list[str]:
         """List the libraries of another cuDNN 9 among the files that a process has mapped."""
         ours = {self.shim, *(file.path for file in self.files)}
         pattern = re.compile(r"libcudnn(_\w+)?\.so\.9\b")
@@ -166,7 +166,7 @@ def _named(found: SearchResult) -> str:
     return f"{EXPLICIT} or ct.config names {found.path}, which does not exist; correct it, or unset it"
 
 
-def exposed(path: str) -> str:
+def world_writable(path: str) -> str:
     """Say that everybody may write a file, or put others in place of those in a folder; empty where not."""
     try:
         mode = os.stat(path).st_mode

@@ -25,7 +25,7 @@ from ._find import (
     mapped_files,
     search,
 )
-from ._installation import SUBLIBRARIES, Installation, exposed, require
+from ._installation import SUBLIBRARIES, Installation, require, world_writable
 from .doctor import elf
 from .errors import (
     CudnnError,
@@ -38,7 +38,7 @@ from .errors import (
     format_version,
 )
 
-__all__ = ["Library", "examined", "load", "prototypes", "version"]
+__all__ = ["Library", "load", "prototypes", "version", "with_diagnosis"]
 
 Lookup = Callable[[str], Any]
 
@@ -112,19 +112,19 @@ def version(raises: bool = True) -> int:
         return -1
     mismatch = library.header_mismatch()
     if mismatch:
-        raise library.examined(VersionMismatchError(mismatch))
+        raise library.with_diagnosis(VersionMismatchError(mismatch))
     return library.version
 
 
-def examined(error: CudnnError, path: str | os.PathLike[str] | None) -> CudnnError:
+def with_diagnosis(error: CudnnError, path: str | os.PathLike[str] | None) -> CudnnError:
     """Note on an error what the doctor finds wrong with the cuDNN at ``path``, where that is anything.
 
     Only files are read, in about a tenth of a second; nothing is raised.
     """
-    return _noted(error, _verdict(path))
+    return _with_notes(error, _diagnose(path))
 
 
-def _verdict(path: str | os.PathLike[str] | None) -> tuple[str, ...]:
+def _diagnose(path: str | os.PathLike[str] | None) -> tuple[str, ...]:
     if not path or not os.path.exists(path):  # of which the error says all that there is to say
         return ()
     try:
@@ -135,7 +135,7 @@ def _verdict(path: str | os.PathLike[str] | None) -> tuple[str, ...]:
         return ()
 
 
-def _noted(error: CudnnError, lines: tuple[str, ...]) -> CudnnError:
+def _with_notes(error: CudnnError, lines: tuple[str, ...]) -> CudnnError:
     known = getattr(error, "__notes__", ())
     for line in lines:
         if line not in known:
@@ -219,14 +219,14 @@ class Library:
 
     @cached_property
     def _faults(self) -> tuple[str, ...]:
-        return _verdict(self.path)
+        return _diagnose(self.path)
 
-    def examined(self, error: CudnnError) -> CudnnError:
+    def with_diagnosis(self, error: CudnnError) -> CudnnError:
         """Note on an error what the doctor finds wrong with the files of this library.
 
         It looks once for each library that was loaded: one that lacks its engines fails for every graph.
         """
-        return _noted(error, self._faults)
+        return _with_notes(error, self._faults)
 
     def lacks_code(self, capability: tuple[int, int]) -> str:
         """Return why this cuDNN has no code for a GPU, in one line; empty if it has, or if unknown."""
@@ -256,7 +256,7 @@ class Library:
         wanted = cublaslt(self.cuda_version // 1000)
         found = search(wanted, COMPANION_STEPS, SearchContext(beside=self.installation.folder))
         if found.path is None:
-            raise examined(
+            raise with_diagnosis(
                 LibraryNotFoundError(self._without_cublaslt(wanted.soname), found.steps), self.path
             )
         return _open_checked(found.path)
@@ -315,7 +315,7 @@ class Library:
     def _failure(self, status: int, name: str) -> CudnnError:
         """Make the exception. The frame that raises must not hold it: arrays would live on in the circle."""
         error = error_from_status(status, name, self._last_error_text(), self.version)
-        return self.examined(error) if isinstance(error, INSTALLATION) else error
+        return self.with_diagnosis(error) if isinstance(error, INSTALLATION) else error
 
     def _last_error_text(self) -> str:
         text = ctypes.create_string_buffer(1024)
@@ -362,7 +362,7 @@ def _load() -> Library:
     try:
         return _loaded(found)
     except CudnnError as error:
-        examined(error, found.path)
+        with_diagnosis(error, found.path)
         raise
 
 
@@ -375,15 +375,15 @@ def _loaded(found: SearchResult) -> Library:
         raise type(error)(
             f"{error} ({EXPLICIT}, ct.config.library or a flag of ct.config.dnn named it)"
         ) from None
-    strangers = installation.strangers(mapped_files())
+    strangers = installation.other_installations(mapped_files())
     if strangers:  # the two would share some libraries by name, and mix
         raise LibraryLoadError(
             f"this process has already loaded {strangers[0]}; {installation.shim} would mix with it. Use one "
             "of the two in a process (unset CUDNN_CT_LIBRARY or LD_PRELOAD), or start it anew if the files "
             "were replaced while it ran"
         )
-    if installation.exposed:
-        _warn(installation.exposed)
+    if installation.world_writable:
+        _warn(installation.world_writable)
     lookup, skipped = _open(installation)
     library = Library(lookup, installation, found, skipped)
     if installation.version and library.version != installation.version:
@@ -393,7 +393,7 @@ def _loaded(found: SearchResult) -> Library:
         )
     if mismatch := library.header_mismatch():
         _warn(mismatch)
-    for stranger in installation.strangers(mapped_files()):
+    for stranger in installation.other_installations(mapped_files()):
         # The one way past `_open`: cuDNN tries libcudnn_graph.so.9.27.0 before libcudnn_graph.so.9, and
         # LD_LIBRARY_PATH had a file of that name. It is of the same version, though perhaps of another CUDA.
         _warn(f"cuDNN of {installation.folder} has also opened {stranger}; take it off LD_LIBRARY_PATH")
@@ -428,7 +428,7 @@ def _open_checked(path: os.PathLike[str]) -> str:
     real = os.path.realpath(path)
     try:
         elf.check(real)
-        if danger := exposed(real):
+        if danger := world_writable(real):
             _warn(danger)
         ctypes.CDLL(real)
     except (elf.ElfError, OSError) as error:

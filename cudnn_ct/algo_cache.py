@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from .autotune import benchmark
-from .autotune.candidates import TRANSIENT, CandidateSet, breadth, kept_rows, store_key
+from .autotune.candidates import TRANSIENT, CandidateSet, load_candidates, search_settings, store_key
 from .autotune.request import AlgoRequest
 from .context import BoundedDict, Context
 from .cuda import allocator
@@ -30,19 +30,19 @@ from .errors import (
 )
 from .plans.base import Candidate, Heuristic, Plan, Problem
 
-__all__ = ["CandidateSource", "Selection", "choose", "time_rows"]
+__all__ = ["CandidateSource", "Selection", "benchmark_rows", "select"]
 
 
 class CandidateSource(Protocol):
     """The ways to compute problems: where to look for candidates, and a plan for each."""
 
-    def stages(self, problem: Any) -> Sequence[Heuristic]:
+    def heuristics(self, problem: Any) -> Sequence[Heuristic]:
         """Places to look for a way, the most promising first; each gives rows, the best first."""
 
-    def worth_timing(self, problem: Any, context: Context, request: AlgoRequest) -> list[Candidate]:
+    def autotune_candidates(self, problem: Any, context: Context, request: AlgoRequest) -> list[Candidate]:
         """The rows that a policy ``time_*`` times, in this order; refused ones are not what was asked for."""
 
-    def named(self, problem: Any, name: str) -> tuple[Sequence[Heuristic], Sequence[Heuristic]]:
+    def by_name(self, problem: Any, name: str) -> tuple[Sequence[Heuristic], Sequence[Heuristic]]:
         """Where an algorithm of a name is found, and where what takes its place."""
 
     def plan(self, problem: Any, candidate: Candidate, context: Context) -> Plan:
@@ -52,7 +52,7 @@ class CandidateSource(Protocol):
 class Selection:
     """A problem, the decision about it, and this thread's plan for the best candidate that has not failed.
 
-    Made by :func:`choose`.
+    Made by :func:`select`.
     """
 
     __slots__ = ("_decision", "_family", "_row", "plan", "problem")
@@ -72,7 +72,7 @@ class Selection:
         return self._row and self._row._replace(workspace=self.plan.workspace, problem=self.problem)
 
     @property
-    def untimed(self) -> bool:
+    def needs_timing(self) -> bool:
         """Whether candidates are still to be timed."""
         return self._row is None
 
@@ -91,7 +91,7 @@ class Selection:
         except (NotSupportedError, BadParamError, *TRANSIENT) as error:
             if self._row is None or (beta and isinstance(error, ExecutionFailedError)):
                 raise  # what beta multiplies may be gone
-            self._run_another(context, pointers, alpha, beta, error)
+            self._fall_back(context, pointers, alpha, beta, error)
 
     @streams.relaxed()
     def time(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
@@ -101,13 +101,15 @@ class Selection:
                 "an algorithm is to be timed in a call that is captured: make the same call once before "
                 "capturing it"
             )
-        self._looks_anew(context)
+        self._reset(context)
         with self._decision.lock:
-            if self._decision.untimed:
-                rows = self._family.worth_timing(self.problem, context, self._decision.request)
+            if self._decision.needs_timing:
+                rows = self._family.autotune_candidates(self.problem, context, self._decision.request)
                 ways = [(row, self._family.plan) for row in rows if not row.status]
-                timed, failures = time_rows(self.problem, ways, context, pointers, alpha, beta, every=False)
-                self._decision.settle(timed + [row for row in rows if row.status], failures)
+                timed, failures = benchmark_rows(
+                    self.problem, ways, context, pointers, alpha, beta, every=False
+                )
+                self._decision.store_timings(timed + [row for row in rows if row.status], failures)
                 if self._decision.stale:
                     _forget(self._decision)
         self.plan = self._next_plan(context)
@@ -115,31 +117,33 @@ class Selection:
     def describe(self) -> str:
         """Tell what was chosen, how, and what was refused and why."""
         reason = self.fallback_reason
-        lines = [self.plan.describe(), self._decision.story(self._row)]
-        return "\n".join([*lines, *([f"  fallback: {reason}"] if reason else []), *self._decision.reasons()])
+        lines = [self.plan.describe(), self._decision.origin(self._row)]
+        return "\n".join(
+            [*lines, *([f"  fallback: {reason}"] if reason else []), *self._decision.rejections()]
+        )
 
     @streams.relaxed()  # cuDNN loads modules for a plan
     def _next_plan(self, context: Context) -> Plan:
         trouble = None
-        for row in self._decision.usable(context):
+        for row in self._decision.viable(context):
             if trouble is not None and self._decision.is_substitute(row):
                 raise trouble  # the algorithm that was named may be had another time
             try:
                 plan = self._planned(row, context)
             except (NotSupportedError, BadParamError) as error:
-                self._decision.refuse(row, str(error))
+                self._decision.reject(row, str(error))
             except TRANSIENT as error:
                 trouble = trouble or without_frames(error)
             else:
-                self._take(row, plan)
+                self._adopt(row, plan)
                 return plan
-        if self._decision.untimed:
+        if self._decision.needs_timing:
             self._row = None
             return _PendingAutotune(self)
         if trouble is not None:
             raise trouble
         raise NotSupportedError(
-            "\n".join([f"cuDNN has no way to compute this {self.problem}", *self._decision.reasons()])
+            "\n".join([f"cuDNN has no way to compute this {self.problem}", *self._decision.rejections()])
         )
 
     def _planned(self, row: Candidate, context: Context) -> Plan:
@@ -149,26 +153,26 @@ class Selection:
             raise NotSupportedError(f"needs {plan.workspace:,} bytes of workspace; the limit is {limit:,}")
         return plan
 
-    def _take(self, row: Candidate, plan: Plan) -> None:
+    def _adopt(self, row: Candidate, plan: Plan) -> None:
         self._row, self.plan = row, plan
-        _keep_first(self._decision.kind, row)
+        _keep_once(self._decision.kind, row)
         reason = self.fallback_reason
         if reason and self._decision.warn_once():
             name = self._decision.request.algo
             warnings.warn(f"algo={name!r} fell back to {row}: {reason}", CudnnWarning, stacklevel=8)
 
-    def _run_another(
+    def _fall_back(
         self, context: Context, pointers: Sequence[int], alpha: float, beta: float, error: CudnnError
     ) -> None:
         """Run the first other candidate that can. Memory may be free again later; other failures last."""
         assert self._row is not None
-        if self._looks_anew(context):
+        if self._reset(context):
             self.plan = self._next_plan(context)
             self.run(context, pointers, alpha, beta)
             return
-        failed = [self._failed(self._row, error)]
+        failed = [self._reject(self._row, error)]
         room = self.plan.workspace if isinstance(error, AllocationError) else None
-        for row in self._decision.usable(context):
+        for row in self._decision.viable(context):
             if any(row == other for other, _ in failed) or (room is not None and row.workspace >= room):
                 continue
             try:
@@ -177,13 +181,13 @@ class Selection:
             except (NotSupportedError, BadParamError, *TRANSIENT) as another:
                 if beta and isinstance(another, ExecutionFailedError):
                     raise  # as in `run`
-                failed.append(self._failed(row, without_frames(another)))
+                failed.append(self._reject(row, without_frames(another)))
                 continue
             except NotInitializedError as another:
                 if isinstance(error, ExecutionFailedError):  # which has perhaps ended the context
                     raise error from another
                 raise
-            self._remember(failed, row, plan)
+            self._record_failures(failed, row, plan)
             return
         passing = [reason for _, reason in failed if isinstance(reason, TRANSIENT)]
         if passing:  # which says nothing of the candidates
@@ -191,24 +195,26 @@ class Selection:
         self.plan = self._next_plan(context)
         self.run(context, pointers, alpha, beta)
 
-    def _looks_anew(self, context: Context) -> bool:
+    def _reset(self, context: Context) -> bool:
         """Whether an earlier call had everything refused, which may pass: then the decision is a new one."""
-        if not self._decision.spent:
+        if not self._decision.exhausted:
             return False
         self._decision = _decision(self.problem, self._family, context, self._decision.request)
         return True
 
-    def _failed(self, row: Candidate, reason: CudnnError) -> tuple[Candidate, CudnnError]:
+    def _reject(self, row: Candidate, reason: CudnnError) -> tuple[Candidate, CudnnError]:
         """A refusal holds at once, so that what was to be timed is: no guess takes the place of kept rows."""
         if not isinstance(reason, TRANSIENT):
             self._refuse(row, reason)
         return row, reason
 
     def _refuse(self, row: Candidate, reason: CudnnError) -> bool:
-        _forget_first(self._decision.kind, row)
-        return self._decision.refuse(row, str(reason))
+        _forget_once(self._decision.kind, row)
+        return self._decision.reject(row, str(reason))
 
-    def _remember(self, failed: list[tuple[Candidate, CudnnError]], row: Candidate, plan: Plan) -> None:
+    def _record_failures(
+        self, failed: list[tuple[Candidate, CudnnError]], row: Candidate, plan: Plan
+    ) -> None:
         """Another candidate ran: those that failed before it are bad, but for lack of memory."""
         short = [reason for _, reason in failed if isinstance(reason, AllocationError)]
         for other, reason in failed:
@@ -216,7 +222,7 @@ class Selection:
             if lasting and self._refuse(other, reason):
                 warnings.warn(f"{other} failed: {reason}; {row} ran instead", CudnnWarning, stacklevel=6)
         if not short:
-            self._take(row, plan)
+            self._adopt(row, plan)
         elif self._decision.warn_once():
             warnings.warn(f"{short[0]}; {row} ran instead", CudnnWarning, stacklevel=6)
 
@@ -236,7 +242,7 @@ class _PendingAutotune:
         return "not chosen yet: the first call times the candidates"
 
 
-def time_rows(
+def benchmark_rows(
     problem: Problem,
     ways: Sequence[tuple[Candidate, Callable[[Any, Candidate, Context], Plan]]],
     context: Context,
@@ -270,7 +276,7 @@ def time_rows(
     kinds = [_kind(row) for row, _ in ways]
     try:
         with _ruling:  # two races at once would measure each other
-            times = benchmark.race([run(*way) for way in ways], context.stream, () if every else kinds)
+            times = benchmark.benchmark([run(*way) for way in ways], context.stream, () if every else kinds)
     finally:
         context.drop_workspace()  # the largest of all would stay
     rows = [
@@ -290,12 +296,12 @@ def _kind(row: Candidate) -> benchmark.EngineGroup:
 # --- what is remembered ------------------------------------------------------------------------------------
 
 _decisions = BoundedDict(16_384)
-_firsts = BoundedDict(4096)
+_once = BoundedDict(4096)
 _lock = threading.Lock()
 _ruling = threading.RLock()
 
 
-def choose(
+def select(
     problem: Problem, family: CandidateSource, context: Context, request: AlgoRequest | None = None
 ) -> Selection:
     """Decide how to compute ``problem`` on the context's device.
@@ -312,10 +318,10 @@ def _decision(
     problem: Problem, family: CandidateSource, context: Context, request: AlgoRequest
 ) -> CandidateSet:
     """What the threads of a process share; made anew where everything was refused, since that may pass."""
-    key = (context.device, context.library, problem, request, *breadth())
+    key = (context.device, context.library, problem, request, *search_settings())
     with _lock:
         decision = _decisions.get(key)
-    if decision is None or decision.spent:
+    if decision is None or decision.exhausted:
         fresh = _first_decision(problem, family, context, request)
         with _lock:
             kept = _decisions.get(key)
@@ -333,19 +339,19 @@ def _first_decision(
         return CandidateSet(request, (), [request.row._replace(problem=None)])
     name = str(request.algo)
     if not (request.timed or request.once or name == "guess_on_shape_change"):
-        stages, instead = family.named(problem, name)
+        stages, instead = family.by_name(problem, name)
         return CandidateSet(request, stages, instead=() if request.strict else instead)
-    stages = family.stages(problem)  # after a race without a winner, too
+    stages = family.heuristics(problem)  # after a race without a winner, too
     kept, kind, how, key = None, None, "", ""
     if request.once:
         kind = (context.device, context.library, problem.kind, request)
         with _lock:
-            kept = _firsts.get(kind)
+            kept = _once.get(kind)
         how = "kept from the first problem of its kind" if kept else ""
     rows = [kept] if kept else []
     if request.timed and not kept:
         key = store_key(problem, context, request)
-        rows = [row for row in kept_rows(key) if row.status or not request.refusal(row)]
+        rows = [row for row in load_candidates(key) if row.status or not request.refusal(row)]
         how = "as the cache file has it" if rows else ""
     decision = CandidateSet(request, stages, rows, how)
     decision.key, decision.kind = key, kind
@@ -359,16 +365,16 @@ def _forget(decision: CandidateSet) -> None:
             del _decisions[key]
 
 
-def _keep_first(kind: Any, row: Candidate) -> None:
+def _keep_once(kind: Any, row: Candidate) -> None:
     """Keep a choice for further problems of its kind, where the policy is to choose once."""
     if kind is not None:
         with _lock:
-            _firsts.setdefault(kind, row._replace(workspace=0, time=None))
+            _once.setdefault(kind, row._replace(workspace=0, time=None))
 
 
-def _forget_first(kind: Any, row: Candidate) -> None:
+def _forget_once(kind: Any, row: Candidate) -> None:
     """Let a choice that failed not be kept for further problems of its kind."""
     if kind is not None:
         with _lock:
-            if _firsts.get(kind) == row._replace(workspace=0, time=None):
-                del _firsts[kind]
+            if _once.get(kind) == row._replace(workspace=0, time=None):
+                del _once[kind]

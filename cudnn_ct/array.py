@@ -11,10 +11,10 @@ from .cuda import allocator, interop, lifetime
 from .cuda import memory as memories
 from .cuda import stream as streams
 from .cuda.lifetime import ExportedMemory, StreamUses
-from .cuda.stream import Stream, stream_for
+from .cuda.stream import Stream, resolve_stream
 from .dtypes import DTYPES, DType
 from .errors import CudnnWarning
-from .shapes.parse import flag
+from .shapes.parse import as_bool
 from .shapes.specs import TensorSpec, nearest_layout, packed_strides
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class DeviceArray:
         "__weakref__",
         "_uses",
         "device",
-        "foreign",
+        "external",
         "home",
         "memory",
         "pointer",
@@ -91,18 +91,18 @@ class DeviceArray:
         self.device = writer.device
         self.home = home
         self.writer = writer
-        self.foreign = foreign
+        self.external = foreign
         self.readonly = readonly
         self._uses: StreamUses | None = None
 
     @classmethod
     def new(cls, spec: TensorSpec, nbytes: int, stream: Stream, what: str = "an array") -> DeviceArray:
         """Allocate an array of ``spec`` on ``stream``, contents undefined. Its device is current already."""
-        buffer = allocator.take(nbytes, stream, what)
+        buffer = allocator.allocate_block(nbytes, stream, what)
         return cls(spec, buffer.handle, buffer, stream, stream)
 
     @classmethod
-    def several(
+    def allocate_many(
         cls, rooms: Sequence[ResultSlot], given: Sequence[DeviceArray | None], stream: Stream, what: str
     ) -> list[Any]:
         """The results of one call: those that are ``given``, and new ones for the others, as of :meth:`new`.
@@ -110,16 +110,16 @@ class DeviceArray:
         What is made and small lies in one block, which goes back with the last of its arrays.
         """
         arrays: list[Any] = []
-        grain, block, pointer = allocator.GRAIN, None, 0
+        grain, block, pointer = allocator.GRANULARITY, None, 0
         for room, own in zip(rooms, given, strict=True):
             if own is None and room is not None:
                 spec, nbytes = room
                 if nbytes > grain:
-                    buffer = allocator.take(nbytes, stream, what)
+                    buffer = allocator.allocate_block(nbytes, stream, what)
                     own = cls(spec, buffer.handle, buffer, stream, stream)
                 else:
                     if block is None:
-                        block = allocator.take(len(rooms) * grain, stream, what)
+                        block = allocator.allocate_block(len(rooms) * grain, stream, what)
                         pointer = block.handle
                     own = cls(spec, pointer, block, stream, stream)
                     pointer += grain
@@ -134,14 +134,14 @@ class DeviceArray:
         spec = TensorSpec.packed(host.shape, dtype, layout)
         in_order = np.moveaxis(host, 1, -1) if layout == "nhwc" else host
         packed = np.ascontiguousarray(in_order, dtype.numpy)
-        previous = streams.activate(stream.device)
+        previous = streams.set_device(stream.device)
         try:
             result = cls.new(spec, packed.nbytes, stream)
             if packed.size:
                 memories.copy_from_host(result.pointer, packed.view(np.uint8).reshape(-1), stream)
             return result
         finally:
-            streams.restore(previous)
+            streams.restore_device(previous)
 
     def __getattr__(self, name: str) -> Any:
         if name == "pointer":  # the slot is empty: see close()
@@ -251,11 +251,11 @@ class DeviceArray:
         if not self.size:
             return np.empty(self.shape, self.dtype)
         memory = np.empty((high - low) * self.itemsize, np.uint8)
-        previous = streams.activate(self.device)
+        previous = streams.set_device(self.device)
         try:
             memories.copy_to_host(memory, pointer + low * self.itemsize, self.writer)
         finally:
-            streams.restore(previous)
+            streams.restore_device(previous)
         view = np.ndarray(self.shape, self.dtype, memory, -low * self.itemsize, self.strides)
         return view if self.spec.dense else view.copy(order="K")
 
@@ -279,18 +279,18 @@ class DeviceArray:
             Device memory ran out.
         """
         run = self._own_stream(stream)
-        previous = streams.activate(self.device)
+        previous = streams.set_device(self.device)
         try:
             if not self.spec.dense:
                 return self.packed(nearest_layout(self.spec), run)
             result = DeviceArray.new(self.spec, self.nbytes, run, "a copy")
-            self.before_read(run)
+            self.wait_for_writer(run)
             if self.nbytes:
                 memories.copy_device(result.pointer, self.pointer, self.nbytes, run)
-            self.after_use(run)
+            self.record_use(run)
             return result
         finally:
-            streams.restore(previous)
+            streams.restore_device(previous)
 
     def packed(self, layout: str, stream: Any = None, *, stacklevel: int = 3) -> DeviceArray:
         """Copy an array of any strides into a packed layout, through host memory.
@@ -329,7 +329,7 @@ class DeviceArray:
         )
         return DeviceArray.from_host(self.numpy(), DTYPES[self.spec.dtype], layout, run)
 
-    def seen_as(self, spec: TensorSpec) -> DeviceArray:
+    def view_as(self, spec: TensorSpec) -> DeviceArray:
         """The same memory with another shape and strides; uses of the one are uses of the other."""
         array = DeviceArray(
             spec,
@@ -337,7 +337,7 @@ class DeviceArray:
             self.memory,
             self.writer,
             self.home,
-            foreign=self.foreign,
+            foreign=self.external,
             readonly=self.readonly,
         )
         array._uses = self._known_uses()
@@ -371,42 +371,42 @@ class DeviceArray:
             raise ValueError(f"{self!r} is read-only: its owner forbids writing")
         item = _one_number(value, self.dtype)
         pointer, run = self.pointer, self._own_stream(stream)
-        previous = streams.activate(self.device)
+        previous = streams.set_device(self.device)
         try:
             self.before_write(run)
             if self.size:
                 memories.fill(pointer, item.tobytes(), self.size, run)
             self.after_write(run)
         finally:
-            streams.restore(previous)
+            streams.restore_device(previous)
         return self
 
     def _own_stream(self, stream: Any) -> Stream:
-        run = stream_for(stream, self.device)
+        run = resolve_stream(stream, self.device)
         if run.device != self.device:
             raise ValueError(f"{self!r} cannot be worked on by a stream of device {run.device}")
         return run
 
     # --- order among streams: every operation calls these around its work on `stream` ---
 
-    def before_read(self, stream: Stream) -> None:
+    def wait_for_writer(self, stream: Stream) -> None:
         """Let ``stream`` wait for whoever wrote the contents."""
         if self.writer is not stream and self.writer != stream and not streams.is_capturing(stream):
-            streams.order(self.writer, stream)
+            streams.wait_stream(self.writer, stream)
 
     def before_write(self, stream: Stream) -> None:
         """Let ``stream`` wait for whoever wrote the contents, and for those who still read them."""
-        self.before_read(stream)
+        self.wait_for_writer(stream)
         if streams.is_capturing(stream):
             return
         home = self.home  # whose reads nobody notes; where it wrote last, it was waited for just now
         if home is not None and home != self.writer:
-            streams.order(home, stream)
+            streams.wait_stream(home, stream)
         if self._uses is not None:
             for event in list(self._uses.events.values()):
                 streams.wait(stream, event)
 
-    def after_use(self, stream: Stream) -> None:
+    def record_use(self, stream: Stream) -> None:
         """Note that work on ``stream`` uses the memory, which is not reused before that work is over."""
         if self.home is stream or self.home == stream:
             return
@@ -424,11 +424,11 @@ class DeviceArray:
 
         The owner may write them too, unseen, so it stays the one to wait for.
         """
-        self.after_use(stream)
-        if not self.foreign or self.home is None:
+        self.record_use(stream)
+        if not self.external or self.home is None:
             self.writer = stream
         elif self.home != stream and not streams.is_capturing(stream):
-            streams.order(stream, self.home)
+            streams.wait_stream(stream, self.home)
 
     # --- what other libraries ask for ---
 
@@ -450,7 +450,7 @@ class DeviceArray:
             raise BufferError(f"this array is on CUDA device {self.device} and is exported only there")
         if stream == 0:
             raise ValueError("DLPack forbids stream 0 for CUDA; the legacy default stream is 1")
-        if copy is not None and flag(copy, "copy"):
+        if copy is not None and as_bool(copy, "copy"):
             return self.copy().__dlpack__(stream=stream, max_version=max_version)
         if self.readonly and (max_version is None or max_version < (1, 0)):  # older ones cannot mark it
             asked = "no max_version" if max_version is None else f"max_version={max_version}"
@@ -459,7 +459,7 @@ class DeviceArray:
         owner = self.memory
         if stream != -1:
             consumer = interop.consumer_stream(stream or streams.LEGACY_DEFAULT, self.device)
-            self.before_read(consumer)
+            self.wait_for_writer(consumer)
             owner = ExportedMemory(self.memory, self.home, consumer)
         return interop.export_dlpack(owner, pointer, self.spec, self.readonly, max_version)
 

@@ -9,13 +9,13 @@ from typing import Any
 from .array import DeviceArray
 from .cuda import interop
 from .cuda import stream as streams
-from .cuda.stream import Stream, stream_for
+from .cuda.stream import Stream, resolve_stream
 from .dtypes import DTYPES, DType, as_dtype
 from .errors import NotInitializedError
-from .shapes.parse import choice
+from .shapes.parse import as_choice
 from .shapes.specs import LAYOUTS, TensorSpec, nearest_layout
 
-__all__ = ["NO_NUMBERS", "asarray", "empty", "full", "operand", "zeros"]
+__all__ = ["NO_NUMBERS", "as_operand", "asarray", "empty", "full", "zeros"]
 
 # Kinds of NumPy's dtypes that are no real numbers, which a cast would make of them: of a text, of a date.
 NO_NUMBERS = "cSUOmM"
@@ -53,12 +53,12 @@ def empty(shape: Any, dtype: Any = "float32", *, layout: str = "nchw", stream: A
         with suppress(TypeError):  # an array of lengths, perhaps
             shape = (operator.index(shape),)
     spec = TensorSpec.packed(shape, dtype, layout)
-    run = stream_for(stream)
-    previous = streams.activate(run.device)
+    run = resolve_stream(stream)
+    previous = streams.set_device(run.device)
     try:
         return DeviceArray.new(spec, spec.size * DTYPES[spec.dtype].itemsize, run)
     finally:
-        streams.restore(previous)
+        streams.restore_device(previous)
 
 
 def full(
@@ -159,24 +159,24 @@ def asarray(obj: Any, dtype: Any = None, *, layout: str | None = None, stream: A
     DeviceArray(float32[1, 3, 2, 2], nhwc, device 0)
     """
     kind = None if dtype is None else as_dtype(dtype)
-    layout = None if layout is None else choice(layout, LAYOUTS, "layout")
+    layout = None if layout is None else as_choice(layout, LAYOUTS, "layout")
     if not isinstance(obj, DeviceArray) and interop.in_host_memory(obj):
         return _from_host(obj, kind, layout, stream)
     device = obj.device if isinstance(obj, DeviceArray) else interop.device_of(obj)
-    run = stream_for(stream, device)
+    run = resolve_stream(stream, device)
     array = obj if isinstance(obj, DeviceArray) else _wrap(obj, run)
     if array is None:
         return _from_host(obj, kind, layout, run)
     if (kind is None or kind.name == array.spec.dtype) and (layout is None or layout in array.spec.layouts):
         if layout in (None, array.layout):
             return array
-        return array.seen_as(TensorSpec.packed(array.shape, array.spec.dtype, layout))
+        return array.view_as(TensorSpec.packed(array.shape, array.spec.dtype, layout))
     kind = kind or DTYPES[array.spec.dtype]
     order = layout or nearest_layout(array.spec)
     return DeviceArray.from_host(array.numpy(), kind, order, run)
 
 
-def operand(obj: Any, name: str, stream: Stream, *, written: bool = False) -> DeviceArray:
+def as_operand(obj: Any, name: str, stream: Stream, *, written: bool = False) -> DeviceArray:
     """Take an argument of an operation as a DeviceArray; only arrays on the device will do.
 
     Raises
@@ -215,7 +215,7 @@ def _from_host(obj: Any, dtype: DType | None, layout: str | None, stream: Any) -
     host = np.asarray(obj.resolve_neg() if _is_negated(obj) else obj)
     kind = as_dtype(host.dtype) if dtype is None or host.dtype.kind in NO_NUMBERS else dtype
     TensorSpec.packed(host.shape, kind, layout or "nchw")
-    return DeviceArray.from_host(host, kind, layout or "nchw", stream_for(stream))
+    return DeviceArray.from_host(host, kind, layout or "nchw", resolve_stream(stream))
 
 
 def _wrap(obj: Any, stream: Stream) -> DeviceArray | None:

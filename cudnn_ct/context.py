@@ -57,7 +57,7 @@ def _created(library: Any) -> Any:
     try:
         library.cudnnCreate(ctypes.byref(pointer))
     except CudnnError as error:
-        library.examined(error)
+        library.with_diagnosis(error)
         raise
     return pointer
 
@@ -97,7 +97,7 @@ class Workspace:
     def __init__(self, nbytes: int, stream: Stream) -> None:
         home = stream if stream.lasts else streams.own_stream(stream.device)
         memory = allocator.allocate(nbytes, home, "a workspace")
-        streams.order(home, stream)
+        streams.wait_stream(home, stream)
         self.handle = int(memory.handle)
         self.size = int(memory.size)
         self.lent = ExportedMemory(memory, home, stream)
@@ -132,7 +132,7 @@ class Context:
         self._workspaces = BoundedDict(WORKSPACES)
         self.handle = handle  # the last attribute: it goes to another thread when the plans above are gone
 
-    def work_on(self, stream: Stream) -> None:
+    def set_stream(self, stream: Stream) -> None:
         """Let the handle work on ``stream``; cuDNN is told only when that is a change."""
         if self.stream is not stream:
             if self.stream != stream:
@@ -209,7 +209,7 @@ def current(stream: Stream) -> Context:
         context: Context = _thread.contexts[stream.device]
     except (AttributeError, KeyError):
         context = _first(stream.device)
-    context.work_on(stream)
+    context.set_stream(stream)
     return context
 
 
@@ -226,12 +226,12 @@ def _forget() -> None:
     _thread.contexts = {}
     while _idle_handles:
         (library, device), pointers = _idle_handles.popitem()
-        previous = streams.activate(device)  # on another device cuDNN would make a context
+        previous = streams.set_device(device)  # on another device cuDNN would make a context
         try:
             for pointer in pointers:
                 library.cudnnDestroy(pointer)
         finally:
-            streams.restore(previous)
+            streams.restore_device(previous)
 
 
 @contextmanager
@@ -268,13 +268,13 @@ def use(*, device: int | None = None, stream: Any = None) -> Iterator[Stream]:
     chosen = streams.default_stream(where) if stream is None else streams.as_stream(stream, where)
     if device is not None and chosen.device != where:
         raise ValueError(f"the stream belongs to device {chosen.device}, not {where}")
-    previous = streams.activate(chosen.device)
+    previous = streams.set_device(chosen.device)
     token = streams._current.set(chosen)
     try:
         yield chosen
     finally:
         streams._current.reset(token)
-        streams.restore(previous)
+        streams.restore_device(previous)
 
 
 def synchronize(stream: Any = None) -> None:
@@ -297,13 +297,13 @@ def synchronize(stream: Any = None) -> None:
     """
     here = streams.current_stream()
     chosen = here if stream is None else streams.as_stream(stream, here.device)
-    previous = streams.activate(chosen.device)
+    previous = streams.set_device(chosen.device)
     try:
         streams.synchronize(chosen)
         release_finished()
         memories.release(chosen.device)
     finally:
-        streams.restore(previous)
+        streams.restore_device(previous)
 
 
 def empty_cache(device: int | None = None) -> None:
@@ -333,14 +333,14 @@ def empty_cache(device: int | None = None) -> None:
     contexts = getattr(_thread, "contexts", {})
     if where in contexts:
         contexts[where].drop_workspaces()
-    allocator.clear(where)
-    previous = streams.activate(where)
+    allocator.release(where)
+    previous = streams.set_device(where)
     try:
         memories.release(where)
         synchronize(streams.current_stream(where) if device is None else streams.default_stream(where))
         memories.trim(where)
     finally:
-        streams.restore(previous)
+        streams.restore_device(previous)
 
 
 class Availability:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import cudnn_ct as ct
 from cudnn_ct.dtypes import as_dtype
-from cudnn_ct.shapes.ctc import ctc_least_steps
+from cudnn_ct.shapes.ctc import ctc_min_steps
 from tests.layers import Place, compare
 from tests.strategies import VIEWS, lay_out
 
@@ -74,7 +74,7 @@ def ctc_cases(
     alphabet = draw(st.integers(2, 5))
     symbols = st.integers(1, alphabet - 1)
     labels = draw(st.lists(st.lists(symbols, max_size=4).map(tuple), min_size=1, max_size=4))
-    least = [ctc_least_steps(row) if possible else 0 for row in labels]
+    least = [ctc_min_steps(row) if possible else 0 for row in labels]
     steps = [draw(st.integers(n, max(n, 7))) for n in least]
     longest = draw(st.integers(max(steps), max(steps) + 2))
     return CTCCase(

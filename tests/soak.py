@@ -210,10 +210,10 @@ KINDS: dict[str, Callable[[Work, random.Random], int]] = {
 def bounded() -> Iterator[tuple[str, int, int]]:
     """Every cache that fills as shapes change: its name, how much is in it, how much may be."""
     yield "decisions", len(algo_cache._decisions), algo_cache._decisions.limit
-    yield "first choices", len(algo_cache._firsts), algo_cache._firsts.limit
+    yield "first choices", len(algo_cache._once), algo_cache._once.limit
     cached = base._cached.cache_info()
     yield "descriptors", cached.currsize, int(cached.maxsize or 0)
-    yield "streams", len(streams._known), streams.KNOWN
+    yield "streams", len(streams._known), streams.MAX_STREAMS
     yield "memory in flight", len(lifetime._in_flight), 64
     for ctx in context._thread.contexts.values():
         yield "calls of a thread", len(ctx.calls), ctx.calls.limit
@@ -231,18 +231,18 @@ def lowered(limit: int) -> Iterator[None]:
     """Let all caches that were not used yet, and those that are made from now on, be full soon."""
     made = BoundedDict.__init__
     descriptors = base._cached
-    shared = algo_cache._decisions, algo_cache._firsts
-    limits, known = [cache.limit for cache in shared], streams.KNOWN
+    shared = algo_cache._decisions, algo_cache._once
+    limits, known = [cache.limit for cache in shared], streams.MAX_STREAMS
     BoundedDict.__init__ = lambda self, most: made(self, min(max(most // PART, 2), limit))  # type: ignore[method-assign]
     base._cached = lru_cache(maxsize=limit)(descriptors.__wrapped__)
-    streams.KNOWN = min(known, limit)
+    streams.MAX_STREAMS = min(known, limit)
     for cache in shared:
         cache.limit = limit
     try:
         yield
     finally:
         base._cached, BoundedDict.__init__ = descriptors, made  # type: ignore[method-assign]
-        streams.KNOWN = known
+        streams.MAX_STREAMS = known
         for cache, most in zip(shared, limits, strict=True):
             cache.limit = most
 
@@ -262,7 +262,7 @@ def cycles() -> list[str]:
 def forget() -> None:
     """Drop what is remembered of problems and of calls; it is made anew."""
     algo_cache._decisions.clear()
-    algo_cache._firsts.clear()
+    algo_cache._once.clear()
     base._cached.cache_clear()
     for ctx in context._thread.contexts.values():
         ctx.calls.clear()

@@ -20,20 +20,20 @@ from ..cuda import stream as streams
 from ..cuda.stream import Stream
 from ..errors import AllocationError, CudnnError, without_frames
 
-__all__ = ["EngineGroup", "race"]
+__all__ = ["EngineGroup", "benchmark"]
 
-STUMBLE = 1  # milliseconds that an accident of the host may add
+HOST_JITTER_MS = 1  # milliseconds that an accident of the host may add
 SLOW = 2  # who is slower than the quickest by more than this factor is not looked at twice
-HOPELESS = 10  # of a kind whose best is slower than the quickest by this factor, no other is tried
+PRUNE_FACTOR = 10  # of a kind whose best is slower than the quickest by this factor, no other is tried
 IN_A_ROW = 4  # and after so many such kinds of a family, none of it that is new
-CLOSE = 1.25  # who is within this factor of the quickest is looked at again
-CLOSER = 1.1  # and within this one after a round, in the next one too
+REMEASURE_WITHIN = 1.25  # who is within this factor of the quickest is looked at again
+KEEP_WITHIN = 1.1  # and within this one after a round, in the next one too
 ROUNDS = 3
 ROUND = 0.5  # milliseconds of calls in a row for each in a round
-MOST = 20  # calls in a row in a round
-COLDS = 3  # and calls with a cold cache at most
-FILLS = 2  # times the cache's size is written to empty it
-SPARE = 16  # but not where that is more than such a part of the free memory: runs may need it
+MAX_CALLS = 20  # calls in a row in a round
+COLD_SAMPLES = 3  # and calls with a cold cache at most
+L2_FLUSH_FACTOR = 2  # times the cache's size is written to empty it
+MAX_MEMORY_SHARE = 16  # but not where that is more than such a part of the free memory: runs may need it
 
 Run = Callable[[], object]
 Time = float | CudnnError
@@ -46,7 +46,9 @@ class EngineGroup(NamedTuple):
     name: str
 
 
-def race(runs: Sequence[Run], stream: Stream, kinds: Sequence[EngineGroup | None] = ()) -> list[Time | None]:
+def benchmark(
+    runs: Sequence[Run], stream: Stream, kinds: Sequence[EngineGroup | None] = ()
+) -> list[Time | None]:
     """Time each of ``runs``, which enqueue work on ``stream``: milliseconds a call, or why there are none.
 
     Each runs once unmeasured, to load its kernels. All are then looked at briefly, and those near the
@@ -64,24 +66,24 @@ def race(runs: Sequence[Run], stream: Stream, kinds: Sequence[EngineGroup | None
             times.append(None)
             continue
         try:
-            looks[i] = _glance(run, best, clock)
+            looks[i] = _quick_measure(run, best, clock)
         except CudnnError as error:
             times.append(without_frames(error))
             continue
         times.append(time := looks[i].least)
         hopes.note(kind, time, best)
         best = min(best, time)
-    near = {i: one for i, one in looks.items() if one.least <= CLOSE * best}
+    near = {i: one for i, one in looks.items() if one.least <= REMEASURE_WITHIN * best}
     if len(near) > 1:
-        ranked = _ranked(near, best, clock)
+        ranked = _remeasure(near, best, clock)
         slowest = max((time for time in ranked.values() if isinstance(time, float)), default=0.0)
         for i, known in enumerate(times):  # who was out before the clock fell, say, stays behind
             if known is not None:
-                times[i] = ranked[i] if i in ranked else _behind(known, slowest)
+                times[i] = ranked[i] if i in ranked else _clamp_behind(known, slowest)
     return times
 
 
-def _behind(time: Time, slowest: float) -> Time:
+def _clamp_behind(time: Time, slowest: float) -> Time:
     """A time that is longer than another one."""
     return max(time, nextafter(slowest, inf)) if isinstance(time, float) else time
 
@@ -91,10 +93,10 @@ class _GpuTimer:
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
-        self._size = FILLS * streams.cache_size(stream.device)
+        self._size = L2_FLUSH_FACTOR * streams.cache_size(stream.device)
         self._scratch: Any = None
         try:
-            if self._size * SPARE <= memory.memory_info(stream.device)[0]:
+            if self._size * MAX_MEMORY_SHARE <= memory.memory_info(stream.device)[0]:
                 self._scratch = allocator.allocate(self._size, stream, "emptying the cache")
         except AllocationError:
             pass  # then all are timed with operands in the cache
@@ -163,24 +165,24 @@ class _Pruner:
 
     def remain(self, kind: EngineGroup, best: float) -> bool:
         if kind in self._best:
-            return not _hopeless(self._best[kind], best)
+            return not _prune(self._best[kind], best)
         return self._in_a_row[kind.family] < IN_A_ROW
 
     def note(self, kind: EngineGroup | None, time: float, best: float) -> None:
         if kind is None:
             return
-        if _hopeless(time, best):
+        if _prune(time, best):
             self._in_a_row[kind.family] += kind not in self._best
         else:
             self._in_a_row[kind.family] = 0
         self._best[kind] = min(self._best.get(kind, inf), time)
 
 
-def _hopeless(time: float, best: float) -> bool:
-    return time > HOPELESS * best + STUMBLE
+def _prune(time: float, best: float) -> bool:
+    return time > PRUNE_FACTOR * best + HOST_JITTER_MS
 
 
-def _glance(run: Run, best: float, clock: _GpuTimer) -> _Samples:
+def _quick_measure(run: Run, best: float, clock: _GpuTimer) -> _Samples:
     """Look at a run for as long as it may be the quickest.
 
     The host may be away while the device waits for it, for an accident or another thread of Python. So a look
@@ -188,7 +190,7 @@ def _glance(run: Run, best: float, clock: _GpuTimer) -> _Samples:
     """
     looks = _Samples(run)
     first = clock.first(run)
-    if first > SLOW * best + STUMBLE:
+    if first > SLOW * best + HOST_JITTER_MS:
         looks.loops.append(first)
         return looks
     looks.loops.append(clock.loop(run, 1))
@@ -198,25 +200,25 @@ def _glance(run: Run, best: float, clock: _GpuTimer) -> _Samples:
         return looks
     looks.colds.append(clock.cold(run))
     looks.loops.append(clock.loop(run, 2))
-    if looks.colds[0] > min(CLOSE * best, SLOW * min(looks.loops)):
+    if looks.colds[0] > min(REMEASURE_WITHIN * best, SLOW * min(looks.loops)):
         looks.colds.append(clock.cold(run))
     return looks
 
 
-def _ranked(racing: dict[int, _Samples], best: float, clock: _GpuTimer) -> dict[int, Time]:
+def _remeasure(racing: dict[int, _Samples], best: float, clock: _GpuTimer) -> dict[int, Time]:
     """The times of those that are close, by rounds; who falls behind is not in the next, and stays behind."""
-    calls = max(1, min(MOST, int(ROUND / max(best, 1e-6))))
+    calls = max(1, min(MAX_CALLS, int(ROUND / max(best, 1e-6))))
     times: dict[int, Time] = {}
     for _ in range(ROUNDS):
         for i, looks in list(racing.items()):
             try:
                 looks.loops.append(clock.loop(looks.run, calls))
-                looks.colds += (clock.cold(looks.run) for _ in range(min(calls, COLDS)))
+                looks.colds += (clock.cold(looks.run) for _ in range(min(calls, COLD_SAMPLES)))
                 times[i] = looks.middle
             except CudnnError as error:
                 times[i] = without_frames(error)
                 del racing[i]
         best = min((looks.least for looks in racing.values()), default=inf)
-        racing = {i: looks for i, looks in racing.items() if looks.least <= CLOSER * best}
+        racing = {i: looks for i, looks in racing.items() if looks.least <= KEEP_WITHIN * best}
     slowest = max((looks.middle for looks in racing.values()), default=0.0)
-    return {i: time if i in racing else _behind(time, slowest) for i, time in times.items()}
+    return {i: time if i in racing else _clamp_behind(time, slowest) for i, time in times.items()}

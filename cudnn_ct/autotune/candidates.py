@@ -22,7 +22,7 @@ from ..plans.base import Candidate, Heuristic, Problem
 from .request import AlgoRequest
 from .store import store
 
-__all__ = ["TRANSIENT", "CandidateSet", "breadth", "kept_rows", "store_key"]
+__all__ = ["TRANSIENT", "CandidateSet", "load_candidates", "search_settings", "store_key"]
 
 # Failures that say nothing of an algorithm: memory was short, or the device was in trouble.
 TRANSIENT = (InternalError, ExecutionFailedError)
@@ -46,31 +46,31 @@ class CandidateSet:
         self.lock = threading.RLock()
         self.key = ""  # of the store, for a decision that is to be kept there
         self.kind: Any = None  # of the first choices that are kept, for the policies *_once
-        self.breadth = breadth()
+        self.breadth = search_settings()
         self._stages = [(stage, False) for stage in stages] + [(stage, True) for stage in instead]
-        self._rows = [*map(self.judged, kept)]
+        self._rows = [*map(self.apply_limits, kept)]
         self._how = how
         self._settled = bool(self._rows) and all(row.status for row in self._rows)  # known to be impossible
         self._substitutes: set[tuple[Any, ...]] = set()
         self._warned = False
 
     @property
-    def untimed(self) -> bool:
+    def needs_timing(self) -> bool:
         """Whether candidates are still to be timed."""
         return self.request.timed and not self._settled and not any(not row.status for row in self._rows)
 
     @property
     def stale(self) -> bool:
         """Whether settings have changed since, so that nobody can say which of them a race was run by."""
-        return self.breadth != breadth()
+        return self.breadth != search_settings()
 
     @property
-    def spent(self) -> bool:
+    def exhausted(self) -> bool:
         """Whether everything there was has been refused."""
         with self.lock:
             return bool(self._rows) and not self._stages and all(row.status for row in self._rows)
 
-    def usable(self, context: Context) -> Iterator[Candidate]:
+    def viable(self, context: Context) -> Iterator[Candidate]:
         """The rows that may be tried, the best first; looks further where those at hand are used up.
 
         A place that cannot be asked now, for a failure that will pass, is asked again next time.
@@ -78,7 +78,7 @@ class CandidateSet:
         seen, asked, trouble = 0, 0, None
         while True:
             with self.lock:
-                while seen >= len(self._rows) and asked < len(self._stages) and not self.untimed:
+                while seen >= len(self._rows) and asked < len(self._stages) and not self.needs_timing:
                     stage, substitute = self._stages[asked]
                     if substitute and trouble is not None:
                         raise trouble  # the algorithm that was named may be had another time
@@ -97,18 +97,18 @@ class CandidateSet:
             if not row.status:
                 yield row
 
-    def judged(self, row: Candidate) -> Candidate:
+    def apply_limits(self, row: Candidate) -> Candidate:
         """A row, refused where it is not what was asked for."""
         return row if row.status else row._replace(status=self.request.refusal(row))
 
-    def refuse(self, row: Candidate, reason: str) -> bool:
+    def reject(self, row: Candidate, reason: str) -> bool:
         """Let a row not be tried again. Returns whether that is new."""
         with self.lock:
             news = row in self._rows
             self._rows = [one._replace(status=reason) if one == row else one for one in self._rows]
         return news
 
-    def settle(self, rows: list[Candidate], failures: Sequence[CudnnError]) -> None:
+    def store_timings(self, rows: list[Candidate], failures: Sequence[CudnnError]) -> None:
         """Take timed rows, the quickest first and those without a time last, and keep them on disk.
 
         What failed for a reason that will pass keeps the decision from the disk, and where nothing else is
@@ -139,16 +139,16 @@ class CandidateSet:
         """Whether a row is not the algorithm that was named, but what takes its place."""
         return row.way in self._substitutes
 
-    def story(self, row: Candidate | None) -> str:
+    def origin(self, row: Candidate | None) -> str:
         time = f", {row.time * 1000:.1f} us a call" if row is not None and row.time is not None else ""
         return f"  how: {self.request.algo or 'as it was given'}{f', {self._how}' if self._how else ''}{time}"
 
-    def reasons(self) -> list[str]:
+    def rejections(self) -> list[str]:
         return [f"  refused: {row}: {row.status}" for row in self._rows if row.status]
 
     def _add(self, rows: Sequence[Candidate], substitutes: bool) -> None:
         known = {row.way for row in self._rows}
-        news = [self.judged(row) for row in rows if row.way not in known]
+        news = [self.apply_limits(row) for row in rows if row.way not in known]
         self._rows += news
         if substitutes:
             self._substitutes.update(row.way for row in news)
@@ -166,7 +166,7 @@ def _of_the_candidate(failure: CudnnError) -> bool:
 # --- on disk -----------------------------------------------------------------------------------------------
 
 
-def breadth() -> tuple[int, bool]:
+def search_settings() -> tuple[int, bool]:
     """The settings that say which candidates a race has."""
     return config.timed_engines, config.runtime_compiled
 
@@ -175,7 +175,7 @@ def store_key(problem: Problem, context: Context, request: AlgoRequest) -> str:
     """All that a timed choice depends on, as text: the reprs of values name every field."""
     limits = request._replace(algo=None, strict=False)
     version, device = context.library.version, streams.device_name(context.device)
-    return f"cuDNN {version} | {device} | {problem!r} | {limits!r} | {breadth()}"
+    return f"cuDNN {version} | {device} | {problem!r} | {limits!r} | {search_settings()}"
 
 
 def _as_json(rows: list[Candidate]) -> dict[str, Any]:
@@ -185,12 +185,12 @@ def _as_json(rows: list[Candidate]) -> dict[str, Any]:
     return {"rows": [row._replace(problem=None)._asdict() for row in best or rows]}
 
 
-def kept_rows(key: str) -> list[Candidate]:
+def load_candidates(key: str) -> list[Candidate]:
     """Rows that the store has for a key; none where they are not as they should be."""
-    return rows_of(store().get(key) or {})
+    return parse_candidates(store().get(key) or {})
 
 
-def rows_of(choice: Any) -> list[Candidate]:
+def parse_candidates(choice: Any) -> list[Candidate]:
     """Rows of a choice as the store keeps it; none where they are not as they should be."""
     try:
         return [_candidate(row) for row in choice.get("rows", ())]

@@ -7,9 +7,17 @@ from typing import Any, NamedTuple
 
 from ..plans.base import Candidate
 from ..shapes.conv import ConvProblem
-from ..shapes.parse import flag
+from ..shapes.parse import as_bool
 
-__all__ = ["ALGORITHMS", "POLICIES", "AlgoRequest", "NamedAlgorithm", "named_algorithm", "request", "unfit"]
+__all__ = [
+    "ALGORITHMS",
+    "POLICIES",
+    "AlgoRequest",
+    "NamedAlgorithm",
+    "named_algorithm",
+    "request",
+    "why_not_named",
+]
 
 POLICIES = ("guess_once", "guess_on_shape_change", "time_once", "time_on_shape_change")
 
@@ -59,7 +67,7 @@ def request(
         limit is negative.
     """
     limit = None if workspace_limit is None else _bytes(workspace_limit)
-    wanted = (flag(deterministic, "deterministic"), limit, flag(strict, "strict"))
+    wanted = (as_bool(deterministic, "deterministic"), limit, as_bool(strict, "strict"))
     if isinstance(algo, Candidate):
         _check_row(algo, problem)
         return AlgoRequest(None, algo, *wanted)
@@ -160,7 +168,7 @@ def named_algorithm(name: str, problem: ConvProblem) -> NamedAlgorithm:
     return rows[name]
 
 
-def unfit(name: str, problem: ConvProblem) -> str:
+def why_not_named(name: str, problem: ConvProblem) -> str:
     """What of a problem's geometry an algorithm was never made for; empty for nothing.
 
     cuDNN's heuristics answer for these too, but not always truly.

@@ -15,14 +15,14 @@ from ..shapes.checks import FLOATS
 from ..shapes.pooling import POOLING_MODES
 from ..shapes.rnn import RNN_ALGOS, RNN_MODES
 from .errors import fail, first_line, need_gpu, plainly, usage
-from .options import INTS, LARGEST, SHAPE, Convolution, convolution_options, image_options
+from .options import INT_MAX, INTS, SHAPE, Convolution, convolution_options, image_options
 from .table import Column, Tick, progress, show
 
 __all__ = ["command"]
 
 ROUNDS = 10
 ROUND = 2.0  # milliseconds of each
-MOST = 200  # calls in a round
+MAX_CALLS = 200  # calls in a round
 
 COLUMNS: tuple[Column, ...] = (
     ("us", True), ("least", True), ("GB/s", True), ("TFLOP/s", True), ("what", False), ("", False),
@@ -95,7 +95,7 @@ def conv(convolution: Convolution, plot: str | None, as_json: bool) -> None:
     from ..autotune import benchmark
 
     with progress("conv", len(usable)) as tick:
-        times = benchmark.race([way(row, tick) for row in usable], _stream())
+        times = benchmark.benchmark([way(row, tick) for row in usable], _stream())
     rows = []
     for row, time in zip(usable, times, strict=True):
         name = f"{row.family} {row.algorithm}"
@@ -190,8 +190,8 @@ def batch_norm(
 
 @command.command()
 @click.option("--x", type=SHAPE, metavar="T,N,C", required=True, help="Shape of x: steps, batch, input size.")
-@click.option("--hidden", type=click.IntRange(1, LARGEST), required=True, help="Size of the hidden state.")
-@click.option("--layers", type=click.IntRange(1, LARGEST), default=1, show_default=True)
+@click.option("--hidden", type=click.IntRange(1, INT_MAX), required=True, help="Size of the hidden state.")
+@click.option("--layers", type=click.IntRange(1, INT_MAX), default=1, show_default=True)
 @click.option("--mode", type=click.Choice(RNN_MODES), default="lstm", show_default=True)
 @click.option("--bidirectional", is_flag=True)
 @click.option("--dtype", type=click.Choice(FLOATS), default="float32", show_default=True)
@@ -284,7 +284,7 @@ def _measure(run: Callable[[], object], what: str, tick: Tick) -> list[float]:
 
     calls, stream = 1, _stream()
     run()
-    calls = max(1, min(MOST, int(ROUND / max(streams.elapsed(stream, loop), 1e-6))))
+    calls = max(1, min(MAX_CALLS, int(ROUND / max(streams.elapsed(stream, loop), 1e-6))))
     times = []
     for _ in range(ROUNDS):
         times.append(streams.elapsed(stream, loop) / calls)

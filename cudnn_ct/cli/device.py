@@ -32,7 +32,7 @@ def command(export: str | None) -> None:
     from ..cuda import stream as streams
 
     stream = streams.current_stream()
-    previous = streams.activate(stream.device)
+    previous = streams.set_device(stream.device)
     try:
         if export is None:
             click.echo(f"{streams.device_name(stream.device)}, device {stream.device}")
@@ -41,7 +41,7 @@ def command(export: str | None) -> None:
 
         text = describe_device(context.current(stream))
     finally:
-        streams.restore(previous)
+        streams.restore_device(previous)
     if export == STDOUT:
         click.echo(text)
         return

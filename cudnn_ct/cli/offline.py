@@ -23,7 +23,7 @@ from .options import Convolution
 __all__ = ["PlanningError", "answer", "plan", "read_description"]
 
 SECONDS = 300.0
-MOST = 1 << 20  # bytes of a description, which has one kilobyte
+MAX_BYTES = 1 << 20  # bytes of a description, which has one kilobyte
 SINCE = 90800  # what older ones say of a description would read as if the file were wrong
 
 # The child imports what this process would: its own search path might lead to another cudnn_ct.
@@ -44,7 +44,7 @@ def read_description(path: str | os.PathLike[str]) -> dict[str, Any]:
     """
     try:
         with open(path, "rb") as file:
-            description = json.loads(file.read(MOST + 1)[:MOST])
+            description = json.loads(file.read(MAX_BYTES + 1)[:MAX_BYTES])
     except OSError as error:
         raise ValueError(f"{os.fspath(path)} cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
@@ -102,7 +102,7 @@ def plan(description: dict[str, Any], wanted: Sequence[Convolution]) -> list[lis
     try:
         return _read(done)
     except PlanningError as error:
-        library.examined(error)
+        library.with_diagnosis(error)
         raise
 
 

@@ -16,7 +16,7 @@ from .errors import usage
 __all__ = ["DTYPES", "INTS", "PADDING", "SHAPE", "Convolution", "convolution_options", "image_options"]
 
 DTYPES = CONV_DTYPES
-LARGEST = 2**31 - 1
+INT_MAX = 2**31 - 1
 PRECISIONS = ("as_input_f32", "float32", "tf32", "as_input", "float16", "float64")
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -155,7 +155,7 @@ def convolution_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--dtype", type=click.Choice(conv_dtypes("forward")), default="float32", show_default=True
         ),
-        click.option("--groups", type=click.IntRange(1, LARGEST), default=1),
+        click.option("--groups", type=click.IntRange(1, INT_MAX), default=1),
         click.option("--dilation", type=INTS, default=1),
         click.option("--stride", type=INTS, default=1),
         click.option("--padding", type=PADDING, default=0, help="Numbers, valid, half, full; 0:1,2:2."),
@@ -168,6 +168,6 @@ def convolution_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def _count(text: str) -> int | None:
     """A number that is no larger than cuDNN takes; None for anything else."""
-    if not re.fullmatch(r"\s*\d{1,10}\s*", text, re.ASCII) or int(text) > LARGEST:
+    if not re.fullmatch(r"\s*\d{1,10}\s*", text, re.ASCII) or int(text) > INT_MAX:
         return None
     return int(text)

@@ -10,7 +10,7 @@ __all__ = ["draw", "why_not"]
 
 NAMES, BAR, NUMBER, LINE, EDGE = 420, 420, 110, 22, 16  # pixels
 LETTERS = (NAMES + BAR + NUMBER) // 7  # that a line of a title holds, about
-MOST = 60  # bars
+MAX_BARS = 60  # bars
 
 
 def why_not(path: str) -> str:
@@ -37,9 +37,9 @@ def draw(path: str, title: Sequence[str], rows: Sequence[tuple[str, float]], uni
     from PIL import Image, ImageDraw, ImageFont
 
     lines = [part for line in title for part in textwrap.wrap(line, LETTERS)]
-    shown = rows[:MOST]
+    shown = rows[:MAX_BARS]
     if len(shown) < len(rows):
-        lines.append(f"the first {MOST} of {len(rows)}")
+        lines.append(f"the first {MAX_BARS} of {len(rows)}")
     size = NAMES + BAR + NUMBER + 2 * EDGE, LINE * (len(lines) + 1 + len(shown)) + 2 * EDGE
     image = Image.new("RGB", size, "white")
     canvas, font = ImageDraw.Draw(image), ImageFont.load_default(13)

@@ -180,11 +180,11 @@ def _calls() -> dict[Any, Any]:
     from ..cuda import stream as streams
 
     stream = streams.current_stream()
-    previous = streams.activate(stream.device)
+    previous = streams.set_device(stream.device)
     try:
         return dict(context.current(stream).calls)
     finally:
-        streams.restore(previous)
+        streams.restore_device(previous)
 
 
 def _algorithm(before: set[Any]) -> str:

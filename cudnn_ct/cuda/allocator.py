@@ -15,11 +15,11 @@ from . import memory as memories
 from . import stream as streams
 from .stream import Stream
 
-__all__ = ["clear", "take"]
+__all__ = ["allocate_block", "release"]
 
-GRAIN = 512  # bytes to which sizes are rounded up, as the pool itself does
-LARGEST = 2**20  # bytes of a block that is kept
-TOTAL = 64 * 2**20  # bytes that are kept for each device at most
+GRANULARITY = 512  # bytes to which sizes are rounded up, as the pool itself does
+MAX_BLOCK = 2**20  # bytes of a block that is kept
+MAX_CACHED = 64 * 2**20  # bytes that are kept for each device at most
 
 
 class _FreeList:
@@ -37,9 +37,9 @@ class _FreeList:
         self.old: dict[int, list[Any]] = {}
         self.nbytes = 0
 
-    def make_room(self, nbytes: int) -> None:
+    def evict(self, nbytes: int) -> None:
         """Give blocks back until so many bytes more may lie here."""
-        while self.nbytes + nbytes > TOTAL:
+        while self.nbytes + nbytes > MAX_CACHED:
             if not self.old:
                 self.old, self.idle = self.idle, {}
             try:
@@ -47,7 +47,7 @@ class _FreeList:
             except KeyError:  # there are none, whatever was counted
                 self.nbytes = 0
                 return
-            while blocks and self.nbytes + nbytes > TOTAL:
+            while blocks and self.nbytes + nbytes > MAX_CACHED:
                 del blocks[-1:]
                 self.nbytes -= size
             if blocks:
@@ -66,12 +66,12 @@ class CachedBlock:
         self.shelf = shelf
         outlive_cycles(self)  # 0.1 us
 
-    # Without a lock, for this may run in the middle of `take`, or in a forked child: a list takes and gives
-    # one at a time as it is, and the count of bytes need not be exact.
+    # Without a lock, for this may run in the middle of `allocate_block`, or in a forked child: a list takes
+    # and gives one at a time as it is, and the count of bytes need not be exact.
     def __del__(self) -> None:
         shelf, size = self.shelf, self.size
-        if shelf.nbytes + size > TOTAL:
-            shelf.make_room(size)
+        if shelf.nbytes + size > MAX_CACHED:
+            shelf.evict(size)
         shelf.nbytes += size
         shelf.idle.setdefault(size, []).append(self.buffer)
 
@@ -79,7 +79,7 @@ class CachedBlock:
 _shelves: dict[int, _FreeList] = {}
 
 
-def take(nbytes: int, stream: Stream, what: str) -> Any:
+def allocate_block(nbytes: int, stream: Stream, what: str) -> Any:
     """Memory for an array on a stream: a block that is idle, or new; freed in the order of the stream.
 
     Raises
@@ -89,9 +89,9 @@ def take(nbytes: int, stream: Stream, what: str) -> Any:
     """
     if lifetime._in_flight:
         lifetime.release_finished()
-    if nbytes > LARGEST or stream.handle != streams.LEGACY_DEFAULT:
+    if nbytes > MAX_BLOCK or stream.handle != streams.LEGACY_DEFAULT:
         return allocate(nbytes, stream, what)
-    size = -(-nbytes // GRAIN) * GRAIN
+    size = -(-nbytes // GRANULARITY) * GRANULARITY
     shelf = _shelves.get(stream.device) or _shelves.setdefault(stream.device, _FreeList())
     idle = shelf.idle.get(size) or shelf.old.get(size)
     if idle:
@@ -111,12 +111,12 @@ def allocate(nbytes: int, stream: Stream, what: str) -> Any:
         return memories.allocate(nbytes, stream, what)
     except AllocationError:
         lifetime.release_finished()
-        if not clear(stream.device):
+        if not release(stream.device):
             raise
         return memories.allocate(nbytes, stream, what)
 
 
-def clear(device: int) -> int:
+def release(device: int) -> int:
     """Give the idle blocks of a device back to its pool; how many bytes that were."""
     shelf = _shelves.get(device)
     if shelf is None:

@@ -16,10 +16,10 @@ from .._handle import NativeHandle
 from .._lib import Library, prototypes
 from ..errors import ExecutionFailedError
 from . import stream as streams
-from .launch_log import explained, remember
+from .launch_log import add_launch_history, record
 from .stream import Stream
 
-__all__ = ["issued", "watch"]
+__all__ = ["record_launch", "watch"]
 
 # What is done with a handle and enqueues nothing.
 ASKED = (
@@ -47,7 +47,7 @@ def watch(library: Library) -> None:
                 function.errcheck = _waiting(library, function.errcheck, place)
 
 
-def issued(what: str, stream: Stream, function: str | None = None) -> None:
+def record_launch(what: str, stream: Stream, function: str | None = None) -> None:
     """Remember what was just enqueued, and wait for it; where ``config.debug`` is off, do nothing.
 
     Raises
@@ -57,14 +57,14 @@ def issued(what: str, stream: Stream, function: str | None = None) -> None:
     """
     if not config.debug:
         return
-    remember(what, stream)
+    record(what, stream)
     if streams.is_capturing(stream):
         return
     try:
         streams.synchronize(stream)
     except ExecutionFailedError as error:
         culprit = ExecutionFailedError(f"{what} failed on the device: {error}", function=function)
-        raise explained(culprit, stream) from error
+        raise add_launch_history(culprit, stream) from error
 
 
 def _waiting(library: Library, check: Any, place: int) -> Any:
@@ -74,7 +74,7 @@ def _waiting(library: Library, check: Any, place: int) -> Any:
         result: int = check(status, function, args)
         if config.debug and (stream := _stream_of(library, args[place])):
             others = (*args[:place], *args[place + 1 :])
-            issued(_text(function.__name__, others), stream, function.__name__)
+            record_launch(_text(function.__name__, others), stream, function.__name__)
         return result
 
     return checked
@@ -86,7 +86,7 @@ def _stream_of(library: Library, handle: Any) -> Stream | None:
     library.cudnnGetStream(handle, ctypes.byref(address))
     if address.value == streams.PER_THREAD_DEFAULT:
         return None
-    return streams.known_stream(address.value or 0, streams.current_device())
+    return streams.intern_stream(address.value or 0, streams.current_device())
 
 
 def _text(name: str, args: tuple[Any, ...]) -> str:

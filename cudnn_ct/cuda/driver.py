@@ -15,15 +15,17 @@ from functools import cache
 from typing import Any
 
 from ..errors import CudnnError, ExecutionFailedError, NotInitializedError
-from .launch_log import explained
+from .launch_log import add_launch_history
 
-__all__ = ["check", "core", "driver", "translated"]
+__all__ = ["as_cudnn_error", "check", "core", "driver"]
 
 _FORK_WAIT = 10.0  # seconds that a fork waits for an import in another thread
-_CURE = "start processes that use it with multiprocessing's 'spawn' method, or use CUDA first in the child"
+_FORK_ADVICE = (
+    "start processes that use it with multiprocessing's 'spawn' method, or use CUDA first in the child"
+)
 
 # Sticky errors of kernels: every later CUDA call of the process returns the same error.
-_FAULTS = (
+_STICKY_ERRORS = (
     "ASSERT",
     "CONTEXT_IS_DESTROYED",
     "CONTAINED",
@@ -68,7 +70,7 @@ def driver() -> Any:
             result = driver.cuInit(0)[0]
             _start.used = _start.used or not int(result)
     except Exception as error:
-        raise translated(error, "importing cuda.bindings") from error
+        raise as_cudnn_error(error, "importing cuda.bindings") from error
     check(result, "initializing CUDA")
     return driver
 
@@ -81,7 +83,7 @@ def core() -> Any:
         with _start.lock:
             import cuda.core.utils
     except Exception as error:
-        raise translated(error, "importing cuda.core") from error
+        raise as_cudnn_error(error, "importing cuda.core") from error
     return cuda.core
 
 
@@ -91,7 +93,7 @@ def check(result: Any, doing: str, stream: Hashable = None) -> None:
         raise _failed(doing, str(getattr(result, "name", result)), stream)
 
 
-def translated(error: Exception, doing: str, stream: Hashable = None) -> CudnnError:
+def as_cudnn_error(error: Exception, doing: str, stream: Hashable = None) -> CudnnError:
     """Convert an exception of cuda.core, its bindings or its path finder."""
     text = " ".join(str(error).split())
     if type(error).__name__ == "DynamicLibNotFoundError" and "cuda" in text:
@@ -108,14 +110,18 @@ def _failed(doing: str, text: str, stream: Hashable) -> CudnnError:
     if "CUDA_ERROR_NOT_INITIALIZED" in text:  # after a fork, if another library had initialized the driver
         return NotInitializedError(
             f"{doing} failed: {text}. CUDA does not survive a fork: if this process was forked from one that "
-            f"used it, {_CURE}"
+            f"used it, {_FORK_ADVICE}"
         )
     if "INSUFFICIENT_DRIVER" in text or "SYSTEM_DRIVER_MISMATCH" in text:
         return NotInitializedError(f"the CUDA driver is too old for the installed cuda-python: {text}")
     if "CUDA_ERROR" not in text:
         return NotInitializedError(f"{doing} failed: {text}")
     error = ExecutionFailedError(f"{doing} failed: {text}")
-    return explained(error, stream) if any(f"CUDA_ERROR_{fault}" in text for fault in _FAULTS) else error
+    return (
+        add_launch_history(error, stream)
+        if any(f"CUDA_ERROR_{fault}" in text for fault in _STICKY_ERRORS)
+        else error
+    )
 
 
 # --- forks -------------------------------------------------------------------------------------------------
@@ -123,11 +129,13 @@ def _failed(doing: str, text: str, stream: Hashable) -> CudnnError:
 
 def _check_fork() -> None:
     if _start.forked:
-        raise NotInitializedError(f"CUDA does not survive a fork, and this process used it before: {_CURE}")
+        raise NotInitializedError(
+            f"CUDA does not survive a fork, and this process used it before: {_FORK_ADVICE}"
+        )
     if any(map(_is_half_imported, _start.half_imported)):  # an import would wait for a thread of the parent
         raise NotInitializedError(
             "CUDA does not survive a fork, and another thread was importing it when this process was "
-            f"forked: {_CURE}"
+            f"forked: {_FORK_ADVICE}"
         )
 
 

@@ -12,7 +12,7 @@ from ..dtypes import DTYPES
 from ..shapes.specs import TensorSpec, packed_strides
 from . import driver as cuda
 from . import stream as streams
-from .stream import LEGACY_DEFAULT, Stream, as_address, as_stream, default_stream, known_stream
+from .stream import LEGACY_DEFAULT, Stream, as_address, as_stream, default_stream, intern_stream
 
 if TYPE_CHECKING:
     import numpy as np
@@ -158,7 +158,7 @@ def _producer_stream(obj: Any, device: int) -> Stream | None:
     interface = getattr(obj, "__cuda_array_interface__", None)
     handle = interface.get("stream") if isinstance(interface, dict) else None
     if handle:
-        return known_stream(as_address(handle), device)
+        return intern_stream(as_address(handle), device)
     return None if hasattr(obj, "__dlpack__") else default_stream(device)
 
 
@@ -178,12 +178,12 @@ def consumer_stream(stream: Any, device: int) -> Stream:
 
 def _current_of_torch(torch: Any, device: int) -> Stream:
     stream = torch.cuda.current_stream(device)
-    return known_stream(stream.cuda_stream, device, stream)
+    return intern_stream(stream.cuda_stream, device, stream)
 
 
 def _current_of_cupy(cupy: Any, device: int) -> Stream:
     stream = cupy.cuda.get_current_stream(device)
-    return known_stream(stream.ptr, device, stream)
+    return intern_stream(stream.ptr, device, stream)
 
 
 def _is_immutable(obj: Any) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Hashable
 from .._config import config
 from ..errors import CudnnError
 
-__all__ = ["explained", "remember"]
+__all__ = ["add_launch_history", "record"]
 
 KEPT = 16  # of each stream
 STREAMS = 64
@@ -24,28 +24,28 @@ HINT = (
 
 BEFORE = "issued before on"
 
-_rings: dict[Hashable, deque[str]] = {}
+_history: dict[Hashable, deque[str]] = {}
 
 
-def remember(what: str, stream: Hashable) -> None:
+def record(what: str, stream: Hashable) -> None:
     """Keep what was issued on a stream, in place of the oldest."""
-    ring = _rings.get(stream)
+    ring = _history.get(stream)
     if ring is None:
-        if len(_rings) >= STREAMS:
-            _rings.pop(next(iter(_rings)), None)
-        ring = _rings.setdefault(stream, deque(maxlen=KEPT))
+        if len(_history) >= STREAMS:
+            _history.pop(next(iter(_history)), None)
+        ring = _history.setdefault(stream, deque(maxlen=KEPT))
     ring.append(what)
 
 
-def explained(error: CudnnError, stream: Hashable) -> CudnnError:
+def add_launch_history(error: CudnnError, stream: Hashable) -> CudnnError:
     """Note on an error of the device what was issued before it, or how to have that remembered."""
     if not any(note.startswith((HINT, BEFORE)) for note in getattr(error, "__notes__", ())):
-        error.add_note(_told(stream) if config.debug else HINT)
+        error.add_note(_format(stream) if config.debug else HINT)
     return error
 
 
-def _told(stream: Hashable) -> str:
-    ring = tuple(_rings.get(stream, ()))
+def _format(stream: Hashable) -> str:
+    ring = tuple(_history.get(stream, ()))
     if not ring:
         return (
             f"{BEFORE} {stream}: nothing that was watched. What failed is other work, or that of a thread "

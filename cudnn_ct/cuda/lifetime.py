@@ -101,7 +101,7 @@ def _came_back(uses: StreamUses, consumer: Stream) -> bool:
             return True
         if consumer.lasts or _may_be_capturing(uses.home, consumer.device):
             return False
-        streams.finish(consumer.device)
+        streams.synchronize_device(consumer.device)
     except CudnnError:  # the context is lost, or another thread captures
         return False
     return True

@@ -13,7 +13,7 @@ from .._handle import outlive_cycles
 from ..errors import AllocationError, CudnnError, NotInitializedError
 from . import driver as cuda
 from . import stream as streams
-from .debug import issued
+from .debug import record_launch
 from .lifetime import defer
 from .stream import Stream
 
@@ -114,7 +114,7 @@ def _sort_dropped() -> None:
 def _freed(pointer: int, stream: Stream) -> bool:
     """Free memory on its stream; return False, and do nothing, while a capture forbids it."""
     try:
-        previous = streams.activate(stream.device)
+        previous = streams.set_device(stream.device)
     except CudnnError:  # the context is lost, or this is a forked child
         return True
     try:
@@ -125,7 +125,7 @@ def _freed(pointer: int, stream: Stream) -> bool:
         streams.unrelax(before)
         return True
     finally:
-        streams.restore(previous)
+        streams.restore_device(previous)
 
 
 def release(device: int) -> None:
@@ -185,7 +185,7 @@ def copy_from_host(pointer: int, source: np.ndarray[Any, Any], stream: Stream) -
     driver, doing = cuda.driver(), f"copying {source.nbytes:,} bytes to the device at {pointer:#x}"
     result = driver.cuMemcpyHtoDAsync(pointer, source.ctypes.data, source.nbytes, stream.handle)
     cuda.check(result[0], doing, stream)
-    issued(doing, stream)
+    record_launch(doing, stream)
     kind = driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE
     if int(driver.cuPointerGetAttribute(kind, source.ctypes.data)[0]) == 0:
         streams.synchronize(stream)  # the driver knows it: pinned memory, which it reads while we go on
@@ -196,7 +196,7 @@ def copy_to_host(target: np.ndarray[Any, Any], pointer: int, stream: Stream) -> 
     doing = f"copying {target.nbytes:,} bytes to the host from {pointer:#x}"
     result = cuda.driver().cuMemcpyDtoHAsync(target.ctypes.data, pointer, target.nbytes, stream.handle)
     cuda.check(result[0], doing, stream)
-    issued(doing, stream)
+    record_launch(doing, stream)
     streams.synchronize(stream)
 
 
@@ -204,7 +204,7 @@ def copy_device(target: int, source: int, nbytes: int, stream: Stream) -> None:
     """Copy within the device."""
     doing = f"copying {nbytes:,} bytes from {source:#x} to {target:#x}"
     cuda.check(cuda.driver().cuMemcpyDtoDAsync(target, source, nbytes, stream.handle)[0], doing, stream)
-    issued(doing, stream)
+    record_launch(doing, stream)
 
 
 def fill(pointer: int, pattern: bytes, count: int, stream: Stream) -> None:
@@ -219,7 +219,7 @@ def fill(pointer: int, pattern: bytes, count: int, stream: Stream) -> None:
     result = memset(pointer, int.from_bytes(pattern, sys.byteorder), count, stream.handle)
     doing = f"filling {count * len(pattern):,} bytes at {pointer:#x}"
     cuda.check(result[0], doing, stream)
-    issued(doing, stream)
+    record_launch(doing, stream)
 
 
 def _fill_wide(pointer: int, pattern: bytes, count: int, stream: Stream) -> None:
@@ -235,7 +235,7 @@ def _fill_wide(pointer: int, pattern: bytes, count: int, stream: Stream) -> None
 
 def memory_info(device: int) -> tuple[int, int]:
     """Return the bytes of device memory that are available, with idle memory of the pool, and all bytes."""
-    previous = streams.activate(device)
+    previous = streams.set_device(device)
     try:
         release(device)
         with streams.relaxed():
@@ -244,7 +244,7 @@ def memory_info(device: int) -> tuple[int, int]:
             pool = _pool(device)
             idle = _pool_attribute(pool, "RESERVED_MEM_CURRENT") - _pool_attribute(pool, "USED_MEM_CURRENT")
     finally:
-        streams.restore(previous)
+        streams.restore_device(previous)
     return int(free) + idle, int(total)
 
 

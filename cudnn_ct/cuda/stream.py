@@ -21,7 +21,6 @@ from ..errors import CudnnError
 from . import driver as cuda
 
 __all__ = [
-    "activate",
     "cache_size",
     "can_enqueue",
     "compute_capability",
@@ -30,20 +29,21 @@ __all__ = [
     "device_name",
     "driver_version",
     "elapsed",
-    "finish",
     "is_capturing",
     "is_done",
-    "order",
     "own_stream",
     "record",
     "relax",
-    "restore",
+    "restore_device",
+    "set_device",
     "synchronize",
+    "synchronize_device",
     "unrelax",
     "wait",
+    "wait_stream",
 ]
 
-NO_DEVICE = -1  # what was current in a thread that has not used CUDA; see `activate`
+NO_DEVICE = -1  # what was current in a thread that has not used CUDA; see `set_device`
 LEGACY_DEFAULT = 1  # CU_STREAM_LEGACY: the same stream as 0, and what DLPack and cuDNN take for it
 PER_THREAD_DEFAULT = 2
 
@@ -108,11 +108,13 @@ def default_stream(device: int) -> Stream:
     return Stream(LEGACY_DEFAULT, device)
 
 
-KNOWN = 128  # streams of others, kept alive as long as they are remembered; the driver keeps 0.6 MB for each
+MAX_STREAMS = (
+    128  # streams of others, kept alive as long as they are remembered; the driver keeps 0.6 MB for each
+)
 _known: dict[tuple[int, int], Stream] = {}
 
 
-def known_stream(handle: int, device: int, owner: object = None) -> Stream:
+def intern_stream(handle: int, device: int, owner: object = None) -> Stream:
     """The one :class:`Stream` of an address, so that comparing by identity mostly suffices.
 
     An address can be used anew by a stream made later, of another owner; that one replaces it.
@@ -122,7 +124,7 @@ def known_stream(handle: int, device: int, owner: object = None) -> Stream:
         return default_stream(device)
     stream = _known.get(key)
     if stream is None or (owner is not None and stream.owner is not owner):
-        if len(_known) >= KNOWN:
+        if len(_known) >= MAX_STREAMS:
             _known.clear()
         stream = _known[key] = Stream(handle, device, owner)
     return stream
@@ -143,12 +145,12 @@ def as_stream(stream: Any, device: int) -> Stream:
         if not isinstance(told, tuple | list) or len(told) != 2:
             raise TypeError(f"__cuda_stream__ tells (version, address); that of {stream!r} tells {told!r}")
         _, handle = told
-        return known_stream(as_address(handle), _device_of(stream, device), _owner(stream))
+        return intern_stream(as_address(handle), _device_of(stream, device), _owner(stream))
     for attribute in ("cuda_stream", "ptr"):  # torch and cupy before they had the protocol
         if isinstance(getattr(stream, attribute, None), int):
             address = as_address(getattr(stream, attribute))
-            return known_stream(address, _device_of(stream, device), _owner(stream))
-    return known_stream(as_address(stream), device)
+            return intern_stream(address, _device_of(stream, device), _owner(stream))
+    return intern_stream(as_address(stream), device)
 
 
 def _owner(stream: object) -> object:
@@ -169,7 +171,7 @@ def as_address(handle: Any) -> int:
     return address
 
 
-def stream_for(stream: Any, device: int | None = None) -> Stream:
+def resolve_stream(stream: Any, device: int | None = None) -> Stream:
     """The stream to work on: the one given, else the one in use, else the default one of ``device``."""
     if stream is not None:
         return as_stream(stream, current_stream().device if device is None else device)
@@ -263,8 +265,9 @@ def as_device(device: Any) -> int:
     return number
 
 
-def activate(device: int) -> int | None:
-    """Make ``device`` current in this thread. Returns the one to :func:`restore`, if there was another.
+def set_device(device: int) -> int | None:
+    """Make ``device`` current in this thread. Returns the one to :func:`restore_device`, if there was
+    another.
 
     Where none was, device 0 counts as current: that is what everybody begins with. Another one is not left
     current there, nor is a context made on device 0 that nobody asked for.
@@ -290,8 +293,8 @@ def _check_device(device: int) -> int:
     return count
 
 
-def restore(device: int | None) -> None:
-    """Make current again what :func:`activate` returned."""
+def restore_device(device: int | None) -> None:
+    """Make current again what :func:`set_device` returned."""
     if device is None:
         return
     if device == NO_DEVICE:
@@ -384,7 +387,7 @@ class Event:
 
 def record(stream: Stream) -> Any:
     """Record an event behind the work that is enqueued on a stream."""
-    previous = activate(stream.device)
+    previous = set_device(stream.device)
     try:
         with relaxed():
             event = Event()
@@ -392,20 +395,20 @@ def record(stream: Stream) -> Any:
             cuda.check(result[0], "recording an event", stream)
             return event
     finally:
-        restore(previous)
+        restore_device(previous)
 
 
 def wait(stream: Stream, event: Any) -> None:
     """Make later work on ``stream`` wait for ``event``. The host does not wait."""
-    previous = activate(stream.device)
+    previous = set_device(stream.device)
     try:
         result = cuda.driver().cuStreamWaitEvent(stream.handle, event.handle, 0)
         cuda.check(result[0], "ordering a stream after an event", stream)
     finally:
-        restore(previous)
+        restore_device(previous)
 
 
-def order(before: Stream, after: Stream) -> None:
+def wait_stream(before: Stream, after: Stream) -> None:
     """Make later work on ``after`` wait for the work on ``before``."""
     if before != after:
         wait(after, record(before))
@@ -446,24 +449,24 @@ def elapsed(stream: Stream, work: Callable[[], object]) -> float:
 
 def synchronize(stream: Stream) -> None:
     """Wait on the host until everything enqueued on the stream is complete."""
-    previous = activate(stream.device)
+    previous = set_device(stream.device)
     try:
         with relaxed():
             result = cuda.driver().cuStreamSynchronize(stream.handle)[0]
         cuda.check(result, f"synchronizing {stream}", stream)
     finally:
-        restore(previous)
+        restore_device(previous)
 
 
-def finish(device: int) -> None:
+def synchronize_device(device: int) -> None:
     """Wait on the host until everything enqueued on any stream of a device is complete."""
-    previous = activate(device)
+    previous = set_device(device)
     try:
         with relaxed():
             result = cuda.driver().cuCtxSynchronize()[0]
         cuda.check(result, f"waiting for device {device}")
     finally:
-        restore(previous)
+        restore_device(previous)
 
 
 class _Own:
@@ -476,14 +479,14 @@ def own_stream(device: int) -> Stream:
 
     It does not wait for the default stream, is never captured, and lives until the process ends.
     """
-    previous = activate(device)
+    previous = set_device(device)
     try:
         with relaxed():
             result, handle = cuda.driver().cuStreamCreate(_NON_BLOCKING)
         cuda.check(result, "creating a stream")
         return Stream(int(handle), device, owner=_Own())
     finally:
-        restore(previous)
+        restore_device(previous)
 
 
 # --- forks -------------------------------------------------------------------------------------------------

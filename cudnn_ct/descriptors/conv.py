@@ -9,7 +9,7 @@ from .._bindings import types
 from .._bindings.enums import ConvolutionMode, MathType
 from ..dtypes import as_dtype
 from ..shapes.conv import MODES
-from ..shapes.parse import choice
+from ..shapes.parse import as_choice
 from ..shapes.specs import ConvolutionSpec
 from .base import DTYPE_NAMES, MAX_AXES, Descriptor, DescriptorType, int_array, ints, same_length
 
@@ -32,12 +32,12 @@ def _write_convolution(library: Any, descriptor: Any, spec: ConvolutionSpec) -> 
         ints(spec.padding, "padding"),
         ints(spec.stride, "stride"),
         ints(spec.dilation, "dilation"),
-        ConvolutionMode[choice(spec.mode, MODES, "mode").upper()],
+        ConvolutionMode[as_choice(spec.mode, MODES, "mode").upper()],
         as_dtype(spec.compute).code,
     )
     (groups,) = ints((spec.groups,), "groups")
     library.cudnnSetConvolutionGroupCount(descriptor, groups)
-    library.cudnnSetConvolutionMathType(descriptor, _MATH[choice(spec.math, tuple(_MATH), "math")])
+    library.cudnnSetConvolutionMathType(descriptor, _MATH[as_choice(spec.math, tuple(_MATH), "math")])
 
 
 def _read_convolution(library: Any, descriptor: Any) -> ConvolutionSpec:

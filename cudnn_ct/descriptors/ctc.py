@@ -9,7 +9,7 @@ from .._bindings import types
 from .._bindings.enums import CTCGradMode, LossNormalizationMode
 from ..dtypes import as_dtype
 from ..shapes.ctc import CTC_NORMALIZATIONS, CTC_OUT_OF_BOUND
-from ..shapes.parse import choice
+from ..shapes.parse import as_choice
 from ..shapes.specs import CTCLossSpec
 from .base import DTYPE_NAMES, Descriptor, DescriptorType, ints
 
@@ -24,8 +24,8 @@ def _write_ctc(library: Any, descriptor: Any, spec: CTCLossSpec) -> None:
     library.cudnnSetCTCLossDescriptor_v9(
         descriptor,
         as_dtype(spec.compute).code,
-        LossNormalizationMode[choice(spec.normalization, CTC_NORMALIZATIONS, "normalization").upper()],
-        _GRADIENTS[choice(spec.out_of_bound, CTC_OUT_OF_BOUND, "out_of_bound")],
+        LossNormalizationMode[as_choice(spec.normalization, CTC_NORMALIZATIONS, "normalization").upper()],
+        _GRADIENTS[as_choice(spec.out_of_bound, CTC_OUT_OF_BOUND, "out_of_bound")],
         most,
     )
 

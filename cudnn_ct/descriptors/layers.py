@@ -17,7 +17,7 @@ from .._bindings.enums import (
     SamplerType,
 )
 from ..dtypes import as_dtype
-from ..shapes.parse import choice
+from ..shapes.parse import as_choice
 from ..shapes.specs import (
     ActivationSpec,
     LRNSpec,
@@ -47,7 +47,7 @@ _ACTIVATION_NAMES = {code: name for name, code in _ACTIVATIONS.items()}
 
 
 def _write_activation(library: Any, descriptor: Any, spec: ActivationSpec) -> None:
-    mode = choice(spec.mode, tuple(_ACTIVATIONS), "activation")
+    mode = as_choice(spec.mode, tuple(_ACTIVATIONS), "activation")
     library.cudnnSetActivationDescriptor(
         descriptor, _ACTIVATIONS[mode], NanPropagation(int(spec.propagate_nan)), spec.coef
     )
@@ -84,7 +84,7 @@ def _write_pooling(library: Any, descriptor: Any, spec: PoolingSpec) -> None:
     axes = same_length(window=spec.window, padding=spec.padding, stride=spec.stride)
     library.cudnnSetPoolingNdDescriptor(
         descriptor,
-        PoolingMode[choice(spec.mode, _names(PoolingMode), "mode").upper()],
+        PoolingMode[as_choice(spec.mode, _names(PoolingMode), "mode").upper()],
         NanPropagation(int(spec.propagate_nan)),
         axes,
         ints(spec.window, "window"),
@@ -159,7 +159,7 @@ class LRNDescriptor(Descriptor):
 def _write_op_tensor(library: Any, descriptor: Any, spec: OpTensorSpec) -> None:
     library.cudnnSetOpTensorDescriptor(
         descriptor,
-        OpTensorOp[choice(spec.op, _names(OpTensorOp), "op").upper()],
+        OpTensorOp[as_choice(spec.op, _names(OpTensorOp), "op").upper()],
         as_dtype(spec.compute).code,
         NanPropagation(int(spec.propagate_nan)),
     )
@@ -192,7 +192,7 @@ class OpTensorDescriptor(Descriptor):
 def _write_reduce(library: Any, descriptor: Any, spec: ReduceSpec) -> None:
     library.cudnnSetReduceTensorDescriptor(
         descriptor,
-        ReduceTensorOp[choice(spec.op, _names(ReduceTensorOp), "op").upper()],
+        ReduceTensorOp[as_choice(spec.op, _names(ReduceTensorOp), "op").upper()],
         as_dtype(spec.compute).code,
         NanPropagation(int(spec.propagate_nan)),
         ReduceTensorIndices.FLATTENED_INDICES if spec.indices else ReduceTensorIndices.NO_INDICES,

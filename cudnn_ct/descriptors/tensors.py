@@ -8,7 +8,7 @@ from typing import Any
 from .._bindings import types
 from .._bindings.enums import TensorFormat
 from ..dtypes import as_dtype
-from ..shapes.parse import choice
+from ..shapes.parse import as_choice
 from ..shapes.specs import LAYOUTS, FilterSpec, TensorSpec
 from .base import DTYPE_NAMES, MAX_AXES, Descriptor, DescriptorType, int_array, ints, same_length
 
@@ -49,7 +49,7 @@ class TensorDescriptor(Descriptor):
 def _write_filter(library: Any, descriptor: Any, spec: FilterSpec) -> None:
     # The lengths are K, C, window in this order for both formats; only the format says how they lie.
     dims = ints(spec.shape, "shape")
-    code, form = as_dtype(spec.dtype).code, _FORMATS[choice(spec.layout, LAYOUTS, "layout")]
+    code, form = as_dtype(spec.dtype).code, _FORMATS[as_choice(spec.layout, LAYOUTS, "layout")]
     library.cudnnSetFilterNdDescriptor(descriptor, code, form, len(spec.shape), dims)
 
 

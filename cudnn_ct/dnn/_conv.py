@@ -9,7 +9,7 @@ from .._config import config
 from ..array import DeviceArray
 from ..autotune.request import ALGORITHMS
 from ..shapes.conv import conv_output_shape
-from ..shapes.parse import choice, integer
+from ..shapes.parse import as_choice, as_int
 from ..shapes.specs import check_shape
 from .arguments import integers
 from .arrays import on_device
@@ -69,8 +69,8 @@ class GpuDnnConvDesc:
     ) -> None:
         self.border_mode, self.subsample = integers(border_mode), integers(subsample)
         self.dilation = integers(dilation)
-        self.conv_mode, self.precision = choice(conv_mode, tuple(MODES), "conv_mode"), precision
-        self.num_groups = integer(num_groups, "num_groups")
+        self.conv_mode, self.precision = as_choice(conv_mode, tuple(MODES), "conv_mode"), precision
+        self.num_groups = as_int(num_groups, "num_groups")
 
     def __call__(self, kern_shape: Any = None) -> GpuDnnConvDesc:  # noqa: ARG002 - as Theano's is called
         """Return the description itself: the shape of the filters is known when it is used."""

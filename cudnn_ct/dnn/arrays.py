@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..array import DeviceArray
-from ..array_creation import empty, operand
+from ..array_creation import as_operand, empty
 from ..ops._call import stream_of
 from ..shapes.specs import TensorSpec
 from .availability import ops
@@ -15,7 +15,7 @@ __all__ = ["copied", "flipped", "on_device", "overwritten", "swapped"]
 
 def on_device(array: Any, name: str) -> DeviceArray:
     """Take an argument as an array of ours, in place."""
-    return operand(array, name, stream_of(array, name, None))
+    return as_operand(array, name, stream_of(array, name, None))
 
 
 def copied(array: Any, name: str) -> DeviceArray:
@@ -34,7 +34,7 @@ def swapped(array: DeviceArray) -> DeviceArray:
     shape, strides, dtype = array.spec
     order = (1, 0, *range(2, len(shape)))
     exchanged = [tuple(values[axis] for axis in order) for values in (shape, strides)]
-    return array.seen_as(TensorSpec(exchanged[0], exchanged[1], dtype))
+    return array.view_as(TensorSpec(exchanged[0], exchanged[1], dtype))
 
 
 def flipped(array: DeviceArray) -> DeviceArray:
@@ -52,6 +52,6 @@ def flipped(array: DeviceArray) -> DeviceArray:
 def _slice(array: DeviceArray, axis: int, place: int) -> DeviceArray:
     """One slice of an array, in its memory; the axis remains, with length 1."""
     shape, strides, dtype = array.spec
-    view = array.seen_as(TensorSpec((*shape[:axis], 1, *shape[axis + 1 :]), strides, dtype))
+    view = array.view_as(TensorSpec((*shape[:axis], 1, *shape[axis + 1 :]), strides, dtype))
     view.pointer += place * strides[axis] * array.itemsize
     return view

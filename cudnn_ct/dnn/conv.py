@@ -10,7 +10,7 @@ from .._config import config
 from ..array import DeviceArray
 from ..errors import CudnnWarning
 from ..shapes.conv import conv_output_shape
-from ..shapes.parse import choice
+from ..shapes.parse import as_choice
 from ._conv import GpuDnnConvDesc, algorithm, compute
 from .arrays import flipped, on_device, swapped
 
@@ -340,7 +340,7 @@ def dnn_gradinput3d(
 def _convolve(img: Any, kerns: Any, desc: GpuDnnConvDesc, algo: Any, hint: str | None) -> Any:
     """Convolve, by a gradient where Theano does that; an algorithm that was named is kept to."""
     if hint is not None:
-        hint = choice(hint, HINTS, "direction_hint")
+        hint = as_choice(hint, HINTS, "direction_hint")
     border = desc.border_mode if isinstance(desc.border_mode, str) else None
     plain = desc.num_groups == 1 and _all_ones(desc.subsample) and algo is None
     if plain and border == "valid" and _all_ones(desc.dilation) and hint == "bprop weights":

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .._config import config
-from ..shapes.parse import integer
+from ..shapes.parse import as_int
 from ._conv import DIRECTIONS, GpuDnnConvDesc, algorithm, compute, output_shape
 from .arguments import checked_flag, integers
 from .arrays import copied, on_device
@@ -28,7 +28,7 @@ class _Operation:
     def __init__(self, algo: Any, inplace: bool, num_groups: int, workmem: Any) -> None:
         algo = algorithm(algo, workmem, stacklevel=4)
         self.algo = getattr(config.dnn.conv, DIRECTIONS[self.direction].flag) if algo is None else algo
-        self.inplace, self.num_groups = checked_flag(inplace, "inplace"), integer(num_groups, "num_groups")
+        self.inplace, self.num_groups = checked_flag(inplace, "inplace"), as_int(num_groups, "num_groups")
 
     def __repr__(self) -> str:
         return (

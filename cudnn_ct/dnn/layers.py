@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from ..dtypes import as_dtype
 from ..ops._call import stream_of
 from ..ops.dropout import DropoutMask, DropoutState
-from ..shapes.parse import choice
+from ..shapes.parse import as_choice
 from .arguments import checked_flag, integers
 from .arrays import on_device
 from .availability import ops
@@ -162,7 +162,7 @@ class GpuDnnReduction:
         dtype: Any = None,
         return_indices: bool = False,
     ) -> None:
-        self.red_op = choice(red_op, tuple(REDUCTIONS), "red_op")
+        self.red_op = as_choice(red_op, tuple(REDUCTIONS), "red_op")
         self.axis = integers(axis)
         self.return_indices = checked_flag(return_indices, "return_indices")
         self.acc_dtype, self.dtype = (
@@ -302,4 +302,4 @@ class GpuDnnDropoutOp:
 
 def _check_format(tensor_format: str | None) -> None:
     if tensor_format is not None:
-        choice(tensor_format, ("bc01",), "tensor_format")
+        as_choice(tensor_format, ("bc01",), "tensor_format")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..shapes.parse import choice
+from ..shapes.parse import as_choice
 from .arguments import checked_flag
 from .arrays import copied, overwritten
 from .availability import ops
@@ -351,7 +351,7 @@ class GpuDnnBatchNormGrad:
 
 
 def _mode(mode: str) -> str:
-    return MODES[choice(mode, tuple(MODES), "mode")]
+    return MODES[as_choice(mode, tuple(MODES), "mode")]
 
 
 def _either(called: float, default: float, made: float | None) -> float:

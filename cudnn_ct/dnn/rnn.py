@@ -8,8 +8,8 @@ from ..array import DeviceArray
 from ..context import BoundedDict
 from ..ops.rnn.reserve import RNNReserve
 from ..ops.rnn.rnn import RNN
-from ..ops.rnn.weights import below
-from ..shapes.parse import choice, integer
+from ..ops.rnn.weights import as_index
+from ..shapes.parse import as_choice, as_int
 from ..shapes.rnn import RNN_DIRECTIONS, RNN_MODES
 from ..shapes.specs import TensorSpec, check_shape
 from .arguments import checked_flag
@@ -134,7 +134,7 @@ class RNNBlock:
             There is no such layer, or w is not of the network.
         """
         network = self.network(_of_input(input_size))
-        place = divmod(below(network.spec.pseudo_layers, layer, "layer"), network.spec.directions)
+        place = divmod(as_index(network.spec.pseudo_layers, layer, "layer"), network.spec.directions)
         parts: list[DeviceArray | None] = []
         for view in network.split_params(w, *place).values():
             if view.ndim == 1 and len(parts) % 2 == 0:  # a bias, and no matrix before it
@@ -213,7 +213,7 @@ class RNNBlock:
         TypeError, ValueError
             A parameter of the network does not fit.
         """
-        input_size = integer(input_size, "input_size")
+        input_size = as_int(input_size, "input_size")
         found: RNN | None = self._networks.get(input_size)
         if found is None:
             found = self._networks[input_size] = ops().RNN(
@@ -439,11 +439,11 @@ def _of_input(input_size: Any) -> int:
 
 
 def _rnn_mode(mode: Any) -> str:
-    return choice(mode, RNN_MODES, "rnn_mode")
+    return as_choice(mode, RNN_MODES, "rnn_mode")
 
 
 def _direction_mode(mode: Any) -> str:
-    return choice(mode, RNN_DIRECTIONS, "direction_mode")
+    return as_choice(mode, RNN_DIRECTIONS, "direction_mode")
 
 
 def _check_modes(desc: Any, **modes: str) -> None:
@@ -456,4 +456,4 @@ def _check_modes(desc: Any, **modes: str) -> None:
 
 def _transposed(view: DeviceArray) -> DeviceArray:
     shape, strides, dtype = view.spec
-    return view.seen_as(TensorSpec(shape[::-1], strides[::-1], dtype))
+    return view.view_as(TensorSpec(shape[::-1], strides[::-1], dtype))

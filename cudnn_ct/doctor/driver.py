@@ -16,7 +16,7 @@ __all__ = ["archs", "check", "count", "describe", "judge"]
 # The oldest driver, and the CUDA version that it reports, for each CUDA major version.
 OLDEST = {11: ("450.80.02", 11000), 12: ("525.60.13", 12000), 13: ("580.65.06", 13000)}
 
-LEAST_FREE = 512 << 20  # bytes: a handle of cuDNN and its workspace need about so much
+MIN_FREE = 512 << 20  # bytes: a handle of cuDNN and its workspace need about so much
 REASONS = {
     3: "not initialised",
     34: "the stub library",
@@ -153,7 +153,7 @@ def _device(found: LibrarySet | None, device: dict[str, Any]) -> Iterator[Findin
         yield finding(
             "driver-broken", f"no context on {name}: {device['status']}, {reason}", status=device["status"]
         )
-    elif device["free"] < LEAST_FREE:
+    elif device["free"] < MIN_FREE:
         yield finding(
             "low-memory",
             f"{name} has {device['free'] >> 20:,} of {device['total'] >> 20:,} MiB free",

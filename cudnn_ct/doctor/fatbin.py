@@ -15,8 +15,8 @@ __all__ = ["DeviceCode", "read"]
 
 MAGIC = 0xBA55ED50
 PTX, SASS = 1, 2
-MOST_ENTRIES = 200_000
-MOST_SECTIONS = 1000
+MAX_ENTRIES = 200_000
+MAX_SECTIONS = 1000
 
 # The PTX language goes with the toolkit: 7.x came with CUDA 11, 8.x with CUDA 12, 9.x with CUDA 13.
 PTX_OF_CUDA = 4
@@ -76,7 +76,7 @@ def read(library: elf.Elf) -> DeviceCode | None:
 def _section(view: elf.View, wanted: bytes) -> tuple[int, int] | None:
     """Find offset and size of a section by its name."""
     table, entry, count, names = view.unpack("<40xQ10xHHH", 0)
-    if entry != 64 or not 0 < count <= MOST_SECTIONS or names >= count:
+    if entry != 64 or not 0 < count <= MAX_SECTIONS or names >= count:
         return None
     rows = list(struct.iter_unpack("<I20xQQ24x", view.at(table, entry * count)))
     _, at, size = rows[names]
@@ -104,8 +104,8 @@ def _entries(view: elf.View, at: int, size: int) -> Iterator[tuple[int, int, int
                     return
                 piece += skip + payload
                 seen += 1
-                if seen > MOST_ENTRIES:
+                if seen > MAX_ENTRIES:
                     return
             at += -at % 8
-        if seen > MOST_ENTRIES:
+        if seen > MAX_ENTRIES:
             return

@@ -25,8 +25,8 @@ __all__ = [
 # libcudnn.so.9, libcudnn_graph.so.9.27.0
 CUDNN_FILE = re.compile(r"libcudnn(?:_(?P<part>[a-z_]+))?\.so(?:\.(?P<version>\d+(?:\.\d+)*))?")
 
-MOST_LINKS = 40  # as the kernel has it
-MOST_TEXT = 8 << 20  # bytes of a text file, such as a wheel's RECORD
+MAX_LINKS = 40  # as the kernel has it
+MAX_TEXT = 8 << 20  # bytes of a text file, such as a wheel's RECORD
 
 
 class LibraryName(NamedTuple):
@@ -66,7 +66,7 @@ def real(path: str, root: str = "/") -> str:
             done = step
             continue
         links += 1
-        if links > MOST_LINKS:
+        if links > MAX_LINKS:
             return os.path.join(step, *todo)
         target = os.readlink(step)
         todo = target.split("/") + todo
@@ -124,9 +124,9 @@ def text_of(path: str | Path) -> str:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
             raise OSError(0, "is not a regular file", str(path))
-        if status.st_size > MOST_TEXT:
+        if status.st_size > MAX_TEXT:
             raise OSError(0, f"has {status.st_size:,} bytes", str(path))
-        return file.read(MOST_TEXT).decode("utf-8", "replace")
+        return file.read(MAX_TEXT).decode("utf-8", "replace")
 
 
 def mapped(pid: int | str) -> list[str]:

@@ -16,8 +16,8 @@ from .finding import Finding, Severity, finding
 
 __all__ = ["CannotLookError", "Place", "Places", "cached_folders", "linker_folders", "named", "usual"]
 
-MOST_FOLDERS = 100_000
-MOST_FOUND = 16
+MAX_FOLDERS = 100_000
+MAX_FOUND = 16
 DEEPEST = 64
 SECONDS = 10.0
 LINKED = ("nvidia", "cudnn", "lib", "lib64")  # folders that installers link to where they keep the files
@@ -256,7 +256,7 @@ class _Walk:
         while todo:
             folder, depth = todo.popleft()
             seen += 1
-            if seen > MOST_FOLDERS or time.monotonic() > self._end or found >= MOST_FOUND:
+            if seen > MAX_FOLDERS or time.monotonic() > self._end or found >= MAX_FOUND:
                 self.stopped = f"stopped after {seen:,} folders, {found} of them with a cuDNN"
                 return
             below, holding = self._list(folder)

@@ -21,7 +21,7 @@ from . import elf, stub_libcuda
 __all__ = ["Report", "run"]
 
 NEEDS = "give it a folder to write to (TMPDIR), and run it by a Python that can be started again"
-MOST_OUTPUT = 32 << 20  # bytes read of what a child wrote
+MAX_OUTPUT = 32 << 20  # bytes read of what a child wrote
 
 _REQUEST = re.compile(
     r"file=libcudnn_[a-z_]+\.so\.(\d+\.\d+\.\d+) \[0\];\s+dynamically loaded by (.+) \[\d+\]$", re.M
@@ -169,7 +169,7 @@ class _Child:
     def _read(self, name: str) -> str:
         try:
             with open(self.folder / name, "rb") as file:
-                return os.fsdecode(file.read(MOST_OUTPUT))  # paths as they are known here
+                return os.fsdecode(file.read(MAX_OUTPUT))  # paths as they are known here
         except OSError:
             return ""
 

@@ -14,12 +14,12 @@ DT_STRTAB, DT_SYMTAB, DT_STRSZ, DT_RPATH, DT_RUNPATH = 5, 6, 10, 15, 29
 DT_GNU_HASH, DT_VERNEED = 0x6FFFFEF5, 0x6FFFFFFE
 
 # About 20 times the figures of the largest cuDNN library: a file with more is damaged or hostile.
-MOST_SYMBOLS = 50_000
-MOST_NAMES = 4 << 20  # bytes: of the string table, and of all names read from it, which may overlap there
+MAX_SYMBOLS = 50_000
+MAX_NAMES = 4 << 20  # bytes: of the string table, and of all names read from it, which may overlap there
 LONGEST_NAME = 16 << 10  # bytes, of a search path too
-MOST_FOLDERS = 256  # of one RPATH or RUNPATH
-MOST_VERSIONS = 1000
-MOST_CODE = 64 << 10  # bytes of one function
+MAX_FOLDERS = 256  # of one RPATH or RUNPATH
+MAX_VERSIONS = 1000
+MAX_CODE = 64 << 10  # bytes of one function
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def code(library: elf.Elf, function: tuple[int, int]) -> bytes:
     address, size = function
     with elf.opened(library.path) as file:
         view = elf.View(library.path, file, library.size)
-        return view.at(elf.file_offset(view, library.segments, address), min(size, MOST_CODE))
+        return view.at(elf.file_offset(view, library.segments, address), min(size, MAX_CODE))
 
 
 class _Strings:
@@ -89,7 +89,7 @@ class _Strings:
 
     def __init__(self, view: elf.View, library: elf.Elf, tags: dict[int, int]) -> None:
         size = tags.get(DT_STRSZ, 0)
-        if size > MOST_NAMES:
+        if size > MAX_NAMES:
             raise view.malformed(f"has a string table of {size:,} bytes")
         self._view = view
         self._data = view.at(elf.file_offset(view, library.segments, tags[DT_STRTAB]), size)
@@ -100,14 +100,14 @@ class _Strings:
         if end < 0:
             raise self._view.malformed(f"has a name without an end within {LONGEST_NAME:,} bytes")
         self._read += end - at
-        if self._read > MOST_NAMES:  # many symbols may have the same long name
-            raise self._view.malformed(f"has names of more than {MOST_NAMES:,} bytes")
+        if self._read > MAX_NAMES:  # many symbols may have the same long name
+            raise self._view.malformed(f"has names of more than {MAX_NAMES:,} bytes")
         return self._data[at:end].decode("utf-8", "replace")
 
     def folders(self, at: int | None) -> tuple[str, ...]:
         """Read a search path."""
         found = () if at is None else tuple(filter(None, self[at].split(":")))
-        if len(found) > MOST_FOLDERS:
+        if len(found) > MAX_FOLDERS:
             raise self._view.malformed(f"has a search path of {len(found):,} folders")
         return found
 
@@ -132,14 +132,14 @@ def _symbols(
 def _symbol_count(view: elf.View, table: int) -> int:
     """Count the symbols by the hash table, which alone says where they end."""
     buckets, first, words = view.unpack("<III", table)
-    if buckets > MOST_SYMBOLS or words > MOST_SYMBOLS or first > MOST_SYMBOLS:
+    if buckets > MAX_SYMBOLS or words > MAX_SYMBOLS or first > MAX_SYMBOLS:
         raise view.malformed(f"has a hash table of {max(buckets, words, first):,} entries")
     start = table + 16 + 8 * words
     last = max(view.unpack(f"<{buckets}I", start), default=0)
     if last < first:
         return first
     chain = start + 4 * buckets
-    for index in range(last, min(last + elf.LONGEST_CHAIN, MOST_SYMBOLS)):
+    for index in range(last, min(last + elf.LONGEST_CHAIN, MAX_SYMBOLS)):
         if view.unpack("<I", chain + 4 * (index - first))[0] & 1:
             return index + 1
     raise view.malformed("has a hash table without an end")
@@ -157,11 +157,11 @@ def _versions(view: elf.View, library: elf.Elf, tags: dict[int, int], strings: _
             yield strings[name]
             name_at += step
             seen += 1
-            if seen > MOST_VERSIONS:
+            if seen > MAX_VERSIONS:
                 raise view.malformed("needs more symbol versions than a library can")
         if not following:
             return
         at += following
         seen += 1
-        if seen > MOST_VERSIONS:
+        if seen > MAX_VERSIONS:
             raise view.malformed("has a list of symbol versions without an end")

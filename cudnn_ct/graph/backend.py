@@ -60,7 +60,7 @@ class BackendDescriptor(NativeHandle):
             raise
 
     @classmethod
-    def blank(cls, library: Any, name: str, parent: BackendDescriptor) -> Self:
+    def empty(cls, library: Any, name: str, parent: BackendDescriptor) -> Self:
         """Make a descriptor for cuDNN to fill from an attribute of ``parent``."""
         descriptor = cls.__new__(cls)
         descriptor._create(library, name)
@@ -123,14 +123,14 @@ class BackendDescriptor(NativeHandle):
         """Read an attribute that holds descriptors, at most ``count``, as new ones that cuDNN fills."""
         attribute = self.kind.attribute(name)
         room = self.count(name) if count is None else count
-        blanks = [BackendDescriptor.blank(self.library, of_kind, self) for _ in range(room)]
+        blanks = [BackendDescriptor.empty(self.library, of_kind, self) for _ in range(room)]
         elements = (attribute.type.ctype * room)(*(blank._as_parameter_ for blank in blanks))
         return blanks[: self._ask(attribute, room, elements) if room else 0]
 
     def child(self, name: str, of_kind: str) -> BackendDescriptor:
         """Read an attribute that holds one descriptor."""
         attribute = self.kind.attribute(name)
-        blank = BackendDescriptor.blank(self.library, of_kind, self)
+        blank = BackendDescriptor.empty(self.library, of_kind, self)
         self._ask(attribute, 1, (attribute.type.ctype * 1)(blank._as_parameter_))
         return blank
 

@@ -8,18 +8,18 @@ from typing import Any, NamedTuple, Self
 from .._bindings.enums import BackendKnobType
 from ..errors import AllocationError, CudnnError, ExecutionFailedError, NotSupportedError
 from .backend import BackendDescriptor
-from .offline import place
+from .offline import target
 
 __all__ = [
     "HEURISTICS",
     "Engine",
     "EngineConfig",
+    "enumerate_engines",
     "execution_plan",
+    "heuristic_configs",
     "offer_of",
-    "offers",
     "plan_from_json",
     "plan_to_json",
-    "survey",
 ]
 
 Knobs = tuple[tuple[int, int], ...]
@@ -91,7 +91,7 @@ class EngineConfig(NamedTuple):
     notes: tuple[str, ...]
 
 
-def offers(
+def heuristic_configs(
     graph: BackendDescriptor, context: Any, heuristics: Iterable[str] = HEURISTICS
 ) -> Iterator[EngineConfig]:
     """Ask the heuristics for engines that can compute a native graph, best first, each once.
@@ -124,7 +124,9 @@ def offers(
         raise nothing
 
 
-def survey(graph: BackendDescriptor, context: Any, unwanted: Container[str]) -> Iterator[EngineConfig]:
+def enumerate_engines(
+    graph: BackendDescriptor, context: Any, unwanted: Container[str]
+) -> Iterator[EngineConfig]:
     """Try every engine that there is on a native graph, with cuDNN's defaults for all knobs.
 
     The heuristics answer with some forty configurations at most. Where engines that are wanted only for their
@@ -181,14 +183,14 @@ def plan_from_json(text: str, context: Any) -> BackendDescriptor:
     return BackendDescriptor(
         context.library,
         "execution_plan",
-        **place(context, "execution_plan"),
+        **target(context, "execution_plan"),
         json_representation=text.encode(),
     )
 
 
 def _engine(graph: BackendDescriptor, index: int, context: Any) -> BackendDescriptor:
     return BackendDescriptor(
-        graph.library, "engine", operation_graph=graph, global_index=index, **place(context, "engine")
+        graph.library, "engine", operation_graph=graph, global_index=index, **target(context, "engine")
     )
 
 
@@ -199,13 +201,13 @@ def _plan_of(engine: BackendDescriptor, knobs: Knobs, context: Any) -> BackendDe
     ]
     config = BackendDescriptor(library, "enginecfg", engine=engine, knob_choices=choices or None)
     return BackendDescriptor(
-        library, "execution_plan", **place(context, "execution_plan"), engine_config=config
+        library, "execution_plan", **target(context, "execution_plan"), engine_config=config
     )
 
 
 def _ask(graph: BackendDescriptor, mode: str, context: Any) -> list[BackendDescriptor]:
     heuristics = BackendDescriptor(
-        graph.library, "engineheur", operation_graph=graph, mode=mode, **place(context, "engineheur")
+        graph.library, "engineheur", operation_graph=graph, mode=mode, **target(context, "engineheur")
     )
     return heuristics.children("results", "enginecfg")
 

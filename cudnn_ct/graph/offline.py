@@ -12,7 +12,7 @@ from ..cuda import stream as streams
 from ..errors import NotInitializedError
 from .backend import BackendDescriptor
 
-__all__ = ["Planner", "compute_capability", "place"]
+__all__ = ["Planner", "compute_capability", "target"]
 
 # cuDNN 9.27 refuses a description that lacks these, and what 9.19 writes does. The values are ones that cuDNN
 # accepts; they were set by hand, not read from a device.
@@ -62,7 +62,7 @@ def _read(path: str | Path) -> dict[str, Any]:
     return dict(json.loads(Path(path).read_text(encoding="utf-8")))
 
 
-def place(context: Any, kind: str) -> dict[str, Any]:
+def target(context: Any, kind: str) -> dict[str, Any]:
     """Which attribute tells a descriptor of a kind what it is for, and its value.
 
     A handle goes into graphs and plans; the properties of a device go into heuristics, engines and plans.

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from ..errors import NotSupportedError
-from ..shapes.specs import ALIGNMENT, TensorSpec, same_steps
+from ..shapes.specs import ALIGNMENT, TensorSpec, equivalent_strides
 from .attributes import kind
 from .backend import BackendDescriptor
-from .offline import place
+from .offline import target
 
 __all__ = ["ALIGNMENT", "OPERATIONS", "Graph", "Node", "Tensor", "node", "operation_graph"]
 
@@ -93,7 +93,7 @@ def operation_graph(graph: Graph, context: Any) -> BackendDescriptor:
         return tensors[value]
 
     operations = [_operation(library, *one, native) for one in graph.nodes]
-    return BackendDescriptor(library, "operationgraph", **place(context, "operationgraph"), ops=operations)
+    return BackendDescriptor(library, "operationgraph", **target(context, "operationgraph"), ops=operations)
 
 
 def _check_layouts(one: Node) -> None:
@@ -107,7 +107,7 @@ def _check_layouts(one: Node) -> None:
     specs = [value.spec for value in one.attributes.values() if isinstance(value, Tensor)]
     result = max(specs, key=lambda spec: spec.size)
     for spec in specs:
-        if spec.shape == result.shape and not same_steps(spec.shape, spec.strides, result.strides):
+        if spec.shape == result.shape and not equivalent_strides(spec.shape, spec.strides, result.strides):
             raise NotSupportedError(f"operands differ in layout: got {spec} and {result}")
 
 

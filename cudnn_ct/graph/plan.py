@@ -11,12 +11,12 @@ from ..context import BoundedDict, Context
 from ..errors import AllocationError, BadParamError, CudnnError, NotSupportedError
 from ..plans.base import Candidate
 from .backend import BackendDescriptor
-from .engines import execution_plan, offers
+from .engines import execution_plan, heuristic_configs
 from .operations import Graph, operation_graph
 
 __all__ = ["GraphPlan", "first_plan"]
 
-PACKS = 256  # kept for each plan; a pool hands the same addresses out again and again
+MAX_VARIANT_PACKS = 256  # kept for each plan; a pool hands the same addresses out again and again
 
 
 def first_plan(graph: Graph, context: Context, order: Sequence[int] = ()) -> GraphPlan:
@@ -36,7 +36,7 @@ def first_plan(graph: Graph, context: Context, order: Sequence[int] = ()) -> Gra
         There is none; the message has what each engine said.
     """
     native, refusals = operation_graph(graph, context), []
-    offered = offers(native, context)
+    offered = heuristic_configs(native, context)
     first = list(islice(offered, len(order)))
     for offer in chain((first[i] for i in order if i < len(first)), offered):
         try:
@@ -74,7 +74,7 @@ class GraphPlan:
         self.workspace: int = native.one("workspace_size")
         native.about = f"{candidate.algorithm} on {', '.join(str(tensor.spec) for tensor in graph.operands)}"
         self._graph = graph
-        self._packs = BoundedDict(PACKS)
+        self._packs = BoundedDict(MAX_VARIANT_PACKS)
         self._uids = (ctypes.c_int64 * len(graph.operands))(*(tensor.uid for tensor in graph.operands))
         self._alignments = tuple(tensor.alignment for tensor in graph.operands)
         self._execute = native.library.cudnnBackendExecute

@@ -13,26 +13,26 @@ from ..array_creation import not_on_device
 from ..context import Context
 from ..cuda import interop
 from ..cuda import stream as streams
-from ..cuda.launch_log import explained
+from ..cuda.launch_log import add_launch_history
 from ..cuda.stream import Stream
 from ..dtypes import DTYPES
 from ..errors import CudnnError, ExecutionFailedError
 from ..plans.base import Plan
 from ..shapes.elementwise import OpTensorScales
-from ..shapes.parse import number
-from ..shapes.specs import TensorSpec, nearest_layout, same_steps
+from ..shapes.parse import as_float
+from ..shapes.specs import TensorSpec, equivalent_strides, nearest_layout
 
 ONE, ZERO = 1, 0  # the alpha and beta of most calls: as identities they are told the quickest
-SEEN = 256  # sets of pointers of which a call knows that they do not overlap
+MAX_POINTER_SETS = 256  # sets of pointers of which a call knows that they do not overlap
 
 
 class PreparedCall(NamedTuple):
     """What one thread prepared for one set of arguments: all that depends on specs and not on pointers.
 
     ``pack`` says that some input has strides that no descriptor holds, and is copied first; ``in_place`` that
-    a result may lie exactly where an input does. ``rooms`` are what the results take. ``spans`` are the bytes
-    that each operand reaches from its pointer, the results last. ``apart`` are pointers for which the results
-    are known to overlap nothing. ``fresh`` is not empty before the first run.
+    a result may lie exactly where an input does. ``result_slots`` are what the results take. ``spans`` are
+    the bytes that each operand reaches from its pointer, the results last. ``disjoint_pointers`` are pointers
+    for which the results are known to overlap nothing. ``fresh`` is not empty before the first run.
     """
 
     problem: Any
@@ -42,9 +42,9 @@ class PreparedCall(NamedTuple):
     pack: bool
     in_place: bool
     what: str
-    rooms: tuple[tuple[TensorSpec, int], ...]
+    result_slots: tuple[tuple[TensorSpec, int], ...]
     spans: tuple[tuple[int, int], ...]
-    apart: set[tuple[int, ...]]
+    disjoint_pointers: set[tuple[int, ...]]
     fresh: list[bool]
 
     @classmethod
@@ -60,8 +60,10 @@ class PreparedCall(NamedTuple):
         what: str = "a convolution",
     ) -> Self:
         """Make one, with what follows from the specs."""
-        rooms = tuple((spec, span(spec)[1]) for spec in results)  # with gaps, where a caller asked for some
-        spans = tuple(map(span, (*inputs, *results)))
+        rooms = tuple(
+            (spec, byte_extent(spec)[1]) for spec in results
+        )  # with gaps, where a caller asked for some
+        spans = tuple(map(byte_extent, (*inputs, *results)))
         what = f"the result of {what}"
         return cls(problem, inputs, results, choice, pack, in_place, what, rooms, spans, set(), [True])
 
@@ -82,9 +84,9 @@ class PreparedCall(NamedTuple):
         A result that is None is to be new memory, which nobody shares; ``pointers`` are those of the others.
         """
         refuse_overlap(inputs, results, self.spans, in_place=self.in_place)
-        if len(self.apart) >= SEEN:
-            self.apart.clear()
-        self.apart.add(pointers)
+        if len(self.disjoint_pointers) >= MAX_POINTER_SETS:
+            self.disjoint_pointers.clear()
+        self.disjoint_pointers.add(pointers)
 
 
 class SinglePlan(NamedTuple):
@@ -93,7 +95,7 @@ class SinglePlan(NamedTuple):
     plan: Plan
     candidate: None = None
     fallback_reason: str = ""
-    untimed: bool = False
+    needs_timing: bool = False
 
     def describe(self) -> str:
         """Tell what it is."""
@@ -104,12 +106,12 @@ class SinglePlan(NamedTuple):
         self.plan.run(ctx, pointers, alpha, beta)
 
 
-def keep(calls: dict[Any, Any], key: tuple[Any, ...], call: Any) -> Any:
+def remember(calls: dict[Any, Any], key: tuple[Any, ...], call: Any) -> Any:
     """Remember what was prepared for a key that ends in the settings, and return it.
 
     Not where another thread has changed a setting since: it may be of the old ones or of the new.
     """
-    if key[-1] is config.of_calls:
+    if key[-1] is config.snapshot:
         calls[key] = call
     return call
 
@@ -130,14 +132,14 @@ def run(
     stream = ctx.stream
     for array in inputs:
         if array.writer is not stream:
-            array.before_read(stream)
+            array.wait_for_writer(stream)
     if result is None:
-        spec, nbytes = call.rooms[0]
+        spec, nbytes = call.result_slots[0]
         result = out = DeviceArray.new(spec, nbytes, stream, call.what)
         pointers = (*[array.pointer for array in inputs], result.pointer)
     else:
         pointers = (*[array.pointer for array in inputs], result.pointer)
-        if pointers not in call.apart:
+        if pointers not in call.disjoint_pointers:
             call.refuse_overlap(inputs, (result,), pointers)
         if result.writer is not stream or result._uses is not None:
             result.before_write(stream)
@@ -147,12 +149,12 @@ def run(
         else:
             call.choice.run(ctx, pointers, alpha, beta)
     except CudnnError as error:
-        noted(error, f"in {call.problem}, alpha {alpha}, beta {beta}", stream)
+        add_context(error, f"in {call.problem}, alpha {alpha}, beta {beta}", stream)
         raise
     finally:  # also where a later part failed: an earlier one may be under way
         for array in inputs:
             if array.home is not stream:
-                array.after_use(stream)
+                array.record_use(stream)
         if result.home is not stream or result.writer is not stream:
             result.after_write(stream)
     return out
@@ -172,20 +174,20 @@ def run_several(
     own = [array for array in given if array is not None]
     if own:
         told = (*read, *[array.pointer for array in own])
-        if told not in call.apart:
+        if told not in call.disjoint_pointers:
             call.refuse_overlap(inputs, given, told)
-    results = DeviceArray.several(call.rooms, given, stream, call.what)
+    results = DeviceArray.allocate_many(call.result_slots, given, stream, call.what)
     pointers = (*read, *[array.pointer for array in results])
     enqueue = call.run_first if call.fresh else call.choice.run
     try:  # what is new is the stream's own, and nobody waits for it
-        in_order(stream, inputs, own, enqueue, ctx, pointers, alpha, beta)
+        ordered(stream, inputs, own, enqueue, ctx, pointers, alpha, beta)
     except CudnnError as error:
-        noted(error, f"in {call.problem}, alpha {alpha}, beta {beta}", stream)
+        add_context(error, f"in {call.problem}, alpha {alpha}, beta {beta}", stream)
         raise
     return results
 
 
-def in_order(
+def ordered(
     stream: Stream,
     read: Sequence[DeviceArray],
     written: Sequence[DeviceArray],
@@ -195,7 +197,7 @@ def in_order(
     """Order the streams, let ``work`` enqueue, note who uses what: what every call does around its work."""
     for array in read:
         if array.writer is not stream:
-            array.before_read(stream)
+            array.wait_for_writer(stream)
     for array in written:
         if array.writer is not stream or array._uses is not None:
             array.before_write(stream)
@@ -204,17 +206,17 @@ def in_order(
     finally:  # also where a later part failed: an earlier one may be under way
         for array in read:
             if array.home is not stream:
-                array.after_use(stream)
+                array.record_use(stream)
         for array in written:
             if array.home is not stream or array.writer is not stream:
                 array.after_write(stream)
 
 
-def noted(error: CudnnError, where: str, stream: Stream) -> None:
+def add_context(error: CudnnError, where: str, stream: Stream) -> None:
     """Note on an error where it came up; on one of the device, what may have failed before."""
     error.add_note(where)
     if isinstance(error, ExecutionFailedError):
-        explained(error, stream)
+        add_launch_history(error, stream)
 
 
 def refuse_overlap(
@@ -243,11 +245,11 @@ def refuse_overlap(
                 )
 
 
-def factors(alpha: Any, beta: Any, out: Any) -> tuple[Any, float]:
+def parse_scaling(alpha: Any, beta: Any, out: Any) -> tuple[Any, float]:
     """Alpha, a number or :class:`OpTensorScales`, and beta as numbers; raise where beta has nothing to
     multiply."""
-    alpha = alpha if type(alpha) is OpTensorScales else number(alpha, "alpha")
-    beta = number(beta, "beta")
+    alpha = alpha if type(alpha) is OpTensorScales else as_float(alpha, "alpha")
+    beta = as_float(beta, "beta")
     check_beta(beta, out)
     return alpha, beta
 
@@ -279,17 +281,17 @@ def stream_of(x: Any, name: str, stream: Any) -> Stream:
     return streams.as_stream(stream, streams.current_stream().device if device is None else device)
 
 
-def describable(spec: TensorSpec) -> TensorSpec:
+def representable(spec: TensorSpec) -> TensorSpec:
     """The spec itself, or that of a packed copy where no descriptor can hold its strides."""
     return spec if spec.describable else TensorSpec.packed(spec.shape, spec.dtype, nearest_layout(spec))
 
 
-def packed(array: DeviceArray, stream: Stream) -> DeviceArray:
-    """The array itself, or a packed copy as :func:`describable` says."""
+def contiguous(array: DeviceArray, stream: Stream) -> DeviceArray:
+    """The array itself, or a packed copy as :func:`representable` says."""
     return array if array.spec.describable else array.packed(nearest_layout(array.spec), stream, stacklevel=5)
 
 
-def hashable(value: Any) -> Any:
+def as_key(value: Any) -> Any:
     """Lists as tuples, at every depth: arguments as a key.
 
     Raises
@@ -304,7 +306,7 @@ def hashable(value: Any) -> Any:
             raise TypeError(
                 f"{value!r} is not a valid parameter; expected a number or a tuple of numbers"
             ) from None
-        parts = map(hashable, value)
+        parts = map(as_key, value)
         return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
     return value
 
@@ -312,7 +314,7 @@ def hashable(value: Any) -> Any:
 PLAIN = frozenset((bool, float, int, str, range, type(None)))  # of arguments that cannot change
 
 
-def settled(value: Any) -> Any:
+def freeze(value: Any) -> Any:
     """An argument as it is now, at every depth, and itself where it cannot change: else a key would lie.
 
     Raises
@@ -323,7 +325,7 @@ def settled(value: Any) -> Any:
     if type(value) in PLAIN or isinstance(value, Enum):
         return value
     if isinstance(value, list | tuple):
-        parts = tuple(map(settled, value))
+        parts = tuple(map(freeze, value))
         if isinstance(value, tuple) and all(map(operator.is_, parts, value)):
             return value
         return type(value)(*parts) if hasattr(value, "_fields") else parts
@@ -335,16 +337,16 @@ def settled(value: Any) -> Any:
                 return number(value)
             except (TypeError, ValueError):
                 continue
-    return hashable(value)
+    return as_key(value)
 
 
-def by_name(told: Any, *fields: str) -> Any:
+def enum_names(told: Any, *fields: str) -> Any:
     """A named tuple in which enums among ``fields`` are their names: members of many enums are one number."""
     names = {field: value.name for field in fields if isinstance(value := getattr(told, field), Enum)}
     return told._replace(**names) if names else told
 
 
-def scaled_by(alpha: float, beta: float) -> str:
+def scaling_kind(alpha: float, beta: float) -> str:
     """Which factor a problem has that is not as usual: the field of `ConvProblem`."""
     return "alpha" if alpha != 1 else "beta" if beta != 0 else ""
 
@@ -352,10 +354,10 @@ def scaled_by(alpha: float, beta: float) -> str:
 def _same_elements(one: TensorSpec, two: TensorSpec) -> bool:
     """Whether two tensors that begin in the same place have the same elements."""
     alike = one.shape == two.shape and one.dtype == two.dtype
-    return alike and same_steps(one.shape, one.strides, two.strides)
+    return alike and equivalent_strides(one.shape, one.strides, two.strides)
 
 
-def span(spec: TensorSpec) -> tuple[int, int]:
+def byte_extent(spec: TensorSpec) -> tuple[int, int]:
     """The bytes that an array reaches from its pointer, down and up."""
     itemsize = DTYPES[spec.dtype].itemsize
     low, high = spec.extent

@@ -15,8 +15,8 @@ from ..context import Context
 from ..cuda import stream as streams
 from ..errors import BadParamError, NotSupportedError
 from ..plans.base import Layer, Plan, packed_of, tensors_of
-from ..plans.elementwise import conversion as legacy_conversion
-from ..plans.elementwise import filling, op_tensor, scaling, scaling_by_op_tensor, transformation
+from ..plans.elementwise import cast_plan as legacy_conversion
+from ..plans.elementwise import fill_plan, op_tensor, scale_plan, scaling_by_op_tensor, transformation
 from ..plans.float32 import Implementation, on_float32
 from ..plans.wrappers import RelayoutPlan, ZeroOrScale
 from ..shapes.activation import ActivationProblem
@@ -35,8 +35,8 @@ from .cast_graph import conversion as graph_conversion
 from .ctc_legacy import ctc_loss, ctc_loss_of_host_labels
 from .lrn_legacy import lrn
 from .norm.plans import NORM_GRADIENT_WAYS, NORM_INFERENCE_WAYS, NORM_TRAINING_WAYS
-from .pooling_legacy import gradient_in_c_order, padded_pooling, pooling, spread_gradient
-from .reduce.fast_sum import quick_sum, summed
+from .pooling_legacy import broadcast_gradient, gradient_in_c_order, padded_pooling, pooling
+from .reduce.fast_sum import channel_sum, fast_sum
 from .reduce.graph import reduction as graph_reduction
 from .reduce.legacy import reduction as legacy_reduction
 from .reduce.legacy import wide_reduction
@@ -75,7 +75,7 @@ class RequireAlignment:
 WAYS: dict[type, tuple[Implementation, ...]] = {
     ActivationProblem: (RequireAlignment(graph_activation), _simple(legacy_activation)),
     CTCProblem: (ctc_loss, ctc_loss_of_host_labels),
-    FillProblem: (_simple(filling),),
+    FillProblem: (_simple(fill_plan),),
     GridProblem: _of_bfloat16_too(_simple(GridPlan)),
     LRNProblem: _of_bfloat16_too(_simple(lrn)),
     NormGradient: tuple(map(RequireAlignment, NORM_GRADIENT_WAYS)),
@@ -83,21 +83,21 @@ WAYS: dict[type, tuple[Implementation, ...]] = {
     NormTraining: tuple(map(RequireAlignment, NORM_TRAINING_WAYS)),
     OpTensorProblem: (_simple(op_tensor),),
     PoolProblem: (
-        RequireAlignment(_simple(spread_gradient)),
+        RequireAlignment(_simple(broadcast_gradient)),
         _simple(gradient_in_c_order),
         _simple(pooling),
         _simple(padded_pooling),
     ),
     ReduceProblem: (
-        RequireAlignment(_simple(quick_sum)),
+        RequireAlignment(_simple(fast_sum)),
         RequireAlignment(graph_reduction),
-        RequireAlignment(_simple(summed)),
-        on_float32(_simple(summed), "float16", "bfloat16"),
+        RequireAlignment(_simple(channel_sum)),
+        on_float32(_simple(channel_sum), "float16", "bfloat16"),
         legacy_reduction,
         wide_reduction,
     ),
     SampleProblem: _of_bfloat16_too(_simple(SamplePlan)),
-    ScaleProblem: (_simple(scaling), _simple(scaling_by_op_tensor)),
+    ScaleProblem: (_simple(scale_plan), _simple(scaling_by_op_tensor)),
     SoftmaxProblem: (RequireAlignment(_simple(softmax_of_rows)), _simple(softmax)),
     TransformProblem: (_simple(transformation), _simple(legacy_conversion), graph_conversion),
 }

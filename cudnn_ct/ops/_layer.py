@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from .. import context
 from .._config import config
 from ..array import DeviceArray
-from ..array_creation import operand
+from ..array_creation import as_operand
 from ..context import Context
 from ..cuda import stream as streams
 from ..cuda.stream import Stream
@@ -18,15 +18,15 @@ from ._call import (
     PLAIN,
     ZERO,
     PreparedCall,
+    as_key,
     check_writable,
-    describable,
-    factors,
-    hashable,
-    keep,
-    packed,
+    contiguous,
+    freeze,
+    parse_scaling,
+    remember,
+    representable,
     run,
     run_several,
-    settled,
     stream_of,
 )
 from ._fallback import FirstSupported
@@ -68,24 +68,24 @@ def compute(
     two.
     """
     if alpha is not ONE or beta is not ZERO:
-        alpha, beta = factors(alpha, beta, out)
+        alpha, beta = parse_scaling(alpha, beta, out)
     where = _stream_of(given[0], names[0], stream)
-    previous = streams.activate(where.device)
+    previous = streams.set_device(where.device)
     try:
         ctx = context.current(where)
         arrays = _operands(names, given, where)
         if out is None:
             result, outs = None, _NOTHING_GIVEN
         else:
-            result = operand(out, "out", where, written=True)
+            result = as_operand(out, "out", where, written=True)
             outs = (result.spec,)
         call = _prepared(ctx, layer, names, arrays, outs, arguments, (alpha != 1, beta != 0))
         if call.pack:
-            arrays = tuple(packed(array, where) for array in arrays)
+            arrays = tuple(contiguous(array, where) for array in arrays)
         return run(ctx, call, arrays, result, alpha, beta, out)
     finally:
         if previous is not None:
-            streams.restore(previous)
+            streams.restore_device(previous)
 
 
 def compute_several(
@@ -104,9 +104,9 @@ def compute_several(
     ``called`` are the names that the caller knows ``outs`` by, where that is not "out".
     """
     if alpha is not ONE or beta is not ZERO:
-        alpha, beta = factors(alpha, beta, outs[0])
+        alpha, beta = parse_scaling(alpha, beta, outs[0])
     where = _stream_of(given[0], names[0], stream)
-    previous = streams.activate(where.device)
+    previous = streams.set_device(where.device)
     try:
         ctx = context.current(where)
         arrays = _operands(names, given, where)
@@ -115,13 +115,13 @@ def compute_several(
         for place, out in enumerate(outs):
             array = out
             if out is not None:
-                array = operand(out, called[place] if called else "out", where, written=True)
+                array = as_operand(out, called[place] if called else "out", where, written=True)
             results.append(array)
             specs.append(None if array is None else array.spec)
         scaled = (alpha != 1, beta != 0)
         call = _prepared(ctx, layer, names, arrays, tuple(specs), arguments, scaled, called)
         if call.pack:
-            arrays = tuple(packed(array, where) for array in arrays)
+            arrays = tuple(contiguous(array, where) for array in arrays)
         made: list[Any] = run_several(ctx, call, arrays, results, alpha, beta)
         for place, out in enumerate(outs):
             if out is not None:
@@ -129,21 +129,21 @@ def compute_several(
         return made
     finally:
         if previous is not None:
-            streams.restore(previous)
+            streams.restore_device(previous)
 
 
 def rewrite(layer: Operation, x: Any, alpha: float, stream: Any = None) -> Any:
     """One call of an operation that changes the array it is given, and returns it."""
     where = _stream_of(x, layer.written, stream)
-    previous = streams.activate(where.device)
+    previous = streams.set_device(where.device)
     try:
         ctx = context.current(where)
-        array = operand(x, layer.written, where, written=True)
+        array = as_operand(x, layer.written, where, written=True)
         call = _prepared(ctx, layer, (), (), (array.spec,), (), ())
         return run(ctx, call, (), array, alpha, 0, x)
     finally:
         if previous is not None:
-            streams.restore(previous)
+            streams.restore_device(previous)
 
 
 def _stream_of(first: Any, name: str, stream: Any) -> Stream:
@@ -156,7 +156,7 @@ def _operands(names: tuple[str, ...], given: tuple[Any, ...], where: Stream) -> 
     device = where.device
     for array in given:
         if type(array) is not DeviceArray or array.device != device:
-            return tuple(operand(array, name, where) for array, name in zip(given, names, strict=True))
+            return tuple(as_operand(array, name, where) for array, name in zip(given, names, strict=True))
     return given
 
 
@@ -178,16 +178,16 @@ def _prepared(
     specs = tuple([array.spec for array in arrays])
     kinds = tuple(map(type, arguments))  # 1, 1.0 and True are one key, and so are members of many enums
     if not _TAKEN.issuperset(kinds):
-        arguments = settled(arguments)
-    key = (layer.name, names, specs, outs, arguments, kinds, scaled, config.of_calls)
+        arguments = freeze(arguments)
+    key = (layer.name, names, specs, outs, arguments, kinds, scaled, config.snapshot)
     try:
         call: PreparedCall | None = ctx.calls.get(key)
     except TypeError:  # a list in a tuple, which is as good as a tuple, or something that is refused
-        return _prepared(ctx, layer, names, arrays, outs, hashable(arguments), scaled, called)
-    if call is None and (now := settled(arguments)) is not arguments:
+        return _prepared(ctx, layer, names, arrays, outs, as_key(arguments), scaled, called)
+    if call is None and (now := freeze(arguments)) is not arguments:
         return _prepared(ctx, layer, names, arrays, outs, now, scaled, called)
     if call is None:
-        inputs = tuple(map(describable, specs))
+        inputs = tuple(map(representable, specs))
         for place, out in enumerate(outs):
             check_writable(out, called[place] if called else layer.written)
         problem = layer.problem(dict(zip(names, inputs, strict=True)), outs, *arguments)
@@ -200,5 +200,5 @@ def _prepared(
             in_place=layer.in_place,
             what=layer.name,
         )
-        keep(ctx.calls, key, call)
+        remember(ctx.calls, key, call)
     return call

@@ -13,16 +13,16 @@ from ..context import Context
 from ..graph.operations import Graph, Node, Tensor, node
 from ..graph.pixels import in_pixels
 from ..graph.plan import GraphPlan, first_plan
-from ..plans.axes import LARGEST
+from ..plans.axes import INT_MAX
 from ..plans.base import Plan, tensors_of
 from ..plans.chain import ChainPlan, Step
 from ..shapes.activation import ActivationProblem
-from ..shapes.specs import ActivationSpec, TensorSpec, same_steps
+from ..shapes.specs import ActivationSpec, TensorSpec, equivalent_strides
 from .conv.fused_graph import MODES
 
 __all__ = ["activation", "activation_graph"]
 
-LEAST = 2**24  # elements; with fewer, a call has less to win than its plan costs
+MIN_ELEMENTS = 2**24  # elements; with fewer, a call has less to win than its plan costs
 ORDER = (1, 0)  # the second of the heuristics' answers is quicker by 5 to 10 % in all dtypes
 
 
@@ -30,10 +30,12 @@ def activation(problem: ActivationProblem, context: Context) -> Plan | None:
     """A plan for large arrays that lie alike without gaps, in a run without factors; otherwise none."""
     tensors = list(tensors_of(problem).values())
     first, spec = tensors[0], problem.activation
-    alike = first.layouts and all(same_steps(first.shape, one.strides, first.strides) for one in tensors)
+    alike = first.layouts and all(
+        equivalent_strides(first.shape, one.strides, first.strides) for one in tensors
+    )
     if not alike or not spec.propagate_nan or not config.runtime_compiled:
         return None
-    if not LEAST <= first.size <= LARGEST:
+    if not MIN_ELEMENTS <= first.size <= INT_MAX:
         return None
     row = (_GRADIENTS if problem.dx else _FORWARD).get(spec.mode)
     steep = spec.mode == "elu" and spec.coef != 1  # engines have its coefficient as the slope at 0

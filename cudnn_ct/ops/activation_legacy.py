@@ -9,7 +9,7 @@ from ..descriptors.layers import ActivationDescriptor
 from ..plans.base import Plan, tensors_of
 from ..plans.call import CallPlan
 from ..plans.elementwise import SetOrScale
-from ..plans.tiling import sliced
+from ..plans.tiling import tile
 from ..shapes.activation import ActivationProblem
 from ..shapes.specs import TensorSpec
 
@@ -31,7 +31,7 @@ def activation(problem: ActivationProblem) -> Plan:
             return IdentityPlan(dy, dx, 2)
         return CallPlan("cudnnActivationBackward", head, [(1, y), (2, dy), (0, x)], dx)
 
-    return sliced(backward if problem.dx else forward, *tensors_of(problem).values())
+    return tile(backward if problem.dx else forward, *tensors_of(problem).values())
 
 
 class IdentityPlan:

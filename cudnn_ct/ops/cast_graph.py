@@ -9,7 +9,7 @@ from ..graph.operations import Graph, Tensor, node
 from ..graph.pixels import in_pixels
 from ..graph.plan import first_plan
 from ..plans.chain import ChainPlan, Step
-from ..plans.elementwise import copying
+from ..plans.elementwise import copy_plan
 from ..shapes.elementwise import TransformProblem
 from ..shapes.specs import TensorSpec
 
@@ -32,9 +32,9 @@ def conversion(problem: TransformProblem, context: Context) -> ChainPlan:
     packed_x, packed_y = (TensorSpec.packed(x.shape, spec.dtype) for spec in (x, y))
     identity = in_pixels(lambda a, b: first_plan(identity_graph(a, b), context), packed_x, packed_y)
     steps = [
-        Step(copying(x, packed_x), (0, 2)),
+        Step(copy_plan(x, packed_x), (0, 2)),
         Step(identity, (2, 3)),
-        Step(copying(packed_y, y), (3, 1)),
+        Step(copy_plan(packed_y, y), (3, 1)),
     ]
     narrower = DTYPES[y.dtype].itemsize < DTYPES[x.dtype].itemsize
     return ChainPlan([packed_x, packed_y], steps, scaled=0 if narrower else 2)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from .. import context
 from ..array import DeviceArray
-from ..array_creation import operand
+from ..array_creation import as_operand
 from ..context import BoundedDict, Context
 from ..cuda import interop
 from ..cuda import stream as streams
@@ -17,25 +17,27 @@ from ..dtypes import DTYPES
 from ..errors import NotInitializedError, NotSupportedError
 from ..shapes.ctc import (
     CTC_ALGOS,
-    CTC_MOST_LABELS,
+    CTC_MAX_LABELS,
     CTCLoss,
     check_ctc_logits,
     check_ctc_of_host,
     check_ctc_operands,
-    ctc_least_steps,
+    ctc_min_steps,
     ctc_outs,
     ctc_problem,
     ctc_room,
     ctc_spec,
 )
-from ..shapes.parse import choice
+from ..shapes.parse import as_choice
 from ..shapes.specs import ALIGNMENT, CTCLossSpec, TensorSpec
-from ._call import PreparedCall, check_writable, describable, packed, run_several, stream_of
+from ._call import PreparedCall, check_writable, contiguous, representable, run_several, stream_of
 from ._fallback import FirstSupported
 
 __all__ = ["ctc_loss"]
 
-KEPT = 64  # copies of labels and lengths that a thread keeps on the device, and calls that do more for some
+MAX_COPIES = (
+    64  # copies of labels and lengths that a thread keeps on the device, and calls that do more for some
+)
 
 _COPIES = "labels and lengths of CTC losses"  # the key of these copies in a context
 _RAGGED = "CTC losses that do more for some sequences"  # the key of these calls
@@ -135,13 +137,13 @@ def ctc_loss(
     array([0.75], dtype=float32)
     """
     where = stream_of(logits, "logits", stream)
-    previous = streams.activate(where.device)
+    previous = streams.set_device(where.device)
     try:
         ctx = context.current(where)
-        array = operand(logits, "logits", where)
+        array = as_operand(logits, "logits", where)
         outs = ctc_outs(out)
         results = [
-            None if one is None else operand(one, name, where, written=True)
+            None if one is None else as_operand(one, name, where, written=True)
             for one, name in zip(outs, ("out.loss", "out.gradient"), strict=True)
         ]
         normalization, out_of_bound, blank = ctc_spec(normalization, out_of_bound, blank)
@@ -153,14 +155,14 @@ def ctc_loss(
         ctc = CTCLossSpec(normalization, kept, targets.room, compute)
         wanted = tuple(None if one is None else one.spec for one in results)
         unaligned = _unaligned(array, *results)
-        call = _prepared(ctx, array.spec, wanted, ctc, choice(algo, CTC_ALGOS, "algo"), targets, unaligned)
+        call = _prepared(ctx, array.spec, wanted, ctc, as_choice(algo, CTC_ALGOS, "algo"), targets, unaligned)
         if call.pack:
-            array = packed(array, where)
+            array = contiguous(array, where)
         call = call._replace(choice=_WithHost(call.choice, targets.host))
         made = run_several(ctx, call, (array, *targets.arrays), results, 1, 0)
         return CTCLoss(*(new if one is None else one for new, one in zip(made, outs, strict=True)))
     finally:
-        streams.restore(previous)
+        streams.restore_device(previous)
 
 
 class _CTCTargets(NamedTuple):
@@ -201,7 +203,7 @@ class _CTCInputs:
             )
         self.ctx, self.shape, self.values = ctx, shape, values
         self.device = [
-            operand(value, name, ctx.stream) if _is_on_device(value) else None
+            as_operand(value, name, ctx.stream) if _is_on_device(value) else None
             for name, value in zip(_NAMES, values, strict=True)
         ]
 
@@ -212,7 +214,7 @@ class _CTCInputs:
             for value, array in zip(self.values, self.device, strict=True)
         )
         rows, steps = check_ctc_operands(self.shape, labels, counts, inputs)
-        impossible = [n for n, row in enumerate(rows) if steps[n] < ctc_least_steps(row)]
+        impossible = [n for n, row in enumerate(rows) if steps[n] < ctc_min_steps(row)]
         empty = [n for n, row in enumerate(rows) if not row and not steps[n]]
         unlabelled = [(n, steps[n]) for n, row in enumerate(rows) if not row and steps[n]]
         # PyTorch saw cuDNN leave its memory where there are more labels than steps: one label in one step is
@@ -279,7 +281,7 @@ class _CTCInputs:
         if counts is None:
             least = [1] * self.batch
         else:
-            least = list(counts if rows is None else map(ctc_least_steps, rows))
+            least = list(counts if rows is None else map(ctc_min_steps, rows))
         most = [self.shape[0]] * self.batch if steps is None else steps
         for n, (wanted, found) in enumerate(zip(least, most, strict=True)):
             if found < wanted:
@@ -291,11 +293,11 @@ class _CTCInputs:
 
     def _room(self, counts: Sequence[int]) -> int:
         """The same for every call with lengths on the device, whatever they hold."""
-        return ctc_room(counts) if self.device[1] is None else CTC_MOST_LABELS
+        return ctc_room(counts) if self.device[1] is None else CTC_MAX_LABELS
 
     def _copied(self, values: tuple[int, ...]) -> DeviceArray:
         """The copy of some integers on the device, made when they were first seen."""
-        kept = self.ctx.plans.setdefault(_COPIES, BoundedDict(KEPT))
+        kept = self.ctx.plans.setdefault(_COPIES, BoundedDict(MAX_COPIES))
         copy: _DeviceInts | None = kept.get(values)
         if copy is None:
             if self.ctx.capturing:
@@ -364,12 +366,12 @@ def _prepared(
     """Look the call up. Those that do more for some sequences are kept apart: few will come again."""
     known = targets.known(ctc.normalization)
     key = ("a CTC loss", logits, outs, ctc, algo, known, unaligned)
-    calls = ctx.plans.setdefault(_RAGGED, BoundedDict(KEPT)) if any(known) else ctx.calls
+    calls = ctx.plans.setdefault(_RAGGED, BoundedDict(MAX_COPIES)) if any(known) else ctx.calls
     call: PreparedCall | None = calls.get(key)
     if call is None:
         for out in outs:
             check_writable(out)
-        given = describable(logits)
+        given = representable(logits)
         problem = ctc_problem(given, outs, ctc, algo, *known, unaligned)
         inputs = (given, _WHATEVER, _WHATEVER, _WHATEVER)
         call = calls[key] = PreparedCall.of(
@@ -405,5 +407,5 @@ def _is_as_cudnn_takes_it(array: DeviceArray) -> bool:
 
 def _check_most(counts: Sequence[int]) -> None:
     for n, count in enumerate(counts):
-        if count > CTC_MOST_LABELS:
-            raise NotSupportedError(f"sequence {n} has {count} labels; cuDNN takes {CTC_MOST_LABELS}")
+        if count > CTC_MAX_LABELS:
+            raise NotSupportedError(f"sequence {n} has {count} labels; cuDNN takes {CTC_MAX_LABELS}")

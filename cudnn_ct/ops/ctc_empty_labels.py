@@ -12,7 +12,7 @@ from ..context import Context
 from ..dtypes import DTYPES
 from ..plans.base import Plan
 from ..plans.chain import ChainPlan, Step
-from ..plans.elementwise import copying, filling, moving, op_tensor
+from ..plans.elementwise import cast_or_copy_plan, copy_plan, fill_plan, op_tensor
 from ..plans.tiling import SlicedPlan
 from ..shapes.elementwise import FillProblem, OpTensorProblem
 from ..shapes.reduction import ReduceProblem
@@ -29,7 +29,7 @@ _WAYS = _ROWS
 
 def blank_as_label(logits: TensorSpec, copy: TensorSpec) -> Plan:
     """Give the first label in a copy of probabilities those of the blank."""
-    return SlicedPlan([(moving(_blank(logits), _blank(copy)), (0, DTYPES[copy.dtype].itemsize))])
+    return SlicedPlan([(cast_or_copy_plan(_blank(logits), _blank(copy)), (0, DTYPES[copy.dtype].itemsize))])
 
 
 def unlabelled(normalization: str, context: Context, logits: TensorSpec, *results: TensorSpec) -> Plan:
@@ -48,9 +48,9 @@ def unlabelled(normalization: str, context: Context, logits: TensorSpec, *result
         temporaries += [rows, column]
         total = ReduceProblem(column, loss, None, (0,), "add", True)
         steps = [
-            Step(moving(logits, rows), (_LOGITS, _ROWS)),
+            Step(cast_or_copy_plan(logits, rows), (_LOGITS, _ROWS)),
             Step(_softmax(rows, "log"), (_ROWS, _PROBABILITIES)),
-            Step(copying(_blank(rows), column), (_PROBABILITIES, _COLUMN)),
+            Step(copy_plan(_blank(rows), column), (_PROBABILITIES, _COLUMN)),
             Step(reduction(total, context), (_COLUMN, _LOSS), -1.0),
             Step(_softmax(rows, "accurate"), (_ROWS, _PROBABILITIES)),
         ]
@@ -59,13 +59,13 @@ def unlabelled(normalization: str, context: Context, logits: TensorSpec, *result
         temporaries += [ways]
         length = rows.shape[0]
         steps = [
-            Step(filling(FillProblem(ways)), (_WAYS,), log(length * (length + 1) // 2)),
+            Step(fill_plan(FillProblem(ways)), (_WAYS,), log(length * (length + 1) // 2)),
             Step(_sum(loss, ways, loss), (_LOSS, _WAYS, _LOSS)),
-            Step(moving(logits, rows), (_LOGITS, _PROBABILITIES)),
+            Step(cast_or_copy_plan(logits, rows), (_LOGITS, _PROBABILITIES)),
         ]
     steps += [
-        Step(filling(FillProblem(less)), (_LESS,), 0.0),
-        Step(filling(FillProblem(_blank(less))), (_LESS,), -1.0),
+        Step(fill_plan(FillProblem(less)), (_LESS,), 0.0),
+        Step(fill_plan(FillProblem(_blank(less))), (_LESS,), -1.0),
         Step(_sum(rows, less, gradient), (_PROBABILITIES, _LESS, _GRADIENT)),
     ]
     return ChainPlan(temporaries, steps)

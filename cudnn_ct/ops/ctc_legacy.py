@@ -24,7 +24,7 @@ from ..dtypes import DTYPES
 from ..errors import NotSupportedError
 from ..plans.base import Plan
 from ..plans.chain import ChainPlan, Step
-from ..plans.elementwise import filling, moving, op_tensor, scaling
+from ..plans.elementwise import cast_or_copy_plan, fill_plan, op_tensor, scale_plan
 from ..plans.tiling import SlicedPlan
 from ..shapes.activation import ActivationProblem
 from ..shapes.ctc import CTCProblem
@@ -110,9 +110,9 @@ def _doubled(problem: CTCProblem) -> dict[int, list[int]]:
 
 def _before(problem: CTCProblem, places: _Places) -> list[Step]:
     """Zeros where cuDNN writes no gradient, and the logits as it takes them."""
-    steps = [Step(filling(FillProblem(places.wide)), (places.gradient,), 0.0)]
+    steps = [Step(fill_plan(FillProblem(places.wide)), (places.gradient,), 0.0)]
     if places.logits != _LOGITS:
-        steps.append(Step(moving(problem.logits, places.wide), (_LOGITS, places.logits)))
+        steps.append(Step(cast_or_copy_plan(problem.logits, places.wide), (_LOGITS, places.logits)))
     for end, sequences in _doubled(problem).items():
         specs = _until(end, problem.logits), _until(end, places.wide)
         steps.append(Step(_of_sequences(sequences, blank_as_label, *specs), (_LOGITS, places.logits)))
@@ -152,10 +152,10 @@ def _handed_over(problem: CTCProblem, places: _Places) -> list[Step]:
     """What was not worked on where it is wanted, but for the gradients that are kept."""
     steps: list[Step] = []
     if places.loss != _LOSS:
-        steps.append(Step(moving(places.losses, problem.loss), (places.loss, _LOSS)))
+        steps.append(Step(cast_or_copy_plan(places.losses, problem.loss), (places.loss, _LOSS)))
     written = [n for n in range(places.wide.shape[1]) if n not in set(places.kept)]
     if places.gradient != _GRADIENT and places.wide.size and written:
-        plan = _of_sequences(written, moving, places.wide, problem.gradient)
+        plan = _of_sequences(written, cast_or_copy_plan, places.wide, problem.gradient)
         steps.append(Step(plan, (places.gradient, _GRADIENT)))
     return steps
 
@@ -171,7 +171,7 @@ def _by_activations(spec: TensorSpec, probabilities: int, gradient: int) -> list
     times, plus = (op_tensor(OpTensorProblem(spec, spec, spec, op, True)) for op in ("mul", "add"))
     both = (gradient, probabilities, gradient)  # cuDNN may write over its first operand, not over its second
     return [
-        Step(scaling(ScaleProblem(spec)), (gradient,), -1.0),
+        Step(scale_plan(ScaleProblem(spec)), (gradient,), -1.0),
         Step(relu, (gradient, gradient), -1.0),
         Step(times, both),
         Step(plus, both),
@@ -179,7 +179,7 @@ def _by_activations(spec: TensorSpec, probabilities: int, gradient: int) -> list
 
 
 def _fill(x: TensorSpec) -> Plan:
-    return filling(FillProblem(x))
+    return fill_plan(FillProblem(x))
 
 
 def _zero_from(end: int, x: TensorSpec) -> Plan:

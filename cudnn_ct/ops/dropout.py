@@ -6,16 +6,25 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from .. import context
 from ..array import DeviceArray
-from ..array_creation import operand
+from ..array_creation import as_operand
 from ..context import BoundedDict, Context
 from ..cuda import memory as memories
 from ..cuda import stream as streams
 from ..plans.wrappers import ZeroOrScale
 from ..shapes.checks import one_dtype, result_spec
 from ..shapes.dropout import check_probability
-from ..shapes.parse import integer
+from ..shapes.parse import as_int
 from ..shapes.specs import TensorSpec, nearest_layout
-from ._call import PreparedCall, SinglePlan, check_writable, describable, packed, run, run_several, stream_of
+from ._call import (
+    PreparedCall,
+    SinglePlan,
+    check_writable,
+    contiguous,
+    representable,
+    run,
+    run_several,
+    stream_of,
+)
 from .dropout_legacy import DropoutDescriptor, mask_size, states_size
 from .dropout_legacy import dropout as legacy_dropout
 
@@ -97,8 +106,8 @@ class DropoutState:
     def __init__(self, probability: float = 0.5, seed: int = 0, *, stream: Any = None) -> None:
         self.probability = check_probability(probability)
         self.seed = check_seed(seed)
-        where = streams.stream_for(stream)
-        previous = streams.activate(where.device)
+        where = streams.resolve_stream(stream)
+        previous = streams.set_device(where.device)
         try:
             ctx = context.current(where)
             nbytes = states_size(ctx)
@@ -110,7 +119,7 @@ class DropoutState:
             )
             self._memory.after_write(where)
         finally:
-            streams.restore(previous)
+            streams.restore_device(previous)
         self._calls = BoundedDict(256)
 
     @property
@@ -148,14 +157,14 @@ class DropoutState:
         source = np.ascontiguousarray(given, np.uint8)
         if source.size != self._memory.size:
             raise ValueError(f"a saved state of {source.size:,} bytes; this one has {self._memory.size:,}")
-        where = streams.stream_for(None, self.device)
-        previous = streams.activate(where.device)
+        where = streams.resolve_stream(None, self.device)
+        previous = streams.set_device(where.device)
         try:
             self._memory.before_write(where)
             memories.copy_from_host(self._memory.pointer, source, where)
             self._memory.after_write(where)
         finally:
-            streams.restore(previous)
+            streams.restore_device(previous)
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise TypeError(
@@ -209,19 +218,19 @@ def dropout(x: Any, state: DropoutState, *, out: Any = None, stream: Any = None)
     array([0., 2.], dtype=float32)
     """
     where = stream_of(x, "x", stream)
-    previous = streams.activate(where.device)
+    previous = streams.set_device(where.device)
     try:
         ctx = context.current(where)
         _check_state(state, ctx)
-        array = operand(x, "x", where)
-        result = None if out is None else operand(out, "out", where, written=True)
+        array = as_operand(x, "x", where)
+        result = None if out is None else as_operand(out, "out", where, written=True)
         call, order = _forward(ctx, state, array.spec, None if result is None else result.spec)
         if call.pack:
-            array = packed(array, where)
+            array = contiguous(array, where)
         made = run_several(ctx, call, (array,), (result, None, state._memory), 1, 0)
         return Dropout(made[0] if out is None else out, DropoutMask(made[1], order, state))
     finally:
-        streams.restore(previous)
+        streams.restore_device(previous)
 
 
 def dropout_backward(
@@ -264,20 +273,20 @@ def dropout_backward(
     if not isinstance(mask, DropoutMask):
         raise TypeError(f"mask must be what dropout gave, not {type(mask).__name__}")
     where = stream_of(dy, "dy", stream)
-    previous = streams.activate(where.device)
+    previous = streams.set_device(where.device)
     try:
         ctx = context.current(where)
         _check_state(state, ctx)
         if mask.state is not state:
             raise ValueError(f"the mask is of {mask.state}, not of {state}")
-        array = operand(dy, "dy", where)
-        result = None if out is None else operand(out, "out", where, written=True)
+        array = as_operand(dy, "dy", where)
+        result = None if out is None else as_operand(out, "out", where, written=True)
         call = _backward(state, array.spec, mask, None if result is None else result.spec)
         if call.pack:
-            array = packed(array, where)
+            array = contiguous(array, where)
         return run(ctx, call, (array, mask.bits), result, 1, 0, out)
     finally:
-        streams.restore(previous)
+        streams.restore_device(previous)
 
 
 def _forward(
@@ -288,7 +297,7 @@ def _forward(
     if found is None:
         one_dtype("dropout", x=x.dtype)
         check_writable(out)
-        given, order = describable(x), TensorSpec.packed(x.shape, x.dtype, nearest_layout(x))
+        given, order = representable(x), TensorSpec.packed(x.shape, x.dtype, nearest_layout(x))
         y = result_spec(x.shape, given, out=out)
         bits = TensorSpec.packed((mask_size(ctx, order) if x.size else 0,), "uint8")
         states = state._memory.spec
@@ -318,7 +327,7 @@ def _backward(state: DropoutState, dy: TensorSpec, mask: DropoutMask, out: Tenso
         if dy.shape != like.shape or dy.dtype != like.dtype:
             raise ValueError(f"dy is {dy}; the mask is of a dropout of {like}")
         check_writable(out)
-        given, bits = describable(dy), mask.bits.spec
+        given, bits = representable(dy), mask.bits.spec
         dx = result_spec(dy.shape, given, like, out=out)
         plan = (
             legacy_dropout("cudnnDropoutBackward", state._descriptor, given, dx, bits, like)
@@ -346,7 +355,7 @@ def _check_state(state: Any, ctx: Context) -> None:
 
 def check_seed(seed: Any) -> int:
     """Return the seed of dice as an int, or raise."""
-    number = integer(seed, "seed")
+    number = as_int(seed, "seed")
     if not 0 <= number < 2**64:
         raise ValueError(f"seed must be between 0 and 2**64 - 1, got {seed}")
     return number

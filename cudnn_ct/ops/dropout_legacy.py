@@ -9,10 +9,10 @@ from .._bindings.types import cudnnDropoutDescriptor_t
 from .._handle import NativeHandle
 from ..context import Context
 from ..descriptors.tensors import TensorDescriptor
-from ..plans.axes import folded
+from ..plans.axes import collapse
 from ..plans.base import Plan
 from ..plans.chain import ChainPlan, Step
-from ..plans.elementwise import conversion
+from ..plans.elementwise import cast_plan
 from ..plans.wrappers import RelayoutPlan
 from ..shapes.elementwise import TransformProblem
 from ..shapes.specs import TensorSpec
@@ -96,7 +96,7 @@ def _on_float32(
     plan = _DropoutPlan(function, descriptor, wide, mask.size, backward)
     first = 3 + len(rest)  # the places of the copies
     copy, result = first, first + 1
-    there, back = conversion(TransformProblem(x, wide)), conversion(TransformProblem(wide, y))
+    there, back = cast_plan(TransformProblem(x, wide)), cast_plan(TransformProblem(wide, y))
     steps = [
         Step(there, (0, copy)),
         Step(plan, (copy, 1, result) if backward else (copy, result, 2)),
@@ -106,7 +106,7 @@ def _on_float32(
 
 
 def _as_one_axis(spec: TensorSpec) -> TensorDescriptor:
-    return TensorDescriptor.cached(*folded([spec], [range(len(spec.shape))]))
+    return TensorDescriptor.cached(*collapse([spec], [range(len(spec.shape))]))
 
 
 def _alike(spec: TensorSpec, order: TensorSpec) -> bool:

@@ -13,14 +13,14 @@ from ..errors import NotSupportedError
 from ..plans.axes import images
 from ..plans.base import packed_of, tensors_of
 from ..plans.call import CallPlan
-from ..plans.elementwise import copying
-from ..plans.scalars import element
-from ..plans.workspace import behind
+from ..plans.elementwise import copy_plan
+from ..plans.scalars import scalar_bytes
+from ..plans.workspace import append
 from ..plans.wrappers import RelayoutPlan
 from ..shapes.pooling import PoolProblem
 from ..shapes.specs import PoolingSpec, TensorSpec, nearest_layout
 
-__all__ = ["gradient_in_c_order", "padded_pooling", "pooling", "spread_gradient"]
+__all__ = ["broadcast_gradient", "gradient_in_c_order", "padded_pooling", "pooling"]
 
 LARGE = 2**18  # elements, from which a kernel takes longer than calls that copy
 
@@ -51,7 +51,7 @@ def pooling(problem: PoolProblem) -> CallPlan:
     return CallPlan("cudnnPoolingBackward", head, [(1, y), (2, dy), (0, x)], dx, factor)
 
 
-def spread_gradient(problem: PoolProblem) -> CallPlan | None:
+def broadcast_gradient(problem: PoolProblem) -> CallPlan | None:
     """``cudnnAddTensor`` for the gradient of an average of all there is: every element has the same."""
     window, padding, _ = problem.geometry
     whole = window == problem.x.shape[2:] and not any(before or after for before, after in padding)
@@ -115,11 +115,11 @@ class PaddedPooling:
         gradient = padded if problem.dx else None
         self._inner = pooling(problem._replace(x=padded, dx=gradient, geometry=unpadded))
         self._image = TensorDescriptor.cached(*images(padded))
-        self._edge = element(x.dtype, -inf if problem.mode.startswith("max") else 0.0)
-        self._into = copying(x, inside)
-        self._out_of = copying(inside, problem.dx) if problem.dx else None
-        image, self.workspace = behind(self._inner.workspace, padded)
-        result, self.workspace = behind(self.workspace, gradient)
+        self._edge = scalar_bytes(x.dtype, -inf if problem.mode.startswith("max") else 0.0)
+        self._into = copy_plan(x, inside)
+        self._out_of = copy_plan(inside, problem.dx) if problem.dx else None
+        image, self.workspace = append(self._inner.workspace, padded)
+        result, self.workspace = append(self.workspace, gradient)
         self._places = image, image + start, result, result + start
 
     def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .._bindings.enums import SoftmaxAlgorithm, SoftmaxMode
 from ..errors import NotSupportedError
-from ..plans.axes import folded
+from ..plans.axes import collapse
 from ..plans.base import tensors_of
 from ..plans.call import CallPlan
 from ..shapes.softmax import SoftmaxProblem
@@ -46,7 +46,7 @@ def _folded(problem: SoftmaxProblem) -> list[TensorSpec]:
     """The tensors with what is summed over as channels."""
     tensors = list(tensors_of(problem).values())
     rank, axes = len(tensors[0].shape), problem.axes
-    made = folded(tensors, [range(axes.start), axes, range(axes.stop, rank)])
+    made = collapse(tensors, [range(axes.start), axes, range(axes.stop, rank)])
     if not any(all(layout in spec.layouts for spec in made) for layout in LAYOUTS):
         # cuDNN 9.19 takes these, and writes where they are not.
         raise NotSupportedError("not all operands lie in one order without gaps")

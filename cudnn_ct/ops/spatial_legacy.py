@@ -11,8 +11,8 @@ from ..descriptors.layers import SpatialTransformerDescriptor
 from ..descriptors.tensors import TensorDescriptor
 from ..dtypes import DTYPES
 from ..errors import NotSupportedError
-from ..plans.axes import settled
-from ..plans.chain import in_turn
+from ..plans.axes import canonical_strides
+from ..plans.chain import run_all
 from ..plans.scalars import scalar_type
 from ..plans.wrappers import ZeroOrScale
 from ..shapes.spatial import GridProblem, SampleProblem
@@ -60,7 +60,7 @@ class GridPlan:
             two = (grid + at_grid, theta + at_theta)
             call(context.handle, transformer, *(two if backward else two[::-1]))
 
-        in_turn(partial(piece, *one) for one in self._pieces)
+        run_all(partial(piece, *one) for one in self._pieces)
 
     def describe(self) -> str:
         """Tell what was chosen."""
@@ -102,7 +102,7 @@ class SamplePlan:
         if len(self._pieces) == 1:
             call(context, pointers, alpha, beta, self._pieces[0])
         else:
-            in_turn(partial(call, context, pointers, alpha, beta, piece) for piece in self._pieces)
+            run_all(partial(call, context, pointers, alpha, beta, piece) for piece in self._pieces)
 
     def _forward(
         self, context: Context, pointers: Sequence[int], alpha: float, beta: float, piece: _Piece
@@ -161,7 +161,7 @@ def _piece(
 
     def part(spec: TensorSpec) -> TensorSpec:
         shape = (n_end - n, c_end - c, *spec.shape[2:])
-        return settled(spec._replace(shape=shape), list(spec.layouts))
+        return canonical_strides(spec._replace(shape=shape), list(spec.layouts))
 
     def start(spec: TensorSpec) -> int:
         return (n * spec.strides[0] + c * spec.strides[1]) * itemsize

@@ -12,7 +12,7 @@ from ..shapes.elementwise import (
     scale_problem,
     transform_problem,
 )
-from ..shapes.parse import number
+from ..shapes.parse import as_float
 from ._layer import Operation, compute, rewrite
 
 __all__ = ["add", "fill", "op_tensor", "scale", "transform"]
@@ -82,7 +82,7 @@ def op_tensor(
     """
     names, given = (("a",), (a,)) if b is None else (("a", "b"), (a, b))
     # Factors of a run, not of the problem: a rate that falls with each step is no new problem at each.
-    factors = OpTensorScales(number(alpha1, "alpha1"), number(alpha2, "alpha2"))
+    factors = OpTensorScales(as_float(alpha1, "alpha1"), as_float(alpha2, "alpha2"))
     return compute(_OP_TENSOR, names, given, (op, nan), factors, beta, out, stream)
 
 
@@ -170,7 +170,7 @@ def scale(x: Any, *, alpha: float, stream: Any = None) -> Any:
     >>> ct.scale(gradient, alpha=1 / 64).numpy()
     array([1. , 0.5], dtype=float32)
     """
-    return rewrite(_SCALE, x, number(alpha, "alpha"), stream)
+    return rewrite(_SCALE, x, as_float(alpha, "alpha"), stream)
 
 
 def fill(x: Any, value: float, *, stream: Any = None) -> Any:
@@ -208,7 +208,7 @@ def fill(x: Any, value: float, *, stream: Any = None) -> Any:
     >>> ct.fill(ct.asarray([1, 2], "float32"), 7).numpy()
     array([7., 7.], dtype=float32)
     """
-    return rewrite(_FILL, x, number(value, "value"), stream)
+    return rewrite(_FILL, x, as_float(value, "value"), stream)
 
 
 def transform(

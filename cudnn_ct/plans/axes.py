@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from ..errors import NotSupportedError
 from ..shapes.specs import LAYOUTS, TensorSpec, packed_strides
 
-__all__ = ["folded", "four_axes", "images", "settled", "two_axes"]
+__all__ = ["canonical_strides", "collapse", "images", "pad_to_4d", "pad_to_two_axes"]
 
-LARGEST = 2**31 - 1  # what a descriptor holds
+INT_MAX = 2**31 - 1  # what a descriptor holds
 
 
-def folded(specs: Sequence[TensorSpec], groups: Sequence[Sequence[int]]) -> list[TensorSpec]:
+def collapse(specs: Sequence[TensorSpec], groups: Sequence[Sequence[int]]) -> list[TensorSpec]:
     """Write each group of axes as one axis, in all specs alike; four axes at least.
 
     Elements of a group may be visited in any order, as long as it is the same in all tensors.
@@ -28,7 +28,7 @@ def folded(specs: Sequence[TensorSpec], groups: Sequence[Sequence[int]]) -> list
     for spec, pairs in zip(specs, axes, strict=True):
         pairs += [(1, 1)] * (4 - len(pairs))
         shape, strides = zip(*pairs, strict=True)
-        made.append(settled(TensorSpec(shape, strides, spec.dtype), ["nchw"]))
+        made.append(canonical_strides(TensorSpec(shape, strides, spec.dtype), ["nchw"]))
     return made
 
 
@@ -45,8 +45,8 @@ def _merged(specs: Sequence[TensorSpec], group: Sequence[int]) -> list[tuple[int
             elif spec.strides[axis] != length * stride:
                 raise NotSupportedError(f"axes {list(group)} of {spec} do not lie side by side in memory")
             length *= spec.shape[axis]
-        if length > LARGEST:
-            raise NotSupportedError(f"{spec} has {length:,} elements; one axis has at most {LARGEST:,}")
+        if length > INT_MAX:
+            raise NotSupportedError(f"{spec} has {length:,} elements; one axis has at most {INT_MAX:,}")
         result.append((length, stride))
     return result
 
@@ -54,10 +54,10 @@ def _merged(specs: Sequence[TensorSpec], group: Sequence[int]) -> list[tuple[int
 def images(*specs: TensorSpec) -> list[TensorSpec]:
     """Specs of images as the legacy calls take them: two spatial axes at least, axes of length 1 alike."""
     common = [layout for layout in LAYOUTS if all(layout in spec.layouts for spec in specs)]
-    return [two_axes(settled(spec, common)) for spec in specs]
+    return [pad_to_two_axes(canonical_strides(spec, common)) for spec in specs]
 
 
-def settled(spec: TensorSpec, common: list[str]) -> TensorSpec:
+def canonical_strides(spec: TensorSpec, common: list[str]) -> TensorSpec:
     """Give axes of length 1 the strides of the layout in use; cuDNN refuses odd ones."""
     if 1 not in spec.shape:
         return spec
@@ -72,7 +72,7 @@ def settled(spec: TensorSpec, common: list[str]) -> TensorSpec:
     return spec._replace(strides=tuple(strides))
 
 
-def two_axes(spec: TensorSpec) -> TensorSpec:
+def pad_to_two_axes(spec: TensorSpec) -> TensorSpec:
     """Write one spatial axis as two, the first of length 1: the legacy calls know no other."""
     if len(spec.shape) != 3:
         return spec
@@ -80,7 +80,7 @@ def two_axes(spec: TensorSpec) -> TensorSpec:
     return TensorSpec((n, c, 1, length), (step_n, step_c, step, step), spec.dtype)
 
 
-def four_axes(spec: TensorSpec) -> TensorSpec:
+def pad_to_4d(spec: TensorSpec) -> TensorSpec:
     """Put axes of length 1 before the first: cuDNN sets and scales nothing of fewer than four."""
     missing = max(4 - len(spec.shape), 0)
     step = max((n * s for n, s in zip(spec.shape, spec.strides, strict=True)), default=1)

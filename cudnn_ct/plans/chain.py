@@ -9,9 +9,9 @@ from ..context import Context
 from ..errors import BadParamError, CudnnError, ExecutionFailedError, NotSupportedError
 from ..shapes.specs import TensorSpec
 from .base import Plan
-from .workspace import behind
+from .workspace import append
 
-__all__ = ["ChainPlan", "Step", "in_turn", "too_late"]
+__all__ = ["ChainPlan", "Step", "partial_write_error", "run_all"]
 
 
 class Step(NamedTuple):
@@ -38,7 +38,7 @@ class ChainPlan:
         self._offsets = []
         self.workspace = max(step.plan.workspace for step in steps)
         for spec in temporaries:
-            offset, self.workspace = behind(self.workspace, spec)
+            offset, self.workspace = append(self.workspace, spec)
             self._offsets.append(offset)
 
     def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
@@ -55,7 +55,7 @@ class ChainPlan:
         return f"chosen: {'; then '.join(told)}"
 
 
-def too_late(error: CudnnError) -> ExecutionFailedError:
+def partial_write_error(error: CudnnError) -> ExecutionFailedError:
     """What a refusal is once earlier calls have changed a result: no other way may start anew."""
     return ExecutionFailedError(
         f"{error}\nearlier calls of the same operation have changed its results, so no other way was tried",
@@ -65,7 +65,7 @@ def too_late(error: CudnnError) -> ExecutionFailedError:
     )
 
 
-def in_turn(calls: Iterable[Callable[[], object]]) -> None:
+def run_all(calls: Iterable[Callable[[], object]]) -> None:
     """Make several calls for one result. After the first, a refusal lets no other way begin again."""
     for i, call in enumerate(calls):
         try:
@@ -73,4 +73,4 @@ def in_turn(calls: Iterable[Callable[[], object]]) -> None:
         except (NotSupportedError, BadParamError) as error:
             if not i:
                 raise
-            raise too_late(error) from error
+            raise partial_write_error(error) from error

@@ -16,20 +16,20 @@ from ..shapes.specs import OpTensorSpec, TensorSpec
 from .base import Plan
 from .call import CallPlan
 from .chain import ChainPlan, Step
-from .scalars import element, scalar_type
-from .tiling import sliced
+from .scalars import scalar_bytes, scalar_type
+from .tiling import tile
 from .workspace import nbytes_of
 
 __all__ = [
-    "absolute",
-    "conversion",
-    "copying",
-    "duplicating",
-    "extreme",
-    "filling",
-    "moving",
+    "absolute_plan",
+    "cast_or_copy_plan",
+    "cast_plan",
+    "copy_plan",
+    "duplicate_plan",
+    "extreme_plan",
+    "fill_plan",
     "op_tensor",
-    "scaling",
+    "scale_plan",
     "scaling_by_op_tensor",
     "transformation",
 ]
@@ -39,7 +39,7 @@ def op_tensor(problem: OpTensorProblem) -> Plan:
     """``cudnnOpTensor``."""
     spec = OpTensorSpec(problem.op, DTYPES[problem.a.dtype].accumulate, problem.propagate_nan)
     make = partial(OpTensorPlan, spec, 1.0, 1.0)
-    return sliced(make, *(tensor for tensor in (problem.a, problem.b, problem.c) if tensor))
+    return tile(make, *(tensor for tensor in (problem.a, problem.b, problem.c) if tensor))
 
 
 def transformation(problem: TransformProblem) -> Plan:
@@ -47,7 +47,7 @@ def transformation(problem: TransformProblem) -> Plan:
     x, y = problem.x, problem.y
     if x.dtype != y.dtype:
         raise NotSupportedError(f"cudnnTransformTensor turns no {x.dtype} into {y.dtype}")
-    return copying(x, y)
+    return copy_plan(x, y)
 
 
 # What cudnnOpTensor reads and writes in one call, computing in float32. It has none for float64.
@@ -59,50 +59,50 @@ _CONVERSIONS = {
 }
 
 
-def conversion(problem: TransformProblem) -> Plan:
+def cast_plan(problem: TransformProblem) -> Plan:
     """``cudnnOpTensor`` with an operand and a result of two dtypes: the larger of x and x.
 
     float16 and bfloat16 become each other by way of float32, which holds both.
     """
     x, y = problem.x, problem.y
     if (x.dtype, y.dtype) in _CONVERSIONS:
-        return sliced(partial(OpTensorPlan, OpTensorSpec("max"), 1.0, 1.0), x, y)
+        return tile(partial(OpTensorPlan, OpTensorSpec("max"), 1.0, 1.0), x, y)
     between = TensorSpec.packed(x.shape, "float32")
     if {x.dtype, y.dtype} != {"float16", "bfloat16"}:
         raise NotSupportedError(f"cudnnOpTensor turns no {x.dtype} into {y.dtype}")
-    there, back = (conversion(TransformProblem(*pair)) for pair in ((x, between), (between, y)))
+    there, back = (cast_plan(TransformProblem(*pair)) for pair in ((x, between), (between, y)))
     return ChainPlan([between], [Step(there, (0, 2)), Step(back, (2, 1))])
 
 
-def moving(x: TensorSpec, y: TensorSpec) -> Plan:
+def cast_or_copy_plan(x: TensorSpec, y: TensorSpec) -> Plan:
     """A copy, or a conversion where the dtypes are two."""
-    return copying(x, y) if x.dtype == y.dtype else conversion(TransformProblem(x, y))
+    return copy_plan(x, y) if x.dtype == y.dtype else cast_plan(TransformProblem(x, y))
 
 
-def scaling(problem: ScaleProblem) -> Plan:
+def scale_plan(problem: ScaleProblem) -> Plan:
     """``cudnnScaleTensor``."""
-    return sliced(SetOrScale, problem.x)
+    return tile(SetOrScale, problem.x)
 
 
 def scaling_by_op_tensor(problem: ScaleProblem) -> Plan:
     """``cudnnOpTensor`` in place: the larger of alpha x and alpha x."""
     spec = OpTensorSpec("max", DTYPES[problem.x.dtype].accumulate)
-    return sliced(partial(OpTensorPlan, spec, 1.0, 1.0), problem.x)
+    return tile(partial(OpTensorPlan, spec, 1.0, 1.0), problem.x)
 
 
-def filling(problem: FillProblem) -> Plan:
+def fill_plan(problem: FillProblem) -> Plan:
     """``cudnnSetTensor``."""
-    return sliced(partial(SetOrScale, value=True), problem.x)
+    return tile(partial(SetOrScale, value=True), problem.x)
 
 
-def absolute(x: TensorSpec, y: TensorSpec) -> Plan:
+def absolute_plan(x: TensorSpec, y: TensorSpec) -> Plan:
     """Absolute values, of two tensors of one shape and dtype: the larger of x and -x."""
-    return extreme("max", -1.0, x, y)
+    return extreme_plan("max", -1.0, x, y)
 
 
-def extreme(op: str, factor: float, *specs: TensorSpec) -> Plan:
+def extreme_plan(op: str, factor: float, *specs: TensorSpec) -> Plan:
     """The larger or smaller ("max", "min") of a and ``factor`` times b, which is a where none is given."""
-    return sliced(partial(ExtremePlan, op, factor), *specs)
+    return tile(partial(ExtremePlan, op, factor), *specs)
 
 
 _EXTREMES = ("max", "min")
@@ -189,7 +189,7 @@ class SetOrScale:
         """Enqueue the call."""
         library, handle, pointer = context.library, context.handle, pointers[-1]
         if self._value:
-            library.cudnnSetTensor(handle, self._x, pointer, element(self._dtype, alpha))
+            library.cudnnSetTensor(handle, self._x, pointer, scalar_bytes(self._dtype, alpha))
         else:
             library.cudnnScaleTensor(handle, self._x, pointer, self._scalar(alpha))
 
@@ -198,17 +198,17 @@ class SetOrScale:
         return f"chosen: {'cudnnSetTensor' if self._value else 'cudnnScaleTensor'}"
 
 
-def copying(x: TensorSpec, y: TensorSpec) -> Plan:
+def copy_plan(x: TensorSpec, y: TensorSpec) -> Plan:
     """``cudnnTransformTensor``, y = alpha x + beta y, between tensors of one shape and dtype."""
-    return sliced(lambda a, b: CallPlan("cudnnTransformTensor", (), [(0, a)], b), x, y)
+    return tile(lambda a, b: CallPlan("cudnnTransformTensor", (), [(0, a)], b), x, y)
 
 
-def duplicating(spec: TensorSpec) -> Plan:
+def duplicate_plan(spec: TensorSpec) -> Plan:
     """Return a plan that copies a tensor to other memory with the same strides.
 
     The bytes of a dense tensor are copied by the driver, which takes every dtype and address.
     """
-    scaled = copying(spec, spec)
+    scaled = copy_plan(spec, spec)
     return _BytesPlan(nbytes_of(spec), scaled) if spec.dense else scaled
 
 

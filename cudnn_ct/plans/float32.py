@@ -10,7 +10,7 @@ from ..shapes.elementwise import TransformProblem
 from ..shapes.specs import TensorSpec
 from .base import Plan, tensors_of
 from .chain import ChainPlan, Step
-from .elementwise import conversion
+from .elementwise import cast_plan
 
 __all__ = ["Implementation", "on_float32", "widened"]
 
@@ -34,10 +34,10 @@ def on_float32(way: Implementation, *dtypes: str) -> Implementation:
             (i, TransformProblem(spec, copy), TransformProblem(copy, spec))
             for i, (spec, copy) in enumerate(zip(tensors.values(), copies.values(), strict=True))
         ]
-        steps = [Step(conversion(there), (i, count + i)) for i, there, _ in pairs[: count - results]]
+        steps = [Step(cast_plan(there), (i, count + i)) for i, there, _ in pairs[: count - results]]
         steps.append(Step(inner, tuple(range(count, 2 * count))))
         # The first result last: it is the one that alpha and beta are of.
-        steps += [Step(conversion(back), (count + i, i)) for i, _, back in reversed(pairs[count - results :])]
+        steps += [Step(cast_plan(back), (count + i, i)) for i, _, back in reversed(pairs[count - results :])]
         return ChainPlan(list(copies.values()), steps)
 
     return wide

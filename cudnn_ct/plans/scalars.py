@@ -9,7 +9,7 @@ from typing import Any
 
 from ..dtypes import DTYPES
 
-__all__ = ["element", "scalar_type"]
+__all__ = ["scalar_bytes", "scalar_type"]
 
 
 @cache
@@ -24,7 +24,7 @@ def scalar_type(compute: str) -> Any:
     return scalar
 
 
-def element(dtype: str, value: float = 0.0) -> Any:
+def scalar_bytes(dtype: str, value: float = 0.0) -> Any:
     """A number in memory, as ``cudnnSetTensor`` takes it for elements of a dtype.
 
     For half types that is a float32, whatever the manual says: cuDNN 9.19 reads four bytes, and rounds.
@@ -36,11 +36,11 @@ def element(dtype: str, value: float = 0.0) -> Any:
 
     with np.errstate(all="ignore"):
         half = dtype in ("float16", "bfloat16")
-        held = _to_odd(value) if half else np.asarray(value).astype(row.numpy)
+        held = _round_to_odd(value) if half else np.asarray(value).astype(row.numpy)
     return ctypes.byref(ctypes.create_string_buffer(held.tobytes(), held.nbytes))
 
 
-def _to_odd(value: float) -> Any:
+def _round_to_odd(value: float) -> Any:
     """A float32 whose last bit tells that something was lost: it becomes the half that is nearest."""
     import numpy as np
 

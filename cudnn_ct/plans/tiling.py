@@ -12,14 +12,14 @@ from ..context import Context
 from ..dtypes import DTYPES
 from ..errors import NotSupportedError
 from ..shapes.specs import TensorSpec
-from .axes import LARGEST, images, settled
+from .axes import INT_MAX, canonical_strides, images
 from .base import Plan
-from .chain import in_turn
+from .chain import run_all
 
-__all__ = ["SlicedPlan", "gapless", "joined", "sliced", "with_four"]
+__all__ = ["SlicedPlan", "coalesce", "is_contiguous", "pad_axes_to_4d", "tile"]
 
-MOST_AXES = 5  # that the calls on single elements take
-MOST_SLICES = 4096  # calls for one operation; each takes microseconds of the host
+MAX_AXES = 5  # that the calls on single elements take
+MAX_SLICES = 4096  # calls for one operation; each takes microseconds of the host
 
 
 class Axis(NamedTuple):
@@ -34,7 +34,7 @@ class Axis(NamedTuple):
         return max(n * s for n, s in zip(self.lengths, self.strides, strict=True))
 
 
-def joined(specs: Sequence[TensorSpec], *, in_order: bool = False) -> list[Axis]:
+def coalesce(specs: Sequence[TensorSpec], *, in_order: bool = False) -> list[Axis]:
     """Join axes that lie side by side in all tensors, each of which has the length of the first or 1.
 
     Axes of length 1 in the first are left out. The others are taken in the order of its memory, or as they
@@ -57,7 +57,7 @@ def joined(specs: Sequence[TensorSpec], *, in_order: bool = False) -> list[Axis]
     return axes
 
 
-def gapless(axes: Sequence[Axis], tensor: int) -> bool:
+def is_contiguous(axes: Sequence[Axis], tensor: int) -> bool:
     """Whether one of the tensors has no gaps, and its axes in this order."""
     step = 1
     for axis in reversed(axes):
@@ -70,7 +70,7 @@ def gapless(axes: Sequence[Axis], tensor: int) -> bool:
 
 def _side_by_side(outer: Axis, inner: Axis) -> bool:
     """Whether two axes are one: in each tensor both are stepped over, one after the other, or neither is."""
-    if outer.lengths[0] * inner.lengths[0] > LARGEST:
+    if outer.lengths[0] * inner.lengths[0] > INT_MAX:
         return False
     return all(
         m == n == 1 or (m > 1 and n > 1 and step == n * s)
@@ -78,7 +78,7 @@ def _side_by_side(outer: Axis, inner: Axis) -> bool:
     )
 
 
-def with_four(axes: Sequence[Axis], specs: Sequence[TensorSpec]) -> list[TensorSpec]:
+def pad_axes_to_4d(axes: Sequence[Axis], specs: Sequence[TensorSpec]) -> list[TensorSpec]:
     """The tensors with these axes, and others of length 1: the calls know none of fewer than four."""
     made = []
     for i, spec in enumerate(specs):
@@ -87,11 +87,11 @@ def with_four(axes: Sequence[Axis], specs: Sequence[TensorSpec]) -> list[TensorS
             pairs.insert(2, (1, 1))
         pairs = [(1, 1)] * (4 - len(pairs)) + pairs
         shape, strides = zip(*pairs, strict=True)
-        made.append(settled(TensorSpec(shape, strides, spec.dtype), ["nchw"]))
+        made.append(canonical_strides(TensorSpec(shape, strides, spec.dtype), ["nchw"]))
     return made
 
 
-def sliced(make: Callable[..., Plan], *specs: TensorSpec) -> Plan:
+def tile(make: Callable[..., Plan], *specs: TensorSpec) -> Plan:
     """A plan for tensors of any rank, from one that ``make`` gives for specs of four or five axes.
 
     Where more axes are left, or a descriptor cannot hold their steps, it runs once for each slice.
@@ -101,16 +101,16 @@ def sliced(make: Callable[..., Plan], *specs: TensorSpec) -> Plan:
     NotSupportedError
         That would be too many slices.
     """
-    axes = joined(specs)
+    axes = coalesce(specs)
     lengths = _fitting(axes)
     if lengths == [axis.lengths[0] for axis in axes]:
         # Images keep their axes where these are no single one: cuDNN's kernels for layouts know them so.
-        natural = len(axes) > 1 and 4 <= len(specs[0].shape) <= MOST_AXES
-        return make(*(images(*specs) if natural else with_four(axes, specs)))
+        natural = len(axes) > 1 and 4 <= len(specs[0].shape) <= MAX_AXES
+        return make(*(images(*specs) if natural else pad_axes_to_4d(axes, specs)))
     slices = prod(-(-axis.lengths[0] // length) for axis, length in zip(axes, lengths, strict=True))
-    if slices > MOST_SLICES:
+    if slices > MAX_SLICES:
         raise NotSupportedError(
-            f"{specs[0]} would take {slices:,} calls: a call takes {MOST_AXES} axes and at most {LARGEST:,} "
+            f"{specs[0]} would take {slices:,} calls: a call takes {MAX_AXES} axes and at most {INT_MAX:,} "
             "elements"
         )
     plans: dict[tuple[int, ...], Plan] = {}
@@ -118,7 +118,7 @@ def sliced(make: Callable[..., Plan], *specs: TensorSpec) -> Plan:
     for ranges in product(*(_ranges(axis.lengths[0], n) for axis, n in zip(axes, lengths, strict=True))):
         sizes = tuple(size for _, size in ranges)
         if sizes not in plans:
-            plans[sizes] = make(*with_four(_cut(axes, sizes), specs))
+            plans[sizes] = make(*pad_axes_to_4d(_cut(axes, sizes), specs))
         pieces.append((plans[sizes], _offsets(axes, specs, [start for start, _ in ranges])))
     return SlicedPlan(pieces)
 
@@ -126,16 +126,16 @@ def sliced(make: Callable[..., Plan], *specs: TensorSpec) -> Plan:
 def _fitting(axes: Sequence[Axis]) -> list[int]:
     """How much of each axis a slice takes: all of at most five axes, as far as a descriptor holds it."""
     lengths = [axis.lengths[0] for axis in axes]
-    while sum(length > 1 for length in lengths) > MOST_AXES:
+    while sum(length > 1 for length in lengths) > MAX_AXES:
         lengths[min((i for i, n in enumerate(lengths) if n > 1), key=lambda i: lengths[i])] = 1
     while True:
         reaches = [n * max(axis.strides) if n > 1 else 1 for n, axis in zip(lengths, axes, strict=True)]
         elements = prod(lengths)
-        if max([elements, *reaches]) <= LARGEST:
+        if max([elements, *reaches]) <= INT_MAX:
             return lengths
         longest = max(range(len(axes)), key=lambda i: reaches[i])
         rest = elements // lengths[longest]
-        room = min(LARGEST // rest, LARGEST // max(axes[longest].strides), lengths[longest] - 1)
+        room = min(INT_MAX // rest, INT_MAX // max(axes[longest].strides), lengths[longest] - 1)
         lengths[longest] = max(1, room)
 
 
@@ -181,7 +181,7 @@ class SlicedPlan:
             starts = [pointer + offset for pointer, offset in zip(pointers, offsets, strict=True)]
             plan.run(context, starts, alpha, beta)
 
-        in_turn(partial(piece, *one) for one in self._pieces)
+        run_all(partial(piece, *one) for one in self._pieces)
 
     def describe(self) -> str:
         """Tell what was chosen."""

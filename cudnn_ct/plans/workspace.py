@@ -7,19 +7,19 @@ from collections.abc import Iterable
 from ..dtypes import DTYPES
 from ..shapes.specs import TensorSpec
 
-__all__ = ["behind", "nbytes_of", "placed_after", "room_of"]
+__all__ = ["align_after", "append", "nbytes_of", "room_of"]
 
-GRAIN = 256  # bytes at whose multiples copies begin
+GRANULARITY = 256  # bytes at whose multiples copies begin
 
 
-def behind(nbytes: int, spec: TensorSpec | None) -> tuple[int, int]:
+def append(nbytes: int, spec: TensorSpec | None) -> tuple[int, int]:
     """Where a packed tensor goes behind so many bytes of scratch memory, and how many bytes that makes."""
-    return (nbytes, nbytes) if spec is None else placed_after(nbytes, spec.size * DTYPES[spec.dtype].itemsize)
+    return (nbytes, nbytes) if spec is None else align_after(nbytes, spec.size * DTYPES[spec.dtype].itemsize)
 
 
-def placed_after(nbytes: int, more: int) -> tuple[int, int]:
+def align_after(nbytes: int, more: int) -> tuple[int, int]:
     """Where so many bytes more begin in scratch memory, and how many bytes that makes."""
-    start = -(-nbytes // GRAIN) * GRAIN
+    start = -(-nbytes // GRANULARITY) * GRANULARITY
     return start, start + more
 
 
@@ -31,4 +31,4 @@ def nbytes_of(spec: TensorSpec) -> int:
 
 def room_of(specs: Iterable[TensorSpec]) -> int:
     """Return an upper bound of the bytes that copies of tensors take behind other workspace."""
-    return sum(nbytes_of(spec) + GRAIN for spec in specs)
+    return sum(nbytes_of(spec) + GRANULARITY for spec in specs)

@@ -10,12 +10,12 @@ from ..descriptors.tensors import TensorDescriptor
 from ..dtypes import DTYPES
 from ..errors import BadParamError, NotSupportedError
 from ..shapes.specs import ALIGNMENT, TensorSpec
-from .axes import four_axes, settled
+from .axes import canonical_strides, pad_to_4d
 from .base import Plan
-from .chain import too_late
-from .elementwise import copying, duplicating
-from .scalars import element, scalar_type
-from .workspace import behind, nbytes_of, placed_after
+from .chain import partial_write_error
+from .elementwise import copy_plan, duplicate_plan
+from .scalars import scalar_bytes, scalar_type
+from .workspace import align_after, append, nbytes_of
 
 __all__ = ["RelayoutPlan", "ScaleResult", "ZeroOrScale"]
 
@@ -63,9 +63,9 @@ class RelayoutPlan:
             if packed is None and not (align and spec.size):
                 continue
             if packed is None:
-                into = out_of = duplicating(spec)
+                into = out_of = duplicate_plan(spec)
             else:
-                into, out_of = copying(spec, packed), copying(packed, spec)
+                into, out_of = copy_plan(spec, packed), copy_plan(packed, spec)
             self._moves[place] = _Move(
                 nbytes_of(packed or spec),
                 into if place < first or place >= len(moves) - updated else None,
@@ -98,7 +98,7 @@ class RelayoutPlan:
         except (BadParamError, NotSupportedError) as error:
             if first == len(pointers) - 1:
                 raise
-            raise too_late(error) from error
+            raise partial_write_error(error) from error
 
     def describe(self) -> str:
         """Return the description of the inner plan, and which operands are copied."""
@@ -111,7 +111,7 @@ class RelayoutPlan:
         """Offsets of copies in the workspace, by operand, and the bytes of that workspace."""
         offsets, nbytes = {}, self._inner.workspace
         for place in moves:
-            offsets[place], nbytes = placed_after(nbytes, self._moves[place].nbytes)
+            offsets[place], nbytes = align_after(nbytes, self._moves[place].nbytes)
         return offsets, nbytes
 
 
@@ -127,8 +127,8 @@ class ScaleResult:
         self._inner = inner
         self._factor = factor
         scratch = TensorSpec.packed(result.shape, result.dtype, result.layouts[0])
-        self._copy = copying(scratch, result)
-        self._offset, self.workspace = behind(inner.workspace, scratch)
+        self._copy = copy_plan(scratch, result)
+        self._offset, self.workspace = append(inner.workspace, scratch)
 
     def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
         """Run the other plan; copy what it wrote, scaled, unless there is nothing to scale."""
@@ -162,10 +162,10 @@ class ZeroOrScale:
             return
         scalar = scalar_type(DTYPES[self._spec.dtype].accumulate)
         scalar(alpha)  # refuses what is no number
-        descriptor = TensorDescriptor.cached(four_axes(settled(self._spec, [])))
+        descriptor = TensorDescriptor.cached(pad_to_4d(canonical_strides(self._spec, [])))
         library = context.library
         if beta == 0:  # also where y holds NaN, which scaling by 0 keeps
-            value = element(self._spec.dtype)
+            value = scalar_bytes(self._spec.dtype)
             library.cudnnSetTensor(context.handle, descriptor, pointers[-1], value)
         else:
             library.cudnnScaleTensor(context.handle, descriptor, pointers[-1], scalar(beta))

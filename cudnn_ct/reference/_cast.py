@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..dtypes import as_dtype
-from ..shapes.parse import number
+from ..shapes.parse import as_float
 
 __all__ = ["Array", "Float64", "check_out", "deliver", "round_once", "wide"]
 
@@ -25,7 +25,7 @@ def wide(array: Array) -> Float64:
 @np.errstate(all="ignore")
 def deliver(values: Float64, dtype: np.dtype[Any], alpha: float, beta: float, out: Array | None) -> Array:
     """Scale, add what ``out`` holds, round once, and write to ``out`` where there is one."""
-    alpha, beta = number(alpha, "alpha"), number(beta, "beta")
+    alpha, beta = as_float(alpha, "alpha"), as_float(beta, "beta")
     if out is None and beta != 0:
         raise ValueError(f"beta={beta:g} needs out, the array that it multiplies")
     check_out(out, values.shape, dtype)

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from ..shapes.activation import activation_spec
 from ..shapes.checks import one_dtype, same_shape
-from ..shapes.parse import propagates
+from ..shapes.parse import as_nan_policy
 from ..shapes.specs import ActivationSpec
 from ._cast import Array, Float64, deliver, wide
 
@@ -61,7 +61,7 @@ def activation(
     >>> activation(np.array([-1.0, 2.0, 9.0]), mode="clipped_relu", coef=6)
     array([0., 2., 6.])
     """
-    x, spec = np.asarray(x), activation_spec(mode, coef, propagates(nan))
+    x, spec = np.asarray(x), activation_spec(mode, coef, as_nan_policy(nan))
     one_dtype("an activation", x=x.dtype)
     return deliver(_activated(wide(x), spec), x.dtype, alpha, beta, out)
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from ..dtypes import as_dtype
 from ..shapes.conv import MODES, conv_output_shape, conv_transpose_shape, pad_pairs
 from ..shapes.conv_dtype import check_conv_dtypes, conv_result_dtype
-from ..shapes.parse import choice, number, per_axis
+from ..shapes.parse import as_choice, as_float, per_axis
 from ._cast import Array, Float64, deliver
 
 __all__ = [
@@ -85,7 +85,7 @@ def conv(
     >>> conv(x, w, mode="convolution", padding="full")
     array([[[ 1.,  1.,  2.,  4., -8.]]])
     """
-    x, w, alpha, beta = np.asarray(x), np.asarray(w), number(alpha, "alpha"), number(beta, "beta")
+    x, w, alpha, beta = np.asarray(x), np.asarray(w), as_float(alpha, "alpha"), as_float(beta, "beta")
     check_dtypes("forward", x=x, w=w)
     given = as_dtype(out.dtype).name if isinstance(out, np.ndarray) else None
     scaled = "alpha" if alpha != 1 else "beta" if beta else ""
@@ -295,7 +295,7 @@ class _Geometry:
         self.stride = per_axis(stride, axes, "stride", 1)
         self.dilation = per_axis(dilation, axes, "dilation", 1)
         self.padding = pad_pairs(padding, self.w_shape[2:], self.dilation)
-        self.flips = choice(mode, MODES, "mode") == "convolution"
+        self.flips = as_choice(mode, MODES, "mode") == "convolution"
         sizes = zip(self.x_shape[2:], self.padding, strict=True)
         self.padded_shape = (*self.x_shape[:2], *(n + sum(pair) for n, pair in sizes))
 

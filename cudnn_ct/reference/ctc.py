@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..shapes.checks import one_dtype
-from ..shapes.ctc import CTCLoss, check_ctc_operands, ctc_least_steps, ctc_outs, ctc_spec
+from ..shapes.ctc import CTCLoss, check_ctc_operands, ctc_min_steps, ctc_outs, ctc_spec
 from ._cast import Array, Float64, check_out, round_once, wide
 
 __all__ = ["ctc_loss"]
@@ -97,7 +97,7 @@ def ctc_loss(
 
     losses, gradient, values = np.empty(len(rows)), wide(result.gradient), wide(logits)
     for n, (row, end) in enumerate(zip(rows, steps, strict=True)):
-        enough = end >= ctc_least_steps(row)
+        enough = end >= ctc_min_steps(row)
         if enough or spec.out_of_bound == "zero":
             gradient[:, n] = 0
         if not enough:

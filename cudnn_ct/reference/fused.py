@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..shapes.fused import ACTIVATIONS
-from ..shapes.parse import choice
+from ..shapes.parse import as_choice
 from ._cast import Array, deliver
 from .activation import CURVES
 from .conv import check_dtypes, conv
@@ -86,6 +86,6 @@ def conv_bias_activation(
                 f"b has shape {others['b'].shape}; y of shape {sums.shape} needs ({sums.shape[1]},)"
             )
         sums = sums + bias.reshape(1, -1, *[1] * (sums.ndim - 2))
-    name = choice(activation, ACTIVATIONS, "activation")
+    name = as_choice(activation, ACTIVATIONS, "activation")
     y = CURVES[name](sums, 1 if name == "swish" else coef)  # swish has no parameter here
     return deliver(np.asarray(y), x.dtype, 1, 0, out)

@@ -20,7 +20,7 @@ from ..shapes.norm import (
     norm_parameter_dtype,
     norm_samples,
 )
-from ..shapes.parse import number
+from ..shapes.parse import as_float
 from ._cast import Array, Float64, deliver, round_once, wide
 
 __all__ = ["batch_norm_backward", "batch_norm_inference", "batch_norm_training"]
@@ -110,7 +110,7 @@ def batch_norm_training(
     result = deliver(y, x.dtype, alpha, beta, out)
     samples = norm_samples(x.shape, mode)
     if updates and samples:
-        momentum, unbiased = number(momentum, "momentum"), samples / (samples - 1)
+        momentum, unbiased = as_float(momentum, "momentum"), samples / (samples - 1)
         for array, new, factor in zip(given.values(), (mean, var), (1, unbiased), strict=True):
             deliver(new.reshape(array.shape), array.dtype, momentum * factor, 1 - momentum, array)
     dtype = as_dtype(norm_parameter_dtype(x.dtype)).numpy

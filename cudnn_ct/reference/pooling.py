@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..shapes.checks import one_dtype
-from ..shapes.parse import propagates
+from ..shapes.parse import as_nan_policy
 from ..shapes.pooling import pool_geometry, pool_output_shape, pooling_dtypes, pooling_mode
 from ._cast import Array, Float64, deliver, wide
 
@@ -76,7 +76,7 @@ def pool(
     x, mode = np.asarray(x), pooling_mode(mode)
     one_dtype(f"pooling with mode={mode!r}", pooling_dtypes(mode), x=x.dtype)
     w = _Windows(x.shape, window, stride, padding)
-    y = w.largest(x, propagates(nan)) if mode.startswith("max") else w.sum(x) / w.divisor(mode)
+    y = w.largest(x, as_nan_policy(nan)) if mode.startswith("max") else w.sum(x) / w.divisor(mode)
     return deliver(y, x.dtype, alpha, beta, out)
 
 
@@ -125,7 +125,7 @@ def pool_backward(
     """
     x, y, dy, mode = np.asarray(x), np.asarray(y), np.asarray(dy), pooling_mode(mode)
     one_dtype("the gradient of pooling", x=x.dtype, y=y.dtype, dy=dy.dtype)
-    propagates(nan)
+    as_nan_policy(nan)
     w = _Windows(x.shape, window, stride, padding)
     w.check(y=y, dy=dy)
     dx = w.to_largest(x, y, dy) if mode.startswith("max") else w.to_all(wide(dy) / w.divisor(mode))

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..shapes.checks import one_dtype
-from ..shapes.parse import propagates
+from ..shapes.parse import as_nan_policy
 from ..shapes.tensor import Reduction, reduce_axes, reduce_op, reduced_shape
 from ._cast import Array, Float64, deliver, wide
 
@@ -72,7 +72,7 @@ def reduce(
     >>> reduce(x, op="min", axes=-1, indices=True)
     Reduction(y=array([-4., -2.]), indices=array([1, 2], dtype=int32))
     """
-    x, name, propagate = np.asarray(x), reduce_op(op, np.shape(x), axes, indices), propagates(nan)
+    x, name, propagate = np.asarray(x), reduce_op(op, np.shape(x), axes, indices), as_nan_policy(nan)
     one_dtype("reduce", x=x.dtype)
     gone = reduce_axes(x.shape, axes)
     kept = [axis for axis in range(x.ndim) if axis not in gone]

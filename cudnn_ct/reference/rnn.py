@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from ..dtypes import as_dtype
 from ..shapes.checks import one_dtype
-from ..shapes.parse import number
+from ..shapes.parse import as_float
 from ..shapes.rnn import RNNSpec
 from ..shapes.rnn_params import rnn_parameters
 from ..shapes.rnn_weights import arrange_weights, listed
@@ -101,7 +101,7 @@ def rnn(
     """
     run = _Run.over(x, weights, spec, h0, c0, lengths, masks)
     dtype = as_dtype(spec.dtype).numpy
-    y = np.where(run.active[..., None], run.output, number(padding, "padding"))
+    y = np.where(run.active[..., None], run.output, as_float(padding, "padding"))
     h, c = (np.stack([getattr(done, name) for done in run.passes]) for name in ("h", "c"))
     return RNNResult(
         round_once(y, dtype), round_once(h, dtype), round_once(c, dtype) if spec.has_cells else None

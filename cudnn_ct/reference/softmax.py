@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..shapes.checks import one_dtype, same_shape
-from ..shapes.parse import choice
+from ..shapes.parse import as_choice
 from ..shapes.softmax import SOFTMAX_ALGOS, softmax_fold
 from ._cast import Array, Float64, deliver, wide
 
@@ -60,7 +60,7 @@ def softmax(
     array([[-0.69314718, -0.69314718, -0.69314718, -0.69314718],
            [-0.69314718, -0.69314718, -0.69314718, -0.69314718]])
     """
-    x, algo = np.asarray(x), choice(algo, SOFTMAX_ALGOS, "algo")
+    x, algo = np.asarray(x), as_choice(algo, SOFTMAX_ALGOS, "algo")
     one_dtype("softmax", x=x.dtype)
     folded = wide(x).reshape(softmax_fold(x.shape, mode, axis))
     return deliver(_softmax(folded, algo).reshape(x.shape), x.dtype, alpha, beta, out)
@@ -104,7 +104,7 @@ def softmax_backward(
     >>> softmax_backward(np.array([[0.25, 0.25, 0.5]]), np.array([[1.0, 0.0, 0.0]]))
     array([[ 0.1875, -0.0625, -0.125 ]])
     """
-    y, dy, algo = np.asarray(y), np.asarray(dy), choice(algo, SOFTMAX_ALGOS, "algo")
+    y, dy, algo = np.asarray(y), np.asarray(dy), as_choice(algo, SOFTMAX_ALGOS, "algo")
     one_dtype("the gradient of softmax", y=y.dtype, dy=dy.dtype)
     shape = softmax_fold(same_shape(y=y.shape, dy=dy.shape), mode, axis)
     dx = _gradient(wide(y).reshape(shape), wide(dy).reshape(shape), algo)

@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from ..dtypes import as_dtype
 from ..shapes.checks import one_dtype
-from ..shapes.parse import number, propagates
-from ..shapes.specs import TensorSpec, same_steps
+from ..shapes.parse import as_float, as_nan_policy
+from ..shapes.specs import TensorSpec, equivalent_strides
 from ..shapes.tensor import check_broadcast, op_tensor_op, transformed_spec
 from ._cast import Array, Float64, deliver, round_once, wide
 
@@ -62,9 +62,9 @@ def op_tensor(
     >>> op_tensor(np.array([0.0, 1.0]), op="not")
     array([1., 0.])
     """
-    a, name, propagate = np.asarray(a), op_tensor_op(op, b is not None), propagates(nan)
+    a, name, propagate = np.asarray(a), op_tensor_op(op, b is not None), as_nan_policy(nan)
     one_dtype("op_tensor", a=a.dtype)
-    alpha1, alpha2 = number(alpha1, "alpha1"), number(alpha2, "alpha2")
+    alpha1, alpha2 = as_float(alpha1, "alpha1"), as_float(alpha2, "alpha2")
     if b is None:
         return deliver(_of_one(alpha1, wide(a), name), a.dtype, 1, beta, out)
     b = np.asarray(b)
@@ -137,7 +137,7 @@ def scale(x: Array, *, alpha: float) -> Array:
     array([3., 6.])
     """
     _check_in_place(x, "scale")
-    return deliver(wide(x), x.dtype, number(alpha, "alpha"), 0, x)
+    return deliver(wide(x), x.dtype, as_float(alpha, "alpha"), 0, x)
 
 
 def fill(x: Array, value: float) -> Array:
@@ -165,7 +165,7 @@ def fill(x: Array, value: float) -> Array:
     array([7., 7., 7.])
     """
     _check_in_place(x, "fill")
-    x[...] = round_once(np.full((), number(value, "value")), x.dtype)
+    x[...] = round_once(np.full((), as_float(value, "value")), x.dtype)
     return x
 
 
@@ -216,7 +216,7 @@ def transform(
     asked = layout is not None or strides is not None
     if out is not None and out.shape == x.shape and asked:
         given = _spec(out)
-        if not same_steps(given.shape, given.strides, spec.strides):
+        if not equivalent_strides(given.shape, given.strides, spec.strides):
             raise ValueError(f"out has strides {given.strides}; those asked for are {spec.strides}")
     y = deliver(wide(x), as_dtype(spec.dtype).numpy, alpha, beta, out)
     if out is not None:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from .checks import one_dtype, result_spec, same_shape
 from .fused import ACTIVATIONS
-from .parse import choice, number, propagates
+from .parse import as_choice, as_float, as_nan_policy
 from .specs import ActivationSpec, TensorSpec
 
 ACTIVATION_MODES = tuple(name for name in ACTIVATIONS if name != "gelu")  # that only follows a convolution
@@ -23,7 +23,7 @@ def activation_spec(mode: Any, coef: Any = 0, propagate_nan: bool = True) -> Act
     >>> activation_spec("elu", 0)
     ActivationSpec(mode='relu', coef=0.0, propagate_nan=True)
     """
-    name, value = choice(mode, ACTIVATION_MODES, "mode"), number(coef, "coef")
+    name, value = as_choice(mode, ACTIVATION_MODES, "mode"), as_float(coef, "coef")
     if name == "swish" and value == 0:
         value = 1.0
     if name == "elu" and value == 0:
@@ -58,7 +58,7 @@ def activation_problem(
     """Validate the arguments of an activation of x, or of the gradient of one of x, y and dy."""
     one_dtype("an activation", **{name: spec.dtype for name, spec in specs.items()})
     shape = same_shape(**{name: spec.shape for name, spec in specs.items()})
-    activation, x = activation_spec(mode, coef, propagates(nan)), specs["x"]
+    activation, x = activation_spec(mode, coef, as_nan_policy(nan)), specs["x"]
     result = result_spec(shape, *specs.values(), out=outs[0])
     if "dy" in specs:
         _check_slope(activation)

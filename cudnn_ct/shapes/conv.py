@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from .conv_dtype import check_conv_dtypes, conv_result_dtype, resolve_precision
-from .parse import choice, integer, per_axis
+from .parse import as_choice, as_int, per_axis
 from .specs import Shape, TensorSpec, check_shape, nearest_layout
 
 Pairs = tuple[tuple[int, int], ...]
@@ -67,7 +67,7 @@ class ConvProblem(NamedTuple):
         return self
 
     @property
-    def uneven(self) -> bool:
+    def asymmetric_padding(self) -> bool:
         """Whether padding differs between the two sides of an axis."""
         return any(before != after for before, after in self.padding)
 
@@ -139,7 +139,7 @@ def conv_output_shape(
     _check_filter_fits(x, w, groups)
     axes = len(x) - 2
     strides, dilations = per_axis(stride, axes, "stride", 1), per_axis(dilation, axes, "dilation", 1)
-    choice(mode, MODES, "mode")
+    as_choice(mode, MODES, "mode")
     pairs = pad_pairs(padding, w[2:], dilations)
     return _output_shape(x, w, pairs, strides, dilations)
 
@@ -210,8 +210,8 @@ def conv_problem(
         padding=pad_pairs(padding, shapes["w"][2:], dilations),
         stride=per_axis(stride, axes, "stride", 1),
         dilation=dilations,
-        groups=integer(groups, "groups"),
-        mode=choice(mode, MODES, "mode"),
+        groups=as_int(groups, "groups"),
+        mode=as_choice(mode, MODES, "mode"),
         compute=compute,
         tensor_cores=tensor_cores,
         scaled=scaled,
@@ -272,7 +272,7 @@ def conv_transpose_shape(
     ]
     if min(sizes) < 1:
         raise ValueError(f"the result would have spatial shape {tuple(sizes)}; each axis needs an element")
-    return check_shape((x[0], w[1] * integer(groups, "groups"), *sizes), "result shape")
+    return check_shape((x[0], w[1] * as_int(groups, "groups"), *sizes), "result shape")
 
 
 def pad_pairs(padding: Any, window: Shape, dilation: Shape) -> Pairs:
@@ -289,7 +289,7 @@ def pad_pairs(padding: Any, window: Shape, dilation: Shape) -> Pairs:
             "valid": [0 for _ in spans],
             "half": [span // 2 for span in spans],
             "full": [span - 1 for span in spans],
-        }[choice(padding, PADDINGS, "padding")]
+        }[as_choice(padding, PADDINGS, "padding")]
         return tuple((n, n) for n in sizes)
     if isinstance(padding, Sequence) and padding and all(isinstance(p, Sequence) for p in padding):
         if len(padding) != len(window) or any(len(pair) != 2 for pair in padding):
@@ -304,7 +304,7 @@ def _check_filter_fits(x: Shape, w: Shape, groups: int) -> None:
         raise ValueError(f"x has shape {x}; expected (N, C, *spatial) with 1 to 3 spatial axes")
     if len(w) != len(x):
         raise ValueError(f"w has {len(w)} dimensions {w}; x of shape {x} needs a w of {len(x)}")
-    groups = integer(groups, "groups")
+    groups = as_int(groups, "groups")
     if groups < 1:
         raise ValueError(f"groups must be at least 1, got {groups}")
     if x[1] != w[1] * groups:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ..dtypes import as_dtype
-from .parse import choice
+from .parse import as_choice
 
 CONV_DTYPES = ("float16", "bfloat16", "float32", "float64")
 SUMS_OF_BYTES = ("int32", "float32")  # what a forward convolution of int8 may be written as
@@ -88,7 +88,7 @@ def resolve_precision(precision: str | None, dtype: str, allow_tf32: bool) -> tu
         "float16": ("float16",),
         "float32": ("float16", "bfloat16", "float32"),
     }
-    name = choice("as_input_f32" if precision is None else precision, tuple(rows), "precision")
+    name = as_choice("as_input_f32" if precision is None else precision, tuple(rows), "precision")
     fitting = allowed.get(name, CONV_DTYPES)
     if dtype not in fitting:
         raise ValueError(f"precision={name!r} is for {' or '.join(fitting)} data, not {dtype}")

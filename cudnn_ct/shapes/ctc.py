@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from .checks import one_dtype
-from .parse import choice, integer
+from .parse import as_choice, as_int
 from .specs import CTCLossSpec, Shape, TensorSpec, check_shape
 
 T = TypeVar("T")
@@ -16,7 +16,7 @@ T = TypeVar("T")
 CTC_NORMALIZATIONS = ("none", "softmax")
 CTC_OUT_OF_BOUND = ("zero", "skip")
 CTC_ALGOS = ("deterministic", "non_deterministic")
-CTC_MOST_LABELS = 255  # of a sequence, that cuDNN takes
+CTC_MAX_LABELS = 255  # of a sequence, that cuDNN takes
 _SYNONYMS = {"zero_oob_gradients": "zero", "skip_oob_gradients": "skip"}  # cuDNN's names
 
 
@@ -117,7 +117,7 @@ def ctc_problem(
 def ctc_room(counts: Iterable[int]) -> int:
     """How many labels a sequence may have, for a descriptor that serves batches like this one.
 
-    A power of two or :data:`CTC_MOST_LABELS`, so that batches share what is prepared and its scratch memory.
+    A power of two or :data:`CTC_MAX_LABELS`, so that batches share what is prepared and its scratch memory.
 
     >>> ctc_room([3, 40]), ctc_room([]), ctc_room([200])
     (64, 16, 255)
@@ -125,7 +125,7 @@ def ctc_room(counts: Iterable[int]) -> int:
     longest, room = max(counts, default=0), 16
     while room < longest:
         room *= 2
-    return min(room, CTC_MOST_LABELS)
+    return min(room, CTC_MAX_LABELS)
 
 
 def ctc_spec(normalization: Any = "softmax", out_of_bound: Any = "zero", blank: int = 0) -> CTCSpec:
@@ -134,17 +134,17 @@ def ctc_spec(normalization: Any = "softmax", out_of_bound: Any = "zero", blank: 
     >>> ctc_spec(out_of_bound="SKIP_OOB_GRADIENTS")
     CTCSpec(normalization='softmax', out_of_bound='skip', blank=0)
     """
-    mode = choice(out_of_bound, (*CTC_OUT_OF_BOUND, *_SYNONYMS), "out_of_bound")
-    softmax = choice(normalization, CTC_NORMALIZATIONS, "normalization")
-    return CTCSpec(softmax, _SYNONYMS.get(mode, mode), integer(blank, "blank"))
+    mode = as_choice(out_of_bound, (*CTC_OUT_OF_BOUND, *_SYNONYMS), "out_of_bound")
+    softmax = as_choice(normalization, CTC_NORMALIZATIONS, "normalization")
+    return CTCSpec(softmax, _SYNONYMS.get(mode, mode), as_int(blank, "blank"))
 
 
-def ctc_least_steps(labels: Sequence[int]) -> int:
+def ctc_min_steps(labels: Sequence[int]) -> int:
     """The least number of steps that labels can be read from: one each, and a blank between equal ones.
 
     Where a sequence has fewer, no alignment is possible, and cuDNN calls it out of bound.
 
-    >>> ctc_least_steps([1, 2, 2, 3])
+    >>> ctc_min_steps([1, 2, 2, 3])
     5
     """
     return len(labels) + sum(a == b for a, b in pairwise(labels))

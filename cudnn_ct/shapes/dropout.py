@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .parse import number
+from .parse import as_float
 
 
 def check_probability(probability: Any) -> float:
@@ -13,7 +13,7 @@ def check_probability(probability: Any) -> float:
     >>> check_probability(0.5)
     0.5
     """
-    value = number(probability, "probability")
+    value = as_float(probability, "probability")
     if not 0 <= value < 1:
         raise ValueError(f"probability must be at least 0 and less than 1, got {probability}")
     return value

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from .checks import one_dtype, result_spec
-from .parse import propagates
-from .specs import TensorSpec, same_steps
+from .parse import as_nan_policy
+from .specs import TensorSpec, equivalent_strides
 from .tensor import check_broadcast, op_tensor_op, transformed_spec
 
 
@@ -95,7 +95,7 @@ def op_tensor_problem(
     one_dtype(what, **{tensor: spec.dtype for tensor, spec in specs.items()})
     if b is not None:
         check_broadcast(a.shape, b.shape)
-    return OpTensorProblem(a, b, result_spec(a.shape, *specs.values(), out=outs[0]), name, propagates(nan))
+    return OpTensorProblem(a, b, result_spec(a.shape, *specs.values(), out=outs[0]), name, as_nan_policy(nan))
 
 
 def add_problem(specs: dict[str, TensorSpec], outs: tuple[TensorSpec | None]) -> OpTensorProblem:
@@ -128,6 +128,8 @@ def transform_problem(
     if out is None:
         return TransformProblem(x, spec)
     out = result_spec(x.shape, x, out=out, dtype=spec.dtype)
-    if (layout is not None or strides is not None) and not same_steps(out.shape, out.strides, spec.strides):
+    if (layout is not None or strides is not None) and not equivalent_strides(
+        out.shape, out.strides, spec.strides
+    ):
         raise ValueError(f"out has strides {out.strides}; those asked for are {spec.strides}")
     return TransformProblem(x, out)

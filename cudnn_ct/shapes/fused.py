@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from .conv import ConvProblem
 from .conv_dtype import check_conv_dtypes
-from .parse import choice, number
+from .parse import as_choice, as_float
 from .specs import TensorSpec
 
 ACTIVATIONS = ("identity", "relu", "clipped_relu", "sigmoid", "tanh", "elu", "gelu", "swish")
@@ -99,10 +99,10 @@ def fused_problem(
         conv,
         bias,
         z,
-        choice(activation, ACTIVATIONS, "activation"),
-        number(coef, "coef"),
-        number(alpha1, "alpha1"),
-        number(alpha2, "alpha2"),
+        as_choice(activation, ACTIVATIONS, "activation"),
+        as_float(coef, "coef"),
+        as_float(alpha1, "alpha1"),
+        as_float(alpha2, "alpha2"),
     )
 
 

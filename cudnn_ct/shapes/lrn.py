@@ -6,10 +6,10 @@ from math import isfinite
 from typing import Any, NamedTuple
 
 from .checks import check_images, one_dtype, result_spec, same_shape
-from .parse import integer, number
+from .parse import as_float, as_int
 from .specs import LRNSpec, TensorSpec
 
-LRN_MOST_CHANNELS = 16  # these three are cuDNN's limits
+LRN_MAX_CHANNELS = 16  # these three are cuDNN's limits
 LRN_LEAST_K = 1e-5
 LRN_LEAST_BETA = 0.01
 
@@ -20,16 +20,16 @@ def lrn_window(n: int) -> tuple[int, int]:
     >>> lrn_window(5), lrn_window(4)
     ((2, 2), (1, 2))
     """
-    channels = integer(n, "n")
-    if not 1 <= channels <= LRN_MOST_CHANNELS:
-        raise ValueError(f"n must be between 1 and {LRN_MOST_CHANNELS}, got {n}")
+    channels = as_int(n, "n")
+    if not 1 <= channels <= LRN_MAX_CHANNELS:
+        raise ValueError(f"n must be between 1 and {LRN_MAX_CHANNELS}, got {n}")
     behind = (channels - 1) // 2
     return behind, channels - behind - 1
 
 
 def check_lrn_factors(lrn_alpha: Any, lrn_beta: Any, k: Any) -> tuple[float, float, float]:
     """Return the three factors as floats, within cuDNN's limits."""
-    factors = number(lrn_alpha, "lrn_alpha"), number(lrn_beta, "lrn_beta"), number(k, "k")
+    factors = as_float(lrn_alpha, "lrn_alpha"), as_float(lrn_beta, "lrn_beta"), as_float(k, "k")
     if not all(map(isfinite, factors)):
         raise ValueError(f"lrn_alpha, lrn_beta and k must be finite, got {factors}")
     if factors[1] < LRN_LEAST_BETA:

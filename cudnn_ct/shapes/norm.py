@@ -9,7 +9,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from ..dtypes import as_dtype
 from .checks import one_dtype
-from .parse import choice, number
+from .parse import as_choice, as_float
 from .specs import Shape, check_shape
 
 T = TypeVar("T")
@@ -18,7 +18,7 @@ NORM_MODES = ("per_activation", "spatial")
 NORM_ACTIVATIONS = ("relu",)
 _SYNONYMS = {"spatial_persistent": "spatial"}  # cuDNN's name of a faster way to the same
 
-NORM_LEAST_EPSILON = 0.0  # cuDNN's limit
+NORM_MIN_EPSILON = 0.0  # cuDNN's limit
 
 
 class BatchNorm(NamedTuple, Generic[T]):
@@ -48,7 +48,7 @@ def norm_mode(mode: Any) -> str:
     >>> norm_mode("spatial")
     'spatial'
     """
-    name = choice(mode, (*NORM_MODES, *_SYNONYMS), "mode")
+    name = as_choice(mode, (*NORM_MODES, *_SYNONYMS), "mode")
     return _SYNONYMS.get(name, name)
 
 
@@ -123,7 +123,7 @@ def check_running_statistics(x_shape: Iterable[int], mode: Any, mean: Any, var: 
     if (mean is None) != (var is None):
         missing, given = ("running_mean", "running_var") if mean is None else ("running_var", "running_mean")
         raise ValueError(f"{given} is given without {missing}; both are updated, or neither")
-    if not 0 <= number(momentum, "momentum") <= 1:
+    if not 0 <= as_float(momentum, "momentum") <= 1:
         raise ValueError(f"momentum must be between 0 and 1, got {momentum}")
     if mean is None:
         return False
@@ -138,12 +138,12 @@ def check_running_statistics(x_shape: Iterable[int], mode: Any, mean: Any, var: 
 
 def check_epsilon(epsilon: Any) -> float:
     """Return what is added to a variance as a float."""
-    value = number(epsilon, "epsilon")
-    if not NORM_LEAST_EPSILON <= value < math.inf:
-        raise ValueError(f"epsilon must be at least {NORM_LEAST_EPSILON:g} and finite, got {epsilon}")
+    value = as_float(epsilon, "epsilon")
+    if not NORM_MIN_EPSILON <= value < math.inf:
+        raise ValueError(f"epsilon must be at least {NORM_MIN_EPSILON:g} and finite, got {epsilon}")
     return value
 
 
 def norm_activation(activation: Any) -> str | None:
     """The name of what follows a batch normalisation, in :data:`NORM_ACTIVATIONS`, or None."""
-    return None if activation is None else choice(activation, NORM_ACTIVATIONS, "activation")
+    return None if activation is None else as_choice(activation, NORM_ACTIVATIONS, "activation")

@@ -13,7 +13,7 @@ from .norm import (
     norm_mode,
     norm_parameter_dtype,
 )
-from .parse import number
+from .parse import as_float
 from .specs import TensorSpec
 
 
@@ -133,7 +133,7 @@ def norm_training(
         running_var,
         norm_mode(mode),
         check_epsilon(epsilon),
-        number(momentum, "momentum"),
+        as_float(momentum, "momentum"),
         norm_activation(activation),
         scaled,
     )

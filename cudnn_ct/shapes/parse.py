@@ -26,7 +26,7 @@ def per_axis(value: Any, axes: int, name: str, minimum: int) -> Shape:
     return numbers
 
 
-def choice(value: Any, allowed: tuple[str, ...], name: str) -> str:
+def as_choice(value: Any, allowed: tuple[str, ...], name: str) -> str:
     """Return one of ``allowed``, from its name or from an enum member of that name."""
     text = value if isinstance(value, str) else getattr(value, "name", None)
     if not isinstance(text, str) or text.lower() not in allowed:
@@ -34,18 +34,18 @@ def choice(value: Any, allowed: tuple[str, ...], name: str) -> str:
     return text.lower()
 
 
-def propagates(nan: Any) -> bool:
+def as_nan_policy(nan: Any) -> bool:
     """Whether a NaN among the operands wins, from ``"propagate"``, ``"not_propagate"`` or cuDNN's enum.
 
-    >>> propagates("not_propagate")
+    >>> as_nan_policy("not_propagate")
     False
     """
     text = nan if isinstance(nan, str) else getattr(nan, "name", nan)
     short = text.lower().removesuffix("_nan") if isinstance(text, str) else nan
-    return choice(short, NAN_CHOICES, "nan") == "propagate"
+    return as_choice(short, NAN_CHOICES, "nan") == "propagate"
 
 
-def flag(value: Any, name: str) -> bool:
+def as_bool(value: Any, name: str) -> bool:
     """Return True or False: what is neither would be kept as part of a key, whatever it is.
 
     Raises
@@ -62,7 +62,7 @@ def flag(value: Any, name: str) -> bool:
     raise TypeError(f"{name} must be True or False, not {value!r}")
 
 
-def integer(value: Any, name: str) -> int:
+def as_int(value: Any, name: str) -> int:
     """Return an int, from whatever Python takes for an index."""
     try:
         return operator.index(value)
@@ -70,7 +70,7 @@ def integer(value: Any, name: str) -> int:
         raise TypeError(f"{name} must be an int, not {value!r}") from None
 
 
-def number(value: Any, name: str) -> float:
+def as_float(value: Any, name: str) -> float:
     """Return a real number as a float."""
     if isinstance(value, str):
         raise TypeError(f"{name} must be a number, not {value!r}")

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from .checks import FLOATS, check_images, one_dtype, result_spec
 from .conv import Pairs, pad_pairs
-from .parse import choice, per_axis, propagates
+from .parse import as_choice, as_nan_policy, per_axis
 from .specs import Shape, TensorSpec
 
 POOLING_MODES = ("max", "max_deterministic", "average_inc_pad", "average_exc_pad", "sum")
@@ -78,7 +78,7 @@ def pool_problem(
             )
     result = result_spec(x.shape if gradient else y_shape, *specs.values(), out=outs[0])
     y, dx = (specs["y"], result) if gradient else (result, None)
-    return PoolProblem(x, y, specs.get("dy"), dx, geometry, mode, propagates(nan))
+    return PoolProblem(x, y, specs.get("dy"), dx, geometry, mode, as_nan_policy(nan))
 
 
 def pool_output_shape(x_shape: Iterable[int], *, window: Any, stride: Any = None, padding: Any = 0) -> Shape:
@@ -143,7 +143,7 @@ def pooling_mode(mode: Any) -> str:
     >>> pooling_mode("average")
     'average_inc_pad'
     """
-    name = choice(mode, (*POOLING_MODES, *_SYNONYMS), "mode")
+    name = as_choice(mode, (*POOLING_MODES, *_SYNONYMS), "mode")
     return _SYNONYMS.get(name, name)
 
 

@@ -6,7 +6,7 @@ from math import prod
 from typing import Any, NamedTuple
 
 from .checks import one_dtype, result_spec
-from .parse import flag, propagates
+from .parse import as_bool, as_nan_policy
 from .specs import Shape, TensorSpec
 from .tensor import reduce_axes, reduce_op, reduced_shape
 
@@ -61,7 +61,7 @@ def reduce_problem(
 ) -> ReduceProblem:
     """Validate the arguments of a reduction of x."""
     x = specs["x"]
-    keepdims, indices = flag(keepdims, "keepdims"), flag(indices, "indices")
+    keepdims, indices = as_bool(keepdims, "keepdims"), as_bool(indices, "indices")
     name = reduce_op(op, x.shape, axes, indices)
     one_dtype("reduce", x=x.dtype)
     gone, shape = reduce_axes(x.shape, axes), reduced_shape(x.shape, axes, keepdims)
@@ -69,4 +69,4 @@ def reduce_problem(
     like = x if len(shape) == len(x.shape) else TensorSpec.packed(shape, x.dtype)
     if indices:  # these lie in C order, and the values beside them
         like = TensorSpec.packed(shape, x.dtype)
-    return ReduceProblem(x, result_spec(shape, like, out=outs[0]), places, gone, name, propagates(nan))
+    return ReduceProblem(x, result_spec(shape, like, out=outs[0]), places, gone, name, as_nan_policy(nan))

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from ..dtypes import as_dtype
 from .checks import one_dtype
 from .conv_dtype import resolve_precision
-from .parse import choice, integer, number
+from .parse import as_choice, as_float, as_int
 from .specs import INT_MAX
 
 # The gates of a cell in the order of cuDNN's linLayerID, which counts them for the input, then for the state.
@@ -153,20 +153,20 @@ def rnn_spec(
     lstm 32 -> 16 projected to 8, 3 layers, bidirectional, linear input, double_bias,
     float32 (sums in float32, default math), standard
     """
-    mode = choice(mode, RNN_MODES, "mode")
+    mode = as_choice(mode, RNN_MODES, "mode")
     sizes = {"input_size": input_size, "hidden_size": hidden_size, "num_layers": num_layers}
     inputs, hidden, layers = (_count(value, name, 1) for name, value in sizes.items())
-    input_mode = choice(_short(input_mode, "_input"), RNN_INPUT_MODES, "input_mode")
+    input_mode = as_choice(_short(input_mode, "_input"), RNN_INPUT_MODES, "input_mode")
     if input_mode == "skip" and inputs != hidden:
         raise ValueError(
             f"input_mode='skip' adds the input to the gates as it is, so the sizes must be equal: "
             f"input_size is {inputs}, hidden_size {hidden}"
         )
-    algo = choice(algo, RNN_ALGOS, "algo")
+    algo = as_choice(algo, RNN_ALGOS, "algo")
     projection = 0 if projection_size is None else _count(projection_size, "projection_size", 0)
     if projection:
         _check_projection(mode, projection, hidden, algo)
-    probability = number(dropout, "dropout")
+    probability = as_float(dropout, "dropout")
     if not 0 <= probability < 1:
         raise ValueError(f"dropout must be at least 0 and less than 1, got {dropout}")
     name = one_dtype("a recurrent network", x=as_dtype(dtype).name)
@@ -177,8 +177,8 @@ def rnn_spec(
             "which is precision='as_input_f32'"
         )
     return RNNSpec(
-        *(mode, inputs, hidden, layers, choice(direction, RNN_DIRECTIONS, "direction"), input_mode),
-        *(choice(bias, tuple(RNN_BIASES), "bias"), projection, probability, name, compute),
+        *(mode, inputs, hidden, layers, as_choice(direction, RNN_DIRECTIONS, "direction"), input_mode),
+        *(as_choice(bias, tuple(RNN_BIASES), "bias"), projection, probability, name, compute),
         *(_math(name, tensor_cores), algo, None if clip is None else _clip_range(mode, clip)),
     )
 
@@ -198,7 +198,7 @@ def _clip_range(mode: str, clip: Any) -> tuple[float, float]:
     if mode != "lstm":
         raise ValueError(f"clip={clip!r} is for the cells of mode='lstm'; mode={mode!r} has none")
     try:
-        low, high = (number(bound, "clip") for bound in clip)
+        low, high = (as_float(bound, "clip") for bound in clip)
     except (TypeError, ValueError):
         raise TypeError(f"clip must be two numbers (low, high) or None, not {clip!r}") from None
     if not low <= high:
@@ -207,7 +207,7 @@ def _clip_range(mode: str, clip: Any) -> tuple[float, float]:
 
 
 def _count(value: Any, name: str, least: int) -> int:
-    n = integer(value, name)
+    n = as_int(value, name)
     if not least <= n <= INT_MAX:
         raise ValueError(f"{name} must be between {least} and {INT_MAX}, got {n}")
     return n

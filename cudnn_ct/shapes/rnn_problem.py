@@ -9,7 +9,7 @@ from .rnn import RNN_ALGOS, RNNSpec
 from .sequences import RNN_LAYOUTS, packed_for_cudnn
 from .specs import Shape, TensorSpec
 
-__all__ = ["RNNDataSpec", "RNNProblem", "guessed_algos", "rnn_problem", "takes_packed", "unfit_algo"]
+__all__ = ["RNNDataSpec", "RNNProblem", "guessed_algos", "rnn_problem", "unfit_algo", "why_not_packed"]
 
 
 class RNNDataSpec(NamedTuple):
@@ -80,7 +80,7 @@ def rnn_problem(
     return RNNProblem(spec._replace(algo="standard"), layout, steps, batch, ragged, training)
 
 
-def takes_packed(lengths: Shape) -> str:
+def why_not_packed(lengths: Shape) -> str:
     """Why cuDNN does not take packed data of these lengths; empty where it does."""
     if packed_for_cudnn(lengths):
         return ""

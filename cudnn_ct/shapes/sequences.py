@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from itertools import accumulate, pairwise
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from .parse import choice
+from .parse import as_choice
 from .rnn import RNNSpec
 from .specs import INT_MAX, Shape, check_shape
 
@@ -61,7 +61,7 @@ def rnn_layout(layout: Any) -> str:
     >>> rnn_layout("SEQ_MAJOR_PACKED")
     'packed'
     """
-    name = choice(layout, (*RNN_LAYOUTS, *_SYNONYMS), "layout")
+    name = as_choice(layout, (*RNN_LAYOUTS, *_SYNONYMS), "layout")
     return _SYNONYMS.get(name, name)
 
 

@@ -7,7 +7,7 @@ from math import prod
 from typing import Any, NamedTuple
 
 from .checks import one_dtype, result_spec, same_shape, some_axes
-from .parse import choice
+from .parse import as_choice
 from .specs import Shape, TensorSpec, check_shape
 
 SOFTMAX_ALGOS = ("fast", "accurate", "log")
@@ -45,7 +45,7 @@ def softmax_problem(
     one_dtype("softmax", **{name: spec.dtype for name, spec in specs.items()})
     first = next(iter(specs.values()))
     shape = same_shape(**{name: spec.shape for name, spec in specs.items()})
-    axes, algo = softmax_axes(shape, mode, axis), choice(algo, SOFTMAX_ALGOS, "algo")
+    axes, algo = softmax_axes(shape, mode, axis), as_choice(algo, SOFTMAX_ALGOS, "algo")
     result = result_spec(shape, *specs.values(), out=outs[0])
     if "dy" in specs:
         return SoftmaxProblem(None, first, specs["dy"], result, axes, algo)
@@ -61,7 +61,7 @@ def softmax_axes(shape: Iterable[int], mode: Any = "channel", axis: Any = None) 
     range(3, 4)
     """
     dims = check_shape(shape, "x_shape")
-    mode = choice(mode, SOFTMAX_MODES, "mode")
+    mode = as_choice(mode, SOFTMAX_MODES, "mode")
     if axis is None:
         if len(dims) < 2:
             raise ValueError(f"x has shape {dims}; mode={mode!r} needs (N, C, ...), other shapes an axis")

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from .checks import one_dtype, result_spec
-from .parse import number
+from .parse import as_float
 from .specs import INT_MAX, Shape, TensorSpec, check_shape
 
 T = TypeVar("T")
@@ -70,7 +70,7 @@ def transformed_shape(x_shape: Iterable[int], scale_height: Any = 1, scale_width
     x = _image(x_shape)
     scales = {"scale_height": scale_height, "scale_width": scale_width}
     for name, scale in scales.items():
-        if not 0 < number(scale, name) < math.inf:
+        if not 0 < as_float(scale, name) < math.inf:
             raise ValueError(f"{name} must be more than 0 and finite, got {scale}")
     products = [n * float(scale) for n, scale in zip(x[2:], scales.values(), strict=True)]
     if max(products) > INT_MAX:

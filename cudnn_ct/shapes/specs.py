@@ -287,13 +287,15 @@ def layouts_of(shape: Shape, strides: Shape) -> tuple[str, ...]:
     Axes of length 1 are stepped over by nobody, so their strides say nothing and are ignored.
     """
     possible = LAYOUTS if 3 <= len(shape) <= 5 else LAYOUTS[:1]
-    return tuple(layout for layout in possible if same_steps(shape, strides, packed_strides(shape, layout)))
+    return tuple(
+        layout for layout in possible if equivalent_strides(shape, strides, packed_strides(shape, layout))
+    )
 
 
-def same_steps(shape: Shape, strides: Shape, others: Shape) -> bool:
+def equivalent_strides(shape: Shape, strides: Shape, others: Shape) -> bool:
     """Whether two ways to step through a shape reach the same elements.
 
-    >>> same_steps((2, 1, 3), (3, 3, 1), (3, 7, 1))
+    >>> equivalent_strides((2, 1, 3), (3, 3, 1), (3, 7, 1))
     True
     """
     empty = 0 in shape

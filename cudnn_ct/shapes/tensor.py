@@ -8,7 +8,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from ..dtypes import as_dtype
 from .checks import FLOATS, some_axes
-from .parse import choice, flag
+from .parse import as_bool, as_choice
 from .specs import Shape, TensorSpec, check_shape, nearest_layout
 
 T = TypeVar("T")
@@ -20,7 +20,7 @@ REDUCE_OPS = ("add", "mul", "min", "max", "amax", "avg", "norm1", "norm2", "mul_
 _INDEXED = ("min", "max")
 _OF_NOTHING = ("add", "mul", "norm1", "norm2", "mul_no_zeros")  # those with an answer if there is no element
 
-MOST_AXES = 8  # that a descriptor of cuDNN can have
+MAX_AXES = 8  # that a descriptor of cuDNN can have
 
 
 class Reduction(NamedTuple, Generic[T]):
@@ -32,7 +32,7 @@ class Reduction(NamedTuple, Generic[T]):
 
 def op_tensor_op(op: Any, has_b: bool) -> str:
     """The operation by its name in :data:`OP_TENSOR_OPS`; raise unless it takes as many operands as given."""
-    name = choice(op, OP_TENSOR_OPS, "op")
+    name = as_choice(op, OP_TENSOR_OPS, "op")
     if has_b and name in _OF_ONE:
         raise ValueError(f"op={name!r} is of one tensor; b must be None")
     if not has_b and name not in _OF_ONE:
@@ -59,8 +59,8 @@ def reduce_axes(x_shape: Iterable[int], axes: Any = None) -> Shape:
     (0, 2)
     """
     x = check_shape(x_shape, "x_shape")
-    if len(x) > MOST_AXES:
-        raise ValueError(f"x has shape {x}; a reduction takes at most {MOST_AXES} axes")
+    if len(x) > MAX_AXES:
+        raise ValueError(f"x has shape {x}; a reduction takes at most {MAX_AXES} axes")
     return tuple(range(len(x))) if axes is None else tuple(sorted(some_axes(axes, len(x), "axes")))
 
 
@@ -72,15 +72,15 @@ def reduced_shape(x_shape: Iterable[int], axes: Any = None, keepdims: bool = Fal
     """
     x = check_shape(x_shape, "x_shape")
     gone = reduce_axes(x, axes)
-    if flag(keepdims, "keepdims"):
+    if as_bool(keepdims, "keepdims"):
         return tuple(1 if axis in gone else n for axis, n in enumerate(x))
     return tuple(n for axis, n in enumerate(x) if axis not in gone)
 
 
 def reduce_op(op: Any, x_shape: Iterable[int], axes: Any = None, indices: bool = False) -> str:
     """The operation by its name in :data:`REDUCE_OPS`; raise unless it has an answer for the axes."""
-    name, x = choice(op, REDUCE_OPS, "op"), check_shape(x_shape, "x_shape")
-    if flag(indices, "indices") and name not in _INDEXED:
+    name, x = as_choice(op, REDUCE_OPS, "op"), check_shape(x_shape, "x_shape")
+    if as_bool(indices, "indices") and name not in _INDEXED:
         raise ValueError(f"indices=True is for op={' or '.join(map(repr, _INDEXED))}, not {name!r}")
     gone = reduce_axes(x, axes)
     empty = prod(x[axis] for axis in gone) == 0

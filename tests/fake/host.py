@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from cudnn_ct.cuda.interop import ExternalArray
-from cudnn_ct.cuda.launch_log import explained
+from cudnn_ct.cuda.launch_log import add_launch_history
 from cudnn_ct.cuda.stream import NO_DEVICE, Stream
 from cudnn_ct.errors import AllocationError, CudnnError, ExecutionFailedError
 
@@ -84,7 +84,7 @@ def _failure(name: str, args: tuple[Any, ...]) -> CudnnError:
         nbytes, _, what = (*args, "an array")[:3]
         return AllocationError(f"out of memory: {nbytes:,} bytes wanted for {what}")
     stream = next((one for one in args if isinstance(one, Stream)), None)
-    return explained(ExecutionFailedError(f"{name} failed: CUDA_ERROR_ILLEGAL_ADDRESS"), stream)
+    return add_launch_history(ExecutionFailedError(f"{name} failed: CUDA_ERROR_ILLEGAL_ADDRESS"), stream)
 
 
 class Host:
@@ -174,7 +174,7 @@ class Host:
         return self.device
 
     @may_fail
-    def activate(self, device: int) -> int | None:
+    def set_device(self, device: int) -> int | None:
         if not 0 <= device < DEVICES:
             raise ValueError(f"there is no device {device}; the driver shows {DEVICES}")
         previous = getattr(self._thread, "device", None)
@@ -183,7 +183,7 @@ class Host:
             return NO_DEVICE if device else None
         return previous if previous != device else None
 
-    def restore(self, device: int | None) -> None:
+    def restore_device(self, device: int | None) -> None:
         if device == NO_DEVICE:
             del self._thread.device
         elif device is not None:
@@ -245,7 +245,7 @@ class Host:
         self.check_stream(stream.handle)
         self.log.append(("wait", stream.handle, event))
 
-    def order(self, before: Stream, after: Stream) -> None:
+    def wait_stream(self, before: Stream, after: Stream) -> None:
         if before != after:
             self.wait(after, self.record(before))
 
@@ -286,14 +286,14 @@ class Host:
         self.check_stream(stream.handle)
         self.log.append(("synchronize", stream.handle))
 
-    def finish(self, device: int) -> None:
-        self.log.append(("finish", device))
+    def synchronize_device(self, device: int) -> None:
+        self.log.append(("synchronize_device", device))
 
     def import_array(self, obj: Any, stream: Stream) -> ExternalArray | None:
         if not isinstance(obj, ForeignArray):
             return None
         if obj.home is not None:
-            self.order(obj.home, stream)
+            self.wait_stream(obj.home, stream)
         strides = tuple(s // obj.dtype.itemsize for s in obj.byte_strides)
         device = obj.buffer.device
         return ExternalArray(obj.pointer, obj.shape, strides, obj.dtype, device, obj.readonly, obj, obj.home)

@@ -25,7 +25,7 @@ def host_installed() -> Iterator[Host]:
         for module in (streams, memory, interop):
             for name in module.__all__:
                 _put(stack, module, name, getattr(host, name))
-        _put(stack, allocator, "LARGEST", -1)  # what is freed is then gone, and a test sees it
+        _put(stack, allocator, "MAX_BLOCK", -1)  # what is freed is then gone, and a test sees it
         yield host
 
 
@@ -55,7 +55,7 @@ def forget() -> None:
 def drop() -> None:
     """As :func:`forget`, without looking for cycles, which takes long."""
     algo_cache._decisions.clear()
-    algo_cache._firsts.clear()
+    algo_cache._once.clear()
     context._forget()
     context._pinned.clear()
     base._cached.cache_clear()

@@ -221,7 +221,11 @@ def test_dlpack_requests_that_cannot_be_met(host: Host) -> None:
     ("consumer", "home", "told"),
     [
         (1, 0x66, ["record", "wait", "free"]),  # the default stream is always there: nobody waits on the host
-        (0x55, 1, ["finish", "free"]),  # it may be gone by then, and asking it would end the process
+        (
+            0x55,
+            1,
+            ["synchronize_device", "free"],
+        ),  # it may be gone by then, and asking it would end the process
         (0x66, 0x66, ["free"]),
     ],
 )
@@ -301,12 +305,12 @@ def test_memory_stays_while_nobody_can_say_whether_its_use_is_over(
 ) -> None:
     """A capture elsewhere may forbid to ask for an event."""
     array = ct.zeros((2, 3), stream=0x40)
-    array.after_use(streams.as_stream(0x50, 0))
+    array.record_use(streams.as_stream(0x50, 0))
     host.unfinished |= set(array._uses.events.values())
     host.capturing.add(0x40)
     with monkeypatch.context() as patch:
         patch.setattr(lifetime.streams, "is_done", cannot_say)
-        array.after_use(streams.as_stream(0x60, 0))  # neither use is lost
+        array.record_use(streams.as_stream(0x60, 0))  # neither use is lost
         assert {stream.handle for stream in array._uses.events} == {0x50, 0x60}
         del array
         assert host.used() == 24
@@ -358,13 +362,13 @@ def test_a_finalizer_may_note_a_use_while_another_is_noted(
 ) -> None:
     """The collector comes when it will: here, while a use is noted."""
     run, array, lent = streams.as_stream(0x55, 0), ct.zeros((2, 3)), ct.zeros((2, 3))
-    array.after_use(run)
+    array.record_use(run)
     cycle: list[object] = [lifetime.ExportedMemory(lent.memory, lent.home, run)]
     cycle.append(cycle)
     del cycle, lent
     done = streams.is_done
     monkeypatch.setattr(lifetime.streams, "is_done", lambda event: (gc.collect(), done(event))[1])
-    thread = threading.Thread(target=array.after_use, args=(run,), daemon=True)
+    thread = threading.Thread(target=array.record_use, args=(run,), daemon=True)
     thread.start()
     thread.join(10)
     assert not thread.is_alive()
@@ -372,7 +376,7 @@ def test_a_finalizer_may_note_a_use_while_another_is_noted(
 
 def test_a_forked_child_touches_nothing_of_its_parent(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     array = ct.zeros((2, 3))
-    array.after_use(streams.as_stream(0x55, 0))
+    array.record_use(streams.as_stream(0x55, 0))
     host.log.clear()
     monkeypatch.setattr(lifetime.os, "getpid", lambda: -1)
     del array

@@ -176,7 +176,7 @@ def test_settings_that_other_threads_change(fake: FakeCudnn, monkeypatch: pytest
         done.set()
         for thread in changers:
             thread.join()
-    assert config.of_calls == tuple(getattr(config, name) for name in _config._OF_CALLS)
+    assert config.snapshot == tuple(getattr(config, name) for name in _config._OF_CALLS)
 
 
 def test_what_was_prepared_while_a_setting_changed_is_not_kept(

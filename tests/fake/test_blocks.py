@@ -18,12 +18,12 @@ from .host import Host
 
 @pytest.fixture(autouse=True)
 def _kept(monkeypatch: pytest.MonkeyPatch, host: Host) -> Iterator[None]:
-    monkeypatch.setattr(allocator, "LARGEST", 2**20)
+    monkeypatch.setattr(allocator, "MAX_BLOCK", 2**20)
     monkeypatch.setattr(allocator, "_shelves", {})
     yield
     gc.collect()
     for device in (0, 1):
-        allocator.clear(device)
+        allocator.release(device)
     assert not host.live
 
 
@@ -45,14 +45,14 @@ def test_a_block_is_used_again_on_the_default_stream_alone(host: Host) -> None:
 def test_large_blocks_and_too_many_are_not_kept(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     ct.empty((2**20,))
     assert host.used() == 0
-    monkeypatch.setattr(allocator, "TOTAL", 1024)
+    monkeypatch.setattr(allocator, "MAX_CACHED", 1024)
     arrays = [ct.empty((128,)) for _ in range(5)]
     arrays.clear()
     assert host.used() == 1024
 
 
 def test_what_lies_idle_makes_room_for_what_is_asked_for(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(allocator, "TOTAL", 4096)
+    monkeypatch.setattr(allocator, "MAX_CACHED", 4096)
     del (others := [ct.empty((128,)) for _ in range(8)])[:]
     assert host.used() == 4096, "the shelf is full"
     for _ in range(3):  # more of them at a time than half of what is kept
@@ -65,7 +65,7 @@ def test_what_lies_idle_makes_room_for_what_is_asked_for(host: Host, monkeypatch
 
 
 def test_what_was_asked_for_again_stays(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(allocator, "TOTAL", 4096)
+    monkeypatch.setattr(allocator, "MAX_CACHED", 4096)
     address = ct.empty((256,)).pointer
     del (others := [ct.empty((128,)) for _ in range(6)])[:]
     ct.empty((384,))  # which three of the others make room for
@@ -77,7 +77,7 @@ def test_what_was_asked_for_again_stays(host: Host, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_wrong_count_of_bytes_rights_itself(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(allocator, "TOTAL", 4096)
+    monkeypatch.setattr(allocator, "MAX_CACHED", 4096)
     ct.empty((128,))
     allocator._shelves[0].nbytes = 10**6
     address = ct.empty((256,)).pointer
@@ -91,22 +91,24 @@ def test_small_results_of_one_call_share_a_block(host: Host) -> None:
     given = ct.empty((10,))
     host.log.clear()
     rooms = ((spec, 40), large, None, (spec, 40), (spec, 40))
-    first, apart, none, own, last = ct.DeviceArray.several(rooms, (None, None, None, given, None), stream, "")
+    first, apart, none, own, last = ct.DeviceArray.allocate_many(
+        rooms, (None, None, None, given, None), stream, ""
+    )
     assert none is None
     assert own is given
     assert [entry[0] for entry in host.log] == ["allocate"] * 2
-    assert last.pointer == first.pointer + allocator.GRAIN
+    assert last.pointer == first.pointer + allocator.GRANULARITY
     address = first.pointer
     last.close()
     del last
     other = ct.zeros((1,), stream=0x77).home
-    first.after_use(other)
+    first.record_use(other)
     host.log.clear()
     del apart
     assert not any(entry[0] == "wait" for entry in host.log)
     del first
     assert [entry[:2] for entry in host.log if entry[0] == "wait"] == [("wait", 1)], "the last gives it back"
-    assert allocator.take(5 * allocator.GRAIN, stream, "").handle == address
+    assert allocator.allocate_block(5 * allocator.GRANULARITY, stream, "").handle == address
 
 
 def test_memory_goes_to_whoever_needs_it(host: Host) -> None:
@@ -124,7 +126,7 @@ def test_memory_goes_to_whoever_needs_it(host: Host) -> None:
 def test_uses_on_other_streams_come_first(host: Host) -> None:
     x = ct.empty((128,))
     run = ct.zeros((1,), stream=0x77).home
-    x.after_use(run)
+    x.record_use(run)
     host.log.clear()
     del x
     assert [entry[:2] for entry in host.log if entry[0] == "wait"] == [("wait", 1)]

@@ -274,7 +274,7 @@ def test_a_late_refusal_is_of_the_candidate_that_ran(fake: FakeCudnn) -> None:
     """Two threads hold a plan for the same candidate; both fail, and only that candidate is out."""
     where = context.current(default_stream(0))
     problem = conv_problem("forward", TensorSpec.packed((2, 3, 5, 6)), TensorSpec.packed((4, 3, 3, 3)))
-    mine, theirs = (algo_cache.choose(problem, conv_candidates, where) for _ in range(2))
+    mine, theirs = (algo_cache.select(problem, conv_candidates, where) for _ in range(2))
     x, w, y = images(2, 3, 5, 6), images(4, 3, 3, 3), ct.empty((2, 4, 3, 4))
     for choice in (mine, theirs):
         fake.calls.clear()
@@ -406,12 +406,14 @@ def test_workspace_of_a_destroyed_stream_is_freed_on_another_stream(fake: FakeCu
     ct.conv(x, w, stream=0x77)
     fake.workspaces = {"GEMM": 200}
     ct.conv(images(2, 3, 5, 6), w, stream=0x77)  # which frees the first
-    assert not [entry for entry in host.log if entry[0] == "finish"]  # while the stream exists, no host waits
+    assert not [
+        entry for entry in host.log if entry[0] == "synchronize_device"
+    ]  # while the stream exists, no host waits
     host.destroyed.add(0x77)
     host.log.clear()
     ct.empty_cache()
     names = [entry[0] for entry in host.log]
-    assert names.index("finish") < names.index("free")
+    assert names.index("synchronize_device") < names.index("free")
     assert "destroyed stream used" not in names
     host.destroyed.clear()
     assert host.used() == used
@@ -470,7 +472,7 @@ def test_no_memory_for_the_result_is_a_memory_error(fake: FakeCudnn, host: Host)
 def test_plan_tells_what_it_does(fake: FakeCudnn) -> None:
     x = TensorSpec.packed((2, 3, 5, 6))
     w = TensorSpec.packed((4, 3, 3, 3), layout="nhwc")
-    choice = algo_cache.choose(
+    choice = algo_cache.select(
         conv_problem("forward", x, w), conv_candidates, context.current(default_stream(0))
     )
     assert "legacy gemm" in choice.describe()

@@ -175,10 +175,10 @@ def test_labels_are_copied_once(fake: FakeCudnn, host: Host) -> None:
     for _ in range(3):
         call()
     assert host.used() == used
-    for n in range(3 * ops.KEPT):
+    for n in range(3 * ops.MAX_COPIES):
         call(CTCCase(((1,) * (n % 3 + 1),) * 2, (9, 5 + n % 4), 9, 2, seed=n))
     (here,) = context._thread.contexts.values()
-    assert len(here.plans[ops._COPIES]) <= ops.KEPT
+    assert len(here.plans[ops._COPIES]) <= ops.MAX_COPIES
 
 
 def test_copies_of_labels_outlive_the_stream_that_they_were_first_used_on(
@@ -258,7 +258,7 @@ def test_batches_with_something_known_are_prepared_once(fake: FakeCudnn, case: C
     np.testing.assert_array_equal(np.isposinf(got.loss.numpy()), np.isposinf(wanted.loss))
     (here,) = context._thread.contexts.values()
     assert len(here.plans[ops._RAGGED]) == 2
-    assert here.plans[ops._RAGGED].limit == ops.KEPT
+    assert here.plans[ops._RAGGED].limit == ops.MAX_COPIES
 
 
 # --- CUDA graphs ---

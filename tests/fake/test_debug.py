@@ -20,7 +20,7 @@ from .test_conv import images
 
 @pytest.fixture
 def debug(fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCudnn]:
-    monkeypatch.setattr(launch_log, "_rings", {})
+    monkeypatch.setattr(launch_log, "_history", {})
     config.debug = True
     forget()
     yield fake
@@ -30,7 +30,7 @@ def debug(fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCudn
 def test_without_a_watch_an_error_tells_how_to_have_one(fake: FakeCudnn, host: Host) -> None:
     ct.softmax(images(2, 3))
     host.calls.clear()
-    host.fail_at = 2  # after `activate`
+    host.fail_at = 2  # after `set_device`
     with pytest.raises(ct.ExecutionFailedError) as caught:
         ct.synchronize()
     (note,) = caught.value.__notes__
@@ -71,11 +71,11 @@ def test_a_watch_is_of_the_stream_and_bounded(debug: FakeCudnn, host: Host) -> N
         ct.softmax(x, stream=0x40)
     for _ in range(2 * launch_log.KEPT):
         ct.softmax(x)
-    lengths = {stream.handle: len(ring) for stream, ring in launch_log._rings.items()}
+    lengths = {stream.handle: len(ring) for stream, ring in launch_log._history.items()}
     assert lengths == {1: launch_log.KEPT, 0x40: 3}
     for handle in range(0x100, 0x100 + 2 * launch_log.STREAMS):
         ct.softmax(x, stream=handle)
-    assert len(launch_log._rings) == launch_log.STREAMS
+    assert len(launch_log._history) == launch_log.STREAMS
 
 
 def test_a_fault_of_other_work_says_so(debug: FakeCudnn, host: Host) -> None:
@@ -94,7 +94,7 @@ def test_what_has_the_handle_elsewhere_is_watched_too(debug: FakeCudnn, host: Ho
     """The states of dice are made on the device, by a function whose first argument is the descriptor."""
     host.calls.clear()
     ct.DropoutState(0.5, seed=1)
-    (ring,) = launch_log._rings.values()
+    (ring,) = launch_log._history.values()
     assert [line.split("(")[0] for line in ring if line.startswith("cudnn")] == ["cudnnSetDropoutDescriptor"]
     assert host.calls.count("synchronize") == len(ring)
 

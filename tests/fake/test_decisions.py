@@ -120,9 +120,9 @@ def test_trouble_in_a_second_look_costs_a_candidate_and_no_more(fake: FakeCudnn,
 def test_what_was_not_worth_its_time_comes_last(fake: FakeCudnn) -> None:
     race = CandidateSet(AlgoRequest("time_on_shape_change"), ())
     hopeless, quick = (Candidate("graph", name, "any", 0, True) for name in ("engine 1", "engine 2"))
-    race.settle([hopeless, quick._replace(time=2.0), hopeless._replace(status="no")], [])
+    race.store_timings([hopeless, quick._replace(time=2.0), hopeless._replace(status="no")], [])
     ctx = context.current(streams.default_stream(0))
-    assert [(row.algorithm, row.time) for row in race.usable(ctx)] == [
+    assert [(row.algorithm, row.time) for row in race.viable(ctx)] == [
         ("engine 2", 2.0),
         ("engine 1", None),
     ]
@@ -390,7 +390,10 @@ def test_what_a_guess_prefers_is_in_the_table_and_timed(
     x, w = TensorSpec.packed((2, 3, 8, 8), "float32"), TensorSpec.packed((4, 3, 3, 3), "float32")
     conv = conv_problem("forward", x, w)
     problem = FusedConv(conv, activation="relu") if fused else conv
-    for rows in (candidates.everything(problem, here), candidates.worth_timing(problem, here, AlgoRequest())):
+    for rows in (
+        candidates.all_candidates(problem, here),
+        candidates.autotune_candidates(problem, here, AlgoRequest()),
+    ):
         assert any(row.algorithm.endswith("engine 70 knobs 2=4") for row in rows), rows
 
 
@@ -414,7 +417,7 @@ def test_hopeless_engines_leave_compiled_ones_their_chance(fake: FakeCudnn, host
     here = context.current(streams.default_stream(0))
     x, w = TensorSpec.packed((2, 3, 8, 8), "float32"), TensorSpec.packed((4, 3, 3, 3), "float32")
     ways = [(row, lambda problem, row, context: Costing(row)) for row in rows]
-    timed, _ = algo_cache.time_rows(conv_problem("forward", x, w), ways, here, (), 1, 0, every=False)
+    timed, _ = algo_cache.benchmark_rows(conv_problem("forward", x, w), ways, here, (), 1, 0, every=False)
     times = {row.algorithm: row.time for row in timed}
     assert times["engine 9"] == pytest.approx(0.02)
     assert times["engine 8"] is None, "after four hopeless ones, others of their kind are not tried"
@@ -452,10 +455,10 @@ class Ways:
         self.result = [1.0]
         self.rows = [Candidate("legacy", name, "any", 0, True) for name in names]
 
-    def stages(self, problem: Any) -> list[Any]:
+    def heuristics(self, problem: Any) -> list[Any]:
         return [lambda context: self.rows]
 
-    def worth_timing(self, *_: Any) -> list[Candidate]:
+    def autotune_candidates(self, *_: Any) -> list[Candidate]:
         return self.rows
 
     def plan(self, problem: Any, row: Candidate, context: Any) -> Way:
@@ -463,7 +466,7 @@ class Ways:
 
     def choose(self, algo: str) -> Any:
         here = context.current(streams.default_stream(0))
-        return algo_cache.choose(self, self, here, AlgoRequest(algo)), here  # type: ignore[arg-type]
+        return algo_cache.select(self, self, here, AlgoRequest(algo)), here  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("names", [("fault", "good"), ("refuse", "fault", "good")])
@@ -589,7 +592,9 @@ def test_compiled_engines_that_are_not_wanted_leave_the_others_in_the_race(
 
     def tried() -> set[str]:
         return {
-            row.family for row in candidates.worth_timing(problem, here, AlgoRequest(TIME)) if not row.status
+            row.family
+            for row in candidates.autotune_candidates(problem, here, AlgoRequest(TIME))
+            if not row.status
         }
 
     assert tried() == {"graph"}

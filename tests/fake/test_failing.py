@@ -41,7 +41,7 @@ def test_every_operation_and_every_class_of_status_is_tried(found: list[Found]) 
     for function in {function for function, status in tried if status != SEAM}:
         assert returns_status(function)
         assert {status for name, status in tried if name == function} >= set(STATUSES)
-    assert {"activate", "allocate", "copy_from_host", "copy_to_host"} <= {f for f, s in tried if s == SEAM}
+    assert {"set_device", "allocate", "copy_from_host", "copy_to_host"} <= {f for f, s in tried if s == SEAM}
     assert {one.attempt.warm for one in found} == {False, True}
     assert {one.outcome for one in found} == {"raised", "another way"}
 

@@ -225,7 +225,7 @@ def test_conv_bias_activation_writes_only_its_elements_when_out_has_gaps(
     expected = ct.reference.conv_bias_activation(x, w, b, z=z, activation=activation)
     whole = ct.full((2, 8, 3, 4), 7)
     n, c, *steps = whole.spec.strides
-    out = whole.seen_as(ct.TensorSpec(z.shape, (n, 2 * c, *steps), "float32"))
+    out = whole.view_as(ct.TensorSpec(z.shape, (n, 2 * c, *steps), "float32"))
     given = ct.asarray(x, layout=layout), ct.asarray(w, layout=layout), ct.asarray(b)
     ct.conv_bias_activation(*given, z=ct.asarray(z, layout=layout), activation=activation, out=out)
     np.testing.assert_allclose(out.numpy(), expected, rtol=0, atol=1e-6)
@@ -366,7 +366,7 @@ def test_conv_writes_only_its_elements_when_a_scaled_out_has_gaps(
     x_values, w_values = x.numpy(), w.numpy()
     whole = ct.full((2, 8, 4, 4), 7, layout=layout)
     n, c, *steps = whole.spec.strides
-    out = whole.seen_as(ct.TensorSpec((2, 4, 4, 4), (n, 2 * c, *steps), "float32"))
+    out = whole.view_as(ct.TensorSpec((2, 4, 4, 4), (n, 2 * c, *steps), "float32"))
     padding = ((0, 1), (0, 0))  # only engines compute it
     ct.conv(x, w, padding=padding, alpha=alpha, beta=beta, out=out)
     assert "cudnnBackendExecute" in {name for name, _ in fake.calls}

@@ -501,11 +501,11 @@ def test_a_parameter_of_the_gradient_of_inference_is_refused_by_its_name(fake: F
 def test_a_result_that_cannot_be_written_is_named_as_the_caller_knows_it(fake: FakeCudnn) -> None:
     x = images(2, 3, 5, 6)
     scale, bias, mean, var = parameters(x, count=4)
-    one = mean.seen_as(ct.TensorSpec((3,), (0,), "float32"))
+    one = mean.view_as(ct.TensorSpec((3,), (0,), "float32"))
     for change, message in (
         ({"running_mean": one, "running_var": var}, r"running_mean has strides \(0,\)"),
         ({"running_mean": mean, "running_var": one}, r"running_var has strides \(0,\)"),
-        ({"out": x.seen_as(x.spec._replace(strides=(0, 30, 6, 1)))}, r"out has strides \(0, 30, 6, 1\)"),
+        ({"out": x.view_as(x.spec._replace(strides=(0, 30, 6, 1)))}, r"out has strides \(0, 30, 6, 1\)"),
     ):
         with pytest.raises(ValueError, match=f"^{message}; cuDNN writes only"):
             ct.batch_norm_training(x, scale, bias, **change)

@@ -173,7 +173,7 @@ def test_out(fake: FakeCudnn) -> None:
 
 def seen(memory: ct.DeviceArray, start: int, shape: tuple[int, ...]) -> ct.DeviceArray:
     """A view that begins some elements into an array."""
-    view = memory.seen_as(ct.TensorSpec.packed(shape, memory.spec.dtype))
+    view = memory.view_as(ct.TensorSpec.packed(shape, memory.spec.dtype))
     view.pointer += start * memory.itemsize
     return view
 
@@ -243,7 +243,7 @@ def test_gradients_of_data_leave_alone_what_those_of_weights_read(fake: FakeCudn
     net, x, w = operands()
     h0, c0 = (ct.full((4, 2, 4), value) for value in (0.5, 2.0))
     done = net.forward(x, w, h0, c0, training=True)
-    for out in (x, (None, h0, None), (None, None, c0), (None, done.y.seen_as(h0.spec), None)):
+    for out in (x, (None, h0, None), (None, None, c0), (None, done.y.view_as(h0.spec), None)):
         with pytest.raises(ValueError, match="out overlaps"):
             net.backward_data(done.reserve, out=out)
     net.backward_data(done.reserve)

@@ -181,7 +181,7 @@ def on_gpu() -> Iterator[Callable[[], int]]:
     device = streams.current_device()
 
     def used() -> int:
-        allocator.clear(device)
+        allocator.release(device)
         memory.release(device)
         return memory._pool_attribute(memory._pool(device), "USED_MEM_CURRENT")
 

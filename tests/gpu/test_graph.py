@@ -47,7 +47,7 @@ def make(
 
 
 def here() -> contexts.Context:
-    return contexts.current(streams.stream_for(None))
+    return contexts.current(streams.resolve_stream(None))
 
 
 def sparse(shape: tuple[int, ...], seed: int) -> np.ndarray:

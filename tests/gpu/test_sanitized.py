@@ -36,7 +36,7 @@ SLICE = [case for case in cases() if is_in_the_slice(case)]
 
 @pytest.fixture(autouse=True)
 def _an_allocation_for_each_array(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(allocator, "LARGEST", -1)
+    monkeypatch.setattr(allocator, "MAX_BLOCK", -1)
 
 
 @pytest.mark.parametrize("case", SLICE, ids=lambda case: f"{case.name}-{case.dtype}")

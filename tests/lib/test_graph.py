@@ -26,7 +26,7 @@ from cudnn_ct.doctor.elf import machine_here
 from cudnn_ct.errors import BadParamError, CudnnError, NotInitializedError, NotSupportedError
 from cudnn_ct.graph.attributes import kind
 from cudnn_ct.graph.backend import BackendDescriptor
-from cudnn_ct.graph.engines import Engine, execution_plan, offers, plan_from_json, plan_to_json
+from cudnn_ct.graph.engines import Engine, execution_plan, heuristic_configs, plan_from_json, plan_to_json
 from cudnn_ct.graph.offline import Planner
 from cudnn_ct.graph.operations import operation_graph
 from cudnn_ct.ops.activation_graph import activation_graph
@@ -110,7 +110,7 @@ def plans_of(wanted: Any, planner: Planner) -> dict[str, Any]:
     rows = candidates(wanted, planner)
     usable = [row for row in rows if not row.status]
     native = operation_graph(graph_of(wanted), planner)
-    notes = {str(offer.engine): offer.notes for offer in offers(native, planner)}
+    notes = {str(offer.engine): offer.notes for offer in heuristic_configs(native, planner)}
     plans = []
     for row in dict.fromkeys([usable[0], usable[len(usable) // 2], usable[-1]] if usable else []):
         made = plan(wanted, row, planner)
@@ -685,7 +685,7 @@ def test_planning_for_several_engines_by_hand() -> None:
 def child_by_hand() -> dict[str, Any]:
     planner = Planner(json.loads(DEVICE.read_text()))
     native = operation_graph(graph_of(problem(**IMAGES)), planner)
-    generator = offers(native, planner)
+    generator = heuristic_configs(native, planner)
     first = next(generator)
     made = execution_plan(native, first.engine, planner)
     config = made.child("engine_config", "enginecfg")

@@ -12,7 +12,7 @@ from cudnn_ct.shapes.norm_problem import NormInference, norm_inference
 
 pytestmark = pytest.mark.usefixtures("cudnn")
 
-FORMS = (layouts.natural, layouts.flat, layouts.rows)
+FORMS = (layouts.nd_layout, layouts.per_activation_2d, layouts.pixels_layout)
 SHAPE = (4, 3, 2, 5, 1, 2)
 
 
@@ -48,4 +48,4 @@ def test_parameters_are_described_as_cudnn_does(rank: int, mode: str, dtype: str
                 ):
                     ct.raw.cudnnDeriveBNTensorDescriptor(derived, x, native)
                     assert derived.read() == specs["scale"]
-    assert layouts.natural in tried
+    assert layouts.nd_layout in tried

@@ -34,8 +34,8 @@ ORDERING = {
 }  # fmt: skip
 ORDERED = {"in_order", "ordered"}
 KEEPING = {
-    "append", "callback", "finalize", "keep", "keep_alive", "pin", "register_at_fork", "release", "retain",
-    "work_on", "set_stream",
+    "append", "callback", "finalize", "remember", "keep_alive", "pin", "register_at_fork", "release",
+    "retain", "work_on", "set_stream",
 }  # fmt: skip
 EXITS = {"_exit", "exit", "fail"}
 LIMIT = re.compile(r"^(MOST|MAX|LARGEST|LONGEST|INT_MAX|LEAST|MIN)(_[A-Z0-9_]+)?$|_(LIMIT|MAX|MIN)$")

@@ -123,19 +123,19 @@ def test_the_page_has_the_numbers_of_the_sources() -> None:
     from cudnn_ct.cuda import stream as streams
     from cudnn_ct.descriptors import base
     from cudnn_ct.dnn import rnn
-    from cudnn_ct.graph.plan import PACKS
+    from cudnn_ct.graph.plan import MAX_VARIANT_PACKS
 
     numbers |= {
         "algo_cache._decisions": algo_cache._decisions.limit,
-        "algo_cache._firsts": algo_cache._firsts.limit,
+        "algo_cache._once": algo_cache._once.limit,
         "descriptors.base._cached": base._cached.cache_info().maxsize or 0,
         "dtypes._look_up": dtypes._look_up.cache_info().maxsize or 0,
         "autotune.store._STORES": store.STORES,
-        "cuda.allocator._FreeList.idle": allocator.TOTAL // 2**20,
+        "cuda.allocator._FreeList.idle": allocator.MAX_CACHED // 2**20,
         "context.Context._workspaces": context.WORKSPACES,
         "dnn.rnn.RNNBlock._networks": rnn.NETWORKS,
-        "cuda.stream._known": streams.KNOWN,
-        "graph.plan.GraphPlan._packs": PACKS,
+        "cuda.stream._known": streams.MAX_STREAMS,
+        "graph.plan.GraphPlan._packs": MAX_VARIANT_PACKS,
     }
     told = rows()
     for name, number in numbers.items():

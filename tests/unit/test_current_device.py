@@ -32,9 +32,9 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
 def test_what_was_current_is_current_again(driver: Driver, before: int | None, device: int) -> None:
     driver.current = before
     assert streams.current_device() == (before or 0)
-    previous = streams.activate(device)
+    previous = streams.set_device(device)
     assert driver.current == device
-    streams.restore(previous)
+    streams.restore_device(previous)
     assert streams.current_device() == (before or 0)
     # A context on a device that nobody asked for takes memory of it.
     assert driver.current == (device if before is None and device == 0 else before)
@@ -57,6 +57,6 @@ def test_memory_of_a_device_that_is_lost_is_let_go(driver: Driver, monkeypatch: 
     def lost(device: int) -> None:
         raise ct.ExecutionFailedError("lost")
 
-    monkeypatch.setattr(streams, "activate", lost)
+    monkeypatch.setattr(streams, "set_device", lost)
     del buffer
     assert not driver.freed

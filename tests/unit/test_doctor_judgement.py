@@ -505,7 +505,7 @@ def test_where_another_cudnn_comes_first_to_install_again_is_no_advice(
 def test_a_large_folder_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(30):
         (tmp_path / f"{number}/deeper").mkdir(parents=True)
-    monkeypatch.setattr(locate, "MOST_FOLDERS", 10)
+    monkeypatch.setattr(locate, "MAX_FOLDERS", 10)
     found = locate.named(str(tmp_path))
     assert [each.code for each in found.findings] == ["cut-short"]
 

@@ -46,7 +46,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
     made.current = 0
     made.streams[STREAM.handle] = False
     monkeypatch.setattr(cuda_driver, "driver", lambda: made)
-    monkeypatch.setattr(streams, "activate", lambda _: None)
+    monkeypatch.setattr(streams, "set_device", lambda _: None)
     monkeypatch.setattr(memory, "_pool", lambda _: 0)
     return made
 
@@ -74,7 +74,7 @@ CALLS: dict[str, Callable[[], object]] = {
     "synchronize": lambda: streams.synchronize(STREAM),
     "record": lambda: streams.record(STREAM),
     "wait": lambda: streams.wait(STREAM, Event()),
-    "restore": lambda: streams.restore(1),
+    "restore_device": lambda: streams.restore_device(1),
     "is_done": lambda: streams.is_done(Event()),
     "allocate": lambda: memory.allocate(8, STREAM),
     "copy_from_host": lambda: memory.copy_from_host(1, BYTES, STREAM),
@@ -105,10 +105,10 @@ def test_an_error_that_is_no_kernels_has_no_such_note(broken: Callable[[str], No
 def test_what_was_issued_is_told_where_it_was_watched(
     broken: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(launch_log, "_rings", {})
+    monkeypatch.setattr(launch_log, "_history", {})
     monkeypatch.setattr(config, "debug", True)
     for n in range(launch_log.KEPT + 2):
-        launch_log.remember(f"operation {n}", STREAM)
+        launch_log.record(f"operation {n}", STREAM)
     broken("CUDA_ERROR_MISALIGNED_ADDRESS")
     with pytest.raises(ExecutionFailedError) as caught:
         streams.synchronize(STREAM)
@@ -124,7 +124,7 @@ def test_a_copy_is_waited_for_and_named(driver: Driver, monkeypatch: pytest.Monk
     monkeypatch.setattr(driver, "cuMemcpyDtoDAsync", lambda *args: (done,))
     driver.failing["cuStreamSynchronize"] = failed
     memory.copy_device(0x10, 0x20, 8, STREAM)  # nobody waits
-    monkeypatch.setattr(launch_log, "_rings", {})
+    monkeypatch.setattr(launch_log, "_history", {})
     monkeypatch.setattr(config, "debug", True)
     with pytest.raises(ExecutionFailedError, match="copying 8 bytes from 0x20 to 0x10 failed on the device"):
         memory.copy_device(0x10, 0x20, 8, STREAM)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cudnn_ct.ops.conv.errata import known_wrong, ranked_too_high
+from cudnn_ct.ops.conv.errata import erratum, ranked_too_high
 from cudnn_ct.shapes.conv import ConvProblem, conv_problem
 from cudnn_ct.shapes.specs import TensorSpec
 
@@ -53,7 +53,7 @@ def test_one_channel_lies_as_the_other_tensors_do(layout: str) -> None:
     """It is in both layouts; engines are told the one that the others have."""
     one = problem((8, 1, 28, 28), (64, 1, 3, 3), "float16", layout, direction="backward_data")
     one = one._replace(y=TensorSpec.packed(one.y.shape, "float16", layout))
-    assert bool(known_wrong(78, one)) == (layout == "nchw")
+    assert bool(erratum(78, one)) == (layout == "nchw")
 
 
 @pytest.mark.parametrize(
@@ -63,4 +63,4 @@ def test_known_wrong_engine_67_when_padding_is_uneven_and_there_is_one_channel(
     channels: int, padding: Any, wrong: bool
 ) -> None:
     one = problem((3, channels, 10), (1, channels, 3), padding=padding, direction="backward_filter")
-    assert bool(known_wrong(67, one)) == wrong
+    assert bool(erratum(67, one)) == wrong

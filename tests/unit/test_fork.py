@@ -62,7 +62,7 @@ def test_a_child_of_a_process_that_did_not() -> None:
 
 def test_where_another_library_had_used_cuda() -> None:
     error = RuntimeError("CUDA_ERROR_NOT_INITIALIZED: This indicates that the CUDA driver has not been ...")
-    said = driver.translated(error, "counting the devices")
+    said = driver.as_cudnn_error(error, "counting the devices")
     assert isinstance(said, NotInitializedError)
     with pytest.raises(NotInitializedError, match=r"if this process was forked .* 'spawn' method"):
         raise said

@@ -32,8 +32,8 @@ SURVIVED = {
     "beta for each of several outputs": r"^factors .*Plan\.run: beta if .* else 0\.0 -> beta",
     "CTC cache key without alignment": r"^keys .*ctc.*: (un)?aligned -> None",
     "doctor prints in vain": r"^exit codes doctor.*: code or 3 -> code",
-    "limit of names": r"^limits doctor.*MOST_NAMES -> False",
-    "limit of symbols": r"^limits doctor.*MOST_SYMBOLS -> False",
+    "limit of names": r"^limits doctor.*MAX_NAMES -> False",
+    "limit of symbols": r"^limits doctor.*MAX_SYMBOLS -> False",
     "native objects destroyed in a forked child": r"^lifetimes .*_destroy: os\.getpid\(\) != \w+ -> False",
     "convolution key without alignment": r"^keys ops/conv/.*: aligned -> None",
     "convolution key without factors": r"^keys ops/conv/.*: scaled -> None",
@@ -95,7 +95,7 @@ def test_mutants_are_python_that_differs_from_the_source() -> None:
         ("lifetimes", "_retain(event, memory)", ["_retain(event, memory) -> pass"]),
         ("lifetimes", "class A:\n    def __del__(self): ...\nx = A(memory, 1)", ["A(memory, 1) -> memory"]),
         ("exit codes", "sys.exit(3)", ["3 -> 0"]),
-        ("limits", "if size > MOST_NAMES:\n    raise error", ["size > MOST_NAMES -> False"]),
+        ("limits", "if size > MAX_NAMES:\n    raise error", ["size > MAX_NAMES -> False"]),
     ],
 )  # fmt: skip
 def test_pattern_finds(kind: str, source: str, wanted: list[str]) -> None:

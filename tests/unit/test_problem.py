@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from cudnn_ct._bindings.enums import ConvolutionMode
 from cudnn_ct.shapes.conv import conv_output_shape, conv_problem, pad_pairs
 from cudnn_ct.shapes.conv_dtype import resolve_precision
-from cudnn_ct.shapes.specs import LAYOUTS, TensorSpec, layouts_of, packed_strides, same_steps
+from cudnn_ct.shapes.specs import LAYOUTS, TensorSpec, equivalent_strides, layouts_of, packed_strides
 from tests.strategies import ConvCase, conv_cases
 
 shapes = st.lists(st.integers(1, 5), min_size=3, max_size=5).map(tuple)
@@ -46,7 +46,7 @@ def test_steps_are_the_same_where_each_element_is(data: st.DataObject, shape: tu
     one, two = data.draw(steps), data.draw(steps)
     index = np.indices(shape)
     places = (np.tensordot(strides, index, 1) for strides in (one, two))
-    assert same_steps(shape, one, two) == np.array_equal(*places)
+    assert equivalent_strides(shape, one, two) == np.array_equal(*places)
 
 
 @given(case=conv_cases())

@@ -14,7 +14,7 @@ from cudnn_ct._bindings.enums import CTCGradMode, LossNormalizationMode
 from cudnn_ct.dtypes import as_dtype
 from cudnn_ct.reference.ctc import ctc_loss
 from cudnn_ct.shapes.checks import FLOATS
-from cudnn_ct.shapes.ctc import ctc_least_steps, ctc_spec
+from cudnn_ct.shapes.ctc import ctc_min_steps, ctc_spec
 from tests.gradients import assert_gradient
 
 
@@ -43,7 +43,7 @@ def cases(draw: st.DrawFn, *, feasible: bool = False) -> Case:
     blank = draw(st.integers(0, alphabet - 1))
     symbols = st.sampled_from([s for s in range(alphabet) if s != blank])
     rows = draw(st.lists(st.lists(symbols, max_size=3), min_size=1, max_size=3))
-    least = [ctc_least_steps(row) if feasible else 0 for row in rows]
+    least = [ctc_min_steps(row) if feasible else 0 for row in rows]
     inputs = [draw(st.integers(n, max(n, 4))) for n in least]
     return Case(alphabet, blank, tuple(map(tuple, rows)), tuple(inputs), draw(st.integers(0, 99)))
 
@@ -85,7 +85,7 @@ def test_all_alignments(case: Case, normalization: str, dtype: str) -> None:
         total, named = by_alignments(p, labels, case.blank)
         mine = gradient[:, n].astype(float)
         assert not mine[end:].any()
-        assert (total == 0) == (end < ctc_least_steps(labels))
+        assert (total == 0) == (end < ctc_min_steps(labels))
         if total == 0:
             assert np.isposinf(loss[n])
             assert not mine.any()

@@ -13,7 +13,7 @@ from cudnn_ct import reference
 from cudnn_ct._bindings import constants
 from cudnn_ct.dtypes import as_dtype
 from cudnn_ct.shapes.checks import FLOATS
-from cudnn_ct.shapes.lrn import LRN_MOST_CHANNELS, check_lrn_factors, lrn_window
+from cudnn_ct.shapes.lrn import LRN_MAX_CHANNELS, check_lrn_factors, lrn_window
 from tests.gradients import assert_gradient
 
 TOLERANCE = {"float16": 2e-3, "bfloat16": 1e-2, "float32": 1e-6, "float64": 1e-13}
@@ -128,6 +128,6 @@ def test_gradients_that_do_not_fit_are_refused() -> None:
 
 
 def test_the_limits_are_those_of_cudnn() -> None:
-    assert LRN_MOST_CHANNELS == constants.CUDNN_LRN_MAX_N
+    assert LRN_MAX_CHANNELS == constants.CUDNN_LRN_MAX_N
     least = (0, constants.CUDNN_LRN_MIN_BETA, constants.CUDNN_LRN_MIN_K)
     assert check_lrn_factors(*least) == least

@@ -16,7 +16,7 @@ from cudnn_ct._bindings.enums import BatchNormMode
 from cudnn_ct.dtypes import as_dtype
 from cudnn_ct.shapes.checks import FLOATS
 from cudnn_ct.shapes.norm import (
-    NORM_LEAST_EPSILON,
+    NORM_MIN_EPSILON,
     NORM_MODES,
     norm_axes,
     norm_parameter_dtype,
@@ -300,7 +300,7 @@ def test_gradients_that_do_not_fit_are_refused(
 
 
 def test_the_least_epsilon_is_that_of_cudnn() -> None:
-    assert constants.CUDNN_BN_MIN_EPSILON == NORM_LEAST_EPSILON
+    assert constants.CUDNN_BN_MIN_EPSILON == NORM_MIN_EPSILON
 
 
 def test_the_rules_of_shapes() -> None:

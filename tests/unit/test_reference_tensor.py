@@ -17,7 +17,7 @@ from cudnn_ct._bindings.enums import OpTensorOp, ReduceTensorOp
 from cudnn_ct.dtypes import as_dtype
 from cudnn_ct.shapes.checks import FLOATS
 from cudnn_ct.shapes.specs import TensorSpec, packed_strides
-from cudnn_ct.shapes.tensor import MOST_AXES, OP_TENSOR_OPS, REDUCE_OPS, reduced_shape
+from cudnn_ct.shapes.tensor import MAX_AXES, OP_TENSOR_OPS, REDUCE_OPS, reduced_shape
 
 BINARY = ("add", "mul", "min", "max")
 
@@ -409,4 +409,4 @@ def test_against_torch() -> None:
 def test_the_tables_are_those_of_cudnn() -> None:
     assert [op.name.lower() for op in OpTensorOp] == list(OP_TENSOR_OPS)
     assert [op.name.lower() for op in ReduceTensorOp] == list(REDUCE_OPS)
-    assert constants.CUDNN_DIM_MAX == MOST_AXES
+    assert constants.CUDNN_DIM_MAX == MAX_AXES

@@ -23,7 +23,7 @@ from cudnn_ct.shapes.rnn import (
     rnn_spec,
 )
 from cudnn_ct.shapes.rnn_params import rnn_offsets, rnn_parameters, rnn_weight_size
-from cudnn_ct.shapes.rnn_problem import guessed_algos, rnn_problem, takes_packed, unfit_algo
+from cudnn_ct.shapes.rnn_problem import guessed_algos, rnn_problem, unfit_algo, why_not_packed
 from cudnn_ct.shapes.rnn_weights import arrange_weights, from_torch, to_torch
 from cudnn_ct.shapes.sequences import (
     RNN_LAYOUTS,
@@ -431,5 +431,5 @@ def test_what_is_known_to_be_of_no_use() -> None:
     problem = rnn_problem(rnn_spec("lstm", 4, 4, projection_size=2), "packed", 3, 1, (3,), True)
     assert not unfit_algo(problem, "standard")
     assert unfit_algo(problem, "persist_static") == "persist_static has no projection"
-    assert not takes_packed((3, 2, 2))
-    assert "lengths are (2, 3)" in takes_packed((2, 3))
+    assert not why_not_packed((3, 2, 2))
+    assert "lengths are (2, 3)" in why_not_packed((2, 3))

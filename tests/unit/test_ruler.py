@@ -57,7 +57,7 @@ class Clocks:
         return SimpleNamespace(handle=4096)
 
     def fill(self, pointer: int, pattern: bytes, count: int, stream: Any) -> None:
-        assert (pointer, count * len(pattern)) == (4096, benchmark.FILLS * CACHE)
+        assert (pointer, count * len(pattern)) == (4096, benchmark.L2_FLUSH_FACTOR * CACHE)
         self.over = max(self.over, self.now) + FILL
         self.cold = True
 
@@ -79,7 +79,7 @@ class Clocks:
 
             return run
 
-        return benchmark.race([one(*pair) for pair in enumerate(ways)], STREAM, kinds)
+        return benchmark.benchmark([one(*pair) for pair in enumerate(ways)], STREAM, kinds)
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Take the place of the device and of the host's clock."""
@@ -170,7 +170,7 @@ def test_who_falls_behind_does_not_draw_level(clocks: Clocks) -> None:
     def one(number: int) -> Callable[[], None]:
         return lambda: clocks.run(number, Way(next(noise[number])))
 
-    slow, quick = benchmark.race([one(0), one(1)], STREAM)
+    slow, quick = benchmark.benchmark([one(0), one(1)], STREAM)
     assert isinstance(slow, float)
     assert isinstance(quick, float)
     assert slow > quick
@@ -186,7 +186,7 @@ def test_failures_are_told_and_no_reason_to_leave_variants_out(clocks: Clocks) -
 
 def test_who_falls_behind_in_a_round_is_in_no_other(clocks: Clocks) -> None:
     times = clocks.race([Way(0.1), Way(0.12), Way(0.104)])
-    calls = int(benchmark.ROUND / 0.11) + benchmark.COLDS
+    calls = int(benchmark.ROUND / 0.11) + benchmark.COLD_SAMPLES
     assert clocks.count[1] == GLANCES + calls
     assert clocks.count[0] == clocks.count[2] == GLANCES + benchmark.ROUNDS * calls
     assert place(times) == 0
@@ -229,7 +229,7 @@ def test_one_disturbed_look_takes_nobody_out(clocks: Clocks, disturbed: int, pla
 
     runs = [lambda: clocks.run(0, Way(0.1, cold=0.01)), lambda: clocks.run(2, Way(0.11))]
     runs.insert(place_of_quick, quick)
-    times = benchmark.race(runs, STREAM, kinds("a", "b", "c"))
+    times = benchmark.benchmark(runs, STREAM, kinds("a", "b", "c"))
     assert place(times) == place_of_quick
     assert None not in times
 
@@ -244,7 +244,7 @@ def test_who_was_out_stays_behind_when_the_clock_falls(clocks: Clocks) -> None:
 
         return run
 
-    times = benchmark.race([one(0, 0.1), one(1, 0.11), one(2, 0.13)], STREAM)
+    times = benchmark.benchmark([one(0, 0.1), one(1, 0.11), one(2, 0.13)], STREAM)
     assert place(times) == 0
     assert sorted(times) == times
 
@@ -262,7 +262,7 @@ def test_an_error_that_is_told_holds_nothing_of_the_race(clocks: Clocks) -> None
             except NotSupportedError as error:
                 raise NotSupportedError("no plan") from error
 
-        times = benchmark.race([failing, lambda: clocks.run(1, Way(0.1))], STREAM)
+        times = benchmark.benchmark([failing, lambda: clocks.run(1, Way(0.1))], STREAM)
         return times, weakref.ref(operand)
 
     gc.disable()
@@ -281,19 +281,19 @@ def test_what_the_caller_is_handling_keeps_its_traceback(clocks: Clocks) -> None
     try:
         raise KeyError("of the caller")
     except KeyError as handled:
-        times = benchmark.race([failing, lambda: clocks.run(1, Way(0.1))], STREAM)
+        times = benchmark.benchmark([failing, lambda: clocks.run(1, Way(0.1))], STREAM)
         assert handled.__traceback__ is not None
     assert isinstance(times[0], NotSupportedError)
     assert times[0].__context__ is None
 
 
 def test_one_disturbed_round_takes_nobody_out(clocks: Clocks) -> None:
-    noise = iter([1.0] * GLANCES + [1.4] * (int(benchmark.ROUND / 0.11) + benchmark.COLDS))
+    noise = iter([1.0] * GLANCES + [1.4] * (int(benchmark.ROUND / 0.11) + benchmark.COLD_SAMPLES))
     runs = [
         lambda: clocks.run(0, Way(0.1 * next(noise, 1.0))),
         lambda: clocks.run(1, Way(0.105)),
     ]
-    assert place(benchmark.race(runs, STREAM)) == 0
+    assert place(benchmark.benchmark(runs, STREAM)) == 0
 
 
 def test_who_fails_in_a_round_has_failed(clocks: Clocks) -> None:
@@ -305,7 +305,7 @@ def test_who_fails_in_a_round_has_failed(clocks: Clocks) -> None:
         clocks.run(2, Way(0.1))
 
     runs = [lambda: clocks.run(0, Way(0.11)), lambda: clocks.run(1, Way(0.12)), third]
-    times = benchmark.race(runs, STREAM)
+    times = benchmark.benchmark(runs, STREAM)
     assert times[2] is error
     assert place(times) == 0
 

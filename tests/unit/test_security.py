@@ -17,7 +17,7 @@ import pytest
 import cudnn_ct
 from cudnn_ct import _find
 from cudnn_ct._find import COMPANION_STEPS, CUDNN, CUDNN_STEPS, SearchContext, cublaslt, search
-from cudnn_ct._installation import exposed, inspect
+from cudnn_ct._installation import inspect, world_writable
 from cudnn_ct.autotune import store
 from cudnn_ct.autotune.store import Store
 from cudnn_ct.doctor import locate as places_of_the_doctor
@@ -148,18 +148,18 @@ def test_a_place_that_is_named_is_searched(trap: Path) -> None:
 
 def test_a_library_that_everybody_may_write(tmp_path: Path) -> None:
     shim = make_cudnn(tmp_path / "lib")
-    assert inspect(shim).exposed == ""
+    assert inspect(shim).world_writable == ""
     for path in (shim, shim.parent / "libcudnn_graph.so.9", shim.parent):
         before = path.stat().st_mode
         path.chmod(0o777)
         found = inspect(shim)
-        assert found.exposed.startswith(f"everybody may write {path}, and so run code")
-        assert f"chmod o-w {path}" in found.exposed
-        assert found.exposed in found.notes
+        assert found.world_writable.startswith(f"everybody may write {path}, and so run code")
+        assert f"chmod o-w {path}" in found.world_writable
+        assert found.world_writable in found.notes
         path.chmod(before)
     shim.parent.chmod(0o1777)  # as /tmp is: nobody replaces another's files
-    assert inspect(shim).exposed == ""
-    assert exposed(str(tmp_path / "nothing")) == ""
+    assert inspect(shim).world_writable == ""
+    assert world_writable(str(tmp_path / "nothing")) == ""
 
 
 @pytest.mark.parametrize("first", ["get", "put"])

@@ -10,8 +10,8 @@ from ...cuda import stream as streams
 from ...errors import NotInitializedError
 from ...plans.base import Candidate
 from ...shapes.conv import ROLES
-from ...shapes.parse import choice, flag, number
-from .._call import hashable, scaled_by, stream_of
+from ...shapes.parse import as_bool, as_choice, as_float
+from .._call import as_key, scaling_kind, stream_of
 from . import candidates
 from .call import ConvParams, call_of, problem_of, request_of
 from .fused import Epilogue, call_of_fused, fused_of
@@ -113,30 +113,30 @@ def conv_algorithms(
     >>> ct.conv(x, w, algo=table[0]).numpy()
     array([[[-1., -2., -4.]]], dtype=float32)
     """
-    names = ROLES[choice(direction, tuple(ROLES), "direction")].names
+    names = ROLES[as_choice(direction, tuple(ROLES), "direction")].names
     algo = AlgoRequest().algo  # none is named here: a setting that names one is not for tables
     arguments = ConvParams(
         padding, stride, dilation, groups, mode, precision, algo, deterministic, workspace_limit, False
     )
-    alpha, beta, measure = number(alpha, "alpha"), number(beta, "beta"), flag(measure, "measure")
+    alpha, beta, measure = as_float(alpha, "alpha"), as_float(beta, "beta"), as_bool(measure, "measure")
     where = stream_of(first, names[0], stream)
-    previous = streams.activate(where.device)
+    previous = streams.set_device(where.device)
     try:
         ctx = context.current(where)
         if measure and ctx.capturing:
             raise NotInitializedError("algorithms cannot be timed on a stream that is being captured")
         operands = SampleOperands((first, second), names[:2], out, where)
-        like, scaled = operands.like, scaled_by(alpha, beta)
+        like, scaled = operands.like, scaling_kind(alpha, beta)
         one, two = like.specs
         problem, inputs = problem_of(
-            direction, one, two, like.out, hashable(shape), arguments, scaled, like.aligned
+            direction, one, two, like.out, as_key(shape), arguments, scaled, like.aligned
         )
         if inputs != like.specs:
             raise ValueError("algorithms are listed for arrays with positive strides; pack them first")
         request = request_of(arguments, problem)
         if not (problem.x.size and problem.w.size and problem.y.size):
             return Algorithms(problem, [])  # which no algorithm computes: there is nothing to sum
-        rows = candidates.everything(problem, ctx)
+        rows = candidates.all_candidates(problem, ctx)
         rows = [row._replace(status=row.status or request.refusal(row)) for row in rows]
         if measure:
             refused = [row for row in rows if row.status]
@@ -146,13 +146,13 @@ def conv_algorithms(
                 ctx,
                 problem.result,
                 lambda pointers: timed.extend(
-                    algo_cache.time_rows(problem, ways, ctx, pointers, alpha, beta)[0]
+                    algo_cache.benchmark_rows(problem, ways, ctx, pointers, alpha, beta)[0]
                 ),
             )
             rows = timed + refused
         return Algorithms(problem, rows)
     finally:
-        streams.restore(previous)
+        streams.restore_device(previous)
 
 
 def conv_plan(
@@ -215,18 +215,18 @@ def conv_plan(
     >>> plan(x, w).numpy()
     array([[[-1., -2., -4.]]], dtype=float32)
     """
-    names = ROLES[choice(direction, tuple(ROLES), "direction")].names
+    names = ROLES[as_choice(direction, tuple(ROLES), "direction")].names
     arguments = ConvParams(
         padding, stride, dilation, groups, mode, precision, algo, deterministic, workspace_limit, strict
     )
 
-    alpha, beta = number(alpha, "alpha"), number(beta, "beta")
-    scaled = scaled_by(alpha, beta)
+    alpha, beta = as_float(alpha, "alpha"), as_float(beta, "beta")
+    scaled = scaling_kind(alpha, beta)
 
     def resolve(like: OperandSignature) -> CallFactory:
         one, two = like.specs
         problem, inputs = problem_of(
-            direction, one, two, like.out, hashable(shape), arguments, scaled, like.aligned
+            direction, one, two, like.out, as_key(shape), arguments, scaled, like.aligned
         )
         wanted = request_of(arguments, problem)
         return lambda ctx: call_of(ctx, problem, inputs, like.specs, wanted)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from ... import algo_cache, context
 from ..._config import config
 from ...array import DeviceArray
-from ...array_creation import operand
+from ...array_creation import as_operand
 from ...autotune.request import AlgoRequest, request
 from ...context import Context
 from ...cuda import stream as streams
@@ -20,16 +20,16 @@ from .._call import (
     ZERO,
     PreparedCall,
     SinglePlan,
-    by_name,
+    as_key,
     check_writable,
-    describable,
-    factors,
-    hashable,
-    keep,
-    packed,
+    contiguous,
+    enum_names,
+    freeze,
+    parse_scaling,
+    remember,
+    representable,
     run,
-    scaled_by,
-    settled,
+    scaling_kind,
     stream_of,
 )
 from . import candidates
@@ -88,26 +88,26 @@ def convolve(
     """One call of any direction, operands in the order of its `shapes.conv.ROLES`; see
     :class:`ConvParams`."""
     if alpha is not ONE or beta is not ZERO:
-        alpha, beta = factors(alpha, beta, out)
+        alpha, beta = parse_scaling(alpha, beta, out)
     if stream is None and type(first) is DeviceArray:
         where = streams.current_stream(first.device)
     else:
         where = stream_of(first, (names or ROLES[direction].names)[0], stream)
-    previous = streams.activate(where.device)
+    previous = streams.set_device(where.device)
     try:
         ctx = context.current(where)
         if not (_is_here(first, where) and _is_here(second, where)):
             names = names or ROLES[direction].names
-            first, second = operand(first, names[0], where), operand(second, names[1], where)
-        result = None if out is None else operand(out, "out", where, written=True)
-        scaled = scaled_by(alpha, beta)
+            first, second = as_operand(first, names[0], where), as_operand(second, names[1], where)
+        result = None if out is None else as_operand(out, "out", where, written=True)
+        scaled = scaling_kind(alpha, beta)
         call = prepared(ctx, direction, first, second, result, shape, arguments, scaled)
         if call.pack:
-            first, second = packed(first, where), packed(second, where)
+            first, second = contiguous(first, where), contiguous(second, where)
         return run(ctx, call, (first, second), result, alpha, beta, out)
     finally:
         if previous is not None:
-            streams.restore(previous)
+            streams.restore_device(previous)
 
 
 def _is_here(array: Any, where: Stream) -> bool:
@@ -132,24 +132,24 @@ def prepared(
     else:
         out, pointers = result.spec, pointers | result.pointer
     aligned = not pointers % ALIGNMENT
-    key = (direction, first.spec, second.spec, out, shape, arguments, scaled, aligned, config.of_calls)
+    key = (direction, first.spec, second.spec, out, shape, arguments, scaled, aligned, config.snapshot)
     try:
         call: PreparedCall | None = ctx.calls.get(key)
     except TypeError:  # no key: a list, which is as good as a tuple, or something that is refused
-        return prepared(ctx, direction, first, second, result, hashable(shape), hashable(arguments), scaled)
+        return prepared(ctx, direction, first, second, result, as_key(shape), as_key(arguments), scaled)
     if call is None and (now := settled_arguments(arguments)) is not arguments:
         return prepared(ctx, direction, first, second, result, shape, now, scaled)
     if call is None:
         told, specs = ConvParams(*arguments), (first.spec, second.spec)
         problem, inputs = problem_of(direction, *specs, out, shape, told, scaled, aligned)
-        call = keep(ctx.calls, key, call_of(ctx, problem, inputs, specs, request_of(told, problem)))
+        call = remember(ctx.calls, key, call_of(ctx, problem, inputs, specs, request_of(told, problem)))
     return call
 
 
 def settled_arguments(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
     """What :class:`ConvParams` are made of as it is now; itself where it cannot change."""
-    now: tuple[Any, ...] = settled(arguments)
-    told = by_name(was := ConvParams(*now), "mode", "precision", "algo")
+    now: tuple[Any, ...] = freeze(arguments)
+    told = enum_names(was := ConvParams(*now), "mode", "precision", "algo")
     return now if told is was else tuple(told)
 
 
@@ -168,7 +168,7 @@ def problem_of(
         shape = conv_transpose_shape(
             second.shape, first.shape, output_padding=shape.output_padding, **arguments.geometry
         )
-    inputs = (describable(first), describable(second))
+    inputs = (representable(first), representable(second))
     check_writable(out)
     problem = conv_problem(
         direction,
@@ -212,6 +212,6 @@ def call_of(
     result = problem.result
     empty = not (problem.x.size and problem.w.size and problem.y.size)
     choice: Any = (
-        SinglePlan(ZeroOrScale(result)) if empty else algo_cache.choose(problem, candidates, ctx, wanted)
+        SinglePlan(ZeroOrScale(result)) if empty else algo_cache.select(problem, candidates, ctx, wanted)
     )
     return PreparedCall.of(problem, inputs, (result,), choice, pack=inputs != given)

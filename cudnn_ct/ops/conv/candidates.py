@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from ..._config import config
-from ...autotune.request import AlgoRequest, named_algorithm, unfit
+from ...autotune.request import AlgoRequest, named_algorithm, why_not_named
 from ...context import Context
 from ...errors import NotSupportedError
 from ...plans.base import Candidate, Heuristic, Plan
@@ -22,15 +22,15 @@ from ...shapes.fused import FusedConv
 from . import graph, legacy
 from .errata import ranked_too_high
 from .fused_legacy import UnfusedPlan
-from .legacy_descriptors import packings
+from .legacy_descriptors import layout_conversions
 from .relayout import Packing, for_engines, operands_of, relaid_out, with_epilogue
 
-__all__ = ["everything", "named", "plan", "stages", "worth_timing"]
+__all__ = ["all_candidates", "autotune_candidates", "by_name", "heuristics", "plan"]
 
 ENOUGH = 4  # rows on tensor cores, to leave out what does without them
 
 
-def stages(problem: Any) -> list[Heuristic]:
+def heuristics(problem: Any) -> list[Heuristic]:
     """Return the places to look for a row, the most promising first; each is for when all before it failed.
 
     Places whose rows copy no operands come first.
@@ -38,12 +38,12 @@ def stages(problem: Any) -> list[Heuristic]:
     return [stage for stage, _ in sorted(_ways(problem), key=lambda way: way[1])]
 
 
-def everything(problem: Any, context: Context) -> list[Candidate]:
+def all_candidates(problem: Any, context: Context) -> list[Candidate]:
     """Every way there is, refused ones with their reasons: each engine of each heuristic, each algorithm."""
     return _gathered(problem, context, [(mode, None) for mode in ("b", "a", "fallback")])
 
 
-def worth_timing(problem: Any, context: Context, request: AlgoRequest) -> list[Candidate]:
+def autotune_candidates(problem: Any, context: Context, request: AlgoRequest) -> list[Candidate]:
     """What the policies ``time_*`` try: the first engines of each heuristic, the fallbacks, and legacy.
 
     The ruler passes over what is hopeless by what it has timed before.
@@ -63,13 +63,13 @@ def worth_timing(problem: Any, context: Context, request: AlgoRequest) -> list[C
     return sorted(rows, key=lambda row: row.compiled)
 
 
-def named(problem: Any, name: str) -> tuple[list[Heuristic], list[Heuristic]]:
+def by_name(problem: Any, name: str) -> tuple[list[Heuristic], list[Heuristic]]:
     """Return the stages for the legacy algorithm of a name, and the stages for its replacement.
 
     Theano's module fell back to ``none``. Its error may exceed the bound of the precision, so the heuristic
     choice comes after it.
     """
-    return _named(problem, problem.core, name), [*_named(problem, problem.core, "none"), *stages(problem)]
+    return _named(problem, problem.core, name), [*_named(problem, problem.core, "none"), *heuristics(problem)]
 
 
 def plan(problem: Any, candidate: Candidate, context: Context) -> Plan:
@@ -83,7 +83,7 @@ def plan(problem: Any, candidate: Candidate, context: Context) -> Plan:
     """
     if candidate.family == "followed" and isinstance(problem, FusedConv):
         family, _, algorithm = candidate.algorithm.partition(" ")
-        inner = plan(alone(problem), candidate._replace(family=family, algorithm=algorithm), context)
+        inner = plan(unfused(problem), candidate._replace(family=family, algorithm=algorithm), context)
         packed = relaid_out(problem, tuple(step for step in with_epilogue(problem) if step[0] == "b"))
         return _on_copies(UnfusedPlan(packed, inner), problem, packed)
     make = {"graph": graph.plan, "legacy": legacy.plan}.get(candidate.family)
@@ -107,14 +107,14 @@ def _on_copies(plan: Plan, problem: Any, relaid: Any, align: bool = False) -> Pl
 
 def _check_packing(problem: Any, candidate: Candidate) -> None:
     """Raise unless the family of a candidate offers its copies; a stored candidate may name any, or none."""
-    offered = packings(problem) if candidate.family == "legacy" else [_graph_packing(problem)]
+    offered = layout_conversions(problem) if candidate.family == "legacy" else [_graph_packing(problem)]
     if candidate.packed not in offered:
         raise NotSupportedError(
             f"{candidate} is not for this {problem}: got packed={candidate.packed}, expected one of {offered}"
         )
 
 
-def alone(problem: FusedConv) -> ConvProblem:
+def unfused(problem: FusedConv) -> ConvProblem:
     """The convolution of a fused problem, to be followed by calls that add and activate."""
     return problem.conv._replace(scaled="alpha" if problem.alpha1 != 1 else "")
 
@@ -154,7 +154,9 @@ def _ways(problem: Any) -> list[tuple[Heuristic, bool]]:
     ranked, others = ((partial(_graph, problem, mode, None), engines) for mode in ("b", "fallback"))
     calls = (partial(_legacy, problem, None), _copies(problem, "legacy"))
     if isinstance(problem, FusedConv):
-        followed = [(partial(_followed, problem, stage), copies) for stage, copies in _ways(alone(problem))]
+        followed = [
+            (partial(_unfused_rows, problem, stage), copies) for stage, copies in _ways(unfused(problem))
+        ]
         return [ranked, calls, *followed, others]
     return [(partial(_preferred, problem), engines), ranked, others, calls]
 
@@ -189,13 +191,13 @@ def _legacy(problem: Any, algorithm: str | None, context: Context) -> list[Candi
 
 
 def _named(problem: Any, core: ConvProblem, name: str) -> list[Heuristic]:
-    algorithm, geometry = named_algorithm(name, core).algorithm, unfit(name, core)
+    algorithm, geometry = named_algorithm(name, core).algorithm, why_not_named(name, core)
     if geometry:
         refused = Candidate("legacy", algorithm, "any", 0, True, status=geometry)
         return [partial(_only, refused)]
     ways: list[Heuristic] = [partial(_legacy, problem, algorithm)]
     if isinstance(problem, FusedConv):
-        ways += _followed_by(problem, [partial(_legacy, alone(problem), algorithm)])
+        ways += _unfused_stages(problem, [partial(_legacy, unfused(problem), algorithm)])
     return ways
 
 
@@ -203,13 +205,13 @@ def _only(row: Candidate, context: Context) -> list[Candidate]:  # noqa: ARG001 
     return [row]
 
 
-def _followed_by(problem: FusedConv, ways: Sequence[Heuristic]) -> list[Heuristic]:
-    return [partial(_followed, problem, way) for way in ways]
+def _unfused_stages(problem: FusedConv, ways: Sequence[Heuristic]) -> list[Heuristic]:
+    return [partial(_unfused_rows, problem, way) for way in ways]
 
 
-def _followed(problem: FusedConv, stage: Heuristic, context: Context) -> list[Candidate]:
+def _unfused_rows(problem: FusedConv, stage: Heuristic, context: Context) -> list[Candidate]:
     """Ways to compute the convolution alone, as ways to compute it and then what follows."""
-    impossible = UnfusedPlan.impossible(problem)
+    impossible = UnfusedPlan.why_not(problem)
     return [
         row._replace(
             family="followed", algorithm=f"{row.family} {row.algorithm}", status=row.status or impossible
@@ -231,7 +233,10 @@ def _gathered(
     """The rows of engines of these heuristics and of the legacy calls, each once, refused ones last."""
     if isinstance(problem, FusedConv):
         ways: list[Heuristic] = [partial(_graph, problem, *mode) for mode in heuristics]
-        ways += [partial(_legacy, problem, None), *_followed_by(problem, _each(alone(problem), heuristics))]
+        ways += [
+            partial(_legacy, problem, None),
+            *_unfused_stages(problem, _each(unfused(problem), heuristics)),
+        ]
     else:
         ways = _each(problem, heuristics)
     rows: dict[tuple[Any, ...], Candidate] = {}

@@ -6,14 +6,24 @@ from typing import Any
 
 from ... import context
 from ..._config import config
-from ...array_creation import operand
+from ...array_creation import as_operand
 from ...context import Context
 from ...cuda import stream as streams
 from ...shapes.conv import conv_output_shape, conv_transpose_shape
 from ...shapes.conv_dtype import check_conv_dtypes
 from ...shapes.reduction import ReduceProblem
 from ...shapes.specs import TensorSpec
-from .._call import ONE, ZERO, PreparedCall, describable, factors, keep, packed, run, stream_of
+from .._call import (
+    ONE,
+    ZERO,
+    PreparedCall,
+    contiguous,
+    parse_scaling,
+    remember,
+    representable,
+    run,
+    stream_of,
+)
 from .._fallback import FirstSupported
 from .call import Transposed, convolve
 
@@ -295,23 +305,23 @@ def conv_backward_bias(
     array([3., 7.], dtype=float32)
     """
     if alpha is not ONE or beta is not ZERO:
-        alpha, beta = factors(alpha, beta, out)
+        alpha, beta = parse_scaling(alpha, beta, out)
     where = stream_of(dy, "dy", stream)
-    previous = streams.activate(where.device)
+    previous = streams.set_device(where.device)
     try:
         ctx = context.current(where)
-        dy = operand(dy, "dy", where)
-        db = None if out is None else operand(out, "out", where, written=True)
+        dy = as_operand(dy, "dy", where)
+        db = None if out is None else as_operand(out, "out", where, written=True)
         given = None if db is None else db.spec
-        key = ("conv_backward_bias", dy.spec, given, alpha != 1, beta != 0, config.of_calls)
+        key = ("conv_backward_bias", dy.spec, given, alpha != 1, beta != 0, config.snapshot)
         call = ctx.calls.get(key)
         if call is None:
-            call = keep(ctx.calls, key, _prepare_bias(ctx, dy.spec, given, alpha != 1 or beta != 0))
+            call = remember(ctx.calls, key, _prepare_bias(ctx, dy.spec, given, alpha != 1 or beta != 0))
         if call.pack:
-            dy = packed(dy, where)
+            dy = contiguous(dy, where)
         return run(ctx, call, (dy,), db, alpha, beta, out)
     finally:
-        streams.restore(previous)
+        streams.restore_device(previous)
 
 
 def conv_transpose(
@@ -385,6 +395,6 @@ def _prepare_bias(ctx: Context, dy: TensorSpec, out: TensorSpec | None, scaled: 
     result = out or TensorSpec.packed(dy.shape[1:2], dy.dtype)
     if result.shape != dy.shape[1:2] or result.dtype != dy.dtype or not result.layouts:
         raise ValueError(f"out is {result}; the gradient is {dy.dtype}[{dy.shape[1]}], without gaps")
-    spec = describable(dy)
+    spec = representable(dy)
     problem = ReduceProblem(spec, result, None, (0, *range(2, len(dy.shape))), "add", True)
     return PreparedCall.of(problem, (spec,), (result,), FirstSupported(problem, ctx, scaled), pack=spec != dy)

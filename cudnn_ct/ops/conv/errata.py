@@ -12,7 +12,7 @@ from ...shapes.conv import ConvProblem
 from ...shapes.fused import FusedConv
 from .graph_nodes import written_as
 
-__all__ = ["KNOWN_WRONG", "known_wrong", "ranked_too_high", "saves_products"]
+__all__ = ["KNOWN_WRONG", "erratum", "prefer_winograd", "ranked_too_high"]
 
 
 class Erratum(NamedTuple):
@@ -24,7 +24,7 @@ class Erratum(NamedTuple):
 
 
 def _uneven(problem: Any) -> bool:
-    return bool(problem.core.uneven)
+    return bool(problem.core.asymmetric_padding)
 
 
 def _mixed(problem: Any) -> bool:
@@ -70,14 +70,14 @@ KNOWN_WRONG = (
 
 
 # Of int8 with channels elsewhere than last: others gave wrong sums for some sizes.
-RIGHT_FOR_BYTES = (0, 28)
+INT8_OK = (0, 28)
 
 
-def known_wrong(engine: int, problem: Any) -> str:
+def erratum(engine: int, problem: Any) -> str:
     """Why an engine is not to be believed for a problem; empty where nothing is known against it."""
     specs = problem.core[1:4]
     last = all("nhwc" in spec.layouts for spec in specs)
-    if specs[0].dtype == "int8" and not last and engine not in RIGHT_FOR_BYTES:
+    if specs[0].dtype == "int8" and not last and engine not in INT8_OK:
         return "wrong sums of int8 in NCHW"
     wrong = (row.finding for row in KNOWN_WRONG if row.engine == engine and row.applies(problem))
     return next(wrong, "")
@@ -100,7 +100,7 @@ def _strided_groups_in_tf32(problem: ConvProblem) -> bool:
     return problem.groups > 1 and max(problem.stride) > 1 and _in_tf32(problem)
 
 
-def saves_products(problem: Any) -> bool:
+def prefer_winograd(problem: Any) -> bool:
     """Whether FFT and Winograd engines, which save products, are quicker than cuDNN ranks them."""
     core = problem.core
     return isinstance(problem, FusedConv) and core.compute == "float32" and not core.tensor_cores

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from ... import algo_cache, context
 from ..._config import config
 from ...array import DeviceArray
-from ...array_creation import operand
+from ...array_creation import as_operand
 from ...autotune.request import AlgoRequest
 from ...context import Context
 from ...cuda import stream as streams
@@ -17,13 +17,13 @@ from ...shapes.specs import ALIGNMENT, TensorSpec
 from .._call import (
     PreparedCall,
     SinglePlan,
-    by_name,
-    describable,
-    hashable,
-    keep,
-    packed,
+    as_key,
+    contiguous,
+    enum_names,
+    freeze,
+    remember,
+    representable,
     run,
-    settled,
     stream_of,
 )
 from . import candidates
@@ -109,24 +109,24 @@ def conv_bias_activation(
         padding, stride, dilation, groups, mode, precision, algo, deterministic, workspace_limit, strict,
     )  # fmt: skip
     where = stream_of(x, "x", stream)
-    previous = streams.activate(where.device)
+    previous = streams.set_device(where.device)
     try:
         ctx = context.current(where)
         given = {"x": x, "w": w, "z": z, "b": b}
         inputs = {
-            name: operand(array, name, where)
+            name: as_operand(array, name, where)
             for name, array in given.items()
             if array is not None or name in ("x", "w")
         }
-        result = None if out is None else operand(out, "out", where, written=True)
+        result = None if out is None else as_operand(out, "out", where, written=True)
         epilogue = Epilogue(activation, coef, alpha1, alpha2)
         call = _prepared(ctx, inputs, result, arguments, epilogue)
         arrays = tuple(inputs.values())
         if call.pack:
-            arrays = tuple(packed(array, where) for array in arrays)
+            arrays = tuple(contiguous(array, where) for array in arrays)
         return run(ctx, call, arrays, result, 1, 0, out)
     finally:
-        streams.restore(previous)
+        streams.restore_device(previous)
 
 
 class Epilogue(NamedTuple):
@@ -152,20 +152,20 @@ def _prepared(
         pointers |= array.pointer
     aligned = not pointers % ALIGNMENT
     out = None if result is None else result.spec
-    key = ("fused", tuple(specs.items()), out, arguments, epilogue, aligned, config.of_calls)
+    key = ("fused", tuple(specs.items()), out, arguments, epilogue, aligned, config.snapshot)
     try:
         call: PreparedCall | None = ctx.calls.get(key)
     except TypeError:  # no key: a list, which is as good as a tuple, or something that is refused
-        return _prepared(ctx, inputs, result, hashable(arguments), Epilogue(*hashable(epilogue)))
+        return _prepared(ctx, inputs, result, as_key(arguments), Epilogue(*as_key(epilogue)))
     if call is None:
-        now, after = settled_arguments(arguments), by_name(settled(epilogue), "activation")
+        now, after = settled_arguments(arguments), enum_names(freeze(epilogue), "activation")
         if now is not arguments or after is not epilogue:
             return _prepared(ctx, inputs, result, now, after)
     if call is None:
         told = ConvParams(*arguments)
         problem, wide = fused_of(specs, out, told, epilogue, aligned)
         wanted = request_of(told, problem)
-        call = keep(ctx.calls, key, call_of_fused(ctx, problem, wide, tuple(specs.values()), wanted))
+        call = remember(ctx.calls, key, call_of_fused(ctx, problem, wide, tuple(specs.values()), wanted))
     return call
 
 
@@ -178,7 +178,7 @@ def fused_of(
 ) -> tuple[FusedConv, tuple[TensorSpec, ...]]:
     """The problem that operands of these specs make, by their names in the order of a run, and its inputs."""
     conv, (x, w) = problem_of("forward", specs["x"], specs["w"], out, None, arguments, "", aligned)
-    added = {name: describable(specs[name]) for name in ("z", "b") if name in specs}
+    added = {name: representable(specs[name]) for name in ("z", "b") if name in specs}
     problem = fused_problem(conv, added.get("b"), added.get("z"), **epilogue._asdict())
     return problem, (x, w, *added.values())
 
@@ -191,7 +191,7 @@ def call_of_fused(
     wanted: AlgoRequest,
 ) -> PreparedCall:
     """Choose how to compute a fused problem, as :func:`.convolve.call_of` does for a convolution."""
-    choice: Any = _without_terms(problem) or algo_cache.choose(problem, candidates, ctx, wanted)
+    choice: Any = _without_terms(problem) or algo_cache.select(problem, candidates, ctx, wanted)
     return PreparedCall.of(problem, inputs, (problem.result,), choice, pack=inputs != given)
 
 

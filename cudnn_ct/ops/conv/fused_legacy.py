@@ -10,21 +10,21 @@ from ...descriptors.layers import ActivationDescriptor
 from ...descriptors.tensors import TensorDescriptor
 from ...dtypes import DTYPES
 from ...errors import NotSupportedError
-from ...plans.axes import settled, two_axes
+from ...plans.axes import canonical_strides, pad_to_two_axes
 from ...plans.base import Candidate, Plan
 from ...plans.scalars import scalar_type
 from ...shapes.fused import FusedConv
-from ...shapes.specs import ActivationSpec, TensorSpec, same_steps
+from ...shapes.specs import ActivationSpec, TensorSpec, equivalent_strides
 from .legacy_descriptors import ConvDescriptors
 
-__all__ = ["FusedPlan", "UnfusedPlan", "check_residual", "unfused"]
+__all__ = ["FusedPlan", "UnfusedPlan", "check_residual", "why_not_fused"]
 
 # What cudnnConvolutionBiasActivationForward has, and what cudnnActivationForward has.
 _IN_ONE_CALL = ("relu", "identity")
 _ALONE = {mode.name.lower() for mode in enums.ActivationMode}
 
 
-def unfused(problem: FusedConv) -> str:
+def why_not_fused(problem: FusedConv) -> str:
     """Why the fused call cannot compute a problem; empty where it may."""
     if problem.activation not in _IN_ONE_CALL:
         return f"the legacy fused call has {' and '.join(_IN_ONE_CALL)}, not {problem.activation}"
@@ -36,7 +36,7 @@ def unfused(problem: FusedConv) -> str:
 def check_residual(problem: FusedConv) -> None:
     """Raise NotSupportedError if the residual and the result differ in layout."""
     z, y = problem.z, problem.result
-    if z and not same_steps(z.shape, z.strides, y.strides):
+    if z and not equivalent_strides(z.shape, z.strides, y.strides):
         raise NotSupportedError(f"z differs in layout from the result: got {z}, expected the layout of {y}")
 
 
@@ -100,7 +100,7 @@ class UnfusedPlan:
     __slots__ = ("_activation", "_alpha1", "_inner", "_scalar", "_terms", "_y", "workspace")
 
     def __init__(self, problem: FusedConv, inner: Plan) -> None:
-        impossible = self.impossible(problem)
+        impossible = self.why_not(problem)
         if impossible:
             raise NotSupportedError(f"{impossible}, for this {problem}")
         self._inner = inner
@@ -117,7 +117,7 @@ class UnfusedPlan:
         self.workspace = inner.workspace
 
     @staticmethod
-    def impossible(problem: FusedConv) -> str:
+    def why_not(problem: FusedConv) -> str:
         """Why a problem cannot be computed so; empty where it can."""
         if problem.activation not in _ALONE:
             return f"the legacy calls have no {problem.activation}"
@@ -139,4 +139,4 @@ class UnfusedPlan:
 
 
 def _descriptor(spec: TensorSpec) -> TensorDescriptor:
-    return TensorDescriptor.cached(two_axes(settled(spec, list(spec.layouts))))
+    return TensorDescriptor.cached(pad_to_two_axes(canonical_strides(spec, list(spec.layouts))))

@@ -7,7 +7,15 @@ from typing import Any
 
 from ...context import Context
 from ...errors import AllocationError, BadParamError, CudnnError, ExecutionFailedError, NotSupportedError
-from ...graph.engines import HEURISTICS, Engine, EngineConfig, execution_plan, offer_of, offers, survey
+from ...graph.engines import (
+    HEURISTICS,
+    Engine,
+    EngineConfig,
+    enumerate_engines,
+    execution_plan,
+    heuristic_configs,
+    offer_of,
+)
 from ...graph.offline import Planner, compute_capability
 from ...graph.operations import ALIGNMENT, Graph, operation_graph
 from ...graph.plan import GraphPlan
@@ -17,7 +25,7 @@ from ...shapes.fused import FusedConv
 from ...shapes.specs import TensorSpec
 from .accuracy import inaccuracy
 from .engine_order import MEASURED_ON, preference
-from .errata import known_wrong, ranked_too_high, saves_products
+from .errata import erratum, prefer_winograd, ranked_too_high
 from .fused_graph import fused_graph
 from .graph_nodes import conv_graph
 
@@ -50,16 +58,20 @@ def candidates(
     unfit = _unfit(problem)
     if unfit:
         return [Candidate("graph", "all engines", "any", 0, True, status=unfit)]
-    unwanted = _unwanted(problem)
+    unwanted = _excluded_notes(problem)
     try:
         graph = operation_graph(graph_of(problem), context)
-        rows = _first(most, offers(graph, context, _safe(heuristics, problem)), unwanted, problem)
+        rows = _first(
+            most, heuristic_configs(graph, context, _safe_heuristics(heuristics, problem)), unwanted, problem
+        )
     except (NotSupportedError, BadParamError) as error:
         reasons = [str(error), *getattr(error, "__notes__", [])]
         return [Candidate("graph", "all engines", "any", 0, True, status="; ".join(reasons))]
     if unwanted and "fallback" in heuristics:
         named = {Engine.parse(row.algorithm).number for row in rows}
-        others = [offer for offer in survey(graph, context, unwanted) if offer.engine.number not in named]
+        others = [
+            offer for offer in enumerate_engines(graph, context, unwanted) if offer.engine.number not in named
+        ]
         rows += [_candidate(offer, unwanted, problem) for offer in others]
     return sorted(_reordered(rows, problem), key=lambda row: bool(row.status))
 
@@ -73,7 +85,7 @@ def preferred(problem: ConvProblem, context: Context | Planner) -> list[Candidat
         graph = operation_graph(graph_of(problem), context)
     except (NotSupportedError, BadParamError):  # the heuristics will say why
         return []
-    unwanted = _unwanted(problem)
+    unwanted = _excluded_notes(problem)
     offer = offer_of(graph, Engine.parse(name), context, unwanted)
     return [] if offer is None else [_candidate(offer, unwanted, problem)]
 
@@ -99,7 +111,7 @@ def plan(problem: Any, candidate: Candidate, context: Context | Planner) -> Grap
         raise NotSupportedError(f"{engine} is refused for this {problem}: {impossible}")
     graph = graph_of(problem)
     try:
-        native = execution_plan(operation_graph(graph, context), engine, context, _unwanted(problem))
+        native = execution_plan(operation_graph(graph, context), engine, context, _excluded_notes(problem))
     except (AllocationError, ExecutionFailedError):  # which say nothing of the engine
         raise
     except CudnnError as error:
@@ -147,7 +159,7 @@ def _reordered(rows: list[Candidate], problem: Any) -> list[Candidate]:
     behind = ranked_too_high(problem)
     rows = sorted(rows, key=lambda row: Engine.parse(row.algorithm).number in behind)
     usable = [row for row in rows if not row.status]
-    if saves_products(problem) and len(usable) > 1 and {"fft", "winograd"} & set(usable[1].notes):
+    if prefer_winograd(problem) and len(usable) > 1 and {"fft", "winograd"} & set(usable[1].notes):
         rows.remove(usable[1])
         rows.insert(0, usable[1])
     return rows
@@ -163,7 +175,7 @@ def _refusal(offer: EngineConfig, unwanted: frozenset[str], problem: Any) -> str
 
 def _erratum(engine: Engine, notes: tuple[str, ...], problem: Any) -> str:
     """Why the results of an engine are wrong or too inaccurate for a problem; empty if neither is known."""
-    return known_wrong(engine.number, problem) or inaccuracy(problem, "graph", str(engine), notes)
+    return erratum(engine.number, problem) or inaccuracy(problem, "graph", str(engine), notes)
 
 
 def _unfit(problem: Any) -> str:
@@ -183,14 +195,14 @@ def _specs(problem: Any) -> list[TensorSpec]:
     return [spec for spec in (problem.core.x, problem.core.w, problem.core.y, *extras) if spec]
 
 
-def _safe(heuristics: Iterable[str], problem: Any) -> list[str]:
+def _safe_heuristics(heuristics: Iterable[str], problem: Any) -> list[str]:
     """Ask mode A in place of B for uneven padding: there, mode B of cuDNN 9.19 kills the process."""
-    if not problem.core.uneven:
+    if not problem.core.asymmetric_padding:
         return list(heuristics)
     return list(dict.fromkeys("a" if mode == "b" else mode for mode in heuristics))
 
 
-def _unwanted(problem: Any) -> frozenset[str]:
+def _excluded_notes(problem: Any) -> frozenset[str]:
     """Notes of engines that a problem excludes, because it wants all the precision of its compute type."""
     if problem.tensor_cores:
         return frozenset()

@@ -15,8 +15,8 @@ from ...plans.scalars import scalar_type
 from ...shapes.conv import ConvProblem
 from ...shapes.fused import FusedConv
 from .accuracy import inaccuracy
-from .fused_legacy import FusedPlan, check_residual, unfused
-from .legacy_descriptors import DIRECTIONS, ConvDescriptors, exactly, packings
+from .fused_legacy import FusedPlan, check_residual, why_not_fused
+from .legacy_descriptors import DIRECTIONS, ConvDescriptors, layout_conversions, requires_ieee
 from .relayout import Packing, relaid_out
 
 __all__ = ["ConvolutionPlan", "candidates", "plan"]
@@ -31,13 +31,13 @@ def candidates(
     which gets the layout of the result. Otherwise rows that copy some operands follow. The rows name the
     copies. With ``algorithm``, only that one is looked for: its name in lower case.
     """
-    impossible = unfused(problem) if isinstance(problem, FusedConv) else ""
+    impossible = why_not_fused(problem) if isinstance(problem, FusedConv) else ""
     impossible = impossible or _limits(problem.core)
     if impossible:
         return [_impossible(algorithm, impossible)]
     usable: list[Candidate] = []
     refused: list[Candidate] = []
-    for packing in packings(problem):
+    for packing in layout_conversions(problem):
         relaid = relaid_out(problem, packing)
         try:
             rows = _ranked(relaid, packing, context)
@@ -64,7 +64,7 @@ def plan(problem: ConvProblem | FusedConv, candidate: Candidate, context: Contex
         cuDNN refuses the algorithm for this problem, whatever its heuristics said.
     """
     impossible = _limits(problem.core) or _impossible_row(problem, candidate)
-    impossible = impossible or (unfused(problem) if isinstance(problem, FusedConv) else "")
+    impossible = impossible or (why_not_fused(problem) if isinstance(problem, FusedConv) else "")
     if impossible:
         raise NotSupportedError(f"{candidate} is not for this {problem}: {impossible}")
     native = ConvDescriptors(problem.core, candidate.math)
@@ -110,14 +110,14 @@ def _impossible_row(problem: ConvProblem | FusedConv, candidate: Candidate) -> s
         return f"{problem.core.direction} has no legacy algorithm {candidate.algorithm!r}"
     if candidate.math not in MATH_NAMES.values():
         return f"there is no {candidate.math!r} math"
-    if candidate.math != "fma" and exactly(problem.core):
+    if candidate.math != "fma" and requires_ieee(problem.core):
         return f"{candidate.math} math is coarser than {problem.core.compute}"
     return inaccuracy(problem, "legacy", candidate.algorithm)
 
 
 def _limits(problem: ConvProblem) -> str:
     """What no legacy descriptor can hold of a problem, whichever the algorithm; empty for nothing."""
-    if problem.uneven:
+    if problem.asymmetric_padding:
         return "the legacy calls pad both sides of an axis alike"
     if problem.result.dtype == "int32":
         return "the legacy calls write sums of int8 as float32, not int32"

@@ -13,13 +13,13 @@ from ...descriptors.base import Descriptor
 from ...descriptors.conv import ConvolutionDescriptor
 from ...descriptors.tensors import FilterDescriptor, TensorDescriptor
 from ...errors import NotSupportedError
-from ...plans.axes import settled, two_axes
+from ...plans.axes import canonical_strides, pad_to_two_axes
 from ...shapes.conv import ROLES, ConvProblem
 from ...shapes.fused import FusedConv
 from ...shapes.specs import LAYOUTS, ConvolutionSpec, FilterSpec, TensorSpec, nearest_layout
 from .relayout import Packing, with_epilogue
 
-__all__ = ["DIRECTIONS", "ConvDescriptors", "exactly", "packings"]
+__all__ = ["DIRECTIONS", "ConvDescriptors", "layout_conversions", "requires_ieee"]
 
 _EXACT = ("float64", "int32")  # tensor cores compute in these as precisely as anything else does
 
@@ -86,16 +86,16 @@ class ConvDescriptors:
 def _descriptor(role: str, spec: TensorSpec, common: list[str]) -> Descriptor:
     if role == "w":
         return FilterDescriptor.cached(_filter_spec(spec, common))
-    return TensorDescriptor.cached(two_axes(settled(spec, common)))
+    return TensorDescriptor.cached(pad_to_two_axes(canonical_strides(spec, common)))
 
 
-def packings(problem: ConvProblem | FusedConv) -> list[Packing]:
+def layout_conversions(problem: ConvProblem | FusedConv) -> list[Packing]:
     """Ways to lay the operands out that cuDNN may have an algorithm for, the fewest copies first.
 
     Of int8 only as they lie, if a descriptor can say how: no sums of such copies were seen to be right.
     """
     if isinstance(problem, FusedConv):
-        return list(dict.fromkeys(with_epilogue(problem, one) for one in packings(problem.conv)))
+        return list(dict.fromkeys(with_epilogue(problem, one) for one in layout_conversions(problem.conv)))
     w, image = problem.w, problem.y if problem.direction == "backward_data" else problem.x
     layout = nearest_layout(image)
     ways: list[Packing] = [()] if w.layouts else []
@@ -127,10 +127,10 @@ def _convolution_spec(problem: ConvProblem, math: str | None) -> ConvolutionSpec
         groups=problem.groups,
         mode=problem.mode,
         compute=problem.compute,
-        math=math or ("fma" if exactly(problem) else "default"),
+        math=math or ("fma" if requires_ieee(problem) else "default"),
     )
 
 
-def exactly(problem: ConvProblem) -> bool:
+def requires_ieee(problem: ConvProblem) -> bool:
     """Whether products must not be rounded to less than a problem computes in, as tensor cores would."""
     return not problem.tensor_cores and problem.compute not in _EXACT

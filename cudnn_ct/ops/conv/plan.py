@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from ... import context
 from ...array import DeviceArray
-from ...array_creation import operand
+from ...array_creation import as_operand
 from ...context import Context
 from ...cuda import stream as streams
 from ...cuda.stream import Stream
@@ -16,7 +16,7 @@ from ...dtypes import DTYPES
 from ...errors import CudnnError
 from ...plans.base import Candidate
 from ...shapes.specs import ALIGNMENT, TensorSpec
-from .._call import PreparedCall, check_beta, noted, run, stream_of
+from .._call import PreparedCall, add_context, check_beta, run, stream_of
 
 __all__ = ["CallFactory", "ConvPlan", "OperandSignature", "SampleOperands", "plan_of"]
 
@@ -37,8 +37,8 @@ class SampleOperands:
     """The arrays that something is prepared for, and possibly timed on."""
 
     def __init__(self, given: tuple[Any, ...], names: tuple[str, ...], out: Any, where: Stream) -> None:
-        self.arrays = tuple(operand(array, name, where) for array, name in zip(given, names, strict=True))
-        result = None if out is None else operand(out, "out", where, written=True)
+        self.arrays = tuple(as_operand(array, name, where) for array, name in zip(given, names, strict=True))
+        result = None if out is None else as_operand(out, "out", where, written=True)
         pointers = [array.pointer for array in self.arrays] + ([] if result is None else [result.pointer])
         self.like = OperandSignature(
             tuple(array.spec for array in self.arrays),
@@ -52,12 +52,12 @@ class SampleOperands:
         nbytes = (high - low) * DTYPES[result.dtype].itemsize
         scratch = DeviceArray.new(result, nbytes, ctx.stream, "a result to time on")
         for array in self.arrays:
-            array.before_read(ctx.stream)
+            array.wait_for_writer(ctx.stream)
         try:
             work([*(array.pointer for array in self.arrays), scratch.pointer])
         finally:
             for array in self.arrays:
-                array.after_use(ctx.stream)
+                array.record_use(ctx.stream)
 
 
 class ConvPlan:
@@ -99,7 +99,7 @@ class ConvPlan:
         if call.inputs != operands.like.specs:
             raise ValueError("a plan takes arrays with positive strides; pack them first")
         choice = call.choice
-        if choice.untimed:
+        if choice.needs_timing:
             operands.used(ctx, call.results[0], lambda pointers: choice.time(ctx, pointers, *factors))
         self.problem = call.problem
 
@@ -120,16 +120,16 @@ class ConvPlan:
         if len(inputs) != len(self._names):
             raise TypeError(f"the plan takes {', '.join(self._names)}; got {len(inputs)} operands")
         where = stream_of(inputs[0], self._names[0], stream)
-        previous = streams.activate(where.device)
+        previous = streams.set_device(where.device)
         try:
             ctx = context.current(where)
             call = ctx.plans.get(self._token) or self._call_of(ctx)
-            arrays = tuple(map(operand, inputs, self._names, (where,) * len(inputs)))
-            result = None if out is None else operand(out, "out", where, written=True)
+            arrays = tuple(map(as_operand, inputs, self._names, (where,) * len(inputs)))
+            result = None if out is None else as_operand(out, "out", where, written=True)
             self._check(arrays, result, call)
             return run(ctx, call, arrays, result, self._alpha, self._beta, out)
         finally:
-            streams.restore(previous)
+            streams.restore_device(previous)
 
     def _run_quickly(self, inputs: tuple[Any, ...], out: Any) -> bool:
         """Run where all is as it usually is, so that nothing needs ordering: False where something is not.
@@ -144,22 +144,22 @@ class ConvPlan:
             if type(array) is not DeviceArray or array.writer is not where or array.home is not where:
                 return False
             pointers.append(array.pointer)
-        previous = streams.activate(where.device)
+        previous = streams.set_device(where.device)
         try:
             ctx = context.current(where)
             call, known = ctx.plans.get(self._token), tuple(pointers)
-            if call is None or known not in call.apart or out._uses is not None or out.readonly:
+            if call is None or known not in call.disjoint_pointers or out._uses is not None or out.readonly:
                 return False
             for array, spec in zip((*inputs, out), (*call.inputs, *call.results), strict=True):
                 if array.spec != spec:
                     return False
             call.choice.run(ctx, known, self._alpha, self._beta)
         except CudnnError as error:
-            noted(error, f"in {self.problem}", where)
+            add_context(error, f"in {self.problem}", where)
             raise
         finally:
             if previous is not None:
-                streams.restore(previous)
+                streams.restore_device(previous)
         return True
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
@@ -190,12 +190,12 @@ class ConvPlan:
 
     @property
     def _choice(self) -> Any:
-        previous = streams.activate(self._default.device)
+        previous = streams.set_device(self._default.device)
         try:
             ctx = context.current(self._default)  # the stream that it was made on may have been destroyed
             return (ctx.plans.get(self._token) or self._call_of(ctx)).choice
         finally:
-            streams.restore(previous)
+            streams.restore_device(previous)
 
     def _call_of(self, ctx: Context) -> PreparedCall:
         """This thread's call; prepared anew in a thread that is new to the plan."""
@@ -237,9 +237,9 @@ def plan_of(
 ) -> ConvPlan:
     """Prepare a plan for operands like these, on their device."""
     where = stream_of(given[0], names[0], stream)
-    previous = streams.activate(where.device)
+    previous = streams.set_device(where.device)
     try:
         operands = SampleOperands(given, names, out, where)
         return ConvPlan(operands, names, resolve(operands.like), factors, where)
     finally:
-        streams.restore(previous)
+        streams.restore_device(previous)

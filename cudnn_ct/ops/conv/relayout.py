@@ -11,7 +11,7 @@ from typing import Any
 
 from ...shapes.conv import ROLES, ConvProblem
 from ...shapes.fused import FusedConv
-from ...shapes.specs import LAYOUTS, TensorSpec, nearest_layout, same_steps
+from ...shapes.specs import LAYOUTS, TensorSpec, equivalent_strides, nearest_layout
 
 Packing = tuple[tuple[str, str], ...]
 """Operands that are copied, by name, each with the layout of its copy."""
@@ -79,6 +79,6 @@ def with_epilogue(problem: Any, packing: Packing = ()) -> Packing:
     z, bias, y = getattr(relaid, "z", None), getattr(relaid, "bias", None), relaid.result
     if bias is not None and not bias.layouts:
         packing = (*packing, ("b", "nchw"))
-    if z is not None and y.layouts and not same_steps(z.shape, z.strides, y.strides):
+    if z is not None and y.layouts and not equivalent_strides(z.shape, z.strides, y.strides):
         packing = (*packing, ("z", y.layouts[0]))
     return packing

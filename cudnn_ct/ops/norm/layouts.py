@@ -8,12 +8,12 @@ from typing import Any
 from ..._bindings.enums import BatchNormMode
 from ...descriptors.tensors import TensorDescriptor
 from ...errors import NotSupportedError
-from ...plans.axes import folded, images
+from ...plans.axes import collapse, images
 from ...plans.base import tensors_of
 from ...shapes.norm import norm_axes, norm_parameter_shape
 from ...shapes.specs import INT_MAX, LAYOUTS, TensorSpec
 
-__all__ = ["Form", "Specs", "flat", "natural", "pointwise", "rows"]
+__all__ = ["Form", "Specs", "nd_layout", "per_activation_2d", "pixels_layout", "pointwise"]
 
 Specs = dict[str, TensorSpec]
 
@@ -24,13 +24,13 @@ their names. None where the mode would give something else."""
 _DATA = {"x", "y", "z", "dx", "dy", "dz"}
 
 
-def natural(problem: Any, mode: BatchNormMode) -> Specs | None:
+def nd_layout(problem: Any, mode: BatchNormMode) -> Specs | None:
     """The axes as they are: ones behind fewer than four, the last two of six as one."""
     if (problem.mode == "per_activation") != (mode == BatchNormMode.PER_ACTIVATION):
         return None
     specs, rank = _tensors(problem), len(problem.x.shape)
     if rank > 5:
-        made = folded(list(specs.values()), [(0,), (1,), (2,), (3,), (4, 5)])
+        made = collapse(list(specs.values()), [(0,), (1,), (2,), (3,), (4, 5)])
     else:
         ones = (1,) * (4 - rank)
         made = images(*(TensorSpec(s.shape + ones, s.strides + ones, s.dtype) for s in specs.values()))
@@ -40,21 +40,21 @@ def natural(problem: Any, mode: BatchNormMode) -> Specs | None:
     return native
 
 
-def flat(problem: Any, mode: BatchNormMode) -> Specs | None:
+def per_activation_2d(problem: Any, mode: BatchNormMode) -> Specs | None:
     """(samples, C, 1, 1) with a channel for each parameter: where the parameters are the quickest axes."""
     if mode != BatchNormMode.PER_ACTIVATION:
         return None
     specs, samples, channels = _matrix(problem)
-    return _native(specs, folded(list(specs.values()), [samples, channels]))
+    return _native(specs, collapse(list(specs.values()), [samples, channels]))
 
 
-def rows(problem: Any, mode: BatchNormMode) -> Specs | None:
+def pixels_layout(problem: Any, mode: BatchNormMode) -> Specs | None:
     """(1, C, samples, 1) with channels last, of the same: samples are the pixels of one image."""
     if mode == BatchNormMode.PER_ACTIVATION:
         return None
     specs, samples, channels = _matrix(problem)
     _check(problem.x.size <= INT_MAX, f"x has {problem.x.size:,} elements, more than a stride can be")
-    return _native(specs, folded(list(specs.values()), [(), channels, samples, ()]))
+    return _native(specs, collapse(list(specs.values()), [(), channels, samples, ()]))
 
 
 def pointwise(*specs: TensorSpec) -> list[TensorDescriptor]:
@@ -63,7 +63,7 @@ def pointwise(*specs: TensorSpec) -> list[TensorDescriptor]:
     So no call refuses them for their order, and none is slow with channels last, as some are.
     """
     if specs and specs[0].size <= INT_MAX:
-        specs = tuple(folded(specs, [(), (), (), range(len(specs[0].shape))]))
+        specs = tuple(collapse(specs, [(), (), (), range(len(specs[0].shape))]))
     return [TensorDescriptor.cached(spec) for spec in specs]
 
 

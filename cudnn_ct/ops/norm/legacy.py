@@ -14,14 +14,14 @@ from ...descriptors.tensors import TensorDescriptor
 from ...dtypes import DTYPES
 from ...errors import BadParamError, NotSupportedError
 from ...plans.call import ArgumentTemplate, PointerSlot
-from ...plans.chain import in_turn, too_late
+from ...plans.chain import partial_write_error, run_all
 from ...plans.scalars import scalar_type
-from ...plans.workspace import placed_after
+from ...plans.workspace import align_after
 from ...shapes.norm_problem import NormInference, NormTraining
 from ...shapes.specs import ActivationSpec, TensorSpec
 from .layouts import Specs, pointwise
 
-__all__ = ["PART", "InferencePlan", "TrainingPlan", "activation", "told"]
+__all__ = ["PART", "InferencePlan", "TrainingPlan", "activation", "enum_label"]
 
 # Images that one call of inference takes: fewer than 2**16, and a multiple of 16, so that each part of an
 # aligned array is aligned.
@@ -86,10 +86,10 @@ class TrainingPlan:
             ],
             specs,
         )
-        self._reserve, self.workspace = placed_after(nbytes, reserved)
+        self._reserve, self.workspace = align_after(nbytes, reserved)
         self._held = 0
         if self._pointwise and relu and problem.scaled:
-            self._held, self.workspace = placed_after(self.workspace, y.size * DTYPES[y.dtype].itemsize)
+            self._held, self.workspace = align_after(self.workspace, y.size * DTYPES[y.dtype].itemsize)
 
     def _ask(self, context: Context, x: Any, z: Any, y: Any, parameters: Any, relu: Any) -> tuple[int, int]:
         """Bytes of workspace and of reserve space."""
@@ -146,12 +146,12 @@ class TrainingPlan:
             if relu:
                 library.cudnnActivationForward(handle, relu, factors[0], whole, target, factors[1], whole, y)
         except (BadParamError, NotSupportedError) as error:
-            raise too_late(error) from error
+            raise partial_write_error(error) from error
 
     def describe(self) -> str:
         """Tell what was chosen."""
         after = "; what follows by calls of their own" if self._pointwise else ""
-        what = f"{told(self._mode)}, {told(self._ops)}"
+        what = f"{enum_label(self._mode)}, {enum_label(self._ops)}"
         return f"chosen: cudnnBatchNormalizationForwardTrainingEx, {what}{after}"
 
 
@@ -180,7 +180,7 @@ class InferencePlan:
         if len(self._parts) == 1:
             self._part(context, pointers, alpha, beta, *self._parts[0])
         else:
-            in_turn(partial(self._part, context, pointers, alpha, beta, *part) for part in self._parts)
+            run_all(partial(self._part, context, pointers, alpha, beta, *part) for part in self._parts)
 
     def _part(
         self,
@@ -214,7 +214,7 @@ class InferencePlan:
     def describe(self) -> str:
         """Tell what was chosen."""
         calls = f" in {len(self._parts)} calls" if len(self._parts) > 1 else ""
-        return f"chosen: cudnnBatchNormalizationForwardInference, {told(self._mode)}{calls}"
+        return f"chosen: cudnnBatchNormalizationForwardInference, {enum_label(self._mode)}{calls}"
 
 
 def activation(name: str | None) -> ActivationDescriptor | None:
@@ -226,6 +226,6 @@ def _images(spec: TensorSpec, count: int) -> TensorDescriptor:
     return TensorDescriptor.cached(spec._replace(shape=(count, *spec.shape[1:])))
 
 
-def told(member: Any) -> str:
+def enum_label(member: Any) -> str:
     """An enum member as people read it."""
     return str(member.name).lower().replace("_", " ")

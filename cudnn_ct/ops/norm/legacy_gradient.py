@@ -15,7 +15,7 @@ from ...plans.call import ArgumentTemplate, PointerSlot
 from ...plans.scalars import scalar_type
 from ...shapes.norm_problem import NormGradient, NormTraining
 from .layouts import Specs, pointwise
-from .legacy import activation, told
+from .legacy import activation, enum_label
 
 __all__ = ["EmptyPlan", "GradientPlan"]
 
@@ -120,7 +120,7 @@ class GradientPlan:
         """Tell what was chosen."""
         before = "cudnnActivationBackward, " if self._pointwise else ""
         extended = "Ex" if self._extended else ""
-        return f"chosen: {before}cudnnBatchNormalizationBackward{extended}, {told(self._mode)}"
+        return f"chosen: {before}cudnnBatchNormalizationBackward{extended}, {enum_label(self._mode)}"
 
 
 class EmptyPlan:

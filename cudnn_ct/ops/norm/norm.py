@@ -7,14 +7,14 @@ from typing import Any
 
 from ... import context
 from ..._bindings.enums import ErrQueryMode, Status
-from ...array_creation import full, operand, zeros
+from ...array_creation import as_operand, full, zeros
 from ...cuda import stream as streams
 from ...errors import error_from_status
 from ...shapes.norm import BatchNorm, BatchNormGradients, check_norm_parameters, norm_parameter_shape
 from ...shapes.norm_problem import norm_gradient, norm_inference, norm_training
-from ...shapes.parse import flag
+from ...shapes.parse import as_bool
 from ...shapes.specs import TensorSpec
-from .._call import ONE, ZERO, factors, refuse_overlap, span, stream_of
+from .._call import ONE, ZERO, byte_extent, parse_scaling, refuse_overlap, stream_of
 from .._layer import Operation, compute, compute_several
 
 __all__ = [
@@ -124,7 +124,7 @@ def batch_norm_training(
     """
     names, given = (_OPERANDS, (x, scale, bias)) if z is None else ((*_OPERANDS, "z"), (x, scale, bias, z))
     if alpha is not ONE or beta is not ZERO:
-        alpha, beta = factors(alpha, beta, out)
+        alpha, beta = parse_scaling(alpha, beta, out)
     arguments = (mode, epsilon, momentum, activation, alpha != 1 or beta != 0)
     running = () if running_mean is None and running_var is None else (running_mean, running_var)
     outs = (out, None, None, *running)
@@ -330,17 +330,17 @@ def batch_norm_inference_backward(
     where = stream_of(x, "x", stream)
     at: dict[str, Any] = {"mode": mode, "stream": where}
     given = {"x": x, "scale": scale, "mean": mean, "var": var}
-    x, scale, center, variance = (operand(array, name, where) for name, array in given.items())
+    x, scale, center, variance = (as_operand(array, name, where) for name, array in given.items())
     check_norm_parameters(x.spec, mode, scale=scale.spec, mean=center.spec, var=variance.spec)
     if out is not None:
-        read, written = (x, center), operand(out, "out", where, written=True)
-        refuse_overlap(read, (written,), [span(array.spec) for array in (*read, written)])
+        read, written = (x, center), as_operand(out, "out", where, written=True)
+        refuse_overlap(read, (written,), [byte_extent(array.spec) for array in (*read, written)])
     none = zeros(variance.shape, variance.dtype, stream=where)
     one = full(variance.shape, 1, variance.dtype, stream=where)
     # What one becomes, with a scale of one, is 1 / sqrt(var + epsilon).
     sample = full(norm_parameter_shape(x.shape, mode), 1, variance.dtype, stream=where)
     inverse = batch_norm_inference(sample, one, none, none, variance, epsilon=epsilon, **at)
-    invstd = inverse.seen_as(TensorSpec.packed(variance.shape, variance.dtype))  # where that is (C,)
+    invstd = inverse.view_as(TensorSpec.packed(variance.shape, variance.dtype))  # where that is (C,)
     # The sums first: what is wrong with an operand is told before anything goes to out.
     _, dscale, dbias, _ = batch_norm_backward(x, dy, scale, center, invstd, **at)
     dx = batch_norm_inference(
@@ -379,14 +379,14 @@ def batch_norm_overflowed(*, wait: bool = False, stream: Any = None) -> bool | N
     >>> ct.batch_norm_overflowed(wait=True)
     False
     """
-    where = streams.stream_for(stream)
-    previous = streams.activate(where.device)
+    where = streams.resolve_stream(stream)
+    previous = streams.set_device(where.device)
     try:
         ctx, status = context.current(where), ctypes.c_int()
-        how = ErrQueryMode.BLOCKING if flag(wait, "wait") else ErrQueryMode.NONBLOCKING
+        how = ErrQueryMode.BLOCKING if as_bool(wait, "wait") else ErrQueryMode.NONBLOCKING
         ctx.library.cudnnQueryRuntimeError(ctx.handle, ctypes.byref(status), how, None)
     finally:
-        streams.restore(previous)
+        streams.restore_device(previous)
     known = {Status.SUCCESS: False, Status.RUNTIME_FP_OVERFLOW: True, Status.RUNTIME_IN_PROGRESS: None}
     if status.value not in known:
         raise error_from_status(status.value, "cudnnQueryRuntimeError", version=ctx.library.version)

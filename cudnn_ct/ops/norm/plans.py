@@ -18,7 +18,7 @@ from ..._bindings.enums import BatchNormMode
 from ...context import Context
 from ...plans.base import Plan
 from ...shapes.norm_problem import NormGradient, NormInference, NormTraining
-from .layouts import Form, Specs, flat, natural, rows
+from .layouts import Form, Specs, nd_layout, per_activation_2d, pixels_layout
 from .legacy import PART, InferencePlan, TrainingPlan
 from .legacy_gradient import EmptyPlan, GradientPlan
 
@@ -74,32 +74,32 @@ def _too_many(specs: Specs, mode: BatchNormMode) -> bool:
 
 NORM_TRAINING_WAYS: tuple[NormWay, ...] = (
     _empty,
-    partial(_training, natural, _PERSISTENT, fused=True),
-    partial(_training, natural, _PERSISTENT),
-    partial(_training, natural, _PER_ACTIVATION),
-    partial(_training, flat, _PER_ACTIVATION),
-    partial(_training, natural, _SPATIAL),
-    partial(_training, rows, _PERSISTENT),
-    partial(_training, rows, _SPATIAL),
+    partial(_training, nd_layout, _PERSISTENT, fused=True),
+    partial(_training, nd_layout, _PERSISTENT),
+    partial(_training, nd_layout, _PER_ACTIVATION),
+    partial(_training, per_activation_2d, _PER_ACTIVATION),
+    partial(_training, nd_layout, _SPATIAL),
+    partial(_training, pixels_layout, _PERSISTENT),
+    partial(_training, pixels_layout, _SPATIAL),
 )
 
 NORM_INFERENCE_WAYS: tuple[NormWay, ...] = (
-    partial(_inference, natural, _SPATIAL),
-    partial(_inference, natural, _PER_ACTIVATION),
-    partial(_inference, flat, _PER_ACTIVATION),
-    partial(_inference, natural, _PERSISTENT),
-    partial(_inference, rows, _SPATIAL),
-    partial(_inference, natural, _SPATIAL, in_parts=True),
-    partial(_inference, flat, _PER_ACTIVATION, in_parts=True),
+    partial(_inference, nd_layout, _SPATIAL),
+    partial(_inference, nd_layout, _PER_ACTIVATION),
+    partial(_inference, per_activation_2d, _PER_ACTIVATION),
+    partial(_inference, nd_layout, _PERSISTENT),
+    partial(_inference, pixels_layout, _SPATIAL),
+    partial(_inference, nd_layout, _SPATIAL, in_parts=True),
+    partial(_inference, per_activation_2d, _PER_ACTIVATION, in_parts=True),
 )
 
 NORM_GRADIENT_WAYS: tuple[NormWay, ...] = (
     _empty,
-    partial(_gradient, natural, _PERSISTENT, extended=True),
-    partial(_gradient, natural, _PERSISTENT),
-    partial(_gradient, natural, _PER_ACTIVATION),
-    partial(_gradient, flat, _PER_ACTIVATION),
-    partial(_gradient, natural, _SPATIAL),
-    partial(_gradient, rows, _PERSISTENT),
-    partial(_gradient, rows, _SPATIAL),
+    partial(_gradient, nd_layout, _PERSISTENT, extended=True),
+    partial(_gradient, nd_layout, _PERSISTENT),
+    partial(_gradient, nd_layout, _PER_ACTIVATION),
+    partial(_gradient, per_activation_2d, _PER_ACTIVATION),
+    partial(_gradient, nd_layout, _SPATIAL),
+    partial(_gradient, pixels_layout, _PERSISTENT),
+    partial(_gradient, pixels_layout, _SPATIAL),
 )

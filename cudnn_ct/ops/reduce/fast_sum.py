@@ -12,15 +12,15 @@ from __future__ import annotations
 from math import gcd, prod
 
 from ...descriptors.layers import PoolingDescriptor
-from ...plans.axes import LARGEST
+from ...plans.axes import INT_MAX
 from ...plans.base import Plan
 from ...plans.call import CallPlan
 from ...plans.chain import ChainPlan, Step
-from ...plans.tiling import gapless, joined
+from ...plans.tiling import coalesce, is_contiguous
 from ...shapes.reduction import ReduceProblem
 from ...shapes.specs import PoolingSpec, TensorSpec
 
-__all__ = ["quick_sum", "summed"]
+__all__ = ["channel_sum", "fast_sum"]
 
 MANY = 2**14  # rows, and
 SHORT = 64  # the length of one, up to which pooling is quicker than a block of threads for each row
@@ -33,17 +33,17 @@ LONGEST = {"float16": 256, "bfloat16": 256, "float32": 128, "float64": 128}  # c
 _HALF = ("float16", "bfloat16")  # which calls one after the other would round in between
 
 
-def quick_sum(problem: ReduceProblem) -> Plan | None:
+def fast_sum(problem: ReduceProblem) -> Plan | None:
     """A sum for which a graph takes longer, however large: of rows, or of images but of half types."""
     kept, lengths = _matrices(problem)
     if kept == (True, False):
         quick = lengths[1] <= (SHORT if problem.x.dtype == "bfloat16" else 2 * LONG)
     else:
         quick = kept == (False, True, False) and problem.x.dtype not in _HALF
-    return summed(problem) if quick else None
+    return channel_sum(problem) if quick else None
 
 
-def summed(problem: ReduceProblem) -> Plan | None:
+def channel_sum(problem: ReduceProblem) -> Plan | None:
     """A sum or mean of an array, of rows, columns, images to their channels, columns of several matrices."""
     kept, lengths = _matrices(problem)
     dtype, factor = problem.x.dtype, 1 / problem.terms if problem.op == "avg" else 1.0
@@ -134,9 +134,9 @@ def _in_two(first: Plan, count: int, again: Plan, dtype: str) -> ChainPlan:
 def _matrices(problem: ReduceProblem) -> tuple[tuple[bool, ...], list[int]]:
     """Which axes are kept, and their lengths, joined and in the order of memory; nothing of other arrays."""
     x, y = problem.x, problem.kept
-    if problem.op not in ("add", "avg") or x.dtype not in LONGEST or not 0 < x.size <= LARGEST:
+    if problem.op not in ("add", "avg") or x.dtype not in LONGEST or not 0 < x.size <= INT_MAX:
         return (), []
-    axes = joined([x, y])
-    if not (gapless(axes, 0) and gapless(axes, 1)):
+    axes = coalesce([x, y])
+    if not (is_contiguous(axes, 0) and is_contiguous(axes, 1)):
         return (), []
     return tuple(axis.lengths[1] > 1 for axis in axes), [axis.lengths[0] for axis in axes]

@@ -15,19 +15,19 @@ from ...dtypes import DTYPES
 from ...graph.operations import Graph, Tensor, node
 from ...graph.pixels import pixels
 from ...graph.plan import first_plan
-from ...plans.axes import LARGEST
+from ...plans.axes import INT_MAX
 from ...plans.base import Plan
 from ...plans.chain import ChainPlan, Step
 from ...plans.elementwise import OpTensorPlan
-from ...plans.tiling import gapless, joined, sliced
+from ...plans.tiling import coalesce, is_contiguous, tile
 from ...plans.wrappers import ScaleResult
 from ...shapes.reduction import ReduceProblem
-from ...shapes.specs import OpTensorSpec, TensorSpec, packed_strides, same_steps
-from .legacy import GUARDS, ReducePlan, guard
+from ...shapes.specs import OpTensorSpec, TensorSpec, equivalent_strides, packed_strides
+from .legacy import NAN_GUARDS, ReducePlan, nan_propagating
 
 __all__ = ["MatrixView", "reduction", "reduction_graph"]
 
-LEAST = 2**20  # elements; with fewer, the legacy call takes some tens of microseconds
+MIN_ELEMENTS = 2**20  # elements; with fewer, the legacy call takes some tens of microseconds
 FEW = 128  # rows, which are too few to keep a GPU busy with one thread block each
 PIECES, PIECE = 1024, 256  # the most pieces that such a row is taken apart in, and the least elements of one
 
@@ -80,7 +80,7 @@ def reduction(problem: ReduceProblem, context: Context) -> Plan | None:
     x, y, way = problem.x, problem.kept, WAYS.get(problem.op)
     if way is None or problem.indices or DTYPES[x.dtype].accumulate != "float32":
         return None
-    if x.size < LEAST or x.size > LARGEST or not config.runtime_compiled:
+    if x.size < MIN_ELEMENTS or x.size > INT_MAX or not config.runtime_compiled:
         return None
     ordered = _in_order_of(x, y)
     matrix = _matrix(x, ordered)
@@ -88,11 +88,13 @@ def reduction(problem: ReduceProblem, context: Context) -> Plan | None:
         return None
     if config.deterministic and matrix.kept != "rows":  # whose sums are put together in any order
         return None
-    if problem.op not in GUARDS:
+    if problem.op not in NAN_GUARDS:
         return _plan(problem, matrix, ordered, context)
     if not problem.propagate_nan:
         return None
-    return guard(problem, ordered, lambda one, context: _plan(one, matrix, ordered, context), context)
+    return nan_propagating(
+        problem, ordered, lambda one, context: _plan(one, matrix, ordered, context), context
+    )
 
 
 def _plan(problem: ReduceProblem, matrix: MatrixView, ordered: TensorSpec, context: Context) -> Plan:
@@ -100,7 +102,7 @@ def _plan(problem: ReduceProblem, matrix: MatrixView, ordered: TensorSpec, conte
     x, y, way = problem.x, problem.kept, WAYS[problem.op]
     plan = _of_matrix(way, x.dtype, matrix, context)
     factor = 1 / problem.terms if problem.op == "avg" else 1.0
-    if not way.root and y.dtype == "float32" and same_steps(y.shape, y.strides, ordered.strides):
+    if not way.root and y.dtype == "float32" and equivalent_strides(y.shape, y.strides, ordered.strides):
         return ScaleResult(plan, TensorSpec.packed((y.size,), "float32"), factor)
     steps = [Step(plan, (0, 2))]
     if way.root:
@@ -151,8 +153,8 @@ def _in_order_of(x: TensorSpec, y: TensorSpec) -> TensorSpec:
 
 def _matrix(x: TensorSpec, y: TensorSpec) -> MatrixView | None:
     """The matrix that x is, where its axes are those of y or are reduced, one after the other."""
-    axes = joined([x, y])
-    if not gapless(axes, 0):
+    axes = coalesce([x, y])
+    if not is_contiguous(axes, 0):
         return None
     lengths = [axis.lengths[0] for axis in axes]
     kept = tuple(axis.lengths[1] > 1 for axis in axes)
@@ -183,4 +185,4 @@ def _rows(rows: int, columns: int) -> MatrixView | None:
 
 def _each(op: str, factor: float, x: TensorSpec, y: TensorSpec) -> Plan:
     """``cudnnOpTensor`` of each element: the root, or the larger of it and itself, in the dtype of y."""
-    return sliced(lambda a, b: OpTensorPlan(OpTensorSpec(op), factor, factor, a, b), x, y)
+    return tile(lambda a, b: OpTensorPlan(OpTensorSpec(op), factor, factor, a, b), x, y)

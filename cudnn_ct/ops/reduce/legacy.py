@@ -10,21 +10,21 @@ from ...descriptors.layers import ReduceDescriptor
 from ...descriptors.tensors import TensorDescriptor
 from ...dtypes import DTYPES
 from ...errors import NotSupportedError
-from ...plans.axes import LARGEST
+from ...plans.axes import INT_MAX
 from ...plans.base import Plan
 from ...plans.chain import ChainPlan, Step
-from ...plans.elementwise import absolute, conversion, copying, extreme, filling
+from ...plans.elementwise import absolute_plan, cast_plan, copy_plan, extreme_plan, fill_plan
 from ...plans.scalars import scalar_type
-from ...plans.tiling import joined, with_four
+from ...plans.tiling import coalesce, pad_axes_to_4d
 from ...shapes.elementwise import FillProblem, TransformProblem
 from ...shapes.reduction import ReduceProblem
 from ...shapes.specs import ReduceSpec, TensorSpec
 
-__all__ = ["GUARDS", "ReducePlan", "guard", "reduction", "wide_reduction"]
+__all__ = ["NAN_GUARDS", "ReducePlan", "nan_propagating", "reduction", "wide_reduction"]
 
-MOST_AXES = 8  # that cudnnReduceTensor takes
+MAX_AXES = 8  # that cudnnReduceTensor takes
 # What holds an extreme against the sum of absolute values, and the factor of that.
-GUARDS = {"max": ("max", -1.0), "amax": ("max", -1.0), "min": ("min", 1.0)}
+NAN_GUARDS = {"max": ("max", -1.0), "amax": ("max", -1.0), "min": ("min", 1.0)}
 
 # What a result is where no element goes into it. The other operations have no answer then.
 _OF_NOTHING = {"add": 0.0, "mul": 1.0, "norm1": 0.0, "norm2": 0.0, "mul_no_zeros": 1.0}
@@ -34,17 +34,17 @@ _ABSOLUTE = ("amax", "norm1", "norm2")
 def reduction(problem: ReduceProblem, context: Context) -> Plan:
     """``cudnnReduceTensor``; where no element goes into one of the result, or a single one, what that is."""
     if problem.terms == 0:
-        return _of_nothing(problem)
+        return _empty_reduction(problem)
     if problem.terms > 1:
-        if problem.op not in GUARDS or not problem.propagate_nan or problem.indices:
+        if problem.op not in NAN_GUARDS or not problem.propagate_nan or problem.indices:
             return ReducePlan(problem, context)
         found = TensorSpec.packed(problem.kept.shape, problem.y.dtype)
-        return guard(problem, found, ReducePlan, context)
-    plan = _of_one(problem, context)
+        return nan_propagating(problem, found, ReducePlan, context)
+    plan = _identity_reduction(problem, context)
     if problem.indices is None:
         return plan
     # There is no call that sets integers, but zeros are the same in float32.
-    places = filling(FillProblem(problem.indices._replace(dtype="float32")))
+    places = fill_plan(FillProblem(problem.indices._replace(dtype="float32")))
     return ChainPlan([], [Step(places, (2,), 0.0), Step(plan, (0, 1))])
 
 
@@ -52,7 +52,7 @@ def _half(x: TensorSpec) -> bool:
     return x.dtype in ("float16", "bfloat16")
 
 
-def guard(
+def nan_propagating(
     problem: ReduceProblem,
     found: TensorSpec,
     reduce: Callable[[ReduceProblem, Context], Plan],
@@ -63,12 +63,12 @@ def guard(
     That sum is never less than the extreme: the larger of the largest and minus the sum is the largest, and
     NaN if the sum is. ``found`` is a tensor for either; ``reduce`` makes plans that write one.
     """
-    op, factor = GUARDS[problem.op]
+    op, factor = NAN_GUARDS[problem.op]
     extremes = problem._replace(y=found)
     steps = [
         Step(reduce(extremes, context), (0, 2)),
         Step(reduce(extremes._replace(op="norm1"), context), (0, 3)),
-        Step(extreme(op, factor, found, found, problem.kept), (2, 3, 1)),
+        Step(extreme_plan(op, factor, found, found, problem.kept), (2, 3, 1)),
     ]
     return ChainPlan([found, found], steps)
 
@@ -83,37 +83,37 @@ def wide_reduction(problem: ReduceProblem, context: Context) -> Plan:
     own = (0, 1, 2) if problem.indices else (0, 1)
     copies = (len(own), len(own) + 1)
     steps = [
-        Step(conversion(TransformProblem(x, wide_x)), (0, copies[0])),
+        Step(cast_plan(TransformProblem(x, wide_x)), (0, copies[0])),
         Step(inner, (*copies, *own[2:])),
-        Step(conversion(TransformProblem(wide_y, y)), (copies[1], 1)),
+        Step(cast_plan(TransformProblem(wide_y, y)), (copies[1], 1)),
     ]
     return ChainPlan([wide_x, wide_y], steps)
 
 
-def _of_nothing(problem: ReduceProblem) -> Plan:
+def _empty_reduction(problem: ReduceProblem) -> Plan:
     constant = TensorSpec.packed(problem.y.shape, problem.y.dtype)
     steps = [
-        Step(filling(FillProblem(constant)), (2,), _OF_NOTHING[problem.op]),
-        Step(copying(constant, problem.y), (2, 1)),
+        Step(fill_plan(FillProblem(constant)), (2,), _OF_NOTHING[problem.op]),
+        Step(copy_plan(constant, problem.y), (2, 1)),
     ]
     return ChainPlan([constant], steps)
 
 
-def _of_one(problem: ReduceProblem, context: Context) -> Plan:
+def _identity_reduction(problem: ReduceProblem, context: Context) -> Plan:
     """cuDNN refuses to reduce where nothing is to be reduced."""
     x, y = problem.x, problem.kept
     if problem.op in _ABSOLUTE:
-        return absolute(x, y)
+        return absolute_plan(x, y)
     if problem.op != "mul_no_zeros":
-        return copying(x, y)
+        return copy_plan(x, y)
     # A zero becomes 1, which no other call can: a product of two, the second of which is 1.
     pair = TensorSpec.packed((2, *x.shape), x.dtype)
     inner = ReduceProblem(pair, problem.y, None, (0, *(1 + axis for axis in problem.axes)), problem.op, True)
     if len(problem.y.shape) == len(x.shape):
         inner = inner._replace(y=y._replace(shape=(1, *y.shape), strides=(1, *y.strides)))
     steps = [
-        Step(filling(FillProblem(pair)), (2,), 1.0),
-        Step(copying(x, TensorSpec.packed(x.shape, x.dtype)), (0, 2)),
+        Step(fill_plan(FillProblem(pair)), (2,), 1.0),
+        Step(copy_plan(x, TensorSpec.packed(x.shape, x.dtype)), (0, 2)),
         Step(ReducePlan(inner, context), (2, 1)),
     ]
     return ChainPlan([pair], steps)
@@ -128,18 +128,18 @@ class ReducePlan:
         x, y, indices = problem.x, problem.kept, problem.indices
         if indices and any("nchw" not in spec.layouts for spec in problem.results):
             raise NotSupportedError(f"indices are written in C order, and {problem.y} is not")
-        axes = joined([x, y], in_order=indices is not None)
-        if len(axes) > MOST_AXES:
+        axes = coalesce([x, y], in_order=indices is not None)
+        if len(axes) > MAX_AXES:
             raise NotSupportedError(
-                f"{x} has {len(axes)} axes that cannot be joined; a call takes {MOST_AXES}"
+                f"{x} has {len(axes)} axes that cannot be joined; a call takes {MAX_AXES}"
             )
-        if x.size > LARGEST or any(axis.reach > LARGEST for axis in axes):
-            raise NotSupportedError(f"{x} is too large: cuDNN reduces at most {LARGEST:,} elements")
+        if x.size > INT_MAX or any(axis.reach > INT_MAX for axis in axes):
+            raise NotSupportedError(f"{x} is too large: cuDNN reduces at most {INT_MAX:,} elements")
         compute = DTYPES[x.dtype].accumulate
         spec = ReduceSpec(problem.op, compute, problem.propagate_nan, indices is not None)
         self._op = problem.op
         self._reduction = ReduceDescriptor.cached(spec)
-        self._x, self._y = map(TensorDescriptor.cached, with_four(axes, [x, y]))
+        self._x, self._y = map(TensorDescriptor.cached, pad_axes_to_4d(axes, [x, y]))
         self._scalar = scalar_type(compute)
         self.workspace = self._bytes(context, "cudnnGetReductionWorkspaceSize")
         self._indices = indices.size * DTYPES[indices.dtype].itemsize if indices else 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...shapes.parse import flag
+from ...shapes.parse import as_bool
 from ...shapes.reduction import reduce_problem
 from ...shapes.tensor import Reduction
 from .._layer import Operation, compute, compute_several
@@ -90,7 +90,7 @@ def reduce(
     (array([-4., -2.], dtype=float32), array([1, 2], dtype=int32))
     """
     arguments = (op, axes, keepdims, indices, nan)
-    if indices is False or not flag(indices, "indices"):
+    if indices is False or not as_bool(indices, "indices"):
         return compute(_REDUCE, ("x",), (x,), arguments, alpha, beta, out, stream)
     y, places = compute_several(_REDUCE, ("x",), (x,), arguments, (out, None), alpha, beta, stream)
     return Reduction(y, places)

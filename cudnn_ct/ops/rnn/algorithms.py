@@ -18,11 +18,11 @@ from ...shapes.rnn import RNN_ALGOS, RNNSpec
 from ...shapes.rnn_params import rnn_weight_size
 from ..conv.algorithms import Algorithms
 from ..dropout import DropoutState
-from .call import ResultSlot, RNNCall, enqueue, prepare, room
+from .call import ResultSlot, RNNCall, enqueue, prepare, result_slot
 from .candidates import RNNFamily, rnn_rows
 from .plans import TrainingState
 
-__all__ = ["table", "time_fairly", "zeros"]
+__all__ = ["autotune_preserving_rng", "table", "zeros"]
 
 
 def table(
@@ -39,7 +39,9 @@ def table(
     """Every algorithm for data of a shape, refused ones with their reasons; timed on zeros if wanted."""
     if measure and ctx.capturing:
         raise NotInitializedError("algorithms cannot be timed on a stream that is being captured")
-    x, w = (zeros(room(shape, spec.dtype), ctx.stream) for shape in (x_shape, (rnn_weight_size(spec),)))
+    x, w = (
+        zeros(result_slot(shape, spec.dtype), ctx.stream) for shape in (x_shape, (rnn_weight_size(spec),))
+    )
     dropout = None if dice is None else dice._descriptor
     wanted, specs = AlgoRequest("guess_on_shape_change"), (x.spec, w.spec, None, None)
     probe = prepare(ctx, spec, wanted, specs, lengths, layout, training, 0.0, networks, dropout)
@@ -60,21 +62,23 @@ def table(
 
         def work(pointers: list[int]) -> None:
             places: Any = (*pointers, done)
-            timed.extend(algo_cache.time_rows(probe.problem, ways, ctx, places, 1.0, 0.0)[0])
+            timed.extend(algo_cache.benchmark_rows(probe.problem, ways, ctx, places, 1.0, 0.0)[0])
 
-        with _kept(dice, ctx.stream):
+        with _preserved(dice, ctx.stream):
             enqueue(ctx, probe, "forward", (x, w, None, None), probe.results, None, (), work)
         rows = timed + [row for row in rows if row.status]
     return Algorithms(probe.problem, rows)
 
 
-def time_fairly(ctx: Context, call: RNNCall, operands: tuple[Any, ...], dice: DropoutState) -> None:
+def autotune_preserving_rng(
+    ctx: Context, call: RNNCall, operands: tuple[Any, ...], dice: DropoutState
+) -> None:
     """Let the candidates of a call be timed, and the dice be as if they had not been."""
 
     def work(pointers: list[int]) -> None:
         call.choice.time(ctx, (*pointers, TrainingState()), 1.0, 0.0)
 
-    with _kept(dice, ctx.stream):
+    with _preserved(dice, ctx.stream):
         enqueue(ctx, call, "forward", operands, call.results, None, (dice._memory,), work)
 
 
@@ -88,7 +92,7 @@ def zeros(wanted: ResultSlot, stream: Stream) -> DeviceArray:
 
 
 @contextmanager
-def _kept(dice: DropoutState | None, stream: Stream) -> Iterator[None]:
+def _preserved(dice: DropoutState | None, stream: Stream) -> Iterator[None]:
     """Dice that are set back at the end: what is timed throws them many times."""
     if dice is None:
         yield

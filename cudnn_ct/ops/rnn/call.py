@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from ... import algo_cache
 from ...array import DeviceArray, ResultSlot
-from ...array_creation import operand
+from ...array_creation import as_operand
 from ...autotune.request import AlgoRequest
 from ...context import Context
 from ...cuda import memory as memories
@@ -18,10 +18,10 @@ from ...errors import CudnnError, NotSupportedError
 from ...shapes.checks import one_dtype
 from ...shapes.rnn import RNN_ALGOS, RNNSpec
 from ...shapes.rnn_params import rnn_weight_size
-from ...shapes.rnn_problem import RNNProblem, rnn_problem, takes_packed
+from ...shapes.rnn_problem import RNNProblem, rnn_problem, why_not_packed
 from ...shapes.sequences import check_rnn_operands, rnn_layout
 from ...shapes.specs import ALIGNMENT, TensorSpec
-from .._call import SEEN, SinglePlan, in_order, noted, refuse_overlap, span
+from .._call import MAX_POINTER_SETS, SinglePlan, add_context, byte_extent, ordered, refuse_overlap
 from ..tensor import transform
 from .candidates import RNNFamily, rnn_rows
 from .plans import EmptyRNNPlan
@@ -36,7 +36,7 @@ __all__ = [
     "given_results",
     "parts_of",
     "prepare",
-    "room",
+    "result_slot",
 ]
 
 WHAT = "a result of a recurrent network"
@@ -46,8 +46,8 @@ class RNNCall(NamedTuple):
     """What one thread prepared for one set of arguments of a network.
 
     ``results`` are y, h and c after; ``gradients`` those of x, h and c before. ``packs`` says that some
-    operand has gaps, and is copied first. ``apart`` are steps with addresses of which it is known that no
-    result overlaps anything.
+    operand has gaps, and is copied first. ``disjoint_pointers`` are steps with addresses of which it is known
+    that no result overlaps anything.
     """
 
     problem: RNNProblem
@@ -56,7 +56,7 @@ class RNNCall(NamedTuple):
     results: tuple[ResultSlot, ...]
     gradients: tuple[ResultSlot, ...]
     packs: bool
-    apart: set[tuple[Any, ...]]
+    disjoint_pointers: set[tuple[Any, ...]]
 
 
 def prepare(
@@ -94,20 +94,20 @@ def prepare(
     axis = 1 if layout == "batch_major" else 0
     steps = max(found, default=0) if layout == "packed" else shapes.x[axis]
     problem = rnn_problem(spec, layout, steps, batch, found, training)
-    y, x, *states = (room(dims, spec.dtype) for dims in (shapes.y, shapes.x, shapes.h, shapes.c))
+    y, x, *states = (result_slot(dims, spec.dtype) for dims in (shapes.y, shapes.x, shapes.h, shapes.c))
     choice: Any
     if not any(found):
         choice = SinglePlan(EmptyRNNPlan(problem, shapes, padding))
     else:
-        if problem.layout == "packed" and takes_packed(found):
-            raise NotSupportedError(takes_packed(found))
+        if problem.layout == "packed" and why_not_packed(found):
+            raise NotSupportedError(why_not_packed(found))
         family = RNNFamily(found, padding, networks, dropout)
         choice = _chosen(problem, family, ctx, request)
     gaps = any("nchw" not in one.layouts for one in present.values())
     return RNNCall(problem, found, choice, (y, *states), (x, *states), gaps, set())
 
 
-def room(shape: tuple[int, ...] | None, dtype: str) -> ResultSlot:
+def result_slot(shape: tuple[int, ...] | None, dtype: str) -> ResultSlot:
     """What a result of a shape takes, in C order."""
     if shape is None:
         return None
@@ -126,7 +126,7 @@ def check_weights(spec: RNNSpec, w: TensorSpec) -> None:
 
 def _chosen(problem: RNNProblem, family: RNNFamily, ctx: Context, request: AlgoRequest) -> Any:
     try:
-        return algo_cache.choose(problem, family, ctx, request)
+        return algo_cache.select(problem, family, ctx, request)
     except NotSupportedError as error:
         if request.algo not in RNN_ALGOS:
             raise
@@ -193,7 +193,7 @@ def given_results(
             continue
         if one is None:
             raise ValueError(f"out has {name}, but the network has no cells; only 'lstm' has")
-        array = operand(part, f"out {name}", stream, written=True)
+        array = as_operand(part, f"out {name}", stream, written=True)
         if array.spec != one[0]:
             _check_fits(array.spec, one[0], name)
         arrays.append(array)
@@ -235,10 +235,10 @@ def enqueue(
     stream = ctx.stream
     written = changed  # beside what is made, which nobody else knows of yet
     if given is None:
-        results = DeviceArray.several(rooms, (None,) * len(rooms), stream, WHAT)
+        results = DeviceArray.allocate_many(rooms, (None,) * len(rooms), stream, WHAT)
     else:
         _refuse_overlap(call, step, (*inputs, *kept), given)
-        results = DeviceArray.several(rooms, given, stream, WHAT)
+        results = DeviceArray.allocate_many(rooms, given, stream, WHAT)
         written = [*changed, *[own for own in given if own is not None]]
         if not aligned(given):
             places = enumerate(given)
@@ -249,9 +249,9 @@ def enqueue(
     used = [array for array in inputs if array is not None]
     pointers = [0 if array is None else array.pointer for array in (*inputs, *results)]
     try:
-        in_order(stream, used, written, work, pointers)
+        ordered(stream, used, written, work, pointers)
     except CudnnError as error:
-        noted(error, f"in {step} of {call.problem}", stream)
+        add_context(error, f"in {step} of {call.problem}", stream)
         raise
     return results
 
@@ -274,10 +274,10 @@ def _refuse_overlap(
 ) -> None:
     # What is missing has its place: the same address may be that of another operand the next time.
     key = (step, *[0 if array is None else array.pointer for array in (*inputs, *results)])
-    if key in call.apart:
+    if key in call.disjoint_pointers:
         return
-    spans = [(0, 0) if array is None else span(array.spec) for array in (*inputs, *results)]
+    spans = [(0, 0) if array is None else byte_extent(array.spec) for array in (*inputs, *results)]
     refuse_overlap(inputs, results, spans)
-    if len(call.apart) >= SEEN:
-        call.apart.clear()
-    call.apart.add(key)
+    if len(call.disjoint_pointers) >= MAX_POINTER_SETS:
+        call.disjoint_pointers.clear()
+    call.disjoint_pointers.add(key)

@@ -45,11 +45,11 @@ class RNNFamily:
         self._networks = networks
         self._dropout = dropout
 
-    def stages(self, problem: RNNProblem) -> Sequence[Heuristic]:
+    def heuristics(self, problem: RNNProblem) -> Sequence[Heuristic]:
         """All algorithms, in the order of the guess."""
         return [partial(_rows, problem, guessed_algos(problem))]
 
-    def worth_timing(
+    def autotune_candidates(
         self,
         problem: RNNProblem,
         context: Context,  # noqa: ARG002 - as all families are asked
@@ -60,7 +60,7 @@ class RNNFamily:
         rows = [row for row in rows if config.runtime_compiled or row.algorithm not in COMPILED]
         return [row._replace(status=row.status or request.refusal(row)) for row in rows]
 
-    def named(self, problem: RNNProblem, name: str) -> tuple[Sequence[Heuristic], Sequence[Heuristic]]:
+    def by_name(self, problem: RNNProblem, name: str) -> tuple[Sequence[Heuristic], Sequence[Heuristic]]:
         """The algorithm of a name, and nothing in its place."""
         return [partial(_rows, problem, (name,))], []
 

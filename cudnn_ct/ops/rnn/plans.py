@@ -16,7 +16,7 @@ from ...descriptors.tensors import TensorDescriptor
 from ...dtypes import DTYPES
 from ...errors import NotInitializedError
 from ...plans.base import Candidate
-from ...plans.elementwise import copying, filling
+from ...plans.elementwise import copy_plan, fill_plan
 from ...shapes.elementwise import FillProblem
 from ...shapes.rnn_params import rnn_weight_size
 from ...shapes.rnn_problem import RNNDataSpec, RNNProblem
@@ -64,7 +64,7 @@ class EmptySequenceStates:
         for start, stop in _runs_of_zero(lengths):
             spec = TensorSpec((layers, stop - start, size), (len(lengths) * size, size, 1), dtype)
             offset = start * size * DTYPES[dtype].itemsize
-            self._moves.append((offset, copying(spec, spec), filling(FillProblem(spec))))
+            self._moves.append((offset, copy_plan(spec, spec), fill_plan(FillProblem(spec))))
 
     def carry(self, context: Context, source: int, target: int) -> None:
         """Enqueue target = source for them, which is zero where there is none."""
@@ -282,7 +282,7 @@ class RNNPlan:
 
     def _end(self, context: Context) -> None:
         if self._lengths.home is not context.stream:
-            self._lengths.after_use(context.stream)
+            self._lengths.record_use(context.stream)
 
 
 class EmptyRNNPlan:

@@ -14,10 +14,10 @@ from ...context import BoundedDict, Context
 from ...cuda.stream import Stream
 from ...errors import NotInitializedError
 from ...plans.base import Candidate
-from ...shapes.parse import number
+from ...shapes.parse import as_float
 from ...shapes.rnn import RNN_ALGOS, RNNSpec
 from ...shapes.sequences import RNN_LAYOUTS, as_lengths, rnn_layout
-from .._call import keep
+from .._call import remember
 from ..dropout import DropoutState
 from .call import RNNCall, prepare
 
@@ -72,9 +72,9 @@ class RNNCalls:
             lengths = lengths_of(lengths, ctx)
         if type(layout) is not str or layout not in RNN_LAYOUTS:
             layout = rnn_layout(layout)
-        padding = number(padding, "padding_value")
+        padding = as_float(padding, "padding_value")
         # By its bytes: NaN is not equal to NaN, and -0.0 is to 0.0.
-        key = (specs, lengths, layout, training, struct.pack("d", padding), config.of_calls)
+        key = (specs, lengths, layout, training, struct.pack("d", padding), config.snapshot)
         kept = self._kept(ctx)
         call: RNNCall | None = kept.calls.get(key)
         if call is None:
@@ -82,7 +82,7 @@ class RNNCalls:
                 raise NotInitializedError(
                     "a pass that is captured must be made once before, on the same stream and in this thread"
                 )
-            dice, networks = self.dice(ctx, training)
+            dice, networks = self.dropout_state(ctx, training)
             call = prepare(
                 ctx,
                 self.spec,
@@ -95,16 +95,16 @@ class RNNCalls:
                 networks,
                 None if dice is None else dice._descriptor,
             )
-            keep(kept.calls, key, call)
+            remember(kept.calls, key, call)
         return call
 
-    def dice(self, ctx: Context, training: bool) -> tuple[DropoutState | None, dict[Any, Any]]:
+    def dropout_state(self, ctx: Context, training: bool) -> tuple[DropoutState | None, dict[Any, Any]]:
         """The dice of a pass, None where nothing is dropped; and where a thread has its native networks."""
         if not (training and self.drops):
             return None, ctx.calls
-        return self.dice_on(ctx.stream), self._kept(ctx).networks
+        return self.dropout_state_on(ctx.stream), self._kept(ctx).networks
 
-    def dice_on(self, where: Stream) -> DropoutState:
+    def dropout_state_on(self, where: Stream) -> DropoutState:
         """The dice on a device, which are made when they are first needed."""
         found = self._dice.get(where.device)
         if found is None:

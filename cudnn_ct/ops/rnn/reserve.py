@@ -25,7 +25,7 @@ class RNNReserve:
         The gradients that were computed.
     """
 
-    __slots__ = ("__weakref__", "_arrays", "_call", "_memory", "_owner", "_plan", "device", "spent")
+    __slots__ = ("__weakref__", "_arrays", "_call", "_memory", "_owner", "_plan", "device", "exhausted")
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class RNNReserve:
         self._memory = memory
         self._arrays = arrays  # x, w, h0, c0 and y
         self.device = device
-        self.spent: tuple[str, ...] = ()
+        self.exhausted: tuple[str, ...] = ()
 
     @property
     def nbytes(self) -> int:
@@ -63,19 +63,19 @@ class RNNReserve:
         """
         if self._owner is not owner:
             raise ValueError(f"the reserve is of {self._owner!r}, not of this {owner!r}")
-        if step in self.spent:
+        if step in self.exhausted:
             raise ValueError(
                 f"the reserve was used by {step} before, and changed; run forward with training=True again"
             )
-        if step == "backward_weights" and "backward_data" not in self.spent:
+        if step == "backward_weights" and "backward_data" not in self.exhausted:
             raise ValueError(
                 "backward_weights reads what backward_data wrote to the reserve; call that first"
             )
-        self.spent = (*self.spent, step)
+        self.exhausted = (*self.exhausted, step)
 
     def give_back(self, step: str) -> None:
         """Take a note back: cuDNN refused, and nothing was changed."""
-        self.spent = tuple(one for one in self.spent if one != step)
+        self.exhausted = tuple(one for one in self.exhausted if one != step)
 
     def finish(self) -> None:
         """Let go of everything, once both gradients are on their way."""
@@ -86,5 +86,5 @@ class RNNReserve:
         raise TypeError("an RNNReserve is memory on a device in the midst of a computation")
 
     def __repr__(self) -> str:
-        state = f"used by {' and '.join(self.spent)}" if self.spent else "fresh"
+        state = f"used by {' and '.join(self.exhausted)}" if self.exhausted else "fresh"
         return f"<RNNReserve of {self._call.problem}; {self.nbytes:,} bytes, {state}>"

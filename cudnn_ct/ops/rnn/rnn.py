@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ... import context
 from ..._config import config
 from ...array import DeviceArray
-from ...array_creation import operand
+from ...array_creation import as_operand
 from ...autotune.request import POLICIES
 from ...context import Context
 from ...cuda import memory as memories
@@ -17,7 +17,7 @@ from ...cuda.stream import Stream
 from ...dtypes import DTYPES
 from ...errors import AllocationError, BadParamError, NotInitializedError, NotSupportedError
 from ...plans.base import Candidate
-from ...shapes.parse import choice, flag
+from ...shapes.parse import as_bool, as_choice
 from ...shapes.rnn import RNN_ALGOS, RNNSpec, rnn_spec
 from ...shapes.rnn_params import rnn_weight_size
 from ...shapes.rnn_weights import from_torch, to_torch, with_prefix
@@ -25,8 +25,8 @@ from ...shapes.specs import check_shape
 from .._call import stream_of
 from ..conv.algorithms import Algorithms
 from ..dropout import DropoutState, check_seed
-from .algorithms import table, time_fairly, zeros
-from .call import ResultSlot, aligned, as_given, contiguous, enqueue, given_results, parts_of, room
+from .algorithms import autotune_preserving_rng, table, zeros
+from .call import ResultSlot, aligned, as_given, contiguous, enqueue, given_results, parts_of, result_slot
 from .plans import TrainingState
 from .prepared import RNNCalls, lengths_of
 from .reserve import RNNReserve
@@ -168,7 +168,7 @@ class RNN:
         self.seed = check_seed(seed)
         self.weight_size = rnn_weight_size(self.spec)
         self.weight_bytes = self.weight_size * DTYPES[self.spec.dtype].itemsize
-        self._w = room((self.weight_size,), self.spec.dtype)
+        self._w = result_slot((self.weight_size,), self.spec.dtype)
         self._prepared = RNNCalls(self._specs, self.algo, self.seed)
 
     @property
@@ -215,7 +215,7 @@ class RNN:
         >>> rnn.pack_params(dict(zip(names, map(np.array, ([[2]], [[4]], [3], [5]))))).numpy()
         array([2., 4., 3., 5.], dtype=float32)
         """
-        return pack(self.spec, weights, streams.stream_for(stream))
+        return pack(self.spec, weights, streams.resolve_stream(stream))
 
     def split_params(self, w: Any, layer: int, direction: int = 0) -> dict[str, DeviceArray]:
         """See the parameters of one layer in one direction: writable views of the weights, without a copy.
@@ -250,7 +250,7 @@ class RNN:
         >>> rnn.split_params(ct.asarray([2, 4, 3, 5], "float32"), 0)["l0.R_hidden"].numpy()
         array([[4.]], dtype=float32)
         """
-        array = operand(w, "w", stream_of(w, "w", None))
+        array = as_operand(w, "w", stream_of(w, "w", None))
         return split(self.spec, array, layer, direction)
 
     def from_torch(
@@ -311,7 +311,7 @@ class RNN:
         >>> rnn.to_torch(ct.asarray([2, 4, 3, 5], "float32"))["weight_hh_l0"]
         array([[4.]], dtype=float32)
         """
-        array = operand(w, "w", stream_of(w, "w", None))
+        array = as_operand(w, "w", stream_of(w, "w", None))
         return to_torch(to_host(self.spec, array), self.spec, prefix=prefix)
 
     # --- computing ---
@@ -391,16 +391,16 @@ class RNN:
         """
         where = streams.current_stream(x.device) if stream is None and type(x) is DeviceArray else None
         where = where or stream_of(x, "x", stream)
-        previous = streams.activate(where.device)
+        previous = streams.set_device(where.device)
         try:
             ctx = context.current(where)
             operands = (
-                _taken(x, "x", where),
-                _taken(w, "w", where),
-                None if h0 is None else _taken(h0, "h0", where),
-                None if c0 is None else _taken(c0, "c0", where),
+                _as_operand(x, "x", where),
+                _as_operand(w, "w", where),
+                None if h0 is None else _as_operand(h0, "h0", where),
+                None if c0 is None else _as_operand(c0, "c0", where),
             )
-            training = flag(training, "training")
+            training = as_bool(training, "training")
             call = self._prepared.call(ctx, operands, lengths, layout, training, padding_value)
             if call.packs or not aligned(operands):
                 copies = tuple(contiguous(array, where) for array in operands)
@@ -410,9 +410,9 @@ class RNN:
                 parts = parts_of(out, _STATES)
                 given = given_results(parts, _STATES, call.results, where)
             done = TrainingState() if training else None
-            dice = self._prepared.dice_on(where) if training and self._prepared.drops else None
-            if dice is not None and call.choice.untimed:
-                time_fairly(ctx, call, operands, dice)
+            dice = self._prepared.dropout_state_on(where) if training and self._prepared.drops else None
+            if dice is not None and call.choice.needs_timing:
+                autotune_preserving_rng(ctx, call, operands, dice)
 
             def work(pointers: list[int]) -> None:
                 call.choice.run(ctx, (*pointers, done), 1.0, 0.0)
@@ -428,7 +428,7 @@ class RNN:
             return RNNForward(y, hy, cy, reserve)
         finally:
             if previous is not None:
-                streams.restore(previous)
+                streams.restore_device(previous)
 
     def backward_data(
         self,
@@ -486,9 +486,9 @@ class RNN:
         >>> dx.numpy().ravel()
         array([3., 2., 1.], dtype=float32)
         """
-        kept = _kept(reserve)
+        kept = _as_reserve(reserve)
         where = _where(kept, stream)
-        previous = streams.activate(where.device)
+        previous = streams.set_device(where.device)
         try:
             ctx = context.current(where)
             _refuse_capture(ctx)
@@ -523,7 +523,7 @@ class RNN:
             return RNNDataGradients(dx, dh0, dc0)
         finally:
             if previous is not None:
-                streams.restore(previous)
+                streams.restore_device(previous)
 
     def backward_weights(
         self, reserve: RNNReserve | None, *, out: Any = None, add: bool = False, stream: Any = None
@@ -573,11 +573,11 @@ class RNN:
         >>> rnn.backward_weights(reserve).numpy()
         array([5.], dtype=float32)
         """
-        kept = _kept(reserve)
-        if flag(add, "add") and out is None:
+        kept = _as_reserve(reserve)
+        if as_bool(add, "add") and out is None:
             raise ValueError("add=True needs out, the array that it adds to")
         where = _where(kept, stream)
-        previous = streams.activate(where.device)
+        previous = streams.set_device(where.device)
         try:
             ctx = context.current(where)
             _refuse_capture(ctx)
@@ -603,7 +603,7 @@ class RNN:
             return dw if out is None else out
         finally:
             if previous is not None:
-                streams.restore(previous)
+                streams.restore_device(previous)
 
     # --- algorithms and dice ---
 
@@ -621,7 +621,7 @@ class RNN:
                 f"this network has no dice: dropout is {self.spec.dropout:g}, and there "
                 f"{'are' if self.spec.num_layers > 1 else 'is'} {self.spec.num_layers} of layers"
             )
-        return self._prepared.dice_on(streams.stream_for(None))
+        return self._prepared.dropout_state_on(streams.resolve_stream(None))
 
     def algorithms(
         self,
@@ -661,16 +661,16 @@ class RNN:
         >>> rnn = ct.RNN("lstm", 16, 16, algo=table[0])
         """
         shape = check_shape(x_shape, "x_shape")
-        training, measure = flag(training, "training"), flag(measure, "measure")
-        where = streams.stream_for(stream)
-        previous = streams.activate(where.device)
+        training, measure = as_bool(training, "training"), as_bool(measure, "measure")
+        where = streams.resolve_stream(stream)
+        previous = streams.set_device(where.device)
         try:
             ctx = context.current(where)
-            dice, networks = self._prepared.dice(ctx, training)
+            dice, networks = self._prepared.dropout_state(ctx, training)
             found = None if lengths is None else lengths_of(lengths, ctx)
             return table(ctx, self.spec, shape, found, layout, training, measure, dice, networks)
         finally:
-            streams.restore(previous)
+            streams.restore_device(previous)
 
     def describe(self) -> str:
         """Tell what was computed with the network, by which algorithms, and what was refused and why."""
@@ -685,20 +685,20 @@ _UNCHANGED = (NotSupportedError, BadParamError, AllocationError, ValueError, Typ
 
 
 def _algo(algo: Any) -> str:
-    return choice(algo, (*POLICIES, *RNN_ALGOS), "algo")
+    return as_choice(algo, (*POLICIES, *RNN_ALGOS), "algo")
 
 
-def _taken(array: Any, name: str, where: Stream) -> DeviceArray:
+def _as_operand(array: Any, name: str, where: Stream) -> DeviceArray:
     if type(array) is DeviceArray and array.device == where.device:
         return array
-    return operand(array, name, where)
+    return as_operand(array, name, where)
 
 
 def _gradient(given: Any, name: str, wanted: ResultSlot, where: Stream) -> DeviceArray:
     if wanted is None:
         raise ValueError(f"{name} is given, but the network has no cells; only 'lstm' has")
     like, _ = wanted
-    array = _taken(given, name, where)
+    array = _as_operand(given, name, where)
     if array.spec.dtype != like.dtype:
         raise TypeError(f"{name} is {array.spec.dtype}; the network is {like.dtype}")
     if array.spec.shape != like.shape:
@@ -708,7 +708,7 @@ def _gradient(given: Any, name: str, wanted: ResultSlot, where: Stream) -> Devic
     return packed
 
 
-def _kept(reserve: Any) -> RNNReserve:
+def _as_reserve(reserve: Any) -> RNNReserve:
     if not isinstance(reserve, RNNReserve):
         hint = "; forward gives one with training=True" if reserve is None else ""
         raise TypeError(f"reserve must be what forward gave, not {type(reserve).__name__}{hint}")

@@ -7,10 +7,10 @@ from math import prod
 from typing import Any
 
 from ...array import DeviceArray
-from ...array_creation import NO_NUMBERS, operand
+from ...array_creation import NO_NUMBERS, as_operand
 from ...cuda.stream import Stream
 from ...dtypes import DTYPES
-from ...shapes.parse import integer
+from ...shapes.parse import as_int
 from ...shapes.rnn import RNNSpec
 from ...shapes.rnn_params import rnn_offsets, rnn_parameters, rnn_weight_size
 from ...shapes.rnn_weights import arrange_weights
@@ -18,7 +18,7 @@ from ...shapes.specs import TensorSpec
 from ..tensor import transform
 from .call import check_weights
 
-__all__ = ["below", "host_parts", "pack", "split", "to_host"]
+__all__ = ["as_index", "host_parts", "pack", "split", "to_host"]
 
 
 def pack(spec: RNNSpec, weights: Mapping[str, Any] | Sequence[Any], stream: Stream) -> DeviceArray:
@@ -32,7 +32,7 @@ def pack(spec: RNNSpec, weights: Mapping[str, Any] | Sequence[Any], stream: Stre
         if isinstance(part, np.ndarray):
             flat[start : start + row.size] = _real(part, row.name).astype(dtype.numpy).reshape(-1)
             continue
-        array = operand(part, row.name, stream)
+        array = as_operand(part, row.name, stream)
         if array.spec.dtype != spec.dtype:
             raise TypeError(f"{row.name} is {array.spec.dtype}; the network is {spec.dtype}")
         later.append((array, start, row.shape))
@@ -47,8 +47,8 @@ def split(spec: RNNSpec, w: DeviceArray, layer: int, direction: int) -> dict[str
     check_weights(spec, w.spec)
     if "nchw" not in w.spec.layouts:
         raise ValueError(f"w has stride {w.spec.strides}; parts are seen only of weights without gaps")
-    wanted = below(spec.num_layers, layer, "layer") * spec.directions
-    wanted += below(spec.directions, direction, "direction")
+    wanted = as_index(spec.num_layers, layer, "layer") * spec.directions
+    wanted += as_index(spec.directions, direction, "direction")
     rows = zip(rnn_parameters(spec), rnn_offsets(spec), strict=True)
     return {row.name: _view(w, start, row.shape) for row, start in rows if row.pseudo_layer == wanted}
 
@@ -90,9 +90,9 @@ def _real(array: Any, name: str) -> Any:
     return array
 
 
-def below(most: int, value: Any, name: str) -> int:
+def as_index(most: int, value: Any, name: str) -> int:
     """An int that counts one of ``most`` things from 0."""
-    n = integer(value, name)
+    n = as_int(value, name)
     if not 0 <= n < most:
         raise ValueError(f"{name} must be from 0 to {most - 1}, got {n}")
     return n
@@ -100,6 +100,6 @@ def below(most: int, value: Any, name: str) -> int:
 
 def _view(w: DeviceArray, start: int, shape: tuple[int, ...]) -> DeviceArray:
     assert start + prod(shape) <= w.size
-    view = w.seen_as(TensorSpec.packed(shape, w.spec.dtype))
+    view = w.view_as(TensorSpec.packed(shape, w.spec.dtype))
     view.pointer += start * w.itemsize
     return view
