@@ -99,20 +99,20 @@ import cudnn_ct as ct
 from cudnn_ct._config import Config
 
 held, go = threading.Event(), threading.Event()
-note = Config._note
+refresh = Config._refresh_snapshot
 
 def slowly(self):
     held.set()
     go.wait(20)
-    note(self)
+    refresh(self)
 
-Config._note = slowly
+Config._refresh_snapshot = slowly
 thread = threading.Thread(target=setattr, args=(ct.config, "deterministic", True))
 thread.start()
 held.wait(20)
 threading.Timer(0.2, go.set).start()
 child = os.fork()
-Config._note = note
+Config._refresh_snapshot = refresh
 if child == 0:
     done = threading.Thread(target=setattr, args=(ct.config, "allow_tf32", False), daemon=True)
     done.start()
