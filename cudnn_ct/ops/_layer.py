@@ -29,7 +29,7 @@ from ._call import (
     run_several,
     stream_of,
 )
-from ._fallback import FirstSupported
+from ._fallback import FirstSupported, Implementation
 
 __all__ = ["Operation", "compute", "compute_several", "rewrite"]
 
@@ -39,17 +39,20 @@ _NOTHING_GIVEN: tuple[TensorSpec | None, ...] = (None,)
 
 
 class Operation(NamedTuple):
-    """An operation: its name, and the rule that makes a problem of it.
+    """An operation: its name, the function that makes its problem, and its implementations, fastest first.
 
     ``problem`` takes the specs of the operands by their names, those of the results that are given (None for
-    one that is to be made), and the arguments as the caller wrote them. ``in_place`` says that a result may
-    be an operand itself; ``written`` is what the caller knows a result by.
+    a new one), and the arguments as the caller wrote them. ``in_place`` says that a result may be an operand
+    itself. ``written`` is the name of a result in messages. ``relayout`` is that of
+    :class:`~cudnn_ct.ops._fallback.FirstSupported`.
     """
 
     name: str
     problem: Callable[..., Any]
+    implementations: tuple[Implementation, ...]
     in_place: bool = False
     written: str = "out"
+    relayout: bool = True
 
 
 def compute(
@@ -195,7 +198,7 @@ def _prepared(
             problem,
             inputs,
             problem.results,
-            FirstSupported(problem, ctx, any(scaled)),
+            FirstSupported(problem, layer.implementations, ctx, scaled=any(scaled), relayout=layer.relayout),
             pack=inputs != specs,
             in_place=layer.in_place,
             what=layer.name,

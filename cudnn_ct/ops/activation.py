@@ -5,12 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 from ..shapes.activation import activation_problem
+from ._fallback import Implementation, of_problem
 from ._layer import Operation, compute
+from .activation_graph import activation as graph_activation
+from .activation_legacy import activation as legacy_activation
 
 __all__ = ["activation", "activation_backward"]
 
-_ACTIVATION = Operation("an activation", activation_problem, in_place=True)
-_GRADIENT = Operation("the gradient of an activation", activation_problem, in_place=True)
+_IMPLEMENTATIONS = (
+    Implementation(graph_activation, aligned=True, scales=False),
+    of_problem(legacy_activation),
+)
+_ACTIVATION = Operation("an activation", activation_problem, _IMPLEMENTATIONS, in_place=True)
+_GRADIENT = Operation("the gradient of an activation", activation_problem, _IMPLEMENTATIONS, in_place=True)
 
 
 def activation(

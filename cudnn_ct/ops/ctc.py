@@ -31,7 +31,9 @@ from ..shapes.ctc import (
 from ..shapes.parse import as_choice
 from ..shapes.specs import ALIGNMENT, CTCLossSpec, TensorSpec
 from ._call import PreparedCall, check_writable, contiguous, representable, run_several, stream_of
-from ._fallback import FirstSupported
+from ._fallback import FirstSupported, Implementation
+from .ctc_legacy import ctc_loss as ctc_plan
+from .ctc_legacy import ctc_loss_of_host_labels as ctc_plan_of_host_labels
 
 __all__ = ["ctc_loss"]
 
@@ -378,11 +380,14 @@ def _prepared(
             problem,
             inputs,
             problem.results,
-            FirstSupported(problem, ctx),
+            FirstSupported(problem, _IMPLEMENTATIONS, ctx, relayout=False),
             pack=given != logits,
             what="a CTC loss",
         )
     return call
+
+
+_IMPLEMENTATIONS = (Implementation(ctc_plan), Implementation(ctc_plan_of_host_labels))
 
 
 def _unaligned(*arrays: DeviceArray | None) -> tuple[int, ...]:

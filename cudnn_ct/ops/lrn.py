@@ -5,12 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from ..shapes.lrn import lrn_problem
+from ._fallback import of_problem, with_bfloat16
 from ._layer import Operation, compute
+from .lrn_legacy import lrn as legacy_lrn
 
 __all__ = ["lrn", "lrn_backward"]
 
-_LRN = Operation("a local response normalisation", lrn_problem)
-_GRADIENT = Operation("the gradient of a local response normalisation", lrn_problem)
+_IMPLEMENTATIONS = with_bfloat16(of_problem(legacy_lrn))
+_LRN = Operation("a local response normalisation", lrn_problem, _IMPLEMENTATIONS)
+_GRADIENT = Operation("the gradient of a local response normalisation", lrn_problem, _IMPLEMENTATIONS)
 
 
 def lrn(

@@ -5,12 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 from ..shapes.pooling import pool_output_shape, pool_problem
+from ._fallback import of_problem
 from ._layer import Operation, compute
+from .pooling_legacy import broadcast_gradient, gradient_in_c_order, padded_pooling, pooling
 
 __all__ = ["pool", "pool_backward", "pool_output_shape"]
 
-_POOL = Operation("a pooling", pool_problem)
-_GRADIENT = Operation("the gradient of a pooling", pool_problem)
+_IMPLEMENTATIONS = (
+    of_problem(broadcast_gradient, aligned=True),
+    of_problem(gradient_in_c_order),
+    of_problem(pooling),
+    of_problem(padded_pooling),
+)
+_POOL = Operation("a pooling", pool_problem, _IMPLEMENTATIONS)
+_GRADIENT = Operation("the gradient of a pooling", pool_problem, _IMPLEMENTATIONS)
 
 
 def pool(

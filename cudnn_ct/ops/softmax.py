@@ -5,12 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from ..shapes.softmax import softmax_problem
+from ._fallback import of_problem
 from ._layer import Operation, compute
+from .softmax_legacy import softmax as legacy_softmax
+from .softmax_legacy import softmax_of_rows
 
 __all__ = ["softmax", "softmax_backward"]
 
-_SOFTMAX = Operation("a softmax", softmax_problem, in_place=True)
-_GRADIENT = Operation("the gradient of a softmax", softmax_problem, in_place=True)
+_IMPLEMENTATIONS = (of_problem(softmax_of_rows, aligned=True), of_problem(legacy_softmax))
+_SOFTMAX = Operation("a softmax", softmax_problem, _IMPLEMENTATIONS, in_place=True)
+_GRADIENT = Operation("the gradient of a softmax", softmax_problem, _IMPLEMENTATIONS, in_place=True)
 
 
 def softmax(

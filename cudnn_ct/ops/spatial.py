@@ -13,7 +13,9 @@ from ..shapes.spatial import (
     transformed_shape,
 )
 from ..shapes.specs import check_shape
+from ._fallback import of_problem, with_bfloat16
 from ._layer import Operation, compute, compute_several
+from .spatial_legacy import GridPlan, SamplePlan
 
 __all__ = [
     "affine_grid",
@@ -24,10 +26,12 @@ __all__ = [
     "spatial_transformer_backward",
 ]
 
-_GRID = Operation("an affine grid", grid_problem)
-_GRID_GRADIENT = Operation("the gradient of an affine grid", grid_problem)
-_SAMPLE = Operation("sampling", sample_problem)
-_SAMPLE_GRADIENTS = Operation("the gradients of sampling", sample_problem)
+_GRID_PLANS = with_bfloat16(of_problem(GridPlan))
+_SAMPLE_PLANS = with_bfloat16(of_problem(SamplePlan))
+_GRID = Operation("an affine grid", grid_problem, _GRID_PLANS)
+_GRID_GRADIENT = Operation("the gradient of an affine grid", grid_problem, _GRID_PLANS)
+_SAMPLE = Operation("sampling", sample_problem, _SAMPLE_PLANS)
+_SAMPLE_GRADIENTS = Operation("the gradients of sampling", sample_problem, _SAMPLE_PLANS)
 
 
 def affine_grid(theta: Any, shape: Any, *, stream: Any = None) -> Any:

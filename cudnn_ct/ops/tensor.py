@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..plans.elementwise import cast_plan as legacy_conversion
+from ..plans.elementwise import fill_plan, scale_plan, scaling_by_op_tensor, transformation
+from ..plans.elementwise import op_tensor as op_tensor_plan
 from ..shapes.elementwise import (
     OpTensorScales,
     add_problem,
@@ -13,15 +16,28 @@ from ..shapes.elementwise import (
     transform_problem,
 )
 from ..shapes.parse import as_float
+from ._fallback import Implementation, of_problem
 from ._layer import Operation, compute, rewrite
+from .cast_graph import conversion as graph_conversion
 
 __all__ = ["add", "fill", "op_tensor", "scale", "transform"]
 
-_ADD = Operation("an addition", add_problem, in_place=True)
-_OP_TENSOR = Operation("an operation on tensors", op_tensor_problem, in_place=True)
-_SCALE = Operation("a scaling", scale_problem, written="x")
-_FILL = Operation("a filling", fill_problem, written="x")
-_TRANSFORM = Operation("a transformation", transform_problem)
+_OP_TENSOR_PLANS = (of_problem(op_tensor_plan),)
+_ADD = Operation("an addition", add_problem, _OP_TENSOR_PLANS, in_place=True)
+_OP_TENSOR = Operation("an operation on tensors", op_tensor_problem, _OP_TENSOR_PLANS, in_place=True)
+_SCALE = Operation(
+    "a scaling",
+    scale_problem,
+    (of_problem(scale_plan), of_problem(scaling_by_op_tensor)),
+    written="x",
+    relayout=False,
+)
+_FILL = Operation("a filling", fill_problem, (of_problem(fill_plan),), written="x", relayout=False)
+_TRANSFORM = Operation(
+    "a transformation",
+    transform_problem,
+    (of_problem(transformation), of_problem(legacy_conversion), Implementation(graph_conversion)),
+)
 
 
 def op_tensor(

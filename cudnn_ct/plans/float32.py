@@ -12,13 +12,13 @@ from .base import Plan, tensors_of
 from .chain import ChainPlan, Step
 from .elementwise import cast_plan
 
-__all__ = ["Implementation", "on_float32", "widened"]
+__all__ = ["PlanMaker", "on_float32", "widened"]
 
 # A plan for a problem, or None where the way is for others of its kind.
-Implementation = Callable[[Any, Context], Plan | None]
+PlanMaker = Callable[[Any, Context], Plan | None]
 
 
-def on_float32(way: Implementation, *dtypes: str) -> Implementation:
+def on_float32(way: PlanMaker, *dtypes: str) -> PlanMaker:
     """A way that computes a problem of one of ``dtypes`` as ``way`` does one of float32; for others none."""
 
     def wide(problem: Any, context: Context) -> Plan | None:

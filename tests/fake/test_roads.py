@@ -16,7 +16,8 @@ import cudnn_ct as ct
 from cudnn_ct import context
 from cudnn_ct._bindings.enums import OpTensorOp, ReduceTensorOp
 from cudnn_ct.errors import ExecutionFailedError, NotSupportedError
-from cudnn_ct.ops import _fallback, spatial_legacy
+from cudnn_ct.ops import spatial_legacy
+from cudnn_ct.ops._fallback import Implementation
 from cudnn_ct.ops.norm import plans
 from cudnn_ct.ops.reduce.legacy import reduction
 from cudnn_ct.shapes.reduction import ReduceProblem
@@ -150,9 +151,9 @@ def test_a_view_takes_no_way_from_others(fake: FakeCudnn) -> None:
 
 def test_settings_are_heeded_by_the_next_call(fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
-    monkeypatch.setitem(
-        _fallback.WAYS, ReduceProblem, (lambda *_: asked.append(ct.config.runtime_compiled), reduction)
-    )
+    ways = (Implementation(lambda *_: asked.append(ct.config.runtime_compiled)), Implementation(reduction))
+    module = import_module("cudnn_ct.ops.reduce.reduce")
+    monkeypatch.setattr(module, "_REDUCE", module._REDUCE._replace(implementations=ways))
     x = images(2, 3)
     for compiled in (True, False, False):
         monkeypatch.setattr(ct.config, "runtime_compiled", compiled)

@@ -2,29 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from ... import context
-from ..._config import config
-from ...array_creation import as_operand
-from ...context import Context
-from ...cuda import stream as streams
 from ...shapes.conv import conv_output_shape, conv_transpose_shape
 from ...shapes.conv_dtype import check_conv_dtypes
 from ...shapes.reduction import ReduceProblem
 from ...shapes.specs import TensorSpec
-from .._call import (
-    ONE,
-    ZERO,
-    PreparedCall,
-    contiguous,
-    parse_scaling,
-    remember,
-    representable,
-    run,
-    stream_of,
-)
-from .._fallback import FirstSupported
+from .._layer import Operation, compute
+from ..reduce.reduce import IMPLEMENTATIONS as REDUCTIONS
 from .call import Transposed, convolve
 
 __all__ = [
@@ -304,24 +290,7 @@ def conv_backward_bias(
     >>> ct.conv_backward_bias(ct.asarray([[[1, 2], [3, 4]]], "float32")).numpy()
     array([3., 7.], dtype=float32)
     """
-    if alpha is not ONE or beta is not ZERO:
-        alpha, beta = parse_scaling(alpha, beta, out)
-    where = stream_of(dy, "dy", stream)
-    previous = streams.set_device(where.device)
-    try:
-        ctx = context.current(where)
-        dy = as_operand(dy, "dy", where)
-        db = None if out is None else as_operand(out, "out", where, written=True)
-        given = None if db is None else db.spec
-        key = ("conv_backward_bias", dy.spec, given, alpha != 1, beta != 0, config.snapshot)
-        call = ctx.calls.get(key)
-        if call is None:
-            call = remember(ctx.calls, key, _prepare_bias(ctx, dy.spec, given, alpha != 1 or beta != 0))
-        if call.pack:
-            dy = contiguous(dy, where)
-        return run(ctx, call, (dy,), db, alpha, beta, out)
-    finally:
-        streams.restore_device(previous)
+    return compute(_BIAS_GRADIENT, ("dy",), (dy,), (), alpha, beta, out, stream)
 
 
 def conv_transpose(
@@ -388,13 +357,15 @@ def conv_transpose(
     )
 
 
-def _prepare_bias(ctx: Context, dy: TensorSpec, out: TensorSpec | None, scaled: bool) -> PreparedCall:
+def _bias_gradient(specs: dict[str, TensorSpec], outs: Sequence[TensorSpec | None]) -> ReduceProblem:
+    dy, (out,) = specs["dy"], outs
     check_conv_dtypes("backward_bias", {"dy": dy.dtype})
     if not 3 <= len(dy.shape) <= 5:
         raise ValueError(f"dy has shape {dy.shape}; expected (N, K, *out) with 1 to 3 spatial axes")
     result = out or TensorSpec.packed(dy.shape[1:2], dy.dtype)
     if result.shape != dy.shape[1:2] or result.dtype != dy.dtype or not result.layouts:
         raise ValueError(f"out is {result}; the gradient is {dy.dtype}[{dy.shape[1]}], without gaps")
-    spec = representable(dy)
-    problem = ReduceProblem(spec, result, None, (0, *range(2, len(dy.shape))), "add", True)
-    return PreparedCall.of(problem, (spec,), (result,), FirstSupported(problem, ctx, scaled), pack=spec != dy)
+    return ReduceProblem(dy, result, None, (0, *range(2, len(dy.shape))), "add", True)
+
+
+_BIAS_GRADIENT = Operation("the gradient of a bias", _bias_gradient, REDUCTIONS)

@@ -16,6 +16,7 @@ from ...shapes.parse import as_bool
 from ...shapes.specs import TensorSpec
 from .._call import ONE, ZERO, byte_extent, parse_scaling, refuse_overlap, stream_of
 from .._layer import Operation, compute, compute_several
+from .plans import GRADIENT, INFERENCE, TRAINING
 
 __all__ = [
     "batch_norm_backward",
@@ -25,9 +26,9 @@ __all__ = [
     "batch_norm_training",
 ]
 
-_TRAINING = Operation("a batch normalisation", norm_training)
-_INFERENCE = Operation("a batch normalisation", norm_inference)
-_GRADIENT = Operation("the gradient of a batch normalisation", norm_gradient)
+_TRAINING = Operation("a batch normalisation", norm_training, TRAINING)
+_INFERENCE = Operation("a batch normalisation", norm_inference, INFERENCE)
+_GRADIENT = Operation("the gradient of a batch normalisation", norm_gradient, GRADIENT)
 _OPERANDS = ("x", "scale", "bias")
 _RESULTS = ("out", "mean", "invstd", "running_mean", "running_var")
 

@@ -18,13 +18,12 @@ from ..._bindings.enums import BatchNormMode
 from ...context import Context
 from ...plans.base import Plan
 from ...shapes.norm_problem import NormGradient, NormInference, NormTraining
+from .._fallback import Implementation
 from .layouts import Form, Specs, nd_layout, per_activation_2d, pixels_layout
 from .legacy import PART, InferencePlan, TrainingPlan
 from .legacy_gradient import EmptyPlan, GradientPlan
 
-__all__ = ["NORM_GRADIENT_WAYS", "NORM_INFERENCE_WAYS", "NORM_TRAINING_WAYS"]
-
-NormWay = Callable[[Any, Context], Plan | None]
+__all__ = ["GRADIENT", "INFERENCE", "TRAINING"]
 
 _PER_ACTIVATION, _SPATIAL, _PERSISTENT = BatchNormMode
 
@@ -68,11 +67,15 @@ def _gradient(
     return GradientPlan(problem, context, specs, mode, extended)
 
 
+def _aligned(*makers: Callable[[Any, Context], Plan | None]) -> tuple[Implementation, ...]:
+    return tuple(Implementation(make, aligned=True) for make in makers)
+
+
 def _too_many(specs: Specs, mode: BatchNormMode) -> bool:
     return specs["x"].shape[0] > _LIMITS[mode]
 
 
-NORM_TRAINING_WAYS: tuple[NormWay, ...] = (
+TRAINING = _aligned(
     _empty,
     partial(_training, nd_layout, _PERSISTENT, fused=True),
     partial(_training, nd_layout, _PERSISTENT),
@@ -83,7 +86,7 @@ NORM_TRAINING_WAYS: tuple[NormWay, ...] = (
     partial(_training, pixels_layout, _SPATIAL),
 )
 
-NORM_INFERENCE_WAYS: tuple[NormWay, ...] = (
+INFERENCE = _aligned(
     partial(_inference, nd_layout, _SPATIAL),
     partial(_inference, nd_layout, _PER_ACTIVATION),
     partial(_inference, per_activation_2d, _PER_ACTIVATION),
@@ -93,7 +96,7 @@ NORM_INFERENCE_WAYS: tuple[NormWay, ...] = (
     partial(_inference, per_activation_2d, _PER_ACTIVATION, in_parts=True),
 )
 
-NORM_GRADIENT_WAYS: tuple[NormWay, ...] = (
+GRADIENT = _aligned(
     _empty,
     partial(_gradient, nd_layout, _PERSISTENT, extended=True),
     partial(_gradient, nd_layout, _PERSISTENT),

@@ -4,14 +4,28 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...plans.float32 import on_float32
 from ...shapes.parse import as_bool
 from ...shapes.reduction import reduce_problem
 from ...shapes.tensor import Reduction
+from .._fallback import Implementation, of_problem
 from .._layer import Operation, compute, compute_several
+from .fast_sum import channel_sum, fast_sum
+from .graph import reduction as graph_reduction
+from .legacy import reduction as legacy_reduction
+from .legacy import wide_reduction
 
 __all__ = ["reduce"]
 
-_REDUCE = Operation("a reduction", reduce_problem)
+IMPLEMENTATIONS = (
+    of_problem(fast_sum, aligned=True),
+    Implementation(graph_reduction, aligned=True),
+    of_problem(channel_sum, aligned=True),
+    Implementation(on_float32(lambda problem, _: channel_sum(problem), "float16", "bfloat16")),
+    Implementation(legacy_reduction),
+    Implementation(wide_reduction),
+)
+_REDUCE = Operation("a reduction", reduce_problem, IMPLEMENTATIONS)
 
 
 def reduce(
