@@ -501,8 +501,8 @@ def test_nothing_at_the_explicit_path(tmp_path: Path) -> None:
 def test_no_cudnn_anywhere_names_every_step() -> None:
     code = """
 from cudnn_ct import _find as _search
-bare = _search.Places(setting=None, environ={}, path=(), linker_cache="", linker_folders=())
-_search.Places = lambda: bare
+bare = _search.SearchContext(setting=None, environ={}, path=(), linker_cache="", linker_folders=())
+_search.SearchContext = lambda: bare
 """
     kind, text = answer(code + FAIL)
     assert kind == "LibraryNotFoundError"
@@ -546,7 +546,7 @@ os.chmod({str(closed)!r}, 0)
 if os.geteuid() == 0: os.setuid(65534)
 inside = {str(closed / "inside")!r}
 environ = dict(LD_LIBRARY_PATH=inside, CONDA_PREFIX=inside, CUDNN_PATH=inside)
-places = _search.Places(None, environ, (inside,), linker_cache=inside, linker_folders=(inside,))
+places = _search.SearchContext(None, environ, (inside,), linker_cache=inside, linker_folders=(inside,))
 print(json.dumps(_search.search(_search.CUDNN, _search.CUDNN_STEPS[:-1], places).path))
 """
     try:
