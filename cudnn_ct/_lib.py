@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
-import warnings
 from collections.abc import Callable
 from functools import cached_property
 from typing import Any
@@ -29,13 +28,13 @@ from ._installation import SUBLIBRARIES, Installation, require, world_writable
 from .doctor import elf
 from .errors import (
     CudnnError,
-    CudnnWarning,
     LibraryLoadError,
     LibraryNotFoundError,
     NotInitializedError,
     VersionMismatchError,
     error_from_status,
     format_version,
+    warn_caller,
 )
 
 __all__ = ["Library", "load", "prototypes", "version", "with_diagnosis"]
@@ -441,7 +440,7 @@ def _not_loadable(path: str | None, error: Exception) -> LibraryLoadError:
 
 
 def _warn(text: str) -> None:
-    warnings.warn(text, CudnnWarning, stacklevel=5)
+    warn_caller(text)
 
 
 def prototypes() -> dict[str, Any]:

@@ -7,7 +7,6 @@ threads of a process, and a timed one by processes through `autotune.store`. A p
 from __future__ import annotations
 
 import threading
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -22,10 +21,10 @@ from .errors import (
     AllocationError,
     BadParamError,
     CudnnError,
-    CudnnWarning,
     ExecutionFailedError,
     NotInitializedError,
     NotSupportedError,
+    warn_caller,
     without_frames,
 )
 from .plans.base import Candidate, Heuristic, Plan, Problem
@@ -159,7 +158,7 @@ class Selection:
         reason = self.fallback_reason
         if reason and self._decision.warn_once():
             name = self._decision.request.algo
-            warnings.warn(f"algo={name!r} fell back to {row}: {reason}", CudnnWarning, stacklevel=8)
+            warn_caller(f"algo={name!r} fell back to {row}: {reason}")
 
     def _fall_back(
         self, context: Context, pointers: Sequence[int], alpha: float, beta: float, error: CudnnError
@@ -220,11 +219,11 @@ class Selection:
         for other, reason in failed:
             lasting = isinstance(reason, TRANSIENT) and not isinstance(reason, AllocationError)
             if lasting and self._refuse(other, reason):
-                warnings.warn(f"{other} failed: {reason}; {row} ran instead", CudnnWarning, stacklevel=6)
+                warn_caller(f"{other} failed: {reason}; {row} ran instead")
         if not short:
             self._adopt(row, plan)
         elif self._decision.warn_once():
-            warnings.warn(f"{short[0]}; {row} ran instead", CudnnWarning, stacklevel=6)
+            warn_caller(f"{short[0]}; {row} ran instead")
 
 
 class _PendingAutotune:

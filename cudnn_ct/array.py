@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
@@ -13,7 +12,7 @@ from .cuda import stream as streams
 from .cuda.lifetime import ExportedMemory, StreamUses
 from .cuda.stream import Stream, resolve_stream
 from .dtypes import DTYPES, DType
-from .errors import CudnnWarning
+from .errors import warn_caller
 from .shapes.parse import as_bool
 from .shapes.specs import TensorSpec, nearest_layout, packed_strides
 
@@ -292,7 +291,7 @@ class DeviceArray:
         finally:
             streams.restore_device(previous)
 
-    def packed(self, layout: str, stream: Any = None, *, stacklevel: int = 3) -> DeviceArray:
+    def packed(self, layout: str, stream: Any = None) -> DeviceArray:
         """Copy an array of any strides into a packed layout, through host memory.
 
         For strides that no cuDNN descriptor holds: negative, zero, or of more than eight axes.
@@ -302,8 +301,6 @@ class DeviceArray:
         layout : "nchw" | "nhwc"
         stream : optional
             An address, or anything with ``__cuda_stream__``, to copy on.
-        stacklevel : int
-            Of the warning, as of ``warnings.warn``.
 
         Returns
         -------
@@ -321,11 +318,9 @@ class DeviceArray:
             Always: a copy by the library that the array comes from is quick.
         """
         run = self._own_stream(stream)
-        warnings.warn(
+        warn_caller(
             f"{self!r} was packed through host memory, which is slow and waits for the device; "
             "a contiguous copy made by the library it comes from is quick",
-            CudnnWarning,
-            stacklevel=stacklevel,
         )
         return DeviceArray.from_host(self.numpy(), DTYPES[self.spec.dtype], layout, run)
 

@@ -16,7 +16,11 @@
 
 from __future__ import annotations
 
+import sys
+import warnings
 from collections.abc import Sequence
+
+_PACKAGE = __name__.partition(".")[0]
 
 __all__ = [
     "AllocationError",
@@ -32,6 +36,7 @@ __all__ = [
     "VersionMismatchError",
     "error_from_status",
     "format_version",
+    "warn_caller",
 ]
 
 
@@ -133,6 +138,14 @@ _ADVICE: dict[int, str] = {
     3008: "a library that cuDNN needs at run time, such as libnvrtc, is missing; `cudnn-ct doctor` names it.",
     3009: "a sub-library or another CUDA library is missing; `cudnn-ct info` lists them.",
 }
+
+
+def warn_caller(message: str, category: type[Warning] = CudnnWarning) -> None:
+    """Warn at the line that called the package, however many of its functions are in between."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == _PACKAGE:
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, category, stacklevel=level)
 
 
 def without_frames(error: CudnnError) -> CudnnError:

@@ -11,7 +11,6 @@ import os
 import stat
 import threading
 import time
-import warnings
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from pathlib import Path
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from .._config import config
 from ..context import BoundedDict
-from ..errors import CudnnWarning
+from ..errors import warn_caller
 
 if TYPE_CHECKING:
     import sqlite3  # elsewhere when it is needed: it takes time, and some Pythons are built without it
@@ -185,7 +184,7 @@ class Store:
         if first:
             cure = "remove the file, or set" if os.path.isfile(self.path or "") else "set"
             text = f"{trouble}. Choices are made anew in this process; {cure} CUDNN_CT_CACHE to another path"
-            warnings.warn(f"{text} or to 'off'", CudnnWarning, stacklevel=5)
+            warn_caller(f"{text} or to 'off'")
 
 
 def store() -> Store:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any, NamedTuple
 
 from .._config import config
 from ..array import DeviceArray
 from ..autotune.request import ALGORITHMS
+from ..errors import warn_caller
 from ..shapes.conv import conv_output_shape
 from ..shapes.parse import as_choice, as_int
 from ..shapes.specs import check_shape
@@ -122,12 +122,12 @@ def output_shape(
     return conv_output_shape(images, filters, padding=padding, stride=stride, dilation=dilation)
 
 
-def algorithm(algo: Any, workmem: str | None, stacklevel: int = 3) -> Any:
+def algorithm(algo: Any, workmem: str | None) -> Any:
     """The algorithm that is named, be it by the older parameter."""
     if workmem is None:
         return algo
     text = f"workmem is deprecated; write algo={workmem!r}"
-    warnings.warn(text, DeprecationWarning, stacklevel=stacklevel)
+    warn_caller(text, DeprecationWarning)
     if algo is not None:
         raise ValueError(f"workmem={workmem!r} and algo={algo!r} mean the same; give algo alone")
     return workmem

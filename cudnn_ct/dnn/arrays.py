@@ -6,7 +6,7 @@ from typing import Any
 
 from ..array import DeviceArray
 from ..array_creation import as_operand, empty
-from ..ops._call import stream_of
+from ..ops._operands import stream_of
 from ..shapes.specs import TensorSpec
 from .availability import ops
 

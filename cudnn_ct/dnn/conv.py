@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from numbers import Integral
 from typing import Any
 
 from .._config import config
 from ..array import DeviceArray
-from ..errors import CudnnWarning
+from ..errors import warn_caller
 from ..shapes.conv import conv_output_shape
 from ..shapes.parse import as_choice
 from ._conv import GpuDnnConvDesc, algorithm, compute
@@ -376,7 +375,7 @@ def _warn_of_reroute(why: str, what: str) -> None:
         f"{why}: the convolution is computed as a gradient by its {what}, by the algorithm of that; "
         "direction_hint='forward!', or an algo that is named, computes it forward"
     )
-    warnings.warn(text, CudnnWarning, stacklevel=5)
+    warn_caller(text)
 
 
 def _precision(precision: str | None) -> str:

@@ -26,7 +26,7 @@ class _Operation:
     direction = "forward"
 
     def __init__(self, algo: Any, inplace: bool, num_groups: int, workmem: Any) -> None:
-        algo = algorithm(algo, workmem, stacklevel=4)
+        algo = algorithm(algo, workmem)
         self.algo = getattr(config.dnn.conv, DIRECTIONS[self.direction].flag) if algo is None else algo
         self.inplace, self.num_groups = checked_flag(inplace, "inplace"), as_int(num_groups, "num_groups")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from ..dtypes import as_dtype
-from ..ops._call import stream_of
+from ..ops._operands import stream_of
 from ..ops.dropout import DropoutMask, DropoutState
 from ..shapes.parse import as_choice
 from .arguments import checked_flag, integers

@@ -1,28 +1,29 @@
-"""The path of every call: from specs to a prepared call, from a prepared call to enqueued work."""
+"""The one path of every call: from arguments to a prepared call, from a prepared call to enqueued work."""
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Sequence
-from enum import Enum
 from typing import Any, NamedTuple, Self
 
+from .. import context
 from .._config import config
 from ..array import DeviceArray
-from ..array_creation import not_on_device
+from ..array_creation import as_operand
 from ..context import Context
-from ..cuda import interop
 from ..cuda import stream as streams
 from ..cuda.launch_log import add_launch_history
 from ..cuda.stream import Stream
-from ..dtypes import DTYPES
 from ..errors import CudnnError, ExecutionFailedError
 from ..plans.base import Plan
 from ..shapes.elementwise import OpTensorScales
 from ..shapes.parse import as_float
-from ..shapes.specs import TensorSpec, equivalent_strides, nearest_layout
+from ..shapes.specs import ALIGNMENT, TensorSpec
+from ._fallback import FirstSupported, Implementation
+from ._keys import freeze
+from ._operands import byte_extent, check_writable, contiguous, refuse_overlap, representable, stream_of
 
-ONE, ZERO = 1, 0  # the alpha and beta of most calls: as identities they are told the quickest
+ONE, ZERO = 1, 0  # default alpha and beta; compared by identity because that is the cheapest test
+NEW: tuple[Any, ...] = (None,)  # one new result, the case of most calls; compared by identity as well
 MAX_POINTER_SETS = 256  # sets of pointers of which a call knows that they do not overlap
 
 
@@ -106,10 +107,187 @@ class SinglePlan(NamedTuple):
         self.plan.run(ctx, pointers, alpha, beta)
 
 
-def remember(calls: dict[Any, Any], key: tuple[Any, ...], call: Any) -> Any:
-    """Remember what was prepared for a key that ends in the settings, and return it.
+class CallSignature(NamedTuple):
+    """All that a prepared call depends on, except for the settings.
 
-    Not where another thread has changed a setting since: it may be of the old ones or of the new.
+    ``names`` and ``specs`` are those of the operands. ``outs`` are the specs of results that the caller gave,
+    None for new ones. ``params`` are the other arguments as the caller wrote them. ``scaled`` says whether
+    alpha is not 1 and whether beta is not 0; ``aligned`` whether all pointers are multiples of 16 bytes.
+    """
+
+    names: tuple[str, ...]
+    specs: tuple[TensorSpec, ...]
+    outs: tuple[TensorSpec | None, ...] = NEW
+    params: tuple[Any, ...] = ()
+    scaled: tuple[bool, bool] = (False, False)
+    aligned: bool = True
+
+
+Select = Callable[[Context], Any]
+"""Return what runs a problem in a thread: a `Selection`, a `FirstSupported` or a `SinglePlan`."""
+
+
+class Operation(NamedTuple):
+    """An operation: its name, the function that makes its problem, and how a plan is selected.
+
+    ``problem`` takes the specs of the operands by their names, the specs of the results that are given (None
+    for a new one), and the arguments as the caller wrote them. Most operations list ``implementations``, the
+    fastest first. Those that are autotuned have ``select`` instead, which takes the problem and the
+    arguments; their ``problem`` gets the scaling and the alignment as ``scaled`` and ``aligned``.
+
+    ``in_place`` says that a result may be an operand itself. ``written`` are the names of the results in
+    messages. ``relayout`` is that of :class:`~cudnn_ct.ops._fallback.FirstSupported`. ``freeze`` makes an
+    immutable snapshot of the arguments.
+    """
+
+    name: str
+    problem: Callable[..., Any]
+    implementations: tuple[Implementation, ...] = ()
+    in_place: bool = False
+    written: tuple[str, ...] = ("out",)
+    relayout: bool = True
+    select: Callable[[Any, tuple[Any, ...]], Select] | None = None
+    freeze: Callable[[tuple[Any, ...]], tuple[Any, ...]] = freeze
+
+    def settle(self, signature: CallSignature) -> Callable[[Context], PreparedCall]:
+        """Check arguments, and return a function that prepares their call for a thread and a device."""
+        inputs = tuple(map(representable, signature.specs))
+        for name, out in zip(self.written, signature.outs, strict=False):
+            check_writable(out, name)
+        problem = self.problem_of(signature, inputs)
+        select = self.select(problem, signature.params) if self.select else None
+
+        def prepare(ctx: Context) -> PreparedCall:
+            return PreparedCall.of(
+                problem,
+                inputs,
+                problem.results,
+                select(ctx) if select else self._first_supported(problem, ctx, any(signature.scaled)),
+                pack=inputs != signature.specs,
+                in_place=self.in_place,
+                what=self.name,
+            )
+
+        return prepare
+
+    def problem_of(self, signature: CallSignature, inputs: tuple[TensorSpec, ...]) -> Any:
+        """Make the problem of a call whose operands are ``inputs``."""
+        specs = dict(zip(signature.names, inputs, strict=True))
+        if self.select is None:
+            return self.problem(specs, signature.outs, *signature.params)
+        scaled = "alpha" if signature.scaled[0] else "beta" if signature.scaled[1] else ""
+        return self.problem(
+            specs, signature.outs, *signature.params, scaled=scaled, aligned=signature.aligned
+        )
+
+    def _first_supported(self, problem: Any, ctx: Context, scaled: bool) -> FirstSupported:
+        return FirstSupported(problem, self.implementations, ctx, scaled=scaled, relayout=self.relayout)
+
+
+def execute(
+    op: Operation,
+    names: tuple[str, ...],
+    operands: tuple[Any, ...],
+    params: tuple[Any, ...] = (),
+    alpha: Any = 1,
+    beta: Any = 0,
+    outs: tuple[Any, ...] = NEW,
+    stream: Any = None,
+) -> list[Any]:
+    """Call an operation, and return its results: the objects in ``outs``, new arrays for each None.
+
+    ``operands`` are arrays of any library with these ``names``; an operation without operands changes its
+    results. ``alpha`` is a number, or :class:`~cudnn_ct.shapes.elementwise.OpTensorScales` for plans that
+    take two.
+    """
+    scaled = (False, False)
+    if alpha is not ONE or beta is not ZERO:
+        alpha, beta = parse_scaling(alpha, beta, outs[0])
+        scaled = (alpha != 1, beta != 0)
+    first, name = (operands[0], names[0]) if operands else (outs[0], op.written[0])
+    if stream is None and type(first) is DeviceArray:
+        where = streams.current_stream(first.device)
+    else:
+        where = stream_of(first, name, stream)
+    device = where.device
+    previous = streams.set_device(device)
+    try:
+        ctx = context.current(where)
+        for array in operands:
+            if type(array) is not DeviceArray or array.device != device:
+                operands = tuple(
+                    as_operand(array, name, where) for array, name in zip(operands, names, strict=True)
+                )
+                break
+        pointers = [array.pointer for array in operands]
+        if len(outs) > 1:
+            given, specs = _given(op, outs, where)
+            pointers += [array.pointer for array in given if array is not None]
+        elif outs[0] is None:
+            given = specs = NEW
+        else:
+            array = as_operand(outs[0], op.written[0], where, written=True)
+            given, specs = (array,), (array.spec,)
+            pointers.append(array.pointer)
+        aligned = True
+        if op.select is not None:
+            bits = 0
+            for pointer in pointers:
+                bits |= pointer
+            aligned = not bits % ALIGNMENT
+        signature = (names, tuple([array.spec for array in operands]), specs, params, scaled, aligned)
+        try:
+            call = ctx.calls.get(_call_key(op, signature))
+        except TypeError:  # a list, which is as good as a tuple, or something that is rejected
+            call = None
+        if call is None:
+            call = _prepared(ctx, op, CallSignature(*signature))
+        if call.pack:
+            operands = tuple([contiguous(array, where) for array in operands])
+        results = run(ctx, call, operands, given, alpha, beta)
+        if given is NEW:
+            return results
+        if len(outs) == 1:
+            return list(outs)
+        return [made if out is None else out for made, out in zip(results, outs, strict=True)]
+    finally:
+        if previous is not None:
+            streams.restore_device(previous)
+
+
+def _given(op: Operation, outs: tuple[Any, ...], where: Stream) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """Return the results that the caller gave as arrays, None for new ones, and their specs."""
+    arrays = tuple(
+        None if out is None else as_operand(out, op.written[place], where, written=True)
+        for place, out in enumerate(outs)
+    )
+    return arrays, tuple(None if array is None else array.spec for array in arrays)
+
+
+def _prepared(ctx: Context, op: Operation, signature: CallSignature) -> PreparedCall:
+    """Prepare a call for a snapshot of its arguments, unless there is one.
+
+    Scaled calls have calls of their own: cuDNN may reject those and support the others.
+    """
+    signature = signature._replace(params=op.freeze(signature.params))
+    key = _call_key(op, signature)
+    call: PreparedCall | None = ctx.calls.get(key)
+    if call is None:
+        call = remember(ctx.calls, key, op.settle(signature)(ctx))
+    return call
+
+
+def _call_key(op: Operation, signature: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the key of a call: 1, 1.0 and True are equal, and so are members of several enums."""
+    names, specs, outs, params, scaled, aligned = signature
+    kinds = tuple(map(type, params))
+    return op.name, names, specs, outs, params, kinds, scaled, aligned, config.snapshot
+
+
+def remember(calls: dict[Any, Any], key: tuple[Any, ...], call: Any) -> Any:
+    """Keep what was prepared for a key that ends in the settings, and return it.
+
+    It is not kept if another thread has changed a setting since: it may belong to the old settings.
     """
     if key[-1] is config.snapshot:
         calls[key] = call
@@ -119,30 +297,36 @@ def remember(calls: dict[Any, Any], key: tuple[Any, ...], call: Any) -> Any:
 def run(
     ctx: Context,
     call: PreparedCall,
-    inputs: tuple[DeviceArray, ...],
-    result: DeviceArray | None,
-    alpha: float,
+    operands: tuple[DeviceArray, ...],
+    given: tuple[DeviceArray | None, ...],
+    alpha: Any,
     beta: float,
-    out: Any,
-) -> Any:
-    """Take the output, order the streams, run the plan, note who uses what; return the output.
-
-    :func:`run_several` for one result, written out because most calls pass here.
-    """
+) -> list[DeviceArray]:
+    """Allocate new results, order the streams, run the plan and record the uses; return the results."""
     stream = ctx.stream
-    for array in inputs:
+    pointers = [array.pointer for array in operands]
+    written: Sequence[Any] = ()
+    if given is NEW and len(call.result_slots) == 1:
+        spec, nbytes = call.result_slots[0]
+        results = [DeviceArray.new(spec, nbytes, stream, call.what)]
+    else:
+        written = [array for array in given if array is not None]
+        if written:
+            known = (*pointers, *[array.pointer for array in written])
+            if known not in call.disjoint_pointers:
+                call.refuse_overlap(operands, given, known)
+        if len(written) == len(given):
+            results = written
+        else:
+            results = DeviceArray.allocate_many(call.result_slots, given, stream, call.what)
+    pointers += [array.pointer for array in results]
+    # As `ordered` does, written out because all calls pass here. New results belong to the stream.
+    for array in operands:
         if array.writer is not stream:
             array.wait_for_writer(stream)
-    if result is None:
-        spec, nbytes = call.result_slots[0]
-        result = out = DeviceArray.new(spec, nbytes, stream, call.what)
-        pointers = (*[array.pointer for array in inputs], result.pointer)
-    else:
-        pointers = (*[array.pointer for array in inputs], result.pointer)
-        if pointers not in call.disjoint_pointers:
-            call.refuse_overlap(inputs, (result,), pointers)
-        if result.writer is not stream or result._uses is not None:
-            result.before_write(stream)
+    for array in written:
+        if array.writer is not stream or array._uses is not None:
+            array.before_write(stream)
     try:
         if call.fresh:
             call.run_first(ctx, pointers, alpha, beta)
@@ -151,39 +335,13 @@ def run(
     except CudnnError as error:
         add_context(error, f"in {call.problem}, alpha {alpha}, beta {beta}", stream)
         raise
-    finally:  # also where a later part failed: an earlier one may be under way
-        for array in inputs:
+    finally:  # also if a later part failed: an earlier one may be pending
+        for array in operands:
             if array.home is not stream:
                 array.record_use(stream)
-        if result.home is not stream or result.writer is not stream:
-            result.after_write(stream)
-    return out
-
-
-def run_several(
-    ctx: Context,
-    call: PreparedCall,
-    inputs: tuple[DeviceArray, ...],
-    given: Sequence[DeviceArray | None],
-    alpha: float,
-    beta: float,
-) -> list[DeviceArray]:
-    """As :func:`run`, with several results; those that are not ``given`` are allocated."""
-    stream = ctx.stream
-    read = [array.pointer for array in inputs]
-    own = [array for array in given if array is not None]
-    if own:
-        told = (*read, *[array.pointer for array in own])
-        if told not in call.disjoint_pointers:
-            call.refuse_overlap(inputs, given, told)
-    results = DeviceArray.allocate_many(call.result_slots, given, stream, call.what)
-    pointers = (*read, *[array.pointer for array in results])
-    enqueue = call.run_first if call.fresh else call.choice.run
-    try:  # what is new is the stream's own, and nobody waits for it
-        ordered(stream, inputs, own, enqueue, ctx, pointers, alpha, beta)
-    except CudnnError as error:
-        add_context(error, f"in {call.problem}, alpha {alpha}, beta {beta}", stream)
-        raise
+        for array in written:
+            if array.home is not stream or array.writer is not stream:
+                array.after_write(stream)
     return results
 
 
@@ -219,32 +377,6 @@ def add_context(error: CudnnError, where: str, stream: Stream) -> None:
         add_launch_history(error, stream)
 
 
-def refuse_overlap(
-    inputs: Sequence[DeviceArray | None],
-    results: Sequence[DeviceArray | None],
-    spans: Sequence[tuple[int, int]],
-    *,
-    in_place: bool = False,
-) -> None:
-    """Raise where a result shares memory with another operand; ``spans`` and ``in_place`` as of a call."""
-    arrays = (*inputs, *results)
-    for place in range(len(inputs), len(arrays)):
-        result, (low, high) = arrays[place], spans[place]
-        if result is None:
-            continue
-        first, last = result.pointer + low, result.pointer + high
-        for array, (low, high) in zip(arrays[:place], spans, strict=False):
-            if array is None:
-                continue
-            start = array.pointer
-            if in_place and start == result.pointer and _same_elements(array.spec, result.spec):
-                continue
-            if start + low < last and first < start + high and _share_elements(array, result):
-                raise ValueError(
-                    f"out overlaps {array!r} in memory; cuDNN would read what it has already written"
-                )
-
-
 def parse_scaling(alpha: Any, beta: Any, out: Any) -> tuple[Any, float]:
     """Alpha, a number or :class:`OpTensorScales`, and beta as numbers; raise where beta has nothing to
     multiply."""
@@ -258,133 +390,3 @@ def check_beta(beta: float, out: Any) -> None:
     """Raise where there is a factor and nothing that it multiplies."""
     if beta and out is None:
         raise ValueError(f"beta={beta:g} needs out, the array that it multiplies")
-
-
-def check_writable(out: TensorSpec | None, name: str = "out") -> None:
-    """Raise for an output that no descriptor describes, or two of whose elements share memory."""
-    if out is not None and not out.describable:
-        raise ValueError(f"{name} has strides {out.strides}; cuDNN writes only where all are positive")
-    if out is not None and out.overlaps_itself:
-        raise ValueError(f"{name} overlaps itself: shape {out.shape} with strides {out.strides}")
-
-
-def stream_of(x: Any, name: str, stream: Any) -> Stream:
-    """The stream of a call: the one given, the one in use, or the default stream of x's device."""
-    if isinstance(x, DeviceArray):
-        device: int | None = x.device
-    elif type(x).__module__ in ("numpy", "builtins"):  # said before there need be a device
-        raise not_on_device(x, name)
-    else:
-        device = interop.device_of(x) if streams.device_count() > 1 else 0
-    if stream is None:
-        return streams.current_stream(device)
-    return streams.as_stream(stream, streams.current_stream().device if device is None else device)
-
-
-def representable(spec: TensorSpec) -> TensorSpec:
-    """The spec itself, or that of a packed copy where no descriptor can hold its strides."""
-    return spec if spec.describable else TensorSpec.packed(spec.shape, spec.dtype, nearest_layout(spec))
-
-
-def contiguous(array: DeviceArray, stream: Stream) -> DeviceArray:
-    """The array itself, or a packed copy as :func:`representable` says."""
-    return array if array.spec.describable else array.packed(nearest_layout(array.spec), stream, stacklevel=5)
-
-
-def as_key(value: Any) -> Any:
-    """Lists as tuples, at every depth: arguments as a key.
-
-    Raises
-    ------
-    TypeError
-        Something else in them cannot be part of a key; no parameter of an operation is such a thing.
-    """
-    try:
-        hash(value)
-    except TypeError:
-        if not isinstance(value, list | tuple):
-            raise TypeError(
-                f"{value!r} is not a valid parameter; expected a number or a tuple of numbers"
-            ) from None
-        parts = map(as_key, value)
-        return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
-    return value
-
-
-PLAIN = frozenset((bool, float, int, str, range, type(None)))  # of arguments that cannot change
-
-
-def freeze(value: Any) -> Any:
-    """An argument as it is now, at every depth, and itself where it cannot change: else a key would lie.
-
-    Raises
-    ------
-    TypeError
-        It can be no parameter of an operation.
-    """
-    if type(value) in PLAIN or isinstance(value, Enum):
-        return value
-    if isinstance(value, list | tuple):
-        parts = tuple(map(freeze, value))
-        if isinstance(value, tuple) and all(map(operator.is_, parts, value)):
-            return value
-        return type(value)(*parts) if hasattr(value, "_fields") else parts
-    if str(getattr(value, "dtype", None)) == "bool" and not value.shape:  # of NumPy
-        return bool(value)
-    if not isinstance(value, DeviceArray):
-        for number in (operator.index, float):
-            try:
-                return number(value)
-            except (TypeError, ValueError):
-                continue
-    return as_key(value)
-
-
-def enum_names(told: Any, *fields: str) -> Any:
-    """A named tuple in which enums among ``fields`` are their names: members of many enums are one number."""
-    names = {field: value.name for field in fields if isinstance(value := getattr(told, field), Enum)}
-    return told._replace(**names) if names else told
-
-
-def scaling_kind(alpha: float, beta: float) -> str:
-    """Which factor a problem has that is not as usual: the field of `ConvProblem`."""
-    return "alpha" if alpha != 1 else "beta" if beta != 0 else ""
-
-
-def _same_elements(one: TensorSpec, two: TensorSpec) -> bool:
-    """Whether two tensors that begin in the same place have the same elements."""
-    alike = one.shape == two.shape and one.dtype == two.dtype
-    return alike and equivalent_strides(one.shape, one.strides, two.strides)
-
-
-def byte_extent(spec: TensorSpec) -> tuple[int, int]:
-    """The bytes that an array reaches from its pointer, down and up."""
-    itemsize = DTYPES[spec.dtype].itemsize
-    low, high = spec.extent
-    return low * itemsize, high * itemsize
-
-
-def _share_elements(one: DeviceArray, two: DeviceArray) -> bool:
-    """Whether any element of one is in memory of the other: slices of channels lie between each other."""
-    import numpy as np
-
-    try:
-        return np.shares_memory(_addresses(one), _addresses(two), max_work=10_000_000)  # type: ignore[arg-type]
-    except np.exceptions.TooHardError:
-        return True
-
-
-def _addresses(array: DeviceArray) -> Any:
-    """A NumPy array with the addresses of a device array, which nobody may look into."""
-    import numpy as np
-
-    class Interface:
-        __array_interface__ = {  # noqa: RUF012 - what the protocol asks for
-            "version": 3,
-            "shape": array.shape,
-            "strides": array.strides,
-            "typestr": f"|V{array.itemsize}",
-            "data": (array.pointer, True),
-        }
-
-    return np.asarray(Interface())

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ..shapes.activation import activation_problem
+from ._call import Operation, execute
 from ._fallback import Implementation, of_problem
-from ._layer import Operation, compute
 from .activation_graph import activation as graph_activation
 from .activation_legacy import activation as legacy_activation
 
@@ -79,7 +79,7 @@ def activation(
     >>> ct.activation(x, mode="clipped_relu", coef=6).numpy()
     array([0., 2., 6.], dtype=float32)
     """
-    return compute(_ACTIVATION, ("x",), (x,), (mode, coef, nan), alpha, beta, out, stream)
+    return execute(_ACTIVATION, ("x",), (x,), (mode, coef, nan), alpha, beta, (out,), stream)[0]
 
 
 def activation_backward(
@@ -132,6 +132,6 @@ def activation_backward(
     >>> ct.activation_backward(x, ct.activation(x), dy).numpy()
     array([ 0., 20.], dtype=float32)
     """
-    return compute(
-        _GRADIENT, ("x", "y", "dy"), (x, y, dy), (mode, coef, "propagate"), alpha, beta, out, stream
-    )
+    return execute(
+        _GRADIENT, ("x", "y", "dy"), (x, y, dy), (mode, coef, "propagate"), alpha, beta, (out,), stream
+    )[0]

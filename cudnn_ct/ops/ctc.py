@@ -30,8 +30,9 @@ from ..shapes.ctc import (
 )
 from ..shapes.parse import as_choice
 from ..shapes.specs import ALIGNMENT, CTCLossSpec, TensorSpec
-from ._call import PreparedCall, check_writable, contiguous, representable, run_several, stream_of
+from ._call import PreparedCall, run
 from ._fallback import FirstSupported, Implementation
+from ._operands import check_writable, contiguous, representable, stream_of
 from .ctc_legacy import ctc_loss as ctc_plan
 from .ctc_legacy import ctc_loss_of_host_labels as ctc_plan_of_host_labels
 
@@ -161,7 +162,7 @@ def ctc_loss(
         if call.pack:
             array = contiguous(array, where)
         call = call._replace(choice=_WithHost(call.choice, targets.host))
-        made = run_several(ctx, call, (array, *targets.arrays), results, 1, 0)
+        made = run(ctx, call, (array, *targets.arrays), tuple(results), 1, 0)
         return CTCLoss(*(new if one is None else one for new, one in zip(made, outs, strict=True)))
     finally:
         streams.restore_device(previous)

@@ -15,16 +15,8 @@ from ..shapes.checks import one_dtype, result_spec
 from ..shapes.dropout import check_probability
 from ..shapes.parse import as_int
 from ..shapes.specs import TensorSpec, nearest_layout
-from ._call import (
-    PreparedCall,
-    SinglePlan,
-    check_writable,
-    contiguous,
-    representable,
-    run,
-    run_several,
-    stream_of,
-)
+from ._call import PreparedCall, SinglePlan, run
+from ._operands import check_writable, contiguous, representable, stream_of
 from .dropout_legacy import DropoutDescriptor, mask_size, states_size
 from .dropout_legacy import dropout as legacy_dropout
 
@@ -227,7 +219,7 @@ def dropout(x: Any, state: DropoutState, *, out: Any = None, stream: Any = None)
         call, order = _forward(ctx, state, array.spec, None if result is None else result.spec)
         if call.pack:
             array = contiguous(array, where)
-        made = run_several(ctx, call, (array,), (result, None, state._memory), 1, 0)
+        made = run(ctx, call, (array,), (result, None, state._memory), 1, 0)
         return Dropout(made[0] if out is None else out, DropoutMask(made[1], order, state))
     finally:
         streams.restore_device(previous)
@@ -284,7 +276,8 @@ def dropout_backward(
         call = _backward(state, array.spec, mask, None if result is None else result.spec)
         if call.pack:
             array = contiguous(array, where)
-        return run(ctx, call, (array, mask.bits), result, 1, 0, out)
+        made = run(ctx, call, (array, mask.bits), (result,), 1, 0)
+        return made[0] if out is None else out
     finally:
         streams.restore_device(previous)
 

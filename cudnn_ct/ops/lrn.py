@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ..shapes.lrn import lrn_problem
+from ._call import Operation, execute
 from ._fallback import of_problem, with_bfloat16
-from ._layer import Operation, compute
 from .lrn_legacy import lrn as legacy_lrn
 
 __all__ = ["lrn", "lrn_backward"]
@@ -77,7 +77,7 @@ def lrn(
     >>> ct.lrn(x, n=1, lrn_alpha=1, lrn_beta=1, k=1).numpy().ravel()
     array([0.5, 0.4, 0.3], dtype=float32)
     """
-    return compute(_LRN, ("x",), (x,), (n, lrn_alpha, lrn_beta, k), alpha, beta, out, stream)
+    return execute(_LRN, ("x",), (x,), (n, lrn_alpha, lrn_beta, k), alpha, beta, (out,), stream)[0]
 
 
 def lrn_backward(
@@ -130,4 +130,4 @@ def lrn_backward(
     array([[[-3.]]], dtype=float32)
     """
     arguments = (n, lrn_alpha, lrn_beta, k)
-    return compute(_GRADIENT, ("x", "y", "dy"), (x, y, dy), arguments, alpha, beta, out, stream)
+    return execute(_GRADIENT, ("x", "y", "dy"), (x, y, dy), arguments, alpha, beta, (out,), stream)[0]

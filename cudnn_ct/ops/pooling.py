@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ..shapes.pooling import pool_output_shape, pool_problem
+from ._call import Operation, execute
 from ._fallback import of_problem
-from ._layer import Operation, compute
 from .pooling_legacy import broadcast_gradient, gradient_in_c_order, padded_pooling, pooling
 
 __all__ = ["pool", "pool_backward", "pool_output_shape"]
@@ -87,7 +87,7 @@ def pool(
     >>> ct.pool(x, window="global", mode="average").numpy()
     array([[[3.]]], dtype=float32)
     """
-    return compute(_POOL, ("x",), (x,), (window, stride, padding, mode, nan), alpha, beta, out, stream)
+    return execute(_POOL, ("x",), (x,), (window, stride, padding, mode, nan), alpha, beta, (out,), stream)[0]
 
 
 def pool_backward(
@@ -142,4 +142,4 @@ def pool_backward(
     array([[[ 0.,  1.,  0., 10.]]], dtype=float32)
     """
     arguments = (window, stride, padding, mode, nan)
-    return compute(_GRADIENT, ("x", "y", "dy"), (x, y, dy), arguments, alpha, beta, out, stream)
+    return execute(_GRADIENT, ("x", "y", "dy"), (x, y, dy), arguments, alpha, beta, (out,), stream)[0]

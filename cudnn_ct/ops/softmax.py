@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ..shapes.softmax import softmax_problem
+from ._call import Operation, execute
 from ._fallback import of_problem
-from ._layer import Operation, compute
 from .softmax_legacy import softmax as legacy_softmax
 from .softmax_legacy import softmax_of_rows
 
@@ -77,7 +77,7 @@ def softmax(
     >>> ct.softmax(x, axis=0).numpy()[0]  # any axes of any rank
     array([0.2689414, 0.2689414], dtype=float32)
     """
-    return compute(_SOFTMAX, ("x",), (x,), (algo, mode, axis), alpha, beta, out, stream)
+    return execute(_SOFTMAX, ("x",), (x,), (algo, mode, axis), alpha, beta, (out,), stream)[0]
 
 
 def softmax_backward(
@@ -125,4 +125,4 @@ def softmax_backward(
     >>> ct.softmax_backward(y, dy).numpy()
     array([[ 0.1875, -0.0625, -0.125 ]], dtype=float32)
     """
-    return compute(_GRADIENT, ("y", "dy"), (y, dy), (algo, mode, axis), alpha, beta, out, stream)
+    return execute(_GRADIENT, ("y", "dy"), (y, dy), (algo, mode, axis), alpha, beta, (out,), stream)[0]

@@ -13,8 +13,8 @@ from ..shapes.spatial import (
     transformed_shape,
 )
 from ..shapes.specs import check_shape
+from ._call import Operation, execute
 from ._fallback import of_problem, with_bfloat16
-from ._layer import Operation, compute, compute_several
 from .spatial_legacy import GridPlan, SamplePlan
 
 __all__ = [
@@ -77,7 +77,7 @@ def affine_grid(theta: Any, shape: Any, *, stream: Any = None) -> Any:
     >>> ct.affine_grid(upside_down, (1, 2, 2)).numpy()[0, 0]
     array([[-1.,  1.], [ 1.,  1.]], dtype=float32)
     """
-    return compute(_GRID, ("theta",), (theta,), (shape,), stream=stream)
+    return execute(_GRID, ("theta",), (theta,), (shape,), stream=stream)[0]
 
 
 def affine_grid_backward(dgrid: Any, *, stream: Any = None) -> Any:
@@ -110,7 +110,7 @@ def affine_grid_backward(dgrid: Any, *, stream: Any = None) -> Any:
     >>> ct.affine_grid_backward(dgrid).numpy()
     array([[[ -3.,   1.,   3.], [-30.,  10.,  30.]]], dtype=float32)
     """
-    return compute(_GRID_GRADIENT, ("dgrid",), (dgrid,), (), stream=stream)
+    return execute(_GRID_GRADIENT, ("dgrid",), (dgrid,), (), stream=stream)[0]
 
 
 def grid_sample(
@@ -160,7 +160,7 @@ def grid_sample(
     >>> ct.grid_sample(x, grid).numpy()
     array([[[[1., 4., 5.]]]], dtype=float32)
     """
-    return compute(_SAMPLE, ("x", "grid"), (x, grid), (), alpha, beta, out, stream)
+    return execute(_SAMPLE, ("x", "grid"), (x, grid), (), alpha, beta, (out,), stream)[0]
 
 
 def grid_sample_backward(
@@ -208,7 +208,7 @@ def grid_sample_backward(
     array([[[[0., 4., 4.]]]], dtype=float32)
     """
     names, operands = ("x", "grid", "dy"), (x, grid, dy)
-    dx, dgrid = compute_several(_SAMPLE_GRADIENTS, names, operands, (), (out, None), alpha, beta, stream)
+    dx, dgrid = execute(_SAMPLE_GRADIENTS, names, operands, (), alpha, beta, (out, None), stream)
     return GridSampleGradients(dx, dgrid)
 
 

@@ -16,8 +16,8 @@ from ..shapes.elementwise import (
     transform_problem,
 )
 from ..shapes.parse import as_float
+from ._call import Operation, execute
 from ._fallback import Implementation, of_problem
-from ._layer import Operation, compute, rewrite
 from .cast_graph import conversion as graph_conversion
 
 __all__ = ["add", "fill", "op_tensor", "scale", "transform"]
@@ -29,10 +29,10 @@ _SCALE = Operation(
     "a scaling",
     scale_problem,
     (of_problem(scale_plan), of_problem(scaling_by_op_tensor)),
-    written="x",
+    written=("x",),
     relayout=False,
 )
-_FILL = Operation("a filling", fill_problem, (of_problem(fill_plan),), written="x", relayout=False)
+_FILL = Operation("a filling", fill_problem, (of_problem(fill_plan),), written=("x",), relayout=False)
 _TRANSFORM = Operation(
     "a transformation",
     transform_problem,
@@ -99,7 +99,7 @@ def op_tensor(
     names, given = (("a",), (a,)) if b is None else (("a", "b"), (a, b))
     # Factors of a run, not of the problem: a rate that falls with each step is no new problem at each.
     factors = OpTensorScales(as_float(alpha1, "alpha1"), as_float(alpha2, "alpha2"))
-    return compute(_OP_TENSOR, names, given, (op, nan), factors, beta, out, stream)
+    return execute(_OP_TENSOR, names, given, (op, nan), factors, beta, (out,), stream)[0]
 
 
 def add(
@@ -146,7 +146,7 @@ def add(
     array([[11., 22.],
            [13., 24.]], dtype=float32)
     """
-    return compute(_ADD, ("a", "b"), (a, b), (), alpha, beta, out, stream)
+    return execute(_ADD, ("a", "b"), (a, b), (), alpha, beta, (out,), stream)[0]
 
 
 def scale(x: Any, *, alpha: float, stream: Any = None) -> Any:
@@ -186,7 +186,7 @@ def scale(x: Any, *, alpha: float, stream: Any = None) -> Any:
     >>> ct.scale(gradient, alpha=1 / 64).numpy()
     array([1. , 0.5], dtype=float32)
     """
-    return rewrite(_SCALE, x, as_float(alpha, "alpha"), stream)
+    return execute(_SCALE, (), (), (), as_float(alpha, "alpha"), 0, (x,), stream)[0]
 
 
 def fill(x: Any, value: float, *, stream: Any = None) -> Any:
@@ -224,7 +224,7 @@ def fill(x: Any, value: float, *, stream: Any = None) -> Any:
     >>> ct.fill(ct.asarray([1, 2], "float32"), 7).numpy()
     array([7., 7.], dtype=float32)
     """
-    return rewrite(_FILL, x, as_float(value, "value"), stream)
+    return execute(_FILL, (), (), (), as_float(value, "value"), 0, (x,), stream)[0]
 
 
 def transform(
@@ -286,4 +286,4 @@ def transform(
     >>> ct.transform(x, dtype="float16").numpy()
     array([[1., 2.]], dtype=float16)
     """
-    return compute(_TRANSFORM, ("x",), (x,), (layout, strides, dtype), alpha, beta, out, stream)
+    return execute(_TRANSFORM, ("x",), (x,), (layout, strides, dtype), alpha, beta, (out,), stream)[0]

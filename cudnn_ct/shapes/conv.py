@@ -56,6 +56,11 @@ class ConvProblem(NamedTuple):
     aligned: bool = True
 
     @property
+    def results(self) -> tuple[TensorSpec, ...]:
+        """The tensors that are written."""
+        return (self.result,)
+
+    @property
     def result(self) -> TensorSpec:
         """The tensor that is written."""
         spec: TensorSpec = getattr(self, ROLES[self.direction].operands[-1])

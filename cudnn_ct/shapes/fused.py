@@ -43,6 +43,11 @@ class FusedConv(NamedTuple):
         return self.conv.tensor_cores
 
     @property
+    def results(self) -> tuple[TensorSpec, ...]:
+        """The tensors that are written."""
+        return (self.result,)
+
+    @property
     def result(self) -> TensorSpec:
         """The tensor that is written."""
         return self.conv.y

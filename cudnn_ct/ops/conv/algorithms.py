@@ -11,11 +11,11 @@ from ...errors import NotInitializedError
 from ...plans.base import Candidate
 from ...shapes.conv import ROLES
 from ...shapes.parse import as_bool, as_choice, as_float
-from .._call import as_key, scaling_kind, stream_of
+from .._operands import representable, stream_of
 from . import candidates
-from .call import ConvParams, call_of, problem_of, request_of
-from .fused import Epilogue, call_of_fused, fused_of
-from .plan import CallFactory, ConvPlan, OperandSignature, SampleOperands, plan_of
+from .call import CONV, ConvParams, request_of
+from .fused import FUSED
+from .plan import ConvPlan, SampleOperands, plan_of
 
 __all__ = ["Algorithms", "conv_algorithms", "conv_bias_activation_plan", "conv_plan"]
 
@@ -115,7 +115,7 @@ def conv_algorithms(
     """
     names = ROLES[as_choice(direction, tuple(ROLES), "direction")].names
     algo = AlgoRequest().algo  # none is named here: a setting that names one is not for tables
-    arguments = ConvParams(
+    params = ConvParams(
         padding, stride, dilation, groups, mode, precision, algo, deterministic, workspace_limit, False
     )
     alpha, beta, measure = as_float(alpha, "alpha"), as_float(beta, "beta"), as_bool(measure, "measure")
@@ -125,15 +125,13 @@ def conv_algorithms(
         ctx = context.current(where)
         if measure and ctx.capturing:
             raise NotInitializedError("algorithms cannot be timed on a stream that is being captured")
-        operands = SampleOperands((first, second), names[:2], out, where)
-        like, scaled = operands.like, scaling_kind(alpha, beta)
-        one, two = like.specs
-        problem, inputs = problem_of(
-            direction, one, two, like.out, as_key(shape), arguments, scaled, like.aligned
-        )
-        if inputs != like.specs:
+        operands = SampleOperands(names[:2], (first, second), out, where)
+        signature = operands.signature((shape, *params), alpha, beta)
+        inputs = tuple(map(representable, signature.specs))
+        problem = CONV[direction].problem_of(signature, inputs)
+        if inputs != signature.specs:
             raise ValueError("algorithms are listed for arrays with positive strides; pack them first")
-        request = request_of(arguments, problem)
+        request = request_of(params, problem)
         if not (problem.x.size and problem.w.size and problem.y.size):
             return Algorithms(problem, [])  # which no algorithm computes: there is nothing to sum
         rows = candidates.all_candidates(problem, ctx)
@@ -216,22 +214,12 @@ def conv_plan(
     array([[[-1., -2., -4.]]], dtype=float32)
     """
     names = ROLES[as_choice(direction, tuple(ROLES), "direction")].names
-    arguments = ConvParams(
-        padding, stride, dilation, groups, mode, precision, algo, deterministic, workspace_limit, strict
-    )
-
-    alpha, beta = as_float(alpha, "alpha"), as_float(beta, "beta")
-    scaled = scaling_kind(alpha, beta)
-
-    def resolve(like: OperandSignature) -> CallFactory:
-        one, two = like.specs
-        problem, inputs = problem_of(
-            direction, one, two, like.out, as_key(shape), arguments, scaled, like.aligned
-        )
-        wanted = request_of(arguments, problem)
-        return lambda ctx: call_of(ctx, problem, inputs, like.specs, wanted)
-
-    return plan_of((first, second), names[:2], out, stream, resolve, (alpha, beta))
+    params = (
+        shape, padding, stride, dilation, groups, mode, precision, algo,
+        deterministic, workspace_limit, strict,
+    )  # fmt: skip
+    factors = as_float(alpha, "alpha"), as_float(beta, "beta")
+    return plan_of(CONV[direction], names[:2], (first, second), params, factors, out, stream)
 
 
 def conv_bias_activation_plan(
@@ -291,19 +279,10 @@ def conv_bias_activation_plan(
     >>> plan(x, w, b).numpy()
     array([[[2., 1., 0.]]], dtype=float32)
     """
-    arguments = ConvParams(
-        padding, stride, dilation, groups, mode, precision, algo, deterministic, workspace_limit, strict
-    )
     given = {"x": x, "w": w, "z": z, "b": b}
     given = {name: array for name, array in given.items() if array is not None or name in ("x", "w")}
-    epilogue = Epilogue(activation, coef, alpha1, alpha2)
-
-    names = tuple(given)  # and not the arrays: a plan keeps none alive
-
-    def resolve(like: OperandSignature) -> CallFactory:
-        specs = dict(zip(names, like.specs, strict=True))
-        problem, inputs = fused_of(specs, like.out, arguments, epilogue, like.aligned)
-        wanted = request_of(arguments, problem)
-        return lambda ctx: call_of_fused(ctx, problem, inputs, like.specs, wanted)
-
-    return plan_of(tuple(given.values()), names, out, stream, resolve, (1.0, 0.0))
+    params = (
+        padding, stride, dilation, groups, mode, precision, algo, deterministic, workspace_limit, strict,
+        activation, coef, alpha1, alpha2,
+    )  # fmt: skip
+    return plan_of(FUSED, tuple(given), tuple(given.values()), params, (1.0, 0.0), out, stream)

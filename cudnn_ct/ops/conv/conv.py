@@ -9,9 +9,9 @@ from ...shapes.conv import conv_output_shape, conv_transpose_shape
 from ...shapes.conv_dtype import check_conv_dtypes
 from ...shapes.reduction import ReduceProblem
 from ...shapes.specs import TensorSpec
-from .._layer import Operation, compute
+from .._call import Operation, execute
 from ..reduce.reduce import IMPLEMENTATIONS as REDUCTIONS
-from .call import Transposed, convolve
+from .call import CONV, TRANSPOSED
 
 __all__ = [
     "conv",
@@ -123,10 +123,11 @@ def conv(
     >>> ct.conv(x, w, mode="convolution", padding="full").numpy()
     array([[[ 1.,  1.,  2.,  4., -8.]]], dtype=float32)
     """
-    arguments = (
-        padding, stride, dilation, groups, mode, precision, algo, deterministic, workspace_limit, strict,
+    params = (
+        None, padding, stride, dilation, groups, mode, precision, algo,
+        deterministic, workspace_limit, strict,
     )  # fmt: skip
-    return convolve("forward", x, w, None, arguments, alpha, beta, out, stream)
+    return execute(CONV["forward"], ("x", "w"), (x, w), params, alpha, beta, (out,), stream)[0]
 
 
 def conv_backward_data(
@@ -187,10 +188,11 @@ def conv_backward_data(
     >>> ct.conv_backward_data(w, dy, (1, 1, 4)).numpy()
     array([[[ 1.,  1.,  2., -4.]]], dtype=float32)
     """
-    arguments = (
-        padding, stride, dilation, groups, mode, precision, algo, deterministic, workspace_limit, strict,
+    params = (
+        x_shape, padding, stride, dilation, groups, mode, precision, algo,
+        deterministic, workspace_limit, strict,
     )  # fmt: skip
-    return convolve("backward_data", w, dy, x_shape, arguments, alpha, beta, out, stream)
+    return execute(CONV["backward_data"], ("w", "dy"), (w, dy), params, alpha, beta, (out,), stream)[0]
 
 
 def conv_backward_filter(
@@ -250,10 +252,11 @@ def conv_backward_filter(
     >>> ct.conv_backward_filter(x, dy, (1, 1, 2)).numpy()
     array([[[ 5., 10.]]], dtype=float32)
     """
-    arguments = (
-        padding, stride, dilation, groups, mode, precision, algo, deterministic, workspace_limit, strict,
+    params = (
+        w_shape, padding, stride, dilation, groups, mode, precision, algo,
+        deterministic, workspace_limit, strict,
     )  # fmt: skip
-    return convolve("backward_filter", x, dy, w_shape, arguments, alpha, beta, out, stream)
+    return execute(CONV["backward_filter"], ("x", "dy"), (x, dy), params, alpha, beta, (out,), stream)[0]
 
 
 def conv_backward_bias(
@@ -290,7 +293,7 @@ def conv_backward_bias(
     >>> ct.conv_backward_bias(ct.asarray([[[1, 2], [3, 4]]], "float32")).numpy()
     array([3., 7.], dtype=float32)
     """
-    return compute(_BIAS_GRADIENT, ("dy",), (dy,), (), alpha, beta, out, stream)
+    return execute(_BIAS_GRADIENT, ("dy",), (dy,), (), alpha, beta, (out,), stream)[0]
 
 
 def conv_transpose(
@@ -349,12 +352,11 @@ def conv_transpose(
     >>> ct.conv_transpose(x, w, stride=2).numpy()
     array([[[  1.,  10., 102.,  20., 200.]]], dtype=float32)
     """
-    arguments = (
-        padding, stride, dilation, groups, mode, precision, algo, deterministic, workspace_limit, strict,
+    params = (
+        output_padding, padding, stride, dilation, groups, mode, precision, algo,
+        deterministic, workspace_limit, strict,
     )  # fmt: skip
-    return convolve(
-        "backward_data", w, x, Transposed(output_padding), arguments, alpha, beta, out, stream, ("w", "x")
-    )
+    return execute(TRANSPOSED, ("w", "x"), (w, x), params, alpha, beta, (out,), stream)[0]
 
 
 def _bias_gradient(specs: dict[str, TensorSpec], outs: Sequence[TensorSpec | None]) -> ReduceProblem:

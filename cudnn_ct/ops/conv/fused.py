@@ -2,35 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from ... import algo_cache, context
-from ..._config import config
-from ...array import DeviceArray
-from ...array_creation import as_operand
-from ...autotune.request import AlgoRequest
-from ...context import Context
-from ...cuda import stream as streams
+from ...plans.base import Plan
 from ...plans.wrappers import ZeroOrScale
 from ...shapes.fused import FusedConv, fused_problem
-from ...shapes.specs import ALIGNMENT, TensorSpec
-from .._call import (
-    PreparedCall,
-    SinglePlan,
-    as_key,
-    contiguous,
-    enum_names,
-    freeze,
-    remember,
-    representable,
-    run,
-    stream_of,
-)
-from . import candidates
-from .call import ConvParams, problem_of, request_of, settled_arguments
+from ...shapes.specs import TensorSpec
+from .._call import Operation, Select, execute
+from .._keys import enum_names, freeze
+from .call import CONV, ConvParams, request_of, select
 from .fused_legacy import UnfusedPlan
 
-__all__ = ["Epilogue", "call_of_fused", "conv_bias_activation", "fused_of"]
+__all__ = ["FUSED", "conv_bias_activation"]
 
 
 def conv_bias_activation(
@@ -105,32 +89,17 @@ def conv_bias_activation(
     >>> ct.conv_bias_activation(x, w, b).numpy()
     array([[[2., 1., 0.]]], dtype=float32)
     """
-    arguments = (
+    given = {"x": x, "w": w, "z": z, "b": b}
+    given = {name: array for name, array in given.items() if array is not None or name in ("x", "w")}
+    params = (
         padding, stride, dilation, groups, mode, precision, algo, deterministic, workspace_limit, strict,
+        activation, coef, alpha1, alpha2,
     )  # fmt: skip
-    where = stream_of(x, "x", stream)
-    previous = streams.set_device(where.device)
-    try:
-        ctx = context.current(where)
-        given = {"x": x, "w": w, "z": z, "b": b}
-        inputs = {
-            name: as_operand(array, name, where)
-            for name, array in given.items()
-            if array is not None or name in ("x", "w")
-        }
-        result = None if out is None else as_operand(out, "out", where, written=True)
-        epilogue = Epilogue(activation, coef, alpha1, alpha2)
-        call = _prepared(ctx, inputs, result, arguments, epilogue)
-        arrays = tuple(inputs.values())
-        if call.pack:
-            arrays = tuple(contiguous(array, where) for array in arrays)
-        return run(ctx, call, arrays, result, 1, 0, out)
-    finally:
-        streams.restore_device(previous)
+    return execute(FUSED, tuple(given), tuple(given.values()), params, outs=(out,), stream=stream)[0]
 
 
 class Epilogue(NamedTuple):
-    """What follows a convolution, as it was written."""
+    """Arguments for the operations after the convolution, as the caller wrote them."""
 
     activation: Any
     coef: Any
@@ -138,68 +107,40 @@ class Epilogue(NamedTuple):
     alpha2: Any
 
 
-def _prepared(
-    ctx: Context,
-    inputs: dict[str, DeviceArray],
-    result: DeviceArray | None,
-    arguments: tuple[Any, ...],
-    epilogue: Epilogue,
-) -> PreparedCall:
-    """Look the call up by its arguments as they were written; prepare it the first time."""
-    specs = {name: array.spec for name, array in inputs.items()}
-    pointers = 0 if result is None else result.pointer
-    for array in inputs.values():
-        pointers |= array.pointer
-    aligned = not pointers % ALIGNMENT
-    out = None if result is None else result.spec
-    key = ("fused", tuple(specs.items()), out, arguments, epilogue, aligned, config.snapshot)
-    try:
-        call: PreparedCall | None = ctx.calls.get(key)
-    except TypeError:  # no key: a list, which is as good as a tuple, or something that is refused
-        return _prepared(ctx, inputs, result, as_key(arguments), Epilogue(*as_key(epilogue)))
-    if call is None:
-        now, after = settled_arguments(arguments), enum_names(freeze(epilogue), "activation")
-        if now is not arguments or after is not epilogue:
-            return _prepared(ctx, inputs, result, now, after)
-    if call is None:
-        told = ConvParams(*arguments)
-        problem, wide = fused_of(specs, out, told, epilogue, aligned)
-        wanted = request_of(told, problem)
-        call = remember(ctx.calls, key, call_of_fused(ctx, problem, wide, tuple(specs.values()), wanted))
-    return call
+_CONV = len(ConvParams._fields)  # so many arguments come before those of the epilogue
 
 
-def fused_of(
+def _problem(
     specs: dict[str, TensorSpec],
-    out: TensorSpec | None,
-    arguments: ConvParams,
-    epilogue: Epilogue,
+    outs: Sequence[TensorSpec | None],
+    *params: Any,
+    scaled: str,
     aligned: bool,
-) -> tuple[FusedConv, tuple[TensorSpec, ...]]:
-    """The problem that operands of these specs make, by their names in the order of a run, and its inputs."""
-    conv, (x, w) = problem_of("forward", specs["x"], specs["w"], out, None, arguments, "", aligned)
-    added = {name: representable(specs[name]) for name in ("z", "b") if name in specs}
-    problem = fused_problem(conv, added.get("b"), added.get("z"), **epilogue._asdict())
-    return problem, (x, w, *added.values())
+) -> FusedConv:
+    operands = {name: specs[name] for name in ("x", "w")}
+    conv = CONV["forward"].problem(operands, outs, None, *params[:_CONV], scaled=scaled, aligned=aligned)
+    return fused_problem(conv, specs.get("b"), specs.get("z"), **Epilogue(*params[_CONV:])._asdict())
 
 
-def call_of_fused(
-    ctx: Context,
-    problem: FusedConv,
-    inputs: tuple[TensorSpec, ...],
-    given: tuple[TensorSpec, ...],
-    wanted: AlgoRequest,
-) -> PreparedCall:
-    """Choose how to compute a fused problem, as :func:`.convolve.call_of` does for a convolution."""
-    choice: Any = _without_terms(problem) or algo_cache.select(problem, candidates, ctx, wanted)
-    return PreparedCall.of(problem, inputs, (problem.result,), choice, pack=inputs != given)
+def _select(problem: FusedConv, params: tuple[Any, ...]) -> Select:
+    return select(problem, _empty(problem), request_of(ConvParams(*params[:_CONV]), problem))
 
 
-def _without_terms(problem: FusedConv) -> SinglePlan | None:
-    """The plan where the sums of the convolution have no terms, or there is no result at all."""
+def _empty(problem: FusedConv) -> Plan | None:
+    """Return the plan if the sums of the convolution have no terms, or the result has no elements."""
     conv = problem.conv
     if not conv.y.size:
-        return SinglePlan(ZeroOrScale(conv.y))
+        return ZeroOrScale(conv.y)
     if conv.x.size and conv.w.size:
         return None
-    return SinglePlan(UnfusedPlan(problem, ZeroOrScale(conv.y)))
+    return UnfusedPlan(problem, ZeroOrScale(conv.y))
+
+
+def _freeze(params: tuple[Any, ...]) -> tuple[Any, ...]:
+    now: tuple[Any, ...] = freeze(params)
+    conv, epilogue = ConvParams(*now[:_CONV]), Epilogue(*now[_CONV:])
+    told = enum_names(conv, "mode", "precision", "algo"), enum_names(epilogue, "activation")
+    return now if told[0] is conv and told[1] is epilogue else (*told[0], *told[1])
+
+
+FUSED = Operation("a convolution", _problem, select=_select, freeze=_freeze)

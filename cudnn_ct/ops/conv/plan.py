@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 from ... import context
 from ...array import DeviceArray
@@ -16,34 +16,30 @@ from ...dtypes import DTYPES
 from ...errors import CudnnError
 from ...plans.base import Candidate
 from ...shapes.specs import ALIGNMENT, TensorSpec
-from .._call import PreparedCall, add_context, check_beta, run, stream_of
+from .._call import NEW, CallSignature, Operation, PreparedCall, add_context, check_beta, run
+from .._operands import stream_of
 
-__all__ = ["CallFactory", "ConvPlan", "OperandSignature", "SampleOperands", "plan_of"]
-
-
-class OperandSignature(NamedTuple):
-    """What operands must have in common with those that something was prepared for."""
-
-    specs: tuple[TensorSpec, ...]
-    out: TensorSpec | None
-    aligned: bool
-
-
-CallFactory = Callable[[Context], PreparedCall]
-"""Prepares a call for a thread and a device: all that it needs to know was settled before."""
+__all__ = ["ConvPlan", "SampleOperands", "plan_of"]
 
 
 class SampleOperands:
-    """The arrays that something is prepared for, and possibly timed on."""
+    """The arrays that a call is prepared for, and possibly timed on."""
 
-    def __init__(self, given: tuple[Any, ...], names: tuple[str, ...], out: Any, where: Stream) -> None:
+    def __init__(self, names: tuple[str, ...], given: tuple[Any, ...], out: Any, where: Stream) -> None:
+        self._names = names
         self.arrays = tuple(as_operand(array, name, where) for array, name in zip(given, names, strict=True))
-        result = None if out is None else as_operand(out, "out", where, written=True)
-        pointers = [array.pointer for array in self.arrays] + ([] if result is None else [result.pointer])
-        self.like = OperandSignature(
+        self._out = None if out is None else as_operand(out, "out", where, written=True)
+
+    def signature(self, params: tuple[Any, ...], alpha: float, beta: float) -> CallSignature:
+        """Return the signature of a call on these operands."""
+        arrays = [*self.arrays, *([] if self._out is None else [self._out])]
+        return CallSignature(
+            self._names,
             tuple(array.spec for array in self.arrays),
-            None if result is None else result.spec,
-            not any(pointer % ALIGNMENT for pointer in pointers),
+            (None if self._out is None else self._out.spec,),
+            params,
+            (alpha != 1, beta != 0),
+            not any(array.pointer % ALIGNMENT for array in arrays),
         )
 
     def used(self, ctx: Context, result: TensorSpec, work: Callable[[list[int]], None]) -> None:
@@ -80,23 +76,24 @@ class ConvPlan:
 
     def __init__(
         self,
+        op: Operation,
         operands: SampleOperands,
-        names: tuple[str, ...],
-        make: CallFactory,
+        params: tuple[Any, ...],
         factors: tuple[float, float],
         where: Stream,
     ) -> None:
-        self._names = names
-        self._make = make
+        signature = operands.signature(params, *factors)
+        self._names = signature.names
+        self._prepare = op.settle(signature)
         self._alpha, self._beta = factors
-        self._aligned = operands.like.aligned
+        self._aligned = signature.aligned
         self._default = streams.default_stream(where.device)
         self._token = object()
         self._contexts: weakref.WeakSet[Context] = weakref.WeakSet()
         weakref.finalize(self, _forget, self._token, self._contexts).atexit = False
         ctx = context.current(where)
         call = self._call_of(ctx)
-        if call.inputs != operands.like.specs:
+        if call.inputs != signature.specs:
             raise ValueError("a plan takes arrays with positive strides; pack them first")
         choice = call.choice
         if choice.needs_timing:
@@ -127,7 +124,8 @@ class ConvPlan:
             arrays = tuple(map(as_operand, inputs, self._names, (where,) * len(inputs)))
             result = None if out is None else as_operand(out, "out", where, written=True)
             self._check(arrays, result, call)
-            return run(ctx, call, arrays, result, self._alpha, self._beta, out)
+            results = run(ctx, call, arrays, NEW if out is None else (result,), self._alpha, self._beta)
+            return results[0] if out is None else out
         finally:
             streams.restore_device(previous)
 
@@ -199,7 +197,7 @@ class ConvPlan:
 
     def _call_of(self, ctx: Context) -> PreparedCall:
         """This thread's call; prepared anew in a thread that is new to the plan."""
-        call: PreparedCall = self._make(ctx)
+        call: PreparedCall = self._prepare(ctx)
         ctx.plans[self._token] = call
         self._contexts.add(ctx)
         return call
@@ -228,18 +226,18 @@ def _forget(token: object, contexts: Iterable[Context]) -> None:
 
 
 def plan_of(
-    given: tuple[Any, ...],
+    op: Operation,
     names: tuple[str, ...],
+    given: tuple[Any, ...],
+    params: tuple[Any, ...],
+    factors: tuple[float, float],
     out: Any,
     stream: Any,
-    resolve: Callable[[OperandSignature], CallFactory],
-    factors: tuple[float, float],
 ) -> ConvPlan:
     """Prepare a plan for operands like these, on their device."""
     where = stream_of(given[0], names[0], stream)
     previous = streams.set_device(where.device)
     try:
-        operands = SampleOperands(given, names, out, where)
-        return ConvPlan(operands, names, resolve(operands.like), factors, where)
+        return ConvPlan(op, SampleOperands(names, given, out, where), params, factors, where)
     finally:
         streams.restore_device(previous)

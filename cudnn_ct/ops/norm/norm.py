@@ -14,8 +14,8 @@ from ...shapes.norm import BatchNorm, BatchNormGradients, check_norm_parameters,
 from ...shapes.norm_problem import norm_gradient, norm_inference, norm_training
 from ...shapes.parse import as_bool
 from ...shapes.specs import TensorSpec
-from .._call import ONE, ZERO, byte_extent, parse_scaling, refuse_overlap, stream_of
-from .._layer import Operation, compute, compute_several
+from .._call import ONE, ZERO, Operation, execute, parse_scaling
+from .._operands import byte_extent, refuse_overlap, stream_of
 from .plans import GRADIENT, INFERENCE, TRAINING
 
 __all__ = [
@@ -26,11 +26,12 @@ __all__ = [
     "batch_norm_training",
 ]
 
-_TRAINING = Operation("a batch normalisation", norm_training, TRAINING)
+_RESULTS = ("out", "mean", "invstd", "running_mean", "running_var")
+
+_TRAINING = Operation("a batch normalisation", norm_training, TRAINING, written=_RESULTS)
 _INFERENCE = Operation("a batch normalisation", norm_inference, INFERENCE)
 _GRADIENT = Operation("the gradient of a batch normalisation", norm_gradient, GRADIENT)
 _OPERANDS = ("x", "scale", "bias")
-_RESULTS = ("out", "mean", "invstd", "running_mean", "running_var")
 
 
 def batch_norm_training(
@@ -129,9 +130,7 @@ def batch_norm_training(
     arguments = (mode, epsilon, momentum, activation, alpha != 1 or beta != 0)
     running = () if running_mean is None and running_var is None else (running_mean, running_var)
     outs = (out, None, None, *running)
-    y, mean, invstd, *_ = compute_several(
-        _TRAINING, names, given, arguments, outs, alpha, beta, stream, _RESULTS[: len(outs)]
-    )
+    y, mean, invstd, *_ = execute(_TRAINING, names, given, arguments, alpha, beta, outs, stream)
     return BatchNorm(y, mean, invstd)
 
 
@@ -185,7 +184,7 @@ def batch_norm_inference(
     array([[5.], [9.]], dtype=float32)
     """
     names, given = ("x", "scale", "bias", "mean", "var"), (x, scale, bias, mean, var)
-    return compute(_INFERENCE, names, given, (mode, epsilon), alpha, beta, out, stream)
+    return execute(_INFERENCE, names, given, (mode, epsilon), alpha, beta, (out,), stream)[0]
 
 
 def batch_norm_backward(
@@ -262,8 +261,8 @@ def batch_norm_backward(
             given.append(array)
     arguments = (mode, epsilon, activation)
     outs = (out, None, None) if activation is None else (out, None, None, None)
-    dx, dscale, dbias, *dz = compute_several(
-        _GRADIENT, tuple(names), tuple(given), arguments, outs, alpha, beta, stream
+    dx, dscale, dbias, *dz = execute(
+        _GRADIENT, tuple(names), tuple(given), arguments, alpha, beta, outs, stream
     )
     return BatchNormGradients(dx, dscale, dbias, dz[0] if dz else None)
 

@@ -8,8 +8,8 @@ from ...plans.float32 import on_float32
 from ...shapes.parse import as_bool
 from ...shapes.reduction import reduce_problem
 from ...shapes.tensor import Reduction
+from .._call import Operation, execute
 from .._fallback import Implementation, of_problem
-from .._layer import Operation, compute, compute_several
 from .fast_sum import channel_sum, fast_sum
 from .graph import reduction as graph_reduction
 from .legacy import reduction as legacy_reduction
@@ -105,6 +105,6 @@ def reduce(
     """
     arguments = (op, axes, keepdims, indices, nan)
     if indices is False or not as_bool(indices, "indices"):
-        return compute(_REDUCE, ("x",), (x,), arguments, alpha, beta, out, stream)
-    y, places = compute_several(_REDUCE, ("x",), (x,), arguments, (out, None), alpha, beta, stream)
+        return execute(_REDUCE, ("x",), (x,), arguments, alpha, beta, (out,), stream)[0]
+    y, places = execute(_REDUCE, ("x",), (x,), arguments, alpha, beta, (out, None), stream)
     return Reduction(y, places)

@@ -21,7 +21,8 @@ from ...shapes.rnn_params import rnn_weight_size
 from ...shapes.rnn_problem import RNNProblem, rnn_problem, why_not_packed
 from ...shapes.sequences import check_rnn_operands, rnn_layout
 from ...shapes.specs import ALIGNMENT, TensorSpec
-from .._call import MAX_POINTER_SETS, SinglePlan, add_context, byte_extent, ordered, refuse_overlap
+from .._call import MAX_POINTER_SETS, SinglePlan, add_context, ordered
+from .._operands import byte_extent, refuse_overlap
 from ..tensor import transform
 from .candidates import RNNFamily, rnn_rows
 from .plans import EmptyRNNPlan

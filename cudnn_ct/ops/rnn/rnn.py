@@ -22,7 +22,7 @@ from ...shapes.rnn import RNN_ALGOS, RNNSpec, rnn_spec
 from ...shapes.rnn_params import rnn_weight_size
 from ...shapes.rnn_weights import from_torch, to_torch, with_prefix
 from ...shapes.specs import check_shape
-from .._call import stream_of
+from .._operands import stream_of
 from ..conv.algorithms import Algorithms
 from ..dropout import DropoutState, check_seed
 from .algorithms import autotune_preserving_rng, table, zeros

@@ -1,0 +1,112 @@
+"""Operands of a call: their stream, copies that a descriptor can hold, and results that overlap them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..array import DeviceArray
+from ..array_creation import not_on_device
+from ..cuda import interop
+from ..cuda import stream as streams
+from ..cuda.stream import Stream
+from ..dtypes import DTYPES
+from ..shapes.specs import TensorSpec, equivalent_strides, nearest_layout
+
+__all__ = ["byte_extent", "check_writable", "contiguous", "refuse_overlap", "representable", "stream_of"]
+
+
+def check_writable(out: TensorSpec | None, name: str = "out") -> None:
+    """Raise for an output that no descriptor describes, or two of whose elements share memory."""
+    if out is not None and not out.describable:
+        raise ValueError(f"{name} has strides {out.strides}; cuDNN writes only where all are positive")
+    if out is not None and out.overlaps_itself:
+        raise ValueError(f"{name} overlaps itself: shape {out.shape} with strides {out.strides}")
+
+
+def stream_of(x: Any, name: str, stream: Any) -> Stream:
+    """The stream of a call: the one given, the one in use, or the default stream of x's device."""
+    if isinstance(x, DeviceArray):
+        device: int | None = x.device
+    elif type(x).__module__ in ("numpy", "builtins"):  # said before there need be a device
+        raise not_on_device(x, name)
+    else:
+        device = interop.device_of(x) if streams.device_count() > 1 else 0
+    if stream is None:
+        return streams.current_stream(device)
+    return streams.as_stream(stream, streams.current_stream().device if device is None else device)
+
+
+def representable(spec: TensorSpec) -> TensorSpec:
+    """The spec itself, or that of a packed copy where no descriptor can hold its strides."""
+    return spec if spec.describable else TensorSpec.packed(spec.shape, spec.dtype, nearest_layout(spec))
+
+
+def contiguous(array: DeviceArray, stream: Stream) -> DeviceArray:
+    """The array itself, or a packed copy as :func:`representable` says."""
+    return array if array.spec.describable else array.packed(nearest_layout(array.spec), stream)
+
+
+def refuse_overlap(
+    inputs: Sequence[DeviceArray | None],
+    results: Sequence[DeviceArray | None],
+    spans: Sequence[tuple[int, int]],
+    *,
+    in_place: bool = False,
+) -> None:
+    """Raise where a result shares memory with another operand; ``spans`` and ``in_place`` as of a call."""
+    arrays = (*inputs, *results)
+    for place in range(len(inputs), len(arrays)):
+        result, (low, high) = arrays[place], spans[place]
+        if result is None:
+            continue
+        first, last = result.pointer + low, result.pointer + high
+        for array, (low, high) in zip(arrays[:place], spans, strict=False):
+            if array is None:
+                continue
+            start = array.pointer
+            if in_place and start == result.pointer and _same_elements(array.spec, result.spec):
+                continue
+            if start + low < last and first < start + high and _share_elements(array, result):
+                raise ValueError(
+                    f"out overlaps {array!r} in memory; cuDNN would read what it has already written"
+                )
+
+
+def _same_elements(one: TensorSpec, two: TensorSpec) -> bool:
+    """Whether two tensors that begin in the same place have the same elements."""
+    alike = one.shape == two.shape and one.dtype == two.dtype
+    return alike and equivalent_strides(one.shape, one.strides, two.strides)
+
+
+def byte_extent(spec: TensorSpec) -> tuple[int, int]:
+    """The bytes that an array reaches from its pointer, down and up."""
+    itemsize = DTYPES[spec.dtype].itemsize
+    low, high = spec.extent
+    return low * itemsize, high * itemsize
+
+
+def _share_elements(one: DeviceArray, two: DeviceArray) -> bool:
+    """Whether any element of one is in memory of the other: slices of channels lie between each other."""
+    import numpy as np
+
+    try:
+        return np.shares_memory(_addresses(one), _addresses(two), max_work=10_000_000)  # type: ignore[arg-type]
+    except np.exceptions.TooHardError:
+        return True
+
+
+def _addresses(array: DeviceArray) -> Any:
+    """A NumPy array with the addresses of a device array, which nobody may look into."""
+    import numpy as np
+
+    class Interface:
+        __array_interface__ = {  # noqa: RUF012 - what the protocol asks for
+            "version": 3,
+            "shape": array.shape,
+            "strides": array.strides,
+            "typestr": f"|V{array.itemsize}",
+            "data": (array.pointer, True),
+        }
+
+    return np.asarray(Interface())
