@@ -48,16 +48,16 @@ if TYPE_CHECKING:
     from .context import empty_cache as empty_cache
     from .context import synchronize as synchronize
     from .context import use as use
-    from .descriptors.conv import ConvolutionDescriptor as ConvolutionDescriptor
-    from .descriptors.ctc import CTCLossDescriptor as CTCLossDescriptor
-    from .descriptors.layers import ActivationDescriptor as ActivationDescriptor
-    from .descriptors.layers import LRNDescriptor as LRNDescriptor
-    from .descriptors.layers import OpTensorDescriptor as OpTensorDescriptor
-    from .descriptors.layers import PoolingDescriptor as PoolingDescriptor
-    from .descriptors.layers import ReduceDescriptor as ReduceDescriptor
-    from .descriptors.layers import SpatialTransformerDescriptor as SpatialTransformerDescriptor
-    from .descriptors.tensors import FilterDescriptor as FilterDescriptor
-    from .descriptors.tensors import TensorDescriptor as TensorDescriptor
+    from .descriptors import ActivationDescriptor as ActivationDescriptor
+    from .descriptors import ConvolutionDescriptor as ConvolutionDescriptor
+    from .descriptors import CTCLossDescriptor as CTCLossDescriptor
+    from .descriptors import FilterDescriptor as FilterDescriptor
+    from .descriptors import LRNDescriptor as LRNDescriptor
+    from .descriptors import OpTensorDescriptor as OpTensorDescriptor
+    from .descriptors import PoolingDescriptor as PoolingDescriptor
+    from .descriptors import ReduceDescriptor as ReduceDescriptor
+    from .descriptors import SpatialTransformerDescriptor as SpatialTransformerDescriptor
+    from .descriptors import TensorDescriptor as TensorDescriptor
     from .errors import *  # noqa: F403
     from .ops.activation import activation as activation
     from .ops.activation import activation_backward as activation_backward
@@ -129,17 +129,18 @@ _WHERE = {
     "array_creation": ("asarray", "empty", "full", "zeros"),
     "autotune.store": ("export_choices", "import_choices"),
     "context": ("available", "empty_cache", "synchronize", "use"),
-    "descriptors.conv": ("ConvolutionDescriptor",),
-    "descriptors.ctc": ("CTCLossDescriptor",),
-    "descriptors.layers": (
+    "descriptors": (
         "ActivationDescriptor",
+        "CTCLossDescriptor",
+        "ConvolutionDescriptor",
+        "FilterDescriptor",
         "LRNDescriptor",
         "OpTensorDescriptor",
         "PoolingDescriptor",
         "ReduceDescriptor",
         "SpatialTransformerDescriptor",
+        "TensorDescriptor",
     ),
-    "descriptors.tensors": ("FilterDescriptor", "TensorDescriptor"),
     "errors": (
         "AllocationError",
         "BadParamError",

@@ -26,7 +26,7 @@ MODULES = (
     "array",
     "context",
     "array_creation",
-    "descriptors.base",
+    "descriptors",
     "dnn.conv",
     "dnn.conv_ops",
     "dnn._conv",

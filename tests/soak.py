@@ -28,11 +28,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import cudnn_ct as ct
-from cudnn_ct import algo_cache, context
+from cudnn_ct import algo_cache, context, descriptors
 from cudnn_ct.context import BoundedDict
 from cudnn_ct.cuda import lifetime
 from cudnn_ct.cuda import stream as streams
-from cudnn_ct.descriptors import base
 from cudnn_ct.errors import CudnnWarning
 
 BOUND, PART = 256, 16  # a cache holds such a part of what it otherwise does, and so many at most
@@ -211,7 +210,7 @@ def bounded() -> Iterator[tuple[str, int, int]]:
     """Every cache that fills as shapes change: its name, how much is in it, how much may be."""
     yield "decisions", len(algo_cache._decisions), algo_cache._decisions.limit
     yield "first choices", len(algo_cache._once), algo_cache._once.limit
-    cached = base._cached.cache_info()
+    cached = descriptors._cached.cache_info()
     yield "descriptors", cached.currsize, int(cached.maxsize or 0)
     yield "streams", len(streams._known), streams.MAX_STREAMS
     yield "memory in flight", len(lifetime._in_flight), 64
@@ -230,18 +229,18 @@ def bounded() -> Iterator[tuple[str, int, int]]:
 def lowered(limit: int) -> Iterator[None]:
     """Let all caches that were not used yet, and those that are made from now on, be full soon."""
     made = BoundedDict.__init__
-    descriptors = base._cached
+    cached = descriptors._cached
     shared = algo_cache._decisions, algo_cache._once
     limits, known = [cache.limit for cache in shared], streams.MAX_STREAMS
     BoundedDict.__init__ = lambda self, most: made(self, min(max(most // PART, 2), limit))  # type: ignore[method-assign]
-    base._cached = lru_cache(maxsize=limit)(descriptors.__wrapped__)
+    descriptors._cached = lru_cache(maxsize=limit)(cached.__wrapped__)
     streams.MAX_STREAMS = min(known, limit)
     for cache in shared:
         cache.limit = limit
     try:
         yield
     finally:
-        base._cached, BoundedDict.__init__ = descriptors, made  # type: ignore[method-assign]
+        descriptors._cached, BoundedDict.__init__ = cached, made  # type: ignore[method-assign]
         streams.MAX_STREAMS = known
         for cache, most in zip(shared, limits, strict=True):
             cache.limit = most
@@ -263,7 +262,7 @@ def forget() -> None:
     """Drop what is remembered of problems and of calls; it is made anew."""
     algo_cache._decisions.clear()
     algo_cache._once.clear()
-    base._cached.cache_clear()
+    descriptors._cached.cache_clear()
     for ctx in context._thread.contexts.values():
         ctx.calls.clear()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..context import Context
-from ..descriptors.layers import ActivationDescriptor
+from ..descriptors import ActivationDescriptor
 from ..plans.base import Plan, tensors_of
 from ..plans.call import CallPlan
 from ..plans.elementwise import SetOrScale

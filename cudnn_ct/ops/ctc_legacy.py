@@ -18,8 +18,7 @@ from typing import Any, NamedTuple
 from .._bindings.enums import CTCLossAlgo
 from ..context import Context
 from ..cuda import allocator
-from ..descriptors.ctc import CTCLossDescriptor
-from ..descriptors.tensors import TensorDescriptor
+from ..descriptors import CTCLossDescriptor, TensorDescriptor
 from ..dtypes import DTYPES
 from ..errors import NotSupportedError
 from ..plans.base import Plan

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from .._bindings.types import cudnnDropoutDescriptor_t
 from .._handle import NativeHandle
 from ..context import Context
-from ..descriptors.tensors import TensorDescriptor
+from ..descriptors import TensorDescriptor
 from ..plans.axes import collapse
 from ..plans.base import Plan
 from ..plans.chain import ChainPlan, Step

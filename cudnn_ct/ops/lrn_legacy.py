@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .._bindings.enums import LRNMode
-from ..descriptors.layers import LRNDescriptor
+from ..descriptors import LRNDescriptor
 from ..plans.axes import images
 from ..plans.base import tensors_of
 from ..plans.call import CallPlan

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from math import inf, prod
 
 from ..context import Context
-from ..descriptors.layers import PoolingDescriptor
-from ..descriptors.tensors import TensorDescriptor
+from ..descriptors import PoolingDescriptor, TensorDescriptor
 from ..dtypes import DTYPES
 from ..errors import NotSupportedError
 from ..plans.axes import images

@@ -7,8 +7,7 @@ from functools import partial
 from typing import NamedTuple
 
 from ..context import Context
-from ..descriptors.layers import SpatialTransformerDescriptor
-from ..descriptors.tensors import TensorDescriptor
+from ..descriptors import SpatialTransformerDescriptor, TensorDescriptor
 from ..dtypes import DTYPES
 from ..errors import NotSupportedError
 from ..plans.axes import canonical_strides

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ..context import Context
-from ..descriptors.tensors import TensorDescriptor
+from ..descriptors import TensorDescriptor
 from ..dtypes import DTYPES
 from ..shapes.specs import TensorSpec
 from .scalars import scalar_type

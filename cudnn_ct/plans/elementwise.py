@@ -7,8 +7,7 @@ from functools import partial
 
 from ..context import Context
 from ..cuda import memory as memories
-from ..descriptors.layers import OpTensorDescriptor
-from ..descriptors.tensors import TensorDescriptor
+from ..descriptors import OpTensorDescriptor, TensorDescriptor
 from ..dtypes import DTYPES
 from ..errors import NotSupportedError
 from ..shapes.elementwise import FillProblem, OpTensorProblem, OpTensorScales, ScaleProblem, TransformProblem

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from ..context import Context
-from ..descriptors.tensors import TensorDescriptor
+from ..descriptors import TensorDescriptor
 from ..dtypes import DTYPES
 from ..errors import BadParamError, NotSupportedError
 from ..shapes.specs import ALIGNMENT, TensorSpec

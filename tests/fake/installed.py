@@ -8,10 +8,9 @@ from contextlib import ExitStack, contextmanager
 from types import ModuleType
 from typing import Any
 
-from cudnn_ct import _lib, algo_cache, context
+from cudnn_ct import _lib, algo_cache, context, descriptors
 from cudnn_ct.cuda import allocator, interop, memory
 from cudnn_ct.cuda import stream as streams
-from cudnn_ct.descriptors import base
 
 from .cudnn import FakeCudnn, FakeLibrary
 from .host import Host
@@ -58,7 +57,7 @@ def drop() -> None:
     algo_cache._once.clear()
     context._forget()
     context._pinned.clear()
-    base._cached.cache_clear()
+    descriptors._cached.cache_clear()
 
 
 def _put(stack: ExitStack, module: ModuleType, name: str, value: Any) -> None:

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 import cudnn_ct as ct
 from cudnn_ct._bindings import enums, types
-from cudnn_ct.descriptors.recurrent import RNNDataDescriptor, RNNDescriptor
 from cudnn_ct.dtypes import as_dtype
+from cudnn_ct.ops.rnn.descriptors import RNNDataDescriptor, RNNDescriptor
 from cudnn_ct.shapes.rnn import (
     RNN_ALGOS,
     RNN_BIASES,

@@ -34,7 +34,6 @@ CONTAINERS = {
 # Filled while their owner is made, or by no more entries than a problem has ways, or a race looks.
 MADE_WITH_THEIR_OWNER = {
     "autotune.candidates.CandidateSet._substitutes",
-    "descriptors.recurrent._LAYOUT_CODES",
     "graph.backend.BackendDescriptor._depends_on",
     "plans.call.CallPlan._places",
     "plans.chain.ChainPlan._offsets",
@@ -117,18 +116,17 @@ def test_the_page_has_the_numbers_of_the_sources() -> None:
     numbers = {
         "context.Context.calls": 4096,
     }
-    from cudnn_ct import algo_cache, context, dtypes
+    from cudnn_ct import algo_cache, context, descriptors, dtypes
     from cudnn_ct.autotune import store
     from cudnn_ct.cuda import allocator
     from cudnn_ct.cuda import stream as streams
-    from cudnn_ct.descriptors import base
     from cudnn_ct.dnn import rnn
     from cudnn_ct.graph.plan import MAX_VARIANT_PACKS
 
     numbers |= {
         "algo_cache._decisions": algo_cache._decisions.limit,
         "algo_cache._once": algo_cache._once.limit,
-        "descriptors.base._cached": base._cached.cache_info().maxsize or 0,
+        "descriptors._cached": descriptors._cached.cache_info().maxsize or 0,
         "dtypes._look_up": dtypes._look_up.cache_info().maxsize or 0,
         "autotune.store._STORES": store.STORES,
         "cuda.allocator._FreeList.idle": allocator.MAX_CACHED // 2**20,

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from ..._bindings import enums
 from ...context import Context
-from ...descriptors.layers import ActivationDescriptor
-from ...descriptors.tensors import TensorDescriptor
+from ...descriptors import ActivationDescriptor, TensorDescriptor
 from ...dtypes import DTYPES
 from ...errors import NotSupportedError
 from ...plans.axes import canonical_strides, pad_to_two_axes

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..._bindings import enums
 from ...context import Context
-from ...descriptors.conv import MATH_NAMES
+from ...descriptors import MATH_NAMES
 from ...errors import BadParamError, NotSupportedError, error_from_status
 from ...plans.base import Candidate, Plan
 from ...plans.scalars import scalar_type

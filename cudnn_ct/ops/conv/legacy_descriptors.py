@@ -9,9 +9,7 @@ import ctypes
 from typing import Any, NamedTuple
 
 from ..._bindings import enums, types
-from ...descriptors.base import Descriptor
-from ...descriptors.conv import ConvolutionDescriptor
-from ...descriptors.tensors import FilterDescriptor, TensorDescriptor
+from ...descriptors import ConvolutionDescriptor, Descriptor, FilterDescriptor, TensorDescriptor
 from ...errors import NotSupportedError
 from ...plans.axes import canonical_strides, pad_to_two_axes
 from ...shapes.conv import ROLES, ConvProblem

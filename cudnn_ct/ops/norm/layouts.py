@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..._bindings.enums import BatchNormMode
-from ...descriptors.tensors import TensorDescriptor
+from ...descriptors import TensorDescriptor
 from ...errors import NotSupportedError
 from ...plans.axes import collapse, images
 from ...plans.base import tensors_of

@@ -9,8 +9,7 @@ from typing import Any
 
 from ..._bindings.enums import BatchNormMode, BatchNormOps
 from ...context import Context
-from ...descriptors.layers import ActivationDescriptor
-from ...descriptors.tensors import TensorDescriptor
+from ...descriptors import ActivationDescriptor, TensorDescriptor
 from ...dtypes import DTYPES
 from ...errors import BadParamError, NotSupportedError
 from ...plans.call import ArgumentTemplate, PointerSlot

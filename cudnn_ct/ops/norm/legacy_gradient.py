@@ -8,7 +8,7 @@ from typing import Any
 
 from ..._bindings.enums import BatchNormMode, BatchNormOps
 from ...context import Context
-from ...descriptors.tensors import TensorDescriptor
+from ...descriptors import TensorDescriptor
 from ...dtypes import DTYPES
 from ...errors import NotSupportedError
 from ...plans.call import ArgumentTemplate, PointerSlot

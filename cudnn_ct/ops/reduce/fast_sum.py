@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from math import gcd, prod
 
-from ...descriptors.layers import PoolingDescriptor
+from ...descriptors import PoolingDescriptor
 from ...plans.axes import INT_MAX
 from ...plans.base import Plan
 from ...plans.call import CallPlan

@@ -6,8 +6,7 @@ import ctypes
 from collections.abc import Callable, Sequence
 
 from ...context import Context
-from ...descriptors.layers import ReduceDescriptor
-from ...descriptors.tensors import TensorDescriptor
+from ...descriptors import ReduceDescriptor, TensorDescriptor
 from ...dtypes import DTYPES
 from ...errors import NotSupportedError
 from ...plans.axes import INT_MAX

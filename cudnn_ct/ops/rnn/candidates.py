@@ -10,8 +10,7 @@ from typing import Any
 from ..._config import config
 from ...autotune.request import AlgoRequest
 from ...context import Context
-from ...descriptors.recurrent import RNNDescriptor
-from ...descriptors.tensors import TensorDescriptor
+from ...descriptors import TensorDescriptor
 from ...dtypes import DTYPES
 from ...errors import NotSupportedError
 from ...plans.base import Candidate, Heuristic, Plan
@@ -20,6 +19,7 @@ from ...shapes.rnn_params import rnn_offsets, rnn_parameters, rnn_weight_size
 from ...shapes.rnn_problem import RNNProblem, guessed_algos, unfit_algo
 from ...shapes.specs import TensorSpec
 from ..dropout_legacy import DropoutDescriptor
+from .descriptors import RNNDescriptor
 from .plans import RNNPlan
 
 __all__ = ["RNNFamily", "rnn_rows"]

@@ -11,8 +11,7 @@ from ...array import DeviceArray
 from ...context import Context
 from ...cuda import memory as memories
 from ...cuda import stream as streams
-from ...descriptors.recurrent import RNNDataDescriptor, RNNDescriptor
-from ...descriptors.tensors import TensorDescriptor
+from ...descriptors import TensorDescriptor
 from ...dtypes import DTYPES
 from ...errors import NotInitializedError
 from ...plans.base import Candidate
@@ -22,6 +21,7 @@ from ...shapes.rnn_params import rnn_weight_size
 from ...shapes.rnn_problem import RNNDataSpec, RNNProblem
 from ...shapes.sequences import RNNShapes
 from ...shapes.specs import TensorSpec
+from .descriptors import RNNDataDescriptor, RNNDescriptor
 
 __all__ = ["EmptyRNNPlan", "RNNPlan", "TrainingState"]
 

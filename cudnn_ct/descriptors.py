@@ -1,0 +1,397 @@
+"""Native descriptors, created from specs and read back as specs: each class has a row that describes it.
+
+A setter of cuDNN and its getter take the same arguments in the same order. A row therefore lists the setters
+of a kind and, for each argument, the field of the spec and the conversions to C and back.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
+from typing import Any, ClassVar, NamedTuple, Self, cast
+
+from . import _lib
+from ._bindings import enums, types
+from ._handle import NativeHandle
+from .dtypes import DTYPES, as_dtype
+from .shapes import specs
+from .shapes.conv import MODES
+from .shapes.parse import as_choice
+from .shapes.specs import INT_MAX
+
+MAX_AXES = 8  # CUDNN_DIM_MAX
+_DTYPE_NAMES = {row.code: row.name for row in DTYPES.values()}
+_INT_ARRAY = ctypes.c_int * MAX_AXES
+
+
+def _identity(value: Any) -> Any:
+    return value
+
+
+class Argument(NamedTuple):
+    """One argument of a setter. ``field`` is empty if the spec does not hold the value."""
+
+    field: str
+    ctype: Any = ctypes.c_int
+    encode: Callable[[Any], Any] = _identity
+    decode: Callable[[Any], Any] = _identity
+
+
+AXES = Argument("")  # the length of the arrays that follow it
+
+
+def integer(field: str, ctype: Any = ctypes.c_int) -> Argument:
+    """A number that must fit a C int."""
+    return Argument(field, ctype, lambda value: ints((value,), field)[0])
+
+
+def real(field: str) -> Argument:
+    """A double."""
+    return Argument(field, ctypes.c_double)
+
+
+def arrays(*fields: str) -> list[Argument]:
+    """The number of axes, then arrays of one C int for each axis."""
+    return [AXES, *(Argument(f, _INT_ARRAY, partial(ints, name=f), tuple) for f in fields)]
+
+
+def dtype(field: str) -> Argument:
+    """The ``cudnnDataType_t`` of a dtype."""
+    return Argument(field, encode=lambda value: as_dtype(value).code, decode=_DTYPE_NAMES.__getitem__)
+
+
+def flag(field: str, enum: Callable[[int], int]) -> Argument:
+    """A bool, for which cuDNN has an enum of two members."""
+    return Argument(field, encode=lambda value: enum(int(value)), decode=bool)
+
+
+def choice(field: str, codes: dict[str, int], name: str = "") -> Argument:
+    """A name with a code. Error messages call it ``name`` if that differs from the field."""
+    allowed, names = tuple(codes), {code: text for text, code in codes.items()}
+
+    def encode(value: Any) -> int:
+        return codes[as_choice(value, allowed, name or field)]
+
+    return Argument(field, encode=encode, decode=names.__getitem__)
+
+
+def members(enum: Any, *names: str, without: str = "") -> dict[str, int]:
+    """Return the members of an enum by name, lowercase: all, or only ``names``."""
+    codes = {member.name.lower().replace(without, ""): member for member in enum}
+    return {name: codes[name] for name in names or codes}
+
+
+def ints(values: Sequence[int], name: str) -> Any:
+    """A C array of ints. ctypes would cut a number that is too large; this raises."""
+    for value in values:
+        if not -INT_MAX <= value <= INT_MAX:
+            raise ValueError(f"{name} {tuple(values)}: cuDNN's descriptors hold 32-bit numbers, got {value}")
+    return (ctypes.c_int * len(values))(*values)
+
+
+def _same_length(parts: dict[str, Sequence[int]]) -> int:
+    """The number of axes that all parts of a spec agree on: C would read past the end of a shorter one."""
+    for name, part in parts.items():
+        if not isinstance(part, Sequence):
+            raise TypeError(f"{name} of a spec is a tuple of ints, not {part!r}")
+    lengths = {name: len(part) for name, part in parts.items()}
+    if len(set(lengths.values())) > 1:
+        text = ", ".join(f"{name} has {n}" for name, n in lengths.items())
+        raise ValueError(f"a spec needs one number per axis in each part; {text}")
+    if max(lengths.values()) > MAX_AXES:
+        raise ValueError(f"cuDNN's descriptors have at most {MAX_AXES} axes; {lengths}")
+    return max(lengths.values())
+
+
+class Setter:
+    """A setter of cuDNN with its arguments, and its getter, which has "Get" in its name in place of "Set".
+
+    ``capacity`` is the first argument of some getters: the most axes that they may write. ``when`` returns
+    whether the setter applies to a spec.
+    """
+
+    def __init__(self, name: str, *arguments: Argument, capacity: int = 0, when: Any = None) -> None:
+        self.name = name
+        self.arguments = arguments
+        self.parts = [a.field for a in arguments if a.ctype is _INT_ARRAY]
+        self.capacity = (capacity,) if capacity else ()
+        self.when: Callable[[Any], bool] = when or (lambda _: True)
+
+    def set(self, library: Any, descriptor: Descriptor, *further: Any) -> None:
+        """Call the setter with the values of the descriptor's spec, then with ``further`` arguments."""
+        spec = descriptor.spec
+        axes = _same_length({field: getattr(spec, field) for field in self.parts}) if self.parts else None
+        values = [a.encode(getattr(spec, a.field) if a.field else axes) for a in self.arguments]
+        getattr(library, self.name)(descriptor, *values, *further)
+
+    def get(self, library: Any, descriptor: Descriptor, *further: Any) -> dict[str, Any]:
+        """Call the getter and return the fields of the spec."""
+        results = [a.ctype() for a in self.arguments]
+        pointers = [r if isinstance(r, ctypes.Array) else ctypes.byref(r) for r in results]
+        getter = getattr(library, self.name.replace("Set", "Get"))
+        getter(descriptor, *self.capacity, *pointers, *further)
+        fields, axes = {}, 0
+        for argument, result in zip(self.arguments, results, strict=True):
+            if argument is AXES:
+                axes = result.value
+            elif argument.field:
+                value = result[:axes] if isinstance(result, ctypes.Array) else result.value
+                fields[argument.field] = argument.decode(value)
+        return fields
+
+
+class DescriptorType:
+    """One kind of descriptor: its spec and setters, and its name in C, which is usually that of the spec."""
+
+    def __init__(self, spec: type[Any], *setters: Setter, name: str = "", readable: bool = True) -> None:
+        self.spec, self.setters = spec, setters
+        self.name = name or spec.__name__.removesuffix("Spec")
+        self.readable = readable  # whether cuDNN has getters for it
+
+
+class Descriptor(NativeHandle):
+    """A native cuDNN descriptor of a spec.
+
+    Make one, print it, ``read()`` it back from cuDNN, pass it to any function of ``ct.raw``, and ``close()``
+    it or leave that to its last reference. A descriptor is never changed once made, so threads may share it.
+
+    Parameters
+    ----------
+    spec
+        The value to describe, of the class that belongs to this one: a :class:`TensorSpec` for a
+        ``TensorDescriptor``.
+
+    Raises
+    ------
+    BadParamError
+        cuDNN refused the values.
+    TypeError
+        The spec is of another kind, or names a dtype that cuDNN does not have.
+    ValueError
+        A number does not fit the C int that cuDNN takes, or the parts of the spec do not fit each other.
+
+    Examples
+    --------
+    >>> with ct.TensorDescriptor(ct.TensorSpec.packed((8, 64, 28, 28), "float16", "nhwc")) as descriptor:
+    ...     read = descriptor.read()
+    >>> read.strides
+    (50176, 1, 1792, 64)
+    """
+
+    __slots__ = ("spec",)
+
+    kind: ClassVar[DescriptorType]
+
+    def __init__(self, spec: Any) -> None:
+        if not isinstance(spec, self.kind.spec):
+            name = self.kind.spec.__name__
+            raise TypeError(f"{type(self).__name__} describes a {name}, not {spec!r}; see ct.{name}")
+        library, name = _lib.load(), f"{self.kind.name}Descriptor"
+        pointer = getattr(types, f"cudnn{name}_t")()
+        getattr(library, f"cudnnCreate{name}")(ctypes.byref(pointer))
+        super().__init__(pointer, getattr(library, f"cudnnDestroy{name}"))
+        self.spec = spec
+        try:
+            self._set(library)
+        except BaseException:
+            self.close()
+            raise
+
+    @classmethod
+    def cached(cls, spec: Any) -> Self:
+        """The shared descriptor of a spec. Close only descriptors that you made yourself."""
+        return cast(Self, _cached(cast(Any, cls), spec, _lib.load()))
+
+    def read(self) -> Any:
+        """Read the spec back from cuDNN."""
+        _ = self._as_parameter_  # raises if the descriptor is closed
+        if not self.kind.readable:
+            raise TypeError(f"cuDNN has no function that reads a {type(self).__name__} back")
+        return self._get(_lib.load())
+
+    def _set(self, library: Any) -> None:
+        for setter in self.kind.setters:
+            if setter.when(self.spec):
+                setter.set(library, self)
+
+    def _get(self, library: Any) -> Any:
+        first, *others = self.kind.setters
+        spec = self.kind.spec(**first.get(library, self))
+        for setter in others:
+            if setter.when(spec):
+                spec = spec._replace(**setter.get(library, self))
+        return spec
+
+    def __repr__(self) -> str:
+        return f"<{'closed ' if self.closed else ''}{type(self).__name__} {self.spec}>"
+
+
+@lru_cache(maxsize=4096)
+def _cached(cls: Any, spec: Any, library: Any) -> Any:  # noqa: ARG001 - part of the key
+    return cls(spec)
+
+
+class TensorDescriptor(Descriptor):
+    """``cudnnTensorDescriptor_t`` of a :class:`TensorSpec`, by ``cudnnSetTensorNdDescriptor``."""
+
+    __slots__ = ()
+    kind = DescriptorType(
+        specs.TensorSpec,
+        Setter("cudnnSetTensorNdDescriptor", dtype("dtype"), *arrays("shape", "strides"), capacity=MAX_AXES),
+    )
+
+
+class FilterDescriptor(Descriptor):
+    """``cudnnFilterDescriptor_t`` of a :class:`FilterSpec`, by ``cudnnSetFilterNdDescriptor``."""
+
+    __slots__ = ()
+    kind = DescriptorType(
+        specs.FilterSpec,
+        Setter(
+            "cudnnSetFilterNdDescriptor",
+            dtype("dtype"),
+            choice("layout", members(enums.TensorFormat, *specs.LAYOUTS)),
+            *arrays("shape"),  # K, C, window in every format, which only gives the order in memory
+            capacity=MAX_AXES,
+        ),
+    )
+
+
+_MATH = members(enums.MathType, without="_math")
+MATH_NAMES = {int(code): name for name, code in _MATH.items()}
+
+
+class ConvolutionDescriptor(Descriptor):
+    """``cudnnConvolutionDescriptor_t`` of a :class:`ConvolutionSpec`, by ``cudnnSetConvolutionNdDescriptor``.
+
+    Groups and math type are part of the spec.
+    """
+
+    __slots__ = ()
+    kind = DescriptorType(
+        specs.ConvolutionSpec,
+        Setter(
+            "cudnnSetConvolutionNdDescriptor",
+            *arrays("padding", "stride", "dilation"),
+            choice("mode", members(enums.ConvolutionMode, *MODES)),
+            dtype("compute"),
+            capacity=MAX_AXES - 2,  # cuDNN counts spatial axes here and rejects a larger number
+        ),
+        Setter("cudnnSetConvolutionGroupCount", integer("groups")),
+        Setter("cudnnSetConvolutionMathType", choice("math", _MATH)),
+    )
+
+
+_ACTIVATIONS = members(enums.ActivationMode)
+_NAN = flag("propagate_nan", enums.NanPropagation)
+
+
+class ActivationDescriptor(Descriptor):
+    """``cudnnActivationDescriptor_t`` of an :class:`ActivationSpec`, by ``cudnnSetActivationDescriptor``."""
+
+    __slots__ = ()
+    kind = DescriptorType(
+        specs.ActivationSpec,
+        Setter(
+            "cudnnSetActivationDescriptor", choice("mode", _ACTIVATIONS, "activation"), _NAN, real("coef")
+        ),
+        Setter(
+            "cudnnSetActivationDescriptorSwishBeta",
+            real("coef"),
+            when=lambda spec: as_choice(spec.mode, tuple(_ACTIVATIONS), "activation") == "swish",
+        ),
+    )
+
+
+class PoolingDescriptor(Descriptor):
+    """``cudnnPoolingDescriptor_t`` of a :class:`PoolingSpec`, by ``cudnnSetPoolingNdDescriptor``."""
+
+    __slots__ = ()
+    kind = DescriptorType(
+        specs.PoolingSpec,
+        Setter(
+            "cudnnSetPoolingNdDescriptor",
+            choice("mode", members(enums.PoolingMode)),
+            _NAN,
+            *arrays("window", "padding", "stride"),
+            capacity=MAX_AXES - 2,
+        ),
+    )
+
+
+class LRNDescriptor(Descriptor):
+    """``cudnnLRNDescriptor_t`` of an :class:`LRNSpec`, by ``cudnnSetLRNDescriptor``."""
+
+    __slots__ = ()
+    kind = DescriptorType(
+        specs.LRNSpec,
+        Setter("cudnnSetLRNDescriptor", integer("n", ctypes.c_uint), *map(real, ("alpha", "beta", "k"))),
+    )
+
+
+class OpTensorDescriptor(Descriptor):
+    """``cudnnOpTensorDescriptor_t`` of an :class:`OpTensorSpec`, by ``cudnnSetOpTensorDescriptor``."""
+
+    __slots__ = ()
+    kind = DescriptorType(
+        specs.OpTensorSpec,
+        Setter("cudnnSetOpTensorDescriptor", choice("op", members(enums.OpTensorOp)), dtype("compute"), _NAN),
+    )
+
+
+class ReduceDescriptor(Descriptor):
+    """``cudnnReduceTensorDescriptor_t`` of a :class:`ReduceSpec`, by ``cudnnSetReduceTensorDescriptor``.
+
+    Indices have 32 bits, the only width that cuDNN computes.
+    """
+
+    __slots__ = ()
+    kind = DescriptorType(
+        specs.ReduceSpec,
+        Setter(
+            "cudnnSetReduceTensorDescriptor",
+            choice("op", members(enums.ReduceTensorOp)),
+            dtype("compute"),
+            _NAN,
+            flag("indices", enums.ReduceTensorIndices),
+            Argument("", encode=lambda _: enums.IndicesType.INDICES_32BIT),
+        ),
+        name="ReduceTensor",
+    )
+
+
+class SpatialTransformerDescriptor(Descriptor):
+    """``cudnnSpatialTransformerDescriptor_t`` of a :class:`SpatialTransformerSpec`.
+
+    By ``cudnnSetSpatialTransformerNdDescriptor``. The shape is that of the result. cuDNN has no function that
+    reads it back.
+    """
+
+    __slots__ = ()
+    kind = DescriptorType(
+        specs.SpatialTransformerSpec,
+        Setter(
+            "cudnnSetSpatialTransformerNdDescriptor",
+            Argument("", encode=lambda _: enums.SamplerType.BILINEAR),
+            dtype("dtype"),
+            *arrays("shape"),
+        ),
+        readable=False,
+    )
+
+
+class CTCLossDescriptor(Descriptor):
+    """``cudnnCTCLossDescriptor_t`` of a :class:`CTCLossSpec`, by ``cudnnSetCTCLossDescriptor_v9``."""
+
+    __slots__ = ()
+    kind = DescriptorType(
+        specs.CTCLossSpec,
+        Setter(
+            "cudnnSetCTCLossDescriptor_v9",
+            dtype("compute"),
+            choice("normalization", members(enums.LossNormalizationMode)),
+            choice("out_of_bound", members(enums.CTCGradMode, without="_oob_gradients")),
+            integer("most_labels"),
+        ),
+    )

@@ -1,0 +1,123 @@
+"""Descriptors of recurrent networks and of their sequences.
+
+:mod:`cudnn_ct.descriptors` cannot describe them by rows alone, because cuDNN takes values that their specs do
+not hold: a dropout descriptor and a flag for the network, and a pointer to an element for the sequences.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from math import copysign
+from typing import Any
+
+from ..._bindings import enums, types
+from ...descriptors import Descriptor, DescriptorType, Setter, choice, dtype, integer, ints, members
+from ...dtypes import DTYPES
+from ...shapes.rnn import RNN_ALGOS, RNNSpec
+from ...shapes.rnn_problem import RNNDataSpec
+
+__all__ = ["RNNDataDescriptor", "RNNDescriptor"]
+
+PADDED_IO_ENABLED = 1  # CUDNN_RNN_PADDED_IO_ENABLED, without which cuDNN takes packed data only
+
+_NETWORK = Setter(
+    "cudnnSetRNNDescriptor_v8",
+    choice("algo", members(enums.RNNAlgo, *RNN_ALGOS)),
+    choice("mode", members(enums.RNNMode)),
+    choice("bias", members(enums.RNNBiasMode)),
+    choice("direction", members(enums.DirectionMode)),
+    choice("input_mode", members(enums.RNNInputMode, without="_input")),
+    dtype("dtype"),
+    dtype("compute"),
+    choice("math", members(enums.MathType, without="_math")),
+    integer("input_size"),
+    integer("hidden_size"),
+    integer("output_size"),  # cuDNN requires the hidden size here if the network has no projection
+    integer("num_layers"),
+)
+_SEQUENCES = Setter(
+    "cudnnSetRNNDataDescriptor",
+    dtype("dtype"),
+    choice(
+        "layout",
+        {
+            "sequence_major": enums.RNNDataLayout.SEQ_MAJOR_UNPACKED,
+            "batch_major": enums.RNNDataLayout.BATCH_MAJOR_UNPACKED,
+            "packed": enums.RNNDataLayout.SEQ_MAJOR_PACKED,
+        },
+    ),
+    integer("steps"),
+    integer("batch"),
+    integer("size"),
+)
+
+
+class RNNDescriptor(Descriptor):
+    """``cudnnRNNDescriptor_t`` of an :class:`RNNSpec`, by ``cudnnSetRNNDescriptor_v8``.
+
+    ``padded`` says whether it takes data that is not packed. ``dropout`` is a dropout descriptor, which lives
+    as long as this.
+    """
+
+    __slots__ = ("dropout", "padded")
+    kind = DescriptorType(RNNSpec, _NETWORK)
+
+    def __init__(self, spec: RNNSpec, *, padded: bool = True, dropout: Any = None) -> None:
+        self.padded = padded
+        self.dropout = dropout
+        super().__init__(spec)
+
+    def _set(self, library: Any) -> None:
+        _NETWORK.set(library, self, self.dropout, PADDED_IO_ENABLED if self.padded else 0)
+        if self.spec.clip is not None:
+            library.cudnnRNNSetClip_v9(self, enums.RNNClipMode.MINMAX, *self.spec.clip)
+
+    def _get(self, library: Any) -> RNNSpec:
+        dropout, flags = types.cudnnDropoutDescriptor_t(), ctypes.c_uint32()
+        fields = _NETWORK.get(library, self, ctypes.byref(dropout), ctypes.byref(flags))
+        projection = fields.pop("output_size")
+        mode, low, high = ctypes.c_int(), ctypes.c_double(), ctypes.c_double()
+        library.cudnnRNNGetClip_v9(self, ctypes.byref(mode), ctypes.byref(low), ctypes.byref(high))
+        return RNNSpec(
+            **fields,
+            projection_size=0 if projection == fields["hidden_size"] else projection,
+            dropout=self.spec.dropout,  # cuDNN returns the probability only with a handle
+            clip=(low.value, high.value) if mode.value == enums.RNNClipMode.MINMAX else None,
+        )
+
+
+class RNNDataDescriptor(Descriptor):
+    """``cudnnRNNDataDescriptor_t`` of an :class:`RNNDataSpec`, by ``cudnnSetRNNDataDescriptor``."""
+
+    __slots__ = ()
+    kind = DescriptorType(RNNDataSpec, _SEQUENCES)
+
+    def _set(self, library: Any) -> None:
+        spec = self.spec
+        if len(spec.lengths) != spec.batch:  # C would read past the end
+            raise ValueError(f"there are {len(spec.lengths)} lengths; the batch has {spec.batch} sequences")
+        _SEQUENCES.set(library, self, ints(spec.lengths, "lengths"), _element(spec.dtype, spec.padding))
+
+    def _get(self, library: Any) -> RNNDataSpec:
+        batch = self.spec.batch
+        lengths, padding = (ctypes.c_int * batch)(), (ctypes.c_char * 8)()
+        fields = _SEQUENCES.get(library, self, batch, lengths, ctypes.byref(padding))
+        number = _number(fields["dtype"], bytes(padding))
+        return RNNDataSpec(**fields, lengths=tuple(lengths), padding=number)
+
+
+def _element(dtype: str, value: float) -> Any:
+    """A pointer to a number of a dtype; the descriptor copies as many bytes as the dtype has."""
+    if value == 0 and copysign(1, value) > 0:
+        return ctypes.byref((ctypes.c_char * 8)())
+    import numpy as np
+
+    with np.errstate(all="ignore"):
+        held = np.asarray(value).astype(DTYPES[dtype].numpy).tobytes()
+    return ctypes.byref(ctypes.create_string_buffer(held, len(held)))
+
+
+def _number(dtype: str, held: bytes) -> float:
+    import numpy as np
+
+    return float(np.frombuffer(held[: DTYPES[dtype].itemsize], DTYPES[dtype].numpy)[0])
