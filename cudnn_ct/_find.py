@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from . import _elf
 from ._config import config
-from .doctor import elf
 
 __all__ = [
     "COMPANION_STEPS",
@@ -300,8 +300,8 @@ def _fixed(folders: Iterable[str]) -> list[str]:
 def _foreign(file: Path) -> bool:
     """Whether a library is of another machine, as a driver's 32-bit one is: the linker passes over it too."""
     try:
-        elf.check(file)
-    except elf.ElfError as error:
+        _elf.check(file)
+    except _elf.ElfError as error:
         return error.kind in ("class", "machine")
     return False
 
@@ -343,7 +343,7 @@ def _unsupported() -> str:
     if sys.platform == "linux":
         with contextlib.suppress(ValueError, OSError):  # musl does not know the name
             glibc = os.confstr("CS_GNU_LIBC_VERSION") or ""
-    if glibc and elf.machine_here():
+    if glibc and _elf.machine_here():
         return ""
     return (
         "cudnn_ct supports Linux with glibc on x86-64 or aarch64; "

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from . import _lib
+from . import _elf, _lib
 from ._find import (
     COMPANION_STEPS,
     DRIVER,
@@ -23,7 +23,6 @@ from ._find import (
     search,
 )
 from ._installation import Installation, LibraryFile, header_version, inspect
-from .doctor import elf
 from .errors import CudnnError, CudnnWarning, format_version
 
 __all__ = ["LibraryInfo", "library_info"]
@@ -187,8 +186,8 @@ def _companion(
 
 def _judged(file: LibraryFile) -> LibraryFile:
     try:
-        elf.check(file.path or "")
-    except elf.ElfError as error:
+        _elf.check(file.path or "")
+    except _elf.ElfError as error:
         return replace(file, note=str(error))
     return file
 

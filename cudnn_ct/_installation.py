@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from . import _elf
 from ._find import EXPLICIT, SearchResult
-from .doctor import elf
 from .errors import CudnnError, LibraryLoadError, LibraryNotFoundError, VersionMismatchError, format_version
 
 __all__ = [
@@ -132,8 +132,8 @@ def inspect(path: str | os.PathLike[str]) -> Installation:
     shim = os.path.realpath(path)
     # The real path, because cuDNN looks for its other libraries beside the path by which it was opened.
     try:
-        problem = _judge_shim(shim, elf.check(shim))
-    except elf.ElfError as error:
+        problem = _judge_shim(shim, _elf.check(shim))
+    except _elf.ElfError as error:
         problem = _translated(error)
     if problem:
         return Installation(shim, problems=(problem,))
@@ -198,7 +198,7 @@ def _not_found(found: SearchResult) -> CudnnError:
     return LibraryNotFoundError(f"no cuDNN 9 was found: {advice}", found.steps)
 
 
-def _judge_shim(shim: str, library: elf.Elf) -> CudnnError | None:
+def _judge_shim(shim: str, library: _elf.Elf) -> CudnnError | None:
     name = re.fullmatch(r"libcudnn\.so\.(\d+)", library.soname or "")
     if not name:
         return LibraryLoadError(
@@ -214,8 +214,8 @@ def _judge_shim(shim: str, library: elf.Elf) -> CudnnError | None:
 def _old_version(folder: Path, major: int) -> str:
     """Read the version of cuDNN 8, whose oldest part is called ops_infer; of others the major has to do."""
     try:
-        constant = elf.read(folder / f"libcudnn_ops_infer.so.{major}").constant("cudnn_ops_infer_version")
-    except elf.ElfError:
+        constant = _elf.read(folder / f"libcudnn_ops_infer.so.{major}").constant("cudnn_ops_infer_version")
+    except _elf.ElfError:
         constant = None
     return _unpacked(constant) if constant else str(major)
 
@@ -228,9 +228,9 @@ def _read_files(shim: Path) -> tuple[tuple[LibraryFile, ...], list[CudnnError]]:
             files.append(LibraryFile(row.name, None, note="not there"))
             continue
         try:
-            library = elf.check(path)
+            library = _elf.check(path)
             constant = library.constant(row.symbol) if row.symbol else None
-        except elf.ElfError as error:
+        except _elf.ElfError as error:
             problems.append(_translated(error))
             files.append(LibraryFile(row.name, path, note=error.kind))
         else:
@@ -293,7 +293,7 @@ def _header_places(folder: Path) -> Iterator[Path]:
         yield include / "cudnn_version_v9.h"
 
 
-def _translated(error: elf.ElfError) -> CudnnError:
+def _translated(error: _elf.ElfError) -> CudnnError:
     cls = LibraryNotFoundError if error.kind == "missing" else LibraryLoadError
     return cls(str(error))
 

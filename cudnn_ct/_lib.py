@@ -13,6 +13,7 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
+from . import _elf
 from ._config import config
 from ._find import (
     COMPANION_STEPS,
@@ -25,7 +26,6 @@ from ._find import (
     search,
 )
 from ._installation import SUBLIBRARIES, Installation, require, world_writable
-from .doctor import elf
 from .errors import (
     CudnnError,
     LibraryLoadError,
@@ -426,11 +426,11 @@ def _open(installation: Installation) -> tuple[Lookup, dict[str, str]]:
 def _open_checked(path: os.PathLike[str]) -> str:
     real = os.path.realpath(path)
     try:
-        elf.check(real)
+        _elf.check(real)
         if danger := world_writable(real):
             _warn(danger)
         ctypes.CDLL(real)
-    except (elf.ElfError, OSError) as error:
+    except (_elf.ElfError, OSError) as error:
         raise _not_loadable(real, error) from None
     return real
 

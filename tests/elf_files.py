@@ -6,8 +6,8 @@ import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from cudnn_ct._elf import machine_here
 from cudnn_ct._installation import SUBLIBRARIES
-from cudnn_ct.doctor.elf import machine_here
 
 PT_LOAD, PT_DYNAMIC, PT_GNU_STACK = 1, 2, 0x6474E551
 DT_NEEDED, DT_STRTAB, DT_SYMTAB, DT_STRSZ, DT_SONAME, DT_RUNPATH = 1, 5, 6, 10, 14, 29

@@ -108,12 +108,13 @@ def plan(description: dict[str, Any], wanted: Sequence[Convolution]) -> list[lis
 
 def _standin(folder: str) -> int:
     """A file in memory, so that no folder need be writable: the stand-in, with what these libraries want."""
-    from ..doctor import elf, libraryset, stub_libcuda
+    from .. import _elf
+    from ..doctor import libraryset, stub_libcuda
 
     found = libraryset.read(folder)
     libraries = found.sound if found else ()
     names = {name for library in libraries if library.dynamic for name in library.dynamic.undefined}
-    made = stub_libcuda.make(filter(re.compile(r"cu[A-Z]").match, names), elf.machine_here())
+    made = stub_libcuda.make(filter(re.compile(r"cu[A-Z]").match, names), _elf.machine_here())
     file = os.memfd_create("libcuda.so.1")
     os.write(file, made)
     return file

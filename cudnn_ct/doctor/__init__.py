@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from .requirements import Demands as Demands
     from .requirements import lacks_code as lacks_code
 
-# The loader imports `doctor.elf`, and with it this module: the rest is loaded when it is asked for.
+# `_lib` imports this package only after a failure, and then needs one or two of the modules.
 _MODULE_OF = {
     "Demands": "requirements",
     "Diagnosis": "diagnosis",

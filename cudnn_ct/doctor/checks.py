@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from . import elf, files
+from .. import _elf, _files
 from .finding import Finding, finding
 from .libraryset import PARTS, Library, LibrarySet, Part, Version, write
 
@@ -35,7 +35,7 @@ def check_files(found: LibrarySet) -> Iterator[Finding]:
     """Every file is a library that can be opened, and the one that its name says."""
     again = {"reinstall": found.reinstall}
     machines = [library.elf.machine for library in found.sound if library.elf]
-    here = elf.machine_here() if found.root == "/" else 0  # an image may be of another machine than this
+    here = _elf.machine_here() if found.root == "/" else 0  # an image may be of another machine than this
     usual = here or max(set(machines), key=machines.count, default=0)
     for library in found.libraries.values():
         if library.error:
@@ -45,7 +45,7 @@ def check_files(found: LibrarySet) -> Iterator[Finding]:
             message = str(library.error).partition("; ")[0]
             yield finding(code, message, path=library.path, kind=kind, fix={**again, "path": library.path})
         elif library.elf and library.elf.machine != usual:
-            name = elf.MACHINES.get(library.elf.machine, f"machine {library.elf.machine}")
+            name = _elf.MACHINES.get(library.elf.machine, f"machine {library.elf.machine}")
             yield finding(
                 "foreign-machine", f"{library.path} is for {name}", path=library.path, machine=name, fix=again
             )
@@ -149,7 +149,7 @@ def check_access(found: LibrarySet) -> Iterator[Finding]:
     """Everybody can open the files, and open them as libraries."""
     kept: dict[str, list[str]] = {}
     for library in found.sound:
-        if blocker := files.private(library.real):
+        if blocker := _files.private(library.real):
             kept.setdefault(blocker, []).append(library.file)
     for blocker, names in kept.items():
         more = f" and {len(names) - 1} more" if names[1:] else ""
@@ -160,7 +160,7 @@ def check_access(found: LibrarySet) -> Iterator[Finding]:
             libraries=names,
             fix={"path": blocker},
         )
-    if found.root == "/" and "noexec" in files.mount_options(found.folder):
+    if found.root == "/" and "noexec" in _files.mount_options(found.folder):
         yield finding("noexec-mount", f"{found.folder} is on a file system with noexec", path=found.folder)
 
 

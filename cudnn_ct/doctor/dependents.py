@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from . import files
+from .. import _files
 from .finding import Finding, finding
 from .libraryset import LibrarySet, write
 from .record_check import Distribution, site_of
@@ -25,7 +25,7 @@ def check(found: LibrarySet, owners: list[Distribution]) -> Iterator[Finding]:
     site = site_of(found.folder)
     have = {owner.name: owner.version for owner in owners}
     package, version = next(iter(have.items()), (found.package, write(found.version)))
-    for name in files.names_in(site) if site else ():
+    for name in _files.names_in(site) if site else ():
         if not name.endswith(".dist-info"):
             continue
         consumer = name.removesuffix(".dist-info").replace("_", "-").lower()
@@ -89,7 +89,7 @@ def meets(version: str, specifier: str) -> bool:
 
 def _wanted(folder: str, consumer: str) -> Iterator[tuple[str, str]]:
     try:
-        yield from requirements(files.text_of(os.path.join(folder, "METADATA")))
+        yield from requirements(_files.text_of(os.path.join(folder, "METADATA")))
     except OSError:
         return
     name, _, version = consumer.rpartition("-")

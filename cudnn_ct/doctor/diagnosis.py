@@ -8,19 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from . import (
-    checks,
-    dependents,
-    driver,
-    elf,
-    files,
-    libraryset,
-    load_check,
-    locate,
-    record_check,
-    requirements,
-    search,
-)
+from .. import _elf, _files
+from . import checks, dependents, driver, libraryset, load_check, locate, record_check, requirements, search
 from .finding import Finding, Severity, codes, finding
 from .libraryset import LibrarySet, write
 from .requirements import Demands
@@ -276,7 +265,7 @@ _BESIDE = {
 
 def _older(folder: str, alone: bool) -> Finding:
     """Describe a folder that holds a cuDNN of another major version: one before 9 is bad if it is alone."""
-    newest = max(name.major for name in files.cudnn_files(folder))
+    newest = max(name.major for name in _files.cudnn_files(folder))
     if newest > 9:
         text = f"{folder} holds cuDNN {newest}, which this doctor does not know"
         return finding("cannot-look", text, path=folder)
@@ -284,8 +273,8 @@ def _older(folder: str, alone: bool) -> Finding:
     for major in (8, 7):
         path = os.path.join(folder, f"libcudnn_ops_infer.so.{major}")
         try:
-            constant = elf.read(path).constant("cudnn_ops_infer_version")
-        except elf.ElfError:
+            constant = _elf.read(path).constant("cudnn_ops_infer_version")
+        except _elf.ElfError:
             continue
         version = (constant >> 16, constant >> 8 & 255, constant & 255) if constant else None
     what = f"cuDNN {write(version)}" if version else "a cuDNN older than 9"

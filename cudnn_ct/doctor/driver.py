@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from . import files, requirements, sandbox, search
+from .. import _files
+from . import requirements, sandbox, search
 from .finding import Finding, Severity, finding
 from .libraryset import LibrarySet
 from .requirements import Demands
@@ -173,7 +174,7 @@ def _create(report: Report) -> Iterator[Finding]:
 def _release() -> str:
     """The release of the kernel module, such as 580.65.06; empty where there is none."""
     try:
-        words = files.text_of("/proc/driver/nvidia/version").split()
+        words = _files.text_of("/proc/driver/nvidia/version").split()
     except OSError:
         return ""
     return next((word for word in words if word.count(".") >= 1 and word.replace(".", "").isdigit()), "")

@@ -9,7 +9,7 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from . import elf
+from .. import _elf
 
 __all__ = ["DeviceCode", "read"]
 
@@ -46,7 +46,7 @@ class DeviceCode:
         return same or any(have <= arch for have in self.ptx)
 
 
-def read(library: elf.Elf) -> DeviceCode | None:
+def read(library: _elf.Elf) -> DeviceCode | None:
     """Read the device code of a library; None when it has none, or none that can be understood.
 
     Raises
@@ -54,12 +54,12 @@ def read(library: elf.Elf) -> DeviceCode | None:
     ElfError
         When the file shrinks while it is read, or cannot be opened any more.
     """
-    with elf.opened(library.path) as file:
-        view = elf.View(library.path, file, library.size)
+    with _elf.opened(library.path) as file:
+        view = _elf.View(library.path, file, library.size)
         try:
             section = _section(view, b".nv_fatbin")
             entries = set(_entries(view, *section)) if section else set()
-        except elf.ElfError as error:
+        except _elf.ElfError as error:
             if error.kind != "malformed":
                 raise
             return None
@@ -73,7 +73,7 @@ def read(library: elf.Elf) -> DeviceCode | None:
     )
 
 
-def _section(view: elf.View, wanted: bytes) -> tuple[int, int] | None:
+def _section(view: _elf.View, wanted: bytes) -> tuple[int, int] | None:
     """Find offset and size of a section by its name."""
     table, entry, count, names = view.unpack("<40xQ10xHHH", 0)
     if entry != 64 or not 0 < count <= MAX_SECTIONS or names >= count:
@@ -87,7 +87,7 @@ def _section(view: elf.View, wanted: bytes) -> tuple[int, int] | None:
     return None
 
 
-def _entries(view: elf.View, at: int, size: int) -> Iterator[tuple[int, int, int]]:
+def _entries(view: _elf.View, at: int, size: int) -> Iterator[tuple[int, int, int]]:
     """Yield kind, major version of the language, and architecture of every piece of code."""
     end, seen = at + size, 0
     while at + 16 <= end:

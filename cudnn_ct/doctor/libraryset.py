@@ -8,7 +8,8 @@ import struct
 from collections import Counter
 from dataclasses import dataclass, field
 
-from . import elf, fatbin, files, symbols
+from .. import _elf, _files
+from . import fatbin, symbols
 from .finding import REINSTALL
 
 __all__ = ["PARTS", "Library", "LibrarySet", "Part", "Version", "read", "read_library", "write"]
@@ -77,8 +78,8 @@ class Library:
     name: str
     path: str
     real: str
-    error: elf.ElfError | None = None
-    elf: elf.Elf | None = None
+    error: _elf.ElfError | None = None
+    elf: _elf.Elf | None = None
     dynamic: symbols.Dynamic | None = None
     code: fatbin.DeviceCode | None = None
     version: Version | None = None
@@ -112,7 +113,7 @@ class LibrarySet:
         The real folder.
     libraries : dict
         By part; the file that cuDNN would open, where there are several.
-    extra : tuple of files.LibraryName
+    extra : tuple of _files.LibraryName
         Other files with the name of a part that is there already, and another content.
     root : str
         What stands for ``/``: the folder of an image, or ``/`` itself.
@@ -122,7 +123,7 @@ class LibrarySet:
 
     folder: str
     libraries: dict[str, Library]
-    extra: tuple[files.LibraryName, ...] = ()
+    extra: tuple[_files.LibraryName, ...] = ()
     root: str = "/"
     reinstall: str = field(default=REINSTALL, compare=False)
 
@@ -169,8 +170,8 @@ def read(folder: str, root: str = "/") -> LibrarySet | None:
 
     Nothing is opened as a library, and no damaged file raises anything.
     """
-    found: dict[str, list[files.LibraryName]] = {}
-    for name in files.cudnn_files(folder):
+    found: dict[str, list[_files.LibraryName]] = {}
+    for name in _files.cudnn_files(folder):
         if name.major in (0, 9):
             found.setdefault(name.part, []).append(name)
     if not any(name.major == 9 for names in found.values() for name in names):
@@ -180,22 +181,22 @@ def read(folder: str, root: str = "/") -> LibrarySet | None:
         names.sort(key=_preference)
         library = read_library(names[0].path, root, part)
         libraries[part] = library
-        extra += [name for name in names[1:] if not _same(files.real(name.path, root), library.real)]
+        extra += [name for name in names[1:] if not _same(_files.real(name.path, root), library.real)]
     order = list(PARTS)
     rows = sorted(libraries.items(), key=lambda row: order.index(row[0]) if row[0] in order else len(order))
-    return LibrarySet(files.real(folder, root), dict(rows), tuple(extra), root)
+    return LibrarySet(_files.real(folder, root), dict(rows), tuple(extra), root)
 
 
 def read_library(path: str, root: str = "/", part: str = "") -> Library:
     """Read one library; what keeps it from being read is in ``error``."""
-    where = files.real(path, root)
+    where = _files.real(path, root)
     try:
-        headers = elf.read(where)
+        headers = _elf.read(where)
         dynamic = symbols.read(headers)
         code = fatbin.read(headers)
         constant = headers.constant(PARTS[part].constant) if part in PARTS and PARTS[part].constant else None
         cuda = (code.cuda if code else 0) or _runtime(headers, dynamic) // 1000
-    except elf.ElfError as error:
+    except _elf.ElfError as error:
         return Library(part, path, where, error)
     return Library(part, path, where, None, headers, dynamic, code, _unpacked(constant), cuda)
 
@@ -205,7 +206,7 @@ def write(version: Version | None) -> str:
     return ".".join(map(str, version)) if version else "of unknown version"
 
 
-def _preference(name: files.LibraryName) -> tuple[int, list[int]]:
+def _preference(name: _files.LibraryName) -> tuple[int, list[int]]:
     """The name that programs ask for first, then the longest, newest ones."""
     exact = {"9": 0, "": 2}.get(name.version, 1)
     return exact, [-int(digits) for digits in name.version.split(".") if digits]
@@ -223,7 +224,7 @@ def _unpacked(constant: int | None) -> Version | None:
     return (constant >> 16, constant >> 8 & 0xFF, constant & 0xFF) if constant else None
 
 
-def _runtime(library: elf.Elf, dynamic: symbols.Dynamic) -> int:
+def _runtime(library: _elf.Elf, dynamic: symbols.Dynamic) -> int:
     """Find the number that ``cudnnGetCudartVersion`` returns, such as 12090, in its machine code.
 
     Only libcudnn_graph has it; others forward the call. 0 where it is not seen.

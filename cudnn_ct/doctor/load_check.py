@@ -8,7 +8,8 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from . import elf, files, sandbox
+from .. import _elf, _files
+from . import sandbox
 from .finding import Finding, Severity, finding
 from .libraryset import LibrarySet, write
 from .sandbox import Report
@@ -43,7 +44,7 @@ def why_not(found: LibrarySet) -> str:
     if broken:
         return f"{broken[0].file} cannot be opened safely"
     machines = {library.elf.machine for library in found.sound if library.elf}
-    if machines != {elf.machine_here()}:
+    if machines != {_elf.machine_here()}:
         return "it was built for another processor"
     return ""
 
@@ -208,7 +209,7 @@ def _lacks_libcuda(report: Report) -> bool:
 
 
 def _part_of(path: str) -> str | None:
-    match = files.CUDNN_FILE.fullmatch(os.path.basename(path.removesuffix(" (deleted)")))
+    match = _files.CUDNN_FILE.fullmatch(os.path.basename(path.removesuffix(" (deleted)")))
     return (match["part"] or "") if match else None
 
 

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from . import elf, files
+from .. import _elf, _files
 from .finding import Finding, Severity, finding
 
 __all__ = ["CannotLookError", "Place", "Places", "cached_folders", "linker_folders", "named", "usual"]
@@ -87,7 +87,7 @@ def named(path: str, seconds: float = SECONDS) -> Places:
         return Places((_followed(path, "named", "/"),))
     root = path if all(os.path.isdir(os.path.join(path, name)) for name in ("etc", "usr")) else "/"
     walk = _Walk(path, root, seconds)
-    folders = dict.fromkeys(files.real(folder, root) for folder in walk)
+    folders = dict.fromkeys(_files.real(folder, root) for folder in walk)
     odd = [] if walk.complete else [finding("cut-short", f"{path}: {walk.stopped}", path=path)]
     odd += _closed(walk.closed)
     return Places(tuple(_followed(folder, f"below {path}", root) for folder in folders), root, tuple(odd))
@@ -102,7 +102,7 @@ def usual(environ: Mapping[str, str] | None = None, path: list[str] | None = Non
         if _holds_cudnn(folder):
             place = _followed(folder, via, "/")
             places.setdefault(place.folder, place)
-        elif blocker := files.closed(folder):
+        elif blocker := _files.closed(folder):
             closed[blocker] = None
     # Programs of this user pass such folders over too: what they get is the one that was found.
     odd = list(_closed(list(closed), Severity.NOTE if places else None))
@@ -117,7 +117,7 @@ def usual(environ: Mapping[str, str] | None = None, path: list[str] | None = Non
 def cached_folders(root: str = "/", name: str = "libcudnn.so.9") -> Iterator[str]:
     """Yield the folders of a library in the linker's cache, whose paths stand there as plain text."""
     try:
-        cache = files.text_of(os.path.join(root, "etc/ld.so.cache"))
+        cache = _files.text_of(os.path.join(root, "etc/ld.so.cache"))
     except OSError:
         return
     for found in re.findall(rf"(?<=\0)/[^\0]*/{re.escape(name)}[.\d]*(?=\0)", cache):
@@ -157,8 +157,8 @@ def _set_folders(explicit: str) -> list[str]:
     path = os.path.expanduser(explicit)
     if os.path.isdir(path):
         return [path, os.path.join(path, "lib"), os.path.join(path, "lib64")]
-    link = not files.CUDNN_FILE.fullmatch(os.path.basename(path))  # of another name, to a library perhaps
-    return [os.path.dirname(files.real(path) if link else path)]
+    link = not _files.CUDNN_FILE.fullmatch(os.path.basename(path))  # of another name, to a library perhaps
+    return [os.path.dirname(_files.real(path) if link else path)]
 
 
 def _refused(explicit: str) -> str:
@@ -171,13 +171,13 @@ def _refused(explicit: str) -> str:
         return ""  # what lies in it is seen, or not
     if not os.path.lexists(path):
         return f"{path}, which does not exist"
-    match = files.CUDNN_FILE.fullmatch(os.path.basename(path))
+    match = _files.CUDNN_FILE.fullmatch(os.path.basename(path))
     if match and not match["part"]:
         return ""  # what is wrong with a libcudnn.so.9 is told with the rest of its set
-    real = files.real(path)
+    real = _files.real(path)
     try:
-        soname = elf.check(real).soname
-    except elf.ElfError as error:
+        soname = _elf.check(real).soname
+    except _elf.ElfError as error:
         return f"{real}, which{str(error).removeprefix(real).partition('; ')[0]}"
     if re.fullmatch(r"libcudnn\.so\.\d+", soname or ""):
         return ""
@@ -186,23 +186,23 @@ def _refused(explicit: str) -> str:
 
 def _of_file(path: str) -> Places:
     name = os.path.basename(path)
-    if files.CUDNN_FILE.fullmatch(name) or files.CUDNN_FILE.fullmatch(os.path.basename(files.real(path))):
+    if _files.CUDNN_FILE.fullmatch(name) or _files.CUDNN_FILE.fullmatch(os.path.basename(_files.real(path))):
         place = _followed(os.path.dirname(path), "named", "/")
-        if os.path.dirname(files.real(path)) != place.folder and not place.findings:
-            place = _elsewhere(path, files.real(path), "named")
+        if os.path.dirname(_files.real(path)) != place.folder and not place.findings:
+            place = _elsewhere(path, _files.real(path), "named")
         return Places((place,))
     raise CannotLookError(f"{path} is not a library of cuDNN")
 
 
 def _followed(folder: str, via: str, root: str) -> Place:
     """Go to the real folder; where nothing but libcudnn.so is linked, to the one that the link leads to."""
-    names = list(files.cudnn_files(folder))
+    names = list(_files.cudnn_files(folder))
     parts = [name for name in names if name.part]
     for shim in (name for name in names if not name.part and name.major == 9):
-        target = files.real(shim.path, root)
-        if not parts and os.path.dirname(target) != files.real(folder, root) and os.path.exists(target):
+        target = _files.real(shim.path, root)
+        if not parts and os.path.dirname(target) != _files.real(folder, root) and os.path.exists(target):
             return _elsewhere(shim.path, target, via)
-    return Place(files.real(folder, root), via)
+    return Place(_files.real(folder, root), via)
 
 
 def _elsewhere(link: str, target: str, via: str) -> Place:
@@ -229,7 +229,7 @@ def _closed(folders: list[str], severity: Severity | None = None) -> Iterator[Fi
 
 
 def _holds_cudnn(folder: str) -> bool:
-    return any(name.major for name in files.cudnn_files(folder))
+    return any(name.major for name in _files.cudnn_files(folder))
 
 
 class _Walk:
@@ -273,7 +273,7 @@ class _Walk:
         try:
             with os.scandir(folder) as entries:
                 for entry in entries:
-                    match = files.CUDNN_FILE.fullmatch(entry.name)
+                    match = _files.CUDNN_FILE.fullmatch(entry.name)
                     here = here or bool(match and match["version"])
                     if entry.is_dir(follow_symlinks=False) and not self._of_kernel(entry):
                         below.append(entry.path)
@@ -287,7 +287,7 @@ class _Walk:
 
     def _behind(self, links: list[str]) -> Iterator[str]:
         for link in sorted(links):
-            target = files.real(link, self.root)
+            target = _files.real(link, self.root)
             yield from filter(_holds_cudnn, (os.path.join(target, name) for name in ("", "lib", "cudnn/lib")))
 
     def _of_kernel(self, entry: os.DirEntry[str]) -> bool:

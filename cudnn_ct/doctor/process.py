@@ -6,7 +6,8 @@ import os
 from collections.abc import Iterator
 from dataclasses import replace
 
-from . import checks, files, libraryset, record_check, requirements
+from .. import _files
+from . import checks, libraryset, record_check, requirements
 from .diagnosis import Diagnosis, sort
 from .finding import Finding, finding
 from .libraryset import LibrarySet, write
@@ -64,7 +65,7 @@ def read_maps(pid: int) -> list[str]:
     OSError
         When the process is gone, or may not be read.
     """
-    return [path for path in files.mapped(pid) if _is_cudnn(path)]
+    return [path for path in _files.mapped(pid) if _is_cudnn(path)]
 
 
 def _judge(pid: int, mapped: list[str], folders: list[str], sets: list[LibrarySet]) -> Iterator[Finding]:
@@ -104,9 +105,9 @@ def _elsewhere(pid: int) -> bool:
 
 
 def _is_cudnn(path: str) -> bool:
-    return files.CUDNN_FILE.fullmatch(os.path.basename(path.removesuffix(DELETED))) is not None
+    return _files.CUDNN_FILE.fullmatch(os.path.basename(path.removesuffix(DELETED))) is not None
 
 
 def _part(path: str) -> str:
-    match = files.CUDNN_FILE.fullmatch(os.path.basename(path.removesuffix(DELETED)))
+    match = _files.CUDNN_FILE.fullmatch(os.path.basename(path.removesuffix(DELETED)))
     return (match["part"] or "") if match else ""

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from . import files
+from .. import _files
 from .checks import missing_parts
 from .finding import REINSTALL, Finding, finding
 from .libraryset import LibrarySet
@@ -58,7 +58,7 @@ def site_of(folder: str) -> str:
         if parent == folder:
             break
         folder = parent
-        if any(name.endswith(".dist-info") for name in files.names_in(folder)):
+        if any(name.endswith(".dist-info") for name in _files.names_in(folder)):
             return folder
     return ""
 
@@ -70,11 +70,11 @@ def owners(folder: str) -> list[Distribution]:
         return []
     inside = os.path.relpath(folder, site)
     found = []
-    for name in files.names_in(site):
+    for name in _files.names_in(site):
         if not name.endswith(".dist-info"):
             continue
         try:
-            text = files.text_of(os.path.join(site, name, "RECORD"))
+            text = _files.text_of(os.path.join(site, name, "RECORD"))
         except OSError as error:
             if name.startswith("nvidia_cudnn_cu"):
                 found.append(_distribution(name, {}, f"{site}/{name}/RECORD: {error.strerror}"))
@@ -150,7 +150,7 @@ def check(found: LibrarySet, distributions: list[Distribution], deep: bool = Fal
             alike = [each for each in different if each.code == code]
             yield from alike if len(alike) <= FEW else [_many(found, owner, alike)]
     known = {os.path.join(site, path) for owner in distributions for path in owner.record}
-    for name in files.cudnn_files(found.folder) if real else ():
+    for name in _files.cudnn_files(found.folder) if real else ():
         if name.path not in known:
             yield finding(
                 "unowned-library",
@@ -169,7 +169,7 @@ def _check_file(
     try:
         have = os.stat(path).st_size
     except OSError:
-        match = files.CUDNN_FILE.fullmatch(os.path.basename(path))
+        match = _files.CUDNN_FILE.fullmatch(os.path.basename(path))
         if not match or (match["part"] or "") not in said:
             yield finding("missing-file", f"{path} of {owner.label} is gone", **shown)
         return

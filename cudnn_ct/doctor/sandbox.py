@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from . import elf, stub_libcuda
+from .. import _elf
+from . import stub_libcuda
 
 __all__ = ["Report", "run"]
 
@@ -101,7 +102,7 @@ def run(
 def _write_standin(folder: Path, functions: frozenset[str]) -> str:
     path = folder / "libcuda.so.1"
     with suppress(KeyError):
-        path.write_bytes(stub_libcuda.make(functions, elf.machine_here()))
+        path.write_bytes(stub_libcuda.make(functions, _elf.machine_here()))
         return str(path)
     return ""
 

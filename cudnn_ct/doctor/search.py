@@ -8,7 +8,8 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 
-from . import files, libraryset, locate
+from .. import _files
+from . import libraryset, locate
 from .finding import Finding, Severity, finding
 from .libraryset import LibrarySet, write
 
@@ -25,15 +26,15 @@ def check_competition(found: LibrarySet, environ: Mapping[str, str] = os.environ
     if found.root != "/":
         return  # this process's environment is not that of the image
     for path in re.split(r"[ :]+", environ.get("LD_PRELOAD", "")):
-        if files.CUDNN_FILE.fullmatch(os.path.basename(path)) and _folder_of(path) != found.folder:
+        if _files.CUDNN_FILE.fullmatch(os.path.basename(path)) and _folder_of(path) != found.folder:
             yield finding("preloaded", f"LD_PRELOAD names {path}", path=path, expected=found.folder)
     seen = {found.folder}
     for entry in environ.get("LD_LIBRARY_PATH", "").split(":"):
-        folder = files.real(entry) if entry else ""
+        folder = _files.real(entry) if entry else ""
         if folder == found.folder:
             break  # all that lies here is found here
         # Under the names of 9 alone: .so.8 is not asked for, and .so not before ours is found.
-        if folder and folder not in seen and any(name.major == 9 for name in files.cudnn_files(folder)):
+        if folder and folder not in seen and any(name.major == 9 for name in _files.cudnn_files(folder)):
             seen.add(folder)
             yield _shadow(found, entry)
     others = [place for place in locate.usual(environ).found if place.folder not in seen]
@@ -118,7 +119,7 @@ def companion_version(path: str) -> str:
     if match:
         return match[1]
     wheel = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(real))))
-    for name in files.names_in(wheel):
+    for name in _files.names_in(wheel):
         match = re.fullmatch(r"nvidia_cublas(?:_cu\d+)?-(\d[\d.]*)\.dist-info", name)
         if match:
             return match[1]
@@ -160,7 +161,7 @@ def parse_header(text: str) -> libraryset.Version | None:
 
 def _header_version(path: str) -> libraryset.Version | None:
     try:
-        return parse_header(files.text_of(path))
+        return parse_header(_files.text_of(path))
     except OSError:
         return None
 
@@ -175,7 +176,7 @@ def _own_headers(folder: str) -> list[str]:
 
 
 def _folder_of(path: str) -> str:
-    return os.path.dirname(files.real(path))
+    return os.path.dirname(_files.real(path))
 
 
 def _companion_folders(found: LibrarySet, name: str, environ: Mapping[str, str]) -> Iterator[str]:

@@ -6,7 +6,7 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from . import elf
+from .. import _elf
 
 __all__ = ["Dynamic", "code", "read"]
 
@@ -45,7 +45,7 @@ class Dynamic:
     versions: frozenset[str]
 
 
-def read(library: elf.Elf) -> Dynamic:
+def read(library: _elf.Elf) -> Dynamic:
     """Read the dynamic section of a library whose headers were read.
 
     Raises
@@ -53,9 +53,9 @@ def read(library: elf.Elf) -> Dynamic:
     ElfError
         When it points out of the file, or holds more than any sound library.
     """
-    with elf.opened(library.path) as file:
-        view = elf.View(library.path, file, library.size)
-        entries = elf.dynamic(view, library.segments)
+    with _elf.opened(library.path) as file:
+        view = _elf.View(library.path, file, library.size)
+        entries = _elf.dynamic(view, library.segments)
         tags = dict(reversed(entries))
         if DT_STRTAB not in tags:
             return Dynamic({}, frozenset(), (), (), frozenset())
@@ -70,7 +70,7 @@ def read(library: elf.Elf) -> Dynamic:
         )
 
 
-def code(library: elf.Elf, function: tuple[int, int]) -> bytes:
+def code(library: _elf.Elf, function: tuple[int, int]) -> bytes:
     """Return the machine code of an exported function, given its address and size.
 
     Raises
@@ -79,20 +79,20 @@ def code(library: elf.Elf, function: tuple[int, int]) -> bytes:
         When it lies outside the file.
     """
     address, size = function
-    with elf.opened(library.path) as file:
-        view = elf.View(library.path, file, library.size)
-        return view.at(elf.file_offset(view, library.segments, address), min(size, MAX_CODE))
+    with _elf.opened(library.path) as file:
+        view = _elf.View(library.path, file, library.size)
+        return view.at(_elf.file_offset(view, library.segments, address), min(size, MAX_CODE))
 
 
 class _Strings:
     """The string table, read at once: thousands of small reads would cost more."""
 
-    def __init__(self, view: elf.View, library: elf.Elf, tags: dict[int, int]) -> None:
+    def __init__(self, view: _elf.View, library: _elf.Elf, tags: dict[int, int]) -> None:
         size = tags.get(DT_STRSZ, 0)
         if size > MAX_NAMES:
             raise view.malformed(f"has a string table of {size:,} bytes")
         self._view = view
-        self._data = view.at(elf.file_offset(view, library.segments, tags[DT_STRTAB]), size)
+        self._data = view.at(_elf.file_offset(view, library.segments, tags[DT_STRTAB]), size)
         self._read = 0
 
     def __getitem__(self, at: int) -> str:
@@ -113,14 +113,14 @@ class _Strings:
 
 
 def _symbols(
-    view: elf.View, library: elf.Elf, tags: dict[int, int], strings: _Strings
+    view: _elf.View, library: _elf.Elf, tags: dict[int, int], strings: _Strings
 ) -> tuple[dict[str, tuple[int, int]], set[str]]:
     exports: dict[str, tuple[int, int]] = {}
     undefined: set[str] = set()
     if not {DT_SYMTAB, DT_GNU_HASH} <= tags.keys():
         return exports, undefined
-    count = _symbol_count(view, elf.file_offset(view, library.segments, tags[DT_GNU_HASH]))
-    table = view.at(elf.file_offset(view, library.segments, tags[DT_SYMTAB]), 24 * count)
+    count = _symbol_count(view, _elf.file_offset(view, library.segments, tags[DT_GNU_HASH]))
+    table = view.at(_elf.file_offset(view, library.segments, tags[DT_SYMTAB]), 24 * count)
     for name, info, section, address, size in struct.iter_unpack("<IBxHQQ", table):
         if section:
             exports[strings[name]] = (address, size)
@@ -129,7 +129,7 @@ def _symbols(
     return exports, undefined
 
 
-def _symbol_count(view: elf.View, table: int) -> int:
+def _symbol_count(view: _elf.View, table: int) -> int:
     """Count the symbols by the hash table, which alone says where they end."""
     buckets, first, words = view.unpack("<III", table)
     if buckets > MAX_SYMBOLS or words > MAX_SYMBOLS or first > MAX_SYMBOLS:
@@ -139,16 +139,16 @@ def _symbol_count(view: elf.View, table: int) -> int:
     if last < first:
         return first
     chain = start + 4 * buckets
-    for index in range(last, min(last + elf.LONGEST_CHAIN, MAX_SYMBOLS)):
+    for index in range(last, min(last + _elf.LONGEST_CHAIN, MAX_SYMBOLS)):
         if view.unpack("<I", chain + 4 * (index - first))[0] & 1:
             return index + 1
     raise view.malformed("has a hash table without an end")
 
 
-def _versions(view: elf.View, library: elf.Elf, tags: dict[int, int], strings: _Strings) -> Iterator[str]:
+def _versions(view: _elf.View, library: _elf.Elf, tags: dict[int, int], strings: _Strings) -> Iterator[str]:
     if DT_VERNEED not in tags:
         return
-    at, seen = elf.file_offset(view, library.segments, tags[DT_VERNEED]), 0
+    at, seen = _elf.file_offset(view, library.segments, tags[DT_VERNEED]), 0
     while True:
         count, first, following = view.unpack("<2xH4xII", at)
         name_at = at + first

@@ -18,9 +18,9 @@ from typing import Any
 
 import pytest
 
-from cudnn_ct import doctor
+from cudnn_ct import _elf, doctor
 from cudnn_ct._find import CUDNN, CUDNN_STEPS, SearchContext, search
-from cudnn_ct.doctor import elf, libraryset, load_check, stub_libcuda
+from cudnn_ct.doctor import libraryset, load_check, stub_libcuda
 from cudnn_ct.doctor import record_check as wheel
 from cudnn_ct.doctor import sandbox as child
 from tests.doctor_cases import CASES, MIXES, Case, named, pairs, run
@@ -192,7 +192,7 @@ def hanging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     circle = {62: bytes.fromhex("ebfe909090909090"), 183: bytes.fromhex("0000001400000014")}
     monkeypatch.setattr(stub_libcuda, "CODE", circle)
     functions = ["cuInit", "cuDriverGetVersion", "cuDeviceGetCount"]
-    (tmp_path / "libcuda.so.1").write_bytes(stub_libcuda.make(functions, elf.machine_here()))
+    (tmp_path / "libcuda.so.1").write_bytes(stub_libcuda.make(functions, _elf.machine_here()))
     return {"LD_LIBRARY_PATH": str(tmp_path)}
 
 
@@ -261,9 +261,9 @@ def test_a_stub_and_a_broken_libcuda_are_told_apart(site: Site) -> None:
     folder.mkdir()
     functions = ["cuInit", "cuDriverGetVersion", "cuDeviceGetCount"]
     for data, code in (
-        (stub_libcuda.make(functions, elf.machine_here()), "driver-stub"),
-        (stub_libcuda.make([], elf.machine_here())[:100], "driver-broken"),
-        (stub_libcuda.make([], elf.machine_here()), "driver-broken"),  # lacks cuInit: the probe fails
+        (stub_libcuda.make(functions, _elf.machine_here()), "driver-stub"),
+        (stub_libcuda.make([], _elf.machine_here())[:100], "driver-broken"),
+        (stub_libcuda.make([], _elf.machine_here()), "driver-broken"),  # lacks cuInit: the probe fails
     ):
         site.write(folder / "libcuda.so.1", data)
         answer = examine(site.target, environ={"LD_LIBRARY_PATH": str(folder)})
@@ -273,7 +273,7 @@ def test_a_stub_and_a_broken_libcuda_are_told_apart(site: Site) -> None:
 
 def test_the_stand_in_answers_stub_library(tmp_path: Path) -> None:
     path = tmp_path / "libcuda.so.1"
-    path.write_bytes(stub_libcuda.make(["cuInit"], elf.machine_here()))
+    path.write_bytes(stub_libcuda.make(["cuInit"], _elf.machine_here()))
     code = (
         f"import ctypes; cuda = ctypes.CDLL({str(path)!r}); print(cuda.cuInit(0), cuda.cuModuleUnload(None))"
     )

@@ -21,8 +21,8 @@ from typing import Any
 import pytest
 
 from cudnn_ct._bindings.enums import BackendDescriptorType, BackendKnobType
+from cudnn_ct._elf import machine_here
 from cudnn_ct._lib import load
-from cudnn_ct.doctor.elf import machine_here
 from cudnn_ct.errors import BadParamError, CudnnError, NotInitializedError, NotSupportedError
 from cudnn_ct.graph.attributes import kind
 from cudnn_ct.graph.backend import BackendDescriptor

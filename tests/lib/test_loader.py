@@ -110,7 +110,7 @@ def test_the_wheel_is_found(cudnn: Installation) -> None:
 def test_importing_opens_and_imports_nothing(cudnn: Installation) -> None:
     code = """
     before = set(sys.modules)  # a .pth file of the environment may have put something there
-    import cudnn_ct._info, cudnn_ct._find, cudnn_ct._installation, cudnn_ct.doctor.elf, cudnn_ct
+    import cudnn_ct._info, cudnn_ct._find, cudnn_ct._installation, cudnn_ct._elf, cudnn_ct
     dir(_raw.raw), repr(_raw.raw)
     libraries = ("libcudnn", "libcuda", "libcublas", "libnvrtc")
     mapped = [f for f in _lib.mapped_files() if any(name in f for name in libraries)]
@@ -482,9 +482,7 @@ def test_an_unreadable_library(public_folder: Path, tree: Path, cudnn: Installat
         shutil.copy(file, public_folder, follow_symlinks=False)
     path = broken(public_folder, f"libcudnn{part}.so.9", Path(cudnn.shim).read_bytes())
     path.chmod(0)
-    drop = (
-        "from cudnn_ct.doctor import elf\nif os.geteuid() == 0: os.setuid(65534)  # modes do not stop root\n"
-    )
+    drop = "from cudnn_ct import _elf\nif os.geteuid() == 0: os.setuid(65534)  # modes do not stop root\n"
     kind, text = answer(drop + FAIL, public_folder)
     assert kind == "LibraryLoadError"
     assert f"{path} cannot be read: permission denied" in text
@@ -500,9 +498,9 @@ def test_nothing_at_the_explicit_path(tmp_path: Path) -> None:
 
 def test_no_cudnn_anywhere_names_every_step() -> None:
     code = """
-from cudnn_ct import _find as _search
-bare = _search.SearchContext(setting=None, environ={}, path=(), linker_cache="", linker_folders=())
-_search.SearchContext = lambda: bare
+from cudnn_ct import _find
+bare = _find.SearchContext(setting=None, environ={}, path=(), linker_cache="", linker_folders=())
+_find.SearchContext = lambda: bare
 """
     kind, text = answer(code + FAIL)
     assert kind == "LibraryNotFoundError"
@@ -540,14 +538,14 @@ def test_folders_that_may_not_be_entered_are_passed_over(public_folder: Path, cu
     closed = public_folder / "closed"
     closed.mkdir(mode=0o700)
     code = f"""
-from cudnn_ct import _find as _search
-from cudnn_ct.doctor import elf
+from cudnn_ct import _find
+from cudnn_ct import _elf
 os.chmod({str(closed)!r}, 0)
 if os.geteuid() == 0: os.setuid(65534)
 inside = {str(closed / "inside")!r}
 environ = dict(LD_LIBRARY_PATH=inside, CONDA_PREFIX=inside, CUDNN_PATH=inside)
-places = _search.SearchContext(None, environ, (inside,), linker_cache=inside, linker_folders=(inside,))
-print(json.dumps(_search.search(_search.CUDNN, _search.CUDNN_STEPS[:-1], places).path))
+places = _find.SearchContext(None, environ, (inside,), linker_cache=inside, linker_folders=(inside,))
+print(json.dumps(_find.search(_find.CUDNN, _find.CUDNN_STEPS[:-1], places).path))
 """
     try:
         assert answer(code) is None

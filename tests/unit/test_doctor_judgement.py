@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cudnn_ct import doctor
+from cudnn_ct import _files, doctor
 from cudnn_ct._config import config
 from cudnn_ct._find import find_cudnn
 from cudnn_ct._installation import require
@@ -18,7 +18,6 @@ from cudnn_ct.doctor import (
     checks,
     dependents,
     driver,
-    files,
     libraryset,
     load_check,
     locate,
@@ -363,7 +362,7 @@ def test_a_file_system_that_runs_nothing(
         (f"none {where} tmpfs rw,noexec 0 0\nnone {where} tmpfs rw 0 0\n", False),  # the last one counts
         ("garbage\n", False),
     ):
-        monkeypatch.setattr(files, "text_of", lambda path, table=table: table)
+        monkeypatch.setattr(_files, "text_of", lambda path, table=table: table)
         assert ("noexec-mount" in said(checks.check_access(found))) is bad
 
 

@@ -12,12 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cudnn_ct import _elf, _files
 from cudnn_ct.doctor import (
     dependents,
     diagnosis,
-    elf,
     fatbin,
-    files,
     libraryset,
     record_check,
     report,
@@ -69,7 +68,7 @@ def with_section(name: bytes, data: bytes) -> bytes:
 
 
 def test_exports_and_versions(tmp_path: Path) -> None:
-    dynamic = symbols.read(elf.read(written(tmp_path, SOUND)))
+    dynamic = symbols.read(_elf.read(written(tmp_path, SOUND)))
     assert set(dynamic.exports) == {"cudnn_graph_version", "cudnnThing"}
     assert (dynamic.undefined, dynamic.rpath, dynamic.versions) == (frozenset(), (), frozenset())
 
@@ -83,10 +82,10 @@ def test_damage_gives_an_elf_error_or_an_answer(tmp_path: Path, damage: list[tup
     for at, byte in damage:
         data[at] = byte
     path = written(tmp_path, bytes(data))
-    with contextlib.suppress(elf.ElfError):
-        dynamic = symbols.read(elf.read(path))
+    with contextlib.suppress(_elf.ElfError):
+        dynamic = symbols.read(_elf.read(path))
         for function in dynamic.exports.values():
-            symbols.code(elf.read(path), function)
+            symbols.code(_elf.read(path), function)
     library = libraryset.read_library(str(path), part="graph")
     assert (library.error is None) == (library.elf is not None)
 
@@ -133,7 +132,7 @@ def test_a_cut_stand_in_is_seen_as_cut(tmp_path: Path, size: int) -> None:
 
 @pytest.mark.parametrize("machine", stub_libcuda.CODE)
 def test_the_stand_in_is_a_library_of_each_machine(tmp_path: Path, machine: int) -> None:
-    library = elf.read(written(tmp_path, stub_libcuda.make(["cuInit"], machine)))
+    library = _elf.read(written(tmp_path, stub_libcuda.make(["cuInit"], machine)))
     assert (library.machine, library.soname, library.needed) == (machine, "libcuda.so.1", ())
     assert library.size < 2048
 
@@ -143,14 +142,14 @@ def test_the_stand_in_is_a_library_of_each_machine(tmp_path: Path, machine: int)
 
 def test_device_code(tmp_path: Path) -> None:
     data = container((2, 7, 80), (2, 8, 100)) + container((1, 9, 121))
-    code = fatbin.read(elf.read(written(tmp_path, with_section(b".nv_fatbin", data))))
+    code = fatbin.read(_elf.read(written(tmp_path, with_section(b".nv_fatbin", data))))
     assert code == fatbin.DeviceCode(frozenset({80, 100}), frozenset({121}), 13)
 
 
 @pytest.mark.parametrize("section", [b".nv_fatbin", b".other"])
 @pytest.mark.parametrize("data", [b"", bytes(64), container((2, 7, 80), magic=1), container()])
 def test_no_device_code_is_unknown(tmp_path: Path, section: bytes, data: bytes) -> None:
-    assert fatbin.read(elf.read(written(tmp_path, with_section(section, data)))) is None
+    assert fatbin.read(_elf.read(written(tmp_path, with_section(section, data)))) is None
 
 
 @given(st.data())
@@ -158,7 +157,7 @@ def test_damaged_device_code_is_no_error(tmp_path: Path, data: st.DataObject) ->
     file = bytearray(with_section(b".nv_fatbin", container((2, 7, 80), (1, 8, 90), (2, 8, 100))))
     for _ in range(data.draw(st.integers(1, 6))):
         file[data.draw(st.integers(len(SOUND), len(file) - 1))] = data.draw(st.integers(0, 255))
-    fatbin.read(elf.read(written(tmp_path, bytes(file))))
+    fatbin.read(_elf.read(written(tmp_path, bytes(file))))
 
 
 def test_coverage_is_of_all_libraries_and_of_later_minors(tmp_path: Path) -> None:
@@ -212,7 +211,7 @@ def test_debian_names_and_links(tmp_path: Path) -> None:
 )
 def test_names_of_libraries(tmp_path: Path, name: str, found: tuple[str, str] | None) -> None:
     (tmp_path / name).touch()
-    names = [(each.part, each.version) for each in files.cudnn_files(str(tmp_path))]
+    names = [(each.part, each.version) for each in _files.cudnn_files(str(tmp_path))]
     assert names == ([found] if found else [])
 
 
@@ -222,10 +221,10 @@ def test_links_of_an_image_begin_at_its_root(tmp_path: Path) -> None:
     (tmp_path / "up").symlink_to("../../../../usr/x")
     (tmp_path / "loop").symlink_to("loop")
     root = str(tmp_path.resolve())
-    assert files.real(f"{root}/a", root) == f"{root}/usr/x"
-    assert files.real(f"{root}/up", root) == f"{root}/usr/x"
-    assert files.real(f"{root}/loop", root) == f"{root}/loop"
-    assert files.real("/etc/../etc", root) == str(Path("/etc").resolve())
+    assert _files.real(f"{root}/a", root) == f"{root}/usr/x"
+    assert _files.real(f"{root}/up", root) == f"{root}/usr/x"
+    assert _files.real(f"{root}/loop", root) == f"{root}/loop"
+    assert _files.real("/etc/../etc", root) == str(Path("/etc").resolve())
 
 
 # --- RECORD, header, METADATA ------------------------------------------------------------------------------

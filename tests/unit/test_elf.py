@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cudnn_ct.doctor import elf
+from cudnn_ct import _elf
 from tests.elf_files import make_elf
 
 NAMES = st.text(string.ascii_letters + "_", min_size=1, max_size=12)
@@ -29,17 +29,17 @@ def written(folder: Path, data: bytes, name: str = "libx.so.1") -> Path:
 
 
 def kind_of(path: Path) -> str:
-    with pytest.raises(elf.ElfError) as caught:
-        elf.check(path)
+    with pytest.raises(_elf.ElfError) as caught:
+        _elf.check(path)
     assert str(path) in str(caught.value)
     assert caught.value.path == str(path)
     return caught.value.kind
 
 
 def test_names_and_constants_are_read(tmp_path: Path) -> None:
-    library = elf.check(written(tmp_path, SOUND))
+    library = _elf.check(written(tmp_path, SOUND))
     assert (library.soname, library.needed) == ("libx.so.1", ("libc.so.6",))
-    assert library.machine == elf.machine_here()
+    assert library.machine == _elf.machine_here()
     assert library.constant("three") == 0x00091B00
     assert library.constant("four") is None
 
@@ -53,7 +53,7 @@ def test_the_linker_agrees(tmp_path: Path) -> None:
 def test_every_exported_constant_is_found(
     tmp_path: Path, constants: dict[str, int], buckets: int, other: str
 ) -> None:
-    library = elf.read(written(tmp_path, make_elf(constants=constants, buckets=buckets)))
+    library = _elf.read(written(tmp_path, make_elf(constants=constants, buckets=buckets)))
     assert {name: library.constant(name) for name in constants} == constants
     assert library.constant(other) == constants.get(other)
 
@@ -62,11 +62,11 @@ def test_an_undefined_symbol_is_not_a_constant(tmp_path: Path) -> None:
     data = bytearray(make_elf(constants={"one": 1}))
     at = data.index(struct.pack("<BBHQQ", 0x11, 0, 1, 64 + 3 * 56, 4))
     data[at + 2 : at + 4] = bytes(2)  # its section: undefined
-    assert elf.read(written(tmp_path, bytes(data))).constant("one") is None
+    assert _elf.read(written(tmp_path, bytes(data))).constant("one") is None
 
 
 def test_a_library_without_a_name(tmp_path: Path) -> None:
-    assert elf.read(written(tmp_path, make_elf())).soname is None
+    assert _elf.read(written(tmp_path, make_elf())).soname is None
 
 
 @pytest.mark.parametrize(
@@ -88,16 +88,16 @@ def test_a_library_without_a_name(tmp_path: Path) -> None:
 def test_what_is_wrong_is_said(tmp_path: Path, data: bytes, kind: str, words: str) -> None:
     path = written(tmp_path, data)
     assert kind_of(path) == kind
-    with pytest.raises(elf.ElfError, match=words):
-        elf.check(path)
+    with pytest.raises(_elf.ElfError, match=words):
+        _elf.check(path)
 
 
 def test_a_missing_file_and_a_dangling_link(tmp_path: Path) -> None:
     assert kind_of(tmp_path / "nothing.so") == "missing"
     link = tmp_path / "link.so"
     link.symlink_to("gone.so")
-    with pytest.raises(elf.ElfError, match=r"a link to gone\.so, which is not there"):
-        elf.check(link)
+    with pytest.raises(_elf.ElfError, match=r"a link to gone\.so, which is not there"):
+        _elf.check(link)
 
 
 def test_a_folder_a_pipe_and_a_loop_are_not_libraries(tmp_path: Path) -> None:
@@ -113,13 +113,13 @@ def test_a_folder_a_pipe_and_a_loop_are_not_libraries(tmp_path: Path) -> None:
 def test_an_unreadable_file_says_how_to_make_it_readable(tmp_path: Path) -> None:
     path = written(tmp_path, SOUND)
     path.chmod(0)
-    code = "import sys; from cudnn_ct.doctor import elf\n"
+    code = "import sys; from cudnn_ct import _elf\n"
     code += "import os\nif os.geteuid() == 0: os.setuid(65534)\n"
-    code += "try: elf.check(sys.argv[1])\nexcept elf.ElfError as e: print(e.kind, e)"
+    code += "try: _elf.check(sys.argv[1])\nexcept _elf.ElfError as e: print(e.kind, e)"
     if os.geteuid() == 0:  # whom no mode stops: the child becomes nobody, who has to get as far as the file
         for folder in (tmp_path, *tmp_path.parents[:2]):
             folder.chmod(0o755)
-    root = str(Path(elf.__file__).parents[2])
+    root = str(Path(_elf.__file__).parents[2])
     child = subprocess.run(
         [sys.executable, "-c", code, str(path)],
         env={**os.environ, "PYTHONPATH": root},
@@ -143,8 +143,8 @@ def test_damage_never_gives_anything_but_an_elf_error(tmp_path: Path, damage: li
     for at, byte in damage:
         data[at] = byte
     path = written(tmp_path, bytes(data))
-    with contextlib.suppress(elf.ElfError):
-        library = elf.check(path)
+    with contextlib.suppress(_elf.ElfError):
+        library = _elf.check(path)
         library.constant("three")
         library.constant("four")
 
@@ -155,7 +155,7 @@ def test_little_of_a_large_file_is_read(tmp_path: Path, monkeypatch: pytest.Monk
     read = []
     pread = os.pread
     monkeypatch.setattr(os, "pread", lambda file, size, at: read.append(size) or pread(file, size, at))
-    assert elf.check(path).constant("two") == 2
+    assert _elf.check(path).constant("two") == 2
     assert sum(read) < 64 * 1024
 
 

@@ -18,7 +18,7 @@ PACKAGE = Path(cudnn_ct.__file__).parent
 # whose inner order is theirs.
 LEVELS = (
     ("_bindings", "errors", "dtypes", "_flags", "_config", "_handle", "shapes"),
-    ("_find", "_installation", "_lib", "_raw", "_info"),
+    ("_elf", "_files", "_find", "_installation", "_lib", "_raw", "_info"),
     ("cuda", "array", "array_creation", "descriptors", "context"),
     ("plans", "graph", "autotune", "algo_cache"),
     ("ops",),
@@ -29,8 +29,10 @@ LEVEL = {name: number for number, level in enumerate(LEVELS) for name in level}
 TOP = len(LEVELS) - 1
 
 # Beside the levels, and what of the package each may know.
-BESIDE = {"reference": {"dtypes", "shapes", "errors"}, "doctor": {"errors"}}
-READER = "doctor.elf"  # what L1 may know of the doctor: it reads files before it opens them
+BESIDE = {
+    "reference": {"dtypes", "shapes", "errors"},
+    "doctor": {"errors", "_elf", "_files", "_find", "_installation"},
+}
 # Imported by `_lib` alone: reasons for exceptions and for `available`.
 ADVISED, ADVISER = "_lib", "doctor"
 
@@ -119,8 +121,6 @@ def allowed(found: Import) -> bool:
         return of in BESIDE[part]
     if LEVEL[part] == TOP:  # what a person types may name everything once it is asked for
         return found.lazy or of in BESIDE or ORDER[of] < ORDER[part]
-    if LEVEL[part] == 1 and found.of == f".{READER}":
-        return True
     if part == ADVISED and found.of == f".{ADVISER}":
         return found.lazy
     return of in ORDER and ORDER[of] < ORDER[part]
@@ -145,13 +145,16 @@ def test_modules_import_downwards_or_from_their_left() -> None:
         (Import("ops.conv", ".reference", 1, False), False),
         (Import("ops.conv", ".ops.pool", 1, False), True),
         (Import("ops.conv", ".__init__", 1, True), False),
-        (Import("_lib", ".doctor.elf", 1, False), True),
+        (Import("_lib", "._elf", 1, False), True),
+        (Import("_lib", ".doctor.finding", 1, True), False),
         (Import("_lib", ".doctor", 1, False), False),
         (Import("_lib", ".doctor", 1, True), True),
         (Import("_info", ".doctor", 1, True), False),
         (Import("context", ".doctor", 1, True), False),
-        (Import("array", ".doctor.elf", 1, False), False),
-        (Import("doctor.elf", ".shapes", 1, False), False),
+        (Import("_elf", ".doctor", 1, True), False),
+        (Import("doctor.checks", "._installation", 1, False), True),
+        (Import("doctor.checks", "._lib", 1, True), False),
+        (Import("doctor.checks", ".shapes", 1, False), False),
         (Import("reference.conv", ".shapes", 1, False), True),
         (Import("reference.conv", ".array", 1, True), False),
         (Import("__init__", ".dnn", 1, True), True),
@@ -168,17 +171,19 @@ def test_imports_are_all_seen(tmp_path: Path) -> None:
     path = tmp_path / "conv.py"
     path.write_text(
         "import numpy\nfrom .. import errors\nfrom ..cuda.stream import Stream\n"
-        "def f():\n    import cudnn_ct\n    from cudnn_ct.doctor import elf\n    from . import missing\n"
+        "def f():\n    import cudnn_ct\n    from cudnn_ct.doctor import checks\n    from . import missing\n"
     )
     seen = [(found.of, found.lazy) for found in imports_of("ops.conv", path)]
     assert seen == [
         ("numpy", False), (".errors", False), (".cuda.stream", False),
-        (".__init__", True), (".doctor.elf" if "doctor.elf" in MODULES else ".doctor", True), (".ops", True),
+        (".__init__", True), (".doctor.checks", True), (".ops", True),
     ]  # fmt: skip
 
 
 def test_beside_the_levels_only_numpy_and_the_standard_library() -> None:
-    for part, others in (("reference", {"numpy"}), ("doctor", set())):
+    """The modules that the doctor shares with the loader are held to the doctor's rule."""
+    for part in (*BESIDE, *BESIDE["doctor"]):
+        others = {"numpy"} if part == "reference" else set()
         for found in IMPORTS:
             if found.part == part and found.inside is None:
                 assert found.of.split(".")[0] in sys.stdlib_module_names | others, str(found)
