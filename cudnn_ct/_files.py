@@ -6,7 +6,6 @@ import os
 import re
 import stat
 from collections.abc import Iterator
-from pathlib import Path
 from typing import NamedTuple
 
 __all__ = [
@@ -112,7 +111,7 @@ def cudnn_files(folder: str) -> Iterator[LibraryName]:
             yield LibraryName(match["part"] or "", match["version"] or "", os.path.join(folder, name))
 
 
-def text_of(path: str | Path) -> str:
+def text_of(path: str | os.PathLike[str]) -> str:
     """Read a text file of reasonable size.
 
     Raises

@@ -1,15 +1,15 @@
-"""What one folder of cuDNN holds: every file of it read and judged before any of it is opened."""
+"""Read a cuDNN on disk and judge its files before any of them is opened; the doctor uses the same tables."""
 
 from __future__ import annotations
 
 import os
 import re
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from . import _elf
+from . import _elf, _files
 from ._find import EXPLICIT, SearchResult
 from .errors import CudnnError, LibraryLoadError, LibraryNotFoundError, VersionMismatchError, format_version
 
@@ -18,35 +18,66 @@ __all__ = [
     "Installation",
     "LibraryFile",
     "SubLibrary",
+    "Version",
+    "file_name",
+    "header_folders",
     "header_version",
     "inspect",
+    "old_version",
+    "parse_header",
     "require",
+    "required",
+    "version_in",
+    "version_number",
     "world_writable",
 ]
+
+Version = tuple[int, int, int]
 
 
 @dataclass(frozen=True)
 class SubLibrary:
-    """One row: a library that cuDNN opens by itself, when it needs it."""
+    """A library that libcudnn.so opens when it needs it.
+
+    Attributes
+    ----------
+    name : str
+        The part of its file name between ``libcudnn_`` and ``.so``.
+    constant : str
+        The exported symbol that holds its version; empty if it exports none.
+    core : bool
+        Whether cuDNN ends the process or fails in every call without it.
+    computes : bool
+        Whether it needs code for every GPU.
+    since : tuple of int
+        The first version that always includes it.
+    earliest : tuple of int
+        The first version that may include it; its true first version is between the two and not known.
+    """
 
     name: str
-    symbol: str = ""  # its version constant, where it exports one
-    core: bool = False  # cuDNN ends the process or fails all over without it
-    since: int = 0  # the first version that all packages of ship it
+    constant: str = ""
+    core: bool = False
+    computes: bool = False
+    since: Version = (9, 0, 0)
+    earliest: Version = (9, 0, 0)
 
 
-# In the order in which they depend on each other: opened in this order, each finds those it needs loaded.
-SUBLIBRARIES = (
-    SubLibrary("graph", "cudnn_graph_version", core=True),
-    SubLibrary("ops", "cudnn_ops_infer_version", core=True),
-    SubLibrary("cnn", core=True),
-    SubLibrary("adv", "cudnn_adv_infer_version", core=True),
-    SubLibrary("ext", since=92400),
-    SubLibrary("heuristic"),
-    SubLibrary("engines_precompiled"),
-    SubLibrary("engines_runtime_compiled"),
-    SubLibrary("engines_tensor_ir", since=92400),
-)
+# In the order of their dependencies: a library opened in this order finds the ones it needs already loaded.
+SUBLIBRARIES = {
+    row.name: row
+    for row in (
+        SubLibrary("graph", "cudnn_graph_version", core=True),
+        SubLibrary("ops", "cudnn_ops_infer_version", core=True, computes=True),
+        SubLibrary("cnn", core=True, computes=True),
+        SubLibrary("adv", "cudnn_adv_infer_version", core=True, computes=True),
+        SubLibrary("ext", since=(9, 24, 0), earliest=(9, 21, 0)),
+        SubLibrary("heuristic"),
+        SubLibrary("engines_precompiled", computes=True),
+        SubLibrary("engines_runtime_compiled", computes=True),
+        SubLibrary("engines_tensor_ir", since=(9, 24, 0), earliest=(9, 21, 0)),
+    )
+}
 
 
 @dataclass(frozen=True)
@@ -84,9 +115,9 @@ class Installation:
         The real path of ``libcudnn.so.9``, the library that programs link with.
     version : int or None
         The version constant of its graph library, which is what ``cudnnGetVersion`` will answer.
-    files : tuple of File
+    files : tuple of LibraryFile
         The sub-libraries beside it, in the order in which to open them.
-    header : File or None
+    header : LibraryFile or None
         The ``cudnn_version.h`` that belongs to it.
     problems : tuple of CudnnError
         Why it must not be opened; empty for a sound one.
@@ -137,11 +168,10 @@ def inspect(path: str | os.PathLike[str]) -> Installation:
         problem = _translated(error)
     if problem:
         return Installation(shim, problems=(problem,))
-    files, problems = _read_files(Path(shim))
-    version = next((file.version for file in files if file.name == "graph"), None)
-    number = _number(version) if version else None
-    problems += _incomplete(Path(shim).parent, files, number) + _mixed(files)
-    return Installation(shim, number, files, _header_of(Path(shim).parent), tuple(problems))
+    files, versions, problems = _read_files(Path(shim))
+    folder, version = os.path.dirname(shim), versions.get("graph")
+    problems += _incomplete(folder, files, version) + _mixed(files)
+    return Installation(shim, version and version_number(version), files, _header_of(folder), tuple(problems))
 
 
 def require(found: SearchResult) -> Installation:
@@ -178,13 +208,64 @@ def world_writable(path: str) -> str:
     return f"everybody may write {path}, and so run code in the processes that load it; chmod o-w {path}"
 
 
-def header_version(path: str | os.PathLike[str]) -> int | None:
-    """Read the version that a ``cudnn_version.h`` defines; None when it defines none."""
-    text = Path(path).read_text(encoding="utf-8", errors="replace")
-    defined = dict(re.findall(r"^#define CUDNN_(MAJOR|MINOR|PATCHLEVEL)\s+(\d+)", text, re.M))
+def file_name(name: str = "") -> str:
+    """Return the file name of a sub-library, or of libcudnn.so itself for an empty name."""
+    return f"libcudnn{'_' if name else ''}{name}.so.9"
+
+
+def required(version: Version | None) -> list[str]:
+    """List the sub-libraries that a cuDNN of a version must have."""
+    return [row.name for row in SUBLIBRARIES.values() if row.since <= (version or (9, 0, 0))]
+
+
+def version_in(library: _elf.Elf, name: str) -> Version | None:
+    """Read the version constant of a sub-library, where 0x091B00 is 9.27.0; None if it exports none.
+
+    Raises
+    ------
+    ElfError
+        The library is damaged.
+    """
+    row = SUBLIBRARIES.get(name)
+    constant = library.constant(row.constant) if row and row.constant else None
+    return (constant >> 16, constant >> 8 & 0xFF, constant & 0xFF) if constant else None
+
+
+def old_version(folder: str | os.PathLike[str], major: int) -> Version | None:
+    """Read the version of cuDNN 8, whose smallest library is ops_infer; None for all other versions."""
+    try:
+        return version_in(_elf.read(os.path.join(folder, f"libcudnn_ops_infer.so.{major}")), "ops")
+    except _elf.ElfError:
+        return None
+
+
+def version_number(version: Version) -> int:
+    """Write a version as ``cudnnGetVersion`` does: 9.27.0 is 92700, 8.9.7 is 8907."""
+    major, minor, patch = version
+    return major * (10_000 if major >= 9 else 1_000) + minor * 100 + patch
+
+
+def parse_header(text: str) -> Version | None:
+    """Parse the version that a ``cudnn_version.h`` defines; None if it defines none."""
+    defined = dict(re.findall(r"^#define CUDNN_(MAJOR|MINOR|PATCHLEVEL)[ \t]+(\d{1,6})\b", text, re.M | re.A))
     if len(defined) < 3:
         return None
-    return _packed(*(int(defined[part]) for part in ("MAJOR", "MINOR", "PATCHLEVEL")))
+    return int(defined["MAJOR"]), int(defined["MINOR"]), int(defined["PATCHLEVEL"])
+
+
+def header_version(path: str | os.PathLike[str]) -> int | None:
+    """Read the version number that a ``cudnn_version.h`` defines; None if it defines none."""
+    version = parse_header(_files.text_of(path))
+    return version and version_number(version)
+
+
+def header_folders(folder: str) -> list[str]:
+    """List where the header for a folder of libraries may be: ``../include``, or Debian's folders."""
+    prefix = os.path.dirname(folder)
+    if os.path.basename(prefix) == "lib":  # <prefix>/lib/x86_64-linux-gnu
+        include = os.path.join(os.path.dirname(prefix), "include")
+        return [os.path.join(include, os.path.basename(folder)), include]
+    return [os.path.join(prefix, "include")]
 
 
 def _not_found(found: SearchResult) -> CudnnError:
@@ -207,35 +288,27 @@ def _judge_shim(shim: str, library: _elf.Elf) -> CudnnError | None:
     major = int(name.group(1))
     if major == 9:
         return None
-    version = _old_version(Path(shim).parent, major)
+    version = _dotted(old_version(os.path.dirname(shim), major)) or major
     return VersionMismatchError(f"{shim} is cuDNN {version}: cudnn_ct needs cuDNN >= 9.0 (and below 10)")
 
 
-def _old_version(folder: Path, major: int) -> str:
-    """Read the version of cuDNN 8, whose oldest part is called ops_infer; of others the major has to do."""
-    try:
-        constant = _elf.read(folder / f"libcudnn_ops_infer.so.{major}").constant("cudnn_ops_infer_version")
-    except _elf.ElfError:
-        constant = None
-    return _unpacked(constant) if constant else str(major)
-
-
-def _read_files(shim: Path) -> tuple[tuple[LibraryFile, ...], list[CudnnError]]:
-    files, problems = [], []
-    for row in SUBLIBRARIES:
-        path = _beside(shim, row.name)
+def _read_files(shim: Path) -> tuple[tuple[LibraryFile, ...], dict[str, Version], list[CudnnError]]:
+    files, versions, problems = [], {}, []
+    for name in SUBLIBRARIES:
+        path = _beside(shim, name)
         if path is None:
-            files.append(LibraryFile(row.name, None, note="not there"))
+            files.append(LibraryFile(name, None, note="not there"))
             continue
         try:
-            library = _elf.check(path)
-            constant = library.constant(row.symbol) if row.symbol else None
+            version = version_in(_elf.check(path), name)
         except _elf.ElfError as error:
             problems.append(_translated(error))
-            files.append(LibraryFile(row.name, path, note=error.kind))
+            files.append(LibraryFile(name, path, note=error.kind))
         else:
-            files.append(LibraryFile(row.name, path, _unpacked(constant) if constant else None))
-    return tuple(files), problems
+            files.append(LibraryFile(name, path, _dotted(version)))
+            if version:
+                versions[name] = version
+    return tuple(files), versions, problems
 
 
 def _beside(shim: Path, name: str) -> str | None:
@@ -248,15 +321,13 @@ def _beside(shim: Path, name: str) -> str | None:
     return None
 
 
-def _incomplete(folder: Path, files: tuple[LibraryFile, ...], version: int | None) -> list[CudnnError]:
-    since = {row.name: row.since for row in SUBLIBRARIES}
-    missing = [file.name for file in files if file.path is None and since[file.name] <= (version or 0)]
+def _incomplete(folder: str, files: tuple[LibraryFile, ...], version: Version | None) -> list[CudnnError]:
+    missing = [file_name(file.name) for file in files if not file.path and file.name in required(version)]
     if not missing:
         return []
-    names = ", ".join(f"libcudnn_{name}.so.9" for name in missing)
     return [
         LibraryLoadError(
-            f"{folder} is not a complete cuDNN: {names} not there; install it again "
+            f"{folder} is not a complete cuDNN: {', '.join(missing)} not there; install it again "
             "(pip install --force-reinstall for a wheel), or copy all of its libraries"
         )
     ]
@@ -272,25 +343,17 @@ def _mixed(files: tuple[LibraryFile, ...]) -> list[CudnnError]:
     ]
 
 
-def _header_of(folder: Path) -> LibraryFile | None:
-    """Find the header of a library's folder: in ``../include``, or where Debian puts it."""
-    for path in _header_places(folder):
-        try:
-            version = header_version(path)
-        except OSError:
-            continue
-        return LibraryFile("header", os.path.realpath(path), format_version(version) if version else None)
+def _header_of(folder: str) -> LibraryFile | None:
+    """Read the first header that exists for a folder of libraries."""
+    for include in header_folders(folder):
+        for name in ("cudnn_version.h", "cudnn_version_v9.h"):
+            path = os.path.join(include, name)
+            try:
+                version = header_version(path)
+            except OSError:
+                continue
+            return LibraryFile("header", os.path.realpath(path), format_version(version) if version else None)
     return None
-
-
-def _header_places(folder: Path) -> Iterator[Path]:
-    includes = [folder.parent / "include"]
-    if folder.parent.name == "lib":  # <prefix>/lib/x86_64-linux-gnu
-        prefix = folder.parent.parent
-        includes = [prefix / "include" / folder.name, prefix / "include"]
-    for include in includes:
-        yield include / "cudnn_version.h"
-        yield include / "cudnn_version_v9.h"
 
 
 def _translated(error: _elf.ElfError) -> CudnnError:
@@ -305,15 +368,5 @@ def _private(path: str) -> bool:
         return False
 
 
-def _unpacked(constant: int) -> str:
-    """Write the constant of a library, which holds a version's parts as bytes: 0x091B00 is 9.27.0."""
-    return f"{constant >> 16}.{constant >> 8 & 0xFF}.{constant & 0xFF}"
-
-
-def _number(version: str) -> int:
-    return _packed(*map(int, version.split(".")))
-
-
-def _packed(major: int, minor: int, patch: int) -> int:
-    """Write a version as ``cudnnGetVersion`` does."""
-    return major * (10_000 if major >= 9 else 1_000) + minor * 100 + patch
+def _dotted(version: Version | None) -> str | None:
+    return version and ".".join(map(str, version))

@@ -404,14 +404,13 @@ def _open(installation: Installation) -> tuple[Lookup, dict[str, str]]:
 
     cuDNN asks for its parts by name, and gets what is loaded by that name, whatever LD_LIBRARY_PATH says.
     """
-    core = {row.name for row in SUBLIBRARIES if row.core}
     skipped: dict[str, str] = {}
     for file in installation.files:
         try:
             if file.path:
                 ctypes.CDLL(file.path)
         except OSError as error:
-            if file.name in core:
+            if SUBLIBRARIES[file.name].core:
                 raise _not_loadable(file.path, error) from None
             skipped[file.name] = str(error)
             if "libcuda.so.1" not in str(error):  # that one is missing wherever there is no driver

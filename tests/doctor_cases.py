@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from cudnn_ct._installation import SUBLIBRARIES
 from cudnn_ct.doctor import libraryset
 from tests.doctor_sites import Answer, Site, Source, examine
 from tests.elf_files import make_elf, make_header
@@ -160,7 +161,7 @@ def _case(name: str, code: str, damage: Callable[[Site], Any]) -> Case:
 
 
 CASES = (
-    *map(_missing, libraryset.PARTS),
+    *map(_missing, ("", *SUBLIBRARIES)),
     _case(
         "only libcudnn.so.9 was copied",
         "missing-library",
@@ -341,7 +342,7 @@ def _path_with(site: Site, other: Source, *parts: str) -> None:
 
 
 def _mixes() -> Iterator[Case]:
-    for part in libraryset.PARTS:
+    for part in ("", *SUBLIBRARIES):
         name = f"libcudnn{'_' if part else ''}{part}"
         yield Case(
             f"{name} of another version",

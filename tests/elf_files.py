@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from cudnn_ct._elf import machine_here
-from cudnn_ct._installation import SUBLIBRARIES
+from cudnn_ct._installation import SUBLIBRARIES, file_name
 
 PT_LOAD, PT_DYNAMIC, PT_GNU_STACK = 1, 2, 0x6474E551
 DT_NEEDED, DT_STRTAB, DT_SYMTAB, DT_STRSZ, DT_SONAME, DT_RUNPATH = 1, 5, 6, 10, 14, 29
@@ -90,10 +90,10 @@ def make_cudnn(
 ) -> Path:
     """Write a complete cuDNN of small libraries, and return its ``libcudnn.so.9``."""
     folder.mkdir(parents=True, exist_ok=True)
-    for row in SUBLIBRARIES:
+    for row in SUBLIBRARIES.values():
         if row.name not in without:
-            constants = {row.symbol: packed(versions.get(row.name, version))} if row.symbol else {}
-            name = f"libcudnn_{row.name}.so.9"
+            constants = {row.constant: packed(versions.get(row.name, version))} if row.constant else {}
+            name = file_name(row.name)
             _write(folder / name, make_elf(name, constants=constants))
     shim = folder / "libcudnn.so.9"
     _write(shim, make_elf("libcudnn.so.9"))

@@ -6,10 +6,11 @@ import os
 from collections.abc import Iterator
 
 from .. import _elf, _files
+from .._installation import SUBLIBRARIES, file_name, required
 from .finding import Finding, finding
-from .libraryset import PARTS, Library, LibrarySet, Part, Version, write
+from .libraryset import Library, LibrarySet, write
 
-__all__ = ["CHECKS", "coverage", "expected_parts", "missing_parts"]
+__all__ = ["CHECKS", "coverage", "missing_parts"]
 
 # What libcudnn_graph exports and libcudnn does not forward: not part of cuDNN's interface.
 INNER = {
@@ -59,7 +60,7 @@ def check_files(found: LibrarySet) -> Iterator[Finding]:
 def check_complete(found: LibrarySet) -> Iterator[Finding]:
     """Nothing is missing, and nothing lies there that this version does not have."""
     for part in missing_parts(found):
-        name = _file_name(part)
+        name = file_name(part)
         path = os.path.join(found.folder, name)
         yield finding(
             "missing-library",
@@ -72,7 +73,7 @@ def check_complete(found: LibrarySet) -> Iterator[Finding]:
             yield finding(
                 "stray-library",
                 f"{library.path} does not belong to cuDNN {write(found.version)}: "
-                f"there is no such library before {write(PARTS[library.name].earliest)}",
+                f"there is no such library before {write(SUBLIBRARIES[library.name].earliest)}",
                 path=library.path,
                 version=write(found.version),
                 fix={"path": library.path},
@@ -105,7 +106,7 @@ def check_symbols(found: LibrarySet) -> Iterator[Finding]:
     """What a library needs of the others, they have; what they offer, libcudnn forwards."""
     members = [library for library in found.sound if not _stray(found, library)]
     exports = {library.name: set(library.dynamic.exports) for library in members if library.dynamic}
-    if OFFERING & {part.name for part in expected_parts(found)} - exports.keys():
+    if OFFERING.intersection(required(found.version)) - exports.keys():
         return  # what is missing is said already, and everything else would follow from it
     everything = set().union(*exports.values())
     for library in members:
@@ -167,15 +168,9 @@ def check_access(found: LibrarySet) -> Iterator[Finding]:
 CHECKS = (check_files, check_complete, check_versions, check_symbols, check_cuda, check_access)
 
 
-def missing_parts(found: LibrarySet) -> list[Part]:
-    """List the parts that a set of this version must have, and has not."""
-    return [part for part in expected_parts(found) if part.name not in found.libraries]
-
-
-def expected_parts(found: LibrarySet) -> list[Part]:
-    """List the parts that a set of this version must have."""
-    version: Version = found.version or (9, 0, 0)
-    return [part for part in PARTS.values() if part.since <= version]
+def missing_parts(found: LibrarySet) -> list[str]:
+    """List the libraries that a cuDNN of this version must have and that are missing."""
+    return [name for name in ("", *required(found.version)) if name not in found.libraries]
 
 
 def coverage(found: LibrarySet) -> tuple[frozenset[int], frozenset[int]]:
@@ -186,7 +181,7 @@ def coverage(found: LibrarySet) -> tuple[frozenset[int], frozenset[int]]:
     codes = [
         library.code
         for library in found.sound
-        if library.code and library.name in PARTS and PARTS[library.name].computes
+        if library.code and library.name in SUBLIBRARIES and SUBLIBRARIES[library.name].computes
     ]
     if not codes:
         return frozenset(), frozenset()
@@ -213,8 +208,8 @@ def _unresolved(found: LibrarySet, library: Library, missing: list[str], what: s
 
 def _stray(found: LibrarySet, library: Library) -> bool:
     """Whether a library is one that this version does not have."""
-    part = PARTS.get(library.name)
-    return part is not None and found.version is not None and found.version < part.earliest
+    row = SUBLIBRARIES.get(library.name)
+    return row is not None and found.version is not None and found.version < row.earliest
 
 
 def _public(name: str) -> bool:
@@ -224,9 +219,4 @@ def _public(name: str) -> bool:
 def _rightly_named(library: Library) -> bool:
     """Whether the name that a library goes by among loaded ones is that of its file."""
     soname = (library.elf.soname if library.elf else None) or ""
-    return soname == _file_name(library.name) or library.name not in PARTS
-
-
-def _file_name(part: Part | str) -> str:
-    name = part if isinstance(part, str) else part.name
-    return f"libcudnn{'_' if name else ''}{name}.so.9"
+    return soname == file_name(library.name) or library.name not in ("", *SUBLIBRARIES)

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from .. import _elf, _files
+from .. import _files
+from .._installation import old_version
 from . import checks, dependents, driver, libraryset, load_check, locate, record_check, requirements, search
 from .finding import Finding, Severity, codes, finding
 from .libraryset import LibrarySet, write
@@ -269,14 +270,7 @@ def _older(folder: str, alone: bool) -> Finding:
     if newest > 9:
         text = f"{folder} holds cuDNN {newest}, which this doctor does not know"
         return finding("cannot-look", text, path=folder)
-    version = None
-    for major in (8, 7):
-        path = os.path.join(folder, f"libcudnn_ops_infer.so.{major}")
-        try:
-            constant = _elf.read(path).constant("cudnn_ops_infer_version")
-        except _elf.ElfError:
-            continue
-        version = (constant >> 16, constant >> 8 & 255, constant & 255) if constant else None
+    version = old_version(folder, 8) or old_version(folder, 7)
     what = f"cuDNN {write(version)}" if version else "a cuDNN older than 9"
     code = "old-cudnn" if alone else "other-cudnn"
     return finding(code, f"{folder} holds {what}", path=folder, version=write(version))

@@ -9,54 +9,11 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from .. import _elf, _files
+from .._installation import SUBLIBRARIES, Version, version_in
 from . import fatbin, symbols
 from .finding import REINSTALL
 
-__all__ = ["PARTS", "Library", "LibrarySet", "Part", "Version", "read", "read_library", "write"]
-
-Version = tuple[int, int, int]
-
-
-@dataclass(frozen=True)
-class Part:
-    """One row: a library of cuDNN 9.
-
-    Attributes
-    ----------
-    name : str
-        What stands between ``libcudnn_`` and ``.so``; empty for libcudnn.so itself.
-    constant : str
-        The exported symbol that holds its version; empty where it has none.
-    since : tuple
-        The first version that must have it.
-    earliest : tuple
-        The first version that may have it: which one between the two began is not known.
-    computes : bool
-        Whether every GPU needs code in it.
-    """
-
-    name: str
-    constant: str = ""
-    since: Version = (9, 0, 0)
-    earliest: Version = (9, 0, 0)
-    computes: bool = False
-
-
-PARTS = {
-    part.name: part
-    for part in (
-        Part(""),
-        Part("graph", "cudnn_graph_version"),
-        Part("ops", "cudnn_ops_infer_version", computes=True),
-        Part("cnn", computes=True),
-        Part("adv", "cudnn_adv_infer_version", computes=True),
-        Part("heuristic"),
-        Part("engines_precompiled", computes=True),
-        Part("engines_runtime_compiled", computes=True),
-        Part("engines_tensor_ir", since=(9, 24, 0), earliest=(9, 21, 0)),
-        Part("ext", since=(9, 24, 0), earliest=(9, 21, 0)),
-    )
-}
+__all__ = ["Library", "LibrarySet", "read", "read_library", "write"]
 
 
 @dataclass(frozen=True)
@@ -182,7 +139,7 @@ def read(folder: str, root: str = "/") -> LibrarySet | None:
         library = read_library(names[0].path, root, part)
         libraries[part] = library
         extra += [name for name in names[1:] if not _same(_files.real(name.path, root), library.real)]
-    order = list(PARTS)
+    order = ["", *SUBLIBRARIES]
     rows = sorted(libraries.items(), key=lambda row: order.index(row[0]) if row[0] in order else len(order))
     return LibrarySet(_files.real(folder, root), dict(rows), tuple(extra), root)
 
@@ -194,11 +151,11 @@ def read_library(path: str, root: str = "/", part: str = "") -> Library:
         headers = _elf.read(where)
         dynamic = symbols.read(headers)
         code = fatbin.read(headers)
-        constant = headers.constant(PARTS[part].constant) if part in PARTS and PARTS[part].constant else None
+        version = version_in(headers, part)
         cuda = (code.cuda if code else 0) or _runtime(headers, dynamic) // 1000
     except _elf.ElfError as error:
         return Library(part, path, where, error)
-    return Library(part, path, where, None, headers, dynamic, code, _unpacked(constant), cuda)
+    return Library(part, path, where, None, headers, dynamic, code, version, cuda)
 
 
 def write(version: Version | None) -> str:
@@ -217,11 +174,6 @@ def _same(one: str, other: str) -> bool:
         return os.path.samefile(one, other)
     except OSError:
         return one == other
-
-
-def _unpacked(constant: int | None) -> Version | None:
-    """Take the constant apart: 0x091B00 is 9.27.0."""
-    return (constant >> 16, constant >> 8 & 0xFF, constant & 0xFF) if constant else None
 
 
 def _runtime(library: _elf.Elf, dynamic: symbols.Dynamic) -> int:

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from .. import _elf, _files
+from .._installation import file_name, version_number
+from ..errors import format_version
 from . import sandbox
 from .finding import Finding, Severity, finding
 from .libraryset import LibrarySet, write
@@ -100,8 +102,8 @@ def _answers(found: LibrarySet, report: Report) -> Iterator[Finding]:
     if error := report.last("load").get("error"):
         yield finding("load-failed", str(error), path=found.shim and found.shim.path, reason=error, fix=again)
     number = report.last("version").get("value")
-    if number and found.version and number != _packed(found.version):
-        answer = f"{number // 10000}.{number // 100 % 100}.{number % 100}"
+    if number and found.version and number != version_number(found.version):
+        answer = format_version(number)
         yield finding(
             "runtime-version",
             f"the files of {found.folder} are {write(found.version)}, and cuDNN answers {answer}",
@@ -161,7 +163,7 @@ def _mapped(found: LibrarySet, report: Report) -> Iterator[Finding]:
 def _jit(found: LibrarySet, loaded: set[str | None]) -> Iterator[Finding]:
     missing = [part for part in SILENT if part not in loaded]
     if missing:
-        names = " and ".join(f"libcudnn_{part}.so.9" for part in missing)
+        names = " and ".join(map(file_name, missing))
         yield finding(
             "jit-only",
             f"cuDNN works without {names}, and reports success",
@@ -215,10 +217,6 @@ def _part_of(path: str) -> str | None:
 
 def _status(status: int) -> str:
     return f"{status} (CUDNN_STATUS_{STATUSES[status]})" if status in STATUSES else str(status)
-
-
-def _packed(version: tuple[int, int, int]) -> int:
-    return version[0] * 10000 + version[1] * 100 + version[2]
 
 
 def _glibc() -> str:

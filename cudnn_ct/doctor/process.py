@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from .. import _files
+from .._installation import file_name
 from . import checks, libraryset, record_check, requirements
 from .diagnosis import Diagnosis, sort
 from .finding import Finding, finding
@@ -92,7 +93,7 @@ def _judge(pid: int, mapped: list[str], folders: list[str], sets: list[LibrarySe
         for part in ("engines_precompiled", "heuristic"):
             if part not in loaded:
                 yield finding(
-                    "jit-only", f"process {pid} runs without libcudnn_{part}.so.9", missing=[part], pid=pid
+                    "jit-only", f"process {pid} runs without {file_name(part)}", missing=[part], pid=pid
                 )
 
 

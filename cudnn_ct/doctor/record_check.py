@@ -138,7 +138,7 @@ def check(found: LibrarySet, distributions: list[Distribution], deep: bool = Fal
             owners=names,
             fix={"owners": " ".join(names), "package": found.package},
         )
-    said = {part.name for part in missing_parts(found)}
+    said = set(missing_parts(found))
     for owner in distributions:
         if owner.problem:
             yield finding(

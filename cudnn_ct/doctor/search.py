@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator, Mapping
 
 from .. import _files
+from .._installation import header_folders, parse_header
 from . import libraryset, locate
 from .finding import Finding, Severity, finding
 from .libraryset import LibrarySet, write
@@ -128,7 +129,7 @@ def companion_version(path: str) -> str:
 
 def check_headers(found: LibrarySet, environ: Mapping[str, str] = os.environ) -> Iterator[Finding]:
     """Compare the headers that a compiler may find with the libraries."""
-    own, others = _own_headers(found.folder), []
+    own, others = header_folders(found.folder)[:1], []  # another cuDNN may own Debian's second folder
     if found.root == "/":
         told = [folder for name in INCLUDES for folder in environ.get(name, "").split(":") if folder]
         roots = [environ[name] for name in ("CUDNN_PATH", *locate.TOOLKITS) if environ.get(name)]
@@ -136,7 +137,10 @@ def check_headers(found: LibrarySet, environ: Mapping[str, str] = os.environ) ->
         others += ["/usr/include", "/usr/local/cuda/include"]
     for folder in dict.fromkeys([*own, *others]):
         path = os.path.join(folder, "cudnn_version.h")
-        version = _header_version(path)
+        try:
+            version = parse_header(_files.text_of(path))
+        except OSError:
+            continue
         if not version or not found.version or version == found.version:
             continue
         code = "header-mismatch" if folder in own else "other-header"
@@ -149,30 +153,6 @@ def check_headers(found: LibrarySet, environ: Mapping[str, str] = os.environ) ->
             expected=write(found.version),
             fix={"reinstall": found.reinstall},
         )
-
-
-def parse_header(text: str) -> libraryset.Version | None:
-    """Read the version that a ``cudnn_version.h`` defines; None when it defines none."""
-    defined = dict(re.findall(r"^#define CUDNN_(MAJOR|MINOR|PATCHLEVEL)[ \t]+(\d{1,6})\b", text, re.M | re.A))
-    if len(defined) < 3:
-        return None
-    return int(defined["MAJOR"]), int(defined["MINOR"]), int(defined["PATCHLEVEL"])
-
-
-def _header_version(path: str) -> libraryset.Version | None:
-    try:
-        return parse_header(_files.text_of(path))
-    except OSError:
-        return None
-
-
-def _own_headers(folder: str) -> list[str]:
-    """Where the headers of a folder of libraries are: in ../include, or where Debian puts them."""
-    prefix = os.path.dirname(folder)
-    if os.path.basename(prefix) == "lib":  # <prefix>/lib/x86_64-linux-gnu
-        prefix = os.path.dirname(prefix)
-        return [os.path.join(prefix, "include", os.path.basename(folder))]
-    return [os.path.join(prefix, "include")]
 
 
 def _folder_of(path: str) -> str:

@@ -693,5 +693,5 @@ print(json.dumps([good, failed, wrong, typo, raw.cudnnGetErrorString(0).decode()
 
 def test_the_table_names_every_library_of_the_wheel(cudnn: Installation) -> None:
     there = {path.name for path in cudnn.folder.glob("libcudnn_*.so.9")}
-    assert there == {f"libcudnn_{row.name}.so.9" for row in SUBLIBRARIES} & there
+    assert there == {f"libcudnn_{name}.so.9" for name in SUBLIBRARIES} & there
     assert cudnn.problems == ()

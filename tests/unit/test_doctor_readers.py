@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cudnn_ct import _elf, _files
+from cudnn_ct._installation import SUBLIBRARIES, file_name, parse_header
 from cudnn_ct.doctor import (
     dependents,
     diagnosis,
@@ -21,7 +22,6 @@ from cudnn_ct.doctor import (
     record_check,
     report,
     requirements,
-    search,
     stub_libcuda,
     symbols,
 )
@@ -99,7 +99,8 @@ def test_anything_can_be_read_as_a_set(tmp_path: Path, data: bytes) -> None:
 
 
 VERSIONS = st.one_of(st.just(0x091B00), st.integers(0, 2**32 - 1), st.sampled_from([0x080907, 0x091400]))
-PARTS = st.dictionaries(st.sampled_from(sorted(libraryset.PARTS)), VERSIONS, min_size=4)
+LIBRARIES = ["", *SUBLIBRARIES]
+PARTS = st.dictionaries(st.sampled_from(LIBRARIES), VERSIONS, min_size=4)
 
 
 @given(PARTS, st.booleans(), st.text(max_size=50))
@@ -110,8 +111,8 @@ def test_any_installation_can_be_examined(
     shutil.rmtree(tmp_path / "site", ignore_errors=True)
     lib = tmp_path / "site/nvidia/cudnn/lib"
     lib.mkdir(parents=True)
-    for name in libraryset.PARTS if every else parts:
-        file, constant = f"libcudnn{'_' if name else ''}{name}.so.9", libraryset.PARTS[name].constant
+    for name in LIBRARIES if every else parts:
+        file, constant = file_name(name), SUBLIBRARIES[name].constant if name else ""
         version = parts.get(name, 0x091B00)
         written(lib, make_elf(file, constants={constant: version, "cudnnThing": 1} if constant else {}), file)
     (tmp_path / "site/nvidia_cudnn_cu12-9.27.0.42.dist-info").mkdir()
@@ -180,7 +181,7 @@ def test_a_set_is_read(tmp_path: Path) -> None:
     found = libraryset.read(str(tmp_path / "lib"))
     assert found is not None
     assert found.version == (9, 27, 0)
-    assert list(found.libraries) == list(libraryset.PARTS)
+    assert list(found.libraries) == LIBRARIES
     assert found.cuda == 0
     assert found.package == "nvidia-cudnn-cu12"
 
@@ -249,14 +250,14 @@ def test_what_is_no_record(text: str) -> None:
 
 @given(st.text() | st.binary().map(lambda data: data.decode("utf-8", "replace")))
 def test_any_header_and_metadata_can_be_read(text: str) -> None:
-    assert search.parse_header(text) is None or len(search.parse_header(text) or ()) == 3
+    assert parse_header(text) is None or len(parse_header(text) or ()) == 3
     list(dependents.requirements(text))
 
 
 def test_a_header(tmp_path: Path) -> None:
     text = make_header(tmp_path / "h", "9.27.1").read_text()
-    assert search.parse_header(text) == (9, 27, 1)
-    assert search.parse_header(text.replace("MINOR", "OTHER")) is None
+    assert parse_header(text) == (9, 27, 1)
+    assert parse_header(text.replace("MINOR", "OTHER")) is None
 
 
 def test_requirements() -> None:
