@@ -22,6 +22,7 @@ __all__ = [
     "check",
     "dynamic",
     "file_offset",
+    "glibc_version",
     "machine_here",
     "opened",
     "read",
@@ -114,6 +115,14 @@ class Elf:
 def machine_here() -> int:
     """Tell the ``e_machine`` that this Python's process can open; 0 where it is not known."""
     return _PLATFORMS.get(os.uname().machine, 0) if hasattr(os, "uname") else 0
+
+
+def glibc_version() -> str:
+    """Return the version of this system's glibc, such as ``glibc 2.35``; empty for another C library."""
+    try:
+        return os.confstr("CS_GNU_LIBC_VERSION") or ""
+    except (AttributeError, ValueError, OSError):  # Windows has no confstr, and musl does not have the name
+        return ""
 
 
 def check(path: str | os.PathLike[str]) -> Elf:

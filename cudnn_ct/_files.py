@@ -1,4 +1,4 @@
-"""Looks at folders and links of a file system that may be an image's: absolute links begin at its root."""
+"""Read file names, links, memory maps and small files; in an image, absolute links start at its root."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 __all__ = [
-    "CUDNN_FILE",
     "LibraryName",
+    "bytes_of",
     "closed",
     "cudnn_files",
+    "driver_release",
+    "library_name",
     "mapped",
     "mount_options",
     "names_in",
@@ -22,14 +24,14 @@ __all__ = [
 ]
 
 # libcudnn.so.9, libcudnn_graph.so.9.27.0
-CUDNN_FILE = re.compile(r"libcudnn(?:_(?P<part>[a-z_]+))?\.so(?:\.(?P<version>\d+(?:\.\d+)*))?")
+_LIBRARY = re.compile(r"libcudnn(?:_(?P<part>[a-z_]+))?\.so(?:\.(?P<version>\d+(?:\.\d+)*))?")
 
 MAX_LINKS = 40  # as the kernel has it
 MAX_TEXT = 8 << 20  # bytes of a text file, such as a wheel's RECORD
 
 
 class LibraryName(NamedTuple):
-    """A file that is called like a library of cuDNN: its part is empty for libcudnn.so itself."""
+    """A file with the name of a cuDNN library: its part is empty for libcudnn.so itself."""
 
     part: str
     version: str
@@ -39,6 +41,12 @@ class LibraryName(NamedTuple):
     def major(self) -> int:
         """The major version of its name; 0 when the name has none."""
         return int(self.version.partition(".")[0] or 0)
+
+
+def library_name(path: str) -> LibraryName | None:
+    """Parse the name of a cuDNN library, with or without `` (deleted)`` of a memory map; None for others."""
+    match = _LIBRARY.fullmatch(os.path.basename(path.removesuffix(" (deleted)")))
+    return LibraryName(match["part"] or "", match["version"] or "", path) if match else None
 
 
 def real(path: str, root: str = "/") -> str:
@@ -104,11 +112,8 @@ def names_in(folder: str) -> list[str]:
 
 
 def cudnn_files(folder: str) -> Iterator[LibraryName]:
-    """Yield the files of a folder that are called like a library of cuDNN."""
-    for name in names_in(folder):
-        match = CUDNN_FILE.fullmatch(name)
-        if match:
-            yield LibraryName(match["part"] or "", match["version"] or "", os.path.join(folder, name))
+    """Yield the files of a folder that have the name of a cuDNN library."""
+    yield from filter(None, (library_name(os.path.join(folder, name)) for name in names_in(folder)))
 
 
 def text_of(path: str | os.PathLike[str]) -> str:
@@ -117,7 +122,18 @@ def text_of(path: str | os.PathLike[str]) -> str:
     Raises
     ------
     OSError
-        When it is no regular file, cannot be read, or is too large.
+        It is not a regular file, cannot be read, or is too large.
+    """
+    return bytes_of(path).decode("utf-8", "replace")
+
+
+def bytes_of(path: str | os.PathLike[str]) -> bytes:
+    """Read a file of reasonable size.
+
+    Raises
+    ------
+    OSError
+        It is not a regular file, cannot be read, or is too large.
     """
     with open(path, "rb", opener=_without_waiting) as file:
         status = os.fstat(file.fileno())
@@ -125,16 +141,16 @@ def text_of(path: str | os.PathLike[str]) -> str:
             raise OSError(0, "is not a regular file", str(path))
         if status.st_size > MAX_TEXT:
             raise OSError(0, f"has {status.st_size:,} bytes", str(path))
-        return file.read(MAX_TEXT).decode("utf-8", "replace")
+        return file.read(MAX_TEXT)
 
 
 def mapped(pid: int | str) -> list[str]:
-    """List what a process has mapped, as paths are in this one; gone from disk, they end in `` (deleted)``.
+    """List the files that a process has mapped; the path of a deleted file ends in `` (deleted)``.
 
     Raises
     ------
     OSError
-        When the process is gone, or may not be read.
+        The process does not exist, or its map is not readable.
     """
     with open(f"/proc/{pid}/maps", "rb") as maps:  # as bytes: whatever the locale, so paths are decoded alike
         rows = (line.rstrip(b"\n").split(None, 5) for line in maps)
@@ -153,6 +169,15 @@ def private(path: str) -> str:
         except OSError:
             return ""
     return ""
+
+
+def driver_release() -> str:
+    """Return the release of the driver's kernel module, such as 580.65.06; empty if it is not loaded."""
+    try:
+        words = text_of("/proc/driver/nvidia/version").split()
+    except OSError:
+        return ""
+    return next((word for word in words if re.fullmatch(r"\d+(\.\d+){1,2}", word)), "")
 
 
 def mount_options(path: str) -> frozenset[str]:

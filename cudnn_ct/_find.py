@@ -6,7 +6,6 @@ give them a tree in a temporary folder.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import sys
@@ -14,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from . import _elf
+from . import _elf, _files
 from ._config import config
 
 __all__ = [
@@ -75,14 +74,11 @@ def cudart(cuda: int) -> LibrarySpec:
 
 
 def mapped_files() -> tuple[str, ...]:
-    """List the files that this process has mapped; one that is gone from disk ends in `` (deleted)``."""
+    """List the files that this process has mapped; empty if ``/proc`` is not mounted."""
     try:
-        with open("/proc/self/maps", "rb") as maps:  # as bytes, to be decoded as other paths are
-            rows = (line.rstrip(b"\n").split(None, 5) for line in maps)
-            paths = dict.fromkeys(row[5] for row in rows if len(row) == 6 and row[5].startswith(b"/"))
+        return tuple(_files.mapped("self"))
     except OSError:
         return ()
-    return tuple(map(os.fsdecode, paths))
 
 
 @dataclass(frozen=True)
@@ -337,12 +333,9 @@ def _cached(wanted: LibrarySpec, places: SearchContext) -> Iterator[Path]:
 
 
 def _unsupported() -> str:
-    """Say why no cuDNN can be here; empty where one can."""
+    """Return why this machine cannot have a cuDNN; empty if it can."""
     machine = os.uname().machine if hasattr(os, "uname") else "an unknown machine"
-    glibc = ""
-    if sys.platform == "linux":
-        with contextlib.suppress(ValueError, OSError):  # musl does not know the name
-            glibc = os.confstr("CS_GNU_LIBC_VERSION") or ""
+    glibc = _elf.glibc_version()
     if glibc and _elf.machine_here():
         return ""
     return (

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any
 
-from . import _elf, _lib
+from . import _elf, _files, _lib
 from ._find import (
     COMPANION_STEPS,
     DRIVER,
@@ -22,7 +20,7 @@ from ._find import (
     mapped_files,
     search,
 )
-from ._installation import Installation, LibraryFile, header_version, inspect
+from ._installation import Installation, LibraryFile, companion_version, header_version, inspect
 from .errors import CudnnError, CudnnWarning, format_version
 
 __all__ = ["LibraryInfo", "library_info"]
@@ -45,13 +43,13 @@ class LibraryInfo:
         What the running library answers; what its files say where it cannot be loaded.
     cuda_version : str or None
         The CUDA version it was built for.
-    sublibraries : tuple of File
+    sublibraries : tuple of LibraryFile
         The libraries that it opens by itself, whether this process has them mapped, and if not, why.
-    header : File or None
+    header : LibraryFile or None
         The ``cudnn_version.h`` that belongs to the library.
-    other_headers : tuple of File
+    other_headers : tuple of LibraryFile
         Headers that cuda-pathfinder finds elsewhere: a compiler may take these.
-    cublaslt, cudart, driver : File
+    cublaslt, cudart, driver : LibraryFile
         The companions; without a path, ``note`` says why.
     bindings : str
         The cuDNN version whose headers this package's functions and enums come from.
@@ -179,9 +177,8 @@ def _companion(
     found = search(wanted, COMPANION_STEPS, SearchContext(beside=installation.folder))
     if found.path is None:
         return LibraryFile(name, None, note=f"no {wanted.soname} was found")
-    real = Path(os.path.realpath(found.path))
-    version = _name_version(real) or _wheel_version(real)
-    return _judged(LibraryFile(name, str(real), version, mapped=str(real) in mapped_files()))
+    real = os.path.realpath(found.path)
+    return _judged(LibraryFile(name, real, companion_version(real) or None, mapped=real in mapped_files()))
 
 
 def _judged(file: LibraryFile) -> LibraryFile:
@@ -190,21 +187,6 @@ def _judged(file: LibraryFile) -> LibraryFile:
     except _elf.ElfError as error:
         return replace(file, note=str(error))
     return file
-
-
-def _name_version(path: Path) -> str | None:
-    match = re.search(r"\.so\.(\d+\.\d[.\d]*)$", path.name)
-    return match and match.group(1)
-
-
-def _wheel_version(path: Path) -> str | None:
-    """Read the version off the wheel's metadata folder, ``nvidia_cublas_cu12-12.9.1.4.dist-info``."""
-    if len(path.parents) < 4 or path.parents[2].name != "nvidia":
-        return None
-    package = "nvidia_cublas" if "cublas" in path.name else "nvidia_cuda_runtime"
-    major = path.name.rpartition(".")[2]
-    folders = path.parents[3].glob(f"{package}*-{major}.*.dist-info")
-    return next((folder.name.removesuffix(".dist-info").partition("-")[2] for folder in folders), None)
 
 
 def _other_headers(header: LibraryFile | None) -> tuple[LibraryFile, ...]:
@@ -225,7 +207,7 @@ def _driver() -> LibraryFile:
     """Ask libcuda for its version, which needs no GPU; the kernel module tells the release of the driver."""
     steps = tuple(step for step in COMPANION_STEPS if step[0] in ("already loaded", "system"))
     found = search(DRIVER, steps, SearchContext())
-    release = _kernel_module()
+    release = _files.driver_release()
     if found.path is None:
         inside = f", though the kernel module is there ({release}): is this a container without --gpus?"
         return LibraryFile("driver", None, note=f"no {DRIVER.soname} was found{inside if release else ''}")
@@ -235,15 +217,6 @@ def _driver() -> LibraryFile:
     number = _lib.driver_version(file.path or "")
     cuda = f"CUDA {_cuda(number)}" if number else ""
     return replace(file, version=", ".join(filter(None, (release, cuda))) or None, mapped=True)
-
-
-def _kernel_module() -> str:
-    try:
-        text = Path("/proc/driver/nvidia/version").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
-    match = re.search(r"\b\d+\.\d+(\.\d+)?\b", text)
-    return match.group() if match else ""
 
 
 def _notes(installation: Installation | None, lt: LibraryFile, mapped: tuple[str, ...]) -> Iterator[str]:

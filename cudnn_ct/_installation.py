@@ -19,6 +19,7 @@ __all__ = [
     "LibraryFile",
     "SubLibrary",
     "Version",
+    "companion_version",
     "file_name",
     "header_folders",
     "header_version",
@@ -141,7 +142,7 @@ class Installation:
         private = [
             f"not everybody may read {path}: other users of this machine cannot load it; chmod a+r {path}"
             for path in files
-            if _private(path)
+            if _files.private(path) == path
         ]
         return (*private, *([self.world_writable] if self.world_writable else []))
 
@@ -154,8 +155,8 @@ class Installation:
     def other_installations(self, mapped: Iterable[str]) -> list[str]:
         """List the libraries of another cuDNN 9 among the files that a process has mapped."""
         ours = {self.shim, *(file.path for file in self.files)}
-        pattern = re.compile(r"libcudnn(_\w+)?\.so\.9\b")
-        return [path for path in mapped if pattern.match(os.path.basename(path)) and path not in ours]
+        names = filter(None, map(_files.library_name, mapped))
+        return [name.path for name in names if name.major == 9 and name.path not in ours]
 
 
 def inspect(path: str | os.PathLike[str]) -> Installation:
@@ -279,6 +280,19 @@ def _not_found(found: SearchResult) -> CudnnError:
     return LibraryNotFoundError(f"no cuDNN 9 was found: {advice}", found.steps)
 
 
+def companion_version(path: str) -> str:
+    """Return the version of libcublasLt or libcudart from its real name or its wheel; empty if unknown."""
+    real = os.path.realpath(path)
+    if match := re.search(r"\.so\.(\d+\.\d[.\d]*)$", real):
+        return match[1]
+    package = "nvidia_cublas" if "cublas" in os.path.basename(real) else "nvidia_cuda_runtime"
+    major = real.rpartition(".")[2]
+    wheel = re.compile(rf"{package}(?:_cu\d+)?-({re.escape(major)}\.[\d.]+)\.dist-info")
+    site_packages = os.path.join(os.path.dirname(real), "../../..")  # of nvidia/cublas/lib, nvidia/cu13/lib
+    names = map(wheel.fullmatch, _files.names_in(site_packages))
+    return next((match[1] for match in names if match), "")
+
+
 def _judge_shim(shim: str, library: _elf.Elf) -> CudnnError | None:
     name = re.fullmatch(r"libcudnn\.so\.(\d+)", library.soname or "")
     if not name:
@@ -359,13 +373,6 @@ def _header_of(folder: str) -> LibraryFile | None:
 def _translated(error: _elf.ElfError) -> CudnnError:
     cls = LibraryNotFoundError if error.kind == "missing" else LibraryLoadError
     return cls(str(error))
-
-
-def _private(path: str) -> bool:
-    try:
-        return not os.stat(path).st_mode & stat.S_IROTH
-    except OSError:
-        return False
 
 
 def _dotted(version: Version | None) -> str | None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from .. import _files
-from .._installation import old_version
+from .._installation import companion_version, old_version
 from . import checks, dependents, driver, libraryset, load_check, locate, record_check, requirements, search
 from .finding import Finding, Severity, codes, finding
 from .libraryset import LibrarySet, write
@@ -278,4 +278,4 @@ def _older(folder: str, alone: bool) -> Finding:
 
 def _cublas(found: LibrarySet) -> str:
     path = search.find_companion(found, f"libcublasLt.so.{found.cuda}")
-    return search.companion_version(path) if path else ""
+    return companion_version(path) if path else ""

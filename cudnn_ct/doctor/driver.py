@@ -83,7 +83,7 @@ def describe(report: Report) -> dict[str, Any]:
     return {
         "ended": report.ended,
         "library": report.last("driver").get("path"),
-        "release": _release(),
+        "release": _files.driver_release(),
         "cuda": report.last("driver_version").get("value"),
         "init": report.last("init").get("status"),
         "devices": [
@@ -96,7 +96,7 @@ def describe(report: Report) -> dict[str, Any]:
 
 def _no_library(error: str, needed: Severity | None) -> Iterator[Finding]:
     if "No such file" in error or "cannot open shared object" in error:
-        release = _release()
+        release = _files.driver_release()
         inside = f", though the kernel module {release} is there" if release else ""
         yield finding("no-driver", f"there is no libcuda.so.1{inside}", severity=needed, reason=error)
     else:
@@ -120,7 +120,7 @@ def _answers(found: LibrarySet | None, report: Report, asked: Demands) -> Iterat
             f"{oldest // 1000}",
             version=version,
             expected=oldest,
-            release=_release(),
+            release=_files.driver_release(),
             fix={"driver": release},
         )
     status = report.last("init").get("status")
@@ -134,7 +134,9 @@ def _answers(found: LibrarySet | None, report: Report, asked: Demands) -> Iterat
         )
     elif status == 100 or (status == 0 and not devices):
         yield finding(
-            "no-gpu", f"the driver {_release()} shows no GPU", severity=Severity.ERROR if asked.gpu else None
+            "no-gpu",
+            f"the driver {_files.driver_release()} shows no GPU",
+            severity=Severity.ERROR if asked.gpu else None,
         )
     elif status:
         yield finding(
@@ -169,12 +171,3 @@ def _create(report: Report) -> Iterator[Finding]:
         yield finding("create-failed", f"cudnnCreate gives {status}: {text}", status=status, text=text)
     elif report.last("load").get("error"):
         yield finding("create-failed", str(report.last("load")["error"]))
-
-
-def _release() -> str:
-    """The release of the kernel module, such as 580.65.06; empty where there is none."""
-    try:
-        words = _files.text_of("/proc/driver/nvidia/version").split()
-    except OSError:
-        return ""
-    return next((word for word in words if word.count(".") >= 1 and word.replace(".", "").isdigit()), "")

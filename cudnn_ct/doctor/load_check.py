@@ -38,7 +38,7 @@ def why_not(found: LibrarySet) -> str:
     """Say why these libraries must not or cannot be loaded here; empty when they can."""
     if found.root != "/":
         return f"{found.folder} belongs to the image at {found.root}: its libraries are not opened here"
-    if not hasattr(os, "confstr") or not _glibc():
+    if not _elf.glibc_version():
         return "this system has no glibc"
     if found.shim is None:
         return "libcudnn.so.9 is missing"
@@ -146,9 +146,9 @@ def _mismatches(found: LibrarySet, report: Report) -> Iterator[Finding]:
 
 
 def _mapped(found: LibrarySet, report: Report) -> Iterator[Finding]:
-    paths = [path for path in report.last("maps").get("files", ()) if _part_of(path) is not None]
+    names = list(filter(None, map(_files.library_name, report.last("maps").get("files", ()))))
     ours = {library.real for library in found.libraries.values()}
-    for path in paths:
+    for _, _, path in names:
         if path not in ours and os.path.dirname(path) != found.folder:
             yield finding(
                 "mixed-at-run-time",
@@ -157,10 +157,10 @@ def _mapped(found: LibrarySet, report: Report) -> Iterator[Finding]:
                 expected=found.folder,
             )
     if report.last("finalize").get("status") == 0:
-        yield from _jit(found, {_part_of(path) for path in paths})
+        yield from _jit(found, {name.part for name in names})
 
 
-def _jit(found: LibrarySet, loaded: set[str | None]) -> Iterator[Finding]:
+def _jit(found: LibrarySet, loaded: set[str]) -> Iterator[Finding]:
     missing = [part for part in SILENT if part not in loaded]
     if missing:
         names = " and ".join(map(file_name, missing))
@@ -210,20 +210,8 @@ def _lacks_libcuda(report: Report) -> bool:
     return str(report.last("libcuda").get("how", "")).startswith("none")
 
 
-def _part_of(path: str) -> str | None:
-    match = _files.CUDNN_FILE.fullmatch(os.path.basename(path.removesuffix(" (deleted)")))
-    return (match["part"] or "") if match else None
-
-
 def _status(status: int) -> str:
     return f"{status} (CUDNN_STATUS_{STATUSES[status]})" if status in STATUSES else str(status)
-
-
-def _glibc() -> str:
-    try:
-        return os.confstr("CS_GNU_LIBC_VERSION") or ""
-    except (ValueError, OSError):  # musl does not know the name
-        return ""
 
 
 def describe(report: Report) -> dict[str, Any]:
@@ -242,7 +230,7 @@ def check_libc(found: LibrarySet) -> Iterator[Finding]:
     """Say whether this machine's C library can carry these libraries."""
     if found.root != "/":
         return
-    have = _glibc()
+    have = _elf.glibc_version()
     if not have and sys.platform == "linux":
         yield finding("no-glibc", "this system has no glibc", path=found.folder)
         return

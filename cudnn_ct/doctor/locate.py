@@ -157,7 +157,7 @@ def _set_folders(explicit: str) -> list[str]:
     path = os.path.expanduser(explicit)
     if os.path.isdir(path):
         return [path, os.path.join(path, "lib"), os.path.join(path, "lib64")]
-    link = not _files.CUDNN_FILE.fullmatch(os.path.basename(path))  # of another name, to a library perhaps
+    link = not _files.library_name(path)  # of another name, to a library perhaps
     return [os.path.dirname(_files.real(path) if link else path)]
 
 
@@ -171,8 +171,8 @@ def _refused(explicit: str) -> str:
         return ""  # what lies in it is seen, or not
     if not os.path.lexists(path):
         return f"{path}, which does not exist"
-    match = _files.CUDNN_FILE.fullmatch(os.path.basename(path))
-    if match and not match["part"]:
+    name = _files.library_name(path)
+    if name and not name.part:
         return ""  # what is wrong with a libcudnn.so.9 is told with the rest of its set
     real = _files.real(path)
     try:
@@ -185,8 +185,7 @@ def _refused(explicit: str) -> str:
 
 
 def _of_file(path: str) -> Places:
-    name = os.path.basename(path)
-    if _files.CUDNN_FILE.fullmatch(name) or _files.CUDNN_FILE.fullmatch(os.path.basename(_files.real(path))):
+    if _files.library_name(path) or _files.library_name(_files.real(path)):
         place = _followed(os.path.dirname(path), "named", "/")
         if os.path.dirname(_files.real(path)) != place.folder and not place.findings:
             place = _elsewhere(path, _files.real(path), "named")
@@ -273,8 +272,8 @@ class _Walk:
         try:
             with os.scandir(folder) as entries:
                 for entry in entries:
-                    match = _files.CUDNN_FILE.fullmatch(entry.name)
-                    here = here or bool(match and match["version"])
+                    name = _files.library_name(entry.name)
+                    here = here or bool(name and name.version)
                     if entry.is_dir(follow_symlinks=False) and not self._of_kernel(entry):
                         below.append(entry.path)
                     elif entry.name in LINKED and entry.is_symlink():

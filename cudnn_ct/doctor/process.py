@@ -66,7 +66,7 @@ def read_maps(pid: int) -> list[str]:
     OSError
         When the process is gone, or may not be read.
     """
-    return [path for path in _files.mapped(pid) if _is_cudnn(path)]
+    return [path for path in _files.mapped(pid) if _files.library_name(path)]
 
 
 def _judge(pid: int, mapped: list[str], folders: list[str], sets: list[LibrarySet]) -> Iterator[Finding]:
@@ -87,7 +87,7 @@ def _judge(pid: int, mapped: list[str], folders: list[str], sets: list[LibrarySe
             folders=folders,
             pid=pid,
         )
-    loaded = {_part(path) for path in mapped}
+    loaded = {name.part for name in map(_files.library_name, mapped) if name}
     engines = {"engines_runtime_compiled", "engines_tensor_ir"}
     if loaded & engines:  # cuDNN opens all its engines at once, at the first descriptor
         for part in ("engines_precompiled", "heuristic"):
@@ -103,12 +103,3 @@ def _elsewhere(pid: int) -> bool:
         return not os.path.samefile(f"/proc/{pid}/root", "/")
     except OSError:
         return False
-
-
-def _is_cudnn(path: str) -> bool:
-    return _files.CUDNN_FILE.fullmatch(os.path.basename(path.removesuffix(DELETED))) is not None
-
-
-def _part(path: str) -> str:
-    match = _files.CUDNN_FILE.fullmatch(os.path.basename(path.removesuffix(DELETED)))
-    return (match["part"] or "") if match else ""

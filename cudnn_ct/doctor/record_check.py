@@ -169,8 +169,8 @@ def _check_file(
     try:
         have = os.stat(path).st_size
     except OSError:
-        match = _files.CUDNN_FILE.fullmatch(os.path.basename(path))
-        if not match or (match["part"] or "") not in said:
+        name = _files.library_name(path)
+        if not name or name.part not in said:
             yield finding("missing-file", f"{path} of {owner.label} is gone", **shown)
         return
     if size >= 0 and have != size:

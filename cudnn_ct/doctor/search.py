@@ -14,7 +14,7 @@ from . import libraryset, locate
 from .finding import Finding, Severity, finding
 from .libraryset import LibrarySet, write
 
-__all__ = ["check_companions", "check_competition", "check_headers", "companion_version", "find_companion"]
+__all__ = ["check_companions", "check_competition", "check_headers", "find_companion"]
 
 # What cuDNN was linked with, and the package of Debian that brings it; the rest is glibc.
 SYSTEM = {"libz.so.1": "zlib1g", "libstdc++.so.6": "libstdc++6", "libgcc_s.so.1": "libgcc-s1"}
@@ -27,7 +27,7 @@ def check_competition(found: LibrarySet, environ: Mapping[str, str] = os.environ
     if found.root != "/":
         return  # this process's environment is not that of the image
     for path in re.split(r"[ :]+", environ.get("LD_PRELOAD", "")):
-        if _files.CUDNN_FILE.fullmatch(os.path.basename(path)) and _folder_of(path) != found.folder:
+        if _files.library_name(path) and _folder_of(path) != found.folder:
             yield finding("preloaded", f"LD_PRELOAD names {path}", path=path, expected=found.folder)
     seen = {found.folder}
     for entry in environ.get("LD_LIBRARY_PATH", "").split(":"):
@@ -110,20 +110,6 @@ def find_companion(found: LibrarySet, name: str, environ: Mapping[str, str] = os
         path = os.path.join(folder, name)
         if os.path.lexists(path):
             return path
-    return ""
-
-
-def companion_version(path: str) -> str:
-    """Read the version of a libcublasLt off its real name or its wheel's metadata; empty when none tells."""
-    real = os.path.realpath(path)
-    match = re.search(r"\.so\.(\d+\.\d[.\d]*)$", real)
-    if match:
-        return match[1]
-    wheel = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(real))))
-    for name in _files.names_in(wheel):
-        match = re.fullmatch(r"nvidia_cublas(?:_cu\d+)?-(\d[\d.]*)\.dist-info", name)
-        if match:
-            return match[1]
     return ""
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cudnn_ct import _files, doctor
+from cudnn_ct import _elf, _files, doctor
 from cudnn_ct._config import config
 from cudnn_ct._find import find_cudnn
 from cudnn_ct._installation import require
@@ -327,7 +327,7 @@ def needing(found: libraryset.LibrarySet, **changes: Any) -> libraryset.LibraryS
 def test_the_c_library(
     found: libraryset.LibrarySet, monkeypatch: pytest.MonkeyPatch, have: str, needs: set[str], code: str
 ) -> None:
-    monkeypatch.setattr(load_check, "_glibc", lambda: have)
+    monkeypatch.setattr(_elf, "glibc_version", lambda: have)
     given = {each.code for each in load_check.check_libc(needing(found, versions=frozenset(needs)))}
     assert given == ({code} if code else set())
     assert bool(load_check.why_not(found)) == (not have)
