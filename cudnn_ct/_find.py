@@ -1,26 +1,31 @@
-"""Finds a library's file: ordered steps, each of which answers with a path or with a reason why not.
+"""Find the file of a library: ordered steps, each of which returns a path or the reason why it found none.
 
-Nothing is opened here. The steps are functions of what is wanted and of the places to look, so that tests
-give them a tree in a temporary folder.
+No library is opened here. The steps depend on a library's description and on a search context only, so that
+tests can pass a tree in a temporary folder. The doctor takes the folders to search from here too.
 """
 
 from __future__ import annotations
 
+import contextlib
+import glob
 import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from . import _elf, _files
-from ._config import config
 
 __all__ = [
     "COMPANION_STEPS",
     "CUDNN",
     "CUDNN_STEPS",
     "DRIVER",
+    "EXPLICIT",
+    "TOOLKITS",
     "LibrarySpec",
     "NotFoundError",
     "SearchContext",
@@ -28,23 +33,26 @@ __all__ = [
     "cublaslt",
     "cudart",
     "find_cudnn",
+    "folders_of",
     "mapped_files",
     "search",
+    "searched",
+    "target_folders",
 ]
 
 
 @dataclass(frozen=True)
 class LibrarySpec:
-    """One library to look for.
+    """A library to search for.
 
     Attributes
     ----------
     soname : str
-        Its name with the one major version that will do.
+        Its name with the one supported major version.
     wheels : tuple of str
-        Where wheels put it, relative to ``site-packages``.
+        The folders of wheels that contain it, relative to ``site-packages``.
     pathfinder : str
-        Its name for cuda-pathfinder; empty when pathfinder is not to be asked.
+        Its name in cuda-pathfinder; empty if cuda-pathfinder does not support it.
     """
 
     soname: str
@@ -57,14 +65,25 @@ EXPLICIT = "CUDNN_CT_LIBRARY"  # the step for `config.library`, by its environme
 # Environment variables that name the root folder of a CUDA toolkit, into which some install cuDNN too.
 TOOLKITS = ("CUDA_PATH", "CUDA_HOME", "CUDA_ROOT")
 
+# The folders where system packages and installers put libraries.
+SYSTEM_FOLDERS = (
+    "/usr/lib/x86_64-linux-gnu",
+    "/usr/lib/aarch64-linux-gnu",
+    "/lib64",
+    "/usr/lib64",
+    "/lib",
+    "/usr/lib",
+    "/usr/local/lib",
+    "/usr/local/cuda/lib64",
+)
+
 CUDNN = LibrarySpec("libcudnn.so.9", ("nvidia/cudnn/lib",), "cudnn")
 DRIVER = LibrarySpec("libcuda.so.1")
 
 
 def cublaslt(cuda: int) -> LibrarySpec:
     """Describe the libcublasLt of one CUDA major version."""
-    wheels = ("nvidia/cublas/lib", f"nvidia/cu{cuda}/lib")
-    return LibrarySpec(f"libcublasLt.so.{cuda}", wheels, "cublasLt")
+    return LibrarySpec(f"libcublasLt.so.{cuda}", ("nvidia/cublas/lib", f"nvidia/cu{cuda}/lib"), "cublasLt")
 
 
 def cudart(cuda: int) -> LibrarySpec:
@@ -81,22 +100,29 @@ def mapped_files() -> tuple[str, ...]:
         return ()
 
 
+def _setting() -> Any:
+    from ._config import config  # not needed by the doctor, which passes a setting
+
+    return config.explicit_library
+
+
 @dataclass(frozen=True)
 class SearchContext:
-    """Where the steps look: this process and its environment, or what a test gives instead."""
+    """Everything that a search depends on: by default this process, its environment and its system."""
 
-    setting: str | os.PathLike[str] | None = field(default_factory=lambda: config.explicit_library)
+    setting: str | os.PathLike[str] | None = field(default_factory=_setting)  # a file or a folder
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
     path: tuple[str, ...] = field(default_factory=lambda: tuple(sys.path))
     mapped: Callable[[], Iterable[str]] = mapped_files
     linker_cache: str = "/etc/ld.so.cache"
-    linker_folders: tuple[str, ...] = ("/lib64", "/usr/lib64", "/lib", "/usr/lib", "/usr/local/cuda/lib64")
-    beside: Path | None = None  # the folder of the cuDNN that wants the library
+    linker_folders: tuple[str, ...] = SYSTEM_FOLDERS
+    beside: Path | None = None  # the folder of the cuDNN that needs the library
+    root: str = "/"  # of `linker_cache` and `linker_folders`: the root of an image, or of this system
 
 
 @dataclass(frozen=True)
 class SearchResult:
-    """What a search gave: a file, or the reason of every step; other major versions seen on the way."""
+    """The file that a search found, or None; each step with its path or reason; files of other versions."""
 
     path: Path | None
     found_via: str
@@ -105,7 +131,7 @@ class SearchResult:
 
 
 class NotFoundError(Exception):
-    """A step gave nothing, for this reason."""
+    """A step found no file, for the reason in its message."""
 
     def __init__(self, reason: str, others: Iterable[Path] = ()) -> None:
         super().__init__(reason)
@@ -113,156 +139,178 @@ class NotFoundError(Exception):
 
 
 Step = Callable[[LibrarySpec, SearchContext], Path]
+Folders = Callable[[LibrarySpec, SearchContext], Iterable[tuple[str, str]]]
 
 
 def find_cudnn() -> SearchResult:
-    """Look for cuDNN on this machine with all steps."""
+    """Search this machine for cuDNN with all steps."""
     unsupported = _unsupported()
     if unsupported:
         return SearchResult(None, "", (("platform", unsupported),))
     return search(CUDNN, CUDNN_STEPS, SearchContext())
 
 
-def search(wanted: LibrarySpec, steps: Iterable[tuple[str, Step]], places: SearchContext) -> SearchResult:
-    """Ask each step in turn until one answers."""
+def search(spec: LibrarySpec, steps: Iterable[tuple[str, Step]], context: SearchContext) -> SearchResult:
+    """Run the steps in order until one finds the library."""
     reasons: list[tuple[str, str]] = []
     others: list[Path] = []
     for name, step in steps:
         try:
-            path = step(wanted, places)
+            path = step(spec, context)
         except NotFoundError as miss:
             reasons.append((name, str(miss)))
             others += miss.others
-        except OSError as error:  # a folder that may not be entered, say
+        except OSError as error:  # for example a folder without permission
             reasons.append((name, str(error)))
         else:
             return SearchResult(path, name, (*reasons, (name, str(path))), tuple(others))
     return SearchResult(None, "", tuple(reasons), tuple(others))
 
 
-def find_explicit(wanted: LibrarySpec, places: SearchContext) -> Path:
-    """Take what the setting names, be it right or wrong: an explicit wish is never passed over."""
-    if not places.setting:
+def find_explicit(spec: LibrarySpec, context: SearchContext) -> Path:
+    """Return the path that the setting names, even if it is wrong: no other library replaces it."""
+    if not context.setting:
         raise NotFoundError("not set")
-    path = Path(places.setting).expanduser()
+    path = Path(context.setting).expanduser()
     if not os.path.isdir(path):
         return path
     try:
-        return _first(wanted, folders_of(path))
+        return _first(spec, folders_of(path))
     except NotFoundError as miss:
-        return miss.others[0] if miss.others else path / wanted.soname
+        return miss.others[0] if miss.others else path / spec.soname
 
 
-def find_mapped(wanted: LibrarySpec, places: SearchContext) -> Path:
-    """Find what this process has already loaded (PyTorch's, say): two copies in one process mix."""
-    files = list(places.mapped())
+def find_mapped(spec: LibrarySpec, context: SearchContext) -> Path:
+    """Find the library that this process has already loaded, for example PyTorch's: two copies would mix."""
+    files = list(map(Path, context.mapped()))
     for file in files:
-        if _is(Path(file), wanted):
-            return Path(file)
-    raise NotFoundError("this process has none", _others(map(Path, files), wanted))
+        if _is(file, spec):
+            return file
+    raise NotFoundError("this process has none", _others(files, spec))
 
 
-def find_beside(wanted: LibrarySpec, places: SearchContext) -> Path:
-    """Find a companion where cuDNN itself looks for it: beside it, or in the wheel next to its wheel."""
-    if places.beside is None:
-        raise NotFoundError("no cuDNN to look beside")
-    site_packages = places.beside.parent.parent.parent  # of <site-packages>/nvidia/cudnn/lib
-    return _first(wanted, [places.beside, *(site_packages / wheel for wheel in wanted.wheels)])
+def find_in(folders: Folders, spec: LibrarySpec, context: SearchContext) -> Path:
+    """Find the library in the first of some folders that contains it."""
+    return _first(spec, [folder for _, folder in folders(spec, context)])
 
 
-def find_wheel(wanted: LibrarySpec, places: SearchContext) -> Path:
-    """Find a wheel's library in any site-packages of ``sys.path``."""
-    return _first(wanted, [Path(entry, wheel) for entry in _fixed(places.path) for wheel in wanted.wheels])
-
-
-def find_conda(wanted: LibrarySpec, places: SearchContext) -> Path:
-    """Find it in the active conda environment."""
-    prefix = places.environ.get("CONDA_PREFIX", "")
-    if not os.path.isabs(prefix):
-        raise NotFoundError("CONDA_PREFIX is not set" if not prefix else f"CONDA_PREFIX={prefix} is relative")
-    return _first(wanted, [Path(prefix, "lib"), *Path(prefix).glob("targets/*/lib")])
-
-
-def find_cudnn_path(wanted: LibrarySpec, places: SearchContext) -> Path:
-    """Find it under CUDNN_PATH: a root folder, or the folder of the libraries."""
-    return _below(("CUDNN_PATH",), wanted, places)
-
-
-def find_toolkit(wanted: LibrarySpec, places: SearchContext) -> Path:
-    """Find it in the CUDA toolkit that an environment variable names."""
-    return _below(TOOLKITS, wanted, places)
-
-
-def _below(names: tuple[str, ...], wanted: LibrarySpec, places: SearchContext) -> Path:
-    roots = [places.environ[name] for name in names if places.environ.get(name)]
-    if not roots:
-        raise NotFoundError(f"{', '.join(names)} not set")
-    return _first(wanted, [folder for root in roots for folder in folders_of(Path(root))])
-
-
-def find_linker(wanted: LibrarySpec, places: SearchContext) -> Path:
-    """Find what the dynamic linker would, by reading its search path and its cache."""
-    named = map(Path, _fixed(places.environ.get("LD_LIBRARY_PATH", "").split(":")))
-    folders = [*named, *_cached(wanted, places), *map(Path, places.linker_folders)]
+def find_system(spec: LibrarySpec, context: SearchContext) -> Path:
+    """Find the library as the dynamic linker does, from its search path and its cache."""
+    folders = (folder for _, folder in _system_folders(spec, context))
     try:
-        return _first(wanted, [folder for folder in folders if not _foreign(folder / wanted.soname)])
+        return _first(spec, [folder for folder in folders if not _foreign(Path(folder, spec.soname))])
     except NotFoundError as miss:
-        reason = f"not in LD_LIBRARY_PATH, {places.linker_cache} or the usual folders"
+        reason = f"not in LD_LIBRARY_PATH, {context.linker_cache} or the usual folders"
         raise NotFoundError(reason, miss.others) from None
 
 
-def find_pathfinder(wanted: LibrarySpec, places: SearchContext) -> Path:
-    """Ask cuda-pathfinder, in a child process.
+def find_pathfinder(spec: LibrarySpec, context: SearchContext) -> Path:
+    """Find the library with cuda-pathfinder, in a child process.
 
-    It loads what it finds, with its dependencies and of any major version. In a child that leaves nothing
-    behind, and a broken library does not end this process.
+    cuda-pathfinder loads the library that it finds, with its dependencies and in any major version. After a
+    child process nothing stays loaded, and a broken library does not end this process.
     """
-    if not wanted.pathfinder:
-        raise NotFoundError("not a library that it knows")
+    if not spec.pathfinder:
+        raise NotFoundError("it does not support this library")
     import subprocess  # only when all other steps have failed
 
-    command = [sys.executable or "", "-P", "-c", _ASK_PATHFINDER, wanted.pathfinder, *_fixed(places.path)]
-    environ = dict(places.environ)
-    # It asks the dynamic linker, for which what is empty is the current folder.
-    environ["LD_LIBRARY_PATH"] = ":".join(_fixed(environ.get("LD_LIBRARY_PATH", "").split(":")))
+    command = [sys.executable or "", "-P", "-c", _ASK_PATHFINDER, spec.pathfinder, *_absolute(context.path)]
+    environ = dict(context.environ)
+    # It uses the dynamic linker, for which an empty entry is the current folder.
+    environ["LD_LIBRARY_PATH"] = ":".join(_absolute(environ.get("LD_LIBRARY_PATH", "").split(":")))
     try:
         child = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=30)
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise NotFoundError(f"could not be asked: {error}") from None
+        raise NotFoundError(f"its process did not run: {error}") from None
+    if child.returncode < 0:
+        raise NotFoundError(f"its process was killed by signal {-child.returncode}")
     if child.returncode:
-        died = f"its process died of signal {-child.returncode}"
-        raise NotFoundError(died if child.returncode < 0 else child.stderr.strip())
+        raise NotFoundError(child.stderr.strip())
     answer = Path(child.stdout.splitlines()[-1])
-    if not _is(answer, wanted):
+    if not _is(answer, spec):
         raise NotFoundError(f"it found {answer}, which is of another version", [answer])
     return answer
 
 
-CUDNN_STEPS: tuple[tuple[str, Step], ...] = (
-    (EXPLICIT, find_explicit),
-    ("already loaded", find_mapped),
-    ("wheel", find_wheel),
-    ("conda", find_conda),
-    ("CUDNN_PATH", find_cudnn_path),
-    ("CUDA toolkit", find_toolkit),
-    ("system", find_linker),
-    ("cuda-pathfinder", find_pathfinder),
-)
-
-COMPANION_STEPS: tuple[tuple[str, Step], ...] = (
-    ("already loaded", find_mapped),
-    ("beside cuDNN", find_beside),
-    ("wheel", find_wheel),
-    ("conda", find_conda),
-    ("CUDA toolkit", find_toolkit),
-    ("system", find_linker),
-    ("cuda-pathfinder", find_pathfinder),
-)
+def searched(steps: Iterable[str], spec: LibrarySpec, context: SearchContext) -> Iterator[tuple[str, str]]:
+    """Yield the source and the path of each folder that some steps search; the doctor reads all of them."""
+    for step in steps:
+        with contextlib.suppress(NotFoundError):
+            yield from FOLDERS[step](spec, context)
 
 
-def folders_of(root: Path) -> tuple[Path, ...]:
-    """List where a root folder keeps its libraries; the folder may also be that of the libraries itself."""
-    return root, root / "lib", root / "lib64"
+def _beside_folders(spec: LibrarySpec, context: SearchContext) -> Iterator[tuple[str, str]]:
+    """Yield cuDNN's own folder, and the wheels next to the wheel of cuDNN."""
+    if context.beside is None:
+        raise NotFoundError("no cuDNN to look beside")
+    site_packages = context.beside.parent.parent.parent  # of <site-packages>/nvidia/cudnn/lib
+    yield from (
+        ("cuDNN", str(folder)) for folder in (context.beside, *map(site_packages.joinpath, spec.wheels))
+    )
+
+
+def _wheel_folders(spec: LibrarySpec, context: SearchContext) -> Iterator[tuple[str, str]]:
+    for entry in _absolute(context.path):
+        yield from (("wheel", os.path.join(entry, wheel)) for wheel in spec.wheels)
+
+
+def _conda_folders(_: LibrarySpec, context: SearchContext) -> Iterator[tuple[str, str]]:
+    prefix = context.environ.get("CONDA_PREFIX", "")
+    if not os.path.isabs(prefix):
+        raise NotFoundError("CONDA_PREFIX is not set" if not prefix else f"CONDA_PREFIX={prefix} is relative")
+    yield from (("CONDA_PREFIX", folder) for folder in (os.path.join(prefix, "lib"), *target_folders(prefix)))
+
+
+def _root_folders(
+    names: tuple[str, ...], _: LibrarySpec, context: SearchContext
+) -> Iterator[tuple[str, str]]:
+    """Yield the folders below each root that an environment variable names."""
+    roots = [(name, context.environ[name]) for name in names if context.environ.get(name)]
+    if not roots:
+        raise NotFoundError(f"{', '.join(names)} not set")
+    yield from ((name, folder) for name, root in roots for folder in folders_of(root))
+
+
+def _system_folders(spec: LibrarySpec, context: SearchContext) -> Iterator[tuple[str, str]]:
+    """Yield the folders that the dynamic linker searches."""
+    for folder in _absolute(context.environ.get("LD_LIBRARY_PATH", "").split(":")):
+        yield "LD_LIBRARY_PATH", folder
+    for folder in _cached_folders(spec.soname, context):
+        yield "ld.so.cache", folder
+    for folder in context.linker_folders:
+        yield "system", os.path.join(context.root, folder.lstrip("/"))
+
+
+# The folders of each step that searches folders, each with the source that names it.
+FOLDERS: dict[str, Folders] = {
+    "beside cuDNN": _beside_folders,
+    "wheel": _wheel_folders,
+    "conda": _conda_folders,
+    "CUDNN_PATH": partial(_root_folders, ("CUDNN_PATH",)),
+    "CUDA toolkit": partial(_root_folders, TOOLKITS),
+    "system": _system_folders,
+}
+
+_STEPS: dict[str, Step] = {
+    EXPLICIT: find_explicit,
+    "already loaded": find_mapped,
+    **{name: partial(find_in, folders) for name, folders in FOLDERS.items()},
+    "system": find_system,  # instead of `find_in`, at the same place
+    "cuda-pathfinder": find_pathfinder,
+}
+
+CUDNN_STEPS = tuple((name, step) for name, step in _STEPS.items() if name != "beside cuDNN")
+COMPANION_STEPS = tuple((name, step) for name, step in _STEPS.items() if name not in (EXPLICIT, "CUDNN_PATH"))
+
+
+def target_folders(root: str) -> list[str]:
+    """List the folders of libraries that a CUDA toolkit has for each platform."""
+    return sorted(glob.glob(os.path.join(glob.escape(root), "targets/*/lib")))
+
+
+def folders_of(root: str | os.PathLike[str]) -> list[str]:
+    """List the folders where a root keeps libraries; the root may itself be the folder of the libraries."""
+    return [os.path.join(root, name) for name in ("", "lib", "lib64")]
 
 
 _ASK_PATHFINDER = """
@@ -276,25 +324,25 @@ except Exception as error:
 """
 
 
-def _first(wanted: LibrarySpec, folders: Iterable[Path]) -> Path:
-    present = [folder for folder in dict.fromkeys(folders) if os.path.isdir(folder)]
+def _first(spec: LibrarySpec, folders: Iterable[str]) -> Path:
+    present = [folder for folder in dict.fromkeys(map(Path, folders)) if os.path.isdir(folder)]
     for folder in present:
-        for path in (folder / wanted.soname, *_newest_first(folder.glob(f"{wanted.soname}.*"))):
-            if os.path.lexists(path):  # a dangling link too: what is wrong with it is said later
+        for path in (folder / spec.soname, *_newest_first(folder.glob(f"{spec.soname}.*"))):
+            if os.path.lexists(path):  # a dangling link too: `inspect` reports it
                 return path
-    others = [file for folder in present for file in _others(folder.glob(f"{_stem(wanted)}.so.*"), wanted)]
+    others = [file for folder in present for file in _others(folder.glob(f"{_stem(spec)}.so.*"), spec)]
     where = ", ".join(map(str, present)) or "its folders: none of them exists"
     found = f", only {', '.join(file.name for file in others)}" if others else ""
-    raise NotFoundError(f"no {wanted.soname} in {where}{found}", others)
+    raise NotFoundError(f"no {spec.soname} in {where}{found}", others)
 
 
-def _fixed(folders: Iterable[str]) -> list[str]:
-    """Folders that do not depend on the current one, where anybody may have put a library."""
+def _absolute(folders: Iterable[str]) -> list[str]:
+    """Drop folders relative to the current one, in which anybody may have put a library."""
     return [folder for folder in folders if os.path.isabs(folder)]
 
 
 def _foreign(file: Path) -> bool:
-    """Whether a library is of another machine, as a driver's 32-bit one is: the linker passes over it too."""
+    """Whether a library is for another machine, such as a driver's 32-bit one, which the linker skips too."""
     try:
         _elf.check(file)
     except _elf.ElfError as error:
@@ -308,37 +356,35 @@ def _newest_first(files: Iterable[Path]) -> list[Path]:
     )
 
 
-def _is(file: Path, wanted: LibrarySpec) -> bool:
-    return re.fullmatch(rf"{re.escape(wanted.soname)}(\.\d+)*", file.name) is not None
+def _is(file: Path, spec: LibrarySpec) -> bool:
+    return re.fullmatch(rf"{re.escape(spec.soname)}(\.\d+)*", file.name) is not None
 
 
-def _others(files: Iterable[Path], wanted: LibrarySpec) -> list[Path]:
+def _others(files: Iterable[Path], spec: LibrarySpec) -> list[Path]:
     """Keep the same library of other major versions."""
-    pattern = re.compile(rf"{re.escape(_stem(wanted))}\.so(\.\d+)+")
-    return _newest_first(file for file in files if pattern.fullmatch(file.name) and not _is(file, wanted))
+    name = re.compile(rf"{re.escape(_stem(spec))}\.so(\.\d+)+")
+    return _newest_first(file for file in files if name.fullmatch(file.name) and not _is(file, spec))
 
 
-def _stem(wanted: LibrarySpec) -> str:
-    return wanted.soname.partition(".so")[0]
+def _stem(spec: LibrarySpec) -> str:
+    return spec.soname.partition(".so")[0]
 
 
-def _cached(wanted: LibrarySpec, places: SearchContext) -> Iterator[Path]:
-    """Yield the folders of the linker's cache that hold the library: its paths stand there as plain text."""
+def _cached_folders(soname: str, context: SearchContext) -> Iterator[str]:
+    """Yield the folders of a library in the linker's cache, which contains paths as plain text."""
     try:
-        cache = Path(places.linker_cache).read_bytes()
+        cache = _files.bytes_of(os.path.join(context.root, context.linker_cache.lstrip("/")))
     except OSError:
         return
-    for path in re.findall(rb"(?<=\0)/[^\0]*/" + re.escape(wanted.soname.encode()) + rb"(?=\0)", cache):
-        yield Path(os.fsdecode(path)).parent
+    for path in re.findall(rb"(?<=\0)/[^\0]*/" + re.escape(soname.encode()) + rb"(?=\0)", cache):
+        yield os.path.join(context.root, os.path.dirname(os.fsdecode(path)).lstrip("/"))
 
 
 def _unsupported() -> str:
     """Return why this machine cannot have a cuDNN; empty if it can."""
-    machine = os.uname().machine if hasattr(os, "uname") else "an unknown machine"
     glibc = _elf.glibc_version()
     if glibc and _elf.machine_here():
         return ""
-    return (
-        "cudnn_ct supports Linux with glibc on x86-64 or aarch64; "
-        f"this is {sys.platform} on {machine} with {glibc or 'another C library'}"
-    )
+    machine = os.uname().machine if hasattr(os, "uname") else "an unknown machine"
+    here = f"{sys.platform} on {machine} with {glibc or 'another C library'}"
+    return f"cudnn_ct supports Linux with glibc on x86-64 or aarch64; this is {here}"

@@ -12,17 +12,17 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from .. import _elf, _files
+from .._find import CUDNN, CUDNN_STEPS, EXPLICIT, FOLDERS, SearchContext, folders_of, searched
 from .finding import Finding, Severity, finding
 
-__all__ = ["CannotLookError", "Place", "Places", "cached_folders", "linker_folders", "named", "usual"]
+__all__ = ["CannotLookError", "Place", "Places", "named", "usual"]
 
 MAX_FOLDERS = 100_000
 MAX_FOUND = 16
 DEEPEST = 64
 SECONDS = 10.0
 LINKED = ("nvidia", "cudnn", "lib", "lib64")  # folders that installers link to where they keep the files
-SETTING = "CUDNN_CT_LIBRARY"  # names the cuDNN that cudnn_ct is to load, and no other
-TOOLKITS = ("CUDA_PATH", "CUDA_HOME", "CUDA_ROOT")  # name the root folder of a CUDA toolkit, in this order
+STEPS = tuple(name for name, _ in CUDNN_STEPS if name in FOLDERS)  # the loader's steps that search folders
 NOT_ON_DISK = ("proc", "sys", "dev")  # of a root folder: kernel interfaces, without end
 
 
@@ -96,9 +96,12 @@ def named(path: str, seconds: float = SECONDS) -> Places:
 def usual(environ: Mapping[str, str] | None = None, path: list[str] | None = None) -> Places:
     """Find the cuDNN of this machine, in the order in which cudnn_ct itself looks."""
     environ = os.environ if environ is None else environ
+    explicit = environ.get(EXPLICIT)
+    context = SearchContext(explicit, environ, tuple(sys.path if path is None else path))
     places: dict[str, Place] = {}
     closed: dict[str, None] = {}
-    for via, folder in _candidates(environ, sys.path if path is None else path):
+    set_folders = [(EXPLICIT, folder) for folder in _set_folders(explicit)] if explicit else []
+    for via, folder in (*set_folders, *searched(STEPS, CUDNN, context)):
         if _holds_cudnn(folder):
             place = _followed(folder, via, "/")
             places.setdefault(place.folder, place)
@@ -106,58 +109,19 @@ def usual(environ: Mapping[str, str] | None = None, path: list[str] | None = Non
             closed[blocker] = None
     # Programs of this user pass such folders over too: what they get is the one that was found.
     odd = list(_closed(list(closed), Severity.NOTE if places else None))
-    explicit = environ.get(SETTING)
     if explicit:
-        seen = any(place.via == SETTING for place in places.values())
+        seen = any(place.via == EXPLICIT for place in places.values())
         if reason := _refused(explicit) or ("" if seen else f"{explicit}, where no cuDNN is seen"):
-            odd.append(finding("wrong-setting", f"{SETTING} names {reason}", path=explicit))
+            odd.append(finding("wrong-setting", f"{EXPLICIT} names {reason}", path=explicit))
     return Places(tuple(places.values()), findings=tuple(odd))
 
 
-def cached_folders(root: str = "/", name: str = "libcudnn.so.9") -> Iterator[str]:
-    """Yield the folders of a library in the linker's cache, whose paths stand there as plain text."""
-    try:
-        cache = _files.text_of(os.path.join(root, "etc/ld.so.cache"))
-    except OSError:
-        return
-    for found in re.findall(rf"(?<=\0)/[^\0]*/{re.escape(name)}[.\d]*(?=\0)", cache):
-        yield os.path.join(root, os.path.dirname(found).lstrip("/"))
-
-
-def linker_folders(root: str = "/") -> list[str]:
-    """List the folders where a linker or a program looks without being told."""
-    triplets = [f"usr/lib/{machine}-linux-gnu" for machine in ("x86_64", "aarch64")]
-    names = [*triplets, "usr/lib64", "usr/lib", "lib64", "lib", "usr/local/lib", "usr/local/cuda/lib64"]
-    return [os.path.join(root, name) for name in names]
-
-
-def _candidates(environ: Mapping[str, str], path: list[str]) -> Iterator[tuple[str, str]]:
-    if explicit := environ.get(SETTING):
-        yield from ((SETTING, folder) for folder in _set_folders(explicit))
-    # As for cudnn_ct, what is empty or relative leads nowhere: children load what is found here.
-    for entry in filter(os.path.isabs, path):
-        yield "wheel", os.path.join(entry, "nvidia/cudnn/lib")
-    for name, below in (
-        ("CONDA_PREFIX", ("lib", "targets/x86_64-linux/lib", "targets/sbsa-linux/lib")),
-        *((name, ("", "lib", "lib64")) for name in ("CUDNN_PATH", *TOOLKITS)),
-    ):
-        named = environ.get(name, "")
-        if os.path.isabs(named) or (named and name != "CONDA_PREFIX"):
-            yield from ((name, os.path.join(environ[name], folder)) for folder in below)
-    yield from (
-        ("LD_LIBRARY_PATH", folder)
-        for folder in filter(os.path.isabs, environ.get("LD_LIBRARY_PATH", "").split(":"))
-    )
-    yield from (("ld.so.cache", folder) for folder in cached_folders())
-    yield from (("system", folder) for folder in linker_folders())
-
-
 def _set_folders(explicit: str) -> list[str]:
-    """List the folders where cudnn_ct looks for what its setting names: a root, a folder, a file."""
+    """List the folders in which the loader searches for the library that its setting names."""
     path = os.path.expanduser(explicit)
     if os.path.isdir(path):
-        return [path, os.path.join(path, "lib"), os.path.join(path, "lib64")]
-    link = not _files.library_name(path)  # of another name, to a library perhaps
+        return folders_of(path)
+    link = not _files.library_name(path)  # another name, perhaps of a link to a library
     return [os.path.dirname(_files.real(path) if link else path)]
 
 

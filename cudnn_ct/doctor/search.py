@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import glob
 import os
 import re
 import sys
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 from .. import _files
+from .._find import TOOLKITS, LibrarySpec, SearchContext, folders_of, searched, target_folders
 from .._installation import header_folders, parse_header
 from . import libraryset, locate
 from .finding import Finding, Severity, finding
@@ -118,7 +119,7 @@ def check_headers(found: LibrarySet, environ: Mapping[str, str] = os.environ) ->
     own, others = header_folders(found.folder)[:1], []  # another cuDNN may own Debian's second folder
     if found.root == "/":
         told = [folder for name in INCLUDES for folder in environ.get(name, "").split(":") if folder]
-        roots = [environ[name] for name in ("CUDNN_PATH", *locate.TOOLKITS) if environ.get(name)]
+        roots = [environ[name] for name in ("CUDNN_PATH", *TOOLKITS) if environ.get(name)]
         others = [*told, *(os.path.join(root, "include") for root in roots)]
         others += ["/usr/include", "/usr/local/cuda/include"]
     for folder in dict.fromkeys([*own, *others]):
@@ -146,26 +147,22 @@ def _folder_of(path: str) -> str:
 
 
 def _companion_folders(found: LibrarySet, name: str, environ: Mapping[str, str]) -> Iterator[str]:
+    here = found.root == "/"  # this process's environment is not that of an image
+    spec = LibrarySpec(name, ("nvidia/cublas/lib", "nvidia/cuda_nvrtc/lib", f"nvidia/cu{found.cuda}/lib"))
+    context = SearchContext(
+        None,
+        environ if here else {},
+        tuple(sys.path) if here else (),
+        beside=Path(found.folder),
+        root=found.root,
+    )
     yield found.folder
     yield from _runpaths(found)
-    nvidia = os.path.dirname(os.path.dirname(found.folder))  # <site-packages>/nvidia/cudnn/lib
-    for wheel in ("cublas/lib", "cuda_nvrtc/lib", f"cu{found.cuda}/lib"):
-        yield os.path.join(nvidia, wheel)
-    if found.root == "/":
-        for entry in sys.path:
-            for wheel in ("cublas/lib", "cuda_nvrtc/lib", f"cu{found.cuda}/lib"):
-                yield os.path.join(entry or ".", "nvidia", wheel)
-        yield from (folder for folder in environ.get("LD_LIBRARY_PATH", "").split(":") if folder)
-        for root in (
-            environ.get("CONDA_PREFIX"),
-            *map(environ.get, locate.TOOLKITS),
-            sys.base_prefix,
-        ):
-            if root:
-                yield from (os.path.join(root, folder) for folder in ("", "lib", "lib64"))
-                yield from sorted(glob.glob(os.path.join(glob.escape(root), "targets/*/lib")))
-    yield from locate.cached_folders(found.root, name)
-    yield from locate.linker_folders(found.root)
+    yield from (folder for _, folder in searched(("beside cuDNN", "wheel"), spec, context))
+    for root in (*map(context.environ.get, ("CONDA_PREFIX", *TOOLKITS)), here and sys.base_prefix):
+        if root:
+            yield from (*folders_of(root), *target_folders(root))
+    yield from (folder for _, folder in searched(("system",), spec, context))
 
 
 def _runpaths(found: LibrarySet) -> Iterator[str]:

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from cudnn_ct import _find
-from cudnn_ct._find import COMPANION_STEPS, CUDNN, CUDNN_STEPS, SearchContext, SearchResult, cublaslt, search
+from cudnn_ct._find import (
+    COMPANION_STEPS,
+    CUDNN,
+    CUDNN_STEPS,
+    SearchContext,
+    SearchResult,
+    cublaslt,
+    search,
+    searched,
+)
 from cudnn_ct._installation import inspect, require
 from cudnn_ct.doctor import locate as places_of_the_doctor
 from cudnn_ct.errors import LibraryLoadError, LibraryNotFoundError, VersionMismatchError
@@ -120,6 +130,32 @@ def test_the_linker_passes_over_libraries_of_other_machines(tmp_path: Path) -> N
     shim = make_cudnn(tmp_path / "lib")
     assert look(tmp_path, linker_folders=(str(other.parent), str(shim.parent))).path == shim
     assert look(tmp_path, linker_folders=(str(other.parent),)).path is None
+
+
+def test_system_folders_are_below_the_root_of_an_image(tmp_path: Path) -> None:
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc/ld.so.cache").write_bytes(
+        b"libcudnn.so.9\0/opt/cudnn/libcudnn.so.9\0/opt/libcudnn.so.90\0"
+    )
+    context = SearchContext(None, {}, (), root=str(tmp_path))
+    first, *others = searched(["system"], CUDNN, context)
+    assert first == ("ld.so.cache", f"{tmp_path}/opt/cudnn")
+    assert others == [("system", f"{tmp_path}{folder}") for folder in context.linker_folders]
+
+
+def test_doctor_needs_no_package_and_no_setting(tmp_path: Path) -> None:
+    make_cudnn(tmp_path)
+    root = str(Path(_find.__file__).parents[1])
+    done = (
+        subprocess.run(  # -S leaves site-packages out; a wrong setting warns where the settings are imported
+            [sys.executable, "-S", "-W", "error", "-m", "cudnn_ct", "doctor", "--static", str(tmp_path)],
+            env={**os.environ, "PYTHONPATH": root, "CUDNN_CT_DEBUG": "wrong"},
+            capture_output=True,
+            text=True,
+        )
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "9.27.0" in done.stdout
 
 
 @pytest.mark.parametrize("folder", [".", "lib", "lib64"])
