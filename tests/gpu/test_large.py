@@ -17,7 +17,8 @@ from tests.layers import FLOATS, Tensor, compare
 from .conftest import place
 
 # The packages have functions of these names.
-activation, reduction = (import_module(f"cudnn_ct.graph.{name}") for name in ("activation", "reduction"))
+activation = import_module("cudnn_ct.ops.activation_graph")
+reduction = import_module("cudnn_ct.ops.reduce.graph")
 pooling = import_module("cudnn_ct.ops.pooling_legacy")
 
 HALF_AND_SINGLE = ("float16", "bfloat16", "float32")
@@ -66,7 +67,7 @@ BY_CALLS |= {("short rows", "bfloat16"), ("channels first", "float32")}
 @pytest.mark.parametrize("op", ["add", "avg", "norm1", "norm2", "amax", "max", "min"])
 @pytest.mark.parametrize("matrix", MATRICES)
 def test_reductions_as_graphs(monkeypatch: pytest.MonkeyPatch, op: str, matrix: str) -> None:
-    monkeypatch.setattr(reduction, "LEAST", 0)
+    monkeypatch.setattr(reduction, "MIN_ELEMENTS", 0)
     shape, layout, axes = MATRICES[matrix]
     for dtype in HALF_AND_SINGLE:
         values = integers(shape, dtype)
@@ -90,7 +91,7 @@ def test_reductions_as_graphs(monkeypatch: pytest.MonkeyPatch, op: str, matrix: 
 def test_nan_and_infinity(
     monkeypatch: pytest.MonkeyPatch, as_graph: bool, shape: tuple[int, int], axes: int | None, op: str
 ) -> None:
-    monkeypatch.setattr(reduction, "LEAST", 0)
+    monkeypatch.setattr(reduction, "MIN_ELEMENTS", 0)
     monkeypatch.setattr(ct.config, "runtime_compiled", as_graph)
     for dtype in FLOATS:
         values = integers(shape, dtype)
@@ -213,7 +214,7 @@ MODES = (("relu", 0), ("clipped_relu", 1.5), ("sigmoid", 0), ("tanh", 0), ("elu"
 def test_activations_as_graphs(
     monkeypatch: pytest.MonkeyPatch, size: int, dtype: str, mode: str, coef: float
 ) -> None:
-    monkeypatch.setattr(activation, "LEAST", 0)
+    monkeypatch.setattr(activation, "MIN_ELEMENTS", 0)
     values, dy = (Tensor((size,), dtype, "floats", seed=seed).array() for seed in (1, 2))
     values[:4] = NAN, np.inf, -np.inf, 0
     expected = ct.reference.activation(values, mode=mode, coef=coef)
