@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import os
 import sys
@@ -53,6 +54,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if GPU_TESTS in item.path.parents:
             item.add_marker(pytest.mark.gpu)
+
+
+def pytest_collection_finish() -> None:
+    """Exclude the collected tests from garbage collection: the fakes collect twice in every test."""
+    gc.collect()
+    gc.freeze()
 
 
 # Before other fixtures of the test, and not while collecting: asking loads cuDNN and the driver.

@@ -210,7 +210,10 @@ def unraisable() -> Iterator[list[str]]:
 
 @contextmanager
 def no_collecting() -> Iterator[None]:
-    """Nothing is collected but where that is asked for: what a call does is then the same each time."""
+    """Collect garbage only on request, so that a call behaves the same each time.
+
+    Objects stay frozen, because ``gc.unfreeze()`` would also unfreeze those of ``tests/conftest.py``.
+    """
     gc.collect()
     gc.freeze()
     gc.disable()
@@ -218,7 +221,6 @@ def no_collecting() -> Iterator[None]:
         yield
     finally:
         gc.enable()
-        gc.unfreeze()
 
 
 # --- which are tried ---------------------------------------------------------------------------------------

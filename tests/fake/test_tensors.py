@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -446,17 +446,7 @@ def numbers(result: Any) -> list[np.ndarray]:
     return [array.numpy().astype(float) for array in (result if isinstance(result, tuple) else (result,))]
 
 
-@pytest.fixture
-def _little_to_collect() -> Iterator[None]:
-    """Collecting garbage takes long where a whole suite has left its objects: these are put aside."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
-
-
-@pytest.mark.usefixtures("_little_to_collect")
-@pytest.mark.parametrize("status", [1001, 2000, 3000, 4003, 5000])
+@pytest.mark.parametrize("status", mark_nightly([1001, 2000, 3000, 4003, 5000]))
 @pytest.mark.parametrize("name", CALLS)
 def test_every_c_call_may_fail(fake: FakeCudnn, host: Host, name: str, status: int) -> None:
     """Whichever call fails: the right exception or another way, nothing lost, and the next call is right."""
