@@ -69,6 +69,15 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.skip(reason)
 
 
+# --- processes --------------------------------------------------------------------------------------------
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int | None:
+    """Limit ``-n auto`` to two processes if there is a GPU: each process allocates workspaces on it."""
+    return 2 if any(Path(path).exists() for path in ("/dev/nvidiactl", "/dev/dxg")) else None
+
+
 # --- the record of a run -----------------------------------------------------------------------------------
 
 

@@ -35,7 +35,9 @@ def test_ci_runs_the_test_command_of_the_readme() -> None:
 
 
 def test_the_commands_install_and_run() -> None:
-    assert re.fullmatch(r'python -m pip install -e "\.\[.*examples\]" && python -m pytest', command("tests"))
+    assert re.fullmatch(
+        r'python -m pip install -e "\.\[.*examples\]" && python -m pytest -n auto', command("tests")
+    )
     assert command("quickstart").endswith("&& python examples/01_quickstart.py")
     assert (ROOT / "examples" / "01_quickstart.py").is_file()
 
