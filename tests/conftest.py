@@ -93,6 +93,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "gpu: needs a GPU that cuDNN can use; given to all of tests/gpu")
+    config.addinivalue_line("markers", "nightly: too long for every change; .ci/nightly runs it")
     config.addinivalue_line("markers", "alone: takes most of the memory of a device; others wait")
     record = config.getoption("--gpu-record")
     if record and not hasattr(config, "workerinput"):  # with xdist, the controller counts

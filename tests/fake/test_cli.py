@@ -201,9 +201,17 @@ def test_a_candidate_that_fails_when_it_is_made_is_told(fake: FakeCudnn) -> None
 @pytest.mark.parametrize(
     ("arguments", "names"),
     [
-        (["pool", "--window", "3", "--stride", "2", "--padding", "1"], ["pool", "pool_backward"]),
+        pytest.param(
+            ["pool", "--window", "3", "--stride", "2", "--padding", "1"],
+            ["pool", "pool_backward"],
+            marks=pytest.mark.nightly,
+        ),
         (["softmax", "--algo", "log", "--dtype", "bfloat16"], ["softmax", "softmax_backward"]),
-        (["batch_norm"], [f"batch_norm_{step}" for step in ("training", "backward", "inference")]),
+        pytest.param(
+            ["batch_norm"],
+            [f"batch_norm_{step}" for step in ("training", "backward", "inference")],
+            marks=pytest.mark.nightly,
+        ),
     ],
 )
 def test_layers_are_timed(fake: FakeCudnn, arguments: list[str], names: list[str]) -> None:

@@ -42,6 +42,7 @@ from tests.strategies import VIEWS, ConvCase, conv_cases, lay_out
 
 from .conftest import forget
 from .cudnn import FakeCudnn, FakeLibrary
+from .failing import mark_nightly
 from .host import ForeignArray, Host
 
 STATUSES = {
@@ -495,7 +496,7 @@ def harmless(name: str, status: int) -> bool:
     return status >= 2000 and name not in ("cudnnCreate", "cudnnSetStream")
 
 
-@pytest.mark.parametrize("status", STATUSES)
+@pytest.mark.parametrize("status", mark_nightly(STATUSES))
 @pytest.mark.parametrize("warm", [False, True], ids=["first call", "second call"])
 def test_every_c_call_may_fail(fake: FakeCudnn, host: Host, status: int, warm: bool) -> None:
     """Whichever call fails: the right exception, nothing lost, and the next call is right."""

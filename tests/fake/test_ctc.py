@@ -418,7 +418,7 @@ def test_captured_with_rows_of_labels(fake: FakeCudnn, host: Host) -> None:
 # --- failures ---
 
 
-@pytest.mark.parametrize("normalization", ["softmax", "none"])
+@pytest.mark.parametrize("normalization", ["softmax", pytest.param("none", marks=pytest.mark.nightly)])
 def test_every_failure_of_a_call_is_raised_and_leaves_nothing(
     fake: FakeCudnn, host: Host, normalization: str
 ) -> None:

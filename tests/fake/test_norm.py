@@ -20,6 +20,7 @@ from tests.norm_cases import norm_cases
 
 from .conftest import forget
 from .cudnn import FakeCudnn
+from .failing import mark_nightly
 from .host import ForeignArray, Host
 from .norm import IN_PROGRESS, MODES, OVERFLOW, PER_ACTIVATION, PERSISTENT
 from .test_conv import STATUSES, images
@@ -297,7 +298,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("status", STATUSES)
+@pytest.mark.parametrize("status", mark_nightly(STATUSES))
 @pytest.mark.parametrize("warm", [False, True], ids=["first call", "second call"])
 @pytest.mark.parametrize("operation", OPTIONS)
 def test_every_c_call_may_fail(fake: FakeCudnn, host: Host, operation: str, status: int, warm: bool) -> None:

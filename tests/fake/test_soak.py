@@ -58,6 +58,7 @@ def test_nothing_grows(fake: FakeCudnn, host: Host) -> None:
     assert full >= {"decisions", "descriptors", "calls of a thread", "workspaces of a thread"}
 
 
+@pytest.mark.nightly
 def test_laps_are_compared_place_by_place(
     fake: FakeCudnn, host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -75,6 +76,7 @@ def test_laps_are_compared_place_by_place(
     assert any(line.startswith("only ") for line in late["wrong"])
 
 
+@pytest.mark.nightly
 @TELLS
 @pytest.mark.parametrize("kind", soak.KINDS)
 def test_malloc_has_handed_out_as_much_after_as_before(kind: str, fake: FakeCudnn, host: Host) -> None:

@@ -35,6 +35,7 @@ from tests.tensor_cases import (
 
 from .conftest import forget
 from .cudnn import FakeCudnn
+from .failing import mark_nightly
 from .host import ForeignArray, Host
 from .test_conv import STATUSES, images
 
