@@ -11,11 +11,13 @@ from pathlib import Path
 import pytest
 from cuda.pathfinder import find_nvidia_header_directory
 
+from cudnn_ct import _bindings
 from cudnn_ct._bindings.functions import FUNCTIONS
 
 pytest.importorskip("pycparser", reason="the generator reads headers with pycparser")
 
 ROOT = Path(__file__).resolve().parents[2]
+BINDINGS = Path(_bindings.__file__).parent
 EXTRA_HEADERS = [Path(path) for path in os.environ.get("CUDNN_CT_TEST_HEADERS", "").split(os.pathsep) if path]
 
 
@@ -27,16 +29,16 @@ def headers() -> Path:
     return Path(found)
 
 
-def generator(*arguments: object, root: Path = ROOT) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, root / "tools" / "gen_bindings.py", *map(str, arguments)]
+def generator(checkout: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, checkout / "tools" / "gen_bindings.py", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """A copy of the generator and of what it wrote, to be spoilt."""
-    for folder in ("tools", "cudnn_ct/_bindings"):
-        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    """Copy the generator and the bindings, so that tests may change them."""
+    for source, copy in ((ROOT / "tools", "tools"), (BINDINGS, "cudnn_ct/_bindings")):
+        shutil.copytree(source, tmp_path / copy, ignore=shutil.ignore_patterns("__pycache__"))
     return tmp_path
 
 
@@ -48,26 +50,26 @@ def skip_if_pinned(result: subprocess.CompletedProcess[str]) -> None:
 # The headers --------------------------------------------------------------------------------------------
 
 
-def test_the_modules_are_what_the_headers_say(headers: Path) -> None:
-    result = generator("--check")
+def test_the_modules_are_what_the_headers_say(headers: Path, checkout: Path) -> None:
+    result = generator(checkout, "--check")
     skip_if_pinned(result)
     assert result.returncode == 0, result.stdout + result.stderr
 
 
 def test_generating_twice_gives_the_same(headers: Path, checkout: Path) -> None:
-    skip_if_pinned(generator("--check"))
+    skip_if_pinned(generator(checkout, "--check"))
     for path in (checkout / "cudnn_ct" / "_bindings").glob("*.py"):
         path.unlink()
-    assert generator(root=checkout).returncode == 0
-    for path in (ROOT / "cudnn_ct" / "_bindings").glob("*.py"):
+    assert generator(checkout).returncode == 0
+    for path in BINDINGS.glob("*.py"):
         assert (checkout / "cudnn_ct" / "_bindings" / path.name).read_bytes() == path.read_bytes()
 
 
 def test_a_hand_edit_is_shown(headers: Path, checkout: Path) -> None:
-    skip_if_pinned(generator("--check"))
+    skip_if_pinned(generator(checkout, "--check"))
     enums = checkout / "cudnn_ct" / "_bindings" / "enums.py"
     enums.write_text(enums.read_text().replace("    NHWC = 1\n", "    NHWC = 2\n"))
-    result = generator("--check", root=checkout)
+    result = generator(checkout, "--check")
     assert result.returncode == 1
     assert "-    NHWC = 2\n+    NHWC = 1\n" in result.stdout
 
@@ -85,10 +87,10 @@ def test_a_hand_edit_is_shown(headers: Path, checkout: Path) -> None:
 def test_an_annotation_that_matches_nothing_is_refused(
     headers: Path, checkout: Path, table: str, entry: str
 ) -> None:
-    skip_if_pinned(generator("--check"))
+    skip_if_pinned(generator(checkout, "--check"))
     notes = checkout / "tools" / "bindings.toml"
     notes.write_text(notes.read_text().replace(f"[{table}]\n", f"[{table}]\n{entry}\n"))
-    result = generator("--check", root=checkout)
+    result = generator(checkout, "--check")
     assert result.returncode == 2
     assert re.split(r"[\s\"]+", entry.lstrip('"'))[0] in result.stderr
 
@@ -96,20 +98,20 @@ def test_an_annotation_that_matches_nothing_is_refused(
 def test_another_version_is_refused_with_both_numbers(headers: Path, checkout: Path) -> None:
     init = checkout / "cudnn_ct" / "_bindings" / "__init__.py"
     init.write_text(init.read_text().replace("GENERATED_FROM = 9", "GENERATED_FROM = 8"))
-    result = generator("--check", root=checkout)
+    result = generator(checkout, "--check")
     assert result.returncode == 2
     assert re.search(r"made from 8\d{4}, installed is 9\d{4}", result.stderr)
 
 
-def test_the_installed_headers_agree(headers: Path) -> None:
-    result = generator("--include", headers)
+def test_the_installed_headers_agree(headers: Path, checkout: Path) -> None:
+    result = generator(checkout, "--include", headers)
     assert result.returncode == 0, result.stdout
 
 
 @pytest.mark.skipif(not EXTRA_HEADERS, reason="CUDNN_CT_TEST_HEADERS names no folders of other headers")
 @pytest.mark.parametrize("include", EXTRA_HEADERS, ids=lambda path: path.name)
-def test_other_headers_agree(include: Path) -> None:
-    result = generator("--include", include)
+def test_other_headers_agree(checkout: Path, include: Path) -> None:
+    result = generator(checkout, "--include", include)
     assert result.returncode == 0, result.stdout
 
 
@@ -180,7 +182,13 @@ PLANTED = {
 
 @pytest.mark.parametrize(("file", "pattern", "replacement", "expected"), PLANTED.values(), ids=list(PLANTED))
 def test_a_planted_difference_is_reported(
-    headers: Path, tmp_path: Path, file: str, pattern: str, replacement: str, expected: str | None
+    headers: Path,
+    checkout: Path,
+    tmp_path: Path,
+    file: str,
+    pattern: str,
+    replacement: str,
+    expected: str | None,
 ) -> None:
     for path in headers.glob("cudnn*.h"):
         shutil.copy(path, tmp_path)
@@ -188,7 +196,7 @@ def test_a_planted_difference_is_reported(
     assert count == 1, "the difference was not planted"
     (tmp_path / file).chmod(0o644)
     (tmp_path / file).write_text(text)
-    result = generator("--include", tmp_path)
+    result = generator(checkout, "--include", tmp_path)
     if expected is None:
         assert result.returncode == 0, result.stdout
         assert "note: CUDNN_BATCHNORM_NEW is only in" in result.stdout
@@ -212,11 +220,11 @@ def copied(headers: Path, to: Path, version: str, file: str, old: str, new: str)
 
 @pytest.mark.parametrize("version", ["9.28.0", "9.99.0", "10.0.0"])
 def test_generator_reports_a_struct_that_grew_as_a_difference(
-    headers: Path, tmp_path: Path, version: str
+    headers: Path, checkout: Path, tmp_path: Path, version: str
 ) -> None:
     """The library would read behind the memory of the struct that we allocate."""
     change = ("cudnn_graph.h", r"(int64_t denominator;)", r"\1 int64_t more;")
-    result = generator("--include", copied(headers, tmp_path, version, *change))
+    result = generator(checkout, "--include", copied(headers, tmp_path, version, *change))
     assert re.search(r"^difference: cudnnFraction_t: .* c_long more", result.stdout, re.MULTILINE), (
         result.stdout
     )
@@ -225,12 +233,14 @@ def test_generator_reports_a_struct_that_grew_as_a_difference(
 
 @pytest.mark.parametrize(("version", "differs"), [("9.27.0", False), ("9.28.0", True)])
 def test_generator_expects_a_member_only_since_the_version_that_is_listed(
-    headers: Path, tmp_path: Path, version: str, differs: bool
+    headers: Path, checkout: Path, tmp_path: Path, version: str, differs: bool
 ) -> None:
     if not (headers / "cudnn_gnn_ops.h").is_file():
         pytest.skip("this cuDNN has no header of cudnnGnnCscGraph_t")
     member = r"\n[^\n]*\bcscRevOffsets;[^\n]*"
-    result = generator("--include", copied(headers, tmp_path, version, "cudnn_gnn_ops.h", member, ""))
+    result = generator(
+        checkout, "--include", copied(headers, tmp_path, version, "cudnn_gnn_ops.h", member, "")
+    )
     assert ("difference: cudnnGnnCscGraph_t" in result.stdout) == differs, result.stdout
 
 

@@ -25,7 +25,7 @@ from pathlib import Path
 
 from .patterns import Mutant, mutants_of_package
 from .reach import Reach, files_of, measure
-from .run import ROOT, Outcome, copied, diff, run_all
+from .run import PACKAGE, ROOT, Outcome, copied, diff, run_all
 
 ALLOWED = 0.05  # of all mutants may survive without an explanation
 TIERS = ("tests/unit", "tests/fake", "tests/lib")
@@ -35,7 +35,7 @@ EXPLAINED = Path(__file__).with_name("explained.toml")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
     options = _parse(arguments)
-    mutants = selected(mutants_of_package(ROOT / "cudnn_ct"), options.only, options.sample, options.seed)
+    mutants = selected(mutants_of_package(PACKAGE), options.only, options.sample, options.seed)
     if options.list:
         for mutant in mutants:
             print(f"{mutant.line:>5} {mutant.name}")
@@ -114,7 +114,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 def _reach(path: Path | None, tiers: Sequence[str], jobs: int) -> Reach:
     """The map of the present sources: the one that is kept, or a new one."""
     present = hashlib.sha256(repr(tiers).encode())
-    for file in sorted((*ROOT.glob("cudnn_ct/**/*.py"), *ROOT.glob("tests/**/*.py"))):
+    for file in sorted((*PACKAGE.rglob("*.py"), *ROOT.glob("tests/**/*.py"))):
         present.update(file.read_bytes())
     if path and path.is_file():
         kept, _, text = path.read_text().partition("\n")

@@ -19,14 +19,17 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import NamedTuple
 
+import cudnn_ct
+
 from .inside import KILLER
 from .patterns import Mutant
 from .reach import Reach
 
-__all__ = ["ROOT", "Outcome", "copied", "diff", "run_all"]
+__all__ = ["PACKAGE", "ROOT", "Outcome", "copied", "diff", "run_all"]
 
 ROOT = Path(__file__).parents[2]
-PARTS = ("cudnn_ct", "tests", "tools", "examples", "docs", "benchmarks")  # and the files at the top
+PACKAGE = Path(cudnn_ct.__file__).parent  # not below ROOT in a wheel
+PARTS = ("tests", "tools", "examples", "docs", "benchmarks")  # and the files at the top
 NOT_COPIED = shutil.ignore_patterns("__pycache__", ".*", "*.so")
 
 PASSED, FAILED, NO_COLLECTION, USAGE = 0, 1, 2, 4  # pytest's exit codes
@@ -50,6 +53,7 @@ def copied() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         root = Path(folder).resolve()
         root.chmod(0o755)
+        shutil.copytree(PACKAGE, root / "cudnn_ct", ignore=NOT_COPIED)
         for part in PARTS:
             shutil.copytree(ROOT / part, root / part, ignore=NOT_COPIED)
         for path in ROOT.iterdir():
@@ -79,8 +83,8 @@ def run_all(mutants: Iterable[Mutant], reach: Reach, jobs: int, seconds: float) 
 
 
 def diff(mutant: Mutant) -> str:
-    """The change as a unified diff of the package in this checkout."""
-    source = (ROOT / "cudnn_ct" / mutant.path).read_bytes()
+    """Return the change as a unified diff of the package."""
+    source = (PACKAGE / mutant.path).read_bytes()
     before, after = (text.decode().splitlines(keepends=True) for text in (source, mutant.applied(source)))
     name = f"cudnn_ct/{mutant.path}"
     return "".join(difflib.unified_diff(before, after, name, name, n=1))

@@ -13,9 +13,8 @@ import pytest
 from tests.mutants import __main__ as command
 from tests.mutants.patterns import KINDS, Mutant, mutants_of, mutants_of_package
 from tests.mutants.reach import Reach, files_of, measure
-from tests.mutants.run import ROOT, Outcome, copied, diff, run_all
+from tests.mutants.run import PACKAGE, ROOT, Outcome, copied, diff, run_all
 
-PACKAGE = ROOT / "cudnn_ct"
 MUTANTS = mutants_of_package(PACKAGE)
 
 # Mutants that survived an evaluation from outside. Each has a test now, or a reason in explained.toml.
