@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -145,13 +146,16 @@ def examine(
         "CUDNN_CT_LIBRARY",
     )
     clean = {name: value for name, value in os.environ.items() if name not in drop}
-    done = subprocess.run(
-        [*command, *arguments, *([str(target)] if target else [])],
-        # No GPU, where there is one: what stands for libcublasLt here is an empty library.
-        env={**clean, "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(PACKAGE), **(environ or {})},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    with tempfile.TemporaryDirectory() as folder:  # an installed package lies next to the installed cuDNN
+        Path(folder).chmod(0o755)
+        Path(folder, "cudnn_ct").symlink_to(PACKAGE / "cudnn_ct")
+        done = subprocess.run(
+            [*command, *arguments, *([str(target)] if target else [])],
+            # No GPU even if one is present: an empty library takes the place of libcublasLt.
+            env={**clean, "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": folder, **(environ or {})},
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
     assert "Traceback" not in done.stderr, done.stderr
     return Answer(done.returncode, json.loads(done.stdout), done.stderr)
