@@ -16,7 +16,7 @@ from .judge import judge
 from .run import compare, summary
 
 pytestmark = pytest.mark.filterwarnings("ignore::cudnn_ct.errors.CudnnWarning")
-CALLS = 1_000
+CALLS = 3000
 MAX_SECONDS = 240  # for one call: a large convolution on the fakes takes 25 s on an idle core
 SEED = 1 if os.environ.get("CI") else random.SystemRandom().randrange(2**31)
 
