@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Any, NamedTuple, Self
 
 from .. import context
@@ -24,6 +25,7 @@ from ._operands import byte_extent, check_writable, contiguous, refuse_overlap, 
 
 ONE, ZERO = 1, 0  # default alpha and beta; compared by identity because that is the cheapest test
 NEW: tuple[Any, ...] = (None,)  # one new result, the case of most calls; compared by identity as well
+_pointer, _spec = attrgetter("pointer"), attrgetter("spec")  # with `map` faster than a comprehension
 MAX_POINTER_SETS = 256  # sets of pointers of which a call knows that they do not overlap
 
 
@@ -219,23 +221,23 @@ def execute(
                     as_operand(array, name, where) for array, name in zip(operands, names, strict=True)
                 )
                 break
-        pointers = [array.pointer for array in operands]
+        written: Any = ()
         if len(outs) > 1:
             given, specs = _given(op, outs, where)
-            pointers += [array.pointer for array in given if array is not None]
+            written = [array for array in given if array is not None]
         elif outs[0] is None:
             given = specs = NEW
         else:
             array = as_operand(outs[0], op.written[0], where, written=True)
-            given, specs = (array,), (array.spec,)
-            pointers.append(array.pointer)
+            given = written = (array,)
+            specs = (array.spec,)
         aligned = True
         if op.select is not None:
             bits = 0
-            for pointer in pointers:
-                bits |= pointer
+            for array in (*operands, *written):
+                bits |= array.pointer
             aligned = not bits % ALIGNMENT
-        signature = (names, tuple([array.spec for array in operands]), specs, params, scaled, aligned)
+        signature = (names, tuple(map(_spec, operands)), specs, params, scaled, aligned)
         try:
             call = ctx.calls.get(_call_key(op, signature))
         except TypeError:  # a list, which is as good as a tuple, or something that is rejected
@@ -304,22 +306,19 @@ def run(
 ) -> list[DeviceArray]:
     """Allocate new results, order the streams, run the plan and record the uses; return the results."""
     stream = ctx.stream
-    pointers = [array.pointer for array in operands]
     written: Sequence[Any] = ()
     if given is NEW and len(call.result_slots) == 1:
         spec, nbytes = call.result_slots[0]
         results = [DeviceArray.new(spec, nbytes, stream, call.what)]
+        pointers = (*map(_pointer, operands), results[0].pointer)
     else:
-        written = [array for array in given if array is not None]
-        if written:
-            known = (*pointers, *[array.pointer for array in written])
-            if known not in call.disjoint_pointers:
-                call.refuse_overlap(operands, given, known)
-        if len(written) == len(given):
-            results = written
-        else:
+        results = written = [array for array in given if array is not None]
+        pointers = (*map(_pointer, operands), *map(_pointer, written))
+        if written and pointers not in call.disjoint_pointers:
+            call.refuse_overlap(operands, given, pointers)
+        if len(written) < len(call.result_slots):
             results = DeviceArray.allocate_many(call.result_slots, given, stream, call.what)
-    pointers += [array.pointer for array in results]
+            pointers = (*map(_pointer, operands), *map(_pointer, results))
     # As `ordered` does, written out because all calls pass here. New results belong to the stream.
     for array in operands:
         if array.writer is not stream:

@@ -1,0 +1,104 @@
+"""Measure the Python time of warm calls, without a GPU and without cuDNN: from the arguments to the plan.
+
+    PYTHONPATH=. python benchmarks/call_path.py
+    PYTHONPATH=. python benchmarks/call_path.py --json before.json
+
+The fakes of the tests take the place of the libraries, and a plan that does nothing that of cuDNN. Times are
+the smallest of several rounds, in microseconds per call; compare runs on one idle machine, in turns.
+``functions`` counts the Python functions of the package that one call enters.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import timeit
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import cudnn_ct as ct
+from cudnn_ct import context
+from cudnn_ct.cuda import stream as streams
+from tests.fake.installed import cudnn_installed, host_installed
+
+PACKAGE = str(Path(ct.__file__).parent)
+ROUNDS, CALLS = 9, 5000
+
+
+class NoPlan:
+    """A selection whose plan does nothing."""
+
+    plan = None
+
+    def run(self, *_: object) -> None:
+        """Enqueue nothing."""
+
+
+def calls() -> dict[str, Callable[[], Any]]:
+    """Return warm calls by name."""
+    x, w, y = ct.zeros((2, 3, 5, 6)), ct.zeros((4, 3, 3, 3)), ct.zeros((2, 4, 3, 4))
+    same, pooled = ct.zeros(x.shape), ct.zeros((2, 3, 2, 3))
+    return {
+        "conv": lambda: ct.conv(x, w),
+        "conv, out=": lambda: ct.conv(x, w, out=y),
+        "conv, alpha=, beta=, out=": lambda: ct.conv(x, w, alpha=2, beta=0.5, out=y),
+        "activation, out=": lambda: ct.activation(x, out=same),
+        "add, out=": lambda: ct.add(x, x, out=same),
+        "pool, out=": lambda: ct.pool(x, window=2, out=pooled),
+        "scale": lambda: ct.scale(same, alpha=1),
+    }
+
+
+def functions(call: Callable[[], Any]) -> int:
+    """Count the functions of the package that a call enters."""
+    entered = 0
+
+    def count(frame: FrameType, event: str, _: object) -> None:
+        nonlocal entered
+        entered += event == "call" and frame.f_code.co_filename.startswith(PACKAGE)
+
+    sys.setprofile(count)
+    try:
+        call()
+    finally:
+        sys.setprofile(None)
+    return entered
+
+
+def measure() -> dict[str, dict[str, float]]:
+    """Return microseconds and functions of each call."""
+    with host_installed() as host, cudnn_installed(host):
+        return {name: measured(number) for number, name in enumerate(calls())}
+
+
+def measured(number: int) -> dict[str, float]:
+    """Measure one of the calls."""
+    call = list(calls().values())[number]
+    call()
+    call()
+    prepared = context.current(streams.default_stream(0)).calls
+    for key, one in list(prepared.items()):
+        prepared[key] = one._replace(choice=NoPlan())
+    times = [timeit.timeit(call, number=CALLS) / CALLS * 1e6 for _ in range(ROUNDS)]
+    return {"us": round(min(times), 2), "functions": functions(call)}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure, print a table, and write it if asked to."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--json", type=Path, help="write the figures to this file")
+    options = parser.parse_args(arguments)
+    found = measure()
+    for name, row in found.items():
+        print(f"{row['us']:8.2f} us {row['functions']:4} functions  {name}")
+    if options.json:
+        options.json.write_text(json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
