@@ -19,7 +19,7 @@ from ..shapes.reduction import ReduceProblem
 from ..shapes.softmax import SoftmaxProblem
 from ..shapes.specs import TensorSpec
 from .reduce.legacy import reduction
-from .softmax_legacy import softmax
+from .softmax import softmax_plan
 
 __all__ = ["blank_as_label", "unlabelled"]
 
@@ -77,7 +77,7 @@ def _blank(spec: TensorSpec) -> TensorSpec:
 
 
 def _softmax(rows: TensorSpec, algo: str) -> Plan:
-    return softmax(SoftmaxProblem(rows, rows, None, None, range(2, 3), algo))
+    return softmax_plan(SoftmaxProblem(rows, rows, None, None, range(2, 3), algo))
 
 
 def _sum(a: TensorSpec, b: TensorSpec, c: TensorSpec) -> Plan:

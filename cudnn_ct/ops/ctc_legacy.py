@@ -29,7 +29,7 @@ from ..shapes.activation import ActivationProblem
 from ..shapes.ctc import CTCProblem
 from ..shapes.elementwise import FillProblem, OpTensorProblem, ScaleProblem
 from ..shapes.specs import ActivationSpec, TensorSpec
-from .activation_legacy import activation
+from .activation import legacy_plan as activation_plan
 from .ctc_empty_labels import blank_as_label, unlabelled
 
 __all__ = ["ctc_loss", "ctc_loss_of_host_labels"]
@@ -166,7 +166,7 @@ def _by_activations(spec: TensorSpec, probabilities: int, gradient: int) -> list
     than zero, and p where it is none. Wanted is p - q, the sum of p and p times the lesser of that and zero.
     What is past the end of a sequence is whatever p makes of it.
     """
-    relu = activation(ActivationProblem(spec, spec, None, None, ActivationSpec("relu")))
+    relu = activation_plan(ActivationProblem(spec, spec, None, None, ActivationSpec("relu")))
     times, plus = (op_tensor(OpTensorProblem(spec, spec, spec, op, True)) for op in ("mul", "add"))
     both = (gradient, probabilities, gradient)  # cuDNN may write over its first operand, not over its second
     return [

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..shapes.lrn import lrn_problem
+from .._bindings.enums import LRNMode
+from ..descriptors import LRNDescriptor
+from ..plans.axes import images
+from ..plans.base import tensors_of
+from ..plans.call import CallPlan
+from ..shapes.lrn import LRNProblem, lrn_problem
 from ._call import Operation, execute
 from ._fallback import of_problem, with_bfloat16
-from .lrn_legacy import lrn as legacy_lrn
 
 __all__ = ["lrn", "lrn_backward"]
-
-_IMPLEMENTATIONS = with_bfloat16(of_problem(legacy_lrn))
-_LRN = Operation("a local response normalisation", lrn_problem, _IMPLEMENTATIONS)
-_GRADIENT = Operation("the gradient of a local response normalisation", lrn_problem, _IMPLEMENTATIONS)
 
 
 def lrn(
@@ -131,3 +131,18 @@ def lrn_backward(
     """
     arguments = (n, lrn_alpha, lrn_beta, k)
     return execute(_GRADIENT, ("x", "y", "dy"), (x, y, dy), arguments, alpha, beta, (out,), stream)[0]
+
+
+def _plan(problem: LRNProblem) -> CallPlan:
+    """Return the plan of ``cudnnLRNCrossChannelForward`` or ``cudnnLRNCrossChannelBackward``."""
+    head = (LRNDescriptor.cached(problem.lrn), LRNMode.CROSS_CHANNEL_DIM1)
+    x, y, *gradients = images(*tensors_of(problem).values())
+    if not gradients:
+        return CallPlan("cudnnLRNCrossChannelForward", head, [(0, x)], y)
+    dy, dx = gradients
+    return CallPlan("cudnnLRNCrossChannelBackward", head, [(1, y), (2, dy), (0, x)], dx)
+
+
+_IMPLEMENTATIONS = with_bfloat16(of_problem(_plan))
+_LRN = Operation("a local response normalisation", lrn_problem, _IMPLEMENTATIONS)
+_GRADIENT = Operation("the gradient of a local response normalisation", lrn_problem, _IMPLEMENTATIONS)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..shapes.softmax import softmax_problem
+from .._bindings.enums import SoftmaxAlgorithm, SoftmaxMode
+from ..errors import NotSupportedError
+from ..plans.axes import collapse
+from ..plans.base import tensors_of
+from ..plans.call import CallPlan
+from ..shapes.softmax import SoftmaxProblem, softmax_problem
+from ..shapes.specs import LAYOUTS, TensorSpec
 from ._call import Operation, execute
 from ._fallback import of_problem
-from .softmax_legacy import softmax as legacy_softmax
-from .softmax_legacy import softmax_of_rows
 
 __all__ = ["softmax", "softmax_backward"]
-
-_IMPLEMENTATIONS = (of_problem(softmax_of_rows, aligned=True), of_problem(legacy_softmax))
-_SOFTMAX = Operation("a softmax", softmax_problem, _IMPLEMENTATIONS, in_place=True)
-_GRADIENT = Operation("the gradient of a softmax", softmax_problem, _IMPLEMENTATIONS, in_place=True)
 
 
 def softmax(
@@ -126,3 +126,49 @@ def softmax_backward(
     array([[ 0.1875, -0.0625, -0.125 ]], dtype=float32)
     """
     return execute(_GRADIENT, ("y", "dy"), (y, dy), (algo, mode, axis), alpha, beta, (out,), stream)[0]
+
+
+LONG = 3072  # elements of a float32 row, above which the mode that sums whole images is faster
+
+
+def softmax_plan(problem: SoftmaxProblem) -> CallPlan:
+    """Return the plan of ``cudnnSoftmaxForward`` or ``cudnnSoftmaxBackward``."""
+    return _plan(problem, _folded(problem), SoftmaxMode.CHANNEL)
+
+
+def softmax_of_rows(problem: SoftmaxProblem) -> CallPlan | None:
+    """Return a plan of the mode that sums whole images, if it is faster; the sums of rows are the same.
+
+    It is faster for gradients, because the other mode sums a row in one thread, and for long rows.
+    """
+    tensors = _folded(problem)
+    first = tensors[0]
+    quicker = problem.dx is not None or (first.shape[1] > LONG and first.dtype == "float32")
+    if first.shape[2:] != (1, 1) or not quicker:
+        return None
+    return _plan(problem, tensors, SoftmaxMode.INSTANCE)
+
+
+def _plan(problem: SoftmaxProblem, tensors: list[TensorSpec], mode: SoftmaxMode) -> CallPlan:
+    first, *others = tensors
+    head = (SoftmaxAlgorithm[problem.algo.upper()], mode)
+    if problem.dx is None:
+        return CallPlan("cudnnSoftmaxForward", head, [(0, first)], others[0])
+    dy, dx = others
+    return CallPlan("cudnnSoftmaxBackward", head, [(0, first), (1, dy)], dx)
+
+
+def _folded(problem: SoftmaxProblem) -> list[TensorSpec]:
+    """Return the tensors as images whose channels are the axes of the sum."""
+    tensors = list(tensors_of(problem).values())
+    rank, axes = len(tensors[0].shape), problem.axes
+    made = collapse(tensors, [range(axes.start), axes, range(axes.stop, rank)])
+    if not any(all(layout in spec.layouts for spec in made) for layout in LAYOUTS):
+        # cuDNN 9.19 accepts these, and writes outside of them.
+        raise NotSupportedError("the operands are not contiguous in one memory order")
+    return made
+
+
+_IMPLEMENTATIONS = (of_problem(softmax_of_rows, aligned=True), of_problem(softmax_plan))
+_SOFTMAX = Operation("a softmax", softmax_problem, _IMPLEMENTATIONS, in_place=True)
+_GRADIENT = Operation("the gradient of a softmax", softmax_problem, _IMPLEMENTATIONS, in_place=True)

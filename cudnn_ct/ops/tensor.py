@@ -4,11 +4,25 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..plans.elementwise import cast_plan as legacy_conversion
-from ..plans.elementwise import fill_plan, scale_plan, scaling_by_op_tensor, transformation
+from ..context import Context
+from ..dtypes import DTYPES
+from ..errors import NotSupportedError
+from ..graph.operations import Graph, Tensor, node
+from ..graph.pixels import in_pixels
+from ..graph.plan import first_plan
+from ..plans.chain import ChainPlan, Step
+from ..plans.elementwise import (
+    cast_plan,
+    copy_plan,
+    fill_plan,
+    scale_plan,
+    scaling_by_op_tensor,
+    transformation,
+)
 from ..plans.elementwise import op_tensor as op_tensor_plan
 from ..shapes.elementwise import (
     OpTensorScales,
+    TransformProblem,
     add_problem,
     fill_problem,
     op_tensor_problem,
@@ -16,28 +30,11 @@ from ..shapes.elementwise import (
     transform_problem,
 )
 from ..shapes.parse import as_float
+from ..shapes.specs import TensorSpec
 from ._call import Operation, execute
 from ._fallback import Implementation, of_problem
-from .cast_graph import conversion as graph_conversion
 
 __all__ = ["add", "fill", "op_tensor", "scale", "transform"]
-
-_OP_TENSOR_PLANS = (of_problem(op_tensor_plan),)
-_ADD = Operation("an addition", add_problem, _OP_TENSOR_PLANS, in_place=True)
-_OP_TENSOR = Operation("an operation on tensors", op_tensor_problem, _OP_TENSOR_PLANS, in_place=True)
-_SCALE = Operation(
-    "a scaling",
-    scale_problem,
-    (of_problem(scale_plan), of_problem(scaling_by_op_tensor)),
-    written=("x",),
-    relayout=False,
-)
-_FILL = Operation("a filling", fill_problem, (of_problem(fill_plan),), written=("x",), relayout=False)
-_TRANSFORM = Operation(
-    "a transformation",
-    transform_problem,
-    (of_problem(transformation), of_problem(legacy_conversion), Implementation(graph_conversion)),
-)
 
 
 def op_tensor(
@@ -287,3 +284,53 @@ def transform(
     array([[1., 2.]], dtype=float16)
     """
     return execute(_TRANSFORM, ("x",), (x,), (layout, strides, dtype), alpha, beta, (out,), stream)[0]
+
+
+def cast_by_graph(problem: TransformProblem, context: Context) -> ChainPlan:
+    """Copy x without gaps, convert the copy, copy that to y: a graph has no factors and one memory order.
+
+    alpha is a factor in the wider dtype of the two, so that what it brings into range is not lost before.
+
+    Raises
+    ------
+    NotSupportedError
+        Nothing is to be converted, or cuDNN has no engine for it.
+    """
+    x, y = problem.x, problem.y
+    if x.dtype == y.dtype:
+        raise NotSupportedError(f"x and the result are {x.dtype}: there is nothing to convert")
+    packed_x, packed_y = (TensorSpec.packed(x.shape, spec.dtype) for spec in (x, y))
+    identity = in_pixels(lambda a, b: first_plan(identity_graph(a, b), context), packed_x, packed_y)
+    steps = [
+        Step(copy_plan(x, packed_x), (0, 2)),
+        Step(identity, (2, 3)),
+        Step(copy_plan(packed_y, y), (3, 1)),
+    ]
+    narrower = DTYPES[y.dtype].itemsize < DTYPES[x.dtype].itemsize
+    return ChainPlan([packed_x, packed_y], steps, scaled=0 if narrower else 2)
+
+
+def identity_graph(x: TensorSpec, y: TensorSpec) -> Graph:
+    """Make the graph that writes the elements of x as the dtype of y; both are images of pixels."""
+    first, last = (Tensor(uid, spec) for uid, spec in enumerate((x, y), 1))
+    compute = "float64" if "float64" in (x.dtype, y.dtype) else "float32"
+    one = node("pointwise", mode="identity", math_prec=compute, xdesc=first, ydesc=last)
+    return Graph((one,), (first, last))
+
+
+_OP_TENSOR_PLANS = (of_problem(op_tensor_plan),)
+_ADD = Operation("an addition", add_problem, _OP_TENSOR_PLANS, in_place=True)
+_OP_TENSOR = Operation("an operation on tensors", op_tensor_problem, _OP_TENSOR_PLANS, in_place=True)
+_SCALE = Operation(
+    "a scaling",
+    scale_problem,
+    (of_problem(scale_plan), of_problem(scaling_by_op_tensor)),
+    written=("x",),
+    relayout=False,
+)
+_FILL = Operation("a filling", fill_problem, (of_problem(fill_plan),), written=("x",), relayout=False)
+_TRANSFORM = Operation(
+    "a transformation",
+    transform_problem,
+    (of_problem(transformation), of_problem(cast_plan), Implementation(cast_by_graph)),
+)

@@ -38,7 +38,7 @@ def test_pooling_as_of_large_images(
     fake: FakeCudnn, host: Host, monkeypatch: pytest.MonkeyPatch, case: LayerCase
 ) -> None:
     """Gradients of windows that do not overlap, on copies in C order."""
-    monkeypatch.setattr(import_module("cudnn_ct.ops.pooling_legacy"), "LARGE", 0)
+    monkeypatch.setattr(import_module("cudnn_ct.ops.pooling"), "LARGE", 0)
     check_layer(case, lambda array: ForeignArray(host, array))
 
 

@@ -17,9 +17,9 @@ from tests.layers import FLOATS, Tensor, compare
 from .conftest import place
 
 # The packages have functions of these names.
-activation = import_module("cudnn_ct.ops.activation_graph")
+activation = import_module("cudnn_ct.ops.activation")
 reduction = import_module("cudnn_ct.ops.reduce.graph")
-pooling = import_module("cudnn_ct.ops.pooling_legacy")
+pooling = import_module("cudnn_ct.ops.pooling")
 
 HALF_AND_SINGLE = ("float16", "bfloat16", "float32")
 NAN = float("nan")

@@ -29,11 +29,11 @@ from cudnn_ct.graph.backend import BackendDescriptor
 from cudnn_ct.graph.engines import Engine, execution_plan, heuristic_configs, plan_from_json, plan_to_json
 from cudnn_ct.graph.offline import Planner
 from cudnn_ct.graph.operations import operation_graph
-from cudnn_ct.ops.activation_graph import activation_graph
-from cudnn_ct.ops.cast_graph import identity_graph
+from cudnn_ct.ops.activation import activation_graph
 from cudnn_ct.ops.conv.engine_order import preference
 from cudnn_ct.ops.conv.graph import candidates, graph_of, plan, preferred
 from cudnn_ct.ops.reduce.graph import WAYS, MatrixView, reduction_graph
+from cudnn_ct.ops.tensor import identity_graph
 from cudnn_ct.plans.base import Candidate
 from cudnn_ct.shapes.conv import ConvProblem, conv_problem
 from cudnn_ct.shapes.fused import FusedConv
