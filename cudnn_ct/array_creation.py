@@ -213,7 +213,8 @@ def _from_host(obj: Any, dtype: DType | None, layout: str | None, stream: Any) -
     import numpy as np
 
     host = np.asarray(obj.resolve_neg() if _is_negated(obj) else obj)
-    kind = as_dtype(host.dtype) if dtype is None or host.dtype.kind in NO_NUMBERS else dtype
+    numbers = host.dtype.kind not in NO_NUMBERS and host.dtype.type is not np.void  # of structured arrays
+    kind = dtype if dtype is not None and numbers else as_dtype(host.dtype)
     TensorSpec.packed(host.shape, kind, layout or "nchw")
     return DeviceArray.from_host(host, kind, layout or "nchw", resolve_stream(stream))
 

@@ -641,3 +641,9 @@ def test_memory_of_a_copied_array_is_freed_after_the_copy_when_that_ran_on_anoth
     assert [entry[0] for entry in host.log] == ["wait", "free"]
     assert host.log[0][1] == 0x55
     assert not copied.numpy().any()
+
+
+@pytest.mark.parametrize("dtype", ["f4,i4", "V8"])
+def test_asarray_rejects_elements_that_are_not_numbers(host: Host, dtype: str) -> None:
+    with pytest.raises(TypeError, match="cuDNN has no dtype void64"):
+        ct.asarray(np.zeros((2, 2), dtype), dtype="float32")
