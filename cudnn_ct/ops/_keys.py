@@ -66,6 +66,6 @@ def enum_names(told: Any, *fields: str) -> Any:
     return told._replace(**names) if names else told
 
 
-def scaling_kind(alpha: float, beta: float) -> str:
-    """Which factor a problem has that is not as usual: the field of `ConvProblem`."""
-    return "alpha" if alpha != 1 else "beta" if beta != 0 else ""
+def scaling_kind(alpha: bool, beta: bool) -> str:
+    """Name the factor that differs from its default, for the field ``scaled`` of `ConvProblem`."""
+    return "alpha" if alpha else "beta" if beta else ""

@@ -32,7 +32,7 @@ def problems(count: int) -> list[Any]:
 
 
 def outcomes(problem: Any) -> list[str]:
-    return [record["outcome"] for record in engines.measure(problem, False) if "outcome" in record]
+    return [record["outcome"] for record in engines.measure(problem) if "outcome" in record]
 
 
 def test_measure_finds_the_fake_engine_right(fake: FakeCudnn) -> None:

@@ -12,7 +12,7 @@ from ...plans.wrappers import ZeroOrScale
 from ...shapes.conv import ConvProblem, conv_problem, conv_transpose_shape
 from ...shapes.specs import TensorSpec
 from .._call import Operation, Select, SinglePlan
-from .._keys import as_key, enum_names, freeze
+from .._keys import enum_names, freeze
 from . import candidates
 
 __all__ = ["CONV", "TRANSPOSED", "ConvParams", "request_of", "select"]
@@ -70,7 +70,7 @@ def _operation(direction: str) -> Operation:
         scaled: str,
         aligned: bool,
     ) -> ConvProblem:
-        return _problem(direction, specs, outs, as_key(shape), ConvParams(*params), scaled, aligned)
+        return _problem(direction, specs, outs, shape, ConvParams(*params), scaled, aligned)
 
     return Operation("a convolution", problem, select=_select, freeze=_freeze)
 
