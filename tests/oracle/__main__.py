@@ -3,6 +3,7 @@
 python -m tests.oracle --minutes 5 --jobs 10        # on a GPU, against PyTorch in float64
 python -m tests.oracle --fakes --calls 3000         # without a GPU, on the fakes, against plain loops
 python -m tests.oracle --seed 7 --number 1234       # one call again, as a finding prints it
+python -m tests.oracle --algorithms --minutes 5     # convolutions, each with every algorithm
 
 Operands have any layout, start address, dtype and owner; calls run on any stream. A finding is a result that
 differs by more than the error bound, memory that was written to and must not be, an exception where plain
@@ -17,6 +18,7 @@ import random
 import sys
 from pathlib import Path
 
+from .calls import CONVOLUTIONS
 from .draw import RECIPES
 from .run import compare, summary
 
@@ -32,10 +34,15 @@ def main() -> int:
     parser.add_argument("--fakes", action="store_true", help="on the fakes, without a GPU")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--only", action="append", default=[], choices=sorted(RECIPES), metavar="OPERATION")
+    parser.add_argument(
+        "--algorithms", action="store_true", help="make convolutions with each algorithm that cuDNN has"
+    )
+    parser.add_argument("--rejected", action="store_true", help="and with engines known to be wrong")
     parser.add_argument("--json", type=Path, help="append the counts and findings to this file, as a line")
     options = parser.parse_args()
     seed = random.SystemRandom().randrange(2**31) if options.seed is None else options.seed
     calls = 2000 if options.calls is None and options.minutes is None else options.calls
+    only = options.only or (list(CONVOLUTIONS) if options.algorithms and options.number is None else [])
     numbers = None if options.number is None else (options.number, options.number + 1)
     result = compare(
         seed,
@@ -43,8 +50,10 @@ def main() -> int:
         minutes=options.minutes,
         fakes=options.fakes,
         jobs=options.jobs,
-        only=options.only,
+        only=only,
         numbers=numbers,
+        algorithms=options.algorithms,
+        rejected=options.rejected,
     )
     print(summary(result))
     if options.json:

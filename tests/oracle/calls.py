@@ -11,7 +11,7 @@ from cudnn_ct.dtypes import as_dtype
 
 from .draw import Call
 
-__all__ = ["made", "planned", "weights_of"]
+__all__ = ["CONVOLUTIONS", "made", "plan_of", "planned", "weights_of"]
 
 # Positional parameters of the public functions, in their order; the rest is passed by keyword.
 POSITIONAL = {
@@ -51,6 +51,7 @@ DIRECTIONS = {
     "conv_backward_data": "backward_data",
     "conv_backward_filter": "backward_filter",
 }
+CONVOLUTIONS = (*DIRECTIONS, "conv_bias_activation")
 
 
 def made(
@@ -68,17 +69,22 @@ def planned(
     call: Call, arrays: dict[str, Any], given: dict[str, Any], keywords: dict[str, Any]
 ) -> dict[str, Any]:
     """Prepare a plan, and run it twice: the second run takes a shorter path."""
-    named = arrays | given
-    first = [named.pop(name) for name in POSITIONAL[call.operation]]
-    if call.plan == "conv_plan":
-        named["direction"] = DIRECTIONS[call.operation]
-        plan = ct.conv_plan(*first, **named, **keywords)
-        inputs = [array for array in first if not isinstance(array, tuple)]
-    else:
-        plan = ct.conv_bias_activation_plan(*first, **named, **keywords)
-        inputs = [first[0], first[1], *([named["z"]] if "z" in named else []), first[2]]
+    plan, inputs = plan_of(call, arrays, given, keywords)
     runs = 1 if "beta" in call.factors else 2
     return _by_name([plan(*inputs, **keywords) for _ in range(runs)][-1])
+
+
+def plan_of(
+    call: Call, arrays: dict[str, Any], given: dict[str, Any], keywords: dict[str, Any]
+) -> tuple[ct.ConvPlan, list[Any]]:
+    """Prepare the plan of a convolution; return it and the operands to run it with."""
+    named = arrays | given
+    first = [named.pop(name) for name in POSITIONAL[call.operation]]
+    if call.operation == "conv_bias_activation":
+        plan = ct.conv_bias_activation_plan(*first, **named, **keywords)
+        return plan, [first[0], first[1], *([named["z"]] if "z" in named else []), first[2]]
+    plan = ct.conv_plan(*first, direction=DIRECTIONS[call.operation], **named, **keywords)
+    return plan, [array for array in first if not isinstance(array, tuple)]
 
 
 def _by_name(result: Any) -> dict[str, Any]:

@@ -18,8 +18,11 @@ from typing import Any
 
 os.environ.setdefault("CUDNN_CT_CACHE", "off")
 
+from cudnn_ct.ops.conv import errata
+
+from .algorithms import judge_each
 from .devices import Device, Fakes, Gpu
-from .draw import draw
+from .draw import Call, draw
 from .judge import Verdict, judge
 
 LOST = (
@@ -43,11 +46,14 @@ def main() -> None:
     reports = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     place = on_fakes if asked["fakes"] else on_gpu
+    if asked["rejected"]:
+        errata.KNOWN_WRONG = ()
     with place() as (device, answers):
         for numbers in groups(asked, device.kind):
             if asked["end"] is not None and time.monotonic() > asked["end"]:
                 break
-            verdicts = made(asked, numbers, device, answers, reports)
+            judged = each_algorithm if asked["algorithms"] else made
+            verdicts = judged(asked, numbers, device, answers, reports)
             for number, verdict in zip(numbers, verdicts, strict=True):
                 reports.write(json.dumps({"number": number, **verdict._asdict()}) + "\n")
                 if any(word in verdict.detail for word in LOST):
@@ -63,8 +69,8 @@ def groups(asked: dict[str, Any], kind: str) -> Iterator[list[int]]:
     first, end = asked["numbers"]
     number = first
     while number < end:
-        together = kind == "gpu" and number % (THREADS * TOGETHER) == 0 and number + THREADS <= end
-        count = THREADS if together else 1
+        together = number % (THREADS * TOGETHER) == 0 and number + THREADS <= end
+        count = THREADS if together and kind == "gpu" and not asked["algorithms"] else 1
         yield list(range(number, number + count))
         number += count
 
@@ -99,6 +105,26 @@ def made(
             thread.join()
     faulthandler.cancel_dump_traceback_later()
     return verdicts
+
+
+def each_algorithm(
+    asked: dict[str, Any], numbers: list[int], device: Device, answers: dict[str, Any], reports: Any
+) -> list[Verdict]:
+    """Make a convolution with each algorithm."""
+    (number,) = numbers
+
+    def announce(call: Call, algorithm: str = "") -> None:
+        reports.write(json.dumps({"number": number, "call": str(call), "algorithm": algorithm}) + "\n")
+        faulthandler.dump_traceback_later(asked["seconds"], exit=True)
+
+    call = draw(asked["seed"], number, device.kind, asked["only"])
+    announce(call)
+    try:
+        return [judge_each(call, device, answers, announce)]
+    except Exception:
+        return [Verdict("finding", traceback.format_exc()[-1500:])]
+    finally:
+        faulthandler.cancel_dump_traceback_later()
 
 
 @contextmanager

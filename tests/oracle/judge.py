@@ -14,7 +14,7 @@ from .devices import Device, Placed
 from .draw import Call
 from .operands import Laid, Tensor, lay_out, rounded, stepped, values_of
 
-__all__ = ["Verdict", "judge"]
+__all__ = ["Verdict", "compared", "judge", "operands_of"]
 
 # The bound of an error: FACTOR * u * scale for the arithmetic, and ROUNDINGS of intermediate results to the
 # dtype of the result. u is the unit roundoff of the arithmetic, scale the magnitude of what is added.
@@ -66,7 +66,7 @@ class Operands(NamedTuple):
 def judge(call: Call, device: Device, answers: dict[str, Any]) -> Verdict:
     """Make a call and judge its results, what it left alone, and whether it had to be rejected."""
     try:
-        return _compared(call, device, answers)
+        return compared(call, device, answers)
     except ct.NotSupportedError as error:
         return _rejected(call, device, answers, error)
     except ct.AllocationError as error:
@@ -83,7 +83,7 @@ def _rejected(call: Call, device: Device, answers: dict[str, Any], error: Except
     if call == call.plain or "workspace_limit" in call.arguments:
         return Verdict("not supported", reason)
     try:
-        plain = _compared(call.plain, device, answers)
+        plain = compared(call.plain, device, answers)
     except ct.NotSupportedError:
         return Verdict("not supported", reason)
     if plain.outcome == "agrees":
@@ -91,8 +91,9 @@ def _rejected(call: Call, device: Device, answers: dict[str, Any], error: Except
     return plain
 
 
-def _compared(call: Call, device: Device, answers: dict[str, Any]) -> Verdict:
-    operands = _operands(call, answers)
+def compared(call: Call, device: Device, answers: dict[str, Any]) -> Verdict:
+    """Make a call and judge its results and what it left alone; what it raises is raised."""
+    operands = operands_of(call, answers)
     old = None if call.out is None else values_of(call.out)
     laid_out = None if call.out is None else lay_out(call.out, old)
     with device.stream(call.where.stream, call.where.late) as (keywords, stream):
@@ -121,7 +122,8 @@ def _compared(call: Call, device: Device, answers: dict[str, Any]) -> Verdict:
     return _agreement(call, answers, operands.values, old, got)
 
 
-def _operands(call: Call, answers: dict[str, Any]) -> Operands:
+def operands_of(call: Call, answers: dict[str, Any]) -> Operands:
+    """Draw the values of the operands and lay them out in host memory."""
     values = {name: values_of(tensor) for name, tensor in call.operands.items() if name not in call.derived}
     for name, (operation, result, arguments) in call.derived.items():
         known = dict(values)
@@ -310,6 +312,8 @@ def _bound(call: Call, dtype: str, want: np.ndarray, terms: np.ndarray) -> np.nd
     unit = UNIT[_precision(call)]
     longest = max((tensor.size for tensor in call.operands.values()), default=1)
     factor, roundings = FACTOR.get(call.operation, 16) + sqrt(longest), ROUNDINGS.get(call.operation, 1)
+    if call.operation in TRANSFORMED:
+        factor = max(factor, 8 * sqrt(_products(call) + 64))  # docs/algorithms.md#accuracy
     if call.factors:
         roundings += 2
     bound = factor * unit * terms + UNIT[dtype] * (np.abs(want) + (roundings - 1) * terms)
@@ -317,6 +321,16 @@ def _bound(call: Call, dtype: str, want: np.ndarray, terms: np.ndarray) -> np.nd
         finite = np.abs(want[np.isfinite(want)])
         bound = bound + 6 * UNIT[dtype] * finite.max(initial=0.0)
     return bound * (1 + 1e-6) + TINY[dtype]
+
+
+def _products(call: Call) -> float:
+    """The number of products that an element of a convolution is the sum of."""
+    if call.operation == "conv_backward_filter":
+        dy = call.operands["dy"]
+        return dy.size / dy.shape[1]
+    w, groups = call.operands["w"], call.arguments["groups"]
+    forward = call.operation in ("conv", "conv_bias_activation")
+    return w.size / w.shape[0] if forward else w.size / w.shape[1] / groups
 
 
 def _precision(call: Call) -> str:

@@ -26,6 +26,7 @@ START = f"import sys; sys.path[:0] = [{str(ROOT)!r}]; from tests.oracle.child im
 class Result:
     """Outcomes of the calls of one seed.
 
+    ``algorithms`` counts the runs of each algorithm, where each was run by itself.
     ``findings`` are triples: the number of the call, the call, and what is wrong with it. ``rejections`` are
     the reasons of calls that cuDNN does not support, with an example.
     """
@@ -34,6 +35,7 @@ class Result:
     calls: int = 0
     outcomes: Counter[str] = field(default_factory=Counter)
     operations: Counter[str] = field(default_factory=Counter)
+    algorithms: Counter[str] = field(default_factory=Counter)
     findings: list[tuple[int, str, str]] = field(default_factory=list)
     rejections: dict[str, list[int]] = field(default_factory=dict)
 
@@ -48,14 +50,19 @@ def compare(
     only: Sequence[str] = (),
     numbers: tuple[int, int] | None = None,
     seconds: int = 60,
+    algorithms: bool = False,
+    rejected: bool = False,
 ) -> Result:
     """Make drawn calls in ``jobs`` processes until there are ``calls`` of them or ``minutes`` are over.
 
     ``numbers`` is a range of calls of the seed to make instead; ``seconds`` is the time limit of one call.
+    With ``algorithms``, convolutions are made once with each algorithm that cuDNN has for them; with
+    ``rejected``, also with those that `cudnn_ct.ops.conv.errata` rejects.
     """
     result = Result(seed)
     end = None if minutes is None else time.monotonic() + 60 * minutes
     asked = {"seed": seed, "fakes": fakes, "only": list(only), "seconds": seconds, "end": end}
+    asked |= {"algorithms": algorithms, "rejected": rejected}
     batches = iter([numbers]) if numbers else _batches(calls, end, BATCH if fakes else GPU_BATCH)
     lock = threading.Lock()
 
@@ -83,6 +90,7 @@ def summary(result: Result) -> str:
     for number, call, finding in result.findings:
         command = f"python -m tests.oracle --seed {result.seed} --number {number}"
         lines.append(f"FINDING {finding}\n    {call}\n    {command}")
+    lines += [f"{count:>8} runs of {algorithm}" for algorithm, count in sorted(result.algorithms.items())]
     lines.append(f"seed {result.seed}: {result.calls} calls, {len(result.findings)} findings")
     return "\n".join(lines)
 
@@ -103,6 +111,8 @@ def _batch(asked: dict[str, Any], result: Result, lock: threading.Lock) -> None:
         calls = {one["number"]: one["call"] for one in reports if "call" in one}
         verdicts = [one for one in reports if "outcome" in one]
         with lock:
+            runs = (one["algorithm"].partition(" knobs")[0] for one in reports if one.get("algorithm"))
+            result.algorithms.update(runs)
             for one in verdicts:
                 _count(result, one, calls[one["number"]])
             if not ended:

@@ -9,6 +9,7 @@ import pytest
 
 from tests.fake.installed import cudnn_installed, host_installed
 
+from .algorithms import judge_each
 from .by_loops import ANSWERS
 from .devices import Fakes
 from .draw import RECIPES, Call, draw
@@ -85,3 +86,19 @@ def test_oracle_finds_memory_around_a_result_that_was_written() -> None:
         verdict = judge(drawn("activation", alias=""), device, ANSWERS)
     assert verdict.outcome == "finding"
     assert "was written to: 1 bytes" in verdict.detail
+
+
+def test_each_algorithm_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    with host_installed() as host, cudnn_installed(host) as fake:
+        fake.engines = True
+        call = drawn("conv", plan="conv_plan")
+        runs: list[str] = []
+        note = lambda call, algorithm: runs.append(algorithm)  # noqa: E731
+        assert judge_each(call, Fakes(host), ANSWERS, note).outcome == "agrees"
+        assert any(name.startswith("engine") for name in runs)
+        assert "implicit_gemm" in " ".join(runs)
+        write = type(fake)._write
+        monkeypatch.setattr(fake, "_write", lambda tensor, y, *rest: write(fake, tensor, 2 * y + 1, *rest))
+        verdict = judge_each(call, Fakes(host), ANSWERS, note)
+    assert verdict.outcome == "finding"
+    assert [line[:14] for line in verdict.detail.splitlines()] == ["graph engine 0"]

@@ -8,6 +8,7 @@ import pytest
 
 from cudnn_ct.ops.conv.errata import erratum, ranked_too_high
 from cudnn_ct.shapes.conv import ConvProblem, conv_problem
+from cudnn_ct.shapes.fused import FusedConv
 from cudnn_ct.shapes.specs import TensorSpec
 
 SLOW_ON_POINTS = {28, 38, 48, 70}
@@ -57,10 +58,25 @@ def test_one_channel_lies_as_the_other_tensors_do(layout: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("channels", "padding", "wrong"), [(1, ((1, 2),), True), (1, 1, False), (2, ((1, 2),), False)]
+    ("engine", "direction", "arguments", "wrong"),
+    [
+        (5, "forward", {"padding": ((1, 0),)}, True),
+        (5, "forward", {"padding": 1}, False),
+        (5, "backward_data", {"padding": ((1, 0),)}, False),
+        (16, "backward_filter", {"padding": ((1, 2),)}, True),
+        (16, "backward_filter", {"padding": 1}, False),
+        (78, "backward_data", {"padding": 1}, False),
+        (78, "backward_data", {"padding": 1, "mode": "convolution"}, True),
+        (78, "backward_data", {"stride": 9}, True),  # dy has one pixel
+    ],
 )
-def test_known_wrong_engine_67_when_padding_is_uneven_and_there_is_one_channel(
-    channels: int, padding: Any, wrong: bool
+def test_engines_that_were_wrong_are_not_believed(
+    engine: int, direction: str, arguments: dict[str, Any], wrong: bool
 ) -> None:
-    one = problem((3, channels, 10), (1, channels, 3), padding=padding, direction="backward_filter")
-    assert bool(erratum(67, one)) == wrong
+    one = problem((3, 8, 10), (8, 8, 3), "float16", direction=direction, **arguments)
+    assert bool(erratum(engine, one)) == wrong
+
+
+@pytest.mark.parametrize(("padding", "wrong"), [(((1, 0),), True), (1, False)])
+def test_engine_5_is_not_believed_in_a_fused_graph(padding: Any, wrong: bool) -> None:
+    assert bool(erratum(5, FusedConv(problem((3, 8, 10), (8, 8, 3), padding=padding)))) == wrong

@@ -6,6 +6,7 @@ All of it was found with cuDNN 9.19 on an H200.
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import prod
 from typing import Any, NamedTuple
 
 from ...shapes.conv import ConvProblem
@@ -31,10 +32,6 @@ def _mixed(problem: Any) -> bool:
     return not set.intersection(*(set(spec.layouts) for spec in problem.core[1:4]))
 
 
-def _uneven_of_one_channel(problem: Any) -> bool:
-    return _uneven(problem) and problem.x.shape[1] == problem.w.shape[0] == 1
-
-
 def _conv(direction: str, *of: Callable[[Any], bool]) -> Callable[[Any], bool]:
     return lambda p: (
         isinstance(p, ConvProblem) and p.direction == direction and any(applies(p) for applies in of)
@@ -43,6 +40,18 @@ def _conv(direction: str, *of: Callable[[Any], bool]) -> Callable[[Any], bool]:
 
 def _channels_first(problem: ConvProblem) -> bool:
     return written_as(problem.x, problem) != "nhwc"
+
+
+def _one_pixel_of_dy(problem: ConvProblem) -> bool:
+    return prod(problem.y.shape[2:]) == 1
+
+
+def _flipped(problem: ConvProblem) -> bool:
+    return problem.mode == "convolution"
+
+
+def _forward_uneven(problem: Any) -> bool:
+    return bool(problem.core.direction == "forward" and _uneven(problem))
 
 
 def _thick_groups_of_one_filter(problem: ConvProblem) -> bool:
@@ -55,7 +64,12 @@ def _thick_groups_of_one_filter(problem: ConvProblem) -> bool:
 # read what is not theirs; what they did is their status.
 KNOWN_WRONG = (
     Erratum(50, _conv("backward_data", _uneven), "leaves elements unwritten where padding is uneven"),
+    Erratum(5, _forward_uneven, "writes beyond the result where padding is uneven"),
     Erratum(78, _conv("backward_data", _channels_first), "wrong sums in NCHW"),
+    # Seen in one problem, of a single pixel and a flipped filter; which of the two it takes is not known.
+    Erratum(
+        78, _conv("backward_data", _one_pixel_of_dy, _flipped), "wrong sums of one pixel or flipped filters"
+    ),
     Erratum(1, _conv("backward_filter", _uneven), "wrong sums where padding is uneven"),
     Erratum(4, _conv("backward_filter", _uneven, _mixed), "wrong sums for uneven padding or mixed layouts"),
     Erratum(
@@ -64,7 +78,7 @@ KNOWN_WRONG = (
     Erratum(18, _conv("backward_filter", _uneven), "reads beyond its operands where padding is uneven"),
     Erratum(20, _conv("backward_filter", _uneven), "wrong sums where padding is uneven"),
     Erratum(70, _conv("backward_filter", _channels_first), "wrong sums in NCHW"),
-    Erratum(67, _conv("backward_filter", _uneven_of_one_channel), "reads dy as if padding were even"),
+    Erratum(16, _conv("backward_filter", _uneven), "reads dy as if padding were even"),
     Erratum(0, lambda p: isinstance(p, FusedConv) and p.activation == "tanh", "tanh of large numbers is NaN"),
 )
 
