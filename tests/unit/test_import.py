@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -96,3 +97,10 @@ print(*wrong)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []
+
+
+def test_stub_has_the_public_names() -> None:
+    """`python tools/stub.py --write` makes the stub, which type checkers read."""
+    stub = Path(cudnn_ct.__file__).with_suffix(".pyi").read_text()
+    names = set(re.findall(r"^from \S+ import \w+ as (\w+)$", stub, re.MULTILINE))
+    assert names == set(cudnn_ct.__all__)
