@@ -504,6 +504,15 @@ def test_who_writes_waits_for_reads_on_the_home_of_the_array(
     del kept
 
 
+def test_fill_orders_later_reads_on_another_stream(fake: FakeCudnn, host: Host) -> None:
+    x = ct.full((64,), 1.0, stream=HOME)
+    ct.synchronize(HOME)
+    x.fill(3, stream=OTHER)
+    host.log.clear()
+    x.copy(stream=HOME)
+    assert "wait" in [what for what, stream, *_ in host.log if stream == HOME]
+
+
 def test_the_other_byte_order_is_refused(fake: FakeCudnn, host: Host) -> None:
     with pytest.raises(TypeError, match="other byte order"):
         ct.activation(ForeignArray(host, np.array([[1, 2, 3]], ">f4")), mode="identity")

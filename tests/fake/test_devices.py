@@ -135,6 +135,20 @@ def test_a_network_on_both_devices(fake: FakeCudnn) -> None:
     assert len(set(results)) == 1
 
 
+@pytest.mark.parametrize(
+    "make", [ct.asarray, lambda values: ct.full(values.shape, 3.0), lambda v: ct.zeros(v.shape)]
+)
+def test_array_creation_restores_the_current_device(fake: FakeCudnn, host: Host, make: Any) -> None:
+    with ct.use(device=1) as stream:
+        pass
+    host.device = 0
+    values = np.ones((2, 3), np.float32)
+    with ct.use(stream=stream):
+        host.device = 0
+        assert make(values).device == 1
+        assert host.device == 0
+
+
 def test_a_block_of_one_device_inside_that_of_another(fake: FakeCudnn, host: Host) -> None:
     with ct.use(device=1) as outer:
         with ct.use(device=0):
