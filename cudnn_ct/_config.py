@@ -10,9 +10,9 @@ import os
 import threading
 import warnings
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from typing import Any, NamedTuple
 
-from ._flags import Flags
 from .errors import CudnnWarning
 
 __all__ = ["Config", "config"]
@@ -141,6 +141,7 @@ if hasattr(os, "register_at_fork"):
     )
 
 _FLAG = "dnn__"  # dnn__conv__algo_fwd is dnn.conv.algo_fwd
+_FLAGS = "cudnn_ct.dnn.flags"  # imported on first use: no part of the settings depends on Theano's flags
 
 
 def _suggest(variable: str) -> str:
@@ -179,7 +180,7 @@ class Config:
         ``CUDNN_CT_DEBUG``, False by default: whether each operation is waited for, so that one that fails on
         the device is named. It counts when a thread first computes.
     dnn : Flags
-        The flags of :mod:`cudnn_ct.dnn`.
+        The flags of :mod:`cudnn_ct.dnn`, which is imported on first use.
 
     Raises
     ------
@@ -206,11 +207,13 @@ class Config:
     cache: str | None
     debug: bool
     snapshot: tuple[Any, ...]
-    dnn: Flags
+    environ: dict[str, str]
 
     def __init__(self, environ: Mapping[str, str] | None = None) -> None:
         environ = os.environ if environ is None else environ
-        object.__setattr__(self, "dnn", Flags(environ))
+        # A copy of these variables only: os.environ cannot be pickled.
+        ours = {name: text for name, text in environ.items() if name.startswith("CUDNN_CT_")}
+        object.__setattr__(self, "environ", ours)
         for name, setting in SETTINGS.items():
             object.__setattr__(self, name, setting.default)
         self._refresh_snapshot()
@@ -225,11 +228,6 @@ class Config:
         for variable in environ:
             if meant := _suggest(variable):
                 warnings.warn(f"{variable} is no setting; is {meant} meant?", CudnnWarning, stacklevel=2)
-
-    @property
-    def explicit_library(self) -> Any:
-        """Where cuDNN is to be taken from, by whatever setting or flag names a place first; None for none."""
-        return self.library or self.dnn.library_path or self.dnn.base_path
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name.startswith(_FLAG):
@@ -253,12 +251,14 @@ class Config:
         object.__setattr__(self, "snapshot", values)
 
     def __getattr__(self, name: str) -> Any:
+        if name == "dnn":  # not a real attribute until the first use
+            return import_module(_FLAGS).flags_of(self)
         if name.startswith(_FLAG):
             return getattr(*self._flag(name))
         raise AttributeError(f"no setting {name!r}; there are {', '.join(SETTINGS)}")
 
     def _flag(self, name: str) -> tuple[Any, str]:
-        """Where a flag lives that is written with underscores, as Theano's later flags are."""
+        """Return the owner and the name of a flag that is written with underscores: dnn__conv__algo_fwd."""
         _, *inner, last = name.split("__")
         flags: Any = self.dnn
         for part in inner:

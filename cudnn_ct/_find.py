@@ -103,7 +103,7 @@ def mapped_files() -> tuple[str, ...]:
 def _setting() -> Any:
     from ._config import config  # not needed by the doctor, which passes a setting
 
-    return config.explicit_library
+    return config.library or None
 
 
 @dataclass(frozen=True)

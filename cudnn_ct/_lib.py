@@ -67,10 +67,10 @@ def load() -> Library:
     if _state.library is None:
         with _state.lock:
             if _state.library is None:
-                _state.setting = config.explicit_library
+                _state.setting = config.library
                 _state.library = _load()
-    elif config.explicit_library != _state.setting:
-        _state.setting = config.explicit_library
+    elif config.library != _state.setting:
+        _state.setting = config.library
         _warn(f"ct.config.library comes too late: {_state.library!r} is loaded, and stays for this process")
     return _state.library
 
@@ -327,7 +327,7 @@ class _State:
 
     def __init__(self) -> None:
         self.library: Library | None = None
-        self.setting = config.explicit_library  # at the time of loading
+        self.setting = config.library  # at the time of loading
         self.renew()
 
     def renew(self) -> None:
@@ -371,9 +371,7 @@ def _loaded(found: SearchResult) -> Library:
     except LibraryLoadError as error:
         if found.found_via != EXPLICIT:
             raise
-        raise type(error)(
-            f"{error} ({EXPLICIT}, ct.config.library or a flag of ct.config.dnn named it)"
-        ) from None
+        raise type(error)(f"{error} ({EXPLICIT} or ct.config.library names this path)") from None
     strangers = installation.other_installations(mapped_files())
     if strangers:  # the two would share some libraries by name, and mix
         raise LibraryLoadError(

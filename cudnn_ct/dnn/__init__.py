@@ -19,6 +19,7 @@ Library        ``version  dnn_present  dnn_available``
 
 from typing import Any
 
+from .._config import config
 from ._conv import GpuDnnConvDesc
 from .availability import dnn_available, dnn_present, version
 from .conv import (
@@ -37,6 +38,7 @@ from .conv_ops import (
     GpuDnnConvGradI,
     GpuDnnConvGradW,
 )
+from .flags import flags_of
 from .layers import GpuDnnDropoutOp, GpuDnnReduction, GpuDnnSoftmax, GpuDnnSoftmaxGrad, dropout
 from .norm import (
     GpuDnnBatchNorm,
@@ -96,6 +98,9 @@ __all__ = [
     "dropout",
     "version",
 ]
+
+# The flags for paths must be applied before anything loads cuDNN.
+flags_of(config)
 
 # Names of the old module that mean nothing here, and what there is instead.
 LEFT_OUT = {

@@ -170,7 +170,7 @@ def test_a_flag_that_names_nothing_is_not_passed_over(tmp_path: Path, cudnn: Ins
     )
     told = answer(code, CUDNN_CT_DNN_LIBRARY_PATH=str(tmp_path))
     assert told.startswith("We can't determine the cudnn version as it is not available: ")
-    assert "a flag of ct.config.dnn named it" in told
+    assert "(CUDNN_CT_LIBRARY or ct.config.library names this path)" in told
 
 
 def test_all_parts_are_opened_from_the_real_folder(cudnn: Installation) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,10 @@ import numpy as np
 import pytest
 
 import cudnn_ct as ct
-from cudnn_ct import _flags, _lib, dnn
+from cudnn_ct import _lib, dnn
 from cudnn_ct._config import Config, config
-from cudnn_ct._flags import Flags, variable_of
-from cudnn_ct.autotune.request import ALGORITHMS
-from cudnn_ct.autotune.request import POLICIES as OUR_POLICIES
+from cudnn_ct.dnn.flags import FLAGS as OUR_FLAGS
+from cudnn_ct.dnn.flags import Flags, variable_of
 from cudnn_ct.errors import LibraryNotFoundError
 from tests.dnn_names import ADDED, FLAGS, LEFT_OUT, NAMES, OPTIONAL, POLICIES, REMOVED
 
@@ -245,13 +244,15 @@ def test_workmem_is_deprecated(make: Any) -> None:
 # --- flags ---
 
 
+def flags_of(environ: dict[str, str]) -> Flags:
+    flags: Flags = Config(environ).dnn
+    return flags
+
+
 @pytest.fixture
-def flags(monkeypatch: pytest.MonkeyPatch) -> Iterator[Flags]:
-    fresh = Flags({})
-    before = config.dnn
-    object.__setattr__(config, "dnn", fresh)
-    yield fresh
-    object.__setattr__(config, "dnn", before)
+def flags(monkeypatch: pytest.MonkeyPatch) -> Flags:
+    monkeypatch.setitem(vars(config), "dnn", flags_of({}))
+    return vars(config)["dnn"]  # type: ignore[no-any-return]
 
 
 def read(flags: Flags, name: str) -> Any:
@@ -262,33 +263,24 @@ def read(flags: Flags, name: str) -> Any:
 
 
 @pytest.mark.parametrize("name", FLAGS)
-def test_flags_have_their_defaults_and_values(name: str) -> None:
+def test_flag_has_the_documented_default_and_values(name: str) -> None:
+    assert set(OUR_FLAGS) == set(FLAGS)
     default, values = FLAGS[name]
-    assert read(Flags({}), name) == default
     if "algo" in name:
         values = (*values, *POLICIES)
-    assert set(_flags.FLAGS[name].known) == set(values)
+    assert set(OUR_FLAGS[name].values) == set(values)
+    for environ in ({}, {variable_of(name): ""}):
+        assert read(flags_of(environ), name) == default
     for value in values or ("/somewhere",):
-        assert read(Flags({variable_of(name): value}), name) == value
+        assert read(flags_of({variable_of(name): value}), name) == value
         assert getattr(Config({variable_of(name): value}), name.replace(".", "__")) == value
         fresh = Config({})
         setattr(fresh, name.replace(".", "__"), value)
         assert read(fresh.dnn, name) == value
-    assert read(Flags({variable_of(name): ""}), name) == default
 
 
-def test_flags_know_the_algorithms_of_the_operations() -> None:
-    assert set(_flags.FLAGS) == set(FLAGS)
-    for flag, direction in (
-        ("algo_fwd", "forward"),
-        ("algo_bwd_filter", "backward_filter"),
-        ("algo_bwd_data", "backward_data"),
-    ):
-        assert set(_flags.FLAGS[f"dnn.conv.{flag}"].known) == {*ALGORITHMS[direction], *OUR_POLICIES}
-
-
-def test_assigning_wins_over_the_environment() -> None:
-    flags = Flags({"CUDNN_CT_DNN_ENABLED": "no_check"})
+def test_flag_assignment_wins_over_the_environment() -> None:
+    flags = flags_of({"CUDNN_CT_DNN_ENABLED": "no_check"})
     assert flags.enabled == "no_check"
     flags.enabled = True
     assert flags.enabled == "True"
@@ -302,54 +294,75 @@ def test_assigning_wins_over_the_environment() -> None:
 @pytest.mark.parametrize(
     ("environ", "error", "message"),
     [
-        ({"CUDNN_CT_DNN_CONV_ALGO": "fft"}, ValueError, "is no flag; there are CUDNN_CT_DNN_ENABLED, CUDNN"),
-        ({"CUDNN_CT_DNN_CONV_ALGO_FWD": "fast"}, ValueError, "must be one of large, none, small"),
-        ({"CUDNN_CT_DNN_ENABLED": "true"}, ValueError, "must be one of auto, True, False, no_check, not 'tr"),
+        ({"CUDNN_CT_DNN_CONV_ALGO": "fft"}, ValueError, "is not a flag; the flags are CUDNN_CT_DNN_ENABLED"),
+        (
+            {"CUDNN_CT_DNN_CONV_ALGO_FWD": "fast"},
+            ValueError,
+            "got 'fast', expected one of none, small, large",
+        ),
+        (
+            {"CUDNN_CT_DNN_ENABLED": "true"},
+            ValueError,
+            "got 'true', expected one of auto, True, False, no_ch",
+        ),
         *(
             ({variable_of(name): "small"}, RuntimeError, f"{name} was removed; use {instead}")
             for name, instead in REMOVED.items()
         ),
     ],
 )
-def test_a_bad_environment_is_an_error_when_a_flag_is_used(
+def test_flag_raises_on_first_use_when_the_environment_is_bad(
     environ: dict[str, str], error: type[Exception], message: str
 ) -> None:
-    fresh = Config(environ)  # which is no error yet
+    fresh = Config(environ)
+    assert fresh.dnn.library_path is None  # a path is available: the import of dnn reads it
     for _ in range(2):
         with pytest.raises(error, match=message):
             fresh.dnn.conv.algo_fwd  # noqa: B018
-    assert fresh.explicit_library is None  # nor for those who only look for a library
 
 
 @pytest.mark.parametrize("name", REMOVED)
-def test_removed_flags_name_their_successor(name: str) -> None:
-    flags, told = Flags({}), f"{name} was removed; use {REMOVED[name]}"
-    with pytest.raises(AttributeError, match=told):
+def test_removed_flag_names_its_successor(name: str) -> None:
+    flags, message = flags_of({}), f"{name} was removed; use {REMOVED[name]}"
+    with pytest.raises(AttributeError, match=message):
         read(flags, name)
-    node: Any = flags.conv if ".conv." in name else flags
-    with pytest.raises(RuntimeError, match=told):
-        setattr(node, name.rpartition(".")[2], "small")
+    owner: Any = flags.conv if ".conv." in name else flags
+    with pytest.raises(RuntimeError, match=message):
+        setattr(owner, name.rpartition(".")[2], "small")
 
 
-def test_unknown_flags_and_values_that_are_assigned() -> None:
-    flags = Flags({})
-    with pytest.raises(AttributeError, match=r"no flag 'dnn.algo'; there are dnn.enabled"):
+def test_flags_reject_unknown_names_and_values() -> None:
+    flags = flags_of({})
+    with pytest.raises(AttributeError, match=r"flag 'dnn.algo' does not exist; the flags are dnn.enabled"):
         flags.algo = "none"
-    with pytest.raises(AttributeError, match=r"no flag 'dnn.conv.algo'"):
+    with pytest.raises(AttributeError, match=r"flag 'dnn.conv.algo' does not exist"):
         flags.conv.algo  # noqa: B018
-    with pytest.raises(ValueError, match=r"ct.config.dnn.conv.precision must be one of as_input_f32"):
+    with pytest.raises(ValueError, match=r"ct.config.dnn.conv.precision is not valid: got 'tf32', expected "):
         flags.conv.precision = "tf32"
-    with pytest.raises(TypeError, match=r"ct.config.dnn.base_path is a path or None, not 3"):
+    with pytest.raises(TypeError, match=r"ct.config.dnn.base_path is not a path: got 3, expected a path or "):
         flags.base_path = 3
 
 
-def test_paths_say_where_the_library_is() -> None:
+def test_path_flags_set_the_library() -> None:
     fresh = Config({"CUDNN_CT_DNN_BASE_PATH": "/base"})
-    assert fresh.explicit_library == "/base"
+    assert fresh.library is None  # until dnn is used
     fresh.dnn.library_path = "/base/lib64"
-    assert fresh.explicit_library == "/base/lib64"
-    fresh.library = "/own"
-    assert fresh.explicit_library == "/own"
+    assert fresh.library == "/base/lib64"
+    fresh.dnn.library_path = None
+    assert fresh.library == "/base"
+
+
+def test_path_flags_do_not_replace_a_library_of_the_user() -> None:
+    fresh = Config({"CUDNN_CT_DNN_BASE_PATH": "/base", "CUDNN_CT_LIBRARY": "/own"})
+    fresh.dnn.library_path = "/base/lib64"
+    assert fresh.library == "/own"
+
+
+def test_import_of_dnn_sets_the_library() -> None:
+    code = "import cudnn_ct as ct; assert ct.config.library is None; ct.dnn; assert ct.config.library == '/x'"
+    subprocess.run(
+        [sys.executable, "-c", code], check=True, env={**os.environ, "CUDNN_CT_DNN_LIBRARY_PATH": "/x"}
+    )
 
 
 # --- the version, and whether there is a library ---

@@ -10,7 +10,7 @@ import pytest
 # Those listed must have examples; a module that gets its first one is added here.
 WITH_EXAMPLES = (
     "_config",
-    "_flags",
+    "dnn.flags",
     "dtypes",
     "shapes.activation",
     "shapes.parse",

@@ -1,0 +1,177 @@
+"""The flags of Theano's ``dnn`` module, ``ct.config.dnn``.
+
+A flag is set by assignment, ``ct.config.dnn.conv.algo_fwd = "fft"``, or by an environment variable,
+``CUDNN_CT_DNN_CONV_ALGO_FWD=fft``. The environment is checked when a flag is first read, so that a bad value
+does not break ``import``.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ..autotune.request import ALGORITHMS
+
+if TYPE_CHECKING:
+    from .._config import Config
+
+__all__ = ["FLAGS", "REMOVED", "Flags", "flags_of", "variable_of"]
+
+_POLICIES = ("guess_once", "guess_on_shape_change", "time_once", "time_on_shape_change")
+
+
+class Flag(NamedTuple):
+    """The default and the valid values of a flag; a flag without valid values is a path."""
+
+    default: str | None
+    values: tuple[str, ...] = ()
+
+
+FLAGS: dict[str, Flag] = {
+    "dnn.enabled": Flag("auto", ("auto", "True", "False", "no_check")),
+    "dnn.conv.algo_fwd": Flag("small", (*ALGORITHMS["forward"], *_POLICIES)),
+    "dnn.conv.algo_bwd_filter": Flag("none", (*ALGORITHMS["backward_filter"], *_POLICIES)),
+    "dnn.conv.algo_bwd_data": Flag("none", (*ALGORITHMS["backward_data"], *_POLICIES)),
+    "dnn.conv.precision": Flag("as_input_f32", ("as_input_f32", "as_input", "float16", "float32", "float64")),
+    "dnn.library_path": Flag(None),
+    "dnn.include_path": Flag(None),
+    "dnn.base_path": Flag(None),
+}
+
+_BOTH = "dnn.conv.algo_bwd_filter and dnn.conv.algo_bwd_data"
+REMOVED = {
+    "dnn.conv.workmem": "dnn.conv.algo_fwd",
+    "dnn.conv.workmem_bwd": _BOTH,
+    "dnn.conv.algo_bwd": _BOTH,
+    "dnn.bin_path": "dnn.library_path",
+}
+
+
+def variable_of(flag: str) -> str:
+    """Return the name of the environment variable of a flag.
+
+    >>> variable_of("dnn.conv.algo_fwd")
+    'CUDNN_CT_DNN_CONV_ALGO_FWD'
+    """
+    return "CUDNN_CT_" + flag.upper().replace(".", "_")
+
+
+def flags_of(config: Config) -> Flags:
+    """Return the flags of a configuration; create them and apply their paths on the first call.
+
+    >>> from cudnn_ct._config import Config
+    >>> flags_of(Config({"CUDNN_CT_DNN_CONV_ALGO_FWD": "fft"})).conv.algo_fwd
+    'fft'
+    """
+    # setdefault is atomic: threads that call at the same time get the same flags.
+    flags: Flags = vars(config).setdefault("dnn", Flags(_Values(config)))
+    flags._values.write_library()
+    return flags
+
+
+class Flags:
+    """The flags with a common prefix. Assignment wins over the environment, which wins over the default."""
+
+    _prefix: str
+    _values: _Values
+
+    def __init__(self, values: _Values, prefix: str = "dnn") -> None:
+        object.__setattr__(self, "_values", values)
+        object.__setattr__(self, "_prefix", prefix)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # copy and pickle read attributes before they exist; do not recurse
+            raise AttributeError(name)
+        flag = f"{self._prefix}.{name}"
+        if any(row.startswith(f"{flag}.") for row in FLAGS):
+            return Flags(self._values, flag)
+        if flag in REMOVED:
+            raise AttributeError(_successor(flag))
+        if flag not in FLAGS:
+            raise AttributeError(_unknown(flag))
+        return self._values.get(flag)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        flag = f"{self._prefix}.{name}"
+        if flag in REMOVED:
+            raise RuntimeError(_successor(flag))
+        if flag not in FLAGS:
+            raise AttributeError(_unknown(flag))
+        self._values.assigned[flag] = _checked(flag, value, f"ct.config.{flag}")
+        self._values.write_library()
+
+    def __dir__(self) -> list[str]:
+        inner = (flag.removeprefix(f"{self._prefix}.") for flag in FLAGS if flag.startswith(self._prefix))
+        return sorted({name.partition(".")[0] for name in inner})
+
+    def __repr__(self) -> str:
+        return f"<flags {', '.join(flag for flag in FLAGS if flag.startswith(self._prefix))}>"
+
+
+class _Values:
+    """The values of all flags of a configuration."""
+
+    def __init__(self, config: Config) -> None:
+        self.assigned: dict[str, str | None] = {}
+        self._config = config
+        self._environ = {
+            name: text for name, text in config.environ.items() if name.startswith("CUDNN_CT_DNN_")
+        }
+        self._checked_environ: dict[str, str | None] | None = None
+        self._written: str | None = None  # to config.library
+
+    def get(self, flag: str) -> str | None:
+        """Return the value of a flag.
+
+        Raises
+        ------
+        ValueError, RuntimeError
+            The environment contains an unknown flag, a removed flag or a bad value. A path is returned even
+            then, because it is read by the import of `cudnn_ct.dnn`.
+        """
+        if not FLAGS[flag].values:
+            return self.assigned.get(flag, self._environ.get(variable_of(flag)) or None)
+        if self._checked_environ is None:
+            self._checked_environ = _flags_in(self._environ)
+        return self.assigned.get(flag, self._checked_environ.get(flag, FLAGS[flag].default))
+
+    def write_library(self) -> None:
+        """Write the paths to ``config.library``, unless the user has set ``config.library``."""
+        path = self.get("dnn.library_path") or self.get("dnn.base_path")
+        if path != self._written and self._config.library in (None, "", self._written):
+            self._config.library = self._written = path
+
+
+def _flags_in(environ: dict[str, str]) -> dict[str, str | None]:
+    """Return the checked flags of an environment."""
+    known, removed = ({variable_of(flag): flag for flag in table} for table in (FLAGS, REMOVED))
+    found: dict[str, str | None] = {}
+    for variable, text in environ.items():
+        if not text:
+            continue
+        if variable in removed:
+            raise RuntimeError(f"{variable}: {_successor(removed[variable])}")
+        if variable not in known:
+            raise ValueError(f"{variable} is not a flag; the flags are {', '.join(known)}")
+        found[known[variable]] = _checked(known[variable], text, variable)
+    return found
+
+
+def _checked(flag: str, value: Any, source: str) -> str | None:
+    values = FLAGS[flag].values
+    if not values:
+        if value is not None and not isinstance(value, str | os.PathLike):
+            raise TypeError(f"{source} is not a path: got {value!r}, expected a path or None")
+        return None if value is None else os.fspath(value)
+    text = str(value) if isinstance(value, bool) else value
+    if text not in values:
+        raise ValueError(f"{source} is not valid: got {value!r}, expected one of {', '.join(values)}")
+    return str(text)
+
+
+def _successor(flag: str) -> str:
+    return f"the flag {flag} was removed; use {REMOVED[flag]}"
+
+
+def _unknown(flag: str) -> str:
+    return f"the flag {flag!r} does not exist; the flags are {', '.join(FLAGS)}"
