@@ -1,20 +1,8 @@
-"""The names of Theano's ``dnn`` module over the operations of this package, for people who come from there.
+"""Theano's ``dnn`` module over the operations of this package, for programs that were written for it.
 
-Here everything runs at once, on arrays on the device: functions and operations take arrays and return arrays,
-and gradients are operations of their own. ``docs/migrating-from-theano.md`` says for each name what is the
-same. The flags are ``ct.config.dnn``.
-
-Convolution    ``dnn_conv  dnn_conv3d  dnn_gradweight  dnn_gradweight3d  dnn_gradinput  dnn_gradinput3d
-               GpuDnnConvDesc  GpuDnnConv  GpuDnnConvGradW  GpuDnnConvGradI
-               GpuDnnConv3d  GpuDnnConv3dGradW  GpuDnnConv3dGradI``
-Pooling        ``dnn_pool  GpuDnnPoolDesc  GpuDnnPool  GpuDnnPoolGrad``
-Batches        ``dnn_batch_normalization_train  dnn_batch_normalization_test
-               GpuDnnBatchNorm  GpuDnnBatchNormInference  GpuDnnBatchNormGrad``
-Networks       ``RNNBlock  GpuDnnRNNOp  GpuDnnRNNGradInputs  GpuDnnRNNGradWeights``
-Transformers   ``dnn_spatialtf  GpuDnnTransformerGrid  GpuDnnTransformerSampler
-               GpuDnnTransformerGradI  GpuDnnTransformerGradT``
-Other layers   ``GpuDnnSoftmax  GpuDnnSoftmaxGrad  GpuDnnReduction  dropout  GpuDnnDropoutOp``
-Library        ``version  dnn_present  dnn_available``
+Functions and operations take device arrays, run immediately and return device arrays. Gradients are separate
+operations. ``docs/migrating-from-theano.md`` describes the parameters and the differences from Theano. The
+flags are ``ct.config.dnn``.
 """
 
 from typing import Any
@@ -102,19 +90,19 @@ __all__ = [
 # The flags for paths must be applied before anything loads cuDNN.
 flags_of(config)
 
-# Names of the old module that mean nothing here, and what there is instead.
+# Names of Theano that are not provided, and the reasons.
 LEFT_OUT = {
     "CDataMaker": "it belongs to Theano's code generation",
-    "DnnBase": "there is nothing to compile; cudnn_ct.raw has the C functions",
-    "DnnVersion": "version() tells the version",
-    "GpuDnnBatchNormBase": "GpuDnnBatchNorm, GpuDnnBatchNormInference and GpuDnnBatchNormGrad have no base",
-    "GpuDnnPoolBase": "GpuDnnPool and GpuDnnPoolGrad have no base",
-    "GpuDnnSoftmaxBase": "GpuDnnSoftmax and GpuDnnSoftmaxGrad have no base",
+    "DnnBase": "nothing is compiled; cudnn_ct.raw has the C functions",
+    "DnnVersion": "version() returns the version",
+    "GpuDnnBatchNormBase": "the operations of batch normalization do not share a base",
+    "GpuDnnPoolBase": "GpuDnnPool and GpuDnnPoolGrad do not share a base",
+    "GpuDnnSoftmaxBase": "GpuDnnSoftmax and GpuDnnSoftmaxGrad do not share a base",
     "MakerCDataType": "it belongs to Theano's code generation",
 }
 
 
 def __getattr__(name: str) -> Any:
     why = LEFT_OUT.get(name)
-    told = f"module {__name__!r} has no attribute {name!r}"
-    raise AttributeError(told if why is None else f"{told}, unlike Theano's dnn: {why}")
+    text = f"module {__name__!r} has no attribute {name!r}"
+    raise AttributeError(text if why is None else f"{text}, unlike Theano's dnn: {why}")

@@ -1,4 +1,4 @@
-"""What the functions and operations of convolutions share: the description of one, and the call of one."""
+"""The convolution descriptor, and the call of a convolution or of its gradients."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from .availability import ops
 
 __all__ = ["DIRECTIONS", "GpuDnnConvDesc", "algorithm", "compute", "output_shape"]
 
-# What Theano's words mean here.
+# Theano's names of the modes, and ours.
 MODES = {"conv": "convolution", "cross": "cross_correlation"}
 
 
 class Direction(NamedTuple):
-    """One direction: the operation, what its operands are called here, and the flag with its algorithm."""
+    """One direction: the operation, Theano's names of its operands in our order, and the algorithm's flag."""
 
     operation: str
     names: tuple[str, str]
@@ -37,26 +37,7 @@ DIRECTIONS = {
 
 
 class GpuDnnConvDesc:
-    """How a convolution moves its filters: what the operations below take as ``desc``.
-
-    Parameters
-    ----------
-    border_mode, subsample, dilation, conv_mode, precision, num_groups
-        As in :func:`dnn_conv`.
-
-    Raises
-    ------
-    ValueError
-        ``conv_mode`` is none.
-
-    Examples
-    --------
-    >>> img = ct.asarray([[[[1, 2, 4, 8]]]], "float32")
-    >>> kerns = ct.asarray([[[[1, -1]]]], "float32")
-    >>> desc = ct.dnn.GpuDnnConvDesc("full", conv_mode="cross")
-    >>> ct.dnn.GpuDnnConv()(img, kerns, (1, 1, 1, 5), desc).shape
-    (1, 1, 1, 5)
-    """
+    """Geometry, mode, precision and groups of a convolution. See :func:`cudnn_ct.conv`."""
 
     def __init__(
         self,
@@ -73,7 +54,7 @@ class GpuDnnConvDesc:
         self.num_groups = as_int(num_groups, "num_groups")
 
     def __call__(self, kern_shape: Any = None) -> GpuDnnConvDesc:  # noqa: ARG002 - as Theano's is called
-        """Return the description itself: the shape of the filters is known when it is used."""
+        """Return the descriptor itself: the shape of the filters is not needed."""
         return self
 
     def __repr__(self) -> str:
@@ -90,7 +71,7 @@ def compute(
     groups: int | None = None,
     **scaled: Any,
 ) -> Any:
-    """One call of an operation of the package."""
+    """Call the function of the package for a direction."""
     row = DIRECTIONS[direction]
     first, second = on_device(first, row.names[0]), on_device(second, row.names[1])
     algo = getattr(config.dnn.conv, row.flag) if algo is None else algo
@@ -114,22 +95,24 @@ def compute(
 def output_shape(
     ishape: Any, kshape: Any, border_mode: Any, subsample: Any, dilation: Any = 1
 ) -> tuple[int, ...]:
-    """Shape of a convolution, whatever its groups are."""
+    """Return the shape of a convolution for any number of groups."""
     images, filters = check_shape(ishape, "ishape"), check_shape(kshape, "kshape")
-    if len(images) == len(filters) > 1:  # else they are refused
+    if len(images) == len(filters) > 1:  # else conv_output_shape rejects them
         images = (images[0], filters[1], *images[2:])
     padding, stride, dilation = map(integers, (border_mode, subsample, dilation))
     return conv_output_shape(images, filters, padding=padding, stride=stride, dilation=dilation)
 
 
 def algorithm(algo: Any, workmem: str | None) -> Any:
-    """The algorithm that is named, be it by the older parameter."""
+    """Return the algorithm, which may be given as the deprecated ``workmem``."""
     if workmem is None:
         return algo
     text = f"workmem is deprecated; write algo={workmem!r}"
     warn_caller(text, DeprecationWarning)
     if algo is not None:
-        raise ValueError(f"workmem={workmem!r} and algo={algo!r} mean the same; give algo alone")
+        raise ValueError(
+            f"workmem and algo are the same argument: got {workmem!r} and {algo!r}; pass algo alone"
+        )
     return workmem
 
 
@@ -144,7 +127,7 @@ def _check_precision(precision: str, array: DeviceArray, is_gradient: bool) -> N
 
 
 def _check_algo(algo: Any, direction: str, axes: int) -> None:
-    """Refuse what volumes cannot use; of other algorithms the operation knows which there are."""
+    """Reject an algorithm that does not support volumes; ``cudnn_ct`` checks all other algorithms."""
     names = [name for rows in ALGORITHMS.values() for name in rows]
     row = ALGORITHMS[direction].get(algo) if isinstance(algo, str) else None
     if axes == 5 and isinstance(algo, str) and algo in names and (row is None or 3 not in row.axes):

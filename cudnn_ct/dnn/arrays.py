@@ -1,4 +1,4 @@
-"""Arrays as Theano's module takes and gives them: on the device, copied unless in place, seen otherwise."""
+"""Device arrays for the operations: operands, copies and views."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ __all__ = ["copied", "flipped", "on_device", "overwritten", "swapped"]
 
 
 def on_device(array: Any, name: str) -> DeviceArray:
-    """Take an argument as an array of ours, in place."""
+    """Return an argument as a DeviceArray, without a copy."""
     return as_operand(array, name, stream_of(array, name, None))
 
 
 def copied(array: Any, name: str) -> DeviceArray:
-    """Copy an array on the device."""
+    """Return a copy of an array."""
     copy: DeviceArray = ops().transform(on_device(array, name))
     return copy
 
 
 def overwritten(target: Any, result: Any) -> Any:
-    """Put a result where an operand was that cuDNN does not write in place."""
+    """Copy a result to an operand, for operations that cuDNN does not compute in place."""
     return ops().transform(result, out=target)
 
 
 def swapped(array: DeviceArray) -> DeviceArray:
-    """See the same memory with the first two axes exchanged."""
+    """Return a view with the first two axes exchanged."""
     shape, strides, dtype = array.spec
     order = (1, 0, *range(2, len(shape)))
     exchanged = [tuple(values[axis] for axis in order) for values in (shape, strides)]
@@ -38,7 +38,7 @@ def swapped(array: DeviceArray) -> DeviceArray:
 
 
 def flipped(array: DeviceArray) -> DeviceArray:
-    """Copy with all axes but the first two reversed, slice by slice, on the device."""
+    """Return a copy with all axes except the first two reversed, slice by slice."""
     for axis in range(2, array.ndim):
         n = array.shape[axis]
         if n > 1:
@@ -50,7 +50,7 @@ def flipped(array: DeviceArray) -> DeviceArray:
 
 
 def _slice(array: DeviceArray, axis: int, place: int) -> DeviceArray:
-    """One slice of an array, in its memory; the axis remains, with length 1."""
+    """Return a view of one slice of an array; the axis remains, with length 1."""
     shape, strides, dtype = array.spec
     view = array.view_as(TensorSpec((*shape[:axis], 1, *shape[axis + 1 :]), strides, dtype))
     view.pointer += place * strides[axis] * array.itemsize

@@ -1,4 +1,4 @@
-"""Whether there is a cuDNN, which one, and whether the flag ``dnn.enabled`` lets it be used."""
+"""The version of cuDNN, whether it can be used, and the flag ``dnn.enabled``."""
 
 from __future__ import annotations
 
@@ -21,35 +21,7 @@ _DISABLED = "the flag dnn.enabled is False"
 
 
 def version(raises: bool = True) -> int:
-    """Tell the version of cuDNN as its header writes it: 92700 is 9.27.0.
-
-    Parameters
-    ----------
-    raises : bool
-        Whether to raise where there is no cuDNN; the answer is -1 otherwise.
-
-    Returns
-    -------
-    int
-
-    Raises
-    ------
-    TypeError
-        ``raises`` is not a bool.
-    RuntimeError
-        There is no cuDNN. Always: the header and the library, or parts of the library, are of different
-        versions.
-
-    Notes
-    -----
-    ``cudnnGetVersion``. The header is the one below ``dnn.include_path`` or ``dnn.base_path``, or else the
-    one that was installed with the library, if there is one.
-
-    Examples
-    --------
-    >>> ct.dnn.version() // 10000
-    9
-    """
+    """Return the version of cuDNN as an integer: 92700 is 9.27.0. See :func:`cudnn_ct.version`."""
     raises = checked_flag(raises, "raises")
     try:
         if config.dnn.enabled == "False":
@@ -71,33 +43,13 @@ def version(raises: bool = True) -> int:
 
 
 class _Present:
-    """Say whether there is a cuDNN that can be loaded and whose parts and header fit, without raising.
-
-    Returns
-    -------
-    bool
-        ``dnn_present.msg`` says why not; None where all is well.
-
-    Raises
-    ------
-    RuntimeError
-        There is none, and the flag ``dnn.enabled`` is True.
-
-    Notes
-    -----
-    With ``dnn.enabled`` at ``"no_check"`` the answer is True, and nothing is loaded.
-
-    Examples
-    --------
-    >>> ct.dnn.dnn_present()
-    True
-    """
+    """Return whether cuDNN can be loaded, without a device. See :func:`cudnn_ct.version`."""
 
     msg: str | None = None
 
     def __call__(self) -> bool:
         if config.dnn.enabled == "no_check":
-            self.msg = "not checked, since the flag dnn.enabled is no_check"
+            self.msg = "not checked, because the flag dnn.enabled is no_check"
             return True
         try:
             version()
@@ -108,34 +60,7 @@ class _Present:
 
 
 class _Available:
-    """Say whether operations can run: there is a cuDNN, and a GPU with a driver for it.
-
-    Parameters
-    ----------
-    context_name : int or str, optional
-        The device, as a number or as ``"dev0"`` or ``"cuda0"``; any by default.
-
-    Returns
-    -------
-    bool
-        ``dnn_available.msg`` says why not; None where all is well.
-
-    Raises
-    ------
-    RuntimeError
-        They cannot, and the flag ``dnn.enabled`` is True.
-    ValueError
-        ``context_name`` names no device.
-
-    Notes
-    -----
-    ``cudnnGetVersion`` and the driver are asked, cuDNN computes nothing.
-
-    Examples
-    --------
-    >>> ct.dnn.dnn_available(0), ct.dnn.dnn_available.msg
-    (True, None)
-    """
+    """Return whether cuDNN can be used on a device. See :func:`cudnn_ct.available`."""
 
     msg: str | None = None
 
@@ -149,7 +74,7 @@ class _Available:
             return present
         self.msg = available().reason or None
         if self.msg is None and device is not None and device >= streams.device_count():
-            self.msg = f"there is no device {device}; the driver shows {streams.device_count()}"
+            self.msg = f"device {device} does not exist: the driver shows {streams.device_count()}"
         return _judged(self.msg)
 
 
@@ -158,12 +83,12 @@ dnn_available = _Available()
 
 
 def ops() -> Any:
-    """The operations of the package, where the flag ``dnn.enabled`` lets them be used.
+    """Return the package, which has the operations, if the flag ``dnn.enabled`` allows their use.
 
     Raises
     ------
     RuntimeError
-        The flag is False, or True where they cannot run.
+        The flag is False, or it is True and cuDNN cannot be used.
     """
     enabled = config.dnn.enabled
     if enabled == "False":
@@ -176,12 +101,12 @@ def ops() -> Any:
 
 
 def check_context(name: int | str | None) -> int | None:
-    """Return the number of the device that a context's name ends in."""
+    """Return the number of the device that a context name contains."""
     if name is None:
         return None
     found = re.fullmatch(r"(?:dev|cuda|gpu)?(\d+)", str(name)) if isinstance(name, Integral | str) else None
     if found is None:
-        raise ValueError(f"context_name must be a device such as 0, 'dev0' or 'cuda0', not {name!r}")
+        raise ValueError(f"context_name is not a device: got {name!r}, expected 0, 'dev0' or 'cuda0'")
     return int(found[1])
 
 
@@ -192,12 +117,12 @@ def _judged(problem: str | None) -> bool:
 
 
 def _header(library: _lib.Library) -> Path | None:
-    """The header to hold against the library."""
+    """Return the header to compare with the library."""
     include, base = config.dnn.include_path, config.dnn.base_path
     if include:
         path = Path(include, "cudnn_version.h")
         if not path.is_file():
-            raise CudnnError(f"the flag dnn.include_path is {include}, which has no cudnn_version.h")
+            raise CudnnError(f"the flag dnn.include_path has no cudnn_version.h: got {include}")
         return path
     if base and Path(base, "include", "cudnn_version.h").is_file():
         return Path(base, "include", "cudnn_version.h")

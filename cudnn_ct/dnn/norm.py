@@ -1,4 +1,4 @@
-"""Batch normalisation: training, inference, gradient."""
+"""Batch normalization: ``(x - mean) / sqrt(variance + epsilon) * scale + bias``."""
 
 from __future__ import annotations
 
@@ -32,44 +32,7 @@ def dnn_batch_normalization_train(
     running_mean: Any = None,
     running_var: Any = None,
 ) -> tuple[Any, ...]:
-    """Normalise a batch by its own mean and variance.
-
-    Parameters
-    ----------
-    inputs : device array, shape (N, C, ...), float16 | bfloat16 | float32 | float64
-    gamma, beta : device arrays, the axes of inputs, of length 1 where the mean is over
-        float32 for half types, else of the dtype of inputs.
-    mode : {"per-activation", "spatial"}
-        Whether a mean is over the first axis, or over all but the second.
-    epsilon : float, at least 0
-    running_average_factor : float
-        The weight of this batch in the running statistics.
-    running_mean, running_var : device arrays, as gamma, both or neither, optional
-        They are not changed.
-
-    Returns
-    -------
-    tuple of DeviceArray
-        ``out``, ``mean``, ``invstd``, which is 1 / sqrt(variance + epsilon), and with running statistics
-        ``new_running_mean`` and ``new_running_var``.
-
-    Raises
-    ------
-    TypeError, ValueError, NotSupportedError, AllocationError
-        As in :func:`cudnn_ct.batch_norm_training`.
-
-    Notes
-    -----
-    By :func:`cudnn_ct.batch_norm_training`, whose notes have cuDNN's functions and determinism.
-
-    Examples
-    --------
-    >>> x = ct.asarray([[1], [3]], "float32")
-    >>> gamma, beta = ct.asarray([[10]], "float32"), ct.asarray([[5]], "float32")
-    >>> y, mean, invstd = ct.dnn.dnn_batch_normalization_train(x, gamma, beta)
-    >>> y.numpy().ravel(), mean.numpy().ravel()
-    (array([-4.9995,  14.9995], dtype=float32), array([2.], dtype=float32))
-    """
+    """Normalize by the statistics of the batch. See :func:`cudnn_ct.batch_norm_training`."""
     normalise = GpuDnnBatchNorm(mode, running_averages=running_mean is not None or running_var is not None)
     return tuple(normalise(inputs, gamma, beta, epsilon, running_average_factor, running_mean, running_var))
 
@@ -83,72 +46,12 @@ def dnn_batch_normalization_test(
     mode: str = "per-activation",
     epsilon: float = EPSILON,
 ) -> Any:
-    """Compute ``(inputs - mean) * gamma / sqrt(var + epsilon) + beta``.
-
-    Parameters
-    ----------
-    inputs, gamma, beta, mode, epsilon
-        As in :func:`dnn_batch_normalization_train`.
-    mean, var : device arrays, as gamma
-
-    Returns
-    -------
-    DeviceArray, shape and dtype of inputs
-
-    Raises
-    ------
-    TypeError, ValueError, NotSupportedError, AllocationError
-        As in :func:`cudnn_ct.batch_norm_inference`.
-
-    Notes
-    -----
-    By :func:`cudnn_ct.batch_norm_inference`, whose notes have cuDNN's functions and determinism.
-
-    Examples
-    --------
-    >>> x, gamma, beta, mean, var = (
-    ...     ct.asarray(values, "float32") for values in ([[7], [9]], [[4]], [[1]], [[5]], [[4]])
-    ... )
-    >>> ct.dnn.dnn_batch_normalization_test(x, gamma, beta, mean, var, epsilon=0).numpy().ravel()
-    array([5., 9.], dtype=float32)
-    """
+    """Normalize by ``mean`` and ``var``. See :func:`cudnn_ct.batch_norm_inference`."""
     return GpuDnnBatchNormInference(mode)(inputs, gamma, beta, mean, var, epsilon)
 
 
 class GpuDnnBatchNorm:
-    """A batch normalisation in training.
-
-    Parameters
-    ----------
-    mode : {"per-activation", "spatial"}
-    running_averages : bool
-        Whether the call takes running statistics and gives new ones.
-    inplace_running_mean, inplace_running_var : bool
-        Whether the new ones take the place of the old.
-    inplace_output : bool
-        Whether the result takes the place of x, by a copy.
-    epsilon, running_average_factor : float, optional
-        Where the older module has them; the call's count, where they are not its defaults.
-
-    Raises
-    ------
-    TypeError
-        A flag is not a bool, as in the argument order of the older module.
-    ValueError
-        There is no such mode.
-
-    Notes
-    -----
-    By :func:`cudnn_ct.batch_norm_training`, whose notes have cuDNN's functions and determinism.
-
-    Examples
-    --------
-    >>> x = ct.asarray([[1], [3]], "float32")
-    >>> gamma, beta = ct.asarray([[10]], "float32"), ct.asarray([[5]], "float32")
-    >>> y, mean, invstd = ct.dnn.GpuDnnBatchNorm("spatial")(x, gamma, beta)
-    >>> mean.numpy().ravel()
-    array([2.], dtype=float32)
-    """
+    """Batch normalization in training. See :func:`cudnn_ct.batch_norm_training`."""
 
     def __init__(
         self,
@@ -178,30 +81,11 @@ class GpuDnnBatchNorm:
         running_mean: Any = None,
         running_var: Any = None,
     ) -> list[Any]:
-        """Normalise, as :func:`dnn_batch_normalization_train` does.
-
-        Parameters
-        ----------
-        x, scale, bias : device arrays
-            ``inputs``, ``gamma`` and ``beta`` there.
-        epsilon, running_average_factor, running_mean, running_var
-            As there.
-
-        Returns
-        -------
-        list of DeviceArray
-            The result, ``mean``, ``invstd``, and with running statistics the new ones.
-
-        Raises
-        ------
-        TypeError, ValueError, NotSupportedError, AllocationError
-            As there; ValueError also where running statistics are given, or not, against
-            ``running_averages``.
-        """
+        """Return a list of the result, ``mean``, ``invstd`` and the new running statistics, if any."""
         given = (running_mean, running_var)
         if self.running_averages != any(array is not None for array in given):
-            wanted = "are to be given" if self.running_averages else "need running_averages=True"
-            raise ValueError(f"running_mean and running_var {wanted}")
+            problem = "are missing" if self.running_averages else "need running_averages=True"
+            raise ValueError(f"running_mean and running_var {problem}")
         places = (self.inplace_running_mean, self.inplace_running_var)
         names = ("running_mean", "running_var")
         new = [
@@ -223,35 +107,7 @@ class GpuDnnBatchNorm:
 
 
 class GpuDnnBatchNormInference:
-    """A batch normalisation by given statistics.
-
-    Parameters
-    ----------
-    mode : {"per-activation", "spatial"}
-    inplace : bool
-        Whether the result takes the place of x, by a copy.
-    epsilon : float, optional
-        Where the older module has it; the call's counts, where it is not its default.
-
-    Raises
-    ------
-    TypeError
-        ``inplace`` is not a bool, as in the argument order of the older module.
-    ValueError
-        There is no such mode.
-
-    Notes
-    -----
-    By :func:`cudnn_ct.batch_norm_inference`, whose notes have cuDNN's functions and determinism.
-
-    Examples
-    --------
-    >>> x, scale, bias, mean, var = (
-    ...     ct.asarray(values, "float32") for values in ([[7], [9]], [[4]], [[1]], [[5]], [[4]])
-    ... )
-    >>> ct.dnn.GpuDnnBatchNormInference("spatial")(x, scale, bias, mean, var, 0).numpy().ravel()
-    array([5., 9.], dtype=float32)
-    """
+    """Batch normalization with given statistics. See :func:`cudnn_ct.batch_norm_inference`."""
 
     def __init__(
         self, mode: str = "per-activation", inplace: bool = False, *, epsilon: float | None = None
@@ -267,23 +123,7 @@ class GpuDnnBatchNormInference:
         estimated_variance: Any,
         epsilon: float = EPSILON,
     ) -> Any:
-        """Normalise, as :func:`dnn_batch_normalization_test` does.
-
-        Parameters
-        ----------
-        x, scale, bias, estimated_mean, estimated_variance : device arrays
-            ``inputs``, ``gamma``, ``beta``, ``mean`` and ``var`` there.
-        epsilon : float, at least 0
-
-        Returns
-        -------
-        DeviceArray; with ``inplace`` x itself
-
-        Raises
-        ------
-        TypeError, ValueError, NotSupportedError, AllocationError
-            As there.
-        """
+        """Return ``(x - mean) / sqrt(variance + epsilon) * scale + bias``."""
         epsilon = _either(epsilon, EPSILON, self.epsilon)
         operands = (x, scale, bias, estimated_mean, estimated_variance)
         y = ops().batch_norm_inference(*operands, mode=self.mode, epsilon=epsilon)
@@ -291,32 +131,7 @@ class GpuDnnBatchNormInference:
 
 
 class GpuDnnBatchNormGrad:
-    """The gradient of a batch normalisation in training.
-
-    Parameters
-    ----------
-    mode : {"per-activation", "spatial"}
-    epsilon : float, optional
-        Where the older module has it; the call's counts, where it is not its default.
-
-    Raises
-    ------
-    ValueError
-        There is no such mode.
-
-    Notes
-    -----
-    By :func:`cudnn_ct.batch_norm_backward`, whose notes have cuDNN's functions and determinism.
-
-    Examples
-    --------
-    >>> x, dy = ct.asarray([[1], [3], [5]], "float32"), ct.asarray([[0], [0], [6]], "float32")
-    >>> one = ct.asarray([[1]], "float32")
-    >>> y, mean, invstd = ct.dnn.GpuDnnBatchNorm("spatial")(x, one, one)
-    >>> dx, dscale, dbias = ct.dnn.GpuDnnBatchNormGrad("spatial")(x, dy, one, mean, invstd)
-    >>> dbias.numpy().ravel()
-    array([6.], dtype=float32)
-    """
+    """Gradients of batch normalization in training. See :func:`cudnn_ct.batch_norm_backward`."""
 
     def __init__(self, mode: str = "per-activation", *, epsilon: float | None = None) -> None:
         self.mode, self.epsilon = _mode(mode), epsilon
@@ -324,27 +139,7 @@ class GpuDnnBatchNormGrad:
     def __call__(
         self, x: Any, dy: Any, scale: Any, x_mean: Any, x_invstd: Any, epsilon: float = EPSILON
     ) -> list[Any]:
-        """Compute the gradients with regard to x, scale and bias.
-
-        Parameters
-        ----------
-        x, dy : device arrays, shape (N, C, ...), float16 | bfloat16 | float32 | float64
-        scale : device array, as gamma in :func:`dnn_batch_normalization_train`
-        x_mean, x_invstd : device arrays
-            What the forward step gave.
-        epsilon : float, at least 0
-            That of the forward step.
-
-        Returns
-        -------
-        list of DeviceArray
-            Gradients, as x, scale and scale.
-
-        Raises
-        ------
-        TypeError, ValueError, NotSupportedError, AllocationError
-            As in :func:`cudnn_ct.batch_norm_backward`.
-        """
+        """Return a list of the gradients with respect to ``x``, ``scale`` and the bias."""
         epsilon = _either(epsilon, EPSILON, self.epsilon)
         gradients = ops().batch_norm_backward(x, dy, scale, x_mean, x_invstd, mode=self.mode, epsilon=epsilon)
         return list(gradients[:3])
@@ -355,5 +150,5 @@ def _mode(mode: str) -> str:
 
 
 def _either(called: float, default: float, made: float | None) -> float:
-    """What a call says, unless that is its default and the operation was made with another number."""
+    """Return the value of a call, or that of the operation if the call has the default."""
     return called if made is None or called != default else made

@@ -18,11 +18,11 @@ from .availability import check_context, ops
 
 __all__ = ["GpuDnnRNNGradInputs", "GpuDnnRNNGradWeights", "GpuDnnRNNOp", "RNNBlock"]
 
-NETWORKS = 64  # sizes of the input for which a block keeps a network
+NETWORKS = 64  # networks that a block keeps, one for each size of the input
 
 
 class RNNGradients(NamedTuple):
-    """Gradients of :class:`RNNBlock`; ``dcx`` is None for modes without cells."""
+    """Gradients of :class:`RNNBlock`; ``dcx`` is None unless the mode is lstm."""
 
     dw: Any
     dx: Any
@@ -31,42 +31,7 @@ class RNNGradients(NamedTuple):
 
 
 class RNNBlock:
-    """A recurrent network; its weights are an array apart.
-
-    Parameters
-    ----------
-    dtype : float16 | bfloat16 | float32 | float64
-        Of data, states and weights.
-    hidden_size, num_layers : int, at least 1
-    rnn_mode : {"rnn_relu", "rnn_tanh", "lstm", "gru"}
-    input_mode : {"linear", "skip"}
-        Whether the first layer multiplies its input by a matrix, or takes it as it is.
-    direction_mode : {"unidirectional", "bidirectional"}
-    context_name : int or str, optional
-        A device; the arrays say which one is used.
-
-    Raises
-    ------
-    ValueError
-        ``context_name`` names no device, or a mode is none. What else does not fit shows when the size of
-        the input is known.
-
-    Notes
-    -----
-    The standard algorithm, two biases, no dropout.
-
-    By :class:`cudnn_ct.RNN`, whose notes have cuDNN's functions and determinism.
-
-    Examples
-    --------
-    >>> block = ct.dnn.RNNBlock("float32", 8, 2, "gru")
-    >>> w = ct.zeros(block.get_param_size([3, 4]))  # a batch of 3, an input of 4
-    >>> x, hx = ct.full((5, 3, 4), 1), ct.zeros((2, 3, 8))
-    >>> y, hy = block.apply(w, x, hx)
-    >>> y.shape, hy.shape
-    ((5, 3, 8), (2, 3, 8))
-    >>> dw, dx, dhx, _ = block.gradients(w, x, hx, dy=y)
-    """
+    """Recurrent network; its weights are a separate array. See :class:`cudnn_ct.RNN`."""
 
     def __init__(
         self,
@@ -87,132 +52,39 @@ class RNNBlock:
 
     @property
     def desc(self) -> RNNBlock:
-        """What the operations below take as ``desc``: the network itself."""
+        """The ``desc`` argument of the operations: the block itself."""
         return self
 
     def get_param_size(self, input_size: Any) -> int:
-        """Tell how many items all weights have.
-
-        Parameters
-        ----------
-        input_size : (int, int)
-            Of the batch, and of the input.
-
-        Returns
-        -------
-        int
-
-        Raises
-        ------
-        TypeError, ValueError
-            A parameter of the network, or ``input_size``, does not fit.
-        """
+        """Return the number of elements of all weights."""
         return self.network(_of_input(input_size)).weight_size
 
     def split_params(self, w: Any, layer: int, input_size: Any) -> list[DeviceArray | None]:
-        """See the weights of one layer: views that can be written, without a copy.
-
-        Parameters
-        ----------
-        w : device array, shape (size,), as :meth:`get_param_size` has it, dtype of the network
-        layer : int
-            A layer has two of these numbers if the network is bidirectional: 2 * layer + direction.
-        input_size : (int, int)
-            Of the batch, and of the input.
-
-        Returns
-        -------
-        list of DeviceArray
-            A matrix and a bias for each gate, first those of the input, then the recurrent ones: 4 for
-            rnn_relu and rnn_tanh; 12 for gru (reset, update, new memory); 16 for lstm (input, forget, new
-            memory, output). A matrix has shape (in, hidden_size), so that ``x @ matrix`` is meant, in Fortran
-            order. None is in the place of a matrix that skip input has not.
-
-        Raises
-        ------
-        TypeError, ValueError
-            There is no such layer, or w is not of the network.
-        """
+        """Return writable views of the weights of a layer. See :meth:`cudnn_ct.RNN.split_params`."""
         network = self.network(_of_input(input_size))
         place = divmod(as_index(network.spec.pseudo_layers, layer, "layer"), network.spec.directions)
         parts: list[DeviceArray | None] = []
         for view in network.split_params(w, *place).values():
-            if view.ndim == 1 and len(parts) % 2 == 0:  # a bias, and no matrix before it
+            if view.ndim == 1 and len(parts) % 2 == 0:  # a bias without a matrix before it
                 parts.append(None)
             parts.append(_transposed(view) if view.ndim == 2 else view)
         return parts
 
     def apply(self, w: Any, x: Any, hx: Any, cx: Any = None) -> list[Any]:
-        """Run the network over sequences.
-
-        Parameters
-        ----------
-        w : device array, shape (size,), as :meth:`get_param_size` has it
-        x : device array, shape (T, B, input)
-        hx : device array, shape (num_layers * directions, B, hidden_size)
-            The states before the first step.
-        cx : device array, as hx
-            The cells before the first step; "lstm" only, which needs them.
-
-        Returns
-        -------
-        list of DeviceArray
-            ``y``, shape (T, B, hidden_size * directions), ``hy``, and for "lstm" ``cy``, as hx.
-
-        Raises
-        ------
-        TypeError, ValueError, NotSupportedError, AllocationError
-            As in :meth:`cudnn_ct.RNN.forward`; ValueError also where cells are missing.
-        """
+        """Return ``[y, hy]``, or ``[y, hy, cy]`` for an lstm. See :meth:`cudnn_ct.RNN.forward`."""
         return _forward(self, w, x, hx, cx, training=False)[1:]
 
     def gradients(
         self, w: Any, x: Any, hx: Any, cx: Any = None, dy: Any = None, dhy: Any = None, dcy: Any = None
     ) -> RNNGradients:
-        """Compute the gradients of :meth:`apply`, after a pass forward for them.
-
-        Parameters
-        ----------
-        w, x, hx, cx
-            Those of :meth:`apply`.
-        dy, dhy, dcy : device arrays, as y, hy and cy, optional
-            Gradients that are missing are zero.
-
-        Returns
-        -------
-        RNNGradients
-            With regard to w, x, hx and cx.
-
-        Raises
-        ------
-        TypeError, ValueError, NotSupportedError, AllocationError
-            As in :meth:`apply`.
-
-        Notes
-        -----
-        :class:`GpuDnnRNNOp`, :class:`GpuDnnRNNGradInputs` and :class:`GpuDnnRNNGradWeights` in turn.
-        """
+        """Return the gradients of :meth:`apply`, after a forward pass for training."""
         network = _network(self, x)
         reserve = _forward(self, w, x, hx, cx, training=True)[0]
         dx, dhx, dcx = network.backward_data(reserve, dy, dhy, dcy)
         return RNNGradients(network.backward_weights(reserve), dx, dhx, dcx)
 
     def network(self, input_size: int) -> RNN:
-        """The network for an input of a size.
-
-        Parameters
-        ----------
-        input_size : int
-
-        Returns
-        -------
-        cudnn_ct.RNN
-
-        Raises
-        ------
-        TypeError, ValueError
-            A parameter of the network does not fit.
-        """
+        """Return the :class:`cudnn_ct.RNN` for an input size."""
         input_size = as_int(input_size, "input_size")
         found: RNN | None = self._networks.get(input_size)
         if found is None:
@@ -231,93 +103,19 @@ class RNNBlock:
 
 
 class GpuDnnRNNOp:
-    """A pass forward that remembers what the gradients need.
-
-    Parameters
-    ----------
-    rnn_mode, direction_mode : str
-        Those of the network.
-
-    Raises
-    ------
-    ValueError
-        A mode is none.
-
-    Notes
-    -----
-    By :meth:`cudnn_ct.RNN.forward`, whose notes have cuDNN's functions and determinism.
-
-    Examples
-    --------
-    >>> block = ct.dnn.RNNBlock("float32", 8, 2, "gru")
-    >>> w = ct.zeros(block.get_param_size([3, 4]))  # a batch of 3, an input of 4
-    >>> x, hx = ct.full((5, 3, 4), 1), ct.zeros((2, 3, 8))
-    >>> forward = ct.dnn.GpuDnnRNNOp("gru", "unidirectional")
-    >>> reserve, y, hy = forward(block.desc, w, x, hx, None)
-    >>> y.shape, hy.shape
-    ((5, 3, 8), (2, 3, 8))
-    """
+    """Forward pass for training. See :meth:`cudnn_ct.RNN.forward`."""
 
     def __init__(self, rnn_mode: str, direction_mode: str) -> None:
         self.rnn_mode, self.direction_mode = _rnn_mode(rnn_mode), _direction_mode(direction_mode)
 
     def __call__(self, desc: RNNBlock, w: Any, x: Any, hx: Any, cx: Any = None) -> list[Any]:
-        """Run a network over sequences.
-
-        Parameters
-        ----------
-        desc : RNNBlock
-            The network, or its ``desc``.
-        w, x, hx, cx
-            As in :meth:`RNNBlock.apply`.
-
-        Returns
-        -------
-        list
-            The reserve, a :class:`cudnn_ct.RNNReserve`, and what :meth:`RNNBlock.apply` gives.
-
-        Raises
-        ------
-        TypeError, ValueError, NotSupportedError, AllocationError
-            As in :meth:`RNNBlock.apply`; ValueError also where the network is of another mode.
-        """
+        """Return a list of the reserve and the results of :meth:`RNNBlock.apply`."""
         _check_modes(desc, rnn_mode=self.rnn_mode, direction_mode=self.direction_mode)
         return _forward(desc, w, x, hx, cx, training=True)
 
 
 class GpuDnnRNNGradInputs:
-    """The gradients of a pass with regard to its input and first states.
-
-    Parameters
-    ----------
-    rnn_mode : str
-        That of the network.
-    grad_h, grad_c : bool
-        Whether there are gradients with regard to the last states and cells.
-
-    Raises
-    ------
-    TypeError
-        A flag is not a bool.
-    ValueError
-        ``rnn_mode`` is none.
-
-    Notes
-    -----
-    By :meth:`cudnn_ct.RNN.backward_data`, whose notes have cuDNN's functions and determinism.
-
-    Examples
-    --------
-    >>> block = ct.dnn.RNNBlock("float32", 8, 2, "gru")
-    >>> w = ct.zeros(block.get_param_size([3, 4]))  # a batch of 3, an input of 4
-    >>> x, hx = ct.full((5, 3, 4), 1), ct.zeros((2, 3, 8))
-    >>> forward = ct.dnn.GpuDnnRNNOp("gru", "unidirectional")
-    >>> reserve, y, hy = forward(block.desc, w, x, hx, None)
-    >>> backward = ct.dnn.GpuDnnRNNGradInputs("gru", grad_h=False, grad_c=False)
-    >>> reserve, dx, dhx = backward(block.desc, x, y, y, None, None, w, hx, None, reserve)
-    >>> dx.shape, dhx.shape
-    ((5, 3, 4), (2, 3, 8))
-    """
+    """Gradients with respect to input, states and cells. See :meth:`cudnn_ct.RNN.backward_data`."""
 
     def __init__(self, rnn_mode: str, grad_h: bool, grad_c: bool) -> None:
         self.rnn_mode = _rnn_mode(rnn_mode)
@@ -327,7 +125,7 @@ class GpuDnnRNNGradInputs:
         self,
         desc: RNNBlock,
         x: Any,
-        y: Any,  # noqa: ARG002 - the reserve knows it
+        y: Any,  # noqa: ARG002 - the reserve holds it
         dy: Any,
         dhy: Any,
         dcy: Any,
@@ -336,27 +134,7 @@ class GpuDnnRNNGradInputs:
         cx: Any,  # noqa: ARG002
         reserve: RNNReserve,
     ) -> list[Any]:
-        """Compute the gradients.
-
-        Parameters
-        ----------
-        desc : RNNBlock
-        x, y, w, hx, cx
-            Operands and results of the pass. The reserve knows them, and its own count.
-        dy, dhy, dcy : device arrays, as y, hy and cy, or None for zeros
-        reserve : RNNReserve
-            What :class:`GpuDnnRNNOp` gave first. It serves once.
-
-        Returns
-        -------
-        list
-            The reserve, for :class:`GpuDnnRNNGradWeights`; gradients as x, as hx, and for "lstm" as cx.
-
-        Raises
-        ------
-        TypeError, ValueError, NotSupportedError, AllocationError
-            As in :meth:`cudnn_ct.RNN.backward_data`.
-        """
+        """Return a list of the reserve and the gradients; each reserve can be used once."""
         _check_modes(desc, rnn_mode=self.rnn_mode)
         network = _network(desc, x)
         dhy, dcy = dhy if self.grad_h else None, dcy if self.grad_c else None
@@ -365,76 +143,43 @@ class GpuDnnRNNGradInputs:
 
 
 class GpuDnnRNNGradWeights:
-    """The gradient of a pass with regard to the weights.
-
-    Notes
-    -----
-    By :meth:`cudnn_ct.RNN.backward_weights`, whose notes have cuDNN's functions and determinism.
-
-    Examples
-    --------
-    >>> block = ct.dnn.RNNBlock("float32", 8, 2, "gru")
-    >>> w = ct.zeros(block.get_param_size([3, 4]))  # a batch of 3, an input of 4
-    >>> x, hx = ct.full((5, 3, 4), 1), ct.zeros((2, 3, 8))
-    >>> forward = ct.dnn.GpuDnnRNNOp("gru", "unidirectional")
-    >>> reserve, y, hy = forward(block.desc, w, x, hx, None)
-    >>> backward = ct.dnn.GpuDnnRNNGradInputs("gru", grad_h=False, grad_c=False)
-    >>> reserve, dx, dhx = backward(block.desc, x, y, y, None, None, w, hx, None, reserve)
-    >>> ct.dnn.GpuDnnRNNGradWeights()(block.desc, x, hx, y, reserve, w).shape == w.shape
-    True
-    """
+    """Gradient with respect to the weights. See :meth:`cudnn_ct.RNN.backward_weights`."""
 
     def __call__(
         self,
         desc: RNNBlock,
         x: Any,
-        hx: Any,  # noqa: ARG002 - the reserve knows it
+        hx: Any,  # noqa: ARG002 - the reserve holds it
         y: Any,  # noqa: ARG002
         reserve: RNNReserve,
         w: Any,  # noqa: ARG002
     ) -> Any:
-        """Compute the gradient.
-
-        Parameters
-        ----------
-        desc : RNNBlock
-        x, hx, y, w
-            Operands and results of the pass. The reserve knows them, and its own count.
-        reserve : RNNReserve
-            What :class:`GpuDnnRNNGradInputs` gave first.
-
-        Returns
-        -------
-        DeviceArray, shape of w
-
-        Raises
-        ------
-        TypeError, ValueError, NotSupportedError, AllocationError
-            As in :meth:`cudnn_ct.RNN.backward_weights`.
-        """
+        """Return the gradient with respect to ``w``, after :class:`GpuDnnRNNGradInputs`."""
         _check_modes(desc)
         return _network(desc, x).backward_weights(reserve)
 
 
 def _forward(block: RNNBlock, w: Any, x: Any, hx: Any, cx: Any, training: bool) -> list[Any]:
     if block.rnn_mode == "lstm" and cx is None:
-        raise ValueError("an lstm needs cx, the cells before the first step")
+        raise ValueError(
+            "cx is missing: got None, expected the cells before the first time step; an lstm needs it"
+        )
     y, hy, cy, reserve = _network(block, x).forward(x, w, hx, cx, training=training)
     return [reserve, y, hy, *([] if cy is None else [cy])]
 
 
 def _network(block: RNNBlock, x: Any) -> RNN:
-    """The network for an input."""
+    """Return the network for the size of ``x``."""
     shape = on_device(x, "x").shape
     if len(shape) != 3:
-        raise ValueError(f"x has shape {shape}; expected (T, B, input)")
+        raise ValueError(f"x does not have 3 axes: got shape {shape}, expected (T, B, input)")
     return block.network(shape[2])
 
 
 def _of_input(input_size: Any) -> int:
     sizes = check_shape(input_size, "input_size")
     if len(sizes) != 2:
-        raise ValueError(f"input_size has the sizes {sizes}; expected those of the batch and of the input")
+        raise ValueError(f"input_size does not have 2 sizes: got {sizes}, expected (batch, input)")
     return sizes[1]
 
 
@@ -448,10 +193,10 @@ def _direction_mode(mode: Any) -> str:
 
 def _check_modes(desc: Any, **modes: str) -> None:
     if not isinstance(desc, RNNBlock):
-        raise TypeError(f"desc must be an RNNBlock, not {type(desc).__name__}")
+        raise TypeError(f"desc is not an RNNBlock: got {type(desc).__name__}, expected RNNBlock.desc")
     for name, mode in modes.items():
         if getattr(desc, name) != mode:
-            raise ValueError(f"{name} is {mode!r}; that of the network is {getattr(desc, name)!r}")
+            raise ValueError(f"{name} does not match desc: got {mode!r}, expected {getattr(desc, name)!r}")
 
 
 def _transposed(view: DeviceArray) -> DeviceArray:

@@ -12,16 +12,9 @@ import pytest
 import cudnn_ct as ct
 from tests.docstrings import all_examples, run
 
-from . import cudnn
 from .cudnn import FakeCudnn
 
 GETTING_STARTED = Path(__file__).resolve().parents[2] / "docs" / "getting-started.md"
-
-
-@pytest.fixture(autouse=True)
-def the_default_algorithm_of_dnn_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    offered: Any = ("IMPLICIT_PRECOMP_GEMM", "IMPLICIT_GEMM", "DIRECT")
-    monkeypatch.setattr(cudnn, "FORWARD", cudnn.FORWARD._replace(offered=offered))
 
 
 @pytest.mark.parametrize("test", all_examples(), ids=lambda test: test.name)

@@ -1,4 +1,4 @@
-"""`cudnn_ct.dnn` has the names, parameters and flags of the modules that it is named after."""
+"""Names, parameters and flags of `cudnn_ct.dnn`, compared with Theano's documentation."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import os
 import re
 import subprocess
 import sys
+from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,27 +23,27 @@ from cudnn_ct.dnn.flags import Flags, variable_of
 from cudnn_ct.errors import LibraryNotFoundError
 from tests.dnn_names import ADDED, FLAGS, LEFT_OUT, NAMES, OPTIONAL, POLICIES, REMOVED
 
-TABLE = Path(__file__).resolve().parents[2] / "docs" / "migrating-from-theano.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "migrating-from-theano.md"
+needs_page = pytest.mark.skipif(not PAGE.is_file(), reason="docs is not next to these tests")
 
 
 def documented(parameters: str) -> list[inspect.Parameter]:
     return list(inspect.signature(eval(f"lambda {parameters}: None")).parameters.values())
 
 
+def parameters_of(thing: Any) -> list[inspect.Parameter]:
+    return [one for one in inspect.signature(thing).parameters.values() if one.name != "self"]
+
+
 def ours(name: str) -> list[inspect.Parameter]:
     found: Any = dnn
     for part in name.split("."):
         found = getattr(found, part)
-    parameters = list(inspect.signature(found).parameters.values())
-    return [one for one in parameters if one.name != "self"]
-
-
-def call_of(name: str) -> list[inspect.Parameter]:
-    return list(inspect.signature(getattr(dnn, name).__call__).parameters.values())[1:]
+    return parameters_of(found)
 
 
 def differences(name: str, wanted: str, found: list[inspect.Parameter]) -> list[str]:
-    """How parameters differ from those documented, beside what the lists of differences have."""
+    """List how parameters differ from the documented ones, except for the differences in the tables."""
     rows, wrong = documented(wanted), []
     for row, one in zip(rows, found, strict=False):
         default = one.default if one.name in OPTIONAL.get(name, ()) else row.default
@@ -56,90 +58,89 @@ def differences(name: str, wanted: str, found: list[inspect.Parameter]) -> list[
 # --- names and parameters ---
 
 
-def test_the_names_are_those_documented() -> None:
+def test_dnn_has_the_documented_names() -> None:
     assert sorted(dnn.__all__) == sorted(name for name in NAMES if "." not in name)
     assert all(hasattr(dnn, name) for name in dnn.__all__)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_parameters_are_those_documented(name: str) -> None:
-    assert differences(name, NAMES[name].parameters, ours(name)) == []
+def test_dnn_name_has_the_documented_parameters(name: str) -> None:
+    row = NAMES[name]
+    assert differences(name, row.parameters, ours(name)) == []
+    if row.call:
+        assert differences(f"{name}()", row.call, parameters_of(getattr(dnn, name).__call__)) == []
+    assert {one.name for one in documented(row.older)} <= {one.name for one in ours(name)}
 
 
-@pytest.mark.parametrize("name", [name for name, row in NAMES.items() if row.call])
-def test_operations_are_called_as_documented(name: str) -> None:
-    assert differences(f"{name}()", NAMES[name].call, call_of(name)) == []
-
-
-@pytest.mark.parametrize("name", [name for name, row in NAMES.items() if row.older])
-def test_what_only_the_older_module_has_is_taken_by_keyword(name: str) -> None:
-    assert {one.name for one in documented(NAMES[name].older)} <= {one.name for one in ours(name)}
-
-
-def test_a_difference_would_be_seen() -> None:
-    assert differences("version", "raises=False", ours("version"))
-    assert differences("version", "raise_=True", ours("version"))
-    assert differences("version", "", ours("version"))
-    assert differences("version", "raises=True, more=1", ours("version"))
-
-
-@pytest.mark.parametrize("name", dnn.__all__)
-def test_public_names_are_documented(name: str) -> None:
-    found = getattr(dnn, name)
-    has_call = inspect.isclass(found) and any("__call__" in vars(one) for one in found.__mro__[:-1])
-    pages = [inspect.getdoc(found) or "", *([inspect.getdoc(found.__call__) or ""] if has_call else [])]
-    text = "\n".join(pages)
-    takes = any(one.default is one.empty for one in ours(name))
-    assert "Parameters\n---" in text or not takes
-    assert "Raises\n---" in text or found is dnn.GpuDnnPoolDesc
-    for one in ours(name):
-        assert re.search(rf"\b{one.name}\b", text), f"{name} does not tell of {one.name}"
+@pytest.mark.parametrize("wanted", ["raises=False", "raise_=True", "", "raises=True, more=1"])
+def test_differences_reports_a_difference(wanted: str) -> None:
+    assert differences("version", wanted, ours("version"))
 
 
 @pytest.mark.parametrize("name", LEFT_OUT)
-def test_what_is_left_out_says_why(name: str) -> None:
+def test_dnn_explains_a_missing_name_of_theano(name: str) -> None:
     with pytest.raises(AttributeError, match="unlike Theano's dnn: "):
         getattr(dnn, name)
 
 
-def test_an_unknown_name_is_an_attribute_error() -> None:
+def test_dnn_rejects_an_unknown_name() -> None:
     with pytest.raises(AttributeError, match=r"'cudnn_ct\.dnn' has no attribute 'dnn_convv'$"):
         dnn.dnn_convv  # noqa: B018
 
 
-def test_the_package_is_imported_without_it() -> None:
+def test_package_imports_dnn_on_first_use() -> None:
     code = (
-        "import sys, cudnn_ct as ct; dir(ct); "
+        "import sys, cudnn_ct as ct; dir(ct); ct.config.algo; "
         "assert not any(name.startswith('cudnn_ct.dnn') for name in sys.modules); "
+        "assert ct.config.dnn.conv.algo_fwd == 'small'; "
         "ct.dnn.dnn_conv; assert 'dnn' in ct.__all__"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+    assert ct.dnn is dnn
 
 
-# --- the table of the page ---
+# --- the page ---
 
 
-def rows() -> dict[str, tuple[str, str]]:
-    found = re.findall(r"^\| `([\w.]+)` \| (\w[\w ]*?) \|(.*)\|$", TABLE.read_text(), re.MULTILINE)
-    assert len({name for name, _, _ in found}) == len(found)
-    return {name: (verdict, why.strip()) for name, verdict, why in found}
-
-
-@pytest.mark.skipif(not TABLE.is_file(), reason="the documents are not beside these tests")
-def test_the_page_has_a_row_for_each_name() -> None:
-    assert set(rows()) == {*NAMES, *LEFT_OUT, *FLAGS, *REMOVED}
-    for name, (verdict, why) in rows().items():
-        assert verdict in ("same", "changed", "left out"), name
+@needs_page
+def test_page_has_a_row_for_each_name() -> None:
+    found = re.findall(r"^\| `([\w.]+)` \| (same|changed|left out) \|(.*)\|$", PAGE.read_text(), re.MULTILINE)
+    rows = {name: (verdict, why.strip()) for name, verdict, why in found}
+    assert len(rows) == len(found)
+    assert set(rows) == {*NAMES, *LEFT_OUT, *FLAGS, *REMOVED}
+    for name, (verdict, why) in rows.items():
         assert why or verdict == "same", name
         assert (verdict == "left out") == (name in {*LEFT_OUT, *REMOVED}), name
         if name in {*ADDED, *OPTIONAL} or f"{name}()" in OPTIONAL:
             assert verdict == "changed", name
 
 
-# --- shapes, which need no library ---
+def signatures() -> Iterator[list[inspect.Parameter]]:
+    """Yield the parameters of every name, of the calls of operations, and of the methods of RNNBlock."""
+    things = [getattr(dnn, name) for name in dnn.__all__]
+    calls = [thing.__call__ for thing in things if inspect.isclass(thing) and "__call__" in dir(thing)]
+    methods = [getattr(dnn.RNNBlock, name) for name in dir(dnn.RNNBlock) if name[0] != "_" and name != "desc"]
+    for thing in (*things, *calls, *methods, dnn.GpuDnnConv.get_out_shape):
+        yield parameters_of(thing)
 
 
-def test_shapes_of_convolutions() -> None:
+@needs_page
+def test_page_has_each_parameter_with_its_defaults() -> None:
+    expected: dict[str, set[str]] = defaultdict(set)
+    for parameters in signatures():
+        for one in parameters:
+            expected[one.name] |= set() if one.default is one.empty else {repr(one.default)}
+    found: dict[str, set[str]] = defaultdict(set)
+    for names, defaults in re.findall(r"^\| (`[^|]+`) \| ((?:–|`)[^|]*) \|", PAGE.read_text(), re.MULTILINE):
+        for name in re.findall(r"`(\w+)`", names):
+            found[name] |= set(re.findall(r"`(.+?)`", defaults))
+    assert found == expected
+
+
+# --- shapes and errors, without a library ---
+
+
+def test_get_out_shape_returns_the_shape_of_a_convolution() -> None:
     for operation in (dnn.GpuDnnConv, dnn.GpuDnnConv3d):
         assert operation.get_out_shape((2, 6, 7, 8), (4, 3, 3, 2), "half", (2, 1)) == (2, 4, 4, 9)
     shape = dnn.GpuDnnConv.get_out_shape((2, 6, 7, 8), (4, 3, 3, 3), (1, 0), (1, 1), (2, 3))
@@ -148,61 +149,53 @@ def test_shapes_of_convolutions() -> None:
         dnn.GpuDnnConv.get_out_shape((2, 6, 2, 2), (4, 3, 3, 3), "valid", (1, 1))
 
 
-def test_the_size_of_parameters() -> None:
+def test_get_param_size_counts_elements() -> None:
     block = dnn.RNNBlock("float32", 4, 2, "gru", context_name="dev0")
     assert block.get_param_size([2, 5]) == 3 * ((5 + 4) * 4 + 8 + (4 + 4) * 4 + 8)
-
-
-# --- errors that come before a library ---
 
 
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda: dnn.GpuDnnConvDesc("valid", conv_mode="convolve"), ValueError, "one of conv, cross"),
-        (lambda: dnn.GpuDnnBatchNorm("per_activation"), ValueError, "one of per-activation, spatial"),
-        (
-            lambda: dnn.GpuDnnSoftmax("fast", "channel", tensor_format="b01c"),
-            ValueError,
-            "must be one of bc01",
-        ),
+        (lambda: dnn.GpuDnnConvDesc("valid", conv_mode="convolve"), ValueError, "conv, cross"),
+        (lambda: dnn.GpuDnnBatchNorm("per_activation"), ValueError, "per-activation, spatial"),
+        (lambda: dnn.GpuDnnSoftmax("fast", "channel", tensor_format="b01c"), ValueError, "bc01"),
         (lambda: dnn.GpuDnnReduction("sum"), ValueError, "red_op must be one of add, mul"),
         (lambda: dnn.RNNBlock("float32", 4, 2, "gru", context_name="here"), ValueError, "context_name"),
         (lambda: dnn.RNNBlock("float32", 4, 2, "grew").get_param_size([2, 5]), ValueError, "gru"),
-        (lambda: dnn.dnn_conv([1], [1], direction_hint="back"), ValueError, "direction_hint must be one of"),
+        (lambda: dnn.dnn_conv([1], [1], direction_hint="back"), ValueError, "direction_hint"),
         (lambda: dnn.dnn_conv([1], [1]), TypeError, "img must be an array on the device, not list"),
         (lambda: dnn.dnn_pool([1], 2), TypeError, "must be an array on the device"),
-        (lambda: dnn.GpuDnnConv()(None, None, None, None), TypeError, "desc must be a GpuDnnConvDesc"),
-        (lambda: dnn.GpuDnnRNNGradWeights()(0, 0, 0, 0, 0, 0), TypeError, "desc must be an RNNBlock"),
+        (lambda: dnn.GpuDnnConv()(None, None, None, None), TypeError, "desc is not a GpuDnnConvDesc"),
+        (lambda: dnn.GpuDnnRNNGradWeights()(0, 0, 0, 0, 0, 0), TypeError, "desc is not an RNNBlock"),
     ],
 )
-def test_bad_arguments(call: Any, error: type[Exception], message: str) -> None:
+def test_dnn_rejects_bad_arguments(call: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         call()
 
 
-FLAGGED = [(name, one.name) for name in dnn.__all__ for one in ours(name) if one.annotation == "bool"]
+BOOLS = [(name, one.name) for name in dnn.__all__ for one in ours(name) if one.annotation == "bool"]
 REQUIRED = {
     "GpuDnnReduction": {"red_op": "maximum"},
     "GpuDnnRNNGradInputs": {"rnn_mode": "gru", "grad_h": True, "grad_c": False},
 }
 
 
-@pytest.mark.parametrize("value", [1e-3, 0, 1, "fft", None, np.zeros(2, bool)])
-@pytest.mark.parametrize(("name", "parameter"), FLAGGED)
-def test_flags_reject_values_when_they_are_not_bools(name: str, parameter: str, value: Any) -> None:
-    with pytest.raises(TypeError, match=f"{parameter} is not a bool: got .*, expected True or False; pass "):
-        getattr(dnn, name)(**REQUIRED.get(name, {}) | {parameter: value})
+@pytest.mark.parametrize(("name", "parameter"), BOOLS)
+def test_bool_parameter_accepts_only_bools(name: str, parameter: str) -> None:
+    def make(value: Any) -> Any:
+        return getattr(dnn, name)(**REQUIRED.get(name, {}) | {parameter: value})
+
+    for value in (1e-3, 0, 1, "fft", None, np.zeros(2, bool)):
+        with pytest.raises(TypeError, match=f"{parameter} is not a bool: got .*, expected True or False; pa"):
+            make(value)
+    if name != "version":
+        assert getattr(make(np.True_), parameter) is True
 
 
-@pytest.mark.parametrize(("name", "parameter"), [pair for pair in FLAGGED if pair[0] != "version"])
-def test_flags_take_bools_of_numpy(name: str, parameter: str) -> None:
-    made = getattr(dnn, name)(**REQUIRED.get(name, {}) | {parameter: np.True_})
-    assert getattr(made, parameter) is True
-
-
-def test_flags_of_every_operation_are_found() -> None:
-    assert {name for name, _ in FLAGGED} == {
+def test_bool_parameters_of_every_operation_are_found() -> None:
+    assert {name for name, _ in BOOLS} == {
         "version", "GpuDnnConv", "GpuDnnConv3d", "GpuDnnConvGradW", "GpuDnnConvGradI", "GpuDnnConv3dGradW",
         "GpuDnnConv3dGradI", "GpuDnnBatchNorm", "GpuDnnBatchNormInference", "GpuDnnReduction",
         "GpuDnnDropoutOp", "GpuDnnRNNGradInputs",
@@ -225,19 +218,18 @@ def test_flags_of_every_operation_are_found() -> None:
         lambda: dnn.GpuDnnBatchNormGrad("spatial", 1e-3),
     ],
 )
-def test_operations_reject_the_argument_order_of_the_older_module(make: Any) -> None:
+def test_operation_rejects_the_argument_order_of_the_older_module(make: Any) -> None:
     with pytest.raises((TypeError, ValueError)):
         make()
 
 
-@pytest.mark.parametrize(
-    "make", [dnn.GpuDnnConv, dnn.GpuDnnConvGradW, dnn.GpuDnnConv3dGradI, dnn.GpuDnnConv3d]
-)
-def test_workmem_is_deprecated(make: Any) -> None:
+@pytest.mark.parametrize("name", [name for name in dnn.__all__ if re.match("GpuDnnConv(3d)?(Grad.)?$", name)])
+def test_workmem_is_deprecated(name: str) -> None:
+    make = getattr(dnn, name)
     with pytest.warns(DeprecationWarning, match="workmem is deprecated; write algo='none'") as caught:
         assert make(workmem="none").algo == "none"
     assert caught[0].filename == __file__
-    with pytest.warns(DeprecationWarning, match="workmem"), pytest.raises(ValueError, match="mean the same"):
+    with pytest.warns(DeprecationWarning, match="workmem"), pytest.raises(ValueError, match="same argument"):
         make(workmem="none", algo="none")
 
 
@@ -365,7 +357,7 @@ def test_import_of_dnn_sets_the_library() -> None:
     )
 
 
-# --- the version, and whether there is a library ---
+# --- version and availability ---
 
 
 @pytest.fixture
@@ -377,7 +369,7 @@ def no_library(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Library:
-    """As much of a library as versions need."""
+    """The attributes of a library that `version` reads."""
 
     version, path, installation = 92700, "/lib/libcudnn.so.9", None
 
@@ -387,7 +379,7 @@ def library(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_lib, "load", Library)
 
 
-def test_without_a_library(flags: Flags, no_library: None) -> None:
+def test_availability_reports_a_missing_library(flags: Flags, no_library: None) -> None:
     with pytest.raises(RuntimeError, match="We can't determine the cudnn version as it is not available: no"):
         dnn.version()
     assert dnn.version(raises=False) == -1
@@ -401,14 +393,16 @@ def test_without_a_library(flags: Flags, no_library: None) -> None:
             ask()
 
 
-def test_not_checked(flags: Flags, no_library: None) -> None:
+def test_availability_is_true_without_a_library_when_the_flag_is_no_check(
+    flags: Flags, no_library: None
+) -> None:
     flags.enabled = "no_check"
     assert dnn.dnn_present()
     assert dnn.dnn_available("cuda0")
-    assert dnn.dnn_available.msg == "not checked, since the flag dnn.enabled is no_check"
+    assert dnn.dnn_available.msg == "not checked, because the flag dnn.enabled is no_check"
 
 
-def test_disabled(flags: Flags, library: None) -> None:
+def test_availability_is_false_when_the_flag_is_false(flags: Flags, library: None) -> None:
     flags.enabled = False
     assert not dnn.dnn_present()
     assert not dnn.dnn_available()
@@ -426,19 +420,15 @@ def header(folder: Path, version: tuple[int, int, int]) -> Path:
     return folder
 
 
-def test_the_version(flags: Flags, library: None) -> None:
-    assert dnn.version() == 92700
+def test_version_compares_the_header_with_the_library(flags: Flags, library: None, tmp_path: Path) -> None:
+    flags.base_path = tmp_path
+    assert dnn.version() == 92700  # the folder has no header
     assert dnn.dnn_present()
     assert dnn.dnn_present.msg is None
-
-
-def test_a_header_of_another_version(flags: Flags, library: None, tmp_path: Path) -> None:
-    flags.base_path = tmp_path
-    assert dnn.version() == 92700  # there is no header below it
     header(tmp_path / "include", (9, 26, 0))
-    told = r"Mixed dnn version. The header is version 92600 while the library is version 92700\."
+    message = r"Mixed dnn version. The header is version 92600 while the library is version 92700\."
     for raises in (True, False):
-        with pytest.raises(RuntimeError, match=told):
+        with pytest.raises(RuntimeError, match=message):
             dnn.version(raises)
     assert not dnn.dnn_present()
     flags.include_path = header(tmp_path / "other", (9, 27, 0))
@@ -446,7 +436,3 @@ def test_a_header_of_another_version(flags: Flags, library: None, tmp_path: Path
     flags.include_path = tmp_path
     with pytest.raises(RuntimeError, match=r"has no cudnn_version\.h"):
         dnn.version()
-
-
-def test_the_module_is_an_attribute_of_the_package() -> None:
-    assert ct.dnn is dnn
