@@ -1,4 +1,4 @@
-"""The names that Theano's ``dnn`` modules documented, with their parameters and defaults, as data."""
+"""Names, parameters, defaults and flags in the documentation of Theano's ``dnn`` modules."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import NamedTuple
 class Name(NamedTuple):
     """A public name.
 
-    ``parameters`` are those of the later module (of the older, where only that has the name), less the
-    arguments of Theano's optimiser; of a class, to make one. ``call`` are those that a class, once made, is
-    called with, where they were documented. ``older`` are those that the older module had.
+    ``parameters`` has the parameters in the later module, or in the older one if only that has the name,
+    without the arguments of Theano's optimiser. ``older`` has the parameters in the older module. ``call``
+    has the documented parameters of a call of an operation.
     """
 
     parameters: str
@@ -104,7 +104,7 @@ NAMES: dict[str, Name] = {
     "GpuDnnTransformerGradT": Name(""),
 }
 
-# Names that belong to Theano's code generation, or that only others are built on.
+# Names for Theano's code generation, and base classes.
 LEFT_OUT = (
     "CDataMaker",
     "DnnBase",
@@ -115,7 +115,7 @@ LEFT_OUT = (
     "MakerCDataType",
 )
 
-# Where ours differ: parameters that follow those documented, and ones that may be left out here.
+# Differences: parameters that follow the documented ones, and parameters that are optional here.
 ADDED: dict[str, tuple[str, ...]] = {
     "dnn_conv3d": ("workmem",),
     "GpuDnnConv": ("workmem",),

@@ -1,4 +1,4 @@
-"""`cudnn_ct.dnn` against the reference, row by row, on the fakes; and what only a fake can show."""
+"""Cases of `cudnn_ct.dnn` on the fakes, and behaviour that only the fakes show."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ DIRECTIONS = {
 
 
 @pytest.fixture(autouse=True)
-def the_default_algorithm_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    offered: Any = ("IMPLICIT_PRECOMP_GEMM", "IMPLICIT_GEMM", "DIRECT", "GEMM")  # the third is refused
+def offer_the_default_algorithm(monkeypatch: pytest.MonkeyPatch) -> None:
+    offered: Any = ("IMPLICIT_PRECOMP_GEMM", "IMPLICIT_GEMM", "DIRECT", "GEMM")  # DIRECT is rejected
     monkeypatch.setattr(cudnn, "FORWARD", cudnn.FORWARD._replace(offered=offered))
 
 
 def ran(fake: FakeCudnn, call: Any) -> list[str]:
-    """The convolutions that a call ran, with their algorithms."""
+    """Return the directions and algorithms of the convolutions that a call runs."""
     fake.calls.clear()
     call()
     return [
@@ -43,37 +43,33 @@ def ran(fake: FakeCudnn, call: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_row(fake: FakeCudnn, host: Host, name: str) -> None:
+def test_dnn_case(fake: FakeCudnn, host: Host, name: str) -> None:
     ROWS[name](ct.asarray)
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_row_of_foreign_arrays(fake: FakeCudnn, host: Host, name: str) -> None:
+def test_dnn_case_when_arrays_are_foreign(fake: FakeCudnn, host: Host, name: str) -> None:
     ROWS[name](lambda array: ForeignArray(host, array))
 
 
-def test_every_name_is_in_a_row() -> None:
+def test_every_name_of_dnn_has_a_case() -> None:
     check_every_name_is_in_a_row()
 
 
 def block() -> tuple[dnn.RNNBlock, ct.DeviceArray]:
-    """A network for an input of 4, and weights of it."""
+    """Return a block and its weights for an input of 4."""
     made = dnn.RNNBlock("float32", 8, 2, "gru")
     return made, ct.zeros(made.get_param_size((3, 4)))
 
 
-MANY = np.zeros((2, 3))  # has no truth value
+MANY = np.zeros((2, 3))  # an array without a truth value
 NO_AXES = np.float32(0)
 
 
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (
-            lambda b, w, x: b.apply(w, ct.asarray(NO_AXES), None),
-            ValueError,
-            r"expected \(T, B, input\)",
-        ),
+        (lambda b, w, x: b.apply(w, ct.asarray(NO_AXES), None), ValueError, r"expected \(T, B, input\)"),
         (lambda b, w, x: b.gradients(w, ct.asarray(NO_AXES), None), ValueError, r"x does not have 3 axes"),
         (lambda b, w, x: b.get_param_size(4), TypeError, "input_size must be a sequence of integers, not 4"),
         (lambda b, w, x: b.get_param_size([3]), ValueError, r"input_size does not have 2 sizes"),
@@ -81,11 +77,7 @@ NO_AXES = np.float32(0)
         (lambda b, w, x: b.network(MANY), TypeError, "input_size must be an int"),
         (lambda b, w, x: b.split_params(w, 0, 4), TypeError, "input_size must be a sequence"),
         (lambda b, w, x: b.split_params(w, "a", (3, 4)), TypeError, "layer must be an int, not 'a'"),
-        (
-            lambda b, w, x: dnn.RNNBlock("float32", 8, 2, "grew"),
-            ValueError,
-            "rnn_mode must be one of rnn",
-        ),
+        (lambda b, w, x: dnn.RNNBlock("float32", 8, 2, "grew"), ValueError, "rnn_mode must be one of rnn"),
         (lambda b, w, x: dnn.GpuDnnRNNOp("gru", MANY), ValueError, "direction_mode must be one of"),
         (lambda b, w, x: dnn.GpuDnnRNNGradInputs("grew", True, True), ValueError, "rnn_mode must be one of"),
         (lambda b, w, x: dnn.GpuDnnConv.get_out_shape(x.shape, (1,), 0, 1), ValueError, "w has 1 dimensions"),
@@ -96,12 +88,12 @@ NO_AXES = np.float32(0)
         (lambda b, w, x: dnn.dnn_conv(x, x, border_mode=MANY), TypeError, "is not a valid parameter; exp"),
     ],
 )
-def test_what_does_not_fit_is_said(fake: FakeCudnn, call: Any, error: type[Exception], message: str) -> None:
+def test_dnn_rejects_bad_arguments(fake: FakeCudnn, call: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         call(*block(), ct.asarray(images()[0]))
 
 
-def test_the_flags_name_the_algorithm(fake: FakeCudnn) -> None:
+def test_flags_select_the_algorithm(fake: FakeCudnn) -> None:
     x, w = (ct.asarray(array) for array in images())
     dy = ct.asarray(reference.conv(*images()))
 
@@ -120,11 +112,13 @@ def test_the_flags_name_the_algorithm(fake: FakeCudnn) -> None:
         assert ran(fake, lambda: dnn.dnn_gradinput(w, dy, x.shape)) == ["BACKWARD_DATA ALGO_1"]
         operation = dnn.GpuDnnConvGradI()
     desc = dnn.GpuDnnConvDesc("valid")
-    assert ran(fake, lambda: operation(w, dy, x.shape, desc)) == ["BACKWARD_DATA ALGO_1"]  # as it was made
+    assert ran(fake, lambda: operation(w, dy, x.shape, desc)) == [
+        "BACKWARD_DATA ALGO_1"
+    ]  # the flag at creation
 
 
 @pytest.mark.filterwarnings("ignore:.*computed as a gradient:cudnn_ct.errors.CudnnWarning")
-def test_what_is_rerouted_and_what_is_not(fake: FakeCudnn) -> None:
+def test_dnn_conv_runs_as_a_gradient_only_when_theano_does(fake: FakeCudnn) -> None:
     x, w = (ct.asarray(array) for array in images())
     data, filters = "BACKWARD_DATA ALGO_0", "BACKWARD_FILTER ALGO_0"
     forward = "FORWARD IMPLICIT_PRECOMP_GEMM"
@@ -149,7 +143,7 @@ def test_what_is_rerouted_and_what_is_not(fake: FakeCudnn) -> None:
     assert ran(fake, lambda: dnn.dnn_conv(x, w, "full", num_groups=2)) == [forward]
 
 
-def test_operands_are_not_changed(fake: FakeCudnn) -> None:
+def test_dnn_conv_keeps_its_operands_when_it_flips_the_filters(fake: FakeCudnn) -> None:
     x, w = images()
     placed = ct.asarray(x), ct.asarray(w)
     with pytest.warns(ct.CudnnWarning, match="with respect to filters"):
@@ -159,7 +153,7 @@ def test_operands_are_not_changed(fake: FakeCudnn) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*computed as a gradient:cudnn_ct.errors.CudnnWarning")
-def test_the_device_is_that_of_the_operands(fake: FakeCudnn) -> None:
+def test_dnn_runs_on_the_device_of_the_operands(fake: FakeCudnn) -> None:
     x, w = images()
     with ct.use(device=1):
         placed = ct.asarray(x), ct.asarray(w)
@@ -174,7 +168,7 @@ def test_the_device_is_that_of_the_operands(fake: FakeCudnn) -> None:
 
 @pytest.mark.filterwarnings("ignore:.*computed as a gradient:cudnn_ct.errors.CudnnWarning")
 @pytest.mark.parametrize("keywords", [{"direction_hint": "bprop weights"}, {"border_mode": "full"}], ids=str)
-def test_uses_of_what_is_seen_otherwise_are_uses_of_the_operand(
+def test_dnn_conv_records_uses_of_an_operand_when_it_reads_a_view(
     fake: FakeCudnn, host: Host, keywords: dict[str, str]
 ) -> None:
     x, w = (ct.asarray(array) for array in images())
@@ -186,7 +180,7 @@ def test_uses_of_what_is_seen_otherwise_are_uses_of_the_operand(
 
 
 @pytest.mark.parametrize("spread", [copy.copy, copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))])
-def test_rnn_blocks_can_be_copied_after_use(fake: FakeCudnn, spread: Callable[[Any], Any]) -> None:
+def test_rnn_block_can_be_copied_after_use(fake: FakeCudnn, spread: Callable[[Any], Any]) -> None:
     made = dnn.RNNBlock("float32", 8, 2, "gru")
     w = ct.full((made.get_param_size((3, 4)),), 0.5)
     x, hx = ct.full((5, 3, 4), 1.0), ct.zeros((2, 3, 8))
@@ -195,7 +189,7 @@ def test_rnn_blocks_can_be_copied_after_use(fake: FakeCudnn, spread: Callable[[A
         np.testing.assert_array_equal(got.numpy(), wanted)
 
 
-def test_sizes_may_be_numpy_arrays_of_integers(fake: FakeCudnn) -> None:
+def test_convolutions_accept_numpy_integers(fake: FakeCudnn) -> None:
     values, filters = images()
     x, w = ct.asarray(values), ct.asarray(filters)
     ones, twos = np.array([1, 1]), np.array([2, 2], np.int32)
@@ -216,28 +210,28 @@ def test_sizes_may_be_numpy_arrays_of_integers(fake: FakeCudnn) -> None:
     np.testing.assert_allclose(made.numpy(), expected, rtol=1e-5)
 
 
-def test_windows_may_be_numpy_arrays_of_integers(fake: FakeCudnn) -> None:
+def test_poolings_and_reductions_accept_numpy_integers(fake: FakeCudnn) -> None:
     x = ct.asarray(images()[0])
     ws, stride, pad = np.array([2, 3]), np.array([1, 2]), np.array([0, 1])
     expected = dnn.dnn_pool(x, (2, 3), (1, 2), pad=(0, 1)).numpy()
     np.testing.assert_array_equal(dnn.dnn_pool(x, ws, stride, pad=pad).numpy(), expected)
     np.testing.assert_array_equal(dnn.GpuDnnPool()(x, ws, stride, pad).numpy(), expected)
     desc = dnn.GpuDnnPoolDesc(ws, stride, pad=pad)
-    ws[:] = 1  # a description does not follow the array that it was made from
+    ws[:] = 1  # the descriptor has a copy
     np.testing.assert_array_equal(dnn.GpuDnnPool()(x, desc).numpy(), expected)
     axes = dnn.GpuDnnReduction("add", np.array([2, 3]))(x)
     np.testing.assert_array_equal(axes.numpy(), dnn.GpuDnnReduction("add", (2, 3))(x).numpy())
 
 
 @pytest.mark.parametrize("numbers", [np.array([1.0, 1.0]), np.array([True, True])])
-def test_sizes_are_rejected_when_an_array_does_not_hold_integers(fake: FakeCudnn, numbers: Any) -> None:
+def test_sizes_are_rejected_when_an_array_does_not_contain_integers(fake: FakeCudnn, numbers: Any) -> None:
     x, w = (ct.asarray(array) for array in images())
     for call in (lambda: dnn.dnn_conv(x, w, subsample=numbers), lambda: dnn.dnn_pool(x, numbers)):
         with pytest.raises(TypeError, match="is not a valid parameter"):
             call()
 
 
-def test_gradient_of_pooling_takes_its_operand_by_the_older_name(fake: FakeCudnn) -> None:
+def test_pool_gradient_accepts_inp_grad(fake: FakeCudnn) -> None:
     x = ct.asarray(images()[0])
     y = dnn.dnn_pool(x, (2, 2))
     dy, gradient = ct.full(y.shape, 3.0), dnn.GpuDnnPoolGrad()
@@ -249,18 +243,3 @@ def test_gradient_of_pooling_takes_its_operand_by_the_older_name(fake: FakeCudnn
         gradient(x, y, ws=(2, 2))
     with pytest.raises(TypeError, match="ws is missing"):
         gradient(x, y, dy)
-
-
-def test_winograd_is_rejected_for_volumes(fake: FakeCudnn) -> None:
-    x, w = (ct.asarray(array[:, :, None]) for array in images())
-    for algo in ("winograd", "winograd_non_fused"):
-        with pytest.raises(ValueError, match=f"convolution algo {algo} can't be used for 3d convolutions"):
-            dnn.dnn_conv3d(x, w, algo=algo)
-
-
-def test_small_is_rejected_for_gradients_by_images(fake: FakeCudnn) -> None:
-    x, w = (ct.asarray(array) for array in images())
-    with pytest.raises(ValueError, match="small"):
-        dnn.dnn_gradinput(w, dnn.dnn_conv(x, w), x.shape, algo="small")
-    with pytest.raises(ValueError, match="is not valid"):
-        ct.config.dnn.conv.algo_bwd_data = "small"

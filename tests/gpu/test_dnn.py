@@ -1,4 +1,4 @@
-"""`cudnn_ct.dnn` against the reference, row by row, on a GPU."""
+"""Cases of `cudnn_ct.dnn` on a GPU."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from tests.dnn_cases import ROWS
 from .conftest import place
 
 
-# Which algorithm cuDNN has for a problem is its affair here.
+# These tests do not depend on the algorithm that cuDNN supports for a problem.
 @pytest.mark.filterwarnings("ignore:algo=.* fell back:cudnn_ct.errors.CudnnWarning")
 @pytest.mark.parametrize("name", ROWS)
-def test_row(name: str) -> None:
+def test_dnn_case(name: str) -> None:
     ROWS[name](place)
