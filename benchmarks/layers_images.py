@@ -52,7 +52,7 @@ def pool_backward(row: Row) -> Pair:
     def ours(operands: Operands) -> Call:
         xs, ys, dys, outs = (operands.ours[role] for role in arrays)
         backward = ct.pool_backward
-        return lambda i: backward(xs[i], ys[i], dys[i], out=outs[i], **parameters)
+        return lambda i: backward(dys[i], xs[i], ys[i], out=outs[i], **parameters)
 
     return Pair(arrays, theirs, ours, prepare, spare=("y",) if largest else ("x", "y"))
 
@@ -178,7 +178,7 @@ def batch_norm_backward(row: Row) -> Pair:
         xs, dys, scales, means, inverses, outs = (operands.ours[role] for role in arrays)
         backward = ct.batch_norm_backward
         return lambda i: backward(
-            xs[i], dys[i], scales[i], means[i], inverses[i], epsilon=EPSILON, out=outs[i]
+            dys[i], xs[i], scales[i], means[i], inverses[i], epsilon=EPSILON, out=outs[i]
         )
 
     return Pair(arrays, _torch_norm_gradient, ours, prepare)

@@ -44,7 +44,7 @@ def grid_sample_backward(row: Row) -> Pair:
     def ours(operands: Operands) -> Call:
         xs, grids, dys, outs, _ = (operands.ours[role] for role in arrays)
         backward = ct.grid_sample_backward
-        return lambda i: backward(xs[i], grids[i], dys[i], out=outs[i])
+        return lambda i: backward(dys[i], xs[i], grids[i], out=outs[i])
 
     return Pair(arrays, _torch_sample_gradient, ours, _make_grids, tolerance=LOOSE)
 
@@ -165,7 +165,7 @@ def lrn_backward(row: Row) -> Pair:
     def ours(operands: Operands) -> Call:
         xs, ys, dys, outs = (operands.ours[role] for role in arrays)
         backward = ct.lrn_backward
-        return lambda i: backward(xs[i], ys[i], dys[i], out=outs[i], **RESPONSE)
+        return lambda i: backward(dys[i], xs[i], ys[i], out=outs[i], **RESPONSE)
 
     return Pair(arrays, theirs, ours, prepare, spare=("y",))
 

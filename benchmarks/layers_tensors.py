@@ -55,7 +55,7 @@ def softmax_backward(row: Row) -> Pair:
     def ours(operands: Operands) -> Call:
         ys, dys, outs = (operands.ours[role] for role in arrays)
         backward = ct.softmax_backward
-        return lambda i: backward(ys[i], dys[i], out=outs[i], **parameters)
+        return lambda i: backward(dys[i], ys[i], out=outs[i], **parameters)
 
     return Pair(arrays, theirs, ours, prepare)
 
@@ -104,7 +104,7 @@ def activation_backward(row: Row) -> Pair:
     def ours(operands: Operands) -> Call:
         xs, ys, dys, outs = (operands.ours[role] for role in arrays)
         backward = ct.activation_backward
-        return lambda i: backward(xs[i], ys[i], dys[i], mode=mode, coef=coef, out=outs[i])
+        return lambda i: backward(dys[i], xs[i], ys[i], mode=mode, coef=coef, out=outs[i])
 
     return Pair(arrays, theirs, ours, prepare, spare=("x",) if mode in FROM_RESULT else ("y",))
 

@@ -114,7 +114,7 @@ class Model:
 
         # Backwards from the mean cross entropy, whose gradient with regard to log_p is -target / after.size.
         w = self.weights
-        dscores = ops.softmax_backward(log_p, target, algo="log", alpha=-1 / after.size)
+        dscores = ops.softmax_backward(target, log_p, algo="log", alpha=-1 / after.size)
         pixels = reshape(y, after.size, HIDDEN, 1, 1)
         dpixels = ops.conv_backward_data(w["dense"], dscores, pixels.shape)
         gradients = {

@@ -150,12 +150,12 @@ class Network:
 
         # Backwards: the difference, the sampling, then the layers from the last to the first.
         difference = ops.op_tensor(straightened, upright, op="add", alpha1=1 / count, alpha2=-1 / count)
-        dtheta = ops.spatial_transformer_backward(x, theta, difference).dtheta
+        dtheta = ops.spatial_transformer_backward(difference, x, theta).dtheta
         dy = reshape(dtheta, count, 6, 1, 1)
         gradients = {}
         for (i, geometry), (x, sums, y) in zip(reversed(LAYERS.items()), reversed(kept), strict=True):
             w = self.weights["w" + i]
-            dsums = dy if i == "4" else ops.activation_backward(sums, y, dy, mode="relu")
+            dsums = dy if i == "4" else ops.activation_backward(dy, sums, y, mode="relu")
             gradients["b" + i] = ops.reduce(dsums, axes=(0, 2, 3), keepdims=True)
             gradients["w" + i] = ops.conv_backward_filter(x, dsums, w.shape, **geometry)
             if i != "1":  # what is before the first layer is the image, which is not trained

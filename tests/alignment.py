@@ -69,7 +69,7 @@ def norm_calls(shape: tuple[int, ...], dtype: str, layout: str = "nchw") -> dict
     mean, var, dy, factors = parameter("floats"), parameter(), data(), {"alpha": 2, "beta": 0.5}
     y = ct.reference.batch_norm_training(x.array(), scale.array(), bias.array(), activation="relu").y
     running = {"running_mean": mean, "running_var": var}
-    saved = (x, dy, scale, mean, var)
+    saved = (dy, x, scale, mean, var)
     cases = {
         "training": LayerCase("batch_norm_training", (x, scale, bias)),
         "training, all operands": LayerCase(
@@ -84,7 +84,7 @@ def norm_calls(shape: tuple[int, ...], dtype: str, layout: str = "nchw") -> dict
             "batch_norm_inference", (x, scale, bias, mean, var), factors, {"out": data("integers")}
         ),
         "backward": LayerCase("batch_norm_backward", saved),
-        "backward, own statistics": LayerCase("batch_norm_backward", (x, dy, scale)),
+        "backward, own statistics": LayerCase("batch_norm_backward", (dy, x, scale)),
         "backward, all operands": LayerCase(
             "batch_norm_backward",
             saved,

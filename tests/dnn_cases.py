@@ -308,7 +308,7 @@ def _(place: Place) -> None:
             same(dnn.GpuDnnPool(mode)(place(x), ws, **geometry), y, exact=False)
             dy = floats(*y.shape, seed=1)
             dx = dnn.GpuDnnPoolGrad(mode)(place(x), place(y), place(dy), ws, **geometry)
-            same(dx, reference.pool_backward(x, y, dy, **keywords), exact=False)
+            same(dx, reference.pool_backward(dy, x, y, **keywords), exact=False)
 
 
 @row("dnn_pool accepts volumes and empty batches, and operations a GpuDnnPoolDesc")
@@ -322,7 +322,7 @@ def _(place: Place) -> None:
     y = reference.pool(x, **keywords)
     same(dnn.GpuDnnPool()(place(x), desc), y)
     dx = dnn.GpuDnnPoolGrad()(place(x), place(y), place(y), desc)
-    same(dx, reference.pool_backward(x, y, y, **keywords))
+    same(dx, reference.pool_backward(y, x, y, **keywords))
 
 
 # --- batch normalisation -----------------------------------------------------------------------------------
@@ -418,7 +418,7 @@ def _(place: Place) -> None:
         x, gamma, beta, _, _ = batch(mode)
         dy, word = floats(*x.shape, seed=9), mode.replace("-", "_")
         _, mean, invstd = reference.batch_norm_training(x, gamma, beta, mode=word, epsilon=1e-4)
-        wanted = reference.batch_norm_backward(x, dy, gamma, mean, invstd, mode=word, epsilon=1e-4)
+        wanted = reference.batch_norm_backward(dy, x, gamma, mean, invstd, mode=word, epsilon=1e-4)
         got = dnn.GpuDnnBatchNormGrad(mode)(*(place(one) for one in (x, dy, gamma, mean, invstd)))
         for one, other in zip(got, wanted[:3], strict=True):
             same(one, other, exact=False)
@@ -436,7 +436,7 @@ def _(place: Place) -> None:
                 y = reference.softmax(x, algo=algo, mode=mode)
                 same(dnn.GpuDnnSoftmax(algo, mode)(place(x)), y, exact=False)
                 dx = dnn.GpuDnnSoftmaxGrad(algo, mode, tensor_format="bc01")(place(dy), place(y))
-                same(dx, reference.softmax_backward(y, dy, algo=algo, mode=mode), exact=False)
+                same(dx, reference.softmax_backward(dy, y, algo=algo, mode=mode), exact=False)
     assert dnn.GpuDnnSoftmax("fast", "channel")(ct.empty((0, 3, 2, 2))).shape == (0, 3, 2, 2)
 
 
@@ -511,7 +511,7 @@ def _(place: Place) -> None:
     x, dy = floats(2, 3, 5, 6), floats(2, 3, 4, 3, seed=1)
     grid = np.random.default_rng(2).uniform(-1.1, 1.1, (2, 4, 3, 2))
     got = dnn.GpuDnnTransformerGradI()(place(x), place(grid), place(dy))
-    wanted = reference.grid_sample_backward(x, grid, dy)
+    wanted = reference.grid_sample_backward(dy, x, grid)
     for one, other in zip(got, wanted, strict=True):
         compare(one, other, tolerance=1e-10)
     dtheta = dnn.GpuDnnTransformerGradT()(place(wanted[1]))

@@ -169,7 +169,7 @@ def pool_cases(draw: st.DrawFn, *, asymmetric: bool = False, dtypes: Sequence[st
         y = np.asarray(ct.reference.pool(x.array(), **geometry))
         dy = lying(draw, y.shape, dtype)
         scales, outs = scales_and_out(draw, shape, dtype)
-        operands = (x, lying(draw, y.shape, dtype, y), dy)
+        operands = (dy, x, lying(draw, y.shape, dtype, y))
         return LayerCase("pool_backward", operands, geometry | scales, outs, exact=largest)
     x = lying(draw, shape, dtype)
     y_shape = ct.pool_output_shape(shape, **{k: v for k, v in geometry.items() if k != "mode"})
@@ -189,7 +189,7 @@ def softmax_cases(draw: st.DrawFn) -> LayerCase:
     scales, outs = scales_and_out(draw, shape, dtype)
     if draw(st.booleans()):
         y = ct.reference.softmax(Tensor(shape, dtype, "floats").array(), algo=algo, **over)
-        operands = (lying(draw, shape, dtype, y), lying(draw, shape, dtype, "floats"))
+        operands = (lying(draw, shape, dtype, "floats"), lying(draw, shape, dtype, y))
         return LayerCase("softmax_backward", operands, {"algo": algo} | over | scales, outs)
     x = lying(draw, shape, dtype, "floats")
     return LayerCase("softmax", (x,), {"algo": algo} | over | scales, outs)
@@ -207,7 +207,7 @@ def activation_cases(draw: st.DrawFn) -> LayerCase:
     x = lying(draw, shape, dtype, "floats")
     if draw(st.booleans()):
         y = ct.reference.activation(x.array(), **keywords)
-        operands = (x, lying(draw, shape, dtype, y), lying(draw, shape, dtype))
+        operands = (lying(draw, shape, dtype), x, lying(draw, shape, dtype, y))
         return LayerCase("activation_backward", operands, keywords | scales, outs)
     return LayerCase("activation", (x,), keywords | scales, outs)
 
@@ -228,7 +228,7 @@ def lrn_cases(draw: st.DrawFn) -> LayerCase:
     x = lying(draw, shape, dtype, "floats")
     if draw(st.booleans()):
         y = ct.reference.lrn(x.array(), **keywords)
-        operands = (x, lying(draw, shape, dtype, y), lying(draw, shape, dtype, "floats"))
+        operands = (lying(draw, shape, dtype, "floats"), x, lying(draw, shape, dtype, y))
         return LayerCase("lrn_backward", operands, keywords | scales, outs)
     return LayerCase("lrn", (x,), keywords | scales, outs)
 
@@ -261,4 +261,4 @@ def spatial_cases(draw: st.DrawFn) -> LayerCase:
         scales, outs = scales_and_out(draw, shape, dtype)
         return LayerCase(operation, tuple(operands), scales, outs)
     scales, outs = scales_and_out(draw, image, dtype)
-    return LayerCase(operation, (*operands, lying(draw, shape, dtype)), scales, outs)
+    return LayerCase(operation, (lying(draw, shape, dtype), *operands), scales, outs)

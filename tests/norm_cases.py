@@ -68,7 +68,7 @@ def _inference_backward(
     values = ("floats", "floats", "positive")
     parameters = (_parameter(draw, x, keywords["mode"], kind) for kind in values)
     dy = lying(draw, x.shape, x.dtype, "floats")
-    return LayerCase("batch_norm_inference_backward", (x, dy, *parameters), keywords, outs)
+    return LayerCase("batch_norm_inference_backward", (dy, x, *parameters), keywords, outs)
 
 
 def _backward(draw: st.DrawFn, x: Tensor, keywords: dict[str, Any], outs: dict[str, Tensor]) -> LayerCase:
@@ -85,7 +85,7 @@ def _backward(draw: st.DrawFn, x: Tensor, keywords: dict[str, Any], outs: dict[s
     dy = lying(draw, x.shape, x.dtype)
     largest = (np.abs(values).max(initial=0) for values in (array, step.invstd, dy.array()))
     terms = abs(keywords["alpha"]) * float(np.prod([float(one) for one in largest]))
-    operands = (x, dy, scale, *saved)
+    operands = (dy, x, scale, *saved)
     return LayerCase("batch_norm_backward", operands, keywords | relu, outs, terms={"dx": terms})
 
 

@@ -93,7 +93,7 @@ def _() -> None:
 @row("pooling: the gradient of an average needs no y")
 def _() -> None:
     x, dy = on(normal(1, 2, 4, 4), np.ones((1, 2, 2, 2)))
-    dx = ct.pool_backward(x, ct.full((1, 2, 2, 2), np.nan, "float64"), dy, window=2, mode="average")
+    dx = ct.pool_backward(dy, x, ct.full((1, 2, 2, 2), np.nan, "float64"), window=2, mode="average")
     same(dx, np.full((1, 2, 4, 4), 0.25))
 
 
@@ -166,8 +166,8 @@ def _() -> None:
 def _() -> None:
     result, on_host, _, (scale_on_host, _) = trained("spatial", (4, 3, 5, 5), epsilon=0.1)
     x, dy, scale = on(on_host, normal(4, 3, 5, 5, seed=5), scale_on_host)
-    with_saved = ct.batch_norm_backward(x, dy, scale, result.mean, result.invstd, epsilon=0.1)
-    for ours, anew in zip(with_saved[:3], ct.batch_norm_backward(x, dy, scale, epsilon=0.1)[:3], strict=True):
+    with_saved = ct.batch_norm_backward(dy, x, scale, result.mean, result.invstd, epsilon=0.1)
+    for ours, anew in zip(with_saved[:3], ct.batch_norm_backward(dy, x, scale, epsilon=0.1)[:3], strict=True):
         same(ours, anew.numpy())
 
 
@@ -229,8 +229,8 @@ def _() -> None:
 @row("spatial transformer: gradients with regard to the image and to theta, (N, 2, 3)")
 def _() -> None:
     x, theta, dy = normal(1, 2, 5, 7), 0.8 * SAME, normal(1, 2, 5, 7, seed=1)
-    got = ct.spatial_transformer_backward(*on(x, theta, dy))
-    for ours, theirs in zip(got, ct.reference.spatial_transformer_backward(x, theta, dy), strict=True):
+    got = ct.spatial_transformer_backward(*on(dy, x, theta))
+    for ours, theirs in zip(got, ct.reference.spatial_transformer_backward(dy, x, theta), strict=True):
         same(ours, theirs, 1e-9)
 
 
@@ -256,8 +256,8 @@ def _() -> None:
     plain = np.exp(x) / np.exp(x).sum(1, keepdims=True)
     for algo, y in (("fast", plain), ("accurate", plain), ("log", np.log(plain))):
         same(ct.softmax(ct.asarray(x), algo=algo), y)
-        dx = ct.softmax_backward(*on(y, dy), algo=algo)
-        same(dx, ct.reference.softmax_backward(y, dy, algo=algo))
+        dx = ct.softmax_backward(*on(dy, y), algo=algo)
+        same(dx, ct.reference.softmax_backward(dy, y, algo=algo))
 
 
 @row("softmax: of nothing is nothing")

@@ -134,7 +134,7 @@ class Work:
     def _pool(self, shape: random.Random) -> int:
         x, window = self._image(shape), {"window": 2, "stride": shape.randint(1, 2)}
         y = ct.pool(x, **window)
-        ct.pool_backward(x, y, y, **window)
+        ct.pool_backward(y, x, y, **window)
         return 2
 
     def _softmax(self, shape: random.Random) -> int:

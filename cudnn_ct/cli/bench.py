@@ -126,7 +126,7 @@ def pool(
     image, y, dx = (_array(shape, dtype, layout) for shape in (x, y_shape, x))
     runs = {
         "pool": (lambda: ct.pool(image, **options, out=y), (image, y)),
-        "pool_backward": (lambda: ct.pool_backward(image, y, y, **options, out=dx), (image, y, y, dx)),
+        "pool_backward": (lambda: ct.pool_backward(y, image, y, **options, out=dx), (image, y, y, dx)),
     }
     _time(f"pooling of {image.spec}, {_words(options)}", runs, plot, as_json)
 
@@ -146,7 +146,7 @@ def softmax(
     image, y, dy, dx = (_array(x, dtype, layout) for _ in range(4))
     runs = {
         "softmax": (lambda: ct.softmax(image, **options, out=y), (image, y)),
-        "softmax_backward": (lambda: ct.softmax_backward(y, dy, **options, out=dx), (y, dy, dx)),
+        "softmax_backward": (lambda: ct.softmax_backward(dy, y, **options, out=dx), (y, dy, dx)),
     }
     _time(f"softmax of {image.spec}, {_words(options)}", runs, plot, as_json)
 
@@ -177,7 +177,7 @@ def batch_norm(
             (image, y),
         ),
         "batch_norm_backward": (
-            lambda: ct.batch_norm_backward(image, y, scale, step.mean, step.invstd, **options, out=dx),
+            lambda: ct.batch_norm_backward(y, image, scale, step.mean, step.invstd, **options, out=dx),
             (image, y, dx),
         ),
         "batch_norm_inference": (

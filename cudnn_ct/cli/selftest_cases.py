@@ -209,7 +209,7 @@ _WIDE = ("float32", "float64")  # in which a grid is exact enough to fall betwee
 def _pair(
     operation: str, variant: str, keywords: dict[str, Any], tolerance: dict[str, float]
 ) -> Iterator[Case]:
-    """A layer and its gradient, which takes x, y or both before dy."""
+    """A layer and its gradient, which takes dy, then x, y or both."""
 
     def forward(draw: Draw) -> Inputs:
         return Inputs((draw.distinct(*IMAGE) if operation == "pool" else draw.floats(*IMAGE),), keywords)
@@ -220,7 +220,7 @@ def _pair(
         (x,) = forward(draw).operands
         y = getattr(reference, operation)(x, **keywords)
         given = (y,) if operation == "softmax" else (x, y)
-        return Inputs((*given, draw.floats(*y.shape)), keywords)
+        return Inputs((draw.floats(*y.shape), *given), keywords)
 
     yield from _each(operation, variant, forward, tolerance)
     yield from _each(f"{operation}_backward", variant, backward, tolerance)
@@ -239,8 +239,8 @@ def _norm(operation: str, keywords: dict[str, Any]) -> Callable[[Draw], Inputs]:
         if operation == "inference":
             return Inputs((x, scale, bias, mean, var), keywords)
         if operation == "inference_backward":
-            return Inputs((x, draw.floats(*BATCH), scale, mean, var), keywords)
-        return Inputs((x, draw.floats(*BATCH), scale), keywords)
+            return Inputs((draw.floats(*BATCH), x, scale, mean, var), keywords)
+        return Inputs((draw.floats(*BATCH), x, scale), keywords)
 
     return make
 
@@ -259,7 +259,7 @@ def _sample(draw: Draw, gradient: bool) -> Inputs:
     places = draw.rng.integers(-2, 9, (2, 4, 5, 2)) + draw.rng.choice((0.25, 0.5, 0.75), (2, 4, 5, 2))
     grid = (places / 4 - 1).astype(draw.dtype)
     x = draw.nonzero(2, 8, 9, 9)
-    return Inputs((x, grid, draw.nonzero(2, 8, 4, 5)) if gradient else (x, grid), {})
+    return Inputs((draw.nonzero(2, 8, 4, 5), x, grid) if gradient else (x, grid), {})
 
 
 def _transformer(draw: Draw, gradient: bool) -> Inputs:
@@ -267,7 +267,7 @@ def _transformer(draw: Draw, gradient: bool) -> Inputs:
 
     theta = np.array([[[0.7, 0.11, 0.03], [-0.13, 0.81, 0.07]]] * 2).astype(draw.dtype)
     x = draw.floats(*IMAGE)
-    return Inputs((x, theta, draw.floats(*IMAGE)) if gradient else (x, theta), {})
+    return Inputs((draw.floats(*IMAGE), x, theta) if gradient else (x, theta), {})
 
 
 # --- work on tensors ---------------------------------------------------------------------------------------

@@ -48,7 +48,7 @@ class GpuDnnSoftmaxGrad:
 
     def __call__(self, dy: Any, sm: Any) -> Any:
         """Return the gradient, from the result ``sm`` of the softmax."""
-        return ops().softmax_backward(sm, dy, algo=self.algo, mode=self.mode)
+        return ops().softmax_backward(dy, sm, algo=self.algo, mode=self.mode)
 
 
 class GpuDnnReduction:

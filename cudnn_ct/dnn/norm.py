@@ -141,7 +141,7 @@ class GpuDnnBatchNormGrad:
     ) -> list[Any]:
         """Return a list of the gradients with respect to ``x``, ``scale`` and the bias."""
         epsilon = _either(epsilon, EPSILON, self.epsilon)
-        gradients = ops().batch_norm_backward(x, dy, scale, x_mean, x_invstd, mode=self.mode, epsilon=epsilon)
+        gradients = ops().batch_norm_backward(dy, x, scale, x_mean, x_invstd, mode=self.mode, epsilon=epsilon)
         return list(gradients[:3])
 
 

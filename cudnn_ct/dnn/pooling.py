@@ -65,7 +65,7 @@ class GpuDnnPoolGrad:
             given = "neither" if out_grad is None else "both"
             raise TypeError(f"out_grad is also called inp_grad: got {given}, expected one of the two")
         gradient = inp_grad if out_grad is None else out_grad
-        return ops().pool_backward(inp, out, gradient, **_described(self.mode, ws, stride, pad))
+        return ops().pool_backward(gradient, inp, out, **_described(self.mode, ws, stride, pad))
 
 
 def _described(mode: str, ws: Any, stride: Any, pad: Any) -> dict[str, Any]:

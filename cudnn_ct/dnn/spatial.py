@@ -50,7 +50,7 @@ class GpuDnnTransformerGradI:
 
     def __call__(self, img: Any, grid: Any, dy: Any) -> list[Any]:
         """Return a list of the gradients with respect to ``img`` and ``grid``."""
-        return list(ops().grid_sample_backward(img, grid, dy))
+        return list(ops().grid_sample_backward(dy, img, grid))
 
 
 class GpuDnnTransformerGradT:

@@ -90,9 +90,9 @@ def activation(
 
 
 def activation_backward(
+    dy: Any,
     x: Any,
     y: Any,
-    dy: Any,
     *,
     mode: Any = "relu",
     coef: float = 0,
@@ -105,10 +105,10 @@ def activation_backward(
 
     Parameters
     ----------
+    dy : device array, shape and dtype of x
     x : device array, any shape, float16 | bfloat16 | float32 | float64
     y : device array, shape and dtype of x
         The result of :func:`activation` for x.
-    dy : device array, shape and dtype of x
     mode, coef
         Those of the activation; for elu ``coef`` is at least 0.
     alpha, beta, out, stream
@@ -136,7 +136,7 @@ def activation_backward(
     Examples
     --------
     >>> x, dy = ct.asarray([-1, 2], "float32"), ct.asarray([10, 20], "float32")
-    >>> ct.activation_backward(x, ct.activation(x), dy).numpy()
+    >>> ct.activation_backward(dy, x, ct.activation(x)).numpy()
     array([ 0., 20.], dtype=float32)
     """
     return execute(

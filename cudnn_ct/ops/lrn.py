@@ -81,9 +81,9 @@ def lrn(
 
 
 def lrn_backward(
+    dy: Any,
     x: Any,
     y: Any,
-    dy: Any,
     *,
     n: int = 5,
     lrn_alpha: float = 1e-4,
@@ -98,10 +98,10 @@ def lrn_backward(
 
     Parameters
     ----------
+    dy : device array, shape and dtype of x
     x : device array, shape (N, C, *spatial), float16 | bfloat16 | float32 | float64
     y : device array, shape and dtype of x
         What :func:`lrn` gave for x, not scaled.
-    dy : device array, shape and dtype of x
     n, lrn_alpha, lrn_beta, k
         Those of the normalisation.
     alpha, beta, out, stream
@@ -126,7 +126,7 @@ def lrn_backward(
     --------
     >>> x, dy = ct.asarray([[[2]]], "float32"), ct.asarray([[[25]]], "float32")
     >>> factors = {"n": 1, "lrn_alpha": 1, "lrn_beta": 1, "k": 1}
-    >>> ct.lrn_backward(x, ct.lrn(x, **factors), dy, **factors).numpy()
+    >>> ct.lrn_backward(dy, x, ct.lrn(x, **factors), **factors).numpy()
     array([[[-3.]]], dtype=float32)
     """
     arguments = (n, lrn_alpha, lrn_beta, k)

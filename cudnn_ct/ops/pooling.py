@@ -95,9 +95,9 @@ def pool(
 
 
 def pool_backward(
+    dy: Any,
     x: Any,
     y: Any,
-    dy: Any,
     *,
     window: Any,
     stride: Any = None,
@@ -113,10 +113,10 @@ def pool_backward(
 
     Parameters
     ----------
+    dy : device array, shape of y, dtype of x
     x : device array, shape (N, C, *spatial), float16 | bfloat16 | float32 | float64
     y : device array, shape :func:`pool_output_shape`, dtype of x
         What :func:`pool` gave for x.
-    dy : device array, shape of y, dtype of x
     window, stride, padding, mode, nan
         Those of the pooling.
     alpha, beta, out, stream
@@ -142,7 +142,7 @@ def pool_backward(
     Examples
     --------
     >>> x, dy = ct.asarray([[[1, 5, 2, 4]]], "float32"), ct.asarray([[[1, 10]]], "float32")
-    >>> ct.pool_backward(x, ct.pool(x, window=2), dy, window=2).numpy()
+    >>> ct.pool_backward(dy, x, ct.pool(x, window=2), window=2).numpy()
     array([[[ 0.,  1.,  0., 10.]]], dtype=float32)
     """
     arguments = (window, stride, padding, mode, nan)

@@ -81,8 +81,8 @@ def softmax(
 
 
 def softmax_backward(
-    y: Any,
     dy: Any,
+    y: Any,
     *,
     algo: Any = "accurate",
     mode: Any = "channel",
@@ -96,9 +96,9 @@ def softmax_backward(
 
     Parameters
     ----------
+    dy : device array, shape and dtype of y
     y : device array
         What :func:`softmax` gave with the same ``algo``, not scaled.
-    dy : device array, shape and dtype of y
     algo, mode, axis
         Those of the softmax.
     alpha, beta, out, stream
@@ -122,7 +122,7 @@ def softmax_backward(
     Examples
     --------
     >>> y, dy = ct.asarray([[0.25, 0.25, 0.5]], "float32"), ct.asarray([[1, 0, 0]], "float32")
-    >>> ct.softmax_backward(y, dy).numpy()
+    >>> ct.softmax_backward(dy, y).numpy()
     array([[ 0.1875, -0.0625, -0.125 ]], dtype=float32)
     """
     return execute(_GRADIENT, ("y", "dy"), (y, dy), (algo, mode, axis), alpha, beta, (out,), stream)[0]

@@ -164,9 +164,9 @@ def grid_sample(
 
 
 def grid_sample_backward(
+    dy: Any,
     x: Any,
     grid: Any,
-    dy: Any,
     *,
     alpha: float = 1,
     beta: float = 0,
@@ -177,9 +177,9 @@ def grid_sample_backward(
 
     Parameters
     ----------
+    dy : device array, shape (N, C, H_out, W_out), dtype of x
     x : device array, shape (N, C, H, W), float16 | bfloat16 | float32 | float64
     grid : device array, shape (N, H_out, W_out, 2), dtype of x
-    dy : device array, shape (N, C, H_out, W_out), dtype of x
     alpha, beta, out, stream
         As in :func:`grid_sample`, for dx.
 
@@ -203,7 +203,7 @@ def grid_sample_backward(
     --------
     >>> x = ct.asarray([[[[1, 3, 5]]]], "float32")
     >>> grid, dy = ct.asarray([[[[0.5, -1]]]], "float32"), ct.asarray([[[[8]]]], "float32")
-    >>> dx, dgrid = ct.grid_sample_backward(x, grid, dy)
+    >>> dx, dgrid = ct.grid_sample_backward(dy, x, grid)
     >>> dx.numpy()
     array([[[[0., 4., 4.]]]], dtype=float32)
     """
@@ -254,15 +254,15 @@ def spatial_transformer(
 
 
 def spatial_transformer_backward(
-    x: Any, theta: Any, dy: Any, *, scale_height: float = 1, scale_width: float = 1, stream: Any = None
+    dy: Any, x: Any, theta: Any, *, scale_height: float = 1, scale_width: float = 1, stream: Any = None
 ) -> TransformerGradients[Any]:
     """Compute the gradients of :func:`spatial_transformer` with regard to x and to the transforms.
 
     Parameters
     ----------
+    dy : device array, shape of the result of :func:`spatial_transformer`, dtype of x
     x : device array, shape (N, C, H, W), float16 | bfloat16 | float32 | float64
     theta : device array, shape (N, 2, 3), dtype of x
-    dy : device array, shape of the result of :func:`spatial_transformer`, dtype of x
     scale_height, scale_width, stream
         As in :func:`spatial_transformer`.
 
@@ -287,11 +287,11 @@ def spatial_transformer_backward(
     --------
     >>> x, dy = ct.asarray([[[[1, 1]]]], "float32"), ct.asarray([[[[3, 4]]]], "float32")
     >>> same = ct.asarray([[[1, 0, 0], [0, 1, 0]]], "float32")
-    >>> ct.spatial_transformer_backward(x, same, dy).dx.numpy()
+    >>> ct.spatial_transformer_backward(dy, x, same).dx.numpy()
     array([[[[3., 4.]]]], dtype=float32)
     """
     grid = affine_grid(theta, _result_shape(x, scale_height, scale_width), stream=stream)
-    dx, dgrid = grid_sample_backward(x, grid, dy, stream=stream)
+    dx, dgrid = grid_sample_backward(dy, x, grid, stream=stream)
     return TransformerGradients(dx, affine_grid_backward(dgrid, stream=stream))
 
 

@@ -67,9 +67,9 @@ def activation(
 
 
 def activation_backward(
+    dy: npt.ArrayLike,
     x: npt.ArrayLike,
     y: npt.ArrayLike,
-    dy: npt.ArrayLike,
     *,
     mode: Any = "relu",
     coef: float = 0,
@@ -86,10 +86,10 @@ def activation_backward(
 
     Parameters
     ----------
+    dy : array, shape and dtype of ``x``
     x : array, any shape, float16 | bfloat16 | float32 | float64
     y : array, shape and dtype of ``x``
         What :func:`activation` gave for ``x``, not scaled.
-    dy : array, shape and dtype of ``x``
     mode, coef, alpha, beta, out
         As in :func:`activation`; the parameters of the forward activation.
 
@@ -105,7 +105,7 @@ def activation_backward(
     Examples
     --------
     >>> x = np.array([-1.0, 2.0])
-    >>> activation_backward(x, activation(x), np.array([10.0, 20.0]))
+    >>> activation_backward(np.array([10.0, 20.0]), x, activation(x))
     array([ 0., 20.])
     """
     x, y, dy = np.asarray(x), np.asarray(y), np.asarray(dy)

@@ -69,9 +69,9 @@ def lrn(
 
 
 def lrn_backward(
+    dy: npt.ArrayLike,
     x: npt.ArrayLike,
     y: npt.ArrayLike,
-    dy: npt.ArrayLike,
     *,
     n: int = 5,
     lrn_alpha: float = 1e-4,
@@ -89,10 +89,10 @@ def lrn_backward(
 
     Parameters
     ----------
+    dy : array, shape and dtype of ``x``
     x : array, shape (N, C, *spatial), float16 | bfloat16 | float32 | float64
     y : array, shape and dtype of ``x``
         What :func:`lrn` gave for ``x``, not scaled.
-    dy : array, shape and dtype of ``x``
     n, lrn_alpha, lrn_beta, k, alpha, beta, out
         As in :func:`lrn`; the parameters of the forward normalisation.
 
@@ -108,7 +108,7 @@ def lrn_backward(
     Examples
     --------
     >>> x, factors = np.array([[[1.0]]]), {"n": 1, "lrn_alpha": 1, "lrn_beta": 1, "k": 1}
-    >>> lrn_backward(x, lrn(x, **factors), np.array([[[4.0]]]), **factors)
+    >>> lrn_backward(np.array([[[4.0]]]), x, lrn(x, **factors), **factors)
     array([[[0.]]])
     """
     x, y, dy = np.asarray(x), np.asarray(y), np.asarray(dy)

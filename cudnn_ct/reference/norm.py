@@ -166,8 +166,8 @@ def batch_norm_inference(
 
 
 def batch_norm_backward(
-    x: npt.ArrayLike,
     dy: npt.ArrayLike,
+    x: npt.ArrayLike,
     scale: npt.ArrayLike,
     mean: npt.ArrayLike | None = None,
     invstd: npt.ArrayLike | None = None,
@@ -190,8 +190,8 @@ def batch_norm_backward(
 
     Parameters
     ----------
-    x : array, 1 to 6 axes, shape (N, C, ...), float16 | bfloat16 | float32 | float64
     dy : array, shape and dtype of ``x``
+    x : array, 1 to 6 axes, shape (N, C, ...), float16 | bfloat16 | float32 | float64
     scale : array, shape (C,) or (1, C, 1, ...); (1, C, ...) for "per_activation"
         float32 for half types, else of the dtype of ``x``.
     mean, invstd : array, as ``scale``, both or neither
@@ -218,7 +218,7 @@ def batch_norm_backward(
     Examples
     --------
     >>> x, dy = np.array([[1.0], [3.0], [5.0]]), np.array([[0.0], [0.0], [6.0]])
-    >>> dx, dscale, dbias, dz = batch_norm_backward(x, dy, np.ones(1))
+    >>> dx, dscale, dbias, dz = batch_norm_backward(dy, x, np.ones(1))
     >>> dbias, dz
     (array([6.]), None)
     """
@@ -251,8 +251,8 @@ def batch_norm_backward(
 
 
 def batch_norm_inference_backward(
-    x: npt.ArrayLike,
     dy: npt.ArrayLike,
+    x: npt.ArrayLike,
     scale: npt.ArrayLike,
     mean: npt.ArrayLike,
     var: npt.ArrayLike,
@@ -272,8 +272,8 @@ def batch_norm_inference_backward(
 
     Parameters
     ----------
-    x : array, 1 to 6 axes, shape (N, C, ...), float16 | bfloat16 | float32 | float64
     dy : array, shape and dtype of ``x``
+    x : array, 1 to 6 axes, shape (N, C, ...), float16 | bfloat16 | float32 | float64
     scale, mean, var : array, shape (C,) or (1, C, 1, ...); (1, C, ...) for "per_activation"
         float32 for half types, else of the dtype of ``x``.
     mode, epsilon, alpha, beta, out
@@ -292,7 +292,7 @@ def batch_norm_inference_backward(
     Examples
     --------
     >>> x, one = np.array([[7.0], [9.0]]), np.ones(1)
-    >>> batch_norm_inference_backward(x, np.ones((2, 1)), one, 5 * one, 4 * one, epsilon=0).dscale
+    >>> batch_norm_inference_backward(np.ones((2, 1)), x, one, 5 * one, 4 * one, epsilon=0).dscale
     array([3.])
     """
     x, dy, epsilon = np.asarray(x), np.asarray(dy), check_epsilon(epsilon)

@@ -81,9 +81,9 @@ def pool(
 
 
 def pool_backward(
+    dy: npt.ArrayLike,
     x: npt.ArrayLike,
     y: npt.ArrayLike,
-    dy: npt.ArrayLike,
     *,
     window: Any,
     stride: Any = None,
@@ -101,10 +101,10 @@ def pool_backward(
 
     Parameters
     ----------
+    dy : array, shape of ``y``, dtype of ``x``
     x : array, shape (N, C, *spatial), float16 | bfloat16 | float32 | float64
     y : array, shape :func:`pool_output_shape`, dtype of ``x``
         What :func:`pool` gave for ``x``, not scaled.
-    dy : array, shape of ``y``, dtype of ``x``
     window, stride, padding, mode, nan, alpha, beta, out
         As in :func:`pool`; the parameters of the forward pooling.
 
@@ -120,7 +120,7 @@ def pool_backward(
     Examples
     --------
     >>> x = np.array([[[1.0, 5.0, 5.0, 4.0]]])
-    >>> pool_backward(x, pool(x, window=3, stride=1), np.array([[[1.0, 10.0]]]), window=3, stride=1)
+    >>> pool_backward(np.array([[[1.0, 10.0]]]), x, pool(x, window=3, stride=1), window=3, stride=1)
     array([[[ 0., 11.,  0.,  0.]]])
     """
     x, y, dy, mode = np.asarray(x), np.asarray(y), np.asarray(dy), pooling_mode(mode)

@@ -67,8 +67,8 @@ def softmax(
 
 
 def softmax_backward(
-    y: npt.ArrayLike,
     dy: npt.ArrayLike,
+    y: npt.ArrayLike,
     *,
     algo: Any = "accurate",
     mode: Any = "channel",
@@ -84,9 +84,9 @@ def softmax_backward(
 
     Parameters
     ----------
+    dy : array, shape and dtype of ``y``
     y : array, shape (N, C, ...), any with ``axis``; float16 | bfloat16 | float32 | float64
         What :func:`softmax` gave, not scaled.
-    dy : array, shape and dtype of ``y``
     algo, mode, axis, alpha, beta, out
         As in :func:`softmax`; the parameters of the forward softmax.
 
@@ -101,7 +101,7 @@ def softmax_backward(
 
     Examples
     --------
-    >>> softmax_backward(np.array([[0.25, 0.25, 0.5]]), np.array([[1.0, 0.0, 0.0]]))
+    >>> softmax_backward(np.array([[1.0, 0.0, 0.0]]), np.array([[0.25, 0.25, 0.5]]))
     array([[ 0.1875, -0.0625, -0.125 ]])
     """
     y, dy, algo = np.asarray(y), np.asarray(dy), as_choice(algo, SOFTMAX_ALGOS, "algo")

@@ -140,9 +140,9 @@ def grid_sample(
 
 
 def grid_sample_backward(
+    dy: npt.ArrayLike,
     x: npt.ArrayLike,
     grid: npt.ArrayLike,
-    dy: npt.ArrayLike,
     *,
     alpha: float = 1,
     beta: float = 0,
@@ -154,9 +154,9 @@ def grid_sample_backward(
 
     Parameters
     ----------
+    dy : array, shape (N, C, H_out, W_out), dtype of ``x``
     x : array, shape (N, C, H, W), float16 | bfloat16 | float32 | float64
     grid : array, shape (N, H_out, W_out, 2), dtype of ``x``
-    dy : array, shape (N, C, H_out, W_out), dtype of ``x``
     alpha, beta, out
         As in :func:`grid_sample`, for dx.
 
@@ -173,7 +173,7 @@ def grid_sample_backward(
     Examples
     --------
     >>> x, grid = np.array([[[[1.0, 3.0, 5.0]]]]), np.array([[[[0.5, 0.0]]]])
-    >>> dx, dgrid = grid_sample_backward(x, grid, np.array([[[[8.0]]]]))
+    >>> dx, dgrid = grid_sample_backward(np.array([[[[8.0]]]]), x, grid)
     >>> dx
     array([[[[0., 4., 4.]]]])
     >>> dgrid
@@ -220,9 +220,9 @@ def spatial_transformer(
 
 
 def spatial_transformer_backward(
+    dy: npt.ArrayLike,
     x: npt.ArrayLike,
     theta: npt.ArrayLike,
-    dy: npt.ArrayLike,
     *,
     scale_height: float = 1,
     scale_width: float = 1,
@@ -231,9 +231,9 @@ def spatial_transformer_backward(
 
     Parameters
     ----------
+    dy : array, shape of the result of :func:`spatial_transformer`, dtype of ``x``
     x : array, shape (N, C, H, W), float16 | bfloat16 | float32 | float64
     theta : array, shape (N, 2, 3), dtype of ``x``
-    dy : array, shape of the result of :func:`spatial_transformer`, dtype of ``x``
     scale_height, scale_width : float
 
     Returns
@@ -249,7 +249,7 @@ def spatial_transformer_backward(
     Examples
     --------
     >>> same = np.array([[[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]]])
-    >>> spatial_transformer_backward(np.ones((1, 1, 1, 2)), same, np.array([[[[3.0, 4.0]]]])).dx
+    >>> spatial_transformer_backward(np.array([[[[3.0, 4.0]]]]), np.ones((1, 1, 1, 2)), same).dx
     array([[[[3., 4.]]]])
     """
     x, theta, dy = np.asarray(x), np.asarray(theta), np.asarray(dy)

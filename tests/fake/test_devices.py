@@ -62,7 +62,7 @@ MIXED: dict[str, Any] = {
     "conv_plan": lambda a, b: ct.conv_plan(a[0], b[1]),
     "a plan": lambda a, b: ct.conv_plan(*a)(a[0], b[1]),
     "add": lambda a, b: ct.add(a[0], b[0]),
-    "softmax_backward": lambda a, b: ct.softmax_backward(a[0], b[0]),
+    "softmax_backward": lambda a, b: ct.softmax_backward(b[0], a[0]),
     "batch_norm": lambda a, b: ct.batch_norm_inference(a[0], *[ct.reduce(b[0], axes=(0, 2, 3))] * 4),
     "pool, out": lambda a, b: ct.pool(a[0], window=1, out=b[0]),
 }

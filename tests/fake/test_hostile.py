@@ -194,9 +194,9 @@ def test_what_stands_for_true_and_false_is_taken(fake: FakeCudnn) -> None:
 
 
 def test_an_operand_that_is_none_is_named(fake: FakeCudnn) -> None:
-    others = images(2, 3, 4, 5), *(images(1, 3, 1, 1) for _ in range(3))
+    dy, *others = images(2, 3, 4, 5), *(images(1, 3, 1, 1) for _ in range(3))
     with pytest.raises(TypeError, match="x must be an array on the device, not object"):
-        ct.batch_norm_inference_backward(object(), *others)
+        ct.batch_norm_inference_backward(dy, object(), *others)
 
 
 def test_the_reference_takes_numpy_arrays_and_real_numbers() -> None:

@@ -60,8 +60,8 @@ def test_a_transformer_is_a_grid_and_samples(fake: FakeCudnn) -> None:
     expected = ct.reference.spatial_transformer(x, theta, **scales)
     np.testing.assert_allclose(y.numpy(), expected, rtol=0, atol=1e-12)
     dy = rng.standard_normal(y.shape)
-    got = ct.spatial_transformer_backward(ct.asarray(x), ct.asarray(theta), ct.asarray(dy), **scales)
-    wanted = ct.reference.spatial_transformer_backward(x, theta, dy, **scales)
+    got = ct.spatial_transformer_backward(ct.asarray(dy), ct.asarray(x), ct.asarray(theta), **scales)
+    wanted = ct.reference.spatial_transformer_backward(dy, x, theta, **scales)
     for ours, theirs in zip(got, wanted, strict=True):
         np.testing.assert_allclose(ours.numpy(), theirs, rtol=0, atol=1e-11)
 
@@ -78,8 +78,8 @@ def test_many_images_and_channels_are_taken_in_pieces(
         placed = ct.asarray(x, layout=layout)
         y = ct.grid_sample(placed, ct.asarray(grid))
         np.testing.assert_allclose(y.numpy(), ct.reference.grid_sample(x, grid), atol=1e-12)
-        got = ct.grid_sample_backward(placed, ct.asarray(grid), ct.asarray(dy))
-        for ours, theirs in zip(got, ct.reference.grid_sample_backward(x, grid, dy), strict=True):
+        got = ct.grid_sample_backward(ct.asarray(dy), placed, ct.asarray(grid))
+        for ours, theirs in zip(got, ct.reference.grid_sample_backward(dy, x, grid), strict=True):
             np.testing.assert_allclose(ours.numpy(), theirs, atol=1e-12)
     theta = rng.standard_normal((5, 2, 3))
     made = ct.affine_grid(ct.asarray(theta), (5, 3, 4))
@@ -89,7 +89,7 @@ def test_many_images_and_channels_are_taken_in_pieces(
 
 
 def test_no_channels_have_no_gradient_for_the_grid(fake: FakeCudnn) -> None:
-    dx, dgrid = ct.grid_sample_backward(ct.empty((2, 0, 3, 3)), images(2, 2, 2, 2), ct.empty((2, 0, 2, 2)))
+    dx, dgrid = ct.grid_sample_backward(ct.empty((2, 0, 2, 2)), ct.empty((2, 0, 3, 3)), images(2, 2, 2, 2))
     assert dx.shape == (2, 0, 3, 3)
     np.testing.assert_array_equal(dgrid.numpy(), np.zeros((2, 2, 2, 2)))
 
@@ -144,7 +144,7 @@ def test_activation_in_place(fake: FakeCudnn) -> None:
     with pytest.raises(ValueError, match="mode must be one of identity, relu"):
         ct.activation(x, mode="gelu")
     with pytest.raises(ValueError, match=r"dy has shape \(3, 5\)"):
-        ct.activation_backward(x, x, images(3, 5))
+        ct.activation_backward(images(3, 5), x, x)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
@@ -152,21 +152,21 @@ def test_activation_in_place(fake: FakeCudnn) -> None:
 def test_gradient_of_elu_is_its_slope_on_both_sides_of_0(fake: FakeCudnn, coef: float, dtype: str) -> None:
     x = ct.asarray([-np.inf, -9, -1, -0.25, 0.25, 1, 9, np.inf], dtype)
     y, dy = ct.activation(x, mode="elu", coef=coef), ct.full(x.shape, 2, dtype)
-    dx = ct.activation_backward(x, y, dy, mode="elu", coef=coef).numpy().astype(float)
+    dx = ct.activation_backward(dy, x, y, mode="elu", coef=coef).numpy().astype(float)
     at = x.numpy().astype(float)
     np.testing.assert_allclose(dx, 2 * np.where(at > 0, 1, coef * np.exp(np.minimum(at, 0))), atol=2e-2)
 
 
 def test_elu_is_relu_at_0_when_its_coef_is_0(fake: FakeCudnn) -> None:
     x, dy = ct.asarray([0.0, -0.0], "float32"), ct.full((2,), 3)
-    dx = ct.activation_backward(x, ct.activation(x, mode="elu"), dy, mode="elu").numpy()
-    np.testing.assert_array_equal(dx, ct.reference.activation_backward(x.numpy(), x.numpy(), dy.numpy()))
+    dx = ct.activation_backward(dy, x, ct.activation(x, mode="elu"), mode="elu").numpy()
+    np.testing.assert_array_equal(dx, ct.reference.activation_backward(dy.numpy(), x.numpy(), x.numpy()))
 
 
 def test_gradient_of_elu_is_rejected_when_its_coef_is_negative(fake: FakeCudnn) -> None:
     x = images(2, 3)
     with pytest.raises(ValueError, match=r"coef is negative .*: got -0\.5, expected at least 0"):
-        ct.activation_backward(x, ct.activation(x, mode="elu", coef=-0.5), x, mode="elu", coef=-0.5)
+        ct.activation_backward(x, x, ct.activation(x, mode="elu", coef=-0.5), mode="elu", coef=-0.5)
 
 
 def test_softmax_in_place(fake: FakeCudnn) -> None:
@@ -194,7 +194,7 @@ def test_bad_softmax(fake: FakeCudnn, keywords: dict[str, Any], message: str) ->
     with pytest.raises(ValueError, match=message):
         ct.softmax(images(2, 3, 5, 6), **keywords)
     with pytest.raises(ValueError, match=r"dy has shape \(2, 2\); y has \(2, 3\)"):
-        ct.softmax_backward(images(2, 3), images(2, 2))
+        ct.softmax_backward(images(2, 2), images(2, 3))
 
 
 @pytest.mark.parametrize(
@@ -220,7 +220,7 @@ def test_bad_pooling(fake: FakeCudnn, keywords: dict[str, Any], error: type, mes
         ct.pool(images(2, 3, 5, 6), **keywords)
     x = images(2, 3, 5, 6)
     with pytest.raises(ValueError, match=r"dy has shape .*gives \(2, 3, 2, 3\)"):
-        ct.pool_backward(x, ct.pool(x, window=2), images(2, 3, 2, 2), window=2)
+        ct.pool_backward(images(2, 3, 2, 2), x, ct.pool(x, window=2), window=2)
     with pytest.raises(TypeError, match="out is float64; the result is float32"):
         ct.pool(x, window=2, out=images(2, 3, 2, 3, dtype="float64"))
     with pytest.raises(TypeError, match="x must be an array on the device"):
@@ -325,8 +325,8 @@ def test_result_has_layout_of_other_operand_when_strides_of_first_decide_nothing
 ) -> None:
     x, other = _undecided(host, (2, 1, 3, 4), dtype), _placed(host, (2, 1, 3, 4), layout, dtype)
     w = ct.zeros((4, 1, 2, 2), dtype, layout=layout)
-    results = ct.conv(x, w), ct.add(x, other), ct.activation_backward(x, x, other, mode="relu")
-    for result in (*results, ct.softmax_backward(x, other)):
+    results = ct.conv(x, w), ct.add(x, other), ct.activation_backward(other, x, x, mode="relu")
+    for result in (*results, ct.softmax_backward(other, x)):
         assert result.spec == ct.TensorSpec.packed(result.shape, dtype, layout)
 
 

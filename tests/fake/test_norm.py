@@ -75,7 +75,7 @@ def test_equals_the_reference(
 def test_the_persistent_mode_is_tried_first(fake: FakeCudnn) -> None:
     x = images(2, 4, 3, 3)
     y, mean, invstd = ct.batch_norm_training(x, *parameters(x))
-    ct.batch_norm_backward(x, y, parameters(x)[0], mean, invstd)
+    ct.batch_norm_backward(y, x, parameters(x)[0], mean, invstd)
     ct.batch_norm_inference(x, *parameters(x, count=4))
     assert steps(fake) == [
         "ForwardTrainingEx persistent",
@@ -91,7 +91,7 @@ def test_a_refused_mode_gives_way(fake: FakeCudnn) -> None:
     described = plan_of_last_call().describe()
     assert described.startswith("chosen: cudnnBatchNormalizationForwardTrainingEx, spatial, bn")
     assert "refused: cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize returned" in described
-    ct.batch_norm_backward(x, y, parameters(x)[0])
+    ct.batch_norm_backward(y, x, parameters(x)[0])
     assert steps(fake) == ["ForwardTrainingEx spatial", "Backward persistent", "Backward spatial"]
 
 
@@ -287,7 +287,7 @@ def cases(shape: tuple[int, ...]) -> dict[str, tuple[tuple[Any, ...], dict[str, 
     return {
         "batch_norm_training": ((x, scale, bias), training),
         "batch_norm_inference": ((x, scale, bias, mean, var), {}),
-        "batch_norm_backward": ((x, dy, scale, mean, var), {"y": z}),
+        "batch_norm_backward": ((dy, x, scale, mean, var), {"y": z}),
     }
 
 
@@ -482,7 +482,7 @@ def test_bad_operands(fake: FakeCudnn) -> None:
     with pytest.raises(ValueError, match="activation='relu' needs y, the result of the forward step"):
         ct.batch_norm_backward(x, x, scale, activation="relu")
     with pytest.raises(ValueError, match=r"dy has shape \(2, 3\); x has"):
-        ct.batch_norm_backward(x, images(2, 3), scale)
+        ct.batch_norm_backward(images(2, 3), x, scale)
 
 
 @pytest.mark.parametrize("name", ["scale", "mean", "var"])
@@ -517,9 +517,9 @@ def test_a_gradient_goes_to_no_operand_that_it_reads(fake: FakeCudnn, host: Host
     x, dy = (ct.asarray(rng.integers(-3, 4, (4, 3, 2, 2)).astype(np.float32)) for _ in range(2))
     scale, mean, var = (ct.asarray(np.array(v, np.float32)) for v in ([1, 2, 3], [0, 1, 2], [1, 4, 9]))
     with pytest.raises(ValueError, match="out overlaps"):
-        ct.batch_norm_inference_backward(x, dy, scale, mean, var, out=x)
+        ct.batch_norm_inference_backward(dy, x, scale, mean, var, out=x)
     out = ct.full((4, 3, 2, 4), 100.0)
     wide = ct.full((4, 3, 2, 4), 1.0)
     with pytest.raises(ValueError, match="dy"):
-        ct.batch_norm_inference_backward(x, wide, scale, mean, var, out=out, beta=1)
+        ct.batch_norm_inference_backward(wide, x, scale, mean, var, out=out, beta=1)
     assert (out.numpy() == 100).all(), "what the gradient is added to has changed"

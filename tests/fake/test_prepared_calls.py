@@ -99,8 +99,8 @@ def test_operation_prepares_another_call_when_one_option_differs(
     scaling = {"alpha1": 2} if name == "op_tensor" else {"alpha": 2}
     for options in (*case.options, *case.options):
         if name == "activation_backward":
-            values[1] = ct.reference.activation(values[0], **options)
-            arrays[1] = ct.asarray(values[1])
+            values[2] = ct.reference.activation(values[1], **options)
+            arrays[2] = ct.asarray(values[2])
         wanted = reference(*values, **options)
         np.testing.assert_allclose(operation(*arrays, **options).numpy(), wanted, rtol=2e-5, atol=2e-5)
         for out in outputs(host, case.result):

@@ -224,8 +224,8 @@ def test_activations_as_graphs(
     if mode == "relu":  # of which the gradient at NaN is 0 or dy
         values[0] = -1
         x, expected = place(values), ct.reference.activation(values)
-    gradient = ct.reference.activation_backward(values, expected, dy, mode=mode, coef=coef)
-    compare(ct.activation_backward(x, place(expected), place(dy), mode=mode, coef=coef), gradient)
+    gradient = ct.reference.activation_backward(dy, values, expected, mode=mode, coef=coef)
+    compare(ct.activation_backward(place(dy), x, place(expected), mode=mode, coef=coef), gradient)
     legacy = mode in ("clipped_relu", "elu") or (dtype == "float32" and mode in ("sigmoid", "tanh"))
     assert ("graph" in chosen()) != legacy
     halves = ct.reference.activation(values, mode=mode, coef=coef, alpha=0.5)
@@ -240,7 +240,7 @@ def test_an_activation_of_seventeen_million() -> None:
     y = ct.activation(x)
     assert "graph" in chosen()
     compare(y, np.maximum(values, 0), exact=True)
-    compare(ct.activation_backward(x, y, x), np.maximum(values, 0), exact=True)
+    compare(ct.activation_backward(x, x, y), np.maximum(values, 0), exact=True)
     assert "graph" in chosen()
 
 
@@ -254,8 +254,8 @@ def test_gradients_of_softmax_over_rows(algo: str, shape: tuple[int, int]) -> No
         x, dy = (Tensor(shape, dtype, "floats", seed=seed).array() for seed in (1, 2))
         y = ct.reference.softmax(x, axis=1, algo=algo)
         out = place(np.full(shape, NAN, y.dtype))
-        got = ct.softmax_backward(place(y), place(dy), axis=1, algo=algo, out=out)
-        compare(got, ct.reference.softmax_backward(y, dy, axis=1, algo=algo))
+        got = ct.softmax_backward(place(dy), place(y), axis=1, algo=algo, out=out)
+        compare(got, ct.reference.softmax_backward(dy, y, axis=1, algo=algo))
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
@@ -270,8 +270,8 @@ def test_gradients_of_pooling_on_copies(monkeypatch: pytest.MonkeyPatch, mode: s
     out = np.full(x.shape, 2.0, x.dtype)
     for scales in ({}, {"alpha": -2, "beta": 3}):
         given = out.copy() if scales else np.full(x.shape, NAN, x.dtype)
-        expected = ct.reference.pool_backward(x, y, dy, **keywords, **scales, out=given.copy())
-        last = (ct.asarray(a, layout="nhwc") for a in (x, y, dy))
+        expected = ct.reference.pool_backward(dy, x, y, **keywords, **scales, out=given.copy())
+        last = (ct.asarray(a, layout="nhwc") for a in (dy, x, y))
         got = ct.pool_backward(*last, **keywords, **scales, out=ct.asarray(given, layout="nhwc"))
         compare(got, expected)
         assert "copied" in chosen()
@@ -287,9 +287,9 @@ def test_gradients_of_global_averages(mode: str, layout: str) -> None:
         for scales in ({}, {"alpha": -2, "beta": 3}):
             out = np.full(x.shape, 2.0 if scales else NAN, x.dtype)
             expected = ct.reference.pool_backward(
-                x, y, dy, window="global", mode=mode, **scales, out=out.copy()
+                dy, x, y, window="global", mode=mode, **scales, out=out.copy()
             )
-            given = (ct.asarray(a, layout=layout) for a in (x, y, dy))
+            given = (ct.asarray(a, layout=layout) for a in (dy, x, y))
             got = ct.pool_backward(
                 *given, window="global", mode=mode, **scales, out=ct.asarray(out, layout=layout)
             )

@@ -100,7 +100,7 @@ def test_ties_share_no_gradient() -> None:
     keywords: dict[str, Any] = {"window": 3, "stride": 2, "mode": "max_deterministic"}
     y = ct.pool(x, **keywords)
     dy = ct.full(y.shape, 1.0)
-    runs = [ct.pool_backward(x, y, dy, **keywords).numpy() for _ in range(20)]
+    runs = [ct.pool_backward(dy, x, y, **keywords).numpy() for _ in range(20)]
     assert runs[0].sum() == dy.size
     for run in runs[1:]:
         np.testing.assert_array_equal(run, runs[0])
@@ -122,8 +122,8 @@ def test_softmax_over_many(shape: tuple[int, ...]) -> None:
     expected = ct.reference.softmax(x)
     np.testing.assert_allclose(y.numpy(), expected, rtol=2e-5, atol=0)
     dy = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
-    dx = ct.softmax_backward(y, ct.asarray(dy))
-    np.testing.assert_allclose(dx.numpy(), ct.reference.softmax_backward(expected, dy), rtol=0, atol=1e-6)
+    dx = ct.softmax_backward(ct.asarray(dy), y)
+    np.testing.assert_allclose(dx.numpy(), ct.reference.softmax_backward(dy, expected), rtol=0, atol=1e-6)
 
 
 def test_softmax_of_large_numbers() -> None:
@@ -160,7 +160,7 @@ def test_gradient_of_pooling_by_differences(mode: str) -> None:
     x = rng.permutation(2 * 2 * 5 * 4).reshape(2, 2, 5, 4).astype(np.float64)
     y = ct.pool(ct.asarray(x), **keywords)
     dy = rng.standard_normal(y.shape)
-    dx = ct.pool_backward(ct.asarray(x), y, ct.asarray(dy), **keywords).numpy()
+    dx = ct.pool_backward(ct.asarray(dy), ct.asarray(x), y, **keywords).numpy()
     assert_gradient(dx, lambda v: ct.pool(ct.asarray(v), **keywords).numpy(), x, dy)
 
 
@@ -169,7 +169,7 @@ def test_gradient_of_softmax_by_differences(algo: str) -> None:
     rng = np.random.default_rng(0)
     x, dy = rng.standard_normal((2, 3, 2, 2)), rng.standard_normal((2, 3, 2, 2))
     y = ct.softmax(ct.asarray(x), algo=algo)
-    dx = ct.softmax_backward(y, ct.asarray(dy), algo=algo).numpy()
+    dx = ct.softmax_backward(ct.asarray(dy), y, algo=algo).numpy()
     assert_gradient(dx, lambda v: ct.softmax(ct.asarray(v), algo=algo).numpy(), x, dy)
 
 
@@ -181,7 +181,7 @@ def test_gradient_of_elu_is_its_slope_on_both_sides_of_0(coef: float, dtype: str
     at = np.resize([-np.inf, -9, -1, -0.25, 0.25, 1, 9, np.inf], size)
     x = ct.asarray(at, dtype)
     y, dy = ct.activation(x, mode="elu", coef=coef), ct.full(x.shape, 2, dtype)
-    dx = ct.activation_backward(x, y, dy, mode="elu", coef=coef).numpy().astype(np.float64)
+    dx = ct.activation_backward(dy, x, y, mode="elu", coef=coef).numpy().astype(np.float64)
     np.testing.assert_allclose(dx, 2 * np.where(at > 0, 1, coef * np.exp(np.minimum(at, 0))), atol=2e-2)
 
 
@@ -191,7 +191,7 @@ def test_gradient_of_activation_by_differences(mode: str) -> None:
     x, dy = rng.standard_normal((3, 7)), rng.standard_normal((3, 7))
     keywords: dict[str, Any] = {"mode": mode, "coef": 1.5}
     y = ct.activation(ct.asarray(x), **keywords)
-    dx = ct.activation_backward(ct.asarray(x), y, ct.asarray(dy), **keywords).numpy()
+    dx = ct.activation_backward(ct.asarray(dy), ct.asarray(x), y, **keywords).numpy()
     assert_gradient(dx, lambda v: ct.activation(ct.asarray(v), **keywords).numpy(), x, dy)
 
 
@@ -207,10 +207,10 @@ def test_samples_beyond_the_limits_of_one_call(batch: int, channels: int) -> Non
     x = rng.integers(-4, 5, (batch, channels, 2, 3)).astype(np.float32)
     grid = rng.uniform(-1.5, 1.5, (batch, 2, 2, 2)).astype(np.float32)
     dy = rng.integers(-4, 5, (batch, channels, 2, 2)).astype(np.float32)
-    placed = [ct.asarray(array) for array in (x, grid, dy)]
-    compare(ct.grid_sample(*placed[:2]), ct.reference.grid_sample(x, grid), tolerance=1e-5)
+    placed = [ct.asarray(array) for array in (dy, x, grid)]
+    compare(ct.grid_sample(*placed[1:]), ct.reference.grid_sample(x, grid), tolerance=1e-5)
     for ours, theirs in zip(
-        ct.grid_sample_backward(*placed), ct.reference.grid_sample_backward(x, grid, dy), strict=True
+        ct.grid_sample_backward(*placed), ct.reference.grid_sample_backward(dy, x, grid), strict=True
     ):
         compare(ours, theirs, tolerance=1e-4)
     theta = rng.standard_normal((batch, 2, 3)).astype(np.float32)
@@ -232,7 +232,7 @@ def test_gradients_of_sampling_by_differences() -> None:
     dy = rng.standard_normal(x.shape)
     dx, dtheta = (
         gradient.numpy()
-        for gradient in ct.spatial_transformer_backward(ct.asarray(x), ct.asarray(theta), ct.asarray(dy))
+        for gradient in ct.spatial_transformer_backward(ct.asarray(dy), ct.asarray(x), ct.asarray(theta))
     )
     assert_gradient(dx, lambda v: ct.spatial_transformer(ct.asarray(v), ct.asarray(theta)).numpy(), x, dy)
     assert_gradient(

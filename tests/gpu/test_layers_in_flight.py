@@ -130,5 +130,5 @@ def test_what_is_not_finite_stays_where_it_is(where: float, layout: str) -> None
 def test_average_gradients_take_nothing_from_y() -> None:
     x, y, dy = ct.asarray(values()), ct.full((4, 8, 5, 6), np.nan), ct.full((4, 8, 5, 6), 1.0)
     for mode in ("average_inc_pad", "average_exc_pad", "sum"):
-        dx = ct.pool_backward(x, y, dy, window=2, mode=mode)
+        dx = ct.pool_backward(dy, x, y, window=2, mode=mode)
         assert set(np.unique(dx.numpy())) == {1.0 if mode == "sum" else 0.25}

@@ -97,10 +97,10 @@ def check_step(
     for name, array in running.items():
         compare(array, host[name], tolerance=sums)
     relu = {"activation": "relu", "y": wanted.y} if options.get("activation") else {}
-    gradients = ct.reference.batch_norm_backward(x, dy, scale, wanted.mean, wanted.invstd, mode=mode, **relu)
+    gradients = ct.reference.batch_norm_backward(dy, x, scale, wanted.mean, wanted.invstd, mode=mode, **relu)
     if relu:
         relu["y"] = ct.asarray(wanted.y, layout=layout)
-    got = ct.batch_norm_backward(x_, dy_, scale_, step.mean, step.invstd, mode=mode, **relu)
+    got = ct.batch_norm_backward(dy_, x_, scale_, step.mean, step.invstd, mode=mode, **relu)
     print(plan_of_last_call())
     compare(got.dx, gradients.dx, tolerance=max(tolerance, sums))
     compare(got.dscale, gradients.dscale, tolerance=sums)
@@ -111,8 +111,8 @@ def check_step(
     expected = ct.reference.batch_norm_inference(x, scale, bias, *host.values(), mode=mode)
     compare(y, expected, tolerance=max(tolerance, sums))
     statistics = host.values()
-    wanted = ct.reference.batch_norm_inference_backward(x, dy, scale, *statistics, mode=mode)
-    got = ct.batch_norm_inference_backward(x_, dy_, scale_, mean_, var_, mode=mode)
+    wanted = ct.reference.batch_norm_inference_backward(dy, x, scale, *statistics, mode=mode)
+    got = ct.batch_norm_inference_backward(dy_, x_, scale_, mean_, var_, mode=mode)
     compare(got.dx, wanted.dx, tolerance=max(tolerance, sums))
     compare(got.dscale, wanted.dscale, tolerance=sums)
     compare(got.dbias, wanted.dbias, tolerance=sums)
@@ -159,7 +159,7 @@ def test_gradients_by_differences(rank: int, mode: str) -> None:
 
     _, mean, invstd = ct.batch_norm_training(*map(ct.asarray, (x, scale, bias)), mode=mode, epsilon=0.1)
     for saved in ((mean, invstd), ()):
-        arrays = map(ct.asarray, (x, dy, scale))
+        arrays = map(ct.asarray, (dy, x, scale))
         got = ct.batch_norm_backward(*arrays, *saved, mode=mode, epsilon=0.1)
         assert_gradient(got.dx.numpy(), lambda v: forward(v, scale, bias), x, dy, 1e-6)
         assert_gradient(got.dscale.numpy(), lambda v: forward(x, v, bias), scale, dy, 1e-6)
@@ -192,7 +192,7 @@ def test_against_torch(dtype: str, layout: str, relu: bool) -> None:
     for name, tensor in (("running_mean", mean), ("running_var", var)):
         compare(ours[name], tensor.cpu().numpy(), tolerance=1e-4)
     extra = {"y": y} if relu else {}
-    got = ct.batch_norm_backward(x, dy, scale, step.mean, step.invstd, **options, **extra)
+    got = ct.batch_norm_backward(dy, x, scale, step.mean, step.invstd, **options, **extra)
     for mine, theirs in zip(got, [gradient.cpu().numpy() for gradient in gradients], strict=False):
         if mine is not None:
             compare(mine, theirs, tolerance=tolerance)

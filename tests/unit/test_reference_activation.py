@@ -51,7 +51,7 @@ def test_gradients_by_differences(values: list[float], mode: str, coef: float) -
     x = np.array(smooth)
     dy = np.random.default_rng(0).standard_normal(x.shape)
     y = reference.activation(x, mode=mode, coef=coef)
-    dx = reference.activation_backward(x, y, dy, mode=mode, coef=coef)
+    dx = reference.activation_backward(dy, x, y, mode=mode, coef=coef)
     assert_gradient(dx, lambda v: reference.activation(v, mode=mode, coef=coef), x, dy)
 
 
@@ -72,7 +72,7 @@ def test_against_torch(mode: str) -> None:
     ours = reference.activation(x.detach().numpy(), mode=mode, coef=1.5)
     np.testing.assert_allclose(ours, y.detach().numpy(), rtol=0, atol=1e-14)
     y.backward(torch.arange(25, dtype=torch.float64))
-    dx = reference.activation_backward(x.detach().numpy(), ours, np.arange(25.0), mode=mode, coef=1.5)
+    dx = reference.activation_backward(np.arange(25.0), x.detach().numpy(), ours, mode=mode, coef=1.5)
     same = np.arange(25) != 12 if mode == "elu" else np.full(25, True)  # at 0, torch's slope of elu is coef
     np.testing.assert_allclose(dx[same], x.grad.numpy()[same], rtol=0, atol=1e-13)
 
@@ -113,7 +113,7 @@ def test_the_ends_of_the_scale_are_silent(mode: str) -> None:
             "sigmoid": [0, 0, 1, 1], "tanh": [-1, -1, 1, 1], "elu": [-1, -1, 1e300, np.inf],
             "swish": [np.nan, 0, 1e300, np.inf]}  # fmt: skip
     np.testing.assert_array_equal(y, ends[mode])
-    reference.activation_backward(x, y, x, mode=mode, coef=1)
+    reference.activation_backward(x, x, y, mode=mode, coef=1)
 
 
 @pytest.mark.parametrize(
@@ -123,20 +123,20 @@ def test_the_ends_of_the_scale_are_silent(mode: str) -> None:
 def test_which_slope_a_bend_has(mode: str, bend: float, slope: float) -> None:
     x = np.array([bend], float)
     y = reference.activation(x, mode=mode, coef=1.5)
-    assert reference.activation_backward(x, y, np.ones(1), mode=mode, coef=1.5).item() == slope
+    assert reference.activation_backward(np.ones(1), x, y, mode=mode, coef=1.5).item() == slope
 
 
 def test_elu_is_relu_when_its_coef_is_0() -> None:
     x = np.array([-1.0, -0.0, 0.0, 1.0, np.nan])
     for nan in ("propagate", "not_propagate"):  # which elu does not look at
         np.testing.assert_array_equal(reference.activation(x, mode="elu", nan=nan), reference.activation(x))
-    got = reference.activation_backward(x, x, np.ones(5), mode="elu")
-    np.testing.assert_array_equal(got, reference.activation_backward(x, x, np.ones(5)))
+    got = reference.activation_backward(np.ones(5), x, x, mode="elu")
+    np.testing.assert_array_equal(got, reference.activation_backward(np.ones(5), x, x))
 
 
 def test_what_does_not_pass_is_zero_whatever_comes() -> None:
     x, dy = np.array([-1.0, 0.0, 1.0]), np.array([np.inf, np.nan, np.inf])
-    dx = reference.activation_backward(x, np.maximum(x, 0), dy)
+    dx = reference.activation_backward(dy, x, np.maximum(x, 0))
     assert dx.tolist() == [0, 0, np.inf]
 
 
@@ -145,7 +145,7 @@ def test_in_place_and_scaled() -> None:
     assert reference.activation(x, alpha=3, beta=1, out=x) is x
     assert x.tolist() == [-1, 8]
     dy = np.array([1.0, 1.0])
-    assert reference.activation_backward(x, x, dy, alpha=2, out=dy) is dy
+    assert reference.activation_backward(dy, x, x, alpha=2, out=dy) is dy
     assert dy.tolist() == [0, 2]
 
 
@@ -174,6 +174,6 @@ def test_what_does_not_fit_is_refused(change: dict[str, Any], error: type[Except
 def test_gradients_that_do_not_fit_are_refused() -> None:
     x = np.ones(2)
     with pytest.raises(ValueError, match=r"dy has shape \(3,\); x has \(2,\)"):
-        reference.activation_backward(x, x, np.ones(3))
+        reference.activation_backward(np.ones(3), x, x)
     with pytest.raises(TypeError, match="x is float64 and y is float32"):
-        reference.activation_backward(x, x.astype(np.float32), x)
+        reference.activation_backward(x, x, x.astype(np.float32))

@@ -54,7 +54,7 @@ def test_an_element_at_a_time(shape: tuple[int, ...], factors: dict[str, Any], d
 @given(shape=shapes, factors=factors)
 def test_gradient_by_differences(shape: tuple[int, ...], factors: dict[str, Any]) -> None:
     x, dy = random(shape), random(shape, 1)
-    dx = reference.lrn_backward(x, reference.lrn(x, **factors), dy, **factors)
+    dx = reference.lrn_backward(dy, x, reference.lrn(x, **factors), **factors)
     assert_gradient(dx, lambda v: reference.lrn(v, **factors), x, dy)
 
 
@@ -67,7 +67,7 @@ def test_against_torch(n: int) -> None:
     np.testing.assert_allclose(ours, y.detach().numpy(), rtol=1e-13, atol=1e-14)
     dy = torch.from_numpy(random((2, 6, 3, 4), 1))
     y.backward(dy)
-    dx = reference.lrn_backward(x.detach().numpy(), ours, dy.numpy(), n=n, lrn_alpha=0.5)
+    dx = reference.lrn_backward(dy.numpy(), x.detach().numpy(), ours, n=n, lrn_alpha=0.5)
     np.testing.assert_allclose(dx, x.grad.numpy(), rtol=1e-12, atol=1e-13)
 
 
@@ -84,8 +84,8 @@ def test_results_scale_and_add() -> None:
     y = reference.lrn(x)
     assert reference.lrn(x, alpha=2, beta=3, out=out) is out
     np.testing.assert_allclose(out, 2 * y + 3, rtol=1e-14)
-    expected = dy - 2 * reference.lrn_backward(x, y, dy)
-    assert reference.lrn_backward(x, y, dy, alpha=-2, beta=1, out=dy) is dy
+    expected = dy - 2 * reference.lrn_backward(dy, x, y)
+    assert reference.lrn_backward(dy, x, y, alpha=-2, beta=1, out=dy) is dy
     np.testing.assert_allclose(dy, expected, rtol=1e-13)
 
 
@@ -122,9 +122,9 @@ def test_what_does_not_fit_is_refused(change: dict[str, Any], error: type[Except
 def test_gradients_that_do_not_fit_are_refused() -> None:
     x = np.ones((1, 2, 3))
     with pytest.raises(ValueError, match=r"dy has shape \(1, 2, 1\); x has \(1, 2, 3\)"):
-        reference.lrn_backward(x, x, x[..., :1])
+        reference.lrn_backward(x[..., :1], x, x)
     with pytest.raises(TypeError, match="x is float64 and y is float32"):
-        reference.lrn_backward(x, x.astype(np.float32), x)
+        reference.lrn_backward(x, x, x.astype(np.float32))
 
 
 def test_the_limits_are_those_of_cudnn() -> None:

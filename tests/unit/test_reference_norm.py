@@ -107,7 +107,7 @@ def test_gradients_by_differences(
     y, mean, invstd = reference.batch_norm_training(x, scale, bias, **options, z=z)
     assume(not relu or np.abs(y[y > 0]).min(initial=1) > 1e-3)  # too near the bend for differences
     statistics_ = (mean, invstd) if saved else ()
-    gradients = reference.batch_norm_backward(x, dy, scale, *statistics_, **options, y=y if relu else None)
+    gradients = reference.batch_norm_backward(dy, x, scale, *statistics_, **options, y=y if relu else None)
     assert_gradient(gradients.dx, lambda v: forward(v, scale, bias, z), x, dy, 1e-6)
     assert_gradient(gradients.dscale, lambda v: forward(x, v, bias, z), scale, dy, 1e-6)
     assert_gradient(gradients.dbias, lambda v: forward(x, scale, v, z), bias, dy, 1e-6)
@@ -127,7 +127,7 @@ def test_gradients_of_inference_by_finite_differences(mode: str) -> None:
     def forward(x: np.ndarray, scale: np.ndarray, bias: np.ndarray) -> np.ndarray:
         return reference.batch_norm_inference(x, scale, bias, *statistics_, **options)
 
-    found = reference.batch_norm_inference_backward(x, dy, scale, *statistics_, **options)
+    found = reference.batch_norm_inference_backward(dy, x, scale, *statistics_, **options)
     assert_gradient(found.dx, lambda v: forward(v, scale, bias), x, dy, 1e-6)
     assert_gradient(found.dscale, lambda v: forward(x, v, bias), scale, dy, 1e-6)
     assert_gradient(found.dbias, lambda v: forward(x, scale, v), bias, dy, 1e-6)
@@ -158,7 +158,7 @@ def test_against_torch(rank: int, relu: bool) -> None:
     np.testing.assert_allclose(mean0, mean.numpy(), **close)
     np.testing.assert_allclose(var0, var.numpy(), **close)
     gradients = reference.batch_norm_backward(
-        x.detach().numpy(), dy.numpy(), scale.detach().numpy(), ours.mean, ours.invstd,
+        dy.numpy(), x.detach().numpy(), scale.detach().numpy(), ours.mean, ours.invstd,
         activation=activation, y=ours.y,
     )  # fmt: skip
     for got, tensor in zip(gradients, (x, scale, bias, z), strict=True):
@@ -174,9 +174,9 @@ def test_results_scale_and_add() -> None:
     assert result.y is out
     np.testing.assert_allclose(out, 2 * plain - 1, rtol=1e-13)
     dy = random((4, 3), 5)
-    plain_gradients = reference.batch_norm_backward(x, dy, scale)
+    plain_gradients = reference.batch_norm_backward(dy, x, scale)
     wanted = 2 * plain_gradients.dx + dy
-    scaled = reference.batch_norm_backward(x, dy, scale, alpha=2, beta=1, out=dy)
+    scaled = reference.batch_norm_backward(dy, x, scale, alpha=2, beta=1, out=dy)
     assert scaled.dx is dy
     np.testing.assert_allclose(dy, wanted, rtol=1e-12, atol=1e-12)
     np.testing.assert_array_equal(scaled.dscale, plain_gradients.dscale)

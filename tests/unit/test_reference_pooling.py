@@ -107,7 +107,7 @@ def test_gradient_goes_where_the_output_came_from(case: PoolCase) -> None:
     x = case.integers()
     y = reference.pool(x, **case.keywords)
     dy = case.integers(y.shape, 1)
-    dx = reference.pool_backward(x, y, dy, **case.keywords)
+    dx = reference.pool_backward(dy, x, y, **case.keywords)
     np.testing.assert_allclose(dx, expected_gradient(case, x, dy), rtol=0, atol=1e-13)
 
 
@@ -117,7 +117,7 @@ def test_gradient_by_differences(case: PoolCase) -> None:
     x = rng.permutation(np.prod(case.shape, dtype=int)).reshape(case.shape) / 7  # no ties
     y = reference.pool(x, **case.keywords)
     dy = rng.standard_normal(y.shape)
-    dx = reference.pool_backward(x, y, dy, **case.keywords)
+    dx = reference.pool_backward(dy, x, y, **case.keywords)
     assert_gradient(dx, lambda v: reference.pool(v, **case.keywords), x, dy)
 
 
@@ -139,7 +139,7 @@ def test_against_torch(case: PoolCase) -> None:
     dy = torch.from_numpy(np.random.default_rng(1).standard_normal(y.shape))
     if dy.numel():
         y.backward(dy)
-        dx = reference.pool_backward(x.detach().numpy(), ours, dy.numpy(), **case.keywords)
+        dx = reference.pool_backward(dy.numpy(), x.detach().numpy(), ours, **case.keywords)
         np.testing.assert_allclose(dx, x.grad.numpy(), rtol=0, atol=1e-12)
 
 
@@ -148,7 +148,7 @@ def test_gradients_scale_and_add() -> None:
     for mode, expected in (("max", [0, 6, 0, 2]), ("sum", [6, 6, 2, 2])):
         y = reference.pool(x, window=2, mode=mode)
         out, dy = np.full_like(x, 10), np.array([[[3, 1]]], np.float16)
-        dx = reference.pool_backward(x, y, dy, window=2, mode=mode, alpha=2, beta=0.5, out=out)
+        dx = reference.pool_backward(dy, x, y, window=2, mode=mode, alpha=2, beta=0.5, out=out)
         assert dx is out
         assert dx.ravel().tolist() == [5 + n for n in expected]
 
@@ -157,7 +157,7 @@ def test_the_padding_is_never_the_largest() -> None:
     x = np.array([[[-3.0, -np.inf, -np.inf, -2.0]]])
     y = reference.pool(x, window=2, stride=1, padding=1)
     assert y.ravel().tolist() == [-3, -3, -np.inf, -2, -2]
-    dx = reference.pool_backward(x, y, np.array([[[1.0, 2, 4, 8, 16]]]), window=2, stride=1, padding=1)
+    dx = reference.pool_backward(np.array([[[1.0, 2, 4, 8, 16]]]), x, y, window=2, stride=1, padding=1)
     assert dx.ravel().tolist() == [3, 4, 0, 24]
 
 
@@ -166,11 +166,11 @@ def test_nan_wins_or_loses() -> None:
     dy = np.array([[[1.0, 2.0]]])
     won = reference.pool(x, window=3)
     assert np.isnan(won).all()
-    assert reference.pool_backward(x, won, dy, window=3).ravel().tolist() == [0, 1, 0, 2, 0, 0]
+    assert reference.pool_backward(dy, x, won, window=3).ravel().tolist() == [0, 1, 0, 2, 0, 0]
     for nan in ("not_propagate", NanPropagation.NOT_PROPAGATE_NAN):
         lost = reference.pool(x, window=3, nan=nan)
         assert lost.ravel().tolist() == [5, 2]
-        dx = reference.pool_backward(x, lost, dy, window=3, nan=nan)
+        dx = reference.pool_backward(dy, x, lost, window=3, nan=nan)
         assert dx.ravel().tolist() == [0, 0, 1, 0, 0, 2]
     alone = reference.pool(x[..., 3:5], window=2, nan="not_propagate")
     assert alone.item() == -np.inf
@@ -183,7 +183,7 @@ def test_infinities_of_both_signs_average_to_nan() -> None:
 
 def test_equal_elements_share_nothing() -> None:
     x = np.ones((1, 1, 2, 2))
-    dx = reference.pool_backward(x, x[:, :, :1, :1], np.array([[[[7.0]]]]), window=2)
+    dx = reference.pool_backward(np.array([[[[7.0]]]]), x, x[:, :, :1, :1], window=2)
     assert dx.tolist() == [[[[7, 0], [0, 0]]]]
 
 
@@ -213,7 +213,7 @@ def test_an_empty_batch_gives_an_empty_result(mode: str) -> None:
     x = np.ones((0, 3, 4, 4), np.float32)
     y = reference.pool(x, window=2, mode=mode)
     assert y.shape == (0, 3, 2, 2)
-    assert reference.pool_backward(x, y, y, window=2, mode=mode).shape == x.shape
+    assert reference.pool_backward(y, x, y, window=2, mode=mode).shape == x.shape
 
 
 @pytest.mark.parametrize(
@@ -252,11 +252,11 @@ def test_gradients_that_do_not_fit_are_refused() -> None:
     with pytest.raises(
         ValueError, match=r"dy has shape \(1, 1, 6\); pooling x of shape .* gives \(1, 1, 3\)"
     ):
-        reference.pool_backward(x, y, x, window=2)
-    with pytest.raises(ValueError, match=r"y has shape \(1, 1, 6\)"):
         reference.pool_backward(x, x, y, window=2)
+    with pytest.raises(ValueError, match=r"y has shape \(1, 1, 6\)"):
+        reference.pool_backward(y, x, x, window=2)
     with pytest.raises(TypeError, match="x is float64 and y is float32"):
-        reference.pool_backward(x, y.astype(np.float32), y, window=2)
+        reference.pool_backward(y, x, y.astype(np.float32), window=2)
 
 
 def torch_has(case: PoolCase) -> bool:

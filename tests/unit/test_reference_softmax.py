@@ -54,7 +54,7 @@ def test_any_axes_of_any_shape_agree_with_scipy(problem: Any, algo: str, dtype: 
 def test_gradient_by_differences(problem: Any, algo: str) -> None:
     shape, axis, _ = problem
     x, dy = random(shape) / 3, random(shape, 1)
-    dx = reference.softmax_backward(reference.softmax(x, algo=algo, axis=axis), dy, algo=algo, axis=axis)
+    dx = reference.softmax_backward(dy, reference.softmax(x, algo=algo, axis=axis), algo=algo, axis=axis)
     assert_gradient(dx, lambda v: reference.softmax(v, algo=algo, axis=axis), x, dy)
 
 
@@ -75,8 +75,8 @@ def test_modes_name_axes(mode: str, axes: Any) -> None:
     y = reference.softmax(x, mode=mode)
     np.testing.assert_array_equal(y, reference.softmax(x, axis=axes))
     np.testing.assert_allclose(y.sum(axis=axes), 1, rtol=1e-13)
-    dx = reference.softmax_backward(y, dy, mode=mode)
-    np.testing.assert_array_equal(dx, reference.softmax_backward(y, dy, axis=axes))
+    dx = reference.softmax_backward(dy, y, mode=mode)
+    np.testing.assert_array_equal(dx, reference.softmax_backward(dy, y, axis=axes))
     np.testing.assert_array_equal(y, reference.softmax(x, mode=SoftmaxMode[mode.upper()]))
 
 
@@ -97,7 +97,7 @@ def test_against_torch(algo: str, axis: int) -> None:
     np.testing.assert_allclose(ours, y.detach().numpy(), rtol=0, atol=1e-13)
     dy = torch.from_numpy(random((4, 5, 6), 1))
     y.backward(dy)
-    dx = reference.softmax_backward(ours, dy.numpy(), algo=algo, axis=axis)
+    dx = reference.softmax_backward(dy.numpy(), ours, algo=algo, axis=axis)
     np.testing.assert_allclose(dx, x.grad.numpy(), rtol=0, atol=1e-13)
 
 
@@ -107,9 +107,9 @@ def test_results_scale_and_add() -> None:
     assert reference.softmax(x, alpha=2, beta=3, out=out) is out
     np.testing.assert_allclose(out, 2 * special.softmax(x, axis=1) + 3, rtol=1e-14)
     y, dy = reference.softmax(x), random((2, 3), 1)
-    dx = reference.softmax_backward(y, dy, alpha=-1, beta=1, out=dy)  # in place
+    dx = reference.softmax_backward(dy, y, alpha=-1, beta=1, out=dy)  # in place
     assert dx is dy
-    np.testing.assert_allclose(dy, random((2, 3), 1) - reference.softmax_backward(y, random((2, 3), 1)))
+    np.testing.assert_allclose(dy, random((2, 3), 1) - reference.softmax_backward(random((2, 3), 1), y))
 
 
 def test_large_numbers_do_not_overflow() -> None:
@@ -157,6 +157,6 @@ def test_what_does_not_fit_is_refused(change: dict[str, Any], error: type[Except
 def test_gradients_that_do_not_fit_are_refused() -> None:
     y = np.ones((2, 3))
     with pytest.raises(ValueError, match=r"dy has shape \(3, 2\); y has \(2, 3\)"):
-        reference.softmax_backward(y, y.T)
+        reference.softmax_backward(y.T, y)
     with pytest.raises(TypeError, match="y is float64 and dy is float32"):
-        reference.softmax_backward(y, y.astype(np.float32))
+        reference.softmax_backward(y.astype(np.float32), y)

@@ -122,7 +122,7 @@ def test_narrow_dtypes_are_rounded_at_the_end(case: Case, dtype: str) -> None:
 @given(case=cases)
 def test_gradients_of_sampling_by_differences(case: Case) -> None:
     assume(no_bend(case.grid, case.shape))
-    dx, dgrid = reference.grid_sample_backward(case.x, case.grid, case.dy)
+    dx, dgrid = reference.grid_sample_backward(case.dy, case.x, case.grid)
     assert_gradient(dx, lambda v: reference.grid_sample(v, case.grid), case.x, case.dy)
     assert_gradient(dgrid, lambda v: reference.grid_sample(case.x, v), case.grid, case.dy)
 
@@ -137,8 +137,8 @@ def test_a_transformer_samples_by_an_affine_grid(case: Case, scales: tuple[float
     np.testing.assert_array_equal(y, reference.grid_sample(case.x, grid))
 
     dy = np.random.default_rng(case.seed).standard_normal(y.shape)
-    dx, dtheta = reference.spatial_transformer_backward(case.x, case.theta, dy, **options)
-    by_parts = reference.grid_sample_backward(case.x, grid, dy)
+    dx, dtheta = reference.spatial_transformer_backward(dy, case.x, case.theta, **options)
+    by_parts = reference.grid_sample_backward(dy, case.x, grid)
     np.testing.assert_array_equal(dx, by_parts.dx)
     np.testing.assert_array_equal(dtheta, reference.affine_grid_backward(by_parts.dgrid))
 
@@ -148,7 +148,7 @@ def test_gradients_of_a_transformer_by_differences(case: Case) -> None:
     grid = reference.affine_grid(case.theta, case.shape)
     assume(no_bend(grid, case.shape))
     dy = np.random.default_rng(case.seed).standard_normal(case.shape)
-    dx, dtheta = reference.spatial_transformer_backward(case.x, case.theta, dy)
+    dx, dtheta = reference.spatial_transformer_backward(dy, case.x, case.theta)
     assert_gradient(dx, lambda v: reference.spatial_transformer(v, case.theta), case.x, dy)
     assert_gradient(dtheta, lambda v: reference.spatial_transformer(case.x, v), case.theta, dy)
 
@@ -166,7 +166,7 @@ def test_against_torch(case: Case) -> None:
     y = f.grid_sample(x, places, mode="bilinear", padding_mode="zeros", align_corners=True)
     np.testing.assert_allclose(reference.grid_sample(case.x, case.grid), y.detach().numpy(), atol=1e-12)
     y.backward(torch.from_numpy(case.dy))
-    dx, dgrid = reference.grid_sample_backward(case.x, case.grid, case.dy)
+    dx, dgrid = reference.grid_sample_backward(case.dy, case.x, case.grid)
     np.testing.assert_allclose(dx, x.grad.numpy(), rtol=0, atol=1e-12)
     np.testing.assert_allclose(dgrid, places.grad.numpy(), rtol=0, atol=1e-12)
     dgrid = np.random.default_rng(case.seed).standard_normal(ours.shape)
@@ -178,7 +178,7 @@ def test_against_torch(case: Case) -> None:
 def test_the_identity_changes_nothing(size: tuple[int, int]) -> None:
     x = np.random.default_rng(0).standard_normal((1, 2, *size))
     np.testing.assert_allclose(reference.spatial_transformer(x, SAME), x, rtol=1e-12)
-    dx = reference.spatial_transformer_backward(x, SAME, x).dx
+    dx = reference.spatial_transformer_backward(x, x, SAME).dx
     np.testing.assert_allclose(dx, x, rtol=1e-12)
 
 
@@ -187,7 +187,7 @@ def test_outside_is_zero_whatever_is_inside() -> None:
     grid = np.array([[[[3.0, 0], [-3.1, 0], [0, 1e30], [np.inf, 0], [np.nan, 0], [0, -np.inf]]]])
     assert not reference.grid_sample(x, grid).any()
     dy = np.full((1, 1, 1, 6), np.inf)
-    dx, dgrid = reference.grid_sample_backward(x, grid, dy)
+    dx, dgrid = reference.grid_sample_backward(dy, x, grid)
     assert not dx.any()
     assert not dgrid.any()
     half_out = np.array([[[[1.0 + 1, 1.0]]]])
@@ -198,7 +198,7 @@ def test_outside_is_zero_whatever_is_inside() -> None:
 def test_gradients_scale_and_add() -> None:
     x, grid, dy = np.ones((1, 1, 2, 2)), np.zeros((1, 1, 1, 2)), np.full((1, 1, 1, 1), 4.0)
     out = np.ones((1, 1, 2, 2))
-    gradients = reference.grid_sample_backward(x, grid, dy, alpha=3, beta=2, out=out)
+    gradients = reference.grid_sample_backward(dy, x, grid, alpha=3, beta=2, out=out)
     assert gradients.dx is out
     np.testing.assert_array_equal(out, np.full((1, 1, 2, 2), 5.0))
 
@@ -210,10 +210,10 @@ def test_nothing_in_nothing_out() -> None:
     assert reference.affine_grid_backward(grid).shape == theta.shape
     y = reference.grid_sample(x, grid)
     assert y.shape == x.shape
-    assert [g.shape for g in reference.grid_sample_backward(x, grid, y)] == [x.shape, grid.shape]
+    assert [g.shape for g in reference.grid_sample_backward(y, x, grid)] == [x.shape, grid.shape]
     assert reference.spatial_transformer(x, theta).shape == x.shape
     no_channels = np.ones((2, 0, 4, 4))
-    dx, dtheta = reference.spatial_transformer_backward(no_channels, np.ones((2, 2, 3)), no_channels)
+    dx, dtheta = reference.spatial_transformer_backward(no_channels, no_channels, np.ones((2, 2, 3)))
     assert dx.shape == no_channels.shape
     assert not dtheta.any()
 
@@ -240,12 +240,12 @@ X, GRID, THETA = np.ones((2, 3, 4, 5)), np.ones((2, 6, 7, 2)), np.ones((2, 2, 3)
         (wrong("grid_sample", X[:, :, :0], GRID), ValueError, r"x has shape \(2, 3, 0, 5\)"),
         (wrong("grid_sample", X, GRID.astype(np.float32)), TypeError, "x is float64 and grid is float32"),
         (wrong("grid_sample", X, GRID, beta=1), ValueError, "beta=1 needs out"),
-        (wrong("grid_sample_backward", X, GRID, X), ValueError, r"dy has shape .* y has \(2, 3, 6, 7\)"),
+        (wrong("grid_sample_backward", X, X, GRID), ValueError, r"dy has shape .* y has \(2, 3, 6, 7\)"),
         (wrong("spatial_transformer", X, THETA[:1]), ValueError, "a batch of 2 needs"),
         (wrong("spatial_transformer", X, THETA, scale_width=0), ValueError, "scale_width must be more"),
         (wrong("spatial_transformer", X, THETA, scale_height="2"), TypeError, "scale_height must be"),
         (wrong("spatial_transformer", X, THETA.astype(np.float16)), TypeError, "theta is float16"),
-        (wrong("spatial_transformer_backward", X, THETA, X, scale_width=2), ValueError, "dy has shape"),
+        (wrong("spatial_transformer_backward", X, X, THETA, scale_width=2), ValueError, "dy has shape"),
     ],
 )
 def test_what_does_not_fit_is_refused(call: Any, error: type[Exception], says: str) -> None:

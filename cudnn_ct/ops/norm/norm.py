@@ -120,7 +120,7 @@ def batch_norm_training(
     >>> y, mean, invstd = ct.batch_norm_training(x, scale, bias)
     >>> y.numpy()
     array([[-5.], [15.]], dtype=float32)
-    >>> dx, dscale, dbias, _ = ct.batch_norm_backward(x, y, scale, mean, invstd)
+    >>> dx, dscale, dbias, _ = ct.batch_norm_backward(y, x, scale, mean, invstd)
     >>> dbias.numpy()
     array([10.], dtype=float32)
     """
@@ -188,8 +188,8 @@ def batch_norm_inference(
 
 
 def batch_norm_backward(
-    x: Any,
     dy: Any,
+    x: Any,
     scale: Any,
     mean: Any = None,
     invstd: Any = None,
@@ -213,9 +213,9 @@ def batch_norm_backward(
 
     Parameters
     ----------
+    dy : device array, shape and dtype of x
     x : device array, 1 to 6 axes, shape (N, C, ...), float16 | bfloat16 | float32 | float64
         Any strides.
-    dy : device array, shape and dtype of x
     scale : device array, shape (C,) or (1, C, 1, ...); (1, C, ...) for "per_activation"
         float32 for half types, else of the dtype of x.
     mean, invstd : device array, as scale, both or neither, optional
@@ -250,7 +250,7 @@ def batch_norm_backward(
     Examples
     --------
     >>> x, dy = ct.asarray([[1], [3], [5]], "float32"), ct.asarray([[0], [0], [6]], "float32")
-    >>> dx, dscale, dbias, dz = ct.batch_norm_backward(x, dy, ct.asarray([1], "float32"))
+    >>> dx, dscale, dbias, dz = ct.batch_norm_backward(dy, x, ct.asarray([1], "float32"))
     >>> dbias.numpy(), dscale.numpy()
     (array([6.], dtype=float32), array([7.3484554], dtype=float32))
     """
@@ -268,8 +268,8 @@ def batch_norm_backward(
 
 
 def batch_norm_inference_backward(
-    x: Any,
     dy: Any,
+    x: Any,
     scale: Any,
     mean: Any,
     var: Any,
@@ -291,9 +291,9 @@ def batch_norm_inference_backward(
 
     Parameters
     ----------
+    dy : device array, shape and dtype of x
     x : device array, 1 to 6 axes, shape (N, C, ...), float16 | bfloat16 | float32 | float64
         Any strides.
-    dy : device array, shape and dtype of x
     scale, mean, var : device array, shape (C,) or (1, C, 1, ...); (1, C, ...) for "per_activation"
         float32 for half types, else of the dtype of x.
     mode, epsilon, alpha, beta, out, stream
@@ -323,7 +323,7 @@ def batch_norm_inference_backward(
     >>> x, dy, scale, mean, var = (
     ...     ct.asarray(values, "float32") for values in ([[7], [9]], [[1], [1]], [1], [5], [4])
     ... )
-    >>> gradients = ct.batch_norm_inference_backward(x, dy, scale, mean, var)
+    >>> gradients = ct.batch_norm_inference_backward(dy, x, scale, mean, var)
     >>> gradients.dscale.numpy(), gradients.dx.numpy().ravel()
     (array([3.], dtype=float32), array([0.5, 0.5], dtype=float32))
     """
@@ -342,7 +342,7 @@ def batch_norm_inference_backward(
     inverse = batch_norm_inference(sample, one, none, none, variance, epsilon=epsilon, **at)
     invstd = inverse.view_as(TensorSpec.packed(variance.shape, variance.dtype))  # where that is (C,)
     # The sums first: what is wrong with an operand is told before anything goes to out.
-    _, dscale, dbias, _ = batch_norm_backward(x, dy, scale, center, invstd, **at)
+    _, dscale, dbias, _ = batch_norm_backward(dy, x, scale, center, invstd, **at)
     dx = batch_norm_inference(
         dy, scale, none, none, variance, epsilon=epsilon, alpha=alpha, beta=beta, out=out, **at
     )
