@@ -136,11 +136,11 @@ def _torch_activation_gradient(mode: str) -> Callable[[Any, Any], Any]:
 
 
 def reduce(row: Row) -> Pair:
-    parameters, axes = row.parameters, row.parameters["axes"]
+    parameters, axis = row.parameters, row.parameters["axis"]
     arrays = {"x": row.array()}
-    if axes is not None:  # of everything there is one number, which the call makes itself
-        gone = {axis % len(row.layer.x) for axis in (axes if isinstance(axes, tuple) else (axes,))}
-        shape = [n for axis, n in enumerate(row.layer.x) if axis not in gone]
+    if axis is not None:  # of everything there is one number, which the call makes itself
+        gone = {i % len(row.layer.x) for i in (axis if isinstance(axis, tuple) else (axis,))}
+        shape = [n for i, n in enumerate(row.layer.x) if i not in gone]
         arrays["out"] = row.array(shape, empty=True)
 
     def theirs(operands: Operands) -> Call:
@@ -155,17 +155,17 @@ def reduce(row: Row) -> Pair:
     return Pair(arrays, theirs, ours, matched=_with_positions if parameters.get("indices") else None)
 
 
-def _torch_reduction(op: str, axes: Any, indices: bool = False) -> Callable[[Any], Any]:
+def _torch_reduction(op: str, axis: Any, indices: bool = False) -> Callable[[Any], Any]:
     """PyTorch's quickest: the largest without its position, the largest absolute value as a norm."""
     import torch
 
     norm = torch.linalg.vector_norm
     return {
-        "add": lambda x: torch.sum(x, axes),
-        "avg": lambda x: torch.mean(x, axes),
-        "max": lambda x: tuple(torch.max(x, axes)) if indices else torch.amax(x, axes),
-        "norm2": lambda x: norm(x, 2, axes),
-        "amax": lambda x: norm(x, math.inf, axes),
+        "add": lambda x: torch.sum(x, axis),
+        "avg": lambda x: torch.mean(x, axis),
+        "max": lambda x: tuple(torch.max(x, axis)) if indices else torch.amax(x, axis),
+        "norm2": lambda x: norm(x, 2, axis),
+        "amax": lambda x: norm(x, math.inf, axis),
     }[op]
 
 

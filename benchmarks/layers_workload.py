@@ -185,19 +185,19 @@ _ACTIVATED = _each(
 
 _WIDE, _DEEP = (64, 256, 56, 56), (64, 2048, 7, 7)
 _REDUCED_IMAGES = (
-    _layer("global sum", *_WIDE, op="add", axes=(2, 3)),
-    _layer("global sum", *_DEEP, op="add", axes=(2, 3)),
-    _layer("mean per channel", *_WIDE, op="avg", axes=(0, 2, 3)),
-    _layer("mean per channel", 64, 64, 112, 112, op="avg", axes=(0, 2, 3)),
-    _layer("norm", *_WIDE, op="norm2", axes=None),
-    _layer("largest", *_WIDE, op="amax", axes=None),
+    _layer("global sum", *_WIDE, op="add", axis=(2, 3)),
+    _layer("global sum", *_DEEP, op="add", axis=(2, 3)),
+    _layer("mean per channel", *_WIDE, op="avg", axis=(0, 2, 3)),
+    _layer("mean per channel", 64, 64, 112, 112, op="avg", axis=(0, 2, 3)),
+    _layer("norm", *_WIDE, op="norm2", axis=None),
+    _layer("largest", *_WIDE, op="amax", axis=None),
 )
 _REDUCED_ROWS = (
-    _layer("largest of a vocabulary", 8192, 32000, op="max", axes=-1),
-    _layer("largest of a vocabulary", 8192, 32000, op="max", axes=-1, indices=True),
-    _layer("attention", 16 * 12, 512, 512, op="max", axes=-1),
-    _layer("gradient", 512, 512, 3, 3, op="norm2", axes=None),
-    _layer("gradient", 512, 512, 3, 3, op="amax", axes=None),
+    _layer("largest of a vocabulary", 8192, 32000, op="max", axis=-1),
+    _layer("largest of a vocabulary", 8192, 32000, op="max", axis=-1, indices=True),
+    _layer("attention", 16 * 12, 512, 512, op="max", axis=-1),
+    _layer("gradient", 512, 512, 3, 3, op="norm2", axis=None),
+    _layer("gradient", 512, 512, 3, 3, op="amax", axis=None),
 )
 
 _TRANSFORMED = (_layer("stn", 64, 3, 128, 128), _layer("stn", 32, 64, 56, 56))

@@ -146,7 +146,7 @@ class Network:
         # The same backwards, each line the gradient of one above. That of the loss is part * target.
         g = {}
         dscores = ops.softmax_backward(target, log_p, algo="log", alpha=part)
-        g["bias3"] = ops.reduce(dscores, axes=0, keepdims=True)
+        g["bias3"] = ops.reduce(dscores, axis=0, keepdims=True)
         g["w3"] = ops.conv_backward_filter(d, dscores, w["w3"].shape)
         dd = ops.conv_backward_data(w["w3"], dscores, d.shape)
         dp2 = self.dropout.backward(dd, mask)

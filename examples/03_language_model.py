@@ -120,7 +120,7 @@ class Model:
         gradients = {
             "gru": self.gru.backward(kept, reshape(dpixels, *y.shape)),
             "dense": ops.conv_backward_filter(pixels, dscores, w["dense"].shape),
-            "bias": ops.reduce(dscores, axes=0, keepdims=True),
+            "bias": ops.reduce(dscores, axis=0, keepdims=True),
         }
         norm = np.linalg.norm([float(fetch(ops.reduce(g, op="norm2"))) for g in gradients.values()])
         cut = min(1.0, LARGEST / float(norm))

@@ -156,7 +156,7 @@ class Network:
         for (i, geometry), (x, sums, y) in zip(reversed(LAYERS.items()), reversed(kept), strict=True):
             w = self.weights["w" + i]
             dsums = dy if i == "4" else ops.activation_backward(dy, sums, y, mode="relu")
-            gradients["b" + i] = ops.reduce(dsums, axes=(0, 2, 3), keepdims=True)
+            gradients["b" + i] = ops.reduce(dsums, axis=(0, 2, 3), keepdims=True)
             gradients["w" + i] = ops.conv_backward_filter(x, dsums, w.shape, **geometry)
             if i != "1":  # what is before the first layer is the image, which is not trained
                 dy = ops.conv_backward_data(w, dsums, x.shape, **geometry)

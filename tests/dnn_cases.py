@@ -446,10 +446,10 @@ def _(place: Place) -> None:
     words = {"minimum": "min", "maximum": "max", "absmax": "amax"}
     for op in ("add", "mul", "minimum", "maximum", "absmax", "avg", "norm1", "norm2"):
         for axes in (None, (0, 2), 1):
-            wanted = reference.reduce(x, op=words.get(op, op), axes=axes)
+            wanted = reference.reduce(x, op=words.get(op, op), axis=axes)
             same(dnn.GpuDnnReduction(op, axes)(place(x)), wanted, exact=False)
     y, places = dnn.GpuDnnReduction("maximum", [1, 2], "float64", "float64", True)(place(x))
-    wanted = reference.reduce(x, op="max", axes=(1, 2), indices=True)
+    wanted = reference.reduce(x, op="max", axis=(1, 2), indices=True)
     same(y, wanted[0], exact=False)
     same(places, wanted[1])
     x = integers(3, 4)

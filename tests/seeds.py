@@ -282,13 +282,13 @@ def _() -> None:
         "norm2": np.sqrt((x * x).sum((0, 2))),
     }
     for op, wanted in expected.items():
-        same(ct.reduce(ct.asarray(x), op=op, axes=(0, 2)), wanted)
+        same(ct.reduce(ct.asarray(x), op=op, axis=(0, 2)), wanted)
 
 
 @row("reduction: at most 8 axes")
 def _() -> None:
     x = normal(1, 2, 1, 2, 1, 2, 1, 2)
-    same(ct.reduce(ct.asarray(x), axes=(1, 4, 7)), x.sum((1, 4, 7)))
+    same(ct.reduce(ct.asarray(x), axis=(1, 4, 7)), x.sum((1, 4, 7)))
     with pytest.raises(ValueError, match="at most 8 axes"):
         ct.reduce(ct.empty((1,) * 9))
 
@@ -296,7 +296,7 @@ def _() -> None:
 @row("reduction: indices of smallest and largest, flattened over the reduced axes (int32 here, uint32 there)")
 def _() -> None:
     x = normal(3, 4, 5)
-    result = ct.reduce(ct.asarray(x), op="max", axes=(1, 2), indices=True)
+    result = ct.reduce(ct.asarray(x), op="max", axis=(1, 2), indices=True)
     np.testing.assert_array_equal(result.indices.numpy(), x.reshape(3, -1).argmax(1))
     assert result.indices.spec.dtype == "int32"
     with pytest.raises(ValueError, match="indices=True is for"):
@@ -308,7 +308,7 @@ def _() -> None:
     x = normal(3, 1, 4)
     for op in ("add", "mul", "min", "max", "avg", "amax", "norm1", "norm2"):
         wanted = abs(x) if op in ("amax", "norm1", "norm2") else x
-        same(ct.reduce(ct.asarray(x), op=op, axes=1), wanted[:, 0])
+        same(ct.reduce(ct.asarray(x), op=op, axis=1), wanted[:, 0])
 
 
 # --- dropout -----------------------------------------------------------------------------------------------

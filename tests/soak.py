@@ -163,7 +163,7 @@ class Work:
         return 5
 
     def _reduce(self, shape: random.Random) -> int:
-        ct.reduce(self._image(shape), op=shape.choice(("add", "max")), axes=shape.choice(((1,), (2, 3))))
+        ct.reduce(self._image(shape), op=shape.choice(("add", "max")), axis=shape.choice(((1,), (2, 3))))
         return 1
 
     def _rnn(self, shape: random.Random) -> int:

@@ -91,10 +91,10 @@ def reduce_cases(draw: st.DrawFn, *, dtypes: Sequence[str] = FLOATS) -> LayerCas
     if shape and op in ("add", "mul", "norm1", "norm2", "mul_no_zeros"):
         shape = (draw(st.sampled_from((shape[0], shape[0], 0))), *shape[1:])
     axes = tuple(axis for axis in range(len(shape)) if draw(st.booleans()))
-    keywords: dict[str, Any] = {"op": op, "axes": draw(st.sampled_from((axes, axes, axes, None)))}
+    keywords: dict[str, Any] = {"op": op, "axis": draw(st.sampled_from((axes, axes, axes, None)))}
     keywords["keepdims"] = draw(st.booleans())
     dtype = draw(st.sampled_from(dtypes))
-    gone = range(len(shape)) if keywords["axes"] is None else axes
+    gone = range(len(shape)) if keywords["axis"] is None else axes
     result = tuple(
         1 if axis in gone else n for axis, n in enumerate(shape) if keywords["keepdims"] or axis not in gone
     )

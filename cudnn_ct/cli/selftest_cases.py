@@ -282,7 +282,7 @@ def _tensors() -> Iterator[Case]:
     for layout in LAYOUTS:
         yield from _each("transform", f"to {layout}", _of_images(1, layout=layout), ROUNDED)
     for op in ("add", "max", "avg"):
-        yield from _each("reduce", op, _of_images(1, op=op, axes=(2, 3)), SUMS)
+        yield from _each("reduce", op, _of_images(1, op=op, axis=(2, 3)), SUMS)
 
 
 def _of_images(count: int, **keywords: Any) -> Callable[[Draw], Inputs]:

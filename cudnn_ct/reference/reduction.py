@@ -21,7 +21,7 @@ def reduce(
     x: npt.ArrayLike,
     *,
     op: Any = "add",
-    axes: Any = None,
+    axis: Any = None,
     keepdims: bool = False,
     indices: bool = False,
     nan: Any = "propagate",
@@ -29,7 +29,7 @@ def reduce(
     beta: float = 0,
     out: Array | None = None,
 ) -> Array | Reduction[Array]:
-    """Compute ``alpha * (op over axes of x) + beta * out``, in float64, rounded once at the end.
+    """Compute ``alpha * (op over some axes of x) + beta * out``, in float64, rounded once at the end.
 
     Norm1 is the sum of absolute values, norm2 the root of the sum of squares, amax the largest absolute
     value, mul_no_zeros the product of all elements but zeros: 1, if there are no others.
@@ -38,7 +38,7 @@ def reduce(
     ----------
     x : array, at most 8 axes, float16 | bfloat16 | float32 | float64
     op : "add", "mul", "min", "max", "amax", "avg", "norm1", "norm2" or "mul_no_zeros"
-    axes : int or tuple of int, optional
+    axis : int or tuple of int, optional
         Those that go, counted from the end if negative; by default all. Over axes of length 1, and over none,
         the result is ``x`` itself, absolute for amax, norm1 and norm2, with 1 for 0 for mul_no_zeros.
     keepdims : bool
@@ -67,14 +67,14 @@ def reduce(
     Examples
     --------
     >>> x = np.array([[1.0, -4.0, 3.0], [2.0, 0.0, -2.0]])
-    >>> reduce(x, op="norm1", axes=1)
+    >>> reduce(x, op="norm1", axis=1)
     array([8., 4.])
-    >>> reduce(x, op="min", axes=-1, indices=True)
+    >>> reduce(x, op="min", axis=-1, indices=True)
     Reduction(y=array([-4., -2.]), indices=array([1, 2], dtype=int32))
     """
-    x, name, propagate = np.asarray(x), reduce_op(op, np.shape(x), axes, indices), as_nan_policy(nan)
+    x, name, propagate = np.asarray(x), reduce_op(op, np.shape(x), axis, indices), as_nan_policy(nan)
     one_dtype("reduce", x=x.dtype)
-    gone = reduce_axes(x.shape, axes)
+    gone = reduce_axes(x.shape, axis)
     kept = [axis for axis in range(x.ndim) if axis not in gone]
     rows = wide(x).transpose(*kept, *gone)
     rows = rows.reshape(*(x.shape[axis] for axis in kept), prod(x.shape[axis] for axis in gone))

@@ -72,7 +72,7 @@ def result_spec(
 def some_axes(axes: Any, rank: int, name: str) -> Shape:
     """Turn an int, or several, each possibly counted from the end, into axes from 0 on, each named once.
 
-    >>> some_axes((-1, 0), 4, "axes")
+    >>> some_axes((-1, 0), 4, "axis")
     (3, 0)
     """
     try:

@@ -54,7 +54,7 @@ def reduce_problem(
     specs: dict[str, TensorSpec],
     outs: tuple[TensorSpec | None, ...],
     op: Any,
-    axes: Any,
+    axis: Any,
     keepdims: bool,
     indices: bool,
     nan: Any,
@@ -62,9 +62,9 @@ def reduce_problem(
     """Validate the arguments of a reduction of x."""
     x = specs["x"]
     keepdims, indices = as_bool(keepdims, "keepdims"), as_bool(indices, "indices")
-    name = reduce_op(op, x.shape, axes, indices)
+    name = reduce_op(op, x.shape, axis, indices)
     one_dtype("reduce", x=x.dtype)
-    gone, shape = reduce_axes(x.shape, axes), reduced_shape(x.shape, axes, keepdims)
+    gone, shape = reduce_axes(x.shape, axis), reduced_shape(x.shape, axis, keepdims)
     places = TensorSpec.packed(shape, "int32") if indices else None
     like = x if len(shape) == len(x.shape) else TensorSpec.packed(shape, x.dtype)
     if indices:  # these lie in C order, and the values beside them

@@ -52,8 +52,8 @@ def check_broadcast(a_shape: Iterable[int], b_shape: Iterable[int]) -> Shape:
     return a
 
 
-def reduce_axes(x_shape: Iterable[int], axes: Any = None) -> Shape:
-    """The axes that a reduction takes away, in order: all, where ``axes`` is None.
+def reduce_axes(x_shape: Iterable[int], axis: Any = None) -> Shape:
+    """The axes that a reduction takes away, in order: all, if ``axis`` is None.
 
     >>> reduce_axes((2, 3, 4), (-1, 0))
     (0, 2)
@@ -61,28 +61,28 @@ def reduce_axes(x_shape: Iterable[int], axes: Any = None) -> Shape:
     x = check_shape(x_shape, "x_shape")
     if len(x) > MAX_AXES:
         raise ValueError(f"x has shape {x}; a reduction takes at most {MAX_AXES} axes")
-    return tuple(range(len(x))) if axes is None else tuple(sorted(some_axes(axes, len(x), "axes")))
+    return tuple(range(len(x))) if axis is None else tuple(sorted(some_axes(axis, len(x), "axis")))
 
 
-def reduced_shape(x_shape: Iterable[int], axes: Any = None, keepdims: bool = False) -> Shape:
+def reduced_shape(x_shape: Iterable[int], axis: Any = None, keepdims: bool = False) -> Shape:
     """Shape of ``reduce(x)``: without the axes, or with 1 for each of them.
 
     >>> reduced_shape((2, 3, 4), (0, 2)), reduced_shape((2, 3, 4), (0, 2), keepdims=True)
     ((3,), (1, 3, 1))
     """
     x = check_shape(x_shape, "x_shape")
-    gone = reduce_axes(x, axes)
+    gone = reduce_axes(x, axis)
     if as_bool(keepdims, "keepdims"):
         return tuple(1 if axis in gone else n for axis, n in enumerate(x))
     return tuple(n for axis, n in enumerate(x) if axis not in gone)
 
 
-def reduce_op(op: Any, x_shape: Iterable[int], axes: Any = None, indices: bool = False) -> str:
+def reduce_op(op: Any, x_shape: Iterable[int], axis: Any = None, indices: bool = False) -> str:
     """The operation by its name in :data:`REDUCE_OPS`; raise unless it has an answer for the axes."""
     name, x = as_choice(op, REDUCE_OPS, "op"), check_shape(x_shape, "x_shape")
     if as_bool(indices, "indices") and name not in _INDEXED:
         raise ValueError(f"indices=True is for op={' or '.join(map(repr, _INDEXED))}, not {name!r}")
-    gone = reduce_axes(x, axes)
+    gone = reduce_axes(x, axis)
     empty = prod(x[axis] for axis in gone) == 0
     if empty and name not in _OF_NOTHING and 0 not in reduced_shape(x, gone):
         raise ValueError(f"op={name!r} over axes {gone} of x of shape {x} is of no element")

@@ -58,12 +58,12 @@ def test_a_thread_that_has_no_device_has_none_after_work_on_the_second(fake: Fak
 MIXED: dict[str, Any] = {
     "conv": lambda a, b: ct.conv(a[0], b[1]),
     "conv, out": lambda a, b: ct.conv(a[0], a[1], out=b[0]),
-    "conv_bias_activation": lambda a, b: ct.conv_bias_activation(a[0], a[1], ct.reduce(b[0], axes=(0, 2, 3))),
+    "conv_bias_activation": lambda a, b: ct.conv_bias_activation(a[0], a[1], ct.reduce(b[0], axis=(0, 2, 3))),
     "conv_plan": lambda a, b: ct.conv_plan(a[0], b[1]),
     "a plan": lambda a, b: ct.conv_plan(*a)(a[0], b[1]),
     "add": lambda a, b: ct.add(a[0], b[0]),
     "softmax_backward": lambda a, b: ct.softmax_backward(b[0], a[0]),
-    "batch_norm": lambda a, b: ct.batch_norm_inference(a[0], *[ct.reduce(b[0], axes=(0, 2, 3))] * 4),
+    "batch_norm": lambda a, b: ct.batch_norm_inference(a[0], *[ct.reduce(b[0], axis=(0, 2, 3))] * 4),
     "pool, out": lambda a, b: ct.pool(a[0], window=1, out=b[0]),
 }
 

@@ -182,7 +182,7 @@ def test_a_dtype_that_nothing_can_encode(fake: FakeCudnn) -> None:
 def test_what_stands_for_true_and_false_is_taken(fake: FakeCudnn) -> None:
     x = images(1, 2, 3, 4)
     for yes in (True, 1, np.True_, np.int64(1)):
-        assert ct.reduce(x, op="max", axes=1, keepdims=yes, indices=yes).indices.shape == (1, 1, 3, 4)
+        assert ct.reduce(x, op="max", axis=1, keepdims=yes, indices=yes).indices.shape == (1, 1, 3, 4)
         assert RNN.algorithms((1, 1, 2), training=yes, measure=not yes)
     assert dnn_context(np.int64(0)) == dnn_context("cuda0") == 0
     with pytest.raises(BufferError, match="only there"):

@@ -259,7 +259,7 @@ RESULTS = {
     "lrn_backward": lambda x: [ct.lrn_backward(x, x, x)],
     "op_tensor": lambda x: [ct.op_tensor(x, x, op="max"), ct.op_tensor(x, op="sqrt"), ct.add(x, x)],
     "transform": lambda x: [ct.transform(x), ct.transform(x, dtype="float32")],
-    "reduce": lambda x: [ct.reduce(x, op="max", axes=0, keepdims=True)],
+    "reduce": lambda x: [ct.reduce(x, op="max", axis=0, keepdims=True)],
     "grid_sample": lambda x: [ct.grid_sample(x, ct.zeros((2, 3, 4, 2), x.dtype))],
     "batch_norm_training": lambda x: [ct.batch_norm_training(x, *_parameters(x, 2))[0]],
     "batch_norm_inference": lambda x: [ct.batch_norm_inference(x, *_parameters(x, 4))],

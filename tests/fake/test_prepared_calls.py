@@ -65,7 +65,7 @@ CASES = {
     ),
     "reduce": Alternatives(
         (IMAGE,),
-        tuple({"axes": (1, 3), "keepdims": True, "op": op} for op in ("add", "max", "norm2", "avg")),
+        tuple({"axis": (1, 3), "keepdims": True, "op": op} for op in ("add", "max", "norm2", "avg")),
         (2, 1, 5, 1),
     ),
     "op_tensor": Alternatives((IMAGE,) * 2, tuple({"op": op} for op in ("add", "mul", "max", "min"))),

@@ -58,8 +58,8 @@ def test_a_call_that_was_made_lets_no_other_pass_for_it(fake: FakeCudnn) -> None
     assert OpTensorOp.SQRT == ReduceTensorOp.AMAX
     with pytest.raises(ValueError, match="op must be one of"):
         ct.reduce(x, op=OpTensorOp.SQRT)
-    with pytest.raises(TypeError, match="axes must be an int or a tuple of ints"):
-        ct.reduce(x, axes=(axis for axis in (0, 1)))
+    with pytest.raises(TypeError, match="axis must be an int or a tuple of ints"):
+        ct.reduce(x, axis=(axis for axis in (0, 1)))
 
 
 def test_numpy_numbers_are_numbers(fake: FakeCudnn) -> None:
@@ -157,7 +157,7 @@ def test_settings_are_heeded_by_the_next_call(fake: FakeCudnn, monkeypatch: pyte
     x = images(2, 3)
     for compiled in (True, False, False):
         monkeypatch.setattr(ct.config, "runtime_compiled", compiled)
-        ct.reduce(x, axes=1)
+        ct.reduce(x, axis=1)
     assert asked == [True, False]
 
 

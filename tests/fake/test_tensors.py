@@ -96,7 +96,7 @@ def test_eight_axes_that_cannot_be_joined(fake: FakeCudnn) -> None:
     assert made(fake, "cudnnOpTensor") == 2**3  # three axes of eight are more than a call takes
     for axes in ((0, 2, 4, 6), (1, 2, 5)):
         expected = a.sum(axis=axes)
-        np.testing.assert_array_equal(ct.reduce(ct.asarray(a), axes=axes).numpy(), expected)
+        np.testing.assert_array_equal(ct.reduce(ct.asarray(a), axis=axes).numpy(), expected)
 
 
 def test_axes_that_lie_side_by_side_are_one(fake: FakeCudnn) -> None:
@@ -112,7 +112,7 @@ def test_negative_strides_are_copied(fake: FakeCudnn, host: Host) -> None:
     memory = integers((4, 3, 5))
     turned = memory[::-1, :, ::-1]
     for call in (
-        lambda x: ct.reduce(x, axes=(0, 2)),
+        lambda x: ct.reduce(x, axis=(0, 2)),
         lambda x: ct.add(x, x),
         lambda x: ct.transform(x, alpha=2),
     ):
@@ -142,8 +142,8 @@ def test_nothing_of_an_extreme_is_nothing(fake: FakeCudnn) -> None:
     """Its guard, a sum that float16 does not hold, is infinite."""
     x, out = ct.full((2, 70), 3000, "float16"), ct.full((2,), 5, "float16")
     for op in ("max", "min", "amax"):
-        assert ct.reduce(x, op=op, axes=1, alpha=0, beta=1, out=out).numpy().tolist() == [5, 5]
-        assert ct.reduce(x, op=op, axes=1).numpy().tolist() == [3000, 3000]
+        assert ct.reduce(x, op=op, axis=1, alpha=0, beta=1, out=out).numpy().tolist() == [5, 5]
+        assert ct.reduce(x, op=op, axis=1).numpy().tolist() == [3000, 3000]
 
 
 def test_factors_are_of_the_run(fake: FakeCudnn) -> None:
@@ -218,8 +218,8 @@ def test_nan(fake: FakeCudnn, nan: str) -> None:
         compare(ct.op_tensor(x, ct.asarray(b), op=op, nan=nan), ct.reference.op_tensor(a, b, op=op, nan=nan))
     for op in ("min", "max", "amax"):
         for axes in (0, 1, (), None):
-            expected = ct.reference.reduce(a, op=op, axes=axes, nan=nan)
-            compare(ct.reduce(x, op=op, axes=axes, nan=nan), expected, exact=True)
+            expected = ct.reference.reduce(a, op=op, axis=axes, nan=nan)
+            compare(ct.reduce(x, op=op, axis=axes, nan=nan), expected, exact=True)
 
 
 @pytest.mark.parametrize("alpha", [2, -2])
@@ -227,14 +227,14 @@ def test_nan(fake: FakeCudnn, nan: str) -> None:
 def test_nothing_to_reduce(fake: FakeCudnn, op: str, alpha: float) -> None:
     """Over axes of length 1 nothing is left to do, and cuDNN refuses to."""
     x, out = np.array([[[-2.0], [0.0], [3.0]]], np.float32), np.ones((1, 3), np.float32)
-    expected = ct.reference.reduce(x, op=op, axes=2, alpha=alpha, beta=3, out=out.copy())
+    expected = ct.reference.reduce(x, op=op, axis=2, alpha=alpha, beta=3, out=out.copy())
     y = ct.asarray(out)
-    assert ct.reduce(ct.asarray(x), op=op, axes=2, alpha=alpha, beta=3, out=y) is y
+    assert ct.reduce(ct.asarray(x), op=op, axis=2, alpha=alpha, beta=3, out=y) is y
     np.testing.assert_array_equal(y.numpy(), expected)
-    kept = ct.reduce(ct.asarray(x), op=op, axes=(0, 2), keepdims=True)
-    np.testing.assert_array_equal(kept.numpy(), ct.reference.reduce(x, op=op, axes=(0, 2), keepdims=True))
+    kept = ct.reduce(ct.asarray(x), op=op, axis=(0, 2), keepdims=True)
+    np.testing.assert_array_equal(kept.numpy(), ct.reference.reduce(x, op=op, axis=(0, 2), keepdims=True))
     if op in ("min", "max"):
-        found = ct.reduce(ct.asarray(x), op=op, axes=2, indices=True)
+        found = ct.reduce(ct.asarray(x), op=op, axis=2, indices=True)
         np.testing.assert_array_equal(found.y.numpy(), x[..., 0])
         np.testing.assert_array_equal(found.indices.numpy(), np.zeros((1, 3), np.int32))
 
@@ -243,20 +243,20 @@ def test_no_terms(fake: FakeCudnn) -> None:
     x = ct.empty((2, 0, 3))
     for op, value in (("add", 0), ("mul", 1), ("norm1", 0), ("norm2", 0), ("mul_no_zeros", 1)):
         y = ct.full((2, 3), 5.0)
-        ct.reduce(x, op=op, axes=1, alpha=3, beta=2, out=y)
+        ct.reduce(x, op=op, axis=1, alpha=3, beta=2, out=y)
         np.testing.assert_array_equal(y.numpy(), np.full((2, 3), 3 * value + 10, np.float32))
         np.testing.assert_array_equal(ct.reduce(x, op=op).numpy(), np.float32(value))
     for op in ("min", "max", "amax", "avg"):
         with pytest.raises(ValueError, match=r"over axes \(1,\) of x of shape \(2, 0, 3\) is of no element"):
-            ct.reduce(x, op=op, axes=1)
-        assert ct.reduce(x, op=op, axes=0).shape == (0, 3)
+            ct.reduce(x, op=op, axis=1)
+        assert ct.reduce(x, op=op, axis=0).shape == (0, 3)
 
 
 def test_indices_beside_values_that_lie_apart(fake: FakeCudnn, host: Host) -> None:
     x = np.random.default_rng(0).permutation(24).reshape(2, 3, 4).astype(np.float32)
     memory = np.full((2, 8), NAN, np.float32)
     out = ForeignArray(host, memory[:, ::2])
-    found = ct.reduce(ct.asarray(x), op="max", axes=1, indices=True, out=out)
+    found = ct.reduce(ct.asarray(x), op="max", axis=1, indices=True, out=out)
     assert found.y is out
     np.testing.assert_array_equal(out.numpy(), x.max(axis=1))
     np.testing.assert_array_equal(found.indices.numpy(), x.argmax(axis=1).astype(np.int32))
@@ -288,8 +288,8 @@ def test_sums_by_calls_for_something_else(
     fake: FakeCudnn, dtype: str, shape: tuple[int, ...], axes: Any, expected: list[str]
 ) -> None:
     x = Tensor(shape, dtype, integers(shape)).array()
-    y = ct.reduce(ct.asarray(x), axes=axes)
-    compare(y, ct.reference.reduce(x, axes=axes), exact=True)
+    y = ct.reduce(ct.asarray(x), axis=axes)
+    compare(y, ct.reference.reduce(x, axis=axes), exact=True)
     names = (BIAS, POOL, CONVERT, "cudnnReduceTensor")
     assert [name for name in fake.names() if name in names] == expected
 
@@ -305,21 +305,21 @@ def test_sums_by_calls_for_something_else(
 )
 def test_sums_with_factors(fake: FakeCudnn, shape: tuple[int, ...], axes: Any, dtype: str, op: str) -> None:
     x = Tensor(shape, dtype, integers(shape)).array()
-    out = ct.full(ct.reference.reduce(x, axes=axes).shape, 3, dtype)
-    wanted = ct.reference.reduce(x, op=op, axes=axes, alpha=-2, beta=2, out=out.numpy())
-    compare(ct.reduce(ct.asarray(x), op=op, axes=axes, alpha=-2, beta=2, out=out), wanted)
+    out = ct.full(ct.reference.reduce(x, axis=axes).shape, 3, dtype)
+    wanted = ct.reference.reduce(x, op=op, axis=axes, alpha=-2, beta=2, out=out.numpy())
+    compare(ct.reduce(ct.asarray(x), op=op, axis=axes, alpha=-2, beta=2, out=out), wanted)
 
 
 def test_short_rows_are_pooled_where_there_are_many(fake: FakeCudnn) -> None:
     x = integers((fast_sum.MANY + 2, 3))
-    compare(ct.reduce(ct.asarray(x), axes=1), x.sum(axis=1), exact=True)
+    compare(ct.reduce(ct.asarray(x), axis=1), x.sum(axis=1), exact=True)
     assert made(fake, POOL)
     assert not made(fake, BIAS)
 
 
 def test_half_types_that_cudnn_does_not_reduce_are_made_float32(fake: FakeCudnn) -> None:
     x = ct.full((4, 300), 1.0, "bfloat16")
-    np.testing.assert_array_equal(ct.reduce(x, op="norm1", axes=1).numpy().astype(float), np.full(4, 300.0))
+    np.testing.assert_array_equal(ct.reduce(x, op="norm1", axis=1).numpy().astype(float), np.full(4, 300.0))
     functions = [name for name in fake.names() if name in ("cudnnOpTensor", "cudnnReduceTensor")]
     assert functions == ["cudnnReduceTensor", "cudnnOpTensor", "cudnnReduceTensor", "cudnnOpTensor"]
 
@@ -376,7 +376,7 @@ def test_results_in_the_place_of_operands(fake: FakeCudnn) -> None:
     with pytest.raises(ValueError, match="out overlaps"):
         ct.transform(x, alpha=2, out=x)
     with pytest.raises(ValueError, match="out overlaps"):
-        ct.reduce(x, axes=0, keepdims=True, out=part)
+        ct.reduce(x, axis=0, keepdims=True, out=part)
 
 
 def test_read_only(fake: FakeCudnn, host: Host) -> None:
@@ -413,14 +413,14 @@ def test_read_only(fake: FakeCudnn, host: Host) -> None:
         (lambda x: ct.transform(x, strides=(1, 2), out=images(2, 3)), ValueError, r"asked for are \(1, 2\)"),
         (lambda x: ct.transform(x, dtype="int8"), TypeError, "not float32 into int8"),
         (lambda x: ct.transform(x, out=ct.zeros((2, 3), "float16")), TypeError, "the result is float32"),
-        (lambda x: ct.reduce(x, axes=2), ValueError, "there is no axis 2 among 2"),
-        (lambda x: ct.reduce(x, axes=(0, -2)), ValueError, "names an axis twice"),
+        (lambda x: ct.reduce(x, axis=2), ValueError, "there is no axis 2 among 2"),
+        (lambda x: ct.reduce(x, axis=(0, -2)), ValueError, "names an axis twice"),
         (lambda x: ct.reduce(x, op="median"), ValueError, "op must be one of add, mul, min, max, amax"),
         (lambda x: ct.reduce(x, indices=True), ValueError, "indices=True is for op='min' or 'max', not"),
         (lambda x: ct.reduce(x, nan="often"), ValueError, "nan must be one of"),
         (lambda x: ct.reduce(ct.zeros((1,) * 9)), ValueError, "a reduction takes at most 8 axes"),
         (lambda x: ct.reduce(ct.zeros(3, "int32")), TypeError, "reduce takes float16"),
-        (lambda x: ct.reduce(x, axes=0, out=images(2)), ValueError, r"the result has \(3,\)"),
+        (lambda x: ct.reduce(x, axis=0, out=images(2)), ValueError, r"the result has \(3,\)"),
     ],
 )  # fmt: skip
 def test_bad_arguments(fake: FakeCudnn, call: Callable[[Any], Any], error: type, message: str) -> None:
@@ -436,10 +436,10 @@ CALLS: dict[str, Callable[[], Any]] = {
     "fill": lambda: ct.fill(images(2, 3), 3),
     "transform": lambda: ct.transform(images(2, 3, 4, 5), layout="nhwc"),
     "conversion": lambda: ct.transform(images(2, 3, dtype="float16"), dtype="bfloat16"),
-    "reduce": lambda: ct.reduce(images(2, 9), axes=1),
-    "bfloat16": lambda: ct.reduce(ct.full((2, 9), 1.0, "bfloat16"), axes=1),
-    "indices": lambda: ct.reduce(images(2, 9), op="max", axes=1, indices=True),
-    "product of one": lambda: ct.reduce(images(2, 1), op="mul_no_zeros", axes=1),
+    "reduce": lambda: ct.reduce(images(2, 9), axis=1),
+    "bfloat16": lambda: ct.reduce(ct.full((2, 9), 1.0, "bfloat16"), axis=1),
+    "indices": lambda: ct.reduce(images(2, 9), op="max", axis=1, indices=True),
+    "product of one": lambda: ct.reduce(images(2, 1), op="mul_no_zeros", axis=1),
 }
 
 

@@ -128,9 +128,7 @@ DESCRIPTORS = {name: name.replace("Descriptor", "Spec") for name in ct.__all__ i
 # What a parameter takes, for those that a right call does not give: one of the pools.
 USUAL = {
     **dict.fromkeys(("out", "z", "running_mean", "running_var", "h0", "c0", "dhy", "b"), ARRAYS),
-    **dict.fromkeys(
-        ("padding", "stride", "dilation", "lengths", "axes", "strides", "output_padding"), SEQUENCES
-    ),
+    **dict.fromkeys(("padding", "stride", "dilation", "lengths", "strides", "output_padding"), SEQUENCES),
     **dict.fromkeys(("groups", "axis", "workspace_limit", "device", "n", "seed"), INTEGERS),
     **dict.fromkeys(("alpha", "beta", "coef", "epsilon", "momentum", "lrn_alpha", "lrn_beta", "k"), FLOATS),
     **dict.fromkeys(("algo", "precision", "mode", "layout", "dtype", "op", "nan", "activation"), TEXTS),

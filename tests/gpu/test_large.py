@@ -73,10 +73,10 @@ def test_reductions_as_graphs(monkeypatch: pytest.MonkeyPatch, op: str, matrix: 
         values = integers(shape, dtype)
         x = ct.asarray(values, layout=layout) if layout == "nhwc" else place(values)
         for keywords in ({}, {"keepdims": True}, {"alpha": -0.5, "beta": 2}):
-            out = ct.reference.reduce(values, op=op, axes=axes, keepdims="keepdims" in keywords)
+            out = ct.reference.reduce(values, op=op, axis=axes, keepdims="keepdims" in keywords)
             out = np.full(out.shape, 3.0 if "beta" in keywords else NAN, out.dtype)
-            expected = ct.reference.reduce(values, op=op, axes=axes, **keywords, out=out.copy())
-            got = ct.reduce(x, op=op, axes=axes, **keywords, out=place(out))
+            expected = ct.reference.reduce(values, op=op, axis=axes, **keywords, out=out.copy())
+            got = ct.reduce(x, op=op, axis=axes, **keywords, out=place(out))
             compare(got, expected, exact=op in ("max", "min", "amax"))
             if op in ("add", "avg") and (matrix, dtype) in BY_CALLS:
                 assert "cudnnConvolutionBackwardBias" in chosen() or "cudnnPoolingForward" in chosen()
@@ -96,11 +96,11 @@ def test_nan_and_infinity(
     for dtype in FLOATS:
         values = integers(shape, dtype)
         values[1:, 2] = values[17, 1:] = -np.inf  # of nothing else, a maximum is the most negative number
-        compare(ct.reduce(place(values), op=op, axes=axes), ct.reference.reduce(values, op=op, axes=axes))
+        compare(ct.reduce(place(values), op=op, axis=axes), ct.reference.reduce(values, op=op, axis=axes))
         values[1:, 1], values[3, 0], values[20, 2], values[21, :] = np.inf, NAN, NAN, NAN
         for alpha in (1, -2):
-            expected = ct.reference.reduce(values, op=op, axes=axes, alpha=alpha)
-            got = ct.reduce(place(values), op=op, axes=axes, alpha=alpha)
+            expected = ct.reference.reduce(values, op=op, axis=axes, alpha=alpha)
+            got = ct.reduce(place(values), op=op, axis=axes, alpha=alpha)
             compare(got, expected, exact=op in ("max", "min", "amax"))
 
 
@@ -109,8 +109,8 @@ def test_nan_and_infinity(
 def test_matrices_of_a_million(shape: tuple[int, int], axes: int | None) -> None:
     values = integers(shape, most=1)
     for op in ("add", "max"):
-        got = ct.reduce(place(values), op=op, axes=axes)
-        compare(got, ct.reference.reduce(values, op=op, axes=axes), exact=True)
+        got = ct.reduce(place(values), op=op, axis=axes)
+        compare(got, ct.reference.reduce(values, op=op, axis=axes), exact=True)
 
 
 # Shapes, and the axes that go: rows, columns, whole arrays, images to their channels, columns of several
@@ -140,13 +140,13 @@ def test_sums_of_integers_are_exact(
     monkeypatch.setattr(ct.config, "runtime_compiled", compiled)
     for dtype in FLOATS:
         values = integers(shape, dtype, most=1)
-        expected = ct.reference.reduce(values, axes=axes)
+        expected = ct.reference.reduce(values, axis=axes)
         out = place(np.full(expected.shape, NAN, values.dtype))
-        compare(ct.reduce(place(values), axes=axes, out=out), expected, exact=True)
+        compare(ct.reduce(place(values), axis=axes, out=out), expected, exact=True)
         values = np.abs(values) * values.dtype.type(8)  # so that a mean is more than what is rounded
-        expected = ct.reference.reduce(values, op="avg", axes=axes, alpha=-0.5) + 6
+        expected = ct.reference.reduce(values, op="avg", axis=axes, alpha=-0.5) + 6
         out = ct.full(expected.shape, 3, dtype)
-        compare(ct.reduce(place(values), op="avg", axes=axes, alpha=-0.5, beta=2, out=out), expected)
+        compare(ct.reduce(place(values), op="avg", axis=axes, alpha=-0.5, beta=2, out=out), expected)
 
 
 @pytest.mark.parametrize("shape", [(40, 50), (40, 300), (20_000, 9), (2, 30, 40), (2, 300, 40)])
@@ -161,18 +161,18 @@ def test_sums_that_are_not_numbers(monkeypatch: pytest.MonkeyPatch, shape: tuple
                 values[0, 1], values[1, 0], values[2, 1:] = NAN, np.inf, -np.inf
             else:
                 values[0, 1, 0], values[0, 1, 1], values[0, 2:, 2] = NAN, np.inf, -np.inf
-            expected = ct.reference.reduce(values, axes=axes)
+            expected = ct.reference.reduce(values, axis=axes)
             assert np.isinf(expected.astype(np.float32)).any()
-            compare(ct.reduce(place(values), axes=axes), expected)
+            compare(ct.reduce(place(values), axis=axes), expected)
 
 
 @pytest.mark.parametrize(("shape", "axes"), SUMS)
 def test_means_of_what_half_types_cannot_sum(shape: tuple[int, ...], axes: Any) -> None:
     """Their sums are larger than any float16; a mean is not, wherever it is divided."""
     values = np.full(shape, 60_000, np.float16)
-    expected = ct.reference.reduce(values, op="avg", axes=axes)
+    expected = ct.reference.reduce(values, op="avg", axis=axes)
     assert np.isfinite(expected).all()
-    compare(ct.reduce(place(values), op="avg", axes=axes), expected)
+    compare(ct.reduce(place(values), op="avg", axis=axes), expected)
 
 
 @pytest.mark.parametrize("op", ["add", "avg"])
@@ -180,8 +180,8 @@ def test_means_of_what_half_types_cannot_sum(shape: tuple[int, ...], axes: Any) 
 def test_images_as_windows(op: str, size: tuple[int, int]) -> None:
     for dtype in FLOATS:
         values = integers((6, 256, *size), dtype)
-        expected = ct.reference.reduce(values, op=op, axes=(2, 3))
-        got = ct.reduce(ct.asarray(values, layout="nhwc"), op=op, axes=(2, 3))
+        expected = ct.reference.reduce(values, op=op, axis=(2, 3))
+        got = ct.reduce(ct.asarray(values, layout="nhwc"), op=op, axis=(2, 3))
         compare(got, expected)
         assert "cudnnPoolingForward" in chosen()
 
@@ -199,7 +199,7 @@ def test_bias_gradients(layout: str) -> None:
 def test_compiled_engines_can_be_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     x = ct.full((1024, 2048), 1.0)
     monkeypatch.setattr(ct.config, "runtime_compiled", False)
-    compare(ct.reduce(x, op="norm1", axes=0), np.full(2048, 1024, np.float32), exact=True)
+    compare(ct.reduce(x, op="norm1", axis=0), np.full(2048, 1024, np.float32), exact=True)
     assert "cudnnReduceTensor" in chosen()
 
 

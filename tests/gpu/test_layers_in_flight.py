@@ -22,7 +22,7 @@ CALLS: dict[str, Callable[..., Any]] = {
     "softmax of a copy": lambda x, **k: ct.softmax(x, axis=(0, 1), **k),
     "activation": lambda x, **k: ct.activation(x, mode="tanh", **k),
     "lrn": lambda x, **k: ct.lrn(x, **k),
-    "reduce": lambda x, **k: ct.reduce(x, axes=(0, 2), **k),
+    "reduce": lambda x, **k: ct.reduce(x, axis=(0, 2), **k),
     "add": lambda x, **k: ct.add(x, x, **k),
     "batch norm": lambda x, **k: ct.batch_norm_training(x, *parameters(k.get("stream")), **k).y,
 }
@@ -57,7 +57,7 @@ def test_captured_and_replayed_after_the_workspace_has_grown(name: str, layout: 
     graph = builder.end_building().complete()
     large = ct.full((64, 64, 56, 56), 1.0, stream=stream)
     ct.pool(large, window=2, padding=((0, 1), (1, 0)), stream=stream)
-    ct.reduce(large, axes=(0, 2, 3), stream=stream)
+    ct.reduce(large, axis=(0, 2, 3), stream=stream)
     ct.empty_cache()
     for seed in (1, 2):
         fresh = ct.asarray(values(seed), layout=layout, stream=stream)
@@ -123,7 +123,7 @@ def test_what_is_not_finite_stays_where_it_is(where: float, layout: str) -> None
     for axes in (None, (0, 2, 3), 1):
         for op in ("add", "max", "min", "amax", "norm1"):
             compare(
-                ct.reduce(placed, op=op, axes=axes), ct.reference.reduce(x, op=op, axes=axes), tolerance=1e-5
+                ct.reduce(placed, op=op, axis=axes), ct.reference.reduce(x, op=op, axis=axes), tolerance=1e-5
             )
 
 

@@ -104,7 +104,7 @@ CALLS: dict[str, Callable[[], np.ndarray]] = {
     "batch_norm_training": lambda: ct.batch_norm_training(
         ct.asarray(X), ct.asarray(ONES), ct.asarray(ONES)
     ).y.numpy(),
-    "reduce": lambda: ct.reduce(ct.asarray(X), op="max", axes=(2, 3)).numpy(),
+    "reduce": lambda: ct.reduce(ct.asarray(X), op="max", axis=(2, 3)).numpy(),
     "ctc_loss": lambda: ct.ctc_loss(ct.asarray(LOGITS), LABELS, [3, 1, 3], [9, 6, 7])[0].numpy(),
     "dropout": dice,
     "RNN": network,

@@ -90,10 +90,10 @@ def test_nan(nan: str, dtype: str) -> None:
         compare(ct.op_tensor(x, y, op=op, nan=nan), expected, exact=True)
     for op in ("min", "max", "amax"):
         for axes in (0, 1, (), None):
-            expected = ct.reference.reduce(a, op=op, axes=axes, nan=nan)
-            compare(ct.reduce(x, op=op, axes=axes, nan=nan), expected, exact=True)
+            expected = ct.reference.reduce(a, op=op, axis=axes, nan=nan)
+            compare(ct.reduce(x, op=op, axis=axes, nan=nan), expected, exact=True)
     for op in ("add", "mul", "avg", "norm1", "norm2"):  # these propagate it always
-        compare(ct.reduce(x, op=op, axes=1, nan=nan), ct.reference.reduce(a, op=op, axes=1), exact=True)
+        compare(ct.reduce(x, op=op, axis=1, nan=nan), ct.reference.reduce(a, op=op, axis=1), exact=True)
     for op in ("add", "mul"):
         compare(ct.op_tensor(x, y, op=op, nan=nan), ct.reference.op_tensor(a, b, op=op), exact=True)
 
@@ -103,7 +103,7 @@ def test_what_out_held_does_not_show_where_beta_is_zero() -> None:
     out = place(np.full(a.shape, np.nan, np.float32))
     compare(ct.add(place(a), place(b), out=out), a + b, exact=True)
     row = place(np.full((3,), np.nan, np.float32))
-    compare(ct.reduce(place(a), axes=(0, 2, 3), out=row), a.sum(axis=(0, 2, 3)), exact=True)
+    compare(ct.reduce(place(a), axis=(0, 2, 3), out=row), a.sum(axis=(0, 2, 3)), exact=True)
     moved = place(np.full(a.shape, np.nan, np.float32))
     compare(ct.transform(place(a), out=moved), a, exact=True)
 
@@ -119,9 +119,9 @@ def test_of_one_operand(op: str) -> None:
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_half_types_are_summed_in_float32(dtype: str) -> None:
     ones = ct.full((8, 4096), 1.0, dtype)
-    compare(ct.reduce(ones, axes=1), np.full(8, 4096, ones.dtype), exact=True)
+    compare(ct.reduce(ones, axis=1), np.full(8, 4096, ones.dtype), exact=True)
     large = ct.full((4, 256), 2.0**8, dtype)  # whose squares float16 does not hold
-    compare(ct.reduce(large, op="norm2", axes=1), np.full(4, 4096, large.dtype), exact=True)
+    compare(ct.reduce(large, op="norm2", axis=1), np.full(4, 4096, large.dtype), exact=True)
 
 
 @pytest.mark.parametrize("value", [1 / 3, 1 + 2**-8 + 2**-40, -65504.0, 1e-7, float("inf"), NAN])
@@ -139,7 +139,7 @@ def test_fill_rounds_once(dtype: str, value: float) -> None:
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_nothing_to_reduce(op: str, dtype: str) -> None:
     x, out = integers((2, 1, 5), dtype), integers((2, 5), dtype)
-    keywords: dict[str, Any] = {"op": op, "axes": 1, "alpha": -2, "beta": 3}
+    keywords: dict[str, Any] = {"op": op, "axis": 1, "alpha": -2, "beta": 3}
     expected = ct.reference.reduce(x, **keywords, out=out.copy())
     compare(ct.reduce(place(x), **keywords, out=place(out)), expected, exact=True)
 
@@ -149,7 +149,7 @@ def test_nothing_to_reduce(op: str, dtype: str) -> None:
 def test_many_rows(shape: tuple[int, ...], axes: int | None) -> None:
     x = integers(shape, most=1)
     for op in ("add", "max", "norm1"):
-        compare(ct.reduce(place(x), op=op, axes=axes), ct.reference.reduce(x, op=op, axes=axes), exact=True)
+        compare(ct.reduce(place(x), op=op, axis=axes), ct.reference.reduce(x, op=op, axis=axes), exact=True)
     b = integers((1, *shape[1:]))
     compare(ct.add(place(x), place(b)), x + b, exact=True)
     column = integers((shape[0], *(1 for _ in shape[1:])))
@@ -163,8 +163,8 @@ def test_indices(op: str, shape: tuple[int, ...]) -> None:
     for layout in ("nchw", "nhwc") if len(shape) == 4 else ("nchw",):
         lying = place(lay_out(x, layout, "packed"))
         for axes in (0, 1, tuple(range(1, len(shape)))):
-            got = ct.reduce(lying, op=op, axes=axes, indices=True)
-            expected = ct.reference.reduce(x, op=op, axes=axes, indices=True)
+            got = ct.reduce(lying, op=op, axis=axes, indices=True)
+            expected = ct.reference.reduce(x, op=op, axis=axes, indices=True)
             compare(got.y, expected.y, exact=True)
             compare(got.indices, expected.indices)
 
@@ -173,7 +173,7 @@ def test_eight_axes() -> None:
     a, b = integers((2, 3) * 4), integers((2, 1) * 4)
     compare(ct.add(place(a), place(b)), a + b, exact=True)
     for axes in ((0, 2, 4, 6), (1, 3, 5, 7), (0, 1, 2), None):
-        compare(ct.reduce(place(a), axes=axes), ct.reference.reduce(a, axes=axes), exact=True)
+        compare(ct.reduce(place(a), axis=axes), ct.reference.reduce(a, axis=axes), exact=True)
     x = place(a)
     order = (5, 2, 7, 0, 3, 6, 1, 4)
     shuffled = ct.DeviceArray(
@@ -186,7 +186,7 @@ def test_eight_axes() -> None:
     )
     seen = a.transpose(order)
     compare(ct.transform(shuffled), seen, exact=True)
-    compare(ct.reduce(shuffled, axes=(0, 3, 4)), seen.sum(axis=(0, 3, 4)), exact=True)
+    compare(ct.reduce(shuffled, axis=(0, 3, 4)), seen.sum(axis=(0, 3, 4)), exact=True)
     compare(ct.add(shuffled, place(np.ascontiguousarray(seen))), 2 * seen, exact=True)
     compare(ct.scale(shuffled, alpha=3), 3 * seen, exact=True)
 
@@ -195,7 +195,7 @@ def test_negative_strides() -> None:
     x = integers((4, 3, 5))
     turned = x[::-1, :, ::-1]
     with pytest.warns(CudnnWarning, match="packed through host memory"):
-        compare(ct.reduce(place(turned), axes=(0, 2)), turned.sum(axis=(0, 2)), exact=True)
+        compare(ct.reduce(place(turned), axis=(0, 2)), turned.sum(axis=(0, 2)), exact=True)
     with pytest.warns(CudnnWarning, match="packed through host memory"):
         compare(ct.transform(place(turned), alpha=2), 2 * turned, exact=True)
 

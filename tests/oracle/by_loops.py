@@ -230,7 +230,7 @@ def transform(operands: Operands, arguments: Arguments) -> Values:
 
 def reduce(operands: Operands, arguments: Arguments) -> Values:
     x, op = operands["x"], named(arguments.get("op"), "add")
-    axes = axes_of(arguments.get("axes"), x.ndim)
+    axes = axes_of(arguments.get("axis"), x.ndim)
     keep = tuple(axis for axis in range(x.ndim) if axis not in axes)
     shape = tuple(x.shape[axis] for axis in keep)
     rows = np.transpose(x, (*keep, *axes)).reshape(prod(shape), prod(x.shape[axis] for axis in axes))

@@ -233,7 +233,7 @@ def transform(operands: Tensors, arguments: Arguments) -> Tensors:
 
 def reduce(operands: Tensors, arguments: Arguments) -> Tensors:
     x, op = operands["x"], named(arguments.get("op"), "add")
-    axes = axes_of(arguments.get("axes"), x.ndim)
+    axes = axes_of(arguments.get("axis"), x.ndim)
     kept = [axis for axis in range(x.ndim) if axis not in axes]
     shape = [x.shape[axis] for axis in kept]
     full = [1 if axis in axes else n for axis, n in enumerate(x.shape)]

@@ -610,7 +610,7 @@ def _reduce(source: Source) -> Recipe:
     arguments: dict[str, Any] = {"op": op, "keepdims": source.chance(0.5)}
     axes = tuple(axis for axis in range(len(shape)) if source.chance(0.5))
     if source.chance(0.8):
-        arguments["axes"] = axes
+        arguments["axis"] = axes
     else:
         axes = tuple(range(len(shape)))
     if op in ("min", "max"):

@@ -400,7 +400,7 @@ def _reduce(table: Table, operands: Operands, arguments: Arguments, values: Valu
 def _open_reductions(table: Table, operands: Operands, arguments: Arguments, values: Values) -> Values:
     """Extremes of nothing but infinity or NaN, positions of equal elements, squares that float32 lacks."""
     x, op = operands["x"], named(arguments.get("op"), "add")
-    axes = axes_of(arguments.get("axes"), x.ndim)
+    axes = axes_of(arguments.get("axis"), x.ndim)
     if not x.size or not axes:
         return {}
     if op == "norm2":

@@ -173,7 +173,7 @@ def _reduce(rng: np.random.Generator) -> Case:
     axes = _pick(rng, None, 0, -1, tuple(range(x.ndim))[::2], ())
     if axes == ():
         axes = (0,)
-    arguments = {"op": op, "axes": axes, "keepdims": _pick(rng, False, True), "nan": _pick(rng, *_NAN)}
+    arguments = {"op": op, "axis": axes, "keepdims": _pick(rng, False, True), "nan": _pick(rng, *_NAN)}
     return "reduce", {"x": x}, {**arguments, "indices": op in ("min", "max")}
 
 
@@ -517,11 +517,11 @@ EDGES: list[Case] = [
     ("batch_norm_backward", _zeros(x=(2, 0), dy=(2, 0), y=(2, 0), scale=(0,)), {"activation": "relu"}),
     ("batch_norm_inference", _zeros(x=(2, 0), scale=(0,), bias=(0,), mean=(0,), var=(0,)), {}),
     ("batch_norm_inference_backward", _zeros(x=(0, 2), dy=(0, 2), scale=(2,), mean=(2,), var=(2,)), {}),
-    ("reduce", {"x": INFINITE}, {"axes": (), "op": "norm1"}),
-    ("reduce", {"x": INFINITE}, {"axes": 1, "op": "max", "indices": True, "nan": "not_propagate"}),
+    ("reduce", {"x": INFINITE}, {"axis": (), "op": "norm1"}),
+    ("reduce", {"x": INFINITE}, {"axis": 1, "op": "max", "indices": True, "nan": "not_propagate"}),
     ("reduce", {"x": np.float64(3)}, {"op": "amax"}),
-    ("reduce", _zeros(x=(0, 3)), {"axes": 1, "op": "min", "indices": True}),
-    ("reduce", _zeros(x=(3, 0)), {"axes": 1, "op": "mul_no_zeros"}),
+    ("reduce", _zeros(x=(0, 3)), {"axis": 1, "op": "min", "indices": True}),
+    ("reduce", _zeros(x=(3, 0)), {"axis": 1, "op": "mul_no_zeros"}),
     ("lrn", _zeros(x=(2, 0, 3)), {}),
     ("lrn_backward", _zeros(x=(0, 3, 3), y=(0, 3, 3), dy=(0, 3, 3)), {}),
     ("affine_grid", _zeros(theta=(0, 2, 3)), {"shape": (0, 2, 2)}),
@@ -838,13 +838,13 @@ def test_reductions_agree_with_numpy() -> None:
     for op, function in wanted.items():
         for axes in (None, 1, (0, -1)):
             for keepdims in (False, True):
-                found = value("reduce", {"x": x}, op=op, axes=axes, keepdims=keepdims)
+                found = value("reduce", {"x": x}, op=op, axis=axes, keepdims=keepdims)
                 np.testing.assert_allclose(found, function(x, axes, keepdims=keepdims), rtol=1e-13)
-    found = solve("reduce", {"x": x}, op="max", axes=(0, 2), indices=True)["indices"]
+    found = solve("reduce", {"x": x}, op="max", axis=(0, 2), indices=True)["indices"]
     assert found.exact_only
     assert found.value.tolist() == np.moveaxis(x, 1, 0).reshape(4, 6).argmax(1).tolist()
     nothing = np.zeros((0, 3))
-    results = {op: value("reduce", {"x": nothing}, op=op, axes=0).tolist() for op in ("add", "mul", "norm2")}
+    results = {op: value("reduce", {"x": nothing}, op=op, axis=0).tolist() for op in ("add", "mul", "norm2")}
     assert results == {"add": [0] * 3, "mul": [1] * 3, "norm2": [0] * 3}
 
 

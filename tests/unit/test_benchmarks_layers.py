@@ -77,7 +77,7 @@ def test_rows_are_those_of_the_networks() -> None:
         "pool_backward | x8x64x568x568 window=2 mode=max | fp32-nchw",
         "softmax | x64x21x128x128 algo=log axis=1 | bf16-nhwc",
         "batch_norm_backward | x64x2048x7x7 | fp32-nhwc",
-        "reduce | x64x256x56x56 op=avg axes=0,2,3 | fp16-nchw",
+        "reduce | x64x256x56x56 op=avg axis=0,2,3 | fp16-nchw",
         "grid_sample | x32x64x56x56 | fp32-nchw",
         "dropout | x64x4096 p=0.5 | fp16-nchw",
     ):
@@ -112,8 +112,8 @@ def test_selections() -> None:
         (row_of("batch_norm_training", "fp16-nchw", 2, 4, 8, 8), 2 * 512 + 2 * 4 * 4),  # parameters: float32
         (row_of("activation_backward", "fp16-nchw", 4, 10, mode="relu"), 3 * 40),
         (row_of("activation_backward", "fp16-nchw", 4, 10, mode="swish"), 3 * 40),
-        (row_of("reduce", "fp16-nchw", 4, 10, op="max", axes=-1), 40 + 4),
-        (row_of("reduce", "fp16-nchw", 4, 10, op="norm2", axes=None), 40),
+        (row_of("reduce", "fp16-nchw", 4, 10, op="max", axis=-1), 40 + 4),
+        (row_of("reduce", "fp16-nchw", 4, 10, op="norm2", axis=None), 40),
         (row_of("affine_grid", "fp16-nchw", 2, 3, 8, 8), 2 * 6 + 2 * 64 * 2),
         (row_of("grid_sample_backward", "fp16-nchw", 2, 3, 8, 8), 3 * 384 + 2 * 256),
         (row_of("dropout", "fp16-nchw", 4, 64, p=0.5), 256 + 256 + 16),  # a bit for each element

@@ -267,7 +267,7 @@ def test_elements_taken_together(problem: Any, op: str, dtype: str, keepdims: bo
     x = integers(shape, 0, dtype)
     if "mul" in op:  # so that all products are exact in every dtype
         x = np.where(np.abs(x.astype(float)) > 1, 1, x.astype(float)).astype(x.dtype)
-    y = reference.reduce(x, op=op, axes=axes, keepdims=keepdims)
+    y = reference.reduce(x, op=op, axis=axes, keepdims=keepdims)
     assert y.dtype == x.dtype
     assert y.shape == reduced_shape(shape, axes, keepdims)
     y = y.reshape(reduced_shape(shape, axes, keepdims=True)).astype(float)
@@ -283,10 +283,10 @@ def test_elements_taken_together(problem: Any, op: str, dtype: str, keepdims: bo
 def test_positions_are_those_of_the_first(problem: Any, op: str, keepdims: bool) -> None:
     shape, axes, gone = problem
     x = integers(shape)
-    y, indices = reference.reduce(x, op=op, axes=axes, indices=True, keepdims=keepdims)
+    y, indices = reference.reduce(x, op=op, axis=axes, indices=True, keepdims=keepdims)
     assert indices.dtype == np.int32
     assert indices.shape == y.shape == reduced_shape(shape, axes, keepdims)
-    np.testing.assert_array_equal(y, reference.reduce(x, op=op, axes=axes, keepdims=keepdims))
+    np.testing.assert_array_equal(y, reference.reduce(x, op=op, axis=axes, keepdims=keepdims))
     indices = indices.reshape(reduced_shape(shape, axes, keepdims=True))
     for place, elements_ in taken_together(shape, gone).items():
         values = [float(x[e]) for e in elements_]
@@ -297,7 +297,7 @@ def test_positions_are_those_of_the_first(problem: Any, op: str, keepdims: bool)
 def test_float64_agrees_to_rounding(problem: Any, op: str) -> None:
     shape, axes, gone = problem
     x = np.asarray(np.random.default_rng(0).standard_normal(shape))
-    y = reference.reduce(x, op=op, axes=axes, keepdims=True)
+    y = reference.reduce(x, op=op, axis=axes, keepdims=True)
     for place, elements_ in taken_together(shape, gone).items():
         np.testing.assert_allclose(
             y[place], fold(op, [float(x[e]) for e in elements_]), rtol=1e-12, atol=1e-12
@@ -308,20 +308,20 @@ def test_float64_agrees_to_rounding(problem: Any, op: str) -> None:
 def test_one_element_is_its_own_reduction(op: str) -> None:
     x = np.array([[-2.0], [3.0]])
     for axes in (1, ()):
-        y = reference.reduce(x, op=op, axes=axes, keepdims=True)
+        y = reference.reduce(x, op=op, axis=axes, keepdims=True)
         np.testing.assert_array_equal(y, np.abs(x) if op in ("amax", "norm1", "norm2") else x)
 
 
 def test_a_product_of_zeros_alone_has_no_factors() -> None:
     x = np.array([[0.0, 0.0], [0.0, 5.0]])
-    assert reference.reduce(x, op="mul_no_zeros", axes=1).tolist() == [1, 5]
+    assert reference.reduce(x, op="mul_no_zeros", axis=1).tolist() == [1, 5]
 
 
 @pytest.mark.parametrize("op", ReduceTensorOp)
 def test_reductions_by_enum(op: ReduceTensorOp) -> None:
     x = integers((3, 4))
     np.testing.assert_array_equal(
-        reference.reduce(x, op=op, axes=0), reference.reduce(x, op=op.name.lower(), axes=0)
+        reference.reduce(x, op=op, axis=0), reference.reduce(x, op=op.name.lower(), axis=0)
     )
 
 
@@ -329,21 +329,21 @@ def test_nan_is_smallest_and_largest_or_none() -> None:
     x = np.array([[2, np.nan, -3], [np.nan, np.nan, np.nan], [-np.inf, np.nan, np.inf]])
     for op, smallest in (("min", [-3, np.nan, -np.inf]), ("max", [2, np.nan, np.inf]),
                          ("amax", [3, np.nan, np.inf])):  # fmt: skip
-        assert np.isnan(reference.reduce(x, op=op, axes=1)).all()
-        y = reference.reduce(x, op=op, axes=1, nan="not_propagate")
+        assert np.isnan(reference.reduce(x, op=op, axis=1)).all()
+        y = reference.reduce(x, op=op, axis=1, nan="not_propagate")
         np.testing.assert_array_equal(y, smallest)
-    won = reference.reduce(x, op="min", axes=1, indices=True)
+    won = reference.reduce(x, op="min", axis=1, indices=True)
     assert won.indices.tolist() == [1, 0, 1]
-    lost = reference.reduce(x, op="max", axes=1, indices=True, nan="not_propagate")
+    lost = reference.reduce(x, op="max", axis=1, indices=True, nan="not_propagate")
     assert lost.indices.tolist() == [0, 0, 2]
-    assert np.isnan(reference.reduce(x, op="add", axes=1, nan="not_propagate")).tolist() == [True] * 3
+    assert np.isnan(reference.reduce(x, op="add", axis=1, nan="not_propagate")).tolist() == [True] * 3
 
 
 def test_reductions_scale_and_add() -> None:
     x, out = integers((3, 4)).astype(np.float16), np.ones(3, np.float16)
-    assert reference.reduce(x, axes=1, alpha=2, beta=3, out=out) is out
+    assert reference.reduce(x, axis=1, alpha=2, beta=3, out=out) is out
     np.testing.assert_array_equal(out, 2 * x.sum(axis=1) + 3)
-    y, _ = reference.reduce(x, op="max", axes=1, alpha=2, beta=0, out=out, indices=True)
+    y, _ = reference.reduce(x, op="max", axis=1, alpha=2, beta=0, out=out, indices=True)
     assert y is out
 
 
@@ -351,15 +351,15 @@ def test_reductions_scale_and_add() -> None:
     ("op", "answer"), [("add", 0), ("mul", 1), ("norm1", 0), ("norm2", 0), ("mul_no_zeros", 1)]
 )
 def test_nothing_taken_together(op: str, answer: float) -> None:
-    assert reference.reduce(np.ones((2, 0)), op=op, axes=1).tolist() == [answer] * 2
+    assert reference.reduce(np.ones((2, 0)), op=op, axis=1).tolist() == [answer] * 2
 
 
 @pytest.mark.parametrize("op", REDUCE_OPS)
 def test_an_empty_batch_gives_an_empty_result(op: str) -> None:
     for shape in ((0, 3), (0, 0)):
-        assert reference.reduce(np.ones(shape), op=op, axes=1).shape == (0,)
+        assert reference.reduce(np.ones(shape), op=op, axis=1).shape == (0,)
     if op in ("min", "max"):
-        y, indices = reference.reduce(np.ones((0, 3)), op=op, axes=1, indices=True)
+        y, indices = reference.reduce(np.ones((0, 3)), op=op, axis=1, indices=True)
         assert y.shape == indices.shape == (0,)
 
 
@@ -367,12 +367,12 @@ def test_an_empty_batch_gives_an_empty_result(op: str) -> None:
     ("change", "error", "says"),
     [
         ({"op": "std"}, ValueError, "op must be one of add, mul, min, max, amax, avg"),
-        ({"axes": 3}, ValueError, "axes 3: there is no axis 3 among 3"),
-        ({"axes": (0, -3)}, ValueError, r"axes \(0, -3\) names an axis twice"),
-        ({"axes": "all"}, TypeError, "axes must be an int or a tuple of ints, not 'all'"),
+        ({"axis": 3}, ValueError, "axis 3: there is no axis 3 among 3"),
+        ({"axis": (0, -3)}, ValueError, r"axis \(0, -3\) names an axis twice"),
+        ({"axis": "all"}, TypeError, "axis must be an int or a tuple of ints, not 'all'"),
         ({"op": "amax", "indices": True}, ValueError, "indices=True is for op='min' or 'max', not 'amax'"),
-        ({"op": "max", "x": np.ones((2, 0, 3)), "axes": 1}, ValueError, r"op='max' over axes \(1,\) of x"),
-        ({"op": "avg", "x": np.ones((0,)), "axes": None}, ValueError, "of no element"),
+        ({"op": "max", "x": np.ones((2, 0, 3)), "axis": 1}, ValueError, r"op='max' over axes \(1,\) of x"),
+        ({"op": "avg", "x": np.ones((0,)), "axis": None}, ValueError, "of no element"),
         ({"x": np.ones((1,) * 9)}, ValueError, "a reduction takes at most 8 axes"),
         ({"x": np.ones((2, 3, 4), int)}, TypeError, "reduce takes .* not int64"),
         ({"out": np.ones((2, 1, 4))}, ValueError, r"out has shape \(2, 1, 4\); the result has \(2, 4\)"),
@@ -383,7 +383,7 @@ def test_reductions_that_do_not_fit_are_refused(
     change: dict[str, Any], error: type[Exception], says: str
 ) -> None:
     with pytest.raises(error, match=says):
-        reference.reduce(**({"x": np.ones((2, 3, 4)), "axes": 1} | change))
+        reference.reduce(**({"x": np.ones((2, 3, 4)), "axis": 1} | change))
 
 
 def test_against_torch() -> None:
@@ -398,9 +398,9 @@ def test_against_torch() -> None:
         ("norm2", torch.linalg.vector_norm),
         ("norm1", lambda v, dim: torch.linalg.vector_norm(v, 1, dim)),
     ):
-        ours = reference.reduce(x, op=op, axes=(0, 2))
+        ours = reference.reduce(x, op=op, axis=(0, 2))
         np.testing.assert_allclose(ours, function(theirs, dim=(0, 2)).numpy(), rtol=1e-12, atol=1e-13)
-    y, indices = reference.reduce(x, op="max", axes=1, indices=True)
+    y, indices = reference.reduce(x, op="max", axis=1, indices=True)
     best = theirs.max(dim=1)
     np.testing.assert_array_equal(y, best.values.numpy())
     np.testing.assert_array_equal(indices, best.indices.numpy())

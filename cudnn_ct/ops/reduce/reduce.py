@@ -32,7 +32,7 @@ def reduce(
     x: Any,
     *,
     op: Any = "add",
-    axes: Any = None,
+    axis: Any = None,
     keepdims: bool = False,
     indices: bool = False,
     nan: Any = "propagate",
@@ -41,7 +41,7 @@ def reduce(
     out: Any = None,
     stream: Any = None,
 ) -> Any:
-    """Compute ``alpha * (op over axes of x) + beta * out``.
+    """Compute ``alpha * (op over some axes of x) + beta * out``.
 
     Norm1 is the sum of absolute values, norm2 the root of the sum of squares, amax the largest absolute
     value, mul_no_zeros the product of all elements but zeros: 1, if there are no others.
@@ -51,7 +51,7 @@ def reduce(
     x : device array, at most 8 axes of any strides, float16 | bfloat16 | float32 | float64
         Half types are computed in float32.
     op : {"add", "mul", "min", "max", "amax", "avg", "norm1", "norm2", "mul_no_zeros"}
-    axes : int or tuple of int, optional
+    axis : int or tuple of int, optional
         Those that go, counted from the end if negative; by default all. Over axes of length 1, and over none,
         the result is x itself, absolute for amax, norm1 and norm2, with 1 for 0 for mul_no_zeros. Over an
         axis of length 0, sums are 0 and products 1.
@@ -76,8 +76,8 @@ def reduce(
     Raises
     ------
     TypeError
-        ``x`` is not on the device, its dtype is none of the four, ``axes`` are no integers, or ``keepdims``
-        or ``indices`` is no flag.
+        ``x`` is not on the device, its dtype is none of the four, ``axis`` is not an int or a tuple of
+        ints, or ``keepdims`` or ``indices`` is not a bool.
     ValueError
         An axis is not there or named twice, the operation has no indices, or no answer for no element.
     NotSupportedError
@@ -97,13 +97,13 @@ def reduce(
     Examples
     --------
     >>> x = ct.asarray([[1, -4, 3], [2, 0, -2]], "float32")
-    >>> ct.reduce(x, op="norm1", axes=1).numpy()
+    >>> ct.reduce(x, op="norm1", axis=1).numpy()
     array([8., 4.], dtype=float32)
-    >>> smallest, places = ct.reduce(x, op="min", axes=-1, indices=True)
+    >>> smallest, places = ct.reduce(x, op="min", axis=-1, indices=True)
     >>> smallest.numpy(), places.numpy()
     (array([-4., -2.], dtype=float32), array([1, 2], dtype=int32))
     """
-    arguments = (op, axes, keepdims, indices, nan)
+    arguments = (op, axis, keepdims, indices, nan)
     if indices is False or not as_bool(indices, "indices"):
         return execute(_REDUCE, ("x",), (x,), arguments, alpha, beta, (out,), stream)[0]
     y, places = execute(_REDUCE, ("x",), (x,), arguments, alpha, beta, (out, None), stream)
