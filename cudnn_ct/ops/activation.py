@@ -32,7 +32,7 @@ def activation(
     *,
     mode: Any = "relu",
     coef: float = 0,
-    nan: Any = "propagate",
+    propagate_nan: bool = True,
     alpha: float = 1,
     beta: float = 0,
     out: Any = None,
@@ -50,7 +50,7 @@ def activation(
     coef : float
         The ceiling of a clipped relu, the alpha of elu, the beta of swish, for which 0 stands for 1. With the
         default a clipped relu is 0 everywhere, and elu is relu.
-    nan : {"propagate", "not_propagate"}
+    propagate_nan : bool
         Whether relu and clipped relu of NaN are NaN, or 0. The others propagate it always.
     alpha, beta : float
     out : device array, shape and dtype of x, optional
@@ -86,7 +86,7 @@ def activation(
     >>> ct.activation(x, mode="clipped_relu", coef=6).numpy()
     array([0., 2., 6.], dtype=float32)
     """
-    return execute(_ACTIVATION, ("x",), (x,), (mode, coef, nan), alpha, beta, (out,), stream)[0]
+    return execute(_ACTIVATION, ("x",), (x,), (mode, coef, propagate_nan), alpha, beta, (out,), stream)[0]
 
 
 def activation_backward(
@@ -139,9 +139,9 @@ def activation_backward(
     >>> ct.activation_backward(dy, x, ct.activation(x)).numpy()
     array([ 0., 20.], dtype=float32)
     """
-    return execute(
-        _GRADIENT, ("x", "y", "dy"), (x, y, dy), (mode, coef, "propagate"), alpha, beta, (out,), stream
-    )[0]
+    return execute(_GRADIENT, ("x", "y", "dy"), (x, y, dy), (mode, coef, True), alpha, beta, (out,), stream)[
+        0
+    ]
 
 
 def legacy_plan(problem: ActivationProblem) -> Plan:

@@ -32,7 +32,7 @@ def pool(
     stride: Any = None,
     padding: Any = 0,
     mode: Any = "max",
-    nan: Any = "propagate",
+    propagate_nan: bool = True,
     alpha: float = 1,
     beta: float = 0,
     out: Any = None,
@@ -53,7 +53,7 @@ def pool(
     mode : {"max", "max_deterministic", "average_inc_pad", "average_exc_pad", "sum"}
         The averages count the padding, or do not; ``"average"`` is ``"average_inc_pad"``. The gradient of
         ``"max_deterministic"`` is the same in each run.
-    nan : {"propagate", "not_propagate"}
+    propagate_nan : bool
         Whether a NaN is the largest element of its window.
     alpha, beta : float
     out : device array, shape and dtype of the result, optional
@@ -91,7 +91,9 @@ def pool(
     >>> ct.pool(x, window="global", mode="average").numpy()
     array([[[3.]]], dtype=float32)
     """
-    return execute(_POOL, ("x",), (x,), (window, stride, padding, mode, nan), alpha, beta, (out,), stream)[0]
+    return execute(
+        _POOL, ("x",), (x,), (window, stride, padding, mode, propagate_nan), alpha, beta, (out,), stream
+    )[0]
 
 
 def pool_backward(
@@ -103,7 +105,7 @@ def pool_backward(
     stride: Any = None,
     padding: Any = 0,
     mode: Any = "max",
-    nan: Any = "propagate",
+    propagate_nan: bool = True,
     alpha: float = 1,
     beta: float = 0,
     out: Any = None,
@@ -117,7 +119,7 @@ def pool_backward(
     x : device array, shape (N, C, *spatial), float16 | bfloat16 | float32 | float64
     y : device array, shape :func:`pool_output_shape`, dtype of x
         What :func:`pool` gave for x.
-    window, stride, padding, mode, nan
+    window, stride, padding, mode, propagate_nan
         Those of the pooling.
     alpha, beta, out, stream
         As in :func:`pool`; ``out`` has the shape of x.
@@ -145,7 +147,7 @@ def pool_backward(
     >>> ct.pool_backward(dy, x, ct.pool(x, window=2), window=2).numpy()
     array([[[ 0.,  1.,  0., 10.]]], dtype=float32)
     """
-    arguments = (window, stride, padding, mode, nan)
+    arguments = (window, stride, padding, mode, propagate_nan)
     return execute(_GRADIENT, ("x", "y", "dy"), (x, y, dy), arguments, alpha, beta, (out,), stream)[0]
 
 

@@ -45,7 +45,7 @@ def op_tensor(
     alpha1: float = 1,
     alpha2: float = 1,
     beta: float = 0,
-    nan: Any = "propagate",
+    propagate_nan: bool = True,
     out: Any = None,
     stream: Any = None,
 ) -> Any:
@@ -58,7 +58,7 @@ def op_tensor(
     op : {"add", "mul", "min", "max", "sqrt", "not"}
         ``"not"`` is ``1 - alpha1 * a``. Half types are computed in float32.
     alpha1, alpha2, beta : float
-    nan : {"propagate", "not_propagate"}
+    propagate_nan : bool
         Whether the smaller or larger of a number and NaN is NaN, or the number. Others propagate it always.
     out : device array, shape and dtype of a, optional
         Where the result goes; read only where beta is not 0, which needs it. It may be a or b itself.
@@ -96,7 +96,7 @@ def op_tensor(
     names, given = (("a",), (a,)) if b is None else (("a", "b"), (a, b))
     # Factors of a run, not of the problem: a rate that falls with each step is no new problem at each.
     factors = OpTensorScales(as_float(alpha1, "alpha1"), as_float(alpha2, "alpha2"))
-    return execute(_OP_TENSOR, names, given, (op, nan), factors, beta, (out,), stream)[0]
+    return execute(_OP_TENSOR, names, given, (op, propagate_nan), factors, beta, (out,), stream)[0]
 
 
 def add(

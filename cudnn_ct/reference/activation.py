@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from ..shapes.activation import activation_spec
 from ..shapes.checks import one_dtype, same_shape
-from ..shapes.parse import as_nan_policy
+from ..shapes.parse import as_bool
 from ..shapes.specs import ActivationSpec
 from ._cast import Array, Float64, deliver, wide
 
@@ -23,7 +23,7 @@ def activation(
     *,
     mode: Any = "relu",
     coef: float = 0,
-    nan: Any = "propagate",
+    propagate_nan: bool = True,
     alpha: float = 1,
     beta: float = 0,
     out: Array | None = None,
@@ -39,7 +39,7 @@ def activation(
     mode : "relu", "clipped_relu", "sigmoid", "tanh", "elu", "swish" or "identity"
     coef : float
         For swish, 0 stands for 1. With 0 a clipped relu is 0 everywhere, and elu is relu.
-    nan : "propagate" or "not_propagate"
+    propagate_nan : bool
         Whether relu and clipped relu of NaN are NaN, or 0. The others propagate it always.
     alpha, beta : float
     out : array, shape and dtype of ``x``, optional
@@ -61,7 +61,7 @@ def activation(
     >>> activation(np.array([-1.0, 2.0, 9.0]), mode="clipped_relu", coef=6)
     array([0., 2., 6.])
     """
-    x, spec = np.asarray(x), activation_spec(mode, coef, as_nan_policy(nan))
+    x, spec = np.asarray(x), activation_spec(mode, coef, as_bool(propagate_nan, "propagate_nan"))
     one_dtype("an activation", x=x.dtype)
     return deliver(_activated(wide(x), spec), x.dtype, alpha, beta, out)
 

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..shapes.checks import one_dtype
-from ..shapes.parse import as_nan_policy
+from ..shapes.parse import as_bool
 from ..shapes.pooling import pool_geometry, pool_output_shape, pooling_dtypes, pooling_mode
 from ._cast import Array, Float64, deliver, wide
 
@@ -25,7 +25,7 @@ def pool(
     stride: Any = None,
     padding: Any = 0,
     mode: Any = "max",
-    nan: Any = "propagate",
+    propagate_nan: bool = True,
     alpha: float = 1,
     beta: float = 0,
     out: Array | None = None,
@@ -47,7 +47,7 @@ def pool(
         Less than the window on each side.
     mode : "max", "max_deterministic", "average_inc_pad", "average_exc_pad" or "sum"
         ``"average"`` is ``"average_inc_pad"``. The two maxima differ on a device only.
-    nan : "propagate" or "not_propagate"
+    propagate_nan : bool
         Whether a NaN is the largest element of its window. If not, it is passed over, and a window of nothing
         else gives -inf.
     alpha, beta : float
@@ -76,7 +76,11 @@ def pool(
     x, mode = np.asarray(x), pooling_mode(mode)
     one_dtype(f"pooling with mode={mode!r}", pooling_dtypes(mode), x=x.dtype)
     w = _Windows(x.shape, window, stride, padding)
-    y = w.largest(x, as_nan_policy(nan)) if mode.startswith("max") else w.sum(x) / w.divisor(mode)
+    y = (
+        w.largest(x, as_bool(propagate_nan, "propagate_nan"))
+        if mode.startswith("max")
+        else w.sum(x) / w.divisor(mode)
+    )
     return deliver(y, x.dtype, alpha, beta, out)
 
 
@@ -89,7 +93,7 @@ def pool_backward(
     stride: Any = None,
     padding: Any = 0,
     mode: Any = "max",
-    nan: Any = "propagate",
+    propagate_nan: bool = True,
     alpha: float = 1,
     beta: float = 0,
     out: Array | None = None,
@@ -105,7 +109,7 @@ def pool_backward(
     x : array, shape (N, C, *spatial), float16 | bfloat16 | float32 | float64
     y : array, shape :func:`pool_output_shape`, dtype of ``x``
         What :func:`pool` gave for ``x``, not scaled.
-    window, stride, padding, mode, nan, alpha, beta, out
+    window, stride, padding, mode, propagate_nan, alpha, beta, out
         As in :func:`pool`; the parameters of the forward pooling.
 
     Returns
@@ -125,7 +129,7 @@ def pool_backward(
     """
     x, y, dy, mode = np.asarray(x), np.asarray(y), np.asarray(dy), pooling_mode(mode)
     one_dtype("the gradient of pooling", x=x.dtype, y=y.dtype, dy=dy.dtype)
-    as_nan_policy(nan)
+    as_bool(propagate_nan, "propagate_nan")
     w = _Windows(x.shape, window, stride, padding)
     w.check(y=y, dy=dy)
     dx = w.to_largest(x, y, dy) if mode.startswith("max") else w.to_all(wide(dy) / w.divisor(mode))

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..shapes.checks import one_dtype
-from ..shapes.parse import as_nan_policy
+from ..shapes.parse import as_bool
 from ..shapes.tensor import Reduction, reduce_axes, reduce_op, reduced_shape
 from ._cast import Array, Float64, deliver, wide
 
@@ -24,7 +24,7 @@ def reduce(
     axis: Any = None,
     keepdims: bool = False,
     indices: bool = False,
-    nan: Any = "propagate",
+    propagate_nan: bool = True,
     alpha: float = 1,
     beta: float = 0,
     out: Array | None = None,
@@ -45,7 +45,7 @@ def reduce(
         Whether they stay, with length 1.
     indices : bool
         Whether to tell, for min and max, which element it was; of several, the first.
-    nan : "propagate" or "not_propagate"
+    propagate_nan : bool
         Whether NaN is the smallest and largest element, or none unless it is alone. The other operations
         propagate it always.
     alpha, beta : float
@@ -72,7 +72,11 @@ def reduce(
     >>> reduce(x, op="min", axis=-1, indices=True)
     Reduction(y=array([-4., -2.]), indices=array([1, 2], dtype=int32))
     """
-    x, name, propagate = np.asarray(x), reduce_op(op, np.shape(x), axis, indices), as_nan_policy(nan)
+    x, name, propagate = (
+        np.asarray(x),
+        reduce_op(op, np.shape(x), axis, indices),
+        as_bool(propagate_nan, "propagate_nan"),
+    )
     one_dtype("reduce", x=x.dtype)
     gone = reduce_axes(x.shape, axis)
     kept = [axis for axis in range(x.ndim) if axis not in gone]

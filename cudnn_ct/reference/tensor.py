@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from ..dtypes import as_dtype
 from ..shapes.checks import one_dtype
-from ..shapes.parse import as_float, as_nan_policy
+from ..shapes.parse import as_bool, as_float
 from ..shapes.specs import TensorSpec, equivalent_strides
 from ..shapes.tensor import check_broadcast, op_tensor_op, transformed_spec
 from ._cast import Array, Float64, deliver, round_once, wide
@@ -26,7 +26,7 @@ def op_tensor(
     alpha1: float = 1,
     alpha2: float = 1,
     beta: float = 0,
-    nan: Any = "propagate",
+    propagate_nan: bool = True,
     out: Array | None = None,
 ) -> Array:
     """Compute ``op(alpha1 * a, alpha2 * b) + beta * out`` element by element, rounded once at the end.
@@ -38,7 +38,7 @@ def op_tensor(
     op : "add", "mul", "min", "max", "sqrt" or "not"
         ``"not"`` is ``1 - alpha1 * a``.
     alpha1, alpha2, beta : float
-    nan : "propagate" or "not_propagate"
+    propagate_nan : bool
         Whether the smaller or larger of a number and NaN is NaN, or the number. Others propagate it always.
     out : array, shape and dtype of ``a``, optional
         Written and returned; may be ``a``. Read only if ``beta`` is not 0, which needs it.
@@ -62,7 +62,11 @@ def op_tensor(
     >>> op_tensor(np.array([0.0, 1.0]), op="not")
     array([1., 0.])
     """
-    a, name, propagate = np.asarray(a), op_tensor_op(op, b is not None), as_nan_policy(nan)
+    a, name, propagate = (
+        np.asarray(a),
+        op_tensor_op(op, b is not None),
+        as_bool(propagate_nan, "propagate_nan"),
+    )
     one_dtype("op_tensor", a=a.dtype)
     alpha1, alpha2 = as_float(alpha1, "alpha1"), as_float(alpha2, "alpha2")
     if b is None:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from .checks import one_dtype, result_spec, same_shape
 from .fused import ACTIVATIONS
-from .parse import as_choice, as_float, as_nan_policy
+from .parse import as_bool, as_choice, as_float
 from .specs import ActivationSpec, TensorSpec
 
 ACTIVATION_MODES = tuple(name for name in ACTIVATIONS if name != "gelu")  # that only follows a convolution
@@ -53,12 +53,12 @@ class ActivationProblem(NamedTuple):
 
 
 def activation_problem(
-    specs: dict[str, TensorSpec], outs: tuple[TensorSpec | None], mode: Any, coef: Any, nan: Any
+    specs: dict[str, TensorSpec], outs: tuple[TensorSpec | None], mode: Any, coef: Any, propagate_nan: Any
 ) -> ActivationProblem:
     """Validate the arguments of an activation of x, or of the gradient of one of x, y and dy."""
     one_dtype("an activation", **{name: spec.dtype for name, spec in specs.items()})
     shape = same_shape(**{name: spec.shape for name, spec in specs.items()})
-    activation, x = activation_spec(mode, coef, as_nan_policy(nan)), specs["x"]
+    activation, x = activation_spec(mode, coef, as_bool(propagate_nan, "propagate_nan")), specs["x"]
     result = result_spec(shape, *specs.values(), out=outs[0])
     if "dy" in specs:
         _check_slope(activation)

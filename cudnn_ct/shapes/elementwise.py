@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from .checks import one_dtype, result_spec
-from .parse import as_nan_policy
+from .parse import as_bool
 from .specs import TensorSpec, equivalent_strides
 from .tensor import check_broadcast, op_tensor_op, transformed_spec
 
@@ -86,7 +86,7 @@ def op_tensor_problem(
     specs: dict[str, TensorSpec],
     outs: tuple[TensorSpec | None],
     op: Any,
-    nan: Any,
+    propagate_nan: Any,
     what: str = "op_tensor",
 ) -> OpTensorProblem:
     """Validate the arguments of an operation on a and b, or on a alone."""
@@ -95,12 +95,18 @@ def op_tensor_problem(
     one_dtype(what, **{tensor: spec.dtype for tensor, spec in specs.items()})
     if b is not None:
         check_broadcast(a.shape, b.shape)
-    return OpTensorProblem(a, b, result_spec(a.shape, *specs.values(), out=outs[0]), name, as_nan_policy(nan))
+    return OpTensorProblem(
+        a,
+        b,
+        result_spec(a.shape, *specs.values(), out=outs[0]),
+        name,
+        as_bool(propagate_nan, "propagate_nan"),
+    )
 
 
 def add_problem(specs: dict[str, TensorSpec], outs: tuple[TensorSpec | None]) -> OpTensorProblem:
     """Validate the arguments of a sum of a and b."""
-    return op_tensor_problem(specs, outs, "add", "propagate", what="add")
+    return op_tensor_problem(specs, outs, "add", True, what="add")
 
 
 def scale_problem(_: dict[str, TensorSpec], outs: tuple[TensorSpec]) -> ScaleProblem:

@@ -8,8 +8,6 @@ from typing import Any
 
 from .specs import INT_MAX, Shape
 
-NAN_CHOICES = ("propagate", "not_propagate")
-
 
 def per_axis(value: Any, axes: int, name: str, minimum: int) -> Shape:
     """Turn an int, or one int per spatial axis, into a tuple of ``axes`` ints, each at least ``minimum``."""
@@ -34,17 +32,6 @@ def as_choice(value: Any, allowed: tuple[str, ...], name: str) -> str:
     return text.lower()
 
 
-def as_nan_policy(nan: Any) -> bool:
-    """Whether a NaN among the operands wins, from ``"propagate"``, ``"not_propagate"`` or cuDNN's enum.
-
-    >>> as_nan_policy("not_propagate")
-    False
-    """
-    text = nan if isinstance(nan, str) else getattr(nan, "name", nan)
-    short = text.lower().removesuffix("_nan") if isinstance(text, str) else nan
-    return as_choice(short, NAN_CHOICES, "nan") == "propagate"
-
-
 def as_bool(value: Any, name: str) -> bool:
     """Return True or False: what is neither would be kept as part of a key, whatever it is.
 
@@ -52,6 +39,11 @@ def as_bool(value: Any, name: str) -> bool:
     ------
     TypeError
         It is not True, False, 1, 0 or one of NumPy's.
+
+    Examples
+    --------
+    >>> as_bool(1, "keepdims")
+    True
     """
     if isinstance(value, bool):
         return value

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from .checks import FLOATS, check_images, one_dtype, result_spec
 from .conv import Pairs, pad_pairs
-from .parse import as_choice, as_nan_policy, per_axis
+from .parse import as_bool, as_choice, per_axis
 from .specs import Shape, TensorSpec
 
 POOLING_MODES = ("max", "max_deterministic", "average_inc_pad", "average_exc_pad", "sum")
@@ -60,7 +60,7 @@ def pool_problem(
     stride: Any,
     padding: Any,
     mode: Any,
-    nan: Any,
+    propagate_nan: Any,
 ) -> PoolProblem:
     """Validate the arguments of a pooling of x, or of the gradient of one of x, y and dy."""
     x, mode = specs["x"], pooling_mode(mode)
@@ -78,7 +78,7 @@ def pool_problem(
             )
     result = result_spec(x.shape if gradient else y_shape, *specs.values(), out=outs[0])
     y, dx = (specs["y"], result) if gradient else (result, None)
-    return PoolProblem(x, y, specs.get("dy"), dx, geometry, mode, as_nan_policy(nan))
+    return PoolProblem(x, y, specs.get("dy"), dx, geometry, mode, as_bool(propagate_nan, "propagate_nan"))
 
 
 def pool_output_shape(x_shape: Iterable[int], *, window: Any, stride: Any = None, padding: Any = 0) -> Shape:

@@ -6,7 +6,7 @@ from math import prod
 from typing import Any, NamedTuple
 
 from .checks import one_dtype, result_spec
-from .parse import as_bool, as_nan_policy
+from .parse import as_bool
 from .specs import Shape, TensorSpec
 from .tensor import reduce_axes, reduce_op, reduced_shape
 
@@ -57,7 +57,7 @@ def reduce_problem(
     axis: Any,
     keepdims: bool,
     indices: bool,
-    nan: Any,
+    propagate_nan: Any,
 ) -> ReduceProblem:
     """Validate the arguments of a reduction of x."""
     x = specs["x"]
@@ -69,4 +69,6 @@ def reduce_problem(
     like = x if len(shape) == len(x.shape) else TensorSpec.packed(shape, x.dtype)
     if indices:  # these lie in C order, and the values beside them
         like = TensorSpec.packed(shape, x.dtype)
-    return ReduceProblem(x, result_spec(shape, like, out=outs[0]), places, gone, name, as_nan_policy(nan))
+    return ReduceProblem(
+        x, result_spec(shape, like, out=outs[0]), places, gone, name, as_bool(propagate_nan, "propagate_nan")
+    )

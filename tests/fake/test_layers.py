@@ -204,7 +204,7 @@ def test_bad_softmax(fake: FakeCudnn, keywords: dict[str, Any], message: str) ->
         ({"window": 2, "padding": 2}, ValueError, r"padding \(2, 2\) of spatial axis 0 must be smaller"),
         ({"window": (2, 2, 2)}, ValueError, "has 3 axes; x of shape .* has 2 spatial axes"),
         ({"window": 2, "mode": "median"}, ValueError, "mode must be one of max, max_deterministic"),
-        ({"window": 2, "nan": "often"}, ValueError, "nan must be one of"),
+        ({"window": 2, "propagate_nan": "often"}, TypeError, "propagate_nan must be True or False"),
         ({"window": "all"}, ValueError, "or 'global', not 'all'"),
         ({"window": 2, "beta": 1}, ValueError, "beta=1 needs out"),
         (

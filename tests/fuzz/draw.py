@@ -131,7 +131,7 @@ USUAL = {
     **dict.fromkeys(("padding", "stride", "dilation", "lengths", "strides", "output_padding"), SEQUENCES),
     **dict.fromkeys(("groups", "axis", "workspace_limit", "device", "n", "seed"), INTEGERS),
     **dict.fromkeys(("alpha", "beta", "coef", "epsilon", "momentum", "lrn_alpha", "lrn_beta", "k"), FLOATS),
-    **dict.fromkeys(("algo", "precision", "mode", "layout", "dtype", "op", "nan", "activation"), TEXTS),
+    **dict.fromkeys(("algo", "precision", "mode", "layout", "dtype", "op", "activation"), TEXTS),
 }
 
 

@@ -72,12 +72,12 @@ def test_pooling_of_a_network(mode: str, dtype: str, layout: str) -> None:
     compare(y, Tensor(y.shape, dtype, ct.reference.pool(x, window=3, stride=2, padding=1, mode=mode)).array())
 
 
-@pytest.mark.parametrize("nan", ["propagate", "not_propagate"])
-def test_pooling_and_nan(nan: str) -> None:
+@pytest.mark.parametrize("propagate", [True, False])
+def test_pooling_and_nan(propagate: bool) -> None:
     x = np.arange(32.0, dtype=np.float32).reshape(1, 2, 4, 4)
     x[0, 0, 1, 1], x[0, 1, 2, 2], x[0, 1, 0, 0] = np.nan, np.inf, -np.inf
-    y = ct.pool(ct.asarray(x), window=2, nan=nan)
-    compare(y, ct.reference.pool(x, window=2, nan=nan), exact=True)
+    y = ct.pool(ct.asarray(x), window=2, propagate_nan=propagate)
+    compare(y, ct.reference.pool(x, window=2, propagate_nan=propagate), exact=True)
 
 
 @pytest.mark.parametrize("layout", ["nchw", "nhwc"])
@@ -132,10 +132,12 @@ def test_softmax_of_large_numbers() -> None:
     compare(ct.softmax(ct.asarray(x), algo="log"), ct.reference.softmax(x, algo="log"))
 
 
-@pytest.mark.parametrize("nan", ["propagate", "not_propagate"])
-def test_elu_propagates_nan_when_its_coef_is_0(nan: str) -> None:
+@pytest.mark.parametrize("propagate", [True, False])
+def test_elu_propagates_nan_when_its_coef_is_0(propagate: bool) -> None:
     x = np.array([np.nan, 1.0, -1.0], np.float32)
-    np.testing.assert_array_equal(ct.activation(ct.asarray(x), mode="elu", nan=nan).numpy(), [np.nan, 1, 0])
+    np.testing.assert_array_equal(
+        ct.activation(ct.asarray(x), mode="elu", propagate_nan=propagate).numpy(), [np.nan, 1, 0]
+    )
 
 
 def test_activation_of_what_is_not_finite() -> None:

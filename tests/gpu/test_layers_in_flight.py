@@ -118,8 +118,11 @@ def test_what_is_not_finite_stays_where_it_is(where: float, layout: str) -> None
     x[1, 2, 3, 4] = where
     placed = ct.asarray(x, layout=layout)
     compare(ct.softmax(placed), ct.reference.softmax(x))
-    for nan in ("propagate", "not_propagate"):
-        compare(ct.pool(placed, window=2, nan=nan), ct.reference.pool(x, window=2, nan=nan))
+    for propagate in (True, False):
+        compare(
+            ct.pool(placed, window=2, propagate_nan=propagate),
+            ct.reference.pool(x, window=2, propagate_nan=propagate),
+        )
     for axes in (None, (0, 2, 3), 1):
         for op in ("add", "max", "min", "amax", "norm1"):
             compare(

@@ -161,7 +161,7 @@ def pool_mode(arguments: Arguments) -> str:
 
 def propagates(arguments: Arguments) -> bool:
     """Return whether NaN is an extreme."""
-    return named(arguments.get("nan"), "propagate") in ("propagate", "propagate_nan")
+    return bool(arguments.get("propagate_nan", True))
 
 
 def axes_of(value: Any, ndim: int) -> tuple[int, ...]:

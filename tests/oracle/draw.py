@@ -389,7 +389,7 @@ def _activation(source: Source) -> Recipe:
     shape, dtype = source.shape(0, 6), source.choice(FLOATS)
     arguments = _activation_arguments(source)
     if source.chance(0.2):
-        arguments["nan"] = "not_propagate"
+        arguments["propagate_nan"] = False
     operands = {"x": (shape, dtype, _elementwise_values(source, dtype))}
     return Recipe(operands, arguments, (shape, dtype), alias=("x",))
 
@@ -596,7 +596,7 @@ def _op_tensor(source: Source) -> Recipe:
         operands["b"] = (b, dtype, values)
         arguments["alpha2"] = source.choice((1, 1, -0.5, 2.0))
     if op in ("min", "max") and source.chance(0.3):
-        arguments["nan"] = "not_propagate"
+        arguments["propagate_nan"] = False
     return Recipe(operands, arguments, (a, dtype), alias=("a",), scaled=False)
 
 

@@ -120,11 +120,12 @@ def _activation(rng: np.random.Generator) -> Case:
     x = rng.normal(size=_shape(rng, int(rng.integers(0, 5)), 4, 0)) * 3
     if x.size > 2:
         x.reshape(-1)[:3] = np.nan, np.inf, 0.0
-    arguments = {"mode": _pick(rng, *_MODES), "coef": _pick(rng, 0, 1.5), "nan": _pick(rng, *_NAN)}
+    arguments = {
+        "mode": _pick(rng, *_MODES),
+        "coef": _pick(rng, 0, 1.5),
+        "propagate_nan": _pick(rng, True, False),
+    }
     return "activation", {"x": x}, arguments
-
-
-_NAN = ("propagate", "not_propagate")
 
 
 def _activation_backward(rng: np.random.Generator) -> Case:
@@ -141,7 +142,7 @@ def _op_tensor(rng: np.random.Generator) -> Case:
     op = _pick(rng, "add", "mul", "min", "max", "sqrt", "not")
     operands = {"a": np.abs(a) if op == "sqrt" else a, "b": None if op in ("sqrt", "not") else b}
     factors = {"alpha1": _pick(rng, 1, 2.5), "alpha2": _pick(rng, 1, -0.5)}
-    return "op_tensor", operands, {"op": op, "nan": _pick(rng, *_NAN), **factors}
+    return "op_tensor", operands, {"op": op, "propagate_nan": _pick(rng, True, False), **factors}
 
 
 def _add(rng: np.random.Generator) -> Case:
@@ -173,7 +174,12 @@ def _reduce(rng: np.random.Generator) -> Case:
     axes = _pick(rng, None, 0, -1, tuple(range(x.ndim))[::2], ())
     if axes == ():
         axes = (0,)
-    arguments = {"op": op, "axis": axes, "keepdims": _pick(rng, False, True), "nan": _pick(rng, *_NAN)}
+    arguments = {
+        "op": op,
+        "axis": axes,
+        "keepdims": _pick(rng, False, True),
+        "propagate_nan": _pick(rng, True, False),
+    }
     return "reduce", {"x": x}, {**arguments, "indices": op in ("min", "max")}
 
 
@@ -188,7 +194,7 @@ def _pool_case(rng: np.random.Generator) -> tuple[np.ndarray, dict[str, Any]]:
         "mode": _pick(
             rng, "max", "max_deterministic", "average", "average_inc_pad", "average_exc_pad", "sum"
         ),
-        "nan": _pick(rng, *_NAN),
+        "propagate_nan": _pick(rng, True, False),
     }
     return x, arguments
 
@@ -518,7 +524,7 @@ EDGES: list[Case] = [
     ("batch_norm_inference", _zeros(x=(2, 0), scale=(0,), bias=(0,), mean=(0,), var=(0,)), {}),
     ("batch_norm_inference_backward", _zeros(x=(0, 2), dy=(0, 2), scale=(2,), mean=(2,), var=(2,)), {}),
     ("reduce", {"x": INFINITE}, {"axis": (), "op": "norm1"}),
-    ("reduce", {"x": INFINITE}, {"axis": 1, "op": "max", "indices": True, "nan": "not_propagate"}),
+    ("reduce", {"x": INFINITE}, {"axis": 1, "op": "max", "indices": True, "propagate_nan": False}),
     ("reduce", {"x": np.float64(3)}, {"op": "amax"}),
     ("reduce", _zeros(x=(0, 3)), {"axis": 1, "op": "min", "indices": True}),
     ("reduce", _zeros(x=(3, 0)), {"axis": 1, "op": "mul_no_zeros"}),
@@ -720,16 +726,16 @@ def test_activations_have_known_values() -> None:
 @pytest.mark.parametrize(
     ("name", "arguments", "wanted"),
     [
-        ("activation", {"mode": "relu", "nan": "propagate"}, np.nan),
-        ("activation", {"mode": "relu", "nan": "not_propagate"}, 0.0),
-        ("activation", {"mode": "clipped_relu", "coef": 2, "nan": "not_propagate"}, 0.0),
-        ("activation", {"mode": "tanh", "nan": "not_propagate"}, np.nan),
+        ("activation", {"mode": "relu", "propagate_nan": True}, np.nan),
+        ("activation", {"mode": "relu", "propagate_nan": False}, 0.0),
+        ("activation", {"mode": "clipped_relu", "coef": 2, "propagate_nan": False}, 0.0),
+        ("activation", {"mode": "tanh", "propagate_nan": False}, np.nan),
         ("reduce", {"op": "max"}, np.nan),
-        ("reduce", {"op": "max", "nan": "not_propagate"}, 3.0),
-        ("reduce", {"op": "min", "nan": "not_propagate"}, 1.0),
-        ("reduce", {"op": "add", "nan": "not_propagate"}, np.nan),
+        ("reduce", {"op": "max", "propagate_nan": False}, 3.0),
+        ("reduce", {"op": "min", "propagate_nan": False}, 1.0),
+        ("reduce", {"op": "add", "propagate_nan": False}, np.nan),
         ("pool", {"window": 3}, np.nan),
-        ("pool", {"window": 3, "nan": "not_propagate"}, 3.0),
+        ("pool", {"window": 3, "propagate_nan": False}, 3.0),
     ],
 )
 def test_nan_follows_the_policy(name: str, arguments: dict[str, Any], wanted: float) -> None:
@@ -858,8 +864,8 @@ def test_op_tensor_and_add_have_known_values() -> None:
     assert value("op_tensor", given, op="max").tolist() == [[2, 4], [9, 16]]
     assert value("op_tensor", {"a": a, "b": None}, op="sqrt", alpha1=4).tolist() == [[2, 4], [6, 8]]
     assert value("op_tensor", {"a": a}, op="not", alpha1=2).tolist() == [[-1, -7], [-17, -31]]
-    one, nan = {"a": array(1.0), "b": array(np.nan)}, "not_propagate"
-    assert value("op_tensor", one, op="max", nan=nan).tolist() == [1]
+    one = {"a": array(1.0), "b": array(np.nan)}
+    assert value("op_tensor", one, op="max", propagate_nan=False).tolist() == [1]
     assert np.isnan(value("op_tensor", one, op="max")).all()
 
 

@@ -100,7 +100,7 @@ def test_modes_by_enum(mode: ActivationMode) -> None:
 def test_nan_is_told_unless_a_relu_may_lose_it(mode: str) -> None:
     x = np.array([np.nan, 1.0])
     assert np.isnan(reference.activation(x, mode=mode, coef=2)).tolist() == [True, False]
-    lost = reference.activation(x, mode=mode, coef=2, nan="not_propagate")
+    lost = reference.activation(x, mode=mode, coef=2, propagate_nan=False)
     assert np.isnan(lost[0]) == (not mode.endswith("relu"))
     assert lost[0] == 0 or not mode.endswith("relu")
 
@@ -128,8 +128,10 @@ def test_which_slope_a_bend_has(mode: str, bend: float, slope: float) -> None:
 
 def test_elu_is_relu_when_its_coef_is_0() -> None:
     x = np.array([-1.0, -0.0, 0.0, 1.0, np.nan])
-    for nan in ("propagate", "not_propagate"):  # which elu does not look at
-        np.testing.assert_array_equal(reference.activation(x, mode="elu", nan=nan), reference.activation(x))
+    for propagate in (True, False):  # which elu does not look at
+        np.testing.assert_array_equal(
+            reference.activation(x, mode="elu", propagate_nan=propagate), reference.activation(x)
+        )
     got = reference.activation_backward(np.ones(5), x, x, mode="elu")
     np.testing.assert_array_equal(got, reference.activation_backward(np.ones(5), x, x))
 
@@ -160,7 +162,7 @@ def test_nothing_in_nothing_out() -> None:
     [
         ({"mode": "gelu"}, ValueError, "mode must be one of identity, relu, .* swish, not 'gelu'"),
         ({"coef": "high"}, TypeError, "coef must be a number, not 'high'"),
-        ({"nan": "keep"}, ValueError, "nan must be one of propagate, not_propagate"),
+        ({"propagate_nan": "keep"}, TypeError, "propagate_nan must be True or False"),
         ({"x": np.ones(2, int)}, TypeError, "an activation takes .* not int64"),
         ({"beta": 1}, ValueError, "beta=1 needs out"),
         ({"out": np.ones(3)}, ValueError, r"out has shape \(3,\)"),

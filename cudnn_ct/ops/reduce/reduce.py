@@ -35,7 +35,7 @@ def reduce(
     axis: Any = None,
     keepdims: bool = False,
     indices: bool = False,
-    nan: Any = "propagate",
+    propagate_nan: bool = True,
     alpha: float = 1,
     beta: float = 0,
     out: Any = None,
@@ -59,7 +59,7 @@ def reduce(
         Whether they stay, with length 1.
     indices : bool
         Whether to tell, for min and max, which element it was.
-    nan : {"propagate", "not_propagate"}
+    propagate_nan : bool
         Whether NaN is the smallest and largest element, or none unless it is alone. The other operations
         propagate it always.
     alpha, beta : float
@@ -103,7 +103,7 @@ def reduce(
     >>> smallest.numpy(), places.numpy()
     (array([-4., -2.], dtype=float32), array([1, 2], dtype=int32))
     """
-    arguments = (op, axis, keepdims, indices, nan)
+    arguments = (op, axis, keepdims, indices, propagate_nan)
     if indices is False or not as_bool(indices, "indices"):
         return execute(_REDUCE, ("x",), (x,), arguments, alpha, beta, (out,), stream)[0]
     y, places = execute(_REDUCE, ("x",), (x,), arguments, alpha, beta, (out, None), stream)
