@@ -73,7 +73,7 @@ def _torch_softmax(row: Row) -> Callable[[Any], Any]:
 
 def activation(row: Row) -> Pair:
     mode = row.parameters["mode"]
-    coef = COEFS.get(mode, 0.0)
+    coefficient = COEFS.get(mode, 0.0)
 
     def theirs(operands: Operands) -> Call:
         xs, forward = operands.theirs["x"], _torch_activation(mode)
@@ -81,14 +81,14 @@ def activation(row: Row) -> Pair:
 
     def ours(operands: Operands) -> Call:
         xs, outs, forward = operands.ours["x"], operands.ours["out"], ct.activation
-        return lambda i: forward(xs[i], mode=mode, coef=coef, out=outs[i])
+        return lambda i: forward(xs[i], mode=mode, coefficient=coefficient, out=outs[i])
 
     return Pair({"x": row.array(), "out": row.array(empty=True)}, theirs, ours)
 
 
 def activation_backward(row: Row) -> Pair:
     mode = row.parameters["mode"]
-    coef = COEFS.get(mode, 0.0)
+    coefficient = COEFS.get(mode, 0.0)
     arrays = {"x": row.array(), "y": row.array(), "dy": row.array(), "out": row.array(empty=True)}
 
     def prepare(tensors: Tensors) -> None:
@@ -104,7 +104,7 @@ def activation_backward(row: Row) -> Pair:
     def ours(operands: Operands) -> Call:
         xs, ys, dys, outs = (operands.ours[role] for role in arrays)
         backward = ct.activation_backward
-        return lambda i: backward(dys[i], xs[i], ys[i], mode=mode, coef=coef, out=outs[i])
+        return lambda i: backward(dys[i], xs[i], ys[i], mode=mode, coefficient=coefficient, out=outs[i])
 
     return Pair(arrays, theirs, ours, prepare, spare=("x",) if mode in FROM_RESULT else ("y",))
 

@@ -294,11 +294,14 @@ class ActivationDescriptor(Descriptor):
     kind = DescriptorType(
         specs.ActivationSpec,
         Setter(
-            "cudnnSetActivationDescriptor", choice("mode", _ACTIVATIONS, "activation"), _NAN, real("coef")
+            "cudnnSetActivationDescriptor",
+            choice("mode", _ACTIVATIONS, "activation"),
+            _NAN,
+            real("coefficient"),
         ),
         Setter(
             "cudnnSetActivationDescriptorSwishBeta",
-            real("coef"),
+            real("coefficient"),
             when=lambda spec: as_choice(spec.mode, tuple(_ACTIVATIONS), "activation") == "swish",
         ),
     )

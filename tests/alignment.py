@@ -170,7 +170,7 @@ def conv_calls(
         "fused": fused,
         "fused, all operands": replace(fused, keywords={**geometry, "alpha1": 2, "alpha2": 0.5}, outs=more),
         "fused, clipped": replace(
-            fused, keywords={**geometry, "activation": "clipped_relu", "coef": 3}, outs=more
+            fused, keywords={**geometry, "activation": "clipped_relu", "coefficient": 3}, outs=more
         ),
     }
     plain = {"alpha": 1, "beta": 0}

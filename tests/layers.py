@@ -202,7 +202,10 @@ def activation_cases(draw: st.DrawFn) -> LayerCase:
     shape = (draw(st.sampled_from((*shape[:1], 0))), *shape[1:])
     dtype = draw(st.sampled_from(FLOATS))
     mode = draw(st.sampled_from(("relu", "clipped_relu", "sigmoid", "tanh", "elu", "swish", "identity")))
-    keywords = {"mode": mode, "coef": draw(st.sampled_from((0.5, 1, 2, 0) if mode == "elu" else (0.5, 1, 2)))}
+    keywords = {
+        "mode": mode,
+        "coefficient": draw(st.sampled_from((0.5, 1, 2, 0) if mode == "elu" else (0.5, 1, 2))),
+    }
     scales, outs = scales_and_out(draw, shape, dtype)
     x = lying(draw, shape, dtype, "floats")
     if draw(st.booleans()):

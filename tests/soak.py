@@ -144,7 +144,7 @@ class Work:
 
     def _activation(self, shape: random.Random) -> int:
         x = self._image(shape)
-        y = ct.activation(x, mode=shape.choice(("relu", "tanh", "elu")), coef=shape.randint(1, 9) / 8)
+        y = ct.activation(x, mode=shape.choice(("relu", "tanh", "elu")), coefficient=shape.randint(1, 9) / 8)
         ct.activation(x, mode="relu", out=y)
         return 2
 

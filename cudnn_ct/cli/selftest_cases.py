@@ -180,7 +180,7 @@ def _layers() -> Iterator[Case]:
         yield from _pair("softmax", algo, {"algo": algo}, ROUNDED)
     yield from _pair("softmax", "instance", {"mode": "instance"}, ROUNDED)
     for mode in ("relu", "clipped_relu", "sigmoid", "tanh", "elu", "swish", "identity"):
-        yield from _pair("activation", mode, {"mode": mode, "coef": 0.9}, ROUNDED)
+        yield from _pair("activation", mode, {"mode": mode, "coefficient": 0.9}, ROUNDED)
     yield from _pair("lrn", "", {}, ROUNDED)
     yield from _each("dropout", "and gradient", lambda draw: Inputs((draw.nonzero(*IMAGE),), {}), ROUNDED)
     yield from _each("ctc_loss", "", _ctc, SUMS, ("float32", "float16", "bfloat16"))

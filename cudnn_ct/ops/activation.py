@@ -31,7 +31,7 @@ def activation(
     x: Any,
     *,
     mode: Any = "relu",
-    coef: float = 0,
+    coefficient: float = 0,
     propagate_nan: bool = True,
     alpha: float = 1,
     beta: float = 0,
@@ -40,14 +40,14 @@ def activation(
 ) -> Any:
     """Compute ``alpha * act(x) + beta * out`` element by element.
 
-    Relu is max(x, 0); clipped relu min(max(x, 0), coef); sigmoid 1 / (1 + exp(-x)); elu x where it is
-    positive and coef * (exp(x) - 1) elsewhere; swish x * sigmoid(coef * x).
+    Relu is max(x, 0); clipped relu min(max(x, 0), coefficient); sigmoid 1 / (1 + exp(-x)); elu x where it is
+    positive and coefficient * (exp(x) - 1) elsewhere; swish x * sigmoid(coefficient * x).
 
     Parameters
     ----------
     x : device array, any shape, float16 | bfloat16 | float32 | float64
     mode : {"relu", "clipped_relu", "sigmoid", "tanh", "elu", "swish", "identity"}
-    coef : float
+    coefficient : float
         The ceiling of a clipped relu, the alpha of elu, the beta of swish, for which 0 stands for 1. With the
         default a clipped relu is 0 everywhere, and elu is relu.
     propagate_nan : bool
@@ -65,7 +65,7 @@ def activation(
     Raises
     ------
     TypeError
-        An operand is not on the device, its dtype is none of the four, or ``coef`` no number.
+        An operand is not on the device, its dtype is none of the four, or ``coefficient`` no number.
     ValueError
         There is no such activation, or ``out`` does not fit.
     NotSupportedError
@@ -83,10 +83,12 @@ def activation(
     Examples
     --------
     >>> x = ct.asarray([-1, 2, 9], "float32")
-    >>> ct.activation(x, mode="clipped_relu", coef=6).numpy()
+    >>> ct.activation(x, mode="clipped_relu", coefficient=6).numpy()
     array([0., 2., 6.], dtype=float32)
     """
-    return execute(_ACTIVATION, ("x",), (x,), (mode, coef, propagate_nan), alpha, beta, (out,), stream)[0]
+    return execute(
+        _ACTIVATION, ("x",), (x,), (mode, coefficient, propagate_nan), alpha, beta, (out,), stream
+    )[0]
 
 
 def activation_backward(
@@ -95,7 +97,7 @@ def activation_backward(
     y: Any,
     *,
     mode: Any = "relu",
-    coef: float = 0,
+    coefficient: float = 0,
     alpha: float = 1,
     beta: float = 0,
     out: Any = None,
@@ -109,8 +111,8 @@ def activation_backward(
     x : device array, any shape, float16 | bfloat16 | float32 | float64
     y : device array, shape and dtype of x
         The result of :func:`activation` for x.
-    mode, coef
-        Those of the activation; for elu ``coef`` is at least 0.
+    mode, coefficient
+        Those of the activation; for elu ``coefficient`` is at least 0.
     alpha, beta, out, stream
         As in :func:`activation`; ``out`` may be one of the operands.
 
@@ -121,14 +123,15 @@ def activation_backward(
     Raises
     ------
     TypeError, ValueError, NotSupportedError, AllocationError
-        As in :func:`activation`; ValueError also where the shapes differ, or ``coef`` of elu is negative.
+        As in :func:`activation`; ValueError also where the shapes differ, or ``coefficient`` of
+        elu is negative.
 
     Notes
     -----
     ``cudnnActivationBackward``; of the identity ``cudnnTransformTensor``.
 
     The slope of elu comes from y: it is 1 where y is 0, which includes negative x so small that y is rounded
-    to 0. With ``coef`` 0 elu is relu, whose slope at 0 is 0.
+    to 0. With ``coefficient`` 0 elu is relu, whose slope at 0 is 0.
 
     From 2**24 elements on a graph of the same mathematics is tried first. Each element is computed by itself:
     the same bits from run to run.
@@ -139,9 +142,9 @@ def activation_backward(
     >>> ct.activation_backward(dy, x, ct.activation(x)).numpy()
     array([ 0., 20.], dtype=float32)
     """
-    return execute(_GRADIENT, ("x", "y", "dy"), (x, y, dy), (mode, coef, True), alpha, beta, (out,), stream)[
-        0
-    ]
+    return execute(
+        _GRADIENT, ("x", "y", "dy"), (x, y, dy), (mode, coefficient, True), alpha, beta, (out,), stream
+    )[0]
 
 
 def legacy_plan(problem: ActivationProblem) -> Plan:
@@ -205,7 +208,7 @@ def graph_plan(problem: ActivationProblem, context: Context) -> Plan | None:
     if not MIN_ELEMENTS <= first.size <= INT_MAX:
         return None
     row = (_GRADIENTS if problem.dx else _FORWARD).get(spec.mode)
-    steep = spec.mode == "elu" and spec.coef != 1  # engines have its coefficient as the slope at 0
+    steep = spec.mode == "elu" and spec.coefficient != 1  # engines have its coefficient as the slope at 0
     if row is None or first.dtype not in row.dtypes or (problem.dx and steep):
         return None
     plan = in_pixels(partial(_graph_plan_of, spec, context), *(tensors[place] for place in row.places))
@@ -249,7 +252,7 @@ _GRADIENTS = {
 def _forward(spec: ActivationSpec, x: Tensor, y: Tensor) -> tuple[Node, ...]:
     mode, parameter = MODES[spec.mode]
     parameter = "swish_beta" if spec.mode == "swish" else parameter
-    return (_pointwise(mode, xdesc=x, ydesc=y, **({parameter: spec.coef} if parameter else {})),)
+    return (_pointwise(mode, xdesc=x, ydesc=y, **({parameter: spec.coefficient} if parameter else {})),)
 
 
 def _gradient(spec: ActivationSpec, given: Tensor, dy: Tensor, dx: Tensor) -> tuple[Node, ...]:
@@ -257,8 +260,8 @@ def _gradient(spec: ActivationSpec, given: Tensor, dy: Tensor, dx: Tensor) -> tu
     mode = spec.mode
     if mode not in ("sigmoid", "tanh"):
         parameter = {"elu": "elu_alpha", "swish": "swish_beta"}.get(mode)
-        coef = {parameter: spec.coef} if parameter else {}
-        return (_pointwise(f"{mode}_bwd", xdesc=given, dydesc=dy, dxdesc=dx, **coef),)
+        coefficient = {parameter: spec.coefficient} if parameter else {}
+        return (_pointwise(f"{mode}_bwd", xdesc=given, dydesc=dy, dxdesc=dx, **coefficient),)
     square, slope = (Tensor(uid, dy.spec._replace(dtype="float32"), virtual=True) for uid in (4, 5))
     first = _pointwise("mul", xdesc=given, bdesc=given, ydesc=square)
     if mode == "sigmoid":

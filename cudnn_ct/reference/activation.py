@@ -22,7 +22,7 @@ def activation(
     x: npt.ArrayLike,
     *,
     mode: Any = "relu",
-    coef: float = 0,
+    coefficient: float = 0,
     propagate_nan: bool = True,
     alpha: float = 1,
     beta: float = 0,
@@ -30,14 +30,14 @@ def activation(
 ) -> Array:
     """Compute ``alpha * act(x) + beta * out`` element by element, in float64, rounded once at the end.
 
-    Relu is max(x, 0); clipped relu min(max(x, 0), coef); sigmoid 1 / (1 + exp(-x)); elu x where it is
-    positive and coef * (exp(x) - 1) elsewhere; swish x * sigmoid(coef * x).
+    Relu is max(x, 0); clipped relu min(max(x, 0), coefficient); sigmoid 1 / (1 + exp(-x)); elu x where it is
+    positive and coefficient * (exp(x) - 1) elsewhere; swish x * sigmoid(coefficient * x).
 
     Parameters
     ----------
     x : array, any shape, float16 | bfloat16 | float32 | float64
     mode : "relu", "clipped_relu", "sigmoid", "tanh", "elu", "swish" or "identity"
-    coef : float
+    coefficient : float
         For swish, 0 stands for 1. With 0 a clipped relu is 0 everywhere, and elu is relu.
     propagate_nan : bool
         Whether relu and clipped relu of NaN are NaN, or 0. The others propagate it always.
@@ -52,16 +52,16 @@ def activation(
     Raises
     ------
     TypeError
-        The dtype is none of the four, or ``coef`` no number.
+        The dtype is none of the four, or ``coefficient`` no number.
     ValueError
         There is no such activation, or ``out`` does not fit.
 
     Examples
     --------
-    >>> activation(np.array([-1.0, 2.0, 9.0]), mode="clipped_relu", coef=6)
+    >>> activation(np.array([-1.0, 2.0, 9.0]), mode="clipped_relu", coefficient=6)
     array([0., 2., 6.])
     """
-    x, spec = np.asarray(x), activation_spec(mode, coef, as_bool(propagate_nan, "propagate_nan"))
+    x, spec = np.asarray(x), activation_spec(mode, coefficient, as_bool(propagate_nan, "propagate_nan"))
     one_dtype("an activation", x=x.dtype)
     return deliver(_activated(wide(x), spec), x.dtype, alpha, beta, out)
 
@@ -72,7 +72,7 @@ def activation_backward(
     y: npt.ArrayLike,
     *,
     mode: Any = "relu",
-    coef: float = 0,
+    coefficient: float = 0,
     alpha: float = 1,
     beta: float = 0,
     out: Array | None = None,
@@ -81,7 +81,7 @@ def activation_backward(
 
     It is ``dy`` times the slope at ``x``, which sigmoid and tanh have from ``y``. At the bends of relu and
     clipped relu, and where their ``x`` is NaN, nothing passes; at the one of elu, all does, unless its
-    ``coef`` is 0, which makes it relu. (Arrays of
+    ``coefficient`` is 0, which makes it relu. (Arrays of
     2\*\*24 elements and more may take a road on the device that lets relu pass what comes to a NaN.)
 
     Parameters
@@ -90,7 +90,7 @@ def activation_backward(
     x : array, any shape, float16 | bfloat16 | float32 | float64
     y : array, shape and dtype of ``x``
         What :func:`activation` gave for ``x``, not scaled.
-    mode, coef, alpha, beta, out
+    mode, coefficient, alpha, beta, out
         As in :func:`activation`; the parameters of the forward activation.
 
     Returns
@@ -109,7 +109,7 @@ def activation_backward(
     array([ 0., 20.])
     """
     x, y, dy = np.asarray(x), np.asarray(y), np.asarray(dy)
-    spec = activation_spec(mode, coef)
+    spec = activation_spec(mode, coefficient)
     one_dtype("the gradient of an activation", x=x.dtype, y=y.dtype, dy=dy.dtype)
     same_shape(x=x.shape, y=y.shape, dy=dy.shape)
     return deliver(_gradient(wide(x), wide(y), wide(dy), spec), x.dtype, alpha, beta, out)
@@ -151,10 +151,10 @@ _SLOPES: dict[str, Callable[[Float64, Float64, float], Any]] = {
 def _activated(v: Float64, spec: ActivationSpec) -> Float64:
     if not spec.propagate_nan and spec.mode.endswith("relu"):
         v = np.where(np.isnan(v), 0, v)
-    return np.asarray(CURVES[spec.mode](v, spec.coef))
+    return np.asarray(CURVES[spec.mode](v, spec.coefficient))
 
 
 @np.errstate(all="ignore")
 def _gradient(v: Float64, y: Float64, dy: Float64, spec: ActivationSpec) -> Float64:
-    slope = _SLOPES[spec.mode](v, y, spec.coef)
+    slope = _SLOPES[spec.mode](v, y, spec.coefficient)
     return np.asarray(np.where(slope, dy, 0) if slope.dtype == bool else slope * dy)

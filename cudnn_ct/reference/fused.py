@@ -23,7 +23,7 @@ def conv_bias_activation(
     *,
     z: npt.ArrayLike | None = None,
     activation: Any = "relu",
-    coef: float = 0,
+    coefficient: float = 0,
     padding: Any = 0,
     stride: Any = 1,
     dilation: Any = 1,
@@ -35,9 +35,9 @@ def conv_bias_activation(
 ) -> Array:
     """Compute ``act(alpha1 * conv(x, w) + alpha2 * z + b)`` in float64, rounded once at the end.
 
-    With v for the sum: relu is max(v, 0); clipped relu min(max(v, 0), coef); sigmoid 1 / (1 + exp(-v)); elu v
-    where it is positive and coef * (exp(v) - 1) elsewhere; gelu v * (1 + erf(v / sqrt(2))) / 2; swish
-    v * sigmoid(v).
+    With v for the sum: relu is max(v, 0); clipped relu min(max(v, 0), coefficient); sigmoid
+    1 / (1 + exp(-v)); elu v where it is positive and coefficient * (exp(v) - 1) elsewhere; gelu
+    v * (1 + erf(v / sqrt(2))) / 2; swish v * sigmoid(v).
 
     Parameters
     ----------
@@ -46,7 +46,7 @@ def conv_bias_activation(
     b : array, shape (K,), dtype of ``x``; or None
     z : array, shape of the result, dtype of ``x``, optional
     activation : "relu", "clipped_relu", "sigmoid", "tanh", "elu", "gelu", "swish" or "identity"
-    coef, alpha1, alpha2 : float
+    coefficient, alpha1, alpha2 : float
     out : array, shape and dtype of the result, optional
         Written and returned.
 
@@ -87,5 +87,5 @@ def conv_bias_activation(
             )
         sums = sums + bias.reshape(1, -1, *[1] * (sums.ndim - 2))
     name = as_choice(activation, ACTIVATIONS, "activation")
-    y = CURVES[name](sums, 1 if name == "swish" else coef)  # swish has no parameter here
+    y = CURVES[name](sums, 1 if name == "swish" else coefficient)  # swish has no parameter here
     return deliver(np.asarray(y), x.dtype, 1, 0, out)

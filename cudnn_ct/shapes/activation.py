@@ -12,18 +12,18 @@ from .specs import ActivationSpec, TensorSpec
 ACTIVATION_MODES = tuple(name for name in ACTIVATIONS if name != "gelu")  # that only follows a convolution
 
 
-def activation_spec(mode: Any, coef: Any = 0, propagate_nan: bool = True) -> ActivationSpec:
+def activation_spec(mode: Any, coefficient: Any = 0, propagate_nan: bool = True) -> ActivationSpec:
     """Validate the parameters of an activation, and make the spec of it.
 
-    ``coef`` of swish is its beta; 0, the default, stands for 1, which makes it that of a convolution. Elu
-    with a ``coef`` of 0 is relu.
+    ``coefficient`` of swish is its beta; 0, the default, stands for 1, as after a convolution. Elu with a
+    ``coefficient`` of 0 is relu.
 
     >>> activation_spec("swish")
-    ActivationSpec(mode='swish', coef=1.0, propagate_nan=True)
+    ActivationSpec(mode='swish', coefficient=1.0, propagate_nan=True)
     >>> activation_spec("elu", 0)
-    ActivationSpec(mode='relu', coef=0.0, propagate_nan=True)
+    ActivationSpec(mode='relu', coefficient=0.0, propagate_nan=True)
     """
-    name, value = as_choice(mode, ACTIVATION_MODES, "mode"), as_float(coef, "coef")
+    name, value = as_choice(mode, ACTIVATION_MODES, "mode"), as_float(coefficient, "coefficient")
     if name == "swish" and value == 0:
         value = 1.0
     if name == "elu" and value == 0:
@@ -47,18 +47,22 @@ class ActivationProblem(NamedTuple):
         return (self.dx or self.y,)
 
     def __str__(self) -> str:
-        mode, coef, _ = self.activation
+        mode, coefficient, _ = self.activation
         gradient = f"gradient of {mode}: y {self.y}, dy {self.dy}, " if self.dx else f"{mode}: "
-        return f"{gradient}x {self.x}, result {self.results[0]}, coef {coef}"
+        return f"{gradient}x {self.x}, result {self.results[0]}, coefficient {coefficient}"
 
 
 def activation_problem(
-    specs: dict[str, TensorSpec], outs: tuple[TensorSpec | None], mode: Any, coef: Any, propagate_nan: Any
+    specs: dict[str, TensorSpec],
+    outs: tuple[TensorSpec | None],
+    mode: Any,
+    coefficient: Any,
+    propagate_nan: Any,
 ) -> ActivationProblem:
     """Validate the arguments of an activation of x, or of the gradient of one of x, y and dy."""
     one_dtype("an activation", **{name: spec.dtype for name, spec in specs.items()})
     shape = same_shape(**{name: spec.shape for name, spec in specs.items()})
-    activation, x = activation_spec(mode, coef, as_bool(propagate_nan, "propagate_nan")), specs["x"]
+    activation, x = activation_spec(mode, coefficient, as_bool(propagate_nan, "propagate_nan")), specs["x"]
     result = result_spec(shape, *specs.values(), out=outs[0])
     if "dy" in specs:
         _check_slope(activation)
@@ -68,8 +72,8 @@ def activation_problem(
 
 def _check_slope(activation: ActivationSpec) -> None:
     """Raise where y does not determine the slope: cuDNN does not look at x."""
-    if activation.mode == "elu" and activation.coef < 0:
+    if activation.mode == "elu" and activation.coefficient < 0:
         raise ValueError(
-            f"coef is negative for the gradient of elu: got {activation.coef}, expected at least 0; cuDNN "
-            "takes the slope from y, which is then positive on both sides of 0"
+            f"coefficient is negative for the gradient of elu: got {activation.coefficient}, expected at "
+            "least 0; cuDNN takes the slope from y, which is then positive on both sides of 0"
         )

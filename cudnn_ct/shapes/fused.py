@@ -15,15 +15,16 @@ ACTIVATIONS = ("identity", "relu", "clipped_relu", "sigmoid", "tanh", "elu", "ge
 class FusedConv(NamedTuple):
     """y = act(alpha1 * conv(x, w) + alpha2 * z + b).
 
-    ``bias`` has the shape (1, K, 1, ...), ``z`` that of y; either may be absent. ``coef`` is the ceiling of a
-    clipped relu and the alpha of elu. The operands of a run are x, w, z, b and y, less those that are absent.
+    ``bias`` has the shape (1, K, 1, ...), ``z`` that of y; either may be absent. ``coefficient`` is the
+    ceiling of a clipped relu and the alpha of elu. The operands of a run are x, w, z, b and y, less those
+    that are absent.
     """
 
     conv: ConvProblem
     bias: TensorSpec | None = None
     z: TensorSpec | None = None
     activation: str = "identity"
-    coef: float = 0.0
+    coefficient: float = 0.0
     alpha1: float = 1.0
     alpha2: float = 1.0
 
@@ -61,12 +62,12 @@ class FusedConv(NamedTuple):
     def kind(self) -> tuple[Any, ...]:
         """What problems have in common for which one algorithm may serve: all but the sizes."""
         extras = tuple(None if spec is None else spec.layouts for spec in (self.bias, self.z))
-        return (self.conv.kind, extras, self.activation, self.coef, self.alpha1, self.alpha2)
+        return (self.conv.kind, extras, self.activation, self.coefficient, self.alpha1, self.alpha2)
 
     def __str__(self) -> str:
         terms = [f"{self.alpha1} * conv", *([f"{self.alpha2} * z {self.z}"] if self.z else [])]
         terms += [f"bias {self.bias}"] if self.bias else []
-        return f"{self.activation}(coef {self.coef}) of {' + '.join(terms)}; {self.conv}"
+        return f"{self.activation}(coefficient {self.coefficient}) of {' + '.join(terms)}; {self.conv}"
 
 
 def fused_problem(
@@ -75,7 +76,7 @@ def fused_problem(
     z: TensorSpec | None,
     *,
     activation: Any,
-    coef: float = 0.0,
+    coefficient: float = 0.0,
     alpha1: float = 1.0,
     alpha2: float = 1.0,
 ) -> FusedConv:
@@ -105,7 +106,7 @@ def fused_problem(
         bias,
         z,
         as_choice(activation, ACTIVATIONS, "activation"),
-        as_float(coef, "coef"),
+        as_float(coefficient, "coefficient"),
         as_float(alpha1, "alpha1"),
         as_float(alpha2, "alpha2"),
     )

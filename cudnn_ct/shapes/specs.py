@@ -147,13 +147,13 @@ class ActivationSpec(NamedTuple):
     ----------
     mode : str
         As in :func:`cudnn_ct.activation`.
-    coef : float
+    coefficient : float
         The ceiling of a clipped relu, alpha of elu, beta of swish.
     propagate_nan : bool
     """
 
     mode: str
-    coef: float = 0.0
+    coefficient: float = 0.0
     propagate_nan: bool = True
 
 

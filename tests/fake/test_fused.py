@@ -45,7 +45,13 @@ def test_equals_the_reference(
     geometry: dict[str, Any] = {"padding": 1, "stride": 2, "groups": 2}
     y_shape = ct.conv_output_shape(x.shape, w.shape, **geometry)
     z, b = rng.integers(-4, 5, y_shape), rng.integers(-3, 4, 6)
-    options = {"activation": activation, "coef": 1.5, "alpha1": factors[0], "alpha2": factors[1], **geometry}
+    options = {
+        "activation": activation,
+        "coefficient": 1.5,
+        "alpha1": factors[0],
+        "alpha2": factors[1],
+        **geometry,
+    }
     expected = ct.reference.conv_bias_activation(
         x.astype(dtype),
         w.astype(dtype),
@@ -73,14 +79,20 @@ def test_equals_the_reference(
 
 @pytest.mark.parametrize(
     "change",
-    [{"activation": "relu"}, {"coef": 1.0}, {"alpha1": 2.0}, {"alpha2": -1.0}, {"mode": "convolution"}],
+    [
+        {"activation": "relu"},
+        {"coefficient": 1.0},
+        {"alpha1": 2.0},
+        {"alpha2": -1.0},
+        {"mode": "convolution"},
+    ],
     ids=str,
 )
 def test_conv_bias_activation_prepares_another_call_when_one_argument_differs(
     fake: FakeCudnn, change: dict[str, Any]
 ) -> None:
     x, w, b, z = images(2, 3, 5, 6), images(4, 3, 2, 2), images(4), images(2, 4, 4, 5)
-    first = {"activation": "clipped_relu", "coef": 6.0}
+    first = {"activation": "clipped_relu", "coefficient": 6.0}
     for options in (first, first | change, first):
         got = ct.conv_bias_activation(x, w, b, z=z, **options)
         host = [array.numpy() for array in (x, w, b)]
@@ -309,7 +321,7 @@ def test_what_cannot_be_had_lists_all_ways(fake: FakeCudnn) -> None:
         ({"activation": "softmax"}, ValueError, "activation must be one of identity, relu, clipped_relu"),
         ({"b": 3}, ValueError, r"b has shape \(3,\); y of shape \(2, 4, 3, 4\) needs \(4,\)"),
         ({"z": (2, 4, 3, 5)}, ValueError, r"z has shape \(2, 4, 3, 5\); y has \(2, 4, 3, 4\)"),
-        ({"coef": "high"}, TypeError, "coef must be a number, not 'high'"),
+        ({"coefficient": "high"}, TypeError, "coefficient must be a number, not 'high'"),
         ({"algo": "fft", "stride": 2, "strict": True}, NotSupportedError, "fft needs stride 1"),
     ],
 )

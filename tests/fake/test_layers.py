@@ -148,13 +148,17 @@ def test_activation_in_place(fake: FakeCudnn) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
-@pytest.mark.parametrize("coef", [0, -0.0, 0.5, 1, 2])
-def test_gradient_of_elu_is_its_slope_on_both_sides_of_0(fake: FakeCudnn, coef: float, dtype: str) -> None:
+@pytest.mark.parametrize("coefficient", [0, -0.0, 0.5, 1, 2])
+def test_gradient_of_elu_is_its_slope_on_both_sides_of_0(
+    fake: FakeCudnn, coefficient: float, dtype: str
+) -> None:
     x = ct.asarray([-np.inf, -9, -1, -0.25, 0.25, 1, 9, np.inf], dtype)
-    y, dy = ct.activation(x, mode="elu", coef=coef), ct.full(x.shape, 2, dtype)
-    dx = ct.activation_backward(dy, x, y, mode="elu", coef=coef).numpy().astype(float)
+    y, dy = ct.activation(x, mode="elu", coefficient=coefficient), ct.full(x.shape, 2, dtype)
+    dx = ct.activation_backward(dy, x, y, mode="elu", coefficient=coefficient).numpy().astype(float)
     at = x.numpy().astype(float)
-    np.testing.assert_allclose(dx, 2 * np.where(at > 0, 1, coef * np.exp(np.minimum(at, 0))), atol=2e-2)
+    np.testing.assert_allclose(
+        dx, 2 * np.where(at > 0, 1, coefficient * np.exp(np.minimum(at, 0))), atol=2e-2
+    )
 
 
 def test_elu_is_relu_at_0_when_its_coef_is_0(fake: FakeCudnn) -> None:
@@ -165,8 +169,10 @@ def test_elu_is_relu_at_0_when_its_coef_is_0(fake: FakeCudnn) -> None:
 
 def test_gradient_of_elu_is_rejected_when_its_coef_is_negative(fake: FakeCudnn) -> None:
     x = images(2, 3)
-    with pytest.raises(ValueError, match=r"coef is negative .*: got -0\.5, expected at least 0"):
-        ct.activation_backward(x, x, ct.activation(x, mode="elu", coef=-0.5), mode="elu", coef=-0.5)
+    with pytest.raises(ValueError, match=r"coefficient is negative .*: got -0\.5, expected at least 0"):
+        ct.activation_backward(
+            x, x, ct.activation(x, mode="elu", coefficient=-0.5), mode="elu", coefficient=-0.5
+        )
 
 
 def test_softmax_in_place(fake: FakeCudnn) -> None:

@@ -26,13 +26,10 @@ class Alternatives(NamedTuple):
 
 
 WINDOWS = {"window": 3, "padding": 1}
+ACTIVATIONS = ({}, {"mode": "tanh"}, {"mode": "elu", "coefficient": 1}, {"mode": "elu", "coefficient": 2.0})
 CASES = {
-    "activation": Alternatives(
-        (IMAGE,), ({}, {"mode": "tanh"}, {"mode": "elu", "coef": 1}, {"mode": "elu", "coef": 2.0})
-    ),
-    "activation_backward": Alternatives(
-        (IMAGE,) * 3, ({}, {"mode": "tanh"}, {"mode": "elu", "coef": 1}, {"mode": "elu", "coef": 2.0})
-    ),
+    "activation": Alternatives((IMAGE,), ACTIVATIONS),
+    "activation_backward": Alternatives((IMAGE,) * 3, ACTIVATIONS),
     "softmax": Alternatives((IMAGE,), ({}, {"axis": 2}, {"algo": "log"}, {"mode": "instance"})),
     "softmax_backward": Alternatives((IMAGE,) * 2, ({}, {"axis": 2}, {"algo": "log"})),
     "pool": Alternatives(

@@ -42,11 +42,13 @@ class Knob:
 
 
 def test_what_can_change_is_taken_as_it_is(fake: FakeCudnn) -> None:
-    x, coef = images(2, 3), Knob(1)
+    x, coefficient = images(2, 3), Knob(1)
     for value in (1.0, 3.0):
-        coef.value = value
-        got = ct.activation(x, mode="elu", coef=coef)
-        np.testing.assert_allclose(got.numpy(), ct.reference.activation(x.numpy(), mode="elu", coef=value))
+        coefficient.value = value
+        got = ct.activation(x, mode="elu", coefficient=coefficient)
+        np.testing.assert_allclose(
+            got.numpy(), ct.reference.activation(x.numpy(), mode="elu", coefficient=value)
+        )
 
 
 def test_a_call_that_was_made_lets_no_other_pass_for_it(fake: FakeCudnn) -> None:
@@ -105,7 +107,7 @@ def test_what_no_descriptor_holds_is_refused_with_the_callers_numbers(fake: Fake
 
 def test_numbers_that_are_none(fake: FakeCudnn) -> None:
     with pytest.raises(ValueError, match="too large for a float"):
-        ct.activation(images(2, 3), coef=10**400)
+        ct.activation(images(2, 3), coefficient=10**400)
     with pytest.raises(ValueError, match="must be finite"):
         ct.lrn(images(2, 3, 4), k=float("nan"))
     with pytest.raises(ValueError, match="4 x inf pixels"):

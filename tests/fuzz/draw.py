@@ -130,7 +130,9 @@ USUAL = {
     **dict.fromkeys(("out", "z", "running_mean", "running_var", "h0", "c0", "dhy", "b"), ARRAYS),
     **dict.fromkeys(("padding", "stride", "dilation", "lengths", "strides", "output_padding"), SEQUENCES),
     **dict.fromkeys(("groups", "axis", "workspace_limit", "device", "n", "seed"), INTEGERS),
-    **dict.fromkeys(("alpha", "beta", "coef", "epsilon", "momentum", "lrn_alpha", "lrn_beta", "k"), FLOATS),
+    **dict.fromkeys(
+        ("alpha", "beta", "coefficient", "epsilon", "momentum", "lrn_alpha", "lrn_beta", "k"), FLOATS
+    ),
     **dict.fromkeys(("algo", "precision", "mode", "layout", "dtype", "op", "activation"), TEXTS),
 }
 

@@ -26,7 +26,7 @@ def check(
     given = [x, w, *([z] if residual else []), *([b] if bias else [])]
     placed = [ct.asarray(a, dtype, layout=layout if a.ndim > 1 else None) for a in given]
     arrays = dict(zip([*"xw", *("z" * residual), *("b" * bias)], placed, strict=True))
-    options = {"activation": activation, "coef": 1.5, **geometry, **extra}
+    options = {"activation": activation, "coefficient": 1.5, **geometry, **extra}
     wanted = ct.reference.conv_bias_activation(
         x, w, b if bias else None, z=z if residual else None, **options
     )
@@ -81,10 +81,10 @@ def test_conv_bias_activation_equals_reference_when_residual_has_another_layout(
     own, other = layouts
     x, w = rng.integers(-2, 3, (2, 16, 9, 9)) / 4, rng.integers(-1, 2, (8, 16, 3, 3)) / 4
     b, z = rng.integers(-4, 5, 8) / 2, rng.integers(-8, 9, (2, 8, 7, 7)) / 4
-    wanted = ct.reference.conv_bias_activation(x, w, b, z=z, activation=activation, coef=1.5)
+    wanted = ct.reference.conv_bias_activation(x, w, b, z=z, activation=activation, coefficient=1.5)
     images, filters = ct.asarray(x, dtype, layout=own), ct.asarray(w, dtype, layout=own)
     residual = _every_second_channel(z, dtype) if other == "gaps" else ct.asarray(z, dtype, layout=other)
-    options = {"activation": activation, "coef": 1.5, "algo": algo}
+    options = {"activation": activation, "coefficient": 1.5, "algo": algo}
     got = ct.conv_bias_activation(images, filters, ct.asarray(b, dtype), z=residual, **options)
     assert got.layout == own
     atol = TOLERANCE[dtype] * max(np.abs(wanted).max(), 1)

@@ -118,7 +118,7 @@ def test_the_fused_graph_is_right(activation: str, factors: Any, dtype: str) -> 
     conv, context = make("forward", **(IMAGES | {"dtype": dtype})), here()
     bias = TensorSpec.packed((1, 8, 1, 1), dtype, "nhwc")
     extra = {} if factors is None else {"z": conv.y, "alpha1": factors[0], "alpha2": factors[1]}
-    problem = FusedConv(conv, bias, activation=activation, coef=3.0, **extra)
+    problem = FusedConv(conv, bias, activation=activation, coefficient=3.0, **extra)
     specs = [conv.x, conv.w, *([conv.y] if extra else []), bias]
     values = [sparse(spec.shape, seed) for seed, spec in enumerate(specs)]
     total = extra.get("alpha1", 1) * ct.reference.conv(values[0], values[1], padding=1) + values[-1]

@@ -208,30 +208,32 @@ def test_compiled_engines_can_be_left_out(monkeypatch: pytest.MonkeyPatch) -> No
 MODES = (("relu", 0), ("clipped_relu", 1.5), ("sigmoid", 0), ("tanh", 0), ("elu", 0.7), ("swish", 1.3))
 
 
-@pytest.mark.parametrize(("mode", "coef"), MODES)
+@pytest.mark.parametrize(("mode", "coefficient"), MODES)
 @pytest.mark.parametrize("dtype", HALF_AND_SINGLE)
 @pytest.mark.parametrize("size", [5, 2048, 3 * 1024 + 5])
 def test_activations_as_graphs(
-    monkeypatch: pytest.MonkeyPatch, size: int, dtype: str, mode: str, coef: float
+    monkeypatch: pytest.MonkeyPatch, size: int, dtype: str, mode: str, coefficient: float
 ) -> None:
     monkeypatch.setattr(activation, "MIN_ELEMENTS", 0)
     values, dy = (Tensor((size,), dtype, "floats", seed=seed).array() for seed in (1, 2))
     values[:4] = NAN, np.inf, -np.inf, 0
-    expected = ct.reference.activation(values, mode=mode, coef=coef)
+    expected = ct.reference.activation(values, mode=mode, coefficient=coefficient)
     x, out = place(values), place(np.full(size, NAN, values.dtype))
-    compare(ct.activation(x, mode=mode, coef=coef, out=out), expected)
+    compare(ct.activation(x, mode=mode, coefficient=coefficient, out=out), expected)
     assert ("graph" in chosen()) == ((mode, dtype) != ("tanh", "float32"))
     if mode == "relu":  # of which the gradient at NaN is 0 or dy
         values[0] = -1
         x, expected = place(values), ct.reference.activation(values)
-    gradient = ct.reference.activation_backward(dy, values, expected, mode=mode, coef=coef)
-    compare(ct.activation_backward(place(dy), x, place(expected), mode=mode, coef=coef), gradient)
+    gradient = ct.reference.activation_backward(dy, values, expected, mode=mode, coefficient=coefficient)
+    compare(
+        ct.activation_backward(place(dy), x, place(expected), mode=mode, coefficient=coefficient), gradient
+    )
     legacy = mode in ("clipped_relu", "elu") or (dtype == "float32" and mode in ("sigmoid", "tanh"))
     assert ("graph" in chosen()) != legacy
-    halves = ct.reference.activation(values, mode=mode, coef=coef, alpha=0.5)
-    compare(ct.activation(x, mode=mode, coef=coef, alpha=0.5), halves)
+    halves = ct.reference.activation(values, mode=mode, coefficient=coefficient, alpha=0.5)
+    compare(ct.activation(x, mode=mode, coefficient=coefficient, alpha=0.5), halves)
     assert "graph" not in chosen()
-    compare(ct.activation(x, mode=mode, coef=coef, out=x), expected)
+    compare(ct.activation(x, mode=mode, coefficient=coefficient, out=x), expected)
 
 
 def test_an_activation_of_seventeen_million() -> None:

@@ -143,7 +143,7 @@ def test_elu_propagates_nan_when_its_coef_is_0(propagate: bool) -> None:
 def test_activation_of_what_is_not_finite() -> None:
     x = np.array([np.nan, np.inf, -np.inf, 0, -0.0, 1e-40], np.float32)
     for mode in ("relu", "clipped_relu", "sigmoid", "elu", "identity"):
-        keywords = {"mode": mode, "coef": 1}
+        keywords = {"mode": mode, "coefficient": 1}
         compare(ct.activation(ct.asarray(x), **keywords), ct.reference.activation(x, **keywords))
 
 
@@ -177,21 +177,23 @@ def test_gradient_of_softmax_by_differences(algo: str) -> None:
 
 @pytest.mark.parametrize("size", [8, 2**24])
 @pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("coef", [0, 0.5, 1, 2])
-def test_gradient_of_elu_is_its_slope_on_both_sides_of_0(coef: float, dtype: str, size: int) -> None:
+@pytest.mark.parametrize("coefficient", [0, 0.5, 1, 2])
+def test_gradient_of_elu_is_its_slope_on_both_sides_of_0(coefficient: float, dtype: str, size: int) -> None:
     """Large arrays are computed by graphs, small ones by the legacy call, which takes the slope from y."""
     at = np.resize([-np.inf, -9, -1, -0.25, 0.25, 1, 9, np.inf], size)
     x = ct.asarray(at, dtype)
-    y, dy = ct.activation(x, mode="elu", coef=coef), ct.full(x.shape, 2, dtype)
-    dx = ct.activation_backward(dy, x, y, mode="elu", coef=coef).numpy().astype(np.float64)
-    np.testing.assert_allclose(dx, 2 * np.where(at > 0, 1, coef * np.exp(np.minimum(at, 0))), atol=2e-2)
+    y, dy = ct.activation(x, mode="elu", coefficient=coefficient), ct.full(x.shape, 2, dtype)
+    dx = ct.activation_backward(dy, x, y, mode="elu", coefficient=coefficient).numpy().astype(np.float64)
+    np.testing.assert_allclose(
+        dx, 2 * np.where(at > 0, 1, coefficient * np.exp(np.minimum(at, 0))), atol=2e-2
+    )
 
 
 @pytest.mark.parametrize("mode", ["relu", "clipped_relu", "sigmoid", "tanh", "elu", "swish", "identity"])
 def test_gradient_of_activation_by_differences(mode: str) -> None:
     rng = np.random.default_rng(0)
     x, dy = rng.standard_normal((3, 7)), rng.standard_normal((3, 7))
-    keywords: dict[str, Any] = {"mode": mode, "coef": 1.5}
+    keywords: dict[str, Any] = {"mode": mode, "coefficient": 1.5}
     y = ct.activation(ct.asarray(x), **keywords)
     dx = ct.activation_backward(ct.asarray(dy), ct.asarray(x), y, **keywords).numpy()
     assert_gradient(dx, lambda v: ct.activation(ct.asarray(v), **keywords).numpy(), x, dy)
@@ -252,7 +254,7 @@ def test_torch_agrees() -> None:
         (ct.softmax(x), functional.softmax(x, 1)),
         (ct.softmax(x, axis=-1, algo="log"), functional.log_softmax(x, -1)),
         (ct.activation(x, mode="swish"), functional.silu(x)),
-        (ct.activation(x, mode="elu", coef=1), functional.elu(x)),
+        (ct.activation(x, mode="elu", coefficient=1), functional.elu(x)),
     ]
     theta = torch.randn(4, 2, 3, device="cuda")
     grid = functional.affine_grid(theta, x.shape, align_corners=True)

@@ -139,55 +139,55 @@ def conv_bias_activation(operands: Operands, arguments: Arguments) -> Values:
     if operands.get("b") is not None:
         y = y + operands["b"].reshape(1, -1, *[1] * (y.ndim - 2))
     mode = named(arguments.get("activation"), "relu")
-    coef = 1.0 if mode == "swish" else arguments.get("coef", 0)
-    return {"y": _act(y, mode, coef, True)}
+    coefficient = 1.0 if mode == "swish" else arguments.get("coefficient", 0)
+    return {"y": _act(y, mode, coefficient, True)}
 
 
 # --- functions of single elements ---------------------------------------------------------------------------
 
 
-def _act(x: np.ndarray, mode: str, coef: float, propagate: bool) -> np.ndarray:
+def _act(x: np.ndarray, mode: str, coefficient: float, propagate: bool) -> np.ndarray:
     if mode in ("relu", "clipped_relu"):
         y = np.where(x > 0, x, 0.0)
         if mode == "clipped_relu":
-            y = np.where(y > coef, coef, y)
+            y = np.where(y > coefficient, coefficient, y)
         return np.where(np.isnan(x), np.nan if propagate else 0.0, y)
     if mode == "sigmoid":
         return special.expit(x)
     if mode == "tanh":
         return np.tanh(x)
     if mode == "elu":
-        return np.where(x > 0, x, coef * np.expm1(np.minimum(x, 0)))
+        return np.where(x > 0, x, coefficient * np.expm1(np.minimum(x, 0)))
     if mode == "swish":
-        return x * special.expit(coef * x)
+        return x * special.expit(coefficient * x)
     if mode == "gelu":
         return x * special.ndtr(x)
     return x.copy()
 
 
 def activation(operands: Operands, arguments: Arguments) -> Values:
-    mode, coef = named(arguments.get("mode"), "relu"), arguments.get("coef", 0)
-    if mode == "swish" and coef == 0:
-        coef = 1
-    return {"y": _act(operands["x"], mode, coef, propagates(arguments))}
+    mode, coefficient = named(arguments.get("mode"), "relu"), arguments.get("coefficient", 0)
+    if mode == "swish" and coefficient == 0:
+        coefficient = 1
+    return {"y": _act(operands["x"], mode, coefficient, propagates(arguments))}
 
 
 def activation_backward(operands: Operands, arguments: Arguments) -> Values:
     x, y, dy = operands["x"], operands["y"], operands["dy"]
-    mode, coef = named(arguments.get("mode"), "relu"), arguments.get("coef", 0)
+    mode, coefficient = named(arguments.get("mode"), "relu"), arguments.get("coefficient", 0)
     if mode == "relu":
         return {"dx": np.where(x > 0, dy, 0.0)}
     if mode == "clipped_relu":
-        return {"dx": np.where((x > 0) & (x < coef), dy, 0.0)}
+        return {"dx": np.where((x > 0) & (x < coefficient), dy, 0.0)}
     if mode == "sigmoid":
         return {"dx": dy * y * (1 - y)}
     if mode == "tanh":
         return {"dx": dy * (1 - y**2)}
     if mode == "elu":  # docs/layers.md: the slope at 0 is 1
-        return {"dx": np.where(x >= 0, dy, dy * coef * np.exp(np.minimum(x, 0)))}
+        return {"dx": np.where(x >= 0, dy, dy * coefficient * np.exp(np.minimum(x, 0)))}
     if mode == "swish":
-        s = special.expit((coef or 1) * x)
-        return {"dx": dy * (s + (coef or 1) * x * s * (1 - s))}
+        s = special.expit((coefficient or 1) * x)
+        return {"dx": dy * (s + (coefficient or 1) * x * s * (1 - s))}
     return {"dx": dy.copy()}
 
 

@@ -156,32 +156,32 @@ def conv_bias_activation(operands: Tensors, arguments: Arguments) -> Tensors:
     if operands.get("b") is not None:
         y = y + operands["b"].reshape(1, -1, *[1] * (y.ndim - 2))
     mode = named(arguments.get("activation"), "relu")
-    return {"y": _act(y, mode, 1 if mode == "swish" else arguments.get("coef", 0))}
+    return {"y": _act(y, mode, 1 if mode == "swish" else arguments.get("coefficient", 0))}
 
 
 # --- functions of single elements ---------------------------------------------------------------------------
 
 
-def _act(x: torch.Tensor, mode: str, coef: float) -> torch.Tensor:
+def _act(x: torch.Tensor, mode: str, coefficient: float) -> torch.Tensor:
     if mode == "relu":
         return functional.relu(x)
     if mode == "clipped_relu":
-        return functional.relu(x).clamp(max=coef)
+        return functional.relu(x).clamp(max=coefficient)
     if mode == "sigmoid":
         return torch.sigmoid(x)
     if mode == "tanh":
         return torch.tanh(x)
     if mode == "elu":
-        return functional.elu(x, alpha=coef)
+        return functional.elu(x, alpha=coefficient)
     if mode == "gelu":
         return functional.gelu(x)
-    return functional.silu(coef * x) / coef if mode == "swish" else x
+    return functional.silu(coefficient * x) / coefficient if mode == "swish" else x
 
 
 def activation(operands: Tensors, arguments: Arguments) -> Tensors:
     x, mode = operands["x"], named(arguments.get("mode"), "relu")
-    coef = arguments.get("coef", 0)
-    y = _act(x, mode, (coef or 1) if mode == "swish" else coef)
+    coefficient = arguments.get("coefficient", 0)
+    y = _act(x, mode, (coefficient or 1) if mode == "swish" else coefficient)
     if mode in ("relu", "clipped_relu") and not propagates(arguments):
         y = y.masked_fill(x.isnan(), 0.0)
     return {"y": y}
@@ -189,15 +189,15 @@ def activation(operands: Tensors, arguments: Arguments) -> Tensors:
 
 def activation_backward(operands: Tensors, arguments: Arguments) -> Tensors:
     x, y, dy = operands["x"], operands["y"], operands["dy"]
-    mode, coef = named(arguments.get("mode"), "relu"), arguments.get("coef", 0)
+    mode, coefficient = named(arguments.get("mode"), "relu"), arguments.get("coefficient", 0)
     if mode == "sigmoid":
         return {"dx": torch.ops.aten.sigmoid_backward(dy, y)}
     if mode == "tanh":
         return {"dx": torch.ops.aten.tanh_backward(dy, y)}
     if mode == "clipped_relu":
-        return {"dx": torch.ops.aten.hardtanh_backward(dy, x, 0.0, max(0.0, coef))}
+        return {"dx": torch.ops.aten.hardtanh_backward(dy, x, 0.0, max(0.0, coefficient))}
     leaf = _leaf(x)
-    dx = _gradient(_act(leaf, mode, (coef or 1) if mode == "swish" else coef), leaf, dy)
+    dx = _gradient(_act(leaf, mode, (coefficient or 1) if mode == "swish" else coefficient), leaf, dy)
     if mode == "elu":  # docs/layers.md: the slope at 0 is 1
         dx = torch.where(x == 0, dy, dx)
     return {"dx": dx}

@@ -362,7 +362,7 @@ def _conv_bias_activation(source: Source) -> Recipe:
     modes = ("relu", "clipped_relu", "sigmoid", "tanh", "elu", "gelu", "swish", "identity")
     arguments = g.arguments | {"activation": source.choice(modes)}
     if arguments["activation"] in ("clipped_relu", "elu"):
-        arguments["coef"] = source.choice((0.5, 1.0, 3.0))
+        arguments["coefficient"] = source.choice((0.5, 1.0, 3.0))
     if source.chance(0.5):
         operands["z"] = (g.y, g.dtype, "normal")
         arguments["alpha2"] = source.choice((1, 1, 0.5, -2.0))
@@ -377,7 +377,7 @@ ACTIVATIONS = ("relu", "clipped_relu", "sigmoid", "tanh", "elu", "swish", "ident
 def _activation_arguments(source: Source) -> dict[str, Any]:
     arguments: dict[str, Any] = {"mode": source.choice(ACTIVATIONS)}
     if source.chance(0.8):
-        arguments["coef"] = source.choice((0.5, 1.0, 2.0, 6.0))
+        arguments["coefficient"] = source.choice((0.5, 1.0, 2.0, 6.0))
     return arguments
 
 

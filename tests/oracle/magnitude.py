@@ -99,16 +99,16 @@ def _fused(table: Table, operands: Operands, arguments: Arguments, values: Value
     for factor in ("alpha1", "alpha2"):
         plain[factor] = abs(arguments.get(factor, 1))
     sums = table["conv_bias_activation"](_absolute(operands), plain)["y"]
-    mode, coef = named(arguments.get("activation"), "relu"), abs(arguments.get("coef", 0))
+    mode, coefficient = named(arguments.get("activation"), "relu"), abs(arguments.get("coefficient", 0))
     # Fast approximations of tanh and exp have absolute errors; the slopes are at most 1.2.
     own = {
         "sigmoid": np.ones_like(before),
         "tanh": np.ones_like(before),
-        "elu": coef + np.abs(before),
+        "elu": coefficient + np.abs(before),
         "gelu": np.abs(before),
         "swish": np.abs(before),
     }.get(mode, np.zeros_like(before))
-    return {"y": own + sums * (max(1.0, coef) if mode == "elu" else 1.2)}
+    return {"y": own + sums * (max(1.0, coefficient) if mode == "elu" else 1.2)}
 
 
 def _not_finite(table: Table, operands: Operands, arguments: Arguments, values: Values) -> Values:
@@ -126,28 +126,28 @@ def _fused_not_finite(table: Table, operands: Operands, arguments: Arguments, va
 
 def _activation(table: Table, operands: Operands, arguments: Arguments, values: Values) -> Values:
     x, y = operands["x"], np.abs(values["y"])
-    mode, coef = named(arguments.get("mode"), "relu"), arguments.get("coef", 0)
-    slope = (coef or 1) * x if mode == "swish" else x
+    mode, coefficient = named(arguments.get("mode"), "relu"), arguments.get("coefficient", 0)
+    slope = (coefficient or 1) * x if mode == "swish" else x
     if mode in ("sigmoid", "swish"):
         return {"y": y * (1 + np.abs(slope))}
     if mode == "tanh":
         return {"y": np.ones_like(y)}
-    if mode == "elu":  # coef * (exp(x) - 1), as its definition has it
-        return {"y": np.where(x > 0, y, abs(coef))}
+    if mode == "elu":  # coefficient * (exp(x) - 1), as its definition has it
+        return {"y": np.where(x > 0, y, abs(coefficient))}
     return {"y": y}
 
 
 def _activation_backward(table: Table, operands: Operands, arguments: Arguments, values: Values) -> Values:
     x, dy = operands["x"], np.abs(operands["dy"])
-    mode, coef = named(arguments.get("mode"), "relu"), arguments.get("coef", 0)
+    mode, coefficient = named(arguments.get("mode"), "relu"), arguments.get("coefficient", 0)
     if mode == "sigmoid":
         return {"dx": dy * np.abs(operands["y"])}
     if mode == "tanh":
         return {"dx": dy * (1 + operands["y"] ** 2)}
     if mode == "elu":  # of y, which was rounded, or of x
-        return {"dx": dy * max(1.0, abs(coef))}
+        return {"dx": dy * max(1.0, abs(coefficient))}
     if mode == "swish":
-        return {"dx": dy * (1 + np.abs((coef or 1) * x))}
+        return {"dx": dy * (1 + np.abs((coefficient or 1) * x))}
     return {"dx": np.abs(values["dx"])}
 
 
@@ -156,7 +156,7 @@ def _open_slopes(table: Table, operands: Operands, arguments: Arguments, values:
     x, mode = operands["x"], named(arguments.get("mode"), "relu")
     mask = np.isnan(x)
     if mode == "clipped_relu":
-        mask |= (x == 0) | (x == arguments.get("coef", 0))
+        mask |= (x == 0) | (x == arguments.get("coefficient", 0))
     return {"dx": mask}
 
 

@@ -109,7 +109,7 @@ def _conv_bias_activation(rng: np.random.Generator) -> Case:
     operands["z"] = _pick(rng, None, rng.normal(size=out))
     operands["b"] = _pick(rng, None, rng.normal(size=out[1]))
     modes = ("relu", "clipped_relu", "sigmoid", "tanh", "elu", "gelu", "swish", "identity")
-    after = {"activation": _pick(rng, *modes), "coef": _pick(rng, 0.5, 1), "alpha1": _pick(rng, 1, -2)}
+    after = {"activation": _pick(rng, *modes), "coefficient": _pick(rng, 0.5, 1), "alpha1": _pick(rng, 1, -2)}
     return "conv_bias_activation", operands, {**arguments, **after, "alpha2": _pick(rng, 1, 0.25)}
 
 
@@ -122,7 +122,7 @@ def _activation(rng: np.random.Generator) -> Case:
         x.reshape(-1)[:3] = np.nan, np.inf, 0.0
     arguments = {
         "mode": _pick(rng, *_MODES),
-        "coef": _pick(rng, 0, 1.5),
+        "coefficient": _pick(rng, 0, 1.5),
         "propagate_nan": _pick(rng, True, False),
     }
     return "activation", {"x": x}, arguments
@@ -130,7 +130,7 @@ def _activation(rng: np.random.Generator) -> Case:
 
 def _activation_backward(rng: np.random.Generator) -> Case:
     x = rng.normal(size=_shape(rng, 3)) * 3
-    arguments = {"mode": _pick(rng, *_MODES), "coef": _pick(rng, 0, 1.5)}
+    arguments = {"mode": _pick(rng, *_MODES), "coefficient": _pick(rng, 0, 1.5)}
     y = value("activation", {"x": x}, **arguments)
     return "activation_backward", {"x": x, "y": y, "dy": rng.normal(size=x.shape)}, arguments
 
@@ -715,7 +715,7 @@ def test_activations_have_known_values() -> None:
         "identity": x,
     }
     for mode, right in wanted.items():
-        np.testing.assert_allclose(value("activation", {"x": x}, mode=mode, coef=2), right, atol=1e-14)
+        np.testing.assert_allclose(value("activation", {"x": x}, mode=mode, coefficient=2), right, atol=1e-14)
     plain = value("activation", {"x": x}, mode="swish")
     np.testing.assert_allclose(plain, x / (1 + np.exp(-x)), atol=1e-14)
     one, zero = np.ones((1, 1, 1)), np.zeros((1, 1, 1))
@@ -728,7 +728,7 @@ def test_activations_have_known_values() -> None:
     [
         ("activation", {"mode": "relu", "propagate_nan": True}, np.nan),
         ("activation", {"mode": "relu", "propagate_nan": False}, 0.0),
-        ("activation", {"mode": "clipped_relu", "coef": 2, "propagate_nan": False}, 0.0),
+        ("activation", {"mode": "clipped_relu", "coefficient": 2, "propagate_nan": False}, 0.0),
         ("activation", {"mode": "tanh", "propagate_nan": False}, np.nan),
         ("reduce", {"op": "max"}, np.nan),
         ("reduce", {"op": "max", "propagate_nan": False}, 3.0),
@@ -768,22 +768,27 @@ def _close(found: np.ndarray, wanted: np.ndarray) -> None:
 def test_activation_gradients_by_differences(mode: str) -> None:
     rng = np.random.default_rng(1)
     x, dy = rng.normal(size=(3, 4)), rng.normal(size=(3, 4))
-    for coef in (0, 0.7):
-        y = value("activation", {"x": x}, mode=mode, coef=coef)
-        found = value("activation_backward", {"x": x, "y": y, "dy": dy}, mode=mode, coef=coef)
-        _close(found, _differences("activation", {"x": x}, "x", "y", dy, mode=mode, coef=coef))
+    for coefficient in (0, 0.7):
+        y = value("activation", {"x": x}, mode=mode, coefficient=coefficient)
+        found = value("activation_backward", {"x": x, "y": y, "dy": dy}, mode=mode, coefficient=coefficient)
+        _close(found, _differences("activation", {"x": x}, "x", "y", dy, mode=mode, coefficient=coefficient))
 
 
 def test_activation_gradients_at_corners() -> None:
     x = array(-1, 0, 1, 2)
     dy = np.ones(4)
-    for mode, coef, wanted in (("relu", 0, [0, 0, 1, 1]), ("elu", 0, [0, 1, 1, 1])):
-        y = value("activation", {"x": x}, mode=mode, coef=coef)
+    for mode, coefficient, wanted in (("relu", 0, [0, 0, 1, 1]), ("elu", 0, [0, 1, 1, 1])):
+        y = value("activation", {"x": x}, mode=mode, coefficient=coefficient)
         assert (
-            value("activation_backward", {"x": x, "y": y, "dy": dy}, mode=mode, coef=coef).tolist() == wanted
+            value(
+                "activation_backward", {"x": x, "y": y, "dy": dy}, mode=mode, coefficient=coefficient
+            ).tolist()
+            == wanted
         )
-    y = value("activation", {"x": x}, mode="clipped_relu", coef=2)
-    (answer,) = solve("activation_backward", {"x": x, "y": y, "dy": dy}, mode="clipped_relu", coef=2).values()
+    y = value("activation", {"x": x}, mode="clipped_relu", coefficient=2)
+    (answer,) = solve(
+        "activation_backward", {"x": x, "y": y, "dy": dy}, mode="clipped_relu", coefficient=2
+    ).values()
     assert answer.ambiguous is not None
     assert answer.ambiguous.tolist() == [False, True, False, True]
 

@@ -221,7 +221,7 @@ def test_activations_are_modes_of_cudnn(activation: str) -> None:
 def test_a_fused_graph_joins_its_nodes_by_virtual_tensors() -> None:
     conv = problem()
     bias = TensorSpec.packed((1, 4, 1, 1), "float16")
-    made = fused_graph(FusedConv(conv, bias, conv.y, "elu", coef=0.5, alpha1=2.0, alpha2=3.0))
+    made = fused_graph(FusedConv(conv, bias, conv.y, "elu", coefficient=0.5, alpha1=2.0, alpha2=3.0))
     convolved, added, biased, activated = made.nodes
     x, w, z, b, y = made.operands
     assert (convolved.attributes["x"], convolved.attributes["w"]) == (x, w)
@@ -247,6 +247,6 @@ def test_without_bias_residual_and_activation_the_graph_is_the_convolution() -> 
 
 def test_problems_print_everything_that_tells_them_apart() -> None:
     conv = problem()
-    text = str(FusedConv(conv, None, conv.y, "clipped_relu", coef=6.0, alpha2=0.5))
-    for part in ("clipped_relu(coef 6.0)", "0.5 * z float16[2, 4, 8, 8] nhwc", str(conv)):
+    text = str(FusedConv(conv, None, conv.y, "clipped_relu", coefficient=6.0, alpha2=0.5))
+    for part in ("clipped_relu(coefficient 6.0)", "0.5 * z float16[2, 4, 8, 8] nhwc", str(conv)):
         assert part in text

@@ -35,24 +35,24 @@ values = st.lists(st.floats(-8, 8), max_size=12).map(lambda some: [-2.5, 0.75, *
 
 
 @pytest.mark.parametrize("mode", ACTIVATION_MODES)
-@given(values=values, dtype=st.sampled_from(FLOATS), coef=st.sampled_from((1.5, 0.5, 2)))
-def test_an_element_at_a_time(values: list[float], mode: str, dtype: str, coef: float) -> None:
+@given(values=values, dtype=st.sampled_from(FLOATS), coefficient=st.sampled_from((1.5, 0.5, 2)))
+def test_an_element_at_a_time(values: list[float], mode: str, dtype: str, coefficient: float) -> None:
     x = np.array(values).astype(as_dtype(dtype).numpy)
-    y = reference.activation(x, mode=mode, coef=coef)
+    y = reference.activation(x, mode=mode, coefficient=coefficient)
     assert (y.dtype, y.shape) == (x.dtype, x.shape)
-    expected = [ONE[mode](float(v), coef) for v in x]
+    expected = [ONE[mode](float(v), coefficient) for v in x]
     np.testing.assert_allclose(y.astype(float), expected, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
 
 
 @pytest.mark.parametrize("mode", ACTIVATION_MODES)
-@given(values=values, coef=st.sampled_from((1.5, 0, 0.5)))
-def test_gradients_by_differences(values: list[float], mode: str, coef: float) -> None:
-    smooth = [v for v in values if mode not in BENT or min(abs(v), abs(v - coef)) > 1e-3]
+@given(values=values, coefficient=st.sampled_from((1.5, 0, 0.5)))
+def test_gradients_by_differences(values: list[float], mode: str, coefficient: float) -> None:
+    smooth = [v for v in values if mode not in BENT or min(abs(v), abs(v - coefficient)) > 1e-3]
     x = np.array(smooth)
     dy = np.random.default_rng(0).standard_normal(x.shape)
-    y = reference.activation(x, mode=mode, coef=coef)
-    dx = reference.activation_backward(dy, x, y, mode=mode, coef=coef)
-    assert_gradient(dx, lambda v: reference.activation(v, mode=mode, coef=coef), x, dy)
+    y = reference.activation(x, mode=mode, coefficient=coefficient)
+    dx = reference.activation_backward(dy, x, y, mode=mode, coefficient=coefficient)
+    assert_gradient(dx, lambda v: reference.activation(v, mode=mode, coefficient=coefficient), x, dy)
 
 
 @pytest.mark.parametrize("mode", ACTIVATION_MODES)
@@ -69,11 +69,13 @@ def test_against_torch(mode: str) -> None:
     }
     x = torch.linspace(-3, 3, 25, dtype=torch.float64, requires_grad=True)  # both bends are among them
     y = curves[mode](x)
-    ours = reference.activation(x.detach().numpy(), mode=mode, coef=1.5)
+    ours = reference.activation(x.detach().numpy(), mode=mode, coefficient=1.5)
     np.testing.assert_allclose(ours, y.detach().numpy(), rtol=0, atol=1e-14)
     y.backward(torch.arange(25, dtype=torch.float64))
-    dx = reference.activation_backward(np.arange(25.0), x.detach().numpy(), ours, mode=mode, coef=1.5)
-    same = np.arange(25) != 12 if mode == "elu" else np.full(25, True)  # at 0, torch's slope of elu is coef
+    dx = reference.activation_backward(np.arange(25.0), x.detach().numpy(), ours, mode=mode, coefficient=1.5)
+    same = (
+        np.arange(25) != 12 if mode == "elu" else np.full(25, True)
+    )  # at 0, torch's slope of elu is coefficient
     np.testing.assert_allclose(dx[same], x.grad.numpy()[same], rtol=0, atol=1e-13)
 
 
@@ -81,26 +83,26 @@ def test_swish_is_that_of_a_convolution_unless_told() -> None:
     x = np.linspace(-3, 3, 7)
     plain = reference.activation(x, mode="swish")
     np.testing.assert_allclose(plain, x / (1 + np.exp(-x)), rtol=1e-14)
-    np.testing.assert_array_equal(plain, reference.activation(x, mode="swish", coef=1))
-    assert activation_spec("swish", 0).coef == 1
+    np.testing.assert_array_equal(plain, reference.activation(x, mode="swish", coefficient=1))
+    assert activation_spec("swish", 0).coefficient == 1
     images, one = x.reshape(1, 1, 7), np.ones((1, 1, 1))
-    for coef in (0, 1.5):
-        fused = reference.conv_bias_activation(images, one, None, activation="swish", coef=coef)
+    for coefficient in (0, 1.5):
+        fused = reference.conv_bias_activation(images, one, None, activation="swish", coefficient=coefficient)
         np.testing.assert_array_equal(fused.ravel(), plain)
 
 
 @pytest.mark.parametrize("mode", ActivationMode)
 def test_modes_by_enum(mode: ActivationMode) -> None:
     x = np.linspace(-2, 2, 5)
-    expected = reference.activation(x, mode=mode.name.lower(), coef=1)
-    np.testing.assert_array_equal(reference.activation(x, mode=mode, coef=1), expected)
+    expected = reference.activation(x, mode=mode.name.lower(), coefficient=1)
+    np.testing.assert_array_equal(reference.activation(x, mode=mode, coefficient=1), expected)
 
 
 @pytest.mark.parametrize("mode", ACTIVATION_MODES)
 def test_nan_is_told_unless_a_relu_may_lose_it(mode: str) -> None:
     x = np.array([np.nan, 1.0])
-    assert np.isnan(reference.activation(x, mode=mode, coef=2)).tolist() == [True, False]
-    lost = reference.activation(x, mode=mode, coef=2, propagate_nan=False)
+    assert np.isnan(reference.activation(x, mode=mode, coefficient=2)).tolist() == [True, False]
+    lost = reference.activation(x, mode=mode, coefficient=2, propagate_nan=False)
     assert np.isnan(lost[0]) == (not mode.endswith("relu"))
     assert lost[0] == 0 or not mode.endswith("relu")
 
@@ -108,12 +110,12 @@ def test_nan_is_told_unless_a_relu_may_lose_it(mode: str) -> None:
 @pytest.mark.parametrize("mode", ACTIVATION_MODES)
 def test_the_ends_of_the_scale_are_silent(mode: str) -> None:
     x = np.array([-np.inf, -1e300, 1e300, np.inf])
-    y = reference.activation(x, mode=mode, coef=1)
+    y = reference.activation(x, mode=mode, coefficient=1)
     ends = {"identity": x, "relu": [0, 0, 1e300, np.inf], "clipped_relu": [0, 0, 1, 1],
             "sigmoid": [0, 0, 1, 1], "tanh": [-1, -1, 1, 1], "elu": [-1, -1, 1e300, np.inf],
             "swish": [np.nan, 0, 1e300, np.inf]}  # fmt: skip
     np.testing.assert_array_equal(y, ends[mode])
-    reference.activation_backward(x, x, y, mode=mode, coef=1)
+    reference.activation_backward(x, x, y, mode=mode, coefficient=1)
 
 
 @pytest.mark.parametrize(
@@ -122,8 +124,8 @@ def test_the_ends_of_the_scale_are_silent(mode: str) -> None:
 )
 def test_which_slope_a_bend_has(mode: str, bend: float, slope: float) -> None:
     x = np.array([bend], float)
-    y = reference.activation(x, mode=mode, coef=1.5)
-    assert reference.activation_backward(np.ones(1), x, y, mode=mode, coef=1.5).item() == slope
+    y = reference.activation(x, mode=mode, coefficient=1.5)
+    assert reference.activation_backward(np.ones(1), x, y, mode=mode, coefficient=1.5).item() == slope
 
 
 def test_elu_is_relu_when_its_coef_is_0() -> None:
@@ -161,7 +163,7 @@ def test_nothing_in_nothing_out() -> None:
     ("change", "error", "says"),
     [
         ({"mode": "gelu"}, ValueError, "mode must be one of identity, relu, .* swish, not 'gelu'"),
-        ({"coef": "high"}, TypeError, "coef must be a number, not 'high'"),
+        ({"coefficient": "high"}, TypeError, "coefficient must be a number, not 'high'"),
         ({"propagate_nan": "keep"}, TypeError, "propagate_nan must be True or False"),
         ({"x": np.ones(2, int)}, TypeError, "an activation takes .* not int64"),
         ({"beta": 1}, ValueError, "beta=1 needs out"),

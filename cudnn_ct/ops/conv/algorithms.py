@@ -229,7 +229,7 @@ def conv_bias_activation_plan(
     *,
     z: Any = None,
     activation: Any = "relu",
-    coef: float = 0,
+    coefficient: float = 0,
     padding: Any = 0,
     stride: Any = 1,
     dilation: Any = 1,
@@ -249,8 +249,8 @@ def conv_bias_activation_plan(
 
     Parameters
     ----------
-    x, w, b, z, activation, coef, padding, stride, dilation, groups, mode, algo, precision, deterministic
-    workspace_limit, strict, alpha1, alpha2, stream
+    x, w, b, z, activation, coefficient, padding, stride, dilation, groups, mode, algo, precision
+    deterministic, workspace_limit, strict, alpha1, alpha2, stream
         As in :func:`conv_bias_activation`.
     out : device array, optional
         An array like those that results go to, where they are not packed in the layout of x.
@@ -283,6 +283,6 @@ def conv_bias_activation_plan(
     given = {name: array for name, array in given.items() if array is not None or name in ("x", "w")}
     params = (
         padding, stride, dilation, groups, mode, precision, algo, deterministic, workspace_limit, strict,
-        activation, coef, alpha1, alpha2,
+        activation, coefficient, alpha1, alpha2,
     )  # fmt: skip
     return plan_of(FUSED, tuple(given), tuple(given.values()), params, (1.0, 0.0), out, stream)

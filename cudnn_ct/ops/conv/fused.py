@@ -24,7 +24,7 @@ def conv_bias_activation(
     *,
     z: Any = None,
     activation: Any = "relu",
-    coef: float = 0,
+    coefficient: float = 0,
     padding: Any = 0,
     stride: Any = 1,
     dilation: Any = 1,
@@ -51,7 +51,7 @@ def conv_bias_activation(
     z : device array, shape of the result, dtype of x, optional
         A residual.
     activation : {"relu", "clipped_relu", "sigmoid", "tanh", "elu", "gelu", "swish", "identity"}
-    coef : float
+    coefficient : float
         The ceiling of ``"clipped_relu"``, the alpha of ``"elu"``.
     padding, stride, dilation, groups, mode
         As in :func:`conv`.
@@ -93,7 +93,7 @@ def conv_bias_activation(
     given = {name: array for name, array in given.items() if array is not None or name in ("x", "w")}
     params = (
         padding, stride, dilation, groups, mode, precision, algo, deterministic, workspace_limit, strict,
-        activation, coef, alpha1, alpha2,
+        activation, coefficient, alpha1, alpha2,
     )  # fmt: skip
     return execute(FUSED, tuple(given), tuple(given.values()), params, outs=(out,), stream=stream)[0]
 
@@ -102,7 +102,7 @@ class Epilogue(NamedTuple):
     """Arguments for the operations after the convolution, as the caller wrote them."""
 
     activation: Any
-    coef: Any
+    coefficient: Any
     alpha1: Any
     alpha2: Any
 

@@ -12,7 +12,7 @@ from .graph_nodes import Lowering, conv_node
 __all__ = ["MODES", "chain", "fused_graph"]
 
 
-# The mode of the pointwise node, and its parameter that `coef` is.
+# The mode of the pointwise node, and its parameter that `coefficient` is.
 MODES = {
     "identity": ("identity", ""),
     "relu": ("relu_fwd", ""),
@@ -78,5 +78,7 @@ def _steps(problem: FusedConv, z: Tensor | None, bias: Tensor | None) -> list[di
             scale = None
     mode, parameter = MODES[problem.activation]
     if mode != "identity" or scale is not None:
-        steps.append({"mode": mode, "alpha1": scale} | ({parameter: problem.coef} if parameter else {}))
+        steps.append(
+            {"mode": mode, "alpha1": scale} | ({parameter: problem.coefficient} if parameter else {})
+        )
     return [{"math_prec": problem.compute, **step} for step in steps]

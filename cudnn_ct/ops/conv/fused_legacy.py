@@ -109,9 +109,9 @@ class UnfusedPlan:
         terms = ((problem.z, problem.alpha2), (problem.bias, 1.0))
         self._terms = [(_descriptor(spec), self._scalar(factor)) for spec, factor in terms if spec]
         mode = problem.activation
-        coef = 1.0 if mode == "swish" else problem.coef
+        coefficient = 1.0 if mode == "swish" else problem.coefficient
         self._activation = (
-            None if mode == "identity" else ActivationDescriptor.cached(ActivationSpec(mode, coef))
+            None if mode == "identity" else ActivationDescriptor.cached(ActivationSpec(mode, coefficient))
         )
         self.workspace = inner.workspace
 
