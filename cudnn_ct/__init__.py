@@ -45,7 +45,7 @@ _PUBLIC = {
     "ops.lrn": "lrn lrn_backward",
     "ops.norm.norm": (
         "batch_norm_backward batch_norm_inference batch_norm_inference_backward "
-        "batch_norm_overflowed batch_norm_training"
+        "batch_norm_overflow_detected batch_norm_training"
     ),
     "ops.pooling": "pool pool_backward",
     "ops.reduce.reduce": "reduce",

@@ -60,7 +60,7 @@ from .ops.lrn import lrn_backward as lrn_backward
 from .ops.norm.norm import batch_norm_backward as batch_norm_backward
 from .ops.norm.norm import batch_norm_inference as batch_norm_inference
 from .ops.norm.norm import batch_norm_inference_backward as batch_norm_inference_backward
-from .ops.norm.norm import batch_norm_overflowed as batch_norm_overflowed
+from .ops.norm.norm import batch_norm_overflow_detected as batch_norm_overflow_detected
 from .ops.norm.norm import batch_norm_training as batch_norm_training
 from .ops.pooling import pool as pool
 from .ops.pooling import pool_backward as pool_backward

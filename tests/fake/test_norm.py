@@ -261,13 +261,13 @@ def test_nothing_to_normalise(fake: FakeCudnn) -> None:
 ])  # fmt: skip
 def test_overflow_is_asked_for(fake: FakeCudnn, status: int, wait: bool, told: bool | None) -> None:
     fake.runtime_status = status
-    assert ct.batch_norm_overflowed(wait=wait) is told
+    assert ct.batch_norm_overflow_detected(wait=wait) is told
 
 
 def test_overflow_that_is_another_error(fake: FakeCudnn) -> None:
     fake.runtime_status = 5000
     with pytest.raises(ExecutionFailedError, match="cudnnQueryRuntimeError returned"):
-        ct.batch_norm_overflowed()
+        ct.batch_norm_overflow_detected()
 
 
 # --- failures ---

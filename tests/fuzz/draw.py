@@ -58,7 +58,7 @@ OTHERS = (
     Base("ct.conv_bias_activation_plan", (IMAGE, FILTERS, "array((8,))")),
     Base("ct.export_choices", ("'choices.json'",)),
     Base("ct.import_choices", ("'choices.json'",)),
-    Base("ct.batch_norm_overflowed"),
+    Base("ct.batch_norm_overflow_detected"),
     Base("ct.DropoutState", ("0.5", "3")),
     Base("ct.DropoutState().restore", ("ct.DropoutState().save()",)),
     Base("ct.dropout", (IMAGE, "ct.DropoutState()")),

@@ -202,8 +202,8 @@ def test_overflow_can_be_asked_for() -> None:
     """Once the work is over there is an answer; which one, only cuDNN knows."""
     x = ct.asarray(random((2, 3, 4, 4), 0))
     ct.batch_norm_training(x, ct.full(3, 1.0), ct.zeros(3))
-    assert ct.batch_norm_overflowed() in (True, False, None)
-    assert ct.batch_norm_overflowed(wait=True) in (True, False)
+    assert ct.batch_norm_overflow_detected() in (True, False, None)
+    assert ct.batch_norm_overflow_detected(wait=True) in (True, False)
 
 
 def test_values_that_are_not_finite_stay_in_their_channel() -> None:

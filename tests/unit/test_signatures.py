@@ -21,7 +21,7 @@ OF_MATHEMATICS = {("softmax", "algo"), ("softmax_backward", "algo")}
 
 # Operations without a meaning in mathematics: they choose, prepare or ask, or throw dice.
 WITHOUT_REFERENCE = {
-    *("batch_norm_overflowed", "conv_algorithms", "conv_bias_activation_plan", "conv_plan"),
+    *("batch_norm_overflow_detected", "conv_algorithms", "conv_bias_activation_plan", "conv_plan"),
     *("dropout", "dropout_backward"),
 }
 

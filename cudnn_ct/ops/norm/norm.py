@@ -22,7 +22,7 @@ __all__ = [
     "batch_norm_backward",
     "batch_norm_inference",
     "batch_norm_inference_backward",
-    "batch_norm_overflowed",
+    "batch_norm_overflow_detected",
     "batch_norm_training",
 ]
 
@@ -109,7 +109,7 @@ def batch_norm_training(
     channels), else calls of their own: ``cudnnAddTensor``, ``cudnnActivationForward``.
 
     The persistent mode may overflow, by cuDNN's manual, on large values that the others can take: results are
-    then infinite or NaN. :func:`batch_norm_overflowed` asks for that.
+    then infinite or NaN. :func:`batch_norm_overflow_detected` reports it.
 
     By cuDNN's manual the same bits from run to run, on GPUs of one architecture.
 
@@ -349,34 +349,34 @@ def batch_norm_inference_backward(
     return BatchNormGradients(dx, dscale, dbias, None)
 
 
-def batch_norm_overflowed(*, wait: bool = False, stream: Any = None) -> bool | None:
-    """Say whether a persistent kernel of this thread reported an overflow since the last time that was asked.
+def batch_norm_overflow_detected(*, wait: bool = False, stream: Any = None) -> bool | None:
+    """Return whether a persistent kernel of this thread reported an overflow since the previous call.
 
     Parameters
     ----------
     wait : bool
-        Wait for the work on the stream, where it is not over; by default nothing waits.
+        Wait for the pending work on the stream; by default the call does not wait.
     stream : optional
         As in :func:`batch_norm_training`.
 
     Returns
     -------
     bool or None
-        None where the work is not over and the answer not known.
+        None while work is pending and no overflow is known.
 
     Raises
     ------
     CudnnError
-        Another error of a kernel came to light.
+        A kernel failed with another error.
 
     Notes
     -----
-    ``cudnnQueryRuntimeError``. The report is of a handle, not of a call, and errs on the safe side: kernels
-    are known to report an overflow where results are right. Results that are infinite or NaN tell more.
+    ``cudnnQueryRuntimeError``. The report belongs to a handle, not to a call. Kernels are known to report an
+    overflow although results are right; infinite or NaN results are the better sign.
 
     Examples
     --------
-    >>> ct.batch_norm_overflowed(wait=True)
+    >>> ct.batch_norm_overflow_detected(wait=True)
     False
     """
     where = streams.resolve_stream(stream)
