@@ -148,9 +148,9 @@ def reduce(row: Row) -> Pair:
         return lambda i: fold(xs[i])
 
     def ours(operands: Operands) -> Call:
-        xs, fold = operands.ours["x"], ct.reduce
+        xs, fold = operands.ours["x"], ct.reduce_with_indices if parameters.get("indices") else ct.reduce
         outs = operands.ours.get("out") or [None] * len(xs)
-        return lambda i: fold(xs[i], out=outs[i], **parameters)
+        return lambda i: fold(xs[i], out=outs[i], op=parameters["op"], axis=axis)
 
     return Pair(arrays, theirs, ours, matched=_with_positions if parameters.get("indices") else None)
 

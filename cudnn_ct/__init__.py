@@ -48,7 +48,7 @@ _PUBLIC = {
         "batch_norm_overflow_detected batch_norm_training"
     ),
     "ops.pooling": "pool pool_backward",
-    "ops.reduce.reduce": "reduce",
+    "ops.reduce.reduce": "reduce reduce_with_indices",
     "ops.rnn.rnn": "RNN RNNDataGradients RNNForward RNNReserve",
     "ops.softmax": "softmax softmax_backward",
     "ops.spatial": (

@@ -65,6 +65,7 @@ from .ops.norm.norm import batch_norm_training as batch_norm_training
 from .ops.pooling import pool as pool
 from .ops.pooling import pool_backward as pool_backward
 from .ops.reduce.reduce import reduce as reduce
+from .ops.reduce.reduce import reduce_with_indices as reduce_with_indices
 from .ops.rnn.rnn import RNN as RNN
 from .ops.rnn.rnn import RNNDataGradients as RNNDataGradients
 from .ops.rnn.rnn import RNNForward as RNNForward

@@ -449,7 +449,7 @@ def _(place: Place) -> None:
             wanted = reference.reduce(x, op=words.get(op, op), axis=axes)
             same(dnn.GpuDnnReduction(op, axes)(place(x)), wanted, exact=False)
     y, places = dnn.GpuDnnReduction("maximum", [1, 2], "float64", "float64", True)(place(x))
-    wanted = reference.reduce(x, op="max", axis=(1, 2), indices=True)
+    wanted = reference.reduce_with_indices(x, op="max", axis=(1, 2))
     same(y, wanted[0], exact=False)
     same(places, wanted[1])
     x = integers(3, 4)

@@ -296,11 +296,11 @@ def _() -> None:
 @row("reduction: indices of smallest and largest, flattened over the reduced axes (int32 here, uint32 there)")
 def _() -> None:
     x = normal(3, 4, 5)
-    result = ct.reduce(ct.asarray(x), op="max", axis=(1, 2), indices=True)
+    result = ct.reduce_with_indices(ct.asarray(x), op="max", axis=(1, 2))
     np.testing.assert_array_equal(result.indices.numpy(), x.reshape(3, -1).argmax(1))
     assert result.indices.spec.dtype == "int32"
-    with pytest.raises(ValueError, match="indices=True is for"):
-        ct.reduce(ct.asarray(x), indices=True)
+    with pytest.raises(ValueError, match="op has no indices"):
+        ct.reduce_with_indices(ct.asarray(x), op="add")
 
 
 @row("reduction: over axes of length 1 a copy, without signs for absmax, norm1 and norm2")

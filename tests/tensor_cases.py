@@ -99,16 +99,15 @@ def reduce_cases(draw: st.DrawFn, *, dtypes: Sequence[str] = FLOATS) -> LayerCas
         1 if axis in gone else n for axis, n in enumerate(shape) if keywords["keepdims"] or axis not in gone
     )
     scales, outs = scales_and_out(draw, result, dtype)
-    if op in ("min", "max") and draw(st.booleans()):
-        keywords["indices"] = True
-    values: Any = "distinct" if keywords.get("indices") and _count(shape) < 128 else "integers"
+    indexed = op in ("min", "max") and draw(st.booleans())
+    values: Any = "distinct" if indexed and _count(shape) < 128 else "integers"
     if op in ("mul", "mul_no_zeros"):
         values = "positive"
     x = lying(draw, shape, dtype, values)
     sums = op in ("add", "norm1") and _count(shape) > 32  # beyond what each dtype holds
-    return LayerCase(
-        "reduce", (x,), keywords | scales, outs, exact=op in EXACT and values != "positive" and not sums
-    )
+    exact = op in EXACT and values != "positive" and not sums
+    operation = "reduce_with_indices" if indexed else "reduce"
+    return LayerCase(operation, (x,), keywords | scales, outs, exact=exact)
 
 
 def _count(shape: tuple[int, ...]) -> int:

@@ -79,7 +79,8 @@ class GpuDnnReduction:
         if self.dtype not in (None, inp.spec.dtype) and own != inp.spec.dtype:
             inp = ops().transform(inp, dtype=own)  # else the result is rounded to half precision first
         axis = tuple(self.axis) if isinstance(self.axis, list) else self.axis
-        found = ops().reduce(inp, op=REDUCTIONS[self.red_op], axis=axis, indices=self.return_indices)
+        reduce = ops().reduce_with_indices if self.return_indices else ops().reduce
+        found = reduce(inp, op=REDUCTIONS[self.red_op], axis=axis)
         y, *indices = found if self.return_indices else (found,)
         if self.dtype not in (None, inp.spec.dtype):
             y = ops().transform(y, dtype=self.dtype)

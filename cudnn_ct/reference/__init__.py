@@ -18,7 +18,7 @@ from .norm import (
     batch_norm_training,
 )
 from .pooling import pool, pool_backward
-from .reduction import reduce
+from .reduction import reduce, reduce_with_indices
 from .softmax import softmax, softmax_backward
 from .spatial import (
     affine_grid,
@@ -59,6 +59,7 @@ __all__ = [
     "pool_backward",
     "pool_output_shape",
     "reduce",
+    "reduce_with_indices",
     "scale",
     "softmax",
     "softmax_backward",

@@ -56,19 +56,39 @@ def reduce_problem(
     op: Any,
     axis: Any,
     keepdims: bool,
-    indices: bool,
-    propagate_nan: Any,
+    propagate_nan: bool,
 ) -> ReduceProblem:
     """Validate the arguments of a reduction of x."""
-    x = specs["x"]
-    keepdims, indices = as_bool(keepdims, "keepdims"), as_bool(indices, "indices")
+    return _problem(specs["x"], outs[0], op, axis, keepdims, propagate_nan, indices=False)
+
+
+def indexed_reduce_problem(
+    specs: dict[str, TensorSpec],
+    outs: tuple[TensorSpec | None, ...],
+    op: Any,
+    axis: Any,
+    keepdims: bool,
+    propagate_nan: bool,
+) -> ReduceProblem:
+    """Validate the arguments of a reduction of x that also returns indices."""
+    return _problem(specs["x"], outs[0], op, axis, keepdims, propagate_nan, indices=True)
+
+
+def _problem(
+    x: TensorSpec,
+    out: TensorSpec | None,
+    op: Any,
+    axis: Any,
+    keepdims: Any,
+    propagate_nan: Any,
+    indices: bool,
+) -> ReduceProblem:
     name = reduce_op(op, x.shape, axis, indices)
     one_dtype("reduce", x=x.dtype)
     gone, shape = reduce_axes(x.shape, axis), reduced_shape(x.shape, axis, keepdims)
-    places = TensorSpec.packed(shape, "int32") if indices else None
     like = x if len(shape) == len(x.shape) else TensorSpec.packed(shape, x.dtype)
-    if indices:  # these lie in C order, and the values beside them
+    if indices:  # cuDNN writes them in C order, and the values in the same order
         like = TensorSpec.packed(shape, x.dtype)
-    return ReduceProblem(
-        x, result_spec(shape, like, out=outs[0]), places, gone, name, as_bool(propagate_nan, "propagate_nan")
-    )
+    places = TensorSpec.packed(shape, "int32") if indices else None
+    y = result_spec(shape, like, out=out)
+    return ReduceProblem(x, y, places, gone, name, as_bool(propagate_nan, "propagate_nan"))

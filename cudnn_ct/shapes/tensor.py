@@ -23,8 +23,8 @@ _OF_NOTHING = ("add", "mul", "norm1", "norm2", "mul_no_zeros")  # those with an 
 MAX_AXES = 8  # that a descriptor of cuDNN can have
 
 
-class Reduction(NamedTuple, Generic[T]):
-    """A smallest or largest element, and which it was, in C order of the axes that are gone."""
+class IndexedReduction(NamedTuple, Generic[T]):
+    """Smallest or largest elements, and their int32 positions in C order of the reduced axes."""
 
     y: T
     indices: T
@@ -80,8 +80,9 @@ def reduced_shape(x_shape: Iterable[int], axis: Any = None, keepdims: bool = Fal
 def reduce_op(op: Any, x_shape: Iterable[int], axis: Any = None, indices: bool = False) -> str:
     """The operation by its name in :data:`REDUCE_OPS`; raise unless it has an answer for the axes."""
     name, x = as_choice(op, REDUCE_OPS, "op"), check_shape(x_shape, "x_shape")
-    if as_bool(indices, "indices") and name not in _INDEXED:
-        raise ValueError(f"indices=True is for op={' or '.join(map(repr, _INDEXED))}, not {name!r}")
+    if indices and name not in _INDEXED:
+        expected = " or ".join(map(repr, _INDEXED))
+        raise ValueError(f"op has no indices: got {name!r}, expected {expected}; use reduce for the others")
     gone = reduce_axes(x, axis)
     empty = prod(x[axis] for axis in gone) == 0
     if empty and name not in _OF_NOTHING and 0 not in reduced_shape(x, gone):

@@ -129,7 +129,6 @@ RNN = ct.RNN("rnn_relu", 2, 3, bias="no_bias")
         (lambda x: ct.conv_backward_bias(x, beta=None), "beta must be a number, not None"),
         (lambda x: ct.batch_norm_training(x, x, x, alpha=x), "alpha must be a number"),
         (lambda x: ct.conv_transpose_shape((1, 1, 1), (1, 1, 1), groups=1.5), "groups must be an int"),
-        (lambda x: ct.reduce(x, op="max", indices=MANY), "indices must be True or False"),
         (lambda x: ct.batch_norm_overflow_detected(wait=MANY), "wait must be True or False"),
         (lambda x: ct.spatial_transformer(ct.TensorSpec(None, None, "x"), x), "x must be an array on"),
         (lambda x: ct.TensorDescriptor(ct.TensorSpec(None, (), "x")), "shape of a spec is a tuple of ints"),
@@ -182,7 +181,7 @@ def test_a_dtype_that_nothing_can_encode(fake: FakeCudnn) -> None:
 def test_what_stands_for_true_and_false_is_taken(fake: FakeCudnn) -> None:
     x = images(1, 2, 3, 4)
     for yes in (True, 1, np.True_, np.int64(1)):
-        assert ct.reduce(x, op="max", axis=1, keepdims=yes, indices=yes).indices.shape == (1, 1, 3, 4)
+        assert ct.reduce_with_indices(x, op="max", axis=1, keepdims=yes).indices.shape == (1, 1, 3, 4)
         assert RNN.algorithms((1, 1, 2), training=yes, measure=not yes)
     assert dnn_context(np.int64(0)) == dnn_context("cuda0") == 0
     with pytest.raises(BufferError, match="only there"):

@@ -237,7 +237,7 @@ def test_nothing_to_reduce(fake: FakeCudnn, op: str, alpha: float) -> None:
     kept = ct.reduce(ct.asarray(x), op=op, axis=(0, 2), keepdims=True)
     np.testing.assert_array_equal(kept.numpy(), ct.reference.reduce(x, op=op, axis=(0, 2), keepdims=True))
     if op in ("min", "max"):
-        found = ct.reduce(ct.asarray(x), op=op, axis=2, indices=True)
+        found = ct.reduce_with_indices(ct.asarray(x), op=op, axis=2)
         np.testing.assert_array_equal(found.y.numpy(), x[..., 0])
         np.testing.assert_array_equal(found.indices.numpy(), np.zeros((1, 3), np.int32))
 
@@ -259,7 +259,7 @@ def test_indices_beside_values_that_lie_apart(fake: FakeCudnn, host: Host) -> No
     x = np.random.default_rng(0).permutation(24).reshape(2, 3, 4).astype(np.float32)
     memory = np.full((2, 8), NAN, np.float32)
     out = ForeignArray(host, memory[:, ::2])
-    found = ct.reduce(ct.asarray(x), op="max", axis=1, indices=True, out=out)
+    found = ct.reduce_with_indices(ct.asarray(x), op="max", axis=1, out=out)
     assert found.y is out
     np.testing.assert_array_equal(out.numpy(), x.max(axis=1))
     np.testing.assert_array_equal(found.indices.numpy(), x.argmax(axis=1).astype(np.int32))
@@ -419,7 +419,7 @@ def test_read_only(fake: FakeCudnn, host: Host) -> None:
         (lambda x: ct.reduce(x, axis=2), ValueError, "there is no axis 2 among 2"),
         (lambda x: ct.reduce(x, axis=(0, -2)), ValueError, "names an axis twice"),
         (lambda x: ct.reduce(x, op="median"), ValueError, "op must be one of add, mul, min, max, amax"),
-        (lambda x: ct.reduce(x, indices=True), ValueError, "indices=True is for op='min' or 'max', not"),
+        (lambda x: ct.reduce_with_indices(x, op="avg"), ValueError, "got 'avg', expected 'min' or 'max'"),
         (lambda x: ct.reduce(x, propagate_nan="often"), TypeError, "propagate_nan must be True or False"),
         (lambda x: ct.reduce(ct.zeros((1,) * 9)), ValueError, "a reduction takes at most 8 axes"),
         (lambda x: ct.reduce(ct.zeros(3, "int32")), TypeError, "reduce takes float16"),
@@ -441,7 +441,7 @@ CALLS: dict[str, Callable[[], Any]] = {
     "conversion": lambda: ct.transform(images(2, 3, dtype="float16"), dtype="bfloat16"),
     "reduce": lambda: ct.reduce(images(2, 9), axis=1),
     "bfloat16": lambda: ct.reduce(ct.full((2, 9), 1.0, "bfloat16"), axis=1),
-    "indices": lambda: ct.reduce(images(2, 9), op="max", axis=1, indices=True),
+    "indices": lambda: ct.reduce_with_indices(images(2, 9), op="max", axis=1),
     "product of one": lambda: ct.reduce(images(2, 1), op="mul_no_zeros", axis=1),
 }
 

@@ -171,8 +171,8 @@ def test_indices(op: str, shape: tuple[int, ...]) -> None:
     for layout in ("nchw", "nhwc") if len(shape) == 4 else ("nchw",):
         lying = place(lay_out(x, layout, "packed"))
         for axes in (0, 1, tuple(range(1, len(shape)))):
-            got = ct.reduce(lying, op=op, axis=axes, indices=True)
-            expected = ct.reference.reduce(x, op=op, axis=axes, indices=True)
+            got = ct.reduce_with_indices(lying, op=op, axis=axes)
+            expected = ct.reference.reduce_with_indices(x, op=op, axis=axes)
             compare(got.y, expected.y, exact=True)
             compare(got.indices, expected.indices)
 

@@ -61,8 +61,9 @@ def made(
     if call.operation in SEQUENCES:
         return SEQUENCES[call.operation](arrays, dict(given), keywords)
     named = arrays | given
+    operation = "reduce_with_indices" if named.pop("indices", False) else call.operation
     first = [named.pop(name) for name in POSITIONAL[call.operation]]
-    return _by_name(getattr(ct, call.operation)(*first, **named, **keywords))
+    return _by_name(getattr(ct, operation)(*first, **named, **keywords))
 
 
 def planned(

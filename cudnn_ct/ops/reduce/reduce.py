@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ...plans.float32 import on_float32
-from ...shapes.parse import as_bool
-from ...shapes.reduction import reduce_problem
-from ...shapes.tensor import Reduction
+from ...shapes.reduction import indexed_reduce_problem, reduce_problem
+from ...shapes.tensor import IndexedReduction
 from .._call import Operation, execute
 from .._fallback import Implementation, of_problem
 from .fast_sum import channel_sum, fast_sum
@@ -15,7 +14,7 @@ from .graph import reduction as graph_reduction
 from .legacy import reduction as legacy_reduction
 from .legacy import wide_reduction
 
-__all__ = ["reduce"]
+__all__ = ["reduce", "reduce_with_indices"]
 
 IMPLEMENTATIONS = (
     of_problem(fast_sum, aligned=True),
@@ -26,6 +25,7 @@ IMPLEMENTATIONS = (
     Implementation(wide_reduction),
 )
 _REDUCE = Operation("a reduction", reduce_problem, IMPLEMENTATIONS)
+_INDEXED = Operation("a reduction", indexed_reduce_problem, IMPLEMENTATIONS)
 
 
 def reduce(
@@ -34,7 +34,6 @@ def reduce(
     op: Any = "add",
     axis: Any = None,
     keepdims: bool = False,
-    indices: bool = False,
     propagate_nan: bool = True,
     alpha: float = 1,
     beta: float = 0,
@@ -57,8 +56,6 @@ def reduce(
         axis of length 0, sums are 0 and products 1.
     keepdims : bool
         Whether they stay, with length 1.
-    indices : bool
-        Whether to tell, for min and max, which element it was.
     propagate_nan : bool
         Whether NaN is the smallest and largest element, or none unless it is alone. The other operations
         propagate it always.
@@ -70,16 +67,15 @@ def reduce(
 
     Returns
     -------
-    DeviceArray, shape :func:`cudnn_ct.shapes.tensor.reduced_shape`, dtype of x, or ``out``; or Reduction
-        With ``indices``, the pair of it and an array of int32 positions in C order of the axes that go.
+    DeviceArray, shape :func:`cudnn_ct.shapes.tensor.reduced_shape`, dtype of x; or ``out``
 
     Raises
     ------
     TypeError
         ``x`` is not on the device, its dtype is none of the four, ``axis`` is not an int or a tuple of
-        ints, or ``keepdims`` or ``indices`` is not a bool.
+        ints, or ``keepdims`` is not a bool.
     ValueError
-        An axis is not there or named twice, the operation has no indices, or no answer for no element.
+        An axis is not there or named twice, or the operation has no answer for no element.
     NotSupportedError
         cuDNN has no way to compute it; the message says what each way was refused for.
     AllocationError
@@ -99,12 +95,54 @@ def reduce(
     >>> x = ct.asarray([[1, -4, 3], [2, 0, -2]], "float32")
     >>> ct.reduce(x, op="norm1", axis=1).numpy()
     array([8., 4.], dtype=float32)
-    >>> smallest, places = ct.reduce(x, op="min", axis=-1, indices=True)
-    >>> smallest.numpy(), places.numpy()
+    """
+    params = (op, axis, keepdims, propagate_nan)
+    return execute(_REDUCE, ("x",), (x,), params, alpha, beta, (out,), stream)[0]
+
+
+def reduce_with_indices(
+    x: Any,
+    *,
+    op: Any,
+    axis: Any = None,
+    keepdims: bool = False,
+    propagate_nan: bool = True,
+    alpha: float = 1,
+    beta: float = 0,
+    out: Any = None,
+    stream: Any = None,
+) -> IndexedReduction[Any]:
+    """Compute :func:`reduce` for the smallest or largest elements, and return their positions as well.
+
+    Parameters
+    ----------
+    x : device array, at most 8 axes of any strides, float16 | bfloat16 | float32 | float64
+    op : {"min", "max"}
+    axis, keepdims, propagate_nan, alpha, beta, out, stream
+        As in :func:`reduce`; ``out`` is for the elements.
+
+    Returns
+    -------
+    IndexedReduction
+        ``y``, DeviceArray of the dtype of x, or ``out``; ``indices``, DeviceArray of int32 and of the same
+        shape: positions in C order of the reduced axes.
+
+    Raises
+    ------
+    TypeError, ValueError, NotSupportedError, AllocationError
+        As in :func:`reduce`; ValueError also if ``op`` is another operation.
+
+    Notes
+    -----
+    ``cudnnReduceTensor``: the same bits from run to run. If several elements are equal, the position of any
+    of them is returned.
+
+    Examples
+    --------
+    >>> x = ct.asarray([[1, -4, 3], [2, 0, -2]], "float32")
+    >>> smallest, indices = ct.reduce_with_indices(x, op="min", axis=-1)
+    >>> smallest.numpy(), indices.numpy()
     (array([-4., -2.], dtype=float32), array([1, 2], dtype=int32))
     """
-    arguments = (op, axis, keepdims, indices, propagate_nan)
-    if indices is False or not as_bool(indices, "indices"):
-        return execute(_REDUCE, ("x",), (x,), arguments, alpha, beta, (out,), stream)[0]
-    y, places = execute(_REDUCE, ("x",), (x,), arguments, alpha, beta, (out, None), stream)
-    return Reduction(y, places)
+    params = (op, axis, keepdims, propagate_nan)
+    return IndexedReduction(*execute(_INDEXED, ("x",), (x,), params, alpha, beta, (out, None), stream))
