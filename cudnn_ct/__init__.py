@@ -58,11 +58,14 @@ _PUBLIC = {
     "ops.tensor": "add fill op_tensor scale transform",
     "plans.base": "Candidate",
     "shapes.conv": "conv_output_shape conv_transpose_shape",
+    "shapes.norm": "BatchNormGradients BatchNormResult",
     "shapes.pooling": "pool_output_shape",
+    "shapes.spatial": "GridSampleGradients SpatialTransformerGradients",
     "shapes.specs": (
         "ActivationSpec CTCLossSpec ConvolutionSpec FilterSpec LRNSpec OpTensorSpec PoolingSpec "
         "ReduceSpec SpatialTransformerSpec TensorSpec"
     ),
+    "shapes.tensor": "IndexedReduction",
 }
 _MODULE_OF = {name: module for module, names in _PUBLIC.items() for name in names.split()}
 _MODULES = ("dnn", "reference")

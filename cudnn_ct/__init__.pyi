@@ -86,7 +86,11 @@ from .ops.tensor import transform as transform
 from .plans.base import Candidate as Candidate
 from .shapes.conv import conv_output_shape as conv_output_shape
 from .shapes.conv import conv_transpose_shape as conv_transpose_shape
+from .shapes.norm import BatchNormGradients as BatchNormGradients
+from .shapes.norm import BatchNormResult as BatchNormResult
 from .shapes.pooling import pool_output_shape as pool_output_shape
+from .shapes.spatial import GridSampleGradients as GridSampleGradients
+from .shapes.spatial import SpatialTransformerGradients as SpatialTransformerGradients
 from .shapes.specs import ActivationSpec as ActivationSpec
 from .shapes.specs import CTCLossSpec as CTCLossSpec
 from .shapes.specs import ConvolutionSpec as ConvolutionSpec
@@ -97,6 +101,7 @@ from .shapes.specs import PoolingSpec as PoolingSpec
 from .shapes.specs import ReduceSpec as ReduceSpec
 from .shapes.specs import SpatialTransformerSpec as SpatialTransformerSpec
 from .shapes.specs import TensorSpec as TensorSpec
+from .shapes.tensor import IndexedReduction as IndexedReduction
 
 __version__: str
 __all__: list[str]

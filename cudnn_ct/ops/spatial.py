@@ -7,7 +7,7 @@ from typing import Any
 from ..array_creation import not_on_device
 from ..shapes.spatial import (
     GridSampleGradients,
-    TransformerGradients,
+    SpatialTransformerGradients,
     grid_problem,
     sample_problem,
     transformed_shape,
@@ -255,7 +255,7 @@ def spatial_transformer(
 
 def spatial_transformer_backward(
     dy: Any, x: Any, theta: Any, *, scale_height: float = 1, scale_width: float = 1, stream: Any = None
-) -> TransformerGradients[Any]:
+) -> SpatialTransformerGradients[Any]:
     """Compute the gradients of :func:`spatial_transformer` with regard to x and to the transforms.
 
     Parameters
@@ -268,7 +268,7 @@ def spatial_transformer_backward(
 
     Returns
     -------
-    TransformerGradients
+    SpatialTransformerGradients
         ``dx``, as x, and ``dtheta``, as theta.
 
     Raises
@@ -292,7 +292,7 @@ def spatial_transformer_backward(
     """
     grid = affine_grid(theta, _result_shape(x, scale_height, scale_width), stream=stream)
     dx, dgrid = grid_sample_backward(dy, x, grid, stream=stream)
-    return TransformerGradients(dx, affine_grid_backward(dgrid, stream=stream))
+    return SpatialTransformerGradients(dx, affine_grid_backward(dgrid, stream=stream))
 
 
 def _result_shape(x: Any, scale_height: float, scale_width: float) -> tuple[int, ...]:

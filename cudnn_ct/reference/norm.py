@@ -10,8 +10,8 @@ import numpy.typing as npt
 from ..dtypes import as_dtype
 from ..shapes.checks import one_dtype, same_shape
 from ..shapes.norm import (
-    BatchNorm,
     BatchNormGradients,
+    BatchNormResult,
     check_epsilon,
     check_norm_parameters,
     check_running_statistics,
@@ -41,7 +41,7 @@ def batch_norm_training(
     alpha: float = 1,
     beta: float = 0,
     out: Array | None = None,
-) -> BatchNorm[Array]:
+) -> BatchNormResult[Array]:
     """Normalise a batch by its own mean and variance, then scale and shift it; each result is rounded once.
 
     With ``mean`` and ``var`` (divided by the number of samples m, not m - 1) of the batch ::
@@ -70,7 +70,7 @@ def batch_norm_training(
 
     Returns
     -------
-    BatchNorm
+    BatchNormResult
         ``y``, as ``x``; ``mean`` and ``invstd = 1 / sqrt(var + epsilon)``, in the dtype of the parameters,
         with the axes of ``x``, those that the mean is over of length 1. The mean of no samples is NaN.
 
@@ -114,7 +114,7 @@ def batch_norm_training(
         for array, new, factor in zip(given.values(), (mean, var), (1, unbiased), strict=True):
             deliver(new.reshape(array.shape), array.dtype, momentum * factor, 1 - momentum, array)
     dtype = as_dtype(norm_parameter_dtype(x.dtype)).numpy
-    return BatchNorm(result, round_once(mean, dtype), round_once(invstd, dtype))
+    return BatchNormResult(result, round_once(mean, dtype), round_once(invstd, dtype))
 
 
 def batch_norm_inference(

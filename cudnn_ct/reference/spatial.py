@@ -10,7 +10,7 @@ import numpy.typing as npt
 from ..shapes.checks import one_dtype, same_shape
 from ..shapes.spatial import (
     GridSampleGradients,
-    TransformerGradients,
+    SpatialTransformerGradients,
     affine_grid_shape,
     check_grid,
     grid_sample_shape,
@@ -226,7 +226,7 @@ def spatial_transformer_backward(
     *,
     scale_height: float = 1,
     scale_width: float = 1,
-) -> TransformerGradients[Array]:
+) -> SpatialTransformerGradients[Array]:
     """Compute the gradients of :func:`spatial_transformer`, in float64, each rounded once at the end.
 
     Parameters
@@ -238,7 +238,7 @@ def spatial_transformer_backward(
 
     Returns
     -------
-    TransformerGradients
+    SpatialTransformerGradients
         ``dx``, as ``x``, and ``dtheta``, as ``theta``.
 
     Raises
@@ -257,7 +257,7 @@ def spatial_transformer_backward(
     grid = _transformer_grid(x, theta, scale_height, scale_width)
     same_shape(y=grid_sample_shape(x.shape, grid.shape), dy=dy.shape)
     dx, dgrid = sampled_gradients(wide(x), grid, wide(dy))
-    return TransformerGradients(round_once(dx, x.dtype), round_once(_grid_gradient(dgrid), x.dtype))
+    return SpatialTransformerGradients(round_once(dx, x.dtype), round_once(_grid_gradient(dgrid), x.dtype))
 
 
 def _transformer_grid(x: Array, theta: Array, scale_height: float, scale_width: float) -> Float64:

@@ -21,8 +21,8 @@ _SYNONYMS = {"spatial_persistent": "spatial"}  # cuDNN's name of a faster way to
 NORM_MIN_EPSILON = 0.0  # cuDNN's limit
 
 
-class BatchNorm(NamedTuple, Generic[T]):
-    """What a training step of batch normalisation gives: the result, and the statistics of the batch.
+class BatchNormResult(NamedTuple, Generic[T]):
+    """Result of a training step of batch normalisation, and the statistics of the batch.
 
     ``mean`` and ``invstd``, which is ``1 / sqrt(variance + epsilon)``, have the shape
     :func:`norm_parameter_shape`; the backward step takes them.

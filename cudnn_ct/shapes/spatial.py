@@ -20,7 +20,7 @@ class GridSampleGradients(NamedTuple, Generic[T]):
     dgrid: T
 
 
-class TransformerGradients(NamedTuple, Generic[T]):
+class SpatialTransformerGradients(NamedTuple, Generic[T]):
     """Gradients with regard to the image, and to the transforms."""
 
     dx: T

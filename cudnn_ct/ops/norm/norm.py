@@ -10,7 +10,7 @@ from ..._bindings.enums import ErrQueryMode, Status
 from ...array_creation import as_operand, full, zeros
 from ...cuda import stream as streams
 from ...errors import error_from_status
-from ...shapes.norm import BatchNorm, BatchNormGradients, check_norm_parameters, norm_parameter_shape
+from ...shapes.norm import BatchNormGradients, BatchNormResult, check_norm_parameters, norm_parameter_shape
 from ...shapes.norm_problem import norm_gradient, norm_inference, norm_training
 from ...shapes.parse import as_bool
 from ...shapes.specs import TensorSpec
@@ -50,7 +50,7 @@ def batch_norm_training(
     beta: float = 0,
     out: Any = None,
     stream: Any = None,
-) -> BatchNorm[Any]:
+) -> BatchNormResult[Any]:
     """Normalise a batch by its own mean and variance, then scale and shift it (Ioffe and Szegedy 2015).
 
     With ``mean`` and ``var`` (divided by the number of samples m, not m - 1) of the batch ::
@@ -83,7 +83,7 @@ def batch_norm_training(
 
     Returns
     -------
-    BatchNorm
+    BatchNormResult
         ``y``, DeviceArray of shape and dtype of x, or ``out``; ``mean`` and
         ``invstd = 1 / sqrt(var + epsilon)``, DeviceArrays in the dtype of the parameters, with the axes of x,
         those that the mean is over of length 1. The mean of no samples is NaN.
@@ -131,7 +131,7 @@ def batch_norm_training(
     running = () if running_mean is None and running_var is None else (running_mean, running_var)
     outs = (out, None, None, *running)
     y, mean, invstd, *_ = execute(_TRAINING, names, given, arguments, alpha, beta, outs, stream)
-    return BatchNorm(y, mean, invstd)
+    return BatchNormResult(y, mean, invstd)
 
 
 def batch_norm_inference(
