@@ -251,9 +251,11 @@ def spatial_cases(draw: st.DrawFn) -> LayerCase:
     )
     if operation == "affine_grid":
         theta = Tensor((n, 2, 3), dtype, "integers", seed=draw(st.integers(0, 99)))
-        return LayerCase(operation, (theta,), {"shape": (n, channels, *size)})
+        outs = _maybe_out(draw, (n, *size, 2), dtype)
+        return LayerCase(operation, (theta,), {"shape": (n, channels, *size)}, outs)
     if operation == "affine_grid_backward":
-        return LayerCase(operation, (Tensor((n, *size, 2), dtype, "floats", seed=draw(st.integers(0, 99))),))
+        dgrid = Tensor((n, *size, 2), dtype, "floats", seed=draw(st.integers(0, 99)))
+        return LayerCase(operation, (dgrid,), outs=_maybe_out(draw, (n, 2, 3), dtype))
     # Between the pixels, where slopes jump, no rounding decides on a side.
     rng = np.random.default_rng(draw(st.integers(0, 99)))
     places = rng.integers(-2, 8, (n, *size, 2)) + rng.choice((0.25, 0.5, 0.75), (n, *size, 2))
@@ -265,3 +267,8 @@ def spatial_cases(draw: st.DrawFn) -> LayerCase:
         return LayerCase(operation, tuple(operands), scales, outs)
     scales, outs = scales_and_out(draw, image, dtype)
     return LayerCase(operation, (lying(draw, shape, dtype), *operands), scales, outs)
+
+
+def _maybe_out(draw: st.DrawFn, shape: Sequence[int], dtype: str) -> dict[str, Tensor]:
+    """An out of NaN in any layout, or none."""
+    return {"out": lying(draw, shape, dtype, "nan")} if draw(st.booleans()) else {}

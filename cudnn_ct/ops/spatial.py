@@ -34,7 +34,7 @@ _SAMPLE = Operation("sampling", sample_problem, _SAMPLE_PLANS)
 _SAMPLE_GRADIENTS = Operation("the gradients of sampling", sample_problem, _SAMPLE_PLANS)
 
 
-def affine_grid(theta: Any, shape: Any, *, stream: Any = None) -> Any:
+def affine_grid(theta: Any, shape: Any, *, out: Any = None, stream: Any = None) -> Any:
     """Compute ``theta @ (x, y, 1)`` for every pixel of an image.
 
     ``x`` and ``y`` go from -1 to 1, from the centre of the first pixel to that of the last. Of a single pixel
@@ -45,12 +45,14 @@ def affine_grid(theta: Any, shape: Any, *, stream: Any = None) -> Any:
     theta : device array, shape (N, 2, 3), float16 | bfloat16 | float32 | float64
     shape : tuple of int, (N, C, H, W) or (N, H, W)
         Of the images that the grid is for.
+    out : device array, shape and dtype of the result, optional
+        Destination of the result. It must not overlap ``theta``.
     stream : optional
         An address, or anything with ``__cuda_stream__``; by default that of ``ct.use``.
 
     Returns
     -------
-    DeviceArray, shape (N, H, W, 2), dtype of theta
+    DeviceArray, shape (N, H, W, 2), dtype of theta; or ``out``
         For each pixel, the place in the image to take it from: first along W, then along H.
 
     Raises
@@ -77,21 +79,21 @@ def affine_grid(theta: Any, shape: Any, *, stream: Any = None) -> Any:
     >>> ct.affine_grid(upside_down, (1, 2, 2)).numpy()[0, 0]
     array([[-1.,  1.], [ 1.,  1.]], dtype=float32)
     """
-    return execute(_GRID, ("theta",), (theta,), (shape,), stream=stream)[0]
+    return execute(_GRID, ("theta",), (theta,), (shape,), outs=(out,), stream=stream)[0]
 
 
-def affine_grid_backward(dgrid: Any, *, stream: Any = None) -> Any:
+def affine_grid_backward(dgrid: Any, *, out: Any = None, stream: Any = None) -> Any:
     """Compute the gradient of :func:`affine_grid` with regard to the transforms.
 
     Parameters
     ----------
     dgrid : device array, shape (N, H, W, 2), float16 | bfloat16 | float32 | float64
-    stream : optional
+    out, stream
         As in :func:`affine_grid`.
 
     Returns
     -------
-    DeviceArray, shape (N, 2, 3), dtype of dgrid
+    DeviceArray, shape (N, 2, 3), dtype of dgrid; or ``out``
 
     Raises
     ------
@@ -110,7 +112,7 @@ def affine_grid_backward(dgrid: Any, *, stream: Any = None) -> Any:
     >>> ct.affine_grid_backward(dgrid).numpy()
     array([[[ -3.,   1.,   3.], [-30.,  10.,  30.]]], dtype=float32)
     """
-    return execute(_GRID_GRADIENT, ("dgrid",), (dgrid,), (), stream=stream)[0]
+    return execute(_GRID_GRADIENT, ("dgrid",), (dgrid,), (), outs=(out,), stream=stream)[0]
 
 
 def grid_sample(
@@ -213,7 +215,13 @@ def grid_sample_backward(
 
 
 def spatial_transformer(
-    x: Any, theta: Any, *, scale_height: float = 1, scale_width: float = 1, stream: Any = None
+    x: Any,
+    theta: Any,
+    *,
+    scale_height: float = 1,
+    scale_width: float = 1,
+    out: Any = None,
+    stream: Any = None,
 ) -> Any:
     """Sample images by affine grids: :func:`grid_sample` by :func:`affine_grid`.
 
@@ -223,12 +231,14 @@ def spatial_transformer(
     theta : device array, shape (N, 2, 3), dtype of x
     scale_height, scale_width : float
         Of the result against x.
+    out : device array, shape and dtype of the result, optional
+        Destination of the result. It must not overlap ``x``.
     stream : optional
         As in :func:`affine_grid`.
 
     Returns
     -------
-    DeviceArray, shape (N, C, ceil(H * scale_height), ceil(W * scale_width)), dtype of x
+    DeviceArray, shape (N, C, ceil(H * scale_height), ceil(W * scale_width)), dtype of x; or ``out``
 
     Raises
     ------
@@ -250,11 +260,18 @@ def spatial_transformer(
     array([[[[5., 3., 1.]]]], dtype=float32)
     """
     grid = affine_grid(theta, _result_shape(x, scale_height, scale_width), stream=stream)
-    return grid_sample(x, grid, stream=stream)
+    return grid_sample(x, grid, out=out, stream=stream)
 
 
 def spatial_transformer_backward(
-    dy: Any, x: Any, theta: Any, *, scale_height: float = 1, scale_width: float = 1, stream: Any = None
+    dy: Any,
+    x: Any,
+    theta: Any,
+    *,
+    scale_height: float = 1,
+    scale_width: float = 1,
+    out: Any = None,
+    stream: Any = None,
 ) -> SpatialTransformerGradients[Any]:
     """Compute the gradients of :func:`spatial_transformer` with regard to x and to the transforms.
 
@@ -265,11 +282,13 @@ def spatial_transformer_backward(
     theta : device array, shape (N, 2, 3), dtype of x
     scale_height, scale_width, stream
         As in :func:`spatial_transformer`.
+    out : device array, shape and dtype of x, optional
+        Destination of ``dx``. It must not overlap an operand.
 
     Returns
     -------
     SpatialTransformerGradients
-        ``dx``, as x, and ``dtheta``, as theta.
+        ``dx``, as x, or ``out``; ``dtheta``, as theta.
 
     Raises
     ------
@@ -291,7 +310,7 @@ def spatial_transformer_backward(
     array([[[[3., 4.]]]], dtype=float32)
     """
     grid = affine_grid(theta, _result_shape(x, scale_height, scale_width), stream=stream)
-    dx, dgrid = grid_sample_backward(dy, x, grid, stream=stream)
+    dx, dgrid = grid_sample_backward(dy, x, grid, out=out, stream=stream)
     return SpatialTransformerGradients(dx, affine_grid_backward(dgrid, stream=stream))
 
 

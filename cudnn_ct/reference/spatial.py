@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 
-def affine_grid(theta: npt.ArrayLike, shape: Any) -> Array:
+def affine_grid(theta: npt.ArrayLike, shape: Any, *, out: Array | None = None) -> Array:
     """Compute ``theta @ (x, y, 1)`` for every pixel of an image, in float64, rounded once at the end.
 
     ``x`` and ``y`` go from -1 to 1, from the centre of the first pixel to that of the last. Of a single pixel
@@ -64,10 +64,10 @@ def affine_grid(theta: npt.ArrayLike, shape: Any) -> Array:
     theta = np.asarray(theta)
     one_dtype("affine_grid", theta=theta.dtype)
     grid_shape = affine_grid_shape(theta.shape, shape)
-    return round_once(_grid(wide(theta), grid_shape), theta.dtype)
+    return deliver(_grid(wide(theta), grid_shape), theta.dtype, 1, 0, out)
 
 
-def affine_grid_backward(dgrid: npt.ArrayLike) -> Array:
+def affine_grid_backward(dgrid: npt.ArrayLike, *, out: Array | None = None) -> Array:
     """Compute the gradient of :func:`affine_grid` with regard to the transforms, rounded once at the end.
 
     Parameters
@@ -92,7 +92,7 @@ def affine_grid_backward(dgrid: npt.ArrayLike) -> Array:
     dgrid = np.asarray(dgrid)
     one_dtype("affine_grid", dgrid=dgrid.dtype)
     check_grid(dgrid.shape, "dgrid")
-    return round_once(_grid_gradient(wide(dgrid)), dgrid.dtype)
+    return deliver(_grid_gradient(wide(dgrid)), dgrid.dtype, 1, 0, out)
 
 
 def grid_sample(
@@ -187,7 +187,12 @@ def grid_sample_backward(
 
 
 def spatial_transformer(
-    x: npt.ArrayLike, theta: npt.ArrayLike, *, scale_height: float = 1, scale_width: float = 1
+    x: npt.ArrayLike,
+    theta: npt.ArrayLike,
+    *,
+    scale_height: float = 1,
+    scale_width: float = 1,
+    out: Array | None = None,
 ) -> Array:
     """Sample images by affine grids: :func:`grid_sample` by :func:`affine_grid`, rounded once at the end.
 
@@ -216,7 +221,7 @@ def spatial_transformer(
     """
     x, theta = np.asarray(x), np.asarray(theta)
     grid = _transformer_grid(x, theta, scale_height, scale_width)
-    return round_once(sampled(wide(x), grid), x.dtype)
+    return deliver(sampled(wide(x), grid), x.dtype, 1, 0, out)
 
 
 def spatial_transformer_backward(
@@ -226,6 +231,7 @@ def spatial_transformer_backward(
     *,
     scale_height: float = 1,
     scale_width: float = 1,
+    out: Array | None = None,
 ) -> SpatialTransformerGradients[Array]:
     """Compute the gradients of :func:`spatial_transformer`, in float64, each rounded once at the end.
 
@@ -257,7 +263,8 @@ def spatial_transformer_backward(
     grid = _transformer_grid(x, theta, scale_height, scale_width)
     same_shape(y=grid_sample_shape(x.shape, grid.shape), dy=dy.shape)
     dx, dgrid = sampled_gradients(wide(x), grid, wide(dy))
-    return SpatialTransformerGradients(round_once(dx, x.dtype), round_once(_grid_gradient(dgrid), x.dtype))
+    dx = deliver(dx, x.dtype, 1, 0, out)
+    return SpatialTransformerGradients(dx, round_once(_grid_gradient(dgrid), x.dtype))
 
 
 def _transformer_grid(x: Array, theta: Array, scale_height: float, scale_width: float) -> Float64:

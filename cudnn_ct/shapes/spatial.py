@@ -108,7 +108,7 @@ class GridProblem(NamedTuple):
 
 def grid_problem(
     specs: dict[str, TensorSpec],
-    outs: tuple[TensorSpec | None],  # noqa: ARG001 - as all are called; these two take no out
+    outs: tuple[TensorSpec | None],
     shape: Any = None,
 ) -> GridProblem:
     """Validate the arguments of a grid of theta for images of a shape, or of the gradient of one of dgrid."""
@@ -116,10 +116,14 @@ def grid_problem(
     one_dtype("affine_grid", **{name: spec.dtype for name, spec in specs.items()})
     if "dgrid" in specs:
         n, *_ = check_grid(first.shape, "dgrid")
-        return GridProblem(None, None, first, TensorSpec.packed((n, 2, 3), first.dtype))
-    return GridProblem(
-        first, TensorSpec.packed(affine_grid_shape(first.shape, shape), first.dtype), None, None
-    )
+        return GridProblem(None, None, first, _in_c_order((n, 2, 3), first, outs[0]))
+    grid = _in_c_order(affine_grid_shape(first.shape, shape), first, outs[0])
+    return GridProblem(first, grid, None, None)
+
+
+def _in_c_order(shape: Shape, operand: TensorSpec, out: TensorSpec | None) -> TensorSpec:
+    """Return ``out`` if it is given and fits, else a packed spec in C order, which cuDNN takes."""
+    return result_spec(shape, operand, out=out) if out else TensorSpec.packed(shape, operand.dtype)
 
 
 class SampleProblem(NamedTuple):

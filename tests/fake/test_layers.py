@@ -56,11 +56,15 @@ def test_a_transformer_is_a_grid_and_samples(fake: FakeCudnn) -> None:
     rng = np.random.default_rng(0)
     x, theta = rng.standard_normal((2, 3, 5, 6)), np.array([[[0.9, 0.1, 0], [-0.1, 0.8, 0.1]]] * 2)
     scales = {"scale_height": 0.8, "scale_width": 1.5}
-    y = ct.spatial_transformer(ct.asarray(x), ct.asarray(theta), **scales)
+    out = ct.full((2, 3, 4, 9), np.nan, "float64")
+    y = ct.spatial_transformer(ct.asarray(x), ct.asarray(theta), **scales, out=out)
+    assert y is out
     expected = ct.reference.spatial_transformer(x, theta, **scales)
     np.testing.assert_allclose(y.numpy(), expected, rtol=0, atol=1e-12)
     dy = rng.standard_normal(y.shape)
-    got = ct.spatial_transformer_backward(ct.asarray(dy), ct.asarray(x), ct.asarray(theta), **scales)
+    out, operands = ct.full(x.shape, np.nan, "float64"), (ct.asarray(dy), ct.asarray(x), ct.asarray(theta))
+    got = ct.spatial_transformer_backward(*operands, **scales, out=out)
+    assert got.dx is out
     wanted = ct.reference.spatial_transformer_backward(dy, x, theta, **scales)
     for ours, theirs in zip(got, wanted, strict=True):
         np.testing.assert_allclose(ours.numpy(), theirs, rtol=0, atol=1e-11)

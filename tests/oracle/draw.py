@@ -650,7 +650,8 @@ def _transform(source: Source) -> Recipe:
 def _affine_grid(source: Source) -> Recipe:
     batch, dtype = source.randint(1, 3), source.choice(FLOATS)
     shape = (batch, source.randint(1, 3), source.randint(1, 7), source.randint(1, 7))
-    return Recipe({"theta": ((batch, 2, 3), dtype, "normal")}, {"shape": shape}, scaled=False)
+    operands, grid = {"theta": ((batch, 2, 3), dtype, "normal")}, (batch, *shape[2:], 2)
+    return Recipe(operands, {"shape": shape}, (grid, dtype), scaled=False)
 
 
 def _affine_grid_backward(source: Source) -> Recipe:
@@ -658,7 +659,7 @@ def _affine_grid_backward(source: Source) -> Recipe:
         (source.randint(1, 3), source.randint(1, 7), source.randint(1, 7), 2),
         source.choice(FLOATS),
     )
-    return Recipe({"dgrid": (shape, dtype, "normal")}, {}, scaled=False)
+    return Recipe({"dgrid": (shape, dtype, "normal")}, {}, ((shape[0], 2, 3), dtype), scaled=False)
 
 
 def _grids(source: Source) -> tuple[dict[str, tuple[tuple[int, ...], str, str]], tuple[int, ...], str]:
