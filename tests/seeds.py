@@ -162,13 +162,15 @@ def _() -> None:
     same(y, (x - mean) * scale / math.sqrt(2.5) + bias)
 
 
-@row("batch normalisation: the gradient takes the saved statistics, or reckons them anew")
+@row("batch normalisation: the gradient takes the saved statistics, or computes them")
 def _() -> None:
     result, on_host, _, (scale_on_host, _) = trained("spatial", (4, 3, 5, 5), epsilon=0.1)
     x, dy, scale = on(on_host, normal(4, 3, 5, 5, seed=5), scale_on_host)
     with_saved = ct.batch_norm_backward(dy, x, scale, result.mean, result.invstd, epsilon=0.1)
-    for ours, anew in zip(with_saved[:3], ct.batch_norm_backward(dy, x, scale, epsilon=0.1)[:3], strict=True):
-        same(ours, anew.numpy())
+    for ours, recomputed in zip(
+        with_saved[:3], ct.batch_norm_backward(dy, x, scale, epsilon=0.1)[:3], strict=True
+    ):
+        same(ours, recomputed.numpy())
 
 
 @row("batch normalisation: fewer than 4 axes are padded with ones, more than 5 flattened")

@@ -28,39 +28,7 @@ def activation(
     beta: float = 0,
     out: Array | None = None,
 ) -> Array:
-    """Compute ``alpha * act(x) + beta * out`` element by element, in float64, rounded once at the end.
-
-    Relu is max(x, 0); clipped relu min(max(x, 0), coefficient); sigmoid 1 / (1 + exp(-x)); elu x where it is
-    positive and coefficient * (exp(x) - 1) elsewhere; swish x * sigmoid(coefficient * x).
-
-    Parameters
-    ----------
-    x : array, any shape, float16 | bfloat16 | float32 | float64
-    mode : "relu", "clipped_relu", "sigmoid", "tanh", "elu", "swish" or "identity"
-    coefficient : float
-        For swish, 0 stands for 1. With 0 a clipped relu is 0 everywhere, and elu is relu.
-    propagate_nan : bool
-        Whether relu and clipped relu of NaN are NaN, or 0. The others propagate it always.
-    alpha, beta : float
-    out : array, shape and dtype of ``x``, optional
-        Written and returned; may be ``x``. Read only if ``beta`` is not 0, which needs it.
-
-    Returns
-    -------
-    array, shape and dtype of ``x``
-
-    Raises
-    ------
-    TypeError
-        The dtype is none of the four, or ``coefficient`` no number.
-    ValueError
-        There is no such activation, or ``out`` does not fit.
-
-    Examples
-    --------
-    >>> activation(np.array([-1.0, 2.0, 9.0]), mode="clipped_relu", coefficient=6)
-    array([0., 2., 6.])
-    """
+    """Compute ``alpha * act(x) + beta * out``. See :func:`cudnn_ct.activation`."""
     x, spec = np.asarray(x), activation_spec(mode, coefficient, as_bool(propagate_nan, "propagate_nan"))
     one_dtype("an activation", x=x.dtype)
     return deliver(_activated(wide(x), spec), x.dtype, alpha, beta, out)
@@ -77,37 +45,7 @@ def activation_backward(
     beta: float = 0,
     out: Array | None = None,
 ) -> Array:
-    r"""Compute the gradient of an activation with regard to its input, in float64, rounded once at the end.
-
-    It is ``dy`` times the slope at ``x``, which sigmoid and tanh have from ``y``. At the bends of relu and
-    clipped relu, and where their ``x`` is NaN, nothing passes; at the one of elu, all does, unless its
-    ``coefficient`` is 0, which makes it relu. (Arrays of
-    2\*\*24 elements and more may take a road on the device that lets relu pass what comes to a NaN.)
-
-    Parameters
-    ----------
-    dy : array, shape and dtype of ``x``
-    x : array, any shape, float16 | bfloat16 | float32 | float64
-    y : array, shape and dtype of ``x``
-        What :func:`activation` gave for ``x``, not scaled.
-    mode, coefficient, alpha, beta, out
-        As in :func:`activation`; the parameters of the forward activation.
-
-    Returns
-    -------
-    array, shape and dtype of ``x``
-
-    Raises
-    ------
-    TypeError, ValueError
-        As in :func:`activation`; also where shapes or dtypes of the three differ.
-
-    Examples
-    --------
-    >>> x = np.array([-1.0, 2.0])
-    >>> activation_backward(np.array([10.0, 20.0]), x, activation(x))
-    array([ 0., 20.])
-    """
+    """Compute ``alpha * dy * act'(x) + beta * out``. See :func:`cudnn_ct.activation_backward`."""
     x, y, dy = np.asarray(x), np.asarray(y), np.asarray(dy)
     spec = activation_spec(mode, coefficient)
     one_dtype("the gradient of an activation", x=x.dtype, y=y.dtype, dy=dy.dtype)
@@ -135,7 +73,9 @@ CURVES: dict[str, Callable[[Float64, float], Any]] = {
     "swish": lambda v, c: v * _sigmoid(c * v),
 }
 
-# The slope at v, where the value is y: a number, or whether the gradient passes.
+# The slope at v, where the value is y: a number, or whether the gradient passes. At the bends of relu and
+# clipped relu, and for NaN, nothing passes; at the bend of elu everything does. Graphs of cuDNN, which the
+# device uses for large arrays, let relu pass the gradient of a NaN.
 _SLOPES: dict[str, Callable[[Float64, Float64, float], Any]] = {
     "identity": lambda v, *_: np.ones(v.shape, bool),
     "relu": lambda v, *_: v > 0,

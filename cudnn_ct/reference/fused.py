@@ -33,41 +33,7 @@ def conv_bias_activation(
     alpha2: float = 1,
     out: Array | None = None,
 ) -> Array:
-    """Compute ``act(alpha1 * conv(x, w) + alpha2 * z + b)`` in float64, rounded once at the end.
-
-    With v for the sum: relu is max(v, 0); clipped relu min(max(v, 0), coefficient); sigmoid
-    1 / (1 + exp(-v)); elu v where it is positive and coefficient * (exp(v) - 1) elsewhere; gelu
-    v * (1 + erf(v / sqrt(2))) / 2; swish v * sigmoid(v).
-
-    Parameters
-    ----------
-    x, w, padding, stride, dilation, groups, mode
-        As in :func:`conv`.
-    b : array, shape (K,), dtype of ``x``; or None
-    z : array, shape of the result, dtype of ``x``, optional
-    activation : "relu", "clipped_relu", "sigmoid", "tanh", "elu", "gelu", "swish" or "identity"
-    coefficient, alpha1, alpha2 : float
-    out : array, shape and dtype of the result, optional
-        Written and returned.
-
-    Returns
-    -------
-    array, shape :func:`conv_output_shape`, dtype of ``x``
-
-    Raises
-    ------
-    TypeError
-        The dtypes differ, or are none that a convolution takes.
-    ValueError
-        Shapes or parameters do not fit; the message has the numbers.
-
-    Examples
-    --------
-    >>> x = np.array([[[1.0, 2.0, 4.0, 8.0]]])
-    >>> w = np.array([[[1.0, -1.0]]])
-    >>> conv_bias_activation(x, w, np.array([3.0]))
-    array([[[2., 1., 0.]]])
-    """
+    """Compute ``act(alpha1 * conv(x, w) + alpha2 * z + b)``. See :func:`cudnn_ct.conv_bias_activation`."""
     x, w = np.asarray(x), np.asarray(w)
     others = {name: np.asarray(array) for name, array in (("b", b), ("z", z)) if array is not None}
     for name, array in others.items():

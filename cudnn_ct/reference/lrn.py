@@ -25,42 +25,7 @@ def lrn(
     beta: float = 0,
     out: Array | None = None,
 ) -> Array:
-    """Divide each element by a power of the squares around it in other channels, rounded once at the end.
-
-    With a sum over the ``n`` channels around c, ``(n - 1) // 2`` of them before it, less those that are not
-    there ::
-
-        y[c] = alpha * x[c] / (k + lrn_alpha / n * sum(x[i] ** 2)) ** lrn_beta + beta * out[c]
-
-    Parameters
-    ----------
-    x : array, shape (N, C, *spatial), float16 | bfloat16 | float32 | float64
-        1 to 3 spatial axes.
-    n : int, 1 to 16
-    lrn_alpha : float
-    lrn_beta : float, at least 0.01
-    k : float, at least 1e-5
-    alpha, beta : float
-    out : array, shape and dtype of ``x``, optional
-        Written and returned. Read only if ``beta`` is not 0, which needs it.
-
-    Returns
-    -------
-    array, shape and dtype of ``x``
-
-    Raises
-    ------
-    TypeError
-        The dtype is none of the four, or a factor no number.
-    ValueError
-        A parameter is outside cuDNN's limits, or a shape does not fit.
-
-    Examples
-    --------
-    >>> x = np.array([[[1.0], [2.0], [3.0]]])
-    >>> lrn(x, n=2, lrn_alpha=2, lrn_beta=1, k=1).ravel()
-    array([0.16666667, 0.14285714, 0.3       ])
-    """
+    """Compute ``x / (k + lrn_alpha / n * sum(x ** 2)) ** lrn_beta``. See :func:`cudnn_ct.lrn`."""
     x = np.asarray(x)
     one_dtype("lrn", x=x.dtype)
     check_images(x.shape)
@@ -81,35 +46,11 @@ def lrn_backward(
     beta: float = 0,
     out: Array | None = None,
 ) -> Array:
-    """Compute the gradient of :func:`lrn` with regard to its input, in float64, rounded once at the end.
+    """Compute the gradient of :func:`lrn`. See :func:`cudnn_ct.lrn_backward`.
 
     With s for ``k + lrn_alpha / n * sum(x ** 2)``, and a sum over channels with c in their windows ::
 
         dx[c] = dy[c] / s[c] ** lrn_beta - 2 * lrn_alpha * lrn_beta / n * x[c] * sum(dy[i] * y[i] / s[i])
-
-    Parameters
-    ----------
-    dy : array, shape and dtype of ``x``
-    x : array, shape (N, C, *spatial), float16 | bfloat16 | float32 | float64
-    y : array, shape and dtype of ``x``
-        What :func:`lrn` gave for ``x``, not scaled.
-    n, lrn_alpha, lrn_beta, k, alpha, beta, out
-        As in :func:`lrn`; the parameters of the forward normalisation.
-
-    Returns
-    -------
-    array, shape and dtype of ``x``
-
-    Raises
-    ------
-    TypeError, ValueError
-        As in :func:`lrn`; also where shapes or dtypes of the three differ.
-
-    Examples
-    --------
-    >>> x, factors = np.array([[[1.0]]]), {"n": 1, "lrn_alpha": 1, "lrn_beta": 1, "k": 1}
-    >>> lrn_backward(np.array([[[4.0]]]), x, lrn(x, **factors), **factors)
-    array([[[0.]]])
     """
     x, y, dy = np.asarray(x), np.asarray(y), np.asarray(dy)
     one_dtype("the gradient of lrn", x=x.dtype, y=y.dtype, dy=dy.dtype)

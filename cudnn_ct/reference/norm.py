@@ -42,56 +42,7 @@ def batch_norm_training(
     beta: float = 0,
     out: Array | None = None,
 ) -> BatchNormResult[Array]:
-    """Normalise a batch by its own mean and variance, then scale and shift it; each result is rounded once.
-
-    With ``mean`` and ``var`` (divided by the number of samples m, not m - 1) of the batch ::
-
-        y = alpha * act(scale * (x - mean) / sqrt(var + epsilon) + bias + z) + beta * out
-        running_mean = running_mean * (1 - momentum) + mean * momentum
-        running_var = running_var * (1 - momentum) + m / (m - 1) * var * momentum
-
-    Parameters
-    ----------
-    x : array, 1 to 6 axes, shape (N, C, ...), float16 | bfloat16 | float32 | float64
-    scale, bias : array, shape (C,) or (1, C, 1, ...); (1, C, ...) for "per_activation"
-        float32 for half types, else of the dtype of ``x``.
-    mode : "spatial" or "per_activation"
-        Whether a mean is over the batch and all that follows the channels, or over the batch alone.
-    epsilon : float, at least 0
-    running_mean, running_var : array, shape and dtype of ``scale``, both or neither
-        Updated in place, if there is a sample at all.
-    momentum : float, 0 to 1
-    activation : "relu", optional
-    z : array, shape and dtype of ``x``, optional
-        A residual, added before the activation.
-    alpha, beta : float
-    out : array, shape and dtype of ``x``, optional
-        Written and returned as y. Read only if ``beta`` is not 0, which needs it.
-
-    Returns
-    -------
-    BatchNormResult
-        ``y``, as ``x``; ``mean`` and ``invstd = 1 / sqrt(var + epsilon)``, in the dtype of the parameters,
-        with the axes of ``x``, those that the mean is over of length 1. The mean of no samples is NaN.
-
-    Raises
-    ------
-    TypeError
-        A dtype is not the one that is needed.
-    ValueError
-        Shapes or parameters do not fit; the message has the numbers. Also where a running variance is asked
-        for of one sample, which has no unbiased variance.
-
-    Examples
-    --------
-    >>> x = np.array([[1.0, 10.0], [3.0, 30.0]])
-    >>> y, mean, invstd = batch_norm_training(x, np.ones(2), np.array([0.0, 5.0]), epsilon=0)
-    >>> y
-    array([[-1.,  4.],
-           [ 1.,  6.]])
-    >>> mean, invstd
-    (array([[ 2., 20.]]), array([[1. , 0.1]]))
-    """
+    """Compute ``act(scale * (x - mean) * invstd + bias + z)``. See :func:`cudnn_ct.batch_norm_training`."""
     x, scale, bias = np.asarray(x), np.asarray(scale), np.asarray(bias)
     epsilon, activation = check_epsilon(epsilon), norm_activation(activation)
     running = {"running_mean": running_mean, "running_var": running_var}
@@ -130,32 +81,7 @@ def batch_norm_inference(
     beta: float = 0,
     out: Array | None = None,
 ) -> Array:
-    """Compute ``alpha * (scale * (x - mean) / sqrt(var + epsilon) + bias) + beta * out``, rounded once.
-
-    Parameters
-    ----------
-    x : array, 1 to 6 axes, shape (N, C, ...), float16 | bfloat16 | float32 | float64
-    scale, bias, mean, var : array, shape (C,) or (1, C, 1, ...); (1, C, ...) for "per_activation"
-        float32 for half types, else of the dtype of ``x``.
-    mode, epsilon, alpha, beta, out
-        As in :func:`batch_norm_training`.
-
-    Returns
-    -------
-    array, shape and dtype of ``x``
-
-    Raises
-    ------
-    TypeError, ValueError
-        As in :func:`batch_norm_training`.
-
-    Examples
-    --------
-    >>> one = np.ones(1)
-    >>> batch_norm_inference(np.array([[7.0], [9.0]]), 4 * one, one, 5 * one, 4 * one, epsilon=0)
-    array([[5.],
-           [9.]])
-    """
+    """Compute :func:`batch_norm_training` by given statistics. See :func:`cudnn_ct.batch_norm_inference`."""
     x, epsilon = np.asarray(x), check_epsilon(epsilon)
     given = {"scale": scale, "bias": bias, "mean": mean, "var": var}
     arrays = {name: np.asarray(array) for name, array in given.items()}
@@ -180,47 +106,12 @@ def batch_norm_backward(
     beta: float = 0,
     out: Array | None = None,
 ) -> BatchNormGradients[Array]:
-    """Compute the gradients of :func:`batch_norm_training`, in float64, each rounded once at the end.
+    """Compute the gradients of a training step. See :func:`cudnn_ct.batch_norm_backward`.
 
-    With ``n`` for ``(x - mean) * invstd``, sums and means over the samples, and ``dz`` for ``dy`` where the
-    activation let something through, ``dy`` without activation ::
+    With ``n`` for ``(x - mean) * invstd``, and ``dz`` for ``dy`` where the activation is on ::
 
         dbias = sum(dz)        dscale = sum(dz * n)
         dx = alpha * scale * invstd * (dz - mean(dz) - n * mean(dz * n)) + beta * out
-
-    Parameters
-    ----------
-    dy : array, shape and dtype of ``x``
-    x : array, 1 to 6 axes, shape (N, C, ...), float16 | bfloat16 | float32 | float64
-    scale : array, shape (C,) or (1, C, 1, ...); (1, C, ...) for "per_activation"
-        float32 for half types, else of the dtype of ``x``.
-    mean, invstd : array, as ``scale``, both or neither
-        What the forward step gave; by default reckoned from ``x`` with ``epsilon``.
-    y : array, shape and dtype of ``x``
-        What the forward step gave, not scaled; needed for an activation, which was off where it is 0.
-    mode, epsilon, activation
-        As in :func:`batch_norm_training`.
-    alpha, beta, out
-        As there, for dx.
-
-    Returns
-    -------
-    BatchNormGradients
-        ``dx``, as ``x``; ``dscale`` and ``dbias``, as ``scale``; ``dz``, as ``x``: the gradient of the
-        residual, None without activation, where it is ``dy``.
-
-    Raises
-    ------
-    TypeError, ValueError
-        As in :func:`batch_norm_training`; also where only one of ``mean`` and ``invstd`` is given, or an
-        activation without ``y``.
-
-    Examples
-    --------
-    >>> x, dy = np.array([[1.0], [3.0], [5.0]]), np.array([[0.0], [0.0], [6.0]])
-    >>> dx, dscale, dbias, dz = batch_norm_backward(dy, x, np.ones(1))
-    >>> dbias, dz
-    (array([6.]), None)
     """
     x, dy, scale = np.asarray(x), np.asarray(dy), np.asarray(scale)
     epsilon, activation = check_epsilon(epsilon), norm_activation(activation)
@@ -263,38 +154,7 @@ def batch_norm_inference_backward(
     beta: float = 0,
     out: Array | None = None,
 ) -> BatchNormGradients[Array]:
-    """Compute the gradients of :func:`batch_norm_inference`, in float64, each rounded once at the end.
-
-    With sums over the samples ::
-
-        dbias = sum(dy)        dscale = sum(dy * (x - mean) / sqrt(var + epsilon))
-        dx = alpha * scale * dy / sqrt(var + epsilon) + beta * out
-
-    Parameters
-    ----------
-    dy : array, shape and dtype of ``x``
-    x : array, 1 to 6 axes, shape (N, C, ...), float16 | bfloat16 | float32 | float64
-    scale, mean, var : array, shape (C,) or (1, C, 1, ...); (1, C, ...) for "per_activation"
-        float32 for half types, else of the dtype of ``x``.
-    mode, epsilon, alpha, beta, out
-        As in :func:`batch_norm_inference`, the last three for dx.
-
-    Returns
-    -------
-    BatchNormGradients
-        ``dx``, as ``x``; ``dscale`` and ``dbias``, as ``scale``; ``dz`` is None.
-
-    Raises
-    ------
-    TypeError, ValueError
-        As in :func:`batch_norm_inference`.
-
-    Examples
-    --------
-    >>> x, one = np.array([[7.0], [9.0]]), np.ones(1)
-    >>> batch_norm_inference_backward(np.ones((2, 1)), x, one, 5 * one, 4 * one, epsilon=0).dscale
-    array([3.])
-    """
+    """Compute the gradients of inference. See :func:`cudnn_ct.batch_norm_inference_backward`."""
     x, dy, epsilon = np.asarray(x), np.asarray(dy), check_epsilon(epsilon)
     one_dtype("batch normalisation", x=x.dtype, dy=dy.dtype)
     same_shape(x=x.shape, dy=dy.shape)

@@ -30,49 +30,7 @@ def pool(
     beta: float = 0,
     out: Array | None = None,
 ) -> Array:
-    """Compute ``alpha * (largest element, average or sum of each window) + beta * out``, rounded once.
-
-    A maximum looks at the elements of ``x`` only, not at the padding. In an average the padding counts as
-    zeros (``"average_inc_pad"``: divided by the size of the window) or not at all (``"average_exc_pad"``: by
-    the number of elements in it); in a sum it is zeros.
-
-    Parameters
-    ----------
-    x : array, shape (N, C, *spatial), float16 | bfloat16 | float32 | float64, for a maximum also int8
-        1 to 3 spatial axes, any strides.
-    window : int, one int per spatial axis, or "global", which is the whole image
-    stride : int or one int per spatial axis, optional
-        By default that of the window: windows lie side by side.
-    padding : int, one int per axis, one pair (before, after) per axis, "valid", "half" or "full"
-        Less than the window on each side.
-    mode : "max", "max_deterministic", "average_inc_pad", "average_exc_pad" or "sum"
-        ``"average"`` is ``"average_inc_pad"``. The two maxima differ on a device only.
-    propagate_nan : bool
-        Whether a NaN is the largest element of its window. If not, it is passed over, and a window of nothing
-        else gives -inf.
-    alpha, beta : float
-    out : array, shape and dtype of the result, optional
-        Written and returned. Read only if ``beta`` is not 0, which needs it.
-
-    Returns
-    -------
-    array, shape :func:`pool_output_shape`, dtype of ``x``
-
-    Raises
-    ------
-    TypeError
-        There is no such pooling for the dtype.
-    ValueError
-        Shapes or parameters do not fit; the message has the numbers.
-
-    Examples
-    --------
-    >>> x = np.array([[[1.0, 5.0, 2.0, 4.0, 3.0]]])
-    >>> pool(x, window=2)
-    array([[[5., 4.]]])
-    >>> pool(x, window=3, stride=2, padding=1, mode="average_exc_pad")
-    array([[[3.        , 3.66666667, 3.5       ]]])
-    """
+    """Compute ``alpha * (max, mean or sum of each window) + beta * out``. See :func:`cudnn_ct.pool`."""
     x, mode = np.asarray(x), pooling_mode(mode)
     one_dtype(f"pooling with mode={mode!r}", pooling_dtypes(mode), x=x.dtype)
     w = _Windows(x.shape, window, stride, padding)
@@ -98,35 +56,7 @@ def pool_backward(
     beta: float = 0,
     out: Array | None = None,
 ) -> Array:
-    """Compute the gradient of pooling with regard to its input, in float64, rounded once at the end.
-
-    Of a maximum, all goes to the first element of the window, in C order, that equals it (a NaN, if it is
-    one). Of an average or a sum, each element gets its share; only the shapes of ``x`` and ``y`` matter then.
-
-    Parameters
-    ----------
-    dy : array, shape of ``y``, dtype of ``x``
-    x : array, shape (N, C, *spatial), float16 | bfloat16 | float32 | float64
-    y : array, shape :func:`pool_output_shape`, dtype of ``x``
-        What :func:`pool` gave for ``x``, not scaled.
-    window, stride, padding, mode, propagate_nan, alpha, beta, out
-        As in :func:`pool`; the parameters of the forward pooling.
-
-    Returns
-    -------
-    array, shape and dtype of ``x``
-
-    Raises
-    ------
-    TypeError, ValueError
-        As in :func:`pool`; also where pooling ``x`` does not give the shape of ``y`` and ``dy``.
-
-    Examples
-    --------
-    >>> x = np.array([[[1.0, 5.0, 5.0, 4.0]]])
-    >>> pool_backward(np.array([[[1.0, 10.0]]]), x, pool(x, window=3, stride=1), window=3, stride=1)
-    array([[[ 0., 11.,  0.,  0.]]])
-    """
+    """Compute the gradient of :func:`pool` with regard to x. See :func:`cudnn_ct.pool_backward`."""
     x, y, dy, mode = np.asarray(x), np.asarray(y), np.asarray(dy), pooling_mode(mode)
     one_dtype("the gradient of pooling", x=x.dtype, y=y.dtype, dy=dy.dtype)
     as_bool(propagate_nan, "propagate_nan")
@@ -167,6 +97,7 @@ class _Windows:
         return prod(self.window) if mode == "average_inc_pad" else 1
 
     def to_largest(self, x: Array, y: Array, dy: Array) -> Float64:
+        """Give the gradient of each window to its first element, in C order, that equals the maximum."""
         padded, result, gradient = self.pad(wide(x), 0), wide(y), wide(dy)
         inside = self.pad(np.ones(x.shape), 0) > 0  # the padding may look like the maximum
         dx, waiting = np.zeros(self.padded_shape), np.ones(self.y_shape, bool)

@@ -28,13 +28,7 @@ def reduce(
     beta: float = 0,
     out: Array | None = None,
 ) -> Array:
-    """Compute ``alpha * (op over some axes of x) + beta * out``. See :func:`cudnn_ct.reduce`.
-
-    Examples
-    --------
-    >>> reduce(np.array([[1.0, -4.0, 3.0], [2.0, 0.0, -2.0]]), op="norm1", axis=1)
-    array([8., 4.])
-    """
+    """Compute ``alpha * (op over some axes of x) + beta * out``. See :func:`cudnn_ct.reduce`."""
     x, name = np.asarray(x), reduce_op(op, np.shape(x), axis)
     one_dtype("reduce", x=x.dtype)
     values = _folded(_rows(x, axis), name, as_bool(propagate_nan, "propagate_nan"))
@@ -52,13 +46,7 @@ def reduce_with_indices(
     beta: float = 0,
     out: Array | None = None,
 ) -> IndexedReduction[Array]:
-    """Return the smallest or largest elements and their first positions. See `cudnn_ct.reduce_with_indices`.
-
-    Examples
-    --------
-    >>> reduce_with_indices(np.array([[1.0, -4.0, 3.0], [2.0, 0.0, -2.0]]), op="min", axis=-1)
-    IndexedReduction(y=array([-4., -2.]), indices=array([1, 2], dtype=int32))
-    """
+    """Compute :func:`reduce` and the first positions. See :func:`cudnn_ct.reduce_with_indices`."""
     x, name = np.asarray(x), reduce_op(op, np.shape(x), axis, indices=True)
     one_dtype("reduce", x=x.dtype)
     rows = _rows(x, axis)

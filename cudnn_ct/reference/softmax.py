@@ -25,41 +25,7 @@ def softmax(
     beta: float = 0,
     out: Array | None = None,
 ) -> Array:
-    """Compute ``alpha * exp(x) / sum(exp(x)) + beta * out``, in float64, rounded once at the end.
-
-    Parameters
-    ----------
-    x : array, shape (N, C, ...), any with ``axis``; float16 | bfloat16 | float32 | float64
-    algo : "accurate", "fast" or "log"
-        ``"log"`` gives the logarithm of the softmax. ``"fast"`` means the same as ``"accurate"``; on a device
-        it has no guard against exponentials that are too large.
-    mode : "channel" or "instance"
-        Whether the sum is over C, at each position, or over all of each n.
-    axis : int or tuple of adjacent ints, optional
-        What the sum is over, whatever ``mode`` says. Negative axes count from the end.
-    alpha, beta : float
-    out : array, shape and dtype of ``x``, optional
-        Written and returned. Read only if ``beta`` is not 0, which needs it.
-
-    Returns
-    -------
-    array, shape and dtype of ``x``
-
-    Raises
-    ------
-    TypeError
-        The dtype is none of the four.
-    ValueError
-        There is no such algorithm, mode or axis, or the axes are not adjacent.
-
-    Examples
-    --------
-    >>> softmax(np.array([[0.0, 0.0, np.log(2.0)]]))
-    array([[0.25, 0.25, 0.5 ]])
-    >>> softmax(np.zeros((2, 4)), axis=0, algo="log")
-    array([[-0.69314718, -0.69314718, -0.69314718, -0.69314718],
-           [-0.69314718, -0.69314718, -0.69314718, -0.69314718]])
-    """
+    """Compute ``alpha * exp(x) / sum(exp(x)) + beta * out``. See :func:`cudnn_ct.softmax`."""
     x, algo = np.asarray(x), as_choice(algo, SOFTMAX_ALGOS, "algo")
     one_dtype("softmax", x=x.dtype)
     folded = wide(x).reshape(softmax_fold(x.shape, mode, axis))
@@ -77,33 +43,7 @@ def softmax_backward(
     beta: float = 0,
     out: Array | None = None,
 ) -> Array:
-    """Compute the gradient of a softmax with regard to its input, in float64, rounded once at the end.
-
-    With sums over the same axes, it is ``y * (dy - sum(y * dy))``, and ``dy - exp(y) * sum(dy)`` for
-    ``algo="log"``.
-
-    Parameters
-    ----------
-    dy : array, shape and dtype of ``y``
-    y : array, shape (N, C, ...), any with ``axis``; float16 | bfloat16 | float32 | float64
-        What :func:`softmax` gave, not scaled.
-    algo, mode, axis, alpha, beta, out
-        As in :func:`softmax`; the parameters of the forward softmax.
-
-    Returns
-    -------
-    array, shape and dtype of ``y``
-
-    Raises
-    ------
-    TypeError, ValueError
-        As in :func:`softmax`; also where ``dy`` has another shape or dtype than ``y``.
-
-    Examples
-    --------
-    >>> softmax_backward(np.array([[1.0, 0.0, 0.0]]), np.array([[0.25, 0.25, 0.5]]))
-    array([[ 0.1875, -0.0625, -0.125 ]])
-    """
+    """Compute ``alpha * y * (dy - sum(y * dy)) + beta * out``. See :func:`cudnn_ct.softmax_backward`."""
     y, dy, algo = np.asarray(y), np.asarray(dy), as_choice(algo, SOFTMAX_ALGOS, "algo")
     one_dtype("the gradient of softmax", y=y.dtype, dy=dy.dtype)
     shape = softmax_fold(same_shape(y=y.shape, dy=dy.shape), mode, axis)

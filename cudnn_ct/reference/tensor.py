@@ -29,39 +29,7 @@ def op_tensor(
     propagate_nan: bool = True,
     out: Array | None = None,
 ) -> Array:
-    """Compute ``op(alpha1 * a, alpha2 * b) + beta * out`` element by element, rounded once at the end.
-
-    Parameters
-    ----------
-    a : array, any shape, float16 | bfloat16 | float32 | float64
-    b : array, dtype of ``a``, as many axes, each as long or of length 1; None for "sqrt" and "not"
-    op : "add", "mul", "min", "max", "sqrt" or "not"
-        ``"not"`` is ``1 - alpha1 * a``.
-    alpha1, alpha2, beta : float
-    propagate_nan : bool
-        Whether the smaller or larger of a number and NaN is NaN, or the number. Others propagate it always.
-    out : array, shape and dtype of ``a``, optional
-        Written and returned; may be ``a``. Read only if ``beta`` is not 0, which needs it.
-
-    Returns
-    -------
-    array, shape and dtype of ``a``
-
-    Raises
-    ------
-    TypeError
-        The dtypes differ, or are none of the four; or a factor is no number.
-    ValueError
-        There is no such operation, it takes another number of operands, or shapes do not fit.
-
-    Examples
-    --------
-    >>> op_tensor(np.array([[1.0, 5.0], [3.0, 2.0]]), np.array([[2.0, 3.0]]), op="max", alpha2=-1)
-    array([[1., 5.],
-           [3., 2.]])
-    >>> op_tensor(np.array([0.0, 1.0]), op="not")
-    array([1., 0.])
-    """
+    """Compute ``op(alpha1 * a, alpha2 * b) + beta * out``. See :func:`cudnn_ct.op_tensor`."""
     a, name, propagate = (
         np.asarray(a),
         op_tensor_op(op, b is not None),
@@ -85,31 +53,7 @@ def add(
     beta: float = 0,
     out: Array | None = None,
 ) -> Array:
-    """Compute ``alpha * (a + b) + beta * out``, in float64, rounded once at the end.
-
-    Parameters
-    ----------
-    a : array, any shape, float16 | bfloat16 | float32 | float64
-    b : array, dtype of ``a``, as many axes, each as long or of length 1
-    alpha, beta : float
-    out : array, shape and dtype of ``a``, optional
-        Written and returned; may be ``a``. Read only if ``beta`` is not 0, which needs it.
-
-    Returns
-    -------
-    array, shape and dtype of ``a``
-
-    Raises
-    ------
-    TypeError, ValueError
-        As in :func:`op_tensor`.
-
-    Examples
-    --------
-    >>> add(np.zeros((2, 3)), np.array([[1.0], [2.0]]), alpha=10)
-    array([[10., 10., 10.],
-           [20., 20., 20.]])
-    """
+    """Compute ``alpha * (a + b) + beta * out``. See :func:`cudnn_ct.add`."""
     a, b = np.asarray(a), np.asarray(b)
     one_dtype("add", a=a.dtype, b=b.dtype)
     check_broadcast(a.shape, b.shape)
@@ -117,57 +61,13 @@ def add(
 
 
 def scale(x: Array, *, alpha: float) -> Array:
-    """Multiply an array by a number, in place, each element rounded once.
-
-    Parameters
-    ----------
-    x : array, any shape, float16 | bfloat16 | float32 | float64
-        Written and returned.
-    alpha : float
-
-    Returns
-    -------
-    array
-        ``x``.
-
-    Raises
-    ------
-    TypeError
-        ``x`` is no array of these dtypes, or ``alpha`` no number.
-
-    Examples
-    --------
-    >>> scale(np.array([1.0, 2.0]), alpha=3)
-    array([3., 6.])
-    """
+    """Compute ``x * alpha`` in place. See :func:`cudnn_ct.scale`."""
     _check_in_place(x, "scale")
     return deliver(wide(x), x.dtype, as_float(alpha, "alpha"), 0, x)
 
 
 def fill(x: Array, value: float) -> Array:
-    """Set every element of an array to a number, rounded to its dtype.
-
-    Parameters
-    ----------
-    x : array, any shape, float16 | bfloat16 | float32 | float64
-        Written and returned.
-    value : float
-
-    Returns
-    -------
-    array
-        ``x``.
-
-    Raises
-    ------
-    TypeError
-        ``x`` is no array of these dtypes, or ``value`` no number.
-
-    Examples
-    --------
-    >>> fill(np.zeros(3), 7)
-    array([7., 7., 7.])
-    """
+    """Set every element of x to a number. See :func:`cudnn_ct.fill`."""
     _check_in_place(x, "fill")
     x[...] = round_once(np.full((), as_float(value, "value")), x.dtype)
     return x
@@ -183,38 +83,7 @@ def transform(
     beta: float = 0,
     out: Array | None = None,
 ) -> Array:
-    """Compute ``alpha * x + beta * out`` in another memory layout or dtype, rounded once at the end.
-
-    Parameters
-    ----------
-    x : array, any shape, float16 | bfloat16 | float32 | float64 | int8
-    layout : "nchw" or "nhwc", optional
-        Without gaps, channels second or last; the axes keep their order. By default that of ``x``.
-    strides : tuple of int, optional
-        In elements, instead of a layout. No two elements may be in one place; gaps are zeros.
-    dtype : dtype, optional
-        By default that of ``x``; int8 remains int8.
-    alpha, beta : float
-    out : array, shape of ``x``, dtype of the result, optional
-        Written and returned, with the strides it has. Read only if ``beta`` is not 0, which needs it.
-
-    Returns
-    -------
-    array, shape of ``x``
-
-    Raises
-    ------
-    TypeError
-        There is no such conversion.
-    ValueError
-        Layout, strides or ``out`` do not fit; the message has the numbers.
-
-    Examples
-    --------
-    >>> y = transform(np.arange(12.0).reshape(1, 3, 2, 2), layout="nhwc", dtype="float32")
-    >>> y.shape, y.strides, y.dtype
-    ((1, 3, 2, 2), (48, 4, 24, 12), dtype('float32'))
-    """
+    """Compute ``alpha * x + beta * out`` with other strides or dtype. See :func:`cudnn_ct.transform`."""
     x = np.asarray(x)
     spec = transformed_spec(_spec(x), layout, strides, dtype)
     asked = layout is not None or strides is not None

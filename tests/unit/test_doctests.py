@@ -29,20 +29,11 @@ WITH_EXAMPLES = (
     "shapes.spatial",
     "shapes.specs",
     "shapes.tensor",
-    "reference.activation",
     "reference.conv",
     "reference.ctc",
     "reference.dropout",
-    "reference.fused",
-    "reference.lrn",
-    "reference.norm",
-    "reference.pooling",
-    "reference.reduction",
     "reference.rnn",
     "reference.sequences",
-    "reference.softmax",
-    "reference.spatial",
-    "reference.tensor",
 )
 
 

@@ -49,3 +49,10 @@ def test_the_signatures_agree(name: str) -> None:
     ours = parameters(getattr(ct, name))
     mathematical = [row for row in ours if row[0] not in ON_A_DEVICE or (name, row[0]) in OF_MATHEMATICS]
     assert parameters(getattr(reference, name)) == mathematical
+
+
+@pytest.mark.parametrize("name", sorted(public(reference)))
+def test_reference_docstring_names_its_operation(name: str) -> None:
+    text = inspect.getdoc(getattr(reference, name)) or ""
+    documented = "Parameters\n---" in text and "Returns\n---" in text
+    assert documented or f"See :func:`cudnn_ct.{name}`" in text.splitlines()[0]

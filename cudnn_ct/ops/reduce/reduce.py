@@ -134,8 +134,8 @@ def reduce_with_indices(
 
     Notes
     -----
-    ``cudnnReduceTensor``: the same bits from run to run. If several elements are equal, the position of any
-    of them is returned.
+    ``cudnnReduceTensor``. The elements are the same bits from run to run. If several of them are equal, the
+    position of any may be returned.
 
     Examples
     --------
