@@ -10,7 +10,7 @@ from .. import context
 from .._config import config
 from ..array import DeviceArray
 from ..array_creation import as_operand
-from ..context import Context
+from ..context import Context, OwnedCache
 from ..cuda import stream as streams
 from ..cuda.launch_log import add_launch_history
 from ..cuda.stream import Stream
@@ -123,6 +123,37 @@ class CallSignature(NamedTuple):
     aligned: bool = True
 
 
+class CallState:
+    """State of one call that is not an array: arguments in host memory, and what later calls need of it.
+
+    A plan reads it as ``context.state``. :func:`execute` sets ``call`` and ``operands``: the prepared call
+    and the arrays that it ran on. ``cache`` is where the prepared call is kept if it belongs to an object.
+    """
+
+    __slots__ = ("cache", "call", "operands")
+
+    call: PreparedCall
+    operands: tuple[DeviceArray, ...]
+
+    def __init__(self, cache: OwnedCache | None = None) -> None:
+        self.cache = cache
+
+    def calls(self, ctx: Context) -> dict[Any, Any]:
+        """Return the cache of the prepared call."""
+        return ctx.calls if self.cache is None else self.cache.of(ctx)
+
+    def run(
+        self, ctx: Context, call: PreparedCall, operands: tuple[DeviceArray, ...], *arguments: Any
+    ) -> list[DeviceArray]:
+        """Run a call as :func:`run` does, with this state in the context."""
+        self.call, self.operands = call, operands
+        ctx.state = self
+        try:
+            return run(ctx, call, operands, *arguments)
+        finally:
+            ctx.state = None
+
+
 Select = Callable[[Context], Any]
 """Return what runs a problem in a thread: a `Selection`, a `FirstSupported` or a `SinglePlan`."""
 
@@ -193,12 +224,13 @@ def execute(
     beta: Any = 0,
     outs: tuple[Any, ...] = NEW,
     stream: Any = None,
+    state: CallState | None = None,
 ) -> list[Any]:
     """Call an operation, and return its results: the objects in ``outs``, new arrays for each None.
 
     ``operands`` are arrays of any library with these ``names``; an operation without operands changes its
     results. ``alpha`` is a number, or :class:`~cudnn_ct.shapes.elementwise.OpTensorScales` for plans that
-    take two.
+    take two. ``state`` is for operations that take or leave more than arrays.
     """
     scaled = (False, False)
     if alpha is not ONE or beta is not ZERO:
@@ -236,15 +268,16 @@ def execute(
                 bits |= array.pointer
             aligned = not bits % ALIGNMENT
         signature = (names, tuple(map(_spec, operands)), specs, params, scaled, aligned)
+        calls = ctx.calls if state is None else state.calls(ctx)
         try:
-            call = ctx.calls.get(_call_key(op, signature))
+            call = calls.get(_call_key(op, signature))
         except TypeError:  # an unhashable argument: a list, which becomes a tuple, or one that is rejected
             call = None
         if call is None:
-            call = _prepared(ctx, op, CallSignature(*signature))
+            call = _prepared(ctx, calls, op, CallSignature(*signature))
         if call.pack:
             operands = tuple([contiguous(array, where) for array in operands])
-        results = run(ctx, call, operands, given, alpha, beta)
+        results = (run if state is None else state.run)(ctx, call, operands, given, alpha, beta)
         if given is NEW:
             return results
         if len(outs) == 1:
@@ -264,16 +297,16 @@ def _given(op: Operation, outs: tuple[Any, ...], where: Stream) -> tuple[tuple[A
     return arrays, tuple(None if array is None else array.spec for array in arrays)
 
 
-def _prepared(ctx: Context, op: Operation, signature: CallSignature) -> PreparedCall:
+def _prepared(ctx: Context, calls: dict[Any, Any], op: Operation, signature: CallSignature) -> PreparedCall:
     """Prepare a call for a snapshot of its arguments, unless there is one.
 
     Scaled calls have calls of their own: cuDNN may reject those and support the others.
     """
     signature = signature._replace(params=op.freeze(signature.params))
     key = _call_key(op, signature)
-    call: PreparedCall | None = ctx.calls.get(key)
+    call: PreparedCall | None = calls.get(key)
     if call is None:
-        call = remember(ctx.calls, key, op.settle(signature)(ctx))
+        call = remember(calls, key, op.settle(signature)(ctx))
     return call
 
 
