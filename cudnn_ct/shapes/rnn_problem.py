@@ -6,10 +6,18 @@ from collections.abc import Hashable
 from typing import NamedTuple
 
 from .rnn import RNN_ALGOS, RNNSpec
-from .sequences import RNN_LAYOUTS, packed_for_cudnn
+from .sequences import RNN_LAYOUTS, RNNShapes, packed_for_cudnn
 from .specs import Shape, TensorSpec
 
-__all__ = ["RNNDataSpec", "RNNProblem", "guessed_algos", "rnn_problem", "unfit_algo", "why_not_packed"]
+__all__ = [
+    "RNNDataSpec",
+    "RNNProblem",
+    "RNNStep",
+    "guessed_algos",
+    "rnn_problem",
+    "unfit_algo",
+    "why_not_packed",
+]
 
 
 class RNNDataSpec(NamedTuple):
@@ -60,6 +68,32 @@ class RNNProblem(NamedTuple):
             f"{network}: {self.batch} sequences{ragged}, {self.steps} steps, "
             f"{self.layout.replace('_', ' ')}, {purpose}"
         )
+
+
+class RNNStep(NamedTuple):
+    """One step of a network on given sequences: a forward pass, or a gradient with regard to data or weights.
+
+    ``operands`` and ``written`` are the tensors of a run with their names, in the order of its pointers. The
+    last ``updated`` of those written are read as well. ``aligned`` says whether all pointers are aligned.
+    """
+
+    name: str
+    problem: RNNProblem
+    shapes: RNNShapes
+    lengths: Shape
+    padding: float
+    operands: tuple[tuple[str, TensorSpec], ...] = ()
+    written: tuple[tuple[str, TensorSpec], ...] = ()
+    updated: int = 0
+    aligned: bool = True
+
+    @property
+    def results(self) -> tuple[TensorSpec, ...]:
+        """The tensors that are written."""
+        return tuple(spec for _, spec in self.written)
+
+    def __str__(self) -> str:
+        return f"{self.name} of {self.problem}"
 
 
 def rnn_problem(
