@@ -245,7 +245,8 @@ def current(stream: Stream) -> Context:
         context: Context = _thread.contexts[stream.device]
     except (AttributeError, KeyError):
         context = _first(stream.device)
-    context.set_stream(stream)
+    if context.stream is not stream:
+        context.set_stream(stream)
     return context
 
 

@@ -273,23 +273,36 @@ def execute(
         elif outs[0] is None:
             given = specs = NEW
         else:
-            array = as_operand(outs[0], op.written[0], where, written=True)
-            given = written = (array,)
-            specs = (array.spec,)
+            out = outs[0]
+            if type(out) is not DeviceArray or out.device != device or out.readonly:
+                out = as_operand(out, op.written[0], where, written=True)
+            given = written = (out,)
+            specs = (out.spec,)
         aligned = True
         if op.select is not None:
             bits = 0
             for array in (*operands, *written):
                 bits |= array.pointer
             aligned = not bits % ALIGNMENT
-        signature = (names, tuple(map(_spec, operands)), specs, params, scaled, aligned)
         calls = ctx.calls if state is None else state.calls(ctx)
+        # The types of arguments are part of it: 1 == 1.0 == True, and members of different enums are equal.
+        key = (
+            op.problem,
+            names,
+            tuple(map(_spec, operands)),
+            None if op.fixed_results else specs,
+            params,
+            tuple(map(type, params)),
+            scaled,
+            aligned,
+            config.snapshot,
+        )
         try:
-            call = calls.get(_call_key(op, signature))
+            call = calls.get(key)
         except TypeError:  # an unhashable argument: a list, which becomes a tuple, or one that is rejected
             call = None
         if call is None:
-            call = _prepared(ctx, calls, op, CallSignature(*signature))
+            call = _prepared(ctx, calls, op, key, specs)
         if call.pack:
             operands = tuple([contiguous(array, where) for array in operands])
         results = (run if state is None else state.run)(ctx, call, operands, given, alpha, beta)
@@ -312,29 +325,25 @@ def _given(op: Operation, outs: tuple[Any, ...], where: Stream) -> tuple[tuple[A
     return arrays, tuple(None if array is None else array.spec for array in arrays)
 
 
-def _prepared(ctx: Context, calls: dict[Any, Any], op: Operation, signature: CallSignature) -> PreparedCall:
+def _prepared(
+    ctx: Context,
+    calls: dict[Any, Any],
+    op: Operation,
+    key: tuple[Any, ...],
+    outs: tuple[TensorSpec | None, ...],
+) -> PreparedCall:
     """Prepare a call for a snapshot of its arguments, unless there is one.
 
     Scaled calls have calls of their own: cuDNN may reject those and support the others.
     """
-    signature = signature._replace(params=op.freeze(signature.params))
-    key = _call_key(op, signature)
-    call: PreparedCall | None = calls.get(key)
+    problem, names, specs, out_key, given, _, scaled, aligned, snapshot = key
+    params = op.freeze(given)
+    frozen = problem, names, specs, out_key, params, tuple(map(type, params)), scaled, aligned, snapshot
+    call: PreparedCall | None = calls.get(frozen)
     if call is None:
-        call = remember(calls, key, op.settle(signature)(ctx))
+        signature = CallSignature(names, specs, outs, params, scaled, aligned)
+        call = remember(calls, frozen, op.settle(signature)(ctx))
     return call
-
-
-def _call_key(op: Operation, signature: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the key of a call; it ends in the settings.
-
-    It has the types of the arguments, because 1 == 1.0 == True, and members of different enums are equal too.
-    """
-    names, specs, outs, params, scaled, aligned = signature
-    kinds = tuple(map(type, params))
-    if op.fixed_results:
-        outs = None
-    return op.problem, names, specs, outs, params, kinds, scaled, aligned, config.snapshot
 
 
 def remember(calls: dict[Any, Any], key: tuple[Any, ...], call: Any) -> Any:
