@@ -32,7 +32,7 @@ MAX_POINTER_SETS = 256  # sets of pointers of which a call knows that they do no
 
 
 class PreparedCall(NamedTuple):
-    """What one thread prepared for one set of arguments: all that depends on specs and not on pointers.
+    """A call that one thread prepared for one set of arguments: all that depends on specs, not on pointers.
 
     ``pack`` says that some input has strides that no descriptor holds, and is copied first; ``in_place`` that
     a result may lie exactly where an input does. ``result_slots`` are what the results take. ``spans`` are

@@ -46,7 +46,7 @@ def ctc_loss(
     logits : device array, shape (T, N, A), float16 | bfloat16 | float32 | float64
         Activations; with ``normalization="none"`` probabilities, which are taken as they are. What is past
         the end of a sequence does not matter.
-    labels : ints, (N, S), or one sequence's after another's without gaps
+    labels : ints, (N, S), or all labels of one sequence after those of another
         From 1 to A - 1; at most 255 for each sequence. This and the lengths are sequences, NumPy arrays or
         arrays on the device.
     label_lengths : N ints
@@ -81,7 +81,7 @@ def ctc_loss(
     ValueError
         Shapes, lengths or labels do not fit; the message has the numbers.
     NotSupportedError
-        The blank is not 0, a sequence has more than 255 labels, or cuDNN refused, as older ones refuse
+        The blank is not 0, a sequence has more than 255 labels, or cuDNN rejects it, as older versions reject
         float64. Or the call is being captured with labels on the device, and lengths on the host say that a
         sequence has none, or more than its steps allow; or with ``normalization="none"`` and
         ``input_lengths`` on the device: pass these from the host.
@@ -93,9 +93,9 @@ def ctc_loss(
     Notes
     -----
     ``cudnnCTCLoss_v8``, which takes labels and lengths on the device; where cuDNN refuses that,
-    ``cudnnCTCLoss``, which takes them on the host and cannot be captured. Half types are computed on float32
-    copies. Labels on the host are copied to the device once as long as they stay the same. Those on the
-    device are read back to be checked, which waits for them; pass what the host has.
+    ``cudnnCTCLoss``, which takes them on the host and cannot be captured. Half precision is computed on
+    float32 copies. Labels on the host are copied to the device once as long as they stay the same. Those on
+    the device are read back to be checked, which waits for them; pass what the host has.
 
     Only while a CUDA graph is captured are labels and lengths on the device (then int32, one after another)
     not looked at: the graph reads what they hold when it runs. Those on the host are checked as ever. With

@@ -51,7 +51,7 @@ class CTCTargets(NamedTuple):
     ends: tuple[tuple[int, int], ...] = ()
 
     def known(self, normalization: str) -> tuple[_Some, _Some, _Some, _Some]:
-        """What is done for some sequences alone: those with others in their place, and ends to be kept."""
+        """Return the sequences that need steps of their own: those replaced, and ends to be kept."""
         ends = self.ends if normalization == "none" else ()
         return self.impossible, self.empty, self.unlabelled, ends
 
@@ -81,7 +81,7 @@ class CTCInputs:
         return self.unseen(normalization) if on_device and self.ctx.capturing else self.checked()
 
     def checked(self) -> CTCTargets:
-        """Look at all of them, and take what is on the device already from there."""
+        """Check all of them; those on the device are read back."""
         labels, counts, inputs = (
             value if array is None else array.numpy()
             for value, array in zip(self.values, self.device, strict=True)
@@ -109,7 +109,7 @@ class CTCInputs:
         return CTCTargets(_as_operands(arrays), host, self._room(lengths), *others)
 
     def unseen(self, normalization: str) -> CTCTargets:
-        """Take what is on the device as it is: it cannot be read while a graph is captured."""
+        """Check those on the host alone: the others cannot be read while a graph is captured."""
         there = [array is not None for array in self.device]
         rows, counts, steps = check_ctc_of_host(self.shape, self.values, there)
         if counts and 0 in counts:
@@ -196,14 +196,14 @@ class _DeviceInts:
         array, stream = self._array, ctx.stream
         if stream != array.home:
             capturing = ctx.capturing
-            if not self._there:  # once: nobody writes them again
+            if not self._there:  # once: they are not written again
                 if capturing:
                     raise _not_seen()
                 streams.synchronize(array.writer)
                 self._there = True
             if capturing:
                 ctx.pin(array)
-        array.writer = stream  # which has nobody to wait for
+        array.writer = stream  # so that nothing waits
         return array
 
 

@@ -1,4 +1,4 @@
-"""CTC losses by the legacy calls, which compute in float32 or float64 on logits without gaps.
+"""CTC losses by the legacy calls, which compute in float32 or float64 on contiguous logits.
 
 What cuDNN leaves unwritten is zeroed before; sequences that it is not asked for, or wrong about, are set
 afterwards. The gradient of probabilities that are taken as they are is made of what cuDNN writes.
@@ -80,9 +80,9 @@ def _around(
 
 
 class _Places(NamedTuple):
-    """Where each tensor is worked on, among the pointers of a run and the temporaries behind these.
+    """The place of each tensor among the pointers of a run and the temporaries behind these.
 
-    There logits and gradient are ``wide``, in the dtype that is computed in and without gaps, and so are the
+    Logits and gradient are ``wide`` there: contiguous, and in the dtype that is computed in. So are the
     ``losses``.
     """
 
@@ -95,7 +95,7 @@ class _Places(NamedTuple):
 
 
 def _placed(problem: CTCProblem) -> _Places:
-    """Each tensor where it lies, if cuDNN takes it there and nothing else is to be written to it."""
+    """Use a tensor itself if cuDNN takes it and nothing else is to be written to it, else a temporary."""
     wide = TensorSpec.packed(problem.logits.shape, problem.ctc.compute)
     losses = TensorSpec.packed(problem.loss.shape, problem.ctc.compute)
     temporaries: list[TensorSpec] = []
@@ -158,7 +158,7 @@ def _without_cudnn(problem: CTCProblem, places: _Places, context: Context) -> li
 
 
 def _handed_over(problem: CTCProblem, places: _Places) -> list[Step]:
-    """What was not worked on where it is wanted, but for the gradients that are kept."""
+    """Copies of temporaries into the results, except for gradients that are kept."""
     steps: list[Step] = []
     if places.loss != _LOSS:
         steps.append(Step(cast_or_copy_plan(places.losses, problem.loss), (places.loss, _LOSS)))
@@ -170,7 +170,7 @@ def _handed_over(problem: CTCProblem, places: _Places) -> list[Step]:
 
 
 def _by_activations(spec: TensorSpec, probabilities: int, gradient: int) -> list[Step]:
-    """What turns cuDNN's gradient by probabilities p that it took as they are into one by activations.
+    """Steps from cuDNN's gradient by probabilities p to the gradient by activations.
 
     For the probability q of an alignment to name a symbol at a step, cuDNN 9.19 writes -q / p where q is more
     than zero, and p where it is none. Wanted is p - q, the sum of p and p times the lesser of that and zero.

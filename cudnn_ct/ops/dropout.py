@@ -1,4 +1,4 @@
-"""Dropout and its gradient; the state of the dice is an object."""
+"""Dropout and its gradient, with a random state."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ MAX_CALLS = 256  # that a thread keeps for a state
 
 
 class DropoutMask(NamedTuple):
-    """Which elements a dropout kept, for its gradient.
+    """The elements that a dropout kept, for its gradient.
 
     Attributes
     ----------
     bits : DeviceArray
         One bit or byte for each element, as cuDNN has them.
     like : TensorSpec
-        What the dropout was of, without gaps.
+        A contiguous tensor of the shape and dtype of x, in its memory order.
     state : DropoutState
-        The dice that were thrown.
+        The random state of the dropout.
     """
 
     bits: DeviceArray
@@ -57,25 +57,25 @@ class Dropout(NamedTuple):
 
 
 class DropoutState:
-    """The dice of dropout on one device: the same seed and the same calls give the same masks.
+    """Random state of dropout on one device: the same seed and the same calls give the same masks.
 
     The same calls have operands of the same shapes, dtypes and order in memory.
 
     Parameters
     ----------
     probability : float, at least 0 and less than 1
-        That an element is dropped.
+        The probability that an element is dropped.
     seed : int
         From 0 to 2**64 - 1.
     stream : optional
-        On whose device, and on which stream the dice are seeded; by default those of ``ct.use``.
+        The stream, and so the device, on which the state is seeded; by default that of ``ct.use``.
 
     Raises
     ------
     TypeError, ValueError
-        The probability or the seed is none.
+        The probability or the seed is invalid.
     NotInitializedError, AllocationError
-        There is no device, or its memory ran out.
+        No device is available, or its memory ran out.
 
     Notes
     -----
@@ -115,7 +115,7 @@ class DropoutState:
 
     @property
     def device(self) -> int:
-        """The device whose dice these are."""
+        """The device of the state."""
         return self._memory.device
 
     def save(self) -> np.ndarray[Any, Any]:
@@ -133,7 +133,7 @@ class DropoutState:
         Parameters
         ----------
         saved : array of uint8
-            What :meth:`save` gave.
+            A result of :meth:`save`.
 
         Raises
         ------
@@ -144,10 +144,10 @@ class DropoutState:
 
         given = np.asarray(saved).reshape(-1)
         if given.dtype.kind not in "iu" or not ((given >= 0) & (given < 256)).all():
-            raise ValueError("a saved state is bytes, numbers from 0 to 255")
+            raise ValueError("saved has invalid values: got other numbers, expected bytes from 0 to 255")
         source = np.ascontiguousarray(given, np.uint8)
         if source.size != self._memory.size:
-            raise ValueError(f"a saved state of {source.size:,} bytes; this one has {self._memory.size:,}")
+            raise ValueError(f"saved does not fit: got {source.size:,} bytes, expected {self._memory.size:,}")
         where = streams.resolve_stream(None, self.device)
         previous = streams.set_device(where.device)
         try:
@@ -158,9 +158,7 @@ class DropoutState:
             streams.restore_device(previous)
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
-        raise TypeError(
-            "a DropoutState is dice on a device, and cannot be copied or pickled; save() its state"
-        )
+        raise TypeError("DropoutState holds device RNG state and cannot be copied or pickled; use save()")
 
     def __repr__(self) -> str:
         return f"<DropoutState of {self.probability}, seed {self.seed}, device {self.device}>"
@@ -173,7 +171,7 @@ def dropout(x: Any, state: DropoutState, *, out: Any = None, stream: Any = None)
     ----------
     x : device array, any shape, float16 | bfloat16 | float32 | float64
     state : DropoutState
-        The dice, which are thrown once for each element.
+        The random state, which each call changes.
     out : device array, shape and dtype of x, optional
         Where the result goes. It may be x itself.
     stream : optional
@@ -187,11 +185,11 @@ def dropout(x: Any, state: DropoutState, *, out: Any = None, stream: Any = None)
     Raises
     ------
     TypeError
-        An operand is not on the device, its dtype is none of the four, or ``state`` no state.
+        An operand is not on the device, its dtype is not one of the four, or ``state`` is not a state.
     ValueError
-        The state is of another device, or ``out`` does not fit.
+        The state belongs to another device, or ``out`` does not fit.
     NotSupportedError
-        cuDNN has no way to compute it.
+        cuDNN does not support it.
     AllocationError
         Device memory ran out.
 
@@ -220,15 +218,15 @@ def dropout(x: Any, state: DropoutState, *, out: Any = None, stream: Any = None)
 def dropout_backward(
     dy: Any, mask: DropoutMask, state: DropoutState, *, out: Any = None, stream: Any = None
 ) -> Any:
-    """Compute the gradient of :func:`dropout`: what was dropped gets none, the rest is divided as in it.
+    """Compute the gradient of :func:`dropout`: zero for dropped elements, divided as in it for the others.
 
     Parameters
     ----------
     dy : device array, shape and dtype of the x of the dropout
     mask : DropoutMask
-        What :func:`dropout` gave with y.
+        The mask that :func:`dropout` returned with y.
     state : DropoutState
-        That of the dropout; it is not changed.
+        The state of the dropout; it is not changed.
     out, stream
         As in :func:`dropout`; ``out`` may be dy itself.
 
@@ -239,7 +237,7 @@ def dropout_backward(
     Raises
     ------
     TypeError, ValueError, NotSupportedError, AllocationError
-        As in :func:`dropout`; ValueError also where the mask is of another state, shape or dtype.
+        As in :func:`dropout`; ValueError also if the mask has another state, shape or dtype.
 
     Notes
     -----
@@ -255,7 +253,7 @@ def dropout_backward(
     True
     """
     if not isinstance(mask, DropoutMask):
-        raise TypeError(f"mask must be what dropout gave, not {type(mask).__name__}")
+        raise TypeError(f"mask must be a ct.DropoutMask, not {type(mask).__name__}")
     _check_state(state)
     if mask.state is not state:
         raise ValueError(f"mask belongs to another state: got a mask of {mask.state}, expected {state}")
@@ -311,7 +309,7 @@ def _check_state(state: Any) -> None:
 
 
 def check_seed(seed: Any) -> int:
-    """Return the seed of dice as an int, or raise."""
+    """Return the seed of a random state as an int, or raise."""
     number = as_int(seed, "seed")
     if not 0 <= number < 2**64:
         raise ValueError(f"seed must be between 0 and 2**64 - 1, got {seed}")

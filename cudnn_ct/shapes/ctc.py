@@ -83,7 +83,7 @@ class CTCProblem(NamedTuple):
 
 
 def ctc_outs(out: Any) -> tuple[Any, Any]:
-    """Where loss and gradient go, from what was given as ``out``: the latter alone, or both.
+    """Return the given loss and gradient from ``out``: the latter alone, or both.
 
     >>> ctc_outs("gradient")
     (None, 'gradient')

@@ -125,7 +125,7 @@ def why_not_packed(lengths: Shape) -> str:
 
 
 def guessed_algos(problem: RNNProblem) -> tuple[str, ...]:
-    """The algorithms, the one that is likely to be the quickest first.
+    """Return the algorithms, the one that is probably the fastest first.
 
     A rule read off 60 networks on an H200 with cuDNN 9.19. Persistent kernels keep the weights of a layer on
     the chip. Where these fit, they take a half to a tenth of the time in float16, and in float32 for a single
@@ -143,7 +143,7 @@ def guessed_algos(problem: RNNProblem) -> tuple[str, ...]:
 
 
 def unfit_algo(problem: RNNProblem, algo: str) -> str:
-    """What of a problem an algorithm is known not to do; empty for nothing. cuDNN itself knows more."""
+    """Return why an algorithm is known not to fit a problem, or "". cuDNN rejects others itself."""
     spec = problem.spec
     if spec.projection_size and algo != "standard":
         return f"{algo} has no projection"

@@ -129,7 +129,7 @@ def test_operands_with_gaps_are_copied_on_the_device(fake: FakeCudnn, host: Host
     compare(net.backward_data(ForeignArray(host, dy.swapaxes(0, 1)), done.reserve).dx, wanted.dx)
 
 
-def test_no_sequence_has_a_step(fake: FakeCudnn) -> None:
+def test_no_sequence_has_a_step(fake: FakeCudnn, host: Host) -> None:
     net, x, w = operands()
     h0, c0 = (ct.full((4, 2, 4), value) for value in (0.5, 2.0))
     done = net.forward(x, w, h0, c0, lengths=[0, 0], padding_value=3, training=True)
@@ -140,6 +140,8 @@ def test_no_sequence_has_a_step(fake: FakeCudnn) -> None:
         assert (got.numpy() == value).all()
     assert not net.backward_weights(done.reserve).numpy().any()
     assert net.forward(ct.empty((0, 2, 5)), w).hy.shape == (4, 2, 4)
+    with_gaps = ForeignArray(host, np.zeros((3, 0, 7), np.float32)[..., :5])
+    assert net.forward(with_gaps, w).y.shape == (3, 0, 8)
     assert net.forward(ct.empty((3, 0, 5)), w).y.shape == (3, 0, 8)
     assert net.forward(ct.empty((0, 5)), w, layout="packed", lengths=[0, 0]).y.shape == (0, 8)
     assert FORWARD not in fake.names()

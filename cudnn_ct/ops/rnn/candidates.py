@@ -70,7 +70,7 @@ class RNNFamily:
         """
         unfit = unfit_algo(problem, candidate.algorithm)
         if unfit or candidate.algorithm not in RNN_ALGOS:
-            raise NotSupportedError(unfit or f"there is no algorithm {candidate.algorithm!r}")
+            raise NotSupportedError(unfit or f"algorithm {candidate.algorithm!r} does not exist")
         spec = problem.spec._replace(algo=candidate.algorithm)
         network = self._network(spec, problem, context)
         return step_plan(self._step, RNNPlan(self._step, candidate, network, context))
@@ -81,7 +81,7 @@ class RNNFamily:
         key = ("a network", context.device, spec, padded, problem.batch if compiled else 0)
         found: RNNDescriptor | None = self._networks.get(key)
         if found is None:
-            # Without dice a descriptor all the same: with probability 0 and no states, as cuDNN allows.
+            # cuDNN requires a dropout descriptor; it allows one with probability 0 and without states.
             dropout = self._dropout or DropoutDescriptor(context, 0.0, 0, 0, 0)
             found = RNNDescriptor(spec, padded=padded, dropout=dropout)
             _check_weights(found, spec, context)

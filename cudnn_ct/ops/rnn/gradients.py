@@ -90,7 +90,7 @@ class RNNGradients:
         Raises
         ------
         TypeError
-            There is no reserve, or a gradient is not on the device or of another dtype.
+            The reserve is missing, or a gradient is not on the device or of another dtype.
         ValueError
             The reserve is of another network or was used before, or a shape does not fit.
         NotInitializedError
@@ -144,7 +144,7 @@ class RNNGradients:
         Raises
         ------
         TypeError
-            There is no reserve, or ``out`` is not on the device or of another dtype.
+            The reserve is missing, or ``out`` is not on the device or of another dtype.
         ValueError
             The reserve is of another network, was used before, or :meth:`backward_data` was not called;
             ``out`` does not fit, or there is none to add to.
@@ -215,7 +215,7 @@ def result_slots(out: Any, names: tuple[str, ...], *, has_cells: bool) -> tuple[
 def _as_reserve(reserve: Any) -> RNNReserve:
     if not isinstance(reserve, RNNReserve):
         hint = "; forward gives one with training=True" if reserve is None else ""
-        raise TypeError(f"reserve must be what forward gave, not {type(reserve).__name__}{hint}")
+        raise TypeError(f"reserve must be an RNNReserve, not {type(reserve).__name__}{hint}")
     return reserve
 
 

@@ -42,7 +42,7 @@ class Network:
             algo = config.algo if config.algo in (*POLICIES, *RNN_ALGOS) else "guess_on_shape_change"
         if isinstance(algo, Candidate):
             if algo.status:
-                raise ValueError(f"algo: {algo} was refused: {algo.status}")
+                raise ValueError(f"algo: {algo} was rejected: {algo.status}")
             return AlgoRequest(None, algo, workspace_limit=config.workspace_limit)
         return request(algo, config.deterministic, config.workspace_limit, False)
 

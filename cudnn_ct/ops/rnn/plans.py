@@ -47,7 +47,8 @@ def step_plan(step: RNNStep, network: RNNPlan | EmptyRNNPlan) -> Plan:
 
 
 def _contiguous(spec: TensorSpec) -> tuple[TensorSpec, TensorSpec | None]:
-    return spec, None if "nchw" in spec.layouts else TensorSpec.packed(spec.shape, spec.dtype)
+    is_contiguous = not spec.size or "nchw" in spec.layouts
+    return spec, None if is_contiguous else TensorSpec.packed(spec.shape, spec.dtype)
 
 
 class StepPlan:
@@ -107,7 +108,7 @@ class EmptySequenceStates:
 
 
 def _runs_of_zero(lengths: tuple[int, ...]) -> list[tuple[int, int]]:
-    """Where zeros begin and end, those side by side together."""
+    """Return the start and end of each run of zeros."""
     places = range(len(lengths))
     groups = groupby(places, key=lambda place: lengths[place] == 0)
     runs = [list(run) for empty, run in groups if empty]
@@ -289,7 +290,7 @@ class RNNPlan:
         """The address of the lengths; a captured graph keeps them, and the descriptors."""
         lengths = self._lengths
         if context.stream is not lengths.home:
-            if not self._there:  # once: nobody writes them again
+            if not self._there:  # once: they are not written again
                 if context.capturing:
                     raise NotInitializedError(
                         f"a pass of a recurrent network is captured on {context.stream}, and the lengths of "

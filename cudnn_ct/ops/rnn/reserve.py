@@ -1,4 +1,4 @@
-"""What a training pass of a recurrent network leaves for its gradients."""
+"""The reserve of a training pass of a recurrent network, which its gradients need."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class RNNReserve:
     device : int
     nbytes : int
         Bytes of device memory that cuDNN's reserve space has; 0 once it is used up.
-    spent : tuple of str
+    exhausted : tuple of str
         The gradients that were computed.
     """
 
@@ -68,16 +68,18 @@ class RNNReserve:
         self.exhausted = (*self.exhausted, step)
 
     def give_back(self, step: str) -> None:
-        """Take a note back: cuDNN refused, and nothing was changed."""
+        """Take a note back: nothing was enqueued."""
         self.exhausted = tuple(one for one in self.exhausted if one != step)
 
     def finish(self) -> None:
-        """Let go of everything, once both gradients are on their way."""
+        """Release memory and operands, once both gradients are enqueued."""
         self.memory = None
         self.arrays.clear()
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
-        raise TypeError("an RNNReserve is memory on a device in the midst of a computation")
+        raise TypeError(
+            "RNNReserve cannot be copied or pickled: it holds device memory of an unfinished training step"
+        )
 
     def __repr__(self) -> str:
         state = f"used by {' and '.join(self.exhausted)}" if self.exhausted else "fresh"

@@ -39,7 +39,7 @@ MAX_CALLS = 1024  # that a thread keeps for a network: one for each tuple of sha
 
 
 class RNNForward(NamedTuple):
-    """The result of a pass forward: the output, the states after it, and what the gradients need.
+    """The result of a forward pass: the output, the states after it, and the reserve for the gradients.
 
     Attributes
     ----------
@@ -68,7 +68,7 @@ class RNN(RNNGradients, RNNWeights):
     bias : "no_bias", "single_inp_bias", "double_bias" or "single_rec_bias"
     projection_size : int, 0 for none, else less than ``hidden_size``; "lstm" only
     dropout : float, at least 0 and less than 1
-        Between the layers, in training. The dice are ``dropout_state``.
+        Between the layers, in training. Its random state is ``dropout_state``.
     dtype : float16 | bfloat16 | float32 | float64
         Of data, states and weights.
     precision : as everywhere
@@ -79,7 +79,7 @@ class RNN(RNNGradients, RNNWeights):
     clip : (low, high), optional; "lstm" only
         The range that cells are clipped to where they are used; those that are returned are not.
     seed : int
-        Of the dice, from 0 to 2**64 - 1.
+        Of the random state, from 0 to 2**64 - 1.
 
     Attributes
     ----------
@@ -98,7 +98,7 @@ class RNN(RNNGradients, RNNWeights):
     Notes
     -----
     ``cudnnSetRNNDescriptor_v8``. Any thread may use a network; what is prepared for a call belongs to its
-    thread. Training with dropout is for one thread at a time: there is one set of dice for a device.
+    thread. Training with dropout is for one thread at a time: each device has one random state.
 
     Examples
     --------
@@ -202,7 +202,7 @@ class RNN(RNNGradients, RNNWeights):
             the longest first and none 0. Those on the device are read, which waits for it.
         layout : "sequence_major", "batch_major" or "packed"
         training : bool
-            Remember what the gradients need, and throw the dice of dropout.
+            Return a reserve for the gradients, and apply dropout.
         padding_value : float
             What y is past the end of a sequence.
         out : device array, or a tuple (y, hy, cy), optional
@@ -303,12 +303,12 @@ class RNN(RNNGradients, RNNWeights):
         lengths, layout, training, stream
             As in :meth:`forward`.
         measure : bool
-            Time each pass forward, on zeros.
+            Time each forward pass, on zeros.
 
         Returns
         -------
         Algorithms
-            A tuple of :class:`Candidate`, the quickest first, then those that were refused, with their
+            A tuple of :class:`Candidate`, the fastest first, then those that were rejected, with their
             ``status``. A row is good as ``algo=`` of a network.
 
         Raises
@@ -334,7 +334,7 @@ class RNN(RNNGradients, RNNWeights):
             streams.restore_device(previous)
 
     def describe(self) -> str:
-        """Tell what was computed with the network, by which algorithms, and what was refused and why."""
+        """Return the passes that were computed, their algorithms, and rejections with their reasons."""
         passes = [call for call in self._cache.values() if call.problem.name == "forward"]
         lines = [f"{call.problem.problem}\n{call.choice.describe()}" for call in passes]
         return "\n".join(dict.fromkeys(lines)) or f"{self!r}: nothing was computed yet"

@@ -39,7 +39,7 @@ class RNNState(CallState):
 
 
 class TrainingState(RNNState):
-    """What a forward pass leaves for the gradients: the plan that ran, and its reserve memory."""
+    """State that a forward pass leaves for the gradients: the plan that ran, and its reserve memory."""
 
     __slots__ = ("dropout", "memory", "plan")
 

@@ -82,7 +82,7 @@ class RNNWeights:
         Raises
         ------
         ValueError
-            There is no such layer, or w has another size.
+            The layer does not exist, or w has another size.
 
         Notes
         -----
@@ -119,7 +119,8 @@ class RNNWeights:
         Raises
         ------
         TypeError
-            ``state_dict`` is no mapping, ``prefix`` no string, or a value no array of real numbers.
+            ``state_dict`` is not a mapping, ``prefix`` is not a string, or a value is not an array of real
+            numbers.
         ValueError
             A name is missing or unknown, a shape does not fit, or the biases of a GRU cannot be made one.
 
@@ -196,7 +197,7 @@ def split(spec: RNNSpec, w: DeviceArray, layer: int, direction: int) -> dict[str
     """Views of the parameters of a layer in one direction, by name, in the order of cuDNN's linLayerIDs."""
     check_weights(spec, w.spec)
     if "nchw" not in w.spec.layouts:
-        raise ValueError(f"w has stride {w.spec.strides}; parts are seen only of weights without gaps")
+        raise ValueError(f"w has stride {w.spec.strides}; pass contiguous weights")
     wanted = as_index(spec.num_layers, layer, "layer") * spec.directions
     wanted += as_index(spec.directions, direction, "direction")
     rows = zip(rnn_parameters(spec), rnn_offsets(spec), strict=True)
