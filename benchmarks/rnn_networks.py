@@ -123,7 +123,7 @@ def our_call(row: Row, ours: Ours, operands: Operands) -> Callable[..., Any]:
 
     def training(i: int, y: Any = None) -> Any:
         result = rnn.forward(xs[i], weights, training=True, out=y, **given)
-        dx, *_ = rnn.backward_data(result.reserve, operands.ours["dy"][i])
+        dx, *_ = rnn.backward_data(operands.ours["dy"][i], result.reserve)
         return result.y, dx, rnn.backward_weights(result.reserve)
 
     return training if row.work == "training" else forward

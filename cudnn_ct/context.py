@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Iterator
+import weakref
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -85,6 +86,38 @@ class BoundedDict(dict[Any, Any]):
         return self[key]
 
 
+class OwnedCache:
+    """A cache in each thread for what it prepared for one object. All of them are dropped with this."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._token = object()
+        self._contexts: weakref.WeakSet[Context] = weakref.WeakSet()
+        weakref.finalize(self, _drop_owned, self._token, self._contexts).atexit = False
+
+    def of(self, context: Context) -> BoundedDict:
+        """Return the cache of a thread on a device."""
+        found: BoundedDict | None = context.plans.get(self._token)
+        if found is None:
+            found = context.plans[self._token] = BoundedDict(self._limit)
+            self._contexts.add(context)
+        return found
+
+    def values(self) -> list[Any]:
+        """Return the entries of all threads."""
+        caches = [context.plans.get(self._token) for context in list(self._contexts)]
+        return [entry for cache in caches if cache for entry in list(cache.values())]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copy the limit; the entries belong to the original."""
+        return OwnedCache, (self._limit,)
+
+
+def _drop_owned(token: object, contexts: Iterable[Context]) -> None:
+    for context in list(contexts):
+        context.plans.pop(token, None)
+
+
 class Workspace:
     """Memory for one stream of one thread, which may outlive that stream.
 
@@ -117,7 +150,9 @@ class Context:
     calls : BoundedDict
         What each operation prepared for arguments it has seen, in this thread.
     plans : dict
-        What was prepared for plans that live, by their tokens.
+        What was prepared for plans and other objects that live, by their tokens.
+    state : CallState or None
+        The state of the call that is being run: its plan reads arguments in host memory from it.
     """
 
     def __init__(self, device: int) -> None:
@@ -129,6 +164,7 @@ class Context:
         self.stream = Stream(streams.LEGACY_DEFAULT, device)  # what cuDNN itself starts with
         self.calls = BoundedDict(4096)
         self.plans: dict[object, Any] = {}
+        self.state: Any = None
         self._workspaces = BoundedDict(WORKSPACES)
         self.handle = handle  # the last attribute: it goes to another thread when the plans above are gone
 
@@ -209,7 +245,8 @@ def current(stream: Stream) -> Context:
         context: Context = _thread.contexts[stream.device]
     except (AttributeError, KeyError):
         context = _first(stream.device)
-    context.set_stream(stream)
+    if context.stream is not stream:
+        context.set_stream(stream)
     return context
 
 

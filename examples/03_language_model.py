@@ -175,7 +175,7 @@ class Gru:
     def backward(self, kept: Any, dy: Any) -> Any:
         """Return the gradient with regard to the weights."""
         if available:
-            self.net.backward_data(kept, dy)  # its results are not needed, but backward_weights builds on it
+            self.net.backward_data(dy, kept)  # its results are not needed, but backward_weights builds on it
             return self.net.backward_weights(kept)
         return self.join(rnn_backward(kept, self.split(self.w), self.net.spec, dy).dweights)
 

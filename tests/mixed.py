@@ -82,7 +82,7 @@ class MixedCall:
 
         def passes() -> tuple[Any, ...]:
             y, hy, _, reserve = net.forward(x, w, h0, lengths=(4, 2, 3), training=True)
-            dx, dh0, _ = net.backward_data(reserve, dy, dhy)
+            dx, dh0, _ = net.backward_data(dy, reserve, dhy)
             return y, hy, dx, dh0, net.backward_weights(reserve)
 
         return passes

@@ -113,8 +113,8 @@ def check_passes(case: RNNCase, layout: str, place: Place, padding: float = -2.0
     out = (unwritten(dx, place), unwritten(wanted.dh0, place))
     out += (None if wanted.dc0 is None else unwritten(wanted.dc0, place),)
     back = net.backward_data(
-        done.reserve,
         place(laid_out(dy, lengths, layout)),
+        done.reserve,
         place(dhy),
         None if dcy is None else place(dcy),
         out=out,

@@ -457,19 +457,19 @@ def _() -> None:
     zeros = ct.zeros((2, 2, 4), "float64")
     dy = ct.asarray(normal(3, 2, 4, seed=3))
     some, all_ = (net.forward(x, w, training=True).reserve for _ in range(2))
-    same(net.backward_data(some, dy).dx, net.backward_data(all_, dy, zeros, zeros).dx.numpy())
+    same(net.backward_data(dy, some).dx, net.backward_data(dy, all_, zeros, zeros).dx.numpy())
     some, all_ = (net.forward(x, w, training=True).reserve for _ in range(2))
-    wanted = net.backward_data(all_, ct.zeros((3, 2, 4), "float64"), zeros, zeros).dx.numpy()
-    same(net.backward_data(some, None, None, None).dx, wanted)
+    wanted = net.backward_data(ct.zeros((3, 2, 4), "float64"), all_, zeros, zeros).dx.numpy()
+    same(net.backward_data(None, some, None, None).dx, wanted)
 
 
 @row("recurrent: the reserve is copied there, since the gradients change it; here it serves once")
 def _() -> None:
     net, w, x = network("gru")
     reserve, dy = net.forward(x, w, training=True).reserve, ct.full((3, 2, 4), 1.0, "float64")
-    net.backward_data(reserve, dy)
+    net.backward_data(dy, reserve)
     with pytest.raises(ValueError, match="reserve"):
-        net.backward_data(reserve, dy)
+        net.backward_data(dy, reserve)
 
 
 @row(
@@ -482,7 +482,7 @@ def _() -> None:
     found = []
     for options in ({}, {"out": out}, {"out": out, "add": True}):
         reserve = net.forward(x, w, training=True).reserve
-        net.backward_data(reserve, dy)
+        net.backward_data(dy, reserve)
         found.append(net.backward_weights(reserve, **options).numpy())
     np.testing.assert_allclose(found[1], found[0])
     np.testing.assert_allclose(found[2], 2 * found[0])

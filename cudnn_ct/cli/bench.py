@@ -224,7 +224,7 @@ def rnn(
 
     def train() -> object:
         reserve = network.forward(sequence, weights, training=True).reserve
-        return network.backward_data(reserve, dy), network.backward_weights(reserve)
+        return network.backward_data(dy, reserve), network.backward_weights(reserve)
 
     read = (sequence, weights, dy)  # dy for y, which is as large
     runs = {

@@ -112,7 +112,7 @@ def _recurrent(case: Case, inputs: Inputs) -> list[Pair]:
     )
     w = net.pack_params(weights)
     y, hy, _, reserve = net.forward(ct.asarray(x), w, ct.asarray(h0), lengths=lengths, training=True)
-    dx, dh0, _ = net.backward_data(reserve, ct.asarray(dy), ct.asarray(dhy))
+    dx, dh0, _ = net.backward_data(ct.asarray(dy), reserve, ct.asarray(dhy))
     dw = net.backward_weights(reserve).numpy()
     expected = rnn(x, weights, spec, h0=h0, lengths=lengths)
     gradients = rnn_backward(x, weights, spec, dy, dhy=dhy, h0=h0, lengths=lengths)

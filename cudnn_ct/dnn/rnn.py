@@ -80,7 +80,7 @@ class RNNBlock:
         """Return the gradients of :meth:`apply`, after a forward pass for training."""
         network = _network(self, x)
         reserve = _forward(self, w, x, hx, cx, training=True)[0]
-        dx, dhx, dcx = network.backward_data(reserve, dy, dhy, dcy)
+        dx, dhx, dcx = network.backward_data(dy, reserve, dhy, dcy)
         return RNNGradients(network.backward_weights(reserve), dx, dhx, dcx)
 
     def network(self, input_size: int) -> RNN:
@@ -138,7 +138,7 @@ class GpuDnnRNNGradInputs:
         _check_modes(desc, rnn_mode=self.rnn_mode)
         network = _network(desc, x)
         dhy, dcy = dhy if self.grad_h else None, dcy if self.grad_c else None
-        dx, dhx, dcx = network.backward_data(reserve, dy, dhy, dcy)
+        dx, dhx, dcx = network.backward_data(dy, reserve, dhy, dcy)
         return [reserve, dx, dhx, *([] if dcx is None else [dcx])]
 
 

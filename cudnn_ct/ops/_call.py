@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from operator import attrgetter
+from functools import partial
+from operator import attrgetter, is_
 from typing import Any, NamedTuple, Self
 
 from .. import context
 from .._config import config
 from ..array import DeviceArray
 from ..array_creation import as_operand
-from ..context import Context
+from ..context import Context, OwnedCache
 from ..cuda import stream as streams
 from ..cuda.launch_log import add_launch_history
 from ..cuda.stream import Stream
@@ -26,11 +27,12 @@ from ._operands import byte_extent, check_writable, contiguous, refuse_overlap, 
 ONE, ZERO = 1, 0  # default alpha and beta; compared by identity because that is the cheapest test
 NEW: tuple[Any, ...] = (None,)  # one new result, the case of most calls; compared by identity as well
 _pointer, _spec = attrgetter("pointer"), attrgetter("spec")  # with `map` faster than a comprehension
+_is_new = partial(is_, None)
 MAX_POINTER_SETS = 256  # sets of pointers of which a call knows that they do not overlap
 
 
 class PreparedCall(NamedTuple):
-    """What one thread prepared for one set of arguments: all that depends on specs and not on pointers.
+    """A call that one thread prepared for one set of arguments: all that depends on specs, not on pointers.
 
     ``pack`` says that some input has strides that no descriptor holds, and is copied first; ``in_place`` that
     a result may lie exactly where an input does. ``result_slots`` are what the results take. ``spans`` are
@@ -123,6 +125,48 @@ class CallSignature(NamedTuple):
     aligned: bool = True
 
 
+class CallState:
+    """State of one call that is not an array: arguments in host memory, and what later calls need of it.
+
+    A plan reads it as ``context.state``. :func:`execute` sets ``call``, ``operands`` and ``results``: the
+    prepared call and the arrays that it ran on. ``cache`` is where the prepared call is kept if it belongs to
+    an object. ``changed`` is memory that the plan reads and writes, and that belongs to no caller.
+    """
+
+    __slots__ = ("cache", "call", "changed", "operands", "results")
+
+    call: PreparedCall
+    operands: tuple[DeviceArray, ...]
+    results: list[DeviceArray]
+
+    def __init__(self, cache: OwnedCache | None = None, changed: tuple[DeviceArray, ...] = ()) -> None:
+        self.cache = cache
+        self.changed = changed
+
+    def calls(self, ctx: Context) -> dict[Any, Any]:
+        """Return the cache of the prepared call."""
+        return ctx.calls if self.cache is None else self.cache.of(ctx)
+
+    def run(
+        self, ctx: Context, call: PreparedCall, operands: tuple[DeviceArray, ...], *arguments: Any
+    ) -> list[DeviceArray]:
+        """Run a call as :func:`run` does, with this state in the context."""
+        stream = ctx.stream
+        for array in self.changed:
+            if array.writer is not stream or array._uses is not None:
+                array.before_write(stream)
+        self.call, self.operands = call, operands
+        ctx.state = self
+        try:
+            self.results = run(ctx, call, operands, *arguments)
+        finally:
+            ctx.state = None
+            for array in self.changed:
+                if array.home is not stream or array.writer is not stream:
+                    array.after_write(stream)
+        return self.results
+
+
 Select = Callable[[Context], Any]
 """Return what runs a problem in a thread: a `Selection`, a `FirstSupported` or a `SinglePlan`."""
 
@@ -136,8 +180,9 @@ class Operation(NamedTuple):
     arguments; their ``problem`` gets the scaling and the alignment as ``scaled`` and ``aligned``.
 
     ``in_place`` says that a result may be an operand itself. ``written`` are the names of the results in
-    messages. ``relayout`` is that of :class:`~cudnn_ct.ops._fallback.FirstSupported`. ``freeze`` makes an
-    immutable snapshot of the arguments.
+    messages. ``fixed_results`` says that the results have the same specs whether they are given or new, so
+    that one prepared call serves both. ``relayout`` is that of
+    :class:`~cudnn_ct.ops._fallback.FirstSupported`. ``freeze`` makes an immutable snapshot of the arguments.
     """
 
     name: str
@@ -147,6 +192,7 @@ class Operation(NamedTuple):
     written: tuple[str, ...] = ("out",)
     relayout: bool = True
     select: Callable[[Any, tuple[Any, ...]], Select] | None = None
+    fixed_results: bool = False
     freeze: Callable[[tuple[Any, ...]], tuple[Any, ...]] = freeze
 
     def settle(self, signature: CallSignature) -> Callable[[Context], PreparedCall]:
@@ -193,12 +239,13 @@ def execute(
     beta: Any = 0,
     outs: tuple[Any, ...] = NEW,
     stream: Any = None,
+    state: CallState | None = None,
 ) -> list[Any]:
     """Call an operation, and return its results: the objects in ``outs``, new arrays for each None.
 
     ``operands`` are arrays of any library with these ``names``; an operation without operands changes its
     results. ``alpha`` is a number, or :class:`~cudnn_ct.shapes.elementwise.OpTensorScales` for plans that
-    take two.
+    take two. ``state`` is for operations that take or leave more than arrays.
     """
     scaled = (False, False)
     if alpha is not ONE or beta is not ZERO:
@@ -226,25 +273,39 @@ def execute(
         elif outs[0] is None:
             given = specs = NEW
         else:
-            array = as_operand(outs[0], op.written[0], where, written=True)
-            given = written = (array,)
-            specs = (array.spec,)
+            out = outs[0]
+            if type(out) is not DeviceArray or out.device != device or out.readonly:
+                out = as_operand(out, op.written[0], where, written=True)
+            given = written = (out,)
+            specs = (out.spec,)
         aligned = True
         if op.select is not None:
             bits = 0
             for array in (*operands, *written):
                 bits |= array.pointer
             aligned = not bits % ALIGNMENT
-        signature = (names, tuple(map(_spec, operands)), specs, params, scaled, aligned)
+        calls = ctx.calls if state is None else state.calls(ctx)
+        # The types of arguments are part of it: 1 == 1.0 == True, and members of different enums are equal.
+        key = (
+            op.problem,
+            names,
+            tuple(map(_spec, operands)),
+            None if op.fixed_results else specs,
+            params,
+            tuple(map(type, params)),
+            scaled,
+            aligned,
+            config.snapshot,
+        )
         try:
-            call = ctx.calls.get(_call_key(op, signature))
+            call = calls.get(key)
         except TypeError:  # an unhashable argument: a list, which becomes a tuple, or one that is rejected
             call = None
         if call is None:
-            call = _prepared(ctx, op, CallSignature(*signature))
+            call = _prepared(ctx, calls, op, key, specs)
         if call.pack:
             operands = tuple([contiguous(array, where) for array in operands])
-        results = run(ctx, call, operands, given, alpha, beta)
+        results = (run if state is None else state.run)(ctx, call, operands, given, alpha, beta)
         if given is NEW:
             return results
         if len(outs) == 1:
@@ -264,27 +325,25 @@ def _given(op: Operation, outs: tuple[Any, ...], where: Stream) -> tuple[tuple[A
     return arrays, tuple(None if array is None else array.spec for array in arrays)
 
 
-def _prepared(ctx: Context, op: Operation, signature: CallSignature) -> PreparedCall:
+def _prepared(
+    ctx: Context,
+    calls: dict[Any, Any],
+    op: Operation,
+    key: tuple[Any, ...],
+    outs: tuple[TensorSpec | None, ...],
+) -> PreparedCall:
     """Prepare a call for a snapshot of its arguments, unless there is one.
 
     Scaled calls have calls of their own: cuDNN may reject those and support the others.
     """
-    signature = signature._replace(params=op.freeze(signature.params))
-    key = _call_key(op, signature)
-    call: PreparedCall | None = ctx.calls.get(key)
+    problem, names, specs, out_key, given, _, scaled, aligned, snapshot = key
+    params = op.freeze(given)
+    frozen = problem, names, specs, out_key, params, tuple(map(type, params)), scaled, aligned, snapshot
+    call: PreparedCall | None = calls.get(frozen)
     if call is None:
-        call = remember(ctx.calls, key, op.settle(signature)(ctx))
+        signature = CallSignature(names, specs, outs, params, scaled, aligned)
+        call = remember(calls, frozen, op.settle(signature)(ctx))
     return call
-
-
-def _call_key(op: Operation, signature: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the key of a call; it ends in the settings.
-
-    It has the types of the arguments, because 1 == 1.0 == True, and members of different enums are equal too.
-    """
-    names, specs, outs, params, scaled, aligned = signature
-    kinds = tuple(map(type, params))
-    return op.problem, names, specs, outs, params, kinds, scaled, aligned, config.snapshot
 
 
 def remember(calls: dict[Any, Any], key: tuple[Any, ...], call: Any) -> Any:
@@ -315,12 +374,18 @@ def run(
     else:
         results = written = [array for array in given if array is not None]
         pointers = (*map(_pointer, operands), *map(_pointer, written))
-        if written and pointers not in call.disjoint_pointers:
-            call.refuse_overlap(operands, given, pointers)
-        if len(written) < len(call.result_slots):
+        if len(written) == len(call.result_slots):
+            if pointers not in call.disjoint_pointers:
+                call.refuse_overlap(operands, given, pointers)
+        else:
+            if written:
+                # An address may be that of another result the next time.
+                places = (*pointers, *map(_is_new, given))
+                if places not in call.disjoint_pointers:
+                    call.refuse_overlap(operands, given, places)
             results = DeviceArray.allocate_many(call.result_slots, given, stream, call.what)
             pointers = (*map(_pointer, operands), *map(_pointer, results))
-    # The same as `ordered`, without the 0.3 us of its call. New results belong to the stream: nobody waits.
+    # New results belong to the stream, so nothing has to wait for them.
     for array in operands:
         if array.writer is not stream:
             array.wait_for_writer(stream)
@@ -343,31 +408,6 @@ def run(
             if array.home is not stream or array.writer is not stream:
                 array.after_write(stream)
     return results
-
-
-def ordered(
-    stream: Stream,
-    read: Sequence[DeviceArray],
-    written: Sequence[DeviceArray],
-    work: Callable[..., object],
-    *arguments: Any,
-) -> None:
-    """Order the streams, let ``work`` enqueue, and record the uses: as :func:`run` does for its plan."""
-    for array in read:
-        if array.writer is not stream:
-            array.wait_for_writer(stream)
-    for array in written:
-        if array.writer is not stream or array._uses is not None:
-            array.before_write(stream)
-    try:
-        work(*arguments)
-    finally:  # also where a later part failed: an earlier one may be under way
-        for array in read:
-            if array.home is not stream:
-                array.record_use(stream)
-        for array in written:
-            if array.home is not stream or array.writer is not stream:
-                array.after_write(stream)
 
 
 def add_context(error: CudnnError, where: str, stream: Stream) -> None:

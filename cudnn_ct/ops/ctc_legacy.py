@@ -1,10 +1,10 @@
-"""CTC losses by the legacy calls, which compute in float32 or float64 on logits without gaps.
+"""CTC losses by the legacy calls, which compute in float32 or float64 on contiguous logits.
 
 What cuDNN leaves unwritten is zeroed before; sequences that it is not asked for, or wrong about, are set
 afterwards. The gradient of probabilities that are taken as they are is made of what cuDNN writes.
 
-The pointers of a run are logits, loss, gradient, then labels, their lengths and the steps of each sequence on
-the device, and the same three as C arrays on the host.
+The pointers of a run are logits, labels, their lengths and the steps of each sequence on the device, loss and
+gradient. The same labels and lengths as C arrays on the host are in the :class:`CTCState` of the call.
 """
 
 from __future__ import annotations
@@ -29,30 +29,43 @@ from ..shapes.activation import ActivationProblem
 from ..shapes.ctc import CTCProblem
 from ..shapes.elementwise import FillProblem, OpTensorProblem, ScaleProblem
 from ..shapes.specs import ActivationSpec, TensorSpec
+from ._call import CallState
 from .activation import legacy_plan as activation_plan
 from .ctc_empty_labels import blank_as_label, unlabelled
 
-__all__ = ["ctc_loss", "ctc_loss_of_host_labels"]
+__all__ = ["CTCState", "ctc_loss", "ctc_loss_of_host_labels"]
 
-_LOGITS, _LOSS, _GRADIENT = range(3)
-_ON_DEVICE, _ON_HOST = (3, 4, 5), (6, 7, 8)
-_POINTERS = 9
+_LOGITS, *_LABELS, _LOSS, _GRADIENT = range(6)
+_POINTERS = 6
 
 NO_STEP = -1  # no step of a chain is scaled
 
 
+class CTCState(CallState):
+    """Labels, their lengths and the steps of each sequence as C arrays, for a plan that reads them so.
+
+    They are None if they are on the device and cannot be read.
+    """
+
+    __slots__ = ("host",)
+
+    def __init__(self, host: tuple[Any, ...]) -> None:
+        super().__init__()
+        self.host = host
+
+
 def ctc_loss(problem: CTCProblem, context: Context) -> Plan:
     """``cudnnCTCLoss_v8``: labels and lengths are read on the device, so it can be captured."""
-    return _around(problem, context, lambda logits: DevicePlan(problem, logits, context), _ON_DEVICE)
+    return _around(problem, context, lambda logits: DevicePlan(problem, logits, context), _LABELS)
 
 
 def ctc_loss_of_host_labels(problem: CTCProblem, context: Context) -> Plan:
     """``cudnnCTCLoss``: labels and lengths are read on the host, at the call."""
-    return _around(problem, context, lambda logits: HostPlan(problem, logits), _ON_HOST)
+    return _around(problem, context, lambda logits: HostPlan(problem, logits), ())
 
 
 def _around(
-    problem: CTCProblem, context: Context, make: Callable[[TensorSpec], Plan], labels: tuple[int, ...]
+    problem: CTCProblem, context: Context, make: Callable[[TensorSpec], Plan], labels: Sequence[int]
 ) -> Plan:
     """A call, what has to be copied for it, and what it leaves to us."""
     places = _placed(problem)
@@ -67,10 +80,10 @@ def _around(
 
 
 class _Places(NamedTuple):
-    """Where each tensor is worked on, among the pointers of a run and the temporaries behind these.
+    """The place of each tensor among the pointers of a run and the temporaries behind these.
 
-    There logits and gradient are ``wide``, in the dtype that is computed in and without gaps, and so are the
-    ``losses``. ``kept`` are sequences whose gradients are left as they are.
+    Logits and gradient are ``wide`` there: contiguous, and in the dtype that is computed in. So are the
+    ``losses``.
     """
 
     logits: int
@@ -79,27 +92,24 @@ class _Places(NamedTuple):
     wide: TensorSpec
     losses: TensorSpec
     temporaries: list[TensorSpec]
-    kept: tuple[int, ...]
 
 
 def _placed(problem: CTCProblem) -> _Places:
-    """Each tensor where it lies, if cuDNN takes it there and nothing else is to be written to it."""
+    """Use a tensor itself if cuDNN takes it and nothing else is to be written to it, else a temporary."""
     wide = TensorSpec.packed(problem.logits.shape, problem.ctc.compute)
     losses = TensorSpec.packed(problem.loss.shape, problem.ctc.compute)
-    kept = problem.impossible if problem.ctc.out_of_bound == "skip" else ()
     temporaries: list[TensorSpec] = []
 
     def place(given: int, spec: TensorSpec, wanted: TensorSpec, *, copy: bool = False) -> int:
-        lies_well = spec.dtype == wanted.dtype and "nchw" in spec.layouts and given not in problem.unaligned
-        if lies_well and not copy:
+        if spec.dtype == wanted.dtype and "nchw" in spec.layouts and not copy:
             return given
         temporaries.append(wanted)
         return _POINTERS + len(temporaries) - 1
 
     logits = place(_LOGITS, problem.logits, wide, copy=bool(_doubled(problem)))
     loss = place(_LOSS, problem.loss, losses)
-    gradient = place(_GRADIENT, problem.gradient, wide, copy=bool(kept))
-    return _Places(logits, loss, gradient, wide, losses, temporaries, kept)
+    gradient = place(_GRADIENT, problem.gradient, wide, copy=bool(problem.kept))
+    return _Places(logits, loss, gradient, wide, losses, temporaries)
 
 
 def _doubled(problem: CTCProblem) -> dict[int, list[int]]:
@@ -126,7 +136,7 @@ def _repaired(problem: CTCProblem, places: _Places) -> list[Step]:
         steps += _by_activations(wide, places.logits, places.gradient)
         for end, sequences in _by_steps(problem.ends).items():
             steps.append(Step(_of_sequences(sequences, partial(_zero_from, end), wide), gradient, 0.0))
-    known = problem.empty if places.kept else (*problem.impossible, *problem.empty)
+    known = problem.empty if problem.kept else (*problem.impossible, *problem.empty)
     if known:
         steps.append(Step(_of_sequences(known, _fill, wide), gradient, 0.0))
     return steps
@@ -148,11 +158,11 @@ def _without_cudnn(problem: CTCProblem, places: _Places, context: Context) -> li
 
 
 def _handed_over(problem: CTCProblem, places: _Places) -> list[Step]:
-    """What was not worked on where it is wanted, but for the gradients that are kept."""
+    """Copies of temporaries into the results, except for gradients that are kept."""
     steps: list[Step] = []
     if places.loss != _LOSS:
         steps.append(Step(cast_or_copy_plan(places.losses, problem.loss), (places.loss, _LOSS)))
-    written = [n for n in range(places.wide.shape[1]) if n not in set(places.kept)]
+    written = [n for n in range(places.wide.shape[1]) if n not in set(problem.kept)]
     if places.gradient != _GRADIENT and places.wide.size and written:
         plan = _of_sequences(written, cast_or_copy_plan, places.wide, problem.gradient)
         steps.append(Step(plan, (places.gradient, _GRADIENT)))
@@ -160,7 +170,7 @@ def _handed_over(problem: CTCProblem, places: _Places) -> list[Step]:
 
 
 def _by_activations(spec: TensorSpec, probabilities: int, gradient: int) -> list[Step]:
-    """What turns cuDNN's gradient by probabilities p that it took as they are into one by activations.
+    """Steps from cuDNN's gradient by probabilities p to the gradient by activations.
 
     For the probability q of an alignment to name a symbol at a step, cuDNN 9.19 writes -q / p where q is more
     than zero, and p where it is none. Wanted is p - q, the sum of p and p times the lesser of that and zero.
@@ -277,7 +287,8 @@ class HostPlan:
 
     def run(self, context: Context, pointers: Sequence[Any], alpha: float, beta: float) -> None:  # noqa: ARG002
         """Ask for the size of the scratch memory, and enqueue the call."""
-        logits, loss, gradient, labels, counts, steps = pointers
+        logits, loss, gradient = pointers
+        labels, counts, steps = context.state.host
         if context.capturing:
             raise NotSupportedError("cudnnCTCLoss reads labels from host memory, which no CUDA graph can")
         size, library = ctypes.c_size_t(), context.library

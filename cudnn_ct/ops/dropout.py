@@ -1,4 +1,4 @@
-"""Dropout and its gradient; the state of the dice is an object."""
+"""Dropout and its gradient, with a random state."""
 
 from __future__ import annotations
 
@@ -6,37 +6,36 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from .. import context
 from ..array import DeviceArray
-from ..array_creation import as_operand
-from ..context import BoundedDict, Context
+from ..context import OwnedCache
 from ..cuda import memory as memories
 from ..cuda import stream as streams
-from ..plans.wrappers import ZeroOrScale
 from ..shapes.checks import one_dtype, result_spec
-from ..shapes.dropout import check_probability
+from ..shapes.dropout import DropoutGradientProblem, DropoutProblem, check_probability
 from ..shapes.parse import as_int
 from ..shapes.specs import TensorSpec, nearest_layout
-from ._call import PreparedCall, SinglePlan, run
-from ._operands import check_writable, contiguous, representable, stream_of
-from .dropout_legacy import DropoutDescriptor, mask_size, states_size
-from .dropout_legacy import dropout as legacy_dropout
+from ._call import CallState, Operation, execute
+from ._fallback import of_problem
+from .dropout_legacy import DropoutDescriptor, dropout_plan, gradient_plan, mask_size, states_size
 
 if TYPE_CHECKING:
     import numpy as np
 
 __all__ = ["Dropout", "DropoutMask", "DropoutState", "dropout", "dropout_backward"]
 
+MAX_CALLS = 256  # that a thread keeps for a state
+
 
 class DropoutMask(NamedTuple):
-    """Which elements a dropout kept, for its gradient.
+    """The elements that a dropout kept, for its gradient.
 
     Attributes
     ----------
     bits : DeviceArray
         One bit or byte for each element, as cuDNN has them.
     like : TensorSpec
-        What the dropout was of, without gaps.
+        A contiguous tensor of the shape and dtype of x, in its memory order.
     state : DropoutState
-        The dice that were thrown.
+        The random state of the dropout.
     """
 
     bits: DeviceArray
@@ -58,25 +57,25 @@ class Dropout(NamedTuple):
 
 
 class DropoutState:
-    """The dice of dropout on one device: the same seed and the same calls give the same masks.
+    """Random state of dropout on one device: the same seed and the same calls give the same masks.
 
     The same calls have operands of the same shapes, dtypes and order in memory.
 
     Parameters
     ----------
     probability : float, at least 0 and less than 1
-        That an element is dropped.
+        The probability that an element is dropped.
     seed : int
         From 0 to 2**64 - 1.
     stream : optional
-        On whose device, and on which stream the dice are seeded; by default those of ``ct.use``.
+        The stream, and so the device, on which the state is seeded; by default that of ``ct.use``.
 
     Raises
     ------
     TypeError, ValueError
-        The probability or the seed is none.
+        The probability or the seed is invalid.
     NotInitializedError, AllocationError
-        There is no device, or its memory ran out.
+        No device is available, or its memory ran out.
 
     Notes
     -----
@@ -112,11 +111,11 @@ class DropoutState:
             self._memory.after_write(where)
         finally:
             streams.restore_device(previous)
-        self._calls = BoundedDict(256)
+        self._calls = OwnedCache(MAX_CALLS)
 
     @property
     def device(self) -> int:
-        """The device whose dice these are."""
+        """The device of the state."""
         return self._memory.device
 
     def save(self) -> np.ndarray[Any, Any]:
@@ -134,7 +133,7 @@ class DropoutState:
         Parameters
         ----------
         saved : array of uint8
-            What :meth:`save` gave.
+            A result of :meth:`save`.
 
         Raises
         ------
@@ -145,10 +144,10 @@ class DropoutState:
 
         given = np.asarray(saved).reshape(-1)
         if given.dtype.kind not in "iu" or not ((given >= 0) & (given < 256)).all():
-            raise ValueError("a saved state is bytes, numbers from 0 to 255")
+            raise ValueError("saved has invalid values: got other numbers, expected bytes from 0 to 255")
         source = np.ascontiguousarray(given, np.uint8)
         if source.size != self._memory.size:
-            raise ValueError(f"a saved state of {source.size:,} bytes; this one has {self._memory.size:,}")
+            raise ValueError(f"saved does not fit: got {source.size:,} bytes, expected {self._memory.size:,}")
         where = streams.resolve_stream(None, self.device)
         previous = streams.set_device(where.device)
         try:
@@ -159,9 +158,7 @@ class DropoutState:
             streams.restore_device(previous)
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
-        raise TypeError(
-            "a DropoutState is dice on a device, and cannot be copied or pickled; save() its state"
-        )
+        raise TypeError("DropoutState holds device RNG state and cannot be copied or pickled; use save()")
 
     def __repr__(self) -> str:
         return f"<DropoutState of {self.probability}, seed {self.seed}, device {self.device}>"
@@ -174,7 +171,7 @@ def dropout(x: Any, state: DropoutState, *, out: Any = None, stream: Any = None)
     ----------
     x : device array, any shape, float16 | bfloat16 | float32 | float64
     state : DropoutState
-        The dice, which are thrown once for each element.
+        The random state, which each call changes.
     out : device array, shape and dtype of x, optional
         Where the result goes. It may be x itself.
     stream : optional
@@ -188,11 +185,11 @@ def dropout(x: Any, state: DropoutState, *, out: Any = None, stream: Any = None)
     Raises
     ------
     TypeError
-        An operand is not on the device, its dtype is none of the four, or ``state`` no state.
+        An operand is not on the device, its dtype is not one of the four, or ``state`` is not a state.
     ValueError
-        The state is of another device, or ``out`` does not fit.
+        The state belongs to another device, or ``out`` does not fit.
     NotSupportedError
-        cuDNN has no way to compute it.
+        cuDNN does not support it.
     AllocationError
         Device memory ran out.
 
@@ -209,34 +206,27 @@ def dropout(x: Any, state: DropoutState, *, out: Any = None, stream: Any = None)
     >>> np.unique(y.numpy())
     array([0., 2.], dtype=float32)
     """
-    where = stream_of(x, "x", stream)
-    previous = streams.set_device(where.device)
-    try:
-        ctx = context.current(where)
-        _check_state(state, ctx)
-        array = as_operand(x, "x", where)
-        result = None if out is None else as_operand(out, "out", where, written=True)
-        call, order = _forward(ctx, state, array.spec, None if result is None else result.spec)
-        if call.pack:
-            array = contiguous(array, where)
-        made = run(ctx, call, (array,), (result, None, state._memory), 1, 0)
-        return Dropout(made[0] if out is None else out, DropoutMask(made[1], order, state))
-    finally:
-        streams.restore_device(previous)
+    _check_state(state)
+    done = CallState(state._calls)
+    params = (state._descriptor,)
+    y, bits, _ = execute(
+        FORWARD, ("x",), (x,), params, outs=(out, None, state._memory), stream=stream, state=done
+    )
+    return Dropout(y, DropoutMask(bits, done.call.problem.order, state))
 
 
 def dropout_backward(
     dy: Any, mask: DropoutMask, state: DropoutState, *, out: Any = None, stream: Any = None
 ) -> Any:
-    """Compute the gradient of :func:`dropout`: what was dropped gets none, the rest is divided as in it.
+    """Compute the gradient of :func:`dropout`: zero for dropped elements, divided as in it for the others.
 
     Parameters
     ----------
     dy : device array, shape and dtype of the x of the dropout
     mask : DropoutMask
-        What :func:`dropout` gave with y.
+        The mask that :func:`dropout` returned with y.
     state : DropoutState
-        That of the dropout; it is not changed.
+        The state of the dropout; it is not changed.
     out, stream
         As in :func:`dropout`; ``out`` may be dy itself.
 
@@ -247,7 +237,7 @@ def dropout_backward(
     Raises
     ------
     TypeError, ValueError, NotSupportedError, AllocationError
-        As in :func:`dropout`; ValueError also where the mask is of another state, shape or dtype.
+        As in :func:`dropout`; ValueError also if the mask has another state, shape or dtype.
 
     Notes
     -----
@@ -263,91 +253,63 @@ def dropout_backward(
     True
     """
     if not isinstance(mask, DropoutMask):
-        raise TypeError(f"mask must be what dropout gave, not {type(mask).__name__}")
-    where = stream_of(dy, "dy", stream)
-    previous = streams.set_device(where.device)
-    try:
-        ctx = context.current(where)
-        _check_state(state, ctx)
-        if mask.state is not state:
-            raise ValueError(f"the mask is of {mask.state}, not of {state}")
-        array = as_operand(dy, "dy", where)
-        result = None if out is None else as_operand(out, "out", where, written=True)
-        call = _backward(state, array.spec, mask, None if result is None else result.spec)
-        if call.pack:
-            array = contiguous(array, where)
-        made = run(ctx, call, (array, mask.bits), (result,), 1, 0)
-        return made[0] if out is None else out
-    finally:
-        streams.restore_device(previous)
+        raise TypeError(f"mask must be a ct.DropoutMask, not {type(mask).__name__}")
+    _check_state(state)
+    if mask.state is not state:
+        raise ValueError(f"mask belongs to another state: got a mask of {mask.state}, expected {state}")
+    operands, params = (dy, mask.bits), (mask.like, state._descriptor)
+    done = CallState(state._calls)
+    return execute(BACKWARD, ("dy", "mask"), operands, params, outs=(out,), stream=stream, state=done)[0]
 
 
-def _forward(
-    ctx: Context, state: DropoutState, x: TensorSpec, out: TensorSpec | None
-) -> tuple[PreparedCall, TensorSpec]:
-    key = ("forward", x, out)
-    found: tuple[PreparedCall, TensorSpec] | None = state._calls.get(key)
-    if found is None:
-        one_dtype("dropout", x=x.dtype)
-        check_writable(out)
-        given, order = representable(x), TensorSpec.packed(x.shape, x.dtype, nearest_layout(x))
-        y = result_spec(x.shape, given, out=out)
-        bits = TensorSpec.packed((mask_size(ctx, order) if x.size else 0,), "uint8")
-        states = state._memory.spec
-        plan = (
-            legacy_dropout("cudnnDropoutForward", state._descriptor, given, y, bits, order, (states,))
-            if x.size
-            else ZeroOrScale(y)
-        )
-        call = PreparedCall.of(
-            f"dropout of {x}",
-            (given,),
-            (y, bits, states),
-            SinglePlan(plan),
-            pack=given != x,
-            in_place=True,
-            what="a dropout",
-        )
-        found = state._calls[key] = (call, order)
-    return found
+def _problem(
+    specs: dict[str, TensorSpec], outs: tuple[TensorSpec | None, ...], descriptor: DropoutDescriptor
+) -> DropoutProblem:
+    x, (out, _, states) = specs["x"], outs
+    one_dtype("dropout", x=x.dtype)
+    assert states is not None
+    order = TensorSpec.packed(x.shape, x.dtype, nearest_layout(x))
+    mask = TensorSpec.packed((mask_size(order) if x.size else 0,), "uint8")
+    return DropoutProblem(x, result_spec(x.shape, x, out=out), mask, states, order, descriptor)
 
 
-def _backward(state: DropoutState, dy: TensorSpec, mask: DropoutMask, out: TensorSpec | None) -> PreparedCall:
-    key = ("backward", dy, mask.like, mask.bits.spec, out)
-    call: PreparedCall | None = state._calls.get(key)
-    if call is None:
-        like = mask.like
-        if dy.shape != like.shape or dy.dtype != like.dtype:
-            raise ValueError(f"dy is {dy}; the mask is of a dropout of {like}")
-        check_writable(out)
-        given, bits = representable(dy), mask.bits.spec
-        dx = result_spec(dy.shape, given, like, out=out)
-        plan = (
-            legacy_dropout("cudnnDropoutBackward", state._descriptor, given, dx, bits, like)
-            if dy.size
-            else ZeroOrScale(dx)
-        )
-        call = state._calls[key] = PreparedCall.of(
-            f"the gradient of dropout of {dy}",
-            (given, bits),
-            (dx,),
-            SinglePlan(plan),
-            pack=given != dy,
-            in_place=True,
-            what="the gradient of a dropout",
-        )
-    return call
+def _gradient_problem(
+    specs: dict[str, TensorSpec],
+    outs: tuple[TensorSpec | None, ...],
+    order: TensorSpec,
+    descriptor: DropoutDescriptor,
+) -> DropoutGradientProblem:
+    dy = specs["dy"]
+    if dy.shape != order.shape or dy.dtype != order.dtype:
+        raise ValueError(f"dy does not fit the mask: got {dy}, expected shape and dtype of {order}")
+    dx = result_spec(dy.shape, dy, order, out=outs[0])
+    return DropoutGradientProblem(dy, specs["mask"], dx, order, descriptor)
 
 
-def _check_state(state: Any, ctx: Context) -> None:
+FORWARD = Operation(
+    "a dropout",
+    _problem,
+    (of_problem(dropout_plan),),
+    in_place=True,
+    written=("out", "mask", "state"),
+    relayout=False,
+)
+BACKWARD = Operation(
+    "the gradient of a dropout",
+    _gradient_problem,
+    (of_problem(gradient_plan),),
+    in_place=True,
+    relayout=False,
+)
+
+
+def _check_state(state: Any) -> None:
     if not isinstance(state, DropoutState):
         raise TypeError(f"state must be a ct.DropoutState, not {type(state).__name__}")
-    if state.device != ctx.device:
-        raise ValueError(f"the state is of device {state.device}; the operation runs on device {ctx.device}")
 
 
 def check_seed(seed: Any) -> int:
-    """Return the seed of dice as an int, or raise."""
+    """Return the seed of a random state as an int, or raise."""
     number = as_int(seed, "seed")
     if not 0 <= number < 2**64:
         raise ValueError(f"seed must be between 0 and 2**64 - 1, got {seed}")

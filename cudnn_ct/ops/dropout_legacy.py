@@ -5,19 +5,21 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 
+from .. import _lib
 from .._bindings.types import cudnnDropoutDescriptor_t
 from .._handle import NativeHandle
 from ..context import Context
 from ..descriptors import TensorDescriptor
 from ..plans.axes import collapse
-from ..plans.base import Plan
+from ..plans.base import Plan, tensors_of
 from ..plans.chain import ChainPlan, Step
 from ..plans.elementwise import cast_plan
-from ..plans.wrappers import RelayoutPlan
+from ..plans.wrappers import RelayoutPlan, ZeroOrScale
+from ..shapes.dropout import DropoutGradientProblem, DropoutProblem
 from ..shapes.elementwise import TransformProblem
 from ..shapes.specs import TensorSpec
 
-__all__ = ["DropoutDescriptor", "dropout", "mask_size", "states_size"]
+__all__ = ["DropoutDescriptor", "dropout_plan", "gradient_plan", "mask_size", "states_size"]
 
 
 class DropoutDescriptor(NativeHandle):
@@ -46,63 +48,54 @@ def states_size(context: Context) -> int:
     return size.value
 
 
-def mask_size(context: Context, x: TensorSpec) -> int:
-    """Bytes of the mask that a dropout of x leaves for its gradient."""
+def mask_size(x: TensorSpec) -> int:
+    """Return the bytes of the mask that a dropout of x leaves for its gradient."""
     size = ctypes.c_size_t()
     one = _as_one_axis(x._replace(dtype="float32") if x.dtype == "bfloat16" else x)
-    context.library.cudnnDropoutGetReserveSpaceSize(one, ctypes.byref(size))
+    _lib.load().cudnnDropoutGetReserveSpaceSize(one, ctypes.byref(size))
     return size.value
 
 
-def dropout(
-    function: str,
-    descriptor: DropoutDescriptor,
-    x: TensorSpec,
-    y: TensorSpec,
-    mask: TensorSpec,
-    order: TensorSpec,
-    rest: Sequence[TensorSpec] = (),
-) -> Plan:
-    """A plan of ``cudnnDropoutForward`` or ``cudnnDropoutBackward``.
+def dropout_plan(problem: DropoutProblem) -> Plan:
+    """``cudnnDropoutForward``; cuDNN changes the states through the descriptor."""
+    x, y, *small = tensors_of(problem).values()
+    return _in_order(problem, "cudnnDropoutForward", (x, y, *small[:2]), (0, 1, 2))
 
-    The bits of a mask are in the order of x in memory, so both work on that ``order``, on copies where an
-    operand lies otherwise. The pointers of a run are x, y and the mask of a forward call, whose mask is
-    written, then ``rest``, which is not touched by us; of a backward call they are x, the mask and y.
+
+def gradient_plan(problem: DropoutGradientProblem) -> Plan:
+    """``cudnnDropoutBackward``."""
+    dy, mask, dx, _ = tensors_of(problem).values()
+    return _in_order(problem, "cudnnDropoutBackward", (dy, mask, dx), (0, 2, 1))
+
+
+def _in_order(
+    problem: DropoutProblem | DropoutGradientProblem,
+    function: str,
+    tensors: tuple[TensorSpec, ...],
+    places: tuple[int, int, int],
+) -> Plan:
+    """Return a plan that computes in the memory order of the mask, on copies of other operands.
+
+    ``tensors`` are those of a run's pointers, and ``places`` those of the input, the result and the mask.
     """
-    backward = function == "cudnnDropoutBackward"
-    if order.dtype == "bfloat16":
-        return _on_float32(function, descriptor, x, y, mask, order, rest, backward)
-    plan = _DropoutPlan(function, descriptor, order, mask.size, backward)
-    one, two = ((spec, None if _alike(spec, order) else order) for spec in (x, y))
-    small: tuple[TensorSpec, TensorSpec | None] = (mask, None)
-    moves = [one, small, two] if backward else [one, two, small, *((spec, None) for spec in rest)]
-    if not (one[1] or two[1]):
-        return plan
-    return RelayoutPlan(plan, moves, 1 if backward else 2 + len(rest))
-
-
-def _on_float32(
-    function: str,
-    descriptor: DropoutDescriptor,
-    x: TensorSpec,
-    y: TensorSpec,
-    mask: TensorSpec,
-    order: TensorSpec,
-    rest: Sequence[TensorSpec],
-    backward: bool,
-) -> Plan:
-    """The same on float32 copies: cuDNN has no dropout of bfloat16."""
-    wide = order._replace(dtype="float32")
-    plan = _DropoutPlan(function, descriptor, wide, mask.size, backward)
-    first = 3 + len(rest)  # the places of the copies
-    copy, result = first, first + 1
-    there, back = cast_plan(TransformProblem(x, wide)), cast_plan(TransformProblem(wide, y))
-    steps = [
-        Step(there, (0, copy)),
-        Step(plan, (copy, 1, result) if backward else (copy, result, 2)),
-        Step(back, (result, 2 if backward else 1)),
-    ]
-    return ChainPlan([wide, wide], steps)
+    order, (source, target, mask) = problem.order, places
+    if not order.size:
+        return ZeroOrScale(tensors[target])
+    if order.dtype == "bfloat16":  # which cuDNN's dropout lacks
+        wide, copies = order._replace(dtype="float32"), len(tensors)
+        plan = _DropoutPlan(problem, function, wide, (copies, copies + 1, mask))
+        there = cast_plan(TransformProblem(tensors[source], wide))
+        back = cast_plan(TransformProblem(wide, tensors[target]))
+        steps = [
+            Step(there, (source, copies)),
+            Step(plan, tuple(range(copies + 2))),
+            Step(back, (copies + 1, target)),
+        ]
+        return ChainPlan([wide, wide], steps)
+    inner = _DropoutPlan(problem, function, order, places)
+    moved = {place: order for place in (source, target) if not _alike(tensors[place], order)}
+    moves = [(spec, moved.get(place)) for place, spec in enumerate(tensors)]
+    return RelayoutPlan(inner, moves, len(problem.results)) if moved else inner
 
 
 def _as_one_axis(spec: TensorSpec) -> TensorDescriptor:
@@ -115,22 +108,25 @@ def _alike(spec: TensorSpec, order: TensorSpec) -> bool:
 
 
 class _DropoutPlan:
-    __slots__ = ("_backward", "_descriptor", "_function", "_nbytes", "_tensor", "workspace")
+    __slots__ = ("_descriptor", "_function", "_nbytes", "_places", "_tensor", "workspace")
 
     def __init__(
-        self, function: str, descriptor: DropoutDescriptor, order: TensorSpec, nbytes: int, backward: bool
+        self,
+        problem: DropoutProblem | DropoutGradientProblem,
+        function: str,
+        order: TensorSpec,
+        places: tuple[int, int, int],
     ) -> None:
         self._function = function
-        self._descriptor = descriptor
+        self._descriptor = problem.descriptor
         self._tensor = _as_one_axis(order)
-        self._nbytes = nbytes
-        self._backward = backward
+        self._nbytes = problem.mask.size
+        self._places = places
         self.workspace = 0
 
     # The calls have no factors.
     def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:  # noqa: ARG002
-        x, second, third, *_ = pointers
-        y, mask = (third, second) if self._backward else (second, third)
+        x, y, mask = (pointers[place] for place in self._places)
         getattr(context.library, self._function)(
             context.handle, self._descriptor, self._tensor, x, self._tensor, y, mask, self._nbytes
         )

@@ -91,7 +91,11 @@ class Plan(Protocol):
         """Bytes of scratch memory that a run needs."""
 
     def run(self, context: Any, pointers: Sequence[int], alpha: float, beta: float) -> None:
-        """Enqueue the work on the context's stream; ``pointers`` in the order of the direction's operands."""
+        """Enqueue the work on the context's stream.
+
+        ``pointers`` are those of the operands, then of the results. Arguments in host memory and the state of
+        a training step are in ``context.state``.
+        """
 
     def describe(self) -> str:
         """Tell what was chosen and why, one fact a line."""

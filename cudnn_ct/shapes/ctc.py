@@ -16,6 +16,7 @@ T = TypeVar("T")
 CTC_NORMALIZATIONS = ("none", "softmax")
 CTC_OUT_OF_BOUND = ("zero", "skip")
 CTC_ALGOS = ("deterministic", "non_deterministic")
+CTC_LABELS = TensorSpec.packed((0,), "int32")  # labels and lengths in a problem, whatever their number
 CTC_MAX_LABELS = 255  # of a sequence, that cuDNN takes
 _SYNONYMS = {"zero_oob_gradients": "zero", "skip_oob_gradients": "skip"}  # cuDNN's names
 
@@ -42,11 +43,13 @@ class CTCProblem(NamedTuple):
     neither steps nor labels: what comes out of both is known, and cuDNN is not asked. Those that are
     ``unlabelled``, pairs of which sequence and how many steps, have no labels alone; cuDNN is wrong there.
     ``ends`` are such pairs too, of all but the first two kinds that have fewer steps than there are; they are
-    looked at without softmax alone. ``unaligned`` are the tensors, of logits, loss and gradient by their
-    numbers, that do not begin where kernels may load several elements at once.
+    looked at without softmax alone.
     """
 
     logits: TensorSpec
+    labels: TensorSpec
+    label_lengths: TensorSpec
+    input_lengths: TensorSpec
     loss: TensorSpec
     gradient: TensorSpec
     ctc: CTCLossSpec
@@ -55,7 +58,16 @@ class CTCProblem(NamedTuple):
     empty: Shape = ()
     unlabelled: tuple[tuple[int, int], ...] = ()
     ends: tuple[tuple[int, int], ...] = ()
-    unaligned: Shape = ()
+
+    @property
+    def kept(self) -> Shape:
+        """Sequences whose gradients stay as they are in ``out``."""
+        return self.impossible if self.ctc.out_of_bound == "skip" else ()
+
+    @property
+    def updated(self) -> int:
+        """The number of results that are read as well, counted from the last one."""
+        return 1 if self.kept else 0
 
     @property
     def results(self) -> tuple[TensorSpec, ...]:
@@ -71,7 +83,7 @@ class CTCProblem(NamedTuple):
 
 
 def ctc_outs(out: Any) -> tuple[Any, Any]:
-    """Where loss and gradient go, from what was given as ``out``: the latter alone, or both.
+    """Return the given loss and gradient from ``out``: the latter alone, or both.
 
     >>> ctc_outs("gradient")
     (None, 'gradient')
@@ -84,25 +96,21 @@ def ctc_outs(out: Any) -> tuple[Any, Any]:
 
 
 def ctc_problem(
-    logits: TensorSpec,
+    specs: dict[str, TensorSpec],
     outs: tuple[TensorSpec | None, ...],
-    ctc: CTCLossSpec,
-    algo: str = "deterministic",
-    impossible: Shape = (),
-    empty: Shape = (),
-    unlabelled: tuple[tuple[int, int], ...] = (),
-    ends: tuple[tuple[int, int], ...] = (),
-    unaligned: Shape = (),
+    *params: Any,
 ) -> CTCProblem:
     """Validate the tensors of a CTC loss; its parameters and labels are already.
 
-    ``outs`` are where loss and gradient go, None for those that are to be made.
+    ``outs`` are the specs of loss and gradient, None for new ones. ``params`` are the fields of the problem
+    behind the tensors.
 
     Raises
     ------
     TypeError, ValueError
         The dtype is none that is computed on a device, or ``out`` does not fit.
     """
+    logits = specs["logits"]
     dtype = one_dtype("ctc_loss", logits=logits.dtype)
     made = [TensorSpec.packed(shape, dtype) for shape in (logits.shape[1:2], logits.shape)]
     for spec, out, name in zip(made, outs, ("loss", "gradient"), strict=True):
@@ -111,7 +119,7 @@ def ctc_problem(
         if out is not None and out.dtype != dtype:
             raise TypeError(f"out is {out.dtype}; the {name} is {dtype}")
     loss, gradient = (out or spec for out, spec in zip(outs, made, strict=True))
-    return CTCProblem(logits, loss, gradient, ctc, algo, impossible, empty, unlabelled, ends, unaligned)
+    return CTCProblem(logits, CTC_LABELS, CTC_LABELS, CTC_LABELS, loss, gradient, *params)
 
 
 def ctc_room(counts: Iterable[int]) -> int:

@@ -1,10 +1,48 @@
-"""The rule of dropout."""
+"""Rules of dropout, and its problems."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from .parse import as_float
+from .specs import TensorSpec
+
+
+class DropoutProblem(NamedTuple):
+    """Dropout with a native descriptor; the bits of the mask follow the elements of ``order`` in memory."""
+
+    x: TensorSpec
+    y: TensorSpec
+    mask: TensorSpec
+    states: TensorSpec
+    order: TensorSpec
+    descriptor: Any
+
+    @property
+    def results(self) -> tuple[TensorSpec, ...]:
+        """The tensors that are written."""
+        return self.y, self.mask, self.states
+
+    def __str__(self) -> str:
+        return f"dropout of {self.x}"
+
+
+class DropoutGradientProblem(NamedTuple):
+    """The gradient of dropout, with the fields of :class:`DropoutProblem`."""
+
+    dy: TensorSpec
+    mask: TensorSpec
+    dx: TensorSpec
+    order: TensorSpec
+    descriptor: Any
+
+    @property
+    def results(self) -> tuple[TensorSpec, ...]:
+        """The tensor that is written."""
+        return (self.dx,)
+
+    def __str__(self) -> str:
+        return f"the gradient of dropout of {self.dy}"
 
 
 def check_probability(probability: Any) -> float:

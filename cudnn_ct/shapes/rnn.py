@@ -71,7 +71,7 @@ class RNNSpec(NamedTuple):
 
     @property
     def has_cells(self) -> bool:
-        """Whether there is a state c beside h."""
+        """Whether there is a state c in addition to h."""
         return self.mode == "lstm"
 
     @property

@@ -66,9 +66,9 @@ def rnn_parameters(spec: RNNSpec) -> tuple[RNNParameter, ...]:
 
 
 def rnn_offsets(spec: RNNSpec) -> tuple[int, ...]:
-    """Where each row of :func:`rnn_parameters` begins in the weight space, in elements.
+    """Return the offset of each row of :func:`rnn_parameters` in the weight space, in elements.
 
-    cuDNN lays out all matrices in the order of the rows, then all biases likewise, without gaps.
+    cuDNN lays out all matrices in the order of the rows, then all biases likewise, contiguously.
 
     >>> from cudnn_ct.shapes.rnn import rnn_spec
     >>> rnn_offsets(rnn_spec("rnn_tanh", 5, 4))

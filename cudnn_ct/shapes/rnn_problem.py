@@ -6,10 +6,18 @@ from collections.abc import Hashable
 from typing import NamedTuple
 
 from .rnn import RNN_ALGOS, RNNSpec
-from .sequences import RNN_LAYOUTS, packed_for_cudnn
+from .sequences import RNN_LAYOUTS, RNNShapes, packed_for_cudnn
 from .specs import Shape, TensorSpec
 
-__all__ = ["RNNDataSpec", "RNNProblem", "guessed_algos", "rnn_problem", "unfit_algo", "why_not_packed"]
+__all__ = [
+    "RNNDataSpec",
+    "RNNProblem",
+    "RNNStep",
+    "guessed_algos",
+    "rnn_problem",
+    "unfit_algo",
+    "why_not_packed",
+]
 
 
 class RNNDataSpec(NamedTuple):
@@ -62,6 +70,32 @@ class RNNProblem(NamedTuple):
         )
 
 
+class RNNStep(NamedTuple):
+    """One step of a network on given sequences: a forward pass, or a gradient with regard to data or weights.
+
+    ``operands`` and ``written`` are the tensors of a run with their names, in the order of its pointers. The
+    last ``updated`` of those written are read as well. ``aligned`` says whether all pointers are aligned.
+    """
+
+    name: str
+    problem: RNNProblem
+    shapes: RNNShapes
+    lengths: Shape
+    padding: float
+    operands: tuple[tuple[str, TensorSpec], ...] = ()
+    written: tuple[tuple[str, TensorSpec], ...] = ()
+    updated: int = 0
+    aligned: bool = True
+
+    @property
+    def results(self) -> tuple[TensorSpec, ...]:
+        """The tensors that are written."""
+        return tuple(spec for _, spec in self.written)
+
+    def __str__(self) -> str:
+        return f"{self.name} of {self.problem}"
+
+
 def rnn_problem(
     spec: RNNSpec, layout: str, steps: int, batch: int, lengths: Shape, training: bool
 ) -> RNNProblem:
@@ -91,7 +125,7 @@ def why_not_packed(lengths: Shape) -> str:
 
 
 def guessed_algos(problem: RNNProblem) -> tuple[str, ...]:
-    """The algorithms, the one that is likely to be the quickest first.
+    """Return the algorithms, the one that is probably the fastest first.
 
     A rule read off 60 networks on an H200 with cuDNN 9.19. Persistent kernels keep the weights of a layer on
     the chip. Where these fit, they take a half to a tenth of the time in float16, and in float32 for a single
@@ -109,7 +143,7 @@ def guessed_algos(problem: RNNProblem) -> tuple[str, ...]:
 
 
 def unfit_algo(problem: RNNProblem, algo: str) -> str:
-    """What of a problem an algorithm is known not to do; empty for nothing. cuDNN itself knows more."""
+    """Return why an algorithm is known not to fit a problem, or "". cuDNN rejects others itself."""
     spec = problem.spec
     if spec.projection_size and algo != "standard":
         return f"{algo} has no projection"

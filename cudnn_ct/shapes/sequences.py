@@ -24,7 +24,7 @@ _SYNONYMS = {
 
 
 class RNNResult(NamedTuple, Generic[T]):
-    """What a recurrent network gives: its output, and the states after each sequence's last step.
+    """The results of a recurrent network: its output, and the states after each sequence's last step.
 
     ``cy`` is None for a mode without cells.
     """
@@ -125,7 +125,7 @@ def rnn_shapes(
 
 
 def packed_offsets(lengths: Iterable[int]) -> Shape:
-    """Where each step begins in packed data, in rows; last, where the data ends.
+    """Return the first row of each step in packed data; last, the number of rows.
 
     Sequences may be in any order and without steps, though cuDNN asks for more: :func:`packed_for_cudnn`.
 

@@ -7,6 +7,7 @@ import ctypes
 import gc
 import pickle
 import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import ANY
@@ -78,7 +79,7 @@ def test_the_second_call_makes_one_c_call(fake: FakeCudnn) -> None:
         assert fake.names() == [FORWARD]
         np.testing.assert_array_equal(first.y.numpy(), second.y.numpy())
     fake.calls.clear()
-    net.backward_data(second.reserve, ct.full(second.y.shape, 1.0))
+    net.backward_data(ct.full(second.y.shape, 1.0), second.reserve)
     net.backward_weights(second.reserve)
     assert fake.names() == ["cudnnRNNBackwardData_v8", "cudnnRNNBackwardWeights_v8"]
 
@@ -96,7 +97,7 @@ def test_gradients_that_are_missing_are_zero(fake: FakeCudnn) -> None:
     wanted = rnn_backward(CASE.x, CASE.tame, LSTM, dhy=np.ones((4, 2, 4), np.float32))
     done = net.forward(x, w, training=True)
     assert net.forward(x, w).reserve is None
-    back = net.backward_data(done.reserve, None, ct.full((4, 2, 4), 1.0))
+    back = net.backward_data(None, done.reserve, ct.full((4, 2, 4), 1.0))
     for got, want in zip(back, wanted[:3], strict=True):
         compare(got, want)
     check_weights(net.backward_weights(done.reserve), LSTM, wanted.dweights, 1e-5)
@@ -108,7 +109,7 @@ def test_gradients_of_weights_are_added(fake: FakeCudnn) -> None:
     total = ct.full((net.weight_size,), np.nan)
     for add in (False, True, True):
         done = net.forward(x, w, training=True)
-        net.backward_data(done.reserve, dy)
+        net.backward_data(dy, done.reserve)
         assert net.backward_weights(done.reserve, out=total, add=add) is total
     wanted = rnn_backward(CASE.x, CASE.tame, LSTM, np.ones((3, 2, 8), np.float32)).dweights
     check_weights(total, LSTM, tuple(3 * part for part in wanted), 1e-5)
@@ -125,20 +126,22 @@ def test_operands_with_gaps_are_copied_on_the_device(fake: FakeCudnn, host: Host
     done = net.forward(x, w, training=True)
     dy = np.random.default_rng(0).standard_normal((2, 3, 8)).astype(np.float32)
     wanted = rnn_backward(CASE.x, CASE.tame, LSTM, dy.swapaxes(0, 1))
-    compare(net.backward_data(done.reserve, ForeignArray(host, dy.swapaxes(0, 1))).dx, wanted.dx)
+    compare(net.backward_data(ForeignArray(host, dy.swapaxes(0, 1)), done.reserve).dx, wanted.dx)
 
 
-def test_no_sequence_has_a_step(fake: FakeCudnn) -> None:
+def test_no_sequence_has_a_step(fake: FakeCudnn, host: Host) -> None:
     net, x, w = operands()
     h0, c0 = (ct.full((4, 2, 4), value) for value in (0.5, 2.0))
     done = net.forward(x, w, h0, c0, lengths=[0, 0], padding_value=3, training=True)
     for got, value in zip(done[:3], (3, 0.5, 2.0), strict=True):
         assert (got.numpy() == value).all()
-    back = net.backward_data(done.reserve, None, ct.full((4, 2, 4), 7.0))
+    back = net.backward_data(None, done.reserve, ct.full((4, 2, 4), 7.0))
     for got, value in zip(back, (0, 7, 0), strict=True):
         assert (got.numpy() == value).all()
     assert not net.backward_weights(done.reserve).numpy().any()
     assert net.forward(ct.empty((0, 2, 5)), w).hy.shape == (4, 2, 4)
+    with_gaps = ForeignArray(host, np.zeros((3, 0, 7), np.float32)[..., :5])
+    assert net.forward(with_gaps, w).y.shape == (3, 0, 8)
     assert net.forward(ct.empty((3, 0, 5)), w).y.shape == (3, 0, 8)
     assert net.forward(ct.empty((0, 5)), w, layout="packed", lengths=[0, 0]).y.shape == (0, 8)
     assert FORWARD not in fake.names()
@@ -245,11 +248,11 @@ def test_gradients_of_data_leave_alone_what_those_of_weights_read(fake: FakeCudn
     done = net.forward(x, w, h0, c0, training=True)
     for out in (x, (None, h0, None), (None, None, c0), (None, done.y.view_as(h0.spec), None)):
         with pytest.raises(ValueError, match="out overlaps"):
-            net.backward_data(done.reserve, out=out)
-    net.backward_data(done.reserve)
+            net.backward_data(None, done.reserve, out=out)
+    net.backward_data(None, done.reserve)
     net.backward_weights(done.reserve)
     done = net.forward(x, w, training=True)
-    net.backward_data(done.reserve)
+    net.backward_data(None, done.reserve)
     x.fill(1)
     with pytest.raises(AssertionError, match="x is no longer what it was"):  # the fake would notice
         net.backward_weights(done.reserve)
@@ -265,13 +268,13 @@ def test_a_reserve_is_used_once_by_each_gradient_and_in_order(fake: FakeCudnn) -
     with pytest.raises(ValueError, match="backward_weights reads what backward_data wrote"):
         net.backward_weights(reserve)
     with pytest.raises(ValueError, match=r"dy has shape \(3, 2, 4\); it is of \(3, 2, 8\)"):
-        net.backward_data(reserve, ct.empty((3, 2, 4)))
+        net.backward_data(ct.empty((3, 2, 4)), reserve)
     with pytest.raises(TypeError, match="dhy is float64; the network is float32"):
-        net.backward_data(reserve, None, ct.empty((4, 2, 4), "float64"))
+        net.backward_data(None, reserve, ct.empty((4, 2, 4), "float64"))
     assert "fresh" in repr(reserve)
-    net.backward_data(reserve, ct.full((3, 2, 8), 1.0))
+    net.backward_data(ct.full((3, 2, 8), 1.0), reserve)
     with pytest.raises(ValueError, match="used by backward_data before"):
-        net.backward_data(reserve, ct.full((3, 2, 8), 1.0))
+        net.backward_data(ct.full((3, 2, 8), 1.0), reserve)
     assert reserve.nbytes
     net.backward_weights(reserve)
     assert not reserve.nbytes
@@ -284,9 +287,9 @@ def test_a_reserve_belongs_to_its_network(fake: FakeCudnn) -> None:
     other, *_ = operands()
     reserve = net.forward(x, w, training=True).reserve
     with pytest.raises(ValueError, match="the reserve is of <RNN lstm 5 -> 4"):
-        other.backward_data(reserve)
+        other.backward_data(None, reserve)
     with pytest.raises(TypeError, match="not NoneType; forward gives one with training=True"):
-        net.backward_data(net.forward(x, w).reserve)
+        net.backward_data(None, net.forward(x, w).reserve)
     with pytest.raises(TypeError, match="not DeviceArray"):
         net.backward_weights(x)
 
@@ -296,13 +299,13 @@ def test_a_refused_gradient_leaves_the_reserve_as_it_was(fake: FakeCudnn) -> Non
     reserve = net.forward(x, w, training=True).reserve
     fake.fail["cudnnRNNBackwardData_v8"] = 3000
     with pytest.raises(ct.NotSupportedError):
-        net.backward_data(reserve)
+        net.backward_data(None, reserve)
     fake.fail["cudnnRNNBackwardData_v8"] = 5000
     with pytest.raises(ct.ExecutionFailedError):
-        net.backward_data(reserve)
+        net.backward_data(None, reserve)
     fake.fail.clear()
     with pytest.raises(ValueError, match="used by backward_data before"):
-        net.backward_data(reserve)
+        net.backward_data(None, reserve)
 
 
 def test_the_gradients_in_another_thread(fake: FakeCudnn) -> None:
@@ -311,7 +314,7 @@ def test_the_gradients_in_another_thread(fake: FakeCudnn) -> None:
     found: list[Any] = []
 
     def work() -> None:
-        found.append(net.backward_data(done.reserve, ct.full((3, 2, 8), 1.0)).dx.numpy())
+        found.append(net.backward_data(ct.full((3, 2, 8), 1.0), done.reserve).dx.numpy())
         found.append(net.backward_weights(done.reserve))
 
     thread = threading.Thread(target=work)
@@ -428,7 +431,7 @@ def test_cells_are_for_lstm(fake: FakeCudnn) -> None:
     done = net.forward(ct.zeros((3, 2, 5)), w, training=True)
     assert done.cy is None
     with pytest.raises(ValueError, match="dcy is given, but the network has no cells"):
-        net.backward_data(done.reserve, None, None, ct.zeros((1, 2, 4)))
+        net.backward_data(None, done.reserve, None, ct.zeros((1, 2, 4)))
     assert (net.mode, net.input_size, net.hidden_size, net.num_layers) == ("gru", 5, 4, 1)
     with pytest.raises(AttributeError, match="no attribute 'colour'"):
         net.colour  # noqa: B018
@@ -485,7 +488,7 @@ def test_timing_takes_the_quickest_and_keeps_it(
     done = net.forward(x, w, training=True)
     compare(done.y, rnn(CASE.x, CASE.tame, LSTM).y)
     assert algos(fake)[-1] == "persist_dynamic"
-    net.backward_data(done.reserve)
+    net.backward_data(None, done.reserve)
     assert len(set(algos(fake))) == 3
     forget()
     fake.calls.clear()
@@ -633,10 +636,10 @@ def test_dice(fake: FakeCudnn) -> None:
     done = net.forward(x, w, training=True)
     np.testing.assert_array_equal(done.y.numpy(), second)
     masks = fake.passes[-1].masks
-    back = net.backward_data(done.reserve, ct.full((3, 2, 8), 1.0))
+    back = net.backward_data(ct.full((3, 2, 8), 1.0), done.reserve)
     wanted = rnn_backward(case.x, case.tame, LSTM, np.ones((3, 2, 8), np.float32), masks=masks)
     compare(back.dx, wanted.dx)
-    with pytest.raises(ValueError, match="no dice: dropout is 0"):
+    with pytest.raises(ValueError, match="no dropout state: dropout=0"):
         operands()[0].dropout_state  # noqa: B018
 
 
@@ -692,9 +695,9 @@ def test_a_captured_call_pins_what_it_uses(fake: FakeCudnn, host: Host) -> None:
 def test_gradients_are_not_captured(fake: FakeCudnn, host: Host) -> None:
     net, x, w = operands()
     stream = 0x50
-    net.backward_data(net.forward(x, w, training=True, stream=stream).reserve, stream=stream)
+    net.backward_data(None, net.forward(x, w, training=True, stream=stream).reserve, stream=stream)
     done = net.forward(x, w, training=True, stream=stream)
-    for step in (net.backward_data, net.backward_weights):
+    for step in (partial(net.backward_data, None), net.backward_weights):
         host.capturing.add(stream)
         fake.calls.clear()
         with pytest.raises(ct.NotInitializedError, match="only passes with training=False can be captured"):
@@ -727,7 +730,7 @@ def test_other_streams_wait_for_the_lengths_once(fake: FakeCudnn, host: Host) ->
     for stream, waits in ((1, 0), (1, 0), (0x50, 1), (0x50, 0), (0x60, 0), (1, 0)):
         host.log.clear()
         done = net.forward(x, w, lengths=(3, 1), stream=stream, training=True)
-        net.backward_data(done.reserve, stream=stream)
+        net.backward_data(None, done.reserve, stream=stream)
         assert [entry[0] for entry in host.log].count("synchronize") == waits
 
 
@@ -736,7 +739,7 @@ def test_a_failure_at_any_call_leaves_nothing(fake: FakeCudnn, status: int) -> N
     def step() -> None:
         net, x, w = operands(algo="standard")
         done = net.forward(x, w, training=True)
-        net.backward_data(done.reserve)
+        net.backward_data(None, done.reserve)
         net.backward_weights(done.reserve)
 
     forget()

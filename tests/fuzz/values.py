@@ -74,7 +74,7 @@ class Trained(NamedTuple):
     reserve: ct.RNNReserve
 
     def with_gradients(self) -> Trained:
-        self.net.backward_data(self.reserve, array((4, 3, 3)))
+        self.net.backward_data(array((4, 3, 3)), self.reserve)
         return self
 
 

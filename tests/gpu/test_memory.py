@@ -85,7 +85,7 @@ def network() -> np.ndarray:
     net = ct.RNN("gru", 4, 8)
     w = net.pack_params([np.full(row.shape, 0.1, np.float32) for row in rnn_parameters(net.spec)])
     done = net.forward(ct.asarray(np.ones((5, 3, 4), np.float32)), w, training=True)
-    return net.backward_data(done.reserve, ct.asarray(np.ones((5, 3, 8), np.float32))).dx.numpy()
+    return net.backward_data(ct.asarray(np.ones((5, 3, 8), np.float32)), done.reserve).dx.numpy()
 
 
 def dice() -> np.ndarray:

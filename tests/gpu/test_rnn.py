@@ -99,7 +99,7 @@ def test_gradients_that_are_missing_are_zero() -> None:
     dhy = np.ones((4, 2, 4))
     wanted = rnn_backward(case.x, case.tame, case.spec, dhy=dhy, lengths=case.lengths)
     done = net.forward(x, w, lengths=case.lengths, training=True)
-    back = net.backward_data(done.reserve, None, ct.asarray(dhy))
+    back = net.backward_data(None, done.reserve, ct.asarray(dhy))
     for got, want in zip(back, wanted[:3], strict=True):
         compare(got, want)
     check_weights(net.backward_weights(done.reserve), case.spec, wanted.dweights, 1e-11)
@@ -111,7 +111,7 @@ def test_gradients_of_weights_are_added() -> None:
     total = ct.full((net.weight_size,), np.nan, "float64")
     for add in (False, True):
         done = net.forward(x, w, training=True)
-        net.backward_data(done.reserve, ct.full((3, 2, 8), 1.0, "float64"))
+        net.backward_data(ct.full((3, 2, 8), 1.0, "float64"), done.reserve)
         net.backward_weights(done.reserve, out=total, add=add)
     wanted = rnn_backward(case.x, case.tame, case.spec, np.ones((3, 2, 8))).dweights
     check_weights(total, case.spec, tuple(2 * part for part in wanted), 1e-11)
@@ -136,7 +136,7 @@ def test_gradients_are_slopes(spec: RNNSpec, seed: int) -> None:
         return float((net.forward(x, weights, lengths=(3, 2)).y.numpy() * dy).sum())
 
     done = net.forward(ct.asarray(case.x), ct.asarray(w), lengths=(3, 2), training=True)
-    dx = net.backward_data(done.reserve, ct.asarray(dy)).dx.numpy()
+    dx = net.backward_data(ct.asarray(dy), done.reserve).dx.numpy()
     dw = net.backward_weights(done.reserve).numpy()
     slope = float((dx * along_x).sum() + (dw * along_w).sum())
     measured = (loss(1e-5) - loss(-1e-5)) / 2e-5
@@ -203,7 +203,7 @@ def test_as_torch_and_with_its_weights(mode: str, projection: int, bias: str, di
     compare(done.hy, hy.detach().numpy())
     dy = torch.randn_like(wanted)
     wanted.backward(dy)
-    compare(net.backward_data(done.reserve, ct.asarray(dy.numpy())).dx, x.grad.numpy())
+    compare(net.backward_data(ct.asarray(dy.numpy()), done.reserve).dx, x.grad.numpy())
     gradients = net.to_torch(net.backward_weights(done.reserve))
     for name, parameter in module.named_parameters():
         np.testing.assert_allclose(gradients[name], parameter.grad.numpy(), atol=1e-11, err_msg=name)
@@ -240,7 +240,7 @@ def test_gradients_go_through_what_was_kept() -> None:
         net.dropout_state.restore(saved)
         return net.forward(ct.asarray(case.x + step * along), w, training=True)
 
-    slope = float((net.backward_data(passed(0).reserve, ct.asarray(dy)).dx.numpy() * along).sum())
+    slope = float((net.backward_data(ct.asarray(dy), passed(0).reserve).dx.numpy() * along).sum())
     up, down = ((passed(step).y.numpy() * dy).sum() for step in (1e-5, -1e-5))
     assert abs(slope - (up - down) / 2e-5) <= 1e-6 * max(1.0, abs(slope))
 
@@ -325,7 +325,7 @@ def test_streams_wait_for_each_other_and_threads_work_at_once() -> None:
             for _ in range(5):
                 done = net.forward(x, w, training=True, stream=first)
                 dy = ct.full((20, 16, 64), 1.0, stream=first)
-                compare(net.backward_data(done.reserve, dy, stream=second).dx, wanted.dx, tolerance=1e-4)
+                compare(net.backward_data(dy, done.reserve, stream=second).dx, wanted.dx, tolerance=1e-4)
                 dw = net.backward_weights(done.reserve, stream=first)
                 check_weights(dw, case.spec, wanted.dweights, 1e-4)
         except BaseException as error:
@@ -349,7 +349,7 @@ def test_streams_wait_for_each_other_and_threads_work_at_once() -> None:
         (lambda n, x, w: n.forward(x, w, lengths=[1]), ValueError, "1 lengths; the batch has 2 sequences"),
         (lambda n, x, w: n.forward(x, w, ct.empty((4, 3, 4), "float64")), ValueError, r"needs \(4, 2, 4\)"),
         (lambda n, x, _w: n.forward(x, ct.empty((7,), "float64")), ValueError, r"w has shape \(7,\)"),
-        (lambda n, x, w: n.backward_data(n.forward(x, w).reserve), TypeError, "training=True"),
+        (lambda n, x, w: n.backward_data(None, n.forward(x, w).reserve), TypeError, "training=True"),
         (
             lambda n, _, w: n.forward(ct.empty((4, 5), "float64"), w, layout="packed", lengths=[1, 3]),
             ct.NotSupportedError,

@@ -269,6 +269,12 @@ def factor_not_multiplied(node: ast.AST, scope: Scope) -> Iterator[Edit]:
         yield node, node, "pass"
 
 
+def alignment_not_needed(node: ast.AST, scope: Scope) -> Iterator[Edit]:
+    """An implementation that needs aligned memory, and does not say so."""
+    if isinstance(node, ast.keyword) and node.arg == "aligned" and _is_true(node.value):
+        yield node.value, node.value, "False"
+
+
 # --- orderings ---------------------------------------------------------------------------------------------
 
 
@@ -288,7 +294,7 @@ def operands_unordered(node: ast.AST, scope: Scope) -> Iterator[Edit]:
 def written_unnoted(node: ast.AST, scope: Scope) -> Iterator[Edit]:
     """A given result that a call with several results is not told of."""
     if isinstance(node, ast.Call):
-        for part in node.args:
+        for part in (*node.args, *[word.value for word in node.keywords if word.arg == "outs"]):
             if isinstance(part, ast.Tuple) and any(_is_none(one) for one in part.elts):
                 given = [one for one in part.elts if isinstance(one, ast.Attribute)]
                 yield from ((one, one, "None") for one in given)
@@ -361,6 +367,7 @@ KINDS: dict[str, tuple[Pattern, ...]] = {
         strides_reversed,
         bytes_for_elements,
         sizes_exchanged,
+        alignment_not_needed,
     ),
     "factors": (factor_fixed, factors_swapped, factor_of_all_or_none, factor_not_multiplied),
     "orderings": (ordering_dropped, operands_unordered, written_unnoted),
@@ -382,6 +389,10 @@ def _name(node: ast.AST) -> str:
 
 def _usual(factor: str) -> str:
     return "1" if factor.startswith("alpha") else "0"
+
+
+def _is_true(node: ast.AST) -> bool:
+    return isinstance(node, ast.Constant) and node.value is True
 
 
 def _is_none(node: ast.AST) -> bool:

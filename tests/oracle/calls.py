@@ -121,7 +121,7 @@ def _rnn(arrays: dict[str, Any], given: dict[str, Any], keywords: dict[str, Any]
     states = (arrays["h0"], arrays.get("c0"))
     y, hy, cy, reserve = rnn.forward(arrays["x"], arrays["w"], *states, training=True, **order, **keywords)
     incoming = (arrays["dy"], arrays["dhy"], arrays.get("dcy"))
-    dx, dh0, dc0 = rnn.backward_data(reserve, *incoming, **keywords)
+    dx, dh0, dc0 = rnn.backward_data(incoming[0], reserve, *incoming[1:], **keywords)
     dw = rnn.backward_weights(reserve, **keywords)
     results = {"y": y, "hy": hy, "cy": cy, "dx": dx, "dhx": dh0, "dcx": dc0}
     results |= {f"dweights/{name}": part for name, part in _parts(rnn, dw).items()}

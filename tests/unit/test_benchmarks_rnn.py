@@ -117,7 +117,7 @@ class FakeRNN:
         self.calls.append(("forward", given))
         return SimpleNamespace(y="y", hy="hy", cy=None, reserve="reserve")
 
-    def backward_data(self, reserve: Any, dy: Any) -> Any:
+    def backward_data(self, dy: Any, reserve: Any) -> Any:
         self.calls.append(("data", reserve, dy))
         return "dx", "dh0", None
 

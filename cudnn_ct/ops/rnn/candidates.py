@@ -16,11 +16,11 @@ from ...errors import NotSupportedError
 from ...plans.base import Candidate, Heuristic, Plan
 from ...shapes.rnn import RNN_ALGOS, RNNSpec
 from ...shapes.rnn_params import rnn_offsets, rnn_parameters, rnn_weight_size
-from ...shapes.rnn_problem import RNNProblem, guessed_algos, unfit_algo
+from ...shapes.rnn_problem import RNNProblem, RNNStep, guessed_algos, unfit_algo
 from ...shapes.specs import TensorSpec
 from ..dropout_legacy import DropoutDescriptor
 from .descriptors import RNNDescriptor
-from .plans import RNNPlan
+from .plans import RNNPlan, step_plan
 
 __all__ = ["RNNFamily", "rnn_rows"]
 
@@ -30,18 +30,14 @@ BASE = 1 << 40  # where weights are said to be when cuDNN is asked where each li
 
 
 class RNNFamily:
-    """The ways to compute one network on sequences of given lengths, as `algo_cache` takes them.
+    """The algorithms for one forward pass, as `algo_cache` takes them.
 
-    Decisions are about problems, which know no lengths, and so are shared by calls that differ in them.
-    ``networks`` keeps native networks for further plans in a thread; ``dropout`` is a descriptor of dice, or
-    None where nothing is dropped.
+    Decisions are about problems without lengths, so calls that differ in lengths share them. ``networks``
+    keeps native networks for further plans in a thread; ``dropout`` is a dropout descriptor, or None.
     """
 
-    def __init__(
-        self, lengths: tuple[int, ...], padding: float, networks: dict[Any, Any], dropout: Any = None
-    ) -> None:
-        self._lengths = lengths
-        self._padding = padding
+    def __init__(self, step: RNNStep, networks: dict[Any, Any], dropout: Any = None) -> None:
+        self._step = step
         self._networks = networks
         self._dropout = dropout
 
@@ -74,10 +70,10 @@ class RNNFamily:
         """
         unfit = unfit_algo(problem, candidate.algorithm)
         if unfit or candidate.algorithm not in RNN_ALGOS:
-            raise NotSupportedError(unfit or f"there is no algorithm {candidate.algorithm!r}")
+            raise NotSupportedError(unfit or f"algorithm {candidate.algorithm!r} does not exist")
         spec = problem.spec._replace(algo=candidate.algorithm)
         network = self._network(spec, problem, context)
-        return RNNPlan(problem, candidate, network, self._lengths, self._padding, context)
+        return step_plan(self._step, RNNPlan(self._step, candidate, network, context))
 
     def _network(self, spec: RNNSpec, problem: RNNProblem, context: Context) -> RNNDescriptor:
         """The native network; one that is compiled for a batch is compiled once for it."""
@@ -85,7 +81,7 @@ class RNNFamily:
         key = ("a network", context.device, spec, padded, problem.batch if compiled else 0)
         found: RNNDescriptor | None = self._networks.get(key)
         if found is None:
-            # Without dice a descriptor all the same: with probability 0 and no states, as cuDNN allows.
+            # cuDNN requires a dropout descriptor; it allows one with probability 0 and without states.
             dropout = self._dropout or DropoutDescriptor(context, 0.0, 0, 0, 0)
             found = RNNDescriptor(spec, padded=padded, dropout=dropout)
             _check_weights(found, spec, context)

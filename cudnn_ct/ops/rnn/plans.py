@@ -1,11 +1,11 @@
-"""Plans of recurrent networks: a pass forward and the two passes back, once all but pointers is known."""
+"""Plans of recurrent networks: the forward pass and both gradients."""
 
 from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
 from itertools import groupby
-from typing import Any
+from operator import itemgetter
 
 from ...array import DeviceArray
 from ...context import Context
@@ -14,61 +14,93 @@ from ...cuda import stream as streams
 from ...descriptors import TensorDescriptor
 from ...dtypes import DTYPES
 from ...errors import NotInitializedError
-from ...plans.base import Candidate
+from ...plans.base import Candidate, Plan
 from ...plans.elementwise import copy_plan, fill_plan
+from ...plans.workspace import nbytes_of
+from ...plans.wrappers import RelayoutPlan
 from ...shapes.elementwise import FillProblem
 from ...shapes.rnn_params import rnn_weight_size
-from ...shapes.rnn_problem import RNNDataSpec, RNNProblem
-from ...shapes.sequences import RNNShapes
+from ...shapes.rnn_problem import RNNDataSpec, RNNStep
 from ...shapes.specs import TensorSpec
 from .descriptors import RNNDataDescriptor, RNNDescriptor
 
-__all__ = ["EmptyRNNPlan", "RNNPlan", "TrainingState"]
+__all__ = ["EmptyRNNPlan", "RNNPlan", "step_plan"]
 
 INFERENCE, TRAINING = 0, 1  # cudnnForwardMode_t
 ADD = 0  # cudnnWgradMode_t: the only one that cuDNN computes
 
 
-class TrainingState:
-    """What a training pass forward leaves for the gradients: the plan that ran, and its reserve memory."""
+STEPS = {
+    "forward": ("x", "w", "h0", "c0", "y", "hy", "cy"),
+    "backward_data": ("y", "dy", "h0", "c0", "w", "dhy", "dcy", "dx", "dh0", "dc0"),
+    "backward_weights": ("x", "h0", "y", "dw"),
+}
 
-    __slots__ = ("memory", "plan")
 
-    def __init__(self) -> None:
-        self.plan: Any = None
-        self.memory: DeviceArray | None = None
+def step_plan(step: RNNStep, network: RNNPlan | EmptyRNNPlan) -> Plan:
+    """Return a plan of one step; operands that have gaps or are misaligned are copied."""
+    plan = StepPlan(step, network)
+    moves = [_contiguous(spec) for _, spec in (*step.operands, *step.written)]
+    if step.aligned and not any(copy for _, copy in moves):
+        return plan
+    return RelayoutPlan(plan, moves, len(step.written), step.updated, align=True)
 
-    def room(self, plan: Any, spec: TensorSpec, context: Context) -> int:
-        """The address of memory for a plan's reserve, which is made unless there is enough."""
-        self.plan = plan
-        nbytes = spec.size
-        if not nbytes:
-            return 0
-        if self.memory is None or self.memory.size < nbytes:
-            if context.capturing:
-                raise NotInitializedError(
-                    "a training pass makes its reserve, which would belong to the graph that is captured; "
-                    "only passes with training=False can be captured"
-                )
-            self.memory = DeviceArray.new(spec, nbytes, context.stream, "the reserve of a recurrent network")
-        return self.memory.pointer
+
+def _contiguous(spec: TensorSpec) -> tuple[TensorSpec, TensorSpec | None]:
+    is_contiguous = not spec.size or "nchw" in spec.layouts
+    return spec, None if is_contiguous else TensorSpec.packed(spec.shape, spec.dtype)
+
+
+class StepPlan:
+    """One step of a network: its method gets the pointers of a run, 0 for those that are missing."""
+
+    __slots__ = ("_arguments", "_method", "_network", "_zeroed", "workspace")
+
+    def __init__(self, step: RNNStep, network: RNNPlan | EmptyRNNPlan) -> None:
+        names = [name for name, _ in (*step.operands, *step.written)]
+        places = [names.index(name) if name in names else -1 for name in STEPS[step.name]]
+        self._arguments = itemgetter(*places)
+        self._network = network
+        self._method = getattr(network, step.name)
+        self.workspace = network.workspace
+        # cuDNN adds to gradients of weights, and leaves those of padding as they are.
+        is_zeroed = {"dw": not step.updated, "dx": step.problem.ragged and step.problem.layout != "packed"}
+        self._zeroed = [
+            (names.index(name), nbytes_of(spec)) for name, spec in step.written if is_zeroed.get(name)
+        ]
+
+    # The steps have no factors.
+    def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:  # noqa: ARG002
+        """Enqueue the step."""
+        for place, nbytes in self._zeroed:
+            memories.fill(pointers[place], b"\0", nbytes, context.stream)
+        self._method(context, *self._arguments((*pointers, 0)))
+
+    def describe(self) -> str:
+        """Return what was chosen."""
+        return self._network.describe()
 
 
 class EmptySequenceStates:
-    """The states of sequences without a step, which go through: cuDNN gives them what pads an output."""
+    """States of sequences without a time step, which pass through: cuDNN writes the padding value there."""
 
     __slots__ = ("_moves",)
 
-    def __init__(self, lengths: tuple[int, ...], layers: int, size: int, dtype: str) -> None:
+    def __init__(self, step: RNNStep) -> None:
         self._moves = []
-        for start, stop in _runs_of_zero(lengths):
-            spec = TensorSpec((layers, stop - start, size), (len(lengths) * size, size, 1), dtype)
-            offset = start * size * DTYPES[dtype].itemsize
-            self._moves.append((offset, copy_plan(spec, spec), fill_plan(FillProblem(spec))))
+        spec, batch = step.problem.spec, len(step.lengths)
+        for cells, size in enumerate((spec.output_size, spec.hidden_size)):
+            for start, stop in _runs_of_zero(step.lengths):
+                part = TensorSpec(
+                    (spec.pseudo_layers, stop - start, size), (batch * size, size, 1), spec.dtype
+                )
+                offset = start * size * DTYPES[spec.dtype].itemsize
+                self._moves.append((cells, offset, copy_plan(part, part), fill_plan(FillProblem(part))))
 
-    def carry(self, context: Context, source: int, target: int) -> None:
-        """Enqueue target = source for them, which is zero where there is none."""
-        for offset, copy, zeros in self._moves:
+    def carry(self, context: Context, *states: tuple[int, int]) -> None:
+        """Enqueue target = source for h, then for c, or target = 0 if there is no source."""
+        for cells, offset, copy, zeros in self._moves:
+            source, target = states[cells]
             if source and target:
                 copy.run(context, (source + offset, target + offset), 1.0, 0.0)
             elif target:
@@ -76,7 +108,7 @@ class EmptySequenceStates:
 
 
 def _runs_of_zero(lengths: tuple[int, ...]) -> list[tuple[int, int]]:
-    """Where zeros begin and end, those side by side together."""
+    """Return the start and end of each run of zeros."""
     places = range(len(lengths))
     groups = groupby(places, key=lambda place: lengths[place] == 0)
     runs = [list(run) for empty, run in groups if empty]
@@ -92,55 +124,43 @@ class RNNPlan:
 
     __slots__ = (
         "_cells",
+        "_dy",
+        "_empty",
         "_forward",
         "_lengths",
         "_mode",
         "_network",
-        "_passed",
-        "_passed_cells",
+        "_reserve",
         "_reserved",
         "_states",
         "_there",
+        "_training",
         "_weights",
         "_x",
         "_y",
         "candidate",
-        "ragged",
-        "reserve",
         "workspace",
     )
 
-    def __init__(
-        self,
-        problem: RNNProblem,
-        candidate: Candidate,
-        network: RNNDescriptor,
-        lengths: tuple[int, ...],
-        padding: float,
-        context: Context,
-    ) -> None:
+    def __init__(self, step: RNNStep, candidate: Candidate, network: RNNDescriptor, context: Context) -> None:
         import numpy as np
 
+        problem, lengths = step.problem, step.lengths
         spec = problem.spec
         self.candidate = candidate
-        self.ragged = problem.ragged and problem.layout != "packed"
         self._network = network
         data = RNNDataSpec(spec.dtype, problem.layout, problem.steps, problem.batch, spec.input_size, lengths)
         width = spec.output_size * spec.directions
         # What is past the ends of gradients of x is zero: the descriptor of x has the padding 0.
         self._x = RNNDataDescriptor.cached(data)
+        self._dy = TensorSpec.packed(step.shapes.y, spec.dtype)
         # That of y is its own: by value -0.0 were 0.0, and NaN nothing that was seen before.
-        self._y = RNNDataDescriptor(data._replace(size=width, padding=padding))
+        self._y = RNNDataDescriptor(data._replace(size=width, padding=step.padding))
         h = (spec.pseudo_layers, problem.batch, spec.output_size)
         self._states = TensorDescriptor.cached(TensorSpec.packed(h, spec.dtype))
         c = (*h[:2], spec.hidden_size)
         self._cells = TensorDescriptor.cached(TensorSpec.packed(c, spec.dtype)) if spec.has_cells else None
-        self._passed = self._passed_cells = None
-        if 0 in lengths:
-            self._passed = EmptySequenceStates(lengths, spec.pseudo_layers, spec.output_size, spec.dtype)
-            self._passed_cells = EmptySequenceStates(
-                lengths, spec.pseudo_layers, spec.hidden_size, spec.dtype
-            )
+        self._empty = EmptySequenceStates(step) if 0 in lengths else None
         # As C has them: a call converts what it is given, one after the other.
         self._weights = ctypes.c_size_t(rnn_weight_size(spec) * DTYPES[spec.dtype].itemsize)
         self._mode = ctypes.c_int(TRAINING if problem.training else INFERENCE)
@@ -149,22 +169,20 @@ class RNNPlan:
             context.handle, network, self._mode, self._x, ctypes.byref(workspace), ctypes.byref(reserve)
         )
         self.workspace: int = workspace.value
+        self._training = problem.training
         self._reserved = reserve if problem.training else ctypes.c_size_t(0)
-        self.reserve = TensorSpec.packed((self._reserved.value,), "uint8")
+        self._reserve = TensorSpec.packed((self._reserved.value,), "uint8")
         # On the default stream, whatever the first call works on: this outlives that stream.
         home = streams.default_stream(context.device)
         self._lengths = DeviceArray.from_host(np.array(lengths, np.int32), DTYPES["int32"], "nchw", home)
         self._there = False  # for other streams than that
         self._forward = context.library.cudnnRNNForward
 
-    def run(self, context: Context, pointers: Sequence[Any], alpha: float, beta: float) -> None:  # noqa: ARG002
-        """Enqueue the pass forward; there are no factors.
-
-        ``pointers`` are x, the weights, h and c before, y, h and c after, each 0 where there is none; and an
-        :class:`TrainingState` for training, else None.
-        """
-        x, weights, h0, c0, y, hy, cy, done = pointers
-        reserve = 0 if done is None else done.room(self, self.reserve, context)
+    def forward(
+        self, context: Context, x: int, weights: int, h0: int, c0: int, y: int, hy: int, cy: int
+    ) -> None:
+        """Enqueue the forward pass."""
+        reserve = context.state.reserve(self, self._reserve, context) if self._training else 0
         nbytes = self.workspace
         workspace = context.workspace(nbytes)
         lengths = self._begin(context)
@@ -190,16 +208,28 @@ class RNNPlan:
             self._reserved,
             reserve,
         )
-        self._pass_states(context, h0, hy, c0, cy)
-        self._end(context)
+        self._end(context, (h0, hy), (c0, cy))
 
-    def backward_data(self, context: Context, pointers: Sequence[int], reserve: int) -> None:
-        """Enqueue the gradients of x and of the first states.
-
-        ``pointers`` are y, dy, h and c before, the weights, the gradients of h and c after; and of the
-        results dx, those of h and c before.
-        """
-        y, dy, h0, c0, weights, dhy, dcy, dx, dh0, dc0 = pointers
+    def backward_data(
+        self,
+        context: Context,
+        y: int,
+        dy: int,
+        h0: int,
+        c0: int,
+        weights: int,
+        dhy: int,
+        dcy: int,
+        dx: int,
+        dh0: int,
+        dc0: int,
+    ) -> None:
+        """Enqueue the gradients of x and of the first states."""
+        zeros = None
+        if not dy:  # cuDNN requires one
+            zeros = DeviceArray.new(self._dy, nbytes_of(self._dy), context.stream, "a gradient of zeros")
+            memories.fill(zeros.pointer, b"\0", nbytes_of(self._dy), context.stream)
+            dy = zeros.pointer
         workspace = context.workspace(self.workspace)
         lengths = self._begin(context)
         context.library.cudnnRNNBackwardData_v8(
@@ -224,14 +254,12 @@ class RNNPlan:
             self.workspace,
             workspace,
             self._reserved,
-            reserve,
+            _reserve_of(context),
         )
-        self._pass_states(context, dhy, dh0, dcy, dc0)
-        self._end(context)
+        self._end(context, (dhy, dh0), (dcy, dc0))
 
-    def backward_weights(self, context: Context, pointers: Sequence[int], reserve: int) -> None:
-        """Enqueue dw += the gradient of the weights; ``pointers`` are x, h before, y and dw."""
-        x, h0, y, dw = pointers
+    def backward_weights(self, context: Context, x: int, h0: int, y: int, dw: int) -> None:
+        """Enqueue dw += the gradient of the weights."""
         workspace = context.workspace(self.workspace)
         lengths = self._begin(context)
         context.library.cudnnRNNBackwardWeights_v8(
@@ -250,14 +278,9 @@ class RNNPlan:
             self.workspace,
             workspace,
             self._reserved,
-            reserve,
+            _reserve_of(context),
         )
         self._end(context)
-
-    def _pass_states(self, context: Context, h: int, new_h: int, c: int, new_c: int) -> None:
-        if self._passed and self._passed_cells:
-            self._passed.carry(context, h, new_h)
-            self._passed_cells.carry(context, c, new_c)
 
     def describe(self) -> str:
         """Tell what was chosen."""
@@ -267,7 +290,7 @@ class RNNPlan:
         """The address of the lengths; a captured graph keeps them, and the descriptors."""
         lengths = self._lengths
         if context.stream is not lengths.home:
-            if not self._there:  # once: nobody writes them again
+            if not self._there:  # once: they are not written again
                 if context.capturing:
                     raise NotInitializedError(
                         f"a pass of a recurrent network is captured on {context.stream}, and the lengths of "
@@ -280,59 +303,47 @@ class RNNPlan:
                 context.pin(self)
         return lengths.pointer
 
-    def _end(self, context: Context) -> None:
+    def _end(self, context: Context, *states: tuple[int, int]) -> None:
+        if self._empty and states:
+            self._empty.carry(context, *states)
         if self._lengths.home is not context.stream:
             self._lengths.record_use(context.stream)
 
 
+def _reserve_of(context: Context) -> int:
+    memory = context.state.memory
+    return 0 if memory is None else int(memory.pointer)
+
+
 class EmptyRNNPlan:
-    """What is left of a network when no sequence has a step: states and their gradients pass through."""
+    """The steps of a network if no sequence has a time step: states and their gradients pass through."""
 
-    __slots__ = ("_nbytes", "_padding", "_x", "_y", "candidate", "ragged", "reserve", "workspace")
+    __slots__ = ("_padding", "_states", "_training", "_y", "workspace")
 
-    def __init__(self, problem: RNNProblem, shapes: RNNShapes, padding: float) -> None:
-        itemsize = DTYPES[problem.spec.dtype].itemsize
-        self._x, self._y = (TensorSpec.packed(shape, problem.spec.dtype) for shape in (shapes.x, shapes.y))
-        sizes = (TensorSpec.packed(shape or (0,), problem.spec.dtype).size for shape in (shapes.h, shapes.c))
-        self._nbytes = tuple(size * itemsize for size in sizes)
-        self._padding = padding
-        self.candidate = None
-        self.ragged = False
-        self.reserve = TensorSpec.packed((0,), "uint8")
+    def __init__(self, step: RNNStep) -> None:
+        self._y = TensorSpec.packed(step.shapes.y, step.problem.spec.dtype)
+        self._padding = step.padding
+        self._states = EmptySequenceStates(step)
+        self._training = step.problem.training
         self.workspace = 0
 
-    def run(self, context: Context, pointers: Sequence[Any], alpha: float, beta: float) -> None:  # noqa: ARG002
-        """Fill y with the padding, and copy the states; pointers as of :class:`RNNPlan`."""
-        _, _, h0, c0, y, hy, cy, done = pointers
-        if done is not None:
-            done.room(self, self.reserve, context)
-        self._pass(context, self._y, y, self._padding, ((h0, hy), (c0, cy)))
+    def forward(self, context: Context, _x: int, _w: int, h0: int, c0: int, y: int, hy: int, cy: int) -> None:
+        """Fill y with the padding value, and copy the states."""
+        if self._training:
+            context.state.plan = self
+        if self._y.size:
+            stream = context.stream
+            DeviceArray(self._y, y, None, stream, stream).fill(self._padding, stream=stream)
+        self._states.carry(context, (h0, hy), (c0, cy))
 
-    def backward_data(self, context: Context, pointers: Sequence[int], _reserve: int) -> None:
-        """Fill dx with zeros, and copy the gradients of the states."""
-        *_, dhy, dcy, dx, dh0, dc0 = pointers
-        self._pass(context, self._x, dx, 0.0, ((dhy, dh0), (dcy, dc0)))
+    def backward_data(self, context: Context, *pointers: int) -> None:
+        """Copy the gradients of the states."""
+        *_, dhy, dcy, _, dh0, dc0 = pointers
+        self._states.carry(context, (dhy, dh0), (dcy, dc0))
 
     def backward_weights(self, *_: object) -> None:
         """Add nothing to the gradient of the weights."""
 
     def describe(self) -> str:
-        """Tell what was chosen."""
-        return "chosen: no sequence has a step, the states are only copied"
-
-    def _pass(
-        self,
-        context: Context,
-        spec: TensorSpec,
-        written: int,
-        value: float,
-        states: Sequence[tuple[int, int]],
-    ) -> None:
-        stream = context.stream
-        if spec.size:
-            DeviceArray(spec, written, None, stream, stream).fill(value, stream=stream)
-        for (source, target), nbytes in zip(states, self._nbytes, strict=True):
-            if source and nbytes:
-                memories.copy_device(target, source, nbytes, stream)
-            elif nbytes:
-                memories.fill(target, b"\0", nbytes, stream)
+        """Return what was chosen."""
+        return "chosen: no sequence has a time step, the states are only copied"

@@ -1,11 +1,11 @@
-"""What a training pass of a recurrent network leaves for its gradients."""
+"""The reserve of a training pass of a recurrent network, which its gradients need."""
 
 from __future__ import annotations
 
 from typing import Any, NoReturn
 
 from ...array import DeviceArray
-from .call import RNNCall
+from .state import TrainingState
 
 __all__ = ["RNNReserve"]
 
@@ -21,37 +21,31 @@ class RNNReserve:
     device : int
     nbytes : int
         Bytes of device memory that cuDNN's reserve space has; 0 once it is used up.
-    spent : tuple of str
+    exhausted : tuple of str
         The gradients that were computed.
     """
 
-    __slots__ = ("__weakref__", "_arrays", "_call", "_memory", "_owner", "_plan", "device", "exhausted")
+    __slots__ = ("__weakref__", "_owner", "arrays", "device", "exhausted", "memory", "plan", "step")
 
-    def __init__(
-        self,
-        owner: Any,
-        call: RNNCall,
-        plan: Any,
-        memory: DeviceArray | None,
-        arrays: tuple[DeviceArray | None, ...],
-        device: int,
-    ) -> None:
+    def __init__(self, owner: Any, state: TrainingState) -> None:
         self._owner = owner
-        self._call = call
-        self._plan = plan
-        self._memory = memory
-        self._arrays = arrays  # x, w, h0, c0 and y
-        self.device = device
+        self.step = state.call.problem
+        self.plan = state.plan
+        self.memory = state.memory
+        names = [name for name, _ in self.step.operands]
+        self.arrays: dict[str, DeviceArray] = dict(zip(names, state.operands, strict=True))
+        self.arrays["y"] = state.results[0]
+        self.device = self.arrays["y"].device
         self.exhausted: tuple[str, ...] = ()
 
     @property
     def nbytes(self) -> int:
-        """Bytes of device memory that it holds beside the operands."""
-        return 0 if self._memory is None else self._memory.size
+        """Bytes of device memory that it holds besides the operands."""
+        return 0 if self.memory is None else self.memory.size
 
     def describe(self) -> str:
-        """Tell what was computed, and by which algorithm."""
-        return f"{self._call.problem}\n{self._plan.describe()}"
+        """Return what was computed, and by which algorithm."""
+        return f"{self.step.problem}\n{self.plan.describe()}"
 
     def take(self, owner: Any, step: str) -> None:
         """Note that a gradient is computed.
@@ -74,17 +68,19 @@ class RNNReserve:
         self.exhausted = (*self.exhausted, step)
 
     def give_back(self, step: str) -> None:
-        """Take a note back: cuDNN refused, and nothing was changed."""
+        """Take a note back: nothing was enqueued."""
         self.exhausted = tuple(one for one in self.exhausted if one != step)
 
     def finish(self) -> None:
-        """Let go of everything, once both gradients are on their way."""
-        self._memory = None
-        self._arrays = (None,) * len(self._arrays)
+        """Release memory and operands, once both gradients are enqueued."""
+        self.memory = None
+        self.arrays.clear()
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
-        raise TypeError("an RNNReserve is memory on a device in the midst of a computation")
+        raise TypeError(
+            "RNNReserve cannot be copied or pickled: it holds device memory of an unfinished training step"
+        )
 
     def __repr__(self) -> str:
         state = f"used by {' and '.join(self.exhausted)}" if self.exhausted else "fresh"
-        return f"<RNNReserve of {self._call.problem}; {self.nbytes:,} bytes, {state}>"
+        return f"<RNNReserve of {self.step.problem}; {self.nbytes:,} bytes, {state}>"

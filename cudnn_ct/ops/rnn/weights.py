@@ -2,23 +2,174 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...array import DeviceArray
 from ...array_creation import NO_NUMBERS, as_operand
+from ...cuda import stream as streams
 from ...cuda.stream import Stream
 from ...dtypes import DTYPES
 from ...shapes.parse import as_int
 from ...shapes.rnn import RNNSpec
 from ...shapes.rnn_params import rnn_offsets, rnn_parameters, rnn_weight_size
-from ...shapes.rnn_weights import arrange_weights
+from ...shapes.rnn_weights import arrange_weights, from_torch, to_torch, with_prefix
 from ...shapes.specs import TensorSpec
+from .._operands import stream_of
 from ..tensor import transform
-from .call import check_weights
 
-__all__ = ["as_index", "host_parts", "pack", "split", "to_host"]
+if TYPE_CHECKING:
+    import numpy as np
+
+__all__ = ["RNNWeights", "as_index", "check_weights"]
+
+
+class RNNWeights:
+    """The weights of a network in one array: packed, split into views, and converted to and from torch."""
+
+    @property
+    @abstractmethod
+    def spec(self) -> RNNSpec:
+        """The network as a value."""
+
+    def pack_params(self, weights: Mapping[str, Any] | Sequence[Any], *, stream: Any = None) -> DeviceArray:
+        """Copy parameters into one array of ``weight_size`` items.
+
+        Parameters
+        ----------
+        weights : mapping by names, or sequence in the order, of ``problem.rnn_parameters(rnn.spec)``
+            NumPy arrays of real numbers, or arrays on the device of the network's dtype; matrices of shape
+            (out, in), biases of shape (out,).
+        stream : optional
+
+        Returns
+        -------
+        DeviceArray, shape (weight_size,), dtype of the network
+
+        Raises
+        ------
+        ValueError
+            A parameter is missing, unknown or of another shape.
+        TypeError
+            One on the device is of another dtype, or one on the host is not of real numbers.
+
+        Examples
+        --------
+        >>> rnn = ct.RNN("rnn_tanh", 1, 1)
+        >>> names = ("l0.W_hidden", "l0.R_hidden", "l0.bW_hidden", "l0.bR_hidden")
+        >>> rnn.pack_params(dict(zip(names, map(np.array, ([[2]], [[4]], [3], [5]))))).numpy()
+        array([2., 4., 3., 5.], dtype=float32)
+        """
+        return pack(self.spec, weights, streams.resolve_stream(stream))
+
+    def split_params(self, w: Any, layer: int, direction: int = 0) -> dict[str, DeviceArray]:
+        """See the parameters of one layer in one direction: writable views of the weights, without a copy.
+
+        Parameters
+        ----------
+        w : device array, shape (weight_size,), dtype of the network
+        layer : int, from 0
+        direction : int
+            0 for forwards, 1 for backwards.
+
+        Returns
+        -------
+        dict from names to DeviceArray
+            In the order of cuDNN's linLayerIDs, a matrix before its bias. A matrix has shape (out, in).
+
+        Raises
+        ------
+        ValueError
+            The layer does not exist, or w has another size.
+
+        Notes
+        -----
+        A view knows what was done with the weights until it was made, and neither knows what is done with the
+        other later: synchronise where one is written and the other used on different streams.
+
+        That cuDNN has them at these places is asked of it (``cudnnGetRNNWeightParams``) for each algorithm.
+
+        Examples
+        --------
+        >>> rnn = ct.RNN("rnn_tanh", 1, 1)
+        >>> rnn.split_params(ct.asarray([2, 4, 3, 5], "float32"), 0)["l0.R_hidden"].numpy()
+        array([[4.]], dtype=float32)
+        """
+        array = as_operand(w, "w", stream_of(w, "w", None))
+        return split(self.spec, array, layer, direction)
+
+    def from_torch(
+        self, state_dict: Mapping[str, Any], prefix: str = "", *, stream: Any = None
+    ) -> DeviceArray:
+        """Take the weights of a ``torch.nn.RNN``, ``LSTM`` or ``GRU``; torch itself is not needed.
+
+        Parameters
+        ----------
+        state_dict : mapping from torch's names to tensors or NumPy arrays
+        prefix : str
+            What stands before the names, such as ``"encoder."``; other names are passed over.
+        stream : optional
+
+        Returns
+        -------
+        DeviceArray, shape (weight_size,), dtype of the network
+
+        Raises
+        ------
+        TypeError
+            ``state_dict`` is not a mapping, ``prefix`` is not a string, or a value is not an array of real
+            numbers.
+        ValueError
+            A name is missing or unknown, a shape does not fit, or the biases of a GRU cannot be made one.
+
+        Examples
+        --------
+        >>> rnn = ct.RNN("rnn_tanh", 1, 1)  # of a torch.nn.RNN(1, 1): rnn.from_torch(module.state_dict())
+        >>> names = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
+        >>> rnn.from_torch(dict(zip(names, map(np.array, ([[2]], [[4]], [3], [5]))))).numpy()
+        array([2., 4., 3., 5.], dtype=float32)
+        """
+        own = with_prefix(state_dict, prefix)
+        return self.pack_params(from_torch(host_parts(own), self.spec, prefix=prefix), stream=stream)
+
+    def to_torch(self, w: Any, prefix: str = "") -> dict[str, np.ndarray[Any, Any]]:
+        """Copy the weights to the host as torch names and joins them.
+
+        Parameters
+        ----------
+        w : device array, shape (weight_size,), dtype of the network
+        prefix : str
+            Put before each name.
+
+        Returns
+        -------
+        dict from torch's names to NumPy arrays
+            Of the dtype of the network, but float32 for bfloat16, which ``torch.from_numpy`` does not take.
+
+        Raises
+        ------
+        ValueError
+            The network has skip input, which torch has not.
+
+        Examples
+        --------
+        >>> rnn = ct.RNN("rnn_tanh", 1, 1)
+        >>> rnn.to_torch(ct.asarray([2, 4, 3, 5], "float32"))["weight_hh_l0"]
+        array([[4.]], dtype=float32)
+        """
+        array = as_operand(w, "w", stream_of(w, "w", None))
+        return to_torch(to_host(self.spec, array), self.spec, prefix=prefix)
+
+
+def check_weights(spec: RNNSpec, w: TensorSpec) -> None:
+    """Raise unless an array can hold all parameters of a network."""
+    items = rnn_weight_size(spec)
+    if w.shape != (items,):
+        raise ValueError(
+            f"w has shape {w.shape}; the weights of this network are one axis, ({items},): {spec}"
+        )
 
 
 def pack(spec: RNNSpec, weights: Mapping[str, Any] | Sequence[Any], stream: Stream) -> DeviceArray:
@@ -46,7 +197,7 @@ def split(spec: RNNSpec, w: DeviceArray, layer: int, direction: int) -> dict[str
     """Views of the parameters of a layer in one direction, by name, in the order of cuDNN's linLayerIDs."""
     check_weights(spec, w.spec)
     if "nchw" not in w.spec.layouts:
-        raise ValueError(f"w has stride {w.spec.strides}; parts are seen only of weights without gaps")
+        raise ValueError(f"w has stride {w.spec.strides}; pass contiguous weights")
     wanted = as_index(spec.num_layers, layer, "layer") * spec.directions
     wanted += as_index(spec.directions, direction, "direction")
     rows = zip(rnn_parameters(spec), rnn_offsets(spec), strict=True)

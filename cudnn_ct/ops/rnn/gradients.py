@@ -1,0 +1,229 @@
+"""The gradients of a recurrent network, from the reserve of a training pass."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any, NamedTuple
+
+from ...context import OwnedCache
+from ...cuda import stream as streams
+from ...cuda.stream import Stream
+from ...errors import AllocationError, BadParamError, NotInitializedError, NotSupportedError
+from ...shapes.parse import as_bool
+from ...shapes.rnn import RNNSpec
+from .._call import Operation, execute
+from .operations import BACKWARD_DATA, BACKWARD_WEIGHTS
+from .reserve import RNNReserve
+from .state import GradientState
+
+__all__ = ["RNNDataGradients", "RNNGradients", "result_slots"]
+
+
+class RNNDataGradients(NamedTuple):
+    """Gradients with regard to the input and to the states before it.
+
+    Attributes
+    ----------
+    dx, dh0 : DeviceArray, or what was given as ``out``
+    dc0 : the same; None for a mode without cells
+    """
+
+    dx: Any
+    dh0: Any
+    dc0: Any
+
+
+# Operands of the forward pass that a gradient does not read. Its results must not overlap the others, which
+# `backward_weights` reads.
+_UNREAD: dict[str, tuple[str, ...]] = {"backward_data": (), "backward_weights": ("w", "c0")}
+
+# Errors before anything is enqueued: the reserve is as it was.
+_UNCHANGED = (
+    NotSupportedError,
+    BadParamError,
+    NotInitializedError,
+    AllocationError,
+    ValueError,
+    TypeError,
+)
+
+
+class RNNGradients:
+    """The methods of an RNN that compute gradients."""
+
+    _cache: OwnedCache
+
+    @property
+    @abstractmethod
+    def spec(self) -> RNNSpec:
+        """The network as a value."""
+
+    def backward_data(
+        self,
+        dy: Any,
+        reserve: RNNReserve | None,
+        dhy: Any = None,
+        dcy: Any = None,
+        *,
+        out: Any = None,
+        stream: Any = None,
+    ) -> RNNDataGradients:
+        """Compute the gradients of a training pass with regard to its input and first states.
+
+        Parameters
+        ----------
+        dy : device array, shape and dtype of y; or None
+            Values past the end of a sequence are not read.
+        reserve : RNNReserve
+            The one that ``forward(..., training=True)`` returned; it is used for this once.
+        dhy, dcy : device arrays, as hy and cy, optional
+            Gradients that are None are zero.
+        out : device array, or a tuple (dx, dh0, dc0), optional
+            Where results go, in C order; None in the tuple for one that is made.
+        stream : optional
+
+        Returns
+        -------
+        RNNDataGradients
+            ``dx``, like x, 0 past the end of a sequence; ``dh0``, and ``dc0``, None without cells.
+
+        Raises
+        ------
+        TypeError
+            The reserve is missing, or a gradient is not on the device or of another dtype.
+        ValueError
+            The reserve is of another network or was used before, or a shape does not fit.
+        NotInitializedError
+            A CUDA graph is being captured on the stream.
+        NotSupportedError, AllocationError
+            As in :meth:`forward`.
+
+        Notes
+        -----
+        ``cudnnRNNBackwardData_v8``.
+
+        The same bits from run to run as far as those of :meth:`forward` are.
+
+        Examples
+        --------
+        >>> rnn = ct.RNN("rnn_relu", 1, 1, input_mode="skip", bias="no_bias")  # it adds what it sees
+        >>> w = rnn.pack_params({"l0.R_hidden": np.ones((1, 1))})
+        >>> x = ct.asarray([[[1]], [[2]], [[3]]], "float32")  # (T, B, input_size)
+        >>> y, _, _, reserve = rnn.forward(x, w, training=True)
+        >>> dx, dh0, _ = rnn.backward_data(ct.asarray([[[1]], [[1]], [[1]]], "float32"), reserve)
+        >>> dx.numpy().ravel()
+        array([3., 2., 1.], dtype=float32)
+        """
+        given = {"dy": dy, "dhy": dhy, "dcy": dcy}
+        given = {name: array for name, array in given.items() if array is not None}
+        outs = result_slots(out, ("dx", "dh0", "dc0"), has_cells=self.spec.has_cells)
+        results = self._gradient(BACKWARD_DATA, "backward_data", reserve, given, (), outs, stream)
+        dx, dh0, *dc0 = results
+        return RNNDataGradients(dx, dh0, dc0[0] if dc0 else None)
+
+    def backward_weights(
+        self, reserve: RNNReserve | None, *, out: Any = None, add: bool = False, stream: Any = None
+    ) -> Any:
+        """Compute the gradient of a training pass with regard to the weights; after :meth:`backward_data`.
+
+        Parameters
+        ----------
+        reserve : RNNReserve
+            It is used for this once, and lets go of its memory then.
+        out : device array, shape (weight_size,), dtype of the network, optional
+            Where the result goes.
+        add : bool
+            Add to what ``out`` holds, which this needs.
+        stream : optional
+
+        Returns
+        -------
+        DeviceArray, shape (weight_size,), dtype of the network; or ``out``
+            ``split_params`` shows its parts.
+
+        Raises
+        ------
+        TypeError
+            The reserve is missing, or ``out`` is not on the device or of another dtype.
+        ValueError
+            The reserve is of another network, was used before, or :meth:`backward_data` was not called;
+            ``out`` does not fit, or there is none to add to.
+        NotInitializedError
+            A CUDA graph is being captured on the stream.
+        NotSupportedError, AllocationError
+            As in :meth:`forward`.
+
+        Notes
+        -----
+        ``cudnnRNNBackwardWeights_v8``, which always adds: without ``add`` the result is set to zero first.
+
+        The same bits from run to run as far as those of :meth:`forward` are.
+
+        Examples
+        --------
+        >>> rnn = ct.RNN("rnn_relu", 1, 1, input_mode="skip", bias="no_bias")  # it adds what it sees
+        >>> w = rnn.pack_params({"l0.R_hidden": np.ones((1, 1))})
+        >>> x = ct.asarray([[[1]], [[2]], [[3]]], "float32")  # (T, B, input_size)
+        >>> y, _, _, reserve = rnn.forward(x, w, training=True)
+        >>> gradients = rnn.backward_data(ct.asarray([[[1]], [[1]], [[1]]], "float32"), reserve)
+        >>> rnn.backward_weights(reserve).numpy()
+        array([5.], dtype=float32)
+        """
+        add = as_bool(add, "add")
+        if add and out is None:
+            raise ValueError("add=True needs out, the array that it adds to")
+        (dw,) = self._gradient(BACKWARD_WEIGHTS, "backward_weights", reserve, {}, (add,), (out,), stream)
+        _as_reserve(reserve).finish()
+        return dw
+
+    def _gradient(
+        self,
+        operation: Operation,
+        step: str,
+        reserve: RNNReserve | None,
+        given: dict[str, Any],
+        params: tuple[Any, ...],
+        outs: tuple[Any, ...],
+        stream: Any,
+    ) -> list[Any]:
+        """Compute a gradient from its reserve, which stays as it was if nothing was enqueued."""
+        kept = _as_reserve(reserve)
+        where = _where(kept, stream)
+        kept.take(self, step)
+        operands = {name: array for name, array in kept.arrays.items() if name not in _UNREAD[step]} | given
+        names, arrays = tuple(operands), tuple(operands.values())
+        params, state = (kept.step, kept.plan, *params), GradientState(self._cache, kept.memory)
+        try:
+            return execute(operation, names, arrays, params, outs=outs, stream=where, state=state)
+        except _UNCHANGED:
+            kept.give_back(step)
+            raise
+
+
+def result_slots(out: Any, names: tuple[str, ...], *, has_cells: bool) -> tuple[Any, ...]:
+    """Return what ``out`` has for each result: it is one array for the first, or a tuple for all."""
+    outs = tuple(out) if isinstance(out, tuple | list) else (out, None, None)
+    if len(outs) != len(names):
+        raise ValueError(f"out has {len(outs)} arrays; the results are {', '.join(names)}")
+    if has_cells:
+        return outs
+    if outs[2] is not None:
+        raise ValueError(f"out has {names[2]}, but the network has no cells; only 'lstm' has")
+    return outs[:2]
+
+
+def _as_reserve(reserve: Any) -> RNNReserve:
+    if not isinstance(reserve, RNNReserve):
+        hint = "; forward gives one with training=True" if reserve is None else ""
+        raise TypeError(f"reserve must be an RNNReserve, not {type(reserve).__name__}{hint}")
+    return reserve
+
+
+def _where(reserve: RNNReserve, stream: Any) -> Stream:
+    if stream is None:
+        where = streams.current_stream(reserve.device)
+    else:
+        where = streams.as_stream(stream, reserve.device)
+    if where.device != reserve.device:
+        raise ValueError(f"the reserve is on device {reserve.device}; the operation runs on {where.device}")
+    return where

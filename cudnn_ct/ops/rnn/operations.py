@@ -1,0 +1,162 @@
+"""The three steps of a network as operations: the forward pass and both gradients."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from ... import algo_cache
+from ...autotune.request import AlgoRequest
+from ...context import Context
+from ...errors import CudnnError, NotInitializedError, NotSupportedError
+from ...shapes.checks import one_dtype
+from ...shapes.rnn import RNN_ALGOS
+from ...shapes.rnn_params import rnn_weight_size
+from ...shapes.rnn_problem import RNNProblem, RNNStep, rnn_problem, why_not_packed
+from ...shapes.sequences import check_rnn_operands
+from ...shapes.specs import TensorSpec
+from .._call import Operation, Select, SinglePlan
+from .candidates import RNNFamily, rnn_rows
+from .network import Network
+from .plans import EmptyRNNPlan, step_plan
+from .state import KeepingDropoutState
+from .weights import check_weights
+
+__all__ = ["BACKWARD_DATA", "BACKWARD_WEIGHTS", "FORWARD", "RNNParams", "family_of"]
+
+Specs = dict[str, TensorSpec]
+Outs = Sequence[TensorSpec | None]
+
+
+class RNNParams(NamedTuple):
+    """Arguments of a forward pass that are not arrays; ``padding`` as bytes, because NaN != NaN."""
+
+    network: Network
+    lengths: tuple[int, ...] | None
+    layout: str
+    training: bool
+    padding: bytes
+
+
+def _forward_problem(specs: Specs, _: Outs, *params: Any, aligned: bool, **__: Any) -> RNNStep:
+    told = RNNParams(*params)
+    spec = told.network.spec
+    shape = {name: one.shape for name, one in specs.items()}
+    shapes, lengths = check_rnn_operands(
+        spec, shape["x"], shape.get("h0"), shape.get("c0"), told.lengths, told.layout
+    )
+    check_weights(spec, specs["w"])
+    one_dtype("a recurrent network", network=spec.dtype, **{name: one.dtype for name, one in specs.items()})
+    axis = 1 if told.layout == "batch_major" else 0
+    steps = max(lengths, default=0) if told.layout == "packed" else shapes.x[axis]
+    problem = rnn_problem(spec, told.layout, steps, shapes.h[1], lengths, told.training)
+    if any(lengths) and problem.layout == "packed" and why_not_packed(lengths):
+        raise NotSupportedError(why_not_packed(lengths))
+    (padding,) = struct.unpack("d", told.padding)
+    step = RNNStep("forward", problem, shapes, lengths, padding)
+    return _with_tensors(step, specs, {"y": shapes.y, "hy": shapes.h, "cy": shapes.c}, aligned)
+
+
+def _data_problem(specs: Specs, _: Outs, step: RNNStep, _plan: Any, *, aligned: bool, **__: Any) -> RNNStep:
+    shapes = step.shapes
+    for name, wanted in (("dy", shapes.y), ("dhy", shapes.h), ("dcy", shapes.c)):
+        if name in specs:
+            _check_gradient(specs[name], name, wanted, step.problem.spec.dtype)
+    results = {"dx": shapes.x, "dh0": shapes.h, "dc0": shapes.c}
+    return _with_tensors(step._replace(name="backward_data"), specs, results, aligned)
+
+
+def _weights_problem(
+    specs: Specs, _: Outs, step: RNNStep, _plan: Any, add: bool, *, aligned: bool, **__: Any
+) -> RNNStep:
+    results = {"dw": (rnn_weight_size(step.problem.spec),)}
+    step = step._replace(name="backward_weights", updated=int(add))
+    return _with_tensors(step, specs, results, aligned)
+
+
+def _with_tensors(
+    step: RNNStep, specs: Specs, results: Mapping[str, tuple[int, ...] | None], aligned: bool
+) -> RNNStep:
+    """Add the tensors of a run to a step, in the order of its pointers."""
+    made = {
+        name: TensorSpec.packed(shape, step.problem.spec.dtype)
+        for name, shape in results.items()
+        if shape is not None
+    }
+    return step._replace(operands=tuple(specs.items()), written=tuple(made.items()), aligned=aligned)
+
+
+def _check_gradient(own: TensorSpec, name: str, wanted: tuple[int, ...] | None, dtype: str) -> None:
+    if wanted is None:
+        raise ValueError(f"{name} is given, but the network has no cells; only 'lstm' has")
+    if own.dtype != dtype:
+        raise TypeError(f"{name} is {own.dtype}; the network is {dtype}")
+    if own.shape != wanted:
+        raise ValueError(f"{name} has shape {own.shape}; it is of {wanted}")
+
+
+def _select_forward(step: RNNStep, params: tuple[Any, ...]) -> Select:
+    told = RNNParams(*params)
+
+    def select(ctx: Context) -> Any:
+        if ctx.capturing:
+            raise NotInitializedError(
+                "a pass that is captured must be made once before, on the same stream and in this thread"
+            )
+        if not any(step.lengths):
+            return SinglePlan(step_plan(step, EmptyRNNPlan(step)))
+        selection = _chosen(step.problem, family_of(step, told.network, ctx), ctx, told.network.request)
+        keeps = told.training and told.network.has_dropout
+        return KeepingDropoutState(selection) if keeps else selection
+
+    return select
+
+
+def family_of(step: RNNStep, network: Network, ctx: Context) -> RNNFamily:
+    """Return the algorithms for a forward pass in a thread."""
+    dropout, natives = network.native(ctx, step.problem.training)
+    return RNNFamily(step, natives, dropout)
+
+
+def _chosen(problem: RNNProblem, family: RNNFamily, ctx: Context, request: AlgoRequest) -> Any:
+    try:
+        return algo_cache.select(problem, family, ctx, request)
+    except NotSupportedError as error:
+        if request.algo not in RNN_ALGOS:
+            raise
+        others = [algo for algo in RNN_ALGOS if algo != request.algo and _can(problem, algo, family, ctx)]
+        raise NotSupportedError(
+            f"algo={request.algo!r} does not support this case; {', '.join(others) or 'no other'} "
+            f"do{'es' * (len(others) < 2)}\n{error}",
+            status=error.status,
+            function=error.function,
+            detail=error.detail,
+        ) from error
+
+
+def _can(problem: RNNProblem, algo: str, family: RNNFamily, ctx: Context) -> bool:
+    (row,) = rnn_rows(problem, (algo,))
+    try:
+        family.plan(problem, row, ctx)
+    except CudnnError:
+        return False
+    return True
+
+
+def _select_gradient(step: RNNStep, params: tuple[Any, ...]) -> Select:
+    plan = SinglePlan(step_plan(step, params[1]))
+    return lambda _: plan
+
+
+def _operation(what: str, problem: Any, select: Any, *written: str) -> Operation:
+    return Operation(what, problem, select=select, written=written, fixed_results=True, freeze=tuple)
+
+
+FORWARD = _operation("a recurrent network", _forward_problem, _select_forward, "out y", "out hy", "out cy")
+BACKWARD_DATA = _operation(
+    "a gradient of a recurrent network", _data_problem, _select_gradient, "out dx", "out dh0", "out dc0"
+)
+BACKWARD_WEIGHTS = _operation(
+    "a gradient of a recurrent network", _weights_problem, _select_gradient, "out dw"
+)

@@ -1,0 +1,127 @@
+"""State of calls of a network: in training the dropout state, the plan and the reserve of a pass."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from ...array import DeviceArray
+from ...context import Context, OwnedCache
+from ...cuda import memory as memories
+from ...cuda.stream import Stream
+from ...errors import NotInitializedError
+from ...shapes.specs import TensorSpec
+from .._call import CallState, PreparedCall
+from ..dropout import DropoutState
+
+__all__ = ["GradientState", "KeepingDropoutState", "RNNState", "TrainingState", "preserved"]
+
+
+class RNNState(CallState):
+    """The state of a step. One prepared call serves given and new results: those given are checked here."""
+
+    __slots__ = ()
+
+    def run(
+        self,
+        ctx: Context,
+        call: PreparedCall,
+        operands: tuple[DeviceArray, ...],
+        given: Sequence[DeviceArray | None],
+        *factors: float,
+    ) -> list[DeviceArray]:
+        """Run the step."""
+        for array, (name, spec) in zip(given, call.problem.written, strict=True):
+            if array is not None and array.spec != spec:
+                _check_fits(array.spec, spec, name)
+        return super().run(ctx, call, operands, given, *factors)
+
+
+class TrainingState(RNNState):
+    """State that a forward pass leaves for the gradients: the plan that ran, and its reserve memory."""
+
+    __slots__ = ("dropout", "memory", "plan")
+
+    def __init__(self, cache: OwnedCache, dropout: DropoutState | None = None) -> None:
+        super().__init__(cache, () if dropout is None else (dropout._memory,))
+        self.dropout = dropout
+        self.plan: Any = None
+        self.memory: DeviceArray | None = None
+
+    def reserve(self, plan: Any, spec: TensorSpec, context: Context) -> int:
+        """Return the address of memory for a plan's reserve; allocate it unless there is enough."""
+        self.plan = plan
+        if not spec.size:
+            return 0
+        if self.memory is None or self.memory.size < spec.size:
+            if context.capturing:
+                raise NotInitializedError(
+                    "a training pass makes its reserve, which would belong to the graph that is captured; "
+                    "only passes with training=False can be captured"
+                )
+            self.memory = DeviceArray.new(
+                spec, spec.size, context.stream, "the reserve of a recurrent network"
+            )
+        return self.memory.pointer
+
+
+class GradientState(RNNState):
+    """The state of a gradient, which reads and changes the reserve."""
+
+    __slots__ = ("memory",)
+
+    def __init__(self, cache: OwnedCache, memory: DeviceArray | None) -> None:
+        super().__init__(cache, () if memory is None else (memory,))
+        self.memory = memory
+
+    def run(self, ctx: Context, call: PreparedCall, *arguments: Any) -> list[DeviceArray]:
+        """Run the gradient, unless a CUDA graph is captured."""
+        if ctx.capturing:
+            raise NotInitializedError(
+                "a gradient uses up its reserve, which a graph would use again each time it is launched; "
+                "only passes with training=False can be captured"
+            )
+        return super().run(ctx, call, *arguments)
+
+
+def _check_fits(own: TensorSpec, spec: TensorSpec, name: str) -> None:
+    if own.dtype != spec.dtype:
+        raise TypeError(f"{name} of out is {own.dtype}; the result is {spec.dtype}")
+    if own.shape != spec.shape:
+        raise ValueError(f"{name} of out has shape {own.shape}; the result has {spec.shape}")
+    if "nchw" not in own.layouts:  # axes of length 1 may have any strides
+        raise ValueError(f"{name} of out has strides {own.strides}; it must be contiguous, in C order")
+
+
+class KeepingDropoutState:
+    """A selection of an algorithm that restores the dropout state after benchmarks."""
+
+    def __init__(self, selection: Any) -> None:
+        self._selection = selection
+
+    def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
+        """Run the plan; benchmark the candidates before if an algorithm is still to be selected."""
+        if self._selection.needs_timing:
+            with preserved(context.state.dropout, context.stream):
+                self._selection.time(context, pointers, alpha, beta)
+        self._selection.run(context, pointers, alpha, beta)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._selection, name)
+
+
+@contextmanager
+def preserved(state: DropoutState | None, stream: Stream) -> Iterator[None]:
+    """Restore a dropout state at the end, which each benchmarked pass changes."""
+    if state is None:
+        yield
+        return
+    memory = state._memory
+    saved = memory.copy(stream=stream)
+    try:
+        yield
+    finally:
+        memory.before_write(stream)
+        memories.copy_device(memory.pointer, saved.pointer, memory.nbytes, stream)
+        memory.after_write(stream)
