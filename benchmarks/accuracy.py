@@ -107,8 +107,8 @@ class Problem(NamedTuple):
         """Shapes of the two operands and of the result."""
         return {
             "forward": (self.x, self.w, self.y),
-            "backward_data": (self.w, self.y, self.x),
-            "backward_filter": (self.x, self.y, self.w),
+            "backward_data": (self.y, self.w, self.x),
+            "backward_filter": (self.y, self.x, self.w),
         }[self.direction]
 
     @property
@@ -201,9 +201,9 @@ def by_torch(problem: Problem, one: Array, two: Array) -> Array:
     if problem.direction == "forward":
         result = getattr(torch.nn.functional, f"conv{axes}d")(a, b, **geometry)
     elif problem.direction == "backward_data":
-        result = getattr(torch.nn.grad, f"conv{axes}d_input")(problem.x, a, b, **geometry)
+        result = getattr(torch.nn.grad, f"conv{axes}d_input")(problem.x, b, a, **geometry)
     else:
-        result = getattr(torch.nn.grad, f"conv{axes}d_weight")(a, problem.w, b, **geometry)
+        result = getattr(torch.nn.grad, f"conv{axes}d_weight")(b, problem.w, a, **geometry)
     return np.asarray(result.cpu().numpy())
 
 

@@ -22,8 +22,8 @@ FIRST_CALLS = ("torch_benchmark", "torch", "time", "guess", "torch_eager", "torc
 
 ROLES = {  # two inputs and the result, in the order of our arguments
     "forward": ("x", "w", "y"),
-    "backward_data": ("w", "y", "x"),
-    "backward_filter": ("x", "y", "w"),
+    "backward_data": ("y", "w", "x"),
+    "backward_filter": ("y", "x", "w"),
 }
 FUNCTIONS = dict(zip(DIRECTIONS, ("conv", "conv_backward_data", "conv_backward_filter"), strict=True))
 CANDIDATE = (

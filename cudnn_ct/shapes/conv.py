@@ -16,9 +16,10 @@ PADDINGS = ("valid", "half", "full")
 
 
 class DirectionOperands(NamedTuple):
-    """What one direction of a convolution reads and writes: the result is last.
+    """Operands of one direction of a convolution in the order of the public functions, the result last.
 
-    ``operands`` are in the roles of the forward direction; ``names`` are those that a caller uses.
+    A gradient takes dy first, then the other operand. ``operands`` are the roles in the forward direction,
+    ``names`` the parameters of the public functions.
     """
 
     operands: tuple[str, str, str]
@@ -27,8 +28,8 @@ class DirectionOperands(NamedTuple):
 
 ROLES = {
     "forward": DirectionOperands(("x", "w", "y"), ("x", "w", "y")),
-    "backward_data": DirectionOperands(("w", "y", "x"), ("w", "dy", "dx")),
-    "backward_filter": DirectionOperands(("x", "y", "w"), ("x", "dy", "dw")),
+    "backward_data": DirectionOperands(("y", "w", "x"), ("dy", "w", "dx")),
+    "backward_filter": DirectionOperands(("y", "x", "w"), ("dy", "x", "dw")),
 }
 
 

@@ -159,7 +159,7 @@ def test_engine_4_is_rejected_for_groups_of_one_filter(
     dy = ct.asarray(images(2, 2, 6), layout=layout)
     row = Candidate("graph", "engine 4", "fma", 0, True)
     with pytest.raises(NotSupportedError) as caught:  # the fake has no graphs
-        ct.conv_backward_filter(x, dy, (2, 4 // groups, 3), groups=groups, precision="float32", algo=row)
+        ct.conv_backward_filter(dy, x, (2, 4 // groups, 3), groups=groups, precision="float32", algo=row)
     assert ("one filter a group" in str(caught.value)) == wrong
 
 

@@ -350,7 +350,7 @@ def test_what_a_choice_depends_on_is_in_its_key(
         ct.conv(x, w, algo=TIME, **keywords)
     monkeypatch.setattr(config, "timed_engines", 3)
     ct.conv(x, w, algo=TIME)
-    ct.conv_backward_data(w, out, x.shape, algo=TIME)
+    ct.conv_backward_data(out, w, x.shape, algo=TIME)
     keys = store().export()
     assert len(keys) == len(calls) + 2
     assert all(key.startswith("cuDNN 91900 | a device of the tests | ConvProblem(") for key in keys)
@@ -456,8 +456,8 @@ def test_plans_of_all_directions(fake: FakeCudnn, direction: str) -> None:
     dy = images(2, 4, 3, 4)
     first, second, shape = {
         "forward": (x, w, ()),
-        "backward_data": (w, dy, (x.shape,)),
-        "backward_filter": (x, dy, (w.shape,)),
+        "backward_data": (dy, w, (x.shape,)),
+        "backward_filter": (dy, x, (w.shape,)),
     }[direction]
     name = "conv" if direction == "forward" else f"conv_{direction}"
     plan = ct.conv_plan(first, second, *shape, direction=direction, algo=TIME, alpha=2)

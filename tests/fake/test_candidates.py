@@ -27,7 +27,7 @@ def call(
     """The two operands of a direction, and the shape of a gradient."""
     x, w = (2, 4, *(8 for _ in window)), (4, 4 // groups, *window)
     y = ct.conv_output_shape(x, w, groups=groups)
-    shapes = {"forward": (x, w), "backward_data": (w, y), "backward_filter": (x, y)}[direction]
+    shapes = {"forward": (x, w), "backward_data": (y, w), "backward_filter": (y, x)}[direction]
     shape = {"forward": None, "backward_data": x, "backward_filter": w}[direction]
     return *(ct.asarray(images(*one), dtype, layout=layout) for one in shapes), shape
 
@@ -127,8 +127,8 @@ def test_conv_copies_operands_when_only_copies_have_a_deterministic_algorithm(
 
     monkeypatch.setattr(fake, "_rank", random_for_channels_last)
     w, dy = images(4, 3, 2, 2), ct.asarray(images(2, 4, 5, 6).numpy(), layout="nhwc")
-    expected = ct.reference.conv_backward_data(w.numpy(), dy.numpy(), (2, 3, 6, 7))
+    expected = ct.reference.conv_backward_data(dy.numpy(), w.numpy(), (2, 3, 6, 7))
     for deterministic in (False, True):
-        plan = ct.conv_plan(w, dy, (2, 3, 6, 7), direction="backward_data", deterministic=deterministic)
+        plan = ct.conv_plan(dy, w, (2, 3, 6, 7), direction="backward_data", deterministic=deterministic)
         assert (("y", "nchw") in plan.candidate.packed) == deterministic, plan.describe()
-        np.testing.assert_array_equal(plan(w, dy).numpy(), expected)
+        np.testing.assert_array_equal(plan(dy, w).numpy(), expected)

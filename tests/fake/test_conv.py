@@ -753,11 +753,11 @@ def test_what_int8_cannot_have(fake: FakeCudnn) -> None:
         ct.conv(x, w, algo="fft")
     dy = images(2, 4, 3, 4, dtype="int8")
     for gradient_of in (
-        lambda: ct.conv_backward_filter(x, dy, w.shape),
-        lambda: ct.conv_backward_data(w, dy, x.shape),
+        lambda: ct.conv_backward_filter(dy, x, w.shape),
+        lambda: ct.conv_backward_data(dy, w, x.shape),
         lambda: ct.conv_transpose(dy, w),
         lambda: ct.conv_backward_bias(dy),
-        lambda: ct.conv_plan(x, dy, w.shape, direction="backward_filter"),
+        lambda: ct.conv_plan(dy, x, w.shape, direction="backward_filter"),
     ):
         with pytest.raises(TypeError, match=r"a gradient of a convolution takes float16, .*, not int8"):
             gradient_of()

@@ -56,7 +56,7 @@ def operands(name: str, direction: str) -> tuple[list[np.ndarray], list[ct.Devic
     x, w, dtype, layout, keywords = CASES[name]
     geometry = {k: v for k, v in keywords.items() if k != "precision"}
     y = ct.conv_output_shape(x, w, **geometry)
-    shapes = {"forward": (x, w), "backward_data": (w, y), "backward_filter": (x, y)}[direction]
+    shapes = {"forward": (x, w), "backward_data": (y, w), "backward_filter": (y, x)}[direction]
     told = {"forward": (), "backward_data": (x,), "backward_filter": (w,)}[direction]
     values = [sparse(shape, seed) for seed, shape in enumerate(shapes)]
     return values, [ct.asarray(v, dtype, layout=layout) for v in values], told
@@ -273,8 +273,8 @@ def test_gradients_by_finite_differences() -> None:
     x, w = rng.standard_normal((2, 4, 6, 7)), rng.standard_normal((6, 2, 3, 2))
     keywords: Keywords = {"padding": 1, "stride": (2, 1), "groups": 2}
     dy = rng.standard_normal(ct.conv_output_shape(x.shape, w.shape, **keywords))
-    dx = ct.conv_backward_data(ct.asarray(w), ct.asarray(dy), x.shape, **keywords).numpy()
-    dw = ct.conv_backward_filter(ct.asarray(x), ct.asarray(dy), w.shape, **keywords).numpy()
+    dx = ct.conv_backward_data(ct.asarray(dy), ct.asarray(w), x.shape, **keywords).numpy()
+    dw = ct.conv_backward_filter(ct.asarray(dy), ct.asarray(x), w.shape, **keywords).numpy()
 
     def loss(x: np.ndarray, w: np.ndarray) -> float:
         return float((ct.conv(ct.asarray(x), ct.asarray(w), **keywords).numpy() * dy).sum())

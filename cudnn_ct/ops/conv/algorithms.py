@@ -76,7 +76,7 @@ def conv_algorithms(
     Parameters
     ----------
     first, second, shape
-        The operands of the direction in its order: x and w; or w, dy and ``x_shape``; or x, dy and
+        The operands of the direction in its order: x and w; or dy, w and ``x_shape``; or dy, x and
         ``w_shape``.
     direction : {"forward", "backward_data", "backward_filter"}
     measure : bool
@@ -179,7 +179,7 @@ def conv_plan(
     Parameters
     ----------
     first, second, shape
-        The operands of the direction in its order: x and w; or w, dy and ``x_shape``; or x, dy and
+        The operands of the direction in its order: x and w; or dy, w and ``x_shape``; or dy, x and
         ``w_shape``. Timing policies time on them; nothing else is done with them.
     direction : {"forward", "backward_data", "backward_filter"}
     padding, stride, dilation, groups, mode, algo, precision, deterministic, workspace_limit, strict

@@ -84,7 +84,7 @@ def _transposed(
     aligned: bool,
 ) -> ConvProblem:
     """Make the problem of a transposed convolution; the shape of its result follows from its operands."""
-    w, x = specs.values()
+    x, w = specs.values()
     told = ConvParams(*params)
     shape = conv_transpose_shape(x.shape, w.shape, output_padding=output_padding, **told.geometry)
     return _problem("backward_data", specs, outs, shape, told, scaled, aligned)

@@ -131,8 +131,8 @@ def conv(
 
 
 def conv_backward_data(
-    w: Any,
     dy: Any,
+    w: Any,
     x_shape: Any,
     *,
     padding: Any = 0,
@@ -150,16 +150,16 @@ def conv_backward_data(
     out: Any = None,
     stream: Any = None,
 ) -> Any:
-    """Differentiate a convolution by its input: ``dx = alpha * conv'(w, dy) + beta * out``.
+    """Differentiate a convolution by its input: ``dx = alpha * conv'(dy, w) + beta * out``.
 
     ``dx[n, c, i] = sum of dy[n, k, p] * w[k, c, q]`` over all k, p and q with
     ``p * stride + q * dilation - before = i``.
 
     Parameters
     ----------
-    w : device array, shape (K, C / groups, *window), float16 | bfloat16 | float32 | float64
-    dy : device array, shape (N, K, *out), dtype of w
+    dy : device array, shape (N, K, *out), float16 | bfloat16 | float32 | float64
         The gradient with regard to the output.
+    w : device array, shape (K, C / groups, *window), dtype of dy
     x_shape : tuple of int
         (N, C, *spatial): with a stride, inputs of several sizes have outputs of one.
     padding, stride, dilation, groups, mode, algo, precision, deterministic, workspace_limit, strict
@@ -185,19 +185,19 @@ def conv_backward_data(
     --------
     >>> w = ct.asarray([[[1, -1]]], "float32")
     >>> dy = ct.asarray([[[1, 2, 4]]], "float32")
-    >>> ct.conv_backward_data(w, dy, (1, 1, 4)).numpy()
+    >>> ct.conv_backward_data(dy, w, (1, 1, 4)).numpy()
     array([[[ 1.,  1.,  2., -4.]]], dtype=float32)
     """
     params = (
         x_shape, padding, stride, dilation, groups, mode, precision, algo,
         deterministic, workspace_limit, strict,
     )  # fmt: skip
-    return execute(CONV["backward_data"], ("w", "dy"), (w, dy), params, alpha, beta, (out,), stream)[0]
+    return execute(CONV["backward_data"], ("dy", "w"), (dy, w), params, alpha, beta, (out,), stream)[0]
 
 
 def conv_backward_filter(
-    x: Any,
     dy: Any,
+    x: Any,
     w_shape: Any,
     *,
     padding: Any = 0,
@@ -215,15 +215,15 @@ def conv_backward_filter(
     out: Any = None,
     stream: Any = None,
 ) -> Any:
-    """Differentiate a convolution by its filters: ``dw = alpha * conv'(x, dy) + beta * out``.
+    """Differentiate a convolution by its filters: ``dw = alpha * conv'(dy, x) + beta * out``.
 
     ``dw[k, c, q] = sum over n, p of dy[n, k, p] * x[n, c, p * stride + q * dilation - before]``.
 
     Parameters
     ----------
-    x : device array, shape (N, C, *spatial), float16 | bfloat16 | float32 | float64
-    dy : device array, shape (N, K, *out), dtype of x
+    dy : device array, shape (N, K, *out), float16 | bfloat16 | float32 | float64
         The gradient with regard to the output.
+    x : device array, shape (N, C, *spatial), dtype of dy
     w_shape : tuple of int
         (K, C / groups, *window): with a stride, windows of several sizes have outputs of one.
     padding, stride, dilation, groups, mode, algo, precision, deterministic, workspace_limit, strict
@@ -249,14 +249,14 @@ def conv_backward_filter(
     --------
     >>> x = ct.asarray([[[1, 2, 4, 8]]], "float32")
     >>> dy = ct.asarray([[[1, 0, 1]]], "float32")
-    >>> ct.conv_backward_filter(x, dy, (1, 1, 2)).numpy()
+    >>> ct.conv_backward_filter(dy, x, (1, 1, 2)).numpy()
     array([[[ 5., 10.]]], dtype=float32)
     """
     params = (
         w_shape, padding, stride, dilation, groups, mode, precision, algo,
         deterministic, workspace_limit, strict,
     )  # fmt: skip
-    return execute(CONV["backward_filter"], ("x", "dy"), (x, dy), params, alpha, beta, (out,), stream)[0]
+    return execute(CONV["backward_filter"], ("dy", "x"), (dy, x), params, alpha, beta, (out,), stream)[0]
 
 
 def conv_backward_bias(
@@ -318,7 +318,7 @@ def conv_transpose(
 ) -> Any:
     """Convolve transposed: ``alpha * conv_transpose(x, w) + beta * out``, the adjoint map of :func:`conv`.
 
-    ``conv_transpose(x, w, ...)`` is ``conv_backward_data(w, x, y_shape, ...)`` for the shape that
+    ``conv_transpose(x, w, ...)`` is ``conv_backward_data(x, w, y_shape, ...)`` for the shape that
     :func:`conv_transpose_shape` gives; networks use it to enlarge images.
 
     Parameters
@@ -356,7 +356,7 @@ def conv_transpose(
         output_padding, padding, stride, dilation, groups, mode, precision, algo,
         deterministic, workspace_limit, strict,
     )  # fmt: skip
-    return execute(TRANSPOSED, ("w", "x"), (w, x), params, alpha, beta, (out,), stream)[0]
+    return execute(TRANSPOSED, ("x", "w"), (x, w), params, alpha, beta, (out,), stream)[0]
 
 
 def _bias_gradient(specs: dict[str, TensorSpec], outs: Sequence[TensorSpec | None]) -> ReduceProblem:

@@ -143,10 +143,10 @@ class ConvolutionPlan:
         self.workspace: int = native.workspace(self._algorithm, context)
 
     def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
-        """Enqueue result = alpha * (...) + beta * result; ``pointers`` in the order of
+        """Enqueue ``result = alpha * (...) + beta * result``; ``pointers`` are in the order of
         `shapes.conv.ROLES`."""
         n, workspace = self._native, context.workspace(self.workspace)
-        (first, second, result), (a, b, c) = n.operands, pointers
+        (first, second, result), (a, b, c) = n.operands, n.in_c_order(pointers)
         scalar = self._scalar
         self._call(
             context.handle,
