@@ -57,7 +57,7 @@ _PUBLIC = {
     ),
     "ops.tensor": "add fill op_tensor scale transform",
     "plans.base": "Candidate",
-    "shapes.conv": "conv_output_shape conv_transpose_shape",
+    "shapes.conv": "conv_output_shape conv_transpose_output_shape",
     "shapes.pooling": "pool_output_shape",
     "shapes.specs": (
         "ActivationSpec CTCLossSpec ConvolutionSpec FilterSpec LRNSpec OpTensorSpec PoolingSpec "

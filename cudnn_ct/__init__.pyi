@@ -84,7 +84,7 @@ from .ops.tensor import scale as scale
 from .ops.tensor import transform as transform
 from .plans.base import Candidate as Candidate
 from .shapes.conv import conv_output_shape as conv_output_shape
-from .shapes.conv import conv_transpose_shape as conv_transpose_shape
+from .shapes.conv import conv_transpose_output_shape as conv_transpose_output_shape
 from .shapes.pooling import pool_output_shape as pool_output_shape
 from .shapes.specs import ActivationSpec as ActivationSpec
 from .shapes.specs import CTCLossSpec as CTCLossSpec

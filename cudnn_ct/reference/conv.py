@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..dtypes import as_dtype
-from ..shapes.conv import MODES, conv_output_shape, conv_transpose_shape, pad_pairs
+from ..shapes.conv import MODES, conv_output_shape, conv_transpose_output_shape, pad_pairs
 from ..shapes.conv_dtype import check_conv_dtypes, conv_result_dtype
 from ..shapes.parse import as_choice, as_float, per_axis
 from ._cast import Array, Float64, deliver
@@ -263,7 +263,7 @@ def conv_transpose(
 
     Returns
     -------
-    array, shape :func:`conv_transpose_shape`, dtype of ``x``
+    array, shape :func:`conv_transpose_output_shape`, dtype of ``x``
 
     Raises
     ------
@@ -277,7 +277,7 @@ def conv_transpose(
     """
     x, w = np.asarray(x), np.asarray(w)
     geometry = {"padding": padding, "stride": stride, "dilation": dilation, "groups": groups}
-    shape = conv_transpose_shape(x.shape, w.shape, output_padding=output_padding, **geometry)
+    shape = conv_transpose_output_shape(x.shape, w.shape, output_padding=output_padding, **geometry)
     return conv_backward_data(x, w, shape, mode=mode, alpha=alpha, beta=beta, out=out, **geometry)
 
 

@@ -225,7 +225,7 @@ def conv_problem(
     )
 
 
-def conv_transpose_shape(
+def conv_transpose_output_shape(
     x_shape: Iterable[int],
     w_shape: Iterable[int],
     *,
@@ -258,7 +258,7 @@ def conv_transpose_shape(
 
     Examples
     --------
-    >>> conv_transpose_shape((1, 8, 4, 4), (8, 3, 3, 3), stride=2, padding=1, output_padding=1)
+    >>> conv_transpose_output_shape((1, 8, 4, 4), (8, 3, 3, 3), stride=2, padding=1, output_padding=1)
     (1, 3, 8, 8)
     """
     x, w = check_shape(x_shape, "x_shape"), check_shape(w_shape, "w_shape")

@@ -277,7 +277,7 @@ def test_lists_are_as_good_as_tuples(fake: FakeCudnn) -> None:
     expected = ct.reference.conv(x.numpy(), w.numpy(), padding=1, stride=(2, 1))
     np.testing.assert_array_equal(y.numpy(), expected)
     up = ct.conv_transpose(images(2, 4, 3, 4), w, stride=[2, 2], output_padding=[1, 0])
-    assert up.shape == ct.conv_transpose_shape((2, 4, 3, 4), w.shape, stride=2, output_padding=(1, 0))
+    assert up.shape == ct.conv_transpose_output_shape((2, 4, 3, 4), w.shape, stride=2, output_padding=(1, 0))
 
 
 def test_settings_and_lists_that_change_later_change_no_plan(

@@ -50,7 +50,7 @@ OTHERS = (
     Base("ct.version"),
     Base("ct.library_info"),
     Base("ct.conv_output_shape", ("(2, 8, 9, 10)", "(8, 8, 3, 3)"), {"padding": "1"}),
-    Base("ct.conv_transpose_shape", ("(2, 8, 9, 10)", "(8, 8, 3, 3)"), {"stride": "2"}),
+    Base("ct.conv_transpose_output_shape", ("(2, 8, 9, 10)", "(8, 8, 3, 3)"), {"stride": "2"}),
     Base("ct.pool_output_shape", ("(2, 8, 9, 10)",), {"window": "2"}),
     Base("ct.conv_algorithms", (IMAGE, FILTERS), {"measure": "False"}),
     Base("ct.conv_plan", (IMAGE, FILTERS), {"padding": "1"}),

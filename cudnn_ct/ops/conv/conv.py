@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ...shapes.conv import conv_output_shape, conv_transpose_shape
+from ...shapes.conv import conv_output_shape, conv_transpose_output_shape
 from ...shapes.conv_dtype import check_conv_dtypes
 from ...shapes.reduction import ReduceProblem
 from ...shapes.specs import TensorSpec
@@ -20,7 +20,7 @@ __all__ = [
     "conv_backward_filter",
     "conv_output_shape",
     "conv_transpose",
-    "conv_transpose_shape",
+    "conv_transpose_output_shape",
 ]
 
 
@@ -319,7 +319,7 @@ def conv_transpose(
     """Convolve transposed: ``alpha * conv_transpose(x, w) + beta * out``, the adjoint map of :func:`conv`.
 
     ``conv_transpose(x, w, ...)`` is ``conv_backward_data(x, w, y_shape, ...)`` for the shape that
-    :func:`conv_transpose_shape` gives; networks use it to enlarge images.
+    :func:`conv_transpose_output_shape` gives; networks use it to enlarge images.
 
     Parameters
     ----------
