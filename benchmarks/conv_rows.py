@@ -15,7 +15,7 @@ from harness.timing import Call, Contender, lost_context, race
 
 import cudnn_ct as ct
 
-POLICIES = {"guess": None, "time": "time_on_shape_change"}
+POLICIES = {"guess": None, "time": "autotune"}
 CONTENDERS = ("torch_benchmark", "torch", "guess", "time")  # in the order in which they take turns
 # A timed choice comes before a guess at the same problem, so that it finds nothing prepared.
 FIRST_CALLS = ("torch_benchmark", "torch", "time", "guess", "torch_eager", "torch_fused")

@@ -74,7 +74,7 @@ SETTINGS: dict[str, Setting] = {
     ),
     "algo": Setting(
         "CUDNN_CT_ALGO",
-        "guess_on_shape_change",
+        "heuristic",
         str,
         (str,),
         "a policy or the name of an algorithm",
@@ -102,7 +102,7 @@ SETTINGS: dict[str, Setting] = {
         _count,
         (int,),
         "a number",
-        "how many engines of the graph API the policies time_* try beside the legacy calls; 0 for none",
+        "how many engines of the graph API autotuning tries next to the legacy calls; 0 for none",
     ),
     "runtime_compiled": Setting(
         "CUDNN_CT_RUNTIME_COMPILED",
@@ -110,8 +110,8 @@ SETTINGS: dict[str, Setting] = {
         _boolean,
         (bool,),
         "True or False",
-        "whether engines are used that are compiled when they are made, which takes long: by the policies "
-        "time_* for convolutions, and for large activations and reductions",
+        "whether engines are used that are compiled when they are made, which takes long: by autotuning "
+        "of convolutions, and for large activations and reductions",
     ),
     "cache": Setting(
         "CUDNN_CT_CACHE",
@@ -164,14 +164,14 @@ class Config:
     allow_tf32 : bool
         ``CUDNN_CT_ALLOW_TF32``, True by default: whether float32 work may use TF32 tensor cores.
     algo : str
-        ``CUDNN_CT_ALGO``, by default ``"guess_on_shape_change"``: how algorithms are chosen.
+        ``CUDNN_CT_ALGO``, by default ``"heuristic"``: how algorithms are chosen.
     deterministic : bool
         ``CUDNN_CT_DETERMINISTIC``, False by default: whether only algorithms are used whose results are the
         same from run to run.
     workspace_limit : int or None
         ``CUDNN_CT_WORKSPACE_LIMIT``: bytes of scratch memory that an algorithm may take.
     timed_engines : int
-        ``CUDNN_CT_TIMED_ENGINES``, 16 by default: how many engines the policies ``time_*`` try.
+        ``CUDNN_CT_TIMED_ENGINES``, 16 by default: how many engines autotuning tries.
     runtime_compiled : bool
         ``CUDNN_CT_RUNTIME_COMPILED``, True by default: whether engines are used that are compiled when made.
     cache : str or None

@@ -39,7 +39,7 @@ class CandidateSource(Protocol):
         """Places to look for a way, the most promising first; each gives rows, the best first."""
 
     def autotune_candidates(self, problem: Any, context: Context, request: AlgoRequest) -> list[Candidate]:
-        """The rows that a policy ``time_*`` times, in this order; refused ones are not what was asked for."""
+        """Return the candidates to time, in this order; rejected ones exceed the limits of the request."""
 
     def by_name(self, problem: Any, name: str) -> tuple[Sequence[Heuristic], Sequence[Heuristic]]:
         """Where an algorithm of a name is found, and where what takes its place."""
@@ -337,7 +337,7 @@ def _first_decision(
     if request.row is not None:
         return CandidateSet(request, (), [request.row._replace(problem=None)])
     name = str(request.algo)
-    if not (request.timed or request.once or name == "guess_on_shape_change"):
+    if not (request.timed or request.once or name == "heuristic"):
         stages, instead = family.by_name(problem, name)
         return CandidateSet(request, stages, instead=() if request.strict else instead)
     stages = family.heuristics(problem)  # after a race without a winner, too

@@ -12,6 +12,7 @@ from ..shapes.parse import as_bool
 __all__ = [
     "ALGORITHMS",
     "POLICIES",
+    "SYNONYMS",
     "AlgoRequest",
     "NamedAlgorithm",
     "named_algorithm",
@@ -19,16 +20,17 @@ __all__ = [
     "why_not_named",
 ]
 
-POLICIES = ("guess_once", "guess_on_shape_change", "time_once", "time_on_shape_change")
+POLICIES = ("heuristic", "autotune", "guess_once", "time_once")
+SYNONYMS = {"guess_on_shape_change": "heuristic", "time_on_shape_change": "autotune"}  # Theano's words
 
 
 class AlgoRequest(NamedTuple):
-    """What a caller wants of the choice.
+    """How a caller wants the algorithm selected.
 
-    ``algo`` is a policy, or the name of an algorithm, or None where ``row`` is the candidate to take.
+    ``algo`` is one of :data:`POLICIES` or the name of an algorithm; None if ``row`` is the candidate to take.
     """
 
-    algo: str | None = "guess_on_shape_change"
+    algo: str | None = "heuristic"
     row: Candidate | None = None
     deterministic: bool = False
     workspace_limit: int | None = None
@@ -37,7 +39,7 @@ class AlgoRequest(NamedTuple):
     @property
     def timed(self) -> bool:
         """Whether candidates are to be timed."""
-        return self.algo in ("time_once", "time_on_shape_change")
+        return self.algo in ("autotune", "time_once")
 
     @property
     def once(self) -> bool:
@@ -74,6 +76,7 @@ def request(
     name = algo if isinstance(algo, str) else getattr(algo, "name", None)
     if not isinstance(name, str):
         raise TypeError(f"algo must be a name or a row of conv_algorithms, not {algo!r}")
+    name = SYNONYMS.get(name, name)
     if name in POLICIES:
         return AlgoRequest(name, None, *wanted)
     if problem is not None:

@@ -197,8 +197,8 @@ def batch_norm(
 @click.option("--dtype", type=click.Choice(FLOATS), default="float32", show_default=True)
 @click.option(
     "--algo",
-    type=click.Choice((*RNN_ALGOS, "guess_on_shape_change", "time_on_shape_change")),
-    default="guess_on_shape_change",
+    type=click.Choice((*RNN_ALGOS, "heuristic", "autotune")),
+    default="heuristic",
     show_default=True,
 )
 @output_options

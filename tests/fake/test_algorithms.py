@@ -12,7 +12,7 @@ import pytest
 import cudnn_ct as ct
 from cudnn_ct import algo_cache, context
 from cudnn_ct._config import config
-from cudnn_ct.autotune.request import ALGORITHMS, POLICIES, request
+from cudnn_ct.autotune.request import ALGORITHMS, POLICIES, SYNONYMS, request
 from cudnn_ct.autotune.store import store
 from cudnn_ct.errors import AllocationError, CudnnWarning, NotInitializedError, NotSupportedError
 from cudnn_ct.shapes.conv import conv_problem
@@ -22,7 +22,7 @@ from .cudnn import FakeCudnn
 from .host import Host
 from .test_conv import algorithms, images
 
-GUESS, TIME = "guess_on_shape_change", "time_on_shape_change"
+GUESS, TIME = "heuristic", "autotune"
 
 
 @pytest.fixture
@@ -127,6 +127,14 @@ def test_policies_and_precision_do_not_share_a_decision(fake: FakeCudnn) -> None
     assert len(algo_cache._decisions) == len(POLICIES)
 
 
+def test_theanos_words_share_the_decisions_of_heuristic_and_autotune(fake: FakeCudnn) -> None:
+    x, w = operands()
+    for word, policy in SYNONYMS.items():
+        assert f"how: {policy}" in ct.conv_plan(x, w, algo=word).describe()
+        ct.conv(x, w, algo=policy)
+    assert len(algo_cache._decisions) == len(SYNONYMS)
+
+
 def test_beta_is_timed_on_scratch_memory(fake: FakeCudnn) -> None:
     fake.costs = {"GEMM": 9.0}
     x, w = operands()
@@ -149,7 +157,8 @@ def test_a_call_that_is_to_be_timed_is_not_captured(fake: FakeCudnn, host: Host)
 def test_deterministic(fake: FakeCudnn) -> None:
     fake.random = {"GEMM"}
     for policy in POLICIES:
-        assert ran(fake, algo=policy) == ("GEMM" if policy.startswith("guess") else algorithms(fake)[-1])
+        timed = policy in ("autotune", "time_once")
+        assert ran(fake, algo=policy) == (algorithms(fake)[-1] if timed else "GEMM")
         assert ran(fake, algo=policy, deterministic=True) == "IMPLICIT_GEMM"
         assert set(algorithms(fake)) == {"IMPLICIT_GEMM"}
     fake.random = {"GEMM", "IMPLICIT_GEMM"}
@@ -226,7 +235,7 @@ def test_a_name_that_cannot_be_had_falls_back_with_one_warning(fake: FakeCudnn) 
             "fastest",
             2,
             "float32",
-            r"no algorithm 'fastest'; there are the policies guess_once, .* names none,",
+            r"no algorithm 'fastest'; there are the policies heuristic, .* names none,",
         ),
         (
             "deterministic",

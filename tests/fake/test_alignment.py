@@ -131,7 +131,7 @@ def operands(offset: int) -> list[ct.DeviceArray]:
 KEYWORDS = {"padding": UNEVEN, "stride": (2, 1), "groups": 2}
 
 
-@pytest.mark.parametrize("algo", ["guess_once", "time_once", "time_on_shape_change"])
+@pytest.mark.parametrize("algo", ["guess_once", "time_once", "autotune"])
 def test_conv_plan_of_misaligned_operands_takes_all_others(fake: FakeCudnn, algo: str) -> None:
     fake.engines = True
     plan = ct.conv_plan(*operands(1), **KEYWORDS, algo=algo)
@@ -178,12 +178,12 @@ def test_timed_choice_for_misaligned_operands_is_exported_and_imported(
 ) -> None:
     fake.engines = True
     monkeypatch.setattr(ct.config, "cache", str(tmp_path / "choices.sqlite"))
-    timed = ct.conv_plan(*operands(1), **KEYWORDS, algo="time_on_shape_change")
+    timed = ct.conv_plan(*operands(1), **KEYWORDS, algo="autotune")
     assert ct.export_choices(tmp_path / "choices.json") == 1
     monkeypatch.setattr(ct.config, "cache", str(tmp_path / "other.sqlite"))
     forget()
     assert ct.import_choices(tmp_path / "choices.json") == 1
-    plan = ct.conv_plan(*operands(1), **KEYWORDS, algo="time_on_shape_change")
+    plan = ct.conv_plan(*operands(1), **KEYWORDS, algo="autotune")
     assert "as the cache file has it" in plan.describe()
     assert plan.candidate == timed.candidate
     assert np.isfinite(plan(*operands(1)).numpy()).all()

@@ -113,7 +113,7 @@ def test_times_with_waits_in_them_are_not_kept(
 ) -> None:
     monkeypatch.setattr(config, "cache", str(tmp_path / "choices.sqlite"))
     x, w = images(2, 3, 5, 6), images(4, 3, 3, 3)
-    ct.conv(x, w, algo="time_on_shape_change")
+    ct.conv(x, w, algo="autotune")
     assert not ct.export_choices(tmp_path / "out.json")
 
 

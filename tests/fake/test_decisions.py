@@ -118,7 +118,7 @@ def test_trouble_in_a_second_look_costs_a_candidate_and_no_more(fake: FakeCudnn,
 
 
 def test_what_was_not_worth_its_time_comes_last(fake: FakeCudnn) -> None:
-    race = CandidateSet(AlgoRequest("time_on_shape_change"), ())
+    race = CandidateSet(AlgoRequest("autotune"), ())
     hopeless, quick = (Candidate("graph", name, "any", 0, True) for name in ("engine 1", "engine 2"))
     race.store_timings([hopeless, quick._replace(time=2.0), hopeless._replace(status="no")], [])
     ctx = context.current(streams.default_stream(0))
@@ -604,7 +604,7 @@ def test_compiled_engines_that_are_not_wanted_leave_the_others_in_the_race(
 
 @pytest.mark.filterwarnings("ignore::cudnn_ct.errors.CudnnWarning")
 @pytest.mark.parametrize("warm", [False, True], ids=["first call", "second call"])
-@pytest.mark.parametrize("algo", ["guess_on_shape_change", TIME, "small"])
+@pytest.mark.parametrize("algo", ["heuristic", TIME, "small"])
 @pytest.mark.parametrize(("alpha", "beta"), [(2.0, 0.0), (1.0, 0.5), (-0.5, 2.0)])
 @pytest.mark.parametrize("status", [3000, 4003, 5000])
 def test_conv_scales_its_result_when_any_c_call_fails(

@@ -27,7 +27,7 @@ from .test_conv import images, misaligned
     with_bias=st.booleans(),
     with_z=st.booleans(),
     factors=st.sampled_from([(1, 1), (2, 0.5), (-1, 0)]),
-    algo=st.sampled_from(["guess_on_shape_change", "time_once", "none"]),
+    algo=st.sampled_from(["heuristic", "time_once", "none"]),
 )
 def test_equals_the_reference(
     fake: FakeCudnn,
@@ -235,7 +235,7 @@ def test_conv_bias_activation_writes_only_its_elements_when_out_has_gaps(
 @pytest.mark.parametrize("layout", ["nhwc", "nchw"])
 @pytest.mark.parametrize("place", ["same", "other", "gaps"])
 @pytest.mark.parametrize("activation", ["relu", "sigmoid", "tanh"])
-@pytest.mark.parametrize("algo", ["guess_on_shape_change", "time_once"])
+@pytest.mark.parametrize("algo", ["heuristic", "time_once"])
 def test_fused_graph_equals_reference_when_residual_has_any_layout(
     fake: FakeCudnn, host: Host, layout: str, place: str, activation: str, algo: str
 ) -> None:
@@ -260,7 +260,7 @@ def test_fused_graph_equals_reference_when_residual_has_any_layout(
 
 
 @pytest.mark.parametrize("layouts", list(product(("nchw", "nhwc"), repeat=3)), ids="-".join)
-@pytest.mark.parametrize("algo", ["guess_on_shape_change", "time_once"])
+@pytest.mark.parametrize("algo", ["heuristic", "time_once"])
 @pytest.mark.parametrize("image", [(5, 6), (3, 3)], ids=["pixels", "one pixel"])
 def test_fused_graph_equals_reference_when_operands_have_several_layouts(
     fake: FakeCudnn, layouts: tuple[str, ...], algo: str, image: tuple[int, int]

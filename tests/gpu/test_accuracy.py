@@ -10,7 +10,7 @@ import pytest
 
 import cudnn_ct as ct
 
-POLICIES = ("guess_on_shape_change", "time_on_shape_change")
+POLICIES = ("heuristic", "autotune")
 UNITS = {"float16": 2.0**-11, "float32": 2.0**-24, "tf32": 2.0**-11}
 
 

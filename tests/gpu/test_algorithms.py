@@ -93,9 +93,7 @@ def test_each_row_of_the_table_is_right(name: str, direction: str) -> None:
         close(got, wanted, row)
 
 
-@pytest.mark.parametrize(
-    "policy", ["guess_once", "guess_on_shape_change", "time_once", "time_on_shape_change"]
-)
+@pytest.mark.parametrize("policy", ["guess_once", "heuristic", "time_once", "autotune"])
 @pytest.mark.parametrize("name", ["half", "strict", "double", "uneven", "depthwise"])
 def test_policies(name: str, policy: str) -> None:
     for direction in OPERATIONS:
@@ -131,7 +129,7 @@ def test_determinism(name: str, direction: str) -> None:
     rng = np.random.default_rng(3)
     shapes = [a.shape for a in operands(name, direction)[1]]
     first, second = (ct.asarray(rng.standard_normal(s), dtype, layout=layout) for s in shapes)
-    for algo in ("guess_on_shape_change", "time_on_shape_change"):
+    for algo in ("heuristic", "autotune"):
         plan = ct.conv_plan(
             first, second, *told, direction=direction, algo=algo, deterministic=True, **keywords
         )
@@ -159,12 +157,12 @@ def test_names_are_the_algorithms_that_they_name() -> None:
 
 def test_workspace_limit() -> None:
     x, w = ct.full((8, 64, 28, 28), 1.0), ct.full((64, 64, 3, 3), 1.0)
-    for algo in ("guess_on_shape_change", "time_on_shape_change"):
+    for algo in ("heuristic", "autotune"):
         plan = ct.conv_plan(x, w, padding=1, algo=algo, precision="float32", workspace_limit=0)
         assert plan.workspace == 0
 
 
-@pytest.mark.parametrize("algo", ["guess_on_shape_change", "time_on_shape_change"])
+@pytest.mark.parametrize("algo", ["heuristic", "autotune"])
 @pytest.mark.parametrize("name", ["half", "TF32", "strict"])
 def test_a_plan_is_captured_and_replays_after_the_workspace_has_grown(name: str, algo: str) -> None:
     from cuda.core import Device
@@ -228,7 +226,7 @@ def test_timed_choices_are_kept_on_disk(tmp_path: Path, monkeypatch: pytest.Monk
     _, (x, w), _ = operands("half", "forward")
     with algo_cache._lock:
         algo_cache._decisions.clear()
-    ct.conv_plan(x, w, padding=1, algo="time_on_shape_change")
+    ct.conv_plan(x, w, padding=1, algo="autotune")
     (key,) = store().export()
     assert "float16" in key
     code = """
@@ -238,7 +236,7 @@ def race(*_): raise AssertionError("timed again")
 ruler.benchmark = race
 x = ct.asarray(np.ones((4, 16, 12, 12)), "float16", layout="nhwc")
 w = ct.asarray(np.ones((24, 16, 3, 3)), "float16", layout="nhwc")
-plan = ct.conv_plan(x, w, padding=1, algo="time_on_shape_change")
+plan = ct.conv_plan(x, w, padding=1, algo="autotune")
 print(json.dumps([plan.candidate.algorithm, plan.describe(), float(plan(x, w).numpy().max())]))
 """
     environ = os.environ | {

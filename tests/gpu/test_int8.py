@@ -79,7 +79,7 @@ def test_each_way_is_right(
         np.testing.assert_array_equal(y.numpy(), expected, err_msg=str(row))
 
 
-@pytest.mark.parametrize("algo", ["guess_on_shape_change", "time_on_shape_change"])
+@pytest.mark.parametrize("algo", ["heuristic", "autotune"])
 def test_by_default_sums_are_int32(algo: str) -> None:
     x, w = any_bytes(2, 16, 9, 10), any_bytes(8, 16, 3, 3, seed=1)
     for layout in LAYOUTS:

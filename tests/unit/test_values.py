@@ -225,4 +225,4 @@ def test_the_config_of_the_process_can_be_copied(spread: Callable[[Any], Any]) -
 
 
 def test_config_has_its_part_of_keys_when_no_setting_was_changed() -> None:
-    assert Config({}).snapshot == (True, "guess_on_shape_change", False, None, 16, True)
+    assert Config({}).snapshot == (True, "heuristic", False, None, 16, True)

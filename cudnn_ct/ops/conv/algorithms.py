@@ -209,7 +209,7 @@ def conv_plan(
     --------
     >>> x = ct.asarray([[[1, 2, 4, 8]]], "float32")
     >>> w = ct.asarray([[[1, -1]]], "float32")
-    >>> plan = ct.conv_plan(x, w, algo="time_on_shape_change")  # print(plan.describe()) tells what was chosen
+    >>> plan = ct.conv_plan(x, w, algo="autotune")  # print(plan.describe()) tells what was chosen
     >>> plan(x, w).numpy()
     array([[[-1., -2., -4.]]], dtype=float32)
     """

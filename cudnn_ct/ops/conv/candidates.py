@@ -44,7 +44,7 @@ def all_candidates(problem: Any, context: Context) -> list[Candidate]:
 
 
 def autotune_candidates(problem: Any, context: Context, request: AlgoRequest) -> list[Candidate]:
-    """What the policies ``time_*`` try: the first engines of each heuristic, the fallbacks, and legacy.
+    """Return the candidates to autotune: the first engines of each heuristic, the fallbacks, and legacy.
 
     The ruler passes over what is hopeless by what it has timed before.
 

@@ -63,9 +63,9 @@ def conv(
     mode : {"cross_correlation", "convolution"}
         ``"convolution"`` flips the window.
     algo : str or Candidate, optional
-        How the algorithm is chosen: ``"guess_on_shape_change"`` (the default of ``ct.config.algo``) takes
-        what cuDNN's heuristics put first, ``"time_on_shape_change"`` times what there is on these operands
-        at the first call; ``"guess_once"`` and ``"time_once"`` keep the first choice for other shapes. A name
+        How the algorithm is chosen. ``"heuristic"`` (the default of ``ct.config.algo``) takes the first
+        candidate of cuDNN's heuristics. ``"autotune"`` times the candidates on these operands at the first
+        call. ``"guess_once"`` and ``"time_once"`` keep the first choice for other shapes. A name
         (``"none"``, ``"small"``, ``"large"``, ``"fft"``, ``"fft_tiling"``, ``"winograd"``,
         ``"winograd_non_fused"``, ``"deterministic"``) is the legacy algorithm that it names; a row of
         :func:`conv_algorithms` is just that.

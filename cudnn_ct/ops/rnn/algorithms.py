@@ -43,7 +43,7 @@ def table(
         zeros(result_slot(shape, spec.dtype), ctx.stream) for shape in (x_shape, (rnn_weight_size(spec),))
     )
     dropout = None if dice is None else dice._descriptor
-    wanted, specs = AlgoRequest("guess_on_shape_change"), (x.spec, w.spec, None, None)
+    wanted, specs = AlgoRequest("heuristic"), (x.spec, w.spec, None, None)
     probe = prepare(ctx, spec, wanted, specs, lengths, layout, training, 0.0, networks, dropout)
     if not any(probe.lengths):
         return Algorithms(probe.problem, [])

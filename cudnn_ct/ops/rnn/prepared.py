@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from ..._config import config
 from ...array import DeviceArray
-from ...autotune.request import POLICIES, AlgoRequest, request
+from ...autotune.request import POLICIES, SYNONYMS, AlgoRequest, request
 from ...context import BoundedDict, Context
 from ...cuda.stream import Stream
 from ...errors import NotInitializedError
@@ -131,7 +131,8 @@ class RNNCalls:
     def _request(self) -> AlgoRequest:
         algo = self._algo
         if algo is None:  # settings may name an algorithm of convolutions, which says nothing here
-            algo = config.algo if config.algo in (*POLICIES, *RNN_ALGOS) else "guess_on_shape_change"
+            known = (*POLICIES, *SYNONYMS, *RNN_ALGOS)
+            algo = config.algo if config.algo in known else "heuristic"
         if isinstance(algo, Candidate):
             if algo.status:
                 raise ValueError(f"algo: {algo} was refused: {algo.status}")
