@@ -511,7 +511,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, and print the table last."""
     options = parse(arguments)
     if options.child:
-        ct.config.cache = "off"
+        ct.config.algo_cache = "off"
         if options.excluded:
             accuracy.TOO_INACCURATE = ()
         child(options)

@@ -41,7 +41,7 @@ def in_a_process(policy: str, file: Path, *, warm: bool) -> float:
     """Milliseconds of the first call in a new process that keeps timed choices in ``file``."""
     package = str(Path(ct.__file__).parents[1])
     paths = [package, *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment = os.environ | {"CUDNN_CT_CACHE": str(file), "PYTHONPATH": os.pathsep.join(paths)}
+    environment = os.environ | {"CUDNN_CT_ALGO_CACHE": str(file), "PYTHONPATH": os.pathsep.join(paths)}
     command = [sys.executable, str(COMMAND), "--first-call", policy, *(["--warm"] if warm else [])]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:

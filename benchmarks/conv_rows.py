@@ -56,12 +56,12 @@ def new_record(row: Row) -> Record:
     operands = operands_of(row, record)
     if operands is None:
         return record
-    before, ct.config.runtime_compiled = ct.config.runtime_compiled, False
+    before, ct.config.allow_runtime_compilation = ct.config.allow_runtime_compilation, False
     try:
         contender = Contender(our_call(row, operands, POLICIES["time"]))
         return race(record, {"time": contender}, operands.count)
     finally:
-        ct.config.runtime_compiled = before
+        ct.config.allow_runtime_compilation = before
 
 
 def candidates_record(row: Row) -> Record:

@@ -455,7 +455,7 @@ def main() -> int:
         print(available.reason)
         return 2
     warnings.simplefilter("ignore", CudnnWarning)
-    ct.config.cache = "off"
+    ct.config.algo_cache = "off"
     with lowered(BOUND):
         figures = soak(options.operations, options.seconds, new_stream)
     for name, value in figures.items():

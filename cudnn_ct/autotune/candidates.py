@@ -121,7 +121,8 @@ class CandidateSet:
             self._rows += sorted(rows, key=lambda row: (bool(row.status), row.time is None, row.time or 0.0))
             self._settled = True
             self._how = "timed" if any(row.time is not None for row in rows) else ""
-        if self.key and not passing and not self.stale and not config.debug:  # whose waits are in the times
+        lasting = not passing and not self.stale and not config.debug_sync  # its waits are in the times
+        if self.key and lasting:
             store().put(self.key, _as_json(self._rows))
 
     def warn_once(self) -> bool:
@@ -168,7 +169,7 @@ def _of_the_candidate(failure: CudnnError) -> bool:
 
 def search_settings() -> tuple[int, bool]:
     """The settings that say which candidates a race has."""
-    return config.timed_engines, config.runtime_compiled
+    return config.autotune_max_engines, config.allow_runtime_compilation
 
 
 def store_key(problem: Problem, context: Context, request: AlgoRequest) -> str:

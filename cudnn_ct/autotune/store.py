@@ -183,13 +183,13 @@ class Store:
             first, self._warned = not self._warned, True
         if first:
             cure = "remove the file, or set" if os.path.isfile(self.path or "") else "set"
-            text = f"{trouble}. Choices are made anew in this process; {cure} CUDNN_CT_CACHE to another path"
-            warn_caller(f"{text} or to 'off'")
+            text = f"{trouble}. Algorithms are timed again in this process; {cure} CUDNN_CT_ALGO_CACHE"
+            warn_caller(f"{text} to another path or to 'off'")
 
 
 def store() -> Store:
-    """Return the process's store for the present ``config.cache``."""
-    setting = config.cache
+    """Return the process's store for the present ``config.algo_cache``."""
+    setting = config.algo_cache
     with _LOCK:
         if setting in _STORES:
             known: Store = _STORES[setting]

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["command"]
 
 STDOUT = "-"
-OFF = "no choices are kept: CUDNN_CT_CACHE is off"
+OFF = "no choices are kept: CUDNN_CT_ALGO_CACHE is off"
 
 
 @click.group(name="cache")

@@ -28,7 +28,7 @@ GUESS, TIME = "heuristic", "autotune"
 @pytest.fixture
 def on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "choices.sqlite"
-    monkeypatch.setattr(config, "cache", str(path))
+    monkeypatch.setattr(config, "algo_cache", str(path))
     return path
 
 
@@ -357,7 +357,7 @@ def test_what_a_choice_depends_on_is_in_its_key(
     ]
     for keywords in calls:
         ct.conv(x, w, algo=TIME, **keywords)
-    monkeypatch.setattr(config, "timed_engines", 3)
+    monkeypatch.setattr(config, "autotune_max_engines", 3)
     ct.conv(x, w, algo=TIME)
     ct.conv_backward_data(out, w, x.shape, algo=TIME)
     keys = store().export()
@@ -402,7 +402,7 @@ def test_choices_travel_as_json(
     ran(fake, algo=TIME)
     assert ct.export_choices(tmp_path / "fleet.json") == 1
     assert json.loads((tmp_path / "fleet.json").read_text())["choices"]
-    monkeypatch.setattr(config, "cache", str(tmp_path / "other.sqlite"))
+    monkeypatch.setattr(config, "algo_cache", str(tmp_path / "other.sqlite"))
     forget()
     assert ct.import_choices(tmp_path / "fleet.json") == 1
     assert ran(fake, algo=TIME) == "IMPLICIT_GEMM"
@@ -412,7 +412,7 @@ def test_choices_travel_as_json(
 def test_a_file_that_is_none_costs_one_warning(fake: FakeCudnn, on_disk: Path) -> None:
     on_disk.write_bytes(b"this is no database at all" * 100)
     fake.costs = {"GEMM": 9.0}
-    with pytest.warns(CudnnWarning, match="CUDNN_CT_CACHE"):
+    with pytest.warns(CudnnWarning, match="CUDNN_CT_ALGO_CACHE"):
         assert ran(fake, algo=TIME) == "IMPLICIT_GEMM"
     assert ran(fake, algo=TIME) == "IMPLICIT_GEMM"
 

@@ -43,7 +43,7 @@ def path(tmp_path: Path, fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch) -> Pa
     """A file that holds the timed choices for all cases."""
     monkeypatch.setattr(store, "_STORES", context.BoundedDict(store.STORES))
     monkeypatch.setitem(Store.__init__.__kwdefaults__, "timeout", 0.05)
-    monkeypatch.setattr(config, "cache", tmp_path / "choices")
+    monkeypatch.setattr(config, "algo_cache", tmp_path / "choices")
     assert convolved() == []
     assert len(Store(tmp_path / "choices").export()) == len(CASES)
     return tmp_path / "choices"
@@ -160,7 +160,7 @@ def test_settings_that_other_threads_change(fake: FakeCudnn, monkeypatch: pytest
             number = next(values)
             config.allow_tf32, config.deterministic = bool(number & 1), bool(number & 2)
             config.workspace_limit = None if number & 4 else 2**30
-            config.timed_engines = number % 4
+            config.autotune_max_engines = number % 4
 
     def compute(_: int) -> None:
         for _ in range(10):

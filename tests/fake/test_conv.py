@@ -541,7 +541,7 @@ def test_failure_names_the_problem(fake: FakeCudnn) -> None:
     with pytest.raises(ExecutionFailedError, match="CUDNN_STATUS_EXECUTION_FAILED") as caught:
         ct.conv(images(2, 3, 5, 6), images(4, 3, 3, 3), stride=2, alpha=3)
     note, hint = caught.value.__notes__
-    assert "CUDNN_CT_DEBUG=1" in hint
+    assert "CUDNN_CT_DEBUG_SYNC=1" in hint
     assert "x float32[2, 3, 5, 6] nchw" in note
     assert "stride (2, 2)" in note
     assert "alpha 3" in note

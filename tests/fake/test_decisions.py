@@ -343,7 +343,7 @@ def test_a_name_serves_where_the_fused_call_does_not(
 
 
 def test_no_engines_are_timed_where_none_are_wanted(fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(config, "timed_engines", 0)
+    monkeypatch.setattr(config, "autotune_max_engines", 0)
     x, w = operands()
     fake.calls.clear()
     ct.conv_bias_activation(x, w, images(4), activation="sigmoid", algo=TIME)
@@ -549,10 +549,10 @@ def test_what_the_making_of_a_plan_says_of_an_engine(
 def test_settings_that_change_in_a_race_are_remembered_for_neither(
     fake: FakeCudnn, on_disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = config.runtime_compiled
+    before = config.allow_runtime_compilation
 
     def asked(*_: Any) -> list[Candidate]:
-        monkeypatch.setattr(config, "runtime_compiled", not before)  # as another thread might
+        monkeypatch.setattr(config, "allow_runtime_compilation", not before)  # as another thread might
         return []
 
     monkeypatch.setattr(graph, "candidates", asked)
@@ -598,7 +598,7 @@ def test_compiled_engines_that_are_not_wanted_leave_the_others_in_the_race(
         }
 
     assert tried() == {"graph"}
-    monkeypatch.setattr(config, "runtime_compiled", False)
+    monkeypatch.setattr(config, "allow_runtime_compilation", False)
     assert tried() == {"legacy"}
 
 

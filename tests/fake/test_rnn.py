@@ -473,7 +473,7 @@ def test_a_compiled_network_is_built_once_for_each_batch_before_it_runs(fake: Fa
 def test_timing_takes_the_quickest_and_keeps_it(
     fake: FakeCudnn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(config, "cache", str(tmp_path / "choices.sqlite"))
+    monkeypatch.setattr(config, "algo_cache", str(tmp_path / "choices.sqlite"))
     fake.costs = {
         "STANDARD": 5.0,
         "PERSIST_STATIC": 4.0,
@@ -505,8 +505,8 @@ def test_timing_takes_the_quickest_and_keeps_it(
 def test_what_is_compiled_is_not_timed_where_the_settings_say_so(
     fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(config, "cache", "off")
-    monkeypatch.setattr(config, "runtime_compiled", False)
+    monkeypatch.setattr(config, "algo_cache", "off")
+    monkeypatch.setattr(config, "allow_runtime_compilation", False)
     net, x, w = operands(algo="autotune")
     net.forward(x, w)
     assert "persist_dynamic" not in algos(fake)

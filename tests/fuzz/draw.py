@@ -117,7 +117,14 @@ OTHERS = (
     *(Base(f"ct.dnn.{name}") for name in ("dnn_available", "dnn_present", "version")),
     *(
         Base("set_config", (repr(name), "None"))
-        for name in ("algo", "workspace_limit", "allow_tf32", "deterministic", "timed_engines", "nonsense")
+        for name in (
+            "algo",
+            "workspace_limit",
+            "allow_tf32",
+            "deterministic",
+            "autotune_max_engines",
+            "nonsense",
+        )
     ),
 )
 

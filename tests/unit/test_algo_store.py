@@ -51,8 +51,8 @@ def one_warning(match: str) -> Iterator[None]:
         yield
     assert [str(warning.message) for warning in seen[1:]] == []
     text = str(seen[0].message)
-    assert "made anew in this process" in text
-    assert "CUDNN_CT_CACHE" in text
+    assert "timed again in this process" in text
+    assert "CUDNN_CT_ALGO_CACHE" in text
     assert "'off'" in text
 
 
@@ -689,7 +689,7 @@ def test_no_more_room_for_files(full: Store, room: int) -> None:
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A home folder, and a process that has not asked for its store yet."""
     monkeypatch.setattr(autotune_store, "_STORES", {})
-    monkeypatch.setattr(config, "cache", None)
+    monkeypatch.setattr(config, "algo_cache", None)
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     return tmp_path
@@ -709,14 +709,14 @@ def test_the_default_is_in_the_users_cache_folder(home: Path) -> None:
 def test_one_store_for_each_setting(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     default = store()
     assert store() is default
-    monkeypatch.setattr(config, "cache", "~/mine")
+    monkeypatch.setattr(config, "algo_cache", "~/mine")
     mine = store()
     assert mine.path == home / "mine"
-    monkeypatch.setattr(config, "cache", home / "other")
+    monkeypatch.setattr(config, "algo_cache", home / "other")
     assert store().path == home / "other"
-    monkeypatch.setattr(config, "cache", "off")
+    monkeypatch.setattr(config, "algo_cache", "off")
     assert store().path is None
-    monkeypatch.setattr(config, "cache", "~/mine")
+    monkeypatch.setattr(config, "algo_cache", "~/mine")
     assert store() is mine
 
 
@@ -734,7 +734,7 @@ def test_without_a_home_folder(home: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.delenv("HOME")
     monkeypatch.setattr("pwd.getpwuid", nobody)
     assert_off("kept in a file: .*home")
-    monkeypatch.setattr(config, "cache", "~/mine")
+    monkeypatch.setattr(config, "algo_cache", "~/mine")
     assert_off("kept in a file: .*home")
 
 
@@ -768,7 +768,7 @@ def test_export_and_import(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert export_choices(file) == 3
     assert json.loads(file.read_text()) == {"format": "cudnn_ct choices 1", "choices": choices}
 
-    monkeypatch.setattr(config, "cache", home / "other")
+    monkeypatch.setattr(config, "algo_cache", home / "other")
     store().put("a", {"replaced": True})
     store().put("mine", {})
     assert import_choices(str(file)) == 3
@@ -780,7 +780,7 @@ def test_without_a_file_nothing_is_exported_or_imported(home: Path, monkeypatch:
     assert export_choices(file) == 0
     assert import_choices(file) == 0
     file.write_text(json.dumps({"format": autotune_store.FORMAT, "choices": {"key": CHOICE}}))
-    monkeypatch.setattr(config, "cache", "off")
+    monkeypatch.setattr(config, "algo_cache", "off")
     assert import_choices(file) == 0
     with pytest.raises(FileNotFoundError, match="nothing"):
         import_choices(home / "nothing.json")
@@ -811,7 +811,7 @@ def test_an_export_is_whole_or_not_at_all(home: Path, monkeypatch: pytest.Monkey
 EXPORT_FOR_EVER = """
 import sys
 from cudnn_ct import config, export_choices
-config.cache = sys.argv[1]
+config.algo_cache = sys.argv[1]
 export_choices(sys.argv[2])
 print("written", flush=True)
 while True:

@@ -149,7 +149,7 @@ def test_every_command_explains_itself() -> None:
 def test_an_output_that_is_closed_left_or_full(tmp_path: Path, command: str, code: int, stderr: str) -> None:
     if "/dev/full" in command and not Path("/dev/full").exists():
         pytest.skip("no /dev/full")
-    environ = {"CUDNN_CT_CACHE": str(tmp_path / "choices.sqlite"), "CUDNN_CT_LIBRARY": "/nowhere"}
+    environ = {"CUDNN_CT_ALGO_CACHE": str(tmp_path / "choices.sqlite"), "CUDNN_CT_LIBRARY": "/nowhere"}
     line = f"{sys.executable} -m cudnn_ct {command}; echo ${{PIPESTATUS[0]}} >{tmp_path}/code"
     done = in_bash(line, environ)
     assert (tmp_path / "code").read_text() == f"{code}\n"
@@ -157,9 +157,9 @@ def test_an_output_that_is_closed_left_or_full(tmp_path: Path, command: str, cod
 
 
 def test_a_warning_that_python_is_to_raise_is_one_line() -> None:
-    done = in_bash(f"{sys.executable} -W error -m cudnn_ct info", {"CUDNN_CT_CAHCE": "1"})
+    done = in_bash(f"{sys.executable} -W error -m cudnn_ct info", {"CUDNN_CT_ALGO_CAHCE": "1"})
     assert done.returncode == 1
-    assert done.stderr == "cudnn-ct: CUDNN_CT_CAHCE is no setting; is CUDNN_CT_CACHE meant?\n"
+    assert done.stderr == "cudnn-ct: CUDNN_CT_ALGO_CAHCE is no setting; is CUDNN_CT_ALGO_CACHE meant?\n"
 
 
 def in_bash(line: str, environ: dict[str, str]) -> subprocess.CompletedProcess[str]:
@@ -189,7 +189,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     from cudnn_ct._config import config
 
     path = tmp_path / "choices.sqlite"
-    monkeypatch.setattr(config, "cache", str(path))
+    monkeypatch.setattr(config, "algo_cache", str(path))
     return path
 
 
@@ -276,9 +276,9 @@ def test_a_cache_that_is_off_or_bad(cache: Path, monkeypatch: pytest.MonkeyPatch
     assert (ran.exit_code, ran.stdout) == (1, "")
     assert ran.stderr.startswith(f"cudnn-ct: the file of choices {cache} cannot be read")
     assert "remove the file" in ran.stderr
-    monkeypatch.setattr(config, "cache", "off")
-    assert run("path", code=1) == "cudnn-ct: no choices are kept: CUDNN_CT_CACHE is off\n"
-    assert run("show") == run("clear") == "no choices are kept: CUDNN_CT_CACHE is off\n"
+    monkeypatch.setattr(config, "algo_cache", "off")
+    assert run("path", code=1) == "cudnn-ct: no choices are kept: CUDNN_CT_ALGO_CACHE is off\n"
+    assert run("show") == run("clear") == "no choices are kept: CUDNN_CT_ALGO_CACHE is off\n"
 
 
 @pytest.mark.parametrize("mode", [0o700, 0o777])
@@ -291,7 +291,7 @@ def test_a_cache_that_is_a_folder(
     folder = tmp_path / "folder"
     folder.mkdir()
     folder.chmod(mode)
-    monkeypatch.setattr(config, "cache", str(folder))
+    monkeypatch.setattr(config, "algo_cache", str(folder))
     told = run(verb, code=1)
     assert f"cannot be read: it is a folder; a file in it would be {folder / 'choices.sqlite'}" in told
     assert "remove" not in told

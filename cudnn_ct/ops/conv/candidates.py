@@ -52,9 +52,9 @@ def autotune_candidates(problem: Any, context: Context, request: AlgoRequest) ->
     was measured, and are tried only where little else is. Engines that are compiled when they are made come
     last, or not at all.
     """
-    most = config.timed_engines
+    most = config.autotune_max_engines
     rows = _gathered(problem, context, [("b", most), ("a", most // 3), ("fallback", None)] if most else [])
-    rows = [row for row in rows if config.runtime_compiled or not row.compiled]
+    rows = [row for row in rows if config.allow_runtime_compilation or not row.compiled]
     rows = [row._replace(status=row.status or request.refusal(row)) for row in rows]
     copied = _copies(problem, "graph")  # legacy calls may then be faster
     slow = [row for row in rows if _slow(row, problem)] if problem.tensor_cores and not copied else []

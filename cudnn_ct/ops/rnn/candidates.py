@@ -57,7 +57,7 @@ class RNNFamily:
     ) -> list[Candidate]:
         """All algorithms, without what is compiled when it is made where the settings say so."""
         rows = rnn_rows(problem, guessed_algos(problem))
-        rows = [row for row in rows if config.runtime_compiled or row.algorithm not in COMPILED]
+        rows = [row for row in rows if config.allow_runtime_compilation or row.algorithm not in COMPILED]
         return [row._replace(status=row.status or request.refusal(row)) for row in rows]
 
     def by_name(self, problem: RNNProblem, name: str) -> tuple[Sequence[Heuristic], Sequence[Heuristic]]:
