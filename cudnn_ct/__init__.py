@@ -24,7 +24,7 @@ _PUBLIC = {
     "_raw": "raw",
     "array": "DeviceArray",
     "array_creation": "asarray empty full zeros",
-    "autotune.store": "export_choices import_choices",
+    "autotune.store": "export_algo_cache import_algo_cache",
     "context": "available empty_cache synchronize use",
     "descriptors": (
         "ActivationDescriptor CTCLossDescriptor ConvolutionDescriptor FilterDescriptor "

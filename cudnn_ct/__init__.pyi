@@ -11,8 +11,8 @@ from .array_creation import asarray as asarray
 from .array_creation import empty as empty
 from .array_creation import full as full
 from .array_creation import zeros as zeros
-from .autotune.store import export_choices as export_choices
-from .autotune.store import import_choices as import_choices
+from .autotune.store import export_algo_cache as export_algo_cache
+from .autotune.store import import_algo_cache as import_algo_cache
 from .context import available as available
 from .context import empty_cache as empty_cache
 from .context import synchronize as synchronize

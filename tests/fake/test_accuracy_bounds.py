@@ -170,6 +170,6 @@ def test_imported_choices_above_the_bound_are_not_used(
     first, second, _ = call("forward", (5, 5))
     ct.conv(first, second, precision="float32", algo=TIME)
     algorithm = {"legacy": WINOGRAD, "graph": f"engine {2**64 + 6}"}[family]
-    rows_of_the_store(tmp_path / "choices.json", family=family, algorithm=algorithm)
+    rows_of_the_store(tmp_path / "algo_cache.json", family=family, algorithm=algorithm)
     plan = ct.conv_plan(first, second, precision="float32", algo=TIME)
     assert plan.candidate.algorithm in ("gemm", "implicit_gemm")

@@ -27,7 +27,7 @@ GUESS, TIME = "heuristic", "autotune"
 
 @pytest.fixture
 def on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    path = tmp_path / "choices.sqlite"
+    path = tmp_path / "algo_cache.sqlite"
     monkeypatch.setattr(config, "algo_cache", str(path))
     return path
 
@@ -400,11 +400,11 @@ def test_choices_travel_as_json(
 ) -> None:
     fake.costs = {"GEMM": 9.0}
     ran(fake, algo=TIME)
-    assert ct.export_choices(tmp_path / "fleet.json") == 1
-    assert json.loads((tmp_path / "fleet.json").read_text())["choices"]
+    assert ct.export_algo_cache(tmp_path / "fleet.json") == 1
+    assert json.loads((tmp_path / "fleet.json").read_text())["entries"]
     monkeypatch.setattr(config, "algo_cache", str(tmp_path / "other.sqlite"))
     forget()
-    assert ct.import_choices(tmp_path / "fleet.json") == 1
+    assert ct.import_algo_cache(tmp_path / "fleet.json") == 1
     assert ran(fake, algo=TIME) == "IMPLICIT_GEMM"
     assert algorithms(fake) == ["IMPLICIT_GEMM"]
 

@@ -1,4 +1,4 @@
-"""Whatever is wrong with the file of choices, results are right, and at most one warning is given."""
+"""Whatever is wrong with the algorithm cache, results are right, and at most one warning is given."""
 
 from __future__ import annotations
 
@@ -88,10 +88,10 @@ WRONG: dict[str, Callable[[Path], object]] = {
     "a dangling link": in_its_place(lambda path: path.symlink_to("nowhere/at all")),
     "a link to itself": in_its_place(lambda path: path.symlink_to(path)),
     "a device": in_its_place(lambda path: path.symlink_to("/dev/full")),
-    "other columns": lambda path: sql(path, "DROP TABLE choices_1", "CREATE TABLE choices_1 (a, b)"),
-    "no JSON": lambda path: sql(path, "UPDATE choices_1 SET choice = '{'"),
-    "no rows": lambda path: sql(path, "UPDATE choices_1 SET choice = '{}'"),
-    "deep JSON": lambda path: sql(path, f"UPDATE choices_1 SET choice = '{'[' * 100_000}'"),
+    "other columns": lambda path: sql(path, "DROP TABLE algo_cache_2", "CREATE TABLE algo_cache_2 (a, b)"),
+    "no JSON": lambda path: sql(path, "UPDATE algo_cache_2 SET entry = '{'"),
+    "no rows": lambda path: sql(path, "UPDATE algo_cache_2 SET entry = '{}'"),
+    "deep JSON": lambda path: sql(path, f"UPDATE algo_cache_2 SET entry = '{'[' * 100_000}'"),
     "everybody may write": lambda path: path.chmod(0o666),
 }
 

@@ -44,13 +44,13 @@ def chosen(direction: str, window: tuple[int, ...], **how: Any) -> str:
 
 def rows_of_the_store(path: Path, **changes: Any) -> None:
     """Export the stored choices, change every row of them, and import them again."""
-    ct.export_choices(path)
+    ct.export_algo_cache(path)
     kept = json.loads(path.read_text())
-    for choice in kept["choices"].values():
+    for choice in kept["entries"].values():
         choice["rows"] = [{**row, **changes} for row in choice["rows"]]
     path.write_text(json.dumps(kept))
     forget()
-    assert ct.import_choices(path) == 1
+    assert ct.import_algo_cache(path) == 1
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_imported_choices_without_the_copies_are_timed_again(
 ) -> None:
     x, w, want = unpacked(host)
     np.testing.assert_array_equal(ct.conv(x, w, algo=TIME).numpy(), want)
-    rows_of_the_store(tmp_path / "choices.json", **changes)
+    rows_of_the_store(tmp_path / "algo_cache.json", **changes)
     np.testing.assert_array_equal(ct.conv(x, w, algo=TIME).numpy(), want)
 
 

@@ -111,10 +111,10 @@ def test_what_is_captured_is_not_waited_for(debug: FakeCudnn, host: Host) -> Non
 def test_times_with_waits_in_them_are_not_kept(
     debug: FakeCudnn, monkeypatch: pytest.MonkeyPatch, tmp_path
 ) -> None:
-    monkeypatch.setattr(config, "algo_cache", str(tmp_path / "choices.sqlite"))
+    monkeypatch.setattr(config, "algo_cache", str(tmp_path / "algo_cache.sqlite"))
     x, w = images(2, 3, 5, 6), images(4, 3, 3, 3)
     ct.conv(x, w, algo="autotune")
-    assert not ct.export_choices(tmp_path / "out.json")
+    assert not ct.export_algo_cache(tmp_path / "out.json")
 
 
 def test_a_function_that_is_missing_still_says_so(debug: FakeCudnn) -> None:

@@ -222,7 +222,7 @@ def test_a_row_whose_time_is_no_number_is_none(fake: FakeCudnn, on_disk: Path) -
     ((key, choice),) = store().export().items()
     choice["rows"] = [{**row, "algorithm": "nope", "time": float("nan")} for row in choice["rows"]]
     with contextlib.closing(sqlite3.connect(on_disk)) as database, database:
-        database.execute(f"UPDATE {TABLE} SET choice = ? WHERE key = ?", (json.dumps(choice), key))
+        database.execute(f"UPDATE {TABLE} SET entry = ? WHERE key = ?", (json.dumps(choice), key))
     forget()
     fake.refused = {"GEMM", "IMPLICIT_GEMM"}
     with pytest.raises(NotSupportedError, match="no way to compute"):

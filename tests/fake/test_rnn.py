@@ -473,7 +473,7 @@ def test_a_compiled_network_is_built_once_for_each_batch_before_it_runs(fake: Fa
 def test_timing_takes_the_quickest_and_keeps_it(
     fake: FakeCudnn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(config, "algo_cache", str(tmp_path / "choices.sqlite"))
+    monkeypatch.setattr(config, "algo_cache", str(tmp_path / "algo_cache.sqlite"))
     fake.costs = {
         "STANDARD": 5.0,
         "PERSIST_STATIC": 4.0,

@@ -222,7 +222,7 @@ def test_a_plan_runs_in_other_threads() -> None:
 
 
 def test_timed_choices_are_kept_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(config, "algo_cache", str(tmp_path / "choices.sqlite"))
+    monkeypatch.setattr(config, "algo_cache", str(tmp_path / "algo_cache.sqlite"))
     _, (x, w), _ = operands("half", "forward")
     with algo_cache._lock:
         algo_cache._decisions.clear()
@@ -240,7 +240,7 @@ plan = ct.conv_plan(x, w, padding=1, algo="autotune")
 print(json.dumps([plan.candidate.algorithm, plan.describe(), float(plan(x, w).numpy().max())]))
 """
     environ = os.environ | {
-        "CUDNN_CT_ALGO_CACHE": str(tmp_path / "choices.sqlite"),
+        "CUDNN_CT_ALGO_CACHE": str(tmp_path / "algo_cache.sqlite"),
         "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]),
     }
     workers = [
