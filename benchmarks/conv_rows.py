@@ -27,7 +27,7 @@ ROLES = {  # two inputs and the result, in the order of our arguments
 }
 FUNCTIONS = dict(zip(DIRECTIONS, ("conv", "conv_backward_data", "conv_backward_filter"), strict=True))
 CANDIDATE = (
-    "family", "algorithm", "math", "workspace", "deterministic", "packed", "notes", "status", "time",
+    "backend", "algorithm", "math", "workspace", "deterministic", "relayout", "notes", "rejected", "time_ms",
 )  # fmt: skip
 
 

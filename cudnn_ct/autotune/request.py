@@ -95,8 +95,8 @@ def _bytes(limit: Any) -> int:
 
 
 def _check_row(row: Candidate, problem: Any) -> None:
-    if row.status:
-        raise ValueError(f"algo: {row} was refused: {row.status}")
+    if row.rejected:
+        raise ValueError(f"algo: {row} was refused: {row.rejected}")
     if row.problem is not None and problem is not None and row.problem.plain != problem.plain:
         raise ValueError(f"algo: {row} was made for another problem: {row.problem}; this is {problem}")
 

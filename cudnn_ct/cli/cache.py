@@ -125,11 +125,11 @@ def _cells(key: str, choice: dict[str, Any]) -> list[str]:
     version, device, problem, *_ = [*key.split(" | "), "", ""]
     rows = choice.get("rows")
     best = rows[0] if isinstance(rows, list) and rows and isinstance(rows[0], dict) else {}
-    name = " ".join(str(best.get(part, "")) for part in ("family", "algorithm"))
-    status = f" ({best['status']})" if best.get("status") else ""
+    name = " ".join(str(best.get(part, "")) for part in ("backend", "algorithm"))
+    rejected = f" ({best['rejected']})" if best.get("rejected") else ""
     return [
-        _microseconds(best.get("time")),
-        f"{name}{status}".strip(),
+        _microseconds(best.get("time_ms")),
+        f"{name}{rejected}".strip(),
         version.removeprefix("cuDNN "),
         device,
         problem,

@@ -293,19 +293,19 @@ def test_a_table_has_all_rows_the_quickest_first(fake: FakeCudnn) -> None:
     fake.costs = {"GEMM": 9.0, "IMPLICIT_GEMM": 1.0}
     x, w = operands()
     table = ct.conv_algorithms(x, w)
-    assert [(row.algorithm, row.time) for row in table if not row.status] == [
+    assert [(row.algorithm, row.time_ms) for row in table if not row.rejected] == [
         ("implicit_gemm", 1.0),
         ("gemm", 9.0),
     ]
-    refused = [row for row in table if row.status]
-    assert {row.family for row in refused} == {"graph", "legacy"}
+    refused = [row for row in table if row.rejected]
+    assert {row.backend for row in refused} == {"graph", "legacy"}
     assert "1000.0" in str(table)
     assert "legacy gemm (default)" in str(table)
     assert repr(table).startswith("<2 algorithms, and 2 refused, for forward convolution")
     assert ran(fake, algo=table[1]) == "GEMM"
     unmeasured = ct.conv_algorithms(x, w, measure=False)
     assert [row.algorithm for row in unmeasured[:2]] == ["gemm", "implicit_gemm"]
-    assert unmeasured[0].time is None
+    assert unmeasured[0].time_ms is None
 
 
 def test_a_row_is_for_its_problem(fake: FakeCudnn) -> None:
@@ -371,9 +371,9 @@ def test_a_kept_row_that_no_longer_works_is_timed_anew(fake: FakeCudnn, on_disk:
     (key,) = store().export()
     row = store().export()[key]["rows"][0]
     for wrong in (
-        {"rows": [{**row, "family": "nothing"}]},
+        {"rows": [{**row, "backend": "nothing"}]},
         {"rows": [{**row, "algorithm": 7}]},
-        {"rows": [{"family": "legacy"}]},
+        {"rows": [{"backend": "legacy"}]},
         {"rows": "text"},
         {"rows": [3]},
         {},

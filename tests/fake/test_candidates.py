@@ -89,21 +89,21 @@ def unpacked(host: Host) -> tuple[Any, Any, Any]:
 
 def test_a_candidate_is_rejected_unless_its_copies_are_offered(fake: FakeCudnn, host: Host) -> None:
     x, w, want = unpacked(host)
-    row = next(row for row in ct.conv_algorithms(x, w) if not row.status)
-    assert row.packed == (("w", "nchw"),)
+    row = next(row for row in ct.conv_algorithms(x, w) if not row.rejected)
+    assert row.relayout == (("w", "nchw"),)
     np.testing.assert_array_equal(ct.conv(x, w, algo=row).numpy(), want)
     for packed in ((), (("w", "nchw"), ("w", "nchw")), (("b", "nchw"),), (("w", "chwn"),)):
-        with pytest.raises(NotSupportedError, match="got packed="):
-            ct.conv(x, w, algo=row._replace(packed=packed))
+        with pytest.raises(NotSupportedError, match="got relayout="):
+            ct.conv(x, w, algo=row._replace(relayout=packed))
 
 
 def test_a_graph_candidate_is_rejected_if_it_names_copies(fake: FakeCudnn) -> None:
-    row = Candidate("graph", "engine 1", "fma", 0, True, packed=(("w", "nhwc"),))
-    with pytest.raises(NotSupportedError, match="got packed="):
+    row = Candidate("graph", "engine 1", "fma", 0, True, relayout=(("w", "nhwc"),))
+    with pytest.raises(NotSupportedError, match="got relayout="):
         chosen("forward", (3, 3), algo=row)
 
 
-@pytest.mark.parametrize("changes", [{"packed": []}, {"packed": [["w", "nchw"], ["x", "nhwc"]]}])
+@pytest.mark.parametrize("changes", [{"relayout": []}, {"relayout": [["w", "nchw"], ["x", "nhwc"]]}])
 def test_imported_choices_without_the_copies_are_timed_again(
     fake: FakeCudnn, host: Host, on_disk: Path, tmp_path: Path, changes: dict[str, Any]
 ) -> None:
@@ -130,5 +130,5 @@ def test_conv_copies_operands_when_only_copies_have_a_deterministic_algorithm(
     expected = ct.reference.conv_backward_data(dy.numpy(), w.numpy(), (2, 3, 6, 7))
     for deterministic in (False, True):
         plan = ct.conv_plan(dy, w, (2, 3, 6, 7), direction="backward_data", deterministic=deterministic)
-        assert (("y", "nchw") in plan.candidate.packed) == deterministic, plan.describe()
+        assert (("y", "nchw") in plan.candidate.relayout) == deterministic, plan.describe()
         np.testing.assert_array_equal(plan(dy, w).numpy(), expected)

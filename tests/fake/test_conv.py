@@ -302,7 +302,7 @@ def test_limits_of_the_legacy_calls_are_told_without_a_device(fake: FakeCudnn) -
     big = TensorSpec.packed((2, 1, 40_000, 40_000), "float16")
     problem = conv_problem("forward", big, TensorSpec.packed((1, 1, 1, 1), "float16"))
     (row,) = candidates(problem, where)
-    assert row.status == "x spans 3,200,000,000 elements; a legacy descriptor holds fewer than 2**31"
+    assert row.rejected == "x spans 3,200,000,000 elements; a legacy descriptor holds fewer than 2**31"
 
 
 def test_lists_are_as_good_as_tuples(fake: FakeCudnn) -> None:
@@ -781,9 +781,9 @@ def test_plans_and_lists_of_int8_take_the_dtype_from_out(fake: FakeCudnn) -> Non
     assert plan(x, w).spec.dtype == "float32"
     with pytest.raises(ValueError, match="the plan was prepared for float32"):
         plan(x, w, out=ct.zeros(out.shape, "int32"))
-    assert any(not row.status for row in ct.conv_algorithms(x, w, out=out, measure=False))
+    assert any(not row.rejected for row in ct.conv_algorithms(x, w, out=out, measure=False))
     (*_, legacy_row) = ct.conv_algorithms(x, w, measure=False)
-    assert "not int32" in legacy_row.status
+    assert "not int32" in legacy_row.rejected
 
 
 class Box:

@@ -173,11 +173,11 @@ def test_conv_bias_activation_rejects_algorithm_without_copies_when_filter_is_no
 ) -> None:
     x, w, b = images(2, 3, 5, 6), ForeignArray(host, np.zeros((4, 6, 3, 3), np.float32)[:, ::2]), images(4)
     chosen = ct.conv_bias_activation_plan(x, w, b).candidate
-    assert chosen.packed == (("w", "nchw"),)
-    stored = chosen._replace(packed=(), problem=None)
-    with pytest.raises(NotSupportedError, match=r"got packed=\(\), expected one of"):
+    assert chosen.relayout == (("w", "nchw"),)
+    stored = chosen._replace(relayout=(), problem=None)
+    with pytest.raises(NotSupportedError, match=r"got relayout=\(\), expected one of"):
         ct.conv_bias_activation(x, w, b, algo=stored)
-    with pytest.raises(NotSupportedError, match=r"got packed=\(\), expected one of"):
+    with pytest.raises(NotSupportedError, match=r"got relayout=\(\), expected one of"):
         ct.conv(x, w, algo=stored)
 
 
@@ -283,10 +283,10 @@ def test_fused_graph_rejects_algorithm_without_copies_when_residual_has_another_
     fake.engines, fake.engine_number = True, 52
     x, w, b, z = images(2, 3, 5, 6), images(4, 3, 3, 3), images(4), ct.zeros((2, 4, 3, 4), layout="nhwc")
     chosen = ct.conv_bias_activation_plan(x, w, b, z=z).candidate
-    assert chosen.family == "graph"
-    assert chosen.packed == (("z", "nchw"),)
-    with pytest.raises(NotSupportedError, match=r"got packed=\(\), expected one of"):
-        ct.conv_bias_activation(x, w, b, z=z, algo=chosen._replace(packed=(), problem=None))
+    assert chosen.backend == "graph"
+    assert chosen.relayout == (("z", "nchw"),)
+    with pytest.raises(NotSupportedError, match=r"got relayout=\(\), expected one of"):
+        ct.conv_bias_activation(x, w, b, z=z, algo=chosen._replace(relayout=(), problem=None))
 
 
 def test_nothing_to_sum(fake: FakeCudnn) -> None:

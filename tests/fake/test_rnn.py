@@ -521,14 +521,14 @@ def test_the_table_of_algorithms(fake: FakeCudnn) -> None:
     assert [row.algorithm for row in table] == [
         "persist_static_small_h", "persist_dynamic", "standard", "persist_static",
     ]  # fmt: skip
-    assert table[0].time == 1.0
-    assert "3000" in table[-1].status
+    assert table[0].time_ms == 1.0
+    assert "3000" in table[-1].rejected
     assert "persist_dynamic" in str(table)
     chosen = ct.RNN("lstm", 5, 4, 2, direction="bidirectional", precision="float32", algo=table[1])
     fake.calls.clear()
     chosen.forward(x, w)
     assert algos(fake) == ["persist_dynamic"]
-    assert all(row.time is None for row in net.algorithms((3, 2, 5), measure=False))
+    assert all(row.time_ms is None for row in net.algorithms((3, 2, 5), measure=False))
 
 
 def test_an_algorithm_that_keeps_weights_elsewhere_is_refused(fake: FakeCudnn) -> None:

@@ -82,9 +82,9 @@ def test_each_row_of_the_table_is_right(name: str, direction: str) -> None:
     keywords = CASES[name][-1]
     table = ct.conv_algorithms(first, second, *told, direction=direction, **keywords)
     wanted = expected(name, direction, values, told)
-    usable = [row for row in table if not row.status]
+    usable = [row for row in table if not row.rejected]
     assert usable, str(table)
-    times = [row.time for row in usable]
+    times = [row.time_ms for row in usable]
     assert None not in times
     assert times == sorted(times)
     for row in usable:
@@ -146,7 +146,7 @@ def test_names_are_the_algorithms_that_they_name() -> None:
         ("winograd_non_fused", "winograd_nonfused"),
     ):
         plan = ct.conv_plan(x, w, padding=1, algo=name)
-        assert (plan.candidate.family, plan.candidate.algorithm) == ("legacy", algorithm)
+        assert (plan.candidate.backend, plan.candidate.algorithm) == ("legacy", algorithm)
         assert plan.fallback_reason == ""
     with pytest.warns(CudnnWarning, match="algo='fft' fell back to legacy implicit_gemm"):
         plan = ct.conv_plan(x, w, stride=2, algo="fft")
@@ -182,7 +182,7 @@ def test_a_plan_is_captured_and_replays_after_the_workspace_has_grown(name: str,
     big = ct.full((16, 64, 56, 56), 1.0, dtype, layout=layout, stream=stream)
     bank = ct.full((64, 64, 3, 3), 1.0, dtype, layout=layout, stream=stream)
     for row in ct.conv_algorithms(big, bank, padding=1, measure=False, stream=stream)[:4]:
-        if not row.status:
+        if not row.rejected:
             ct.conv(big, bank, padding=1, algo=row, stream=stream)
     ct.empty_cache()
     described = plan.describe()

@@ -181,7 +181,7 @@ def test_a_report_that_cannot_be_written_is_told_before_the_run(
 
 
 KEY = "cuDNN 92700 | NVIDIA H200 | a problem | limits | (16, True)"
-ROW = {"family": "graph", "algorithm": "engine 1", "time": 0.0125, "status": ""}
+ROW = {"backend": "graph", "algorithm": "engine 1", "time_ms": 0.0125, "rejected": ""}
 
 
 @pytest.fixture
@@ -220,7 +220,9 @@ def test_the_cache_from_end_to_end(cache: Path, tmp_path: Path) -> None:
     assert KEY in store().export()
 
 
-@pytest.mark.parametrize("choice", [{}, {"rows": 1}, {"rows": []}, {"rows": [1]}, {"rows": [{"time": "x"}]}])
+@pytest.mark.parametrize(
+    "choice", [{}, {"rows": 1}, {"rows": []}, {"rows": [1]}, {"rows": [{"time_ms": "x"}]}]
+)
 def test_choices_of_other_hands_are_shown_as_far_as_they_go(cache: Path, choice: dict[str, object]) -> None:
     from cudnn_ct.autotune.store import store
 
@@ -234,7 +236,7 @@ def test_cache_show_escapes_what_a_terminal_would_obey(cache: Path) -> None:
     hostile = "\x1b]0;title\x07\x1b[31m\u202e\ud800\nline"
     store().put(
         f"cuDNN {hostile} | GPU | problem".replace("\ud800", ""),
-        {"rows": [{"family": hostile, "algorithm": hostile, "status": hostile}]},
+        {"rows": [{"backend": hostile, "algorithm": hostile, "rejected": hostile}]},
     )
     told = run("show")
     assert len(told.splitlines()) == 3
@@ -255,7 +257,7 @@ def test_cache_show_escapes_the_errors_of_a_hostile_file(cache: Path) -> None:
 
 @pytest.mark.parametrize("time", [10**400, -(10**400), float("inf")], ids=["large", "small", "inf"])
 def test_cache_show_prints_choices_with_impossible_times(cache: Path, time: float) -> None:
-    text = json.dumps({"rows": [{**ROW, "time": time}]})
+    text = json.dumps({"rows": [{**ROW, "time_ms": time}]})
     with closing(sqlite3.connect(cache)) as database:
         database.execute("CREATE TABLE algo_cache_2 (key TEXT PRIMARY KEY, entry TEXT)")
         database.execute("INSERT INTO algo_cache_2 VALUES (?, ?)", (KEY, text))

@@ -52,11 +52,11 @@ def table(
         try:
             plan = family.plan(probe.problem, row, ctx)
         except (NotSupportedError, BadParamError) as error:
-            rows.append(row._replace(status=str(error)))
+            rows.append(row._replace(rejected=str(error)))
         else:
             rows.append(row._replace(workspace=plan.workspace))
     if measure:
-        ways = [(row, family.plan) for row in rows if not row.status]
+        ways = [(row, family.plan) for row in rows if not row.rejected]
         done = TrainingState() if training else None
         timed: list[Candidate] = []
 
@@ -66,7 +66,7 @@ def table(
 
         with _preserved(dice, ctx.stream):
             enqueue(ctx, probe, "forward", (x, w, None, None), probe.results, None, (), work)
-        rows = timed + [row for row in rows if row.status]
+        rows = timed + [row for row in rows if row.rejected]
     return Algorithms(probe.problem, rows)
 
 

@@ -134,8 +134,8 @@ class RNNCalls:
             known = (*POLICIES, *SYNONYMS, *RNN_ALGOS)
             algo = config.algo if config.algo in known else "heuristic"
         if isinstance(algo, Candidate):
-            if algo.status:
-                raise ValueError(f"algo: {algo} was refused: {algo.status}")
+            if algo.rejected:
+                raise ValueError(f"algo: {algo} was refused: {algo.rejected}")
             return AlgoRequest(None, algo, workspace_limit=config.workspace_limit)
         return request(algo, config.deterministic, config.workspace_limit, False)
 
