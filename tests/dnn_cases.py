@@ -163,7 +163,7 @@ def _(place: Place) -> None:
         with pytest.raises(ValueError, match="x has 4 channels; w expects 3"):
             dnn.dnn_conv(placed[0], place(integers(6, 3, 3, 2)), **keywords)
     for keywords, message in (
-        ({"algo": "quick"}, "there is no algorithm 'quick'"),
+        ({"algo": "quick"}, "algo is unknown: got 'quick'"),
         ({"algo": "deterministic"}, "'deterministic' is not for forward"),
         ({"border_mode": "same"}, "padding must be one of valid"),
         ({"precision": "nothing"}, "precision must be one of as_input_f32"),

@@ -15,6 +15,8 @@ from cudnn_ct._config import config
 from cudnn_ct.autotune.request import ALGORITHMS, POLICIES, SYNONYMS, request
 from cudnn_ct.autotune.store import store
 from cudnn_ct.errors import AllocationError, CudnnWarning, NotInitializedError, NotSupportedError
+from cudnn_ct.ops.conv import graph
+from cudnn_ct.plans.base import Candidate
 from cudnn_ct.shapes.conv import conv_problem
 
 from .conftest import forget
@@ -215,6 +217,44 @@ def test_a_name_is_the_algorithm_that_it_names(fake: FakeCudnn) -> None:
     assert ran(fake, algo="large") == "GEMM"
 
 
+@pytest.mark.parametrize("prefix", ["", "legacy "])
+def test_a_legacy_algorithm_is_taken_by_the_name_that_tables_print(fake: FakeCudnn, prefix: str) -> None:
+    x, w = operands()
+    rows = [row for row in ct.conv_algorithms(x, w) if not row.rejected]
+    assert {row.algorithm for row in rows} == {"implicit_gemm", "gemm"}
+    assert f"{rows[0].backend} {rows[0].algorithm}" in str(ct.conv_algorithms(x, w))
+    for row in rows:
+        plan = ct.conv_plan(x, w, algo=prefix + row.algorithm, strict=True)
+        assert plan.candidate.algorithm == row.algorithm
+    with pytest.raises(ValueError, match=r"algo is unknown: got 'algo_0', .* implicit_gemm, .*'engine 38"):
+        ct.conv(x, w, algo="algo_0")  # of gradients
+
+
+@pytest.mark.parametrize("prefix", ["", "graph "])
+def test_an_engine_is_taken_by_the_name_that_tables_print(
+    fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch, prefix: str
+) -> None:
+    asked = []
+
+    def by_name(problem: Any, name: str, context: Any) -> Candidate:
+        asked.append(name)
+        return Candidate("graph", name, "fma", 0, True, rejected="not here")
+
+    x, w = operands()
+    with monkeypatch.context() as patched:
+        patched.setattr(graph, "by_name", by_name)
+        with pytest.warns(CudnnWarning, match="algo='engine 62 knobs 2=5,3=0' fell back.*not here"):
+            ct.conv(x, w, algo=f"{prefix}engine 62 knobs 2=5,3=0")
+        with pytest.raises(NotSupportedError, match="not here"):
+            ct.conv(x, w, algo=f"{prefix}engine 62 knobs 2=5,3=0", strict=True)
+    assert asked == ["engine 62 knobs 2=5,3=0"] * 2
+    with pytest.raises(NotSupportedError, match="graph engine 4"):  # the fake has no graphs
+        ct.conv(x, w, algo=f"{prefix}engine 4", strict=True)
+    for name in ("engine", "engine 04", "engine 4 knobs", "graph gemm", "legacy engine 4"):
+        with pytest.raises(ValueError, match="got"):
+            ct.conv(x, w, algo=name)
+
+
 def test_a_name_that_cannot_be_had_falls_back_with_one_warning(fake: FakeCudnn) -> None:
     with pytest.warns(CudnnWarning, match=r"algo='small' fell back to legacy implicit_gemm"):
         assert ran(fake, algo="small") == "IMPLICIT_GEMM"
@@ -235,7 +275,7 @@ def test_a_name_that_cannot_be_had_falls_back_with_one_warning(fake: FakeCudnn) 
             "fastest",
             2,
             "float32",
-            r"no algorithm 'fastest'; there are the policies heuristic, .* names none,",
+            r"algo is unknown: got 'fastest', expected one of the policies heuristic, .* names none,",
         ),
         (
             "deterministic",

@@ -148,6 +148,10 @@ def test_names_are_the_algorithms_that_they_name() -> None:
         plan = ct.conv_plan(x, w, padding=1, algo=name)
         assert (plan.candidate.backend, plan.candidate.algorithm) == ("legacy", algorithm)
         assert plan.fallback_reason == ""
+    engine = next(row for row in ct.conv_algorithms(x, w, padding=1) if row.backend == "graph")
+    plan = ct.conv_plan(x, w, padding=1, algo=f"graph {engine.algorithm}", strict=True)
+    assert plan.candidate.algorithm == engine.algorithm
+    np.testing.assert_array_equal(plan(x, w).numpy(), ct.conv(x, w, padding=1, algo=engine).numpy())
     with pytest.warns(CudnnWarning, match="algo='fft' fell back to legacy implicit_gemm"):
         plan = ct.conv_plan(x, w, stride=2, algo="fft")
     assert "fft needs stride 1" in plan.fallback_reason

@@ -31,7 +31,7 @@ from cudnn_ct.graph.offline import Planner
 from cudnn_ct.graph.operations import operation_graph
 from cudnn_ct.ops.activation import activation_graph
 from cudnn_ct.ops.conv.engine_order import preference
-from cudnn_ct.ops.conv.graph import candidates, graph_of, plan, preferred
+from cudnn_ct.ops.conv.graph import by_name, candidates, graph_of, plan, preferred
 from cudnn_ct.ops.reduce.graph import WAYS, MatrixView, reduction_graph
 from cudnn_ct.ops.tensor import identity_graph
 from cudnn_ct.plans.base import Candidate
@@ -251,6 +251,24 @@ def test_engines_that_measurements_prefer() -> None:
 def test_engines_that_measurements_prefer_are_there() -> None:
     for (_, _, engine), rows in zip(PREFERRED, run("child_preferred"), strict=True):
         assert rows == ([[engine, ""]] if engine and engine not in TRANSFORMS else [])
+
+
+def child_by_name() -> list[list[Any]]:
+    planner, found = Planner(DEVICE), []
+    for name, direction in CASES[:6]:
+        wanted = problem(**GRID[name], direction=direction)
+        rows = [row for row in candidates(wanted, planner) if not row.rejected]
+        found += [[row, by_name(wanted, row.algorithm, planner)] for row in rows[:3]]
+        found.append([False, by_name(wanted, "engine 999", planner).rejected])
+    return found
+
+
+def test_by_name_returns_the_engine_that_the_heuristics_offer() -> None:
+    for row, named in run("child_by_name"):
+        if row:
+            assert row == named
+        else:
+            assert named == "cuDNN does not support this engine for the problem"
 
 
 def child_elsewhere() -> list[int]:

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from ..._config import config
-from ...autotune.request import AlgoRequest, named_algorithm, why_not_named
+from ...autotune.request import AlgoRequest, is_engine, named_algorithm, why_not_named
 from ...context import Context
 from ...errors import NotSupportedError
 from ...plans.base import Candidate, Heuristic, Plan
@@ -64,7 +64,7 @@ def autotune_candidates(problem: Any, context: Context, request: AlgoRequest) ->
 
 
 def by_name(problem: Any, name: str) -> tuple[list[Heuristic], list[Heuristic]]:
-    """Return the stages for the legacy algorithm of a name, and the stages for its replacement.
+    """Return the stages for the algorithm or engine of a name, and the stages for its replacement.
 
     Theano's module fell back to ``none``. Its error may exceed the bound of the precision, so the heuristic
     choice comes after it.
@@ -191,7 +191,15 @@ def _legacy(problem: Any, algorithm: str | None, context: Context) -> list[Candi
     return _with_copies(problem, rows) if _needs_alignment(problem, "legacy") else rows
 
 
+def _engine(problem: Any, name: str, context: Context) -> list[Candidate]:
+    packing = _graph_packing(problem)
+    row = graph.by_name(_in_aligned_memory(relaid_out(problem, packing)), name, context)
+    return _with_copies(problem, [row._replace(relayout=packing)])
+
+
 def _named(problem: Any, core: ConvProblem, name: str) -> list[Heuristic]:
+    if is_engine(name):
+        return [partial(_engine, problem, name)]
     algorithm, geometry = named_algorithm(name, core).algorithm, why_not_named(name, core)
     if geometry:
         refused = Candidate("legacy", algorithm, "any", 0, True, rejected=geometry)

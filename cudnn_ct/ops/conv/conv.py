@@ -67,8 +67,9 @@ def conv(
         candidate of cuDNN's heuristics. ``"autotune"`` times the candidates on these operands at the first
         call. ``"guess_once"`` and ``"time_once"`` keep the first choice for other shapes. A name
         (``"none"``, ``"small"``, ``"large"``, ``"fft"``, ``"fft_tiling"``, ``"winograd"``,
-        ``"winograd_non_fused"``, ``"deterministic"``) is the legacy algorithm that it names; a row of
-        :func:`conv_algorithms` is just that.
+        ``"winograd_non_fused"``, ``"deterministic"``) is a legacy algorithm. So are cuDNN's own names, and
+        ``"engine 62 knobs 2=5,3=0"`` is an engine: the names that :func:`conv_algorithms` prints. A row of
+        its table is that candidate.
     precision : {"as_input_f32", "float32", "tf32", "as_input", "float16", "float64"}, optional
         What is computed in. The default is float32 for half types and the dtype of x otherwise, with TF32
         for float32 while ``ct.config.allow_tf32``; ``"float32"`` is IEEE arithmetic whatever that says.
@@ -99,7 +100,7 @@ def conv(
         An operand is not on the device, or dtypes differ or are not supported.
     ValueError
         Shapes or parameters do not fit; an operand is closed or on another device; ``beta`` without ``out``;
-        ``algo`` is no name, not one for this direction, rank or dtype, or a row made for another problem.
+        ``algo`` is unknown, or not for this direction, rank or dtype, or a row made for another problem.
     NotSupportedError
         cuDNN has no algorithm for this problem; the message lists what was refused and why.
     AllocationError

@@ -29,7 +29,7 @@ from .errata import erratum, prefer_winograd, ranked_too_high
 from .fused_graph import fused_graph
 from .graph_nodes import conv_graph
 
-__all__ = ["candidates", "graph_of", "plan", "preferred"]
+__all__ = ["by_name", "candidates", "graph_of", "plan", "preferred"]
 
 GRAPHS: dict[type, Callable[[Any], Graph]] = {ConvProblem: conv_graph, FusedConv: fused_graph}
 
@@ -88,6 +88,21 @@ def preferred(problem: ConvProblem, context: Context | Planner) -> list[Candidat
     unwanted = _excluded_notes(problem)
     offer = offer_of(graph, Engine.parse(name), context, unwanted)
     return [] if offer is None else [_candidate(offer, unwanted, problem)]
+
+
+def by_name(problem: Any, name: str, context: Context | Planner) -> Candidate:
+    """Return the engine of a name as a candidate; it is rejected if the problem does not allow it."""
+    offer, rejected = None, _unfit(problem)
+    if not rejected:
+        try:
+            graph = operation_graph(graph_of(problem), context)
+            offer = offer_of(graph, Engine.parse(name), context)
+        except (NotSupportedError, BadParamError) as error:
+            rejected = str(error)
+    if offer is None:
+        rejected = rejected or "cuDNN does not support this engine for the problem"
+        return Candidate("graph", name, "any", 0, True, rejected=rejected)
+    return _candidate(offer, _excluded_notes(problem), problem)
 
 
 def plan(problem: Any, candidate: Candidate, context: Context | Planner) -> GraphPlan:
