@@ -140,7 +140,7 @@ class CandidateSet:
 
     def is_substitute(self, row: Candidate) -> bool:
         """Whether a row is not the algorithm that was named, but what takes its place."""
-        return row.way in self._substitutes
+        return row.key in self._substitutes
 
     def origin(self, row: Candidate | None) -> str:
         time = f", {row.time_ms * 1000:.1f} us a call" if row is not None and row.time_ms is not None else ""
@@ -150,11 +150,11 @@ class CandidateSet:
         return [f"  refused: {row}: {row.rejected}" for row in self._rows if row.rejected]
 
     def _add(self, rows: Sequence[Candidate], substitutes: bool) -> None:
-        known = {row.way for row in self._rows}
-        news = [self.apply_limits(row) for row in rows if row.way not in known]
+        known = {row.key for row in self._rows}
+        news = [self.apply_limits(row) for row in rows if row.key not in known]
         self._rows += news
         if substitutes:
-            self._substitutes.update(row.way for row in news)
+            self._substitutes.update(row.key for row in news)
 
 
 def _of_the_candidate(failure: CudnnError) -> bool:

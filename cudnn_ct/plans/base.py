@@ -53,8 +53,8 @@ class Candidate(NamedTuple):
         return "runtime_compilation" in self.notes
 
     @property
-    def way(self) -> tuple[Any, ...]:
-        """What tells rows of one problem apart, whatever became known of them."""
+    def key(self) -> tuple[Any, ...]:
+        """Identity among the candidates of a problem, independent of measurements."""
         return self.backend, self.algorithm, self.math, self.relayout
 
     def __str__(self) -> str:

@@ -251,7 +251,7 @@ def _gathered(
     rows: dict[tuple[Any, ...], Candidate] = {}
     for way in ways:
         for row in way(context):
-            rows.setdefault(row.way, row)
+            rows.setdefault(row.key, row)
     return sorted(rows.values(), key=lambda row: bool(row.rejected))
 
 
