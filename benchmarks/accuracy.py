@@ -107,8 +107,8 @@ class Problem(NamedTuple):
         """Shapes of the two operands and of the result."""
         return {
             "forward": (self.x, self.w, self.y),
-            "backward_data": (self.w, self.y, self.x),
-            "backward_filter": (self.x, self.y, self.w),
+            "backward_data": (self.y, self.w, self.x),
+            "backward_filter": (self.y, self.x, self.w),
         }[self.direction]
 
     @property
@@ -201,9 +201,9 @@ def by_torch(problem: Problem, one: Array, two: Array) -> Array:
     if problem.direction == "forward":
         result = getattr(torch.nn.functional, f"conv{axes}d")(a, b, **geometry)
     elif problem.direction == "backward_data":
-        result = getattr(torch.nn.grad, f"conv{axes}d_input")(problem.x, a, b, **geometry)
+        result = getattr(torch.nn.grad, f"conv{axes}d_input")(problem.x, b, a, **geometry)
     else:
-        result = getattr(torch.nn.grad, f"conv{axes}d_weight")(a, problem.w, b, **geometry)
+        result = getattr(torch.nn.grad, f"conv{axes}d_weight")(b, problem.w, a, **geometry)
     return np.asarray(result.cpu().numpy())
 
 
@@ -259,8 +259,8 @@ def chosen(table: Iterable[Any], knobs: int, draws: random.Random) -> list[Any]:
     """Take usable rows: each algorithm with a few settings of its knobs, and one that cuDNN compiles."""
     groups: dict[tuple[Any, ...], list[Any]] = {}
     for row in table:
-        if not row.status:
-            key = ("compiled",) if row.compiled else (row.family, name_of(row), row.math, row.packed)
+        if not row.rejected:
+            key = ("compiled",) if row.compiled else (row.backend, name_of(row), row.math, row.relayout)
             groups.setdefault(key, []).append(row)
     return [
         row
@@ -272,12 +272,12 @@ def chosen(table: Iterable[Any], knobs: int, draws: random.Random) -> list[Any]:
 def facts_of(row: Any) -> Record:
     """The fields of a candidate that tell one implementation from another."""
     return {
-        "family": row.family,
+        "backend": row.backend,
         "engine": name_of(row),
         "row": row.algorithm,
         "math": row.math,
         "notes": row.notes,
-        "packed": row.packed,
+        "relayout": row.relayout,
     }
 
 
@@ -436,7 +436,7 @@ class Worst:
             if record["section"] == "row":
                 self._add(record)
             else:
-                what = f"{record['section']}: {record.get('family', '')} {record.get('row', 'no row')}"
+                what = f"{record['section']}: {record.get('backend', '')} {record.get('row', 'no row')}"
                 count, kept = self.failures.get(what, (0, record))
                 self.failures[what] = count + 1, kept
 
@@ -448,7 +448,7 @@ class Worst:
         key = (
             record["kind"],
             problem["direction"],
-            f"{record['family']} {record['engine']}",
+            f"{record['backend']} {record['engine']}",
             method,
             "x".join(map(str, problem["w"][2:])),
         )
@@ -511,7 +511,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, and print the table last."""
     options = parse(arguments)
     if options.child:
-        ct.config.cache = "off"
+        ct.config.algo_cache = "off"
         if options.excluded:
             accuracy.TOO_INACCURATE = ()
         child(options)

@@ -3,7 +3,7 @@
     python benchmarks/conv.py --section all --rows rows.jsonl [--shard 2/8] [--seconds 540] [--json OUT]
 
 A row is a layer of a network in one direction and kind, with the same data, layout and TF32 setting for all:
-PyTorch with cudnn.benchmark, PyTorch without, cudnn_ct by default, and its time_on_shape_change. GPU time by
+PyTorch with cudnn.benchmark, PyTorch without, cudnn_ct by default, and its policy "autotune". GPU time by
 events around loops of calls, medians; the four take turns, loop by loop; operands and results rotate through
 more memory than the cache holds. What is done is kept in the file of rows, one JSON object a line, and not
 done again: a command that was stopped goes on where it was. `conv_report.py` merges such files.

@@ -24,7 +24,7 @@ def cache_record() -> Record:
     """First calls of a known problem in processes of their own: milliseconds, by policy."""
     record: Record = {"section": "cache", "id": "cache", "times": {}, "errors": {}}
     with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "choices.sqlite"
+        file = Path(folder) / "algo_cache.sqlite"
         try:
             record["first_ms"] = {"time": in_a_process("time", file, warm=True)}  # fills the file
             for state in ("warm", "cold"):
@@ -41,7 +41,7 @@ def in_a_process(policy: str, file: Path, *, warm: bool) -> float:
     """Milliseconds of the first call in a new process that keeps timed choices in ``file``."""
     package = str(Path(ct.__file__).parents[1])
     paths = [package, *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment = os.environ | {"CUDNN_CT_CACHE": str(file), "PYTHONPATH": os.pathsep.join(paths)}
+    environment = os.environ | {"CUDNN_CT_ALGO_CACHE": str(file), "PYTHONPATH": os.pathsep.join(paths)}
     command = [sys.executable, str(COMMAND), "--first-call", policy, *(["--warm"] if warm else [])]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:

@@ -3,9 +3,9 @@
     python benchmarks/conv_report.py ROWS... [--json OUT]
 
 ROWS are files that `conv.py` wrote, of one shard or of several; no GPU is needed. Ratios are ours / theirs,
-and geometric means are taken over rows. A row is kernel-bound where `time_*` and PyTorch with cudnn.benchmark
+and geometric means are taken over rows. A row is kernel-bound if autotune and PyTorch with cudnn.benchmark
 both take more than 30 us: on a slow host one of them may take that for its host alone. The figures of
-`guess_*` are those of the half of the rows that its rule was not fitted on.
+heuristic are those of the half of the rows that its rule was not fitted on.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def _new_problem_bar(records: list[Record]) -> Bar:
         detail += f", median {figure(statistics.median(plain))}, {above} above"
     if compiled:
         detail += f"; with engines that are compiled, median {figure(statistics.median(compiled))}"
-    name = "ms of the first time_* call of a new problem, the worst"
+    name = "ms of the first autotune call of a new problem, the worst"
     return Bar(name, max(plain, default=None), NEW_PROBLEM_LIMIT, len(plain), detail)
 
 
@@ -134,7 +134,7 @@ def _cache_bars(found: list[Record]) -> Iterator[Bar]:
         medians = {name: statistics.median(several) for name, several in times.items() if several}
         value = quotient(medians, "time", "guess")
         detail = f"{medians['time']:.1f} / {medians['guess']:.1f} ms" if value else ""
-        name = f"first time_* call with its choice on disk / guess_*, {state} process"
+        name = f"first autotune call with its choice on disk / heuristic, {state} process"
         yield Bar(name, value, 1.3, len(times.get("time", ())), detail)
 
 

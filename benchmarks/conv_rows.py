@@ -15,19 +15,19 @@ from harness.timing import Call, Contender, lost_context, race
 
 import cudnn_ct as ct
 
-POLICIES = {"guess": None, "time": "time_on_shape_change"}
+POLICIES = {"guess": None, "time": "autotune"}
 CONTENDERS = ("torch_benchmark", "torch", "guess", "time")  # in the order in which they take turns
 # A timed choice comes before a guess at the same problem, so that it finds nothing prepared.
 FIRST_CALLS = ("torch_benchmark", "torch", "time", "guess", "torch_eager", "torch_fused")
 
 ROLES = {  # two inputs and the result, in the order of our arguments
     "forward": ("x", "w", "y"),
-    "backward_data": ("w", "y", "x"),
-    "backward_filter": ("x", "y", "w"),
+    "backward_data": ("y", "w", "x"),
+    "backward_filter": ("y", "x", "w"),
 }
 FUNCTIONS = dict(zip(DIRECTIONS, ("conv", "conv_backward_data", "conv_backward_filter"), strict=True))
 CANDIDATE = (
-    "family", "algorithm", "math", "workspace", "deterministic", "packed", "notes", "status", "time",
+    "backend", "algorithm", "math", "workspace", "deterministic", "relayout", "notes", "rejected", "time_ms",
 )  # fmt: skip
 
 
@@ -56,12 +56,12 @@ def new_record(row: Row) -> Record:
     operands = operands_of(row, record)
     if operands is None:
         return record
-    before, ct.config.runtime_compiled = ct.config.runtime_compiled, False
+    before, ct.config.allow_runtime_compilation = ct.config.allow_runtime_compilation, False
     try:
         contender = Contender(our_call(row, operands, POLICIES["time"]))
         return race(record, {"time": contender}, operands.count)
     finally:
-        ct.config.runtime_compiled = before
+        ct.config.allow_runtime_compilation = before
 
 
 def candidates_record(row: Row) -> Record:

@@ -57,7 +57,7 @@ def algorithms(row: Row, rnn: Any) -> dict[str, Any]:
         table = rnn.algorithms(row.arrays["x"].shape, training=row.work == "training", **given)
     except Exception as error:
         return {"": explain(error)}
-    return {one.algorithm: one.status or round(1000 * one.time) for one in table}
+    return {one.algorithm: one.rejected or round(1000 * one.time_ms) for one in table}
 
 
 def facts(row: Row) -> Record:

@@ -24,7 +24,7 @@ _PUBLIC = {
     "_raw": "raw",
     "array": "DeviceArray",
     "array_creation": "asarray empty full zeros",
-    "autotune.store": "export_choices import_choices",
+    "autotune.store": "export_algo_cache import_algo_cache",
     "context": "available empty_cache synchronize use",
     "descriptors": (
         "ActivationDescriptor CTCLossDescriptor ConvolutionDescriptor FilterDescriptor "
@@ -57,7 +57,7 @@ _PUBLIC = {
     ),
     "ops.tensor": "add fill op_tensor scale transform",
     "plans.base": "Candidate",
-    "shapes.conv": "conv_output_shape conv_transpose_shape",
+    "shapes.conv": "conv_output_shape conv_transpose_output_shape",
     "shapes.norm": "BatchNormGradients BatchNormResult",
     "shapes.pooling": "pool_output_shape",
     "shapes.spatial": "GridSampleGradients SpatialTransformerGradients",

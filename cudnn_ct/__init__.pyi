@@ -11,8 +11,8 @@ from .array_creation import asarray as asarray
 from .array_creation import empty as empty
 from .array_creation import full as full
 from .array_creation import zeros as zeros
-from .autotune.store import export_choices as export_choices
-from .autotune.store import import_choices as import_choices
+from .autotune.store import export_algo_cache as export_algo_cache
+from .autotune.store import import_algo_cache as import_algo_cache
 from .context import available as available
 from .context import empty_cache as empty_cache
 from .context import synchronize as synchronize
@@ -85,7 +85,7 @@ from .ops.tensor import scale as scale
 from .ops.tensor import transform as transform
 from .plans.base import Candidate as Candidate
 from .shapes.conv import conv_output_shape as conv_output_shape
-from .shapes.conv import conv_transpose_shape as conv_transpose_shape
+from .shapes.conv import conv_transpose_output_shape as conv_transpose_output_shape
 from .shapes.norm import BatchNormGradients as BatchNormGradients
 from .shapes.norm import BatchNormResult as BatchNormResult
 from .shapes.pooling import pool_output_shape as pool_output_shape

@@ -74,7 +74,7 @@ SETTINGS: dict[str, Setting] = {
     ),
     "algo": Setting(
         "CUDNN_CT_ALGO",
-        "guess_on_shape_change",
+        "heuristic",
         str,
         (str,),
         "a policy or the name of an algorithm",
@@ -96,33 +96,33 @@ SETTINGS: dict[str, Setting] = {
         "a number of bytes or None",
         "the scratch memory that an algorithm may take at most",
     ),
-    "timed_engines": Setting(
-        "CUDNN_CT_TIMED_ENGINES",
+    "autotune_max_engines": Setting(
+        "CUDNN_CT_AUTOTUNE_MAX_ENGINES",
         16,
         _count,
         (int,),
         "a number",
-        "how many engines of the graph API the policies time_* try beside the legacy calls; 0 for none",
+        "how many engines of the graph API autotuning tries next to the legacy calls; 0 for none",
     ),
-    "runtime_compiled": Setting(
-        "CUDNN_CT_RUNTIME_COMPILED",
+    "allow_runtime_compilation": Setting(
+        "CUDNN_CT_ALLOW_RUNTIME_COMPILATION",
         True,
         _boolean,
         (bool,),
         "True or False",
-        "whether engines are used that are compiled when they are made, which takes long: by the policies "
-        "time_* for convolutions, and for large activations and reductions",
+        "whether engines are used that are compiled when they are made, which takes long: by autotuning "
+        "of convolutions, and for large activations and reductions",
     ),
-    "cache": Setting(
-        "CUDNN_CT_CACHE",
+    "algo_cache": Setting(
+        "CUDNN_CT_ALGO_CACHE",
         None,
         str,
         (str, os.PathLike, type(None)),
         "a path, 'off' or None",
-        "the file that keeps timed choices; None is one in the user's cache folder",
+        "the file that keeps tuned algorithms; None is one in the user's cache folder",
     ),
-    "debug": Setting(
-        "CUDNN_CT_DEBUG",
+    "debug_sync": Setting(
+        "CUDNN_CT_DEBUG_SYNC",
         False,
         _boolean,
         (bool,),
@@ -131,8 +131,15 @@ SETTINGS: dict[str, Setting] = {
     ),
 }
 
-# What a call depends on that it was not told, and so a part of its key.
-_OF_CALLS = ("allow_tf32", "algo", "deterministic", "workspace_limit", "timed_engines", "runtime_compiled")
+# Settings that affect a call and therefore belong to its cache key.
+_OF_CALLS = (
+    "allow_tf32",
+    "algo",
+    "deterministic",
+    "workspace_limit",
+    "autotune_max_engines",
+    "allow_runtime_compilation",
+)
 
 _changing = threading.RLock()  # no thread notes values that another has just replaced
 if hasattr(os, "register_at_fork"):
@@ -164,21 +171,22 @@ class Config:
     allow_tf32 : bool
         ``CUDNN_CT_ALLOW_TF32``, True by default: whether float32 work may use TF32 tensor cores.
     algo : str
-        ``CUDNN_CT_ALGO``, by default ``"guess_on_shape_change"``: how algorithms are chosen.
+        ``CUDNN_CT_ALGO``, by default ``"heuristic"``: how algorithms are chosen.
     deterministic : bool
         ``CUDNN_CT_DETERMINISTIC``, False by default: whether only algorithms are used whose results are the
         same from run to run.
     workspace_limit : int or None
         ``CUDNN_CT_WORKSPACE_LIMIT``: bytes of scratch memory that an algorithm may take.
-    timed_engines : int
-        ``CUDNN_CT_TIMED_ENGINES``, 16 by default: how many engines the policies ``time_*`` try.
-    runtime_compiled : bool
-        ``CUDNN_CT_RUNTIME_COMPILED``, True by default: whether engines are used that are compiled when made.
-    cache : str or None
-        ``CUDNN_CT_CACHE``: the file that keeps timed choices, or ``"off"``.
-    debug : bool
-        ``CUDNN_CT_DEBUG``, False by default: whether each operation is waited for, so that one that fails on
-        the device is named. It counts when a thread first computes.
+    autotune_max_engines : int
+        ``CUDNN_CT_AUTOTUNE_MAX_ENGINES``, 16 by default: how many engines autotuning tries.
+    allow_runtime_compilation : bool
+        ``CUDNN_CT_ALLOW_RUNTIME_COMPILATION``, True by default: whether engines are used that are
+        compiled when they are made.
+    algo_cache : str or None
+        ``CUDNN_CT_ALGO_CACHE``: the file that keeps tuned algorithms, or ``"off"``.
+    debug_sync : bool
+        ``CUDNN_CT_DEBUG_SYNC``, False by default: whether each operation is waited for, so that an operation
+        that fails on the device is named. It counts when a thread first computes.
     dnn : Flags
         The flags of :mod:`cudnn_ct.dnn`, which is imported on first use.
 
@@ -202,10 +210,10 @@ class Config:
     algo: str
     deterministic: bool
     workspace_limit: int | None
-    timed_engines: int
-    runtime_compiled: bool
-    cache: str | None
-    debug: bool
+    autotune_max_engines: int
+    allow_runtime_compilation: bool
+    algo_cache: str | None
+    debug_sync: bool
     snapshot: tuple[Any, ...]
     environ: dict[str, str]
 

@@ -39,7 +39,7 @@ class CandidateSource(Protocol):
         """Places to look for a way, the most promising first; each gives rows, the best first."""
 
     def autotune_candidates(self, problem: Any, context: Context, request: AlgoRequest) -> list[Candidate]:
-        """The rows that a policy ``time_*`` times, in this order; refused ones are not what was asked for."""
+        """Return the candidates to time, in this order; rejected ones exceed the limits of the request."""
 
     def by_name(self, problem: Any, name: str) -> tuple[Sequence[Heuristic], Sequence[Heuristic]]:
         """Where an algorithm of a name is found, and where what takes its place."""
@@ -54,13 +54,13 @@ class Selection:
     Made by :func:`select`.
     """
 
-    __slots__ = ("_decision", "_family", "_row", "plan", "problem")
+    __slots__ = ("_decision", "_row", "_source", "plan", "problem")
 
     def __init__(
-        self, problem: Problem, family: CandidateSource, decision: CandidateSet, context: Context
+        self, problem: Problem, source: CandidateSource, decision: CandidateSet, context: Context
     ) -> None:
         self.problem = problem
-        self._family = family
+        self._source = source
         self._decision = decision
         self._row: Candidate | None = None
         self.plan: Plan = self._next_plan(context)
@@ -103,12 +103,12 @@ class Selection:
         self._reset(context)
         with self._decision.lock:
             if self._decision.needs_timing:
-                rows = self._family.autotune_candidates(self.problem, context, self._decision.request)
-                ways = [(row, self._family.plan) for row in rows if not row.status]
+                rows = self._source.autotune_candidates(self.problem, context, self._decision.request)
+                ways = [(row, self._source.plan) for row in rows if not row.rejected]
                 timed, failures = benchmark_rows(
                     self.problem, ways, context, pointers, alpha, beta, every=False
                 )
-                self._decision.store_timings(timed + [row for row in rows if row.status], failures)
+                self._decision.store_timings(timed + [row for row in rows if row.rejected], failures)
                 if self._decision.stale:
                     _forget(self._decision)
         self.plan = self._next_plan(context)
@@ -146,7 +146,7 @@ class Selection:
         )
 
     def _planned(self, row: Candidate, context: Context) -> Plan:
-        plan = self._family.plan(self.problem, row, context)
+        plan = self._source.plan(self.problem, row, context)
         limit = self._decision.request.workspace_limit
         if limit is not None and plan.workspace > limit:
             raise NotSupportedError(f"needs {plan.workspace:,} bytes of workspace; the limit is {limit:,}")
@@ -198,7 +198,7 @@ class Selection:
         """Whether an earlier call had everything refused, which may pass: then the decision is a new one."""
         if not self._decision.exhausted:
             return False
-        self._decision = _decision(self.problem, self._family, context, self._decision.request)
+        self._decision = _decision(self.problem, self._source, context, self._decision.request)
         return True
 
     def _reject(self, row: Candidate, reason: CudnnError) -> tuple[Candidate, CudnnError]:
@@ -279,7 +279,7 @@ def benchmark_rows(
     finally:
         context.drop_workspace()  # the largest of all would stay
     rows = [
-        row._replace(status=str(time)) if isinstance(time, CudnnError) else row._replace(time=time)
+        row._replace(rejected=str(time)) if isinstance(time, CudnnError) else row._replace(time_ms=time)
         for (row, _), time in zip(ways, times, strict=True)
     ]
     return rows, [time for time in times if isinstance(time, CudnnError)]
@@ -288,7 +288,7 @@ def benchmark_rows(
 def _kind(row: Candidate) -> benchmark.EngineGroup:
     """What the ruler takes a row for. Engines that are compiled are often good where no other engine is."""
     return benchmark.EngineGroup(
-        "compiled" if row.compiled else row.family, row.algorithm.partition(" knobs")[0]
+        "compiled" if row.compiled else row.backend, row.algorithm.partition(" knobs")[0]
     )
 
 
@@ -301,7 +301,7 @@ _ruling = threading.RLock()
 
 
 def select(
-    problem: Problem, family: CandidateSource, context: Context, request: AlgoRequest | None = None
+    problem: Problem, source: CandidateSource, context: Context, request: AlgoRequest | None = None
 ) -> Selection:
     """Decide how to compute ``problem`` on the context's device.
 
@@ -310,18 +310,18 @@ def select(
     NotSupportedError
         No candidate is left; the message lists all of them, each with its reason.
     """
-    return Selection(problem, family, _decision(problem, family, context, request or AlgoRequest()), context)
+    return Selection(problem, source, _decision(problem, source, context, request or AlgoRequest()), context)
 
 
 def _decision(
-    problem: Problem, family: CandidateSource, context: Context, request: AlgoRequest
+    problem: Problem, source: CandidateSource, context: Context, request: AlgoRequest
 ) -> CandidateSet:
     """What the threads of a process share; made anew where everything was refused, since that may pass."""
     key = (context.device, context.library, problem, request, *search_settings())
     with _lock:
         decision = _decisions.get(key)
     if decision is None or decision.exhausted:
-        fresh = _first_decision(problem, family, context, request)
+        fresh = _first_decision(problem, source, context, request)
         with _lock:
             kept = _decisions.get(key)
             if kept is None or kept is decision:  # else another thread was quicker
@@ -331,16 +331,16 @@ def _decision(
 
 
 def _first_decision(
-    problem: Problem, family: CandidateSource, context: Context, request: AlgoRequest
+    problem: Problem, source: CandidateSource, context: Context, request: AlgoRequest
 ) -> CandidateSet:
     """Where a decision begins: with a row that is given, kept or on disk, or with places to look."""
     if request.row is not None:
         return CandidateSet(request, (), [request.row._replace(problem=None)])
     name = str(request.algo)
-    if not (request.timed or request.once or name == "guess_on_shape_change"):
-        stages, instead = family.by_name(problem, name)
+    if not (request.timed or request.once or name == "heuristic"):
+        stages, instead = source.by_name(problem, name)
         return CandidateSet(request, stages, instead=() if request.strict else instead)
-    stages = family.heuristics(problem)  # after a race without a winner, too
+    stages = source.heuristics(problem)  # after a race without a winner, too
     kept, kind, how, key = None, None, "", ""
     if request.once:
         kind = (context.device, context.library, problem.kind, request)
@@ -350,7 +350,7 @@ def _first_decision(
     rows = [kept] if kept else []
     if request.timed and not kept:
         key = store_key(problem, context, request)
-        rows = [row for row in load_candidates(key) if row.status or not request.refusal(row)]
+        rows = [row for row in load_candidates(key) if row.rejected or not request.refusal(row)]
         how = "as the cache file has it" if rows else ""
     decision = CandidateSet(request, stages, rows, how)
     decision.key, decision.kind = key, kind
@@ -368,12 +368,12 @@ def _keep_once(kind: Any, row: Candidate) -> None:
     """Keep a choice for further problems of its kind, where the policy is to choose once."""
     if kind is not None:
         with _lock:
-            _once.setdefault(kind, row._replace(workspace=0, time=None))
+            _once.setdefault(kind, row._replace(workspace=0, time_ms=None))
 
 
 def _forget_once(kind: Any, row: Candidate) -> None:
     """Let a choice that failed not be kept for further problems of its kind."""
     if kind is not None:
         with _lock:
-            if _once.get(kind) == row._replace(workspace=0, time=None):
+            if _once.get(kind) == row._replace(workspace=0, time_ms=None):
                 del _once[kind]

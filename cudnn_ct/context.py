@@ -158,7 +158,7 @@ class Context:
     def __init__(self, device: int) -> None:
         self.device = device
         self.library = _lib.load()
-        if config.debug:
+        if config.debug_sync:
             watch(self.library)
         handle = Handle(self.library, device)
         self.stream = Stream(streams.LEGACY_DEFAULT, device)  # what cuDNN itself starts with

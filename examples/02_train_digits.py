@@ -147,22 +147,22 @@ class Network:
         g = {}
         dscores = ops.softmax_backward(target, log_p, algo="log", alpha=part)
         g["bias3"] = ops.reduce(dscores, axis=0, keepdims=True)
-        g["w3"] = ops.conv_backward_filter(d, dscores, w["w3"].shape)
-        dd = ops.conv_backward_data(w["w3"], dscores, d.shape)
+        g["w3"] = ops.conv_backward_filter(dscores, d, w["w3"].shape)
+        dd = ops.conv_backward_data(dscores, w["w3"], d.shape)
         dp2 = self.dropout.backward(dd, mask)
         dr2 = ops.pool_backward(dp2, r2, p2, window=2)
         dnorm2 = ops.activation_backward(dr2, norm2.y, r2, mode="relu")
         dc2, g["scale2"], g["bias2"], _ = ops.batch_norm_backward(
             dnorm2, c2, w["scale2"], norm2.mean, norm2.invstd
         )
-        g["w2"] = ops.conv_backward_filter(p1, dc2, w["w2"].shape, padding="half")
-        dp1 = ops.conv_backward_data(w["w2"], dc2, p1.shape, padding="half")
+        g["w2"] = ops.conv_backward_filter(dc2, p1, w["w2"].shape, padding="half")
+        dp1 = ops.conv_backward_data(dc2, w["w2"], p1.shape, padding="half")
         dr1 = ops.pool_backward(dp1, r1, p1, window=2)
         dnorm1 = ops.activation_backward(dr1, norm1.y, r1, mode="relu")
         dc1, g["scale1"], g["bias1"], _ = ops.batch_norm_backward(
             dnorm1, c1, w["scale1"], norm1.mean, norm1.invstd
         )
-        g["w1"] = ops.conv_backward_filter(x, dc1, w["w1"].shape, padding="half")
+        g["w1"] = ops.conv_backward_filter(dc1, x, w["w1"].shape, padding="half")
         return loss, g
 
     def predict(self, x: Any) -> Any:

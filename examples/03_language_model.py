@@ -116,10 +116,10 @@ class Model:
         w = self.weights
         dscores = ops.softmax_backward(target, log_p, algo="log", alpha=-1 / after.size)
         pixels = reshape(y, after.size, HIDDEN, 1, 1)
-        dpixels = ops.conv_backward_data(w["dense"], dscores, pixels.shape)
+        dpixels = ops.conv_backward_data(dscores, w["dense"], pixels.shape)
         gradients = {
             "gru": self.gru.backward(kept, reshape(dpixels, *y.shape)),
-            "dense": ops.conv_backward_filter(pixels, dscores, w["dense"].shape),
+            "dense": ops.conv_backward_filter(dscores, pixels, w["dense"].shape),
             "bias": ops.reduce(dscores, axis=0, keepdims=True),
         }
         norm = np.linalg.norm([float(fetch(ops.reduce(g, op="norm2"))) for g in gradients.values()])

@@ -157,9 +157,9 @@ class Network:
             w = self.weights["w" + i]
             dsums = dy if i == "4" else ops.activation_backward(dy, sums, y, mode="relu")
             gradients["b" + i] = ops.reduce(dsums, axis=(0, 2, 3), keepdims=True)
-            gradients["w" + i] = ops.conv_backward_filter(x, dsums, w.shape, **geometry)
+            gradients["w" + i] = ops.conv_backward_filter(dsums, x, w.shape, **geometry)
             if i != "1":  # what is before the first layer is the image, which is not trained
-                dy = ops.conv_backward_data(w, dsums, x.shape, **geometry)
+                dy = ops.conv_backward_data(dsums, w, x.shape, **geometry)
 
         for name, v in self.velocities.items():  # v = 0.9 v + gradient, then w = w - rate v, in place
             ops.op_tensor(v, gradients[name], op="add", alpha1=MOMENTUM, out=v)

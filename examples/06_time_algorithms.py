@@ -75,13 +75,13 @@ def on_the_gpu(x: np.ndarray, w: np.ndarray, dtype: str, layout: str) -> tuple[s
     """Time all ways that there are, and compute with the quickest."""
     on_device = [ct.asarray(array, dtype, layout=layout) for array in (x, w)]
     table = ct.conv_algorithms(*on_device, padding="half")
-    usable = [row for row in table if not row.status and row.time is not None]
+    usable = [row for row in table if not row.rejected and row.time_ms is not None]
     print(f"{len(usable)} algorithms were timed; cuDNN refused {len(table) - len(usable)} others")
     rounded = [array.numpy().astype(np.float32) for array in on_device]
     wanted = ct.reference.conv(*rounded, padding="half")
     results = [ct.conv(*on_device, padding="half", algo=row) for row in usable[:CHECKED]]
     difference = max(far(y.numpy(), wanted) for y in results)
-    rows = [(f"{row.family} {row.algorithm}", row.time, row.workspace) for row in usable]
+    rows = [(f"{row.backend} {row.algorithm}", row.time_ms, row.workspace) for row in usable]
     return f"{dtype}, {layout}, cuDNN {ct.version()}", rows, difference
 
 

@@ -83,9 +83,9 @@ def with_torch(x: np.ndarray, w: np.ndarray) -> float:
             dy = dy.contiguous()  # that of a sum is one number, seen as many by strides of 0
             dx = dw = None
             if ctx.needs_input_grad[0]:
-                dx = call("conv_backward_data", w, dy, x.shape, **ctx.geometry)
+                dx = call("conv_backward_data", dy, w, x.shape, **ctx.geometry)
             if ctx.needs_input_grad[1]:
-                dw = call("conv_backward_filter", x, dy, w.shape, **ctx.geometry)
+                dw = call("conv_backward_filter", dy, x, w.shape, **ctx.geometry)
             return dx, dw, None
 
     on_gpu = bool(ct.available()) and torch.cuda.is_available()

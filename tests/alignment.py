@@ -165,8 +165,8 @@ def conv_calls(
     more = {"z": data(y, 4), "out": data(y, 5)}
     calls = {
         "conv": case("conv", x, w, y),
-        "backward_data": case("conv_backward_data", w, y, x),
-        "backward_filter": case("conv_backward_filter", x, y, w),
+        "backward_data": case("conv_backward_data", y, w, x),
+        "backward_filter": case("conv_backward_filter", y, x, w),
         "fused": fused,
         "fused, all operands": replace(fused, keywords={**geometry, "alpha1": 2, "alpha2": 0.5}, outs=more),
         "fused, clipped": replace(

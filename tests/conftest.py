@@ -13,7 +13,7 @@ from types import ModuleType
 import pytest
 from hypothesis import HealthCheck, settings
 
-os.environ["CUDNN_CT_CACHE"] = "off"  # before the package is imported: tests keep nothing in a home
+os.environ["CUDNN_CT_ALGO_CACHE"] = "off"  # before the package is imported: tests keep nothing in a home
 
 TESTS = Path(__file__).parent
 GPU_TESTS = TESTS / "gpu"

@@ -101,9 +101,9 @@ def _(place: Place) -> None:
             continue
         dy = integers(*y.shape, seed=2)
         dw = dnn.dnn_gradweight(place(x), place(dy), w.shape, **geometry)
-        same(dw, reference.conv_backward_filter(x, dy, w.shape, **known))
+        same(dw, reference.conv_backward_filter(dy, x, w.shape, **known))
         dx = dnn.dnn_gradinput(place(w), place(dy), x.shape, **geometry)
-        same(dx, reference.conv_backward_data(w, dy, x.shape, **known))
+        same(dx, reference.conv_backward_data(dy, w, x.shape, **known))
 
 
 @row("dnn_conv with border_mode='full' warns and computes the gradient with respect to images")
@@ -163,7 +163,7 @@ def _(place: Place) -> None:
         with pytest.raises(ValueError, match="x has 4 channels; w expects 3"):
             dnn.dnn_conv(placed[0], place(integers(6, 3, 3, 2)), **keywords)
     for keywords, message in (
-        ({"algo": "quick"}, "there is no algorithm 'quick'"),
+        ({"algo": "quick"}, "algo is unknown: got 'quick'"),
         ({"algo": "deterministic"}, "'deterministic' is not for forward"),
         ({"border_mode": "same"}, "padding must be one of valid"),
         ({"precision": "nothing"}, "precision must be one of as_input_f32"),
@@ -216,9 +216,9 @@ def _(place: Place) -> None:
     x, w = images(size=(4, 5, 4))
     dy = integers(*reference.conv(x, w, mode="convolution").shape, seed=2)
     dw = dnn.dnn_gradweight3d(place(x), place(dy), w.shape)
-    same(dw, reference.conv_backward_filter(x, dy, w.shape, mode="convolution"))
+    same(dw, reference.conv_backward_filter(dy, x, w.shape, mode="convolution"))
     dx = dnn.dnn_gradinput3d(place(w), place(dy), x.shape)
-    same(dx, reference.conv_backward_data(w, dy, x.shape, mode="convolution"))
+    same(dx, reference.conv_backward_data(dy, w, x.shape, mode="convolution"))
     with pytest.raises(ValueError, match="algo deterministic can't be used for 3d"):
         dnn.dnn_gradweight3d(place(x), place(dy), w.shape, algo="deterministic")
     with pytest.raises(ValueError, match="algo winograd can't be used for 3d"):
@@ -233,9 +233,9 @@ def operations() -> Iterator[tuple[str, Any, tuple[np.ndarray, ...], np.ndarray]
         desc = dnn.GpuDnnConvDesc("half", ones, ones, "cross")(w.shape)
         dy = integers(*reference.conv(x, w, padding="half").shape, seed=2)
         yield f"GpuDnnConv{suffix}", desc, (x, w), reference.conv(x, w, padding="half")
-        dw = reference.conv_backward_filter(x, dy, w.shape, padding="half")
+        dw = reference.conv_backward_filter(dy, x, w.shape, padding="half")
         yield f"GpuDnnConv{suffix}GradW", desc, (x, dy), dw
-        dx = reference.conv_backward_data(w, dy, x.shape, padding="half")
+        dx = reference.conv_backward_data(dy, w, x.shape, padding="half")
         yield f"GpuDnnConv{suffix}GradI", desc, (w, dy), dx
 
 

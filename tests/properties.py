@@ -74,7 +74,7 @@ def operands(
         if case.beta:  # even, so that half of it is an integer too
             values = 2.0 * np.random.default_rng(case.seed).integers(-2, 3, shape)
         out = lay_out(values.astype(x.dtype), getattr(case, row.layout), getattr(case, row.view))
-    return ((w, dy) if direction == "backward_data" else (x, dy)), (shape,), out
+    return ((dy, w) if direction == "backward_data" else (dy, x)), (shape,), out
 
 
 def gradient(case: ConvCase, kind: str) -> np.ndarray:

@@ -119,8 +119,8 @@ class Work:
         y = ct.conv(x, w, padding=padding)
         ct.conv_backward_bias(y)
         if shape.random() < 0.3:
-            ct.conv_backward_data(w, y, x.shape, padding=padding)
-            ct.conv_backward_filter(x, y, w.shape, padding=padding)
+            ct.conv_backward_data(y, w, x.shape, padding=padding)
+            ct.conv_backward_filter(y, x, w.shape, padding=padding)
             return 4
         return 2
 
@@ -455,7 +455,7 @@ def main() -> int:
         print(available.reason)
         return 2
     warnings.simplefilter("ignore", CudnnWarning)
-    ct.config.cache = "off"
+    ct.config.algo_cache = "off"
     with lowered(BOUND):
         figures = soak(options.operations, options.seconds, new_stream)
     for name, value in figures.items():

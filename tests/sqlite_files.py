@@ -11,7 +11,7 @@ from pathlib import Path
 __all__ = ["HOSTILE"]
 
 PAGE = 512
-TABLE = "CREATE TABLE choices_1 (key TEXT PRIMARY KEY, choice TEXT)"
+TABLE = "CREATE TABLE algo_cache_2 (key TEXT PRIMARY KEY, entry TEXT)"
 ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n)"
 DEPTH = 8  # levels of pages with about 70 children each: 70**8 leaves
 
@@ -27,7 +27,7 @@ def _sql(*statements: str) -> Callable[[Path], None]:
 
 def _rows_without_end(path: Path) -> None:
     """The pages of the table form a tree whose branches share their pages."""
-    _sql(TABLE, "INSERT INTO choices_1 VALUES ('', '')")(path)
+    _sql(TABLE, "INSERT INTO algo_cache_2 VALUES ('', '')")(path)
     data = bytearray(path.read_bytes())
     leaf = bytes(data[PAGE : 2 * PAGE])
     first = len(data) // PAGE + 1
@@ -74,18 +74,18 @@ def _write(path: Path, data: bytearray, *pages: bytes) -> None:
 
 HOSTILE: dict[str, Callable[[Path], None]] = {
     "a recursive view": _sql(
-        f"CREATE VIEW choices_1 AS {ENDLESS} SELECT 'k' || i AS key, '{{}}' AS choice FROM n"
+        f"CREATE VIEW algo_cache_2 AS {ENDLESS} SELECT 'k' || i AS key, '{{}}' AS entry FROM n"
     ),
     "a recursive view of no rows": _sql(
-        f"CREATE VIEW choices_1 AS {ENDLESS} SELECT '' AS key, '{{}}' AS choice FROM n WHERE i < 0"
+        f"CREATE VIEW algo_cache_2 AS {ENDLESS} SELECT '' AS key, '{{}}' AS entry FROM n WHERE i < 0"
     ),
     "a recursive view in capitals": _sql(
-        f"CREATE VIEW CHOICES_1 AS {ENDLESS} SELECT i AS key, i AS choice FROM n"
+        f"CREATE VIEW ALGO_CACHE_2 AS {ENDLESS} SELECT i AS key, i AS entry FROM n"
     ),
     "a recursive trigger": _sql(
         TABLE,
         f"CREATE VIEW endless AS {ENDLESS} SELECT count(*) FROM n",
-        "CREATE TRIGGER hang BEFORE INSERT ON choices_1 BEGIN SELECT * FROM endless; END",
+        "CREATE TRIGGER hang BEFORE INSERT ON algo_cache_2 BEGIN SELECT * FROM endless; END",
     ),
     "rows without an end": _rows_without_end,
     "a schema without an end": _schema_without_end,

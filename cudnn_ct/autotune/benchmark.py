@@ -25,7 +25,7 @@ __all__ = ["EngineGroup", "benchmark"]
 HOST_JITTER_MS = 1  # milliseconds that an accident of the host may add
 SLOW = 2  # who is slower than the quickest by more than this factor is not looked at twice
 PRUNE_FACTOR = 10  # of a kind whose best is slower than the quickest by this factor, no other is tried
-IN_A_ROW = 4  # and after so many such kinds of a family, none of it that is new
+IN_A_ROW = 4  # and after so many such groups of a backend in a row, none of it that is new
 REMEASURE_WITHIN = 1.25  # who is within this factor of the quickest is looked at again
 KEEP_WITHIN = 1.1  # and within this one after a round, in the next one too
 ROUNDS = 3
@@ -42,7 +42,7 @@ Time = float | CudnnError
 class EngineGroup(NamedTuple):
     """What some runs are variants of."""
 
-    family: str
+    backend: str
     name: str
 
 
@@ -54,8 +54,8 @@ def benchmark(
     Each runs once unmeasured, to load its kernels. All are then looked at briefly, and those near the
     quickest again, in turns, so that a clock that rises or falls meets all of them alike.
 
-    With ``kinds``, a family and a name in it for each, a run is left out, and has None, where all before it
-    of its kind were hopelessly slow, or it is of a new kind and several of its family in a row were.
+    With ``kinds``, a backend and a name in it for each, a run is left out, and has None, where all before it
+    of its kind were hopelessly slow, or it is of a new kind and several of its backend in a row were.
     """
     clock = _GpuTimer(stream)
     times: list[Time | None] = []
@@ -161,20 +161,20 @@ class _Pruner:
 
     def __init__(self) -> None:
         self._best: dict[EngineGroup, float] = {}
-        self._in_a_row = Counter[str]()  # kinds of a family that were hopeless
+        self._in_a_row = Counter[str]()  # pruned groups of a backend
 
     def remain(self, kind: EngineGroup, best: float) -> bool:
         if kind in self._best:
             return not _prune(self._best[kind], best)
-        return self._in_a_row[kind.family] < IN_A_ROW
+        return self._in_a_row[kind.backend] < IN_A_ROW
 
     def note(self, kind: EngineGroup | None, time: float, best: float) -> None:
         if kind is None:
             return
         if _prune(time, best):
-            self._in_a_row[kind.family] += kind not in self._best
+            self._in_a_row[kind.backend] += kind not in self._best
         else:
-            self._in_a_row[kind.family] = 0
+            self._in_a_row[kind.backend] = 0
         self._best[kind] = min(self._best.get(kind, inf), time)
 
 

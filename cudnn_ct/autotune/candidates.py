@@ -50,14 +50,14 @@ class CandidateSet:
         self._stages = [(stage, False) for stage in stages] + [(stage, True) for stage in instead]
         self._rows = [*map(self.apply_limits, kept)]
         self._how = how
-        self._settled = bool(self._rows) and all(row.status for row in self._rows)  # known to be impossible
+        self._settled = bool(self._rows) and all(row.rejected for row in self._rows)  # known to be impossible
         self._substitutes: set[tuple[Any, ...]] = set()
         self._warned = False
 
     @property
     def needs_timing(self) -> bool:
         """Whether candidates are still to be timed."""
-        return self.request.timed and not self._settled and not any(not row.status for row in self._rows)
+        return self.request.timed and not self._settled and not any(not row.rejected for row in self._rows)
 
     @property
     def stale(self) -> bool:
@@ -68,7 +68,7 @@ class CandidateSet:
     def exhausted(self) -> bool:
         """Whether everything there was has been refused."""
         with self.lock:
-            return bool(self._rows) and not self._stages and all(row.status for row in self._rows)
+            return bool(self._rows) and not self._stages and all(row.rejected for row in self._rows)
 
     def viable(self, context: Context) -> Iterator[Candidate]:
         """The rows that may be tried, the best first; looks further where those at hand are used up.
@@ -94,18 +94,18 @@ class CandidateSet:
             if row is None:
                 return
             seen += 1
-            if not row.status:
+            if not row.rejected:
                 yield row
 
     def apply_limits(self, row: Candidate) -> Candidate:
         """A row, refused where it is not what was asked for."""
-        return row if row.status else row._replace(status=self.request.refusal(row))
+        return row if row.rejected else row._replace(rejected=self.request.refusal(row))
 
     def reject(self, row: Candidate, reason: str) -> bool:
         """Let a row not be tried again. Returns whether that is new."""
         with self.lock:
             news = row in self._rows
-            self._rows = [one._replace(status=reason) if one == row else one for one in self._rows]
+            self._rows = [one._replace(rejected=reason) if one == row else one for one in self._rows]
         return news
 
     def store_timings(self, rows: list[Candidate], failures: Sequence[CudnnError]) -> None:
@@ -115,13 +115,16 @@ class CandidateSet:
         usable, from being made.
         """
         passing = [failure for failure in failures if not _of_the_candidate(failure)]
-        if passing and all(row.status for row in rows):
+        if passing and all(row.rejected for row in rows):
             raise passing[0]
         with self.lock:
-            self._rows += sorted(rows, key=lambda row: (bool(row.status), row.time is None, row.time or 0.0))
+            self._rows += sorted(
+                rows, key=lambda row: (bool(row.rejected), row.time_ms is None, row.time_ms or 0.0)
+            )
             self._settled = True
-            self._how = "timed" if any(row.time is not None for row in rows) else ""
-        if self.key and not passing and not self.stale and not config.debug:  # whose waits are in the times
+            self._how = "timed" if any(row.time_ms is not None for row in rows) else ""
+        lasting = not passing and not self.stale and not config.debug_sync  # its waits are in the times
+        if self.key and lasting:
             store().put(self.key, _as_json(self._rows))
 
     def warn_once(self) -> bool:
@@ -133,25 +136,25 @@ class CandidateSet:
         """Why a row runs and not the algorithm that was named; empty where it is that."""
         if row is None or not self.is_substitute(row):
             return ""
-        return next((row.status for row in self._rows if row.status), "it cannot be had")
+        return next((row.rejected for row in self._rows if row.rejected), "it cannot be had")
 
     def is_substitute(self, row: Candidate) -> bool:
         """Whether a row is not the algorithm that was named, but what takes its place."""
-        return row.way in self._substitutes
+        return row.key in self._substitutes
 
     def origin(self, row: Candidate | None) -> str:
-        time = f", {row.time * 1000:.1f} us a call" if row is not None and row.time is not None else ""
+        time = f", {row.time_ms * 1000:.1f} us a call" if row is not None and row.time_ms is not None else ""
         return f"  how: {self.request.algo or 'as it was given'}{f', {self._how}' if self._how else ''}{time}"
 
     def rejections(self) -> list[str]:
-        return [f"  refused: {row}: {row.status}" for row in self._rows if row.status]
+        return [f"  refused: {row}: {row.rejected}" for row in self._rows if row.rejected]
 
     def _add(self, rows: Sequence[Candidate], substitutes: bool) -> None:
-        known = {row.way for row in self._rows}
-        news = [self.apply_limits(row) for row in rows if row.way not in known]
+        known = {row.key for row in self._rows}
+        news = [self.apply_limits(row) for row in rows if row.key not in known]
         self._rows += news
         if substitutes:
-            self._substitutes.update(row.way for row in news)
+            self._substitutes.update(row.key for row in news)
 
 
 def _of_the_candidate(failure: CudnnError) -> bool:
@@ -168,7 +171,7 @@ def _of_the_candidate(failure: CudnnError) -> bool:
 
 def search_settings() -> tuple[int, bool]:
     """The settings that say which candidates a race has."""
-    return config.timed_engines, config.runtime_compiled
+    return config.autotune_max_engines, config.allow_runtime_compilation
 
 
 def store_key(problem: Problem, context: Context, request: AlgoRequest) -> str:
@@ -180,7 +183,7 @@ def store_key(problem: Problem, context: Context, request: AlgoRequest) -> str:
 
 def _as_json(rows: list[Candidate]) -> dict[str, Any]:
     """A timed decision for the store: the quickest rows and the least demanding one, or why there is none."""
-    usable = [row for row in rows if not row.status]
+    usable = [row for row in rows if not row.rejected]
     best = usable[:3] + sorted(usable[3:], key=lambda row: row.workspace)[:1]
     return {"rows": [row._replace(problem=None)._asdict() for row in best or rows]}
 
@@ -200,14 +203,14 @@ def parse_candidates(choice: Any) -> list[Candidate]:
 
 def _candidate(row: dict[str, Any]) -> Candidate:
     candidate = Candidate(**row)
-    packed = tuple((str(operand), str(layout)) for operand, layout in candidate.packed)
+    relayout = tuple((str(operand), str(layout)) for operand, layout in candidate.relayout)
     notes = tuple(map(str, candidate.notes))
     for value, kind in zip(candidate[:5], (str, str, str, int, bool), strict=True):
         if not isinstance(value, kind):
             raise TypeError(f"{value!r} is no {kind.__name__}")
-    time = None if candidate.time is None else float(candidate.time)
+    time = None if candidate.time_ms is None else float(candidate.time_ms)
     if time is not None and not math.isfinite(time):
         raise ValueError(f"{time} is no time")
     return candidate._replace(
-        packed=packed, notes=notes, time=time, status=str(candidate.status), problem=None
+        relayout=relayout, notes=notes, time_ms=time, rejected=str(candidate.rejected), problem=None
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from typing import Any, NamedTuple
 
+from ..graph.engines import Engine
 from ..plans.base import Candidate
 from ..shapes.conv import ConvProblem
 from ..shapes.parse import as_bool
@@ -12,23 +13,26 @@ from ..shapes.parse import as_bool
 __all__ = [
     "ALGORITHMS",
     "POLICIES",
+    "SYNONYMS",
     "AlgoRequest",
     "NamedAlgorithm",
+    "is_engine",
     "named_algorithm",
     "request",
     "why_not_named",
 ]
 
-POLICIES = ("guess_once", "guess_on_shape_change", "time_once", "time_on_shape_change")
+POLICIES = ("heuristic", "autotune", "guess_once", "time_once")
+SYNONYMS = {"guess_on_shape_change": "heuristic", "time_on_shape_change": "autotune"}  # Theano's words
 
 
 class AlgoRequest(NamedTuple):
-    """What a caller wants of the choice.
+    """How a caller wants the algorithm selected.
 
-    ``algo`` is a policy, or the name of an algorithm, or None where ``row`` is the candidate to take.
+    ``algo`` is one of :data:`POLICIES` or the name of an algorithm; None if ``row`` is the candidate to take.
     """
 
-    algo: str | None = "guess_on_shape_change"
+    algo: str | None = "heuristic"
     row: Candidate | None = None
     deterministic: bool = False
     workspace_limit: int | None = None
@@ -37,7 +41,7 @@ class AlgoRequest(NamedTuple):
     @property
     def timed(self) -> bool:
         """Whether candidates are to be timed."""
-        return self.algo in ("time_once", "time_on_shape_change")
+        return self.algo in ("autotune", "time_once")
 
     @property
     def once(self) -> bool:
@@ -63,8 +67,7 @@ def request(
     TypeError
         An argument is of no use here at all.
     ValueError
-        There is no algorithm of that name, or not for this problem; a row belongs to another problem; the
-        limit is negative.
+        The name is unknown, or not for this problem; a row belongs to another problem; the limit is negative.
     """
     limit = None if workspace_limit is None else _bytes(workspace_limit)
     wanted = (as_bool(deterministic, "deterministic"), limit, as_bool(strict, "strict"))
@@ -74,6 +77,7 @@ def request(
     name = algo if isinstance(algo, str) else getattr(algo, "name", None)
     if not isinstance(name, str):
         raise TypeError(f"algo must be a name or a row of conv_algorithms, not {algo!r}")
+    name = _without_backend(SYNONYMS.get(name, name))
     if name in POLICIES:
         return AlgoRequest(name, None, *wanted)
     if problem is not None:
@@ -92,13 +96,24 @@ def _bytes(limit: Any) -> int:
 
 
 def _check_row(row: Candidate, problem: Any) -> None:
-    if row.status:
-        raise ValueError(f"algo: {row} was refused: {row.status}")
+    if row.rejected:
+        raise ValueError(f"algo: {row} was refused: {row.rejected}")
     if row.problem is not None and problem is not None and row.problem.plain != problem.plain:
         raise ValueError(f"algo: {row} was made for another problem: {row.problem}; this is {problem}")
 
 
 # --- the names of algorithms -------------------------------------------------------------------------------
+
+
+def is_engine(name: str) -> bool:
+    """Whether a name is that of an engine of the graph API, and not of a legacy algorithm."""
+    return name.startswith("engine ")
+
+
+def _without_backend(name: str) -> str:
+    """Remove the backend from a name as tables print it: "graph engine 4", "legacy gemm"."""
+    backend, _, rest = name.partition(" ")
+    return rest if backend == ("graph" if is_engine(rest) else "legacy") else name
 
 
 class NamedAlgorithm(NamedTuple):
@@ -144,19 +159,27 @@ ALGORITHMS: dict[str, dict[str, NamedAlgorithm]] = {
 
 
 def named_algorithm(name: str, problem: ConvProblem) -> NamedAlgorithm:
-    """Look the name of an algorithm up for a problem.
+    """Look up the name of an algorithm for a problem.
+
+    cuDNN's own names, which tables print, are not limited to the data that Theano's module used them for.
 
     Raises
     ------
     ValueError
-        There is none of that name, or it is not for this direction, number of axes or dtype.
+        The name is unknown, or not for this direction, number of axes or dtype.
     """
+    if is_engine(name):
+        return NamedAlgorithm(str(Engine.parse(name)))
     rows = ALGORITHMS[problem.direction]
     every = dict.fromkeys(name for names in ALGORITHMS.values() for name in names)
+    own = dict.fromkeys(row.algorithm for row in rows.values())
+    if name not in every and name in own:
+        return NamedAlgorithm(name)
     if name not in every:
         raise ValueError(
-            f"there is no algorithm {name!r}; there are the policies {', '.join(POLICIES)}, the names "
-            f"{', '.join(every)}, and the rows of conv_algorithms"
+            f"algo is unknown: got {name!r}, expected one of the policies {', '.join(POLICIES)}, the names "
+            f"{', '.join(every)}, the algorithms {', '.join(own)}, an engine such as 'engine 38 knobs 2=0', "
+            "or a row of conv_algorithms"
         )
     axes, dtype = len(problem.stride), problem.x.dtype
     fitting = [one for one, row in rows.items() if axes in row.axes and dtype in row.dtypes]

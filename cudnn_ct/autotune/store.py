@@ -1,6 +1,6 @@
-"""Choices on disk: one small SQLite file in the user's cache folder, shared by processes.
+"""Tuned algorithms on disk: one small SQLite file in the user's cache folder, shared by processes.
 
-A choice is only ever advice: whatever is wrong with the file costs one warning, and neither an error nor a
+An entry is only advice: whatever is wrong with the file costs one warning, and neither an error nor a
 wrong result. Rows are JSON text; nothing in them is evaluated.
 """
 
@@ -23,25 +23,26 @@ from ..errors import warn_caller
 if TYPE_CHECKING:
     import sqlite3  # elsewhere when it is needed: it takes time, and some Pythons are built without it
 
-__all__ = ["Store", "export_choices", "import_choices", "store"]
+__all__ = ["Store", "export_algo_cache", "import_algo_cache", "store"]
 
-# The version is part of the table's name: a package that writes other rows makes its own table beside this.
-TABLE = "choices_1"
-FORMAT = "cudnn_ct choices 1"
-NAME = "choices.sqlite"  # of the file, where nobody gives another
+# The version is part of the table's name: a package that writes other rows makes its own table next to this.
+TABLE = "algo_cache_2"
+OLD_TABLE = "choices_1"
+FORMAT = "cudnn_ct algo_cache 2"
+NAME = "algo_cache.sqlite"  # the default file
 MAX_ROWS = 100_000
 BUSY_SECONDS = 2.0
 WORK_SECONDS = 5.0  # for one transaction, apart from waiting for other processes
-MAX_BYTES = 1 << 20  # of a key or a choice
+MAX_BYTES = 1 << 20  # of a key or an entry
 BUSY, LOCKED, CORRUPT, NOT_A_DATABASE = 5, 6, 11, 26  # SQLite's codes
 
-CREATE = f"CREATE TABLE IF NOT EXISTS {TABLE} (key TEXT PRIMARY KEY, choice TEXT)"
+CREATE = f"CREATE TABLE IF NOT EXISTS {TABLE} (key TEXT PRIMARY KEY, entry TEXT)"
 KEPT = CREATE.replace(" IF NOT EXISTS", "").encode()  # as SQLite keeps it
 SCHEMA = "SELECT type, sql FROM sqlite_master WHERE tbl_name = ? AND sql IS NOT NULL"
 ROW_BYTES = 4  # that a row takes in the file at least, even if it is empty
 # A replaced row keeps its rowid, as it would not with INSERT OR REPLACE: rowids have no gaps, and the oldest
-# rows that are too many are found without counting, however often the same choices are imported.
-PUT = f"INSERT INTO {TABLE} VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET choice = excluded.choice"
+# rows that are too many are found without counting, however often the same entries are imported.
+PUT = f"INSERT INTO {TABLE} VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET entry = excluded.entry"
 TRIM = f"DELETE FROM {TABLE} WHERE rowid <= (SELECT max(rowid) FROM {TABLE}) - ?"
 
 _T = TypeVar("_T")
@@ -55,12 +56,12 @@ os.register_at_fork(before=_LOCK.acquire, after_in_parent=_LOCK.release, after_i
 
 
 class Store:
-    """A map from keys to choices, in the file ``path`` that many processes may use at once, or nowhere.
+    """A map from keys to entries, in the file ``path`` that many processes may use at once, or nowhere.
 
     Parameters
     ----------
     path : path or None
-        The file; it and its folder are made by the first choice. None remembers nothing.
+        The file; it and its folder are made by the first entry. None remembers nothing.
     timeout : float
         Seconds to wait for other processes that write. Once that was not enough, nothing waits again.
     """
@@ -77,42 +78,42 @@ class Store:
         return self._warned
 
     def get(self, key: str) -> dict[str, Any] | None:
-        """Return the choice for a key, None where there is none that can be read."""
+        """Return the entry for a key, None where there is none that can be read."""
         return self._read("WHERE key = ?", key).get(key)
 
-    def put(self, key: str, choice: dict[str, Any]) -> None:
-        """Remember a choice, which JSON must be able to hold; it replaces the one that is there."""
-        self._write(PUT, [_row(key, choice)])
+    def put(self, key: str, entry: dict[str, Any]) -> None:
+        """Store an entry, which JSON must be able to hold; it replaces the one that is there."""
+        self._write(PUT, [_row(key, entry)])
 
     def export(self) -> dict[str, dict[str, Any]]:
-        """Return all choices, the oldest first, for another store's :meth:`load`."""
+        """Return all entries, the oldest first, for another store's :meth:`load`."""
         return self._read("ORDER BY rowid")
 
-    def load(self, choices: Mapping[str, dict[str, Any]]) -> int:
-        """Remember all these choices; return how many were written, 0 where none can be.
+    def load(self, entries: Mapping[str, dict[str, Any]]) -> int:
+        """Store these entries; return how many were written, 0 where none can be.
 
         A bad one is a TypeError or ValueError, and none is written then.
         """
-        if not isinstance(choices, Mapping):
-            raise TypeError(f"choices are a mapping of keys to dicts, not {choices!r}")
-        rows = [_row(key, choice) for key, choice in choices.items()]
+        if not isinstance(entries, Mapping):
+            raise TypeError(f"entries are a mapping of keys to dicts, not {entries!r}")
+        rows = [_row(key, entry) for key, entry in entries.items()]
         return len(rows) if self._write(PUT, rows) else 0
 
     def clear(self) -> None:
-        """Forget all choices; tables of other versions of the package stay."""
+        """Delete all entries; tables of other versions of the package stay."""
         if os.path.exists(self.path or ""):
             self._write(f"DELETE FROM {TABLE}", [()])
 
     def _read(self, which: str, *parameters: str) -> dict[str, dict[str, Any]]:
         def read(database: sqlite3.Connection) -> list[Any]:
             _check_schema(database)
-            return _fetch(database, f"SELECT key, choice FROM {TABLE} {which}", parameters)
+            return _fetch(database, f"SELECT key, entry FROM {TABLE} {which}", parameters)
 
         rows: list[Any] = self._attempt("read", read, [])
-        choices = dict(filter(None, (_decoded(*row) for row in rows)))
-        if len(choices) < len(rows):
-            self._warn(f"the file of choices {self.path} has a row that is no JSON object")
-        return choices
+        entries = dict(filter(None, (_decoded(*row) for row in rows)))
+        if len(entries) < len(rows):
+            self._warn(f"the algorithm cache {self.path} has a row that is not a JSON object")
+        return entries
 
     def _write(self, statement: str, rows: list[Any]) -> bool:
         def write(database: sqlite3.Connection) -> bool:
@@ -137,10 +138,12 @@ class Store:
                 with closing(self._connect(doing)) as database:
                     return work(database)
             except (sqlite3.Error, OSError) as error:
+                trouble = f"the algorithm cache {self.path} cannot be {doing}: {error}"
                 if doing == "read" and ("no such table" in str(error) or not os.path.exists(self.path or "")):
-                    return otherwise  # nothing is written yet
-                self._learn(doing, error)
-                trouble = f"the file of choices {self.path} cannot be {doing}: {error}"
+                    if OLD_TABLE not in str(error):
+                        return otherwise  # nothing is written yet
+                else:
+                    self._learn(doing, error)
         self._warn(trouble)
         return otherwise
 
@@ -183,13 +186,13 @@ class Store:
             first, self._warned = not self._warned, True
         if first:
             cure = "remove the file, or set" if os.path.isfile(self.path or "") else "set"
-            text = f"{trouble}. Choices are made anew in this process; {cure} CUDNN_CT_CACHE to another path"
-            warn_caller(f"{text} or to 'off'")
+            text = f"{trouble}. Algorithms are timed again in this process; {cure} CUDNN_CT_ALGO_CACHE"
+            warn_caller(f"{text} to another path or to 'off'")
 
 
 def store() -> Store:
-    """Return the process's store for the present ``config.cache``."""
-    setting = config.cache
+    """Return the process's store for the present ``config.algo_cache``."""
+    setting = config.algo_cache
     with _LOCK:
         if setting in _STORES:
             known: Store = _STORES[setting]
@@ -201,8 +204,8 @@ def store() -> Store:
     return made
 
 
-def export_choices(path: str | os.PathLike[str]) -> int:
-    """Write this machine's choices to a JSON file, for :func:`import_choices`.
+def export_algo_cache(path: str | os.PathLike[str]) -> int:
+    """Write the tuned algorithms of this machine to a JSON file, for :func:`import_algo_cache`.
 
     Parameters
     ----------
@@ -212,7 +215,7 @@ def export_choices(path: str | os.PathLike[str]) -> int:
     Returns
     -------
     int
-        How many choices there are.
+        The number of entries.
 
     Raises
     ------
@@ -227,17 +230,17 @@ def export_choices(path: str | os.PathLike[str]) -> int:
     --------
     >>> import os, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     path = os.path.join(folder, "choices.json")
-    ...     exported, imported = ct.export_choices(path), ct.import_choices(path)
+    ...     path = os.path.join(folder, "algo_cache.json")
+    ...     exported, imported = ct.export_algo_cache(path), ct.import_algo_cache(path)
     """
-    choices = store().export()
-    text = json.dumps({"format": FORMAT, "choices": choices}, indent=1)
+    entries = store().export()
+    text = json.dumps({"format": FORMAT, "entries": entries}, indent=1)
     _replace(Path(path), text + "\n")
-    return len(choices)
+    return len(entries)
 
 
-def import_choices(path: str | os.PathLike[str]) -> int:
-    """Read a file of :func:`export_choices`; its choices replace those of this machine.
+def import_algo_cache(path: str | os.PathLike[str]) -> int:
+    """Read a file of :func:`export_algo_cache`; its entries replace the entries of this machine.
 
     Parameters
     ----------
@@ -251,25 +254,25 @@ def import_choices(path: str | os.PathLike[str]) -> int:
     Raises
     ------
     ValueError
-        It is no such file, or one of its choices is bad; nothing is imported then.
+        The file has another format, or one of its entries is bad; nothing is imported then.
     OSError
         It cannot be read.
 
     Notes
     -----
-    A choice is advice: it is held against the limits of each call, and cuDNN may refuse it.
+    An entry is advice: it is checked against the limits of each call, and cuDNN may reject it.
 
     Examples
     --------
-    As of :func:`export_choices`.
+    As of :func:`export_algo_cache`.
     """
     try:
         content = json.loads(Path(path).read_bytes())
-        if not isinstance(content, dict) or content.get("format") != FORMAT or "choices" not in content:
-            raise ValueError(f'it is no JSON object with "format": "{FORMAT}" and "choices"')
-        return store().load(content["choices"])
+        if not isinstance(content, dict) or content.get("format") != FORMAT or "entries" not in content:
+            raise ValueError(f'not a JSON object with "format": "{FORMAT}" and "entries"')
+        return store().load(content["entries"])
     except (TypeError, ValueError, RecursionError) as error:
-        raise ValueError(f"{os.fspath(path)} is no file of choices: {error}") from error
+        raise ValueError(f"{os.fspath(path)} is not an exported algorithm cache: {error}") from error
 
 
 def _place(setting: Any) -> tuple[Path | None, str]:
@@ -281,7 +284,7 @@ def _place(setting: Any) -> tuple[Path | None, str]:
 
         return _default_path() if setting is None else Path(setting).expanduser().absolute(), ""
     except (ImportError, RuntimeError, OSError) as error:
-        return None, f"choices cannot be kept in a file: {error}"
+        return None, f"tuned algorithms cannot be kept in a file: {error}"
 
 
 def _default_path() -> Path:
@@ -315,7 +318,9 @@ def _check_schema(database: sqlite3.Connection) -> None:
 
     found = database.execute(SCHEMA, (TABLE,)).fetchmany(2)
     if not found:
-        raise sqlite3.OperationalError(f"no such table: {TABLE}")
+        old = database.execute(SCHEMA, (OLD_TABLE,)).fetchone()
+        why = f"; {OLD_TABLE}, the table of an earlier version, is ignored" if old else ""
+        raise sqlite3.OperationalError(f"no such table: {TABLE}{why}")
     if found != [(b"table", KEPT)]:
         raise sqlite3.DatabaseError(f"{TABLE} is not the table that cudnn_ct makes")
 
@@ -335,21 +340,21 @@ def _fetch(database: sqlite3.Connection, query: str, parameters: tuple[str, ...]
     return rows
 
 
-def _row(key: object, choice: object) -> tuple[str, str]:
+def _row(key: object, entry: object) -> tuple[str, str]:
     if not isinstance(key, str):
         raise TypeError(f"a key is a str, not {key!r}")
-    if not isinstance(choice, dict) or not all(isinstance(name, str) for name in choice):
-        raise TypeError(f"the choice for {key!r} is a dict with names that are str, not {choice!r}")
+    if not isinstance(entry, dict) or not all(isinstance(name, str) for name in entry):
+        raise TypeError(f"the entry for {key!r} is a dict with names that are str, not {entry!r}")
     try:
         key.encode()
-        return key, json.dumps(choice, allow_nan=False)
+        return key, json.dumps(entry, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
-        raise ValueError(f"the choice for {key!r} cannot be written as JSON: {error}") from error
+        raise ValueError(f"the entry for {key!r} cannot be written as JSON: {error}") from error
 
 
 def _decoded(key: Any, text: Any) -> tuple[str, dict[str, Any]] | None:
     try:
-        choice = json.loads(text)
-        return (key.decode(), choice) if isinstance(choice, dict) else None
+        entry = json.loads(text)
+        return (key.decode(), entry) if isinstance(entry, dict) else None
     except (AttributeError, TypeError, ValueError, RecursionError):
         return None

@@ -65,7 +65,7 @@ def command(convolution: Convolution, no_measure: bool, device: str | None, as_j
 
 def show_candidates(rows: Sequence[Candidate]) -> None:
     """Print rows as a table; without times, if none has one."""
-    timed = any(row.time is not None for row in rows)
+    timed = any(row.time_ms is not None for row in rows)
     show(COLUMNS[not timed :], [_cells(row)[not timed :] for row in rows])
 
 
@@ -107,12 +107,12 @@ def _planned(convolution: Convolution, path: str) -> tuple[list[Candidate], str]
 
 
 def _cells(row: Candidate) -> list[str]:
-    time = "-" if row.time is None else f"{row.time * 1000:.1f}"
-    copies = [f"{operand} copied to {layout}" for operand, layout in row.packed]
+    time = "-" if row.time_ms is None else f"{row.time_ms * 1000:.1f}"
+    copies = [f"{operand} copied to {layout}" for operand, layout in row.relayout]
     varies = [] if row.deterministic or "nondeterministic" in row.notes else ["nondeterministic"]
-    refused = f"refused: {row.status.splitlines()[0]}" if row.status else ""
+    refused = f"refused: {row.rejected.splitlines()[0]}" if row.rejected else ""
     notes = "; ".join(filter(None, [", ".join([*copies, *varies, *row.notes]), refused]))
-    return [time, f"{row.workspace:,}", f"{row.family} {row.algorithm}", row.math, notes]
+    return [time, f"{row.workspace:,}", f"{row.backend} {row.algorithm}", row.math, notes]
 
 
 def _plain(row: Candidate) -> dict[str, Any]:

@@ -76,7 +76,7 @@ def conv(convolution: Convolution, plot: str | None, as_json: bool) -> None:
         "direction": convolution.direction, "precision": convolution.precision, **convolution.geometry,
     }  # fmt: skip
     found = ct.conv_algorithms(first, second, shape, measure=False, **keywords)
-    usable = [row for row in found if not row.status]
+    usable = [row for row in found if not row.rejected]
     spec = found.problem.result
     out = ct.empty(spec.shape, spec.dtype, layout=convolution.layout)
     nbytes, operations = first.nbytes + second.nbytes + out.nbytes, _operations(convolution)
@@ -98,7 +98,7 @@ def conv(convolution: Convolution, plot: str | None, as_json: bool) -> None:
         times = benchmark.benchmark([way(row, tick) for row in usable], _stream())
     rows = []
     for row, time in zip(usable, times, strict=True):
-        name = f"{row.family} {row.algorithm}"
+        name = f"{row.backend} {row.algorithm}"
         if isinstance(time, CudnnError):
             rows.append(Row(name, None, note=first_line(time)))
         else:
@@ -197,8 +197,8 @@ def batch_norm(
 @click.option("--dtype", type=click.Choice(FLOATS), default="float32", show_default=True)
 @click.option(
     "--algo",
-    type=click.Choice((*RNN_ALGOS, "guess_on_shape_change", "time_on_shape_change")),
-    default="guess_on_shape_change",
+    type=click.Choice((*RNN_ALGOS, "heuristic", "autotune")),
+    default="heuristic",
     show_default=True,
 )
 @output_options

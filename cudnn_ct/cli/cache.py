@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["command"]
 
 STDOUT = "-"
-OFF = "no choices are kept: CUDNN_CT_CACHE is off"
+OFF = "no choices are kept: CUDNN_CT_ALGO_CACHE is off"
 
 
 @click.group(name="cache")
@@ -89,15 +89,15 @@ def clear() -> None:
 @plainly
 def export_(file: str) -> None:
     """Write the choices to FILE, or to stdout for -, for another machine with the same GPU and cuDNN."""
-    from ..autotune.store import export_choices
+    from ..autotune.store import export_algo_cache
 
     if file == STDOUT:
         with TemporaryDirectory() as folder:
-            path = Path(folder, "choices.json")
-            export_choices(path)
+            path = Path(folder, "algo_cache.json")
+            export_algo_cache(path)
             click.echo(path.read_text(encoding="utf-8"), nl=False)
         return
-    click.echo(f"wrote {export_choices(file)} choices to {file}")
+    click.echo(f"wrote {export_algo_cache(file)} choices to {file}")
 
 
 @command.command("import")
@@ -105,10 +105,10 @@ def export_(file: str) -> None:
 @plainly
 def import_(file: str) -> None:
     """Read choices from FILE of `cudnn-ct cache export`; they replace those for the same problems."""
-    from ..autotune.store import import_choices, store
+    from ..autotune.store import import_algo_cache, store
 
     with usage():
-        count = import_choices(file)
+        count = import_algo_cache(file)
     if store().path is None:
         fail(OFF)
     click.echo(f"took {count} choices from {file}")
@@ -125,11 +125,11 @@ def _cells(key: str, choice: dict[str, Any]) -> list[str]:
     version, device, problem, *_ = [*key.split(" | "), "", ""]
     rows = choice.get("rows")
     best = rows[0] if isinstance(rows, list) and rows and isinstance(rows[0], dict) else {}
-    name = " ".join(str(best.get(part, "")) for part in ("family", "algorithm"))
-    status = f" ({best['status']})" if best.get("status") else ""
+    name = " ".join(str(best.get(part, "")) for part in ("backend", "algorithm"))
+    rejected = f" ({best['rejected']})" if best.get("rejected") else ""
     return [
-        _microseconds(best.get("time")),
-        f"{name}{status}".strip(),
+        _microseconds(best.get("time_ms")),
+        f"{name}{rejected}".strip(),
         version.removeprefix("cuDNN "),
         device,
         problem,

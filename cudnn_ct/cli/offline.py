@@ -145,7 +145,7 @@ def _failure(error: str, refused: bool, notes: list[str]) -> CudnnError:
 
 def _candidate(row: dict[str, Any]) -> Candidate:
     candidate = Candidate(**row)
-    return candidate._replace(packed=(), notes=tuple(candidate.notes))
+    return candidate._replace(relayout=(), notes=tuple(candidate.notes))
 
 
 def answer() -> None:

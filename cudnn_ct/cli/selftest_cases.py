@@ -118,8 +118,8 @@ def _conv(
     def make(draw: Draw) -> Inputs:
         given: dict[str, tuple[Any, ...]] = {
             "conv": (draw.floats(*x), draw.floats(*w)),
-            "conv_backward_data": (draw.floats(*w), draw.floats(*y), x),
-            "conv_backward_filter": (draw.floats(*x), draw.floats(*y), w),
+            "conv_backward_data": (draw.floats(*y), draw.floats(*w), x),
+            "conv_backward_filter": (draw.floats(*y), draw.floats(*x), w),
             "conv_transpose": (draw.floats(*y), draw.floats(*w)),
         }
         return Inputs(given[direction], geometry, device)

@@ -130,10 +130,10 @@ def _planning(device: dict[str, Any]) -> str:
     ]
     found = plan(device, wanted)
     for one, rows in zip(wanted, found, strict=True):
-        if all(row.status for row in rows):
-            why = rows[0].status if rows else "no reason is given"
+        if all(row.rejected for row in rows):
+            why = rows[0].rejected if rows else "no reason is given"
             raise CudnnError(f"no engine for {one.direction} in {one.dtype}: {why}")
-    engines = sum(not row.status for rows in found for row in rows)
+    engines = sum(not row.rejected for rows in found for row in rows)
     return f"{engines} engines for {len(wanted)} convolutions on {device.get('deviceName', 'the device')}"
 
 

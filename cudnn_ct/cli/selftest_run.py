@@ -197,6 +197,6 @@ def _algorithm(before: set[Any]) -> str:
 def _short(choice: Any) -> str:
     candidate = getattr(choice, "candidate", None)
     if candidate is not None:
-        return f"{candidate.family} {candidate.algorithm}"
+        return f"{candidate.backend} {candidate.algorithm}"
     first = choice.describe().splitlines()[0]
     return str(first).removeprefix("chosen: ").removeprefix("cudnn")

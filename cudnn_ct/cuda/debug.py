@@ -1,4 +1,4 @@
-"""``CUDNN_CT_DEBUG``: waiting for each operation, so that the one that failed is named.
+"""``CUDNN_CT_DEBUG_SYNC``: waiting for each operation, so that the one that failed is named.
 
 Nothing of it is in the path of a call where the setting is off: what is watched are the functions of a
 library, whose check of the status is exchanged for one that also waits.
@@ -48,14 +48,14 @@ def watch(library: Library) -> None:
 
 
 def record_launch(what: str, stream: Stream, function: str | None = None) -> None:
-    """Remember what was just enqueued, and wait for it; where ``config.debug`` is off, do nothing.
+    """Remember what was just enqueued, and wait for it; where ``config.debug_sync`` is off, do nothing.
 
     Raises
     ------
     ExecutionFailedError
         It failed on the device.
     """
-    if not config.debug:
+    if not config.debug_sync:
         return
     record(what, stream)
     if streams.is_capturing(stream):
@@ -72,7 +72,7 @@ def _waiting(library: Library, check: Any, place: int) -> Any:
 
     def checked(status: int, function: Any, args: tuple[Any, ...]) -> int:
         result: int = check(status, function, args)
-        if config.debug and (stream := _stream_of(library, args[place])):
+        if config.debug_sync and (stream := _stream_of(library, args[place])):
             others = (*args[:place], *args[place + 1 :])
             record_launch(_text(function.__name__, others), stream, function.__name__)
         return result

@@ -1,7 +1,7 @@
 """What was issued on each stream lately, and what an error of the device says of it.
 
 A kernel fails after the call that issued it has returned, and whichever call waits next is the one that
-tells. What is remembered here, where ``config.debug`` asks for it, says which calls those were.
+tells. What is remembered here, where ``config.debug_sync`` asks for it, says which calls those were.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ KEPT = 16  # of each stream
 STREAMS = 64
 
 HINT = (
-    "work issued earlier may be what failed, and shows only now: with CUDNN_CT_DEBUG=1 each operation is "
-    "waited for, and the one that failed is named"
+    "work issued earlier may be what failed, and shows only now: with CUDNN_CT_DEBUG_SYNC=1 each operation "
+    "is waited for, and the one that failed is named"
 )
 
 BEFORE = "issued before on"
@@ -40,7 +40,7 @@ def record(what: str, stream: Hashable) -> None:
 def add_launch_history(error: CudnnError, stream: Hashable) -> CudnnError:
     """Note on an error of the device what was issued before it, or how to have that remembered."""
     if not any(note.startswith((HINT, BEFORE)) for note in getattr(error, "__notes__", ())):
-        error.add_note(_format(stream) if config.debug else HINT)
+        error.add_note(_format(stream) if config.debug_sync else HINT)
     return error
 
 
@@ -49,6 +49,6 @@ def _format(stream: Hashable) -> str:
     if not ring:
         return (
             f"{BEFORE} {stream}: nothing that was watched. What failed is other work, or that of a thread "
-            "that had computed before CUDNN_CT_DEBUG was set"
+            "that had computed before CUDNN_CT_DEBUG_SYNC was set"
         )
     return "\n  ".join([f"{BEFORE} {stream}, the latest last:", *ring])

@@ -31,8 +31,8 @@ class Direction(NamedTuple):
 
 DIRECTIONS = {
     "forward": Direction("conv", ("img", "kerns"), "algo_fwd"),
-    "backward_filter": Direction("conv_backward_filter", ("img", "topgrad"), "algo_bwd_filter"),
-    "backward_data": Direction("conv_backward_data", ("kerns", "topgrad"), "algo_bwd_data"),
+    "backward_filter": Direction("conv_backward_filter", ("topgrad", "img"), "algo_bwd_filter"),
+    "backward_data": Direction("conv_backward_data", ("topgrad", "kerns"), "algo_bwd_data"),
 }
 
 

@@ -78,7 +78,7 @@ def dnn_gradweight(
 ) -> Any:
     """Return the gradient with respect to ``kerns``. See :func:`cudnn_ct.conv_backward_filter`."""
     desc = GpuDnnConvDesc(border_mode, subsample, dilation, conv_mode, _precision(precision), num_groups)
-    return compute("backward_filter", img, topgrad, kerns_shp, desc, algo)
+    return compute("backward_filter", topgrad, img, kerns_shp, desc, algo)
 
 
 def dnn_gradweight3d(
@@ -113,7 +113,7 @@ def dnn_gradinput(
 ) -> Any:
     """Return the gradient with respect to ``img``. See :func:`cudnn_ct.conv_backward_data`."""
     desc = GpuDnnConvDesc(border_mode, subsample, dilation, conv_mode, _precision(precision), num_groups)
-    return compute("backward_data", kerns, topgrad, img_shp, desc, algo)
+    return compute("backward_data", topgrad, kerns, img_shp, desc, algo)
 
 
 def dnn_gradinput3d(
@@ -158,7 +158,7 @@ def _by_filter_gradient(img: Any, kerns: Any, desc: GpuDnnConvDesc) -> DeviceArr
         kerns = flipped(kerns)
     valid = GpuDnnConvDesc("valid", desc.subsample, desc.dilation, "cross", desc.precision)
     shape = (y_shape[1], y_shape[0], *y_shape[2:])
-    result: DeviceArray = compute("backward_filter", swapped(img), swapped(kerns), shape, valid, None)
+    result: DeviceArray = compute("backward_filter", swapped(kerns), swapped(img), shape, valid, None)
     return swapped(result)
 
 
@@ -168,7 +168,7 @@ def _by_data_gradient(img: Any, kerns: Any, desc: GpuDnnConvDesc) -> Any:
     _warn_of_reroute("border_mode='full'", "images")
     mode = "cross" if desc.conv_mode == "conv" else "conv"
     valid = GpuDnnConvDesc("valid", desc.subsample, desc.dilation, mode, desc.precision)
-    return compute("backward_data", swapped(kerns), img, shape, valid, None)
+    return compute("backward_data", img, swapped(kerns), shape, valid, None)
 
 
 def _warn_of_reroute(why: str, what: str) -> None:

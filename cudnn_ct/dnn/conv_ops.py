@@ -116,7 +116,7 @@ class GpuDnnConvGradW(_Gradient):
         beta: float | None = None,
     ) -> Any:
         """Return ``alpha * gradient + beta * output``."""
-        return self._run(img, topgrad, output, desc, alpha, beta)
+        return self._run(topgrad, img, output, desc, alpha, beta)
 
 
 class GpuDnnConv3dGradW(_Gradient3d, GpuDnnConvGradW):
@@ -138,7 +138,7 @@ class GpuDnnConvGradI(_Gradient):
         beta: float | None = None,
     ) -> Any:
         """Return ``alpha * gradient + beta * output``."""
-        return self._run(kern, topgrad, output, desc, alpha, beta)
+        return self._run(topgrad, kern, output, desc, alpha, beta)
 
 
 class GpuDnnConv3dGradI(_Gradient3d, GpuDnnConvGradI):

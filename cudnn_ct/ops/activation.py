@@ -203,7 +203,7 @@ def graph_plan(problem: ActivationProblem, context: Context) -> Plan | None:
     alike = first.layouts and all(
         equivalent_strides(first.shape, one.strides, first.strides) for one in tensors
     )
-    if not alike or not spec.propagate_nan or not config.runtime_compiled:
+    if not alike or not spec.propagate_nan or not config.allow_runtime_compilation:
         return None
     if not MIN_ELEMENTS <= first.size <= INT_MAX:
         return None

@@ -9,40 +9,42 @@ from ..shapes.specs import TensorSpec
 
 
 class Candidate(NamedTuple):
-    """One way to compute a problem: a legacy algorithm or a graph engine, with what is known of it.
+    """One implementation of a problem: a legacy algorithm or a graph engine, with what is known of it.
 
     Attributes
     ----------
-    family : {"legacy", "graph"}
+    backend : {"legacy", "graph", "unfused"}
+        ``"unfused"`` is a convolution followed by calls that add and activate.
     algorithm : str
-        Its name: a legacy algorithm, or an engine with its knobs.
+        Its name: a legacy algorithm, or an engine with its knobs; for ``"unfused"``, backend and name of the
+        convolution.
     math : str
         The arithmetic that it uses.
     workspace : int
         Bytes of scratch memory that it needs.
     deterministic : bool
         Whether its results are the same from run to run.
-    packed : tuple of (str, str)
-        Operands that are copied first, each with the layout that they are copied into.
+    relayout : tuple of (str, str)
+        Operands that are copied first, each with the layout of its copy.
     notes : tuple of str
         What cuDNN says of an engine's numbers and behaviour, in lower case.
-    status : str
-        Why the row was refused; empty for a usable one.
-    time : float or None
-        Milliseconds a call, where it was measured.
+    rejected : str
+        Why the candidate was rejected; empty for a usable one.
+    time_ms : float or None
+        Milliseconds a call, if it was measured.
     problem : optional
         What the row of a table was made for.
     """
 
-    family: str
+    backend: str
     algorithm: str
     math: str
     workspace: int
     deterministic: bool
-    packed: tuple[tuple[str, str], ...] = ()
+    relayout: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = ()
-    status: str = ""
-    time: float | None = None
+    rejected: str = ""
+    time_ms: float | None = None
     problem: Any = None
 
     @property
@@ -51,16 +53,16 @@ class Candidate(NamedTuple):
         return "runtime_compilation" in self.notes
 
     @property
-    def way(self) -> tuple[Any, ...]:
-        """What tells rows of one problem apart, whatever became known of them."""
-        return self.family, self.algorithm, self.math, self.packed
+    def key(self) -> tuple[Any, ...]:
+        """Identity among the candidates of a problem, independent of measurements."""
+        return self.backend, self.algorithm, self.math, self.relayout
 
     def __str__(self) -> str:
         facts = [f"{self.math} math", f"{self.workspace:,} bytes of workspace"]
-        facts += [f"{operand} copied to {layout}" for operand, layout in self.packed]
+        facts += [f"{operand} copied to {layout}" for operand, layout in self.relayout]
         facts += [] if self.deterministic else ["not deterministic"]
         facts += [note for note in self.notes if note not in _SAID]
-        return f"{self.family} {self.algorithm} ({', '.join(facts)})"
+        return f"{self.backend} {self.algorithm} ({', '.join(facts)})"
 
 
 # Notes that the other fields of a candidate tell.

@@ -4,7 +4,7 @@ The names are those of :mod:`cudnn_ct.ops`, with the same arrays and mathematica
 order and with the same defaults; what only matters on a device (algorithm, precision, stream) is left out.
 """
 
-from ..shapes.conv import conv_output_shape, conv_transpose_shape
+from ..shapes.conv import conv_output_shape, conv_transpose_output_shape
 from ..shapes.pooling import pool_output_shape
 from .activation import activation, activation_backward
 from .conv import conv, conv_backward_bias, conv_backward_data, conv_backward_filter, conv_transpose
@@ -47,7 +47,7 @@ __all__ = [
     "conv_bias_activation",
     "conv_output_shape",
     "conv_transpose",
-    "conv_transpose_shape",
+    "conv_transpose_output_shape",
     "ctc_loss",
     "fill",
     "grid_sample",

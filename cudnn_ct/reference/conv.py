@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..dtypes import as_dtype
-from ..shapes.conv import MODES, conv_output_shape, conv_transpose_shape, pad_pairs
+from ..shapes.conv import MODES, conv_output_shape, conv_transpose_output_shape, pad_pairs
 from ..shapes.conv_dtype import check_conv_dtypes, conv_result_dtype
 from ..shapes.parse import as_choice, as_float, per_axis
 from ._cast import Array, Float64, deliver
@@ -101,8 +101,8 @@ def conv(
 
 
 def conv_backward_data(
-    w: npt.ArrayLike,
     dy: npt.ArrayLike,
+    w: npt.ArrayLike,
     x_shape: Any,
     *,
     padding: Any = 0,
@@ -120,15 +120,15 @@ def conv_backward_data(
 
     Parameters
     ----------
-    w : array, shape (K, C / groups, *window), float16 | bfloat16 | float32 | float64
-    dy : array, shape (N, K, *out), dtype of ``w``
+    dy : array, shape (N, K, *out), float16 | bfloat16 | float32 | float64
+    w : array, shape (K, C / groups, *window), dtype of ``dy``
     x_shape : tuple of int, (N, C, *spatial)
     padding, stride, dilation, groups, mode, alpha, beta, out
         As in :func:`conv`; the parameters of the forward convolution.
 
     Returns
     -------
-    array, shape ``x_shape``, dtype of ``w``
+    array, shape ``x_shape``, dtype of ``dy``
 
     Raises
     ------
@@ -138,22 +138,22 @@ def conv_backward_data(
     Examples
     --------
     >>> w = np.array([[[1.0, -1.0]]])
-    >>> conv_backward_data(w, np.array([[[1.0, 2.0, 4.0]]]), (1, 1, 4))
+    >>> conv_backward_data(np.array([[[1.0, 2.0, 4.0]]]), w, (1, 1, 4))
     array([[[ 1.,  1.,  2., -4.]]])
     """
-    w, dy = np.asarray(w), np.asarray(dy)
-    check_dtypes("backward_data", w=w, dy=dy)
+    dy, w = np.asarray(dy), np.asarray(w)
+    check_dtypes("backward_data", dy=dy, w=w)
     g = _Geometry(x_shape, w.shape, padding, stride, dilation, groups, mode)
     gradients, filters = g.split_channels(g.checked(dy)), g.split_filters(w)
     images = g.split_channels(np.zeros(g.padded_shape))
     for tap, under in g.taps():
         images[under] += np.einsum("gkc,ngk...->ngc...", filters[tap], gradients)
-    return deliver(g.crop(images.reshape(g.padded_shape)), w.dtype, alpha, beta, out)
+    return deliver(g.crop(images.reshape(g.padded_shape)), dy.dtype, alpha, beta, out)
 
 
 def conv_backward_filter(
-    x: npt.ArrayLike,
     dy: npt.ArrayLike,
+    x: npt.ArrayLike,
     w_shape: Any,
     *,
     padding: Any = 0,
@@ -172,15 +172,15 @@ def conv_backward_filter(
 
     Parameters
     ----------
-    x : array, shape (N, C, *spatial), float16 | bfloat16 | float32 | float64
-    dy : array, shape (N, K, *out), dtype of ``x``
+    dy : array, shape (N, K, *out), float16 | bfloat16 | float32 | float64
+    x : array, shape (N, C, *spatial), dtype of ``dy``
     w_shape : tuple of int, (K, C / groups, *window)
     padding, stride, dilation, groups, mode, alpha, beta, out
         As in :func:`conv`; the parameters of the forward convolution.
 
     Returns
     -------
-    array, shape ``w_shape``, dtype of ``x``
+    array, shape ``w_shape``, dtype of ``dy``
 
     Raises
     ------
@@ -190,18 +190,18 @@ def conv_backward_filter(
     Examples
     --------
     >>> x = np.array([[[1.0, 2.0, 4.0, 8.0]]])
-    >>> conv_backward_filter(x, np.array([[[1.0, 0.0, 1.0]]]), (1, 1, 2))
+    >>> conv_backward_filter(np.array([[[1.0, 0.0, 1.0]]]), x, (1, 1, 2))
     array([[[ 5., 10.]]])
     """
-    x, dy = np.asarray(x), np.asarray(dy)
-    check_dtypes("backward_filter", x=x, dy=dy)
+    dy, x = np.asarray(dy), np.asarray(x)
+    check_dtypes("backward_filter", dy=dy, x=x)
     g = _Geometry(x.shape, w_shape, padding, stride, dilation, groups, mode)
     images, gradients = g.split_channels(g.pad(x)), g.split_channels(g.checked(dy))
     gradients, dw = g.flat(gradients), np.zeros(g.w_shape)
     filters = g.split_filters(dw)
     for tap, under in g.taps():
         filters[tap] = np.einsum("ngkp,ngcp->gkc", gradients, g.flat(images[under]))
-    return deliver(dw, x.dtype, alpha, beta, out)
+    return deliver(dw, dy.dtype, alpha, beta, out)
 
 
 def conv_backward_bias(
@@ -263,7 +263,7 @@ def conv_transpose(
 
     Returns
     -------
-    array, shape :func:`conv_transpose_shape`, dtype of ``x``
+    array, shape :func:`conv_transpose_output_shape`, dtype of ``x``
 
     Raises
     ------
@@ -277,8 +277,8 @@ def conv_transpose(
     """
     x, w = np.asarray(x), np.asarray(w)
     geometry = {"padding": padding, "stride": stride, "dilation": dilation, "groups": groups}
-    shape = conv_transpose_shape(x.shape, w.shape, output_padding=output_padding, **geometry)
-    return conv_backward_data(w, x, shape, mode=mode, alpha=alpha, beta=beta, out=out, **geometry)
+    shape = conv_transpose_output_shape(x.shape, w.shape, output_padding=output_padding, **geometry)
+    return conv_backward_data(x, w, shape, mode=mode, alpha=alpha, beta=beta, out=out, **geometry)
 
 
 class _Geometry:

@@ -16,9 +16,10 @@ PADDINGS = ("valid", "half", "full")
 
 
 class DirectionOperands(NamedTuple):
-    """What one direction of a convolution reads and writes: the result is last.
+    """Operands of one direction of a convolution in the order of the public functions, the result last.
 
-    ``operands`` are in the roles of the forward direction; ``names`` are those that a caller uses.
+    A gradient takes dy first, then the other operand. ``operands`` are the roles in the forward direction,
+    ``names`` the parameters of the public functions.
     """
 
     operands: tuple[str, str, str]
@@ -27,8 +28,8 @@ class DirectionOperands(NamedTuple):
 
 ROLES = {
     "forward": DirectionOperands(("x", "w", "y"), ("x", "w", "y")),
-    "backward_data": DirectionOperands(("w", "y", "x"), ("w", "dy", "dx")),
-    "backward_filter": DirectionOperands(("x", "y", "w"), ("x", "dy", "dw")),
+    "backward_data": DirectionOperands(("y", "w", "x"), ("dy", "w", "dx")),
+    "backward_filter": DirectionOperands(("y", "x", "w"), ("dy", "x", "dw")),
 }
 
 
@@ -224,7 +225,7 @@ def conv_problem(
     )
 
 
-def conv_transpose_shape(
+def conv_transpose_output_shape(
     x_shape: Iterable[int],
     w_shape: Iterable[int],
     *,
@@ -257,7 +258,7 @@ def conv_transpose_shape(
 
     Examples
     --------
-    >>> conv_transpose_shape((1, 8, 4, 4), (8, 3, 3, 3), stride=2, padding=1, output_padding=1)
+    >>> conv_transpose_output_shape((1, 8, 4, 4), (8, 3, 3, 3), stride=2, padding=1, output_padding=1)
     (1, 3, 8, 8)
     """
     x, w = check_shape(x_shape, "x_shape"), check_shape(w_shape, "w_shape")

@@ -59,8 +59,8 @@ def test_conv_algorithms_gives_the_bound_as_the_status(fake: FakeCudnn) -> None:
     (row,) = [
         row for row in ct.conv_algorithms(first, second, precision="float32") if row.algorithm == WINOGRAD
     ]
-    assert row.status.startswith(ABOVE)
-    assert row.time is None
+    assert row.rejected.startswith(ABOVE)
+    assert row.time_ms is None
 
 
 def test_a_named_algorithm_above_the_bound_gives_way_with_a_warning(fake: FakeCudnn) -> None:
@@ -77,7 +77,7 @@ def test_a_named_algorithm_above_the_bound_gives_way_with_a_warning(fake: FakeCu
 
 
 @pytest.mark.parametrize(
-    ("direction", "family", "algorithm"),
+    ("direction", "backend", "algorithm"),
     [
         ("forward", "legacy", WINOGRAD),
         ("backward_data", "legacy", WINOGRAD),
@@ -88,9 +88,9 @@ def test_a_named_algorithm_above_the_bound_gives_way_with_a_warning(fake: FakeCu
     ],
 )
 def test_a_candidate_above_the_bound_is_rejected_whatever_it_says(
-    fake: FakeCudnn, direction: str, family: str, algorithm: str
+    fake: FakeCudnn, direction: str, backend: str, algorithm: str
 ) -> None:
-    row = Candidate(family, algorithm, "fma", 0, True)
+    row = Candidate(backend, algorithm, "fma", 0, True)
     with pytest.raises(NotSupportedError, match=ABOVE):
         chosen(direction, (5, 5), precision="float32", algo=row)
 
@@ -110,7 +110,7 @@ def test_algo_0_runs_on_copies_in_nhwc_when_it_would_add_many_sums_in_half_preci
     first, second, shape = call("backward_data", window, dtype, layout)
     row = ct.conv_plan(first, second, shape, direction="backward_data", algo="none").candidate
     assert row is not None
-    assert (row.algorithm, row.packed) == ("algo_0", packed)
+    assert (row.algorithm, row.relayout) == ("algo_0", packed)
     if packed:
         with pytest.raises(NotSupportedError, match=ABOVE):
             chosen(
@@ -118,7 +118,7 @@ def test_algo_0_runs_on_copies_in_nhwc_when_it_would_add_many_sums_in_half_preci
                 window,
                 dtype=dtype,
                 layout=layout,
-                algo=row._replace(packed=(), problem=None),
+                algo=row._replace(relayout=(), problem=None),
             )
 
 
@@ -159,17 +159,17 @@ def test_engine_4_is_rejected_for_groups_of_one_filter(
     dy = ct.asarray(images(2, 2, 6), layout=layout)
     row = Candidate("graph", "engine 4", "fma", 0, True)
     with pytest.raises(NotSupportedError) as caught:  # the fake has no graphs
-        ct.conv_backward_filter(x, dy, (2, 4 // groups, 3), groups=groups, precision="float32", algo=row)
+        ct.conv_backward_filter(dy, x, (2, 4 // groups, 3), groups=groups, precision="float32", algo=row)
     assert ("one filter a group" in str(caught.value)) == wrong
 
 
-@pytest.mark.parametrize("family", ["legacy", "graph"])
+@pytest.mark.parametrize("backend", ["legacy", "graph"])
 def test_imported_choices_above_the_bound_are_not_used(
-    fake: FakeCudnn, on_disk: Path, tmp_path: Path, family: str
+    fake: FakeCudnn, on_disk: Path, tmp_path: Path, backend: str
 ) -> None:
     first, second, _ = call("forward", (5, 5))
     ct.conv(first, second, precision="float32", algo=TIME)
-    algorithm = {"legacy": WINOGRAD, "graph": f"engine {2**64 + 6}"}[family]
-    rows_of_the_store(tmp_path / "choices.json", family=family, algorithm=algorithm)
+    algorithm = {"legacy": WINOGRAD, "graph": f"engine {2**64 + 6}"}[backend]
+    rows_of_the_store(tmp_path / "algo_cache.json", backend=backend, algorithm=algorithm)
     plan = ct.conv_plan(first, second, precision="float32", algo=TIME)
     assert plan.candidate.algorithm in ("gemm", "implicit_gemm")

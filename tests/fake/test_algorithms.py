@@ -12,9 +12,11 @@ import pytest
 import cudnn_ct as ct
 from cudnn_ct import algo_cache, context
 from cudnn_ct._config import config
-from cudnn_ct.autotune.request import ALGORITHMS, POLICIES, request
+from cudnn_ct.autotune.request import ALGORITHMS, POLICIES, SYNONYMS, request
 from cudnn_ct.autotune.store import store
 from cudnn_ct.errors import AllocationError, CudnnWarning, NotInitializedError, NotSupportedError
+from cudnn_ct.ops.conv import graph
+from cudnn_ct.plans.base import Candidate
 from cudnn_ct.shapes.conv import conv_problem
 
 from .conftest import forget
@@ -22,13 +24,13 @@ from .cudnn import FakeCudnn
 from .host import Host
 from .test_conv import algorithms, images
 
-GUESS, TIME = "guess_on_shape_change", "time_on_shape_change"
+GUESS, TIME = "heuristic", "autotune"
 
 
 @pytest.fixture
 def on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    path = tmp_path / "choices.sqlite"
-    monkeypatch.setattr(config, "cache", str(path))
+    path = tmp_path / "algo_cache.sqlite"
+    monkeypatch.setattr(config, "algo_cache", str(path))
     return path
 
 
@@ -127,6 +129,14 @@ def test_policies_and_precision_do_not_share_a_decision(fake: FakeCudnn) -> None
     assert len(algo_cache._decisions) == len(POLICIES)
 
 
+def test_theanos_words_share_the_decisions_of_heuristic_and_autotune(fake: FakeCudnn) -> None:
+    x, w = operands()
+    for word, policy in SYNONYMS.items():
+        assert f"how: {policy}" in ct.conv_plan(x, w, algo=word).describe()
+        ct.conv(x, w, algo=policy)
+    assert len(algo_cache._decisions) == len(SYNONYMS)
+
+
 def test_beta_is_timed_on_scratch_memory(fake: FakeCudnn) -> None:
     fake.costs = {"GEMM": 9.0}
     x, w = operands()
@@ -149,7 +159,8 @@ def test_a_call_that_is_to_be_timed_is_not_captured(fake: FakeCudnn, host: Host)
 def test_deterministic(fake: FakeCudnn) -> None:
     fake.random = {"GEMM"}
     for policy in POLICIES:
-        assert ran(fake, algo=policy) == ("GEMM" if policy.startswith("guess") else algorithms(fake)[-1])
+        timed = policy in ("autotune", "time_once")
+        assert ran(fake, algo=policy) == (algorithms(fake)[-1] if timed else "GEMM")
         assert ran(fake, algo=policy, deterministic=True) == "IMPLICIT_GEMM"
         assert set(algorithms(fake)) == {"IMPLICIT_GEMM"}
     fake.random = {"GEMM", "IMPLICIT_GEMM"}
@@ -206,6 +217,44 @@ def test_a_name_is_the_algorithm_that_it_names(fake: FakeCudnn) -> None:
     assert ran(fake, algo="large") == "GEMM"
 
 
+@pytest.mark.parametrize("prefix", ["", "legacy "])
+def test_a_legacy_algorithm_is_taken_by_the_name_that_tables_print(fake: FakeCudnn, prefix: str) -> None:
+    x, w = operands()
+    rows = [row for row in ct.conv_algorithms(x, w) if not row.rejected]
+    assert {row.algorithm for row in rows} == {"implicit_gemm", "gemm"}
+    assert f"{rows[0].backend} {rows[0].algorithm}" in str(ct.conv_algorithms(x, w))
+    for row in rows:
+        plan = ct.conv_plan(x, w, algo=prefix + row.algorithm, strict=True)
+        assert plan.candidate.algorithm == row.algorithm
+    with pytest.raises(ValueError, match=r"algo is unknown: got 'algo_0', .* implicit_gemm, .*'engine 38"):
+        ct.conv(x, w, algo="algo_0")  # of gradients
+
+
+@pytest.mark.parametrize("prefix", ["", "graph "])
+def test_an_engine_is_taken_by_the_name_that_tables_print(
+    fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch, prefix: str
+) -> None:
+    asked = []
+
+    def by_name(problem: Any, name: str, context: Any) -> Candidate:
+        asked.append(name)
+        return Candidate("graph", name, "fma", 0, True, rejected="not here")
+
+    x, w = operands()
+    with monkeypatch.context() as patched:
+        patched.setattr(graph, "by_name", by_name)
+        with pytest.warns(CudnnWarning, match="algo='engine 62 knobs 2=5,3=0' fell back.*not here"):
+            ct.conv(x, w, algo=f"{prefix}engine 62 knobs 2=5,3=0")
+        with pytest.raises(NotSupportedError, match="not here"):
+            ct.conv(x, w, algo=f"{prefix}engine 62 knobs 2=5,3=0", strict=True)
+    assert asked == ["engine 62 knobs 2=5,3=0"] * 2
+    with pytest.raises(NotSupportedError, match="graph engine 4"):  # the fake has no graphs
+        ct.conv(x, w, algo=f"{prefix}engine 4", strict=True)
+    for name in ("engine", "engine 04", "engine 4 knobs", "graph gemm", "legacy engine 4"):
+        with pytest.raises(ValueError, match="got"):
+            ct.conv(x, w, algo=name)
+
+
 def test_a_name_that_cannot_be_had_falls_back_with_one_warning(fake: FakeCudnn) -> None:
     with pytest.warns(CudnnWarning, match=r"algo='small' fell back to legacy implicit_gemm"):
         assert ran(fake, algo="small") == "IMPLICIT_GEMM"
@@ -226,7 +275,7 @@ def test_a_name_that_cannot_be_had_falls_back_with_one_warning(fake: FakeCudnn) 
             "fastest",
             2,
             "float32",
-            r"no algorithm 'fastest'; there are the policies guess_once, .* names none,",
+            r"algo is unknown: got 'fastest', expected one of the policies heuristic, .* names none,",
         ),
         (
             "deterministic",
@@ -284,19 +333,19 @@ def test_a_table_has_all_rows_the_quickest_first(fake: FakeCudnn) -> None:
     fake.costs = {"GEMM": 9.0, "IMPLICIT_GEMM": 1.0}
     x, w = operands()
     table = ct.conv_algorithms(x, w)
-    assert [(row.algorithm, row.time) for row in table if not row.status] == [
+    assert [(row.algorithm, row.time_ms) for row in table if not row.rejected] == [
         ("implicit_gemm", 1.0),
         ("gemm", 9.0),
     ]
-    refused = [row for row in table if row.status]
-    assert {row.family for row in refused} == {"graph", "legacy"}
+    refused = [row for row in table if row.rejected]
+    assert {row.backend for row in refused} == {"graph", "legacy"}
     assert "1000.0" in str(table)
     assert "legacy gemm (default)" in str(table)
     assert repr(table).startswith("<2 algorithms, and 2 refused, for forward convolution")
     assert ran(fake, algo=table[1]) == "GEMM"
     unmeasured = ct.conv_algorithms(x, w, measure=False)
     assert [row.algorithm for row in unmeasured[:2]] == ["gemm", "implicit_gemm"]
-    assert unmeasured[0].time is None
+    assert unmeasured[0].time_ms is None
 
 
 def test_a_row_is_for_its_problem(fake: FakeCudnn) -> None:
@@ -348,9 +397,9 @@ def test_what_a_choice_depends_on_is_in_its_key(
     ]
     for keywords in calls:
         ct.conv(x, w, algo=TIME, **keywords)
-    monkeypatch.setattr(config, "timed_engines", 3)
+    monkeypatch.setattr(config, "autotune_max_engines", 3)
     ct.conv(x, w, algo=TIME)
-    ct.conv_backward_data(w, out, x.shape, algo=TIME)
+    ct.conv_backward_data(out, w, x.shape, algo=TIME)
     keys = store().export()
     assert len(keys) == len(calls) + 2
     assert all(key.startswith("cuDNN 91900 | a device of the tests | ConvProblem(") for key in keys)
@@ -362,9 +411,9 @@ def test_a_kept_row_that_no_longer_works_is_timed_anew(fake: FakeCudnn, on_disk:
     (key,) = store().export()
     row = store().export()[key]["rows"][0]
     for wrong in (
-        {"rows": [{**row, "family": "nothing"}]},
+        {"rows": [{**row, "backend": "nothing"}]},
         {"rows": [{**row, "algorithm": 7}]},
-        {"rows": [{"family": "legacy"}]},
+        {"rows": [{"backend": "legacy"}]},
         {"rows": "text"},
         {"rows": [3]},
         {},
@@ -391,11 +440,11 @@ def test_choices_travel_as_json(
 ) -> None:
     fake.costs = {"GEMM": 9.0}
     ran(fake, algo=TIME)
-    assert ct.export_choices(tmp_path / "fleet.json") == 1
-    assert json.loads((tmp_path / "fleet.json").read_text())["choices"]
-    monkeypatch.setattr(config, "cache", str(tmp_path / "other.sqlite"))
+    assert ct.export_algo_cache(tmp_path / "fleet.json") == 1
+    assert json.loads((tmp_path / "fleet.json").read_text())["entries"]
+    monkeypatch.setattr(config, "algo_cache", str(tmp_path / "other.sqlite"))
     forget()
-    assert ct.import_choices(tmp_path / "fleet.json") == 1
+    assert ct.import_algo_cache(tmp_path / "fleet.json") == 1
     assert ran(fake, algo=TIME) == "IMPLICIT_GEMM"
     assert algorithms(fake) == ["IMPLICIT_GEMM"]
 
@@ -403,7 +452,7 @@ def test_choices_travel_as_json(
 def test_a_file_that_is_none_costs_one_warning(fake: FakeCudnn, on_disk: Path) -> None:
     on_disk.write_bytes(b"this is no database at all" * 100)
     fake.costs = {"GEMM": 9.0}
-    with pytest.warns(CudnnWarning, match="CUDNN_CT_CACHE"):
+    with pytest.warns(CudnnWarning, match="CUDNN_CT_ALGO_CACHE"):
         assert ran(fake, algo=TIME) == "IMPLICIT_GEMM"
     assert ran(fake, algo=TIME) == "IMPLICIT_GEMM"
 
@@ -456,8 +505,8 @@ def test_plans_of_all_directions(fake: FakeCudnn, direction: str) -> None:
     dy = images(2, 4, 3, 4)
     first, second, shape = {
         "forward": (x, w, ()),
-        "backward_data": (w, dy, (x.shape,)),
-        "backward_filter": (x, dy, (w.shape,)),
+        "backward_data": (dy, w, (x.shape,)),
+        "backward_filter": (dy, x, (w.shape,)),
     }[direction]
     name = "conv" if direction == "forward" else f"conv_{direction}"
     plan = ct.conv_plan(first, second, *shape, direction=direction, algo=TIME, alpha=2)

@@ -131,7 +131,7 @@ def operands(offset: int) -> list[ct.DeviceArray]:
 KEYWORDS = {"padding": UNEVEN, "stride": (2, 1), "groups": 2}
 
 
-@pytest.mark.parametrize("algo", ["guess_once", "time_once", "time_on_shape_change"])
+@pytest.mark.parametrize("algo", ["guess_once", "time_once", "autotune"])
 def test_conv_plan_of_misaligned_operands_takes_all_others(fake: FakeCudnn, algo: str) -> None:
     fake.engines = True
     plan = ct.conv_plan(*operands(1), **KEYWORDS, algo=algo)
@@ -165,7 +165,7 @@ def test_conv_algorithms_lists_rows_for_misaligned_operands(fake: FakeCudnn) -> 
     fake.engines = True
     expected = ct.reference.conv(*(array.numpy() for array in operands(0)), **KEYWORDS)
     for offset in (0, 1):
-        rows = [row for row in ct.conv_algorithms(*operands(offset), **KEYWORDS) if not row.status]
+        rows = [row for row in ct.conv_algorithms(*operands(offset), **KEYWORDS) if not row.rejected]
         assert rows
         for row in rows:
             for other in (0, 1, 3):
@@ -177,13 +177,13 @@ def test_timed_choice_for_misaligned_operands_is_exported_and_imported(
     fake: FakeCudnn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake.engines = True
-    monkeypatch.setattr(ct.config, "cache", str(tmp_path / "choices.sqlite"))
-    timed = ct.conv_plan(*operands(1), **KEYWORDS, algo="time_on_shape_change")
-    assert ct.export_choices(tmp_path / "choices.json") == 1
-    monkeypatch.setattr(ct.config, "cache", str(tmp_path / "other.sqlite"))
+    monkeypatch.setattr(ct.config, "algo_cache", str(tmp_path / "algo_cache.sqlite"))
+    timed = ct.conv_plan(*operands(1), **KEYWORDS, algo="autotune")
+    assert ct.export_algo_cache(tmp_path / "algo_cache.json") == 1
+    monkeypatch.setattr(ct.config, "algo_cache", str(tmp_path / "other.sqlite"))
     forget()
-    assert ct.import_choices(tmp_path / "choices.json") == 1
-    plan = ct.conv_plan(*operands(1), **KEYWORDS, algo="time_on_shape_change")
+    assert ct.import_algo_cache(tmp_path / "algo_cache.json") == 1
+    plan = ct.conv_plan(*operands(1), **KEYWORDS, algo="autotune")
     assert "as the cache file has it" in plan.describe()
     assert plan.candidate == timed.candidate
     assert np.isfinite(plan(*operands(1)).numpy()).all()
@@ -192,7 +192,7 @@ def test_timed_choice_for_misaligned_operands_is_exported_and_imported(
 def test_conv_of_misaligned_operands_makes_no_copy_where_a_legacy_call_serves(fake: FakeCudnn) -> None:
     fake.engines = True
     plan = ct.conv_plan(*operands(1), padding=1, groups=2)
-    assert plan.candidate.family == "legacy"
+    assert plan.candidate.backend == "legacy"
     assert plan.workspace == 0
 
 

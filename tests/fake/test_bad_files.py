@@ -1,4 +1,4 @@
-"""Whatever is wrong with the file of choices, results are right, and at most one warning is given."""
+"""Whatever is wrong with the algorithm cache, results are right, and at most one warning is given."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def path(tmp_path: Path, fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch) -> Pa
     """A file that holds the timed choices for all cases."""
     monkeypatch.setattr(store, "_STORES", context.BoundedDict(store.STORES))
     monkeypatch.setitem(Store.__init__.__kwdefaults__, "timeout", 0.05)
-    monkeypatch.setattr(config, "cache", tmp_path / "choices")
+    monkeypatch.setattr(config, "algo_cache", tmp_path / "choices")
     assert convolved() == []
     assert len(Store(tmp_path / "choices").export()) == len(CASES)
     return tmp_path / "choices"
@@ -58,7 +58,7 @@ def convolved() -> list[str]:
             algo_cache._decisions.clear()
             context._forget()
             for (x, w), expected in zip(CASES, EXPECTED, strict=True):
-                y = ct.conv(ct.asarray(x), ct.asarray(w), algo="time_on_shape_change")
+                y = ct.conv(ct.asarray(x), ct.asarray(w), algo="autotune")
                 np.testing.assert_array_equal(y.numpy(), expected)
     assert {warning.category for warning in seen} <= {CudnnWarning}
     return [str(warning.message) for warning in seen]
@@ -88,10 +88,10 @@ WRONG: dict[str, Callable[[Path], object]] = {
     "a dangling link": in_its_place(lambda path: path.symlink_to("nowhere/at all")),
     "a link to itself": in_its_place(lambda path: path.symlink_to(path)),
     "a device": in_its_place(lambda path: path.symlink_to("/dev/full")),
-    "other columns": lambda path: sql(path, "DROP TABLE choices_1", "CREATE TABLE choices_1 (a, b)"),
-    "no JSON": lambda path: sql(path, "UPDATE choices_1 SET choice = '{'"),
-    "no rows": lambda path: sql(path, "UPDATE choices_1 SET choice = '{}'"),
-    "deep JSON": lambda path: sql(path, f"UPDATE choices_1 SET choice = '{'[' * 100_000}'"),
+    "other columns": lambda path: sql(path, "DROP TABLE algo_cache_2", "CREATE TABLE algo_cache_2 (a, b)"),
+    "no JSON": lambda path: sql(path, "UPDATE algo_cache_2 SET entry = '{'"),
+    "no rows": lambda path: sql(path, "UPDATE algo_cache_2 SET entry = '{}'"),
+    "deep JSON": lambda path: sql(path, f"UPDATE algo_cache_2 SET entry = '{'[' * 100_000}'"),
     "everybody may write": lambda path: path.chmod(0o666),
 }
 
@@ -160,7 +160,7 @@ def test_settings_that_other_threads_change(fake: FakeCudnn, monkeypatch: pytest
             number = next(values)
             config.allow_tf32, config.deterministic = bool(number & 1), bool(number & 2)
             config.workspace_limit = None if number & 4 else 2**30
-            config.timed_engines = number % 4
+            config.autotune_max_engines = number % 4
 
     def compute(_: int) -> None:
         for _ in range(10):

@@ -27,7 +27,7 @@ def call(
     """The two operands of a direction, and the shape of a gradient."""
     x, w = (2, 4, *(8 for _ in window)), (4, 4 // groups, *window)
     y = ct.conv_output_shape(x, w, groups=groups)
-    shapes = {"forward": (x, w), "backward_data": (w, y), "backward_filter": (x, y)}[direction]
+    shapes = {"forward": (x, w), "backward_data": (y, w), "backward_filter": (y, x)}[direction]
     shape = {"forward": None, "backward_data": x, "backward_filter": w}[direction]
     return *(ct.asarray(images(*one), dtype, layout=layout) for one in shapes), shape
 
@@ -44,13 +44,13 @@ def chosen(direction: str, window: tuple[int, ...], **how: Any) -> str:
 
 def rows_of_the_store(path: Path, **changes: Any) -> None:
     """Export the stored choices, change every row of them, and import them again."""
-    ct.export_choices(path)
+    ct.export_algo_cache(path)
     kept = json.loads(path.read_text())
-    for choice in kept["choices"].values():
+    for choice in kept["entries"].values():
         choice["rows"] = [{**row, **changes} for row in choice["rows"]]
     path.write_text(json.dumps(kept))
     forget()
-    assert ct.import_choices(path) == 1
+    assert ct.import_algo_cache(path) == 1
 
 
 @pytest.mark.parametrize(
@@ -89,27 +89,27 @@ def unpacked(host: Host) -> tuple[Any, Any, Any]:
 
 def test_a_candidate_is_rejected_unless_its_copies_are_offered(fake: FakeCudnn, host: Host) -> None:
     x, w, want = unpacked(host)
-    row = next(row for row in ct.conv_algorithms(x, w) if not row.status)
-    assert row.packed == (("w", "nchw"),)
+    row = next(row for row in ct.conv_algorithms(x, w) if not row.rejected)
+    assert row.relayout == (("w", "nchw"),)
     np.testing.assert_array_equal(ct.conv(x, w, algo=row).numpy(), want)
     for packed in ((), (("w", "nchw"), ("w", "nchw")), (("b", "nchw"),), (("w", "chwn"),)):
-        with pytest.raises(NotSupportedError, match="got packed="):
-            ct.conv(x, w, algo=row._replace(packed=packed))
+        with pytest.raises(NotSupportedError, match="got relayout="):
+            ct.conv(x, w, algo=row._replace(relayout=packed))
 
 
 def test_a_graph_candidate_is_rejected_if_it_names_copies(fake: FakeCudnn) -> None:
-    row = Candidate("graph", "engine 1", "fma", 0, True, packed=(("w", "nhwc"),))
-    with pytest.raises(NotSupportedError, match="got packed="):
+    row = Candidate("graph", "engine 1", "fma", 0, True, relayout=(("w", "nhwc"),))
+    with pytest.raises(NotSupportedError, match="got relayout="):
         chosen("forward", (3, 3), algo=row)
 
 
-@pytest.mark.parametrize("changes", [{"packed": []}, {"packed": [["w", "nchw"], ["x", "nhwc"]]}])
+@pytest.mark.parametrize("changes", [{"relayout": []}, {"relayout": [["w", "nchw"], ["x", "nhwc"]]}])
 def test_imported_choices_without_the_copies_are_timed_again(
     fake: FakeCudnn, host: Host, on_disk: Path, tmp_path: Path, changes: dict[str, Any]
 ) -> None:
     x, w, want = unpacked(host)
     np.testing.assert_array_equal(ct.conv(x, w, algo=TIME).numpy(), want)
-    rows_of_the_store(tmp_path / "choices.json", **changes)
+    rows_of_the_store(tmp_path / "algo_cache.json", **changes)
     np.testing.assert_array_equal(ct.conv(x, w, algo=TIME).numpy(), want)
 
 
@@ -127,8 +127,8 @@ def test_conv_copies_operands_when_only_copies_have_a_deterministic_algorithm(
 
     monkeypatch.setattr(fake, "_rank", random_for_channels_last)
     w, dy = images(4, 3, 2, 2), ct.asarray(images(2, 4, 5, 6).numpy(), layout="nhwc")
-    expected = ct.reference.conv_backward_data(w.numpy(), dy.numpy(), (2, 3, 6, 7))
+    expected = ct.reference.conv_backward_data(dy.numpy(), w.numpy(), (2, 3, 6, 7))
     for deterministic in (False, True):
-        plan = ct.conv_plan(w, dy, (2, 3, 6, 7), direction="backward_data", deterministic=deterministic)
-        assert (("y", "nchw") in plan.candidate.packed) == deterministic, plan.describe()
-        np.testing.assert_array_equal(plan(w, dy).numpy(), expected)
+        plan = ct.conv_plan(dy, w, (2, 3, 6, 7), direction="backward_data", deterministic=deterministic)
+        assert (("y", "nchw") in plan.candidate.relayout) == deterministic, plan.describe()
+        np.testing.assert_array_equal(plan(dy, w).numpy(), expected)

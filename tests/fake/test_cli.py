@@ -173,8 +173,8 @@ def test_algorithms_as_json(fake: FakeCudnn, direction: str) -> None:
     ran = run("algos", *SMALL, "--direction", direction, "--json", "--padding", "1", "--layout", "nhwc")
     told = json.loads(ran.stdout)
     assert told["problem"].startswith(f"{direction} convolution")
-    assert told["rows"][0]["family"] == "legacy"
-    assert told["rows"][0]["time"] > 0
+    assert told["rows"][0]["backend"] == "legacy"
+    assert told["rows"][0]["time_ms"] > 0
     assert "problem" not in told["rows"][0]
     assert (told["planned"], told["left_out"]) == (False, [])
 

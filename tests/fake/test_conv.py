@@ -302,7 +302,7 @@ def test_limits_of_the_legacy_calls_are_told_without_a_device(fake: FakeCudnn) -
     big = TensorSpec.packed((2, 1, 40_000, 40_000), "float16")
     problem = conv_problem("forward", big, TensorSpec.packed((1, 1, 1, 1), "float16"))
     (row,) = candidates(problem, where)
-    assert row.status == "x spans 3,200,000,000 elements; a legacy descriptor holds fewer than 2**31"
+    assert row.rejected == "x spans 3,200,000,000 elements; a legacy descriptor holds fewer than 2**31"
 
 
 def test_lists_are_as_good_as_tuples(fake: FakeCudnn) -> None:
@@ -541,7 +541,7 @@ def test_failure_names_the_problem(fake: FakeCudnn) -> None:
     with pytest.raises(ExecutionFailedError, match="CUDNN_STATUS_EXECUTION_FAILED") as caught:
         ct.conv(images(2, 3, 5, 6), images(4, 3, 3, 3), stride=2, alpha=3)
     note, hint = caught.value.__notes__
-    assert "CUDNN_CT_DEBUG=1" in hint
+    assert "CUDNN_CT_DEBUG_SYNC=1" in hint
     assert "x float32[2, 3, 5, 6] nchw" in note
     assert "stride (2, 2)" in note
     assert "alpha 3" in note
@@ -753,11 +753,11 @@ def test_what_int8_cannot_have(fake: FakeCudnn) -> None:
         ct.conv(x, w, algo="fft")
     dy = images(2, 4, 3, 4, dtype="int8")
     for gradient_of in (
-        lambda: ct.conv_backward_filter(x, dy, w.shape),
-        lambda: ct.conv_backward_data(w, dy, x.shape),
+        lambda: ct.conv_backward_filter(dy, x, w.shape),
+        lambda: ct.conv_backward_data(dy, w, x.shape),
         lambda: ct.conv_transpose(dy, w),
         lambda: ct.conv_backward_bias(dy),
-        lambda: ct.conv_plan(x, dy, w.shape, direction="backward_filter"),
+        lambda: ct.conv_plan(dy, x, w.shape, direction="backward_filter"),
     ):
         with pytest.raises(TypeError, match=r"a gradient of a convolution takes float16, .*, not int8"):
             gradient_of()
@@ -781,9 +781,9 @@ def test_plans_and_lists_of_int8_take_the_dtype_from_out(fake: FakeCudnn) -> Non
     assert plan(x, w).spec.dtype == "float32"
     with pytest.raises(ValueError, match="the plan was prepared for float32"):
         plan(x, w, out=ct.zeros(out.shape, "int32"))
-    assert any(not row.status for row in ct.conv_algorithms(x, w, out=out, measure=False))
+    assert any(not row.rejected for row in ct.conv_algorithms(x, w, out=out, measure=False))
     (*_, legacy_row) = ct.conv_algorithms(x, w, measure=False)
-    assert "not int32" in legacy_row.status
+    assert "not int32" in legacy_row.rejected
 
 
 class Box:

@@ -21,10 +21,10 @@ from .test_conv import images
 @pytest.fixture
 def debug(fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCudnn]:
     monkeypatch.setattr(launch_log, "_history", {})
-    config.debug = True
+    config.debug_sync = True
     forget()
     yield fake
-    config.debug = False
+    config.debug_sync = False
 
 
 def test_without_a_watch_an_error_tells_how_to_have_one(fake: FakeCudnn, host: Host) -> None:
@@ -34,7 +34,7 @@ def test_without_a_watch_an_error_tells_how_to_have_one(fake: FakeCudnn, host: H
     with pytest.raises(ct.ExecutionFailedError) as caught:
         ct.synchronize()
     (note,) = caught.value.__notes__
-    assert "with CUDNN_CT_DEBUG=1 each operation is waited for" in note
+    assert "with CUDNN_CT_DEBUG_SYNC=1 each operation is waited for" in note
 
 
 def test_nothing_is_waited_for_without_a_watch(fake: FakeCudnn, host: Host) -> None:
@@ -111,10 +111,10 @@ def test_what_is_captured_is_not_waited_for(debug: FakeCudnn, host: Host) -> Non
 def test_times_with_waits_in_them_are_not_kept(
     debug: FakeCudnn, monkeypatch: pytest.MonkeyPatch, tmp_path
 ) -> None:
-    monkeypatch.setattr(config, "cache", str(tmp_path / "choices.sqlite"))
+    monkeypatch.setattr(config, "algo_cache", str(tmp_path / "algo_cache.sqlite"))
     x, w = images(2, 3, 5, 6), images(4, 3, 3, 3)
-    ct.conv(x, w, algo="time_on_shape_change")
-    assert not ct.export_choices(tmp_path / "out.json")
+    ct.conv(x, w, algo="autotune")
+    assert not ct.export_algo_cache(tmp_path / "out.json")
 
 
 def test_a_function_that_is_missing_still_says_so(debug: FakeCudnn) -> None:

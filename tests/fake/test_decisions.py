@@ -118,11 +118,11 @@ def test_trouble_in_a_second_look_costs_a_candidate_and_no_more(fake: FakeCudnn,
 
 
 def test_what_was_not_worth_its_time_comes_last(fake: FakeCudnn) -> None:
-    race = CandidateSet(AlgoRequest("time_on_shape_change"), ())
+    race = CandidateSet(AlgoRequest("autotune"), ())
     hopeless, quick = (Candidate("graph", name, "any", 0, True) for name in ("engine 1", "engine 2"))
-    race.store_timings([hopeless, quick._replace(time=2.0), hopeless._replace(status="no")], [])
+    race.store_timings([hopeless, quick._replace(time_ms=2.0), hopeless._replace(rejected="no")], [])
     ctx = context.current(streams.default_stream(0))
-    assert [(row.algorithm, row.time) for row in race.viable(ctx)] == [
+    assert [(row.algorithm, row.time_ms) for row in race.viable(ctx)] == [
         ("engine 2", 2.0),
         ("engine 1", None),
     ]
@@ -220,9 +220,9 @@ def test_a_row_whose_time_is_no_number_is_none(fake: FakeCudnn, on_disk: Path) -
     """It could not be written again, and the race that finds no winner has nothing to write it for."""
     ran(fake, algo=TIME)
     ((key, choice),) = store().export().items()
-    choice["rows"] = [{**row, "algorithm": "nope", "time": float("nan")} for row in choice["rows"]]
+    choice["rows"] = [{**row, "algorithm": "nope", "time_ms": float("nan")} for row in choice["rows"]]
     with contextlib.closing(sqlite3.connect(on_disk)) as database, database:
-        database.execute(f"UPDATE {TABLE} SET choice = ? WHERE key = ?", (json.dumps(choice), key))
+        database.execute(f"UPDATE {TABLE} SET entry = ? WHERE key = ?", (json.dumps(choice), key))
     forget()
     fake.refused = {"GEMM", "IMPLICIT_GEMM"}
     with pytest.raises(NotSupportedError, match="no way to compute"):
@@ -233,7 +233,7 @@ def test_a_named_algorithm_in_the_settings_is_not_for_tables(
     fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(config, "algo", "large")  # which the gradient of the data has not
-    assert ct.conv_algorithms(images(4, 3, 3, 3), images(2, 4, 3, 4), (2, 3, 5, 6), direction="backward_data")
+    assert ct.conv_algorithms(images(2, 4, 3, 4), images(4, 3, 3, 3), (2, 3, 5, 6), direction="backward_data")
 
 
 def test_a_row_is_no_way_around_what_its_family_cannot_do(fake: FakeCudnn) -> None:
@@ -243,10 +243,10 @@ def test_a_row_is_no_way_around_what_its_family_cannot_do(fake: FakeCudnn) -> No
     with pytest.raises(NotSupportedError, match="tensor_op math is coarser than float32"):
         ct.conv(x, w, precision="float32", algo=row._replace(math="tensor_op"))
     fused = ct.conv_bias_activation_plan(x, w, images(4)).candidate
-    assert fused.family == "legacy"
+    assert fused.backend == "legacy"
     for packed in ((("b", "nhwc"),), (("x", "nwhc"),), (("dx", "nchw"),)):
-        with pytest.raises(NotSupportedError, match="got packed="):
-            ct.conv_bias_activation(x, w, images(4), algo=fused._replace(packed=packed))
+        with pytest.raises(NotSupportedError, match="got relayout="):
+            ct.conv_bias_activation(x, w, images(4), algo=fused._replace(relayout=packed))
     halves = (ct.full((1, 8, 4, 4), 200.0, "float16"), ct.full((1, 8, 1, 1), 100.0, "float16"))
     engine = Candidate("graph", "engine 1", "tensor_op", 0, True)
     with pytest.raises(NotSupportedError, match="may overflow before alpha makes them small"):
@@ -257,14 +257,14 @@ def test_a_shape_is_no_output_padding(fake: FakeCudnn) -> None:
     x, w = images(2, 4, 3, 4), images(4, 3, 3, 3)
     assert ct.conv_transpose(x, w, output_padding=0).shape == (2, 3, 5, 6)
     with pytest.raises(ValueError, match="shape"):
-        ct.conv_backward_data(w, x, (0,))
+        ct.conv_backward_data(x, w, (0,))
 
 
 def test_a_row_is_held_against_what_else_is_asked(fake: FakeCudnn) -> None:
     fake.random = {"GEMM"}
     x, w = operands()
     table = ct.conv_algorithms(x, w)
-    gemm = next(row for row in table if row.algorithm == "gemm" and not row.status)
+    gemm = next(row for row in table if row.algorithm == "gemm" and not row.rejected)
     np.testing.assert_array_equal(ct.conv(x, w, algo=gemm).numpy(), ct.conv(x, w).numpy())
     with pytest.raises(NotSupportedError, match="not deterministic"):
         ct.conv(x, w, algo=gemm, deterministic=True)
@@ -277,7 +277,7 @@ def test_lists_are_as_good_as_tuples(fake: FakeCudnn) -> None:
     expected = ct.reference.conv(x.numpy(), w.numpy(), padding=1, stride=(2, 1))
     np.testing.assert_array_equal(y.numpy(), expected)
     up = ct.conv_transpose(images(2, 4, 3, 4), w, stride=[2, 2], output_padding=[1, 0])
-    assert up.shape == ct.conv_transpose_shape((2, 4, 3, 4), w.shape, stride=2, output_padding=(1, 0))
+    assert up.shape == ct.conv_transpose_output_shape((2, 4, 3, 4), w.shape, stride=2, output_padding=(1, 0))
 
 
 def test_settings_and_lists_that_change_later_change_no_plan(
@@ -339,11 +339,11 @@ def test_a_name_serves_where_the_fused_call_does_not(
     b = images(4) if with_bias else None
     plan = ct.conv_bias_activation_plan(x, w, b, algo="large", strict=True, **keywords)
     assert plan.candidate.algorithm == "legacy gemm"
-    assert plan.candidate.family == "followed"
+    assert plan.candidate.backend == "unfused"
 
 
 def test_no_engines_are_timed_where_none_are_wanted(fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(config, "timed_engines", 0)
+    monkeypatch.setattr(config, "autotune_max_engines", 0)
     x, w = operands()
     fake.calls.clear()
     ct.conv_bias_activation(x, w, images(4), activation="sigmoid", algo=TIME)
@@ -418,7 +418,7 @@ def test_hopeless_engines_leave_compiled_ones_their_chance(fake: FakeCudnn, host
     x, w = TensorSpec.packed((2, 3, 8, 8), "float32"), TensorSpec.packed((4, 3, 3, 3), "float32")
     ways = [(row, lambda problem, row, context: Costing(row)) for row in rows]
     timed, _ = algo_cache.benchmark_rows(conv_problem("forward", x, w), ways, here, (), 1, 0, every=False)
-    times = {row.algorithm: row.time for row in timed}
+    times = {row.algorithm: row.time_ms for row in timed}
     assert times["engine 9"] == pytest.approx(0.02)
     assert times["engine 8"] is None, "after four hopeless ones, others of their kind are not tried"
 
@@ -549,10 +549,10 @@ def test_what_the_making_of_a_plan_says_of_an_engine(
 def test_settings_that_change_in_a_race_are_remembered_for_neither(
     fake: FakeCudnn, on_disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = config.runtime_compiled
+    before = config.allow_runtime_compilation
 
     def asked(*_: Any) -> list[Candidate]:
-        monkeypatch.setattr(config, "runtime_compiled", not before)  # as another thread might
+        monkeypatch.setattr(config, "allow_runtime_compilation", not before)  # as another thread might
         return []
 
     monkeypatch.setattr(graph, "candidates", asked)
@@ -592,19 +592,19 @@ def test_compiled_engines_that_are_not_wanted_leave_the_others_in_the_race(
 
     def tried() -> set[str]:
         return {
-            row.family
+            row.backend
             for row in candidates.autotune_candidates(problem, here, AlgoRequest(TIME))
-            if not row.status
+            if not row.rejected
         }
 
     assert tried() == {"graph"}
-    monkeypatch.setattr(config, "runtime_compiled", False)
+    monkeypatch.setattr(config, "allow_runtime_compilation", False)
     assert tried() == {"legacy"}
 
 
 @pytest.mark.filterwarnings("ignore::cudnn_ct.errors.CudnnWarning")
 @pytest.mark.parametrize("warm", [False, True], ids=["first call", "second call"])
-@pytest.mark.parametrize("algo", ["guess_on_shape_change", TIME, "small"])
+@pytest.mark.parametrize("algo", ["heuristic", TIME, "small"])
 @pytest.mark.parametrize(("alpha", "beta"), [(2.0, 0.0), (1.0, 0.5), (-0.5, 2.0)])
 @pytest.mark.parametrize("status", [3000, 4003, 5000])
 def test_conv_scales_its_result_when_any_c_call_fails(

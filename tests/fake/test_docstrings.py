@@ -29,4 +29,4 @@ def test_the_first_page_runs(fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch) -
     code = "".join(blocks).replace("32, 32", "6, 6").replace("range(20)", "range(3)")  # a fake is slow
     names: dict[str, Any] = {}
     exec(code, names)
-    assert names["plan"].candidate.status == ""
+    assert names["plan"].candidate.rejected == ""

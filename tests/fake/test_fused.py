@@ -27,7 +27,7 @@ from .test_conv import images, misaligned
     with_bias=st.booleans(),
     with_z=st.booleans(),
     factors=st.sampled_from([(1, 1), (2, 0.5), (-1, 0)]),
-    algo=st.sampled_from(["guess_on_shape_change", "time_once", "none"]),
+    algo=st.sampled_from(["heuristic", "time_once", "none"]),
 )
 def test_equals_the_reference(
     fake: FakeCudnn,
@@ -185,11 +185,11 @@ def test_conv_bias_activation_rejects_algorithm_without_copies_when_filter_is_no
 ) -> None:
     x, w, b = images(2, 3, 5, 6), ForeignArray(host, np.zeros((4, 6, 3, 3), np.float32)[:, ::2]), images(4)
     chosen = ct.conv_bias_activation_plan(x, w, b).candidate
-    assert chosen.packed == (("w", "nchw"),)
-    stored = chosen._replace(packed=(), problem=None)
-    with pytest.raises(NotSupportedError, match=r"got packed=\(\), expected one of"):
+    assert chosen.relayout == (("w", "nchw"),)
+    stored = chosen._replace(relayout=(), problem=None)
+    with pytest.raises(NotSupportedError, match=r"got relayout=\(\), expected one of"):
         ct.conv_bias_activation(x, w, b, algo=stored)
-    with pytest.raises(NotSupportedError, match=r"got packed=\(\), expected one of"):
+    with pytest.raises(NotSupportedError, match=r"got relayout=\(\), expected one of"):
         ct.conv(x, w, algo=stored)
 
 
@@ -247,7 +247,7 @@ def test_conv_bias_activation_writes_only_its_elements_when_out_has_gaps(
 @pytest.mark.parametrize("layout", ["nhwc", "nchw"])
 @pytest.mark.parametrize("place", ["same", "other", "gaps"])
 @pytest.mark.parametrize("activation", ["relu", "sigmoid", "tanh"])
-@pytest.mark.parametrize("algo", ["guess_on_shape_change", "time_once"])
+@pytest.mark.parametrize("algo", ["heuristic", "time_once"])
 def test_fused_graph_equals_reference_when_residual_has_any_layout(
     fake: FakeCudnn, host: Host, layout: str, place: str, activation: str, algo: str
 ) -> None:
@@ -272,7 +272,7 @@ def test_fused_graph_equals_reference_when_residual_has_any_layout(
 
 
 @pytest.mark.parametrize("layouts", list(product(("nchw", "nhwc"), repeat=3)), ids="-".join)
-@pytest.mark.parametrize("algo", ["guess_on_shape_change", "time_once"])
+@pytest.mark.parametrize("algo", ["heuristic", "time_once"])
 @pytest.mark.parametrize("image", [(5, 6), (3, 3)], ids=["pixels", "one pixel"])
 def test_fused_graph_equals_reference_when_operands_have_several_layouts(
     fake: FakeCudnn, layouts: tuple[str, ...], algo: str, image: tuple[int, int]
@@ -295,10 +295,10 @@ def test_fused_graph_rejects_algorithm_without_copies_when_residual_has_another_
     fake.engines, fake.engine_number = True, 52
     x, w, b, z = images(2, 3, 5, 6), images(4, 3, 3, 3), images(4), ct.zeros((2, 4, 3, 4), layout="nhwc")
     chosen = ct.conv_bias_activation_plan(x, w, b, z=z).candidate
-    assert chosen.family == "graph"
-    assert chosen.packed == (("z", "nchw"),)
-    with pytest.raises(NotSupportedError, match=r"got packed=\(\), expected one of"):
-        ct.conv_bias_activation(x, w, b, z=z, algo=chosen._replace(packed=(), problem=None))
+    assert chosen.backend == "graph"
+    assert chosen.relayout == (("z", "nchw"),)
+    with pytest.raises(NotSupportedError, match=r"got relayout=\(\), expected one of"):
+        ct.conv_bias_activation(x, w, b, z=z, algo=chosen._replace(relayout=(), problem=None))
 
 
 def test_nothing_to_sum(fake: FakeCudnn) -> None:

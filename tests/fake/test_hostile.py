@@ -128,7 +128,7 @@ RNN = ct.RNN("rnn_relu", 2, 3, bias="no_bias")
         (lambda x: ct.conv_algorithms(x, x, alpha="1"), "alpha must be a number, not '1'"),
         (lambda x: ct.conv_backward_bias(x, beta=None), "beta must be a number, not None"),
         (lambda x: ct.batch_norm_training(x, x, x, alpha=x), "alpha must be a number"),
-        (lambda x: ct.conv_transpose_shape((1, 1, 1), (1, 1, 1), groups=1.5), "groups must be an int"),
+        (lambda x: ct.conv_transpose_output_shape((1, 1, 1), (1, 1, 1), groups=1.5), "groups must be an int"),
         (lambda x: ct.batch_norm_overflow_detected(wait=MANY), "wait must be True or False"),
         (lambda x: ct.spatial_transformer(ct.TensorSpec(None, None, "x"), x), "x must be an array on"),
         (lambda x: ct.TensorDescriptor(ct.TensorSpec(None, (), "x")), "shape of a spec is a tuple of ints"),

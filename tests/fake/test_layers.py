@@ -254,7 +254,7 @@ RESULTS = {
     "conv": lambda x: [ct.conv(x, ct.zeros((4, x.shape[1], 1, 1), x.dtype))],
     "conv_transpose": lambda x: [ct.conv_transpose(x, ct.zeros((x.shape[1], 4, 1, 1), x.dtype))],
     "conv_backward_data": lambda x: [
-        ct.conv_backward_data(ct.zeros((x.shape[1], 4, 1, 1), x.dtype), x, (2, 4, *x.shape[2:]))
+        ct.conv_backward_data(x, ct.zeros((x.shape[1], 4, 1, 1), x.dtype), (2, 4, *x.shape[2:]))
     ],
     "conv_bias_activation": lambda x: [
         ct.conv_bias_activation(x, ct.zeros((4, x.shape[1], 1, 1), x.dtype), ct.zeros((4,), x.dtype))

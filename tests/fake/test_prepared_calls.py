@@ -46,7 +46,7 @@ CASES = {
         ({"padding": 1}, {"padding": 1, "mode": "convolution"}, {"padding": 2, "dilation": 2}),
     ),
     "conv_backward_data": Alternatives(
-        ((4, 4, 3, 3), IMAGE),
+        (IMAGE, (4, 4, 3, 3)),
         tuple(
             {"x_shape": IMAGE} | more
             for more in ({"padding": 1}, {"padding": 1, "mode": "convolution"}, {"padding": 2, "dilation": 2})

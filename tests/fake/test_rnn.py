@@ -413,7 +413,7 @@ def test_padding_by_its_bytes(fake: FakeCudnn) -> None:
     [
         ({"input_mode": "skip"}, ValueError, "input_size is 5, hidden_size 4"),
         ({"dropout": -0.1}, ValueError, "dropout must be at least 0 and less than 1, got -0.1"),
-        ({"algo": "quick"}, ValueError, "algo must be one of guess_once"),
+        ({"algo": "quick"}, ValueError, "algo must be one of heuristic"),
         ({"seed": -1}, ValueError, "seed must be between"),
         ({"projection_size": 2, "algo": "persist_static"}, ValueError, "has no projection"),
     ],
@@ -476,7 +476,7 @@ def test_a_compiled_network_is_built_once_for_each_batch_before_it_runs(fake: Fa
 def test_timing_takes_the_quickest_and_keeps_it(
     fake: FakeCudnn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(config, "cache", str(tmp_path / "choices.sqlite"))
+    monkeypatch.setattr(config, "algo_cache", str(tmp_path / "algo_cache.sqlite"))
     fake.costs = {
         "STANDARD": 5.0,
         "PERSIST_STATIC": 4.0,
@@ -484,7 +484,7 @@ def test_timing_takes_the_quickest_and_keeps_it(
         "PERSIST_STATIC_SMALL_H": 9.0,
     }
     fake.refused = {"PERSIST_STATIC"}
-    net, x, w = operands(algo="time_on_shape_change")
+    net, x, w = operands(algo="autotune")
     done = net.forward(x, w, training=True)
     compare(done.y, rnn(CASE.x, CASE.tame, LSTM).y)
     assert algos(fake)[-1] == "persist_dynamic"
@@ -492,7 +492,7 @@ def test_timing_takes_the_quickest_and_keeps_it(
     assert len(set(algos(fake))) == 3
     forget()
     fake.calls.clear()
-    again, x, w = operands(algo="time_on_shape_change")
+    again, x, w = operands(algo="autotune")
     again.forward(x, w, training=True)
     assert algos(fake) == ["persist_dynamic"]
     fake.calls.clear()
@@ -508,9 +508,9 @@ def test_timing_takes_the_quickest_and_keeps_it(
 def test_what_is_compiled_is_not_timed_where_the_settings_say_so(
     fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(config, "cache", "off")
-    monkeypatch.setattr(config, "runtime_compiled", False)
-    net, x, w = operands(algo="time_on_shape_change")
+    monkeypatch.setattr(config, "algo_cache", "off")
+    monkeypatch.setattr(config, "allow_runtime_compilation", False)
+    net, x, w = operands(algo="autotune")
     net.forward(x, w)
     assert "persist_dynamic" not in algos(fake)
     assert "cudnnBuildRNNDynamic" not in fake.names()
@@ -524,14 +524,14 @@ def test_the_table_of_algorithms(fake: FakeCudnn) -> None:
     assert [row.algorithm for row in table] == [
         "persist_static_small_h", "persist_dynamic", "standard", "persist_static",
     ]  # fmt: skip
-    assert table[0].time == 1.0
-    assert "3000" in table[-1].status
+    assert table[0].time_ms == 1.0
+    assert "3000" in table[-1].rejected
     assert "persist_dynamic" in str(table)
     chosen = ct.RNN("lstm", 5, 4, 2, direction="bidirectional", precision="float32", algo=table[1])
     fake.calls.clear()
     chosen.forward(x, w)
     assert algos(fake) == ["persist_dynamic"]
-    assert all(row.time is None for row in net.algorithms((3, 2, 5), measure=False))
+    assert all(row.time_ms is None for row in net.algorithms((3, 2, 5), measure=False))
 
 
 def test_an_algorithm_that_keeps_weights_elsewhere_is_refused(fake: FakeCudnn) -> None:
@@ -666,7 +666,7 @@ def test_threads_have_their_own_native_networks_with_the_same_dice(fake: FakeCud
 def test_timing_leaves_the_dice_as_they_were(fake: FakeCudnn) -> None:
     case = CASE._replace(spec=LSTM._replace(dropout=0.5))
     net, x, w = operands(case, seed=3)
-    timed, *_ = operands(case, seed=3, algo="time_on_shape_change")
+    timed, *_ = operands(case, seed=3, algo="autotune")
     timed.algorithms((3, 2, 5), training=True)
     for _ in range(2):
         wanted = net.forward(x, w, training=True).y.numpy()

@@ -153,12 +153,15 @@ def test_a_view_takes_no_way_from_others(fake: FakeCudnn) -> None:
 
 def test_settings_are_heeded_by_the_next_call(fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
-    ways = (Implementation(lambda *_: asked.append(ct.config.runtime_compiled)), Implementation(reduction))
+    ways = (
+        Implementation(lambda *_: asked.append(ct.config.allow_runtime_compilation)),
+        Implementation(reduction),
+    )
     module = import_module("cudnn_ct.ops.reduce.reduce")
     monkeypatch.setattr(module, "_REDUCE", module._REDUCE._replace(implementations=ways))
     x = images(2, 3)
     for compiled in (True, False, False):
-        monkeypatch.setattr(ct.config, "runtime_compiled", compiled)
+        monkeypatch.setattr(ct.config, "allow_runtime_compilation", compiled)
         ct.reduce(x, axis=1)
     assert asked == [True, False]
 

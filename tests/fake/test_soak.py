@@ -166,6 +166,6 @@ def test_networks_of_a_block_for_many_sizes(fake: FakeCudnn) -> None:
 def test_stores_of_many_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "_STORES", context.BoundedDict(store.STORES))
     for number in range(2 * store.STORES):
-        monkeypatch.setattr(config, "cache", str(tmp_path / str(number)))
+        monkeypatch.setattr(config, "algo_cache", str(tmp_path / str(number)))
         assert store.store() is store.store()
     assert len(store._STORES) == store.STORES

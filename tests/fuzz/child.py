@@ -31,8 +31,8 @@ from .values import NAMES
 # What docs/errors.md says that calls raise, and what some calls may raise besides.
 DOCUMENTED = (TypeError, ValueError, ct.CudnnError)
 BESIDES: dict[str, type[Exception]] = {
-    "ct.export_choices(": OSError,
-    "ct.import_choices(": OSError,
+    "ct.export_algo_cache(": OSError,
+    "ct.import_algo_cache(": OSError,
     "set_config(": AttributeError,  # there is no such setting
     "ct.raw.": OverflowError,
     ".__dlpack__(": BufferError,

@@ -50,14 +50,14 @@ OTHERS = (
     Base("ct.version"),
     Base("ct.library_info"),
     Base("ct.conv_output_shape", ("(2, 8, 9, 10)", "(8, 8, 3, 3)"), {"padding": "1"}),
-    Base("ct.conv_transpose_shape", ("(2, 8, 9, 10)", "(8, 8, 3, 3)"), {"stride": "2"}),
+    Base("ct.conv_transpose_output_shape", ("(2, 8, 9, 10)", "(8, 8, 3, 3)"), {"stride": "2"}),
     Base("ct.pool_output_shape", ("(2, 8, 9, 10)",), {"window": "2"}),
     Base("ct.conv_algorithms", (IMAGE, FILTERS), {"measure": "False"}),
     Base("ct.conv_plan", (IMAGE, FILTERS), {"padding": "1"}),
     Base(f"ct.conv_plan({IMAGE}, {FILTERS})", (IMAGE, FILTERS)),
     Base("ct.conv_bias_activation_plan", (IMAGE, FILTERS, "array((8,))")),
-    Base("ct.export_choices", ("'choices.json'",)),
-    Base("ct.import_choices", ("'choices.json'",)),
+    Base("ct.export_algo_cache", ("'algo_cache.json'",)),
+    Base("ct.import_algo_cache", ("'algo_cache.json'",)),
     Base("ct.batch_norm_overflow_detected"),
     Base("ct.DropoutState", ("0.5", "3")),
     Base("ct.DropoutState().restore", ("ct.DropoutState().save()",)),
@@ -117,7 +117,14 @@ OTHERS = (
     *(Base(f"ct.dnn.{name}") for name in ("dnn_available", "dnn_present", "version")),
     *(
         Base("set_config", (repr(name), "None"))
-        for name in ("algo", "workspace_limit", "allow_tf32", "deterministic", "timed_engines", "nonsense")
+        for name in (
+            "algo",
+            "workspace_limit",
+            "allow_tf32",
+            "deterministic",
+            "autotune_max_engines",
+            "nonsense",
+        )
     ),
 )
 

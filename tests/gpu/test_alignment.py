@@ -37,7 +37,7 @@ def run(groups: str, chosen: str = "") -> None:
     """Make calls in a child process, and fail with its last lines if it does not make them all."""
     done = subprocess.run(
         [sys.executable, "-c", CHILD.format(root=str(ROOT), groups=groups, chosen=chosen, offsets=OFFSETS)],
-        env=os.environ | {"CUDNN_CT_CACHE": "off"},
+        env=os.environ | {"CUDNN_CT_ALGO_CACHE": "off"},
         capture_output=True,
         text=True,
         timeout=300,

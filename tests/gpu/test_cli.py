@@ -49,11 +49,11 @@ def test_a_part_of_the_selftest_as_a_table() -> None:
 @pytest.mark.parametrize("direction", ["forward", "backward_data", "backward_filter"])
 def test_algorithms_are_timed(direction: str) -> None:
     rows = json.loads(run("algos", *CONV, "--direction", direction, "--json").stdout)["rows"]
-    times = [row["time"] for row in rows if row["time"]]
+    times = [row["time_ms"] for row in rows if row["time_ms"]]
     assert times == sorted(times)
-    assert {row["family"] for row in rows if row["time"]} == {"graph", "legacy"}
+    assert {row["backend"] for row in rows if row["time_ms"]} == {"graph", "legacy"}
     listed = json.loads(run("algos", *CONV, "--direction", direction, "--no-measure", "--json").stdout)
-    assert not any(row["time"] for row in listed["rows"])
+    assert not any(row["time_ms"] for row in listed["rows"])
     assert not listed["planned"]
 
 
@@ -64,7 +64,7 @@ def test_the_device_is_exported_and_planned_for(tmp_path: Path) -> None:
     ran = run("algos", *CONV, "--device", str(file), "--json")
     assert ran.exit_code == 0, ran.output
     told = json.loads(ran.stdout)
-    assert any(not row["status"] for row in told["rows"])
+    assert any(not row["rejected"] for row in told["rows"])
     assert told["planned"]
     named = run("device").stdout
     assert named.startswith(f"{told['device']}, ")

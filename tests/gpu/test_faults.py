@@ -62,12 +62,12 @@ def test_a_fault_shows_at_the_next_call_that_waits() -> None:
     assert told["kind"] == "ExecutionFailedError"
     assert "CUDA_ERROR_ILLEGAL_ADDRESS" in told["text"]
     assert told["text"].startswith("synchronizing Stream(legacy default, device=0) failed")
-    assert any("with CUDNN_CT_DEBUG=1 each operation is waited for" in note for note in told["notes"])
-    assert "CUDNN_CT_DEBUG=1" in told["after"]
+    assert any("with CUDNN_CT_DEBUG_SYNC=1 each operation is waited for" in note for note in told["notes"])
+    assert "CUDNN_CT_DEBUG_SYNC=1" in told["after"]
 
 
 def test_the_culprit_is_named_where_that_was_asked_for() -> None:
-    told = fault("ct.softmax(bad)", CUDNN_CT_DEBUG="1")
+    told = fault("ct.softmax(bad)", CUDNN_CT_DEBUG_SYNC="1")
     assert told["kind"] == "ExecutionFailedError"
     assert told["function"] == "cudnnSoftmaxForward"
     assert told["text"].startswith("cudnnSoftmaxForward(")
@@ -80,7 +80,7 @@ def test_the_culprit_is_named_where_that_was_asked_for() -> None:
 
 
 def test_a_convolution_that_faults_is_not_blamed_on_what_came_after() -> None:
-    told = fault("ct.conv(bad, w, padding=1)", CUDNN_CT_DEBUG="1")
+    told = fault("ct.conv(bad, w, padding=1)", CUDNN_CT_DEBUG_SYNC="1")
     assert told["kind"] == "ExecutionFailedError"
     assert told["function"] in ("cudnnBackendExecute", "cudnnConvolutionForward")
     assert told["text"].startswith(told["function"] + "(")

@@ -73,7 +73,7 @@ def test_fused(dtype: str, layout: str, activation: str, residual: bool) -> None
 @pytest.mark.parametrize("layouts", [("nhwc", "nchw"), ("nchw", "nhwc"), ("nhwc", "gaps"), ("nchw", "gaps")])
 @pytest.mark.parametrize("activation", ["relu", "sigmoid", "tanh", "elu", "identity"])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
-@pytest.mark.parametrize("algo", ["guess_on_shape_change", "time_on_shape_change"])
+@pytest.mark.parametrize("algo", ["heuristic", "autotune"])
 def test_conv_bias_activation_equals_reference_when_residual_has_another_layout(
     layouts: tuple[str, str], activation: str, dtype: str, algo: str
 ) -> None:
@@ -94,7 +94,7 @@ def test_conv_bias_activation_equals_reference_when_residual_has_another_layout(
 @pytest.mark.parametrize("activation", ["relu", "identity", "tanh"])
 @pytest.mark.parametrize("layout", ["nhwc", "nchw"])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
-@pytest.mark.parametrize("algo", ["guess_on_shape_change", "time_on_shape_change"])
+@pytest.mark.parametrize("algo", ["heuristic", "autotune"])
 def test_conv_bias_activation_equals_reference_when_filter_is_not_packed(
     activation: str, layout: str, dtype: str, algo: str
 ) -> None:
@@ -121,6 +121,6 @@ def _every_second_channel(values: np.ndarray, dtype: str) -> ct.DeviceArray:
 @pytest.mark.parametrize("activation", ["relu", "identity", "tanh"])
 def test_fused_strict_and_timed_and_without_bias(activation: str) -> None:
     check("float32", "nchw", activation, residual=True, precision="float32")
-    check("float16", "nhwc", activation, residual=True, algo="time_on_shape_change")
+    check("float16", "nhwc", activation, residual=True, algo="autotune")
     check("float16", "nhwc", activation, residual=False, bias=False)
     check("float32", "nchw", activation, residual=False, algo="time_once", deterministic=True)

@@ -78,7 +78,7 @@ def test_each_engine_is_right(name: str, direction: str) -> None:
     inputs = [on_device(value, spec) for value, spec in zip(values, (one, two), strict=True)]
     ran, refused, wrong = [], [], []
     for row in candidates(problem, context):
-        if row.status:
+        if row.rejected:
             continue
         result = on_device(np.full(out.shape, np.nan), out)
         try:
@@ -126,7 +126,7 @@ def test_the_fused_graph_is_right(activation: str, factors: Any, dtype: str) -> 
         total = total + extra["alpha2"] * values[2]
     expected = activations[activation](total)
     inputs = [on_device(value, spec) for value, spec in zip(values, specs, strict=True)]
-    rows = [row for row in candidates(problem, context) if not row.status]
+    rows = [row for row in candidates(problem, context) if not row.rejected]
     wrong, ran = [], 0
     for row in rows:
         result = on_device(np.full(conv.y.shape, np.nan), conv.y)

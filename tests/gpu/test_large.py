@@ -92,7 +92,7 @@ def test_nan_and_infinity(
     monkeypatch: pytest.MonkeyPatch, as_graph: bool, shape: tuple[int, int], axes: int | None, op: str
 ) -> None:
     monkeypatch.setattr(reduction, "MIN_ELEMENTS", 0)
-    monkeypatch.setattr(ct.config, "runtime_compiled", as_graph)
+    monkeypatch.setattr(ct.config, "allow_runtime_compilation", as_graph)
     for dtype in FLOATS:
         values = integers(shape, dtype)
         values[1:, 2] = values[17, 1:] = -np.inf  # of nothing else, a maximum is the most negative number
@@ -137,7 +137,7 @@ SUMS = [
 def test_sums_of_integers_are_exact(
     monkeypatch: pytest.MonkeyPatch, compiled: bool, shape: tuple[int, ...], axes: Any
 ) -> None:
-    monkeypatch.setattr(ct.config, "runtime_compiled", compiled)
+    monkeypatch.setattr(ct.config, "allow_runtime_compilation", compiled)
     for dtype in FLOATS:
         values = integers(shape, dtype, most=1)
         expected = ct.reference.reduce(values, axis=axes)
@@ -151,7 +151,7 @@ def test_sums_of_integers_are_exact(
 
 @pytest.mark.parametrize("shape", [(40, 50), (40, 300), (20_000, 9), (2, 30, 40), (2, 300, 40)])
 def test_sums_that_are_not_numbers(monkeypatch: pytest.MonkeyPatch, shape: tuple[int, ...]) -> None:
-    monkeypatch.setattr(ct.config, "runtime_compiled", False)
+    monkeypatch.setattr(ct.config, "allow_runtime_compilation", False)
     for dtype in FLOATS:
         for axes in (0, 1):
             values = integers(shape, dtype)
@@ -198,7 +198,7 @@ def test_bias_gradients(layout: str) -> None:
 
 def test_compiled_engines_can_be_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     x = ct.full((1024, 2048), 1.0)
-    monkeypatch.setattr(ct.config, "runtime_compiled", False)
+    monkeypatch.setattr(ct.config, "allow_runtime_compilation", False)
     compare(ct.reduce(x, op="norm1", axis=0), np.full(2048, 1024, np.float32), exact=True)
     assert "cudnnReduceTensor" in chosen()
 

@@ -44,7 +44,7 @@ def sides(count: int) -> list[streams.Stream]:
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[MixedCall]:
     monkeypatch.setattr(config, "deterministic", True)
-    monkeypatch.setattr(config, "runtime_compiled", False)  # each thread would compile its own
+    monkeypatch.setattr(config, "allow_runtime_compilation", False)  # each thread would compile its own
     return mixed_calls(wanted)
 
 

@@ -49,11 +49,11 @@ def test_engines_for_a_gpu_that_is_not_there(direction: str) -> None:
     assert ran.returncode == 0, ran.stderr
     told = json.loads(ran.stdout)
     assert (told["device"], told["planned"]) == ("NVIDIA H200", True)
-    usable = [row for row in told["rows"] if not row["status"]]
+    usable = [row for row in told["rows"] if not row["rejected"]]
     assert len(usable) > 4
-    assert {row["family"] for row in usable} == {"graph"}
+    assert {row["backend"] for row in usable} == {"graph"}
     assert any("tensor_core" in row["notes"] for row in usable)
-    assert all(row["time"] is None and row["workspace"] >= 0 for row in usable)
+    assert all(row["time_ms"] is None and row["workspace"] >= 0 for row in usable)
     assert "need a handle" in told["left_out"][0]
 
 

@@ -31,7 +31,7 @@ from cudnn_ct.graph.offline import Planner
 from cudnn_ct.graph.operations import operation_graph
 from cudnn_ct.ops.activation import activation_graph
 from cudnn_ct.ops.conv.engine_order import preference
-from cudnn_ct.ops.conv.graph import candidates, graph_of, plan, preferred
+from cudnn_ct.ops.conv.graph import by_name, candidates, graph_of, plan, preferred
 from cudnn_ct.ops.reduce.graph import WAYS, MatrixView, reduction_graph
 from cudnn_ct.ops.tensor import identity_graph
 from cudnn_ct.plans.base import Candidate
@@ -108,7 +108,7 @@ def child_grid() -> list[dict[str, Any]]:
 def plans_of(wanted: Any, planner: Planner) -> dict[str, Any]:
     """What there is for a problem: all candidates, and the plans of the first, the last and one between."""
     rows = candidates(wanted, planner)
-    usable = [row for row in rows if not row.status]
+    usable = [row for row in rows if not row.rejected]
     native = operation_graph(graph_of(wanted), planner)
     notes = {str(offer.engine): offer.notes for offer in heuristic_configs(native, planner)}
     plans = []
@@ -143,11 +143,11 @@ each_case = pytest.mark.parametrize(("name", "direction"), CASES)
 @each_case
 def test_engines_are_offered_and_become_plans(name: str, direction: str) -> None:
     found = grid()[name, direction]
-    usable = [row for row in found["rows"] if not row["status"]]
+    usable = [row for row in found["rows"] if not row["rejected"]]
     assert usable, found
     algorithms = [row["algorithm"] for row in found["rows"]]
     assert len(set(algorithms)) == len(algorithms)
-    assert all(row["family"] == "graph" and row["workspace"] >= 0 for row in usable)
+    assert all(row["backend"] == "graph" and row["workspace"] >= 0 for row in usable)
     assert all(row["deterministic"] == ("nondeterministic" not in (row["offered"] or ())) for row in usable)
     for made in found["plans"]:
         assert made["workspace"] == made["announced"]
@@ -191,15 +191,15 @@ def test_strict_problems_have_only_engines_as_precise_as_asked(name: str, direct
         if row["offered"] is None:  # not of the heuristics
             assert row["algorithm"].split()[0] == "engine"
         else:
-            assert bool(COARSE & set(row["offered"])) == ("coarser than" in row["status"]), row
-    statuses = [bool(row["status"]) for row in rows]
+            assert bool(COARSE & set(row["offered"])) == ("coarser than" in row["rejected"]), row
+    statuses = [bool(row["rejected"]) for row in rows]
     assert statuses == sorted(statuses)
-    assert all(row["math"] == "fma" for row in rows if not row["status"])
+    assert all(row["math"] == "fma" for row in rows if not row["rejected"])
 
 
 def test_a_float32_forward_convolution_has_the_engines_that_the_heuristics_leave_out() -> None:
     rows = grid()["float32 strict", "forward"]["rows"]
-    assert len([row for row in rows if not row["status"]]) >= 4
+    assert len([row for row in rows if not row["rejected"]]) >= 4
 
 
 # One problem for each engine that comes before cuDNN's own order.
@@ -240,7 +240,7 @@ TRANSFORMS = ("engine 4", "engine 5", "engine 6", "engine 7")
 def child_preferred() -> list[list[list[str]]]:
     planner = Planner(DEVICE)
     wanted = [problem(**arguments, direction=direction) for direction, arguments, _ in PREFERRED]
-    return [[[row.algorithm, row.status] for row in preferred(one, planner)] for one in wanted]
+    return [[[row.algorithm, row.rejected] for row in preferred(one, planner)] for one in wanted]
 
 
 def test_engines_that_measurements_prefer() -> None:
@@ -251,6 +251,24 @@ def test_engines_that_measurements_prefer() -> None:
 def test_engines_that_measurements_prefer_are_there() -> None:
     for (_, _, engine), rows in zip(PREFERRED, run("child_preferred"), strict=True):
         assert rows == ([[engine, ""]] if engine and engine not in TRANSFORMS else [])
+
+
+def child_by_name() -> list[list[Any]]:
+    planner, found = Planner(DEVICE), []
+    for name, direction in CASES[:6]:
+        wanted = problem(**GRID[name], direction=direction)
+        rows = [row for row in candidates(wanted, planner) if not row.rejected]
+        found += [[row, by_name(wanted, row.algorithm, planner)] for row in rows[:3]]
+        found.append([False, by_name(wanted, "engine 999", planner).rejected])
+    return found
+
+
+def test_by_name_returns_the_engine_that_the_heuristics_offer() -> None:
+    for row, named in run("child_by_name"):
+        if row:
+            assert row == named
+        else:
+            assert named == "cuDNN does not support this engine for the problem"
 
 
 def child_elsewhere() -> list[int]:
@@ -378,7 +396,7 @@ def child_other_bytes() -> list[str]:
     for dtypes in strange.values():
         specs = {role: getattr(wanted, role)._replace(dtype=dtype) for role, dtype in dtypes.items()}
         rows += candidates(wanted._replace(**specs), planner)
-    return [row.status for row in rows]
+    return [row.rejected for row in rows]
 
 
 def test_other_bytes_have_no_engine() -> None:
@@ -398,7 +416,7 @@ def child_refusals() -> list[list[str]]:
     calls = [
         lambda: plan(strict, coarse, planner),
         lambda: plan(mixed, row, planner),
-        lambda: plan(mixed, row._replace(algorithm="engine 1", status=""), planner),
+        lambda: plan(mixed, row._replace(algorithm="engine 1", rejected=""), planner),
         lambda: plan(wanted, Candidate("graph", "engine 9999", "fma", 0, True), planner),
         lambda: plan(wanted, Candidate("graph", "engine 62 knobs 2=999", "fma", 0, True), planner),
         lambda: plan(wanted, Candidate("graph", "implicit_gemm", "fma", 0, True), planner),
@@ -417,7 +435,7 @@ def child_refusals() -> list[list[str]]:
             said.append([type(error).__name__, "\n".join([str(error), *getattr(error, "__notes__", [])])])
         else:
             said.append(["nothing", ""])
-    return [["row", row.status], *said]
+    return [["row", row.rejected], *said]
 
 
 def test_refusals_name_the_problem_and_what_there_is() -> None:

@@ -44,8 +44,8 @@ def judge_each(
         except ct.CudnnError as error:
             verdict = Verdict("finding", f"{type(error).__name__}: {str(error)[:600]}")
         if verdict.outcome == "finding":
-            copies = f", copies {row.packed}" if row.packed else ""
-            findings.append(f"{row.family} {row.algorithm} ({row.math}{copies}): {verdict.detail}")
+            copies = f", copies {row.relayout}" if row.relayout else ""
+            findings.append(f"{row.backend} {row.algorithm} ({row.math}{copies}): {verdict.detail}")
     if findings:
         return Verdict("finding", "\n  ".join(findings))
     return Verdict("agrees")
@@ -68,6 +68,6 @@ def _rows(call: Call, device: Device, answers: dict[str, Any]) -> list[Any]:
     current = context.current(streams.default_stream(0))
     rows = {}
     for row in candidates.all_candidates(plan.problem, current):
-        if not row.status:
-            rows[row.family, row.algorithm, row.packed] = row._replace(problem=None)
+        if not row.rejected:
+            rows[row.backend, row.algorithm, row.relayout] = row._replace(problem=None)
     return list(rows.values())

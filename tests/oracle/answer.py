@@ -129,7 +129,7 @@ def conv_parameters(window: Sequence[int], arguments: Arguments) -> Conv:
     return Conv(geometry, int(arguments.get("groups", 1)), flip)
 
 
-def conv_transpose_shape(x: Sequence[int], w: Sequence[int], arguments: Arguments) -> tuple[int, ...]:
+def conv_transpose_output_shape(x: Sequence[int], w: Sequence[int], arguments: Arguments) -> tuple[int, ...]:
     """Return the shape of the image whose convolution with w has the shape of x."""
     (window, stride, dilation, padding), groups, _ = conv_parameters(w[2:], arguments)
     extra = per_axis(arguments.get("output_padding", 0), len(window))

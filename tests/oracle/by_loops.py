@@ -20,7 +20,7 @@ from .answer import (
     Values,
     axes_of,
     conv_parameters,
-    conv_transpose_shape,
+    conv_transpose_output_shape,
     kept,
     lrn_factors,
     named,
@@ -129,7 +129,7 @@ def conv_backward_bias(operands: Operands, arguments: Arguments) -> Values:
 
 def conv_transpose(operands: Operands, arguments: Arguments) -> Values:
     x, w = operands["x"], operands["w"]
-    return {"y": _by_input(w, x, conv_transpose_shape(x.shape, w.shape, arguments), arguments)}
+    return {"y": _by_input(w, x, conv_transpose_output_shape(x.shape, w.shape, arguments), arguments)}
 
 
 def conv_bias_activation(operands: Operands, arguments: Arguments) -> Values:

@@ -25,7 +25,7 @@ from .answer import (
     Values,
     axes_of,
     conv_parameters,
-    conv_transpose_shape,
+    conv_transpose_output_shape,
     ctc_targets,
     first_given,
     kept,
@@ -145,7 +145,7 @@ def conv_backward_bias(operands: Tensors, arguments: Arguments) -> Tensors:
 
 def conv_transpose(operands: Tensors, arguments: Arguments) -> Tensors:
     x, w = operands["x"], operands["w"]
-    shape = conv_transpose_shape(tuple(x.shape), tuple(w.shape), arguments)
+    shape = conv_transpose_output_shape(tuple(x.shape), tuple(w.shape), arguments)
     return {"y": _data_gradient(w, x, shape, arguments)}
 
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-os.environ.setdefault("CUDNN_CT_CACHE", "off")
+os.environ.setdefault("CUDNN_CT_ALGO_CACHE", "off")
 
 from cudnn_ct.ops.conv import errata
 

@@ -298,7 +298,7 @@ def _choice(source: Source, dtype: str) -> dict[str, Any]:
     """How the algorithm of a convolution is chosen, and in what precision it computes."""
     chosen: dict[str, Any] = {}
     if source.chance(0.4):
-        policies = ("guess_on_shape_change", "guess_once", "time_on_shape_change", "time_once", "none")
+        policies = ("heuristic", "guess_once", "autotune", "time_once", "none")
         chosen["algo"] = source.choice(policies)
     if dtype == "float32" and source.chance(0.6):
         chosen["precision"] = source.choice(("float32", "float32", "tf32"))

@@ -1,4 +1,4 @@
-"""The file of choices: many users at once, and whatever may be wrong with it."""
+"""The algorithm cache: many users at once, and whatever may be wrong with it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ import pytest
 import cudnn_ct
 from cudnn_ct._config import config
 from cudnn_ct.autotune import store as autotune_store
-from cudnn_ct.autotune.store import Store, export_choices, import_choices, store
+from cudnn_ct.autotune.store import Store, export_algo_cache, import_algo_cache, store
 from cudnn_ct.errors import CudnnWarning
 from tests.sqlite_files import HOSTILE
 
@@ -34,7 +34,7 @@ SOMEBODY = 65534  # who is not root
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    return tmp_path / "folder" / "choices.sqlite"
+    return tmp_path / "folder" / "algo_cache.sqlite"
 
 
 @pytest.fixture
@@ -51,8 +51,8 @@ def one_warning(match: str) -> Iterator[None]:
         yield
     assert [str(warning.message) for warning in seen[1:]] == []
     text = str(seen[0].message)
-    assert "made anew in this process" in text
-    assert "CUDNN_CT_CACHE" in text
+    assert "timed again in this process" in text
+    assert "CUDNN_CT_ALGO_CACHE" in text
     assert "'off'" in text
 
 
@@ -115,7 +115,7 @@ def test_a_choice_is_a_copy(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "key", ["", "größer × 3", "畳み込み", "🙂", "a\0b", "'; DROP TABLE choices_1", "x" * 9999]
+    "key", ["", "größer × 3", "畳み込み", "🙂", "a\0b", "'; DROP TABLE algo_cache_2", "x" * 9999]
 )
 def test_any_text_is_a_key(path: Path, key: str) -> None:
     made = Store(path)
@@ -164,10 +164,10 @@ def test_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_clear_forgets_this_versions_rows_only(full: Store) -> None:
     assert full.path is not None
-    sql(full.path, "CREATE TABLE choices_2 (x)", "INSERT INTO choices_2 VALUES (7)")
+    sql(full.path, "CREATE TABLE algo_cache_3 (x)", "INSERT INTO algo_cache_3 VALUES (7)")
     full.clear()
     assert full.export() == {}
-    assert sql(full.path, "SELECT x FROM choices_2") == [(7,)]
+    assert sql(full.path, "SELECT x FROM algo_cache_3") == [(7,)]
     full.put("key", CHOICE)
     assert full.get("key") == CHOICE
 
@@ -294,7 +294,7 @@ import os, signal, sqlite3, sys
 database = sqlite3.connect(sys.argv[1], isolation_level=None)
 database.execute("PRAGMA cache_size = 1")
 database.execute("BEGIN IMMEDIATE")
-database.execute("UPDATE choices_1 SET choice = '{}'")
+database.execute("UPDATE algo_cache_2 SET entry = '{}'")
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -477,19 +477,29 @@ def test_below_a_regular_file(tmp_path: Path) -> None:
 
 def test_a_newer_version_has_a_table_of_its_own(tmp_path: Path) -> None:
     file = tmp_path / "file"
-    sql(file, "CREATE TABLE choices_2 (a, b, c)", "INSERT INTO choices_2 VALUES (1, 2, 3)")
+    sql(file, "CREATE TABLE algo_cache_3 (a, b, c)", "INSERT INTO algo_cache_3 VALUES (1, 2, 3)")
     made = Store(file)
     assert made.get("key") is None
     assert made.export() == {}
     made.put("key", CHOICE)
     assert made.get("key") == CHOICE
-    assert sql(file, "SELECT * FROM choices_2") == [(1, 2, 3)]
+    assert sql(file, "SELECT * FROM algo_cache_3") == [(1, 2, 3)]
+
+
+def test_a_table_of_an_earlier_version_is_ignored_with_one_line(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    sql(file, "CREATE TABLE choices_1 (key TEXT PRIMARY KEY, choice TEXT)")
+    with one_warning("no such table: algo_cache_2; choices_1, the table of an earlier version, is ignored"):
+        assert Store(file).get("key") is None
+    made = Store(file)
+    made.put("key", CHOICE)
+    assert made.get("key") == CHOICE
 
 
 def test_a_table_of_other_columns(tmp_path: Path) -> None:
     file = tmp_path / "file"
-    sql(file, "CREATE TABLE choices_1 (a, b, c)")
-    with one_warning("cannot be read: choices_1 is not the table that cudnn_ct makes"):
+    sql(file, "CREATE TABLE algo_cache_2 (a, b, c)")
+    with one_warning("cannot be read: algo_cache_2 is not the table that cudnn_ct makes"):
         assert use(Store(file)) is None
 
 
@@ -499,8 +509,8 @@ BAD_TEXTS = ("'{'", "'[1]'", "'7'", "'null'", "''", "NULL", "7", "x'ff'", "CAST(
 @pytest.mark.parametrize("text", [*BAD_TEXTS, f"'{'[' * 100_000}'"], ids=lambda text: text[:24])
 def test_a_row_that_is_no_json_object(full: Store, text: str) -> None:
     assert full.path is not None
-    sql(full.path, f"INSERT INTO choices_1 VALUES ('bad', {text})")
-    with one_warning("has a row that is no JSON object"):
+    sql(full.path, f"INSERT INTO algo_cache_2 VALUES ('bad', {text})")
+    with one_warning("has a row that is not a JSON object"):
         assert full.get("bad") is None
         assert full.get("bad") is None
         assert "bad" not in full.export()
@@ -512,7 +522,7 @@ def test_a_row_that_is_no_json_object(full: Store, text: str) -> None:
 @pytest.mark.parametrize("key", ["NULL", "x'ff'", "CAST(x'ff' AS TEXT)"])
 def test_a_row_whose_key_is_no_text(full: Store, key: str) -> None:
     assert full.path is not None
-    sql(full.path, f"INSERT INTO choices_1 VALUES ({key}, '{{}}')")
+    sql(full.path, f"INSERT INTO algo_cache_2 VALUES ({key}, '{{}}')")
     with one_warning("has a row"):
         assert len(full.export()) == 200
 
@@ -522,7 +532,7 @@ def test_a_row_whose_key_is_no_text(full: Store, key: str) -> None:
 
 @pytest.fixture
 def kept() -> Iterator[Path]:
-    """A file of choices in a folder that anybody may enter."""
+    """An algorithm cache in a folder that anybody may enter."""
     folder = Path(tempfile.mkdtemp())
     folder.chmod(0o777)
     Store(folder / "choices").put("key", CHOICE)
@@ -689,7 +699,7 @@ def test_no_more_room_for_files(full: Store, room: int) -> None:
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A home folder, and a process that has not asked for its store yet."""
     monkeypatch.setattr(autotune_store, "_STORES", {})
-    monkeypatch.setattr(config, "cache", None)
+    monkeypatch.setattr(config, "algo_cache", None)
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     return tmp_path
@@ -698,7 +708,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_default_is_in_the_users_cache_folder(home: Path) -> None:
     made = store()
     assert made.path is not None
-    assert made.path.name == "choices.sqlite"
+    assert made.path.name == "algo_cache.sqlite"
     assert home in made.path.parents
     assert "cudnn_ct" in made.path.parts
     assert list(home.iterdir()) == []
@@ -709,14 +719,14 @@ def test_the_default_is_in_the_users_cache_folder(home: Path) -> None:
 def test_one_store_for_each_setting(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     default = store()
     assert store() is default
-    monkeypatch.setattr(config, "cache", "~/mine")
+    monkeypatch.setattr(config, "algo_cache", "~/mine")
     mine = store()
     assert mine.path == home / "mine"
-    monkeypatch.setattr(config, "cache", home / "other")
+    monkeypatch.setattr(config, "algo_cache", home / "other")
     assert store().path == home / "other"
-    monkeypatch.setattr(config, "cache", "off")
+    monkeypatch.setattr(config, "algo_cache", "off")
     assert store().path is None
-    monkeypatch.setattr(config, "cache", "~/mine")
+    monkeypatch.setattr(config, "algo_cache", "~/mine")
     assert store() is mine
 
 
@@ -734,7 +744,7 @@ def test_without_a_home_folder(home: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.delenv("HOME")
     monkeypatch.setattr("pwd.getpwuid", nobody)
     assert_off("kept in a file: .*home")
-    monkeypatch.setattr(config, "cache", "~/mine")
+    monkeypatch.setattr(config, "algo_cache", "~/mine")
     assert_off("kept in a file: .*home")
 
 
@@ -765,32 +775,32 @@ def test_export_and_import(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     choices = {"b": CHOICE, "größer": {}, "a": {"x": [1, None, True, 0.1]}}
     store().load(choices)
     file = home / "fleet.json"
-    assert export_choices(file) == 3
-    assert json.loads(file.read_text()) == {"format": "cudnn_ct choices 1", "choices": choices}
+    assert export_algo_cache(file) == 3
+    assert json.loads(file.read_text()) == {"format": "cudnn_ct algo_cache 2", "entries": choices}
 
-    monkeypatch.setattr(config, "cache", home / "other")
+    monkeypatch.setattr(config, "algo_cache", home / "other")
     store().put("a", {"replaced": True})
     store().put("mine", {})
-    assert import_choices(str(file)) == 3
+    assert import_algo_cache(str(file)) == 3
     assert store().export() == {**choices, "mine": {}}
 
 
 def test_without_a_file_nothing_is_exported_or_imported(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = home / "fleet.json"
-    assert export_choices(file) == 0
-    assert import_choices(file) == 0
-    file.write_text(json.dumps({"format": autotune_store.FORMAT, "choices": {"key": CHOICE}}))
-    monkeypatch.setattr(config, "cache", "off")
-    assert import_choices(file) == 0
+    assert export_algo_cache(file) == 0
+    assert import_algo_cache(file) == 0
+    file.write_text(json.dumps({"format": autotune_store.FORMAT, "entries": {"key": CHOICE}}))
+    monkeypatch.setattr(config, "algo_cache", "off")
+    assert import_algo_cache(file) == 0
     with pytest.raises(FileNotFoundError, match="nothing"):
-        import_choices(home / "nothing.json")
+        import_algo_cache(home / "nothing.json")
 
 
 def test_an_export_is_whole_or_not_at_all(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store().load({str(number): CHOICE for number in range(50)})
     file, link = home / "fleet.json", home / "link.json"
     link.symlink_to(file)
-    assert export_choices(link) == 50
+    assert export_algo_cache(link) == 50
     assert link.is_symlink()
     before, write = file.read_bytes(), Path.write_text
 
@@ -801,21 +811,21 @@ def test_an_export_is_whole_or_not_at_all(home: Path, monkeypatch: pytest.Monkey
     with monkeypatch.context() as patch:
         patch.setattr(Path, "write_text", full)
         with pytest.raises(OSError, match="No space left"):
-            export_choices(file)
+            export_algo_cache(file)
     assert file.read_bytes() == before
     assert sorted(one.name for one in home.glob("*.json*")) == ["fleet.json", "link.json"]
     assert not list(home.glob(".*json*"))
-    assert export_choices("/dev/null") == 50
+    assert export_algo_cache("/dev/null") == 50
 
 
 EXPORT_FOR_EVER = """
 import sys
-from cudnn_ct import config, export_choices
-config.cache = sys.argv[1]
-export_choices(sys.argv[2])
+from cudnn_ct import config, export_algo_cache
+config.algo_cache = sys.argv[1]
+export_algo_cache(sys.argv[2])
 print("written", flush=True)
 while True:
-    export_choices(sys.argv[2])
+    export_algo_cache(sys.argv[2])
 """
 
 
@@ -831,7 +841,7 @@ def test_exports_that_meet_and_are_killed(full: Store, tmp_path: Path) -> None:
         for writer in writers:
             writer.kill()
             writer.communicate()
-        assert len(json.loads(file.read_text())["choices"]) == 200
+        assert len(json.loads(file.read_text())["entries"]) == 200
 
 
 @pytest.mark.parametrize(
@@ -841,13 +851,13 @@ def test_exports_that_meet_and_are_killed(full: Store, tmp_path: Path) -> None:
         (b'{"format": "cudnn_ct choi', "Unterminated"),
         (b"\x80\x04N.", "utf-8"),
         (b"[" * 100_000, "recursion"),
-        (b"[]", "cudnn_ct choices 1"),
-        (b'{"choices": {}}', "cudnn_ct choices 1"),
-        (b'{"format": "cudnn_ct choices 2", "choices": {}}', "cudnn_ct choices 1"),
-        (b'{"format": "cudnn_ct choices 1"}', "choices"),
-        (b'{"format": "cudnn_ct choices 1", "choices": []}', "mapping"),
-        (b'{"format": "cudnn_ct choices 1", "choices": {"good": {}, "bad": 7}}', "'bad' is a dict.*not 7"),
-        (b'{"format": "cudnn_ct choices 1", "choices": {"good": {}, "bad": {"a": NaN}}}', "'bad' cannot"),
+        (b"[]", "cudnn_ct algo_cache 2"),
+        (b'{"entries": {}}', "cudnn_ct algo_cache 2"),
+        (b'{"format": "cudnn_ct algo_cache 3", "entries": {}}', "cudnn_ct algo_cache 2"),
+        (b'{"format": "cudnn_ct algo_cache 2"}', "entries"),
+        (b'{"format": "cudnn_ct algo_cache 2", "entries": []}', "mapping"),
+        (b'{"format": "cudnn_ct algo_cache 2", "entries": {"good": {}, "bad": 7}}', "'bad' is a dict.*not 7"),
+        (b'{"format": "cudnn_ct algo_cache 2", "entries": {"good": {}, "bad": {"a": NaN}}}', "'bad' cannot"),
     ],
     ids=lambda value: str(value)[:60],
 )
@@ -855,7 +865,7 @@ def test_a_bad_file_is_named_and_not_imported(home: Path, content: bytes, why: s
     file = home / "fleet.json"
     file.write_bytes(content)
     with pytest.raises(ValueError, match=why) as caught:
-        import_choices(file)
+        import_algo_cache(file)
     assert str(file) in str(caught.value)
     assert store().export() == {}
 
@@ -888,5 +898,5 @@ def test_store_gives_a_hostile_file_up_within_limits(tmp_path: Path, name: str) 
 
 def test_store_gives_a_hostile_file_up_with_a_warning(tmp_path: Path) -> None:
     HOSTILE["a recursive view"](tmp_path / "file")
-    with one_warning("choices_1 is not the table that cudnn_ct makes"):
+    with one_warning("algo_cache_2 is not the table that cudnn_ct makes"):
         assert use(Store(tmp_path / "file")) is None

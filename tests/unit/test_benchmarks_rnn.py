@@ -141,20 +141,20 @@ def made_up_class(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("made_up_class")
 def test_our_networks_are_those_of_the_rows() -> None:
     row = ROW._replace(layers=2, directions=2, kind=workload.KINDS["tf32"])
-    ours = networks.our_network(row, NETWORK, "guess_on_shape_change")
+    ours = networks.our_network(row, NETWORK, "heuristic")
     assert ours.weights == ("weights of", "theirs")
     assert ours.rnn.made == (
         ("lstm", 4, 4, 2),
         {
             "direction": "bidirectional", "dtype": "float32", "precision": "tf32",
-            "algo": "guess_on_shape_change",
+            "algo": "heuristic",
         },
     )  # fmt: skip
 
 
 @pytest.mark.usefixtures("made_up_class")
 def test_our_calls_are_those_of_the_class() -> None:
-    ours = networks.our_network(ROW, NETWORK, "time_on_shape_change")
+    ours = networks.our_network(ROW, NETWORK, "autotune")
     assert networks.our_call(ROW, ours, OPERANDS)(0) == ("y", "hy", None)
     assert ours.rnn.calls.pop() == ("forward", {"out": None})
     row = ROW._replace(packed=True, work="training")
@@ -168,7 +168,7 @@ def test_results_are_in_pytorchs_order(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(networks, "poison", lambda *_: None)
     monkeypatch.setattr(networks, "_on_gpu", lambda one: one)
     monkeypatch.setattr(ct, "full", lambda *arguments: ("nan", *arguments))
-    ours = networks.our_network(ROW, NETWORK, "time_on_shape_change")
+    ours = networks.our_network(ROW, NETWORK, "autotune")
     call = networks.our_call(ROW, ours, OPERANDS)
     assert networks.our_results(ROW, ours, NETWORK, call) == ["y", "hy"]
     assert ours.rnn.calls[0][1]["out"][:2] == ("nan", (5, 3, 4))

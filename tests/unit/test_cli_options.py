@@ -149,7 +149,7 @@ def test_every_command_explains_itself() -> None:
 def test_an_output_that_is_closed_left_or_full(tmp_path: Path, command: str, code: int, stderr: str) -> None:
     if "/dev/full" in command and not Path("/dev/full").exists():
         pytest.skip("no /dev/full")
-    environ = {"CUDNN_CT_CACHE": str(tmp_path / "choices.sqlite"), "CUDNN_CT_LIBRARY": "/nowhere"}
+    environ = {"CUDNN_CT_ALGO_CACHE": str(tmp_path / "algo_cache.sqlite"), "CUDNN_CT_LIBRARY": "/nowhere"}
     line = f"{sys.executable} -m cudnn_ct {command}; echo ${{PIPESTATUS[0]}} >{tmp_path}/code"
     done = in_bash(line, environ)
     assert (tmp_path / "code").read_text() == f"{code}\n"
@@ -157,9 +157,9 @@ def test_an_output_that_is_closed_left_or_full(tmp_path: Path, command: str, cod
 
 
 def test_a_warning_that_python_is_to_raise_is_one_line() -> None:
-    done = in_bash(f"{sys.executable} -W error -m cudnn_ct info", {"CUDNN_CT_CAHCE": "1"})
+    done = in_bash(f"{sys.executable} -W error -m cudnn_ct info", {"CUDNN_CT_ALGO_CAHCE": "1"})
     assert done.returncode == 1
-    assert done.stderr == "cudnn-ct: CUDNN_CT_CAHCE is no setting; is CUDNN_CT_CACHE meant?\n"
+    assert done.stderr == "cudnn-ct: CUDNN_CT_ALGO_CAHCE is no setting; is CUDNN_CT_ALGO_CACHE meant?\n"
 
 
 def in_bash(line: str, environ: dict[str, str]) -> subprocess.CompletedProcess[str]:
@@ -181,15 +181,15 @@ def test_a_report_that_cannot_be_written_is_told_before_the_run(
 
 
 KEY = "cuDNN 92700 | NVIDIA H200 | a problem | limits | (16, True)"
-ROW = {"family": "graph", "algorithm": "engine 1", "time": 0.0125, "status": ""}
+ROW = {"backend": "graph", "algorithm": "engine 1", "time_ms": 0.0125, "rejected": ""}
 
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     from cudnn_ct._config import config
 
-    path = tmp_path / "choices.sqlite"
-    monkeypatch.setattr(config, "cache", str(path))
+    path = tmp_path / "algo_cache.sqlite"
+    monkeypatch.setattr(config, "algo_cache", str(path))
     return path
 
 
@@ -211,7 +211,7 @@ def test_the_cache_from_end_to_end(cache: Path, tmp_path: Path) -> None:
     assert row.split("  ") == ["12.5", "graph engine 1", "92700", "NVIDIA H200", "a problem"]
     told = {"schema": 1, "path": str(cache), "choices": {KEY: {"rows": [ROW]}}}
     assert json.loads(run("show", "--json")) == told
-    file = tmp_path / "choices.json"
+    file = tmp_path / "algo_cache.json"
     assert run("export", str(file)) == f"wrote 1 choices to {file}\n"
     assert run("export", "-") == file.read_text()
     assert run("clear") == "forgot 1 choices\n"
@@ -220,7 +220,9 @@ def test_the_cache_from_end_to_end(cache: Path, tmp_path: Path) -> None:
     assert KEY in store().export()
 
 
-@pytest.mark.parametrize("choice", [{}, {"rows": 1}, {"rows": []}, {"rows": [1]}, {"rows": [{"time": "x"}]}])
+@pytest.mark.parametrize(
+    "choice", [{}, {"rows": 1}, {"rows": []}, {"rows": [1]}, {"rows": [{"time_ms": "x"}]}]
+)
 def test_choices_of_other_hands_are_shown_as_far_as_they_go(cache: Path, choice: dict[str, object]) -> None:
     from cudnn_ct.autotune.store import store
 
@@ -234,7 +236,7 @@ def test_cache_show_escapes_what_a_terminal_would_obey(cache: Path) -> None:
     hostile = "\x1b]0;title\x07\x1b[31m\u202e\ud800\nline"
     store().put(
         f"cuDNN {hostile} | GPU | problem".replace("\ud800", ""),
-        {"rows": [{"family": hostile, "algorithm": hostile, "status": hostile}]},
+        {"rows": [{"backend": hostile, "algorithm": hostile, "rejected": hostile}]},
     )
     told = run("show")
     assert len(told.splitlines()) == 3
@@ -255,10 +257,10 @@ def test_cache_show_escapes_the_errors_of_a_hostile_file(cache: Path) -> None:
 
 @pytest.mark.parametrize("time", [10**400, -(10**400), float("inf")], ids=["large", "small", "inf"])
 def test_cache_show_prints_choices_with_impossible_times(cache: Path, time: float) -> None:
-    text = json.dumps({"rows": [{**ROW, "time": time}]})
+    text = json.dumps({"rows": [{**ROW, "time_ms": time}]})
     with closing(sqlite3.connect(cache)) as database:
-        database.execute("CREATE TABLE choices_1 (key TEXT PRIMARY KEY, choice TEXT)")
-        database.execute("INSERT INTO choices_1 VALUES (?, ?)", (KEY, text))
+        database.execute("CREATE TABLE algo_cache_2 (key TEXT PRIMARY KEY, entry TEXT)")
+        database.execute("INSERT INTO algo_cache_2 VALUES (?, ?)", (KEY, text))
         database.commit()
     assert "graph engine 1" in run("show")
 
@@ -268,17 +270,17 @@ def test_a_cache_that_is_off_or_bad(cache: Path, monkeypatch: pytest.MonkeyPatch
 
     bad = tmp_path / "bad.json"
     bad.write_text("{}")
-    assert f"{bad} is no file of choices" in run("import", str(bad), code=2)
+    assert f"{bad} is not an exported algorithm cache" in run("import", str(bad), code=2)
     told = run("export", str(tmp_path / "no" / "where.json"), code=1)
     assert told.endswith(f"where.json cannot be written: there is no folder {tmp_path / 'no'}\n")
     cache.write_text("no database at all, but a text that is long enough to be looked at" * 99)
     ran = CliRunner().invoke(main, ["cache", "show"])
     assert (ran.exit_code, ran.stdout) == (1, "")
-    assert ran.stderr.startswith(f"cudnn-ct: the file of choices {cache} cannot be read")
+    assert ran.stderr.startswith(f"cudnn-ct: the algorithm cache {cache} cannot be read")
     assert "remove the file" in ran.stderr
-    monkeypatch.setattr(config, "cache", "off")
-    assert run("path", code=1) == "cudnn-ct: no choices are kept: CUDNN_CT_CACHE is off\n"
-    assert run("show") == run("clear") == "no choices are kept: CUDNN_CT_CACHE is off\n"
+    monkeypatch.setattr(config, "algo_cache", "off")
+    assert run("path", code=1) == "cudnn-ct: no choices are kept: CUDNN_CT_ALGO_CACHE is off\n"
+    assert run("show") == run("clear") == "no choices are kept: CUDNN_CT_ALGO_CACHE is off\n"
 
 
 @pytest.mark.parametrize("mode", [0o700, 0o777])
@@ -291,9 +293,9 @@ def test_a_cache_that_is_a_folder(
     folder = tmp_path / "folder"
     folder.mkdir()
     folder.chmod(mode)
-    monkeypatch.setattr(config, "cache", str(folder))
+    monkeypatch.setattr(config, "algo_cache", str(folder))
     told = run(verb, code=1)
-    assert f"cannot be read: it is a folder; a file in it would be {folder / 'choices.sqlite'}" in told
+    assert f"cannot be read: it is a folder; a file in it would be {folder / 'algo_cache.sqlite'}" in told
     assert "remove" not in told
     assert "chmod" not in told
 

@@ -30,7 +30,7 @@ RUNS = ("forward", "backward_data", "backward_weights")
 GIVEN = {"Algorithms": Algorithms, "ConvPlan": ConvPlan, "Stream": Stream}
 
 # Functions of shapes alone: nothing is computed, so there is nothing of cuDNN to tell.
-OF_SHAPES = {"conv_output_shape", "conv_transpose_shape", "pool_output_shape"}
+OF_SHAPES = {"conv_output_shape", "conv_transpose_output_shape", "pool_output_shape"}
 
 SECTIONS = re.compile(r"^([A-Z][a-z]+)\n-{4,}\n(.*?)(?=^[A-Z][a-z]+\n-{4,}\n|\Z)", re.MULTILINE | re.DOTALL)
 

@@ -91,7 +91,7 @@ def test_a_kernel_that_failed_shows_at_any_call(broken: Callable[[str], None], n
     with pytest.raises(ExecutionFailedError, match="CUDA_ERROR_ILLEGAL_ADDRESS") as caught:
         CALLS[name]()
     (note,) = caught.value.__notes__
-    assert "CUDNN_CT_DEBUG=1" in note
+    assert "CUDNN_CT_DEBUG_SYNC=1" in note
 
 
 @pytest.mark.parametrize("name", [name for name in CALLS if name != "is_done"])
@@ -106,7 +106,7 @@ def test_what_was_issued_is_told_where_it_was_watched(
     broken: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(launch_log, "_history", {})
-    monkeypatch.setattr(config, "debug", True)
+    monkeypatch.setattr(config, "debug_sync", True)
     for n in range(launch_log.KEPT + 2):
         launch_log.record(f"operation {n}", STREAM)
     broken("CUDA_ERROR_MISALIGNED_ADDRESS")
@@ -125,7 +125,7 @@ def test_a_copy_is_waited_for_and_named(driver: Driver, monkeypatch: pytest.Monk
     driver.failing["cuStreamSynchronize"] = failed
     memory.copy_device(0x10, 0x20, 8, STREAM)  # nobody waits
     monkeypatch.setattr(launch_log, "_history", {})
-    monkeypatch.setattr(config, "debug", True)
+    monkeypatch.setattr(config, "debug_sync", True)
     with pytest.raises(ExecutionFailedError, match="copying 8 bytes from 0x20 to 0x10 failed on the device"):
         memory.copy_device(0x10, 0x20, 8, STREAM)
 

@@ -166,4 +166,4 @@ def test_sums_of_int8_are_written_as_out_is() -> None:
     with pytest.raises(ValueError, match="alpha is a factor of floats"):
         conv_problem("forward", x, w, scaled="alpha")
     with pytest.raises(TypeError, match=r"a gradient of a convolution takes float16, .*, not int8"):
-        conv_problem("backward_data", w, wrong, shape=x.shape)
+        conv_problem("backward_data", wrong, w, shape=x.shape)

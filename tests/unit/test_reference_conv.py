@@ -68,8 +68,8 @@ def test_gradients_are_the_adjoint_maps(case: ConvCase) -> None:
     x, w, _ = case.operands()
     dy = np.random.default_rng(case.seed).integers(-3, 4, case.y_shape).astype(np.float64)
     product = (reference.conv(x, w, **case.geometry) * dy).sum()
-    dx = reference.conv_backward_data(w, dy, case.x_shape, **case.geometry)
-    dw = reference.conv_backward_filter(x, dy, case.w_shape, **case.geometry)
+    dx = reference.conv_backward_data(dy, w, case.x_shape, **case.geometry)
+    dw = reference.conv_backward_filter(dy, x, case.w_shape, **case.geometry)
     assert (dx.shape, dw.shape) == (x.shape, w.shape)
     assert (x * dx).sum() == product == (w * dw).sum()
 
@@ -79,8 +79,8 @@ def test_gradients_scale_and_add(case: ConvCase) -> None:
     x, w, _ = case.operands()
     dy = np.random.default_rng(case.seed).integers(-1, 2, case.y_shape).astype(x.dtype)
     for operation, inputs in (
-        ("conv_backward_data", (w, dy, x.shape)),
-        ("conv_backward_filter", (x, dy, w.shape)),
+        ("conv_backward_data", (dy, w, x.shape)),
+        ("conv_backward_filter", (dy, x, w.shape)),
     ):
         plain = getattr(reference, operation)(*inputs, **case.geometry)
         out = np.full(plain.shape, 3.0).astype(x.dtype)
@@ -96,7 +96,7 @@ def test_transposed_convolution_is_the_data_gradient() -> None:
         y = reference.conv_transpose(x, w, stride=stride, padding=padding, output_padding=extra)
         assert y.shape[2] == (5 - 1) * stride - 2 * padding + 3 + extra
         np.testing.assert_array_equal(
-            y, reference.conv_backward_data(w, x, y.shape, stride=stride, padding=padding)
+            y, reference.conv_backward_data(x, w, y.shape, stride=stride, padding=padding)
         )
     with pytest.raises(ValueError, match=r"output_padding \(2,\) must be less than the stride \(2,\)"):
         reference.conv_transpose(x, w, stride=2, output_padding=2)
@@ -107,9 +107,9 @@ def test_transposed_convolution_is_the_data_gradient() -> None:
 def test_gradient_shapes_that_no_convolution_has() -> None:
     dy = np.zeros((1, 2, 3))
     with pytest.raises(ValueError, match=r"dy has shape \(1, 2, 3\); x of \(1, 1, 9\) with w of \(2, 1, 3\)"):
-        reference.conv_backward_data(np.zeros((2, 1, 3)), dy, (1, 1, 9))
-    with pytest.raises(TypeError, match="x is float64 and dy is float32"):
-        reference.conv_backward_filter(np.zeros((1, 1, 5)), dy.astype(np.float32), (2, 1, 3))
+        reference.conv_backward_data(dy, np.zeros((2, 1, 3)), (1, 1, 9))
+    with pytest.raises(TypeError, match="dy is float32 and x is float64"):
+        reference.conv_backward_filter(dy.astype(np.float32), np.zeros((1, 1, 5)), (2, 1, 3))
 
 
 @given(conv_cases(dtypes=("float64",)))

@@ -149,7 +149,7 @@ def test_doctor_needs_no_package_and_no_setting(tmp_path: Path) -> None:
     done = (
         subprocess.run(  # -S leaves site-packages out; a wrong setting warns where the settings are imported
             [sys.executable, "-S", "-W", "error", "-m", "cudnn_ct", "doctor", "--static", str(tmp_path)],
-            env={**os.environ, "PYTHONPATH": root, "CUDNN_CT_DEBUG": "wrong"},
+            env={**os.environ, "PYTHONPATH": root, "CUDNN_CT_DEBUG_SYNC": "wrong"},
             capture_output=True,
             text=True,
         )

@@ -23,7 +23,7 @@ MADE = {"index.md", "contributing.md", "changes.md", "licence.md"}
 
 # The same functions as in the package itself, and what has a page of its own.
 ELSEWHERE = {
-    "reference": {"conv_output_shape", "conv_transpose_shape", "pool_output_shape"},
+    "reference": {"conv_output_shape", "conv_transpose_output_shape", "pool_output_shape"},
 }
 
 

@@ -140,7 +140,7 @@ def test_settings_come_from_the_environment_and_are_checked() -> None:
         with pytest.warns(
             errors.CudnnWarning, match=f"='{text}' is ignored: expected a number of at least 0"
         ):
-            assert Config({"CUDNN_CT_TIMED_ENGINES": text}).timed_engines == 16
+            assert Config({"CUDNN_CT_AUTOTUNE_MAX_ENGINES": text}).autotune_max_engines == 16
     with pytest.warns(
         errors.CudnnWarning, match="^CUDNN_CT_ALOW_TF32 is no setting; is CUDNN_CT_ALLOW_TF32 meant"
     ):
@@ -207,13 +207,19 @@ class TestOwned:
 @pytest.mark.parametrize("spread", [copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))])
 def test_config_copies_its_settings_and_flags(spread: Callable[[Any], Any]) -> None:
     source = Config({"CUDNN_CT_ALGO": "time_once", "CUDNN_CT_DNN_CONV_ALGO_FWD": "fft"})
-    source.timed_engines = 3
+    source.autotune_max_engines = 3
     source.dnn.conv.algo_bwd_data = "deterministic"
     again = spread(source)
-    source.timed_engines = 4
+    source.autotune_max_engines = 4
     source.dnn.conv.algo_bwd_data = "none"
     flags = (again.dnn.conv.algo_fwd, again.dnn.conv.algo_bwd_data, again.dnn.conv.algo_bwd_filter)
-    assert (again.algo, again.timed_engines, *flags) == ("time_once", 3, "fft", "deterministic", "none")
+    assert (again.algo, again.autotune_max_engines, *flags) == (
+        "time_once",
+        3,
+        "fft",
+        "deterministic",
+        "none",
+    )
     again.dnn.conv.algo_fwd = "none"
     assert source.dnn.conv.algo_fwd == "fft"
 
@@ -225,4 +231,4 @@ def test_the_config_of_the_process_can_be_copied(spread: Callable[[Any], Any]) -
 
 
 def test_config_has_its_part_of_keys_when_no_setting_was_changed() -> None:
-    assert Config({}).snapshot == (True, "guess_on_shape_change", False, None, 16, True)
+    assert Config({}).snapshot == (True, "heuristic", False, None, 16, True)

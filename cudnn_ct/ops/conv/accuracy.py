@@ -89,18 +89,18 @@ def error_bound(problem: ConvProblem) -> tuple[float, float]:
     return sums, 6 * UNIT_ROUNDOFF[problem.result.dtype]
 
 
-def inaccuracy(problem: Any, family: str, algorithm: str, notes: Collection[str] = ()) -> str:
+def inaccuracy(problem: Any, backend: str, algorithm: str, notes: Collection[str] = ()) -> str:
     """Return why the error of an algorithm exceeds the bound of a problem; empty if that is not known.
 
     Parameters
     ----------
     problem : ConvProblem or FusedConv
-    family, algorithm, notes
+    backend, algorithm, notes
         As in :class:`Candidate`.
     """
     core = problem.core
     name, _, knobs = algorithm.partition(" knobs ")
-    own: int | str = int(name.removeprefix("engine ")) if family == "graph" else name
+    own: int | str = int(name.removeprefix("engine ")) if backend == "graph" else name
     labels = {own, *notes}
     for row in TOO_INACCURATE:
         fits = row.direction == core.direction and not labels.isdisjoint(row.algorithms)

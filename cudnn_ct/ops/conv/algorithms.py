@@ -30,7 +30,7 @@ class Algorithms(tuple[Candidate, ...]):
 
     def __new__(cls, problem: Any, rows: list[Candidate]) -> Algorithms:
         """Sort the rows."""
-        ordered = sorted(rows, key=lambda row: (bool(row.status), row.time is None, row.time or 0.0))
+        ordered = sorted(rows, key=lambda row: (bool(row.rejected), row.time_ms is None, row.time_ms or 0.0))
         table = super().__new__(cls, (row._replace(problem=problem) for row in ordered))
         table.problem = problem
         return table
@@ -38,16 +38,16 @@ class Algorithms(tuple[Candidate, ...]):
     def __str__(self) -> str:
         lines = [str(self.problem), f"{'us':>9}  {'workspace':>13}  algorithm"]
         for row in self:
-            time = "" if row.time is None else f"{row.time * 1000:.1f}"
+            time = "" if row.time_ms is None else f"{row.time_ms * 1000:.1f}"
             facts = f"{row.math}{'' if row.deterministic else ', not deterministic'}"
-            copies = "".join(f", {operand} copied to {layout}" for operand, layout in row.packed)
-            why = f": {row.status.splitlines()[0]}" if row.status else ""
-            name = f"{row.family} {row.algorithm} ({facts}{copies})"
+            copies = "".join(f", {operand} copied to {layout}" for operand, layout in row.relayout)
+            why = f": {row.rejected.splitlines()[0]}" if row.rejected else ""
+            name = f"{row.backend} {row.algorithm} ({facts}{copies})"
             lines.append(f"{time or '-':>9}  {row.workspace:>13,}  {name}{why}")
         return "\n".join(lines)
 
     def __repr__(self) -> str:
-        usable = sum(not row.status for row in self)
+        usable = sum(not row.rejected for row in self)
         return f"<{usable} algorithms, and {len(self) - usable} refused, for {self.problem}>"
 
 
@@ -76,7 +76,7 @@ def conv_algorithms(
     Parameters
     ----------
     first, second, shape
-        The operands of the direction in its order: x and w; or w, dy and ``x_shape``; or x, dy and
+        The operands of the direction in its order: x and w; or dy, w and ``x_shape``; or dy, x and
         ``w_shape``.
     direction : {"forward", "backward_data", "backward_filter"}
     measure : bool
@@ -90,8 +90,8 @@ def conv_algorithms(
     Returns
     -------
     Algorithms
-        A tuple of :class:`Candidate`, the quickest first, then those that were refused, each with its
-        ``status``; ``time`` is in milliseconds.
+        A tuple of :class:`Candidate`, the fastest first, then the rejected ones, each with its reason in
+        ``rejected``.
 
     Raises
     ------
@@ -135,10 +135,10 @@ def conv_algorithms(
         if not (problem.x.size and problem.w.size and problem.y.size):
             return Algorithms(problem, [])  # which no algorithm computes: there is nothing to sum
         rows = candidates.all_candidates(problem, ctx)
-        rows = [row._replace(status=row.status or request.refusal(row)) for row in rows]
+        rows = [row._replace(rejected=row.rejected or request.refusal(row)) for row in rows]
         if measure:
-            refused = [row for row in rows if row.status]
-            ways = [(row, candidates.plan) for row in rows if not row.status]
+            refused = [row for row in rows if row.rejected]
+            ways = [(row, candidates.plan) for row in rows if not row.rejected]
             timed: list[Candidate] = []
             operands.used(
                 ctx,
@@ -179,7 +179,7 @@ def conv_plan(
     Parameters
     ----------
     first, second, shape
-        The operands of the direction in its order: x and w; or w, dy and ``x_shape``; or x, dy and
+        The operands of the direction in its order: x and w; or dy, w and ``x_shape``; or dy, x and
         ``w_shape``. Timing policies time on them; nothing else is done with them.
     direction : {"forward", "backward_data", "backward_filter"}
     padding, stride, dilation, groups, mode, algo, precision, deterministic, workspace_limit, strict
@@ -209,7 +209,7 @@ def conv_plan(
     --------
     >>> x = ct.asarray([[[1, 2, 4, 8]]], "float32")
     >>> w = ct.asarray([[[1, -1]]], "float32")
-    >>> plan = ct.conv_plan(x, w, algo="time_on_shape_change")  # print(plan.describe()) tells what was chosen
+    >>> plan = ct.conv_plan(x, w, algo="autotune")  # print(plan.describe()) tells what was chosen
     >>> plan(x, w).numpy()
     array([[[-1., -2., -4.]]], dtype=float32)
     """

@@ -9,7 +9,7 @@ from ... import algo_cache
 from ..._config import config
 from ...autotune.request import AlgoRequest, request
 from ...plans.wrappers import ZeroOrScale
-from ...shapes.conv import ConvProblem, conv_problem, conv_transpose_shape
+from ...shapes.conv import ConvProblem, conv_problem, conv_transpose_output_shape
 from ...shapes.specs import TensorSpec
 from .._call import Operation, Select, SinglePlan
 from .._keys import enum_names, freeze
@@ -84,9 +84,9 @@ def _transposed(
     aligned: bool,
 ) -> ConvProblem:
     """Make the problem of a transposed convolution; the shape of its result follows from its operands."""
-    w, x = specs.values()
+    x, w = specs.values()
     told = ConvParams(*params)
-    shape = conv_transpose_shape(x.shape, w.shape, output_padding=output_padding, **told.geometry)
+    shape = conv_transpose_output_shape(x.shape, w.shape, output_padding=output_padding, **told.geometry)
     return _problem("backward_data", specs, outs, shape, told, scaled, aligned)
 
 

@@ -1,7 +1,7 @@
-"""All ways to compute a problem: which family is asked first, what is worth timing, and plans of either.
+"""All ways to compute a problem: which backend is asked first, what is worth timing, and plans of either.
 
 A guess takes the first row that is usable, so the order of the stages is the rule that decides between the
-families. It is fitted to measurements: see docs/algorithms.md.
+backends. It is fitted to measurements: see docs/algorithms.md.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from ..._config import config
-from ...autotune.request import AlgoRequest, named_algorithm, why_not_named
+from ...autotune.request import AlgoRequest, is_engine, named_algorithm, why_not_named
 from ...context import Context
 from ...errors import NotSupportedError
 from ...plans.base import Candidate, Heuristic, Plan
@@ -44,7 +44,7 @@ def all_candidates(problem: Any, context: Context) -> list[Candidate]:
 
 
 def autotune_candidates(problem: Any, context: Context, request: AlgoRequest) -> list[Candidate]:
-    """What the policies ``time_*`` try: the first engines of each heuristic, the fallbacks, and legacy.
+    """Return the candidates to autotune: the first engines of each heuristic, the fallbacks, and legacy.
 
     The ruler passes over what is hopeless by what it has timed before.
 
@@ -52,19 +52,19 @@ def autotune_candidates(problem: Any, context: Context, request: AlgoRequest) ->
     was measured, and are tried only where little else is. Engines that are compiled when they are made come
     last, or not at all.
     """
-    most = config.timed_engines
+    most = config.autotune_max_engines
     rows = _gathered(problem, context, [("b", most), ("a", most // 3), ("fallback", None)] if most else [])
-    rows = [row for row in rows if config.runtime_compiled or not row.compiled]
-    rows = [row._replace(status=row.status or request.refusal(row)) for row in rows]
+    rows = [row for row in rows if config.allow_runtime_compilation or not row.compiled]
+    rows = [row._replace(rejected=row.rejected or request.refusal(row)) for row in rows]
     copied = _copies(problem, "graph")  # legacy calls may then be faster
     slow = [row for row in rows if _slow(row, problem)] if problem.tensor_cores and not copied else []
-    if sum(not row.status for row in rows if row not in slow) >= ENOUGH:
-        rows = [row for row in rows if row.status or row not in slow]
+    if sum(not row.rejected for row in rows if row not in slow) >= ENOUGH:
+        rows = [row for row in rows if row.rejected or row not in slow]
     return sorted(rows, key=lambda row: row.compiled)
 
 
 def by_name(problem: Any, name: str) -> tuple[list[Heuristic], list[Heuristic]]:
-    """Return the stages for the legacy algorithm of a name, and the stages for its replacement.
+    """Return the stages for the algorithm or engine of a name, and the stages for its replacement.
 
     Theano's module fell back to ``none``. Its error may exceed the bound of the precision, so the heuristic
     choice comes after it.
@@ -73,27 +73,27 @@ def by_name(problem: Any, name: str) -> tuple[list[Heuristic], list[Heuristic]]:
 
 
 def plan(problem: Any, candidate: Candidate, context: Context) -> Plan:
-    """Make a candidate of any family ready to run.
+    """Make a candidate of any backend ready to run.
 
     Raises
     ------
     NotSupportedError
         cuDNN refuses it for this problem, whatever its heuristics said; or the candidate is one that its
-        family does not offer for the problem: an unknown algorithm, other copies, an error above the bound.
+        backend does not offer for the problem: an unknown algorithm, other copies, an error above the bound.
     """
-    if candidate.family == "followed" and isinstance(problem, FusedConv):
-        family, _, algorithm = candidate.algorithm.partition(" ")
-        inner = plan(unfused(problem), candidate._replace(family=family, algorithm=algorithm), context)
+    if candidate.backend == "unfused" and isinstance(problem, FusedConv):
+        backend, _, algorithm = candidate.algorithm.partition(" ")
+        inner = plan(unfused(problem), candidate._replace(backend=backend, algorithm=algorithm), context)
         packed = relaid_out(problem, tuple(step for step in with_epilogue(problem) if step[0] == "b"))
         return _on_copies(UnfusedPlan(packed, inner), problem, packed)
-    make = {"graph": graph.plan, "legacy": legacy.plan}.get(candidate.family)
+    make = {"graph": graph.plan, "legacy": legacy.plan}.get(candidate.backend)
     if make is None:
-        raise NotSupportedError(f"there is no family {candidate.family!r} for this {problem}")
+        raise NotSupportedError(f"backend {candidate.backend!r} does not exist for this {problem}")
     _check_packing(problem, candidate)
-    relaid = relaid_out(problem, candidate.packed)
-    align = not problem.core.aligned and _needs_alignment(problem, candidate.family)
+    relaid = relaid_out(problem, candidate.relayout)
+    align = not problem.core.aligned and _needs_alignment(problem, candidate.backend)
     made: Plan = make(_in_aligned_memory(relaid) if align else relaid, candidate, context)
-    if problem.core.scaled and candidate.family == "graph":
+    if problem.core.scaled and candidate.backend == "graph":
         made = ScaleResult(made, relaid.result)
     return _on_copies(made, problem, relaid, align)
 
@@ -106,11 +106,12 @@ def _on_copies(plan: Plan, problem: Any, relaid: Any, align: bool = False) -> Pl
 
 
 def _check_packing(problem: Any, candidate: Candidate) -> None:
-    """Raise unless the family of a candidate offers its copies; a stored candidate may name any, or none."""
-    offered = layout_conversions(problem) if candidate.family == "legacy" else [_graph_packing(problem)]
-    if candidate.packed not in offered:
+    """Raise unless the backend of a candidate offers its copies; a stored candidate may name any, or none."""
+    offered = layout_conversions(problem) if candidate.backend == "legacy" else [_graph_packing(problem)]
+    if candidate.relayout not in offered:
         raise NotSupportedError(
-            f"{candidate} is not for this {problem}: got packed={candidate.packed}, expected one of {offered}"
+            f"{candidate} is not for this {problem}: got relayout={candidate.relayout}, "
+            f"expected one of {offered}"
         )
 
 
@@ -122,13 +123,13 @@ def unfused(problem: FusedConv) -> ConvProblem:
 # --- alignment ---------------------------------------------------------------------------------------------
 
 
-def _needs_alignment(problem: Any, family: str) -> bool:
-    """Return whether a family's kernels for a problem load 16 bytes at once, and so need aligned operands.
+def _needs_alignment(problem: Any, backend: str) -> bool:
+    """Return whether a backend's kernels for a problem load 16 bytes at once, and so need aligned operands.
 
     Legacy convolutions of floats take any address. The fused call ended the CUDA context on a misaligned
     bias.
     """
-    return family == "graph" or isinstance(problem, FusedConv) or problem.core.x.dtype == "int8"
+    return backend == "graph" or isinstance(problem, FusedConv) or problem.core.x.dtype == "int8"
 
 
 def _in_aligned_memory(problem: Any) -> Any:
@@ -142,7 +143,7 @@ def _with_copies(problem: Any, rows: list[Candidate]) -> list[Candidate]:
     if problem.core.aligned:
         return rows
     room = room_of(operands_of(problem).values())
-    return [row if row.status else row._replace(workspace=row.workspace + room) for row in rows]
+    return [row if row.rejected else row._replace(workspace=row.workspace + room) for row in rows]
 
 
 # --- where rows come from ----------------------------------------------------------------------------------
@@ -154,18 +155,18 @@ def _ways(problem: Any) -> list[tuple[Heuristic, bool]]:
     ranked, others = ((partial(_graph, problem, mode, None), engines) for mode in ("b", "fallback"))
     calls = (partial(_legacy, problem, None), _copies(problem, "legacy"))
     if isinstance(problem, FusedConv):
-        followed = [
+        stages = [
             (partial(_unfused_rows, problem, stage), copies) for stage, copies in _ways(unfused(problem))
         ]
-        return [ranked, calls, *followed, others]
+        return [ranked, calls, *stages, others]
     return [(partial(_preferred, problem), engines), ranked, others, calls]
 
 
-def _copies(problem: Any, family: str) -> bool:
-    """Return whether a family runs on copies of operands, for their address or their layout."""
-    if family == "graph" and for_engines(problem):
+def _copies(problem: Any, backend: str) -> bool:
+    """Return whether a backend runs on copies of operands, for their address or their layout."""
+    if backend == "graph" and for_engines(problem):
         return True
-    return not problem.core.aligned and _needs_alignment(problem, family)
+    return not problem.core.aligned and _needs_alignment(problem, backend)
 
 
 def _preferred(problem: Any, context: Context) -> list[Candidate]:
@@ -176,7 +177,7 @@ def _graph(problem: Any, heuristic: str, most: int | None, context: Context) -> 
     packing = _graph_packing(problem)
     relaid = _in_aligned_memory(relaid_out(problem, packing))
     rows = graph.candidates(relaid, context, (heuristic,), most)
-    rows = [row._replace(packed=packing) for row in rows] if packing else rows
+    rows = [row._replace(relayout=packing) for row in rows] if packing else rows
     return _with_copies(problem, rows)
 
 
@@ -190,10 +191,18 @@ def _legacy(problem: Any, algorithm: str | None, context: Context) -> list[Candi
     return _with_copies(problem, rows) if _needs_alignment(problem, "legacy") else rows
 
 
+def _engine(problem: Any, name: str, context: Context) -> list[Candidate]:
+    packing = _graph_packing(problem)
+    row = graph.by_name(_in_aligned_memory(relaid_out(problem, packing)), name, context)
+    return _with_copies(problem, [row._replace(relayout=packing)])
+
+
 def _named(problem: Any, core: ConvProblem, name: str) -> list[Heuristic]:
+    if is_engine(name):
+        return [partial(_engine, problem, name)]
     algorithm, geometry = named_algorithm(name, core).algorithm, why_not_named(name, core)
     if geometry:
-        refused = Candidate("legacy", algorithm, "any", 0, True, status=geometry)
+        refused = Candidate("legacy", algorithm, "any", 0, True, rejected=geometry)
         return [partial(_only, refused)]
     ways: list[Heuristic] = [partial(_legacy, problem, algorithm)]
     if isinstance(problem, FusedConv):
@@ -214,7 +223,7 @@ def _unfused_rows(problem: FusedConv, stage: Heuristic, context: Context) -> lis
     impossible = UnfusedPlan.why_not(problem)
     return [
         row._replace(
-            family="followed", algorithm=f"{row.family} {row.algorithm}", status=row.status or impossible
+            backend="unfused", algorithm=f"{row.backend} {row.algorithm}", rejected=row.rejected or impossible
         )
         for row in stage(context)
     ]
@@ -242,13 +251,13 @@ def _gathered(
     rows: dict[tuple[Any, ...], Candidate] = {}
     for way in ways:
         for row in way(context):
-            rows.setdefault(row.way, row)
-    return sorted(rows.values(), key=lambda row: bool(row.status))
+            rows.setdefault(row.key, row)
+    return sorted(rows.values(), key=lambda row: bool(row.rejected))
 
 
 def _slow(row: Candidate, problem: Any) -> bool:
     """Whether a row is one that was slow wherever tensor cores serve: legacy, or ranked too high."""
     name = row.algorithm.removeprefix("graph ")
-    if row.family == "legacy" or name.startswith("legacy"):
+    if row.backend == "legacy" or name.startswith("legacy"):
         return True
     return name.split(" knobs")[0] in {f"engine {number}" for number in ranked_too_high(problem)}

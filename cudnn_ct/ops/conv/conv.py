@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ...shapes.conv import conv_output_shape, conv_transpose_shape
+from ...shapes.conv import conv_output_shape, conv_transpose_output_shape
 from ...shapes.conv_dtype import check_conv_dtypes
 from ...shapes.reduction import ReduceProblem
 from ...shapes.specs import TensorSpec
@@ -20,7 +20,7 @@ __all__ = [
     "conv_backward_filter",
     "conv_output_shape",
     "conv_transpose",
-    "conv_transpose_shape",
+    "conv_transpose_output_shape",
 ]
 
 
@@ -63,12 +63,13 @@ def conv(
     mode : {"cross_correlation", "convolution"}
         ``"convolution"`` flips the window.
     algo : str or Candidate, optional
-        How the algorithm is chosen: ``"guess_on_shape_change"`` (the default of ``ct.config.algo``) takes
-        what cuDNN's heuristics put first, ``"time_on_shape_change"`` times what there is on these operands
-        at the first call; ``"guess_once"`` and ``"time_once"`` keep the first choice for other shapes. A name
+        How the algorithm is chosen. ``"heuristic"`` (the default of ``ct.config.algo``) takes the first
+        candidate of cuDNN's heuristics. ``"autotune"`` times the candidates on these operands at the first
+        call. ``"guess_once"`` and ``"time_once"`` keep the first choice for other shapes. A name
         (``"none"``, ``"small"``, ``"large"``, ``"fft"``, ``"fft_tiling"``, ``"winograd"``,
-        ``"winograd_non_fused"``, ``"deterministic"``) is the legacy algorithm that it names; a row of
-        :func:`conv_algorithms` is just that.
+        ``"winograd_non_fused"``, ``"deterministic"``) is a legacy algorithm. So are cuDNN's own names, and
+        ``"engine 62 knobs 2=5,3=0"`` is an engine: the names that :func:`conv_algorithms` prints. A row of
+        its table is that candidate.
     precision : {"as_input_f32", "float32", "tf32", "as_input", "float16", "float64"}, optional
         What is computed in. The default is float32 for half types and the dtype of x otherwise, with TF32
         for float32 while ``ct.config.allow_tf32``; ``"float32"`` is IEEE arithmetic whatever that says.
@@ -99,7 +100,7 @@ def conv(
         An operand is not on the device, or dtypes differ or are not supported.
     ValueError
         Shapes or parameters do not fit; an operand is closed or on another device; ``beta`` without ``out``;
-        ``algo`` is no name, not one for this direction, rank or dtype, or a row made for another problem.
+        ``algo`` is unknown, or not for this direction, rank or dtype, or a row made for another problem.
     NotSupportedError
         cuDNN has no algorithm for this problem; the message lists what was refused and why.
     AllocationError
@@ -131,8 +132,8 @@ def conv(
 
 
 def conv_backward_data(
-    w: Any,
     dy: Any,
+    w: Any,
     x_shape: Any,
     *,
     padding: Any = 0,
@@ -150,16 +151,16 @@ def conv_backward_data(
     out: Any = None,
     stream: Any = None,
 ) -> Any:
-    """Differentiate a convolution by its input: ``dx = alpha * conv'(w, dy) + beta * out``.
+    """Differentiate a convolution by its input: ``dx = alpha * conv'(dy, w) + beta * out``.
 
     ``dx[n, c, i] = sum of dy[n, k, p] * w[k, c, q]`` over all k, p and q with
     ``p * stride + q * dilation - before = i``.
 
     Parameters
     ----------
-    w : device array, shape (K, C / groups, *window), float16 | bfloat16 | float32 | float64
-    dy : device array, shape (N, K, *out), dtype of w
+    dy : device array, shape (N, K, *out), float16 | bfloat16 | float32 | float64
         The gradient with regard to the output.
+    w : device array, shape (K, C / groups, *window), dtype of dy
     x_shape : tuple of int
         (N, C, *spatial): with a stride, inputs of several sizes have outputs of one.
     padding, stride, dilation, groups, mode, algo, precision, deterministic, workspace_limit, strict
@@ -185,19 +186,19 @@ def conv_backward_data(
     --------
     >>> w = ct.asarray([[[1, -1]]], "float32")
     >>> dy = ct.asarray([[[1, 2, 4]]], "float32")
-    >>> ct.conv_backward_data(w, dy, (1, 1, 4)).numpy()
+    >>> ct.conv_backward_data(dy, w, (1, 1, 4)).numpy()
     array([[[ 1.,  1.,  2., -4.]]], dtype=float32)
     """
     params = (
         x_shape, padding, stride, dilation, groups, mode, precision, algo,
         deterministic, workspace_limit, strict,
     )  # fmt: skip
-    return execute(CONV["backward_data"], ("w", "dy"), (w, dy), params, alpha, beta, (out,), stream)[0]
+    return execute(CONV["backward_data"], ("dy", "w"), (dy, w), params, alpha, beta, (out,), stream)[0]
 
 
 def conv_backward_filter(
-    x: Any,
     dy: Any,
+    x: Any,
     w_shape: Any,
     *,
     padding: Any = 0,
@@ -215,15 +216,15 @@ def conv_backward_filter(
     out: Any = None,
     stream: Any = None,
 ) -> Any:
-    """Differentiate a convolution by its filters: ``dw = alpha * conv'(x, dy) + beta * out``.
+    """Differentiate a convolution by its filters: ``dw = alpha * conv'(dy, x) + beta * out``.
 
     ``dw[k, c, q] = sum over n, p of dy[n, k, p] * x[n, c, p * stride + q * dilation - before]``.
 
     Parameters
     ----------
-    x : device array, shape (N, C, *spatial), float16 | bfloat16 | float32 | float64
-    dy : device array, shape (N, K, *out), dtype of x
+    dy : device array, shape (N, K, *out), float16 | bfloat16 | float32 | float64
         The gradient with regard to the output.
+    x : device array, shape (N, C, *spatial), dtype of dy
     w_shape : tuple of int
         (K, C / groups, *window): with a stride, windows of several sizes have outputs of one.
     padding, stride, dilation, groups, mode, algo, precision, deterministic, workspace_limit, strict
@@ -249,14 +250,14 @@ def conv_backward_filter(
     --------
     >>> x = ct.asarray([[[1, 2, 4, 8]]], "float32")
     >>> dy = ct.asarray([[[1, 0, 1]]], "float32")
-    >>> ct.conv_backward_filter(x, dy, (1, 1, 2)).numpy()
+    >>> ct.conv_backward_filter(dy, x, (1, 1, 2)).numpy()
     array([[[ 5., 10.]]], dtype=float32)
     """
     params = (
         w_shape, padding, stride, dilation, groups, mode, precision, algo,
         deterministic, workspace_limit, strict,
     )  # fmt: skip
-    return execute(CONV["backward_filter"], ("x", "dy"), (x, dy), params, alpha, beta, (out,), stream)[0]
+    return execute(CONV["backward_filter"], ("dy", "x"), (dy, x), params, alpha, beta, (out,), stream)[0]
 
 
 def conv_backward_bias(
@@ -318,8 +319,8 @@ def conv_transpose(
 ) -> Any:
     """Convolve transposed: ``alpha * conv_transpose(x, w) + beta * out``, the adjoint map of :func:`conv`.
 
-    ``conv_transpose(x, w, ...)`` is ``conv_backward_data(w, x, y_shape, ...)`` for the shape that
-    :func:`conv_transpose_shape` gives; networks use it to enlarge images.
+    ``conv_transpose(x, w, ...)`` is ``conv_backward_data(x, w, y_shape, ...)`` for the shape that
+    :func:`conv_transpose_output_shape` gives; networks use it to enlarge images.
 
     Parameters
     ----------
@@ -356,7 +357,7 @@ def conv_transpose(
         output_padding, padding, stride, dilation, groups, mode, precision, algo,
         deterministic, workspace_limit, strict,
     )  # fmt: skip
-    return execute(TRANSPOSED, ("w", "x"), (w, x), params, alpha, beta, (out,), stream)[0]
+    return execute(TRANSPOSED, ("x", "w"), (x, w), params, alpha, beta, (out,), stream)[0]
 
 
 def _bias_gradient(specs: dict[str, TensorSpec], outs: Sequence[TensorSpec | None]) -> ReduceProblem:

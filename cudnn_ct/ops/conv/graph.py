@@ -1,4 +1,4 @@
-"""The graph API as a family: the engines that cuDNN has for a problem, and plans that run them."""
+"""The graph API as a backend: the engines that cuDNN has for a problem, and plans that run them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from .errata import erratum, prefer_winograd, ranked_too_high
 from .fused_graph import fused_graph
 from .graph_nodes import conv_graph
 
-__all__ = ["candidates", "graph_of", "plan", "preferred"]
+__all__ = ["by_name", "candidates", "graph_of", "plan", "preferred"]
 
 GRAPHS: dict[type, Callable[[Any], Graph]] = {ConvProblem: conv_graph, FusedConv: fused_graph}
 
@@ -40,7 +40,7 @@ def candidates(
     heuristics: Collection[str] = HEURISTICS,
     most: int | None = None,
 ) -> list[Candidate]:
-    """The engines that cuDNN has for a problem, best first; refused ones, with a status, last.
+    """The engines that cuDNN has for a problem, best first, then the rejected ones.
 
     They come in the order of cuDNN's heuristics. Refused are engines whose products are less precise than the
     problem allows; for such a problem all engines that the heuristics leave out come after those they name.
@@ -57,7 +57,7 @@ def candidates(
     """
     unfit = _unfit(problem)
     if unfit:
-        return [Candidate("graph", "all engines", "any", 0, True, status=unfit)]
+        return [Candidate("graph", "all engines", "any", 0, True, rejected=unfit)]
     unwanted = _excluded_notes(problem)
     try:
         graph = operation_graph(graph_of(problem), context)
@@ -66,14 +66,14 @@ def candidates(
         )
     except (NotSupportedError, BadParamError) as error:
         reasons = [str(error), *getattr(error, "__notes__", [])]
-        return [Candidate("graph", "all engines", "any", 0, True, status="; ".join(reasons))]
+        return [Candidate("graph", "all engines", "any", 0, True, rejected="; ".join(reasons))]
     if unwanted and "fallback" in heuristics:
         named = {Engine.parse(row.algorithm).number for row in rows}
         others = [
             offer for offer in enumerate_engines(graph, context, unwanted) if offer.engine.number not in named
         ]
         rows += [_candidate(offer, unwanted, problem) for offer in others]
-    return sorted(_reordered(rows, problem), key=lambda row: bool(row.status))
+    return sorted(_reordered(rows, problem), key=lambda row: bool(row.rejected))
 
 
 def preferred(problem: ConvProblem, context: Context | Planner) -> list[Candidate]:
@@ -90,6 +90,21 @@ def preferred(problem: ConvProblem, context: Context | Planner) -> list[Candidat
     return [] if offer is None else [_candidate(offer, unwanted, problem)]
 
 
+def by_name(problem: Any, name: str, context: Context | Planner) -> Candidate:
+    """Return the engine of a name as a candidate; it is rejected if the problem does not allow it."""
+    offer, rejected = None, _unfit(problem)
+    if not rejected:
+        try:
+            graph = operation_graph(graph_of(problem), context)
+            offer = offer_of(graph, Engine.parse(name), context)
+        except (NotSupportedError, BadParamError) as error:
+            rejected = str(error)
+    if offer is None:
+        rejected = rejected or "cuDNN does not support this engine for the problem"
+        return Candidate("graph", name, "any", 0, True, rejected=rejected)
+    return _candidate(offer, _excluded_notes(problem), problem)
+
+
 def plan(problem: Any, candidate: Candidate, context: Context | Planner) -> GraphPlan:
     """Make a candidate ready to run in the context's thread.
 
@@ -99,8 +114,8 @@ def plan(problem: Any, candidate: Candidate, context: Context | Planner) -> Grap
         The candidate was refused, or cuDNN cannot make this plan, whatever its heuristics said; or its
         algorithm is not the name of an engine.
     """
-    if candidate.status:
-        raise NotSupportedError(f"{candidate} is refused for this {problem}: {candidate.status}")
+    if candidate.rejected:
+        raise NotSupportedError(f"{candidate} is refused for this {problem}: {candidate.rejected}")
     try:
         engine = Engine.parse(candidate.algorithm)
     except ValueError as error:
@@ -132,13 +147,13 @@ def graph_of(problem: Any) -> Graph:
 
 def _candidate(offer: EngineConfig, unwanted: frozenset[str], problem: Any) -> Candidate:
     return Candidate(
-        family="graph",
+        backend="graph",
         algorithm=str(offer.engine),
         math=_math(offer.notes),
         workspace=offer.workspace,
         deterministic="nondeterministic" not in offer.notes,
         notes=offer.notes,
-        status=_refusal(offer, unwanted, problem),
+        rejected=_refusal(offer, unwanted, problem),
     )
 
 
@@ -149,7 +164,7 @@ def _first(
     rows: list[Candidate] = []
     for offer in offered:
         rows.append(_candidate(offer, unwanted, problem))
-        if most is not None and sum(not row.status for row in rows) >= most:
+        if most is not None and sum(not row.rejected for row in rows) >= most:
             break
     return rows
 
@@ -158,7 +173,7 @@ def _reordered(rows: list[Candidate], problem: Any) -> list[Candidate]:
     """Correct cuDNN's order where measurements say that it errs: see docs/algorithms.md."""
     behind = ranked_too_high(problem)
     rows = sorted(rows, key=lambda row: Engine.parse(row.algorithm).number in behind)
-    usable = [row for row in rows if not row.status]
+    usable = [row for row in rows if not row.rejected]
     if prefer_winograd(problem) and len(usable) > 1 and {"fft", "winograd"} & set(usable[1].notes):
         rows.remove(usable[1])
         rows.insert(0, usable[1])

@@ -1,4 +1,4 @@
-"""The legacy calls as a family: the candidates that they have for a problem, and plans of them."""
+"""The legacy calls as a backend: their candidates for a problem, and plans of them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["ConvolutionPlan", "candidates", "plan"]
 def candidates(
     problem: ConvProblem | FusedConv, context: Context, algorithm: str | None = None
 ) -> list[Candidate]:
-    """What the legacy calls can try for a problem, in cuDNN's order; refused rows have a status.
+    """What the legacy calls can try for a problem, in cuDNN's order; rejected rows say why.
 
     The operands keep their layouts if cuDNN has a deterministic algorithm for these, except for a residual,
     which gets the layout of the result. Otherwise rows that copy some operands follow. The rows name the
@@ -45,9 +45,9 @@ def candidates(
             refused.append(_impossible(algorithm, str(error)))
             continue
         rows = [row for row in rows if algorithm in (None, row.algorithm)]
-        rows = [row._replace(status=row.status or _impossible_row(relaid, row)) for row in rows]
-        usable += [row for row in rows if not row.status]
-        refused += [row for row in rows if row.status]
+        rows = [row._replace(rejected=row.rejected or _impossible_row(relaid, row)) for row in rows]
+        usable += [row for row in rows if not row.rejected]
+        refused += [row for row in rows if row.rejected]
         if any(row.deterministic for row in usable):
             break
     if not usable and not refused:
@@ -74,7 +74,7 @@ def plan(problem: ConvProblem | FusedConv, candidate: Candidate, context: Contex
 
 
 def _impossible(algorithm: str | None, reason: str) -> Candidate:
-    return Candidate("legacy", algorithm or "all algorithms", "any", 0, True, status=reason)
+    return Candidate("legacy", algorithm or "all algorithms", "any", 0, True, rejected=reason)
 
 
 def _ranked(problem: ConvProblem | FusedConv, packing: Packing, context: Context) -> list[Candidate]:
@@ -91,15 +91,15 @@ def _ranked(problem: ConvProblem | FusedConv, packing: Packing, context: Context
 
 def _candidate(row: Any, native: ConvDescriptors, packing: Packing) -> Candidate:
     direction = native.direction
-    status = "" if row.status == 0 else str(error_from_status(row.status, direction.rank))
+    rejected = "" if row.status == 0 else str(error_from_status(row.status, direction.rank))
     return Candidate(
-        family="legacy",
+        backend="legacy",
         algorithm=direction.algorithms(row.algo).name.lower(),
         math=native.math if native.math == "fma" else MATH_NAMES.get(row.mathType, "default"),
-        workspace=0 if status else row.memory,
+        workspace=0 if rejected else row.memory,
         deterministic=row.determinism == enums.Determinism.DETERMINISTIC,
-        packed=packing,
-        status=status,
+        relayout=packing,
+        rejected=rejected,
     )
 
 
@@ -143,10 +143,10 @@ class ConvolutionPlan:
         self.workspace: int = native.workspace(self._algorithm, context)
 
     def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
-        """Enqueue result = alpha * (...) + beta * result; ``pointers`` in the order of
+        """Enqueue ``result = alpha * (...) + beta * result``; ``pointers`` are in the order of
         `shapes.conv.ROLES`."""
         n, workspace = self._native, context.workspace(self.workspace)
-        (first, second, result), (a, b, c) = n.operands, pointers
+        (first, second, result), (a, b, c) = n.operands, n.in_c_order(pointers)
         scalar = self._scalar
         self._call(
             context.handle,

@@ -6,6 +6,7 @@ Each direction of a convolution is a row of a table.
 from __future__ import annotations
 
 import ctypes
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from ..._bindings import enums, types
@@ -23,8 +24,9 @@ _EXACT = ("float64", "int32")  # tensor cores compute in these as precisely as a
 
 
 class Direction(NamedTuple):
-    """The C names of one direction of a convolution; operands go in the order of `shapes.conv.ROLES`."""
+    """C names of one direction of a convolution; ``operands`` are roles in the order of its C functions."""
 
+    operands: tuple[str, str, str]
     algorithms: Any
     perf: Any
     rank: str
@@ -34,6 +36,7 @@ class Direction(NamedTuple):
 
 DIRECTIONS = {
     "forward": Direction(
+        ("x", "w", "y"),
         enums.ConvolutionFwdAlgo,
         types.cudnnConvolutionFwdAlgoPerf_t,
         "cudnnGetConvolutionForwardAlgorithm_v7",
@@ -41,6 +44,7 @@ DIRECTIONS = {
         "cudnnConvolutionForward",
     ),
     "backward_data": Direction(
+        ("w", "y", "x"),
         enums.ConvolutionBwdDataAlgo,
         types.cudnnConvolutionBwdDataAlgoPerf_t,
         "cudnnGetConvolutionBackwardDataAlgorithm_v7",
@@ -48,6 +52,7 @@ DIRECTIONS = {
         "cudnnConvolutionBackwardData",
     ),
     "backward_filter": Direction(
+        ("x", "y", "w"),
         enums.ConvolutionBwdFilterAlgo,
         types.cudnnConvolutionBwdFilterAlgoPerf_t,
         "cudnnGetConvolutionBackwardFilterAlgorithm_v7",
@@ -61,13 +66,15 @@ class ConvDescriptors:
     """The descriptors of a problem.
 
     ``operands`` are descriptors in the order in which the direction's C functions take them, the result last.
+    ``in_c_order`` brings the pointers of a run into that order.
     """
 
     def __init__(self, problem: ConvProblem, math: str | None = None) -> None:
-        specs = {role: getattr(problem, role) for role in ROLES[problem.direction].operands}
+        self.direction = DIRECTIONS[problem.direction]
+        specs = {role: getattr(problem, role) for role in self.direction.operands}
         common = [layout for layout in LAYOUTS if all(layout in spec.layouts for spec in specs.values())]
         self.operands = tuple(_descriptor(role, spec, common) for role, spec in specs.items())
-        self.direction = DIRECTIONS[problem.direction]
+        self.in_c_order = itemgetter(*map(ROLES[problem.direction].operands.index, specs))
         self.compute = problem.compute
         spec = _convolution_spec(problem, math)
         self.math = spec.math  # "fma" is a promise, whatever the heuristics would rather have

@@ -61,7 +61,7 @@ def for_engines(problem: ConvProblem | FusedConv) -> Packing:
     if core.x.dtype == "int8":
         return ()
     roles = ROLES[core.direction].operands
-    packed = [spec for role in reversed(roles) if (spec := getattr(core, role)).layouts]
+    packed = [spec for role in (roles[-1], "y", "w", "x") if (spec := getattr(core, role)).layouts]
     layout = nearest_layout(*packed, core.x)
     if isinstance(problem, FusedConv) and prod(core.y.shape[2:]) == 1:
         layout = "nhwc"

@@ -80,7 +80,7 @@ def reduction(problem: ReduceProblem, context: Context) -> Plan | None:
     x, y, way = problem.x, problem.kept, WAYS.get(problem.op)
     if way is None or problem.indices or DTYPES[x.dtype].accumulate != "float32":
         return None
-    if x.size < MIN_ELEMENTS or x.size > INT_MAX or not config.runtime_compiled:
+    if x.size < MIN_ELEMENTS or x.size > INT_MAX or not config.allow_runtime_compilation:
         return None
     ordered = _in_order_of(x, y)
     matrix = _matrix(x, ordered)

@@ -52,18 +52,18 @@ def table(ctx: Context, x_shape: tuple[int, ...], params: RNNParams, *, measure:
         try:
             plan = family.plan(step.problem, row, ctx)
         except (NotSupportedError, BadParamError) as error:
-            rows.append(row._replace(status=str(error)))
+            rows.append(row._replace(rejected=str(error)))
         else:
             rows.append(row._replace(workspace=plan.workspace))
     if measure:
         dropout = network.dropout_state(ctx.stream) if params.training and network.has_dropout else None
         state = TrainingState(OwnedCache(1), dropout) if params.training else RNNState()
-        timed = _Benchmark(step.problem, family, [row for row in rows if not row.status])
+        timed = _Benchmark(step.problem, family, [row for row in rows if not row.rejected])
         call = PreparedCall.of(step, specs, step.results, timed, what=FORWARD.name)
         operands = tuple(_zeros(one, ctx) for one in specs)
         with preserved(dropout, ctx.stream):
             state.run(ctx, call, operands, outs, 1.0, 0.0)
-        rows = timed.rows + [row for row in rows if row.status]
+        rows = timed.rows + [row for row in rows if row.rejected]
     return Algorithms(step.problem, rows)
 
 

@@ -53,8 +53,8 @@ class RNNFamily:
     ) -> list[Candidate]:
         """All algorithms, without what is compiled when it is made where the settings say so."""
         rows = rnn_rows(problem, guessed_algos(problem))
-        rows = [row for row in rows if config.runtime_compiled or row.algorithm not in COMPILED]
-        return [row._replace(status=row.status or request.refusal(row)) for row in rows]
+        rows = [row for row in rows if config.allow_runtime_compilation or row.algorithm not in COMPILED]
+        return [row._replace(rejected=row.rejected or request.refusal(row)) for row in rows]
 
     def by_name(self, problem: RNNProblem, name: str) -> tuple[Sequence[Heuristic], Sequence[Heuristic]]:
         """The algorithm of a name, and nothing in its place."""
@@ -94,7 +94,7 @@ class RNNFamily:
 def rnn_rows(problem: RNNProblem, algos: Sequence[str]) -> list[Candidate]:
     """Rows of algorithms, those that are known to be of no use with the reason."""
     math = problem.spec.math
-    return [Candidate("legacy", algo, math, 0, True, status=unfit_algo(problem, algo)) for algo in algos]
+    return [Candidate("legacy", algo, math, 0, True, rejected=unfit_algo(problem, algo)) for algo in algos]
 
 
 def _rows(problem: RNNProblem, algos: Sequence[str], context: Context) -> list[Candidate]:  # noqa: ARG001

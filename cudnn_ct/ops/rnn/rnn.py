@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from ... import context
 from ..._config import config
 from ...array import DeviceArray
-from ...autotune.request import POLICIES
+from ...autotune.request import POLICIES, SYNONYMS
 from ...context import OwnedCache
 from ...cuda import stream as streams
 from ...cuda.stream import Stream
@@ -73,9 +73,8 @@ class RNN(RNNGradients, RNNWeights):
         Of data, states and weights.
     precision : as everywhere
     algo : str or Candidate, optional
-        A policy: "guess_on_shape_change" (the default), "guess_once", "time_on_shape_change" or "time_once";
-        or "standard", "persist_static", "persist_dynamic" or "persist_static_small_h"; or a row of
-        :meth:`algorithms`.
+        A policy: "heuristic" (the default), "autotune", "guess_once" or "time_once"; or "standard",
+        "persist_static", "persist_dynamic" or "persist_static_small_h"; or a row of :meth:`algorithms`.
     clip : (low, high), optional; "lstm" only
         The range that cells are clipped to where they are used; those that are returned are not.
     seed : int
@@ -341,7 +340,8 @@ class RNN(RNNGradients, RNNWeights):
 
 
 def _algo(algo: Any) -> str:
-    return as_choice(algo, (*POLICIES, *RNN_ALGOS), "algo")
+    name = as_choice(algo, (*POLICIES, *SYNONYMS, *RNN_ALGOS), "algo")
+    return SYNONYMS.get(name, name)
 
 
 def _lengths(given: Any, x: Any, stream: Any) -> tuple[int, ...]:
