@@ -235,7 +235,9 @@ class Config:
                 warnings.warn(message, CudnnWarning, stacklevel=2)
         for variable in environ:
             if meant := _suggest(variable):
-                warnings.warn(f"{variable} is no setting; is {meant} meant?", CudnnWarning, stacklevel=2)
+                warnings.warn(
+                    f"unknown setting {variable}; did you mean {meant}?", CudnnWarning, stacklevel=2
+                )
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name.startswith(_FLAG):

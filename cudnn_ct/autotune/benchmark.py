@@ -54,8 +54,8 @@ def benchmark(
     Each runs once unmeasured, to load its kernels. All are then looked at briefly, and those near the
     quickest again, in turns, so that a clock that rises or falls meets all of them alike.
 
-    With ``kinds``, a backend and a name in it for each, a run is left out, and has None, where all before it
-    of its kind were hopelessly slow, or it is of a new kind and several of its backend in a row were.
+    With ``kinds``, a backend and a name in it for each run, a run is skipped, and its time is None, if all
+    runs of its kind so far were pruned, or if its kind is new and several kinds of its backend in a row were.
     """
     clock = _GpuTimer(stream)
     times: list[Time | None] = []

@@ -119,8 +119,8 @@ def test_trouble_in_a_second_look_costs_a_candidate_and_no_more(fake: FakeCudnn,
 
 def test_what_was_not_worth_its_time_comes_last(fake: FakeCudnn) -> None:
     race = CandidateSet(AlgoRequest("autotune"), ())
-    hopeless, quick = (Candidate("graph", name, "any", 0, True) for name in ("engine 1", "engine 2"))
-    race.store_timings([hopeless, quick._replace(time_ms=2.0), hopeless._replace(rejected="no")], [])
+    untimed, quick = (Candidate("graph", name, "any", 0, True) for name in ("engine 1", "engine 2"))
+    race.store_timings([untimed, quick._replace(time_ms=2.0), untimed._replace(rejected="no")], [])
     ctx = context.current(streams.default_stream(0))
     assert [(row.algorithm, row.time_ms) for row in race.viable(ctx)] == [
         ("engine 2", 2.0),

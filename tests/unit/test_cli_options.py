@@ -159,7 +159,7 @@ def test_an_output_that_is_closed_left_or_full(tmp_path: Path, command: str, cod
 def test_a_warning_that_python_is_to_raise_is_one_line() -> None:
     done = in_bash(f"{sys.executable} -W error -m cudnn_ct info", {"CUDNN_CT_ALGO_CAHCE": "1"})
     assert done.returncode == 1
-    assert done.stderr == "cudnn-ct: CUDNN_CT_ALGO_CAHCE is no setting; is CUDNN_CT_ALGO_CACHE meant?\n"
+    assert done.stderr == "cudnn-ct: unknown setting CUDNN_CT_ALGO_CAHCE; did you mean CUDNN_CT_ALGO_CACHE?\n"
 
 
 def in_bash(line: str, environ: dict[str, str]) -> subprocess.CompletedProcess[str]:

@@ -142,7 +142,7 @@ def test_settings_come_from_the_environment_and_are_checked() -> None:
         ):
             assert Config({"CUDNN_CT_AUTOTUNE_MAX_ENGINES": text}).autotune_max_engines == 16
     with pytest.warns(
-        errors.CudnnWarning, match="^CUDNN_CT_ALOW_TF32 is no setting; is CUDNN_CT_ALLOW_TF32 meant"
+        errors.CudnnWarning, match="^unknown setting CUDNN_CT_ALOW_TF32; did you mean CUDNN_CT_ALLOW_TF32"
     ):
         Config({"CUDNN_CT_ALOW_TF32": "0", "CUDNN_CT_DNN_ENABLED": "auto", "CUDNN_CT_RELIABILITY": "a file"})
     with pytest.warns(errors.CudnnWarning, match="CUDNN_CT_ALLOW_TF32='maybe' is ignored: expected 1/0"):
