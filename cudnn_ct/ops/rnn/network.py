@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..._config import config
-from ...autotune.request import POLICIES, AlgoRequest, request
+from ...autotune.request import POLICIES, SYNONYMS, AlgoRequest, request
 from ...context import Context
 from ...cuda.stream import Stream
 from ...plans.base import Candidate
@@ -39,10 +39,11 @@ class Network:
         """How an algorithm is selected, with the settings for a network that names none."""
         algo = self.algo
         if algo is None:  # settings may name an algorithm of convolutions, which means nothing here
-            algo = config.algo if config.algo in (*POLICIES, *RNN_ALGOS) else "guess_on_shape_change"
+            known = (*POLICIES, *SYNONYMS, *RNN_ALGOS)
+            algo = config.algo if config.algo in known else "heuristic"
         if isinstance(algo, Candidate):
-            if algo.status:
-                raise ValueError(f"algo: {algo} was rejected: {algo.status}")
+            if algo.rejected:
+                raise ValueError(f"algo: {algo} was rejected: {algo.rejected}")
             return AlgoRequest(None, algo, workspace_limit=config.workspace_limit)
         return request(algo, config.deterministic, config.workspace_limit, False)
 
