@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from .cuda import allocator, interop, lifetime
+from .cuda import event as events
 from .cuda import memory as memories
 from .cuda import stream as streams
 from .cuda.lifetime import ExportedMemory, StreamUses
@@ -387,7 +388,7 @@ class DeviceArray:
     def wait_for_writer(self, stream: Stream) -> None:
         """Let ``stream`` wait for whoever wrote the contents."""
         if self.writer is not stream and self.writer != stream and not streams.is_capturing(stream):
-            streams.wait_stream(self.writer, stream)
+            events.wait_stream(self.writer, stream)
 
     def before_write(self, stream: Stream) -> None:
         """Let ``stream`` wait for whoever wrote the contents, and for those who still read them."""
@@ -396,10 +397,10 @@ class DeviceArray:
             return
         home = self.home  # whose reads nobody notes; where it wrote last, it was waited for just now
         if home is not None and home != self.writer:
-            streams.wait_stream(home, stream)
+            events.wait_stream(home, stream)
         if self._uses is not None:
             for event in list(self._uses.events.values()):
-                streams.wait(stream, event)
+                events.wait(stream, event)
 
     def record_use(self, stream: Stream) -> None:
         """Note that work on ``stream`` uses the memory, which is not reused before that work is over."""
@@ -423,7 +424,7 @@ class DeviceArray:
         if not self.external or self.home is None:
             self.writer = stream
         elif self.home != stream and not streams.is_capturing(stream):
-            streams.wait_stream(stream, self.home)
+            events.wait_stream(stream, self.home)
 
     # --- what other libraries ask for ---
 

@@ -15,6 +15,8 @@ from ._bindings.types import cudnnHandle_t
 from ._config import config
 from ._handle import NativeHandle
 from .cuda import allocator
+from .cuda import device as devices
+from .cuda import event as events
 from .cuda import memory as memories
 from .cuda import stream as streams
 from .cuda.debug import watch
@@ -130,7 +132,7 @@ class Workspace:
     def __init__(self, nbytes: int, stream: Stream) -> None:
         home = stream if stream.lasts else streams.own_stream(stream.device)
         memory = allocator.allocate(nbytes, home, "a workspace")
-        streams.wait_stream(home, stream)
+        events.wait_stream(home, stream)
         self.handle = int(memory.handle)
         self.size = int(memory.size)
         self.lent = ExportedMemory(memory, home, stream)
@@ -301,7 +303,7 @@ def use(*, device: int | None = None, stream: Any = None) -> Iterator[Stream]:
     >>> y.numpy()
     array([0., 2.], dtype=float32)
     """
-    where = streams.current_stream().device if device is None else streams.as_device(device)
+    where = streams.current_stream().device if device is None else devices.as_device(device)
     chosen = streams.default_stream(where) if stream is None else streams.as_stream(stream, where)
     if device is not None and chosen.device != where:
         raise ValueError(f"the stream belongs to device {chosen.device}, not {where}")
@@ -366,7 +368,7 @@ def empty_cache(device: int | None = None) -> None:
     --------
     >>> ct.empty_cache()
     """
-    where = streams.current_stream().device if device is None else streams.as_device(device)
+    where = streams.current_stream().device if device is None else devices.as_device(device)
     contexts = getattr(_thread, "contexts", {})
     if where in contexts:
         contexts[where].drop_workspaces()
@@ -412,16 +414,16 @@ def available() -> Availability:
     try:
         _lib.version()
         library = _lib.load()
-        if not streams.device_count():
+        if not devices.device_count():
             return Availability("the CUDA driver is there and shows no device (CUDA_VISIBLE_DEVICES?)")
-        driver, wanted = streams.driver_version() // 1000, library.cuda_version // 1000
+        driver, wanted = devices.driver_version() // 1000, library.cuda_version // 1000
         if driver < wanted:
             return Availability(
                 f"the driver supports CUDA {driver}, this cuDNN was built for CUDA {wanted}; "
                 f"update the driver or install nvidia-cudnn-cu{driver}"
             )
         device = streams.current_stream().device
-        if lacking := library.lacks_code(streams.compute_capability(device)):
+        if lacking := library.lacks_code(devices.compute_capability(device)):
             return Availability(f"device {device} is not supported: {lacking}")
         library.cudnnCreate  # noqa: B018 - bound only once libcublasLt is there
     except (CudnnError, CudnnWarning) as error:  # a warning where warnings are errors

@@ -16,7 +16,8 @@ from time import perf_counter
 from typing import Any, NamedTuple
 
 from ..cuda import allocator, memory
-from ..cuda import stream as streams
+from ..cuda import device as devices
+from ..cuda import event as events
 from ..cuda.stream import Stream
 from ..errors import AllocationError, CudnnError, without_frames
 
@@ -93,7 +94,7 @@ class _GpuTimer:
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
-        self._size = L2_FLUSH_FACTOR * streams.cache_size(stream.device)
+        self._size = L2_FLUSH_FACTOR * devices.cache_size(stream.device)
         self._scratch: Any = None
         try:
             if self._size * MAX_MEMORY_SHARE <= memory.memory_info(stream.device)[0]:
@@ -108,7 +109,7 @@ class _GpuTimer:
             for _ in range(calls):
                 run()
 
-        return streams.elapsed(self._stream, work) / calls
+        return events.elapsed(self._stream, work) / calls
 
     def cold(self, run: Run) -> float:
         """Milliseconds of one call that finds its operands in memory.
@@ -119,7 +120,7 @@ class _GpuTimer:
         if self._scratch is None:
             return 0.0
         memory.fill(int(self._scratch.handle), b"\0\0\0\0", self._size // 4, self._stream)
-        return streams.elapsed(self._stream, run)
+        return events.elapsed(self._stream, run)
 
     def first(self, run: Run) -> float:
         """What a first run took beside what the host did, such as loading kernels: no more than it takes.
@@ -134,7 +135,7 @@ class _GpuTimer:
             run()
             host = perf_counter() - begin
 
-        return streams.elapsed(self._stream, work) - host * 1000
+        return events.elapsed(self._stream, work) - host * 1000
 
 
 class _Samples:

@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any
 
 from ..errors import CudnnError
+from . import event as events
 from . import stream as streams
 from .stream import Stream
 
@@ -47,7 +48,7 @@ class StreamUses:
         keeps its operands alive.
         """
         if not streams.is_capturing(stream):
-            event = streams.record(stream)
+            event = events.record(stream)
             with noting:
                 left = {s: event for s, event in self.events.items() if not _is_over(event)}
                 self.events = left | {stream: event}
@@ -60,7 +61,7 @@ class StreamUses:
                 if self.home is None or not streams.can_enqueue(self.home):
                     _retain(event, self.memory)
                 else:
-                    streams.wait(self.home, event)
+                    events.wait(self.home, event)
             except Exception:  # the home stream is gone; a late release is right, an early one is not
                 _retain(event, self.memory)
 
@@ -127,7 +128,7 @@ def _outlived(use: tuple[Any, object]) -> bool:
 def _is_over(event: Any) -> bool:
     """Return whether the work before an event is complete; False if the driver cannot tell."""
     try:
-        return streams.is_done(event)
+        return events.is_done(event)
     except CudnnError:
         return False
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from .. import _lib
-from ..cuda import stream as streams
+from ..cuda import device as devices
 from ..errors import NotInitializedError
 from .backend import BackendDescriptor
 
@@ -77,7 +77,7 @@ def compute_capability(context: Any) -> tuple[int, int]:
     if isinstance(context, Planner):
         major, minor = divmod(context.description.get("deviceVer", 0), 100)
         return major, minor // 10
-    return streams.compute_capability(context.device)
+    return devices.compute_capability(context.device)
 
 
 def describe_device(context: Any) -> str:

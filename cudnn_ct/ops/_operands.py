@@ -7,6 +7,7 @@ from typing import Any
 
 from ..array import DeviceArray
 from ..array_creation import not_on_device
+from ..cuda import device as devices
 from ..cuda import interop
 from ..cuda import stream as streams
 from ..cuda.stream import Stream
@@ -31,7 +32,7 @@ def stream_of(x: Any, name: str, stream: Any) -> Stream:
     elif type(x).__module__ in ("numpy", "builtins"):  # said before there need be a device
         raise not_on_device(x, name)
     else:
-        device = interop.device_of(x) if streams.device_count() > 1 else 0
+        device = interop.device_of(x) if devices.device_count() > 1 else 0
     if stream is None:
         return streams.current_stream(device)
     return streams.as_stream(stream, streams.current_stream().device if device is None else device)

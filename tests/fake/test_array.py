@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import cudnn_ct as ct
+from cudnn_ct.cuda import event as events
 from cudnn_ct.cuda import interop, lifetime
 from cudnn_ct.cuda import stream as streams
 from cudnn_ct.dtypes import DTYPES
@@ -309,7 +310,7 @@ def test_memory_stays_while_nobody_can_say_whether_its_use_is_over(
     host.unfinished |= set(array._uses.events.values())
     host.capturing.add(0x40)
     with monkeypatch.context() as patch:
-        patch.setattr(lifetime.streams, "is_done", cannot_say)
+        patch.setattr(events, "is_done", cannot_say)
         array.record_use(streams.as_stream(0x60, 0))  # neither use is lost
         assert {stream.handle for stream in array._uses.events} == {0x50, 0x60}
         del array
@@ -329,7 +330,7 @@ def test_what_was_lent_stays_where_its_use_cannot_be_noted(
     lent = lifetime.ExportedMemory(array.memory, array.home, streams.default_stream(0))
     del array
     with monkeypatch.context() as patch:
-        patch.setattr(lifetime.streams, "record", refused)
+        patch.setattr(events, "record", refused)
         del lent
         lifetime.release_finished()
         assert host.used() == 24
@@ -366,8 +367,8 @@ def test_a_finalizer_may_note_a_use_while_another_is_noted(
     cycle: list[object] = [lifetime.ExportedMemory(lent.memory, lent.home, run)]
     cycle.append(cycle)
     del cycle, lent
-    done = streams.is_done
-    monkeypatch.setattr(lifetime.streams, "is_done", lambda event: (gc.collect(), done(event))[1])
+    done = events.is_done
+    monkeypatch.setattr(events, "is_done", lambda event: (gc.collect(), done(event))[1])
     thread = threading.Thread(target=array.record_use, args=(run,), daemon=True)
     thread.start()
     thread.join(10)
@@ -415,7 +416,7 @@ def test_devices(host: Host) -> None:
     assert host.device == 0
     assert array.numpy().shape == (2, 3)
     assert array.copy().device == 1
-    with pytest.raises(ValueError, match="there is no device 7; the driver shows 2"), ct.use(device=7):
+    with pytest.raises(ValueError, match="device 7 does not exist: the driver shows 2"), ct.use(device=7):
         pass
     with (
         pytest.raises(ValueError, match="the stream belongs to device 1, not 0"),

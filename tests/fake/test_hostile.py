@@ -53,7 +53,7 @@ def test_what_is_refused_is_not_kept(fake: FakeCudnn, name: str) -> None:
 @pytest.mark.parametrize("device", [-1, 2, 2**70])
 def test_a_device_that_is_not_there(fake: FakeCudnn, device: int) -> None:
     for call in (ct.empty_cache, lambda device: ct.use(device=device).__enter__()):
-        with pytest.raises(ValueError, match=f"there is no device {device}; the driver shows 2"):
+        with pytest.raises(ValueError, match=f"device {device} does not exist: the driver shows 2"):
             call(device=device)
 
 
@@ -132,7 +132,10 @@ RNN = ct.RNN("rnn_relu", 2, 3, bias="no_bias")
         (lambda x: ct.batch_norm_overflow_detected(wait=MANY), "wait must be True or False"),
         (lambda x: ct.spatial_transformer(ct.TensorSpec(None, None, "x"), x), "x must be an array on"),
         (lambda x: ct.TensorDescriptor(ct.TensorSpec(None, (), "x")), "shape of a spec is a tuple of ints"),
-        (lambda x: ct.synchronize(Said(__cuda_stream__=5)), "__cuda_stream__ tells .version, address."),
+        (
+            lambda x: ct.synchronize(Said(__cuda_stream__=5)),
+            "__cuda_stream__ of .* is malformed: got 5",
+        ),
         (lambda x: x.__dlpack__(dl_device=0.5), "dl_device must be two integers"),
         (lambda x: x.__dlpack__(copy=MANY), "copy must be True or False"),
         (lambda x: x.fill("1"), "fill takes a real number, not '1'"),

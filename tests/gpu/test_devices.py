@@ -12,6 +12,7 @@ import pytest
 
 import cudnn_ct as ct
 from cudnn_ct import context
+from cudnn_ct.cuda import device as devices
 from cudnn_ct.cuda import stream as streams
 from tests.mixed import in_threads, make_mixed, mixed_calls
 
@@ -20,7 +21,7 @@ from .conftest import library
 
 @pytest.fixture(autouse=True)
 def _two_devices() -> None:
-    if streams.device_count() < 2:
+    if devices.device_count() < 2:
         pytest.skip("there is one device here; these tests need two")
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cudnn_ct.cuda import device as devices
 from cudnn_ct.cuda import interop
 from cudnn_ct.cuda import stream as streams
 from cudnn_ct.cuda.stream import default_stream
@@ -41,7 +42,7 @@ class View:
 
 @pytest.fixture(autouse=True)
 def _one_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streams, "device_count", lambda: 1)
+    monkeypatch.setattr(devices, "device_count", lambda: 1)
 
 
 @pytest.fixture

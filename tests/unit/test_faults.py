@@ -9,6 +9,7 @@ import pytest
 
 from cudnn_ct._config import config
 from cudnn_ct.cuda import driver as cuda_driver
+from cudnn_ct.cuda import event as events
 from cudnn_ct.cuda import launch_log, memory
 from cudnn_ct.cuda import stream as streams
 from cudnn_ct.cuda.stream import Stream
@@ -72,10 +73,10 @@ class Event:
 BYTES = np.zeros(8, np.uint8)
 CALLS: dict[str, Callable[[], object]] = {
     "synchronize": lambda: streams.synchronize(STREAM),
-    "record": lambda: streams.record(STREAM),
-    "wait": lambda: streams.wait(STREAM, Event()),
+    "record": lambda: events.record(STREAM),
+    "wait": lambda: events.wait(STREAM, Event()),
     "restore_device": lambda: streams.restore_device(1),
-    "is_done": lambda: streams.is_done(Event()),
+    "is_done": lambda: events.is_done(Event()),
     "allocate": lambda: memory.allocate(8, STREAM),
     "copy_from_host": lambda: memory.copy_from_host(1, BYTES, STREAM),
     "copy_to_host": lambda: memory.copy_to_host(BYTES, 1, STREAM),

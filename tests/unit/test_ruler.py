@@ -84,8 +84,8 @@ class Clocks:
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Take the place of the device and of the host's clock."""
         monkeypatch.setattr(benchmark, "perf_counter", lambda: self.now / 1000)
-        monkeypatch.setattr(benchmark.streams, "elapsed", self.elapsed)
-        monkeypatch.setattr(benchmark.streams, "cache_size", lambda device: CACHE)
+        monkeypatch.setattr(benchmark.events, "elapsed", self.elapsed)
+        monkeypatch.setattr(benchmark.devices, "cache_size", lambda device: CACHE)
         monkeypatch.setattr(benchmark.memory, "memory_info", lambda device: (self.free, self.free))
         monkeypatch.setattr(benchmark.memory, "fill", self.fill)
         monkeypatch.setattr(benchmark.allocator, "allocate", self.allocate)
@@ -158,7 +158,7 @@ def test_a_host_that_stumbles_takes_nobody_out(clocks: Clocks) -> None:
         return time
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(benchmark.streams, "elapsed", stumbling)
+        patch.setattr(benchmark.events, "elapsed", stumbling)
         times = clocks.race([Way(0.05)] * 8, kinds(*"abcdefgh"))
     assert times == pytest.approx([0.05] * 8, rel=0.3)
     assert set(clocks.count.values()) == {clocks.count[0]}, "all were looked at alike"
