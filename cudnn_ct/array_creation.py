@@ -171,9 +171,7 @@ def asarray(obj: Any, dtype: Any = None, *, layout: str | None = None, stream: A
         if layout in (None, array.layout):
             return array
         return array.view_as(TensorSpec.packed(array.shape, array.spec.dtype, layout))
-    kind = kind or DTYPES[array.spec.dtype]
-    order = layout or nearest_layout(array.spec)
-    return DeviceArray.from_host(array.numpy(), kind, order, run)
+    return array.packed(layout or nearest_layout(array.spec), run, kind)
 
 
 def as_operand(obj: Any, name: str, stream: Stream, *, written: bool = False) -> DeviceArray:
@@ -234,7 +232,7 @@ def _wrap(obj: Any, stream: Stream) -> DeviceArray | None:
     here = stream if stream.device == foreign.device else streams.default_stream(foreign.device)
     writer = foreign.home or here
     return DeviceArray(
-        spec, foreign.pointer, foreign.owner, writer, foreign.home, foreign=True, readonly=foreign.readonly
+        spec, foreign.pointer, foreign.owner, writer, foreign.home, external=True, readonly=foreign.readonly
     )
 
 

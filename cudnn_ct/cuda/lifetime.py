@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import Any
+from weakref import WeakSet
 
 from ..errors import CudnnError
 from . import event as events
@@ -22,23 +23,31 @@ from .stream import Stream
 __all__ = ["ExportedMemory", "StreamUses", "defer", "noting", "release_finished"]
 
 
-# No thread loses a use that another notes of an array; a finalizer may run while its own thread notes one.
+# Held while a use is recorded. Reentrant, because a finalizer that records a use may run in the same thread.
 noting = threading.RLock()
 
 
 class StreamUses:
     """The uses of an array's memory on streams other than its home, and the memory itself.
 
-    Made on the first such use. The memory outlives it, so that when the array goes, its home stream first
-    waits for those uses and only then takes the memory back.
+    Created for the first such use, or for the first view. It references the memory, so that the home stream
+    waits for the uses before the memory is freed.
+
+    Attributes
+    ----------
+    events : dict
+        For each stream, an event behind its last use of the memory.
+    views : WeakSet
+        The arrays over this memory, if there are several: their last writers are kept equal.
     """
 
-    __slots__ = ("events", "home", "memory", "process")
+    __slots__ = ("events", "home", "memory", "process", "views")
 
     def __init__(self, memory: object, home: Stream | None) -> None:
         self.memory = memory
         self.home = home
         self.events: dict[Stream, Any] = {}
+        self.views: WeakSet[Any] = WeakSet()
         self.process = os.getpid()
 
     def note(self, stream: Stream) -> None:

@@ -74,7 +74,7 @@ def test_making(host: Host) -> None:
         ct.empty((2.5, 1))
 
 
-def test_asarray_keeps_what_fits_and_converts_what_does_not(host: Host) -> None:
+def test_asarray_converts_an_array_only_if_dtype_or_layout_differ(fake: FakeCudnn) -> None:
     array = ct.asarray(numbers((2, 3, 4, 5), "float32"))
     assert ct.asarray(array) is array
     assert ct.asarray(array, "float32", layout="nchw") is array
@@ -119,7 +119,7 @@ def test_foreign_arrays_are_not_copied(host: Host) -> None:
     np.testing.assert_array_equal(ct.asarray(ForeignArray(host, backwards)).numpy(), backwards)
 
 
-def test_copy_and_fill(host: Host) -> None:
+def test_copy_and_fill(fake: FakeCudnn, host: Host) -> None:
     array = ct.asarray(numbers((2, 3, 4, 5), "float32"), layout="nhwc")
     copy = array.copy()
     array.fill(np.nan)
@@ -127,16 +127,15 @@ def test_copy_and_fill(host: Host) -> None:
     np.testing.assert_array_equal(copy.numpy(), numbers((2, 3, 4, 5), "float32"))
     assert np.isnan(array.numpy()).all()
     gaps = ct.asarray(ForeignArray(host, np.zeros((2, 3, 4))[:, ::2]))
-    with pytest.raises(ValueError, match=r"fill needs an array without gaps, not strides \(12, 8, 1\)"):
+    with pytest.raises(ValueError, match=r"fill needs a contiguous array: .* strides \(12, 8, 1\)"):
         gaps.fill(1)
-    with pytest.warns(ct.CudnnWarning, match="packed through host memory"):
-        assert gaps.copy().layout == "nchw"
+    assert gaps.copy().layout == "nchw"
 
 
 @pytest.mark.parametrize("value", [[1.0, 2.0], [], np.arange(3.0), [[1], [2]]])
 def test_fill_takes_one_value(host: Host, value: Any) -> None:
     array = ct.zeros((2, 3), "float64")
-    with pytest.raises(ValueError, match="fill takes one value"):
+    with pytest.raises(ValueError, match="value must be one number"):
         array.fill(value)
     assert not array.numpy().any()
     assert (array.fill(np.array([[5]])).numpy() == 5).all()
@@ -212,7 +211,9 @@ def test_array_interface(host: Host) -> None:
 def test_dlpack_requests_that_cannot_be_met(host: Host) -> None:
     array = ct.zeros((2, 3))
     assert array.__dlpack_device__() == (2, 0)
-    with pytest.raises(BufferError, match="is on CUDA device 0"):
+    with pytest.raises(
+        BufferError, match=r"dl_device must be the array's own device: got \(1, 0\), expected \(2, 0\)"
+    ):
         array.__dlpack__(dl_device=(1, 0))
     with pytest.raises(ValueError, match="DLPack forbids stream 0"):
         array.__dlpack__(stream=0)
@@ -398,11 +399,11 @@ def test_streams_of_another_device_are_refused(host: Host) -> None:
     with ct.use(device=1) as other:
         pass
     for use in (array.copy, lambda stream: array.fill(0, stream=stream)):
-        with pytest.raises(ValueError, match="cannot be worked on by a stream of device 1"):
+        with pytest.raises(ValueError, match="stream is on another device: got 1, expected 0"):
             use(stream=other)
 
 
-def test_conversions_stay_on_the_device(host: Host) -> None:
+def test_conversions_stay_on_the_device_of_the_array(fake: FakeCudnn, host: Host) -> None:
     with ct.use(device=1):
         array = ct.zeros((2, 3, 4, 5))
     assert ct.asarray(array, layout="nhwc").device == 1
@@ -519,7 +520,6 @@ def test_the_other_byte_order_is_refused(fake: FakeCudnn, host: Host) -> None:
         ct.activation(ForeignArray(host, np.array([[1, 2, 3]], ">f4")), mode="identity")
 
 
-@pytest.mark.filterwarnings("ignore::cudnn_ct.CudnnWarning")
 def test_copies_of_a_view_with_gaps_keep_its_order(fake: FakeCudnn, host: Host) -> None:
     images = np.arange(2 * 4 * 5 * 8, dtype=np.float32).reshape(2, 4, 5, 8)
     view = ct.asarray(ForeignArray(host, images.transpose(0, 3, 1, 2)[:, :6]))

@@ -136,7 +136,7 @@ def test_output_is_written_in_the_layout_of_x(fake: FakeCudnn) -> None:
 def test_negative_and_zero_strides_are_packed_with_a_warning(fake: FakeCudnn, host: Host) -> None:
     values = np.arange(60.0, dtype=np.float32).reshape(1, 3, 4, 5)[:, :, ::-1]
     w = ct.asarray(np.ones((2, 3, 1, 1), np.float32))
-    with pytest.warns(CudnnWarning, match="packed through host memory"):
+    with pytest.warns(CudnnWarning, match="copied through host memory"):
         y = ct.conv(ForeignArray(host, values), w)
     np.testing.assert_array_equal(y.numpy(), ct.reference.conv(values, w.numpy()))
 

@@ -108,9 +108,8 @@ def test_methods_of_arrays_check_what_they_are_given(fake: FakeCudnn) -> None:
     x = images(2, 3, 4, 5)
     with pytest.raises(TypeError, match="stream must be an address"):
         x.packed("nhwc", 1.5)
-    with pytest.warns(ct.CudnnWarning, match="packed through host memory"):
-        np.testing.assert_array_equal(x.packed("nhwc").numpy(), x.numpy())
-    with pytest.raises(TypeError, match="fill takes a real number, not 1j"):
+    np.testing.assert_array_equal(x.packed("nhwc").numpy(), x.numpy())
+    with pytest.raises(TypeError, match="value must be a real number: got 1j"):
         x.fill(1j)
 
 
@@ -138,11 +137,11 @@ RNN = ct.RNN("rnn_relu", 2, 3, bias="no_bias")
         ),
         (lambda x: x.__dlpack__(dl_device=0.5), "dl_device must be two integers"),
         (lambda x: x.__dlpack__(copy=MANY), "copy must be True or False"),
-        (lambda x: x.fill("1"), "fill takes a real number, not '1'"),
-        (lambda x: x.fill(None), "fill takes a real number, not None"),
-        (lambda x: x.fill(np.datetime64(3, "s")), "fill takes a real number"),
+        (lambda x: x.fill("1"), "value must be a real number: got '1'"),
+        (lambda x: x.fill(None), "value must be a real number: got None"),
+        (lambda x: x.fill(np.datetime64(3, "s")), "value must be a real number"),
         (lambda x: x.__dlpack__(max_version=1.0), "max_version must be two integers"),
-        (lambda x: x.fill(object()), "fill takes a real number"),
+        (lambda x: x.fill(object()), "value must be a real number"),
         (lambda x: RNN.algorithms(3), "x_shape must be a sequence of integers"),
         (lambda x: RNN.algorithms((1, 1, 2), training=MANY), "training must be True or False"),
         (lambda x: RNN.pack_params(5), "a mapping by names or a sequence, not int"),
@@ -187,7 +186,7 @@ def test_what_stands_for_true_and_false_is_taken(fake: FakeCudnn) -> None:
         assert ct.reduce_with_indices(x, op="max", axis=1, keepdims=yes).indices.shape == (1, 1, 3, 4)
         assert RNN.algorithms((1, 1, 2), training=yes, measure=not yes)
     assert dnn_context(np.int64(0)) == dnn_context("cuda0") == 0
-    with pytest.raises(BufferError, match="only there"):
+    with pytest.raises(BufferError, match="must be the array's own device"):
         x.__dlpack__(dl_device=(1, -1))
     with pytest.raises(ValueError, match="lacks weight_hh_l0, weight_ih_l0 and has 5"):
         RNN.from_torch({5: np.ones(2)})

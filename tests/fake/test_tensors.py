@@ -116,7 +116,7 @@ def test_negative_strides_are_copied(fake: FakeCudnn, host: Host) -> None:
         lambda x: ct.add(x, x),
         lambda x: ct.transform(x, alpha=2),
     ):
-        with pytest.warns(CudnnWarning, match="packed through host memory"):
+        with pytest.warns(CudnnWarning, match="copied through host memory"):
             got = call(ForeignArray(host, turned))
         expected = turned.sum(axis=(0, 2)) if got.shape == (3,) else 2 * turned
         np.testing.assert_array_equal(got.numpy(), expected)
