@@ -88,7 +88,7 @@ def as_element(value: Any, dtype: np.dtype[Any], name: str) -> np.ndarray[Any, A
         if size == 1 and value is not None and item.dtype.kind not in "cSUmM":
             return item.reshape(1).astype(dtype)
     except OverflowError:
-        raise ValueError(f"{name} does not fit {dtype}: got {value!r}") from None
+        raise ValueError(f"{name} is too large for {dtype}") from None
     except (TypeError, ValueError):  # NumPy cannot convert it to a number
         pass
     if size != 1:

@@ -90,14 +90,16 @@ def test_an_array_whose_stream_is_none(stream: Any, error: type[Exception]) -> N
 def test_an_array_whose_device_is_none(said: Any) -> None:
     liar = Said(__dlpack_device__=lambda: said, __dlpack__=lambda **_: None)
     for ask in (interop.device_of, interop.in_host_memory):
-        with pytest.raises(TypeError, match="gave no usable device: __dlpack_device__ says"):
+        with pytest.raises(TypeError, match="__dlpack_device__ of .* is malformed: got"):
             ask(liar)
 
 
 def test_an_array_at_address_0(fake: FakeCudnn, host: Host) -> None:
     array = ForeignArray(host, np.zeros((2, 3), np.float32))
     array.pointer = 0
-    with pytest.raises(ValueError, match=r"ForeignArray says that its float32\[2, 3\] nchw is at address 0"):
+    with pytest.raises(
+        ValueError, match=r"ForeignArray is not usable: its float32\[2, 3\] nchw is at address 0"
+    ):
         ct.softmax(array)
     empty = ForeignArray(host, np.zeros((0, 3), np.float32))
     empty.pointer = 0
@@ -190,7 +192,7 @@ def test_what_stands_for_true_and_false_is_taken(fake: FakeCudnn) -> None:
         x.__dlpack__(dl_device=(1, -1))
     with pytest.raises(ValueError, match="lacks weight_hh_l0, weight_ih_l0 and has 5"):
         RNN.from_torch({5: np.ones(2)})
-    with pytest.raises(ValueError, match="a number that float32 holds"):
+    with pytest.raises(ValueError, match="value is too large for float32"):
         x.fill(10**400)
 
 

@@ -150,7 +150,9 @@ def test_what_is_not_handed_out_says_why(monkeypatch: pytest.MonkeyPatch) -> Non
             raise BufferError("Can't export conjugate tensors")
 
     monkeypatch.setattr(interop, "_memory_view", lambda: Refusing)
-    with pytest.raises(TypeError, match="Tensor gave no usable device memory: Can't export conjugate"):
+    with pytest.raises(
+        TypeError, match="Tensor does not export usable device memory: Can't export conjugate"
+    ):
         interop.import_array(Tensor(requires_grad=False), default_stream(0))
 
 

@@ -108,15 +108,17 @@ def test_what_was_issued_is_told_where_it_was_watched(
 ) -> None:
     monkeypatch.setattr(launch_log, "_history", {})
     monkeypatch.setattr(config, "debug_sync", True)
-    for n in range(launch_log.KEPT + 2):
+    for n in range(launch_log.MAX_LAUNCHES + 2):
         launch_log.record(f"operation {n}", STREAM)
     broken("CUDA_ERROR_MISALIGNED_ADDRESS")
     with pytest.raises(ExecutionFailedError) as caught:
         streams.synchronize(STREAM)
     (note,) = caught.value.__notes__
     first, *lines = note.splitlines()
-    assert first == "issued before on Stream(0x70, device=0), the latest last:"
-    assert [line.strip() for line in lines] == [f"operation {n}" for n in range(2, launch_log.KEPT + 2)]
+    assert first == "launched before on Stream(0x70, device=0), the latest last:"
+    assert [line.strip() for line in lines] == [
+        f"operation {n}" for n in range(2, launch_log.MAX_LAUNCHES + 2)
+    ]
 
 
 def test_a_copy_is_waited_for_and_named(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
