@@ -90,7 +90,7 @@ def test_an_array_whose_stream_is_none(stream: Any, error: type[Exception]) -> N
 def test_an_array_whose_device_is_none(said: Any) -> None:
     liar = Said(__dlpack_device__=lambda: said, __dlpack__=lambda **_: None)
     for ask in (interop.device_of, interop.in_host_memory):
-        with pytest.raises(TypeError, match="__dlpack_device__ of .* is malformed: got"):
+        with pytest.raises(TypeError, match=r"__dlpack_device__ of .* is malformed: got"):
             ask(liar)
 
 

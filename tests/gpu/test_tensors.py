@@ -229,7 +229,7 @@ def test_float64_is_converted_or_refused(target: str) -> None:
     try:
         y = ct.transform(place(x), dtype=target)
     except NotSupportedError as error:
-        assert f"cudnnOpTensor turns no float64 into {target}" in str(error)
+        assert f"cudnnOpTensor cannot convert float64 to {target}" in str(error)
     else:
         compare(y, ct.reference.transform(x, dtype=target), exact=True)
 
