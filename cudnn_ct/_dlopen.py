@@ -24,8 +24,8 @@ Lookup = Callable[[str], Any]
 def open_installation(installation: Installation) -> tuple[Lookup, dict[str, str]]:
     """Open all libraries of a cuDNN; return the look-up of its functions, and why libraries were skipped.
 
-    cuDNN requests its parts by name and gets the loaded library of that name, whatever LD_LIBRARY_PATH
-    contains: so the parts are opened first.
+    cuDNN requests its parts by name, and gets a library of that name that is loaded already. So the parts are
+    opened before cuDNN, and LD_LIBRARY_PATH has no effect.
 
     Raises
     ------

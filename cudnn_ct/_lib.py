@@ -124,7 +124,7 @@ def with_diagnosis(error: CudnnError, path: str | os.PathLike[str] | None) -> Cu
 
 
 def _diagnose(path: str | os.PathLike[str] | None) -> tuple[str, ...]:
-    if not path or not os.path.exists(path):  # the error itself says so
+    if not path or not os.path.exists(path):  # the error itself names the path
         return ()
     try:
         from .doctor import verdict_lines  # imports all of the doctor: only after a failure

@@ -128,7 +128,7 @@ class Workspace:
     package.
     """
 
-    __slots__ = ("handle", "lent", "size")
+    __slots__ = ("exported", "handle", "size")
 
     def __init__(self, nbytes: int, stream: Stream) -> None:
         home = stream if stream.lasts else streams.own_stream(stream.device)
@@ -136,7 +136,7 @@ class Workspace:
         events.wait_stream(home, stream)
         self.handle = int(memory.handle)
         self.size = int(memory.size)
-        self.lent = ExportedMemory(memory, home, stream)
+        self.exported = ExportedMemory(memory, home, stream)
 
 
 class Context:
@@ -199,7 +199,7 @@ class Context:
                 self.drop_workspaces()  # they may free enough memory
                 larger = Workspace(nbytes, self.stream)
             if held is not None:
-                held.lent.settle()
+                held.exported.settle()
             held = self._workspaces[self.stream] = larger
         return held.handle
 

@@ -18,8 +18,8 @@ MAX_LAUNCHES = 16  # recorded for each stream
 MAX_STREAMS = 64
 
 HINT = (
-    "the error may belong to work that was launched earlier: with CUDNN_CT_DEBUG_SYNC=1 each operation is waited "
-    "for, and the one that failed is named"
+    "the error may belong to work that was launched earlier: with CUDNN_CT_DEBUG_SYNC=1 each operation is "
+    "waited for, and the one that failed is named"
 )
 
 BEFORE = "launched before on"

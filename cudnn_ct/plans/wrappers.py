@@ -126,9 +126,9 @@ class ScaleResult:
     def __init__(self, inner: Plan, result: TensorSpec, factor: float = 1) -> None:
         self._inner = inner
         self._factor = factor
-        scratch = TensorSpec.packed(result.shape, result.dtype, result.layouts[0])
-        self._copy = copy_plan(scratch, result)
-        self._offset, self.workspace = append(inner.workspace, scratch)
+        unscaled = TensorSpec.packed(result.shape, result.dtype, result.layouts[0])
+        self._copy = copy_plan(unscaled, result)
+        self._offset, self.workspace = append(inner.workspace, unscaled)
 
     def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
         """Run the inner plan, then the scaling; write to the result directly if alpha is 1 and beta is 0."""
@@ -137,9 +137,9 @@ class ScaleResult:
             self._inner.run(context, pointers, 1.0, 0.0)
             return
         *inputs, out = pointers
-        scratch = context.workspace(self.workspace) + self._offset
-        self._inner.run(context, [*inputs, scratch], 1.0, 0.0)
-        self._copy.run(context, (scratch, out), alpha, beta)
+        unscaled = context.workspace(self.workspace) + self._offset
+        self._inner.run(context, [*inputs, unscaled], 1.0, 0.0)
+        self._copy.run(context, (unscaled, out), alpha, beta)
 
     def describe(self) -> str:
         """Return a description of the plan."""
