@@ -1,4 +1,4 @@
-"""The one owner of a native pointer."""
+"""Ownership of native pointers."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ outlive_cycles = ctypes.PYFUNCTYPE(None, ctypes.py_object)(("PyObject_GC_UnTrack
 class NativeHandle:
     """Holds a native pointer, passes itself to C, and destroys the pointer once.
 
-    It goes with ``close()``, with the end of a ``with`` block, or with its last reference, whichever comes
-    first. At interpreter exit nothing is destroyed: the driver may be gone by then, and the operating system
-    reclaims everything.
+    The object is destroyed by ``close()``, at the end of a ``with`` block, or when the last reference is
+    dropped. At interpreter exit nothing is destroyed: the driver may be unloaded by then, and the operating
+    system reclaims everything.
 
     Parameters
     ----------
     pointer
-        The native pointer, of the ctypes type that C prototypes ask for.
+        The native pointer, of the ctypes type of the C prototypes.
     destroy
-        A free function of the pointer; never a bound method of this object, which would keep it alive.
+        A function of the pointer; not a bound method of this object, which would keep it alive.
     """
 
-    # A slot, not a property: ctypes reads it for each argument of each call. `close()` empties the slot, and
-    # only then does `__getattr__` run and name the object that is closed.
+    # A slot, not a property: ctypes reads it for each argument of each call. `close()` empties the slot, so
+    # that later reads reach `__getattr__`, which names the closed object.
     __slots__ = ("__weakref__", "_as_parameter_", "_finalizer")
 
     _as_parameter_: Any
@@ -52,7 +52,7 @@ class NativeHandle:
 
     @property
     def closed(self) -> bool:
-        """Whether the native object is gone."""
+        """Whether the native object was destroyed."""
         return not self._finalizer.alive
 
     def close(self) -> None:
@@ -62,7 +62,7 @@ class NativeHandle:
             self._finalizer()
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
-        raise TypeError(f"a {type(self).__name__} owns a native object, and cannot be copied or pickled")
+        raise TypeError(f"{type(self).__name__} owns a native object and cannot be copied or pickled")
 
     def __enter__(self) -> Self:
         return self
@@ -72,9 +72,9 @@ class NativeHandle:
 
 
 def _destroy(destroy: Callable[[Any], object], pointer: Any, owner: str, process: int) -> None:
-    """Destroy, and warn rather than raise: a finaliser has nobody to raise to.
+    """Destroy, and warn about an error: a finaliser cannot raise.
 
-    In a forked child the object is the parent's, and its driver is not there.
+    A forked child destroys nothing: the object belongs to the parent.
     """
     if os.getpid() != process:
         return

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from . import _elf, _files, _lib
+from ._dlopen import driver_version
 from ._find import (
     COMPANION_STEPS,
     DRIVER,
@@ -214,7 +215,7 @@ def _driver() -> LibraryFile:
     file = _judged(LibraryFile("driver", os.path.realpath(found.path)))
     if file.note:
         return file
-    number = _lib.driver_version(file.path or "")
+    number = driver_version(file.path or "")
     cuda = f"CUDA {_cuda(number)}" if number else ""
     return replace(file, version=", ".join(filter(None, (release, cuda))) or None, mapped=True)
 

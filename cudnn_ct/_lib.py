@@ -1,4 +1,4 @@
-"""Loads cuDNN and binds its functions: the one place of the package that opens libraries.
+"""Loads cuDNN and binds its functions.
 
 Importing this module opens nothing. `load` finds, checks and opens cuDNN once for the process; a `Library`
 has all of its C functions, typed and checked.
@@ -13,8 +13,8 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
-from . import _elf
 from ._config import config
+from ._dlopen import Lookup, open_installation, open_library
 from ._find import (
     COMPANION_STEPS,
     EXPLICIT,
@@ -25,7 +25,7 @@ from ._find import (
     mapped_files,
     search,
 )
-from ._installation import SUBLIBRARIES, Installation, require, world_writable
+from ._installation import Installation, require
 from .errors import (
     CudnnError,
     LibraryLoadError,
@@ -39,30 +39,28 @@ from .errors import (
 
 __all__ = ["Library", "load", "prototypes", "version", "with_diagnosis"]
 
-Lookup = Callable[[str], Any]
-
 NOTHING = SearchResult(None, "", ())
 
-# cuDNN ends the whole process («Invalid handle. Cannot load symbol cublasLtGetVersion») when it comes to need
-# libcublasLt and cannot load it: while it finalises a descriptor, or in what is done with a handle. Every way
-# there leads through one of these two, which are therefore bound only once libcublasLt is loaded.
+# cuDNN ends the process («Invalid handle. Cannot load symbol cublasLtGetVersion») if it needs libcublasLt and
+# cannot load it: when it finalises a descriptor, or in a call with a handle. Both need a call of one of these
+# two functions first, so they are bound only after libcublasLt is loaded.
 NEED_CUBLASLT = ("cudnnCreate", "cudnnBackendFinalize")
 
-# What a broken installation can be the reason of. Any call may come upon it: some libraries are opened late.
+# Errors that a broken installation can cause, in any call: cuDNN opens some libraries late.
 INSTALLATION = (NotInitializedError, LibraryLoadError)
 
 
 def load() -> Library:
-    """Find, check, open and bind cuDNN; the second call answers with what the first one loaded.
+    """Find, check, open and bind cuDNN; later calls return the library that the first one loaded.
 
     Raises
     ------
     LibraryNotFoundError
-        Nothing was found, or not where ``CUDNN_CT_LIBRARY`` points; with all steps and their reasons.
+        No step found a library, or ``CUDNN_CT_LIBRARY`` points to none; with all steps and their reasons.
     LibraryLoadError
-        What was found is broken: missing, truncated, unreadable parts, another machine's.
+        The library is broken: parts are missing, truncated, unreadable, or for another architecture.
     VersionMismatchError
-        It is cuDNN 8 or older, or parts of different versions have met.
+        It is cuDNN 8 or older, or its parts have different versions.
     """
     if _state.library is None:
         with _state.lock:
@@ -71,17 +69,19 @@ def load() -> Library:
                 _state.library = _load()
     elif config.library != _state.setting:
         _state.setting = config.library
-        _warn(f"ct.config.library comes too late: {_state.library!r} is loaded, and stays for this process")
+        warn_caller(
+            f"ct.config.library was set too late: {_state.library!r} is loaded and stays for this process"
+        )
     return _state.library
 
 
 def version(raises: bool = True) -> int:
-    """Tell the version of cuDNN as ``cudnnGetVersion`` writes it: 92700 is 9.27.0.
+    """Return the version of cuDNN as ``cudnnGetVersion`` does: 92700 is 9.27.0.
 
     Parameters
     ----------
     raises : bool
-        Whether to raise when there is no cuDNN that can be loaded; -1 is the answer otherwise.
+        Whether to raise if no cuDNN can be loaded; otherwise -1 is returned.
 
     Returns
     -------
@@ -90,9 +90,9 @@ def version(raises: bool = True) -> int:
     Raises
     ------
     VersionMismatchError
-        The header that belongs to the library is of another version, or parts of the library are: always.
+        The header next to the library, or a part of the library, has another version. Always raised.
     LibraryLoadError
-        There is none, or it cannot be loaded. Both are also RuntimeError.
+        No library was found, or it cannot be loaded. Both are also RuntimeError.
 
     Notes
     -----
@@ -116,7 +116,7 @@ def version(raises: bool = True) -> int:
 
 
 def with_diagnosis(error: CudnnError, path: str | os.PathLike[str] | None) -> CudnnError:
-    """Note on an error what the doctor finds wrong with the cuDNN at ``path``, where that is anything.
+    """Add the doctor's findings for the cuDNN at ``path`` as notes on an error.
 
     Only files are read, in about a tenth of a second; nothing is raised.
     """
@@ -124,13 +124,13 @@ def with_diagnosis(error: CudnnError, path: str | os.PathLike[str] | None) -> Cu
 
 
 def _diagnose(path: str | os.PathLike[str] | None) -> tuple[str, ...]:
-    if not path or not os.path.exists(path):  # of which the error says all that there is to say
+    if not path or not os.path.exists(path):  # the error itself names the path
         return ()
     try:
-        from .doctor import verdict_lines  # all of the doctor: only when something has failed
+        from .doctor import verdict_lines  # imports all of the doctor: only after a failure
 
         return tuple(verdict_lines(path))
-    except Exception:  # a module that cannot be read, say: the error itself is what counts
+    except Exception:  # an unreadable file, for instance: the error itself matters
         return ()
 
 
@@ -145,16 +145,16 @@ def _with_notes(error: CudnnError, lines: tuple[str, ...]) -> CudnnError:
 class Library:
     """Every C function of one cuDNN as an attribute, typed, and checked for failure.
 
-    A function that returns ``cudnnStatus_t`` raises the exception of its status; success costs nothing but
-    the return. One that this cuDNN is too old for is there too, and raises when it is called.
+    A function that returns ``cudnnStatus_t`` raises the exception of its status; success costs only the
+    return. A function that this cuDNN is too old for raises when it is called.
 
     Parameters
     ----------
     lookup
-        From a C function's name to the function, None when there is none. Tests give fakes of ``CFUNCTYPE``.
+        Returns the C function of a name, or None. Tests pass fakes of ``CFUNCTYPE``.
     installation
         The files it was loaded from; None for fakes.
-    found : Search
+    found : SearchResult
         The search that found it.
     skipped : dict
         Sub-libraries that could not be opened, and why.
@@ -166,7 +166,7 @@ class Library:
     found_via : str
         The step that found it.
     version : int
-        What ``cudnnGetVersion`` answers.
+        The result of ``cudnnGetVersion``.
     """
 
     def __init__(
@@ -185,21 +185,21 @@ class Library:
         self.version: int = 0
         self.version = int(self._bound("cudnnGetVersion")())
         for name in prototypes():
-            # Without files there is nothing to resolve libcublasLt against: fakes are bound at once.
+            # Fakes have no files, so they need no libcublasLt: they are bound at once.
             if installation is None or name not in NEED_CUBLASLT:
                 setattr(self, name, self._bound(name))
 
     def __getattr__(self, name: str) -> Any:
         if name in NEED_CUBLASLT and self.installation is not None:
             with _state.lock:
-                # Bound once: ctypes calls `errcheck` by a borrowed reference, and binding again would free it
-                # during a call in another thread.
+                # Bind once: ctypes calls `errcheck` by a borrowed reference, and a second binding would free
+                # it during a call in another thread.
                 if name not in self.__dict__:
                     self.open_cublaslt()
-                    for needy in NEED_CUBLASLT:
-                        setattr(self, needy, self._bound(needy))
+                    for function in NEED_CUBLASLT:
+                        setattr(self, function, self._bound(function))
             return self.__dict__[name]
-        import difflib  # only for a name that is wrong
+        import difflib  # only for a wrong name
 
         close = difflib.get_close_matches(name, prototypes(), n=3)
         hint = f"; did you mean {', '.join(close)}?" if close else ""
@@ -217,22 +217,22 @@ class Library:
         return int(self.cudnnGetCudartVersion())
 
     @cached_property
-    def _faults(self) -> tuple[str, ...]:
+    def _findings(self) -> tuple[str, ...]:
         return _diagnose(self.path)
 
     def with_diagnosis(self, error: CudnnError) -> CudnnError:
-        """Note on an error what the doctor finds wrong with the files of this library.
+        """Add the doctor's findings for the files of this library as notes on an error.
 
-        It looks once for each library that was loaded: one that lacks its engines fails for every graph.
+        The files are read once for each loaded library: a library without its engines fails for every graph.
         """
-        return _with_notes(error, self._faults)
+        return _with_notes(error, self._findings)
 
     def lacks_code(self, capability: tuple[int, int]) -> str:
         """Return why this cuDNN has no code for a GPU, in one line; empty if it has, or if unknown."""
         if self.installation is None:
             return ""
         try:
-            from .doctor import lacks_code  # reads files, once for a GPU
+            from .doctor import lacks_code  # reads files, once for each GPU
 
             files = tuple((file.name, file.path) for file in self.installation.files if file.path)
             return lacks_code(files, capability[0] * 10 + capability[1])
@@ -240,7 +240,7 @@ class Library:
             return ""
 
     def header_mismatch(self) -> str:
-        """Say how the header that belongs to this library differs from it; empty when it does not."""
+        """Return how the version of the header next to this library differs from it; empty if it does not."""
         header = self.installation.header if self.installation else None
         if header is None or header.version in (None, format_version(self.version)):
             return ""
@@ -250,7 +250,7 @@ class Library:
         )
 
     def open_cublaslt(self) -> str:
-        """Open the libcublasLt that this cuDNN will ask for by name, and tell its path."""
+        """Open the libcublasLt that this cuDNN requests by name, and return its path."""
         assert self.installation is not None
         wanted = cublaslt(self.cuda_version // 1000)
         found = search(wanted, COMPANION_STEPS, SearchContext(beside=self.installation.folder))
@@ -258,7 +258,7 @@ class Library:
             raise with_diagnosis(
                 LibraryNotFoundError(self._without_cublaslt(wanted.soname), found.steps), self.path
             )
-        return _open_checked(found.path)
+        return open_library(found.path)
 
     def _without_cublaslt(self, soname: str) -> str:
         cuda = int(soname.rpartition(".")[2])
@@ -312,7 +312,11 @@ class Library:
         )
 
     def _failure(self, status: int, name: str) -> CudnnError:
-        """Make the exception. The frame that raises must not hold it: arrays would live on in the circle."""
+        """Make the exception of a status.
+
+        The caller raises it without a local reference: the cycle through its traceback would keep arrays
+        alive.
+        """
         error = error_from_status(status, name, self._last_error_text(), self.version)
         return self.with_diagnosis(error) if isinstance(error, INSTALLATION) else error
 
@@ -323,37 +327,27 @@ class Library:
 
 
 class _State:
-    """What the process has loaded, and the lock under which it is."""
+    """The loaded library of the process, and the lock for loading it."""
 
     def __init__(self) -> None:
         self.library: Library | None = None
         self.setting = config.library  # at the time of loading
-        self.renew()
+        self.renew_lock()
 
-    def renew(self) -> None:
-        # A fork copies the lock as it is, held perhaps by a thread that the child does not have.
+    def renew_lock(self) -> None:
+        # A thread of the parent, which a forked child does not have, may hold the lock.
         self.lock = threading.RLock()
 
 
 _state = _State()
-if hasattr(os, "register_at_fork"):  # not on Windows, where `load` says that it is not supported
-    os.register_at_fork(after_in_child=_state.renew)
+if hasattr(os, "register_at_fork"):  # missing on Windows, which `load` rejects
+    os.register_at_fork(after_in_child=_state.renew_lock)
 
 
 def _install(library: Library | None) -> None:
-    """Put a library in place of the loaded one, or None to load anew: for tests."""
+    """Replace the loaded library; with None, `load` loads again. For tests."""
     with _state.lock:
         _state.library = library
-
-
-def driver_version(path: str) -> int:
-    """Ask a libcuda for the CUDA version it supports, without starting it; 0 where it does not answer."""
-    number = ctypes.c_int()
-    try:
-        status = ctypes.CDLL(path).cuDriverGetVersion(ctypes.byref(number))
-    except (OSError, AttributeError):
-        return 0
-    return 0 if status else number.value
 
 
 def _load() -> Library:
@@ -373,75 +367,32 @@ def _loaded(found: SearchResult) -> Library:
             raise
         raise type(error)(f"{error} ({EXPLICIT} or ct.config.library names this path)") from None
     strangers = installation.other_installations(mapped_files())
-    if strangers:  # the two would share some libraries by name, and mix
+    if strangers:  # cuDNN would take some parts of each, by their names
         raise LibraryLoadError(
             f"this process has already loaded {strangers[0]}; {installation.shim} would mix with it. Use one "
-            "of the two in a process (unset CUDNN_CT_LIBRARY or LD_PRELOAD), or start it anew if the files "
-            "were replaced while it ran"
+            "of the two in a process (unset CUDNN_CT_LIBRARY or LD_PRELOAD), or restart it if the files were "
+            "replaced while it ran"
         )
     if installation.world_writable:
-        _warn(installation.world_writable)
-    lookup, skipped = _open(installation)
+        warn_caller(installation.world_writable)
+    lookup, skipped = open_installation(installation)
     library = Library(lookup, installation, found, skipped)
     if installation.version and library.version != installation.version:
         raise VersionMismatchError(
             f"{installation.folder} holds cuDNN {format_version(installation.version)} and this process runs "
-            f"{format_version(library.version)}: LD_PRELOAD or another package has put that one in place"
+            f"{format_version(library.version)}: LD_PRELOAD or another package loaded that one first"
         )
     if mismatch := library.header_mismatch():
-        _warn(mismatch)
+        warn_caller(mismatch)
     for stranger in installation.other_installations(mapped_files()):
-        # The one way past `_open`: cuDNN tries libcudnn_graph.so.9.27.0 before libcudnn_graph.so.9, and
-        # LD_LIBRARY_PATH had a file of that name. It is of the same version, though perhaps of another CUDA.
-        _warn(f"cuDNN of {installation.folder} has also opened {stranger}; take it off LD_LIBRARY_PATH")
+        # cuDNN tries libcudnn_graph.so.9.27.0 before libcudnn_graph.so.9, and LD_LIBRARY_PATH had a file of
+        # that name: the same version, but perhaps for another CUDA.
+        warn_caller(f"cuDNN of {installation.folder} has also opened {stranger}; take it off LD_LIBRARY_PATH")
     return library
 
 
-def _open(installation: Installation) -> tuple[Lookup, dict[str, str]]:
-    """Open all libraries of the folder by absolute path, so that no search path can bring in another's.
-
-    cuDNN asks for its parts by name, and gets what is loaded by that name, whatever LD_LIBRARY_PATH says.
-    """
-    skipped: dict[str, str] = {}
-    for file in installation.files:
-        try:
-            if file.path:
-                ctypes.CDLL(file.path)
-        except OSError as error:
-            if SUBLIBRARIES[file.name].core:
-                raise _not_loadable(file.path, error) from None
-            skipped[file.name] = str(error)
-            if "libcuda.so.1" not in str(error):  # that one is missing wherever there is no driver
-                _warn(f"{file.path} cannot be loaded ({error}): cuDNN does without it, slower or not at all")
-    try:
-        shim = ctypes.CDLL(installation.shim)
-    except OSError as error:
-        raise _not_loadable(installation.shim, error) from None
-    return lambda name: getattr(shim, name, None), skipped
-
-
-def _open_checked(path: os.PathLike[str]) -> str:
-    real = os.path.realpath(path)
-    try:
-        _elf.check(real)
-        if danger := world_writable(real):
-            _warn(danger)
-        ctypes.CDLL(real)
-    except (_elf.ElfError, OSError) as error:
-        raise _not_loadable(real, error) from None
-    return real
-
-
-def _not_loadable(path: str | None, error: Exception) -> LibraryLoadError:
-    return LibraryLoadError(f"{path} cannot be loaded: {error}")
-
-
-def _warn(text: str) -> None:
-    warn_caller(text)
-
-
 def prototypes() -> dict[str, Any]:
-    """The generated prototypes of all C functions, by name."""
+    """Return the generated prototypes of all C functions, by name."""
     from ._bindings.functions import FUNCTIONS  # builds all prototypes: only when a library is loaded
 
     return FUNCTIONS

@@ -1,4 +1,4 @@
-"""Making arrays on the device, and taking those of others."""
+"""Creates arrays on the device, and imports arrays of other libraries."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .shapes.specs import LAYOUTS, TensorSpec, nearest_layout
 
 __all__ = ["NO_NUMBERS", "as_operand", "asarray", "empty", "full", "zeros"]
 
-# Kinds of NumPy's dtypes that are no real numbers, which a cast would make of them: of a text, of a date.
+# Kinds of NumPy dtypes that are not real numbers, although a cast would convert a text or a date.
 NO_NUMBERS = "cSUOmM"
 
 
@@ -31,7 +31,7 @@ def empty(shape: Any, dtype: Any = "float32", *, layout: str = "nchw", stream: A
     layout : {"nchw", "nhwc"}
         C order, or channels last in memory (1 to 3 spatial axes). The shape is (N, C, ...) either way.
     stream : optional
-        Where it is allocated: an address or anything with ``__cuda_stream__``.
+        The stream to allocate on: an address or anything with ``__cuda_stream__``.
 
     Returns
     -------
@@ -42,7 +42,7 @@ def empty(shape: Any, dtype: Any = "float32", *, layout: str = "nchw", stream: A
     AllocationError
         Device memory ran out (also a MemoryError).
     NotInitializedError
-        There is no driver or no device.
+        No driver or no device exists.
 
     Examples
     --------
@@ -50,7 +50,7 @@ def empty(shape: Any, dtype: Any = "float32", *, layout: str = "nchw", stream: A
     DeviceArray(float16[8, 3, 32, 32], nhwc, device 0)
     """
     if not isinstance(shape, tuple | list):
-        with suppress(TypeError):  # an array of lengths, perhaps
+        with suppress(TypeError):  # it may be an array of lengths
             shape = (operator.index(shape),)
     spec = TensorSpec.packed(shape, dtype, layout)
     run = resolve_stream(stream)
@@ -118,25 +118,25 @@ def zeros(shape: Any, dtype: Any = "float32", *, layout: str = "nchw", stream: A
 
 
 def asarray(obj: Any, dtype: Any = None, *, layout: str | None = None, stream: Any = None) -> DeviceArray:
-    """Turn anything array-like into a :class:`DeviceArray`.
+    """Convert anything array-like to a :class:`DeviceArray`.
 
-    A DeviceArray comes back as it is. A GPU array of torch, cupy, numba, jax or anything else that speaks
-    DLPack or ``__cuda_array_interface__`` is used in place, without a copy; a tensor of torch whose negative
-    bit is set (``z.conj().imag``) is copied by torch. Everything else goes through NumPy and is copied to the
-    current device. Where ``dtype`` or ``layout`` ask for something else than a device array has, it is
-    converted through host memory, which is slow; a conversion in the library that made it is not.
+    A DeviceArray is returned itself. A GPU array of torch, cupy, numba, jax or any other library with DLPack
+    or ``__cuda_array_interface__`` is used in place, without a copy; a tensor of torch whose negative bit is
+    set (``z.conj().imag``) is copied by torch. Anything else is converted by NumPy and copied to the current
+    device. If a device array has another ``dtype`` or ``layout``, it is converted as by
+    :meth:`DeviceArray.astype`: on the device for most floats, else through host memory.
 
     Parameters
     ----------
     obj : array of any library, DeviceArray, number or nested sequence of numbers
     dtype : anything :func:`cudnn_ct.dtypes.as_dtype` takes, optional
-        By default that of ``obj``; of Python floats it is float64, as in NumPy.
+        By default that of ``obj``; float64 for Python floats, as in NumPy.
     layout : {"nchw", "nhwc"}, optional
         The order in memory; the shape is (N, C, ...) either way. By default that of a device array, or the
-        nearest to it; C order of anything else.
+        nearest to it; C order for anything else.
     stream : optional
-        Where it is copied, or what the contents of an array of another library are to wait for: an address or
-        anything with ``__cuda_stream__``.
+        The stream to copy on, and to order after the work of another library: an address or anything with
+        ``__cuda_stream__``.
 
     Returns
     -------
@@ -146,12 +146,12 @@ def asarray(obj: Any, dtype: Any = None, *, layout: str | None = None, stream: A
     Raises
     ------
     TypeError
-        cuDNN has no such dtype; or it is of complex numbers, strings, dates or objects, whatever ``dtype``
-        says; or a tensor of torch that requires a gradient, which nothing here would give it.
+        cuDNN does not have the dtype; or ``obj`` has complex numbers, strings, dates or objects, even with
+        ``dtype``; or it is a tensor of torch that requires grad, which is not supported.
     ValueError
-        There is no such ``layout`` for this number of axes; or ``obj`` says that its memory is at address 0.
+        ``layout`` does not exist for this number of axes; or the memory of ``obj`` is at address 0.
     AllocationError, NotInitializedError
-        As in :func:`empty`; NotInitializedError also for a tensor with the negative bit in a capture.
+        As in :func:`empty`; NotInitializedError also for a tensor with the negative bit, in a capture.
 
     Examples
     --------
@@ -171,27 +171,25 @@ def asarray(obj: Any, dtype: Any = None, *, layout: str | None = None, stream: A
         if layout in (None, array.layout):
             return array
         return array.view_as(TensorSpec.packed(array.shape, array.spec.dtype, layout))
-    kind = kind or DTYPES[array.spec.dtype]
-    order = layout or nearest_layout(array.spec)
-    return DeviceArray.from_host(array.numpy(), kind, order, run)
+    return array.packed(layout or nearest_layout(array.spec), run, kind)
 
 
 def as_operand(obj: Any, name: str, stream: Stream, *, written: bool = False) -> DeviceArray:
-    """Take an argument of an operation as a DeviceArray; only arrays on the device will do.
+    """Return an argument of an operation as a DeviceArray, without copying from the host.
 
     Raises
     ------
     TypeError
-        It is a NumPy array, or nothing that has device memory.
+        It is a NumPy array, or another object without device memory.
     ValueError
-        It is on another device than the operation; or to be ``written`` and read-only, or a tensor with the
-        negative bit, whose memory has the other sign.
+        It is on another device than the operation; or it is ``written`` and is read-only, or is a tensor with
+        the negative bit, whose memory has the other sign.
     """
     array = obj if isinstance(obj, DeviceArray) else _wrap(obj, stream)
     if array is None:
         raise not_on_device(obj, name)
     if array.device != stream.device:
-        raise ValueError(f"{name} is on device {array.device}; the operation runs on device {stream.device}")
+        raise ValueError(f"{name} is on another device: got {array.device}, expected {stream.device}")
     if written and array.readonly:
         raise ValueError(f"{name} is read-only: its owner forbids writing")
     if written and array is not obj and _is_negated(obj):
@@ -203,13 +201,18 @@ def as_operand(obj: Any, name: str, stream: Stream, *, written: bool = False) ->
 
 
 def not_on_device(obj: Any, name: str) -> TypeError:
-    """The error for an operand that has no device memory."""
-    kind = f"{type(obj).__module__}.{type(obj).__name__}".removeprefix("builtins.")
-    return TypeError(f"{name} must be an array on the device, not {kind}; ct.asarray({name}) makes one")
+    """Return the error for an operand without device memory."""
+    return TypeError(
+        f"{name} must be an array on the device, not {_type_name(obj)}; ct.asarray({name}) makes one"
+    )
+
+
+def _type_name(obj: Any) -> str:
+    return f"{type(obj).__module__}.{type(obj).__name__}".removeprefix("builtins.")
 
 
 def _from_host(obj: Any, dtype: DType | None, layout: str | None, stream: Any) -> DeviceArray:
-    """Copy what NumPy can read to the device; dtype and shape are checked before the device is touched."""
+    """Copy an object that NumPy can read to the device; check dtype and shape before using the device."""
     import numpy as np
 
     host = np.asarray(obj.resolve_neg() if _is_negated(obj) else obj)
@@ -220,21 +223,21 @@ def _from_host(obj: Any, dtype: DType | None, layout: str | None, stream: Any) -
 
 
 def _wrap(obj: Any, stream: Stream) -> DeviceArray | None:
-    """Take a foreign device array as it is; None for what has no device memory."""
+    """Wrap a device array of another library; return None for an object without device memory."""
     if _is_negated(obj):
         obj = _with_signs(obj, stream)
     foreign = interop.import_array(obj, stream)
     if foreign is None:
         return None
     if not getattr(foreign.dtype, "isnative", True):
-        raise TypeError(f"{type(obj).__module__}.{type(obj).__name__} has numbers of the other byte order")
+        raise TypeError(f"{_type_name(obj)} is big-endian: only native byte order is supported")
     spec = TensorSpec(foreign.shape, foreign.strides, as_dtype(foreign.dtype).name)
     if not foreign.pointer and spec.size:
-        raise ValueError(f"{type(obj).__module__}.{type(obj).__name__} says that its {spec} is at address 0")
+        raise ValueError(f"{_type_name(obj)} is not usable: its {spec} is at address 0")
     here = stream if stream.device == foreign.device else streams.default_stream(foreign.device)
     writer = foreign.home or here
     return DeviceArray(
-        spec, foreign.pointer, foreign.owner, writer, foreign.home, foreign=True, readonly=foreign.readonly
+        spec, foreign.pointer, foreign.owner, writer, foreign.home, external=True, readonly=foreign.readonly
     )
 
 

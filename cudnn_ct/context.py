@@ -1,4 +1,4 @@
-"""What belongs to a thread and a device: cuDNN's handle, its stream, its workspaces and its plans."""
+"""The state of a thread on a device: cuDNN's handle, its stream, its workspaces and its plans."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from ._bindings.types import cudnnHandle_t
 from ._config import config
 from ._handle import NativeHandle
 from .cuda import allocator
+from .cuda import device as devices
+from .cuda import event as events
 from .cuda import memory as memories
 from .cuda import stream as streams
 from .cuda.debug import watch
@@ -25,13 +27,13 @@ from .errors import AllocationError, CudnnError, CudnnWarning, NotInitializedErr
 __all__ = ["Availability", "Context", "Handle", "available", "current", "empty_cache", "synchronize", "use"]
 
 
-WORKSPACES = 32  # streams for each of which a thread keeps scratch memory on a device
+WORKSPACES = 32  # streams for which a thread keeps workspaces on a device
 
 
 class Handle(NativeHandle):
-    """``cudnnHandle_t`` of ``device``, which is current in this thread. Not to be shared among threads.
+    """``cudnnHandle_t`` of ``device``, which is current in this thread; threads must not share it.
 
-    The handle of a thread that ends waits for the next thread: destroying it would wait for the device, and
+    When a thread ends, its handle is kept for another thread: to destroy it would wait for the device, and
     invalidate a capture.
     """
 
@@ -46,7 +48,7 @@ class Handle(NativeHandle):
         library.cudnnSetStream(self, streams.LEGACY_DEFAULT)  # a handle may come from another thread
 
 
-_idle_handles: dict[tuple[Any, int], list[Any]] = {}  # at most as many as there were threads at once
+_idle_handles: dict[tuple[Any, int], list[Any]] = {}  # at most as many as threads that ran at the same time
 
 
 def _retire(library: Any, device: int, pointer: Any) -> None:
@@ -64,7 +66,7 @@ def _created(library: Any) -> Any:
 
 
 class BoundedDict(dict[Any, Any]):
-    """A dict that forgets its oldest entry when a new one would be one too many."""
+    """A dict that drops its oldest entry when a new one would exceed the limit."""
 
     def __init__(self, limit: int) -> None:
         super().__init__()
@@ -80,7 +82,7 @@ class BoundedDict(dict[Any, Any]):
         return BoundedDict, (self.limit,), None, None, iter(self.items())
 
     def setdefault(self, key: Any, default: Any = None) -> Any:
-        """As of any dict, within the limit."""
+        """Return the value of a key; insert ``default`` within the limit if it is missing."""
         if key not in self:
             self[key] = default
         return self[key]
@@ -121,23 +123,24 @@ def _drop_owned(token: object, contexts: Iterable[Context]) -> None:
 class Workspace:
     """Memory for one stream of one thread, which may outlive that stream.
 
-    A stream that was given as an address, or that its library can close, may have been destroyed when the
-    workspace goes. Freeing memory on it may end the process, so its memory is that of a stream made here.
+    A stream that was given as an address, or that its library can close, may be destroyed before the
+    workspace is freed. To free memory on it may end the process, so the memory belongs to a stream of this
+    package.
     """
 
-    __slots__ = ("handle", "lent", "size")
+    __slots__ = ("exported", "handle", "size")
 
     def __init__(self, nbytes: int, stream: Stream) -> None:
         home = stream if stream.lasts else streams.own_stream(stream.device)
         memory = allocator.allocate(nbytes, home, "a workspace")
-        streams.wait_stream(home, stream)
+        events.wait_stream(home, stream)
         self.handle = int(memory.handle)
         self.size = int(memory.size)
-        self.lent = ExportedMemory(memory, home, stream)
+        self.exported = ExportedMemory(memory, home, stream)
 
 
 class Context:
-    """One thread's work on one device.
+    """The state of one thread on one device.
 
     Attributes
     ----------
@@ -148,11 +151,11 @@ class Context:
     stream : Stream
         The stream that the handle works on.
     calls : BoundedDict
-        What each operation prepared for arguments it has seen, in this thread.
+        The calls that operations prepared in this thread, by their arguments.
     plans : dict
-        What was prepared for plans and other objects that live, by their tokens.
+        The calls that were prepared for plans and other live objects, by their tokens.
     state : CallState or None
-        The state of the call that is being run: its plan reads arguments in host memory from it.
+        The state of the call that is running: its plan reads arguments in host memory from it.
     """
 
     def __init__(self, device: int) -> None:
@@ -161,15 +164,15 @@ class Context:
         if config.debug_sync:
             watch(self.library)
         handle = Handle(self.library, device)
-        self.stream = Stream(streams.LEGACY_DEFAULT, device)  # what cuDNN itself starts with
+        self.stream = Stream(streams.LEGACY_DEFAULT, device)  # the stream of a new handle
         self.calls = BoundedDict(4096)
         self.plans: dict[object, Any] = {}
         self.state: Any = None
         self._workspaces = BoundedDict(WORKSPACES)
-        self.handle = handle  # the last attribute: it goes to another thread when the plans above are gone
+        self.handle = handle  # last, so that it is released after the plans above
 
     def set_stream(self, stream: Stream) -> None:
-        """Let the handle work on ``stream``; cuDNN is told only when that is a change."""
+        """Make the handle work on ``stream``; cuDNN is called only for a change."""
         if self.stream is not stream:
             if self.stream != stream:
                 self.library.cudnnSetStream(self.handle, stream.handle)
@@ -178,8 +181,8 @@ class Context:
     def workspace(self, nbytes: int) -> int:
         """Return the address of ``nbytes`` of workspace or more, valid for one call on this stream.
 
-        Each thread has its own for each stream: the kernels of one cuDNN call may be apart on the stream,
-        with another thread's between them.
+        Each thread has its own for each stream: kernels of another thread may be enqueued on the stream
+        between the kernels of one cuDNN call.
         """
         if not nbytes:
             return 0
@@ -193,19 +196,19 @@ class Context:
                 if not self._workspaces:
                     raise
                 held = None
-                self.drop_workspaces()  # there may be room in place of the old one, or of other streams' ones
+                self.drop_workspaces()  # they may free enough memory
                 larger = Workspace(nbytes, self.stream)
             if held is not None:
-                held.lent.settle()
+                held.exported.settle()
             held = self._workspaces[self.stream] = larger
         return held.handle
 
     def _captured_workspace(self, held: Workspace | None, nbytes: int) -> int:
-        """Pin the workspace that is held: the graph's memory must not come and go with a capture."""
+        """Pin the existing workspace and return its address: a graph keeps using it after the capture."""
         if held is None or held.size < nbytes:
             raise NotInitializedError(
-                f"a call that needs {nbytes:,} bytes of workspace is captured on {self.stream}, which has "
-                "none of that size: make the same call once on this stream before capturing it"
+                f"a captured call on {self.stream} needs {nbytes:,} bytes of workspace, which cannot be "
+                "allocated in a capture: make the same call once on this stream before capturing it"
             )
         self.pin(held)
         return held.handle
@@ -216,30 +219,30 @@ class Context:
         return self.stream.handle != streams.LEGACY_DEFAULT and streams.is_capturing(self.stream)
 
     def pin(self, thing: object) -> None:
-        """Keep what a captured graph uses, and the handle, for good: a graph may outlive thread and maker."""
+        """Keep an object and the handle until the process ends: a graph may outlive its thread and plan."""
         for kept in (thing, self.handle):
             _pinned[id(kept)] = kept
 
     def drop_workspace(self) -> None:
-        """Let go of this stream's workspace unless it was captured; it is made again when needed."""
+        """Release this stream's workspace unless it was captured; it is recreated when needed."""
         self._workspaces.pop(self.stream, None)
 
     def drop_workspaces(self) -> None:
-        """Let go of all workspaces but those that were captured; they are made again when needed."""
+        """Release all workspaces that were not captured; they are recreated when needed."""
         self._workspaces.clear()
 
 
-_pinned: dict[int, object] = {}  # what CUDA graphs may use at any time, by identity
+_pinned: dict[int, object] = {}  # objects that CUDA graphs may use at any time, by identity
 _thread = threading.local()
 
 
 def current(stream: Stream) -> Context:
-    """This thread's context on the device of ``stream``, which is current, working on ``stream``.
+    """Return this thread's context on the device of ``stream``, which is current; it works on ``stream``.
 
     Raises
     ------
     CudnnError
-        There is no cuDNN, driver or device that can be used; :func:`available` has the reason in one line.
+        No usable cuDNN, driver or device exists; :func:`available` has the reason in one line.
     """
     try:
         context: Context = _thread.contexts[stream.device]
@@ -259,11 +262,11 @@ def _first(device: int) -> Context:
 
 
 def _forget() -> None:
-    """Destroy this thread's contexts and all idle handles: for tests that put another library in place."""
+    """Destroy this thread's contexts and all idle handles, for tests that replace the library."""
     _thread.contexts = {}
     while _idle_handles:
         (library, device), pointers = _idle_handles.popitem()
-        previous = streams.set_device(device)  # on another device cuDNN would make a context
+        previous = streams.set_device(device)  # else cuDNN would create a context on another device
         try:
             for pointer in pointers:
                 library.cudnnDestroy(pointer)
@@ -278,21 +281,21 @@ def use(*, device: int | None = None, stream: Any = None) -> Iterator[Stream]:
     Parameters
     ----------
     device : int, optional
-        Its default stream, unless ``stream`` names another.
+        Its default stream is used, unless ``stream`` is given.
     stream : optional
         An address, or anything with ``__cuda_stream__`` (cuda.core, torch and cupy streams).
 
     Yields
     ------
     Stream
-        What operations use within the block where no ``stream=`` is given.
+        The stream that operations without ``stream=`` use within the block.
 
     Raises
     ------
     ValueError
-        There is no such device, or the stream is of another one.
+        The device does not exist, or the stream belongs to another one.
     TypeError
-        ``stream`` is no stream, or ``device`` no int.
+        ``stream`` is not a stream, or ``device`` not an int.
 
     Examples
     --------
@@ -301,10 +304,10 @@ def use(*, device: int | None = None, stream: Any = None) -> Iterator[Stream]:
     >>> y.numpy()
     array([0., 2.], dtype=float32)
     """
-    where = streams.current_stream().device if device is None else streams.as_device(device)
+    where = streams.current_stream().device if device is None else devices.as_device(device)
     chosen = streams.default_stream(where) if stream is None else streams.as_stream(stream, where)
     if device is not None and chosen.device != where:
-        raise ValueError(f"the stream belongs to device {chosen.device}, not {where}")
+        raise ValueError(f"stream is on another device: got {chosen.device}, expected {where}")
     previous = streams.set_device(chosen.device)
     token = streams._current.set(chosen)
     try:
@@ -315,7 +318,7 @@ def use(*, device: int | None = None, stream: Any = None) -> Iterator[Stream]:
 
 
 def synchronize(stream: Any = None) -> None:
-    """Wait until the work on a stream is over, and raise what went wrong.
+    """Wait until the work on a stream is complete, and raise its errors.
 
     Parameters
     ----------
@@ -329,7 +332,7 @@ def synchronize(stream: Any = None) -> None:
 
     Examples
     --------
-    >>> y = ct.activation(ct.asarray([-1, 2], "float32"))  # returns before it is computed
+    >>> y = ct.activation(ct.asarray([-1, 2], "float32"))  # returns before y is computed
     >>> ct.synchronize()
     """
     here = streams.current_stream()
@@ -344,11 +347,11 @@ def synchronize(stream: Any = None) -> None:
 
 
 def empty_cache(device: int | None = None) -> None:
-    """Give device memory that nothing uses any more back to the driver, for other libraries to take.
+    """Return unused device memory to the driver, for other libraries to allocate.
 
-    The stream-ordered pool keeps what was freed, to hand it out again quickly; this thread's workspaces go
-    too, and are made again when needed. Waits for the device's work on the current stream first, since memory
-    counts as used until the work that uses it is over.
+    The stream-ordered pool keeps freed memory for fast allocation. This thread's workspaces are released too,
+    and recreated when needed. The function waits for the work on the current stream first: memory counts as
+    used until the work that uses it is complete.
 
     Parameters
     ----------
@@ -358,15 +361,15 @@ def empty_cache(device: int | None = None) -> None:
     Raises
     ------
     TypeError, ValueError
-        ``device`` is no int, or there is no such device.
+        ``device`` is not an int, or the device does not exist.
     CudnnError
-        A kernel failed, or there is no device.
+        A kernel failed, or no device exists.
 
     Examples
     --------
     >>> ct.empty_cache()
     """
-    where = streams.current_stream().device if device is None else streams.as_device(device)
+    where = streams.current_stream().device if device is None else devices.as_device(device)
     contexts = getattr(_thread, "contexts", {})
     if where in contexts:
         contexts[where].drop_workspaces()
@@ -401,9 +404,9 @@ def available() -> Availability:
     Returns
     -------
     Availability
-        True when there is a cuDNN whose parts and header fit, its libcublasLt, a driver that is new enough
-        and a device that this cuDNN has code for. Otherwise false, and ``reason`` is one line. The device is
-        that of ``ct.use``, or else the current one.
+        True with a cuDNN whose parts and header have one version, its libcublasLt, a driver that is new
+        enough and a device that this cuDNN has code for. Otherwise false, and ``reason`` is one line. The
+        device is that of ``ct.use``, or the current one.
 
     Examples
     --------
@@ -412,18 +415,18 @@ def available() -> Availability:
     try:
         _lib.version()
         library = _lib.load()
-        if not streams.device_count():
-            return Availability("the CUDA driver is there and shows no device (CUDA_VISIBLE_DEVICES?)")
-        driver, wanted = streams.driver_version() // 1000, library.cuda_version // 1000
+        if not devices.device_count():
+            return Availability("the CUDA driver shows no device; check CUDA_VISIBLE_DEVICES")
+        driver, wanted = devices.driver_version() // 1000, library.cuda_version // 1000
         if driver < wanted:
             return Availability(
                 f"the driver supports CUDA {driver}, this cuDNN was built for CUDA {wanted}; "
                 f"update the driver or install nvidia-cudnn-cu{driver}"
             )
         device = streams.current_stream().device
-        if lacking := library.lacks_code(streams.compute_capability(device)):
+        if lacking := library.lacks_code(devices.compute_capability(device)):
             return Availability(f"device {device} is not supported: {lacking}")
-        library.cudnnCreate  # noqa: B018 - bound only once libcublasLt is there
-    except (CudnnError, CudnnWarning) as error:  # a warning where warnings are errors
+        library.cudnnCreate  # noqa: B018 - binds the function, which needs libcublasLt
+    except (CudnnError, CudnnWarning) as error:  # a warning if warnings are errors
         return Availability(str(error).splitlines()[0])
     return Availability()

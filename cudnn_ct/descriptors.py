@@ -18,9 +18,8 @@ from .dtypes import DTYPES, as_dtype
 from .shapes import specs
 from .shapes.conv import MODES
 from .shapes.parse import as_choice
-from .shapes.specs import INT_MAX
+from .shapes.specs import INT_MAX, MAX_AXES
 
-MAX_AXES = 8  # CUDNN_DIM_MAX
 _DTYPE_NAMES = {row.code: row.name for row in DTYPES.values()}
 _INT_ARRAY = ctypes.c_int * MAX_AXES
 

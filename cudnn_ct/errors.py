@@ -1,4 +1,4 @@
-"""Every exception and warning of the package, and the one way from a cuDNN status to an exception.
+"""Exceptions and warnings of the package, and the exception for each cuDNN status.
 
 ::
 
@@ -10,8 +10,8 @@
       InternalError              4xxx
         AllocationError                also MemoryError
       ExecutionFailedError       5xxx
-      LibraryLoadError           1008, 3009: a library is there and cannot be loaded
-        LibraryNotFoundError           nothing was found; names every place tried
+      LibraryLoadError           1008, 3009: a library was found and cannot be loaded
+        LibraryNotFoundError           no library was found; names every place tried
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class CudnnError(RuntimeError):
     Attributes
     ----------
     status : int or None
-        cuDNN's status code, where a C call failed.
+        cuDNN's status code, if a C call failed.
     function : str or None
         The C function that failed.
     detail : str
@@ -67,19 +67,19 @@ class NotInitializedError(CudnnError):
 
 
 class VersionMismatchError(NotInitializedError):
-    """Parts of different versions have met: header, library, sub-libraries, or a symbol too new (1002)."""
+    """Header, library or sub-libraries have different versions, or a symbol is missing (status 1002)."""
 
 
 class BadParamError(CudnnError, ValueError):
-    """cuDNN refused an argument (status 2xxx)."""
+    """cuDNN rejected an argument (status 2xxx)."""
 
 
 class NotSupportedError(CudnnError):
-    """The request is valid, but this cuDNN has no way to do it on this GPU (status 3xxx)."""
+    """The request is valid, but this cuDNN does not support it on this GPU (status 3xxx)."""
 
 
 class InternalError(CudnnError):
-    """cuDNN failed inside (status 4xxx)."""
+    """cuDNN failed internally (status 4xxx)."""
 
 
 class AllocationError(InternalError, MemoryError):
@@ -100,7 +100,7 @@ class LibraryNotFoundError(LibraryLoadError):
     Attributes
     ----------
     steps : tuple of (str, str)
-        Each place that was looked at, and why it gave nothing.
+        Each place that was searched, and why it has no usable library.
     """
 
     def __init__(self, message: str, steps: Sequence[tuple[str, str]] = ()) -> None:
@@ -109,7 +109,7 @@ class LibraryNotFoundError(LibraryLoadError):
 
 
 class CudnnWarning(UserWarning):
-    """Something a person would want to know, after which the result is right all the same."""
+    """A condition that the caller should know of; the result is correct nevertheless."""
 
 
 _BY_CLASS: dict[int, type[CudnnError]] = {
@@ -128,12 +128,12 @@ _BY_STATUS: dict[int, type[CudnnError]] = {
     4004: AllocationError,
 }
 
-# What a person who has never seen cuDNN can do next. Only where the status itself says it.
+# Advice for statuses that state their cause.
 _ADVICE: dict[int, str] = {
-    1001: "cuDNN found no GPU it can use: is there a driver, and does `nvidia-smi` list a device?",
-    1002: "libraries of different cuDNN versions met in this process; `cudnn-ct info` shows which.",
-    1008: "a sub-library of cuDNN is missing or cannot be loaded, or the driver's libcuda.so.1, which some "
-    "need; `cudnn-ct info` lists them.",
+    1001: "cuDNN found no usable GPU: check that a driver is installed and `nvidia-smi` lists a device.",
+    1002: "libraries of different cuDNN versions are loaded in this process; `cudnn-ct info` lists them.",
+    1008: "a sub-library of cuDNN, or the libcuda.so.1 that some need, is missing or cannot be loaded; "
+    "`cudnn-ct info` lists them.",
     3007: "this cuDNN has no code for this GPU's architecture; another cuDNN version may have.",
     3008: "a library that cuDNN needs at run time, such as libnvrtc, is missing; `cudnn-ct doctor` names it.",
     3009: "a sub-library or another CUDA library is missing; `cudnn-ct info` lists them.",
@@ -141,7 +141,7 @@ _ADVICE: dict[int, str] = {
 
 
 def warn_caller(message: str, category: type[Warning] = CudnnWarning) -> None:
-    """Warn at the line that called the package, however many of its functions are in between."""
+    """Warn at the line that called the package."""
     frame, level = sys._getframe(1), 2
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == _PACKAGE:
         frame, level = frame.f_back, level + 1
@@ -149,10 +149,10 @@ def warn_caller(message: str, category: type[Warning] = CudnnWarning) -> None:
 
 
 def without_frames(error: CudnnError) -> CudnnError:
-    """Let an error that is kept, and its causes, hold none of the frames that they came through.
+    """Remove the traceback and the context of an error that is kept, and of its causes; return the error.
 
-    The frames hold what it is kept in, and so on: a circle, in which arrays of the caller would live on. An
-    exception that the caller was handling, which Python noted as the context, stays as it is.
+    The frames of a traceback reference the object that keeps the error: the cycle would keep arrays of the
+    caller alive.
     """
     one: BaseException | None = error
     while one is not None:
@@ -171,7 +171,7 @@ def error_from_status(status: int, function: str, detail: str = "", version: int
     function : str
         Name of the C function.
     detail : str
-        Text of ``cudnnGetLastErrorString``, empty when there is none.
+        Text of ``cudnnGetLastErrorString``; may be empty.
     version : int, optional
         ``cudnnGetVersion()`` of the library that failed.
     """
@@ -187,7 +187,7 @@ def error_from_status(status: int, function: str, detail: str = "", version: int
 
 
 def format_version(version: int) -> str:
-    """Write a cuDNN version number as people do: ``92700`` is ``"9.27.0"``, ``8907`` is ``"8.9.7"``."""
+    """Format a cuDNN version number: ``92700`` is ``"9.27.0"``, ``8907`` is ``"8.9.7"``."""
     major = 10_000 if version >= 90_000 else 1_000  # cuDNN 9 changed the packing
     return f"{version // major}.{version % major // 100}.{version % 100}"
 

@@ -1,46 +1,47 @@
-"""One ruler for all ways to compute a problem: GPU time by events, of calls in a row and of cold ones.
+"""Benchmarks candidate algorithms with CUDA events, with a warm and a cold L2 cache.
 
-cuDNN's own searches overstate by up to a factor of two, and differently for different families. Calls in a
-row are what programs do, and where a kernel is quicker than the host, they show the host's time as it counts.
-But they find their operands in the cache, where programs had other work since: so the same call is also timed
-after the cache was filled with something else, and the longer of the two is its time.
+cuDNN's own searches overstate times by up to a factor of two, and differently for each kind of algorithm.
+Calls in a row are what programs issue: where a kernel is faster than the host, they include the host's time.
+But such calls find their operands in the L2 cache, which other work would have evicted. So a call is also
+timed after the cache was overwritten, and the longer of the two times counts.
 """
 
 from __future__ import annotations
 
+import statistics
 from collections import Counter
 from collections.abc import Callable, Sequence
 from math import inf, nextafter
-from statistics import median
 from time import perf_counter
 from typing import Any, NamedTuple
 
 from ..cuda import allocator, memory
-from ..cuda import stream as streams
+from ..cuda import device as devices
+from ..cuda import event as events
 from ..cuda.stream import Stream
 from ..errors import AllocationError, CudnnError, without_frames
 
 __all__ = ["EngineGroup", "benchmark"]
 
-HOST_JITTER_MS = 1  # milliseconds that an accident of the host may add
-SLOW = 2  # who is slower than the quickest by more than this factor is not looked at twice
-PRUNE_FACTOR = 10  # of a kind whose best is slower than the quickest by this factor, no other is tried
-IN_A_ROW = 4  # and after so many such groups of a backend in a row, none of it that is new
-REMEASURE_WITHIN = 1.25  # who is within this factor of the quickest is looked at again
-KEEP_WITHIN = 1.1  # and within this one after a round, in the next one too
+HOST_JITTER_MS = 1  # milliseconds that a descheduled host thread may add to a sample
+SLOW = 2  # candidates slower than the best by this factor are measured only once
+PRUNE_FACTOR = 10  # a group whose best is slower than the best by this factor is pruned
+PRUNED_GROUPS_LIMIT = 4  # after so many pruned groups in a row, new groups of the backend are skipped
+REMEASURE_WITHIN = 1.25  # candidates within this factor of the best are measured again
+KEEP_WITHIN = 1.1  # and those within this one after a round are in the next round
 ROUNDS = 3
-ROUND = 0.5  # milliseconds of calls in a row for each in a round
+ROUND = 0.5  # milliseconds of calls in a row for each candidate in a round
 MAX_CALLS = 20  # calls in a row in a round
-COLD_SAMPLES = 3  # and calls with a cold cache at most
-L2_FLUSH_FACTOR = 2  # times the cache's size is written to empty it
-MAX_MEMORY_SHARE = 16  # but not where that is more than such a part of the free memory: runs may need it
+COLD_SAMPLES = 3  # calls with a cold cache in a round
+L2_FLUSH_FACTOR = 2  # times the cache's size is written to evict its contents
+MAX_MEMORY_SHARE = 16  # the flush may take 1 / 16 of the free memory: candidates need the rest
 
 Run = Callable[[], object]
 Time = float | CudnnError
 
 
 class EngineGroup(NamedTuple):
-    """What some runs are variants of."""
+    """The backend of candidates, and the name of the engine that they are variants of."""
 
     backend: str
     name: str
@@ -49,83 +50,83 @@ class EngineGroup(NamedTuple):
 def benchmark(
     runs: Sequence[Run], stream: Stream, kinds: Sequence[EngineGroup | None] = ()
 ) -> list[Time | None]:
-    """Time each of ``runs``, which enqueue work on ``stream``: milliseconds a call, or why there are none.
+    """Measure ``runs``, which enqueue work on ``stream``; return milliseconds per call, or the error.
 
-    Each runs once unmeasured, to load its kernels. All are then looked at briefly, and those near the
-    quickest again, in turns, so that a clock that rises or falls meets all of them alike.
+    Each runs once unmeasured, to load its kernels. All are measured briefly, and those near the best again,
+    in interleaved rounds, so that a change of the GPU clock affects all of them equally.
 
-    With ``kinds``, a backend and a name in it for each run, a run is skipped, and its time is None, if all
-    runs of its kind so far were pruned, or if its kind is new and several kinds of its backend in a row were.
+    With ``kinds``, the group of each run, a run is skipped and has None if its group was pruned, or if it is
+    in a new group and several groups of its backend in a row were pruned.
     """
     clock = _GpuTimer(stream)
     times: list[Time | None] = []
-    looks: dict[int, _Samples] = {}
-    best, hopes = inf, _Pruner()
+    samples: dict[int, _Samples] = {}
+    best, pruner = inf, _Pruner()
     for i, (run, kind) in enumerate(zip(runs, kinds or [None] * len(runs), strict=True)):
-        if kind and not hopes.remain(kind, best):
+        if kind and not pruner.keeps(kind, best):
             times.append(None)
             continue
         try:
-            looks[i] = _quick_measure(run, best, clock)
+            samples[i] = _quick_measure(run, best, clock)
         except CudnnError as error:
             times.append(without_frames(error))
             continue
-        times.append(time := looks[i].least)
-        hopes.note(kind, time, best)
+        times.append(time := samples[i].minimum)
+        pruner.note(kind, time, best)
         best = min(best, time)
-    near = {i: one for i, one in looks.items() if one.least <= REMEASURE_WITHIN * best}
+    near = {i: one for i, one in samples.items() if one.minimum <= REMEASURE_WITHIN * best}
     if len(near) > 1:
         ranked = _remeasure(near, best, clock)
         slowest = max((time for time in ranked.values() if isinstance(time, float)), default=0.0)
-        for i, known in enumerate(times):  # who was out before the clock fell, say, stays behind
+        # Keep already rejected candidates behind the winner, even if the GPU clock dropped meanwhile.
+        for i, known in enumerate(times):
             if known is not None:
                 times[i] = ranked[i] if i in ranked else _clamp_behind(known, slowest)
     return times
 
 
 def _clamp_behind(time: Time, slowest: float) -> Time:
-    """A time that is longer than another one."""
+    """Return a time that is longer than ``slowest``; an error as it is."""
     return max(time, nextafter(slowest, inf)) if isinstance(time, float) else time
 
 
 class _GpuTimer:
-    """Times runs on a stream."""
+    """Measures runs on a stream."""
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
-        self._size = L2_FLUSH_FACTOR * streams.cache_size(stream.device)
+        self._size = L2_FLUSH_FACTOR * devices.cache_size(stream.device)
         self._scratch: Any = None
         try:
             if self._size * MAX_MEMORY_SHARE <= memory.memory_info(stream.device)[0]:
-                self._scratch = allocator.allocate(self._size, stream, "emptying the cache")
+                self._scratch = allocator.allocate(self._size, stream, "flushing the L2 cache")
         except AllocationError:
-            pass  # then all are timed with operands in the cache
+            pass  # all are measured with a warm cache only
 
     def loop(self, run: Run, calls: int) -> float:
-        """Milliseconds of a call, of some in a row."""
+        """Return the milliseconds per call, of several in a row."""
 
         def work() -> None:
             for _ in range(calls):
                 run()
 
-        return streams.elapsed(self._stream, work) / calls
+        return events.elapsed(self._stream, work) / calls
 
     def cold(self, run: Run) -> float:
-        """Milliseconds of one call that finds its operands in memory.
+        """Return the milliseconds of one call with a cold cache; 0 if the cache cannot be flushed.
 
-        What fills the cache takes the device so long that the host enqueues the call meanwhile: this is the
-        device's time alone.
+        The host enqueues the call while the device still flushes the cache, so this is device time alone.
         """
         if self._scratch is None:
             return 0.0
         memory.fill(int(self._scratch.handle), b"\0\0\0\0", self._size // 4, self._stream)
-        return streams.elapsed(self._stream, run)
+        return events.elapsed(self._stream, run)
 
     def first(self, run: Run) -> float:
-        """What a first run took beside what the host did, such as loading kernels: no more than it takes.
+        """Return an upper bound of the device time of the first run, with host time subtracted.
 
-        The host's clock starts before the device's, so that a wait for another thread of Python, in between,
-        is not taken for the run's.
+        The host loads kernels in a first run. Its clock starts before the device's, so that a wait for
+        another Python thread in between is not counted.
         """
         begin, host = perf_counter(), 0.0
 
@@ -134,11 +135,11 @@ class _GpuTimer:
             run()
             host = perf_counter() - begin
 
-        return streams.elapsed(self._stream, work) - host * 1000
+        return events.elapsed(self._stream, work) - host * 1000
 
 
 class _Samples:
-    """A run, and what it took in each look at it."""
+    """A run, and its measured times."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
@@ -146,27 +147,27 @@ class _Samples:
         self.colds: list[float] = []
 
     @property
-    def least(self) -> float:
-        """The best that it has been: what disturbs a look makes it longer."""
+    def minimum(self) -> float:
+        """The shortest time: disturbances only make a sample longer."""
         return max(min(self.loops), min(self.colds, default=0.0))
 
     @property
-    def middle(self) -> float:
-        """What it mostly took, after the glance at fewer calls."""
-        return max(median(self.loops[-ROUNDS:]), median(self.colds or [0.0]))
+    def median(self) -> float:
+        """The median of the rounds."""
+        return max(statistics.median(self.loops[-ROUNDS:]), statistics.median(self.colds or [0.0]))
 
 
 class _Pruner:
-    """Which kinds are worth a run, by the times of others."""
+    """Decides which groups of candidates are measured, from the times of measured ones."""
 
     def __init__(self) -> None:
         self._best: dict[EngineGroup, float] = {}
-        self._in_a_row = Counter[str]()  # pruned groups of a backend
+        self._in_a_row = Counter[str]()  # pruned groups of each backend
 
-    def remain(self, kind: EngineGroup, best: float) -> bool:
+    def keeps(self, kind: EngineGroup, best: float) -> bool:
         if kind in self._best:
             return not _prune(self._best[kind], best)
-        return self._in_a_row[kind.backend] < IN_A_ROW
+        return self._in_a_row[kind.backend] < PRUNED_GROUPS_LIMIT
 
     def note(self, kind: EngineGroup | None, time: float, best: float) -> None:
         if kind is None:
@@ -183,42 +184,45 @@ def _prune(time: float, best: float) -> bool:
 
 
 def _quick_measure(run: Run, best: float, clock: _GpuTimer) -> _Samples:
-    """Look at a run for as long as it may be the quickest.
+    """Measure a run until it is clearly slower than ``best``.
 
-    The host may be away while the device waits for it, for an accident or another thread of Python. So a look
-    that puts a run out, and that what else is known of it does not bear out, is taken once more.
+    A descheduled host thread can inflate one sample. Before a run is rejected on a single sample that
+    contradicts its other samples, it is measured again.
     """
-    looks = _Samples(run)
+    samples = _Samples(run)
     first = clock.first(run)
     if first > SLOW * best + HOST_JITTER_MS:
-        looks.loops.append(first)
-        return looks
-    looks.loops.append(clock.loop(run, 1))
-    if looks.least > SLOW * max(best, first):
-        looks.loops.append(clock.loop(run, 1))
-    if looks.least > SLOW * best:
-        return looks
-    looks.colds.append(clock.cold(run))
-    looks.loops.append(clock.loop(run, 2))
-    if looks.colds[0] > min(REMEASURE_WITHIN * best, SLOW * min(looks.loops)):
-        looks.colds.append(clock.cold(run))
-    return looks
+        samples.loops.append(first)
+        return samples
+    samples.loops.append(clock.loop(run, 1))
+    if samples.minimum > SLOW * max(best, first):
+        samples.loops.append(clock.loop(run, 1))
+    if samples.minimum > SLOW * best:
+        return samples
+    samples.colds.append(clock.cold(run))
+    samples.loops.append(clock.loop(run, 2))
+    if samples.colds[0] > min(REMEASURE_WITHIN * best, SLOW * min(samples.loops)):
+        samples.colds.append(clock.cold(run))
+    return samples
 
 
-def _remeasure(racing: dict[int, _Samples], best: float, clock: _GpuTimer) -> dict[int, Time]:
-    """The times of those that are close, by rounds; who falls behind is not in the next, and stays behind."""
+def _remeasure(near: dict[int, _Samples], best: float, clock: _GpuTimer) -> dict[int, Time]:
+    """Measure candidates that are close in rounds; one that falls behind is not in the next round.
+
+    It keeps a time longer than those of the candidates in the last round.
+    """
     calls = max(1, min(MAX_CALLS, int(ROUND / max(best, 1e-6))))
     times: dict[int, Time] = {}
     for _ in range(ROUNDS):
-        for i, looks in list(racing.items()):
+        for i, samples in list(near.items()):
             try:
-                looks.loops.append(clock.loop(looks.run, calls))
-                looks.colds += (clock.cold(looks.run) for _ in range(min(calls, COLD_SAMPLES)))
-                times[i] = looks.middle
+                samples.loops.append(clock.loop(samples.run, calls))
+                samples.colds += (clock.cold(samples.run) for _ in range(min(calls, COLD_SAMPLES)))
+                times[i] = samples.median
             except CudnnError as error:
                 times[i] = without_frames(error)
-                del racing[i]
-        best = min((looks.least for looks in racing.values()), default=inf)
-        racing = {i: looks for i, looks in racing.items() if looks.least <= KEEP_WITHIN * best}
-    slowest = max((looks.middle for looks in racing.values()), default=0.0)
-    return {i: time if i in racing else _clamp_behind(time, slowest) for i, time in times.items()}
+                del near[i]
+        best = min((samples.minimum for samples in near.values()), default=inf)
+        near = {i: samples for i, samples in near.items() if samples.minimum <= KEEP_WITHIN * best}
+    slowest = max((samples.median for samples in near.values()), default=0.0)
+    return {i: time if i in near else _clamp_behind(time, slowest) for i, time in times.items()}

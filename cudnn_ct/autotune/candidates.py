@@ -9,7 +9,7 @@ from typing import Any
 
 from .._config import config
 from ..context import Context
-from ..cuda import stream as streams
+from ..cuda import device as devices
 from ..errors import (
     BadParamError,
     CudnnError,
@@ -177,7 +177,7 @@ def search_settings() -> tuple[int, bool]:
 def store_key(problem: Problem, context: Context, request: AlgoRequest) -> str:
     """All that a timed choice depends on, as text: the reprs of values name every field."""
     limits = request._replace(algo=None, strict=False)
-    version, device = context.library.version, streams.device_name(context.device)
+    version, device = context.library.version, devices.device_name(context.device)
     return f"cuDNN {version} | {device} | {problem!r} | {limits!r} | {search_settings()}"
 
 

@@ -120,9 +120,10 @@ def _plain(row: Candidate) -> dict[str, Any]:
 
 
 def _gpu_name() -> str:
+    from ..cuda import device as devices
     from ..cuda import stream as streams
 
-    return streams.device_name(streams.current_stream().device)
+    return devices.device_name(streams.current_stream().device)
 
 
 def _allow_tf32() -> bool:

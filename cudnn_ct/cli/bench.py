@@ -276,7 +276,7 @@ def _time(problem: str, runs: Mapping[str, Run], plot: str | None, as_json: bool
 
 def _measure(run: Callable[[], object], what: str, tick: Tick) -> list[float]:
     """Milliseconds a call in each of some rounds. The first call of all loads kernels, and does not count."""
-    from ..cuda import stream as streams
+    from ..cuda import event as events
 
     def loop() -> None:
         for _ in range(calls):
@@ -284,10 +284,10 @@ def _measure(run: Callable[[], object], what: str, tick: Tick) -> list[float]:
 
     calls, stream = 1, _stream()
     run()
-    calls = max(1, min(MAX_CALLS, int(ROUND / max(streams.elapsed(stream, loop), 1e-6))))
+    calls = max(1, min(MAX_CALLS, int(ROUND / max(events.elapsed(stream, loop), 1e-6))))
     times = []
     for _ in range(ROUNDS):
-        times.append(streams.elapsed(stream, loop) / calls)
+        times.append(events.elapsed(stream, loop) / calls)
         tick(what)
     return times
 
@@ -304,9 +304,9 @@ def _words(options: dict[str, Any]) -> str:
 
 
 def _tell(problem: str, rows: Sequence[Row], plot: str | None, as_json: bool) -> None:
-    from ..cuda import stream as streams
+    from ..cuda import device as devices
 
-    device = streams.device_name(_stream().device)
+    device = devices.device_name(_stream().device)
     if as_json:
         timed = [row._asdict() for row in rows]
         click.echo(json.dumps({"schema": 1, "problem": problem, "device": device, "rows": timed}, indent=2))

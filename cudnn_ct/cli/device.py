@@ -29,13 +29,14 @@ def command(export: str | None) -> None:
     """
     need_gpu()
     from .. import context
+    from ..cuda import device as devices
     from ..cuda import stream as streams
 
     stream = streams.current_stream()
     previous = streams.set_device(stream.device)
     try:
         if export is None:
-            click.echo(f"{streams.device_name(stream.device)}, device {stream.device}")
+            click.echo(f"{devices.device_name(stream.device)}, device {stream.device}")
             return
         from ..graph.offline import describe_device
 

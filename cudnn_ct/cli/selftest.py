@@ -102,9 +102,10 @@ def _summary(rows: list[Outcome]) -> str:
 
 
 def _gpu_name() -> str:
+    from ..cuda import device as devices
     from ..cuda import stream as streams
 
-    return streams.device_name(streams.current_stream().device)
+    return devices.device_name(streams.current_stream().device)
 
 
 def _version() -> str | None:

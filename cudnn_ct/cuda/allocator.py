@@ -1,7 +1,8 @@
-"""Small blocks of device memory, kept for the next array of the same size.
+"""A caching allocator for small blocks of device memory.
 
-Asking the driver's pool takes as long as the rest of a call. Only on the default stream: what is freed there
-is used again there, so the order of the stream keeps every use apart, and nothing of it can be captured.
+An allocation from the driver's pool takes as long as the rest of a call. Only blocks of the default stream
+are cached: a freed block is reused on the same stream, so its uses are ordered, and that stream is never
+captured.
 """
 
 from __future__ import annotations
@@ -17,34 +18,34 @@ from .stream import Stream
 
 __all__ = ["allocate_block", "release"]
 
-GRANULARITY = 512  # bytes to which sizes are rounded up, as the pool itself does
-MAX_BLOCK = 2**20  # bytes of a block that is kept
-MAX_CACHED = 64 * 2**20  # bytes that are kept for each device at most
+GRANULARITY = 512  # bytes; sizes are rounded up to multiples of it, as in the pool
+MAX_BLOCK = 2**20  # bytes of the largest block that is cached
+MAX_CACHED = 64 * 2**20  # bytes that are cached for each device at most
 
 
 class _FreeList:
-    """The idle blocks of one device, by their size; ``nbytes`` are about as many as they have.
+    """The idle blocks of one device, by their size; ``nbytes`` is about their sum.
 
-    Those in ``old`` go first: they were idle when the shelf was full, and nobody has asked for them since.
+    Blocks in ``old`` are evicted first: they were idle at the last eviction and have not been reused.
     """
 
     def __init__(self) -> None:
         self.empty()
 
     def empty(self) -> None:
-        """Give all blocks back."""
+        """Release all blocks."""
         self.idle: dict[int, list[Any]] = {}
         self.old: dict[int, list[Any]] = {}
         self.nbytes = 0
 
     def evict(self, nbytes: int) -> None:
-        """Give blocks back until so many bytes more may lie here."""
+        """Release blocks until ``nbytes`` more fit."""
         while self.nbytes + nbytes > MAX_CACHED:
             if not self.old:
                 self.old, self.idle = self.idle, {}
             try:
                 size, blocks = self.old.popitem()
-            except KeyError:  # there are none, whatever was counted
+            except KeyError:  # no blocks are left: the count was too high
                 self.nbytes = 0
                 return
             while blocks and self.nbytes + nbytes > MAX_CACHED:
@@ -55,58 +56,58 @@ class _FreeList:
 
 
 class CachedBlock:
-    """Memory that goes back to its shelf with the last reference to it; ``handle`` is its address."""
+    """Memory that returns to its free list with the last reference to it; ``handle`` is its address."""
 
-    __slots__ = ("buffer", "handle", "shelf", "size")
+    __slots__ = ("buffer", "free_list", "handle", "size")
 
-    def __init__(self, buffer: Any, size: int, shelf: _FreeList) -> None:
+    def __init__(self, buffer: Any, size: int, free_list: _FreeList) -> None:
         self.buffer = buffer
         self.handle = buffer.handle
         self.size = size
-        self.shelf = shelf
+        self.free_list = free_list
         outlive_cycles(self)  # 0.1 us
 
-    # Without a lock, for this may run in the middle of `allocate_block`, or in a forked child: a list takes
-    # and gives one at a time as it is, and the count of bytes need not be exact.
+    # Without a lock, because it may run in the middle of `allocate_block` or in a forked child: the methods
+    # of a list are atomic, and the count of bytes need not be exact.
     def __del__(self) -> None:
-        shelf, size = self.shelf, self.size
-        if shelf.nbytes + size > MAX_CACHED:
-            shelf.evict(size)
-        shelf.nbytes += size
-        shelf.idle.setdefault(size, []).append(self.buffer)
+        free_list, size = self.free_list, self.size
+        if free_list.nbytes + size > MAX_CACHED:
+            free_list.evict(size)
+        free_list.nbytes += size
+        free_list.idle.setdefault(size, []).append(self.buffer)
 
 
-_shelves: dict[int, _FreeList] = {}
+_free_lists: dict[int, _FreeList] = {}
 
 
 def allocate_block(nbytes: int, stream: Stream, what: str) -> Any:
-    """Memory for an array on a stream: a block that is idle, or new; freed in the order of the stream.
+    """Allocate memory for an array on a stream: an idle block, or a new one; freed in stream order.
 
     Raises
     ------
     AllocationError
-        Device memory ran out, even with all that was idle given back.
+        Device memory ran out, even after all idle blocks were released.
     """
     if lifetime._in_flight:
         lifetime.release_finished()
     if nbytes > MAX_BLOCK or stream.handle != streams.LEGACY_DEFAULT:
         return allocate(nbytes, stream, what)
     size = -(-nbytes // GRANULARITY) * GRANULARITY
-    shelf = _shelves.get(stream.device) or _shelves.setdefault(stream.device, _FreeList())
-    idle = shelf.idle.get(size) or shelf.old.get(size)
+    free_list = _free_lists.get(stream.device) or _free_lists.setdefault(stream.device, _FreeList())
+    idle = free_list.idle.get(size) or free_list.old.get(size)
     if idle:
         try:
-            block = CachedBlock(idle.pop(), size, shelf)
-        except IndexError:  # another thread was quicker
+            block = CachedBlock(idle.pop(), size, free_list)
+        except IndexError:  # another thread took the block
             pass
         else:
-            shelf.nbytes -= size
+            free_list.nbytes -= size
             return block
-    return CachedBlock(allocate(size, stream, what), size, shelf)
+    return CachedBlock(allocate(size, stream, what), size, free_list)
 
 
 def allocate(nbytes: int, stream: Stream, what: str) -> Any:
-    """New memory from the pool; where there is none, idle blocks are given back first."""
+    """Allocate new memory from the pool; if it is exhausted, release idle blocks and try again."""
     try:
         return memories.allocate(nbytes, stream, what)
     except AllocationError:
@@ -117,10 +118,10 @@ def allocate(nbytes: int, stream: Stream, what: str) -> Any:
 
 
 def release(device: int) -> int:
-    """Give the idle blocks of a device back to its pool; how many bytes that were."""
-    shelf = _shelves.get(device)
-    if shelf is None:
+    """Return the idle blocks of a device to its pool; return their bytes."""
+    free_list = _free_lists.get(device)
+    if free_list is None:
         return 0
-    nbytes = shelf.nbytes
-    shelf.empty()
+    nbytes = free_list.nbytes
+    free_list.empty()
     return nbytes

@@ -1,7 +1,7 @@
-"""``CUDNN_CT_DEBUG_SYNC``: waiting for each operation, so that the one that failed is named.
+"""``CUDNN_CT_DEBUG_SYNC``: waits for each operation, so that an error names the operation that failed.
 
-Nothing of it is in the path of a call where the setting is off: what is watched are the functions of a
-library, whose check of the status is exchanged for one that also waits.
+If the setting is off, calls cost nothing more: `watch` replaces the status check of the C functions of a
+library, which ctypes calls anyway, by one that also waits.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from .stream import Stream
 
 __all__ = ["record_launch", "watch"]
 
-# What is done with a handle and enqueues nothing.
-ASKED = (
+# Prefixes of functions that take a handle and enqueue no work.
+NOT_ENQUEUING = (
     "cudnnGet",
     "cudnnDestroy",
     "cudnnSetStream",
@@ -35,25 +35,25 @@ _watched: weakref.WeakSet[Library] = weakref.WeakSet()
 
 
 def watch(library: Library) -> None:
-    """Let each function of a library that enqueues work wait for it from now on."""
+    """Make each function of a library that enqueues work wait for it from now on."""
     if library in _watched:
         return
     _watched.add(library)
     for name, prototype in prototypes().items():
-        if cudnnHandle_t in prototype.argtypes and not name.startswith(ASKED):
+        if cudnnHandle_t in prototype.argtypes and not name.startswith(NOT_ENQUEUING):
             function = getattr(library, name)
-            if hasattr(function, "errcheck"):  # else it is missing from this cuDNN, and says so
+            if hasattr(function, "errcheck"):  # else the function is a stub: this cuDNN lacks it
                 place = prototype.argtypes.index(cudnnHandle_t)
                 function.errcheck = _waiting(library, function.errcheck, place)
 
 
 def record_launch(what: str, stream: Stream, function: str | None = None) -> None:
-    """Remember what was just enqueued, and wait for it; where ``config.debug_sync`` is off, do nothing.
+    """Record the work that was just enqueued, and wait for it; if ``config.debug_sync`` is off, do nothing.
 
     Raises
     ------
     ExecutionFailedError
-        It failed on the device.
+        The work failed on the device.
     """
     if not config.debug_sync:
         return
@@ -68,7 +68,7 @@ def record_launch(what: str, stream: Stream, function: str | None = None) -> Non
 
 
 def _waiting(library: Library, check: Any, place: int) -> Any:
-    """A check of the status that also waits; ``place`` is that of the handle among the arguments."""
+    """Return a status check that also waits; ``place`` is the position of the handle in the arguments."""
 
     def checked(status: int, function: Any, args: tuple[Any, ...]) -> int:
         result: int = check(status, function, args)
@@ -81,7 +81,7 @@ def _waiting(library: Library, check: Any, place: int) -> Any:
 
 
 def _stream_of(library: Library, handle: Any) -> Stream | None:
-    """The stream that a handle works on; None for one that differs between threads."""
+    """Return the stream that a handle works on; None for the per-thread default stream."""
     address = ctypes.c_void_p()
     library.cudnnGetStream(handle, ctypes.byref(address))
     if address.value == streams.PER_THREAD_DEFAULT:

@@ -1,8 +1,8 @@
-"""The CUDA libraries behind `stream`, `memory` and `cuda.interop`, and their errors in terms of this package.
+"""Imports the CUDA libraries for the other modules of this folder, and translates their errors.
 
-All work with the driver goes through ``cuda.bindings``. ``cuda.core`` only describes arrays of other
-libraries: its streams and memory need ``Device.set_current()`` in each thread, which a program that uses
-PyTorch never calls.
+All calls of the driver go through ``cuda.bindings``. ``cuda.core`` only describes arrays of other libraries:
+its streams and memory need ``Device.set_current()`` in each thread, which a program that uses PyTorch never
+calls.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ _STICKY_ERRORS = (
 
 
 class _Start:
-    """How far this process has come with CUDA.
+    """State of the import and the initialization of CUDA in this process.
 
     ``lock`` is held by the thread that imports the libraries and initializes the driver, and by a thread that
-    forks: a child then finds the imports complete. It is reentrant, since an import may fork.
+    forks, so that the imports are complete in the child. It is reentrant, because an import may fork.
     """
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ _start = _Start()
 
 @cache
 def driver() -> Any:
-    """``cuda.bindings.driver``, imported and initialized at the first use."""
+    """Return ``cuda.bindings.driver``, imported and initialized at the first use."""
     _check_fork()
     try:
         with _start.lock:
@@ -77,7 +77,7 @@ def driver() -> Any:
 
 @cache
 def core() -> Any:
-    """``cuda.core``, imported at the first use."""
+    """Return ``cuda.core``, imported at the first use."""
     _check_fork()
     try:
         with _start.lock:
@@ -88,7 +88,7 @@ def core() -> Any:
 
 
 def check(result: Any, doing: str, stream: Hashable = None) -> None:
-    """Raise for a driver result other than 0; ``stream`` is the stream that the call worked on."""
+    """Raise if a driver result is not 0; ``stream`` is the stream that the call worked on."""
     if int(result):
         raise _failed(doing, str(getattr(result, "name", result)), stream)
 
@@ -106,7 +106,7 @@ def as_cudnn_error(error: Exception, doing: str, stream: Hashable = None) -> Cud
 
 def _failed(doing: str, text: str, stream: Hashable) -> CudnnError:
     if "NO_DEVICE" in text:
-        return NotInitializedError("the CUDA driver is there and shows no device (CUDA_VISIBLE_DEVICES?)")
+        return NotInitializedError("the CUDA driver shows no device; check CUDA_VISIBLE_DEVICES")
     if "CUDA_ERROR_NOT_INITIALIZED" in text:  # after a fork, if another library had initialized the driver
         return NotInitializedError(
             f"{doing} failed: {text}. CUDA does not survive a fork: if this process was forked from one that "
@@ -132,7 +132,7 @@ def _check_fork() -> None:
         raise NotInitializedError(
             f"CUDA does not survive a fork, and this process used it before: {_FORK_ADVICE}"
         )
-    if any(map(_is_half_imported, _start.half_imported)):  # an import would wait for a thread of the parent
+    if any(map(_is_half_imported, _start.half_imported)):  # the import would wait for a thread of the parent
         raise NotInitializedError(
             "CUDA does not survive a fork, and another thread was importing it when this process was "
             f"forked: {_FORK_ADVICE}"
@@ -144,7 +144,7 @@ def _is_half_imported(module: Any) -> bool:
 
 
 def _before_fork() -> None:
-    """Wait until no other thread imports CUDA. Not forever: that import may itself wait for this thread."""
+    """Wait until no other thread imports CUDA, with a limit: the import may wait for this thread."""
     if _start.lock.acquire(timeout=_FORK_WAIT):
         _start.forking = threading.get_ident()
 

@@ -1,4 +1,4 @@
-"""Arrays of other libraries in, ours out: DLPack and ``__cuda_array_interface__``."""
+"""Exchange of arrays with other libraries by DLPack and ``__cuda_array_interface__``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["device_of", "export_dlpack", "import_array", "in_host_memory"]
 
 
 class ExternalArray(NamedTuple):
-    """What an array of another library says of itself; ``home`` is its producer's stream, where known."""
+    """An array of another library; ``home`` is the stream of its producer, if known."""
 
     pointer: int
     shape: tuple[int, ...]
@@ -34,15 +34,15 @@ class ExternalArray(NamedTuple):
 
 
 def import_array(obj: Any, stream: Stream) -> ExternalArray | None:
-    """Read an array that speaks DLPack or ``__cuda_array_interface__``, its stream ordered before ``stream``.
+    """Import an array by DLPack or ``__cuda_array_interface__``, and order ``stream`` after its stream.
 
-    Nothing is copied. A stream that is being captured is not ordered after the producer: a graph waits for
-    nothing outside of it. Returns None for an object that speaks neither, or whose data is in host memory.
+    Nothing is copied. A captured stream is not ordered after the producer: a graph cannot wait for work
+    outside of it. Returns None for an object with neither protocol, or with data in host memory.
 
     Raises
     ------
     TypeError
-        Its library does not hand it out, or would lose sight of a gradient.
+        Its library does not export it, or it is a tensor that requires grad.
     """
     if not (hasattr(obj, "__dlpack__") or hasattr(obj, "__cuda_array_interface__")):
         return None
@@ -54,7 +54,7 @@ def import_array(obj: Any, stream: Stream) -> ExternalArray | None:
     except Exception as error:
         if in_host_memory(obj):
             return None
-        message = f"{type(obj).__module__}.{type(obj).__name__} gave no usable device memory: {error}"
+        message = f"{type(obj).__module__}.{type(obj).__name__} does not export usable device memory: {error}"
         raise TypeError(message) from error
     if not view.is_device_accessible:
         return None
@@ -72,31 +72,33 @@ def _memory_view() -> Any:
 
 
 def device_of(obj: Any) -> int | None:
-    """The device that an array of another library says it is on, before it is imported; None for no word."""
-    said = _said_device(obj)
-    return said[1] if said is not None and said[0] == 2 else None  # kDLCUDA
+    """Return the device of an array of another library, without importing it; None if it is unknown."""
+    device = _dlpack_device(obj)
+    return device[1] if device is not None and device[0] == 2 else None  # kDLCUDA
 
 
 def in_host_memory(obj: Any) -> bool:
-    """Whether an object has no device memory, by its own word: NumPy arrays, CPU tensors, lists, numbers."""
+    """Return whether an object has no device memory: NumPy arrays, CPU tensors, lists, numbers."""
     if not (hasattr(obj, "__dlpack__") or hasattr(obj, "__cuda_array_interface__")):
         return True
-    said = _said_device(obj)
-    return said is not None and said[0] == 1  # kDLCPU
+    device = _dlpack_device(obj)
+    return device is not None and device[0] == 1  # kDLCPU
 
 
-def _said_device(obj: Any) -> tuple[int, int] | None:
-    """The kind and number of the device that an array says it is on; None for one that has no word for it."""
-    ask = getattr(obj, "__dlpack_device__", None)
-    if ask is None:
+def _dlpack_device(obj: Any) -> tuple[int, int] | None:
+    """Return the kind and number of an array's device; None if it has no ``__dlpack_device__``."""
+    method = getattr(obj, "__dlpack_device__", None)
+    if method is None:
         return None
-    said = ask()
+    answer = method()
     try:
-        kind, device = said
+        kind, device = answer
         return operator.index(kind), operator.index(device)
     except (TypeError, ValueError):
         name = f"{type(obj).__module__}.{type(obj).__name__}"
-        raise TypeError(f"{name} gave no usable device: __dlpack_device__ says {said!r}") from None
+        raise TypeError(
+            f"__dlpack_device__ of {name} is malformed: got {answer!r}, expected two integers"
+        ) from None
 
 
 def _signed(strides: tuple[int, ...] | None, itemsize: int) -> tuple[int, ...] | None:
@@ -108,7 +110,7 @@ def _signed(strides: tuple[int, ...] | None, itemsize: int) -> tuple[int, ...] |
 
 
 def _unambiguous_strides(obj: Any, shape: tuple[int, ...]) -> tuple[int, ...] | None:
-    """The strides of a torch tensor with one channel or images of one pixel.
+    """Return the strides of a torch tensor with one channel or images of one pixel; None for other arrays.
 
     They distinguish channels-last from contiguous tensors. Torch exports 1 for the stride of each axis of
     length 1 by DLPack, and may export no strides by ``__cuda_array_interface__``.
@@ -120,15 +122,15 @@ def _unambiguous_strides(obj: Any, shape: tuple[int, ...]) -> tuple[int, ...] | 
 
 
 def _without_gradient(obj: Any) -> Any:
-    """A tensor of torch as one that requires no gradient: nothing here would be recorded for it.
+    """Return a tensor of torch detached if gradients are not recorded; raise if they are.
 
-    Torch's own exports refuse such tensors always, and cuda.core, which has a way of its own to them, never.
+    Torch's own exports reject all tensors that require grad, and cuda.core, which bypasses them, none.
     """
     if not isinstance(obj, _type_of("torch", "Tensor")) or not (obj.requires_grad and obj.is_cuda):
         return obj
     if sys.modules["torch"].is_grad_enabled():
         raise TypeError(
-            "a tensor that requires a gradient gets none from here: pass tensor.detach(), or call under "
+            "tensors that require grad are not supported (no autograd): pass tensor.detach(), or call under "
             "torch.no_grad()"
         )
     return obj.detach()
@@ -137,19 +139,19 @@ def _without_gradient(obj: Any) -> Any:
 def _type_of(library: str, name: str) -> Any:
     """Return the array type of a library, for ``isinstance``; ``()`` unless the process has imported it.
 
-    Another thread may be importing the library: its module is there then, and its type is not.
+    Another thread may be importing the library: its module then exists without the type.
     """
     return getattr(sys.modules.get(library), name, ())
 
 
 def _producer_stream(obj: Any, device: int) -> Stream | None:
-    """The stream that the producer of a foreign array works on now, where that can be known.
+    """Return the stream that the producer of an external array works on now, or None if it is unknown.
 
-    DLPack orders the producer before us, but has no word for the way back: memory that its owner frees must
-    not be reused on its stream before our kernel is over. A library is only asked if the process has it.
+    DLPack orders our stream after the producer, but not the reverse: memory that its owner frees must not be
+    reused on the producer's stream before our kernel is complete. Only imported libraries are considered.
 
-    ``__cuda_array_interface__`` without a stream should mean that there is nothing to wait for. Numba writes
-    that of every array that it was not told a stream for, and works on these on the default stream.
+    ``__cuda_array_interface__`` without a stream should mean that no wait is needed. But Numba exports this
+    for every array without an explicit stream, and works on such arrays on the default stream.
     """
     if isinstance(obj, _type_of("torch", "Tensor")):
         return _current_of_torch(sys.modules["torch"], device)
@@ -163,7 +165,7 @@ def _producer_stream(obj: Any, device: int) -> Stream | None:
 
 
 def consumer_stream(stream: Any, device: int) -> Stream:
-    """Return the stream that a consumer of DLPack names, with the object that keeps it alive if known.
+    """Return the stream of a DLPack consumer, with the object that keeps it alive if known.
 
     DLPack passes a bare address. PyTorch and CuPy pass the address of their current stream.
     """
@@ -187,20 +189,20 @@ def _current_of_cupy(cupy: Any, device: int) -> Stream:
 
 
 def _is_immutable(obj: Any) -> bool:
-    """Whether its library never writes to an array again, and does not say so: DLPack of jax has no flags."""
+    """Return whether an array is immutable without a read-only flag, as arrays of jax are in DLPack."""
     return isinstance(obj, _type_of("jax", "Array"))
 
 
 _NO_WAIT = -1  # DLPack's stream for a consumer that orders itself
 
-# DLPack's type codes for what cuda.core exports under no name of its own.
+# DLPack's type codes for dtypes that cuda.core does not export.
 _DLPACK_CODES = {"bfloat16": 4, "float8_e4m3fn": 10, "float8_e5m2": 12}
 
 
 def export_dlpack(
     owner: Any, pointer: int, spec: TensorSpec, readonly: bool, max_version: tuple[int, int] | None
 ) -> Any:
-    """Make a DLPack capsule over device memory that keeps ``owner`` alive."""
+    """Create a DLPack capsule over device memory that keeps ``owner`` alive."""
     import numpy as np
 
     dtype = DTYPES[spec.dtype].numpy
@@ -222,7 +224,7 @@ def _set_dlpack_code(capsule: Any, code: int) -> None:
     ctypes.c_uint8.from_address(_capsule_pointer(capsule, name) + offset).value = code
 
 
-# Functions of our own: the attributes of `ctypes.pythonapi` belong to all libraries of the process.
+# Separate function objects: the attributes of `ctypes.pythonapi` belong to all libraries of the process.
 _capsule_name = ctypes.PYFUNCTYPE(ctypes.c_char_p, ctypes.py_object)(("PyCapsule_GetName", ctypes.pythonapi))
 _capsule_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
     ("PyCapsule_GetPointer", ctypes.pythonapi)

@@ -1,7 +1,7 @@
 """Lifetime of memory that pending work uses: it is freed after its last use on every stream.
 
-Most driver calls for this are forbidden during a capture. Memory that is dropped during one waits in a queue,
-which the next calls empty.
+Most driver calls for this are forbidden during a capture. Memory that is dropped during a capture is queued,
+and later calls free it.
 """
 
 from __future__ import annotations
@@ -13,41 +13,51 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import Any
+from weakref import WeakSet
 
 from ..errors import CudnnError
+from . import event as events
 from . import stream as streams
 from .stream import Stream
 
 __all__ = ["ExportedMemory", "StreamUses", "defer", "noting", "release_finished"]
 
 
-# No thread loses a use that another notes of an array; a finalizer may run while its own thread notes one.
+# Held while a use is recorded. Reentrant, because a finalizer that records a use may run in the same thread.
 noting = threading.RLock()
 
 
 class StreamUses:
     """The uses of an array's memory on streams other than its home, and the memory itself.
 
-    Made on the first such use. The memory outlives it, so that when the array goes, its home stream first
-    waits for those uses and only then takes the memory back.
+    Created for the first such use, or for the first view. It references the memory, so that the home stream
+    waits for the uses before the memory is freed.
+
+    Attributes
+    ----------
+    events : dict
+        For each stream, an event behind its last use of the memory.
+    views : WeakSet
+        The arrays over this memory, if there are several: their last writers are kept equal.
     """
 
-    __slots__ = ("events", "home", "memory", "process")
+    __slots__ = ("events", "home", "memory", "process", "views")
 
     def __init__(self, memory: object, home: Stream | None) -> None:
         self.memory = memory
         self.home = home
         self.events: dict[Stream, Any] = {}
+        self.views: WeakSet[Any] = WeakSet()
         self.process = os.getpid()
 
     def note(self, stream: Stream) -> None:
         """Record that the work now on ``stream`` uses the memory.
 
-        Work that is being captured is not recorded: a graph may be replayed at any time, and who captures it
-        keeps its operands alive.
+        Captured work is not recorded: a graph may be replayed at any time, and its user keeps the operands
+        alive.
         """
         if not streams.is_capturing(stream):
-            event = streams.record(stream)
+            event = events.record(stream)
             with noting:
                 left = {s: event for s, event in self.events.items() if not _is_over(event)}
                 self.events = left | {stream: event}
@@ -60,16 +70,16 @@ class StreamUses:
                 if self.home is None or not streams.can_enqueue(self.home):
                     _retain(event, self.memory)
                 else:
-                    streams.wait(self.home, event)
-            except Exception:  # the home stream is gone; a late release is right, an early one is not
+                    events.wait(self.home, event)
+            except Exception:  # the home stream was destroyed: free the memory late rather than early
                 _retain(event, self.memory)
 
 
 class ExportedMemory:
-    """Memory that is used on the stream ``consumer`` outside of our sight, and then goes back to its home.
+    """Memory that a consumer uses on its stream, unseen by this package, until it drops the memory.
 
-    The home stream waits for a stream that lasts. Another one may have been destroyed, and the driver ends
-    the process for its address: the host waits for the whole device.
+    Then the home stream waits for the consumer's stream, if that one lasts. Another stream may have been
+    destroyed, and the driver ends the process for its address: the host waits for the whole device instead.
     """
 
     __slots__ = ("consumer", "uses")
@@ -79,7 +89,7 @@ class ExportedMemory:
         self.consumer = consumer
 
     def settle(self) -> None:
-        """Note the last work of the consumer, while its stream exists for certain."""
+        """Record the last work of the consumer, while its stream still exists."""
         home = self.uses.home
         if home is not None and home != self.consumer:
             self.uses.note(self.consumer)
@@ -89,12 +99,12 @@ class ExportedMemory:
         uses, consumer = self.uses, self.consumer
         if uses.home == consumer or os.getpid() != uses.process or sys.is_finalizing():
             return
-        if not _came_back(uses, consumer):
-            defer(partial(_came_back, uses, consumer))
+        if not _returned(uses, consumer):
+            defer(partial(_returned, uses, consumer))
 
 
-def _came_back(uses: StreamUses, consumer: Stream) -> bool:
-    """Order lent memory after the work of its consumer; return False while a capture forbids it."""
+def _returned(uses: StreamUses, consumer: Stream) -> bool:
+    """Order exported memory after the work of its consumer; return False while a capture forbids it."""
     try:
         if consumer.lasts and streams.can_enqueue(consumer):
             uses.note(consumer)
@@ -108,45 +118,45 @@ def _came_back(uses: StreamUses, consumer: Stream) -> bool:
 
 
 def _may_be_capturing(home: Stream | None, device: int) -> bool:
-    """Return whether a stream that is known captures: waiting for the device would invalidate the capture."""
+    """Return whether a known stream is captured: a wait for the device would invalidate the capture."""
     known = (home, streams.current_stream(device), streams.default_stream(device))
     return any(stream is not None and not streams.can_enqueue(stream) for stream in known)
 
 
 def _retain(event: Any, memory: object) -> None:
-    """Keep memory, whose home stream cannot wait for an event, until that event is over."""
+    """Keep memory until an event is complete that the home stream cannot wait for."""
     if not _is_over(event):
-        defer(partial(_outlived, (event, memory)))
+        defer(partial(_is_unused, (event, memory)))
 
 
-def _outlived(use: tuple[Any, object]) -> bool:
-    """Return whether a use is over, given its event and the memory, which is kept until then."""
+def _is_unused(use: tuple[Any, object]) -> bool:
+    """Return whether a use, an event and the memory that it keeps, is complete."""
     return _is_over(use[0])
 
 
 def _is_over(event: Any) -> bool:
-    """Return whether the work before an event is complete; False if the driver cannot tell."""
+    """Return whether the work before an event is complete; False if the query fails."""
     try:
-        return streams.is_done(event)
+        return events.is_done(event)
     except CudnnError:
         return False
 
 
-# --- what waits --------------------------------------------------------------------------------------------
+# --- deferred releases -------------------------------------------------------------------------------------
 
 _in_flight: deque[Callable[[], bool]] = deque()
 
 
 def defer(attempt: Callable[[], bool]) -> None:
-    """Keep a clean-up for later: it is called again until it returns True."""
+    """Queue a release: later calls retry it until it returns True."""
     _in_flight.append(attempt)
 
 
 def release_finished() -> None:
-    """Do the clean-ups that wait, up to the first that cannot be done yet; that one goes to the end."""
+    """Run queued releases up to the first that is still pending, which moves to the end."""
     while True:
         try:
-            attempt = _in_flight.popleft()  # taken first: another thread may do the same
+            attempt = _in_flight.popleft()  # removed before it runs: another thread may do the same
         except IndexError:
             return
         if not attempt():

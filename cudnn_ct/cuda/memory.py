@@ -1,4 +1,4 @@
-"""Device memory: taken from the stream-ordered pool, copied, filled."""
+"""Device memory: allocation from the stream-ordered pool, copies and fills."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def allocate(nbytes: int, stream: Stream, what: str = "an array") -> Any:
     """
     if streams.is_capturing(stream):
         raise NotInitializedError(
-            f"a call that allocates {nbytes:,} bytes for {what} is captured on {stream}: pass out=, and make "
+            f"a captured call on {stream} cannot allocate {nbytes:,} bytes for {what}: pass out=, and make "
             "the same call once on this stream before capturing it"
         )
     with _lock:
@@ -60,7 +60,7 @@ def _allocated(nbytes: int, stream: Stream, what: str) -> int:
     try:
         _release(stream.device)
         result, pointer = driver.cuMemAllocFromPoolAsync(max(nbytes, 1), pool, stream.handle)
-    except OverflowError:  # more bytes than an address has bits for
+    except OverflowError:  # nbytes does not fit a C integer
         result, pointer = driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY, None
     finally:
         streams.unrelax(before)
@@ -76,11 +76,11 @@ def _allocated(nbytes: int, stream: Stream, what: str) -> int:
 
 
 class Buffer:
-    """Device memory, freed in the order of its stream after the last reference to it is gone.
+    """Device memory, freed in stream order after the last reference to it is dropped.
 
-    On a stream that nothing destroys, memory becomes idle first: the next allocation of its size on its
-    stream takes it, and any other allocation frees it. So a loop makes no driver calls for memory, and a
-    capture, which forbids to free memory, is not disturbed. Other memory is freed at once.
+    If its stream lasts, memory becomes idle first: the next allocation of its size on its stream takes it,
+    and any other allocation frees it. So a loop makes no driver calls for memory, and a capture, which
+    forbids to free memory, is not disturbed. Other memory is freed at once.
     """
 
     __slots__ = ("_dropped", "_stream", "handle", "size")
@@ -89,10 +89,10 @@ class Buffer:
         self.handle = handle
         self.size = size
         self._stream = stream
-        self._dropped = _dropped  # a global is gone when a process ends
+        self._dropped = _dropped  # globals are cleared when a process ends
         outlive_cycles(self)
 
-    # Without a lock, since it may run in the middle of `allocate`.
+    # Without a lock, because it may run in the middle of `allocate`.
     def __del__(self) -> None:
         if self._stream.lasts:
             self._dropped.append((self.handle, self._stream, self.size))
@@ -102,7 +102,7 @@ class Buffer:
 
 _dropped: deque[tuple[int, Stream, int]] = deque()
 _idle: dict[tuple[int, int, int], list[tuple[int, Stream]]] = {}  # by stream, device, size
-_lock = threading.RLock()  # of `_idle`
+_lock = threading.RLock()  # guards `_idle`
 
 
 def _sort_dropped() -> None:
@@ -176,7 +176,7 @@ def _pool_attribute(pool: Any, name: str) -> int:
     driver = cuda.driver()
     attribute = getattr(driver.CUmemPool_attribute, f"CU_MEMPOOL_ATTR_{name}")
     result, value = driver.cuMemPoolGetAttribute(pool, attribute)
-    cuda.check(result, f"asking for {name} of the memory pool")
+    cuda.check(result, f"reading {name} of the memory pool")
     return int(value)
 
 
@@ -188,11 +188,11 @@ def copy_from_host(pointer: int, source: np.ndarray[Any, Any], stream: Stream) -
     record_launch(doing, stream)
     kind = driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE
     if int(driver.cuPointerGetAttribute(kind, source.ctypes.data)[0]) == 0:
-        streams.synchronize(stream)  # the driver knows it: pinned memory, which it reads while we go on
+        streams.synchronize(stream)  # pinned memory is read asynchronously
 
 
 def copy_to_host(target: np.ndarray[Any, Any], pointer: int, stream: Stream) -> None:
-    """Fill a C-contiguous NumPy array from the device, and wait until it is there."""
+    """Copy from the device into a C-contiguous NumPy array, and wait for the copy."""
     doing = f"copying {target.nbytes:,} bytes to the host from {pointer:#x}"
     result = cuda.driver().cuMemcpyDtoHAsync(target.ctypes.data, pointer, target.nbytes, stream.handle)
     cuda.check(result[0], doing, stream)
@@ -208,7 +208,7 @@ def copy_device(target: int, source: int, nbytes: int, stream: Stream) -> None:
 
 
 def fill(pointer: int, pattern: bytes, count: int, stream: Stream) -> None:
-    """Write a pattern of 1, 2, 4 or 8 bytes ``count`` times, without host memory: a graph may replay it."""
+    """Write a pattern of 1, 2, 4 or 8 bytes ``count`` times, by calls that a graph may replay."""
     if len(pattern) == 8 and pattern[:4] == pattern[4:]:
         pattern, count = pattern[:4], 2 * count
     if len(pattern) == 8:
@@ -223,7 +223,7 @@ def fill(pointer: int, pattern: bytes, count: int, stream: Stream) -> None:
 
 
 def _fill_wide(pointer: int, pattern: bytes, count: int, stream: Stream) -> None:
-    """Write a pattern of 8 bytes, for which the driver has no memset: write one and double it by copies."""
+    """Write a pattern of 8 bytes, which the driver has no memset for: write one, and double it by copies."""
     fill(pointer, pattern[:4], 1, stream)
     fill(pointer + 4, pattern[4:], 1, stream)
     nbytes, done = count * len(pattern), len(pattern)
@@ -240,7 +240,7 @@ def memory_info(device: int) -> tuple[int, int]:
         release(device)
         with streams.relaxed():
             result, free, total = cuda.driver().cuMemGetInfo()
-            cuda.check(result, "asking for free memory")
+            cuda.check(result, "reading the free memory")
             pool = _pool(device)
             idle = _pool_attribute(pool, "RESERVED_MEM_CURRENT") - _pool_attribute(pool, "USED_MEM_CURRENT")
     finally:

@@ -1,53 +1,40 @@
-"""The seam to CUDA: devices, streams and events.
+"""Streams, the current device of a thread, and captures.
 
-Nothing of CUDA is imported before it is called. Tests without a GPU replace the functions of ``__all__``, and
-those of `memory` and `cuda.interop`, with ones on host memory.
+CUDA is imported when a function is first called. Tests without a GPU replace the functions of ``__all__``
+with functions on host memory.
 """
 
 from __future__ import annotations
 
 import operator
 import os
-import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
 from typing import Any
 
-from .._handle import outlive_cycles
-from ..errors import CudnnError
+from . import device as devices
 from . import driver as cuda
 
 __all__ = [
-    "cache_size",
     "can_enqueue",
-    "compute_capability",
     "current_device",
-    "device_count",
-    "device_name",
-    "driver_version",
-    "elapsed",
     "is_capturing",
-    "is_done",
     "own_stream",
-    "record",
     "relax",
     "restore_device",
     "set_device",
     "synchronize",
     "synchronize_device",
     "unrelax",
-    "wait",
-    "wait_stream",
 ]
 
-NO_DEVICE = -1  # what was current in a thread that has not used CUDA; see `set_device`
-LEGACY_DEFAULT = 1  # CU_STREAM_LEGACY: the same stream as 0, and what DLPack and cuDNN take for it
+NO_DEVICE = -1  # returned by `set_device` in a thread that has not used CUDA
+LEGACY_DEFAULT = 1  # CU_STREAM_LEGACY: the same stream as 0
 PER_THREAD_DEFAULT = 2
 
-_WITHOUT_TIMING = 2  # CU_EVENT_DISABLE_TIMING
 _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING
 
 _thread = threading.local()
@@ -56,9 +43,9 @@ _thread = threading.local()
 class Stream:
     """A CUDA stream of one device: its address, and the object that keeps it alive.
 
-    Two streams are equal when device and address are. ``lasts`` says that nothing destroys the stream while
-    its owner is held: the default stream, the package's own and streams of PyTorch and CuPy. Another library
-    may close a stream explicitly.
+    Two streams are equal if their devices and addresses are. ``lasts`` is true if the stream exists as long
+    as its owner is referenced: the default stream, the package's own and streams of PyTorch and CuPy. Another
+    library may close a stream explicitly.
     """
 
     __slots__ = ("device", "handle", "lasts", "owner")
@@ -66,8 +53,8 @@ class Stream:
     def __init__(self, handle: int, device: int, owner: object = None) -> None:
         if handle == PER_THREAD_DEFAULT:
             raise ValueError(
-                "the per-thread default stream (2) is another stream in each thread, which nothing here can "
-                "keep apart; use a stream of its own"
+                "the per-thread default stream (2) is not supported, because it refers to a different stream "
+                "in each thread; pass an explicit stream"
             )
         self.handle = handle or LEGACY_DEFAULT
         self.device = device
@@ -75,7 +62,7 @@ class Stream:
         self.lasts = self.handle == LEGACY_DEFAULT or _library_of(owner) in ("cudnn_ct", "cupy", "torch")
 
     def __cuda_stream__(self) -> tuple[int, int]:
-        """Say which stream this is, in the protocol that cuda.core, torch and cupy understand."""
+        """Return (version, address): the stream protocol of cuda.core, torch and cupy."""
         return 0, self.handle
 
     def __eq__(self, other: object) -> bool:
@@ -100,24 +87,22 @@ _current: ContextVar[Stream | None] = ContextVar("cudnn_ct_stream", default=None
 
 @cache
 def default_stream(device: int) -> Stream:
-    """The legacy default stream of a device, which torch and cupy use too unless told otherwise.
+    """Return the legacy default stream of a device, which torch and cupy use by default too.
 
-    Raises :class:`ValueError` for a device that there is not, so that none is remembered.
+    Raises :class:`ValueError` if the device does not exist, so that the cache stays bounded.
     """
-    _check_device(device)
+    devices.check_device(device)
     return Stream(LEGACY_DEFAULT, device)
 
 
-MAX_STREAMS = (
-    128  # streams of others, kept alive as long as they are remembered; the driver keeps 0.6 MB for each
-)
+MAX_STREAMS = 128  # kept alive by `_known`; the driver uses 0.6 MB for each
 _known: dict[tuple[int, int], Stream] = {}
 
 
 def intern_stream(handle: int, device: int, owner: object = None) -> Stream:
-    """The one :class:`Stream` of an address, so that comparing by identity mostly suffices.
+    """Return the one :class:`Stream` of an address, so that most comparisons by identity succeed.
 
-    An address can be used anew by a stream made later, of another owner; that one replaces it.
+    After a stream was destroyed, a new stream of another owner may have its address: it replaces the old one.
     """
     key = (handle or LEGACY_DEFAULT, device)
     if key[0] == LEGACY_DEFAULT:
@@ -131,7 +116,7 @@ def intern_stream(handle: int, device: int, owner: object = None) -> Stream:
 
 
 def current_stream(device: int | None = None) -> Stream:
-    """The stream that ``ct.use`` set, or the default stream of ``device`` or of this thread's device."""
+    """Return the stream that ``ct.use`` set, or the default stream of ``device`` or the current device."""
     return _current.get() or default_stream(current_device() if device is None else device)
 
 
@@ -141,12 +126,14 @@ def as_stream(stream: Any, device: int) -> Stream:
         return stream
     if hasattr(stream, "__cuda_stream__"):
         protocol = stream.__cuda_stream__
-        told = protocol() if callable(protocol) else protocol
-        if not isinstance(told, tuple | list) or len(told) != 2:
-            raise TypeError(f"__cuda_stream__ tells (version, address); that of {stream!r} tells {told!r}")
-        _, handle = told
+        answer = protocol() if callable(protocol) else protocol
+        if not isinstance(answer, tuple | list) or len(answer) != 2:
+            raise TypeError(
+                f"__cuda_stream__ of {stream!r} is malformed: got {answer!r}, expected (version, address)"
+            )
+        _, handle = answer
         return intern_stream(as_address(handle), _device_of(stream, device), _owner(stream))
-    for attribute in ("cuda_stream", "ptr"):  # torch and cupy before they had the protocol
+    for attribute in ("cuda_stream", "ptr"):  # versions of torch and cupy without the protocol
         if isinstance(getattr(stream, attribute, None), int):
             address = as_address(getattr(stream, attribute))
             return intern_stream(address, _device_of(stream, device), _owner(stream))
@@ -159,20 +146,20 @@ def _owner(stream: object) -> object:
 
 
 def as_address(handle: Any) -> int:
-    """Take the address of a stream: the driver ends the process for a number that is none."""
+    """Return the address of a stream as an int. The driver ends the process for an invalid address."""
     try:
         address = operator.index(handle)
     except TypeError:
         raise TypeError(
-            f"stream must be an address, or have __cuda_stream__; {type(handle).__name__} is neither"
+            f"stream must be an address or have __cuda_stream__: got {type(handle).__name__}"
         ) from None
     if not 0 <= address < 2**64:
-        raise ValueError(f"stream must be an address, got {address}")
+        raise ValueError(f"stream must be an address: got {address}, expected 0 to 2**64 - 1")
     return address
 
 
 def resolve_stream(stream: Any, device: int | None = None) -> Stream:
-    """The stream to work on: the one given, else the one in use, else the default one of ``device``."""
+    """Return the stream to work on: ``stream``, the one in use, or the default stream of ``device``."""
     if stream is not None:
         return as_stream(stream, current_stream().device if device is None else device)
     current = current_stream(device)
@@ -180,7 +167,7 @@ def resolve_stream(stream: Any, device: int | None = None) -> Stream:
 
 
 def _device_of(stream: Any, device: int) -> int:
-    """The device that a stream object names, else ``device``."""
+    """Return the device that a stream object names, or ``device``."""
     named = getattr(stream, "device", None)
     for owner, attribute in ((named, "device_id"), (named, "index"), (named, "id"), (stream, "device_id")):
         number = getattr(owner, attribute, None)
@@ -189,59 +176,12 @@ def _device_of(stream: Any, device: int) -> int:
     return named if isinstance(named, int) else device
 
 
-# --- devices -----------------------------------------------------------------------------------------------
-
-
-@cache
-def device_count() -> int:
-    """Return the number of devices. Raises :class:`NotInitializedError` without a driver."""
-    result, count = cuda.driver().cuDeviceGetCount()
-    cuda.check(result, "counting the devices")
-    return int(count)
-
-
-@cache
-def driver_version() -> int:
-    """Return the newest CUDA version that the driver supports: 13000 is 13.0."""
-    result, version = cuda.driver().cuDriverGetVersion()
-    cuda.check(result, "asking for the driver's version")
-    return int(version)
-
-
-@cache
-def device_name(device: int) -> str:
-    """Return a name that identifies the kind of a device in the algorithm cache."""
-    result, name = cuda.driver().cuDeviceGetName(128, device)
-    cuda.check(result, f"asking for the name of device {device}")
-    text = bytes(name).partition(b"\0")[0].decode()
-    major, minor = compute_capability(device)
-    return f"{text}, {_attribute(device, 'MULTIPROCESSOR_COUNT')} SMs, {major}.{minor}"
-
-
-@cache
-def compute_capability(device: int) -> tuple[int, int]:
-    """Return the architecture of a device: (9, 0) is Hopper."""
-    major, minor = (_attribute(device, f"COMPUTE_CAPABILITY_{part}") for part in ("MAJOR", "MINOR"))
-    return major, minor
-
-
-@cache
-def cache_size(device: int) -> int:
-    """Return the size of a device's L2 cache in bytes."""
-    return _attribute(device, "L2_CACHE_SIZE")
-
-
-def _attribute(device: int, name: str) -> int:
-    driver = cuda.driver()
-    attribute = getattr(driver.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
-    result, value = driver.cuDeviceGetAttribute(attribute, device)
-    cuda.check(result, f"asking for {name} of device {device}")
-    return int(value)
+# --- the current device ------------------------------------------------------------------------------------
 
 
 def current_device() -> int:
-    """The device that is current in this thread, 0 where none is yet."""
-    return 0 if device_count() == 1 else _current_device() or 0
+    """Return the device that is current in this thread, or 0 if none is."""
+    return 0 if devices.device_count() == 1 else _current_device() or 0
 
 
 def _current_device() -> int | None:
@@ -249,56 +189,31 @@ def _current_device() -> int | None:
     return None if int(result) else int(device)
 
 
-def as_device(device: Any) -> int:
-    """Take ``device=``: the number of a device that there is.
-
-    Raises
-    ------
-    TypeError, ValueError
-        It is no int, or there is no such device.
-    """
-    try:
-        number = operator.index(device)
-    except TypeError:
-        raise TypeError(f"device must be an int, not {type(device).__name__}") from None
-    _check_device(number)
-    return number
-
-
 def set_device(device: int) -> int | None:
-    """Make ``device`` current in this thread. Returns the one to :func:`restore_device`, if there was
-    another.
+    """Make ``device`` current in this thread; return the previous one for :func:`restore_device`, or None.
 
-    Where none was, device 0 counts as current: that is what everybody begins with. Another one is not left
-    current there, nor is a context made on device 0 that nobody asked for.
+    In a thread without a current device, device 0 stays current afterwards, as CUDA's own calls leave it.
+    Another device does not stay current, and no context is created on device 0 to restore.
     """
     if getattr(_thread, "only", None) == device:
         return None
-    count = _check_device(device)
+    count = devices.check_device(device)
     previous = _current_device()
     if previous != device:
         _make_current(device)
     if count == 1:
-        _thread.only = device  # nothing can change it any more
+        _thread.only = device  # later calls return at once
     if previous is None:
         return NO_DEVICE if device else None
     return None if previous == device else previous
 
 
-def _check_device(device: int) -> int:
-    """How many devices there are, if this is one of them."""
-    count = device_count()
-    if not 0 <= device < count:
-        raise ValueError(f"there is no device {device}; the driver shows {count}")
-    return count
-
-
 def restore_device(device: int | None) -> None:
-    """Make current again what :func:`set_device` returned."""
+    """Make the device current that :func:`set_device` returned."""
     if device is None:
         return
     if device == NO_DEVICE:
-        cuda.check(cuda.driver().cuCtxSetCurrent(0)[0], "going back to no device")
+        cuda.check(cuda.driver().cuCtxSetCurrent(0)[0], "leaving the device")
         return
     _make_current(device)
 
@@ -344,7 +259,7 @@ def relaxed() -> Iterator[None]:
 
 def is_capturing(stream: Stream) -> bool:
     """Return whether a CUDA graph is being captured on the stream."""
-    if stream.handle == LEGACY_DEFAULT:  # which cannot be captured
+    if stream.handle == LEGACY_DEFAULT:  # it cannot be captured
         return False
     result, status = cuda.driver().cuStreamIsCapturing(stream.handle)
     return int(result) == 0 and int(status) != 0
@@ -358,93 +273,6 @@ def can_enqueue(stream: Stream) -> bool:
     """
     result, status = cuda.driver().cuStreamIsCapturing(stream.handle)
     return not int(result) and not int(status)
-
-
-# --- order -------------------------------------------------------------------------------------------------
-
-
-class Event:
-    """A CUDA event, destroyed with its last reference."""
-
-    __slots__ = ("_process", "handle")
-
-    def __init__(self) -> None:
-        result, self.handle = cuda.driver().cuEventCreate(_WITHOUT_TIMING)
-        cuda.check(result, "creating an event")
-        self._process = os.getpid()
-        outlive_cycles(self)
-
-    def __del__(self) -> None:
-        if getattr(self, "_process", None) != os.getpid() or sys.is_finalizing():
-            return
-        try:
-            before = relax()
-        except CudnnError:  # a finalizer cannot raise
-            return
-        cuda.driver().cuEventDestroy(self.handle)
-        unrelax(before)
-
-
-def record(stream: Stream) -> Any:
-    """Record an event behind the work that is enqueued on a stream."""
-    previous = set_device(stream.device)
-    try:
-        with relaxed():
-            event = Event()
-            result = cuda.driver().cuEventRecord(event.handle, stream.handle)
-            cuda.check(result[0], "recording an event", stream)
-            return event
-    finally:
-        restore_device(previous)
-
-
-def wait(stream: Stream, event: Any) -> None:
-    """Make later work on ``stream`` wait for ``event``. The host does not wait."""
-    previous = set_device(stream.device)
-    try:
-        result = cuda.driver().cuStreamWaitEvent(stream.handle, event.handle, 0)
-        cuda.check(result[0], "ordering a stream after an event", stream)
-    finally:
-        restore_device(previous)
-
-
-def wait_stream(before: Stream, after: Stream) -> None:
-    """Make later work on ``after`` wait for the work on ``before``."""
-    if before != after:
-        wait(after, record(before))
-
-
-def is_done(event: Any) -> bool:
-    """Return whether the work before an event is complete."""
-    driver = cuda.driver()
-    with relaxed():
-        result = driver.cuEventQuery(event.handle)[0]
-    if result == driver.CUresult.CUDA_ERROR_NOT_READY:
-        return False
-    cuda.check(result, "asking whether an event is over")
-    return True
-
-
-def elapsed(stream: Stream, work: Callable[[], object]) -> float:
-    """Return the device time in milliseconds of the work that ``work`` enqueues; wait for it."""
-    driver = cuda.driver()
-    events = []
-    with relaxed():
-        try:
-            for _ in range(2):
-                result, event = driver.cuEventCreate(0)
-                cuda.check(result, "creating an event")
-                events.append(event)
-            cuda.check(driver.cuEventRecord(events[0], stream.handle)[0], "recording an event")
-            work()
-            cuda.check(driver.cuEventRecord(events[1], stream.handle)[0], "recording an event")
-            cuda.check(driver.cuEventSynchronize(events[1])[0], "waiting for an event", stream)
-            result, milliseconds = driver.cuEventElapsedTime(*events)
-            cuda.check(result, "timing")
-            return float(milliseconds)
-        finally:
-            for event in events:
-                driver.cuEventDestroy(event)
 
 
 def synchronize(stream: Stream) -> None:
@@ -470,7 +298,7 @@ def synchronize_device(device: int) -> None:
 
 
 class _Own:
-    """The owner of a stream that is never destroyed."""
+    """Owner of the package's own streams, which are never destroyed."""
 
 
 @cache
@@ -493,10 +321,9 @@ def own_stream(device: int) -> Stream:
 
 
 def _after_fork() -> None:
-    """Forget the devices and contexts of the parent, which do not work in a forked child."""
+    """Discard the contexts of the parent: a forked child cannot use them."""
     global _thread
-    for cached in (cache_size, compute_capability, device_count, device_name, driver_version, own_stream):
-        cached.cache_clear()
+    own_stream.cache_clear()
     _thread = threading.local()
 
 

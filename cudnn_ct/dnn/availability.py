@@ -11,7 +11,7 @@ from .. import _lib
 from .._config import config
 from .._installation import header_version
 from ..context import available
-from ..cuda import stream as streams
+from ..cuda import device as devices
 from ..errors import CudnnError, LibraryLoadError, VersionMismatchError
 from .arguments import checked_flag
 
@@ -73,8 +73,8 @@ class _Available:
         if not present or config.dnn.enabled == "no_check":
             return present
         self.msg = available().reason or None
-        if self.msg is None and device is not None and device >= streams.device_count():
-            self.msg = f"device {device} does not exist: the driver shows {streams.device_count()}"
+        if self.msg is None and device is not None and device >= devices.device_count():
+            self.msg = f"device {device} does not exist: the driver shows {devices.device_count()}"
         return _judged(self.msg)
 
 

@@ -1,8 +1,8 @@
 """cuDNN's graph API, for any operation: graphs, engines for them, and plans that run them.
 
-From the top down: a graph of nodes and tensors becomes a native graph (`operations`), engines and execution
-plans (`engines`, `plan`), all of them backend descriptors (`backend`, `attributes`), for a device that is
-there or is only described (`offline`). The graphs of an operation are in its modules of `ops`.
+A graph of nodes and tensors is built into a native graph (`operations`), engines and execution plans
+(`engines`, `plan`). All are backend descriptors (`backend`, `attributes`), for a device that exists or is
+only described (`offline`). The graphs of an operation are in its modules of `ops`.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-# The documented names, those of convolutions from `ops`. Modules of the package import from the modules that
-# define them.
+# The documented names, also those of convolutions in `ops`. Modules of the package import from the modules
+# that define them.
 _MODULE_OF = {
     "Planner": "offline",
     "candidates": ".ops.conv.graph",

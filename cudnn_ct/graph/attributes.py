@@ -1,7 +1,7 @@
-"""Attributes of backend descriptors: which ones a kind of descriptor has, and the C type of each.
+"""Attributes of backend descriptors: the attributes of each kind of descriptor, and their C types.
 
-The names are cuDNN's own without what all of a kind have in common: ``CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT`` is
-``byte_alignment`` of a ``"tensor"``. They come from the generated enums, so a newer cuDNN brings its own.
+The names are cuDNN's names without the prefix of their kind: ``CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT`` is
+``byte_alignment`` of a ``"tensor"``. They come from the generated enums.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["Attribute", "DescriptorType", "Element", "kind"]
 
 
 class Attribute(NamedTuple):
-    """One attribute: its code, and how its elements look in C and in Python."""
+    """One attribute: its code, and the type of its elements in C and in Python."""
 
     code: int
     type: Element
@@ -33,7 +33,7 @@ class DescriptorType(NamedTuple):
     attributes: dict[str, Attribute]
 
     def attribute(self, name: str) -> Attribute:
-        """Look an attribute up. Raises AttributeError, with the names there are."""
+        """Return an attribute by its name. Raises AttributeError, with the existing names."""
         try:
             return self.attributes[name]
         except KeyError:
@@ -44,36 +44,36 @@ class DescriptorType(NamedTuple):
 
 
 def kind(name: str) -> DescriptorType:
-    """Look a kind of descriptor up by its name in C, lower case and without ``_DESCRIPTOR``.
+    """Return a kind of descriptor by its name in C, in lower case and without ``_DESCRIPTOR``.
 
     Raises
     ------
     ValueError
-        There is none of that name; the message lists those there are.
+        The kind does not exist; the message lists the existing ones.
     """
     kinds = _kinds()
     if name not in kinds:
-        raise ValueError(f"there is no backend descriptor of kind {name!r}; there are {', '.join(kinds)}")
+        raise ValueError(f"unknown backend descriptor: got {name!r}, expected one of {', '.join(kinds)}")
     return kinds[name]
 
 
 class AsDouble(float):
-    """A number to be set as DOUBLE where the attribute also takes FLOAT: the scaling of float64 work."""
+    """A number that is set as DOUBLE if the attribute also takes FLOAT: the scaling of float64."""
 
     set_as = "DOUBLE"
 
 
 class AsInt32(int):
-    """A number to be set as INT32 where the attribute also takes FLOAT: the scaling of sums of integers.
+    """A number that is set as INT32 although the attribute takes FLOAT: the scaling of integer sums.
 
-    cuDNN keeps the four bytes as they are, and engines that write int32 read an integer in them.
+    cuDNN stores the four bytes unchanged, and engines that write int32 read them as an integer.
     """
 
     set_as = "INT32"
 
 
 class Element(NamedTuple):
-    """A type that attributes have: its code, the C type, and the ways there and back."""
+    """A type of attributes: its code, the C type, and the conversions to C and back."""
 
     code: int
     ctype: Any
@@ -81,9 +81,9 @@ class Element(NamedTuple):
     decode: Callable[[Any], Any]
 
 
-# --- which attributes a kind has ---------------------------------------------------------------------------
+# --- attributes of a kind ---------------------------------------------------------------------------------
 
-# Where the names of a kind's attributes do not begin with the kind's own name.
+# Prefixes of attributes that differ from the name of their kind.
 _PREFIXES = {
     "operation_convolution_backward_data": "OPERATION_CONVOLUTION_BWD_DATA_",
     "operation_convolution_backward_filter": "OPERATION_CONVOLUTION_BWD_FILTER_",
@@ -101,18 +101,18 @@ def _kinds() -> dict[str, DescriptorType]:
     kinds = {name: DescriptorType(name, int(member), {}) for name, member in names.items()}
     prefixes = {_PREFIXES.get(name, f"{name}_".upper()): name for name in kinds}
     for attribute in BackendAttributeName:
-        # The longest prefix that fits, since some begin with others: ..._MATMUL_BWD_ and ..._MATMUL_.
+        # The longest matching prefix, because ..._MATMUL_BWD_ also begins with ..._MATMUL_.
         prefix = max((p for p in prefixes if attribute.name.startswith(p)), key=len)
         short = attribute.name.removeprefix(prefix).lower()
         kinds[prefixes[prefix]].attributes[short] = Attribute(int(attribute), element(_type(attribute.name)))
     return kinds
 
 
-# --- which type an attribute has ---------------------------------------------------------------------------
+# --- types of attributes ----------------------------------------------------------------------------------
 
-# The headers say it in comments, if at all. By the end of the name, the longest that fits. cuDNN refuses a
-# type that is not the attribute's: a test holds the plain ones that can be set against it. Those that can
-# only be read, and those of kinds that cuDNN does not create, are as their names say.
+# Types by the longest matching end of the name: the headers have them in comments, if at all. cuDNN rejects
+# a wrong type, and a test sets each attribute of a plain type. Types of attributes that can only be read, and
+# of kinds that cuDNN does not create, are untested.
 _TYPES = {
     "BACKEND_DESCRIPTOR": (
         "DESC DESCS DESCRIPTOR _X _W _Y _DX _DW _DY _GRAPH _SUBGRAPH GRAPH_OPS _DEVICEPROP CFG_ENGINE "
@@ -174,14 +174,14 @@ _ENDINGS = {ending: name for name, endings in _TYPES.items() for ending in endin
 
 
 def _type(attribute: str) -> str:
-    """The name of an attribute's type. Raises LookupError for one that the table above does not cover."""
+    """Return the name of an attribute's type. Raises LookupError if the table has no end of its name."""
     fitting = [ending for ending in _ENDINGS if attribute.endswith(ending)]
     if not fitting:
         raise LookupError(f"the type of the backend attribute {attribute} is not known")
     return _ENDINGS[max(fitting, key=len)]
 
 
-# --- what a type is in C and in Python ---------------------------------------------------------------------
+# --- types in C and in Python -----------------------------------------------------------------------------
 
 _ENUMS: dict[str, Any] = {
     "CONVOLUTION_MODE": enums.ConvolutionMode,
@@ -226,7 +226,7 @@ _DTYPE_NAMES = {row.code: row.name for row in DTYPES.values()}
 
 @cache
 def element(name: str) -> Element:
-    """The type of a name of ``cudnnBackendAttributeType_t``."""
+    """Return the type of a name of ``cudnnBackendAttributeType_t``."""
     code = int(BackendAttributeType[name])
     if name in _PLAIN:
         ctype, convert = _PLAIN[name]
@@ -246,18 +246,18 @@ def _dtype_code(dtype: Any) -> int:
 
 
 def _member(enum: Any, value: Any) -> int:
-    """The number of an enum's member, from the number or from the name in any case."""
+    """Return the number of an enum's member, from the number or the name in any case."""
     if not isinstance(value, str):
         return int(value)
     try:
         return int(enum[value.upper()])
     except KeyError:
         names = ", ".join(member.name.lower() for member in enum)
-        raise ValueError(f"{value!r} is none of cuDNN's {enum.__name__}: {names}") from None
+        raise ValueError(f"unknown {enum.__name__}: got {value!r}, expected one of {names}") from None
 
 
 def _name_in(enum: Any, value: int) -> str:
-    """The name of a member, lower case; a number that only a newer cuDNN has a name for stays a number."""
+    """Return the name of a member in lower case, or the number if only a newer cuDNN names it."""
     try:
         return str(enum(value).name).lower()
     except ValueError:

@@ -1,4 +1,4 @@
-"""Backend descriptors: the one kind of object that cuDNN's graph API is made of."""
+"""Backend descriptors: the objects of cuDNN's graph API."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ __all__ = ["BackendDescriptor"]
 
 
 class BackendDescriptor(NativeHandle):
-    """A ``cudnnBackendDescriptor_t``: created, given its attributes and finalised, or destroyed again.
+    """A ``cudnnBackendDescriptor_t``: created, set and finalised; destroyed if that fails.
 
     Parameters
     ----------
     library : Library
-        The cuDNN that makes it.
+        The cuDNN that creates it.
     name : str
         The kind of descriptor: ``"tensor"``, ``"operationgraph"``, ``"execution_plan"``, ...
     **attributes
-        By their names in C, short and in lower case. Numbers, names of enum members and of dtypes, other
-        descriptors; one of them, or a sequence, or a ctypes array as it is. What is None is left out.
+        By their short names in lower case. A value is a number, the name of an enum member or a dtype, a
+        descriptor, a sequence of them, or a ctypes array. None is omitted.
 
     Raises
     ------
     AttributeError
-        The kind has no such attribute; the message lists those it has.
+        The kind does not have the attribute; the message lists its attributes.
     BadParamError, NotSupportedError
-        cuDNN refused an attribute, or the whole.
+        cuDNN rejected an attribute, or the descriptor.
 
     Examples
     --------
@@ -45,7 +45,7 @@ class BackendDescriptor(NativeHandle):
         tensor.get("dimensions")
     """
 
-    # cuDNN does not say whether it keeps alive what a descriptor was made of, so this does.
+    # cuDNN does not document whether it keeps the parts of a descriptor alive.
     __slots__ = ("_depends_on", "about", "kind", "library")
 
     def __init__(self, library: Any, name: str, /, **attributes: Any) -> None:
@@ -61,7 +61,7 @@ class BackendDescriptor(NativeHandle):
 
     @classmethod
     def empty(cls, library: Any, name: str, parent: BackendDescriptor) -> Self:
-        """Make a descriptor for cuDNN to fill from an attribute of ``parent``."""
+        """Create a descriptor for cuDNN to fill from an attribute of ``parent``."""
         descriptor = cls.__new__(cls)
         descriptor._create(library, name)
         descriptor._depends_on.append(parent)
@@ -70,7 +70,7 @@ class BackendDescriptor(NativeHandle):
     def _create(self, library: Any, name: str) -> None:
         self.kind = kind(name)
         self.library = library
-        self.about = ""  # for people
+        self.about = ""  # shown by repr
         self._depends_on: list[Any] = []
         pointer = cudnnBackendDescriptor_t()
         library.cudnnBackendCreateDescriptor(self.kind.code, ctypes.byref(pointer))
@@ -88,7 +88,7 @@ class BackendDescriptor(NativeHandle):
             raise
 
     def _encoded(self, element: Element, value: Any) -> Any:
-        """An attribute is an array: text is one of characters, and anything alone an array of one."""
+        """Return a value as a C array: characters for bytes, one element for a single value."""
         if isinstance(value, bytes):
             return ctypes.create_string_buffer(value, len(value))
         values = tuple(value) if isinstance(value, Iterable) and not isinstance(value, str) else (value,)
@@ -96,14 +96,14 @@ class BackendDescriptor(NativeHandle):
         return (element.ctype * len(values))(*map(element.encode, values))
 
     def get(self, name: str) -> Any:
-        """Read an attribute: a list of numbers or names, text for one of characters.
+        """Read an attribute: a list of numbers or names, or text if its elements are characters.
 
         Attributes that hold descriptors are read by :meth:`children`.
         """
         attribute = self.kind.attribute(name)
         room = self.count(name)
         elements = (attribute.type.ctype * room)()
-        written = self._ask(attribute, room, elements) if room else 0
+        written = self._read(attribute, room, elements) if room else 0
         if attribute.type.ctype is ctypes.c_char:
             return bytes(elements[:written]).rstrip(b"\0").decode()
         return [attribute.type.decode(element) for element in elements[:written]]
@@ -112,29 +112,29 @@ class BackendDescriptor(NativeHandle):
         """Read an attribute of one element."""
         attribute = self.kind.attribute(name)
         elements = (attribute.type.ctype * 1)()
-        self._ask(attribute, 1, elements)
+        self._read(attribute, 1, elements)
         return attribute.type.decode(elements[0])
 
     def count(self, name: str) -> int:
-        """How many elements cuDNN announces for an attribute: an upper bound of what it then writes."""
-        return self._ask(self.kind.attribute(name), 0, None)
+        """Return the count of elements that cuDNN reports for an attribute: an upper bound."""
+        return self._read(self.kind.attribute(name), 0, None)
 
     def children(self, name: str, of_kind: str, count: int | None = None) -> list[BackendDescriptor]:
-        """Read an attribute that holds descriptors, at most ``count``, as new ones that cuDNN fills."""
+        """Read an attribute of descriptors, at most ``count``, into new descriptors."""
         attribute = self.kind.attribute(name)
         room = self.count(name) if count is None else count
         blanks = [BackendDescriptor.empty(self.library, of_kind, self) for _ in range(room)]
         elements = (attribute.type.ctype * room)(*(blank._as_parameter_ for blank in blanks))
-        return blanks[: self._ask(attribute, room, elements) if room else 0]
+        return blanks[: self._read(attribute, room, elements) if room else 0]
 
     def child(self, name: str, of_kind: str) -> BackendDescriptor:
-        """Read an attribute that holds one descriptor."""
+        """Read an attribute of one descriptor."""
         attribute = self.kind.attribute(name)
         blank = BackendDescriptor.empty(self.library, of_kind, self)
-        self._ask(attribute, 1, (attribute.type.ctype * 1)(blank._as_parameter_))
+        self._read(attribute, 1, (attribute.type.ctype * 1)(blank._as_parameter_))
         return blank
 
-    def _ask(self, attribute: Attribute, room: int, elements: Any) -> int:
+    def _read(self, attribute: Attribute, room: int, elements: Any) -> int:
         count = ctypes.c_int64()
         self.library.cudnnBackendGetAttribute(
             self, attribute.code, attribute.type.code, room, ctypes.byref(count), elements

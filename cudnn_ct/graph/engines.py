@@ -1,4 +1,4 @@
-"""Engines: what cuDNN's heuristics offer for a graph, and execution plans of them."""
+"""Engines of a graph: the answers of cuDNN's heuristics, and execution plans."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = [
 
 Knobs = tuple[tuple[int, int], ...]
 
-# Best first: B ranks better than A, and what only the fallback list has is many times slower.
+# Best first: B ranks better than A, and engines of the fallback list alone are many times slower.
 HEURISTICS = ("b", "a", "fallback")
 
 
@@ -44,7 +44,7 @@ class Engine(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read back what ``str`` wrote.
+        """Parse the text that ``str`` returns.
 
         Raises
         ------
@@ -84,7 +84,7 @@ class Engine(NamedTuple):
 
 
 class EngineConfig(NamedTuple):
-    """An engine that the heuristics have for a graph, with what cuDNN says of it."""
+    """An engine for a graph, with its workspace and its notes."""
 
     engine: Engine
     workspace: int
@@ -94,23 +94,23 @@ class EngineConfig(NamedTuple):
 def heuristic_configs(
     graph: BackendDescriptor, context: Any, heuristics: Iterable[str] = HEURISTICS
 ) -> Iterator[EngineConfig]:
-    """Ask the heuristics for engines that can compute a native graph, best first, each once.
+    """Yield the engines that the heuristics return for a native graph, best first, without repetition.
 
-    Lazy: the next mode is asked only when all offers of the one before are taken.
+    The next mode is queried only after all engines of the previous one were consumed.
 
     Raises
     ------
     NotSupportedError
-        No mode has an engine; the notes say what cuDNN said in each.
+        No mode has an engine; the notes have the error of each.
     """
     seen: set[Engine] = set()
-    refusals = []
+    reasons = []
     facts: dict[int, tuple[int, tuple[str, ...]]] = {}
     for mode in heuristics:
         try:
-            configs = _ask(graph, mode, context)
-        except NotSupportedError as error:
-            refusals.append(f"heuristics {mode}: {error}")
+            configs = _query_heuristics(graph, mode, context)
+        except NotSupportedError as rejected:
+            reasons.append(f"heuristics {mode}: {rejected}")
             continue
         for config in configs:
             offer = _offer(config, facts)
@@ -118,20 +118,19 @@ def heuristic_configs(
                 seen.add(offer.engine)
                 yield offer
     if not seen:
-        nothing = NotSupportedError("cuDNN's heuristics have no engine for this graph")
-        for refusal in refusals:
-            nothing.add_note(refusal)
-        raise nothing
+        error = NotSupportedError("cuDNN's heuristics have no engine for this graph")
+        for reason in reasons:
+            error.add_note(reason)
+        raise error
 
 
 def enumerate_engines(
     graph: BackendDescriptor, context: Any, unwanted: Container[str]
 ) -> Iterator[EngineConfig]:
-    """Try every engine that there is on a native graph, with cuDNN's defaults for all knobs.
+    """Yield every engine that supports a native graph, with the default knobs.
 
-    The heuristics answer with some forty configurations at most. Where engines that are wanted only for their
-    speed take all of these, the others are found in this way. It takes milliseconds. Engines with an
-    ``unwanted`` note are left out.
+    The heuristics return about forty configurations at most, which may all be of engines with ``unwanted``
+    notes. This finds the other engines in milliseconds; it omits engines with an ``unwanted`` note.
     """
     for index in range(graph.one("engine_global_count")):
         found = offer_of(graph, Engine(index), context, unwanted)
@@ -142,16 +141,16 @@ def enumerate_engines(
 def offer_of(
     graph: BackendDescriptor, engine: Engine, context: Any, unwanted: Container[str] = ()
 ) -> EngineConfig | None:
-    """Try one engine on a native graph: None where it cannot compute it, or has an ``unwanted`` note."""
+    """Return an engine's configuration; None if it rejects the graph, or has an ``unwanted`` note."""
     try:
         native = _engine(graph, engine.number, context)
         notes = _notes(native)
         if any(note in unwanted for note in notes):
             return None
         plan = _plan_of(native, engine.knobs, context)
-    except (AllocationError, ExecutionFailedError):  # which say nothing of the engine
+    except (AllocationError, ExecutionFailedError):  # transient failures
         raise
-    except CudnnError:  # older ones call an engine that lacks something an internal error
+    except CudnnError:  # older versions report an unsupported engine as an internal error
         return None
     return EngineConfig(engine, plan.one("workspace_size"), notes)
 
@@ -159,17 +158,17 @@ def offer_of(
 def execution_plan(
     graph: BackendDescriptor, engine: Engine, context: Any, unwanted: Container[str] = ()
 ) -> BackendDescriptor:
-    """Make an engine ready to compute a native graph.
+    """Build the execution plan of an engine for a native graph.
 
     Raises
     ------
     NotSupportedError
-        The engine cannot do it, whatever the heuristics said, or has an ``unwanted`` note.
+        The engine does not support the graph, or has an ``unwanted`` note.
     """
     native = _engine(graph, engine.number, context)
     found = [note for note in _notes(native) if note in unwanted] if unwanted else []
     if found:
-        raise NotSupportedError(f"{engine} is not wanted: {', '.join(found)}")
+        raise NotSupportedError(f"{engine} is excluded by its notes: {', '.join(found)}")
     return _plan_of(native, engine.knobs, context)
 
 
@@ -179,7 +178,7 @@ def plan_to_json(plan: BackendDescriptor) -> str:
 
 
 def plan_from_json(text: str, context: Any) -> BackendDescriptor:
-    """Read an execution plan back, for a device like the one it was written for."""
+    """Read an execution plan from JSON, for the kind of device that it was written for."""
     return BackendDescriptor(
         context.library,
         "execution_plan",
@@ -205,7 +204,7 @@ def _plan_of(engine: BackendDescriptor, knobs: Knobs, context: Any) -> BackendDe
     )
 
 
-def _ask(graph: BackendDescriptor, mode: str, context: Any) -> list[BackendDescriptor]:
+def _query_heuristics(graph: BackendDescriptor, mode: str, context: Any) -> list[BackendDescriptor]:
     heuristics = BackendDescriptor(
         graph.library, "engineheur", operation_graph=graph, mode=mode, **target(context, "engineheur")
     )
@@ -213,7 +212,7 @@ def _ask(graph: BackendDescriptor, mode: str, context: Any) -> list[BackendDescr
 
 
 def _offer(config: BackendDescriptor, facts: dict[int, tuple[int, tuple[str, ...]]]) -> EngineConfig:
-    """Read a configuration. What is the engine's, whatever its knobs, is read once and kept in ``facts``."""
+    """Read a configuration; ``facts`` caches the attributes of an engine that its knobs do not change."""
     engine = config.child("engine", "engine")
     index = engine.one("global_index")
     if index not in facts:
@@ -227,7 +226,7 @@ def _notes(engine: BackendDescriptor) -> tuple[str, ...]:
 
 
 def _knobs(config: BackendDescriptor, count: int) -> Knobs:
-    # cuDNN announces no choices before it is asked for some: there is one for each knob of the engine.
+    # cuDNN reports a count of 0 for this attribute: there is one choice for each knob of the engine.
     choices = config.children("knob_choices", "knob_choice", count)
     return tuple((_knob_type(choice), choice.one("knob_value")) for choice in choices)
 

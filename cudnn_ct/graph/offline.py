@@ -1,4 +1,4 @@
-"""What a graph is planned for: the device of a context's handle, or a device that is only described."""
+"""The device that a graph is planned for: that of a context, or a device that is only described."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from .. import _lib
-from ..cuda import stream as streams
+from ..cuda import device as devices
 from ..errors import NotInitializedError
 from .backend import BackendDescriptor
 
 __all__ = ["Planner", "compute_capability", "target"]
 
-# cuDNN 9.27 refuses a description that lacks these, and what 9.19 writes does. The values are ones that cuDNN
-# accepts; they were set by hand, not read from a device.
+# cuDNN 9.27 rejects a description without these keys, which 9.19 does not write. The values were set by hand,
+# not read from a device.
 _LATER_KEYS = {"smCountOrigin": 0, "oversizedSharedMemoryPerBlock": 0, "memoryBusWidth": 6144}
 
 
 class Planner:
-    """Stands where a context stands, for planning without the device: a cuDNN, and a device's description.
+    """Replaces a context, to plan without a device: a cuDNN and the description of a device.
 
-    Heuristics, engines, workspace sizes and plans need no more than that. Needs cuDNN >= 9.8.
+    This suffices for heuristics, engines, workspace sizes and plans. Needs cuDNN >= 9.8.
 
     Parameters
     ----------
     description : mapping, or path of a JSON file
-        What cuDNN writes as the properties of a device; see :func:`describe_device`.
+        The properties of a device that cuDNN writes; see :func:`describe_device`.
 
     Raises
     ------
     VersionMismatchError, BadParamError
-        This cuDNN is too old to plan without a device, or refuses the description.
+        This cuDNN is too old to plan without a device, or rejects the description.
 
     Examples
     --------
@@ -51,8 +51,8 @@ class Planner:
 
     @property
     def handle(self) -> NoReturn:
-        """There is none: a plan made here can be looked at, and runs nowhere."""
-        raise NotInitializedError(f"{self!r} only plans; running needs the device itself")
+        """Not available: a plan without a device cannot run."""
+        raise NotInitializedError(f"{self!r} cannot run plans: it has no device")
 
     def __repr__(self) -> str:
         return f"<Planner for {self.description.get('deviceName', 'an unnamed device')}>"
@@ -63,9 +63,9 @@ def _read(path: str | Path) -> dict[str, Any]:
 
 
 def target(context: Any, kind: str) -> dict[str, Any]:
-    """Which attribute tells a descriptor of a kind what it is for, and its value.
+    """Return the attribute that states the device of a descriptor of a kind, and its value.
 
-    A handle goes into graphs and plans; the properties of a device go into heuristics, engines and plans.
+    Graphs and plans take a handle; heuristics, engines and plans take the properties of a device.
     """
     if isinstance(context, Planner):
         return {} if kind == "operationgraph" else {"deviceprop": context.properties}
@@ -73,14 +73,14 @@ def target(context: Any, kind: str) -> dict[str, Any]:
 
 
 def compute_capability(context: Any) -> tuple[int, int]:
-    """The architecture that a graph is planned for; (0, 0) if a described device does not say."""
+    """Return the architecture that a graph is planned for; (0, 0) if the description lacks it."""
     if isinstance(context, Planner):
         major, minor = divmod(context.description.get("deviceVer", 0), 100)
         return major, minor // 10
-    return streams.compute_capability(context.device)
+    return devices.compute_capability(context.device)
 
 
 def describe_device(context: Any) -> str:
-    """Write the properties of a context's device as JSON, for a :class:`Planner` elsewhere. cuDNN >= 9.8."""
+    """Return the properties of a context's device as JSON for a :class:`Planner`. Needs cuDNN >= 9.8."""
     properties = BackendDescriptor(context.library, "deviceprop", handle=context.handle)
     return str(properties.get("json_representation"))

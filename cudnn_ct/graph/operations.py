@@ -1,6 +1,6 @@
-"""Graphs of operations as values - tensors, and nodes that join them - and the native graph of them.
+"""Graphs of operations as values, tensors and nodes, and the native graph of them.
 
-A kind of operation is a row of a table; all else that it needs comes from the attributes of its descriptors.
+A kind of operation is a row of a table; its attributes come from its descriptors.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ OPERATIONS = {
 class Tensor(NamedTuple):
     """A tensor of a graph.
 
-    ``uid`` tells the tensors of one graph apart. A virtual tensor is only between two nodes: it has no
-    memory. The pointers of the others are multiples of ``alignment`` bytes: with fewer than 16, cuDNN has
-    only its slowest engines left, and more brings no others.
+    ``uid`` is unique in a graph. A virtual tensor connects two nodes and has no memory. The pointers of other
+    tensors are multiples of ``alignment`` bytes: with fewer than 16, only the slowest engines remain, and a
+    larger alignment adds none.
     """
 
     uid: int
@@ -54,14 +54,14 @@ class Tensor(NamedTuple):
 
 
 class Node(NamedTuple):
-    """One operation: the name of its row, and the attributes of it and of its parameters by short names."""
+    """One operation: the name of its row, its attributes and those of its parameters, by short names."""
 
     row: str
     attributes: Mapping[str, Any]
 
 
 class Graph(NamedTuple):
-    """Operations that are computed as one, and the tensors in memory in the order of a run's pointers."""
+    """Operations that one plan computes, and the tensors in memory in the order of a run's pointers."""
 
     nodes: tuple[Node, ...]
     operands: tuple[Tensor, ...]
@@ -78,7 +78,7 @@ def operation_graph(graph: Graph, context: Any) -> BackendDescriptor:
     Raises
     ------
     NotSupportedError, BadParamError
-        cuDNN does not know such a graph.
+        cuDNN does not support the graph.
     """
     for one in graph.nodes:
         _check_layouts(one)
@@ -97,10 +97,10 @@ def operation_graph(graph: Graph, context: Any) -> BackendDescriptor:
 
 
 def _check_layouts(one: Node) -> None:
-    """Raise unless all tensors of a pointwise node that have the result's shape have its strides.
+    """Raise unless all tensors of a pointwise node with the result's shape have its strides.
 
-    Engines that are compiled at run time read them all with the strides of one of them. cuDNN 9.19 offers
-    such an engine (52) for tensors of different strides too, and its results are wrong.
+    Runtime-compiled engines read all of them with the strides of one. cuDNN 9.19 returns such an engine (52)
+    for tensors of different strides too, and its results are wrong.
     """
     if one.row != "pointwise":
         return
@@ -125,7 +125,7 @@ def _tensor(library: Any, tensor: Tensor) -> BackendDescriptor:
 
 
 def _operation(library: Any, name: str, attributes: Mapping[str, Any], native: Any) -> BackendDescriptor:
-    """An attribute belongs to the parameters where they have one of its name, else to the operation."""
+    """Build an operation; an attribute belongs to its parameters if they have one of that name."""
     row = OPERATIONS[name]
     known = kind(row.parameters).attributes if row.parameters else {}
     own = {name: native(value) for name, value in attributes.items() if name not in known}

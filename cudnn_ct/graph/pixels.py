@@ -1,4 +1,4 @@
-"""Arrays of any shape as images, whose channels engines load along: for what works element by element."""
+"""Arrays of any shape as images for elementwise graphs: engines vectorise along the channels."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from ..shapes.specs import TensorSpec
 
 __all__ = ["in_pixels", "pixels"]
 
-# Elements of a pixel. With all of 51 million elements in one, engines ask for a grid that there is none of.
+# Elements of a pixel. With 51 million elements in one pixel, engines need a grid that is too large.
 CHANNELS = 1024
 
 
 def pixels(count: int, channels: int, dtype: str) -> TensorSpec:
-    """So many pixels without gaps, with so many elements in each, as a tensor of a graph."""
+    """Return the spec of ``count`` contiguous pixels with ``channels`` elements each."""
     return TensorSpec.packed((count, channels, 1, 1), dtype, "nhwc")
 
 
 def in_pixels(make: Callable[..., Plan], *specs: TensorSpec) -> Plan:
-    """A plan for arrays without gaps, from one that ``make`` gives for images of pixels.
+    """Return a plan for contiguous arrays; ``make`` returns a plan for images of pixels.
 
-    What is left over, fewer elements than a pixel has, is a call of its own.
+    A remainder of fewer elements than a pixel has is a call of its own.
     """
     whole, rest = divmod(specs[0].size, CHANNELS)
     images = [(whole, CHANNELS)] * bool(whole) + [(1, rest)] * bool(rest)

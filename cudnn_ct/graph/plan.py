@@ -1,4 +1,4 @@
-"""A graph that is ready to run: an execution plan, and a variant pack for each set of pointers."""
+"""Plans of graphs: an execution plan, and a variant pack for each set of pointers."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from .operations import Graph, operation_graph
 
 __all__ = ["GraphPlan", "first_plan"]
 
-MAX_VARIANT_PACKS = 256  # kept for each plan; a pool hands the same addresses out again and again
+MAX_VARIANT_PACKS = 256  # cached for each plan; a pool reuses the same addresses
 
 
 def first_plan(graph: Graph, context: Context, order: Sequence[int] = ()) -> GraphPlan:
-    """Make a plan of the first engine that becomes one.
+    """Return a plan of the first engine that supports the graph.
 
     Parameters
     ----------
     graph : Graph
     context : Context
     order : sequence of int
-        The order in which the heuristics' first answers are tried, where another than theirs is known to be
-        better; the rest follow.
+        The order in which the first answers of the heuristics are tried, if another order than theirs is
+        known to be better; the other answers follow.
 
     Raises
     ------
     NotSupportedError
-        There is none; the message has what each engine said.
+        No engine does; the message has the error of each.
     """
-    native, refusals = operation_graph(graph, context), []
+    native, reasons = operation_graph(graph, context), []
     offered = heuristic_configs(native, context)
     first = list(islice(offered, len(order)))
     for offer in chain((first[i] for i in order if i < len(first)), offered):
@@ -43,13 +43,13 @@ def first_plan(graph: Graph, context: Context, order: Sequence[int] = ()) -> Gra
             made = execution_plan(native, offer.engine, context)
         except AllocationError:
             raise
-        except CudnnError as error:  # also what engines that compile at run time say
-            refusals.append(f"{offer.engine}: {error}")
+        except CudnnError as error:  # errors of runtime compilation too
+            reasons.append(f"{offer.engine}: {error}")
             continue
         same = "nondeterministic" not in offer.notes
         candidate = Candidate("graph", str(offer.engine), "fma", offer.workspace, same, notes=offer.notes)
         return GraphPlan(graph, made, candidate)
-    raise NotSupportedError(f"no engine becomes a plan; {'; '.join(refusals)}")
+    raise NotSupportedError(f"no engine could be built into an execution plan: {'; '.join(reasons)}")
 
 
 class GraphPlan:
@@ -63,7 +63,7 @@ class GraphPlan:
     native : BackendDescriptor
         The execution plan.
     workspace : int
-        Bytes of scratch memory that a run needs.
+        Bytes of workspace that a run needs.
     """
 
     __slots__ = ("_alignments", "_execute", "_graph", "_packs", "_uids", "candidate", "native", "workspace")
@@ -80,38 +80,38 @@ class GraphPlan:
         self._execute = native.library.cudnnBackendExecute
 
     def run(self, context: Context, pointers: Sequence[int], alpha: float = 1.0, beta: float = 0.0) -> None:
-        """Enqueue the graph; ``pointers`` are those of its operands, the output last.
+        """Enqueue the graph; ``pointers`` has those of its operands, the output last.
 
         Raises
         ------
         NotSupportedError
-            ``alpha`` is not 1 or ``beta`` not 0: that would be another graph.
+            ``alpha`` is not 1 or ``beta`` not 0, which need another graph.
         BadParamError
-            A pointer is not aligned as the plan was told.
+            A pointer is misaligned.
         ValueError
-            There are more pointers than operands, or fewer.
+            The number of pointers is not that of the operands.
         """
         if alpha != 1 or beta != 0:
             raise NotSupportedError(
-                f"a graph plan has alpha 1 and beta 0 built in; got alpha {alpha}, beta {beta}"
+                f"a graph plan cannot scale: got alpha {alpha}, beta {beta}, expected 1 and 0"
             )
         key = (context.workspace(self.workspace) if self.workspace else 0, *pointers)
         pack = self._packs.get(key)
         if pack is None:
             pack = self._packs[key] = self._pack(*key)
-        if context.capturing:  # a graph may be replayed when all others have forgotten the plan
+        if context.capturing:  # a graph may be replayed after the plan was dropped
             context.pin(self)
             context.pin(pack)
         self._execute(context.handle, self.native, pack)
 
     def describe(self) -> str:
-        """Tell what was chosen."""
+        """Return a description of the plan."""
         return f"chosen: {self.candidate}"
 
     def _pack(self, workspace: int, *pointers: int) -> BackendDescriptor:
-        """What a run is given: it cannot be changed once made, so there is one for each set of pointers."""
+        """Create the variant pack of a set of pointers: a finalised descriptor cannot be changed."""
         if len(pointers) != len(self._uids):
-            raise ValueError(f"{len(pointers)} pointers for a graph of {len(self._uids)} operands")
+            raise ValueError(f"number of pointers is wrong: got {len(pointers)}, expected {len(self._uids)}")
         if any(map(mod, pointers, self._alignments)):
             raise self._misaligned(pointers)
         return BackendDescriptor(
@@ -123,9 +123,9 @@ class GraphPlan:
         )
 
     def _misaligned(self, pointers: Sequence[int]) -> BadParamError:
-        """A kernel that loads 16 bytes at once from such memory would end the whole CUDA context."""
+        """Return the error for a misaligned pointer: a 16-byte load of it would destroy the CUDA context."""
         bad = next(i for i, pointer in enumerate(pointers) if pointer % self._alignments[i])
         return BadParamError(
-            f"the memory of {self._graph.operands[bad].spec} begins at {pointers[bad]:#x}; "
-            f"the plan needs a multiple of {self._alignments[bad]} bytes"
+            f"pointer of {self._graph.operands[bad].spec} is misaligned: got {pointers[bad]:#x}, "
+            f"expected a multiple of {self._alignments[bad]}"
         )

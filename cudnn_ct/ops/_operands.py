@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 from ..array import DeviceArray
 from ..array_creation import not_on_device
+from ..cuda import device as devices
 from ..cuda import interop
 from ..cuda import stream as streams
 from ..cuda.stream import Stream
@@ -31,7 +33,7 @@ def stream_of(x: Any, name: str, stream: Any) -> Stream:
     elif type(x).__module__ in ("numpy", "builtins"):  # said before there need be a device
         raise not_on_device(x, name)
     else:
-        device = interop.device_of(x) if streams.device_count() > 1 else 0
+        device = interop.device_of(x) if devices.device_count() > 1 else 0
     if stream is None:
         return streams.current_stream(device)
     return streams.as_stream(stream, streams.current_stream().device if device is None else device)
@@ -87,7 +89,7 @@ def byte_extent(spec: TensorSpec) -> tuple[int, int]:
 
 
 def _share_elements(one: DeviceArray, two: DeviceArray) -> bool:
-    """Whether any element of one is in memory of the other: slices of channels lie between each other."""
+    """Return whether two arrays share an element: the ranges of channel slices overlap without that."""
     import numpy as np
 
     try:
@@ -97,16 +99,14 @@ def _share_elements(one: DeviceArray, two: DeviceArray) -> bool:
 
 
 def _addresses(array: DeviceArray) -> Any:
-    """A NumPy array with the addresses of a device array, which nobody may look into."""
+    """Return a NumPy array over the addresses of a device array, whose elements must not be read."""
     import numpy as np
 
-    class Interface:
-        __array_interface__ = {  # noqa: RUF012 - what the protocol asks for
-            "version": 3,
-            "shape": array.shape,
-            "strides": array.strides,
-            "typestr": f"|V{array.itemsize}",
-            "data": (array.pointer, True),
-        }
-
-    return np.asarray(Interface())
+    interface = {
+        "version": 3,
+        "shape": array.shape,
+        "strides": array.strides,
+        "typestr": f"|V{array.itemsize}",
+        "data": (array.pointer, True),
+    }
+    return np.asarray(SimpleNamespace(__array_interface__=interface))

@@ -12,14 +12,13 @@ from ..descriptors import ActivationDescriptor
 from ..graph.operations import Graph, Node, Tensor, node
 from ..graph.pixels import in_pixels
 from ..graph.plan import GraphPlan, first_plan
-from ..plans.axes import INT_MAX
 from ..plans.base import Plan, tensors_of
 from ..plans.call import CallPlan
 from ..plans.chain import ChainPlan, Step
 from ..plans.elementwise import SetOrScale
 from ..plans.tiling import tile
 from ..shapes.activation import ActivationProblem, activation_problem
-from ..shapes.specs import ActivationSpec, TensorSpec, equivalent_strides
+from ..shapes.specs import INT_MAX, ActivationSpec, TensorSpec, equivalent_strides
 from ._call import Operation, execute
 from ._fallback import Implementation, of_problem
 from .conv.fused_graph import MODES

@@ -1,1 +1,1 @@
-"""Plans: what a run is once all that depends on the problem is made. They name no operation."""
+"""Plans: prepared computations of a problem, which run on given pointers. They name no operation."""

@@ -1,26 +1,24 @@
-"""Tensors of any rank written with the few axes that a legacy call knows."""
+"""Tensors of any rank, described by the few axes that a legacy call supports."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from ..errors import NotSupportedError
-from ..shapes.specs import LAYOUTS, TensorSpec, packed_strides
+from ..shapes.specs import INT_MAX, LAYOUTS, TensorSpec, packed_strides
 
 __all__ = ["canonical_strides", "collapse", "images", "pad_to_4d", "pad_to_two_axes"]
 
-INT_MAX = 2**31 - 1  # what a descriptor holds
-
 
 def collapse(specs: Sequence[TensorSpec], groups: Sequence[Sequence[int]]) -> list[TensorSpec]:
-    """Write each group of axes as one axis, in all specs alike; four axes at least.
+    """Merge each group of axes into one axis, equally in all specs; return specs of at least four axes.
 
     Elements of a group may be visited in any order, as long as it is the same in all tensors.
 
     Raises
     ------
     NotSupportedError
-        The strides of some tensor do not allow it: a copy without gaps will.
+        The strides of a tensor do not allow it; a contiguous copy does.
     """
     merged = [_merged(specs, group) for group in groups]
     axes: list[list[tuple[int, int]]] = [list(tensor) for tensor in zip(*merged, strict=True)]
@@ -33,7 +31,7 @@ def collapse(specs: Sequence[TensorSpec], groups: Sequence[Sequence[int]]) -> li
 
 
 def _merged(specs: Sequence[TensorSpec], group: Sequence[int]) -> list[tuple[int, int]]:
-    """Length and stride of one axis for a group of them, for each tensor."""
+    """Return the length and the stride of the merged axis of a group, for each tensor."""
     axes = [axis for axis in group if specs[0].shape[axis] != 1]
     axes.sort(key=lambda axis: -specs[0].strides[axis])
     result = []
@@ -43,7 +41,7 @@ def _merged(specs: Sequence[TensorSpec], group: Sequence[int]) -> list[tuple[int
             if length == 1:
                 stride = spec.strides[axis]
             elif spec.strides[axis] != length * stride:
-                raise NotSupportedError(f"axes {list(group)} of {spec} do not lie side by side in memory")
+                raise NotSupportedError(f"axes {list(group)} of {spec} are not adjacent in memory")
             length *= spec.shape[axis]
         if length > INT_MAX:
             raise NotSupportedError(f"{spec} has {length:,} elements; one axis has at most {INT_MAX:,}")
@@ -52,13 +50,13 @@ def _merged(specs: Sequence[TensorSpec], group: Sequence[int]) -> list[tuple[int
 
 
 def images(*specs: TensorSpec) -> list[TensorSpec]:
-    """Specs of images as the legacy calls take them: two spatial axes at least, axes of length 1 alike."""
+    """Return specs of images for the legacy calls: two or more spatial axes, canonical strides."""
     common = [layout for layout in LAYOUTS if all(layout in spec.layouts for spec in specs)]
     return [pad_to_two_axes(canonical_strides(spec, common)) for spec in specs]
 
 
 def canonical_strides(spec: TensorSpec, common: list[str]) -> TensorSpec:
-    """Give axes of length 1 the strides of the layout in use; cuDNN refuses odd ones."""
+    """Give axes of length 1 the strides of the layout in use; cuDNN rejects other strides."""
     if 1 not in spec.shape:
         return spec
     layouts = [layout for layout in common if layout in spec.layouts] or list(spec.layouts)
@@ -73,7 +71,7 @@ def canonical_strides(spec: TensorSpec, common: list[str]) -> TensorSpec:
 
 
 def pad_to_two_axes(spec: TensorSpec) -> TensorSpec:
-    """Write one spatial axis as two, the first of length 1: the legacy calls know no other."""
+    """Describe one spatial axis as two, the first of length 1: legacy calls need two or three."""
     if len(spec.shape) != 3:
         return spec
     (n, c, length), (step_n, step_c, step) = spec.shape, spec.strides
@@ -81,7 +79,7 @@ def pad_to_two_axes(spec: TensorSpec) -> TensorSpec:
 
 
 def pad_to_4d(spec: TensorSpec) -> TensorSpec:
-    """Put axes of length 1 before the first: cuDNN sets and scales nothing of fewer than four."""
+    """Insert axes of length 1 at the front: ``cudnnSetTensor`` and ``cudnnScaleTensor`` need four."""
     missing = max(4 - len(spec.shape), 0)
     step = max((n * s for n, s in zip(spec.shape, spec.strides, strict=True)), default=1)
     return TensorSpec((1,) * missing + spec.shape, (step,) * missing + spec.strides, spec.dtype)

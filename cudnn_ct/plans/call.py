@@ -1,4 +1,4 @@
-"""Plans of the legacy calls of the usual form, which most layers have."""
+"""Plans of one legacy call, in the form that most layers have."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ __all__ = ["ArgumentTemplate", "CallPlan", "PointerSlot"]
 
 
 class CallPlan:
-    """f(handle, *head, alpha, descriptor and pointer of each input, beta, those of the result).
+    """The call ``f(handle, *head, alpha, (descriptor, pointer) of each input, beta, those of the result)``.
 
-    ``inputs`` are, in the order of the C function, places among the pointers of a run and specs; the result
-    is the last pointer. ``factor`` multiplies every alpha.
+    ``inputs`` has, in the order of the C function, the place of each input among the pointers of a run, and
+    its spec; the result is the last pointer. ``factor`` multiplies every alpha.
     """
 
     __slots__ = ("_alpha", "_arguments", "_beta", "_factor", "_function", "_places", "_scalar", "workspace")
@@ -34,7 +34,7 @@ class CallPlan:
         self._function = function
         self._scalar = scalar_type(DTYPES[result.dtype].accumulate)
         self._factor = factor
-        # All but the handle, the pointers and unusual factors is made once: a call counts in microseconds.
+        # All arguments but the handle, the pointers and other factors are created once, to save host time.
         self._alpha = len(head)
         arguments: list[Any] = [*head, self._scalar(factor)]
         self._places = []
@@ -57,20 +57,20 @@ class CallPlan:
         getattr(context.library, self._function)(context.handle, *arguments, pointers[-1])
 
     def describe(self) -> str:
-        """Tell what was chosen."""
+        """Return a description of the plan."""
         return f"chosen: {self._function}"
 
 
 class PointerSlot(str):
-    """Stands for the pointer of an operand, by its name, among the arguments of a C function."""
+    """Placeholder for the pointer of an operand, by its name, in the arguments of a C function."""
 
     __slots__ = ()
 
 
 class ArgumentTemplate:
-    """All arguments of a C function of another form but the handle: a run fills in its pointers.
+    """All arguments of a C function but the handle; a run fills in its pointers.
 
-    ``names`` are those of a run's pointers, in their order. An operand that is not among them is null.
+    ``names`` are the names of a run's pointers in their order. The pointer of another operand is null.
     """
 
     __slots__ = ("_places", "_ready")
@@ -82,7 +82,7 @@ class ArgumentTemplate:
         self._ready = [None if isinstance(one, PointerSlot) else one for one in arguments]
 
     def filled(self, pointers: Sequence[int]) -> list[Any]:
-        """The arguments of a run, in a new list."""
+        """Return the arguments of a run, in a new list."""
         arguments = self._ready.copy()
         for at, place in self._places:
             arguments[at] = pointers[place]

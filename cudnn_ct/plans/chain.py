@@ -1,4 +1,4 @@
-"""Several plans one after the other, with what they hand on in scratch memory."""
+"""Several plans one after another, with intermediate results in the workspace."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Step(NamedTuple):
 
 
 class ChainPlan:
-    """Steps, the last of which writes the result; alpha goes to the step ``scaled``, beta to the last."""
+    """A sequence of steps; the step ``scaled`` applies alpha, the last step beta."""
 
     __slots__ = ("_offsets", "_scaled", "_steps", "workspace")
 
@@ -50,15 +50,15 @@ class ChainPlan:
             plan.run(context, [memory[place] for place in places], a, b)
 
     def describe(self) -> str:
-        """Tell what was chosen."""
-        told = (step.plan.describe().removeprefix("chosen: ") for step in self._steps)
-        return f"chosen: {'; then '.join(told)}"
+        """Return a description of the plan."""
+        texts = (step.plan.describe().removeprefix("chosen: ") for step in self._steps)
+        return f"chosen: {'; then '.join(texts)}"
 
 
 def partial_write_error(error: CudnnError) -> ExecutionFailedError:
-    """What a refusal is once earlier calls have changed a result: no other way may start anew."""
+    """Return the error for a call that was rejected after earlier calls had changed the results."""
     return ExecutionFailedError(
-        f"{error}\nearlier calls of the same operation have changed its results, so no other way was tried",
+        f"{error}\nearlier calls of the same operation have changed its results, so no fallback was tried",
         status=error.status,
         function=error.function,
         detail=error.detail,
@@ -66,7 +66,7 @@ def partial_write_error(error: CudnnError) -> ExecutionFailedError:
 
 
 def run_all(calls: Iterable[Callable[[], object]]) -> None:
-    """Make several calls for one result. After the first, a refusal lets no other way begin again."""
+    """Make several calls for one result; after the first one, no other implementation may start over."""
     for i, call in enumerate(calls):
         try:
             call()

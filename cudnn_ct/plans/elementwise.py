@@ -1,4 +1,4 @@
-"""What works element by element, and what moves elements, by the legacy calls."""
+"""Plans of legacy calls that compute element by element, or copy elements."""
 
 from __future__ import annotations
 
@@ -35,21 +35,21 @@ __all__ = [
 
 
 def op_tensor(problem: OpTensorProblem) -> Plan:
-    """``cudnnOpTensor``."""
+    """Return a plan of ``cudnnOpTensor``."""
     spec = OpTensorSpec(problem.op, DTYPES[problem.a.dtype].accumulate, problem.propagate_nan)
     make = partial(OpTensorPlan, spec, 1.0, 1.0)
     return tile(make, *(tensor for tensor in (problem.a, problem.b, problem.c) if tensor))
 
 
 def transformation(problem: TransformProblem) -> Plan:
-    """``cudnnTransformTensor``, which knows one dtype for both sides."""
+    """Return a plan of ``cudnnTransformTensor``, which needs one dtype for both operands."""
     x, y = problem.x, problem.y
     if x.dtype != y.dtype:
-        raise NotSupportedError(f"cudnnTransformTensor turns no {x.dtype} into {y.dtype}")
+        raise NotSupportedError(f"cudnnTransformTensor cannot convert {x.dtype} to {y.dtype}")
     return copy_plan(x, y)
 
 
-# What cudnnOpTensor reads and writes in one call, computing in float32. It has none for float64.
+# Conversions by one call of cudnnOpTensor, in float32. It does not support float64.
 _CONVERSIONS = {
     ("float16", "float32"),
     ("bfloat16", "float32"),
@@ -59,48 +59,48 @@ _CONVERSIONS = {
 
 
 def cast_plan(problem: TransformProblem) -> Plan:
-    """``cudnnOpTensor`` with an operand and a result of two dtypes: the larger of x and x.
+    """Return a plan of ``cudnnOpTensor`` with two dtypes: the maximum of x and x.
 
-    float16 and bfloat16 become each other by way of float32, which holds both.
+    float16 and bfloat16 are converted to each other through float32, which is exact.
     """
     x, y = problem.x, problem.y
     if (x.dtype, y.dtype) in _CONVERSIONS:
         return tile(partial(OpTensorPlan, OpTensorSpec("max"), 1.0, 1.0), x, y)
     between = TensorSpec.packed(x.shape, "float32")
     if {x.dtype, y.dtype} != {"float16", "bfloat16"}:
-        raise NotSupportedError(f"cudnnOpTensor turns no {x.dtype} into {y.dtype}")
+        raise NotSupportedError(f"cudnnOpTensor cannot convert {x.dtype} to {y.dtype}")
     there, back = (cast_plan(TransformProblem(*pair)) for pair in ((x, between), (between, y)))
     return ChainPlan([between], [Step(there, (0, 2)), Step(back, (2, 1))])
 
 
 def cast_or_copy_plan(x: TensorSpec, y: TensorSpec) -> Plan:
-    """A copy, or a conversion where the dtypes are two."""
+    """Return a plan of a copy, or of a conversion if the dtypes differ."""
     return copy_plan(x, y) if x.dtype == y.dtype else cast_plan(TransformProblem(x, y))
 
 
 def scale_plan(problem: ScaleProblem) -> Plan:
-    """``cudnnScaleTensor``."""
+    """Return a plan of ``cudnnScaleTensor``."""
     return tile(SetOrScale, problem.x)
 
 
 def scaling_by_op_tensor(problem: ScaleProblem) -> Plan:
-    """``cudnnOpTensor`` in place: the larger of alpha x and alpha x."""
+    """Return a plan of ``cudnnOpTensor`` in place: the maximum of alpha x and alpha x."""
     spec = OpTensorSpec("max", DTYPES[problem.x.dtype].accumulate)
     return tile(partial(OpTensorPlan, spec, 1.0, 1.0), problem.x)
 
 
 def fill_plan(problem: FillProblem) -> Plan:
-    """``cudnnSetTensor``."""
+    """Return a plan of ``cudnnSetTensor``."""
     return tile(partial(SetOrScale, value=True), problem.x)
 
 
 def absolute_plan(x: TensorSpec, y: TensorSpec) -> Plan:
-    """Absolute values, of two tensors of one shape and dtype: the larger of x and -x."""
+    """Return a plan of the absolute value: the maximum of x and -x."""
     return extreme_plan("max", -1.0, x, y)
 
 
 def extreme_plan(op: str, factor: float, *specs: TensorSpec) -> Plan:
-    """The larger or smaller ("max", "min") of a and ``factor`` times b, which is a where none is given."""
+    """Return a plan of the "max" or "min" of a and ``factor`` times b; with one operand, b is a."""
     return tile(partial(ExtremePlan, op, factor), *specs)
 
 
@@ -108,9 +108,9 @@ _EXTREMES = ("max", "min")
 
 
 class OpTensorPlan:
-    """One ``cudnnOpTensor``; alpha multiplies both terms, or is a factor for each.
+    """One ``cudnnOpTensor``; alpha is a factor of both terms, or a pair of factors.
 
-    The result is the last pointer, and may be others. An operation on one operand takes it for both.
+    The result is the last pointer, and may equal another one. With one operand, b is a.
     """
 
     __slots__ = ("_a", "_alpha1", "_alpha2", "_b", "_c", "_op", "_operation", "_scalar", "workspace")
@@ -133,21 +133,21 @@ class OpTensorPlan:
         of_a, of_b = alpha if isinstance(alpha, OpTensorScales) else (alpha, alpha)
         first = scalar(of_a * self._alpha1), self._a, pointers[0]
         second = scalar(of_b * self._alpha2), self._b, pointers[1 if len(pointers) == 3 else 0]
-        if second[2] == c != first[2]:  # cuDNN writes over b only where a is there too; each op commutes
+        if second[2] == c != first[2]:  # cuDNN overwrites b only if a is b; each op commutes
             first, second = second, first
         context.library.cudnnOpTensor(
             context.handle, self._operation, *first, *second, scalar(beta), self._c, c
         )
 
     def describe(self) -> str:
-        """Tell what was chosen."""
+        """Return a description of the plan."""
         return f"chosen: cudnnOpTensor, {self._op}"
 
 
 class ExtremePlan:
-    """y = alpha max(a, factor b) + beta y, or min: the other of the two where alpha is negative.
+    """y = alpha max(a, factor b) + beta y, or with min; a negative alpha exchanges max and min.
 
-    Of one operand, a is b. NaN in either is NaN.
+    With one operand, b is a. NaN in either operand is propagated.
     """
 
     __slots__ = ("_factor", "_opposite", "_plan", "workspace")
@@ -162,18 +162,18 @@ class ExtremePlan:
 
     def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
         """Enqueue the call."""
-        if alpha == 0:  # of b, which may be infinite, nothing is to be seen
+        if alpha == 0:  # do not read b, which may be infinite
             pointers = (pointers[0], *pointers[:-2], pointers[-1])
         plan = self._opposite if alpha < 0 else self._plan
         plan.run(context, pointers, alpha, beta)
 
     def describe(self) -> str:
-        """Tell what was chosen."""
-        return f"{self._plan.describe()} of one and {self._factor:g} times the other"
+        """Return a description of the plan."""
+        return f"{self._plan.describe()} of an operand and {self._factor:g} times the other"
 
 
 class SetOrScale:
-    """``cudnnScaleTensor`` by alpha; or ``cudnnSetTensor`` to alpha, where that is the ``value``."""
+    """``cudnnScaleTensor`` by alpha, or with ``value`` ``cudnnSetTensor`` to alpha."""
 
     __slots__ = ("_dtype", "_scalar", "_value", "_x", "workspace")
 
@@ -193,12 +193,12 @@ class SetOrScale:
             library.cudnnScaleTensor(handle, self._x, pointer, self._scalar(alpha))
 
     def describe(self) -> str:
-        """Tell what was chosen."""
+        """Return a description of the plan."""
         return f"chosen: {'cudnnSetTensor' if self._value else 'cudnnScaleTensor'}"
 
 
 def copy_plan(x: TensorSpec, y: TensorSpec) -> Plan:
-    """``cudnnTransformTensor``, y = alpha x + beta y, between tensors of one shape and dtype."""
+    """Return a plan of ``cudnnTransformTensor``: y = alpha x + beta y for one shape and dtype."""
     return tile(lambda a, b: CallPlan("cudnnTransformTensor", (), [(0, a)], b), x, y)
 
 
@@ -212,7 +212,7 @@ def duplicate_plan(spec: TensorSpec) -> Plan:
 
 
 class _BytesPlan:
-    """``cuMemcpyDtoDAsync``, or another plan in a run with factors."""
+    """``cuMemcpyDtoDAsync``, or another plan if alpha is not 1 or beta not 0."""
 
     __slots__ = ("_nbytes", "_scaled", "workspace")
 

@@ -1,4 +1,4 @@
-"""What cuDNN has for float32 and not for half types: on copies that hold more."""
+"""Implementations of half precision on float32 copies, for calls that cuDNN has only for float32."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from .elementwise import cast_plan
 
 __all__ = ["PlanMaker", "on_float32", "widened"]
 
-# A plan for a problem, or None where the way is for others of its kind.
+# Returns a plan for a problem, or None if the implementation does not apply to it.
 PlanMaker = Callable[[Any, Context], Plan | None]
 
 
-def on_float32(way: PlanMaker, *dtypes: str) -> PlanMaker:
-    """A way that computes a problem of one of ``dtypes`` as ``way`` does one of float32; for others none."""
+def on_float32(maker: PlanMaker, *dtypes: str) -> PlanMaker:
+    """Return an implementation for problems of ``dtypes``, which runs another one on float32 copies."""
 
     def wide(problem: Any, context: Context) -> Plan | None:
         tensors = tensors_of(problem)
         if any(spec.dtype not in dtypes for spec in tensors.values()):
             return None
         copies = {name: widened(spec) for name, spec in tensors.items()}
-        inner = way(problem._replace(**copies), context)
+        inner = maker(problem._replace(**copies), context)
         if inner is None:
             return None
         count, results = len(tensors), len(problem.results)
@@ -36,7 +36,7 @@ def on_float32(way: PlanMaker, *dtypes: str) -> PlanMaker:
         ]
         steps = [Step(cast_plan(there), (i, count + i)) for i, there, _ in pairs[: count - results]]
         steps.append(Step(inner, tuple(range(count, 2 * count))))
-        # The first result last: it is the one that alpha and beta are of.
+        # The first result is last, because the last step applies alpha and beta.
         steps += [Step(cast_plan(back), (count + i, i)) for i, _, back in reversed(pairs[count - results :])]
         return ChainPlan(list(copies.values()), steps)
 
@@ -44,5 +44,5 @@ def on_float32(way: PlanMaker, *dtypes: str) -> PlanMaker:
 
 
 def widened(spec: TensorSpec) -> TensorSpec:
-    """A float32 copy without gaps, in the same order of memory where that has none."""
+    """Return the spec of a contiguous float32 copy, in the layout of a contiguous ``spec``."""
     return TensorSpec.packed(spec.shape, "float32", spec.layouts[0] if spec.layouts else "nchw")

@@ -1,4 +1,4 @@
-"""Scalars in host memory, as cuDNN takes them for alpha, beta and the value of a fill."""
+"""Scalars in host memory: alpha, beta and the value of a fill."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["scalar_bytes", "scalar_type"]
 
 @cache
 def scalar_type(compute: str) -> Any:
-    """A function from a number to a pointer that cuDNN takes for alpha and beta: float64 only for float64."""
+    """Return the function that makes a pointer to alpha or beta: a double for float64, else a float."""
     kind = ctypes.c_double if compute == "float64" else ctypes.c_float
     common: dict[float, Any] = {value: ctypes.byref(kind(value)) for value in (0, 1)}
 
@@ -25,9 +25,9 @@ def scalar_type(compute: str) -> Any:
 
 
 def scalar_bytes(dtype: str, value: float = 0.0) -> Any:
-    """A number in memory, as ``cudnnSetTensor`` takes it for elements of a dtype.
+    """Return a pointer to the value that ``cudnnSetTensor`` sets elements of a dtype to.
 
-    For half types that is a float32, whatever the manual says: cuDNN 9.19 reads four bytes, and rounds.
+    For half precision it is a float32, in contrast to the manual: cuDNN 9.19 reads four bytes and rounds.
     """
     row = DTYPES[dtype]
     if value == 0 and copysign(1, value) > 0:
@@ -41,7 +41,7 @@ def scalar_bytes(dtype: str, value: float = 0.0) -> Any:
 
 
 def _round_to_odd(value: float) -> Any:
-    """A float32 whose last bit tells that something was lost: it becomes the half that is nearest."""
+    """Round to a float32 with an odd last bit if inexact, so that cuDNN's rounding is the only one."""
     import numpy as np
 
     single = np.array(value).astype(np.float32)

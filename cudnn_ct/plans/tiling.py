@@ -1,4 +1,4 @@
-"""Tensors that are worked on element by element, of any rank and any strides: few axes, or few at a time."""
+"""Elementwise calls on tensors of any rank and strides: axes are merged, or the tensors tiled."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ from typing import NamedTuple
 from ..context import Context
 from ..dtypes import DTYPES
 from ..errors import NotSupportedError
-from ..shapes.specs import TensorSpec
-from .axes import INT_MAX, canonical_strides, images
+from ..shapes.specs import INT_MAX, TensorSpec
+from .axes import canonical_strides, images
 from .base import Plan
 from .chain import run_all
 
 __all__ = ["SlicedPlan", "coalesce", "is_contiguous", "pad_axes_to_4d", "tile"]
 
-MAX_AXES = 5  # that the calls on single elements take
-MAX_SLICES = 4096  # calls for one operation; each takes microseconds of the host
+MAX_CALL_AXES = 5  # axes of an elementwise call
+MAX_SLICES = 4096  # calls for one operation; each takes microseconds of host time
 
 
 class Axis(NamedTuple):
-    """One axis of several tensors: its length and stride in each. The first has the whole length."""
+    """One axis of several tensors: its length and stride in each. The first has the full length."""
 
     lengths: tuple[int, ...]
     strides: tuple[int, ...]
 
     @property
     def reach(self) -> int:
-        """The largest step over the whole axis."""
+        """The largest product of length and stride."""
         return max(n * s for n, s in zip(self.lengths, self.strides, strict=True))
 
 
 def coalesce(specs: Sequence[TensorSpec], *, in_order: bool = False) -> list[Axis]:
-    """Join axes that lie side by side in all tensors, each of which has the length of the first or 1.
+    """Merge axes that are adjacent in all tensors, whose lengths are that of the first or 1.
 
-    Axes of length 1 in the first are left out. The others are taken in the order of its memory, or as they
-    stand where they are to be counted ``in_order``.
+    Axes of length 1 in the first tensor are omitted. The result is in the order of its memory, or with
+    ``in_order`` in the order of the shape.
     """
     first = specs[0]
     places = [place for place, length in enumerate(first.shape) if length != 1]
@@ -50,7 +50,7 @@ def coalesce(specs: Sequence[TensorSpec], *, in_order: bool = False) -> list[Axi
             tuple(spec.shape[place] for spec in specs),
             tuple(spec.strides[place] if spec.shape[place] > 1 else 1 for spec in specs),
         )
-        if axes and _side_by_side(axes[-1], inner):
+        if axes and _mergeable(axes[-1], inner):
             lengths = tuple(m * n for m, n in zip(axes.pop().lengths, inner.lengths, strict=True))
             inner = Axis(lengths, inner.strides)
         axes.append(inner)
@@ -58,7 +58,7 @@ def coalesce(specs: Sequence[TensorSpec], *, in_order: bool = False) -> list[Axi
 
 
 def is_contiguous(axes: Sequence[Axis], tensor: int) -> bool:
-    """Whether one of the tensors has no gaps, and its axes in this order."""
+    """Return whether one of the tensors is contiguous with its axes in this order."""
     step = 1
     for axis in reversed(axes):
         if axis.lengths[tensor] > 1:
@@ -68,8 +68,8 @@ def is_contiguous(axes: Sequence[Axis], tensor: int) -> bool:
     return True
 
 
-def _side_by_side(outer: Axis, inner: Axis) -> bool:
-    """Whether two axes are one: in each tensor both are stepped over, one after the other, or neither is."""
+def _mergeable(outer: Axis, inner: Axis) -> bool:
+    """Return whether two axes can be one: in each tensor they are adjacent, or both have length 1."""
     if outer.lengths[0] * inner.lengths[0] > INT_MAX:
         return False
     return all(
@@ -79,7 +79,7 @@ def _side_by_side(outer: Axis, inner: Axis) -> bool:
 
 
 def pad_axes_to_4d(axes: Sequence[Axis], specs: Sequence[TensorSpec]) -> list[TensorSpec]:
-    """The tensors with these axes, and others of length 1: the calls know none of fewer than four."""
+    """Return specs with these axes and axes of length 1: the calls need at least four."""
     made = []
     for i, spec in enumerate(specs):
         pairs = [(axis.lengths[i], axis.strides[i]) for axis in axes]
@@ -92,26 +92,27 @@ def pad_axes_to_4d(axes: Sequence[Axis], specs: Sequence[TensorSpec]) -> list[Te
 
 
 def tile(make: Callable[..., Plan], *specs: TensorSpec) -> Plan:
-    """A plan for tensors of any rank, from one that ``make`` gives for specs of four or five axes.
+    """Return a plan for tensors of any rank; ``make`` returns a plan for specs of four or five axes.
 
-    Where more axes are left, or a descriptor cannot hold their steps, it runs once for each slice.
+    If too many axes are left after merging, or a descriptor cannot hold their strides, it runs once for each
+    slice.
 
     Raises
     ------
     NotSupportedError
-        That would be too many slices.
+        There would be too many slices.
     """
     axes = coalesce(specs)
     lengths = _fitting(axes)
     if lengths == [axis.lengths[0] for axis in axes]:
-        # Images keep their axes where these are no single one: cuDNN's kernels for layouts know them so.
-        natural = len(axes) > 1 and 4 <= len(specs[0].shape) <= MAX_AXES
+        # Images that cannot be merged keep their axes: cuDNN's kernels for layouts recognise them.
+        natural = len(axes) > 1 and 4 <= len(specs[0].shape) <= MAX_CALL_AXES
         return make(*(images(*specs) if natural else pad_axes_to_4d(axes, specs)))
     slices = prod(-(-axis.lengths[0] // length) for axis, length in zip(axes, lengths, strict=True))
     if slices > MAX_SLICES:
         raise NotSupportedError(
-            f"{specs[0]} would take {slices:,} calls: a call takes {MAX_AXES} axes and at most {INT_MAX:,} "
-            "elements"
+            f"{specs[0]} would take {slices:,} calls: a call takes {MAX_CALL_AXES} axes "
+            f"and at most {INT_MAX:,} elements"
         )
     plans: dict[tuple[int, ...], Plan] = {}
     pieces = []
@@ -124,9 +125,9 @@ def tile(make: Callable[..., Plan], *specs: TensorSpec) -> Plan:
 
 
 def _fitting(axes: Sequence[Axis]) -> list[int]:
-    """How much of each axis a slice takes: all of at most five axes, as far as a descriptor holds it."""
+    """Return the length of a slice along each axis, so that one call takes the slice."""
     lengths = [axis.lengths[0] for axis in axes]
-    while sum(length > 1 for length in lengths) > MAX_AXES:
+    while sum(length > 1 for length in lengths) > MAX_CALL_AXES:
         lengths[min((i for i, n in enumerate(lengths) if n > 1), key=lambda i: lengths[i])] = 1
     while True:
         reaches = [n * max(axis.strides) if n > 1 else 1 for n, axis in zip(lengths, axes, strict=True)]
@@ -144,7 +145,7 @@ def _ranges(length: int, step: int) -> list[tuple[int, int]]:
 
 
 def _cut(axes: Sequence[Axis], sizes: Sequence[int]) -> list[Axis]:
-    """The axes of a slice; those of one element are left out."""
+    """Return the axes of a slice, without axes of length 1."""
     return [
         axis._replace(lengths=tuple(size if n > 1 else 1 for n in axis.lengths))
         for axis, size in zip(axes, sizes, strict=True)
@@ -153,7 +154,7 @@ def _cut(axes: Sequence[Axis], sizes: Sequence[int]) -> list[Axis]:
 
 
 def _offsets(axes: Sequence[Axis], specs: Sequence[TensorSpec], starts: Sequence[int]) -> tuple[int, ...]:
-    """Where a slice begins, in bytes from the beginning of each tensor."""
+    """Return the offset of a slice in each tensor, in bytes."""
     return tuple(
         DTYPES[spec.dtype].itemsize
         * sum(
@@ -166,7 +167,7 @@ def _offsets(axes: Sequence[Axis], specs: Sequence[TensorSpec], starts: Sequence
 
 
 class SlicedPlan:
-    """Other plans, one for each slice of some tensors, and where the slice begins in each."""
+    """Plans for the slices of tensors, with the offsets of each slice."""
 
     __slots__ = ("_pieces", "workspace")
 
@@ -184,5 +185,5 @@ class SlicedPlan:
         run_all(partial(piece, *one) for one in self._pieces)
 
     def describe(self) -> str:
-        """Tell what was chosen."""
+        """Return a description of the plan."""
         return f"{self._pieces[0][0].describe()}; {len(self._pieces)} calls, one for each slice"

@@ -1,4 +1,4 @@
-"""Where things lie in scratch memory, one behind the other."""
+"""Offsets in a workspace, for copies that are placed one behind another."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from ..shapes.specs import TensorSpec
 
 __all__ = ["align_after", "append", "nbytes_of", "room_of"]
 
-GRANULARITY = 256  # bytes at whose multiples copies begin
+COPY_ALIGNMENT = 256  # bytes
 
 
 def append(nbytes: int, spec: TensorSpec | None) -> tuple[int, int]:
-    """Where a packed tensor goes behind so many bytes of scratch memory, and how many bytes that makes."""
+    """Return the offset of a packed tensor behind ``nbytes`` of workspace, and the bytes with it."""
     return (nbytes, nbytes) if spec is None else align_after(nbytes, spec.size * DTYPES[spec.dtype].itemsize)
 
 
 def align_after(nbytes: int, more: int) -> tuple[int, int]:
-    """Where so many bytes more begin in scratch memory, and how many bytes that makes."""
-    start = -(-nbytes // GRANULARITY) * GRANULARITY
+    """Return the offset of ``more`` bytes behind ``nbytes`` of workspace, and the bytes with them."""
+    start = -(-nbytes // COPY_ALIGNMENT) * COPY_ALIGNMENT
     return start, start + more
 
 
@@ -31,4 +31,4 @@ def nbytes_of(spec: TensorSpec) -> int:
 
 def room_of(specs: Iterable[TensorSpec]) -> int:
     """Return an upper bound of the bytes that copies of tensors take behind other workspace."""
-    return sum(nbytes_of(spec) + GRANULARITY for spec in specs)
+    return sum(nbytes_of(spec) + COPY_ALIGNMENT for spec in specs)

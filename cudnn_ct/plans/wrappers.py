@@ -1,4 +1,4 @@
-"""Plans of legacy calls: what a run is, once all that depends on the problem is made."""
+"""Plans that run another plan: on copies of operands, or with the result scaled."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ class RelayoutPlan:
 
 
 class ScaleResult:
-    """Another plan, which has no factors: into scratch memory, then out = alpha * scratch + beta * out.
+    """Runs a plan without alpha and beta into the workspace; then out = alpha * workspace + beta * out.
 
     ``factor`` multiplies every alpha.
     """
@@ -126,33 +126,33 @@ class ScaleResult:
     def __init__(self, inner: Plan, result: TensorSpec, factor: float = 1) -> None:
         self._inner = inner
         self._factor = factor
-        scratch = TensorSpec.packed(result.shape, result.dtype, result.layouts[0])
-        self._copy = copy_plan(scratch, result)
-        self._offset, self.workspace = append(inner.workspace, scratch)
+        unscaled = TensorSpec.packed(result.shape, result.dtype, result.layouts[0])
+        self._copy = copy_plan(unscaled, result)
+        self._offset, self.workspace = append(inner.workspace, unscaled)
 
     def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
-        """Run the other plan; copy what it wrote, scaled, unless there is nothing to scale."""
+        """Run the inner plan, then the scaling; write to the result directly if alpha is 1 and beta is 0."""
         alpha *= self._factor
         if alpha == 1 and beta == 0:
             self._inner.run(context, pointers, 1.0, 0.0)
             return
         *inputs, out = pointers
-        scratch = context.workspace(self.workspace) + self._offset
-        self._inner.run(context, [*inputs, scratch], 1.0, 0.0)
-        self._copy.run(context, (scratch, out), alpha, beta)
+        unscaled = context.workspace(self.workspace) + self._offset
+        self._inner.run(context, [*inputs, unscaled], 1.0, 0.0)
+        self._copy.run(context, (unscaled, out), alpha, beta)
 
     def describe(self) -> str:
-        """Tell what was chosen."""
-        return f"{self._inner.describe()}; alpha and beta by a call of their own"
+        """Return a description of the plan."""
+        return f"{self._inner.describe()}; alpha and beta applied by a separate call"
 
 
 class ZeroOrScale:
-    """result = beta * result: what is left of a convolution whose sums have no terms."""
+    """result = beta * result: a convolution whose sums have no terms."""
 
     __slots__ = ("_spec", "workspace")
 
     def __init__(self, spec: TensorSpec) -> None:
-        # cudnnSetTensor has no int32, and a zero has the same bits; sums of int32 have no factors.
+        # cudnnSetTensor does not support int32, whose zero has the same bits; int32 is never scaled.
         self._spec = spec._replace(dtype="float32") if spec.dtype == "int32" else spec
         self.workspace = 0
 
@@ -161,15 +161,15 @@ class ZeroOrScale:
         if not self._spec.size:
             return
         scalar = scalar_type(DTYPES[self._spec.dtype].accumulate)
-        scalar(alpha)  # refuses what is no number
+        scalar(alpha)  # raises if alpha is not a number
         descriptor = TensorDescriptor.cached(pad_to_4d(canonical_strides(self._spec, [])))
         library = context.library
-        if beta == 0:  # also where y holds NaN, which scaling by 0 keeps
+        if beta == 0:  # set, because scaling by 0 keeps NaN
             value = scalar_bytes(self._spec.dtype)
             library.cudnnSetTensor(context.handle, descriptor, pointers[-1], value)
         else:
             library.cudnnScaleTensor(context.handle, descriptor, pointers[-1], scalar(beta))
 
     def describe(self) -> str:
-        """Tell what was chosen."""
-        return "chosen: nothing to sum, the output is only scaled"
+        """Return a description of the plan."""
+        return "chosen: no terms to sum, the output is only scaled"

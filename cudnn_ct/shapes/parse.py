@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .specs import INT_MAX, Shape
+
+if TYPE_CHECKING:
+    import numpy as np
 
 
 def per_axis(value: Any, axes: int, name: str, minimum: int) -> Shape:
@@ -72,3 +75,22 @@ def as_float(value: Any, name: str) -> float:
         raise ValueError(f"{name} is a number too large for a float") from None
     except (TypeError, ValueError):
         raise TypeError(f"{name} must be a number, not {value!r}") from None
+
+
+def as_element(value: Any, dtype: np.dtype[Any], name: str) -> np.ndarray[Any, Any]:
+    """Return a real number as an array of one element, cast to ``dtype``."""
+    import numpy as np
+
+    size = 1
+    try:
+        item = np.asarray(value)
+        size = item.size
+        if size == 1 and value is not None and item.dtype.kind not in "cSUmM":
+            return item.reshape(1).astype(dtype)
+    except OverflowError:
+        raise ValueError(f"{name} is too large for {dtype}") from None
+    except (TypeError, ValueError):  # NumPy cannot convert it to a number
+        pass
+    if size != 1:
+        raise ValueError(f"{name} must be one number: got {size}")
+    raise TypeError(f"{name} must be a real number: got {value!r}")

@@ -19,6 +19,8 @@ CHANNELS_LAST_DTYPES = ("float16", "bfloat16", "int8")  # tensor cores serve NHW
 
 INT_MAX = 2**31 - 1  # cuDNN's descriptors take C ints
 
+MAX_AXES = 8  # CUDNN_DIM_MAX: axes of a descriptor
+
 
 class TensorSpec(NamedTuple):
     """A tensor, as a value: shape, strides and dtype.

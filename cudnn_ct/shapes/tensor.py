@@ -9,7 +9,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from ..dtypes import as_dtype
 from .checks import FLOATS, some_axes
 from .parse import as_bool, as_choice
-from .specs import Shape, TensorSpec, check_shape, nearest_layout
+from .specs import MAX_AXES, Shape, TensorSpec, check_shape, nearest_layout
 
 T = TypeVar("T")
 
@@ -19,8 +19,6 @@ _OF_ONE = ("sqrt", "not")
 REDUCE_OPS = ("add", "mul", "min", "max", "amax", "avg", "norm1", "norm2", "mul_no_zeros")
 _INDEXED = ("min", "max")
 _OF_NOTHING = ("add", "mul", "norm1", "norm2", "mul_no_zeros")  # those with an answer if there is no element
-
-MAX_AXES = 8  # that a descriptor of cuDNN can have
 
 
 class IndexedReduction(NamedTuple, Generic[T]):

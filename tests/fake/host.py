@@ -1,4 +1,4 @@
-"""`cuda.stream`, `cuda.memory` and `cuda.interop` on host memory: two devices, every address accounted for.
+"""The CUDA interface layer on host memory: two devices, every address checked.
 
 Memory that is given back is overwritten and never handed out again, and every access is checked to lie in
 memory that is alive and on the device that is current, so that a pointer used too late or too far is an error
@@ -153,7 +153,7 @@ class Host:
         self.log.append(("free", buffer.handle))
         self.grave.append(buffer.memory)
 
-    # --- the functions of cudnn_ct.cuda.stream and cudnn_ct.cuda.interop ---
+    # --- the functions of device, stream, event, memory and interop in cudnn_ct.cuda ---
 
     def device_count(self) -> int:
         return DEVICES
@@ -176,7 +176,7 @@ class Host:
     @may_fail
     def set_device(self, device: int) -> int | None:
         if not 0 <= device < DEVICES:
-            raise ValueError(f"there is no device {device}; the driver shows {DEVICES}")
+            raise ValueError(f"device {device} does not exist: the driver shows {DEVICES}")
         previous = getattr(self._thread, "device", None)
         self.device = device
         if previous is None:

@@ -1,4 +1,4 @@
-"""The fakes in place of the libraries and of the seam to CUDA, for a while."""
+"""Installs the fakes in place of the libraries and the CUDA interface layer, within a block."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from types import ModuleType
 from typing import Any
 
 from cudnn_ct import _lib, algo_cache, context, descriptors
-from cudnn_ct.cuda import allocator, interop, memory
-from cudnn_ct.cuda import stream as streams
+from cudnn_ct.cuda import allocator, device, event, interop, memory, stream
 
 from .cudnn import FakeCudnn, FakeLibrary
 from .host import Host
@@ -21,7 +20,7 @@ def host_installed() -> Iterator[Host]:
     """Host memory in place of a GPU's."""
     host = Host()
     with ExitStack() as stack:
-        for module in (streams, memory, interop):
+        for module in (device, stream, event, memory, interop):
             for name in module.__all__:
                 _put(stack, module, name, getattr(host, name))
         _put(stack, allocator, "MAX_BLOCK", -1)  # what is freed is then gone, and a test sees it

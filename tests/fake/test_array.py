@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import cudnn_ct as ct
+from cudnn_ct.cuda import event as events
 from cudnn_ct.cuda import interop, lifetime
 from cudnn_ct.cuda import stream as streams
 from cudnn_ct.dtypes import DTYPES
@@ -73,7 +74,7 @@ def test_making(host: Host) -> None:
         ct.empty((2.5, 1))
 
 
-def test_asarray_keeps_what_fits_and_converts_what_does_not(host: Host) -> None:
+def test_asarray_converts_an_array_only_if_dtype_or_layout_differ(fake: FakeCudnn) -> None:
     array = ct.asarray(numbers((2, 3, 4, 5), "float32"))
     assert ct.asarray(array) is array
     assert ct.asarray(array, "float32", layout="nchw") is array
@@ -118,7 +119,7 @@ def test_foreign_arrays_are_not_copied(host: Host) -> None:
     np.testing.assert_array_equal(ct.asarray(ForeignArray(host, backwards)).numpy(), backwards)
 
 
-def test_copy_and_fill(host: Host) -> None:
+def test_copy_and_fill(fake: FakeCudnn, host: Host) -> None:
     array = ct.asarray(numbers((2, 3, 4, 5), "float32"), layout="nhwc")
     copy = array.copy()
     array.fill(np.nan)
@@ -126,16 +127,15 @@ def test_copy_and_fill(host: Host) -> None:
     np.testing.assert_array_equal(copy.numpy(), numbers((2, 3, 4, 5), "float32"))
     assert np.isnan(array.numpy()).all()
     gaps = ct.asarray(ForeignArray(host, np.zeros((2, 3, 4))[:, ::2]))
-    with pytest.raises(ValueError, match=r"fill needs an array without gaps, not strides \(12, 8, 1\)"):
+    with pytest.raises(ValueError, match=r"fill needs a contiguous array: .* strides \(12, 8, 1\)"):
         gaps.fill(1)
-    with pytest.warns(ct.CudnnWarning, match="packed through host memory"):
-        assert gaps.copy().layout == "nchw"
+    assert gaps.copy().layout == "nchw"
 
 
 @pytest.mark.parametrize("value", [[1.0, 2.0], [], np.arange(3.0), [[1], [2]]])
 def test_fill_takes_one_value(host: Host, value: Any) -> None:
     array = ct.zeros((2, 3), "float64")
-    with pytest.raises(ValueError, match="fill takes one value"):
+    with pytest.raises(ValueError, match="value must be one number"):
         array.fill(value)
     assert not array.numpy().any()
     assert (array.fill(np.array([[5]])).numpy() == 5).all()
@@ -211,7 +211,9 @@ def test_array_interface(host: Host) -> None:
 def test_dlpack_requests_that_cannot_be_met(host: Host) -> None:
     array = ct.zeros((2, 3))
     assert array.__dlpack_device__() == (2, 0)
-    with pytest.raises(BufferError, match="is on CUDA device 0"):
+    with pytest.raises(
+        BufferError, match=r"dl_device must be the array's own device: got \(1, 0\), expected \(2, 0\)"
+    ):
         array.__dlpack__(dl_device=(1, 0))
     with pytest.raises(ValueError, match="DLPack forbids stream 0"):
         array.__dlpack__(stream=0)
@@ -309,7 +311,7 @@ def test_memory_stays_while_nobody_can_say_whether_its_use_is_over(
     host.unfinished |= set(array._uses.events.values())
     host.capturing.add(0x40)
     with monkeypatch.context() as patch:
-        patch.setattr(lifetime.streams, "is_done", cannot_say)
+        patch.setattr(events, "is_done", cannot_say)
         array.record_use(streams.as_stream(0x60, 0))  # neither use is lost
         assert {stream.handle for stream in array._uses.events} == {0x50, 0x60}
         del array
@@ -329,7 +331,7 @@ def test_what_was_lent_stays_where_its_use_cannot_be_noted(
     lent = lifetime.ExportedMemory(array.memory, array.home, streams.default_stream(0))
     del array
     with monkeypatch.context() as patch:
-        patch.setattr(lifetime.streams, "record", refused)
+        patch.setattr(events, "record", refused)
         del lent
         lifetime.release_finished()
         assert host.used() == 24
@@ -366,8 +368,8 @@ def test_a_finalizer_may_note_a_use_while_another_is_noted(
     cycle: list[object] = [lifetime.ExportedMemory(lent.memory, lent.home, run)]
     cycle.append(cycle)
     del cycle, lent
-    done = streams.is_done
-    monkeypatch.setattr(lifetime.streams, "is_done", lambda event: (gc.collect(), done(event))[1])
+    done = events.is_done
+    monkeypatch.setattr(events, "is_done", lambda event: (gc.collect(), done(event))[1])
     thread = threading.Thread(target=array.record_use, args=(run,), daemon=True)
     thread.start()
     thread.join(10)
@@ -397,11 +399,11 @@ def test_streams_of_another_device_are_refused(host: Host) -> None:
     with ct.use(device=1) as other:
         pass
     for use in (array.copy, lambda stream: array.fill(0, stream=stream)):
-        with pytest.raises(ValueError, match="cannot be worked on by a stream of device 1"):
+        with pytest.raises(ValueError, match="stream is on another device: got 1, expected 0"):
             use(stream=other)
 
 
-def test_conversions_stay_on_the_device(host: Host) -> None:
+def test_conversions_stay_on_the_device_of_the_array(fake: FakeCudnn, host: Host) -> None:
     with ct.use(device=1):
         array = ct.zeros((2, 3, 4, 5))
     assert ct.asarray(array, layout="nhwc").device == 1
@@ -415,10 +417,10 @@ def test_devices(host: Host) -> None:
     assert host.device == 0
     assert array.numpy().shape == (2, 3)
     assert array.copy().device == 1
-    with pytest.raises(ValueError, match="there is no device 7; the driver shows 2"), ct.use(device=7):
+    with pytest.raises(ValueError, match="device 7 does not exist: the driver shows 2"), ct.use(device=7):
         pass
     with (
-        pytest.raises(ValueError, match="the stream belongs to device 1, not 0"),
+        pytest.raises(ValueError, match="stream is on another device: got 1, expected 0"),
         ct.use(device=0, stream=stream),
     ):
         pass
@@ -514,11 +516,10 @@ def test_fill_orders_later_reads_on_another_stream(fake: FakeCudnn, host: Host) 
 
 
 def test_the_other_byte_order_is_refused(fake: FakeCudnn, host: Host) -> None:
-    with pytest.raises(TypeError, match="other byte order"):
+    with pytest.raises(TypeError, match="is big-endian: only native byte order"):
         ct.activation(ForeignArray(host, np.array([[1, 2, 3]], ">f4")), mode="identity")
 
 
-@pytest.mark.filterwarnings("ignore::cudnn_ct.CudnnWarning")
 def test_copies_of_a_view_with_gaps_keep_its_order(fake: FakeCudnn, host: Host) -> None:
     images = np.arange(2 * 4 * 5 * 8, dtype=np.float32).reshape(2, 4, 5, 8)
     view = ct.asarray(ForeignArray(host, images.transpose(0, 3, 1, 2)[:, :6]))

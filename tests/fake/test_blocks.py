@@ -19,7 +19,7 @@ from .host import Host
 @pytest.fixture(autouse=True)
 def _kept(monkeypatch: pytest.MonkeyPatch, host: Host) -> Iterator[None]:
     monkeypatch.setattr(allocator, "MAX_BLOCK", 2**20)
-    monkeypatch.setattr(allocator, "_shelves", {})
+    monkeypatch.setattr(allocator, "_free_lists", {})
     yield
     gc.collect()
     for device in (0, 1):
@@ -54,7 +54,7 @@ def test_large_blocks_and_too_many_are_not_kept(host: Host, monkeypatch: pytest.
 def test_what_lies_idle_makes_room_for_what_is_asked_for(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(allocator, "MAX_CACHED", 4096)
     del (others := [ct.empty((128,)) for _ in range(8)])[:]
-    assert host.used() == 4096, "the shelf is full"
+    assert host.used() == 4096, "the free list is full"
     for _ in range(3):  # more of them at a time than half of what is kept
         before = [ct.empty((256,)) for _ in range(4)]
         pointers = {array.pointer for array in before}
@@ -79,10 +79,10 @@ def test_what_was_asked_for_again_stays(host: Host, monkeypatch: pytest.MonkeyPa
 def test_a_wrong_count_of_bytes_rights_itself(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(allocator, "MAX_CACHED", 4096)
     ct.empty((128,))
-    allocator._shelves[0].nbytes = 10**6
+    allocator._free_lists[0].nbytes = 10**6
     address = ct.empty((256,)).pointer
     assert ct.empty((256,)).pointer == address
-    assert allocator._shelves[0].nbytes == 1024
+    assert allocator._free_lists[0].nbytes == 1024
 
 
 def test_small_results_of_one_call_share_a_block(host: Host) -> None:
@@ -144,5 +144,5 @@ def test_many_threads(host: Host) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    idle = [len(set(map(id, block))) == len(block) for block in allocator._shelves[0].idle.values()]
+    idle = [len(set(map(id, block))) == len(block) for block in allocator._free_lists[0].idle.values()]
     assert all(idle)

@@ -59,7 +59,9 @@ def test_the_culprit_is_named(debug: FakeCudnn, host: Host) -> None:
     assert str(caught.value).startswith(culprit)
     assert "failed on the device: synchronize failed: CUDA_ERROR_ILLEGAL_ADDRESS" in str(caught.value)
     told, where = caught.value.__notes__
-    assert told.startswith("issued before on Stream(legacy default, device=0), the latest last:\n  cudnnSoft")
+    assert told.startswith(
+        "launched before on Stream(legacy default, device=0), the latest last:\n  cudnnSoft"
+    )
     assert told.splitlines()[-1].strip().startswith(culprit)
     assert where.startswith("in forward convolution: x float32[2, 3, 5, 6]")
     np.testing.assert_array_equal(ct.conv(x, w).numpy(), expected.numpy())
@@ -69,13 +71,13 @@ def test_a_watch_is_of_the_stream_and_bounded(debug: FakeCudnn, host: Host) -> N
     x = images(2, 3)
     for _ in range(3):
         ct.softmax(x, stream=0x40)
-    for _ in range(2 * launch_log.KEPT):
+    for _ in range(2 * launch_log.MAX_LAUNCHES):
         ct.softmax(x)
     lengths = {stream.handle: len(ring) for stream, ring in launch_log._history.items()}
-    assert lengths == {1: launch_log.KEPT, 0x40: 3}
-    for handle in range(0x100, 0x100 + 2 * launch_log.STREAMS):
+    assert lengths == {1: launch_log.MAX_LAUNCHES, 0x40: 3}
+    for handle in range(0x100, 0x100 + 2 * launch_log.MAX_STREAMS):
         ct.softmax(x, stream=handle)
-    assert len(launch_log._history) == launch_log.STREAMS
+    assert len(launch_log._history) == launch_log.MAX_STREAMS
 
 
 def test_a_fault_of_other_work_says_so(debug: FakeCudnn, host: Host) -> None:
@@ -85,9 +87,7 @@ def test_a_fault_of_other_work_says_so(debug: FakeCudnn, host: Host) -> None:
         with pytest.raises(ct.ExecutionFailedError) as caught:
             ct.synchronize()
     (note,) = caught.value.__notes__
-    assert note.startswith(
-        "issued before on Stream(0x50, device=0): nothing that was watched. What failed is"
-    )
+    assert note.startswith("launched before on Stream(0x50, device=0): no recorded launches. The failed work")
 
 
 def test_what_has_the_handle_elsewhere_is_watched_too(debug: FakeCudnn, host: Host) -> None:

@@ -1,4 +1,4 @@
-"""The fakes stand in for what is there: same functions, same signatures."""
+"""The fakes have the functions and the signatures of the modules that they replace."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from types import ModuleType
 
 import pytest
 
-from cudnn_ct.cuda import interop
-from cudnn_ct.cuda import stream as streams
+from cudnn_ct.cuda import device, event, interop, memory, stream
 
 from .host import Host
 
 
 @pytest.mark.parametrize(
-    ("module", "name"), [(module, name) for module in (streams, interop) for name in module.__all__]
+    ("module", "name"),
+    [(module, name) for module in (device, stream, event, memory, interop) for name in module.__all__],
 )
 def test_fake_has_the_signature_of_the_real_one(module: ModuleType, name: str) -> None:
     real = inspect.signature(inspect.unwrap(getattr(module, name)))

@@ -53,7 +53,7 @@ def test_what_is_refused_is_not_kept(fake: FakeCudnn, name: str) -> None:
 @pytest.mark.parametrize("device", [-1, 2, 2**70])
 def test_a_device_that_is_not_there(fake: FakeCudnn, device: int) -> None:
     for call in (ct.empty_cache, lambda device: ct.use(device=device).__enter__()):
-        with pytest.raises(ValueError, match=f"there is no device {device}; the driver shows 2"):
+        with pytest.raises(ValueError, match=f"device {device} does not exist: the driver shows 2"):
             call(device=device)
 
 
@@ -90,14 +90,16 @@ def test_an_array_whose_stream_is_none(stream: Any, error: type[Exception]) -> N
 def test_an_array_whose_device_is_none(said: Any) -> None:
     liar = Said(__dlpack_device__=lambda: said, __dlpack__=lambda **_: None)
     for ask in (interop.device_of, interop.in_host_memory):
-        with pytest.raises(TypeError, match="gave no usable device: __dlpack_device__ says"):
+        with pytest.raises(TypeError, match=r"__dlpack_device__ of .* is malformed: got"):
             ask(liar)
 
 
 def test_an_array_at_address_0(fake: FakeCudnn, host: Host) -> None:
     array = ForeignArray(host, np.zeros((2, 3), np.float32))
     array.pointer = 0
-    with pytest.raises(ValueError, match=r"ForeignArray says that its float32\[2, 3\] nchw is at address 0"):
+    with pytest.raises(
+        ValueError, match=r"ForeignArray is not usable: its float32\[2, 3\] nchw is at address 0"
+    ):
         ct.softmax(array)
     empty = ForeignArray(host, np.zeros((0, 3), np.float32))
     empty.pointer = 0
@@ -108,9 +110,8 @@ def test_methods_of_arrays_check_what_they_are_given(fake: FakeCudnn) -> None:
     x = images(2, 3, 4, 5)
     with pytest.raises(TypeError, match="stream must be an address"):
         x.packed("nhwc", 1.5)
-    with pytest.warns(ct.CudnnWarning, match="packed through host memory"):
-        np.testing.assert_array_equal(x.packed("nhwc").numpy(), x.numpy())
-    with pytest.raises(TypeError, match="fill takes a real number, not 1j"):
+    np.testing.assert_array_equal(x.packed("nhwc").numpy(), x.numpy())
+    with pytest.raises(TypeError, match="value must be a real number: got 1j"):
         x.fill(1j)
 
 
@@ -132,14 +133,17 @@ RNN = ct.RNN("rnn_relu", 2, 3, bias="no_bias")
         (lambda x: ct.batch_norm_overflow_detected(wait=MANY), "wait must be True or False"),
         (lambda x: ct.spatial_transformer(ct.TensorSpec(None, None, "x"), x), "x must be an array on"),
         (lambda x: ct.TensorDescriptor(ct.TensorSpec(None, (), "x")), "shape of a spec is a tuple of ints"),
-        (lambda x: ct.synchronize(Said(__cuda_stream__=5)), "__cuda_stream__ tells .version, address."),
+        (
+            lambda x: ct.synchronize(Said(__cuda_stream__=5)),
+            "__cuda_stream__ of .* is malformed: got 5",
+        ),
         (lambda x: x.__dlpack__(dl_device=0.5), "dl_device must be two integers"),
         (lambda x: x.__dlpack__(copy=MANY), "copy must be True or False"),
-        (lambda x: x.fill("1"), "fill takes a real number, not '1'"),
-        (lambda x: x.fill(None), "fill takes a real number, not None"),
-        (lambda x: x.fill(np.datetime64(3, "s")), "fill takes a real number"),
+        (lambda x: x.fill("1"), "value must be a real number: got '1'"),
+        (lambda x: x.fill(None), "value must be a real number: got None"),
+        (lambda x: x.fill(np.datetime64(3, "s")), "value must be a real number"),
         (lambda x: x.__dlpack__(max_version=1.0), "max_version must be two integers"),
-        (lambda x: x.fill(object()), "fill takes a real number"),
+        (lambda x: x.fill(object()), "value must be a real number"),
         (lambda x: RNN.algorithms(3), "x_shape must be a sequence of integers"),
         (lambda x: RNN.algorithms((1, 1, 2), training=MANY), "training must be True or False"),
         (lambda x: RNN.pack_params(5), "a mapping by names or a sequence, not int"),
@@ -184,11 +188,11 @@ def test_what_stands_for_true_and_false_is_taken(fake: FakeCudnn) -> None:
         assert ct.reduce_with_indices(x, op="max", axis=1, keepdims=yes).indices.shape == (1, 1, 3, 4)
         assert RNN.algorithms((1, 1, 2), training=yes, measure=not yes)
     assert dnn_context(np.int64(0)) == dnn_context("cuda0") == 0
-    with pytest.raises(BufferError, match="only there"):
+    with pytest.raises(BufferError, match="must be the array's own device"):
         x.__dlpack__(dl_device=(1, -1))
     with pytest.raises(ValueError, match="lacks weight_hh_l0, weight_ih_l0 and has 5"):
         RNN.from_torch({5: np.ones(2)})
-    with pytest.raises(ValueError, match="a number that float32 holds"):
+    with pytest.raises(ValueError, match="value is too large for float32"):
         x.fill(10**400)
 
 

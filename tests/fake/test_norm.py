@@ -362,7 +362,7 @@ def test_a_refusal_after_statistics_were_updated_starts_nothing_anew(fake: FakeC
     fake.fail["cudnnAddTensor"] = 3000
     x = images(2, 4, 3, 3)
     scale, bias, mean, var = parameters(x, count=4)
-    with pytest.raises(ExecutionFailedError, match="so no other way was tried") as caught:
+    with pytest.raises(ExecutionFailedError, match="so no fallback was tried") as caught:
         ct.batch_norm_training(x, scale, bias, running_mean=mean, running_var=var, z=x)
     assert caught.value.function == "cudnnAddTensor"
     assert fake.names().count(TRAINING) == 1
@@ -381,7 +381,7 @@ def test_a_refusal_after_the_first_copy_out_starts_nothing_anew(fake: FakeCudnn,
     assert fake.names() == [copy, copy, TRAINING, copy, copy]
     fake.calls.clear()
     fake.fail_at = {5: 3000}
-    with pytest.raises(ExecutionFailedError, match="so no other way was tried"):
+    with pytest.raises(ExecutionFailedError, match="so no fallback was tried"):
         ct.batch_norm_training(x, scale, bias, **running)
     assert fake.names().count(TRAINING) == 1
 

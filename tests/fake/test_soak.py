@@ -149,7 +149,7 @@ def test_workspaces_of_streams_that_come_and_go(fake: FakeCudnn, host: Host) -> 
 def test_an_unknown_device_is_not_remembered(host: Host) -> None:
     before = streams.default_stream.cache_info().currsize
     for device in range(100, 200):
-        with pytest.raises(ValueError, match=f"there is no device {device}; the driver shows 2"):
+        with pytest.raises(ValueError, match=f"device {device} does not exist: the driver shows 2"):
             streams.default_stream(device)
     assert streams.default_stream.cache_info().currsize == before
 

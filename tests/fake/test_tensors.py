@@ -116,7 +116,7 @@ def test_negative_strides_are_copied(fake: FakeCudnn, host: Host) -> None:
         lambda x: ct.add(x, x),
         lambda x: ct.transform(x, alpha=2),
     ):
-        with pytest.warns(CudnnWarning, match="packed through host memory"):
+        with pytest.warns(CudnnWarning, match="copied through host memory"):
             got = call(ForeignArray(host, turned))
         expected = turned.sum(axis=(0, 2)) if got.shape == (3,) else 2 * turned
         np.testing.assert_array_equal(got.numpy(), expected)
@@ -339,8 +339,8 @@ def test_a_conversion_that_cudnn_lacks_says_what_was_tried(fake: FakeCudnn) -> N
         ct.transform(images(2, 3, dtype="float64"), dtype="float32")
     told = str(caught.value)
     assert "no way to compute this transformation of x float64[2, 3] nchw into float32[2, 3] nchw" in told
-    assert "cudnnTransformTensor turns no float64 into float32" in told
-    assert "cudnnOpTensor turns no float64 into float32" in told
+    assert "cudnnTransformTensor cannot convert float64 to float32" in told
+    assert "cudnnOpTensor cannot convert float64 to float32" in told
     assert "cudnnBackend" in told
 
 

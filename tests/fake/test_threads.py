@@ -16,7 +16,8 @@ import cudnn_ct as ct
 from cudnn_ct import _lib, algo_cache
 from cudnn_ct._config import config
 from cudnn_ct.cli.selftest_cases import Case
-from cudnn_ct.cuda import stream as streams
+from cudnn_ct.cuda import device as devices
+from cudnn_ct.cuda import event as events
 from tests.mixed import in_threads, make_mixed, mixed_calls
 
 from .cudnn import FakeCudnn, FakeLibrary
@@ -52,7 +53,7 @@ def test_a_thread_changes_devices_between_calls(
     """Each device has its calls; the host checks that no memory is touched while another is current."""
     monkeypatch.setattr(config, "deterministic", True)
     there = []
-    for device in range(streams.device_count()):
+    for device in range(devices.device_count()):
         with ct.use(device=device):
             there.append(mixed_calls(offered_by_the_fakes))
 
@@ -104,7 +105,7 @@ def test_threads_that_need_the_same_choice_time_it_once(
     rng = np.random.default_rng(0)
     x, w = ct.asarray(rng.integers(-3, 4, (2, 4, 6, 6)).astype(np.float32)), ct.full((3, 4, 3, 3), 1.0)
     expected, races = ct.reference.conv(x.numpy(), w.numpy()), []
-    elapsed = streams.elapsed
+    elapsed = events.elapsed
 
     def counted(stream: Any, work: Any) -> float:
         races.append(stream)
@@ -114,7 +115,7 @@ def test_threads_that_need_the_same_choice_time_it_once(
         y = ct.conv(x, w, algo="autotune")
         np.testing.assert_array_equal(y.numpy(), expected)
 
-    monkeypatch.setattr(streams, "elapsed", counted)
+    monkeypatch.setattr(events, "elapsed", counted)
     in_threads(THREADS, timed)
     together = len(races)
     algo_cache._decisions.clear()

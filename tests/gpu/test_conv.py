@@ -119,7 +119,7 @@ def test_unaligned_operands() -> None:
 def test_negative_strides_are_packed_with_a_warning() -> None:
     x = np.arange(120.0, dtype=np.float32).reshape(2, 3, 4, 5)[:, :, ::-1, ::-1]
     w = np.ones((2, 3, 2, 2), np.float32)
-    with pytest.warns(CudnnWarning, match="packed through host memory"):
+    with pytest.warns(CudnnWarning, match="copied through host memory"):
         y = ct.conv(place(x), ct.asarray(w))
     np.testing.assert_array_equal(y.numpy(), ct.reference.conv(x, w))
 

@@ -73,7 +73,7 @@ def test_the_culprit_is_named_where_that_was_asked_for() -> None:
     assert told["text"].startswith("cudnnSoftmaxForward(")
     assert "failed on the device" in told["text"]
     assert "CUDA_ERROR_ILLEGAL_ADDRESS" in told["text"]
-    ring = next(note for note in told["notes"] if note.startswith("issued before on Stream(legacy default"))
+    ring = next(note for note in told["notes"] if note.startswith("launched before on Stream(legacy default"))
     assert "bytes to the device at 0x" in ring
     assert ring.splitlines()[-1].strip().startswith("cudnnSoftmaxForward(")
     assert any(note.startswith("in ") and "float32[2, 8, 9, 10]" in note for note in told["notes"])

@@ -202,9 +202,9 @@ def test_eight_axes() -> None:
 def test_negative_strides() -> None:
     x = integers((4, 3, 5))
     turned = x[::-1, :, ::-1]
-    with pytest.warns(CudnnWarning, match="packed through host memory"):
+    with pytest.warns(CudnnWarning, match="copied through host memory"):
         compare(ct.reduce(place(turned), axis=(0, 2)), turned.sum(axis=(0, 2)), exact=True)
-    with pytest.warns(CudnnWarning, match="packed through host memory"):
+    with pytest.warns(CudnnWarning, match="copied through host memory"):
         compare(ct.transform(place(turned), alpha=2), 2 * turned, exact=True)
 
 
@@ -229,7 +229,7 @@ def test_float64_is_converted_or_refused(target: str) -> None:
     try:
         y = ct.transform(place(x), dtype=target)
     except NotSupportedError as error:
-        assert f"cudnnOpTensor turns no float64 into {target}" in str(error)
+        assert f"cudnnOpTensor cannot convert float64 to {target}" in str(error)
     else:
         compare(y, ct.reference.transform(x, dtype=target), exact=True)
 

@@ -442,16 +442,19 @@ def test_refusals_name_the_problem_and_what_there_is() -> None:
     said = run("child_refusals")
     expected = [
         ("row", "cuDNN's heuristics have no engine for this graph"),
-        (NotSupportedError, "is not wanted: tensor_core"),
+        (NotSupportedError, "is excluded by its notes: tensor_core"),
         (NotSupportedError, "forward convolution: x float16[8, 64, 28, 28] nhwc, w int32"),
         (NotSupportedError, "engine 1 cannot compute this forward convolution: x float16"),
         (NotSupportedError, "engine 9999 cannot compute this forward convolution"),
         (NotSupportedError, "engine 62 knobs 2=999 cannot compute this forward convolution"),
         (NotSupportedError, "invalid engine: got 'implicit_gemm'"),
-        (NotInitializedError, "<Planner for NVIDIA H200> only plans"),
+        (NotInitializedError, "<Planner for NVIDIA H200> cannot run plans"),
         (AttributeError, "it has byte_alignment, constant_value, data_type, dimensions"),
-        (ValueError, "there is no backend descriptor of kind 'tensors'; there are pointwise, "),
-        (ValueError, "'sideways' is none of cuDNN's ConvolutionMode: convolution, cross_correlation"),
+        (ValueError, "unknown backend descriptor: got 'tensors', expected one of pointwise, "),
+        (
+            ValueError,
+            "unknown ConvolutionMode: got 'sideways', expected one of convolution, cross_correlation",
+        ),
         (BadParamError, "cudnnBackendFinalize"),
         (CudnnError, ""),
     ]
@@ -613,11 +616,11 @@ def test_a_variant_pack_is_kept_for_each_set_of_pointers() -> None:
     assert told["kept"] == 256
     misaligned, alpha, beta, few = told["errors"]
     assert misaligned.startswith("BadParamError")
-    assert "float16[8, 64, 28, 28] nhwc begins at 0x32; the plan needs a multiple of 16" in misaligned
+    assert "float16[8, 64, 28, 28] nhwc is misaligned: got 0x32, expected a multiple of 16" in misaligned
     assert alpha.startswith("NotSupportedError")
     assert "alpha 2, beta 0" in alpha
     assert "alpha 1, beta 1" in beta
-    assert few == "ValueError: 2 pointers for a graph of 3 operands"
+    assert few == "ValueError: number of pointers is wrong: got 2, expected 3"
 
 
 # --- the table of types, held against cuDNN ----------------------------------------------------------------

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 import cudnn_ct as ct
+from cudnn_ct.cuda import device as devices
 from cudnn_ct.cuda import driver as cuda_driver
 from cudnn_ct.cuda import memory
 from cudnn_ct.cuda import stream as streams
@@ -19,7 +20,7 @@ from .cuda_driver import Driver
 def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
     made = Driver(devices=2)
     monkeypatch.setattr(cuda_driver, "driver", lambda: made)
-    cached = (memory._pool, streams.default_stream, streams.device_count)
+    cached = (memory._pool, streams.default_stream, devices.device_count)
     for one in cached:
         one.cache_clear()
     yield made

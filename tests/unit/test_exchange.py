@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cudnn_ct.cuda import device as devices
 from cudnn_ct.cuda import interop
 from cudnn_ct.cuda import stream as streams
 from cudnn_ct.cuda.stream import default_stream
@@ -41,7 +42,7 @@ class View:
 
 @pytest.fixture(autouse=True)
 def _one_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streams, "device_count", lambda: 1)
+    monkeypatch.setattr(devices, "device_count", lambda: 1)
 
 
 @pytest.fixture
@@ -149,7 +150,9 @@ def test_what_is_not_handed_out_says_why(monkeypatch: pytest.MonkeyPatch) -> Non
             raise BufferError("Can't export conjugate tensors")
 
     monkeypatch.setattr(interop, "_memory_view", lambda: Refusing)
-    with pytest.raises(TypeError, match="Tensor gave no usable device memory: Can't export conjugate"):
+    with pytest.raises(
+        TypeError, match="Tensor does not export usable device memory: Can't export conjugate"
+    ):
         interop.import_array(Tensor(requires_grad=False), default_stream(0))
 
 

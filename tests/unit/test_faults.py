@@ -9,6 +9,7 @@ import pytest
 
 from cudnn_ct._config import config
 from cudnn_ct.cuda import driver as cuda_driver
+from cudnn_ct.cuda import event as events
 from cudnn_ct.cuda import launch_log, memory
 from cudnn_ct.cuda import stream as streams
 from cudnn_ct.cuda.stream import Stream
@@ -72,10 +73,10 @@ class Event:
 BYTES = np.zeros(8, np.uint8)
 CALLS: dict[str, Callable[[], object]] = {
     "synchronize": lambda: streams.synchronize(STREAM),
-    "record": lambda: streams.record(STREAM),
-    "wait": lambda: streams.wait(STREAM, Event()),
+    "record": lambda: events.record(STREAM),
+    "wait": lambda: events.wait(STREAM, Event()),
     "restore_device": lambda: streams.restore_device(1),
-    "is_done": lambda: streams.is_done(Event()),
+    "is_done": lambda: events.is_done(Event()),
     "allocate": lambda: memory.allocate(8, STREAM),
     "copy_from_host": lambda: memory.copy_from_host(1, BYTES, STREAM),
     "copy_to_host": lambda: memory.copy_to_host(BYTES, 1, STREAM),
@@ -107,15 +108,17 @@ def test_what_was_issued_is_told_where_it_was_watched(
 ) -> None:
     monkeypatch.setattr(launch_log, "_history", {})
     monkeypatch.setattr(config, "debug_sync", True)
-    for n in range(launch_log.KEPT + 2):
+    for n in range(launch_log.MAX_LAUNCHES + 2):
         launch_log.record(f"operation {n}", STREAM)
     broken("CUDA_ERROR_MISALIGNED_ADDRESS")
     with pytest.raises(ExecutionFailedError) as caught:
         streams.synchronize(STREAM)
     (note,) = caught.value.__notes__
     first, *lines = note.splitlines()
-    assert first == "issued before on Stream(0x70, device=0), the latest last:"
-    assert [line.strip() for line in lines] == [f"operation {n}" for n in range(2, launch_log.KEPT + 2)]
+    assert first == "launched before on Stream(0x70, device=0), the latest last:"
+    assert [line.strip() for line in lines] == [
+        f"operation {n}" for n in range(2, launch_log.MAX_LAUNCHES + 2)
+    ]
 
 
 def test_a_copy_is_waited_for_and_named(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,20 +22,20 @@ from tests.unit.cuda_driver import install
 driver = install()
 
 import cudnn_ct as ct
-from cudnn_ct.cuda import stream as streams
+from cudnn_ct.cuda import device as devices
 
 if sys.argv[1] == "used":
-    assert streams.device_count() == 1
+    assert devices.device_count() == 1
 reading, writing = os.pipe()
 if os.fork() == 0:
     try:
-        said = f"{streams.device_count()} device"
+        said = f"{devices.device_count()} device"
     except ct.NotInitializedError as error:
         said = str(error)
     os.write(writing, json.dumps([said, driver.names().count("cuDeviceGetCount")]).encode())
     os._exit(0)
 os.wait()
-assert streams.device_count() == 1  # the parent goes on
+assert devices.device_count() == 1  # the parent goes on
 print(os.read(reading, 65536).decode())
 """
 
@@ -75,7 +75,7 @@ from tests.unit.cuda_driver import install
 driver = install()
 
 import cudnn_ct as ct
-from cudnn_ct.cuda import stream as streams
+from cudnn_ct.cuda import device as devices
 
 def in_thread(work):
     thread = threading.Thread(target=work, daemon=True)
@@ -85,7 +85,7 @@ def in_thread(work):
 
 def set_and_count():
     ct.config.deterministic = True
-    streams.device_count()
+    devices.device_count()
 
 if os.fork() == 0:
     os._exit(0 if in_thread(set_and_count) else 1)

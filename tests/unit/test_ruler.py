@@ -84,8 +84,8 @@ class Clocks:
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Take the place of the device and of the host's clock."""
         monkeypatch.setattr(benchmark, "perf_counter", lambda: self.now / 1000)
-        monkeypatch.setattr(benchmark.streams, "elapsed", self.elapsed)
-        monkeypatch.setattr(benchmark.streams, "cache_size", lambda device: CACHE)
+        monkeypatch.setattr(benchmark.events, "elapsed", self.elapsed)
+        monkeypatch.setattr(benchmark.devices, "cache_size", lambda device: CACHE)
         monkeypatch.setattr(benchmark.memory, "memory_info", lambda device: (self.free, self.free))
         monkeypatch.setattr(benchmark.memory, "fill", self.fill)
         monkeypatch.setattr(benchmark.allocator, "allocate", self.allocate)
@@ -127,25 +127,25 @@ def kinds(*names: str) -> tuple[benchmark.EngineGroup, ...]:
     return tuple(benchmark.EngineGroup("legacy" if name.isupper() else "graph", name) for name in names)
 
 
-def test_variants_of_the_hopeless_are_left_out(clocks: Clocks) -> None:
+def test_benchmark_skips_variants_of_a_pruned_group(clocks: Clocks) -> None:
     ways = [Way(9.0), Way(0.1), Way(9.0), Way(0.2), Way(4.0), Way(0.1)]
     assert clocks.race([*ways], kinds("a", "b", "a", "c", "c", "c"))[2] is None
     assert clocks.count == {0: GLANCES, 1: clocks.count[1], 3: 2, 4: 1, 5: clocks.count[5]}
     assert all(isinstance(time, float) for time in clocks.race([*ways]))
 
 
-def test_after_several_hopeless_kinds_no_new_one_of_their_family_is_tried(clocks: Clocks) -> None:
-    names = "abcdefghij"[: benchmark.IN_A_ROW]
-    hopeless = [Way(9.0)] * benchmark.IN_A_ROW
-    times = clocks.race([Way(0.1), *hopeless, Way(0.05)], kinds("first", *names, "new"))
+def test_benchmark_skips_new_groups_of_a_family_after_several_pruned_ones(clocks: Clocks) -> None:
+    names = "abcdefghij"[: benchmark.PRUNED_GROUPS_LIMIT]
+    pruned = [Way(9.0)] * benchmark.PRUNED_GROUPS_LIMIT
+    times = clocks.race([Way(0.1), *pruned, Way(0.05)], kinds("first", *names, "new"))
     assert times[-1] is None
     assert place(times) == 0
-    times = clocks.race([Way(0.1), *hopeless, Way(0.05)], kinds("first", *names, "ALGO_1"))
-    assert place(times) == len(times) - 1, "another family has hopes of its own"
-    times = clocks.race([Way(0.1), *hopeless, Way(0.09), Way(0.05)], kinds("first", *names, "first", "new"))
-    assert place(times) == len(times) - 1, "a variant of a good one gives hope"
-    times = clocks.race([Way(0.1), *hopeless, Way(0.05)], kinds("first", *[names[0]] * len(names), "new"))
-    assert place(times) == len(times) - 1, "variants of one kind are one"
+    times = clocks.race([Way(0.1), *pruned, Way(0.05)], kinds("first", *names, "ALGO_1"))
+    assert place(times) == len(times) - 1, "groups of another family are measured"
+    times = clocks.race([Way(0.1), *pruned, Way(0.09), Way(0.05)], kinds("first", *names, "first", "new"))
+    assert place(times) == len(times) - 1, "a variant of a fast candidate resets the count"
+    times = clocks.race([Way(0.1), *pruned, Way(0.05)], kinds("first", *[names[0]] * len(names), "new"))
+    assert place(times) == len(times) - 1, "variants of one group count once"
 
 
 def test_a_host_that_stumbles_takes_nobody_out(clocks: Clocks) -> None:
@@ -158,7 +158,7 @@ def test_a_host_that_stumbles_takes_nobody_out(clocks: Clocks) -> None:
         return time
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(benchmark.streams, "elapsed", stumbling)
+        patch.setattr(benchmark.events, "elapsed", stumbling)
         times = clocks.race([Way(0.05)] * 8, kinds(*"abcdefgh"))
     assert times == pytest.approx([0.05] * 8, rel=0.3)
     assert set(clocks.count.values()) == {clocks.count[0]}, "all were looked at alike"

@@ -15,14 +15,13 @@ from ...dtypes import DTYPES
 from ...graph.operations import Graph, Tensor, node
 from ...graph.pixels import pixels
 from ...graph.plan import first_plan
-from ...plans.axes import INT_MAX
 from ...plans.base import Plan
 from ...plans.chain import ChainPlan, Step
 from ...plans.elementwise import OpTensorPlan
 from ...plans.tiling import coalesce, is_contiguous, tile
 from ...plans.wrappers import ScaleResult
 from ...shapes.reduction import ReduceProblem
-from ...shapes.specs import OpTensorSpec, TensorSpec, equivalent_strides, packed_strides
+from ...shapes.specs import INT_MAX, OpTensorSpec, TensorSpec, equivalent_strides, packed_strides
 from .legacy import NAN_GUARDS, ReducePlan, nan_propagating
 
 __all__ = ["MatrixView", "reduction", "reduction_graph"]

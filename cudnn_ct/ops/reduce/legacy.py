@@ -9,7 +9,6 @@ from ...context import Context
 from ...descriptors import ReduceDescriptor, TensorDescriptor
 from ...dtypes import DTYPES
 from ...errors import NotSupportedError
-from ...plans.axes import INT_MAX
 from ...plans.base import Plan
 from ...plans.chain import ChainPlan, Step
 from ...plans.elementwise import absolute_plan, cast_plan, copy_plan, extreme_plan, fill_plan
@@ -17,11 +16,10 @@ from ...plans.scalars import scalar_type
 from ...plans.tiling import coalesce, pad_axes_to_4d
 from ...shapes.elementwise import FillProblem, TransformProblem
 from ...shapes.reduction import ReduceProblem
-from ...shapes.specs import ReduceSpec, TensorSpec
+from ...shapes.specs import INT_MAX, MAX_AXES, ReduceSpec, TensorSpec
 
 __all__ = ["NAN_GUARDS", "ReducePlan", "nan_propagating", "reduction", "wide_reduction"]
 
-MAX_AXES = 8  # that cudnnReduceTensor takes
 # What holds an extreme against the sum of absolute values, and the factor of that.
 NAN_GUARDS = {"max": ("max", -1.0), "amax": ("max", -1.0), "min": ("min", 1.0)}
 

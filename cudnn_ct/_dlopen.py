@@ -1,0 +1,85 @@
+"""Opens the files of libraries: the one module of the package that does.
+
+Libraries are opened by absolute path, after their headers were read: the dynamic loader ends the process for
+a truncated file.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Callable
+from typing import Any
+
+from . import _elf
+from ._installation import SUBLIBRARIES, Installation, world_writable
+from .errors import LibraryLoadError, warn_caller
+
+__all__ = ["Lookup", "driver_version", "open_installation", "open_library"]
+
+Lookup = Callable[[str], Any]
+"""Returns the C function of a name, or None if the library lacks it."""
+
+
+def open_installation(installation: Installation) -> tuple[Lookup, dict[str, str]]:
+    """Open all libraries of a cuDNN; return the look-up of its functions, and why libraries were skipped.
+
+    cuDNN requests its parts by name, and gets a library of that name that is loaded already. So the parts are
+    opened before cuDNN, and LD_LIBRARY_PATH has no effect.
+
+    Raises
+    ------
+    LibraryLoadError
+        A library cannot be opened that every operation needs.
+    """
+    skipped: dict[str, str] = {}
+    for file in installation.files:
+        try:
+            if file.path:
+                ctypes.CDLL(file.path)
+        except OSError as error:
+            if SUBLIBRARIES[file.name].core:
+                raise _not_loadable(file.path, error) from None
+            skipped[file.name] = str(error)
+            if "libcuda.so.1" not in str(error):  # missing on every machine without a driver
+                warn_caller(
+                    f"{file.path} cannot be loaded ({error}): operations that need it are slower or fail"
+                )
+    try:
+        shim = ctypes.CDLL(installation.shim)
+    except OSError as error:
+        raise _not_loadable(installation.shim, error) from None
+    return lambda name: getattr(shim, name, None), skipped
+
+
+def open_library(path: os.PathLike[str]) -> str:
+    """Open one library, and return its real path.
+
+    Raises
+    ------
+    LibraryLoadError
+        The file is damaged, or cannot be opened.
+    """
+    real = os.path.realpath(path)
+    try:
+        _elf.check(real)
+        if danger := world_writable(real):
+            warn_caller(danger)
+        ctypes.CDLL(real)
+    except (_elf.ElfError, OSError) as error:
+        raise _not_loadable(real, error) from None
+    return real
+
+
+def driver_version(path: str) -> int:
+    """Return the CUDA version that a libcuda supports, without initializing it; 0 if it cannot be read."""
+    number = ctypes.c_int()
+    try:
+        status = ctypes.CDLL(path).cuDriverGetVersion(ctypes.byref(number))
+    except (OSError, AttributeError):
+        return 0
+    return 0 if status else number.value
+
+
+def _not_loadable(path: str | None, error: Exception) -> LibraryLoadError:
+    return LibraryLoadError(f"{path} cannot be loaded: {error}")

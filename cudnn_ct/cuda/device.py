@@ -1,0 +1,97 @@
+"""Devices: their number and their properties.
+
+Tests without a GPU replace the functions of ``__all__``, as they do those of `stream`, `event`, `memory` and
+`interop`.
+"""
+
+from __future__ import annotations
+
+import operator
+import os
+from functools import cache
+from typing import Any
+
+from . import driver as cuda
+
+__all__ = ["cache_size", "compute_capability", "device_count", "device_name", "driver_version"]
+
+
+@cache
+def device_count() -> int:
+    """Return the number of devices. Raises :class:`NotInitializedError` without a driver."""
+    result, count = cuda.driver().cuDeviceGetCount()
+    cuda.check(result, "counting the devices")
+    return int(count)
+
+
+@cache
+def driver_version() -> int:
+    """Return the newest CUDA version that the driver supports: 13000 is 13.0."""
+    result, version = cuda.driver().cuDriverGetVersion()
+    cuda.check(result, "reading the driver's version")
+    return int(version)
+
+
+@cache
+def device_name(device: int) -> str:
+    """Return a name that identifies the kind of a device in the algorithm cache."""
+    result, name = cuda.driver().cuDeviceGetName(128, device)
+    cuda.check(result, f"reading the name of device {device}")
+    text = bytes(name).partition(b"\0")[0].decode()
+    major, minor = compute_capability(device)
+    return f"{text}, {_attribute(device, 'MULTIPROCESSOR_COUNT')} SMs, {major}.{minor}"
+
+
+@cache
+def compute_capability(device: int) -> tuple[int, int]:
+    """Return the architecture of a device: (9, 0) is Hopper."""
+    major, minor = (_attribute(device, f"COMPUTE_CAPABILITY_{part}") for part in ("MAJOR", "MINOR"))
+    return major, minor
+
+
+@cache
+def cache_size(device: int) -> int:
+    """Return the size of a device's L2 cache in bytes."""
+    return _attribute(device, "L2_CACHE_SIZE")
+
+
+def _attribute(device: int, name: str) -> int:
+    driver = cuda.driver()
+    attribute = getattr(driver.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
+    result, value = driver.cuDeviceGetAttribute(attribute, device)
+    cuda.check(result, f"reading {name} of device {device}")
+    return int(value)
+
+
+def as_device(device: Any) -> int:
+    """Return ``device=`` as the number of an existing device.
+
+    Raises
+    ------
+    TypeError, ValueError
+        It is not an int, or the device does not exist.
+    """
+    try:
+        number = operator.index(device)
+    except TypeError:
+        raise TypeError(f"device must be an int: got {type(device).__name__}") from None
+    check_device(number)
+    return number
+
+
+def check_device(device: int) -> int:
+    """Return the number of devices. Raises ValueError if ``device`` does not exist."""
+    count = device_count()
+    if not 0 <= device < count:
+        raise ValueError(f"device {device} does not exist: the driver shows {count}")
+    return count
+
+
+def _after_fork() -> None:
+    """Discard the properties that the parent read: a forked child cannot use CUDA."""
+    for cached in (cache_size, compute_capability, device_count, device_name, driver_version):
+        cached.cache_clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

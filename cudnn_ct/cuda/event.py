@@ -1,0 +1,105 @@
+"""Events: the order among streams, and the device time of work.
+
+Tests without a GPU replace the functions of ``__all__``.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from .._handle import outlive_cycles
+from ..errors import CudnnError
+from . import driver as cuda
+from . import stream as streams
+from .stream import Stream
+
+__all__ = ["elapsed", "is_done", "record", "wait", "wait_stream"]
+
+_DISABLE_TIMING = 2  # CU_EVENT_DISABLE_TIMING
+
+
+class Event:
+    """A CUDA event, destroyed with its last reference."""
+
+    __slots__ = ("_process", "handle")
+
+    def __init__(self) -> None:
+        result, self.handle = cuda.driver().cuEventCreate(_DISABLE_TIMING)
+        cuda.check(result, "creating an event")
+        self._process = os.getpid()
+        outlive_cycles(self)
+
+    def __del__(self) -> None:
+        if getattr(self, "_process", None) != os.getpid() or sys.is_finalizing():
+            return
+        try:
+            before = streams.relax()
+        except CudnnError:  # a finalizer cannot raise
+            return
+        cuda.driver().cuEventDestroy(self.handle)
+        streams.unrelax(before)
+
+
+def record(stream: Stream) -> Any:
+    """Record an event behind the work that is enqueued on a stream."""
+    previous = streams.set_device(stream.device)
+    try:
+        with streams.relaxed():
+            event = Event()
+            result = cuda.driver().cuEventRecord(event.handle, stream.handle)
+            cuda.check(result[0], "recording an event", stream)
+            return event
+    finally:
+        streams.restore_device(previous)
+
+
+def wait(stream: Stream, event: Any) -> None:
+    """Make later work on ``stream`` wait for ``event``. The host does not wait."""
+    previous = streams.set_device(stream.device)
+    try:
+        result = cuda.driver().cuStreamWaitEvent(stream.handle, event.handle, 0)
+        cuda.check(result[0], "ordering a stream after an event", stream)
+    finally:
+        streams.restore_device(previous)
+
+
+def wait_stream(before: Stream, after: Stream) -> None:
+    """Make later work on ``after`` wait for the work on ``before``."""
+    if before != after:
+        wait(after, record(before))
+
+
+def is_done(event: Any) -> bool:
+    """Return whether the work before an event is complete."""
+    driver = cuda.driver()
+    with streams.relaxed():
+        result = driver.cuEventQuery(event.handle)[0]
+    if result == driver.CUresult.CUDA_ERROR_NOT_READY:
+        return False
+    cuda.check(result, "querying an event")
+    return True
+
+
+def elapsed(stream: Stream, work: Callable[[], object]) -> float:
+    """Return the device time in milliseconds of the work that ``work`` enqueues; wait for it."""
+    driver = cuda.driver()
+    events = []
+    with streams.relaxed():
+        try:
+            for _ in range(2):
+                result, event = driver.cuEventCreate(0)
+                cuda.check(result, "creating an event")
+                events.append(event)
+            cuda.check(driver.cuEventRecord(events[0], stream.handle)[0], "recording an event")
+            work()
+            cuda.check(driver.cuEventRecord(events[1], stream.handle)[0], "recording an event")
+            cuda.check(driver.cuEventSynchronize(events[1])[0], "waiting for an event", stream)
+            result, milliseconds = driver.cuEventElapsedTime(*events)
+            cuda.check(result, "timing")
+            return float(milliseconds)
+        finally:
+            for event in events:
+                driver.cuEventDestroy(event)

@@ -1,0 +1,241 @@
+"""Device memory of the elements of a tensor: attributes, views, and the export to other libraries."""
+
+from __future__ import annotations
+
+import copy as copying
+import operator
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Self
+
+from ..dtypes import DTYPES
+from ..shapes.parse import as_bool
+from ..shapes.specs import TensorSpec, packed_strides
+from ..shapes.views import index_view, transpose_view
+from . import interop
+from . import stream as streams
+from .lifetime import ExportedMemory
+from .ordering import OrderedMemory
+from .stream import Stream
+
+if TYPE_CHECKING:
+    import numpy as np
+
+__all__ = ["TypedMemory"]
+
+
+class TypedMemory(OrderedMemory):
+    """Ordered device memory with a shape, a dtype and strides.
+
+    Attributes
+    ----------
+    spec : TensorSpec
+    pointer : int
+        Address of the first element.
+    readonly : bool
+        Whether the owner of the memory forbids writing.
+    """
+
+    __slots__ = ("pointer", "readonly", "spec")
+
+    def __init__(
+        self,
+        spec: TensorSpec,
+        pointer: int,
+        memory: object,
+        writer: Stream,
+        home: Stream | None = None,
+        *,
+        external: bool = False,
+        readonly: bool = False,
+    ) -> None:
+        self.spec = spec
+        self.pointer = pointer
+        self.memory = memory
+        self.device = writer.device
+        self.home = home
+        self.writer = writer
+        self.external = external
+        self.readonly = readonly
+        self._uses = None
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "pointer":  # `close` empties the slot
+            raise ValueError(f"this DeviceArray of shape {self.shape} is closed")
+        raise AttributeError(f"'DeviceArray' object has no attribute {name!r}")
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Lengths of the axes."""
+        return self.spec.shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """NumPy's dtype; from ml_dtypes for bfloat16 and the eight-bit floats."""
+        return DTYPES[self.spec.dtype].numpy
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """Strides in bytes, as in NumPy. ``spec.strides`` has strides in elements, as in cuDNN."""
+        itemsize = self.itemsize
+        return tuple(s * itemsize for s in self.spec.strides)
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return len(self.spec.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return self.spec.size
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes per element."""
+        return DTYPES[self.spec.dtype].itemsize
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all elements, gaps between them not counted."""
+        return self.size * self.itemsize
+
+    @property
+    def layout(self) -> str | None:
+        """``"nchw"`` (C order), ``"nhwc"`` (channels last), or None for a view with gaps.
+
+        With one channel, or images of one pixel, the strides of axes of length 1 distinguish the two.
+        """
+        return self.spec.layout
+
+    @property
+    def closed(self) -> bool:
+        """Whether the array was closed."""
+        return self.memory is None
+
+    def close(self) -> None:
+        """Release the memory; it is freed after pending work that uses it, and after the last view of it.
+
+        Closing twice is harmless.
+        """
+        if not self.closed:
+            del self.pointer
+            self.memory = None
+            self._uses = None
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("a DeviceArray without axes has no len()")
+        return self.shape[0]
+
+    # --- views ---
+
+    def view_as(self, spec: TensorSpec, offset: int = 0) -> Self:
+        """Return a view of the memory with another spec, ``offset`` elements of this array's dtype behind."""
+        view = type(self)(
+            spec,
+            self.pointer + offset * self.itemsize,
+            self.memory,
+            self.writer,
+            self.home,
+            external=self.external,
+            readonly=self.readonly,
+        )
+        self.share_order(view)
+        return view
+
+    def __getitem__(self, key: Any) -> Self:
+        return self.view_as(*index_view(self.spec, key))
+
+    def __iter__(self) -> Iterator[Self]:
+        return map(self.__getitem__, range(len(self)))
+
+    __contains__ = None  # else Python would compare the views by identity
+
+    def transpose(self, *axes: Any) -> Self:
+        """Return a view with the axes in another order.
+
+        Parameters
+        ----------
+        *axes : int, or a tuple of int
+            The axis of this array for each axis of the view. By default the order is reversed.
+
+        Returns
+        -------
+        DeviceArray
+
+        Raises
+        ------
+        ValueError
+            ``axes`` does not name each axis once; or the array is closed.
+
+        Examples
+        --------
+        >>> ct.zeros((2, 3, 4)).transpose(0, 2, 1).shape
+        (2, 4, 3)
+        """
+        order = axes[0] if len(axes) == 1 and isinstance(axes[0], Sequence) else axes
+        return self.view_as(transpose_view(self.spec, order))
+
+    @property
+    def T(self) -> Self:  # noqa: N802 - NumPy's name
+        """A view with the axes in reverse order."""
+        return self.transpose()
+
+    # --- exchange with other libraries ---
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 2, self.device  # kDLCUDA
+
+    def __dlpack__(
+        self,
+        *,
+        stream: int | None = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any:
+        """Export the memory. The consumer's ``stream`` waits for the contents, unless it is -1."""
+        if max_version is not None:
+            max_version = _pair(max_version, "max_version")
+        if dl_device is not None and _pair(dl_device, "dl_device") != self.__dlpack_device__():
+            raise BufferError(
+                f"dl_device must be the array's own device: got {dl_device}, expected {(2, self.device)}"
+            )
+        if stream == 0:
+            raise ValueError("DLPack forbids stream 0 for CUDA; the legacy default stream is 1")
+        if copy is not None and as_bool(copy, "copy"):
+            return copying.copy(self).__dlpack__(stream=stream, max_version=max_version)
+        if self.readonly and (max_version is None or max_version < (1, 0)):  # no flag for it
+            asked = "no max_version" if max_version is None else f"max_version={max_version}"
+            raise BufferError(f"a read-only array needs a consumer of DLPack 1.0 or newer: got {asked}")
+        pointer = self.pointer
+        owner = self.memory
+        if stream != -1:
+            consumer = interop.consumer_stream(stream or streams.LEGACY_DEFAULT, self.device)
+            self.wait_for_writer(consumer)
+            owner = ExportedMemory(self.memory, self.home, consumer)
+        return interop.export_dlpack(owner, pointer, self.spec, self.readonly, max_version)
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        if self.closed:
+            raise AttributeError(f"this DeviceArray of shape {self.shape} is closed")
+        dtype = self.dtype
+        if dtype.isbuiltin != 1:  # an AttributeError, so that hasattr() is False and consumers use DLPack
+            raise AttributeError(f"__cuda_array_interface__ does not support {self.spec.dtype}; use DLPack")
+        return {
+            "version": 3,
+            "shape": self.shape,
+            "strides": None if self.spec.strides == packed_strides(self.shape) else self.strides,
+            "typestr": dtype.str,
+            "data": (self.pointer, self.readonly),
+            "stream": self.writer.handle,
+        }
+
+
+def _pair(given: Any, name: str) -> tuple[int, int]:
+    try:
+        one, other = (operator.index(number) for number in given)
+    except (TypeError, ValueError):
+        raise TypeError(f"{name} must be two integers: got {given!r}") from None
+    return one, other
