@@ -25,7 +25,8 @@ from ._find import (
     mapped_files,
     search,
 )
-from ._installation import SUBLIBRARIES, Installation, require, world_writable
+from ._installation import Installation, require, world_writable
+from ._libraries import SUBLIBRARIES
 from .errors import (
     CudnnError,
     LibraryLoadError,
@@ -383,9 +384,9 @@ def _loaded(found: SearchResult) -> Library:
         _warn(installation.world_writable)
     lookup, skipped = _open(installation)
     library = Library(lookup, installation, found, skipped)
-    if installation.version and library.version != installation.version:
+    if installation.number and library.version != installation.number:
         raise VersionMismatchError(
-            f"{installation.folder} holds cuDNN {format_version(installation.version)} and this process runs "
+            f"{installation.folder} holds cuDNN {format_version(installation.number)} and this process runs "
             f"{format_version(library.version)}: LD_PRELOAD or another package has put that one in place"
         )
     if mismatch := library.header_mismatch():
