@@ -148,7 +148,7 @@ if hasattr(os, "register_at_fork"):
     )
 
 _FLAG = "dnn__"  # dnn__conv__algo_fwd is dnn.conv.algo_fwd
-_FLAGS = "cudnn_ct.dnn.flags"  # imported on first use: no part of the settings depends on Theano's flags
+_FLAGS = "dnn.flags"  # imported on first use: no part of the settings depends on Theano's flags
 
 
 def _suggest(variable: str) -> str:
@@ -262,7 +262,7 @@ class Config:
 
     def __getattr__(self, name: str) -> Any:
         if name == "dnn":  # not a real attribute until the first use
-            return import_module(_FLAGS).flags_of(self)
+            return import_module(f".{_FLAGS}", __package__).flags_of(self)
         if name.startswith(_FLAG):
             return getattr(*self._flag(name))
         raise AttributeError(f"no setting {name!r}; there are {', '.join(SETTINGS)}")

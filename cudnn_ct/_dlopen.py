@@ -12,7 +12,8 @@ from collections.abc import Callable
 from typing import Any
 
 from . import _elf
-from ._installation import SUBLIBRARIES, Installation, world_writable
+from ._installation import Installation, world_writable
+from ._libraries import SUBLIBRARIES
 from .errors import LibraryLoadError, warn_caller
 
 __all__ = ["Lookup", "driver_version", "open_installation", "open_library"]

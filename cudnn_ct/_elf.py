@@ -1,8 +1,8 @@
-"""Reads what a shared library says about itself, without opening it as one.
+"""Read the headers of a shared library without loading it.
 
-``dlopen`` maps a file before it looks at it, so a library that was cut short by an interrupted copy ends
-the process with SIGBUS, and its words for a library of another machine are «No such file or directory».
-Reading the headers first costs some tens of microseconds, and a few kilobytes of a file of half a gigabyte.
+``dlopen`` maps a file before it checks it, so a truncated library kills the process with SIGBUS, and the
+error message for a library of another machine is "No such file or directory". Reading the headers first
+takes tens of microseconds, and reads a few kilobytes of a file of half a gigabyte.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ __all__ = [
     "dynamic",
     "file_offset",
     "glibc_version",
+    "machine_error",
     "machine_here",
     "opened",
     "read",
@@ -33,10 +34,10 @@ _PLATFORMS = {"x86_64": 62, "aarch64": 183}
 
 _REINSTALL = "copy or install it again (pip install --force-reinstall for a wheel)"
 
-# What to do, by kind of finding: the second half of every message.
+# The fix for each kind of error: the second half of every message.
 ADVICE = {
     "missing": "install cuDNN again, or correct the path",
-    "unreadable": "cuDNN's files must be readable by everybody: chmod a+r {path}",
+    "unreadable": "all users must be able to read the files of cuDNN: chmod a+r {path}",
     "empty": _REINSTALL,
     "text": "download the library itself",
     "foreign": _REINSTALL,
@@ -66,7 +67,7 @@ class ElfError(Exception):
 
 
 class Segment(NamedTuple):
-    """One program header: what is mapped, or found, where."""
+    """One program header."""
 
     kind: int
     offset: int
@@ -76,22 +77,22 @@ class Segment(NamedTuple):
 
 @dataclass(frozen=True)
 class Elf:
-    """What the headers of one shared library say.
+    """The headers of one shared library.
 
     Attributes
     ----------
     path : str
         The file that was read.
     size : int
-        Its length in bytes.
+        Its size in bytes.
     machine : int
         ``e_machine``: 62 is x86-64, 183 is aarch64.
     segments : tuple of Segment
-        Its program headers, every PT_LOAD of which lies inside the file.
+        Its program headers; every PT_LOAD is inside the file.
     soname : str or None
-        The name it goes by among loaded libraries.
+        Its name among loaded libraries.
     needed : tuple of str
-        The libraries that the linker loads with it.
+        The libraries that it is linked with.
     """
 
     path: str
@@ -102,7 +103,7 @@ class Elf:
     needed: tuple[str, ...]
 
     def constant(self, symbol: str) -> int | None:
-        """Read a 4-byte data symbol that the library exports; None when it exports no such symbol."""
+        """Read an exported 4-byte data symbol; None if the library does not export it."""
         with opened(self.path) as file:
             view = View(self.path, file, self.size)
             address = _symbol_address(view, self.segments, symbol)
@@ -113,7 +114,7 @@ class Elf:
 
 
 def machine_here() -> int:
-    """Tell the ``e_machine`` that this Python's process can open; 0 where it is not known."""
+    """Return the ``e_machine`` that this process can load; 0 if unknown."""
     return _PLATFORMS.get(os.uname().machine, 0) if hasattr(os, "uname") else 0
 
 
@@ -126,18 +127,25 @@ def glibc_version() -> str:
 
 
 def check(path: str | os.PathLike[str]) -> Elf:
-    """Read a library and make sure that this process can open it.
+    """Read a library and check that this process can load it.
 
     Raises
     ------
     ElfError
-        With the path, what is wrong and what to do.
+        With the path, the defect and the fix.
     """
     elf = read(path)
-    if elf.machine != machine_here():
-        name = MACHINES.get(elf.machine, f"machine {elf.machine}")
-        raise ElfError("machine", elf.path, f"is a library for {name}")
+    if error := machine_error(elf):
+        raise error
     return elf
+
+
+def machine_error(elf: Elf) -> ElfError | None:
+    """Return the error for a library that was built for another processor; None for this one."""
+    if elf.machine == machine_here():
+        return None
+    name = MACHINES.get(elf.machine, f"machine {elf.machine}")
+    return ElfError("machine", elf.path, f"is a library for {name}")
 
 
 def read(path: str | os.PathLike[str]) -> Elf:
@@ -146,7 +154,7 @@ def read(path: str | os.PathLike[str]) -> Elf:
     Raises
     ------
     ElfError
-        When the file is missing, unreadable, not an ELF file, of another class, cut short or inconsistent.
+        The file is missing, unreadable, not an ELF file, of another class, truncated or inconsistent.
     """
     path = os.fspath(path)
     with opened(path) as file:
@@ -160,15 +168,15 @@ def read(path: str | os.PathLike[str]) -> Elf:
 PT_LOAD, PT_DYNAMIC = 1, 2
 DT_NEEDED, DT_STRTAB, DT_SYMTAB, DT_SONAME, DT_GNU_HASH = 1, 5, 6, 14, 0x6FFFFEF5
 
-# Bounds that no sound library comes near, so that a damaged one is read in no time all the same.
+# Limits far above those of sound libraries, so that a damaged one cannot take long to read.
 _LONGEST_NAME = 4096
 LONGEST_CHAIN = 10_000
 
 
 class View:
-    """A file from which only what lies inside it can be read.
+    """A file with bounds-checked reads.
 
-    ``pread`` rather than ``mmap``: a file that shrinks while it is read then gives an error, not SIGBUS.
+    It uses ``pread`` and not ``mmap``, so that a file that is truncated meanwhile gives an error, not SIGBUS.
     """
 
     def __init__(self, path: str, file: BinaryIO, size: int) -> None:
@@ -177,7 +185,7 @@ class View:
         self._descriptor = file.fileno()
 
     def at(self, offset: int, size: int) -> bytes:
-        """Read some bytes; raise ElfError where the file has none."""
+        """Read bytes; raise ElfError if they are not all inside the file."""
         if offset < 0 or size < 0 or offset + size > self.size:
             raise self.malformed(f"points to byte {offset + size:,} and has {self.size:,}")
         data = os.pread(self._descriptor, size, offset)
@@ -186,27 +194,27 @@ class View:
         return data
 
     def unpack(self, layout: str, offset: int) -> tuple[int, ...]:
-        """Read numbers by the layout of a ``struct``."""
+        """Read numbers in the format of ``struct``."""
         return struct.unpack(layout, self.at(offset, struct.calcsize(layout)))
 
     def text(self, offset: int) -> str:
-        """Read a string up to its zero byte."""
+        """Read a zero-terminated string."""
         data = self.at(offset, min(_LONGEST_NAME, max(self.size - offset, 0)))
         return data.split(b"\0", 1)[0].decode("utf-8", "replace")
 
     def malformed(self, finding: str) -> ElfError:
-        """Make the error of a file that contradicts itself."""
+        """Return the error for an inconsistent file."""
         return ElfError("malformed", self.path, finding)
 
 
 def opened(path: str) -> BinaryIO:
-    """Open a file to read it, if it is a regular one; raise ElfError otherwise."""
+    """Open a regular file for reading; raise ElfError for others."""
     try:
-        if not stat.S_ISREG(os.stat(path).st_mode):  # a pipe would make us wait
+        if not stat.S_ISREG(os.stat(path).st_mode):  # reading a pipe would block
             raise ElfError("foreign", path, "is not a regular file")
         return open(path, "rb", buffering=0)
     except FileNotFoundError:
-        link = f" (a link to {os.readlink(path)}, which is not there)" if os.path.islink(path) else ""
+        link = f" (a link to {os.readlink(path)}, which does not exist)" if os.path.islink(path) else ""
         raise ElfError("missing", path, f"does not exist{link}") from None
     except PermissionError:
         raise ElfError("unreadable", path, "cannot be read: permission denied") from None
@@ -215,12 +223,12 @@ def opened(path: str) -> BinaryIO:
 
 
 def _header(view: View) -> tuple[int, int, int, int]:
-    """Return machine, offset of the program headers, bytes and number of them."""
+    """Return the machine, and offset, entry size and number of the program headers."""
     if view.size == 0:
         raise ElfError("empty", view.path, "is empty")
     start = view.at(0, min(64, view.size))
     if not start.startswith(b"\x7fELF"):
-        raise ElfError(*_what_else(view.path, start))
+        raise ElfError(*_foreign(view.path, start))
     if len(start) < 64:
         raise _truncated(view, 64)
     if start[4] != 2 or start[5] != 1:
@@ -232,14 +240,14 @@ def _header(view: View) -> tuple[int, int, int, int]:
     return machine, table, entry, count
 
 
-def _what_else(path: str, start: bytes) -> tuple[str, str, str]:
+def _foreign(path: str, start: bytes) -> tuple[str, str, str]:
     if start.startswith(b"version https://git-lfs"):
-        return "text", path, "is a Git LFS pointer, not the library (git lfs pull brings it)"
+        return "text", path, "is a Git LFS pointer, not the library (run git lfs pull)"
     if start.lstrip().startswith(b"<"):
-        return "text", path, "is a web page (HTML), not a library: a download saved what the server said"
+        return "text", path, "is a web page (HTML), not a library, probably from a failed download"
     if start.startswith((b"/* GNU ld", b"INPUT", b"GROUP")):
         return "text", path, "is a linker script, not a library"
-    return "foreign", path, f"is not an ELF library: it begins with {start[:8]!r}"
+    return "foreign", path, f"is not an ELF library: it starts with {start[:8]!r}"
 
 
 def _segments(view: View, table: int, entry: int, count: int) -> Iterator[Segment]:
@@ -265,7 +273,7 @@ def _truncated(view: View, needs: int) -> ElfError:
     return ElfError(
         "truncated",
         view.path,
-        f"is truncated or damaged: it has {view.size:,} bytes, and its header speaks of {needs:,}",
+        f"is truncated or damaged: got {view.size:,} bytes, expected {needs:,} from its header",
     )
 
 
@@ -279,15 +287,15 @@ def dynamic(view: View, segments: tuple[Segment, ...]) -> list[tuple[int, int]]:
 
 
 def file_offset(view: View, segments: tuple[Segment, ...], address: int) -> int:
-    """Find where in the file an address is; raise ElfError where it is in none of the segments."""
+    """Convert an address to an offset in the file; raise ElfError if no segment contains it."""
     for kind, offset, start, size in segments:
         if kind == PT_LOAD and start <= address < start + size:
             return offset + address - start
-    raise view.malformed(f"points to address {address:#x}, which is in none of its segments")
+    raise view.malformed(f"points to address {address:#x}, which is outside its segments")
 
 
 def _symbol_address(view: View, segments: tuple[Segment, ...], symbol: str) -> int | None:
-    """Look an exported symbol up as the linker does, through the GNU hash table."""
+    """Look up an exported symbol in the GNU hash table, as the linker does."""
     tags = dict(reversed(dynamic(view, segments)))
     if not {DT_STRTAB, DT_SYMTAB, DT_GNU_HASH} <= tags.keys():
         return None
@@ -303,7 +311,7 @@ def _symbol_address(view: View, segments: tuple[Segment, ...], symbol: str) -> i
 
 
 def _chain(view: View, table: int, wanted: int) -> Iterator[int]:
-    """Yield the indices of the symbols whose hash is the one wanted."""
+    """Yield the indices of the symbols with a hash value."""
     buckets, first, words = view.unpack("<III", table)
     if buckets == 0:
         return

@@ -26,12 +26,12 @@ __all__ = [
 # libcudnn.so.9, libcudnn_graph.so.9.27.0
 _LIBRARY = re.compile(r"libcudnn(?:_(?P<part>[a-z_]+))?\.so(?:\.(?P<version>\d+(?:\.\d+)*))?")
 
-MAX_LINKS = 40  # as the kernel has it
+MAX_LINKS = 40  # the limit of the kernel
 MAX_TEXT = 8 << 20  # bytes of a text file, such as a wheel's RECORD
 
 
 class LibraryName(NamedTuple):
-    """A file with the name of a cuDNN library: its part is empty for libcudnn.so itself."""
+    """A file with the name of a cuDNN library; the part is empty for libcudnn.so itself."""
 
     part: str
     version: str
@@ -39,7 +39,7 @@ class LibraryName(NamedTuple):
 
     @property
     def major(self) -> int:
-        """The major version of its name; 0 when the name has none."""
+        """The major version in its name; 0 if the name has none."""
         return int(self.version.partition(".")[0] or 0)
 
 
@@ -50,13 +50,13 @@ def library_name(path: str) -> LibraryName | None:
 
 
 def real(path: str, root: str = "/") -> str:
-    """Follow all links of a path, as one who has ``root`` for ``/`` would.
+    """Follow all links of a path, with ``root`` in place of ``/``.
 
-    A link that leads nowhere or in a circle ends where it is: whoever opens it then says so.
+    A link to a missing file or in a circle is returned as it is; opening it raises the error.
     """
     if root == "/":
         return os.path.realpath(path)
-    root = os.path.abspath(root)  # not its real path: /proc/1/root is a link that leads back to our own
+    root = os.path.abspath(root)  # not its real path: /proc/1/root is a link to the root of this process
     inside = os.path.relpath(os.path.abspath(path), root)
     if inside.startswith(".."):
         return os.path.realpath(path)
@@ -83,9 +83,9 @@ def real(path: str, root: str = "/") -> str:
 
 
 def closed(folder: str) -> str:
-    """Find what keeps this user from listing a folder: it, or one above it; empty when nothing does.
+    """Return the folder that this user cannot enter or list, on the way to a folder; empty if it can.
 
-    A folder that is not there keeps nobody out.
+    Also empty if the folder does not exist.
     """
     try:
         os.close(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
@@ -97,14 +97,14 @@ def closed(folder: str) -> str:
     while True:
         try:
             os.stat(blocker)
-        except OSError:  # the one above may not be passed through
+        except OSError:  # the parent cannot be entered
             blocker = os.path.dirname(blocker)
         else:
             return blocker
 
 
 def names_in(folder: str) -> list[str]:
-    """List a folder; empty when it is none, or may not be read."""
+    """List a folder; empty if it is not a folder or cannot be read."""
     try:
         return sorted(os.listdir(folder))
     except OSError:
@@ -152,15 +152,17 @@ def mapped(pid: int | str) -> list[str]:
     OSError
         The process does not exist, or its map is not readable.
     """
-    with open(f"/proc/{pid}/maps", "rb") as maps:  # as bytes: whatever the locale, so paths are decoded alike
+    with open(
+        f"/proc/{pid}/maps", "rb"
+    ) as maps:  # as bytes, so that paths are decoded in the same way in all locales
         rows = (line.rstrip(b"\n").split(None, 5) for line in maps)
         return [os.fsdecode(name) for name in dict.fromkeys(row[5] for row in rows if len(row) == 6)]
 
 
 def private(path: str) -> str:
-    """Find what keeps other users from a file: the file itself, or its folder; empty for nothing.
+    """Return the file or its folder if other users cannot read it; empty if they can.
 
-    Folders further up are not looked at: an image whose one user is root keeps all in /root, and rightly.
+    Parents of the folder are not checked: an image with root as its only user may keep files in /root.
     """
     for step, bit in ((path, stat.S_IROTH), (os.path.dirname(path), stat.S_IXOTH)):
         try:
@@ -181,7 +183,7 @@ def driver_release() -> str:
 
 
 def mount_options(path: str) -> frozenset[str]:
-    """Tell how the file system of a path is mounted: ``{"rw", "noexec"}``; empty where that is not known."""
+    """Return the mount options of the file system of a path: ``{"rw", "noexec"}``; empty if unknown."""
     try:
         table = text_of("/proc/self/mounts")
     except OSError:
@@ -198,4 +200,4 @@ def mount_options(path: str) -> frozenset[str]:
 
 
 def _without_waiting(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe would make us wait
+    return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)  # opening a pipe would block

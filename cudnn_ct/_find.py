@@ -116,7 +116,7 @@ class SearchContext:
     mapped: Callable[[], Iterable[str]] = mapped_files
     linker_cache: str = "/etc/ld.so.cache"
     linker_folders: tuple[str, ...] = SYSTEM_FOLDERS
-    beside: Path | None = None  # the folder of the cuDNN that needs the library
+    beside: str | None = None  # the folder of the cuDNN that needs the library
     root: str = "/"  # of `linker_cache` and `linker_folders`: the root of an image, or of this system
 
 
@@ -186,7 +186,7 @@ def find_mapped(spec: LibrarySpec, context: SearchContext) -> Path:
     for file in files:
         if _is(file, spec):
             return file
-    raise NotFoundError("this process has none", _others(files, spec))
+    raise NotFoundError("not loaded by this process", _others(files, spec))
 
 
 def find_in(folders: Folders, spec: LibrarySpec, context: SearchContext) -> Path:
@@ -228,7 +228,7 @@ def find_pathfinder(spec: LibrarySpec, context: SearchContext) -> Path:
         raise NotFoundError(child.stderr.strip())
     answer = Path(child.stdout.splitlines()[-1])
     if not _is(answer, spec):
-        raise NotFoundError(f"it found {answer}, which is of another version", [answer])
+        raise NotFoundError(f"it found {answer}, which is another version", [answer])
     return answer
 
 
@@ -242,11 +242,10 @@ def searched(steps: Iterable[str], spec: LibrarySpec, context: SearchContext) ->
 def _beside_folders(spec: LibrarySpec, context: SearchContext) -> Iterator[tuple[str, str]]:
     """Yield cuDNN's own folder, and the wheels next to the wheel of cuDNN."""
     if context.beside is None:
-        raise NotFoundError("no cuDNN to look beside")
-    site_packages = context.beside.parent.parent.parent  # of <site-packages>/nvidia/cudnn/lib
-    yield from (
-        ("cuDNN", str(folder)) for folder in (context.beside, *map(site_packages.joinpath, spec.wheels))
-    )
+        raise NotFoundError("no cuDNN was found")
+    site_packages = Path(context.beside).parent.parent.parent  # of <site-packages>/nvidia/cudnn/lib
+    yield "cuDNN", context.beside
+    yield from (("cuDNN", str(site_packages / wheel)) for wheel in spec.wheels)
 
 
 def _wheel_folders(spec: LibrarySpec, context: SearchContext) -> Iterator[tuple[str, str]]:
@@ -337,7 +336,7 @@ def _first(spec: LibrarySpec, folders: Iterable[str]) -> Path:
 
 
 def _absolute(folders: Iterable[str]) -> list[str]:
-    """Drop folders relative to the current one, in which anybody may have put a library."""
+    """Drop relative folders: other users may write libraries to the current folder."""
     return [folder for folder in folders if os.path.isabs(folder)]
 
 

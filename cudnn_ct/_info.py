@@ -1,4 +1,4 @@
-"""What cuDNN is here, and with what: everything that can be told without a GPU, in one value."""
+"""The cuDNN of this process and its companions, without using a GPU."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from .errors import CudnnError, CudnnWarning, format_version
 
 __all__ = ["LibraryInfo", "library_info"]
 
-SCHEMA = 1  # raised when a key goes away or changes its meaning
-NOT_LOOKED_FOR = "not looked for: which one fits depends on the cuDNN"
+SCHEMA = 1  # increased when a key is removed or changes its meaning
+NOT_LOOKED_FOR = "not searched: its version depends on the cuDNN"
 
 
 @dataclass(frozen=True)
@@ -41,25 +41,25 @@ class LibraryInfo:
     found_via : str
         The step that found it.
     version : str or None
-        What the running library answers; what its files say where it cannot be loaded.
+        The version of the loaded library; that of its files if it cannot be loaded.
     cuda_version : str or None
         The CUDA version it was built for.
     sublibraries : tuple of LibraryFile
-        The libraries that it opens by itself, whether this process has them mapped, and if not, why.
+        The libraries that it opens, whether this process has mapped them, and if not, why.
     header : LibraryFile or None
         The ``cudnn_version.h`` that belongs to the library.
     other_headers : tuple of LibraryFile
-        Headers that cuda-pathfinder finds elsewhere: a compiler may take these.
+        Headers that cuda-pathfinder finds in other folders, and a compiler may use.
     cublaslt, cudart, driver : LibraryFile
-        The companions; without a path, ``note`` says why.
+        The companions; ``note`` has the reason if one was not found.
     bindings : str
-        The cuDNN version whose headers this package's functions and enums come from.
+        The cuDNN version from whose headers the functions and enums of this package are generated.
     steps : tuple of (str, str)
-        Each place that was looked at, and what it gave.
+        Each step of the search and its result.
     notes : tuple of str
-        What is odd and does not keep it from working.
+        Oddities that do not keep it from working.
     problem : str or None
-        What is wrong, in one line; None when all is well.
+        The problem in one line; None if there is none.
     """
 
     path: str | None
@@ -78,18 +78,18 @@ class LibraryInfo:
     problem: str | None
 
     def as_dict(self) -> dict[str, Any]:
-        """Give everything as plain values that JSON takes."""
+        """Return all values for JSON."""
         return {"schema": SCHEMA, **asdict(self)}
 
     def rows(self) -> Iterator[tuple[str, str]]:
-        """Yield what a person reads: a label and a text, in order."""
+        """Yield the labels and texts of the printed form, in order."""
         built = f" for CUDA {self.cuda_version}" if self.cuda_version else ""
         yield "cuDNN", f"{self.version or 'none'}{built}"
         if self.path:
             yield "path", self.path
             yield "found via", self.found_via
         if self.header or self.path:
-            yield "header", _line(self.header) if self.header else "none beside the library"
+            yield "header", _line(self.header) if self.header else "none next to the library"
         for header in self.other_headers:
             yield "other header", _line(header)
         for file in self.sublibraries:
@@ -98,7 +98,7 @@ class LibraryInfo:
             yield file.name, _line(file)
         yield "bindings", f"from the headers of cuDNN {self.bindings}"
         for step, result in self.steps:
-            yield "looked at", f"{step}: {result}"
+            yield "searched", f"{step}: {result}"
         for note in self.notes:
             yield "note", note
 
@@ -109,12 +109,12 @@ class LibraryInfo:
 
 
 def library_info() -> LibraryInfo:
-    """Tell which cuDNN is here and what belongs to it. Loads it when it is sound; raises nothing.
+    """Describe the cuDNN that this process uses. Loads it if it is sound; raises no error.
 
     Returns
     -------
     LibraryInfo
-        Print it to read it; ``problem`` is None where all is well.
+        Print it; ``problem`` is None if there is none.
 
     Notes
     -----
@@ -126,7 +126,7 @@ def library_info() -> LibraryInfo:
     >>> found, how = info.path, info.found_via
     """
     library, found, installation, problem = _loaded()
-    version = library.version if library else installation and installation.version
+    version = library.version if library else installation and installation.number
     cuda = library.cuda_version if library else None
     mapped = mapped_files()
     files = installation.files if installation else ()
@@ -154,10 +154,10 @@ def library_info() -> LibraryInfo:
 
 
 def _loaded() -> tuple[_lib.Library | None, SearchResult, Installation | None, str]:
-    """Return what can be had: the library, how it was found, its files, and why there is not more."""
+    """Return the library, its search, its files, and the problem if it cannot be loaded."""
     try:
         library = _lib.load()
-    except (CudnnError, CudnnWarning, OSError) as error:  # where warnings are errors
+    except (CudnnError, CudnnWarning, OSError) as error:  # if warnings are errors
         found = find_cudnn()
         return None, found, inspect(found.path) if found.path else None, str(error).partition("\n")[0]
     return library, library.found, library.installation, ""
@@ -171,7 +171,7 @@ def _state_of(file: LibraryFile, library: _lib.Library | None, mapped: tuple[str
 def _companion(
     name: str, wanted_of: Callable[[int], LibrarySpec], cuda: int | None, installation: Installation | None
 ) -> LibraryFile:
-    """Look for a library of CUDA that fits this cuDNN; its file's name or its wheel tells the version."""
+    """Search for the library of CUDA that this cuDNN needs; its version is in its file name or its wheel."""
     if cuda is None or installation is None:
         return LibraryFile(name, None, note=NOT_LOOKED_FOR)
     wanted = wanted_of(cuda // 1000)
@@ -191,7 +191,7 @@ def _judged(file: LibraryFile) -> LibraryFile:
 
 
 def _other_headers(header: LibraryFile | None) -> tuple[LibraryFile, ...]:
-    from cuda.pathfinder import locate_nvidia_header_directory  # 30 ms, and for this question alone
+    from cuda.pathfinder import locate_nvidia_header_directory  # takes 30 ms
 
     try:
         located = locate_nvidia_header_directory("cudnn")
@@ -205,12 +205,12 @@ def _other_headers(header: LibraryFile | None) -> tuple[LibraryFile, ...]:
 
 
 def _driver() -> LibraryFile:
-    """Ask libcuda for its version, which needs no GPU; the kernel module tells the release of the driver."""
+    """Read the CUDA version from libcuda, without a GPU, and the driver release from the kernel module."""
     steps = tuple(step for step in COMPANION_STEPS if step[0] in ("already loaded", "system"))
     found = search(DRIVER, steps, SearchContext())
     release = _files.driver_release()
     if found.path is None:
-        inside = f", though the kernel module is there ({release}): is this a container without --gpus?"
+        inside = f", though the kernel module is loaded ({release}): is this a container without --gpus?"
         return LibraryFile("driver", None, note=f"no {DRIVER.soname} was found{inside if release else ''}")
     file = _judged(LibraryFile("driver", os.path.realpath(found.path)))
     if file.note:
@@ -225,9 +225,9 @@ def _notes(installation: Installation | None, lt: LibraryFile, mapped: tuple[str
         return
     yield from installation.notes
     if lt.path is None and lt.note != NOT_LOOKED_FOR:
-        yield f"{lt.note}: nothing can run on a GPU until it is installed"
+        yield f"{lt.note}: no operation can run on a GPU without it"
     for path in installation.other_installations(mapped):
-        yield f"this process has also {path} open"
+        yield f"this process has also loaded {path}"
 
 
 def _bindings() -> str:
@@ -237,7 +237,7 @@ def _bindings() -> str:
 
 
 def _cuda(number: int) -> str:
-    """Write a CUDA version as people do: 12090 is 12.9."""
+    """Format a CUDA version: 12090 is 12.9."""
     return f"{number // 1000}.{number % 1000 // 10}"
 
 

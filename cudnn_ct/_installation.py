@@ -1,102 +1,59 @@
-"""Read a cuDNN on disk and judge its files before any of them is opened; the doctor uses the same tables."""
+"""Judge the files of a cuDNN before any of them is opened."""
 
 from __future__ import annotations
 
 import os
 import re
 import stat
-from collections.abc import Iterable
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 from . import _elf, _files
 from ._find import EXPLICIT, SearchResult
+from ._libraries import (
+    SUBLIBRARIES,
+    Library,
+    Version,
+    dotted,
+    file_name,
+    old_version,
+    read_folder,
+    read_library,
+    required,
+    version_number,
+)
 from .errors import CudnnError, LibraryLoadError, LibraryNotFoundError, VersionMismatchError, format_version
 
 __all__ = [
-    "SUBLIBRARIES",
     "Installation",
     "LibraryFile",
-    "SubLibrary",
-    "Version",
     "companion_version",
-    "file_name",
     "header_folders",
     "header_version",
     "inspect",
-    "old_version",
     "parse_header",
     "require",
-    "required",
-    "version_in",
-    "version_number",
     "world_writable",
 ]
-
-Version = tuple[int, int, int]
-
-
-@dataclass(frozen=True)
-class SubLibrary:
-    """A library that libcudnn.so opens when it needs it.
-
-    Attributes
-    ----------
-    name : str
-        The part of its file name between ``libcudnn_`` and ``.so``.
-    constant : str
-        The exported symbol that holds its version; empty if it exports none.
-    core : bool
-        Whether cuDNN ends the process or fails in every call without it.
-    computes : bool
-        Whether it needs code for every GPU.
-    since : tuple of int
-        The first version that always includes it.
-    earliest : tuple of int
-        The first version that may include it; its true first version is between the two and not known.
-    """
-
-    name: str
-    constant: str = ""
-    core: bool = False
-    computes: bool = False
-    since: Version = (9, 0, 0)
-    earliest: Version = (9, 0, 0)
-
-
-# In the order of their dependencies: a library opened in this order finds the ones it needs already loaded.
-SUBLIBRARIES = {
-    row.name: row
-    for row in (
-        SubLibrary("graph", "cudnn_graph_version", core=True),
-        SubLibrary("ops", "cudnn_ops_infer_version", core=True, computes=True),
-        SubLibrary("cnn", core=True, computes=True),
-        SubLibrary("adv", "cudnn_adv_infer_version", core=True, computes=True),
-        SubLibrary("ext", since=(9, 24, 0), earliest=(9, 21, 0)),
-        SubLibrary("heuristic"),
-        SubLibrary("engines_precompiled", computes=True),
-        SubLibrary("engines_runtime_compiled", computes=True),
-        SubLibrary("engines_tensor_ir", since=(9, 24, 0), earliest=(9, 21, 0)),
-    )
-}
 
 
 @dataclass(frozen=True)
 class LibraryFile:
-    """A library or a header on disk.
+    """A library or a header on disk, as ``library_info`` reports it.
 
     Attributes
     ----------
     name : str
-        What it is: ``"graph"``, ``"header"``, ``"libcublasLt"``.
+        Its kind: ``"graph"``, ``"header"``, ``"libcublasLt"``.
     path : str or None
-        The real file; None when there is none.
+        The real file; None if it does not exist.
     version : str or None
-        Its version, where the file tells.
+        Its version, if the file contains one.
     note : str
-        What a person should know about it: why it is missing, or what is odd.
+        Why it is missing, or why it cannot be used.
     mapped : bool
-        Whether this process has it open.
+        Whether this process has loaded it.
     """
 
     name: str
@@ -108,71 +65,95 @@ class LibraryFile:
 
 @dataclass(frozen=True)
 class Installation:
-    """A cuDNN on disk.
+    """A cuDNN on disk: the libraries of one folder.
 
     Attributes
     ----------
-    shim : str
-        The real path of ``libcudnn.so.9``, the library that programs link with.
-    version : int or None
-        The version constant of its graph library, which is what ``cudnnGetVersion`` will answer.
-    files : tuple of LibraryFile
-        The sub-libraries beside it, in the order in which to open them.
+    folder : str
+        The real folder.
+    libraries : dict
+        By part; if a part has more than one file, the one that cuDNN opens.
+    extra : tuple of LibraryName
+        Other files of the same parts with other contents.
+    root : str
+        The folder that stands for ``/``: the root of an image, or ``/`` itself.
     header : LibraryFile or None
-        The ``cudnn_version.h`` that belongs to it.
+        The ``cudnn_version.h`` that belongs to the libraries.
     problems : tuple of CudnnError
-        Why it must not be opened; empty for a sound one.
+        Why it must not be opened; empty if it can be.
     """
 
-    shim: str
-    version: int | None = None
-    files: tuple[LibraryFile, ...] = ()
+    folder: str
+    libraries: Mapping[str, Library]
+    extra: tuple[_files.LibraryName, ...] = ()
+    root: str = "/"
     header: LibraryFile | None = None
     problems: tuple[CudnnError, ...] = field(default=(), compare=False)
 
     @property
-    def folder(self) -> Path:
-        """The folder of the real files."""
-        return Path(self.shim).parent
+    def shim(self) -> str:
+        """The real path of ``libcudnn.so.9``, which programs link with; empty if it is missing."""
+        return self.libraries[""].real if "" in self.libraries else ""
+
+    @property
+    def version(self) -> Version | None:
+        """The most frequent version constant of the libraries; the graph library decides a tie."""
+        known = Counter(library.version for library in self.libraries.values() if library.version)
+        return known.most_common(1)[0][0] if known else None
+
+    @property
+    def number(self) -> int | None:
+        """The version as ``cudnnGetVersion`` returns it."""
+        return self.version and version_number(self.version)
+
+    @property
+    def missing(self) -> list[str]:
+        """The parts that a cuDNN of this version must have and that do not exist."""
+        return [name for name in ("", *required(self.version)) if name not in self.libraries]
+
+    @property
+    def files(self) -> tuple[LibraryFile, ...]:
+        """The sub-libraries, in the order in which to open them; empty if the shim cannot be opened."""
+        if _judge_shim(self.libraries[""]):
+            return ()
+        return tuple(_described(name, self.libraries.get(name)) for name in SUBLIBRARIES)
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What is odd and does not keep it from being opened here."""
-        files = (self.shim, *(file.path for file in self.files if file.path))
+        """Oddities that do not keep this process from opening it."""
         private = [
-            f"not everybody may read {path}: other users of this machine cannot load it; chmod a+r {path}"
-            for path in files
+            f"other users of this machine cannot read {path}, and so cannot load it; run: chmod a+r {path}"
+            for path in self._paths
             if _files.private(path) == path
         ]
         return (*private, *([self.world_writable] if self.world_writable else []))
 
     @property
     def world_writable(self) -> str:
-        """What of it everybody may replace, and so run code in this process; empty where nothing is."""
-        files = (self.shim, *(file.path for file in self.files if file.path))
-        return world_writable(str(self.folder)) or next(filter(None, map(world_writable, files)), "")
+        """The warning if any user may replace a part of it; empty if not."""
+        return next(filter(None, map(world_writable, (self.folder, *self._paths))), "")
 
     def other_installations(self, mapped: Iterable[str]) -> list[str]:
         """List the libraries of another cuDNN 9 among the files that a process has mapped."""
-        ours = {self.shim, *(file.path for file in self.files)}
         names = filter(None, map(_files.library_name, mapped))
-        return [name.path for name in names if name.major == 9 and name.path not in ours]
+        return [name.path for name in names if name.major == 9 and name.path not in self._paths]
+
+    @property
+    def _paths(self) -> list[str]:
+        return [library.real for library in self.libraries.values()]
 
 
 def inspect(path: str | os.PathLike[str]) -> Installation:
-    """Read all of the cuDNN that a path leads to. Opens nothing and raises nothing: see ``problems``."""
-    shim = os.path.realpath(path)
-    # The real path, because cuDNN looks for its other libraries beside the path by which it was opened.
-    try:
-        problem = _judge_shim(shim, _elf.check(shim))
-    except _elf.ElfError as error:
-        problem = _translated(error)
-    if problem:
-        return Installation(shim, problems=(problem,))
-    files, versions, problems = _read_files(Path(shim))
-    folder, version = os.path.dirname(shim), versions.get("graph")
-    problems += _incomplete(folder, files, version) + _mixed(files)
-    return Installation(shim, version and version_number(version), files, _header_of(folder), tuple(problems))
+    """Read the cuDNN that a path leads to, without opening it. Errors are in ``problems``."""
+    # The real path, because cuDNN searches for its other libraries next to the path by which it was opened.
+    real = os.path.realpath(path)
+    folder, shim = os.path.dirname(real), read_library(real)
+    if error := _judge_shim(shim):
+        return Installation(folder, {"": shim}, problems=(error,))
+    libraries, extra = read_folder(folder, read_library, suffix=shim.file.partition(".so.")[2])
+    parts = {name: library for name, library in libraries.items() if name}
+    found = Installation(folder, {"": shim, **parts}, extra, header=_header_of(folder))
+    return replace(found, problems=(*_broken(parts), *_incomplete(found), *_mixed(found.files)))
 
 
 def require(found: SearchResult) -> Installation:
@@ -191,59 +172,22 @@ def require(found: SearchResult) -> Installation:
 
 
 def _named(found: SearchResult) -> str:
-    """What to say where a setting names a file that is not there; empty where that is not so."""
+    """Return the message for a setting that names a file that does not exist; empty for other searches."""
     if found.found_via != EXPLICIT or found.path is None or os.path.lexists(found.path):
         return ""
     return f"{EXPLICIT} or ct.config names {found.path}, which does not exist; correct it, or unset it"
 
 
 def world_writable(path: str) -> str:
-    """Say that everybody may write a file, or put others in place of those in a folder; empty where not."""
+    """Return a warning if any user may write a file or replace the files of a folder; empty if not."""
     try:
         mode = os.stat(path).st_mode
     except OSError:
         return ""
-    # In a folder with the sticky bit, such as /tmp, nobody replaces another's files.
+    # In a folder with the sticky bit, such as /tmp, users cannot replace each other's files.
     if not mode & stat.S_IWOTH or (stat.S_ISDIR(mode) and mode & stat.S_ISVTX):
         return ""
-    return f"everybody may write {path}, and so run code in the processes that load it; chmod o-w {path}"
-
-
-def file_name(name: str = "") -> str:
-    """Return the file name of a sub-library, or of libcudnn.so itself for an empty name."""
-    return f"libcudnn{'_' if name else ''}{name}.so.9"
-
-
-def required(version: Version | None) -> list[str]:
-    """List the sub-libraries that a cuDNN of a version must have."""
-    return [row.name for row in SUBLIBRARIES.values() if row.since <= (version or (9, 0, 0))]
-
-
-def version_in(library: _elf.Elf, name: str) -> Version | None:
-    """Read the version constant of a sub-library, where 0x091B00 is 9.27.0; None if it exports none.
-
-    Raises
-    ------
-    ElfError
-        The library is damaged.
-    """
-    row = SUBLIBRARIES.get(name)
-    constant = library.constant(row.constant) if row and row.constant else None
-    return (constant >> 16, constant >> 8 & 0xFF, constant & 0xFF) if constant else None
-
-
-def old_version(folder: str | os.PathLike[str], major: int) -> Version | None:
-    """Read the version of cuDNN 8, whose smallest library is ops_infer; None for all other versions."""
-    try:
-        return version_in(_elf.read(os.path.join(folder, f"libcudnn_ops_infer.so.{major}")), "ops")
-    except _elf.ElfError:
-        return None
-
-
-def version_number(version: Version) -> int:
-    """Write a version as ``cudnnGetVersion`` does: 9.27.0 is 92700, 8.9.7 is 8907."""
-    major, minor, patch = version
-    return major * (10_000 if major >= 9 else 1_000) + minor * 100 + patch
+    return f"any user can write {path}, and so run code in the processes that load it; run: chmod o-w {path}"
 
 
 def parse_header(text: str) -> Version | None:
@@ -270,7 +214,7 @@ def header_folders(folder: str) -> list[str]:
 
 
 def _not_found(found: SearchResult) -> CudnnError:
-    for other in found.others:  # a cuDNN 8 is a better answer than none
+    for other in found.others:  # report a cuDNN 8 rather than nothing
         for problem in inspect(other).problems:
             if isinstance(problem, VersionMismatchError):
                 return problem
@@ -293,55 +237,40 @@ def companion_version(path: str) -> str:
     return next((match[1] for match in names if match), "")
 
 
-def _judge_shim(shim: str, library: _elf.Elf) -> CudnnError | None:
-    name = re.fullmatch(r"libcudnn\.so\.(\d+)", library.soname or "")
+def _judge_shim(library: Library) -> CudnnError | None:
+    if library.problem:
+        return _translated(library.problem)
+    shim, soname = library.real, (library.elf and library.elf.soname) or ""
+    name = re.fullmatch(r"libcudnn\.so\.(\d+)", soname)
     if not name:
-        return LibraryLoadError(
-            f"{shim} is {library.soname or 'a library without a name'}, not libcudnn.so.9"
-        )
-    major = int(name.group(1))
+        return LibraryLoadError(f"{shim} is {soname or 'a library without a name'}, not libcudnn.so.9")
+    major = int(name[1])
     if major == 9:
         return None
-    version = _dotted(old_version(os.path.dirname(shim), major)) or major
+    old = old_version(os.path.dirname(shim), major)
+    version = dotted(old) if old else major
     return VersionMismatchError(f"{shim} is cuDNN {version}: cudnn_ct needs cuDNN >= 9.0 (and below 10)")
 
 
-def _read_files(shim: Path) -> tuple[tuple[LibraryFile, ...], dict[str, Version], list[CudnnError]]:
-    files, versions, problems = [], {}, []
-    for name in SUBLIBRARIES:
-        path = _beside(shim, name)
-        if path is None:
-            files.append(LibraryFile(name, None, note="not there"))
-            continue
-        try:
-            version = version_in(_elf.check(path), name)
-        except _elf.ElfError as error:
-            problems.append(_translated(error))
-            files.append(LibraryFile(name, path, note=error.kind))
-        else:
-            files.append(LibraryFile(name, path, _dotted(version)))
-            if version:
-                versions[name] = version
-    return tuple(files), versions, problems
+def _described(name: str, library: Library | None) -> LibraryFile:
+    if library is None:
+        return LibraryFile(name, None, note="does not exist")
+    version = dotted(library.version) if library.version else None
+    return LibraryFile(name, library.real, version, library.problem.kind if library.problem else "")
 
 
-def _beside(shim: Path, name: str) -> str | None:
-    """Find a sub-library by the names that cuDNN itself tries, the most exact first."""
-    suffix = shim.name.removeprefix("libcudnn")
-    for ending in dict.fromkeys((suffix if suffix.startswith(".so.9") else ".so.9", ".so.9", ".so")):
-        path = shim.parent / f"libcudnn_{name}{ending}"
-        if os.path.lexists(path):
-            return os.path.realpath(path)
-    return None
+def _broken(parts: Mapping[str, Library]) -> list[CudnnError]:
+    problems = (parts[name].problem for name in SUBLIBRARIES if name in parts)
+    return [_translated(problem) for problem in problems if problem]
 
 
-def _incomplete(folder: str, files: tuple[LibraryFile, ...], version: Version | None) -> list[CudnnError]:
-    missing = [file_name(file.name) for file in files if not file.path and file.name in required(version)]
+def _incomplete(installation: Installation) -> list[CudnnError]:
+    missing = [file_name(name) for name in installation.missing]
     if not missing:
         return []
     return [
         LibraryLoadError(
-            f"{folder} is not a complete cuDNN: {', '.join(missing)} not there; install it again "
+            f"{installation.folder} is not a complete cuDNN: {', '.join(missing)} missing; install it again "
             "(pip install --force-reinstall for a wheel), or copy all of its libraries"
         )
     ]
@@ -353,7 +282,7 @@ def _mixed(files: tuple[LibraryFile, ...]) -> list[CudnnError]:
         return []
     parts = ", ".join(f"{file.path} is {file.version}" for file in known)
     return [
-        VersionMismatchError(f"libraries of different cuDNN versions lie together: {parts}; install one anew")
+        VersionMismatchError(f"one folder has libraries of different cuDNN versions: {parts}; reinstall one")
     ]
 
 
@@ -373,7 +302,3 @@ def _header_of(folder: str) -> LibraryFile | None:
 def _translated(error: _elf.ElfError) -> CudnnError:
     cls = LibraryNotFoundError if error.kind == "missing" else LibraryLoadError
     return cls(str(error))
-
-
-def _dotted(version: Version | None) -> str | None:
-    return version and ".".join(map(str, version))

@@ -377,9 +377,9 @@ def _loaded(found: SearchResult) -> Library:
         warn_caller(installation.world_writable)
     lookup, skipped = open_installation(installation)
     library = Library(lookup, installation, found, skipped)
-    if installation.version and library.version != installation.version:
+    if installation.number and library.version != installation.number:
         raise VersionMismatchError(
-            f"{installation.folder} holds cuDNN {format_version(installation.version)} and this process runs "
+            f"{installation.folder} holds cuDNN {format_version(installation.number)} and this process runs "
             f"{format_version(library.version)}: LD_PRELOAD or another package loaded that one first"
         )
     if mismatch := library.header_mismatch():

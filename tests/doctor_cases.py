@@ -1,6 +1,6 @@
-"""Ways to break an installation of cuDNN, and what the doctor must say of each.
+"""Ways to break an installation of cuDNN, and the finding that each must give.
 
-`CASES` break a cuDNN by itself, `MIXES` put something of another in. tests/lib/test_doctor.py asserts each;
+`CASES` break one cuDNN, `MIXES` add files of another one. tests/lib/test_doctor.py asserts each;
 `tools/doctor_docs.py --matrix` runs all of them and writes the table of docs/doctor.md.
 """
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cudnn_ct._installation import SUBLIBRARIES
+from cudnn_ct._libraries import SUBLIBRARIES
 from cudnn_ct.doctor import libraryset
 from tests.doctor_sites import Answer, Site, Source, examine
 from tests.elf_files import make_elf, make_header
@@ -21,7 +21,7 @@ from tests.elf_files import make_elf, make_header
 
 @dataclass(frozen=True)
 class Case:
-    """One way to break an installation, and the codes of which one must be given."""
+    """One way to break an installation, and the codes of which one must be found."""
 
     name: str
     codes: frozenset[str]
@@ -33,19 +33,19 @@ class Case:
 
 
 def run(case: Case, folder: Path, source: Source, *other: Source) -> Answer:
-    """Break a copy of a source in a folder, and ask the doctor."""
+    """Break a copy of a source in a folder, and run the doctor."""
     site = Site(folder, source)
     case.damage(site, *other)
     return examine(site.target, site.arguments, site.environ, site.prelude)
 
 
 def named(case: Case, answer: Answer) -> bool:
-    """Whether the doctor named the cause, and its exit code says so: 1 for errors, 2 for warnings."""
+    """Return whether the doctor named the cause with the right exit code: 1 for errors, 2 for warnings."""
     return bool(case.codes & answer.codes()) and answer.exit_code == (1 if answer.codes("error") else 2)
 
 
 def put(data: bytearray, at: int, value: int, size: int) -> None:
-    """Write a number into a file's bytes."""
+    """Write a number into the bytes of a file."""
     data[at : at + size] = value.to_bytes(size, "little")
 
 
@@ -162,11 +162,7 @@ def _case(name: str, code: str, damage: Callable[[Site], Any]) -> Case:
 
 CASES = (
     *map(_missing, ("", *SUBLIBRARIES)),
-    _case(
-        "only libcudnn.so.9 was copied",
-        "missing-library",
-        _alone,
-    ),
+    _case("only libcudnn.so.9 was copied", "missing-library", _alone),
     _case("libcudnn cut to a page", "damaged-library", lambda s: s.write(s.file(""), s.start("", 4096))),
     _case(
         "graph cut in half",
@@ -213,11 +209,7 @@ CASES = (
     _case(
         "graph says another version", "mixed-versions", lambda s: s.patch("graph", lambda d: constant(d, s))
     ),
-    _case(
-        "cnn has the name of ops",
-        "wrong-library",
-        _misnamed,
-    ),
+    _case("cnn has the name of ops", "wrong-library", _misnamed),
     _case("heuristic is a link to nothing", "broken-link", lambda s: _relink(s, "heuristic", "gone.so")),
     _case("adv is a link to itself", "broken-link", lambda s: _relink(s, "adv", "libcudnn_adv.so.9")),
     _case("a link in another folder", "link-elsewhere", _only_a_link),
@@ -232,26 +224,14 @@ CASES = (
         lambda s: s.write(s.file(""), s.file("").read_bytes()).chmod(0o600),
     ),
     _case("not readable", "unreadable-library", _as_nobody),
-    _case(
-        "a header of another version",
-        "header-mismatch",
-        _other_header,
-    ),
+    _case("a header of another version", "header-mismatch", _other_header),
     _case(
         "libcudnn with bytes behind its end",
         "altered-file",
         lambda s: s.patch("", lambda d: d.extend(bytes(16))),
     ),
-    _case(
-        "libcudnn with another byte",
-        "altered-file",
-        lambda s: s.patch("", _last_byte),
-    ),
-    _case(
-        "cnn with another byte, --deep",
-        "altered-file",
-        _last_byte_of_cnn,
-    ),
+    _case("libcudnn with another byte", "altered-file", lambda s: s.patch("", _last_byte)),
+    _case("cnn with another byte, --deep", "altered-file", _last_byte_of_cnn),
     _case(
         "RECORD is garbage",
         "broken-record",
@@ -291,7 +271,7 @@ CASES = (
 )
 
 
-# --- with something of another cuDNN ---------------------------------------------------------------------
+# --- with files of another cuDNN ---------------------------------------------------------------------
 
 _OF_VERSION = frozenset({"mixed-versions", "unresolved-symbols", "foreign-shim"})
 
@@ -314,7 +294,7 @@ def _both(part: str, condition: Callable[[Source, Source], bool]) -> Callable[[S
 
 
 def _identical(source: Source, other: Source, part: str) -> bool:
-    """libcudnn.so.9 of one version is the same file whichever CUDA it is for: to swap it breaks nothing."""
+    """Return whether two files are equal: libcudnn.so.9 of a version is the same file for each CUDA."""
     one, two = (Path(each.set.libraries[part].real) for each in (source, other))
     return one.stat().st_size == two.stat().st_size < 1 << 20 and one.read_bytes() == two.read_bytes()
 
@@ -393,7 +373,7 @@ MIXES = tuple(_mixes())
 
 
 def pairs(sources: list[Source]) -> Iterator[tuple[Source, Source]]:
-    """Pair each source with the versions before and after it, most alike, and with another CUDA's."""
+    """Pair each source with the versions before and after it, and with builds for another CUDA."""
     order = sorted(sources, key=lambda source: (source.set.cuda, source.set.version or (0, 0, 0)))
     for source in sources:
         alike = [other for other in order if other.set.cuda == source.set.cuda]

@@ -1,4 +1,4 @@
-"""Copies of an installed cuDNN to break, and the doctor's answer about them, from a process of its own."""
+"""Copies of an installed cuDNN to break, and the doctor's report about them, from a separate process."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import cudnn_ct
+from cudnn_ct._find import TOOLKITS
 from cudnn_ct.doctor import libraryset
 from tests.elf_files import make_elf
 
@@ -33,7 +34,7 @@ class Source:
 
     @cached_property
     def set(self) -> libraryset.LibrarySet:
-        """What its libraries say."""
+        """Its libraries."""
         found = libraryset.read(str(self.libraries))
         assert found is not None, f"no cuDNN 9 in {self.libraries}"
         return found
@@ -49,7 +50,7 @@ class Source:
 
 
 class Site:
-    """A copy of a source in a folder of its own, to break. Files are hard links: never write into one."""
+    """A copy of a source to break. Its files are hard links: never write into one."""
 
     def __init__(self, folder: Path, source: Source) -> None:
         self.source = source
@@ -65,7 +66,7 @@ class Site:
             self.write(self.root / "nvidia" / path, make_elf(Path(path).name))
 
     def lay(self, source: Source) -> None:
-        """Put a wheel here, over what is there, as pip does."""
+        """Install a wheel over existing files, as pip does."""
         for folder in (source.site / "nvidia/cudnn", source.metadata):
             for file in folder.rglob("*"):
                 if file.is_file() and "__pycache__" not in file.parts:
@@ -75,11 +76,11 @@ class Site:
                     os.link(file, target)
 
     def file(self, part: str) -> Path:
-        """The library of a part."""
+        """Return the library of a part."""
         return self.lib / f"libcudnn{'_' if part else ''}{part}.so.9"
 
     def write(self, path: Path, data: bytes | str) -> Path:
-        """Write a file anew, cutting it from what it was linked with."""
+        """Replace a file, without changing the file that it was linked to."""
         path.parent.mkdir(parents=True, exist_ok=True)
         path.unlink(missing_ok=True)
         path.write_bytes(data.encode() if isinstance(data, str) else data)
@@ -87,7 +88,7 @@ class Site:
         return path
 
     def take(self, part: str, other: Source) -> None:
-        """Replace a library by that of another cuDNN."""
+        """Replace a library with that of another cuDNN."""
         self.file(part).unlink(missing_ok=True)
         os.link(other.libraries / self.file(part).name, self.file(part))
 
@@ -98,21 +99,21 @@ class Site:
         self.write(self.file(part), bytes(data))
 
     def start(self, part: str, size: int) -> bytes:
-        """The first bytes of a library."""
+        """Return the first bytes of a library."""
         with self.file(part).open("rb") as file:
             return file.read(size)
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What the doctor said: its exit code, its JSON, and what it wrote to stderr."""
+    """The result of the doctor: its exit code, its JSON, and its stderr."""
 
     exit_code: int
     report: dict[str, Any]
     stderr: str
 
     def codes(self, *severities: str) -> set[str]:
-        """The codes of the findings of some severities; of errors and warnings where none is named."""
+        """Return the codes of the findings of these severities; by default of errors and warnings."""
         wanted = severities or ("error", "warning")
         return {found["code"] for found in self.report["findings"] if found["severity"] in wanted}
 
@@ -123,28 +124,11 @@ def examine(
     environ: dict[str, str] | None = None,
     prelude: str = "",
 ) -> Answer:
-    """Run the command, strictly, in a process that sees no other packages than the one under test."""
+    """Run the command with --strict in a process that can import only the package under test."""
     start = "import sys; from cudnn_ct.doctor.main import main\n"
-    command = [
-        sys.executable,
-        "-S",
-        "-W",
-        "error",
-        "-c",
-        f"{start}{prelude}\nsys.exit(main(sys.argv[1:]))",
-        "--json",
-        "--strict",
-    ]
-    drop = (
-        "LD_LIBRARY_PATH",
-        "LD_PRELOAD",
-        "CUDNN_PATH",
-        "CUDA_HOME",
-        "CUDA_PATH",
-        "CUDA_ROOT",
-        "CONDA_PREFIX",
-        "CUDNN_CT_LIBRARY",
-    )
+    code = f"{start}{prelude}\nsys.exit(main(sys.argv[1:]))"
+    command = [sys.executable, "-S", "-W", "error", "-c", code, "--json", "--strict"]
+    drop = {"LD_LIBRARY_PATH", "LD_PRELOAD", "CUDNN_PATH", *TOOLKITS, "CONDA_PREFIX", "CUDNN_CT_LIBRARY"}
     clean = {name: value for name, value in os.environ.items() if name not in drop}
     with tempfile.TemporaryDirectory() as folder:  # an installed package lies next to the installed cuDNN
         Path(folder).chmod(0o755)

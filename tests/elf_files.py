@@ -1,4 +1,4 @@
-"""Writes small shared libraries in pure Python: real enough for the linker, with what a test wants in it."""
+"""Write small shared libraries in pure Python, valid for the linker, with the contents that a test needs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from cudnn_ct._elf import machine_here
-from cudnn_ct._installation import SUBLIBRARIES, file_name
+from cudnn_ct._libraries import SUBLIBRARIES, file_name
 
 PT_LOAD, PT_DYNAMIC, PT_GNU_STACK = 1, 2, 0x6474E551
 DT_NEEDED, DT_STRTAB, DT_SYMTAB, DT_STRSZ, DT_SONAME, DT_RUNPATH = 1, 5, 6, 10, 14, 29
@@ -81,7 +81,7 @@ def _gnu_table(names: list[str], buckets: int) -> bytes:
     firsts = [next((i + 1 for i, h in enumerate(hashes) if h % buckets == b), 0) for b in range(buckets)]
     last = {h % buckets: i for i, h in enumerate(hashes)}
     chain = [h & ~1 | (last[h % buckets] == i) for i, h in enumerate(hashes)]
-    bloom = 2**64 - 1  # lets everything pass
+    bloom = 2**64 - 1  # matches all names
     return struct.pack(f"<IIIIQ{buckets}I{len(chain)}I", buckets, 1, 1, 0, bloom, *firsts, *chain)
 
 
@@ -116,4 +116,4 @@ def packed(version: str) -> int:
 
 def _write(path: Path, data: bytes) -> None:
     path.write_bytes(data)
-    path.chmod(0o644)  # whatever the umask of who runs the tests
+    path.chmod(0o644)  # independent of the umask

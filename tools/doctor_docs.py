@@ -1,7 +1,7 @@
-"""Writes what docs/doctor.md has from elsewhere: the table of codes, and the last full matrix.
+"""Write the generated parts of docs/doctor.md: the table of codes, and the matrix of the last full run.
 
 python tools/doctor_docs.py            # the table of codes, from cudnn_ct/doctor/findings.toml
-python tools/doctor_docs.py --check    # exit 1 unless that is what stands there
+python tools/doctor_docs.py --check    # exit 1 unless the table is up to date
 python tools/doctor_docs.py --matrix   # break every cuDNN in CUDNN_CT_TEST_CUDNNS, and the installed one
 """
 
@@ -45,7 +45,7 @@ def main() -> int:
 
 
 def put(page: str, name: str, block: str) -> str:
-    """Replace what stands between the marks of a name."""
+    """Replace the text between the marks of a name."""
     pattern = rf"(<!-- begin: {name}[^\n]*-->\n).*?(<!-- end: {name} -->)"
     written, count = re.subn(
         pattern, lambda marks: f"{marks[1]}\n{block}\n\n{marks[2]}", page, flags=re.DOTALL
@@ -65,8 +65,8 @@ def code_table() -> str:
 
 
 def matrix(folder: str | None) -> str:
-    """Break every cuDNN in every way, and count what was noticed."""
-    from tests import doctor_cases as cases  # needs pytest's neighbours, which the other options do not
+    """Break every cuDNN in every way, and count the detected defects."""
+    from tests import doctor_cases as cases  # needs the tests, which the other options do not
     from tests.doctor_sites import Site, examine
     from tests.lib.test_doctor import SOURCES
 
@@ -124,7 +124,7 @@ def _lines(
 
 @contextmanager
 def _scratch(parent: str | None) -> Iterator[Path]:
-    """Give a folder that is there for one run."""
+    """Create a folder for one run."""
     prefix = "cudnn-ct-matrix-"
     with tempfile.TemporaryDirectory(prefix=prefix, dir=parent, ignore_cleanup_errors=True) as folder:
         yield Path(folder)

@@ -18,26 +18,26 @@ __all__ = ["main"]
 
 LABELS = 26  # columns
 
-# Each is the module of its name here, imported when its command is asked for.
-COMMANDS = ("algos", "bench", "cache", "device", "selftest")
+# Each command is in the module of its name, which is imported when the command runs.
+COMMANDS = ("algorithms", "bench", "cache", "device", "selftest")
 
 
 class Commands(click.Group):
-    """A group that imports most of its commands late: `info` must not wait for what they need."""
+    """A group that imports most of its commands late, so that `info` starts fast."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """All names, in order."""
+        """Return all names, sorted."""
         return sorted([*super().list_commands(ctx), *COMMANDS])
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """One command, imported if need be; None where there is none of that name."""
+        """Return a command, imported if necessary; None if it does not exist."""
         if cmd_name not in COMMANDS:
             return super().get_command(ctx, cmd_name)
         command: click.Command = import_module(f".{cmd_name}", __name__).command
         return command
 
     def main(self, *arguments: Any, **keywords: Any) -> Any:
-        """Run as a command; where what it writes does not arrive, it says so in a line."""
+        """Run the command; print one line if its output cannot be written."""
         hold()
         try:
             return super().main(*arguments, **keywords)
@@ -51,7 +51,7 @@ class Commands(click.Group):
 @click.version_option(__version__, prog_name="cudnn-ct")
 @click.pass_context
 def main(context: click.Context) -> None:
-    """NVIDIA cuDNN 9 from Python: what is here, and does it work?"""
+    """Inspect and test NVIDIA cuDNN 9 from Python."""
     if context.invoked_subcommand is None:
         click.echo(context.get_help())
 
@@ -59,10 +59,10 @@ def main(context: click.Context) -> None:
 @main.command()
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
 def info(as_json: bool) -> None:
-    """Show the cuDNN that this Python would use, and what belongs to it.
+    """Show the cuDNN that this Python would use, and the libraries that belong to it.
 
-    Needs neither a GPU nor a driver. Exits with 1, and one line that says what is wrong, when there is no
-    cuDNN that can be loaded or when its header is of another version.
+    Needs neither a GPU nor a driver. Prints the problem in one line and exits with 1 if no cuDNN can be
+    loaded, or if its header has another version.
     """
     from .._info import library_info
 
@@ -81,7 +81,7 @@ def info(as_json: bool) -> None:
 @main.command(add_help_option=False, context_settings={"ignore_unknown_options": True})
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def doctor(arguments: tuple[str, ...]) -> None:
-    """Is the cuDNN that is here sound? The answer, with cause and fix."""
+    """Check a cuDNN installation, and report each defect with its cause and fix."""
     from ..doctor.main import main as doctor_main
 
     sys.exit(doctor_main(arguments))
@@ -93,5 +93,5 @@ def _show(rows: list[tuple[str, str]]) -> None:
 
     console = Console()
     for label, text in rows:
-        # As Text, because a path may hold what rich takes for markup; unwrapped, so that it can be copied.
+        # As Text, because a path may contain the markup of rich; unwrapped, so that it can be copied.
         console.print(Text.assemble((f"{label:{LABELS}}", "bold"), text), soft_wrap=True)

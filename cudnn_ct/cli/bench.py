@@ -1,4 +1,4 @@
-"""``cudnn-ct bench``: how long one problem takes on this GPU."""
+"""``cudnn-ct bench``: time one problem on this GPU."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ COLUMNS: tuple[Column, ...] = (
 
 
 class Row(NamedTuple):
-    """One thing that was timed: milliseconds a call, or why there are none.
+    """The time of one call in milliseconds, or in ``note`` the reason why it was not timed.
 
-    ``nbytes`` are those of its arrays, each once; ``operations`` the multiplications and additions of a
-    convolution, as its formula has them, whatever an algorithm saves.
+    ``nbytes`` counts each array once. ``operations`` counts the multiplications and additions in the formula
+    of a convolution, even if the algorithm needs fewer.
     """
 
     what: str
@@ -45,17 +45,17 @@ class Row(NamedTuple):
 
 
 Run = tuple[Callable[[], object], Sequence[Any]]
-"""What makes a call, and the arrays that it reads and writes."""
+"""A function that makes one call, and the arrays that it reads and writes."""
 
 
 @click.group(name="bench")
 def command() -> None:
-    """Time one problem on the GPU that is here, by its own clock."""
+    """Time one problem on this GPU with CUDA events."""
 
 
 def output_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add what all benchmarks have."""
-    help_of_plot = "Draw the times into a picture; needs Pillow."
+    """Add the options of all benchmarks."""
+    help_of_plot = "Draw the times as an image; needs Pillow."
     plot = click.option("--plot", type=click.Path(dir_okay=False), metavar="FILE", help=help_of_plot)
     as_json = click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
     return plot(as_json(plainly(function)))
@@ -65,10 +65,10 @@ def output_options(function: Callable[..., Any]) -> Callable[..., Any]:
 @convolution_options
 @output_options
 def conv(convolution: Convolution, plot: str | None, as_json: bool) -> None:
-    """Time a convolution by every way that cuDNN has for it."""
+    """Time a convolution with each algorithm and engine of cuDNN."""
     import cudnn_ct as ct
 
-    from .algos import operands_of
+    from .algorithms import operands_of
 
     _ready(plot)
     first, second, shape = operands_of(convolution)
@@ -81,11 +81,11 @@ def conv(convolution: Convolution, plot: str | None, as_json: bool) -> None:
     out = ct.empty(spec.shape, spec.dtype, layout=convolution.layout)
     nbytes, operations = first.nbytes + second.nbytes + out.nbytes, _operations(convolution)
 
-    def way(row: Candidate, tick: Tick) -> Callable[[], object]:
+    def call_of(row: Candidate, tick: Tick) -> Callable[[], object]:
         made: list[Any] = []
 
         def run() -> None:
-            if not made:  # here, so that a candidate that cannot be made is one that fails
+            if not made:  # created in the first call, so that an unsupported candidate fails in its benchmark
                 tick(row.algorithm)
                 made.append(ct.conv_plan(first, second, shape, algo=row, out=out, **keywords))
             made[0](first, second, out=out)
@@ -95,7 +95,7 @@ def conv(convolution: Convolution, plot: str | None, as_json: bool) -> None:
     from ..autotune import benchmark
 
     with progress("conv", len(usable)) as tick:
-        times = benchmark.benchmark([way(row, tick) for row in usable], _stream())
+        times = benchmark.benchmark([call_of(row, tick) for row in usable], _stream())
     rows = []
     for row, time in zip(usable, times, strict=True):
         name = f"{row.backend} {row.algorithm}"
@@ -104,7 +104,7 @@ def conv(convolution: Convolution, plot: str | None, as_json: bool) -> None:
         else:
             rows.append(Row(name, time, None, nbytes, operations, f"{row.workspace:,} bytes of workspace"))
     rows.sort(key=lambda row: (row.time is None, row.time or 0.0))
-    _tell(str(found.problem), rows, plot, as_json)
+    _print(str(found.problem), rows, plot, as_json)
 
 
 @command.command()
@@ -117,7 +117,7 @@ def conv(convolution: Convolution, plot: str | None, as_json: bool) -> None:
 def pool(
     x: tuple[int, ...], dtype: str, layout: str, plot: str | None, as_json: bool, **options: Any
 ) -> None:
-    """Time a pooling and its gradient."""
+    """Time pooling and its gradient."""
     import cudnn_ct as ct
 
     with usage():
@@ -139,7 +139,7 @@ def pool(
 def softmax(
     x: tuple[int, ...], dtype: str, layout: str, plot: str | None, as_json: bool, **options: Any
 ) -> None:
-    """Time a softmax and its gradient."""
+    """Time softmax and its gradient."""
     import cudnn_ct as ct
 
     _ready(plot)
@@ -160,7 +160,7 @@ def softmax(
 def batch_norm(
     x: tuple[int, ...], dtype: str, layout: str, plot: str | None, as_json: bool, **options: Any
 ) -> None:
-    """Time a batch normalisation: a step of training, its gradient, and inference."""
+    """Time batch normalisation: training, its gradient, and inference."""
     import cudnn_ct as ct
 
     from ..shapes.norm import norm_parameter_dtype, norm_parameter_shape
@@ -189,7 +189,7 @@ def batch_norm(
 
 
 @command.command()
-@click.option("--x", type=SHAPE, metavar="T,N,C", required=True, help="Shape of x: steps, batch, input size.")
+@click.option("--x", type=SHAPE, metavar="T,N,C", required=True, help="Time steps, batch, input size.")
 @click.option("--hidden", type=click.IntRange(1, INT_MAX), required=True, help="Size of the hidden state.")
 @click.option("--layers", type=click.IntRange(1, INT_MAX), default=1, show_default=True)
 @click.option("--mode", type=click.Choice(RNN_MODES), default="lstm", show_default=True)
@@ -206,12 +206,12 @@ def rnn(
     x: tuple[int, ...], hidden: int, layers: int, bidirectional: bool, plot: str | None, as_json: bool,
     **options: Any,
 ) -> None:  # fmt: skip
-    """Time a recurrent network: forward, for inference and for training, and with its gradients."""
+    """Time an RNN: the forward pass for inference and for training, and with its gradients."""
     import cudnn_ct as ct
 
     with usage():
         if len(x) != 3:
-            raise ValueError(f"x has shape {x}; expected (T, N, C): steps, batch, the input's size")
+            raise ValueError(f"x has shape {x}; expected (T, N, C): time steps, batch, input size")
     _ready(plot)
     steps, batch, size = x
     mode, dtype = options.pop("mode"), options["dtype"]
@@ -236,11 +236,11 @@ def rnn(
     _time(f"{direction} {mode} of {sequence.spec}, {words}", runs, plot, as_json)
 
 
-# --- what they share ---------------------------------------------------------------------------------------
+# --- shared by all benchmarks -----------------------------------------------------------------------------
 
 
 def _ready(plot: str | None) -> None:
-    """End the command before it takes time where it could not do what is asked."""
+    """Exit before the benchmark if its options or the machine do not allow it."""
     if plot is not None:
         from .plot import why_not
 
@@ -271,11 +271,11 @@ def _time(problem: str, runs: Mapping[str, Run], plot: str | None, as_json: bool
             with usage():
                 times = _measure(run, what, tick)
             rows.append(Row(what, median(times), min(times), nbytes))
-    _tell(problem, rows, plot, as_json)
+    _print(problem, rows, plot, as_json)
 
 
 def _measure(run: Callable[[], object], what: str, tick: Tick) -> list[float]:
-    """Milliseconds a call in each of some rounds. The first call of all loads kernels, and does not count."""
+    """Return the milliseconds per call of each round. The first call loads kernels and is not counted."""
     from ..cuda import event as events
 
     def loop() -> None:
@@ -293,7 +293,7 @@ def _measure(run: Callable[[], object], what: str, tick: Tick) -> list[float]:
 
 
 def _operations(convolution: Convolution) -> int:
-    """Two for each product of the sums."""
+    """Count a multiplication and an addition for each product."""
     from math import prod
 
     return 2 * prod(convolution.shapes["y"]) * prod(convolution.w[1:])
@@ -303,7 +303,7 @@ def _words(options: dict[str, Any]) -> str:
     return ", ".join(f"{name} {value}" for name, value in options.items() if value is not None)
 
 
-def _tell(problem: str, rows: Sequence[Row], plot: str | None, as_json: bool) -> None:
+def _print(problem: str, rows: Sequence[Row], plot: str | None, as_json: bool) -> None:
     from ..cuda import device as devices
 
     device = devices.device_name(_stream().device)
@@ -313,21 +313,21 @@ def _tell(problem: str, rows: Sequence[Row], plot: str | None, as_json: bool) ->
     else:
         click.echo(f"{problem}\non {device}\n")
         cells = [_cells(row) for row in rows]
-        told = [place for place in range(len(COLUMNS)) if any(row[place] for row in cells)]
-        show([COLUMNS[place] for place in told], [[row[place] for place in told] for row in cells])
+        filled = [place for place in range(len(COLUMNS)) if any(row[place] for row in cells)]
+        show([COLUMNS[place] for place in filled], [[row[place] for place in filled] for row in cells])
     if plot is not None:
         from .plot import draw
 
         bars = [(row.what, row.time * 1000) for row in rows if row.time is not None]
         draw(plot, [problem, f"on {device}"], bars, "us")
     if all(row.time is None for row in rows):
-        fail("nothing could be timed")
+        fail("no call could be timed")
 
 
 def _cells(row: Row) -> list[str]:
     if row.time is None:
         return ["-", "", "", "", row.what, row.note]
-    seconds = max(row.time / 1000, 1e-9)  # the clock of the events has steps
+    seconds = max(row.time / 1000, 1e-9)  # event times have a finite resolution
     least = "" if row.least is None else f"{row.least * 1000:.1f}"
     tera = f"{row.operations / seconds / 1e12:.1f}" if row.operations else ""
     return [f"{row.time * 1000:.1f}", least, f"{row.nbytes / seconds / 1e9:.0f}", tera, row.what, row.note]

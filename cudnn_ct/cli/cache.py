@@ -1,4 +1,4 @@
-"""``cudnn-ct cache``: the file that keeps timed choices."""
+"""``cudnn-ct cache``: manage the algorithm cache, the file of tuned algorithms."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 __all__ = ["command"]
 
 STDOUT = "-"
-OFF = "no choices are kept: CUDNN_CT_ALGO_CACHE is off"
+OFF = "the algorithm cache is disabled: CUDNN_CT_ALGO_CACHE is off"
 
 
 @click.group(name="cache")
 def command() -> None:
-    """Show, clear, export or import the choices of algorithms that were timed here."""
+    """Show, clear, export or import the algorithms that were tuned on this machine."""
 
 
 @command.command()
@@ -45,14 +45,14 @@ def path() -> None:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
 @plainly
 def show_(as_json: bool) -> None:
-    """List the choices: for which problem on which GPU, and what was quickest."""
+    """List the fastest algorithm of each problem and GPU."""
     from ..autotune.store import store
 
     kept = store()
     choices = kept.export()
     if as_json:
-        told = {"schema": 1, "path": kept.path and str(kept.path), "choices": choices}
-        click.echo(json.dumps(told, indent=2))
+        report = {"schema": 1, "path": kept.path and str(kept.path), "choices": choices}
+        click.echo(json.dumps(report, indent=2))
     elif kept.path is None:
         click.echo(OFF)
     elif choices or not kept.failed:
@@ -62,7 +62,7 @@ def show_(as_json: bool) -> None:
 
 def _show(path: Path, choices: dict[str, dict[str, Any]]) -> None:
     size = f", {os.path.getsize(path):,} bytes" if path.exists() else ""
-    click.echo(f"{printable(str(path))}: {len(choices)} choices{size}")
+    click.echo(f"{printable(str(path))}: {len(choices)} tuned algorithms{size}")
     if choices:
         columns = (("us", True), ("algorithm", False), ("cuDNN", False), ("GPU", False), ("problem", False))
         show(columns, [_cells(key, choice) for key, choice in choices.items()])
@@ -71,7 +71,7 @@ def _show(path: Path, choices: dict[str, dict[str, Any]]) -> None:
 @command.command()
 @plainly
 def clear() -> None:
-    """Forget all choices."""
+    """Delete all tuned algorithms."""
     from ..autotune.store import store
 
     kept = store()
@@ -80,15 +80,15 @@ def clear() -> None:
     left = len(kept.export())
     _end(kept)
     if left:
-        fail(f"{left} choices are still in {kept.path}")
-    click.echo(f"forgot {had} choices" if kept.path else OFF)
+        fail(f"{left} tuned algorithms remain in {kept.path}")
+    click.echo(f"deleted {had} tuned algorithms" if kept.path else OFF)
 
 
 @command.command("export")
 @click.argument("file", type=click.Path(dir_okay=False, writable=True))
 @plainly
 def export_(file: str) -> None:
-    """Write the choices to FILE, or to stdout for -, for another machine with the same GPU and cuDNN."""
+    """Write the tuned algorithms to FILE (- for stdout), for other machines with this GPU and cuDNN."""
     from ..autotune.store import export_algo_cache
 
     if file == STDOUT:
@@ -97,31 +97,31 @@ def export_(file: str) -> None:
             export_algo_cache(path)
             click.echo(path.read_text(encoding="utf-8"), nl=False)
         return
-    click.echo(f"wrote {export_algo_cache(file)} choices to {file}")
+    click.echo(f"wrote {export_algo_cache(file)} tuned algorithms to {file}")
 
 
 @command.command("import")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False))
 @plainly
 def import_(file: str) -> None:
-    """Read choices from FILE of `cudnn-ct cache export`; they replace those for the same problems."""
+    """Read tuned algorithms from FILE of `cudnn-ct cache export`, replacing those of the same problems."""
     from ..autotune.store import import_algo_cache, store
 
     with usage():
         count = import_algo_cache(file)
     if store().path is None:
         fail(OFF)
-    click.echo(f"took {count} choices from {file}")
+    click.echo(f"imported {count} tuned algorithms from {file}")
 
 
 def _end(kept: Store) -> None:
-    """End the command where a warning has told that the file is of no use."""
+    """Exit with an error if a warning has reported that the file is not usable."""
     if kept.failed:
         sys.exit(FAILED)
 
 
 def _cells(key: str, choice: dict[str, Any]) -> list[str]:
-    """A choice as far as it can be read: the file may be of other hands."""
+    """Return the cells of a record, as far as it can be read: the file may be malformed."""
     version, device, problem, *_ = [*key.split(" | "), "", ""]
     rows = choice.get("rows")
     best = rows[0] if isinstance(rows, list) and rows and isinstance(rows[0], dict) else {}

@@ -1,4 +1,4 @@
-"""``cudnn-ct device``: the GPU that is here, and its description for planning elsewhere."""
+"""``cudnn-ct device``: name this GPU, or export its description for planning on other machines."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ STDOUT = "-"
     is_flag=False,
     flag_value=STDOUT,
     metavar="[FILE]",
-    help="Write the description that cuDNN has of it to FILE, or to stdout.",
+    help="Write cuDNN's description of the GPU to FILE, or to stdout.",
 )
 @plainly
 def command(export: str | None) -> None:
-    """Name the GPU that is here, or record its description for `cudnn-ct algos --device`.
+    """Name this GPU, or export its description for `cudnn-ct algorithms --device`.
 
-    The description is what cuDNN itself writes; needs cuDNN >= 9.8.
+    cuDNN writes the description; needs cuDNN >= 9.8.
     """
     need_gpu()
     from .. import context

@@ -1,4 +1,4 @@
-"""What a command says when something is wrong: one line and an exit code, never a traceback."""
+"""Errors of commands: one line on stderr and an exit code, never a traceback."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ __all__ = [
 ]
 
 FAILED = 1
-NO_GPU = 3  # it could not be tried, as the doctor's 3 is
+NO_GPU = 3  # the command could not run, as with the doctor's 3
 
 DOCTOR = "doctor: "
 
 
 def fail(text: str, code: int = FAILED) -> NoReturn:
-    """End the command with a line on stderr."""
-    _tell(text)
+    """Print a line on stderr and exit."""
+    _print(text)
     sys.exit(code)
 
 
 def need_gpu(otherwise: str = "") -> None:
-    """End the command with ``NO_GPU`` and the reason where there is a cuDNN, and no GPU for it.
+    """Exit with ``NO_GPU`` and the reason if cuDNN can be loaded and has no GPU.
 
     Raises
     ------
     CudnnError
-        It is the cuDNN, or its libcublasLt, that cannot be used.
+        cuDNN or its libcublasLt cannot be used.
     """
     from ..context import available
 
@@ -55,16 +55,16 @@ def need_gpu(otherwise: str = "") -> None:
 
 
 def need_library() -> None:
-    """Raise what keeps cuDNN itself from being used, be there a GPU or not."""
+    """Raise the error that keeps cuDNN itself from being used, with or without a GPU."""
     from .. import _lib
 
-    _lib.version()  # which raises for a header of another version too
+    _lib.version()  # raises for a header of another version too
     _lib.load().cudnnCreate  # noqa: B018 - bound only once libcublasLt is there
 
 
 @contextmanager
 def usage() -> Iterator[None]:
-    """Let what Python refuses in the arguments be a wrong usage."""
+    """Convert a TypeError or ValueError about the arguments to a usage error."""
     try:
         yield
     except CudnnError:
@@ -74,10 +74,10 @@ def usage() -> Iterator[None]:
 
 
 def plainly(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Let a command tell errors and warnings of the package in a line each, with the doctor's verdict."""
+    """Print errors and warnings of the package in one line each, with the doctor's verdict."""
 
     @functools.wraps(command)
-    def told(*arguments: Any, **keywords: Any) -> Any:
+    def wrapped(*arguments: Any, **keywords: Any) -> Any:
         with warnings.catch_warnings():
             warnings.simplefilter("default", CudnnWarning)
             warnings.showwarning = _warn
@@ -87,26 +87,26 @@ def plainly(command: Callable[..., Any]) -> Callable[..., Any]:
                 for line in verdict_of(error):
                     click.echo(printable(line), err=True)
                 fail(first_line(error))
-            except OSError as error:  # a file that cannot be written, say; click has those it opens itself
+            except OSError as error:  # from files that click did not open
                 fail(str(error))
 
-    return told
+    return wrapped
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of what an exception says."""
+    """Return the first line of the message of an exception."""
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def verdict_of(error: BaseException) -> list[str]:
-    """The doctor's lines among the notes of an exception."""
+    """Return the doctor's lines among the notes of an exception."""
     return [note for note in getattr(error, "__notes__", ()) if note.startswith(DOCTOR)]
 
 
 def _warn(message: Warning | str, *_: Any, **__: Any) -> None:
-    _tell(str(message))
+    _print(str(message))
 
 
-def _tell(text: str) -> None:
-    """Print a line on stderr; SQLite's errors have names from the file, which a terminal must not obey."""
+def _print(text: str) -> None:
+    """Print a line on stderr without control characters, which SQLite may quote from a file."""
     click.echo(f"cudnn-ct: {printable(text, keep=chr(10))}", err=True)

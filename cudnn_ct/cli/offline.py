@@ -1,14 +1,13 @@
-"""Plans convolutions for a GPU that is only described, in a child process.
+"""Plan convolutions in a child process for a GPU that exists only as a description.
 
-cuDNN's libraries want ``libcuda.so.1`` to be opened. In the child the doctor's stand-in takes its place, also
-where there is a driver, so that the answer is the same everywhere; such a process must not touch a GPU.
+The libraries of cuDNN need ``libcuda.so.1``. In the child the doctor's stub replaces it, even if there is a
+driver, so that the results are the same on all machines. Such a process must not use a GPU.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -23,24 +22,24 @@ from .options import Convolution
 __all__ = ["PlanningError", "answer", "plan", "read_description"]
 
 SECONDS = 300.0
-MAX_BYTES = 1 << 20  # bytes of a description, which has one kilobyte
-SINCE = 90800  # what older ones say of a description would read as if the file were wrong
+MAX_BYTES = 1 << 20  # bytes of a description; cuDNN writes one kilobyte
+SINCE = 90800  # older versions fail with an error about the description
 
-# The child imports what this process would: its own search path might lead to another cudnn_ct.
+# The child imports the same package as this process: its own search path may lead to another cudnn_ct.
 CHILD = "import sys; sys.path[:] = sys.argv[1:]; from cudnn_ct.cli.offline import answer; answer()"
 
 
 class PlanningError(CudnnError):
-    """The child process did not answer."""
+    """The child process did not return a result."""
 
 
 def read_description(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Read a description of a device.
+    """Read the description of a device.
 
     Raises
     ------
     ValueError
-        It is none; the message has the path.
+        The file is not a description; the message contains the path.
     """
     try:
         with open(path, "rb") as file:
@@ -48,23 +47,23 @@ def read_description(path: str | os.PathLike[str]) -> dict[str, Any]:
     except OSError as error:
         raise ValueError(f"{os.fspath(path)} cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{os.fspath(path)} is no description of a device: {error}") from None
+        raise ValueError(f"{os.fspath(path)} is not a description of a device: {error}") from None
     if not isinstance(description, dict) or "deviceVer" not in description:
-        raise ValueError(f"{os.fspath(path)} is no description of a device: it has no deviceVer")
+        raise ValueError(f"{os.fspath(path)} is not a description of a device: it has no deviceVer")
     return description
 
 
 def plan(description: dict[str, Any], wanted: Sequence[Convolution]) -> list[list[Candidate]]:
-    """List the engines that cuDNN has for convolutions on a device, best first, refused ones last.
+    """List the engines that cuDNN has for convolutions on a device, the best first, rejected ones last.
 
     Raises
     ------
     BadParamError
-        cuDNN refuses the description.
+        cuDNN rejects the description.
     NotSupportedError
-        This cuDNN is older than 9.8, which was the first to plan without a device.
+        This cuDNN is older than 9.8, the first version that plans without a device.
     CudnnError
-        There is no cuDNN that can be loaded, or the child process did not answer.
+        No cuDNN can be loaded, or the child process failed.
     """
     from .. import _lib
     from .._config import config
@@ -72,75 +71,90 @@ def plan(description: dict[str, Any], wanted: Sequence[Convolution]) -> list[lis
     library = _lib.load()
     if library.version < SINCE:
         have = format_version(library.version)
-        raise NotSupportedError(f"planning for a GPU that is described needs cuDNN >= 9.8, have {have}")
-    installation = library.installation
-    file = _standin(str(installation.folder) if installation else "")
-    request = {
-        "device": description,
-        "convolutions": [one._asdict() for one in wanted],
-        "allow_tf32": config.allow_tf32,
-    }
+        raise NotSupportedError(f"planning for a described GPU needs cuDNN >= 9.8, have {have}")
+    folder = os.path.dirname(library.path)
+    stub = _stub_file(folder)
     environ = {
         **os.environ,
-        "CUDNN_CT_LIBRARY": str(installation.shim if installation else ""),
-        "LD_PRELOAD": ":".join(filter(None, [f"/proc/self/fd/{file}", os.environ.get("LD_PRELOAD")])),
+        "CUDNN_CT_LIBRARY": library.path,
+        "LD_PRELOAD": ":".join(filter(None, [f"/proc/self/fd/{stub}", os.environ.get("LD_PRELOAD")])),
+    }
+    request = {
+        "device": description,
+        "convolutions": [convolution._asdict() for convolution in wanted],
+        "allow_tf32": config.allow_tf32,
     }
     try:
         done = subprocess.run(
             [sys.executable or "python3", "-c", CHILD, *sys.path],
             input=json.dumps(request),
             env=environ,
-            pass_fds=[file],
+            pass_fds=[stub],
             capture_output=True,
             text=True,
             timeout=SECONDS,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise PlanningError(f"no process can plan: {error}") from None
+        raise PlanningError(f"the planning process did not run: {error}") from None
     finally:
-        os.close(file)
+        os.close(stub)
     try:
-        return _read(done)
+        return _result(done)
     except PlanningError as error:
         library.with_diagnosis(error)
         raise
 
 
-def _standin(folder: str) -> int:
-    """A file in memory, so that no folder need be writable: the stand-in, with what these libraries want."""
+def _stub_file(folder: str) -> int:
+    """Write the stub with all functions that the libraries need to memory, and return its descriptor.
+
+    A file in memory needs no writable folder.
+    """
     from .. import _elf
     from ..doctor import libraryset, stub_libcuda
 
     found = libraryset.read(folder)
-    libraries = found.sound if found else ()
-    names = {name for library in libraries if library.dynamic for name in library.dynamic.undefined}
-    made = stub_libcuda.make(filter(re.compile(r"cu[A-Z]").match, names), _elf.machine_here())
+    functions = found.driver_functions if found else ()
     file = os.memfd_create("libcuda.so.1")
-    os.write(file, made)
+    os.write(file, stub_libcuda.make(functions, _elf.machine_here()))
     return file
 
 
-def _read(done: subprocess.CompletedProcess[str]) -> list[list[Candidate]]:
+def _result(done: subprocess.CompletedProcess[str]) -> list[list[Candidate]]:
     lines = done.stdout.splitlines()
     if done.returncode or not lines:
         died = -done.returncode in set(signal.Signals)
         how = signal.Signals(-done.returncode).name if died else f"exit code {done.returncode}"
         words = (done.stderr.strip().splitlines() or [""])[-1]
-        raise PlanningError(f"the process that plans ended with {how}{f': {words}' if words else ''}")
+        raise PlanningError(f"the planning process ended with {how}{f': {words}' if words else ''}")
     try:
-        told = json.loads(lines[-1])
+        result = json.loads(lines[-1])  # after lines that cuDNN may print
     except ValueError:
-        raise PlanningError(f"the process that plans wrote {lines[-1][:99]!r} for an answer") from None
-    if "error" in told:
-        raise _failure(**told)
-    return [[_candidate(row) for row in rows] for rows in told["rows"]]
+        raise PlanningError(f"the planning process returned {lines[-1][:99]!r}, expected JSON") from None
+    if "error" in result:
+        error = (BadParamError if result["rejected"] else CudnnError)(result["error"])
+        for note in result["notes"]:
+            error.add_note(note)
+        raise error
+    return [[_candidate(row) for row in rows] for rows in result["rows"]]
 
 
-def _failure(error: str, refused: bool, notes: list[str]) -> CudnnError:
-    made = (BadParamError if refused else CudnnError)(error)
-    for note in notes:
-        made.add_note(note)
-    return made
+def answer() -> None:
+    """Run as the child process: read the request from stdin, and write the candidates to stdout."""
+    from ..graph.offline import Planner
+    from ..ops.conv.graph import candidates
+
+    request = json.load(sys.stdin)
+    result: dict[str, Any]
+    try:
+        planner = Planner(request["device"])
+        problems = [_convolution(row).problem(request["allow_tf32"]) for row in request["convolutions"]]
+        result = {"rows": [[row._asdict() for row in candidates(each, planner)] for each in problems]}
+    except CudnnError as error:
+        rejected = isinstance(error, BadParamError)
+        result = {"error": first_line(error), "rejected": rejected, "notes": verdict_of(error)}
+    print(f"\n{json.dumps(result)}", flush=True)
+    os._exit(0)  # the destructors of the libraries may fail with a stub for a driver
 
 
 def _candidate(row: dict[str, Any]) -> Candidate:
@@ -148,30 +162,8 @@ def _candidate(row: dict[str, Any]) -> Candidate:
     return candidate._replace(relayout=(), notes=tuple(candidate.notes))
 
 
-def answer() -> None:
-    """Be the child process: read what is to be planned from stdin, and write the rows to stdout."""
-    from ..graph.offline import Planner
-    from ..ops.conv.graph import candidates
-
-    request = json.load(sys.stdin)
-    told: dict[str, Any]
-    try:
-        planner = Planner(request["device"])
-        problems = [_convolution(row).problem(request["allow_tf32"]) for row in request["convolutions"]]
-        rows = [candidates(problem, planner) for problem in problems]
-        told = {"rows": [[row._asdict() for row in some] for some in rows]}
-    except CudnnError as error:
-        told = {
-            "error": first_line(error),
-            "refused": isinstance(error, BadParamError),
-            "notes": verdict_of(error),
-        }
-    print(f"\n{json.dumps(told)}", flush=True)
-    os._exit(0)  # destructors of libraries, on a driver that is none, are no part of the question
-
-
 def _convolution(row: dict[str, Any]) -> Convolution:
     padding = row["padding"]
-    if isinstance(padding, list):  # tuples do not survive JSON
-        padding = tuple(tuple(one) if isinstance(one, list) else one for one in padding)
+    if isinstance(padding, list):  # JSON has no tuples
+        padding = tuple(tuple(pair) if isinstance(pair, list) else pair for pair in padding)
     return Convolution(**{**row, "padding": padding})

@@ -1,4 +1,4 @@
-"""What commands take: shapes and the like as text, and the options that describe a convolution."""
+"""Parameter types of the commands, and the options that describe a convolution."""
 
 from __future__ import annotations
 
@@ -24,44 +24,44 @@ F = TypeVar("F", bound=Callable[..., Any])
 if TYPE_CHECKING:
     ParamType = click.ParamType[Any]
 else:
-    ParamType = click.ParamType  # older ones take no type in brackets
+    ParamType = click.ParamType  # older versions of click are not generic
 
 
 class Shape(ParamType):
-    """Lengths with commas between them: ``8,64,28,28``."""
+    """Lengths, separated by commas: ``8,64,28,28``."""
 
     name = "N,C,H,W"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Read it."""
+        """Parse the text."""
         lengths = [_count(part) for part in str(value).split(",")]
         if len(lengths) < 2 or not all(lengths):
-            self.fail(f"{value!r} is no shape; one looks like 8,64,28,28", param, ctx)
+            self.fail(f"{value!r} is not a shape such as 8,64,28,28", param, ctx)
         return tuple(length for length in lengths if length)
 
 
 class Ints(ParamType):
-    """One number for all spatial axes, or one for each with commas between them."""
+    """One number for all spatial axes, or one for each, separated by commas."""
 
     name = "N[,N]"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Read it."""
+        """Parse the text."""
         if not isinstance(value, str):  # a default
             return value
         numbers = [_count(part) for part in value.split(",")]
         if None in numbers:
-            self.fail(f"{value!r} is no number, or one for each axis as in 1,2", param, ctx)
+            self.fail(f"{value!r} is not a number, or one for each axis such as 1,2", param, ctx)
         return numbers[0] if len(numbers) == 1 else tuple(numbers)
 
 
 class Padding(Ints):
-    """As `Ints`; or a word; or ``before:after`` for each axis."""
+    """Padding: `Ints`, a word, or ``before:after`` for each axis."""
 
     name = "N[,N]|WORD|A:B,.."
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Read it."""
+        """Parse the text."""
         if value in ("valid", "half", "full"):
             return value
         if not isinstance(value, str) or not set(value) - set("0123456789,"):
@@ -69,8 +69,8 @@ class Padding(Ints):
         pairs = [[_count(side) for side in part.split(":")] for part in value.split(",")]
         if any(len(pair) != 2 or None in pair for pair in pairs):
             self.fail(
-                f"{value!r} is no padding: a number, one for each axis as in 1,2, valid, half or full, "
-                "or what comes before and after as in 0:1,2:2",
+                f"{value!r} is not a padding: expected a number, one for each axis such as 1,2, valid, half, "
+                "full, or before:after for each axis such as 0:1,2:2",
                 param,
                 ctx,
             )
@@ -81,7 +81,7 @@ SHAPE, INTS, PADDING = Shape(), Ints(), Padding()
 
 
 class Convolution(NamedTuple):
-    """One convolution as it was described."""
+    """The parameters of one convolution."""
 
     x: tuple[int, ...]
     w: tuple[int, ...]
@@ -96,7 +96,7 @@ class Convolution(NamedTuple):
 
     @property
     def geometry(self) -> dict[str, Any]:
-        """Padding, stride, dilation and groups, as keywords."""
+        """Padding, stride, dilation and groups, as keyword arguments."""
         return {name: getattr(self, name) for name in ("padding", "stride", "dilation", "groups")}
 
     @property
@@ -106,12 +106,12 @@ class Convolution(NamedTuple):
         return {"x": self.x, "w": self.w, "y": y}
 
     def problem(self, allow_tf32: bool = True) -> ConvProblem:
-        """The problem that it makes.
+        """Return its problem.
 
         Raises
         ------
         TypeError, ValueError
-            Shapes, dtype or parameters do not fit.
+            The shapes, the dtype or the parameters do not match.
         """
         *inputs, result = ROLES[self.direction].operands
         specs = [TensorSpec.packed(self.shapes[name], self.dtype, self.layout) for name in inputs]
@@ -126,7 +126,7 @@ class Convolution(NamedTuple):
 
 
 def image_options(command: F) -> F:
-    """Add the options of what computes on one array."""
+    """Add the options of operations on one array."""
     for option in (
         click.option("--layout", type=click.Choice(LAYOUTS), default="nchw", show_default=True),
         click.option("--dtype", type=click.Choice(DTYPES), default="float32", show_default=True),
@@ -137,7 +137,7 @@ def image_options(command: F) -> F:
 
 
 def convolution_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of a convolution; the command gets them as one `Convolution`, which is valid."""
+    """Add the options of a convolution; the command receives them as one valid `Convolution`."""
 
     def gathered(**given: Any) -> Any:
         described = {name: given.pop(name) for name in Convolution._fields}
@@ -149,7 +149,7 @@ def convolution_options(command: Callable[..., Any]) -> Callable[..., Any]:
     gathered.__name__, gathered.__doc__ = command.__name__, command.__doc__
     gathered.__click_params__ = getattr(command, "__click_params__", [])  # type: ignore[attr-defined]
     for option in (
-        click.option("--precision", type=click.Choice(PRECISIONS), help="What is computed in."),
+        click.option("--precision", type=click.Choice(PRECISIONS), help="Precision of the computation."),
         click.option("--direction", type=click.Choice(tuple(ROLES)), default="forward", show_default=True),
         click.option("--layout", type=click.Choice(LAYOUTS), default="nchw", show_default=True),
         click.option(
@@ -158,7 +158,7 @@ def convolution_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--groups", type=click.IntRange(1, INT_MAX), default=1),
         click.option("--dilation", type=INTS, default=1),
         click.option("--stride", type=INTS, default=1),
-        click.option("--padding", type=PADDING, default=0, help="Numbers, valid, half, full; 0:1,2:2."),
+        click.option("--padding", type=PADDING, default=0, help="Numbers, valid, half, full, or 0:1,2:2."),
         click.option("--w", type=Shape(), metavar="K,C,R,S", required=True, help="Shape of the filters."),
         click.option("--x", type=SHAPE, required=True, help="Shape of the images."),
     ):
@@ -167,7 +167,7 @@ def convolution_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _count(text: str) -> int | None:
-    """A number that is no larger than cuDNN takes; None for anything else."""
+    """Parse a number up to the largest that cuDNN supports; None for other text."""
     if not re.fullmatch(r"\s*\d{1,10}\s*", text, re.ASCII) or int(text) > INT_MAX:
         return None
     return int(text)

@@ -1,4 +1,4 @@
-"""Standard output as a command has it: it may be closed, full, or read by one who has read enough."""
+"""A wrapper for stdout and stderr that tolerates closed streams, closed pipes and full disks."""
 
 from __future__ import annotations
 
@@ -10,18 +10,21 @@ __all__ = ["hold"]
 
 
 def hold() -> None:
-    """Put streams in place on which writing raises for a failure alone."""
+    """Wrap the standard streams."""
     sys.stdout = _held(sys.stdout)
     sys.stderr = _held(sys.stderr)
 
 
 def _held(stream: Any) -> Any:
-    """What stands for a stream: for a closed one a file, as the next to be opened would take its number."""
+    """Wrap a stream. A closed one is replaced, because the next file that is opened would get its number."""
     return _Output(stream) if stream else open(os.devnull, "w", encoding="utf-8")
 
 
 class _Output:
-    """A stream whose reader may go, as ``| head`` does: the rest is dropped, and the exit code counts."""
+    """A stream whose reader may close it, as ``| head`` does: the rest is dropped, the exit code is kept.
+
+    click exits with 1 instead. Other errors are raised.
+    """
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
@@ -30,8 +33,8 @@ class _Output:
         return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
-        """Write, as any stream does."""
-        if text == "":  # click tries it to see what kind of stream this is, and looks at no error
+        """Write the text."""
+        if text == "":  # click writes it to detect the kind of stream, and ignores errors
             return 0
         try:
             return int(self._stream.write(text))
@@ -40,14 +43,14 @@ class _Output:
             return len(text)
 
     def flush(self) -> None:
-        """Let go of what was written."""
+        """Flush the stream."""
         try:
             self._stream.flush()
         except OSError as error:
             self._drop(error)
 
     def _drop(self, error: OSError) -> None:
-        """Lead it nowhere: what did not arrive would be tried again, and fail again, at the end of Python."""
+        """Redirect it to /dev/null: Python flushes the rest at exit, which would fail again."""
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, self._stream.fileno())
         os.close(nowhere)

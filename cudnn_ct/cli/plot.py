@@ -1,4 +1,4 @@
-"""Draws times as bars, with Pillow."""
+"""Draw times as bars with Pillow."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from collections.abc import Callable, Sequence
 __all__ = ["draw", "why_not"]
 
 NAMES, BAR, NUMBER, LINE, EDGE = 420, 420, 110, 22, 16  # pixels
-LETTERS = (NAMES + BAR + NUMBER) // 7  # that a line of a title holds, about
+LETTERS = (NAMES + BAR + NUMBER) // 7  # per line of a title, approximately
 MAX_BARS = 60  # bars
 
 
 def why_not(path: str) -> str:
-    """Why no picture can be drawn; empty where one can.
+    """Return why no image can be drawn; empty if it can.
 
     Raises
     ------
     ValueError
-        The path has not the ending of a picture.
+        The suffix of the path is not that of an image format.
     """
     try:
         from PIL import Image
@@ -28,12 +28,12 @@ def why_not(path: str) -> str:
     Image.init()
     suffix = os.path.splitext(path)[1].lower()
     if Image.EXTENSION.get(suffix) not in Image.SAVE:
-        raise ValueError(f"--plot {path}: Pillow knows a picture by its ending, as .png, and not {suffix!r}")
+        raise ValueError(f"--plot {path}: got the suffix {suffix!r}, expected an image format such as .png")
     return ""
 
 
 def draw(path: str, title: Sequence[str], rows: Sequence[tuple[str, float]], unit: str) -> None:
-    """Write a picture of a bar for each of ``rows``, a name and a number; of very many, the first."""
+    """Draw a bar for each row, a name and a number, up to ``MAX_BARS``."""
     from PIL import Image, ImageDraw, ImageFont
 
     lines = [part for line in title for part in textwrap.wrap(line, LETTERS)]
@@ -59,7 +59,7 @@ def draw(path: str, title: Sequence[str], rows: Sequence[tuple[str, float]], uni
 
 
 def _cut(name: str, width: int, length: Callable[[str], float]) -> str:
-    """As much of a name as a width has room for."""
+    """Shorten a name to a width."""
     while name and length(name) > width:
         name = name[:-2] + "…"
     return name

@@ -1,4 +1,4 @@
-"""Arrays to compute something on, where only their shape counts."""
+"""Random arrays for benchmarks."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ if TYPE_CHECKING:
 
 __all__ = ["some"]
 
-BLOCK = 1 << 20  # so many numbers are drawn, and then repeated
+BLOCK = 1 << 20  # numbers that are drawn, and then repeated
 
 
 def some(shape: Sequence[int], dtype: str, layout: str = "nchw", seed: int = 0) -> DeviceArray:
-    """An array on the device with random numbers in it: constants would draw less power, and run quicker.
+    """Allocate a device array of random numbers. Constants would use less power and run faster.
 
     Raises
     ------
     AllocationError
-        It does not fit into the memory of the device, or of the host.
+        It exceeds the memory of the device or of the host.
     """
     import numpy as np
 
@@ -33,7 +33,7 @@ def some(shape: Sequence[int], dtype: str, layout: str = "nchw", seed: int = 0) 
     own = layout if 3 <= len(shape) <= 5 else None
     try:
         host = np.empty(tuple(shape), block.dtype)
-    except (MemoryError, ValueError, OverflowError) as error:  # the latter where no memory would do
+    except (MemoryError, ValueError, OverflowError) as error:  # the latter two for sizes beyond any memory
         raise AllocationError(f"an array of shape {tuple(shape)} in {dtype}: {error}") from None
     flat = host.reshape(-1)
     whole = flat.size // BLOCK * BLOCK

@@ -1,4 +1,4 @@
-"""``cudnn-ct selftest``: does this cuDNN compute what it should on this GPU?"""
+"""``cudnn-ct selftest``: compare the results of cuDNN on this GPU with NumPy."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ from typing import Any
 import click
 
 from .errors import NO_GPU, fail, need_library, plainly, usage
-from .selftest_report import COLUMNS, FAILED, LEFT_OUT, OK, Outcome, as_dict, as_junit, cells, count
+from .selftest_report import COLUMNS, FAILED, OK, SKIPPED, Outcome, as_dict, as_junit, cells, count
 from .table import progress, show
 
 __all__ = ["command"]
 
 
 @click.command(name="selftest")
-@click.option("--only", multiple=True, metavar="OP", help="Try this operation alone; may be given again.")
-@click.option("--device", type=click.Path(), metavar="FILE", help="Where there is no GPU: plan for this one.")
+@click.option("--op", multiple=True, metavar="OP", help="Run only this operation; may be repeated.")
+@click.option("--device", type=click.Path(), metavar="FILE", help="Without a GPU: plan for the one in FILE.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
-@click.option("--junit", type=click.Path(dir_okay=False), metavar="FILE", help="Write JUnit's XML to FILE.")
+@click.option("--junit", type=click.Path(dir_okay=False), metavar="FILE", help="Write a JUnit report.")
 @plainly
-def command(only: tuple[str, ...], device: str | None, as_json: bool, junit: str | None) -> None:
-    """Run every operation on the GPU, forward and backward, against NumPy.
+def command(op: tuple[str, ...], device: str | None, as_json: bool, junit: str | None) -> None:
+    """Compare every operation on the GPU, forward and backward, with NumPy.
 
-    Exits with 0 where all is well, with 1 on any failure. Without a GPU it says why, tries what cuDNN can do
-    without one, and exits with 3 (with 1 if that fails).
+    Exits with 0 if all rows pass, with 1 after a failure. Without a GPU it prints the reason, checks the
+    parts of cuDNN that need none, and exits with 3 (with 1 if a check fails).
     """
     from ..context import available
 
     description = _described(device)
-    names = _operations(only)
-    if junit:  # a run takes time, and would be in vain
+    names = _operations(op)
+    if junit:  # fail before the run, which takes time
         with open(junit, "ab"):
             pass
     here = available()
@@ -41,17 +41,16 @@ def command(only: tuple[str, ...], device: str | None, as_json: bool, junit: str
     else:
         show(COLUMNS, [cells(row) for row in rows])
         click.echo(f"\n{_summary(rows)}")
-    if junit:  # after the table, which a file that cannot be written must not cost
+    if junit:  # after the table, so that an error in writing does not lose it
         with open(junit, "wb") as file:
             file.write(as_junit(rows, here.reason))
     if failed := count(rows, FAILED):
         fail(
-            f"{failed} of {len(rows)} failed"
-            + ("" if here else f"; and no operation was tried: {here.reason}")
+            f"{failed} of {len(rows)} failed" + ("" if here else f"; and no operation was run: {here.reason}")
         )
     if not here:
         need_library()
-        fail(f"no operation was tried: {here.reason}", NO_GPU)
+        fail(f"no operation was run: {here.reason}", NO_GPU)
 
 
 def _described(path: str | None) -> dict[str, Any] | None:
@@ -62,11 +61,11 @@ def _described(path: str | None) -> dict[str, Any] | None:
 
 
 def _operations(only: tuple[str, ...]) -> tuple[str, ...]:
-    """The operations to try."""
+    """Return the operations to run."""
     from .selftest_cases import OPERATIONS
 
     if strange := [name for name in only if name not in OPERATIONS]:
-        raise click.UsageError(f"there is no operation {strange[0]!r}; there are {', '.join(OPERATIONS)}")
+        raise click.UsageError(f"unknown operation {strange[0]!r}; expected one of {', '.join(OPERATIONS)}")
     return tuple(name for name in OPERATIONS if not only or name in only)
 
 
@@ -97,7 +96,7 @@ def _without(description: dict[str, Any] | None) -> list[Outcome]:
 
 def _summary(rows: list[Outcome]) -> str:
     seconds = sum(row.seconds for row in rows)
-    counts = [f"{number} {verdict}" for verdict in (OK, FAILED, LEFT_OUT) if (number := count(rows, verdict))]
+    counts = [f"{number} {verdict}" for verdict in (OK, FAILED, SKIPPED) if (number := count(rows, verdict))]
     return f"{', '.join(counts)}, in {seconds:.1f} s"
 
 

@@ -1,6 +1,6 @@
-"""What the selftest computes: a table of calls that are small, and that NumPy answers too.
+"""The table of the selftest: small calls that NumPy computes too.
 
-A row is an operation with a variant, for some dtypes and layouts; its inputs are drawn when it is run.
+A row is a variant of an operation in a dtype and a layout; its inputs are drawn when it is run.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ __all__ = ["OPERATIONS", "Case", "Inputs", "cases"]
 FLOATS = ("float32", "float16", "bfloat16", "float64")
 LAYOUTS = ("nchw", "nhwc")
 
-# Largest error over the largest element of a result, and over 1 at least. A result that is rounded once;
-# sums of products, of whose factors TF32 keeps 11 bits; the same where it may not; sums over a batch.
+# The largest error, divided by the largest element or 1: for a result that is rounded once; for sums of
+# products, with factors of 11 bits in TF32; for the same without TF32; and for sums over a batch.
 ROUNDED = {"float16": 2e-3, "bfloat16": 1.6e-2, "float32": 1e-5, "float64": 1e-12}
 PRODUCTS = {"float16": 2e-2, "bfloat16": 2e-2, "float32": 2e-3, "float64": 1e-12}
 STRICT = {"float32": 2e-4}
@@ -27,17 +27,17 @@ SUMS = {"float16": 4e-3, "bfloat16": 3.2e-2, "float32": 1e-4, "float64": 1e-10}
 
 
 class Inputs(NamedTuple):
-    """The arguments of one call: those that operation and reference share, and those of the former alone."""
+    """The arguments of one call: for operation and reference, and for the operation only."""
 
     operands: tuple[Any, ...]
     keywords: dict[str, Any]
-    device_keywords: dict[str, Any] = {}  # noqa: RUF012 - nobody writes to it
+    device_keywords: dict[str, Any] = {}  # noqa: RUF012 - never modified
 
 
 class Case(NamedTuple):
-    """One call to try.
+    """One call to test.
 
-    ``make`` draws the inputs of it as NumPy arrays; ``tolerance`` is relative to the largest element.
+    ``make`` draws its inputs as NumPy arrays; ``tolerance`` is relative to the largest element.
     """
 
     operation: str
@@ -49,16 +49,16 @@ class Case(NamedTuple):
 
     @property
     def name(self) -> str:
-        """How a report calls it."""
+        """Its name in a report."""
         return f"{self.operation}{f' ({self.variant})' if self.variant else ''}"
 
     def inputs(self) -> Inputs:
-        """Draw the inputs: the same ones each time."""
+        """Draw the inputs, which are the same each time."""
         return self.make(Draw(self.dtype))
 
 
 class Draw:
-    """Draws arrays of one dtype."""
+    """Draw arrays of one dtype."""
 
     def __init__(self, dtype: str) -> None:
         import numpy as np
@@ -67,27 +67,27 @@ class Draw:
 
         self.rng = np.random.default_rng(0)
         self.dtype = as_dtype(dtype).numpy
-        # What goes with a half type in normalisations is float32.
+        # The parameters of a normalisation in half precision are float32.
         self.wide = np.dtype(np.float64 if dtype == "float64" else np.float32)
 
     def floats(self, *shape: int) -> np.ndarray[Any, Any]:
-        """Normal numbers; of integers any."""
+        """Draw normal numbers; for integers, any."""
         if self.dtype.kind == "i":
             return self.rng.integers(-128, 128, shape).astype(self.dtype)
         return self.rng.standard_normal(shape).astype(self.dtype)
 
     def nonzero(self, *shape: int) -> np.ndarray[Any, Any]:
-        """Small integers that are not 0."""
+        """Draw small integers that are not 0."""
         return self.rng.choice((-3, -2, -1, 1, 2, 3), shape).astype(self.dtype)
 
     def distinct(self, *shape: int) -> np.ndarray[Any, Any]:
-        """Numbers of which no two neighbours in a small window are equal: a maximum is then one element."""
+        """Return numbers that differ within a small window, so that its maximum is one element."""
         import numpy as np
 
         return (np.arange(np.prod(shape)).reshape(shape) * 37 % 101 - 50).astype(self.dtype)
 
     def parameter(self, *shape: int) -> np.ndarray[Any, Any]:
-        """Positive numbers, which do for scales and for variances."""
+        """Draw positive numbers for scales and variances."""
         return self.rng.uniform(0.5, 2, shape).astype(self.wide)
 
 
@@ -96,7 +96,7 @@ class Draw:
 X, W = (2, 8, 9, 10), (8, 8, 3, 3)
 PLAIN: dict[str, Any] = {"padding": 1}
 
-# For each variant the shapes of x and w, and the geometry.
+# For each variant: the shapes of x and w, and the geometry.
 GEOMETRIES: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
     "stride 2": (X, W, {"padding": 1, "stride": 2}),
     "dilation 2": (X, W, {"padding": 2, "dilation": 2}),
@@ -139,7 +139,7 @@ def _convolutions() -> Iterator[Case]:
                 yield Case(operation, variant, "int8", "nhwc", 0.0, _conv(operation, *row))
         strict = _conv(operation, X, W, PLAIN, precision="float32")
         yield from _each(operation, "IEEE float32", strict, STRICT, ("float32",))
-        # The legacy calls too, which a guess comes to only where no engine serves.
+        # The legacy calls too, which the heuristic choice uses only if no engine is supported.
         legacy = _conv(operation, X, W, PLAIN, algo="none", strict=True)
         yield from _each(operation, "algo none", legacy, PRODUCTS, ("float32",), LAYOUTS[:1])
     yield from _each("conv", "", _conv("conv", X, W, PLAIN), EXACT, ("int8",))
@@ -151,7 +151,7 @@ def _convolutions() -> Iterator[Case]:
 
 
 def _to_float32(draw: Draw) -> Inputs:
-    """Sums of int8 as float32, in memory that holds NaN until they are there."""
+    """Write int8 sums as float32 to memory that is filled with NaN."""
     import numpy as np
 
     operands = draw.floats(*X), draw.floats(*W)
@@ -198,18 +198,18 @@ def _layers() -> Iterator[Case]:
 
 
 def _ctc(draw: Draw) -> Inputs:
-    """Sequences of several lengths, one with equal labels beside each other."""
+    """Draw sequences of different lengths, one with equal adjacent labels."""
     labels, counts, steps = [1, 2, 2, 4, 3, 1, 4], [3, 1, 3], [9, 6, 7]
     return Inputs((draw.floats(9, 3, 5), labels, counts, steps), {})
 
 
-_WIDE = ("float32", "float64")  # in which a grid is exact enough to fall between the same pixels
+_WIDE = ("float32", "float64")  # precise enough to put a grid between the same pixels
 
 
 def _pair(
     operation: str, variant: str, keywords: dict[str, Any], tolerance: dict[str, float]
 ) -> Iterator[Case]:
-    """A layer and its gradient, which takes dy, then x, y or both."""
+    """Yield an operation and its gradient, which takes dy, then x, y or both."""
 
     def forward(draw: Draw) -> Inputs:
         return Inputs((draw.distinct(*IMAGE) if operation == "pool" else draw.floats(*IMAGE),), keywords)
@@ -255,7 +255,7 @@ def _dgrid(draw: Draw) -> Inputs:
 
 
 def _sample(draw: Draw, gradient: bool) -> Inputs:
-    """Places between the pixels and beyond the edges, which every dtype holds: slopes jump at pixels."""
+    """Draw positions between pixels and outside the image, exact in all dtypes: gradients jump at pixels."""
     places = draw.rng.integers(-2, 9, (2, 4, 5, 2)) + draw.rng.choice((0.25, 0.5, 0.75), (2, 4, 5, 2))
     grid = (places / 4 - 1).astype(draw.dtype)
     x = draw.nonzero(2, 8, 9, 9)
@@ -270,7 +270,7 @@ def _transformer(draw: Draw, gradient: bool) -> Inputs:
     return Inputs((draw.floats(*IMAGE), x, theta) if gradient else (x, theta), {})
 
 
-# --- work on tensors ---------------------------------------------------------------------------------------
+# --- operations on tensors ---------------------------------------------------------------------------------
 
 
 def _tensors() -> Iterator[Case]:
@@ -296,12 +296,12 @@ def _of_images(count: int, **keywords: Any) -> Callable[[Draw], Inputs]:
 
 # --- recurrent networks ------------------------------------------------------------------------------------
 
-# Roundings go from step to step.
+# Rounding errors accumulate over the time steps.
 STEPS = {"float16": 2e-2, "bfloat16": 1.6e-1, "float32": 1e-4, "float64": 1e-10}
 
 
 def _recurrent() -> Iterator[Case]:
-    """Networks, forward and back, in strict float32; on which side of 0 a relu is, halves cannot tell."""
+    """Yield RNNs, forward and backward, in strict float32; relu is not stable in half precision."""
     for mode in ("rnn_relu", "rnn_tanh", "lstm", "gru"):
         for direction in ("unidirectional", "bidirectional"):
             for dtype in ("float32", "float64") if mode == "rnn_relu" else FLOATS:
@@ -310,7 +310,7 @@ def _recurrent() -> Iterator[Case]:
 
 
 def _network(mode: str, direction: str, draw: Draw) -> Inputs:
-    """Three sequences of up to four steps, some states, and gradients of all results."""
+    """Draw three sequences of up to four time steps, states, and gradients of all results."""
     from ..shapes.rnn import rnn_spec
     from ..shapes.rnn_params import rnn_parameters
 
@@ -325,7 +325,7 @@ def _network(mode: str, direction: str, draw: Draw) -> Inputs:
 
 
 def cases() -> list[Case]:
-    """All rows."""
+    """Return all rows."""
     return [*_convolutions(), *_layers(), *_recurrent(), *_tensors()]
 
 
@@ -337,7 +337,7 @@ def _each(
     dtypes: tuple[str, ...] = FLOATS,
     layouts: tuple[str, ...] = LAYOUTS,
 ) -> Iterator[Case]:
-    """A row for each of these dtypes and layouts."""
+    """Yield a row for each dtype and layout."""
     for dtype in dtypes:
         for layout in layouts:
             yield Case(operation, variant, dtype, layout, tolerance[dtype], make)

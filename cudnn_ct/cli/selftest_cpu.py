@@ -1,4 +1,4 @@
-"""What the real cuDNN can do without a GPU: the rows of a selftest where there is none."""
+"""The rows of a selftest without a GPU: checks of the parts of cuDNN that need none."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from typing import Any
 from ..errors import CudnnError, NotSupportedError
 from .errors import first_line
 from .options import Convolution
-from .selftest_report import FAILED, LEFT_OUT, OK, Outcome
+from .selftest_report import FAILED, OK, SKIPPED, Outcome
 
 __all__ = ["checks"]
 
 Check = Callable[[], str]
-"""Tries something, tells what was seen, and raises `CudnnError` for what is wrong."""
+"""Runs a check and returns its details, or raises `CudnnError`."""
 
 
 def checks(device: dict[str, Any] | None) -> Iterator[tuple[str, Callable[[], Outcome]]]:
-    """What there is to try, by name; ``device`` describes the GPU to plan for."""
+    """Yield the checks by name; ``device`` describes the GPU to plan for."""
     yield "cuDNN loads", lambda: _attempt("cuDNN loads", _loads)
     yield "descriptors", lambda: _attempt("descriptors", _descriptors)
     yield "output shapes", lambda: _attempt("output shapes", _shapes)
     if device is None:
-        reason = "--device FILE plans for the GPU that it describes"
-        yield "planning", lambda: Outcome("planning", LEFT_OUT, detail=reason)
+        reason = "--device FILE plans for a described GPU"
+        yield "planning", lambda: Outcome("planning", SKIPPED, detail=reason)
     else:
         yield "planning", lambda: _attempt("planning", lambda: _planning(device), NotSupportedError)
     yield "doctor", lambda: _attempt("doctor", _doctor)
@@ -34,15 +34,15 @@ def checks(device: dict[str, Any] | None) -> Iterator[tuple[str, Callable[[], Ou
 def _attempt(
     name: str, check: Check, dispensable: type[Exception] | tuple[type[Exception], ...] = ()
 ) -> Outcome:
-    """Run a check; ``dispensable`` is what says that this cuDNN cannot do it, and need not."""
+    """Run a check; errors of the type ``dispensable`` mean that this version of cuDNN need not support it."""
     begin = time.monotonic()
     try:
         row = Outcome(name, OK, detail=check())
     except dispensable as error:
-        row = Outcome(name, LEFT_OUT, detail=first_line(error))
+        row = Outcome(name, SKIPPED, detail=first_line(error))
     except CudnnError as error:
         row = Outcome(name, FAILED, detail=first_line(error))
-    except Exception as error:  # one check that goes wrong in a way of its own must not hide the others
+    except Exception as error:  # a defect in one check must not hide the other checks
         row = Outcome(name, FAILED, detail=f"{type(error).__name__}: {first_line(error)}")
     return row._replace(seconds=time.monotonic() - begin)
 
@@ -56,7 +56,7 @@ def _loads() -> str:
 
 
 def _descriptors() -> str:
-    """Make one of each kind of descriptor, and read it back."""
+    """Create a descriptor of each kind, and read it back."""
     import cudnn_ct as ct
 
     specs: dict[Any, list[Any]] = {
@@ -82,11 +82,11 @@ def _descriptors() -> str:
             if read != spec:
                 raise CudnnError(f"{kind.__name__}: cuDNN has {read} for {spec}")
             count += 1
-    return f"{count} made and read back"
+    return f"{count} created and read back"
 
 
 def _shapes() -> str:
-    """Ask cuDNN for the shapes of results, which this package reckons itself."""
+    """Compare the result shapes that this package computes with cuDNN's."""
     import cudnn_ct as ct
 
     library = _library()
@@ -115,11 +115,11 @@ def _shapes() -> str:
             )
         ours = ct.pool_output_shape(x, window=window, padding=padding, stride=stride)
         _agree(f"pooling of {x} with a window of {window}", ours, theirs)
-    return f"{len(geometries)} convolutions and 2 poolings as cuDNN has them"
+    return f"{len(geometries)} convolutions and 2 poolings agree with cuDNN"
 
 
 def _planning(device: dict[str, Any]) -> str:
-    """Plan a convolution in each direction; an engine for each is the least that a sound cuDNN has."""
+    """Plan a convolution in each direction; a sound cuDNN has an engine for each."""
     from ..shapes.conv import ROLES
     from .offline import plan
 
@@ -131,14 +131,14 @@ def _planning(device: dict[str, Any]) -> str:
     found = plan(device, wanted)
     for one, rows in zip(wanted, found, strict=True):
         if all(row.rejected for row in rows):
-            why = rows[0].rejected if rows else "no reason is given"
+            why = rows[0].rejected if rows else "unknown reason"
             raise CudnnError(f"no engine for {one.direction} in {one.dtype}: {why}")
     engines = sum(not row.rejected for rows in found for row in rows)
     return f"{engines} engines for {len(wanted)} convolutions on {device.get('deviceName', 'the device')}"
 
 
 def _doctor() -> str:
-    """Let the doctor look at the cuDNN that is here, loadable or not, and open it in children."""
+    """Run the doctor on the cuDNN of this machine, even if it cannot be loaded."""
     from .._find import find_cudnn
     from ..doctor import diagnose
     from ..doctor.finding import Severity
@@ -165,4 +165,4 @@ def _asked(function: Any, *descriptors: Any) -> tuple[int, ...]:
 
 def _agree(what: str, ours: tuple[int, ...], theirs: tuple[int, ...]) -> None:
     if ours != theirs:
-        raise CudnnError(f"{what}: cuDNN gives {theirs} and the package {ours}")
+        raise CudnnError(f"{what}: cuDNN returns {theirs}, this package {ours}")

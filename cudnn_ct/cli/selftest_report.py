@@ -1,4 +1,4 @@
-"""What became of the rows of a selftest, for people, for programs and for CI."""
+"""The results of a selftest as a table, as JSON and as a JUnit report."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from xml.etree import ElementTree
 
 from .table import Column
 
-__all__ = ["COLUMNS", "FAILED", "LEFT_OUT", "OK", "Outcome", "as_dict", "as_junit", "cells", "count"]
+__all__ = ["COLUMNS", "FAILED", "OK", "SKIPPED", "Outcome", "as_dict", "as_junit", "cells", "count"]
 
-OK, FAILED, LEFT_OUT = "ok", "failed", "left out"
-SCHEMA = 1  # raised when a key goes away or changes its meaning
+OK, FAILED, SKIPPED = "ok", "failed", "skipped"
+SCHEMA = 1  # increased when a key is removed or changes its meaning
 
 COLUMNS: tuple[Column, ...] = (
     ("op", False), ("dtype", False), ("layout", False), ("algorithm", False),
@@ -20,10 +20,10 @@ COLUMNS: tuple[Column, ...] = (
 
 
 class Outcome(NamedTuple):
-    """One row.
+    """The result of one row.
 
-    ``error`` is the largest difference over the largest element; None where there was nothing to compare.
-    ``detail`` says what went wrong, or what was seen.
+    ``error`` is the largest difference divided by the largest element; None if nothing was compared.
+    ``detail`` has the failure, or the details of a check.
     """
 
     name: str
@@ -38,25 +38,25 @@ class Outcome(NamedTuple):
 
 
 def cells(row: Outcome) -> list[str]:
-    """The cells of ``COLUMNS``."""
+    """Return the cells of ``COLUMNS``."""
     numbers = ("-" if number is None else f"{number:.1e}" for number in (row.error, row.tolerance))
     return [row.name, row.dtype, row.layout, row.algorithm, *numbers, row.verdict, row.detail]
 
 
 def as_dict(rows: Sequence[Outcome], **about: Any) -> dict[str, Any]:
-    """Everything as plain values; a number that JSON has no word for is None, and its row failed."""
-    counts = {verdict.replace(" ", "_"): count(rows, verdict) for verdict in (OK, FAILED, LEFT_OUT)}
+    """Return all values for JSON. An infinite or NaN error is None; its row has failed."""
+    counts = {verdict: count(rows, verdict) for verdict in (OK, FAILED, SKIPPED)}
     return {"schema": SCHEMA, **about, **counts, "rows": [_plain(row) for row in rows]}
 
 
 def count(rows: Sequence[Outcome], verdict: str) -> int:
-    """How many rows have a verdict."""
+    """Count the rows with a verdict."""
     return sum(row.verdict == verdict for row in rows)
 
 
 def as_junit(rows: Sequence[Outcome], reason: str = "") -> bytes:
-    """Write JUnit's XML; ``reason`` says why operations were not run, as one test that was skipped."""
-    skipped = count(rows, LEFT_OUT) + bool(reason)
+    """Format a JUnit report; ``reason``, why no operation was run, becomes a skipped test."""
+    skipped = count(rows, SKIPPED) + bool(reason)
     numbers = {"tests": len(rows) + bool(reason), "failures": count(rows, FAILED), "skipped": skipped}
     suite = ElementTree.Element(
         "testsuite",
@@ -70,7 +70,7 @@ def as_junit(rows: Sequence[Outcome], reason: str = "") -> bytes:
         )
         if row.verdict == FAILED:
             ElementTree.SubElement(case, "failure", message=_printable(row.detail)).text = _numbers(row)
-        elif row.verdict == LEFT_OUT:
+        elif row.verdict == SKIPPED:
             ElementTree.SubElement(case, "skipped", message=_printable(row.detail))
     if reason:
         case = ElementTree.SubElement(suite, "testcase", classname="cudnn_ct.selftest", name="operations")
@@ -89,5 +89,5 @@ def _numbers(row: Outcome) -> str:
 
 
 def _printable(words: str) -> str:
-    """What XML can hold: a message may quote anything."""
+    """Replace the characters that XML does not allow: a message may quote any text."""
     return "".join(c if c.isprintable() else " " for c in words)

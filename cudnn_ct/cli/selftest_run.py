@@ -1,4 +1,4 @@
-"""Runs a row of the selftest, and holds the result against the reference."""
+"""Run a row of the selftest, and compare the result with the reference."""
 
 from __future__ import annotations
 
@@ -9,32 +9,32 @@ from typing import Any
 
 from ..errors import CudnnError, CudnnWarning, NotSupportedError
 from .selftest_cases import Case, Inputs
-from .selftest_report import FAILED, LEFT_OUT, OK, Outcome
+from .selftest_report import FAILED, OK, SKIPPED, Outcome
 
 __all__ = ["attempt"]
 
-# Without these a GPU may do: bfloat16 came with Ampere, products of bytes with compute capability 6.1.
-# Anything else that is not supported shows a cuDNN that lacks some of its engines.
+# A GPU may lack these: bfloat16 needs Ampere, int8 products need compute capability 6.1.
+# If cuDNN does not support another dtype, it lacks some of its engines.
 DISPENSABLE = ("bfloat16", "int8")
 
 
 def attempt(case: Case) -> Outcome:
-    """Run a row, whatever comes of it."""
+    """Run a row; errors become its outcome."""
     begin = time.monotonic()
     row = Outcome(case.name, FAILED, case.dtype, case.layout, tolerance=case.tolerance)
-    with warnings.catch_warnings(record=True) as said:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", CudnnWarning)
         try:
             row = _compared(case, row)
         except NotSupportedError as error:
-            verdict = LEFT_OUT if case.dtype in DISPENSABLE else FAILED
+            verdict = SKIPPED if case.dtype in DISPENSABLE else FAILED
             row = row._replace(verdict=verdict, detail=_words(error))
         except CudnnError as error:
             row = row._replace(detail=_words(error))
-        except Exception as error:  # one row that goes wrong in a way of its own must not hide the others
+        except Exception as error:  # a defect in one row must not hide the other rows
             row = row._replace(detail=f"{type(error).__name__}: {_words(error)}")
-    told = [str(warning.message) for warning in said if issubclass(warning.category, CudnnWarning)]
-    detail = "; ".join(filter(None, [row.detail, *told]))
+    warned = [str(warning.message) for warning in caught if issubclass(warning.category, CudnnWarning)]
+    detail = "; ".join(filter(None, [row.detail, *warned]))
     return row._replace(detail=detail, seconds=time.monotonic() - begin)
 
 
@@ -53,12 +53,12 @@ def _compared(case: Case, row: Outcome) -> Outcome:
 
 
 def _words(error: Exception) -> str:
-    """All that an error says, in one line: the reasons of candidates stand below its first."""
+    """Return the message of an error in one line: the reasons of candidates follow its first line."""
     return "; ".join(line.strip() for line in str(error).splitlines())
 
 
 Pair = tuple[str, Any, Any]
-"""A result's name, what the device gave, and what it should be; both are arrays on the host."""
+"""The name of a result, the result of the device and the expected one; both are host arrays."""
 
 
 def _against_reference(case: Case, inputs: Inputs) -> list[Pair]:
@@ -79,11 +79,11 @@ def _against_reference(case: Case, inputs: Inputs) -> list[Pair]:
 
 
 def _dropout(case: Case, inputs: Inputs) -> list[Pair]:
-    """Which elements are dropped is cuDNN's; what becomes of the others, and of a gradient, is known."""
+    """Check the kept elements and the gradient; cuDNN decides which elements are dropped."""
     import cudnn_ct as ct
     from cudnn_ct.reference.dropout import dropout
 
-    place, probability = _placing(case.layout), 0.25  # which float32, as cuDNN takes it, holds
+    place, probability = _placing(case.layout), 0.25  # exact in float32, which cuDNN uses
     (x,) = inputs.operands
     state = ct.DropoutState(probability, seed=1)
     y, mask = ct.dropout(place(x), state)
@@ -91,13 +91,13 @@ def _dropout(case: Case, inputs: Inputs) -> list[Pair]:
     kept = _on_host(y) != 0
     share = float(kept.mean())
     if abs(share - (1 - probability)) > 0.1:  # of a thousand: seven standard deviations
-        raise CudnnError(f"of all elements {share:.2f} were kept; about {1 - probability} should be")
+        raise CudnnError(f"kept {share:.2f} of all elements, expected about {1 - probability}")
     wanted = dropout(x, kept, probability), dropout(x + 4, kept, probability)
     return [("y", _on_host(y), wanted[0]), ("dx", _on_host(dx), wanted[1])]
 
 
 def _recurrent(case: Case, inputs: Inputs) -> list[Pair]:
-    """A network forward and back; what cuDNN keeps in one array is held against the parts of it."""
+    """Run an RNN forward and backward, and compare each part of the array of weight gradients."""
     import numpy as np
 
     import cudnn_ct as ct
@@ -151,16 +151,16 @@ def _on_host(result: Any) -> Any:
 
 
 def _unlike(name: str, got: Any, wanted: Any) -> str:
-    """How a result differs from what was wanted in kind; empty where it does not."""
+    """Return how a result differs in shape or dtype; empty if it does not."""
     if (got is None) != (wanted is None):
-        return f"{name} is {'missing' if got is None else 'there and should not be'}"
+        return f"{name} is {'missing' if got is None else 'not expected'}"
     if got is None or (got.shape, got.dtype) == (wanted.shape, wanted.dtype):
         return ""
-    return f"{name} is {got.dtype}{list(got.shape)} and should be {wanted.dtype}{list(wanted.shape)}"
+    return f"{name} is {got.dtype}{list(got.shape)}, expected {wanted.dtype}{list(wanted.shape)}"
 
 
 def _error(got: Any, wanted: Any) -> float:
-    """The largest difference, over the largest element or 1; infinite where something is not a number."""
+    """Return the largest difference divided by the largest element or 1; infinite for NaN."""
     import numpy as np
 
     if got is None or got.shape != wanted.shape:
@@ -175,7 +175,7 @@ def _prepared() -> set[Any]:
 
 
 def _calls() -> dict[Any, Any]:
-    """What this thread has prepared so far on the current device."""
+    """Return the calls that this thread has prepared on the current device."""
     from .. import context
     from ..cuda import stream as streams
 
@@ -188,7 +188,7 @@ def _calls() -> dict[Any, Any]:
 
 
 def _algorithm(before: set[Any]) -> str:
-    """What the calls ran that were prepared since."""
+    """Return the algorithms of the calls that were prepared since."""
     made = [call for key, call in _calls().items() if key not in before]
     chosen = [call.choice for call in made if hasattr(call, "choice")]  # native networks are among them
     return ", ".join(dict.fromkeys(map(_short, chosen)))

@@ -1,4 +1,4 @@
-"""Tables and progress bars: with colours and lines on a terminal, plain elsewhere."""
+"""Tables and progress bars: styled on a terminal, plain otherwise."""
 
 from __future__ import annotations
 
@@ -15,22 +15,20 @@ from ..doctor.terminal import printable
 __all__ = ["Column", "Tick", "progress", "show", "styled"]
 
 EMPTY = {"", "-"}
-STYLES = {"ok": "green", "failed": "bold red", "left out": "yellow"}
+STYLES = {"ok": "green", "failed": "bold red", "skipped": "yellow"}
 
 Column = tuple[str, bool]
-"""A heading, and whether what is below is a number."""
+"""A heading, and whether the column has numbers."""
 
 Tick = Callable[[str], None]
-"""Told, with the name of what comes next or is done, after each step."""
+"""Called after each step with the name of a step."""
 
 
 def show(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table, without the columns that are empty in every row: a terminal may be narrow."""
+    """Print a table without the columns that are empty in all rows, because a terminal may be narrow."""
     filled = [place for place in range(len(columns)) if {row[place] for row in rows} - EMPTY or not rows]
     columns = [columns[place] for place in filled]
-    rows = [
-        [printable(row[place]) for place in filled] for row in rows
-    ]  # cells may come from files of others
+    rows = [[printable(row[place]) for place in filled] for row in rows]  # cells may come from any file
     if styled(sys.stdout):
         _show_styled(columns, rows)
         return
@@ -46,7 +44,7 @@ def show(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
 
 @contextmanager
 def progress(what: str, total: int) -> Iterator[Tick]:
-    """Show how far something is, on stderr if that is a terminal; yields what is called after each step."""
+    """Show progress on stderr if that is a terminal; yield the function to call after each step."""
     if not _on_terminal(sys.stderr):
         yield lambda _: None
         return
@@ -68,13 +66,13 @@ def _show_styled(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> No
     table = Table(box=box.SIMPLE_HEAD)
     for heading, number in columns:
         table.add_column(heading, justify="right" if number else "left", overflow="fold")
-    for row in rows:  # as Text, because a path or a message may hold what rich takes for markup
+    for row in rows:  # as Text, because a path or a message may contain the markup of rich
         table.add_row(*(Text(cell, STYLES.get(cell, "")) for cell in row))
     Console().print(table)
 
 
 def styled(stream: Any) -> bool:
-    """Whether to write with styles: on a terminal, unless NO_COLOR is set."""
+    """Return whether to use styles: on a terminal, unless NO_COLOR is set."""
     return _on_terminal(stream) and not os.environ.get("NO_COLOR")
 
 

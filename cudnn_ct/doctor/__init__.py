@@ -1,7 +1,7 @@
-"""Finds out what is wrong with a cuDNN installation, with the standard library alone.
+"""Diagnose a cuDNN installation; needs only the standard library.
 
-``diagnose(path)`` examines a cuDNN on disk, ``diagnose_process(pid)`` and ``here()`` what a process has
-loaded; each answers with a `Diagnosis`. ``verdict_lines(path)`` says in a few lines what is wrong with one.
+``diagnose(path)`` examines a cuDNN on disk, ``diagnose_process(pid)`` and ``here()`` the libraries that a
+process has loaded; each returns a `Diagnosis`. ``verdict_lines(path)`` returns a line for each defect.
 The command is ``cudnn-ct doctor``.
 """
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from .finding import codes as codes
     from .process import diagnose_process as diagnose_process
     from .process import here as here
-    from .requirements import Demands as Demands
+    from .requirements import Requirements as Requirements
     from .requirements import lacks_code as lacks_code
 
-# `_lib` imports this package only after a failure, and then needs one or two of the modules.
+# `_lib` imports this package only after a failure, and needs one or two of its modules.
 _MODULE_OF = {
-    "Demands": "requirements",
+    "Requirements": "requirements",
     "Diagnosis": "diagnosis",
     "Finding": "finding",
     "Severity": "finding",

@@ -1,4 +1,4 @@
-"""Judges the libraries of one cuDNN by what was read from them: no library is opened."""
+"""Check the libraries of one cuDNN by their headers, symbols and device code; no library is opened."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import os
 from collections.abc import Iterator
 
 from .. import _elf, _files
-from .._installation import SUBLIBRARIES, file_name, required
+from .._libraries import SUBLIBRARIES, file_name, required
 from .finding import Finding, finding
 from .libraryset import Library, LibrarySet, write
 
-__all__ = ["CHECKS", "coverage", "missing_parts"]
+__all__ = ["CHECKS", "coverage"]
 
-# What libcudnn_graph exports and libcudnn does not forward: not part of cuDNN's interface.
+# Exports of libcudnn_graph that libcudnn does not forward: not part of the interface of cuDNN.
 INNER = {
     "cudnnGetLibConfig",
     "cudnnGetModuleForDescriptor",
@@ -21,7 +21,7 @@ INNER = {
     "cudnnSnprintf",
 }
 
-# The libraries that others take symbols from: where one of them is missing, so are its symbols.
+# The libraries that export symbols to other libraries: without one of them, its symbols are missing too.
 OFFERING = {"graph", "ops", "cnn", "adv", "ext"}
 
 _KINDS = {
@@ -33,10 +33,9 @@ _KINDS = {
 
 
 def check_files(found: LibrarySet) -> Iterator[Finding]:
-    """Every file is a library that can be opened, and the one that its name says."""
-    again = {"reinstall": found.reinstall}
+    """Check that each file is a library for this machine, and that its name is that of the library."""
     machines = [library.elf.machine for library in found.sound if library.elf]
-    here = _elf.machine_here() if found.root == "/" else 0  # an image may be of another machine than this
+    here = _elf.machine_here() if found.root == "/" else 0  # an image may be for another machine
     usual = here or max(set(machines), key=machines.count, default=0)
     for library in found.libraries.values():
         if library.error:
@@ -44,36 +43,31 @@ def check_files(found: LibrarySet) -> Iterator[Finding]:
             link = kind == "malformed" and os.path.islink(library.path) and not os.path.exists(library.path)
             code = "broken-link" if link else _KINDS.get(kind, "damaged-library")
             message = str(library.error).partition("; ")[0]
-            yield finding(code, message, path=library.path, kind=kind, fix={**again, "path": library.path})
+            yield found.finding(code, message, path=library.path, kind=kind, fix={"path": library.path})
         elif library.elf and library.elf.machine != usual:
             name = _elf.MACHINES.get(library.elf.machine, f"machine {library.elf.machine}")
-            yield finding(
-                "foreign-machine", f"{library.path} is for {name}", path=library.path, machine=name, fix=again
+            yield found.finding(
+                "foreign-machine", f"{library.path} is for {name}", path=library.path, machine=name
             )
         elif library.elf and not _rightly_named(library):
             soname = library.elf.soname
-            yield finding(
-                "wrong-library", f"{library.path} is {soname}", path=library.path, soname=soname, fix=again
+            yield found.finding(
+                "wrong-library", f"{library.path} is {soname}", path=library.path, soname=soname
             )
 
 
 def check_complete(found: LibrarySet) -> Iterator[Finding]:
-    """Nothing is missing, and nothing lies there that this version does not have."""
-    for part in missing_parts(found):
+    """Check that no library is missing, and that this version has all that exist."""
+    for part in found.missing:
         name = file_name(part)
         path = os.path.join(found.folder, name)
-        yield finding(
-            "missing-library",
-            f"{name} is not in {found.folder}",
-            path=path,
-            fix={"reinstall": found.reinstall},
-        )
+        yield found.finding("missing-library", f"{name} is not in {found.folder}", path=path)
     for library in found.libraries.values():
         if _stray(found, library):
             yield finding(
                 "stray-library",
                 f"{library.path} does not belong to cuDNN {write(found.version)}: "
-                f"there is no such library before {write(SUBLIBRARIES[library.name].earliest)}",
+                f"the first version with this library is {write(SUBLIBRARIES[library.name].earliest)}",
                 path=library.path,
                 version=write(found.version),
                 fix={"path": library.path},
@@ -89,25 +83,24 @@ def check_complete(found: LibrarySet) -> Iterator[Finding]:
 
 
 def check_versions(found: LibrarySet) -> Iterator[Finding]:
-    """All libraries that tell a version tell the same."""
+    """Check that all version constants are equal."""
     for library in found.sound:
         if library.version and library.version != found.version:
-            yield finding(
+            yield found.finding(
                 "mixed-versions",
                 f"{library.file} is {write(library.version)} in a cuDNN {write(found.version)}",
                 path=library.path,
                 version=write(library.version),
                 expected=write(found.version),
-                fix={"reinstall": found.reinstall},
             )
 
 
 def check_symbols(found: LibrarySet) -> Iterator[Finding]:
-    """What a library needs of the others, they have; what they offer, libcudnn forwards."""
+    """Check that all imported symbols are exported, and that libcudnn forwards all functions."""
     members = [library for library in found.sound if not _stray(found, library)]
     exports = {library.name: set(library.dynamic.exports) for library in members if library.dynamic}
     if OFFERING.intersection(required(found.version)) - exports.keys():
-        return  # what is missing is said already, and everything else would follow from it
+        return  # reported as missing already, which explains all missing symbols
     everything = set().union(*exports.values())
     for library in members:
         wanted = {name for name in (library.dynamic.undefined if library.dynamic else ()) if "cudnn" in name}
@@ -115,7 +108,7 @@ def check_symbols(found: LibrarySet) -> Iterator[Finding]:
             yield _unresolved(
                 found, library, missing, f"needs {len(missing)} symbols that no other library has"
             )
-    if "" in exports and not missing_parts(found):
+    if "" in exports and not found.missing:
         parts = set().union(*(names for name, names in exports.items() if name))
         mine = {name for name in exports[""] if _public(name)}
         if missing := sorted(mine - parts):
@@ -132,22 +125,21 @@ def check_symbols(found: LibrarySet) -> Iterator[Finding]:
 
 
 def check_cuda(found: LibrarySet) -> Iterator[Finding]:
-    """All libraries were built for the same CUDA."""
+    """Check that all libraries were built for the same CUDA."""
     for name, major in found.majors.items():
         library = found.libraries[name]
         if major != found.cuda and not _stray(found, library):
-            yield finding(
+            yield found.finding(
                 "mixed-cuda",
-                f"{library.file} was built for CUDA {major}, most others for CUDA {found.cuda}",
+                f"{library.file} was built for CUDA {major}, most other libraries for CUDA {found.cuda}",
                 path=library.path,
                 cuda=major,
                 expected=found.cuda,
-                fix={"reinstall": found.reinstall},
             )
 
 
 def check_access(found: LibrarySet) -> Iterator[Finding]:
-    """Everybody can open the files, and open them as libraries."""
+    """Check that all users can read the files, and that the file system allows to load libraries."""
     kept: dict[str, list[str]] = {}
     for library in found.sound:
         if blocker := _files.private(library.real):
@@ -156,7 +148,7 @@ def check_access(found: LibrarySet) -> Iterator[Finding]:
         more = f" and {len(names) - 1} more" if names[1:] else ""
         yield finding(
             "private-file",
-            f"only its owner or group may read {names[0]}{more}: see the mode of {blocker}",
+            f"only its owner or group can read {names[0]}{more}: see the mode of {blocker}",
             path=blocker,
             libraries=names,
             fix={"path": blocker},
@@ -168,15 +160,10 @@ def check_access(found: LibrarySet) -> Iterator[Finding]:
 CHECKS = (check_files, check_complete, check_versions, check_symbols, check_cuda, check_access)
 
 
-def missing_parts(found: LibrarySet) -> list[str]:
-    """List the libraries that a cuDNN of this version must have and that are missing."""
-    return [name for name in ("", *required(found.version)) if name not in found.libraries]
-
-
 def coverage(found: LibrarySet) -> tuple[frozenset[int], frozenset[int]]:
-    """Return the compute capabilities for which every library that computes has SASS, and those with PTX.
+    """Return the compute capabilities for which all libraries with device code have SASS, and PTX.
 
-    The intersection, because one library alone may keep code for GPUs that the others have given up.
+    The intersection, because one library may have code for GPUs that the others no longer support.
     """
     codes = [
         library.code
@@ -191,23 +178,22 @@ def coverage(found: LibrarySet) -> tuple[frozenset[int], frozenset[int]]:
 
 
 def _runs_on(sass: frozenset[int]) -> frozenset[int]:
-    """Add the later GPUs of the same major version, which run the code too: 8.6 runs what is for 8.0."""
+    """Add the later GPUs of the same major version, which run the code too: 8.6 runs code for 8.0."""
     return frozenset(later for arch in sass for later in range(arch, arch // 10 * 10 + 10))
 
 
 def _unresolved(found: LibrarySet, library: Library, missing: list[str], what: str) -> Finding:
-    return finding(
+    return found.finding(
         "unresolved-symbols",
-        f"{library.file} is of another version than the rest: it {what}, such as {missing[0]}",
+        f"{library.file} has another version than the other libraries: it {what}, such as {missing[0]}",
         path=library.path,
         symbols=len(missing),
         first=missing[:3],
-        fix={"reinstall": found.reinstall},
     )
 
 
 def _stray(found: LibrarySet, library: Library) -> bool:
-    """Whether a library is one that this version does not have."""
+    """Return whether this version does not have such a library."""
     row = SUBLIBRARIES.get(library.name)
     return row is not None and found.version is not None and found.version < row.earliest
 
@@ -217,6 +203,6 @@ def _public(name: str) -> bool:
 
 
 def _rightly_named(library: Library) -> bool:
-    """Whether the name that a library goes by among loaded ones is that of its file."""
+    """Return whether the SONAME of a library is the name of its file."""
     soname = (library.elf.soname if library.elf else None) or ""
     return soname == file_name(library.name) or library.name not in ("", *SUBLIBRARIES)

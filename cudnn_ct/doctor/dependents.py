@@ -1,7 +1,8 @@
-"""Asks the packages installed beside a cuDNN which one they need, and knows combinations that are bad."""
+"""Check which cuDNN the installed packages need, and find combinations that are known to be bad."""
 
 from __future__ import annotations
 
+import operator
 import os
 import re
 import tomllib
@@ -17,11 +18,11 @@ from .record_check import Distribution, site_of
 
 __all__ = ["check", "known_bad", "meets", "requirements"]
 
-_HEAD = 256 << 10  # characters: the fields of METADATA come first, a long description after them
+_HEAD = 256 << 10  # characters: the fields of METADATA precede a long description
 
 
 def check(found: LibrarySet, owners: list[Distribution]) -> Iterator[Finding]:
-    """Say which installed packages need another cuDNN."""
+    """Report the installed packages that need another cuDNN."""
     site = site_of(found.folder)
     have = {owner.name: owner.version for owner in owners}
     package, version = next(iter(have.items()), (found.package, write(found.version)))
@@ -34,13 +35,13 @@ def check(found: LibrarySet, owners: list[Distribution]) -> Iterator[Finding]:
                 good = meets(have[requirement], wanted)
             elif requirement == "cudnn":
                 good = _as_built(version, wanted)
-            else:  # of a cuDNN that no package brought, the package that it is like has to do
+            else:  # no package owns this cuDNN: compare with the package that would contain it
                 good = not owners and requirement == found.package
             if not good:
                 text = f"{package}=={wanted}.*" if requirement == "cudnn" else f"{requirement}{wanted}"
                 yield finding(
                     "consumer-mismatch",
-                    f"{consumer} needs {requirement} {wanted or '(any)'}, and here is {package} {version}",
+                    f"{consumer} needs {requirement} {wanted or '(any)'}, not {package} {version}",
                     path=os.path.join(site, name),
                     needs=f"{requirement}{wanted}",
                     version=version,
@@ -51,7 +52,7 @@ def check(found: LibrarySet, owners: list[Distribution]) -> Iterator[Finding]:
 def known_bad(
     found: LibrarySet, cublas: str = "", archs: tuple[int, ...] = (), gpus: int = 0
 ) -> Iterator[Finding]:
-    """Say what is known to be bad about a version, alone or with a libcublasLt and GPUs."""
+    """Report known defects of a version, alone or combined with a libcublasLt and GPUs."""
     for row in _table()["bad"]:
         lacks = ("cublas" in row and not cublas) or not found.version or gpus < row.get("gpus", 0)
         if lacks or ("arch" in row and not any(_within(f"{a // 10}.{a % 10}", row["arch"]) for a in archs)):
@@ -68,7 +69,7 @@ def known_bad(
 
 
 def requirements(metadata: str) -> Iterator[tuple[str, str]]:
-    """Yield the wheels of cuDNN that a METADATA names without an extra, with their versions."""
+    """Yield the cuDNN wheels that a METADATA requires without an extra, and their versions."""
     head = metadata[:_HEAD].partition("\n\n")[0]
     for name, versions, marker in re.findall(
         r"^Requires-Dist:\s*(nvidia[-_.]cudnn[-_.]cu\d+)\b\s*\(?([^;)\n]*)\)?\s*(?:;(.*))?$",
@@ -80,9 +81,9 @@ def requirements(metadata: str) -> Iterator[tuple[str, str]]:
 
 
 def meets(version: str, specifier: str) -> bool:
-    """Tell whether a version is among those of a specifier such as ``>=9.1,<10``.
+    """Return whether a version meets a specifier such as ``>=9.1,<10``.
 
-    What is not understood is taken for met: the doctor warns of what it knows.
+    Clauses that cannot be parsed count as met, to avoid false alarms.
     """
     return all(_one(version, clause.strip()) for clause in specifier.split(",") if clause.strip())
 
@@ -102,32 +103,30 @@ def _one(version: str, clause: str) -> bool:
     match = re.fullmatch(r"(===|==|!=|~=|<=|>=|<|>)\s*v?(\d+(?:\.\d+)*)(\.\*)?", clause)
     if not match:
         return True
-    operator, text, star = match.groups()
+    symbol, text, star = match.groups()
     wanted = _numbers(text)
     have = _numbers(version)
-    if star or operator == "~=":
+    if star or symbol == "~=":
         same = (
             have[: len(wanted)] == wanted
             if star
             else have[: len(wanted) - 1] == wanted[:-1] and have >= wanted
         )
-        return same is (operator != "!=")
+        return same is (symbol != "!=")
     size = max(len(have), len(wanted))
     have += (0,) * (size - len(have))
     wanted += (0,) * (size - len(wanted))
-    return {
-        "==": have == wanted,
-        "===": have == wanted,
-        "!=": have != wanted,
-        "<=": have <= wanted,
-        ">=": have >= wanted,
-        "<": have < wanted,
-        ">": have > wanted,
-    }[operator]
+    return bool(_COMPARE[symbol](have, wanted))
+
+
+_COMPARE = {
+    "==": operator.eq, "===": operator.eq, "!=": operator.ne, "<=": operator.le, ">=": operator.ge,
+    "<": operator.lt, ">": operator.gt,
+}  # fmt: skip
 
 
 def _as_built(version: str, built: str) -> bool:
-    """cuDNN's own rule: the same major version, and no older minor one."""
+    """Apply cuDNN's rule: the same major version, and the same or a newer minor version."""
     have, wanted = _numbers(version), _numbers(built)
     return have[:1] == wanted[:1] and have[: len(wanted)] >= wanted
 

@@ -1,4 +1,4 @@
-"""The examination: which tiers run on what, in which order, and what they come to."""
+"""Examine a cuDNN: run the tiers of checks in order, and combine their findings."""
 
 from __future__ import annotations
 
@@ -9,31 +9,32 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from .. import _files
-from .._installation import companion_version, old_version
+from .._installation import companion_version
+from .._libraries import old_version
 from . import checks, dependents, driver, libraryset, load_check, locate, record_check, requirements, search
 from .finding import Finding, Severity, codes, finding
 from .libraryset import LibrarySet, write
-from .requirements import Demands
+from .requirements import Requirements
 
 __all__ = ["Diagnosis", "diagnose", "sort", "static", "verdict_lines"]
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What the doctor found.
+    """The result of an examination.
 
     Attributes
     ----------
     subject : str
-        What was looked at: a path, or a process.
+        The path or the process that was examined.
     sets : tuple of LibrarySet
-        Each cuDNN that was read, the one that counts first.
+        Each cuDNN that was read, in the order of the search.
     findings : tuple of Finding
-        The worst first.
+        The most severe first.
     tiers : dict
-        For each tier ``"done"``, or why it was left out.
+        For each tier ``"done"``, or why it was skipped.
     details : dict
-        What the child processes told, for programs.
+        Results of the child processes, for programs.
     """
 
     subject: str
@@ -48,22 +49,22 @@ class Diagnosis:
 
     @property
     def verdict(self) -> str:
-        """``sound``, ``doubtful`` (warnings), ``broken`` (errors), or ``not found``: nothing was seen."""
+        """``sound``, ``suspicious`` (warnings), ``broken`` (errors), or ``not found``."""
         errors = {found.code for found in self.findings if found.severity == Severity.ERROR}
         if not self.sets and errors <= _NOTHING_SEEN:
             return "not found"
         if self.count(Severity.ERROR):
             return "broken"
-        return "doubtful" if self.count(Severity.WARNING) else "sound"
+        return "suspicious" if self.count(Severity.WARNING) else "sound"
 
     def exit_code(self, strict: bool = False) -> int:
-        """0 sound, 1 errors, 2 warnings under ``strict``, 3 nothing found or not able to look."""
-        return {"sound": 0, "doubtful": 2 if strict else 0, "broken": 1, "not found": 3}[self.verdict]
+        """Return 0 if sound, 1 for errors, 2 for warnings if ``strict``, 3 if nothing could be examined."""
+        return {"sound": 0, "suspicious": 2 if strict else 0, "broken": 1, "not found": 3}[self.verdict]
 
 
 def diagnose(
     path: str | os.PathLike[str] | None = None,
-    asked: Demands | None = None,
+    asked: Requirements | None = None,
     *,
     deep: bool = False,
     timeout: float = 60.0,
@@ -74,23 +75,23 @@ def diagnose(
     Parameters
     ----------
     path : path, optional
-        A library, its folder, a site-packages, or the root of an image; without it, the cuDNN that programs
-        on this machine would use.
-    asked : Demands, optional
-        What it must meet.
+        A library, its folder, a site-packages, or the root of an image; by default the cuDNN that programs
+        on this machine use.
+    asked : Requirements, optional
+        Requirements that it must meet.
     deep : bool
-        Whether to hash every file of a wheel: reads all of it.
+        Whether to hash every file of a wheel, which reads all of it.
     timeout : float
-        Seconds that all child processes together may take.
+        Time limit in seconds for all child processes together.
     run : bool
-        Whether to open it in child processes. Without that nothing is executed.
+        Whether to open it in child processes. Otherwise nothing is executed.
 
     Returns
     -------
     Diagnosis
-        It raises nothing for what it finds, however broken.
+        Defects are findings; they raise no exception.
     """
-    asked = asked or Demands()
+    asked = asked or Requirements()
     end = time.monotonic() + timeout
     subject = os.fspath(path) if path is not None else "this machine"
     try:
@@ -100,7 +101,7 @@ def diagnose(
     findings = list(located.findings)
     if path is not None:
         chosen = located.found
-    else:  # nothing is loaded where a setting names what is no cuDNN, and so no other is judged for it
+    else:  # with a wrong setting no cuDNN is loaded, so none is judged
         misled = any(found.code == "wrong-setting" for found in findings)
         chosen = () if misled else located.found[:1]
     sets: list[LibrarySet] = []
@@ -129,9 +130,9 @@ def diagnose(
 
 
 def verdict_lines(path: str | os.PathLike[str]) -> list[str]:
-    """Say in a few lines what is wrong with a cuDNN, for the text of an exception.
+    """Return the errors and warnings about a cuDNN as lines for an exception.
 
-    Only files are read, and nothing is raised: a doctor who fails adds nothing.
+    Only files are read. Errors of the doctor itself give no lines.
 
     Parameters
     ----------
@@ -155,7 +156,7 @@ def verdict_lines(path: str | os.PathLike[str]) -> list[str]:
 
 
 def static(
-    found: LibrarySet, owners: list[record_check.Distribution], asked: Demands, deep: bool
+    found: LibrarySet, owners: list[record_check.Distribution], asked: Requirements, deep: bool
 ) -> Iterator[Finding]:
     """Run all checks that only read files."""
     for check in checks.CHECKS:
@@ -171,16 +172,18 @@ def static(
 
 
 def sort(findings: list[Finding]) -> tuple[Finding, ...]:
-    """Put the worst first, in the order of the table of codes, each once."""
+    """Sort findings by severity, then in the order of the table of codes; drop duplicates."""
     order = {name: place for place, name in enumerate(codes())}
     unique = {(found.code, found.message): found for found in findings}.values()
     return tuple(sorted(unique, key=lambda found: (found.severity, order[found.code])))
 
 
 class _Running:
-    """The tiers that need child processes: each runs if the one before found nothing that forbids it."""
+    """The tiers that need child processes: each runs only if no earlier finding prevents it."""
 
-    def __init__(self, sets: list[LibrarySet], findings: list[Finding], asked: Demands, end: float) -> None:
+    def __init__(
+        self, sets: list[LibrarySet], findings: list[Finding], asked: Requirements, end: float
+    ) -> None:
         self.sets = sets
         self.findings = findings
         self.asked = asked
@@ -188,7 +191,7 @@ class _Running:
         self._end = end
 
     def run(self, foreign: bool) -> dict[str, str]:
-        """Run them; tell for each whether it ran."""
+        """Run the tiers, and return for each ``"done"`` or why it was skipped."""
         child = self._load()
         if child != "done" and self.sets:
             self.findings.append(finding("not-probed", child, fix={"advice": _ADVICE[foreign]}))
@@ -204,12 +207,12 @@ class _Running:
         if not self.sets:
             return "no cuDNN to load"
         for found in self.sets:
-            reason = load_check.why_not(found) or ("what its files show comes first" if self._bad() else "")
+            reason = load_check.why_not(found) or ("its files have errors" if self._bad() else "")
             if reason:
                 return f"cuDNN was not loaded: {reason}"
         competing = [f.code for f in self.findings if f.code in ("shadowed", "preloaded")]
         for found in self.sets:
-            if competing:  # to install again what is not loaded would change nothing
+            if competing:  # reinstalling does not help if other libraries are loaded
                 found = replace(found, reinstall=f"see {competing[0]}")
             findings, report = load_check.check(found, self._left())
             self.findings += findings
@@ -220,7 +223,7 @@ class _Running:
         if not self.sets and not (self.asked.driver or self.asked.gpu):
             return "no cuDNN to use it"
         if any(found.code == "probe-hung" for found in self.findings):
-            return "cuDNN has used up the time"  # a driver that is given none would look as if it hung too
+            return "cuDNN used all of the time"  # the driver would appear to hang too
         findings, report = driver.check(usable, self.asked, self._left())
         self.findings += findings
         if usable:
@@ -231,7 +234,7 @@ class _Running:
         return "done"
 
     def _bad(self) -> bool:
-        """Whether the files are wrong in themselves, apart from what was asked of them or lies beside."""
+        """Return whether the files themselves have errors, apart from requirements and other cuDNNs."""
         return any(f.severity == Severity.ERROR and f.code not in _BESIDE for f in self.findings)
 
     def _left(self) -> float:
@@ -240,40 +243,26 @@ class _Running:
 
 _ADVICE = {True: "run the doctor inside the image, on its own machine", False: "see the errors above"}
 
-# What can be the only error where no cuDNN was examined.
-_NOTHING_SEEN = {
-    "no-cudnn",
-    "none-loaded",
-    "cannot-look",
-    "internal-error",
-    "no-driver",
-    "no-gpu",
-}
+# The codes that can be the only errors if no cuDNN was examined.
+_NOTHING_SEEN = {"no-cudnn", "none-loaded", "cannot-look", "internal-error", "no-driver", "no-gpu"}
 
-# Errors in spite of which loading shows something: demands, and what may come in from elsewhere.
+# Errors with which loading still gives information: requirements, and libraries from other folders.
 _BESIDE = {
-    "unexpected-version",
-    "unexpected-cuda",
-    "no-gpu-code",
-    "header-mismatch",
-    "link-elsewhere",
-    "shadowed",
-    "preloaded",
-    "missing-system-library",
-    "missing-cublaslt",
-}
+    "unexpected-version", "unexpected-cuda", "no-gpu-code", "header-mismatch", "link-elsewhere", "shadowed",
+    "preloaded", "missing-system-library", "missing-cublaslt",
+}  # fmt: skip
 
 
 def _older(folder: str, alone: bool) -> Finding:
-    """Describe a folder that holds a cuDNN of another major version: one before 9 is bad if it is alone."""
+    """Describe a folder with another major version: before 9, an error if no cuDNN 9 was found."""
     newest = max(name.major for name in _files.cudnn_files(folder))
     if newest > 9:
-        text = f"{folder} holds cuDNN {newest}, which this doctor does not know"
+        text = f"{folder} contains cuDNN {newest}, which this version of cudnn_ct does not support"
         return finding("cannot-look", text, path=folder)
     version = old_version(folder, 8) or old_version(folder, 7)
     what = f"cuDNN {write(version)}" if version else "a cuDNN older than 9"
     code = "old-cudnn" if alone else "other-cudnn"
-    return finding(code, f"{folder} holds {what}", path=folder, version=write(version))
+    return finding(code, f"{folder} contains {what}", path=folder, version=write(version))
 
 
 def _cublas(found: LibrarySet) -> str:

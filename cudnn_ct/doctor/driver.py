@@ -1,4 +1,4 @@
-"""Asks the NVIDIA driver and the GPUs, in a child process, and judges them against a cuDNN."""
+"""Query the NVIDIA driver and the GPUs in a child process, and compare them with a cuDNN."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .. import _files
 from . import requirements, sandbox, search
 from .finding import Finding, Severity, finding
 from .libraryset import LibrarySet
-from .requirements import Demands
+from .requirements import Requirements
 from .sandbox import Report
 
 __all__ = ["archs", "check", "count", "describe", "judge"]
@@ -17,7 +17,7 @@ __all__ = ["archs", "check", "count", "describe", "judge"]
 # The oldest driver, and the CUDA version that it reports, for each CUDA major version.
 OLDEST = {11: ("450.80.02", 11000), 12: ("525.60.13", 12000), 13: ("580.65.06", 13000)}
 
-MIN_FREE = 512 << 20  # bytes: a handle of cuDNN and its workspace need about so much
+MIN_FREE = 512 << 20  # bytes: approximately a cuDNN handle and its workspace
 REASONS = {
     3: "not initialised",
     34: "the stub library",
@@ -31,36 +31,36 @@ REASONS = {
 }
 
 
-def check(found: LibrarySet | None, asked: Demands, timeout: float) -> tuple[list[Finding], Report]:
-    """Ask the driver, and where there is a sound cuDNN, make a handle."""
-    shim = found.shim.real if found and found.shim else ""
+def check(found: LibrarySet | None, asked: Requirements, timeout: float) -> tuple[list[Finding], Report]:
+    """Query the driver, and create a handle if there is a sound cuDNN."""
+    shim = found.shim if found else ""
     name = f"libcublasLt.so.{found.cuda}" if found else ""
     plan = {"mode": "driver", "shim": shim, "cublaslt": search.find_companion(found, name) if found else ""}
     (report,) = sandbox.run([(plan, {})], timeout)
     return list(judge(found, report, asked)), report
 
 
-def judge(found: LibrarySet | None, report: Report, asked: Demands) -> Iterator[Finding]:
-    """Say what the driver's answers mean."""
+def judge(found: LibrarySet | None, report: Report, asked: Requirements) -> Iterator[Finding]:
+    """Return the findings from a query of the driver."""
     needed = Severity.ERROR if asked.driver or asked.gpu else None
     driver = report.last("driver")
     if report.ended == "refused":
         yield finding(
             "not-probed",
-            f"no child process can be started: {report.words}",
+            f"cannot start a child process: {report.words}",
             severity=needed or Severity.WARNING,
             fix={"advice": sandbox.NEEDS},
         )
     elif report.ended == "hung":
         yield finding(
             "probe-hung",
-            f"the driver did not come back from {report.reached} within {report.seconds:.1f} s",
+            f"the driver did not return from {report.reached} within {report.seconds:.1f} s",
             step=report.reached,
             fix={"reinstall": "see nvidia-smi"},
         )
     elif not driver and report.ended != "done":
         yield finding(
-            "driver-broken", f"{report.reached} ended a process with {report.ended}", signal=report.ended
+            "driver-broken", f"{report.reached} killed a process with {report.ended}", signal=report.ended
         )
     elif driver.get("error"):
         yield from _no_library(str(driver["error"]), needed)
@@ -69,17 +69,17 @@ def judge(found: LibrarySet | None, report: Report, asked: Demands) -> Iterator[
 
 
 def archs(report: Report) -> tuple[int, ...]:
-    """List the compute capabilities of the GPUs that were seen."""
+    """List the compute capabilities of the GPUs."""
     return tuple(sorted({row["arch"] for row in report.steps if row["step"] == "device"}))
 
 
 def count(report: Report) -> int:
-    """Count the GPUs that were seen."""
+    """Count the GPUs."""
     return sum(row["step"] == "device" for row in report.steps)
 
 
 def describe(report: Report) -> dict[str, Any]:
-    """Give what a program may want to know of the driver."""
+    """Return the details of the driver, for programs."""
     return {
         "ended": report.ended,
         "library": report.last("driver").get("path"),
@@ -97,13 +97,13 @@ def describe(report: Report) -> dict[str, Any]:
 def _no_library(error: str, needed: Severity | None) -> Iterator[Finding]:
     if "No such file" in error or "cannot open shared object" in error:
         release = _files.driver_release()
-        inside = f", though the kernel module {release} is there" if release else ""
-        yield finding("no-driver", f"there is no libcuda.so.1{inside}", severity=needed, reason=error)
+        inside = f", though the kernel module {release} is loaded" if release else ""
+        yield finding("no-driver", f"libcuda.so.1 does not exist{inside}", severity=needed, reason=error)
     else:
         yield finding("driver-broken", error, reason=error)
 
 
-def _answers(found: LibrarySet | None, report: Report, asked: Demands) -> Iterator[Finding]:
+def _answers(found: LibrarySet | None, report: Report, asked: Requirements) -> Iterator[Finding]:
     path = str(report.last("driver")["path"])
     stub = report.last("init").get("status") == 34 or "/stubs/" in path
     if stub:
@@ -116,7 +116,7 @@ def _answers(found: LibrarySet | None, report: Report, asked: Demands) -> Iterat
     if 0 < version < oldest:
         yield finding(
             "driver-too-old",
-            f"the driver knows CUDA {version // 1000}.{version % 1000 // 10}, and cuDNN was built for CUDA "
+            f"the driver supports CUDA {version // 1000}.{version % 1000 // 10}, cuDNN needs CUDA "
             f"{oldest // 1000}",
             version=version,
             expected=oldest,
@@ -126,11 +126,11 @@ def _answers(found: LibrarySet | None, report: Report, asked: Demands) -> Iterat
     status = report.last("init").get("status")
     devices = [row for row in report.steps if row["step"] == "device"]
     if report.ended != "done" and report.reached == "cudnnCreate":
-        text = f"cudnnCreate ended a process with {report.ended}: {report.words}"
+        text = f"cudnnCreate killed a process with {report.ended}: {report.words}"
         yield finding("create-failed", text, signal=report.ended)
     elif report.ended != "done":
         yield finding(
-            "driver-broken", f"{report.reached} ended a process with {report.ended}", signal=report.ended
+            "driver-broken", f"{report.reached} killed a process with {report.ended}", signal=report.ended
         )
     elif status == 100 or (status == 0 and not devices):
         yield finding(
@@ -140,7 +140,9 @@ def _answers(found: LibrarySet | None, report: Report, asked: Demands) -> Iterat
         )
     elif status:
         yield finding(
-            "driver-broken", f"cuInit gives {status}: {REASONS.get(status, 'see nvidia-smi')}", status=status
+            "driver-broken",
+            f"cuInit returned {status}: {REASONS.get(status, 'see nvidia-smi')}",
+            status=status,
         )
     for device in devices:
         yield from _device(found, device)
@@ -154,7 +156,9 @@ def _device(found: LibrarySet | None, device: dict[str, Any]) -> Iterator[Findin
     if device["status"]:
         reason = REASONS.get(device["status"], "out of memory" if device["status"] == 2 else "see nvidia-smi")
         yield finding(
-            "driver-broken", f"no context on {name}: {device['status']}, {reason}", status=device["status"]
+            "driver-broken",
+            f"cannot create a context on {name}: {device['status']}, {reason}",
+            status=device["status"],
         )
     elif device["free"] < MIN_FREE:
         yield finding(
@@ -168,6 +172,6 @@ def _device(found: LibrarySet | None, device: dict[str, Any]) -> Iterator[Findin
 def _create(report: Report) -> Iterator[Finding]:
     if status := report.last("create").get("status"):
         text = report.last("create")["text"]
-        yield finding("create-failed", f"cudnnCreate gives {status}: {text}", status=status, text=text)
+        yield finding("create-failed", f"cudnnCreate returned {status}: {text}", status=status, text=text)
     elif report.last("load").get("error"):
         yield finding("create-failed", str(report.last("load")["error"]))

@@ -1,6 +1,6 @@
-"""Reads for which GPUs a library holds code, from the headers of its ``.nv_fatbin`` section.
+"""Read for which GPUs a library has code, from the headers of its ``.nv_fatbin`` section.
 
-The layout is not documented. What does not look as expected is «unknown», never an error.
+The layout is not documented. Unexpected data gives "unknown", never an error.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ PTX, SASS = 1, 2
 MAX_ENTRIES = 200_000
 MAX_SECTIONS = 1000
 
-# The PTX language goes with the toolkit: 7.x came with CUDA 11, 8.x with CUDA 12, 9.x with CUDA 13.
+# The version of PTX depends on the toolkit: 7.x came with CUDA 11, 8.x with CUDA 12, 9.x with CUDA 13.
 PTX_OF_CUDA = 4
 
 
@@ -29,11 +29,11 @@ class DeviceCode:
     Attributes
     ----------
     sass : frozenset of int
-        Machine code: runs on the same major version and an equal or higher minor one.
+        Machine code: runs on the same major version with an equal or higher minor version.
     ptx : frozenset of int
-        Code that the driver compiles for any GPU that is as new or newer.
+        Code that the driver compiles for this and all newer GPUs.
     cuda : int
-        The CUDA major version that compiled it; 0 where it does not tell.
+        The CUDA major version that compiled it; 0 if unknown.
     """
 
     sass: frozenset[int]
@@ -47,12 +47,12 @@ class DeviceCode:
 
 
 def read(library: _elf.Elf) -> DeviceCode | None:
-    """Read the device code of a library; None when it has none, or none that can be understood.
+    """Read the device code of a library; None if it has none, or in an unknown layout.
 
     Raises
     ------
     ElfError
-        When the file shrinks while it is read, or cannot be opened any more.
+        The file became shorter while it was read, or cannot be opened.
     """
     with _elf.opened(library.path) as file:
         view = _elf.View(library.path, file, library.size)
@@ -88,7 +88,7 @@ def _section(view: _elf.View, wanted: bytes) -> tuple[int, int] | None:
 
 
 def _entries(view: _elf.View, at: int, size: int) -> Iterator[tuple[int, int, int]]:
-    """Yield kind, major version of the language, and architecture of every piece of code."""
+    """Yield kind, major version of the language, and architecture of each entry."""
     end, seen = at + size, 0
     while at + 16 <= end:
         magic, header, length = view.unpack("<I2xHQ", at)

@@ -1,4 +1,4 @@
-"""One finding, and the codes that there are: ``findings.toml`` has for each its severity, cause and fix."""
+"""Findings and their codes; ``findings.toml`` has the severity, cause and fix of each code."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import Any
 
 __all__ = ["Code", "Finding", "Severity", "codes", "finding"]
 
-# Where nothing tells which package brought the cuDNN.
-REINSTALL = "install cuDNN again, and nothing over it"
+# If no package owns the cuDNN.
+REINSTALL = "install cuDNN again, and no other cuDNN over it"
 
 
 class Severity(IntEnum):
-    """How bad a finding is; sorts the worst first."""
+    """The severity of a finding; sorts the most severe first."""
 
     ERROR = 0
     WARNING = 1
@@ -25,13 +25,13 @@ class Severity(IntEnum):
 
     @property
     def word(self) -> str:
-        """The word that people and programs read."""
+        """The name in reports."""
         return self.name.lower()
 
 
 @dataclass(frozen=True)
 class Code:
-    """One row of ``findings.toml``: a stable name, how bad it is, why it happens, and what to do."""
+    """One row of ``findings.toml``: a stable name, the severity, the cause, and the fix."""
 
     name: str
     severity: Severity
@@ -41,20 +41,20 @@ class Code:
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was found.
+    """One defect or note.
 
     Attributes
     ----------
     code : str
         Its row in ``codes()``.
     severity : Severity
-        That of its row, unless a flag such as ``--require-driver`` raised it.
+        The severity of its row, unless a flag such as ``--require-driver`` raises it.
     message : str
-        What was found, in one line with its values.
+        One line with the values.
     evidence : dict
-        Paths and numbers that show it, by name.
+        Paths and numbers, by name.
     fix : str
-        What to do, ready to paste where it is a command.
+        The fix; a command if possible.
     """
 
     code: str
@@ -65,7 +65,7 @@ class Finding:
 
     @property
     def cause(self) -> str:
-        """Why such a thing happens, and what it leads to."""
+        """Why it happens, and its effects."""
         return codes()[self.code].cause
 
 
@@ -87,16 +87,16 @@ def finding(
     fix: dict[str, str] | None = None,
     **evidence: Any,
 ) -> Finding:
-    """Make a finding of a code: ``fix`` fills the template of its row, other keywords are evidence.
+    """Create a finding: ``fix`` fills the template of its row, other keywords are evidence.
 
     Raises
     ------
     KeyError
-        For a code that there is not, or a value that its fix needs and does not get.
+        The code does not exist, or ``fix`` lacks a value of its template.
     """
     row = codes()[code]
     values = {"reinstall": REINSTALL, **(fix or {})}
-    if "path" in values:  # it stands in a command
+    if "path" in values:  # part of a command
         values["path"] = shlex.quote(values["path"])
     text = row.fix.format_map(values)
     one_line = " ".join(message.split())

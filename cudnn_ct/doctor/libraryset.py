@@ -1,55 +1,44 @@
-"""The libraries of one cuDNN: which there are in a folder, and what each says about itself."""
+"""Read the libraries of a cuDNN in full: headers as the loader does, and symbols and device code."""
 
 from __future__ import annotations
 
-import os
 import re
 import struct
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
-from .. import _elf, _files
-from .._installation import SUBLIBRARIES, Version, version_in
+from .. import _elf, _files, _libraries
+from .._installation import Installation
+from .._libraries import Version, dotted, read_folder
 from . import fatbin, symbols
-from .finding import REINSTALL
+from .finding import REINSTALL, Finding, finding
 
 __all__ = ["Library", "LibrarySet", "read", "read_library", "write"]
 
 
 @dataclass(frozen=True)
-class Library:
-    """One library file and what was read from it; ``error`` says why nothing could be.
+class Library(_libraries.Library):
+    """A library with its symbols and its device code.
 
     Attributes
     ----------
-    name : str
-        Its part; empty for libcudnn.so.
-    path, real : str
-        The file as it lies in the folder, and where links lead.
-    version : tuple or None
-        What its constant says.
+    dynamic : Dynamic or None
+        Its exports, imports and search paths.
+    code : DeviceCode or None
+        The GPUs that it has code for.
     cuda : int
-        The CUDA major version it was built for, by its device code; 0 where that does not tell.
+        The CUDA major version of its device code; 0 if unknown.
     """
 
-    name: str
-    path: str
-    real: str
-    error: _elf.ElfError | None = None
-    elf: _elf.Elf | None = None
     dynamic: symbols.Dynamic | None = None
     code: fatbin.DeviceCode | None = None
-    version: Version | None = None
     cuda: int = 0
 
     @property
-    def file(self) -> str:
-        """The name of its file."""
-        return os.path.basename(self.path)
-
-    @property
     def cuda_tag(self) -> int:
-        """The CUDA major version that its RUNPATH names, as wheels since CUDA 13 do; 0 for none."""
+        """The CUDA major version that its RUNPATH names, as in wheels since CUDA 13; 0 for none."""
         folders = ":".join(self.dynamic.runpath if self.dynamic else ())
         match = re.search(r"\.\./cu(\d+)/lib\b", folders)
         return int(match[1]) if match else 0
@@ -61,33 +50,17 @@ class Library:
 
 
 @dataclass(frozen=True)
-class LibrarySet:
-    """All that lies in one folder of a cuDNN.
+class LibrarySet(Installation):
+    """An installation whose libraries were read in full.
 
     Attributes
     ----------
-    folder : str
-        The real folder.
-    libraries : dict
-        By part; the file that cuDNN would open, where there are several.
-    extra : tuple of _files.LibraryName
-        Other files with the name of a part that is there already, and another content.
-    root : str
-        What stands for ``/``: the folder of an image, or ``/`` itself.
     reinstall : str
         The command that installs it again.
     """
 
-    folder: str
-    libraries: dict[str, Library]
-    extra: tuple[_files.LibraryName, ...] = ()
-    root: str = "/"
+    libraries: Mapping[str, Library]
     reinstall: str = field(default=REINSTALL, compare=False)
-
-    @property
-    def shim(self) -> Library | None:
-        """libcudnn.so itself, which programs are linked with and which opens the others."""
-        return self.libraries.get("")
 
     @property
     def sound(self) -> tuple[Library, ...]:
@@ -95,14 +68,8 @@ class LibrarySet:
         return tuple(library for library in self.libraries.values() if library.error is None)
 
     @property
-    def version(self) -> Version | None:
-        """The version that most of its constants have, of two equally frequent the graph's."""
-        known = Counter(library.version for library in self.sound if library.version)
-        return known.most_common(1)[0][0] if known else None
-
-    @property
     def majors(self) -> dict[str, int]:
-        """The CUDA major version of every library that tells one."""
+        """The CUDA major version of each library for which it is known."""
         tagged = any(library.cuda_tag for library in self.sound)
         guess = {
             library.name: library.cuda or library.cuda_tag or (12 if tagged and library.of_wheel else 0)
@@ -112,74 +79,61 @@ class LibrarySet:
 
     @property
     def cuda(self) -> int:
-        """The CUDA major version that most of its libraries have; 0 where none tells."""
+        """The most frequent CUDA major version of its libraries; 0 if unknown."""
         known = Counter(self.majors.values())
         return known.most_common(1)[0][0] if known else 0
 
     @property
     def package(self) -> str:
-        """The wheel that such a cuDNN comes in."""
+        """The wheel that contains such a cuDNN."""
         return f"nvidia-cudnn-cu{self.cuda or 12}"
+
+    def finding(
+        self, code: str, message: str, *, fix: Mapping[str, str] | None = None, **more: Any
+    ) -> Finding:
+        """Create a finding about these libraries; its fix may name the command that reinstalls them."""
+        return finding(code, message, fix={"reinstall": self.reinstall, **(fix or {})}, **more)
+
+    @property
+    def driver_functions(self) -> frozenset[str]:
+        """The functions of libcuda that its libraries are linked with."""
+        names = {name for library in self.sound if library.dynamic for name in library.dynamic.undefined}
+        return frozenset(filter(re.compile("cu[A-Z]").match, names))
 
 
 def read(folder: str, root: str = "/") -> LibrarySet | None:
-    """Read the cuDNN 9 of a folder; None when no file there is called like one.
+    """Read the cuDNN 9 of a folder; None if the folder has no file with such a name.
 
-    Nothing is opened as a library, and no damaged file raises anything.
+    No library is opened, and damaged files raise no error.
     """
-    found: dict[str, list[_files.LibraryName]] = {}
-    for name in _files.cudnn_files(folder):
-        if name.major in (0, 9):
-            found.setdefault(name.part, []).append(name)
-    if not any(name.major == 9 for names in found.values() for name in names):
+    if not any(name.major == 9 for name in _files.cudnn_files(folder)):
         return None
-    libraries, extra = {}, []
-    for part, names in found.items():
-        names.sort(key=_preference)
-        library = read_library(names[0].path, root, part)
-        libraries[part] = library
-        extra += [name for name in names[1:] if not _same(_files.real(name.path, root), library.real)]
-    order = ["", *SUBLIBRARIES]
-    rows = sorted(libraries.items(), key=lambda row: order.index(row[0]) if row[0] in order else len(order))
-    return LibrarySet(_files.real(folder, root), dict(rows), tuple(extra), root)
+    return LibrarySet(_files.real(folder, root), *read_folder(folder, read_library, root), root)
 
 
 def read_library(path: str, root: str = "/", part: str = "") -> Library:
-    """Read one library; what keeps it from being read is in ``error``."""
-    where = _files.real(path, root)
+    """Read a library; if that fails, the reason is in ``error``."""
+    base = _libraries.read_library(path, root, part)
+    if base.elf is None:
+        return Library(part, path, base.real, base.error)
     try:
-        headers = _elf.read(where)
-        dynamic = symbols.read(headers)
-        code = fatbin.read(headers)
-        version = version_in(headers, part)
-        cuda = (code.cuda if code else 0) or _runtime(headers, dynamic) // 1000
+        dynamic = symbols.read(base.elf)
+        code = fatbin.read(base.elf)
+        cuda = (code.cuda if code else 0) or _runtime(base.elf, dynamic) // 1000
     except _elf.ElfError as error:
-        return Library(part, path, where, error)
-    return Library(part, path, where, None, headers, dynamic, code, version, cuda)
+        return Library(part, path, base.real, error)
+    return Library(part, path, base.real, None, base.elf, base.version, dynamic, code, cuda)
 
 
 def write(version: Version | None) -> str:
-    """Write a version as people do."""
-    return ".".join(map(str, version)) if version else "of unknown version"
-
-
-def _preference(name: _files.LibraryName) -> tuple[int, list[int]]:
-    """The name that programs ask for first, then the longest, newest ones."""
-    exact = {"9": 0, "": 2}.get(name.version, 1)
-    return exact, [-int(digits) for digits in name.version.split(".") if digits]
-
-
-def _same(one: str, other: str) -> bool:
-    try:
-        return os.path.samefile(one, other)
-    except OSError:
-        return one == other
+    """Format a version for messages."""
+    return dotted(version) if version else "of unknown version"
 
 
 def _runtime(library: _elf.Elf, dynamic: symbols.Dynamic) -> int:
     """Find the number that ``cudnnGetCudartVersion`` returns, such as 12090, in its machine code.
 
-    Only libcudnn_graph has it; others forward the call. 0 where it is not seen.
+    Only libcudnn_graph contains it; other libraries forward the call. 0 if it is not found.
     """
     function = dynamic.exports.get("cudnnGetCudartVersion")
     if function is None:

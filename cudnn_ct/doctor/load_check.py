@@ -1,4 +1,4 @@
-"""Loads a cuDNN in child processes, once as it is and once told to use all its libraries, and judges it."""
+"""Load a cuDNN in child processes, once by default and once with all its libraries, and judge the results."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from .. import _elf, _files
-from .._installation import file_name, version_number
+from .._libraries import file_name, version_number
 from ..errors import format_version
 from . import sandbox
 from .finding import Finding, Severity, finding
@@ -18,7 +18,7 @@ from .sandbox import Report
 
 __all__ = ["check", "check_libc", "describe", "judge", "why_not"]
 
-# Statuses of cuDNN 9 that come up here.
+# Statuses of cuDNN 9 that broken installations cause.
 STATUSES = {
     1001: "NOT_INITIALIZED",
     1002: "SUBLIBRARY_VERSION_MISMATCH",
@@ -30,17 +30,17 @@ STATUSES = {
 MISMATCH = 1002
 _COMPONENTS = re.compile(r"component (\w+) version ([\d.]+\d) loaded component (\w+) version ([\d.]+\d)")
 
-# Without these cuDNN from 9.20 on goes over to compiling at run time, and reports success.
+# Without these, cuDNN 9.20 and newer compiles at run time and reports success.
 SILENT = ("engines_precompiled", "heuristic")
 
 
 def why_not(found: LibrarySet) -> str:
-    """Say why these libraries must not or cannot be loaded here; empty when they can."""
+    """Return why these libraries cannot be loaded here; empty if they can."""
     if found.root != "/":
         return f"{found.folder} belongs to the image at {found.root}: its libraries are not opened here"
     if not _elf.glibc_version():
         return "this system has no glibc"
-    if found.shim is None:
+    if not found.shim:
         return "libcudnn.so.9 is missing"
     broken = [library for library in found.libraries.values() if library.error]
     if broken:
@@ -52,17 +52,15 @@ def why_not(found: LibrarySet) -> str:
 
 
 def check(found: LibrarySet, timeout: float) -> tuple[list[Finding], Report]:
-    """Load a cuDNN that can be loaded here; give what was wrong, and what the first child did."""
-    assert found.shim is not None
-    plan = {"mode": "cudnn", "shim": found.shim.real}
-    wanted = {name for library in found.sound if library.dynamic for name in library.dynamic.undefined}
-    functions = frozenset(name for name in wanted if re.match(r"cu[A-Z]", name))
-    first, full = sandbox.run([(plan, {}), (plan, {"CUDNN_LIB_CONFIG": "FULL"})], timeout, functions)
+    """Load a cuDNN for which ``why_not`` is empty; return the findings and the report of the first child."""
+    plan = {"mode": "cudnn", "shim": found.shim}
+    plans = [(plan, {}), (plan, {"CUDNN_LIB_CONFIG": "FULL"})]
+    first, full = sandbox.run(plans, timeout, found.driver_functions)
     return list(judge(found, first, full)), first
 
 
 def judge(found: LibrarySet, first: Report, full: Report | None = None) -> Iterator[Finding]:
-    """Say what two runs show: one as it is, one with ``CUDNN_LIB_CONFIG=FULL``."""
+    """Return the findings from two runs: one by default, one with ``CUDNN_LIB_CONFIG=FULL``."""
     checks = (_ending, _answers, _mismatches, _mapped, _shim)
     wrong = [each for check in checks for each in check(found, first)]
     if full and not wrong:
@@ -73,75 +71,68 @@ def judge(found: LibrarySet, first: Report, full: Report | None = None) -> Itera
 
 
 def _ending(found: LibrarySet, report: Report) -> Iterator[Finding]:
-    again = {"reinstall": found.reinstall}
     if report.ended == "hung":
-        yield finding(
+        yield found.finding(
             "probe-hung",
-            f"cuDNN did not come back from {report.reached} within {report.seconds:.1f} s",
+            f"cuDNN did not return from {report.reached} within {report.seconds:.1f} s",
             step=report.reached,
             seconds=round(report.seconds, 1),
-            fix=again,
         )
     elif report.ended == "refused":
-        text = f"no child process can be started: {report.words}"
+        text = f"cannot start a child process: {report.words}"
         yield finding("not-probed", text, severity=Severity.WARNING, fix={"advice": sandbox.NEEDS})
     elif report.ended != "done" and not report.last("load").get("error"):
-        yield finding(
+        yield found.finding(
             "probe-crashed",
-            f"loading cuDNN from {found.folder} ended a process with {report.ended} at {report.reached}"
+            f"loading cuDNN from {found.folder} killed a process with {report.ended} in {report.reached}"
             + (f": {report.words}" if report.words else ""),
             step=report.reached,
             signal=report.ended,
             words=report.words,
-            fix=again,
         )
 
 
 def _answers(found: LibrarySet, report: Report) -> Iterator[Finding]:
-    again = {"reinstall": found.reinstall}
     if error := report.last("load").get("error"):
-        yield finding("load-failed", str(error), path=found.shim and found.shim.path, reason=error, fix=again)
+        yield found.finding("load-failed", str(error), path=found.shim, reason=error)
     number = report.last("version").get("value")
     if number and found.version and number != version_number(found.version):
         answer = format_version(number)
-        yield finding(
+        yield found.finding(
             "runtime-version",
-            f"the files of {found.folder} are {write(found.version)}, and cuDNN answers {answer}",
+            f"the files of {found.folder} are {write(found.version)}, but cuDNN returns {answer}",
             version=answer,
             expected=write(found.version),
-            fix=again,
         )
     for row in report.steps:
         if row["step"] == "check" and row["status"] not in (0, MISMATCH):
-            text = f"{row['name']} gives {_status(row['status'])}. {row['text']}"
-            yield finding("check-failed", text, status=row["status"], check=row["name"], fix=again)
+            text = f"{row['name']} returned {_status(row['status'])}. {row['text']}"
+            yield found.finding("check-failed", text, status=row["status"], check=row["name"])
     status = report.last("finalize").get("status")
     if status not in (None, 0, MISMATCH) and not (status == 1008 and _lacks_libcuda(report)):
         yield _finalize_failed(found, report, "")
 
 
 def _mismatches(found: LibrarySet, report: Report) -> Iterator[Finding]:
-    """Pass on what cuDNN says of versions: in a status, in words that newer ones add, in its log alone."""
+    """Report versions that cuDNN finds different: by a status, in its error text, or only in its log."""
     texts = [report.log, *(str(row["text"]) for row in report.steps if row.get("text"))]
     pairs = dict.fromkeys(_COMPONENTS.findall("\n".join(texts)))
     for opener, its, opened, other in pairs:
-        yield finding(
+        yield found.finding(
             "mixed-versions",
-            f"{opener} {its} has loaded {opened} {other}",
+            f"{opener} {its} loaded {opened} {other}",
             path=found.folder,
             versions={opener: its, opened: other},
-            fix={"reinstall": found.reinstall},
         )
     failed = [
         row.get("name", "cudnnBackendFinalize") for row in report.steps if row.get("status") == MISMATCH
     ]
     if failed and not pairs:
-        yield finding(
+        yield found.finding(
             "mixed-versions",
-            f"{' and '.join(failed)} of the cuDNN in {found.folder} give {_status(MISMATCH)}",
+            f"{' and '.join(failed)} of the cuDNN in {found.folder} returned {_status(MISMATCH)}",
             path=found.folder,
             status=MISMATCH,
-            fix={"reinstall": found.reinstall},
         )
 
 
@@ -152,7 +143,7 @@ def _mapped(found: LibrarySet, report: Report) -> Iterator[Finding]:
         if path not in ours and os.path.dirname(path) != found.folder:
             yield finding(
                 "mixed-at-run-time",
-                f"cuDNN of {found.folder} has loaded {path}",
+                f"the cuDNN of {found.folder} loaded {path}",
                 path=path,
                 expected=found.folder,
             )
@@ -164,25 +155,19 @@ def _jit(found: LibrarySet, loaded: set[str]) -> Iterator[Finding]:
     missing = [part for part in SILENT if part not in loaded]
     if missing:
         names = " and ".join(map(file_name, missing))
-        yield finding(
-            "jit-only",
-            f"cuDNN works without {names}, and reports success",
-            missing=missing,
-            fix={"reinstall": found.reinstall},
-        )
+        yield found.finding("jit-only", f"cuDNN reports success without {names}", missing=missing)
 
 
 def _shim(found: LibrarySet, report: Report) -> Iterator[Finding]:
-    """The linker's log shows what version of its parts libcudnn.so asks for first, which is its own."""
-    asked = (report.asked_by or {}).get(found.shim.real if found.shim else "")
+    """Check libcudnn.so: the linker's log shows which version of its parts it opens first."""
+    asked = (report.asked_by or {}).get(found.shim)
     if asked and found.version and asked != write(found.version):
-        yield finding(
+        yield found.finding(
             "foreign-shim",
             f"libcudnn.so.9 is {asked}, and the libraries of {found.folder} are {write(found.version)}",
-            path=found.shim and found.shim.path,
+            path=found.shim,
             version=asked,
             expected=write(found.version),
-            fix={"reinstall": found.reinstall},
         )
 
 
@@ -195,18 +180,17 @@ def _full(found: LibrarySet, report: Report) -> Iterator[Finding]:
 def _finalize_failed(found: LibrarySet, report: Report, how: str) -> Finding:
     step = report.last("finalize")
     reasons = [reason for reason in re.findall(r"Reason: (.+)", report.log) if "finalize()" not in reason]
-    return finding(
+    return found.finding(
         "finalize-failed",
-        f"{how}cudnnBackendFinalize of a tensor gives {_status(step['status'])}",
+        f"{how}cudnnBackendFinalize of a tensor returned {_status(step['status'])}",
         status=step["status"],
         text=step["text"],
         log=reasons[:3],
-        fix={"reinstall": found.reinstall},
     )
 
 
 def _lacks_libcuda(report: Report) -> bool:
-    """Whether neither the driver nor the stand-in could be opened, so that cuDNN cannot open all."""
+    """Return whether neither the driver nor the stub could be opened, which cuDNN's libraries need."""
     return str(report.last("libcuda").get("how", "")).startswith("none")
 
 
@@ -215,7 +199,7 @@ def _status(status: int) -> str:
 
 
 def describe(report: Report) -> dict[str, Any]:
-    """Give what a program may want to know of a run."""
+    """Return the details of a run, for programs."""
     return {
         "ended": report.ended,
         "seconds": round(report.seconds, 3),
@@ -227,7 +211,7 @@ def describe(report: Report) -> dict[str, Any]:
 
 
 def check_libc(found: LibrarySet) -> Iterator[Finding]:
-    """Say whether this machine's C library can carry these libraries."""
+    """Check that the C library of this machine is new enough for these libraries."""
     if found.root != "/":
         return
     have = _elf.glibc_version()
@@ -239,7 +223,7 @@ def check_libc(found: LibrarySet) -> Iterator[Finding]:
     if have and wanted > _numbers(have):
         yield finding(
             "old-glibc",
-            f"cuDNN {write(found.version)} needs glibc {'.'.join(map(str, wanted))}, and this is {have}",
+            f"cuDNN {write(found.version)} needs glibc {'.'.join(map(str, wanted))}, but this is {have}",
             path=found.folder,
             needs=".".join(map(str, wanted)),
             have=have,

@@ -1,4 +1,4 @@
-"""Finds the folders of cuDNN to look at: below a path that was named, or where programs look for it."""
+"""Find the folders of cuDNN to examine: below a given path, or where programs search for it."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ MAX_FOLDERS = 100_000
 MAX_FOUND = 16
 DEEPEST = 64
 SECONDS = 10.0
-LINKED = ("nvidia", "cudnn", "lib", "lib64")  # folders that installers link to where they keep the files
+LINKED = ("nvidia", "cudnn", "lib", "lib64")  # folders that installers replace by links to their own storage
 STEPS = tuple(name for name, _ in CUDNN_STEPS if name in FOLDERS)  # the loader's steps that search folders
-NOT_ON_DISK = ("proc", "sys", "dev")  # of a root folder: kernel interfaces, without end
+NOT_ON_DISK = ("proc", "sys", "dev")  # of a root folder: kernel interfaces without end
 
 
 class CannotLookError(Exception):
-    """What was named cannot be examined, for this reason."""
+    """A path cannot be examined, for the reason in the message."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """A folder that holds a cuDNN, how it was found, and what was odd about the way."""
+    """A folder with a cuDNN, the source that named it, and findings about the way to it."""
 
     folder: str
     via: str
@@ -41,16 +41,16 @@ class Place:
 
 @dataclass(frozen=True)
 class Places:
-    """All folders that were found, the one that counts first.
+    """All folders with a cuDNN, in the order of the search.
 
     Attributes
     ----------
     found : tuple of Place
         Each folder once.
     root : str
-        What stands for ``/``: the folder of an image, or ``/`` itself.
+        The folder that stands for ``/``: the root of an image, or ``/`` itself.
     findings : tuple of Finding
-        What was odd about the search itself.
+        Findings about the search itself.
     """
 
     found: tuple[Place, ...]
@@ -59,15 +59,15 @@ class Places:
 
 
 def named(path: str, seconds: float = SECONDS) -> Places:
-    """Find the cuDNN that a path leads to: a library, its folder, a root, a site-packages, an image.
+    """Find the cuDNN at a path: a library, its folder, a root, a site-packages, or an image.
 
     Raises
     ------
     CannotLookError
-        When the path is not there, is neither file nor folder, or may not be read.
+        The path does not exist, is neither a file nor a folder, or cannot be read.
     """
     try:
-        if not path:  # a variable of a script that is not set
+        if not path:  # an unset variable of a script
             raise ValueError
         status = os.stat(path)
     except OSError as error:
@@ -94,7 +94,7 @@ def named(path: str, seconds: float = SECONDS) -> Places:
 
 
 def usual(environ: Mapping[str, str] | None = None, path: list[str] | None = None) -> Places:
-    """Find the cuDNN of this machine, in the order in which cudnn_ct itself looks."""
+    """Find the cuDNN of this machine, in the search order of cudnn_ct."""
     environ = os.environ if environ is None else environ
     explicit = environ.get(EXPLICIT)
     context = SearchContext(explicit, environ, tuple(sys.path if path is None else path))
@@ -107,11 +107,11 @@ def usual(environ: Mapping[str, str] | None = None, path: list[str] | None = Non
             places.setdefault(place.folder, place)
         elif blocker := _files.closed(folder):
             closed[blocker] = None
-    # Programs of this user pass such folders over too: what they get is the one that was found.
+    # Programs of this user skip such folders too, so they get the cuDNN that was found.
     odd = list(_closed(list(closed), Severity.NOTE if places else None))
     if explicit:
         seen = any(place.via == EXPLICIT for place in places.values())
-        if reason := _refused(explicit) or ("" if seen else f"{explicit}, where no cuDNN is seen"):
+        if reason := _refused(explicit) or ("" if seen else f"{explicit}, which contains no cuDNN"):
             odd.append(finding("wrong-setting", f"{EXPLICIT} names {reason}", path=explicit))
     return Places(tuple(places.values()), findings=tuple(odd))
 
@@ -121,23 +121,23 @@ def _set_folders(explicit: str) -> list[str]:
     path = os.path.expanduser(explicit)
     if os.path.isdir(path):
         return folders_of(path)
-    link = not _files.library_name(path)  # another name, perhaps of a link to a library
+    link = not _files.library_name(path)  # another name may be a link to a library
     return [os.path.dirname(_files.real(path) if link else path)]
 
 
 def _refused(explicit: str) -> str:
-    """Say what a setting names that cudnn_ct does not take; empty where the libraries there show it.
+    """Return why cudnn_ct rejects the path of a setting; empty if checks of the libraries report it.
 
-    cudnn_ct never passes an explicit wish over: whatever else is on this machine, it does not load it then.
+    If the setting is wrong, cudnn_ct loads no other cuDNN instead.
     """
     path = os.path.expanduser(explicit)
     if os.path.isdir(path):
-        return ""  # what lies in it is seen, or not
+        return ""  # the search shows whether it has a cuDNN
     if not os.path.lexists(path):
         return f"{path}, which does not exist"
     name = _files.library_name(path)
     if name and not name.part:
-        return ""  # what is wrong with a libcudnn.so.9 is told with the rest of its set
+        return ""  # the checks of the libraries report its defects
     real = _files.real(path)
     try:
         soname = _elf.check(real).soname
@@ -158,7 +158,7 @@ def _of_file(path: str) -> Places:
 
 
 def _followed(folder: str, via: str, root: str) -> Place:
-    """Go to the real folder; where nothing but libcudnn.so is linked, to the one that the link leads to."""
+    """Return the real folder; if only libcudnn.so is linked, the folder that its link leads to."""
     names = list(_files.cudnn_files(folder))
     parts = [name for name in names if name.part]
     for shim in (name for name in names if not name.part and name.major == 9):
@@ -171,7 +171,7 @@ def _followed(folder: str, via: str, root: str) -> Place:
 def _elsewhere(link: str, target: str, via: str) -> Place:
     odd = finding(
         "link-elsewhere",
-        f"{link} is a link to {target}, and the other libraries are not beside the link",
+        f"{link} is a link to {target}, and the other libraries are not next to the link",
         path=link,
         target=target,
         fix={"target": target},
@@ -184,7 +184,7 @@ def _closed(folders: list[str], severity: Severity | None = None) -> Iterator[Fi
         more = f" and {len(folders) - 1} more" if folders[1:] else ""
         yield finding(
             "unreadable-folder",
-            f"{folders[0]}{more} may not be looked into, and may hold a cuDNN",
+            f"{folders[0]}{more} cannot be listed, and may contain a cuDNN",
             severity=severity,
             folders=folders,
             fix={"path": folders[0]},
@@ -196,10 +196,10 @@ def _holds_cudnn(folder: str) -> bool:
 
 
 class _Walk:
-    """All folders below one that hold a cuDNN, nearest first, within limits.
+    """All folders with a cuDNN below a folder, nearest first, within limits.
 
-    Links are not followed, for they may lead anywhere and in circles; but a link that has the name of a
-    folder of the usual layouts is looked behind, at the places where a library would be.
+    Links are not followed, because they may lead anywhere and in circles. Exceptions are links with the
+    names of folders of the usual layouts, behind which only the usual places are searched.
     """
 
     def __init__(self, top: str, root: str, seconds: float) -> None:
@@ -211,7 +211,7 @@ class _Walk:
 
     @property
     def complete(self) -> bool:
-        """Whether all was seen."""
+        """Whether all folders were read."""
         return not self.stopped
 
     def __iter__(self) -> Iterator[str]:
@@ -231,7 +231,7 @@ class _Walk:
                 self.stopped = f"stopped {DEEPEST} folders deep, at {folder}"
 
     def _list(self, folder: str) -> tuple[list[str], list[str]]:
-        """The folders below, and those that hold a cuDNN: this one, or where links in it lead."""
+        """List the folders below, and the folders with a cuDNN: this one, or targets of its links."""
         below, links, here = [], [], False
         try:
             with os.scandir(folder) as entries:
@@ -244,7 +244,7 @@ class _Walk:
                         links.append(entry.path)
         except PermissionError:
             self.closed.append(folder)
-        except OSError:  # it is gone, or was no folder for long
+        except OSError:  # it was deleted or replaced meanwhile
             pass
         return sorted(below), [*([folder] if here else []), *self._behind(links)]
 

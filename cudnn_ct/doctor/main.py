@@ -1,4 +1,4 @@
-"""The command ``cudnn-ct doctor``, with the standard library alone: it works where nothing else does."""
+"""The command ``cudnn-ct doctor``; needs only the standard library, because packages may be broken."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from typing import NoReturn, TypeVar
 from . import process, report
 from .diagnosis import Diagnosis, diagnose
 from .finding import finding
-from .requirements import Demands, parse_arch, parse_version
+from .requirements import Requirements, parse_arch, parse_version
 
 __all__ = ["USAGE", "main"]
 
-USAGE = 64  # EX_USAGE of sysexits.h: argparse's own 2 means «warnings» here
+USAGE = 64  # EX_USAGE of sysexits.h: the 2 of argparse means warnings here
 
 _EPILOG = """\
-exit codes: 0 sound, 1 errors, 2 warnings under --strict, 3 nothing found or not able to look, 64 wrong usage
+exit codes: 0 sound, 1 errors, 2 warnings with --strict, 3 nothing could be examined, 64 wrong usage
 """
 
 T = TypeVar("T")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit code; whatever is wrong with a cuDNN, nothing is raised.
+    """Run the command and return its exit code; defects of a cuDNN raise no exception.
 
     Raises
     ------
     SystemExit
-        With 64 for arguments that cannot be understood, with 0 after ``--help``.
+        With 64 for invalid arguments, with 0 after ``--help``.
     """
     options = _parse(arguments)
     try:
@@ -39,8 +39,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         words = _written(diagnosis, options)
     except KeyboardInterrupt:
         print("cudnn-ct doctor: interrupted", file=sys.stderr)
-        return 130  # as shells have it
-    except Exception as error:  # a bug of ours must not look like an answer about the cuDNN
+        return 130  # the convention of shells
+    except Exception as error:  # a bug of the doctor must not look like a defect of the cuDNN
         bug = finding("internal-error", f"{type(error).__name__}: {error}", traceback=traceback.format_exc())
         diagnosis = Diagnosis(options.path or "this machine", (), (bug,))
         words = _written(diagnosis, options)
@@ -50,45 +50,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = _Parser(
         prog="cudnn-ct doctor",
-        description="Is the cuDNN that is here sound? Needs no GPU, no driver and no compiler.",
+        description="Check a cuDNN installation. Needs no GPU, no driver and no compiler.",
         epilog=_EPILOG,
     )
-    parser.add_argument(
-        "path", nargs="?", metavar="PATH", help="a library, its folder, a site-packages, or an image's root"
+    version, archs = _typed(parse_version), _typed(parse_arch)
+    add = parser.add_argument
+    add("path", nargs="?", metavar="PATH", help="a library, its folder, a site-packages, or an image's root")
+    add("--pid", type=_number, metavar="N", help="examine the libraries of a running process instead of PATH")
+    add("--expect", type=version, default=(), metavar="VERSION", help="require this version")
+    add("--min", type=version, default=(), metavar="VERSION", help="require this version or newer")
+    add("--max", type=version, default=(), metavar="VERSION", help="require this version or older")
+    add(
+        "--cuda-major", type=_number, default=0, metavar="N", help="require a build for this CUDA, such as 12"
     )
-    parser.add_argument(
-        "--pid", type=_number, metavar="N", help="what a running process has loaded, in place of PATH"
-    )
-    for name, words in (
-        ("expect", "it is of this version"),
-        ("min", "it is not older"),
-        ("max", "it is not newer"),
-    ):
-        parser.add_argument(
-            f"--{name}", type=_typed(parse_version), default=(), metavar="VERSION", help=words
-        )
-    parser.add_argument(
-        "--cuda-major", type=_number, default=0, metavar="N", help="it was built for this CUDA, such as 12"
-    )
-    parser.add_argument(
-        "--arch",
-        type=_typed(parse_arch),
-        default=(),
-        metavar="LIST",
-        help="it has code for these GPUs, such as 75,90,120",
-    )
-    parser.add_argument("--require-driver", action="store_true", help="no driver is an error")
-    parser.add_argument("--require-gpu", action="store_true", help="no GPU is an error")
-    parser.add_argument("--static", action="store_true", help="only read files: start no child process")
-    parser.add_argument("--deep", action="store_true", help="hash every file of a wheel")
-    parser.add_argument(
-        "--timeout", type=_seconds, default=60.0, metavar="SECONDS", help="for all child processes together"
-    )
-    parser.add_argument("--strict", action="store_true", help="exit with 2 when there are warnings")
-    parser.add_argument(
-        "--format", choices=report.FORMATS, help="text, json or github (annotations of a workflow)"
-    )
-    parser.add_argument("--json", action="store_true", help="the same as --format json")
+    add("--arch", type=archs, default=(), metavar="LIST", help="require code for GPUs, such as 75,90,120")
+    add("--require-driver", action="store_true", help="a missing driver is an error")
+    add("--require-gpu", action="store_true", help="a missing GPU is an error")
+    add("--static", action="store_true", help="only read files, start no child process")
+    add("--deep", action="store_true", help="hash every file of a wheel")
+    add("--timeout", type=_seconds, default=60.0, metavar="SECONDS", help="time limit of all child processes")
+    add("--strict", action="store_true", help="exit with 2 if there are warnings")
+    add("--format", choices=report.FORMATS, help="text, json or github (annotations of a workflow)")
+    add("--json", action="store_true", help="the same as --format json")
     options = parser.parse_args(arguments)
     if contradiction := _contradiction(options):
         parser.error(contradiction)
@@ -98,18 +81,18 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def _contradiction(options: argparse.Namespace) -> str:
     if options.path is not None and options.pid is not None:
-        return "PATH and --pid exclude each other"
+        return "PATH and --pid cannot be combined"
     if options.json and options.format not in (None, "json"):
-        return f"--json and --format {options.format} exclude each other"
+        return f"--json and --format {options.format} cannot be combined"
     if options.static and (options.require_driver or options.require_gpu):
-        return "--static starts no child process, and --require-driver and --require-gpu need one"
+        return "--static starts no child process, which --require-driver and --require-gpu need"
     if options.pid is not None and (options.require_driver or options.require_gpu or options.deep):
-        return "--pid only reads the process: --require-driver, --require-gpu and --deep do not go with it"
-    return _demands(options).contradiction()
+        return "--pid cannot be combined with --require-driver, --require-gpu and --deep"
+    return _requirements(options).contradiction()
 
 
-def _demands(options: argparse.Namespace) -> Demands:
-    return Demands(
+def _requirements(options: argparse.Namespace) -> Requirements:
+    return Requirements(
         options.expect,
         options.min,
         options.max,
@@ -122,9 +105,13 @@ def _demands(options: argparse.Namespace) -> Demands:
 
 def _examine(options: argparse.Namespace) -> Diagnosis:
     if options.pid is not None:
-        return process.diagnose_process(options.pid, _demands(options))
+        return process.diagnose_process(options.pid, _requirements(options))
     return diagnose(
-        options.path, _demands(options), deep=options.deep, timeout=options.timeout, run=not options.static
+        options.path,
+        _requirements(options),
+        deep=options.deep,
+        timeout=options.timeout,
+        run=not options.static,
     )
 
 
@@ -137,14 +124,14 @@ def _written(diagnosis: Diagnosis, options: argparse.Namespace) -> str:
 
 
 def _print(words: str, code: int) -> int:
-    if sys.stdout is None:  # it was closed by one who wants the exit code alone
+    if sys.stdout is None:  # closed by a caller that needs only the exit code
         return code
     encoding = sys.stdout.encoding or "ascii"
     try:
         print(words.encode(encoding, "backslashreplace").decode(encoding), flush=True)
-    except BrokenPipeError:  # `| head` has read enough
+    except BrokenPipeError:  # for example by `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except OSError as error:  # a full disk: the answer did not arrive, and that is no success
+    except OSError as error:  # a full disk: an incomplete report must not look like success
         print(f"cudnn-ct doctor: {error}", file=sys.stderr)
         return code or 3
     return code
@@ -180,5 +167,5 @@ def _seconds(text: str) -> float:
     except ValueError:
         seconds = 0
     if not 0 < seconds <= 86_400:
-        raise ValueError(f"{text!r} is not between 0 and a day's seconds")
+        raise ValueError(f"{text!r} is not a number of seconds between 0 and 86400")
     return seconds

@@ -1,7 +1,7 @@
-"""The child process: opens cuDNN or the driver, does the least with it, and prints a line after each step.
+"""The child process: opens cuDNN or the driver, makes a few calls, and prints a line after each step.
 
-Run as a script by ``sys.executable -I -S``, never imported: it may hang or be killed, and then its last line
-says how far it came. Nothing but the standard library is within its reach.
+Run as a script by ``sys.executable -I -S``, never imported. It may hang or be killed; its last line shows
+the last step. It can import only the standard library.
 """
 
 from __future__ import annotations
@@ -22,79 +22,79 @@ CHECKS = (
     "cudnnSubquadraticOpsVersionCheck",
 )
 TENSOR = 17  # CUDNN_BACKEND_TENSOR_DESCRIPTOR
-# Attributes of a tensor: identifier, type (INT64), values. Its data type is set apart, for it is an enum.
+# Attributes of a tensor: identifier, type (INT64), values. The data type, an enum, is set separately.
 ATTRIBUTES = ((906, 3, (1,)), (900, 3, (16,)), (902, 3, (2, 3, 4, 5)), (903, 3, (60, 20, 5, 1)))
 DATA_TYPE, FLOAT = 901, 0
 PR_SET_PDEATHSIG = 1
 MAJOR, MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_*
 
 
-def tell(step: str, **values: Any) -> None:
-    """Print one step, at once."""
+def emit(step: str, **values: Any) -> None:
+    """Print one step, unbuffered."""
     os.write(1, (json.dumps({"step": step, **values}) + "\n").encode())
 
 
 def main(plan: dict[str, Any]) -> None:
-    """Do what the plan says: ``cudnn`` or ``driver``."""
+    """Run the mode of the plan: ``cudnn`` or ``driver``."""
     _end_with(plan["parent"])
     plan = {name: _here(value) if isinstance(value, str) else value for name, value in plan.items()}
     {"cudnn": probe_cudnn, "driver": probe_driver}[plan["mode"]](plan)
-    tell("done")
-    os._exit(0)  # destructors of libraries are no part of the question
+    emit("done")
+    os._exit(0)  # without the destructors of the libraries, which may fail
 
 
 def _end_with(parent: int) -> None:
-    """Let the kernel kill this process when the doctor is killed, who would have ended one that hangs."""
+    """Let the kernel kill this process together with the doctor, which could no longer stop it."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # too late
+    if os.getppid() != parent:  # the doctor was killed before
         os._exit(1)
 
 
 def probe_cudnn(plan: dict[str, Any]) -> None:
-    """Open cuDNN by its real path, ask for its versions, and finalise a tensor descriptor."""
-    tell("libcuda", how=_libcuda(plan))
-    tell("begin", what="dlopen")
+    """Open cuDNN by its real path, read its versions, and finalise a tensor descriptor."""
+    emit("libcuda", how=_libcuda(plan))
+    emit("begin", what="dlopen")
     try:
         cudnn = ctypes.CDLL(plan["shim"])
     except OSError as error:
-        tell("load", error=str(error))
+        emit("load", error=str(error))
         return
-    tell("load", error="")
-    tell("begin", what="cudnnGetVersion")
+    emit("load", error="")
+    emit("begin", what="cudnnGetVersion")
     cudnn.cudnnGetVersion.restype = ctypes.c_size_t
-    tell("version", value=cudnn.cudnnGetVersion())
+    emit("version", value=cudnn.cudnnGetVersion())
     cudnn.cudnnGetCudartVersion.restype = ctypes.c_size_t
-    tell("cudart", value=cudnn.cudnnGetCudartVersion())
+    emit("cudart", value=cudnn.cudnnGetCudartVersion())
     for name in CHECKS:
         if hasattr(cudnn, name):
-            tell("begin", what=name)
+            emit("begin", what=name)
             status = getattr(cudnn, name)()
-            tell("check", name=name, status=status, text=_last_error(cudnn) if status else "")
-    tell("maps", files=_maps())
-    tell("begin", what="cudnnBackendFinalize")
+            emit("check", name=name, status=status, text=_last_error(cudnn) if status else "")
+    emit("maps", files=_maps())
+    emit("begin", what="cudnnBackendFinalize")
     status = _finalize(cudnn)
-    tell("finalize", status=status, text=_last_error(cudnn) if status else "")
-    tell("maps", files=_maps())
+    emit("finalize", status=status, text=_last_error(cudnn) if status else "")
+    emit("maps", files=_maps())
 
 
 def probe_driver(plan: dict[str, Any]) -> None:
-    """Start the driver, count the GPUs, and make a handle of cuDNN on each."""
-    tell("begin", what="dlopen libcuda.so.1")
+    """Initialise the driver, count the GPUs, create a context on each, and create a cuDNN handle."""
+    emit("begin", what="dlopen libcuda.so.1")
     try:
         cuda = ctypes.CDLL("libcuda.so.1")
     except OSError as error:
-        tell("driver", error=str(error))
+        emit("driver", error=str(error))
         return
-    tell("driver", error="", path=next((file for file in _maps() if "libcuda.so" in file), ""))
+    emit("driver", error="", path=next((file for file in _maps() if "libcuda.so" in file), ""))
     number = ctypes.c_int()
-    tell("driver_version", status=cuda.cuDriverGetVersion(ctypes.byref(number)), value=number.value)
-    tell("begin", what="cuInit")
+    emit("driver_version", status=cuda.cuDriverGetVersion(ctypes.byref(number)), value=number.value)
+    emit("begin", what="cuInit")
     status = cuda.cuInit(0)
-    tell("init", status=status)
+    emit("init", status=status)
     if status:
         return
-    tell("count", status=cuda.cuDeviceGetCount(ctypes.byref(number)), value=number.value)
+    emit("count", status=cuda.cuDeviceGetCount(ctypes.byref(number)), value=number.value)
     for device in range(number.value):
         _probe_device(cuda, device)
     if number.value and plan["shim"]:
@@ -106,12 +106,12 @@ def _probe_device(cuda: ctypes.CDLL, device: int) -> None:
     cuda.cuDeviceGetName(name, len(name), device)
     cuda.cuDeviceGetAttribute(ctypes.byref(major), MAJOR, device)
     cuda.cuDeviceGetAttribute(ctypes.byref(minor), MINOR, device)
-    tell("begin", what=f"a context on GPU {device}")
+    emit("begin", what=f"a context on GPU {device}")
     context, free, total = ctypes.c_void_p(), ctypes.c_size_t(), ctypes.c_size_t()
     status = cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
     status = status or cuda.cuCtxSetCurrent(context)
     status = status or cuda.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total))
-    tell(
+    emit(
         "device",
         index=device,
         name=name.value.decode("utf-8", "replace"),
@@ -123,40 +123,40 @@ def _probe_device(cuda: ctypes.CDLL, device: int) -> None:
 
 
 def _create(plan: dict[str, Any]) -> None:
-    tell("begin", what="cudnnCreate")
+    emit("begin", what="cudnnCreate")
     try:
         if plan["cublaslt"]:
             ctypes.CDLL(plan["cublaslt"])
         cudnn = ctypes.CDLL(plan["shim"])
     except OSError as error:
-        tell("load", error=str(error))
+        emit("load", error=str(error))
         return
     handle = ctypes.c_void_p()
     status = cudnn.cudnnCreate(ctypes.byref(handle))
-    tell("create", status=status, text=_last_error(cudnn) if status else "")
+    emit("create", status=status, text=_last_error(cudnn) if status else "")
 
 
 def _libcuda(plan: dict[str, Any]) -> str:
-    """Open the driver's library, or the stand-in: from its file, or where that may not be, from memory."""
-    tell("begin", what="dlopen libcuda.so.1")
+    """Open the library of the driver, or the stub: from its file, or from memory if that is not allowed."""
+    emit("begin", what="dlopen libcuda.so.1")
     try:
         ctypes.CDLL("libcuda.so.1")
     except OSError as error:
-        if not plan["standin"]:
+        if not plan["stub"]:
             return f"none: {error}"
     else:
         return "driver"
     try:
-        ctypes.CDLL(plan["standin"])
+        ctypes.CDLL(plan["stub"])
     except OSError:
         try:
-            with open(plan["standin"], "rb") as file:
+            with open(plan["stub"], "rb") as file:
                 memory = os.memfd_create("libcuda")
                 os.write(memory, file.read())
             ctypes.CDLL(f"/proc/self/fd/{memory}")
         except OSError as error:
             return f"none: {error}"
-    return "stand-in"
+    return "stub"
 
 
 def _finalize(cudnn: ctypes.CDLL) -> int:
@@ -186,7 +186,7 @@ def _maps() -> list[str]:
 
 
 def _here(text: str) -> str:
-    """Decode a path as this process does: the doctor, whose locale may be another, sends it as UTF-8."""
+    """Decode a path in the locale of this process; the doctor sends it as UTF-8."""
     return os.fsdecode(text.encode("utf-8", "surrogateescape"))
 
 

@@ -1,4 +1,4 @@
-"""Looks at what a running process has really loaded, from its memory map."""
+"""Examine the libraries that a running process has loaded, by its memory map."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from .. import _files
-from .._installation import file_name
+from .._libraries import file_name
 from . import checks, libraryset, record_check, requirements
 from .diagnosis import Diagnosis, sort
 from .finding import Finding, finding
 from .libraryset import LibrarySet, write
-from .requirements import Demands
+from .requirements import Requirements
 
 __all__ = ["diagnose_process", "here"]
 
@@ -20,29 +20,29 @@ DELETED = " (deleted)"
 
 
 def here() -> Diagnosis:
-    """Examine the cuDNN that this process has loaded. Opens nothing, and raises nothing."""
+    """Examine the cuDNN that this process has loaded. Opens no library and raises no error."""
     return diagnose_process(os.getpid())
 
 
-def diagnose_process(pid: int, asked: Demands | None = None) -> Diagnosis:
-    """Examine the cuDNN that a process has loaded; a process that may not be read is a finding."""
+def diagnose_process(pid: int, asked: Requirements | None = None) -> Diagnosis:
+    """Examine the cuDNN that a process has loaded; an unreadable process is a finding."""
     subject = f"process {pid}"
     try:
         mapped = read_maps(pid)
     except OSError as error:
         gone = isinstance(error, FileNotFoundError | ProcessLookupError)
-        reason = "there is no such process" if gone else error.strerror
+        reason = "no such process" if gone else error.strerror
         return Diagnosis(subject, (), (finding("cannot-look", f"{subject}: {reason}", pid=pid),))
     if not mapped:
         return Diagnosis(subject, (), (finding("none-loaded", f"{subject} has no cuDNN loaded", pid=pid),))
-    # Its own view of the file system: a container's paths are not ours.
+    # Its own view of the file system: paths in a container differ from those of this process.
     root = f"/proc/{pid}/root" if _elsewhere(pid) else "/"
     present = [path for path in mapped if not path.endswith(DELETED)]
     folders = dict.fromkeys(os.path.dirname(path) for path in present)
     sets = []
     for folder in folders:
         theirs = root.rstrip("/") + folder
-        if not os.path.isdir(theirs):  # a process after chroot: its map has our paths
+        if not os.path.isdir(theirs):  # after chroot, the map has paths of this process
             theirs, root = folder, "/"
         found = libraryset.read(theirs, root)
         if found:
@@ -52,19 +52,19 @@ def diagnose_process(pid: int, asked: Demands | None = None) -> Diagnosis:
                 )
             )
     findings = [found for each in sets for check in checks.CHECKS for found in check(each)]
-    findings += [found for each in sets[:1] for found in requirements.check(each, asked or Demands())]
+    findings += [found for each in sets[:1] for found in requirements.check(each, asked or Requirements())]
     findings += _judge(pid, mapped, list(folders), sets)
     tiers = {"static": "done", "process": "done"}
     return Diagnosis(subject, tuple(sets), sort(findings), tiers, {"process": {"pid": pid, "mapped": mapped}})
 
 
 def read_maps(pid: int) -> list[str]:
-    """List the libraries of cuDNN that a process has mapped; gone from disk, they end in `` (deleted)``.
+    """List the libraries of cuDNN that a process has mapped; deleted ones end in `` (deleted)``.
 
     Raises
     ------
     OSError
-        When the process is gone, or may not be read.
+        The process does not exist or cannot be read.
     """
     return [path for path in _files.mapped(pid) if _files.library_name(path)]
 
@@ -75,7 +75,7 @@ def _judge(pid: int, mapped: list[str], folders: list[str], sets: list[LibrarySe
             gone = path.removesuffix(DELETED)
             yield finding(
                 "deleted-file",
-                f"process {pid} runs {gone}, which was replaced or deleted",
+                f"process {pid} uses {gone}, which was replaced or deleted",
                 path=gone,
                 pid=pid,
             )
@@ -89,7 +89,7 @@ def _judge(pid: int, mapped: list[str], folders: list[str], sets: list[LibrarySe
         )
     loaded = {name.part for name in map(_files.library_name, mapped) if name}
     engines = {"engines_runtime_compiled", "engines_tensor_ir"}
-    if loaded & engines:  # cuDNN opens all its engines at once, at the first descriptor
+    if loaded & engines:  # cuDNN opens all engines together, at the first descriptor
         for part in ("engines_precompiled", "heuristic"):
             if part not in loaded:
                 yield finding(
@@ -98,7 +98,7 @@ def _judge(pid: int, mapped: list[str], folders: list[str], sets: list[LibrarySe
 
 
 def _elsewhere(pid: int) -> bool:
-    """Whether a process has another root folder than we, as one in a container has."""
+    """Return whether a process has another root folder, for example in a container."""
     try:
         return not os.path.samefile(f"/proc/{pid}/root", "/")
     except OSError:

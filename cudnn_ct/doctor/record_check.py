@@ -1,4 +1,4 @@
-"""Holds the files of a cuDNN against what pip wrote down when it installed them."""
+"""Compare the files of a cuDNN with the RECORD that pip wrote at installation."""
 
 from __future__ import annotations
 
@@ -12,32 +12,31 @@ from dataclasses import dataclass
 from typing import Any
 
 from .. import _files
-from .checks import missing_parts
 from .finding import REINSTALL, Finding, finding
 from .libraryset import LibrarySet
 
 __all__ = ["Distribution", "RecordError", "check", "owners", "parse_record", "reinstall", "site_of"]
 
-FEW = 3  # files that are told one by one
-SMALL = 1 << 20  # bytes: what is not larger is hashed always, what is larger with --deep
+FEW = 3  # files that are reported one by one
+SMALL = 1 << 20  # bytes: larger files are hashed only with --deep
 
 
 class RecordError(Exception):
-    """A RECORD is not a list of files."""
+    """A RECORD cannot be parsed."""
 
 
 @dataclass(frozen=True)
 class Distribution:
-    """An installed package that brought files of cuDNN.
+    """An installed package that owns files of cuDNN.
 
     Attributes
     ----------
     name, version : str
-        As its folder of metadata says.
+        As in the name of its metadata folder.
     record : dict
         For each path relative to site-packages its hash (algorithm=value) and size; -1 for unknown.
     problem : str
-        Why the record could not be read; empty when it could.
+        Why the record could not be read; empty if it could.
     """
 
     name: str
@@ -47,12 +46,12 @@ class Distribution:
 
     @property
     def label(self) -> str:
-        """Its name and version, as people write them."""
+        """Its name and version."""
         return f"{self.name} {self.version}"
 
 
 def site_of(folder: str) -> str:
-    """Find the site-packages that a folder of libraries lies in; empty when it lies in none."""
+    """Find the site-packages that contains a folder of libraries; empty if none does."""
     for _ in range(5):
         parent = os.path.dirname(folder)
         if parent == folder:
@@ -64,7 +63,7 @@ def site_of(folder: str) -> str:
 
 
 def owners(folder: str) -> list[Distribution]:
-    """List the packages that list libraries of this folder among their files."""
+    """List the packages whose RECORD contains libraries of this folder."""
     site = site_of(folder)
     if not site:
         return []
@@ -89,12 +88,12 @@ def owners(folder: str) -> list[Distribution]:
 
 
 def parse_record(text: str) -> dict[str, tuple[str, int]]:
-    """Read a RECORD: lines of path, hash and size.
+    """Parse a RECORD: lines of path, hash and size.
 
     Raises
     ------
     RecordError
-        When it is not such a list.
+        The text is not such a list.
     """
     record = {}
     try:
@@ -114,7 +113,7 @@ def parse_record(text: str) -> dict[str, tuple[str, int]]:
 
 
 def reinstall(found: list[Distribution], package: str) -> str:
-    """Write the command that installs the files of these packages again; of several, only ``package``."""
+    """Return the command that reinstalls these packages; if there are several, only ``package``."""
     names = sorted({owner.name for owner in found})
     if not names:
         return REINSTALL
@@ -124,7 +123,7 @@ def reinstall(found: list[Distribution], package: str) -> str:
 
 
 def check(found: LibrarySet, distributions: list[Distribution], deep: bool = False) -> Iterator[Finding]:
-    """Compare every file with its record: size, and hash where the file is small or ``deep`` is set."""
+    """Compare every file with its record: the size, and the hash if the file is small or ``deep`` is set."""
     site = site_of(found.folder)
     inside = os.path.relpath(found.folder, site) + "/libcudnn"
     real = [owner for owner in distributions if any(path.startswith(inside) for path in owner.record)]
@@ -138,14 +137,12 @@ def check(found: LibrarySet, distributions: list[Distribution], deep: bool = Fal
             owners=names,
             fix={"owners": " ".join(names), "package": found.package},
         )
-    said = set(missing_parts(found))
+    missing = set(found.missing)
     for owner in distributions:
         if owner.problem:
-            yield finding(
-                "broken-record", owner.problem, package=owner.name, fix={"reinstall": found.reinstall}
-            )
+            yield found.finding("broken-record", owner.problem, package=owner.name)
         rows = ((os.path.join(site, path), *row) for path, row in owner.record.items())
-        different = [each for row in rows for each in _check_file(found, owner, *row, said, deep)]
+        different = [each for row in rows for each in _check_file(found, owner, *row, missing, deep)]
         for code in ("altered-file", "missing-file"):
             alike = [each for each in different if each.code == code]
             yield from alike if len(alike) <= FEW else [_many(found, owner, alike)]
@@ -154,48 +151,44 @@ def check(found: LibrarySet, distributions: list[Distribution], deep: bool = Fal
         if name.path not in known:
             yield finding(
                 "unowned-library",
-                f"{name.path} is in no list of a package",
+                f"{name.path} does not belong to a package",
                 path=name.path,
                 fix={"path": name.path},
             )
 
 
 def _check_file(
-    found: LibrarySet, owner: Distribution, path: str, expected: str, size: int, said: set[str], deep: bool
+    found: LibrarySet, owner: Distribution, path: str, expected: str, size: int, missing: set[str], deep: bool
 ) -> Iterator[Finding]:
     if not path.startswith(os.path.dirname(found.folder) + "/") or path.endswith((".py", ".pyc")):
-        return  # its metadata, and what Python writes itself
-    shown: dict[str, Any] = {"path": path, "package": owner.label, "fix": {"reinstall": found.reinstall}}
+        return  # its metadata, and files that Python writes
+    shown: dict[str, Any] = {"path": path, "package": owner.label}
     try:
         have = os.stat(path).st_size
     except OSError:
         name = _files.library_name(path)
-        if not name or name.part not in said:
-            yield finding("missing-file", f"{path} of {owner.label} is gone", **shown)
+        if not name or name.part not in missing:
+            yield found.finding("missing-file", f"{path} of {owner.label} does not exist", **shown)
         return
     if size >= 0 and have != size:
-        text = f"{path} has {have:,} bytes, and {owner.label} installed {size:,}"
-        yield finding("altered-file", text, size=have, expected=size, **shown)
+        text = f"{path} has {have:,} bytes, but {owner.label} installed {size:,}"
+        yield found.finding("altered-file", text, size=have, expected=size, **shown)
     elif expected.startswith("sha256=") and (deep or have <= SMALL) and _hash(path) != expected:
-        text = f"{path} has another content than {owner.label} installed"
-        yield finding("altered-file", text, sha256=_hash(path), expected=expected, **shown)
+        text = f"{path} differs from the file that {owner.label} installed"
+        yield found.finding("altered-file", text, sha256=_hash(path), expected=expected, **shown)
 
 
 def _many(found: LibrarySet, owner: Distribution, different: list[Finding]) -> Finding:
-    """Put in one what another package or a deletion did to many files of a package."""
+    """Combine the findings for many files of a package, as after a deletion or an overwrite."""
     paths = [each.evidence["path"] for each in different]
     code = different[0].code
     what = (
-        f"of {owner.label} are gone"
+        f"of {owner.label} do not exist"
         if code == "missing-file"
-        else f"are not those that {owner.label} installed"
+        else f"differ from those that {owner.label} installed"
     )
-    return finding(
-        code,
-        f"{len(paths)} files {what}, such as {paths[-1]}",
-        files=paths,
-        package=owner.label,
-        fix={"reinstall": found.reinstall},
+    return found.finding(
+        code, f"{len(paths)} files {what}, such as {paths[-1]}", files=paths, package=owner.label
     )
 
 

@@ -1,4 +1,4 @@
-"""Writes a diagnosis down: for people, for programs (JSON), for GitHub (annotations)."""
+"""Format a diagnosis as text, as JSON, or as GitHub annotations."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .terminal import printable
 
 __all__ = ["FORMATS", "SCHEMA", "as_dict", "github", "json_text", "text", "verdict", "wants_colour"]
 
-SCHEMA = 1  # raised when a key goes away or changes its meaning; new keys may come at any time
+SCHEMA = 1  # increased when a key is removed or changes its meaning; new keys may be added
 
 WIDTH = 100
 _COLOURS = {Severity.ERROR: "31", Severity.WARNING: "33", Severity.NOTE: "36"}
@@ -25,7 +25,7 @@ _GITHUB = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.NOTE: 
 
 
 def text(diagnosis: Diagnosis, colour: bool = False) -> str:
-    """Write what a person reads: the verdict, then the findings, the worst first."""
+    """Format as text: the verdict, then the findings, the most severe first."""
     return "\n".join(lines(diagnosis, colour))
 
 
@@ -35,7 +35,7 @@ def lines(diagnosis: Diagnosis, colour: bool = False) -> Iterator[str]:
     def paint(words: str, code: str) -> str:
         return f"\033[{code}m{words}\033[0m" if colour else words
 
-    shade = {"sound": "32", "doubtful": "33"}.get(diagnosis.verdict, "31")
+    shade = {"sound": "32", "suspicious": "33"}.get(diagnosis.verdict, "31")
     yield paint(printable(verdict(diagnosis)), f"1;{shade}")
     indent = " " * 9
     # Findings of one code are shown together, with their cause once.
@@ -52,7 +52,7 @@ def lines(diagnosis: Diagnosis, colour: bool = False) -> Iterator[str]:
 
 
 def verdict(diagnosis: Diagnosis) -> str:
-    """Say in one line what was looked at and what it is."""
+    """Format the verdict in one line."""
     if not diagnosis.sets:
         return f"{diagnosis.subject or repr('')}: no cuDNN was examined"
     first = diagnosis.sets[0]
@@ -68,12 +68,12 @@ def verdict(diagnosis: Diagnosis) -> str:
 
 
 def json_text(diagnosis: Diagnosis, strict: bool = False) -> str:
-    """Write one JSON object."""
+    """Format as one JSON object."""
     return json.dumps(as_dict(diagnosis, strict), indent=2, default=str)
 
 
 def as_dict(diagnosis: Diagnosis, strict: bool = False) -> dict[str, Any]:
-    """Give everything as plain values: docs/doctor.md describes the keys."""
+    """Return all values for JSON; docs/doctor.md describes the keys."""
     return {
         "schema": SCHEMA,
         "subject": diagnosis.subject,
@@ -90,7 +90,7 @@ def as_dict(diagnosis: Diagnosis, strict: bool = False) -> dict[str, Any]:
 
 
 def github(diagnosis: Diagnosis) -> str:
-    """Write workflow commands, one for each finding, and the verdict as a plain last line."""
+    """Format as workflow commands, one for each finding, and the verdict as the last line."""
     rows = []
     for found in diagnosis.findings:
         body = f"{found.message}\n{found.cause}\nfix: {found.fix}"
@@ -103,7 +103,7 @@ FORMATS = ("text", "json", "github")
 
 
 def wants_colour(stream: Any) -> bool:
-    """Whether to paint: on a terminal, unless NO_COLOR is set."""
+    """Return whether to use colours: on a terminal, unless NO_COLOR is set."""
     return bool(stream.isatty()) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 

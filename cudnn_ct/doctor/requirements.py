@@ -1,4 +1,4 @@
-"""Holds a cuDNN against what was asked for: a version, a CUDA, GPUs."""
+"""Check a cuDNN against requirements: a version, a CUDA version, GPUs."""
 
 from __future__ import annotations
 
@@ -9,27 +9,28 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from .._libraries import dotted
 from .checks import coverage
 from .finding import Finding, finding
 from .libraryset import LibrarySet, read_library, write
 
-__all__ = ["REAL", "Demands", "check", "check_arch", "lacks_code", "parse_arch", "parse_version"]
+__all__ = ["REAL", "Requirements", "check", "check_arch", "lacks_code", "parse_arch", "parse_version"]
 
 NEEDED = ("ops", "cnn", "adv")  # libraries with device code that every operation or its fallback uses
 
 
 @dataclass(frozen=True)
-class Demands:
-    """What a caller asks of a cuDNN; what is not set is not asked.
+class Requirements:
+    """Requirements for a cuDNN; unset ones are not checked.
 
     Attributes
     ----------
     expect, minimum, maximum : tuple of int
-        Versions of one to three numbers. Numbers that are left out do not count: ``(9, 27)`` is any 9.27.
+        Versions of one to three numbers; ``(9, 27)`` means any 9.27.
     cuda : int
         The CUDA major version.
     archs : tuple of int
-        Compute capabilities that must be covered: 86 is 8.6.
+        Compute capabilities that must be supported: 86 is 8.6.
     driver, gpu : bool
         Whether there must be a driver, and a GPU.
     """
@@ -43,7 +44,7 @@ class Demands:
     gpu: bool = False
 
     def contradiction(self) -> str:
-        """Say which two demands no cuDNN can meet; empty when there are none."""
+        """Return which two requirements contradict each other; empty if none do."""
         low, high, exact = self.minimum, self.maximum, self.expect
         pairs = (
             (low, high, "--min", "--max"),
@@ -53,30 +54,30 @@ class Demands:
         for lower, upper, first, second in pairs:
             shared = min(len(lower), len(upper))
             if lower[:shared] > upper[:shared]:
-                return f"{first} {_dotted(lower)} and {second} {_dotted(upper)} contradict each other"
+                return f"{first} {dotted(lower)} and {second} {dotted(upper)} contradict each other"
         return ""
 
 
-def check(found: LibrarySet, demands: Demands) -> Iterator[Finding]:
-    """Say which demands the libraries do not meet."""
-    yield from _check_version(found, demands)
-    if demands.cuda and found.cuda != demands.cuda:
-        have = f"is for CUDA {found.cuda}" if found.cuda else "does not tell its CUDA version"
-        fix = {"old": found.package, "package": f"nvidia-cudnn-cu{demands.cuda}"}
+def check(found: LibrarySet, asked: Requirements) -> Iterator[Finding]:
+    """Report the requirements that the libraries do not meet."""
+    yield from _check_version(found, asked)
+    if asked.cuda and found.cuda != asked.cuda:
+        have = f"is for CUDA {found.cuda}" if found.cuda else "has an unknown CUDA version"
+        fix = {"old": found.package, "package": f"nvidia-cudnn-cu{asked.cuda}"}
         yield finding(
             "unexpected-cuda",
-            f"the cuDNN of {found.folder} {have}, not for CUDA {demands.cuda}",
+            f"the cuDNN of {found.folder} {have}, not for CUDA {asked.cuda}",
             path=found.folder,
             cuda=found.cuda,
-            expected=demands.cuda,
+            expected=asked.cuda,
             fix=fix,
         )
-    for arch in demands.archs:
+    for arch in asked.archs:
         yield from check_arch(found, arch)
 
 
 def check_arch(found: LibrarySet, arch: int) -> Iterator[Finding]:
-    """Say whether all libraries have code for a GPU."""
+    """Check that all libraries have code for a GPU."""
     sass, ptx = coverage(found)
     where = f"cuDNN {write(found.version)} of {found.folder}"
     shown: dict[str, Any] = {
@@ -89,7 +90,7 @@ def check_arch(found: LibrarySet, arch: int) -> Iterator[Finding]:
     if not sass:
         yield finding(
             "no-gpu-code",
-            f"{where} does not show for which GPUs it has code",
+            f"{where} has device code for unknown GPUs",
             fix={"advice": found.reinstall},
             **shown,
         )
@@ -100,7 +101,7 @@ def check_arch(found: LibrarySet, arch: int) -> Iterator[Finding]:
         )
         yield finding("jit-for-gpu", message, fix={"package": found.package}, **shown)
     else:
-        dropped = 50 <= arch < min(sass)  # 9.11 gave up everything before 7.5, and CUDA 13 came later
+        dropped = 50 <= arch < min(sass)  # 9.11 dropped all GPUs before 7.5; CUDA 13 came later
         package = "'nvidia-cudnn-cu12<9.11'" if dropped else f"--upgrade {found.package}"
         advice = f"python -m pip install {package}"
         message = f"{where} has no code for compute capability {arch / 10:.1f}"
@@ -111,7 +112,7 @@ def check_arch(found: LibrarySet, arch: int) -> Iterator[Finding]:
 def lacks_code(libraries: tuple[tuple[str, str], ...], arch: int) -> str:
     """Return why a cuDNN has no code for a GPU; empty if it has, or if its code cannot be read.
 
-    Reads only the libraries that every operation needs: milliseconds, where the engines have 500 MB.
+    Reads only the libraries that every operation needs, in milliseconds; the engines have 500 MB.
 
     Parameters
     ----------
@@ -135,12 +136,12 @@ def lacks_code(libraries: tuple[tuple[str, str], ...], arch: int) -> str:
 
 
 def parse_version(text: str) -> tuple[int, ...]:
-    """Read ``9``, ``9.27`` or ``9.27.0``.
+    """Parse ``9``, ``9.27`` or ``9.27.0``.
 
     Raises
     ------
     ValueError
-        For anything else.
+        The text is anything else.
     """
     if not re.fullmatch(r"\d{1,4}(\.\d{1,4}){0,2}", text, re.ASCII):
         raise ValueError(f"{text!r} is not a version such as 9.27 or 9.27.0")
@@ -148,12 +149,12 @@ def parse_version(text: str) -> tuple[int, ...]:
 
 
 def parse_arch(text: str) -> tuple[int, ...]:
-    """Read compute capabilities, ``75,90,12.0``: with or without a point, ``sm_`` or a letter at the end.
+    """Parse compute capabilities such as ``75,90,12.0``, optionally with ``sm_`` or a final letter.
 
     Raises
     ------
     ValueError
-        For anything else.
+        The text is anything else.
     """
     archs = []
     for word in text.split(","):
@@ -164,27 +165,23 @@ def parse_arch(text: str) -> tuple[int, ...]:
     return tuple(dict.fromkeys(archs))
 
 
-# Compute capabilities that GPUs have, to show what is covered without the gaps between them.
+# The compute capabilities of existing GPUs, for reports.
 REAL = frozenset({50, 52, 53, 60, 61, 62, 70, 72, 75, 80, 86, 87, 89, 90, 100, 103, 110, 120, 121})
 
 
-def _check_version(found: LibrarySet, demands: Demands) -> Iterator[Finding]:
+def _check_version(found: LibrarySet, asked: Requirements) -> Iterator[Finding]:
     have = found.version or ()
     for wanted, words, specifier, meets in (
-        (demands.expect, "is not", "=={}.*", have[: len(demands.expect)] == demands.expect),
-        (demands.minimum, "is older than", ">={}", have[: len(demands.minimum)] >= demands.minimum),
-        (demands.maximum, "is newer than", "=={}.*", have[: len(demands.maximum)] <= demands.maximum),
+        (asked.expect, "is not", "=={}.*", have[: len(asked.expect)] == asked.expect),
+        (asked.minimum, "is older than", ">={}", have[: len(asked.minimum)] >= asked.minimum),
+        (asked.maximum, "is newer than", "=={}.*", have[: len(asked.maximum)] <= asked.maximum),
     ):
         if wanted and not (have and meets):
             yield finding(
                 "unexpected-version",
-                f"cuDNN {write(found.version)} of {found.folder} {words} {_dotted(wanted)}",
+                f"cuDNN {write(found.version)} of {found.folder} {words} {dotted(wanted)}",
                 path=found.folder,
                 version=write(found.version),
-                expected=_dotted(wanted),
-                fix={"package": f"'{found.package}{specifier.format(_dotted(wanted))}'"},
+                expected=dotted(wanted),
+                fix={"package": f"'{found.package}{specifier.format(dotted(wanted))}'"},
             )
-
-
-def _dotted(version: tuple[int, ...]) -> str:
-    return ".".join(map(str, version))

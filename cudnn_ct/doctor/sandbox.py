@@ -1,4 +1,4 @@
-"""Runs the probe in child processes, and brings back how far each came: a crash or a hang is a result."""
+"""Run the probe in child processes, and report the steps of each; a crash or a hang is a result."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from . import stub_libcuda
 
 __all__ = ["Report", "run"]
 
-NEEDS = "give it a folder to write to (TMPDIR), and run it by a Python that can be started again"
-MAX_OUTPUT = 32 << 20  # bytes read of what a child wrote
+NEEDS = "set TMPDIR to a writable folder, and use a Python that can start child processes"
+MAX_OUTPUT = 32 << 20  # bytes read of the output of a child
 
 _REQUEST = re.compile(
     r"file=libcudnn_[a-z_]+\.so\.(\d+\.\d+\.\d+) \[0\];\s+dynamically loaded by (.+) \[\d+\]$", re.M
@@ -35,24 +35,24 @@ _REFUSAL = re.compile(
 
 @dataclass(frozen=True)
 class Report:
-    """What one child did.
+    """The run of one child.
 
     Attributes
     ----------
     steps : tuple of dict
-        Its steps, in order; each has ``step`` and values.
+        Its steps in order; each has ``step`` and values.
     ended : str
         How it ended: ``done``, ``hung``, ``refused`` (it could not be started), or the name of a signal.
     seconds : float
         How long it ran.
     words : str
-        The last lines that it wrote to stderr, apart from cuDNN's log.
+        The last lines of its stderr, without cuDNN's log.
     log : str
         The warnings of cuDNN's log.
     asked_by : dict
-        For each library file that opened others: the version that it asked for.
+        For each library that opened others: the version that it requested.
     refusals : tuple of (str, str)
-        Libraries of cuDNN that the linker could not open, and its reasons.
+        Libraries of cuDNN that the linker could not open, and the reasons.
     """
 
     steps: tuple[dict[str, Any], ...]
@@ -64,12 +64,12 @@ class Report:
     refusals: tuple[tuple[str, str], ...] = ()
 
     def last(self, step: str) -> dict[str, Any]:
-        """Return the last step of a name; empty when it was not reached."""
+        """Return the last step of a name; empty if it was not reached."""
         return next((row for row in reversed(self.steps) if row["step"] == step), {})
 
     @property
     def reached(self) -> str:
-        """What it was doing when it ended."""
+        """The call during which it ended."""
         return str(self.last("begin").get("what", "starting"))
 
 
@@ -78,28 +78,28 @@ def run(
     timeout: float,
     driver_functions: frozenset[str] = frozenset(),
 ) -> list[Report]:
-    """Run a child for each plan, all at once, each with its additions to the environment.
+    """Run a child for each plan at the same time, each with its additions to the environment.
 
-    None outlives ``timeout`` seconds. ``driver_functions`` are what the stand-in for libcuda must have.
+    All end within ``timeout`` seconds. ``driver_functions`` are the functions of the stub for libcuda.
     """
     end = time.monotonic() + timeout
     children: list[_Child] = []
     try:
         with tempfile.TemporaryDirectory(prefix="cudnn-ct-", ignore_cleanup_errors=True) as folder:
-            stand_in = _write_standin(Path(folder), driver_functions)
+            stub = _write_stub(Path(folder), driver_functions)
             for number, (plan, environ) in enumerate(plans):
                 place = Path(folder, str(number))
-                whole = {**plan, "standin": stand_in, "parent": os.getpid()}
+                whole = {**plan, "stub": stub, "parent": os.getpid()}
                 children.append(_Child(place, _sent(whole), environ))
             return [child.report(end) for child in children]
-    except OSError as error:  # nowhere to write, as in an image that is read-only
+    except OSError as error:  # no writable folder, for example in a read-only image
         return [Report((), "refused", 0.0, str(error))] * len(plans)
     finally:
-        for child in children:  # when we are interrupted
+        for child in children:  # after an interruption
             child.kill()
 
 
-def _write_standin(folder: Path, functions: frozenset[str]) -> str:
+def _write_stub(folder: Path, functions: frozenset[str]) -> str:
     path = folder / "libcuda.so.1"
     with suppress(KeyError):
         path.write_bytes(stub_libcuda.make(functions, _elf.machine_here()))
@@ -108,7 +108,7 @@ def _write_standin(folder: Path, functions: frozenset[str]) -> str:
 
 
 class _Child:
-    """One running probe. It writes to files: a pipe could fill up, or be kept open by what it started."""
+    """One running probe. It writes to files: a pipe could fill up, or be kept open by its children."""
 
     def __init__(self, folder: Path, plan: dict[str, Any], environ: dict[str, str]) -> None:
         folder.mkdir()
@@ -120,7 +120,7 @@ class _Child:
         debug = {
             "LD_DEBUG": "files",
             "LD_DEBUG_OUTPUT": str(folder / "linker"),
-            "CUDNN_LOGLEVEL_DBG": "2",  # warnings: that is where cuDNN says what it did without
+            "CUDNN_LOGLEVEL_DBG": "2",  # warnings, in which cuDNN reports libraries that it could not open
             "CUDNN_LOGDEST_DBG": "stderr",
         }
         try:
@@ -131,7 +131,7 @@ class _Child:
                     stdin=subprocess.DEVNULL,
                     stdout=out,
                     stderr=err,
-                    cwd=folder,  # where a core file goes, and then with the folder
+                    cwd=folder,  # receives a core file, which is deleted with the folder
                     start_new_session=True,
                 )
         except OSError as error:
@@ -159,18 +159,18 @@ class _Child:
         )
 
     def kill(self) -> None:
-        """End it, with all that it started."""
+        """Kill it with all its children."""
         if self.process is None or self.process.returncode is not None:
             return
         with suppress(OSError):
             os.killpg(self.process.pid, signal.SIGKILL)
-        with suppress(subprocess.TimeoutExpired):  # one that the kernel cannot end is left to it
+        with suppress(subprocess.TimeoutExpired):  # a process in an uninterruptible call
             self.process.wait(5)
 
     def _read(self, name: str) -> str:
         try:
             with open(self.folder / name, "rb") as file:
-                return os.fsdecode(file.read(MAX_OUTPUT))  # paths as they are known here
+                return os.fsdecode(file.read(MAX_OUTPUT))  # paths as this process decodes them
         except OSError:
             return ""
 
@@ -178,7 +178,7 @@ class _Child:
 def _steps(text: str) -> list[dict[str, Any]]:
     steps = []
     for line in text.splitlines():
-        with suppress(ValueError):  # what cuDNN itself prints
+        with suppress(ValueError):  # a line that cuDNN printed
             row = json.loads(line)
             if isinstance(row, dict) and "step" in row:
                 steps.append({name: _received(value) for name, value in row.items()})
@@ -186,7 +186,7 @@ def _steps(text: str) -> list[dict[str, Any]]:
 
 
 def _sent(plan: dict[str, Any]) -> dict[str, Any]:
-    """Write its paths for a child, whose locale may be another one: their bytes, read as UTF-8."""
+    """Encode paths for a child with another locale: their bytes, decoded as UTF-8."""
     return {
         name: os.fsencode(value).decode("utf-8", "surrogateescape") if isinstance(value, str) else value
         for name, value in plan.items()
@@ -194,7 +194,7 @@ def _sent(plan: dict[str, Any]) -> dict[str, Any]:
 
 
 def _received(value: Any) -> Any:
-    """Decode what a child told as this process decodes paths."""
+    """Decode values of a child as this process decodes paths."""
     if isinstance(value, str):
         return os.fsdecode(value.encode("utf-8", "surrogateescape"))
     return [_received(each) for each in value] if isinstance(value, list) else value

@@ -1,4 +1,4 @@
-"""Follows the linker's search: which other cuDNN could win, and whether what cuDNN needs is found."""
+"""Follow the search of the linker: find other cuDNNs that take precedence, and missing dependencies."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 
 from .. import _files
 from .._find import TOOLKITS, LibrarySpec, SearchContext, folders_of, searched, target_folders
@@ -17,16 +16,20 @@ from .libraryset import LibrarySet, write
 
 __all__ = ["check_companions", "check_competition", "check_headers", "find_companion"]
 
-# What cuDNN was linked with, and the package of Debian that brings it; the rest is glibc.
+# Libraries that cuDNN is linked with, and their Debian packages; all others belong to glibc.
 SYSTEM = {"libz.so.1": "zlib1g", "libstdc++.so.6": "libstdc++6", "libgcc_s.so.1": "libgcc-s1"}
 
-INCLUDES = ("CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH")  # where GCC and Clang look before the usual
+INCLUDES = (
+    "CPATH",
+    "C_INCLUDE_PATH",
+    "CPLUS_INCLUDE_PATH",
+)  # searched by GCC and Clang before the default folders
 
 
 def check_competition(found: LibrarySet, environ: Mapping[str, str] = os.environ) -> Iterator[Finding]:
-    """Say which other libraries of cuDNN a process would get in place of these, and which more there are."""
+    """Report libraries of cuDNN that a process would load instead of these, and other installations."""
     if found.root != "/":
-        return  # this process's environment is not that of the image
+        return  # the environment of this process is not that of the image
     for path in re.split(r"[ :]+", environ.get("LD_PRELOAD", "")):
         if _files.library_name(path) and _folder_of(path) != found.folder:
             yield finding("preloaded", f"LD_PRELOAD names {path}", path=path, expected=found.folder)
@@ -34,8 +37,8 @@ def check_competition(found: LibrarySet, environ: Mapping[str, str] = os.environ
     for entry in environ.get("LD_LIBRARY_PATH", "").split(":"):
         folder = _files.real(entry) if entry else ""
         if folder == found.folder:
-            break  # all that lies here is found here
-        # Under the names of 9 alone: .so.8 is not asked for, and .so not before ours is found.
+            break  # its own libraries come first
+        # Only names of version 9: .so.8 is never opened, and .so only after these.
         if folder and folder not in seen and any(name.major == 9 for name in _files.cudnn_files(folder)):
             seen.add(folder)
             yield _shadow(found, entry)
@@ -53,21 +56,23 @@ def check_competition(found: LibrarySet, environ: Mapping[str, str] = os.environ
 
 
 def _shadow(found: LibrarySet, entry: str) -> Finding:
-    """Describe a folder of LD_LIBRARY_PATH that holds a cuDNN.
+    """Describe a folder of LD_LIBRARY_PATH that contains a cuDNN.
 
-    libcudnn up to 9.20 names its own folder as RUNPATH, which comes after LD_LIBRARY_PATH: all libraries are
-    taken from the path. Later ones name it as RPATH, which comes first, but the libraries that they open have
-    a RUNPATH again: the engines are taken from the path.
+    libcudnn up to 9.20 has its own folder as RUNPATH, which is searched after LD_LIBRARY_PATH: all libraries
+    are loaded from the path. Newer ones have it as RPATH, which is searched first, but the libraries that
+    they open have a RUNPATH: the engines are loaded from the path. A library that this version lacks, such as
+    engines_tensor_ir for 9.20, is loaded from the path too.
     """
     other = libraryset.read(entry)
     same = other is not None and other.version == found.version and other.cuda == found.cuda
     version = write(other.version) if other else "older than 9"
-    kind = "RPATH" if found.shim and found.shim.dynamic and found.shim.dynamic.rpath else "RUNPATH"
+    shim = found.libraries.get("")
+    kind = "RPATH" if shim and shim.dynamic and shim.dynamic.rpath else "RUNPATH"
     what = "its engines" if kind == "RPATH" else "all of its libraries"
     return finding(
         "shadowed",
         f"LD_LIBRARY_PATH has {entry} with a cuDNN {version}: the cuDNN {write(found.version)} "
-        f"of {found.folder} takes {what} from there",
+        f"of {found.folder} loads {what} from it",
         severity=Severity.WARNING if same else None,
         path=entry,
         version=version,
@@ -78,7 +83,7 @@ def _shadow(found: LibrarySet, entry: str) -> Finding:
 
 
 def check_companions(found: LibrarySet, environ: Mapping[str, str] = os.environ) -> Iterator[Finding]:
-    """Say which libraries that cuDNN needs are not found."""
+    """Report libraries that cuDNN needs and that are not found."""
     if found.cuda:
         for stem, code, package in (
             ("libcublasLt", "missing-cublaslt", "nvidia-cublas"),
@@ -87,11 +92,11 @@ def check_companions(found: LibrarySet, environ: Mapping[str, str] = os.environ)
             name = f"{stem}.so.{found.cuda}"
             if not find_companion(found, name, environ):
                 wheel = package if found.cuda >= 13 else f"{package}-cu{found.cuda}"
-                # What runs in an image may be told by its environment where to find it, which is not seen.
+                # The environment of an image, which is unknown, may name the folder.
                 unsure = code == "missing-cublaslt" and found.root != "/"
                 yield finding(
                     code,
-                    f"no {name} for the cuDNN of {found.folder}",
+                    f"the cuDNN of {found.folder} needs {name}, which is not found",
                     severity=Severity.WARNING if unsure else None,
                     library=name,
                     fix={"package": wheel},
@@ -106,7 +111,7 @@ def check_companions(found: LibrarySet, environ: Mapping[str, str] = os.environ)
 
 
 def find_companion(found: LibrarySet, name: str, environ: Mapping[str, str] = os.environ) -> str:
-    """Find a library where cuDNN, the linker or the wheels have it; empty when it is nowhere."""
+    """Find a library in the folders of cuDNN, of the linker or of wheels; empty if it is not found."""
     for folder in dict.fromkeys(_companion_folders(found, name, environ)):
         path = os.path.join(folder, name)
         if os.path.lexists(path):
@@ -115,7 +120,7 @@ def find_companion(found: LibrarySet, name: str, environ: Mapping[str, str] = os
 
 
 def check_headers(found: LibrarySet, environ: Mapping[str, str] = os.environ) -> Iterator[Finding]:
-    """Compare the headers that a compiler may find with the libraries."""
+    """Compare the libraries with the headers that a compiler may find."""
     own, others = header_folders(found.folder)[:1], []  # another cuDNN may own Debian's second folder
     if found.root == "/":
         told = [folder for name in INCLUDES for folder in environ.get(name, "").split(":") if folder]
@@ -131,14 +136,13 @@ def check_headers(found: LibrarySet, environ: Mapping[str, str] = os.environ) ->
         if not version or not found.version or version == found.version:
             continue
         code = "header-mismatch" if folder in own else "other-header"
-        yield finding(
+        yield found.finding(
             code,
-            f"{path} is of cuDNN {write(version)}, "
-            f"and the libraries of {found.folder} are {write(found.version)}",
+            f"{path} has version {write(version)}, "
+            f"but the libraries of {found.folder} are {write(found.version)}",
             path=path,
             version=write(version),
             expected=write(found.version),
-            fix={"reinstall": found.reinstall},
         )
 
 
@@ -147,14 +151,10 @@ def _folder_of(path: str) -> str:
 
 
 def _companion_folders(found: LibrarySet, name: str, environ: Mapping[str, str]) -> Iterator[str]:
-    here = found.root == "/"  # this process's environment is not that of an image
+    here = found.root == "/"  # the environment of this process is not that of an image
     spec = LibrarySpec(name, ("nvidia/cublas/lib", "nvidia/cuda_nvrtc/lib", f"nvidia/cu{found.cuda}/lib"))
     context = SearchContext(
-        None,
-        environ if here else {},
-        tuple(sys.path) if here else (),
-        beside=Path(found.folder),
-        root=found.root,
+        None, environ if here else {}, tuple(sys.path) if here else (), beside=found.folder, root=found.root
     )
     yield found.folder
     yield from _runpaths(found)
@@ -172,9 +172,7 @@ def _runpaths(found: LibrarySet) -> Iterator[str]:
 
 
 def _dead_runpaths(found: LibrarySet) -> Iterator[Finding]:
-    """Report the misspelt folder of nvrtc, and no other: wheels name several, of which one is enough."""
+    """Report only the misspelt folder of nvrtc: wheels name several alternatives."""
     for folder in sorted(set(_runpaths(found))):
         if folder.endswith("/nvidia/nvrtc/lib") and not os.path.isdir(folder):
-            yield finding(
-                "dead-runpath", f"the libraries look in {folder}, which does not exist", path=folder
-            )
+            yield finding("dead-runpath", f"the libraries search {folder}, which does not exist", path=folder)

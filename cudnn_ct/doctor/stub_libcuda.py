@@ -1,7 +1,7 @@
-"""Writes a libcuda.so.1 whose functions all answer «stub library»: for a child process without a driver.
+"""Write a libcuda.so.1 whose functions all return CUDA_ERROR_STUB_LIBRARY, for processes without a driver.
 
-From 9.21 on a library of cuDNN is linked with libcuda.so.1. Where there is no driver it cannot be opened, and
-whether the set is whole could not be told apart from that. With this file in its place the whole set opens.
+In cuDNN 9.21 and newer, a library is linked with libcuda.so.1. Without a driver it cannot be opened, which
+would look like a broken installation. With the stub, all libraries can be opened.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 __all__ = ["FUNCTIONS", "make"]
 
-# What cuDNN up to 9.28 takes from libcuda when it is opened; a caller adds what the libraries at hand want.
+# The functions that cuDNN up to 9.28 imports from libcuda; callers add those of the installed libraries.
 FUNCTIONS = (
     "cuGetErrorString",
     "cuModuleGetFunction",
@@ -34,7 +34,7 @@ def make(names: Iterable[str], machine: int) -> bytes:
     Raises
     ------
     KeyError
-        For another machine.
+        The machine is not in ``CODE``.
     """
     code = CODE[machine]
     functions = sorted({*FUNCTIONS, *names})
@@ -60,7 +60,7 @@ def make(names: Iterable[str], machine: int) -> bytes:
         (0, 0),
     )
     dynamic = b"".join(struct.pack("<QQ", *tag) for tag in tags)
-    # The linker writes to the dynamic section, so its page is mapped a second time, writable.
+    # The linker writes to the dynamic section, so its page is mapped a second time as writable.
     writable, end = dynamic_at + _PAGE, dynamic_at + len(dynamic)
     programs = (
         (1, 5, 0, 0, 0, end, end, _PAGE),

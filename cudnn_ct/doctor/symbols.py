@@ -1,4 +1,4 @@
-"""Reads the dynamic section of a library: what it exports, what it wants of others, and where it looks."""
+"""Read the dynamic section of a library: its exports, its imports, and its search paths."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from .. import _elf
+from .._elf import DT_GNU_HASH, DT_STRTAB, DT_SYMTAB
 
 __all__ = ["Dynamic", "code", "read"]
 
-DT_STRTAB, DT_SYMTAB, DT_STRSZ, DT_RPATH, DT_RUNPATH = 5, 6, 10, 15, 29
-DT_GNU_HASH, DT_VERNEED = 0x6FFFFEF5, 0x6FFFFFFE
+DT_STRSZ, DT_RPATH, DT_RUNPATH, DT_VERNEED = 10, 15, 29, 0x6FFFFFFE
 
-# About 20 times the figures of the largest cuDNN library: a file with more is damaged or hostile.
+# About 20 times the values of the largest cuDNN library: a file above them is damaged or hostile.
 MAX_SYMBOLS = 50_000
 MAX_NAMES = 4 << 20  # bytes: of the string table, and of all names read from it, which may overlap there
 LONGEST_NAME = 16 << 10  # bytes, of a search path too
@@ -24,16 +24,16 @@ MAX_CODE = 64 << 10  # bytes of one function
 
 @dataclass(frozen=True)
 class Dynamic:
-    """What one library says to the linker.
+    """The dynamic section of one library.
 
     Attributes
     ----------
     exports : dict of str to (int, int)
         The symbols that it defines, with their address and size.
     undefined : frozenset of str
-        The symbols that others must define; weak ones are left out.
+        The symbols that other libraries must define, without weak ones.
     rpath, runpath : tuple of str
-        The folders that it names, as written: RPATH is searched before LD_LIBRARY_PATH, RUNPATH after.
+        Its search paths, as written: RPATH is searched before LD_LIBRARY_PATH, RUNPATH after it.
     versions : frozenset of str
         The symbol versions that it needs, such as ``GLIBC_2.27``.
     """
@@ -46,12 +46,12 @@ class Dynamic:
 
 
 def read(library: _elf.Elf) -> Dynamic:
-    """Read the dynamic section of a library whose headers were read.
+    """Read the dynamic section of a library.
 
     Raises
     ------
     ElfError
-        When it points out of the file, or holds more than any sound library.
+        It points outside the file, or exceeds a limit.
     """
     with _elf.opened(library.path) as file:
         view = _elf.View(library.path, file, library.size)
@@ -76,7 +76,7 @@ def code(library: _elf.Elf, function: tuple[int, int]) -> bytes:
     Raises
     ------
     ElfError
-        When it lies outside the file.
+        It is outside the file.
     """
     address, size = function
     with _elf.opened(library.path) as file:
@@ -85,7 +85,7 @@ def code(library: _elf.Elf, function: tuple[int, int]) -> bytes:
 
 
 class _Strings:
-    """The string table, read at once: thousands of small reads would cost more."""
+    """The string table, read in one call, because thousands of small reads are slow."""
 
     def __init__(self, view: _elf.View, library: _elf.Elf, tags: dict[int, int]) -> None:
         size = tags.get(DT_STRSZ, 0)
@@ -98,7 +98,7 @@ class _Strings:
     def __getitem__(self, at: int) -> str:
         end = self._data.find(b"\0", at, at + LONGEST_NAME + 1)
         if end < 0:
-            raise self._view.malformed(f"has a name without an end within {LONGEST_NAME:,} bytes")
+            raise self._view.malformed(f"has an unterminated name of more than {LONGEST_NAME:,} bytes")
         self._read += end - at
         if self._read > MAX_NAMES:  # many symbols may have the same long name
             raise self._view.malformed(f"has names of more than {MAX_NAMES:,} bytes")
@@ -130,7 +130,7 @@ def _symbols(
 
 
 def _symbol_count(view: _elf.View, table: int) -> int:
-    """Count the symbols by the hash table, which alone says where they end."""
+    """Count the symbols by the hash table; no other field has their number."""
     buckets, first, words = view.unpack("<III", table)
     if buckets > MAX_SYMBOLS or words > MAX_SYMBOLS or first > MAX_SYMBOLS:
         raise view.malformed(f"has a hash table of {max(buckets, words, first):,} entries")
@@ -142,7 +142,7 @@ def _symbol_count(view: _elf.View, table: int) -> int:
     for index in range(last, min(last + _elf.LONGEST_CHAIN, MAX_SYMBOLS)):
         if view.unpack("<I", chain + 4 * (index - first))[0] & 1:
             return index + 1
-    raise view.malformed("has a hash table without an end")
+    raise view.malformed("has an unterminated hash table")
 
 
 def _versions(view: _elf.View, library: _elf.Elf, tags: dict[int, int], strings: _Strings) -> Iterator[str]:
@@ -158,10 +158,10 @@ def _versions(view: _elf.View, library: _elf.Elf, tags: dict[int, int], strings:
             name_at += step
             seen += 1
             if seen > MAX_VERSIONS:
-                raise view.malformed("needs more symbol versions than a library can")
+                raise view.malformed(f"needs more than {MAX_VERSIONS:,} symbol versions")
         if not following:
             return
         at += following
         seen += 1
         if seen > MAX_VERSIONS:
-            raise view.malformed("has a list of symbol versions without an end")
+            raise view.malformed("has an unterminated list of symbol versions")

@@ -1,4 +1,4 @@
-"""Text from files and other programs, made safe to print on a terminal."""
+"""Make text from files and other programs safe to print on a terminal."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _UNDECODED = re.compile("[\\udc80-\\udcff]+")  # how Python keeps bytes that it 
 
 
 def printable(text: str, keep: str = "") -> str:
-    """Escape the characters that a terminal would obey, except those in ``keep``.
+    """Escape the control characters of a text, except those in ``keep``.
 
     Bytes that the locale of this process cannot decode are read as UTF-8, and escaped if they are not UTF-8.
     """

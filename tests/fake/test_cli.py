@@ -1,4 +1,4 @@
-"""Commands on the fakes: the selftest finds what is wrong, and only that; tables and times are written."""
+"""Commands on the fakes: the selftest finds wrong results; tables and times are printed."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def selftest(*arguments: str) -> tuple[int, dict[str, Any]]:
 
 @pytest.fixture
 def _no_uneven_padding(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only engines of the graph API have it, which the fake has not; nor has it int32 results."""
+    """Skip the cases that only engines of the graph API support, which the fake does not have."""
     some = [case for case in cases() if case.variant != "uneven padding"]
     some = [case for case in some if case.dtype != "int8" or case.variant == "to float32"]
     monkeypatch.setattr(selftest_cases, "cases", lambda: some)
 
 
 @pytest.mark.usefixtures("_no_uneven_padding")
-def test_all_is_well(fake: FakeCudnn, tmp_path: Path) -> None:
+def test_selftest_passes_all_cases(fake: FakeCudnn, tmp_path: Path) -> None:
     code, told = selftest("--junit", str(tmp_path / "out.xml"))
     wrong = [row for row in told["rows"] if row["verdict"] != "ok"]
     assert wrong == []
@@ -58,8 +58,8 @@ def test_all_is_well(fake: FakeCudnn, tmp_path: Path) -> None:
     assert (suite.get("tests"), suite.get("failures")) == (str(len(told["rows"])), "0")
 
 
-def test_a_table_for_people(fake: FakeCudnn) -> None:
-    ran = run("selftest", "--only", "softmax", "--only", "lrn_backward")
+def test_selftest_prints_a_table(fake: FakeCudnn) -> None:
+    ran = run("selftest", "--op", "softmax", "--op", "lrn_backward")
     assert ran.exit_code == 0
     heading, *rows, blank, summary = ran.stdout.splitlines()
     assert heading.split() == ["op", "dtype", "layout", "algorithm", "error", "tolerance", "verdict"]
@@ -68,13 +68,15 @@ def test_a_table_for_people(fake: FakeCudnn) -> None:
     assert summary.startswith(f"{len(rows)} ok, in ")
 
 
-def test_a_wrong_result_fails(fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_selftest_fails_on_a_wrong_result(
+    fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     right = ct.reference.softmax
     monkeypatch.setattr(
         ct.reference, "softmax", lambda *a, **k: right(*a, **k) + np.float32(0.01).astype(a[0].dtype)
     )
     file = tmp_path / "out.xml"
-    ran = run("selftest", "--only", "softmax", "--json", "--junit", str(file))
+    ran = run("selftest", "--op", "softmax", "--json", "--junit", str(file))
     told = json.loads(ran.stdout)
     assert ran.exit_code == 1
     assert ran.stderr == f"cudnn-ct: {told['failed']} of {len(told['rows'])} failed\n"
@@ -87,13 +89,13 @@ def one(operation: str, dtype: str = "float32") -> Case:
     return next(case for case in cases() if (case.operation, case.dtype) == (operation, dtype))
 
 
-def test_what_cudnn_refuses(fake: FakeCudnn) -> None:
+def test_selftest_skips_only_optional_dtypes_when_cudnn_rejects_them(fake: FakeCudnn) -> None:
     fake.fail["cudnnSoftmaxForward"] = 3000
     row = selftest_run.attempt(one("softmax"))
     assert (row.verdict, row.error) == ("failed", None)
     assert "CUDNN_STATUS_NOT_SUPPORTED" in row.detail
-    row = selftest_run.attempt(one("softmax", "bfloat16"))  # which not every GPU has
-    assert row.verdict == "left out"
+    row = selftest_run.attempt(one("softmax", "bfloat16"))  # not supported by all GPUs
+    assert row.verdict == "skipped"
     fake.fail["cudnnSoftmaxForward"] = 5000
     assert selftest_run.attempt(one("softmax", "bfloat16")).verdict == "failed"
 
@@ -101,12 +103,12 @@ def test_what_cudnn_refuses(fake: FakeCudnn) -> None:
 @pytest.mark.parametrize(
     ("value", "words"),
     [
-        (np.zeros((2, 3)), r"result is float64[2, 3] and should be float32[2, 8, 7, 9]"),
+        (np.zeros((2, 3)), r"result is float64[2, 3], expected float32[2, 8, 7, 9]"),
         (np.full((2, 8, 7, 9), np.nan, np.float32), "differs from the reference"),
         (None, "'NoneType' object has no attribute 'numpy'"),
     ],
 )
-def test_results_of_another_kind(
+def test_selftest_fails_on_results_of_another_shape_or_value(
     fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch, value: Any, words: str
 ) -> None:
     monkeypatch.setattr(ct, "lrn", lambda x, **k: None if value is None else ct.asarray(value))
@@ -117,26 +119,30 @@ def test_results_of_another_kind(
         assert (row.verdict, row.error, row.detail) == ("failed", float("inf"), words)
 
 
-def test_a_bug_in_one_row_does_not_hide_the_others(fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_selftest_runs_the_other_rows_after_a_bug_in_one(
+    fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def broken(*_: Any, **__: Any) -> Any:
         raise RuntimeError("a bug")
 
     monkeypatch.setattr(ct, "lrn", broken)
-    code, told = selftest("--only", "lrn", "--only", "softmax")
+    code, told = selftest("--op", "lrn", "--op", "softmax")
     assert code == 1
     assert {row["detail"] for row in told["rows"] if row["name"] == "lrn"} == {"RuntimeError: a bug"}
     assert told["ok"]
 
 
-def test_dropout_that_keeps_everything(fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_selftest_fails_when_dropout_keeps_everything(
+    fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch
+) -> None:
     make = ct.DropoutState
     monkeypatch.setattr(ct, "DropoutState", lambda p, seed: make(0, seed))
     row = selftest_run.attempt(one("dropout"))
     assert row.verdict == "failed"
-    assert row.detail == "of all elements 1.00 were kept; about 0.75 should be"
+    assert row.detail == "kept 1.00 of all elements, expected about 0.75"
 
 
-def test_a_warning_of_the_package_is_told(fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_selftest_reports_a_warning_of_the_package(fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch) -> None:
     import warnings
 
     right = ct.lrn
@@ -153,33 +159,33 @@ def test_a_warning_of_the_package_is_told(fake: FakeCudnn, monkeypatch: pytest.M
 # --- algorithms and times ----------------------------------------------------------------------------------
 
 
-def test_algorithms_with_and_without_times(fake: FakeCudnn) -> None:
+def test_algorithms_prints_times_unless_no_timing(fake: FakeCudnn) -> None:
     fake.costs = {"GEMM": 9.0, "IMPLICIT_GEMM": 1.0}
-    ran = run("algos", *SMALL)
+    ran = run("algorithms", *SMALL)
     assert ran.exit_code == 0
-    problem, where, blank, heading, first, second, *refused = ran.stdout.splitlines()
+    problem, where, blank, heading, first, second, *rejected = ran.stdout.splitlines()
     assert problem.startswith("forward convolution: x float32[2, 3, 5, 6] nchw")
     assert (where, blank) == ("on a device of the tests", "")
     assert heading.split() == ["us", "workspace", "algorithm", "math", "notes"]
     assert first.split()[:4] == ["1000.0", "0", "legacy", "implicit_gemm"]
     assert second.split()[0] == "9000.0"
-    assert all("refused: " in row for row in refused)
-    listed = run("algos", *SMALL, "--no-measure").stdout
+    assert all("rejected: " in row for row in rejected)
+    listed = run("algorithms", *SMALL, "--no-timing").stdout
     assert "us" not in listed.splitlines()[3].split()
 
 
 @pytest.mark.parametrize("direction", ["forward", "backward_data", "backward_filter"])
-def test_algorithms_as_json(fake: FakeCudnn, direction: str) -> None:
-    ran = run("algos", *SMALL, "--direction", direction, "--json", "--padding", "1", "--layout", "nhwc")
+def test_algorithms_prints_json(fake: FakeCudnn, direction: str) -> None:
+    ran = run("algorithms", *SMALL, "--direction", direction, "--json", "--padding", "1", "--layout", "nhwc")
     told = json.loads(ran.stdout)
     assert told["problem"].startswith(f"{direction} convolution")
     assert told["rows"][0]["backend"] == "legacy"
     assert told["rows"][0]["time_ms"] > 0
     assert "problem" not in told["rows"][0]
-    assert (told["planned"], told["left_out"]) == (False, [])
+    assert (told["planned"], told["skipped"]) == (False, [])
 
 
-def test_every_candidate_of_a_convolution_is_timed(fake: FakeCudnn, tmp_path: Path) -> None:
+def test_bench_conv_times_every_candidate(fake: FakeCudnn, tmp_path: Path) -> None:
     pytest.importorskip("PIL")
     fake.costs = {"GEMM": 9.0, "IMPLICIT_GEMM": 1.0}
     picture = tmp_path / "times.png"
@@ -191,7 +197,7 @@ def test_every_candidate_of_a_convolution_is_timed(fake: FakeCudnn, tmp_path: Pa
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_candidate_that_fails_when_it_is_made_is_told(fake: FakeCudnn) -> None:
+def test_bench_conv_reports_a_candidate_that_cannot_be_created(fake: FakeCudnn) -> None:
     fake.refused = {"GEMM"}
     told = json.loads(run("bench", "conv", *SMALL, "--json").stdout)
     assert all(set(row) >= {"what", "time", "note"} for row in told["rows"])
@@ -214,7 +220,7 @@ def test_a_candidate_that_fails_when_it_is_made_is_told(fake: FakeCudnn) -> None
         ),
     ],
 )
-def test_layers_are_timed(fake: FakeCudnn, arguments: list[str], names: list[str]) -> None:
+def test_bench_times_layers(fake: FakeCudnn, arguments: list[str], names: list[str]) -> None:
     ran = run("bench", *arguments, "--x", "2,4,6,6", "--layout", "nhwc", "--json")
     assert ran.exit_code == 0, ran.output
     told = json.loads(ran.stdout)
@@ -227,7 +233,7 @@ def test_layers_are_timed(fake: FakeCudnn, arguments: list[str], names: list[str
 @pytest.mark.parametrize(
     "more", [[], ["--algo", "standard", "--layers", "2"], ["--mode", "gru", "--bidirectional"]]
 )
-def test_recurrent_networks_are_timed(fake: FakeCudnn, more: list[str]) -> None:
+def test_bench_rnn_times_forward_and_gradients(fake: FakeCudnn, more: list[str]) -> None:
     arguments = ["bench", "rnn", "--x", "4,2,3", "--hidden", "5", "--dtype", "float16", *more]
     ran = run(*arguments, "--json")
     assert ran.exit_code == 0, ran.output
@@ -237,14 +243,16 @@ def test_recurrent_networks_are_timed(fake: FakeCudnn, more: list[str]) -> None:
     assert " of float16[4, 2, 3]" in run(*arguments).stdout
 
 
-# --- what is wrong -----------------------------------------------------------------------------------------
+# --- errors -----------------------------------------------------------------------------------------
 
 
-def test_a_device_by_name(fake: FakeCudnn) -> None:
+def test_device_prints_the_name(fake: FakeCudnn) -> None:
     assert run("device").stdout == "a device of the tests, device 0\n"
 
 
-def test_a_device_is_exported(fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_device_exports_a_description(
+    fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     from cudnn_ct.graph import offline
 
     monkeypatch.setattr(offline, "describe_device", lambda context: '{"deviceVer": 900}')
@@ -256,16 +264,16 @@ def test_a_device_is_exported(fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch, 
     assert (ran.exit_code, ran.stderr.startswith("cudnn-ct: [Errno 2]")) == (1, True)
 
 
-def test_what_this_cudnn_lacks_is_one_line(fake: FakeCudnn) -> None:
+def test_device_export_fails_in_one_line_when_cudnn_lacks_a_function(fake: FakeCudnn) -> None:
     ran = run("device", "--export")  # the fake has no graph API
     assert ran.exit_code == 1
     assert ran.stderr.startswith("cudnn-ct: cudnnBackend")
     assert len(ran.stderr.splitlines()) == 1
 
 
-def test_no_handle(fake: FakeCudnn) -> None:
+def test_algorithms_fails_in_one_line_when_no_handle_can_be_created(fake: FakeCudnn) -> None:
     fake.fail["cudnnCreate"] = 1001
-    ran = run("algos", *SMALL)
+    ran = run("algorithms", *SMALL)
     assert ran.exit_code == 1
     assert ran.stderr.startswith("cudnn-ct: cudnnCreate returned CUDNN_STATUS_NOT_INITIALIZED")
 
@@ -282,7 +290,7 @@ def test_no_handle(fake: FakeCudnn) -> None:
         ("cudnnSoftmaxForward", 5000, False),
     ],
 )
-def test_errors_of_an_installation_carry_the_doctors_verdict(
+def test_errors_of_an_installation_have_the_doctors_verdict(
     fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch, function: str, status: int, carried: bool
 ) -> None:
     from cudnn_ct import _lib, doctor
@@ -298,14 +306,16 @@ def test_errors_of_an_installation_carry_the_doctors_verdict(
             ct.softmax(ct.asarray(np.zeros((2, 3), np.float32)))
         notes = getattr(caught.value, "__notes__", [])
         assert notes.count(f"doctor: of {__file__}") == carried
-    assert asked == [__file__] * carried  # he looks once: it is the same library still
+    assert asked == [__file__] * carried  # once for a library
 
 
-def test_a_doctor_who_is_ill_adds_nothing(fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_have_no_verdict_when_the_doctor_fails(
+    fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from cudnn_ct import _lib, doctor
 
     def failing(path: str) -> list[str]:
-        raise OSError("the doctor is ill")
+        raise OSError("the doctor fails")
 
     monkeypatch.setattr(doctor, "verdict_lines", failing, raising=False)
     monkeypatch.setattr(_lib.load(), "path", __file__)

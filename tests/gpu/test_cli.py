@@ -21,7 +21,7 @@ def run(*arguments: str) -> Result:
     return CliRunner().invoke(main, arguments, catch_exceptions=False)
 
 
-def test_the_selftest_is_green_within_a_minute(tmp_path: Path) -> None:
+def test_selftest_passes_within_a_minute(tmp_path: Path) -> None:
     begin = time.monotonic()
     ran = run("selftest", "--json", "--junit", str(tmp_path / "out.xml"))
     told = json.loads(ran.stdout)
@@ -36,8 +36,8 @@ def test_the_selftest_is_green_within_a_minute(tmp_path: Path) -> None:
     assert len(suite.findall("testcase")) == len(told["rows"])
 
 
-def test_a_part_of_the_selftest_as_a_table() -> None:
-    ran = run("selftest", "--only", "softmax", "--only", "pool")
+def test_selftest_prints_a_table_of_some_operations() -> None:
+    ran = run("selftest", "--op", "softmax", "--op", "pool")
     assert ran.exit_code == 0, ran.output
     heading, *rows = ran.stdout.splitlines()
     assert heading.split() == ["op", "dtype", "layout", "algorithm", "error", "tolerance", "verdict"]
@@ -47,21 +47,21 @@ def test_a_part_of_the_selftest_as_a_table() -> None:
 
 
 @pytest.mark.parametrize("direction", ["forward", "backward_data", "backward_filter"])
-def test_algorithms_are_timed(direction: str) -> None:
-    rows = json.loads(run("algos", *CONV, "--direction", direction, "--json").stdout)["rows"]
+def test_algorithms_prints_times(direction: str) -> None:
+    rows = json.loads(run("algorithms", *CONV, "--direction", direction, "--json").stdout)["rows"]
     times = [row["time_ms"] for row in rows if row["time_ms"]]
     assert times == sorted(times)
     assert {row["backend"] for row in rows if row["time_ms"]} == {"graph", "legacy"}
-    listed = json.loads(run("algos", *CONV, "--direction", direction, "--no-measure", "--json").stdout)
+    listed = json.loads(run("algorithms", *CONV, "--direction", direction, "--no-timing", "--json").stdout)
     assert not any(row["time_ms"] for row in listed["rows"])
     assert not listed["planned"]
 
 
-def test_the_device_is_exported_and_planned_for(tmp_path: Path) -> None:
+def test_algorithms_plans_for_an_exported_device(tmp_path: Path) -> None:
     file = tmp_path / "gpu.json"
     ran = run("device", "--export", str(file))
     assert ran.exit_code == 0, ran.output
-    ran = run("algos", *CONV, "--device", str(file), "--json")
+    ran = run("algorithms", *CONV, "--device", str(file), "--json")
     assert ran.exit_code == 0, ran.output
     told = json.loads(ran.stdout)
     assert any(not row["rejected"] for row in told["rows"])
@@ -71,13 +71,13 @@ def test_the_device_is_exported_and_planned_for(tmp_path: Path) -> None:
     assert named.endswith(", device 0\n")
 
 
-def test_what_is_exported_has_the_form_of_what_was_recorded(tmp_path: Path) -> None:
+def test_device_export_has_the_fields_of_the_recorded_description(tmp_path: Path) -> None:
     recorded = json.loads((Path(__file__).parents[1] / "devices/h200-cudnn-9.19.json").read_text())
     exported = json.loads(run("device", "--export").stdout)
     assert {name: type(exported.get(name)) for name in recorded} == {
         name: type(value) for name, value in recorded.items()
     }
-    assert run("selftest", "--only", "softmax", "--device", str(tmp_path / "nothing")).exit_code == 2
+    assert run("selftest", "--op", "softmax", "--device", str(tmp_path / "nothing")).exit_code == 2
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_what_is_exported_has_the_form_of_what_was_recorded(tmp_path: Path) -> N
     ],
     ids=lambda arguments: arguments[0],
 )
-def test_problems_are_timed(problem: list[str], tmp_path: Path) -> None:
+def test_bench_times_every_problem(problem: list[str], tmp_path: Path) -> None:
     picture = tmp_path / "times.png"
     drawn = ["--plot", str(picture)] if find_spec("PIL") else []
     ran = run("bench", *problem, "--json", *drawn)

@@ -1,4 +1,4 @@
-"""The doctor on a machine with a GPU: what it says of the driver, the GPU, and a handle of cuDNN."""
+"""The doctor on a machine with a GPU: findings about the driver, the GPU, and a cuDNN handle."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from cudnn_ct import _lib, doctor
 from cudnn_ct.doctor import main
 
 
-def test_a_machine_that_computes_has_no_errors() -> None:
-    found = doctor.diagnose(asked=doctor.Demands(gpu=True))
+def test_diagnose_finds_no_errors_on_a_working_machine() -> None:
+    found = doctor.diagnose(asked=doctor.Requirements(gpu=True))
     errors = [each.message for each in found.findings if each.severity == doctor.Severity.ERROR]
     assert errors == []
     devices = found.details["driver"]["devices"]
@@ -24,7 +24,7 @@ def test_a_machine_that_computes_has_no_errors() -> None:
     assert found.details["driver"]["cuda"] >= 12000
 
 
-def test_the_command_names_the_gpu_that_it_demanded(capsys: pytest.CaptureFixture[str]) -> None:
+def test_doctor_passes_when_a_gpu_is_required(capsys: pytest.CaptureFixture[str]) -> None:
     code = main.main(["--require-driver", "--require-gpu", "--json"])
     told = json.loads(capsys.readouterr().out)
     assert code == told["exit_code"] == 0
@@ -33,7 +33,7 @@ def test_the_command_names_the_gpu_that_it_demanded(capsys: pytest.CaptureFixtur
     assert told["details"]["child"]["libcuda"] == "driver"
 
 
-def test_a_process_that_computes_is_sound() -> None:
+def test_here_finds_no_errors_in_a_working_process() -> None:
     x = ct.asarray(np.ones((1, 2, 3, 3), np.float32))
     ct.conv(x, ct.asarray(np.ones((1, 2, 1, 1), np.float32))).numpy()
     for found in (doctor.here(), doctor.diagnose_process(os.getpid())):

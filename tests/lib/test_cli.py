@@ -1,4 +1,4 @@
-"""Commands with the real cuDNN and no GPU, and what its errors carry."""
+"""Commands with the real cuDNN and no GPU, and the notes on its errors."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ def no_gpu(cudnn: int) -> str:
 
 @pytest.mark.parametrize("direction", ["forward", "backward_data", "backward_filter"])
 @pytest.mark.usefixtures("planner")
-def test_engines_for_a_gpu_that_is_not_there(direction: str) -> None:
+def test_algorithms_plans_for_a_described_gpu(direction: str) -> None:
     ran = run(
-        "algos", *CONV, "--device", str(DEVICE), "--dtype", "float16", "--layout", "nhwc",
+        "algorithms", *CONV, "--device", str(DEVICE), "--dtype", "float16", "--layout", "nhwc",
         "--direction", direction, "--json",
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr
@@ -54,77 +54,76 @@ def test_engines_for_a_gpu_that_is_not_there(direction: str) -> None:
     assert {row["backend"] for row in usable} == {"graph"}
     assert any("tensor_core" in row["notes"] for row in usable)
     assert all(row["time_ms"] is None and row["workspace"] >= 0 for row in usable)
-    assert "need a handle" in told["left_out"][0]
+    assert "need a handle" in told["skipped"][0]
 
 
 @pytest.mark.usefixtures("planner")
-def test_a_planned_table_has_no_times_and_says_what_it_lacks() -> None:
-    ran = run("algos", *CONV, "--padding", "0:1,2:1", "--device", str(DEVICE))
+def test_algorithms_prints_a_planned_table_without_times() -> None:
+    ran = run("algorithms", *CONV, "--padding", "0:1,2:1", "--device", str(DEVICE))
     assert ran.returncode == 0, ran.stderr
     lines = ran.stdout.splitlines()
-    assert lines[1] == "on NVIDIA H200, planned without it"
+    assert lines[1] == "on NVIDIA H200, planned without a GPU"
     assert lines[3].split() == ["workspace", "algorithm", "math", "notes"]
-    assert lines[-1].startswith("legacy algorithms need a handle")
+    assert lines[-1].startswith("legacy algorithms are skipped: they need a handle")
 
 
 @pytest.mark.usefixtures("planner")
-def test_a_description_that_cudnn_refuses(tmp_path: Path) -> None:
+def test_algorithms_fails_when_cudnn_rejects_the_description(tmp_path: Path) -> None:
     path = tmp_path / "device.json"
     path.write_text('{"deviceVer": 900}')
-    ran = run("algos", *CONV, "--device", str(path))
+    ran = run("algorithms", *CONV, "--device", str(path))
     assert ran.returncode == 2, ran.stderr
-    assert f"cuDNN refuses {path} as a description of a device" in ran.stderr
+    assert f"cuDNN rejected {path} as a description of a device" in ran.stderr
 
 
 # --- without a GPU -----------------------------------------------------------------------------------------
 
 
-def test_the_selftest_says_why_there_is_no_gpu_and_tries_the_rest(no_gpu: str, tmp_path: Path) -> None:
+def test_selftest_checks_the_rest_when_there_is_no_gpu(no_gpu: str, tmp_path: Path) -> None:
     file = tmp_path / "out.xml"
     ran = run("selftest", "--json", "--junit", str(file))
     assert ran.returncode == 3, ran.stdout
-    assert ran.stderr == f"cudnn-ct: no operation was tried: {no_gpu}\n"
+    assert ran.stderr == f"cudnn-ct: no operation was run: {no_gpu}\n"
     told = json.loads(ran.stdout)
     assert (told["reason"], told["device"], told["failed"]) == (no_gpu, None, 0)
     verdicts = {row["name"]: row["verdict"] for row in told["rows"]}
-    assert verdicts.pop("planning") == "left out"
+    assert verdicts.pop("planning") == "skipped"
     assert verdicts == dict.fromkeys(("cuDNN loads", "descriptors", "output shapes", "doctor"), "ok")
     suite = ElementTree.parse(file).getroot()
     assert (suite.get("tests"), suite.get("failures"), suite.get("skipped")) == ("6", "0", "2")
 
 
 @pytest.mark.usefixtures("planner")
-def test_the_selftest_plans_for_a_described_gpu(no_gpu: str) -> None:
+def test_selftest_plans_for_a_described_gpu(no_gpu: str) -> None:
     ran = run("selftest", "--device", str(DEVICE))
     assert ran.returncode == 3, ran.stdout
     (row,) = [line for line in ran.stdout.splitlines() if line.startswith("planning")]
     assert "engines for 6 convolutions on NVIDIA H200" in row
 
 
-def test_a_broken_cudnn_fails_the_selftest(tmp_path: Path) -> None:
+def test_selftest_fails_when_cudnn_is_broken(tmp_path: Path) -> None:
     shim = make_cudnn(tmp_path / "lib", "9.27.0", without=["cnn"])
     ran = run("selftest", "--json", library=shim)
     assert ran.returncode == 1
     told = json.loads(ran.stdout)
-    assert {row["verdict"] for row in told["rows"]} == {"failed", "left out"}
+    assert {row["verdict"] for row in told["rows"]} == {"failed", "skipped"}
     assert "missing-library" in next(row["detail"] for row in told["rows"] if row["name"] == "doctor")
-    assert "failed; and no operation was tried: " in ran.stderr
+    assert "failed; and no operation was run: " in ran.stderr
 
 
-@pytest.mark.parametrize(
-    "arguments", [("algos", *CONV), ("device",), ("device", "--export"), ("bench", "softmax", "--x", "2,3")]
-)
-def test_other_commands_exit_with_three(no_gpu: str, arguments: tuple[str, ...]) -> None:
+NEED_A_GPU = [("algorithms", *CONV), ("device",), ("device", "--export"), ("bench", "softmax", "--x", "2,3")]
+
+
+@pytest.mark.parametrize("arguments", NEED_A_GPU)
+def test_commands_exit_with_3_when_there_is_no_gpu(no_gpu: str, arguments: tuple[str, ...]) -> None:
     ran = run(*arguments)
     assert (ran.returncode, ran.stdout) == (3, "")
     assert ran.stderr.startswith(f"cudnn-ct: {no_gpu}")
     assert len(ran.stderr.splitlines()) == 1
 
 
-@pytest.mark.parametrize("arguments", [("algos", *CONV), ("device",), ("bench", "softmax", "--x", "2,3")])
-def test_an_incomplete_cudnn_is_a_failure_and_no_missing_gpu(
-    tmp_path: Path, arguments: tuple[str, ...]
-) -> None:
+@pytest.mark.parametrize("arguments", NEED_A_GPU)
+def test_commands_exit_with_1_when_cudnn_is_incomplete(tmp_path: Path, arguments: tuple[str, ...]) -> None:
     shim = make_cudnn(tmp_path / "lib", "9.27.0", without=["heuristic", "adv"])
     ran = run(*arguments, library=shim)
     assert (ran.returncode, ran.stdout) == (1, "")
@@ -137,13 +136,13 @@ def test_an_incomplete_cudnn_is_a_failure_and_no_missing_gpu(
 
 
 @needs_cudnn
-def test_a_cudnn_that_cannot_be_loaded_comes_with_the_doctors_verdict(tmp_path: Path) -> None:
+def test_algorithms_prints_the_doctors_verdict_when_cudnn_cannot_be_loaded(tmp_path: Path) -> None:
     assert WHEEL is not None
     for file in WHEEL.parent.glob("libcudnn_*.so.9"):
         (tmp_path / file.name).symlink_to(file)
     shutil.copy(WHEEL, tmp_path / "libcudnn.so.9")
     (tmp_path / "libcudnn_ops.so.9").unlink()
-    ran = run("algos", *CONV, "--device", str(DEVICE), library=tmp_path)
+    ran = run("algorithms", *CONV, "--device", str(DEVICE), library=tmp_path)
     assert ran.returncode == 1
     *verdict, last = ran.stderr.splitlines()
     assert last.startswith("cudnn-ct: ")
@@ -152,7 +151,7 @@ def test_a_cudnn_that_cannot_be_loaded_comes_with_the_doctors_verdict(tmp_path: 
 
 
 @needs_cudnn
-def test_an_exception_shows_the_verdict_below_its_own_text(tmp_path: Path) -> None:
+def test_load_error_has_the_doctors_verdict_below_its_message(tmp_path: Path) -> None:
     shim = make_cudnn(tmp_path / "lib", "9.27.0", without=["cnn"])
     done = subprocess.run(
         [sys.executable, "-c", "import cudnn_ct as ct; ct.version()"],
@@ -169,9 +168,9 @@ def test_an_exception_shows_the_verdict_below_its_own_text(tmp_path: Path) -> No
 
 @pytest.fixture
 def without_engines(tmp_path: Path) -> Iterator[Path]:
-    """A cuDNN that can be loaded, and cannot plan: its engines want a symbol that the others do not have."""
+    """A cuDNN that can be loaded but not plan: its engines need a symbol that no library defines."""
     assert WHEEL is not None
-    try:  # no symbolic links: libcudnn_graph looks for the engines where it really lies
+    try:  # no symbolic links: libcudnn_graph searches for the engines in its real folder
         for file in WHEEL.resolve().parent.glob("libcudnn*.so.9"):
             os.link(file, tmp_path / file.name)
     except OSError as error:
@@ -184,13 +183,13 @@ def without_engines(tmp_path: Path) -> Iterator[Path]:
     shutil.rmtree(tmp_path, ignore_errors=True)
 
 
-UNRESOLVED = "doctor: unresolved-symbols: libcudnn_engines_runtime_compiled.so.9 is of another version"
+UNRESOLVED = "doctor: unresolved-symbols: libcudnn_engines_runtime_compiled.so.9 has another version"
 
 
 @needs_cudnn
 @pytest.mark.usefixtures("planner")
-def test_planning_that_fails_comes_with_the_doctors_verdict(without_engines: Path) -> None:
-    ran = run("algos", *CONV, "--device", str(DEVICE), library=without_engines)
+def test_algorithms_prints_the_doctors_verdict_when_planning_fails(without_engines: Path) -> None:
+    ran = run("algorithms", *CONV, "--device", str(DEVICE), library=without_engines)
     assert ran.returncode == 1
     *before, last = ran.stderr.splitlines()
     assert last.startswith("cudnn-ct: cudnnBackendFinalize returned CUDNN_STATUS_SUBLIBRARY_LOADING_FAILED")
@@ -198,7 +197,7 @@ def test_planning_that_fails_comes_with_the_doctors_verdict(without_engines: Pat
 
 
 @needs_cudnn
-def test_a_call_that_opens_a_broken_library_comes_with_the_doctors_verdict(without_engines: Path) -> None:
+def test_call_error_has_the_doctors_verdict_when_a_library_is_broken(without_engines: Path) -> None:
     code = (
         "import warnings; warnings.simplefilter('ignore')\n"
         "from cudnn_ct import _lib; from cudnn_ct.graph.backend import BackendDescriptor\n"
@@ -218,8 +217,8 @@ def test_a_call_that_opens_a_broken_library_comes_with_the_doctors_verdict(witho
     assert any(line.startswith(UNRESOLVED) for line in lines[error:])
 
 
-def test_where_nothing_is_there_the_doctor_has_nothing_to_add(tmp_path: Path) -> None:
-    ran = run("algos", *CONV, "--device", str(DEVICE), library=tmp_path / "nothing.so")
+def test_algorithms_prints_one_line_when_no_cudnn_exists(tmp_path: Path) -> None:
+    ran = run("algorithms", *CONV, "--device", str(DEVICE), library=tmp_path / "nothing.so")
     assert ran.returncode == 1
     assert len(ran.stderr.splitlines()) == 1
     assert str(tmp_path / "nothing.so") in ran.stderr

@@ -1,7 +1,7 @@
-"""The doctor on real cuDNNs: nothing to say of sound ones, and the right cause named for broken ones.
+"""The doctor on real cuDNNs: no findings for sound ones, and the right cause for broken ones.
 
 `CUDNN_CT_TEST_CUDNNS` names the library folders of other cuDNN 9, unpacked from their wheels; with them every
-case runs on each, and parts of one are put into another.
+case runs on each, and parts of one are copied into another.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ pytestmark = pytest.mark.skipif(not SOURCES, reason="no cuDNN wheel is installed
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
-    """A folder for a copy by hard links, which must be on the file system of the wheels, and is removed."""
+    """A folder for hard links, on the file system of the wheels; it is removed after the test."""
     try:
         os.link(SOURCES[0].libraries / "libcudnn.so.9", tmp_path / "probe")
     except OSError as error:
@@ -61,7 +61,7 @@ def site(folder: Path) -> Site:
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=str)
-def test_nothing_is_said_of_a_sound_cudnn(folder: Path, source: Source) -> None:
+def test_doctor_finds_nothing_in_a_sound_cudnn(folder: Path, source: Source) -> None:
     start = time.monotonic()
     answer = examine(Site(folder, source).target)
     assert (answer.codes(), answer.exit_code) == (set(), 0)
@@ -74,9 +74,7 @@ ASCII = {"LANG": "C", "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "
 
 
 @pytest.mark.parametrize("environ", [{}, ASCII], ids=["this locale", "ASCII"])
-def test_nothing_is_said_of_a_sound_cudnn_whatever_the_name_of_its_folder(
-    folder: Path, environ: dict[str, str]
-) -> None:
+def test_doctor_finds_nothing_in_a_folder_with_any_name(folder: Path, environ: dict[str, str]) -> None:
     site = Site(folder / "Ordner mit Leer \u00fcn\u00ef", SOURCES[0])
     answer = examine(site.target, environ=environ)
     assert (answer.codes(), answer.exit_code) == (set(), 0)
@@ -96,7 +94,7 @@ def single() -> list[Any]:
 
 
 @pytest.mark.parametrize(("source", "case"), single())
-def test_the_cause_is_named(folder: Path, source: Source, case: Case) -> None:
+def test_doctor_names_the_cause(folder: Path, source: Source, case: Case) -> None:
     answer = run(case, folder, source)
     assert named(case, answer), (answer.exit_code, answer.report["findings"])
 
@@ -113,12 +111,12 @@ def mixed() -> list[Any]:
 
 
 @pytest.mark.parametrize(("source", "other", "case"), mixed())
-def test_a_mixture_is_named(folder: Path, source: Source, other: Source, case: Case) -> None:
+def test_doctor_names_the_cause_of_a_mixture(folder: Path, source: Source, other: Source, case: Case) -> None:
     answer = run(case, folder, source, other)
     assert named(case, answer), (answer.exit_code, answer.report["findings"])
 
 
-# --- what the child process sees, where the files alone would say it first ---------------------------------
+# --- the child process, without the checks of the files ---------------------------------
 
 
 def loaded(site: Site) -> list[doctor.Finding]:
@@ -131,7 +129,7 @@ def codes(findings: list[doctor.Finding]) -> set[str]:
     return {found.code for found in findings}
 
 
-def test_a_crash_is_a_finding(site: Site) -> None:
+def test_load_check_reports_a_crash(site: Site) -> None:
     site.file("graph").unlink()
     crashed = [found for found in loaded(site) if found.code == "probe-crashed"]
     assert crashed
@@ -140,12 +138,12 @@ def test_a_crash_is_a_finding(site: Site) -> None:
 
 
 @pytest.mark.parametrize("part", ["heuristic", "engines_precompiled", "engines_runtime_compiled"])
-def test_a_missing_engine_is_seen_though_cudnn_may_be_silent(site: Site, part: str) -> None:
+def test_load_check_reports_a_missing_engine_that_cudnn_may_not_report(site: Site, part: str) -> None:
     site.file(part).unlink()
     assert codes(loaded(site)) & {"jit-only", "finalize-failed"}
 
 
-def test_the_linkers_own_words_are_passed_on(site: Site) -> None:
+def test_load_check_reports_the_linkers_error_message(site: Site) -> None:
     site.patch(
         "cnn",
         lambda data: data.__setitem__(slice(0, len(data)), data.replace(b"_ZTVN5cudnn", b"_ZTVN5nnduc")),
@@ -154,16 +152,16 @@ def test_the_linkers_own_words_are_passed_on(site: Site) -> None:
     assert any("undefined symbol" in message for message in errors)
 
 
-def test_a_hang_is_ended_and_told(site: Site) -> None:
+def test_doctor_reports_a_hang_of_cudnn(site: Site) -> None:
     answer = examine(site.target, ["--timeout", "0.001", "--require-gpu"])
     (told,) = [each for each in answer.report["findings"] if each["severity"] == "error"]
     assert told["code"] == "probe-hung"
-    assert told["message"].startswith("cuDNN did not come back from ")
-    assert answer.report["tiers"]["driver"] == "cuDNN has used up the time"
+    assert told["message"].startswith("cuDNN did not return from ")
+    assert answer.report["tiers"]["driver"] == "cuDNN used all of the time"
     assert answer.exit_code == 1
 
 
-def test_a_probe_that_never_ends_is_killed_with_what_it_started(
+def test_sandbox_kills_a_probe_that_hangs_with_its_children(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     python = tmp_path / "python"
@@ -174,7 +172,7 @@ def test_a_probe_that_never_ends_is_killed_with_what_it_started(
     (report,) = child.run([({"mode": "cudnn", "shim": ""}, {})], 1)
     assert report.ended == "hung"
     assert time.monotonic() - start < 10
-    while is_running((tmp_path / "pid").read_text().strip()):  # a busy machine takes its time
+    while is_running((tmp_path / "pid").read_text().strip()):  # a busy machine may take longer
         assert time.monotonic() - start < 20
         time.sleep(0.01)
 
@@ -188,7 +186,7 @@ def is_running(pid: str) -> bool:
 
 @pytest.fixture
 def hanging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """The environment of a driver whose every function goes round in a circle."""
+    """The environment for a driver whose functions never return."""
     circle = {62: bytes.fromhex("ebfe909090909090"), 183: bytes.fromhex("0000001400000014")}
     monkeypatch.setattr(stub_libcuda, "CODE", circle)
     functions = ["cuInit", "cuDriverGetVersion", "cuDeviceGetCount"]
@@ -196,27 +194,27 @@ def hanging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     return {"LD_LIBRARY_PATH": str(tmp_path)}
 
 
-def test_a_driver_that_hangs_is_killed_and_told(hanging: dict[str, str], tmp_path: Path) -> None:
+def test_doctor_reports_a_driver_that_hangs(hanging: dict[str, str], tmp_path: Path) -> None:
     start = time.monotonic()
     found = examine(tmp_path, ["--require-driver", "--timeout", "3"], hanging).report["findings"]
     (told,) = [each for each in found if each["code"] == "probe-hung"]
-    assert told["message"].startswith("the driver did not come back from ")
+    assert told["message"].startswith("the driver did not return from ")
     assert time.monotonic() - start < 20
 
 
-def test_no_child_outlives_a_doctor_who_is_killed(hanging: dict[str, str], tmp_path: Path) -> None:
+def test_children_end_when_the_doctor_is_killed(hanging: dict[str, str], tmp_path: Path) -> None:
     environ = {**os.environ, "PYTHONPATH": str(PACKAGE), "TMPDIR": str(tmp_path), **hanging}
     command = [sys.executable, "-m", "cudnn_ct", "doctor", "--require-driver", "--timeout", "60"]
     with subprocess.Popen(command, env=environ, stdout=subprocess.DEVNULL) as process:
         children: list[int] = []
         while not any("libcuda.so.1" in _text(child, "maps") for child in children):
-            assert process.poll() is None, "the doctor came back from a driver that hangs"
+            assert process.poll() is None, "the doctor returned from a driver that hangs"
             time.sleep(0.05)
             children = _children(process.pid)
         process.kill()
     end = time.monotonic() + 10
     while any(_text(child, "maps") for child in children):
-        assert time.monotonic() < end, f"{children} run on"
+        assert time.monotonic() < end, f"{children} are still running"
         time.sleep(0.05)
 
 
@@ -232,21 +230,21 @@ def _text(pid: int, name: str) -> str:
         return ""
 
 
-def test_a_python_that_cannot_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sandbox_reports_a_python_that_cannot_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
     (report,) = child.run([({"mode": "driver", "shim": ""}, {})], 1)
     assert report.ended == "refused"
     assert "/nowhere/python" in report.words
 
 
-def test_nowhere_to_write(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sandbox_reports_that_no_folder_is_writable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", "/nowhere")
     (report,) = child.run([({"mode": "driver", "shim": ""}, {})], 1)
     assert report.ended == "refused"
     assert "/nowhere" in report.words
 
 
-def test_the_driver_is_a_note_unless_it_is_required(site: Site) -> None:
+def test_doctor_notes_a_missing_driver_unless_it_is_required(site: Site) -> None:
     if examine(site.target).report["details"]["driver"]["library"]:
         pytest.skip("there is a driver here")
     assert "no-driver" in examine(site.target).codes("note")
@@ -256,7 +254,7 @@ def test_the_driver_is_a_note_unless_it_is_required(site: Site) -> None:
         assert answer.exit_code == 1
 
 
-def test_a_stub_and_a_broken_libcuda_are_told_apart(site: Site) -> None:
+def test_doctor_distinguishes_a_stub_from_a_broken_libcuda(site: Site) -> None:
     folder = site.root.parent / "driver"
     folder.mkdir()
     functions = ["cuInit", "cuDriverGetVersion", "cuDeviceGetCount"]
@@ -271,7 +269,7 @@ def test_a_stub_and_a_broken_libcuda_are_told_apart(site: Site) -> None:
         assert answer.exit_code == 1
 
 
-def test_the_stand_in_answers_stub_library(tmp_path: Path) -> None:
+def test_stub_libcuda_returns_stub_library(tmp_path: Path) -> None:
     path = tmp_path / "libcuda.so.1"
     path.write_bytes(stub_libcuda.make(["cuInit"], _elf.machine_here()))
     code = (
@@ -281,7 +279,7 @@ def test_the_stand_in_answers_stub_library(tmp_path: Path) -> None:
     assert done.stdout.split() == ["34", "34"]
 
 
-def test_the_whole_set_is_loaded_without_a_driver(site: Site) -> None:
+def test_doctor_loads_all_libraries_without_a_driver(site: Site) -> None:
     mapped = examine(site.target).report["details"]["child"]["mapped"]
     for library in site.source.set.libraries.values():
         assert str(site.lib / library.file) in mapped
@@ -302,39 +300,28 @@ def test_the_whole_set_is_loaded_without_a_driver(site: Site) -> None:
     ],
     ids=str,
 )
-def test_what_is_asked_for_and_not_there(site: Site, arguments: list[str], code: str) -> None:
+def test_doctor_reports_requirements_that_are_not_met(site: Site, arguments: list[str], code: str) -> None:
     answer = examine(site.target, ["--static", *arguments])
     assert answer.codes() == {code}
     assert answer.exit_code == (2 if code == "jit-for-gpu" else 1)
 
 
-def test_what_is_asked_for_and_there(site: Site) -> None:
+def test_doctor_finds_nothing_when_requirements_are_met(site: Site) -> None:
     found = site.source.set
     version = libraryset.write(found.version)
-    arguments = [
-        "--expect",
-        version,
-        "--min",
-        "9.0",
-        "--max",
-        "9",
-        "--cuda-major",
-        str(found.cuda),
-        "--arch",
-        "90,8.6",
-    ]
+    arguments = f"--expect {version} --min 9.0 --max 9 --cuda-major {found.cuda} --arch 90,8.6".split()
     answer = examine(site.target, ["--static", *arguments])
     assert (answer.codes(), answer.exit_code) == (set(), 0)
 
 
-def test_deep_hashes_and_finds_nothing_in_a_sound_wheel(site: Site) -> None:
+def test_doctor_finds_nothing_with_deep_in_a_sound_wheel(site: Site) -> None:
     assert examine(site.target, ["--deep", "--static"]).codes() == set()
 
 
 # --- images ------------------------------------------------------------------------------------------------
 
 
-def test_an_image_is_read_by_its_own_links_and_nothing_of_it_is_run(site: Site) -> None:
+def test_doctor_reads_an_image_by_its_links_and_runs_nothing(site: Site) -> None:
     image = site.root.parent / "image"
     (image / "etc").mkdir(parents=True)
     (image / "usr/lib/x86_64-linux-gnu").mkdir(parents=True)
@@ -370,7 +357,7 @@ def with_libraries(*paths: Path, code: str = LOADED) -> subprocess.Popen[str]:
     return process
 
 
-def test_what_a_process_has_loaded(site: Site) -> None:
+def test_doctor_examines_the_libraries_of_a_process(site: Site) -> None:
     with with_libraries(site.file("graph"), site.file("")) as process:
         answer = examine(None, ["--pid", str(process.pid)])
         process.communicate("")
@@ -380,7 +367,7 @@ def test_what_a_process_has_loaded(site: Site) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may change its root folder")
-def test_a_process_with_another_root(site: Site, tmp_path: Path) -> None:
+def test_doctor_examines_a_process_with_another_root(site: Site, tmp_path: Path) -> None:
     code = LOADED.replace("print(", f"__import__('os').chroot({str(tmp_path)!r}); print(")
     with with_libraries(site.file("graph"), site.file(""), code=code) as process:
         answer = examine(None, ["--pid", str(process.pid)])
@@ -389,7 +376,7 @@ def test_a_process_with_another_root(site: Site, tmp_path: Path) -> None:
     assert answer.report["cudnn"][0]["folder"].endswith(str(site.lib))
 
 
-def test_two_cudnns_and_a_file_that_was_replaced(site: Site) -> None:
+def test_doctor_reports_two_cudnns_and_a_deleted_file_of_a_process(site: Site) -> None:
     second = site.root.parent / "second"
     second.mkdir()
     shutil.copy(site.file("cnn"), second)
@@ -405,7 +392,7 @@ def test_two_cudnns_and_a_file_that_was_replaced(site: Site) -> None:
         process.communicate("")
 
 
-def test_here(site: Site) -> None:
+def test_here_examines_this_process(site: Site) -> None:
     code = (
         "import ctypes, sys; from cudnn_ct import doctor\n"
         "before = doctor.here().verdict\n"
@@ -422,7 +409,7 @@ def test_here(site: Site) -> None:
 # --- the API -----------------------------------------------------------------------------------------------
 
 
-def test_reading_opens_no_library(site: Site) -> None:
+def test_static_diagnosis_opens_no_library(site: Site) -> None:
     code = (
         "import sys, json; from cudnn_ct import doctor\n"
         "found = doctor.diagnose(sys.argv[1], run=False)\n"
@@ -434,7 +421,7 @@ def test_reading_opens_no_library(site: Site) -> None:
     assert json.loads(done.stdout) == ["sound", False]
 
 
-def test_verdict_lines(site: Site, tmp_path: Path) -> None:
+def test_verdict_lines_names_the_defect_and_the_fix(site: Site, tmp_path: Path) -> None:
     assert doctor.verdict_lines(tmp_path / "nothing") != []
     site.file("adv").unlink()
     lines = doctor.verdict_lines(site.file(""))

@@ -1,4 +1,4 @@
-"""``library_info`` and ``cudnn-ct info``: on the installed wheel, on broken trees, and on nothing."""
+"""``library_info`` and ``cudnn-ct info``: with the installed wheel, with broken files, and without cuDNN."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def run(
 
 
 def info(library: Path | str | None = None, *, code: int = 0, **environ: str) -> dict[str, object]:
-    """Return what ``info --json`` says, having ended with the exit code expected."""
+    """Return the output of ``info --json``, after checking its exit code."""
     ran = run("info", "--json", library=library, **environ)
     assert ran.returncode == code, ran.stderr
     told = json.loads(ran.stdout)
@@ -57,7 +57,7 @@ def info(library: Path | str | None = None, *, code: int = 0, **environ: str) ->
 
 
 @needs_cudnn
-def test_everything_about_the_wheel() -> None:
+def test_info_describes_the_wheel() -> None:
     told = info()
     assert told["schema"] == 1
     assert told["path"] == str(WHEEL.resolve())
@@ -75,11 +75,11 @@ def test_everything_about_the_wheel() -> None:
         assert told[name]["path"] is None or told[name]["path"].endswith(f".so.{cuda}")
         assert told[name]["path"] is None or told[name]["version"].startswith(f"{cuda}.")
     assert (told["driver"]["path"] is None) == bool(told["driver"]["note"])
-    assert not told["cublaslt"]["mapped"]  # 60 ms, and nobody has asked for a graph
+    assert not told["cublaslt"]["mapped"]  # loading takes 60 ms, and no graph needs it
 
 
 @needs_cudnn
-def test_the_text_has_what_the_json_has() -> None:
+def test_info_prints_the_values_of_the_json() -> None:
     told = info()
     text = run("info").stdout
     for word in (
@@ -95,7 +95,7 @@ def test_the_text_has_what_the_json_has() -> None:
 
 @needs_cudnn
 @pytest.mark.parametrize("no_color", ["", "1"])
-def test_on_a_terminal_it_is_styled_and_not_wrapped(no_color: str) -> None:
+def test_info_is_styled_and_not_wrapped_on_a_terminal(no_color: str) -> None:
     outer, inner = pty.openpty()
     child = subprocess.Popen(
         [sys.executable, "-m", "cudnn_ct", "info"],
@@ -113,12 +113,12 @@ def test_on_a_terminal_it_is_styled_and_not_wrapped(no_color: str) -> None:
 def read_pty(terminal: int) -> bytes:
     try:
         return os.read(terminal, 65536)
-    except OSError:  # how a pty says that the other side has closed
+    except OSError:  # the other side of the pty is closed
         return b""
 
 
 @needs_cudnn
-def test_what_is_loaded_is_seen_in_a_locale_that_cannot_spell_it(tmp_path: Path) -> None:
+def test_info_finds_loaded_libraries_in_any_locale(tmp_path: Path) -> None:
     folder = tmp_path / "Ordner mit Leer \u00fcn\u00ef"
     folder.mkdir()
     for file in WHEEL.parent.glob("libcudnn_*.so.9"):
@@ -129,7 +129,7 @@ def test_what_is_loaded_is_seen_in_a_locale_that_cannot_spell_it(tmp_path: Path)
 
 
 @needs_cudnn
-def test_str_and_repr_in_a_process_that_goes_on() -> None:
+def test_library_info_can_be_called_repeatedly() -> None:
     code = """
 from cudnn_ct._info import library_info
 first = library_info()
@@ -141,41 +141,41 @@ import json; json.dumps(first.as_dict())
     subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": PYTHONPATH}, check=True)
 
 
-# --- what is wrong -----------------------------------------------------------------------------------------
+# --- errors -----------------------------------------------------------------------------------------
 
 
-def test_nothing_there(tmp_path: Path) -> None:
+def test_info_fails_when_the_library_does_not_exist(tmp_path: Path) -> None:
     told = info(tmp_path / "nothing.so", code=1)
     assert str(tmp_path / "nothing.so") in told["problem"]
     assert told["version"] is None
     assert told["steps"] == [["CUDNN_CT_LIBRARY", str(tmp_path / "nothing.so")]]
 
 
-def test_what_is_broken_is_described_without_being_opened(tmp_path: Path) -> None:
+def test_info_describes_broken_files_without_opening_them(tmp_path: Path) -> None:
     shim = make_cudnn(tmp_path / "lib", "9.27.0", without=["cnn"])
     (shim.parent / "libcudnn_adv.so.9").write_bytes(make_elf("libcudnn_adv.so.9")[:-8])
     told = info(shim, code=1)
     assert "libcudnn_adv.so.9 is truncated" in told["problem"]
     assert (told["path"], told["version"]) == (str(shim), "9.27.0")
     parts = {part["name"]: part for part in told["sublibraries"]}
-    assert (parts["cnn"]["path"], parts["cnn"]["note"]) == (None, "not there")
+    assert (parts["cnn"]["path"], parts["cnn"]["note"]) == (None, "does not exist")
     assert parts["adv"]["note"] == "truncated"
     assert not any(part["mapped"] for part in parts.values())
-    assert told["notes"] == []  # nor is libcublasLt missed, for which one it would be is not known
+    assert told["notes"] == []  # libcublasLt is not searched, because its version is unknown
 
 
-def test_a_library_that_reads_well_and_does_not_work(tmp_path: Path) -> None:
-    told = info(make_cudnn(tmp_path / "lib"), code=1)  # has no functions at all
+def test_info_fails_when_a_library_has_no_functions(tmp_path: Path) -> None:
+    told = info(make_cudnn(tmp_path / "lib"), code=1)
     assert told["problem"]
 
 
-def test_cudnn_8(tmp_path: Path) -> None:
+def test_info_rejects_cudnn_8(tmp_path: Path) -> None:
     (tmp_path / "libcudnn.so.8").write_bytes(make_elf("libcudnn.so.8"))
     assert ">= 9.0" in info(tmp_path, code=1)["problem"]
 
 
 @needs_cudnn
-def test_a_header_of_another_version(tmp_path: Path) -> None:
+def test_info_fails_when_the_header_has_another_version(tmp_path: Path) -> None:
     folder = tmp_path / "lib"
     folder.mkdir()
     for file in WHEEL.parent.glob("libcudnn_*.so.9"):
@@ -194,7 +194,7 @@ def test_a_header_of_another_version(tmp_path: Path) -> None:
 
 
 @needs_cudnn
-def test_a_library_that_not_everybody_may_read_is_noted(tmp_path: Path) -> None:
+def test_info_notes_a_library_that_other_users_cannot_read(tmp_path: Path) -> None:
     for file in WHEEL.parent.glob("libcudnn_*.so.9"):
         (tmp_path / file.name).symlink_to(file)
     shim = tmp_path / "libcudnn.so.9"
@@ -206,13 +206,13 @@ def test_a_library_that_not_everybody_may_read_is_noted(tmp_path: Path) -> None:
 # --- the driver --------------------------------------------------------------------------------------------
 
 
-def test_a_driver_library_that_is_broken(tmp_path: Path) -> None:
+def test_info_reports_a_broken_driver_library(tmp_path: Path) -> None:
     (tmp_path / "libcuda.so.1").write_bytes(make_elf("libcuda.so.1")[:-8])
     ran = run("info", "--json", library=tmp_path / "nothing.so", LD_LIBRARY_PATH=str(tmp_path))
     assert "is truncated" in json.loads(ran.stdout)["driver"]["note"]
 
 
-def test_a_driver_library_that_does_not_answer(tmp_path: Path) -> None:
+def test_info_reports_a_driver_library_without_functions(tmp_path: Path) -> None:
     (tmp_path / "libcuda.so.1").write_bytes(make_elf("libcuda.so.1"))
     ran = run("info", "--json", library=tmp_path / "nothing.so", LD_LIBRARY_PATH=str(tmp_path))
     assert json.loads(ran.stdout)["driver"]["path"] == str(tmp_path / "libcuda.so.1")
@@ -222,12 +222,12 @@ def test_a_driver_library_that_does_not_answer(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("arguments", [(), ("--help",), ("-h",), ("info", "--help"), ("info", "-h")])
-def test_help(arguments: tuple[str, ...]) -> None:
+def test_commands_print_help(arguments: tuple[str, ...]) -> None:
     ran = run(*arguments)
     assert ran.returncode == 0
     assert ran.stdout.startswith("Usage: cudnn-ct")
     assert ran.stderr == ""
 
 
-def test_an_unknown_command() -> None:
+def test_unknown_command_is_wrong_usage() -> None:
     assert run("inform").returncode == 2

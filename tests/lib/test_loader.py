@@ -23,7 +23,8 @@ import pytest
 
 import cudnn_ct
 from cudnn_ct._find import CUDNN, CUDNN_STEPS, SearchContext, search
-from cudnn_ct._installation import SUBLIBRARIES, Installation, inspect
+from cudnn_ct._installation import Installation, inspect
+from cudnn_ct._libraries import SUBLIBRARIES
 from cudnn_ct.errors import format_version
 from tests.elf_files import make_elf, make_header
 
@@ -104,7 +105,7 @@ MAPPED = "sorted(f for f in _lib.mapped_files() if 'libcudnn' in f)"
 
 def test_the_wheel_is_found(cudnn: Installation) -> None:
     path, via, version = answer(LOAD)
-    assert (path, via, version) == (cudnn.shim, "wheel", cudnn.version)
+    assert (path, via, version) == (cudnn.shim, "wheel", cudnn.number)
 
 
 def test_importing_opens_and_imports_nothing(cudnn: Installation) -> None:
@@ -147,11 +148,11 @@ def chain_of_links(folder: Path, shim: Path) -> Path:
 @pytest.mark.parametrize("link", [link_to_file, link_to_folder, relative_link, chain_of_links])
 def test_symbolic_links_just_work(tmp_path: Path, cudnn: Installation, link: Any) -> None:
     path, _, version = answer(LOAD, link(tmp_path, Path(cudnn.shim)))
-    assert (path, version) == (cudnn.shim, cudnn.version)
+    assert (path, version) == (cudnn.shim, cudnn.number)
 
 
 def test_a_copy_with_links_to_the_large_libraries_loads(tree: Path, cudnn: Installation) -> None:
-    assert answer(LOAD, tree) == [str(tree / "libcudnn.so.9"), "CUDNN_CT_LIBRARY", cudnn.version]
+    assert answer(LOAD, tree) == [str(tree / "libcudnn.so.9"), "CUDNN_CT_LIBRARY", cudnn.number]
 
 
 @pytest.mark.parametrize("flag", ["LIBRARY_PATH", "BASE_PATH"])
@@ -160,7 +161,7 @@ def test_flags_of_dnn_name_a_place(tree: Path, cudnn: Installation, flag: str) -
     code = "from cudnn_ct import dnn\nprint(json.dumps([_lib.load().path, dnn.version(), dnn.dnn_present()]))"
     path, version, present = answer(code, **{f"CUDNN_CT_DNN_{flag}": str(place)})
     assert Path(path).parent == tree
-    assert (version, present) == (cudnn.version, True)
+    assert (version, present) == (cudnn.number, True)
 
 
 def test_a_flag_that_names_nothing_is_not_passed_over(tmp_path: Path, cudnn: Installation) -> None:
@@ -185,7 +186,7 @@ def test_all_parts_are_opened_from_the_real_folder(cudnn: Installation) -> None:
 
 def test_what_the_process_has_loaded_is_used(tree: Path, cudnn: Installation) -> None:
     first = f"import ctypes; ctypes.CDLL({str(tree / 'libcudnn.so.9')!r}).cudnnGetVersion()\n"
-    assert answer(first + LOAD) == [str(tree / "libcudnn.so.9"), "already loaded", cudnn.version]
+    assert answer(first + LOAD) == [str(tree / "libcudnn.so.9"), "already loaded", cudnn.number]
 
 
 def test_a_second_cudnn_in_a_process_is_refused(tree: Path, cudnn: Installation) -> None:
@@ -273,7 +274,7 @@ with warnings.catch_warnings(record=True) as seen:
 print(json.dumps([str(warning.message) for warning in seen]))
 """
     (said,) = answer(code, tree)
-    assert said.startswith(f"everybody may write {tree}, and so run code")
+    assert said.startswith(f"any user can write {tree}, and so run code")
 
 
 def test_a_fork_does_not_inherit_a_lock_that_is_held() -> None:
@@ -353,14 +354,14 @@ print(json.dumps([str(warning.message) for warning in caught if warning.category
 
 @each_other
 def test_other_versions_load_and_do_not_mix(other: Path, cudnn: Installation) -> None:
-    version = inspect(other / "libcudnn.so.9").version
-    assert version != cudnn.version
+    version = inspect(other / "libcudnn.so.9").number
+    assert version != cudnn.number
     code = (
         f"{FINALIZE}\nfinalize(C.CDLL(_lib.load().path))\nprint(json.dumps([_lib.load().version, {MAPPED}]))"
     )
     for mine, theirs, expected in (
         (other, Path(cudnn.shim).parent, version),
-        (Path(cudnn.shim).parent, other, cudnn.version),
+        (Path(cudnn.shim).parent, other, cudnn.number),
     ):
         got, mapped = answer(code, mine, LD_LIBRARY_PATH=str(theirs))
         assert got == expected
@@ -371,7 +372,7 @@ def test_other_versions_load_and_do_not_mix(other: Path, cudnn: Installation) ->
 
 @each_other
 def test_a_function_that_is_newer_than_the_library(other: Path) -> None:
-    version = inspect(other / "libcudnn.so.9").version or 0
+    version = inspect(other / "libcudnn.so.9").number or 0
     code = """
 from cudnn_ct._bindings.functions import FUNCTIONS
 newer = [name for name, p in FUNCTIONS.items() if p.since > _lib.load().version]
@@ -425,7 +426,7 @@ def test_a_truncated_library(tree: Path, cudnn: Installation, part: str) -> None
     path = broken(tree, f"libcudnn{part}.so.9", start_of(whole, 100_000))
     kind, text = answer(FAIL, tree)
     assert kind == "LibraryLoadError"
-    assert f"{path} is truncated or damaged: it has 100,000 bytes" in text
+    assert f"{path} is truncated or damaged: got 100,000 bytes" in text
     assert "install it again" in text
 
 
@@ -449,7 +450,7 @@ def test_a_missing_part(tree: Path) -> None:
     (tree / "libcudnn_cnn.so.9").unlink()
     kind, text = answer(FAIL, tree)
     assert kind == "LibraryLoadError"
-    assert f"{tree} is not a complete cuDNN: libcudnn_cnn.so.9 not there" in text
+    assert f"{tree} is not a complete cuDNN: libcudnn_cnn.so.9 missing" in text
 
 
 def test_a_dangling_link(tree: Path) -> None:
@@ -488,7 +489,7 @@ def test_an_unreadable_library(public_folder: Path, tree: Path, cudnn: Installat
     kind, text = answer(drop + FAIL, public_folder)
     assert kind == "LibraryLoadError"
     assert f"{path} cannot be read: permission denied" in text
-    assert f"must be readable by everybody: chmod a+r {path}" in text
+    assert f"must be able to read the files of cuDNN: chmod a+r {path}" in text
 
 
 def test_nothing_at_the_explicit_path(tmp_path: Path) -> None:
@@ -595,12 +596,12 @@ print(json.dumps([*before, lt(), "cudnnCreate" in vars(_lib.load())]))
 
 
 def test_the_version_without_a_header(tree: Path, cudnn: Installation) -> None:
-    assert answer("print(json.dumps(_lib.version()))", tree) == cudnn.version
+    assert answer("print(json.dumps(_lib.version()))", tree) == cudnn.number
 
 
 def test_the_version_with_a_header_of_the_same(tree: Path, cudnn: Installation) -> None:
-    make_header(tree.parent / "include/cudnn_version.h", format_version(cudnn.version or 0))
-    assert answer("print(json.dumps(_lib.version()))", tree) == cudnn.version
+    make_header(tree.parent / "include/cudnn_version.h", format_version(cudnn.number or 0))
+    assert answer("print(json.dumps(_lib.version()))", tree) == cudnn.number
 
 
 @pytest.mark.parametrize("raises", [True, False])
@@ -616,7 +617,7 @@ except RuntimeError as error:
 """
     kind, text = answer(code, tree)
     assert kind == "VersionMismatchError"
-    for word in (str(header), "9.98.7", str(tree / "libcudnn.so.9"), format_version(cudnn.version or 0)):
+    for word in (str(header), "9.98.7", str(tree / "libcudnn.so.9"), format_version(cudnn.number or 0)):
         assert word in text
 
 
@@ -632,9 +633,9 @@ with warnings.catch_warnings(record=True) as seen:
 print(json.dumps([loaded, problem, [[type(one.message).__name__, str(one.message)] for one in seen]]))
 """
     loaded, problem, warned = answer(code, tree)
-    assert loaded == [cudnn.version, cudnn.version]
+    assert loaded == [cudnn.number, cudnn.number]
     assert warned == [["CudnnWarning", problem]]
-    for word in (str(header), "9.98.7", str(tree / "libcudnn.so.9"), format_version(cudnn.version or 0)):
+    for word in (str(header), "9.98.7", str(tree / "libcudnn.so.9"), format_version(cudnn.number or 0)):
         assert word in problem
 
 
@@ -694,6 +695,6 @@ print(json.dumps([good, failed, wrong, typo, raw.cudnnGetErrorString(0).decode()
 
 
 def test_the_table_names_every_library_of_the_wheel(cudnn: Installation) -> None:
-    there = {path.name for path in cudnn.folder.glob("libcudnn_*.so.9")}
+    there = {path.name for path in Path(cudnn.folder).glob("libcudnn_*.so.9")}
     assert there == {f"libcudnn_{name}.so.9" for name in SUBLIBRARIES} & there
     assert cudnn.problems == ()

@@ -1,4 +1,4 @@
-"""What commands take and refuse, before any cuDNN or GPU is asked: one line, and exit code 2."""
+"""Arguments of the commands, without cuDNN and GPU: errors are one line, with exit code 2."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ import cudnn_ct
 from cudnn_ct import context
 from cudnn_ct.cli import main
 from cudnn_ct.cli.options import INTS, PADDING, SHAPE, Convolution
+from cudnn_ct.errors import CudnnError
 
 CONV = ["--x", "2,3,5,6", "--w", "4,3,3,3"]
 
@@ -36,39 +37,45 @@ CONV = ["--x", "2,3,5,6", "--w", "4,3,3,3"]
         (PADDING, 0, 0),
     ],
 )
-def test_what_is_read(kind: object, text: object, value: object) -> None:
+def test_option_types_parse_text(kind: object, text: object, value: object) -> None:
     assert kind.convert(text, None, None) == value
 
 
 BAD = [
-    (["algos", "--x", "2,3,5", "--w", "4,3,3,3"], "w has 4 dimensions"),
-    (["algos", "--x", "2;3;5;6", "--w", "4,3,3,3"], "'2;3;5;6' is no shape; one looks like 8,64,28,28"),
-    (["algos", "--x", "2,0,5,6", "--w", "4,3,3,3"], "'2,0,5,6' is no shape"),
-    (["algos", "--x", "2,3,5,99999999999", "--w", "4,3,3,3"], "is no shape"),
-    (["algos", "--x", "2,3,5,\u0665", "--w", "4,3,3,3"], "is no shape"),
-    (["algos", "--w", "4,3,3,3"], "Missing option '--x'"),
+    (["algorithms", "--x", "2,3,5", "--w", "4,3,3,3"], "w has 4 dimensions"),
+    (["algorithms", "--x", "2;3;5;6", "--w", "4,3,3,3"], "'2;3;5;6' is not a shape such as 8,64,28,28"),
+    (["algorithms", "--x", "2,0,5,6", "--w", "4,3,3,3"], "'2,0,5,6' is not a shape"),
+    (["algorithms", "--x", "2,3,5,99999999999", "--w", "4,3,3,3"], "is not a shape"),
+    (["algorithms", "--x", "2,3,5,\u0665", "--w", "4,3,3,3"], "is not a shape"),
+    (["algorithms", "--w", "4,3,3,3"], "Missing option '--x'"),
     (
-        ["algos", *CONV, "--padding", "all"],
-        "'all' is no padding: a number, one for each axis as in 1,2, valid",
+        ["algorithms", *CONV, "--padding", "all"],
+        "'all' is not a padding: expected a number, one for each axis such as 1,2",
     ),
-    (["algos", *CONV, "--padding", "1:2:3,1:1"], "or what comes before and after as in 0:1,2:2"),
-    (["algos", *CONV, "--padding", "1,1,1"], "padding"),
-    (["algos", *CONV, "--stride", "0"], "stride"),
-    (["algos", *CONV, "--groups", "2"], "x has 3 channels; w expects 3 x groups 2 = 6"),
-    (["algos", *CONV, "--dtype", "float12"], "'float12' is not one of"),
-    (["algos", *CONV, "--precision", "tf32", "--dtype", "float64"], "precision='tf32' is for float32"),
-    (["algos", *CONV, "--direction", "backward_data", "--dtype", "int8"], "takes float16, bfloat16, float32"),
-    (["algos", *CONV, "--layout", "chwn"], "'chwn' is not one of"),
-    (["algos", *CONV, "--device", "no such file"], "no such file cannot be read: No such file"),
-    (["algos", *CONV, "--device", "/"], "/ cannot be read: Is a directory"),
+    (["algorithms", *CONV, "--padding", "1:2:3,1:1"], "or before:after for each axis such as 0:1,2:2"),
+    (["algorithms", *CONV, "--padding", "1,1,1"], "padding"),
+    (["algorithms", *CONV, "--stride", "0"], "stride"),
+    (["algorithms", *CONV, "--groups", "2"], "x has 3 channels; w expects 3 x groups 2 = 6"),
+    (["algorithms", *CONV, "--dtype", "float12"], "'float12' is not one of"),
+    (["algorithms", *CONV, "--precision", "tf32", "--dtype", "float64"], "precision='tf32' is for float32"),
+    (
+        ["algorithms", *CONV, "--direction", "backward_data", "--dtype", "int8"],
+        "takes float16, bfloat16, float32",
+    ),
+    (["algorithms", *CONV, "--layout", "chwn"], "'chwn' is not one of"),
+    (["algorithms", *CONV, "--device", "no such file"], "no such file cannot be read: No such file"),
+    (["algorithms", *CONV, "--device", "/"], "/ cannot be read: Is a directory"),
     (["bench", "pool", "--x", "2,3,5,6", "--window", "9"], "window of 9 is larger"),
     (["bench", "pool", "--x", "2,3,5,6", "--mode", "median"], "'median' is not one of"),
     (["bench", "gemm"], "No such command 'gemm'"),
     (["bench", "rnn", "--x", "2,3", "--hidden", "4"], "x has shape (2, 3); expected (T, N, C)"),
     (["bench", "rnn", "--x", "2,3,4", "--hidden", "0"], "0 is not in the range"),
     (["bench", "rnn", "--x", "2,3,4", "--hidden", "4", "--mode", "elman"], "'elman' is not one of"),
-    (["bench", "softmax", "--x", "2,3", "--plot", "times.doc"], "knows a picture by its ending"),
-    (["selftest", "--only", "convolve"], "there is no operation 'convolve'; there are conv,"),
+    (
+        ["bench", "softmax", "--x", "2,3", "--plot", "times.doc"],
+        "got the suffix '.doc', expected",
+    ),
+    (["selftest", "--op", "convolve"], "unknown operation 'convolve'; expected one of conv,"),
     (["selftest", "--device", "no such file"], "no such file cannot be read"),
     (["cache", "import", "no such file"], "does not exist"),
     (["inform"], "No such command 'inform'"),
@@ -76,7 +83,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("arguments", "words"), BAD, ids=str)
-def test_wrong_usage_is_one_line_and_two(arguments: list[str], words: str) -> None:
+def test_commands_exit_with_2_on_wrong_usage(arguments: list[str], words: str) -> None:
     if "--plot" in arguments:
         pytest.importorskip("PIL")
     ran = CliRunner().invoke(main, arguments)
@@ -88,16 +95,16 @@ def test_wrong_usage_is_one_line_and_two(arguments: list[str], words: str) -> No
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"deviceName": "GPU"}', "[" * 100_000, "\0", "NaN"])
-def test_files_that_describe_no_device(tmp_path: Path, content: str) -> None:
+def test_algorithms_rejects_a_file_that_is_not_a_description(tmp_path: Path, content: str) -> None:
     path = tmp_path / "device.json"
     path.write_text(content)
-    ran = CliRunner().invoke(main, ["algos", *CONV, "--device", str(path)])
+    ran = CliRunner().invoke(main, ["algorithms", *CONV, "--device", str(path)])
     assert ran.exit_code == 2
-    assert f"{path} is no description of a device" in ran.stderr
+    assert f"{path} is not a description of a device" in ran.stderr
     assert len(ran.stderr.splitlines()) == 4
 
 
-def test_a_convolution_is_the_problem_that_it_describes() -> None:
+def test_convolution_builds_the_problem_of_each_direction() -> None:
     forward = Convolution((2, 6, 9, 9), (4, 3, 3, 3), "float16", "nhwc", groups=2, padding=1, stride=2)
     assert forward.shapes["y"] == (2, 4, 5, 5)
     for direction in ("forward", "backward_data", "backward_filter"):
@@ -105,13 +112,13 @@ def test_a_convolution_is_the_problem_that_it_describes() -> None:
         assert (problem.direction, problem.x.shape, problem.w.shape) == (direction, forward.x, forward.w)
         assert all(spec.layouts[0] == "nhwc" for spec in (problem.x, problem.w, problem.y))
     assert not forward._replace(dtype="float32").problem(allow_tf32=False).tensor_cores
-    of_bytes = forward._replace(dtype="int8").problem()
-    assert (of_bytes.y.dtype, of_bytes.compute) == ("int32", "int32")
+    int8 = forward._replace(dtype="int8").problem()
+    assert (int8.y.dtype, int8.compute) == ("int32", "int32")
 
 
-def test_every_command_explains_itself() -> None:
+def test_every_command_has_help() -> None:
     listed = CliRunner().invoke(main, []).stdout
-    for name in ("algos", "bench", "cache", "device", "doctor", "info", "selftest"):
+    for name in ("algorithms", "bench", "cache", "device", "doctor", "info", "selftest"):
         assert f"\n  {name} " in listed
         if name != "doctor":
             assert CliRunner().invoke(main, [name, "--help"]).exit_code == 0
@@ -139,14 +146,16 @@ def test_every_command_explains_itself() -> None:
         ("--help | true", 0, ""),
         ("info >&-", 1, "cudnn-ct: .* names /nowhere, which does not exist.*"),
         ("info | true", 1, "cudnn-ct: .* names /nowhere, which does not exist.*"),
-        ("selftest --only conv >&-", 1, "cudnn-ct: .* failed.*"),
+        ("selftest --op conv >&-", 1, "cudnn-ct: .* failed.*"),
         ("cache path >/dev/full", 1, "cudnn-ct: .*No space left on device"),
         ("cache show >/dev/full", 1, "cudnn-ct: .*No space left on device"),
         ("info >/dev/full", 1, "cudnn-ct: .*No space left on device"),
         ("--help >/dev/full", 1, "cudnn-ct: .*No space left on device"),
     ],
 )
-def test_an_output_that_is_closed_left_or_full(tmp_path: Path, command: str, code: int, stderr: str) -> None:
+def test_commands_keep_their_exit_code_when_the_output_is_closed(
+    tmp_path: Path, command: str, code: int, stderr: str
+) -> None:
     if "/dev/full" in command and not Path("/dev/full").exists():
         pytest.skip("no /dev/full")
     environ = {"CUDNN_CT_ALGO_CACHE": str(tmp_path / "algo_cache.sqlite"), "CUDNN_CT_LIBRARY": "/nowhere"}
@@ -156,7 +165,7 @@ def test_an_output_that_is_closed_left_or_full(tmp_path: Path, command: str, cod
     assert re.fullmatch(stderr, done.stderr.strip()), done.stderr
 
 
-def test_a_warning_that_python_is_to_raise_is_one_line() -> None:
+def test_info_prints_one_line_when_a_warning_is_an_error() -> None:
     done = in_bash(f"{sys.executable} -W error -m cudnn_ct info", {"CUDNN_CT_ALGO_CAHCE": "1"})
     assert done.returncode == 1
     assert done.stderr == "cudnn-ct: unknown setting CUDNN_CT_ALGO_CAHCE; did you mean CUDNN_CT_ALGO_CACHE?\n"
@@ -168,10 +177,10 @@ def in_bash(line: str, environ: dict[str, str]) -> subprocess.CompletedProcess[s
     return subprocess.run(["bash", "-c", line], env=environ, capture_output=True, text=True, timeout=120)
 
 
-def test_a_report_that_cannot_be_written_is_told_before_the_run(
+def test_selftest_fails_before_the_run_when_its_report_cannot_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(context, "available", lambda: pytest.fail("it runs"))
+    monkeypatch.setattr(context, "available", lambda: pytest.fail("the selftest runs"))
     ran = CliRunner().invoke(main, ["selftest", "--junit", str(tmp_path / "no" / "out.xml")])
     assert (ran.exit_code, ran.stdout) == (1, "")
     assert f"No such file or directory: '{tmp_path}/no/out.xml'" in ran.stderr
@@ -199,38 +208,38 @@ def run(*arguments: str, code: int = 0) -> str:
     return ran.stdout if code == 0 else ran.stderr
 
 
-def test_the_cache_from_end_to_end(cache: Path, tmp_path: Path) -> None:
+def test_cache_commands_show_export_clear_and_import(cache: Path, tmp_path: Path) -> None:
     from cudnn_ct.autotune.store import store
 
     assert run("path") == f"{cache}\n"
-    assert run("show") == f"{cache}: 0 choices\n"
+    assert run("show") == f"{cache}: 0 tuned algorithms\n"
     store().put(KEY, {"rows": [ROW]})
     heading, columns, row = run("show").splitlines()
-    assert heading.startswith(f"{cache}: 1 choices, ")
+    assert heading.startswith(f"{cache}: 1 tuned algorithms, ")
     assert columns.split() == ["us", "algorithm", "cuDNN", "GPU", "problem"]
     assert row.split("  ") == ["12.5", "graph engine 1", "92700", "NVIDIA H200", "a problem"]
     told = {"schema": 1, "path": str(cache), "choices": {KEY: {"rows": [ROW]}}}
     assert json.loads(run("show", "--json")) == told
     file = tmp_path / "algo_cache.json"
-    assert run("export", str(file)) == f"wrote 1 choices to {file}\n"
+    assert run("export", str(file)) == f"wrote 1 tuned algorithms to {file}\n"
     assert run("export", "-") == file.read_text()
-    assert run("clear") == "forgot 1 choices\n"
-    assert run("show").startswith(f"{cache}: 0 choices, ")
-    assert run("import", str(file)) == f"took 1 choices from {file}\n"
+    assert run("clear") == "deleted 1 tuned algorithms\n"
+    assert run("show").startswith(f"{cache}: 0 tuned algorithms, ")
+    assert run("import", str(file)) == f"imported 1 tuned algorithms from {file}\n"
     assert KEY in store().export()
 
 
 @pytest.mark.parametrize(
     "choice", [{}, {"rows": 1}, {"rows": []}, {"rows": [1]}, {"rows": [{"time_ms": "x"}]}]
 )
-def test_choices_of_other_hands_are_shown_as_far_as_they_go(cache: Path, choice: dict[str, object]) -> None:
+def test_cache_show_prints_malformed_records(cache: Path, choice: dict[str, object]) -> None:
     from cudnn_ct.autotune.store import store
 
     store().put("another key", choice)
     assert "another key" in run("show")
 
 
-def test_cache_show_escapes_what_a_terminal_would_obey(cache: Path) -> None:
+def test_cache_show_escapes_control_characters(cache: Path) -> None:
     from cudnn_ct.autotune.store import store
 
     hostile = "\x1b]0;title\x07\x1b[31m\u202e\ud800\nline"
@@ -256,7 +265,7 @@ def test_cache_show_escapes_the_errors_of_a_hostile_file(cache: Path) -> None:
 
 
 @pytest.mark.parametrize("time", [10**400, -(10**400), float("inf")], ids=["large", "small", "inf"])
-def test_cache_show_prints_choices_with_impossible_times(cache: Path, time: float) -> None:
+def test_cache_show_prints_records_with_impossible_times(cache: Path, time: float) -> None:
     text = json.dumps({"rows": [{**ROW, "time_ms": time}]})
     with closing(sqlite3.connect(cache)) as database:
         database.execute("CREATE TABLE algo_cache_2 (key TEXT PRIMARY KEY, entry TEXT)")
@@ -265,7 +274,9 @@ def test_cache_show_prints_choices_with_impossible_times(cache: Path, time: floa
     assert "graph engine 1" in run("show")
 
 
-def test_a_cache_that_is_off_or_bad(cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_cache_commands_fail_when_the_cache_is_disabled_or_malformed(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     from cudnn_ct._config import config
 
     bad = tmp_path / "bad.json"
@@ -279,13 +290,13 @@ def test_a_cache_that_is_off_or_bad(cache: Path, monkeypatch: pytest.MonkeyPatch
     assert ran.stderr.startswith(f"cudnn-ct: the algorithm cache {cache} cannot be read")
     assert "remove the file" in ran.stderr
     monkeypatch.setattr(config, "algo_cache", "off")
-    assert run("path", code=1) == "cudnn-ct: no choices are kept: CUDNN_CT_ALGO_CACHE is off\n"
-    assert run("show") == run("clear") == "no choices are kept: CUDNN_CT_ALGO_CACHE is off\n"
+    assert run("path", code=1) == "cudnn-ct: the algorithm cache is disabled: CUDNN_CT_ALGO_CACHE is off\n"
+    assert run("show") == run("clear") == "the algorithm cache is disabled: CUDNN_CT_ALGO_CACHE is off\n"
 
 
 @pytest.mark.parametrize("mode", [0o700, 0o777])
 @pytest.mark.parametrize("verb", ["show", "clear"])
-def test_a_cache_that_is_a_folder(
+def test_cache_commands_fail_when_the_cache_is_a_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: str, mode: int
 ) -> None:
     from cudnn_ct._config import config
@@ -300,7 +311,7 @@ def test_a_cache_that_is_a_folder(
     assert "chmod" not in told
 
 
-# --- planning, where the child does not do what it should --------------------------------------------------
+# --- planning, if the child process fails --------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -309,21 +320,18 @@ def test_a_cache_that_is_a_folder(
         (-11, "", "ended with SIGSEGV: last words"),
         (7, '{"rows": []}', "ended with exit code 7"),
         (0, "", "ended with exit code 0"),
-        (0, "not JSON", "wrote 'not JSON' for an answer"),
-        (0, '\n{"error": "too bad", "refused": false, "notes": []}', "too bad"),
+        (0, "not JSON", "returned 'not JSON', expected JSON"),
+        (0, '\n{"error": "too bad", "rejected": false, "notes": []}', "too bad"),
     ],
 )
-def test_a_planning_process_that_fails(code: int, out: str, words: str) -> None:
-    import subprocess
-
+def test_planning_raises_when_its_process_fails(code: int, out: str, words: str) -> None:
     from cudnn_ct.cli import offline
-    from cudnn_ct.errors import CudnnError
 
     with pytest.raises(CudnnError, match=words):
-        offline._read(subprocess.CompletedProcess([], code, out, "first words\nlast words\n"))
+        offline._result(subprocess.CompletedProcess([], code, out, "first words\nlast words\n"))
 
 
-def test_an_array_that_no_memory_holds() -> None:
+def test_random_array_raises_when_no_memory_suffices() -> None:
     from cudnn_ct.cli.random_array import some
     from cudnn_ct.errors import AllocationError
 
@@ -331,7 +339,7 @@ def test_an_array_that_no_memory_holds() -> None:
         some((2**31 - 1,) * 3, "float32")
 
 
-def test_a_cudnn_that_is_too_old_to_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_planning_is_skipped_when_cudnn_is_too_old(monkeypatch: pytest.MonkeyPatch) -> None:
     from types import SimpleNamespace
 
     from cudnn_ct import _lib
@@ -342,4 +350,4 @@ def test_a_cudnn_that_is_too_old_to_plan(monkeypatch: pytest.MonkeyPatch) -> Non
     with pytest.raises(NotSupportedError, match=r"needs cuDNN >= 9.8, have 9.7.1"):
         offline.plan({"deviceVer": 900}, [])
     checks = dict(selftest_cpu.checks({"deviceVer": 900}))
-    assert checks["planning"]().verdict == "left out"
+    assert checks["planning"]().verdict == "skipped"

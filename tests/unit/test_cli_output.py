@@ -1,4 +1,4 @@
-"""How commands write: tables, progress, JUnit, pictures, errors."""
+"""The output of commands: tables, progress, JUnit reports, images, errors."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from cudnn_ct import _lib, context
 from cudnn_ct.cli import table
 from cudnn_ct.cli.errors import need_gpu, plainly
 from cudnn_ct.cli.selftest_cases import OPERATIONS, Case, cases
-from cudnn_ct.cli.selftest_report import COLUMNS, FAILED, LEFT_OUT, OK, Outcome, as_dict, as_junit, cells
+from cudnn_ct.cli.selftest_report import COLUMNS, FAILED, OK, SKIPPED, Outcome, as_dict, as_junit, cells
 from cudnn_ct.errors import CudnnError, LibraryLoadError, LibraryNotFoundError
 
 ROWS = [
     Outcome("conv", OK, "float32", "nchw", "graph engine 1", 1e-7, 2e-3, seconds=0.25),
     Outcome("pool", FAILED, "float16", "nhwc", "PoolingForward", float("inf"), 2e-3, "y is <odd> & \x1b[31m"),
-    Outcome("lrn", LEFT_OUT, "bfloat16", detail="not supported"),
+    Outcome("lrn", SKIPPED, "bfloat16", detail="not supported"),
 ]
 
 
@@ -36,15 +36,15 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_a_plain_table_is_aligned(capsys: pytest.CaptureFixture[str]) -> None:
+def test_table_is_aligned(capsys: pytest.CaptureFixture[str]) -> None:
     table.show((("us", True), ("name", False)), [["1.0", "a"], ["100.0", "bc"]])
     assert capsys.readouterr().out == "   us  name\n  1.0  a\n100.0  bc\n"
 
 
-def test_columns_that_are_empty_in_all_rows_are_left_out(
+def test_table_drops_columns_that_are_empty_in_all_rows(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What is said in the last one of a selftest without a GPU has room then, also on a narrow terminal."""
+    """The details of a selftest without a GPU then fit into a narrow terminal."""
     rows = [cells(Outcome("doctor", OK, detail="word " * 9)), cells(Outcome("descriptors", FAILED))]
     table.show(COLUMNS, rows)
     heading, *_, second = capsys.readouterr().out.splitlines()
@@ -58,12 +58,12 @@ def test_columns_that_are_empty_in_all_rows_are_left_out(
     assert "tolerance" not in screen.getvalue()
 
 
-def test_without_rows_there_are_all_columns(capsys: pytest.CaptureFixture[str]) -> None:
+def test_table_has_all_columns_when_there_are_no_rows(capsys: pytest.CaptureFixture[str]) -> None:
     table.show((("us", True), ("name", False)), [])
     assert capsys.readouterr().out == "us  name\n"
 
 
-def test_no_color_is_no_escape(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_table_has_no_escapes_when_no_color_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = Terminal()
     monkeypatch.setattr("sys.stdout", screen)
     monkeypatch.setenv("TERM", "xterm")
@@ -73,7 +73,7 @@ def test_no_color_is_no_escape(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "\x1b" not in screen.getvalue()
 
 
-def test_on_a_terminal_there_are_styles_and_no_markup(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_table_has_styles_and_escapes_markup_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = Terminal()
     monkeypatch.setattr("sys.stdout", screen)
     monkeypatch.setenv("TERM", "xterm")
@@ -83,7 +83,7 @@ def test_on_a_terminal_there_are_styles_and_no_markup(monkeypatch: pytest.Monkey
     assert "[red]not markup[/red]" in screen.getvalue()
 
 
-def test_progress_is_shown_on_a_terminal_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_is_shown_only_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     for screen in (io.StringIO(), Terminal()):
         monkeypatch.setattr("sys.stderr", screen)
         monkeypatch.setenv("TERM", "xterm")
@@ -93,15 +93,15 @@ def test_progress_is_shown_on_a_terminal_alone(monkeypatch: pytest.MonkeyPatch) 
         assert ("selftest" in screen.getvalue()) == screen.isatty()
 
 
-def test_rows_as_cells_and_as_values() -> None:
+def test_selftest_report_formats_rows_for_tables_and_json() -> None:
     assert [len(cells(row)) for row in ROWS] == [len(COLUMNS)] * 3
     told = as_dict(ROWS, device="GPU")
     assert (told["schema"], told["device"]) == (1, "GPU")
-    assert (told["ok"], told["failed"], told["left_out"]) == (1, 1, 1)
+    assert (told["ok"], told["failed"], told["skipped"]) == (1, 1, 1)
     assert [row["error"] for row in told["rows"]] == [1e-7, None, None]
 
 
-def test_junit_is_what_ci_reads() -> None:
+def test_selftest_report_formats_junit() -> None:
     suite = ElementTree.fromstring(as_junit(ROWS))
     assert suite.attrib == {
         "name": "cudnn-ct selftest", "tests": "3", "failures": "1", "skipped": "1", "errors": "0",
@@ -115,7 +115,7 @@ def test_junit_is_what_ci_reads() -> None:
     assert [found.get("message") for found in alone.iter("skipped")] == ["no driver"]
 
 
-def test_the_table_of_cases_names_each_once() -> None:
+def test_selftest_cases_are_unique_and_name_all_operations() -> None:
     rows = cases()
     assert len({row[:4] for row in rows}) == len(rows)
     assert {row.operation for row in rows} == set(OPERATIONS)
@@ -123,7 +123,7 @@ def test_the_table_of_cases_names_each_once() -> None:
         assert backward.removesuffix("_backward") in {*OPERATIONS, "batch_norm"}
 
 
-def test_inputs_are_the_same_each_time() -> None:
+def test_selftest_inputs_are_reproducible() -> None:
     import numpy as np
 
     for row in (cases()[0], cases()[-1]):
@@ -133,7 +133,7 @@ def test_inputs_are_the_same_each_time() -> None:
 
 
 @pytest.mark.parametrize("case", cases()[::7], ids=lambda case: f"{case.name} {case.dtype} {case.layout}")
-def test_the_reference_takes_the_inputs(case: Case) -> None:
+def test_reference_accepts_the_selftest_inputs(case: Case) -> None:
     import cudnn_ct as ct
 
     if case.operation not in ("dropout", "RNN"):  # which have no reference of that name
@@ -141,7 +141,7 @@ def test_the_reference_takes_the_inputs(case: Case) -> None:
         getattr(ct.reference, case.operation)(*drawn.operands, **drawn.keywords)
 
 
-def test_a_picture_is_drawn(tmp_path: Path) -> None:
+def test_plot_draws_an_image(tmp_path: Path) -> None:
     image = pytest.importorskip("PIL.Image")
     from cudnn_ct.cli import plot
 
@@ -150,11 +150,11 @@ def test_a_picture_is_drawn(tmp_path: Path) -> None:
     plot.draw(str(path), ["a title " * 40], [(f"engine {n} " * 20, n) for n in range(100)], "us")
     with image.open(path) as drawn:
         assert drawn.size[0] > drawn.size[1] / 4
-    with pytest.raises(ValueError, match="not ''"):
+    with pytest.raises(ValueError, match="got the suffix ''"):
         plot.why_not("times")
 
 
-def test_without_pillow_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plot_names_the_extra_when_pillow_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 
     from cudnn_ct.cli import plot
@@ -163,7 +163,7 @@ def test_without_pillow_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch)
     assert plot.why_not("times.png").endswith("cudnn-ct[examples]")
 
 
-def test_an_error_is_told_with_the_doctors_verdict(capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands_print_the_doctors_verdict_before_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     @plainly
     def broken() -> None:
         error = CudnnError("it cannot be loaded\nsecond line")
@@ -179,7 +179,7 @@ def test_an_error_is_told_with_the_doctors_verdict(capsys: pytest.CaptureFixture
 
 
 class WithoutCublas:
-    """A cuDNN that lacks libcublasLt: to reach for what needs it is what tells."""
+    """A cuDNN without libcublasLt, whose absence is detected at the first function that needs it."""
 
     @property
     def cudnnCreate(self) -> None:
@@ -194,7 +194,7 @@ class WithoutCublas:
         (raising("no libcudnn_heuristic"), None, 1, "no libcudnn_heuristic"),
     ],
 )
-def test_a_cudnn_that_cannot_be_used_is_not_told_as_a_gpu_that_is_missing(
+def test_need_gpu_distinguishes_a_broken_cudnn_from_a_missing_gpu(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     version: Any,

@@ -1,4 +1,4 @@
-"""The command ``cudnn-ct doctor``: arguments, exit codes, paths of every kind, what it prints. No cuDNN."""
+"""The command ``cudnn-ct doctor`` without cuDNN: arguments, exit codes, paths of every kind, output."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.elf_files import (
     make_cudnn,
 )
 
-PACKAGE = Path(doctor.__file__).parents[2]
+ENVIRON = {**os.environ, "PYTHONPATH": str(Path(doctor.__file__).parents[2])}
 
 
 def answer(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, dict[str, Any]]:
@@ -73,7 +73,9 @@ def first(found: dict[str, Any]) -> str:
     ],
     ids=" ".join,
 )
-def test_wrong_usage_has_its_own_exit_code(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_doctor_exits_with_64_on_wrong_usage(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as caught:
         main.main(arguments)
     assert caught.value.code == USAGE == 64
@@ -82,12 +84,12 @@ def test_wrong_usage_has_its_own_exit_code(arguments: list[str], capsys: pytest.
     assert "cudnn-ct doctor: " in written.err
 
 
-def test_demands_that_go_together(tmp_path: Path) -> None:
+def test_doctor_accepts_requirements_that_agree(tmp_path: Path) -> None:
     arguments = ["--min", "9.10", "--expect", "9.27", "--max", "9.27", "--static", str(tmp_path)]
     assert main.main(arguments) == 3
 
 
-def test_help(capsys: pytest.CaptureFixture[str]) -> None:
+def test_doctor_help_lists_the_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         main.main(["--help"])
     assert caught.value.code == 0
@@ -144,7 +146,7 @@ def closed(folder: Path) -> Path:
     "make",
     [missing, pipe, endpoint, loop, text, long_name, with_null, closed, lambda _: "/dev/null", lambda _: ""],
 )
-def test_what_cannot_be_looked_at(
+def test_doctor_reports_a_path_that_cannot_be_examined(
     tmp_path: Path, make: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -152,12 +154,12 @@ def test_what_cannot_be_looked_at(
     assert (code, found["verdict"], first(found)) == (3, "not found", "cannot-look")
 
 
-def test_an_empty_path_is_named_in_words_that_show_it(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.main(["--static", ""]) == 3  # of a variable that a script has not set, say
+def test_doctor_quotes_an_empty_path(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.main(["--static", ""]) == 3  # for example from an unset variable
     assert capsys.readouterr().out.startswith("'': no cuDNN was examined\n\nerror    cannot-look: '' is not")
 
 
-def test_folders_without_a_cudnn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_doctor_reports_folders_without_a_cudnn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "deep").mkdir()
     (tmp_path / "deep/around").symlink_to(tmp_path)
     for number in range(300):
@@ -168,7 +170,7 @@ def test_folders_without_a_cudnn(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 
 def lock(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    """Keep this process out of a folder as modes would, which do not stop root."""
+    """Deny access to a folder, as modes do for users other than root."""
 
     def refusing(name: str, function: Any) -> Any:
         def refuse(path: Any, *arguments: Any, **keywords: Any) -> Any:
@@ -183,7 +185,7 @@ def lock(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
         monkeypatch.setattr(os, name, refusing(name, getattr(os, name)))
 
 
-def test_a_folder_that_may_not_be_read_is_named(
+def test_doctor_names_a_folder_that_cannot_be_listed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_cudnn(tmp_path / "site/nvidia/cudnn/lib", "9.27.0")
@@ -194,12 +196,12 @@ def test_a_folder_that_may_not_be_read_is_named(
         if not arguments and found["cudnn"]:
             continue  # this machine has another one
         assert (code, {each["code"] for each in found["findings"]}) == (3, {"no-cudnn", "unreadable-folder"})
-        (told,) = [each for each in found["findings"] if each["code"] == "unreadable-folder"]
-        assert str(tmp_path / "site/nvidia") in told["message"]
-        assert told["fix"].startswith(f"chmod a+rx {tmp_path}/site/nvidia,")
+        (unreadable,) = [each for each in found["findings"] if each["code"] == "unreadable-folder"]
+        assert str(tmp_path / "site/nvidia") in unreadable["message"]
+        assert unreadable["fix"].startswith(f"chmod a+rx {tmp_path}/site/nvidia,")
 
 
-def test_what_was_not_seen_keeps_a_strict_doctor_from_saying_sound(
+def test_diagnose_warns_of_a_folder_that_cannot_be_listed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_cudnn(tmp_path / "lib", "9.27.0")
@@ -210,10 +212,10 @@ def test_what_was_not_seen_keeps_a_strict_doctor_from_saying_sound(
     monkeypatch.setattr(sys, "path", [])
     usual = locate.usual({"CUDNN_PATH": str(tmp_path), "CUDA_HOME": str(tmp_path / "closed")}, [])
     notes = [each for each in usual.findings if each.code == "unreadable-folder"]
-    assert [each.severity.word for each in notes] == ["note"]  # programs pass it over as well
+    assert [each.severity.word for each in notes] == ["note"]  # programs skip it too
 
 
-def test_a_folder_that_is_too_deep_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_locate_reports_a_folder_that_is_too_deep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_cudnn(tmp_path / "lib", "9.27.0")
     make_cudnn(tmp_path / "a/b/c/lib", "9.27.0")
     monkeypatch.setattr(locate, "DEEPEST", 2)
@@ -222,7 +224,9 @@ def test_a_folder_that_is_too_deep_is_told(tmp_path: Path, monkeypatch: pytest.M
     assert [each.code for each in found.findings] == ["cut-short"]
 
 
-def test_a_name_that_a_terminal_would_obey(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_doctor_escapes_control_characters_in_names(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for name in ("\033[31mred\nline", os.fsdecode(b"\xff\xfe")):
         make_cudnn(tmp_path / name)
         main.main(["--static", str(tmp_path / name)])
@@ -233,7 +237,9 @@ def test_a_name_that_a_terminal_would_obey(tmp_path: Path, capsys: pytest.Captur
         json.loads(capsys.readouterr().out)
 
 
-def test_below_a_folder_in_a_file_and_by_a_link(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_doctor_finds_a_cudnn_by_folder_file_and_link(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     shim = make_cudnn(tmp_path / "x/y/lib", "9.27.0")
     (tmp_path / "link").symlink_to(shim.parent)
     for path in (tmp_path, tmp_path / "x/y/lib", shim, tmp_path / "link"):
@@ -242,7 +248,9 @@ def test_below_a_folder_in_a_file_and_by_a_link(tmp_path: Path, capsys: pytest.C
 
 
 @pytest.mark.parametrize("link", ["nvidia", "nvidia/cudnn", "nvidia/cudnn/lib"])
-def test_a_site_of_links(tmp_path: Path, capsys: pytest.CaptureFixture[str], link: str) -> None:
+def test_doctor_follows_the_links_of_installers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], link: str
+) -> None:
     kept = make_cudnn(tmp_path / "store/nvidia/cudnn/lib", "9.27.0").parent
     site = tmp_path / "site"
     (site / link).parent.mkdir(parents=True)
@@ -252,7 +260,9 @@ def test_a_site_of_links(tmp_path: Path, capsys: pytest.CaptureFixture[str], lin
     assert [each["folder"] for each in found["cudnn"]] == [str(kept)]
 
 
-def test_links_in_an_image_are_those_of_the_image(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_doctor_follows_links_below_the_root_of_an_image(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     image = tmp_path / "image"
     kept = make_cudnn(image / "store/cudnn/lib", "9.27.0").parent
     for name in ("etc", "usr/site"):
@@ -262,7 +272,7 @@ def test_links_in_an_image_are_those_of_the_image(tmp_path: Path, capsys: pytest
     assert [each["folder"] for each in found["cudnn"]] == [str(kept)]
 
 
-def test_other_major_versions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_doctor_reports_other_major_versions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name, code in (("libcudnn.so.8", "old-cudnn"), ("libcudnn.so.10", "cannot-look")):
         (tmp_path / name).touch()
         exit_code, found = answer(capsys, "--static", str(tmp_path))
@@ -275,7 +285,7 @@ def test_other_major_versions(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 # --- processes ---------------------------------------------------------------------------------------------
 
 
-def test_a_process_that_is_gone(capsys: pytest.CaptureFixture[str]) -> None:
+def test_doctor_reports_a_process_that_does_not_exist(capsys: pytest.CaptureFixture[str]) -> None:
     done = subprocess.Popen([sys.executable, "-c", ""])
     done.wait()
     code, found = answer(capsys, "--pid", str(done.pid))
@@ -283,7 +293,7 @@ def test_a_process_that_is_gone(capsys: pytest.CaptureFixture[str]) -> None:
     assert "no such process" in found["findings"][0]["message"]
 
 
-def test_a_process_of_another_user(
+def test_doctor_reports_a_process_of_another_user(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def refuse(pid: int) -> list[str]:
@@ -295,17 +305,19 @@ def test_a_process_of_another_user(
     assert "Permission denied" in found["findings"][0]["message"]
 
 
-def test_a_process_without_a_cudnn(capsys: pytest.CaptureFixture[str]) -> None:
+def test_doctor_reports_a_process_without_a_cudnn(capsys: pytest.CaptureFixture[str]) -> None:
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     code, found = answer(capsys, "--pid", str(child.pid))
     child.communicate()
     assert (code, first(found)) == (3, "none-loaded")
 
 
-# --- bugs of our own ---------------------------------------------------------------------------------------
+# --- bugs of the doctor ------------------------------------------------------------------------------------
 
 
-def test_a_bug_is_told_as_one(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_doctor_reports_its_own_bug(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def fail(*_: object, **__: object) -> None:
         raise ZeroDivisionError("by us")
 
@@ -316,7 +328,7 @@ def test_a_bug_is_told_as_one(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
 
 
 @pytest.mark.parametrize("form", ["text", "json", "github"])
-def test_a_bug_in_what_is_written_is_told_too(
+def test_doctor_reports_a_bug_in_its_report(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], form: str
 ) -> None:
     make_cudnn(tmp_path, "9.27.0")
@@ -326,7 +338,7 @@ def test_a_bug_in_what_is_written_is_told_too(
     assert "ZeroDivisionError" in capsys.readouterr().out
 
 
-def test_an_interruption_is_no_traceback(
+def test_doctor_exits_with_130_when_interrupted(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def interrupt(*_: object, **__: object) -> None:
@@ -337,19 +349,19 @@ def test_an_interruption_is_no_traceback(
     assert capsys.readouterr().out == ""
 
 
-def test_nothing_examined_is_never_success() -> None:
+def test_diagnosis_exits_with_3_when_nothing_was_examined() -> None:
     for code in ("deleted-file", "cut-short", "no-driver"):
         assert doctor.Diagnosis("x", (), (finding(code, "x"),)).exit_code() == 3
 
 
-def test_verdict_lines_raise_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verdict_lines_is_empty_when_the_doctor_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor_diagnosis, "static", lambda *_: 1 / 0)
     assert doctor.verdict_lines("/nowhere")[0].startswith("doctor: cannot-look: ")
     monkeypatch.setattr(doctor_diagnosis, "diagnose", lambda *_, **__: 1 / 0)
     assert doctor.verdict_lines("/nowhere") == []
 
 
-# --- where other packages are broken -----------------------------------------------------------------------
+# --- without other packages -----------------------------------------------------------------------
 
 BLOCKED = """
 import sys
@@ -369,33 +381,23 @@ sys.meta_path.insert(0, Block())
     ],
     ids=["python -m cudnn_ct", "cudnn-ct"],
 )
-def test_the_doctor_needs_the_standard_library_alone(tmp_path: Path, entry: str) -> None:
+def test_doctor_needs_only_the_standard_library(tmp_path: Path, entry: str) -> None:
     make_cudnn(tmp_path, "9.27.0", without=["adv"])
     code = f"{BLOCKED}\nsys.argv[1:] = ['doctor', '--static', {str(tmp_path)!r}]\n{entry}"
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(PACKAGE)},
-    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=ENVIRON)
     assert (done.returncode, done.stderr) == (1, "")
     assert "missing-library: libcudnn_adv.so.9 is not in" in done.stdout
 
 
-def test_other_commands_say_in_a_line_what_they_need() -> None:
+def test_other_commands_fail_in_one_line_when_a_package_is_broken() -> None:
     code = f"{BLOCKED}\nsys.argv[1:] = ['info']\nfrom cudnn_ct.__main__ import main; main()"
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(PACKAGE)},
-    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=ENVIRON)
     assert done.returncode == 1
     assert done.stderr.startswith("cudnn-ct: broken here: click, and only `doctor` does without: ")
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_click_passes_everything_on(tmp_path: Path) -> None:
+def test_click_passes_all_arguments_to_the_doctor(tmp_path: Path) -> None:
     from click.testing import CliRunner
 
     from cudnn_ct.cli import main as command
@@ -407,7 +409,7 @@ def test_click_passes_everything_on(tmp_path: Path) -> None:
     assert CliRunner().invoke(command, ["doctor", "--help"]).exit_code == 0
 
 
-# --- what is printed ---------------------------------------------------------------------------------------
+# --- reports ---------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -416,7 +418,7 @@ def diagnosis(tmp_path: Path) -> doctor.Diagnosis:
     return doctor.diagnose(tmp_path, run=False)
 
 
-def test_text(diagnosis: doctor.Diagnosis, tmp_path: Path) -> None:
+def test_report_formats_text(diagnosis: doctor.Diagnosis, tmp_path: Path) -> None:
     written = report.text(diagnosis)
     head, *rest = written.splitlines()
     assert head.startswith(f"cuDNN 9.27.0 in {tmp_path.resolve()}: broken (3 errors")
@@ -426,7 +428,7 @@ def test_text(diagnosis: doctor.Diagnosis, tmp_path: Path) -> None:
     assert any(line.startswith("error    mixed-versions: libcudnn_ops.so.9 is 9.10.2") for line in rest)
 
 
-def test_json(diagnosis: doctor.Diagnosis) -> None:
+def test_report_formats_json(diagnosis: doctor.Diagnosis) -> None:
     found = json.loads(report.json_text(diagnosis))
     assert found["schema"] == report.SCHEMA == 1
     assert (found["verdict"], found["exit_code"], found["errors"]) == ("broken", 1, 3)
@@ -435,7 +437,7 @@ def test_json(diagnosis: doctor.Diagnosis) -> None:
     assert severities == sorted(severities, key=("error", "warning", "note").index)
 
 
-def test_github_annotations_are_one_line_each() -> None:
+def test_report_formats_github_annotations_in_one_line_each() -> None:
     odd = finding("no-driver", "100 % of it: a, b", reason="x")
     words = report.github(doctor.Diagnosis("x", (), (odd,)))
     annotation, verdict = words.splitlines()
@@ -453,16 +455,18 @@ def test_github_annotations_are_one_line_each() -> None:
         (["private-file", "mixed-cuda"], True, 1),
     ],
 )
-def test_exit_codes(diagnosis: doctor.Diagnosis, codes: list[str], strict: bool, exit_code: int) -> None:
+def test_diagnosis_exit_code_depends_on_severity(
+    diagnosis: doctor.Diagnosis, codes: list[str], strict: bool, exit_code: int
+) -> None:
     findings = tuple(finding(code, "x", fix={"path": "p"}) for code in codes)
     assert doctor.Diagnosis("x", diagnosis.sets, findings).exit_code(strict) == exit_code
 
 
-def test_an_old_cudnn_alone_is_an_error_and_not_nothing() -> None:
+def test_diagnosis_exits_with_1_when_only_an_old_cudnn_exists() -> None:
     assert doctor.Diagnosis("x", (), (finding("old-cudnn", "x"),)).exit_code() == 1
 
 
-def test_no_color_and_terminals(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_report_uses_colours_on_a_terminal_unless_no_color(monkeypatch: pytest.MonkeyPatch) -> None:
     class Terminal:
         def isatty(self) -> bool:
             return True
@@ -474,14 +478,14 @@ def test_no_color_and_terminals(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not report.wants_colour(Terminal())
 
 
-def test_bytes_that_the_locale_cannot_decode_are_shown_as_what_they_are() -> None:
+def test_printable_shows_bytes_that_the_locale_cannot_decode() -> None:
     undecoded = "K\u00fcche\xff".encode("latin-1").decode("ascii", "surrogateescape")
     assert terminal.printable(undecoded) == "K\\xfcche\\xff"
     in_utf8 = "K\u00fcche".encode().decode("ascii", "surrogateescape")
     assert terminal.printable(in_utf8) == "K\u00fcche"
 
 
-def test_who_closes_the_output_gets_the_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_returns_its_exit_code_when_stdout_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdout", None)
     assert [main._print("sound", code) for code in (0, 1, 3)] == [0, 1, 3]
 
@@ -493,13 +497,12 @@ def test_who_closes_the_output_gets_the_exit_code(monkeypatch: pytest.MonkeyPatc
 def test_doctor_returns_its_exit_code_when_the_output_cannot_be_written(
     tmp_path: Path, closed: str, unwritten: int, version: str, code: int
 ) -> None:
-    """A full disk turns the 0 of a sound cuDNN into 3, because the answer did not arrive; 1 stays 1."""
+    """On a full disk a sound cuDNN gives 3, because the report is incomplete; 1 stays 1."""
     if closed == ">/dev/full" and not Path("/dev/full").exists():
         pytest.skip("no /dev/full")
     make_cudnn(tmp_path, "9.27.0", ops=version)
     command = f"{sys.executable} -m cudnn_ct doctor --static {tmp_path} {closed}; echo ${{PIPESTATUS[0]}}"
-    environ = {**os.environ, "PYTHONPATH": str(PACKAGE)}
-    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, env=environ)
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, env=ENVIRON)
     assert done.stdout.strip() == str(code or unwritten)
     assert "Traceback" not in done.stderr
 
@@ -532,13 +535,10 @@ def symbols_of_one_name(count: int, length: int) -> dict[int, bytes]:
 NAMES = {DT_STRTAB: b"\0name\0"}
 SYMBOLS = {**NAMES, DT_SYMTAB: bytes(24 * 60_000)}
 HOSTILE = {
-    "many symbols with one long name": (
-        symbols_of_one_name(40_000, 150_000),
-        "a name without an end",
-    ),
+    "many symbols with one long name": (symbols_of_one_name(40_000, 150_000), "an unterminated name"),
     "many symbols with one short name": (symbols_of_one_name(40_000, 15_000), "has names of more than 4"),
     "a long search path": (NAMES | {DT_STRTAB: b"\0" + b"a:" * 2**21}, "a string table of 4,194,305 bytes"),
-    "a search path within the table": (NAMES | {DT_STRTAB: b"\0" + b"a:" * 2**20}, "a name without an end"),
+    "a search path within the table": (NAMES | {DT_STRTAB: b"\0" + b"a:" * 2**20}, "an unterminated name"),
     "a search path of many folders": (
         NAMES | {DT_STRTAB: b"\0" + b"a:" * 8_000 + b"\0"},
         "a search path of 8,000 folders",
@@ -551,16 +551,19 @@ HOSTILE = {
     ),
     "many symbols in the table": (
         SYMBOLS | {DT_GNU_HASH: table([59_999], chain=[1] * 60_000)},
-        "a hash table without an end",
+        "an unterminated hash table",
     ),
-    "a long chain": (SYMBOLS | {DT_GNU_HASH: table([1], chain=[0] * 20_000 + [1])}, "table without an end"),
+    "a long chain": (
+        SYMBOLS | {DT_GNU_HASH: table([1], chain=[0] * 20_000 + [1])},
+        "an unterminated hash table",
+    ),
     "versions that repeat": (
         NAMES | {DT_VERNEED: struct.pack("<HHIII", 1, 60_000, 1, 16, 0) + bytes(16)},
-        "more symbol versions than a library can",
+        "needs more than 1,000 symbol versions",
     ),
     "a long list of versions": (
         NAMES | {DT_VERNEED: struct.pack("<HHIII", 1, 0, 1, 16, 16) * 2_000 + bytes(16)},
-        "a list of symbol versions without an end",
+        "an unterminated list of symbol versions",
     ),
 }
 
@@ -575,7 +578,7 @@ def test_doctor_rejects_a_hostile_library_within_limits(tmp_path: Path, case: st
         [sys.executable, "-c", LIMITED, str(tmp_path)],
         capture_output=True,
         text=True,
-        env={**os.environ, "PYTHONPATH": str(PACKAGE)},
+        env=ENVIRON,
         timeout=60,
     )
     assert done.returncode == 1, done.stderr
@@ -584,7 +587,7 @@ def test_doctor_rejects_a_hostile_library_within_limits(tmp_path: Path, case: st
     assert reason in damaged["message"]
 
 
-@pytest.mark.parametrize(("at", "cuda"), [(0, 12), (70_000, 0)], ids=["first", "behind the limit"])
+@pytest.mark.parametrize(("at", "cuda"), [(0, 12), (70_000, 0)], ids=["first", "after the limit"])
 def test_doctor_reads_64_kib_of_a_function_that_claims_more(tmp_path: Path, at: int, cuda: int) -> None:
     """The CUDA version is a number in the machine code of a function, whose size the file states."""
     body = bytearray(140_000)

@@ -1,4 +1,4 @@
-"""What the doctor concludes: from the runs of its children, from demands, from what is installed beside."""
+"""Findings of the doctor: from its child processes, requirements, and other installed packages."""
 
 from __future__ import annotations
 
@@ -26,18 +26,21 @@ from cudnn_ct.doctor import (
     search,
 )
 from cudnn_ct.doctor.finding import Finding, codes, finding
-from cudnn_ct.doctor.requirements import Demands
+from cudnn_ct.doctor.requirements import Requirements
 from cudnn_ct.doctor.sandbox import Report
 from cudnn_ct.errors import CudnnError
 from tests.elf_files import make_cudnn, make_elf, make_header
 
 
+def read(folder: Path) -> libraryset.LibrarySet:
+    found = libraryset.read(str(folder))
+    assert found is not None
+    return found
+
+
 @pytest.fixture
 def found(tmp_path: Path) -> libraryset.LibrarySet:
-    make_cudnn(tmp_path / "cudnn/lib", "9.27.0")
-    result = libraryset.read(str(tmp_path / "cudnn/lib"))
-    assert result is not None
-    return result
+    return read(make_cudnn(tmp_path / "cudnn/lib", "9.27.0").parent)
 
 
 def report(*steps: dict[str, Any], ended: str = "done", **rest: Any) -> Report:
@@ -54,7 +57,7 @@ def said(findings: Any) -> dict[str, str]:
 def good(found: libraryset.LibrarySet, **changes: Any) -> list[dict[str, Any]]:
     maps = [library.real for library in found.libraries.values()]
     steps = {
-        "libcuda": {"how": "stand-in"},
+        "libcuda": {"how": "stub"},
         "load": {"error": ""},
         "version": {"value": 92700},
         "check": {"name": "cudnnOpsVersionCheck", "status": 0, "text": ""},
@@ -66,7 +69,7 @@ def good(found: libraryset.LibrarySet, **changes: Any) -> list[dict[str, Any]]:
     return [{"step": name, **values} for name, values in steps.items()]
 
 
-def test_a_good_run_says_nothing(found: libraryset.LibrarySet) -> None:
+def test_load_check_finds_nothing_in_a_good_run(found: libraryset.LibrarySet) -> None:
     assert said(load_check.judge(found, report(*good(found)), report(*good(found)))) == {}
 
 
@@ -87,27 +90,27 @@ def test_a_good_run_says_nothing(found: libraryset.LibrarySet) -> None:
         ({"maps": {"files": []}}, "jit-only", "libcudnn_heuristic.so.9"),
     ],
 )
-def test_what_a_run_shows(
+def test_load_check_finds_the_defect_of_a_run(
     found: libraryset.LibrarySet, changes: dict[str, dict[str, Any]], code: str, words: str
 ) -> None:
     findings = said(load_check.judge(found, report(*good(found, **changes))))
     assert words in findings[code]
 
 
-def test_components_are_named_where_cudnn_names_them(found: libraryset.LibrarySet) -> None:
+def test_load_check_names_the_components_in_the_log(found: libraryset.LibrarySet) -> None:
     log = (
         "w! Reason: component cudnn_graph version 9.28.0 loaded component cudnn_heuristic version 9.27.0. All"
     )
     findings = said(load_check.judge(found, report(*good(found), log=log)))
-    assert findings == {"mixed-versions": "cudnn_graph 9.28.0 has loaded cudnn_heuristic 9.27.0"}
+    assert findings == {"mixed-versions": "cudnn_graph 9.28.0 loaded cudnn_heuristic 9.27.0"}
 
 
-def test_without_any_libcuda_a_status_that_comes_of_it_is_no_finding(found: libraryset.LibrarySet) -> None:
+def test_load_check_ignores_the_status_of_a_missing_libcuda(found: libraryset.LibrarySet) -> None:
     steps = good(found, libcuda={"how": "none: noexec"}, finalize={"status": 1008})
     assert said(load_check.judge(found, report(*steps), report(*steps))) == {}
 
 
-def test_only_the_full_configuration_fails(found: libraryset.LibrarySet) -> None:
+def test_load_check_reports_a_failure_of_the_full_configuration(found: libraryset.LibrarySet) -> None:
     full = report(*good(found, finalize={"status": 1008}))
     assert (
         "CUDNN_LIB_CONFIG=FULL"
@@ -115,12 +118,12 @@ def test_only_the_full_configuration_fails(found: libraryset.LibrarySet) -> None
     )
 
 
-def test_the_shim_tells_its_version_by_what_it_asks_for(found: libraryset.LibrarySet) -> None:
+def test_load_check_reports_a_shim_that_requests_another_version(found: libraryset.LibrarySet) -> None:
     asked = {found.libraries[""].real: "9.10.2"}
     assert "9.10.2" in said(load_check.judge(found, report(*good(found), asked_by=asked)))["foreign-shim"]
 
 
-def test_refusals_of_the_linker_go_with_other_findings(found: libraryset.LibrarySet) -> None:
+def test_load_check_adds_linker_errors_only_to_other_findings(found: libraryset.LibrarySet) -> None:
     refusals = (("/x/libcudnn_cnn.so.9", "undefined symbol: foo"),)
     assert said(load_check.judge(found, report(*good(found), refusals=refusals))) == {}
     bad = report(*good(found, check={"status": 3009}), refusals=refusals)
@@ -128,7 +131,7 @@ def test_refusals_of_the_linker_go_with_other_findings(found: libraryset.Library
 
 
 @pytest.mark.parametrize("folder", ["/x", "/x y/\u00fc z", "/x: y"])
-def test_the_linkers_log_is_read_whatever_the_name_of_the_folder(folder: str) -> None:
+def test_sandbox_parses_the_linkers_log_for_any_folder_name(folder: str) -> None:
     shim, cnn = f"{folder}/libcudnn.so.9", f"{folder}/libcudnn_cnn.so.9"
     log = (
         f"     42:\tfile=libcudnn_graph.so.9.28.0 [0];  dynamically loaded by {shim} [0]\n"
@@ -148,7 +151,7 @@ def test_the_linkers_log_is_read_whatever_the_name_of_the_folder(folder: str) ->
         ("refused", "not-probed"),
     ],
 )
-def test_how_a_run_ends(found: libraryset.LibrarySet, ended: str, code: str) -> None:
+def test_load_check_reports_how_a_run_ended(found: libraryset.LibrarySet, ended: str, code: str) -> None:
     findings = said(
         load_check.judge(found, report({"step": "begin", "what": "cudnnGetVersion"}, ended=ended))
     )
@@ -205,45 +208,46 @@ def answers(version: int = 12080, init: int = 0, path: str = "/usr/lib/libcuda.s
         (report(ended="refused"), "not-probed", "warning"),
     ],
 )
-def test_what_the_driver_shows(made: Report, code: str, severity: str) -> None:
-    findings = {each.code: each.severity.word for each in driver.judge(None, made, Demands())}
+def test_driver_check_finds_the_defect(made: Report, code: str, severity: str) -> None:
+    findings = {each.code: each.severity.word for each in driver.judge(None, made, Requirements())}
     assert findings[code] == severity
 
 
-def test_a_good_gpu_says_nothing() -> None:
+def test_driver_check_finds_nothing_on_a_good_gpu() -> None:
     made = report(*answers(), gpu(), {"step": "create", "status": 0, "text": ""})
-    assert list(driver.judge(None, made, Demands())) == []
+    assert list(driver.judge(None, made, Requirements())) == []
     assert (driver.archs(made), driver.count(made)) == ((90,), 1)
 
 
-def test_what_is_required_is_an_error() -> None:
+def test_driver_check_reports_an_error_when_a_driver_or_gpu_is_required() -> None:
     none = report({"step": "driver", "error": "cannot open shared object file"})
-    for asked in (Demands(driver=True), Demands(gpu=True)):
+    for asked in (Requirements(driver=True), Requirements(gpu=True)):
         assert [each.severity.word for each in driver.judge(None, none, asked)] == ["error"]
-    (no_gpu,) = driver.judge(None, report(*answers()), Demands(gpu=True))
+    (no_gpu,) = driver.judge(None, report(*answers()), Requirements(gpu=True))
     assert no_gpu.severity == doctor.Severity.ERROR
-    (still_note,) = driver.judge(None, report(*answers()), Demands(driver=True))
+    (still_note,) = driver.judge(None, report(*answers()), Requirements(driver=True))
     assert still_note.severity == doctor.Severity.NOTE
 
 
-def test_an_old_driver(found: libraryset.LibrarySet, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_driver_check_names_the_driver_that_cudnn_needs(
+    found: libraryset.LibrarySet, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(libraryset.LibrarySet, "cuda", 13)
-    findings = list(driver.judge(found, report(*answers(12080), gpu()), Demands()))
+    findings = list(driver.judge(found, report(*answers(12080), gpu()), Requirements()))
     (old,) = (each for each in findings if each.code == "driver-too-old")
     assert "580.65.06" in old.fix
     assert "12.8" in old.message
 
 
-# --- what lies beside --------------------------------------------------------------------------------------
+# --- other packages and libraries --------------------------------------------------------------------------
 
 
-def test_known_combinations(found: libraryset.LibrarySet, tmp_path: Path) -> None:
+def test_known_bad_reports_versions_and_combinations(found: libraryset.LibrarySet, tmp_path: Path) -> None:
     assert list(dependents.known_bad(found)) == []
     assert len(list(dependents.known_bad(found, "12.9.1", (100,)))) == 1
     assert list(dependents.known_bad(found, "13.2.0", (100,))) == []
     make_cudnn(tmp_path / "old", "9.10.0")
-    old = libraryset.read(str(tmp_path / "old"))
-    assert old is not None
+    old = read(tmp_path / "old")
     assert len(list(dependents.known_bad(old))) == 1
     assert len(list(dependents.known_bad(old, "12.9.1", (), 2))) == 2
 
@@ -257,30 +261,33 @@ def test_known_combinations(found: libraryset.LibrarySet, tmp_path: Path) -> Non
         ("tensorflow-2.19.0", True),
         ("ctranslate2-4.4.0", False),
         ("ctranslate2-4.6.0", True),
-        ("nvidia_cudnn_frontend-1.18.0", True),  # takes any from 8.5 on
+        ("nvidia_cudnn_frontend-1.18.0", True),  # supports all versions since 8.5
         ("numpy-2.0.0", True),
     ],
 )
-def test_packages_that_do_not_declare_their_cudnn(tmp_path: Path, package: str, good: bool) -> None:
+def test_dependents_reports_undeclared_requirements_of_packages(
+    tmp_path: Path, package: str, good: bool
+) -> None:
     lib = make_cudnn(tmp_path / "nvidia/cudnn/lib", "9.27.0").parent
     (tmp_path / f"{package}.dist-info").mkdir()
     (tmp_path / f"{package}.dist-info/METADATA").write_text("Name: x\n")
-    found = libraryset.read(str(lib))
-    assert found is not None
+    found = read(lib)
     assert (list(dependents.check(found, [])) == []) is good
 
 
-def test_files_that_are_gone_are_told_apart_from_others(tmp_path: Path) -> None:
-    """Whoever leaves the headers out of an image has a cuDNN that works."""
+def test_record_check_distinguishes_missing_from_altered_files(tmp_path: Path) -> None:
+    """cuDNN works in an image without its headers."""
     lib = make_cudnn(tmp_path / "nvidia/cudnn/lib", "9.27.0").parent
     (tmp_path / "x-1.dist-info").mkdir()
-    found = libraryset.read(str(lib))
-    assert found is not None
+    found = read(lib)
     headers = {f"nvidia/cudnn/include/{number}.h": ("", 1) for number in range(9)}
     libraries = {f"nvidia/cudnn/lib/{library.file}": ("", 1) for library in found.libraries.values()}
     for record, given in (
-        (headers, ("missing-file", "9 files of x 1 are gone, such as ")),
-        (libraries, ("altered-file", f"{len(libraries)} files are not those that x 1 installed, such as ")),
+        (headers, ("missing-file", "9 files of x 1 do not exist, such as ")),
+        (
+            libraries,
+            ("altered-file", f"{len(libraries)} files differ from those that x 1 installed, such as "),
+        ),
     ):
         (told,) = record_check.check(found, [record_check.Distribution("x", "1", record)])
         assert (told.code, told.message.partition(str(tmp_path))[0]) == given
@@ -288,13 +295,12 @@ def test_files_that_are_gone_are_told_apart_from_others(tmp_path: Path) -> None:
     assert {each.code for each in record_check.check(found, [both])} == {"missing-file", "altered-file"}
 
 
-def test_what_torch_declares(tmp_path: Path) -> None:
+def test_dependents_reports_a_declared_requirement(tmp_path: Path) -> None:
     lib = make_cudnn(tmp_path / "nvidia/cudnn/lib", "9.27.0").parent
     (tmp_path / "torch-2.9.0.dist-info").mkdir()
     metadata = "Name: torch\nRequires-Dist: nvidia-cudnn-cu12==9.10.2.21; platform_system == 'Linux'\n"
     (tmp_path / "torch-2.9.0.dist-info/METADATA").write_text(metadata)
-    found = libraryset.read(str(lib))
-    assert found is not None
+    found = read(lib)
     for version, codes_given in (("9.10.2.21", []), ("9.27.0.42", ["consumer-mismatch"])):
         owner = record_check.Distribution("nvidia-cudnn-cu12", version, {})
         findings = list(dependents.check(found, [owner]))
@@ -304,7 +310,7 @@ def test_what_torch_declares(tmp_path: Path) -> None:
 
 
 def needing(found: libraryset.LibrarySet, **changes: Any) -> libraryset.LibrarySet:
-    """The same libraries, of which libcudnn needs more."""
+    """Return the libraries with other requirements of libcudnn."""
     shim = found.libraries[""]
     assert shim.dynamic is not None
     assert shim.elf is not None
@@ -324,18 +330,20 @@ def needing(found: libraryset.LibrarySet, **changes: Any) -> libraryset.LibraryS
         ("glibc 2.27", set(), ""),
     ],
 )
-def test_the_c_library(
+def test_check_libc_compares_the_glibc_version(
     found: libraryset.LibrarySet, monkeypatch: pytest.MonkeyPatch, have: str, needs: set[str], code: str
 ) -> None:
     monkeypatch.setattr(_elf, "glibc_version", lambda: have)
     given = {each.code for each in load_check.check_libc(needing(found, versions=frozenset(needs)))}
     assert given == ({code} if code else set())
     assert bool(load_check.why_not(found)) == (not have)
-    image = replace(found, root="/image")  # whose C library is another one
+    image = replace(found, root="/image")  # with its own C library
     assert list(load_check.check_libc(image)) == []
 
 
-def test_libraries_of_the_system(found: libraryset.LibrarySet, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_companions_reports_a_missing_system_library(
+    found: libraryset.LibrarySet, monkeypatch: pytest.MonkeyPatch
+) -> None:
     wants = needing(found, needed=("libz.so.1", "libc.so.6"))
     monkeypatch.setattr(search, "find_companion", lambda *_: "")
     missing = [each for each in search.check_companions(wants) if each.code == "missing-system-library"]
@@ -344,13 +352,13 @@ def test_libraries_of_the_system(found: libraryset.LibrarySet, monkeypatch: pyte
     assert "missing-system-library" not in said(search.check_companions(wants))
 
 
-def test_a_folder_of_nvrtc_that_wheels_misspell(found: libraryset.LibrarySet) -> None:
+def test_check_companions_reports_only_the_misspelt_nvrtc_folder(found: libraryset.LibrarySet) -> None:
     wants = needing(found, runpath=("$ORIGIN", "$ORIGIN/../../nvidia/nvrtc/lib", "$ORIGIN/../../other/lib"))
     dead = [each for each in search.check_companions(wants) if each.code == "dead-runpath"]
     assert [each.message.count("nvidia/nvrtc/lib") for each in dead] == [1]
 
 
-def test_a_file_system_that_runs_nothing(
+def test_check_access_reports_a_noexec_mount(
     found: libraryset.LibrarySet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     where = found.folder.replace(" ", "\\040")
@@ -359,14 +367,16 @@ def test_a_file_system_that_runs_nothing(
         (f"none / ext4 rw,noexec 0 0\nnone {where} tmpfs rw,nosuid 0 0\n", False),
         (f"none / ext4 rw 0 0\nnone {where} tmpfs rw,noexec 0 0\n", True),
         (f"none {where}x tmpfs rw,noexec 0 0\n", False),
-        (f"none {where} tmpfs rw,noexec 0 0\nnone {where} tmpfs rw 0 0\n", False),  # the last one counts
+        (f"none {where} tmpfs rw,noexec 0 0\nnone {where} tmpfs rw 0 0\n", False),  # the last mount decides
         ("garbage\n", False),
     ):
         monkeypatch.setattr(_files, "text_of", lambda path, table=table: table)
         assert ("noexec-mount" in said(checks.check_access(found))) is bad
 
 
-def test_headers_elsewhere_are_notes(found: libraryset.LibrarySet, tmp_path: Path) -> None:
+def test_check_headers_notes_headers_on_the_include_path(
+    found: libraryset.LibrarySet, tmp_path: Path
+) -> None:
     make_header(tmp_path / "home/include/cudnn_version.h", "9.1.0")
     home, path = str(tmp_path / "home"), f"/nowhere::{tmp_path}/home/include"
     places_told = [{"CUDNN_PATH": home}, *({name: path} for name in search.INCLUDES)]
@@ -375,7 +385,9 @@ def test_headers_elsewhere_are_notes(found: libraryset.LibrarySet, tmp_path: Pat
         assert (other.code, other.evidence["version"]) == ("other-header", "9.1.0")
 
 
-def test_companions(found: libraryset.LibrarySet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_companions_reports_missing_cuda_libraries(
+    found: libraryset.LibrarySet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(libraryset.LibrarySet, "cuda", 99)
     missing = {each.evidence["library"] for each in search.check_companions(found, {})}
     assert missing == {"libcublasLt.so.99", "libnvrtc.so.99"}
@@ -390,13 +402,13 @@ def test_companions(found: libraryset.LibrarySet, tmp_path: Path, monkeypatch: p
     assert list(search.check_companions(found, {"LD_LIBRARY_PATH": str(tmp_path)})) == []
 
 
-def test_the_same_version_on_the_path_is_a_warning(tmp_path: Path) -> None:
+def test_check_competition_warns_of_the_same_version_on_the_path(tmp_path: Path) -> None:
     one, two = (make_cudnn(tmp_path / name, "9.27.0").parent for name in ("one", "two"))
     (shadow,) = competitors(one, f":{two}:{one}")
     assert (shadow.code, shadow.severity.word) == ("shadowed", "warning")
 
 
-def test_what_comes_after_its_own_folder_on_the_path_shadows_nothing(tmp_path: Path) -> None:
+def test_check_competition_ignores_folders_after_its_own(tmp_path: Path) -> None:
     own = make_cudnn(tmp_path / "own", "9.27.0").parent
     other = make_cudnn(tmp_path / "other", "9.19.0").parent
     (tmp_path / "link").symlink_to(own)
@@ -410,20 +422,19 @@ def test_what_comes_after_its_own_folder_on_the_path_shadows_nothing(tmp_path: P
 
 
 def competitors(folder: Path, path: str) -> list[Finding]:
-    """What is said of LD_LIBRARY_PATH, and not of the rest of this machine."""
-    found = libraryset.read(str(folder))
-    assert found is not None
+    """Return the findings about LD_LIBRARY_PATH only."""
+    found = read(folder)
     findings = search.check_competition(found, {"LD_LIBRARY_PATH": path})
     return [each for each in findings if each.code != "other-cudnn" or each.evidence["path"] in path]
 
 
-def test_an_old_cudnn_on_the_path_does_not_count(found: libraryset.LibrarySet, tmp_path: Path) -> None:
+def test_check_competition_ignores_cudnn_8_on_the_path(found: libraryset.LibrarySet, tmp_path: Path) -> None:
     (tmp_path / "libcudnn.so.8").touch()
     given = {each.code for each in search.check_competition(found, {"LD_LIBRARY_PATH": str(tmp_path)})}
     assert "shadowed" not in given
 
 
-def test_the_order_of_the_search(tmp_path: Path) -> None:
+def test_locate_searches_in_the_order_of_the_loader(tmp_path: Path) -> None:
     for name in ("site/nvidia/cudnn/lib", "home/lib64", "explicit"):
         make_cudnn(tmp_path / name)
     environ = {"CUDNN_PATH": str(tmp_path / "home")}
@@ -435,7 +446,7 @@ def test_the_order_of_the_search(tmp_path: Path) -> None:
 
 @pytest.fixture
 def setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of a cuDNN, beside which are files of other kinds; another cuDNN is installed."""
+    """A folder with a cuDNN and other files; another cuDNN is installed."""
     shim = make_cudnn(tmp_path / "set/lib", "9.27.0")
     make_cudnn(tmp_path / "site/nvidia/cudnn/lib", "9.27.0")
     (shim.parent / "notes.py").write_text("import this")
@@ -454,11 +465,11 @@ def setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("set/lib/libcudnn.so.9.99", "which does not exist"),
         ("set/lib/notes.py", "notes.py, which is not an ELF library"),
         ("no/libcudnn.so.9", "which does not exist"),
-        ("empty", "where no cuDNN is seen"),
-        ("alone/c.so", "where no cuDNN is seen"),
+        ("empty", "which contains no cuDNN"),
+        ("alone/c.so", "which contains no cuDNN"),
     ],
 )
-def test_a_setting_that_names_no_cudnn_is_a_finding_of_its_own(
+def test_diagnose_reports_a_setting_that_names_no_cudnn(
     setting: Path, monkeypatch: pytest.MonkeyPatch, named: str, words: str
 ) -> None:
     monkeypatch.setenv("CUDNN_CT_LIBRARY", str(setting / named))
@@ -469,12 +480,12 @@ def test_a_setting_that_names_no_cudnn_is_a_finding_of_its_own(
     assert told.fix == "unset or correct CUDNN_CT_LIBRARY"
     assert (found.sets, found.exit_code()) == ((), 1)
     monkeypatch.setattr(config, "library", str(setting / named))
-    with pytest.raises(CudnnError):  # the loader is of the same mind
+    with pytest.raises(CudnnError):  # as the loader does
         require(find_cudnn())
 
 
 @pytest.mark.parametrize("named", ["set", "set/lib", "set/lib/libcudnn.so.9", "else.so"])
-def test_a_setting_is_followed_as_the_loader_does(
+def test_diagnose_follows_the_setting_as_the_loader_does(
     setting: Path, monkeypatch: pytest.MonkeyPatch, named: str
 ) -> None:
     monkeypatch.setenv("CUDNN_CT_LIBRARY", str(setting / named))
@@ -482,7 +493,7 @@ def test_a_setting_is_followed_as_the_loader_does(
     assert [each.folder for each in found.sets] == [str((setting / "set/lib").resolve())]
     assert "wrong-setting" not in {each.code for each in found.findings}
     monkeypatch.setattr(config, "library", str(setting / named))
-    assert require(find_cudnn()).folder == (setting / "set/lib").resolve()
+    assert require(find_cudnn()).folder == str((setting / "set/lib").resolve())
 
 
 def test_where_another_cudnn_comes_first_to_install_again_is_no_advice(
@@ -501,7 +512,7 @@ def test_where_another_cudnn_comes_first_to_install_again_is_no_advice(
         assert (failed.fix == "see shadowed") == bool(path)
 
 
-def test_a_large_folder_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_locate_stops_in_a_large_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(30):
         (tmp_path / f"{number}/deeper").mkdir(parents=True)
     monkeypatch.setattr(locate, "MAX_FOLDERS", 10)
@@ -509,17 +520,16 @@ def test_a_large_folder_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert [each.code for each in found.findings] == ["cut-short"]
 
 
-def test_a_version_before_all_that_there_were(tmp_path: Path) -> None:
-    """A damaged constant may say anything, also a version that has none of the libraries."""
+def test_checks_report_stray_libraries_when_the_version_is_damaged(tmp_path: Path) -> None:
+    """A damaged constant may be a version that has none of the libraries."""
     folder = make_cudnn(tmp_path / "lib", "8.0.0").parent
-    found = libraryset.read(str(folder))
-    assert found is not None
+    found = read(folder)
     assert found.version == (8, 0, 0)
     codes = {each.code for check in checks.CHECKS for each in check(found)}
     assert "stray-library" in codes
 
 
-def test_reinstalling() -> None:
+def test_reinstall_names_the_packages_that_own_the_files() -> None:
     one = record_check.Distribution("nvidia-cudnn-cu12", "9.27.0.42", {})
     two = record_check.Distribution("nvidia-cudnn-cu13", "9.20.0.48", {})
     assert record_check.reinstall([one], "nvidia-cudnn-cu12").endswith(
@@ -531,7 +541,7 @@ def test_reinstalling() -> None:
     assert "pip" not in record_check.reinstall([], "")
 
 
-def test_an_executable_of_another_kind_is_not_mistaken_for_a_part(tmp_path: Path) -> None:
+def test_checks_report_a_library_with_the_name_of_another(tmp_path: Path) -> None:
     make_cudnn(tmp_path, "9.27.0")
     (tmp_path / "libcudnn_ops.so.9").write_bytes(make_elf("libcudnn_cnn.so.9"))
     assert "wrong-library" in {each.code for each in doctor.diagnose(tmp_path, run=False).findings}
@@ -542,7 +552,7 @@ def test_an_executable_of_another_kind_is_not_mistaken_for_a_part(tmp_path: Path
 SOURCES = sorted(Path(doctor.__file__).parent.glob("*.py"))
 
 
-def test_every_code_is_given_somewhere_and_every_given_one_is_in_the_table() -> None:
+def test_every_code_of_the_table_is_used() -> None:
     texts = {
         node.value
         for path in SOURCES
@@ -552,12 +562,12 @@ def test_every_code_is_given_somewhere_and_every_given_one_is_in_the_table() -> 
     assert set(codes()) <= texts
 
 
-def test_a_code_that_is_not_in_the_table_cannot_be_given() -> None:
+def test_finding_raises_when_the_code_does_not_exist() -> None:
     with pytest.raises(KeyError):
         finding("no-such-code", "x")
 
 
-def test_every_fix_is_filled_in() -> None:
+def test_finding_fills_the_template_of_the_fix() -> None:
     with pytest.raises(KeyError):
         finding("private-file", "x")
     assert finding("private-file", "x", fix={"path": "/a b"}).fix == "chmod a+rX '/a b'"

@@ -1,4 +1,4 @@
-"""What the doctor reads: ELF tables, device code, RECORD, headers, metadata, versions; sound and damaged."""
+"""Readers of the doctor: ELF tables, device code, RECORD, headers, metadata, versions; sound and damaged."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cudnn_ct import _elf, _files
-from cudnn_ct._installation import SUBLIBRARIES, file_name, parse_header
+from cudnn_ct._installation import parse_header
+from cudnn_ct._libraries import SUBLIBRARIES, file_name
 from cudnn_ct.doctor import (
     dependents,
     diagnosis,
@@ -29,7 +30,13 @@ from cudnn_ct.doctor.checks import coverage
 from tests.elf_files import make_cudnn, make_elf, make_header
 
 SOUND = make_elf("libcudnn_graph.so.9", ["libc.so.6"], {"cudnn_graph_version": 0x091B00, "cudnnThing": 1})
-STAND_IN = stub_libcuda.make(["cuInit"], 62)
+STUB = stub_libcuda.make(["cuInit"], 62)
+
+
+def read(folder: Path) -> libraryset.LibrarySet:
+    found = libraryset.read(str(folder))
+    assert found is not None
+    return found
 
 
 def written(folder: Path, data: bytes, name: str = "libcudnn_graph.so.9") -> Path:
@@ -39,7 +46,7 @@ def written(folder: Path, data: bytes, name: str = "libcudnn_graph.so.9") -> Pat
 
 
 def container(*entries: tuple[int, int, int], magic: int = fatbin.MAGIC) -> bytes:
-    """Device code of (kind, language, architecture)."""
+    """Return device code with entries of (kind, language, architecture)."""
     pieces = b"".join(
         struct.pack("<HHIQQHHI", kind, 0, 64, 8, 0, 0, language, arch).ljust(72, b"\0")
         for kind, language, arch in entries
@@ -48,7 +55,7 @@ def container(*entries: tuple[int, int, int], magic: int = fatbin.MAGIC) -> byte
 
 
 def with_section(name: bytes, data: bytes) -> bytes:
-    """A library with one section, and the table of names."""
+    """Return a library with one section and the table of names."""
     file = bytearray(SOUND)
     at = len(file) + -len(file) % 8
     file += bytes(at - len(file)) + data
@@ -67,7 +74,7 @@ def with_section(name: bytes, data: bytes) -> bytes:
 # --- symbols -----------------------------------------------------------------------------------------------
 
 
-def test_exports_and_versions(tmp_path: Path) -> None:
+def test_symbols_reads_exports_and_versions(tmp_path: Path) -> None:
     dynamic = symbols.read(_elf.read(written(tmp_path, SOUND)))
     assert set(dynamic.exports) == {"cudnn_graph_version", "cudnnThing"}
     assert (dynamic.undefined, dynamic.rpath, dynamic.versions) == (frozenset(), (), frozenset())
@@ -77,7 +84,9 @@ damage = st.lists(st.tuples(st.integers(0, len(SOUND) - 1), st.integers(0, 255))
 
 
 @given(damage)
-def test_damage_gives_an_elf_error_or_an_answer(tmp_path: Path, damage: list[tuple[int, int]]) -> None:
+def test_symbols_raises_only_elf_errors_when_the_file_is_damaged(
+    tmp_path: Path, damage: list[tuple[int, int]]
+) -> None:
     data = bytearray(SOUND)
     for at, byte in damage:
         data[at] = byte
@@ -91,10 +100,9 @@ def test_damage_gives_an_elf_error_or_an_answer(tmp_path: Path, damage: list[tup
 
 
 @given(st.binary(max_size=300))
-def test_anything_can_be_read_as_a_set(tmp_path: Path, data: bytes) -> None:
+def test_libraryset_reads_any_file(tmp_path: Path, data: bytes) -> None:
     written(tmp_path, data, "libcudnn.so.9")
-    found = libraryset.read(str(tmp_path))
-    assert found is not None
+    found = read(tmp_path)
     assert found.libraries[""].error is not None
 
 
@@ -104,10 +112,10 @@ PARTS = st.dictionaries(st.sampled_from(LIBRARIES), VERSIONS, min_size=4)
 
 
 @given(PARTS, st.booleans(), st.text(max_size=50))
-def test_any_installation_can_be_examined(
+def test_diagnose_examines_any_mixture_of_libraries(
     tmp_path: Path, parts: dict[str, int], every: bool, record: str
 ) -> None:
-    """Sound libraries that do not belong together: the checks meet each other's odd cases."""
+    """Sound libraries of different versions, for which checks depend on each other's results."""
     shutil.rmtree(tmp_path / "site", ignore_errors=True)
     lib = tmp_path / "site/nvidia/cudnn/lib"
     lib.mkdir(parents=True)
@@ -117,22 +125,22 @@ def test_any_installation_can_be_examined(
         written(lib, make_elf(file, constants={constant: version, "cudnnThing": 1} if constant else {}), file)
     (tmp_path / "site/nvidia_cudnn_cu12-9.27.0.42.dist-info").mkdir()
     written(tmp_path / "site/nvidia_cudnn_cu12-9.27.0.42.dist-info", record.encode(), "RECORD")
-    found = diagnosis.diagnose(tmp_path / "site", requirements.Demands(archs=(90,)), run=False)
+    found = diagnosis.diagnose(tmp_path / "site", requirements.Requirements(archs=(90,)), run=False)
     assert found.sets
-    assert found.exit_code() == 1  # none has code for a GPU
+    assert found.exit_code() == 1  # no library has code for a GPU
     json.loads(report.json_text(found))
     assert report.text(found)
     assert report.github(found)
 
 
-@given(st.integers(0, len(STAND_IN)))
-def test_a_cut_stand_in_is_seen_as_cut(tmp_path: Path, size: int) -> None:
-    library = libraryset.read_library(str(written(tmp_path, STAND_IN[:size])))
-    assert (library.error is None) == (size == len(STAND_IN))
+@given(st.integers(0, len(STUB)))
+def test_libraryset_reports_a_truncated_library(tmp_path: Path, size: int) -> None:
+    library = libraryset.read_library(str(written(tmp_path, STUB[:size])))
+    assert (library.error is None) == (size == len(STUB))
 
 
 @pytest.mark.parametrize("machine", stub_libcuda.CODE)
-def test_the_stand_in_is_a_library_of_each_machine(tmp_path: Path, machine: int) -> None:
+def test_stub_libcuda_is_a_library_for_each_machine(tmp_path: Path, machine: int) -> None:
     library = _elf.read(written(tmp_path, stub_libcuda.make(["cuInit"], machine)))
     assert (library.machine, library.soname, library.needed) == (machine, "libcuda.so.1", ())
     assert library.size < 2048
@@ -141,7 +149,7 @@ def test_the_stand_in_is_a_library_of_each_machine(tmp_path: Path, machine: int)
 # --- device code -------------------------------------------------------------------------------------------
 
 
-def test_device_code(tmp_path: Path) -> None:
+def test_fatbin_reads_the_device_code(tmp_path: Path) -> None:
     data = container((2, 7, 80), (2, 8, 100)) + container((1, 9, 121))
     code = fatbin.read(_elf.read(written(tmp_path, with_section(b".nv_fatbin", data))))
     assert code == fatbin.DeviceCode(frozenset({80, 100}), frozenset({121}), 13)
@@ -149,54 +157,52 @@ def test_device_code(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("section", [b".nv_fatbin", b".other"])
 @pytest.mark.parametrize("data", [b"", bytes(64), container((2, 7, 80), magic=1), container()])
-def test_no_device_code_is_unknown(tmp_path: Path, section: bytes, data: bytes) -> None:
+def test_fatbin_returns_none_when_there_is_no_device_code(
+    tmp_path: Path, section: bytes, data: bytes
+) -> None:
     assert fatbin.read(_elf.read(written(tmp_path, with_section(section, data)))) is None
 
 
 @given(st.data())
-def test_damaged_device_code_is_no_error(tmp_path: Path, data: st.DataObject) -> None:
+def test_fatbin_raises_nothing_when_the_device_code_is_damaged(tmp_path: Path, data: st.DataObject) -> None:
     file = bytearray(with_section(b".nv_fatbin", container((2, 7, 80), (1, 8, 90), (2, 8, 100))))
     for _ in range(data.draw(st.integers(1, 6))):
         file[data.draw(st.integers(len(SOUND), len(file) - 1))] = data.draw(st.integers(0, 255))
     fatbin.read(_elf.read(written(tmp_path, bytes(file))))
 
 
-def test_coverage_is_of_all_libraries_and_of_later_minors(tmp_path: Path) -> None:
+def test_coverage_intersects_all_libraries_and_adds_later_minors(tmp_path: Path) -> None:
     for part, archs in (("ops", (75, 80, 90)), ("cnn", (60, 75, 80, 90))):
         code = container(*((2, 8, arch) for arch in archs), (1, 8, 90))
         written(tmp_path, with_section(b".nv_fatbin", code), f"libcudnn_{part}.so.9")
-    found = libraryset.read(str(tmp_path))
-    assert found is not None
+    found = read(tmp_path)
     sass, ptx = coverage(found)
     assert {75, 80, 86, 89, 90} <= sass
     assert not {60, 70, 100} & sass
     assert ptx == {90}
 
 
-# --- sets and files ----------------------------------------------------------------------------------------
+# --- folders and files -------------------------------------------------------------------------------------
 
 
-def test_a_set_is_read(tmp_path: Path) -> None:
+def test_libraryset_reads_all_libraries(tmp_path: Path) -> None:
     make_cudnn(tmp_path / "lib", "9.27.0")
-    found = libraryset.read(str(tmp_path / "lib"))
-    assert found is not None
+    found = read(tmp_path / "lib")
     assert found.version == (9, 27, 0)
     assert list(found.libraries) == LIBRARIES
     assert found.cuda == 0
     assert found.package == "nvidia-cudnn-cu12"
 
 
-def test_debian_names_and_links(tmp_path: Path) -> None:
+def test_libraryset_follows_the_links_of_debian(tmp_path: Path) -> None:
     make_cudnn(tmp_path, "9.10.2", without=["engines_tensor_ir", "ext"])
     for file in list(tmp_path.iterdir()):
         file.rename(tmp_path / f"{file.name}.10.2")
         (tmp_path / file.name).symlink_to(f"{file.name}.10.2")
-    found = libraryset.read(str(tmp_path))
-    assert found is not None
+    found = read(tmp_path)
     assert found.extra == ()
-    assert found.shim is not None
-    assert found.shim.path.endswith("libcudnn.so.9")
-    assert found.shim.real.endswith("libcudnn.so.9.10.2")
+    assert found.libraries[""].path.endswith("libcudnn.so.9")
+    assert found.shim.endswith("libcudnn.so.9.10.2")
 
 
 @pytest.mark.parametrize(
@@ -210,13 +216,13 @@ def test_debian_names_and_links(tmp_path: Path) -> None:
         ("xlibcudnn.so.9", None),
     ],
 )
-def test_names_of_libraries(tmp_path: Path, name: str, found: tuple[str, str] | None) -> None:
+def test_cudnn_files_parses_names(tmp_path: Path, name: str, found: tuple[str, str] | None) -> None:
     (tmp_path / name).touch()
     names = [(each.part, each.version) for each in _files.cudnn_files(str(tmp_path))]
     assert names == ([found] if found else [])
 
 
-def test_links_of_an_image_begin_at_its_root(tmp_path: Path) -> None:
+def test_real_follows_links_below_the_root_of_an_image(tmp_path: Path) -> None:
     (tmp_path / "usr").mkdir()
     (tmp_path / "a").symlink_to("/usr/x")
     (tmp_path / "up").symlink_to("../../../../usr/x")
@@ -232,35 +238,35 @@ def test_links_of_an_image_begin_at_its_root(tmp_path: Path) -> None:
 
 
 @given(st.text())
-def test_a_record_is_read_or_refused(text: str) -> None:
+def test_parse_record_returns_sizes_or_raises(text: str) -> None:
     with contextlib.suppress(record_check.RecordError):
         assert all(isinstance(size, int) for _, size in record_check.parse_record(text).values())
 
 
-def test_a_record() -> None:
+def test_parse_record_reads_paths_hashes_and_sizes() -> None:
     record = record_check.parse_record('"a, b.so",sha256=x,12\nc/RECORD,,\n')
     assert record == {"a, b.so": ("sha256=x", 12), "c/RECORD": ("", -1)}
 
 
 @pytest.mark.parametrize("text", ["", "a\n", "a,b,c,d\n", "a,b,-1\n", ",b,1\n", 'a,"b,1\n', "a,b,1e9\n"])
-def test_what_is_no_record(text: str) -> None:
+def test_parse_record_raises_when_the_text_is_not_a_record(text: str) -> None:
     with pytest.raises(record_check.RecordError):
         record_check.parse_record(text)
 
 
 @given(st.text() | st.binary().map(lambda data: data.decode("utf-8", "replace")))
-def test_any_header_and_metadata_can_be_read(text: str) -> None:
+def test_parsers_accept_any_header_and_metadata(text: str) -> None:
     assert parse_header(text) is None or len(parse_header(text) or ()) == 3
     list(dependents.requirements(text))
 
 
-def test_a_header(tmp_path: Path) -> None:
+def test_parse_header_reads_the_version(tmp_path: Path) -> None:
     text = make_header(tmp_path / "h", "9.27.1").read_text()
     assert parse_header(text) == (9, 27, 1)
     assert parse_header(text.replace("MINOR", "OTHER")) is None
 
 
-def test_requirements() -> None:
+def test_requirements_reads_metadata() -> None:
     text = (
         "Name: torch\nRequires-Dist: nvidia-cudnn-cu12==9.10.2.21; platform_system == 'Linux'\n"
         "Requires-Dist: nvidia_cudnn_cu13 (>=9, <10)\nRequires-Dist: nvidia-cudnn-cu11 ; extra == 'old'\n"
@@ -289,15 +295,15 @@ def test_requirements() -> None:
         ("9.1", "whatever", True),
     ],
 )
-def test_specifiers(version: str, specifier: str, met: bool) -> None:
+def test_meets_compares_a_version_with_a_specifier(version: str, specifier: str, met: bool) -> None:
     assert dependents.meets(version, specifier) is met
 
 
-# --- what people type --------------------------------------------------------------------------------------
+# --- arguments --------------------------------------------------------------------------------------
 
 
 @given(st.text())
-def test_versions_and_architectures_are_read_or_refused(text: str) -> None:
+def test_parse_version_and_parse_arch_return_numbers_or_raise(text: str) -> None:
     for parse in (requirements.parse_version, requirements.parse_arch):
         with contextlib.suppress(ValueError):
             assert all(isinstance(number, int) for number in parse(text))
@@ -313,11 +319,11 @@ def test_versions_and_architectures_are_read_or_refused(text: str) -> None:
         ("100f", (100,)),
     ],
 )
-def test_architectures(text: str, archs: tuple[int, ...]) -> None:
+def test_parse_arch_reads_compute_capabilities(text: str, archs: tuple[int, ...]) -> None:
     assert requirements.parse_arch(text) == archs
 
 
 @pytest.mark.parametrize("text", ["", "9", "1234", "hopper", "90,", "-90", "٩٠"])
-def test_what_is_no_architecture(text: str) -> None:
+def test_parse_arch_raises_when_the_text_is_not_a_compute_capability(text: str) -> None:
     with pytest.raises(ValueError, match="not a compute capability"):
         requirements.parse_arch(text)

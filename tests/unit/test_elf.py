@@ -38,7 +38,7 @@ def kind_of(path: Path) -> str:
     return caught.value.kind
 
 
-def test_names_and_constants_are_read(tmp_path: Path) -> None:
+def test_read_returns_names_and_constants(tmp_path: Path) -> None:
     library = _elf.check(written(tmp_path, SOUND))
     assert (library.soname, library.needed) == ("libx.so.1", ("libc.so.6",))
     assert library.machine == _elf.machine_here()
@@ -46,13 +46,13 @@ def test_names_and_constants_are_read(tmp_path: Path) -> None:
     assert library.constant("four") is None
 
 
-def test_the_linker_agrees(tmp_path: Path) -> None:
+def test_linker_reads_the_same_constant(tmp_path: Path) -> None:
     library = ctypes.CDLL(str(written(tmp_path, SOUND)))
     assert ctypes.c_uint.in_dll(library, "three").value == 0x00091B00
 
 
 @given(st.dictionaries(NAMES, st.integers(0, 2**32 - 1), max_size=20), st.integers(1, 7), NAMES)
-def test_every_exported_constant_is_found(
+def test_constant_finds_every_exported_symbol(
     tmp_path: Path, constants: dict[str, int], buckets: int, other: str
 ) -> None:
     library = _elf.read(written(tmp_path, make_elf(constants=constants, buckets=buckets)))
@@ -60,14 +60,14 @@ def test_every_exported_constant_is_found(
     assert library.constant(other) == constants.get(other)
 
 
-def test_an_undefined_symbol_is_not_a_constant(tmp_path: Path) -> None:
+def test_constant_is_none_when_the_symbol_is_undefined(tmp_path: Path) -> None:
     data = bytearray(make_elf(constants={"one": 1}))
     at = data.index(struct.pack("<BBHQQ", 0x11, 0, 1, 64 + 3 * 56, 4))
     data[at + 2 : at + 4] = bytes(2)  # its section: undefined
     assert _elf.read(written(tmp_path, bytes(data))).constant("one") is None
 
 
-def test_a_library_without_a_name(tmp_path: Path) -> None:
+def test_read_accepts_a_library_without_a_soname(tmp_path: Path) -> None:
     assert _elf.read(written(tmp_path, make_elf())).soname is None
 
 
@@ -78,8 +78,8 @@ def test_a_library_without_a_name(tmp_path: Path) -> None:
         (b"\n<!DOCTYPE html><html>Not found", "text", "web page"),
         (b"version https://git-lfs.github.com/spec/v1\noid sha256:0", "text", "git lfs pull"),
         (b"/* GNU ld script */ INPUT(libx.so.1)", "text", "linker script"),
-        (b"MZ" + bytes(100), "foreign", "begins with b'MZ"),
-        (b"\x7fELF\x02", "truncated", "header speaks of 64"),
+        (b"MZ" + bytes(100), "foreign", "starts with b'MZ"),
+        (b"\x7fELF\x02", "truncated", "expected 64 from its header"),
         (SOUND[:4] + b"\x01" + SOUND[5:], "class", "32-bit"),
         (SOUND[:5] + b"\x02" + SOUND[6:], "class", "big-endian"),
         (SOUND[:54] + b"\x20\x00" + SOUND[56:], "malformed", "of 32 bytes"),
@@ -87,22 +87,22 @@ def test_a_library_without_a_name(tmp_path: Path) -> None:
         (make_elf("libx.so.1", machine=9999), "machine", "is a library for machine 9999"),
     ],
 )
-def test_what_is_wrong_is_said(tmp_path: Path, data: bytes, kind: str, words: str) -> None:
+def test_check_raises_the_kind_of_the_defect(tmp_path: Path, data: bytes, kind: str, words: str) -> None:
     path = written(tmp_path, data)
     assert kind_of(path) == kind
     with pytest.raises(_elf.ElfError, match=words):
         _elf.check(path)
 
 
-def test_a_missing_file_and_a_dangling_link(tmp_path: Path) -> None:
+def test_check_raises_when_the_file_is_missing(tmp_path: Path) -> None:
     assert kind_of(tmp_path / "nothing.so") == "missing"
     link = tmp_path / "link.so"
     link.symlink_to("gone.so")
-    with pytest.raises(_elf.ElfError, match=r"a link to gone\.so, which is not there"):
+    with pytest.raises(_elf.ElfError, match=r"a link to gone\.so, which does not exist"):
         _elf.check(link)
 
 
-def test_a_folder_a_pipe_and_a_loop_are_not_libraries(tmp_path: Path) -> None:
+def test_check_raises_on_folders_pipes_and_link_loops(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "loop").symlink_to("loop")
     assert [kind_of(path) for path in (tmp_path, tmp_path / "pipe", tmp_path / "loop")] == [
@@ -120,7 +120,7 @@ def public_folder() -> Iterator[Path]:
         yield Path(name)
 
 
-def test_an_unreadable_file_says_how_to_make_it_readable(public_folder: Path) -> None:
+def test_check_names_the_command_when_the_file_is_unreadable(public_folder: Path) -> None:
     path = written(public_folder, SOUND)
     path.chmod(0)
     code = "import sys; from cudnn_ct import _elf\n"
@@ -138,14 +138,16 @@ def test_an_unreadable_file_says_how_to_make_it_readable(public_folder: Path) ->
     assert f"chmod a+r {path}" in child.stdout
 
 
-def test_every_truncation_is_noticed(tmp_path: Path) -> None:
+def test_check_raises_on_every_truncation(tmp_path: Path) -> None:
     for length in range(1, len(SOUND)):
         kind = kind_of(written(tmp_path, SOUND[:length]))
         assert kind == ("foreign" if length < 4 else "truncated"), length
 
 
 @given(st.lists(st.tuples(st.integers(0, len(SOUND) - 1), st.integers(0, 255)), min_size=1, max_size=8))
-def test_damage_never_gives_anything_but_an_elf_error(tmp_path: Path, damage: list[tuple[int, int]]) -> None:
+def test_check_raises_only_elf_errors_when_the_file_is_damaged(
+    tmp_path: Path, damage: list[tuple[int, int]]
+) -> None:
     data = bytearray(SOUND)
     for at, byte in damage:
         data[at] = byte
@@ -156,7 +158,7 @@ def test_damage_never_gives_anything_but_an_elf_error(tmp_path: Path, damage: li
         library.constant("four")
 
 
-def test_little_of_a_large_file_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_reads_little_of_a_large_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = written(tmp_path, SOUND)
     os.truncate(path, 1 << 30)  # sparse
     read = []
@@ -166,7 +168,9 @@ def test_little_of_a_large_file_is_read(tmp_path: Path, monkeypatch: pytest.Monk
     assert sum(read) < 64 * 1024
 
 
-def test_a_file_that_shrinks_while_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_raises_when_the_file_is_truncated_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = written(tmp_path, SOUND)
     monkeypatch.setattr(os, "pread", lambda file, size, at: b"")
     assert kind_of(path) == "truncated"

@@ -18,7 +18,7 @@ PACKAGE = Path(cudnn_ct.__file__).parent
 # whose inner order is theirs.
 LEVELS = (
     ("_bindings", "errors", "dtypes", "_config", "_handle", "shapes"),
-    ("_elf", "_files", "_find", "_installation", "_dlopen", "_lib", "_raw", "_info"),
+    ("_elf", "_files", "_find", "_libraries", "_installation", "_dlopen", "_lib", "_raw", "_info"),
     ("cuda", "array", "array_creation", "descriptors", "context"),
     ("plans", "graph", "autotune", "algo_cache"),
     ("ops",),
@@ -31,7 +31,7 @@ TOP = len(LEVELS) - 1
 # Beside the levels, and what of the package each may know.
 BESIDE = {
     "reference": {"dtypes", "shapes", "errors"},
-    "doctor": {"errors", "_elf", "_files", "_find", "_installation"},
+    "doctor": {"errors", "_elf", "_files", "_find", "_libraries", "_installation"},
 }
 # Imported by `_lib` alone: reasons for exceptions and for `available`.
 ADVISED, ADVISER = "_lib", "doctor"

@@ -100,7 +100,7 @@ def trap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("named", ["", ":", "::/nowhere", ".", "lib", "./lib:../downloads", "$ORIGIN"])
-def test_the_current_folder_is_not_searched(trap: Path, monkeypatch: pytest.MonkeyPatch, named: str) -> None:
+def test_search_skips_relative_folders(trap: Path, monkeypatch: pytest.MonkeyPatch, named: str) -> None:
     asked: list[tuple[list[str], dict[str, str]]] = []
 
     def child(command: list[str], *, env: dict[str, str], **_: Any) -> Any:
@@ -120,14 +120,14 @@ def test_the_current_folder_is_not_searched(trap: Path, monkeypatch: pytest.Monk
         found = search(wanted, steps, places)
         assert found.path is None, found
     assert str(trap) not in str(places_of_the_doctor.usual(places.environ, list(places.path)))
-    for command, environ in asked:  # cuda-pathfinder asks the dynamic linker, in a child
+    for command, environ in asked:  # cuda-pathfinder uses the dynamic linker, in a child
         assert "-P" in command
         assert not {"", ".", "../downloads"} & set(command[4:])
         assert all(map(os.path.isabs, filter(None, environ["LD_LIBRARY_PATH"].split(":"))))
         assert "" not in environ["LD_LIBRARY_PATH"].split(":")[1:]
 
 
-def test_the_current_folder_of_a_process(trap: Path) -> None:
+def test_find_cudnn_skips_the_current_folder_of_a_process(trap: Path) -> None:
     """As python -c and the prompt have it in sys.path."""
     code = "import json; from cudnn_ct import _find; print(json.dumps(str(_find.find_cudnn().path)))"
     environ = {**os.environ, "PYTHONPATH": str(PACKAGE.parent), "LD_LIBRARY_PATH": ":"}
@@ -139,25 +139,25 @@ def test_the_current_folder_of_a_process(trap: Path) -> None:
     assert str(trap) not in json.loads(done.stdout)
 
 
-def test_a_place_that_is_named_is_searched(trap: Path) -> None:
+def test_find_explicit_accepts_a_relative_path(trap: Path) -> None:
     assert _find.find_explicit(CUDNN, SearchContext(setting="lib")) == Path("lib/libcudnn.so.9")
 
 
-# --- who may write what is loaded --------------------------------------------------------------------------
+# --- writable libraries --------------------------------------------------------------------------
 
 
-def test_a_library_that_everybody_may_write(tmp_path: Path) -> None:
+def test_inspect_warns_of_a_library_that_any_user_can_write(tmp_path: Path) -> None:
     shim = make_cudnn(tmp_path / "lib")
     assert inspect(shim).world_writable == ""
     for path in (shim, shim.parent / "libcudnn_graph.so.9", shim.parent):
         before = path.stat().st_mode
         path.chmod(0o777)
         found = inspect(shim)
-        assert found.world_writable.startswith(f"everybody may write {path}, and so run code")
+        assert found.world_writable.startswith(f"any user can write {path}, and so run code")
         assert f"chmod o-w {path}" in found.world_writable
         assert found.world_writable in found.notes
         path.chmod(before)
-    shim.parent.chmod(0o1777)  # as /tmp is: nobody replaces another's files
+    shim.parent.chmod(0o1777)  # as /tmp: users cannot replace each other's files
     assert inspect(shim).world_writable == ""
     assert world_writable(str(tmp_path / "nothing")) == ""
 

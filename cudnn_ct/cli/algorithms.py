@@ -1,4 +1,4 @@
-"""``cudnn-ct algos``: every way that cuDNN has for one convolution."""
+"""``cudnn-ct algorithms``: list the algorithms and engines of cuDNN for one convolution."""
 
 from __future__ import annotations
 
@@ -16,61 +16,61 @@ from .table import Column, show
 
 __all__ = ["command", "operands_of", "show_candidates"]
 
-LEFT_OUT = "legacy algorithms need a handle, and with it the GPU itself: they are left out"
+SKIPPED = "legacy algorithms are skipped: they need a handle, which needs the GPU itself"
 
 COLUMNS: tuple[Column, ...] = (
     ("us", True), ("workspace", True), ("algorithm", False), ("math", False), ("notes", False),
 )  # fmt: skip
 
 
-@click.command(name="algos")
+@click.command(name="algorithms")
 @convolution_options
-@click.option("--no-measure", is_flag=True, help="List only; time nothing.")
+@click.option("--no-timing", is_flag=True, help="List the algorithms without timing them.")
 @click.option(
-    "--device", type=click.Path(), metavar="FILE", help="Plan for the GPU that this describes, without one."
+    "--device", type=click.Path(), metavar="FILE", help="Plan for the GPU that FILE describes, without a GPU."
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
 @plainly
-def command(convolution: Convolution, no_measure: bool, device: str | None, as_json: bool) -> None:
-    """List all algorithms and engines for one convolution, timed on the GPU that is here.
+def command(convolution: Convolution, no_timing: bool, device: str | None, as_json: bool) -> None:
+    """List all algorithms and engines for one convolution, timed on this GPU.
 
-    With --device FILE, which `cudnn-ct device --export` wrote elsewhere, cuDNN plans for that GPU, and none
-    is needed here: engines with their notes and workspace, without times. Needs cuDNN >= 9.8.
+    With --device FILE, which `cudnn-ct device --export` writes on another machine, cuDNN plans for that GPU.
+    The list then has notes and workspace but no times, and needs no GPU. Needs cuDNN >= 9.8.
 
-    Example: cudnn-ct algos --x 32,64,56,56 --w 64,64,3,3 --padding 1 --dtype float16 --layout nhwc
+    Example: cudnn-ct algorithms --x 32,64,56,56 --w 64,64,3,3 --padding 1 --dtype float16 --layout nhwc
     """
     if device is None:
-        need_gpu("--device FILE plans for a GPU that is described")
-        rows = _on_gpu(convolution, not no_measure)
+        need_gpu("--device FILE plans for a described GPU")
+        rows = _on_gpu(convolution, not no_timing)
         where = _gpu_name()
     else:
         rows, where = _planned(convolution, device)
     problem = str(convolution.problem(_allow_tf32()))
     if as_json:
-        told = {
+        report = {
             "schema": 1,
             "problem": problem,
             "device": where,
             "planned": device is not None,
             "rows": [_plain(row) for row in rows],
-            "left_out": [] if device is None else [LEFT_OUT],
+            "skipped": [] if device is None else [SKIPPED],
         }
-        click.echo(json.dumps(told, indent=2))
+        click.echo(json.dumps(report, indent=2))
         return
-    click.echo(f"{problem}\non {where}{'' if device is None else ', planned without it'}\n")
+    click.echo(f"{problem}\non {where}{'' if device is None else ', planned without a GPU'}\n")
     show_candidates(rows)
     if device is not None:
-        click.echo(f"\n{LEFT_OUT}")
+        click.echo(f"\n{SKIPPED}")
 
 
 def show_candidates(rows: Sequence[Candidate]) -> None:
-    """Print rows as a table; without times, if none has one."""
+    """Print candidates as a table; without a column of times if none was timed."""
     timed = any(row.time_ms is not None for row in rows)
     show(COLUMNS[not timed :], [_cells(row)[not timed :] for row in rows])
 
 
 def operands_of(convolution: Convolution) -> tuple[Any, Any, tuple[int, ...] | None]:
-    """Arrays on the device for a convolution, and the shape that a gradient is told."""
+    """Allocate the operands of a convolution, and return them with the shape of its gradient."""
     from .random_array import some
 
     *inputs, result = ROLES[convolution.direction].operands
@@ -102,16 +102,16 @@ def _planned(convolution: Convolution, path: str) -> tuple[list[Candidate], str]
     try:
         (rows,) = plan(description, [convolution])
     except BadParamError as error:
-        raise click.UsageError(f"cuDNN refuses {path} as a description of a device: {error}") from None
-    return rows, str(description.get("deviceName", "a device without a name"))
+        raise click.UsageError(f"cuDNN rejected {path} as a description of a device: {error}") from None
+    return rows, str(description.get("deviceName", "an unnamed device"))
 
 
 def _cells(row: Candidate) -> list[str]:
     time = "-" if row.time_ms is None else f"{row.time_ms * 1000:.1f}"
     copies = [f"{operand} copied to {layout}" for operand, layout in row.relayout]
     varies = [] if row.deterministic or "nondeterministic" in row.notes else ["nondeterministic"]
-    refused = f"refused: {row.rejected.splitlines()[0]}" if row.rejected else ""
-    notes = "; ".join(filter(None, [", ".join([*copies, *varies, *row.notes]), refused]))
+    rejected = f"rejected: {row.rejected.splitlines()[0]}" if row.rejected else ""
+    notes = "; ".join(filter(None, [", ".join([*copies, *varies, *row.notes]), rejected]))
     return [time, f"{row.workspace:,}", f"{row.backend} {row.algorithm}", row.math, notes]
 
 

@@ -1,0 +1,205 @@
+"""The libraries of a cuDNN on disk: the table of sub-libraries, and the headers of the files of a folder."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TypeVar
+
+from . import _elf, _files
+
+__all__ = [
+    "SUBLIBRARIES",
+    "Library",
+    "SubLibrary",
+    "Version",
+    "dotted",
+    "file_name",
+    "old_version",
+    "read_folder",
+    "read_library",
+    "required",
+    "version_in",
+    "version_number",
+]
+
+Version = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class SubLibrary:
+    """A library that libcudnn.so opens when it needs it.
+
+    Attributes
+    ----------
+    name : str
+        The part of its file name between ``libcudnn_`` and ``.so``.
+    constant : str
+        The exported symbol that holds its version; empty if it exports none.
+    core : bool
+        Whether cuDNN ends the process or fails in every call without it.
+    computes : bool
+        Whether it needs code for every GPU.
+    since : tuple of int
+        The first version that always includes it.
+    earliest : tuple of int
+        The first version that may include it; its true first version is between the two and not known.
+    """
+
+    name: str
+    constant: str = ""
+    core: bool = False
+    computes: bool = False
+    since: Version = (9, 0, 0)
+    earliest: Version = (9, 0, 0)
+
+
+# In the order of their dependencies: a library opened in this order finds the ones it needs already loaded.
+SUBLIBRARIES = {
+    row.name: row
+    for row in (
+        SubLibrary("graph", "cudnn_graph_version", core=True),
+        SubLibrary("ops", "cudnn_ops_infer_version", core=True, computes=True),
+        SubLibrary("cnn", core=True, computes=True),
+        SubLibrary("adv", "cudnn_adv_infer_version", core=True, computes=True),
+        SubLibrary("ext", since=(9, 24, 0), earliest=(9, 21, 0)),
+        SubLibrary("heuristic"),
+        SubLibrary("engines_precompiled", computes=True),
+        SubLibrary("engines_runtime_compiled", computes=True),
+        SubLibrary("engines_tensor_ir", since=(9, 24, 0), earliest=(9, 21, 0)),
+    )
+}
+
+
+@dataclass(frozen=True)
+class Library:
+    """A library of cuDNN and the contents of its headers.
+
+    Attributes
+    ----------
+    name : str
+        Its part of cuDNN; empty for libcudnn.so.
+    path, real : str
+        The file as named in its folder, and the same with all links followed.
+    error : ElfError or None
+        Why it could not be read.
+    elf : Elf or None
+        Its headers.
+    version : tuple or None
+        The version constant that it exports.
+    """
+
+    name: str
+    path: str
+    real: str
+    error: _elf.ElfError | None = None
+    elf: _elf.Elf | None = None
+    version: Version | None = None
+
+    @property
+    def file(self) -> str:
+        """The name of the file."""
+        return os.path.basename(self.path)
+
+    @property
+    def problem(self) -> _elf.ElfError | None:
+        """Why this process cannot open it."""
+        return self.error or (_elf.machine_error(self.elf) if self.elf else None)
+
+
+def file_name(name: str = "") -> str:
+    """Return the file name of a sub-library, or of libcudnn.so itself for an empty name."""
+    return f"libcudnn{'_' if name else ''}{name}.so.9"
+
+
+def required(version: Version | None) -> list[str]:
+    """List the sub-libraries that a cuDNN of a version must have."""
+    return [row.name for row in SUBLIBRARIES.values() if row.since <= (version or (9, 0, 0))]
+
+
+L = TypeVar("L", bound=Library)
+
+
+def read_folder(
+    folder: str, read_one: Callable[[str, str, str], L], root: str = "/", suffix: str = ""
+) -> tuple[dict[str, L], tuple[_files.LibraryName, ...]]:
+    """Read the libraries of cuDNN 9 in a folder with ``read_one``, given a path, the root and the part.
+
+    Return the libraries by part, in the order in which to open them, and other files of the same parts.
+    ``suffix`` is the version in the name of libcudnn.so, with which cuDNN searches first.
+    """
+    found: dict[str, list[_files.LibraryName]] = {}
+    for name in _files.cudnn_files(folder) if os.access(folder, os.R_OK) else _known_files(folder):
+        if name.major in (0, 9):
+            found.setdefault(name.part, []).append(name)
+    order = ["", *SUBLIBRARIES]
+    libraries, extra = {}, []
+    for part in sorted(found, key=lambda part: order.index(part) if part in order else len(order)):
+        first, *others = sorted(found[part], key=lambda name: _preference(name, suffix))
+        library = libraries[part] = read_one(first.path, root, part)
+        extra += [name for name in others if not _same(_files.real(name.path, root), library.real)]
+    return libraries, tuple(extra)
+
+
+def read_library(path: str, root: str = "/", part: str = "") -> Library:
+    """Read the headers of a library; if that fails, the reason is in ``error``."""
+    real = _files.real(path, root)
+    try:
+        headers = _elf.read(real)
+        return Library(part, path, real, None, headers, version_in(headers, part))
+    except _elf.ElfError as error:
+        return Library(part, path, real, error)
+
+
+def version_in(library: _elf.Elf, name: str) -> Version | None:
+    """Read the version constant of a sub-library, where 0x091B00 is 9.27.0; None if it exports none.
+
+    Raises
+    ------
+    ElfError
+        The library is damaged.
+    """
+    row = SUBLIBRARIES.get(name)
+    constant = library.constant(row.constant) if row and row.constant else None
+    return (constant >> 16, constant >> 8 & 0xFF, constant & 0xFF) if constant else None
+
+
+def old_version(folder: str | os.PathLike[str], major: int) -> Version | None:
+    """Read the version of cuDNN 8, whose smallest library is ops_infer; None for all other versions."""
+    try:
+        return version_in(_elf.read(os.path.join(folder, f"libcudnn_ops_infer.so.{major}")), "ops")
+    except _elf.ElfError:
+        return None
+
+
+def version_number(version: Version) -> int:
+    """Return a version as ``cudnnGetVersion`` does: 9.27.0 is 92700, 8.9.7 is 8907."""
+    major, minor, patch = version
+    return major * (10_000 if major >= 9 else 1_000) + minor * 100 + patch
+
+
+def dotted(version: tuple[int, ...]) -> str:
+    """Format a version, such as ``9.27.0``."""
+    return ".".join(map(str, version))
+
+
+def _preference(name: _files.LibraryName, suffix: str) -> tuple[int, list[int]]:
+    """Sort the names of a library as cuDNN tries them; then the longest, newest names, then ``.so`` alone."""
+    rank = {"": 3, "9": 1, suffix or "9": 0}.get(name.version, 2)
+    return rank, [-int(digits) for digits in name.version.split(".") if digits]
+
+
+def _known_files(folder: str) -> Iterator[_files.LibraryName]:
+    """Yield the libraries of a folder that this user may enter and not list."""
+    for name in ("", *SUBLIBRARIES):
+        path = os.path.join(folder, file_name(name))
+        if os.path.lexists(path):
+            yield _files.LibraryName(name, "9", path)
+
+
+def _same(one: str, other: str) -> bool:
+    try:
+        return os.path.samefile(one, other)
+    except OSError:
+        return one == other
