@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
-import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -86,38 +85,6 @@ class BoundedDict(dict[Any, Any]):
         if key not in self:
             self[key] = default
         return self[key]
-
-
-class OwnedCache:
-    """A cache in each thread for what it prepared for one object. All of them are dropped with this."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._token = object()
-        self._contexts: weakref.WeakSet[Context] = weakref.WeakSet()
-        weakref.finalize(self, _drop_owned, self._token, self._contexts).atexit = False
-
-    def of(self, context: Context) -> BoundedDict:
-        """Return the cache of a thread on a device."""
-        found: BoundedDict | None = context.plans.get(self._token)
-        if found is None:
-            found = context.plans[self._token] = BoundedDict(self._limit)
-            self._contexts.add(context)
-        return found
-
-    def values(self) -> list[Any]:
-        """Return the entries of all threads."""
-        caches = [context.plans.get(self._token) for context in list(self._contexts)]
-        return [entry for cache in caches if cache for entry in list(cache.values())]
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Copy the limit; the entries belong to the original."""
-        return OwnedCache, (self._limit,)
-
-
-def _drop_owned(token: object, contexts: Iterable[Context]) -> None:
-    for context in list(contexts):
-        context.plans.pop(token, None)
 
 
 class Workspace:

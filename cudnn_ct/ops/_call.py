@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from operator import attrgetter, is_
-from typing import Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from .. import context
 from .._config import config
 from ..array import DeviceArray
 from ..array_creation import as_operand
-from ..context import Context, OwnedCache
+from ..context import Context
 from ..cuda import stream as streams
 from ..cuda.launch_log import add_launch_history
 from ..cuda.stream import Stream
@@ -23,6 +23,9 @@ from ..shapes.specs import ALIGNMENT, TensorSpec
 from ._fallback import FirstSupported, Implementation
 from ._keys import freeze, scaling_kind
 from ._operands import byte_extent, check_writable, contiguous, refuse_overlap, representable, stream_of
+
+if TYPE_CHECKING:
+    from ._state import CallState
 
 ONE, ZERO = 1, 0  # default alpha and beta; compared by identity because that is the cheapest test
 NEW: tuple[Any, ...] = (None,)  # one new result, the case of most calls; compared by identity as well
@@ -123,48 +126,6 @@ class CallSignature(NamedTuple):
     params: tuple[Any, ...] = ()
     scaled: tuple[bool, bool] = (False, False)
     aligned: bool = True
-
-
-class CallState:
-    """State of one call that is not an array: arguments in host memory, and what later calls need of it.
-
-    A plan reads it as ``context.state``. :func:`execute` sets ``call``, ``operands`` and ``results``: the
-    prepared call and the arrays that it ran on. ``cache`` is where the prepared call is kept if it belongs to
-    an object. ``changed`` is memory that the plan reads and writes, and that belongs to no caller.
-    """
-
-    __slots__ = ("cache", "call", "changed", "operands", "results")
-
-    call: PreparedCall
-    operands: tuple[DeviceArray, ...]
-    results: list[DeviceArray]
-
-    def __init__(self, cache: OwnedCache | None = None, changed: tuple[DeviceArray, ...] = ()) -> None:
-        self.cache = cache
-        self.changed = changed
-
-    def calls(self, ctx: Context) -> dict[Any, Any]:
-        """Return the cache of the prepared call."""
-        return ctx.calls if self.cache is None else self.cache.of(ctx)
-
-    def run(
-        self, ctx: Context, call: PreparedCall, operands: tuple[DeviceArray, ...], *arguments: Any
-    ) -> list[DeviceArray]:
-        """Run a call as :func:`run` does, with this state in the context."""
-        stream = ctx.stream
-        for array in self.changed:
-            if array.writer is not stream or array._uses is not None:
-                array.before_write(stream)
-        self.call, self.operands = call, operands
-        ctx.state = self
-        try:
-            self.results = run(ctx, call, operands, *arguments)
-        finally:
-            ctx.state = None
-            for array in self.changed:
-                if array.home is not stream or array.writer is not stream:
-                    array.after_write(stream)
-        return self.results
 
 
 Select = Callable[[Context], Any]

@@ -29,7 +29,7 @@ from ..shapes.activation import ActivationProblem
 from ..shapes.ctc import CTCProblem
 from ..shapes.elementwise import FillProblem, OpTensorProblem, ScaleProblem
 from ..shapes.specs import ActivationSpec, TensorSpec
-from ._call import CallState
+from ._state import CallState
 from .activation import legacy_plan as activation_plan
 from .ctc_empty_labels import blank_as_label, unlabelled
 

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from .. import context
 from ..array import DeviceArray
-from ..context import OwnedCache
 from ..cuda import memory as memories
 from ..cuda import stream as streams
 from ..shapes.checks import one_dtype, result_spec
 from ..shapes.dropout import DropoutGradientProblem, DropoutProblem, check_probability
 from ..shapes.parse import as_int
 from ..shapes.specs import TensorSpec, nearest_layout
-from ._call import CallState, Operation, execute
+from ._call import Operation, execute
 from ._fallback import of_problem
+from ._state import CallState, OwnedCache
 from .dropout_legacy import DropoutDescriptor, dropout_plan, gradient_plan, mask_size, states_size
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ... import algo_cache
 from ...array import DeviceArray
-from ...context import Context, OwnedCache
+from ...context import Context
 from ...cuda import memory as memories
 from ...dtypes import DTYPES
 from ...errors import BadParamError, NotInitializedError, NotSupportedError
@@ -16,6 +16,7 @@ from ...shapes.rnn_params import rnn_weight_size
 from ...shapes.rnn_problem import RNNProblem
 from ...shapes.specs import TensorSpec
 from .._call import CallSignature, PreparedCall
+from .._state import OwnedCache
 from ..conv.algorithms import Algorithms
 from .candidates import RNNFamily, rnn_rows
 from .operations import FORWARD, RNNParams, family_of

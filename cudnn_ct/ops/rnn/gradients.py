@@ -5,13 +5,13 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import Any, NamedTuple
 
-from ...context import OwnedCache
 from ...cuda import stream as streams
 from ...cuda.stream import Stream
 from ...errors import AllocationError, BadParamError, NotInitializedError, NotSupportedError
 from ...shapes.parse import as_bool
 from ...shapes.rnn import RNNSpec
 from .._call import Operation, execute
+from .._state import OwnedCache
 from .operations import BACKWARD_DATA, BACKWARD_WEIGHTS
 from .reserve import RNNReserve
 from .state import GradientState

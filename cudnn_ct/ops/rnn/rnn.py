@@ -10,7 +10,6 @@ from ... import context
 from ..._config import config
 from ...array import DeviceArray
 from ...autotune.request import POLICIES, SYNONYMS
-from ...context import OwnedCache
 from ...cuda import stream as streams
 from ...cuda.stream import Stream
 from ...dtypes import DTYPES
@@ -23,6 +22,7 @@ from ...shapes.sequences import RNN_LAYOUTS, as_lengths, rnn_layout
 from ...shapes.specs import check_shape
 from .._call import execute
 from .._operands import stream_of
+from .._state import OwnedCache
 from ..conv.algorithms import Algorithms
 from ..dropout import DropoutState, check_seed
 from .algorithms import table

@@ -7,12 +7,13 @@ from contextlib import contextmanager
 from typing import Any
 
 from ...array import DeviceArray
-from ...context import Context, OwnedCache
+from ...context import Context
 from ...cuda import memory as memories
 from ...cuda.stream import Stream
 from ...errors import NotInitializedError
 from ...shapes.specs import TensorSpec
-from .._call import CallState, PreparedCall
+from .._call import PreparedCall
+from .._state import CallState, OwnedCache
 from ..dropout import DropoutState
 
 __all__ = ["GradientState", "KeepingDropoutState", "RNNState", "TrainingState", "preserved"]
