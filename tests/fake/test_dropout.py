@@ -77,7 +77,7 @@ def test_masks_are_of_their_dropout(fake: FakeCudnn) -> None:
         ct.dropout_backward(images(3, 2), mask, state)
     with pytest.raises(TypeError, match=r"mask must be a ct\.DropoutMask, not DeviceArray"):
         ct.dropout_backward(images(2, 3), images(6), state)
-    with ct.use(device=1), pytest.raises(ValueError, match=r"state is on device 0; .* on device 1"):
+    with ct.use(device=1), pytest.raises(ValueError, match="state is on another device: got 0, expected 1"):
         ct.dropout(images(2, 3), state)
 
 
