@@ -17,10 +17,10 @@ import numpy as np
 import pytest
 
 import cudnn_ct as ct
-from cudnn_ct import _config, algo_cache, context
+from cudnn_ct import _config, context, testing
 from cudnn_ct._config import SETTINGS, config
-from cudnn_ct.autotune import store
 from cudnn_ct.autotune.store import Store
+from cudnn_ct.cuda import stream as streams
 from cudnn_ct.errors import CudnnWarning
 from cudnn_ct.ops.conv import call
 from tests.mixed import in_threads
@@ -41,7 +41,7 @@ EXPECTED = [ct.reference.conv(x, w) for x, w in CASES]
 @pytest.fixture
 def path(tmp_path: Path, fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A file that holds the timed choices for all cases."""
-    monkeypatch.setattr(store, "_STORES", context.BoundedDict(store.STORES))
+    testing.reset()
     monkeypatch.setitem(Store.__init__.__kwdefaults__, "timeout", 0.05)
     monkeypatch.setattr(config, "algo_cache", tmp_path / "choices")
     assert convolved() == []
@@ -51,15 +51,12 @@ def path(tmp_path: Path, fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch) -> Pa
 
 def convolved() -> list[str]:
     """Time and compute all cases as a process does that has just begun; what was warned of."""
-    store._STORES.clear()
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
-        for _ in range(2):
-            algo_cache._decisions.clear()
-            context._forget()
-            for (x, w), expected in zip(CASES, EXPECTED, strict=True):
-                y = ct.conv(ct.asarray(x), ct.asarray(w), algo="autotune")
-                np.testing.assert_array_equal(y.numpy(), expected)
+        testing.reset()
+        for (x, w), expected in zip(CASES, EXPECTED, strict=True):
+            y = ct.conv(ct.asarray(x), ct.asarray(w), algo="autotune")
+            np.testing.assert_array_equal(y.numpy(), expected)
     assert {warning.category for warning in seen} <= {CudnnWarning}
     return [str(warning.message) for warning in seen]
 
@@ -193,7 +190,7 @@ def test_what_was_prepared_while_a_setting_changed_is_not_kept(
     with monkeypatch.context() as patch:
         patch.setattr(call, "request_of", meanwhile)
         np.testing.assert_array_equal(ct.conv(x, w).numpy(), EXPECTED[0])
-    (here,) = context._thread.contexts.values()
+    here = context.current(streams.default_stream(0))
     assert not here.calls
     ct.conv(x, w)
     assert len(here.calls) == 1

@@ -177,7 +177,7 @@ def test_labels_are_copied_once(fake: FakeCudnn, host: Host) -> None:
     assert host.used() == used
     for n in range(3 * ops.MAX_COPIES):
         call(CTCCase(((1,) * (n % 3 + 1),) * 2, (9, 5 + n % 4), 9, 2, seed=n))
-    (here,) = context._thread.contexts.values()
+    here = context.current(streams.default_stream(0))
     assert len(here.plans[ops._COPIES]) <= ops.MAX_COPIES
 
 
@@ -187,7 +187,7 @@ def test_copies_of_labels_outlive_the_stream_that_they_were_first_used_on(
     """What they are used on later neither waits for that stream nor asks anything of it."""
     first, second, logits = streams.Stream(77, 0), streams.Stream(78, 0), ct.asarray(LABELLED.logits)
     call(LABELLED, logits=logits, stream=first)
-    (here,) = context._thread.contexts.values()
+    here = context.current(streams.default_stream(0))
     kept = here.plans[ops._COPIES]
     assert {copy._array.home for copy in kept.values()} == {streams.default_stream(0)}
     ct.synchronize(first)  # and then it is destroyed

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import cudnn_ct as ct
-from cudnn_ct import _lib
+from cudnn_ct import testing
 from cudnn_ct._config import config
 from cudnn_ct.cuda import launch_log
 
@@ -119,6 +119,6 @@ def test_times_with_waits_in_them_are_not_kept(
 
 def test_a_function_that_is_missing_still_says_so(debug: FakeCudnn) -> None:
     debug.missing.add("cudnnSoftmaxForward")
-    _lib._install(FakeLibrary(debug))
-    with pytest.raises(ct.VersionMismatchError, match="missing from this cuDNN"):
+    missing = pytest.raises(ct.VersionMismatchError, match="missing from this cuDNN")
+    with testing.install(FakeLibrary(debug)), missing:
         ct.softmax(images(2, 3))

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import cudnn_ct as ct
 from cudnn_ct import context
 from cudnn_ct._bindings.functions import FUNCTIONS
+from cudnn_ct.cuda import stream as streams
 from cudnn_ct.errors import ExecutionFailedError, NotSupportedError
 from cudnn_ct.shapes.norm import norm_parameter_shape
 from tests.layers import LayerCase, check_layer, compare
@@ -48,8 +49,8 @@ def steps(fake: FakeCudnn) -> list[str]:
 
 def plan_of_last_call() -> Any:
     """What the newest of this thread's prepared calls runs."""
-    (ctx,) = context._thread.contexts.values()
-    return list(ctx.calls.values())[-1].choice
+    here = context.current(streams.default_stream(0))
+    return list(here.calls.values())[-1].choice
 
 
 def numpy(*arrays: Any) -> list[np.ndarray]:

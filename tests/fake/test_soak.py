@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import cudnn_ct as ct
-from cudnn_ct import context, dnn
+from cudnn_ct import context, dnn, testing
 from cudnn_ct._config import config
 from cudnn_ct.autotune import store
 from cudnn_ct.cuda import stream as streams
@@ -141,7 +141,7 @@ def test_workspaces_of_streams_that_come_and_go(fake: FakeCudnn, host: Host) -> 
     for address in range(0x1000, 0x1000 + 16 * 3 * context.WORKSPACES, 16):
         ct.conv(x, w, stream=address)
         most = max(most, host.used())
-    (here,) = context._thread.contexts.values()
+    here = context.current(streams.default_stream(0))
     assert len(here._workspaces) == context.WORKSPACES
     assert most < 1000 * (context.WORKSPACES + 4)
 
@@ -164,8 +164,7 @@ def test_networks_of_a_block_for_many_sizes(fake: FakeCudnn) -> None:
 
 
 def test_stores_of_many_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store, "_STORES", context.BoundedDict(store.STORES))
     for number in range(2 * store.STORES):
         monkeypatch.setattr(config, "algo_cache", str(tmp_path / str(number)))
         assert store.store() is store.store()
-    assert len(store._STORES) == store.STORES
+    assert testing.cache_sizes()["stores"] == (store.STORES, store.STORES)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import cudnn_ct as ct
-from cudnn_ct import _lib, algo_cache
+from cudnn_ct import _lib, testing
 from cudnn_ct._config import config
 from cudnn_ct.cli.selftest_cases import Case
 from cudnn_ct.cuda import device as devices
@@ -76,9 +76,9 @@ def test_a_library_is_loaded_once(fake: FakeCudnn, monkeypatch: pytest.MonkeyPat
         return made[-1]
 
     monkeypatch.setattr(_lib, "_load", slowly)
-    _lib._install(None)
     seen: list[Any] = []
-    in_threads(THREADS, lambda _: seen.append(_lib.load()))
+    with testing.install(None):
+        in_threads(THREADS, lambda _: seen.append(_lib.load()))
     assert len(made) == 1
     assert seen == made * THREADS
 
@@ -90,13 +90,13 @@ def test_a_load_that_fails_may_be_tried_again_by_every_thread(
         raise ct.LibraryNotFoundError("no cuDNN 9 was found")
 
     monkeypatch.setattr(_lib, "_load", nothing)
-    _lib._install(None)
 
     def work(_: int) -> None:
         with pytest.raises(ct.LibraryNotFoundError):
             ct.scale(ct.zeros((2, 3)), alpha=2)
 
-    in_threads(THREADS, work)
+    with testing.install(None):
+        in_threads(THREADS, work)
 
 
 def test_threads_that_need_the_same_choice_time_it_once(
@@ -118,7 +118,7 @@ def test_threads_that_need_the_same_choice_time_it_once(
     monkeypatch.setattr(events, "elapsed", counted)
     in_threads(THREADS, timed)
     together = len(races)
-    algo_cache._decisions.clear()
+    testing.reset()
     in_threads(1, timed)
     assert len(races) == 2 * together > 0
 

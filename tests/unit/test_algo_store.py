@@ -22,6 +22,7 @@ from typing import Any
 import pytest
 
 import cudnn_ct
+from cudnn_ct import testing
 from cudnn_ct._config import config
 from cudnn_ct.autotune import store as autotune_store
 from cudnn_ct.autotune.store import Store, export_algo_cache, import_algo_cache, store
@@ -698,7 +699,7 @@ def test_no_more_room_for_files(full: Store, room: int) -> None:
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A home folder, and a process that has not asked for its store yet."""
-    monkeypatch.setattr(autotune_store, "_STORES", {})
+    testing.reset()
     monkeypatch.setattr(config, "algo_cache", None)
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from cudnn_ct import _lib
+from cudnn_ct import testing
 from cudnn_ct._bindings.functions import FUNCTIONS
 from cudnn_ct._handle import NativeHandle
 from cudnn_ct._raw import raw
@@ -32,11 +32,9 @@ def fake(name: str):
 
 @pytest.fixture(autouse=True)
 def _fakes() -> Iterator[None]:
-    before = _lib._state.library
-    _lib._install(_lib.Library(fake))
     calls.clear()
-    yield
-    _lib._install(before)
+    with testing.install(fake):
+        yield
 
 
 def test_lists_all_functions_and_makes_each_once() -> None:
@@ -50,8 +48,8 @@ def test_lists_all_functions_and_makes_each_once() -> None:
 
 def test_follows_the_library() -> None:
     first = raw.cudnnGetVersion
-    _lib._install(_lib.Library(fake))
-    assert raw.cudnnGetVersion is not first
+    with testing.install(fake):
+        assert raw.cudnnGetVersion is not first
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
@@ -63,10 +61,12 @@ def test_every_function_tells_its_prototype(name: str) -> None:
 
 
 def test_a_function_that_this_cudnn_lacks_says_so_whatever_the_arguments() -> None:
-    _lib._install(_lib.Library(lambda name: None if name == "cudnnGraphVersionCheck" else fake(name)))
-    for arguments in ((), (1, 2, 3)):
-        with pytest.raises(VersionMismatchError, match="cudnnGraphVersionCheck is missing from this cuDNN"):
-            raw.cudnnGraphVersionCheck(*arguments)
+    with testing.install(lambda name: None if name == "cudnnGraphVersionCheck" else fake(name)):
+        for arguments in ((), (1, 2, 3)):
+            with pytest.raises(
+                VersionMismatchError, match="cudnnGraphVersionCheck is missing from this cuDNN"
+            ):
+                raw.cudnnGraphVersionCheck(*arguments)
 
 
 def test_arguments_by_name_reach_c_in_order() -> None:
