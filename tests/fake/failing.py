@@ -27,8 +27,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import pytest
-
 from cudnn_ct import testing
 from cudnn_ct.cli import selftest_run
 from cudnn_ct.cli.selftest_cases import Case, cases
@@ -56,17 +54,8 @@ STATUSES: dict[int, type[CudnnError]] = {
     4003: AllocationError,
     5000: ExecutionFailedError,
 }
-IN_EVERY_RUN = (3000, 5000)  # an implementation that takes over, and an error that is raised
 SEAM = 0  # in place of a status: it is a call of the seam to CUDA that fails
 PAGE = Path(__file__).parents[2] / "docs" / "reliability.md"
-
-
-def mark_nightly(statuses: Iterable[int]) -> list[Any]:
-    """Return statuses as parameters of a test, marked nightly except for those of every run.
-
-    ``test_failing.py`` covers each class of status for every operation in every run.
-    """
-    return [pytest.param(s, marks=() if s in IN_EVERY_RUN else pytest.mark.nightly) for s in statuses]
 
 
 class Try(NamedTuple):

@@ -134,7 +134,7 @@ def test_theanos_words_share_the_decisions_of_heuristic_and_autotune(fake: FakeC
     for word, policy in SYNONYMS.items():
         assert f"how: {policy}" in ct.conv_plan(x, w, algo=word).describe()
         ct.conv(x, w, algo=policy)
-    assert len(algo_cache._decisions) == len(SYNONYMS)
+    assert testing.cache_sizes()["decisions"].entries == len(SYNONYMS)
 
 
 def test_beta_is_timed_on_scratch_memory(fake: FakeCudnn) -> None:
