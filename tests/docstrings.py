@@ -42,6 +42,7 @@ MODULES = (
     "ops.softmax",
     "ops.spatial",
     "ops.tensor",
+    "testing",
 )
 
 _FLAGS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS

@@ -9,6 +9,7 @@ import numpy as np
 
 import cudnn_ct as ct
 from cudnn_ct import context
+from cudnn_ct.cuda import stream as streams
 from tests.strategies import ConvCase, lay_out
 
 # Largest error of a sum of products of values near 1, over the largest result. The sums have at most a few
@@ -92,8 +93,8 @@ def gradient(case: ConvCase, kind: str) -> np.ndarray:
 
 def algorithm_of_last_call() -> str:
     """What the newest of this thread's prepared calls runs; its plan tells."""
-    contexts = context._thread.contexts.values()
-    return "".join(list(ctx.calls.values())[-1].choice.plan.describe() for ctx in contexts if ctx.calls)
+    calls = context.current(streams.current_stream()).calls
+    return str(list(calls.values())[-1].choice.plan.describe()) if calls else ""
 
 
 def inexact_by_nature(described: str) -> bool:

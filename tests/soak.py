@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import cudnn_ct as ct
-from cudnn_ct import algo_cache, context, descriptors
+from cudnn_ct import algo_cache, context, descriptors, testing
 from cudnn_ct.context import BoundedDict
 from cudnn_ct.cuda import lifetime
 from cudnn_ct.cuda import stream as streams
@@ -208,11 +208,9 @@ KINDS: dict[str, Callable[[Work, random.Random], int]] = {
 
 def bounded() -> Iterator[tuple[str, int, int]]:
     """Every cache that fills as shapes change: its name, how much is in it, how much may be."""
-    yield "decisions", len(algo_cache._decisions), algo_cache._decisions.limit
-    yield "first choices", len(algo_cache._once), algo_cache._once.limit
-    cached = descriptors._cached.cache_info()
-    yield "descriptors", cached.currsize, int(cached.maxsize or 0)
-    yield "streams", len(streams._known), streams.MAX_STREAMS
+    for name, size in testing.cache_sizes().items():
+        if size.limit is not None:
+            yield name, size.entries, size.limit
     yield "memory in flight", len(lifetime._in_flight), 64
     for ctx in context._thread.contexts.values():
         yield "calls of a thread", len(ctx.calls), ctx.calls.limit
@@ -368,7 +366,7 @@ def sample(work: Work, begin: float) -> Sample:
     ct.synchronize()
     passed = round(time.monotonic() - begin, 1)
     memory = resident(), on_device(), malloc_in_use(), sys.getallocatedblocks()
-    return Sample(work.operations, passed, *memory, len(streams._known))
+    return Sample(work.operations, passed, *memory, testing.cache_sizes()["streams"].entries)
 
 
 def soak(operations: int, seconds: float, make_stream: Callable[[], Any]) -> dict[str, Any]:

@@ -27,8 +27,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import pytest
-
+from cudnn_ct import testing
 from cudnn_ct.cli import selftest_run
 from cudnn_ct.cli.selftest_cases import Case, cases
 from cudnn_ct.errors import (
@@ -44,7 +43,7 @@ from cudnn_ct.errors import (
 
 from .cudnn import FakeCudnn
 from .host import Host
-from .installed import cudnn_installed, drop, host_installed
+from .installed import cudnn_installed, host_installed
 
 # One of each class; memory that is short is a class of its own.
 STATUSES: dict[int, type[CudnnError]] = {
@@ -55,17 +54,8 @@ STATUSES: dict[int, type[CudnnError]] = {
     4003: AllocationError,
     5000: ExecutionFailedError,
 }
-IN_EVERY_RUN = (3000, 5000)  # an implementation that takes over, and an error that is raised
 SEAM = 0  # in place of a status: it is a call of the seam to CUDA that fails
 PAGE = Path(__file__).parents[2] / "docs" / "reliability.md"
-
-
-def mark_nightly(statuses: Iterable[int]) -> list[Any]:
-    """Return statuses as parameters of a test, marked nightly except for those of every run.
-
-    ``test_failing.py`` covers each class of status for every operation in every run.
-    """
-    return [pytest.param(s, marks=() if s in IN_EVERY_RUN else pytest.mark.nightly) for s in statuses]
 
 
 class Try(NamedTuple):
@@ -113,7 +103,7 @@ class Bench:
 
     def tries(self, row: int) -> Iterator[Try]:
         """Every call that a row makes, first and second, of C and of the seam; each with status 3000."""
-        drop()
+        testing.reset()
         gc.collect()
         for warm in (False, True):
             self.fake.calls.clear()
@@ -128,7 +118,7 @@ class Bench:
 
     def attempt(self, one: Try) -> Found:
         """Let a call fail, and see what comes of it."""
-        drop()
+        testing.reset()
         operation = self.rows[one.row].operation
         with warnings.catch_warnings(record=True) as said, unraisable() as ignored:
             warnings.simplefilter("always")
@@ -171,11 +161,11 @@ class Bench:
 
     def _left(self, one: Try) -> str:
         """What outlives caches and arrays. What cuDNN refused to destroy does, and a warning says so."""
-        drop()
+        testing.reset()
         kept = int("Destroy" in one.function and one.status != SEAM)
         if len(self.fake.objects) > kept or self.host.live:
             gc.collect()
-            drop()  # handles of contexts that cycles held
+            testing.reset()  # handles of contexts that cycles held
         objects, memory = list(self.fake.objects.values()), self.host.used()
         self.fake.objects.clear()
         if len(objects) > kept or memory:

@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from types import ModuleType
 from typing import Any
 
-from cudnn_ct import _lib, algo_cache, context, descriptors
+from cudnn_ct import testing
 from cudnn_ct.cuda import allocator, device, event, interop, memory, stream
 
 from .cudnn import FakeCudnn, FakeLibrary
@@ -29,34 +29,22 @@ def host_installed() -> Iterator[Host]:
 
 @contextmanager
 def cudnn_installed(host: Host) -> Iterator[FakeCudnn]:
-    """A cuDNN of Python functions in place of the loaded one; nothing of it outlives this."""
+    """Replace the loaded cuDNN by Python functions; check that the block frees memory and native objects."""
     cudnn = FakeCudnn(host)
-    before = _lib._state.library
-    forget()
-    _lib._install(FakeLibrary(cudnn))
-    try:
-        yield cudnn
-    finally:
-        forget()
-        _lib._install(before)
+    with testing.install(FakeLibrary(cudnn)):
+        try:
+            yield cudnn
+        finally:
+            forget()
     assert not host.live, "device memory outlived the test"
     assert not cudnn.objects, "native objects outlived the test"
 
 
 def forget() -> None:
-    """Drop everything that is remembered of a library: plans, decisions, descriptors, handles."""
-    drop()
+    """Reset the package, including handles of contexts that only reference cycles hold."""
+    testing.reset()
     gc.collect()
-    context._forget()  # handles of contexts that cycles held
-
-
-def drop() -> None:
-    """As :func:`forget`, without looking for cycles, which takes long."""
-    algo_cache._decisions.clear()
-    algo_cache._once.clear()
-    context._forget()
-    context._pinned.clear()
-    descriptors._cached.cache_clear()
+    testing.reset()
 
 
 def _put(stack: ExitStack, module: ModuleType, name: str, value: Any) -> None:

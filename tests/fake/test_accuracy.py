@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import sys
 from pathlib import Path
@@ -50,15 +49,6 @@ def records(problem: Any, oracle: Any = by_reference) -> list[dict[str, Any]]:
     return [record for record in found if record["section"] != "begin"]
 
 
-def test_problems_cover_every_kind_direction_and_window_before_any_comes_again() -> None:
-    count = len(accuracy.KINDS) * len(accuracy.DIRECTIONS) * len(accuracy.WINDOWS)
-    found = list(itertools.islice(accuracy.problems(list(accuracy.KINDS), 1), count))
-    assert len({(one.kind, one.direction, one.w[2:]) for one in found}) == count
-    assert all(min(one.y) > 0 for one in found)
-    halves = [accuracy.problems(list(accuracy.KINDS), 1, first, step=2) for first in (0, 1)]
-    assert sorted(one for half in halves for one in itertools.islice(half, 5)) == found[:10]
-
-
 @pytest.mark.parametrize("kind", accuracy.KINDS)
 @pytest.mark.parametrize("direction", accuracy.DIRECTIONS)
 def test_measure_compares_each_candidate_with_the_oracle(kind: str, direction: str) -> None:
@@ -81,14 +71,6 @@ def test_measure_reports_an_error_in_the_result() -> None:
     assert min(row["of_largest"] for row in rows) > 1e-4
 
 
-def test_measure_reports_a_failing_oracle_and_goes_on() -> None:
-    def fail(problem: Any, one: Any, two: Any) -> Any:
-        raise RuntimeError("out of\nmemory")
-
-    (record,) = records(small("float32", "forward"), fail)
-    assert (record["section"], record["error"]) == ("error", "RuntimeError: out of memory")
-
-
 def test_errors_count_elements_that_are_not_written() -> None:
     want = np.ones((1, 2))
     found = accuracy.errors(np.array([[np.nan, 1]]), want, want, accuracy.KINDS["float32"], (1, 1))
@@ -101,48 +83,3 @@ def test_errors_leave_out_the_rounding_of_the_result() -> None:
     found = accuracy.errors(got, want, want, accuracy.KINDS["float16"], (2.0**-12, 2.0**-11))
     assert found.pop("of_bound") == pytest.approx(1 / 3, rel=1e-3)
     assert set(found.values()) == {0}
-
-
-def test_table_puts_the_worst_first_and_lists_failures(tmp_path: Path) -> None:
-    worst = accuracy.Worst(tmp_path / "rows.jsonl")
-    for kind in ("float32", "tf32"):
-        for record in records(small(kind, "forward")):
-            record["of_bound"] = {"float32": 0.1, "tf32": 0.2}[kind]
-            worst.keep(record)
-    worst.keep({"section": "lost", "index": 7, "row": "engine 9"})
-    lines = list(worst.lines(1))
-    assert "tf32  forward" in lines[1]
-    assert "1 x lost:  engine 9" in lines[3]
-    kept = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
-    assert len(kept) == worst.results + 1
-
-
-def test_a_child_that_ends_early_is_replaced_behind_its_problem(monkeypatch: pytest.MonkeyPatch) -> None:
-    script = """
-import json, sys
-first = int(sys.argv[1])
-print(json.dumps({"section": "begin", "index": first, "row": "engine 1"}))
-if first == 0:
-    sys.exit(3)
-print(json.dumps({"section": "row", "index": first}))
-print("a line of a library")
-print(json.dumps({"section": "end"}))
-"""
-    monkeypatch.setattr(
-        accuracy, "command", lambda options, first, seconds: [sys.executable, "-c", script, str(first)]
-    )
-    kept: list[dict[str, Any]] = []
-    accuracy.children(accuracy.parse(["--children", "1", "--seconds", "60"]), kept.append)
-    assert kept == [
-        {"section": "lost", "index": 0, "row": "engine 1"},
-        {"section": "row", "index": 1},
-    ]
-
-
-def test_command_line_of_a_child_is_read_back() -> None:
-    given = ["--windows", "5x5", "3", "--kinds", "tf32", "--seed", "4", "--children", "3", "--excluded"]
-    options = accuracy.parse(given)
-    again = accuracy.parse(accuracy.command(options, 7, 12.5)[2:])
-    assert (again.child, again.first, again.step, again.seconds, again.seed) == (True, 7, 3, 12.5, 4)
-    assert again.excluded
-    assert (again.kinds, again.windows) == (["tf32"], [(5, 5), (3,)])

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import cudnn_ct as ct
-from cudnn_ct import algo_cache, context
+from cudnn_ct import context, testing
 from cudnn_ct._config import config
 from cudnn_ct.autotune.request import ALGORITHMS, POLICIES, SYNONYMS, request
 from cudnn_ct.autotune.store import store
@@ -126,7 +126,7 @@ def test_policies_and_precision_do_not_share_a_decision(fake: FakeCudnn) -> None
     fake.costs = {"GEMM": 9.0}
     for policy in POLICIES:
         ran(fake, algo=policy)
-    assert len(algo_cache._decisions) == len(POLICIES)
+    assert testing.cache_sizes()["decisions"].entries == len(POLICIES)
 
 
 def test_theanos_words_share_the_decisions_of_heuristic_and_autotune(fake: FakeCudnn) -> None:
@@ -134,7 +134,7 @@ def test_theanos_words_share_the_decisions_of_heuristic_and_autotune(fake: FakeC
     for word, policy in SYNONYMS.items():
         assert f"how: {policy}" in ct.conv_plan(x, w, algo=word).describe()
         ct.conv(x, w, algo=policy)
-    assert len(algo_cache._decisions) == len(SYNONYMS)
+    assert testing.cache_sizes()["decisions"].entries == len(SYNONYMS)
 
 
 def test_beta_is_timed_on_scratch_memory(fake: FakeCudnn) -> None:

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import cudnn_ct as ct
+from cudnn_ct import testing
 from cudnn_ct.cuda import event as events
 from cudnn_ct.cuda import interop, lifetime
 from cudnn_ct.cuda import stream as streams
@@ -277,7 +278,7 @@ def test_the_owner_of_a_stream_outlives_memory_that_is_freed_on_it(host: Host) -
             host.log.append(("stream destroyed",))
 
     array = ct.zeros((2, 3), stream=Owner())
-    streams._known.clear()
+    testing.reset()
     host.log.clear()
     del array
     gc.collect()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import shutil
 import sqlite3
 import threading
 import warnings
@@ -17,10 +16,10 @@ import numpy as np
 import pytest
 
 import cudnn_ct as ct
-from cudnn_ct import _config, algo_cache, context
+from cudnn_ct import _config, context, testing
 from cudnn_ct._config import SETTINGS, config
-from cudnn_ct.autotune import store
 from cudnn_ct.autotune.store import Store
+from cudnn_ct.cuda import stream as streams
 from cudnn_ct.errors import CudnnWarning
 from cudnn_ct.ops.conv import call
 from tests.mixed import in_threads
@@ -41,7 +40,7 @@ EXPECTED = [ct.reference.conv(x, w) for x, w in CASES]
 @pytest.fixture
 def path(tmp_path: Path, fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A file that holds the timed choices for all cases."""
-    monkeypatch.setattr(store, "_STORES", context.BoundedDict(store.STORES))
+    testing.reset()
     monkeypatch.setitem(Store.__init__.__kwdefaults__, "timeout", 0.05)
     monkeypatch.setattr(config, "algo_cache", tmp_path / "choices")
     assert convolved() == []
@@ -51,15 +50,12 @@ def path(tmp_path: Path, fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch) -> Pa
 
 def convolved() -> list[str]:
     """Time and compute all cases as a process does that has just begun; what was warned of."""
-    store._STORES.clear()
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
-        for _ in range(2):
-            algo_cache._decisions.clear()
-            context._forget()
-            for (x, w), expected in zip(CASES, EXPECTED, strict=True):
-                y = ct.conv(ct.asarray(x), ct.asarray(w), algo="autotune")
-                np.testing.assert_array_equal(y.numpy(), expected)
+        testing.reset()
+        for (x, w), expected in zip(CASES, EXPECTED, strict=True):
+            y = ct.conv(ct.asarray(x), ct.asarray(w), algo="autotune")
+            np.testing.assert_array_equal(y.numpy(), expected)
     assert {warning.category for warning in seen} <= {CudnnWarning}
     return [str(warning.message) for warning in seen]
 
@@ -96,43 +92,10 @@ WRONG: dict[str, Callable[[Path], object]] = {
 }
 
 
-@pytest.mark.parametrize("wrong", WRONG)
-def test_a_file_that_is_not_as_it_should_be(path: Path, wrong: str) -> None:
-    WRONG[wrong](path)
-    assert len(convolved()) <= 1
-
-
-def test_a_folder_that_is_gone(path: Path) -> None:
-    shutil.rmtree(path.parent)
-    assert convolved() == []
-    assert len(Store(path).export()) == len(CASES)
-
-
-def test_a_file_that_another_process_holds(path: Path) -> None:
-    with closing(sqlite3.connect(path, isolation_level=None)) as other:
-        other.execute("BEGIN EXCLUSIVE")
-        (warning,) = convolved()
-    assert "database is locked" in warning
-
-
-def test_a_disk_that_is_full(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path.unlink()
-    connect = sqlite3.connect
-
-    def full(*args: Any, **options: Any) -> sqlite3.Connection:
-        database = connect(*args, **options)
-        database.execute("PRAGMA max_page_count = 1")
-        return database
-
-    monkeypatch.setattr(sqlite3, "connect", full)
-    (warning,) = convolved()
-    assert "full" in warning
-
-
 STRANGE = (None, True, -1, 2**70, 1e308, "", "NOPE", "graph", [], {}, [[]], {"a": 1}, "x" * 10_000)
 
 
-def test_choices_that_somebody_has_changed(path: Path) -> None:
+def test_conv_computes_when_cached_rows_were_edited(path: Path) -> None:
     """Rows that are JSON and mean nothing, or something else: they are advice, and judged like any other."""
     dice, good = random.Random(0), Store(path).export()
     for _ in range(12):
@@ -148,7 +111,9 @@ def test_choices_that_somebody_has_changed(path: Path) -> None:
         Store(path).load(good)
 
 
-def test_settings_that_other_threads_change(fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_conv_computes_while_other_threads_change_settings(
+    fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A call takes each setting as it was at some moment; nothing breaks, and results are right."""
     for name in SETTINGS:
         monkeypatch.setattr(config, name, getattr(config, name))
@@ -179,7 +144,7 @@ def test_settings_that_other_threads_change(fake: FakeCudnn, monkeypatch: pytest
     assert config.snapshot == tuple(getattr(config, name) for name in _config._OF_CALLS)
 
 
-def test_what_was_prepared_while_a_setting_changed_is_not_kept(
+def test_call_is_not_cached_when_a_setting_changed_meanwhile(
     fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     x, w = map(ct.asarray, CASES[0])
@@ -193,7 +158,13 @@ def test_what_was_prepared_while_a_setting_changed_is_not_kept(
     with monkeypatch.context() as patch:
         patch.setattr(call, "request_of", meanwhile)
         np.testing.assert_array_equal(ct.conv(x, w).numpy(), EXPECTED[0])
-    (here,) = context._thread.contexts.values()
+    here = context.current(streams.default_stream(0))
     assert not here.calls
     ct.conv(x, w)
     assert len(here.calls) == 1
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_conv_computes_and_warns_at_most_once_when_the_cache_file_is_bad(path: Path, wrong: str) -> None:
+    WRONG[wrong](path)
+    assert len(convolved()) <= 1

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 import cudnn_ct as ct
+from cudnn_ct import testing
 from cudnn_ct.cuda import allocator
 from cudnn_ct.cuda.stream import default_stream
 from cudnn_ct.shapes.specs import TensorSpec
@@ -19,7 +20,7 @@ from .host import Host
 @pytest.fixture(autouse=True)
 def _kept(monkeypatch: pytest.MonkeyPatch, host: Host) -> Iterator[None]:
     monkeypatch.setattr(allocator, "MAX_BLOCK", 2**20)
-    monkeypatch.setattr(allocator, "_free_lists", {})
+    testing.reset()
     yield
     gc.collect()
     for device in (0, 1):

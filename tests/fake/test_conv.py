@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import copy
 import enum
-import gc
 import pickle
 import re
 import threading
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -20,15 +18,11 @@ from hypothesis import strategies as st
 import cudnn_ct as ct
 from cudnn_ct import algo_cache, context
 from cudnn_ct._bindings.enums import ConvolutionFwdAlgo, MathType
-from cudnn_ct._bindings.functions import FUNCTIONS
 from cudnn_ct.cuda.stream import Stream, default_stream
 from cudnn_ct.dtypes import as_dtype
 from cudnn_ct.errors import (
-    AllocationError,
-    BadParamError,
     CudnnWarning,
     ExecutionFailedError,
-    InternalError,
     NotInitializedError,
     NotSupportedError,
     VersionMismatchError,
@@ -40,20 +34,8 @@ from cudnn_ct.shapes.specs import TensorSpec
 from tests.properties import DIRECTIONS, check_conv, gradient
 from tests.strategies import VIEWS, ConvCase, conv_cases, lay_out
 
-from .conftest import forget
 from .cudnn import FakeCudnn, FakeLibrary
-from .failing import mark_nightly
 from .host import ForeignArray, Host
-
-STATUSES = {
-    1001: NotInitializedError,
-    1002: VersionMismatchError,
-    2000: BadParamError,
-    3000: NotSupportedError,
-    4000: InternalError,
-    4003: AllocationError,
-    5000: ExecutionFailedError,
-}
 
 
 def images(*shape: int, dtype: str = "float32") -> ct.DeviceArray:
@@ -482,58 +464,6 @@ def test_plan_tells_what_it_does(fake: FakeCudnn) -> None:
 
 
 # --- failures ---
-
-
-def count_calls(fake: FakeCudnn) -> int:
-    ct.conv(images(2, 3, 5, 6), images(4, 3, 3, 3), padding=1)
-    return len(fake.calls)
-
-
-def harmless(name: str, status: int) -> bool:
-    """Whether a call may fail and the operation succeed: what makes or runs a candidate, as another can."""
-    if not FUNCTIONS[name].returns_status or name.startswith("cudnnBackend"):
-        return True
-    return status >= 2000 and name not in ("cudnnCreate", "cudnnSetStream")
-
-
-@pytest.mark.parametrize("status", mark_nightly(STATUSES))
-@pytest.mark.parametrize("warm", [False, True], ids=["first call", "second call"])
-def test_every_c_call_may_fail(fake: FakeCudnn, host: Host, status: int, warm: bool) -> None:
-    """Whichever call fails: the right exception, nothing lost, and the next call is right."""
-    total = count_calls(fake)
-    x, w = images(2, 3, 5, 6), images(4, 3, 3, 3)
-    expected = ct.reference.conv(x.numpy(), w.numpy(), padding=1)
-    tried = 0
-    for k in range(1, total + 1):
-        forget()
-        if warm:
-            ct.conv(x, w, padding=1)
-        ct.empty_cache()  # a candidate that takes over may need a larger workspace
-        objects, memory = len(fake.objects), host.used()
-        fake.calls.clear()
-        fake.fail_at = {k: status}
-        try:
-            with warnings.catch_warnings(record=True):  # of an algorithm that failed, where another ran
-                warnings.simplefilter("always")
-                y = ct.conv(x, w, padding=1)
-        except STATUSES[status] as error:
-            tried += 1
-            assert error.status in (status, None)
-            assert error.function == fake.calls[k - 1][0] or error.function is None
-            assert "the fake was told to fail" in str(error)
-            del error
-        else:  # there were fewer calls, or another candidate took over
-            assert len(fake.calls) < k or harmless(fake.calls[k - 1][0], status)
-            np.testing.assert_array_equal(y.numpy(), expected)
-            del y
-        fake.fail_at = {}
-        gc.collect()
-        ct.empty_cache()
-        assert host.used() == memory
-        if warm:
-            assert len(fake.objects) == objects
-        np.testing.assert_array_equal(ct.conv(x, w, padding=1).numpy(), expected)
-    assert tried or warm  # where a second call makes one C call, and another candidate takes over
 
 
 def test_failure_names_the_problem(fake: FakeCudnn) -> None:

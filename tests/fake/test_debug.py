@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import cudnn_ct as ct
-from cudnn_ct import _lib
+from cudnn_ct import testing
 from cudnn_ct._config import config
 from cudnn_ct.cuda import launch_log
 
@@ -27,7 +27,7 @@ def debug(fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCudn
     config.debug_sync = False
 
 
-def test_without_a_watch_an_error_tells_how_to_have_one(fake: FakeCudnn, host: Host) -> None:
+def test_error_names_the_debug_setting_when_it_is_off(fake: FakeCudnn, host: Host) -> None:
     ct.softmax(images(2, 3))
     host.calls.clear()
     host.fail_at = 2  # after `set_device`
@@ -37,7 +37,7 @@ def test_without_a_watch_an_error_tells_how_to_have_one(fake: FakeCudnn, host: H
     assert "with CUDNN_CT_DEBUG_SYNC=1 each operation is waited for" in note
 
 
-def test_nothing_is_waited_for_without_a_watch(fake: FakeCudnn, host: Host) -> None:
+def test_calls_do_not_synchronize_when_debug_is_off(fake: FakeCudnn, host: Host) -> None:
     x = images(2, 3)
     host.calls.clear()
     ct.softmax(x)
@@ -45,7 +45,7 @@ def test_nothing_is_waited_for_without_a_watch(fake: FakeCudnn, host: Host) -> N
     assert "cudnnGetStream" not in fake.names()
 
 
-def test_the_culprit_is_named(debug: FakeCudnn, host: Host) -> None:
+def test_debug_names_the_failing_call(debug: FakeCudnn, host: Host) -> None:
     x, w = images(2, 3, 5, 6), images(4, 3, 3, 3)
     ct.softmax(x)
     host.calls.clear()
@@ -67,7 +67,7 @@ def test_the_culprit_is_named(debug: FakeCudnn, host: Host) -> None:
     np.testing.assert_array_equal(ct.conv(x, w).numpy(), expected.numpy())
 
 
-def test_a_watch_is_of_the_stream_and_bounded(debug: FakeCudnn, host: Host) -> None:
+def test_launch_log_is_per_stream_and_bounded(debug: FakeCudnn, host: Host) -> None:
     x = images(2, 3)
     for _ in range(3):
         ct.softmax(x, stream=0x40)
@@ -77,10 +77,10 @@ def test_a_watch_is_of_the_stream_and_bounded(debug: FakeCudnn, host: Host) -> N
     assert lengths == {1: launch_log.MAX_LAUNCHES, 0x40: 3}
     for handle in range(0x100, 0x100 + 2 * launch_log.MAX_STREAMS):
         ct.softmax(x, stream=handle)
-    assert len(launch_log._history) == launch_log.MAX_STREAMS
+    assert testing.cache_sizes()["launch histories"].entries == launch_log.MAX_STREAMS
 
 
-def test_a_fault_of_other_work_says_so(debug: FakeCudnn, host: Host) -> None:
+def test_debug_error_names_other_work_when_nothing_was_launched(debug: FakeCudnn, host: Host) -> None:
     with ct.use(stream=0x50):
         host.calls.clear()
         host.fail_at = 2
@@ -90,7 +90,7 @@ def test_a_fault_of_other_work_says_so(debug: FakeCudnn, host: Host) -> None:
     assert note.startswith("launched before on Stream(0x50, device=0): no recorded launches. The failed work")
 
 
-def test_what_has_the_handle_elsewhere_is_watched_too(debug: FakeCudnn, host: Host) -> None:
+def test_debug_synchronizes_after_dropout_seeding(debug: FakeCudnn, host: Host) -> None:
     """The states of dice are made on the device, by a function whose first argument is the descriptor."""
     host.calls.clear()
     ct.DropoutState(0.5, seed=1)
@@ -99,7 +99,7 @@ def test_what_has_the_handle_elsewhere_is_watched_too(debug: FakeCudnn, host: Ho
     assert host.calls.count("synchronize") == len(ring)
 
 
-def test_what_is_captured_is_not_waited_for(debug: FakeCudnn, host: Host) -> None:
+def test_debug_does_not_synchronize_a_capture(debug: FakeCudnn, host: Host) -> None:
     x = images(2, 3)
     ct.softmax(x, stream=0x60)
     host.capturing.add(0x60)
@@ -108,17 +108,15 @@ def test_what_is_captured_is_not_waited_for(debug: FakeCudnn, host: Host) -> Non
     assert "synchronize" not in host.calls
 
 
-def test_times_with_waits_in_them_are_not_kept(
-    debug: FakeCudnn, monkeypatch: pytest.MonkeyPatch, tmp_path
-) -> None:
+def test_debug_does_not_store_timings(debug: FakeCudnn, monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
     monkeypatch.setattr(config, "algo_cache", str(tmp_path / "algo_cache.sqlite"))
     x, w = images(2, 3, 5, 6), images(4, 3, 3, 3)
     ct.conv(x, w, algo="autotune")
     assert not ct.export_algo_cache(tmp_path / "out.json")
 
 
-def test_a_function_that_is_missing_still_says_so(debug: FakeCudnn) -> None:
+def test_debug_reports_a_missing_function(debug: FakeCudnn) -> None:
     debug.missing.add("cudnnSoftmaxForward")
-    _lib._install(FakeLibrary(debug))
-    with pytest.raises(ct.VersionMismatchError, match="missing from this cuDNN"):
+    missing = pytest.raises(ct.VersionMismatchError, match="missing from this cuDNN")
+    with testing.install(FakeLibrary(debug)), missing:
         ct.softmax(images(2, 3))

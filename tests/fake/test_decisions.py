@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import cudnn_ct as ct
-from cudnn_ct import algo_cache, context
+from cudnn_ct import algo_cache, context, testing
 from cudnn_ct._config import config
 from cudnn_ct.autotune.candidates import CandidateSet
 from cudnn_ct.autotune.request import AlgoRequest
@@ -50,7 +50,6 @@ def in_thread(work: Any) -> Any:
 
     def body() -> None:
         results.append(work())
-        context._forget()
 
     thread = threading.Thread(target=body)
     thread.start()
@@ -366,7 +365,7 @@ def test_what_was_captured_outlives_its_thread_and_its_plan(fake: FakeCudnn, hos
             plan(x, w, out=out)
 
     in_thread(capture)
-    assert {type(thing).__name__ for thing in context._pinned.values()} >= {"Workspace", "Handle"}
+    assert testing.cache_sizes()["captured"].entries == 2  # the workspace and the handle
 
 
 def test_a_plan_that_is_gone_leaves_nothing_in_threads_that_live(fake: FakeCudnn) -> None:
@@ -558,7 +557,7 @@ def test_settings_that_change_in_a_race_are_remembered_for_neither(
     monkeypatch.setattr(graph, "candidates", asked)
     ran(fake, algo=TIME)
     assert not store().export()
-    assert not algo_cache._decisions
+    assert not testing.cache_sizes()["decisions"].entries
     ran(fake, algo=TIME)
     assert len(store().export()) == 1
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import cudnn_ct as ct
-from cudnn_ct import algo_cache, context
+from cudnn_ct import context, testing
 from cudnn_ct.cuda import stream as streams
 from tests.mixed import in_threads, mixed_calls, on_host
 
@@ -89,11 +89,9 @@ def test_nothing_that_is_kept_crosses(fake: FakeCudnn, host: Host) -> None:
     for device in (0, 1, 0, 1):
         x, w = placed(device)
         np.testing.assert_array_equal(ct.conv(x, w).numpy(), EXPECTED)
-    contexts = context._thread.contexts
-    assert sorted(contexts) == [0, 1]
-    one, two = contexts[0], contexts[1]
+    one, two = (context.current(streams.default_stream(device)) for device in (0, 1))
     assert one.handle is not two.handle
-    assert {key[0] for key in algo_cache._decisions} == {0, 1}
+    assert testing.cache_sizes()["decisions"].entries == 2
     assert [len(ctx.calls) for ctx in (one, two)] == [1, 1]
     (first,), (second,) = one.calls.values(), two.calls.values()
     assert first.choice.plan is not second.choice.plan

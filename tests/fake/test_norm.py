@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ from hypothesis import strategies as st
 
 import cudnn_ct as ct
 from cudnn_ct import context
-from cudnn_ct._bindings.functions import FUNCTIONS
+from cudnn_ct.cuda import stream as streams
 from cudnn_ct.errors import ExecutionFailedError, NotSupportedError
 from cudnn_ct.shapes.norm import norm_parameter_shape
 from tests.layers import LayerCase, check_layer, compare
@@ -20,10 +19,9 @@ from tests.norm_cases import norm_cases
 
 from .conftest import forget
 from .cudnn import FakeCudnn
-from .failing import mark_nightly
 from .host import ForeignArray, Host
 from .norm import IN_PROGRESS, MODES, OVERFLOW, PER_ACTIVATION, PERSISTENT
-from .test_conv import STATUSES, images
+from .test_conv import images
 
 TRAINING = "cudnnBatchNormalizationForwardTrainingEx"
 INFERENCE = "cudnnBatchNormalizationForwardInference"
@@ -48,8 +46,8 @@ def steps(fake: FakeCudnn) -> list[str]:
 
 def plan_of_last_call() -> Any:
     """What the newest of this thread's prepared calls runs."""
-    (ctx,) = context._thread.contexts.values()
-    return list(ctx.calls.values())[-1].choice
+    here = context.current(streams.default_stream(0))
+    return list(here.calls.values())[-1].choice
 
 
 def numpy(*arrays: Any) -> list[np.ndarray]:
@@ -271,91 +269,6 @@ def test_overflow_that_is_another_error(fake: FakeCudnn) -> None:
 
 
 # --- failures ---
-
-
-def later(name: str) -> bool:
-    """Whether a call comes when running statistics are updated already."""
-    return name in ("cudnnAddTensor", "cudnnActivationForward")
-
-
-def cases(shape: tuple[int, ...]) -> dict[str, tuple[tuple[Any, ...], dict[str, Any]]]:
-    """The operands of one call of each operation, as NumPy arrays."""
-    rng = np.random.default_rng(5)
-    x, dy, z = (rng.standard_normal(shape).astype(np.float32) for _ in range(3))
-    scale, bias, mean, var = (rng.uniform(0.5, 2, shape[1]).astype(np.float32) for _ in range(4))
-    training = {"running_mean": mean, "running_var": var, "z": z, "out": dy}
-    return {
-        "batch_norm_training": ((x, scale, bias), training),
-        "batch_norm_inference": ((x, scale, bias, mean, var), {}),
-        "batch_norm_backward": ((dy, x, scale, mean, var), {"y": z}),
-    }
-
-
-OPTIONS: dict[str, dict[str, Any]] = {
-    "batch_norm_training": {"activation": "relu", "beta": 2},
-    "batch_norm_inference": {},
-    "batch_norm_backward": {"activation": "relu"},
-}
-
-
-@pytest.mark.parametrize("status", mark_nightly(STATUSES))
-@pytest.mark.parametrize("warm", [False, True], ids=["first call", "second call"])
-@pytest.mark.parametrize("operation", OPTIONS)
-def test_every_c_call_may_fail(fake: FakeCudnn, host: Host, operation: str, status: int, warm: bool) -> None:
-    """Whichever call fails: the right exception, nothing lost, nothing updated twice, the next call right."""
-    fake.norm_sizes = (64, 0)
-    operands, keywords = cases((2, 3, 2, 2))[operation]
-    function, options = getattr(ct, operation), OPTIONS[operation]
-    outs = {name: array.copy() for name, array in keywords.items()}
-    expected = getattr(ct.reference, operation)(*operands, **outs, **options)
-
-    def call() -> tuple[Any, dict[str, Any]]:
-        arrays = {name: ct.asarray(array) for name, array in keywords.items()}
-        return function(*map(ct.asarray, operands), **arrays, **options), arrays
-
-    def check(result: Any, arrays: dict[str, Any]) -> None:
-        many = isinstance(result, tuple)
-        for got, wanted in zip(result, expected, strict=True) if many else [(result, expected)]:
-            compare(got, wanted)
-        for name, array in arrays.items():
-            compare(array, outs[name])
-
-    call()
-    total, tried = len(fake.calls), 0
-    for k in range(1, total + 1):
-        forget()
-        if warm:
-            call()
-        ct.empty_cache()
-        objects, memory = len(fake.objects), host.used()
-        fake.calls.clear()
-        fake.fail_at = {k: status}
-        try:
-            done = call()
-        except (STATUSES[status], ExecutionFailedError) as error:
-            tried += 1
-            name = fake.calls[k - 1][0]
-            assert isinstance(error, STATUSES[status]) or later(name)
-            assert error.status in (status, None)
-            assert error.function in (name, None)
-            assert "the fake was told to fail" in str(error)
-            del error
-        else:  # there were fewer calls, or another way took over
-            assert len(fake.calls) < k or status in (2000, 3000) or not returns_status(fake.calls[k - 1][0])
-            check(*done)
-            del done
-        fake.fail_at = {}
-        gc.collect()
-        ct.empty_cache()
-        assert host.used() == memory
-        if warm:
-            assert len(fake.objects) >= objects  # descriptors of another way stay, for its next call
-        check(*call())
-    assert tried or status in (2000, 3000)
-
-
-def returns_status(name: str) -> bool:
-    return FUNCTIONS[name].returns_status
 
 
 def test_a_refusal_after_statistics_were_updated_starts_nothing_anew(fake: FakeCudnn) -> None:

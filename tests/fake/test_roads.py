@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 import cudnn_ct as ct
-from cudnn_ct import context
 from cudnn_ct._bindings.enums import OpTensorOp, ReduceTensorOp
 from cudnn_ct.errors import ExecutionFailedError, NotSupportedError
 from cudnn_ct.ops import spatial_legacy
@@ -219,4 +218,3 @@ def test_thread_that_ends_leaves_no_memory_and_one_idle_handle(fake: FakeCudnn, 
         assert host.used() == memory
     finally:
         gc.enable()
-    assert not getattr(context._thread, "contexts", {}).get(1)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import cudnn_ct as ct
+from cudnn_ct import testing
 from cudnn_ct.cuda import lifetime
 from cudnn_ct.cuda.stream import Stream
 from cudnn_ct.shapes.rnn_params import rnn_parameters
@@ -18,7 +19,6 @@ from cudnn_ct.shapes.rnn_params import rnn_parameters
 from .cudnn import FakeCudnn
 from .failing import no_collecting, unraisable
 from .host import ForeignArray, Host
-from .installed import drop
 from .test_conv import images
 
 SIDE, OTHER = 0x40, 0x50
@@ -96,7 +96,7 @@ CALLS: dict[str, Callable[[Host], Any]] = {
 def test_every_call_of_the_seam_may_fail(fake: FakeCudnn, host: Host, name: str, warm: bool) -> None:
     call = CALLS[name]
     expected = call(host)
-    drop()
+    testing.reset()
     gc.collect()
     for _ in range(1 + warm):
         host.calls.clear()
@@ -116,7 +116,7 @@ def let_fail(
     k: int,
     function: str,
 ) -> None:
-    drop()
+    testing.reset()
     if warm:
         call(host)
     host.calls.clear()
@@ -138,7 +138,7 @@ def let_fail(
             np.testing.assert_array_equal(got, expected)
         host.fail_at = 0
         np.testing.assert_array_equal(call(host), expected)
-        drop()
+        testing.reset()
         gc.collect()
         lifetime.release_finished()
     assert ignored == [], function

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import math
 from collections.abc import Callable
 from typing import Any
@@ -33,11 +32,9 @@ from tests.tensor_cases import (
     transform_cases,
 )
 
-from .conftest import forget
 from .cudnn import FakeCudnn
-from .failing import mark_nightly
 from .host import ForeignArray, Host
-from .test_conv import STATUSES, images
+from .test_conv import images
 
 INF, NAN = math.inf, math.nan
 
@@ -432,51 +429,3 @@ def test_bad_arguments(fake: FakeCudnn, call: Callable[[Any], Any], error: type,
 
 
 # --- failures ----------------------------------------------------------------------------------------------
-
-CALLS: dict[str, Callable[[], Any]] = {
-    "add": lambda: ct.add(images(2, 3, 4, 5), ct.full((1, 3, 1, 1), 2.0)),
-    "scale": lambda: ct.scale(images(2, 3), alpha=3),
-    "fill": lambda: ct.fill(images(2, 3), 3),
-    "transform": lambda: ct.transform(images(2, 3, 4, 5), layout="nhwc"),
-    "conversion": lambda: ct.transform(images(2, 3, dtype="float16"), dtype="bfloat16"),
-    "reduce": lambda: ct.reduce(images(2, 9), axis=1),
-    "bfloat16": lambda: ct.reduce(ct.full((2, 9), 1.0, "bfloat16"), axis=1),
-    "indices": lambda: ct.reduce_with_indices(images(2, 9), op="max", axis=1),
-    "product of one": lambda: ct.reduce(images(2, 1), op="mul_no_zeros", axis=1),
-}
-
-
-def numbers(result: Any) -> list[np.ndarray]:
-    return [array.numpy().astype(float) for array in (result if isinstance(result, tuple) else (result,))]
-
-
-@pytest.mark.parametrize("status", mark_nightly([1001, 2000, 3000, 4003, 5000]))
-@pytest.mark.parametrize("name", CALLS)
-def test_every_c_call_may_fail(fake: FakeCudnn, host: Host, name: str, status: int) -> None:
-    """Whichever call fails: the right exception or another way, nothing lost, and the next call is right."""
-    call = CALLS[name]
-    forget()
-    fake.calls.clear()
-    expected = numbers(call())
-    total, tried = len(fake.calls), 0
-    for k in range(1, total + 1):
-        forget()
-        ct.empty_cache()
-        memory = host.used()
-        fake.calls.clear()
-        fake.fail_at = {k: status}
-        try:
-            found = numbers(call())
-        except (STATUSES[status], NotSupportedError) as error:
-            assert status == 2000 or isinstance(error, STATUSES[status])  # else: no way is left
-            tried += 1
-            assert "the fake was told to fail" in str(error)
-            del error
-        else:
-            np.testing.assert_equal(found, expected)
-        fake.fail_at = {}
-        gc.collect()
-        ct.empty_cache()
-        assert host.used() == memory
-        np.testing.assert_equal(numbers(call()), expected)
-    assert tried

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import cudnn_ct as ct
-from cudnn_ct import _lib, algo_cache
+from cudnn_ct import _lib, testing
 from cudnn_ct._config import config
 from cudnn_ct.cli.selftest_cases import Case
 from cudnn_ct.cuda import device as devices
@@ -38,7 +38,7 @@ def offered_by_the_fakes(case: Case) -> bool:
     return (case.dtype, case.layout) == ("float32", "nchw") and case.variant != "uneven padding"
 
 
-def test_threads_on_their_own_and_on_shared_streams(
+def test_threads_compute_on_own_and_shared_streams(
     fake: FakeCudnn, host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(config, "deterministic", True)
@@ -47,7 +47,7 @@ def test_threads_on_their_own_and_on_shared_streams(
     in_threads(THREADS, lambda number: make_mixed(calls, 30, number, (*shared, 0x10000 + 16 * number)))
 
 
-def test_a_thread_changes_devices_between_calls(
+def test_thread_may_change_devices_between_calls(
     fake: FakeCudnn, host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each device has its calls; the host checks that no memory is touched while another is current."""
@@ -67,7 +67,7 @@ def test_a_thread_changes_devices_between_calls(
     in_threads(6, work)
 
 
-def test_a_library_is_loaded_once(fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_library_is_loaded_once_by_many_threads(fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Any] = []
 
     def slowly() -> FakeLibrary:
@@ -76,30 +76,30 @@ def test_a_library_is_loaded_once(fake: FakeCudnn, monkeypatch: pytest.MonkeyPat
         return made[-1]
 
     monkeypatch.setattr(_lib, "_load", slowly)
-    _lib._install(None)
     seen: list[Any] = []
-    in_threads(THREADS, lambda _: seen.append(_lib.load()))
+    with testing.install(None):
+        in_threads(THREADS, lambda _: seen.append(_lib.load()))
     assert len(made) == 1
     assert seen == made * THREADS
 
 
-def test_a_load_that_fails_may_be_tried_again_by_every_thread(
+def test_library_load_is_retried_by_every_thread_when_it_fails(
     fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def nothing() -> FakeLibrary:
         raise ct.LibraryNotFoundError("no cuDNN 9 was found")
 
     monkeypatch.setattr(_lib, "_load", nothing)
-    _lib._install(None)
 
     def work(_: int) -> None:
         with pytest.raises(ct.LibraryNotFoundError):
             ct.scale(ct.zeros((2, 3)), alpha=2)
 
-    in_threads(THREADS, work)
+    with testing.install(None):
+        in_threads(THREADS, work)
 
 
-def test_threads_that_need_the_same_choice_time_it_once(
+def test_threads_autotune_a_problem_once(
     fake: FakeCudnn, host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rng = np.random.default_rng(0)
@@ -118,12 +118,12 @@ def test_threads_that_need_the_same_choice_time_it_once(
     monkeypatch.setattr(events, "elapsed", counted)
     in_threads(THREADS, timed)
     together = len(races)
-    algo_cache._decisions.clear()
+    testing.reset()
     in_threads(1, timed)
     assert len(races) == 2 * together > 0
 
 
-def test_one_plan_for_all_threads(fake: FakeCudnn) -> None:
+def test_conv_plan_runs_in_many_threads(fake: FakeCudnn) -> None:
     rng = np.random.default_rng(0)
     x, w = rng.integers(-3, 4, (2, 4, 6, 6)).astype(np.float32), np.ones((3, 4, 3, 3), np.float32)
     here, filters, expected = ct.asarray(x), ct.asarray(w), ct.reference.conv(x, w)
@@ -137,7 +137,7 @@ def test_one_plan_for_all_threads(fake: FakeCudnn) -> None:
     in_threads(THREADS, work)
 
 
-def test_dice_of_a_thread_are_thrown_as_if_it_were_alone(fake: FakeCudnn) -> None:
+def test_dropout_of_a_thread_is_independent_of_other_threads(fake: FakeCudnn) -> None:
     x = ct.full((4, 50), 1.0)
 
     def throws(seed: int) -> list[bytes]:
@@ -149,7 +149,7 @@ def test_dice_of_a_thread_are_thrown_as_if_it_were_alone(fake: FakeCudnn) -> Non
     assert [together[seed] for seed in range(THREADS)] == alone
 
 
-def test_threads_that_end_leave_nothing(fake: FakeCudnn, host: Host) -> None:
+def test_ended_threads_leave_no_memory(fake: FakeCudnn, host: Host) -> None:
     calls = mixed_calls(lambda case: offered_by_the_fakes(case) and not case.variant)
     in_threads(4, lambda number: make_mixed(calls, 15, number, (0, 0x5500)))
     gc.collect()

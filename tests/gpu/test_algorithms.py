@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import cudnn_ct as ct
-from cudnn_ct import algo_cache
+from cudnn_ct import testing
 from cudnn_ct._config import config
 from cudnn_ct.autotune.store import store
 from cudnn_ct.errors import CudnnWarning, NotSupportedError
@@ -228,8 +228,7 @@ def test_a_plan_runs_in_other_threads() -> None:
 def test_timed_choices_are_kept_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(config, "algo_cache", str(tmp_path / "algo_cache.sqlite"))
     _, (x, w), _ = operands("half", "forward")
-    with algo_cache._lock:
-        algo_cache._decisions.clear()
+    testing.reset()
     ct.conv_plan(x, w, padding=1, algo="autotune")
     (key,) = store().export()
     assert "float16" in key

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import cudnn_ct as ct
-from cudnn_ct import context
+from cudnn_ct import testing
 from cudnn_ct.cuda import memory
 from cudnn_ct.cuda import stream as streams
 from cudnn_ct.shapes.rnn_params import rnn_parameters
@@ -69,7 +69,7 @@ def pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[SmallPool]:
 
 def empty() -> None:
     """Give back all that is kept: blocks, workspaces, plans with memory of their own."""
-    context._forget()
+    testing.reset()
     gc.collect()
     ct.empty_cache()
 

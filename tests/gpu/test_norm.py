@@ -10,6 +10,7 @@ from hypothesis import example, given, settings
 
 import cudnn_ct as ct
 from cudnn_ct import context
+from cudnn_ct.cuda import stream as streams
 from cudnn_ct.dtypes import as_dtype
 from cudnn_ct.shapes.norm import norm_parameter_dtype, norm_parameter_shape
 from tests.gradients import assert_gradient
@@ -46,8 +47,8 @@ def parameters(shape: tuple[int, ...], mode: str, dtype: str, count: int) -> lis
 
 def plan_of_last_call() -> str:
     """What the newest of this thread's prepared calls runs, and what was refused before it."""
-    contexts = context._thread.contexts.values()
-    return "".join(list(ctx.calls.values())[-1].choice.describe() for ctx in contexts if ctx.calls)
+    calls = context.current(streams.current_stream()).calls
+    return str(list(calls.values())[-1].choice.describe()) if calls else ""
 
 
 @settings(max_examples=EXAMPLES)

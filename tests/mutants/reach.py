@@ -26,7 +26,7 @@ CALLS = 50  # of one function in one test that are traced: it takes long
 NEAR = 10  # lines above one that no test reaches
 VARIABLE = "CUDNN_CT_MUTANTS_REACH"
 # Tests that run for long by themselves, or that judge the sources and not their behaviour.
-TESTS_LEFT_OUT = ("test_tree.py", "test_gpu_record.py", "test_mutants.py", "test_fuzz.py", "test_soak.py")
+TESTS_LEFT_OUT = ("test_gpu_record.py", "test_mutants.py", "test_fuzz.py", "test_soak.py")
 
 # A child starts before there is a package to import: builtins, os and sys alone.
 CHILD = """

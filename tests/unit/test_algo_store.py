@@ -6,7 +6,6 @@ import json
 import os
 import random
 import shutil
-import signal
 import sqlite3
 import subprocess
 import sys
@@ -22,6 +21,7 @@ from typing import Any
 import pytest
 
 import cudnn_ct
+from cudnn_ct import testing
 from cudnn_ct._config import config
 from cudnn_ct.autotune import store as autotune_store
 from cudnn_ct.autotune.store import Store, export_algo_cache, import_algo_cache, store
@@ -125,14 +125,6 @@ def test_any_text_is_a_key(path: Path, key: str) -> None:
     assert made.export() == {"before": {}, key: CHOICE}
 
 
-@pytest.mark.parametrize("name", ["with blank", "a?mode=memory", "#1", "100%41", "größer", ":memory:"])
-def test_any_name_is_a_path(tmp_path: Path, name: str) -> None:
-    made = Store(tmp_path / name)
-    made.put("key", CHOICE)
-    assert [file.name for file in tmp_path.iterdir()] == [name]
-    assert made.get("key") == CHOICE
-
-
 def test_a_relative_path_stays_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     made = Store("choices")
@@ -180,14 +172,6 @@ def test_the_oldest_rows_go(path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert list(made.export()) == [str(number) for number in range(15, 25)]
     assert made.load({str(number): {} for number in range(100, 130)}) == 30
     assert list(made.export()) == [str(number) for number in range(120, 130)]
-
-
-def test_replacing_makes_no_row_go(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(autotune_store, "MAX_ROWS", 3)
-    made = Store(path)
-    for key in ("a", "b", *"cccccc", *"aaaaa"):
-        made.put(key, {})
-    assert list(made.export()) == ["a", "b", "c"]
 
 
 @pytest.mark.parametrize(
@@ -287,27 +271,6 @@ def test_writers_that_are_killed(path: Path) -> None:
         assert len(choices) == 500
         assert len({choice["round"] for choice in choices.values()}) == 1
         assert_sound(path)
-
-
-DIE_HALF_WAY = """
-import os, signal, sqlite3, sys
-database = sqlite3.connect(sys.argv[1], isolation_level=None)
-database.execute("PRAGMA cache_size = 1")
-database.execute("BEGIN IMMEDIATE")
-database.execute("UPDATE algo_cache_2 SET entry = '{}'")
-os.kill(os.getpid(), signal.SIGKILL)
-"""
-
-
-def test_reading_undoes_what_a_killed_writer_left(full: Store) -> None:
-    assert full.path is not None
-    before = full.path.read_bytes()
-    writer = child(DIE_HALF_WAY, full.path)
-    writer.communicate()
-    assert writer.returncode == -signal.SIGKILL
-    assert full.path.read_bytes() != before
-    assert full.get("key 7") == {"number": 7, "text": "x" * 200}
-    assert full.path.read_bytes() == before
 
 
 def forked(work: Callable[[], object]) -> int:
@@ -451,28 +414,9 @@ def test_what_was_unreadable_stays_off_in_this_process(tmp_path: Path) -> None:
     assert Store(file).get("key") == CHOICE
 
 
-@pytest.mark.parametrize("first", ["get", "put"])
-def test_what_is_broken_is_opened_once(tmp_path: Path, timeouts: list[float], first: str) -> None:
-    file = tmp_path / "file"
-    file.write_bytes(b"garbage " * 100)
-    for broken in (file, tmp_path):
-        made = Store(broken)
-        with one_warning("cannot be"):
-            assert made.get("key") is None if first == "get" else made.put("put", CHOICE) is None
-            del timeouts[:]
-            use(made)
-        assert timeouts == [] or (first, broken) == ("put", tmp_path)
-
-
 def test_a_folder_in_its_place(tmp_path: Path) -> None:
     with one_warning(f"{tmp_path} cannot be read"):
         assert use(Store(tmp_path)) is None
-
-
-def test_below_a_regular_file(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with one_warning("cannot be written: "):
-        assert use(Store(tmp_path / "file" / "choices")) is None
 
 
 def test_a_newer_version_has_a_table_of_its_own(tmp_path: Path) -> None:
@@ -564,12 +508,6 @@ def assert_read_only(made: Store) -> None:
     assert made.export() == {"key": CHOICE}
 
 
-def test_a_read_only_file(kept: Path, as_somebody: None) -> None:
-    with as_owner():
-        kept.chmod(0o444)
-    assert_read_only(Store(kept))
-
-
 def test_a_read_only_folder(kept: Path, as_somebody: None) -> None:
     with as_owner():
         kept.parent.chmod(0o555)
@@ -584,13 +522,6 @@ def test_a_file_that_may_not_be_read(kept: Path, as_somebody: None) -> None:
     with as_owner():
         kept.chmod(0)
     with one_warning("cannot be read: unable to open"):
-        assert use(Store(kept)) is None
-
-
-def test_a_folder_that_may_not_be_entered(kept: Path, as_somebody: None) -> None:
-    with as_owner():
-        kept.parent.chmod(0)
-    with one_warning("cannot be written"):
         assert use(Store(kept)) is None
 
 
@@ -633,21 +564,6 @@ def test_a_writer_waits_for_another(path: Path) -> None:
     assert made.get("new") == CHOICE
 
 
-def test_threads_that_find_it_locked_wait_once_together(path: Path, timeouts: list[float]) -> None:
-    made = Store(path, timeout=0.05)
-    made.put("key", CHOICE)
-    with closing(sqlite3.connect(path, timeout=1, isolation_level=None)) as other:
-        other.execute("BEGIN EXCLUSIVE")
-        del timeouts[:]
-        threads = [threading.Thread(target=made.get, args=("key",)) for _ in range(8)]
-        with one_warning("database is locked"):
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
-    assert sorted(timeouts) == [0] * 7 + [0.05]
-
-
 def test_a_full_disk(full: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     assert full.path is not None
     connect = sqlite3.connect
@@ -666,39 +582,13 @@ def test_a_full_disk(full: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     assert_sound(full.path)
 
 
-FILL_A_DISK = """
-import resource, signal, sys, warnings
-from cudnn_ct.autotune.store import Store
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]),) * 2)
-made = Store(sys.argv[1])
-with warnings.catch_warnings(record=True) as seen:
-    warnings.simplefilter("always")
-    for number in range(300):
-        made.put(f"new {number}", {"text": "x" * 1000})
-    assert made.get("key 7") == {"number": 7, "text": "x" * 200}, made.get("key 7")
-assert len(seen) == 1 and "cannot be written" in str(seen[0].message), [str(one.message) for one in seen]
-"""
-
-
-@pytest.mark.parametrize("room", [100, 5_000, 20_000])
-def test_no_more_room_for_files(full: Store, room: int) -> None:
-    """The operating system says no in the middle of a transaction, to the file or to its journal."""
-    assert full.path is not None
-    before = full.export()
-    finish(child(FILL_A_DISK, full.path, full.path.stat().st_size + room if room > 100 else room))
-    assert_sound(full.path)
-    after = Store(full.path).export()
-    assert {key: after[key] for key in before} == before
-
-
 # --- the store of the process ------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A home folder, and a process that has not asked for its store yet."""
-    monkeypatch.setattr(autotune_store, "_STORES", {})
+    testing.reset()
     monkeypatch.setattr(config, "algo_cache", None)
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -746,13 +636,6 @@ def test_without_a_home_folder(home: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert_off("kept in a file: .*home")
     monkeypatch.setattr(config, "algo_cache", "~/mine")
     assert_off("kept in a file: .*home")
-
-
-def test_without_a_home_folder_as_older_platformdirs_say_it(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("platformdirs.user_cache_path", lambda name: Path("~/.cache", name))
-    assert_off("no home folder")
 
 
 @pytest.mark.parametrize("module", ["platformdirs", "sqlite3"])
@@ -816,32 +699,6 @@ def test_an_export_is_whole_or_not_at_all(home: Path, monkeypatch: pytest.Monkey
     assert sorted(one.name for one in home.glob("*.json*")) == ["fleet.json", "link.json"]
     assert not list(home.glob(".*json*"))
     assert export_algo_cache("/dev/null") == 50
-
-
-EXPORT_FOR_EVER = """
-import sys
-from cudnn_ct import config, export_algo_cache
-config.algo_cache = sys.argv[1]
-export_algo_cache(sys.argv[2])
-print("written", flush=True)
-while True:
-    export_algo_cache(sys.argv[2])
-"""
-
-
-def test_exports_that_meet_and_are_killed(full: Store, tmp_path: Path) -> None:
-    assert full.path is not None
-    file, pause = tmp_path / "fleet.json", random.Random(0)
-    for _ in range(3):
-        writers = [child(EXPORT_FOR_EVER, full.path, file) for _ in range(2)]
-        for writer in writers:
-            assert writer.stdout is not None
-            assert writer.stdout.readline() == "written\n"
-        time.sleep(pause.uniform(0, 0.05))
-        for writer in writers:
-            writer.kill()
-            writer.communicate()
-        assert len(json.loads(file.read_text())["entries"]) == 200
 
 
 @pytest.mark.parametrize(

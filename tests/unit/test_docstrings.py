@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import cudnn_ct as ct
-from cudnn_ct import dnn, errors, reference
+from cudnn_ct import dnn, errors, reference, testing
 from cudnn_ct.cuda.stream import Stream
 from cudnn_ct.descriptors import Descriptor
 from cudnn_ct.ops.conv.algorithms import Algorithms
@@ -42,6 +42,7 @@ def named() -> dict[str, Any]:
     }
     found |= {f"dnn.{name}": getattr(dnn, name) for name in dnn.__all__}
     found |= {f"reference.{name}": getattr(reference, name) for name in reference.__all__}
+    found |= {f"testing.{name}": getattr(testing, name) for name in testing.__all__}
     return found | GIVEN
 
 

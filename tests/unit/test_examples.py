@@ -147,23 +147,6 @@ def test_cuda_graph(tmp_path: Path) -> None:
     assert lines[-1].startswith("the scores are those of example 2, ")
 
 
-def test_what_an_example_printed_is_put_into_its_place() -> None:
-    spec = importlib.util.spec_from_file_location("example_docs", ROOT / "tools" / "example_docs.py")
-    assert spec is not None
-    assert spec.loader is not None
-    tool = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(tool)
-    assert tool.anywhere("at /a/lib/python3.12/site-packages/x") == "at .venv/lib/python3.12/site-packages/x"
-    page = "a\n<!-- begin: 02.gpu -->\n<!-- end: 02.gpu -->\nb\n"
-    for text in ("On a GPU:\n\none  \n\n  two\n", "On a GPU:\n\nthree \\1\n"):
-        page = tool.put(page, "02.gpu", text)
-        printed = "one\n\n  two" if "one" in text else "three \\1"
-        block = f"On a GPU:\n\n```text\n{printed}\n```"
-        assert page == f"a\n<!-- begin: 02.gpu -->\n\n{block}\n\n<!-- end: 02.gpu -->\nb\n"
-    with pytest.raises(SystemExit, match=r"has no place for 02\.cpu"):
-        tool.put(page, "02.cpu", "On a CPU:\n\none\n")
-
-
 def test_each_example_has_its_section_and_its_tests() -> None:
     """In docs/examples.md, with the command; and here, on the fakes and on a GPU."""
     page = (ROOT / "docs" / "examples.md").read_text(encoding="utf-8")

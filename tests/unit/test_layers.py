@@ -22,7 +22,7 @@ LEVELS = (
     ("cuda", "array", "array_creation", "descriptors", "context"),
     ("plans", "graph", "autotune", "algo_cache"),
     ("ops",),
-    ("__init__", "cli", "dnn", "__main__"),
+    ("__init__", "cli", "dnn", "testing", "__main__"),
 )
 ORDER = {name: place for place, name in enumerate(name for level in LEVELS for name in level)}
 LEVEL = {name: number for number, level in enumerate(LEVELS) for name in level}

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cudnn_ct import _lib
+from cudnn_ct import _lib, testing
 from cudnn_ct._bindings import types
 from cudnn_ct._bindings.enums import BackendDescriptorType
 from cudnn_ct._bindings.functions import FUNCTIONS
@@ -45,10 +45,8 @@ def library(version: int = 90100, **functions: Callable[..., Any]) -> _lib.Libra
 
 @pytest.fixture
 def nothing_loaded() -> Iterator[None]:
-    before = _lib._state.library
-    _lib._install(None)
-    yield
-    _lib._install(before)
+    with testing.install(None):
+        yield
 
 
 def test_a_success_is_returned_and_a_failure_is_raised() -> None:

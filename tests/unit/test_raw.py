@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from cudnn_ct import _lib
+from cudnn_ct import testing
 from cudnn_ct._bindings.functions import FUNCTIONS
 from cudnn_ct._handle import NativeHandle
 from cudnn_ct._raw import raw
@@ -32,14 +32,12 @@ def fake(name: str):
 
 @pytest.fixture(autouse=True)
 def _fakes() -> Iterator[None]:
-    before = _lib._state.library
-    _lib._install(_lib.Library(fake))
     calls.clear()
-    yield
-    _lib._install(before)
+    with testing.install(fake):
+        yield
 
 
-def test_lists_all_functions_and_makes_each_once() -> None:
+def test_raw_lists_all_functions_and_creates_each_once() -> None:
     assert dir(raw) == sorted(FUNCTIONS)
     assert raw.cudnnGetVersion is raw.cudnnGetVersion
     assert raw.cudnnGetVersion() == 91900
@@ -48,34 +46,36 @@ def test_lists_all_functions_and_makes_each_once() -> None:
         _ = raw.cudnnGetVersoin
 
 
-def test_follows_the_library() -> None:
+def test_raw_follows_the_library() -> None:
     first = raw.cudnnGetVersion
-    _lib._install(_lib.Library(fake))
-    assert raw.cudnnGetVersion is not first
+    with testing.install(fake):
+        assert raw.cudnnGetVersion is not first
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_every_function_tells_its_prototype(name: str) -> None:
+def test_raw_function_has_its_prototype(name: str) -> None:
     function = getattr(raw, name)
     assert list(inspect.signature(function).parameters) == list(FUNCTIONS[name].argnames)
     assert repr(function).startswith(f"{name}(")
     assert FUNCTIONS[name].header in function.__doc__
 
 
-def test_a_function_that_this_cudnn_lacks_says_so_whatever_the_arguments() -> None:
-    _lib._install(_lib.Library(lambda name: None if name == "cudnnGraphVersionCheck" else fake(name)))
-    for arguments in ((), (1, 2, 3)):
-        with pytest.raises(VersionMismatchError, match="cudnnGraphVersionCheck is missing from this cuDNN"):
-            raw.cudnnGraphVersionCheck(*arguments)
+def test_raw_function_raises_when_cudnn_lacks_it() -> None:
+    with testing.install(lambda name: None if name == "cudnnGraphVersionCheck" else fake(name)):
+        for arguments in ((), (1, 2, 3)):
+            with pytest.raises(
+                VersionMismatchError, match="cudnnGraphVersionCheck is missing from this cuDNN"
+            ):
+                raw.cudnnGraphVersionCheck(*arguments)
 
 
-def test_arguments_by_name_reach_c_in_order() -> None:
+def test_raw_passes_keyword_arguments_in_order() -> None:
     assert raw.cudnnSetStream(streamId=7, handle=None) == 0
     assert calls[-1][1] == 7
     assert repr(raw.cudnnSetStream) == "cudnnSetStream(handle: POINTER(cudnnContext), streamId: c_void_p)"
 
 
-def test_wrong_numbers_of_arguments_never_reach_c() -> None:
+def test_raw_rejects_a_wrong_number_of_arguments() -> None:
     before = len(calls)
     with pytest.raises(TypeError, match=r"cudnnGetVersion\(\): too many positional arguments"):
         raw.cudnnGetVersion(1)
@@ -85,14 +85,14 @@ def test_wrong_numbers_of_arguments_never_reach_c() -> None:
 
 
 @pytest.mark.parametrize("value", [2**31, -(2**31) - 1, 2**32 + 4, 2**70])
-def test_integers_that_do_not_fit_never_reach_c(value: int) -> None:
+def test_raw_rejects_integers_that_do_not_fit(value: int) -> None:
     with pytest.raises(OverflowError, match=rf"w is {value}; c_int holds -2147483648 to 2147483647"):
         raw.cudnnSetTensor4dDescriptor(None, 0, 0, 1, 2, 3, value)
     with pytest.raises(OverflowError, match="c_ulong holds 0 to"):
         raw.cudnnGetLastErrorString(None, -1)
 
 
-def test_wrong_types_name_the_parameter() -> None:
+def test_raw_names_the_parameter_when_its_type_is_wrong() -> None:
     with pytest.raises(TypeError, match=r"nbDims must be c_int, not str"):
         raw.cudnnSetTensorNdDescriptor(None, 0, "4", None, None)
     with pytest.raises(
@@ -105,7 +105,7 @@ class Thing(NativeHandle):
     __slots__ = ()
 
 
-def test_destroying_an_object_of_ours_closes_it_once() -> None:
+def test_raw_destroy_closes_an_owned_object_once() -> None:
     destroyed = []
     thing = Thing(ctypes.c_void_p(5), destroyed.append)
     raw.cudnnDestroyTensorDescriptor(thing)
@@ -114,14 +114,14 @@ def test_destroying_an_object_of_ours_closes_it_once() -> None:
     assert len(destroyed) == 1
 
 
-def test_a_closed_object_is_named() -> None:
+def test_raw_names_a_closed_object() -> None:
     thing = Thing(ctypes.c_void_p(5), lambda pointer: None)
     thing.close()
     with pytest.raises(TypeError, match="tensorDesc: this Thing is closed"):
         raw.cudnnGetTensorSizeInBytes(thing, None)
 
 
-def test_owners_are_neither_copied_nor_pickled() -> None:
+def test_native_handle_cannot_be_copied_or_pickled() -> None:
     """A copy would hold the pointer after the original has destroyed it."""
     thing = Thing(ctypes.c_void_p(5), lambda pointer: None)
     for spread in (copy.copy, copy.deepcopy, pickle.dumps):

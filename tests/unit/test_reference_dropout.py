@@ -11,7 +11,7 @@ from cudnn_ct import reference
 from cudnn_ct.reference.dropout import dropout
 
 
-def test_what_stays_makes_up_for_what_goes() -> None:
+def test_dropout_scales_kept_elements() -> None:
     kept = np.random.default_rng(0).random((100, 100)) >= 0.25
     y = dropout(np.ones((100, 100), np.float32), kept, 0.25)
     assert y.dtype == np.float32
@@ -19,11 +19,11 @@ def test_what_stays_makes_up_for_what_goes() -> None:
     assert abs(y.mean() - 1) < 0.02
 
 
-def test_what_goes_is_zero_whatever_it_was() -> None:
+def test_dropout_writes_zeros_for_any_dropped_element() -> None:
     assert dropout(np.array([np.nan, np.inf, 1.0]), [False, False, True], 0).tolist() == [0, 0, 1]
 
 
-def test_it_is_no_reference_of_the_operation() -> None:
+def test_dropout_is_not_a_public_reference() -> None:
     assert "dropout" not in reference.__all__
 
 
@@ -36,6 +36,6 @@ def test_it_is_no_reference_of_the_operation() -> None:
         ((np.ones(2, int), [True, False], 0), TypeError, "dropout takes .* not int64"),
     ],
 )
-def test_what_does_not_fit_is_refused(arguments: Any, error: type[Exception], says: str) -> None:
+def test_dropout_rejects_bad_arguments(arguments: Any, error: type[Exception], says: str) -> None:
     with pytest.raises(error, match=says):
         dropout(*arguments)

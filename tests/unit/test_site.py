@@ -9,7 +9,7 @@ from types import ModuleType
 import pytest
 
 import cudnn_ct as ct
-from cudnn_ct import dnn, doctor, graph, reference
+from cudnn_ct import dnn, doctor, graph, reference, testing
 
 ROOT = Path(__file__).resolve().parents[2]
 SITE = ROOT / "mkdocs.yml"
@@ -60,7 +60,9 @@ def test_every_public_name_is_documented_once() -> None:
     assert public <= set(names), sorted(public - set(names))
 
 
-@pytest.mark.parametrize("module", [dnn, doctor, graph, reference], ids=lambda module: module.__name__)
+@pytest.mark.parametrize(
+    "module", [dnn, doctor, graph, reference, testing], ids=lambda module: module.__name__
+)
 def test_every_name_of_a_module_is_documented(module: ModuleType) -> None:
     own = module.__name__.partition(".")[2]
     names = {name.removeprefix(f"{own}.") for name in documented() if name.startswith(f"{own}.")}

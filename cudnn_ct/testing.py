@@ -1,0 +1,123 @@
+"""Isolate tests of code that uses cudnn_ct: replace the cuDNN library, and drop everything cached.
+
+``ct.config`` is not reset; pytest's ``monkeypatch.setattr(ct.config, name, value)`` restores a setting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from . import _lib, algo_cache, context, descriptors
+from ._lib import Library
+from .autotune import store
+from .cuda import allocator, launch_log
+from .cuda import stream as streams
+
+__all__ = ["CacheSize", "cache_sizes", "install", "reset"]
+
+
+def reset() -> None:
+    """Drop everything that the process and the calling thread cached.
+
+    This destroys the thread's handles, workspaces and prepared calls, the tuned algorithms in memory, cached
+    descriptors, and idle device memory. Arrays, plans and files on disk remain valid. A CUDA graph that was
+    captured before must not be replayed. Objects in reference cycles are destroyed by ``gc.collect()``; their
+    handles by the next ``reset()``.
+
+    Raises
+    ------
+    CudnnError
+        A handle could not be destroyed.
+
+    Examples
+    --------
+    >>> from cudnn_ct import testing
+    >>> testing.reset()
+    """
+    algo_cache._decisions.clear()
+    algo_cache._once.clear()
+    store._STORES.clear()
+    launch_log._history.clear()
+    context._forget()
+    context._pinned.clear()
+    descriptors._cached.cache_clear()
+    streams._known.clear()
+    for device in list(allocator._free_lists):
+        allocator.release(device)
+
+
+@contextmanager
+def install(library: Library | Callable[[str], Any] | None) -> Iterator[Library | None]:
+    """Use another cuDNN library in all threads within a ``with`` block.
+
+    Both ends of the block call :func:`reset`. Arrays and plans made in the block must not outlive it.
+
+    Parameters
+    ----------
+    library : Library, callable, or None
+        A callable gets the name of a C function and returns a ctypes function, or None for a function that
+        does not exist. None stands for a library that is not loaded yet: the next call loads one.
+
+    Yields
+    ------
+    Library or None
+        The library that calls now use.
+
+    Raises
+    ------
+    CudnnError
+        A handle could not be destroyed.
+
+    Examples
+    --------
+    >>> import ctypes
+    >>> from cudnn_ct import testing
+    >>> get_version = ctypes.CFUNCTYPE(ctypes.c_size_t)(lambda: 92800)
+    >>> with testing.install({"cudnnGetVersion": get_version}.get):
+    ...     ct.version()
+    92800
+    """
+    installed = library if library is None or isinstance(library, Library) else Library(library)
+    before = _lib._state.library
+    reset()
+    _lib._install(installed)
+    try:
+        yield installed
+    finally:
+        reset()
+        _lib._install(before)
+
+
+class CacheSize(NamedTuple):
+    """Number of entries of a cache, and the number at which it drops the oldest one (None: unlimited)."""
+
+    entries: int
+    limit: int | None
+
+
+def cache_sizes() -> dict[str, CacheSize]:
+    """Return the sizes of the caches that all threads share, so that a test can show that they stay bounded.
+
+    Returns
+    -------
+    dict of str to CacheSize
+
+    Examples
+    --------
+    >>> from cudnn_ct import testing
+    >>> testing.reset()
+    >>> testing.cache_sizes()["decisions"].entries
+    0
+    """
+    described = descriptors._cached.cache_info()
+    return {
+        "decisions": CacheSize(len(algo_cache._decisions), algo_cache._decisions.limit),
+        "first choices": CacheSize(len(algo_cache._once), algo_cache._once.limit),
+        "stores": CacheSize(len(store._STORES), store._STORES.limit),
+        "descriptors": CacheSize(described.currsize, described.maxsize),
+        "streams": CacheSize(len(streams._known), streams.MAX_STREAMS),
+        "launch histories": CacheSize(len(launch_log._history), launch_log.MAX_STREAMS),
+        "captured": CacheSize(len(context._pinned), None),
+    }

@@ -1,0 +1,189 @@
+"""``cudnn_ct.reference`` against the independent answers, on the drawn cases and the edge cases."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Iterator
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from cudnn_ct import reference
+from cudnn_ct.dtypes import as_dtype
+from cudnn_ct.reference.rnn import rnn, rnn_backward
+from cudnn_ct.shapes.rnn import rnn_spec
+from cudnn_ct.shapes.rnn_params import rnn_parameters
+
+from . import by_loops
+from .answer import GATES, Answer
+from .test_answers import DRAWS, EDGES, cases, differences
+
+# `scale` writes into its operand, and `transform` has no arithmetic: tests/unit/test_reference_tensor.py.
+OPERATIONS = sorted(set(DRAWS) & set(reference.__all__) - {"scale", "transform"})
+SCALED = [name for name in OPERATIONS if "beta" in inspect.signature(getattr(reference, name)).parameters]
+
+
+def compute(name: str, operands: dict[str, Any], **arguments: Any) -> dict[str, np.ndarray]:
+    """Call the reference on copies; return its results by name, "" for one that has no name."""
+    given = copy.deepcopy(operands)
+    arguments = dict(arguments)
+    function = "reduce_with_indices" if arguments.pop("indices", False) else name
+    result = getattr(reference, function)(**given, **arguments)
+    updated = {key: given.pop(key) for key in ("running_mean", "running_var", "out") if key in given}
+    if name != "fill":
+        for key, value in given.items():
+            assert value is None or value.tobytes() == operands[key].tobytes(), f"{name} wrote to {key}"
+    if not hasattr(result, "_asdict"):
+        return {"": np.asarray(result)}
+    found = {key: value for key, value in result._asdict().items() if value is not None}
+    return found | {key: value for key, value in updated.items() if key != "out"}
+
+
+def check(name: str, operands: dict[str, Any], arguments: dict[str, Any]) -> None:
+    wanted = by_loops.ANSWERS[name](operands, arguments)
+    got = compute(name, operands, **arguments)
+    if "" in got:
+        got = {next(iter(wanted)): got[""]}
+    assert set(got) == set(wanted)
+    found = {
+        key: Answer(np.asarray(value, wanted[key].value.dtype), wanted[key].scale, wanted[key].exact_only)
+        for key, value in got.items()
+    }
+    assert not list(differences({key: wanted[key] for key in got}, found)), (name, arguments)
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_reference_agrees_with_loops(name: str) -> None:
+    for _, operands, arguments in cases(name):
+        check(name, operands, arguments)
+
+
+@pytest.mark.parametrize(
+    ("name", "operands", "arguments"),
+    [edge for edge in EDGES if edge[0] in OPERATIONS and not isinstance(edge[2].get("padding"), np.ndarray)],
+)
+def test_reference_agrees_with_loops_when_operands_are_empty_or_infinite(
+    name: str, operands: dict[str, Any], arguments: dict[str, Any]
+) -> None:
+    check(name, operands, arguments)
+
+
+@pytest.mark.parametrize("name", SCALED)
+def test_reference_scales_its_result_and_adds_out(name: str) -> None:
+    for _, operands, arguments in cases(name, 5):
+        plain = compute(name, operands, **arguments)
+        first = next(iter(plain))
+        out = np.full(plain[first].shape, 3.0)
+        factors = {"alpha": 2.0} if "alpha" in inspect.signature(getattr(reference, name)).parameters else {}
+        scaled = compute(name, operands, **arguments, **factors, beta=0.5, out=out)
+        with np.errstate(invalid="ignore"):
+            wanted = factors.get("alpha", 1.0) * plain[first] + 1.5
+        np.testing.assert_allclose(scaled[first], wanted, rtol=1e-12)
+        np.testing.assert_array_equal(out, scaled[first])
+        for other in set(plain) - {first}:
+            np.testing.assert_array_equal(scaled[other], plain[other])
+
+
+# Operands that are float32 beside results in half precision.
+PARAMETERS = ("scale", "bias", "mean", "var", "invstd", "running_mean", "running_var", "dscale", "dbias")
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32], ids=lambda one: one.__name__)
+@pytest.mark.parametrize("name", sorted(set(OPERATIONS) - {"ctc_loss"}))
+def test_reference_rounds_the_result_of_float64(name: str, dtype: type) -> None:
+    for _, operands, arguments in cases(name, 10):
+        narrow = {
+            key: None if value is None else value.astype(np.float32 if key in PARAMETERS else dtype)
+            for key, value in operands.items()
+        }
+        wide = {key: None if value is None else value.astype(np.float64) for key, value in narrow.items()}
+        got, exact = compute(name, narrow, **arguments), compute(name, wide, **arguments)
+        for key, value in got.items():
+            if value.dtype.kind == "i":
+                np.testing.assert_array_equal(value, exact[key])
+                continue
+            assert value.dtype == (np.float32 if key in PARAMETERS else dtype), key
+            kind = ml_dtypes.finfo(value.dtype)
+            with np.errstate(over="ignore"):
+                wanted = exact[key].astype(value.dtype).astype(np.float64)
+            limits = {"rtol": float(kind.eps), "atol": float(kind.smallest_subnormal)}
+            np.testing.assert_allclose(value.astype(np.float64), wanted, **limits, err_msg=key)
+
+
+def test_reference_ctc_loss_agrees_with_loops_when_probabilities_underflow() -> None:
+    rng = np.random.default_rng(0)
+    logits = 5 * rng.standard_normal((300, 1, 30))
+    labels = {"labels": rng.integers(1, 30, (1, 60)), "label_lengths": [60], "input_lengths": [300]}
+    assert compute("ctc_loss", {"logits": logits}, **labels)["loss"].min() > 800  # exp(-800) is 0 in float64
+    check("ctc_loss", {"logits": logits}, labels)
+
+
+# --- recurrent networks ---
+
+
+def compute_rnn(operands: dict[str, Any], arguments: dict[str, Any], dtype: str) -> dict[str, np.ndarray]:
+    """Run the reference forward and backward on operands of one dtype; name results as the answers do."""
+    weights, x = operands["weights"], operands["x"]
+    biases = {(): "no_bias", ("bW",): "single_inp_bias", ("bR",): "single_rec_bias"}
+    found = tuple(bias for bias in ("bW", "bR") if any(f".{bias}_" in name for name in weights))
+    gate = GATES[arguments["mode"]][0]
+    hidden, output = weights[f"l0.R_{gate}"].shape
+    spec = rnn_spec(
+        arguments["mode"],
+        x.shape[-1],
+        hidden,
+        arguments["num_layers"],
+        direction=arguments["direction"],
+        input_mode="linear" if f"l0.W_{gate}" in weights else "skip",
+        bias=biases.get(found, "double_bias"),
+        projection_size=0 if output == hidden else output,
+        clip=arguments["clip"],
+        dtype=dtype,
+    )
+    given = {key: operands.get(key) for key in ("h0", "c0")} | {"lengths": arguments["lengths"]}
+    result = rnn(x, weights, spec, **given, padding=arguments["padding_value"])._asdict()
+    incoming = {key: operands.get(key) for key in ("dy", "dhy", "dcy")}
+    if any(value is not None for value in incoming.values()):
+        back = rnn_backward(x, weights, spec, **incoming, **given)
+        result |= {"dx": back.dx, "dhx": back.dh0, "dcx": back.dc0}
+        names = [row.name for row in rnn_parameters(spec)]
+        result |= {f"dweights/{key}": one for key, one in zip(names, back.dweights, strict=True)}
+    return {key: value for key, value in result.items() if value is not None}
+
+
+def rnn_draws() -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    for _, operands, arguments in cases("RNN", 150):
+        clips_c0 = arguments["clip"] and operands.get("c0") is not None  # the loops do not clip it
+        if arguments["layout"] == "sequence_major" and not clips_c0:
+            yield operands, arguments
+
+
+def test_reference_rnn_agrees_with_loops() -> None:
+    for operands, arguments in rnn_draws():
+        wanted = by_loops.ANSWERS["RNN"](operands, arguments)
+        found = {
+            key: Answer(np.asarray(value, np.float64), wanted[key].scale)
+            for key, value in compute_rnn(operands, arguments, "float64").items()
+        }
+        assert not list(differences(wanted, found)), arguments
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_reference_rnn_rounds_the_result_of_float64(dtype: str) -> None:
+    def cast(value: Any, to: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: cast(one, to) for key, one in value.items()}
+        return None if value is None else value.astype(to)
+
+    kind = as_dtype(dtype).numpy
+    for operands, arguments in rnn_draws():
+        narrow = cast(operands, kind)
+        exact = compute_rnn(cast(narrow, np.float64), arguments, "float64")
+        for key, value in compute_rnn(narrow, arguments, dtype).items():
+            assert value.dtype == kind
+            wanted = exact[key].astype(kind).astype(np.float64)
+            limits = {"rtol": float(ml_dtypes.finfo(kind).eps), "atol": float(ml_dtypes.finfo(kind).tiny)}
+            np.testing.assert_allclose(value.astype(np.float64), wanted, **limits, err_msg=key)
