@@ -182,7 +182,7 @@ def _() -> None:
             same(result.y, (x - mean) / np.sqrt(var + 0.1) * scale + bias)
 
 
-@row("batch normalisation: parameters of half types are float32")
+@row("batch normalisation: parameters of half precision data are float32")
 def _() -> None:
     x, ones = ct.full((4, 8, 2, 2), 1.0, "float16"), ct.full((8,), 1.0)
     result = ct.batch_norm_training(x, ones, ones)

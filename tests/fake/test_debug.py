@@ -91,7 +91,7 @@ def test_a_fault_of_other_work_says_so(debug: FakeCudnn, host: Host) -> None:
 
 
 def test_what_has_the_handle_elsewhere_is_watched_too(debug: FakeCudnn, host: Host) -> None:
-    """The states of dice are made on the device, by a function whose first argument is the descriptor."""
+    """Random states are initialised on the device, by a function whose first argument is the descriptor."""
     host.calls.clear()
     ct.DropoutState(0.5, seed=1)
     (ring,) = launch_log._history.values()

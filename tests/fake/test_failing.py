@@ -1,4 +1,4 @@
-"""Every C call may fail, and every call of the CUDA seam: the tries that are made, and how they judge."""
+"""Every C call may fail, and every CUDA call: the tries that are made, and how they judge."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cudnn_ct.errors import AllocationError, BadParamError, ExecutionFailedError
 
 from .cudnn import FakeCudnn
 from .failing import (
-    SEAM,
+    CUDA_CALL,
     STATUSES,
     Bench,
     Found,
@@ -38,10 +38,12 @@ def test_nothing_is_found_wrong(found: list[Found]) -> None:
 def test_every_operation_and_every_class_of_status_is_tried(found: list[Found]) -> None:
     assert {one.operation for one in found} == set(selftest_cases.OPERATIONS)
     tried = {(one.attempt.function, one.attempt.status) for one in found}
-    for function in {function for function, status in tried if status != SEAM}:
+    for function in {function for function, status in tried if status != CUDA_CALL}:
         assert returns_status(function)
         assert {status for name, status in tried if name == function} >= set(STATUSES)
-    assert {"set_device", "allocate", "copy_from_host", "copy_to_host"} <= {f for f, s in tried if s == SEAM}
+    assert {"set_device", "allocate", "copy_from_host", "copy_to_host"} <= {
+        f for f, s in tried if s == CUDA_CALL
+    }
     assert {one.attempt.warm for one in found} == {False, True}
     assert {one.outcome for one in found} == {"raised", "another way"}
 
@@ -49,7 +51,7 @@ def test_every_operation_and_every_class_of_status_is_tried(found: list[Found]) 
 def test_the_covering_part_is_one_of_all() -> None:
     operations = ["a", "a", "b"]
     sites = [Try(row, False, k, f"cudnn{k}", 3000) for row in range(3) for k in (1, 2)]
-    sites += [Try(row, True, 1, "allocate", SEAM) for row in range(3)]
+    sites += [Try(row, True, 1, "allocate", CUDA_CALL) for row in range(3)]
     whole, part = set(everything(sites, operations)), list(covering(sites, operations))
     assert len(whole) == 3 * 2 * len(STATUSES) + 3
     assert set(part) < whole
@@ -69,7 +71,7 @@ def test_what_is_taken_for_right() -> None:
     assert fits(ExecutionFailedError(text, status=5000, function="cudnnLRN"), one)
     assert not fits(ExecutionFailedError(text, status=5000, function="cudnnPool"), one)
     assert not fits(NotSupportedError(text, status=5000, function="cudnnLRN"), one)
-    short = Try(0, False, 1, "allocate", SEAM)
+    short = Try(0, False, 1, "allocate", CUDA_CALL)
     assert fits(AllocationError("out of memory: 1,024 bytes wanted for a workspace"), short)
     assert not fits(AllocationError("out of memory"), short)
     assert not fits(MemoryError("out of memory: 1,024 bytes wanted for a workspace"), short)
@@ -108,7 +110,7 @@ def test_the_table_counts() -> None:
     found = [
         Found("lrn", Try(0, False, 1, "cudnnLRN", 2000), "raised"),
         Found("lrn", Try(0, False, 1, "cudnnLRN", 3000), "another way"),
-        Found("pool", Try(1, False, 1, "allocate", SEAM), "wrong", "kept"),
+        Found("pool", Try(1, False, 1, "allocate", CUDA_CALL), "wrong", "kept"),
     ]
     assert table(found).splitlines()[2:] == [
         "| `lrn` | 1 | 2 | 1 | 1 | 0 | 0 | 0 | 0 | 0 |",

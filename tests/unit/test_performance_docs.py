@@ -45,7 +45,7 @@ def conv_row(kind: str, direction: str, ours: float) -> dict[str, Any]:
 
 
 def test_the_pages_are_made_from_the_results() -> None:
-    assert tool.main(["--check"]) == 0, "python tools/performance_docs.py writes them anew"
+    assert tool.main(["--check"]) == 0, "run python tools/performance_docs.py"
 
 
 def test_tables_of_a_benchmark_without_a_file_stay(tmp_path: Path) -> None:
