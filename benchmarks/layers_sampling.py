@@ -13,7 +13,7 @@ import cudnn_ct as ct
 
 BILINEAR, ZEROS = 0, 0  # PyTorch's numbers of modes
 CORNERS = True  # align_corners: -1 and 1 are the centres of the outer pixels
-LOOSE = 5  # half types round a place by some hundredths of a pixel, and kernels compute with it as they like
+LOOSE = 5  # half precision rounds a coordinate by hundredths of a pixel, and kernels differ in the rounding
 
 RESPONSE = {"n": 5, "lrn_alpha": 1e-4, "lrn_beta": 0.75, "k": 2.0}  # AlexNet's
 

@@ -156,7 +156,7 @@ def reduce(row: Row) -> Pair:
 
 
 def _torch_reduction(op: str, axis: Any, indices: bool = False) -> Callable[[Any], Any]:
-    """PyTorch's quickest: the largest without its position, the largest absolute value as a norm."""
+    """PyTorch's fastest form: the maximum without its index, the maximum absolute value as a norm."""
     import torch
 
     norm = torch.linalg.vector_norm

@@ -3,7 +3,7 @@
     python benchmarks/rnn_report.py ROWS... [--json OUT]
 
 ROWS are files that `rnn.py` wrote, of one shard or of several; no GPU is needed. Ratios are ours / theirs,
-and geometric means are taken over rows. `time` is the algorithm that was quickest when all were timed,
+and geometric means are taken over rows. `time` is the algorithm that was fastest when all were timed,
 `guess` the one that is taken without; both sides compute float32 as TF32, PyTorch's default. The table
 stands last.
 """

@@ -51,7 +51,7 @@ def row_record(row: Row, wanted: Sequence[str] = CONTENDERS) -> Record:
 
 
 def algorithms(row: Row, rnn: Any) -> dict[str, Any]:
-    """Microseconds of a pass forward by each algorithm, or why there is none."""
+    """Return the microseconds of a forward pass for each algorithm, or the reason for its failure."""
     try:
         given: dict[str, Any] = {"lengths": row.lengths, "layout": "packed"} if row.packed else {}
         table = rnn.algorithms(row.arrays["x"].shape, training=row.work == "training", **given)

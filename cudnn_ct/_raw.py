@@ -1,7 +1,7 @@
-"""``ct.raw``: every function of cuDNN under its own name, with its arguments checked before they reach C.
+"""``ct.raw``: every C function of cuDNN under its own name, with checked arguments.
 
-ctypes passes more arguments than a prototype has, and cuts integers that do not fit. Operations know what
-they pass; a person at a prompt does not always, so this door checks.
+ctypes accepts more arguments than a prototype has, and truncates integers that do not fit. The operations
+pass arguments that are known to be right; interactive users need these checks.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ _RANGES = {
 
 
 class RawFunction:
-    """One C function of cuDNN, called by position or by the header's parameter names.
+    """One C function of cuDNN, called by position or by the parameter names of the header.
 
-    A function that returns ``cudnnStatus_t`` raises where it fails. ``cudnnDestroy...`` of one of this
-    package's objects closes that object, so that nothing is destroyed twice.
+    A function that returns ``cudnnStatus_t`` raises if the status is not success. ``cudnnDestroy...`` of an
+    object of this package closes that object, so that it is not destroyed twice.
 
     Raises
     ------
     TypeError
-        Too few or too many arguments, or one of the wrong type.
+        An argument is missing, superfluous or of the wrong type.
     OverflowError
-        An integer that its C type does not hold.
+        An integer does not fit its C type.
     VersionMismatchError
-        The cuDNN that is loaded is too old for the function.
+        The loaded cuDNN is too old for the function.
     """
 
     def __init__(self, name: str, function: Any, prototype: Any) -> None:
@@ -50,9 +50,7 @@ class RawFunction:
         )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if inspect.isfunction(
-            self._function
-        ):  # what stands in for a symbol that this cuDNN lacks, and says so
+        if inspect.isfunction(self._function):  # a placeholder for a symbol that this cuDNN lacks; it raises
             return self._function()
         try:
             bound = self.__signature__.bind(*args, **kwargs).args
@@ -67,10 +65,10 @@ class RawFunction:
         try:
             return self._function(*bound)
         except ctypes.ArgumentError as error:
-            raise TypeError(f"{self!r}: {self._explained(error, bound)}") from None
+            raise TypeError(f"{self!r}: {self._explain(error, bound)}") from None
 
-    def _explained(self, error: ctypes.ArgumentError, bound: tuple[Any, ...]) -> str:
-        """Which argument ctypes refused, and how to make one that it takes."""
+    def _explain(self, error: ctypes.ArgumentError, bound: tuple[Any, ...]) -> str:
+        """Name the argument that ctypes rejected, and say how to create a valid one."""
         number = int(str(error).split(":")[0].removeprefix("argument ")) - 1
         name, ctype, value = self._prototype.argnames[number], self._prototype.argtypes[number], bound[number]
         if isinstance(value, NativeHandle) and value.closed:
@@ -85,18 +83,18 @@ class RawFunction:
 
 
 class RawLibrary:
-    """cuDNN's C functions under their own names, with arguments checked. Loads cuDNN at the first of them.
+    """Access to cuDNN's C functions by name, with checked arguments. The first access loads cuDNN.
 
     Raises
     ------
     AttributeError
-        cuDNN has no such function.
+        cuDNN does not have this function.
     LibraryLoadError
-        There is no cuDNN, or it cannot be loaded.
+        cuDNN is not installed or cannot be loaded.
 
     Notes
     -----
-    Each is a :class:`RawFunction`, which raises where the status of the C function is not success.
+    Each attribute is a :class:`RawFunction`, which raises if the status of the C function is not success.
 
     Examples
     --------
@@ -108,7 +106,7 @@ class RawLibrary:
         self._made: dict[tuple[str, _lib.Library], RawFunction] = {}
 
     def __getattr__(self, name: str) -> RawFunction:
-        if name.startswith("_"):  # what copy, inspect and pickle ask every object for
+        if name.startswith("_"):  # copy, inspect and pickle look up such names on every object
             raise AttributeError(name)
         library = _lib.load()
         made = self._made.get((name, library))
@@ -128,12 +126,12 @@ raw = RawLibrary()
 
 
 def prototype_text(name: str, prototype: Any) -> str:
-    """Write a prototype: ``cudnnCreate(handle: LP_LP_cudnnContext)``."""
+    """Format a prototype: ``cudnnCreate(handle: LP_LP_cudnnContext)``."""
     pairs = zip(prototype.argnames, prototype.argtypes, strict=True)
     return f"{name}({', '.join(f'{argument}: {type_text(ctype)}' for argument, ctype in pairs)})"
 
 
 def type_text(ctype: Any) -> str:
-    """Name a ctypes type as one would write it: ``POINTER(c_int)``."""
+    """Format a ctypes type: ``POINTER(c_int)``."""
     name = str(ctype.__name__)
     return f"POINTER({type_text(ctype._type_)})" if name.startswith("LP_") else name

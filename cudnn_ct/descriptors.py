@@ -1,4 +1,4 @@
-"""Native descriptors, created from specs and read back as specs: each class has a row that describes it.
+"""Native descriptors: a table with one row per class creates them from specs and reads specs back.
 
 A setter of cuDNN and its getter take the same arguments in the same order. A row therefore lists the setters
 of a kind and, for each argument, the field of the spec and the conversions to C and back.
@@ -41,32 +41,32 @@ AXES = Argument("")  # the length of the arrays that follow it
 
 
 def integer(field: str, ctype: Any = ctypes.c_int) -> Argument:
-    """A number that must fit a C int."""
+    """Return an argument for a number that must fit a C int."""
     return Argument(field, ctype, lambda value: ints((value,), field)[0])
 
 
 def real(field: str) -> Argument:
-    """A double."""
+    """Return an argument for a double."""
     return Argument(field, ctypes.c_double)
 
 
 def arrays(*fields: str) -> list[Argument]:
-    """The number of axes, then arrays of one C int for each axis."""
+    """Return arguments for the number of axes, then for arrays of one C int per axis."""
     return [AXES, *(Argument(f, _INT_ARRAY, partial(ints, name=f), tuple) for f in fields)]
 
 
 def dtype(field: str) -> Argument:
-    """The ``cudnnDataType_t`` of a dtype."""
+    """Return an argument for a dtype, as ``cudnnDataType_t``."""
     return Argument(field, encode=lambda value: as_dtype(value).code, decode=_DTYPE_NAMES.__getitem__)
 
 
 def flag(field: str, enum: Callable[[int], int]) -> Argument:
-    """A bool, for which cuDNN has an enum of two members."""
+    """Return an argument for a bool, which cuDNN represents by an enum of two members."""
     return Argument(field, encode=lambda value: enum(int(value)), decode=bool)
 
 
 def choice(field: str, codes: dict[str, int], name: str = "") -> Argument:
-    """A name with a code. Error messages call it ``name`` if that differs from the field."""
+    """Return an argument for a name with a code; error messages use ``name`` if it differs from the field."""
     allowed, names = tuple(codes), {code: text for text, code in codes.items()}
 
     def encode(value: Any) -> int:
@@ -82,7 +82,7 @@ def members(enum: Any, *names: str, without: str = "") -> dict[str, int]:
 
 
 def ints(values: Sequence[int], name: str) -> Any:
-    """A C array of ints. ctypes would cut a number that is too large; this raises."""
+    """Return a C array of ints; raise for numbers that ctypes would truncate."""
     for value in values:
         if not -INT_MAX <= value <= INT_MAX:
             raise ValueError(f"{name} {tuple(values)}: cuDNN's descriptors hold 32-bit numbers, got {value}")
@@ -90,10 +90,10 @@ def ints(values: Sequence[int], name: str) -> Any:
 
 
 def _same_length(parts: dict[str, Sequence[int]]) -> int:
-    """The number of axes that all parts of a spec agree on: C would read past the end of a shorter one."""
+    """Return the common length of all parts of a spec; C would read past the end of a shorter one."""
     for name, part in parts.items():
         if not isinstance(part, Sequence):
-            raise TypeError(f"{name} of a spec is a tuple of ints, not {part!r}")
+            raise TypeError(f"{name} of a spec must be a tuple of ints: got {part!r}")
     lengths = {name: len(part) for name, part in parts.items()}
     if len(set(lengths.values())) > 1:
         text = ", ".join(f"{name} has {n}" for name, n in lengths.items())
@@ -104,7 +104,7 @@ def _same_length(parts: dict[str, Sequence[int]]) -> int:
 
 
 class Setter:
-    """A setter of cuDNN with its arguments, and its getter, which has "Get" in its name in place of "Set".
+    """A setter of cuDNN with its arguments, and its getter, whose name has "Get" for "Set".
 
     ``capacity`` is the first argument of some getters: the most axes that they may write. ``when`` returns
     whether the setter applies to a spec.
@@ -152,8 +152,9 @@ class DescriptorType:
 class Descriptor(NativeHandle):
     """A native cuDNN descriptor of a spec.
 
-    Make one, print it, ``read()`` it back from cuDNN, pass it to any function of ``ct.raw``, and ``close()``
-    it or leave that to its last reference. A descriptor is never changed once made, so threads may share it.
+    A descriptor can be printed, read back from cuDNN with ``read()`` and passed to any function of
+    ``ct.raw``. It is destroyed by ``close()`` or when the last reference is dropped. Descriptors are
+    immutable, so threads may share them.
 
     Parameters
     ----------
@@ -164,7 +165,7 @@ class Descriptor(NativeHandle):
     Raises
     ------
     BadParamError
-        cuDNN refused the values.
+        cuDNN rejects the values.
     TypeError
         The spec is of another kind, or names a dtype that cuDNN does not have.
     ValueError
@@ -199,7 +200,7 @@ class Descriptor(NativeHandle):
 
     @classmethod
     def cached(cls, spec: Any) -> Self:
-        """The shared descriptor of a spec. Close only descriptors that you made yourself."""
+        """Return the shared descriptor of a spec, which must not be closed."""
         return cast(Self, _cached(cast(Any, cls), spec, _lib.load()))
 
     def read(self) -> Any:

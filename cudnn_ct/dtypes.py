@@ -1,4 +1,4 @@
-"""The dtypes of the package: one table from a name to cuDNN's code, its size and NumPy's type."""
+"""Table of supported dtypes: name, cuDNN code, item size and NumPy type."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ class DType(NamedTuple):
     Attributes
     ----------
     name : str
-        NumPy's (or ml_dtypes') name, which is the value used everywhere above the bindings.
+        Name in NumPy or ml_dtypes; all modules above the bindings use it.
     code : int
         cuDNN's ``cudnnDataType_t``.
     itemsize : int
         Bytes per element.
     accumulate : str
-        Name of the dtype that sums of products are kept in, unless a precision says otherwise.
+        Name of the default accumulation dtype for products.
     numpy_name : str
-        Its name in NumPy, or in ml_dtypes where NumPy has none.
+        Name in NumPy, or in ml_dtypes if NumPy lacks the type.
     """
 
     name: str
@@ -36,11 +36,11 @@ class DType(NamedTuple):
 
     @property
     def numpy(self) -> np.dtype[Any]:
-        """The NumPy dtype; ml_dtypes is imported only where NumPy lacks the type."""
+        """The NumPy dtype; ml_dtypes is imported only if NumPy lacks the type."""
         return _numpy_dtype(self.numpy_name)
 
 
-# cuDNN's codes are the values of cudnnDataType_t; a test holds them against the generated enum.
+# The codes are values of cudnnDataType_t; a test compares them with the generated enum.
 DTYPES: dict[str, DType] = {
     row.name: row
     for row in (
@@ -62,17 +62,17 @@ _NAMES = DTYPES | {row.numpy_name: row for row in DTYPES.values()}
 
 
 def as_dtype(dtype: Any) -> DType:
-    """Look a dtype up by name, NumPy dtype or scalar type.
+    """Return the table row of a dtype, given by name, NumPy dtype or scalar type.
 
     Parameters
     ----------
     dtype : str, numpy dtype, NumPy or ml_dtypes scalar type, or DType
-        Strings mean what they mean to NumPy: ``"half"`` is float16, ``"float"`` and ``"f8"`` are float64.
+        Strings have their NumPy meaning: ``"half"`` is float16, ``"float"`` and ``"f8"`` are float64.
 
     Raises
     ------
     TypeError
-        cuDNN has no such type; the message lists those it has.
+        cuDNN does not support the type; the message lists the supported ones.
 
     Examples
     --------
@@ -85,11 +85,11 @@ def as_dtype(dtype: Any) -> DType:
         raise TypeError(f"cuDNN has no dtype {_name(dtype)}; it has {', '.join(DTYPES)}") from None
 
 
-@lru_cache(maxsize=256)  # a NumPy dtype takes a microsecond to tell its own name
+@lru_cache(maxsize=256)  # reading the name of a NumPy dtype takes a microsecond
 def _look_up(dtype: Any) -> DType:
     if isinstance(dtype, DType):
         return dtype
-    if not _says_a_dtype(dtype):  # NumPy takes whatever has a dtype: an array would be kept here for good
+    if not _is_dtype_like(dtype):  # NumPy accepts any object with a dtype; the cache would keep arrays alive
         raise TypeError
     try:
         return _NAMES[_name(dtype)]
@@ -97,7 +97,7 @@ def _look_up(dtype: Any) -> DType:
         raise TypeError from None
 
 
-def _says_a_dtype(dtype: Any) -> bool:
+def _is_dtype_like(dtype: Any) -> bool:
     import numpy as np
 
     return isinstance(dtype, str | type | np.dtype)
@@ -106,13 +106,13 @@ def _says_a_dtype(dtype: Any) -> bool:
 def _name(dtype: Any) -> str:
     import numpy as np
 
-    if not _says_a_dtype(dtype):  # None too, which NumPy takes for float64
+    if not _is_dtype_like(dtype):  # includes None, which NumPy reads as float64
         return repr(dtype)
     if isinstance(dtype, str) and dtype in _NAMES:
         return dtype
     try:
         return str(np.dtype(dtype).name)
-    except (TypeError, ValueError):  # of surrogates too, which NumPy cannot encode
+    except (TypeError, ValueError):  # ValueError: NumPy cannot encode surrogates
         return dtype if isinstance(dtype, str) else repr(dtype)
 
 

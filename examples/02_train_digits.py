@@ -176,7 +176,7 @@ class Network:
 
 
 class Dropout:
-    """Dropout where `ops` computes: cuDNN throws its own dice on a GPU, NumPy throws them elsewhere."""
+    """Dropout where `ops` computes: cuDNN draws random numbers on a GPU, NumPy draws them elsewhere."""
 
     def __init__(self, probability: float, rng: np.random.Generator) -> None:
         self.probability, self.rng = probability, rng

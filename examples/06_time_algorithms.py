@@ -3,7 +3,7 @@
     python examples/06_time_algorithms.py [--x N,C,H,W] [--w K,C,H,W] [--dtype D] [--layout L] [--output PATH]
 
 With a GPU: the engines of the graph API and the legacy calls, each timed by the GPU's clock, and the results
-of the quickest held against the reference. Without one: three ways to compute it in NumPy.
+of the fastest compared with the reference. Without one: three ways to compute it in NumPy.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ import cudnn_ct as ct
 
 OUTPUT = Path(__file__).parent / "output" / "algorithms.png"
 TOLERANCES = {"float16": 5e-3, "bfloat16": 4e-2, "float32": 2e-3, "float64": 1e-9}  # float32: TF32 is allowed
-CHECKED, SHOWN = 5, 30  # so many, the quickest first, are held against the reference; are in the picture
+CHECKED, SHOWN = (
+    5,
+    30,
+)  # number of algorithms, fastest first, that are compared with the reference; that are plotted
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -72,7 +75,7 @@ Row = tuple[str, float, int]
 
 
 def on_the_gpu(x: np.ndarray, w: np.ndarray, dtype: str, layout: str) -> tuple[str, list[Row], float]:
-    """Time all ways that there are, and compute with the quickest."""
+    """Time all algorithms, and compute with the fastest."""
     on_device = [ct.asarray(array, dtype, layout=layout) for array in (x, w)]
     table = ct.conv_algorithms(*on_device, padding="half")
     usable = [row for row in table if not row.rejected and row.time_ms is not None]
@@ -130,9 +133,9 @@ def far(y: np.ndarray, wanted: np.ndarray) -> float:
 
 
 def draw(title: str, rows: list[Row]) -> Figure:
-    """Draw a point for each algorithm, the quickest at the top."""
+    """Draw a point for each algorithm, the fastest at the top."""
     if len(rows) > SHOWN:
-        title = f"{title}\nthe quickest {SHOWN} of {len(rows)}"
+        title = f"{title}\nthe fastest {SHOWN} of {len(rows)}"
     names, times, _ = zip(*rows[:SHOWN], strict=True)
     figure = Figure(figsize=(10, 1.4 + 0.26 * len(names)), layout="constrained")
     axes = figure.subplots()

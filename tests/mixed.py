@@ -20,7 +20,7 @@ from tests.layers import several
 # Of which cuDNN's manual says that results may vary in their last bits from run to run, and one of which it
 # does not; of convolutions, `config.deterministic` keeps such algorithms out.
 VARY = {"pool_backward", "grid_sample_backward", "spatial_transformer_backward", "affine_grid_backward"}
-# What dropout drops depends on how often its dice were thrown before.
+# The mask of dropout depends on how often its random state was used before.
 DEPENDS_ON_THE_PAST = {"dropout"}
 WRITES_IN_PLACE = {"fill", "scale"}
 

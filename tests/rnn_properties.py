@@ -39,7 +39,7 @@ def network(spec: RNNSpec, **options: Any) -> ct.RNN:
 
 @st.composite
 def passes(draw: st.DrawFn, dtypes: tuple[str, ...] = DTYPES, **options: Any) -> tuple[RNNCase, str]:
-    """A case, and a layout that cuDNN takes it in. In half types no slope depends on a rounding."""
+    """A case, and a layout that cuDNN takes it in. In half precision no slope depends on a rounding."""
     dtype = draw(st.sampled_from(dtypes))
     case = draw(rnn_cases(dtype=dtype, **options))
     if dtype in ("float16", "bfloat16"):

@@ -257,7 +257,7 @@ def cycles() -> list[str]:
 
 
 def forget() -> None:
-    """Drop what is remembered of problems and of calls; it is made anew."""
+    """Clear all caches of problems and calls."""
     algo_cache._decisions.clear()
     algo_cache._once.clear()
     descriptors._cached.cache_clear()

@@ -1,7 +1,7 @@
 """What mkdocs.yml needs beside docs/: pages made of files that stand elsewhere, and links that lead to them.
 
 README.md is the home page; PAGES has the others. A link to any other file of the repository leads to a copy
-of it below ``repository/``. So documents link to each other as they lie in the repository, and every link
+of it below ``repository/``. So documents link to each other by their paths in the repository, and every link
 works in both places; one that leads nowhere fails the build."""
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Writes the tables of measurements in README.md and docs/, from the files in benchmarks/results/.
 
-python tools/performance_docs.py            # write them anew
+python tools/performance_docs.py            # write them
 python tools/performance_docs.py --check    # exit 1, with the names, unless that is what stands there
 
 A table of a benchmark whose file is not there stays as it is.

@@ -63,7 +63,7 @@ def read(path: str | Path = FIGURES) -> dict[str, Any]:
 
 
 def page_with(page: str, known: dict[str, Any]) -> str:
-    """The page with its tables written anew."""
+    """Return the page with its tables rewritten."""
     for name, table in TABLES.items():
         begin = re.search(rf"<!-- begin: {name} [^\n]*-->\n", page)
         end = page.find(f"<!-- end: {name} -->")

@@ -1,4 +1,4 @@
-"""The arguments of a call as an immutable snapshot: the part of its key that the caller wrote."""
+"""Immutable snapshots of call arguments, which are part of a call's cache key."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ __all__ = ["PLAIN", "as_key", "enum_names", "freeze", "scaling_kind"]
 
 
 def as_key(value: Any) -> Any:
-    """Lists as tuples, at every depth: arguments as a key.
+    """Return a hashable form of an argument: lists become tuples, at every depth.
 
     Raises
     ------
     TypeError
-        Something else in them cannot be part of a key; no parameter of an operation is such a thing.
+        The argument has a part that is not hashable, so it cannot be a parameter of an operation.
     """
     try:
         hash(value)
@@ -31,16 +31,16 @@ def as_key(value: Any) -> Any:
     return value
 
 
-PLAIN = frozenset((bool, float, int, str, range, type(None)))  # of arguments that cannot change
+PLAIN = frozenset((bool, float, int, str, range, type(None)))  # immutable types
 
 
 def freeze(value: Any) -> Any:
-    """An argument as it is now, at every depth, and itself where it cannot change: else a key would lie.
+    """Return an immutable snapshot of an argument, so that later mutation cannot corrupt the cache key.
 
     Raises
     ------
     TypeError
-        It can be no parameter of an operation.
+        The argument cannot be a parameter of an operation.
     """
     if type(value) in PLAIN or isinstance(value, Enum):
         return value
@@ -49,7 +49,7 @@ def freeze(value: Any) -> Any:
         if isinstance(value, tuple) and all(map(operator.is_, parts, value)):
             return value
         return type(value)(*parts) if hasattr(value, "_fields") else parts
-    if str(getattr(value, "dtype", None)) == "bool" and not value.shape:  # of NumPy
+    if str(getattr(value, "dtype", None)) == "bool" and not value.shape:  # a NumPy bool
         return bool(value)
     if not isinstance(value, DeviceArray):
         for number in (operator.index, float):
@@ -60,10 +60,10 @@ def freeze(value: Any) -> Any:
     return as_key(value)
 
 
-def enum_names(told: Any, *fields: str) -> Any:
-    """A named tuple in which enums among ``fields`` are their names: members of many enums are one number."""
-    names = {field: value.name for field in fields if isinstance(value := getattr(told, field), Enum)}
-    return told._replace(**names) if names else told
+def enum_names(values: Any, *fields: str) -> Any:
+    """Replace enum members in ``fields`` by their names: members of different enums compare equal as ints."""
+    names = {field: value.name for field in fields if isinstance(value := getattr(values, field), Enum)}
+    return values._replace(**names) if names else values
 
 
 def scaling_kind(alpha: bool, beta: bool) -> str:

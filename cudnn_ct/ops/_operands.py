@@ -1,4 +1,4 @@
-"""Operands of a call: their stream, copies that a descriptor can hold, and results that overlap them."""
+"""Operands of a call: stream, copies that descriptors accept, and overlap of results with operands."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["byte_extent", "check_writable", "contiguous", "refuse_overlap", "rep
 
 
 def check_writable(out: TensorSpec | None, name: str = "out") -> None:
-    """Raise for an output that no descriptor describes, or two of whose elements share memory."""
+    """Raise if a descriptor cannot hold the strides of an output, or if its elements share memory."""
     if out is not None and not out.describable:
         raise ValueError(f"{name} has strides {out.strides}; cuDNN writes only where all are positive")
     if out is not None and out.overlaps_itself:
@@ -27,10 +27,10 @@ def check_writable(out: TensorSpec | None, name: str = "out") -> None:
 
 
 def stream_of(x: Any, name: str, stream: Any) -> Stream:
-    """The stream of a call: the one given, the one in use, or the default stream of x's device."""
+    """Return the stream of a call: the given one, the current one, or the default stream of x's device."""
     if isinstance(x, DeviceArray):
         device: int | None = x.device
-    elif type(x).__module__ in ("numpy", "builtins"):  # said before there need be a device
+    elif type(x).__module__ in ("numpy", "builtins"):  # raise before a device is needed
         raise not_on_device(x, name)
     else:
         device = interop.device_of(x) if devices.device_count() > 1 else 0
@@ -40,12 +40,12 @@ def stream_of(x: Any, name: str, stream: Any) -> Stream:
 
 
 def representable(spec: TensorSpec) -> TensorSpec:
-    """The spec itself, or that of a packed copy where no descriptor can hold its strides."""
+    """Return the spec, or the spec of a contiguous copy if a descriptor cannot hold its strides."""
     return spec if spec.describable else TensorSpec.packed(spec.shape, spec.dtype, nearest_layout(spec))
 
 
 def contiguous(array: DeviceArray, stream: Stream) -> DeviceArray:
-    """The array itself, or a packed copy as :func:`representable` says."""
+    """Return the array, or a contiguous copy according to :func:`representable`."""
     return array if array.spec.describable else array.packed(nearest_layout(array.spec), stream)
 
 
@@ -56,7 +56,7 @@ def refuse_overlap(
     *,
     in_place: bool = False,
 ) -> None:
-    """Raise where a result shares memory with another operand; ``spans`` and ``in_place`` as of a call."""
+    """Raise if a result shares memory with another operand; ``spans`` are byte extents of all arrays."""
     arrays = (*inputs, *results)
     for place in range(len(inputs), len(arrays)):
         result, (low, high) = arrays[place], spans[place]
@@ -76,13 +76,13 @@ def refuse_overlap(
 
 
 def _same_elements(one: TensorSpec, two: TensorSpec) -> bool:
-    """Whether two tensors that begin in the same place have the same elements."""
+    """Whether two tensors with the same address have the same elements."""
     alike = one.shape == two.shape and one.dtype == two.dtype
     return alike and equivalent_strides(one.shape, one.strides, two.strides)
 
 
 def byte_extent(spec: TensorSpec) -> tuple[int, int]:
-    """The bytes that an array reaches from its pointer, down and up."""
+    """Return the range of bytes in use, relative to the pointer of an array."""
     itemsize = DTYPES[spec.dtype].itemsize
     low, high = spec.extent
     return low * itemsize, high * itemsize

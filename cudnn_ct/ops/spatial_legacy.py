@@ -1,4 +1,4 @@
-"""Affine grids, and images sampled by them, by the legacy calls; in pieces where those have limits."""
+"""Affine grids and grid sampling by legacy calls, split into pieces within cuDNN's limits."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from ..shapes.specs import SpatialTransformerSpec, TensorSpec
 
 __all__ = ["GridPlan", "SamplePlan"]
 
-IMAGES = 65_535  # of a batch in one call: a launch has no more blocks along that axis
-CHANNELS = 1024  # in one call: a block has no more threads
+IMAGES = 65_535  # batch size of one call: the grid of a launch has no more blocks along that axis
+CHANNELS = 1024  # channels of one call: a block has at most 1024 threads
 
 
 class GridPlan:
@@ -48,9 +48,9 @@ class GridPlan:
         self._function = f"cudnnSpatialTfGridGenerator{'Backward' if problem.dtheta else 'Forward'}"
         self.workspace = 0
 
-    # The two calls have no factors.
+    # The two functions do not scale, so alpha and beta are unused.
     def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:  # noqa: ARG002
-        """Enqueue a call for each piece of the batch; ``pointers`` are those of the input and the result."""
+        """Enqueue one call per piece of the batch; ``pointers`` are the input and the result."""
         backward = self._function.endswith("Backward")
         grid, theta = pointers if backward else reversed(pointers)
         call = getattr(context.library, self._function)
@@ -62,12 +62,12 @@ class GridPlan:
         run_all(partial(piece, *one) for one in self._pieces)
 
     def describe(self) -> str:
-        """Tell what was chosen."""
+        """Describe the implementation."""
         return f"chosen: {self._function}"
 
 
 class _Piece(NamedTuple):
-    """Some images and channels: descriptors, and where they begin, in bytes, in x, y and grid."""
+    """A range of images and channels: descriptors, and byte offsets into x, y, grid and dx."""
 
     transformer: SpatialTransformerDescriptor
     x: TensorDescriptor
@@ -94,7 +94,7 @@ class SamplePlan:
         self.workspace = 0
 
     def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
-        """Enqueue a call for each piece; ``pointers`` are x, grid and y, or x, grid, dy, dx and dgrid."""
+        """Enqueue one call per piece; ``pointers`` are x, grid and y, or x, grid, dy, dx and dgrid."""
         if self._nothing is not None:  # no channel has a gradient for the grid
             self._nothing.run(context, pointers, 1.0, 0.0)
         call = self._backward if self._gradient else self._forward
@@ -138,12 +138,12 @@ class SamplePlan:
             piece.y,
             dy + at_y,
             grid + at_grid,
-            scalar(0.0 if piece.first_channels else 1.0),  # all channels share the places
+            scalar(0.0 if piece.first_channels else 1.0),  # sum the grid gradient over channels
             dgrid + at_grid,
         )
 
     def describe(self) -> str:
-        """Tell what was chosen."""
+        """Describe the implementation."""
         return f"chosen: cudnnSpatialTfSampler{'Backward' if self._gradient else 'Forward'}"
 
 
@@ -190,4 +190,4 @@ def _ranges(length: int, most: int) -> Iterator[tuple[int, int]]:
 def _check_packed(*specs: TensorSpec) -> None:
     for spec in specs:
         if "nchw" not in spec.layouts:
-            raise NotSupportedError(f"cuDNN takes grids and transforms without gaps, not {spec}")
+            raise NotSupportedError(f"cuDNN requires contiguous grids and affine matrices: got {spec}")

@@ -56,7 +56,7 @@ def op_tensor(
     a : device array, any shape and strides, float16 | bfloat16 | float32 | float64
     b : device array, dtype of a, as many axes, each as long or of length 1; None for "sqrt" and "not"
     op : {"add", "mul", "min", "max", "sqrt", "not"}
-        ``"not"`` is ``1 - alpha1 * a``. Half types are computed in float32.
+        ``"not"`` is ``1 - alpha1 * a``. Half precision is computed in float32.
     alpha1, alpha2, beta : float
     propagate_nan : bool
         Whether the smaller or larger of a number and NaN is NaN, or the number. Others propagate it always.

@@ -1,4 +1,4 @@
-"""The meaning of dropout, once it is known what stays: which elements do is the device's dice.
+"""NumPy reference of dropout for a given mask; the mask is drawn on the device.
 
 No reference of the operation, since it has no mask to hand over: tests read the mask off its result.
 """

@@ -90,7 +90,7 @@ def transform(
     if out is not None and out.shape == x.shape and asked:
         given = _spec(out)
         if not equivalent_strides(given.shape, given.strides, spec.strides):
-            raise ValueError(f"out has strides {given.strides}; those asked for are {spec.strides}")
+            raise ValueError(f"out has the wrong strides: got {given.strides}, expected {spec.strides}")
     y = deliver(wide(x), as_dtype(spec.dtype).numpy, alpha, beta, out)
     if out is not None:
         return out

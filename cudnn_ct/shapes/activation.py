@@ -1,4 +1,4 @@
-"""The rules of activations: which there are, and what their parameter is."""
+"""Activation problems: modes and their coefficient."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .fused import ACTIVATIONS
 from .parse import as_bool, as_choice, as_float
 from .specs import ActivationSpec, TensorSpec
 
-ACTIVATION_MODES = tuple(name for name in ACTIVATIONS if name != "gelu")  # that only follows a convolution
+ACTIVATION_MODES = tuple(name for name in ACTIVATIONS if name != "gelu")  # gelu exists only fused into a conv
 
 
 def activation_spec(mode: Any, coefficient: Any = 0, propagate_nan: bool = True) -> ActivationSpec:
@@ -33,7 +33,7 @@ def activation_spec(mode: Any, coefficient: Any = 0, propagate_nan: bool = True)
 
 
 class ActivationProblem(NamedTuple):
-    """An activation of x, or with ``dx`` the gradient of one."""
+    """Activation of x, or its gradient if ``dx`` is set."""
 
     x: TensorSpec
     y: TensorSpec
@@ -59,7 +59,7 @@ def activation_problem(
     coefficient: Any,
     propagate_nan: Any,
 ) -> ActivationProblem:
-    """Validate the arguments of an activation of x, or of the gradient of one of x, y and dy."""
+    """Validate the arguments of an activation of x, or of the gradient with x, y and dy."""
     one_dtype("an activation", **{name: spec.dtype for name, spec in specs.items()})
     shape = same_shape(**{name: spec.shape for name, spec in specs.items()})
     activation, x = activation_spec(mode, coefficient, as_bool(propagate_nan, "propagate_nan")), specs["x"]

@@ -1,4 +1,4 @@
-"""What operations ask of the tensors they are given: one dtype, shapes that agree, an image or a volume."""
+"""Checks of operands: one dtype, matching shapes, images or volumes, axes in range."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 
 def one_dtype(operation: str, allowed: tuple[str, ...] = FLOATS, /, **dtypes: Any) -> str:
-    """Return the name of the dtype that all tensors named have, which is one of ``allowed``.
+    """Return the name of the dtype that all named tensors share; it must be one of ``allowed``.
 
     >>> one_dtype("pooling", x="float32", dy="float32")
     'float32'
@@ -70,7 +70,7 @@ def result_spec(
 
 
 def some_axes(axes: Any, rank: int, name: str) -> Shape:
-    """Turn an int, or several, each possibly counted from the end, into axes from 0 on, each named once.
+    """Return an int or a sequence of ints as a tuple of distinct axes, counted from 0.
 
     >>> some_axes((-1, 0), 4, "axis")
     (3, 0)
@@ -78,11 +78,11 @@ def some_axes(axes: Any, rank: int, name: str) -> Shape:
     try:
         given = tuple(map(operator.index, axes if isinstance(axes, Sequence) else (axes,)))
     except TypeError:
-        raise TypeError(f"{name} must be an int or a tuple of ints, not {axes!r}") from None
+        raise TypeError(f"{name} must be an int or a tuple of ints: got {axes!r}") from None
     for axis in given:
         if not -rank <= axis < rank:
-            raise ValueError(f"{name} {axes!r}: there is no axis {axis} among {rank}")
+            raise ValueError(f"{name} is out of range: got {axes!r}, expected {-rank} to {rank - 1}")
     found = tuple(axis % rank for axis in given)
     if len(set(found)) < len(found):
-        raise ValueError(f"{name} {axes!r} names an axis twice")
+        raise ValueError(f"{name} contains an axis twice: got {axes!r}, expected distinct axes")
     return found

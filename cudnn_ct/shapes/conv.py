@@ -1,4 +1,4 @@
-"""Convolutions as values, and the rules of their shapes."""
+"""Convolution problems, and the shapes that convolutions accept and return."""
 
 from __future__ import annotations
 
@@ -34,12 +34,11 @@ ROLES = {
 
 
 class ConvProblem(NamedTuple):
-    """One convolution: what cuDNN must be asked, and nothing of how.
+    """One convolution, as a cache key: tensors and parameters, without an algorithm.
 
-    ``x``, ``w`` and ``y`` are the three tensors in the roles they have in the forward direction.
-    ``tensor_cores`` says whether products may be taken at less than the precision of ``compute``. ``scaled``
-    is "alpha" where alpha is not 1, else "beta" where beta is not 0, else empty. ``aligned`` says whether all
-    operands begin at multiples of 16 bytes.
+    ``x``, ``w`` and ``y`` are named by their roles in the forward direction. ``tensor_cores`` allows products
+    of lower precision than ``compute``. ``scaled`` is "alpha" if alpha is not 1, else "beta" if beta is not
+    0, else empty. ``aligned`` is True if all operands are 16-byte aligned.
     """
 
     direction: str
@@ -69,7 +68,7 @@ class ConvProblem(NamedTuple):
 
     @property
     def core(self) -> ConvProblem:
-        """The convolution in it: itself."""
+        """This problem; a fused convolution returns the convolution that it contains."""
         return self
 
     @property
@@ -79,12 +78,12 @@ class ConvProblem(NamedTuple):
 
     @property
     def plain(self) -> ConvProblem:
-        """The problem whatever its factors are and wherever its operands begin."""
+        """The problem without scaling and with aligned operands."""
         return self._replace(scaled="", aligned=True)
 
     @property
     def kind(self) -> tuple[Any, ...]:
-        """What problems have in common for which one algorithm may serve: all but the sizes."""
+        """Everything except the sizes; problems of one kind can share an algorithm."""
         tensors = (self.x, self.w, self.y)
         return (
             self.direction,
@@ -113,7 +112,7 @@ def conv_output_shape(
     groups: int = 1,
     mode: Any = "cross_correlation",
 ) -> Shape:
-    """Shape of ``conv(x, w)``, without a device.
+    """Return the shape of ``conv(x, w)``, without a device.
 
     Parameters
     ----------
@@ -130,11 +129,11 @@ def conv_output_shape(
     Raises
     ------
     ValueError
-        The shapes do not fit each other, or an output axis would have no element.
+        The shapes do not match, or an output axis would be empty.
 
     Notes
     -----
-    The formula is that of ``cudnnGetConvolutionNdForwardOutputDim``, which the tests hold it against.
+    The formula is that of ``cudnnGetConvolutionNdForwardOutputDim``; the tests compare the two.
 
     Examples
     --------
@@ -167,24 +166,24 @@ def conv_problem(
     scaled: str = "",
     aligned: bool = True,
 ) -> ConvProblem:
-    """Validate the arguments of a convolution, or of a gradient of one, and make the problem of it.
+    """Validate the arguments of a convolution or of its gradient, and return the problem.
 
     Parameters
     ----------
     direction : str
-        A key of :data:`ROLES`, which says which operands ``first``, ``second`` and the result are.
+        A key of :data:`ROLES`, which names the operands ``first`` and ``second`` and the result.
     shape : tuple of int
-        Shape of the result, for the gradients: several shapes can have led to the same output.
+        Shape of the result, required for gradients: several shapes can give the same output.
     out : TensorSpec, optional
-        Spec of the result. By default it is packed in the layout of the image among the inputs (see
-        `nearest_layout`). For int8 operands its dtype is the dtype of the sums.
+        Spec of the result. By default it is contiguous, in the layout of the image among the inputs (see
+        `nearest_layout`). For int8 operands its dtype is the accumulation dtype.
 
     Raises
     ------
     TypeError
-        The dtypes differ, or cuDNN has no convolution for them.
+        The dtypes differ or are not supported.
     ValueError
-        Shapes or parameters do not fit; the message has the numbers. There are factors of integer sums.
+        Shapes or parameters do not match (the message has the numbers), or integer sums would be scaled.
     """
     roles = ROLES[direction]
     check_conv_dtypes(direction, dict(zip(roles.names, (first.dtype, second.dtype), strict=False)))
@@ -235,16 +234,17 @@ def conv_transpose_output_shape(
     groups: int = 1,
     output_padding: Any = 0,
 ) -> Shape:
-    """Shape of ``conv_transpose(x, w)``: the image whose convolution with w has the shape of x.
+    """Return the shape of ``conv_transpose(x, w)``: an image whose convolution with w has the shape of x.
 
     Parameters
     ----------
     x_shape : (N, C, *spatial), with 1 to 3 spatial axes
     w_shape : (C, K / groups, *window)
     padding, stride, dilation, groups
-        As in :func:`conv_output_shape`: those of the convolution that leads from the result to x.
+        As in :func:`conv_output_shape`, for the convolution that maps the result to x.
     output_padding : int or tuple of int
-        Where the stride leaves several such images: how much larger than the smallest; less than the stride.
+        Amount added to the smallest of the possible sizes, if the stride allows more than one; less than the
+        stride.
 
     Returns
     -------
@@ -254,7 +254,7 @@ def conv_transpose_output_shape(
     Raises
     ------
     ValueError
-        The shapes do not fit each other, or an axis would have no element.
+        The shapes do not match, or an axis would be empty.
 
     Examples
     --------
@@ -282,7 +282,7 @@ def conv_transpose_output_shape(
 
 
 def pad_pairs(padding: Any, window: Shape, dilation: Shape) -> Pairs:
-    """Turn every way of writing ``padding`` into one pair (before, after) for each axis.
+    """Return ``padding``, in any of its accepted forms, as one pair (before, after) per axis.
 
     >>> pad_pairs("half", (3, 4), (1, 1))
     ((1, 1), (2, 2))
@@ -305,14 +305,14 @@ def pad_pairs(padding: Any, window: Shape, dilation: Shape) -> Pairs:
 
 
 def _check_filter_fits(x: Shape, w: Shape, groups: int) -> None:
-    """Raise unless a filter bank of shape ``w`` can be moved over ``x``."""
+    """Raise unless a filter of shape ``w`` can be applied to ``x``."""
     if not 3 <= len(x) <= 5:
         raise ValueError(f"x has shape {x}; expected (N, C, *spatial) with 1 to 3 spatial axes")
     if len(w) != len(x):
         raise ValueError(f"w has {len(w)} dimensions {w}; x of shape {x} needs a w of {len(x)}")
     groups = as_int(groups, "groups")
     if groups < 1:
-        raise ValueError(f"groups must be at least 1, got {groups}")
+        raise ValueError(f"groups must be at least 1: got {groups}")
     if x[1] != w[1] * groups:
         raise ValueError(f"x has {x[1]} channels; w expects {w[1]} x groups {groups} = {w[1] * groups}")
     if w[0] % groups:

@@ -1,4 +1,4 @@
-"""The dtypes of convolutions: of what is read, of what is written, and of the sums."""
+"""Dtypes of convolutions: operands, results and accumulation."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from ..dtypes import as_dtype
 from .parse import as_choice
 
 CONV_DTYPES = ("float16", "bfloat16", "float32", "float64")
-SUMS_OF_BYTES = ("int32", "float32")  # what a forward convolution of int8 may be written as
+INT8_RESULTS = ("int32", "float32")  # result dtypes of a forward convolution of int8
 
 
 def conv_dtypes(direction: str) -> tuple[str, ...]:
-    """The dtypes that operands may have: cuDNN sums products of int8 in the forward direction alone.
+    """Return the dtypes of operands that a direction supports; int8 is for forward only.
 
     ``direction`` is a direction of a convolution, or ``"fused"`` or ``"backward_bias"``.
     """
@@ -20,7 +20,7 @@ def conv_dtypes(direction: str) -> tuple[str, ...]:
 
 
 def check_conv_dtypes(direction: str, dtypes: Mapping[str, str]) -> None:
-    """Raise TypeError unless operands, by their names, have one dtype, and the direction takes it."""
+    """Raise TypeError unless the named operands have one dtype, and the direction supports it."""
     (first, one), *others = dtypes.items()
     for second, two in others:
         if one != two:
@@ -33,23 +33,23 @@ def check_conv_dtypes(direction: str, dtypes: Mapping[str, str]) -> None:
 
 
 def conv_result_dtype(dtype: str, out: str | None = None, scaled: str = "") -> str:
-    """The dtype of a convolution's result: that of its operands; of int8 int32, or float32 where out is that.
+    """Return the dtype of a convolution's result: the operands' dtype; for int8, int32 or the float32 of out.
 
     Parameters
     ----------
     dtype : str
-        That of the operands.
+        Dtype of the operands.
     out : str, optional
-        That of what the result is written to.
+        Dtype of the array for the result.
     scaled : str
-        The factor that there is: "alpha", "beta" or none. Integers are not scaled.
+        "alpha" or "beta" if that factor differs from its default, else empty. Integers are not scaled.
 
     Raises
     ------
     TypeError
-        Sums of int8 are not written as the dtype of ``out``.
+        The dtype of ``out`` is not supported for int8 operands.
     ValueError
-        There is a factor, and the result is int32.
+        The result is int32, and there is a factor.
 
     Examples
     --------
@@ -58,19 +58,21 @@ def conv_result_dtype(dtype: str, out: str | None = None, scaled: str = "") -> s
     """
     if dtype != "int8":
         return dtype
-    result = SUMS_OF_BYTES[0] if out is None else out
-    if result not in SUMS_OF_BYTES:
-        raise TypeError(f"out is {out}; sums of int8 are written as {' or '.join(SUMS_OF_BYTES)}")
+    result = INT8_RESULTS[0] if out is None else out
+    if result not in INT8_RESULTS:
+        raise TypeError(f"out is {out}; sums of int8 are written as {' or '.join(INT8_RESULTS)}")
     if scaled and result == "int32":
-        raise ValueError(f"{scaled} is a factor of floats; sums of int8 have one where out is float32")
+        raise ValueError(
+            f"{scaled} is not supported for int32 results; pass a float32 out to scale int8 sums"
+        )
     return result
 
 
 def resolve_precision(precision: str | None, dtype: str, allow_tf32: bool) -> tuple[str, bool]:
-    """Say for data of ``dtype`` which dtype to accumulate in, and whether tensor cores may round products.
+    """Return the accumulation dtype for data of ``dtype``, and whether products may use tensor cores.
 
-    ``None`` is ``"as_input_f32"``. Half types may always use tensor cores, whose products of halves are
-    exact, unless ``"float32"`` asks for plain IEEE arithmetic. Products of int8 are summed in int32.
+    ``None`` is ``"as_input_f32"``. Half precision may always use tensor cores, which multiply halves exactly,
+    unless ``"float32"`` asks for plain IEEE arithmetic. Products of int8 are summed in int32.
     """
     half = dtype in ("float16", "bfloat16")
     wide = as_dtype(dtype).accumulate

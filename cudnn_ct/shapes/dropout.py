@@ -46,12 +46,12 @@ class DropoutGradientProblem(NamedTuple):
 
 
 def check_probability(probability: Any) -> float:
-    """Return the probability that an element is dropped as a float: what is kept is divided by the rest.
+    """Return the probability of dropping an element as a float; kept elements are scaled by 1 / (1 - p).
 
     >>> check_probability(0.5)
     0.5
     """
     value = as_float(probability, "probability")
     if not 0 <= value < 1:
-        raise ValueError(f"probability must be at least 0 and less than 1, got {probability}")
+        raise ValueError(f"probability must be at least 0 and less than 1: got {probability}")
     return value

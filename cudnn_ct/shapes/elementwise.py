@@ -1,4 +1,4 @@
-"""What works element by element, and what moves elements, as values."""
+"""Problems of element-wise operations and of layout conversions."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from .tensor import check_broadcast, op_tensor_op, transformed_spec
 
 
 class OpTensorScales(NamedTuple):
-    """What the operands of an ``OpTensorProblem`` are multiplied by in a run."""
+    """Factors of the operands of an ``OpTensorProblem``."""
 
     a: float
     b: float
 
 
 class OpTensorProblem(NamedTuple):
-    """``op(alpha1 * a, alpha2 * b)``, where b is stretched to the shape of a; or an ``op`` of a alone.
+    """``op(alpha1 * a, alpha2 * b)`` with b broadcast to the shape of a, or a unary ``op`` of a.
 
     The two factors are the alpha of a run: one number for both, or :class:`OpTensorScales`.
     """
@@ -40,7 +40,7 @@ class OpTensorProblem(NamedTuple):
 
 
 class ScaleProblem(NamedTuple):
-    """A multiplication in place; the factor is that of a run."""
+    """In-place multiplication by the alpha of a run."""
 
     x: TensorSpec
 
@@ -54,7 +54,7 @@ class ScaleProblem(NamedTuple):
 
 
 class FillProblem(NamedTuple):
-    """One value for all elements; it takes the place of a run's factor."""
+    """Assignment of one value, the alpha of a run, to all elements."""
 
     x: TensorSpec
 
@@ -68,7 +68,7 @@ class FillProblem(NamedTuple):
 
 
 class TransformProblem(NamedTuple):
-    """The elements of x in other places of memory, or in another dtype."""
+    """Copy of x with other strides, or conversion to another dtype."""
 
     x: TensorSpec
     y: TensorSpec
@@ -137,5 +137,5 @@ def transform_problem(
     if (layout is not None or strides is not None) and not equivalent_strides(
         out.shape, out.strides, spec.strides
     ):
-        raise ValueError(f"out has strides {out.strides}; those asked for are {spec.strides}")
+        raise ValueError(f"out has the wrong strides: got {out.strides}, expected {spec.strides}")
     return TransformProblem(x, out)

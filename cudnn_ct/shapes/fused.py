@@ -1,4 +1,4 @@
-"""A convolution and what follows it element by element, as one value."""
+"""Convolution with fused scaling, residual, bias and activation, as one problem."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ class FusedConv(NamedTuple):
 
     @property
     def core(self) -> ConvProblem:
-        """The convolution in it."""
+        """The convolution without the fused operations."""
         return self.conv
 
     @property
     def compute(self) -> str:
-        """Name of the dtype that everything between the operands is computed in."""
+        """Name of the dtype of all intermediate values."""
         return self.conv.compute
 
     @property
     def tensor_cores(self) -> bool:
-        """Whether products may be taken at less than the precision of ``compute``."""
+        """Whether products may have a lower precision than ``compute``."""
         return self.conv.tensor_cores
 
     @property
@@ -55,12 +55,12 @@ class FusedConv(NamedTuple):
 
     @property
     def plain(self) -> FusedConv:
-        """The problem wherever its operands begin."""
+        """The problem with aligned operands."""
         return self._replace(conv=self.conv.plain)
 
     @property
     def kind(self) -> tuple[Any, ...]:
-        """What problems have in common for which one algorithm may serve: all but the sizes."""
+        """Everything except the sizes; problems of one kind can share an algorithm."""
         extras = tuple(None if spec is None else spec.layouts for spec in (self.bias, self.z))
         return (self.conv.kind, extras, self.activation, self.coefficient, self.alpha1, self.alpha2)
 
@@ -80,15 +80,14 @@ def fused_problem(
     alpha1: float = 1.0,
     alpha2: float = 1.0,
 ) -> FusedConv:
-    """Validate what follows a forward convolution, and make the problem of it.
+    """Validate the operations fused into a forward convolution, and return the problem.
 
     Raises
     ------
     TypeError
-        The dtypes differ, or cuDNN has nothing fused for them; a factor is no number.
+        The dtypes differ or are not supported, or a factor is not a number.
     ValueError
-        The bias or the residual has not the shape that the convolution's result asks for, or there is no
-        such activation; the message has the numbers.
+        The shape of the bias or of the residual does not match y, or the activation does not exist.
     """
     y = conv.y
     check_conv_dtypes("fused", {"x": conv.x.dtype})
@@ -113,7 +112,7 @@ def fused_problem(
 
 
 def _with_axes_of(y: TensorSpec, bias: TensorSpec) -> TensorSpec:
-    """Return the bias with the axes of y, which are of length 1 but for the channels."""
+    """Return the bias with the rank of y; all axes except the channels have length 1."""
     full = (1, y.shape[1], *[1] * (len(y.shape) - 2))
     if bias.layouts:
         return TensorSpec.packed(full, bias.dtype, y.layouts[0] if y.layouts else "nchw")

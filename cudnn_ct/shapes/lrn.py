@@ -1,4 +1,4 @@
-"""The rules of local response normalisation: windows of channels, and factors."""
+"""Local response normalisation problems: channel windows and coefficients."""
 
 from __future__ import annotations
 
@@ -9,38 +9,38 @@ from .checks import check_images, one_dtype, result_spec, same_shape
 from .parse import as_float, as_int
 from .specs import LRNSpec, TensorSpec
 
-LRN_MAX_CHANNELS = 16  # these three are cuDNN's limits
-LRN_LEAST_K = 1e-5
-LRN_LEAST_BETA = 0.01
+LRN_MAX_CHANNELS = 16  # CUDNN_LRN_MAX_N; the next two are CUDNN_LRN_MIN_K and CUDNN_LRN_MIN_BETA
+LRN_MIN_K = 1e-5
+LRN_MIN_BETA = 0.01
 
 
 def lrn_window(n: int) -> tuple[int, int]:
-    """How many channels before and after its own a window of ``n`` channels takes in.
+    """Return how many channels a window of ``n`` channels covers before and after its own.
 
     >>> lrn_window(5), lrn_window(4)
     ((2, 2), (1, 2))
     """
     channels = as_int(n, "n")
     if not 1 <= channels <= LRN_MAX_CHANNELS:
-        raise ValueError(f"n must be between 1 and {LRN_MAX_CHANNELS}, got {n}")
-    behind = (channels - 1) // 2
-    return behind, channels - behind - 1
+        raise ValueError(f"n must be between 1 and {LRN_MAX_CHANNELS}: got {n}")
+    before = (channels - 1) // 2
+    return before, channels - before - 1
 
 
 def check_lrn_factors(lrn_alpha: Any, lrn_beta: Any, k: Any) -> tuple[float, float, float]:
-    """Return the three factors as floats, within cuDNN's limits."""
+    """Return lrn_alpha, lrn_beta and k as floats, within cuDNN's limits."""
     factors = as_float(lrn_alpha, "lrn_alpha"), as_float(lrn_beta, "lrn_beta"), as_float(k, "k")
     if not all(map(isfinite, factors)):
-        raise ValueError(f"lrn_alpha, lrn_beta and k must be finite, got {factors}")
-    if factors[1] < LRN_LEAST_BETA:
-        raise ValueError(f"lrn_beta must be at least {LRN_LEAST_BETA}, got {lrn_beta}")
-    if factors[2] < LRN_LEAST_K:
-        raise ValueError(f"k must be at least {LRN_LEAST_K}, got {k}")
+        raise ValueError(f"lrn_alpha, lrn_beta and k must be finite: got {factors}")
+    if factors[1] < LRN_MIN_BETA:
+        raise ValueError(f"lrn_beta must be at least {LRN_MIN_BETA}: got {lrn_beta}")
+    if factors[2] < LRN_MIN_K:
+        raise ValueError(f"k must be at least {LRN_MIN_K}: got {k}")
     return factors
 
 
 class LRNProblem(NamedTuple):
-    """A local response normalisation of x across channels, or with ``dx`` the gradient of one."""
+    """Local response normalisation of x across channels, or its gradient if ``dx`` is set."""
 
     x: TensorSpec
     y: TensorSpec
@@ -67,13 +67,13 @@ def lrn_problem(
     lrn_beta: Any,
     k: Any,
 ) -> LRNProblem:
-    """Validate the arguments of a normalisation of x, or of the gradient of one of x, y and dy."""
+    """Validate the arguments of normalising x, or of the gradient with x, y and dy."""
     gradient = "dy" in specs
     what = "the gradient of lrn" if gradient else "lrn"
     one_dtype(what, **{name: spec.dtype for name, spec in specs.items()})
     shape = check_images(same_shape(**{name: spec.shape for name, spec in specs.items()}))
-    behind, ahead = lrn_window(n)
-    lrn, x = LRNSpec(behind + 1 + ahead, *check_lrn_factors(lrn_alpha, lrn_beta, k)), specs["x"]
+    before, after = lrn_window(n)
+    lrn, x = LRNSpec(before + 1 + after, *check_lrn_factors(lrn_alpha, lrn_beta, k)), specs["x"]
     result = result_spec(shape, *specs.values(), out=outs[0])
     if gradient:
         return LRNProblem(x, specs["y"], specs["dy"], result, lrn)

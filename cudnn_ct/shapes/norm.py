@@ -1,4 +1,4 @@
-"""The rules of batch normalisation: over which axes, parameters of what shape and dtype."""
+"""Rules of batch normalisation: reduced axes, and the shape and dtype of parameters."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ T = TypeVar("T")
 
 NORM_MODES = ("per_activation", "spatial")
 NORM_ACTIVATIONS = ("relu",)
-_SYNONYMS = {"spatial_persistent": "spatial"}  # cuDNN's name of a faster way to the same
+_SYNONYMS = {"spatial_persistent": "spatial"}  # cuDNN's name of a faster algorithm with the same result
 
-NORM_MIN_EPSILON = 0.0  # cuDNN's limit
+NORM_MIN_EPSILON = 0.0  # CUDNN_BN_MIN_EPSILON
 
 
 class BatchNormResult(NamedTuple, Generic[T]):
     """Result of a training step of batch normalisation, and the statistics of the batch.
 
-    ``mean`` and ``invstd``, which is ``1 / sqrt(variance + epsilon)``, have the shape
-    :func:`norm_parameter_shape`; the backward step takes them.
+    ``mean`` and ``invstd`` (``1 / sqrt(variance + epsilon)``) have the shape :func:`norm_parameter_shape`
+    and are inputs of the backward pass.
     """
 
     y: T
@@ -34,7 +34,7 @@ class BatchNormResult(NamedTuple, Generic[T]):
 
 
 class BatchNormGradients(NamedTuple, Generic[T]):
-    """Gradients with regard to the input, to scale and bias, and, with an activation, to the residual."""
+    """Gradients of the input, of scale and bias, and, if an activation is fused, of the residual."""
 
     dx: T
     dscale: T
@@ -43,7 +43,7 @@ class BatchNormGradients(NamedTuple, Generic[T]):
 
 
 def norm_mode(mode: Any) -> str:
-    """The mode by its name in :data:`NORM_MODES`.
+    """Return the mode as one of :data:`NORM_MODES`.
 
     >>> norm_mode("spatial")
     'spatial'
@@ -53,7 +53,7 @@ def norm_mode(mode: Any) -> str:
 
 
 def norm_axes(x_shape: Iterable[int], mode: Any) -> Shape:
-    """The axes that statistics are taken over: the batch, with ``"spatial"`` also what follows the channels.
+    """Return the axes that statistics are computed over: the batch, and for ``"spatial"`` the spatial axes.
 
     >>> norm_axes((8, 64, 7, 7), "spatial")
     (0, 2, 3)
@@ -65,7 +65,7 @@ def norm_axes(x_shape: Iterable[int], mode: Any) -> Shape:
 
 
 def norm_parameter_shape(x_shape: Iterable[int], mode: Any) -> Shape:
-    """Shape of scale, bias and the statistics: that of x with 1 for each axis of the statistics.
+    """Return the shape of scale, bias and statistics: the shape of x, with reduced axes of length 1.
 
     >>> norm_parameter_shape((8, 64, 7, 7), "spatial")
     (1, 64, 1, 1)
@@ -78,7 +78,7 @@ def norm_parameter_shape(x_shape: Iterable[int], mode: Any) -> Shape:
 
 
 def norm_samples(x_shape: Iterable[int], mode: Any) -> int:
-    """The number of elements that each mean is of.
+    """Return the number of elements that one mean is computed from.
 
     >>> norm_samples((8, 64, 7, 7), "spatial")
     392
@@ -88,7 +88,7 @@ def norm_samples(x_shape: Iterable[int], mode: Any) -> int:
 
 
 def norm_parameter_dtype(x_dtype: Any) -> str:
-    """Name of the dtype that parameters and statistics have beside data of ``x_dtype``.
+    """Return the name of the dtype of parameters and statistics for data of ``x_dtype``.
 
     >>> norm_parameter_dtype("float16")
     'float32'
@@ -97,9 +97,9 @@ def norm_parameter_dtype(x_dtype: Any) -> str:
 
 
 def check_norm_parameters(x: Any, mode: Any, **parameters: Any) -> Shape:
-    """Raise unless all parameters fit ``x``, and return the shape in which they can be broadcast to it.
+    """Return the shape in which parameters broadcast to ``x``; raise unless all of them match ``x``.
 
-    ``x`` and the parameters are anything with a shape and a dtype. With ``"spatial"``, (C,) will do as well.
+    ``x`` and the parameters need a shape and a dtype. For ``"spatial"``, the shape (C,) is accepted as well.
     """
     shape, dtype = norm_parameter_shape(x.shape, mode), norm_parameter_dtype(x.dtype)
     allowed = [shape]
@@ -119,31 +119,31 @@ def check_norm_parameters(x: Any, mode: Any, **parameters: Any) -> Shape:
 
 
 def check_running_statistics(x_shape: Iterable[int], mode: Any, mean: Any, var: Any, momentum: Any) -> bool:
-    """Whether there are running statistics to update; raise where they cannot be."""
+    """Return whether running statistics are updated; raise if they cannot be."""
     if (mean is None) != (var is None):
         missing, given = ("running_mean", "running_var") if mean is None else ("running_var", "running_mean")
         raise ValueError(f"{given} is given without {missing}; both are updated, or neither")
     if not 0 <= as_float(momentum, "momentum") <= 1:
-        raise ValueError(f"momentum must be between 0 and 1, got {momentum}")
+        raise ValueError(f"momentum must be between 0 and 1: got {momentum}")
     if mean is None:
         return False
     x = check_shape(x_shape, "x_shape")
     if norm_samples(x, mode) == 1:
         raise ValueError(
             f"running_var takes the unbiased variance, which one sample does not have: x of shape {x} with "
-            f"mode={norm_mode(mode)!r} has one for each parameter"
+            f"mode={norm_mode(mode)!r} has one sample per parameter"
         )
     return True
 
 
 def check_epsilon(epsilon: Any) -> float:
-    """Return what is added to a variance as a float."""
+    """Return epsilon, the term added to a variance, as a float."""
     value = as_float(epsilon, "epsilon")
     if not NORM_MIN_EPSILON <= value < math.inf:
-        raise ValueError(f"epsilon must be at least {NORM_MIN_EPSILON:g} and finite, got {epsilon}")
+        raise ValueError(f"epsilon must be at least {NORM_MIN_EPSILON:g} and finite: got {epsilon}")
     return value
 
 
 def norm_activation(activation: Any) -> str | None:
-    """The name of what follows a batch normalisation, in :data:`NORM_ACTIVATIONS`, or None."""
+    """Return the activation fused into batch normalisation, one of :data:`NORM_ACTIVATIONS`, or None."""
     return None if activation is None else as_choice(activation, NORM_ACTIVATIONS, "activation")

@@ -1,4 +1,4 @@
-"""Batch normalisations as values: a training step, a step of inference, a gradient."""
+"""Batch normalisation problems: training, inference and gradient."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .specs import TensorSpec
 
 
 class NormTraining(NamedTuple):
-    """A training step. ``scaled`` says that alpha or beta are not 1 and 0, which some ways cannot do."""
+    """A training step. ``scaled`` is True unless alpha is 1 and beta 0; fused plans reject it."""
 
     x: TensorSpec
     scale: TensorSpec
@@ -43,18 +43,18 @@ class NormTraining(NamedTuple):
 
     @property
     def updated(self) -> int:
-        """How many of the last results are read as well."""
+        """Number of results, from the end, that are also read."""
         return len(self.results) - 3
 
     def __str__(self) -> str:
         also = [f"z {self.z}"] if self.z else []
         also += [f"activation {self.activation}"] if self.activation else []
         also += [f"running statistics with momentum {self.momentum}"] if self.updated else []
-        return ", ".join([f"batch normalisation in training: {_told(self)}", f"y {self.y}", *also])
+        return ", ".join([f"batch normalisation in training: {_describe(self)}", f"y {self.y}", *also])
 
 
 class NormInference(NamedTuple):
-    """A step of inference, by statistics that are given."""
+    """An inference step with given statistics."""
 
     x: TensorSpec
     scale: TensorSpec
@@ -71,7 +71,7 @@ class NormInference(NamedTuple):
         return (self.y,)
 
     def __str__(self) -> str:
-        return f"batch normalisation in inference: {_told(self)}, y {self.y}"
+        return f"batch normalisation in inference: {_describe(self)}, y {self.y}"
 
 
 class NormGradient(NamedTuple):
@@ -100,7 +100,7 @@ class NormGradient(NamedTuple):
         also = [] if self.mean else ["statistics of x"]
         also += [f"y {self.y}, activation {self.activation}"] if self.activation else []
         return ", ".join(
-            [f"gradient of a batch normalisation: {_told(self)}", f"dy {self.dy}", f"dx {self.dx}", *also]
+            [f"gradient of a batch normalisation: {_describe(self)}", f"dy {self.dy}", f"dx {self.dx}", *also]
         )
 
 
@@ -111,7 +111,10 @@ Outs = tuple[TensorSpec | None, ...]
 def norm_training(
     specs: Specs, outs: Outs, mode: Any, epsilon: Any, momentum: Any, activation: Any, scaled: bool
 ) -> NormTraining:
-    """Validate a training step on x, scale, bias and perhaps z; ``outs`` are y, mean, invstd, what runs."""
+    """Validate a training step on x, scale, bias and an optional z.
+
+    ``outs`` are y, mean, invstd and, if given, the running statistics.
+    """
     x, z = specs["x"], specs.get("z")
     running_mean, running_var = outs[3:] or (None, None)
     check_running_statistics(x.shape, mode, running_mean, running_var, momentum)
@@ -140,7 +143,7 @@ def norm_training(
 
 
 def norm_inference(specs: Specs, outs: Outs, mode: Any, epsilon: Any) -> NormInference:
-    """Validate a step of inference on x, scale, bias, mean and var."""
+    """Validate an inference step on x, scale, bias, mean and var."""
     x = specs["x"]
     check_norm_parameters(x, mode, **{name: spec for name, spec in specs.items() if name != "x"})
     y = result_spec(x.shape, x, out=outs[0])
@@ -148,7 +151,7 @@ def norm_inference(specs: Specs, outs: Outs, mode: Any, epsilon: Any) -> NormInf
 
 
 def norm_gradient(specs: Specs, outs: Outs, mode: Any, epsilon: Any, activation: Any) -> NormGradient:
-    """Validate the gradient of a training step on x, dy, scale and perhaps mean and invstd, and y."""
+    """Validate the gradient of a training step on x, dy and scale, with optional mean, invstd and y."""
     x, y, activation = specs["x"], specs.get("y"), norm_activation(activation)
     given = {name: specs[name] for name in ("mean", "invstd") if name in specs}
     if len(given) == 1:
@@ -157,7 +160,7 @@ def norm_gradient(specs: Specs, outs: Outs, mode: Any, epsilon: Any, activation:
     scale = specs["scale"]
     check_norm_parameters(x, mode, scale=scale, **given)
     if activation and not y:
-        raise ValueError(f"activation={activation!r} needs y, the result of the forward step")
+        raise ValueError(f"activation={activation!r} needs y, the result of the forward pass")
     if activation and y:
         _like_x(x, y=y)
     return NormGradient(
@@ -182,5 +185,5 @@ def _like_x(x: TensorSpec, **others: TensorSpec) -> None:
     same_shape(x=x.shape, **{name: spec.shape for name, spec in others.items()})
 
 
-def _told(problem: NormTraining | NormInference | NormGradient) -> str:
+def _describe(problem: NormTraining | NormInference | NormGradient) -> str:
     return f"x {problem.x}, scale {problem.scale}, mode {problem.mode}, epsilon {problem.epsilon}"

@@ -1,4 +1,4 @@
-"""How people write parameters: one number for all axes or one for each, a name or an enum member."""
+"""Parsers of parameters: one number or one per axis, a name or an enum member."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ if TYPE_CHECKING:
 
 
 def per_axis(value: Any, axes: int, name: str, minimum: int) -> Shape:
-    """Turn an int, or one int per spatial axis, into a tuple of ``axes`` ints, each at least ``minimum``."""
+    """Return an int, or one int per spatial axis, as a tuple of ``axes`` ints of at least ``minimum``."""
     given = value if isinstance(value, Sequence) else (value,) * axes
     try:
         numbers = tuple(operator.index(n) for n in given)
     except TypeError:
-        raise TypeError(f"{name} must be an int or {axes} ints, not {value!r}") from None
+        raise TypeError(f"{name} must be an int or {axes} ints: got {value!r}") from None
     if len(numbers) != axes:
         raise ValueError(f"{name} {value!r} has {len(numbers)} numbers; the window has {axes} axes")
     for n in numbers:
         if not minimum <= n <= INT_MAX:
-            raise ValueError(f"{name} must be between {minimum} and {INT_MAX}, got {value!r}")
+            raise ValueError(f"{name} must be between {minimum} and {INT_MAX}: got {value!r}")
     return numbers
 
 
@@ -31,12 +31,12 @@ def as_choice(value: Any, allowed: tuple[str, ...], name: str) -> str:
     """Return one of ``allowed``, from its name or from an enum member of that name."""
     text = value if isinstance(value, str) else getattr(value, "name", None)
     if not isinstance(text, str) or text.lower() not in allowed:
-        raise ValueError(f"{name} must be one of {', '.join(allowed)}, not {value!r}")
+        raise ValueError(f"{name} must be one of {', '.join(allowed)}: got {value!r}")
     return text.lower()
 
 
 def as_bool(value: Any, name: str) -> bool:
-    """Return True or False: what is neither would be kept as part of a key, whatever it is.
+    """Return a bool; other values are rejected, since a cache key would keep them as they are.
 
     Raises
     ------
@@ -54,27 +54,27 @@ def as_bool(value: Any, name: str) -> bool:
 
     if isinstance(value, np.bool_) or (isinstance(value, int | np.integer) and value in (0, 1)):
         return bool(value)
-    raise TypeError(f"{name} must be True or False, not {value!r}")
+    raise TypeError(f"{name} must be True or False: got {value!r}")
 
 
 def as_int(value: Any, name: str) -> int:
-    """Return an int, from whatever Python takes for an index."""
+    """Return a Python int, a NumPy integer or another index as an int."""
     try:
         return operator.index(value)
     except TypeError:
-        raise TypeError(f"{name} must be an int, not {value!r}") from None
+        raise TypeError(f"{name} must be an int: got {value!r}") from None
 
 
 def as_float(value: Any, name: str) -> float:
     """Return a real number as a float."""
     if isinstance(value, str):
-        raise TypeError(f"{name} must be a number, not {value!r}")
+        raise TypeError(f"{name} must be a number: got {value!r}")
     try:
         return float(value)
     except OverflowError:
-        raise ValueError(f"{name} is a number too large for a float") from None
+        raise ValueError(f"{name} is too large for a float: got a number above 1.8e308") from None
     except (TypeError, ValueError):
-        raise TypeError(f"{name} must be a number, not {value!r}") from None
+        raise TypeError(f"{name} must be a number: got {value!r}") from None
 
 
 def as_element(value: Any, dtype: np.dtype[Any], name: str) -> np.ndarray[Any, Any]:

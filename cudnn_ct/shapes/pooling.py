@@ -1,4 +1,4 @@
-"""The rules of pooling: modes, where the window lies, what shape results."""
+"""Pooling problems: modes, window geometry and output shapes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .specs import Shape, TensorSpec
 
 POOLING_MODES = ("max", "max_deterministic", "average_inc_pad", "average_exc_pad", "sum")
 
-# Other names of the same: the short one, and cuDNN's.
+# Accepted aliases: the short name, and cuDNN's names.
 _SYNONYMS = {
     "average": "average_inc_pad",
     "average_count_include_padding": "average_inc_pad",
@@ -21,7 +21,7 @@ _SYNONYMS = {
 
 
 class PoolGeometry(NamedTuple):
-    """Where the window lies: one number for each spatial axis, for padding one pair."""
+    """Window, padding and stride, per spatial axis; padding is a pair (before, after)."""
 
     window: Shape
     padding: Pairs
@@ -29,7 +29,7 @@ class PoolGeometry(NamedTuple):
 
 
 class PoolProblem(NamedTuple):
-    """A pooling, or with ``dx`` the gradient of one. ``mode`` is one of :data:`POOLING_MODES`."""
+    """Pooling, or its gradient if ``dx`` is set. ``mode`` is one of :data:`POOLING_MODES`."""
 
     x: TensorSpec
     y: TensorSpec
@@ -46,10 +46,10 @@ class PoolProblem(NamedTuple):
 
     def __str__(self) -> str:
         window, padding, stride = self.geometry
-        gradient = f"gradient of a pooling: dy {self.dy}, " if self.dx else "pooling: "
+        gradient = f"gradient of pooling: dy {self.dy}, " if self.dx else "pooling: "
         return (
             f"{gradient}x {self.x}, y {self.y}, window {window}, stride {stride}, padding {padding}, "
-            f"mode {self.mode}, NaN {'propagated' if self.propagate_nan else 'passed over'}"
+            f"mode {self.mode}, NaN {'propagated' if self.propagate_nan else 'not propagated'}"
         )
 
 
@@ -62,7 +62,7 @@ def pool_problem(
     mode: Any,
     propagate_nan: Any,
 ) -> PoolProblem:
-    """Validate the arguments of a pooling of x, or of the gradient of one of x, y and dy."""
+    """Validate the arguments of pooling x, or of the gradient with x, y and dy."""
     x, mode = specs["x"], pooling_mode(mode)
     gradient = "dy" in specs
     what = "the gradient of pooling" if gradient else f"pooling with mode={mode!r}"
@@ -82,7 +82,7 @@ def pool_problem(
 
 
 def pool_output_shape(x_shape: Iterable[int], *, window: Any, stride: Any = None, padding: Any = 0) -> Shape:
-    """Shape of ``pool(x)``, without a device.
+    """Return the shape of ``pool(x)``, without a device.
 
     Parameters
     ----------
@@ -98,7 +98,7 @@ def pool_output_shape(x_shape: Iterable[int], *, window: Any, stride: Any = None
     Raises
     ------
     TypeError, ValueError
-        The window does not fit the image, or the padding the window; the message has the numbers.
+        The window does not fit the image, or the padding does not fit the window.
 
     Examples
     --------
@@ -114,7 +114,7 @@ def pool_output_shape(x_shape: Iterable[int], *, window: Any, stride: Any = None
 
 
 def pool_geometry(x_shape: Iterable[int], window: Any, stride: Any, padding: Any) -> PoolGeometry:
-    """Turn every way of writing the parameters into numbers, and raise unless each window meets the image.
+    """Parse window, stride and padding; raise unless every window overlaps the image.
 
     >>> pool_geometry((1, 1, 9, 8), 3, None, "half")
     PoolGeometry(window=(3, 3), padding=((1, 1), (1, 1)), stride=(3, 3))
@@ -127,7 +127,7 @@ def pool_geometry(x_shape: Iterable[int], window: Any, stride: Any, padding: Any
     strides = windows if stride is None else per_axis(stride, axes, "stride", 1)
     pairs = pad_pairs(padding, windows, (1,) * axes)
     for axis, (n, k, pair) in enumerate(zip(x[2:], windows, pairs, strict=True)):
-        if max(pair) >= k:  # else a window could lie in the padding alone
+        if max(pair) >= k:  # otherwise a window could contain nothing but padding
             raise ValueError(f"padding {pair} of spatial axis {axis} must be smaller than the window, {k}")
         if n + sum(pair) < k:
             raise ValueError(
@@ -138,7 +138,7 @@ def pool_geometry(x_shape: Iterable[int], window: Any, stride: Any, padding: Any
 
 
 def pooling_mode(mode: Any) -> str:
-    """The mode by its name in :data:`POOLING_MODES`.
+    """Return the mode as one of :data:`POOLING_MODES`.
 
     >>> pooling_mode("average")
     'average_inc_pad'
@@ -148,14 +148,14 @@ def pooling_mode(mode: Any) -> str:
 
 
 def pooling_dtypes(mode: str) -> tuple[str, ...]:
-    """The dtypes that forward pooling takes: those of averages of int8 would have to be rounded."""
+    """Return the dtypes that forward pooling supports: not int8 for averages, which would need rounding."""
     return (*FLOATS, "int8") if mode.startswith("max") else FLOATS
 
 
 def _window(window: Any, x: Shape) -> Shape:
     if isinstance(window, str):
         if window.lower() != "global":
-            raise ValueError(f"window must be an int, one int per spatial axis or 'global', not {window!r}")
+            raise ValueError(f"window must be an int, one int per spatial axis or 'global': got {window!r}")
         return x[2:]
     if isinstance(window, Sequence) and len(window) != len(x) - 2:
         raise ValueError(

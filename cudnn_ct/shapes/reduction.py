@@ -1,4 +1,4 @@
-"""Reductions as values."""
+"""Reduction problems."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from .tensor import reduce_axes, reduce_op, reduced_shape
 
 
 class ReduceProblem(NamedTuple):
-    """A reduction of x over ``axes``, with places of the elements found where there are ``indices``.
+    """A reduction of x over ``axes``, with the indices of the extremes if ``indices`` is set.
 
-    y may have axes of length 1 in the place of those that go, or lack them.
+    y either keeps the reduced axes, with length 1, or lacks them.
     """
 
     x: TensorSpec
@@ -31,12 +31,12 @@ class ReduceProblem(NamedTuple):
 
     @property
     def terms(self) -> int:
-        """How many elements go into one of the result."""
+        """Number of elements reduced into one element of the result."""
         return prod(self.x.shape[axis] for axis in self.axes)
 
     @property
     def kept(self) -> TensorSpec:
-        """The result with axes of length 1 in the place of those that go."""
+        """The result with the reduced axes kept, with length 1."""
         if len(self.y.shape) == len(self.x.shape):
             return self.y
         shape, strides = list(self.y.shape), list(self.y.strides)

@@ -1,4 +1,4 @@
-"""The rules of softmax: algorithms, and which axes sum to one."""
+"""Softmax problems: algorithms, and the axes that sum to one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SOFTMAX_MODES = ("instance", "channel")
 
 
 class SoftmaxProblem(NamedTuple):
-    """A softmax of x, or with ``dx`` the gradient of one, over adjacent ``axes``."""
+    """Softmax of x over adjacent ``axes``, or its gradient if ``dx`` is set."""
 
     x: TensorSpec | None
     y: TensorSpec
@@ -41,7 +41,7 @@ def softmax_problem(
     mode: Any,
     axis: Any,
 ) -> SoftmaxProblem:
-    """Validate the arguments of a softmax of x, or of the gradient of one of y and dy."""
+    """Validate the arguments of a softmax of x, or of the gradient with y and dy."""
     one_dtype("softmax", **{name: spec.dtype for name, spec in specs.items()})
     first = next(iter(specs.values()))
     shape = same_shape(**{name: spec.shape for name, spec in specs.items()})
@@ -53,7 +53,7 @@ def softmax_problem(
 
 
 def softmax_axes(shape: Iterable[int], mode: Any = "channel", axis: Any = None) -> range:
-    """The axes that sum to one, which lie side by side: those of ``axis``, or of ``mode`` where that is None.
+    """Return the adjacent axes that sum to one: ``axis`` if given, otherwise the axes of ``mode``.
 
     >>> softmax_axes((8, 10, 4, 4), "instance")
     range(1, 4)
@@ -68,14 +68,14 @@ def softmax_axes(shape: Iterable[int], mode: Any = "channel", axis: Any = None) 
         return range(1, 2 if mode == "channel" else len(dims))
     axes = sorted(some_axes(axis, len(dims), "axis"))
     if not axes:
-        raise ValueError("axis must name at least one axis, not ()")
+        raise ValueError("axis must name at least one axis: got ()")
     if axes[-1] - axes[0] >= len(axes):
-        raise ValueError(f"axis {axis!r}: axes of a softmax must lie side by side")
+        raise ValueError(f"axis must name adjacent axes: got {axis!r}; transpose x first")
     return range(axes[0], axes[-1] + 1)
 
 
 def softmax_fold(shape: Iterable[int], mode: Any = "channel", axis: Any = None) -> Shape:
-    """The shape (outer, reduced, inner, 1) in which the same softmax is one over channels.
+    """Return the shape (outer, reduced, inner, 1) for which the same softmax runs over the channel axis.
 
     >>> softmax_fold((8, 10, 4, 4), "instance")
     (8, 160, 1, 1)

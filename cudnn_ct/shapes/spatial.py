@@ -1,4 +1,4 @@
-"""The rules of spatial transformers: shapes of transforms, grids, and what is sampled by them."""
+"""Spatial transformer problems: affine matrices, grids and sampled images."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class GridSampleGradients(NamedTuple, Generic[T]):
-    """Gradients with regard to the image, and to the grid."""
+    """Gradients of the image and of the grid."""
 
     dx: T
     dgrid: T
@@ -28,7 +28,7 @@ class SpatialTransformerGradients(NamedTuple, Generic[T]):
 
 
 def affine_grid_shape(theta_shape: Iterable[int], shape: Iterable[int]) -> Shape:
-    """Shape of ``affine_grid(theta, shape)``, where ``shape`` is (N, C, H, W) or (N, H, W).
+    """Return the shape of ``affine_grid(theta, shape)``, with ``shape`` (N, C, H, W) or (N, H, W).
 
     >>> affine_grid_shape((8, 2, 3), (8, 64, 28, 28))
     (8, 28, 28, 2)
@@ -42,7 +42,7 @@ def affine_grid_shape(theta_shape: Iterable[int], shape: Iterable[int]) -> Shape
 
 
 def check_grid(grid_shape: Iterable[int], name: str = "grid") -> Shape:
-    """Return the shape (N, H, W, 2) of a grid."""
+    """Return the shape (N, H, W, 2) of a grid as a tuple of ints."""
     grid = check_shape(grid_shape, f"{name}_shape")
     if len(grid) != 4 or grid[-1] != 2 or 0 in grid[1:3]:
         raise ValueError(f"{name} has shape {grid}; expected (N, H, W, 2), H and W of at least 1")
@@ -50,19 +50,19 @@ def check_grid(grid_shape: Iterable[int], name: str = "grid") -> Shape:
 
 
 def grid_sample_shape(x_shape: Iterable[int], grid_shape: Iterable[int]) -> Shape:
-    """Shape of ``grid_sample(x, grid)``: the image's batch and channels, the grid's height and width.
+    """Return the shape of ``grid_sample(x, grid)``: batch and channels of x, height and width of the grid.
 
     >>> grid_sample_shape((8, 3, 40, 40), (8, 28, 28, 2))
     (8, 3, 28, 28)
     """
     x, grid = _image(x_shape), check_grid(grid_shape)
     if x[0] != grid[0]:
-        raise ValueError(f"x has a batch of {x[0]}, grid one of {grid[0]}")
+        raise ValueError(f"x and grid differ in batch size: got {x[0]} and {grid[0]}")
     return (*x[:2], *grid[1:3])
 
 
 def transformed_shape(x_shape: Iterable[int], scale_height: Any = 1, scale_width: Any = 1) -> Shape:
-    """Shape of ``spatial_transformer(x, theta)``: height and width times their scales, rounded up.
+    """Return the shape of ``spatial_transformer(x, theta)``: height and width times their scales, rounded up.
 
     >>> transformed_shape((8, 3, 40, 41), 0.5, 0.5)
     (8, 3, 20, 21)
@@ -71,7 +71,7 @@ def transformed_shape(x_shape: Iterable[int], scale_height: Any = 1, scale_width
     scales = {"scale_height": scale_height, "scale_width": scale_width}
     for name, scale in scales.items():
         if not 0 < as_float(scale, name) < math.inf:
-            raise ValueError(f"{name} must be more than 0 and finite, got {scale}")
+            raise ValueError(f"{name} must be more than 0 and finite: got {scale}")
     products = [n * float(scale) for n, scale in zip(x[2:], scales.values(), strict=True)]
     if max(products) > INT_MAX:
         raise ValueError(f"the result would have {products[0]:g} x {products[1]:g} pixels")
@@ -87,7 +87,7 @@ def _image(x_shape: Iterable[int]) -> Shape:
 
 
 class GridProblem(NamedTuple):
-    """A grid of affine transforms, or with ``dtheta`` the gradient of one."""
+    """Grid of affine matrices, or its gradient if ``dtheta`` is set."""
 
     theta: TensorSpec | None
     grid: TensorSpec | None
@@ -111,7 +111,7 @@ def grid_problem(
     outs: tuple[TensorSpec | None],
     shape: Any = None,
 ) -> GridProblem:
-    """Validate the arguments of a grid of theta for images of a shape, or of the gradient of one of dgrid."""
+    """Validate the arguments of a grid of theta for images of a shape, or of the gradient with dgrid."""
     (first,) = specs.values()
     one_dtype("affine_grid", **{name: spec.dtype for name, spec in specs.items()})
     if "dgrid" in specs:
@@ -127,7 +127,7 @@ def _in_c_order(shape: Shape, operand: TensorSpec, out: TensorSpec | None) -> Te
 
 
 class SampleProblem(NamedTuple):
-    """Images sampled at the places of a grid, or with ``dx`` and ``dgrid`` the gradients of that."""
+    """Images sampled at the coordinates of a grid, or the gradients if ``dx`` and ``dgrid`` are set."""
 
     x: TensorSpec
     grid: TensorSpec
@@ -147,7 +147,7 @@ class SampleProblem(NamedTuple):
 
 
 def sample_problem(specs: dict[str, TensorSpec], outs: tuple[TensorSpec | None, ...]) -> SampleProblem:
-    """Validate the operands of sampling x by a grid, or of the gradients of that with dy."""
+    """Validate the operands of sampling x by a grid, or of the gradients with dy."""
     x, grid = specs["x"], specs["grid"]
     one_dtype("grid_sample", **{name: spec.dtype for name, spec in specs.items()})
     shape = grid_sample_shape(x.shape, grid.shape)

@@ -1,4 +1,4 @@
-"""What a native descriptor holds, as values: specs, and the layouts of tensors in memory."""
+"""Values from which native descriptors are created, and the memory layouts of tensors."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ Shape = tuple[int, ...]
 
 LAYOUTS = ("nchw", "nhwc")
 
-ALIGNMENT = 16  # bytes that engines of the graph API load at once
+ALIGNMENT = 16  # bytes; engines of the graph API use loads of this width
 
-CHANNELS_LAST_DTYPES = ("float16", "bfloat16", "int8")  # tensor cores serve NHWC best
+CHANNELS_LAST_DTYPES = ("float16", "bfloat16", "int8")  # tensor cores are fastest with NHWC
 
 INT_MAX = 2**31 - 1  # cuDNN's descriptors take C ints
 
@@ -23,7 +23,7 @@ MAX_AXES = 8  # CUDNN_DIM_MAX: axes of a descriptor
 
 
 class TensorSpec(NamedTuple):
-    """A tensor, as a value: shape, strides and dtype.
+    """Shape, strides and dtype of a tensor.
 
     Attributes
     ----------
@@ -31,7 +31,7 @@ class TensorSpec(NamedTuple):
     strides : tuple of int
         In elements, not bytes.
     dtype : str
-        Its name, such as ``"float16"``.
+        Name of the dtype, such as ``"float16"``.
 
     Examples
     --------
@@ -45,7 +45,7 @@ class TensorSpec(NamedTuple):
 
     @classmethod
     def packed(cls, shape: Iterable[int], dtype: Any = "float32", layout: str = "nchw") -> TensorSpec:
-        """Make the spec of a tensor without gaps, in C order (``"nchw"``) or channels last (``"nhwc"``)."""
+        """Return the spec of a contiguous tensor, in C order (``"nchw"``) or channels last (``"nhwc"``)."""
         dims = check_shape(shape)
         return cls(dims, packed_strides(dims, layout), as_dtype(dtype).name)
 
@@ -56,17 +56,17 @@ class TensorSpec(NamedTuple):
 
     @property
     def layouts(self) -> tuple[str, ...]:
-        """The packed layouts these strides are, of :data:`LAYOUTS`; none for a view with gaps."""
+        """The layouts in :data:`LAYOUTS` that these strides match; empty unless the tensor is contiguous."""
         return layouts_of(self.shape, self.strides)
 
     @property
     def layout(self) -> str | None:
-        """The packed layout of these strides: of two, the one that they match exactly; None for gaps."""
+        """The contiguous layout of these strides, or None; if both match, the one that matches exactly."""
         return (_exact_layouts(self) or self.layouts or (None,))[0]
 
     @property
     def extent(self) -> tuple[int, int]:
-        """The range of element offsets that the tensor touches: (lowest, one past the highest)."""
+        """Range of element offsets in use: (lowest, highest + 1)."""
         if 0 in self.shape:
             return 0, 0
         reach = [(n - 1) * s for n, s in zip(self.shape, self.strides, strict=True)]
@@ -74,12 +74,12 @@ class TensorSpec(NamedTuple):
 
     @property
     def describable(self) -> bool:
-        """Whether a descriptor can hold the strides: they must be positive where there is a step to take."""
+        """Whether a descriptor accepts the strides: positive along each axis longer than 1."""
         return 0 in self.shape or all(s > 0 for n, s in zip(self.shape, self.strides, strict=True) if n > 1)
 
     @property
     def overlaps_itself(self) -> bool:
-        """Whether two elements may share memory: a step does not reach past what the smaller steps cover."""
+        """Whether two elements may share memory: a stride is shorter than the range of the smaller ones."""
         covered = 1
         for step, length in sorted((s, n) for n, s in zip(self.shape, self.strides, strict=True) if n > 1):
             if step < covered:
@@ -89,7 +89,7 @@ class TensorSpec(NamedTuple):
 
     @property
     def dense(self) -> bool:
-        """Whether the elements fill a range of memory that starts at the first, in any order of the axes."""
+        """Whether the elements fill a contiguous range that starts at the first, for any order of axes."""
         expected = 1
         for step, length in sorted((s, n) for n, s in zip(self.shape, self.strides, strict=True) if n != 1):
             if step != expected:
@@ -102,15 +102,15 @@ class TensorSpec(NamedTuple):
 
 
 class FilterSpec(NamedTuple):
-    """A filter bank, as a value.
+    """Shape, dtype and layout of a convolution filter.
 
     Attributes
     ----------
     shape : tuple of int
-        (K, C / groups, window), whatever the layout.
+        (K, C / groups, window) for both layouts.
     dtype : str
     layout : {"nchw", "nhwc"}
-        Its order in memory.
+        Order of the axes in memory.
     """
 
     shape: Shape
@@ -119,18 +119,18 @@ class FilterSpec(NamedTuple):
 
 
 class ConvolutionSpec(NamedTuple):
-    """The parameters of a convolution descriptor.
+    """Parameters of a convolution descriptor.
 
     Attributes
     ----------
     padding, stride, dilation : tuple of int
-        One number per axis; the padding is on both sides.
+        One number per axis; the padding applies to both sides.
     groups : int
     mode : {"cross_correlation", "convolution"}
     compute : str
-        The dtype of the sums.
+        Accumulation dtype.
     math : str
-        The math type of cuDNN, in lower case.
+        cuDNN's math type, in lower case.
     """
 
     padding: Shape
@@ -143,7 +143,7 @@ class ConvolutionSpec(NamedTuple):
 
 
 class ActivationSpec(NamedTuple):
-    """An activation, as a value.
+    """Parameters of an activation descriptor.
 
     Attributes
     ----------
@@ -160,14 +160,14 @@ class ActivationSpec(NamedTuple):
 
 
 class PoolingSpec(NamedTuple):
-    """A pooling window, as a value.
+    """Parameters of a pooling descriptor.
 
     Attributes
     ----------
     window, padding, stride : tuple of int
-        One number per axis; the padding is on both sides.
+        One number per axis; the padding applies to both sides.
     mode : str
-        cuDNN's name.
+        cuDNN's name of the mode.
     propagate_nan : bool
     """
 
@@ -184,7 +184,7 @@ class LRNSpec(NamedTuple):
     Attributes
     ----------
     n : int
-        How many channels the sum is over.
+        Number of channels in the sum.
     alpha, beta, k : float
     """
 
@@ -195,13 +195,13 @@ class LRNSpec(NamedTuple):
 
 
 class OpTensorSpec(NamedTuple):
-    """An operation on two tensors, or on one.
+    """Parameters of an operation on one or two tensors.
 
     Attributes
     ----------
     op : {"add", "mul", "min", "max", "sqrt", "not"}
     compute : str
-        The dtype that is computed in.
+        Compute dtype.
     propagate_nan : bool
     """
 
@@ -211,16 +211,16 @@ class OpTensorSpec(NamedTuple):
 
 
 class ReduceSpec(NamedTuple):
-    """A reduction, with or without the places of extremes.
+    """Parameters of a reduction, with or without the indices of the extremes.
 
     Attributes
     ----------
     op : {"add", "mul", "min", "max", "amax", "avg", "norm1", "norm2", "mul_no_zeros"}
     compute : str
-        The dtype that is computed in.
+        Compute dtype.
     propagate_nan : bool
     indices : bool
-        Whether there are places.
+        Whether indices are computed.
     """
 
     op: str
@@ -230,16 +230,16 @@ class ReduceSpec(NamedTuple):
 
 
 class CTCLossSpec(NamedTuple):
-    """A CTC loss, as a value.
+    """Parameters of a CTC loss descriptor.
 
     Attributes
     ----------
     normalization : {"softmax", "none"}
     out_of_bound : {"zero", "skip"}
     most_labels : int
-        How many labels a sequence has at most.
+        Maximum label length.
     compute : str
-        The dtype that is computed in.
+        Compute dtype.
     """
 
     normalization: str = "softmax"
@@ -249,12 +249,12 @@ class CTCLossSpec(NamedTuple):
 
 
 class SpatialTransformerSpec(NamedTuple):
-    """A bilinear sampler, as a value.
+    """Parameters of a spatial transformer (bilinear sampler) descriptor.
 
     Attributes
     ----------
     shape : tuple of int
-        (N, C, H, W) of the images that it makes.
+        (N, C, H, W) of the sampled images.
     dtype : str
     """
 
@@ -263,7 +263,7 @@ class SpatialTransformerSpec(NamedTuple):
 
 
 def packed_strides(shape: Shape, layout: str = "nchw") -> Shape:
-    """Strides in elements of a tensor without gaps.
+    """Return the strides, in elements, of a contiguous tensor.
 
     ``"nchw"`` is C order for any rank. ``"nhwc"`` needs a batch axis, a channel axis and 1 to 3 spatial axes.
 
@@ -271,10 +271,10 @@ def packed_strides(shape: Shape, layout: str = "nchw") -> Shape:
     (60, 1, 15, 3)
     """
     if not isinstance(layout, str) or layout not in LAYOUTS:
-        raise ValueError(f"layout must be one of {', '.join(LAYOUTS)}, not {layout!r}")
+        raise ValueError(f"layout must be one of {', '.join(LAYOUTS)}: got {layout!r}")
     if layout == "nhwc":
         if not 3 <= len(shape) <= 5:
-            raise ValueError(f"layout 'nhwc' needs a shape (N, C, 1 to 3 spatial axes), not {shape}")
+            raise ValueError(f"layout 'nhwc' needs a shape (N, C, 1 to 3 spatial axes): got {shape}")
         channels_last = packed_strides((shape[0], *shape[2:], shape[1]))
         return (channels_last[0], channels_last[-1], *channels_last[1:-1])
     strides = [1] * len(shape)
@@ -284,9 +284,9 @@ def packed_strides(shape: Shape, layout: str = "nchw") -> Shape:
 
 
 def layouts_of(shape: Shape, strides: Shape) -> tuple[str, ...]:
-    """Which packed layouts a tensor has: none, one, or both (one channel, or one pixel).
+    """Return the contiguous layouts that strides match: none, one, or both (one channel, or one pixel).
 
-    Axes of length 1 are stepped over by nobody, so their strides say nothing and are ignored.
+    The strides of axes of length 1 are ignored, because no element is reached by them.
     """
     possible = LAYOUTS if 3 <= len(shape) <= 5 else LAYOUTS[:1]
     return tuple(
@@ -295,7 +295,7 @@ def layouts_of(shape: Shape, strides: Shape) -> tuple[str, ...]:
 
 
 def equivalent_strides(shape: Shape, strides: Shape, others: Shape) -> bool:
-    """Whether two ways to step through a shape reach the same elements.
+    """Whether two sets of strides address the same elements of a shape.
 
     >>> equivalent_strides((2, 1, 3), (3, 3, 1), (3, 7, 1))
     True
@@ -305,11 +305,11 @@ def equivalent_strides(shape: Shape, strides: Shape, others: Shape) -> bool:
 
 
 def check_shape(shape: Iterable[int], name: str = "shape") -> Shape:
-    """Return ``shape`` as a tuple of ints, each of which a C int holds."""
+    """Return ``shape`` as a tuple of ints that fit a C int."""
     try:
         dims = tuple(operator.index(n) for n in shape)
     except TypeError:
-        raise TypeError(f"{name} must be a sequence of integers, not {shape!r}") from None
+        raise TypeError(f"{name} must be a sequence of integers: got {shape!r}") from None
     for n in dims:
         if not 0 <= n <= INT_MAX:
             raise ValueError(f"{name} {dims}: each length must be between 0 and {INT_MAX}, got {n}")
@@ -317,10 +317,10 @@ def check_shape(shape: Iterable[int], name: str = "shape") -> Shape:
 
 
 def nearest_layout(*specs: TensorSpec) -> str:
-    """Return the layout for a result or a packed copy of tensors: the one function that decides it.
+    """Return the layout for a result or a contiguous copy of tensors; no other function decides it.
 
-    It is the layout that the strides of the first tensor state, else that of the next one, else the faster
-    layout for the dtype of the first: NHWC for half precision and int8, NCHW for wider types.
+    The first tensor whose strides imply a layout decides. If none does, the dtype of the first tensor does:
+    NHWC for half precision and int8, where it is faster, and NCHW for wider types.
 
     >>> nearest_layout(TensorSpec((8, 1, 28, 28), (784, 1, 28, 1), "float32"))
     'nhwc'
@@ -330,9 +330,9 @@ def nearest_layout(*specs: TensorSpec) -> str:
 
 
 def _stated_layout(spec: TensorSpec) -> str | None:
-    """The layout that strides state, if they state one.
+    """Return the layout that strides imply, or None.
 
-    With one channel, or images of one pixel, the strides of axes of length 1 distinguish the two layouts.
+    With one channel, or images of one pixel, only the strides of axes of length 1 distinguish the layouts.
     """
     if not 3 <= len(spec.shape) <= 5:
         return "nchw"
@@ -349,5 +349,5 @@ def _stated_layout(spec: TensorSpec) -> str | None:
 
 
 def _exact_layouts(spec: TensorSpec) -> list[str]:
-    """The packed layouts that a tensor has with all of its strides; that of the batch is the same in both."""
+    """Return the layouts whose strides match exactly, except for the batch stride: both layouts share it."""
     return [layout for layout in spec.layouts if packed_strides(spec.shape, layout)[1:] == spec.strides[1:]]

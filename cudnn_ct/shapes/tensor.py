@@ -1,4 +1,4 @@
-"""The rules of what works on whole tensors: broadcasting, reductions, memory layouts."""
+"""Shape rules of whole-tensor operations: broadcasting, reductions, layout conversions."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from .parse import as_bool, as_choice
 from .specs import MAX_AXES, Shape, TensorSpec, check_shape, nearest_layout
 
 T = TypeVar("T")
-
 OP_TENSOR_OPS = ("add", "mul", "min", "max", "sqrt", "not")
-_OF_ONE = ("sqrt", "not")
+_UNARY = ("sqrt", "not")
+
 
 REDUCE_OPS = ("add", "mul", "min", "max", "amax", "avg", "norm1", "norm2", "mul_no_zeros")
 _INDEXED = ("min", "max")
-_OF_NOTHING = ("add", "mul", "norm1", "norm2", "mul_no_zeros")  # those with an answer if there is no element
+_DEFINED_FOR_EMPTY = ("add", "mul", "norm1", "norm2", "mul_no_zeros")  # ops with a value for zero elements
 
 
 class IndexedReduction(NamedTuple, Generic[T]):
@@ -29,17 +29,17 @@ class IndexedReduction(NamedTuple, Generic[T]):
 
 
 def op_tensor_op(op: Any, has_b: bool) -> str:
-    """The operation by its name in :data:`OP_TENSOR_OPS`; raise unless it takes as many operands as given."""
+    """Return the name of the operation in :data:`OP_TENSOR_OPS`; raise unless its operand count matches."""
     name = as_choice(op, OP_TENSOR_OPS, "op")
-    if has_b and name in _OF_ONE:
-        raise ValueError(f"op={name!r} is of one tensor; b must be None")
-    if not has_b and name not in _OF_ONE:
-        raise ValueError(f"op={name!r} needs b")
+    if has_b and name in _UNARY:
+        raise ValueError(f"op={name!r} takes one tensor: got a and b, expected b=None")
+    if not has_b and name not in _UNARY:
+        raise ValueError(f"op={name!r} needs b: got None, expected a tensor that broadcasts to a")
     return name
 
 
 def check_broadcast(a_shape: Iterable[int], b_shape: Iterable[int]) -> Shape:
-    """Return the shape of ``a``, to which ``b`` is stretched: each of its axes is as long, or of length 1.
+    """Return the shape of ``a``, to which ``b`` broadcasts: each of its axes is as long, or of length 1.
 
     >>> check_broadcast((8, 3, 4, 4), (1, 3, 1, 1))
     (8, 3, 4, 4)
@@ -83,15 +83,15 @@ def reduce_op(op: Any, x_shape: Iterable[int], axis: Any = None, indices: bool =
         raise ValueError(f"op has no indices: got {name!r}, expected {expected}; use reduce for the others")
     gone = reduce_axes(x, axis)
     empty = prod(x[axis] for axis in gone) == 0
-    if empty and name not in _OF_NOTHING and 0 not in reduced_shape(x, gone):
-        raise ValueError(f"op={name!r} over axes {gone} of x of shape {x} is of no element")
+    if empty and name not in _DEFINED_FOR_EMPTY and 0 not in reduced_shape(x, gone):
+        raise ValueError(f"cannot take op={name!r} over axes {gone}: x of shape {x} has no elements there")
     return name
 
 
 def transformed_spec(
     x: TensorSpec, layout: str | None = None, strides: Any = None, dtype: Any = None
 ) -> TensorSpec:
-    """What ``transform(x)`` gives: the shape of x, with other strides or another dtype.
+    """Return the spec of ``transform(x)``: the shape of x, with other strides or another dtype.
 
     With neither layout nor strides, the elements lie packed in the layout of x, or that nearest to it.
 
@@ -101,20 +101,19 @@ def transformed_spec(
     result = x.dtype if dtype is None else as_dtype(dtype).name
     if not (x.dtype in FLOATS and result in FLOATS) and not x.dtype == result == "int8":
         raise TypeError(
-            f"transform turns {', '.join(FLOATS)} into each other, and int8 into int8; not {x.dtype} "
-            f"into {result}"
+            f"transform converts between {', '.join(FLOATS)}, or int8 to int8: got {x.dtype} to {result}"
         )
     if strides is None:
         name = layout or nearest_layout(x)
         return TensorSpec.packed(x.shape, result, name)
     if layout is not None:
-        raise ValueError(f"layout={layout!r} and strides={strides!r}: give one of them")
+        raise ValueError(f"layout and strides are exclusive: got {layout!r} and {strides!r}; pass one")
     try:
         spec = TensorSpec(x.shape, check_shape(strides, "strides"), result)
     except (TypeError, ValueError):
-        raise ValueError(f"strides must be positive ints, in elements, not {strides!r}") from None
+        raise ValueError(f"strides must be positive ints, in elements: got {strides!r}") from None
     if len(spec.strides) != len(x.shape):
-        raise ValueError(f"strides {spec.strides} do not fit x of shape {x.shape}: one for each axis")
+        raise ValueError(f"strides {spec.strides} do not fit x of shape {x.shape}: expected one per axis")
     if not spec.describable or spec.overlaps_itself:
-        raise ValueError(f"strides {spec.strides} put several elements of shape {x.shape} in one place")
+        raise ValueError(f"strides {spec.strides} overlap: elements of shape {x.shape} would share memory")
     return spec

@@ -1,4 +1,4 @@
-"""What of the fake cuDNN throws dice: a count and a seed in device memory, a byte of mask per element."""
+"""Dropout of the fake cuDNN: a count and a seed in device memory, a byte of mask per element."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ class Dropout:
         state = self._get(dropout, "dropout")
         source, target = self._memory(x, "tensor", read), self._memory(y, "tensor", written)
         assert size == source.size
-        dice = self._state(state["states"])
-        rng = np.random.default_rng([int(dice[0]), int(dice[1])])
-        dice[1] += 1
+        random_state = self._state(state["states"])
+        rng = np.random.default_rng([int(random_state[0]), int(random_state[1])])
+        random_state[1] += 1
         kept = rng.random(source.size) >= state["probability"]
         view(self.host, mask, (size,), (1,), np.dtype(np.uint8))[...] = kept
         self._drop(state, source, target, kept)

@@ -1,4 +1,4 @@
-"""Every C call of every operation fails in turn, with each class of status; so does each call of the seam.
+"""Every C call of every operation fails in turn, with each class of status; so does each CUDA call.
 
 python -m tests.fake.failing             # the covering part, which CI runs
 python -m tests.fake.failing --all       # every call of every row of the selftest with every status
@@ -54,7 +54,7 @@ STATUSES: dict[int, type[CudnnError]] = {
     4003: AllocationError,
     5000: ExecutionFailedError,
 }
-SEAM = 0  # in place of a status: it is a call of the seam to CUDA that fails
+CUDA_CALL = 0  # in place of a status: a call of the CUDA interface layer fails
 PAGE = Path(__file__).parents[2] / "docs" / "reliability.md"
 
 
@@ -102,7 +102,7 @@ class Bench:
         return "; ".join(wrong) or ("" if max(errors) <= case.tolerance else f"differs by {max(errors)}")
 
     def tries(self, row: int) -> Iterator[Try]:
-        """Every call that a row makes, first and second, of C and of the seam; each with status 3000."""
+        """Return every C and CUDA call of a row, first and second; each with status 3000."""
         testing.reset()
         gc.collect()
         for warm in (False, True):
@@ -114,7 +114,7 @@ class Bench:
                 if returns_status(name):
                     yield Try(row, warm, k, name, 3000)
             for k, name in enumerate(self.host.calls, 1):
-                yield Try(row, warm, k, name, SEAM)
+                yield Try(row, warm, k, name, CUDA_CALL)
 
     def attempt(self, one: Try) -> Found:
         """Let a call fail, and see what comes of it."""
@@ -147,7 +147,7 @@ class Bench:
             self.compute(one.row)
         self.fake.calls.clear()
         self.host.calls.clear()
-        if one.status == SEAM:
+        if one.status == CUDA_CALL:
             self.host.fail_at = one.k
         else:
             self.fake.fail_at = {one.k: one.status}
@@ -162,7 +162,7 @@ class Bench:
     def _left(self, one: Try) -> str:
         """What outlives caches and arrays. What cuDNN refused to destroy does, and a warning says so."""
         testing.reset()
-        kept = int("Destroy" in one.function and one.status != SEAM)
+        kept = int("Destroy" in one.function and one.status != CUDA_CALL)
         if len(self.fake.objects) > kept or self.host.live:
             gc.collect()
             testing.reset()  # handles of contexts that cycles held
@@ -182,7 +182,7 @@ def returns_status(name: str) -> bool:
 def fits(error: Exception, one: Try) -> bool:
     """Whether an exception is the right one for a call that failed."""
     text = str(error)
-    if one.status == SEAM:
+    if one.status == CUDA_CALL:
         if one.function == "allocate":
             return isinstance(error, AllocationError) and bool(re.search(r"[\d,]+ bytes wanted for \w", text))
         return isinstance(error, ExecutionFailedError) and text.startswith(f"{one.function} failed")
@@ -230,7 +230,7 @@ def no_collecting() -> Iterator[None]:
 def everything(sites: Iterable[Try], operations: list[str]) -> Iterator[Try]:
     """Each call with a status of each class."""
     for one in sites:
-        for status in (SEAM,) if one.status == SEAM else STATUSES:
+        for status in (CUDA_CALL,) if one.status == CUDA_CALL else STATUSES:
             yield one._replace(status=status)
 
 
@@ -241,9 +241,11 @@ def covering(sites: Iterable[Try], operations: list[str]) -> Iterator[Try]:
     """
     places: dict[tuple[Any, ...], list[Try]] = {}
     for one in sites:
-        places.setdefault((operations[one.row], one.warm, one.function, one.status == SEAM), []).append(one)
+        places.setdefault((operations[one.row], one.warm, one.function, one.status == CUDA_CALL), []).append(
+            one
+        )
     for group in places.values():
-        if group[0].status == SEAM:  # they differ by what they are for: all of one row
+        if group[0].status == CUDA_CALL:  # they differ by what they are for: all of one row
             yield from (one for one in group if one.row == group[0].row)
             continue
         for n, one in enumerate(everything(group[:1], operations)):
@@ -266,15 +268,15 @@ def run(part: tuple[int, int], whole: bool) -> list[Found]:
 def table(found: list[Found]) -> str:
     """A row for each operation, and one for all."""
     lines = [
-        "| operation | calls of C | tries | raised | another way ran | calls of the seam | tries | raised | "
+        "| operation | calls of C | tries | raised | another way ran | CUDA calls | tries | raised | "
         "another way ran | found wrong |",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for operation in [*dict.fromkeys(one.operation for one in found), ""]:
         mine = [one for one in found if operation in ("", one.operation)]
         cells: list[object] = [f"`{operation}`" if operation else "all"]
-        for seam in (False, True):
-            part = [one for one in mine if (one.attempt.status == SEAM) == seam]
+        for in_cuda in (False, True):
+            part = [one for one in mine if (one.attempt.status == CUDA_CALL) == in_cuda]
             counts = Counter(one.outcome for one in part)
             places = {(one.attempt.row, one.attempt.warm, one.attempt.k) for one in part}
             cells += [f"{n:,}" for n in (len(places), len(part), counts["raised"], counts["another way"])]

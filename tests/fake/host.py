@@ -65,7 +65,7 @@ class ForeignArray:
 
 
 def may_fail(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of the seam that is counted, and fails where that was ordered."""
+    """A function of the CUDA interface layer that counts its calls, and fails on request."""
 
     @wraps(function)
     def counted(self: Host, *args: Any, **kwargs: Any) -> Any:
@@ -79,7 +79,7 @@ def may_fail(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _failure(name: str, args: tuple[Any, ...]) -> CudnnError:
-    """What the real seam raises: memory runs out, or a kernel that was issued earlier has failed."""
+    """Errors of the real CUDA interface layer: out of memory, or failure of an earlier kernel."""
     if name == "allocate":
         nbytes, _, what = (*args, "an array")[:3]
         return AllocationError(f"out of memory: {nbytes:,} bytes wanted for {what}")

@@ -28,8 +28,8 @@ def _samples(shape: tuple[int, ...], mode: int) -> list[tuple[tuple[int, ...], l
 class Norm:
     """A part of the fake: it reads descriptors and memory through the rest of it.
 
-    ``norm_refused`` are the modes that there are not, ``norm_sizes`` the bytes of workspace and of reserve
-    space, ``norm_batch`` the largest batch of inference. As in cuDNN only half types with channels last are
+    ``norm_refused`` are the unsupported modes, ``norm_sizes`` the bytes of workspace and of reserve space,
+    ``norm_batch`` the largest batch of inference. As in cuDNN only half precision with channels last is
     fused.
     """
 

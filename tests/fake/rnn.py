@@ -60,7 +60,7 @@ class Recurrent:
         if state["dtype"].name == "float64" and state["algo"] in (1, 3):
             return NOT_SUPPORTED
         if state["dropout"]:
-            state["dice"] = self._get(state["dropout"], "dropout")
+            state["random"] = self._get(state["dropout"], "dropout")
         self._get(network, "network").update(state)
         return 0
 
@@ -202,7 +202,7 @@ class Recurrent:
         run = self._remembered(reserve, reserve_size, 2)
         read = {"x": self._sequences(x, x_at), "y": self._sequences(y, y_at), "h0": self._state_of(h, h0_at)}
         for name, now in _held(state, **read).items():
-            assert now == run.held[name], f"{name} is no longer what it was in the pass forward"
+            assert now == run.held[name], f"{name} is no longer what it was in the forward pass"
         for place, into in self._weights(state, dw, weights_size).items():
             into[...] = (into.astype(np.float64) + run.gradients[place]).astype(state["dtype"].numpy)
         return 0
@@ -277,15 +277,15 @@ class Recurrent:
 
     def _masks(self: Any, state: dict[str, Any]) -> np.ndarray | None:
         """What the output of each layer but the last is multiplied by."""
-        dice = state.get("dice")
-        if not dice or not dice["probability"]:
+        dropout = state.get("random")
+        if not dropout or not dropout["probability"]:
             return None
-        seed = self._state(dice["states"])
+        seed = self._state(dropout["states"])
         rng = np.random.default_rng([int(seed[0]), int(seed[1])])
         seed[1] += 1
         shape = (state["layers"] - 1, max(state["lengths"]), len(state["lengths"]))
         width = state["directions"] * state["projected"]
-        return (rng.random((*shape, width)) >= dice["probability"]) / (1 - dice["probability"])
+        return (rng.random((*shape, width)) >= dropout["probability"]) / (1 - dropout["probability"])
 
     def _marks(self: Any, reserve: int) -> np.ndarray:
         self.host.check(reserve, RESERVE)

@@ -63,10 +63,10 @@ def test_making(host: Host) -> None:
     assert ct.asarray([1.5, 2.5], "bfloat16").dtype == ml_dtypes.bfloat16
     assert ct.asarray(np.arange(4, dtype=">f4")).numpy().tolist() == [0, 1, 2, 3]
     assert ct.asarray(np.arange(24).reshape(2, 3, 4)[:, ::-1]).numpy()[0, 0, 0] == 8
-    with pytest.raises(ValueError, match="layout must be one of nchw, nhwc, not 'nwhc'"):
+    with pytest.raises(ValueError, match="layout must be one of nchw, nhwc: got 'nwhc'"):
         ct.empty((1, 2, 3, 4), layout="nwhc")
     with pytest.raises(
-        ValueError, match=r"layout 'nhwc' needs a shape \(N, C, 1 to 3 spatial axes\), not \(1, 2\)"
+        ValueError, match=r"layout 'nhwc' needs a shape \(N, C, 1 to 3 spatial axes\): got \(1, 2\)"
     ):
         ct.empty((1, 2), layout="nhwc")
     with pytest.raises(ValueError, match="each length must be between 0"):
@@ -104,7 +104,7 @@ def test_a_layout_that_is_none(host: Host) -> None:
     on_device = ct.zeros((1, 2, 3, 4))
     for array in (on_device, on_device.numpy()):
         for layout in (np.zeros(2), "nwhc", ""):
-            with pytest.raises(ValueError, match="layout must be one of nchw, nhwc, not"):
+            with pytest.raises(ValueError, match="layout must be one of nchw, nhwc: got"):
                 ct.asarray(array, layout=layout)
 
 

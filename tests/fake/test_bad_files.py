@@ -97,15 +97,15 @@ STRANGE = (None, True, -1, 2**70, 1e308, "", "NOPE", "graph", [], {}, [[]], {"a"
 
 def test_conv_computes_when_cached_rows_were_edited(path: Path) -> None:
     """Rows that are JSON and mean nothing, or something else: they are advice, and judged like any other."""
-    dice, good = random.Random(0), Store(path).export()
+    rng, good = random.Random(0), Store(path).export()
     for _ in range(12):
         bad = json.loads(json.dumps(good))
         for choice in bad.values():
-            row = dice.choice(choice["rows"])
-            for name in dice.sample(sorted(row), dice.randint(1, 3)):
-                row[name] = dice.choice(STRANGE)
-            if dice.random() < 0.2:
-                choice["rows"] = dice.choice(STRANGE)
+            row = rng.choice(choice["rows"])
+            for name in rng.sample(sorted(row), rng.randint(1, 3)):
+                row[name] = rng.choice(STRANGE)
+            if rng.random() < 0.2:
+                choice["rows"] = rng.choice(STRANGE)
         Store(path).load(bad)
         assert len(convolved()) <= 1, bad
         Store(path).load(good)

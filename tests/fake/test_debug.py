@@ -91,7 +91,7 @@ def test_debug_error_names_other_work_when_nothing_was_launched(debug: FakeCudnn
 
 
 def test_debug_synchronizes_after_dropout_seeding(debug: FakeCudnn, host: Host) -> None:
-    """The states of dice are made on the device, by a function whose first argument is the descriptor."""
+    """Random states are initialised on the device, by a function whose first argument is the descriptor."""
     host.calls.clear()
     ct.DropoutState(0.5, seed=1)
     (ring,) = launch_log._history.values()

@@ -82,7 +82,7 @@ def test_kept_rows_are_judged_as_any_others(fake: FakeCudnn, on_disk: Path) -> N
     store().put(key, {"rows": [{**row, "deterministic": False} for row in choice["rows"]]})
     forget()
     assert ran(fake, algo=TIME, deterministic=True) == "IMPLICIT_GEMM"
-    assert len(algorithms(fake)) > 2, "timed anew"
+    assert len(algorithms(fake)) > 2, "timed again"
 
 
 @pytest.mark.parametrize(("status", "error"), [(5000, ExecutionFailedError), (4003, AllocationError)])
@@ -419,7 +419,7 @@ def test_hopeless_engines_leave_compiled_ones_their_chance(fake: FakeCudnn, host
     timed, _ = algo_cache.benchmark_rows(conv_problem("forward", x, w), ways, here, (), 1, 0, every=False)
     times = {row.algorithm: row.time_ms for row in timed}
     assert times["engine 9"] == pytest.approx(0.02)
-    assert times["engine 8"] is None, "after four hopeless ones, others of their kind are not tried"
+    assert times["engine 8"] is None, "after four pruned ones, others of their kind are not tried"
 
 
 # --- what a failure leaves behind ---

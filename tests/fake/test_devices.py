@@ -112,12 +112,12 @@ def test_a_plan_goes_where_its_operands_are(fake: FakeCudnn, host: Host) -> None
             np.testing.assert_array_equal(plan(x, w, out=out.fill(np.nan)).numpy(), EXPECTED)
 
 
-def test_dice_stay_on_their_device(fake: FakeCudnn) -> None:
+def test_random_state_stays_on_its_device(fake: FakeCudnn) -> None:
     with ct.use(device=1):
-        dice = ct.DropoutState(0.5, seed=1)
+        state = ct.DropoutState(0.5, seed=1)
     x, _ = placed(0)
     with pytest.raises(ValueError, match="device"):
-        ct.dropout(x, dice)
+        ct.dropout(x, state)
 
 
 def test_a_network_on_both_devices(fake: FakeCudnn) -> None:

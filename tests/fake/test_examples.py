@@ -29,7 +29,7 @@ from sklearn.datasets import load_digits  # noqa: E402
 
 @pytest.fixture(autouse=True)
 def _examples_can_be_imported(fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each is imported anew, since it asks then what there is; settings return to what they were."""
+    """Import each example again, because it checks for libraries then; restore the settings."""
     monkeypatch.syspath_prepend(EXAMPLES)
     for path in EXAMPLES.glob("*.py"):
         monkeypatch.delitem(sys.modules, path.stem, raising=False)

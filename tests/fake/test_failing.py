@@ -1,4 +1,4 @@
-"""Every C call may fail, and every call of the CUDA seam: the tries that are made, and how they judge."""
+"""Every C call may fail, and every CUDA call: the tries that are made, and how they judge."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from cudnn_ct.cli import selftest_cases
 
 from .cudnn import FakeCudnn
 from .failing import (
-    SEAM,
+    CUDA_CALL,
     STATUSES,
     Bench,
     Found,
@@ -32,10 +32,12 @@ def test_every_failing_call_raises_or_falls_back(found: list[Found]) -> None:
 def test_matrix_covers_operations_functions_and_statuses(found: list[Found]) -> None:
     assert {one.operation for one in found} == set(selftest_cases.OPERATIONS)
     tried = {(one.attempt.function, one.attempt.status) for one in found}
-    for function in {function for function, status in tried if status != SEAM}:
+    for function in {function for function, status in tried if status != CUDA_CALL}:
         assert returns_status(function)
         assert {status for name, status in tried if name == function} >= set(STATUSES)
-    assert {"set_device", "allocate", "copy_from_host", "copy_to_host"} <= {f for f, s in tried if s == SEAM}
+    assert {"set_device", "allocate", "copy_from_host", "copy_to_host"} <= {
+        f for f, s in tried if s == CUDA_CALL
+    }
     assert {one.attempt.warm for one in found} == {False, True}
     assert {one.outcome for one in found} == {"raised", "another way"}
 

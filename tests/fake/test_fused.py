@@ -149,7 +149,7 @@ def test_relu_is_one_call_and_tanh_is_not(fake: FakeCudnn) -> None:
     fake.calls.clear()
     plan(x, w, b)
     assert fake.names() == ["cudnnConvolutionForward", "cudnnAddTensor", "cudnnActivationForward"]
-    assert "by calls of their own" in plan.describe()
+    assert "by separate calls" in plan.describe()
 
 
 FILTERS = {
@@ -176,7 +176,7 @@ def test_conv_bias_activation_equals_reference_when_filter_is_not_packed(
     np.testing.assert_array_equal(got.numpy(), expected)
     plan = ct.conv_bias_activation_plan(images, filters, bias, z=residual)
     np.testing.assert_array_equal(plan(images, filters, residual, bias).numpy(), expected)
-    assert "in one call" in plan.describe()
+    assert "in one fused call" in plan.describe()
     assert "w copied to" in plan.describe()
 
 
@@ -309,9 +309,9 @@ def test_nothing_to_sum(fake: FakeCudnn) -> None:
 
 
 def test_what_cannot_be_had_lists_all_ways(fake: FakeCudnn) -> None:
-    with pytest.raises(NotSupportedError, match="the legacy calls have no gelu") as caught:
+    with pytest.raises(NotSupportedError, match="the legacy calls do not support gelu") as caught:
         ct.conv_bias_activation(images(2, 3, 5, 6), images(4, 3, 3, 3), images(4), activation="gelu")
-    assert "the legacy fused call has relu and identity, not gelu" in str(caught.value)
+    assert "the legacy fused call supports relu and identity, not gelu" in str(caught.value)
     assert "graph all engines" in str(caught.value)
 
 
@@ -321,7 +321,7 @@ def test_what_cannot_be_had_lists_all_ways(fake: FakeCudnn) -> None:
         ({"activation": "softmax"}, ValueError, "activation must be one of identity, relu, clipped_relu"),
         ({"b": 3}, ValueError, r"b has shape \(3,\); y of shape \(2, 4, 3, 4\) needs \(4,\)"),
         ({"z": (2, 4, 3, 5)}, ValueError, r"z has shape \(2, 4, 3, 5\); y has \(2, 4, 3, 4\)"),
-        ({"coefficient": "high"}, TypeError, "coefficient must be a number, not 'high'"),
+        ({"coefficient": "high"}, TypeError, "coefficient must be a number: got 'high'"),
         ({"algo": "fft", "stride": 2, "strict": True}, NotSupportedError, "fft needs stride 1"),
     ],
 )

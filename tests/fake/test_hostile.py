@@ -124,15 +124,18 @@ RNN = ct.RNN("rnn_relu", 2, 3, bias="no_bias")
     [
         (lambda x: ct.softmax(x, alpha=MANY), "alpha must be a number"),
         (lambda x: ct.softmax(x, beta=MANY, out=x), "beta must be a number"),
-        (lambda x: ct.conv(x, x, alpha=None), "alpha must be a number, not None"),
+        (lambda x: ct.conv(x, x, alpha=None), "alpha must be a number: got None"),
         (lambda x: ct.conv_plan(x, x, beta=x), "beta must be a number"),
-        (lambda x: ct.conv_algorithms(x, x, alpha="1"), "alpha must be a number, not '1'"),
-        (lambda x: ct.conv_backward_bias(x, beta=None), "beta must be a number, not None"),
+        (lambda x: ct.conv_algorithms(x, x, alpha="1"), "alpha must be a number: got '1'"),
+        (lambda x: ct.conv_backward_bias(x, beta=None), "beta must be a number: got None"),
         (lambda x: ct.batch_norm_training(x, x, x, alpha=x), "alpha must be a number"),
         (lambda x: ct.conv_transpose_output_shape((1, 1, 1), (1, 1, 1), groups=1.5), "groups must be an int"),
         (lambda x: ct.batch_norm_overflow_detected(wait=MANY), "wait must be True or False"),
         (lambda x: ct.spatial_transformer(ct.TensorSpec(None, None, "x"), x), "x must be an array on"),
-        (lambda x: ct.TensorDescriptor(ct.TensorSpec(None, (), "x")), "shape of a spec is a tuple of ints"),
+        (
+            lambda x: ct.TensorDescriptor(ct.TensorSpec(None, (), "x")),
+            "shape of a spec must be a tuple of ints",
+        ),
         (
             lambda x: ct.synchronize(Said(__cuda_stream__=5)),
             "__cuda_stream__ of .* is malformed: got 5",
@@ -148,7 +151,7 @@ RNN = ct.RNN("rnn_relu", 2, 3, bias="no_bias")
         (lambda x: RNN.algorithms((1, 1, 2), training=MANY), "training must be True or False"),
         (lambda x: RNN.pack_params(5), "a mapping by names or a sequence, not int"),
         (lambda x: RNN.pack_params([1, 2]), r"l0.W_hidden must be an array of shape \(3, 2\), not int"),
-        (lambda x: RNN.split_params(x, "0"), "layer must be an int, not '0'"),
+        (lambda x: RNN.split_params(x, "0"), "layer must be an int: got '0'"),
         (lambda x: RNN.from_torch([]), "a state is a mapping from names to arrays, not list"),
         (lambda x: RNN.from_torch({}, prefix=3), "prefix must be a string, not 3"),
         (lambda x: RNN.to_torch(x, prefix=3), "prefix must be a string, not 3"),
@@ -206,9 +209,9 @@ def test_the_reference_takes_numpy_arrays_and_real_numbers() -> None:
     x = np.zeros((2, 3), np.float32)
     with pytest.raises(TypeError, match="out must be a NumPy array, not int"):
         reference.softmax(x, out=5)
-    with pytest.raises(TypeError, match="alpha must be a number, not 1j"):
+    with pytest.raises(TypeError, match="alpha must be a number: got 1j"):
         reference.softmax(x, alpha=1j)
-    with pytest.raises(TypeError, match="beta must be a number, not 'x'"):
+    with pytest.raises(TypeError, match="beta must be a number: got 'x'"):
         reference.softmax(x, beta="x", out=x.copy())
 
 

@@ -126,7 +126,7 @@ def test_the_extended_gradient_is_passed_over_where_it_needs_what_is_not_kept(fa
     x = images(2, 4, 3, 3)
     ct.batch_norm_backward(x, x, *parameters(x, count=1))
     assert steps(fake) == ["Backward persistent"]
-    assert "it reads 60 bytes that no forward step has kept for it" in plan_of_last_call().describe()
+    assert "it needs 60 bytes of reserve space of the forward pass" in plan_of_last_call().describe()
 
 
 @pytest.mark.parametrize(
@@ -344,12 +344,12 @@ def test_batch_norm_training_scales_only_its_output_by_beta_when_results_are_cop
     ("changes", "error", "message"),
     [
         ({"mode": "layer"}, ValueError, "mode must be one of per_activation, spatial"),
-        ({"epsilon": -1e-9}, ValueError, "epsilon must be at least 0 and finite, got -1e-09"),
-        ({"epsilon": "small"}, TypeError, "epsilon must be a number, not 'small'"),
-        ({"momentum": 1.5}, ValueError, "momentum must be between 0 and 1, got 1.5"),
-        ({"activation": "tanh"}, ValueError, "activation must be one of relu, not 'tanh'"),
+        ({"epsilon": -1e-9}, ValueError, "epsilon must be at least 0 and finite: got -1e-09"),
+        ({"epsilon": "small"}, TypeError, "epsilon must be a number: got 'small'"),
+        ({"momentum": 1.5}, ValueError, "momentum must be between 0 and 1: got 1.5"),
+        ({"activation": "tanh"}, ValueError, "activation must be one of relu: got 'tanh'"),
         ({"beta": 1}, ValueError, "beta=1 needs out"),
-        ({"alpha": "2"}, TypeError, "alpha must be a number, not '2'"),
+        ({"alpha": "2"}, TypeError, "alpha must be a number: got '2'"),
         ({"epsilon": {}}, TypeError, "is not a valid parameter"),
     ],
 )
@@ -392,7 +392,7 @@ def test_bad_operands(fake: FakeCudnn) -> None:
         ct.batch_norm_training(images(1, 1, 1, 1, 1, 1, 1), scale, bias)
     with pytest.raises(ValueError, match="mean and invstd must both be given, or neither"):
         ct.batch_norm_backward(x, x, scale, mean)
-    with pytest.raises(ValueError, match="activation='relu' needs y, the result of the forward step"):
+    with pytest.raises(ValueError, match="activation='relu' needs y, the result of the forward pass"):
         ct.batch_norm_backward(x, x, scale, activation="relu")
     with pytest.raises(ValueError, match=r"dy has shape \(2, 3\); x has"):
         ct.batch_norm_backward(images(2, 3), x, scale)

@@ -1,4 +1,4 @@
-"""Calls across streams, of which each call of the CUDA seam fails in turn: events, copies, waits, memory."""
+"""Calls across streams with one failing CUDA call after another: events, copies, waits, memory."""
 
 from __future__ import annotations
 
@@ -56,14 +56,14 @@ def a_plan(host: Host) -> np.ndarray:
     return plan(x, w, out=out).numpy()
 
 
-def dice(host: Host) -> np.ndarray:
+def dropout(host: Host) -> np.ndarray:
     x = images(4, 5)
     y, mask = ct.dropout(x, ct.DropoutState(0.5, seed=3, stream=SIDE), stream=OTHER)
     return ct.dropout_backward(y, mask, mask.state).numpy()
 
 
 def a_network(host: Host) -> np.ndarray:
-    net = ct.RNN("gru", 2, 3, num_layers=2)  # without dice, which a second candidate throws again
+    net = ct.RNN("gru", 2, 3, num_layers=2)  # without dropout, for which a second candidate would draw again
     w = net.pack_params([np.ones(row.shape, np.float32) for row in rnn_parameters(net.spec)])
     _, _, _, reserve = net.forward(images(3, 2, 2), w, training=True, stream=SIDE)
     return net.backward_data(images(3, 2, 3), reserve, stream=OTHER).dx.numpy()
@@ -85,7 +85,7 @@ def half(host: Host) -> np.ndarray:
 CALLS: dict[str, Callable[[Host], Any]] = {
     call.__name__: call
     for call in (
-        conv_on_a_side_stream, into_what_another_stream_wrote, foreign_in_and_out, timed, a_plan, dice,
+        conv_on_a_side_stream, into_what_another_stream_wrote, foreign_in_and_out, timed, a_plan, dropout,
         a_network, copies, half,
     )
 }  # fmt: skip

@@ -34,7 +34,7 @@ IMAGE, FILTERS = "array((2, 8, 9, 10))", "array((8, 8, 3, 3))"
 HALF = ("array((2, 8, 9, 10), 'float16', 'nhwc')", "array((8, 8, 3, 3), 'float16', 'nhwc')")
 NETWORK = "(t := trained()).net."
 BLOCK = "ct.dnn.RNNBlock('float32', 3, 1, 'gru')"
-DICE = "(d := thrown()) and "
+DROPPED = "(d := thrown()) and "
 
 # What the selftest has no row for, or calls in a way of its own.
 OTHERS = (
@@ -62,7 +62,7 @@ OTHERS = (
     Base("ct.DropoutState", ("0.5", "3")),
     Base("ct.DropoutState().restore", ("ct.DropoutState().save()",)),
     Base("ct.dropout", (IMAGE, "ct.DropoutState()")),
-    Base(f"{DICE}ct.dropout_backward", (IMAGE, "d.mask", "d.mask.state")),
+    Base(f"{DROPPED}ct.dropout_backward", (IMAGE, "d.mask", "d.mask.state")),
     Base("ct.RNN", ("'gru'", "2", "3"), {"num_layers": "2"}),
     Base("ct.RNN('lstm', 2, 3).forward", ("array((4, 3, 2))", "array((84,))"), {"lengths": "[4, 2, 3]"}),
     Base("ct.RNN('gru', 2, 3).forward", ("array((4, 3, 2))", "array((63,))"), {"training": "True"}),
@@ -263,7 +263,7 @@ def _spec_arguments(name: str) -> tuple[str, ...]:
 # Where the text of a function is a call itself, the function whose parameters it has.
 _SAME = {
     f"ct.conv_plan({IMAGE}, {FILTERS})": "ConvPlan.__call__",
-    f"{DICE}ct.dropout_backward": "ct.dropout_backward",
+    f"{DROPPED}ct.dropout_backward": "ct.dropout_backward",
     f"{NETWORK}backward_data": "ct.RNN.backward_data",
     f"{NETWORK}backward_weights": "ct.RNN.backward_weights",
     **{f"ct.RNN({mode!r}, 2, 3).forward": "ct.RNN.forward" for mode in ("lstm", "gru")},

@@ -234,9 +234,9 @@ def test_timed_choices_are_kept_on_disk(tmp_path: Path, monkeypatch: pytest.Monk
     assert "float16" in key
     code = """
 import json, sys, numpy as np, cudnn_ct as ct
-from cudnn_ct.autotune import benchmark as ruler
+from cudnn_ct.autotune import benchmark as benchmark_module
 def race(*_): raise AssertionError("timed again")
-ruler.benchmark = race
+benchmark_module.benchmark = race
 x = ct.asarray(np.ones((4, 16, 12, 12)), "float16", layout="nhwc")
 w = ct.asarray(np.ones((24, 16, 3, 3)), "float16", layout="nhwc")
 plan = ct.conv_plan(x, w, padding=1, algo="autotune")

@@ -215,13 +215,13 @@ def test_nothing_that_is_kept_crosses() -> None:
     assert not ours[0] & ours[1]
 
 
-def test_dice_and_networks_of_two_devices() -> None:
+def test_random_state_and_network_belong_to_one_device() -> None:
     with ct.use(device=1):
-        dice = ct.DropoutState(0.5, seed=1)
+        state = ct.DropoutState(0.5, seed=1)
         other = ct.full((4, 5), 1.0)
     with pytest.raises(ValueError, match="device"):
-        ct.dropout(ct.full((4, 5), 1.0), dice)
-    assert ct.dropout(other, dice)[0].device == 1
+        ct.dropout(ct.full((4, 5), 1.0), state)
+    assert ct.dropout(other, state)[0].device == 1
     net = ct.RNN("gru", 4, 8, precision="float32", algo="standard")
     rng = np.random.default_rng(0)
     weights = rng.standard_normal(net.weight_size).astype(np.float32)

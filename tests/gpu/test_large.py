@@ -27,7 +27,7 @@ NAN = float("nan")
 
 @pytest.fixture(autouse=True)
 def _nothing_kept() -> Iterator[None]:
-    """Ways that are chosen anew in each test, and leave no plans to others."""
+    """Select implementations again in each test, and leave no plans to other tests."""
     calls = context.current(stream.current_stream()).calls
     calls.clear()
     yield

@@ -88,7 +88,7 @@ def network() -> np.ndarray:
     return net.backward_data(ct.asarray(np.ones((5, 3, 8), np.float32)), done.reserve).dx.numpy()
 
 
-def dice() -> np.ndarray:
+def dropout() -> np.ndarray:
     x = ct.asarray(X)
     y, mask = ct.dropout(x, ct.DropoutState(0.5, seed=1))
     return ct.dropout_backward(y, mask, mask.state).numpy()
@@ -106,7 +106,7 @@ CALLS: dict[str, Callable[[], np.ndarray]] = {
     ).y.numpy(),
     "reduce": lambda: ct.reduce(ct.asarray(X), op="max", axis=(2, 3)).numpy(),
     "ctc_loss": lambda: ct.ctc_loss(ct.asarray(LOGITS), LABELS, [3, 1, 3], [9, 6, 7])[0].numpy(),
-    "dropout": dice,
+    "dropout": dropout,
     "RNN": network,
 }
 

@@ -21,7 +21,7 @@ from .conftest import library, place
 
 EXAMPLES = max(300, settings.default.max_examples)
 
-# What the persistent modes are made for: half types, channels last, a multiple of 4 channels.
+# The persistent modes are fast for half precision, channels last and a multiple of 4 channels.
 FUSED = LayerCase(
     "batch_norm_training",
     (

@@ -373,12 +373,12 @@ def test_truncated_at_any_length(full: Store, tmp_path: Path) -> None:
 
 def test_damaged_anywhere(full: Store, tmp_path: Path) -> None:
     assert full.path is not None
-    content, dice, damaged = full.path.read_bytes(), random.Random(1), tmp_path / "damaged"
+    content, rng, damaged = full.path.read_bytes(), random.Random(1), tmp_path / "damaged"
     for _ in range(150):
         changed = bytearray(content)
-        start = dice.choice((dice.randrange(200), dice.randrange(len(content))))
-        for place in range(start, min(start + dice.choice((1, 4, 500)), len(content))):
-            changed[place] = dice.randrange(256)
+        start = rng.choice((rng.randrange(200), rng.randrange(len(content))))
+        for place in range(start, min(start + rng.choice((1, 4, 500)), len(content))):
+            changed[place] = rng.randrange(256)
         damaged.write_bytes(changed)
         with warnings.catch_warnings(record=True) as seen:
             warnings.simplefilter("always")

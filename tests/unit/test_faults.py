@@ -1,4 +1,4 @@
-"""What the seam to CUDA makes of a driver that fails: the right exception, a note where a kernel did it."""
+"""Errors of the driver become the right exception, with a note if a kernel failed."""
 
 from __future__ import annotations
 

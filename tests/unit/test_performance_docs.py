@@ -31,4 +31,4 @@ tool = loaded()
 
 
 def test_performance_pages_match_the_results() -> None:
-    assert tool.main(["--check"]) == 0, "python tools/performance_docs.py writes them anew"
+    assert tool.main(["--check"]) == 0, "run python tools/performance_docs.py"

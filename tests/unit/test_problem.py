@@ -79,13 +79,13 @@ def test_half_keeps_the_size_of_odd_windows_and_full_turns_it_around() -> None:
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"padding": 1.5}, TypeError, "padding must be an int or 2 ints, not 1.5"),
+        ({"padding": 1.5}, TypeError, "padding must be an int or 2 ints: got 1.5"),
         ({"padding": ((1, 2),)}, ValueError, "expected 2 pairs"),
         ({"padding": ((1, 2), (3, -4))}, ValueError, "padding must be between 0"),
         ({"stride": (1, 2, 3)}, ValueError, "3 numbers; the window has 2 axes"),
         ({"stride": "2"}, TypeError, "stride must be an int"),
         ({"groups": 1.0}, TypeError, "groups must be an int"),
-        ({"groups": -1}, ValueError, "groups must be at least 1, got -1"),
+        ({"groups": -1}, ValueError, "groups must be at least 1: got -1"),
         ({"mode": 3}, ValueError, "mode must be one of"),
         ({"padding": 2**31}, ValueError, "padding must be between 0 and 2147483647"),
         ({"padding": 2**30, "stride": 1}, ValueError, "output shape"),
@@ -163,7 +163,7 @@ def test_sums_of_int8_are_written_as_out_is() -> None:
     wrong = TensorSpec.packed((2, 8, 3, 3), "int8", "nhwc")
     with pytest.raises(TypeError, match="out is int8; sums of int8 are written as int32 or float32"):
         conv_problem("forward", x, w, out=wrong)
-    with pytest.raises(ValueError, match="alpha is a factor of floats"):
+    with pytest.raises(ValueError, match="alpha is not supported for int32 results"):
         conv_problem("forward", x, w, scaled="alpha")
     with pytest.raises(TypeError, match=r"a gradient of a convolution takes float16, .*, not int8"):
         conv_problem("backward_data", wrong, w, shape=x.shape)

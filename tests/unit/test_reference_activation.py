@@ -62,8 +62,8 @@ def test_activation_in_place_scales_and_adds() -> None:
 @pytest.mark.parametrize(
     ("change", "error", "says"),
     [
-        ({"mode": "gelu"}, ValueError, "mode must be one of identity, relu, .* swish, not 'gelu'"),
-        ({"coefficient": "high"}, TypeError, "coefficient must be a number, not 'high'"),
+        ({"mode": "gelu"}, ValueError, "mode must be one of identity, relu, .* swish: got 'gelu'"),
+        ({"coefficient": "high"}, TypeError, "coefficient must be a number: got 'high'"),
         ({"propagate_nan": "keep"}, TypeError, "propagate_nan must be True or False"),
         ({"x": np.ones(2, int)}, TypeError, "an activation takes .* not int64"),
         ({"beta": 1}, ValueError, "beta=1 needs out"),

@@ -31,7 +31,7 @@ def test_dropout_is_not_a_public_reference() -> None:
     ("arguments", "error", "says"),
     [
         ((np.ones(2), [True], 0.5), ValueError, r"kept has shape \(1,\); x has \(2,\)"),
-        ((np.ones(2), [True, False], 1), ValueError, "probability must be at least 0 and less than 1, got 1"),
+        ((np.ones(2), [True, False], 1), ValueError, "probability must be at least 0 and less than 1: got 1"),
         ((np.ones(2), [True, False], -0.1), ValueError, "probability must be at least 0"),
         ((np.ones(2, int), [True, False], 0), TypeError, "dropout takes .* not int64"),
     ],

@@ -20,11 +20,11 @@ shapes = st.lists(st.integers(1, 3), min_size=1, max_size=3).flatmap(
 @pytest.mark.parametrize(
     ("change", "error", "says"),
     [
-        ({"n": 0}, ValueError, "n must be between 1 and 16, got 0"),
-        ({"n": 17}, ValueError, "n must be between 1 and 16, got 17"),
-        ({"n": 2.0}, TypeError, "n must be an int, not 2.0"),
-        ({"k": 0}, ValueError, "k must be at least 1e-05, got 0"),
-        ({"lrn_beta": 0}, ValueError, "lrn_beta must be at least 0.01, got 0"),
+        ({"n": 0}, ValueError, "n must be between 1 and 16: got 0"),
+        ({"n": 17}, ValueError, "n must be between 1 and 16: got 17"),
+        ({"n": 2.0}, TypeError, "n must be an int: got 2.0"),
+        ({"k": 0}, ValueError, "k must be at least 1e-05: got 0"),
+        ({"lrn_beta": 0}, ValueError, "lrn_beta must be at least 0.01: got 0"),
         ({"lrn_alpha": "1"}, TypeError, "lrn_alpha must be a number"),
         ({"x": np.ones((2, 3))}, ValueError, r"x has shape \(2, 3\); expected \(N, C"),
         ({"x": np.ones((2, 3, 4), int)}, TypeError, "lrn takes .* not int64"),

@@ -32,7 +32,7 @@ X, GRID, THETA = np.ones((2, 3, 4, 5)), np.ones((2, 6, 7, 2)), np.ones((2, 2, 3)
         (wrong("affine_grid", THETA.astype(int), (2, 4, 4)), TypeError, "affine_grid takes .* not int64"),
         (wrong("affine_grid_backward", THETA), ValueError, r"dgrid has shape \(2, 2, 3\)"),
         (wrong("grid_sample", X, GRID[..., :1]), ValueError, r"grid has shape \(2, 6, 7, 1\)"),
-        (wrong("grid_sample", X, GRID[:1]), ValueError, "x has a batch of 2, grid one of 1"),
+        (wrong("grid_sample", X, GRID[:1]), ValueError, "x and grid differ in batch size: got 2 and 1"),
         (wrong("grid_sample", X[0], GRID), ValueError, r"x has shape \(3, 4, 5\); expected \(N, C, H, W\)"),
         (wrong("grid_sample", X[:, :, :0], GRID), ValueError, r"x has shape \(2, 3, 0, 5\)"),
         (wrong("grid_sample", X, GRID.astype(np.float32)), TypeError, "x is float64 and grid is float32"),

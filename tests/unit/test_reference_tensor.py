@@ -73,7 +73,11 @@ def test_scale_and_fill_work_in_place() -> None:
     ("call", "error", "says"),
     [
         (lambda: reference.op_tensor(np.ones(2)), ValueError, "op='add' needs b"),
-        (lambda: reference.op_tensor(np.ones(2), np.ones(2), op="not"), ValueError, "op='not' is of one"),
+        (
+            lambda: reference.op_tensor(np.ones(2), np.ones(2), op="not"),
+            ValueError,
+            "op='not' takes one tensor",
+        ),
         (lambda: reference.op_tensor(np.ones(2), op="exp"), ValueError, "op must be one of add, mul, min"),
         (lambda: reference.op_tensor(np.ones(2), np.ones(2), propagate_nan=2), TypeError, "propagate_nan"),
         (lambda: reference.op_tensor(np.ones(2, int), op="not"), TypeError, "op_tensor takes .* not int64"),
@@ -147,7 +151,7 @@ def test_transform_keeps_the_strides_of_out() -> None:
     assert reference.transform(x, alpha=2, beta=1, out=out) is out
     np.testing.assert_array_equal(out, 2 * x + 1)
     assert reference.transform(x, layout="nhwc", out=out) is out
-    with pytest.raises(ValueError, match=r"out has strides \(12, 1, 6, 3\); those asked for are \(12, 4"):
+    with pytest.raises(ValueError, match=r"out has the wrong strides: got \(12, 1, 6, 3\), expected \(12, 4"):
         reference.transform(x, layout="nchw", out=out)
     with pytest.raises(TypeError, match="out is float64; the result is float32"):
         reference.transform(x, dtype="float32", out=out)
@@ -161,14 +165,14 @@ def test_transform_keeps_the_strides_of_out() -> None:
     ("change", "error", "says"),
     [
         ({"layout": "chwn"}, ValueError, "layout must be one of nchw, nhwc"),
-        ({"layout": "nhwc", "strides": (4, 2, 1)}, ValueError, "give one of them"),
+        ({"layout": "nhwc", "strides": (4, 2, 1)}, ValueError, "pass one"),
         ({"strides": (4, 1)}, ValueError, r"strides \(4, 1\) do not fit x of shape \(2, 2, 2\)"),
-        ({"strides": (2, 2, 1)}, ValueError, r"strides \(2, 2, 1\) put several elements"),
-        ({"strides": (0, 2, 1)}, ValueError, "put several elements"),
+        ({"strides": (2, 2, 1)}, ValueError, r"strides \(2, 2, 1\) overlap"),
+        ({"strides": (0, 2, 1)}, ValueError, "would share memory"),
         ({"strides": (4, 2, -1)}, ValueError, "strides must be positive ints"),
-        ({"dtype": "int8"}, TypeError, "not float64 into int8"),
-        ({"x": np.ones((2, 2, 2), np.int8), "dtype": "float32"}, TypeError, "not int8 into float32"),
-        ({"x": np.ones((2, 2), np.int64)}, TypeError, "not int64 into int64"),
+        ({"dtype": "int8"}, TypeError, "got float64 to int8"),
+        ({"x": np.ones((2, 2, 2), np.int8), "dtype": "float32"}, TypeError, "got int8 to float32"),
+        ({"x": np.ones((2, 2), np.int64)}, TypeError, "got int64 to int64"),
     ],
 )
 def test_transform_rejects_bad_arguments(change: dict[str, Any], error: type[Exception], says: str) -> None:
@@ -208,11 +212,11 @@ def test_reduce_accepts_enums(op: ReduceTensorOp) -> None:
     ("change", "error", "says"),
     [
         ({"op": "std"}, ValueError, "op must be one of add, mul, min, max, amax, avg"),
-        ({"axis": 3}, ValueError, "axis 3: there is no axis 3 among 3"),
-        ({"axis": (0, -3)}, ValueError, r"axis \(0, -3\) names an axis twice"),
-        ({"axis": "all"}, TypeError, "axis must be an int or a tuple of ints, not 'all'"),
-        ({"op": "max", "x": np.ones((2, 0, 3)), "axis": 1}, ValueError, r"op='max' over axes \(1,\) of x"),
-        ({"op": "avg", "x": np.ones((0,)), "axis": None}, ValueError, "of no element"),
+        ({"axis": 3}, ValueError, "axis is out of range: got 3, expected -3 to 2"),
+        ({"axis": (0, -3)}, ValueError, r"axis contains an axis twice: got \(0, -3\)"),
+        ({"axis": "all"}, TypeError, "axis must be an int or a tuple of ints: got 'all'"),
+        ({"op": "max", "x": np.ones((2, 0, 3)), "axis": 1}, ValueError, r"op='max' over axes \(1,\): x"),
+        ({"op": "avg", "x": np.ones((0,)), "axis": None}, ValueError, "has no elements there"),
         ({"x": np.ones((1,) * 9)}, ValueError, "a reduction takes at most 8 axes"),
         ({"x": np.ones((2, 3, 4), int)}, TypeError, "reduce takes .* not int64"),
         ({"out": np.ones((2, 1, 4))}, ValueError, r"out has shape \(2, 1, 4\); the result has \(2, 4\)"),

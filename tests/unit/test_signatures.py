@@ -19,7 +19,7 @@ OPERATIONS = ("cudnn_ct.ops.", "cudnn_ct.shapes.")
 # Where a parameter of that name is mathematics: a softmax or its logarithm.
 OF_MATHEMATICS = {("softmax", "algo"), ("softmax_backward", "algo")}
 
-# Operations without a meaning in mathematics: they choose, prepare or ask, or throw dice.
+# Operations without a meaning in mathematics: they select, prepare or query, or draw random numbers.
 WITHOUT_REFERENCE = {
     *("batch_norm_overflow_detected", "conv_algorithms", "conv_bias_activation_plan", "conv_plan"),
     *("dropout", "dropout_backward"),

@@ -1,6 +1,6 @@
-"""The error that each precision of a convolution allows, and the algorithms that exceed it.
+"""Error bounds of convolutions for each precision, and the algorithms that exceed them.
 
-Every algorithm is held to one bound against the exact result of the operands:
+Every algorithm must stay within one bound around the exact result:
 
     |error| <= 8 * sqrt(terms + 64) * u * max(sum |x| |w|) + 6 * u_result * max |result|
 
@@ -30,10 +30,10 @@ UNIT_ROUNDOFF = {
 
 
 class Inaccurate(NamedTuple):
-    """Algorithms of one direction whose error exceeds the bound, and for which problems.
+    """Algorithms of one direction whose error exceeds the bound, and the problems for which it does.
 
-    ``algorithms`` are numbers of engines, names of legacy algorithms and numerical notes of engines. Only
-    algorithms that split their sums into more than ``slices`` slices (knob SPLIT_K) are meant.
+    ``algorithms`` are engine numbers, names of legacy algorithms and numerical notes of engines. The row
+    applies to algorithms that split their sums into more than ``slices`` slices (knob SPLIT_K).
     """
 
     direction: str
@@ -44,18 +44,18 @@ class Inaccurate(NamedTuple):
 
 
 def _windows_of_five(problem: ConvProblem) -> bool:
-    """Transforms of tiles of 13 x 13 cancel in float32; TF32 and bfloat16 have larger bounds."""
+    """Tile transforms of 13 x 13 suffer from cancellation in float32; TF32 and bfloat16 have wider bounds."""
     in_float32 = _rounds_to(problem) == "float32"
     return 5 in problem.w.shape[2:] and in_float32 and problem.x.dtype in ("float32", "float16")
 
 
 def _halves(problem: ConvProblem) -> bool:
-    """Half precision operands and results, whose sums are promised in float32."""
+    """Half precision operands and results with sums in float32."""
     return problem.compute == "float32" and problem.x.dtype in ("float16", "bfloat16")
 
 
 def _large_windows_of_halves(problem: ConvProblem) -> bool:
-    """An addition in the dtype of the result for each window element: 16 stay within the bound."""
+    """One addition in the result's dtype per window element; up to 16 additions stay within the bound."""
     return _halves(problem) and prod(problem.w.shape[2:]) > 16
 
 
@@ -84,7 +84,7 @@ TOO_INACCURATE = (
 
 
 def error_bound(problem: ConvProblem) -> tuple[float, float]:
-    """Return the factors of the bound: of the largest sum |x| |w|, and of the largest result."""
+    """Return the factors of max(sum |x| |w|) and of max |result| in the bound."""
     sums = 8 * sqrt(_terms(problem) + 64) * UNIT_ROUNDOFF[_rounds_to(problem)]
     return sums, 6 * UNIT_ROUNDOFF[problem.result.dtype]
 
@@ -110,13 +110,13 @@ def inaccuracy(problem: Any, backend: str, algorithm: str, notes: Collection[str
 
 
 def _slices(knobs: str) -> int:
-    """Read the number of slices of a sum from the knobs of an engine; SPLIT_K has the number 0."""
+    """Return the number of slices of a sum from the knobs of an engine; SPLIT_K is knob 0."""
     values = dict(pair.split("=") for pair in knobs.split(",") if pair)
     return int(values.get("0", 1))
 
 
 def _rounds_to(problem: ConvProblem) -> str:
-    """Name the precision of products and sums; float32 holds products of half precision operands exactly."""
+    """Return the precision of products and sums; float32 products of half precision are exact."""
     in_tf32 = problem.tensor_cores and problem.x.dtype == problem.compute == "float32"
     return "tf32" if in_tf32 else problem.compute
 

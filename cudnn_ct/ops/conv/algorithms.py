@@ -21,7 +21,7 @@ __all__ = ["Algorithms", "conv_algorithms", "conv_bias_activation_plan", "conv_p
 
 
 class Algorithms(tuple[Candidate, ...]):
-    """The rows of a problem: usable ones first, the quickest before the others; print it as a table.
+    """The candidates of a problem: usable ones first, fastest first; printed as a table.
 
     Each row can be passed as ``algo=`` to the operation that it was made for.
     """

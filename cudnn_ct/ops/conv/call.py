@@ -19,7 +19,7 @@ __all__ = ["CONV", "TRANSPOSED", "ConvParams", "request_of", "select"]
 
 
 class ConvParams(NamedTuple):
-    """What a caller says of a convolution beside its operands, as it was written: part of a call's key."""
+    """Parameters of a convolution as the caller passed them; part of a call's cache key."""
 
     padding: Any
     stride: Any
@@ -34,7 +34,7 @@ class ConvParams(NamedTuple):
 
     @property
     def geometry(self) -> dict[str, Any]:
-        """What decides the shape of the result."""
+        """The parameters that determine the shape of the result."""
         return {name: getattr(self, name) for name in ("padding", "stride", "dilation", "groups")}
 
 
@@ -91,7 +91,7 @@ def _transposed(
 
 
 def request_of(arguments: ConvParams, problem: Any) -> AlgoRequest:
-    """How a call wants its algorithm chosen, with what the settings say where it does not."""
+    """Return the algorithm request of a call; settings replace arguments that are None."""
     try:
         return request(
             config.algo if arguments.algo is None else arguments.algo,
@@ -107,7 +107,7 @@ def request_of(arguments: ConvParams, problem: Any) -> AlgoRequest:
 
 
 def select(problem: Any, empty: Any, wanted: AlgoRequest) -> Select:
-    """Return what selects an algorithm of a problem in a thread.
+    """Return the function that selects an algorithm for a problem in a thread.
 
     ``empty`` is the plan if there is nothing to sum; None for other problems.
     """

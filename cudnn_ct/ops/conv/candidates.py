@@ -27,33 +27,31 @@ from .relayout import Packing, for_engines, operands_of, relaid_out, with_epilog
 
 __all__ = ["all_candidates", "autotune_candidates", "by_name", "heuristics", "plan"]
 
-ENOUGH = 4  # rows on tensor cores, to leave out what does without them
+ENOUGH = 4  # with this many candidates on tensor cores, slower candidates are not timed
 
 
 def heuristics(problem: Any) -> list[Heuristic]:
-    """Return the places to look for a row, the most promising first; each is for when all before it failed.
+    """Return sources of candidates, the most promising first; each is used if all before it failed.
 
-    Places whose rows copy no operands come first.
+    Sources whose candidates copy no operands come first.
     """
-    return [stage for stage, _ in sorted(_ways(problem), key=lambda way: way[1])]
+    return [stage for stage, _ in sorted(_stages(problem), key=lambda stage: stage[1])]
 
 
 def all_candidates(problem: Any, context: Context) -> list[Candidate]:
-    """Every way there is, refused ones with their reasons: each engine of each heuristic, each algorithm."""
-    return _gathered(problem, context, [(mode, None) for mode in ("b", "a", "fallback")])
+    """Return all engines of each heuristic and all legacy algorithms, rejected ones with reasons."""
+    return _collect(problem, context, [(mode, None) for mode in ("b", "a", "fallback")])
 
 
 def autotune_candidates(problem: Any, context: Context, request: AlgoRequest) -> list[Candidate]:
     """Return the candidates to autotune: the first engines of each heuristic, the fallbacks, and legacy.
 
-    The ruler passes over what is hopeless by what it has timed before.
-
-    Where tensor cores serve, legacy calls and engines that are ranked too high have been slower wherever it
-    was measured, and are tried only where little else is. Engines that are compiled when they are made come
-    last, or not at all.
+    On tensor cores, legacy calls and engines that are ranked too high were slower in all measurements. They
+    are included only if few other candidates exist. Runtime-compiled engines come last, or are excluded by a
+    setting.
     """
     most = config.autotune_max_engines
-    rows = _gathered(problem, context, [("b", most), ("a", most // 3), ("fallback", None)] if most else [])
+    rows = _collect(problem, context, [("b", most), ("a", most // 3), ("fallback", None)] if most else [])
     rows = [row for row in rows if config.allow_runtime_compilation or not row.compiled]
     rows = [row._replace(rejected=row.rejected or request.refusal(row)) for row in rows]
     copied = _copies(problem, "graph")  # legacy calls may then be faster
@@ -66,8 +64,8 @@ def autotune_candidates(problem: Any, context: Context, request: AlgoRequest) ->
 def by_name(problem: Any, name: str) -> tuple[list[Heuristic], list[Heuristic]]:
     """Return the stages for the algorithm or engine of a name, and the stages for its replacement.
 
-    Theano's module fell back to ``none``. Its error may exceed the bound of the precision, so the heuristic
-    choice comes after it.
+    Theano's module fell back to ``none``. The error of ``none`` may exceed the bound of the precision, so the
+    heuristic choice follows.
     """
     return _named(problem, problem.core, name), [*_named(problem, problem.core, "none"), *heuristics(problem)]
 
@@ -99,7 +97,7 @@ def plan(problem: Any, candidate: Candidate, context: Context) -> Plan:
 
 
 def _on_copies(plan: Plan, problem: Any, relaid: Any, align: bool = False) -> Plan:
-    """Let a plan for relaid operands run on those of the problem."""
+    """Wrap a plan for relaid operands so that it accepts the operands of the problem."""
     pairs = zip(operands_of(problem).values(), operands_of(relaid).values(), strict=True)
     moves = [(spec, None if spec == copy else copy) for spec, copy in pairs]
     return RelayoutPlan(plan, moves, align=align) if align or relaid != problem else plan
@@ -116,7 +114,7 @@ def _check_packing(problem: Any, candidate: Candidate) -> None:
 
 
 def unfused(problem: FusedConv) -> ConvProblem:
-    """The convolution of a fused problem, to be followed by calls that add and activate."""
+    """Return the convolution of a fused problem, without the fused operations."""
     return problem.conv._replace(scaled="alpha" if problem.alpha1 != 1 else "")
 
 
@@ -126,40 +124,40 @@ def unfused(problem: FusedConv) -> ConvProblem:
 def _needs_alignment(problem: Any, backend: str) -> bool:
     """Return whether a backend's kernels for a problem load 16 bytes at once, and so need aligned operands.
 
-    Legacy convolutions of floats take any address. The fused call ended the CUDA context on a misaligned
-    bias.
+    Legacy convolutions of floating-point operands accept any address. The fused call destroyed the CUDA
+    context with a misaligned bias.
     """
     return backend == "graph" or isinstance(problem, FusedConv) or problem.core.x.dtype == "int8"
 
 
 def _in_aligned_memory(problem: Any) -> Any:
-    """Return the same problem of aligned operands."""
+    """Return the problem with aligned operands."""
     core = problem.core._replace(aligned=True)
     return problem._replace(conv=core) if isinstance(problem, FusedConv) else core
 
 
 def _with_copies(problem: Any, rows: list[Candidate]) -> list[Candidate]:
-    """Add the workspace of aligned copies to rows whose operands may need some."""
+    """Add the workspace for aligned copies to candidates whose operands may need copies."""
     if problem.core.aligned:
         return rows
     room = room_of(operands_of(problem).values())
     return [row if row.rejected else row._replace(workspace=row.workspace + room) for row in rows]
 
 
-# --- where rows come from ----------------------------------------------------------------------------------
+# --- sources of candidates ---------------------------------------------------------------------------------
 
 
-def _ways(problem: Any) -> list[tuple[Heuristic, bool]]:
-    """Return the places of rows, the most promising first, and whether these rows copy operands."""
+def _stages(problem: Any) -> list[tuple[Heuristic, bool]]:
+    """Return the sources of candidates, the most promising first, and whether they copy operands."""
     engines = _copies(problem, "graph")
-    ranked, others = ((partial(_graph, problem, mode, None), engines) for mode in ("b", "fallback"))
+    ranked, fallback = ((partial(_graph, problem, mode, None), engines) for mode in ("b", "fallback"))
     calls = (partial(_legacy, problem, None), _copies(problem, "legacy"))
     if isinstance(problem, FusedConv):
-        stages = [
-            (partial(_unfused_rows, problem, stage), copies) for stage, copies in _ways(unfused(problem))
+        separate = [
+            (partial(_unfused_rows, problem, stage), copies) for stage, copies in _stages(unfused(problem))
         ]
-        return [ranked, calls, *stages, others]
-    return [(partial(_preferred, problem), engines), ranked, others, calls]
+        return [ranked, calls, *separate, fallback]
+    return [(partial(_preferred, problem), engines), ranked, fallback, calls]
 
 
 def _copies(problem: Any, backend: str) -> bool:
@@ -182,7 +180,7 @@ def _graph(problem: Any, heuristic: str, most: int | None, context: Context) -> 
 
 
 def _graph_packing(problem: Any) -> Packing:
-    """Return the operands that engines get copies of."""
+    """Return the layout conversions for engines."""
     return with_epilogue(problem, for_engines(problem))
 
 
@@ -202,24 +200,24 @@ def _named(problem: Any, core: ConvProblem, name: str) -> list[Heuristic]:
         return [partial(_engine, problem, name)]
     algorithm, geometry = named_algorithm(name, core).algorithm, why_not_named(name, core)
     if geometry:
-        refused = Candidate("legacy", algorithm, "any", 0, True, rejected=geometry)
-        return [partial(_only, refused)]
-    ways: list[Heuristic] = [partial(_legacy, problem, algorithm)]
+        rejected = Candidate("legacy", algorithm, "any", 0, True, rejected=geometry)
+        return [partial(_only, rejected)]
+    stages: list[Heuristic] = [partial(_legacy, problem, algorithm)]
     if isinstance(problem, FusedConv):
-        ways += _unfused_stages(problem, [partial(_legacy, unfused(problem), algorithm)])
-    return ways
+        stages += _unfused_stages(problem, [partial(_legacy, unfused(problem), algorithm)])
+    return stages
 
 
-def _only(row: Candidate, context: Context) -> list[Candidate]:  # noqa: ARG001 - a stage is asked in one
+def _only(row: Candidate, context: Context) -> list[Candidate]:  # noqa: ARG001 - the signature of a stage
     return [row]
 
 
-def _unfused_stages(problem: FusedConv, ways: Sequence[Heuristic]) -> list[Heuristic]:
-    return [partial(_unfused_rows, problem, way) for way in ways]
+def _unfused_stages(problem: FusedConv, stages: Sequence[Heuristic]) -> list[Heuristic]:
+    return [partial(_unfused_rows, problem, stage) for stage in stages]
 
 
 def _unfused_rows(problem: FusedConv, stage: Heuristic, context: Context) -> list[Candidate]:
-    """Ways to compute the convolution alone, as ways to compute it and then what follows."""
+    """Return candidates for the convolution as candidates that run the fused operations afterwards."""
     impossible = UnfusedPlan.why_not(problem)
     return [
         row._replace(
@@ -230,33 +228,31 @@ def _unfused_rows(problem: FusedConv, stage: Heuristic, context: Context) -> lis
 
 
 def _each(problem: ConvProblem, heuristics: Sequence[tuple[str, int | None]]) -> list[Heuristic]:
-    """Where the ways of a convolution are found: what a guess would take is among them."""
+    """Return the sources of candidates for an unfused convolution, including the heuristic choice."""
     engines = [partial(_graph, problem, *mode) for mode in heuristics]
     first: list[Heuristic] = [partial(_preferred, problem)] if engines else []
     return [*first, *engines, partial(_legacy, problem, None)]
 
 
-def _gathered(
-    problem: Any, context: Context, heuristics: Sequence[tuple[str, int | None]]
-) -> list[Candidate]:
-    """The rows of engines of these heuristics and of the legacy calls, each once, refused ones last."""
+def _collect(problem: Any, context: Context, heuristics: Sequence[tuple[str, int | None]]) -> list[Candidate]:
+    """Return the candidates of these heuristics and the legacy calls, each once, rejected ones last."""
     if isinstance(problem, FusedConv):
-        ways: list[Heuristic] = [partial(_graph, problem, *mode) for mode in heuristics]
-        ways += [
+        stages: list[Heuristic] = [partial(_graph, problem, *mode) for mode in heuristics]
+        stages += [
             partial(_legacy, problem, None),
             *_unfused_stages(problem, _each(unfused(problem), heuristics)),
         ]
     else:
-        ways = _each(problem, heuristics)
+        stages = _each(problem, heuristics)
     rows: dict[tuple[Any, ...], Candidate] = {}
-    for way in ways:
-        for row in way(context):
+    for stage in stages:
+        for row in stage(context):
             rows.setdefault(row.key, row)
     return sorted(rows.values(), key=lambda row: bool(row.rejected))
 
 
 def _slow(row: Candidate, problem: Any) -> bool:
-    """Whether a row is one that was slow wherever tensor cores serve: legacy, or ranked too high."""
+    """Whether a candidate was slow in measurements on tensor cores: legacy, or ranked too high."""
     name = row.algorithm.removeprefix("graph ")
     if row.backend == "legacy" or name.startswith("legacy"):
         return True

@@ -71,7 +71,7 @@ def conv(
         ``"engine 62 knobs 2=5,3=0"`` is an engine: the names that :func:`conv_algorithms` prints. A row of
         its table is that candidate.
     precision : {"as_input_f32", "float32", "tf32", "as_input", "float16", "float64"}, optional
-        What is computed in. The default is float32 for half types and the dtype of x otherwise, with TF32
+        What is computed in. The default is float32 for half precision and the dtype of x otherwise, with TF32
         for float32 while ``ct.config.allow_tf32``; ``"float32"`` is IEEE arithmetic whatever that says.
         Algorithms whose error exceeds the documented bound of the precision are rejected.
         Products of int8 are summed in int32, and have the default alone.

@@ -1,9 +1,9 @@
-"""Which engine a guess tries first in strict float32 and float64, where cuDNN's order errs by factors.
+"""Engine that the heuristic choice tries first in strict float32 and float64, where cuDNN's order is poor.
 
-Fitted to timings of every engine for the rows of benchmarks/conv.py: each is one that a fixed half of
-the rows asks for by itself, see docs/algorithms.md. All of it was found with cuDNN 9.19 on an H200.
-Conditions are sizes that matter to a kernel: how much there is to sum, and how many tiles a result has
-to share among multiprocessors.
+The rules are fitted to timings of every engine for the rows of benchmarks/conv.py. Each rule is supported by
+a fixed half of the rows alone, see docs/algorithms.md. All timings are from cuDNN 9.19 on an H200. The
+conditions are sizes that matter to a kernel: the number of products per sum, and the number of result tiles
+to distribute over multiprocessors.
 """
 
 from __future__ import annotations
@@ -16,31 +16,31 @@ from ...shapes.conv import ConvProblem
 
 __all__ = ["MEASURED_ON", "preference"]
 
-MEASURED_ON = (9, 0)  # the compute capability; for others cuDNN's own order stands
+MEASURED_ON = (9, 0)  # compute capability; on others, cuDNN's own order is kept
 
-TILE = 128  # rows and columns of the tiles that the larger kernels compute
-THIN = 32  # channels, below which transforms and wide tiles do not pay
+TILE = 128  # rows and columns of the result tiles of the larger kernels
+THIN = 32  # with fewer channels, transforms and wide tiles do not pay off
 MULTIPROCESSORS = 132
 
 
 class ConvSizes(NamedTuple):
-    """What the choice between kernels depends on."""
+    """Sizes on which the choice of a kernel depends."""
 
     axes: int
-    window: int  # elements of it
+    window: int  # number of elements
     plain: bool  # stride and dilation are 1
     strided: bool
-    square3: bool  # what Winograd's transforms are for: 3 x 3 elements side by side, in channels enough
+    square3: bool  # suits Winograd: a 3 x 3 window without stride and dilation, and enough channels
     dense: bool  # one group
-    grouped: bool  # several groups of several channels
-    thick: int  # channels of a group
-    thinner: int  # the fewer of the channels of x and of y
-    products: int  # channels of x times those of y
-    image: int  # pixels of one image of x
-    result: int  # pixels of one image of y
+    grouped: bool  # more than one group, with more than one channel each
+    thick: int  # channels per group
+    thinner: int  # min(channels of x, channels of y)
+    products: int  # channels of x times channels of y
+    image: int  # pixels per image of x
+    result: int  # pixels per image of y
     inputs: int  # pixels of x
     outputs: int  # pixels of y
-    tiles_in: int  # of a result that is as large as x
+    tiles_in: int  # tiles of a result with the size of x
     tiles_out: int
 
     @property
@@ -75,14 +75,14 @@ class ConvSizes(NamedTuple):
 
 
 class EngineRule(NamedTuple):
-    """An engine, with its knobs, and for which sizes it comes first."""
+    """An engine with its knobs, and the sizes for which it comes first."""
 
     engine: str
     applies: Callable[[ConvSizes], bool]
 
 
-# For the dtype and direction the first that applies. What Winograd and FFT save is worth their transforms
-# where there are many pixels; a tile of 128 x 128 where there are tiles for half of the multiprocessors.
+# The first rule that applies is used. Winograd and FFT pay off for many pixels, and a tile of 128 x 128 if
+# there are tiles for half of the multiprocessors.
 PREFERENCES = {
     ("float32", "forward"): (
         EngineRule("engine 6", lambda s: s.square3 and (s.tiles_out >= 64 or s.products >= 2**16)),
@@ -164,7 +164,7 @@ PREFERENCES = {
 
 
 def preference(problem: ConvProblem) -> str:
-    """The engine that comes first for a problem; empty where cuDNN's order is as good as any."""
+    """Return the engine to try first for a problem; empty if cuDNN's order is kept."""
     operands = (problem.x, problem.w, problem.y)
     if problem.tensor_cores and problem.compute == "float32":
         return ""

@@ -1,6 +1,6 @@
-"""What running cuDNN's engines has shown: which are wrong where, and which are ranked too high.
+"""Engines of cuDNN that computed wrong results, and engines that cuDNN ranks too high.
 
-All of it was found with cuDNN 9.19 on an H200.
+All of these findings are from cuDNN 9.19 on an H200.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["KNOWN_WRONG", "erratum", "prefer_winograd", "ranked_too_high"]
 
 
 class Erratum(NamedTuple):
-    """An engine that gave wrong results where cuDNN offered it, and for which problems."""
+    """An engine with wrong results although cuDNN offered it, and the problems for which they are wrong."""
 
     engine: int
     applies: Callable[[Any], bool]
@@ -59,14 +59,14 @@ def _thick_groups_of_one_filter(problem: ConvProblem) -> bool:
     return grouped and not _channels_first(problem)
 
 
-# Each engine that cuDNN 9.19 offered on an H200 was run against the reference, with NaN in the output and
-# operands at the edges of mapped memory. These announced support and wrote wrong numbers, wrote nothing, or
-# read what is not theirs; what they did is their status.
+# Every engine that cuDNN 9.19 offered on an H200 was compared with the reference, with NaN in the output and
+# operands at the edges of mapped memory. These engines wrote wrong numbers, left elements unwritten, or
+# accessed memory outside of their operands. The finding becomes the status of the candidate.
 KNOWN_WRONG = (
     Erratum(50, _conv("backward_data", _uneven), "leaves elements unwritten where padding is uneven"),
     Erratum(5, _forward_uneven, "writes beyond the result where padding is uneven"),
     Erratum(78, _conv("backward_data", _channels_first), "wrong sums in NCHW"),
-    # Seen in one problem, of a single pixel and a flipped filter; which of the two it takes is not known.
+    # Found in one problem, with a single pixel and a flipped filter; either may be the cause.
     Erratum(
         78, _conv("backward_data", _one_pixel_of_dy, _flipped), "wrong sums of one pixel or flipped filters"
     ),
@@ -83,12 +83,12 @@ KNOWN_WRONG = (
 )
 
 
-# Of int8 with channels elsewhere than last: others gave wrong sums for some sizes.
+# Engines with correct int8 results in layouts other than NHWC; others gave wrong sums for some sizes.
 INT8_OK = (0, 28)
 
 
 def erratum(engine: int, problem: Any) -> str:
-    """Why an engine is not to be believed for a problem; empty where nothing is known against it."""
+    """Return why the results of an engine are wrong for a problem; empty if no error is known."""
     specs = problem.core[1:4]
     last = all("nhwc" in spec.layouts for spec in specs)
     if specs[0].dtype == "int8" and not last and engine not in INT8_OK:
@@ -115,20 +115,20 @@ def _strided_groups_in_tf32(problem: ConvProblem) -> bool:
 
 
 def prefer_winograd(problem: Any) -> bool:
-    """Whether FFT and Winograd engines, which save products, are quicker than cuDNN ranks them."""
+    """Whether FFT and Winograd engines, which need fewer products, are faster than cuDNN ranks them."""
     core = problem.core
     return isinstance(problem, FusedConv) and core.compute == "float32" and not core.tensor_cores
 
 
 class RankPenalty(NamedTuple):
-    """An engine that cuDNN's heuristics put before others that are quicker, and for which problems."""
+    """An engine that cuDNN's heuristics rank above faster ones, and the problems for which they do."""
 
     engine: int
     applies: Callable[[Any], bool]
 
 
-# The first two are fitted to timings of all engines for half of the rows of benchmarks/conv.py, and held
-# against the other half; the others to problems that are not of that benchmark.
+# The first two rules are fitted to timings of all engines for half of the rows of benchmarks/conv.py, and
+# validated on the other half; the last two are fitted to other problems.
 RANKED_TOO_HIGH = (
     RankPenalty(0, lambda p: not _depthwise(p)),  # sums products one by one
     RankPenalty(9, _conv("backward_filter", lambda p: True)),  # noqa: ARG005 - all of them
@@ -138,5 +138,5 @@ RANKED_TOO_HIGH = (
 
 
 def ranked_too_high(problem: Any) -> frozenset[int]:
-    """The engines that go behind all others for a problem."""
+    """Return the engines to try last for a problem."""
     return frozenset(row.engine for row in RANKED_TOO_HIGH if row.applies(problem))

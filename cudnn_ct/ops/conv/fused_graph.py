@@ -1,4 +1,4 @@
-"""A convolution and what follows it element by element, as one graph with nothing in memory between."""
+"""Convolution with fused operations as one graph, without intermediate results in memory."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MODES = {
 
 
 def fused_graph(problem: FusedConv) -> Graph:
-    """Make the graph of a convolution with bias, residual and activation, whichever of them there are."""
+    """Return the graph of a convolution with the bias, residual and activation of a problem."""
     conv = problem.conv
     lowering = Lowering(conv)
     x, w, y = (lowering.tensor(spec) for spec in (conv.x, conv.w, conv.y))
@@ -47,18 +47,18 @@ def chain(
     last: Tensor,
     virtual: Callable[[], Tensor],
 ) -> tuple[Node, ...]:
-    """Join a node and pointwise steps, each of which reads what the one before it wrote.
+    """Join a node and pointwise steps, each of which reads the output of the previous one.
 
     Parameters
     ----------
     first : function
-        From the tensor to write to, to the first node.
+        Returns the first node, given the tensor that it writes.
     steps : sequence of mapping
-        The attributes of each pointwise node, but for its input ``xdesc`` and its output ``ydesc``.
+        Attributes of each pointwise node, without its input ``xdesc`` and its output ``ydesc``.
     last : Tensor
-        What the last node writes.
+        Output of the last node.
     virtual : function
-        Makes a new tensor between two nodes.
+        Creates a new tensor between two nodes.
     """
     outputs = [*(virtual() for _ in steps), last]
     rest = [
@@ -70,7 +70,7 @@ def chain(
 
 def _steps(problem: FusedConv, z: Tensor | None, bias: Tensor | None) -> list[dict[str, Any]]:
     steps: list[dict[str, Any]] = []
-    scale: float | None = problem.alpha1 if problem.alpha1 != 1 else None  # goes into the first addition
+    scale: float | None = problem.alpha1 if problem.alpha1 != 1 else None  # applied in the first addition
     for tensor, factor in ((z, problem.alpha2), (bias, 1.0)):
         if tensor:
             other = factor if factor != 1 else None

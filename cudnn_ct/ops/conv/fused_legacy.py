@@ -1,4 +1,4 @@
-"""A convolution with bias, residual and activation by the legacy calls: one call, or one after the other."""
+"""Convolution with bias, residual and activation by legacy calls: one fused call, or separate calls."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from .legacy_descriptors import ConvDescriptors
 
 __all__ = ["FusedPlan", "UnfusedPlan", "check_residual", "why_not_fused"]
 
-# What cudnnConvolutionBiasActivationForward has, and what cudnnActivationForward has.
+# Activations of cudnnConvolutionBiasActivationForward and of cudnnActivationForward.
 _IN_ONE_CALL = ("relu", "identity")
 _ALONE = {mode.name.lower() for mode in enums.ActivationMode}
 
 
 def why_not_fused(problem: FusedConv) -> str:
-    """Why the fused call cannot compute a problem; empty where it may."""
+    """Return why the fused call cannot compute a problem; empty if it may."""
     if problem.activation not in _IN_ONE_CALL:
-        return f"the legacy fused call has {' and '.join(_IN_ONE_CALL)}, not {problem.activation}"
+        return f"the legacy fused call supports {' and '.join(_IN_ONE_CALL)}, not {problem.activation}"
     if problem.bias is None:
         return "the legacy fused call needs a bias"
     return ""
@@ -42,7 +42,7 @@ def check_residual(problem: FusedConv) -> None:
 class FusedPlan:
     """``cudnnConvolutionBiasActivationForward`` with one algorithm: a run is one C call.
 
-    Which combinations it has is only known when it runs.
+    cuDNN reports an unsupported combination only when the call runs.
     """
 
     __slots__ = ("_activation", "_algorithm", "_bias", "_factors", "_native", "candidate", "workspace")
@@ -60,9 +60,9 @@ class FusedPlan:
         self._bias = None if problem.bias is None else _descriptor(problem.bias)
         self.workspace = native.workspace(self._algorithm, context)
 
-    # The factors are part of the problem here; those of a run are 1 and 0.
+    # The factors are part of the problem, so the alpha and beta of a run are 1 and 0.
     def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:  # noqa: ARG002
-        """Enqueue the fused call; ``pointers`` are x, w, z where there is one, b and y."""
+        """Enqueue the fused call; ``pointers`` are x, w, z if present, b and y."""
         x, w, *z, b, y = pointers
         native, workspace = self._native, context.workspace(self.workspace)
         first, second, result = native.operands
@@ -89,12 +89,12 @@ class FusedPlan:
         )
 
     def describe(self) -> str:
-        """Tell what was chosen."""
-        return f"chosen: {self.candidate}, in one call with what follows"
+        """Describe the implementation."""
+        return f"chosen: {self.candidate}, in one fused call"
 
 
 class UnfusedPlan:
-    """A plan of the convolution alone, and calls after it that add and activate in place."""
+    """A plan of the convolution, followed by calls that add and activate in place."""
 
     __slots__ = ("_activation", "_alpha1", "_inner", "_scalar", "_terms", "_y", "workspace")
 
@@ -117,9 +117,9 @@ class UnfusedPlan:
 
     @staticmethod
     def why_not(problem: FusedConv) -> str:
-        """Why a problem cannot be computed so; empty where it can."""
+        """Return why separate calls cannot compute a problem; empty if they can."""
         if problem.activation not in _ALONE:
-            return f"the legacy calls have no {problem.activation}"
+            return f"the legacy calls do not support {problem.activation}"
         return ""
 
     def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:  # noqa: ARG002
@@ -133,8 +133,8 @@ class UnfusedPlan:
             library.cudnnActivationForward(handle, self._activation, one, self._y, y, zero, self._y, y)
 
     def describe(self) -> str:
-        """Tell what was chosen."""
-        return f"{self._inner.describe()}; bias, residual and activation by calls of their own"
+        """Describe the implementation."""
+        return f"{self._inner.describe()}; bias, residual and activation by separate calls"
 
 
 def _descriptor(spec: TensorSpec) -> TensorDescriptor:

@@ -42,18 +42,18 @@ def candidates(
 ) -> list[Candidate]:
     """The engines that cuDNN has for a problem, best first, then the rejected ones.
 
-    They come in the order of cuDNN's heuristics. Refused are engines whose products are less precise than the
-    problem allows; for such a problem all engines that the heuristics leave out come after those they name.
-    Where there is no engine at all, one row says why.
+    The order is that of cuDNN's heuristics. Engines whose products are less precise than the problem requires
+    are rejected. For such problems, engines that the heuristics omit follow the ones they return. If no
+    engine exists, the result is one candidate with the reason.
 
     Parameters
     ----------
     problem : ConvProblem or FusedConv
     context : Context or Planner
     heuristics : collection of str
-        The modes to ask, in this order: ``"b"``, ``"a"``, ``"fallback"``. Each takes milliseconds.
+        Heuristic modes to query, in this order: ``"b"``, ``"a"``, ``"fallback"``. Each takes milliseconds.
     most : int, optional
-        How many engines to list at most, of those that the heuristics name.
+        Maximum number of usable engines from the heuristics.
     """
     unfit = _unfit(problem)
     if unfit:
@@ -77,13 +77,13 @@ def candidates(
 
 
 def preferred(problem: ConvProblem, context: Context | Planner) -> list[Candidate]:
-    """The engine that comes before cuDNN's own order for a problem, where measurements have one."""
+    """Return the engine that measurements rank above cuDNN's own order for a problem, if there is one."""
     name = preference(problem)
     if not name or _unfit(problem) or compute_capability(context) != MEASURED_ON:
         return []
     try:
         graph = operation_graph(graph_of(problem), context)
-    except (NotSupportedError, BadParamError):  # the heuristics will say why
+    except (NotSupportedError, BadParamError):  # the stage with the heuristics reports the reason
         return []
     unwanted = _excluded_notes(problem)
     offer = offer_of(graph, Engine.parse(name), context, unwanted)
@@ -106,13 +106,13 @@ def by_name(problem: Any, name: str, context: Context | Planner) -> Candidate:
 
 
 def plan(problem: Any, candidate: Candidate, context: Context | Planner) -> GraphPlan:
-    """Make a candidate ready to run in the context's thread.
+    """Return a plan for a candidate, bound to the context's thread.
 
     Raises
     ------
     NotSupportedError
-        The candidate was refused, or cuDNN cannot make this plan, whatever its heuristics said; or its
-        algorithm is not the name of an engine.
+        The candidate was rejected, cuDNN cannot build this plan although its heuristics returned the engine,
+        or the algorithm is not the name of an engine.
     """
     if candidate.rejected:
         raise NotSupportedError(f"{candidate} is refused for this {problem}: {candidate.rejected}")
@@ -120,17 +120,17 @@ def plan(problem: Any, candidate: Candidate, context: Context | Planner) -> Grap
         engine = Engine.parse(candidate.algorithm)
     except ValueError as error:
         raise NotSupportedError(str(error)) from None
-    # A row may have been kept since before this was known, or was made for other factors or memory.
+    # A stored candidate may predate this check, or come from a problem with other scaling or alignment.
     impossible = _unfit(problem) or _erratum(engine, candidate.notes, problem)
     if impossible:
-        raise NotSupportedError(f"{engine} is refused for this {problem}: {impossible}")
+        raise NotSupportedError(f"{engine} is rejected for this {problem}: {impossible}")
     graph = graph_of(problem)
     try:
         native = execution_plan(operation_graph(graph, context), engine, context, _excluded_notes(problem))
-    except (AllocationError, ExecutionFailedError):  # which say nothing of the engine
+    except (AllocationError, ExecutionFailedError):  # transient; these do not disqualify the engine
         raise
     except CudnnError as error:
-        # Also what engines that compile at run time say, where the compiler or the driver lets them down.
+        # Includes failures of the compiler or driver in runtime-compiled engines.
         raise NotSupportedError(
             f"{engine} cannot compute this {problem}: {error}",
             status=error.status,
@@ -141,7 +141,7 @@ def plan(problem: Any, candidate: Candidate, context: Context | Planner) -> Grap
 
 
 def graph_of(problem: Any) -> Graph:
-    """The graph that computes a problem, as a value."""
+    """Return the graph that computes a problem."""
     return GRAPHS[type(problem)](problem)
 
 
@@ -160,7 +160,7 @@ def _candidate(offer: EngineConfig, unwanted: frozenset[str], problem: Any) -> C
 def _first(
     most: int | None, offered: Iterable[EngineConfig], unwanted: frozenset[str], problem: Any
 ) -> list[Candidate]:
-    """Rows of offers, until there are ``most`` that are usable."""
+    """Return candidates until ``most`` of them are usable."""
     rows: list[Candidate] = []
     for offer in offered:
         rows.append(_candidate(offer, unwanted, problem))
@@ -181,7 +181,7 @@ def _reordered(rows: list[Candidate], problem: Any) -> list[Candidate]:
 
 
 def _refusal(offer: EngineConfig, unwanted: frozenset[str], problem: Any) -> str:
-    """Why an engine is not to be used for a problem; empty where it may."""
+    """Return why an engine must not be used for a problem; empty if it may."""
     too_coarse = [note for note in offer.notes if note in unwanted]
     if too_coarse:
         return f"{', '.join(too_coarse)}: coarser than {problem.compute}"
@@ -189,20 +189,20 @@ def _refusal(offer: EngineConfig, unwanted: frozenset[str], problem: Any) -> str
 
 
 def _erratum(engine: Engine, notes: tuple[str, ...], problem: Any) -> str:
-    """Why the results of an engine are wrong or too inaccurate for a problem; empty if neither is known."""
+    """Return why the results of an engine are wrong or too inaccurate; empty if no error is known."""
     return erratum(engine.number, problem) or inaccuracy(problem, "graph", str(engine), notes)
 
 
 def _unfit(problem: Any) -> str:
-    """What engines cannot take of a problem, whichever the engine; empty for nothing."""
+    """Return why no engine can compute a problem; empty if engines may."""
     if problem.core.scaled == "alpha" and problem.core.x.dtype == "float16":
         return (
             "sums in float16 may overflow before alpha makes them small (scale the result in place instead)"
         )
     if not problem.core.aligned:
-        return f"an operand does not begin at a multiple of {ALIGNMENT} bytes"
-    gaps = [spec for spec in _specs(problem) if not spec.layouts]
-    return f"an operand has gaps: {gaps[0]}" if gaps else ""
+        return f"an operand is not {ALIGNMENT}-byte aligned"
+    strided = [spec for spec in _specs(problem) if not spec.layouts]
+    return f"an operand is not contiguous: {strided[0]}" if strided else ""
 
 
 def _specs(problem: Any) -> list[TensorSpec]:
@@ -211,24 +211,24 @@ def _specs(problem: Any) -> list[TensorSpec]:
 
 
 def _safe_heuristics(heuristics: Iterable[str], problem: Any) -> list[str]:
-    """Ask mode A in place of B for uneven padding: there, mode B of cuDNN 9.19 kills the process."""
+    """Replace mode B by A for asymmetric padding, because mode B of cuDNN 9.19 kills the process there."""
     if not problem.core.asymmetric_padding:
         return list(heuristics)
     return list(dict.fromkeys("a" if mode == "b" else mode for mode in heuristics))
 
 
 def _excluded_notes(problem: Any) -> frozenset[str]:
-    """Notes of engines that a problem excludes, because it wants all the precision of its compute type."""
+    """Return the numerical notes that a problem excludes because it requires its full compute precision."""
     if problem.tensor_cores:
         return frozenset()
-    # Tensor cores compute in float64 and in integers as precisely as anything else does.
+    # In float64 and in integers, tensor cores are as precise as other units.
     if problem.compute in ("float64", "int32"):
         return frozenset({"down_convert_inputs"})
     return frozenset({"tensor_core", "down_convert_inputs"})
 
 
 def _math(notes: tuple[str, ...]) -> str:
-    """What an engine's products are, in the words that the legacy calls have for it."""
+    """Return the math type of an engine under the name that legacy calls use."""
     if "tensor_core" not in notes:
         return "fma"
     return "tensor_op_allow_conversion" if "down_convert_inputs" in notes else "tensor_op"

@@ -1,4 +1,4 @@
-"""Convolutions as graphs: from a problem to nodes and tensors."""
+"""Graph nodes and tensors of convolution problems."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["DIRECTIONS", "Lowering", "conv_graph", "conv_node"]
 
 
 class Direction(NamedTuple):
-    """One direction: its row of operations, and what cuDNN calls x, w and y there."""
+    """The node type of a direction, and cuDNN's names of x, w and y."""
 
     row: str
     x: str
@@ -30,7 +30,7 @@ DIRECTIONS = {
 
 
 def conv_graph(problem: ConvProblem) -> Graph:
-    """Make the graph of one convolution: a single node. Its operands are in the order of :data:`ROLES`."""
+    """Return the graph of one convolution, a single node. The operands are in the order of :data:`ROLES`."""
     lowering = Lowering(problem)
     tensors = {name: lowering.tensor(getattr(problem, name)) for name in ("x", "w", "y")}
     operands = ROLES[problem.direction].operands
@@ -38,14 +38,14 @@ def conv_graph(problem: ConvProblem) -> Graph:
 
 
 def conv_node(problem: ConvProblem, x: Tensor, w: Tensor, y: Tensor) -> Node:
-    """Make the node of a convolution on tensors, which may be virtual.
+    """Return the node of a convolution on tensors, which may be virtual.
 
-    Groups are what the channels of ``x`` and ``w`` say.
+    cuDNN derives the number of groups from the channels of ``x`` and ``w``.
     """
     direction = DIRECTIONS[problem.direction]
     number = _factor(problem)
     padding, stride, dilation = problem.padding, problem.stride, problem.dilation
-    if len(stride) == 1:  # as the tensors: see `_two_axes`
+    if len(stride) == 1:  # like the tensors: see `_two_axes`
         padding, stride, dilation = ((0, 0), *padding), (1, *stride), (1, *dilation)
     return node(
         direction.row,
@@ -63,28 +63,28 @@ def conv_node(problem: ConvProblem, x: Tensor, w: Tensor, y: Tensor) -> Node:
 
 
 def _factor(problem: ConvProblem) -> Callable[[int], Any]:
-    """How engines read alpha and beta: a FLOAT would be half a DOUBLE, or the bits of another number."""
+    """Return the type of alpha and beta that engines read; they would reinterpret another type."""
     if problem.compute == "float64":
         return AsDouble
     return AsInt32 if problem.y.dtype == "int32" else float
 
 
 class Lowering:
-    """Makes the tensors of a convolution's graph from specs: numbered, and written as engines like them."""
+    """Creates numbered tensors for a convolution's graph, with the strides that engines expect."""
 
     def __init__(self, problem: ConvProblem) -> None:
         self._problem = problem
         self._made = 0
 
     def tensor(self, spec: TensorSpec, *, virtual: bool = False) -> Tensor:
-        """Make the next tensor of the graph."""
+        """Return the next tensor of the graph."""
         self._made += 1
-        written = _two_axes(_settled(spec, self._problem))
+        written = _two_axes(_with_packed_strides(spec, self._problem))
         return Tensor(self._made, written, ALIGNMENT, virtual)
 
 
 def _layout(problem: ConvProblem) -> str:
-    """The layout to read a tensor in that has both: the others' own, else the one with more engines."""
+    """Return the layout for tensors that match both: the common one, or the one with more engines."""
     specs = (problem.x, problem.w, problem.y)
     common = [layout for layout in LAYOUTS if all(layout in spec.layouts for spec in specs)]
     if len(common) == 1:
@@ -93,20 +93,20 @@ def _layout(problem: ConvProblem) -> str:
 
 
 def written_as(spec: TensorSpec, problem: ConvProblem) -> str:
-    """The layout that engines are told for a tensor without gaps, which may have both."""
+    """Return the layout in which a contiguous tensor is passed to engines."""
     layout = _layout(problem)
     return layout if layout in spec.layouts else spec.layouts[0]
 
 
-def _settled(spec: TensorSpec, problem: ConvProblem) -> TensorSpec:
-    """Give axes of length 1 the strides of a packed layout: engines are chosen by them."""
+def _with_packed_strides(spec: TensorSpec, problem: ConvProblem) -> TensorSpec:
+    """Give axes of length 1 the strides of a contiguous layout, because engines are selected by them."""
     if 1 not in spec.shape or not spec.layouts:
         return spec
     return spec._replace(strides=packed_strides(spec.shape, written_as(spec, problem)))
 
 
 def _two_axes(spec: TensorSpec) -> TensorSpec:
-    """Write one spatial axis as two, the first of length 1: engines know two and three."""
+    """Expand one spatial axis into two, the first of length 1: engines support two and three."""
     if len(spec.shape) != 3:
         return spec
     (n, c, length), (step_n, step_c, step) = spec.shape, spec.strides

@@ -28,40 +28,40 @@ def candidates(
     """What the legacy calls can try for a problem, in cuDNN's order; rejected rows say why.
 
     The operands keep their layouts if cuDNN has a deterministic algorithm for these, except for a residual,
-    which gets the layout of the result. Otherwise rows that copy some operands follow. The rows name the
-    copies. With ``algorithm``, only that one is looked for: its name in lower case.
+    which gets the layout of the result. Otherwise candidates that copy operands follow; they name the copies.
+    With ``algorithm``, a name in lower case, only that algorithm is returned.
     """
     impossible = why_not_fused(problem) if isinstance(problem, FusedConv) else ""
     impossible = impossible or _limits(problem.core)
     if impossible:
         return [_impossible(algorithm, impossible)]
     usable: list[Candidate] = []
-    refused: list[Candidate] = []
+    rejected: list[Candidate] = []
     for packing in layout_conversions(problem):
         relaid = relaid_out(problem, packing)
         try:
             rows = _ranked(relaid, packing, context)
         except (NotSupportedError, BadParamError) as error:
-            refused.append(_impossible(algorithm, str(error)))
+            rejected.append(_impossible(algorithm, str(error)))
             continue
         rows = [row for row in rows if algorithm in (None, row.algorithm)]
         rows = [row._replace(rejected=row.rejected or _impossible_row(relaid, row)) for row in rows]
         usable += [row for row in rows if not row.rejected]
-        refused += [row for row in rows if row.rejected]
+        rejected += [row for row in rows if row.rejected]
         if any(row.deterministic for row in usable):
             break
-    if not usable and not refused:
-        refused.append(_impossible(algorithm, "cuDNN's heuristics do not know it for this problem"))
-    return usable + refused
+    if not usable and not rejected:
+        rejected.append(_impossible(algorithm, "cuDNN's heuristics do not know it for this problem"))
+    return usable + rejected
 
 
 def plan(problem: ConvProblem | FusedConv, candidate: Candidate, context: Context) -> Plan:
-    """Make a candidate ready to run on the operands of the problem; it makes no copies.
+    """Return a plan for a candidate on the operands of the problem; it makes no copies.
 
     Raises
     ------
     NotSupportedError
-        cuDNN refuses the algorithm for this problem, whatever its heuristics said.
+        cuDNN rejects the algorithm for this problem, although its heuristics returned it.
     """
     impossible = _limits(problem.core) or _impossible_row(problem, candidate)
     impossible = impossible or (why_not_fused(problem) if isinstance(problem, FusedConv) else "")
@@ -78,7 +78,7 @@ def _impossible(algorithm: str | None, reason: str) -> Candidate:
 
 
 def _ranked(problem: ConvProblem | FusedConv, packing: Packing, context: Context) -> list[Candidate]:
-    """Ask cuDNN's heuristics, which answer with every algorithm there is, usable or not."""
+    """Query cuDNN's heuristics, which return every algorithm, usable or not."""
     native = ConvDescriptors(problem.core)
     if isinstance(problem, FusedConv):
         check_residual(problem)
@@ -104,19 +104,19 @@ def _candidate(row: Any, native: ConvDescriptors, packing: Packing) -> Candidate
 
 
 def _impossible_row(problem: ConvProblem | FusedConv, candidate: Candidate) -> str:
-    """Why a row that came from elsewhere is no way for a problem, whatever it says; empty for nothing."""
+    """Return why a stored candidate cannot be used for a problem; empty if it can."""
     algorithms = DIRECTIONS[problem.core.direction].algorithms
     if candidate.algorithm not in {one.name.lower() for one in algorithms if one.name != "COUNT"}:
         return f"{problem.core.direction} has no legacy algorithm {candidate.algorithm!r}"
     if candidate.math not in MATH_NAMES.values():
-        return f"there is no {candidate.math!r} math"
+        return f"the math type {candidate.math!r} does not exist"
     if candidate.math != "fma" and requires_ieee(problem.core):
         return f"{candidate.math} math is coarser than {problem.core.compute}"
     return inaccuracy(problem, "legacy", candidate.algorithm)
 
 
 def _limits(problem: ConvProblem) -> str:
-    """What no legacy descriptor can hold of a problem, whichever the algorithm; empty for nothing."""
+    """Return why no legacy descriptor can hold a problem; empty if descriptors can."""
     if problem.asymmetric_padding:
         return "the legacy calls pad both sides of an axis alike"
     if problem.result.dtype == "int32":
@@ -165,5 +165,5 @@ class ConvolutionPlan:
         )
 
     def describe(self) -> str:
-        """Tell what was chosen."""
+        """Describe the implementation."""
         return f"chosen: {self.candidate}"

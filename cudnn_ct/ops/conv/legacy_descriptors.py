@@ -1,4 +1,4 @@
-"""From a convolution as a value to the descriptors and names that cuDNN's legacy calls take.
+"""Descriptors and C function names for convolutions by cuDNN's legacy calls.
 
 Each direction of a convolution is a row of a table.
 """
@@ -20,7 +20,7 @@ from .relayout import Packing, with_epilogue
 
 __all__ = ["DIRECTIONS", "ConvDescriptors", "layout_conversions", "requires_ieee"]
 
-_EXACT = ("float64", "int32")  # tensor cores compute in these as precisely as anything else does
+_EXACT = ("float64", "int32")  # in these, tensor cores are as precise as other units
 
 
 class Direction(NamedTuple):
@@ -63,7 +63,7 @@ DIRECTIONS = {
 
 
 class ConvDescriptors:
-    """The descriptors of a problem.
+    """Native descriptors of a problem.
 
     ``operands`` are descriptors in the order in which the direction's C functions take them, the result last.
     ``in_c_order`` brings the pointers of a run into that order.
@@ -77,14 +77,14 @@ class ConvDescriptors:
         self.in_c_order = itemgetter(*map(ROLES[problem.direction].operands.index, specs))
         self.compute = problem.compute
         spec = _convolution_spec(problem, math)
-        self.math = spec.math  # "fma" is a promise, whatever the heuristics would rather have
+        self.math = spec.math  # "fma" guarantees IEEE products, whatever math type the heuristics prefer
         self.convolution = ConvolutionDescriptor.cached(spec)
 
     def workspace(self, algorithm: int, context: Any) -> int:
-        """Bytes of scratch memory that an algorithm needs. Raises NotSupportedError where it cannot do it."""
+        """Return the workspace size of an algorithm; raise NotSupportedError if it is not supported."""
         size, (first, second, result) = ctypes.c_size_t(), self.operands
-        ask = getattr(context.library, self.direction.workspace)
-        ask(context.handle, first, second, self.convolution, result, algorithm, ctypes.byref(size))
+        query = getattr(context.library, self.direction.workspace)
+        query(context.handle, first, second, self.convolution, result, algorithm, ctypes.byref(size))
         return size.value
 
 
@@ -95,23 +95,23 @@ def _descriptor(role: str, spec: TensorSpec, common: list[str]) -> Descriptor:
 
 
 def layout_conversions(problem: ConvProblem | FusedConv) -> list[Packing]:
-    """Ways to lay the operands out that cuDNN may have an algorithm for, the fewest copies first.
+    """Return layout conversions for which cuDNN may have an algorithm, the fewest copies first.
 
-    Of int8 only as they lie, if a descriptor can say how: no sums of such copies were seen to be right.
+    int8 operands are never relaid out: every tested combination gave wrong sums.
     """
     if isinstance(problem, FusedConv):
         return list(dict.fromkeys(with_epilogue(problem, one) for one in layout_conversions(problem.conv)))
     w, image = problem.w, problem.y if problem.direction == "backward_data" else problem.x
     layout = nearest_layout(image)
-    ways: list[Packing] = [()] if w.layouts else []
+    conversions: list[Packing] = [()] if w.layouts else []
     if problem.x.dtype == "int8":
-        return ways
+        return conversions
     if layout not in w.layouts:
-        ways.append((("w", layout),))
+        conversions.append((("w", layout),))
     for all_in in LAYOUTS:
         roles = [role for role in ("x", "w", "y") if all_in not in getattr(problem, role).layouts]
-        ways.append(tuple((role, all_in) for role in roles))
-    return list(dict.fromkeys(ways))
+        conversions.append(tuple((role, all_in) for role in roles))
+    return list(dict.fromkeys(conversions))
 
 
 def _filter_spec(w: TensorSpec, common: list[str]) -> FilterSpec:
@@ -137,5 +137,5 @@ def _convolution_spec(problem: ConvProblem, math: str | None) -> ConvolutionSpec
 
 
 def requires_ieee(problem: ConvProblem) -> bool:
-    """Whether products must not be rounded to less than a problem computes in, as tensor cores would."""
+    """Whether products must keep the compute precision, which excludes rounding by tensor cores."""
     return not problem.tensor_cores and problem.compute not in _EXACT

@@ -196,7 +196,7 @@ class ConvPlan:
             streams.restore_device(previous)
 
     def _call_of(self, ctx: Context) -> PreparedCall:
-        """This thread's call; prepared anew in a thread that is new to the plan."""
+        """Return this thread's prepared call; create it in a thread's first use of the plan."""
         call: PreparedCall = self._prepare(ctx)
         ctx.plans[self._token] = call
         self._contexts.add(ctx)

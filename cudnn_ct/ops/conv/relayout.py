@@ -1,7 +1,7 @@
-"""Operands of a convolution that are copied into another layout, and the problem on the copies.
+"""Layout conversion of convolution operands, and the problem on the converted copies.
 
-An implementation runs on the operands as given, or on packed copies of some. The `Candidate` names the copied
-operands and their layouts, and this module is the only place that turns the names into a problem.
+An implementation runs on the operands as given, or on contiguous copies of them. The `Candidate` names the
+copied operands and their layouts; only this module converts the names into a problem.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from ...shapes.fused import FusedConv
 from ...shapes.specs import LAYOUTS, TensorSpec, equivalent_strides, nearest_layout
 
 Packing = tuple[tuple[str, str], ...]
-"""Operands that are copied, by name, each with the layout of its copy."""
+"""Copied operands by name, each with the layout of its copy."""
 
 
 def operands_of(problem: ConvProblem | FusedConv) -> dict[str, TensorSpec]:
-    """Return the operands of a run by name, in the order of its pointers; the result is last."""
+    """Return the operands of a run by name, in the order of the pointers; the result is last."""
     specs: dict[str, TensorSpec | None] = {
         role: getattr(problem.core, role) for role in ROLES[problem.core.direction].operands
     }
@@ -29,12 +29,12 @@ def operands_of(problem: ConvProblem | FusedConv) -> dict[str, TensorSpec]:
 
 
 def relaid_out(problem: Any, packing: Packing) -> Any:
-    """Return the problem with the operands that ``packing`` names in packed layouts.
+    """Return the problem with contiguous layouts for the operands in ``packing``.
 
     Raises
     ------
     ValueError
-        The problem has no such operand, or a layout does not exist.
+        The problem does not have this operand, or the layout does not exist.
     """
     operands = operands_of(problem)
     copies: dict[str, Any] = {}
@@ -50,12 +50,12 @@ def relaid_out(problem: Any, packing: Packing) -> Any:
 
 
 def for_engines(problem: ConvProblem | FusedConv) -> Packing:
-    """Return the packing of the convolution's operands that engines do not take in their layout.
+    """Return the conversions of the convolution's operands that engines require.
 
-    Engines take no operands with gaps. Those that are compiled for a fused graph (4, 7, 52 and 53 of cuDNN
-    9.19) give wrong sums, or read misaligned addresses, unless x, w and y have one layout. They take a result
-    of one pixel for NHWC: its channels are adjacent in both layouts. Operands of int8 are not copied: copies
-    within a dtype are for floating-point numbers.
+    Engines do not support operands that are not contiguous. Runtime-compiled engines of fused graphs (4, 7,
+    52 and 53 of cuDNN 9.19) give wrong sums or read misaligned addresses unless x, w and y have one layout.
+    They read a result of one pixel as NHWC, whose channels are adjacent in both layouts. int8 operands are
+    not copied, because copies within a dtype support only floating-point numbers.
     """
     core = problem.core
     if core.x.dtype == "int8":
@@ -70,10 +70,10 @@ def for_engines(problem: ConvProblem | FusedConv) -> Packing:
 
 
 def with_epilogue(problem: Any, packing: Packing = ()) -> Packing:
-    """Add a bias that is not packed, and a residual whose layout differs from that of the result.
+    """Add the conversion of a non-contiguous bias, and of a residual whose layout differs from the result.
 
-    Engines that are compiled at run time read every tensor of the result's shape with the result's strides. A
-    result that is not packed has no layout to copy into; graphs and the fused call reject that problem.
+    Runtime-compiled engines read every tensor of the result's shape with the result's strides. A result that
+    is not contiguous has no layout to copy into; graphs and the fused call reject that problem.
     """
     relaid = relaid_out(problem, packing)
     z, bias, y = getattr(relaid, "z", None), getattr(relaid, "bias", None), relaid.result

@@ -1,4 +1,4 @@
-"""Batch normalisations written with the four or five axes that cuDNN takes."""
+"""Views of batch normalisation operands with the four or five axes that cuDNN supports."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ __all__ = ["Form", "Specs", "nd_layout", "per_activation_2d", "pixels_layout", "
 Specs = dict[str, TensorSpec]
 
 Form = Callable[[Any, BatchNormMode], Specs | None]
-"""From a problem, and the mode that cuDNN is to compute it in, to specs for the descriptors of its tensors by
-their names. None where the mode would give something else."""
+"""Function of a problem and a cuDNN mode. It returns descriptor specs by tensor name, or None if the mode
+computes a different result."""
 
 _DATA = {"x", "y", "z", "dx", "dy", "dz"}
 
 
 def nd_layout(problem: Any, mode: BatchNormMode) -> Specs | None:
-    """The axes as they are: ones behind fewer than four, the last two of six as one."""
+    """Keep the axes: append axes of length 1 up to four, and collapse the last two of six."""
     if (problem.mode == "per_activation") != (mode == BatchNormMode.PER_ACTIVATION):
         return None
     specs, rank = _tensors(problem), len(problem.x.shape)
@@ -35,13 +35,13 @@ def nd_layout(problem: Any, mode: BatchNormMode) -> Specs | None:
         ones = (1,) * (4 - rank)
         made = images(*(TensorSpec(s.shape + ones, s.strides + ones, s.dtype) for s in specs.values()))
     native = _native(specs, made)
-    if problem.mode == "per_activation":  # the parameters are in C order, and so must be what they are for
+    if problem.mode == "per_activation":  # cuDNN reads parameters in C order, so the data must match
         _check(all("nchw" in spec.layouts for spec in native.values()), "not all operands are in C order")
     return native
 
 
 def per_activation_2d(problem: Any, mode: BatchNormMode) -> Specs | None:
-    """(samples, C, 1, 1) with a channel for each parameter: where the parameters are the quickest axes."""
+    """View as (samples, C, 1, 1) with a channel per parameter; the parameter axes must be innermost."""
     if mode != BatchNormMode.PER_ACTIVATION:
         return None
     specs, samples, channels = _matrix(problem)
@@ -49,18 +49,18 @@ def per_activation_2d(problem: Any, mode: BatchNormMode) -> Specs | None:
 
 
 def pixels_layout(problem: Any, mode: BatchNormMode) -> Specs | None:
-    """(1, C, samples, 1) with channels last, of the same: samples are the pixels of one image."""
+    """View as (1, C, samples, 1) with channels last: the samples become pixels of one image."""
     if mode == BatchNormMode.PER_ACTIVATION:
         return None
     specs, samples, channels = _matrix(problem)
-    _check(problem.x.size <= INT_MAX, f"x has {problem.x.size:,} elements, more than a stride can be")
+    _check(problem.x.size <= INT_MAX, f"x has {problem.x.size:,} elements, more than a stride can hold")
     return _native(specs, collapse(list(specs.values()), [(), channels, samples, ()]))
 
 
 def pointwise(*specs: TensorSpec) -> list[TensorDescriptor]:
-    """Descriptors of tensors that are worked on element by element: as one long axis.
+    """Return descriptors of element-wise operands, collapsed into one axis.
 
-    So no call refuses them for their order, and none is slow with channels last, as some are.
+    cuDNN supports this view for every order of axes, and it is fast with channels last.
     """
     if specs and specs[0].size <= INT_MAX:
         specs = tuple(collapse(specs, [(), (), (), range(len(specs[0].shape))]))
@@ -68,13 +68,13 @@ def pointwise(*specs: TensorSpec) -> list[TensorDescriptor]:
 
 
 def _matrix(problem: Any) -> tuple[Specs, Sequence[int], Sequence[int]]:
-    """The tensors, the axes that a mean is over, and those that the parameters have."""
+    """Return the tensors, the reduced axes and the parameter axes."""
     samples = norm_axes(problem.x.shape, problem.mode)
     return _tensors(problem), samples, [a for a in range(len(problem.x.shape)) if a not in samples]
 
 
 def _tensors(problem: Any) -> Specs:
-    """All tensors by name, parameters with the axes of x."""
+    """Return all tensors by name, with the rank of x for parameters."""
     shape = norm_parameter_shape(problem.x.shape, problem.mode)
     specs = tensors_of(problem)
     for name, spec in specs.items():
@@ -84,17 +84,17 @@ def _tensors(problem: Any) -> Specs:
 
 
 def _native(specs: Specs, made: Sequence[TensorSpec]) -> Specs:
-    """Specs for descriptors by name, where all lies as quick kernels need it: a copy costs less than others.
+    """Return descriptor specs by name; reject layouts without a fast kernel, as a copy costs less.
 
-    Parameters are described as ``cudnnDeriveBNTensorDescriptor`` does it.
+    Parameters are described as ``cudnnDeriveBNTensorDescriptor`` describes them.
     """
     native = dict(zip(specs, made, strict=True))
     data = [spec for name, spec in native.items() if name in _DATA]
     alike = any(all(layout in spec.layouts for spec in data) for layout in LAYOUTS)
-    _check(alike, "the data do not all lie in one layout without gaps")
+    _check(alike, "the data are not all contiguous in one layout")
     for name, spec in native.items():
         if name not in _DATA:
-            _check("nchw" in spec.layouts, f"{name} has gaps, or another order than x: {specs[name]}")
+            _check("nchw" in spec.layouts, f"{name} is not contiguous in the order of x: {specs[name]}")
             native[name] = TensorSpec.packed(spec.shape, spec.dtype)
     return native
 

@@ -22,19 +22,19 @@ from .layouts import Specs, pointwise
 
 __all__ = ["PART", "InferencePlan", "TrainingPlan", "activation", "enum_label"]
 
-# Images that one call of inference takes: fewer than 2**16, and a multiple of 16, so that each part of an
-# aligned array is aligned.
+# Batch size of one inference call: below cuDNN's limit of 2**16, and a multiple of 16, so that parts of an
+# aligned array are aligned.
 PART = 65_520
 
-# Places among the arguments of cudnnBatchNormalizationForwardTrainingEx, the handle left out.
+# Indices among the arguments of cudnnBatchNormalizationForwardTrainingEx, without the handle.
 _ALPHA, _BETA, _Y, _WORKSPACE, _RESERVE = 2, 3, 9, 20, 22
 
 
 class TrainingPlan:
-    """``cudnnBatchNormalizationForwardTrainingEx``, and calls after it for what it does not do itself.
+    """``cudnnBatchNormalizationForwardTrainingEx``, and further calls for operations it cannot fuse.
 
-    What the call keeps for a gradient that is fused too is scratch memory: the gradient here finds where the
-    activation was off from y.
+    The reserve space of the call is treated as workspace, because the gradient recomputes the mask of the
+    activation from y.
     """
 
     __slots__ = (
@@ -61,13 +61,13 @@ class TrainingPlan:
         self._z = list(specs).index("z") if z else 0
         self._relu = relu = activation(problem.activation)
         self._scalar = scalar = scalar_type(DTYPES[y.dtype].accumulate)
-        # Whatever comes after must not be refused: running statistics are updated only once.
+        # Later calls must not be rejected, because the running statistics are already updated then.
         after = [] if fused else [y, z] if z else [y] if relu else []
         self._pointwise = pointwise(*after)
         own_relu, own_z = (relu, z) if fused else (None, None)
         data = TensorDescriptor.cached(specs["x"]), own_z and TensorDescriptor.cached(own_z)
         written, parameters = TensorDescriptor.cached(y), TensorDescriptor.cached(specs["scale"])
-        self._sizes = nbytes, reserved = self._ask(context, *data, written, parameters, own_relu)
+        self._sizes = nbytes, reserved = self._query_sizes(context, *data, written, parameters, own_relu)
         self._arguments = ArgumentTemplate(
             [
                 *(mode, self._ops, scalar(1.0), scalar(0.0)),
@@ -90,8 +90,10 @@ class TrainingPlan:
         if self._pointwise and relu and problem.scaled:
             self._held, self.workspace = align_after(self.workspace, y.size * DTYPES[y.dtype].itemsize)
 
-    def _ask(self, context: Context, x: Any, z: Any, y: Any, parameters: Any, relu: Any) -> tuple[int, int]:
-        """Bytes of workspace and of reserve space."""
+    def _query_sizes(
+        self, context: Context, x: Any, z: Any, y: Any, parameters: Any, relu: Any
+    ) -> tuple[int, int]:
+        """Return the sizes of workspace and reserve space, in bytes."""
         head = context.handle, self._mode, self._ops
         workspace, reserve = ctypes.c_size_t(), ctypes.c_size_t()
         context.library.cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize(
@@ -103,7 +105,7 @@ class TrainingPlan:
         return workspace.value, reserve.value
 
     def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
-        """Enqueue the call, and what comes after it."""
+        """Enqueue the call and the unfused operations."""
         arguments, base = self._arguments.filled(pointers), context.workspace(self.workspace)
         nbytes, reserved = self._sizes
         if nbytes:
@@ -112,13 +114,13 @@ class TrainingPlan:
             arguments[_RESERVE] = base + self._reserve
         call = context.library.cudnnBatchNormalizationForwardTrainingEx
         if self._pointwise:
-            self._run_with_more(context, call, arguments, base, pointers, alpha, beta)
+            self._run_unfused(context, call, arguments, base, pointers, alpha, beta)
             return
         if alpha != 1 or beta:
             arguments[_ALPHA], arguments[_BETA] = self._scalar(alpha), self._scalar(beta)
         call(context.handle, *arguments)
 
-    def _run_with_more(
+    def _run_unfused(
         self,
         context: Context,
         call: Callable[..., object],
@@ -128,7 +130,7 @@ class TrainingPlan:
         alpha: float,
         beta: float,
     ) -> None:
-        """Then add z, and activate. With an activation the factors are of what it gives."""
+        """Run the call, add z and apply the activation. Alpha and beta scale the last of these operations."""
         library, handle, scalar, relu = context.library, context.handle, self._scalar, self._relu
         whole, *added = self._pointwise
         one, factors = scalar(1.0), (scalar(alpha), scalar(beta))
@@ -148,14 +150,14 @@ class TrainingPlan:
             raise partial_write_error(error) from error
 
     def describe(self) -> str:
-        """Tell what was chosen."""
-        after = "; what follows by calls of their own" if self._pointwise else ""
+        """Describe the implementation."""
+        after = "; z and activation by separate calls" if self._pointwise else ""
         what = f"{enum_label(self._mode)}, {enum_label(self._ops)}"
         return f"chosen: cudnnBatchNormalizationForwardTrainingEx, {what}{after}"
 
 
 class InferencePlan:
-    """``cudnnBatchNormalizationForwardInference``, on the batch or one part of it after the other."""
+    """``cudnnBatchNormalizationForwardInference`` for the whole batch, or for one part after another."""
 
     __slots__ = ("_epsilon", "_mode", "_parameters", "_parts", "_scalar", "workspace")
 
@@ -170,12 +172,12 @@ class InferencePlan:
         self._parts = []
         for start in range(0, batch, images or batch):
             count = min(images or batch, batch - start)
-            steps = (start * itemsize * x.strides[0], start * itemsize * y.strides[0])
-            self._parts.append((*steps, _images(x, count), _images(y, count)))
+            offsets = (start * itemsize * x.strides[0], start * itemsize * y.strides[0])
+            self._parts.append((*offsets, _images(x, count), _images(y, count)))
         self.workspace = 0
 
     def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
-        """Enqueue a call for each part."""
+        """Enqueue one call per part."""
         if len(self._parts) == 1:
             self._part(context, pointers, alpha, beta, *self._parts[0])
         else:
@@ -187,8 +189,8 @@ class InferencePlan:
         pointers: Sequence[int],
         alpha: float,
         beta: float,
-        read: int,
-        written: int,
+        x_offset: int,
+        y_offset: int,
         x_descriptor: TensorDescriptor,
         y_descriptor: TensorDescriptor,
     ) -> None:
@@ -199,9 +201,9 @@ class InferencePlan:
             self._scalar(alpha),
             self._scalar(beta),
             x_descriptor,
-            x + read,
+            x + x_offset,
             y_descriptor,
-            y + written,
+            y + y_offset,
             self._parameters,
             scale,
             bias,
@@ -211,13 +213,13 @@ class InferencePlan:
         )
 
     def describe(self) -> str:
-        """Tell what was chosen."""
+        """Describe the implementation."""
         calls = f" in {len(self._parts)} calls" if len(self._parts) > 1 else ""
         return f"chosen: cudnnBatchNormalizationForwardInference, {enum_label(self._mode)}{calls}"
 
 
 def activation(name: str | None) -> ActivationDescriptor | None:
-    """The descriptor of an activation, if there is one."""
+    """Return the descriptor of an activation, or None."""
     return ActivationDescriptor.cached(ActivationSpec(name)) if name else None
 
 
@@ -226,5 +228,5 @@ def _images(spec: TensorSpec, count: int) -> TensorDescriptor:
 
 
 def enum_label(member: Any) -> str:
-    """An enum member as people read it."""
+    """Format an enum member for messages."""
     return str(member.name).lower().replace("_", " ")

@@ -1,4 +1,4 @@
-"""The gradient of batch normalisation by the legacy calls, and what is left of a batch of nothing."""
+"""Gradient of batch normalisation by legacy calls, and results for an empty batch."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from .legacy import activation, enum_label
 
 __all__ = ["EmptyPlan", "GradientPlan"]
 
-_WORKSPACE = -4  # its place among the arguments of cudnnBatchNormalizationBackwardEx
+_WORKSPACE = -4  # index among the arguments of cudnnBatchNormalizationBackwardEx
 
 
 class GradientPlan:
-    """``cudnnBatchNormalizationBackward``, or with ``extended`` the call that may take scratch memory.
+    """``cudnnBatchNormalizationBackward``, or the ``Ex`` variant with a workspace if ``extended``.
 
-    Before it, ``cudnnActivationBackward`` finds what the activation let through: dz.
+    With a fused activation, ``cudnnActivationBackward`` runs first and computes dz.
     """
 
     __slots__ = (
@@ -51,8 +51,8 @@ class GradientPlan:
         x, dy, dx = (TensorDescriptor.cached(specs[name]) for name in ("x", gradient, "dx"))
         parameters = TensorDescriptor.cached(specs["scale"])
         self._scalar = scalar = scalar_type(DTYPES[problem.x.dtype].accumulate)
-        self.workspace = self._ask(context, x, dy, dx, parameters) if extended else 0
-        # Null is what only a fused activation takes: y, dz, the bias and the activation.
+        self.workspace = self._workspace_bytes(context, x, dy, dx, parameters) if extended else 0
+        # Only a fused activation uses y, dz, the bias and the activation descriptor.
         null = (None, None) if extended else ()
         self._arguments = ArgumentTemplate(
             [
@@ -83,20 +83,20 @@ class GradientPlan:
             names,
         )
 
-    def _ask(self, context: Context, x: Any, dy: Any, dx: Any, parameters: Any) -> int:
-        """Bytes of workspace."""
+    def _workspace_bytes(self, context: Context, x: Any, dy: Any, dx: Any, parameters: Any) -> int:
+        """Return the workspace size; reject modes that need reserve space of the forward pass."""
         workspace, reserve = ctypes.c_size_t(), ctypes.c_size_t()
         head, library = (context.handle, self._mode, BatchNormOps.BN), context.library
         library.cudnnGetBatchNormalizationTrainingExReserveSpaceSize(*head, None, x, ctypes.byref(reserve))
         if reserve.value:
-            raise NotSupportedError(f"it reads {reserve.value:,} bytes that no forward step has kept for it")
+            raise NotSupportedError(f"it needs {reserve.value:,} bytes of reserve space of the forward pass")
         library.cudnnGetBatchNormalizationBackwardExWorkspaceSize(
             *head, x, None, dy, None, dx, parameters, None, ctypes.byref(workspace)
         )
         return workspace.value
 
     def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
-        """Enqueue one call, or two."""
+        """Enqueue one call, or two if there is an activation."""
         scalar, library, extended = self._scalar, context.library, self._extended
         arguments = self._arguments.filled(pointers)
         if alpha != 1 or beta:
@@ -117,14 +117,14 @@ class GradientPlan:
         call(context.handle, *arguments)
 
     def describe(self) -> str:
-        """Tell what was chosen."""
+        """Describe the implementation."""
         before = "cudnnActivationBackward, " if self._pointwise else ""
         extended = "Ex" if self._extended else ""
         return f"chosen: {before}cudnnBatchNormalizationBackward{extended}, {enum_label(self._mode)}"
 
 
 class EmptyPlan:
-    """What is left of a batch normalisation of nothing: each parameter's result has one value."""
+    """Results of a batch normalisation of an empty batch: each statistic or sum has one value."""
 
     __slots__ = ("_results", "workspace")
 
@@ -140,10 +140,10 @@ class EmptyPlan:
         self.workspace = 0
 
     def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:  # noqa: ARG002
-        """Fill what is not empty: means of nothing are NaN, sums of nothing are 0."""
+        """Fill results that have elements: means of an empty batch are NaN, its sums are 0."""
         for place, descriptor, value in self._results:
             context.library.cudnnSetTensor(context.handle, descriptor, pointers[place], value)
 
     def describe(self) -> str:
-        """Tell what was chosen."""
+        """Describe the implementation."""
         return "chosen: x is empty, only statistics or sums are filled"

@@ -64,7 +64,7 @@ def batch_norm_training(
     x : device array, 1 to 6 axes, shape (N, C, ...), float16 | bfloat16 | float32 | float64
         Any strides.
     scale, bias : device array, shape (C,) or (1, C, 1, ...); (1, C, ...) for "per_activation"
-        float32 for half types, else of the dtype of x.
+        float32 for half precision, else of the dtype of x.
     mode : {"spatial", "per_activation"}
         Whether a mean is over the batch and all that follows the channels, or over the batch alone.
     epsilon : float, at least 0
@@ -105,7 +105,7 @@ def batch_norm_training(
     Notes
     -----
     ``cudnnBatchNormalizationForwardTrainingEx``, in its persistent mode where cuDNN has it. Activation and
-    residual are part of that call where cuDNN has that too (half types, channels last, a multiple of 4
+    residual are part of that call where cuDNN has that too (half precision, channels last, a multiple of 4
     channels), else calls of their own: ``cudnnAddTensor``, ``cudnnActivationForward``.
 
     The persistent mode may overflow, by cuDNN's manual, on large values that the others can take: results are
@@ -155,8 +155,8 @@ def batch_norm_inference(
     x : device array, 1 to 6 axes, shape (N, C, ...), float16 | bfloat16 | float32 | float64
         Any strides.
     scale, bias, mean, var : device array, shape (C,) or (1, C, 1, ...); (1, C, ...) for "per_activation"
-        float32 for half types, else of the dtype of x. ``mean`` and ``var`` are as a rule what ran along in
-        training.
+        float32 for half precision, else of the dtype of x. ``mean`` and ``var`` usually are the
+        running statistics of the training.
     mode, epsilon, alpha, beta, out, stream
         As in :func:`batch_norm_training`.
 
@@ -217,7 +217,7 @@ def batch_norm_backward(
     x : device array, 1 to 6 axes, shape (N, C, ...), float16 | bfloat16 | float32 | float64
         Any strides.
     scale : device array, shape (C,) or (1, C, 1, ...); (1, C, ...) for "per_activation"
-        float32 for half types, else of the dtype of x.
+        float32 for half precision, else of the dtype of x.
     mean, invstd : device array, as scale, both or neither, optional
         What the forward step gave. Without them cuDNN reckons them from x with ``epsilon``, at a cost.
     y : device array, shape and dtype of x, optional
@@ -295,7 +295,7 @@ def batch_norm_inference_backward(
     x : device array, 1 to 6 axes, shape (N, C, ...), float16 | bfloat16 | float32 | float64
         Any strides.
     scale, mean, var : device array, shape (C,) or (1, C, 1, ...); (1, C, ...) for "per_activation"
-        float32 for half types, else of the dtype of x.
+        float32 for half precision, else of the dtype of x.
     mode, epsilon, alpha, beta, out, stream
         As in :func:`batch_norm_inference`, the last four for dx.
 

@@ -1,11 +1,11 @@
-"""The ways to compute a batch normalisation, the quickest first.
+"""Ordered implementations of batch normalisation, fastest first.
 
-The persistent modes were quicker in each training step that was measured, by 2 times in C order, by 50 with
-channels last. Where the parameters are the quickest axes, a sample is a row of activations, or a pixel of one
-image: so modes stand in for each other, and where one has a limit to the batch another has none.
+The persistent modes were faster in all training steps measured, by a factor of 2 in C order and 50 with
+channels last. If the parameter axes are innermost, a sample is a row of activations or a pixel of one image.
+One mode can then replace another, which avoids the batch limits of single modes.
 
-The limits are kept here, not left to cuDNN: beyond them version 9.19 updates the running statistics before it
-refuses, or calls it an internal error.
+The limits are checked here and not left to cuDNN: above them, version 9.19 updates the running statistics
+before it rejects the call, or returns an internal error.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["GRADIENT", "INFERENCE", "TRAINING"]
 
 _PER_ACTIVATION, _SPATIAL, _PERSISTENT = BatchNormMode
 
-# Images of a batch that a training step, or the gradient of one, takes at most.
+# Maximum batch size of a training step and of its gradient.
 _LIMITS = {_PER_ACTIVATION: 131_070, _SPATIAL: 880_801, _PERSISTENT: 880_801}
 
 
@@ -48,7 +48,7 @@ def _inference(
     form: Form,
     mode: BatchNormMode,
     problem: NormInference,
-    context: Context,  # noqa: ARG001 - as all ways are called
+    context: Context,  # noqa: ARG001 - the common signature of implementations
     *,
     in_parts: bool = False,
 ) -> Plan | None:

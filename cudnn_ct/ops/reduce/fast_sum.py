@@ -1,9 +1,9 @@
-"""Sums and means of arrays without gaps, by calls that are for something else: ten times as quick.
+"""Sums and means of contiguous arrays by calls with another purpose, which are ten times as fast.
 
-The gradient of a bias sums images to their channels; rows, columns and whole arrays are such images too. It
-has no bfloat16, and a block of threads for each channel is too much for many short rows. Those, and the
-columns of several matrices, are poolings with a window over all that is summed. cuDNN's average divides by
-the size of the window: here a power of 2, which zeros around the image fill up, so that sums of integers
+``cudnnConvolutionBackwardBias`` sums over images and pixels per channel; rows, columns and whole arrays can
+be viewed as such images. It lacks bfloat16, and its thread block per channel is wasted on many short rows.
+These cases, and the columns of a batch of matrices, are poolings with a window over all summed elements.
+cuDNN's average divides by the window size. The window is padded to a power of 2, so that sums of integers
 stay exact.
 """
 
@@ -21,29 +21,33 @@ from ...shapes.specs import INT_MAX, PoolingSpec, TensorSpec
 
 __all__ = ["channel_sum", "fast_sum"]
 
-MANY = 2**14  # rows, and
-SHORT = 64  # the length of one, up to which pooling is quicker than a block of threads for each row
-LONG = 2**15  # elements, from which a block of threads alone takes longer than other ways
-FEW = 64  # images, whose sums to their channels take a call one after the other
-WARP = 64  # elements that are quickly read side by side
-PART = (8, 64)  # how many elements of a long column are joined first, at least and at most
-LONGEST = {"float16": 256, "bfloat16": 256, "float32": 128, "float64": 128}  # columns that one pooling joins
+# Thresholds from measurements on GPUs.
+MANY = 2**14  # rows; above this, pooling is faster for rows of up to SHORT elements
+SHORT = 64  # elements per row
+LONG = 2**15  # elements; above this, a single thread block is slower than the alternatives
+FEW = 64  # images; cudnnConvolutionBackwardBias reads the images of a channel one after another
+WARP = 64  # elements; adjacent elements of this number are read fast
+PART = (8, 64)  # min and max number of elements of a long column that are summed in a first pass
+LONGEST = {"float16": 256, "bfloat16": 256, "float32": 128, "float64": 128}  # column length of one pooling
 
-_HALF = ("float16", "bfloat16")  # which calls one after the other would round in between
+_HALF = ("float16", "bfloat16")  # two passes would round in between
 
 
 def fast_sum(problem: ReduceProblem) -> Plan | None:
-    """A sum for which a graph takes longer, however large: of rows, or of images but of half types."""
+    """Return a plan for a sum that is faster than a graph at any size, or None.
+
+    These are sums over rows, and sums over images per channel except for half precision.
+    """
     kept, lengths = _matrices(problem)
     if kept == (True, False):
-        quick = lengths[1] <= (SHORT if problem.x.dtype == "bfloat16" else 2 * LONG)
+        faster = lengths[1] <= (SHORT if problem.x.dtype == "bfloat16" else 2 * LONG)
     else:
-        quick = kept == (False, True, False) and problem.x.dtype not in _HALF
-    return channel_sum(problem) if quick else None
+        faster = kept == (False, True, False) and problem.x.dtype not in _HALF
+    return channel_sum(problem) if faster else None
 
 
 def channel_sum(problem: ReduceProblem) -> Plan | None:
-    """A sum or mean of an array, of rows, columns, images to their channels, columns of several matrices."""
+    """Return a plan for the sum or mean of an array, of rows or columns, or per channel, or None."""
     kept, lengths = _matrices(problem)
     dtype, factor = problem.x.dtype, 1 / problem.terms if problem.op == "avg" else 1.0
     match kept, lengths:
@@ -66,13 +70,13 @@ def channel_sum(problem: ReduceProblem) -> Plan | None:
 
 
 def _to_channels(shape: tuple[int, ...], dtype: str, layout: str, factor: float) -> CallPlan:
-    """``cudnnConvolutionBackwardBias`` for the sum of images to their channels."""
+    """``cudnnConvolutionBackwardBias``: per-channel sums."""
     dy, db = TensorSpec.packed(shape, dtype, layout), TensorSpec.packed((1, shape[1], 1, 1), dtype)
     return CallPlan("cudnnConvolutionBackwardBias", (), [(0, dy)], db, factor)
 
 
 def _pooled(shape: tuple[int, ...], dtype: str, layout: str, factor: float) -> CallPlan:
-    """``cudnnPoolingForward`` for the sum of each channel of each image."""
+    """``cudnnPoolingForward``: the sum of each channel of each image."""
     sides = shape[2:]
     window = tuple(1 << (side - 1).bit_length() for side in sides)
     padding = tuple((whole - side + 1) // 2 for whole, side in zip(window, sides, strict=True))
@@ -96,42 +100,42 @@ def _rows(rows: int, length: int, dtype: str, factor: float) -> Plan:
 
 
 def _channels(images: int, channels: int, length: int, dtype: str, factor: float) -> Plan | None:
-    """In one call, which takes the images in turn, or each image first and then all of them."""
+    """Sum per channel in one call, or each image first and then over images."""
     if images <= FEW and images * length <= LONG:
         return _to_channels((images, channels, length, 1), dtype, "nchw", factor)
     if dtype in _HALF:
         return None
     first = _rows(images * channels, length, dtype, 1.0)
-    again = _to_channels((1, channels, images, 1), dtype, "nhwc", factor)
-    return _in_two(first, images * channels, again, dtype)
+    second = _to_channels((1, channels, images, 1), dtype, "nhwc", factor)
+    return _two_pass(first, images * channels, second, dtype)
 
 
 def _columns(images: int, length: int, channels: int, dtype: str, factor: float) -> Plan | None:
-    """Channels last: in parts where they are long, which half types would round."""
+    """Sum columns; long ones in parts, except for half precision, which would round the partial sums."""
     if length <= LONGEST[dtype]:
         return _pooled((images, channels, length, 1), dtype, "nhwc", factor)
-    least, most = PART
-    part = next((n for n in range(most, least - 1, -1) if length % n == 0), None)
+    shortest, longest = PART
+    part = next((n for n in range(longest, shortest - 1, -1) if length % n == 0), None)
     if part is None or dtype in _HALF:
         return None
     parts = length // part
-    again = _columns(images, parts, channels, dtype, factor)
-    if again is None:
+    second = _columns(images, parts, channels, dtype, factor)
+    if second is None:
         return None
     first = _pooled((images * parts, channels, part, 1), dtype, "nhwc", 1.0)
-    return _in_two(first, images * parts * channels, again, dtype)
+    return _two_pass(first, images * parts * channels, second, dtype)
 
 
-def _in_two(first: Plan, count: int, again: Plan, dtype: str) -> ChainPlan:
-    """Sums of ``count`` parts, and the sums of those."""
-    return ChainPlan([TensorSpec.packed((count,), dtype)], [Step(first, (0, 2)), Step(again, (2, 1))])
+def _two_pass(first: Plan, count: int, second: Plan, dtype: str) -> ChainPlan:
+    """Chain a plan with ``count`` partial sums and the plan that sums them."""
+    return ChainPlan([TensorSpec.packed((count,), dtype)], [Step(first, (0, 2)), Step(second, (2, 1))])
 
 
-# --- what an array is --------------------------------------------------------------------------------------
+# --- array as matrix ---------------------------------------------------------------------------------------
 
 
 def _matrices(problem: ReduceProblem) -> tuple[tuple[bool, ...], list[int]]:
-    """Which axes are kept, and their lengths, joined and in the order of memory; nothing of other arrays."""
+    """Return which coalesced axes are kept, in memory order, and their lengths; empty if not contiguous."""
     x, y = problem.x, problem.kept
     if problem.op not in ("add", "avg") or x.dtype not in LONGEST or not 0 < x.size <= INT_MAX:
         return (), []

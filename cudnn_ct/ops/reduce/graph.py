@@ -1,7 +1,7 @@
-"""Reductions of large arrays as graphs: matrices without gaps, whose rows or columns become one number each.
+"""Reductions of large contiguous arrays by graphs, as reductions of rows or columns of a matrix.
 
-Engines for these are compiled when their plan is made, which takes 0.15 to 0.5 s. The legacy call takes ten
-times as long as they do for rows, and 200 times for columns.
+The engines are compiled when a plan is built, which takes 0.15 to 0.5 s. The legacy call takes ten times as
+long for rows, and 200 times as long for columns.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from .legacy import NAN_GUARDS, ReducePlan, nan_propagating
 
 __all__ = ["MatrixView", "reduction", "reduction_graph"]
 
-MIN_ELEMENTS = 2**20  # elements; with fewer, the legacy call takes some tens of microseconds
-FEW = 128  # rows, which are too few to keep a GPU busy with one thread block each
-PIECES, PIECE = 1024, 256  # the most pieces that such a row is taken apart in, and the least elements of one
+MIN_ELEMENTS = 2**20  # with fewer elements, the legacy call takes only tens of microseconds
+FEW = 128  # rows; with fewer, one thread block per row does not fill a GPU
+PIECES, PIECE = 1024, 256  # max number of pieces per row, and min elements per piece
 
 
 class GraphReduction(NamedTuple):
-    """An operation as graphs have it: the operator, and what is done to each element before it.
+    """Graph form of a reduction: the operator, and a pointwise operation ``before`` it.
 
-    ``again`` joins the results of parts, and ``root`` is taken of the last. ``only`` is what of a matrix can
-    be kept; None stands for all.
+    ``again`` combines partial results, and ``root`` adds a square root at the end. ``only`` names the one
+    axis of a matrix that may be kept; None allows all.
     """
 
     operator: str
@@ -45,7 +45,7 @@ class GraphReduction(NamedTuple):
     only: str | None = None
 
 
-# The extremes pass over NaN, so they are guarded. Of columns, maxima begin with the most negative number.
+# The extremes skip NaN, so NaN is propagated separately. Maxima over columns start from the lowest number.
 WAYS = {
     "add": GraphReduction("add"),
     "avg": GraphReduction("add"),
@@ -58,9 +58,9 @@ WAYS = {
 
 
 class MatrixView(NamedTuple):
-    """A matrix without gaps, what is ``kept`` of it - "rows", "columns" or nothing -, and what comes after.
+    """A contiguous matrix, the axis that is ``kept`` ("rows", "columns" or ""), and an optional second pass.
 
-    ``again`` is the shape of the results where they are the parts of others, and the axis to join them over.
+    ``again`` is the shape of partial results and the axis to reduce in a second pass.
     """
 
     rows: int
@@ -69,13 +69,12 @@ class MatrixView(NamedTuple):
     again: tuple[tuple[int, int], int] | None = None
 
 
-# Which of the heuristics' answers come first; the others take up to four times as long.
+# Indices of the heuristics' configurations in the order to try; a bad order costs up to a factor of four.
 ORDER = {"rows": (0, 1, 2), "columns": (2, 1, 0), "": (1, 2, 0)}
 
 
 def reduction(problem: ReduceProblem, context: Context) -> Plan | None:
-    """A plan for a large array without gaps that is a :class:`MatrixView` for this reduction; otherwise
-    none."""
+    """Return a plan for a large contiguous array that is a :class:`MatrixView`, or None."""
     x, y, way = problem.x, problem.kept, WAYS.get(problem.op)
     if way is None or problem.indices or DTYPES[x.dtype].accumulate != "float32":
         return None
@@ -85,7 +84,7 @@ def reduction(problem: ReduceProblem, context: Context) -> Plan | None:
     matrix = _matrix(x, ordered)
     if matrix is None or way.only not in (None, matrix.kept):
         return None
-    if config.deterministic and matrix.kept != "rows":  # whose sums are put together in any order
+    if config.deterministic and matrix.kept != "rows":  # these engines add in an undefined order
         return None
     if problem.op not in NAN_GUARDS:
         return _plan(problem, matrix, ordered, context)
@@ -97,7 +96,7 @@ def reduction(problem: ReduceProblem, context: Context) -> Plan | None:
 
 
 def _plan(problem: ReduceProblem, matrix: MatrixView, ordered: TensorSpec, context: Context) -> Plan:
-    """One reduction of a matrix, and what there is to do with its results."""
+    """Return a plan for one reduction of a matrix and for the scaling of its results."""
     x, y, way = problem.x, problem.kept, WAYS[problem.op]
     plan = _of_matrix(way, x.dtype, matrix, context)
     factor = 1 / problem.terms if problem.op == "avg" else 1.0
@@ -111,7 +110,7 @@ def _plan(problem: ReduceProblem, matrix: MatrixView, ordered: TensorSpec, conte
 
 
 def _of_matrix(way: GraphReduction, dtype: str, matrix: MatrixView, context: Context) -> Plan:
-    """A plan that writes float32 results without gaps; where they are parts of others, joined."""
+    """Return a plan that writes contiguous float32 results, with a second pass if the view needs one."""
     plan = first_plan(reduction_graph(way, dtype, matrix), context, ORDER[matrix.kept])
     if matrix.again is None:
         return plan
@@ -123,7 +122,7 @@ def _of_matrix(way: GraphReduction, dtype: str, matrix: MatrixView, context: Con
 
 
 def reduction_graph(way: GraphReduction, dtype: str, matrix: MatrixView) -> Graph:
-    """Make the graph that reduces rows or columns of a matrix, or all of it, to float32."""
+    """Return the graph that reduces rows, columns or all elements of a matrix to float32."""
     rows, columns, kept, _ = matrix
     x = Tensor(1, pixels(rows, columns, dtype))
     y = Tensor(2, pixels(rows if kept == "rows" else 1, columns if kept == "columns" else 1, "float32"))
@@ -143,7 +142,7 @@ def reduction_graph(way: GraphReduction, dtype: str, matrix: MatrixView) -> Grap
 
 
 def _in_order_of(x: TensorSpec, y: TensorSpec) -> TensorSpec:
-    """A float32 tensor like y, which has the axes of x, without gaps in the order that x has in memory."""
+    """Return a contiguous float32 spec of the shape of y, with axes in the memory order of x."""
     places = sorted(range(len(x.shape)), key=lambda axis: -x.strides[axis])
     steps = packed_strides(tuple(y.shape[axis] for axis in places), "nchw")
     strides = dict(zip(places, steps, strict=True))
@@ -151,7 +150,7 @@ def _in_order_of(x: TensorSpec, y: TensorSpec) -> TensorSpec:
 
 
 def _matrix(x: TensorSpec, y: TensorSpec) -> MatrixView | None:
-    """The matrix that x is, where its axes are those of y or are reduced, one after the other."""
+    """Return the matrix view of x, if its axes are kept or reduced in an order that has one."""
     axes = coalesce([x, y])
     if not is_contiguous(axes, 0):
         return None
@@ -171,7 +170,7 @@ def _matrix(x: TensorSpec, y: TensorSpec) -> MatrixView | None:
 
 
 def _rows(rows: int, columns: int) -> MatrixView | None:
-    """The matrix whose rows are kept; in pieces where they are few and long, which some engines fail at."""
+    """Return the view that keeps rows; few long rows are split, because some engines fail with them."""
     if rows >= FEW:
         return MatrixView(rows, columns, "rows")
     pieces = gcd(columns, PIECES)
@@ -183,5 +182,5 @@ def _rows(rows: int, columns: int) -> MatrixView | None:
 
 
 def _each(op: str, factor: float, x: TensorSpec, y: TensorSpec) -> Plan:
-    """``cudnnOpTensor`` of each element: the root, or the larger of it and itself, in the dtype of y."""
+    """Return a plan for an element-wise ``op`` with the dtype of y; "max" of x and x scales and converts."""
     return tile(lambda a, b: OpTensorPlan(OpTensorSpec(op), factor, factor, a, b), x, y)

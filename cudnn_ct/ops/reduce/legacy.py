@@ -20,16 +20,16 @@ from ...shapes.specs import INT_MAX, MAX_AXES, ReduceSpec, TensorSpec
 
 __all__ = ["NAN_GUARDS", "ReducePlan", "nan_propagating", "reduction", "wide_reduction"]
 
-# What holds an extreme against the sum of absolute values, and the factor of that.
+# For each extreme, the op that compares it with the sum of absolute values, and the factor of that sum.
 NAN_GUARDS = {"max": ("max", -1.0), "amax": ("max", -1.0), "min": ("min", 1.0)}
 
-# What a result is where no element goes into it. The other operations have no answer then.
-_OF_NOTHING = {"add": 0.0, "mul": 1.0, "norm1": 0.0, "norm2": 0.0, "mul_no_zeros": 1.0}
+# Value of a reduction over zero elements; the other operations are undefined there.
+_EMPTY_VALUES = {"add": 0.0, "mul": 1.0, "norm1": 0.0, "norm2": 0.0, "mul_no_zeros": 1.0}
 _ABSOLUTE = ("amax", "norm1", "norm2")
 
 
 def reduction(problem: ReduceProblem, context: Context) -> Plan:
-    """``cudnnReduceTensor``; where no element goes into one of the result, or a single one, what that is."""
+    """Return a plan with ``cudnnReduceTensor``, or without it for zero or one elements per result."""
     if problem.terms == 0:
         return _empty_reduction(problem)
     if problem.terms > 1:
@@ -40,9 +40,9 @@ def reduction(problem: ReduceProblem, context: Context) -> Plan:
     plan = _identity_reduction(problem, context)
     if problem.indices is None:
         return plan
-    # There is no call that sets integers, but zeros are the same in float32.
-    places = fill_plan(FillProblem(problem.indices._replace(dtype="float32")))
-    return ChainPlan([], [Step(places, (2,), 0.0), Step(plan, (0, 1))])
+    # No call writes integers, but the bit pattern of 0 is the same in float32.
+    zeros = fill_plan(FillProblem(problem.indices._replace(dtype="float32")))
+    return ChainPlan([], [Step(zeros, (2,), 0.0), Step(plan, (0, 1))])
 
 
 def _half(x: TensorSpec) -> bool:
@@ -55,10 +55,11 @@ def nan_propagating(
     reduce: Callable[[ReduceProblem, Context], Plan],
     context: Context,
 ) -> Plan:
-    """An extreme that may pass over NaN, held against the sum of absolute values, which does not.
+    """Return a plan for an extreme that propagates NaN, from calls that skip NaN.
 
-    That sum is never less than the extreme: the larger of the largest and minus the sum is the largest, and
-    NaN if the sum is. ``found`` is a tensor for either; ``reduce`` makes plans that write one.
+    The extreme is compared with plus or minus the sum of absolute values. That sum is never less than the
+    magnitude of the extreme, so it has an effect only if it is NaN. ``found`` is the spec of both
+    intermediate tensors; ``reduce`` makes plans that write one.
     """
     op, factor = NAN_GUARDS[problem.op]
     extremes = problem._replace(y=found)
@@ -71,10 +72,10 @@ def nan_propagating(
 
 
 def wide_reduction(problem: ReduceProblem, context: Context) -> Plan:
-    """The same of float32 copies: for half types, where cuDNN does not reduce them themselves."""
+    """Return a plan that reduces in float32 copies, for half precision problems that cuDNN rejects."""
     x, y = problem.x, problem.y
     if not _half(x):
-        raise NotSupportedError(f"copies in float32 are for half types, not {x.dtype}")
+        raise NotSupportedError(f"float32 copies are for half precision: got {x.dtype}")
     wide_x, wide_y = (TensorSpec.packed(spec.shape, "float32") for spec in (x, y))
     inner = reduction(problem._replace(x=wide_x, y=wide_y), context)
     own = (0, 1, 2) if problem.indices else (0, 1)
@@ -90,20 +91,20 @@ def wide_reduction(problem: ReduceProblem, context: Context) -> Plan:
 def _empty_reduction(problem: ReduceProblem) -> Plan:
     constant = TensorSpec.packed(problem.y.shape, problem.y.dtype)
     steps = [
-        Step(fill_plan(FillProblem(constant)), (2,), _OF_NOTHING[problem.op]),
+        Step(fill_plan(FillProblem(constant)), (2,), _EMPTY_VALUES[problem.op]),
         Step(copy_plan(constant, problem.y), (2, 1)),
     ]
     return ChainPlan([constant], steps)
 
 
 def _identity_reduction(problem: ReduceProblem, context: Context) -> Plan:
-    """cuDNN refuses to reduce where nothing is to be reduced."""
+    """Return a plan for reduced axes of length 1, which cuDNN rejects."""
     x, y = problem.x, problem.kept
     if problem.op in _ABSOLUTE:
         return absolute_plan(x, y)
     if problem.op != "mul_no_zeros":
         return copy_plan(x, y)
-    # A zero becomes 1, which no other call can: a product of two, the second of which is 1.
+    # Only this op maps 0 to 1, so reduce a pair: x and 1.
     pair = TensorSpec.packed((2, *x.shape), x.dtype)
     inner = ReduceProblem(pair, problem.y, None, (0, *(1 + axis for axis in problem.axes)), problem.op, True)
     if len(problem.y.shape) == len(x.shape):
@@ -117,18 +118,18 @@ def _identity_reduction(problem: ReduceProblem, context: Context) -> Plan:
 
 
 class ReducePlan:
-    """One ``cudnnReduceTensor``, on x and y with joined axes."""
+    """One ``cudnnReduceTensor`` on x and y with coalesced axes."""
 
     __slots__ = ("_indices", "_op", "_reduction", "_scalar", "_x", "_y", "workspace")
 
     def __init__(self, problem: ReduceProblem, context: Context) -> None:
         x, y, indices = problem.x, problem.kept, problem.indices
         if indices and any("nchw" not in spec.layouts for spec in problem.results):
-            raise NotSupportedError(f"indices are written in C order, and {problem.y} is not")
+            raise NotSupportedError(f"indices require a result in C order: got {problem.y}")
         axes = coalesce([x, y], in_order=indices is not None)
         if len(axes) > MAX_AXES:
             raise NotSupportedError(
-                f"{x} has {len(axes)} axes that cannot be joined; a call takes {MAX_AXES}"
+                f"{x} has {len(axes)} axes after coalescing; cudnnReduceTensor takes at most {MAX_AXES}"
             )
         if x.size > INT_MAX or any(axis.reach > INT_MAX for axis in axes):
             raise NotSupportedError(f"{x} is too large: cuDNN reduces at most {INT_MAX:,} elements")
@@ -138,21 +139,21 @@ class ReducePlan:
         self._reduction = ReduceDescriptor.cached(spec)
         self._x, self._y = map(TensorDescriptor.cached, pad_axes_to_4d(axes, [x, y]))
         self._scalar = scalar_type(compute)
-        self.workspace = self._bytes(context, "cudnnGetReductionWorkspaceSize")
+        self.workspace = self._query_bytes(context, "cudnnGetReductionWorkspaceSize")
         self._indices = indices.size * DTYPES[indices.dtype].itemsize if indices else 0
         if indices:
-            wanted = self._bytes(context, "cudnnGetReductionIndicesSize")
-            if wanted > self._indices:
-                raise NotSupportedError(f"cuDNN wants {wanted:,} bytes for indices, of {self._indices:,}")
+            needed = self._query_bytes(context, "cudnnGetReductionIndicesSize")
+            if needed > self._indices:
+                raise NotSupportedError(f"cuDNN needs {needed:,} bytes for indices: got {self._indices:,}")
 
-    def _bytes(self, context: Context, function: str) -> int:
+    def _query_bytes(self, context: Context, function: str) -> int:
         size = ctypes.c_size_t()
-        ask = getattr(context.library, function)
-        ask(context.handle, self._reduction, self._x, self._y, ctypes.byref(size))
+        query = getattr(context.library, function)
+        query(context.handle, self._reduction, self._x, self._y, ctypes.byref(size))
         return size.value
 
     def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
-        """Enqueue y = alpha * reduction of x + beta * y; ``pointers`` of x, y and indices, where they are."""
+        """Enqueue y = alpha * reduction of x + beta * y; ``pointers`` are x, y and optional indices."""
         scalar = self._scalar
         context.library.cudnnReduceTensor(
             context.handle,
@@ -170,5 +171,5 @@ class ReducePlan:
         )
 
     def describe(self) -> str:
-        """Tell what was chosen."""
+        """Describe the implementation."""
         return f"chosen: cudnnReduceTensor, {self._op}"

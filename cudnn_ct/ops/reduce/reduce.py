@@ -48,7 +48,7 @@ def reduce(
     Parameters
     ----------
     x : device array, at most 8 axes of any strides, float16 | bfloat16 | float32 | float64
-        Half types are computed in float32.
+        Half precision is computed in float32.
     op : {"add", "mul", "min", "max", "amax", "avg", "norm1", "norm2", "mul_no_zeros"}
     axis : int or tuple of int, optional
         Those that go, counted from the end if negative; by default all. Over axes of length 1, and over none,
