@@ -99,7 +99,7 @@ class Installation:
     def version(self) -> Version | None:
         """The most frequent version constant of the libraries; the graph library decides a tie."""
         known = Counter(library.version for library in self.libraries.values() if library.version)
-        return known.most_common(1)[0][0] if known else None
+        return max(known, key=known.__getitem__, default=None)  # most_common would import heapq
 
     @property
     def number(self) -> int | None:
