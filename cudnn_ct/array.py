@@ -17,6 +17,7 @@ from .shapes.checks import FLOATS
 from .shapes.parse import as_bool, as_element
 from .shapes.specs import TensorSpec, nearest_layout
 from .shapes.views import reshape_view, resolve_shape
+from .typing import DTypeLike, StreamLike
 
 if TYPE_CHECKING:
     import numpy as np
@@ -171,7 +172,7 @@ class DeviceArray(TypedMemory):
         view = np.ndarray(self.shape, self.dtype, memory, -low * self.itemsize, self.strides)
         return view if self.spec.dense else view.copy(order="K")
 
-    def copy(self, *, stream: Any = None) -> DeviceArray:
+    def copy(self, *, stream: StreamLike | None = None) -> DeviceArray:
         """Copy on the device, in the same order in memory; a view with gaps becomes contiguous.
 
         Parameters
@@ -209,7 +210,7 @@ class DeviceArray(TypedMemory):
         finally:
             streams.restore_device(previous)
 
-    def astype(self, dtype: Any, *, copy: bool = True, stream: Any = None) -> DeviceArray:
+    def astype(self, dtype: DTypeLike, *, copy: bool = True, stream: StreamLike | None = None) -> DeviceArray:
         """Copy, and convert to a dtype.
 
         float16, bfloat16, float32 and, if cuDNN has an engine for it, float64 are converted on the device.
@@ -246,7 +247,9 @@ class DeviceArray(TypedMemory):
             return self.packed(nearest_layout(self.spec), stream, kind)
         return self.copy(stream=stream) if as_bool(copy, "copy") else self
 
-    def packed(self, layout: str, stream: Any = None, dtype: DType | None = None) -> DeviceArray:
+    def packed(
+        self, layout: str, stream: StreamLike | None = None, dtype: DType | None = None
+    ) -> DeviceArray:
         """Copy into a packed layout, and convert to ``dtype`` if it is given.
 
         Raises
@@ -292,7 +295,7 @@ class DeviceArray(TypedMemory):
         )
         return copied.view_as(target)
 
-    def reshape(self, *shape: Any, stream: Any = None) -> DeviceArray:
+    def reshape(self, *shape: Any, stream: StreamLike | None = None) -> DeviceArray:
         """Return the elements, in C order, with another shape: a view, or a copy if no strides describe it.
 
         Parameters
@@ -323,7 +326,7 @@ class DeviceArray(TypedMemory):
             return self.view_as(spec)
         return self.packed("nchw", stream).view_as(TensorSpec.packed(new, self.spec.dtype))
 
-    def fill(self, value: Any, *, stream: Any = None) -> Self:
+    def fill(self, value: float, *, stream: StreamLike | None = None) -> Self:
         """Set every element to ``value``, cast to the array's dtype.
 
         Parameters

@@ -14,6 +14,7 @@ from .dtypes import DTYPES, DType, as_dtype
 from .errors import NotInitializedError
 from .shapes.parse import as_choice
 from .shapes.specs import LAYOUTS, TensorSpec, nearest_layout
+from .typing import DTypeLike, Shape, StreamLike
 
 __all__ = ["NO_NUMBERS", "as_operand", "asarray", "empty", "full", "zeros"]
 
@@ -21,7 +22,9 @@ __all__ = ["NO_NUMBERS", "as_operand", "asarray", "empty", "full", "zeros"]
 NO_NUMBERS = "cSUOmM"
 
 
-def empty(shape: Any, dtype: Any = "float32", *, layout: str = "nchw", stream: Any = None) -> DeviceArray:
+def empty(
+    shape: Shape, dtype: DTypeLike = "float32", *, layout: str = "nchw", stream: StreamLike | None = None
+) -> DeviceArray:
     """Allocate an array on the current device; its contents are undefined.
 
     Parameters
@@ -49,10 +52,11 @@ def empty(shape: Any, dtype: Any = "float32", *, layout: str = "nchw", stream: A
     >>> ct.empty((8, 3, 32, 32), "float16", layout="nhwc")
     DeviceArray(float16[8, 3, 32, 32], nhwc, device 0)
     """
+    lengths: Any = shape
     if not isinstance(shape, tuple | list):
         with suppress(TypeError):  # it may be an array of lengths
-            shape = (operator.index(shape),)
-    spec = TensorSpec.packed(shape, dtype, layout)
+            lengths = (operator.index(lengths),)
+    spec = TensorSpec.packed(lengths, dtype, layout)
     run = resolve_stream(stream)
     previous = streams.set_device(run.device)
     try:
@@ -62,7 +66,12 @@ def empty(shape: Any, dtype: Any = "float32", *, layout: str = "nchw", stream: A
 
 
 def full(
-    shape: Any, value: Any, dtype: Any = "float32", *, layout: str = "nchw", stream: Any = None
+    shape: Shape,
+    value: float,
+    dtype: DTypeLike = "float32",
+    *,
+    layout: str = "nchw",
+    stream: StreamLike | None = None,
 ) -> DeviceArray:
     """Allocate an array on the current device with every element ``value``.
 
@@ -92,7 +101,9 @@ def full(
     return array.fill(value, stream=array.home)
 
 
-def zeros(shape: Any, dtype: Any = "float32", *, layout: str = "nchw", stream: Any = None) -> DeviceArray:
+def zeros(
+    shape: Shape, dtype: DTypeLike = "float32", *, layout: str = "nchw", stream: StreamLike | None = None
+) -> DeviceArray:
     """Allocate an array of zeros on the current device.
 
     Parameters
@@ -117,7 +128,13 @@ def zeros(shape: Any, dtype: Any = "float32", *, layout: str = "nchw", stream: A
     return full(shape, 0, dtype, layout=layout, stream=stream)
 
 
-def asarray(obj: Any, dtype: Any = None, *, layout: str | None = None, stream: Any = None) -> DeviceArray:
+def asarray(
+    obj: object,
+    dtype: DTypeLike | None = None,
+    *,
+    layout: str | None = None,
+    stream: StreamLike | None = None,
+) -> DeviceArray:
     """Convert anything array-like to a :class:`DeviceArray`.
 
     A DeviceArray is returned itself. A GPU array of torch, cupy, numba, jax or any other library with DLPack

@@ -22,6 +22,7 @@ from .cuda.debug import watch
 from .cuda.lifetime import ExportedMemory, release_finished
 from .cuda.stream import Stream
 from .errors import AllocationError, CudnnError, CudnnWarning, NotInitializedError
+from .typing import StreamLike
 
 __all__ = ["Availability", "Context", "Handle", "available", "current", "empty_cache", "synchronize", "use"]
 
@@ -242,7 +243,7 @@ def _forget() -> None:
 
 
 @contextmanager
-def use(*, device: int | None = None, stream: Any = None) -> Iterator[Stream]:
+def use(*, device: int | None = None, stream: StreamLike | None = None) -> Iterator[Stream]:
     """Work on another device or stream within a ``with`` block (in this thread, or this asyncio task).
 
     Parameters
@@ -284,7 +285,7 @@ def use(*, device: int | None = None, stream: Any = None) -> Iterator[Stream]:
         streams.restore_device(previous)
 
 
-def synchronize(stream: Any = None) -> None:
+def synchronize(stream: StreamLike | None = None) -> None:
     """Wait until the work on a stream is complete, and raise its errors.
 
     Parameters

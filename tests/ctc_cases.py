@@ -12,6 +12,7 @@ import cudnn_ct as ct
 from cudnn_ct.dtypes import as_dtype
 from cudnn_ct.shapes.ctc import ctc_min_steps
 from tests.layers import Place, compare
+from tests.properties import in_memory_of
 from tests.strategies import VIEWS, lay_out
 
 # Largest error over the largest number: cuDNN adds probabilities in float32, or float64.
@@ -117,8 +118,8 @@ def check_ctc(case: CTCCase, place: Place, tolerance: float | None = None) -> No
     placed = None if out is None else place(out)
     outs = (place(losses), placed) if case.both else placed
     got = ct.ctc_loss(place(case.logits), *given, **case.mathematics, algo=case.algo, out=outs)
-    assert got.gradient is placed or placed is None
-    assert not case.both or got.loss is outs[0]
+    assert placed is None or in_memory_of(got.gradient, placed)
+    assert not case.both or in_memory_of(got.loss, outs[0])
     largest = TOLERANCE[case.dtype] if tolerance is None else tolerance
     compare(got.loss, expected.loss, tolerance=max(TOLERANCE[case.dtype], min(largest, 1e-4)))
     compare(got.gradient, expected.gradient, tolerance=largest)

@@ -16,6 +16,7 @@ from cudnn_ct.shapes.rnn import RNNSpec
 from cudnn_ct.shapes.rnn_params import rnn_offsets, rnn_parameters
 from cudnn_ct.shapes.sequences import packed_for_cudnn
 from tests.layers import compare
+from tests.properties import in_memory_of
 from tests.rnn_cases import RNNCase, rnn_cases
 
 # Largest error over the largest element: rounded states are handed on from step to step and layer to layer.
@@ -101,8 +102,8 @@ def check_passes(case: RNNCase, layout: str, place: Place, padding: float = -2.0
         out = (unwritten(y, place), unwritten(expected.hy, place))
         out += (None if expected.cy is None else unwritten(expected.cy, place),)
         done = net.forward(x, w, *given, **told, training=training, out=out)
-        assert done.y is out[0]
-        assert done.hy is out[1]
+        assert in_memory_of(done.y, out[0])
+        assert in_memory_of(done.hy, out[1])
         for got, wanted in zip(done[:3], (y, expected.hy, expected.cy), strict=True):
             compare(got, wanted, tolerance=tolerance)
 
@@ -125,7 +126,7 @@ def check_passes(case: RNNCase, layout: str, place: Place, padding: float = -2.0
     for got, want in zip(back, (dx, wanted.dh0, wanted.dc0), strict=True):
         compare(got, want, tolerance=tolerance, terms=terms)
     dw = place(np.ones(net.weight_size, case.x.dtype))
-    assert net.backward_weights(done.reserve, out=dw, add=True) is dw
+    assert in_memory_of(net.backward_weights(done.reserve, out=dw, add=True), dw)
     check_weights(dw, spec, tuple(1 + part for part in wanted.dweights), tolerance)
     return net
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 import cudnn_ct as ct
 from tests.layers import FLOATS, LayerCase, Place, Tensor, compare, lying, scales_and_out
+from tests.properties import in_memory_of
 from tests.strategies import SCALES
 
 # What cuDNN converts: to itself, and through float32.
@@ -132,7 +133,7 @@ def check_in_place(case: tuple[str, Tensor, float], place: Place) -> None:
     x = place(tensor.array())
     keywords = {"alpha": number} if operation == "scale" else {"value": number}
     getattr(ct.reference, operation)(expected, **keywords)
-    assert getattr(ct, operation)(x, **keywords) is x
+    assert in_memory_of(getattr(ct, operation)(x, **keywords), x)
     compare(x, expected, exact=operation == "fill" or number in SCALES)
 
 
@@ -154,6 +155,6 @@ def check_over_operand(case: tuple[LayerCase, str], place: Place) -> None:
     arrays = dict(zip("ab", (one.array() for one in call.operands if one), strict=True))
     expected = ct.reference.op_tensor(*arrays.values(), **call.keywords, out=arrays[over].copy())
     placed = {name: place(array) for name, array in arrays.items()}
-    assert ct.op_tensor(*placed.values(), **call.keywords, out=placed[over]) is placed[over]
+    assert in_memory_of(ct.op_tensor(*placed.values(), **call.keywords, out=placed[over]), placed[over])
     for name, array in placed.items():
         compare(array, expected if name == over else arrays[name], exact=True)

@@ -14,6 +14,7 @@ from ..plans.base import Candidate
 from ..shapes.checks import FLOATS
 from ..shapes.pooling import POOLING_MODES
 from ..shapes.rnn import RNN_ALGOS, RNN_MODES
+from ..typing import RNNDirection
 from .errors import fail, first_line, need_gpu, plainly, usage
 from .options import INT_MAX, INTS, SHAPE, Convolution, convolution_options, image_options
 from .table import Column, Tick, progress, show
@@ -215,7 +216,7 @@ def rnn(
     _ready(plot)
     steps, batch, size = x
     mode, dtype = options.pop("mode"), options["dtype"]
-    direction = "bidirectional" if bidirectional else "unidirectional"
+    direction: RNNDirection = "bidirectional" if bidirectional else "unidirectional"
     with usage():
         network = ct.RNN(mode, size, hidden, layers, direction=direction, **options)
     outputs = (steps, batch, hidden * (2 if bidirectional else 1))

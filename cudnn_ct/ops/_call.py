@@ -201,8 +201,8 @@ def execute(
     outs: tuple[Any, ...] = NEW,
     stream: Any = None,
     state: CallState | None = None,
-) -> list[Any]:
-    """Call an operation, and return its results: the objects in ``outs``, new arrays for each None.
+) -> list[DeviceArray]:
+    """Call an operation, and return its results: the arrays in ``outs``, new arrays for each None.
 
     ``operands`` are arrays of any library with these ``names``; an operation without operands changes its
     results. ``alpha`` is a number, or :class:`~cudnn_ct.shapes.elementwise.OpTensorScales` for plans that
@@ -266,12 +266,7 @@ def execute(
             call = _prepared(ctx, calls, op, key, specs)
         if call.pack:
             operands = tuple([contiguous(array, where) for array in operands])
-        results = (run if state is None else state.run)(ctx, call, operands, given, alpha, beta)
-        if given is NEW:
-            return results
-        if len(outs) == 1:
-            return list(outs)
-        return [made if out is None else out for made, out in zip(results, outs, strict=True)]
+        return (run if state is None else state.run)(ctx, call, operands, given, alpha, beta)
     finally:
         if previous is not None:
             streams.restore_device(previous)

@@ -30,7 +30,7 @@ class OwnedCache:
             self._contexts.add(context)
         return found
 
-    def values(self) -> list[Any]:
+    def values(self) -> list[DeviceArray]:
         """Return the entries of all threads."""
         caches = [context.plans.get(self._token) for context in list(self._contexts)]
         return [entry for cache in caches if cache for entry in list(cache.values())]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from .._config import config
+from ..array import DeviceArray
 from ..context import Context
 from ..descriptors import ActivationDescriptor
 from ..graph.operations import Graph, Node, Tensor, node
@@ -19,6 +20,7 @@ from ..plans.elementwise import SetOrScale
 from ..plans.tiling import tile
 from ..shapes.activation import ActivationProblem, activation_problem
 from ..shapes.specs import INT_MAX, ActivationSpec, TensorSpec, equivalent_strides
+from ..typing import Activation, ArrayLike, StreamLike
 from ._call import Operation, execute
 from ._fallback import Implementation, of_problem
 from .conv.fused_graph import MODES
@@ -27,16 +29,16 @@ __all__ = ["activation", "activation_backward"]
 
 
 def activation(
-    x: Any,
+    x: ArrayLike,
     *,
-    mode: Any = "relu",
+    mode: Activation = "relu",
     coefficient: float = 0,
     propagate_nan: bool = True,
     alpha: float = 1,
     beta: float = 0,
-    out: Any = None,
-    stream: Any = None,
-) -> Any:
+    out: ArrayLike | None = None,
+    stream: StreamLike | None = None,
+) -> DeviceArray:
     """Compute ``alpha * act(x) + beta * out`` element by element.
 
     Relu is max(x, 0); clipped relu min(max(x, 0), coefficient); sigmoid 1 / (1 + exp(-x)); elu x where it is
@@ -59,7 +61,7 @@ def activation(
 
     Returns
     -------
-    DeviceArray, shape and dtype of x; or ``out``
+    DeviceArray, shape and dtype of x; or ``out`` as one
 
     Raises
     ------
@@ -91,17 +93,17 @@ def activation(
 
 
 def activation_backward(
-    dy: Any,
-    x: Any,
-    y: Any,
+    dy: ArrayLike,
+    x: ArrayLike,
+    y: ArrayLike,
     *,
-    mode: Any = "relu",
+    mode: Activation = "relu",
     coefficient: float = 0,
     alpha: float = 1,
     beta: float = 0,
-    out: Any = None,
-    stream: Any = None,
-) -> Any:
+    out: ArrayLike | None = None,
+    stream: StreamLike | None = None,
+) -> DeviceArray:
     """Compute the gradient of :func:`activation` with regard to x: ``alpha * gradient + beta * out``.
 
     Parameters
@@ -117,7 +119,7 @@ def activation_backward(
 
     Returns
     -------
-    DeviceArray, shape and dtype of x; or ``out``
+    DeviceArray, shape and dtype of x; or ``out`` as one
 
     Raises
     ------

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Literal
 
 from .. import context
+from ..array import DeviceArray
 from ..array_creation import as_operand
 from ..cuda import stream as streams
 from ..shapes.ctc import CTC_ALGOS, CTCLoss, ctc_outs, ctc_problem, ctc_spec
 from ..shapes.parse import as_choice
 from ..shapes.specs import CTCLossSpec
+from ..typing import ArrayLike, StreamLike
 from ._call import Operation, execute
 from ._fallback import Implementation
 from ._operands import stream_of
@@ -24,18 +27,18 @@ NAMES = ("logits", *LABEL_NAMES)
 
 
 def ctc_loss(
-    logits: Any,
-    labels: Any,
-    label_lengths: Any,
-    input_lengths: Any,
+    logits: ArrayLike,
+    labels: ArrayLike | Sequence[int] | Sequence[Sequence[int]],
+    label_lengths: ArrayLike | Sequence[int],
+    input_lengths: ArrayLike | Sequence[int],
     *,
-    normalization: Any = "softmax",
-    out_of_bound: Any = "zero",
+    normalization: Literal["none", "softmax"] = "softmax",
+    out_of_bound: Literal["zero", "skip"] = "zero",
     blank: int = 0,
-    algo: Any = "deterministic",
-    out: Any = None,
-    stream: Any = None,
-) -> CTCLoss[Any]:
+    algo: str = "deterministic",
+    out: tuple[ArrayLike | None, ArrayLike | None] | None = None,
+    stream: StreamLike | None = None,
+) -> CTCLoss[DeviceArray]:
     """Compute ``-log p(labels)`` for each sequence, and its gradient.
 
     The probability of labels is the sum over all alignments that read as the labels once repetitions are made
@@ -119,14 +122,13 @@ def ctc_loss(
         ctx = context.current(where)
         array = as_operand(logits, "logits", where)
         outs = ctc_outs(out)
-        normalization, out_of_bound, blank = ctc_spec(normalization, out_of_bound, blank)
-        targets = CTCInputs(ctx, array.spec.shape, (labels, label_lengths, input_lengths), blank).targets(
-            normalization
-        )
+        spec = ctc_spec(normalization, out_of_bound, blank)
+        given = (labels, label_lengths, input_lengths)
+        targets = CTCInputs(ctx, array.spec.shape, given, spec.blank).targets(spec.normalization)
         compute = "float64" if array.spec.dtype == "float64" else "float32"
-        kept = "zero" if outs[1] is None else out_of_bound  # new memory holds nothing to keep
-        ctc = CTCLossSpec(normalization, kept, targets.room, compute)
-        params = (ctc, as_choice(algo, CTC_ALGOS, "algo"), *targets.known(normalization))
+        kept = "zero" if outs[1] is None else spec.out_of_bound  # new memory holds nothing to keep
+        ctc = CTCLossSpec(spec.normalization, kept, targets.room, compute)
+        params = (ctc, as_choice(algo, CTC_ALGOS, "algo"), *targets.known(spec.normalization))
         operands, state = (array, *targets.arrays), CTCState(targets.host)
         return CTCLoss(*execute(OPERATION, NAMES, operands, params, outs=outs, stream=where, state=state))
     finally:

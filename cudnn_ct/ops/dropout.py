@@ -12,6 +12,7 @@ from ..shapes.checks import one_dtype, result_spec
 from ..shapes.dropout import DropoutGradientProblem, DropoutProblem, check_probability
 from ..shapes.parse import as_int
 from ..shapes.specs import TensorSpec, nearest_layout
+from ..typing import ArrayLike, StreamLike
 from ._call import Operation, execute
 from ._fallback import of_problem
 from ._state import CallState, OwnedCache
@@ -19,6 +20,7 @@ from .dropout_legacy import DropoutDescriptor, dropout_plan, gradient_plan, mask
 
 if TYPE_CHECKING:
     import numpy as np
+    import numpy.typing as npt
 
 __all__ = ["Dropout", "DropoutMask", "DropoutState", "dropout", "dropout_backward"]
 
@@ -52,7 +54,7 @@ class Dropout(NamedTuple):
     mask : DropoutMask
     """
 
-    y: Any
+    y: DeviceArray
     mask: DropoutMask
 
 
@@ -94,7 +96,7 @@ class DropoutState:
     True
     """
 
-    def __init__(self, probability: float = 0.5, seed: int = 0, *, stream: Any = None) -> None:
+    def __init__(self, probability: float = 0.5, seed: int = 0, *, stream: StreamLike | None = None) -> None:
         self.probability = check_probability(probability)
         self.seed = check_seed(seed)
         where = streams.resolve_stream(stream)
@@ -127,7 +129,7 @@ class DropoutState:
         """
         return self._memory.numpy()
 
-    def restore(self, saved: Any) -> None:
+    def restore(self, saved: npt.ArrayLike) -> None:
         """Set the state back to one that was saved, on this kind of device and by this cuDNN.
 
         Parameters
@@ -164,7 +166,9 @@ class DropoutState:
         return f"<DropoutState of {self.probability}, seed {self.seed}, device {self.device}>"
 
 
-def dropout(x: Any, state: DropoutState, *, out: Any = None, stream: Any = None) -> Dropout:
+def dropout(
+    x: ArrayLike, state: DropoutState, *, out: ArrayLike | None = None, stream: StreamLike | None = None
+) -> Dropout:
     """Drop elements at random, and divide the others by the probability that they stay.
 
     Parameters
@@ -180,7 +184,7 @@ def dropout(x: Any, state: DropoutState, *, out: Any = None, stream: Any = None)
     Returns
     -------
     Dropout
-        ``y``, shape and dtype of x, or ``out``; and ``mask`` for :func:`dropout_backward`.
+        ``y``, shape and dtype of x, or ``out`` as one; and ``mask`` for :func:`dropout_backward`.
 
     Raises
     ------
@@ -216,8 +220,13 @@ def dropout(x: Any, state: DropoutState, *, out: Any = None, stream: Any = None)
 
 
 def dropout_backward(
-    dy: Any, mask: DropoutMask, state: DropoutState, *, out: Any = None, stream: Any = None
-) -> Any:
+    dy: ArrayLike,
+    mask: DropoutMask,
+    state: DropoutState,
+    *,
+    out: ArrayLike | None = None,
+    stream: StreamLike | None = None,
+) -> DeviceArray:
     """Compute the gradient of :func:`dropout`: zero for dropped elements, divided as in it for the others.
 
     Parameters
@@ -232,7 +241,7 @@ def dropout_backward(
 
     Returns
     -------
-    DeviceArray, shape and dtype of dy; or ``out``
+    DeviceArray, shape and dtype of dy; or ``out`` as one
 
     Raises
     ------

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from .._bindings.enums import LRNMode
+from ..array import DeviceArray
 from ..descriptors import LRNDescriptor
 from ..plans.axes import images
 from ..plans.base import tensors_of
 from ..plans.call import CallPlan
 from ..shapes.lrn import LRNProblem, lrn_problem
+from ..typing import ArrayLike, StreamLike
 from ._call import Operation, execute
 from ._fallback import of_problem, with_bfloat16
 
@@ -17,7 +17,7 @@ __all__ = ["lrn", "lrn_backward"]
 
 
 def lrn(
-    x: Any,
+    x: ArrayLike,
     *,
     n: int = 5,
     lrn_alpha: float = 1e-4,
@@ -25,9 +25,9 @@ def lrn(
     k: float = 2,
     alpha: float = 1,
     beta: float = 0,
-    out: Any = None,
-    stream: Any = None,
-) -> Any:
+    out: ArrayLike | None = None,
+    stream: StreamLike | None = None,
+) -> DeviceArray:
     """Divide each element by a power of the squares around it in other channels.
 
     With a sum over the ``n`` channels around c, ``(n - 1) // 2`` of them before it, less those that are not
@@ -51,7 +51,7 @@ def lrn(
 
     Returns
     -------
-    DeviceArray, shape and dtype of x; or ``out``
+    DeviceArray, shape and dtype of x; or ``out`` as one
 
     Raises
     ------
@@ -81,9 +81,9 @@ def lrn(
 
 
 def lrn_backward(
-    dy: Any,
-    x: Any,
-    y: Any,
+    dy: ArrayLike,
+    x: ArrayLike,
+    y: ArrayLike,
     *,
     n: int = 5,
     lrn_alpha: float = 1e-4,
@@ -91,9 +91,9 @@ def lrn_backward(
     k: float = 2,
     alpha: float = 1,
     beta: float = 0,
-    out: Any = None,
-    stream: Any = None,
-) -> Any:
+    out: ArrayLike | None = None,
+    stream: StreamLike | None = None,
+) -> DeviceArray:
     """Compute the gradient of :func:`lrn` with regard to x: ``alpha * gradient + beta * out``.
 
     Parameters
@@ -109,7 +109,7 @@ def lrn_backward(
 
     Returns
     -------
-    DeviceArray, shape and dtype of x; or ``out``
+    DeviceArray, shape and dtype of x; or ``out`` as one
 
     Raises
     ------

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import inf, prod
-from typing import Any
 
+from ..array import DeviceArray
 from ..context import Context
 from ..descriptors import PoolingDescriptor, TensorDescriptor
 from ..dtypes import DTYPES
@@ -19,6 +19,7 @@ from ..plans.workspace import append
 from ..plans.wrappers import RelayoutPlan
 from ..shapes.pooling import PoolProblem, pool_output_shape, pool_problem
 from ..shapes.specs import PoolingSpec, TensorSpec, nearest_layout
+from ..typing import ArrayLike, Padding, PerAxis, PoolMode, StreamLike
 from ._call import Operation, execute
 from ._fallback import of_problem
 
@@ -26,18 +27,18 @@ __all__ = ["pool", "pool_backward", "pool_output_shape"]
 
 
 def pool(
-    x: Any,
+    x: ArrayLike,
     *,
-    window: Any,
-    stride: Any = None,
-    padding: Any = 0,
-    mode: Any = "max",
+    window: PerAxis,
+    stride: PerAxis | None = None,
+    padding: Padding = 0,
+    mode: PoolMode = "max",
     propagate_nan: bool = True,
     alpha: float = 1,
     beta: float = 0,
-    out: Any = None,
-    stream: Any = None,
-) -> Any:
+    out: ArrayLike | None = None,
+    stream: StreamLike | None = None,
+) -> DeviceArray:
     """Pool: ``alpha * (largest element, average or sum of each window) + beta * out``.
 
     Parameters
@@ -63,7 +64,7 @@ def pool(
 
     Returns
     -------
-    DeviceArray, shape (N, C, *out), dtype of x, as :func:`pool_output_shape` has it; or ``out``
+    DeviceArray, shape (N, C, *out), dtype of x, as :func:`pool_output_shape` has it; or ``out`` as one
 
     Raises
     ------
@@ -97,20 +98,20 @@ def pool(
 
 
 def pool_backward(
-    dy: Any,
-    x: Any,
-    y: Any,
+    dy: ArrayLike,
+    x: ArrayLike,
+    y: ArrayLike,
     *,
-    window: Any,
-    stride: Any = None,
-    padding: Any = 0,
-    mode: Any = "max",
+    window: PerAxis,
+    stride: PerAxis | None = None,
+    padding: Padding = 0,
+    mode: PoolMode = "max",
     propagate_nan: bool = True,
     alpha: float = 1,
     beta: float = 0,
-    out: Any = None,
-    stream: Any = None,
-) -> Any:
+    out: ArrayLike | None = None,
+    stream: StreamLike | None = None,
+) -> DeviceArray:
     """Compute the gradient of :func:`pool` with regard to x: ``alpha * gradient + beta * out``.
 
     Parameters
@@ -126,7 +127,7 @@ def pool_backward(
 
     Returns
     -------
-    DeviceArray, shape and dtype of x; or ``out``
+    DeviceArray, shape and dtype of x; or ``out`` as one
 
     Raises
     ------

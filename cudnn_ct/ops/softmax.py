@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
-from .._bindings.enums import SoftmaxAlgorithm, SoftmaxMode
+from .._bindings.enums import SoftmaxAlgorithm
+from .._bindings.enums import SoftmaxMode as NativeMode
+from ..array import DeviceArray
 from ..errors import NotSupportedError
 from ..plans.axes import collapse
 from ..plans.base import tensors_of
 from ..plans.call import CallPlan
 from ..shapes.softmax import SoftmaxProblem, softmax_problem
 from ..shapes.specs import LAYOUTS, TensorSpec
+from ..typing import ArrayLike, SoftmaxAlgo, SoftmaxMode, StreamLike
 from ._call import Operation, execute
 from ._fallback import of_problem
 
@@ -18,16 +21,16 @@ __all__ = ["softmax", "softmax_backward"]
 
 
 def softmax(
-    x: Any,
+    x: ArrayLike,
     *,
-    algo: Any = "accurate",
-    mode: Any = "channel",
-    axis: Any = None,
+    algo: SoftmaxAlgo = "accurate",
+    mode: SoftmaxMode = "channel",
+    axis: int | Sequence[int] | None = None,
     alpha: float = 1,
     beta: float = 0,
-    out: Any = None,
-    stream: Any = None,
-) -> Any:
+    out: ArrayLike | None = None,
+    stream: StreamLike | None = None,
+) -> DeviceArray:
     """Compute ``alpha * exp(x) / sum(exp(x)) + beta * out``.
 
     Parameters
@@ -48,7 +51,7 @@ def softmax(
 
     Returns
     -------
-    DeviceArray, shape and dtype of x; or ``out``
+    DeviceArray, shape and dtype of x; or ``out`` as one
 
     Raises
     ------
@@ -81,17 +84,17 @@ def softmax(
 
 
 def softmax_backward(
-    dy: Any,
-    y: Any,
+    dy: ArrayLike,
+    y: ArrayLike,
     *,
-    algo: Any = "accurate",
-    mode: Any = "channel",
-    axis: Any = None,
+    algo: SoftmaxAlgo = "accurate",
+    mode: SoftmaxMode = "channel",
+    axis: int | Sequence[int] | None = None,
     alpha: float = 1,
     beta: float = 0,
-    out: Any = None,
-    stream: Any = None,
-) -> Any:
+    out: ArrayLike | None = None,
+    stream: StreamLike | None = None,
+) -> DeviceArray:
     """Compute the gradient of :func:`softmax` with regard to its input: ``alpha * gradient + beta * out``.
 
     Parameters
@@ -106,7 +109,7 @@ def softmax_backward(
 
     Returns
     -------
-    DeviceArray, shape and dtype of y; or ``out``
+    DeviceArray, shape and dtype of y; or ``out`` as one
 
     Raises
     ------
@@ -133,7 +136,7 @@ LONG = 3072  # elements of a float32 row, above which the mode that sums whole i
 
 def softmax_plan(problem: SoftmaxProblem) -> CallPlan:
     """Return the plan of ``cudnnSoftmaxForward`` or ``cudnnSoftmaxBackward``."""
-    return _plan(problem, _folded(problem), SoftmaxMode.CHANNEL)
+    return _plan(problem, _folded(problem), NativeMode.CHANNEL)
 
 
 def softmax_of_rows(problem: SoftmaxProblem) -> CallPlan | None:
@@ -146,10 +149,10 @@ def softmax_of_rows(problem: SoftmaxProblem) -> CallPlan | None:
     quicker = problem.dx is not None or (first.shape[1] > LONG and first.dtype == "float32")
     if first.shape[2:] != (1, 1) or not quicker:
         return None
-    return _plan(problem, tensors, SoftmaxMode.INSTANCE)
+    return _plan(problem, tensors, NativeMode.INSTANCE)
 
 
-def _plan(problem: SoftmaxProblem, tensors: list[TensorSpec], mode: SoftmaxMode) -> CallPlan:
+def _plan(problem: SoftmaxProblem, tensors: list[TensorSpec], mode: NativeMode) -> CallPlan:
     first, *others = tensors
     head = (SoftmaxAlgorithm[problem.algo.upper()], mode)
     if problem.dx is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..array import DeviceArray
 from ..array_creation import not_on_device
 from ..shapes.spatial import (
     GridSampleGradients,
@@ -13,6 +14,7 @@ from ..shapes.spatial import (
     transformed_shape,
 )
 from ..shapes.specs import check_shape
+from ..typing import ArrayLike, Shape, StreamLike
 from ._call import Operation, execute
 from ._fallback import of_problem, with_bfloat16
 from .spatial_legacy import GridPlan, SamplePlan
@@ -34,7 +36,9 @@ _SAMPLE = Operation("sampling", sample_problem, _SAMPLE_PLANS)
 _SAMPLE_GRADIENTS = Operation("the gradients of sampling", sample_problem, _SAMPLE_PLANS)
 
 
-def affine_grid(theta: Any, shape: Any, *, out: Any = None, stream: Any = None) -> Any:
+def affine_grid(
+    theta: ArrayLike, shape: Shape, *, out: ArrayLike | None = None, stream: StreamLike | None = None
+) -> DeviceArray:
     """Compute ``theta @ (x, y, 1)`` for every pixel of an image.
 
     ``x`` and ``y`` go from -1 to 1, from the centre of the first pixel to that of the last. Of a single pixel
@@ -52,7 +56,7 @@ def affine_grid(theta: Any, shape: Any, *, out: Any = None, stream: Any = None) 
 
     Returns
     -------
-    DeviceArray, shape (N, H, W, 2), dtype of theta; or ``out``
+    DeviceArray, shape (N, H, W, 2), dtype of theta; or ``out`` as one
         For each pixel, the place in the image to take it from: first along W, then along H.
 
     Raises
@@ -82,7 +86,9 @@ def affine_grid(theta: Any, shape: Any, *, out: Any = None, stream: Any = None) 
     return execute(_GRID, ("theta",), (theta,), (shape,), outs=(out,), stream=stream)[0]
 
 
-def affine_grid_backward(dgrid: Any, *, out: Any = None, stream: Any = None) -> Any:
+def affine_grid_backward(
+    dgrid: ArrayLike, *, out: ArrayLike | None = None, stream: StreamLike | None = None
+) -> DeviceArray:
     """Compute the gradient of :func:`affine_grid` with regard to the transforms.
 
     Parameters
@@ -93,7 +99,7 @@ def affine_grid_backward(dgrid: Any, *, out: Any = None, stream: Any = None) -> 
 
     Returns
     -------
-    DeviceArray, shape (N, 2, 3), dtype of dgrid; or ``out``
+    DeviceArray, shape (N, 2, 3), dtype of dgrid; or ``out`` as one
 
     Raises
     ------
@@ -116,14 +122,14 @@ def affine_grid_backward(dgrid: Any, *, out: Any = None, stream: Any = None) -> 
 
 
 def grid_sample(
-    x: Any,
-    grid: Any,
+    x: ArrayLike,
+    grid: ArrayLike,
     *,
     alpha: float = 1,
     beta: float = 0,
-    out: Any = None,
-    stream: Any = None,
-) -> Any:
+    out: ArrayLike | None = None,
+    stream: StreamLike | None = None,
+) -> DeviceArray:
     """Compute ``alpha * (x at the places of a grid) + beta * out``.
 
     A place is (x, y): -1 is the centre of the first pixel, 1 that of the last. Between four pixels the value
@@ -141,7 +147,7 @@ def grid_sample(
 
     Returns
     -------
-    DeviceArray, shape (N, C, H_out, W_out), dtype of x; or ``out``
+    DeviceArray, shape (N, C, H_out, W_out), dtype of x; or ``out`` as one
 
     Raises
     ------
@@ -166,15 +172,15 @@ def grid_sample(
 
 
 def grid_sample_backward(
-    dy: Any,
-    x: Any,
-    grid: Any,
+    dy: ArrayLike,
+    x: ArrayLike,
+    grid: ArrayLike,
     *,
     alpha: float = 1,
     beta: float = 0,
-    out: Any = None,
-    stream: Any = None,
-) -> GridSampleGradients[Any]:
+    out: ArrayLike | None = None,
+    stream: StreamLike | None = None,
+) -> GridSampleGradients[DeviceArray]:
     """Compute the gradients of :func:`grid_sample` with regard to x and to the grid.
 
     Parameters
@@ -215,14 +221,14 @@ def grid_sample_backward(
 
 
 def spatial_transformer(
-    x: Any,
-    theta: Any,
+    x: ArrayLike,
+    theta: ArrayLike,
     *,
     scale_height: float = 1,
     scale_width: float = 1,
-    out: Any = None,
-    stream: Any = None,
-) -> Any:
+    out: ArrayLike | None = None,
+    stream: StreamLike | None = None,
+) -> DeviceArray:
     """Sample images by affine grids: :func:`grid_sample` by :func:`affine_grid`.
 
     Parameters
@@ -238,7 +244,7 @@ def spatial_transformer(
 
     Returns
     -------
-    DeviceArray, shape (N, C, ceil(H * scale_height), ceil(W * scale_width)), dtype of x; or ``out``
+    DeviceArray, shape (N, C, ceil(H * scale_height), ceil(W * scale_width)), dtype of x; or ``out`` as one
 
     Raises
     ------
@@ -264,15 +270,15 @@ def spatial_transformer(
 
 
 def spatial_transformer_backward(
-    dy: Any,
-    x: Any,
-    theta: Any,
+    dy: ArrayLike,
+    x: ArrayLike,
+    theta: ArrayLike,
     *,
     scale_height: float = 1,
     scale_width: float = 1,
-    out: Any = None,
-    stream: Any = None,
-) -> SpatialTransformerGradients[Any]:
+    out: ArrayLike | None = None,
+    stream: StreamLike | None = None,
+) -> SpatialTransformerGradients[DeviceArray]:
     """Compute the gradients of :func:`spatial_transformer` with regard to x and to the transforms.
 
     Parameters
@@ -288,7 +294,7 @@ def spatial_transformer_backward(
     Returns
     -------
     SpatialTransformerGradients
-        ``dx``, as x, or ``out``; ``dtheta``, as theta.
+        ``dx``, as x, or ``out`` as one; ``dtheta``, as theta.
 
     Raises
     ------

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
+from ..array import DeviceArray
 from ..context import Context
 from ..dtypes import DTYPES
 from ..errors import NotSupportedError
@@ -31,6 +32,7 @@ from ..shapes.elementwise import (
 )
 from ..shapes.parse import as_float
 from ..shapes.specs import TensorSpec
+from ..typing import ArrayLike, DTypeLike, OpTensorOp, StreamLike
 from ._call import Operation, execute
 from ._fallback import Implementation, of_problem
 
@@ -38,17 +40,17 @@ __all__ = ["add", "fill", "op_tensor", "scale", "transform"]
 
 
 def op_tensor(
-    a: Any,
-    b: Any = None,
+    a: ArrayLike,
+    b: ArrayLike | None = None,
     *,
-    op: Any = "add",
+    op: OpTensorOp = "add",
     alpha1: float = 1,
     alpha2: float = 1,
     beta: float = 0,
     propagate_nan: bool = True,
-    out: Any = None,
-    stream: Any = None,
-) -> Any:
+    out: ArrayLike | None = None,
+    stream: StreamLike | None = None,
+) -> DeviceArray:
     """Compute ``op(alpha1 * a, alpha2 * b) + beta * out`` element by element.
 
     Parameters
@@ -67,7 +69,7 @@ def op_tensor(
 
     Returns
     -------
-    DeviceArray, shape and dtype of a; or ``out``
+    DeviceArray, shape and dtype of a; or ``out`` as one
 
     Raises
     ------
@@ -100,14 +102,14 @@ def op_tensor(
 
 
 def add(
-    a: Any,
-    b: Any,
+    a: ArrayLike,
+    b: ArrayLike,
     *,
     alpha: float = 1,
     beta: float = 0,
-    out: Any = None,
-    stream: Any = None,
-) -> Any:
+    out: ArrayLike | None = None,
+    stream: StreamLike | None = None,
+) -> DeviceArray:
     """Compute ``alpha * (a + b) + beta * out``.
 
     Parameters
@@ -123,7 +125,7 @@ def add(
 
     Returns
     -------
-    DeviceArray, shape and dtype of a; or ``out``
+    DeviceArray, shape and dtype of a; or ``out`` as one
 
     Raises
     ------
@@ -146,7 +148,7 @@ def add(
     return execute(_ADD, ("a", "b"), (a, b), (), alpha, beta, (out,), stream)[0]
 
 
-def scale(x: Any, *, alpha: float, stream: Any = None) -> Any:
+def scale(x: ArrayLike, *, alpha: float, stream: StreamLike | None = None) -> DeviceArray:
     """Multiply an array by a number, in place.
 
     Parameters
@@ -186,7 +188,7 @@ def scale(x: Any, *, alpha: float, stream: Any = None) -> Any:
     return execute(_SCALE, (), (), (), as_float(alpha, "alpha"), 0, (x,), stream)[0]
 
 
-def fill(x: Any, value: float, *, stream: Any = None) -> Any:
+def fill(x: ArrayLike, value: float, *, stream: StreamLike | None = None) -> DeviceArray:
     """Set every element of an array to a number, rounded to its dtype.
 
     Parameters
@@ -225,16 +227,16 @@ def fill(x: Any, value: float, *, stream: Any = None) -> Any:
 
 
 def transform(
-    x: Any,
+    x: ArrayLike,
     *,
     layout: str | None = None,
-    strides: Any = None,
-    dtype: Any = None,
+    strides: Sequence[int] | None = None,
+    dtype: DTypeLike | None = None,
     alpha: float = 1,
     beta: float = 0,
-    out: Any = None,
-    stream: Any = None,
-) -> Any:
+    out: ArrayLike | None = None,
+    stream: StreamLike | None = None,
+) -> DeviceArray:
     """Compute ``alpha * x + beta * out`` in another memory layout or dtype.
 
     Parameters
@@ -257,7 +259,7 @@ def transform(
 
     Returns
     -------
-    DeviceArray, shape of x; or ``out``
+    DeviceArray, shape of x; or ``out`` as one
 
     Raises
     ------

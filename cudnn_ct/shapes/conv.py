@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
+from ..typing import ConvMode, Padding, PerAxis
 from .conv_dtype import check_conv_dtypes, conv_result_dtype, resolve_precision
 from .parse import as_choice, as_int, per_axis
 from .specs import Shape, TensorSpec, check_shape, nearest_layout
@@ -106,11 +107,11 @@ def conv_output_shape(
     x_shape: Iterable[int],
     w_shape: Iterable[int],
     *,
-    padding: Any = 0,
-    stride: Any = 1,
-    dilation: Any = 1,
+    padding: Padding = 0,
+    stride: PerAxis = 1,
+    dilation: PerAxis = 1,
     groups: int = 1,
-    mode: Any = "cross_correlation",
+    mode: ConvMode = "cross_correlation",
 ) -> Shape:
     """Return the shape of ``conv(x, w)``, without a device.
 
@@ -228,11 +229,11 @@ def conv_transpose_output_shape(
     x_shape: Iterable[int],
     w_shape: Iterable[int],
     *,
-    padding: Any = 0,
-    stride: Any = 1,
-    dilation: Any = 1,
+    padding: Padding = 0,
+    stride: PerAxis = 1,
+    dilation: PerAxis = 1,
     groups: int = 1,
-    output_padding: Any = 0,
+    output_padding: PerAxis = 0,
 ) -> Shape:
     """Return the shape of ``conv_transpose(x, w)``: an image whose convolution with w has the shape of x.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
+from ..typing import Padding, PerAxis
 from .checks import FLOATS, check_images, one_dtype, result_spec
 from .conv import Pairs, pad_pairs
 from .parse import as_bool, as_choice, per_axis
@@ -81,7 +82,9 @@ def pool_problem(
     return PoolProblem(x, y, specs.get("dy"), dx, geometry, mode, as_bool(propagate_nan, "propagate_nan"))
 
 
-def pool_output_shape(x_shape: Iterable[int], *, window: Any, stride: Any = None, padding: Any = 0) -> Shape:
+def pool_output_shape(
+    x_shape: Iterable[int], *, window: PerAxis, stride: PerAxis | None = None, padding: Padding = 0
+) -> Shape:
     """Return the shape of ``pool(x)``, without a device.
 
     Parameters

@@ -17,7 +17,7 @@ PACKAGE = Path(cudnn_ct.__file__).parent
 # A module imports from lower lines, or from its left on its own line. Names are of modules or of packages,
 # whose inner order is theirs.
 LEVELS = (
-    ("_bindings", "errors", "dtypes", "_config", "_handle", "shapes"),
+    ("_bindings", "errors", "dtypes", "typing", "_config", "_handle", "shapes"),
     ("_elf", "_files", "_find", "_libraries", "_installation", "_dlopen", "_lib", "_raw", "_info"),
     ("cuda", "array", "array_creation", "descriptors", "context"),
     ("plans", "graph", "autotune", "algo_cache"),

@@ -11,6 +11,7 @@ from ...errors import NotInitializedError
 from ...plans.base import Candidate
 from ...shapes.conv import ROLES
 from ...shapes.parse import as_bool, as_choice, as_float
+from ...typing import Algo, ArrayLike, ConvMode, FusedActivation, Padding, PerAxis, Shape, StreamLike
 from .._operands import representable, stream_of
 from . import candidates
 from .call import CONV, ConvParams, request_of
@@ -52,24 +53,24 @@ class Algorithms(tuple[Candidate, ...]):
 
 
 def conv_algorithms(
-    first: Any,
-    second: Any,
-    shape: Any = None,
+    first: ArrayLike,
+    second: ArrayLike,
+    shape: Shape | None = None,
     *,
     direction: str = "forward",
     measure: bool = True,
-    padding: Any = 0,
-    stride: Any = 1,
-    dilation: Any = 1,
+    padding: Padding = 0,
+    stride: PerAxis = 1,
+    dilation: PerAxis = 1,
     groups: int = 1,
-    mode: Any = "cross_correlation",
+    mode: ConvMode = "cross_correlation",
     precision: str | None = None,
     deterministic: bool | None = None,
     workspace_limit: int | None = None,
     alpha: float = 1,
     beta: float = 0,
-    out: Any = None,
-    stream: Any = None,
+    out: ArrayLike | None = None,
+    stream: StreamLike | None = None,
 ) -> Algorithms:
     """List every way that cuDNN has for a convolution, with the time of each.
 
@@ -154,25 +155,25 @@ def conv_algorithms(
 
 
 def conv_plan(
-    first: Any,
-    second: Any,
-    shape: Any = None,
+    first: ArrayLike,
+    second: ArrayLike,
+    shape: Shape | None = None,
     *,
     direction: str = "forward",
-    padding: Any = 0,
-    stride: Any = 1,
-    dilation: Any = 1,
+    padding: Padding = 0,
+    stride: PerAxis = 1,
+    dilation: PerAxis = 1,
     groups: int = 1,
-    mode: Any = "cross_correlation",
-    algo: Any = None,
+    mode: ConvMode = "cross_correlation",
+    algo: Algo | None = None,
     precision: str | None = None,
     deterministic: bool | None = None,
     workspace_limit: int | None = None,
     strict: bool = False,
     alpha: float = 1,
     beta: float = 0,
-    out: Any = None,
-    stream: Any = None,
+    out: ArrayLike | None = None,
+    stream: StreamLike | None = None,
 ) -> ConvPlan:
     """Prepare a convolution, to call it on other operands of the same kind with the least of host time.
 
@@ -223,27 +224,27 @@ def conv_plan(
 
 
 def conv_bias_activation_plan(
-    x: Any,
-    w: Any,
-    b: Any,
+    x: ArrayLike,
+    w: ArrayLike,
+    b: ArrayLike,
     *,
-    z: Any = None,
-    activation: Any = "relu",
+    z: ArrayLike | None = None,
+    activation: FusedActivation = "relu",
     coefficient: float = 0,
-    padding: Any = 0,
-    stride: Any = 1,
-    dilation: Any = 1,
+    padding: Padding = 0,
+    stride: PerAxis = 1,
+    dilation: PerAxis = 1,
     groups: int = 1,
-    mode: Any = "cross_correlation",
-    algo: Any = None,
+    mode: ConvMode = "cross_correlation",
+    algo: Algo | None = None,
     precision: str | None = None,
     deterministic: bool | None = None,
     workspace_limit: int | None = None,
     strict: bool = False,
     alpha1: float = 1,
     alpha2: float = 1,
-    out: Any = None,
-    stream: Any = None,
+    out: ArrayLike | None = None,
+    stream: StreamLike | None = None,
 ) -> ConvPlan:
     """Prepare :func:`conv_bias_activation`, as :func:`conv_plan` prepares a convolution.
 

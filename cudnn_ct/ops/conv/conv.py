@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
+from ...array import DeviceArray
 from ...shapes.conv import conv_output_shape, conv_transpose_output_shape
 from ...shapes.conv_dtype import check_conv_dtypes
 from ...shapes.reduction import ReduceProblem
 from ...shapes.specs import TensorSpec
+from ...typing import Algo, ArrayLike, ConvMode, Padding, PerAxis, Shape, StreamLike
 from .._call import Operation, execute
 from ..reduce.reduce import IMPLEMENTATIONS as REDUCTIONS
 from .call import CONV, TRANSPOSED
@@ -25,24 +26,24 @@ __all__ = [
 
 
 def conv(
-    x: Any,
-    w: Any,
+    x: ArrayLike,
+    w: ArrayLike,
     *,
-    padding: Any = 0,
-    stride: Any = 1,
-    dilation: Any = 1,
+    padding: Padding = 0,
+    stride: PerAxis = 1,
+    dilation: PerAxis = 1,
     groups: int = 1,
-    mode: Any = "cross_correlation",
-    algo: Any = None,
+    mode: ConvMode = "cross_correlation",
+    algo: Algo | None = None,
     precision: str | None = None,
     deterministic: bool | None = None,
     workspace_limit: int | None = None,
     strict: bool = False,
     alpha: float = 1,
     beta: float = 0,
-    out: Any = None,
-    stream: Any = None,
-) -> Any:
+    out: ArrayLike | None = None,
+    stream: StreamLike | None = None,
+) -> DeviceArray:
     """Convolve: ``y = alpha * conv(x, w) + beta * out``.
 
     ``y[n, k, p] = sum over c, q of x[n, c, p * stride + q * dilation - before] * w[k, c, q]``, where p and q
@@ -91,7 +92,7 @@ def conv(
 
     Returns
     -------
-    DeviceArray, shape (N, K, *out), as :func:`conv_output_shape` has it; or ``out``
+    DeviceArray, shape (N, K, *out), as :func:`conv_output_shape` has it; or ``out`` as one
         In the layout and dtype of x; of int8 in int32, unless ``out`` is float32.
 
     Raises
@@ -132,25 +133,25 @@ def conv(
 
 
 def conv_backward_data(
-    dy: Any,
-    w: Any,
-    x_shape: Any,
+    dy: ArrayLike,
+    w: ArrayLike,
+    x_shape: Shape,
     *,
-    padding: Any = 0,
-    stride: Any = 1,
-    dilation: Any = 1,
+    padding: Padding = 0,
+    stride: PerAxis = 1,
+    dilation: PerAxis = 1,
     groups: int = 1,
-    mode: Any = "cross_correlation",
-    algo: Any = None,
+    mode: ConvMode = "cross_correlation",
+    algo: Algo | None = None,
     precision: str | None = None,
     deterministic: bool | None = None,
     workspace_limit: int | None = None,
     strict: bool = False,
     alpha: float = 1,
     beta: float = 0,
-    out: Any = None,
-    stream: Any = None,
-) -> Any:
+    out: ArrayLike | None = None,
+    stream: StreamLike | None = None,
+) -> DeviceArray:
     """Differentiate a convolution by its input: ``dx = alpha * conv'(dy, w) + beta * out``.
 
     ``dx[n, c, i] = sum of dy[n, k, p] * w[k, c, q]`` over all k, p and q with
@@ -169,7 +170,7 @@ def conv_backward_data(
 
     Returns
     -------
-    DeviceArray, shape ``x_shape``; or ``out``
+    DeviceArray, shape ``x_shape``; or ``out`` as one
         In the layout of dy.
 
     Raises
@@ -197,25 +198,25 @@ def conv_backward_data(
 
 
 def conv_backward_filter(
-    dy: Any,
-    x: Any,
-    w_shape: Any,
+    dy: ArrayLike,
+    x: ArrayLike,
+    w_shape: Shape,
     *,
-    padding: Any = 0,
-    stride: Any = 1,
-    dilation: Any = 1,
+    padding: Padding = 0,
+    stride: PerAxis = 1,
+    dilation: PerAxis = 1,
     groups: int = 1,
-    mode: Any = "cross_correlation",
-    algo: Any = None,
+    mode: ConvMode = "cross_correlation",
+    algo: Algo | None = None,
     precision: str | None = None,
     deterministic: bool | None = None,
     workspace_limit: int | None = None,
     strict: bool = False,
     alpha: float = 1,
     beta: float = 0,
-    out: Any = None,
-    stream: Any = None,
-) -> Any:
+    out: ArrayLike | None = None,
+    stream: StreamLike | None = None,
+) -> DeviceArray:
     """Differentiate a convolution by its filters: ``dw = alpha * conv'(dy, x) + beta * out``.
 
     ``dw[k, c, q] = sum over n, p of dy[n, k, p] * x[n, c, p * stride + q * dilation - before]``.
@@ -233,7 +234,7 @@ def conv_backward_filter(
 
     Returns
     -------
-    DeviceArray, shape ``w_shape``; or ``out``
+    DeviceArray, shape ``w_shape``; or ``out`` as one
         In the layout of x.
 
     Raises
@@ -261,8 +262,13 @@ def conv_backward_filter(
 
 
 def conv_backward_bias(
-    dy: Any, *, alpha: float = 1, beta: float = 0, out: Any = None, stream: Any = None
-) -> Any:
+    dy: ArrayLike,
+    *,
+    alpha: float = 1,
+    beta: float = 0,
+    out: ArrayLike | None = None,
+    stream: StreamLike | None = None,
+) -> DeviceArray:
     """Differentiate a convolution by a bias per channel: ``db = alpha * (sum of dy) + beta * out``.
 
     Parameters
@@ -273,7 +279,7 @@ def conv_backward_bias(
 
     Returns
     -------
-    DeviceArray, shape (K,); or ``out``
+    DeviceArray, shape (K,); or ``out`` as one
         The sum over every axis but the second.
 
     Raises
@@ -298,25 +304,25 @@ def conv_backward_bias(
 
 
 def conv_transpose(
-    x: Any,
-    w: Any,
+    x: ArrayLike,
+    w: ArrayLike,
     *,
-    padding: Any = 0,
-    stride: Any = 1,
-    dilation: Any = 1,
+    padding: Padding = 0,
+    stride: PerAxis = 1,
+    dilation: PerAxis = 1,
     groups: int = 1,
-    mode: Any = "cross_correlation",
-    output_padding: Any = 0,
-    algo: Any = None,
+    mode: ConvMode = "cross_correlation",
+    output_padding: PerAxis = 0,
+    algo: Algo | None = None,
     precision: str | None = None,
     deterministic: bool | None = None,
     workspace_limit: int | None = None,
     strict: bool = False,
     alpha: float = 1,
     beta: float = 0,
-    out: Any = None,
-    stream: Any = None,
-) -> Any:
+    out: ArrayLike | None = None,
+    stream: StreamLike | None = None,
+) -> DeviceArray:
     """Convolve transposed: ``alpha * conv_transpose(x, w) + beta * out``, the adjoint map of :func:`conv`.
 
     ``conv_transpose(x, w, ...)`` is ``conv_backward_data(x, w, y_shape, ...)`` for the shape that
@@ -334,7 +340,7 @@ def conv_transpose(
 
     Returns
     -------
-    DeviceArray, shape (N, K, *out); or ``out``
+    DeviceArray, shape (N, K, *out); or ``out`` as one
 
     Raises
     ------

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from ...array import DeviceArray
 from ...plans.base import Plan
 from ...plans.wrappers import ZeroOrScale
 from ...shapes.fused import FusedConv, fused_problem
 from ...shapes.specs import TensorSpec
+from ...typing import Algo, ArrayLike, ConvMode, FusedActivation, Padding, PerAxis, StreamLike
 from .._call import Operation, Select, execute
 from .._keys import enum_names, freeze
 from .call import CONV, ConvParams, request_of, select
@@ -18,28 +20,28 @@ __all__ = ["FUSED", "conv_bias_activation"]
 
 
 def conv_bias_activation(
-    x: Any,
-    w: Any,
-    b: Any,
+    x: ArrayLike,
+    w: ArrayLike,
+    b: ArrayLike,
     *,
-    z: Any = None,
-    activation: Any = "relu",
+    z: ArrayLike | None = None,
+    activation: FusedActivation = "relu",
     coefficient: float = 0,
-    padding: Any = 0,
-    stride: Any = 1,
-    dilation: Any = 1,
+    padding: Padding = 0,
+    stride: PerAxis = 1,
+    dilation: PerAxis = 1,
     groups: int = 1,
-    mode: Any = "cross_correlation",
-    algo: Any = None,
+    mode: ConvMode = "cross_correlation",
+    algo: Algo | None = None,
     precision: str | None = None,
     deterministic: bool | None = None,
     workspace_limit: int | None = None,
     strict: bool = False,
     alpha1: float = 1,
     alpha2: float = 1,
-    out: Any = None,
-    stream: Any = None,
-) -> Any:
+    out: ArrayLike | None = None,
+    stream: StreamLike | None = None,
+) -> DeviceArray:
     """Convolve, add and activate: ``y = act(alpha1 * conv(x, w) + alpha2 * z + b)``.
 
     Parameters
@@ -66,7 +68,7 @@ def conv_bias_activation(
 
     Returns
     -------
-    DeviceArray, shape (N, K, *out), as :func:`conv_output_shape` has it; or ``out``
+    DeviceArray, shape (N, K, *out), as :func:`conv_output_shape` has it; or ``out`` as one
 
     Raises
     ------

@@ -16,6 +16,7 @@ from ...dtypes import DTYPES
 from ...errors import CudnnError
 from ...plans.base import Candidate
 from ...shapes.specs import ALIGNMENT, TensorSpec
+from ...typing import ArrayLike, StreamLike
 from .._call import NEW, CallSignature, Operation, PreparedCall, add_context, check_beta, run
 from .._operands import stream_of
 
@@ -100,7 +101,9 @@ class ConvPlan:
             operands.used(ctx, call.results[0], lambda pointers: choice.time(ctx, pointers, *factors))
         self.problem = call.problem
 
-    def __call__(self, *inputs: Any, out: Any = None, stream: Any = None) -> Any:
+    def __call__(
+        self, *inputs: Any, out: ArrayLike | None = None, stream: StreamLike | None = None
+    ) -> DeviceArray:
         """Compute; as the operation does that it was prepared for.
 
         Raises
@@ -111,7 +114,7 @@ class ConvPlan:
             An operand is of another shape, stride, dtype or alignment than the plan was prepared for.
         """
         if stream is None and self._run_quickly(inputs, out):
-            return out
+            return out  # type: ignore[return-value]  # a DeviceArray, as `_run_quickly` has checked
         if self._beta:
             check_beta(self._beta, out)
         if len(inputs) != len(self._names):
@@ -124,8 +127,7 @@ class ConvPlan:
             arrays = tuple(map(as_operand, inputs, self._names, (where,) * len(inputs)))
             result = None if out is None else as_operand(out, "out", where, written=True)
             self._check(arrays, result, call)
-            results = run(ctx, call, arrays, NEW if out is None else (result,), self._alpha, self._beta)
-            return results[0] if out is None else out
+            return run(ctx, call, arrays, NEW if out is None else (result,), self._alpha, self._beta)[0]
         finally:
             streams.restore_device(previous)
 

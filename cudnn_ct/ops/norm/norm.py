@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ctypes
-from typing import Any
+from typing import Any, Literal
 
 from ... import context
 from ..._bindings.enums import ErrQueryMode, Status
+from ...array import DeviceArray
 from ...array_creation import as_operand, full, zeros
 from ...cuda import stream as streams
 from ...errors import error_from_status
@@ -14,6 +15,7 @@ from ...shapes.norm import BatchNormGradients, BatchNormResult, check_norm_param
 from ...shapes.norm_problem import norm_gradient, norm_inference, norm_training
 from ...shapes.parse import as_bool
 from ...shapes.specs import TensorSpec
+from ...typing import ArrayLike, NormMode, StreamLike
 from .._call import ONE, ZERO, Operation, execute, parse_scaling
 from .._operands import byte_extent, refuse_overlap, stream_of
 from .plans import GRADIENT, INFERENCE, TRAINING
@@ -35,22 +37,22 @@ _OPERANDS = ("x", "scale", "bias")
 
 
 def batch_norm_training(
-    x: Any,
-    scale: Any,
-    bias: Any,
+    x: ArrayLike,
+    scale: ArrayLike,
+    bias: ArrayLike,
     *,
-    mode: Any = "spatial",
+    mode: NormMode = "spatial",
     epsilon: float = 1e-5,
-    running_mean: Any = None,
-    running_var: Any = None,
+    running_mean: ArrayLike | None = None,
+    running_var: ArrayLike | None = None,
     momentum: float = 0.1,
-    activation: Any = None,
-    z: Any = None,
+    activation: Literal["relu"] | None = None,
+    z: ArrayLike | None = None,
     alpha: float = 1,
     beta: float = 0,
-    out: Any = None,
-    stream: Any = None,
-) -> BatchNormResult[Any]:
+    out: ArrayLike | None = None,
+    stream: StreamLike | None = None,
+) -> BatchNormResult[DeviceArray]:
     """Normalise a batch by its own mean and variance, then scale and shift it (Ioffe and Szegedy 2015).
 
     With ``mean`` and ``var`` (divided by the number of samples m, not m - 1) of the batch ::
@@ -84,7 +86,7 @@ def batch_norm_training(
     Returns
     -------
     BatchNormResult
-        ``y``, DeviceArray of shape and dtype of x, or ``out``; ``mean`` and
+        ``y``, DeviceArray of shape and dtype of x, or ``out`` as one; ``mean`` and
         ``invstd = 1 / sqrt(var + epsilon)``, DeviceArrays in the dtype of the parameters, with the axes of x,
         those that the mean is over of length 1. The mean of no samples is NaN.
 
@@ -135,19 +137,19 @@ def batch_norm_training(
 
 
 def batch_norm_inference(
-    x: Any,
-    scale: Any,
-    bias: Any,
-    mean: Any,
-    var: Any,
+    x: ArrayLike,
+    scale: ArrayLike,
+    bias: ArrayLike,
+    mean: ArrayLike,
+    var: ArrayLike,
     *,
-    mode: Any = "spatial",
+    mode: NormMode = "spatial",
     epsilon: float = 1e-5,
     alpha: float = 1,
     beta: float = 0,
-    out: Any = None,
-    stream: Any = None,
-) -> Any:
+    out: ArrayLike | None = None,
+    stream: StreamLike | None = None,
+) -> DeviceArray:
     """Compute ``alpha * (scale * (x - mean) / sqrt(var + epsilon) + bias) + beta * out``.
 
     Parameters
@@ -162,7 +164,7 @@ def batch_norm_inference(
 
     Returns
     -------
-    DeviceArray, shape and dtype of x; or ``out``
+    DeviceArray, shape and dtype of x; or ``out`` as one
 
     Raises
     ------
@@ -188,21 +190,21 @@ def batch_norm_inference(
 
 
 def batch_norm_backward(
-    dy: Any,
-    x: Any,
-    scale: Any,
-    mean: Any = None,
-    invstd: Any = None,
+    dy: ArrayLike,
+    x: ArrayLike,
+    scale: ArrayLike,
+    mean: ArrayLike | None = None,
+    invstd: ArrayLike | None = None,
     *,
-    mode: Any = "spatial",
+    mode: NormMode = "spatial",
     epsilon: float = 1e-5,
-    activation: Any = None,
-    y: Any = None,
+    activation: Literal["relu"] | None = None,
+    y: ArrayLike | None = None,
     alpha: float = 1,
     beta: float = 0,
-    out: Any = None,
-    stream: Any = None,
-) -> BatchNormGradients[Any]:
+    out: ArrayLike | None = None,
+    stream: StreamLike | None = None,
+) -> BatchNormGradients[DeviceArray]:
     """Compute the gradients of :func:`batch_norm_training` (Ioffe and Szegedy 2015).
 
     With ``n`` for ``(x - mean) * invstd``, sums and means over the samples, and ``dz`` for ``dy`` where the
@@ -230,8 +232,8 @@ def batch_norm_backward(
     Returns
     -------
     BatchNormGradients
-        ``dx``, DeviceArray of shape and dtype of x, or ``out``; ``dscale`` and ``dbias``, as scale; ``dz``,
-        as x: the gradient of the residual, None without activation, where it is ``dy``.
+        ``dx``, DeviceArray of shape and dtype of x, or ``out`` as one; ``dscale`` and ``dbias``, as scale;
+        ``dz``, as x: the gradient of the residual, None without activation, where it is ``dy``.
 
     Raises
     ------
@@ -268,19 +270,19 @@ def batch_norm_backward(
 
 
 def batch_norm_inference_backward(
-    dy: Any,
-    x: Any,
-    scale: Any,
-    mean: Any,
-    var: Any,
+    dy: ArrayLike,
+    x: ArrayLike,
+    scale: ArrayLike,
+    mean: ArrayLike,
+    var: ArrayLike,
     *,
-    mode: Any = "spatial",
+    mode: NormMode = "spatial",
     epsilon: float = 1e-5,
     alpha: float = 1,
     beta: float = 0,
-    out: Any = None,
-    stream: Any = None,
-) -> BatchNormGradients[Any]:
+    out: ArrayLike | None = None,
+    stream: StreamLike | None = None,
+) -> BatchNormGradients[DeviceArray]:
     """Compute the gradients of :func:`batch_norm_inference`, whose mean and variance are constants.
 
     They are those of a network that is trained further with its statistics as they are, with sums over the
@@ -302,8 +304,8 @@ def batch_norm_inference_backward(
     Returns
     -------
     BatchNormGradients
-        ``dx``, DeviceArray of shape and dtype of x, or ``out``; ``dscale`` and ``dbias``, as scale; ``dz`` is
-        None.
+        ``dx``, DeviceArray of shape and dtype of x, or ``out`` as one; ``dscale`` and ``dbias``, as scale;
+        ``dz`` is None.
 
     Raises
     ------
@@ -349,7 +351,7 @@ def batch_norm_inference_backward(
     return BatchNormGradients(dx, dscale, dbias, None)
 
 
-def batch_norm_overflow_detected(*, wait: bool = False, stream: Any = None) -> bool | None:
+def batch_norm_overflow_detected(*, wait: bool = False, stream: StreamLike | None = None) -> bool | None:
     """Return whether a persistent kernel of this thread reported an overflow since the previous call.
 
     Parameters

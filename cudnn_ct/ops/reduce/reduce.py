@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Literal
 
+from ...array import DeviceArray
 from ...plans.float32 import on_float32
 from ...shapes.reduction import indexed_reduce_problem, reduce_problem
 from ...shapes.tensor import IndexedReduction
+from ...typing import ArrayLike, ReduceOp, StreamLike
 from .._call import Operation, execute
 from .._fallback import Implementation, of_problem
 from .fast_sum import channel_sum, fast_sum
@@ -29,17 +32,17 @@ _INDEXED = Operation("a reduction", indexed_reduce_problem, IMPLEMENTATIONS)
 
 
 def reduce(
-    x: Any,
+    x: ArrayLike,
     *,
-    op: Any = "add",
-    axis: Any = None,
+    op: ReduceOp = "add",
+    axis: int | Sequence[int] | None = None,
     keepdims: bool = False,
     propagate_nan: bool = True,
     alpha: float = 1,
     beta: float = 0,
-    out: Any = None,
-    stream: Any = None,
-) -> Any:
+    out: ArrayLike | None = None,
+    stream: StreamLike | None = None,
+) -> DeviceArray:
     """Compute ``alpha * (op over some axes of x) + beta * out``.
 
     Norm1 is the sum of absolute values, norm2 the root of the sum of squares, amax the largest absolute
@@ -67,7 +70,7 @@ def reduce(
 
     Returns
     -------
-    DeviceArray, shape :func:`cudnn_ct.shapes.tensor.reduced_shape`, dtype of x; or ``out``
+    DeviceArray, shape :func:`cudnn_ct.shapes.tensor.reduced_shape`, dtype of x; or ``out`` as one
 
     Raises
     ------
@@ -101,17 +104,17 @@ def reduce(
 
 
 def reduce_with_indices(
-    x: Any,
+    x: ArrayLike,
     *,
-    op: Any,
-    axis: Any = None,
+    op: Literal["min", "max", "amax"],
+    axis: int | Sequence[int] | None = None,
     keepdims: bool = False,
     propagate_nan: bool = True,
     alpha: float = 1,
     beta: float = 0,
-    out: Any = None,
-    stream: Any = None,
-) -> IndexedReduction[Any]:
+    out: ArrayLike | None = None,
+    stream: StreamLike | None = None,
+) -> IndexedReduction[DeviceArray]:
     """Compute :func:`reduce` for the smallest or largest elements, and return their positions as well.
 
     Parameters
@@ -124,8 +127,8 @@ def reduce_with_indices(
     Returns
     -------
     IndexedReduction
-        ``y``, DeviceArray of the dtype of x, or ``out``; ``indices``, DeviceArray of int32 and of the same
-        shape: positions in C order of the reduced axes.
+        ``y``, DeviceArray of the dtype of x, or ``out`` as one; ``indices``, DeviceArray of int32 and of the
+        same shape: positions in C order of the reduced axes.
 
     Raises
     ------

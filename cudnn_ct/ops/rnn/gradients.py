@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import Any, NamedTuple
 
+from ...array import DeviceArray
 from ...cuda import stream as streams
 from ...cuda.stream import Stream
 from ...errors import AllocationError, BadParamError, NotInitializedError, NotSupportedError
@@ -28,9 +29,9 @@ class RNNDataGradients(NamedTuple):
     dc0 : the same; None for a mode without cells
     """
 
-    dx: Any
-    dh0: Any
-    dc0: Any
+    dx: DeviceArray
+    dh0: DeviceArray
+    dc0: DeviceArray | None
 
 
 # Operands of the forward pass that a gradient does not read. Its results must not overlap the others, which
@@ -138,7 +139,7 @@ class RNNGradients:
 
         Returns
         -------
-        DeviceArray, shape (weight_size,), dtype of the network; or ``out``
+        DeviceArray, shape (weight_size,), dtype of the network; or ``out`` as one
             ``split_params`` shows its parts.
 
         Raises
@@ -185,7 +186,7 @@ class RNNGradients:
         params: tuple[Any, ...],
         outs: tuple[Any, ...],
         stream: Any,
-    ) -> list[Any]:
+    ) -> list[DeviceArray]:
         """Compute a gradient from its reserve, which stays as it was if nothing was enqueued."""
         kept = _as_reserve(reserve)
         where = _where(kept, stream)

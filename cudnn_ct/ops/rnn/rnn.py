@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from ... import context
 from ..._config import config
@@ -20,6 +20,7 @@ from ...shapes.rnn import RNN_ALGOS, RNNSpec, rnn_spec
 from ...shapes.rnn_params import rnn_weight_size
 from ...shapes.sequences import RNN_LAYOUTS, as_lengths, rnn_layout
 from ...shapes.specs import check_shape
+from ...typing import Algo, ArrayLike, DTypeLike, RNNBias, RNNDirection, RNNMode, SequenceLayout, StreamLike
 from .._call import execute
 from .._operands import stream_of
 from .._state import OwnedCache
@@ -48,9 +49,9 @@ class RNNForward(NamedTuple):
     reserve : RNNReserve; None unless the pass was for training
     """
 
-    y: Any
-    hy: Any
-    cy: Any
+    y: DeviceArray
+    hy: DeviceArray
+    cy: DeviceArray | None
     reserve: RNNReserve | None
 
 
@@ -113,19 +114,19 @@ class RNN(RNNGradients, RNNWeights):
 
     def __init__(
         self,
-        mode: Any,
+        mode: RNNMode,
         input_size: int,
         hidden_size: int,
         num_layers: int = 1,
         *,
-        direction: Any = "unidirectional",
-        input_mode: Any = "linear",
-        bias: Any = "double_bias",
+        direction: RNNDirection = "unidirectional",
+        input_mode: Literal["linear", "skip"] = "linear",
+        bias: RNNBias = "double_bias",
         projection_size: int | None = 0,
         dropout: float = 0,
-        dtype: Any = "float32",
+        dtype: DTypeLike = "float32",
         precision: str | None = None,
-        algo: Any = None,
+        algo: Algo | None = None,
         clip: tuple[float, float] | None = None,
         seed: int = 0,
     ) -> None:
@@ -172,17 +173,17 @@ class RNN(RNNGradients, RNNWeights):
 
     def forward(
         self,
-        x: Any,
-        w: Any,
-        h0: Any = None,
-        c0: Any = None,
+        x: ArrayLike,
+        w: ArrayLike,
+        h0: ArrayLike | None = None,
+        c0: ArrayLike | None = None,
         *,
         lengths: Iterable[int] | None = None,
-        layout: Any = "sequence_major",
+        layout: SequenceLayout = "sequence_major",
         training: bool = False,
         padding_value: float = 0,
-        out: Any = None,
-        stream: Any = None,
+        out: ArrayLike | tuple[ArrayLike | None, ...] | None = None,
+        stream: StreamLike | None = None,
     ) -> RNNForward:
         """Run the network over sequences.
 
@@ -252,14 +253,15 @@ class RNN(RNNGradients, RNNWeights):
             state = TrainingState(self._cache, dropout)
         if lengths is not None:
             lengths = _lengths(lengths, x, stream)
+        order: str = layout
         if type(layout) is not str or layout not in RNN_LAYOUTS:
-            layout = rnn_layout(layout)
+            order = rnn_layout(layout)
         padding = struct.pack("d", as_float(padding_value, "padding_value"))
         results = execute(
             FORWARD,
             names,
             tuple([given[name] for name in names]),
-            (network, lengths, layout, training, padding),
+            (network, lengths, order, training, padding),
             outs=result_slots(out, ("y", "hy", "cy"), has_cells=network.spec.has_cells),
             stream=stream,
             state=state,
@@ -289,10 +291,10 @@ class RNN(RNNGradients, RNNWeights):
         x_shape: Iterable[int],
         *,
         lengths: Iterable[int] | None = None,
-        layout: Any = "sequence_major",
+        layout: SequenceLayout = "sequence_major",
         training: bool = False,
         measure: bool = True,
-        stream: Any = None,
+        stream: StreamLike | None = None,
     ) -> Algorithms:
         """List the algorithms that there are for data of a shape, with the time of each.
 
