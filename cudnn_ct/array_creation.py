@@ -14,7 +14,7 @@ from .dtypes import DTYPES, DType, as_dtype
 from .errors import NotInitializedError
 from .shapes.parse import as_choice
 from .shapes.specs import LAYOUTS, TensorSpec, nearest_layout
-from .typing import DTypeLike, Shape, StreamLike
+from .typing import DTypeLike, Layout, Shape, StreamLike
 
 __all__ = ["NO_NUMBERS", "as_operand", "asarray", "empty", "full", "zeros"]
 
@@ -23,7 +23,7 @@ NO_NUMBERS = "cSUOmM"
 
 
 def empty(
-    shape: Shape, dtype: DTypeLike = "float32", *, layout: str = "nchw", stream: StreamLike | None = None
+    shape: Shape, dtype: DTypeLike = "float32", *, layout: Layout = "nchw", stream: StreamLike | None = None
 ) -> DeviceArray:
     """Allocate an array on the current device; its contents are undefined.
 
@@ -70,7 +70,7 @@ def full(
     value: float,
     dtype: DTypeLike = "float32",
     *,
-    layout: str = "nchw",
+    layout: Layout = "nchw",
     stream: StreamLike | None = None,
 ) -> DeviceArray:
     """Allocate an array on the current device with every element ``value``.
@@ -102,7 +102,7 @@ def full(
 
 
 def zeros(
-    shape: Shape, dtype: DTypeLike = "float32", *, layout: str = "nchw", stream: StreamLike | None = None
+    shape: Shape, dtype: DTypeLike = "float32", *, layout: Layout = "nchw", stream: StreamLike | None = None
 ) -> DeviceArray:
     """Allocate an array of zeros on the current device.
 
@@ -132,7 +132,7 @@ def asarray(
     obj: object,
     dtype: DTypeLike | None = None,
     *,
-    layout: str | None = None,
+    layout: Layout | None = None,
     stream: StreamLike | None = None,
 ) -> DeviceArray:
     """Convert anything array-like to a :class:`DeviceArray`.
@@ -176,19 +176,19 @@ def asarray(
     DeviceArray(float32[1, 3, 2, 2], nhwc, device 0)
     """
     kind = None if dtype is None else as_dtype(dtype)
-    layout = None if layout is None else as_choice(layout, LAYOUTS, "layout")
+    name = None if layout is None else as_choice(layout, LAYOUTS, "layout")
     if not isinstance(obj, DeviceArray) and interop.in_host_memory(obj):
-        return _from_host(obj, kind, layout, stream)
+        return _from_host(obj, kind, name, stream)
     device = obj.device if isinstance(obj, DeviceArray) else interop.device_of(obj)
     run = resolve_stream(stream, device)
     array = obj if isinstance(obj, DeviceArray) else _wrap(obj, run)
     if array is None:
-        return _from_host(obj, kind, layout, run)
-    if (kind is None or kind.name == array.spec.dtype) and (layout is None or layout in array.spec.layouts):
-        if layout in (None, array.layout):
+        return _from_host(obj, kind, name, run)
+    if (kind is None or kind.name == array.spec.dtype) and (name is None or name in array.spec.layouts):
+        if name in (None, array.layout):
             return array
-        return array.view_as(TensorSpec.packed(array.shape, array.spec.dtype, layout))
-    return array.packed(layout or nearest_layout(array.spec), run, kind)
+        return array.view_as(TensorSpec.packed(array.shape, array.spec.dtype, name))
+    return array.packed(name or nearest_layout(array.spec), run, kind)
 
 
 def as_operand(obj: Any, name: str, stream: Stream, *, written: bool = False) -> DeviceArray:

@@ -14,7 +14,7 @@ from ..plans.base import Candidate
 from ..shapes.checks import FLOATS
 from ..shapes.pooling import POOLING_MODES
 from ..shapes.rnn import RNN_ALGOS, RNN_MODES
-from ..typing import RNNDirection
+from ..typing import Layout, RNNDirection
 from .errors import fail, first_line, need_gpu, plainly, usage
 from .options import INT_MAX, INTS, SHAPE, Convolution, convolution_options, image_options
 from .table import Column, Tick, progress, show
@@ -116,7 +116,7 @@ def conv(convolution: Convolution, plot: str | None, as_json: bool) -> None:
 @click.option("--mode", type=click.Choice(POOLING_MODES), default="max", show_default=True)
 @output_options
 def pool(
-    x: tuple[int, ...], dtype: str, layout: str, plot: str | None, as_json: bool, **options: Any
+    x: tuple[int, ...], dtype: str, layout: Layout, plot: str | None, as_json: bool, **options: Any
 ) -> None:
     """Time pooling and its gradient."""
     import cudnn_ct as ct
@@ -138,7 +138,7 @@ def pool(
 @click.option("--mode", type=click.Choice(("channel", "instance")), default="channel", show_default=True)
 @output_options
 def softmax(
-    x: tuple[int, ...], dtype: str, layout: str, plot: str | None, as_json: bool, **options: Any
+    x: tuple[int, ...], dtype: str, layout: Layout, plot: str | None, as_json: bool, **options: Any
 ) -> None:
     """Time softmax and its gradient."""
     import cudnn_ct as ct
@@ -159,7 +159,7 @@ def softmax(
 )
 @output_options
 def batch_norm(
-    x: tuple[int, ...], dtype: str, layout: str, plot: str | None, as_json: bool, **options: Any
+    x: tuple[int, ...], dtype: str, layout: Layout, plot: str | None, as_json: bool, **options: Any
 ) -> None:
     """Time batch normalisation: training, its gradient, and inference."""
     import cudnn_ct as ct
@@ -252,7 +252,7 @@ def _ready(plot: str | None) -> None:
     need_gpu()
 
 
-def _array(shape: Sequence[int], dtype: str, layout: str) -> Any:
+def _array(shape: Sequence[int], dtype: str, layout: Layout) -> Any:
     from .random_array import some
 
     return some(shape, dtype, layout)

@@ -11,6 +11,7 @@ import click
 from ..shapes.conv import ROLES, ConvProblem, conv_output_shape, conv_problem
 from ..shapes.conv_dtype import CONV_DTYPES, conv_dtypes
 from ..shapes.specs import LAYOUTS, TensorSpec
+from ..typing import Direction, Layout, Precision
 from .errors import usage
 
 __all__ = ["DTYPES", "INTS", "PADDING", "SHAPE", "Convolution", "convolution_options", "image_options"]
@@ -86,13 +87,13 @@ class Convolution(NamedTuple):
     x: tuple[int, ...]
     w: tuple[int, ...]
     dtype: str = "float32"
-    layout: str = "nchw"
-    direction: str = "forward"
+    layout: Layout = "nchw"
+    direction: Direction = "forward"
     padding: Any = 0
     stride: Any = 1
     dilation: Any = 1
     groups: int = 1
-    precision: str | None = None
+    precision: Precision | None = None
 
     @property
     def geometry(self) -> dict[str, Any]:

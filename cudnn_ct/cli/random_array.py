@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from ..typing import Layout
+
 if TYPE_CHECKING:
     from ..array import DeviceArray
 
@@ -13,7 +15,7 @@ __all__ = ["some"]
 BLOCK = 1 << 20  # numbers that are drawn, and then repeated
 
 
-def some(shape: Sequence[int], dtype: str, layout: str = "nchw", seed: int = 0) -> DeviceArray:
+def some(shape: Sequence[int], dtype: str, layout: Layout = "nchw", seed: int = 0) -> DeviceArray:
     """Allocate a device array of random numbers. Constants would use less power and run faster.
 
     Raises

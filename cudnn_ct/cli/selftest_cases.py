@@ -9,13 +9,15 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ..typing import Layout
+
 if TYPE_CHECKING:
     import numpy as np
 
 __all__ = ["OPERATIONS", "Case", "Inputs", "cases"]
 
 FLOATS = ("float32", "float16", "bfloat16", "float64")
-LAYOUTS = ("nchw", "nhwc")
+LAYOUTS: tuple[Layout, ...] = ("nchw", "nhwc")
 
 # The largest error, divided by the largest element or 1: for a result that is rounded once; for sums of
 # products, with factors of 11 bits in TF32; for the same without TF32; and for sums over a batch.
@@ -43,7 +45,7 @@ class Case(NamedTuple):
     operation: str
     variant: str
     dtype: str
-    layout: str
+    layout: Layout
     tolerance: float
     make: Callable[[Draw], Inputs]
 
@@ -133,7 +135,7 @@ def _convolutions() -> Iterator[Case]:
         yield from _each(operation, "", _conv(operation, X, W, PLAIN), PRODUCTS)
     for operation in directions:
         for variant, row in GEOMETRIES.items():
-            for dtype, layout in (("float32", "nchw"), ("float16", "nhwc")):
+            for dtype, layout in zip(("float32", "float16"), LAYOUTS, strict=True):
                 yield Case(operation, variant, dtype, layout, PRODUCTS[dtype], _conv(operation, *row))
             if operation == "conv":
                 yield Case(operation, variant, "int8", "nhwc", 0.0, _conv(operation, *row))
@@ -335,7 +337,7 @@ def _each(
     make: Callable[..., Inputs],
     tolerance: dict[str, float],
     dtypes: tuple[str, ...] = FLOATS,
-    layouts: tuple[str, ...] = LAYOUTS,
+    layouts: tuple[Layout, ...] = LAYOUTS,
 ) -> Iterator[Case]:
     """Yield a row for each dtype and layout."""
     for dtype in dtypes:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from ..errors import CudnnError, NotSupportedError
+from ..typing import Direction
 from .errors import first_line
 from .options import Convolution
 from .selftest_report import FAILED, OK, SKIPPED, Outcome
@@ -120,12 +121,13 @@ def _shapes() -> str:
 
 def _planning(device: dict[str, Any]) -> str:
     """Plan a convolution in each direction; a sound cuDNN has an engine for each."""
-    from ..shapes.conv import ROLES
     from .offline import plan
+
+    directions: tuple[Direction, ...] = ("forward", "backward_data", "backward_filter")
 
     wanted = [
         Convolution((8, 64, 28, 28), (64, 64, 3, 3), dtype, "nhwc", direction, 1)
-        for direction in ROLES
+        for direction in directions
         for dtype in ("float16", "float32")
     ]
     found = plan(device, wanted)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..errors import CudnnError, CudnnWarning, NotSupportedError
+from ..typing import Layout, Precision
 from .selftest_cases import Case, Inputs
 from .selftest_report import FAILED, OK, SKIPPED, Outcome
 
@@ -106,7 +107,7 @@ def _recurrent(case: Case, inputs: Inputs) -> list[Pair]:
 
     spec, x, weights, h0, dhy, dy = inputs.operands
     lengths = (4, 2, 3)
-    strict = "float32" if case.dtype == "float32" else None
+    strict: Precision | None = "float32" if case.dtype == "float32" else None
     net = ct.RNN(
         spec.mode, 8, 16, 2, direction=spec.direction, dtype=case.dtype, precision=strict, algo="standard"
     )
@@ -129,7 +130,7 @@ def _recurrent(case: Case, inputs: Inputs) -> list[Pair]:
 _OWN = {"dropout": _dropout, "RNN": _recurrent}
 
 
-def _placing(layout: str) -> Callable[[Any], Any]:
+def _placing(layout: Layout) -> Callable[[Any], Any]:
     import numpy as np
 
     import cudnn_ct as ct

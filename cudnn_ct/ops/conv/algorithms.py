@@ -11,7 +11,18 @@ from ...errors import NotInitializedError
 from ...plans.base import Candidate
 from ...shapes.conv import ROLES
 from ...shapes.parse import as_bool, as_choice, as_float
-from ...typing import Algo, ArrayLike, ConvMode, FusedActivation, Padding, PerAxis, Shape, StreamLike
+from ...typing import (
+    Algo,
+    ArrayLike,
+    ConvMode,
+    Direction,
+    FusedActivation,
+    Padding,
+    PerAxis,
+    Precision,
+    Shape,
+    StreamLike,
+)
 from .._operands import representable, stream_of
 from . import candidates
 from .call import CONV, ConvParams, request_of
@@ -57,14 +68,14 @@ def conv_algorithms(
     second: ArrayLike,
     shape: Shape | None = None,
     *,
-    direction: str = "forward",
+    direction: Direction = "forward",
     measure: bool = True,
     padding: Padding = 0,
     stride: PerAxis = 1,
     dilation: PerAxis = 1,
     groups: int = 1,
     mode: ConvMode = "cross_correlation",
-    precision: str | None = None,
+    precision: Precision | None = None,
     deterministic: bool | None = None,
     workspace_limit: int | None = None,
     alpha: float = 1,
@@ -159,14 +170,14 @@ def conv_plan(
     second: ArrayLike,
     shape: Shape | None = None,
     *,
-    direction: str = "forward",
+    direction: Direction = "forward",
     padding: Padding = 0,
     stride: PerAxis = 1,
     dilation: PerAxis = 1,
     groups: int = 1,
     mode: ConvMode = "cross_correlation",
     algo: Algo | None = None,
-    precision: str | None = None,
+    precision: Precision | None = None,
     deterministic: bool | None = None,
     workspace_limit: int | None = None,
     strict: bool = False,
@@ -237,7 +248,7 @@ def conv_bias_activation_plan(
     groups: int = 1,
     mode: ConvMode = "cross_correlation",
     algo: Algo | None = None,
-    precision: str | None = None,
+    precision: Precision | None = None,
     deterministic: bool | None = None,
     workspace_limit: int | None = None,
     strict: bool = False,

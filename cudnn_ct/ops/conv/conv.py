@@ -9,7 +9,7 @@ from ...shapes.conv import conv_output_shape, conv_transpose_output_shape
 from ...shapes.conv_dtype import check_conv_dtypes
 from ...shapes.reduction import ReduceProblem
 from ...shapes.specs import TensorSpec
-from ...typing import Algo, ArrayLike, ConvMode, Padding, PerAxis, Shape, StreamLike
+from ...typing import Algo, ArrayLike, ConvMode, Padding, PerAxis, Precision, Shape, StreamLike
 from .._call import Operation, execute
 from ..reduce.reduce import IMPLEMENTATIONS as REDUCTIONS
 from .call import CONV, TRANSPOSED
@@ -35,7 +35,7 @@ def conv(
     groups: int = 1,
     mode: ConvMode = "cross_correlation",
     algo: Algo | None = None,
-    precision: str | None = None,
+    precision: Precision | None = None,
     deterministic: bool | None = None,
     workspace_limit: int | None = None,
     strict: bool = False,
@@ -143,7 +143,7 @@ def conv_backward_data(
     groups: int = 1,
     mode: ConvMode = "cross_correlation",
     algo: Algo | None = None,
-    precision: str | None = None,
+    precision: Precision | None = None,
     deterministic: bool | None = None,
     workspace_limit: int | None = None,
     strict: bool = False,
@@ -208,7 +208,7 @@ def conv_backward_filter(
     groups: int = 1,
     mode: ConvMode = "cross_correlation",
     algo: Algo | None = None,
-    precision: str | None = None,
+    precision: Precision | None = None,
     deterministic: bool | None = None,
     workspace_limit: int | None = None,
     strict: bool = False,
@@ -314,7 +314,7 @@ def conv_transpose(
     mode: ConvMode = "cross_correlation",
     output_padding: PerAxis = 0,
     algo: Algo | None = None,
-    precision: str | None = None,
+    precision: Precision | None = None,
     deterministic: bool | None = None,
     workspace_limit: int | None = None,
     strict: bool = False,

@@ -10,7 +10,7 @@ from ...plans.base import Plan
 from ...plans.wrappers import ZeroOrScale
 from ...shapes.fused import FusedConv, fused_problem
 from ...shapes.specs import TensorSpec
-from ...typing import Algo, ArrayLike, ConvMode, FusedActivation, Padding, PerAxis, StreamLike
+from ...typing import Algo, ArrayLike, ConvMode, FusedActivation, Padding, PerAxis, Precision, StreamLike
 from .._call import Operation, Select, execute
 from .._keys import enum_names, freeze
 from .call import CONV, ConvParams, request_of, select
@@ -33,7 +33,7 @@ def conv_bias_activation(
     groups: int = 1,
     mode: ConvMode = "cross_correlation",
     algo: Algo | None = None,
-    precision: str | None = None,
+    precision: Precision | None = None,
     deterministic: bool | None = None,
     workspace_limit: int | None = None,
     strict: bool = False,

@@ -20,7 +20,17 @@ from ...shapes.rnn import RNN_ALGOS, RNNSpec, rnn_spec
 from ...shapes.rnn_params import rnn_weight_size
 from ...shapes.sequences import RNN_LAYOUTS, as_lengths, rnn_layout
 from ...shapes.specs import check_shape
-from ...typing import Algo, ArrayLike, DTypeLike, RNNBias, RNNDirection, RNNMode, SequenceLayout, StreamLike
+from ...typing import (
+    Algo,
+    ArrayLike,
+    DTypeLike,
+    Precision,
+    RNNBias,
+    RNNDirection,
+    RNNMode,
+    SequenceLayout,
+    StreamLike,
+)
 from .._call import execute
 from .._operands import stream_of
 from .._state import OwnedCache
@@ -125,7 +135,7 @@ class RNN(RNNGradients, RNNWeights):
         projection_size: int | None = 0,
         dropout: float = 0,
         dtype: DTypeLike = "float32",
-        precision: str | None = None,
+        precision: Precision | None = None,
         algo: Algo | None = None,
         clip: tuple[float, float] | None = None,
         seed: int = 0,

@@ -1,0 +1,60 @@
+"""Uses of the public interface that type checkers must accept, and misuses that they must reject.
+
+mypy and pyright check this file; nothing runs it. An unneeded ``type: ignore`` is an error, so each misuse
+below is known to be rejected.
+"""
+
+from __future__ import annotations
+
+from typing import assert_type
+
+import numpy as np
+
+import cudnn_ct as ct
+
+
+class TorchLike:
+    """The protocol of a tensor of PyTorch."""
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 2, 0
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, object]:
+        return {}
+
+
+class StreamLike:
+    """The protocol of a stream of PyTorch."""
+
+    @property
+    def cuda_stream(self) -> int:
+        return 0
+
+
+x, w = ct.asarray(np.ones((1, 2, 4, 4), np.float32)), ct.empty((3, 2, 3, 3), "float32", layout="nhwc")
+tensor, stream = TorchLike(), StreamLike()
+
+# Arrays of any library, streams, padding in each form, algorithms by policy, name and row.
+assert_type(x, ct.DeviceArray)
+assert_type(ct.conv(x, w, padding=1), ct.DeviceArray)
+assert_type(ct.conv(tensor, tensor, padding="half", stride=(2, 2), out=tensor, stream=stream), ct.DeviceArray)
+ct.conv(x, w, padding=((0, 1), (2, 2)), algo="heuristic", precision="tf32", stream=7)
+ct.conv(x, w, padding=(1, 1), algo="engine 0", mode="convolution")
+ct.conv(x, w, algo=ct.conv_algorithms(x, w)[0])
+ct.conv_backward_data(x, w, (1, 2, 4, 4))
+ct.conv_bias_activation(x, w, x, activation="gelu")
+assert_type(ct.pool(x, window=2, mode="average"), ct.DeviceArray)
+assert_type(ct.reduce(x, op="norm2", axis=(0, 1)), ct.DeviceArray)
+assert_type(ct.reduce_with_indices(x, op="max", axis=1).indices, ct.DeviceArray)
+assert_type(ct.batch_norm_training(x, w, w).invstd, ct.DeviceArray)
+assert_type(ct.RNN("lstm", 4, 8).forward(x, w).y, ct.DeviceArray)
+assert_type(x[0, ..., ::2].reshape(-1), ct.DeviceArray)
+
+ct.conv(x, "w")  # type: ignore[arg-type]
+ct.conv(x, w, padding="same")  # type: ignore[arg-type]
+ct.conv(x, w, mode="flipped")  # type: ignore[arg-type]
+ct.pool(x, window=2, mode="median")  # type: ignore[arg-type]
+ct.activation(x, mode="gelu")  # type: ignore[arg-type]
+ct.empty((1, 2), layout="chwn")  # type: ignore[arg-type]
+_ = ct.no_such_name  # type: ignore[attr-defined]
