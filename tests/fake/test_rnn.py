@@ -19,6 +19,7 @@ from hypothesis import given
 import cudnn_ct as ct
 from cudnn_ct import context, testing
 from cudnn_ct._config import config
+from cudnn_ct.cuda import lifetime
 from cudnn_ct.cuda import stream as streams
 from cudnn_ct.reference.rnn import rnn, rnn_backward
 from cudnn_ct.shapes.rnn import RNN_ALGOS, rnn_spec
@@ -691,6 +692,26 @@ def test_a_captured_call_pins_what_it_uses(fake: FakeCudnn, host: Host) -> None:
     with pytest.raises(ct.NotInitializedError, match="only passes with training=False can be captured"):
         net.forward(x, w, out=out, training=True, stream=stream)
     host.capturing.clear()
+
+
+def test_training_pass_keeps_its_state_when_a_finalizer_runs_another_pass(fake: FakeCudnn) -> None:
+    net, x, w = operands()
+    wanted = net.forward(x, w, training=True).y.numpy()
+    net.forward(x, w)
+    inner: list[ct.DeviceArray] = []
+
+    def finalizer() -> bool:
+        """Run within the next allocation, and once."""
+        if not inner:
+            inner.append(net.forward(x, w).y)
+        return True
+
+    lifetime.defer(finalizer)
+    done = net.forward(x, w, training=True)
+    assert inner
+    np.testing.assert_array_equal(done.y.numpy(), wanted)
+    np.testing.assert_array_equal(inner[0].numpy(), wanted)
+    net.backward_data(None, done.reserve)
 
 
 def test_gradients_are_not_captured(fake: FakeCudnn, host: Host) -> None:
