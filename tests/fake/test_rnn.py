@@ -714,6 +714,17 @@ def test_training_pass_keeps_its_state_when_a_finalizer_runs_another_pass(fake: 
     net.backward_data(None, done.reserve)
 
 
+def test_workspace_limit_does_not_count_copies_of_operands(
+    fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Calls with and without copies share the decision about an algorithm."""
+    net, x, w = operands(algo="standard")
+    monkeypatch.setattr(config, "workspace_limit", 512)
+    place = beginning_at(1)
+    wanted = net.forward(x, w).y.numpy()
+    np.testing.assert_array_equal(net.forward(place(CASE.x), place(w.numpy())).y.numpy(), wanted)
+
+
 def test_gradients_are_not_captured(fake: FakeCudnn, host: Host) -> None:
     net, x, w = operands()
     stream = 0x50
