@@ -694,6 +694,20 @@ def test_a_captured_call_pins_what_it_uses(fake: FakeCudnn, host: Host) -> None:
     host.capturing.clear()
 
 
+def test_training_pass_enqueues_nothing_in_a_capture_when_operands_are_misaligned(
+    fake: FakeCudnn, host: Host
+) -> None:
+    net, _, w = operands()
+    x, stream = beginning_at(1)(CASE.x), 0x50
+    net.forward(x, w, training=True, stream=stream)
+    host.capturing.add(stream)
+    host.calls.clear()
+    with pytest.raises(ct.NotInitializedError, match="only passes with training=False can be captured"):
+        net.forward(x, w, training=True, stream=stream)
+    assert "copy_device" not in host.calls
+    host.capturing.clear()
+
+
 def test_training_pass_keeps_its_state_when_a_finalizer_runs_another_pass(fake: FakeCudnn) -> None:
     net, x, w = operands()
     wanted = net.forward(x, w, training=True).y.numpy()
