@@ -739,6 +739,14 @@ def test_workspace_limit_does_not_count_copies_of_operands(
     np.testing.assert_array_equal(net.forward(place(CASE.x), place(w.numpy())).y.numpy(), wanted)
 
 
+@pytest.mark.parametrize("missing", ["x", "w"])
+def test_forward_raises_a_type_error_when_an_operand_is_none(fake: FakeCudnn, missing: str) -> None:
+    net, x, w = operands()
+    given = {"x": x, "w": w} | {missing: None}
+    with pytest.raises(TypeError, match=f"{missing} must be an array on the device, not NoneType"):
+        net.forward(**given)
+
+
 def test_gradients_are_not_captured(fake: FakeCudnn, host: Host) -> None:
     net, x, w = operands()
     stream = 0x50
