@@ -76,11 +76,11 @@ class CallState:
             if array.writer is not stream or array._uses is not None:
                 array.before_write(stream)
         self.call, self.operands = call, operands
-        ctx.state = self
+        outer, ctx.state = ctx.state, self  # a finalizer may make this call within another one
         try:
             self.results = run(ctx, call, operands, *arguments)
         finally:
-            ctx.state = None
+            ctx.state = outer
             for array in self.changed:
                 if array.home is not stream or array.writer is not stream:
                     array.after_write(stream)

@@ -19,6 +19,7 @@ from hypothesis import given
 import cudnn_ct as ct
 from cudnn_ct import context, testing
 from cudnn_ct._config import config
+from cudnn_ct.cuda import lifetime
 from cudnn_ct.cuda import stream as streams
 from cudnn_ct.reference.rnn import rnn, rnn_backward
 from cudnn_ct.shapes.rnn import RNN_ALGOS, rnn_spec
@@ -691,6 +692,59 @@ def test_a_captured_call_pins_what_it_uses(fake: FakeCudnn, host: Host) -> None:
     with pytest.raises(ct.NotInitializedError, match="only passes with training=False can be captured"):
         net.forward(x, w, out=out, training=True, stream=stream)
     host.capturing.clear()
+
+
+def test_training_pass_enqueues_nothing_in_a_capture_when_operands_are_misaligned(
+    fake: FakeCudnn, host: Host
+) -> None:
+    net, _, w = operands()
+    x, stream = beginning_at(1)(CASE.x), 0x50
+    net.forward(x, w, training=True, stream=stream)
+    host.capturing.add(stream)
+    host.calls.clear()
+    with pytest.raises(ct.NotInitializedError, match="only passes with training=False can be captured"):
+        net.forward(x, w, training=True, stream=stream)
+    assert "copy_device" not in host.calls
+    host.capturing.clear()
+
+
+def test_training_pass_keeps_its_state_when_a_finalizer_runs_another_pass(fake: FakeCudnn) -> None:
+    net, x, w = operands()
+    wanted = net.forward(x, w, training=True).y.numpy()
+    net.forward(x, w)
+    inner: list[ct.DeviceArray] = []
+
+    def finalizer() -> bool:
+        """Run within the next allocation, and once."""
+        if not inner:
+            inner.append(net.forward(x, w).y)
+        return True
+
+    lifetime.defer(finalizer)
+    done = net.forward(x, w, training=True)
+    assert inner
+    np.testing.assert_array_equal(done.y.numpy(), wanted)
+    np.testing.assert_array_equal(inner[0].numpy(), wanted)
+    net.backward_data(None, done.reserve)
+
+
+def test_workspace_limit_does_not_count_copies_of_operands(
+    fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Calls with and without copies share the decision about an algorithm."""
+    net, x, w = operands(algo="standard")
+    monkeypatch.setattr(config, "workspace_limit", 512)
+    place = beginning_at(1)
+    wanted = net.forward(x, w).y.numpy()
+    np.testing.assert_array_equal(net.forward(place(CASE.x), place(w.numpy())).y.numpy(), wanted)
+
+
+@pytest.mark.parametrize("missing", ["x", "w"])
+def test_forward_raises_a_type_error_when_an_operand_is_none(fake: FakeCudnn, missing: str) -> None:
+    net, x, w = operands()
+    given = {"x": x, "w": w} | {missing: None}
+    with pytest.raises(TypeError, match=f"{missing} must be an array on the device, not NoneType"):
+        net.forward(**given)
 
 
 def test_gradients_are_not_captured(fake: FakeCudnn, host: Host) -> None:

@@ -43,7 +43,10 @@ def step_plan(step: RNNStep, network: RNNPlan | EmptyRNNPlan) -> Plan:
     moves = [_contiguous(spec) for _, spec in (*step.operands, *step.written)]
     if step.aligned and not any(copy for _, copy in moves):
         return plan
-    return RelayoutPlan(plan, moves, len(step.written), step.updated, align=True)
+    copying = RelayoutPlan(plan, moves, len(step.written), step.updated, align=True)
+    # Calls with and without copies share decisions, so the limit applies to the workspace of the algorithm.
+    copying.workspace = plan.workspace
+    return copying
 
 
 def _contiguous(spec: TensorSpec) -> tuple[TensorSpec, TensorSpec | None]:

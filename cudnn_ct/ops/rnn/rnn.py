@@ -256,7 +256,7 @@ class RNN(RNNGradients, RNNWeights):
         """
         network, state = self._network, RNNState(self._cache)
         given = {"x": x, "w": w, "h0": h0, "c0": c0}
-        names = tuple([name for name, array in given.items() if array is not None])
+        names = tuple([name for name, array in given.items() if array is not None or name in ("x", "w")])
         training = as_bool(training, "training")
         if training:
             dropout = network.dropout_state(stream_of(x, "x", stream)) if network.has_dropout else None

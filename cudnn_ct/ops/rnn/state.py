@@ -50,17 +50,21 @@ class TrainingState(RNNState):
         self.plan: Any = None
         self.memory: DeviceArray | None = None
 
+    def run(self, ctx: Context, call: PreparedCall, *arguments: Any) -> list[DeviceArray]:
+        """Run the pass, unless a CUDA graph is captured."""
+        if ctx.capturing:
+            raise NotInitializedError(
+                "a training pass makes its reserve, which would belong to the graph that is captured; "
+                "only passes with training=False can be captured"
+            )
+        return super().run(ctx, call, *arguments)
+
     def reserve(self, plan: Any, spec: TensorSpec, context: Context) -> int:
         """Return the address of memory for a plan's reserve; allocate it unless there is enough."""
         self.plan = plan
         if not spec.size:
             return 0
         if self.memory is None or self.memory.size < spec.size:
-            if context.capturing:
-                raise NotInitializedError(
-                    "a training pass makes its reserve, which would belong to the graph that is captured; "
-                    "only passes with training=False can be captured"
-                )
             self.memory = DeviceArray.new(
                 spec, spec.size, context.stream, "the reserve of a recurrent network"
             )
