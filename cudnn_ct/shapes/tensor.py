@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable
 from math import prod
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -109,9 +110,12 @@ def transformed_spec(
     if layout is not None:
         raise ValueError(f"layout and strides are exclusive: got {layout!r} and {strides!r}; pass one")
     try:
-        spec = TensorSpec(x.shape, check_shape(strides, "strides"), result)
-    except (TypeError, ValueError):
+        # Unlike a length, a stride may exceed a C int: plans run once for each slice that a descriptor holds.
+        spec = TensorSpec(x.shape, tuple(operator.index(stride) for stride in strides), result)
+    except TypeError:
         raise ValueError(f"strides must be positive ints, in elements: got {strides!r}") from None
+    if min(spec.strides, default=0) < 0:
+        raise ValueError(f"strides must be positive ints, in elements: got {strides!r}")
     if len(spec.strides) != len(x.shape):
         raise ValueError(f"strides {spec.strides} do not fit x of shape {x.shape}: expected one per axis")
     if not spec.describable or spec.overlaps_itself:

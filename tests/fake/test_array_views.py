@@ -14,6 +14,8 @@ from hypothesis.extra.numpy import basic_indices
 
 import cudnn_ct as ct
 from cudnn_ct.dtypes import DTYPES
+from cudnn_ct.plans import tiling
+from cudnn_ct.shapes import specs
 from cudnn_ct.shapes.specs import LAYOUTS
 
 from .cudnn import FakeCudnn
@@ -124,6 +126,19 @@ def test_conversions_of_floats_stay_on_the_device(
     equal(converted, numbers(after)[:, 1:3])
     equal(as_array, numbers(after))
     assert as_array.layout == "nhwc"
+
+
+@pytest.mark.parametrize("dtype", ["int64", "float32"])
+def test_copy_of_a_view_is_made_in_slices_when_a_stride_exceeds_a_c_int(
+    fake: FakeCudnn, host: Host, monkeypatch: pytest.MonkeyPatch, dtype: str
+) -> None:
+    view = ct.asarray(numbers(dtype))[:, 1:]
+    for module in (specs, tiling):
+        monkeypatch.setattr(module, "INT_MAX", 40)
+    host.calls.clear()
+    copied = view.copy()
+    assert "copy_to_host" not in host.calls
+    equal(copied, numbers(dtype)[:, 1:])
 
 
 def test_astype_returns_the_array_itself_when_no_copy_is_needed(host: Host) -> None:

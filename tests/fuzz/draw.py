@@ -77,7 +77,7 @@ OTHERS = (
     Base("ct.RNN('gru', 2, 3).split_params", ("array((63,))", "0")),
     Base("ct.RNN('gru', 2, 3).to_torch", ("array((63,))",)),
     Base("ct.RNN('gru', 2, 3).algorithms", ("(4, 3, 2)",), {"measure": "False"}),
-    Base(f"{NETWORK}backward_data", ("t.reserve", "array((4, 3, 3))")),
+    Base(f"{NETWORK}backward_data", ("array((4, 3, 3))", "t.reserve")),
     Base(f"{NETWORK}backward_weights", ("t.with_gradients().reserve",)),
     Base(f"{IMAGE}.copy"),
     Base(f"{IMAGE}.fill", ("3",)),

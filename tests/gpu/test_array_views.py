@@ -79,3 +79,12 @@ def test_write_to_a_view_on_another_stream_is_seen_by_reads_of_the_array() -> No
     for value in range(1, 4):
         ct.fill(x[1:], value, stream=side)
         assert ct.reduce(x, op="min", axis=1).numpy().tolist() == [0, value]
+
+
+def test_copy_of_a_view_has_its_elements_when_a_stride_exceeds_a_c_int() -> None:
+    x = ct.zeros((2, 2**29 + 1), "int32")
+    x[1, -3:].fill(7)
+    copied = x[:, 1:].copy()
+    assert copied.spec.strides == (2**29, 1)
+    assert copied[0, -3:].numpy().tolist() == [0, 0, 0]
+    assert copied[1, -4:].numpy().tolist() == [0, 7, 7, 7]

@@ -16,7 +16,7 @@ from cudnn_ct._bindings.enums import OpTensorOp, ReduceTensorOp
 from cudnn_ct.dtypes import as_dtype
 from cudnn_ct.shapes.checks import FLOATS
 from cudnn_ct.shapes.specs import TensorSpec, packed_strides
-from cudnn_ct.shapes.tensor import MAX_AXES, OP_TENSOR_OPS, REDUCE_OPS
+from cudnn_ct.shapes.tensor import MAX_AXES, OP_TENSOR_OPS, REDUCE_OPS, transformed_spec
 
 BINARY = ("add", "mul", "min", "max")
 
@@ -178,6 +178,11 @@ def test_transform_keeps_the_strides_of_out() -> None:
 def test_transform_rejects_bad_arguments(change: dict[str, Any], error: type[Exception], says: str) -> None:
     with pytest.raises(error, match=says):
         reference.transform(**({"x": np.ones((2, 2, 2))} | change))
+
+
+def test_transformed_spec_accepts_strides_that_exceed_a_c_int() -> None:
+    x = TensorSpec((2, 3), (4, 1), "int8")
+    assert transformed_spec(x, strides=(2**31, 1)) == TensorSpec((2, 3), (2**31, 1), "int8")
 
 
 def elements(x: np.ndarray) -> tuple[int, ...]:
