@@ -1,6 +1,6 @@
 """Which way to compute a problem: guessed, timed, named or remembered. Knows no operation.
 
-A decision - which candidates there are, which of them failed, which was the quickest - is shared by the
+A decision (the candidates, those that failed, and the fastest) is shared by the
 threads of a process, and a timed one by processes through `autotune.store`. A plan belongs to its thread.
 """
 
@@ -94,7 +94,7 @@ class Selection:
 
     @streams.relaxed()
     def time(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
-        """Time the candidates on the operands, unless another thread just did, and take the quickest."""
+        """Time the candidates on the operands, unless another thread just did, and select the fastest."""
         if context.capturing:
             raise NotInitializedError(
                 "an algorithm is to be timed in a call that is captured: make the same call once before "
@@ -253,7 +253,7 @@ def benchmark_rows(
 ) -> tuple[list[Candidate], list[CudnnError]]:
     """Time candidates on operands: each row with its time or with why it has none, and all failures.
 
-    Unless it is to be ``every`` one, what is hopeless, by what was timed before, is left out and has neither.
+    Unless ``every`` is set, candidates that earlier times prune are skipped and have neither.
     Where beta is not 0, the result goes to scratch memory, since each run would change what the next reads.
     """
     if beta:
@@ -286,7 +286,7 @@ def benchmark_rows(
 
 
 def _kind(row: Candidate) -> benchmark.EngineGroup:
-    """What the ruler takes a row for. Engines that are compiled are often good where no other engine is."""
+    """Return the group of a candidate; compiled engines are a group, often good if others are not."""
     return benchmark.EngineGroup(
         "compiled" if row.compiled else row.backend, row.algorithm.partition(" knobs")[0]
     )
@@ -316,7 +316,7 @@ def select(
 def _decision(
     problem: Problem, source: CandidateSource, context: Context, request: AlgoRequest
 ) -> CandidateSet:
-    """What the threads of a process share; made anew where everything was refused, since that may pass."""
+    """Return the decision that the threads share; a new one if all candidates were rejected."""
     key = (context.device, context.library, problem, request, *search_settings())
     with _lock:
         decision = _decisions.get(key)

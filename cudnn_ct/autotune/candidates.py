@@ -109,7 +109,7 @@ class CandidateSet:
         return news
 
     def store_timings(self, rows: list[Candidate], failures: Sequence[CudnnError]) -> None:
-        """Take timed rows, the quickest first and those without a time last, and keep them on disk.
+        """Take timed rows, the fastest first and those without a time last, and keep them on disk.
 
         What failed for a reason that will pass keeps the decision from the disk, and where nothing else is
         usable, from being made.
@@ -182,7 +182,7 @@ def store_key(problem: Problem, context: Context, request: AlgoRequest) -> str:
 
 
 def _as_json(rows: list[Candidate]) -> dict[str, Any]:
-    """A timed decision for the store: the quickest rows and the least demanding one, or why there is none."""
+    """Return a timed decision for the store: the fastest rows and the one with the least workspace."""
     usable = [row for row in rows if not row.rejected]
     best = usable[:3] + sorted(usable[3:], key=lambda row: row.workspace)[:1]
     return {"rows": [row._replace(problem=None)._asdict() for row in best or rows]}

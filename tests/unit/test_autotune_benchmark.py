@@ -1,4 +1,4 @@
-"""The ruler, on a device and a host whose clocks the tests turn."""
+"""The benchmark of autotuning, on a device and a host whose clocks the tests set."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def clocks(monkeypatch: pytest.MonkeyPatch) -> Clocks:
 
 
 def place(times: list[Any]) -> int:
-    """Of the quickest."""
+    """Of the fastest."""
     return min((time, i) for i, time in enumerate(times) if isinstance(time, float))[1]
 
 
@@ -314,7 +314,9 @@ def test_who_fails_in_a_round_has_failed(clocks: Clocks) -> None:
     st.lists(st.floats(0.02, 50.0), min_size=1, max_size=12),
     st.lists(st.floats(0.97, 1.03), min_size=1, max_size=40),
 )
-def test_the_quickest_is_found_whatever_is_left_out(device: list[float], noise: list[float]) -> None:
+def test_benchmark_finds_the_fastest_run_when_others_are_skipped(
+    device: list[float], noise: list[float]
+) -> None:
     with pytest.MonkeyPatch.context() as patch:
         found = Clocks()
         found.install(patch)
