@@ -2,47 +2,75 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from ..array import DeviceArray
 from ..context import BoundedDict, Context
 from ._call import PreparedCall, run
 
-__all__ = ["CallState", "OwnedCache"]
+__all__ = ["CallState", "OwnedCache", "PerContext"]
+
+T = TypeVar("T")
+
+
+class PerContext(Generic[T]):
+    """A value for one object in each context (a thread on a device). All of them are dropped with this.
+
+    ``token`` is the key of the value in ``Context.plans``.
+    """
+
+    def __init__(self) -> None:
+        self.token = object()
+        self._contexts: weakref.WeakSet[Context] = weakref.WeakSet()
+        self._lock = threading.Lock()  # a set cannot be listed while another thread adds to it
+        weakref.finalize(self, _drop, self.token, self._contexts).atexit = False
+
+    def get(self, context: Context) -> T | None:
+        """Return the value of a context, None if it has none."""
+        value: T | None = context.plans.get(self.token)
+        return value
+
+    def put(self, context: Context, value: T) -> T:
+        """Keep the value of a context, and return it."""
+        context.plans[self.token] = value
+        with self._lock:
+            self._contexts.add(context)
+        return value
+
+    def values(self) -> list[T]:
+        """Return the values of all contexts."""
+        with self._lock:
+            contexts = list(self._contexts)
+        return [value for context in contexts if (value := self.get(context)) is not None]
+
+
+def _drop(token: object, contexts: Iterable[Context]) -> None:
+    for context in list(contexts):
+        context.plans.pop(token, None)
 
 
 class OwnedCache:
-    """A cache in each thread for what it prepared for one object. All of them are dropped with this."""
+    """A cache in each context for the calls that it prepared for one object. All are dropped with this."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._token = object()
-        self._contexts: weakref.WeakSet[Context] = weakref.WeakSet()
-        weakref.finalize(self, _drop_owned, self._token, self._contexts).atexit = False
+        self._caches = PerContext[BoundedDict]()
 
     def of(self, context: Context) -> BoundedDict:
-        """Return the cache of a thread on a device."""
-        found: BoundedDict | None = context.plans.get(self._token)
-        if found is None:
-            found = context.plans[self._token] = BoundedDict(self._limit)
-            self._contexts.add(context)
-        return found
+        """Return the cache of a context."""
+        found = self._caches.get(context)
+        return self._caches.put(context, BoundedDict(self._limit)) if found is None else found
 
-    def values(self) -> list[DeviceArray]:
-        """Return the entries of all threads."""
-        caches = [context.plans.get(self._token) for context in list(self._contexts)]
-        return [entry for cache in caches if cache for entry in list(cache.values())]
+    def values(self) -> list[PreparedCall]:
+        """Return the calls of all contexts."""
+        return [call for cache in self._caches.values() for call in list(cache.values())]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Copy the limit; the entries belong to the original."""
+        """Copy the limit; the calls belong to the original."""
         return OwnedCache, (self._limit,)
-
-
-def _drop_owned(token: object, contexts: Iterable[Context]) -> None:
-    for context in list(contexts):
-        context.plans.pop(token, None)
 
 
 class CallState:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 from ... import context
@@ -19,6 +18,7 @@ from ...shapes.specs import ALIGNMENT, TensorSpec
 from ...typing import ArrayLike, StreamLike
 from .._call import NEW, CallSignature, Operation, PreparedCall, add_context, check_beta, run
 from .._operands import stream_of
+from .._state import PerContext
 
 __all__ = ["ConvPlan", "SampleOperands", "plan_of"]
 
@@ -89,9 +89,7 @@ class ConvPlan:
         self._alpha, self._beta = factors
         self._aligned = signature.aligned
         self._default = streams.default_stream(where.device)
-        self._token = object()
-        self._contexts: weakref.WeakSet[Context] = weakref.WeakSet()
-        weakref.finalize(self, _forget, self._token, self._contexts).atexit = False
+        self._calls = PerContext[PreparedCall]()
         ctx = context.current(where)
         call = self._call_of(ctx)
         if call.inputs != signature.specs:
@@ -123,7 +121,7 @@ class ConvPlan:
         previous = streams.set_device(where.device)
         try:
             ctx = context.current(where)
-            call = ctx.plans.get(self._token) or self._call_of(ctx)
+            call = self._call_of(ctx)
             arrays = tuple(map(as_operand, inputs, self._names, (where,) * len(inputs)))
             result = None if out is None else as_operand(out, "out", where, written=True)
             self._check(arrays, result, call)
@@ -147,7 +145,7 @@ class ConvPlan:
         previous = streams.set_device(where.device)
         try:
             ctx = context.current(where)
-            call, known = ctx.plans.get(self._token), tuple(pointers)
+            call, known = ctx.plans.get(self._calls.token), tuple(pointers)
             if call is None or known not in call.disjoint_pointers or out._uses is not None or out.readonly:
                 return False
             for array, spec in zip((*inputs, out), (*call.inputs, *call.results), strict=True):
@@ -193,16 +191,13 @@ class ConvPlan:
         previous = streams.set_device(self._default.device)
         try:
             ctx = context.current(self._default)  # the stream that it was made on may have been destroyed
-            return (ctx.plans.get(self._token) or self._call_of(ctx)).choice
+            return self._call_of(ctx).choice
         finally:
             streams.restore_device(previous)
 
     def _call_of(self, ctx: Context) -> PreparedCall:
         """Return this thread's prepared call; create it in a thread's first use of the plan."""
-        call: PreparedCall = self._prepare(ctx)
-        ctx.plans[self._token] = call
-        self._contexts.add(ctx)
-        return call
+        return self._calls.get(ctx) or self._calls.put(ctx, self._prepare(ctx))
 
     def _check(self, arrays: tuple[DeviceArray, ...], result: DeviceArray | None, call: PreparedCall) -> None:
         pointers = 0
@@ -219,12 +214,6 @@ class ConvPlan:
             raise ValueError(
                 f"the plan was prepared for operands that begin at multiples of {ALIGNMENT} bytes"
             )
-
-
-def _forget(token: object, contexts: Iterable[Context]) -> None:
-    """Let the threads go of what they prepared for a plan that is gone."""
-    for ctx in list(contexts):
-        ctx.plans.pop(token, None)
 
 
 def plan_of(
