@@ -33,7 +33,7 @@ from ..shapes.elementwise import (
 from ..shapes.parse import as_float
 from ..shapes.specs import TensorSpec
 from ..typing import ArrayLike, DTypeLike, OpTensorOp, StreamLike
-from ._call import Operation, execute
+from ._call import ONE, Operation, execute
 from ._fallback import Implementation, of_problem
 
 __all__ = ["add", "fill", "op_tensor", "scale", "transform"]
@@ -98,7 +98,8 @@ def op_tensor(
     names, given = (("a",), (a,)) if b is None else (("a", "b"), (a, b))
     # Factors of a run, not of the problem: a rate that falls with each step is no new problem at each.
     factors = OpTensorScales(as_float(alpha1, "alpha1"), as_float(alpha2, "alpha2"))
-    return execute(_OP_TENSOR, names, given, (op, propagate_nan), factors, beta, (out,), stream)[0]
+    alpha = ONE if factors == (1, 1) else factors
+    return execute(_OP_TENSOR, names, given, (op, propagate_nan), alpha, beta, (out,), stream)[0]
 
 
 def add(
@@ -162,7 +163,7 @@ def scale(x: ArrayLike, *, alpha: float, stream: StreamLike | None = None) -> De
 
     Returns
     -------
-    x itself, of whatever library it is
+    DeviceArray of the memory of x
 
     Raises
     ------
@@ -201,7 +202,7 @@ def fill(x: ArrayLike, value: float, *, stream: StreamLike | None = None) -> Dev
 
     Returns
     -------
-    x itself, of whatever library it is
+    DeviceArray of the memory of x
 
     Raises
     ------
