@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
-from typing import Any, ClassVar, NamedTuple, Self, cast
+from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar, cast
 
 from . import _lib
 from ._bindings import enums, types
@@ -19,6 +19,8 @@ from .shapes import specs
 from .shapes.conv import MODES
 from .shapes.parse import as_choice
 from .shapes.specs import INT_MAX, MAX_AXES
+
+S = TypeVar("S")  # the spec of a kind of descriptor
 
 _DTYPE_NAMES = {row.code: row.name for row in DTYPES.values()}
 _INT_ARRAY = ctypes.c_int * MAX_AXES
@@ -117,14 +119,14 @@ class Setter:
         self.capacity = (capacity,) if capacity else ()
         self.when: Callable[[Any], bool] = when or (lambda _: True)
 
-    def set(self, library: Any, descriptor: Descriptor, *further: Any) -> None:
+    def set(self, library: Any, descriptor: Descriptor[Any], *further: Any) -> None:
         """Call the setter with the values of the descriptor's spec, then with ``further`` arguments."""
         spec = descriptor.spec
         axes = _same_length({field: getattr(spec, field) for field in self.parts}) if self.parts else None
         values = [a.encode(getattr(spec, a.field) if a.field else axes) for a in self.arguments]
         getattr(library, self.name)(descriptor, *values, *further)
 
-    def get(self, library: Any, descriptor: Descriptor, *further: Any) -> dict[str, Any]:
+    def get(self, library: Any, descriptor: Descriptor[Any], *further: Any) -> dict[str, Any]:
         """Call the getter and return the fields of the spec."""
         results = [a.ctype() for a in self.arguments]
         pointers = [r if isinstance(r, ctypes.Array) else ctypes.byref(r) for r in results]
@@ -149,7 +151,7 @@ class DescriptorType:
         self.readable = readable  # whether cuDNN has getters for it
 
 
-class Descriptor(NativeHandle):
+class Descriptor(NativeHandle, Generic[S]):
     """A native cuDNN descriptor of a spec.
 
     A descriptor can be printed, read back from cuDNN with ``read()`` and passed to any function of
@@ -183,7 +185,7 @@ class Descriptor(NativeHandle):
 
     kind: ClassVar[DescriptorType]
 
-    def __init__(self, spec: Any) -> None:
+    def __init__(self, spec: S) -> None:
         if not isinstance(spec, self.kind.spec):
             name = self.kind.spec.__name__
             raise TypeError(f"{type(self).__name__} describes a {name}, not {spec!r}; see ct.{name}")
@@ -203,12 +205,12 @@ class Descriptor(NativeHandle):
         """Return the shared descriptor of a spec, which must not be closed."""
         return cast(Self, _cached(cast(Any, cls), spec, _lib.load()))
 
-    def read(self) -> Any:
+    def read(self) -> S:
         """Read the spec back from cuDNN."""
         _ = self._as_parameter_  # raises if the descriptor is closed
         if not self.kind.readable:
             raise TypeError(f"cuDNN has no function that reads a {type(self).__name__} back")
-        return self._get(_lib.load())
+        return cast(S, self._get(_lib.load()))
 
     def _set(self, library: Any) -> None:
         for setter in self.kind.setters:
@@ -232,7 +234,7 @@ def _cached(cls: Any, spec: Any, library: Any) -> Any:  # noqa: ARG001 - part of
     return cls(spec)
 
 
-class TensorDescriptor(Descriptor):
+class TensorDescriptor(Descriptor[specs.TensorSpec]):
     """``cudnnTensorDescriptor_t`` of a :class:`TensorSpec`, by ``cudnnSetTensorNdDescriptor``."""
 
     __slots__ = ()
@@ -242,7 +244,7 @@ class TensorDescriptor(Descriptor):
     )
 
 
-class FilterDescriptor(Descriptor):
+class FilterDescriptor(Descriptor[specs.FilterSpec]):
     """``cudnnFilterDescriptor_t`` of a :class:`FilterSpec`, by ``cudnnSetFilterNdDescriptor``."""
 
     __slots__ = ()
@@ -262,7 +264,7 @@ _MATH = members(enums.MathType, without="_math")
 MATH_NAMES = {int(code): name for name, code in _MATH.items()}
 
 
-class ConvolutionDescriptor(Descriptor):
+class ConvolutionDescriptor(Descriptor[specs.ConvolutionSpec]):
     """``cudnnConvolutionDescriptor_t`` of a :class:`ConvolutionSpec`, by ``cudnnSetConvolutionNdDescriptor``.
 
     Groups and math type are part of the spec.
@@ -287,7 +289,7 @@ _ACTIVATIONS = members(enums.ActivationMode)
 _NAN = flag("propagate_nan", enums.NanPropagation)
 
 
-class ActivationDescriptor(Descriptor):
+class ActivationDescriptor(Descriptor[specs.ActivationSpec]):
     """``cudnnActivationDescriptor_t`` of an :class:`ActivationSpec`, by ``cudnnSetActivationDescriptor``."""
 
     __slots__ = ()
@@ -307,7 +309,7 @@ class ActivationDescriptor(Descriptor):
     )
 
 
-class PoolingDescriptor(Descriptor):
+class PoolingDescriptor(Descriptor[specs.PoolingSpec]):
     """``cudnnPoolingDescriptor_t`` of a :class:`PoolingSpec`, by ``cudnnSetPoolingNdDescriptor``."""
 
     __slots__ = ()
@@ -323,7 +325,7 @@ class PoolingDescriptor(Descriptor):
     )
 
 
-class LRNDescriptor(Descriptor):
+class LRNDescriptor(Descriptor[specs.LRNSpec]):
     """``cudnnLRNDescriptor_t`` of an :class:`LRNSpec`, by ``cudnnSetLRNDescriptor``."""
 
     __slots__ = ()
@@ -333,7 +335,7 @@ class LRNDescriptor(Descriptor):
     )
 
 
-class OpTensorDescriptor(Descriptor):
+class OpTensorDescriptor(Descriptor[specs.OpTensorSpec]):
     """``cudnnOpTensorDescriptor_t`` of an :class:`OpTensorSpec`, by ``cudnnSetOpTensorDescriptor``."""
 
     __slots__ = ()
@@ -343,7 +345,7 @@ class OpTensorDescriptor(Descriptor):
     )
 
 
-class ReduceDescriptor(Descriptor):
+class ReduceDescriptor(Descriptor[specs.ReduceSpec]):
     """``cudnnReduceTensorDescriptor_t`` of a :class:`ReduceSpec`, by ``cudnnSetReduceTensorDescriptor``.
 
     Indices have 32 bits, the only width that cuDNN computes.
@@ -364,7 +366,7 @@ class ReduceDescriptor(Descriptor):
     )
 
 
-class SpatialTransformerDescriptor(Descriptor):
+class SpatialTransformerDescriptor(Descriptor[specs.SpatialTransformerSpec]):
     """``cudnnSpatialTransformerDescriptor_t`` of a :class:`SpatialTransformerSpec`.
 
     By ``cudnnSetSpatialTransformerNdDescriptor``. The shape is that of the result. cuDNN has no function that
@@ -384,7 +386,7 @@ class SpatialTransformerDescriptor(Descriptor):
     )
 
 
-class CTCLossDescriptor(Descriptor):
+class CTCLossDescriptor(Descriptor[specs.CTCLossSpec]):
     """``cudnnCTCLossDescriptor_t`` of a :class:`CTCLossSpec`, by ``cudnnSetCTCLossDescriptor_v9``."""
 
     __slots__ = ()

@@ -88,7 +88,7 @@ class ConvDescriptors:
         return size.value
 
 
-def _descriptor(role: str, spec: TensorSpec, common: list[str]) -> Descriptor:
+def _descriptor(role: str, spec: TensorSpec, common: list[str]) -> Descriptor[Any]:
     if role == "w":
         return FilterDescriptor.cached(_filter_spec(spec, common))
     return TensorDescriptor.cached(pad_to_two_axes(canonical_strides(spec, common)))

@@ -52,7 +52,7 @@ _SEQUENCES = Setter(
 )
 
 
-class RNNDescriptor(Descriptor):
+class RNNDescriptor(Descriptor[RNNSpec]):
     """``cudnnRNNDescriptor_t`` of an :class:`RNNSpec`, by ``cudnnSetRNNDescriptor_v8``.
 
     ``padded`` says whether it takes data that is not packed. ``dropout`` is a dropout descriptor, which lives
@@ -86,7 +86,7 @@ class RNNDescriptor(Descriptor):
         )
 
 
-class RNNDataDescriptor(Descriptor):
+class RNNDataDescriptor(Descriptor[RNNDataSpec]):
     """``cudnnRNNDataDescriptor_t`` of an :class:`RNNDataSpec`, by ``cudnnSetRNNDataDescriptor``."""
 
     __slots__ = ()
