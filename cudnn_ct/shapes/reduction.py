@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from math import prod
 from typing import Any, NamedTuple
 
@@ -57,32 +58,11 @@ def reduce_problem(
     axis: Any,
     keepdims: bool,
     propagate_nan: bool,
+    *,
+    indices: bool = False,
 ) -> ReduceProblem:
-    """Validate the arguments of a reduction of x."""
-    return _problem(specs["x"], outs[0], op, axis, keepdims, propagate_nan, indices=False)
-
-
-def indexed_reduce_problem(
-    specs: dict[str, TensorSpec],
-    outs: tuple[TensorSpec | None, ...],
-    op: Any,
-    axis: Any,
-    keepdims: bool,
-    propagate_nan: bool,
-) -> ReduceProblem:
-    """Validate the arguments of a reduction of x that also returns indices."""
-    return _problem(specs["x"], outs[0], op, axis, keepdims, propagate_nan, indices=True)
-
-
-def _problem(
-    x: TensorSpec,
-    out: TensorSpec | None,
-    op: Any,
-    axis: Any,
-    keepdims: Any,
-    propagate_nan: Any,
-    indices: bool,
-) -> ReduceProblem:
+    """Validate the arguments of a reduction of x, which also returns positions with ``indices``."""
+    x, (out, *_) = specs["x"], outs
     name = reduce_op(op, x.shape, axis, indices)
     one_dtype("reduce", x=x.dtype)
     gone, shape = reduce_axes(x.shape, axis), reduced_shape(x.shape, axis, keepdims)
@@ -92,3 +72,6 @@ def _problem(
     places = TensorSpec.packed(shape, "int32") if indices else None
     y = result_spec(shape, like, out=out)
     return ReduceProblem(x, y, places, gone, name, as_bool(propagate_nan, "propagate_nan"))
+
+
+indexed_reduce_problem = partial(reduce_problem, indices=True)
