@@ -295,7 +295,7 @@ class DeviceArray(TypedMemory):
         )
         return copied.view_as(target)
 
-    def reshape(self, *shape: Any, stream: StreamLike | None = None) -> DeviceArray:
+    def reshape(self, *shape: int | Sequence[int], stream: StreamLike | None = None) -> DeviceArray:
         """Return the elements, in C order, with another shape: a view, or a copy if no strides describe it.
 
         Parameters

@@ -151,7 +151,7 @@ class TypedMemory(OrderedMemory):
 
     __contains__ = None  # else Python would compare the views by identity
 
-    def transpose(self, *axes: Any) -> Self:
+    def transpose(self, *axes: int | Sequence[int]) -> Self:
         """Return a view with the axes in another order.
 
         Parameters

@@ -11,6 +11,7 @@ from ...cuda.stream import Stream
 from ...errors import AllocationError, BadParamError, NotInitializedError, NotSupportedError
 from ...shapes.parse import as_bool
 from ...shapes.rnn import RNNSpec
+from ...typing import ArrayLike, StreamLike
 from .._call import Operation, execute
 from .._state import OwnedCache
 from .operations import BACKWARD_DATA, BACKWARD_WEIGHTS
@@ -61,13 +62,13 @@ class RNNGradients:
 
     def backward_data(
         self,
-        dy: Any,
+        dy: ArrayLike,
         reserve: RNNReserve | None,
-        dhy: Any = None,
-        dcy: Any = None,
+        dhy: ArrayLike | None = None,
+        dcy: ArrayLike | None = None,
         *,
-        out: Any = None,
-        stream: Any = None,
+        out: ArrayLike | tuple[ArrayLike | None, ...] | None = None,
+        stream: StreamLike | None = None,
     ) -> RNNDataGradients:
         """Compute the gradients of a training pass with regard to its input and first states.
 
@@ -123,8 +124,13 @@ class RNNGradients:
         return RNNDataGradients(dx, dh0, dc0[0] if dc0 else None)
 
     def backward_weights(
-        self, reserve: RNNReserve | None, *, out: Any = None, add: bool = False, stream: Any = None
-    ) -> Any:
+        self,
+        reserve: RNNReserve | None,
+        *,
+        out: ArrayLike | None = None,
+        add: bool = False,
+        stream: StreamLike | None = None,
+    ) -> DeviceArray:
         """Compute the gradient of a training pass with regard to the weights; after :meth:`backward_data`.
 
         Parameters

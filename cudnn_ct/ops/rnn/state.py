@@ -20,9 +20,13 @@ __all__ = ["GradientState", "KeepingDropoutState", "RNNState", "TrainingState", 
 
 
 class RNNState(CallState):
-    """The state of a step. One prepared call serves given and new results: those given are checked here."""
+    """The state of a step. One prepared call serves given and new results: those given are checked here.
+
+    ``not_captured`` is the reason why a CUDA graph cannot contain the step; empty if it can.
+    """
 
     __slots__ = ()
+    not_captured = ""
 
     def run(
         self,
@@ -32,7 +36,9 @@ class RNNState(CallState):
         given: Sequence[DeviceArray | None],
         *factors: float,
     ) -> list[DeviceArray]:
-        """Run the step."""
+        """Run the step, unless it is captured and must not be."""
+        if self.not_captured and ctx.capturing:
+            raise NotInitializedError(f"{self.not_captured}; only passes with training=False can be captured")
         for array, (name, spec) in zip(given, call.problem.written, strict=True):
             if array is not None and array.spec != spec:
                 _check_fits(array.spec, spec, name)
@@ -43,21 +49,13 @@ class TrainingState(RNNState):
     """State that a forward pass leaves for the gradients: the plan that ran, and its reserve memory."""
 
     __slots__ = ("dropout", "memory", "plan")
+    not_captured = "a training pass makes its reserve, which would belong to the graph that is captured"
 
     def __init__(self, cache: OwnedCache, dropout: DropoutState | None = None) -> None:
         super().__init__(cache, () if dropout is None else (dropout._memory,))
         self.dropout = dropout
         self.plan: Any = None
         self.memory: DeviceArray | None = None
-
-    def run(self, ctx: Context, call: PreparedCall, *arguments: Any) -> list[DeviceArray]:
-        """Run the pass, unless a CUDA graph is captured."""
-        if ctx.capturing:
-            raise NotInitializedError(
-                "a training pass makes its reserve, which would belong to the graph that is captured; "
-                "only passes with training=False can be captured"
-            )
-        return super().run(ctx, call, *arguments)
 
     def reserve(self, plan: Any, spec: TensorSpec, context: Context) -> int:
         """Return the address of memory for a plan's reserve; allocate it unless there is enough."""
@@ -75,19 +73,11 @@ class GradientState(RNNState):
     """The state of a gradient, which reads and changes the reserve."""
 
     __slots__ = ("memory",)
+    not_captured = "a gradient uses up its reserve, which a graph would use again each time it is launched"
 
     def __init__(self, cache: OwnedCache, memory: DeviceArray | None) -> None:
         super().__init__(cache, () if memory is None else (memory,))
         self.memory = memory
-
-    def run(self, ctx: Context, call: PreparedCall, *arguments: Any) -> list[DeviceArray]:
-        """Run the gradient, unless a CUDA graph is captured."""
-        if ctx.capturing:
-            raise NotInitializedError(
-                "a gradient uses up its reserve, which a graph would use again each time it is launched; "
-                "only passes with training=False can be captured"
-            )
-        return super().run(ctx, call, *arguments)
 
 
 def _check_fits(own: TensorSpec, spec: TensorSpec, name: str) -> None:

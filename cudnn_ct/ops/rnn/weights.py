@@ -17,6 +17,7 @@ from ...shapes.rnn import RNNSpec
 from ...shapes.rnn_params import rnn_offsets, rnn_parameters, rnn_weight_size
 from ...shapes.rnn_weights import arrange_weights, from_torch, to_torch, with_prefix
 from ...shapes.specs import TensorSpec
+from ...typing import ArrayLike, StreamLike
 from .._operands import stream_of
 from ..tensor import transform
 
@@ -34,7 +35,9 @@ class RNNWeights:
     def spec(self) -> RNNSpec:
         """The network as a value."""
 
-    def pack_params(self, weights: Mapping[str, Any] | Sequence[Any], *, stream: Any = None) -> DeviceArray:
+    def pack_params(
+        self, weights: Mapping[str, object] | Sequence[object], *, stream: StreamLike | None = None
+    ) -> DeviceArray:
         """Copy parameters into one array of ``weight_size`` items.
 
         Parameters
@@ -64,7 +67,7 @@ class RNNWeights:
         """
         return pack(self.spec, weights, streams.resolve_stream(stream))
 
-    def split_params(self, w: Any, layer: int, direction: int = 0) -> dict[str, DeviceArray]:
+    def split_params(self, w: ArrayLike, layer: int, direction: int = 0) -> dict[str, DeviceArray]:
         """See the parameters of one layer in one direction: writable views of the weights, without a copy.
 
         Parameters
@@ -86,10 +89,8 @@ class RNNWeights:
 
         Notes
         -----
-        A view knows what was done with the weights until it was made, and neither knows what is done with the
-        other later: synchronise where one is written and the other used on different streams.
-
-        That cuDNN has them at these places is asked of it (``cudnnGetRNNWeightParams``) for each algorithm.
+        Each view shares the stream order of the weights. The tests compare the offsets with those that
+        ``cudnnGetRNNWeightParams`` returns for each algorithm.
 
         Examples
         --------
@@ -101,7 +102,7 @@ class RNNWeights:
         return split(self.spec, array, layer, direction)
 
     def from_torch(
-        self, state_dict: Mapping[str, Any], prefix: str = "", *, stream: Any = None
+        self, state_dict: Mapping[str, object], prefix: str = "", *, stream: StreamLike | None = None
     ) -> DeviceArray:
         """Take the weights of a ``torch.nn.RNN``, ``LSTM`` or ``GRU``; torch itself is not needed.
 
@@ -134,7 +135,7 @@ class RNNWeights:
         own = with_prefix(state_dict, prefix)
         return self.pack_params(from_torch(host_parts(own), self.spec, prefix=prefix), stream=stream)
 
-    def to_torch(self, w: Any, prefix: str = "") -> dict[str, np.ndarray[Any, Any]]:
+    def to_torch(self, w: ArrayLike, prefix: str = "") -> dict[str, np.ndarray[Any, Any]]:
         """Copy the weights to the host as torch names and joins them.
 
         Parameters
@@ -172,7 +173,7 @@ def check_weights(spec: RNNSpec, w: TensorSpec) -> None:
         )
 
 
-def pack(spec: RNNSpec, weights: Mapping[str, Any] | Sequence[Any], stream: Stream) -> DeviceArray:
+def pack(spec: RNNSpec, weights: Mapping[str, object] | Sequence[object], stream: Stream) -> DeviceArray:
     """Copy parameters into one new array; those on the host are cast to the dtype of the network."""
     import numpy as np
 
