@@ -244,16 +244,18 @@ class DeviceArray(TypedMemory):
         """
         kind = as_dtype(dtype)
         if kind.name != self.spec.dtype:
-            return self.packed(nearest_layout(self.spec), stream, kind)
+            return self.packed(nearest_layout(self.spec), stream, kind.name)
         return self.copy(stream=stream) if as_bool(copy, "copy") else self
 
     def packed(
-        self, layout: str, stream: StreamLike | None = None, dtype: DType | None = None
+        self, layout: str, stream: StreamLike | None = None, dtype: DTypeLike | None = None
     ) -> DeviceArray:
         """Copy into a packed layout, and convert to ``dtype`` if it is given.
 
         Raises
         ------
+        TypeError
+            cuDNN does not have the dtype.
         ValueError
             The layout does not exist, or not for this number of axes; or the array is closed.
 
@@ -262,7 +264,7 @@ class DeviceArray(TypedMemory):
         CudnnWarning
             A stride is negative or 0, which no cuDNN descriptor holds: the copy goes through host memory.
         """
-        kind, run = dtype or DTYPES[self.spec.dtype], self._own_stream(stream)
+        kind, run = as_dtype(self.spec.dtype if dtype is None else dtype), self._own_stream(stream)
         target = TensorSpec.packed(self.shape, kind, layout)
         if self.pointer and not self.spec.describable:
             warn_caller(

@@ -188,7 +188,7 @@ def asarray(
         if name in (None, array.layout):
             return array
         return array.view_as(TensorSpec.packed(array.shape, array.spec.dtype, name))
-    return array.packed(name or nearest_layout(array.spec), run, kind)
+    return array.packed(name or nearest_layout(array.spec), run, kind and kind.name)
 
 
 def as_operand(obj: Any, name: str, stream: Stream, *, written: bool = False) -> DeviceArray:

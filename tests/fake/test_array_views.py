@@ -251,3 +251,9 @@ def test_memory_is_freed_after_the_use_of_a_view_on_another_stream(fake: FakeCud
     assert [(what, stream) for what, stream, *_ in host.log][:1] == [("wait", HOME)]
     assert host.log[-1][0] == "free"
     del kept
+
+
+def test_packed_takes_the_name_of_a_dtype(host: Host) -> None:
+    x = ct.asarray(np.arange(12, dtype="float32").reshape(1, 2, 3, 2))
+    y = x.packed("nhwc", dtype="int8")
+    assert (y.layout, y.numpy().tolist()) == ("nhwc", x.numpy().tolist())
