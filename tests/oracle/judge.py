@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import sqrt
+from math import prod, sqrt
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -312,6 +312,7 @@ def _bound(call: Call, dtype: str, want: np.ndarray, terms: np.ndarray) -> np.nd
     unit = UNIT[_precision(call)]
     longest = max((tensor.size for tensor in call.operands.values()), default=1)
     factor, roundings = FACTOR.get(call.operation, 16) + sqrt(longest), ROUNDINGS.get(call.operation, 1)
+    factor += max(map(_equal_addends, call.operands.values()), default=0)
     if call.operation in TRANSFORMED:
         factor = max(factor, 8 * sqrt(_products(call) + 64))  # docs/algorithms.md#accuracy
     if call.factors:
@@ -321,6 +322,12 @@ def _bound(call: Call, dtype: str, want: np.ndarray, terms: np.ndarray) -> np.nd
         finite = np.abs(want[np.isfinite(want)])
         bound = bound + 6 * UNIT[dtype] * finite.max(initial=0.0)
     return bound * (1 + 1e-6) + TINY[dtype]
+
+
+def _equal_addends(tensor: Tensor) -> int:
+    """The errors of a sum of equal elements that add up: they are rounded alike, in sums of some hundred."""
+    repeats = prod(n for axis, n in enumerate(tensor.shape) if axis in tensor.still)
+    return min(repeats, 512) if tensor.still else 0
 
 
 def _products(call: Call) -> float:
