@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
-from operator import attrgetter, is_
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from .. import context
@@ -29,8 +27,7 @@ if TYPE_CHECKING:
 
 ONE, ZERO = 1, 0  # default alpha and beta; compared by identity because that is the cheapest test
 NEW: tuple[Any, ...] = (None,)  # one new result, the case of most calls; compared by identity as well
-_pointer, _spec = attrgetter("pointer"), attrgetter("spec")  # with `map` faster than a comprehension
-_is_new = partial(is_, None)
+UNALIGNED = ALIGNMENT - 1  # the bits of an address that is not a multiple of a power of two
 MAX_POINTER_SETS = 256  # sets of pointers of which a call knows that they do not overlap
 
 
@@ -241,19 +238,21 @@ def execute(
             specs = (out.spec,)
         aligned = True
         if op.select is not None:
-            bits = 0
-            for array in (*operands, *written):
-                bits |= array.pointer
-            aligned = not bits % ALIGNMENT
+            for array in operands:
+                if array.pointer & UNALIGNED:
+                    aligned = False
+            for array in written:
+                if array.pointer & UNALIGNED:
+                    aligned = False
         calls = ctx.calls if state is None else state.calls(ctx)
         # The types of arguments are part of it: 1 == 1.0 == True, and members of different enums are equal.
         key = (
             op.problem,
             names,
-            tuple(map(_spec, operands)),
+            tuple([array.spec for array in operands]),  # a list first: faster than a generator or map
             None if op.fixed_results else specs,
             params,
-            tuple(map(type, params)),
+            tuple([type(param) for param in params]),
             scaled,
             aligned,
             config.snapshot,
@@ -326,21 +325,21 @@ def run(
     if given is NEW and len(call.result_slots) == 1:
         spec, nbytes = call.result_slots[0]
         results = [DeviceArray.new(spec, nbytes, stream, call.what)]
-        pointers = (*map(_pointer, operands), results[0].pointer)
+        pointers = tuple([array.pointer for array in (*operands, *results)])
     else:
         results = written = [array for array in given if array is not None]
-        pointers = (*map(_pointer, operands), *map(_pointer, written))
+        pointers = tuple([array.pointer for array in (*operands, *written)])
         if len(written) == len(call.result_slots):
             if pointers not in call.disjoint_pointers:
                 call.refuse_overlap(operands, given, pointers)
         else:
             if written:
                 # An address may be that of another result the next time.
-                places = (*pointers, *map(_is_new, given))
+                places = (*pointers, *[array is None for array in given])
                 if places not in call.disjoint_pointers:
                     call.refuse_overlap(operands, given, places)
             results = DeviceArray.allocate_many(call.result_slots, given, stream, call.what)
-            pointers = (*map(_pointer, operands), *map(_pointer, results))
+            pointers = tuple([array.pointer for array in (*operands, *results)])
     # New results belong to the stream, so nothing has to wait for them.
     for array in operands:
         if array.writer is not stream:
