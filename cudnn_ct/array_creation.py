@@ -246,15 +246,18 @@ def _wrap(obj: Any, stream: Stream) -> DeviceArray | None:
     foreign = interop.import_array(obj, stream)
     if foreign is None:
         return None
-    if not getattr(foreign.dtype, "isnative", True):
-        raise TypeError(f"{_type_name(obj)} is big-endian: only native byte order is supported")
-    spec = TensorSpec(foreign.shape, foreign.strides, as_dtype(foreign.dtype).name)
-    if not foreign.pointer and spec.size:
-        raise ValueError(f"{_type_name(obj)} is not usable: its {spec} is at address 0")
+    if not foreign.pointer and foreign.spec.size:
+        raise ValueError(f"{_type_name(obj)} is not usable: its {foreign.spec} is at address 0")
     here = stream if stream.device == foreign.device else streams.default_stream(foreign.device)
     writer = foreign.home or here
     return DeviceArray(
-        spec, foreign.pointer, foreign.owner, writer, foreign.home, external=True, readonly=foreign.readonly
+        foreign.spec,
+        foreign.pointer,
+        foreign.owner,
+        writer,
+        foreign.home,
+        external=True,
+        readonly=foreign.readonly,
     )
 
 

@@ -115,6 +115,14 @@ def intern_stream(handle: int, device: int, owner: object = None) -> Stream:
     return stream
 
 
+def known_stream(handle: int, device: int, library: str) -> Stream | None:
+    """Return the :class:`Stream` of an address if it has one, and a stream of ``library`` keeps it alive."""
+    if handle in (0, LEGACY_DEFAULT):
+        return default_stream(device)
+    stream = _known.get((handle, device))
+    return stream if stream is not None and _library_of(stream.owner) == library else None
+
+
 def current_stream(device: int | None = None) -> Stream:
     """Return the stream that ``ct.use`` set, or the default stream of ``device`` or the current device."""
     return _current.get() or default_stream(current_device() if device is None else device)

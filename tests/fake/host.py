@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from cudnn_ct.cuda.interop import ExternalArray
+from cudnn_ct.cuda.interop import ExternalArray, spec_of
 from cudnn_ct.cuda.launch_log import add_launch_history
 from cudnn_ct.cuda.stream import NO_DEVICE, Stream
 from cudnn_ct.errors import AllocationError, CudnnError, ExecutionFailedError
@@ -295,8 +295,8 @@ class Host:
         if obj.home is not None:
             self.wait_stream(obj.home, stream)
         strides = tuple(s // obj.dtype.itemsize for s in obj.byte_strides)
-        device = obj.buffer.device
-        return ExternalArray(obj.pointer, obj.shape, strides, obj.dtype, device, obj.readonly, obj, obj.home)
+        spec = spec_of(obj, obj.shape, strides, obj.dtype)
+        return ExternalArray(obj.pointer, spec, obj.buffer.device, obj.readonly, obj, obj.home)
 
     def in_host_memory(self, obj: Any) -> bool:
         return not isinstance(obj, ForeignArray)

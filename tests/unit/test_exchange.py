@@ -13,6 +13,7 @@ from cudnn_ct.cuda import device as devices
 from cudnn_ct.cuda import interop
 from cudnn_ct.cuda import stream as streams
 from cudnn_ct.cuda.stream import default_stream
+from cudnn_ct.shapes.specs import TensorSpec
 
 
 class Interface:
@@ -140,7 +141,112 @@ def test_import_array_keeps_strides_of_torch_when_axes_have_length_1(
         monkeypatch.setattr(interop, "_memory_view", lambda view=view: view)
         found = interop.import_array(tensor, default_stream(0))
         assert found is not None
-        assert found.strides == strides
+        assert found.spec.strides == strides
+
+
+class CudaTensor:
+    """A tensor of torch on a device, as far as it is looked at here; its export must not be needed."""
+
+    is_cuda, requires_grad, layout, dtype, shape = True, False, "strided", "torch.bfloat16", (2, 3, 1, 1)
+    __module__, __qualname__ = "torch", "Tensor"
+
+    def __dlpack__(self) -> None:
+        raise AssertionError("an exchange by DLPack takes ten times as long")
+
+    def data_ptr(self) -> int:
+        return 0x7000
+
+    def untyped_storage(self) -> str:
+        return "the storage"
+
+    def stride(self) -> tuple[int, ...]:
+        return 3, 1, 3, 3
+
+    def get_device(self) -> int:
+        return 0
+
+
+@pytest.fixture
+def torch(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """A torch whose current stream has the address 0x55."""
+    current = type("Stream", (SimpleNamespace,), {"__module__": "torch.cuda.streams"})(cuda_stream=0x55)
+    module = SimpleNamespace(
+        Tensor=CudaTensor,
+        strided="strided",
+        cuda=SimpleNamespace(current_stream=lambda device: current),
+        is_grad_enabled=lambda: True,
+        _C=SimpleNamespace(_cuda_getCurrentRawStream=lambda device: 0x55),
+    )
+    monkeypatch.setitem(sys.modules, "torch", module)
+    monkeypatch.setattr(streams, "_known", {})
+    return module
+
+
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """The streams that were waited for, and those that wait."""
+    seen: list[tuple[int, int]] = []
+    monkeypatch.setattr(interop.events, "wait_stream", lambda one, two: seen.append((one.handle, two.handle)))
+    monkeypatch.setattr(streams, "is_capturing", lambda stream: False)
+    return seen
+
+
+def test_import_array_reads_a_cuda_tensor_without_dlpack(
+    torch: SimpleNamespace, waits: list[tuple[int, int]]
+) -> None:
+    found = interop.import_array(CudaTensor(), default_stream(0))
+    assert found is not None
+    assert (found.pointer, found.owner, found.device, found.readonly) == (0x7000, "the storage", 0, False)
+    assert found.spec == TensorSpec((2, 3, 1, 1), (3, 1, 3, 3), "bfloat16")
+    assert waits == [(0x55, default_stream(0).handle)]
+
+
+def test_import_array_keeps_the_stream_of_a_tensor_alive(
+    torch: SimpleNamespace, waits: list[tuple[int, int]]
+) -> None:
+    """Only the first import asks for the object that keeps the stream alive; a bare address has none."""
+    streams.intern_stream(0x55, 0)
+    first, second = (interop.import_array(CudaTensor(), default_stream(0)) for _ in range(2))
+    assert first is not None
+    assert second is not None
+    assert first.home is second.home
+    assert first.home is not None
+    assert first.home.lasts
+
+
+def test_import_array_orders_nothing_when_the_stream_is_captured(
+    torch: SimpleNamespace, waits: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "is_capturing", lambda stream: True)
+    interop.import_array(CudaTensor(), default_stream(0))
+    assert waits == []
+
+
+@pytest.mark.parametrize(
+    ("attribute", "value", "message"),
+    [
+        ("requires_grad", True, r"pass tensor\.detach\(\), or call under torch\.no_grad\(\)"),
+        ("dtype", "torch.complex64", "complex64"),
+    ],
+)
+def test_import_array_rejects_a_cuda_tensor(
+    torch: SimpleNamespace, waits: list[tuple[int, int]], attribute: str, value: Any, message: str
+) -> None:
+    tensor = CudaTensor()
+    setattr(tensor, attribute, value)
+    with pytest.raises(TypeError, match=message):
+        interop.import_array(tensor, default_stream(0))
+
+
+def test_import_array_names_the_reason_when_a_tensor_has_no_memory(torch: SimpleNamespace) -> None:
+    class Traced(CudaTensor):
+        __module__, __qualname__ = "torch", "Tensor"
+
+        def data_ptr(self) -> int:
+            raise RuntimeError("Cannot access data pointer of Tensor that doesn't have storage")
+
+    with pytest.raises(TypeError, match="does not export usable device memory: Cannot access data pointer"):
+        interop.import_array(Traced(), default_stream(0))
 
 
 def test_what_is_not_handed_out_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
