@@ -17,7 +17,7 @@ from ..errors import CudnnError, ExecutionFailedError
 from ..plans.base import Plan
 from ..shapes.elementwise import OpTensorScales
 from ..shapes.parse import as_float
-from ..shapes.specs import ALIGNMENT, TensorSpec
+from ..shapes.specs import UNALIGNED, TensorSpec
 from ._fallback import FirstSupported, Implementation
 from ._keys import freeze, scaling_kind
 from ._operands import byte_extent, check_writable, contiguous, refuse_overlap, representable, stream_of
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 ONE, ZERO = 1, 0  # default alpha and beta; compared by identity because that is the cheapest test
 NEW: tuple[Any, ...] = (None,)  # one new result, the case of most calls; compared by identity as well
-UNALIGNED = ALIGNMENT - 1  # the bits of an address that is not a multiple of a power of two
 MAX_POINTER_SETS = 256  # sets of pointers of which a call knows that they do not overlap
 
 
@@ -375,8 +374,10 @@ def add_context(error: CudnnError, where: str, stream: Stream) -> None:
 def parse_scaling(alpha: Any, beta: Any, out: Any) -> tuple[Any, float]:
     """Alpha, a number or :class:`OpTensorScales`, and beta as numbers; raise where beta has nothing to
     multiply."""
-    alpha = alpha if type(alpha) is OpTensorScales else as_float(alpha, "alpha")
-    beta = as_float(beta, "beta")
+    if type(alpha) not in (float, OpTensorScales):
+        alpha = as_float(alpha, "alpha")
+    if type(beta) is not float:
+        beta = as_float(beta, "beta")
     check_beta(beta, out)
     return alpha, beta
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial, reduce
-from operator import or_
+from functools import partial
 from typing import Any, NamedTuple
 
 from ..context import Context
@@ -13,7 +12,7 @@ from ..errors import BadParamError, NotSupportedError
 from ..plans.base import Layer, Plan, packed_of, tensors_of
 from ..plans.float32 import PlanMaker, on_float32
 from ..plans.wrappers import RelayoutPlan, ZeroOrScale
-from ..shapes.specs import ALIGNMENT, LAYOUTS, nearest_layout
+from ..shapes.specs import LAYOUTS, UNALIGNED, nearest_layout
 
 __all__ = ["FirstSupported", "Implementation", "of_problem", "with_bfloat16"]
 
@@ -95,8 +94,10 @@ class FirstSupported:
         if self._spent:
             self._begin(context)
         while True:
-            if self._needs_alignment and reduce(or_, pointers) % ALIGNMENT:
-                return self._for_misaligned(context).run(context, pointers, alpha, beta)
+            if self._needs_alignment:
+                for pointer in pointers:
+                    if pointer & UNALIGNED:
+                        return self._for_misaligned(context).run(context, pointers, alpha, beta)
             try:
                 return self.plan.run(context, pointers, alpha, beta)
             except (NotSupportedError, BadParamError) as error:
@@ -176,7 +177,7 @@ class FirstSupported:
 
 def _are_misaligned(pointers: Sequence[Any]) -> bool:
     """Return whether a pointer is misaligned; arguments of other types are in host memory."""
-    return any(isinstance(pointer, int) and pointer % ALIGNMENT for pointer in pointers)
+    return any(isinstance(pointer, int) and pointer & UNALIGNED for pointer in pointers)
 
 
 def _on_copies(make: PlanMaker, problem: Layer, target: Layer, align: bool, context: Context) -> Plan | None:

@@ -14,6 +14,7 @@ Shape = tuple[int, ...]
 LAYOUTS = ("nchw", "nhwc")
 
 ALIGNMENT = 16  # bytes; engines of the graph API use loads of this width
+UNALIGNED = ALIGNMENT - 1  # the bits of an address that are 0 if it is aligned
 
 CHANNELS_LAST_DTYPES = ("float16", "bfloat16", "int8")  # tensor cores are fastest with NHWC
 
