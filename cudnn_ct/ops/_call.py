@@ -272,11 +272,13 @@ def execute(
 
 def _given(op: Operation, outs: tuple[Any, ...], where: Stream) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     """Return the results that the caller gave as arrays, None for new ones, and their specs."""
-    arrays = tuple(
-        None if out is None else as_operand(out, op.written[place], where, written=True)
-        for place, out in enumerate(outs)
-    )
-    return arrays, tuple(None if array is None else array.spec for array in arrays)
+    arrays = list(outs)
+    specs: list[TensorSpec | None] = [None] * len(outs)
+    for place, out in enumerate(outs):
+        if out is not None:
+            array = arrays[place] = as_operand(out, op.written[place], where, written=True)
+            specs[place] = array.spec
+    return tuple(arrays), tuple(specs)
 
 
 def _prepared(
@@ -340,9 +342,12 @@ def run(
             results = DeviceArray.allocate_many(call.result_slots, given, stream, call.what)
             pointers = tuple([array.pointer for array in (*operands, *results)])
     # New results belong to the stream, so nothing has to wait for them.
+    elsewhere = False  # whether an operand belongs to another stream
     for array in operands:
         if array.writer is not stream:
             array.wait_for_writer(stream)
+        if array.home is not stream:
+            elsewhere = True
     for array in written:
         if array.writer is not stream or array._uses is not None:
             array.before_write(stream)
@@ -355,8 +360,8 @@ def run(
         add_context(error, f"in {call.problem}, alpha {alpha}, beta {beta}", stream)
         raise
     finally:  # also if a later part failed: an earlier one may be pending
-        for array in operands:
-            if array.home is not stream:
+        if elsewhere:
+            for array in operands:
                 array.record_use(stream)
         for array in written:
             if array.home is not stream or array.writer is not stream:
