@@ -1,7 +1,7 @@
-"""Makes Markdown of docstrings, for mkdocstrings: of roles, pages that are named, and literal blocks.
+"""Convert docstrings to Markdown for mkdocstrings: roles, names of pages, literal blocks, parameters.
 
-A role becomes a link where the site has its object, and its name in code letters where it has not. The lines
-of a section that are not indented are names and types: they are shown as code, without marks.
+A role becomes a link if the site has its object, and otherwise its name as code. The lines of a section that
+are not indented are names and types, which the site shows as code.
 """
 
 from __future__ import annotations
@@ -23,11 +23,13 @@ SECTION = re.compile(r"^(?:Parameters|Attributes|Returns|Yields|Raises|Notes|Exa
 OF_TYPES = ("Parameters", "Attributes", "Returns", "Yields", "Raises")
 CHOICE = re.compile(r" : \{(.*?)\}")  # whose first would be shown as the default
 WORDS = re.compile(r"(?<=\")(?:, | or )(?=\")")  # between words, which would be shown as a tuple
+GROUP = re.compile(r"^(\w+(?:, \w+)+)( : .*)?\n((?: .*\n|\n(?= ))*)", re.MULTILINE)
+PARAMETERS = re.compile(r"(?<=^Parameters\n----------\n).*?(?=^\w+\n-{4,}\n|\Z)", re.MULTILINE | re.DOTALL)
 PACKAGE = "cudnn_ct"
 
 
-class Docstrings(griffe.Extension):  # type: ignore[misc] # griffe is not there where types are checked
-    """Called by griffe for each object that it finds."""
+class Docstrings(griffe.Extension):  # type: ignore[misc] # mypy does not read griffe
+    """Convert the docstring of each object that griffe finds."""
 
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
         """Rewrite the docstring of an object."""
@@ -38,12 +40,22 @@ class Docstrings(griffe.Extension):  # type: ignore[misc] # griffe is not there 
 def markdown(text: str, path: str) -> str:
     """Rewrite the docstring of the object at a path."""
     section, lines = "", []
-    for line in text.splitlines():
+    for line in PARAMETERS.sub(_ungrouped, text + "\n").splitlines():
         section = line if SECTION.match(line) else section
         typed = section in OF_TYPES and not line.startswith(" ")
         line = _type(line) if typed else _prose(line, path)
         lines.append(line.replace(", ", " | ") if typed and section == "Raises" else line)
     return "\n".join(lines)
+
+
+def _ungrouped(section: re.Match[str]) -> str:
+    """Give each parameter an item of its own: griffe shows the default of the first in a group."""
+    return GROUP.sub(_one_item_each, section[0])
+
+
+def _one_item_each(group: re.Match[str]) -> str:
+    names, kind, description = group.groups(default="")
+    return "".join(f"{name}{kind}\n{description}" for name in names.split(", "))
 
 
 def _type(line: str) -> str:
@@ -69,7 +81,7 @@ def _reference(role: str, name: str, path: str) -> str:
 
 
 def _candidates(role: str, name: str, path: str) -> list[str]:
-    """What a name may mean: in the class that the object is in, in its package, in ours, anywhere."""
+    """Return the objects that a name may refer to: in its class, its package, this package, anywhere."""
     packages = [f"{PACKAGE}.{path.split('.')[1]}" if "." in path else PACKAGE, PACKAGE]
     owners = [path.rpartition(".")[0].rpartition(".")[2], path.rpartition(".")[2]] if role == "meth" else []
     inner = [f"{package}.{owner}.{name}" for owner in owners for package in packages]
@@ -78,6 +90,6 @@ def _candidates(role: str, name: str, path: str) -> list[str]:
 
 @cache
 def on_site() -> dict[str, str]:
-    """The objects that the pages of the API have: where each is found, by the name that it goes by."""
+    """Return the objects on the pages of the API, by the name that their headings have."""
     texts = (page.read_text(encoding="utf-8") for page in PAGES.glob("*.md"))
     return {heading or name: name for text in texts for name, heading in OBJECT.findall(text)}
