@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutants import __main__ as command
-from tests.mutants.patterns import KINDS, Mutant, mutants_of, mutants_of_package
-from tests.mutants.reach import Reach, files_of, measure
-from tests.mutants.run import PACKAGE, ROOT, Outcome, copied, diff, run_all
+from . import __main__ as command
+from .patterns import KINDS, Mutant, mutants_of, mutants_of_package
+from .reach import Reach, files_of, measure
+from .run import PACKAGE, ROOT, Outcome, copied, diff, run_all
 
 MUTANTS = mutants_of_package(PACKAGE)
 
@@ -131,9 +131,9 @@ def test_reach_gives_the_fastest_tests_of_a_line_within_a_time() -> None:
 
 
 def test_files_of_tiers_leave_out_those_that_judge_the_sources() -> None:
-    files = files_of(ROOT, ["tests/unit", "tests/fake/test_conv.py"])
+    files = files_of(ROOT, ["tests/mutants", "tests/unit", "tests/fake/test_conv.py"])
     assert "tests/unit/test_values.py" in files
-    assert "tests/unit/test_mutants.py" not in files
+    assert "tests/mutants/test_mutants.py" not in files
     assert files[-1] == "tests/fake/test_conv.py"
 
 
