@@ -1,7 +1,7 @@
-"""The examples in docstrings of what needs a device, and what it takes to run them.
+"""The examples of docstrings, and the means to run them.
 
-They are what a person types, with ``ct`` and ``np`` imported. They run on the fakes, on a GPU, and, where an
-operation has a reference, with the reference in its place (:class:`OnReference`).
+Examples are lines that a user types, with ``ct`` and ``np`` imported. If they need a device, they run on the
+fakes, on a GPU, and, for operations with a reference, with the reference instead (:class:`OnReference`).
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import doctest
 import importlib
 import math
+import pkgutil
 import re
 from typing import Any
 
@@ -17,60 +18,34 @@ import numpy as np
 import cudnn_ct as ct
 from cudnn_ct import reference
 
-# The modules whose examples need a device: all the others are run by tests/unit/test_doctests.py.
-MODULES = (
-    "_info",
-    "_lib",
-    "_raw",
-    "autotune.store",
-    "array",
-    "context",
-    "array_creation",
-    "descriptors",
-    "ops.activation",
-    "ops.conv.algorithms",
-    "ops.conv.conv",
-    "ops.ctc",
-    "ops.dropout",
-    "ops.conv.fused",
-    "ops.lrn",
-    "ops.norm.norm",
-    "ops.pooling",
-    "ops.conv.plan",
-    "ops.reduce.reduce",
-    "ops.rnn.rnn",
-    "ops.softmax",
-    "ops.spatial",
-    "ops.tensor",
-    "testing",
-)
+# The modules whose examples need no device; they run with the names of their module.
+_PARTS = ("shapes", "reference", "dtypes", "_config", "dnn.", "graph.")
+WITHOUT_DEVICE = tuple(f"cudnn_ct.{part}" for part in _PARTS)
 
 _FLAGS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
 _NUMBER = re.compile(r"-?\d+\.\d*(?:e[+-]?\d+)?")
 
 
-def examples(module: str) -> list[doctest.DocTest]:
-    """What there is to run in a module, each docstring by itself."""
-    found = doctest.DocTestFinder().find(importlib.import_module(f"cudnn_ct.{module}"))
-    return [test for test in found if test.examples]
+def all_examples(*, device: bool = True) -> list[doctest.DocTest]:
+    """Return the docstrings with examples, of all modules that need a device or of all others."""
+    names = [module.name for module in pkgutil.walk_packages(ct.__path__, "cudnn_ct.")]
+    chosen = [name for name in names if name.startswith(WITHOUT_DEVICE) != device and "__main__" not in name]
+    finder = doctest.DocTestFinder()
+    tests = [test for name in chosen for test in finder.find(importlib.import_module(name))]
+    return [test for test in tests if test.examples]
 
 
-def all_examples() -> list[doctest.DocTest]:
-    """Those of all modules."""
-    return [test for module in MODULES for test in examples(module)]
-
-
-def run(test: doctest.DocTest, library: Any = ct) -> None:
-    """Run the examples of a docstring, with ``library`` as ``ct``; raise with the report where one fails."""
+def run(test: doctest.DocTest, library: Any = ct, names: dict[str, Any] | None = None) -> None:
+    """Run the examples of a docstring, with ``library`` as ``ct``; raise the report if one fails."""
     report: list[str] = []
-    test.globs = {"ct": library, "np": np}
+    test.globs = {"ct": library, "np": np, **(names or {})}
     runner = doctest.DocTestRunner(Checker(), verbose=False, optionflags=_FLAGS)
     result = runner.run(test, out=report.append, clear_globs=True)
     assert not result.failed, "".join(report)
 
 
 class Checker(doctest.OutputChecker):
-    """Takes decimals that are equal to a thousandth: the last bits are the device's own."""
+    """Accept decimals that are equal to a thousandth, because the last bits differ between devices."""
 
     def check_output(self, want: str, got: str, optionflags: int) -> bool:
         """Compare what was printed."""
@@ -85,18 +60,18 @@ class Checker(doctest.OutputChecker):
 
 
 class OnReference:
-    """Stands in for the package: arrays are NumPy's, and operations those of ``cudnn_ct.reference``."""
+    """Replacement of the package: arrays of NumPy, and the operations of ``cudnn_ct.reference``."""
 
     def __getattr__(self, name: str) -> Any:
         function = getattr(reference, name)
         return lambda *args, **kwargs: _marked(function(*args, **kwargs))
 
     def asarray(self, values: Any, dtype: Any = None) -> Any:
-        """A NumPy array with the method ``numpy`` of those on the device."""
+        """Return a NumPy array with the method ``numpy`` of device arrays."""
         return _marked(np.asarray(values, dtype))
 
     def zeros(self, shape: Any) -> Any:
-        """The same, of zeros."""
+        """Return such an array of zeros."""
         return _marked(np.zeros(shape, np.float32))
 
 

@@ -1,124 +1,87 @@
-"""What the docstring of a public name must have, and that the examples of operations hold of the reference.
-
-An example of what needs a device is what a person types. It runs on the fakes, on a GPU, and here with the
-reference in the place of the operations.
-"""
+"""Docstrings of public names: their sections, and examples that run without a device."""
 
 from __future__ import annotations
 
 import doctest
 import inspect
 import re
-from collections.abc import Iterator
 from operator import attrgetter
 from typing import Any
 
 import pytest
 
 import cudnn_ct as ct
-from cudnn_ct import dnn, errors, reference, testing
+from cudnn_ct import dnn, reference, testing
 from cudnn_ct.cuda.stream import Stream
 from cudnn_ct.descriptors import Descriptor
 from cudnn_ct.ops.conv.algorithms import Algorithms
 from cudnn_ct.ops.conv.plan import ConvPlan
 from tests.docstrings import OnReference, all_examples, run
 
-# Methods that run the network: what is said of operations holds for them.
-RUNS = ("forward", "backward_data", "backward_weights")
-
-# What is public by being what a public name gives.
-GIVEN = {"Algorithms": Algorithms, "ConvPlan": ConvPlan, "Stream": Stream}
-
-# Functions of shapes alone: nothing is computed, so there is nothing of cuDNN to tell.
-OF_SHAPES = {"conv_output_shape", "conv_transpose_output_shape", "pool_output_shape"}
-
 SECTIONS = re.compile(r"^([A-Z][a-z]+)\n-{4,}\n(.*?)(?=^[A-Z][a-z]+\n-{4,}\n|\Z)", re.MULTILINE | re.DOTALL)
 
+# Public because public functions return them; the docstrings of these functions have the examples.
+RETURNED = {"Algorithms": Algorithms, "ConvPlan": ConvPlan, "Stream": Stream, "ct.RNNReserve": ct.RNNReserve}
 
-def named() -> dict[str, Any]:
-    """Every public object but modules, by the name that people use."""
-    found = {
-        f"ct.{name}": getattr(ct, name) for name in ct.__all__ if not inspect.ismodule(getattr(ct, name))
-    }
-    found |= {f"dnn.{name}": getattr(dnn, name) for name in dnn.__all__}
-    found |= {f"reference.{name}": getattr(reference, name) for name in reference.__all__}
-    found |= {f"testing.{name}": getattr(testing, name) for name in testing.__all__}
-    return found | GIVEN
+NAMED = {f"ct.{name}": getattr(ct, name) for name in ct.__all__ if not inspect.ismodule(getattr(ct, name))}
+NAMED |= {f"testing.{name}": getattr(testing, name) for name in testing.__all__} | RETURNED
 
-
-def is_operation(value: Any) -> bool:
-    return inspect.isfunction(value) and value.__module__.startswith("cudnn_ct.ops.")
-
-
-def operations() -> dict[str, Any]:
-    """What computes on a device."""
-    functions = {name: getattr(ct, name) for name in ct.__all__ if name not in OF_SHAPES}
-    found = {name: function for name, function in functions.items() if is_operation(function)}
-    return found | {f"RNN.{name}": getattr(ct.RNN, name) for name in RUNS}
-
-
-def functions() -> dict[str, Any]:
-    """The public functions whose docstrings have all sections, and the methods of RNN."""
-    found = {name: value for name, value in named().items() if inspect.isfunction(value)}
-    found = {name: value for name, value in found.items() if not name.startswith(("dnn.", "reference."))}
-    return found | {f"ct.RNN.{name}": value for name, value in methods(ct.RNN)}
-
-
-def methods(owner: Any) -> Iterator[tuple[str, Any]]:
-    for name, value in vars(owner).items():
-        if (
-            inspect.isfunction(value)
-            and not name.startswith("_")
-            and len(inspect.signature(value).parameters) > 1
-        ):
-            yield name, value
+FUNCTIONS = {name: value for name, value in NAMED.items() if inspect.isfunction(value)}
+FUNCTIONS |= {
+    f"ct.RNN.{name}": value
+    for name, value in vars(ct.RNN).items()
+    if inspect.isfunction(value) and not name.startswith("_") and len(inspect.signature(value).parameters) > 1
+}
+OF_SHAPES = {"conv_output_shape", "conv_transpose_output_shape", "pool_output_shape"}
+COMPUTING = {
+    name: value
+    for name, value in FUNCTIONS.items()
+    if value.__module__.startswith("cudnn_ct.ops.") and not name.startswith("ct.RNN.")
+}
+COMPUTING |= {
+    f"ct.RNN.{name}": getattr(ct.RNN, name) for name in ("forward", "backward_data", "backward_weights")
+}
+del COMPUTING["ct.batch_norm_overflow_detected"]
 
 
 def sections(thing: Any) -> dict[str, str]:
-    """The sections of a docstring, by their titles."""
+    """Return the sections of a docstring by their titles."""
     return dict(SECTIONS.findall(inspect.getdoc(thing) or ""))
 
 
 def described(text: str) -> list[str]:
-    """The names that a section of parameters describes, in its order."""
+    """Return the names that a section of parameters describes."""
     lines = [line for line in text.splitlines() if line and not line.startswith(" ")]
     return [name.strip() for line in lines for name in line.partition(" : ")[0].split(",")]
 
 
-def taken(thing: Any) -> list[str]:
-    """The names that a call takes."""
-    return [name for name in inspect.signature(thing).parameters if name != "self"]
-
-
-@pytest.mark.parametrize("name", sorted(named()))
-def test_the_first_line_is_a_sentence(name: str) -> None:
-    text = type(named()[name]).__doc__ if name in ("ct.config", "ct.raw") else named()[name].__doc__
-    assert text, f"{name} has no docstring"
-    assert text.splitlines()[0].endswith("."), name
-
-
-@pytest.mark.parametrize("name", sorted(functions()))
-def test_all_parameters_are_described_and_no_others(name: str) -> None:
-    function = functions()[name]
-    if taken(function):
-        assert sorted(described(sections(function)["Parameters"])) == sorted(taken(function)), name
-
-
-@pytest.mark.parametrize("name", sorted(functions()))
-def test_a_function_says_what_it_gives_and_raises(name: str) -> None:
-    function, found = functions()[name], sections(functions()[name])
-    gives = inspect.signature(function).return_annotation not in ("None", None)
-    assert not gives or {"Returns", "Yields"} & set(found), name
-    assert "Raises" in found or not taken(function), name
-
-
-@pytest.mark.parametrize("name", sorted(operations()))
-def test_an_operation_names_functions_of_cudnn_and_tells_whether_it_is_deterministic(name: str) -> None:
-    if name == "batch_norm_overflow_detected":  # it computes nothing
+@pytest.mark.parametrize("name", sorted(NAMED))
+def test_docstring_has_a_sentence_and_an_example(name: str) -> None:
+    thing = NAMED[name]
+    text = (type(thing) if name in ("ct.config", "ct.raw") else thing).__doc__ or ""
+    assert re.match(r"\S.*\.(\n|\Z)", text)
+    if inspect.isclass(thing) and issubclass(thing, Exception | tuple):
+        assert len(text.split()) > 4  # errors and results have the examples of the functions that make them
         return
-    notes = " ".join(sections(operations()[name])["Notes"].split())
-    assert re.search(r"``cudnn\w+", notes) or name == "conv_algorithms", name
-    assert "from run to run" in notes, name
+    owner = Descriptor if inspect.isclass(thing) and issubclass(thing, Descriptor) else thing
+    assert name in RETURNED or re.search(r">>>|As of :func:`", sections(owner).get("Examples", ""))
+
+
+@pytest.mark.parametrize("name", sorted(FUNCTIONS))
+def test_docstring_describes_parameters_results_and_errors(name: str) -> None:
+    function, found = FUNCTIONS[name], sections(FUNCTIONS[name])
+    signature = inspect.signature(function)
+    taken = set(signature.parameters) - {"self"}
+    assert sorted(described(found.get("Parameters", ""))) == sorted(taken)
+    assert signature.return_annotation in ("None", None) or {"Returns", "Yields"} & set(found)
+    assert "Raises" in found or not taken
+
+
+@pytest.mark.parametrize("name", sorted(COMPUTING))
+def test_docstring_names_functions_of_cudnn_and_reports_determinism(name: str) -> None:
+    notes = " ".join(sections(COMPUTING[name])["Notes"].split())
+    assert re.search(r"``cudnn\w+", notes) or name == "ct.conv_algorithms"
+    assert "from run to run" in notes
 
 
 @pytest.mark.parametrize("name", sorted(dnn.__all__))
@@ -129,29 +92,16 @@ def test_dnn_docstring_is_one_line_with_a_link(name: str) -> None:
     assert attrgetter(link[1])(ct)
 
 
-@pytest.mark.parametrize("name", sorted(named()))
-def test_there_is_an_example_that_runs(name: str) -> None:
-    thing = named()[name]
-    if inspect.isclass(thing) and (issubclass(thing, (Exception, Warning)) or issubclass(thing, tuple)):
-        return  # an error is raised, and a value is given, by something that has an example
-    if inspect.isclass(thing) and issubclass(thing, Descriptor):
-        thing = Descriptor
-    if name.startswith(("dnn.", "reference.")):
-        return  # tests/dnn_cases.py calls every name of dnn; examples of operations run on the reference
-    if name in ("ct.RNNReserve", "ConvPlan", "Stream", "Algorithms"):
-        return  # given by what has one: RNN.forward, conv_plan, use, conv_algorithms
-    examples = sections(thing).get("Examples", "")
-    assert ">>>" in examples or "As of :func:`" in examples, name
-
-
-@pytest.mark.parametrize("name", errors.__all__)
-def test_an_error_says_when_it_is_raised(name: str) -> None:
-    assert len((getattr(errors, name).__doc__ or "").split()) > 4
-
+# --- examples ----------------------------------------------------------------------------------------------
 
 ON_REFERENCE = [
     test for test in all_examples() if test.name.split(".")[-1] in reference.__all__ and ".ops." in test.name
 ]
+
+
+@pytest.mark.parametrize("test", all_examples(device=False), ids=lambda test: test.name)
+def test_example_runs_without_a_device(test: doctest.DocTest) -> None:
+    run(test, names=test.globs)
 
 
 def test_every_operation_with_a_reference_has_an_example() -> None:
@@ -159,5 +109,5 @@ def test_every_operation_with_a_reference_has_an_example() -> None:
 
 
 @pytest.mark.parametrize("test", ON_REFERENCE, ids=lambda test: test.name)
-def test_the_example_of_an_operation_runs_on_the_reference(test: doctest.DocTest) -> None:
+def test_example_of_an_operation_runs_on_the_reference(test: doctest.DocTest) -> None:
     run(test, OnReference())
