@@ -26,17 +26,13 @@ _DTYPE_NAMES = {row.code: row.name for row in DTYPES.values()}
 _INT_ARRAY = ctypes.c_int * MAX_AXES
 
 
-def _identity(value: Any) -> Any:
-    return value
-
-
 class Argument(NamedTuple):
     """One argument of a setter. ``field`` is empty if the spec does not hold the value."""
 
     field: str
     ctype: Any = ctypes.c_int
-    encode: Callable[[Any], Any] = _identity
-    decode: Callable[[Any], Any] = _identity
+    encode: Callable[[Any], Any] = lambda value: value
+    decode: Callable[[Any], Any] = lambda value: value
 
 
 AXES = Argument("")  # the length of the arrays that follow it
