@@ -1,4 +1,4 @@
-"""The generated bindings against cuDNN itself: its headers, and what its libraries export."""
+"""The generated bindings compared with the headers of cuDNN and the symbols of its library."""
 
 import json
 import os
@@ -50,14 +50,10 @@ def skip_if_pinned(result: subprocess.CompletedProcess[str]) -> None:
 # The headers --------------------------------------------------------------------------------------------
 
 
-def test_the_modules_are_what_the_headers_say(headers: Path, checkout: Path) -> None:
+def test_generator_writes_the_same_modules_again(headers: Path, checkout: Path) -> None:
     result = generator(checkout, "--check")
     skip_if_pinned(result)
     assert result.returncode == 0, result.stdout + result.stderr
-
-
-def test_generating_twice_gives_the_same(headers: Path, checkout: Path) -> None:
-    skip_if_pinned(generator(checkout, "--check"))
     for path in (checkout / "cudnn_ct" / "_bindings").glob("*.py"):
         path.unlink()
     assert generator(checkout).returncode == 0
@@ -65,11 +61,11 @@ def test_generating_twice_gives_the_same(headers: Path, checkout: Path) -> None:
         assert (checkout / "cudnn_ct" / "_bindings" / path.name).read_bytes() == path.read_bytes()
 
 
-def test_a_hand_edit_is_shown(headers: Path, checkout: Path) -> None:
-    skip_if_pinned(generator(checkout, "--check"))
+def test_check_shows_an_edit(headers: Path, checkout: Path) -> None:
     enums = checkout / "cudnn_ct" / "_bindings" / "enums.py"
     enums.write_text(enums.read_text().replace("    NHWC = 1\n", "    NHWC = 2\n"))
     result = generator(checkout, "--check")
+    skip_if_pinned(result)
     assert result.returncode == 1
     assert "-    NHWC = 2\n+    NHWC = 1\n" in result.stdout
 
@@ -84,18 +80,18 @@ def test_a_hand_edit_is_shown(headers: Path, checkout: Path) -> None:
         ("since", '"cudnnFraction_t.noSuchMember" = "9.1.0"'),
     ],
 )
-def test_an_annotation_that_matches_nothing_is_refused(
+def test_generator_rejects_an_annotation_that_matches_nothing(
     headers: Path, checkout: Path, table: str, entry: str
 ) -> None:
-    skip_if_pinned(generator(checkout, "--check"))
     notes = checkout / "tools" / "bindings.toml"
     notes.write_text(notes.read_text().replace(f"[{table}]\n", f"[{table}]\n{entry}\n"))
     result = generator(checkout, "--check")
+    skip_if_pinned(result)
     assert result.returncode == 2
     assert re.split(r"[\s\"]+", entry.lstrip('"'))[0] in result.stderr
 
 
-def test_another_version_is_refused_with_both_numbers(headers: Path, checkout: Path) -> None:
+def test_check_rejects_headers_of_another_version(headers: Path, checkout: Path) -> None:
     init = checkout / "cudnn_ct" / "_bindings" / "__init__.py"
     init.write_text(init.read_text().replace("GENERATED_FROM = 9", "GENERATED_FROM = 8"))
     result = generator(checkout, "--check")
@@ -103,131 +99,97 @@ def test_another_version_is_refused_with_both_numbers(headers: Path, checkout: P
     assert re.search(r"made from 8\d{4}, installed is 9\d{4}", result.stderr)
 
 
-def test_the_installed_headers_agree(headers: Path, checkout: Path) -> None:
-    result = generator(checkout, "--include", headers)
+@pytest.mark.parametrize(
+    "include", [None, *EXTRA_HEADERS], ids=lambda path: path.name if path else "installed"
+)
+def test_bindings_agree_with_headers(headers: Path, checkout: Path, include: Path | None) -> None:
+    result = generator(checkout, "--include", include or headers)
     assert result.returncode == 0, result.stdout
 
 
-@pytest.mark.skipif(not EXTRA_HEADERS, reason="CUDNN_CT_TEST_HEADERS names no folders of other headers")
-@pytest.mark.parametrize("include", EXTRA_HEADERS, ids=lambda path: path.name)
-def test_other_headers_agree(checkout: Path, include: Path) -> None:
-    result = generator(checkout, "--include", include)
-    assert result.returncode == 0, result.stdout
+def planted(
+    headers: Path, folder: Path, file: str, pattern: str, replacement: str, version: str = ""
+) -> Path:
+    """Copy headers with one change, and with another version if one is given."""
+    folder.mkdir()
+    for path in headers.glob("cudnn*.h"):
+        shutil.copyfile(path, folder / path.name)
+    parts = zip(("MAJOR", "MINOR", "PATCHLEVEL"), version.split("."), strict=False) if version else ()
+    changes = [(file, pattern, replacement)]
+    changes += [("cudnn_version.h", rf"(#define CUDNN_{part}) \d+", rf"\g<1> {n}") for part, n in parts]
+    for name, old, new in changes:
+        text, count = re.subn(old, new, (folder / name).read_text())
+        assert count == 1, "the change was not planted"
+        (folder / name).write_text(text)
+    return folder
 
 
-# A difference in the headers of another cuDNN, and what must be said about it.
-PLANTED = {
-    "value": (
-        "cudnn_ops.h",
-        r"(CUDNN_POOLING_MAX\s*=\s*)0",
-        r"\g<1>7",
-        r"CUDNN_POOLING_MAX: \d+ has 7, we have 0",
-    ),
-    "one more member": (
-        "cudnn_ops.h",
-        r"(CUDNN_BATCHNORM_PER_ACTIVATION\s*=\s*0,)",
-        r"\1 CUDNN_BATCHNORM_NEW = 1,",
-        None,  # a member that only they have is no difference
-    ),
+# A change in the headers of another cuDNN, and the difference that is reported.
+DIFFERENCES = {
+    "value": ("ops", r"(CUDNN_POOLING_MAX\s*=\s*)0", r"\g<1>7", r"CUDNN_POOLING_MAX: \d+ has 7, we have 0"),
     "type of an argument": (
-        "cudnn_ops.h",
-        r"(cudnnGetTensorSizeInBytes\(const cudnnTensorDescriptor_t tensorDesc,) size_t",
-        r"\1 int",
+        *("ops", r"(cudnnGetTensorSizeInBytes\(const cudnnTensorDescriptor_t tensorDesc,) size_t", r"\1 int"),
         r"cudnnGetTensorSizeInBytes: \d+ has c_int \(LP_cudnnTensorStruct, LP_c_int\), we have",
     ),
     "kind of a handle": (
-        "cudnn_ops.h",
-        r"(cudnnDestroyTensorDescriptor\()cudnnTensorDescriptor_t",
-        r"\1cudnnFilterDescriptor_t",
+        *("ops", r"(cudnnDestroyTensorDescriptor\()cudnnTensorDescriptor_t", r"\1cudnnFilterDescriptor_t"),
         r"cudnnDestroyTensorDescriptor: .*LP_cudnnFilterStruct",
     ),
     "one more argument": (
-        "cudnn_graph.h",
-        r"(cudnnDestroy\(cudnnHandle_t handle)\)",
-        r"\1, int how)",
+        *("graph", r"(cudnnDestroy\(cudnnHandle_t handle)\)", r"\1, int how)"),
         r"cudnnDestroy: .*LP_cudnnContext, c_int\), we have",
     ),
     "result": (
-        "cudnn_graph.h",
-        r"size_t (CUDNNWINAPI\s+cudnnGetVersion\()",
-        r"int \1",
+        *("graph", r"size_t (CUDNNWINAPI\s+cudnnGetVersion\()", r"int \1"),
         r"cudnnGetVersion: .* has c_int \(\)",
     ),
     "function": (
-        "cudnn_ops.h",
-        r"cudnnStatus_t CUDNNWINAPI\s+cudnnDestroyTensorDescriptor\([^;]*;",
-        "",
+        *("ops", r"cudnnStatus_t CUDNNWINAPI\s+cudnnDestroyTensorDescriptor\([^;]*;", ""),
         r"cudnnDestroyTensorDescriptor: \d+ lacks it, we say since 90000",
     ),
     "member": (
-        "cudnn_graph.h",
-        r"CUDNN_TENSOR_NHWC\s*=\s*1,",
-        "",
+        *("graph", r"CUDNN_TENSOR_NHWC\s*=\s*1,", ""),
         r"CUDNN_TENSOR_NHWC: \d+ lacks it, we say since 90000",
     ),
     "struct": (
-        "cudnn_graph.h",
-        r"int64_t (numerator;)",
-        r"int32_t \1",
+        *("graph", r"int64_t (numerator;)", r"int32_t \1"),
         r"cudnnFraction_t: \d+ has \{c_int numerator, c_long denominator\}",
     ),
     "date": (
-        "cudnn_version.h",
-        r"(#define CUDNN_MINOR) \d+",
-        r"\1 0",
+        *("version", r"(#define CUDNN_MINOR) \d+", r"\1 0"),
         r"CUDNN_NUMERICAL_NOTE_STRICT_NAN_PROP: 90\d+ has it, we say since 90100",
     ),
 }
 
 
-@pytest.mark.parametrize(("file", "pattern", "replacement", "expected"), PLANTED.values(), ids=list(PLANTED))
-def test_a_planted_difference_is_reported(
-    headers: Path,
-    checkout: Path,
-    tmp_path: Path,
-    file: str,
-    pattern: str,
-    replacement: str,
-    expected: str | None,
+@pytest.mark.parametrize(("file", "old", "new", "reported"), DIFFERENCES.values(), ids=DIFFERENCES)
+def test_generator_reports_a_planted_difference(
+    headers: Path, checkout: Path, tmp_path: Path, file: str, old: str, new: str, reported: str
 ) -> None:
-    for path in headers.glob("cudnn*.h"):
-        shutil.copy(path, tmp_path)
-    text, count = re.subn(pattern, replacement, (tmp_path / file).read_text())
-    assert count == 1, "the difference was not planted"
-    (tmp_path / file).chmod(0o644)
-    (tmp_path / file).write_text(text)
-    result = generator(checkout, "--include", tmp_path)
-    if expected is None:
-        assert result.returncode == 0, result.stdout
-        assert "note: CUDNN_BATCHNORM_NEW is only in" in result.stdout
-    else:
-        assert result.returncode == 1
-        assert re.search(f"^difference: {expected}", result.stdout, re.MULTILINE), result.stdout
+    include = planted(headers, tmp_path / "headers", f"cudnn_{file}.h", old, new)
+    result = generator(checkout, "--include", include)
+    assert result.returncode == 1
+    assert re.search(f"^difference: {reported}", result.stdout, re.MULTILINE), result.stdout
 
 
-def copied(headers: Path, to: Path, version: str, file: str, old: str, new: str) -> Path:
-    """Copy headers with another version and one change."""
-    for path in headers.glob("cudnn*.h"):
-        shutil.copyfile(path, to / path.name)
-    text, count = re.subn(old, new, (to / file).read_text())
-    assert count == 1, "the change was not made"
-    (to / file).write_text(text)
-    path = to / "cudnn_version.h"
-    for part, number in zip(("MAJOR", "MINOR", "PATCHLEVEL"), version.split("."), strict=True):
-        path.write_text(re.sub(rf"(#define CUDNN_{part}) \d+", rf"\g<1> {number}", path.read_text()))
-    return to
+def test_generator_notes_a_member_that_only_the_headers_have(
+    headers: Path, checkout: Path, tmp_path: Path
+) -> None:
+    old, new = r"(CUDNN_BATCHNORM_PER_ACTIVATION\s*=\s*0,)", r"\1 CUDNN_BATCHNORM_NEW = 1,"
+    result = generator(checkout, "--include", planted(headers, tmp_path / "headers", "cudnn_ops.h", old, new))
+    assert result.returncode == 0, result.stdout
+    assert "note: CUDNN_BATCHNORM_NEW is only in" in result.stdout
 
 
 @pytest.mark.parametrize("version", ["9.28.0", "9.99.0", "10.0.0"])
 def test_generator_reports_a_struct_that_grew_as_a_difference(
     headers: Path, checkout: Path, tmp_path: Path, version: str
 ) -> None:
-    """The library would read behind the memory of the struct that we allocate."""
-    change = ("cudnn_graph.h", r"(int64_t denominator;)", r"\1 int64_t more;")
-    result = generator(checkout, "--include", copied(headers, tmp_path, version, *change))
-    assert re.search(r"^difference: cudnnFraction_t: .* c_long more", result.stdout, re.MULTILINE), (
-        result.stdout
-    )
+    """The library would read past the memory of the struct that the package allocates."""
+    change = ("cudnn_graph.h", r"(int64_t denominator;)", r"\1 int64_t more;", version)
+    result = generator(checkout, "--include", planted(headers, tmp_path / "headers", *change))
+    pattern = r"^difference: cudnnFraction_t: .* c_long more"
+    assert re.search(pattern, result.stdout, re.MULTILINE), result.stdout
     assert result.returncode == 1
 
 
@@ -237,10 +199,8 @@ def test_generator_expects_a_member_only_since_the_version_that_is_listed(
 ) -> None:
     if not (headers / "cudnn_gnn_ops.h").is_file():
         pytest.skip("this cuDNN has no header of cudnnGnnCscGraph_t")
-    member = r"\n[^\n]*\bcscRevOffsets;[^\n]*"
-    result = generator(
-        checkout, "--include", copied(headers, tmp_path, version, "cudnn_gnn_ops.h", member, "")
-    )
+    change = ("cudnn_gnn_ops.h", r"\n[^\n]*\bcscRevOffsets;[^\n]*", "", version)
+    result = generator(checkout, "--include", planted(headers, tmp_path / "headers", *change))
     assert ("difference: cudnnGnnCscGraph_t" in result.stdout) == differs, result.stdout
 
 
@@ -253,11 +213,11 @@ print(library.cudnnGetVersion(), *(name for name in sys.argv[2:] if not hasattr(
 """
 
 
-def test_every_function_is_exported(headers: Path) -> None:
-    """In a child process: another test may want a process in which nothing is loaded."""
+def test_library_exports_every_function(headers: Path) -> None:
+    """In a child process, so that this one has no library loaded."""
     libraries = sorted(headers.parent.glob("lib*/libcudnn.so.9"))
     if not libraries:
-        pytest.skip(f"no libcudnn.so.9 beside {headers}")
+        pytest.skip(f"no libcudnn.so.9 next to {headers}")
     command = [sys.executable, "-c", EXPORTED, str(libraries[0]), *FUNCTIONS]
     version, *missing = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
     assert missing == [name for name, function in FUNCTIONS.items() if function.since > int(version)]
@@ -276,7 +236,7 @@ print(json.dumps([[line.decode() for line in lines] for lines in seen]))
 """
 
 
-def test_a_callback_gets_every_line_of_a_message(headers: Path) -> None:
+def test_callback_gets_every_line_of_a_message(headers: Path) -> None:
     done = subprocess.run([sys.executable, "-c", CALLBACK], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     (lines,) = (lines for lines in json.loads(done.stdout) if "cudnnSetTensorNdDescriptor" in lines[0])

@@ -21,17 +21,9 @@ if not PAGE.is_file():
 LEFT_OUT = ("doctor", "cli", "reference", "_bindings")
 CACHES = {"cache", "lru_cache", "cached_property"}
 CONTAINERS = {
-    "dict",
-    "list",
-    "set",
-    "deque",
-    "defaultdict",
-    "OrderedDict",
-    "BoundedDict",
-    "local",
-    "ContextVar",
-}
-CONTAINERS |= {"WeakSet", "WeakValueDictionary", "WeakKeyDictionary"}
+    "dict", "list", "set", "deque", "defaultdict", "OrderedDict", "BoundedDict", "local", "ContextVar",
+    "WeakSet", "WeakValueDictionary", "WeakKeyDictionary",
+}  # fmt: skip
 # Filled while their owner is created, or with an entry per implementation or measurement of a problem.
 MADE_WITH_THEIR_OWNER = {
     "autotune.candidates.CandidateSet._substitutes",
