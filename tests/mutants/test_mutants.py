@@ -170,7 +170,7 @@ def test_measure_records_the_lines_that_a_test_and_its_children_reach() -> None:
     with copied() as root:
         reach = measure(root, ["tests/unit/test_values.py", "tests/unit/test_fork.py"], 300)
     assert TEST in reach.seconds
-    child = "tests/unit/test_fork.py::test_a_child_of_a_process_that_used_cuda"
+    child = "tests/unit/test_fork.py::test_child_of_a_process_that_used_cuda_raises"
     assert reach.lines["errors.py"][0]
     assert [path for path, lines in reach.lines.items() if child in lines[0]]
 

@@ -1,4 +1,4 @@
-"""A forked child of a process that has used CUDA is told so, and what to do; another one may use it."""
+"""A forked child raises an error that explains the fork if its parent used CUDA, and works otherwise."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import cudnn_ct
 from cudnn_ct.cuda import driver
 from cudnn_ct.errors import NotInitializedError
 
-# A driver that shows one device, and counts the questions.
+# On a driver with one device, which counts its calls.
 PROGRAM = """
 import json, os, sys
 from tests.unit.cuda_driver import install
@@ -40,27 +40,27 @@ print(os.read(reading, 65536).decode())
 """
 
 
-def child(argument: str) -> list[object]:
+def output(program: str, *arguments: str) -> str:
+    """Run a program in a process of its own, and return its output."""
     environ = {**os.environ, "PYTHONPATH": str(Path(cudnn_ct.__file__).parents[1])}
-    command = [sys.executable, "-c", PROGRAM, argument]
-    done = subprocess.run(command, capture_output=True, text=True, env=environ, timeout=60)
+    command = [sys.executable, "-c", program, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, env=environ, timeout=90)
     assert done.returncode == 0, done.stderr
-    answer: list[object] = json.loads(done.stdout)
-    return answer
+    return done.stdout.strip()
 
 
-def test_a_child_of_a_process_that_used_cuda() -> None:
-    said, asked = child("used")
+def test_child_of_a_process_that_used_cuda_raises() -> None:
+    said, asked = json.loads(output(PROGRAM, "used"))
     assert "CUDA does not survive a fork" in str(said)
     assert "'spawn'" in str(said)
     assert asked == 1  # by the parent: the child touches nothing
 
 
-def test_a_child_of_a_process_that_did_not() -> None:
-    assert child("unused") == ["1 device", 1]
+def test_child_of_a_process_that_used_no_cuda_works() -> None:
+    assert json.loads(output(PROGRAM, "unused")) == ["1 device", 1]
 
 
-def test_where_another_library_had_used_cuda() -> None:
+def test_error_explains_a_fork_when_another_library_used_cuda() -> None:
     error = RuntimeError("CUDA_ERROR_NOT_INITIALIZED: This indicates that the CUDA driver has not been ...")
     said = driver.as_cudnn_error(error, "counting the devices")
     assert isinstance(said, NotInitializedError)
@@ -122,14 +122,6 @@ _, status = os.waitpid(child, 0)
 thread.join()
 print(os.waitstatus_to_exitcode(status))
 """
-
-
-def output(program: str) -> str:
-    environ = {**os.environ, "PYTHONPATH": str(Path(cudnn_ct.__file__).parents[1])}
-    command = [sys.executable, "-c", program]
-    done = subprocess.run(command, capture_output=True, text=True, env=environ, timeout=90)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
 
 
 def test_fork_holds_no_lock_in_other_threads_of_parent_and_child() -> None:
