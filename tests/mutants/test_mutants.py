@@ -139,7 +139,7 @@ def test_files_of_tiers_leave_out_those_that_judge_the_sources() -> None:
 
 # --- the run ---
 
-TEST = "tests/unit/test_values.py::test_errors_are_also_what_python_calls_them"
+TEST = "tests/unit/test_values.py::test_errors_have_the_builtin_classes_of_their_kind"
 
 
 def test_run_tells_killed_mutants_from_survivors_and_leaves_the_checkout_alone() -> None:

@@ -1,4 +1,4 @@
-"""What arrays of other libraries tell of themselves, and what they leave out. No library, no device."""
+"""Import of arrays of other libraries: streams, gradients, strides and errors. No library, no device."""
 
 from __future__ import annotations
 
@@ -17,110 +17,97 @@ from cudnn_ct.shapes.specs import TensorSpec
 
 
 class Interface:
-    """An array that speaks ``__cuda_array_interface__`` alone, as those of numba do."""
+    """An array that has only ``__cuda_array_interface__``, such as those of numba."""
 
-    def __init__(self, stream: int | None) -> None:
+    def __init__(self, stream: int | None = None) -> None:
         self.__cuda_array_interface__ = {"stream": stream}
 
 
 class Both(Interface):
-    """One that speaks DLPack too, which orders its producer itself."""
+    """An array that has DLPack too, which orders its producer itself."""
 
     def __dlpack__(self) -> None:
-        raise AssertionError("nobody asks here")
-
-
-class View:
-    """What cuda.core makes of an array."""
-
-    ptr, shape, strides, dtype = 0x1000, (2, 3), None, np.dtype(np.float32)
-    device_id, readonly, is_device_accessible = 0, False, True
-
-    @classmethod
-    def from_any_interface(cls, obj: Any, stream: int) -> View:
-        return cls()
-
-
-@pytest.fixture(autouse=True)
-def _one_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(devices, "device_count", lambda: 1)
-
-
-@pytest.fixture
-def views(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(interop, "_memory_view", lambda: View)
-
-
-@pytest.mark.usefixtures("views")
-@pytest.mark.parametrize(
-    ("array", "home"),
-    [
-        (Interface(None), 1),
-        (Interface(1), 1),
-        (Interface(0x55), 0x55),
-        (Both(None), None),
-        (Both(0x55), 0x55),
-    ],
-)
-def test_the_stream_of_the_producer(array: Any, home: int | None) -> None:
-    """Who names none and has no DLPack, works on the default stream."""
-    found = interop.import_array(array, default_stream(0))
-    assert found is not None
-    assert home == (found.home and found.home.handle)
-
-
-@pytest.mark.usefixtures("views")
-def test_arrays_of_jax_are_read_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "jax", SimpleNamespace(Array=Both))
-    for array, readonly in ((Both(None), True), (Interface(None), False)):
-        found = interop.import_array(array, default_stream(0))
-        assert found is not None
-        assert found.readonly is readonly
+        raise AssertionError("the view of cuda.core calls it")
 
 
 class Tensor:
-    """One of torch, as far as it is looked at here."""
+    """A tensor of torch, as far as it is read here."""
 
     is_cuda = True
 
-    def __init__(self, *, requires_grad: bool) -> None:
+    def __init__(self, *, requires_grad: bool = False) -> None:
         self.requires_grad = requires_grad
 
     def detach(self) -> Tensor:
         return Tensor(requires_grad=False)
 
     def __dlpack__(self) -> None:
-        raise AssertionError("nobody asks here")
+        raise AssertionError("the view of cuda.core calls it")
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return 2, 0
 
 
-@pytest.mark.parametrize("recording", [True, False])
-@pytest.mark.parametrize("requires_grad", [True, False])
-def test_no_gradient_is_lost_in_silence(
-    monkeypatch: pytest.MonkeyPatch, requires_grad: bool, recording: bool
-) -> None:
-    seen: list[Tensor] = []
+class View:
+    """The view that cuda.core makes of an array; ``seen`` has each array and stream that it was made with."""
 
-    class Seeing(View):
-        @classmethod
-        def from_any_interface(cls, obj: Any, stream: int) -> View:
-            seen.append(obj)
-            return cls()
+    ptr, shape, strides, dtype = 0x1000, (2, 3), None, np.dtype(np.float32)
+    device_id, readonly, is_device_accessible = 0, False, True
+    seen: list[tuple[Any, int]]
 
-    stream = SimpleNamespace(cuda_stream=0)
-    cuda = SimpleNamespace(current_stream=lambda device: stream)
+    @classmethod
+    def from_any_interface(cls, obj: Any, stream: int) -> View:
+        cls.seen.append((obj, stream))
+        return cls()
+
+
+@pytest.fixture(autouse=True)
+def _one_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    View.seen = []
+    monkeypatch.setattr(devices, "device_count", lambda: 1)
+    monkeypatch.setattr(interop, "_memory_view", lambda: View)
+
+
+def install_torch(monkeypatch: pytest.MonkeyPatch, *, recording: bool = True) -> None:
+    cuda = SimpleNamespace(current_stream=lambda device: SimpleNamespace(cuda_stream=0))
     torch = SimpleNamespace(Tensor=Tensor, cuda=cuda, is_grad_enabled=lambda: recording)
     monkeypatch.setitem(sys.modules, "torch", torch)
-    monkeypatch.setattr(interop, "_memory_view", lambda: Seeing)
+
+
+def imported(array: Any) -> Any:
+    found = interop.import_array(array, default_stream(0))
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("array", "home"),
+    [(Interface(), 1), (Interface(1), 1), (Interface(0x55), 0x55), (Both(), None), (Both(0x55), 0x55)],
+)
+def test_import_array_finds_the_stream_of_the_producer(array: Any, home: int | None) -> None:
+    """Without a stream and without DLPack, it is the default stream."""
+    found = imported(array)
+    assert home == (found.home and found.home.handle)
+
+
+def test_import_array_makes_arrays_of_jax_read_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "jax", SimpleNamespace(Array=Both))
+    assert [imported(array).readonly for array in (Both(), Interface())] == [True, False]
+
+
+@pytest.mark.parametrize("recording", [True, False])
+@pytest.mark.parametrize("requires_grad", [True, False])
+def test_import_array_rejects_a_tensor_whose_gradient_would_be_lost(
+    monkeypatch: pytest.MonkeyPatch, requires_grad: bool, recording: bool
+) -> None:
+    install_torch(monkeypatch, recording=recording)
     tensor = Tensor(requires_grad=requires_grad)
     if requires_grad and recording:
         with pytest.raises(TypeError, match=r"pass tensor\.detach\(\), or call under torch\.no_grad\(\)"):
-            interop.import_array(tensor, default_stream(0))
-        return
-    interop.import_array(tensor, default_stream(0))
-    assert [one.requires_grad for one in seen] == [False]
+            imported(tensor)
+    else:
+        imported(tensor)
+        assert [array.requires_grad for array, _ in View.seen] == [False]
 
 
 @pytest.mark.parametrize(
@@ -131,21 +118,17 @@ def test_import_array_keeps_strides_of_torch_when_axes_have_length_1(
     monkeypatch: pytest.MonkeyPatch, shape: tuple[int, ...], strides: tuple[int, ...]
 ) -> None:
     """DLPack of torch exports 1 for the strides of such axes, and ``__cuda_array_interface__`` none."""
-    exported = tuple(1 if n < 2 else s for n, s in zip(shape, strides, strict=True))
-    cuda = SimpleNamespace(current_stream=lambda device: SimpleNamespace(cuda_stream=0))
-    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(Tensor=Tensor, cuda=cuda))
-    tensor = Tensor(requires_grad=False)
+    install_torch(monkeypatch)
+    tensor = Tensor()
     tensor.stride = lambda: strides  # type: ignore[attr-defined]
-    for seen in (exported, None):
-        view = type("Seen", (View,), {"shape": shape, "strides": seen})
-        monkeypatch.setattr(interop, "_memory_view", lambda view=view: view)
-        found = interop.import_array(tensor, default_stream(0))
-        assert found is not None
-        assert found.spec.strides == strides
+    monkeypatch.setattr(View, "shape", shape)
+    for exported in (tuple(1 if n < 2 else s for n, s in zip(shape, strides, strict=True)), None):
+        monkeypatch.setattr(View, "strides", exported)
+        assert imported(tensor).spec.strides == strides
 
 
 class CudaTensor:
-    """A tensor of torch on a device, as far as it is looked at here; its export must not be needed."""
+    """A CUDA tensor of torch, as far as it is read here, whose export must not be needed."""
 
     is_cuda, requires_grad, layout, dtype, shape = True, False, "strided", "torch.bfloat16", (2, 3, 1, 1)
     __module__, __qualname__ = "torch", "Tensor"
@@ -184,7 +167,7 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 @pytest.fixture
 def waits(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
-    """The streams that were waited for, and those that wait."""
+    """Return pairs of streams: the awaited one, and the waiting one."""
     seen: list[tuple[int, int]] = []
     monkeypatch.setattr(interop.events, "wait_stream", lambda one, two: seen.append((one.handle, two.handle)))
     monkeypatch.setattr(streams, "is_capturing", lambda stream: False)
@@ -194,8 +177,7 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
 def test_import_array_reads_a_cuda_tensor_without_dlpack(
     torch: SimpleNamespace, waits: list[tuple[int, int]]
 ) -> None:
-    found = interop.import_array(CudaTensor(), default_stream(0))
-    assert found is not None
+    found = imported(CudaTensor())
     assert (found.pointer, found.owner, found.device, found.readonly) == (0x7000, "the storage", 0, False)
     assert found.spec == TensorSpec((2, 3, 1, 1), (3, 1, 3, 3), "bfloat16")
     assert waits == [(0x55, default_stream(0).handle)]
@@ -204,13 +186,10 @@ def test_import_array_reads_a_cuda_tensor_without_dlpack(
 def test_import_array_keeps_the_stream_of_a_tensor_alive(
     torch: SimpleNamespace, waits: list[tuple[int, int]]
 ) -> None:
-    """Only the first import asks for the object that keeps the stream alive; a bare address has none."""
+    """Only the first import reads the object that keeps the stream alive; a bare address has none."""
     streams.intern_stream(0x55, 0)
-    first, second = (interop.import_array(CudaTensor(), default_stream(0)) for _ in range(2))
-    assert first is not None
-    assert second is not None
+    first, second = imported(CudaTensor()), imported(CudaTensor())
     assert first.home is second.home
-    assert first.home is not None
     assert first.home.lasts
 
 
@@ -218,7 +197,7 @@ def test_import_array_orders_nothing_when_the_stream_is_captured(
     torch: SimpleNamespace, waits: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(streams, "is_capturing", lambda stream: True)
-    interop.import_array(CudaTensor(), default_stream(0))
+    imported(CudaTensor())
     assert waits == []
 
 
@@ -235,7 +214,7 @@ def test_import_array_rejects_a_cuda_tensor(
     tensor = CudaTensor()
     setattr(tensor, attribute, value)
     with pytest.raises(TypeError, match=message):
-        interop.import_array(tensor, default_stream(0))
+        imported(tensor)
 
 
 def test_import_array_names_the_reason_when_a_tensor_has_no_memory(torch: SimpleNamespace) -> None:
@@ -246,48 +225,34 @@ def test_import_array_names_the_reason_when_a_tensor_has_no_memory(torch: Simple
             raise RuntimeError("Cannot access data pointer of Tensor that doesn't have storage")
 
     with pytest.raises(TypeError, match="does not export usable device memory: Cannot access data pointer"):
-        interop.import_array(Traced(), default_stream(0))
+        imported(Traced())
 
 
-def test_what_is_not_handed_out_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Refusing:
-        @staticmethod
-        def from_any_interface(obj: Any, stream: int) -> None:
-            raise BufferError("Can't export conjugate tensors")
+def test_import_array_reports_why_an_array_is_not_exported(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(obj: Any, stream: int) -> None:
+        raise BufferError("Can't export conjugate tensors")
 
-    monkeypatch.setattr(interop, "_memory_view", lambda: Refusing)
-    with pytest.raises(
-        TypeError, match="Tensor does not export usable device memory: Can't export conjugate"
-    ):
-        interop.import_array(Tensor(requires_grad=False), default_stream(0))
+    monkeypatch.setattr(View, "from_any_interface", refuse)
+    message = "Tensor does not export usable device memory: Can't export conjugate"
+    with pytest.raises(TypeError, match=message):
+        imported(Tensor())
 
 
 def test_import_array_waits_for_no_producer_when_the_stream_is_captured(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Waiting for a stream outside of a capture invalidates it; -1 is DLPack's "do not wait"."""
-    asked: list[int] = []
-
-    class Asked(View):
-        @classmethod
-        def from_any_interface(cls, obj: Any, stream: int) -> View:
-            asked.append(stream)
-            return cls()
-
-    monkeypatch.setattr(interop, "_memory_view", lambda: Asked)
     for capturing in (True, False):
         monkeypatch.setattr(streams, "is_capturing", lambda stream, said=capturing: said)
-        interop.import_array(Both(None), default_stream(0))
-    assert asked == [-1, default_stream(0).handle]
+        imported(Both())
+    assert [stream for _, stream in View.seen] == [-1, default_stream(0).handle]
 
 
-@pytest.mark.usefixtures("views")
 @pytest.mark.parametrize("library", ["torch", "cupy", "jax"])
 def test_import_array_reads_an_array_while_another_thread_imports_a_library(
     monkeypatch: pytest.MonkeyPatch, library: str
 ) -> None:
     """The module is in ``sys.modules`` then, but the array type is not in the module yet."""
     monkeypatch.setitem(sys.modules, library, SimpleNamespace())
-    found = interop.import_array(Both(None), default_stream(0))
-    assert found is not None
+    imported(Both())
     assert interop.consumer_stream(0x5500, 0).handle == 0x5500

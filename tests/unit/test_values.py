@@ -24,38 +24,25 @@ from cudnn_ct.dtypes import DTYPES, as_dtype
 # --- dtypes ------------------------------------------------------------------------------------------------
 
 CUDNN_NAMES = {
-    "float32": "FLOAT",
-    "float64": "DOUBLE",
-    "float16": "HALF",
-    "bfloat16": "BFLOAT16",
-    "float8_e4m3": "FP8_E4M3",
-    "float8_e5m2": "FP8_E5M2",
-    "int8": "INT8",
-    "uint8": "UINT8",
-    "int32": "INT32",
-    "int64": "INT64",
-    "bool": "BOOLEAN",
-}
+    "float32": "FLOAT", "float64": "DOUBLE", "float16": "HALF", "bfloat16": "BFLOAT16",
+    "float8_e4m3": "FP8_E4M3", "float8_e5m2": "FP8_E5M2",
+    "int8": "INT8", "uint8": "UINT8", "int32": "INT32", "int64": "INT64", "bool": "BOOLEAN",
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("name", CUDNN_NAMES)
-def test_dtype_row(name: str) -> None:
-    row = DTYPES[name]
-    assert row.code == DataType[CUDNN_NAMES[name]]
-    assert row.numpy.itemsize == row.itemsize
-    assert as_dtype(name) is as_dtype(row.numpy) is as_dtype(row.numpy.type) is as_dtype(row) is row
+def test_dtypes_have_the_codes_of_cudnn_and_sizes_of_numpy() -> None:
+    assert {name: row.code for name, row in DTYPES.items()} == {
+        name: DataType[code] for name, code in CUDNN_NAMES.items()
+    }
+    for name, row in DTYPES.items():
+        assert row.numpy.itemsize == row.itemsize
+        assert as_dtype(name) is as_dtype(row.numpy) is as_dtype(row.numpy.type) is as_dtype(row) is row
 
 
-def test_every_dtype_is_tested() -> None:
-    assert set(DTYPES) == set(CUDNN_NAMES)
-
-
-def test_other_names_and_no_names() -> None:
-    assert as_dtype("half") is as_dtype(np.float16)
-    assert as_dtype(float) is DTYPES["float64"]
-    assert as_dtype(ml_dtypes.float8_e4m3fn).name == "float8_e4m3"
-    assert as_dtype("f4") is as_dtype("<f4") is DTYPES["float32"]
-    assert as_dtype("float") is as_dtype("double") is DTYPES["float64"]  # as in NumPy
+def test_as_dtype_accepts_the_names_of_numpy_and_rejects_others() -> None:
+    names = {"half": "float16", float: "float64", "double": "float64", "f4": "float32", "<f4": "float32"}
+    names |= {ml_dtypes.float8_e4m3fn: "float8_e4m3", "float": "float64"}
+    assert {name: as_dtype(name).name for name in names} == names
     for bad in (None, "complex64", np.complex128, "U3", object, "float12", 3.5, None.__class__):
         with pytest.raises(TypeError, match=r"cuDNN has no dtype .*; it has float32, float64, float16"):
             as_dtype(bad)
@@ -64,92 +51,97 @@ def test_other_names_and_no_names() -> None:
 # --- errors ------------------------------------------------------------------------------------------------
 
 
+FAMILIES = (
+    errors.NotInitializedError,
+    errors.BadParamError,
+    errors.NotSupportedError,
+    errors.InternalError,
+    errors.ExecutionFailedError,
+)
+ADVICE = {
+    Status.NOT_INITIALIZED: "nvidia-smi",
+    Status.SUBLIBRARY_VERSION_MISMATCH: "different cuDNN versions",
+    Status.SUBLIBRARY_LOADING_FAILED: "sub-library",
+    Status.NOT_SUPPORTED_ARCH_MISMATCH: "architecture",
+    Status.NOT_SUPPORTED_RUNTIME_PREREQUISITE_MISSING: "at run time",
+    Status.NOT_SUPPORTED_SUBLIBRARY_UNAVAILABLE: "sub-library",
+}
+
+
 @pytest.mark.parametrize("status", [s for s in Status if s])
-def test_every_status_has_its_class(status: Status) -> None:
+def test_error_has_the_class_and_the_advice_of_its_status(status: Status) -> None:
     error = errors.error_from_status(int(status), "cudnnSomething", "what it said", 91900)
-    families = {
-        1: errors.NotInitializedError,
-        2: errors.BadParamError,
-        3: errors.NotSupportedError,
-        4: errors.InternalError,
-        5: errors.ExecutionFailedError,
-    }
     loading = status in (1008, 3009)
-    assert isinstance(error, errors.LibraryLoadError if loading else families[int(status) // 1000])
-    assert f"cudnnSomething returned CUDNN_STATUS_{status.name} ({int(status)})" in str(error)
+    assert isinstance(error, errors.LibraryLoadError if loading else FAMILIES[int(status) // 1000 - 1])
+    assert (error.status, error.function, error.detail) == (status, "cudnnSomething", "what it said")
+    first, _, advice = str(error).partition("\n")
+    assert f"cudnnSomething returned CUDNN_STATUS_{status.name} ({int(status)})" in first
     assert "what it said" in str(error)
     assert "[cuDNN 9.19.0]" in str(error)
-    assert (error.status, error.function, error.detail) == (status, "cudnnSomething", "what it said")
+    assert ADVICE.get(status, "") in advice
 
 
-@pytest.mark.parametrize(
-    ("status", "advice"),
-    [
-        (Status.NOT_INITIALIZED, "nvidia-smi"),
-        (Status.SUBLIBRARY_VERSION_MISMATCH, "different cuDNN versions"),
-        (Status.SUBLIBRARY_LOADING_FAILED, "sub-library"),
-        (Status.NOT_SUPPORTED_ARCH_MISMATCH, "architecture"),
-        (Status.NOT_SUPPORTED_RUNTIME_PREREQUISITE_MISSING, "at run time"),
-        (Status.NOT_SUPPORTED_SUBLIBRARY_UNAVAILABLE, "sub-library"),
-    ],
-)
-def test_an_error_gives_the_advice_for_its_status(status: Status, advice: str) -> None:
-    _, _, text = str(errors.error_from_status(int(status), "cudnnSomething")).partition("\n")
-    assert advice in text
+def test_errors_have_the_builtin_classes_of_their_kind() -> None:
+    found = {status: errors.error_from_status(status, "f") for status in (2001, 4000, 4003, 4004, 1002, 7777)}
+    assert isinstance(found[2001], ValueError)
+    assert [isinstance(found[status], MemoryError) for status in (4000, 4003, 4004)] == [False, True, True]
+    assert isinstance(found[1002], errors.VersionMismatchError)
+    assert isinstance(found[1002], RuntimeError)
+    assert "an unknown status (7777)" in str(found[7777])
+    missing = errors.LibraryNotFoundError("nothing", [("here", "no file"), ("there", "no folder")])
+    assert str(missing).splitlines() == ["nothing", "  here: no file", "  there: no folder"]
 
 
-def test_errors_are_also_what_python_calls_them() -> None:
-    of = errors.error_from_status
-    assert isinstance(of(2001, "f"), ValueError)
-    assert isinstance(of(4003, "f"), MemoryError)
-    assert isinstance(of(4004, "f"), MemoryError)
-    assert not isinstance(of(4000, "f"), MemoryError)
-    assert isinstance(of(1002, "f"), errors.VersionMismatchError)
-    assert isinstance(of(1002, "f"), RuntimeError)
-    assert "an unknown status (7777)" in str(of(7777, "f"))
-    found = errors.LibraryNotFoundError("nothing", [("here", "no file"), ("there", "no folder")])
-    assert str(found).splitlines() == ["nothing", "  here: no file", "  there: no folder"]
-
-
-def test_versions_as_people_write_them() -> None:
-    assert [errors.format_version(v) for v in (92700, 91002, 90000, 8907, 7605)] == [
-        "9.27.0",
-        "9.10.2",
-        "9.0.0",
-        "8.9.7",
-        "7.6.5",
-    ]
+def test_format_version_separates_the_parts() -> None:
+    versions = {92700: "9.27.0", 91002: "9.10.2", 90000: "9.0.0", 8907: "8.9.7", 7605: "7.6.5"}
+    assert {number: errors.format_version(number) for number in versions} == versions
 
 
 # --- settings ----------------------------------------------------------------------------------------------
 
 
-def test_settings_come_from_the_environment_and_are_checked() -> None:
+def test_settings_come_from_the_environment() -> None:
     config = Config({"CUDNN_CT_ALLOW_TF32": "off", "CUDNN_CT_LIBRARY": "/x"})
     assert (config.allow_tf32, config.library) == (False, "/x")
-    assert Config({}).allow_tf32 is True
+    assert Config({}).snapshot == (True, "heuristic", False, None, 16, True)
     config.allow_tf32 = True
     assert config.allow_tf32
-    with pytest.raises(TypeError, match="allow_tf32 is True or False, not 1"):
-        config.allow_tf32 = 1  # type: ignore[assignment]
-    with pytest.raises(AttributeError, match="no setting 'alow_tf32'; there are library, allow_tf32"):
-        config.alow_tf32 = True
-    with pytest.raises(AttributeError, match="no setting 'nothing'"):
-        _ = config.nothing
-    for text in ("many", "-3"):
-        with pytest.warns(
-            errors.CudnnWarning, match=f"='{text}' is ignored: expected a number of at least 0"
-        ):
-            assert Config({"CUDNN_CT_AUTOTUNE_MAX_ENGINES": text}).autotune_max_engines == 16
-    with pytest.warns(
-        errors.CudnnWarning, match="^unknown setting CUDNN_CT_ALOW_TF32; did you mean CUDNN_CT_ALLOW_TF32"
-    ):
-        Config({"CUDNN_CT_ALOW_TF32": "0", "CUDNN_CT_DNN_ENABLED": "auto", "CUDNN_CT_RELIABILITY": "a file"})
-    with pytest.warns(errors.CudnnWarning, match="CUDNN_CT_ALLOW_TF32='maybe' is ignored: expected 1/0"):
-        assert Config({"CUDNN_CT_ALLOW_TF32": "maybe"}).allow_tf32 is True
-    with pytest.raises(TypeError, match="library is a path or None, not 3"):
-        config.library = 3  # type: ignore[assignment]
     assert all(name in repr(config) for name in SETTINGS)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "error", "message"),
+    [
+        ("allow_tf32", 1, TypeError, "allow_tf32 is True or False, not 1"),
+        ("library", 3, TypeError, "library is a path or None, not 3"),
+        ("alow_tf32", True, AttributeError, "no setting 'alow_tf32'; there are library, allow_tf32"),
+    ],
+)
+def test_settings_reject_values_and_names(
+    name: str, value: Any, error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        setattr(Config({}), name, value)
+    if error is AttributeError:
+        with pytest.raises(error, match=f"no setting '{name}'"):
+            getattr(Config({}), name)
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "message"),
+    [
+        ("AUTOTUNE_MAX_ENGINES", "many", "='many' is ignored: expected a number of at least 0"),
+        ("AUTOTUNE_MAX_ENGINES", "-3", "='-3' is ignored: expected a number of at least 0"),
+        ("ALLOW_TF32", "maybe", "CUDNN_CT_ALLOW_TF32='maybe' is ignored: expected 1/0"),
+        ("ALOW_TF32", "0", "^unknown setting CUDNN_CT_ALOW_TF32; did you mean CUDNN_CT_ALLOW_TF32"),
+    ],
+)
+def test_settings_warn_of_variables_that_they_ignore(variable: str, text: str, message: str) -> None:
+    known = {"CUDNN_CT_DNN_ENABLED": "auto", "CUDNN_CT_RELIABILITY": "a file"}
+    with pytest.warns(errors.CudnnWarning, match=message) as caught:
+        config = Config({**known, f"CUDNN_CT_{variable}": text})
+    assert len(caught) == 1
+    assert config.snapshot == Config({}).snapshot
 
 
 # --- the owner ---------------------------------------------------------------------------------------------
@@ -159,49 +151,52 @@ class Thing(NativeHandle):
     __slots__ = ()
 
 
-class TestOwned:
-    def make(self) -> tuple[Thing, list[int]]:
-        destroyed: list[int] = []
-        return Thing(ctypes.c_void_p(5), lambda pointer: destroyed.append(pointer.value)), destroyed
+def make() -> tuple[Thing, list[int]]:
+    destroyed: list[int] = []
+    return Thing(ctypes.c_void_p(5), lambda pointer: destroyed.append(pointer.value)), destroyed
 
-    def test_is_destroyed_once_by_close(self) -> None:
-        thing, destroyed = self.make()
-        assert not thing.closed
+
+def test_handle_is_destroyed_once_by_close() -> None:
+    thing, destroyed = make()
+    assert not thing.closed
+    thing.close()
+    thing.close()
+    assert thing.closed
+    del thing
+    gc.collect()
+    assert destroyed == [5]
+
+
+def test_handle_is_destroyed_with_its_last_reference_and_by_with() -> None:
+    thing, destroyed = make()
+    watch = weakref.ref(thing)
+    del thing
+    assert watch() is None
+    assert destroyed == [5]
+    thing, destroyed = make()
+    with thing:
+        pass
+    assert destroyed == [5]
+
+
+def test_handle_passes_itself_to_c_until_it_is_closed() -> None:
+    thing, _ = make()
+    strlen = ctypes.CFUNCTYPE(ctypes.c_size_t, ctypes.c_void_p)(lambda p: p)
+    assert strlen(thing) == 5
+    thing.close()
+    with pytest.raises((ValueError, ctypes.ArgumentError), match="this Thing is closed"):
+        strlen(thing)
+    with pytest.raises(AttributeError, match="'Thing' object has no attribute 'spec'"):
+        _ = thing.spec
+
+
+def test_handle_warns_when_destroying_fails() -> None:
+    def fail(pointer: object) -> None:
+        raise errors.InternalError("it would not go")
+
+    thing = Thing(ctypes.c_void_p(5), fail)
+    with pytest.warns(errors.CudnnWarning, match="Thing could not be destroyed: it would not go"):
         thing.close()
-        thing.close()
-        assert thing.closed
-        del thing
-        gc.collect()
-        assert destroyed == [5]
-
-    def test_is_destroyed_with_its_last_reference_and_by_with(self) -> None:
-        thing, destroyed = self.make()
-        watch = weakref.ref(thing)
-        del thing
-        assert watch() is None
-        assert destroyed == [5]
-        thing, destroyed = self.make()
-        with thing:
-            pass
-        assert destroyed == [5]
-
-    def test_passes_itself_to_c_until_it_is_closed(self) -> None:
-        thing, _ = self.make()
-        strlen = ctypes.CFUNCTYPE(ctypes.c_size_t, ctypes.c_void_p)(lambda p: p)
-        assert strlen(thing) == 5
-        thing.close()
-        with pytest.raises((ValueError, ctypes.ArgumentError), match="this Thing is closed"):
-            strlen(thing)
-        with pytest.raises(AttributeError, match="'Thing' object has no attribute 'spec'"):
-            _ = thing.spec
-
-    def test_warns_when_destroying_fails(self) -> None:
-        def fail(pointer: object) -> None:
-            raise errors.InternalError("it would not go")
-
-        thing = Thing(ctypes.c_void_p(5), fail)
-        with pytest.warns(errors.CudnnWarning, match="Thing could not be destroyed: it would not go"):
-            thing.close()
 
 
 @pytest.mark.parametrize("spread", [copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))])
@@ -212,23 +207,10 @@ def test_config_copies_its_settings_and_flags(spread: Callable[[Any], Any]) -> N
     again = spread(source)
     source.autotune_max_engines = 4
     source.dnn.conv.algo_bwd_data = "none"
-    flags = (again.dnn.conv.algo_fwd, again.dnn.conv.algo_bwd_data, again.dnn.conv.algo_bwd_filter)
-    assert (again.algo, again.autotune_max_engines, *flags) == (
-        "time_once",
-        3,
-        "fft",
-        "deterministic",
-        "none",
-    )
-    again.dnn.conv.algo_fwd = "none"
+    flags = again.dnn.conv
+    assert (again.algo, again.autotune_max_engines) == ("time_once", 3)
+    assert (flags.algo_fwd, flags.algo_bwd_data, flags.algo_bwd_filter) == ("fft", "deterministic", "none")
+    flags.algo_fwd = "none"
     assert source.dnn.conv.algo_fwd == "fft"
-
-
-@pytest.mark.parametrize("spread", [copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))])
-def test_the_config_of_the_process_can_be_copied(spread: Callable[[Any], Any]) -> None:
     assert repr(spread(ct.config)) == repr(ct.config)
     assert spread(ct.config.dnn.conv).algo_fwd == ct.config.dnn.conv.algo_fwd
-
-
-def test_config_has_its_part_of_keys_when_no_setting_was_changed() -> None:
-    assert Config({}).snapshot == (True, "heuristic", False, None, 16, True)
