@@ -7,18 +7,20 @@ are not indented are names and types, which the site shows as code.
 from __future__ import annotations
 
 import re
+import sys
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import griffe
 
-PAGES = Path(__file__).resolve().parents[1] / "docs" / "api"
+sys.path.insert(0, str(Path(__file__).parent))
+
+from api_pages import objects
 
 ROLE = re.compile(r":(func|class|meth|mod|data|attr):`([\w.]+)`")
 LITERAL = re.compile(r" ?::$")  # what is indented below is code in Markdown as well
 PAGE = re.compile(r"\bdocs/([\w-]+)\.md\b")
-OBJECT = re.compile(r"^::: ([\w.]+)$(?:\n    options:\n      heading: ([\w.]+)$)?", re.MULTILINE)
 SECTION = re.compile(r"^(?:Parameters|Attributes|Returns|Yields|Raises|Notes|Examples)$")
 OF_TYPES = ("Parameters", "Attributes", "Returns", "Yields", "Raises")
 CHOICE = re.compile(r" : \{(.*?)\}")  # whose first would be shown as the default
@@ -91,5 +93,4 @@ def _candidates(role: str, name: str, path: str) -> list[str]:
 @cache
 def on_site() -> dict[str, str]:
     """Return the objects on the pages of the API, by the name that their headings have."""
-    texts = (page.read_text(encoding="utf-8") for page in PAGES.glob("*.md"))
-    return {heading or name: name for text in texts for name, heading in OBJECT.findall(text)}
+    return {heading: path for path, heading in objects()}

@@ -1,18 +1,24 @@
-"""What mkdocs.yml needs beside docs/: pages made of files that stand elsewhere, and links that lead to them.
+"""Hooks of MkDocs: pages made from files outside docs/, the names on API pages, and links between files.
 
 README.md is the home page; PAGES has the others. A link to any other file of the repository leads to a copy
 of it below ``repository/``. So documents link to each other by their paths in the repository, and every link
-works in both places; one that leads nowhere fails the build."""
+works in both places; a link to a file that does not exist fails the build.
+"""
 
 from __future__ import annotations
 
 import posixpath
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from mkdocs.structure.files import File, Files
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from api_pages import expanded
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -38,9 +44,10 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Let the links of a page lead to where things are on the site."""
+    """Expand the lists of names of a page, and change its links to paths on the site."""
     uri = page.file.src_uri
-    return LINK.sub(lambda link: posixpath.relpath(_on_site(uri, link[1]), posixpath.dirname(uri)), markdown)
+    folder = posixpath.dirname(uri)
+    return LINK.sub(lambda link: posixpath.relpath(_on_site(uri, link[1]), folder), expanded(markdown))
 
 
 def _text(source: str) -> str:
@@ -49,7 +56,7 @@ def _text(source: str) -> str:
 
 
 def _outside(file: File) -> Iterator[str]:
-    """Where the links of a page to files that are no pages lead, on the site."""
+    """Yield the paths on the site of the files, other than pages, that a page links to."""
     for link in LINK.findall(file.content_string):
         target = _on_site(file.src_uri, link)
         if target.startswith("repository/") and (ROOT / target.partition("/")[2]).is_file():
@@ -57,7 +64,7 @@ def _outside(file: File) -> Iterator[str]:
 
 
 def _on_site(uri: str, link: str) -> str:
-    """Where a link leads on the site, which stands on a page as it does in the repository."""
+    """Return the path on the site for a link on a page, which is a path in the repository."""
     source = SOURCES.get(uri, f"docs/{uri}")
     path = posixpath.normpath(posixpath.join(posixpath.dirname(source), link))
     if path in PAGES:

@@ -25,6 +25,11 @@ DOCS, README, CI, TOOLS = ROOT / "docs", ROOT / "README.md", ROOT / ".ci" / "run
 if not all(path.exists() for path in (DOCS, README, CI, TOOLS)):
     pytest.skip("README.md, docs, tools and .ci are not next to these tests", allow_module_level=True)
 
+sys.path.insert(0, str(TOOLS))
+import api_pages  # noqa: E402
+
+sys.path.remove(str(TOOLS))
+
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.glob("*.md"))]
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 
@@ -128,10 +133,7 @@ def test_architecture_names_every_module_of_the_top_folder() -> None:
 
 # --- the API pages -----------------------------------------------------------------------------------------
 
-OBJECT = re.compile(r"^::: cudnn_ct\.([\w.]+)$(?:\n    options:\n      heading: cudnn_ct\.([\w.]+)$)?", re.M)
-OBJECTS = [
-    match for page in sorted((DOCS / "api").glob("*.md")) for match in OBJECT.findall(page.read_text())
-]
+OBJECTS = [(path[9:], heading[9:]) for path, heading in api_pages.objects()]  # without cudnn_ct.
 
 
 def test_menu_has_every_page_and_no_other() -> None:
@@ -141,7 +143,7 @@ def test_menu_has_every_page_and_no_other() -> None:
 
 
 def test_api_pages_have_every_public_name_once() -> None:
-    headings = [heading or name for name, heading in OBJECTS]
+    headings = [heading for _, heading in OBJECTS]
     objects = {"config": "_config.Config", "raw": "_raw.RawLibrary"}
     public = {objects.get(name, name) for name in ct.__all__} - {"dnn", "reference"}
     for module in (dnn, doctor, graph, reference, testing):
