@@ -11,7 +11,7 @@ import cudnn_ct
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = Path(cudnn_ct.__file__).parent  # not below ROOT in a wheel
-ROOTS = ("tests", "docs", "examples", "benchmarks", "tools", "README.md", "CONTRIBUTING.md")
+ROOTS = ("tests", "docs", "examples", "benchmarks", "tools", "README.md", "CONTRIBUTING.md", "CHANGELOG.md")
 
 WORDS = ("seam", "dice", "ruler", "hopeless", "gapless", "anew", "quickest")
 WORDS += ("half types", "pass forward", "as they lie")
