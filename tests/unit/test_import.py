@@ -1,10 +1,9 @@
-"""Importing the package is free: proofs in child processes, where nothing else has been imported."""
+"""Importing the package loads no library: tests in child processes, which have imported nothing else."""
 
 from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -59,15 +58,15 @@ def test_import_opens_no_cuda_library_and_imports_nothing_heavy(statement: str) 
 
 
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs /proc/self/maps")
-def test_the_proof_would_see_them() -> None:
+def test_look_around_finds_imported_modules() -> None:
     pytest.importorskip("ml_dtypes")
     assert child(LOOK_AROUND.format(statement="import ml_dtypes"))["modules"] == ["ml_dtypes"]
 
 
 def test_import_takes_at_most_half_again_as_long_as_numpy() -> None:
-    """Compare processor time, which a busy machine disturbs little, of runs that alternate.
+    """Compare the processor time of alternating runs, because a busy machine disturbs it little.
 
-    A disturbed round can fail a quick package, but no luck lets a slow one pass three rounds' minimum.
+    A disturbed round can reject a fast package, so the fastest of three rounds counts.
     """
     child(STOPWATCH.format(statement="import cudnn_ct, numpy"))  # warms the file cache, compiles bytecode
     ratios = []
@@ -99,8 +98,9 @@ print(*wrong)
     assert done.stdout.split() == []
 
 
-def test_stub_has_the_public_names() -> None:
-    """`python tools/stub.py --write` makes the stub, which type checkers read."""
-    stub = Path(cudnn_ct.__file__).with_suffix(".pyi").read_text()
-    names = set(re.findall(r"^from \S+ import \w+ as (\w+)$", stub, re.MULTILINE))
-    assert names == set(cudnn_ct.__all__)
+def test_stub_is_up_to_date() -> None:
+    tool = Path(__file__).parents[2] / "tools" / "stub.py"
+    if not tool.is_file():
+        pytest.skip("tools/ is not next to these tests")
+    done = subprocess.run([sys.executable, str(tool)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
