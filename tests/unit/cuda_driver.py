@@ -14,7 +14,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from enum import IntEnum
-from functools import wraps
+from functools import partial
 from types import ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -67,23 +67,28 @@ class Capture:
 
 
 def call(
-    *, context: bool = True, unsafe: bool = False, stream: int | None = None, enqueues: bool = True
-) -> Callable[[Callable[..., Any]], Any]:
-    """Check what a call needs before it is made.
+    *,
+    results: int = 1,
+    context: bool = True,
+    unsafe: bool = False,
+    stream: int | None = None,
+    enqueues: bool = True,
+) -> Callable[..., Any]:
+    """Check the rules of a driver function before each call, and return its status and results as a tuple.
 
-    ``context``: that one is current. ``unsafe``: that no capture forbids it. ``stream``: the place among the
-    arguments of a stream, which must be alive. ``enqueues``: that work is put on the stream.
+    ``results`` is their number. ``context`` requires a current context. ``unsafe`` calls are forbidden during
+    captures. ``stream`` is the place among the arguments of a stream, which must be alive. ``enqueues`` says
+    that work is put on the stream.
     """
 
-    def checked(function: Callable[..., Any]) -> Any:
-        results = {"None": 0, "tuple[int, int]": 2}.get(function.__annotations__["return"], 1)
+    def checked(function: Callable[..., Any], name: str = "") -> Any:
+        name = name or function.__name__
 
-        @wraps(function)
         def wrapper(self: Driver, *arguments: Any) -> tuple[Any, ...]:
-            self.calls.append(Call(function.__name__, arguments, self.mode))
-            error = self.failing.get(function.__name__, OK)
+            self.calls.append(Call(name, arguments, self.mode))
+            error = self.failing.get(name, OK)
             if self.process not in (None, os.getpid()):
-                os.write(2, f"{function.__name__} was called in a forked child\n".encode())
+                os.write(2, f"{name} was called in a forked child\n".encode())
                 error = CUresult.CUDA_ERROR_NOT_INITIALIZED
             if context and self.current is None:
                 error = CUresult.CUDA_ERROR_INVALID_CONTEXT
@@ -102,7 +107,7 @@ def call(
 
 
 class Driver:
-    """The driver: what it was asked, and what there is. ``calls`` has every call."""
+    """The driver: its calls in ``calls``, and the memory, streams and captures that exist."""
 
     CUresult = CUresult
     CUstreamCaptureMode = CUstreamCaptureMode
@@ -199,39 +204,15 @@ class Driver:
 
     # --- the functions ---
 
-    @call(context=False)
+    @call(results=0, context=False)
     def cuInit(self, flags: int) -> None:
         self.process = os.getpid()
 
-    @call(context=False)
-    def cuDriverGetVersion(self) -> int:
-        return 13000
-
-    @call(context=False)
-    def cuDeviceGetCount(self) -> int:
-        return self.devices
-
-    @call(context=False)
-    def cuDeviceGetName(self, length: int, device: int) -> bytes:
-        return b"a device of the tests".ljust(length, b"\0")
-
-    @call(context=False)
-    def cuDeviceGetAttribute(self, attribute: int, device: int) -> int:
-        return attribute
-
-    @call()
-    def cuCtxGetDevice(self) -> int | None:
-        return self.current
-
-    @call(context=False)
-    def cuDevicePrimaryCtxRetain(self, device: int) -> int:
-        return 0xC0 + device
-
-    @call(context=False)
+    @call(results=0, context=False)
     def cuCtxSetCurrent(self, context: int) -> None:
         self.current = context - 0xC0 if context else None
 
-    @call(unsafe=True)
+    @call(results=0, unsafe=True)
     def cuCtxSynchronize(self) -> None:
         for capture in self.captures.values():  # whatever its mode
             capture.valid = False
@@ -241,57 +222,21 @@ class Driver:
         before, self._thread.mode = self.mode, mode
         return before
 
-    @call(unsafe=True)
-    def cuStreamCreate(self, flags: int) -> int:
-        return self.new_stream(blocking=not flags)
-
     @call(stream=0, enqueues=False)
     def cuStreamIsCapturing(self, stream: int) -> int:
         return int(stream in self.captures)
 
-    @call(stream=0, unsafe=True)
+    @call(results=0, stream=0, unsafe=True)
     def cuStreamSynchronize(self, stream: int) -> None:
         assert stream not in self.captures
-
-    @call(stream=0)
-    def cuStreamWaitEvent(self, stream: int, event: int, flags: int) -> None:
-        pass
-
-    @call(unsafe=True)
-    def cuEventCreate(self, flags: int) -> int:
-        return next(self._addresses)
-
-    @call(stream=1)
-    def cuEventRecord(self, event: int, stream: int) -> None:
-        pass
-
-    @call(unsafe=True)
-    def cuEventQuery(self, event: int) -> None:
-        pass
-
-    @call(unsafe=True)
-    def cuEventDestroy(self, event: int) -> None:
-        pass
-
-    @call(context=False)
-    def cuDeviceGetMemPool(self, device: int) -> int:
-        return 0xB0 + device
 
     @call(context=False, unsafe=True)
     def cuMemPoolGetAttribute(self, pool: int, attribute: str) -> int:
         return self.pool[attribute]
 
-    @call(context=False, unsafe=True)
+    @call(results=0, context=False, unsafe=True)
     def cuMemPoolSetAttribute(self, pool: int, attribute: str, value: int) -> None:
         self.pool[attribute] = value
-
-    @call(context=False, unsafe=True)
-    def cuMemPoolTrimTo(self, pool: int, nbytes: int) -> None:
-        pass
-
-    @call()
-    def cuMemGetInfo(self) -> tuple[int, int]:
-        return 100, 200
 
     @call(stream=2, unsafe=True)
     def cuMemAllocFromPoolAsync(self, nbytes: int, pool: int, stream: int) -> int:
@@ -301,7 +246,7 @@ class Driver:
         self.memory[address] = memory, stream
         return address
 
-    @call(stream=1, unsafe=True)
+    @call(results=0, stream=1, unsafe=True)
     def cuMemFreeAsync(self, address: int, stream: int) -> None:
         if stream in self.captures:  # memory of a graph alone is freed in it
             self.captures[stream].valid = False
@@ -310,40 +255,49 @@ class Driver:
         ctypes.memset(memory, 0xA5, len(memory))
         self.freed.append((address, stream, self.current))
 
-    @call(stream=3)
-    def cuMemcpyHtoDAsync(self, target: int, source: int, nbytes: int, stream: int) -> None:
-        assert stream not in self.captures, "a graph reads host memory when it is launched"
-        ctypes.memmove(target, source, nbytes)
-
-    @call(stream=3)
-    def cuMemcpyDtoHAsync(self, target: int, source: int, nbytes: int, stream: int) -> None:
-        assert stream not in self.captures
-        ctypes.memmove(target, source, nbytes)
-
-    @call(stream=3)
+    @call(results=0, stream=3)
     def cuMemcpyDtoDAsync(self, target: int, source: int, nbytes: int, stream: int) -> None:
         assert target >= source + nbytes or source >= target + nbytes, "the copy overlaps itself"
         self._enqueue(stream, lambda: ctypes.memmove(target, source, nbytes))
 
-    @call(stream=3)
-    def cuMemsetD8Async(self, target: int, value: int, count: int, stream: int) -> None:
-        self._set(target, value, 1, count, stream)
+    def _copy_host(self, target: int, source: int, nbytes: int, stream: int) -> None:
+        assert stream not in self.captures, "a graph reads host memory when it is launched"
+        ctypes.memmove(target, source, nbytes)
 
-    @call(stream=3)
-    def cuMemsetD16Async(self, target: int, value: int, count: int, stream: int) -> None:
-        self._set(target, value, 2, count, stream)
-
-    @call(stream=3)
-    def cuMemsetD32Async(self, target: int, value: int, count: int, stream: int) -> None:
-        self._set(target, value, 4, count, stream)
-
-    def _set(self, target: int, value: int, size: int, count: int, stream: int) -> None:
+    def _set(self, target: int, value: int, count: int, stream: int, *, size: int) -> None:
         content = value.to_bytes(size, sys.byteorder) * count
         self._enqueue(stream, lambda: ctypes.memmove(target, content, len(content)))
 
-    @call(context=False)
-    def cuPointerGetAttribute(self, attribute: int, address: int) -> int:
-        return 2
+
+FREE = {"context": False}
+ENQUEUES = {"results": 0, "stream": 3}
+
+# Short functions: their checks, and the result for a driver and arguments.
+SHORT: dict[str, tuple[dict[str, Any], Callable[..., Any]]] = {
+    "cuDriverGetVersion": (FREE, lambda _: 13000),
+    "cuDeviceGetCount": (FREE, lambda driver: driver.devices),
+    "cuDeviceGetName": (FREE, lambda _, length, device: b"a device of the tests".ljust(length, b"\0")),
+    "cuDeviceGetAttribute": (FREE, lambda _, attribute, device: attribute),
+    "cuDevicePrimaryCtxRetain": (FREE, lambda _, device: 0xC0 + device),
+    "cuDeviceGetMemPool": (FREE, lambda _, device: 0xB0 + device),
+    "cuPointerGetAttribute": (FREE, lambda _, attribute, address: 2),
+    "cuCtxGetDevice": ({}, lambda driver: driver.current),
+    "cuStreamCreate": ({"unsafe": True}, lambda driver, flags: driver.new_stream(blocking=not flags)),
+    "cuStreamWaitEvent": ({"results": 0, "stream": 0}, lambda *_: None),
+    "cuEventCreate": ({"unsafe": True}, lambda driver, flags: next(driver._addresses)),
+    "cuEventRecord": ({"results": 0, "stream": 1}, lambda *_: None),
+    "cuEventQuery": ({"results": 0, "unsafe": True}, lambda *_: None),
+    "cuEventDestroy": ({"results": 0, "unsafe": True}, lambda *_: None),
+    "cuMemPoolTrimTo": ({"results": 0, "context": False, "unsafe": True}, lambda *_: None),
+    "cuMemGetInfo": ({"results": 2}, lambda _: (100, 200)),
+    "cuMemcpyHtoDAsync": (ENQUEUES, Driver._copy_host),
+    "cuMemcpyDtoHAsync": (ENQUEUES, Driver._copy_host),
+    "cuMemsetD8Async": (ENQUEUES, partial(Driver._set, size=1)),
+    "cuMemsetD16Async": (ENQUEUES, partial(Driver._set, size=2)),
+    "cuMemsetD32Async": (ENQUEUES, partial(Driver._set, size=4)),
+}
+for _name, (_checks, _function) in SHORT.items():
+    setattr(Driver, _name, call(**_checks)(_function, _name))
 
 
 def install(driver: Driver | None = None) -> Driver:
