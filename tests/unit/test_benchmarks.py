@@ -8,7 +8,6 @@ import math
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -27,7 +26,6 @@ if not BENCHMARKS.is_dir():
 sys.path.insert(0, str(BENCHMARKS))
 import conv  # noqa: E402
 import conv_layers  # noqa: E402
-import conv_report  # noqa: E402
 import conv_rows  # noqa: E402
 import layers_host  # noqa: E402
 import layers_rows  # noqa: E402
@@ -37,7 +35,7 @@ import rnn_rows  # noqa: E402
 import rnn_workload  # noqa: E402
 from harness import command, timing  # noqa: E402
 from harness.operands import Operands  # noqa: E402
-from harness.results import Results, merged, read  # noqa: E402
+from harness.results import Results, read  # noqa: E402
 
 sys.path.remove(str(BENCHMARKS))
 
@@ -171,14 +169,6 @@ def test_results_skip_a_truncated_line(tmp_path: Path) -> None:
     assert len(Results(path).records) == 2
 
 
-def test_merged_shards_read_as_their_rows(tmp_path: Path) -> None:
-    less, more = conv_record(1, guess=1.0), conv_record(1, guess=2.0, time=1.0)
-    assert merged([more, less]) == merged([less, more]) == [more]
-    records = [{"section": "about", "id": "now", "device": "made up"}, more, conv_record(2, guess=1.0)]
-    conv_report.write_whole(tmp_path / "whole.json", records)
-    assert read(tmp_path / "whole.json") == records
-
-
 def test_benchmark_stops_at_its_time_limit_and_resumes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -196,28 +186,6 @@ def test_benchmark_stops_at_its_time_limit_and_resumes(
     assert "27 left: run the same command again" in printed[0]
     assert "27 to measure" in printed[1]
     assert printed[2].startswith("0 to measure, 29 records are there already")
-
-
-@pytest.mark.parametrize("failing", [(), ("time",), ("guess", "time", "torch", "torch_benchmark")])
-def test_race_measures_contenders_alternately_without_those_that_fail(
-    failing: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    times = {"torch_benchmark": 10.0, "torch": 12.0, "guess": 9.0, "time": 8.0}
-    seen: list[str] = []
-
-    def at_home(contender: Any, work: Callable[..., float], *arguments: Any) -> float:
-        if contender.call in failing:
-            raise ValueError("no way")
-        seen.extend([contender.call] if work.__name__ == "loop" else [])
-        return times[contender.call]
-
-    monkeypatch.setattr(timing, "at_home", at_home)
-    contenders = {name: timing.Contender(name) for name in times}
-    record = timing.race(conv_rows.facts(conv_layers.rows()[0]), contenders, 4, first=conv_rows.FIRST_CALLS)
-    left = [name for name in conv_rows.CONTENDERS if name not in failing]
-    assert seen == left * (1 + timing.LOOPS)
-    assert record["times"] == {name: times[name] for name in left}
-    assert record["errors"] == dict.fromkeys(failing, "ValueError: no way")
 
 
 # --- commands ----------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Which device is current before, in and after work on another: on a driver of two devices without memory."""
+"""The current device before, in and after work on another one, with a driver of two devices."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
 
 @pytest.mark.parametrize("before", [None, 0, 1])
 @pytest.mark.parametrize("device", [0, 1])
-def test_what_was_current_is_current_again(driver: Driver, before: int | None, device: int) -> None:
+def test_restore_device_restores_the_current_device(driver: Driver, before: int | None, device: int) -> None:
     driver.current = before
     assert streams.current_device() == (before or 0)
     previous = streams.set_device(device)
     assert driver.current == device
     streams.restore_device(previous)
     assert streams.current_device() == (before or 0)
-    # A context on a device that nobody asked for takes memory of it.
+    # A context on an unused device would take memory there.
     assert driver.current == (device if before is None and device == 0 else before)
 
 
 @pytest.mark.parametrize("before", [None, 0, 1])
-def test_blocks_within_blocks(driver: Driver, before: int | None) -> None:
+def test_use_restores_the_device_of_an_outer_block(driver: Driver, before: int | None) -> None:
     driver.current = before
     with ct.use(device=1):
         with ct.use(device=0):
@@ -51,7 +51,7 @@ def test_blocks_within_blocks(driver: Driver, before: int | None) -> None:
     assert driver.current == before
 
 
-def test_memory_of_a_device_that_is_lost_is_let_go(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_is_not_freed_when_its_device_is_lost(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     driver.current = 1
     buffer = memory.allocate(100, Stream(driver.new_stream(), 1))
 

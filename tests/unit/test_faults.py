@@ -21,7 +21,7 @@ STREAM = Stream(0x70, 0)
 
 
 class Result(int):
-    """A driver's result, with its name."""
+    """A result of the driver with a name."""
 
     name: str
 
@@ -54,7 +54,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
 
 @pytest.fixture
 def broken(driver: Driver) -> Callable[[str], None]:
-    """Let every call of the driver fail with an error of a name."""
+    """Return a function that makes every driver call fail with a named error."""
 
     def put(name: str) -> None:
         result = Result(2 if name.endswith("OUT_OF_MEMORY") else 700)
@@ -65,7 +65,7 @@ def broken(driver: Driver) -> Callable[[str], None]:
 
 
 class Event:
-    """One that is waited for, or asked."""
+    """An event."""
 
     handle = 0x30
 
@@ -87,7 +87,7 @@ CALLS: dict[str, Callable[[], object]] = {
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_a_kernel_that_failed_shows_at_any_call(broken: Callable[[str], None], name: str) -> None:
+def test_every_driver_call_reports_a_failed_kernel(broken: Callable[[str], None], name: str) -> None:
     broken("CUDA_ERROR_ILLEGAL_ADDRESS")
     with pytest.raises(ExecutionFailedError, match="CUDA_ERROR_ILLEGAL_ADDRESS") as caught:
         CALLS[name]()
@@ -96,14 +96,14 @@ def test_a_kernel_that_failed_shows_at_any_call(broken: Callable[[str], None], n
 
 
 @pytest.mark.parametrize("name", [name for name in CALLS if name != "is_done"])
-def test_an_error_that_is_no_kernels_has_no_such_note(broken: Callable[[str], None], name: str) -> None:
+def test_driver_error_has_no_note_when_no_kernel_failed(broken: Callable[[str], None], name: str) -> None:
     broken("CUDA_ERROR_INVALID_VALUE")
     with pytest.raises(CudnnError, match="CUDA_ERROR_INVALID_VALUE") as caught:
         CALLS[name]()
     assert not hasattr(caught.value, "__notes__")
 
 
-def test_what_was_issued_is_told_where_it_was_watched(
+def test_note_lists_launches_when_debug_sync_is_on(
     broken: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(launch_log, "_history", {})
@@ -121,19 +121,19 @@ def test_what_was_issued_is_told_where_it_was_watched(
     ]
 
 
-def test_a_copy_is_waited_for_and_named(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copy_device_waits_when_debug_sync_is_on(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     done, failed = Result(0), Result(700)
     failed.name = "CUDA_ERROR_MISALIGNED_ADDRESS"
     monkeypatch.setattr(driver, "cuMemcpyDtoDAsync", lambda *args: (done,))
     driver.failing["cuStreamSynchronize"] = failed
-    memory.copy_device(0x10, 0x20, 8, STREAM)  # nobody waits
+    memory.copy_device(0x10, 0x20, 8, STREAM)  # without waiting
     monkeypatch.setattr(launch_log, "_history", {})
     monkeypatch.setattr(config, "debug_sync", True)
     with pytest.raises(ExecutionFailedError, match="copying 8 bytes from 0x20 to 0x10 failed on the device"):
         memory.copy_device(0x10, 0x20, 8, STREAM)
 
 
-def test_memory_that_runs_out_says_how_much_was_wanted_for_what(
+def test_allocate_names_size_and_purpose_when_memory_runs_out(
     broken: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broken("CUDA_ERROR_OUT_OF_MEMORY")

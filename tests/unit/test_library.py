@@ -1,4 +1,4 @@
-"""``Library`` and ``raw`` over functions that a test makes: no cuDNN."""
+"""``Library`` with C functions made of Python functions: no cuDNN."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def nothing_loaded() -> Iterator[None]:
         yield
 
 
-def test_a_success_is_returned_and_a_failure_is_raised() -> None:
+def test_library_returns_success_and_raises_failures() -> None:
     answers = iter([0, 2000])
     lib = library(cudnnGraphVersionCheck=lambda: next(answers))
     assert lib.cudnnGraphVersionCheck() == 0
@@ -61,7 +61,7 @@ def test_a_success_is_returned_and_a_failure_is_raised() -> None:
     assert "9.1.0" in str(caught.value)
 
 
-def test_the_last_error_is_fetched_once_and_only_after_a_failure() -> None:
+def test_library_reads_the_last_error_once_and_only_after_a_failure() -> None:
     fetched = []
     answers = iter([0, 0, 4000])
     lib = library(
@@ -76,11 +76,11 @@ def test_the_last_error_is_fetched_once_and_only_after_a_failure() -> None:
     assert len(fetched) == 1
 
 
-def test_what_does_not_return_a_status_is_not_checked() -> None:
+def test_library_checks_no_result_that_is_not_a_status() -> None:
     assert library(cudnnGetCudartVersion=lambda: 12090).cuda_version == 12090
 
 
-def test_a_function_that_is_newer_than_the_library() -> None:
+def test_library_names_the_version_that_a_function_needs() -> None:
     lib = library(version=90100)
     name = next(name for name, prototype in FUNCTIONS.items() if prototype.since > 91900)
     with pytest.raises(VersionMismatchError, match=rf"^{name} needs cuDNN >= 9\.2\d\.\d, have 9\.1\.0$"):
@@ -104,23 +104,23 @@ def test_library_names_the_version_that_a_kind_of_descriptor_needs() -> None:
         recent.cudnnBackendCreateDescriptor(BackendDescriptorType.DEVICEPROP_DESCRIPTOR, descriptor)
 
 
-def test_a_function_that_should_be_there_and_is_not() -> None:
+def test_library_reports_a_missing_function() -> None:
     with pytest.raises(VersionMismatchError, match=r"^cudnnCreate is missing from this cuDNN, have 9\.1\.0$"):
         library().cudnnCreate(None)
 
 
-def test_an_unknown_name_suggests_the_close_ones() -> None:
+def test_library_suggests_names_close_to_an_unknown_one() -> None:
     with pytest.raises(AttributeError, match="did you mean cudnnGetVersion"):
         library().cudnnGetVersoin  # noqa: B018
     with pytest.raises(AttributeError, match=r"no function 'zzz'$"):
         library().zzz  # noqa: B018
 
 
-def test_every_function_is_an_ordinary_attribute() -> None:
+def test_library_has_every_function_as_an_attribute() -> None:
     assert set(FUNCTIONS) <= set(vars(library()))
 
 
-def test_a_failed_load_is_tried_again(nothing_loaded: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_load_searches_again_after_a_failure(nothing_loaded: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_lib, "find_cudnn", lambda: _lib.SearchResult(None, "", (("platform", "not here"),)))
     for _ in range(2):
         with pytest.raises(LibraryNotFoundError, match="platform: not here"):

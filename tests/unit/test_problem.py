@@ -114,7 +114,7 @@ def test_output_shape_rejects_shapes(x: tuple[int, ...], w: tuple[int, ...], mes
         conv_output_shape((1, 4, 5), (3, 2, 2), groups=2)
 
 
-def test_problem_is_a_value() -> None:
+def test_equal_problems_are_equal_keys() -> None:
     x, w = TensorSpec.packed((2, 3, 5, 6), "float16"), TensorSpec.packed((4, 3, 3, 3), "half")
     one = conv_problem("forward", x, w, padding=(1, 1), mode=ConvolutionMode.CONVOLUTION)
     two = conv_problem("forward", x, w, padding=1, mode="convolution", precision="as_input_f32")
@@ -153,7 +153,7 @@ def test_resolve_precision() -> None:
             resolve_precision(name, "int8", True)
 
 
-def test_sums_of_int8_are_written_as_out_is() -> None:
+def test_int8_problem_has_the_dtype_of_out() -> None:
     x, w = (TensorSpec.packed(shape, "int8", "nhwc") for shape in ((2, 4, 5, 5), (8, 4, 3, 3)))
     for out in (None, "int32", "float32"):
         given_out = None if out is None else TensorSpec.packed((2, 8, 3, 3), out, "nhwc")

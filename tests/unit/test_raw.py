@@ -1,4 +1,4 @@
-"""``ct.raw``: checked before C, where ctypes would cut or pass on."""
+"""``ct.raw``: arguments that ctypes would truncate or pass on are rejected before C."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`reference` has the names of `ops`, with the same parameters less those that only matter on a device."""
+"""`reference` has the names of `ops`, with the same parameters except those that concern only a device."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from cudnn_ct import reference
 
 ON_A_DEVICE = {"algo", "precision", "deterministic", "workspace_limit", "strict", "stream"}
 
-# Operations, and the functions of shapes beside them.
+# Operations, and the public functions of shapes.
 OPERATIONS = ("cudnn_ct.ops.", "cudnn_ct.shapes.")
 
-# Where a parameter of that name is mathematics: a softmax or its logarithm.
+# Parameters of such names that change the result: a softmax or its logarithm.
 OF_MATHEMATICS = {("softmax", "algo"), ("softmax_backward", "algo")}
 
-# Operations without a meaning in mathematics: they select, prepare or query, or draw random numbers.
+# Operations without a mathematical definition: they select, prepare or query, or draw random numbers.
 WITHOUT_REFERENCE = {
     *("batch_norm_overflow_detected", "conv_algorithms", "conv_bias_activation_plan", "conv_plan"),
     *("dropout", "dropout_backward"),
@@ -35,17 +35,17 @@ def is_operation(value: Any) -> bool:
 
 
 def parameters(function: Any) -> list[tuple[str, Any, Any]]:
-    """Names, kinds and defaults, in order."""
+    """Return names, kinds and defaults, in order."""
     return [(p.name, p.kind, p.default) for p in inspect.signature(function).parameters.values()]
 
 
-def test_each_operation_has_a_reference_and_each_reference_an_operation() -> None:
+def test_reference_has_every_operation_and_no_other() -> None:
     functions = {name for name in public(ct) if is_operation(getattr(ct, name))}
     assert public(reference) == functions - WITHOUT_REFERENCE
 
 
 @pytest.mark.parametrize("name", sorted(public(reference)))
-def test_the_signatures_agree(name: str) -> None:
+def test_reference_has_the_signature_of_its_operation(name: str) -> None:
     ours = parameters(getattr(ct, name))
     mathematical = [row for row in ours if row[0] not in ON_A_DEVICE or (name, row[0]) in OF_MATHEMATICS]
     assert parameters(getattr(reference, name)) == mathematical
