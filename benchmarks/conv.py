@@ -1,12 +1,12 @@
-"""Convolution beside PyTorch on one GPU: every bar, in one command.
+"""Compare convolution with PyTorch on one GPU.
 
     python benchmarks/conv.py --section all --rows rows.jsonl [--shard 2/8] [--seconds 540] [--json OUT]
 
 A row is a layer of a network in one direction and kind, with the same data, layout and TF32 setting for all:
-PyTorch with cudnn.benchmark, PyTorch without, cudnn_ct by default, and its policy "autotune". GPU time by
-events around loops of calls, medians; the four take turns, loop by loop; operands and results rotate through
-more memory than the cache holds. What is done is kept in the file of rows, one JSON object a line, and not
-done again: a command that was stopped goes on where it was. `conv_report.py` merges such files.
+PyTorch with cudnn.benchmark, PyTorch without, cudnn_ct by default, and its policy "autotune". GPU time
+is the median of loops of calls between two events. The four run alternately, loop by loop, and operands and
+results rotate through more memory than the cache holds. The file of rows has one JSON object per line; rows
+in it are not measured again, so that a stopped command resumes. `conv_report.py` merges such files.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = command.parser("convolution beside PyTorch")
+    parser = command.parser("compare convolution with PyTorch")
     parser.add_argument("--section", nargs="+", choices=(*SECTIONS, "all"), default=["rows"])
     parser.add_argument("--networks", nargs="+", choices=tuple(NETWORKS), default=tuple(NETWORKS))
     parser.add_argument("--directions", nargs="+", choices=DIRECTIONS, default=DIRECTIONS)

@@ -1,4 +1,4 @@
-"""Host time of a call of a convolution: in the ways to call it, beside PyTorch and nvidia-cudnn-frontend."""
+"""Host time of a convolution by each kind of call, of PyTorch and of nvidia-cudnn-frontend."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ KINDS = {
 
 
 class Row(NamedTuple):
-    """What is measured at once: everybody side by side."""
+    """A row: all contenders are measured on it alternately."""
 
     layer: Layer
     direction: str

@@ -22,7 +22,7 @@ from harness.text import about_lines, cell, failures, figure, times_of
 
 # A row of more than 30 us must not be slower than 1.03 times what PyTorch with cudnn.benchmark takes.
 ROW_LIMIT = Limit("time", "torch_benchmark", 1.03, bound=30)
-SLOW_GUESS = 1.25  # guessed rows that are slower than that are listed
+SLOW_GUESS = 1.25  # rows whose heuristic choice is slower than that are listed
 NEW_PROBLEM = (35, 70)  # microseconds: what counts as a kernel of 50 us
 NEW_PROBLEM_LIMIT = 60  # milliseconds
 LIMITS = {"fp16": 0.98, "bf16": 0.98, "tf32-nhwc": 0.98, "tf32-nchw": 0.98, "fp32": 0.90, "fp64": 0.90}
@@ -76,7 +76,7 @@ def _guess_bars(rows: list[Record]) -> Iterator[Bar]:
 
 
 def _by_halves(name: str, ratio: Ratio, rows: list[Record], limit: float) -> Bar:
-    """A bar for the half that the rule was not fitted on, with the other figures beside it."""
+    """A bar for the half that the rule was not fitted on, with the other figures as detail."""
     report = values(ratio, (row for row in rows if row["half"] == "report"))
     fit = values(ratio, (row for row in rows if row["half"] == "fit"))
     detail = f"fitted half {figure(geomean(fit))}, all {figure(geomean(report + fit))}"
@@ -84,7 +84,7 @@ def _by_halves(name: str, ratio: Ratio, rows: list[Record], limit: float) -> Bar
 
 
 def _new_problem_bar(records: list[Record]) -> Bar:
-    """Of the section "new", where nothing is compiled; beside it what the rows say, where that counts too."""
+    """A bar for the section "new", which compiles nothing; the detail has the rows, which do."""
     plain, compiled = (_costs(of_section(records, section)) for section in ("new", "rows"))
     detail = f"kernels of {NEW_PROBLEM[0]} to {NEW_PROBLEM[1]} us"
     if plain:
@@ -144,12 +144,12 @@ def time_over_torch(row: Record) -> float | None:
 
 
 def guess_over_torch(row: Record) -> float | None:
-    """Ratio of the guessed choice to PyTorch's guess."""
+    """Ratio of the heuristic choice to that of PyTorch."""
     return quotient(row["times"], "guess", "torch")
 
 
 def guess_over_time(row: Record) -> float | None:
-    """Ratio of the guessed choice to the timed one."""
+    """Ratio of the heuristic choice to the autotuned one."""
     return quotient(row["times"], "guess", "time")
 
 

@@ -1,4 +1,4 @@
-"""A layer in one direction and kind: the same data for all, who is timed, and what was chosen."""
+"""A layer in one direction and kind: its data, its contenders, and the algorithms that they chose."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import cudnn_ct as ct
 
 POLICIES = {"guess": None, "time": "autotune"}
 CONTENDERS = ("torch_benchmark", "torch", "guess", "time")  # in the order in which they take turns
-# A timed choice comes before a guess at the same problem, so that it finds nothing prepared.
+# The autotuned choice of a problem comes before the heuristic one, so that nothing is prepared for it.
 FIRST_CALLS = ("torch_benchmark", "torch", "time", "guess", "torch_eager", "torch_fused")
 
 ROLES = {  # two inputs and the result, in the order of our arguments
@@ -108,7 +108,7 @@ def facts(row: Row, section: str = "rows") -> Record:
 
 
 def warm_up() -> None:
-    """Measure a small row, to have made everybody's first plan before anything counts."""
+    """Measure a small row, so that every contender has made its first plan before times count."""
     row = conv_layers.rows(networks=["resnet50-b1"], kinds=["fp16"], directions=["forward"])[0]
     small = row.layer._replace(x=(2, 16, 32, 32), w=(16, 16, *row.layer.w[2:]))
     row_record(row._replace(layer=small), CONTENDERS)

@@ -1,14 +1,14 @@
-"""Pooling, softmax, batch normalisation and the other layers beside PyTorch on one GPU, in one command.
+"""Compare pooling, softmax, batch normalisation and the other layers with PyTorch on one GPU.
 
     python benchmarks/layers.py --section all --rows rows.jsonl [--shard 2/4] [--seconds 540] [--json OUT]
 
 A row is an operation on a layer of a network, forward or backward, in a dtype and a layout, with the same
-data for both: PyTorch as a network calls it, and cudnn_ct. GPU time by events around loops of calls, medians;
-the two take turns, loop by loop; operands and results rotate through more memory than the cache holds. Beside
-each row stands its floor: what must be read and written, once, at the speed of a copy that is measured in the
-same run. A row whose result is not PyTorch's is an error. What is done is kept in the file of rows, one
-JSON object a line, and not done again: a command that was stopped goes on where it was. Rows of operations
-that cudnn_ct did not have are measured once it has them. `layers_report.py` merges such files.
+data for both: PyTorch as a network calls it, and cudnn_ct. GPU time is the median of loops of calls
+between two events. Both run alternately, loop by loop, and operands and results rotate through more memory
+than the cache holds. The floor of a row is the time to read and write its arrays once, at the speed of a copy
+in the same run. A row whose result is not PyTorch's is an error. The file of rows has one JSON object per
+line; rows in it are not measured again, so that a stopped command resumes. Rows of operations that cudnn_ct
+did not have are measured once it has them. `layers_report.py` merges such files.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = command.parser("layers beside PyTorch")
+    parser = command.parser("compare layers with PyTorch")
     parser.add_argument("--section", nargs="+", choices=(*SECTIONS, "all"), default=["rows"])
     parser.add_argument("--family", nargs="+", choices=tuple(FAMILIES), default=tuple(FAMILIES))
     parser.add_argument("--kinds", nargs="+", choices=tuple(KINDS), default=tuple(KINDS))

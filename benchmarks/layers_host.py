@@ -1,4 +1,4 @@
-"""Host time of a call of each operation, beside PyTorch's, with operands so small that the GPU waits."""
+"""Host time of a call of each operation and of PyTorch's, with operands so small that the GPU waits."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from cudnn_ct.cuda import stream
 
 Call0 = Callable[[], Any]
 
-SMALL = 8  # the most that an axis has
+SMALL = 8  # the largest length of an axis
 
 
 def key_of(operation: str) -> str:

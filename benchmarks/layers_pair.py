@@ -42,7 +42,7 @@ class Pair(NamedTuple):
 def difference(pair: Pair, operands: Operands, ours: Call, theirs: Call) -> float:
     """How far our results of the first set of operands are from PyTorch's, relatively.
 
-    A result that is written by nobody is NaN, and so is the difference then.
+    A result that was not written is NaN, and then the difference is NaN as well.
     """
     expected = _results(pair, operands, theirs)
     for given in operands.theirs.get("out", ())[:1]:

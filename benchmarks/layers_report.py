@@ -1,10 +1,10 @@
-"""What the rows of the layer benchmark come to: the bars, each with its figure, and the rows behind.
+"""Report of the layer benchmark: the bars, each with its figure and its rows.
 
     python benchmarks/layers_report.py ROWS... [--json OUT]
 
 ROWS are files that `layers.py` wrote, of one shard or of several; no GPU is needed. Ratios are ours / theirs,
 and geometric means are taken over the rows of a family, forward and backward. The floor of a row is the time
-that memory takes to move what must be read and written, as a copy moves it: a kernel can hardly be quicker.
+of a copy of as many bytes as must be read and written: a kernel can hardly be faster.
 """
 
 from __future__ import annotations

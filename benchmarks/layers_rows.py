@@ -90,12 +90,12 @@ def calls_of(
 
 
 def came_since(record: Record) -> bool:
-    """Whether an operation is there now that was not there when the record was made."""
+    """Return whether an operation exists now that did not exist when the record was made."""
     return record.get("errors", {}).get("ours") == NOT_THERE and hasattr(ct, record["operation"])
 
 
 def compare(record: Record, row: Row, pair: Pair, operands: Operands, calls: dict[str, Call]) -> None:
-    """Take our time away again where our result is not PyTorch's: something else may well be quicker."""
+    """Drop our time if our result is not PyTorch's: a wrong computation may be faster."""
     import torch
 
     try:
@@ -135,6 +135,6 @@ def bandwidth() -> float:
 
 
 def warm_up() -> None:
-    """Measure a small row, to have made everybody's first plan before anything counts."""
+    """Measure a small row, so that every contender has made its first plan before times count."""
     row = layers_workload.operations()["pool"]
     row_record(row._replace(layer=row.layer._replace(x=(2, 16, 32, 32))))

@@ -1,14 +1,14 @@
-"""Recurrent networks beside PyTorch on one GPU, in one command.
+"""Compare recurrent networks with PyTorch on one GPU.
 
     python benchmarks/rnn.py --section all --rows rows.jsonl [--shard 2/4] [--seconds 540] [--json OUT]
 
-A row is a network, a batch and what is done with it: a forward pass (PyTorch in inference mode), or one of
+A row is a network, a batch and a computation: a forward pass (PyTorch in inference mode), or one of
 training with the gradients of input and weights (PyTorch by autograd). The weights are the same on both
-sides, and so is the precision: float32 is computed as TF32 by both, which is PyTorch's default. GPU time by
-events around loops of calls, medians; PyTorch and our two policies take turns, loop by loop; inputs and
-results rotate, the weights stay. Rows above the limit are measured again, five times in turns. A time counts
-only if the results are PyTorch's. What is done is kept in the file of rows, one JSON object a line, and not
-done again: a command that was stopped goes on where it was. `rnn_report.py` merges such files.
+sides, and so is the precision: float32 is computed as TF32 by both, which is PyTorch's default. GPU time is
+the median of loops of calls between two events. PyTorch and two policies of cudnn_ct run alternately, loop by
+loop; inputs and results rotate, the weights stay. Rows above the limit are measured again, five times. A time
+counts only if the results are PyTorch's. The file of rows has one JSON object per line; rows in it are not
+measured again, so that a stopped command resumes. `rnn_report.py` merges such files.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = command.parser("recurrent networks beside PyTorch")
+    parser = command.parser("compare recurrent networks with PyTorch")
     parser.add_argument("--section", nargs="+", choices=(*SECTIONS, "all"), default=["padded", "packed"])
     parser.add_argument("--modes", nargs="+", choices=MODES, default=MODES)
     parser.add_argument("--kinds", nargs="+", choices=tuple(KINDS), default=tuple(KINDS))

@@ -1,4 +1,4 @@
-"""Host time of a forward call of each mode, beside PyTorch's, with a network so small that the GPU waits."""
+"""Host time of a forward call of each mode and of PyTorch's, with a network so small that the GPU waits."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ class Ours(NamedTuple):
 
 
 def torch_network(row: Row) -> Any:
-    """PyTorch's network, its weights in one piece of memory as cuDNN wants them."""
+    """PyTorch's network, its weights in one piece of memory, as cuDNN requires."""
     import torch
 
     torch.backends.cudnn.allow_tf32 = True  # PyTorch's default, and what our precision says

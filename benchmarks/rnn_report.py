@@ -79,12 +79,12 @@ def time_over_torch(row: Record) -> float | None:
 
 
 def guess_over_torch(row: Record) -> float | None:
-    """Ratio of the guessed choice to PyTorch's."""
+    """Ratio of the heuristic choice to PyTorch."""
     return quotient(row["times"], "guess", "torch")
 
 
 def guess_over_time(row: Record) -> float | None:
-    """Ratio of the guessed choice to the timed one."""
+    """Ratio of the heuristic choice to the autotuned one."""
     return quotient(row["times"], "guess", "time")
 
 

@@ -100,12 +100,12 @@ def _side(name: str, row: Row, network: Any, operands: Operands) -> Side:
 
 
 def came_since(record: Record) -> bool:
-    """Whether the class is there now that was not there when the record was made."""
+    """Return whether the class exists now that did not exist when the record was made."""
     return NOT_THERE in record.get("errors", {}).values() and hasattr(ct, "RNN")
 
 
 def compare(record: Record, row: Row, sides: dict[str, Side]) -> None:
-    """Take times of ours away whose results are not PyTorch's: something else may well be quicker."""
+    """Drop our times whose results are not PyTorch's: a wrong computation may be faster."""
     import torch
 
     timed = [name for name in record["times"] if name != "torch"]
@@ -145,6 +145,6 @@ def line(record: Record) -> str:
 
 
 def warm_up() -> None:
-    """Measure a small row, to have made everybody's first plan before anything counts."""
+    """Measure a small row, so that every contender has made its first plan before times count."""
     row = rnn_workload.rows(sections=["padded"])[0]
     row_record(row._replace(hidden=32, batch=2, steps=3))

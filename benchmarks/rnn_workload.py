@@ -15,7 +15,7 @@ from harness.shards import select
 
 
 class Kind(NamedTuple):
-    """A dtype, and the precision that both sides are told."""
+    """A dtype, and the precision that both sides use."""
 
     name: str
     title: str
@@ -28,7 +28,7 @@ KINDS = {
     for kind in (
         Kind("fp16", "fp16", "float16", "as_input_f32"),
         Kind("bf16", "bf16", "bfloat16", "as_input_f32"),
-        Kind("tf32", "float32 as TF32", "float32", "tf32"),  # what PyTorch does unless it is told otherwise
+        Kind("tf32", "float32 as TF32", "float32", "tf32"),  # PyTorch's default
     )
 }
 MODES = ("lstm", "gru", "rnn_tanh", "rnn_relu")

@@ -11,7 +11,7 @@ from typing import Any
 
 from cudnn_headers import Api, BindingsError, Enum, Function
 
-FLOOR = 90000  # the oldest cuDNN that we support: what it has is there from the start
+FLOOR = 90000  # the oldest supported cuDNN: its symbols have no date
 WIDTH = 110  # of a line, as in pyproject.toml
 
 
@@ -125,7 +125,7 @@ def render_types(api: Api) -> str:
 
 MESSAGE = '''
 class Message(c_void_p):
-    """Address of the text of a callback, which is there until the callback returns."""
+    """Address of the text of a callback, which is valid until the callback returns."""
 
     def lines(self) -> list[bytes]:
         """Read the text: lines that each end in NUL, up to an empty one."""
@@ -233,7 +233,7 @@ def python_type(ctype: str) -> str:
 
 
 def name_members(enum: Enum, notes: dict[str, Any]) -> None:
-    """Choose an enum's prefix and its members' names; refuse what Python would not accept."""
+    """Choose an enum's prefix and its members' names; raise for names that Python does not accept."""
     renamed = {c_name: notes["members"][c_name] for c_name in enum.values if c_name in notes["members"]}
     regular = [c_name for c_name in enum.values if c_name not in renamed]
     enum.prefix = notes["prefixes"].get(enum.c_name) or common_prefix(enum.c_name, regular)
@@ -271,7 +271,7 @@ def packed(symbol: str, written: str) -> int:
 
 
 def check_notes(api: Api, notes: dict[str, Any]) -> None:
-    """Refuse annotations that match nothing, so that the file cannot rot."""
+    """Raise for annotations that match nothing, so that the file stays current."""
     enums = {enum.c_name for enum in api.enums}
     arguments = {function.name: set(function.args) for function in api.functions}
     members = {

@@ -100,7 +100,7 @@ def read_api(include: Path, notes: dict[str, Any]) -> Api:
 
 
 def read_comments(text: str, api: Api) -> None:
-    """Note what the grammar does not carry: since when a symbol is there, and whether it is deprecated."""
+    """Record facts outside the grammar: the first version with a symbol, and whether it is deprecated."""
     text = re.sub(r"/\*(?!\*).*?\*/|//[^\n]*", " ", text, flags=re.S)  # leaves /** ... */
     after = re.finditer(r"\b(?P<name>CUDNN_\w+)\b[^,/{}]*,?[ \t]*/\*\*<(?P<doc>.*?)\*/", text, re.S)
     doc = r"/\*\*(?!<)(?P<doc>(?:(?!\*/).)*)\*/\s*"

@@ -74,7 +74,7 @@ def put(page: str, name: str, block: str, place: str) -> str:
 
 
 def conv_in_short(records: list[Record]) -> str:
-    """Timed convolutions beside PyTorch, a column for each dtype and layout."""
+    """Autotuned convolutions compared with PyTorch, a column for each dtype and layout."""
     rows = [row for row in of_section(records, "rows") if conv_report.ROW_LIMIT.kernel_bound(row)]
     means = [geomean(values(conv_report.time_over_torch, _where(rows, kind=kind))) for kind in KINDS]
     return markdown([kind.title for kind in KINDS.values()], [map(ratio, means)])
@@ -108,14 +108,14 @@ def conv_in_full(records: list[Record]) -> str:
 
 
 def layers_in_short(records: list[Record]) -> str:
-    """Layers beside PyTorch, a column for each family that PyTorch has too."""
+    """Layers compared with PyTorch, a column for each family that PyTorch has too."""
     rows, families = of_section(records, "rows"), _families()
     means = [geomean(values(layers_report.ours_over_torch, _where(rows, family=name))) for name in families]
     return markdown(families.values(), [map(ratio, means)])
 
 
 def layers_by_family(records: list[Record]) -> str:
-    """Layers by family: beside PyTorch, and beside what memory takes."""
+    """Layers by family, compared with PyTorch and with copies of memory."""
     rows = of_section(records, "rows")
     lines = [_layer_cells(title, _where(rows, family=name)) for name, title in _families().items()]
     return markdown(LAYER_HEADS, lines)
@@ -173,7 +173,7 @@ def _rnn_groups(rows: list[Record]) -> Iterator[tuple[str, list[Record]]]:
 
 
 def host_times(records: list[Record]) -> str:
-    """How long a call takes on the host, in microseconds, beside PyTorch's."""
+    """Host time of a call in microseconds, compared with PyTorch."""
     found = sorted(of_section(records, "host"), key=lambda record: str(record["id"]))
     lines = []
     for record in found:

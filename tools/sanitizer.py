@@ -5,7 +5,7 @@ python tools/sanitizer.py --sanitizer DIR/nvidia/cu13/bin/compute-sanitizer
 python tools/sanitizer.py --json benchmarks/results/reliability.json       # and keep the figures for the page
 
 Without ``--sanitizer`` it is taken from PATH. Whole logs are put into ``--logs``. The exit code is 1 if tests
-fail or memcheck finds anything; what initcheck finds is told, since kernels may well load what they then
+fail or memcheck has findings. Findings of initcheck are only printed, since kernels may load values that they
 do not use.
 """
 
@@ -77,8 +77,8 @@ def summary(text: str) -> str:
     if not tests or not errors:
         return "no result: see the log"
     kernels = Counter(re.findall(r"^=+ +at (?:0x\w+ in )?(?:void )?([\w:~]+)", text, re.MULTILINE))
-    told = "".join(f", {count} in `{name}`" for name, count in kernels.most_common(3))
-    return f"{tests[-1]}; {errors[-1]} errors{told}"
+    most = "".join(f", {count} in `{name}`" for name, count in kernels.most_common(3))
+    return f"{tests[-1]}; {errors[-1]} errors{most}"
 
 
 if __name__ == "__main__":

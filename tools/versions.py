@@ -4,8 +4,8 @@ python tools/versions.py                             # every night: all of VERSI
 python tools/versions.py 9.10.2 -- -q tests/lib      # one of them, and what pytest is to run
 python tools/versions.py --json benchmarks/results/reliability.json     # and keep the figures for the page
 
-Each version is put into a virtual environment of its own, in front of what is installed here: nothing here
-changes. It needs a package index, and 2 GB below $TMPDIR.
+Each version is installed into a virtual environment of its own, before the packages of this environment,
+which do not change. It needs a package index, and 2 GB below $TMPDIR.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 VERSIONS = ("9.1.0", "9.10.2", "9.19.0", "9.27.0")
 TIERS = ("-q", "tests/unit", "tests/lib")
-# Asked in the environment of a version, so that no test runs against another one unnoticed.
+# Runs in the environment of a version, so that no test runs with another version.
 ASK = "import cudnn_ct; print(cudnn_ct.version())"
 CANNOT_PLAN = "plans for a described device from"  # why tests of planning skip
 
@@ -72,7 +72,7 @@ def run(version: str, tests: list[str]) -> dict[str, Any]:
 
 
 def keep(path: str, version: str, counts: dict[str, Any]) -> None:
-    """Put the figures of one version beside those of others."""
+    """Store the figures of one version."""
     sys.path.insert(0, str(ROOT / "tools"))
     from reliability import put, read
 

@@ -1,6 +1,6 @@
-"""What benchmarks beside PyTorch share, whatever they measure.
+"""The parts that all comparisons with PyTorch share.
 
-`shards` says which rows are measured, `command` how a run goes, `operands` what the calls work on, `timing`
-who takes turns how, `results` what is kept, `figures` what it comes to, `text` how that reads. Rows,
-contenders and bars belong to each benchmark.
+`shards` selects rows, `command` is the command line and the run, `operands` has the operands of calls,
+`timing` runs contenders alternately, `results` stores records, `figures` computes means and `text` formats
+them. Each benchmark has its own rows, contenders and bars.
 """

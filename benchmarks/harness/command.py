@@ -1,6 +1,6 @@
-"""A benchmark as a command that may be stopped at any time and goes on where it was.
+"""A benchmark as a command that may be stopped at any time, and resumes.
 
-What is left to measure is a list of jobs, calls of `keep` as a rule: each measures a record, kept at once.
+Its work is a list of jobs, most of them calls of `keep`: each measures a record and stores it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ from .timing import lost_context
 def parser(description: str) -> argparse.ArgumentParser:
     """The options that every benchmark has."""
     options = argparse.ArgumentParser(description=description)
-    options.add_argument("--rows", type=Path, help="append what is measured here, and skip what is there")
+    options.add_argument(
+        "--rows", type=Path, help="append measured rows to this file, and skip the rows in it"
+    )
     options.add_argument("--json", type=Path, help="write the whole result here at the end")
     options.add_argument("--every", type=positive, default=1, metavar="N", help="take each n-th row")
     options.add_argument("--shard", type=shard_of, default=(1, 1), metavar="K/N", help="the k-th of n parts")
@@ -59,7 +61,7 @@ def keep(
     *arguments: Any,
     line: Callable[[Record], str] = line_of,
 ) -> None:
-    """Measure something, keep it, say so in a line. What fails as a whole is left for the next run."""
+    """Measure a record, store it and print a line. A record that fails is left for the next run."""
     try:
         record = measure(*arguments)
     except Exception as error:
@@ -79,7 +81,7 @@ def report(
     render: Callable[[list[Record]], str],
     write_whole: Callable[[Path, list[Record]], None],
 ) -> None:
-    """The command that merges files of rows, prints what they come to, and writes it all as one file."""
+    """Run the command that merges files of rows, prints their report, and writes them as one file."""
     options = argparse.ArgumentParser(description=description)
     options.add_argument("rows", nargs="+", type=Path, help="files of rows, merged")
     options.add_argument("--json", type=Path, help="write everything as one file here")
@@ -91,8 +93,8 @@ def report(
 
 
 def prepare(warm_up: Callable[[], object]) -> None:
-    """Get out of the way what happens once: libraries, contexts, everybody's first plan."""
-    ct.config.algo_cache = "off"  # timed choices are to be timed, not remembered
+    """Do what happens only once: load libraries, create contexts and the first plan of every contender."""
+    ct.config.algo_cache = "off"  # tuned algorithms are measured, not loaded
     warm_up()
     gc.collect()
     gc.freeze()
@@ -100,7 +102,7 @@ def prepare(warm_up: Callable[[], object]) -> None:
 
 
 def about() -> Record:
-    """Where and with what all this was measured."""
+    """Return the device, the versions and the date."""
     import torch
 
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")

@@ -1,7 +1,8 @@
-"""Records of what was measured, and the files that keep them.
+"""Records of measurements, and the files that store them.
 
-A record is a dict that a ``section`` and an ``id`` name. ``times`` and ``errors`` say by contender how long
-it took, or why there is no time; ``skipped`` says why nobody was timed. A file of rows has a record a line.
+A record is a dict that a ``section`` and an ``id`` name. ``times`` and ``errors`` have the time of each
+contender, or the reason for a missing time; ``skipped`` is the reason if none was timed. A file of rows has a
+record per line.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class Results:
 
 
 def room_for(section: str, key: str, **facts: Any) -> Record:
-    """A record of what is known before anybody was timed, and room for what it comes to."""
+    """Return a record before the first time, with empty fields for the results."""
     return {"section": section, "id": key, **facts, "times": {}, "first_ms": {}, "errors": {}}
 
 

@@ -24,7 +24,7 @@ Call = Callable[[int], Any]  # takes the number of a set of operands
 
 
 class Contender(NamedTuple):
-    """Somebody to time. ``benchmark`` is PyTorch's flag; None for ours, and where it decides nothing."""
+    """A call to time. ``benchmark`` is PyTorch's flag; None for ours, and if it has no effect."""
 
     call: Call
     benchmark: bool | None = None
@@ -38,7 +38,7 @@ def race(
     first: Sequence[str] = (),
     limit: Limit | None = None,
 ) -> Record:
-    """Time the contenders in turns, into the record; whoever fails leaves with the reason.
+    """Time the contenders alternately, into the record; one that fails is dropped with the reason.
 
     There are ``count`` sets of operands. Turns are taken in the order of ``contenders``; ``first`` is the
     order of the first calls, where that is another one. A row that exceeds ``limit`` is measured again.
@@ -47,7 +47,7 @@ def race(
     for name in sorted(contenders, key=first.index) if first else list(contenders):
         cost = attempt(record, contenders, name, first_call)
         record["first_ms"] |= {} if cost is None else {name: cost}
-    # Once round for everybody, so that all memory has its place.
+    # One loop of every contender, so that all memory is allocated.
     tried = [attempt(record, contenders, name, loop, turn, max(3, count)) for name in list(contenders)]
     fastest = min((estimate for estimate in tried if estimate), default=None)
     if fastest is None:
@@ -67,7 +67,7 @@ def race(
 def in_turns(
     record: Record, contenders: dict[str, Contender], turn: Iterator[int], calls: int, loops: int
 ) -> dict[str, float]:
-    """Microseconds of GPU time per call of everybody: medians of loops, one of each in every round."""
+    """Return microseconds of GPU time per call: medians of loops, one of each contender in every round."""
     times: dict[str, list[float]] = {name: [] for name in contenders}
     for _ in range(loops):
         for name in list(contenders):
@@ -79,7 +79,7 @@ def in_turns(
 def attempt(
     record: Record, contenders: dict[str, Contender], name: str, work: Callable[..., float], *arguments: Any
 ) -> float | None:
-    """Let a contender work where it lives; an error is recorded, and takes it out."""
+    """Run a contender with its flags; an error is recorded, and drops it."""
     try:
         return at_home(contenders[name], work, *arguments)
     except Exception as error:
@@ -167,7 +167,7 @@ def lost_context() -> str:
 
 
 def host_times(calls: dict[str, Callable[[], Any]]) -> dict[str, float]:
-    """Microseconds of host time per call of everybody: medians of loops, one of each in every round."""
+    """Return microseconds of host time per call: medians of loops, one of each contender in every round."""
     import torch
 
     with torch.inference_mode():
