@@ -53,6 +53,7 @@ def _names(package: str) -> list[str]:
 def _block(name: str) -> str:
     """Return the block of an object; a function in a module of the same name needs its heading."""
     last = name.rpartition(".")[2]
-    if not (PAGES.parents[1] / name.replace(".", "/")).with_suffix(".py").exists():
+    folder = Path(cudnn_ct.__file__).parents[1]
+    if not (folder / name.replace(".", "/")).with_suffix(".py").exists():
         return f"::: {name}"
     return f"::: {name}.{last}\n    options:\n      heading: {name}\n      toc_label: {last}"

@@ -125,7 +125,7 @@ def render_types(api: Api) -> str:
 
 MESSAGE = '''
 class Message(c_void_p):
-    """Address of the text of a callback, which is valid until the callback returns."""
+    """Address of the text of a callback, which is there until the callback returns."""
 
     def lines(self) -> list[bytes]:
         """Read the text: lines that each end in NUL, up to an empty one."""
