@@ -1,7 +1,7 @@
-"""What every operation means, in NumPy: no device, no library, float64 inside, written to be read.
+"""The meaning of every operation in NumPy, computed in float64 and rounded once.
 
-The names are those of :mod:`cudnn_ct.ops`, with the same arrays and mathematical parameters, in the same
-order and with the same defaults; what only matters on a device (algorithm, precision, stream) is left out.
+Names, operands and mathematical parameters are those of the package's operations. Parameters that matter
+only on a device (algorithm, precision, stream) do not exist.
 """
 
 from ..shapes.conv import conv_output_shape, conv_transpose_output_shape

@@ -1,30 +1,39 @@
-"""From float64 to the array that is returned: scaled, added, rounded once."""
+"""Operands in float64, and results scaled, added and rounded once."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
+from numpy.typing import ArrayLike, NDArray
 
 from ..dtypes import as_dtype
+from ..shapes.checks import FLOATS, one_dtype
 from ..shapes.parse import as_float
 
-__all__ = ["Array", "Float64", "check_out", "deliver", "round_once", "wide"]
+Array = NDArray[Any]
+Float64 = NDArray[np.float64]
 
-Array = npt.NDArray[Any]
-Float64 = npt.NDArray[np.float64]
+
+def operands(
+    operation: str, allowed: tuple[str, ...] = FLOATS, /, **arrays: ArrayLike
+) -> tuple[np.dtype[Any], list[Float64]]:
+    """Return the dtype that all arrays must share, and copies of them in float64."""
+    given = {name: np.asarray(array) for name, array in arrays.items()}
+    dtypes = {name: array.dtype for name, array in given.items()}
+    one_dtype(operation, allowed, **dtypes)
+    return next(iter(dtypes.values())), [wide(array) for array in given.values()]
 
 
 def wide(array: Array) -> Float64:
-    """A copy in float64, which holds every value of the dtypes that operations take."""
+    """Return a copy in float64, which represents every value of the supported dtypes."""
     return array.astype(np.float64)
 
 
-# Infinities and NaN are data like any other, and cuDNN gives no warnings either.
+# Infinities and NaN are valid data, and cuDNN gives no warnings either.
 @np.errstate(all="ignore")
 def deliver(values: Float64, dtype: np.dtype[Any], alpha: float, beta: float, out: Array | None) -> Array:
-    """Scale, add what ``out`` holds, round once, and write to ``out`` where there is one."""
+    """Return ``alpha * values + beta * out``, rounded once, in ``out`` if it is given."""
     alpha, beta = as_float(alpha, "alpha"), as_float(beta, "beta")
     if out is None and beta != 0:
         raise ValueError(f"beta={beta:g} needs out, the array that it multiplies")
@@ -41,10 +50,7 @@ def deliver(values: Float64, dtype: np.dtype[Any], alpha: float, beta: float, ou
 
 @np.errstate(all="ignore")
 def round_once(values: Float64, dtype: np.dtype[Any]) -> Array:
-    """Convert float64 to ``dtype``, to the nearest, ties to even, in silence.
-
-    What is too large becomes infinite, or the largest integer there is.
-    """
+    """Convert float64 to ``dtype``, to the nearest, ties to even; integers saturate."""
     if dtype.kind == "i":
         limits = np.iinfo(dtype)
         return np.asarray(np.clip(np.rint(values), limits.min, limits.max).astype(dtype))
@@ -60,8 +66,8 @@ def round_once(values: Float64, dtype: np.dtype[Any]) -> Array:
     return single.astype(dtype)
 
 
-def check_out(out: Any, shape: tuple[int, ...], dtype: np.dtype[Any], name: str = "result") -> None:
-    """Raise for what is to be written and does not fit; None always does."""
+def check_out(out: object, shape: tuple[int, ...], dtype: np.dtype[Any], name: str = "result") -> None:
+    """Raise unless ``out`` is None or an array for the result."""
     if out is None:
         return
     if not isinstance(out, np.ndarray):

@@ -1,8 +1,4 @@
-"""The meaning of recurrent networks.
-
-No reference of an operation, since on a device a network is an object, :class:`cudnn_ct.RNN`, with weights in
-one piece. Gradients go by backpropagation through time.
-"""
+"""Recurrent networks, and their gradients by backpropagation through time."""
 
 from __future__ import annotations
 
@@ -10,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
+from numpy.typing import ArrayLike
 
 from ..dtypes import as_dtype
 from ..shapes.checks import one_dtype
@@ -22,27 +18,23 @@ from ..shapes.sequences import RNNGradients, RNNResult, RNNShapes, check_rnn_ope
 from ._cast import Array, Float64, round_once, wide
 from .rnn_layer import Layer, Pass, flat_weights, layer_backward, layer_forward, layers_of
 
-__all__ = ["rnn", "rnn_backward"]
-
 Weights = Mapping[str, Array] | Sequence[Array]
 
 
 def rnn(
-    x: npt.ArrayLike,
+    x: ArrayLike,
     weights: Weights,
     spec: RNNSpec,
     *,
-    h0: npt.ArrayLike | None = None,
-    c0: npt.ArrayLike | None = None,
+    h0: ArrayLike | None = None,
+    c0: ArrayLike | None = None,
     lengths: Iterable[int] | None = None,
     padding: float = 0.0,
-    masks: npt.ArrayLike | None = None,
+    masks: ArrayLike | None = None,
 ) -> RNNResult[Array]:
-    """Run a recurrent network over sequences, in float64; results are rounded once at the end.
+    """Run a recurrent network over sequences (T, B, input_size). See :meth:`cudnn_ct.RNN.forward`.
 
-    With the input x and the state h before a step, each gate k has ``a_k = W_k x + bW_k`` and
-    ``q_k = R_k h + bR_k``; with skip input, ``a_k = x + bW_k`` in the first layer; a bias that the bias mode
-    does without is zero. New states are, with products element by element and s for 1 / (1 + exp(-v)) ::
+    With a = W x + bW, q = R h + bR for each gate, and s(v) = 1 / (1 + exp(-v)) ::
 
         rnn_relu   h' = max(a + q, 0)
         rnn_tanh   h' = tanh(a + q)
@@ -51,53 +43,9 @@ def rnn(
         gru        r, z = s(a_k + q_k)           n = tanh(a_n + r * q_n)
                    h' = (1 - z) * n + z * h
 
-    Where cells are clipped, c and c' are where they are used on the right; the c that is returned is not.
-
-    A bidirectional layer runs a second cell over each sequence from its own last step to its first; both
-    outputs side by side, first the forward one, are the input of the next layer.
-
-    Parameters
-    ----------
-    x : array, shape (T, B, input_size), float16 | bfloat16 | float32 | float64
-        What is past the end of a sequence is never looked at.
-    weights : mapping by names, or sequence in the order, of ``rnn_parameters(spec)``
-        Matrices of shape (out, in) and biases of shape (out,), of the dtype of ``x``.
-    spec : RNNSpec
-        From ``rnn_spec``. What only matters on a device is not regarded; nor is dropout, see ``masks``.
-    h0 : array, shape (layers * directions, B, output_size), optional
-        The states before the first step; zero by default. All states are in the order of pseudo layers: the
-        first layer forwards, the first layer backwards, the second layer forwards, and so on.
-    c0 : array, shape (layers * directions, B, hidden_size), optional, for "lstm"
-    lengths : B ints, 0 to T, in any order, optional
-        The number of steps of each sequence; T by default.
-    padding : float
-        What the output is past the end of a sequence.
-    masks : array, shape (layers - 1, T, B, directions * output_size), optional
-        What the output of each layer but the last is multiplied by before the next: for dropout with
-        probability p, 0 where an element is dropped and 1 / (1 - p) elsewhere.
-
-    Returns
-    -------
-    RNNResult
-        ``y``, shape (T, B, directions * output_size); ``hy`` and ``cy``, as ``h0`` and ``c0``: the states
-        after each sequence's last step, which backwards is its first; those before where it has no step.
-        ``cy`` is None for a mode without cells.
-
-    Raises
-    ------
-    TypeError
-        A dtype is not that of the network, or ``spec``, ``weights`` or ``padding`` is none.
-    ValueError
-        Shapes, lengths or weights do not fit; the message has the numbers.
-
-    Examples
-    --------
-    >>> from cudnn_ct.shapes.rnn import rnn_spec
-    >>> add = rnn_spec("rnn_relu", 1, 1, input_mode="skip", bias="no_bias", dtype="float64")
-    >>> x = np.array([[[1.0], [1.0]], [[2.0], [2.0]], [[3.0], [3.0]]])
-    >>> y, hy, cy = rnn(x, [np.ones((1, 1))], add, lengths=[3, 2], padding=-1)
-    >>> y[:, 0, 0], y[:, 1, 0], hy.ravel()
-    (array([1., 3., 6.]), array([ 1.,  3., -1.]), array([6., 3.]))
+    Skip input has a = x + bW in the first layer. Cells are clipped where they are used, not where they are
+    returned. ``padding`` is the output past the end of a sequence. ``masks``, shape (layers - 1, T, B,
+    directions * output_size), are factors of the outputs between layers, for dropout.
     """
     run = _Run.over(x, weights, spec, h0, c0, lengths, masks)
     dtype = as_dtype(spec.dtype).numpy
@@ -109,54 +57,25 @@ def rnn(
 
 
 def rnn_backward(
-    x: npt.ArrayLike,
+    x: ArrayLike,
     weights: Weights,
     spec: RNNSpec,
-    dy: npt.ArrayLike | None = None,
+    dy: ArrayLike | None = None,
     *,
-    dhy: npt.ArrayLike | None = None,
-    dcy: npt.ArrayLike | None = None,
-    h0: npt.ArrayLike | None = None,
-    c0: npt.ArrayLike | None = None,
+    dhy: ArrayLike | None = None,
+    dcy: ArrayLike | None = None,
+    h0: ArrayLike | None = None,
+    c0: ArrayLike | None = None,
     lengths: Iterable[int] | None = None,
-    masks: npt.ArrayLike | None = None,
+    masks: ArrayLike | None = None,
 ) -> RNNGradients[Array]:
-    """Compute all gradients of :func:`rnn` by backpropagation through time; each is rounded once at the end.
+    """Compute the gradients of :func:`rnn` through time. See :meth:`cudnn_ct.RNN.backward_data`.
 
-    Nothing passes through a cell that was clipped; through relu at 0, as in cuDNN, all does.
-
-    Parameters
-    ----------
-    x, weights, spec, h0, c0, lengths, masks
-        As in :func:`rnn`; the operands of the forward step.
-    dy : array, shape (T, B, directions * output_size), optional
-        What is past the end of a sequence is never looked at.
-    dhy, dcy : array, as ``hy`` and ``cy``, optional
-        Gradients that are missing are zero.
-
-    Returns
-    -------
-    RNNGradients
-        ``dx``, as ``x``, zero past the end of a sequence; ``dh0`` and ``dc0``, as ``hy`` and ``cy``;
-        ``dweights``, in the order of ``rnn_parameters(spec)``.
-
-    Raises
-    ------
-    TypeError, ValueError
-        As in :func:`rnn`; also where a gradient has another shape than what it is of.
-
-    Examples
-    --------
-    >>> from cudnn_ct.shapes.rnn import rnn_spec
-    >>> add = rnn_spec("rnn_relu", 1, 1, input_mode="skip", bias="no_bias", dtype="float64")
-    >>> x = np.array([[[1.0]], [[2.0]], [[3.0]]])
-    >>> dx, dh0, dc0, (dr,) = rnn_backward(x, [np.ones((1, 1))], add, np.ones((3, 1, 1)))
-    >>> dx.ravel(), dh0.ravel(), dr.ravel()
-    (array([3., 2., 1.]), array([3.]), array([5.]))
+    Missing gradients are zero. Nothing passes through a clipped cell; as in cuDNN, relu has slope 1 at 0.
     """
     run = _Run.over(x, weights, spec, h0, c0, lengths, masks)
-    gradients = {"dy": dy, "dhy": dhy, "dcy": dcy}
-    arrays = {name: np.asarray(array) for name, array in gradients.items() if array is not None}
+    given = {"dy": dy, "dhy": dhy, "dcy": dcy}
+    arrays = {name: np.asarray(array) for name, array in given.items() if array is not None}
     if "dy" in arrays and arrays["dy"].shape != run.output.shape:
         raise ValueError(f"dy has shape {arrays['dy'].shape}; y has {run.output.shape}")
     check_states(spec, run.shapes, **{name: array.shape for name, array in arrays.items() if name != "dy"})
@@ -188,17 +107,17 @@ def rnn_backward(
 
 
 class _Run(NamedTuple):
-    """A run forward, with all that the way back needs."""
+    """A forward pass, and the values that the backward pass needs."""
 
     shapes: RNNShapes
-    active: Array  # (T, B): which steps exist
+    active: Array  # (T, B): the steps that exist
     masks: Float64 | None
     h0: Float64
     c0: Float64
     layers: list[Layer]
     inputs: list[Float64]  # of each layer
     passes: list[Pass]  # by pseudo layer
-    output: Float64  # of the last layer, zero past the ends
+    output: Float64  # of the last layer, zero past the ends of sequences
 
     @classmethod
     def over(

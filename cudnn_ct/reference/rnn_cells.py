@@ -1,9 +1,9 @@
-"""One step of each kind of recurrent cell, and back.
+"""One step of each kind of recurrent cell, forward and backward.
 
-Forward takes ``a``, what the input gives to each gate, and ``q``, what the state gives, both with their
-biases and of shape (B, gates, hidden), and the states h and c before the step. It gives the new h, not yet
-projected, the new c, and what the way back needs. Backward takes that and the gradients of the new h and c.
-It gives the gradients of ``a``, of ``q``, and of h and c before the step, of h without what passes by ``q``.
+``forward`` takes the input's contribution ``a`` and the state's contribution ``q`` to the gates, with their
+biases, of shape (B, gates, hidden), and the states h and c before the step. It returns the new h before its
+projection, the new c, and values for ``backward``, which takes these and the gradients of the new h and c.
+It returns the gradients of ``a``, of ``q``, of h before the step without the path through ``q``, and of c.
 """
 
 from __future__ import annotations
@@ -14,87 +14,72 @@ from typing import NamedTuple
 import numpy as np
 
 from ._cast import Float64
-from .activation import CURVES
-
-__all__ = ["CELLS", "Cell", "Clip", "Saved"]
+from .activation import sigmoid
 
 Clip = tuple[float, float] | None
 Saved = tuple[Float64, ...]
-
-
-class Cell(NamedTuple):
-    """The two ways through a step."""
-
-    forward: Callable[[Float64, Float64, Float64, Float64, Clip], tuple[Float64, Float64, Saved]]
-    backward: Callable[[Saved, Float64, Float64, Clip], tuple[Float64, Float64, Float64, Float64]]
-
-
-_NOTHING = np.zeros(())
-
-
-def _sigmoid(v: Float64) -> Float64:
-    return np.asarray(CURVES["sigmoid"](v, 0))
-
-
+Step = tuple[Float64, Float64, Saved]
+Gradients = tuple[Float64, Float64, Float64, Float64]
 Curve = Callable[[Float64], Float64]
 
 
+class Cell(NamedTuple):
+    """One step forward and backward."""
+
+    forward: Callable[[Float64, Float64, Float64, Float64, Clip], Step]
+    backward: Callable[[Saved, Float64, Float64, Clip], Gradients]
+
+
+_ZERO = np.zeros(())
+
+
 def _plain(curve: Curve, slope: Curve) -> Cell:
-    """h' = curve(a + q); the slope is a function of a + q."""
+    """Return a cell with h' = curve(a + q)."""
 
-    def forward(a: Float64, q: Float64, _h: Float64, c: Float64, _: Clip) -> tuple[Float64, Float64, Saved]:
-        given = a[:, 0] + q[:, 0]
-        return curve(given), c, (given,)
+    def forward(a: Float64, q: Float64, _h: Float64, c: Float64, _: Clip) -> Step:
+        v = a[:, 0] + q[:, 0]
+        return curve(v), c, (v,)
 
-    def backward(
-        saved: Saved, dh: Float64, dc: Float64, _: Clip
-    ) -> tuple[Float64, Float64, Float64, Float64]:
+    def backward(saved: Saved, dh: Float64, dc: Float64, _: Clip) -> Gradients:
         da = (dh * slope(saved[0]))[:, None]
-        return da, da, _NOTHING, dc
+        return da, da, _ZERO, dc
 
     return Cell(forward, backward)
 
 
-def _lstm_forward(
-    a: Float64, q: Float64, _h: Float64, c: Float64, clip: Clip
-) -> tuple[Float64, Float64, Saved]:
+def _lstm_forward(a: Float64, q: Float64, _h: Float64, c: Float64, clip: Clip) -> Step:
     """c' = f * clip(c) + i * g, h' = o * tanh(clip(c')): cells are clipped where they are used."""
     i, f, g, o = np.moveaxis(a + q, 1, 0)
-    i, f, g, o = _sigmoid(i), _sigmoid(f), np.tanh(g), _sigmoid(o)
-    new = f * _held(c, clip) + i * g
-    return o * np.tanh(_held(new, clip)), new, (i, f, g, o, c, new)
+    i, f, g, o = sigmoid(i), sigmoid(f), np.tanh(g), sigmoid(o)
+    new = f * _clipped(c, clip) + i * g
+    return o * np.tanh(_clipped(new, clip)), new, (i, f, g, o, c, new)
 
 
-def _lstm_backward(
-    saved: Saved, dh: Float64, dc: Float64, clip: Clip
-) -> tuple[Float64, Float64, Float64, Float64]:
+def _lstm_backward(saved: Saved, dh: Float64, dc: Float64, clip: Clip) -> Gradients:
     i, f, g, o, c, new = saved
-    t = np.tanh(_held(new, clip))
-    dnew = dc + dh * o * (1 - t * t) * _free(new, clip)
-    di, df, dg, do = dnew * g, dnew * _held(c, clip), dnew * i, dh * t
+    t = np.tanh(_clipped(new, clip))
+    dnew = dc + dh * o * (1 - t * t) * _clip_slope(new, clip)
+    di, df, dg, do = dnew * g, dnew * _clipped(c, clip), dnew * i, dh * t
     da = np.stack([di * i * (1 - i), df * f * (1 - f), dg * (1 - g * g), do * o * (1 - o)], 1)
-    return da, da, _NOTHING, dnew * f * _free(c, clip)
+    return da, da, _ZERO, dnew * f * _clip_slope(c, clip)
 
 
-def _held(c: Float64, clip: Clip) -> Float64:
+def _clipped(c: Float64, clip: Clip) -> Float64:
     return np.clip(c, *clip) if clip else c
 
 
-def _free(c: Float64, clip: Clip) -> Float64:
-    """1 where a cell is within the bounds, and 0 where it is held, so that nothing passes."""
+def _clip_slope(c: Float64, clip: Clip) -> Float64:
     return np.where((clip[0] <= c) & (c <= clip[1]), 1.0, 0.0) if clip else np.ones(())
 
 
-def _gru_forward(a: Float64, q: Float64, h: Float64, c: Float64, _: Clip) -> tuple[Float64, Float64, Saved]:
-    """n = tanh(a_n + r * q_n), h' = (1 - z) * n + z * h; r has its say after the product with R."""
-    r, z = _sigmoid(a[:, 0] + q[:, 0]), _sigmoid(a[:, 1] + q[:, 1])
+def _gru_forward(a: Float64, q: Float64, h: Float64, c: Float64, _: Clip) -> Step:
+    """n = tanh(a_n + r * q_n), h' = (1 - z) * n + z * h; r applies after the product with R."""
+    r, z = sigmoid(a[:, 0] + q[:, 0]), sigmoid(a[:, 1] + q[:, 1])
     n = np.tanh(a[:, 2] + r * q[:, 2])
     return (1 - z) * n + z * h, c, (r, z, n, q[:, 2], h)
 
 
-def _gru_backward(
-    saved: Saved, dh: Float64, dc: Float64, _: Clip
-) -> tuple[Float64, Float64, Float64, Float64]:
+def _gru_backward(saved: Saved, dh: Float64, dc: Float64, _: Clip) -> Gradients:
     r, z, n, q, h = saved
     dn = dh * (1 - z) * (1 - n * n)
     dr, dz = dn * q * r * (1 - r), dh * (h - n) * z * (1 - z)

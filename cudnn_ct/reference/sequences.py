@@ -5,34 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import numpy as np
-import numpy.typing as npt
+from numpy.typing import ArrayLike
 
 from ..shapes.sequences import as_lengths, check_lengths, packed_places
 from ..shapes.specs import check_shape
 from ._cast import Array
 
-__all__ = ["pack_sequences", "unpack_sequences"]
 
+def pack_sequences(x: ArrayLike, lengths: Iterable[int]) -> Array:
+    """Return the steps of (T, B, ...) that exist as (sum of lengths, ...). See :class:`cudnn_ct.RNN`.
 
-def pack_sequences(x: npt.ArrayLike, lengths: Iterable[int]) -> Array:
-    """Leave out of padded data what is past each sequence's end: (T, B, ...) to (sum of lengths, ...).
-
-    Parameters
-    ----------
-    x : array, shape (T, B, ...), any dtype
-    lengths : B ints, 0 to T
-
-    Returns
-    -------
-    array, shape (sum of lengths, ...), dtype of ``x``
-
-    Raises
-    ------
-    TypeError, ValueError
-        The array or the lengths do not fit; the message has the numbers.
-
-    Examples
-    --------
     >>> pack_sequences([[1, 10], [2, 20], [3, 30]], [3, 1])
     array([ 1, 10,  2,  3])
     """
@@ -45,29 +27,10 @@ def pack_sequences(x: npt.ArrayLike, lengths: Iterable[int]) -> Array:
 
 
 def unpack_sequences(
-    packed: npt.ArrayLike, lengths: Iterable[int], steps: int | None = None, padding: float = 0
+    packed: ArrayLike, lengths: Iterable[int], steps: int | None = None, padding: float = 0
 ) -> Array:
-    """Put packed data where it belongs in (T, B, ...), with the padding value past each sequence's end.
+    """Return packed data as (T, B, ...), with ``padding`` past each end. See :class:`cudnn_ct.RNN`.
 
-    Parameters
-    ----------
-    packed : array, shape (sum of lengths, ...), any dtype
-    lengths : B ints
-    steps : int, optional
-        T; by default the longest length.
-    padding : float
-
-    Returns
-    -------
-    array, shape (T, B, ...), dtype of ``packed``
-
-    Raises
-    ------
-    TypeError, ValueError
-        The array, the lengths or the steps do not fit; the message has the numbers.
-
-    Examples
-    --------
     >>> unpack_sequences([1, 10, 2, 3], [3, 1], padding=-1)
     array([[ 1, 10],
            [ 2, -1],

@@ -1,28 +1,37 @@
-"""The meaning of what works element by element, and of moving elements in memory."""
+"""Operations element by element, and changes of layout and dtype."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
+from numpy.typing import ArrayLike
 
 from ..dtypes import as_dtype
 from ..shapes.checks import one_dtype
 from ..shapes.parse import as_bool, as_float
 from ..shapes.specs import TensorSpec, equivalent_strides
 from ..shapes.tensor import check_broadcast, op_tensor_op, transformed_spec
-from ._cast import Array, Float64, deliver, round_once, wide
+from ..typing import DTypeLike, OpTensorOp
+from ._cast import Array, deliver, operands, round_once, wide
 
-__all__ = ["add", "fill", "op_tensor", "scale", "transform"]
+_UNARY: dict[str, Callable[[Any], Any]] = {"sqrt": np.sqrt, "not": lambda a: 1 - a}
+_BINARY: dict[str, Callable[[Any, Any], Any]] = {
+    "add": np.add,
+    "mul": np.multiply,
+    "min": np.minimum,
+    "max": np.maximum,
+}
+_IGNORING_NAN: dict[str, Callable[[Any, Any], Any]] = {"min": np.fmin, "max": np.fmax}
 
 
+@np.errstate(all="ignore")
 def op_tensor(
-    a: npt.ArrayLike,
-    b: npt.ArrayLike | None = None,
+    a: ArrayLike,
+    b: ArrayLike | None = None,
     *,
-    op: Any = "add",
+    op: OpTensorOp = "add",
     alpha1: float = 1,
     alpha2: float = 1,
     beta: float = 0,
@@ -30,40 +39,29 @@ def op_tensor(
     out: Array | None = None,
 ) -> Array:
     """Compute ``op(alpha1 * a, alpha2 * b) + beta * out``. See :func:`cudnn_ct.op_tensor`."""
-    a, name, propagate = (
-        np.asarray(a),
-        op_tensor_op(op, b is not None),
-        as_bool(propagate_nan, "propagate_nan"),
-    )
-    one_dtype("op_tensor", a=a.dtype)
-    alpha1, alpha2 = as_float(alpha1, "alpha1"), as_float(alpha2, "alpha2")
-    if b is None:
-        return deliver(_of_one(alpha1, wide(a), name), a.dtype, 1, beta, out)
-    b = np.asarray(b)
-    one_dtype("op_tensor", a=a.dtype, b=b.dtype)
-    check_broadcast(a.shape, b.shape)
-    return deliver(_of_two(alpha1, wide(a), alpha2, wide(b), name, propagate), a.dtype, 1, beta, out)
+    name, propagate = op_tensor_op(op, b is not None), as_bool(propagate_nan, "propagate_nan")
+    dtype, (a, *others) = operands("op_tensor", a=a, **({} if b is None else {"b": b}))
+    a = as_float(alpha1, "alpha1") * a
+    factor = as_float(alpha2, "alpha2")
+    if not others:
+        return deliver(np.asarray(_UNARY[name](a)), dtype, 1, beta, out)
+    check_broadcast(a.shape, others[0].shape)
+    function = _BINARY[name] if propagate else (_BINARY | _IGNORING_NAN)[name]
+    return deliver(np.asarray(function(a, factor * others[0])), dtype, 1, beta, out)
 
 
-def add(
-    a: npt.ArrayLike,
-    b: npt.ArrayLike,
-    *,
-    alpha: float = 1,
-    beta: float = 0,
-    out: Array | None = None,
-) -> Array:
+@np.errstate(all="ignore")
+def add(a: ArrayLike, b: ArrayLike, *, alpha: float = 1, beta: float = 0, out: Array | None = None) -> Array:
     """Compute ``alpha * (a + b) + beta * out``. See :func:`cudnn_ct.add`."""
-    a, b = np.asarray(a), np.asarray(b)
-    one_dtype("add", a=a.dtype, b=b.dtype)
+    dtype, (a, b) = operands("add", a=a, b=b)
     check_broadcast(a.shape, b.shape)
-    return deliver(_of_two(1, wide(a), 1, wide(b), "add", True), a.dtype, alpha, beta, out)
+    return deliver(a + b, dtype, alpha, beta, out)
 
 
 def scale(x: Array, *, alpha: float) -> Array:
     """Compute ``x * alpha`` in place. See :func:`cudnn_ct.scale`."""
     _check_in_place(x, "scale")
-    return deliver(wide(x), x.dtype, as_float(alpha, "alpha"), 0, x)
+    return deliver(wide(x), x.dtype, alpha, 0, x)
 
 
 def fill(x: Array, value: float) -> Array:
@@ -74,11 +72,11 @@ def fill(x: Array, value: float) -> Array:
 
 
 def transform(
-    x: npt.ArrayLike,
+    x: ArrayLike,
     *,
     layout: str | None = None,
-    strides: Any = None,
-    dtype: Any = None,
+    strides: Sequence[int] | None = None,
+    dtype: DTypeLike | None = None,
     alpha: float = 1,
     beta: float = 0,
     out: Array | None = None,
@@ -86,8 +84,7 @@ def transform(
     """Compute ``alpha * x + beta * out`` with other strides or dtype. See :func:`cudnn_ct.transform`."""
     x = np.asarray(x)
     spec = transformed_spec(_spec(x), layout, strides, dtype)
-    asked = layout is not None or strides is not None
-    if out is not None and out.shape == x.shape and asked:
+    if out is not None and out.shape == x.shape and (layout is not None or strides is not None):
         given = _spec(out)
         if not equivalent_strides(given.shape, given.strides, spec.strides):
             raise ValueError(f"out has the wrong strides: got {given.strides}, expected {spec.strides}")
@@ -102,23 +99,7 @@ def transform(
     return result
 
 
-@np.errstate(all="ignore")
-def _of_one(alpha: float, a: Float64, op: str) -> Float64:
-    return np.asarray(np.sqrt(alpha * a) if op == "sqrt" else 1 - alpha * a)
-
-
-@np.errstate(all="ignore")
-def _of_two(alpha1: float, a: Float64, alpha2: float, b: Float64, op: str, propagate: bool) -> Float64:
-    functions: dict[str, Callable[[Any, Any], Any]] = {
-        "add": np.add,
-        "mul": np.multiply,
-        "min": np.minimum if propagate else np.fmin,
-        "max": np.maximum if propagate else np.fmax,
-    }
-    return np.asarray(functions[op](alpha1 * a, alpha2 * b))
-
-
-def _check_in_place(x: Array, operation: str) -> None:
+def _check_in_place(x: object, operation: str) -> None:
     if not isinstance(x, np.ndarray):
         raise TypeError(f"{operation} works in place; x must be an array, not {x!r}")
     one_dtype(operation, x=x.dtype)

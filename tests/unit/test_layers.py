@@ -29,7 +29,7 @@ ORDER = {name: place for place, name in enumerate(name for level in LEVELS for n
 
 # The two libraries next to the levels, and the parts of the package that each may import.
 BESIDE = {
-    "reference": {"dtypes", "shapes", "errors"},
+    "reference": {"dtypes", "shapes", "errors", "typing"},
     "doctor": {"errors", "_elf", "_files", "_find", "_libraries", "_installation"},
 }
 

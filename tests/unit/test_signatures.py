@@ -53,6 +53,6 @@ def test_reference_has_the_signature_of_its_operation(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(public(reference)))
 def test_reference_docstring_names_its_operation(name: str) -> None:
-    text = inspect.getdoc(getattr(reference, name)) or ""
-    documented = "Parameters\n---" in text and "Returns\n---" in text
-    assert documented or f"See :func:`cudnn_ct.{name}`" in text.splitlines()[0]
+    if not name.endswith("_output_shape"):  # the same function as in the package
+        text = inspect.getdoc(getattr(reference, name)) or ""
+        assert text.splitlines()[0].endswith(f"See :func:`cudnn_ct.{name}`.")
