@@ -6,9 +6,10 @@ below is known to be rejected.
 
 from __future__ import annotations
 
-from typing import assert_type
+from typing import Any, assert_type
 
 import numpy as np
+from numpy.typing import NDArray
 
 import cudnn_ct as ct
 
@@ -51,6 +52,19 @@ assert_type(ct.batch_norm_training(x, w, w).invstd, ct.DeviceArray)
 assert_type(ct.RNN("lstm", 4, 8).forward(x, w).y, ct.DeviceArray)
 assert_type(x[0, ..., ::2].reshape(-1), ct.DeviceArray)
 
+# The reference, on NumPy arrays, and Theano's names.
+host = np.ones((1, 2, 4, 4))
+assert_type(ct.reference.conv(host, host, padding="half"), NDArray[Any])
+assert_type(ct.reference.reduce(host, op="norm2", axis=(0, 1), out=host), NDArray[Any])
+ct.reference.batch_norm_training([[1.0], [2.0]], [1.0], [0.0]).invstd.sum()
+assert_type(ct.dnn.dnn_conv(x, tensor, border_mode="half", subsample=np.array([2, 2])), ct.DeviceArray)
+assert_type(ct.dnn.GpuDnnPool("max")(x, (2, 2)), ct.DeviceArray)
+assert_type(ct.dnn.GpuDnnConvGradW(inplace=True)(x, x, w, ct.dnn.GpuDnnConvDesc("valid")), ct.DeviceArray)
+assert_type(ct.dnn.RNNBlock("float32", 4, 2, "gru").apply(w, x, x), list[ct.DeviceArray])
+
+ct.reference.pool(host, window=2, mode="median")  # type: ignore[arg-type]
+ct.dnn.dnn_pool(x, 2, mode="median")  # type: ignore[arg-type]
+ct.dnn.dnn_conv(host, "w")  # type: ignore[arg-type]
 ct.conv(x, "w")  # type: ignore[arg-type]
 ct.conv(x, w, padding="same")  # type: ignore[arg-type]
 ct.conv(x, w, mode="flipped")  # type: ignore[arg-type]

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from .._config import config
 from ..array import DeviceArray
 from ..autotune.request import ALGORITHMS
 from ..errors import warn_caller
+from ..ops.conv.conv import conv, conv_backward_data, conv_backward_filter
 from ..shapes.conv import conv_output_shape
 from ..shapes.parse import as_choice, as_int
 from ..shapes.specs import check_shape
-from .arguments import integers
+from ..typing import Algo, ArrayLike, Precision
+from .arguments import Border, Sizes, integers
 from .arrays import on_device
-from .availability import ops
-
-__all__ = ["DIRECTIONS", "GpuDnnConvDesc", "algorithm", "compute", "output_shape"]
+from .availability import run
 
 # Theano's names of the modes, and ours.
 MODES = {"conv": "convolution", "cross": "cross_correlation"}
@@ -24,54 +26,51 @@ MODES = {"conv": "convolution", "cross": "cross_correlation"}
 class Direction(NamedTuple):
     """One direction: the operation, Theano's names of its operands in our order, and the algorithm's flag."""
 
-    operation: str
+    operation: Callable[..., DeviceArray]
     names: tuple[str, str]
     flag: str
 
 
 DIRECTIONS = {
-    "forward": Direction("conv", ("img", "kerns"), "algo_fwd"),
-    "backward_filter": Direction("conv_backward_filter", ("topgrad", "img"), "algo_bwd_filter"),
-    "backward_data": Direction("conv_backward_data", ("topgrad", "kerns"), "algo_bwd_data"),
+    "forward": Direction(conv, ("img", "kerns"), "algo_fwd"),
+    "backward_filter": Direction(conv_backward_filter, ("topgrad", "img"), "algo_bwd_filter"),
+    "backward_data": Direction(conv_backward_data, ("topgrad", "kerns"), "algo_bwd_data"),
 }
 
 
+@dataclass(eq=False)
 class GpuDnnConvDesc:
     """Geometry, mode, precision and groups of a convolution. See :func:`cudnn_ct.conv`."""
 
-    def __init__(
-        self,
-        border_mode: Any,
-        subsample: Any = (1, 1),
-        dilation: Any = (1, 1),
-        conv_mode: str = "conv",
-        precision: str = "float32",
-        num_groups: int = 1,
-    ) -> None:
-        self.border_mode, self.subsample = integers(border_mode), integers(subsample)
-        self.dilation = integers(dilation)
-        self.conv_mode, self.precision = as_choice(conv_mode, tuple(MODES), "conv_mode"), precision
-        self.num_groups = as_int(num_groups, "num_groups")
+    border_mode: Border
+    subsample: Sizes = (1, 1)
+    dilation: Sizes = (1, 1)
+    conv_mode: str = "conv"
+    precision: Precision = "float32"
+    num_groups: int = 1
 
-    def __call__(self, kern_shape: Any = None) -> GpuDnnConvDesc:  # noqa: ARG002 - as Theano's is called
+    def __post_init__(self) -> None:
+        self.border_mode, self.subsample = integers(self.border_mode), integers(self.subsample)
+        self.dilation = integers(self.dilation)
+        self.conv_mode = as_choice(self.conv_mode, tuple(MODES), "conv_mode")
+        self.num_groups = as_int(self.num_groups, "num_groups")
+
+    def __call__(self, kern_shape: Sizes | None = None) -> GpuDnnConvDesc:  # noqa: ARG002 - as in Theano
         """Return the descriptor itself: the shape of the filters is not needed."""
         return self
-
-    def __repr__(self) -> str:
-        return f"GpuDnnConvDesc({', '.join(f'{name}={value!r}' for name, value in vars(self).items())})"
 
 
 def compute(
     direction: str,
-    first: Any,
-    second: Any,
-    shape: Any,
+    first: ArrayLike,
+    second: ArrayLike,
+    shape: Sizes | None,
     desc: GpuDnnConvDesc,
-    algo: Any,
+    algo: Algo | None,
     groups: int | None = None,
     **scaled: Any,
-) -> Any:
-    """Call the function of the package for a direction."""
+) -> DeviceArray:
+    """Call the function of the package for a direction; ``shape`` is that of the result."""
     row = DIRECTIONS[direction]
     first, second = on_device(first, row.names[0]), on_device(second, row.names[1])
     algo = getattr(config.dnn.conv, row.flag) if algo is None else algo
@@ -85,30 +84,30 @@ def compute(
         "mode": MODES[desc.conv_mode],
     }
     shape = integers(shape)
-    shapes = () if direction == "forward" else (shape,)
     if direction == "forward":
-        _check_output(shape, first.shape, second.shape, geometry)
-    operation = getattr(ops(), row.operation)
-    return operation(first, second, *shapes, **geometry, algo=algo, precision=desc.precision, **scaled)
+        _check_output(first, second, shape, geometry)
+    shapes = () if direction == "forward" else (shape,)
+    return run(
+        row.operation, first, second, *shapes, **geometry, algo=algo, precision=desc.precision, **scaled
+    )
 
 
 def output_shape(
-    ishape: Any, kshape: Any, border_mode: Any, subsample: Any, dilation: Any = 1
+    ishape: Sizes, kshape: Sizes, border_mode: Border, subsample: Sizes, dilation: Sizes = 1
 ) -> tuple[int, ...]:
     """Return the shape of a convolution for any number of groups."""
-    images, filters = check_shape(ishape, "ishape"), check_shape(kshape, "kshape")
+    images, filters = check_shape(integers(ishape), "ishape"), check_shape(integers(kshape), "kshape")
     if len(images) == len(filters) > 1:  # else conv_output_shape rejects them
         images = (images[0], filters[1], *images[2:])
     padding, stride, dilation = map(integers, (border_mode, subsample, dilation))
     return conv_output_shape(images, filters, padding=padding, stride=stride, dilation=dilation)
 
 
-def algorithm(algo: Any, workmem: str | None) -> Any:
+def algorithm(algo: Algo | None, workmem: str | None) -> Algo | None:
     """Return the algorithm, which may be given as the deprecated ``workmem``."""
     if workmem is None:
         return algo
-    text = f"workmem is deprecated; write algo={workmem!r}"
-    warn_caller(text, DeprecationWarning)
+    warn_caller(f"workmem is deprecated; write algo={workmem!r}", DeprecationWarning)
     if algo is not None:
         raise ValueError(
             f"workmem and algo are the same argument: got {workmem!r} and {algo!r}; pass algo alone"
@@ -126,7 +125,7 @@ def _check_precision(precision: str, array: DeviceArray, is_gradient: bool) -> N
         )
 
 
-def _check_algo(algo: Any, direction: str, axes: int) -> None:
+def _check_algo(algo: Algo | None, direction: str, axes: int) -> None:
     """Reject an algorithm that does not support volumes; ``cudnn_ct`` checks all other algorithms."""
     names = [name for rows in ALGORITHMS.values() for name in rows]
     row = ALGORITHMS[direction].get(algo) if isinstance(algo, str) else None
@@ -134,10 +133,10 @@ def _check_algo(algo: Any, direction: str, axes: int) -> None:
         raise ValueError(f"convolution algo {algo} can't be used for 3d convolutions")
 
 
-def _check_output(given: Any, img: Any, kern: Any, geometry: dict[str, Any]) -> None:
+def _check_output(img: DeviceArray, kern: DeviceArray, given: Any, geometry: dict[str, Any]) -> None:
     if given is None:
         return
-    expected = conv_output_shape(img, kern, **geometry)
+    expected = conv_output_shape(img.shape, kern.shape, **geometry)
     if tuple(given) != expected:
         raise ValueError(
             f"impossible convolution output dim: expected {expected} but received {tuple(given)}"

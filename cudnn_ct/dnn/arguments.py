@@ -1,24 +1,25 @@
-"""Checks and conversions of parameters."""
+"""Types, checks and conversions of parameters."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
-__all__ = ["checked_flag", "integers"]
+from ..typing import Padding, PerAxis
+
+Sizes: TypeAlias = PerAxis | NDArray[np.integer[Any]]
+"""A shape or one integer per axis; Theano's programs also pass NumPy arrays."""
+
+Border: TypeAlias = Padding | NDArray[np.integer[Any]]
 
 
-def checked_flag(value: Any, name: str) -> bool:
+def checked_flag(value: object, name: str) -> bool:
     """Return a flag as a bool.
 
     Numbers are rejected, 0 and 1 too: in the argument order of the older module, an epsilon or a factor
     stands where the later module has a flag.
-
-    Raises
-    ------
-    TypeError
-        ``value`` is not a bool of Python or NumPy.
     """
     if not isinstance(value, bool | np.bool_):
         raise TypeError(
@@ -31,6 +32,6 @@ def checked_flag(value: Any, name: str) -> bool:
 def integers(value: Any) -> Any:
     """Return a NumPy array of integers as a list, or as an int if it has no axes; anything else unchanged.
 
-    Theano takes arrays for sizes and shapes. A list is a snapshot: changing the array later has no effect.
+    A list is a snapshot: changing the array later has no effect.
     """
     return value.tolist() if isinstance(value, np.ndarray) and value.dtype.kind in "iu" else value

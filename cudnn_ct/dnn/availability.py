@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from numbers import Integral
 from pathlib import Path
-from typing import Any
+from typing import ParamSpec, TypeVar
 
 from .. import _lib
 from .._config import config
@@ -15,7 +16,8 @@ from ..cuda import device as devices
 from ..errors import CudnnError, LibraryLoadError, VersionMismatchError
 from .arguments import checked_flag
 
-__all__ = ["check_context", "dnn_available", "dnn_present", "ops", "version"]
+P = ParamSpec("P")
+T = TypeVar("T")
 
 _DISABLED = "the flag dnn.enabled is False"
 
@@ -82,8 +84,8 @@ dnn_present = _Present()
 dnn_available = _Available()
 
 
-def ops() -> Any:
-    """Return the package, which has the operations, if the flag ``dnn.enabled`` allows their use.
+def run(operation: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Call an operation if the flag ``dnn.enabled`` allows it.
 
     Raises
     ------
@@ -95,9 +97,7 @@ def ops() -> Any:
         raise RuntimeError(f"cuDNN is not used: {_DISABLED}")
     if enabled == "True":
         dnn_available()
-    import cudnn_ct
-
-    return cudnn_ct
+    return operation(*args, **kwargs)
 
 
 def check_context(name: int | str | None) -> int | None:

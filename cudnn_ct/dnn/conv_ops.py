@@ -2,51 +2,52 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from .._config import config
+from ..array import DeviceArray
 from ..shapes.parse import as_int
+from ..typing import Algo, ArrayLike
 from ._conv import DIRECTIONS, GpuDnnConvDesc, algorithm, compute, output_shape
-from .arguments import checked_flag, integers
+from .arguments import Border, Sizes, checked_flag, integers
 from .arrays import copied, on_device
-
-__all__ = [
-    "GpuDnnConv",
-    "GpuDnnConv3d",
-    "GpuDnnConv3dGradI",
-    "GpuDnnConv3dGradW",
-    "GpuDnnConvGradI",
-    "GpuDnnConvGradW",
-]
 
 
 class _Operation:
-    """Base of the operations: the algorithm, ``inplace`` and the number of groups."""
+    """The algorithm, ``inplace`` and the number of groups of an operation."""
 
     direction = "forward"
 
-    def __init__(self, algo: Any, inplace: bool, num_groups: int, workmem: Any) -> None:
+    def _set(self, algo: Algo | None, inplace: bool, num_groups: int, workmem: str | None) -> None:
         algo = algorithm(algo, workmem)
         self.algo = getattr(config.dnn.conv, DIRECTIONS[self.direction].flag) if algo is None else algo
         self.inplace, self.num_groups = checked_flag(inplace, "inplace"), as_int(num_groups, "num_groups")
 
     def __repr__(self) -> str:
-        return (
-            f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in vars(self).items())})"
-        )
+        values = ", ".join(f"{name}={value!r}" for name, value in vars(self).items())
+        return f"{type(self).__name__}({values})"
 
-    def _run(self, first: Any, second: Any, output: Any, desc: Any, alpha: Any, beta: Any) -> Any:
+    def _run(
+        self,
+        first: ArrayLike,
+        second: ArrayLike,
+        output: ArrayLike | Sizes | None,
+        desc: GpuDnnConvDesc,
+        alpha: float | None,
+        beta: float | None,
+    ) -> DeviceArray:
+        """Return ``alpha * result + beta * output``; ``output`` may be a shape, or None forward."""
         if not isinstance(desc, GpuDnnConvDesc):
             raise TypeError(f"desc is not a GpuDnnConvDesc: got {type(desc).__name__}")
-        beta = 0 if beta is None else beta
-        output = integers(output)
-        is_shape = output is None or isinstance(output, tuple | list)
-        out = None
-        if (self.inplace or beta) and not is_shape:
-            out = output if self.inplace else copied(output, "output")
-        shape = output if is_shape else on_device(output, "output").shape
-        scaled = {"alpha": 1 if alpha is None else alpha, "beta": beta, "out": out}
-        groups = _groups(self.num_groups, desc.num_groups)
+        alpha, beta = 1 if alpha is None else alpha, 0 if beta is None else beta
+        shape, out = integers(output), None
+        if not (shape is None or isinstance(shape, tuple | list)):  # it is an array
+            if self.inplace or beta:
+                out = shape if self.inplace else copied(shape, "output")
+            shape = on_device(shape, "output").shape
+        groups = self.num_groups
+        if groups != desc.num_groups and 1 not in (groups, desc.num_groups):
+            raise ValueError(f"num_groups does not match desc: got {groups}, expected 1 or {desc.num_groups}")
+        groups = desc.num_groups if groups == 1 else groups
+        scaled = {"alpha": alpha, "beta": beta, "out": out}
         return compute(self.direction, first, second, shape, desc, self.algo, groups, **scaled)
 
 
@@ -54,25 +55,30 @@ class GpuDnnConv(_Operation):
     """Convolution. See :func:`cudnn_ct.conv`."""
 
     def __init__(
-        self, algo: Any = None, inplace: bool = False, num_groups: int = 1, *, workmem: str | None = None
+        self,
+        algo: Algo | None = None,
+        inplace: bool = False,
+        num_groups: int = 1,
+        *,
+        workmem: str | None = None,
     ) -> None:
-        super().__init__(algo, inplace, num_groups, workmem)
+        self._set(algo, inplace, num_groups, workmem)
 
     def __call__(
         self,
-        img: Any,
-        kern: Any,
-        output: Any,
-        desc: Any,
+        img: ArrayLike,
+        kern: ArrayLike,
+        output: ArrayLike | Sizes | None,
+        desc: GpuDnnConvDesc,
         alpha: float | None = None,
         beta: float | None = None,
-    ) -> Any:
+    ) -> DeviceArray:
         """Return ``alpha * conv(img, kern) + beta * output``."""
         return self._run(img, kern, output, desc, alpha, beta)
 
     @staticmethod
     def get_out_shape(
-        ishape: Any, kshape: Any, border_mode: Any, subsample: Any, dilation: Any = 1
+        ishape: Sizes, kshape: Sizes, border_mode: Border, subsample: Sizes, dilation: Sizes = 1
     ) -> tuple[int, ...]:
         """Return the shape of a convolution. See :func:`cudnn_ct.conv_output_shape`."""
         return output_shape(ishape, kshape, border_mode, subsample, dilation)
@@ -81,24 +87,25 @@ class GpuDnnConv(_Operation):
 class GpuDnnConv3d(GpuDnnConv):
     """Convolution of volumes, with the parameters in the older order. See :func:`cudnn_ct.conv`."""
 
-    def __init__(self, workmem: str | None = None, inplace: bool = False, algo: Any = None) -> None:
-        _Operation.__init__(self, algo, inplace, 1, workmem)
+    def __init__(self, workmem: str | None = None, inplace: bool = False, algo: Algo | None = None) -> None:
+        self._set(algo, inplace, 1, workmem)
 
 
 class _Gradient(_Operation):
-    """Base of the gradients."""
-
     def __init__(
-        self, inplace: bool = False, algo: Any = None, num_groups: int = 1, *, workmem: str | None = None
+        self,
+        inplace: bool = False,
+        algo: Algo | None = None,
+        num_groups: int = 1,
+        *,
+        workmem: str | None = None,
     ) -> None:
-        super().__init__(algo, inplace, num_groups, workmem)
+        self._set(algo, inplace, num_groups, workmem)
 
 
 class _Gradient3d(_Gradient):
-    """Base of the gradients of volumes, which have the parameters of the older module in its order."""
-
-    def __init__(self, inplace: bool = False, workmem: str | None = None, algo: Any = None) -> None:
-        _Operation.__init__(self, algo, inplace, 1, workmem)
+    def __init__(self, inplace: bool = False, workmem: str | None = None, algo: Algo | None = None) -> None:
+        self._set(algo, inplace, 1, workmem)
 
 
 class GpuDnnConvGradW(_Gradient):
@@ -108,13 +115,13 @@ class GpuDnnConvGradW(_Gradient):
 
     def __call__(
         self,
-        img: Any,
-        topgrad: Any,
-        output: Any,
-        desc: Any,
+        img: ArrayLike,
+        topgrad: ArrayLike,
+        output: ArrayLike | Sizes,
+        desc: GpuDnnConvDesc,
         alpha: float | None = None,
         beta: float | None = None,
-    ) -> Any:
+    ) -> DeviceArray:
         """Return ``alpha * gradient + beta * output``."""
         return self._run(topgrad, img, output, desc, alpha, beta)
 
@@ -130,22 +137,16 @@ class GpuDnnConvGradI(_Gradient):
 
     def __call__(
         self,
-        kern: Any,
-        topgrad: Any,
-        output: Any,
-        desc: Any,
+        kern: ArrayLike,
+        topgrad: ArrayLike,
+        output: ArrayLike | Sizes,
+        desc: GpuDnnConvDesc,
         alpha: float | None = None,
         beta: float | None = None,
-    ) -> Any:
+    ) -> DeviceArray:
         """Return ``alpha * gradient + beta * output``."""
         return self._run(topgrad, kern, output, desc, alpha, beta)
 
 
 class GpuDnnConv3dGradI(_Gradient3d, GpuDnnConvGradI):
     """``GpuDnnConvGradI`` of volumes, in the older order. See :func:`cudnn_ct.conv_backward_data`."""
-
-
-def _groups(own: int, described: int) -> int:
-    if own != described and 1 not in (own, described):
-        raise ValueError(f"num_groups does not match desc: got {own}, expected 1 or {described}")
-    return described if own == 1 else own

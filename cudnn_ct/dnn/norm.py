@@ -2,151 +2,155 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import KW_ONLY, dataclass
+from typing import cast
 
+from ..array import DeviceArray
+from ..ops.norm.norm import batch_norm_backward, batch_norm_inference, batch_norm_training
 from ..shapes.parse import as_choice
+from ..typing import ArrayLike, NormMode
 from .arguments import checked_flag
 from .arrays import copied, overwritten
-from .availability import ops
+from .availability import run
 
-__all__ = [
-    "GpuDnnBatchNorm",
-    "GpuDnnBatchNormGrad",
-    "GpuDnnBatchNormInference",
-    "dnn_batch_normalization_test",
-    "dnn_batch_normalization_train",
-]
-
-MODES = {"per-activation": "per_activation", "spatial": "spatial"}
+MODES: dict[str, NormMode] = {"per-activation": "per_activation", "spatial": "spatial"}
 
 EPSILON, FACTOR = 1e-4, 0.1
 
 
 def dnn_batch_normalization_train(
-    inputs: Any,
-    gamma: Any,
-    beta: Any,
+    inputs: ArrayLike,
+    gamma: ArrayLike,
+    beta: ArrayLike,
     mode: str = "per-activation",
     epsilon: float = EPSILON,
     running_average_factor: float = FACTOR,
-    running_mean: Any = None,
-    running_var: Any = None,
-) -> tuple[Any, ...]:
+    running_mean: ArrayLike | None = None,
+    running_var: ArrayLike | None = None,
+) -> tuple[DeviceArray, ...]:
     """Normalize by the statistics of the batch. See :func:`cudnn_ct.batch_norm_training`."""
     normalise = GpuDnnBatchNorm(mode, running_averages=running_mean is not None or running_var is not None)
-    return tuple(normalise(inputs, gamma, beta, epsilon, running_average_factor, running_mean, running_var))
+    results = normalise(inputs, gamma, beta, epsilon, running_average_factor, running_mean, running_var)
+    return cast(tuple[DeviceArray, ...], tuple(results))  # the new running statistics are copies
 
 
 def dnn_batch_normalization_test(
-    inputs: Any,
-    gamma: Any,
-    beta: Any,
-    mean: Any,
-    var: Any,
+    inputs: ArrayLike,
+    gamma: ArrayLike,
+    beta: ArrayLike,
+    mean: ArrayLike,
+    var: ArrayLike,
     mode: str = "per-activation",
     epsilon: float = EPSILON,
-) -> Any:
+) -> DeviceArray:
     """Normalize by ``mean`` and ``var``. See :func:`cudnn_ct.batch_norm_inference`."""
     return GpuDnnBatchNormInference(mode)(inputs, gamma, beta, mean, var, epsilon)
 
 
+@dataclass(eq=False)
 class GpuDnnBatchNorm:
     """Batch normalization in training. See :func:`cudnn_ct.batch_norm_training`."""
 
-    def __init__(
-        self,
-        mode: str = "per-activation",
-        running_averages: bool = False,
-        inplace_running_mean: bool = False,
-        inplace_running_var: bool = False,
-        inplace_output: bool = False,
-        *,
-        epsilon: float | None = None,
-        running_average_factor: float | None = None,
-    ) -> None:
-        self.mode = _mode(mode)
-        self.running_averages = checked_flag(running_averages, "running_averages")
-        self.inplace_running_mean = checked_flag(inplace_running_mean, "inplace_running_mean")
-        self.inplace_running_var = checked_flag(inplace_running_var, "inplace_running_var")
-        self.inplace_output = checked_flag(inplace_output, "inplace_output")
-        self.epsilon, self.running_average_factor = epsilon, running_average_factor
+    mode: str = "per-activation"
+    running_averages: bool = False
+    inplace_running_mean: bool = False
+    inplace_running_var: bool = False
+    inplace_output: bool = False
+    _: KW_ONLY
+    epsilon: float | None = None
+    running_average_factor: float | None = None
+
+    def __post_init__(self) -> None:
+        as_choice(self.mode, tuple(MODES), "mode")
+        for name in ("running_averages", "inplace_running_mean", "inplace_running_var", "inplace_output"):
+            setattr(self, name, checked_flag(getattr(self, name), name))
 
     def __call__(
         self,
-        x: Any,
-        scale: Any,
-        bias: Any,
+        x: ArrayLike,
+        scale: ArrayLike,
+        bias: ArrayLike,
         epsilon: float = EPSILON,
         running_average_factor: float = FACTOR,
-        running_mean: Any = None,
-        running_var: Any = None,
-    ) -> list[Any]:
+        running_mean: ArrayLike | None = None,
+        running_var: ArrayLike | None = None,
+    ) -> list[ArrayLike]:
         """Return a list of the result, ``mean``, ``invstd`` and the new running statistics, if any."""
-        given = (running_mean, running_var)
-        if self.running_averages != any(array is not None for array in given):
+        new = {"running_mean": running_mean, "running_var": running_var}
+        if self.running_averages != any(array is not None for array in new.values()):
             problem = "are missing" if self.running_averages else "need running_averages=True"
             raise ValueError(f"running_mean and running_var {problem}")
-        places = (self.inplace_running_mean, self.inplace_running_var)
-        names = ("running_mean", "running_var")
-        new = [
-            array if inplace or array is None else copied(array, name)
-            for array, inplace, name in zip(given, places, names, strict=True)
-        ]
-        y, mean, invstd = ops().batch_norm_training(
+        for name, array in new.items():
+            if array is not None and not getattr(self, f"inplace_{name}"):
+                new[name] = copied(array, name)
+        y, mean, invstd = run(
+            batch_norm_training,
             x,
             scale,
             bias,
-            mode=self.mode,
+            mode=MODES[self.mode.lower()],
             epsilon=_either(epsilon, EPSILON, self.epsilon),
-            running_mean=new[0],
-            running_var=new[1],
+            running_mean=new["running_mean"],
+            running_var=new["running_var"],
             momentum=_either(running_average_factor, FACTOR, self.running_average_factor),
         )
         y = overwritten(x, y) if self.inplace_output else y
-        return [y, mean, invstd, *(new if self.running_averages else [])]
+        return [y, mean, invstd, *(new.values() if self.running_averages else ())]
 
 
+@dataclass(eq=False)
 class GpuDnnBatchNormInference:
     """Batch normalization with given statistics. See :func:`cudnn_ct.batch_norm_inference`."""
 
-    def __init__(
-        self, mode: str = "per-activation", inplace: bool = False, *, epsilon: float | None = None
-    ) -> None:
-        self.mode, self.inplace, self.epsilon = _mode(mode), checked_flag(inplace, "inplace"), epsilon
+    mode: str = "per-activation"
+    inplace: bool = False
+    _: KW_ONLY
+    epsilon: float | None = None
+
+    def __post_init__(self) -> None:
+        as_choice(self.mode, tuple(MODES), "mode")
+        self.inplace = checked_flag(self.inplace, "inplace")
 
     def __call__(
         self,
-        x: Any,
-        scale: Any,
-        bias: Any,
-        estimated_mean: Any,
-        estimated_variance: Any,
+        x: ArrayLike,
+        scale: ArrayLike,
+        bias: ArrayLike,
+        estimated_mean: ArrayLike,
+        estimated_variance: ArrayLike,
         epsilon: float = EPSILON,
-    ) -> Any:
+    ) -> DeviceArray:
         """Return ``(x - mean) / sqrt(variance + epsilon) * scale + bias``."""
-        epsilon = _either(epsilon, EPSILON, self.epsilon)
         operands = (x, scale, bias, estimated_mean, estimated_variance)
-        y = ops().batch_norm_inference(*operands, mode=self.mode, epsilon=epsilon)
+        epsilon = _either(epsilon, EPSILON, self.epsilon)
+        y = run(batch_norm_inference, *operands, mode=MODES[self.mode.lower()], epsilon=epsilon)
         return overwritten(x, y) if self.inplace else y
 
 
+@dataclass(eq=False)
 class GpuDnnBatchNormGrad:
     """Gradients of batch normalization in training. See :func:`cudnn_ct.batch_norm_backward`."""
 
-    def __init__(self, mode: str = "per-activation", *, epsilon: float | None = None) -> None:
-        self.mode, self.epsilon = _mode(mode), epsilon
+    mode: str = "per-activation"
+    _: KW_ONLY
+    epsilon: float | None = None
+
+    def __post_init__(self) -> None:
+        as_choice(self.mode, tuple(MODES), "mode")
 
     def __call__(
-        self, x: Any, dy: Any, scale: Any, x_mean: Any, x_invstd: Any, epsilon: float = EPSILON
-    ) -> list[Any]:
+        self,
+        x: ArrayLike,
+        dy: ArrayLike,
+        scale: ArrayLike,
+        x_mean: ArrayLike,
+        x_invstd: ArrayLike,
+        epsilon: float = EPSILON,
+    ) -> list[DeviceArray]:
         """Return a list of the gradients with respect to ``x``, ``scale`` and the bias."""
-        epsilon = _either(epsilon, EPSILON, self.epsilon)
-        gradients = ops().batch_norm_backward(dy, x, scale, x_mean, x_invstd, mode=self.mode, epsilon=epsilon)
-        return list(gradients[:3])
-
-
-def _mode(mode: str) -> str:
-    return MODES[as_choice(mode, tuple(MODES), "mode")]
+        operands, epsilon = (dy, x, scale, x_mean, x_invstd), _either(epsilon, EPSILON, self.epsilon)
+        gradients = run(batch_norm_backward, *operands, mode=MODES[self.mode.lower()], epsilon=epsilon)
+        return [gradients.dx, gradients.dscale, gradients.dbias]
 
 
 def _either(called: float, default: float, made: float | None) -> float:

@@ -2,79 +2,91 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
-from .arguments import integers
-from .availability import ops
+from ..array import DeviceArray
+from ..ops.pooling import pool, pool_backward
+from ..typing import ArrayLike, PoolMode
+from .arguments import Border, Sizes, integers
+from .availability import run
 
-__all__ = ["GpuDnnPool", "GpuDnnPoolDesc", "GpuDnnPoolGrad", "dnn_pool"]
 
-
-def dnn_pool(img: Any, ws: Any, stride: Any = None, mode: str = "max", pad: Any = None) -> Any:
+def dnn_pool(
+    img: ArrayLike, ws: Sizes, stride: Sizes | None = None, mode: PoolMode = "max", pad: Border | None = None
+) -> DeviceArray:
     """Return the maximum, average or sum of each window. See :func:`cudnn_ct.pool`."""
-    return ops().pool(img, mode=mode, **_geometry(ws, stride, pad))
+    return run(pool, img, **_arguments(mode, ws, stride, pad))
 
 
+@dataclass(eq=False)
 class GpuDnnPoolDesc:
     """Window, stride, mode and padding of a pooling, in place of ``ws``. See :func:`cudnn_ct.pool`."""
 
-    def __init__(self, ws: Any = (1, 1), stride: Any = (1, 1), mode: str = "max", pad: Any = (0, 0)) -> None:
-        self.ws, self.stride, self.pad = map(integers, (ws, stride, pad))
-        self.mode = mode
+    ws: Sizes = (1, 1)
+    stride: Sizes = (1, 1)
+    mode: PoolMode = "max"
+    pad: Border = (0, 0)
+
+    def __post_init__(self) -> None:
+        self.ws, self.stride, self.pad = map(integers, (self.ws, self.stride, self.pad))
 
     def __call__(self) -> GpuDnnPoolDesc:
         """Return the descriptor itself."""
         return self
 
-    def __repr__(self) -> str:
-        return f"GpuDnnPoolDesc(ws={self.ws}, stride={self.stride}, mode={self.mode!r}, pad={self.pad})"
 
-
+@dataclass(eq=False)
 class GpuDnnPool:
     """Pooling. See :func:`cudnn_ct.pool`."""
 
-    def __init__(self, mode: str = "max") -> None:
-        self.mode = mode
-
-    def __call__(self, img: Any, ws: Any, stride: Any = None, pad: Any = None) -> Any:
-        """Return the maximum, average or sum of each window."""
-        return ops().pool(img, **_described(self.mode, ws, stride, pad))
-
-
-class GpuDnnPoolGrad:
-    """Gradient of a pooling. See :func:`cudnn_ct.pool_backward`."""
-
-    def __init__(self, mode: str = "max") -> None:
-        self.mode = mode
+    mode: PoolMode = "max"
 
     def __call__(
         self,
-        inp: Any,
-        out: Any,
-        out_grad: Any = None,
-        ws: Any = None,
-        stride: Any = None,
-        pad: Any = None,
+        img: ArrayLike,
+        ws: Sizes | GpuDnnPoolDesc,
+        stride: Sizes | None = None,
+        pad: Border | None = None,
+    ) -> DeviceArray:
+        """Return the maximum, average or sum of each window."""
+        return run(pool, img, **_arguments(self.mode, ws, stride, pad))
+
+
+@dataclass(eq=False)
+class GpuDnnPoolGrad:
+    """Gradient of a pooling. See :func:`cudnn_ct.pool_backward`."""
+
+    mode: PoolMode = "max"
+
+    def __call__(
+        self,
+        inp: ArrayLike,
+        out: ArrayLike,
+        out_grad: ArrayLike | None = None,
+        ws: Sizes | GpuDnnPoolDesc | None = None,
+        stride: Sizes | None = None,
+        pad: Border | None = None,
         *,
-        inp_grad: Any = None,
-    ) -> Any:
+        inp_grad: ArrayLike | None = None,
+    ) -> DeviceArray:
         """Return the gradient with respect to ``inp``."""
         if ws is None:
             raise TypeError("ws is missing; pass the window, such as ws=(2, 2)")
-        if (out_grad is None) == (inp_grad is None):
-            given = "neither" if out_grad is None else "both"
-            raise TypeError(f"out_grad is also called inp_grad: got {given}, expected one of the two")
         gradient = inp_grad if out_grad is None else out_grad
-        return ops().pool_backward(gradient, inp, out, **_described(self.mode, ws, stride, pad))
+        if gradient is None or (out_grad is not None and inp_grad is not None):
+            given = "neither" if gradient is None else "both"
+            raise TypeError(f"out_grad is also called inp_grad: got {given}, expected one of the two")
+        return run(pool_backward, gradient, inp, out, **_arguments(self.mode, ws, stride, pad))
 
 
-def _described(mode: str, ws: Any, stride: Any, pad: Any) -> dict[str, Any]:
+def _arguments(mode: PoolMode, ws: Any, stride: Any, pad: Any) -> dict[str, Any]:
     if isinstance(ws, GpuDnnPoolDesc):
-        return {"mode": ws.mode, **_geometry(ws.ws, ws.stride, ws.pad)}
-    return {"mode": mode, **_geometry(ws, stride, pad)}
-
-
-def _geometry(ws: Any, stride: Any, pad: Any) -> dict[str, Any]:
+        mode, ws, stride, pad = ws.mode, ws.ws, ws.stride, ws.pad
     window, stride, padding = map(integers, (ws, stride, pad))
-    stride, padding = 1 if stride is None else stride, 0 if padding is None else padding
-    return {"window": window, "stride": stride, "padding": padding}
+    return {
+        "mode": mode,
+        "window": window,
+        "stride": 1 if stride is None else stride,
+        "padding": 0 if padding is None else padding,
+    }

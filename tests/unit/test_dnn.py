@@ -119,7 +119,7 @@ def signatures() -> Iterator[list[inspect.Parameter]]:
     """Yield the parameters of every name, of the calls of operations, and of the methods of RNNBlock."""
     things = [getattr(dnn, name) for name in dnn.__all__]
     calls = [thing.__call__ for thing in things if inspect.isclass(thing) and "__call__" in dir(thing)]
-    methods = [getattr(dnn.RNNBlock, name) for name in dir(dnn.RNNBlock) if name[0] != "_" and name != "desc"]
+    methods = [one for name, one in vars(dnn.RNNBlock).items() if name[0] != "_" and inspect.isfunction(one)]
     for thing in (*things, *calls, *methods, dnn.GpuDnnConv.get_out_shape):
         yield parameters_of(thing)
 

@@ -62,7 +62,7 @@ class RNNGradients:
 
     def backward_data(
         self,
-        dy: ArrayLike,
+        dy: ArrayLike | None,
         reserve: RNNReserve | None,
         dhy: ArrayLike | None = None,
         dcy: ArrayLike | None = None,
