@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
 
 from ..array import DeviceArray
 from ..dtypes import as_dtype
@@ -19,7 +15,7 @@ from ..ops.softmax import softmax, softmax_backward
 from ..ops.tensor import transform
 from ..shapes.parse import as_choice
 from ..typing import ArrayLike, DTypeLike, ReduceOp, SoftmaxAlgo, SoftmaxMode
-from .arguments import checked_flag, integers
+from .arguments import Sizes, checked_flag, integers
 from .arrays import on_device
 from .availability import run
 
@@ -66,7 +62,7 @@ class GpuDnnReduction:
     """Reduction over axes, which are removed. See :func:`cudnn_ct.reduce`."""
 
     red_op: str
-    axis: int | Sequence[int] | NDArray[np.integer[Any]] | None = None
+    axis: Sizes | None = None
     acc_dtype: DTypeLike | None = None
     dtype: DTypeLike | None = None
     return_indices: bool = False

@@ -1,4 +1,4 @@
-"""Recurrent networks of the reference: padding, states, clipping and errors; loops are in tests/oracle."""
+"""Recurrent networks of the reference: padding, states and clipping; loops are in tests/oracle."""
 
 from __future__ import annotations
 
@@ -8,15 +8,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from cudnn_ct import reference
 from cudnn_ct.reference.rnn import rnn, rnn_backward
 from cudnn_ct.shapes.rnn import RNN_MODES, RNNSpec, rnn_spec
 from cudnn_ct.shapes.rnn_params import rnn_parameters
 from cudnn_ct.shapes.rnn_weights import to_torch
 from tests.gradients import assert_gradient
 from tests.rnn_cases import RNNCase, rnn_cases
-
-# --- forward -----------------------------------------------------------------------------------------------
 
 
 @given(case=rnn_cases())
@@ -109,13 +106,6 @@ def test_rnn_applies_masks_between_layers() -> None:
     )
 
 
-def test_rnn_is_not_a_public_reference() -> None:
-    assert not {"rnn", "rnn_backward"} & set(reference.__all__)
-
-
-# --- gradients ---------------------------------------------------------------------------------------------
-
-
 def test_rnn_clips_cells_where_they_are_used() -> None:
     """The last is returned as it was; no gradient of what comes after passes a cell that was held."""
     spec = rnn_spec("lstm", 1, 1, clip=(-0.1, 0.1), dtype="float64")
@@ -129,9 +119,6 @@ def test_rnn_clips_cells_where_they_are_used() -> None:
     assert not d.dc0.any()
     assert d.dx.item() == pytest.approx(3 * np.tanh(0.1) * gate * (1 - gate))  # by the output gate alone
     assert rnn_backward(x, weights, spec, dcy=np.ones((1, 1, 1))).dc0.item() == pytest.approx(gate)
-
-
-# --- torch -------------------------------------------------------------------------------------------------
 
 
 def module_of(torch: Any, spec: RNNSpec) -> Any:
@@ -154,66 +141,6 @@ def test_rnn_one_bias_becomes_two_in_torch(mode: str, bias: str) -> None:
     module.load_state_dict({n: torch.from_numpy(a) for n, a in to_torch(case.weights, case.spec).items()})
     y = module(torch.from_numpy(case.x))[0].detach().numpy()
     np.testing.assert_allclose(rnn(case.x, case.weights, case.spec).y, y, rtol=1e-12, atol=1e-13)
-
-
-# --- what does not fit -------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("change", "error", "says"),
-    [
-        ({"x": np.ones((3, 2, 4))}, ValueError, r"x has shape \(3, 2, 4\); .* needs \(T, B, 5\)"),
-        ({"x": np.ones((3, 5))}, ValueError, r"needs \(T, B, 5\)"),
-        ({"x": np.ones((3, 2, 5), np.float32)}, TypeError, "network is float64 and x is float32"),
-        ({"h0": np.ones((1, 2, 4))}, ValueError, r"h0 has shape \(1, 2, 4\); this network needs \(2, 2, 4\)"),
-        ({"c0": np.ones((2, 2, 4))}, ValueError, "c0 is given, but mode='gru' has no cells"),
-        ({"h0": np.ones((2, 2, 4), np.float16)}, TypeError, "h0 is float16"),
-        ({"lengths": [3, 4]}, ValueError, "sequence 1 has length 4; it must be between 0 and the 3 steps"),
-        ({"lengths": [3]}, ValueError, "there are 1 lengths; the batch has 2 sequences"),
-        ({"lengths": [-1, 3]}, ValueError, "sequence 0 has length -1"),
-        ({"lengths": [1.5, 3]}, TypeError, "lengths must be integers"),
-        ({"masks": np.ones((1, 3, 2, 4))}, ValueError, r"masks have shape \(1, 3, 2, 4\); .* \(0, 3, 2, 8\)"),
-        ({"weights": []}, ValueError, "there are 0 weights; this network has 24: gru 5 -> 4, 1 layer"),
-        ({"weights": 3}, TypeError, "weights are a mapping by names or a sequence, not int"),
-        ({"weights": None}, TypeError, "weights are a mapping by names or a sequence, not NoneType"),
-        ({"x": None}, ValueError, r"x has shape \(\)"),
-        ({"spec": None}, TypeError, "spec must be an RNNSpec, not NoneType"),
-        ({"spec": ("gru", 5, 4)}, TypeError, "spec must be an RNNSpec, not tuple"),
-    ],
-)
-def test_rnn_rejects_bad_arguments(change: dict[str, Any], error: type[Exception], says: str) -> None:
-    spec = rnn_spec("gru", 5, 4, direction="bidirectional", dtype="float64")
-    weights = [np.zeros(row.shape) for row in rnn_parameters(spec)]
-    good: dict[str, Any] = {"x": np.ones((3, 2, 5)), "weights": weights, "spec": spec}
-    with pytest.raises(error, match=says):
-        rnn(**(good | change))
-    with pytest.raises(error, match=says):
-        rnn_backward(**(good | change), dy=np.zeros((3, 2, 8)))
-
-
-@pytest.mark.parametrize("padding", [[], np.zeros((2, 3)), None, "0"])
-def test_rnn_rejects_a_padding_that_is_not_a_number(padding: Any) -> None:
-    case = RNNCase(rnn_spec("gru", 2, 3, dtype="float64"), 2, (2, 1), False, 0)
-    with pytest.raises(TypeError, match="padding must be a number"):
-        rnn(case.x, case.weights, case.spec, **case.options, padding=padding)
-
-
-@pytest.mark.parametrize(
-    ("change", "error", "says"),
-    [
-        ({"dy": np.ones((3, 2, 4))}, ValueError, r"dy has shape \(3, 2, 4\); y has \(3, 2, 8\)"),
-        ({"dhy": np.ones((2, 4))}, ValueError, r"dhy has shape \(2, 4\); this network needs \(2, 2, 4\)"),
-        ({"dcy": np.ones((2, 2, 4))}, ValueError, "dcy is given, but mode='gru' has no cells"),
-        ({"dhy": np.ones((2, 2, 4), np.float32)}, TypeError, "dhy is float32"),
-    ],
-)
-def test_rnn_backward_rejects_bad_arguments(
-    change: dict[str, Any], error: type[Exception], says: str
-) -> None:
-    spec = rnn_spec("gru", 5, 4, direction="bidirectional", dtype="float64")
-    weights = [np.zeros(row.shape) for row in rnn_parameters(spec)]
-    with pytest.raises(error, match=says):
-        rnn_backward(np.ones((3, 2, 5)), weights, spec, **change)
 
 
 def test_rnn_clips_the_first_cells_when_they_are_used() -> None:

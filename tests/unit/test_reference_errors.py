@@ -1,0 +1,293 @@
+"""Arguments that the functions of `cudnn_ct.reference` reject, with the messages of the operations."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cudnn_ct import reference
+from cudnn_ct.reference.dropout import dropout
+from cudnn_ct.reference.rnn import rnn, rnn_backward
+from cudnn_ct.shapes.rnn import rnn_spec
+from cudnn_ct.shapes.rnn_params import rnn_parameters
+
+
+def ones(*shape: int, dtype: Any = np.float64) -> np.ndarray:
+    return np.ones(shape, dtype)
+
+
+SPEC = rnn_spec("gru", 5, 4, direction="bidirectional", dtype="float64")
+CELL = {"x": ones(3, 2, 5), "weights": [np.zeros(row.shape) for row in rnn_parameters(SPEC)], "spec": SPEC}
+FUNCTIONS = {"dropout": dropout, "rnn": rnn, "rnn_backward": rnn_backward}
+
+# Arguments that each function accepts.
+ACCEPTED: dict[str, dict[str, Any]] = {
+    "activation": {"x": ones(2)},
+    "activation_backward": {"dy": ones(2), "x": ones(2), "y": ones(2)},
+    "add": {"a": ones(2, 3), "b": ones(1, 3)},
+    "affine_grid": {"theta": ones(2, 2, 3), "shape": (2, 4, 4)},
+    "affine_grid_backward": {"dgrid": ones(2, 4, 4, 2)},
+    "batch_norm_backward": {"dy": ones(2, 3, 5), "x": ones(2, 3, 5), "scale": ones(3)},
+    "batch_norm_inference": {
+        "x": ones(2, 3), "scale": ones(3), "bias": ones(3), "mean": ones(3), "var": ones(3)
+    },
+    "batch_norm_inference_backward": {
+        "dy": ones(2, 3), "x": ones(2, 3), "scale": ones(3), "mean": ones(3), "var": ones(3)
+    },
+    "batch_norm_training": {"x": ones(2, 3, 5), "scale": ones(3), "bias": ones(3)},
+    "conv": {"x": ones(1, 3, 5), "w": ones(4, 3, 3)},
+    "conv_backward_bias": {"dy": ones(1, 2, 3)},
+    "conv_backward_data": {"dy": ones(1, 2, 3), "w": ones(2, 1, 3), "x_shape": (1, 1, 5)},
+    "conv_backward_filter": {"dy": ones(1, 2, 3), "x": ones(1, 1, 5), "w_shape": (2, 1, 3)},
+    "conv_bias_activation": {"x": ones(1, 3, 5), "w": ones(4, 3, 3), "b": ones(4), "z": ones(1, 4, 3)},
+    "conv_transpose": {"x": ones(2, 4, 5), "w": ones(4, 3, 3)},
+    "ctc_loss": {
+        "logits": ones(3, 2, 4), "labels": [1, 2, 3], "label_lengths": [1, 2], "input_lengths": [3, 3]
+    },
+    "dropout": {"x": ones(2), "kept": [True, False], "probability": 0.5},
+    "fill": {"x": ones(2), "value": 1},
+    "grid_sample": {"x": ones(2, 3, 4, 5), "grid": ones(2, 6, 7, 2)},
+    "grid_sample_backward": {"dy": ones(2, 3, 6, 7), "x": ones(2, 3, 4, 5), "grid": ones(2, 6, 7, 2)},
+    "lrn": {"x": ones(2, 3, 4)},
+    "lrn_backward": {"dy": ones(1, 2, 3), "x": ones(1, 2, 3), "y": ones(1, 2, 3)},
+    "op_tensor": {"a": ones(2), "b": ones(2)},
+    "pool": {"x": ones(1, 1, 5, 5), "window": 2},
+    "pool_backward": {"dy": ones(1, 1, 3), "x": ones(1, 1, 6), "y": ones(1, 1, 3), "window": 2},
+    "reduce": {"x": ones(2, 3, 4), "axis": 1},
+    "reduce_with_indices": {"x": ones(2, 3, 4), "axis": 1, "op": "max"},
+    "rnn": CELL,
+    "rnn_backward": CELL | {"dy": np.zeros((3, 2, 8))},
+    "scale": {"x": ones(2), "alpha": 1},
+    "softmax": {"x": ones(2, 3, 4, 4)},
+    "softmax_backward": {"dy": ones(2, 3), "y": ones(2, 3)},
+    "spatial_transformer": {"x": ones(2, 3, 4, 5), "theta": ones(2, 2, 3)},
+    "spatial_transformer_backward": {"dy": ones(2, 3, 4, 5), "x": ones(2, 3, 4, 5), "theta": ones(2, 2, 3)},
+    "transform": {"x": ones(2, 2, 2)},
+}  # fmt: skip
+
+# Arguments that replace accepted ones, and the error.
+REJECTED: list[tuple[str, dict[str, Any], str]] = [
+    ("activation", {"mode": "gelu"}, "ValueError: mode must be one of identity, relu, .* swish: got 'gelu'"),
+    ("activation", {"coefficient": "high"}, "TypeError: coefficient must be a number: got 'high'"),
+    ("activation", {"propagate_nan": "keep"}, "TypeError: propagate_nan must be True or False"),
+    ("conv", {"w": ones(4, 2, 3)}, "ValueError: x has 3 channels; w expects 2 x groups 1 = 2"),
+    ("conv", {"groups": 3, "w": ones(4, 1, 3)}, "ValueError: w has 4 filters, which 3 groups"),
+    ("conv", {"padding": -1}, "ValueError: padding must be between 0"),
+    ("conv", {"padding": "same"}, "ValueError: padding must be one of valid, half, full"),
+    ("conv", {"stride": 0}, "ValueError: stride must be between 1"),
+    ("conv", {"dilation": (1, 1)}, "ValueError: dilation"),
+    ("conv", {"dilation": 3}, "ValueError: .* empty along spatial axis 0: the input has 5"),
+    ("conv", {"x": ones(1, 3, 0)}, "ValueError: .* empty along spatial axis 0: the input has 0"),
+    ("conv", {"x": np.ones((1, 3, 5), complex)}, "TypeError: .*complex128"),
+    ("conv", {"mode": "flip"}, "ValueError: mode must be one of"),
+    ("conv_backward_data", {"x_shape": (1, 1, 9)}, r"ValueError: dy has shape .*; x of \(1, 1, 9\) with w"),
+    ("conv_transpose", {"stride": 2, "output_padding": 2}, r"ValueError: output_padding \(2,\) must be less"),
+    ("conv_transpose", {"w": ones(3, 3, 3)}, "ValueError: x has 4 channels; w of shape"),
+    ("ctc_loss", {"logits": ones(3, 4)}, r"ValueError: logits have shape \(3, 4\); expected \(T, N, A\)"),
+    ("ctc_loss", {"labels": [1, 2]}, r"ValueError: there are 2 labels; label_lengths \(1, 2\) add up to 3"),
+    ("ctc_loss", {"labels": [1, 2, 4]}, "ValueError: sequence 1 has the label 4; labels are between 0 and 3"),
+    ("ctc_loss", {"labels": [0, 2, 3]}, "ValueError: sequence 0 has the label 0; .* and not the blank 0"),
+    ("ctc_loss", {"labels": [1, 2, -1]}, "ValueError: sequence 1 has the label -1"),
+    ("ctc_loss", {"labels": [1.0, 2.0, 3.0]}, "TypeError: labels must be integers"),
+    ("ctc_loss", {"labels": 3}, "TypeError: labels must be integers, in rows or one after another, not 3"),
+    ("ctc_loss", {"labels": None}, "TypeError: labels must be integers, in rows or .*, not None"),
+    ("ctc_loss", {"labels": np.array(3)}, r"TypeError: labels must be integers, in .*, not array\(3\)"),
+    ("ctc_loss", {"labels": [[1, 1]]}, "ValueError: there are 1 rows of labels; the batch has 2 sequences"),
+    ("ctc_loss", {"labels": [[1], [2]]}, "ValueError: sequence 1 has label_length 2; its row of labels has"),
+    ("ctc_loss", {"label_lengths": [3]}, "ValueError: label_lengths has 1 numbers; the batch has 2"),
+    ("ctc_loss", {"label_lengths": [4, -1]}, "ValueError: label_lengths of sequence 1 is -1; it must be at"),
+    ("ctc_loss", {"input_lengths": [3, 4]}, "ValueError: .*sequence 1 is 4; it must be between 0 and the 3"),
+    ("ctc_loss", {"input_lengths": "33"}, "TypeError: input_lengths must be integers"),
+    ("ctc_loss", {"blank": 4}, "ValueError: blank must be between 0 and 3, the last of A = 4, got 4"),
+    ("ctc_loss", {"blank": 0.5}, "TypeError: blank must be an int"),
+    ("ctc_loss", {"normalization": "log"}, "ValueError: normalization must be one of none, softmax"),
+    ("ctc_loss", {"out_of_bound": "nan"}, "ValueError: out_of_bound must be one of zero, skip"),
+    ("ctc_loss", {"out": 3}, "TypeError: out must be a NumPy array, not int"),
+    ("ctc_loss", {"out": ([], None)}, "TypeError: out must be a NumPy array, not list"),
+    ("ctc_loss", {"out": (ones(3), None)}, r"ValueError: out has shape \(3,\); the loss has \(2,\)"),
+    ("dropout", {"kept": [True]}, r"ValueError: kept has shape \(1,\); x has \(2,\)"),
+    ("dropout", {"probability": 1}, "ValueError: probability must be at least 0 and less than 1: got 1"),
+    ("dropout", {"probability": -0.1}, "ValueError: probability must be at least 0"),
+    ("lrn", {"n": 0}, "ValueError: n must be between 1 and 16: got 0"),
+    ("lrn", {"n": 17}, "ValueError: n must be between 1 and 16: got 17"),
+    ("lrn", {"n": 2.0}, "TypeError: n must be an int: got 2.0"),
+    ("lrn", {"k": 0}, "ValueError: k must be at least 1e-05: got 0"),
+    ("lrn", {"lrn_beta": 0}, "ValueError: lrn_beta must be at least 0.01: got 0"),
+    ("lrn", {"lrn_alpha": "1"}, "TypeError: lrn_alpha must be a number"),
+    ("lrn", {"x": ones(2, 3)}, r"ValueError: x has shape \(2, 3\); expected \(N, C"),
+    ("batch_norm_training", {"scale": ones(4)}, r"ValueError: scale has .* needs \(1, 3, 1\) or \(3,\)"),
+    ("batch_norm_training", {"mode": "per_activation"}, r"ValueError: scale .* needs \(1, 3, 5\)"),
+    ("batch_norm_training", {"x": ones(2, 3, 5, dtype="e")}, "TypeError: .* x of float16 needs float32"),
+    ("batch_norm_training", {"x": ones(1, 1, 1, 1, 1, 1, 1)}, "ValueError: .* takes 1 to 6 axes"),
+    ("batch_norm_training", {"epsilon": -1e-9}, "ValueError: epsilon must be at least 0 and finite"),
+    ("batch_norm_training", {"epsilon": "small"}, "TypeError: epsilon must be a number"),
+    ("batch_norm_training", {"momentum": 1.5}, "ValueError: momentum must be between 0 and 1: got 1.5"),
+    ("batch_norm_training", {"mode": "layer"}, "ValueError: mode must be one of per_activation, spatial"),
+    ("batch_norm_training", {"activation": "tanh"}, "ValueError: activation must be one of relu: got 'tanh'"),
+    ("batch_norm_training", {"running_mean": ones(3)}, "ValueError: running_mean is given without"),
+    ("batch_norm_training", {"running_var": ones(3)}, "ValueError: running_var is given without"),
+    ("batch_norm_training", {"running_mean": [1, 1, 1], "running_var": ones(3)}, "TypeError: .* updated in"),
+    ("batch_norm_training", {"running_mean": ones(2), "running_var": ones(3)}, "ValueError: running_mean h"),
+    ("batch_norm_training", {"z": ones(2, 3, 1)}, r"ValueError: z has shape \(2, 3, 1\); x has \(2, 3, 5\)"),
+    ("batch_norm_training", {"z": ones(2, 3, 5, dtype="f")}, "TypeError: x is float64 and z is float32"),
+    ("batch_norm_backward", {"mean": ones(3)}, "ValueError: mean and invstd must both be given"),
+    ("batch_norm_backward", {"activation": "relu"}, "ValueError: activation='relu' needs y"),
+    ("batch_norm_backward", {"activation": "relu", "y": ones(2, 3)}, r"ValueError: y has shape \(2, 3\)"),
+    ("batch_norm_backward", {"mean": ones(3), "invstd": ones(2)}, "ValueError: invstd has shape"),
+    ("pool", {"window": 9}, "ValueError: .* window of 9 is larger than spatial axis 0: the input has 5"),
+    ("pool", {"window": (3, 3, 3)}, r"ValueError: window \(3, 3, 3\) has 3 axes; x .* has 2 spatial"),
+    ("pool", {"window": 0}, "ValueError: window must be between 1"),
+    ("pool", {"window": "all"}, "ValueError: .* or 'global': got 'all'"),
+    ("pool", {"window": 2.5}, "TypeError: window must be an int"),
+    ("pool", {"padding": 2}, r"ValueError: padding \(2, 2\) of spatial axis 0 must be smaller than the"),
+    ("pool", {"padding": ((0, 0), (0, 2))}, r"ValueError: padding \(0, 2\) of spatial axis 1"),
+    ("pool", {"padding": -1}, "ValueError: padding must be between 0"),
+    ("pool", {"stride": 0}, "ValueError: stride must be between 1"),
+    ("pool", {"mode": "median"}, "ValueError: mode must be one of max, max_deterministic, average_inc_pad"),
+    ("pool", {"propagate_nan": "ignore"}, "TypeError: propagate_nan must be True or False"),
+    ("pool", {"x": ones(5, 5)}, r"ValueError: x has shape \(5, 5\); expected \(N, C"),
+    ("pool", {"x": ones(1, 1, 0, 5)}, "ValueError: .* each spatial axis needs an element"),
+    ("pool", {"x": ones(1, 1, 5, 5, dtype="b"), "mode": "sum"}, "TypeError: .* mode='sum' takes .* not int8"),
+    ("pool_backward", {"y": ones(1, 1, 6)}, r"ValueError: y has shape .*; pooling x of .* gives \(1, 1, 3\)"),
+    ("pool_backward", {"propagate_nan": 2}, "TypeError: propagate_nan must be True or False"),
+    ("softmax", {"algo": "exact"}, "ValueError: algo must be one of fast, accurate, log: got 'exact'"),
+    ("softmax", {"mode": "row"}, "ValueError: mode must be one of instance, channel"),
+    ("softmax", {"axis": 4}, "ValueError: axis is out of range: got 4, expected -4 to 3"),
+    ("softmax", {"axis": (1, -3)}, r"ValueError: axis contains an axis twice: got \(1, -3\)"),
+    ("softmax", {"axis": (0, 2)}, r"ValueError: axis must name adjacent axes: got \(0, 2\)"),
+    ("softmax", {"axis": ()}, "ValueError: .* at least one axis"),
+    ("softmax", {"axis": 1.5}, "TypeError: axis must be an int or a tuple of ints: got 1.5"),
+    ("softmax", {"x": ones(3)}, r"ValueError: x has shape \(3,\); mode='channel' needs \(N, C"),
+    ("affine_grid", {"shape": (3, 4, 4)}, r"ValueError: theta has shape \(2, 2, 3\); a batch of 3"),
+    ("affine_grid", {"theta": ones(2, 3)}, r"ValueError: theta has shape \(2, 3\)"),
+    ("affine_grid", {"shape": (2, 4)}, r"ValueError: shape \(2, 4\): expected \(N, C, H, W\)"),
+    ("affine_grid", {"shape": (2, 0, 4)}, "ValueError: .* H and W of at least 1"),
+    ("affine_grid_backward", {"dgrid": ones(2, 2, 3)}, r"ValueError: dgrid has shape \(2, 2, 3\)"),
+    ("grid_sample", {"grid": ones(2, 6, 7, 1)}, r"ValueError: grid has shape \(2, 6, 7, 1\)"),
+    ("grid_sample", {"grid": ones(1, 6, 7, 2)}, "ValueError: x and grid differ in batch size: got 2 and 1"),
+    ("grid_sample", {"x": ones(3, 4, 5)}, r"ValueError: x has shape \(3, 4, 5\); expected \(N, C, H, W\)"),
+    ("grid_sample", {"x": ones(2, 3, 0, 5)}, r"ValueError: x has shape \(2, 3, 0, 5\)"),
+    ("spatial_transformer", {"theta": ones(1, 2, 3)}, "ValueError: .* a batch of 2 needs"),
+    ("spatial_transformer", {"scale_width": 0}, "ValueError: scale_width must be more"),
+    ("spatial_transformer", {"scale_height": "2"}, "TypeError: scale_height must be"),
+    ("spatial_transformer_backward", {"scale_width": 2}, "ValueError: dy has shape"),
+    ("op_tensor", {"b": None}, "ValueError: op='add' needs b"),
+    ("op_tensor", {"op": "not"}, "ValueError: op='not' takes one tensor"),
+    ("op_tensor", {"op": "exp"}, "ValueError: op must be one of add, mul, min"),
+    ("op_tensor", {"propagate_nan": 2}, "TypeError: propagate_nan"),
+    ("op_tensor", {"op": "not", "b": None, "alpha1": None}, "TypeError: alpha1 must be a number"),
+    ("op_tensor", {"alpha2": ones(3)}, "TypeError: alpha2 must be a number"),
+    ("add", {"b": ones(2, 2)}, r"ValueError: b has shape \(2, 2\); a of"),
+    ("add", {"a": ones(2, 1), "b": ones(2, 3)}, r"ValueError: b has shape \(2, 3\)"),
+    ("add", {"b": ones(3)}, "ValueError: .* needs as many axes"),
+    ("scale", {"x": [1.0]}, "TypeError: .* x must be an array, not"),
+    ("scale", {"alpha": "2"}, "TypeError: alpha must be a number"),
+    ("transform", {"layout": "chwn"}, "ValueError: layout must be one of nchw, nhwc"),
+    ("transform", {"layout": "nhwc", "strides": (4, 2, 1)}, "ValueError: .* pass one"),
+    ("transform", {"strides": (4, 1)}, r"ValueError: strides \(4, 1\) do not fit x of shape \(2, 2, 2\)"),
+    ("transform", {"strides": (2, 2, 1)}, r"ValueError: strides \(2, 2, 1\) overlap"),
+    ("transform", {"strides": (0, 2, 1)}, "ValueError: .* would share memory"),
+    ("transform", {"strides": (4, 2, -1)}, "ValueError: strides must be positive ints"),
+    ("transform", {"dtype": "int8"}, "TypeError: .* got float64 to int8"),
+    ("transform", {"x": ones(2, 2, dtype="b"), "dtype": "float32"}, "TypeError: .* got int8 to float32"),
+    ("reduce", {"op": "std"}, "ValueError: op must be one of add, mul, min, max, amax, avg"),
+    ("reduce", {"axis": 3}, "ValueError: axis is out of range: got 3, expected -3 to 2"),
+    ("reduce", {"axis": (0, -3)}, r"ValueError: axis contains an axis twice: got \(0, -3\)"),
+    ("reduce", {"axis": "all"}, "TypeError: axis must be an int or a tuple of ints: got 'all'"),
+    ("reduce", {"op": "max", "x": ones(2, 0, 3)}, r"ValueError: cannot take op='max' over axes \(1,\): x"),
+    ("reduce", {"op": "avg", "x": ones(0), "axis": None}, "ValueError: .* has no elements there"),
+    ("reduce", {"x": np.ones((1,) * 9)}, "ValueError: .* a reduction takes at most 8 axes"),
+    ("rnn", {"x": ones(3, 2, 4)}, r"ValueError: x has shape \(3, 2, 4\); .* needs \(T, B, 5\)"),
+    ("rnn", {"x": ones(3, 5)}, r"ValueError: .* needs \(T, B, 5\)"),
+    ("rnn", {"x": None}, r"ValueError: x has shape \(\)"),
+    ("rnn", {"h0": ones(1, 2, 4)}, r"ValueError: h0 has shape \(1, 2, 4\); this network needs \(2, 2, 4\)"),
+    ("rnn", {"c0": ones(2, 2, 4)}, "ValueError: c0 is given, but mode='gru' has no cells"),
+    ("rnn", {"h0": ones(2, 2, 4, dtype="e")}, "TypeError: .* h0 is float16"),
+    ("rnn", {"lengths": [3, 4]}, "ValueError: sequence 1 has length 4; it must be between 0 and the 3 steps"),
+    ("rnn", {"lengths": [3]}, "ValueError: there are 1 lengths; the batch has 2 sequences"),
+    ("rnn", {"lengths": [-1, 3]}, "ValueError: sequence 0 has length -1"),
+    ("rnn", {"lengths": [1.5, 3]}, "TypeError: lengths must be integers"),
+    ("rnn", {"masks": ones(1, 3, 2, 4)}, r"ValueError: masks have shape \(1, 3, 2, 4\); .* \(0, 3, 2, 8\)"),
+    ("rnn", {"weights": []}, "ValueError: there are 0 weights; this network has 24: gru 5 -> 4, 1 layer"),
+    ("rnn", {"weights": 3}, "TypeError: weights are a mapping by names or a sequence, not int"),
+    ("rnn", {"weights": None}, "TypeError: weights are a mapping by names or a sequence, not NoneType"),
+    ("rnn", {"spec": None}, "TypeError: spec must be an RNNSpec, not NoneType"),
+    ("rnn", {"spec": ("gru", 5, 4)}, "TypeError: spec must be an RNNSpec, not tuple"),
+    ("rnn", {"padding": []}, "TypeError: padding must be a number"),
+    ("rnn", {"padding": ones(2, 3)}, "TypeError: padding must be a number"),
+    ("rnn", {"padding": None}, "TypeError: padding must be a number"),
+    ("rnn", {"padding": "0"}, "TypeError: padding must be a number"),
+    ("rnn_backward", {"dhy": ones(2, 4)}, r"ValueError: dhy has shape .* network needs \(2, 2, 4\)"),
+    ("rnn_backward", {"dcy": ones(2, 2, 4)}, "ValueError: dcy is given, but mode='gru' has no cells"),
+    ("rnn_backward", {"dhy": ones(2, 2, 4, dtype="f")}, "TypeError: .* dhy is float32"),
+    ("rnn_backward", {"h0": ones(1, 2, 4)}, "ValueError: h0 has shape"),
+]  # fmt: skip
+
+
+def call(name: str, **changes: Any) -> Any:
+    function = FUNCTIONS.get(name) or getattr(reference, name)
+    return function(**(ACCEPTED[name] | changes))
+
+
+def arrays(name: str) -> dict[str, np.ndarray]:
+    """Return the accepted arguments that are arrays."""
+    return {key: value for key, value in ACCEPTED[name].items() if isinstance(value, np.ndarray)}
+
+
+GRADIENTS = [name for name in ACCEPTED if "dy" in arrays(name) and len(arrays(name)) > 1]
+
+
+def parameters(name: str) -> set[str]:
+    return set(inspect.signature(FUNCTIONS.get(name) or getattr(reference, name)).parameters)
+
+
+@pytest.mark.parametrize(("name", "changes", "message"), REJECTED)
+def test_reference_rejects_bad_arguments(name: str, changes: dict[str, Any], message: str) -> None:
+    kind, _, text = message.partition(": ")
+    with pytest.raises({"TypeError": TypeError, "ValueError": ValueError}[kind], match=text):
+        call(name, **changes)
+
+
+def test_every_function_has_accepted_arguments() -> None:
+    shapes = {"conv_output_shape", "conv_transpose_output_shape", "pool_output_shape"}
+    assert set(ACCEPTED) == {*reference.__all__, *FUNCTIONS} - shapes
+    for name in ACCEPTED:
+        call(name)
+
+
+def wrong_dtypes() -> Iterator[tuple[str, str, Any]]:
+    """Yield each operand with a dtype that it cannot have, or that the other operands do not have."""
+    for name in ACCEPTED:
+        for operand in arrays(name):
+            yield name, operand, np.int64
+            if len(arrays(name)) > 1:
+                yield name, operand, np.float32
+
+
+@pytest.mark.parametrize(("name", "operand", "dtype"), list(wrong_dtypes()))
+def test_reference_rejects_other_dtypes(name: str, operand: str, dtype: Any) -> None:
+    with pytest.raises(TypeError, match=np.dtype(dtype).name):
+        call(name, **{operand: arrays(name)[operand].astype(dtype)})
+
+
+@pytest.mark.parametrize("name", GRADIENTS)
+def test_reference_rejects_a_gradient_of_another_shape(name: str) -> None:
+    with pytest.raises(ValueError, match="dy has shape"):
+        call(name, dy=arrays(name)["dy"][..., :-1])
+
+
+@pytest.mark.parametrize("name", [name for name in ACCEPTED if "out" in parameters(name)])
+def test_reference_rejects_an_out_that_does_not_fit(name: str) -> None:
+    result = call(name)
+    first = result if isinstance(result, np.ndarray) else result[-1 if name == "ctc_loss" else 0]
+    with pytest.raises(TypeError, match=r"out is float32; the \w+ is float64"):
+        call(name, out=np.ones(first.shape, np.float32))
+    with pytest.raises(ValueError, match="out has shape"):
+        call(name, out=ones(*first.shape, 1))
+    if "beta" in parameters(name):
+        with pytest.raises(ValueError, match="beta=1 needs out"):
+            call(name, beta=1)

@@ -1,0 +1,162 @@
+"""Modes, edge cases and limits of the reference; loops are in tests/oracle."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cudnn_ct import reference
+from cudnn_ct._bindings import constants, enums
+from cudnn_ct.reference.dropout import dropout
+from cudnn_ct.shapes.activation import ACTIVATION_MODES, activation_spec
+from cudnn_ct.shapes.checks import FLOATS
+from cudnn_ct.shapes.ctc import ctc_spec
+from cudnn_ct.shapes.lrn import LRN_MAX_CHANNELS, check_lrn_factors
+from cudnn_ct.shapes.norm import NORM_MIN_EPSILON, norm_axes, norm_parameter_dtype, norm_samples
+from cudnn_ct.shapes.tensor import MAX_AXES, OP_TENSOR_OPS, REDUCE_OPS
+
+
+def random(*shape: int, seed: int = 0) -> np.ndarray:
+    return 3 * np.random.default_rng(seed).standard_normal(shape)
+
+
+# --- modes and limits of cuDNN ---
+
+NORM_OPERANDS = ("x", "scale", "bias", "mean", "var")
+
+# A function, a parameter, the enum of its values, and operands.
+ENUMS: list[tuple[str, str, Any, dict[str, Any]]] = [
+    ("activation", "mode", enums.ActivationMode, {"x": random(5), "coefficient": 1}),
+    (
+        "batch_norm_inference",
+        "mode",
+        enums.BatchNormMode,
+        dict.fromkeys(["x", "scale", "bias", "mean", "var"]),
+    ),
+    ("op_tensor", "op", enums.OpTensorOp, {"a": np.array([4.0, 9.0])}),
+    ("pool", "mode", enums.PoolingMode, {"x": random(1, 1, 5), "window": 3, "padding": 1}),
+    ("reduce", "op", enums.ReduceTensorOp, {"x": random(3, 4), "axis": 0}),
+    ("softmax", "algo", enums.SoftmaxAlgorithm, {"x": random(2, 3)}),
+    ("softmax", "mode", enums.SoftmaxMode, {"x": random(2, 3)}),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "parameter", "member", "operands"),
+    [(name, parameter, member, operands) for name, parameter, kind, operands in ENUMS for member in kind],
+)
+def test_reference_accepts_enums(name: str, parameter: str, member: Any, operands: dict[str, Any]) -> None:
+    given = {key: random(1, 3).clip(1) if value is None else value for key, value in operands.items()}
+    if name == "op_tensor" and member.name not in ("SQRT", "NOT"):
+        given["b"] = given["a"][:1]
+    function = getattr(reference, name)
+    expected = function(**given, **{parameter: member.name.lower()})
+    np.testing.assert_array_equal(function(**given, **{parameter: member}), expected)
+
+
+def test_names_and_limits_match_cudnn() -> None:
+    assert [op.name.lower() for op in enums.OpTensorOp] == list(OP_TENSOR_OPS)
+    assert [op.name.lower() for op in enums.ReduceTensorOp] == list(REDUCE_OPS)
+    for mode in enums.LossNormalizationMode:
+        assert ctc_spec(normalization=mode).normalization == mode.name.lower()
+    assert [ctc_spec(out_of_bound=mode).out_of_bound for mode in enums.CTCGradMode] == ["zero", "skip"]
+    assert constants.CUDNN_DIM_MAX == MAX_AXES
+    assert constants.CUDNN_LRN_MAX_N == LRN_MAX_CHANNELS
+    least = (0, constants.CUDNN_LRN_MIN_BETA, constants.CUDNN_LRN_MIN_K)
+    assert check_lrn_factors(*least) == least
+    assert constants.CUDNN_BN_MIN_EPSILON == NORM_MIN_EPSILON
+    assert [norm_parameter_dtype(dtype) for dtype in FLOATS] == ["float32", "float32", "float32", "float64"]
+
+
+def test_reference_accepts_synonyms_of_modes() -> None:
+    x, one = random(4, 3, 5), np.ones(3)
+    pooled = [reference.pool(x, window=3, mode=mode) for mode in ("average", "average_inc_pad")]
+    np.testing.assert_array_equal(*pooled)
+    modes = ("spatial", "spatial_persistent")
+    np.testing.assert_array_equal(
+        *(reference.batch_norm_training(x, one, one, mode=mode).y for mode in modes)
+    )
+
+
+# --- activation and softmax ---
+
+
+def test_swish_has_slope_1_by_default() -> None:
+    x = np.linspace(-3, 3, 7)
+    plain = reference.activation(x, mode="swish")
+    np.testing.assert_allclose(plain, x / (1 + np.exp(-x)), rtol=1e-14)
+    assert activation_spec("swish", 0) == activation_spec("swish", 1)
+    for coefficient in (0, 1.5):  # the fused convolution has no such parameter
+        keywords: dict[str, Any] = {"activation": "swish", "coefficient": coefficient}
+        fused = reference.conv_bias_activation(x.reshape(1, 1, 7), np.ones((1, 1, 1)), None, **keywords)
+        np.testing.assert_array_equal(fused.ravel(), plain)
+
+
+@pytest.mark.parametrize("mode", ACTIVATION_MODES)
+def test_activation_propagates_nan_unless_relu_may_drop_it(mode: str) -> None:
+    x = np.array([np.nan, 1.0])
+    assert np.isnan(reference.activation(x, mode=mode, coefficient=2)).tolist() == [True, False]
+    first, _ = reference.activation(x, mode=mode, coefficient=2, propagate_nan=False)
+    assert first == 0 if mode.endswith("relu") else np.isnan(first)
+
+
+@pytest.mark.parametrize(
+    ("mode", "bend", "slope"),
+    [("relu", 0, 0), ("clipped_relu", 0, 0), ("clipped_relu", 1.5, 0), ("elu", 0, 1)],
+)
+def test_activation_backward_has_the_slope_of_cudnn_at_corners(mode: str, bend: float, slope: float) -> None:
+    x = np.array([bend], float)
+    y = reference.activation(x, mode=mode, coefficient=1.5)
+    assert reference.activation_backward(np.ones(1), x, y, mode=mode, coefficient=1.5).item() == slope
+
+
+def test_activation_accepts_an_operand_as_out() -> None:
+    x = np.array([-1.0, 2.0])
+    assert reference.activation(x, alpha=3, beta=1, out=x) is x
+    assert x.tolist() == [-1, 8]
+    dy = np.array([1.0, 1.0])
+    assert reference.activation_backward(dy, x, x, alpha=2, out=dy) is dy
+    assert dy.tolist() == [0, 2]
+
+
+@pytest.mark.parametrize(("mode", "axes"), [("channel", 1), ("instance", (1, 2, 3))])
+def test_softmax_modes_equal_their_axes(mode: str, axes: Any) -> None:
+    x, dy = random(2, 3, 4, 5), random(2, 3, 4, 5, seed=1)
+    y = reference.softmax(x, mode=mode)
+    np.testing.assert_array_equal(y, reference.softmax(x, axis=axes))
+    dx = reference.softmax_backward(dy, y, mode=mode)
+    np.testing.assert_array_equal(dx, reference.softmax_backward(dy, y, axis=axes))
+
+
+# --- batch normalisation and dropout ---
+
+
+def test_batch_norm_of_one_sample_has_that_mean() -> None:
+    x, scale, bias = random(1, 3), random(3, seed=1), random(3, seed=2)
+    np.testing.assert_array_equal(reference.batch_norm_training(x, scale, bias).y, [bias])
+    assert not reference.batch_norm_backward(x, x, scale).dx.any()
+    message = r"unbiased variance, which one sample .* x of shape \(1, 3\) with mode='spatial' has one"
+    with pytest.raises(ValueError, match=message):
+        reference.batch_norm_training(x, scale, bias, running_mean=scale.copy(), running_var=scale.copy())
+    assert norm_axes((2, 3, 4, 5, 6, 7), "spatial") == (0, 2, 3, 4, 5)
+    assert norm_samples((2, 3, 4), "per_activation") == 2
+
+
+def test_batch_norm_keeps_running_statistics_when_a_call_is_rejected() -> None:
+    x, one = random(4, 3), np.ones(3)
+    mean0, var0 = np.zeros(3), np.ones(3)
+    with pytest.raises(ValueError, match="out has shape"):
+        reference.batch_norm_training(x, one, one, running_mean=mean0, running_var=var0, out=np.ones(3))
+    assert not mean0.any()
+
+
+def test_dropout_scales_kept_elements_and_zeroes_dropped_ones() -> None:
+    y = dropout(np.array([3, 3, np.nan, np.inf], np.float32), [True, False, False, False], 0.25)
+    assert y.dtype == np.float32
+    assert y.tolist() == [4, 0, 0, 0]
+
+
+def test_functions_without_an_operation_are_not_public() -> None:
+    assert not {"dropout", "rnn", "rnn_backward"} & set(reference.__all__)
