@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import builtins
 import copy
 import pickle
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,6 +27,9 @@ DIRECTIONS = {
 }
 
 
+AS_A_GRADIENT = pytest.mark.filterwarnings("ignore:.*computed as a gradient:cudnn_ct.errors.CudnnWarning")
+
+
 @pytest.fixture(autouse=True)
 def offer_the_default_algorithm(monkeypatch: pytest.MonkeyPatch) -> None:
     offered: Any = ("IMPLICIT_PRECOMP_GEMM", "IMPLICIT_GEMM", "DIRECT", "GEMM")  # DIRECT is rejected
@@ -42,82 +47,212 @@ def ran(fake: FakeCudnn, call: Any) -> list[str]:
     ]
 
 
+@pytest.mark.parametrize("foreign", [False, True])
 @pytest.mark.parametrize("name", ROWS)
-def test_dnn_case(fake: FakeCudnn, host: Host, name: str) -> None:
-    ROWS[name](ct.asarray)
-
-
-@pytest.mark.parametrize("name", ROWS)
-def test_dnn_case_when_arrays_are_foreign(fake: FakeCudnn, host: Host, name: str) -> None:
-    ROWS[name](lambda array: ForeignArray(host, array))
+def test_dnn_case(fake: FakeCudnn, host: Host, name: str, foreign: bool) -> None:
+    ROWS[name](partial(ForeignArray, host) if foreign else ct.asarray)
 
 
 def test_every_name_of_dnn_has_a_case() -> None:
     check_every_name_is_in_a_row()
 
 
-def block() -> tuple[dnn.RNNBlock, ct.DeviceArray]:
-    """Return a block and its weights for an input of 4."""
-    made = dnn.RNNBlock("float32", 8, 2, "gru")
-    return made, ct.zeros(made.get_param_size((3, 4)))
+class Operands:
+    """Arrays and operations that the rejected calls use."""
+
+    def __init__(self) -> None:
+        self.x, self.w = map(ct.asarray, images())
+        self.volume, self.window = map(ct.asarray, images(size=(4, 5, 4)))
+        self.ints = ct.zeros(self.x.shape, "int32"), ct.zeros(self.w.shape, "int32")
+        self.halves = ct.zeros(self.x.shape, "float16"), ct.zeros(self.w.shape, "float16")
+        self.dy = ct.zeros((2, 6, 4, 6))
+        self.top = ct.zeros((2, 6, 2, 4, 3))  # of the convolution of volumes
+        self.thin = ct.zeros((6, 3, 3, 2))  # filters for other images
+        self.desc = dnn.GpuDnnConvDesc("valid", conv_mode="cross")
+        self.groups = dnn.GpuDnnConvDesc("valid", num_groups=2)
+        self.bn = self.x, ct.zeros((1, 4, 1, 1)), ct.zeros((1, 4, 1, 1))
+        self.bad, self.theta = ct.zeros((2, 2, 2)), ct.zeros((2, 2, 3))
+        self.block = dnn.RNNBlock("float32", 8, 2, "gru")
+        self.weights = ct.zeros(self.block.get_param_size((3, 4)))
+        self.lstm = dnn.RNNBlock("float32", 8, 2, "LSTM", direction_mode="Unidirectional")
+        self.cells = ct.zeros(self.lstm.get_param_size((3, 4))), ct.zeros((5, 3, 4)), ct.zeros((2, 3, 8))
 
 
 MANY = np.zeros((2, 3))  # an array without a truth value
 NO_AXES = np.float32(0)
+FLOAT16 = "TypeError: Float16 precision is disabled for cuDNN backward"
+VOLUMES = "ValueError: convolution algo {} can't be used for 3d convolutions"
+THETA = r"RuntimeError: incorrect dimensions for theta, expected \(2, 2, 3\), got \(2, 2, 2\)"
+
+REJECTED: list[tuple[Callable[[Operands], Any], str]] = [
+    (lambda o: dnn.GpuDnnConvDesc("valid", conv_mode="convolve"), "ValueError: .*conv, cross"),
+    (lambda o: dnn.dnn_conv([1], [1], direction_hint="back"), "ValueError: direction_hint"),
+    (lambda o: dnn.dnn_conv([1], [1]), "TypeError: img must be an array on the device, not list"),
+    (lambda o: dnn.dnn_conv(*o.ints), "TypeError: cuDNN convolution only works on real numbers, not int32"),
+    (lambda o: dnn.dnn_conv(o.x, o.thin), "ValueError: x has 4 channels; w expects 3"),
+    (lambda o: dnn.dnn_conv(o.x, o.thin, "full"), "ValueError: x has 4 channels; w expects 3"),
+    (
+        lambda o: dnn.dnn_conv(o.x, o.thin, direction_hint="bprop weights"),
+        "ValueError: x has 4 channels; w e",
+    ),
+    (lambda o: dnn.dnn_conv(o.x, o.w, algo="quick"), "ValueError: algo is unknown: got 'quick'"),
+    (
+        lambda o: dnn.dnn_conv(o.x, o.w, algo="deterministic"),
+        "ValueError: 'deterministic' is not for forward",
+    ),
+    (lambda o: dnn.dnn_conv(o.x, o.w, "same"), "ValueError: padding must be one of valid"),
+    (
+        lambda o: dnn.dnn_conv(o.x, o.w, precision="nothing"),
+        "ValueError: precision must be one of as_input_f32",
+    ),
+    (lambda o: dnn.dnn_conv(o.x, o.x, border_mode=MANY), "TypeError: .*is not a valid parameter; exp"),
+    (lambda o: dnn.dnn_conv(*o.halves, "full", precision="float16"), FLOAT16),
+    (lambda o: dnn.dnn_conv(*o.halves, "full", precision="as_input"), FLOAT16),
+    (lambda o: dnn.dnn_gradweight(o.x, o.dy, o.w.shape, precision="float16"), FLOAT16),
+    (lambda o: dnn.dnn_gradinput(o.w, o.dy, o.x.shape, precision="float16"), FLOAT16),
+    (lambda o: dnn.dnn_gradweight(*o.halves, o.w.shape, precision="as_input"), FLOAT16),
+    (lambda o: dnn.dnn_gradinput(*o.halves, o.x.shape, precision="as_input"), FLOAT16),
+    (
+        lambda o: dnn.dnn_gradinput(o.w, o.dy, o.x.shape, algo="small"),
+        "ValueError: 'small' is not for backward_d",
+    ),
+    *(
+        (lambda o, algo=algo: dnn.dnn_conv3d(o.volume, o.window, algo=algo), VOLUMES.format(algo))
+        for algo in ("large", "fft", "winograd", "winograd_non_fused", "deterministic")
+    ),
+    (
+        lambda o: dnn.dnn_gradweight3d(o.volume, o.top, o.window.shape, algo="deterministic"),
+        VOLUMES.format("deterministic"),
+    ),
+    (
+        lambda o: dnn.dnn_gradinput3d(o.window, o.top, o.volume.shape, algo="winograd"),
+        VOLUMES.format("winograd"),
+    ),
+    (lambda o: dnn.GpuDnnConv()(None, None, None, None), "TypeError: desc is not a GpuDnnConvDesc"),
+    (lambda o: dnn.GpuDnnConv()(o.x, o.w, (2, 6, 4, 5), o.desc), "ValueError: impossible .* expected .*4, 6"),
+    (lambda o: dnn.GpuDnnConv()(o.x, o.w, None, o.desc, 1, 1), "ValueError: .*beta"),
+    (
+        lambda o: dnn.GpuDnnConv(num_groups=4)(o.x, o.w, None, o.groups),
+        "ValueError: .*got 4, expected 1 or 2",
+    ),
+    (lambda o: dnn.GpuDnnConv.get_out_shape(o.x.shape, (1,), 0, 1), "ValueError: w has 1 dimensions"),
+    (lambda o: dnn.GpuDnnConv.get_out_shape((), (), 0, 1), r"ValueError: x has shape \(\)"),
+    (lambda o: dnn.GpuDnnConv.get_out_shape(3, (1,), 0, 1), "TypeError: ishape must be a sequence"),
+    (lambda o: dnn.GpuDnnConv.get_out_shape(o.x.shape, o.w, 0, 1), "TypeError: kshape must be a sequ"),
+    (lambda o: dnn.dnn_pool([1], 2), "TypeError: .*must be an array on the device"),
+    (lambda o: dnn.GpuDnnBatchNorm("per_activation"), "ValueError: .*per-activation, spatial"),
+    (
+        lambda o: dnn.dnn_batch_normalization_train(*o.bn, "spatial", running_mean=o.bn[1]),
+        "ValueError: .*both are updated, or neither",
+    ),
+    (
+        lambda o: dnn.dnn_batch_normalization_train(*o.bn, "spatial", epsilon=-1e-9),
+        "ValueError: epsilon must be at least 0",
+    ),
+    (
+        lambda o: dnn.GpuDnnBatchNorm("spatial", True)(*o.bn),
+        "ValueError: running_mean and running_var are miss",
+    ),
+    (
+        lambda o: dnn.GpuDnnBatchNorm("spatial")(*o.bn, 1, 1, *o.bn[1:]),
+        "ValueError: .*need running_averages=T",
+    ),
+    (lambda o: dnn.GpuDnnSoftmax("fast", "channel", tensor_format="b01c"), "ValueError: .*bc01"),
+    (lambda o: dnn.GpuDnnReduction("sum"), "ValueError: red_op must be one of add, mul"),
+    (lambda o: dnn.GpuDnnReduction("add", 0, "float64")(o.x), "ValueError: acc_dtype .*float32: got float64"),
+    (
+        lambda o: dnn.GpuDnnReduction("add", 0, "float64")(o.halves[0]),
+        "ValueError: acc_dtype .*float16: got f",
+    ),
+    (lambda o: dnn.dnn_spatialtf(o.x, o.bad), THETA),
+    (lambda o: dnn.GpuDnnTransformerGrid()(o.bad, (2, 3, 4, 4)), THETA),
+    (
+        lambda o: dnn.dnn_spatialtf(ct.empty((2, 3, 0, 6)), o.theta),
+        "RuntimeError: img has an axis of length 0",
+    ),
+    (
+        lambda o: dnn.GpuDnnTransformerGrid()(o.theta, (2, 0, 4, 4)),
+        "RuntimeError: out_dims has an axis of len",
+    ),
+    (lambda o: dnn.GpuDnnTransformerGrid()(o.x, 4), "TypeError: out_dims must be a sequence of int"),
+    (lambda o: dnn.RNNBlock("float32", 8, 2, "grew"), "ValueError: rnn_mode must be one of rnn"),
+    (lambda o: dnn.RNNBlock("float32", 4, 2, "gru", context_name="here"), "ValueError: context_name"),
+    (
+        lambda o: o.block.apply(o.weights, ct.asarray(NO_AXES), None),
+        r"ValueError: .*expected \(T, B, input\)",
+    ),
+    (lambda o: o.block.gradients(o.weights, ct.asarray(NO_AXES), None), "ValueError: x does not have 3 axes"),
+    (lambda o: o.block.get_param_size(4), "TypeError: input_size must be a sequence of integers: got 4"),
+    (lambda o: o.block.get_param_size([3]), "ValueError: input_size does not have 2 sizes"),
+    (lambda o: o.block.get_param_size((3, MANY)), "TypeError: input_size must be a sequence of integers"),
+    (lambda o: o.block.network(MANY), "TypeError: input_size must be an int"),
+    (
+        lambda o: dnn.RNNBlock("float32", 4, 2, "gru", "skip").network(5),
+        "ValueError: input_size is 5, hidden_",
+    ),
+    (lambda o: o.block.split_params(o.weights, 0, 4), "TypeError: input_size must be a sequence"),
+    (lambda o: o.block.split_params(o.weights, "a", (3, 4)), "TypeError: layer must be an int: got 'a'"),
+    (lambda o: o.block.split_params(o.weights, 2, (3, 4)), "ValueError: layer must be from 0 to 1, got 2"),
+    (lambda o: o.block.split_params(o.weights, -1, (3, 4)), "ValueError: layer must be from 0 to 1, got -1"),
+    (lambda o: o.lstm.apply(*o.cells), "ValueError: cx is missing"),
+    (lambda o: dnn.GpuDnnRNNOp("gru", MANY), "ValueError: direction_mode must be one of"),
+    (
+        lambda o: dnn.GpuDnnRNNOp("gru", "unidirectional")(o.lstm, *o.cells),
+        "ValueError: .*got 'gru', expected 'ls",
+    ),
+    (
+        lambda o: dnn.GpuDnnRNNOp("lstm", "bidirectional")(o.lstm, *o.cells),
+        "ValueError: direction_mode does not",
+    ),
+    (lambda o: dnn.GpuDnnRNNGradInputs("grew", True, True), "ValueError: rnn_mode must be one of"),
+    (lambda o: dnn.GpuDnnRNNGradWeights()(0, 0, 0, 0, 0, 0), "TypeError: desc is not an RNNBlock"),
+]
 
 
-@pytest.mark.parametrize(
-    ("call", "error", "message"),
-    [
-        (lambda b, w, x: b.apply(w, ct.asarray(NO_AXES), None), ValueError, r"expected \(T, B, input\)"),
-        (lambda b, w, x: b.gradients(w, ct.asarray(NO_AXES), None), ValueError, r"x does not have 3 axes"),
-        (lambda b, w, x: b.get_param_size(4), TypeError, "input_size must be a sequence of integers: got 4"),
-        (lambda b, w, x: b.get_param_size([3]), ValueError, r"input_size does not have 2 sizes"),
-        (lambda b, w, x: b.get_param_size((3, MANY)), TypeError, "input_size must be a sequence of integers"),
-        (lambda b, w, x: b.network(MANY), TypeError, "input_size must be an int"),
-        (lambda b, w, x: b.split_params(w, 0, 4), TypeError, "input_size must be a sequence"),
-        (lambda b, w, x: b.split_params(w, "a", (3, 4)), TypeError, "layer must be an int: got 'a'"),
-        (lambda b, w, x: dnn.RNNBlock("float32", 8, 2, "grew"), ValueError, "rnn_mode must be one of rnn"),
-        (lambda b, w, x: dnn.GpuDnnRNNOp("gru", MANY), ValueError, "direction_mode must be one of"),
-        (lambda b, w, x: dnn.GpuDnnRNNGradInputs("grew", True, True), ValueError, "rnn_mode must be one of"),
-        (lambda b, w, x: dnn.GpuDnnConv.get_out_shape(x.shape, (1,), 0, 1), ValueError, "w has 1 dimensions"),
-        (lambda b, w, x: dnn.GpuDnnConv.get_out_shape((), (), 0, 1), ValueError, r"x has shape \(\)"),
-        (lambda b, w, x: dnn.GpuDnnConv.get_out_shape(3, (1,), 0, 1), TypeError, "ishape must be a sequence"),
-        (lambda b, w, x: dnn.GpuDnnConv.get_out_shape(x.shape, w, 0, 1), TypeError, "kshape must be a sequ"),
-        (lambda b, w, x: dnn.GpuDnnTransformerGrid()(x, 4), TypeError, "out_dims must be a sequence of int"),
-        (lambda b, w, x: dnn.dnn_conv(x, x, border_mode=MANY), TypeError, "is not a valid parameter; exp"),
-    ],
-)
-def test_dnn_rejects_bad_arguments(fake: FakeCudnn, call: Any, error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
-        call(*block(), ct.asarray(images()[0]))
+@AS_A_GRADIENT
+@pytest.mark.parametrize(("call", "message"), REJECTED)
+def test_dnn_rejects_bad_arguments(fake: FakeCudnn, call: Callable[[Operands], Any], message: str) -> None:
+    kind, _, text = message.partition(": ")
+    with pytest.raises(getattr(builtins, kind), match=text):
+        call(Operands())
+
+
+def test_flags_are_used_for_algorithm_and_precision(fake: FakeCudnn) -> None:
+    o = Operands()
+    with flag("dnn__conv__algo_fwd", "fft"), pytest.raises(ValueError, match="can't be used for 3d"):
+        dnn.dnn_conv3d(o.volume, o.window)
+    rejected = pytest.raises(ValueError, match="precision='float16' is for")
+    with flag("dnn__conv__precision", "float16"), rejected:
+        dnn.dnn_conv(o.x, o.w)
 
 
 def test_flags_select_the_algorithm(fake: FakeCudnn) -> None:
-    x, w = (ct.asarray(array) for array in images())
-    dy = ct.asarray(reference.conv(*images()))
+    o = Operands()
 
     def forward() -> Any:
-        return dnn.dnn_conv(x, w)
+        return dnn.dnn_conv(o.x, o.w)
+
+    def filters() -> Any:
+        return dnn.dnn_gradweight(o.x, o.dy, o.w.shape)
+
+    def data() -> Any:
+        return dnn.dnn_gradinput(o.w, o.dy, o.x.shape)
 
     assert ran(fake, forward) == ["FORWARD IMPLICIT_PRECOMP_GEMM"]
-    assert ran(fake, lambda: dnn.dnn_gradweight(x, dy, w.shape)) == ["BACKWARD_FILTER ALGO_0"]
-    assert ran(fake, lambda: dnn.dnn_gradinput(w, dy, x.shape)) == ["BACKWARD_DATA ALGO_0"]
-    assert ran(fake, lambda: dnn.dnn_conv(x, w, algo="large")) == ["FORWARD GEMM"]
+    assert ran(fake, filters) == ["BACKWARD_FILTER ALGO_0"]
+    assert ran(fake, data) == ["BACKWARD_DATA ALGO_0"]
+    assert ran(fake, lambda: dnn.dnn_conv(o.x, o.w, algo="large")) == ["FORWARD GEMM"]
     with flag("dnn__conv__algo_fwd", "none"):
         assert ran(fake, forward) == ["FORWARD IMPLICIT_GEMM"]
     with flag("dnn__conv__algo_bwd_filter", "deterministic"):
-        assert ran(fake, lambda: dnn.dnn_gradweight(x, dy, w.shape)) == ["BACKWARD_FILTER ALGO_1"]
+        assert ran(fake, filters) == ["BACKWARD_FILTER ALGO_1"]
     with flag("dnn__conv__algo_bwd_data", "deterministic"):
-        assert ran(fake, lambda: dnn.dnn_gradinput(w, dy, x.shape)) == ["BACKWARD_DATA ALGO_1"]
-        operation = dnn.GpuDnnConvGradI()
-    desc = dnn.GpuDnnConvDesc("valid")
-    assert ran(fake, lambda: operation(w, dy, x.shape, desc)) == [
-        "BACKWARD_DATA ALGO_1"
-    ]  # the flag at creation
+        assert ran(fake, data) == ["BACKWARD_DATA ALGO_1"]
+        operation = dnn.GpuDnnConvGradI()  # which keeps the flag
+    assert ran(fake, lambda: operation(o.w, o.dy, o.x.shape, o.desc)) == ["BACKWARD_DATA ALGO_1"]
 
 
-@pytest.mark.filterwarnings("ignore:.*computed as a gradient:cudnn_ct.errors.CudnnWarning")
+@AS_A_GRADIENT
 def test_dnn_conv_runs_as_a_gradient_only_when_theano_does(fake: FakeCudnn) -> None:
     x, w = (ct.asarray(array) for array in images())
     data, filters = "BACKWARD_DATA ALGO_0", "BACKWARD_FILTER ALGO_0"
@@ -143,16 +278,15 @@ def test_dnn_conv_runs_as_a_gradient_only_when_theano_does(fake: FakeCudnn) -> N
     assert ran(fake, lambda: dnn.dnn_conv(x, w, "full", num_groups=2)) == [forward]
 
 
+@AS_A_GRADIENT
 def test_dnn_conv_keeps_its_operands_when_it_flips_the_filters(fake: FakeCudnn) -> None:
-    x, w = images()
-    placed = ct.asarray(x), ct.asarray(w)
-    with pytest.warns(ct.CudnnWarning, match="with respect to filters"):
-        dnn.dnn_conv(*placed, direction_hint="bprop weights")
-    for array, before in zip(placed, (x, w), strict=True):
+    o = Operands()
+    dnn.dnn_conv(o.x, o.w, direction_hint="bprop weights")
+    for array, before in zip((o.x, o.w), images(), strict=True):
         np.testing.assert_array_equal(array.numpy(), before)
 
 
-@pytest.mark.filterwarnings("ignore:.*computed as a gradient:cudnn_ct.errors.CudnnWarning")
+@AS_A_GRADIENT
 def test_dnn_runs_on_the_device_of_the_operands(fake: FakeCudnn) -> None:
     x, w = images()
     with ct.use(device=1):
@@ -166,7 +300,7 @@ def test_dnn_runs_on_the_device_of_the_operands(fake: FakeCudnn) -> None:
     assert dnn.GpuDnnConv()(*placed, y, desc, 1, 1).device == 1
 
 
-@pytest.mark.filterwarnings("ignore:.*computed as a gradient:cudnn_ct.errors.CudnnWarning")
+@AS_A_GRADIENT
 @pytest.mark.parametrize("keywords", [{"direction_hint": "bprop weights"}, {"border_mode": "full"}], ids=str)
 def test_dnn_conv_records_uses_of_an_operand_when_it_reads_a_view(
     fake: FakeCudnn, host: Host, keywords: dict[str, str]
