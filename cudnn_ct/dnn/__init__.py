@@ -5,90 +5,55 @@ operations. ``docs/migrating-from-theano.md`` describes the parameters and the d
 flags are ``ct.config.dnn``.
 """
 
-from typing import Any
+from typing import Any as _Any
 
-from .._config import config
-from ._conv import GpuDnnConvDesc
-from .availability import dnn_available, dnn_present, version
-from .conv import (
-    dnn_conv,
-    dnn_conv3d,
-    dnn_gradinput,
-    dnn_gradinput3d,
-    dnn_gradweight,
-    dnn_gradweight3d,
-)
-from .conv_ops import (
-    GpuDnnConv,
-    GpuDnnConv3d,
-    GpuDnnConv3dGradI,
-    GpuDnnConv3dGradW,
-    GpuDnnConvGradI,
-    GpuDnnConvGradW,
-)
-from .flags import flags_of
-from .layers import GpuDnnDropoutOp, GpuDnnReduction, GpuDnnSoftmax, GpuDnnSoftmaxGrad, dropout
-from .norm import (
-    GpuDnnBatchNorm,
-    GpuDnnBatchNormGrad,
-    GpuDnnBatchNormInference,
-    dnn_batch_normalization_test,
-    dnn_batch_normalization_train,
-)
-from .pooling import GpuDnnPool, GpuDnnPoolDesc, GpuDnnPoolGrad, dnn_pool
-from .rnn import GpuDnnRNNGradInputs, GpuDnnRNNGradWeights, GpuDnnRNNOp, RNNBlock
-from .spatial import (
-    GpuDnnTransformerGradI,
-    GpuDnnTransformerGradT,
-    GpuDnnTransformerGrid,
-    GpuDnnTransformerSampler,
-    dnn_spatialtf,
-)
+from .._config import config as _config
+from ._conv import GpuDnnConvDesc as GpuDnnConvDesc
+from .availability import dnn_available as dnn_available
+from .availability import dnn_present as dnn_present
+from .availability import version as version
+from .conv import dnn_conv as dnn_conv
+from .conv import dnn_conv3d as dnn_conv3d
+from .conv import dnn_gradinput as dnn_gradinput
+from .conv import dnn_gradinput3d as dnn_gradinput3d
+from .conv import dnn_gradweight as dnn_gradweight
+from .conv import dnn_gradweight3d as dnn_gradweight3d
+from .conv_ops import GpuDnnConv as GpuDnnConv
+from .conv_ops import GpuDnnConv3d as GpuDnnConv3d
+from .conv_ops import GpuDnnConv3dGradI as GpuDnnConv3dGradI
+from .conv_ops import GpuDnnConv3dGradW as GpuDnnConv3dGradW
+from .conv_ops import GpuDnnConvGradI as GpuDnnConvGradI
+from .conv_ops import GpuDnnConvGradW as GpuDnnConvGradW
+from .flags import flags_of as _flags_of
+from .layers import GpuDnnDropoutOp as GpuDnnDropoutOp
+from .layers import GpuDnnReduction as GpuDnnReduction
+from .layers import GpuDnnSoftmax as GpuDnnSoftmax
+from .layers import GpuDnnSoftmaxGrad as GpuDnnSoftmaxGrad
+from .layers import dropout as dropout
+from .norm import GpuDnnBatchNorm as GpuDnnBatchNorm
+from .norm import GpuDnnBatchNormGrad as GpuDnnBatchNormGrad
+from .norm import GpuDnnBatchNormInference as GpuDnnBatchNormInference
+from .norm import dnn_batch_normalization_test as dnn_batch_normalization_test
+from .norm import dnn_batch_normalization_train as dnn_batch_normalization_train
+from .pooling import GpuDnnPool as GpuDnnPool
+from .pooling import GpuDnnPoolDesc as GpuDnnPoolDesc
+from .pooling import GpuDnnPoolGrad as GpuDnnPoolGrad
+from .pooling import dnn_pool as dnn_pool
+from .rnn import GpuDnnRNNGradInputs as GpuDnnRNNGradInputs
+from .rnn import GpuDnnRNNGradWeights as GpuDnnRNNGradWeights
+from .rnn import GpuDnnRNNOp as GpuDnnRNNOp
+from .rnn import RNNBlock as RNNBlock
+from .spatial import GpuDnnTransformerGradI as GpuDnnTransformerGradI
+from .spatial import GpuDnnTransformerGradT as GpuDnnTransformerGradT
+from .spatial import GpuDnnTransformerGrid as GpuDnnTransformerGrid
+from .spatial import GpuDnnTransformerSampler as GpuDnnTransformerSampler
+from .spatial import dnn_spatialtf as dnn_spatialtf
 
-__all__ = [
-    "GpuDnnBatchNorm",
-    "GpuDnnBatchNormGrad",
-    "GpuDnnBatchNormInference",
-    "GpuDnnConv",
-    "GpuDnnConv3d",
-    "GpuDnnConv3dGradI",
-    "GpuDnnConv3dGradW",
-    "GpuDnnConvDesc",
-    "GpuDnnConvGradI",
-    "GpuDnnConvGradW",
-    "GpuDnnDropoutOp",
-    "GpuDnnPool",
-    "GpuDnnPoolDesc",
-    "GpuDnnPoolGrad",
-    "GpuDnnRNNGradInputs",
-    "GpuDnnRNNGradWeights",
-    "GpuDnnRNNOp",
-    "GpuDnnReduction",
-    "GpuDnnSoftmax",
-    "GpuDnnSoftmaxGrad",
-    "GpuDnnTransformerGradI",
-    "GpuDnnTransformerGradT",
-    "GpuDnnTransformerGrid",
-    "GpuDnnTransformerSampler",
-    "RNNBlock",
-    "dnn_available",
-    "dnn_batch_normalization_test",
-    "dnn_batch_normalization_train",
-    "dnn_conv",
-    "dnn_conv3d",
-    "dnn_gradinput",
-    "dnn_gradinput3d",
-    "dnn_gradweight",
-    "dnn_gradweight3d",
-    "dnn_pool",
-    "dnn_present",
-    "dnn_spatialtf",
-    "dropout",
-    "version",
-]
+# The functions and classes imported above; submodules are not callable.
+__all__ = [name for name, value in globals().items() if callable(value) and name[0] != "_"]
 
 # The flags for paths must be applied before anything loads cuDNN.
-flags_of(config)
+_flags_of(_config)
 
 # Names of Theano that are not provided, and the reasons.
 LEFT_OUT = {
@@ -102,7 +67,7 @@ LEFT_OUT = {
 }
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> _Any:
     why = LEFT_OUT.get(name)
     text = f"module {__name__!r} has no attribute {name!r}"
     raise AttributeError(text if why is None else f"{text}, unlike Theano's dnn: {why}")

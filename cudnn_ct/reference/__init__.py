@@ -4,66 +4,41 @@ Names, operands and mathematical parameters are those of the package's operation
 only on a device (algorithm, precision, stream) do not exist.
 """
 
-from ..shapes.conv import conv_output_shape, conv_transpose_output_shape
-from ..shapes.pooling import pool_output_shape
-from .activation import activation, activation_backward
-from .conv import conv, conv_backward_bias, conv_backward_data, conv_backward_filter, conv_transpose
-from .ctc import ctc_loss
-from .fused import conv_bias_activation
-from .lrn import lrn, lrn_backward
-from .norm import (
-    batch_norm_backward,
-    batch_norm_inference,
-    batch_norm_inference_backward,
-    batch_norm_training,
-)
-from .pooling import pool, pool_backward
-from .reduction import reduce, reduce_with_indices
-from .softmax import softmax, softmax_backward
-from .spatial import (
-    affine_grid,
-    affine_grid_backward,
-    grid_sample,
-    grid_sample_backward,
-    spatial_transformer,
-    spatial_transformer_backward,
-)
-from .tensor import add, fill, op_tensor, scale, transform
+from ..shapes.conv import conv_output_shape as conv_output_shape
+from ..shapes.conv import conv_transpose_output_shape as conv_transpose_output_shape
+from ..shapes.pooling import pool_output_shape as pool_output_shape
+from .activation import activation as activation
+from .activation import activation_backward as activation_backward
+from .conv import conv as conv
+from .conv import conv_backward_bias as conv_backward_bias
+from .conv import conv_backward_data as conv_backward_data
+from .conv import conv_backward_filter as conv_backward_filter
+from .conv import conv_transpose as conv_transpose
+from .ctc import ctc_loss as ctc_loss
+from .fused import conv_bias_activation as conv_bias_activation
+from .lrn import lrn as lrn
+from .lrn import lrn_backward as lrn_backward
+from .norm import batch_norm_backward as batch_norm_backward
+from .norm import batch_norm_inference as batch_norm_inference
+from .norm import batch_norm_inference_backward as batch_norm_inference_backward
+from .norm import batch_norm_training as batch_norm_training
+from .pooling import pool as pool
+from .pooling import pool_backward as pool_backward
+from .reduction import reduce as reduce
+from .reduction import reduce_with_indices as reduce_with_indices
+from .softmax import softmax as softmax
+from .softmax import softmax_backward as softmax_backward
+from .spatial import affine_grid as affine_grid
+from .spatial import affine_grid_backward as affine_grid_backward
+from .spatial import grid_sample as grid_sample
+from .spatial import grid_sample_backward as grid_sample_backward
+from .spatial import spatial_transformer as spatial_transformer
+from .spatial import spatial_transformer_backward as spatial_transformer_backward
+from .tensor import add as add
+from .tensor import fill as fill
+from .tensor import op_tensor as op_tensor
+from .tensor import scale as scale
+from .tensor import transform as transform
 
-__all__ = [
-    "activation",
-    "activation_backward",
-    "add",
-    "affine_grid",
-    "affine_grid_backward",
-    "batch_norm_backward",
-    "batch_norm_inference",
-    "batch_norm_inference_backward",
-    "batch_norm_training",
-    "conv",
-    "conv_backward_bias",
-    "conv_backward_data",
-    "conv_backward_filter",
-    "conv_bias_activation",
-    "conv_output_shape",
-    "conv_transpose",
-    "conv_transpose_output_shape",
-    "ctc_loss",
-    "fill",
-    "grid_sample",
-    "grid_sample_backward",
-    "lrn",
-    "lrn_backward",
-    "op_tensor",
-    "pool",
-    "pool_backward",
-    "pool_output_shape",
-    "reduce",
-    "reduce_with_indices",
-    "scale",
-    "softmax",
-    "softmax_backward",
-    "spatial_transformer",
-    "spatial_transformer_backward",
-    "transform",
-]
+# The functions and classes imported above; submodules are not callable.
+__all__ = [name for name, value in globals().items() if callable(value) and name[0] != "_"]
