@@ -2,106 +2,97 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-
-class Name(NamedTuple):
-    """A public name.
-
-    ``parameters`` has the parameters in the later module, or in the older one if only that has the name,
-    without the arguments of Theano's optimiser. ``older`` has the parameters in the older module. ``call``
-    has the documented parameters of a call of an operation.
-    """
-
-    parameters: str
-    older: str = ""
-    call: str = ""
-
-
 _MOVES = "border_mode='valid', subsample=(1, 1), dilation=(1, 1), conv_mode='conv'"
-_MOVES_3D = "border_mode='valid', subsample=(1, 1, 1), dilation=(1, 1, 1), conv_mode='conv'"
+_MOVES_3D = _MOVES.replace("(1, 1)", "(1, 1, 1)")
 _HOW = "precision=None, algo=None, num_groups=1"
 _OLD_MOVES = "border_mode='valid', subsample=(1, 1), conv_mode='conv'"
+_OLD_CONV = f"img, kerns, {_OLD_MOVES}, direction_hint=None, workmem=None, algo=None, precision=None"
 _OLD_GRADIENT = "inplace=False, workmem=None, algo=None"
 
-NAMES: dict[str, Name] = {
-    "dnn_conv": Name(
-        f"img, kerns, {_MOVES}, direction_hint=None, workmem=None, algo=None, precision=None, num_groups=1",
-        f"img, kerns, {_OLD_MOVES}, direction_hint=None, workmem=None, algo=None, precision=None",
-    ),
-    "dnn_conv3d": Name(
-        f"img, kerns, {_MOVES_3D}, direction_hint=None, algo=None, precision=None, num_groups=1",
-        f"img, kerns, {_OLD_MOVES}, direction_hint=None, workmem=None, algo=None, precision=None",
-    ),
-    "dnn_gradweight": Name(
-        f"img, topgrad, kerns_shp, {_MOVES}, {_HOW}", f"img, topgrad, kerns_shp, {_OLD_MOVES}"
-    ),
-    "dnn_gradweight3d": Name(
-        f"img, topgrad, kerns_shp, {_MOVES_3D}, {_HOW}", f"img, topgrad, kerns_shp, {_OLD_MOVES}"
-    ),
-    "dnn_gradinput": Name(
-        f"kerns, topgrad, img_shp, {_MOVES}, {_HOW}", f"kerns, topgrad, img_shp, {_OLD_MOVES}"
-    ),
-    "dnn_gradinput3d": Name(
-        f"kerns, topgrad, img_shp, {_MOVES_3D}, {_HOW}", f"kerns, topgrad, img_shp, {_OLD_MOVES}"
-    ),
-    "dnn_pool": Name("img, ws, stride=None, mode='max', pad=None", "img, ws, stride, mode, pad"),
-    "dnn_batch_normalization_train": Name(
-        "inputs, gamma, beta, mode='per-activation', epsilon=0.0001, running_average_factor=0.1, "
-        "running_mean=None, running_var=None"
-    ),
-    "dnn_batch_normalization_test": Name(
-        "inputs, gamma, beta, mean, var, mode='per-activation', epsilon=0.0001"
-    ),
-    "dnn_spatialtf": Name("img, theta, scale_width=1, scale_height=1"),
-    "dropout": Name("x, dropout=0.0, seed=4242"),
-    "RNNBlock": Name(
-        "dtype, hidden_size, num_layers, rnn_mode, input_mode='linear', direction_mode='unidirectional', "
-        "context_name=None"
-    ),
-    "RNNBlock.get_param_size": Name("input_size"),
-    "RNNBlock.split_params": Name("w, layer, input_size"),
-    "RNNBlock.apply": Name("w, x, hx, cx=None"),
-    "version": Name("raises=True"),
-    "dnn_present": Name(""),
-    "dnn_available": Name("context_name"),
-    "GpuDnnConvDesc": Name(
-        "border_mode, subsample=(1, 1), dilation=(1, 1), conv_mode='conv', precision='float32', num_groups=1",
-        "border_mode, subsample, conv_mode, precision",
-    ),
-    "GpuDnnConv": Name("algo=None, inplace=False, num_groups=1", "workmem=None, inplace=False, algo=None"),
-    "GpuDnnConv.get_out_shape": Name(
-        "ishape, kshape, border_mode, subsample, dilation", "ishape, kshape, border_mode, subsample"
-    ),
-    "GpuDnnConv3d": Name("workmem=None, inplace=False, algo=None"),
-    "GpuDnnConv3d.get_out_shape": Name("ishape, kshape, border_mode, subsample"),
-    "GpuDnnConvGradW": Name("inplace=False, algo=None, num_groups=1", _OLD_GRADIENT),
-    "GpuDnnConvGradI": Name("inplace=False, algo=None, num_groups=1", _OLD_GRADIENT),
-    "GpuDnnConv3dGradW": Name(_OLD_GRADIENT),
-    "GpuDnnConv3dGradI": Name(_OLD_GRADIENT),
-    "GpuDnnPoolDesc": Name("ws=(1, 1), stride=(1, 1), mode='max', pad=(0, 0)"),
-    "GpuDnnPool": Name("mode='max'", call="img, ws, stride, pad"),
-    "GpuDnnPoolGrad": Name("mode='max'", call="inp, out, out_grad, ws, stride, pad"),
-    "GpuDnnSoftmax": Name("algo, mode", "tensor_format, algo, mode"),
-    "GpuDnnSoftmaxGrad": Name("algo, mode", "tensor_format, algo, mode"),
-    "GpuDnnBatchNorm": Name(
-        "mode='per-activation', running_averages=False, inplace_running_mean=False, "
-        "inplace_running_var=False, inplace_output=False",
-        "mode, epsilon, running_average_factor, running_averages, inplace_running_mean, "
-        "inplace_running_var, inplace_output",
-        "x, scale, bias, epsilon=0.0001, running_average_factor=0.1, running_mean=None, running_var=None",
-    ),
-    "GpuDnnBatchNormInference": Name("mode='per-activation', inplace=False", "mode, epsilon, inplace"),
-    "GpuDnnBatchNormGrad": Name("mode='per-activation'", "mode, epsilon"),
-    "GpuDnnReduction": Name("red_op"),
-    "GpuDnnDropoutOp": Name("inplace=False", call="inp, descriptor, state"),
-    "GpuDnnRNNOp": Name("rnn_mode, direction_mode"),
-    "GpuDnnRNNGradInputs": Name("rnn_mode, grad_h, grad_c"),
-    "GpuDnnRNNGradWeights": Name(""),
-    "GpuDnnTransformerGrid": Name("", call="theta, out_dims"),
-    "GpuDnnTransformerSampler": Name("", call="img, grid"),
-    "GpuDnnTransformerGradI": Name(""),
-    "GpuDnnTransformerGradT": Name(""),
+# Public names with their parameters in the later module, or in the older one if only that has the name,
+# without the arguments of Theano's optimiser.
+NAMES: dict[str, str] = {
+    "dnn_conv": f"img, kerns, {_MOVES}, direction_hint=None, workmem=None, algo=None, precision=None, "
+    "num_groups=1",
+    "dnn_conv3d": f"img, kerns, {_MOVES_3D}, direction_hint=None, algo=None, precision=None, num_groups=1",
+    "dnn_gradweight": f"img, topgrad, kerns_shp, {_MOVES}, {_HOW}",
+    "dnn_gradweight3d": f"img, topgrad, kerns_shp, {_MOVES_3D}, {_HOW}",
+    "dnn_gradinput": f"kerns, topgrad, img_shp, {_MOVES}, {_HOW}",
+    "dnn_gradinput3d": f"kerns, topgrad, img_shp, {_MOVES_3D}, {_HOW}",
+    "dnn_pool": "img, ws, stride=None, mode='max', pad=None",
+    "dnn_batch_normalization_train": "inputs, gamma, beta, mode='per-activation', epsilon=0.0001, "
+    "running_average_factor=0.1, running_mean=None, running_var=None",
+    "dnn_batch_normalization_test": "inputs, gamma, beta, mean, var, mode='per-activation', epsilon=0.0001",
+    "dnn_spatialtf": "img, theta, scale_width=1, scale_height=1",
+    "dropout": "x, dropout=0.0, seed=4242",
+    "RNNBlock": "dtype, hidden_size, num_layers, rnn_mode, input_mode='linear', "
+    "direction_mode='unidirectional', context_name=None",
+    "RNNBlock.get_param_size": "input_size",
+    "RNNBlock.split_params": "w, layer, input_size",
+    "RNNBlock.apply": "w, x, hx, cx=None",
+    "version": "raises=True",
+    "dnn_present": "",
+    "dnn_available": "context_name",
+    "GpuDnnConvDesc": f"{_MOVES}, precision='float32', num_groups=1".replace("='valid'", ""),
+    "GpuDnnConv": "algo=None, inplace=False, num_groups=1",
+    "GpuDnnConv.get_out_shape": "ishape, kshape, border_mode, subsample, dilation",
+    "GpuDnnConv3d": "workmem=None, inplace=False, algo=None",
+    "GpuDnnConv3d.get_out_shape": "ishape, kshape, border_mode, subsample",
+    "GpuDnnConvGradW": "inplace=False, algo=None, num_groups=1",
+    "GpuDnnConvGradI": "inplace=False, algo=None, num_groups=1",
+    "GpuDnnConv3dGradW": _OLD_GRADIENT,
+    "GpuDnnConv3dGradI": _OLD_GRADIENT,
+    "GpuDnnPoolDesc": "ws=(1, 1), stride=(1, 1), mode='max', pad=(0, 0)",
+    "GpuDnnPool": "mode='max'",
+    "GpuDnnPoolGrad": "mode='max'",
+    "GpuDnnSoftmax": "algo, mode",
+    "GpuDnnSoftmaxGrad": "algo, mode",
+    "GpuDnnBatchNorm": "mode='per-activation', running_averages=False, inplace_running_mean=False, "
+    "inplace_running_var=False, inplace_output=False",
+    "GpuDnnBatchNormInference": "mode='per-activation', inplace=False",
+    "GpuDnnBatchNormGrad": "mode='per-activation'",
+    "GpuDnnReduction": "red_op",
+    "GpuDnnDropoutOp": "inplace=False",
+    "GpuDnnRNNOp": "rnn_mode, direction_mode",
+    "GpuDnnRNNGradInputs": "rnn_mode, grad_h, grad_c",
+    "GpuDnnRNNGradWeights": "",
+    "GpuDnnTransformerGrid": "",
+    "GpuDnnTransformerSampler": "",
+    "GpuDnnTransformerGradI": "",
+    "GpuDnnTransformerGradT": "",
+}
+
+# Parameters in the older module; their names are accepted in any order.
+OLDER: dict[str, str] = {
+    "dnn_conv": _OLD_CONV,
+    "dnn_conv3d": _OLD_CONV,
+    "dnn_gradweight": f"img, topgrad, kerns_shp, {_OLD_MOVES}",
+    "dnn_gradweight3d": f"img, topgrad, kerns_shp, {_OLD_MOVES}",
+    "dnn_gradinput": f"kerns, topgrad, img_shp, {_OLD_MOVES}",
+    "dnn_gradinput3d": f"kerns, topgrad, img_shp, {_OLD_MOVES}",
+    "dnn_pool": "img, ws, stride, mode, pad",
+    "GpuDnnConvDesc": "border_mode, subsample, conv_mode, precision",
+    "GpuDnnConv": "workmem=None, inplace=False, algo=None",
+    "GpuDnnConv.get_out_shape": "ishape, kshape, border_mode, subsample",
+    "GpuDnnConvGradW": _OLD_GRADIENT,
+    "GpuDnnConvGradI": _OLD_GRADIENT,
+    "GpuDnnSoftmax": "tensor_format, algo, mode",
+    "GpuDnnSoftmaxGrad": "tensor_format, algo, mode",
+    "GpuDnnBatchNorm": "mode, epsilon, running_average_factor, running_averages, inplace_running_mean, "
+    "inplace_running_var, inplace_output",
+    "GpuDnnBatchNormInference": "mode, epsilon, inplace",
+    "GpuDnnBatchNormGrad": "mode, epsilon",
+}
+
+# Documented parameters of the calls of operations.
+CALLS: dict[str, str] = {
+    "GpuDnnPool": "img, ws, stride, pad",
+    "GpuDnnPoolGrad": "inp, out, out_grad, ws, stride, pad",
+    "GpuDnnBatchNorm": "x, scale, bias, epsilon=0.0001, running_average_factor=0.1, running_mean=None, "
+    "running_var=None",
+    "GpuDnnDropoutOp": "inp, descriptor, state",
+    "GpuDnnTransformerGrid": "theta, out_dims",
+    "GpuDnnTransformerSampler": "img, grid",
 }
 
 # Names for Theano's code generation, and base classes.
@@ -138,24 +129,16 @@ OPTIONAL: dict[str, tuple[str, ...]] = {
     "GpuDnnDropoutOp()": ("state",),
 }
 
-FLAGS: dict[str, tuple[str | None, tuple[str, ...]]] = {
-    "dnn.enabled": ("auto", ("auto", "True", "False", "no_check")),
-    "dnn.conv.algo_fwd": (
-        "small",
-        ("none", "small", "large", "fft", "fft_tiling", "winograd", "winograd_non_fused"),
-    ),
-    "dnn.conv.algo_bwd_filter": (
-        "none",
-        ("none", "small", "deterministic", "fft", "fft_tiling", "winograd_non_fused"),
-    ),
-    "dnn.conv.algo_bwd_data": (
-        "none",
-        ("none", "deterministic", "fft", "fft_tiling", "winograd", "winograd_non_fused"),
-    ),
-    "dnn.conv.precision": ("as_input_f32", ("as_input_f32", "as_input", "float16", "float32", "float64")),
-    "dnn.library_path": (None, ()),
-    "dnn.include_path": (None, ()),
-    "dnn.base_path": (None, ()),
+# Flags: the default and the valid values, or None and no values for a path.
+FLAGS: dict[str, tuple[str | None, str]] = {
+    "dnn.enabled": ("auto", "auto True False no_check"),
+    "dnn.conv.algo_fwd": ("small", "none small large fft fft_tiling winograd winograd_non_fused"),
+    "dnn.conv.algo_bwd_filter": ("none", "none small deterministic fft fft_tiling winograd_non_fused"),
+    "dnn.conv.algo_bwd_data": ("none", "none deterministic fft fft_tiling winograd winograd_non_fused"),
+    "dnn.conv.precision": ("as_input_f32", "as_input_f32 as_input float16 float32 float64"),
+    "dnn.library_path": (None, ""),
+    "dnn.include_path": (None, ""),
+    "dnn.base_path": (None, ""),
 }
 POLICIES = ("guess_once", "guess_on_shape_change", "time_once", "time_on_shape_change")
 REMOVED = {

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import cudnn_ct as ct
-from cudnn_ct import reference
+from cudnn_ct import dnn, reference
 
 ON_A_DEVICE = {"algo", "precision", "deterministic", "workspace_limit", "strict", "stream"}
 
@@ -49,6 +49,24 @@ def test_reference_has_the_signature_of_its_operation(name: str) -> None:
     ours = parameters(getattr(ct, name))
     mathematical = [row for row in ours if row[0] not in ON_A_DEVICE or (name, row[0]) in OF_MATHEMATICS]
     assert parameters(getattr(reference, name)) == mathematical
+
+
+def annotations(value: Any) -> list[str]:
+    """Return the annotations of a function, or of the constructor and public methods of a class."""
+    if inspect.isclass(value):
+        methods = (one for name, one in vars(value).items() if name[0] != "_" or name == "__call__")
+        functions = [value, *filter(inspect.isfunction, methods)]
+    else:
+        functions = [value]
+    signatures = [inspect.signature(function) for function in functions]
+    parameters = [one.annotation for signature in signatures for one in signature.parameters.values()]
+    return [str(one) for one in (*parameters, *(signature.return_annotation for signature in signatures))]
+
+
+@pytest.mark.parametrize("module", [dnn, reference], ids=lambda module: module.__name__)
+def test_public_signatures_have_types_other_than_any(module: ModuleType) -> None:
+    found = {name: annotations(getattr(module, name)) for name in public(module)}
+    assert not [name for name, types in found.items() if any("Any" in one for one in types)]
 
 
 @pytest.mark.parametrize("name", sorted(public(reference)))
