@@ -10,7 +10,7 @@ import pytest
 from cudnn_ct import reference
 from cudnn_ct._bindings import constants, enums
 from cudnn_ct.reference.dropout import dropout
-from cudnn_ct.shapes.activation import ACTIVATION_MODES, activation_spec
+from cudnn_ct.shapes.activation import activation_spec
 from cudnn_ct.shapes.checks import FLOATS
 from cudnn_ct.shapes.ctc import ctc_spec
 from cudnn_ct.shapes.lrn import LRN_MAX_CHANNELS, check_lrn_factors
@@ -80,7 +80,7 @@ def test_reference_accepts_synonyms_of_modes() -> None:
     )
 
 
-# --- activation and softmax ---
+# --- activation ---
 
 
 def test_swish_has_slope_1_by_default() -> None:
@@ -92,14 +92,6 @@ def test_swish_has_slope_1_by_default() -> None:
         keywords: dict[str, Any] = {"activation": "swish", "coefficient": coefficient}
         fused = reference.conv_bias_activation(x.reshape(1, 1, 7), np.ones((1, 1, 1)), None, **keywords)
         np.testing.assert_array_equal(fused.ravel(), plain)
-
-
-@pytest.mark.parametrize("mode", ACTIVATION_MODES)
-def test_activation_propagates_nan_unless_relu_may_drop_it(mode: str) -> None:
-    x = np.array([np.nan, 1.0])
-    assert np.isnan(reference.activation(x, mode=mode, coefficient=2)).tolist() == [True, False]
-    first, _ = reference.activation(x, mode=mode, coefficient=2, propagate_nan=False)
-    assert first == 0 if mode.endswith("relu") else np.isnan(first)
 
 
 @pytest.mark.parametrize(
@@ -119,15 +111,6 @@ def test_activation_accepts_an_operand_as_out() -> None:
     dy = np.array([1.0, 1.0])
     assert reference.activation_backward(dy, x, x, alpha=2, out=dy) is dy
     assert dy.tolist() == [0, 2]
-
-
-@pytest.mark.parametrize(("mode", "axes"), [("channel", 1), ("instance", (1, 2, 3))])
-def test_softmax_modes_equal_their_axes(mode: str, axes: Any) -> None:
-    x, dy = random(2, 3, 4, 5), random(2, 3, 4, 5, seed=1)
-    y = reference.softmax(x, mode=mode)
-    np.testing.assert_array_equal(y, reference.softmax(x, axis=axes))
-    dx = reference.softmax_backward(dy, y, mode=mode)
-    np.testing.assert_array_equal(dx, reference.softmax_backward(dy, y, axis=axes))
 
 
 # --- batch normalisation and dropout ---

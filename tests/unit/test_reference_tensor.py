@@ -24,22 +24,6 @@ def integers(shape: tuple[int, ...], seed: int = 0, dtype: str = "float64") -> n
     return np.asarray(values).astype(as_dtype(dtype).numpy)
 
 
-@st.composite
-def shapes_to_broadcast(draw: st.DrawFn) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    shape = draw(shapes)
-    return shape, tuple(n if draw(st.booleans()) else 1 for n in shape)
-
-
-@given(shapes=shapes_to_broadcast(), dtype=floats)
-def test_add_equals_op_tensor_add(shapes: Any, dtype: str) -> None:
-    a, b = integers(shapes[0], 0, dtype), integers(shapes[1], 1, dtype)
-    out = integers(shapes[0], 2, dtype)
-    expected = 2 * (a.astype(float) + b.astype(float)) - out.astype(float)
-    np.testing.assert_array_equal(reference.add(a, b), reference.op_tensor(a, b))
-    assert reference.add(a, b, alpha=2, beta=-1, out=out) is out
-    np.testing.assert_array_equal(out.astype(float), expected)
-
-
 def test_scale_and_fill_work_in_place() -> None:
     x = np.array([1.0, 2.0, 3.0])
     assert reference.op_tensor(x, x, op="mul", out=x) is x
