@@ -100,13 +100,14 @@ def images(groups: int = 1, size: tuple[int, ...] = (6, 7)) -> tuple[np.ndarray,
 
 
 def check_directions(place: Place, suffix: str, x: np.ndarray, w: np.ndarray, **geometry: Any) -> None:
-    """Compare the functions for a convolution and its gradients with the reference."""
+    """Compare convolution and gradients with the reference; sizes are passed as NumPy arrays."""
     known = reference_geometry(geometry)
+    geometry = {key: np.array(one) if isinstance(one, tuple) else one for key, one in geometry.items()}
     y = reference.conv(x, w, **known)
     same(getattr(dnn, f"dnn_conv{suffix}")(place(x), place(w), **geometry), y)
     if "direction_hint" not in geometry:
         dy = integers(*y.shape, seed=2)
-        dw = getattr(dnn, f"dnn_gradweight{suffix}")(place(x), place(dy), w.shape, **geometry)
+        dw = getattr(dnn, f"dnn_gradweight{suffix}")(place(x), place(dy), np.array(w.shape), **geometry)
         same(dw, reference.conv_backward_filter(dy, x, w.shape, **known))
         dx = getattr(dnn, f"dnn_gradinput{suffix}")(place(w), place(dy), x.shape, **geometry)
         same(dx, reference.conv_backward_data(dy, w, x.shape, **known))
@@ -181,6 +182,7 @@ def _(place: Place) -> None:
         before = integers(*wanted.shape, seed=7)
         output = place(before)
         same(make(algo="none")(*placed, wanted.shape, desc), wanted)
+        same(make(algo="none")(*placed, np.array(wanted.shape, np.uint16), desc), wanted)
         same(make(inplace=False)(*placed, output, desc, 2, -1), 2 * wanted - before)
         same(make()(*placed, output, desc), wanted)
         same(output, before)
@@ -221,7 +223,10 @@ def _(place: Place) -> None:
             dx = reference.pool_backward(dy, x, y, **keywords)
             same(dnn.GpuDnnPoolGrad(mode)(place(x), place(y), place(dy), ws, stride, pad), dx)
             if stride and pad:
-                desc = dnn.GpuDnnPoolDesc(ws, stride, mode, pad)()
+                sizes = [np.array(one) for one in (ws, stride, pad)]
+                same(dnn.dnn_pool(place(x), *sizes[:2], mode, sizes[2]), y)
+                desc = dnn.GpuDnnPoolDesc(sizes[0], sizes[1], mode, sizes[2])()
+                sizes[0][:] = 1  # the descriptor has a copy
                 same(dnn.GpuDnnPool()(place(x), desc), y)
                 same(dnn.GpuDnnPoolGrad()(place(x), place(y), place(dy), desc), dx)
 
@@ -316,9 +321,9 @@ def _(place: Place) -> None:
     x = floats(3, 4, 5)
     words = {"minimum": "min", "maximum": "max", "absmax": "amax"}
     for op in ("add", "mul", "minimum", "maximum", "absmax", "avg", "norm1", "norm2"):
-        for axes in (None, (0, 2), 1):
+        for axes, given in ((None, None), ((0, 2), np.array([0, 2])), (1, 1)):
             wanted = reference.reduce(x, op=words.get(op, op), axis=axes)
-            same(dnn.GpuDnnReduction(op, axes)(place(x)), wanted)
+            same(dnn.GpuDnnReduction(op, given)(place(x)), wanted)
     indexed = dnn.GpuDnnReduction("maximum", [1, 2], "float64", "float64", True)(place(x))
     same(indexed, reference.reduce_with_indices(x, op="max", axis=(1, 2)))
     x = integers(3, 4)

@@ -15,8 +15,6 @@ from ..autotune.request import ALGORITHMS
 if TYPE_CHECKING:
     from .._config import Config
 
-__all__ = ["FLAGS", "REMOVED", "Flags", "flags_of", "variable_of"]
-
 _POLICIES = ("guess_once", "guess_on_shape_change", "time_once", "time_on_shape_change")
 
 
@@ -48,11 +46,7 @@ REMOVED = {
 
 
 def variable_of(flag: str) -> str:
-    """Return the name of the environment variable of a flag.
-
-    >>> variable_of("dnn.conv.algo_fwd")
-    'CUDNN_CT_DNN_CONV_ALGO_FWD'
-    """
+    """Return the name of the environment variable of a flag."""
     return "CUDNN_CT_" + flag.upper().replace(".", "_")
 
 
@@ -83,20 +77,16 @@ class Flags:
         if name.startswith("_"):  # copy and pickle read attributes before they exist; do not recurse
             raise AttributeError(name)
         flag = f"{self._prefix}.{name}"
+        if flag in FLAGS:
+            return self._values.get(flag)
         if any(row.startswith(f"{flag}.") for row in FLAGS):
             return Flags(self._values, flag)
-        if flag in REMOVED:
-            raise AttributeError(_successor(flag))
-        if flag not in FLAGS:
-            raise AttributeError(_unknown(flag))
-        return self._values.get(flag)
+        raise AttributeError(_missing(flag))
 
     def __setattr__(self, name: str, value: Any) -> None:
         flag = f"{self._prefix}.{name}"
-        if flag in REMOVED:
-            raise RuntimeError(_successor(flag))
         if flag not in FLAGS:
-            raise AttributeError(_unknown(flag))
+            raise (RuntimeError if flag in REMOVED else AttributeError)(_missing(flag))
         self._values.assigned[flag] = _checked(flag, value, f"ct.config.{flag}")
         self._values.write_library()
 
@@ -114,20 +104,15 @@ class _Values:
     def __init__(self, config: Config) -> None:
         self.assigned: dict[str, str | None] = {}
         self._config = config
-        self._environ = {
-            name: text for name, text in config.environ.items() if name.startswith("CUDNN_CT_DNN_")
-        }
+        ours = (row for row in config.environ.items() if row[0].startswith("CUDNN_CT_DNN_"))
+        self._environ = dict(ours)
         self._checked_environ: dict[str, str | None] | None = None
         self._written: str | None = None  # to config.library
 
     def get(self, flag: str) -> str | None:
-        """Return the value of a flag.
+        """Return the value of a flag; raise if the environment contains an unknown flag or a bad value.
 
-        Raises
-        ------
-        ValueError, RuntimeError
-            The environment contains an unknown flag, a removed flag or a bad value. A path is returned even
-            then, because it is read by the import of `cudnn_ct.dnn`.
+        A path is returned even then, because it is read by the import of `cudnn_ct.dnn`.
         """
         if not FLAGS[flag].values:
             return self.assigned.get(flag, self._environ.get(variable_of(flag)) or None)
@@ -150,7 +135,7 @@ def _flags_in(environ: dict[str, str]) -> dict[str, str | None]:
         if not text:
             continue
         if variable in removed:
-            raise RuntimeError(f"{variable}: {_successor(removed[variable])}")
+            raise RuntimeError(f"{variable}: {_missing(removed[variable])}")
         if variable not in known:
             raise ValueError(f"{variable} is not a flag; the flags are {', '.join(known)}")
         found[known[variable]] = _checked(known[variable], text, variable)
@@ -169,9 +154,7 @@ def _checked(flag: str, value: Any, source: str) -> str | None:
     return str(text)
 
 
-def _successor(flag: str) -> str:
-    return f"the flag {flag} was removed; use {REMOVED[flag]}"
-
-
-def _unknown(flag: str) -> str:
+def _missing(flag: str) -> str:
+    if flag in REMOVED:
+        return f"the flag {flag} was removed; use {REMOVED[flag]}"
     return f"the flag {flag!r} does not exist; the flags are {', '.join(FLAGS)}"

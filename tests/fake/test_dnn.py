@@ -323,40 +323,6 @@ def test_rnn_block_can_be_copied_after_use(fake: FakeCudnn, spread: Callable[[An
         np.testing.assert_array_equal(got.numpy(), wanted)
 
 
-def test_convolutions_accept_numpy_integers(fake: FakeCudnn) -> None:
-    values, filters = images()
-    x, w = ct.asarray(values), ct.asarray(filters)
-    ones, twos = np.array([1, 1]), np.array([2, 2], np.int32)
-    keywords = {"border_mode": ones, "subsample": twos, "dilation": ones}
-    y = dnn.dnn_conv(x, w, **keywords)
-    expected = reference.conv(values, filters, padding=1, stride=2, mode="convolution")
-    np.testing.assert_allclose(y.numpy(), expected, rtol=1e-5)
-    geometry = (ones, twos, ones)
-    assert dnn.GpuDnnConv.get_out_shape(np.array(x.shape), np.array(w.shape), *geometry) == y.shape
-    for shape in (np.array(w.shape), np.array(w.shape, np.uint16)):
-        dw = dnn.dnn_gradweight(x, y, shape, **keywords)
-        assert dw.shape == w.shape
-        desc = dnn.GpuDnnConvDesc(*geometry)
-        again = dnn.GpuDnnConvGradW(algo="none")(x, y, shape, desc)
-        np.testing.assert_array_equal(again.numpy(), dw.numpy())
-    assert dnn.dnn_gradinput(w, y, np.array(x.shape), **keywords).shape == x.shape
-    made = dnn.GpuDnnConv(algo="none")(x, w, np.array(y.shape), dnn.GpuDnnConvDesc(*geometry))
-    np.testing.assert_allclose(made.numpy(), expected, rtol=1e-5)
-
-
-def test_poolings_and_reductions_accept_numpy_integers(fake: FakeCudnn) -> None:
-    x = ct.asarray(images()[0])
-    ws, stride, pad = np.array([2, 3]), np.array([1, 2]), np.array([0, 1])
-    expected = dnn.dnn_pool(x, (2, 3), (1, 2), pad=(0, 1)).numpy()
-    np.testing.assert_array_equal(dnn.dnn_pool(x, ws, stride, pad=pad).numpy(), expected)
-    np.testing.assert_array_equal(dnn.GpuDnnPool()(x, ws, stride, pad).numpy(), expected)
-    desc = dnn.GpuDnnPoolDesc(ws, stride, pad=pad)
-    ws[:] = 1  # the descriptor has a copy
-    np.testing.assert_array_equal(dnn.GpuDnnPool()(x, desc).numpy(), expected)
-    axes = dnn.GpuDnnReduction("add", np.array([2, 3]))(x)
-    np.testing.assert_array_equal(axes.numpy(), dnn.GpuDnnReduction("add", (2, 3))(x).numpy())
-
-
 @pytest.mark.parametrize("numbers", [np.array([1.0, 1.0]), np.array([True, True])])
 def test_sizes_are_rejected_when_an_array_does_not_contain_integers(fake: FakeCudnn, numbers: Any) -> None:
     x, w = (ct.asarray(array) for array in images())

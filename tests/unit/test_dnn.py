@@ -142,6 +142,8 @@ def test_page_has_each_parameter_with_its_defaults() -> None:
 def test_get_out_shape_returns_the_shape_of_a_convolution() -> None:
     for operation in (dnn.GpuDnnConv, dnn.GpuDnnConv3d):
         assert operation.get_out_shape((2, 6, 7, 8), (4, 3, 3, 2), "half", (2, 1)) == (2, 4, 4, 9)
+        arrays = (np.array(sizes) for sizes in ((2, 6, 7, 8), (4, 3, 3, 2), (1, 1), (2, 1)))
+        assert operation.get_out_shape(*arrays) == (2, 4, 4, 9)
     shape = dnn.GpuDnnConv.get_out_shape((2, 6, 7, 8), (4, 3, 3, 3), (1, 0), (1, 1), (2, 3))
     assert shape == (2, 4, 5, 2)
     with pytest.raises(ValueError, match="would be empty along spatial axis 0"):
