@@ -104,8 +104,8 @@ class _Values:
     def __init__(self, config: Config) -> None:
         self.assigned: dict[str, str | None] = {}
         self._config = config
-        ours = (row for row in config.environ.items() if row[0].startswith("CUDNN_CT_DNN_"))
-        self._environ = dict(ours)
+        environ = config.environ.items()
+        self._environ = {name: text for name, text in environ if name.startswith("CUDNN_CT_DNN_")}
         self._checked_environ: dict[str, str | None] | None = None
         self._written: str | None = None  # to config.library
 
