@@ -1,4 +1,4 @@
-"""Gradients by finite differences, which know nothing of how an operation reckons its own."""
+"""Gradients by finite differences, independent of the formulas of operations."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 def numerical_gradient(
     function: Callable[[np.ndarray], np.ndarray], x: np.ndarray, dy: np.ndarray, step: float = 1e-5
 ) -> np.ndarray:
-    """The gradient of ``sum(function(x) * dy)``, element by element, by central differences in float64."""
+    """Return the gradient of ``sum(function(x) * dy)`` by central differences in float64."""
     gradient = np.zeros(x.shape)
     for index in np.ndindex(x.shape):
         above, below = x.copy(), x.copy()

@@ -30,11 +30,7 @@ def conv(
     beta: float = 0,
     out: Array | None = None,
 ) -> Array:
-    """Compute ``y[n, k, p] = sum(w[k, c, i] * x[n, c, p * s + i * d])``. See :func:`cudnn_ct.conv`.
-
-    >>> conv(np.array([[[1.0, 2.0, 4.0, 8.0]]]), np.array([[[1.0, -1.0]]]))
-    array([[[-1., -2., -4.]]])
-    """
+    """Compute ``y[n, k, p] = sum(w[k, c, i] * x[n, c, p * s + i * d])``. See :func:`cudnn_ct.conv`."""
     given, alpha, beta = conv_operands("forward", x=x, w=w), as_float(alpha, "alpha"), as_float(beta, "beta")
     name = as_dtype(given["x"].dtype).name
     out_name = as_dtype(out.dtype).name if isinstance(out, np.ndarray) else None
@@ -63,11 +59,7 @@ def conv_backward_data(
     beta: float = 0,
     out: Array | None = None,
 ) -> Array:
-    """Compute ``dx[q] = sum(w[i] * dy[p]), q = p * s + i * d``. See :func:`cudnn_ct.conv_backward_data`.
-
-    >>> conv_backward_data(np.array([[[1.0, 2.0, 4.0]]]), np.array([[[1.0, -1.0]]]), (1, 1, 4))
-    array([[[ 1.,  1.,  2., -4.]]])
-    """
+    """Compute ``dx[q] = sum(w[i] * dy[p]), q = p * s + i * d``. See :func:`cudnn_ct.conv_backward_data`."""
     given = conv_operands("backward_data", dy=dy, w=w)
     g = _Geometry(x_shape, given["w"].shape, padding, stride, dilation, groups, mode)
     gradients, filters = g.split_gradients(given["dy"]), g.split_filters(wide(given["w"]))
@@ -92,11 +84,7 @@ def conv_backward_filter(
     beta: float = 0,
     out: Array | None = None,
 ) -> Array:
-    """Compute ``dw[i] = sum(x[p * s + i * d] * dy[p])``. See :func:`cudnn_ct.conv_backward_filter`.
-
-    >>> conv_backward_filter(np.array([[[1.0, 0.0, 1.0]]]), np.array([[[1.0, 2.0, 4.0, 8.0]]]), (1, 1, 2))
-    array([[[ 5., 10.]]])
-    """
+    """Compute ``dw[i] = sum(x[p * s + i * d] * dy[p])``. See :func:`cudnn_ct.conv_backward_filter`."""
     given = conv_operands("backward_filter", dy=dy, x=x)
     g = _Geometry(given["x"].shape, w_shape, padding, stride, dilation, groups, mode)
     images, gradients = g.windows.pad(g.split(given["x"])), g.split_gradients(given["dy"])
@@ -110,11 +98,7 @@ def conv_backward_filter(
 def conv_backward_bias(
     dy: ArrayLike, *, alpha: float = 1, beta: float = 0, out: Array | None = None
 ) -> Array:
-    """Compute ``alpha * sum(dy) + beta * out`` for each channel. See :func:`cudnn_ct.conv_backward_bias`.
-
-    >>> conv_backward_bias(np.array([[[1.0, 2.0], [3.0, 4.0]]]))
-    array([3., 7.])
-    """
+    """Compute ``alpha * sum(dy) + beta * out`` for each channel. See :func:`cudnn_ct.conv_backward_bias`."""
     dy = conv_operands("backward_bias", dy=dy)["dy"]
     if not 3 <= dy.ndim <= 5:
         raise ValueError(f"dy has shape {dy.shape}; expected (N, K, *out) with 1 to 3 spatial axes")
@@ -135,11 +119,7 @@ def conv_transpose(
     beta: float = 0,
     out: Array | None = None,
 ) -> Array:
-    """Compute ``y[q] = sum(w[i] * x[p]), q = p * s + i * d``. See :func:`cudnn_ct.conv_transpose`.
-
-    >>> conv_transpose(np.array([[[1.0, 2.0]]]), np.array([[[1.0, 10.0, 100.0]]]), stride=2)
-    array([[[  1.,  10., 102.,  20., 200.]]])
-    """
+    """Compute ``y[q] = sum(w[i] * x[p]), q = p * s + i * d``. See :func:`cudnn_ct.conv_transpose`."""
     geometry: dict[str, Any] = {"padding": padding, "stride": stride, "dilation": dilation, "groups": groups}
     shape = conv_transpose_output_shape(np.shape(x), np.shape(w), output_padding=output_padding, **geometry)
     return conv_backward_data(x, w, shape, mode=mode, alpha=alpha, beta=beta, out=out, **geometry)

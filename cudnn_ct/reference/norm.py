@@ -102,13 +102,7 @@ def batch_norm_backward(
     beta: float = 0,
     out: Array | None = None,
 ) -> BatchNormGradients[Array]:
-    """Compute the gradients of a training step. See :func:`cudnn_ct.batch_norm_backward`.
-
-    With ``n`` for ``(x - mean) * invstd``, and ``dz`` for ``dy`` where the activation is on ::
-
-        dbias = sum(dz)        dscale = sum(dz * n)
-        dx = alpha * scale * invstd * (dz - mean(dz) - n * mean(dz * n)) + beta * out
-    """
+    """Compute ``scale * invstd * (dy - E(dy) - n * E(dy * n))``. See :func:`cudnn_ct.batch_norm_backward`."""
     x, scale = np.asarray(x), np.asarray(scale)
     epsilon, function = check_epsilon(epsilon), norm_activation(activation)
     dz = _like(x, dy=dy)

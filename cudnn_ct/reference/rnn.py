@@ -43,7 +43,8 @@ def rnn(
         gru        r, z = s(a_k + q_k)           n = tanh(a_n + r * q_n)
                    h' = (1 - z) * n + z * h
 
-    Skip input has a = x + bW in the first layer. Cells are clipped where they are used, not where they are
+    ``weights`` are a mapping by names, or a sequence in the order, of ``rnn_parameters(spec)``. Skip input
+    has a = x + bW in the first layer. Cells are clipped where they are used, not where they are
     returned. ``padding`` is the output past the end of a sequence. ``masks``, shape (layers - 1, T, B,
     directions * output_size), are factors of the outputs between layers, for dropout.
     """
