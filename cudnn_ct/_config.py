@@ -18,17 +18,6 @@ from .errors import CudnnWarning
 __all__ = ["Config", "config"]
 
 
-class Setting(NamedTuple):
-    """One row: its environment variable, its default, how text becomes a value, and what it means."""
-
-    variable: str
-    default: Any
-    parse: Callable[[str], Any]
-    types: tuple[type, ...]
-    takes: str
-    meaning: str
-
-
 def _boolean(text: str) -> bool:
     words = {"1": True, "true": True, "yes": True, "on": True}
     words |= {"0": False, "false": False, "no": False, "off": False}
@@ -45,7 +34,7 @@ def _count(text: str) -> int:
 
 
 def _bytes(text: str) -> int:
-    """A number of bytes, which may end in K, M or G: 512M."""
+    """Parse a number of bytes, which may end in K, M or G: 512M."""
     units = {"K": 2**10, "M": 2**20, "G": 2**30}
     number = text.strip().upper().removesuffix("B").removesuffix("I")
     unit = units.get(number[-1:], 1)
@@ -55,93 +44,69 @@ def _bytes(text: str) -> int:
         raise ValueError("expected a number of bytes, such as 67108864 or 64M") from None
 
 
+class Kind(NamedTuple):
+    """The values that a setting accepts: in words, as types, and how text becomes one of them."""
+
+    takes: str
+    types: tuple[type, ...]
+    parse: Callable[[str], Any] = str
+
+
+_SWITCH = Kind("True or False", (bool,), _boolean)
+_PATH_TYPES = (str, os.PathLike, type(None))
+
+
+class Setting(NamedTuple):
+    """One row: its default, its kind, and its meaning."""
+
+    default: Any
+    kind: Kind
+    meaning: str
+
+
 SETTINGS: dict[str, Setting] = {
     "library": Setting(
-        "CUDNN_CT_LIBRARY",
-        None,
-        str,
-        (str, os.PathLike, type(None)),
-        "a path or None",
-        "the cuDNN to load: libcudnn.so.9 itself, or the folder that holds it",
+        None, Kind("a path or None", _PATH_TYPES), "the cuDNN to load: libcudnn.so.9 itself, or its folder"
     ),
-    "allow_tf32": Setting(
-        "CUDNN_CT_ALLOW_TF32",
-        True,
-        _boolean,
-        (bool,),
-        "True or False",
-        "whether float32 work with precision='as_input_f32' may use TF32 tensor cores",
-    ),
+    "allow_tf32": Setting(True, _SWITCH, "whether float32 work may use TF32 tensor cores"),
     "algo": Setting(
-        "CUDNN_CT_ALGO",
         "heuristic",
-        str,
-        (str,),
-        "a policy or the name of an algorithm",
-        "how an algorithm is chosen where a call does not say",
+        Kind("a policy or the name of an algorithm", (str,)),
+        "how an algorithm is chosen if a call does not name one",
     ),
     "deterministic": Setting(
-        "CUDNN_CT_DETERMINISTIC",
-        False,
-        _boolean,
-        (bool,),
-        "True or False",
-        "whether only algorithms are used whose results are the same from run to run",
+        False, _SWITCH, "whether to use only algorithms whose results are the same from run to run"
     ),
     "workspace_limit": Setting(
-        "CUDNN_CT_WORKSPACE_LIMIT",
         None,
-        _bytes,
-        (int, type(None)),
-        "a number of bytes or None",
-        "the scratch memory that an algorithm may take at most",
+        Kind("a number of bytes or None", (int, type(None)), _bytes),
+        "the largest workspace of an algorithm, in bytes",
     ),
     "autotune_max_engines": Setting(
-        "CUDNN_CT_AUTOTUNE_MAX_ENGINES",
         16,
-        _count,
-        (int,),
-        "a number",
+        Kind("a number", (int,), _count),
         "how many engines of the graph API autotuning tries next to the legacy calls; 0 for none",
     ),
     "allow_runtime_compilation": Setting(
-        "CUDNN_CT_ALLOW_RUNTIME_COMPILATION",
-        True,
-        _boolean,
-        (bool,),
-        "True or False",
-        "whether engines are used that are compiled when they are made, which takes long: by autotuning "
-        "of convolutions, and for large activations and reductions",
+        True, _SWITCH, "whether to use engines that are compiled when they are created, which takes long"
     ),
     "algo_cache": Setting(
-        "CUDNN_CT_ALGO_CACHE",
         None,
-        str,
-        (str, os.PathLike, type(None)),
-        "a path, 'off' or None",
-        "the file that keeps tuned algorithms; None is one in the user's cache folder",
+        Kind("a path, 'off' or None", _PATH_TYPES),
+        "the file of tuned algorithms; None is a file in the user's cache folder",
     ),
     "debug_sync": Setting(
-        "CUDNN_CT_DEBUG_SYNC",
-        False,
-        _boolean,
-        (bool,),
-        "True or False",
-        "whether each operation is waited for, and the one that failed on the device is named",
+        False, _SWITCH, "whether to wait for each operation, so that an error on the device names it"
     ),
 }
 
 # Settings that affect a call and therefore belong to its cache key.
 _OF_CALLS = (
-    "allow_tf32",
-    "algo",
-    "deterministic",
-    "workspace_limit",
-    "autotune_max_engines",
+    "allow_tf32", "algo", "deterministic", "workspace_limit", "autotune_max_engines",
     "allow_runtime_compilation",
-)
+)  # fmt: skip
 
-_changing = threading.RLock()  # no thread notes values that another has just replaced
+_changing = threading.RLock()  # serialises updates of the settings snapshot
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(
         before=_changing.acquire, after_in_parent=_changing.release, after_in_child=_changing.release
@@ -151,9 +116,13 @@ _FLAG = "dnn__"  # dnn__conv__algo_fwd is dnn.conv.algo_fwd
 _FLAGS = "dnn.flags"  # imported on first use: no part of the settings depends on Theano's flags
 
 
+def _variable(name: str) -> str:
+    return f"CUDNN_CT_{name.upper()}"
+
+
 def _suggest(variable: str) -> str:
-    """The variable of which this one is a misspelling; empty where it is none, or may well be another's."""
-    known = [setting.variable for setting in SETTINGS.values()]
+    """Return the variable of which this one is a misspelling; empty if it is close to none."""
+    known = [_variable(name) for name in SETTINGS]
     if not variable.startswith("CUDNN_CT_") or variable in known:
         return ""
     from difflib import get_close_matches  # hardly ever needed
@@ -164,38 +133,15 @@ def _suggest(variable: str) -> str:
 class Config:
     """Settings of the process. Assigning wins over the environment, which wins over the default.
 
-    Attributes
-    ----------
-    library : str or None
-        ``CUDNN_CT_LIBRARY``: the cuDNN to load, ``libcudnn.so.9`` itself or its folder.
-    allow_tf32 : bool
-        ``CUDNN_CT_ALLOW_TF32``, True by default: whether float32 work may use TF32 tensor cores.
-    algo : str
-        ``CUDNN_CT_ALGO``, by default ``"heuristic"``: how algorithms are chosen.
-    deterministic : bool
-        ``CUDNN_CT_DETERMINISTIC``, False by default: whether only algorithms are used whose results are the
-        same from run to run.
-    workspace_limit : int or None
-        ``CUDNN_CT_WORKSPACE_LIMIT``: bytes of scratch memory that an algorithm may take.
-    autotune_max_engines : int
-        ``CUDNN_CT_AUTOTUNE_MAX_ENGINES``, 16 by default: how many engines autotuning tries.
-    allow_runtime_compilation : bool
-        ``CUDNN_CT_ALLOW_RUNTIME_COMPILATION``, True by default: whether engines are used that are
-        compiled when they are made.
-    algo_cache : str or None
-        ``CUDNN_CT_ALGO_CACHE``: the file that keeps tuned algorithms, or ``"off"``.
-    debug_sync : bool
-        ``CUDNN_CT_DEBUG_SYNC``, False by default: whether each operation is waited for, so that an operation
-        that fails on the device is named. It counts when a thread first computes.
-    dnn : Flags
-        The flags of :mod:`cudnn_ct.dnn`, which is imported on first use.
+    ``ct.config.dnn`` has the flags of :mod:`cudnn_ct.dnn`, which is imported on first use. `docs/settings.md`
+    explains the settings; the environment variable of ``allow_tf32`` is ``CUDNN_CT_ALLOW_TF32``.
 
     Raises
     ------
     AttributeError
-        There is no such setting.
+        No setting has this name.
     TypeError, ValueError
-        A value is none for it.
+        The setting does not accept the value.
 
     Examples
     --------
@@ -226,12 +172,12 @@ class Config:
             object.__setattr__(self, name, setting.default)
         self._refresh_snapshot()
         for name, setting in SETTINGS.items():
-            text = environ.get(setting.variable)
+            text = environ.get(_variable(name))
             try:
                 if text:
-                    setattr(self, name, setting.parse(text))
+                    setattr(self, name, setting.kind.parse(text))
             except ValueError as error:  # a warning, because `import` must not fail for it
-                message = f"{setting.variable}={text!r} is ignored: {error}"
+                message = f"{_variable(name)}={text!r} is ignored: {error}"
                 warnings.warn(message, CudnnWarning, stacklevel=2)
         for variable in environ:
             if meant := _suggest(variable):
@@ -246,19 +192,18 @@ class Config:
             return
         if name not in SETTINGS:
             raise AttributeError(f"no setting {name!r}; there are {', '.join(SETTINGS)}")
-        kinds = SETTINGS[name].types
-        if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
-            raise TypeError(f"config.{name} is {SETTINGS[name].takes}, not {value!r}")
+        takes, types, _ = SETTINGS[name].kind
+        if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
+            raise TypeError(f"config.{name} is {takes}, not {value!r}")
         if isinstance(value, int) and value < 0:
-            raise ValueError(f"config.{name} is {SETTINGS[name].takes} of at least 0, not {value!r}")
+            raise ValueError(f"config.{name} is {takes} of at least 0, not {value!r}")
         with _changing:
             object.__setattr__(self, name, value)
             self._refresh_snapshot()
 
     def _refresh_snapshot(self) -> None:
-        """Keep what calls depend on as one value that is ready to be a part of a key, a new one each time."""
-        values = tuple(getattr(self, name) for name in _OF_CALLS)
-        object.__setattr__(self, "snapshot", values)
+        """Combine the settings that affect a call into one new tuple, which is a part of cache keys."""
+        object.__setattr__(self, "snapshot", tuple(getattr(self, name) for name in _OF_CALLS))
 
     def __getattr__(self, name: str) -> Any:
         if name == "dnn":  # not a real attribute until the first use
@@ -278,5 +223,9 @@ class Config:
     def __repr__(self) -> str:
         return f"Config({', '.join(f'{name}={getattr(self, name)!r}' for name in SETTINGS)})"
 
+
+Config.__doc__ = f"{Config.__doc__}\n    The settings:\n\n" + "\n".join(
+    f"    - ``{name}`` (default {row.default!r}): {row.meaning}" for name, row in SETTINGS.items()
+)
 
 config = Config()

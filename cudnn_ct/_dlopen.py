@@ -26,12 +26,8 @@ def open_installation(installation: Installation) -> tuple[Lookup, dict[str, str
     """Open all libraries of a cuDNN; return the look-up of its functions, and why libraries were skipped.
 
     cuDNN requests its parts by name, and gets a library of that name that is loaded already. So the parts are
-    opened before cuDNN, and LD_LIBRARY_PATH has no effect.
-
-    Raises
-    ------
-    LibraryLoadError
-        A library cannot be opened that every operation needs.
+    opened before cuDNN, and LD_LIBRARY_PATH has no effect. Raises LibraryLoadError if a library cannot be
+    opened that every operation needs.
     """
     skipped: dict[str, str] = {}
     for file in installation.files:
@@ -54,13 +50,7 @@ def open_installation(installation: Installation) -> tuple[Lookup, dict[str, str
 
 
 def open_library(path: os.PathLike[str]) -> str:
-    """Open one library, and return its real path.
-
-    Raises
-    ------
-    LibraryLoadError
-        The file is damaged, or cannot be opened.
-    """
+    """Open one library, and return its real path; raise LibraryLoadError if that fails."""
     real = os.path.realpath(path)
     try:
         _elf.check(real)

@@ -15,19 +15,9 @@ from dataclasses import dataclass
 from typing import BinaryIO, NamedTuple
 
 __all__ = [
-    "Elf",
-    "ElfError",
-    "Segment",
-    "View",
-    "check",
-    "dynamic",
-    "file_offset",
-    "glibc_version",
-    "machine_error",
-    "machine_here",
-    "opened",
-    "read",
-]
+    "Elf", "ElfError", "Segment", "View", "check", "dynamic", "file_offset", "glibc_version", "machine_error",
+    "machine_here", "opened", "read",
+]  # fmt: skip
 
 MACHINES = {3: "32-bit x86", 21: "POWER", 40: "32-bit ARM", 62: "x86-64", 183: "aarch64", 243: "RISC-V"}
 _PLATFORMS = {"x86_64": 62, "aarch64": 183}
@@ -49,15 +39,7 @@ ADVICE = {
 
 
 class ElfError(Exception):
-    """A file is not a shared library that this machine can open.
-
-    Attributes
-    ----------
-    kind : str
-        One of ``ADVICE``: missing, unreadable, empty, text, foreign, class, machine, truncated, malformed.
-    path : str
-        The file.
-    """
+    """The file at ``path`` cannot be opened as a library here; ``kind`` is a key of ADVICE."""
 
     def __init__(self, kind: str, path: str, finding: str) -> None:
         self.kind = kind
@@ -77,30 +59,14 @@ class Segment(NamedTuple):
 
 @dataclass(frozen=True)
 class Elf:
-    """The headers of one shared library.
+    """The headers of one shared library."""
 
-    Attributes
-    ----------
-    path : str
-        The file that was read.
-    size : int
-        Its size in bytes.
-    machine : int
-        ``e_machine``: 62 is x86-64, 183 is aarch64.
-    segments : tuple of Segment
-        Its program headers; every PT_LOAD is inside the file.
-    soname : str or None
-        Its name among loaded libraries.
-    needed : tuple of str
-        The libraries that it is linked with.
-    """
-
-    path: str
-    size: int
-    machine: int
-    segments: tuple[Segment, ...]
-    soname: str | None
-    needed: tuple[str, ...]
+    path: str  # the file that was read
+    size: int  # in bytes
+    machine: int  # e_machine, a key of MACHINES
+    segments: tuple[Segment, ...]  # its program headers; every PT_LOAD is inside the file
+    soname: str | None  # its name among loaded libraries
+    needed: tuple[str, ...]  # the libraries that it is linked with
 
     def constant(self, symbol: str) -> int | None:
         """Read an exported 4-byte data symbol; None if the library does not export it."""
@@ -127,13 +93,7 @@ def glibc_version() -> str:
 
 
 def check(path: str | os.PathLike[str]) -> Elf:
-    """Read a library and check that this process can load it.
-
-    Raises
-    ------
-    ElfError
-        With the path, the defect and the fix.
-    """
+    """Read a library; raise ElfError with the defect and the fix if this process cannot load it."""
     elf = read(path)
     if error := machine_error(elf):
         raise error
@@ -149,13 +109,7 @@ def machine_error(elf: Elf) -> ElfError | None:
 
 
 def read(path: str | os.PathLike[str]) -> Elf:
-    """Read the headers of a 64-bit library of any machine.
-
-    Raises
-    ------
-    ElfError
-        The file is missing, unreadable, not an ELF file, of another class, truncated or inconsistent.
-    """
+    """Read the headers of a 64-bit library of any machine; raise ElfError if the file is not one."""
     path = os.fspath(path)
     with opened(path) as file:
         view = View(path, file, os.fstat(file.fileno()).st_size)
@@ -228,7 +182,7 @@ def _header(view: View) -> tuple[int, int, int, int]:
         raise ElfError("empty", view.path, "is empty")
     start = view.at(0, min(64, view.size))
     if not start.startswith(b"\x7fELF"):
-        raise ElfError(*_foreign(view.path, start))
+        raise _foreign(view.path, start)
     if len(start) < 64:
         raise _truncated(view, 64)
     if start[4] != 2 or start[5] != 1:
@@ -240,14 +194,16 @@ def _header(view: View) -> tuple[int, int, int, int]:
     return machine, table, entry, count
 
 
-def _foreign(path: str, start: bytes) -> tuple[str, str, str]:
-    if start.startswith(b"version https://git-lfs"):
-        return "text", path, "is a Git LFS pointer, not the library (run git lfs pull)"
-    if start.lstrip().startswith(b"<"):
-        return "text", path, "is a web page (HTML), not a library, probably from a failed download"
-    if start.startswith((b"/* GNU ld", b"INPUT", b"GROUP")):
-        return "text", path, "is a linker script, not a library"
-    return "foreign", path, f"is not an ELF library: it starts with {start[:8]!r}"
+def _foreign(path: str, start: bytes) -> ElfError:
+    texts = (
+        ((b"version https://git-lfs",), "is a Git LFS pointer, not the library (run git lfs pull)"),
+        ((b"<",), "is a web page (HTML), not a library, probably from a failed download"),
+        ((b"/* GNU ld", b"INPUT", b"GROUP"), "is a linker script, not a library"),
+    )
+    for starts, finding in texts:
+        if start.lstrip().startswith(starts):
+            return ElfError("text", path, finding)
+    return ElfError("foreign", path, f"is not an ELF library: it starts with {start[:8]!r}")
 
 
 def _segments(view: View, table: int, entry: int, count: int) -> Iterator[Segment]:

@@ -9,19 +9,9 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 __all__ = [
-    "LibraryName",
-    "bytes_of",
-    "closed",
-    "cudnn_files",
-    "driver_release",
-    "library_name",
-    "mapped",
-    "mount_options",
-    "names_in",
-    "private",
-    "real",
-    "text_of",
-]
+    "LibraryName", "bytes_of", "closed", "cudnn_files", "driver_release", "library_name", "mapped",
+    "mount_options", "names_in", "private", "real", "text_of",
+]  # fmt: skip
 
 # libcudnn.so.9, libcudnn_graph.so.9.27.0
 _LIBRARY = re.compile(r"libcudnn(?:_(?P<part>[a-z_]+))?\.so(?:\.(?P<version>\d+(?:\.\d+)*))?")
@@ -63,22 +53,19 @@ def real(path: str, root: str = "/") -> str:
     todo, done, links = inside.split("/"), root, 0
     while todo:
         name = todo.pop(0)
-        if name in ("", "."):
-            continue
+        step = os.path.join(done, name)
         if name == "..":
             done = done if done == root else os.path.dirname(done)
-            continue
-        step = os.path.join(done, name)
-        if not os.path.islink(step):
-            done = step
-            continue
-        links += 1
-        if links > MAX_LINKS:
-            return os.path.join(step, *todo)
-        target = os.readlink(step)
-        todo = target.split("/") + todo
-        if target.startswith("/"):
-            done = root
+        elif name in ("", ".") or not os.path.islink(step):
+            done = os.path.normpath(step)
+        else:
+            links += 1
+            if links > MAX_LINKS:
+                return os.path.join(step, *todo)
+            target = os.readlink(step)
+            todo = target.split("/") + todo
+            if target.startswith("/"):
+                done = root
     return done
 
 
@@ -117,44 +104,34 @@ def cudnn_files(folder: str) -> Iterator[LibraryName]:
 
 
 def text_of(path: str | os.PathLike[str]) -> str:
-    """Read a text file of reasonable size.
-
-    Raises
-    ------
-    OSError
-        It is not a regular file, cannot be read, or is too large.
-    """
+    """Read a text file with the limits of `bytes_of`."""
     return bytes_of(path).decode("utf-8", "replace")
 
 
 def bytes_of(path: str | os.PathLike[str]) -> bytes:
-    """Read a file of reasonable size.
+    """Read a file; raise OSError if it is not a regular file, cannot be read, or is too large."""
 
-    Raises
-    ------
-    OSError
-        It is not a regular file, cannot be read, or is too large.
-    """
-    with open(path, "rb", opener=_without_waiting) as file:
+    def without_waiting(path: str, flags: int) -> int:  # opening a pipe would block
+        return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
+
+    with open(path, "rb", opener=without_waiting) as file:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
             raise OSError(0, "is not a regular file", str(path))
         if status.st_size > MAX_TEXT:
-            raise OSError(0, f"has {status.st_size:,} bytes", str(path))
+            raise OSError(
+                0, f"has {status.st_size:,} bytes, more than the {MAX_TEXT:,} that are read", str(path)
+            )
         return file.read(MAX_TEXT)
 
 
 def mapped(pid: int | str) -> list[str]:
     """List the files that a process has mapped; the path of a deleted file ends in `` (deleted)``.
 
-    Raises
-    ------
-    OSError
-        The process does not exist, or its map is not readable.
+    Raises OSError if the process does not exist, or if its map is not readable.
     """
-    with open(
-        f"/proc/{pid}/maps", "rb"
-    ) as maps:  # as bytes, so that paths are decoded in the same way in all locales
+    # As bytes, so that paths are decoded in the same way in all locales.
+    with open(f"/proc/{pid}/maps", "rb") as maps:
         rows = (line.rstrip(b"\n").split(None, 5) for line in maps)
         return [os.fsdecode(name) for name in dict.fromkeys(row[5] for row in rows if len(row) == 6)]
 
@@ -197,7 +174,3 @@ def mount_options(path: str) -> frozenset[str]:
         if inside and len(where) >= len(best):
             best, options = where, frozenset(row[3].split(","))
     return options
-
-
-def _without_waiting(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)  # opening a pipe would block

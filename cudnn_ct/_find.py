@@ -20,44 +20,19 @@ from typing import Any
 from . import _elf, _files
 
 __all__ = [
-    "COMPANION_STEPS",
-    "CUDNN",
-    "CUDNN_STEPS",
-    "DRIVER",
-    "EXPLICIT",
-    "TOOLKITS",
-    "LibrarySpec",
-    "NotFoundError",
-    "SearchContext",
-    "SearchResult",
-    "cublaslt",
-    "cudart",
-    "find_cudnn",
-    "folders_of",
-    "mapped_files",
-    "search",
-    "searched",
-    "target_folders",
-]
+    "COMPANION_STEPS", "CUDNN", "CUDNN_STEPS", "DRIVER", "EXPLICIT", "TOOLKITS", "LibrarySpec",
+    "NotFoundError", "SearchContext", "SearchResult", "cublaslt", "cudart", "find_cudnn", "folders_of",
+    "mapped_files", "search", "searched", "target_folders",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
 class LibrarySpec:
-    """A library to search for.
+    """A library to search for."""
 
-    Attributes
-    ----------
-    soname : str
-        Its name with the one supported major version.
-    wheels : tuple of str
-        The folders of wheels that contain it, relative to ``site-packages``.
-    pathfinder : str
-        Its name in cuda-pathfinder; empty if cuda-pathfinder does not support it.
-    """
-
-    soname: str
-    wheels: tuple[str, ...] = ()
-    pathfinder: str = ""
+    soname: str  # its name with the one supported major version
+    wheels: tuple[str, ...] = ()  # the folders of wheels that contain it, relative to site-packages
+    pathfinder: str = ""  # its name in cuda-pathfinder; empty if cuda-pathfinder does not support it
 
 
 EXPLICIT = "CUDNN_CT_LIBRARY"  # the step for `config.library`, by its environment variable
@@ -190,13 +165,13 @@ def find_mapped(spec: LibrarySpec, context: SearchContext) -> Path:
 
 
 def find_in(folders: Folders, spec: LibrarySpec, context: SearchContext) -> Path:
-    """Find the library in the first of some folders that contains it."""
+    """Find the library in the first of the folders that contains it."""
     return _first(spec, [folder for _, folder in folders(spec, context)])
 
 
 def find_system(spec: LibrarySpec, context: SearchContext) -> Path:
-    """Find the library as the dynamic linker does, from its search path and its cache."""
-    folders = (folder for _, folder in _system_folders(spec, context))
+    """Find the library as the dynamic linker does, which skips libraries for other machines."""
+    folders = [folder for _, folder in _system_folders(spec, context)]
     try:
         return _first(spec, [folder for folder in folders if not _foreign(Path(folder, spec.soname))])
     except NotFoundError as miss:
@@ -341,7 +316,7 @@ def _absolute(folders: Iterable[str]) -> list[str]:
 
 
 def _foreign(file: Path) -> bool:
-    """Whether a library is for another machine, such as a driver's 32-bit one, which the linker skips too."""
+    """Return whether a library is for another machine, such as the 32-bit library of a driver."""
     try:
         _elf.check(file)
     except _elf.ElfError as error:
@@ -350,9 +325,7 @@ def _foreign(file: Path) -> bool:
 
 
 def _newest_first(files: Iterable[Path]) -> list[Path]:
-    return sorted(
-        files, key=lambda file: [int(digits) for digits in re.findall(r"\d+", file.name)], reverse=True
-    )
+    return sorted(files, key=lambda file: [*map(int, re.findall(r"\d+", file.name))], reverse=True)
 
 
 def _is(file: Path, spec: LibrarySpec) -> bool:

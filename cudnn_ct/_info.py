@@ -125,30 +125,33 @@ def library_info() -> LibraryInfo:
     >>> info = ct.library_info()
     >>> found, how = info.path, info.found_via
     """
+    from ._bindings import GENERATED_FROM
+
     library, found, installation, problem = _loaded()
     version = library.version if library else installation and installation.number
     cuda = library.cuda_version if library else None
     mapped = mapped_files()
     files = installation.files if installation else ()
+    skipped = library.skipped if library else {}
     header = installation.header if installation else None
-    companions = {
-        name: _companion(name, wanted, cuda, installation)
-        for name, wanted in (("libcublasLt", cublaslt), ("libcudart", cudart))
-    }
+    cublas = _companion("libcublasLt", cublaslt, cuda, installation)
     return LibraryInfo(
         path=installation.shim if installation else None,
         found_via=found.found_via,
         version=format_version(version) if version else None,
         cuda_version=_cuda(cuda) if cuda else None,
-        sublibraries=tuple(_state_of(file, library, mapped) for file in files),
+        sublibraries=tuple(
+            replace(file, mapped=file.path in mapped, note=skipped.get(file.name, file.note))
+            for file in files
+        ),
         header=header,
         other_headers=_other_headers(header),
-        cublaslt=companions["libcublasLt"],
-        cudart=companions["libcudart"],
+        cublaslt=cublas,
+        cudart=_companion("libcudart", cudart, cuda, installation),
         driver=_driver(),
-        bindings=_bindings(),
+        bindings=format_version(GENERATED_FROM),
         steps=found.steps,
-        notes=tuple(_notes(installation, companions["libcublasLt"], mapped)),
+        notes=tuple(_notes(installation, cublas, mapped)),
         problem=problem or (library.header_mismatch() if library else "") or None,
     )
 
@@ -161,11 +164,6 @@ def _loaded() -> tuple[_lib.Library | None, SearchResult, Installation | None, s
         found = find_cudnn()
         return None, found, inspect(found.path) if found.path else None, str(error).partition("\n")[0]
     return library, library.found, library.installation, ""
-
-
-def _state_of(file: LibraryFile, library: _lib.Library | None, mapped: tuple[str, ...]) -> LibraryFile:
-    note = library.skipped.get(file.name, file.note) if library else file.note
-    return replace(file, mapped=file.path in mapped, note=note)
 
 
 def _companion(
@@ -228,12 +226,6 @@ def _notes(installation: Installation | None, lt: LibraryFile, mapped: tuple[str
         yield f"{lt.note}: no operation can run on a GPU without it"
     for path in installation.other_installations(mapped):
         yield f"this process has also loaded {path}"
-
-
-def _bindings() -> str:
-    from ._bindings import GENERATED_FROM
-
-    return format_version(GENERATED_FROM)
 
 
 def _cuda(number: int) -> str:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from . import _elf, _files
@@ -17,6 +16,7 @@ from ._libraries import (
     Version,
     dotted,
     file_name,
+    most_frequent,
     old_version,
     read_folder,
     read_library,
@@ -26,69 +26,32 @@ from ._libraries import (
 from .errors import CudnnError, LibraryLoadError, LibraryNotFoundError, VersionMismatchError, format_version
 
 __all__ = [
-    "Installation",
-    "LibraryFile",
-    "companion_version",
-    "header_folders",
-    "header_version",
-    "inspect",
-    "parse_header",
-    "require",
-    "world_writable",
-]
+    "Installation", "LibraryFile", "companion_version", "header_folders", "header_version", "inspect",
+    "parse_header", "require", "world_writable",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
 class LibraryFile:
-    """A library or a header on disk, as ``library_info`` reports it.
+    """A library or a header on disk, as ``library_info`` reports it."""
 
-    Attributes
-    ----------
-    name : str
-        Its kind: ``"graph"``, ``"header"``, ``"libcublasLt"``.
-    path : str or None
-        The real file; None if it does not exist.
-    version : str or None
-        Its version, if the file contains one.
-    note : str
-        Why it is missing, or why it cannot be used.
-    mapped : bool
-        Whether this process has loaded it.
-    """
-
-    name: str
-    path: str | None
-    version: str | None = None
-    note: str = ""
-    mapped: bool = False
+    name: str  # its kind: "graph", "header", "libcublasLt"
+    path: str | None  # the real file; None if it does not exist
+    version: str | None = None  # if the file contains one
+    note: str = ""  # why it is missing, or why it cannot be used
+    mapped: bool = False  # whether this process has loaded it
 
 
 @dataclass(frozen=True)
 class Installation:
-    """A cuDNN on disk: the libraries of one folder.
+    """A cuDNN on disk: the libraries of one folder."""
 
-    Attributes
-    ----------
-    folder : str
-        The real folder.
-    libraries : dict
-        By part; if a part has more than one file, the one that cuDNN opens.
-    extra : tuple of LibraryName
-        Other files of the same parts with other contents.
-    root : str
-        The folder that stands for ``/``: the root of an image, or ``/`` itself.
-    header : LibraryFile or None
-        The ``cudnn_version.h`` that belongs to the libraries.
-    problems : tuple of CudnnError
-        Why it must not be opened; empty if it can be.
-    """
-
-    folder: str
-    libraries: Mapping[str, Library]
-    extra: tuple[_files.LibraryName, ...] = ()
-    root: str = "/"
-    header: LibraryFile | None = None
-    problems: tuple[CudnnError, ...] = field(default=(), compare=False)
+    folder: str  # the real folder
+    libraries: Mapping[str, Library]  # by part: the files that cuDNN opens
+    extra: tuple[_files.LibraryName, ...] = ()  # other files of the same parts
+    root: str = "/"  # the folder that stands for /: the root of an image, or / itself
+    header: LibraryFile | None = None  # the cudnn_version.h that belongs to the libraries
+    problems: tuple[CudnnError, ...] = field(default=(), compare=False)  # why it must not be opened
 
     @property
     def shim(self) -> str:
@@ -98,8 +61,7 @@ class Installation:
     @property
     def version(self) -> Version | None:
         """The most frequent version constant of the libraries; the graph library decides a tie."""
-        known = Counter(library.version for library in self.libraries.values() if library.version)
-        return max(known, key=known.__getitem__, default=None)  # most_common would import heapq
+        return most_frequent(iter(self.libraries.values()))
 
     @property
     def number(self) -> int | None:
@@ -119,14 +81,11 @@ class Installation:
         return tuple(_described(name, self.libraries.get(name)) for name in SUBLIBRARIES)
 
     @property
-    def notes(self) -> tuple[str, ...]:
+    def notes(self) -> list[str]:
         """Oddities that do not keep this process from opening it."""
-        private = [
-            f"other users of this machine cannot read {path}, and so cannot load it; run: chmod a+r {path}"
-            for path in self._paths
-            if _files.private(path) == path
-        ]
-        return (*private, *([self.world_writable] if self.world_writable else []))
+        private = [path for path in self._paths if _files.private(path) == path]
+        text = "other users of this machine cannot read {0}, and so cannot load it; run: chmod a+r {0}"
+        return [*map(text.format, private), *filter(None, [self.world_writable])]
 
     @property
     def world_writable(self) -> str:
@@ -150,10 +109,13 @@ def inspect(path: str | os.PathLike[str]) -> Installation:
     folder, shim = os.path.dirname(real), read_library(real)
     if error := _judge_shim(shim):
         return Installation(folder, {"": shim}, problems=(error,))
-    libraries, extra = read_folder(folder, read_library, suffix=shim.file.partition(".so.")[2])
+    libraries, extra = read_folder(folder, read_library)
     parts = {name: library for name, library in libraries.items() if name}
     found = Installation(folder, {"": shim, **parts}, extra, header=_header_of(folder))
-    return replace(found, problems=(*_broken(parts), *_incomplete(found), *_mixed(found.files)))
+    broken = [
+        _translated(part.problem) for part in parts.values() if part.name in SUBLIBRARIES and part.problem
+    ]
+    return replace(found, problems=(*broken, *_incomplete(found), *_mixed(found.files)))
 
 
 def require(found: SearchResult) -> Installation:
@@ -164,18 +126,15 @@ def require(found: SearchResult) -> Installation:
     if installation.problems:
         first, *more = installation.problems
         if isinstance(first, LibraryNotFoundError):
-            first = LibraryNotFoundError(_named(found) or str(first), found.steps)
+            named = found.found_via == EXPLICIT and not os.path.lexists(found.path)
+            wrong = (
+                f"{EXPLICIT} or ct.config names {found.path}, which does not exist; correct it, or unset it"
+            )
+            first = LibraryNotFoundError(wrong if named else str(first), found.steps)
         for note in (f"found via {found.found_via}", *map(str, more)):
             first.add_note(note)
         raise first
     return installation
-
-
-def _named(found: SearchResult) -> str:
-    """Return the message for a setting that names a file that does not exist; empty for other searches."""
-    if found.found_via != EXPLICIT or found.path is None or os.path.lexists(found.path):
-        return ""
-    return f"{EXPLICIT} or ct.config names {found.path}, which does not exist; correct it, or unset it"
 
 
 def world_writable(path: str) -> str:
@@ -259,31 +218,24 @@ def _described(name: str, library: Library | None) -> LibraryFile:
     return LibraryFile(name, library.real, version, library.problem.kind if library.problem else "")
 
 
-def _broken(parts: Mapping[str, Library]) -> list[CudnnError]:
-    problems = (parts[name].problem for name in SUBLIBRARIES if name in parts)
-    return [_translated(problem) for problem in problems if problem]
-
-
-def _incomplete(installation: Installation) -> list[CudnnError]:
-    missing = [file_name(name) for name in installation.missing]
-    if not missing:
-        return []
-    return [
-        LibraryLoadError(
-            f"{installation.folder} is not a complete cuDNN: {', '.join(missing)} missing; install it again "
+def _incomplete(installation: Installation) -> Iterator[CudnnError]:
+    if missing := installation.missing:
+        names = ", ".join(map(file_name, missing))
+        unused = [os.path.basename(extra.path) for extra in installation.extra if extra.part in missing]
+        searched = f" ({', '.join(unused)}: cuDNN does not search for this name)" if unused else ""
+        yield LibraryLoadError(
+            f"{installation.folder} is not a complete cuDNN: {names} missing{searched}; install it again "
             "(pip install --force-reinstall for a wheel), or copy all of its libraries"
         )
-    ]
 
 
-def _mixed(files: tuple[LibraryFile, ...]) -> list[CudnnError]:
+def _mixed(files: tuple[LibraryFile, ...]) -> Iterator[CudnnError]:
     known = [file for file in files if file.version]
-    if len({file.version for file in known}) < 2:
-        return []
-    parts = ", ".join(f"{file.path} is {file.version}" for file in known)
-    return [
-        VersionMismatchError(f"one folder has libraries of different cuDNN versions: {parts}; reinstall one")
-    ]
+    if len({file.version for file in known}) > 1:
+        parts = ", ".join(f"{file.path} is {file.version}" for file in known)
+        yield VersionMismatchError(
+            f"one folder has libraries of different cuDNN versions: {parts}; reinstall one"
+        )
 
 
 def _header_of(folder: str) -> LibraryFile | None:

@@ -53,14 +53,8 @@ INSTALLATION = (NotInitializedError, LibraryLoadError)
 def load() -> Library:
     """Find, check, open and bind cuDNN; later calls return the library that the first one loaded.
 
-    Raises
-    ------
-    LibraryNotFoundError
-        No step found a library, or ``CUDNN_CT_LIBRARY`` points to none; with all steps and their reasons.
-    LibraryLoadError
-        The library is broken: parts are missing, truncated, unreadable, or for another architecture.
-    VersionMismatchError
-        It is cuDNN 8 or older, or its parts have different versions.
+    Raises LibraryNotFoundError with all steps of the search and their reasons, LibraryLoadError for a broken
+    library, and VersionMismatchError for cuDNN 8 or for parts of different versions.
     """
     if _state.library is None:
         with _state.lock:
@@ -135,9 +129,8 @@ def _diagnose(path: str | os.PathLike[str] | None) -> tuple[str, ...]:
 
 
 def _with_notes(error: CudnnError, lines: tuple[str, ...]) -> CudnnError:
-    known = getattr(error, "__notes__", ())
     for line in lines:
-        if line not in known:
+        if line not in getattr(error, "__notes__", ()):
             error.add_note(line)
     return error
 
@@ -147,26 +140,6 @@ class Library:
 
     A function that returns ``cudnnStatus_t`` raises the exception of its status; success costs only the
     return. A function that this cuDNN is too old for raises when it is called.
-
-    Parameters
-    ----------
-    lookup
-        Returns the C function of a name, or None. Tests pass fakes of ``CFUNCTYPE``.
-    installation
-        The files it was loaded from; None for fakes.
-    found : SearchResult
-        The search that found it.
-    skipped : dict
-        Sub-libraries that could not be opened, and why.
-
-    Attributes
-    ----------
-    path : str
-        Real path of ``libcudnn.so.9``; empty for fakes.
-    found_via : str
-        The step that found it.
-    version : int
-        The result of ``cudnnGetVersion``.
     """
 
     def __init__(
@@ -176,11 +149,11 @@ class Library:
         found: SearchResult = NOTHING,
         skipped: dict[str, str] | None = None,
     ) -> None:
-        self.installation = installation
+        self.installation = installation  # the files that it was loaded from; None for the fakes of tests
         self.path = installation.shim if installation else ""
-        self.found = found
+        self.found = found  # the search that found it
         self.found_via = found.found_via
-        self.skipped = skipped or {}
+        self.skipped = skipped or {}  # sub-libraries that could not be opened, and why
         self._lookup = lookup
         self.version: int = 0
         self.version = int(self._bound("cudnnGetVersion")())
@@ -252,21 +225,18 @@ class Library:
     def open_cublaslt(self) -> str:
         """Open the libcublasLt that this cuDNN requests by name, and return its path."""
         assert self.installation is not None
-        wanted = cublaslt(self.cuda_version // 1000)
+        cuda = self.cuda_version // 1000
+        wanted = cublaslt(cuda)
         found = search(wanted, COMPANION_STEPS, SearchContext(beside=self.installation.folder))
         if found.path is None:
-            raise with_diagnosis(
-                LibraryNotFoundError(self._without_cublaslt(wanted.soname), found.steps), self.path
+            package = "nvidia-cublas" if cuda >= 13 else f"nvidia-cublas-cu{cuda}"
+            text = (
+                f"cuDNN {format_version(self.version)} at {self.path} needs {wanted.soname}, and would end "
+                f"this process without it: pip install {package}, or put its folder on LD_LIBRARY_PATH "
+                "before Python starts"
             )
+            raise with_diagnosis(LibraryNotFoundError(text, found.steps), self.path)
         return open_library(found.path)
-
-    def _without_cublaslt(self, soname: str) -> str:
-        cuda = int(soname.rpartition(".")[2])
-        package = "nvidia-cublas" if cuda >= 13 else f"nvidia-cublas-cu{cuda}"
-        return (
-            f"cuDNN {format_version(self.version)} at {self.path} needs {soname}, and would end this process "
-            f"without it: pip install {package}, or put its folder on LD_LIBRARY_PATH before Python starts"
-        )
 
     def _bound(self, name: str) -> Any:
         prototype = prototypes()[name]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
@@ -10,49 +11,23 @@ from typing import TypeVar
 from . import _elf, _files
 
 __all__ = [
-    "SUBLIBRARIES",
-    "Library",
-    "SubLibrary",
-    "Version",
-    "dotted",
-    "file_name",
-    "old_version",
-    "read_folder",
-    "read_library",
-    "required",
-    "version_in",
-    "version_number",
-]
+    "SUBLIBRARIES", "Library", "SubLibrary", "Version", "dotted", "file_name", "most_frequent", "old_version",
+    "read_folder", "read_library", "required", "version_number",
+]  # fmt: skip
 
 Version = tuple[int, int, int]
 
 
 @dataclass(frozen=True)
 class SubLibrary:
-    """A library that libcudnn.so opens when it needs it.
+    """A library that libcudnn.so opens when it needs it."""
 
-    Attributes
-    ----------
-    name : str
-        The part of its file name between ``libcudnn_`` and ``.so``.
-    constant : str
-        The exported symbol that holds its version; empty if it exports none.
-    core : bool
-        Whether cuDNN ends the process or fails in every call without it.
-    computes : bool
-        Whether it needs code for every GPU.
-    since : tuple of int
-        The first version that always includes it.
-    earliest : tuple of int
-        The first version that may include it; its true first version is between the two and not known.
-    """
-
-    name: str
-    constant: str = ""
-    core: bool = False
-    computes: bool = False
-    since: Version = (9, 0, 0)
-    earliest: Version = (9, 0, 0)
+    name: str  # the part of its file name between libcudnn_ and .so
+    constant: str = ""  # the exported symbol that holds its version, if it exports one
+    core: bool = False  # whether cuDNN ends the process or fails in every call without it
+    computes: bool = False  # whether it needs code for every GPU
+    since: Version = (9, 0, 0)  # the first version that always includes it
+    earliest: Version = (9, 0, 0)  # the first version that may include it; its true first is between the two
 
 
 # In the order of their dependencies: a library opened in this order finds the ones it needs already loaded.
@@ -74,28 +49,14 @@ SUBLIBRARIES = {
 
 @dataclass(frozen=True)
 class Library:
-    """A library of cuDNN and the contents of its headers.
+    """A library of cuDNN and the contents of its headers."""
 
-    Attributes
-    ----------
-    name : str
-        Its part of cuDNN; empty for libcudnn.so.
-    path, real : str
-        The file as named in its folder, and the same with all links followed.
-    error : ElfError or None
-        Why it could not be read.
-    elf : Elf or None
-        Its headers.
-    version : tuple or None
-        The version constant that it exports.
-    """
-
-    name: str
-    path: str
-    real: str
-    error: _elf.ElfError | None = None
+    name: str  # its part of cuDNN; empty for libcudnn.so
+    path: str  # the file as named in its folder
+    real: str  # the same with all links followed
+    error: _elf.ElfError | None = None  # why it could not be read
     elf: _elf.Elf | None = None
-    version: Version | None = None
+    version: Version | None = None  # the version constant that it exports
 
     @property
     def file(self) -> str:
@@ -122,23 +83,26 @@ L = TypeVar("L", bound=Library)
 
 
 def read_folder(
-    folder: str, read_one: Callable[[str, str, str], L], root: str = "/", suffix: str = ""
+    folder: str, read_one: Callable[[str, str, str], L], root: str = "/"
 ) -> tuple[dict[str, L], tuple[_files.LibraryName, ...]]:
     """Read the libraries of cuDNN 9 in a folder with ``read_one``, given a path, the root and the part.
 
-    Return the libraries by part, in the order in which to open them, and other files of the same parts.
-    ``suffix`` is the version in the name of libcudnn.so, with which cuDNN searches first.
+    Return the files that cuDNN opens by part, in the order in which to open them, and other files of the
+    same parts: other contents, or names that cuDNN does not search for.
     """
     found: dict[str, list[_files.LibraryName]] = {}
     for name in _files.cudnn_files(folder) if os.access(folder, os.R_OK) else _known_files(folder):
         if name.major in (0, 9):
             found.setdefault(name.part, []).append(name)
+    own = _own_version(found, root)
     order = ["", *SUBLIBRARIES]
     libraries, extra = {}, []
     for part in sorted(found, key=lambda part: order.index(part) if part in order else len(order)):
-        first, *others = sorted(found[part], key=lambda name: _preference(name, suffix))
-        library = libraries[part] = read_one(first.path, root, part)
-        extra += [name for name in others if not _same(_files.real(name.path, root), library.real)]
+        names = sorted(found[part], key=lambda name: _preference(name, own))
+        opened = names[0] if _is_searched(names[0], own) else None
+        if opened:
+            libraries[part] = read_one(opened.path, root, part)
+        extra += [name for name in names if not opened or not _same(name.path, opened.path, root)]
     return libraries, tuple(extra)
 
 
@@ -147,19 +111,13 @@ def read_library(path: str, root: str = "/", part: str = "") -> Library:
     real = _files.real(path, root)
     try:
         headers = _elf.read(real)
-        return Library(part, path, real, None, headers, version_in(headers, part))
+        return Library(part, path, real, None, headers, _version_in(headers, part))
     except _elf.ElfError as error:
         return Library(part, path, real, error)
 
 
-def version_in(library: _elf.Elf, name: str) -> Version | None:
-    """Read the version constant of a sub-library, where 0x091B00 is 9.27.0; None if it exports none.
-
-    Raises
-    ------
-    ElfError
-        The library is damaged.
-    """
+def _version_in(library: _elf.Elf, name: str) -> Version | None:
+    """Read the version constant of a sub-library, where 0x091B00 is 9.27.0; None if it exports none."""
     row = SUBLIBRARIES.get(name)
     constant = library.constant(row.constant) if row and row.constant else None
     return (constant >> 16, constant >> 8 & 0xFF, constant & 0xFF) if constant else None
@@ -167,10 +125,7 @@ def version_in(library: _elf.Elf, name: str) -> Version | None:
 
 def old_version(folder: str | os.PathLike[str], major: int) -> Version | None:
     """Read the version of cuDNN 8, whose smallest library is ops_infer; None for all other versions."""
-    try:
-        return version_in(_elf.read(os.path.join(folder, f"libcudnn_ops_infer.so.{major}")), "ops")
-    except _elf.ElfError:
-        return None
+    return read_library(os.path.join(folder, f"libcudnn_ops_infer.so.{major}"), part="ops").version
 
 
 def version_number(version: Version) -> int:
@@ -184,10 +139,33 @@ def dotted(version: tuple[int, ...]) -> str:
     return ".".join(map(str, version))
 
 
-def _preference(name: _files.LibraryName, suffix: str) -> tuple[int, list[int]]:
-    """Sort the names of a library as cuDNN tries them; then the longest, newest names, then ``.so`` alone."""
-    rank = {"": 3, "9": 1, suffix or "9": 0}.get(name.version, 2)
+def most_frequent(libraries: Iterator[Library]) -> Version | None:
+    """Return the most frequent version constant; the first of equally frequent ones."""
+    known = Counter(library.version for library in libraries if library.version)
+    return max(known, key=known.__getitem__, default=None)  # most_common would import heapq
+
+
+def _own_version(found: dict[str, list[_files.LibraryName]], root: str) -> str:
+    """Read the version of the cuDNN in a folder from all files with a version constant; empty if unknown."""
+    constants = [row.name for row in SUBLIBRARIES.values() if row.constant]
+    names = (name for part in constants for name in found.get(part, ()))
+    version = most_frequent(read_library(name.path, root, name.part) for name in names)
+    return dotted(version) if version else ""
+
+
+def _preference(name: _files.LibraryName, own: str) -> tuple[int, list[int]]:
+    """Sort the names of a part as cuDNN tries them: its own version, 9, none; other versions come last.
+
+    Programs open libcudnn.so itself, by the name with 9.
+    """
+    order = ["9", own, ""] if not name.part else [own, "9", ""]
+    rank = order.index(name.version) if name.version in order else len(order)
     return rank, [-int(digits) for digits in name.version.split(".") if digits]
+
+
+def _is_searched(name: _files.LibraryName, own: str) -> bool:
+    """Return whether cuDNN finds a part by this name; other names are accepted if its version is unknown."""
+    return not name.part or not own or name.version in (own, "9", "")
 
 
 def _known_files(folder: str) -> Iterator[_files.LibraryName]:
@@ -198,7 +176,8 @@ def _known_files(folder: str) -> Iterator[_files.LibraryName]:
             yield _files.LibraryName(name, "9", path)
 
 
-def _same(one: str, other: str) -> bool:
+def _same(one: str, other: str, root: str) -> bool:
+    one, other = _files.real(one, root), _files.real(other, root)
     try:
         return os.path.samefile(one, other)
     except OSError:

@@ -15,12 +15,14 @@ from ._handle import NativeHandle
 
 __all__ = ["RawFunction", "raw"]
 
-_RANGES = {
-    ctype: (-(2 ** (8 * ctypes.sizeof(ctype) - 1)), 2 ** (8 * ctypes.sizeof(ctype) - 1) - 1)
-    for ctype in (ctypes.c_int, ctypes.c_int32, ctypes.c_int64)
-} | {
-    ctype: (0, 2 ** (8 * ctypes.sizeof(ctype)) - 1)
-    for ctype in (ctypes.c_uint, ctypes.c_uint32, ctypes.c_uint64, ctypes.c_size_t, ctypes.c_ulonglong)
+_SIGNED = (ctypes.c_int, ctypes.c_int32, ctypes.c_int64)
+_UNSIGNED = (ctypes.c_uint, ctypes.c_uint32, ctypes.c_uint64, ctypes.c_size_t, ctypes.c_ulonglong)
+_RANGES: dict[Any, tuple[int, int]] = {
+    **{
+        ctype: (-(256 ** ctypes.sizeof(ctype)) // 2, 256 ** ctypes.sizeof(ctype) // 2 - 1)
+        for ctype in _SIGNED
+    },
+    **{ctype: (0, 256 ** ctypes.sizeof(ctype) - 1) for ctype in _UNSIGNED},
 }
 
 
@@ -57,9 +59,12 @@ class RawFunction:
         except TypeError as error:
             raise TypeError(f"{self!r}: {error}") from None
         for name, ctype, value in zip(self._prototype.argnames, self._prototype.argtypes, bound, strict=True):
-            low, high = _RANGES.get(ctype, (None, None))
-            if low is not None and high is not None and isinstance(value, int) and not low <= value <= high:
-                raise OverflowError(f"{self!r}: {name} is {value}; {type_text(ctype)} holds {low} to {high}")
+            if isinstance(value, int) and ctype in _RANGES:
+                low, high = _RANGES[ctype]
+                if not low <= value <= high:
+                    raise OverflowError(
+                        f"{self!r}: {name} is {value}; {type_text(ctype)} holds {low} to {high}"
+                    )
         if self.__name__.startswith("cudnnDestroy") and isinstance(bound[0], NativeHandle):
             return bound[0].close()
         try:

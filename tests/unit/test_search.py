@@ -318,7 +318,7 @@ def test_inspect_finds_no_problems_in_a_sound_installation(tmp_path: Path) -> No
     assert installation.number == 92700
     assert [file.version for file in installation.files if file.version] == ["9.27.0"] * 3
     assert installation.header is None
-    assert installation.notes == ()
+    assert installation.notes == []
 
 
 def test_inspect_follows_all_links(tmp_path: Path) -> None:
