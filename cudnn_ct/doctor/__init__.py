@@ -23,18 +23,13 @@ if TYPE_CHECKING:
     from .requirements import lacks_code as lacks_code
 
 # `_lib` imports this package only after a failure, and needs one or two of its modules.
-_MODULE_OF = {
-    "Requirements": "requirements",
-    "Diagnosis": "diagnosis",
-    "Finding": "finding",
-    "Severity": "finding",
-    "codes": "finding",
-    "diagnose": "diagnosis",
-    "diagnose_process": "process",
-    "here": "process",
-    "lacks_code": "requirements",
-    "verdict_lines": "diagnosis",
+_NAMES = {
+    "diagnosis": ("Diagnosis", "diagnose", "verdict_lines"),
+    "finding": ("Finding", "Severity", "codes"),
+    "process": ("diagnose_process", "here"),
+    "requirements": ("Requirements", "lacks_code"),
 }
+_MODULE_OF = {name: module for module, names in _NAMES.items() for name in names}
 
 __all__ = sorted(_MODULE_OF)
 

@@ -14,12 +14,9 @@ __all__ = ["CHECKS", "coverage"]
 
 # Exports of libcudnn_graph that libcudnn does not forward: not part of the interface of cuDNN.
 INNER = {
-    "cudnnGetLibConfig",
-    "cudnnGetModuleForDescriptor",
-    "cudnnGetTime",
-    "cudnnGetTimeDiffString",
+    "cudnnGetLibConfig", "cudnnGetModuleForDescriptor", "cudnnGetTime", "cudnnGetTimeDiffString",
     "cudnnSnprintf",
-}
+}  # fmt: skip
 
 # The libraries that export symbols to other libraries: without one of them, its symbols are missing too.
 OFFERING = {"graph", "ops", "cnn", "adv", "ext"}
@@ -43,16 +40,15 @@ def check_files(found: LibrarySet) -> Iterator[Finding]:
             link = kind == "malformed" and os.path.islink(library.path) and not os.path.exists(library.path)
             code = "broken-link" if link else _KINDS.get(kind, "damaged-library")
             message = str(library.error).partition("; ")[0]
-            yield found.finding(code, message, path=library.path, kind=kind, fix={"path": library.path})
+            yield found.finding(code, message, path=library.path, kind=kind)
         elif library.elf and library.elf.machine != usual:
             name = _elf.MACHINES.get(library.elf.machine, f"machine {library.elf.machine}")
+            text = f"{library.path} is for {name}"
+            yield found.finding("foreign-machine", text, path=library.path, machine=name)
+        elif library.elf and _misnamed(library):
+            soname = library.elf.soname or "a library without a name"
             yield found.finding(
-                "foreign-machine", f"{library.path} is for {name}", path=library.path, machine=name
-            )
-        elif library.elf and not _rightly_named(library):
-            soname = library.elf.soname
-            yield found.finding(
-                "wrong-library", f"{library.path} is {soname}", path=library.path, soname=soname
+                "wrong-library", f"{library.path} is {soname}", path=library.path, soname=library.elf.soname
             )
 
 
@@ -60,8 +56,10 @@ def check_complete(found: LibrarySet) -> Iterator[Finding]:
     """Check that no library is missing, and that this version has all that exist."""
     for part in found.missing:
         name = file_name(part)
+        unused = [os.path.basename(extra.path) for extra in found.extra if extra.part == part]
+        text = f", and cuDNN {write(found.version)} does not search for {unused[0]}" if unused else ""
         path = os.path.join(found.folder, name)
-        yield found.finding("missing-library", f"{name} is not in {found.folder}", path=path)
+        yield found.finding("missing-library", f"{name} is not in {found.folder}{text}", path=path)
     for library in found.libraries.values():
         if _stray(found, library):
             yield finding(
@@ -70,16 +68,12 @@ def check_complete(found: LibrarySet) -> Iterator[Finding]:
                 f"the first version with this library is {write(SUBLIBRARIES[library.name].earliest)}",
                 path=library.path,
                 version=write(found.version),
-                fix={"path": library.path},
             )
     for extra in found.extra:
-        first = found.libraries[extra.part].path
-        yield finding(
-            "two-files",
-            f"{extra.path} and {first} are two different files of one library",
-            path=extra.path,
-            other=first,
-        )
+        if extra.part in found.libraries:
+            first = found.libraries[extra.part].path
+            text = f"{extra.path} and {first} are two different files of one library"
+            yield finding("two-files", text, path=extra.path, other=first)
 
 
 def check_versions(found: LibrarySet) -> Iterator[Finding]:
@@ -98,30 +92,22 @@ def check_versions(found: LibrarySet) -> Iterator[Finding]:
 def check_symbols(found: LibrarySet) -> Iterator[Finding]:
     """Check that all imported symbols are exported, and that libcudnn forwards all functions."""
     members = [library for library in found.sound if not _stray(found, library)]
-    exports = {library.name: set(library.dynamic.exports) for library in members if library.dynamic}
+    exports = {library.name: set(library.dynamic.exports) for library in members}
     if OFFERING.intersection(required(found.version)) - exports.keys():
         return  # reported as missing already, which explains all missing symbols
     everything = set().union(*exports.values())
     for library in members:
-        wanted = {name for name in (library.dynamic.undefined if library.dynamic else ()) if "cudnn" in name}
+        wanted = {name for name in library.dynamic.undefined if "cudnn" in name}
         if missing := sorted(wanted - everything):
-            yield _unresolved(
-                found, library, missing, f"needs {len(missing)} symbols that no other library has"
-            )
+            yield _unresolved(found, library, missing, "needs {} symbols that no other library has")
     if "" in exports and not found.missing:
+        shim = found.libraries[""]
         parts = set().union(*(names for name, names in exports.items() if name))
         mine = {name for name in exports[""] if _public(name)}
         if missing := sorted(mine - parts):
-            yield _unresolved(
-                found,
-                found.libraries[""],
-                missing,
-                f"forwards {len(missing)} functions that no other library has",
-            )
+            yield _unresolved(found, shim, missing, "forwards {} functions that no other library has")
         elif missing := sorted({name for name in parts if _public(name)} - mine - INNER):
-            yield _unresolved(
-                found, found.libraries[""], missing, f"lacks {len(missing)} functions of the others"
-            )
+            yield _unresolved(found, shim, missing, "lacks {} functions of the other libraries")
 
 
 def check_cuda(found: LibrarySet) -> Iterator[Finding]:
@@ -151,7 +137,6 @@ def check_access(found: LibrarySet) -> Iterator[Finding]:
             f"only its owner or group can read {names[0]}{more}: see the mode of {blocker}",
             path=blocker,
             libraries=names,
-            fix={"path": blocker},
         )
     if found.root == "/" and "noexec" in _files.mount_options(found.folder):
         yield finding("noexec-mount", f"{found.folder} is on a file system with noexec", path=found.folder)
@@ -185,7 +170,8 @@ def _runs_on(sass: frozenset[int]) -> frozenset[int]:
 def _unresolved(found: LibrarySet, library: Library, missing: list[str], what: str) -> Finding:
     return found.finding(
         "unresolved-symbols",
-        f"{library.file} has another version than the other libraries: it {what}, such as {missing[0]}",
+        f"{library.file} has another version than the other libraries: it {what.format(len(missing))}, "
+        f"such as {missing[0]}",
         path=library.path,
         symbols=len(missing),
         first=missing[:3],
@@ -202,7 +188,7 @@ def _public(name: str) -> bool:
     return name.startswith("cudnn") and name[5:6].isupper()
 
 
-def _rightly_named(library: Library) -> bool:
-    """Return whether the SONAME of a library is the name of its file."""
-    soname = (library.elf.soname if library.elf else None) or ""
-    return soname == file_name(library.name) or library.name not in ("", *SUBLIBRARIES)
+def _misnamed(library: Library) -> bool:
+    """Return whether the SONAME of a library is not the name of its file."""
+    soname = library.elf and library.elf.soname
+    return library.name in ("", *SUBLIBRARIES) and soname != file_name(library.name)

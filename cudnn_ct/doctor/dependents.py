@@ -38,15 +38,11 @@ def check(found: LibrarySet, owners: list[Distribution]) -> Iterator[Finding]:
             else:  # no package owns this cuDNN: compare with the package that would contain it
                 good = not owners and requirement == found.package
             if not good:
-                text = f"{package}=={wanted}.*" if requirement == "cudnn" else f"{requirement}{wanted}"
-                yield finding(
-                    "consumer-mismatch",
-                    f"{consumer} needs {requirement} {wanted or '(any)'}, not {package} {version}",
-                    path=os.path.join(site, name),
-                    needs=f"{requirement}{wanted}",
-                    version=version,
-                    fix={"requirement": text, "consumer": consumer.rpartition("-")[0]},
-                )
+                wheel = f"{package}=={wanted}.*" if requirement == "cudnn" else f"{requirement}{wanted}"
+                fix = {"requirement": wheel, "consumer": consumer.rpartition("-")[0]}
+                text = f"{consumer} needs {requirement} {wanted or '(any)'}, not {package} {version}"
+                where, needs = os.path.join(site, name), f"{requirement}{wanted}"
+                yield finding("consumer-mismatch", text, path=where, needs=needs, version=version, fix=fix)
 
 
 def known_bad(
@@ -58,14 +54,8 @@ def known_bad(
         if lacks or ("arch" in row and not any(_within(f"{a // 10}.{a % 10}", row["arch"]) for a in archs)):
             continue
         if _within(write(found.version), row.get("cudnn", {})) and _within(cublas, row.get("cublas", {})):
-            yield finding(
-                "known-bad",
-                row["message"],
-                path=found.folder,
-                cublas=cublas,
-                source=row["source"],
-                fix={"advice": row["advice"]},
-            )
+            shown = {name: row[name] for name in ("source", "advice")}
+            yield finding("known-bad", row["message"], path=found.folder, cublas=cublas, **shown)
 
 
 def requirements(metadata: str) -> Iterator[tuple[str, str]]:

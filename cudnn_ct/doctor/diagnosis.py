@@ -108,25 +108,19 @@ def diagnose(
     older: list[str] = []
     for place in chosen:
         findings += place.findings
-        found = libraryset.read(place.folder, located.root)
-        if found is None:
+        if (found := libraryset.read(place.folder, located.root)) is None:
             older.append(place.folder)
-        else:
-            owners = record_check.owners(found.folder)
-            found = replace(found, reinstall=record_check.reinstall(owners, found.package))
-            sets.append(found)
-            findings += static(found, owners, asked, deep)
+            continue
+        owners = record_check.owners(found.folder)
+        sets.append(replace(found, reinstall=record_check.reinstall(owners, found.package)))
+        findings += static(sets[-1], owners, asked, deep)
     findings += [_older(folder, alone=not sets) for folder in older]
     if not sets and not any(each.severity == Severity.ERROR for each in findings):
         findings.append(finding("no-cudnn", f"no cuDNN was found: {subject}"))
-    diagnosis = _Running(sets, findings, asked, end)
-    if not run:
-        tiers = dict.fromkeys(("child", "driver"), "not asked for")
-    else:
-        tiers = diagnosis.run(foreign=located.root != "/")
-    return Diagnosis(
-        subject, tuple(sets), sort(diagnosis.findings), {"static": "done", **tiers}, diagnosis.details
-    )
+    running = _Running(sets, findings, asked, end)
+    skipped = dict.fromkeys(("child", "driver"), "not requested")
+    tiers = running.run(foreign=located.root != "/") if run else skipped
+    return Diagnosis(subject, tuple(sets), sort(findings), {"static": "done", **tiers}, running.details)
 
 
 def verdict_lines(path: str | os.PathLike[str]) -> list[str]:

@@ -19,6 +19,7 @@ OLDEST = {11: ("450.80.02", 11000), 12: ("525.60.13", 12000), 13: ("580.65.06", 
 
 MIN_FREE = 512 << 20  # bytes: approximately a cuDNN handle and its workspace
 REASONS = {
+    2: "out of memory",
     3: "not initialised",
     34: "the stub library",
     35: "the driver is too old",
@@ -45,23 +46,12 @@ def judge(found: LibrarySet | None, report: Report, asked: Requirements) -> Iter
     needed = Severity.ERROR if asked.driver or asked.gpu else None
     driver = report.last("driver")
     if report.ended == "refused":
-        yield finding(
-            "not-probed",
-            f"cannot start a child process: {report.words}",
-            severity=needed or Severity.WARNING,
-            fix={"advice": sandbox.NEEDS},
-        )
+        yield sandbox.not_started(report, needed or Severity.WARNING)
     elif report.ended == "hung":
-        yield finding(
-            "probe-hung",
-            f"the driver did not return from {report.reached} within {report.seconds:.1f} s",
-            step=report.reached,
-            fix={"reinstall": "see nvidia-smi"},
-        )
+        text = f"the driver did not return from {report.reached} within {report.seconds:.1f} s"
+        yield finding("probe-hung", text, step=report.reached, fix={"reinstall": "see nvidia-smi"})
     elif not driver and report.ended != "done":
-        yield finding(
-            "driver-broken", f"{report.reached} killed a process with {report.ended}", signal=report.ended
-        )
+        yield _killed("driver-broken", report)
     elif driver.get("error"):
         yield from _no_library(str(driver["error"]), needed)
     else:
@@ -70,12 +60,12 @@ def judge(found: LibrarySet | None, report: Report, asked: Requirements) -> Iter
 
 def archs(report: Report) -> tuple[int, ...]:
     """List the compute capabilities of the GPUs."""
-    return tuple(sorted({row["arch"] for row in report.steps if row["step"] == "device"}))
+    return tuple(sorted({row["arch"] for row in _devices(report)}))
 
 
 def count(report: Report) -> int:
     """Count the GPUs."""
-    return sum(row["step"] == "device" for row in report.steps)
+    return len(_devices(report))
 
 
 def describe(report: Report) -> dict[str, Any]:
@@ -87,11 +77,19 @@ def describe(report: Report) -> dict[str, Any]:
         "cuda": report.last("driver_version").get("value"),
         "init": report.last("init").get("status"),
         "devices": [
-            {name: value for name, value in row.items() if name != "step"}
-            for row in report.steps
-            if row["step"] == "device"
+            {name: value for name, value in row.items() if name != "step"} for row in _devices(report)
         ],
     }
+
+
+def _devices(report: Report) -> list[dict[str, Any]]:
+    return [row for row in report.steps if row["step"] == "device"]
+
+
+def _killed(code: str, report: Report) -> Finding:
+    words = f": {report.words}" if report.words else ""
+    text = f"{report.reached} killed a process with {report.ended}{words}"
+    return finding(code, text, signal=report.ended)
 
 
 def _no_library(error: str, needed: Severity | None) -> Iterator[Finding]:
@@ -114,36 +112,19 @@ def _answers(found: LibrarySet | None, report: Report, asked: Requirements) -> I
     version = report.last("driver_version").get("value") or 0
     release, oldest = OLDEST.get(found.cuda if found else 0, ("", 0))
     if 0 < version < oldest:
-        yield finding(
-            "driver-too-old",
-            f"the driver supports CUDA {version // 1000}.{version % 1000 // 10}, cuDNN needs CUDA "
-            f"{oldest // 1000}",
-            version=version,
-            expected=oldest,
-            release=_files.driver_release(),
-            fix={"driver": release},
-        )
+        have = f"{version // 1000}.{version % 1000 // 10}"
+        text = f"the driver supports CUDA {have}, cuDNN needs CUDA {oldest // 1000}"
+        yield finding("driver-too-old", text, version=version, expected=oldest, fix={"driver": release})
     status = report.last("init").get("status")
-    devices = [row for row in report.steps if row["step"] == "device"]
-    if report.ended != "done" and report.reached == "cudnnCreate":
-        text = f"cudnnCreate killed a process with {report.ended}: {report.words}"
-        yield finding("create-failed", text, signal=report.ended)
-    elif report.ended != "done":
-        yield finding(
-            "driver-broken", f"{report.reached} killed a process with {report.ended}", signal=report.ended
-        )
+    devices = _devices(report)
+    if report.ended != "done":
+        yield _killed("create-failed" if report.reached == "cudnnCreate" else "driver-broken", report)
     elif status == 100 or (status == 0 and not devices):
-        yield finding(
-            "no-gpu",
-            f"the driver {_files.driver_release()} shows no GPU",
-            severity=Severity.ERROR if asked.gpu else None,
-        )
+        text = f"the driver {_files.driver_release()} shows no GPU"
+        yield finding("no-gpu", text, severity=Severity.ERROR if asked.gpu else None)
     elif status:
-        yield finding(
-            "driver-broken",
-            f"cuInit returned {status}: {REASONS.get(status, 'see nvidia-smi')}",
-            status=status,
-        )
+        text = f"cuInit returned {status}: {REASONS.get(status, 'see nvidia-smi')}"
+        yield finding("driver-broken", text, status=status)
     for device in devices:
         yield from _device(found, device)
     yield from _create(report)
@@ -154,19 +135,15 @@ def _device(found: LibrarySet | None, device: dict[str, Any]) -> Iterator[Findin
     if found and found.version:
         yield from requirements.check_arch(found, device["arch"])
     if device["status"]:
-        reason = REASONS.get(device["status"], "out of memory" if device["status"] == 2 else "see nvidia-smi")
+        status = device["status"]
+        reason = REASONS.get(status, "see nvidia-smi")
         yield finding(
-            "driver-broken",
-            f"cannot create a context on {name}: {device['status']}, {reason}",
-            status=device["status"],
+            "driver-broken", f"cannot create a context on {name}: {status}, {reason}", status=status
         )
     elif device["free"] < MIN_FREE:
-        yield finding(
-            "low-memory",
-            f"{name} has {device['free'] >> 20:,} of {device['total'] >> 20:,} MiB free",
-            free=device["free"],
-            total=device["total"],
-        )
+        free, total = device["free"], device["total"]
+        text = f"{name} has {free >> 20:,} of {total >> 20:,} MiB free"
+        yield finding("low-memory", text, free=free, total=total)
 
 
 def _create(report: Report) -> Iterator[Finding]:

@@ -24,21 +24,11 @@ PTX_OF_CUDA = 4
 
 @dataclass(frozen=True)
 class DeviceCode:
-    """The code for GPUs in one library, by compute capability: 86 is 8.6.
+    """The code for GPUs in one library, by compute capability: 86 is 8.6."""
 
-    Attributes
-    ----------
-    sass : frozenset of int
-        Machine code: runs on the same major version with an equal or higher minor version.
-    ptx : frozenset of int
-        Code that the driver compiles for this and all newer GPUs.
-    cuda : int
-        The CUDA major version that compiled it; 0 if unknown.
-    """
-
-    sass: frozenset[int]
-    ptx: frozenset[int]
-    cuda: int
+    sass: frozenset[int]  # machine code: runs on the same major version with an equal or higher minor version
+    ptx: frozenset[int]  # code that the driver compiles for this and all newer GPUs
+    cuda: int  # the CUDA major version that compiled it; 0 if unknown
 
     def runs_on(self, arch: int) -> bool:
         """Return whether a GPU of this compute capability runs the code, perhaps from PTX."""
@@ -49,10 +39,7 @@ class DeviceCode:
 def read(library: _elf.Elf) -> DeviceCode | None:
     """Read the device code of a library; None if it has none, or in an unknown layout.
 
-    Raises
-    ------
-    ElfError
-        The file became shorter while it was read, or cannot be opened.
+    Raises ElfError if the file became shorter while it was read, or cannot be opened.
     """
     with _elf.opened(library.path) as file:
         view = _elf.View(library.path, file, library.size)

@@ -31,7 +31,7 @@ class Severity(IntEnum):
 
 @dataclass(frozen=True)
 class Code:
-    """One row of ``findings.toml``: a stable name, the severity, the cause, and the fix."""
+    """One row of ``findings.toml``."""
 
     name: str
     severity: Severity
@@ -87,15 +87,12 @@ def finding(
     fix: dict[str, str] | None = None,
     **evidence: Any,
 ) -> Finding:
-    """Create a finding: ``fix`` fills the template of its row, other keywords are evidence.
+    """Create a finding: keywords are evidence, which fills the template of the fix together with ``fix``.
 
-    Raises
-    ------
-    KeyError
-        The code does not exist, or ``fix`` lacks a value of its template.
+    Raises KeyError if the code does not exist, or if the template needs another value.
     """
     row = codes()[code]
-    values = {"reinstall": REINSTALL, **(fix or {})}
+    values = {"reinstall": REINSTALL, **evidence, **(fix or {})}
     if "path" in values:  # part of a command
         values["path"] = shlex.quote(values["path"])
     text = row.fix.format_map(values)

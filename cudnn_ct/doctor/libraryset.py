@@ -20,47 +20,30 @@ __all__ = ["Library", "LibrarySet", "read", "read_library", "write"]
 
 @dataclass(frozen=True)
 class Library(_libraries.Library):
-    """A library with its symbols and its device code.
+    """A library with its symbols and its device code."""
 
-    Attributes
-    ----------
-    dynamic : Dynamic or None
-        Its exports, imports and search paths.
-    code : DeviceCode or None
-        The GPUs that it has code for.
-    cuda : int
-        The CUDA major version of its device code; 0 if unknown.
-    """
-
-    dynamic: symbols.Dynamic | None = None
-    code: fatbin.DeviceCode | None = None
-    cuda: int = 0
+    dynamic: symbols.Dynamic = symbols.NOTHING  # its exports, imports and search paths
+    code: fatbin.DeviceCode | None = None  # the GPUs that it has code for
+    cuda: int = 0  # the CUDA major version of its device code; 0 if unknown
 
     @property
     def cuda_tag(self) -> int:
         """The CUDA major version that its RUNPATH names, as in wheels since CUDA 13; 0 for none."""
-        folders = ":".join(self.dynamic.runpath if self.dynamic else ())
-        match = re.search(r"\.\./cu(\d+)/lib\b", folders)
+        match = re.search(r"\.\./cu(\d+)/lib\b", ":".join(self.dynamic.runpath))
         return int(match[1]) if match else 0
 
     @property
     def of_wheel(self) -> bool:
         """Whether its RUNPATH is that of a wheel."""
-        return any("../../cublas/lib" in folder for folder in (self.dynamic.runpath if self.dynamic else ()))
+        return any("../../cublas/lib" in folder for folder in self.dynamic.runpath)
 
 
 @dataclass(frozen=True)
 class LibrarySet(Installation):
-    """An installation whose libraries were read in full.
-
-    Attributes
-    ----------
-    reinstall : str
-        The command that installs it again.
-    """
+    """An installation whose libraries were read in full."""
 
     libraries: Mapping[str, Library]
-    reinstall: str = field(default=REINSTALL, compare=False)
+    reinstall: str = field(default=REINSTALL, compare=False)  # the command that installs it again
 
     @property
     def sound(self) -> tuple[Library, ...]:
@@ -97,7 +80,7 @@ class LibrarySet(Installation):
     @property
     def driver_functions(self) -> frozenset[str]:
         """The functions of libcuda that its libraries are linked with."""
-        names = {name for library in self.sound if library.dynamic for name in library.dynamic.undefined}
+        names = {name for library in self.sound for name in library.dynamic.undefined}
         return frozenset(filter(re.compile("cu[A-Z]").match, names))
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from .. import _elf, _files
-from .._libraries import file_name, version_number
+from .._libraries import dotted, file_name, version_number
 from ..errors import format_version
 from . import sandbox
 from .finding import Finding, Severity, finding
@@ -79,8 +79,7 @@ def _ending(found: LibrarySet, report: Report) -> Iterator[Finding]:
             seconds=round(report.seconds, 1),
         )
     elif report.ended == "refused":
-        text = f"cannot start a child process: {report.words}"
-        yield finding("not-probed", text, severity=Severity.WARNING, fix={"advice": sandbox.NEEDS})
+        yield sandbox.not_started(report, Severity.WARNING)
     elif report.ended != "done" and not report.last("load").get("error"):
         yield found.finding(
             "probe-crashed",
@@ -118,22 +117,14 @@ def _mismatches(found: LibrarySet, report: Report) -> Iterator[Finding]:
     texts = [report.log, *(str(row["text"]) for row in report.steps if row.get("text"))]
     pairs = dict.fromkeys(_COMPONENTS.findall("\n".join(texts)))
     for opener, its, opened, other in pairs:
-        yield found.finding(
-            "mixed-versions",
-            f"{opener} {its} loaded {opened} {other}",
-            path=found.folder,
-            versions={opener: its, opened: other},
-        )
-    failed = [
-        row.get("name", "cudnnBackendFinalize") for row in report.steps if row.get("status") == MISMATCH
-    ]
-    if failed and not pairs:
-        yield found.finding(
-            "mixed-versions",
-            f"{' and '.join(failed)} of the cuDNN in {found.folder} returned {_status(MISMATCH)}",
-            path=found.folder,
-            status=MISMATCH,
-        )
+        versions = {opener: its, opened: other}
+        text = f"{opener} {its} loaded {opened} {other}"
+        yield found.finding("mixed-versions", text, path=found.folder, versions=versions)
+    rows = [row for row in report.steps if row.get("status") == MISMATCH]
+    if rows and not pairs:
+        names = " and ".join(row.get("name", "cudnnBackendFinalize") for row in rows)
+        text = f"{names} of the cuDNN in {found.folder} returned {_status(MISMATCH)}"
+        yield found.finding("mixed-versions", text, path=found.folder, status=MISMATCH)
 
 
 def _mapped(found: LibrarySet, report: Report) -> Iterator[Finding]:
@@ -141,34 +132,20 @@ def _mapped(found: LibrarySet, report: Report) -> Iterator[Finding]:
     ours = {library.real for library in found.libraries.values()}
     for _, _, path in names:
         if path not in ours and os.path.dirname(path) != found.folder:
-            yield finding(
-                "mixed-at-run-time",
-                f"the cuDNN of {found.folder} loaded {path}",
-                path=path,
-                expected=found.folder,
-            )
-    if report.last("finalize").get("status") == 0:
-        yield from _jit(found, {name.part for name in names})
-
-
-def _jit(found: LibrarySet, loaded: set[str]) -> Iterator[Finding]:
-    missing = [part for part in SILENT if part not in loaded]
-    if missing:
-        names = " and ".join(map(file_name, missing))
-        yield found.finding("jit-only", f"cuDNN reports success without {names}", missing=missing)
+            text = f"the cuDNN of {found.folder} loaded {path}"
+            yield finding("mixed-at-run-time", text, path=path, expected=found.folder)
+    missing = [part for part in SILENT if part not in {name.part for name in names}]
+    if missing and report.last("finalize").get("status") == 0:
+        text = f"cuDNN reports success without {' and '.join(map(file_name, missing))}"
+        yield found.finding("jit-only", text, missing=missing)
 
 
 def _shim(found: LibrarySet, report: Report) -> Iterator[Finding]:
     """Check libcudnn.so: the linker's log shows which version of its parts it opens first."""
-    asked = (report.asked_by or {}).get(found.shim)
-    if asked and found.version and asked != write(found.version):
-        yield found.finding(
-            "foreign-shim",
-            f"libcudnn.so.9 is {asked}, and the libraries of {found.folder} are {write(found.version)}",
-            path=found.shim,
-            version=asked,
-            expected=write(found.version),
-        )
+    asked, expected = (report.asked_by or {}).get(found.shim), write(found.version)
+    if asked and found.version and asked != expected:
+        text = f"libcudnn.so.9 is {asked}, and the libraries of {found.folder} are {expected}"
+        yield found.finding("foreign-shim", text, path=found.shim, version=asked, expected=expected)
 
 
 def _full(found: LibrarySet, report: Report) -> Iterator[Finding]:
@@ -178,15 +155,10 @@ def _full(found: LibrarySet, report: Report) -> Iterator[Finding]:
 
 
 def _finalize_failed(found: LibrarySet, report: Report, how: str) -> Finding:
-    step = report.last("finalize")
+    status, words = (report.last("finalize")[name] for name in ("status", "text"))
     reasons = [reason for reason in re.findall(r"Reason: (.+)", report.log) if "finalize()" not in reason]
-    return found.finding(
-        "finalize-failed",
-        f"{how}cudnnBackendFinalize of a tensor returned {_status(step['status'])}",
-        status=step["status"],
-        text=step["text"],
-        log=reasons[:3],
-    )
+    text = f"{how}cudnnBackendFinalize of a tensor returned {_status(status)}"
+    return found.finding("finalize-failed", text, status=status, text=words, log=reasons[:3])
 
 
 def _lacks_libcuda(report: Report) -> bool:
@@ -218,16 +190,11 @@ def check_libc(found: LibrarySet) -> Iterator[Finding]:
     if not have and sys.platform == "linux":
         yield finding("no-glibc", "this system has no glibc", path=found.folder)
         return
-    needs = {name for library in found.sound if library.dynamic for name in library.dynamic.versions}
+    needs = {name for library in found.sound for name in library.dynamic.versions}
     wanted = max((_numbers(name) for name in needs if name.startswith("GLIBC_2")), default=())
     if have and wanted > _numbers(have):
-        yield finding(
-            "old-glibc",
-            f"cuDNN {write(found.version)} needs glibc {'.'.join(map(str, wanted))}, but this is {have}",
-            path=found.folder,
-            needs=".".join(map(str, wanted)),
-            have=have,
-        )
+        text = f"cuDNN {write(found.version)} needs glibc {dotted(wanted)}, but this is {have}"
+        yield finding("old-glibc", text, path=found.folder, needs=dotted(wanted), have=have)
 
 
 def _numbers(text: str) -> tuple[int, ...]:

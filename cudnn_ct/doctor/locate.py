@@ -41,54 +41,38 @@ class Place:
 
 @dataclass(frozen=True)
 class Places:
-    """All folders with a cuDNN, in the order of the search.
-
-    Attributes
-    ----------
-    found : tuple of Place
-        Each folder once.
-    root : str
-        The folder that stands for ``/``: the root of an image, or ``/`` itself.
-    findings : tuple of Finding
-        Findings about the search itself.
-    """
+    """All folders with a cuDNN, each once, in the order of the search."""
 
     found: tuple[Place, ...]
-    root: str = "/"
-    findings: tuple[Finding, ...] = ()
+    root: str = "/"  # the folder that stands for /: the root of an image, or / itself
+    findings: tuple[Finding, ...] = ()  # about the search itself
 
 
 def named(path: str, seconds: float = SECONDS) -> Places:
     """Find the cuDNN at a path: a library, its folder, a root, a site-packages, or an image.
 
-    Raises
-    ------
-    CannotLookError
-        The path does not exist, is neither a file nor a folder, or cannot be read.
+    Raises CannotLookError if the path does not exist, is neither a file nor a folder, or cannot be read.
     """
     try:
         if not path:  # an unset variable of a script
             raise ValueError
-        status = os.stat(path)
+        mode = os.stat(path).st_mode
+        if stat.S_ISREG(mode):
+            return _of_file(os.path.abspath(path))
+        if not stat.S_ISDIR(mode):
+            raise CannotLookError(f"{path} is neither a file nor a folder")
+        os.listdir(path)
     except OSError as error:
         raise CannotLookError(f"{path}: {error.strerror}") from None
     except ValueError:
         raise CannotLookError(f"{path!r} is not a path") from None
-    if stat.S_ISREG(status.st_mode):
-        return _of_file(os.path.abspath(path))
-    if not stat.S_ISDIR(status.st_mode):
-        raise CannotLookError(f"{path} is neither a file nor a folder")
-    try:
-        os.listdir(path)
-    except OSError as error:
-        raise CannotLookError(f"{path}: {error.strerror}") from None
     path = os.path.abspath(path)
     if _holds_cudnn(path):
         return Places((_followed(path, "named", "/"),))
     root = path if all(os.path.isdir(os.path.join(path, name)) for name in ("etc", "usr")) else "/"
     walk = _Walk(path, root, seconds)
     folders = dict.fromkeys(_files.real(folder, root) for folder in walk)
-    odd = [] if walk.complete else [finding("cut-short", f"{path}: {walk.stopped}", path=path)]
+    odd = [finding("cut-short", f"{path}: {walk.stopped}", path=path)] if walk.stopped else []
     odd += _closed(walk.closed)
     return Places(tuple(_followed(folder, f"below {path}", root) for folder in folders), root, tuple(odd))
 
@@ -169,26 +153,16 @@ def _followed(folder: str, via: str, root: str) -> Place:
 
 
 def _elsewhere(link: str, target: str, via: str) -> Place:
-    odd = finding(
-        "link-elsewhere",
-        f"{link} is a link to {target}, and the other libraries are not next to the link",
-        path=link,
-        target=target,
-        fix={"target": target},
-    )
-    return Place(os.path.dirname(target), via, (odd,))
+    text = f"{link} is a link to {target}, and the other libraries are not next to the link"
+    return Place(os.path.dirname(target), via, (finding("link-elsewhere", text, path=link, target=target),))
 
 
 def _closed(folders: list[str], severity: Severity | None = None) -> Iterator[Finding]:
     if folders:
         more = f" and {len(folders) - 1} more" if folders[1:] else ""
-        yield finding(
-            "unreadable-folder",
-            f"{folders[0]}{more} cannot be listed, and may contain a cuDNN",
-            severity=severity,
-            folders=folders,
-            fix={"path": folders[0]},
-        )
+        text = f"{folders[0]}{more} cannot be listed, and may contain a cuDNN"
+        fix = {"path": folders[0]}
+        yield finding("unreadable-folder", text, severity=severity, folders=folders, fix=fix)
 
 
 def _holds_cudnn(folder: str) -> bool:
@@ -205,14 +179,9 @@ class _Walk:
     def __init__(self, top: str, root: str, seconds: float) -> None:
         self.top = top
         self.root = root
-        self.stopped = ""
+        self.stopped = ""  # why not all folders were read
         self.closed: list[str] = []
         self._end = time.monotonic() + seconds
-
-    @property
-    def complete(self) -> bool:
-        """Whether all folders were read."""
-        return not self.stopped
 
     def __iter__(self) -> Iterator[str]:
         todo, seen, found = deque([(self.top, 0)]), 0, 0
@@ -241,17 +210,13 @@ class _Walk:
                     if entry.is_dir(follow_symlinks=False) and not self._of_kernel(entry):
                         below.append(entry.path)
                     elif entry.name in LINKED and entry.is_symlink():
-                        links.append(entry.path)
+                        links.append(_files.real(entry.path, self.root))
         except PermissionError:
             self.closed.append(folder)
         except OSError:  # it was deleted or replaced meanwhile
             pass
-        return sorted(below), [*([folder] if here else []), *self._behind(links)]
-
-    def _behind(self, links: list[str]) -> Iterator[str]:
-        for link in sorted(links):
-            target = _files.real(link, self.root)
-            yield from filter(_holds_cudnn, (os.path.join(target, name) for name in ("", "lib", "cudnn/lib")))
+        behind = (os.path.join(link, name) for link in sorted(links) for name in ("", "lib", "cudnn/lib"))
+        return sorted(below), [*([folder] if here else []), *filter(_holds_cudnn, behind)]
 
     def _of_kernel(self, entry: os.DirEntry[str]) -> bool:
         return entry.name in NOT_ON_DISK and os.path.dirname(entry.path) == self.top

@@ -26,13 +26,7 @@ T = TypeVar("T")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit code; defects of a cuDNN raise no exception.
-
-    Raises
-    ------
-    SystemExit
-        With 64 for invalid arguments, with 0 after ``--help``.
-    """
+    """Run the command and return its exit code. Raises SystemExit for invalid arguments and after --help."""
     options = _parse(arguments)
     try:
         diagnosis = _examine(options)
@@ -53,22 +47,26 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         description="Check a cuDNN installation. Needs no GPU, no driver and no compiler.",
         epilog=_EPILOG,
     )
-    version, archs = _typed(parse_version), _typed(parse_arch)
+    version, archs, number = _typed(parse_version), _typed(parse_arch), _typed(_number)
     add = parser.add_argument
     add("path", nargs="?", metavar="PATH", help="a library, its folder, a site-packages, or an image's root")
-    add("--pid", type=_number, metavar="N", help="examine the libraries of a running process instead of PATH")
+    add("--pid", type=number, metavar="N", help="examine the libraries of a running process instead of PATH")
     add("--expect", type=version, default=(), metavar="VERSION", help="require this version")
     add("--min", type=version, default=(), metavar="VERSION", help="require this version or newer")
     add("--max", type=version, default=(), metavar="VERSION", help="require this version or older")
-    add(
-        "--cuda-major", type=_number, default=0, metavar="N", help="require a build for this CUDA, such as 12"
-    )
+    add("--cuda-major", type=number, default=0, metavar="N", help="require a build for this CUDA, such as 12")
     add("--arch", type=archs, default=(), metavar="LIST", help="require code for GPUs, such as 75,90,120")
     add("--require-driver", action="store_true", help="a missing driver is an error")
     add("--require-gpu", action="store_true", help="a missing GPU is an error")
     add("--static", action="store_true", help="only read files, start no child process")
     add("--deep", action="store_true", help="hash every file of a wheel")
-    add("--timeout", type=_seconds, default=60.0, metavar="SECONDS", help="time limit of all child processes")
+    add(
+        "--timeout",
+        type=_typed(_seconds),
+        default=60.0,
+        metavar="SECONDS",
+        help="time limit of all child processes",
+    )
     add("--strict", action="store_true", help="exit with 2 if there are warnings")
     add("--format", choices=report.FORMATS, help="text, json or github (annotations of a workflow)")
     add("--json", action="store_true", help="the same as --format json")
@@ -92,27 +90,16 @@ def _contradiction(options: argparse.Namespace) -> str:
 
 
 def _requirements(options: argparse.Namespace) -> Requirements:
-    return Requirements(
-        options.expect,
-        options.min,
-        options.max,
-        options.cuda_major,
-        options.arch,
-        options.require_driver,
-        options.require_gpu,
-    )
+    names = ("expect", "min", "max", "cuda_major", "arch", "require_driver", "require_gpu")
+    return Requirements(*(getattr(options, name) for name in names))
 
 
 def _examine(options: argparse.Namespace) -> Diagnosis:
+    asked = _requirements(options)
     if options.pid is not None:
-        return process.diagnose_process(options.pid, _requirements(options))
-    return diagnose(
-        options.path,
-        _requirements(options),
-        deep=options.deep,
-        timeout=options.timeout,
-        run=not options.static,
-    )
+        return process.diagnose_process(options.pid, asked)
+    how = {"deep": options.deep, "timeout": options.timeout, "run": not options.static}
+    return diagnose(options.path, asked, **how)
 
 
 def _written(diagnosis: Diagnosis, options: argparse.Namespace) -> str:
@@ -153,14 +140,12 @@ def _typed(parse: Callable[[str], T]) -> Callable[[str], T]:
     return convert
 
 
-@_typed
 def _number(text: str) -> int:
     if not text.isascii() or not text.isdigit() or len(text) > 9 or int(text) == 0:
         raise ValueError(f"{text!r} is not a positive number")
     return int(text)
 
 
-@_typed
 def _seconds(text: str) -> float:
     try:
         seconds = float(text)

@@ -46,11 +46,8 @@ def diagnose_process(pid: int, asked: Requirements | None = None) -> Diagnosis:
             theirs, root = folder, "/"
         found = libraryset.read(theirs, root)
         if found:
-            sets.append(
-                replace(
-                    found, reinstall=record_check.reinstall(record_check.owners(found.folder), found.package)
-                )
-            )
+            owners = record_check.owners(found.folder)
+            sets.append(replace(found, reinstall=record_check.reinstall(owners, found.package)))
     findings = [found for each in sets for check in checks.CHECKS for found in check(each)]
     findings += [found for each in sets[:1] for found in requirements.check(each, asked or Requirements())]
     findings += _judge(pid, mapped, list(folders), sets)
@@ -59,13 +56,7 @@ def diagnose_process(pid: int, asked: Requirements | None = None) -> Diagnosis:
 
 
 def read_maps(pid: int) -> list[str]:
-    """List the libraries of cuDNN that a process has mapped; deleted ones end in `` (deleted)``.
-
-    Raises
-    ------
-    OSError
-        The process does not exist or cannot be read.
-    """
+    """List the libraries of cuDNN that a process has mapped, as `_files.mapped` does."""
     return [path for path in _files.mapped(pid) if _files.library_name(path)]
 
 
@@ -73,28 +64,19 @@ def _judge(pid: int, mapped: list[str], folders: list[str], sets: list[LibrarySe
     for path in mapped:
         if path.endswith(DELETED):
             gone = path.removesuffix(DELETED)
-            yield finding(
-                "deleted-file",
-                f"process {pid} uses {gone}, which was replaced or deleted",
-                path=gone,
-                pid=pid,
-            )
+            text = f"process {pid} uses {gone}, which was replaced or deleted"
+            yield finding("deleted-file", text, path=gone, pid=pid)
     if len(folders) > 1:
         versions = ", ".join(f"{write(found.version)} in {found.folder}" for found in sets)
-        yield finding(
-            "two-cudnns",
-            f"process {pid} has libraries of {len(folders)} folders: {versions}",
-            folders=folders,
-            pid=pid,
-        )
+        text = f"process {pid} has libraries of {len(folders)} folders: {versions}"
+        yield finding("two-cudnns", text, folders=folders, pid=pid)
     loaded = {name.part for name in map(_files.library_name, mapped) if name}
     engines = {"engines_runtime_compiled", "engines_tensor_ir"}
     if loaded & engines:  # cuDNN opens all engines together, at the first descriptor
         for part in ("engines_precompiled", "heuristic"):
             if part not in loaded:
-                yield finding(
-                    "jit-only", f"process {pid} runs without {file_name(part)}", missing=[part], pid=pid
-                )
+                text = f"process {pid} runs without {file_name(part)}"
+                yield finding("jit-only", text, missing=[part], pid=pid)
 
 
 def _elsewhere(pid: int) -> bool:

@@ -27,22 +27,12 @@ class RecordError(Exception):
 
 @dataclass(frozen=True)
 class Distribution:
-    """An installed package that owns files of cuDNN.
+    """An installed package that owns files of cuDNN."""
 
-    Attributes
-    ----------
-    name, version : str
-        As in the name of its metadata folder.
-    record : dict
-        For each path relative to site-packages its hash (algorithm=value) and size; -1 for unknown.
-    problem : str
-        Why the record could not be read; empty if it could.
-    """
-
-    name: str
+    name: str  # with the version, the name of its metadata folder
     version: str
-    record: dict[str, tuple[str, int]]
-    problem: str = ""
+    record: dict[str, tuple[str, int]]  # hash (algorithm=value) and size, or -1, by path in site-packages
+    problem: str = ""  # why the record could not be read
 
     @property
     def label(self) -> str:
@@ -72,29 +62,22 @@ def owners(folder: str) -> list[Distribution]:
     for name in _files.names_in(site):
         if not name.endswith(".dist-info"):
             continue
+        path, ours = os.path.join(site, name, "RECORD"), name.startswith("nvidia_cudnn_cu")
+        record, problem = {}, ""
         try:
-            text = _files.text_of(os.path.join(site, name, "RECORD"))
-        except OSError as error:
-            if name.startswith("nvidia_cudnn_cu"):
-                found.append(_distribution(name, {}, f"{site}/{name}/RECORD: {error.strerror}"))
-            continue
-        if f"{inside}/libcudnn" not in text and not name.startswith("nvidia_cudnn_cu"):
-            continue
-        try:
-            found.append(_distribution(name, parse_record(text)))
-        except RecordError as error:
-            found.append(_distribution(name, {}, f"{site}/{name}/RECORD: {error}"))
+            text = _files.text_of(path)
+            ours = ours or f"{inside}/libcudnn" in text
+            record = parse_record(text) if ours else {}
+        except (OSError, RecordError) as error:
+            problem = f"{path}: {getattr(error, 'strerror', error)}"
+        if ours:
+            package, _, version = name.removesuffix(".dist-info").partition("-")
+            found.append(Distribution(package.replace("_", "-"), version, record, problem))
     return found
 
 
 def parse_record(text: str) -> dict[str, tuple[str, int]]:
-    """Parse a RECORD: lines of path, hash and size.
-
-    Raises
-    ------
-    RecordError
-        The text is not such a list.
-    """
+    """Parse a RECORD, which has lines of path, hash and size; raise RecordError for other texts."""
     record = {}
     try:
         for number, row in enumerate(csv.reader(text.splitlines(), strict=True), 1):
@@ -130,13 +113,9 @@ def check(found: LibrarySet, distributions: list[Distribution], deep: bool = Fal
     if len(real) > 1:
         names = [owner.name for owner in real]
         both = " and ".join(owner.label for owner in real)
-        yield finding(
-            "two-owners",
-            f"{both} install into {found.folder}",
-            path=found.folder,
-            owners=names,
-            fix={"owners": " ".join(names), "package": found.package},
-        )
+        fix = {"owners": " ".join(names), "package": found.package}
+        text = f"{both} install into {found.folder}"
+        yield finding("two-owners", text, path=found.folder, owners=names, fix=fix)
     missing = set(found.missing)
     for owner in distributions:
         if owner.problem:
@@ -149,12 +128,7 @@ def check(found: LibrarySet, distributions: list[Distribution], deep: bool = Fal
     known = {os.path.join(site, path) for owner in distributions for path in owner.record}
     for name in _files.cudnn_files(found.folder) if real else ():
         if name.path not in known:
-            yield finding(
-                "unowned-library",
-                f"{name.path} does not belong to a package",
-                path=name.path,
-                fix={"path": name.path},
-            )
+            yield finding("unowned-library", f"{name.path} does not belong to a package", path=name.path)
 
 
 def _check_file(
@@ -180,16 +154,10 @@ def _check_file(
 
 def _many(found: LibrarySet, owner: Distribution, different: list[Finding]) -> Finding:
     """Combine the findings for many files of a package, as after a deletion or an overwrite."""
-    paths = [each.evidence["path"] for each in different]
-    code = different[0].code
-    what = (
-        f"of {owner.label} do not exist"
-        if code == "missing-file"
-        else f"differ from those that {owner.label} installed"
-    )
-    return found.finding(
-        code, f"{len(paths)} files {what}, such as {paths[-1]}", files=paths, package=owner.label
-    )
+    paths, code = [each.evidence["path"] for each in different], different[0].code
+    words = {"missing-file": "of {} do not exist", "altered-file": "differ from those that {} installed"}
+    text = f"{len(paths)} files {words[code].format(owner.label)}, such as {paths[-1]}"
+    return found.finding(code, text, files=paths, package=owner.label)
 
 
 def _hash(path: str) -> str:
@@ -199,8 +167,3 @@ def _hash(path: str) -> str:
     except OSError as error:
         return error.strerror or "unreadable"
     return "sha256=" + base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
-
-
-def _distribution(folder: str, record: dict[str, tuple[str, int]], problem: str = "") -> Distribution:
-    name, _, version = folder.removesuffix(".dist-info").partition("-")
-    return Distribution(name.replace("_", "-"), version, record, problem)

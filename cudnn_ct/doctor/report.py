@@ -11,7 +11,7 @@ from typing import Any
 
 from . import checks, requirements
 from .diagnosis import Diagnosis
-from .finding import Finding, Severity
+from .finding import Severity
 from .libraryset import LibrarySet, write
 from .terminal import printable
 
@@ -26,12 +26,10 @@ _GITHUB = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.NOTE: 
 
 def text(diagnosis: Diagnosis, colour: bool = False) -> str:
     """Format as text: the verdict, then the findings, the most severe first."""
-    return "\n".join(lines(diagnosis, colour))
+    return "\n".join(_lines(diagnosis, colour))
 
 
-def lines(diagnosis: Diagnosis, colour: bool = False) -> Iterator[str]:
-    """Yield the lines of ``text``."""
-
+def _lines(diagnosis: Diagnosis, colour: bool) -> Iterator[str]:
     def paint(words: str, code: str) -> str:
         return f"\033[{code}m{words}\033[0m" if colour else words
 
@@ -84,7 +82,17 @@ def as_dict(diagnosis: Diagnosis, strict: bool = False) -> dict[str, Any]:
         "notes": diagnosis.count(Severity.NOTE),
         "tiers": diagnosis.tiers,
         "cudnn": [_set(found) for found in diagnosis.sets],
-        "findings": [_finding(found) for found in diagnosis.findings],
+        "findings": [
+            {
+                "code": found.code,
+                "severity": found.severity.word,
+                "message": found.message,
+                "cause": found.cause,
+                "evidence": found.evidence,
+                "fix": found.fix,
+            }
+            for found in diagnosis.findings
+        ],
         "details": diagnosis.details,
     }
 
@@ -126,17 +134,6 @@ def _set(found: LibrarySet) -> dict[str, Any]:
             }
             for library in found.libraries.values()
         ],
-    }
-
-
-def _finding(found: Finding) -> dict[str, Any]:
-    return {
-        "code": found.code,
-        "severity": found.severity.word,
-        "message": found.message,
-        "cause": found.cause,
-        "evidence": found.evidence,
-        "fix": found.fix,
     }
 
 

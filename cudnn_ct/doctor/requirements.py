@@ -63,14 +63,10 @@ def check(found: LibrarySet, asked: Requirements) -> Iterator[Finding]:
     yield from _check_version(found, asked)
     if asked.cuda and found.cuda != asked.cuda:
         have = f"is for CUDA {found.cuda}" if found.cuda else "has an unknown CUDA version"
+        text = f"the cuDNN of {found.folder} {have}, not for CUDA {asked.cuda}"
         fix = {"old": found.package, "package": f"nvidia-cudnn-cu{asked.cuda}"}
         yield finding(
-            "unexpected-cuda",
-            f"the cuDNN of {found.folder} {have}, not for CUDA {asked.cuda}",
-            path=found.folder,
-            cuda=found.cuda,
-            expected=asked.cuda,
-            fix=fix,
+            "unexpected-cuda", text, path=found.folder, cuda=found.cuda, expected=asked.cuda, fix=fix
         )
     for arch in asked.archs:
         yield from check_arch(found, arch)
@@ -88,17 +84,11 @@ def check_arch(found: LibrarySet, arch: int) -> Iterator[Finding]:
     if arch in sass:
         return
     if not sass:
-        yield finding(
-            "no-gpu-code",
-            f"{where} has device code for unknown GPUs",
-            fix={"advice": found.reinstall},
-            **shown,
-        )
+        message = f"{where} has device code for unknown GPUs"
+        yield finding("no-gpu-code", message, fix={"advice": found.reinstall}, **shown)
     elif any(have <= arch for have in ptx):
-        newest = max(ptx) / 10
-        message = (
-            f"{where} has no machine code for compute capability {arch / 10:.1f}, only PTX of {newest:.1f}"
-        )
+        message = f"{where} has no machine code for compute capability {arch / 10:.1f}, "
+        message += f"only PTX of {max(ptx) / 10:.1f}"
         yield finding("jit-for-gpu", message, fix={"package": found.package}, **shown)
     else:
         dropped = 50 <= arch < min(sass)  # 9.11 dropped all GPUs before 7.5; CUDA 13 came later
@@ -136,13 +126,7 @@ def lacks_code(libraries: tuple[tuple[str, str], ...], arch: int) -> str:
 
 
 def parse_version(text: str) -> tuple[int, ...]:
-    """Parse ``9``, ``9.27`` or ``9.27.0``.
-
-    Raises
-    ------
-    ValueError
-        The text is anything else.
-    """
+    """Parse ``9``, ``9.27`` or ``9.27.0``; raise ValueError for other texts."""
     if not re.fullmatch(r"\d{1,4}(\.\d{1,4}){0,2}", text, re.ASCII):
         raise ValueError(f"{text!r} is not a version such as 9.27 or 9.27.0")
     return tuple(map(int, text.split(".")))
@@ -151,10 +135,7 @@ def parse_version(text: str) -> tuple[int, ...]:
 def parse_arch(text: str) -> tuple[int, ...]:
     """Parse compute capabilities such as ``75,90,12.0``, optionally with ``sm_`` or a final letter.
 
-    Raises
-    ------
-    ValueError
-        The text is anything else.
+    Raises ValueError for other texts.
     """
     archs = []
     for word in text.split(","):
@@ -177,11 +158,9 @@ def _check_version(found: LibrarySet, asked: Requirements) -> Iterator[Finding]:
         (asked.maximum, "is newer than", "=={}.*", have[: len(asked.maximum)] <= asked.maximum),
     ):
         if wanted and not (have and meets):
+            version, expected = write(found.version), dotted(wanted)
+            text = f"cuDNN {version} of {found.folder} {words} {expected}"
+            fix = {"package": f"'{found.package}{specifier.format(expected)}'"}
             yield finding(
-                "unexpected-version",
-                f"cuDNN {write(found.version)} of {found.folder} {words} {dotted(wanted)}",
-                path=found.folder,
-                version=write(found.version),
-                expected=dotted(wanted),
-                fix={"package": f"'{found.package}{specifier.format(dotted(wanted))}'"},
+                "unexpected-version", text, path=found.folder, version=version, expected=expected, fix=fix
             )

@@ -18,8 +18,9 @@ from typing import Any
 
 from .. import _elf
 from . import stub_libcuda
+from .finding import Finding, Severity, finding
 
-__all__ = ["Report", "run"]
+__all__ = ["Report", "not_started", "run"]
 
 NEEDS = "set TMPDIR to a writable folder, and use a Python that can start child processes"
 MAX_OUTPUT = 32 << 20  # bytes read of the output of a child
@@ -35,33 +36,15 @@ _REFUSAL = re.compile(
 
 @dataclass(frozen=True)
 class Report:
-    """The run of one child.
+    """The run of one child."""
 
-    Attributes
-    ----------
-    steps : tuple of dict
-        Its steps in order; each has ``step`` and values.
-    ended : str
-        How it ended: ``done``, ``hung``, ``refused`` (it could not be started), or the name of a signal.
-    seconds : float
-        How long it ran.
-    words : str
-        The last lines of its stderr, without cuDNN's log.
-    log : str
-        The warnings of cuDNN's log.
-    asked_by : dict
-        For each library that opened others: the version that it requested.
-    refusals : tuple of (str, str)
-        Libraries of cuDNN that the linker could not open, and the reasons.
-    """
-
-    steps: tuple[dict[str, Any], ...]
-    ended: str
+    steps: tuple[dict[str, Any], ...]  # in order; each has "step" and values
+    ended: str  # "done", "hung", "refused" (it could not be started), or the name of a signal
     seconds: float
-    words: str = ""
-    log: str = ""
-    asked_by: Mapping[str, str] | None = None
-    refusals: tuple[tuple[str, str], ...] = ()
+    words: str = ""  # the last lines of its stderr, without cuDNN's log
+    log: str = ""  # the warnings of cuDNN's log
+    asked_by: Mapping[str, str] | None = None  # for each library that opened others, the requested version
+    refusals: tuple[tuple[str, str], ...] = ()  # libraries of cuDNN that the linker could not open, and why
 
     def last(self, step: str) -> dict[str, Any]:
         """Return the last step of a name; empty if it was not reached."""
@@ -71,6 +54,12 @@ class Report:
     def reached(self) -> str:
         """The call during which it ended."""
         return str(self.last("begin").get("what", "starting"))
+
+
+def not_started(report: Report, severity: Severity) -> Finding:
+    """Return the finding for a child that could not be started."""
+    text = f"cannot start a child process: {report.words}"
+    return finding("not-probed", text, severity=severity, fix={"advice": NEEDS})
 
 
 def run(

@@ -19,11 +19,8 @@ __all__ = ["check_companions", "check_competition", "check_headers", "find_compa
 # Libraries that cuDNN is linked with, and their Debian packages; all others belong to glibc.
 SYSTEM = {"libz.so.1": "zlib1g", "libstdc++.so.6": "libstdc++6", "libgcc_s.so.1": "libgcc-s1"}
 
-INCLUDES = (
-    "CPATH",
-    "C_INCLUDE_PATH",
-    "CPLUS_INCLUDE_PATH",
-)  # searched by GCC and Clang before the default folders
+# GCC and Clang search these before the default folders.
+INCLUDES = ("CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH")
 
 
 def check_competition(found: LibrarySet, environ: Mapping[str, str] = os.environ) -> Iterator[Finding]:
@@ -31,7 +28,7 @@ def check_competition(found: LibrarySet, environ: Mapping[str, str] = os.environ
     if found.root != "/":
         return  # the environment of this process is not that of the image
     for path in re.split(r"[ :]+", environ.get("LD_PRELOAD", "")):
-        if _files.library_name(path) and _folder_of(path) != found.folder:
+        if _files.library_name(path) and os.path.dirname(_files.real(path)) != found.folder:
             yield finding("preloaded", f"LD_PRELOAD names {path}", path=path, expected=found.folder)
     seen = {found.folder}
     for entry in environ.get("LD_LIBRARY_PATH", "").split(":"):
@@ -46,13 +43,8 @@ def check_competition(found: LibrarySet, environ: Mapping[str, str] = os.environ
     for place in others:
         other = libraryset.read(place.folder)
         version = write(other.version) if other else "older than 9"
-        yield finding(
-            "other-cudnn",
-            f"another cuDNN ({version}) is in {place.folder} ({place.via})",
-            path=place.folder,
-            version=version,
-            via=place.via,
-        )
+        text = f"another cuDNN ({version}) is in {place.folder} ({place.via})"
+        yield finding("other-cudnn", text, path=place.folder, version=version, via=place.via)
 
 
 def _shadow(found: LibrarySet, entry: str) -> Finding:
@@ -67,7 +59,7 @@ def _shadow(found: LibrarySet, entry: str) -> Finding:
     same = other is not None and other.version == found.version and other.cuda == found.cuda
     version = write(other.version) if other else "older than 9"
     shim = found.libraries.get("")
-    kind = "RPATH" if shim and shim.dynamic and shim.dynamic.rpath else "RUNPATH"
+    kind = "RPATH" if shim and shim.dynamic.rpath else "RUNPATH"
     what = "its engines" if kind == "RPATH" else "all of its libraries"
     return finding(
         "shadowed",
@@ -75,10 +67,10 @@ def _shadow(found: LibrarySet, entry: str) -> Finding:
         f"of {found.folder} loads {what} from it",
         severity=Severity.WARNING if same else None,
         path=entry,
+        folder=entry,
         version=version,
         expected=write(found.version),
         search=kind,
-        fix={"folder": entry},
     )
 
 
@@ -94,29 +86,24 @@ def check_companions(found: LibrarySet, environ: Mapping[str, str] = os.environ)
                 wheel = package if found.cuda >= 13 else f"{package}-cu{found.cuda}"
                 # The environment of an image, which is unknown, may name the folder.
                 unsure = code == "missing-cublaslt" and found.root != "/"
-                yield finding(
-                    code,
-                    f"the cuDNN of {found.folder} needs {name}, which is not found",
-                    severity=Severity.WARNING if unsure else None,
-                    library=name,
-                    fix={"package": wheel},
-                )
+                text = f"the cuDNN of {found.folder} needs {name}, which was not found"
+                severity = Severity.WARNING if unsure else None
+                yield finding(code, text, severity=severity, library=name, package=wheel)
     needed = {name for library in found.sound if library.elf for name in library.elf.needed}
     for name in sorted(needed & SYSTEM.keys()):
         if not find_companion(found, name, environ):
             yield finding(
-                "missing-system-library", f"{name} is not found", library=name, fix={"package": SYSTEM[name]}
+                "missing-system-library", f"{name} was not found", library=name, package=SYSTEM[name]
             )
-    yield from _dead_runpaths(found)
+    for folder in sorted(set(_runpaths(found))):  # wheels name several alternatives; only this is misspelt
+        if folder.endswith("/nvidia/nvrtc/lib") and not os.path.isdir(folder):
+            yield finding("dead-runpath", f"the libraries search {folder}, which does not exist", path=folder)
 
 
 def find_companion(found: LibrarySet, name: str, environ: Mapping[str, str] = os.environ) -> str:
     """Find a library in the folders of cuDNN, of the linker or of wheels; empty if it is not found."""
-    for folder in dict.fromkeys(_companion_folders(found, name, environ)):
-        path = os.path.join(folder, name)
-        if os.path.lexists(path):
-            return path
-    return ""
+    paths = (os.path.join(folder, name) for folder in _companion_folders(found, name, environ))
+    return next(filter(os.path.lexists, paths), "")
 
 
 def check_headers(found: LibrarySet, environ: Mapping[str, str] = os.environ) -> Iterator[Finding]:
@@ -136,18 +123,9 @@ def check_headers(found: LibrarySet, environ: Mapping[str, str] = os.environ) ->
         if not version or not found.version or version == found.version:
             continue
         code = "header-mismatch" if folder in own else "other-header"
-        yield found.finding(
-            code,
-            f"{path} has version {write(version)}, "
-            f"but the libraries of {found.folder} are {write(found.version)}",
-            path=path,
-            version=write(version),
-            expected=write(found.version),
-        )
-
-
-def _folder_of(path: str) -> str:
-    return os.path.dirname(_files.real(path))
+        have, expected = write(version), write(found.version)
+        text = f"{path} has version {have}, but the libraries of {found.folder} are {expected}"
+        yield found.finding(code, text, path=path, version=have, expected=expected)
 
 
 def _companion_folders(found: LibrarySet, name: str, environ: Mapping[str, str]) -> Iterator[str]:
@@ -167,12 +145,5 @@ def _companion_folders(found: LibrarySet, name: str, environ: Mapping[str, str])
 
 def _runpaths(found: LibrarySet) -> Iterator[str]:
     for library in found.sound:
-        for folder in library.dynamic.runpath + library.dynamic.rpath if library.dynamic else ():
+        for folder in library.dynamic.runpath + library.dynamic.rpath:
             yield os.path.normpath(folder.replace("${ORIGIN}", "$ORIGIN").replace("$ORIGIN", found.folder))
-
-
-def _dead_runpaths(found: LibrarySet) -> Iterator[Finding]:
-    """Report only the misspelt folder of nvrtc: wheels name several alternatives."""
-    for folder in sorted(set(_runpaths(found))):
-        if folder.endswith("/nvidia/nvrtc/lib") and not os.path.isdir(folder):
-            yield finding("dead-runpath", f"the libraries search {folder}, which does not exist", path=folder)

@@ -13,13 +13,9 @@ __all__ = ["FUNCTIONS", "make"]
 
 # The functions that cuDNN up to 9.28 imports from libcuda; callers add those of the installed libraries.
 FUNCTIONS = (
-    "cuGetErrorString",
-    "cuModuleGetFunction",
-    "cuModuleLoadData",
-    "cuModuleUnload",
-    "cuTensorMapEncodeIm2col",
-    "cuTensorMapEncodeTiled",
-)
+    "cuGetErrorString", "cuModuleGetFunction", "cuModuleLoadData", "cuModuleUnload",
+    "cuTensorMapEncodeIm2col", "cuTensorMapEncodeTiled",
+)  # fmt: skip
 
 # return CUDA_ERROR_STUB_LIBRARY (34), by machine: mov eax, 34; ret and mov w0, #34; ret
 CODE = {62: bytes.fromhex("b822000000c39090"), 183: struct.pack("<II", 0x52800440, 0xD65F03C0)}
@@ -29,13 +25,7 @@ _SONAME = "libcuda.so.1"
 
 
 def make(names: Iterable[str], machine: int) -> bytes:
-    """Return the library, for an ``e_machine`` of ``CODE``.
-
-    Raises
-    ------
-    KeyError
-        The machine is not in ``CODE``.
-    """
+    """Return the library, for an ``e_machine`` of ``CODE``."""
     code = CODE[machine]
     functions = sorted({*FUNCTIONS, *names})
     strings = b"\0" + b"".join(name.encode() + b"\0" for name in (*functions, _SONAME))
@@ -50,15 +40,8 @@ def make(names: Iterable[str], machine: int) -> bytes:
     table = struct.pack(f"<{3 + count}I", 1, count, 1, 0, *range(2, count), 0)  # one bucket, one long chain
     strings_at = hash_at + len(table)
     dynamic_at = (strings_at + len(strings) + 7) // 8 * 8
-    tags = (
-        (14, place[_SONAME]),
-        (4, hash_at),
-        (5, strings_at),
-        (6, symbols_at),
-        (10, len(strings)),
-        (11, 24),
-        (0, 0),
-    )
+    tags = [(14, place[_SONAME]), (4, hash_at), (5, strings_at), (6, symbols_at)]
+    tags += [(10, len(strings)), (11, 24), (0, 0)]
     dynamic = b"".join(struct.pack("<QQ", *tag) for tag in tags)
     # The linker writes to the dynamic section, so its page is mapped a second time as writable.
     writable, end = dynamic_at + _PAGE, dynamic_at + len(dynamic)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from .. import _elf
 from .._elf import DT_GNU_HASH, DT_STRTAB, DT_SYMTAB
 
-__all__ = ["Dynamic", "code", "read"]
+__all__ = ["NOTHING", "Dynamic", "code", "read"]
 
 DT_STRSZ, DT_RPATH, DT_RUNPATH, DT_VERNEED = 10, 15, 29, 0x6FFFFFFE
 
@@ -24,41 +25,26 @@ MAX_CODE = 64 << 10  # bytes of one function
 
 @dataclass(frozen=True)
 class Dynamic:
-    """The dynamic section of one library.
+    """The dynamic section of one library."""
 
-    Attributes
-    ----------
-    exports : dict of str to (int, int)
-        The symbols that it defines, with their address and size.
-    undefined : frozenset of str
-        The symbols that other libraries must define, without weak ones.
-    rpath, runpath : tuple of str
-        Its search paths, as written: RPATH is searched before LD_LIBRARY_PATH, RUNPATH after it.
-    versions : frozenset of str
-        The symbol versions that it needs, such as ``GLIBC_2.27``.
-    """
+    exports: Mapping[str, tuple[int, int]]  # the symbols that it defines, with their address and size
+    undefined: frozenset[str]  # the symbols that other libraries must define, without weak ones
+    rpath: tuple[str, ...]  # folders that are searched before LD_LIBRARY_PATH, as written
+    runpath: tuple[str, ...]  # folders that are searched after it
+    versions: frozenset[str]  # the symbol versions that it needs, such as GLIBC_2.27
 
-    exports: dict[str, tuple[int, int]]
-    undefined: frozenset[str]
-    rpath: tuple[str, ...]
-    runpath: tuple[str, ...]
-    versions: frozenset[str]
+
+NOTHING = Dynamic(MappingProxyType({}), frozenset(), (), (), frozenset())
 
 
 def read(library: _elf.Elf) -> Dynamic:
-    """Read the dynamic section of a library.
-
-    Raises
-    ------
-    ElfError
-        It points outside the file, or exceeds a limit.
-    """
+    """Read the dynamic section of a library; raise ElfError if it is damaged or exceeds a limit."""
     with _elf.opened(library.path) as file:
         view = _elf.View(library.path, file, library.size)
         entries = _elf.dynamic(view, library.segments)
         tags = dict(reversed(entries))
         if DT_STRTAB not in tags:
-            return Dynamic({}, frozenset(), (), (), frozenset())
+            return NOTHING
         strings = _Strings(view, library, tags)
         exports, undefined = _symbols(view, library, tags, strings)
         return Dynamic(
@@ -71,13 +57,7 @@ def read(library: _elf.Elf) -> Dynamic:
 
 
 def code(library: _elf.Elf, function: tuple[int, int]) -> bytes:
-    """Return the machine code of an exported function, given its address and size.
-
-    Raises
-    ------
-    ElfError
-        It is outside the file.
-    """
+    """Return the machine code of an exported function; raise ElfError if it is outside the file."""
     address, size = function
     with _elf.opened(library.path) as file:
         view = _elf.View(library.path, file, library.size)
