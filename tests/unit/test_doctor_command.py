@@ -8,7 +8,7 @@ import socket
 import struct
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from cudnn_ct.doctor import diagnosis as doctor_diagnosis
 from cudnn_ct.doctor import locate, main, process, report, terminal
 from cudnn_ct.doctor.finding import finding
 from cudnn_ct.doctor.main import USAGE
-from tests.elf_files import (
+from tests.elf_files import (  # fmt: skip
     CONTENT,
     DT_GNU_HASH,
     DT_RUNPATH,
@@ -46,38 +46,19 @@ def first(found: dict[str, Any]) -> str:
 # --- arguments ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["--min", "9.28", "--max", "9.1"],
-        ["--expect", "9.27", "--min", "9.28"],
-        ["--expect", "9.27", "--max", "9.26.1"],
-        ["--expect", "nine"],
-        ["--min", ""],
-        ["--arch", "hopper"],
-        ["--cuda-major", "-12"],
-        ["--cuda-major", "0"],
-        ["--pid", "0"],
-        ["--pid", "x"],
-        ["--pid", "1", "/"],
-        ["--pid", "1", "--require-gpu"],
-        ["--pid", "1", "--deep"],
-        ["--static", "--require-driver"],
-        ["--json", "--format", "github"],
-        ["--format", "xml"],
-        ["--timeout", "0"],
-        ["--timeout", "nan"],
-        ["--timeout", "soon"],
-        ["one", "two"],
-        ["--no-such-flag"],
-    ],
-    ids=" ".join,
-)
-def test_doctor_exits_with_64_on_wrong_usage(
-    arguments: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+WRONG = (
+    "--min 9.28 --max 9.1", "--expect 9.27 --min 9.28", "--expect 9.27 --max 9.26.1", "--expect nine",
+    "--arch hopper", "--cuda-major -12", "--cuda-major 0", "--pid 0", "--pid x", "--pid 1 /",
+    "--pid 1 --deep",
+    "--pid 1 --require-gpu", "--static --require-driver", "--json --format github", "--format xml",
+    "--timeout 0", "--timeout nan", "--timeout soon", "one two", "--no-such-flag", "--min ",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("arguments", WRONG)
+def test_doctor_exits_with_64_on_wrong_usage(arguments: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
-        main.main(arguments)
+        main.main(arguments.split(" "))
     assert caught.value.code == USAGE == 64
     written = capsys.readouterr()
     assert written.out == ""
@@ -99,21 +80,16 @@ def test_doctor_help_lists_the_exit_codes(capsys: pytest.CaptureFixture[str]) ->
 # --- paths -------------------------------------------------------------------------------------------------
 
 
-def missing(folder: Path) -> Path:
-    return folder / "nothing"
-
-
 def pipe(folder: Path) -> Path:
     os.mkfifo(folder / "pipe")
     return folder / "pipe"
 
 
 def endpoint(folder: Path) -> Path:
-    path = folder / "s"
     with socket.socket(socket.AF_UNIX) as server:
         os.chdir(folder)  # the name of a socket must be short
         server.bind("s")
-    return path
+    return folder / "s"
 
 
 def loop(folder: Path) -> Path:
@@ -127,14 +103,6 @@ def text(folder: Path) -> Path:
     return folder / "notes.txt"
 
 
-def long_name(folder: Path) -> Path:
-    return folder / ("x" * 5000)
-
-
-def with_null(folder: Path) -> str:
-    return f"{folder}\0x"
-
-
 def closed(folder: Path) -> Path:
     if os.geteuid() == 0:
         pytest.skip("modes do not stop root")
@@ -142,21 +110,32 @@ def closed(folder: Path) -> Path:
     return folder / "closed"
 
 
-@pytest.mark.parametrize(
-    "make",
-    [missing, pipe, endpoint, loop, text, long_name, with_null, closed, lambda _: "/dev/null", lambda _: ""],
-)
+NOT_EXAMINED = {
+    "missing": lambda folder: folder / "nothing",
+    "pipe": pipe,
+    "socket": endpoint,
+    "loop": loop,
+    "text": text,
+    "long name": lambda folder: folder / ("x" * 5000),
+    "null character": lambda folder: f"{folder}\0x",
+    "closed": closed,
+    "device": lambda _: "/dev/null",
+    "empty": lambda _: "",  # for example an unset variable
+}
+
+
+@pytest.mark.parametrize("kind", NOT_EXAMINED)
 def test_doctor_reports_a_path_that_cannot_be_examined(
-    tmp_path: Path, make: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    code, found = answer(capsys, "--static", str(make(tmp_path)))
+    path = str(NOT_EXAMINED[kind](tmp_path))
+    code, found = answer(capsys, "--static", path)
     assert (code, found["verdict"], first(found)) == (3, "not found", "cannot-look")
-
-
-def test_doctor_quotes_an_empty_path(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.main(["--static", ""]) == 3  # for example from an unset variable
-    assert capsys.readouterr().out.startswith("'': no cuDNN was examined\n\nerror    cannot-look: '' is not")
+    if path == "":
+        assert main.main(["--static", path]) == 3
+        told = "'': no cuDNN was examined\n\nerror    cannot-look: '' is not"
+        assert capsys.readouterr().out.startswith(told)
 
 
 def test_doctor_reports_folders_without_a_cudnn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -237,14 +216,17 @@ def test_doctor_escapes_control_characters_in_names(
         json.loads(capsys.readouterr().out)
 
 
+def folders(capsys: pytest.CaptureFixture[str], path: Path) -> list[str]:
+    return [each["folder"] for each in answer(capsys, "--static", str(path))[1]["cudnn"]]
+
+
 def test_doctor_finds_a_cudnn_by_folder_file_and_link(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shim = make_cudnn(tmp_path / "x/y/lib", "9.27.0")
     (tmp_path / "link").symlink_to(shim.parent)
     for path in (tmp_path, tmp_path / "x/y/lib", shim, tmp_path / "link"):
-        _, found = answer(capsys, "--static", str(path))
-        assert [each["folder"] for each in found["cudnn"]] == [str(shim.parent)]
+        assert folders(capsys, path) == [str(shim.parent)]
 
 
 @pytest.mark.parametrize("link", ["nvidia", "nvidia/cudnn", "nvidia/cudnn/lib"])
@@ -256,20 +238,17 @@ def test_doctor_follows_the_links_of_installers(
     (site / link).parent.mkdir(parents=True)
     (site / link).symlink_to(tmp_path / "store" / link)
     (site / "lib").symlink_to(site)  # a circle
-    _, found = answer(capsys, "--static", str(site))
-    assert [each["folder"] for each in found["cudnn"]] == [str(kept)]
+    assert folders(capsys, site) == [str(kept)]
 
 
 def test_doctor_follows_links_below_the_root_of_an_image(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    image = tmp_path / "image"
-    kept = make_cudnn(image / "store/cudnn/lib", "9.27.0").parent
+    kept = make_cudnn(tmp_path / "store/cudnn/lib", "9.27.0").parent
     for name in ("etc", "usr/site"):
-        (image / name).mkdir(parents=True)
-    (image / "usr/site/nvidia").symlink_to("/store")
-    _, found = answer(capsys, "--static", str(image))
-    assert [each["folder"] for each in found["cudnn"]] == [str(kept)]
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "usr/site/nvidia").symlink_to("/store")
+    assert folders(capsys, tmp_path) == [str(kept)]
 
 
 def test_doctor_reports_other_major_versions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -282,49 +261,41 @@ def test_doctor_reports_other_major_versions(tmp_path: Path, capsys: pytest.Capt
     assert not {"old-cudnn", "cannot-look"} & {each["code"] for each in found["findings"]}
 
 
-# --- processes ---------------------------------------------------------------------------------------------
+# --- processes, and bugs of the doctor ---------------------------------------------------------------------
 
 
-def test_doctor_reports_a_process_that_does_not_exist(capsys: pytest.CaptureFixture[str]) -> None:
-    done = subprocess.Popen([sys.executable, "-c", ""])
-    done.wait()
-    code, found = answer(capsys, "--pid", str(done.pid))
-    assert (code, first(found)) == (3, "cannot-look")
-    assert "no such process" in found["findings"][0]["message"]
-
-
-def test_doctor_reports_a_process_of_another_user(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def refuse(pid: int) -> list[str]:
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(process, "read_maps", refuse)
-    code, found = answer(capsys, "--pid", "1")
-    assert (code, first(found)) == (3, "cannot-look")
-    assert "Permission denied" in found["findings"][0]["message"]
-
-
-def test_doctor_reports_a_process_without_a_cudnn(capsys: pytest.CaptureFixture[str]) -> None:
-    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    code, found = answer(capsys, "--pid", str(child.pid))
-    child.communicate()
-    assert (code, first(found)) == (3, "none-loaded")
-
-
-# --- bugs of the doctor ------------------------------------------------------------------------------------
-
-
-def test_doctor_reports_its_own_bug(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def raising(error: BaseException) -> Callable[..., Any]:
     def fail(*_: object, **__: object) -> None:
-        raise ZeroDivisionError("by us")
+        raise error
 
-    monkeypatch.setattr(main, "diagnose", fail)
+    return fail
+
+
+def test_doctor_reports_a_process_that_it_cannot_examine(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        code, found = answer(capsys, "--pid", str(child.pid))
+        child.communicate()
+    assert (code, first(found)) == (3, "none-loaded")
+    ended = answer(capsys, "--pid", str(child.pid))
+    monkeypatch.setattr(process, "read_maps", raising(PermissionError(13, "Permission denied")))
+    foreign = answer(capsys, "--pid", "1")
+    for (code, found), words in ((ended, "no such process"), (foreign, "Permission denied")):
+        assert (code, first(found)) == (3, "cannot-look")
+        assert words in found["findings"][0]["message"]
+
+
+def test_doctor_reports_its_own_bug_and_an_interruption(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(main, "diagnose", raising(ZeroDivisionError("by us")))
     code, found = answer(capsys)
     assert (code, first(found)) == (3, "internal-error")
     assert "ZeroDivisionError: by us" in found["findings"][0]["message"]
+    monkeypatch.setattr(main, "diagnose", raising(KeyboardInterrupt()))
+    assert main.main([]) == 130
+    assert capsys.readouterr().out == ""
 
 
 @pytest.mark.parametrize("form", ["text", "json", "github"])
@@ -336,22 +307,6 @@ def test_doctor_reports_a_bug_in_its_report(
     monkeypatch.setattr(report, "verdict", lambda found: 1 / 0 if found.sets else found.subject)
     assert main.main(["--static", "--format", form, str(tmp_path)]) == 3
     assert "ZeroDivisionError" in capsys.readouterr().out
-
-
-def test_doctor_exits_with_130_when_interrupted(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def interrupt(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(main, "diagnose", interrupt)
-    assert main.main([]) == 130
-    assert capsys.readouterr().out == ""
-
-
-def test_diagnosis_exits_with_3_when_nothing_was_examined() -> None:
-    for code in ("deleted-file", "cut-short", "no-driver"):
-        assert doctor.Diagnosis("x", (), (finding(code, "x"),)).exit_code() == 3
 
 
 def test_verdict_lines_is_empty_when_the_doctor_fails(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -373,25 +328,25 @@ sys.meta_path.insert(0, Block())
 """
 
 
-@pytest.mark.parametrize(
-    "entry",
-    [
-        "import runpy; runpy.run_module('cudnn_ct', run_name='__main__')",
-        "from cudnn_ct.__main__ import main; main()",
-    ],
-    ids=["python -m cudnn_ct", "cudnn-ct"],
-)
+def blocked(arguments: list[str], entry: str) -> subprocess.CompletedProcess[str]:
+    code = f"{BLOCKED}\nsys.argv[1:] = {arguments}\n{entry}"
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=ENVIRON)
+
+
+AS_MODULE = "import runpy; runpy.run_module('cudnn_ct', run_name='__main__')"
+AS_SCRIPT = "from cudnn_ct.__main__ import main; main()"
+
+
+@pytest.mark.parametrize("entry", [AS_MODULE, AS_SCRIPT], ids=["python -m cudnn_ct", "cudnn-ct"])
 def test_doctor_needs_only_the_standard_library(tmp_path: Path, entry: str) -> None:
     make_cudnn(tmp_path, "9.27.0", without=["adv"])
-    code = f"{BLOCKED}\nsys.argv[1:] = ['doctor', '--static', {str(tmp_path)!r}]\n{entry}"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=ENVIRON)
+    done = blocked(["doctor", "--static", str(tmp_path)], entry)
     assert (done.returncode, done.stderr) == (1, "")
     assert "missing-library: libcudnn_adv.so.9 is not in" in done.stdout
 
 
 def test_other_commands_fail_in_one_line_when_a_package_is_broken() -> None:
-    code = f"{BLOCKED}\nsys.argv[1:] = ['info']\nfrom cudnn_ct.__main__ import main; main()"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=ENVIRON)
+    done = blocked(["info"], AS_SCRIPT)
     assert done.returncode == 1
     assert done.stderr.startswith("cudnn-ct: broken here: click, and only `doctor` does without: ")
     assert len(done.stderr.splitlines()) == 1
@@ -448,22 +403,24 @@ def test_report_formats_github_annotations_in_one_line_each() -> None:
 @pytest.mark.parametrize(
     ("codes", "strict", "exit_code"),
     [
-        ([], False, 0),
-        (["no-driver"], True, 0),
-        (["private-file"], False, 0),
-        (["private-file"], True, 2),
-        (["private-file", "mixed-cuda"], True, 1),
+        ("", False, 0),
+        ("no-driver", True, 0),
+        ("private-file", False, 0),
+        ("private-file", True, 2),
+        ("private-file mixed-cuda", True, 1),
     ],
 )
 def test_diagnosis_exit_code_depends_on_severity(
-    diagnosis: doctor.Diagnosis, codes: list[str], strict: bool, exit_code: int
+    diagnosis: doctor.Diagnosis, codes: str, strict: bool, exit_code: int
 ) -> None:
-    findings = tuple(finding(code, "x", fix={"path": "p"}) for code in codes)
+    findings = tuple(finding(code, "x", path="p") for code in codes.split())
     assert doctor.Diagnosis("x", diagnosis.sets, findings).exit_code(strict) == exit_code
 
 
-def test_diagnosis_exits_with_1_when_only_an_old_cudnn_exists() -> None:
-    assert doctor.Diagnosis("x", (), (finding("old-cudnn", "x"),)).exit_code() == 1
+def test_diagnosis_exit_code_when_nothing_was_examined() -> None:
+    for code in ("deleted-file", "cut-short", "no-driver", "old-cudnn"):
+        exit_code = doctor.Diagnosis("x", (), (finding(code, "x"),)).exit_code()
+        assert exit_code == (1 if code == "old-cudnn" else 3)
 
 
 def test_report_uses_colours_on_a_terminal_unless_no_color(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -532,37 +489,31 @@ def symbols_of_one_name(count: int, length: int) -> dict[int, bytes]:
     }
 
 
+def versions(count: int, following: int) -> bytes:
+    return struct.pack("<HHIII", 1, count, 1, 16, following)
+
+
 NAMES = {DT_STRTAB: b"\0name\0"}
 SYMBOLS = {**NAMES, DT_SYMTAB: bytes(24 * 60_000)}
-HOSTILE = {
+ENTRIES = "a hash table of 60,000 entries"
+UNTERMINATED = "an unterminated hash table"
+HOSTILE: dict[str, tuple[dict[int, bytes], str]] = {
     "many symbols with one long name": (symbols_of_one_name(40_000, 150_000), "an unterminated name"),
     "many symbols with one short name": (symbols_of_one_name(40_000, 15_000), "has names of more than 4"),
-    "a long search path": (NAMES | {DT_STRTAB: b"\0" + b"a:" * 2**21}, "a string table of 4,194,305 bytes"),
-    "a search path within the table": (NAMES | {DT_STRTAB: b"\0" + b"a:" * 2**20}, "an unterminated name"),
-    "a search path of many folders": (
-        NAMES | {DT_STRTAB: b"\0" + b"a:" * 8_000 + b"\0"},
-        "a search path of 8,000 folders",
-    ),
-    "many buckets": (SYMBOLS | {DT_GNU_HASH: table([1] * 60_000)}, "a hash table of 60,000 entries"),
-    "many words": (SYMBOLS | {DT_GNU_HASH: table([1], words=60_000)}, "a hash table of 60,000 entries"),
-    "many symbols before the table": (
-        SYMBOLS | {DT_GNU_HASH: table([0], first=60_000)},
-        "a hash table of 60,000 entries",
-    ),
-    "many symbols in the table": (
-        SYMBOLS | {DT_GNU_HASH: table([59_999], chain=[1] * 60_000)},
-        "an unterminated hash table",
-    ),
-    "a long chain": (
-        SYMBOLS | {DT_GNU_HASH: table([1], chain=[0] * 20_000 + [1])},
-        "an unterminated hash table",
-    ),
-    "versions that repeat": (
-        NAMES | {DT_VERNEED: struct.pack("<HHIII", 1, 60_000, 1, 16, 0) + bytes(16)},
+    "a long search path": ({DT_STRTAB: b"\0" + b"a:" * 2**21}, "a string table of 4,194,305 bytes"),
+    "a search path within the table": ({DT_STRTAB: b"\0" + b"a:" * 2**20}, "an unterminated name"),
+    "many folders": ({DT_STRTAB: b"\0" + b"a:" * 8_000 + b"\0"}, "a search path of 8,000 folders"),
+    "many buckets": (SYMBOLS | {DT_GNU_HASH: table([1] * 60_000)}, ENTRIES),
+    "many words": (SYMBOLS | {DT_GNU_HASH: table([1], words=60_000)}, ENTRIES),
+    "many symbols before the table": (SYMBOLS | {DT_GNU_HASH: table([0], first=60_000)}, ENTRIES),
+    "many symbols": (SYMBOLS | {DT_GNU_HASH: table([59_999], chain=[1] * 60_000)}, UNTERMINATED),
+    "a long chain": (SYMBOLS | {DT_GNU_HASH: table([1], chain=[0] * 20_000 + [1])}, UNTERMINATED),
+    "repeated versions": (
+        NAMES | {DT_VERNEED: versions(60_000, 0) + bytes(16)},
         "needs more than 1,000 symbol versions",
     ),
     "a long list of versions": (
-        NAMES | {DT_VERNEED: struct.pack("<HHIII", 1, 0, 1, 16, 16) * 2_000 + bytes(16)},
+        NAMES | {DT_VERNEED: versions(0, 16) * 2_000 + bytes(16)},
         "an unterminated list of symbol versions",
     ),
 }
