@@ -8,13 +8,15 @@ from typing import Any
 
 import click
 
+from .._config import config
 from ..plans.base import Candidate
 from ..shapes.conv import ROLES
+from .device import name_here
 from .errors import need_gpu, plainly, usage
 from .options import Convolution, convolution_options
 from .table import Column, show
 
-__all__ = ["command", "operands_of", "show_candidates"]
+__all__ = ["command", "operands_of"]
 
 SKIPPED = "legacy algorithms are skipped: they need a handle, which needs the GPU itself"
 
@@ -42,10 +44,10 @@ def command(convolution: Convolution, no_timing: bool, device: str | None, as_js
     if device is None:
         need_gpu("--device FILE plans for a described GPU")
         rows = _on_gpu(convolution, not no_timing)
-        where = _gpu_name()
+        where = name_here()
     else:
         rows, where = _planned(convolution, device)
-    problem = str(convolution.problem(_allow_tf32()))
+    problem = str(convolution.problem(config.allow_tf32))
     if as_json:
         report = {
             "schema": 1,
@@ -58,15 +60,10 @@ def command(convolution: Convolution, no_timing: bool, device: str | None, as_js
         click.echo(json.dumps(report, indent=2))
         return
     click.echo(f"{problem}\non {where}{'' if device is None else ', planned without a GPU'}\n")
-    show_candidates(rows)
-    if device is not None:
-        click.echo(f"\n{SKIPPED}")
-
-
-def show_candidates(rows: Sequence[Candidate]) -> None:
-    """Print candidates as a table; without a column of times if none was timed."""
     timed = any(row.time_ms is not None for row in rows)
     show(COLUMNS[not timed :], [_cells(row)[not timed :] for row in rows])
+    if device is not None:
+        click.echo(f"\n{SKIPPED}")
 
 
 def operands_of(convolution: Convolution) -> tuple[Any, Any, tuple[int, ...] | None]:
@@ -117,16 +114,3 @@ def _cells(row: Candidate) -> list[str]:
 
 def _plain(row: Candidate) -> dict[str, Any]:
     return {name: value for name, value in row._asdict().items() if name != "problem"}
-
-
-def _gpu_name() -> str:
-    from ..cuda import device as devices
-    from ..cuda import stream as streams
-
-    return devices.device_name(streams.current_stream().device)
-
-
-def _allow_tf32() -> bool:
-    from .._config import config
-
-    return bool(config.allow_tf32)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from math import prod
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -15,8 +16,10 @@ from ..shapes.checks import FLOATS
 from ..shapes.pooling import POOLING_MODES
 from ..shapes.rnn import RNN_ALGOS, RNN_MODES
 from ..typing import Layout, RNNDirection
+from .device import name_here
 from .errors import fail, first_line, need_gpu, plainly, usage
-from .options import INT_MAX, INTS, SHAPE, Convolution, convolution_options, image_options
+from .options import INT_MAX, INTS, SHAPE, Convolution, choice, convolution_options, image_options
+from .random_array import some
 from .table import Column, Tick, progress, show
 
 __all__ = ["command"]
@@ -80,7 +83,8 @@ def conv(convolution: Convolution, plot: str | None, as_json: bool) -> None:
     usable = [row for row in found if not row.rejected]
     spec = found.problem.result
     out = ct.empty(spec.shape, spec.dtype, layout=convolution.layout)
-    nbytes, operations = first.nbytes + second.nbytes + out.nbytes, _operations(convolution)
+    nbytes = first.nbytes + second.nbytes + out.nbytes
+    operations = 2 * prod(convolution.shapes["y"]) * prod(convolution.w[1:])  # additions, multiplications
 
     def call_of(row: Candidate, tick: Tick) -> Callable[[], object]:
         made: list[Any] = []
@@ -99,11 +103,12 @@ def conv(convolution: Convolution, plot: str | None, as_json: bool) -> None:
         times = benchmark.benchmark([call_of(row, tick) for row in usable], _stream())
     rows = []
     for row, time in zip(usable, times, strict=True):
-        name = f"{row.backend} {row.algorithm}"
         if isinstance(time, CudnnError):
-            rows.append(Row(name, None, note=first_line(time)))
+            known: dict[str, Any] = {"time": None, "note": first_line(time)}
         else:
-            rows.append(Row(name, time, None, nbytes, operations, f"{row.workspace:,} bytes of workspace"))
+            note = f"{row.workspace:,} bytes of workspace"
+            known = {"time": time, "nbytes": nbytes, "operations": operations, "note": note}
+        rows.append(Row(f"{row.backend} {row.algorithm}", **known))
     rows.sort(key=lambda row: (row.time is None, row.time or 0.0))
     _print(str(found.problem), rows, plot, as_json)
 
@@ -113,7 +118,7 @@ def conv(convolution: Convolution, plot: str | None, as_json: bool) -> None:
 @click.option("--window", type=INTS, default=2, show_default=True)
 @click.option("--stride", type=INTS, help="The window's size by default.")
 @click.option("--padding", type=INTS, default=0, show_default=True)
-@click.option("--mode", type=click.Choice(POOLING_MODES), default="max", show_default=True)
+@choice("--mode", POOLING_MODES)
 @output_options
 def pool(
     x: tuple[int, ...], dtype: str, layout: Layout, plot: str | None, as_json: bool, **options: Any
@@ -124,7 +129,7 @@ def pool(
     with usage():
         y_shape = ct.pool_output_shape(x, **{name: options[name] for name in ("window", "stride", "padding")})
     _ready(plot)
-    image, y, dx = (_array(shape, dtype, layout) for shape in (x, y_shape, x))
+    image, y, dx = (some(shape, dtype, layout) for shape in (x, y_shape, x))
     runs = {
         "pool": (lambda: ct.pool(image, **options, out=y), (image, y)),
         "pool_backward": (lambda: ct.pool_backward(y, image, y, **options, out=dx), (image, y, y, dx)),
@@ -134,8 +139,8 @@ def pool(
 
 @command.command()
 @image_options
-@click.option("--algo", type=click.Choice(("accurate", "fast", "log")), default="accurate", show_default=True)
-@click.option("--mode", type=click.Choice(("channel", "instance")), default="channel", show_default=True)
+@choice("--algo", ("accurate", "fast", "log"))
+@choice("--mode", ("channel", "instance"))
 @output_options
 def softmax(
     x: tuple[int, ...], dtype: str, layout: Layout, plot: str | None, as_json: bool, **options: Any
@@ -144,7 +149,7 @@ def softmax(
     import cudnn_ct as ct
 
     _ready(plot)
-    image, y, dy, dx = (_array(x, dtype, layout) for _ in range(4))
+    image, y, dy, dx = (some(x, dtype, layout) for _ in range(4))
     runs = {
         "softmax": (lambda: ct.softmax(image, **options, out=y), (image, y)),
         "softmax_backward": (lambda: ct.softmax_backward(dy, y, **options, out=dx), (y, dy, dx)),
@@ -154,9 +159,7 @@ def softmax(
 
 @command.command("batch_norm")
 @image_options
-@click.option(
-    "--mode", type=click.Choice(("spatial", "per_activation")), default="spatial", show_default=True
-)
+@choice("--mode", ("spatial", "per_activation"))
 @output_options
 def batch_norm(
     x: tuple[int, ...], dtype: str, layout: Layout, plot: str | None, as_json: bool, **options: Any
@@ -167,24 +170,17 @@ def batch_norm(
     from ..shapes.norm import norm_parameter_dtype, norm_parameter_shape
 
     _ready(plot)
-    image, y, dx = (_array(x, dtype, layout) for _ in range(3))
+    image, y, dx = (some(x, dtype, layout) for _ in range(3))
     kept = norm_parameter_shape(x, options["mode"]), norm_parameter_dtype(image.spec.dtype)
     scale, bias, mean, var = (ct.full(kept[0], value, kept[1]) for value in (1, 0, 0, 1))
     with usage():
         step = ct.batch_norm_training(image, scale, bias, **options, out=y)
-    runs = {
-        "batch_norm_training": (
-            lambda: ct.batch_norm_training(image, scale, bias, **options, out=y),
-            (image, y),
-        ),
-        "batch_norm_backward": (
-            lambda: ct.batch_norm_backward(y, image, scale, step.mean, step.invstd, **options, out=dx),
-            (image, y, dx),
-        ),
-        "batch_norm_inference": (
-            lambda: ct.batch_norm_inference(image, scale, bias, mean, var, **options, out=y),
-            (image, y),
-        ),
+    train, backward, infer = ct.batch_norm_training, ct.batch_norm_backward, ct.batch_norm_inference
+    saved = step.mean, step.invstd
+    runs: dict[str, Run] = {
+        "batch_norm_training": (lambda: train(image, scale, bias, **options, out=y), (image, y)),
+        "batch_norm_backward": (lambda: backward(y, image, scale, *saved, **options, out=dx), (image, y, dx)),
+        "batch_norm_inference": (lambda: infer(image, scale, bias, mean, var, **options, out=y), (image, y)),
     }
     _time(f"batch normalisation of {image.spec}, {_words(options)}", runs, plot, as_json)
 
@@ -193,15 +189,10 @@ def batch_norm(
 @click.option("--x", type=SHAPE, metavar="T,N,C", required=True, help="Time steps, batch, input size.")
 @click.option("--hidden", type=click.IntRange(1, INT_MAX), required=True, help="Size of the hidden state.")
 @click.option("--layers", type=click.IntRange(1, INT_MAX), default=1, show_default=True)
-@click.option("--mode", type=click.Choice(RNN_MODES), default="lstm", show_default=True)
+@choice("--mode", RNN_MODES, default="lstm")
 @click.option("--bidirectional", is_flag=True)
-@click.option("--dtype", type=click.Choice(FLOATS), default="float32", show_default=True)
-@click.option(
-    "--algo",
-    type=click.Choice((*RNN_ALGOS, "heuristic", "autotune")),
-    default="heuristic",
-    show_default=True,
-)
+@choice("--dtype", FLOATS, default="float32")
+@choice("--algo", ("heuristic", "autotune", *RNN_ALGOS))
 @output_options
 def rnn(
     x: tuple[int, ...], hidden: int, layers: int, bidirectional: bool, plot: str | None, as_json: bool,
@@ -210,9 +201,8 @@ def rnn(
     """Time an RNN: the forward pass for inference and for training, and with its gradients."""
     import cudnn_ct as ct
 
-    with usage():
-        if len(x) != 3:
-            raise ValueError(f"x has shape {x}; expected (T, N, C): time steps, batch, input size")
+    if len(x) != 3:
+        raise click.UsageError(f"x has shape {x}; expected (T, N, C): time steps, batch, input size")
     _ready(plot)
     steps, batch, size = x
     mode, dtype = options.pop("mode"), options["dtype"]
@@ -220,8 +210,8 @@ def rnn(
     with usage():
         network = ct.RNN(mode, size, hidden, layers, direction=direction, **options)
     outputs = (steps, batch, hidden * (2 if bidirectional else 1))
-    sequence, dy = (_array(shape, dtype, "nchw") for shape in (x, outputs))
-    weights = ct.scale(_array((network.weight_size,), dtype, "nchw"), alpha=hidden**-0.5)
+    sequence, dy = (some(shape, dtype, "nchw") for shape in (x, outputs))
+    weights = ct.scale(some((network.weight_size,), dtype, "nchw"), alpha=hidden**-0.5)
 
     def train() -> object:
         reserve = network.forward(sequence, weights, training=True).reserve
@@ -250,12 +240,6 @@ def _ready(plot: str | None) -> None:
         if reason:
             fail(reason)
     need_gpu()
-
-
-def _array(shape: Sequence[int], dtype: str, layout: Layout) -> Any:
-    from .random_array import some
-
-    return some(shape, dtype, layout)
 
 
 def _stream() -> Any:
@@ -293,29 +277,18 @@ def _measure(run: Callable[[], object], what: str, tick: Tick) -> list[float]:
     return times
 
 
-def _operations(convolution: Convolution) -> int:
-    """Count a multiplication and an addition for each product."""
-    from math import prod
-
-    return 2 * prod(convolution.shapes["y"]) * prod(convolution.w[1:])
-
-
 def _words(options: dict[str, Any]) -> str:
     return ", ".join(f"{name} {value}" for name, value in options.items() if value is not None)
 
 
 def _print(problem: str, rows: Sequence[Row], plot: str | None, as_json: bool) -> None:
-    from ..cuda import device as devices
-
-    device = devices.device_name(_stream().device)
+    device = name_here()
     if as_json:
         timed = [row._asdict() for row in rows]
         click.echo(json.dumps({"schema": 1, "problem": problem, "device": device, "rows": timed}, indent=2))
     else:
         click.echo(f"{problem}\non {device}\n")
-        cells = [_cells(row) for row in rows]
-        filled = [place for place in range(len(COLUMNS)) if any(row[place] for row in cells)]
-        show([COLUMNS[place] for place in filled], [[row[place] for place in filled] for row in cells])
+        show(COLUMNS, [_cells(row) for row in rows])
     if plot is not None:
         from .plot import draw
 

@@ -8,7 +8,7 @@ import click
 
 from .errors import need_gpu, plainly
 
-__all__ = ["command"]
+__all__ = ["command", "name_here"]
 
 STDOUT = "-"
 
@@ -49,3 +49,11 @@ def command(export: str | None) -> None:
     with open(export, "w", encoding="utf-8") as file:
         file.write(f"{text}\n")
     print(f"wrote {export}", file=sys.stderr)
+
+
+def name_here() -> str:
+    """Return the name of the current device."""
+    from ..cuda import device as devices
+    from ..cuda import stream as streams
+
+    return devices.device_name(streams.current_stream().device)

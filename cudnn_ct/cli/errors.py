@@ -15,16 +15,8 @@ from ..doctor.terminal import printable
 from ..errors import CudnnError, CudnnWarning
 
 __all__ = [
-    "FAILED",
-    "NO_GPU",
-    "fail",
-    "first_line",
-    "need_gpu",
-    "need_library",
-    "plainly",
-    "usage",
-    "verdict_of",
-]
+    "FAILED", "NO_GPU", "fail", "first_line", "need_gpu", "need_library", "plainly", "usage", "verdict_of",
+]  # fmt: skip
 
 FAILED = 1
 NO_GPU = 3  # the command could not run, as with the doctor's 3
@@ -33,19 +25,13 @@ DOCTOR = "doctor: "
 
 
 def fail(text: str, code: int = FAILED) -> NoReturn:
-    """Print a line on stderr and exit."""
+    """Print a line on stderr, and exit."""
     _print(text)
     sys.exit(code)
 
 
 def need_gpu(otherwise: str = "") -> None:
-    """Exit with ``NO_GPU`` and the reason if cuDNN can be loaded and has no GPU.
-
-    Raises
-    ------
-    CudnnError
-        cuDNN or its libcublasLt cannot be used.
-    """
+    """Exit with ``NO_GPU`` if no GPU can be used; raise CudnnError if cuDNN or its libcublasLt cannot."""
     from ..context import available
 
     here = available()
@@ -80,7 +66,7 @@ def plainly(command: Callable[..., Any]) -> Callable[..., Any]:
     def wrapped(*arguments: Any, **keywords: Any) -> Any:
         with warnings.catch_warnings():
             warnings.simplefilter("default", CudnnWarning)
-            warnings.showwarning = _warn
+            warnings.showwarning = lambda message, *_, **__: _print(str(message))
             try:
                 return command(*arguments, **keywords)
             except CudnnError as error:
@@ -101,10 +87,6 @@ def first_line(error: BaseException) -> str:
 def verdict_of(error: BaseException) -> list[str]:
     """Return the doctor's lines among the notes of an exception."""
     return [note for note in getattr(error, "__notes__", ()) if note.startswith(DOCTOR)]
-
-
-def _warn(message: Warning | str, *_: Any, **__: Any) -> None:
-    _print(str(message))
 
 
 def _print(text: str) -> None:

@@ -34,13 +34,7 @@ class PlanningError(CudnnError):
 
 
 def read_description(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Read the description of a device.
-
-    Raises
-    ------
-    ValueError
-        The file is not a description; the message contains the path.
-    """
+    """Read the description of a device; raise ValueError with the path if the file is not one."""
     try:
         with open(path, "rb") as file:
             description = json.loads(file.read(MAX_BYTES + 1)[:MAX_BYTES])
@@ -56,14 +50,8 @@ def read_description(path: str | os.PathLike[str]) -> dict[str, Any]:
 def plan(description: dict[str, Any], wanted: Sequence[Convolution]) -> list[list[Candidate]]:
     """List the engines that cuDNN has for convolutions on a device, the best first, rejected ones last.
 
-    Raises
-    ------
-    BadParamError
-        cuDNN rejects the description.
-    NotSupportedError
-        This cuDNN is older than 9.8, the first version that plans without a device.
-    CudnnError
-        No cuDNN can be loaded, or the child process failed.
+    Raises BadParamError if cuDNN rejects the description, NotSupportedError for a cuDNN older than 9.8, the
+    first version that plans without a device, and CudnnError if the child process fails.
     """
     from .. import _lib
     from .._config import config
@@ -136,7 +124,10 @@ def _result(done: subprocess.CompletedProcess[str]) -> list[list[Candidate]]:
         for note in result["notes"]:
             error.add_note(note)
         raise error
-    return [[_candidate(row) for row in rows] for rows in result["rows"]]
+    return [
+        [Candidate(**{**row, "relayout": (), "notes": tuple(row["notes"])}) for row in rows]
+        for rows in result["rows"]
+    ]
 
 
 def answer() -> None:
@@ -155,11 +146,6 @@ def answer() -> None:
         result = {"error": first_line(error), "rejected": rejected, "notes": verdict_of(error)}
     print(f"\n{json.dumps(result)}", flush=True)
     os._exit(0)  # the destructors of the libraries may fail with a stub for a driver
-
-
-def _candidate(row: dict[str, Any]) -> Candidate:
-    candidate = Candidate(**row)
-    return candidate._replace(relayout=(), notes=tuple(candidate.notes))
 
 
 def _convolution(row: dict[str, Any]) -> Convolution:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
@@ -14,9 +14,8 @@ from ..shapes.specs import LAYOUTS, TensorSpec
 from ..typing import Direction, Layout, Precision
 from .errors import usage
 
-__all__ = ["DTYPES", "INTS", "PADDING", "SHAPE", "Convolution", "convolution_options", "image_options"]
+__all__ = ["INTS", "PADDING", "SHAPE", "Convolution", "choice", "convolution_options", "image_options"]
 
-DTYPES = CONV_DTYPES
 INT_MAX = 2**31 - 1
 PRECISIONS = ("as_input_f32", "float32", "tf32", "as_input", "float16", "float64")
 
@@ -107,13 +106,7 @@ class Convolution(NamedTuple):
         return {"x": self.x, "w": self.w, "y": y}
 
     def problem(self, allow_tf32: bool = True) -> ConvProblem:
-        """Return its problem.
-
-        Raises
-        ------
-        TypeError, ValueError
-            The shapes, the dtype or the parameters do not match.
-        """
+        """Return its problem; raise TypeError or ValueError if shapes, dtype or parameters do not match."""
         *inputs, result = ROLES[self.direction].operands
         specs = [TensorSpec.packed(self.shapes[name], self.dtype, self.layout) for name in inputs]
         return conv_problem(
@@ -126,15 +119,15 @@ class Convolution(NamedTuple):
         )
 
 
+def choice(name: str, words: Sequence[str], default: str = "") -> Callable[[F], F]:
+    """Return an option that takes one of some words, by default the first."""
+    return click.option(name, type=click.Choice(words), default=default or words[0], show_default=True)
+
+
 def image_options(command: F) -> F:
     """Add the options of operations on one array."""
-    for option in (
-        click.option("--layout", type=click.Choice(LAYOUTS), default="nchw", show_default=True),
-        click.option("--dtype", type=click.Choice(DTYPES), default="float32", show_default=True),
-        click.option("--x", type=SHAPE, required=True, help="Shape of x."),
-    ):
-        command = option(command)
-    return command
+    shape = click.option("--x", type=SHAPE, required=True, help="Shape of x.")
+    return shape(choice("--dtype", CONV_DTYPES, "float32")(choice("--layout", LAYOUTS)(command)))
 
 
 def convolution_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -151,11 +144,9 @@ def convolution_options(command: Callable[..., Any]) -> Callable[..., Any]:
     gathered.__click_params__ = getattr(command, "__click_params__", [])  # type: ignore[attr-defined]
     for option in (
         click.option("--precision", type=click.Choice(PRECISIONS), help="Precision of the computation."),
-        click.option("--direction", type=click.Choice(tuple(ROLES)), default="forward", show_default=True),
-        click.option("--layout", type=click.Choice(LAYOUTS), default="nchw", show_default=True),
-        click.option(
-            "--dtype", type=click.Choice(conv_dtypes("forward")), default="float32", show_default=True
-        ),
+        choice("--direction", tuple(ROLES), "forward"),
+        choice("--layout", LAYOUTS),
+        choice("--dtype", conv_dtypes("forward"), "float32"),
         click.option("--groups", type=click.IntRange(1, INT_MAX), default=1),
         click.option("--dilation", type=INTS, default=1),
         click.option("--stride", type=INTS, default=1),

@@ -10,14 +10,10 @@ __all__ = ["hold"]
 
 
 def hold() -> None:
-    """Wrap the standard streams."""
-    sys.stdout = _held(sys.stdout)
-    sys.stderr = _held(sys.stderr)
-
-
-def _held(stream: Any) -> Any:
-    """Wrap a stream. A closed one is replaced, because the next file that is opened would get its number."""
-    return _Output(stream) if stream else open(os.devnull, "w", encoding="utf-8")
+    """Wrap the standard streams. A closed one is replaced: the next open file would get its number."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name) or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - until the end
+        setattr(sys, name, _Output(stream))
 
 
 class _Output:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 __all__ = ["draw", "why_not"]
 
@@ -14,13 +14,7 @@ MAX_BARS = 60  # bars
 
 
 def why_not(path: str) -> str:
-    """Return why no image can be drawn; empty if it can.
-
-    Raises
-    ------
-    ValueError
-        The suffix of the path is not that of an image format.
-    """
+    """Return why no image can be drawn; empty if it can. Raises ValueError for other suffixes."""
     try:
         from PIL import Image
     except ImportError:
@@ -49,17 +43,13 @@ def draw(path: str, title: Sequence[str], rows: Sequence[tuple[str, float]], uni
         top += LINE
     top += LINE
     longest = max((number for _, number in shown), default=0.0) or 1.0
-    for name, number in shown:
-        canvas.text((EDGE, top), _cut(name, NAMES - EDGE, font.getlength), "black", font)
+    for label, number in shown:
+        name = label
+        while font.getlength(name) > NAMES - EDGE:
+            name = name[:-2] + "…"
+        canvas.text((EDGE, top), name, "black", font)
         left, width = EDGE + NAMES, BAR * number / longest
         canvas.rectangle((left, top + 2, left + max(width, 1), top + LINE - 6), "#4477aa")
         canvas.text((left + width + 6, top), f"{number:.1f} {unit}", "black", font)
         top += LINE
     image.save(path)
-
-
-def _cut(name: str, width: int, length: Callable[[str], float]) -> str:
-    """Shorten a name to a width."""
-    while name and length(name) > width:
-        name = name[:-2] + "…"
-    return name

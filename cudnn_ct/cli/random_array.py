@@ -18,10 +18,7 @@ BLOCK = 1 << 20  # numbers that are drawn, and then repeated
 def some(shape: Sequence[int], dtype: str, layout: Layout = "nchw", seed: int = 0) -> DeviceArray:
     """Allocate a device array of random numbers. Constants would use less power and run faster.
 
-    Raises
-    ------
-    AllocationError
-        It exceeds the memory of the device or of the host.
+    Raises AllocationError if it exceeds the memory of the device or of the host.
     """
     import numpy as np
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import click
 
+from .device import name_here
 from .errors import NO_GPU, fail, need_library, plainly, usage
 from .selftest_report import COLUMNS, FAILED, OK, SKIPPED, Outcome, as_dict, as_junit, cells, count
 from .table import progress, show
@@ -27,8 +30,10 @@ def command(op: tuple[str, ...], device: str | None, as_json: bool, junit: str |
     parts of cuDNN that need none, and exits with 3 (with 1 if a check fails).
     """
     from ..context import available
+    from .offline import read_description
 
-    description = _described(device)
+    with usage():
+        description = None if device is None else read_description(device)
     names = _operations(op)
     if junit:  # fail before the run, which takes time
         with open(junit, "ab"):
@@ -36,7 +41,7 @@ def command(op: tuple[str, ...], device: str | None, as_json: bool, junit: str |
     here = available()
     rows = _on_gpu(names) if here else _without(description)
     if as_json:
-        about = {"device": _gpu_name() if here else None, "reason": here.reason or None}
+        about = {"device": name_here() if here else None, "reason": here.reason or None}
         click.echo(json.dumps(as_dict(rows, cudnn=_version(), **about), indent=2))
     else:
         show(COLUMNS, [cells(row) for row in rows])
@@ -45,19 +50,11 @@ def command(op: tuple[str, ...], device: str | None, as_json: bool, junit: str |
         with open(junit, "wb") as file:
             file.write(as_junit(rows, here.reason))
     if failed := count(rows, FAILED):
-        fail(
-            f"{failed} of {len(rows)} failed" + ("" if here else f"; and no operation was run: {here.reason}")
-        )
+        reason = "" if here else f"; and no operation was run: {here.reason}"
+        fail(f"{failed} of {len(rows)} failed{reason}")
     if not here:
         need_library()
         fail(f"no operation was run: {here.reason}", NO_GPU)
-
-
-def _described(path: str | None) -> dict[str, Any] | None:
-    from .offline import read_description
-
-    with usage():
-        return None if path is None else read_description(path)
 
 
 def _operations(only: tuple[str, ...]) -> tuple[str, ...]:
@@ -73,21 +70,19 @@ def _on_gpu(names: tuple[str, ...]) -> list[Outcome]:
     from .selftest_cases import cases
     from .selftest_run import attempt
 
-    chosen = [case for case in cases() if case.operation in names]
-    rows = []
-    with progress("selftest", len(chosen)) as tick:
-        for case in chosen:
-            tick(case.operation)
-            rows.append(attempt(case))
-    return rows
+    chosen = [(case.operation, partial(attempt, case)) for case in cases() if case.operation in names]
+    return _run("selftest", chosen)
 
 
 def _without(description: dict[str, Any] | None) -> list[Outcome]:
     from .selftest_cpu import checks
 
-    chosen = list(checks(description))
+    return _run("without a GPU:", list(checks(description)))
+
+
+def _run(what: str, chosen: Sequence[tuple[str, Callable[[], Outcome]]]) -> list[Outcome]:
     rows = []
-    with progress("without a GPU:", len(chosen)) as tick:
+    with progress(what, len(chosen)) as tick:
         for name, check in chosen:
             tick(name)
             rows.append(check())
@@ -98,13 +93,6 @@ def _summary(rows: list[Outcome]) -> str:
     seconds = sum(row.seconds for row in rows)
     counts = [f"{number} {verdict}" for verdict in (OK, FAILED, SKIPPED) if (number := count(rows, verdict))]
     return f"{', '.join(counts)}, in {seconds:.1f} s"
-
-
-def _gpu_name() -> str:
-    from ..cuda import device as devices
-    from ..cuda import stream as streams
-
-    return devices.device_name(streams.current_stream().device)
 
 
 def _version() -> str | None:

@@ -89,33 +89,28 @@ def _descriptors() -> str:
 def _shapes() -> str:
     """Compare the result shapes that this package computes with cuDNN's."""
     import cudnn_ct as ct
+    from cudnn_ct import _lib
 
-    library = _library()
+    library = _lib.load()
     geometries: tuple[dict[str, Any], ...] = (
-        {"padding": (1, 1)},
-        {"padding": (0, 2), "stride": (2, 1)},
-        {"padding": (3, 3), "dilation": (2, 3)},
+        {"padding": (1, 1), "stride": (1, 1), "dilation": (1, 1)},
+        {"padding": (0, 2), "stride": (2, 1), "dilation": (1, 1)},
+        {"padding": (3, 3), "stride": (1, 1), "dilation": (2, 3)},
     )
     x, w = (2, 6, 17, 23), (4, 6, 3, 5)
+    image = ct.TensorDescriptor.cached(ct.TensorSpec.packed(x, "float32"))
+    filters = ct.FilterDescriptor.cached(ct.FilterSpec(w, "float32"))
+    shape = (ctypes.c_int * 4)()
     for geometry in geometries:
-        filled = {"stride": (1, 1), "dilation": (1, 1), **geometry}
-        with ct.ConvolutionDescriptor(ct.ConvolutionSpec(**filled)) as descriptor:
-            theirs = _asked(
-                library.cudnnGetConvolutionNdForwardOutputDim,
-                descriptor,
-                ct.TensorDescriptor.cached(ct.TensorSpec.packed(x, "float32")),
-                ct.FilterDescriptor.cached(ct.FilterSpec(w, "float32")),
-            )
-        _agree(f"convolution of {x} with {w}, {geometry}", ct.conv_output_shape(x, w, **geometry), theirs)
+        with ct.ConvolutionDescriptor(ct.ConvolutionSpec(**geometry)) as descriptor:
+            library.cudnnGetConvolutionNdForwardOutputDim(descriptor, image, filters, 4, shape)
+        ours = ct.conv_output_shape(x, w, **geometry)
+        _agree(f"convolution of {x} with {w}, {geometry}", ours, tuple(shape))
     for window, padding, stride in (((3, 3), (1, 1), (2, 2)), ((2, 4), (0, 1), (1, 3))):
         with ct.PoolingDescriptor(ct.PoolingSpec(window, padding, stride, "max")) as descriptor:
-            theirs = _asked(
-                library.cudnnGetPoolingNdForwardOutputDim,
-                descriptor,
-                ct.TensorDescriptor.cached(ct.TensorSpec.packed(x, "float32")),
-            )
+            library.cudnnGetPoolingNdForwardOutputDim(descriptor, image, 4, shape)
         ours = ct.pool_output_shape(x, window=window, padding=padding, stride=stride)
-        _agree(f"pooling of {x} with a window of {window}", ours, theirs)
+        _agree(f"pooling of {x} with a window of {window}", ours, tuple(shape))
     return f"{len(geometries)} convolutions and 2 poolings agree with cuDNN"
 
 
@@ -124,7 +119,6 @@ def _planning(device: dict[str, Any]) -> str:
     from .offline import plan
 
     directions: tuple[Direction, ...] = ("forward", "backward_data", "backward_filter")
-
     wanted = [
         Convolution((8, 64, 28, 28), (64, 64, 3, 3), dtype, "nhwc", direction, 1)
         for direction in directions
@@ -151,18 +145,6 @@ def _doctor() -> str:
     if diagnosis.exit_code():
         raise CudnnError("; ".join(f"{found.code}: {found.message}" for found in errors))
     return verdict(diagnosis)
-
-
-def _library() -> Any:
-    from .. import _lib
-
-    return _lib.load()
-
-
-def _asked(function: Any, *descriptors: Any) -> tuple[int, ...]:
-    shape = (ctypes.c_int * 4)()
-    function(*descriptors, 4, shape)
-    return tuple(shape)
 
 
 def _agree(what: str, ours: tuple[int, ...], theirs: tuple[int, ...]) -> None:
