@@ -18,6 +18,8 @@ from cudnn_ct.errors import CudnnError, NotInitializedError
 
 from .cudnn import FakeCudnn
 
+MonkeyPatch = pytest.MonkeyPatch
+
 SMALL = ["--x", "2,3,5,6", "--w", "4,3,3,3"]
 
 
@@ -33,7 +35,7 @@ def selftest(*arguments: str) -> tuple[int, dict[str, Any]]:
 
 
 @pytest.fixture
-def _no_uneven_padding(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_uneven_padding(monkeypatch: MonkeyPatch) -> None:
     """Skip the cases that only engines of the graph API support, which the fake does not have."""
     some = [case for case in cases() if case.variant != "uneven padding"]
     some = [case for case in some if case.dtype != "int8" or case.variant == "to float32"]
@@ -68,9 +70,7 @@ def test_selftest_prints_a_table(fake: FakeCudnn) -> None:
     assert summary.startswith(f"{len(rows)} ok, in ")
 
 
-def test_selftest_fails_on_a_wrong_result(
-    fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_selftest_fails_on_a_wrong_result(fake: FakeCudnn, monkeypatch: MonkeyPatch, tmp_path: Path) -> None:
     right = ct.reference.softmax
     monkeypatch.setattr(
         ct.reference, "softmax", lambda *a, **k: right(*a, **k) + np.float32(0.01).astype(a[0].dtype)
@@ -109,7 +109,7 @@ def test_selftest_skips_only_optional_dtypes_when_cudnn_rejects_them(fake: FakeC
     ],
 )
 def test_selftest_fails_on_results_of_another_shape_or_value(
-    fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch, value: Any, words: str
+    fake: FakeCudnn, monkeypatch: MonkeyPatch, value: Any, words: str
 ) -> None:
     monkeypatch.setattr(ct, "lrn", lambda x, **k: None if value is None else ct.asarray(value))
     row = selftest_run.attempt(one("lrn"))
@@ -119,9 +119,7 @@ def test_selftest_fails_on_results_of_another_shape_or_value(
         assert (row.verdict, row.error, row.detail) == ("failed", float("inf"), words)
 
 
-def test_selftest_runs_the_other_rows_after_a_bug_in_one(
-    fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_selftest_runs_the_other_rows_after_a_bug_in_one(fake: FakeCudnn, monkeypatch: MonkeyPatch) -> None:
     def broken(*_: Any, **__: Any) -> Any:
         raise RuntimeError("a bug")
 
@@ -132,9 +130,7 @@ def test_selftest_runs_the_other_rows_after_a_bug_in_one(
     assert told["ok"]
 
 
-def test_selftest_fails_when_dropout_keeps_everything(
-    fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_selftest_fails_when_dropout_keeps_everything(fake: FakeCudnn, monkeypatch: MonkeyPatch) -> None:
     make = ct.DropoutState
     monkeypatch.setattr(ct, "DropoutState", lambda p, seed: make(0, seed))
     row = selftest_run.attempt(one("dropout"))
@@ -142,7 +138,7 @@ def test_selftest_fails_when_dropout_keeps_everything(
     assert row.detail == "kept 1.00 of all elements, expected about 0.75"
 
 
-def test_selftest_reports_a_warning_of_the_package(fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_selftest_reports_a_warning_of_the_package(fake: FakeCudnn, monkeypatch: MonkeyPatch) -> None:
     import warnings
 
     right = ct.lrn
@@ -250,9 +246,7 @@ def test_device_prints_the_name(fake: FakeCudnn) -> None:
     assert run("device").stdout == "a device of the tests, device 0\n"
 
 
-def test_device_exports_a_description(
-    fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_device_exports_a_description(fake: FakeCudnn, monkeypatch: MonkeyPatch, tmp_path: Path) -> None:
     from cudnn_ct.graph import offline
 
     monkeypatch.setattr(offline, "describe_device", lambda context: '{"deviceVer": 900}')
@@ -291,7 +285,7 @@ def test_algorithms_fails_in_one_line_when_no_handle_can_be_created(fake: FakeCu
     ],
 )
 def test_errors_of_an_installation_have_the_doctors_verdict(
-    fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch, function: str, status: int, carried: bool
+    fake: FakeCudnn, monkeypatch: MonkeyPatch, function: str, status: int, carried: bool
 ) -> None:
     from cudnn_ct import _lib, doctor
 
@@ -309,9 +303,7 @@ def test_errors_of_an_installation_have_the_doctors_verdict(
     assert asked == [__file__] * carried  # once for a library
 
 
-def test_errors_have_no_verdict_when_the_doctor_fails(
-    fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_errors_have_no_verdict_when_the_doctor_fails(fake: FakeCudnn, monkeypatch: MonkeyPatch) -> None:
     from cudnn_ct import _lib, doctor
 
     def failing(path: str) -> list[str]:

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -68,10 +69,9 @@ def tree(tmp_path: Path, cudnn: Installation) -> Path:
 
 def child(code: str, library: Path | str | None = None, **environ: str) -> subprocess.CompletedProcess[str]:
     """Run code that has ``_lib`` and ``json`` in a process with a clean environment."""
-    prelude = "import json, os, sys\nfrom cudnn_ct import _lib, _raw, errors\n"
-    clean = {
-        name: value for name, value in os.environ.items() if name not in ("LD_LIBRARY_PATH", "LD_PRELOAD")
-    }
+    prelude = "import json, os, sys, warnings\nfrom cudnn_ct import _lib, _raw, errors\n" + HELPERS
+    dropped = ("LD_LIBRARY_PATH", "LD_PRELOAD")
+    clean = {name: value for name, value in os.environ.items() if name not in dropped}
     if library is not None:
         environ["CUDNN_CT_LIBRARY"] = str(library)
     return subprocess.run(
@@ -84,139 +84,115 @@ def child(code: str, library: Path | str | None = None, **environ: str) -> subpr
 
 
 def answer(code: str, library: Path | str | None = None, **environ: str) -> Any:
-    """Return what the code in a child printed as JSON, having ended well."""
+    """Return the last JSON value that the code in a child printed; the child must succeed."""
     ran = child(code, library, **environ)
     assert ran.returncode == 0, ran.stderr
     return json.loads(ran.stdout.splitlines()[-1])
 
 
-LOAD = "print(json.dumps([_lib.load().path, _lib.load().found_via, _lib.load().version]))"
-FAIL = """
-try:
-    _lib.load()
-except errors.CudnnError as error:
-    print(json.dumps([type(error).__name__, str(error)]))
+HELPERS = """
+def tell(*values):
+    print(json.dumps(values[0] if len(values) == 1 else values))
+
+def error_of(call):
+    try:
+        call()
+    except Exception as error:
+        return [type(error).__name__, str(error)]
+
+def warnings_of(call):
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        result = call()
+    return result, [[type(one.message).__name__, str(one.message)] for one in seen]
 """
+LOAD = "tell(_lib.load().path, _lib.load().found_via, _lib.load().version)"
+FAIL = "tell(error_of(_lib.load))"
 MAPPED = "sorted(f for f in _lib.mapped_files() if 'libcudnn' in f)"
 
 
-# --- what is sound loads -----------------------------------------------------------------------------------
+# --- sound installations -----------------------------------------------------------------------------------
 
 
-def test_the_wheel_is_found(cudnn: Installation) -> None:
-    path, via, version = answer(LOAD)
-    assert (path, via, version) == (cudnn.shim, "wheel", cudnn.number)
+def test_load_finds_the_wheel(cudnn: Installation) -> None:
+    assert answer(LOAD) == [cudnn.shim, "wheel", cudnn.number]
 
 
-def test_importing_opens_and_imports_nothing(cudnn: Installation) -> None:
+def test_import_opens_no_library_and_imports_no_heavy_package(cudnn: Installation) -> None:
     code = """
-    before = set(sys.modules)  # a .pth file of the environment may have put something there
-    import cudnn_ct._info, cudnn_ct._find, cudnn_ct._installation, cudnn_ct._elf, cudnn_ct
-    dir(_raw.raw), repr(_raw.raw)
-    libraries = ("libcudnn", "libcuda", "libcublas", "libnvrtc")
-    mapped = [f for f in _lib.mapped_files() if any(name in f for name in libraries)]
-    heavy = {"cuda", "numpy", "click", "rich", "torch", "cupy", "jax", "ml_dtypes"}
-    new = {name.partition(".")[0] for name in set(sys.modules) - before}
-    print(json.dumps([mapped, sorted(new & heavy), len(dir(_raw.raw))]))
-    """
-    mapped, imported, functions = answer("\n".join(line.strip() for line in code.splitlines()))
+before = set(sys.modules)  # a .pth file of the environment may have imported modules
+import cudnn_ct._info, cudnn_ct._find, cudnn_ct._installation, cudnn_ct._elf, cudnn_ct
+dir(_raw.raw), repr(_raw.raw)
+libraries = ("libcudnn", "libcuda", "libcublas", "libnvrtc")
+mapped = [f for f in _lib.mapped_files() if any(name in f for name in libraries)]
+heavy = {"cuda", "numpy", "click", "rich", "torch", "cupy", "jax", "ml_dtypes"}
+new = {name.partition(".")[0] for name in set(sys.modules) - before}
+tell(mapped, sorted(new & heavy), len(dir(_raw.raw)))
+"""
+    mapped, imported, functions = answer(code)
     assert (mapped, imported) == ([], [])
     assert functions > 200
 
 
-def link_to_file(folder: Path, shim: Path) -> Path:
-    (folder / "elsewhere.so").symlink_to(shim)
-    return folder / "elsewhere.so"
-
-
-def link_to_folder(folder: Path, shim: Path) -> Path:
-    (folder / "cudnn").symlink_to(shim.parent)
-    return folder / "cudnn"
-
-
-def relative_link(folder: Path, shim: Path) -> Path:
-    (folder / "relative.so").symlink_to(os.path.relpath(shim, folder))
-    return folder / "relative.so"
-
-
-def chain_of_links(folder: Path, shim: Path) -> Path:
-    (folder / "first").symlink_to(link_to_folder(folder, shim) / shim.name)
-    (folder / "second").symlink_to("first")
-    return folder / "second"
-
-
-@pytest.mark.parametrize("link", [link_to_file, link_to_folder, relative_link, chain_of_links])
-def test_symbolic_links_just_work(tmp_path: Path, cudnn: Installation, link: Any) -> None:
-    path, _, version = answer(LOAD, link(tmp_path, Path(cudnn.shim)))
+@pytest.mark.parametrize("link", ["file", "folder", "relative", "chain"])
+def test_load_follows_links(tmp_path: Path, cudnn: Installation, link: str) -> None:
+    shim = Path(cudnn.shim)
+    (tmp_path / "file").symlink_to(shim)
+    (tmp_path / "folder").symlink_to(shim.parent)
+    (tmp_path / "relative").symlink_to(os.path.relpath(shim, tmp_path))
+    (tmp_path / "first").symlink_to(tmp_path / "folder" / shim.name)
+    (tmp_path / "chain").symlink_to("first")
+    path, _, version = answer(LOAD, tmp_path / link)
     assert (path, version) == (cudnn.shim, cudnn.number)
 
 
-def test_a_copy_with_links_to_the_large_libraries_loads(tree: Path, cudnn: Installation) -> None:
+def test_load_accepts_a_copy_with_links_to_the_large_libraries(tree: Path, cudnn: Installation) -> None:
     assert answer(LOAD, tree) == [str(tree / "libcudnn.so.9"), "CUDNN_CT_LIBRARY", cudnn.number]
 
 
 @pytest.mark.parametrize("flag", ["LIBRARY_PATH", "BASE_PATH"])
-def test_flags_of_dnn_name_a_place(tree: Path, cudnn: Installation, flag: str) -> None:
+def test_dnn_flags_name_the_library(tree: Path, cudnn: Installation, flag: str) -> None:
     place = {"LIBRARY_PATH": tree, "BASE_PATH": tree.parent}[flag]
-    code = "from cudnn_ct import dnn\nprint(json.dumps([_lib.load().path, dnn.version(), dnn.dnn_present()]))"
-    path, version, present = answer(code, **{f"CUDNN_CT_DNN_{flag}": str(place)})
+    code = "from cudnn_ct import dnn\ntell(_lib.load().path, dnn.version(), dnn.dnn_present())"
+    path, *rest = answer(code, **{f"CUDNN_CT_DNN_{flag}": str(place)})
     assert Path(path).parent == tree
-    assert (version, present) == (cudnn.number, True)
+    assert rest == [cudnn.number, True]
 
 
-def test_a_flag_that_names_nothing_is_not_passed_over(tmp_path: Path, cudnn: Installation) -> None:
-    code = (
-        "from cudnn_ct import dnn\n"
-        "try:\n    dnn.version()\nexcept RuntimeError as error:\n    print(json.dumps(str(error)))"
-    )
-    told = answer(code, CUDNN_CT_DNN_LIBRARY_PATH=str(tmp_path))
+def test_dnn_version_fails_when_its_flag_names_nothing(tmp_path: Path, cudnn: Installation) -> None:
+    code = "from cudnn_ct import dnn\ntell(error_of(dnn.version))"
+    _, told = answer(code, CUDNN_CT_DNN_LIBRARY_PATH=str(tmp_path))
     assert told.startswith("We can't determine the cudnn version as it is not available: ")
     assert "(CUDNN_CT_LIBRARY or ct.config.library names this path)" in told
 
 
-def test_all_parts_are_opened_from_the_real_folder(cudnn: Installation) -> None:
-    mapped, skipped = answer(f"print(json.dumps([_lib.load() and {MAPPED}, _lib.load().skipped]))")
+def test_load_opens_all_parts_in_the_real_folder(cudnn: Installation) -> None:
+    mapped, skipped = answer(f"tell(_lib.load() and {MAPPED}, _lib.load().skipped)")
     expected = {cudnn.shim, *(file.path for file in cudnn.files if file.path and file.name not in skipped)}
     assert set(mapped) == expected
-    assert set(skipped) <= {
-        "engines_runtime_compiled"
-    }  # which needs libcuda.so.1, not there without a driver
+    assert set(skipped) <= {"engines_runtime_compiled"}  # needs libcuda.so.1, missing without a driver
     assert all("libcuda.so.1" in reason for reason in skipped.values())
 
 
-def test_what_the_process_has_loaded_is_used(tree: Path, cudnn: Installation) -> None:
-    first = f"import ctypes; ctypes.CDLL({str(tree / 'libcudnn.so.9')!r}).cudnnGetVersion()\n"
-    assert answer(first + LOAD) == [str(tree / "libcudnn.so.9"), "already loaded", cudnn.number]
+def opened_before(shim: Path | str) -> str:
+    return f"import ctypes; ctypes.CDLL({str(shim)!r}).cudnnGetVersion()\n"
 
 
-def test_a_second_cudnn_in_a_process_is_refused(tree: Path, cudnn: Installation) -> None:
-    first = f"import ctypes; ctypes.CDLL({cudnn.shim!r}).cudnnGetVersion()\n"
-    kind, text = answer(first + FAIL, tree)
+def test_load_uses_the_library_that_the_process_has_loaded(tree: Path, cudnn: Installation) -> None:
+    shim = str(tree / "libcudnn.so.9")
+    assert answer(opened_before(shim) + LOAD) == [shim, "already loaded", cudnn.number]
+    kind, text = answer(opened_before(cudnn.shim) + FAIL, tree)  # a second one is rejected
     assert kind == "LibraryLoadError"
     assert f"already loaded {cudnn.shim}" in text
-    assert str(tree / "libcudnn.so.9") in text
+    assert shim in text
 
 
-def test_threads_that_load_at_once_get_one_library() -> None:
+def test_load_opens_one_library_when_threads_load_at_once(cudnn: Installation) -> None:
     code = """
 import ctypes, threading
+import cudnn_ct as ct
 opened, CDLL = [], ctypes.CDLL
 ctypes.CDLL = lambda path, *rest: opened.append(path) or CDLL(path, *rest)
-barrier, got = threading.Barrier(8), []
-def work():
-    barrier.wait()
-    got.append(_lib.load())
-threads = [threading.Thread(target=work) for _ in range(8)]
-[t.start() for t in threads], [t.join() for t in threads]
-print(json.dumps([len(got), len(set(map(id, got))), sum(p.endswith("libcudnn.so.9") for p in opened)]))
-"""
-    assert answer(code) == [8, 1, 1]
-
-
-def test_many_threads_load_it_at_once(cudnn: Installation) -> None:
-    code = """
-import threading
-import cudnn_ct as ct
 begin, seen, failures = threading.Barrier(16), [], []
 
 def work(number):
@@ -231,13 +207,10 @@ def work(number):
         failures.append(repr(error))
 
 threads = [threading.Thread(target=work, args=(number,)) for number in range(16)]
-for thread in threads:
-    thread.start()
-for thread in threads:
-    thread.join()
-print(json.dumps([len(seen), len(set(map(id, seen))), failures]))
+[thread.start() for thread in threads], [thread.join() for thread in threads]
+tell(len(seen), len(set(map(id, seen))), sum(path.endswith("libcudnn.so.9") for path in opened), failures)
 """
-    assert answer(code) == [16, 1, []]
+    assert answer(code) == [16, 1, 1, []]
 
 
 def test_library_binds_each_function_once_when_threads_make_their_first_calls() -> None:
@@ -258,28 +231,20 @@ def counted(name):
 library.open_cublaslt, library._lookup = slowly, counted
 threads = [threading.Thread(target=lambda: library.cudnnCreate) for _ in range(4)]
 [t.start() for t in threads], [t.join() for t in threads]
-print(json.dumps(looked_up))
+tell(looked_up)
 """
     assert answer(code) == {"cudnnCreate": 1, "cudnnBackendFinalize": 1}
 
 
-def test_a_folder_that_everybody_may_write_is_warned_of(tree: Path) -> None:
+def test_load_warns_once_of_a_folder_that_any_user_can_write(tree: Path) -> None:
     tree.chmod(0o777)
-    code = """
-import warnings
-with warnings.catch_warnings(record=True) as seen:
-    warnings.simplefilter("always")
-    _lib.load()
-    _lib.load()
-print(json.dumps([str(warning.message) for warning in seen]))
-"""
-    (said,) = answer(code, tree)
-    assert said.startswith(f"any user can write {tree}, and so run code")
+    (said,) = answer("tell(warnings_of(lambda: (_lib.load(), _lib.load())[0].version)[1])", tree)
+    assert said[1].startswith(f"any user can write {tree}, and so run code")
 
 
-def test_a_fork_does_not_inherit_a_lock_that_is_held() -> None:
+def test_load_works_in_a_fork_of_a_process_that_holds_the_lock() -> None:
     code = """
-import threading, warnings
+import threading
 warnings.simplefilter("ignore")
 held, go = threading.Event(), threading.Event()
 def hold():
@@ -293,12 +258,12 @@ if (pid := os.fork()) == 0:
     os._exit(0 if _lib.load().version else 1)
 status = os.waitpid(pid, 0)[1]
 go.set()
-print(json.dumps(status))
+tell(status)
 """
     assert answer(code) == 0
 
 
-# --- no other version gets in ------------------------------------------------------------------------------
+# --- other versions ----------------------------------------------------------------------------------------
 
 # A tensor descriptor, and its finalisation: that is when cuDNN opens its engines and its heuristics.
 FINALIZE = """
@@ -319,46 +284,53 @@ def decoy(tmp_path: Path, cudnn: Installation) -> Path:
     """A folder with another copy of the heuristics, as LD_LIBRARY_PATH may name one."""
     folder = tmp_path / "decoy"
     folder.mkdir()
-    for file in cudnn.files:
-        if file.name == "heuristic" and file.path:
-            shutil.copy(file.path, folder / f"libcudnn_{file.name}.so.9")
+    heuristic = next(file.path for file in cudnn.files if file.name == "heuristic")
+    shutil.copy(str(heuristic), folder / "libcudnn_heuristic.so.9")
     return folder
 
 
-def test_the_search_path_does_not_replace_a_part(decoy: Path, cudnn: Installation) -> None:
-    plain = f"{FINALIZE}\nfinalize(C.CDLL({cudnn.shim!r}))\nprint(json.dumps({MAPPED}))"
-    control = answer(plain, LD_LIBRARY_PATH=str(decoy))
+def test_load_keeps_the_search_path_from_replacing_a_part(decoy: Path, cudnn: Installation) -> None:
+    code = FINALIZE + "\nfinalize(C.CDLL({}))\ntell(" + MAPPED + ")"
+    control = answer(code.format(repr(cudnn.shim)), LD_LIBRARY_PATH=str(decoy))
     if not any(str(decoy) in path for path in control):
         pytest.skip("this cuDNN does not take its heuristics from the search path")
-    ours = f"{FINALIZE}\nfinalize(C.CDLL(_lib.load().path))\nprint(json.dumps({MAPPED}))"
-    mapped = answer(ours, LD_LIBRARY_PATH=str(decoy))
+    mapped = answer(code.format("_lib.load().path"), LD_LIBRARY_PATH=str(decoy))
     assert [path for path in mapped if str(decoy) in path] == []
     assert any("heuristic" in path for path in mapped)
 
 
-def test_a_part_that_got_in_by_its_full_name_is_warned_of(tmp_path: Path, cudnn: Installation) -> None:
+def test_load_warns_of_a_part_that_cudnn_opened_by_its_full_name(tmp_path: Path, cudnn: Installation) -> None:
     graph = next(file for file in cudnn.files if file.name == "graph")
     decoy = tmp_path / f"libcudnn_graph.so.{graph.version}"
     shutil.copy(str(graph.path), decoy)
-    code = """
-import warnings
-with warnings.catch_warnings(record=True) as caught:
-    warnings.simplefilter("always")
-    _lib.load()
-print(json.dumps([str(warning.message) for warning in caught if warning.category is errors.CudnnWarning]))
-"""
+    code = (
+        "tell([text for kind, text in warnings_of(lambda: _lib.load().version)[1] if kind == 'CudnnWarning'])"
+    )
     (warned,) = answer(code, LD_LIBRARY_PATH=str(tmp_path))
     assert str(decoy) in warned
     assert "LD_LIBRARY_PATH" in warned
 
 
+@pytest.mark.parametrize("searched", [True, False], ids=["own version", "another version"])
+def test_load_accepts_a_part_by_the_names_that_cudnn_searches_for(
+    tree: Path, cudnn: Installation, searched: bool
+) -> None:
+    version = format_version(cudnn.number or 0) if searched else "9.99.9"
+    (tree / "libcudnn_ops.so.9").rename(tree / f"libcudnn_ops.so.{version}")
+    if searched:
+        assert answer(f"_lib.load()\n{LOAD}", tree)[2] == cudnn.number
+    else:
+        kind, text = answer(FAIL, tree)
+        assert kind == "LibraryLoadError"
+        unused = "libcudnn_ops.so.9 missing (libcudnn_ops.so.9.99.9: cuDNN does not search for this name)"
+        assert unused in text
+
+
 @each_other
-def test_other_versions_load_and_do_not_mix(other: Path, cudnn: Installation) -> None:
+def test_load_does_not_mix_versions(other: Path, cudnn: Installation) -> None:
     version = inspect(other / "libcudnn.so.9").number
     assert version != cudnn.number
-    code = (
-        f"{FINALIZE}\nfinalize(C.CDLL(_lib.load().path))\nprint(json.dumps([_lib.load().version, {MAPPED}]))"
-    )
+    code = f"{FINALIZE}\nfinalize(C.CDLL(_lib.load().path))\ntell(_lib.load().version, {MAPPED})"
     for mine, theirs, expected in (
         (other, Path(cudnn.shim).parent, version),
         (Path(cudnn.shim).parent, other, cudnn.number),
@@ -371,20 +343,19 @@ def test_other_versions_load_and_do_not_mix(other: Path, cudnn: Installation) ->
 
 
 @each_other
-def test_a_function_that_is_newer_than_the_library(other: Path) -> None:
+def test_function_that_is_newer_than_the_library_raises(other: Path) -> None:
     version = inspect(other / "libcudnn.so.9").number or 0
     code = """
 from cudnn_ct._bindings.functions import FUNCTIONS
 newer = [name for name, p in FUNCTIONS.items() if p.since > _lib.load().version]
-try:
-    getattr(_raw.raw, newer[0])()
-except errors.VersionMismatchError as error:
-    print(json.dumps(str(error)))
+tell(error_of(getattr(_raw.raw, newer[0])))
 """
-    assert f"have {format_version(version)}" in answer(code, other)
+    kind, text = answer(code, other)
+    assert kind == "VersionMismatchError"
+    assert f"have {format_version(version)}" in text
 
 
-def test_parts_of_two_versions_are_refused(tree: Path, cudnn: Installation) -> None:
+def test_load_rejects_parts_of_two_versions(tree: Path, cudnn: Installation) -> None:
     if not OTHERS:
         pytest.skip(NO_OTHER)
     (tree / "libcudnn_ops.so.9").unlink()
@@ -394,7 +365,7 @@ def test_parts_of_two_versions_are_refused(tree: Path, cudnn: Installation) -> N
     assert str(OTHERS[0] / "libcudnn_ops.so.9") in text
 
 
-def test_a_preloaded_part_of_elsewhere_is_refused(tmp_path: Path, cudnn: Installation) -> None:
+def test_load_rejects_a_preloaded_part_of_another_folder(tmp_path: Path, cudnn: Installation) -> None:
     foreign = tmp_path / "libcudnn_ext.so.9"
     ext = {file.name: file.path for file in cudnn.files}["ext"]
     if ext is None:
@@ -405,7 +376,7 @@ def test_a_preloaded_part_of_elsewhere_is_refused(tmp_path: Path, cudnn: Install
     assert str(foreign) in text
 
 
-# --- what is broken is refused, with its path and what to do -----------------------------------------------
+# --- broken installations ----------------------------------------------------------------------------------
 
 
 def broken(tree: Path, name: str, data: bytes) -> Path:
@@ -415,59 +386,44 @@ def broken(tree: Path, name: str, data: bytes) -> Path:
     return path
 
 
-def start_of(path: str | None, size: int) -> bytes:
-    with open(path or "", "rb") as file:
-        return file.read(size)
+def cut_short(tree: Path, name: str) -> None:
+    with open(tree / name, "rb") as file:
+        start = file.read(100_000)
+    broken(tree, name, start)
 
 
-@pytest.mark.parametrize("part", ["", "_graph", "_engines_precompiled"])
-def test_a_truncated_library(tree: Path, cudnn: Installation, part: str) -> None:
-    whole = {"": cudnn.shim, **{f"_{file.name}": file.path for file in cudnn.files}}[part]
-    path = broken(tree, f"libcudnn{part}.so.9", start_of(whole, 100_000))
+def of_another_machine(tree: Path, name: str) -> None:
+    data = bytearray((tree / name).read_bytes())
+    data[18:20] = (183 if data[18] == 62 else 62).to_bytes(2, "little")
+    broken(tree, name, bytes(data))
+
+
+def dangling(tree: Path, name: str) -> None:
+    (tree / name).unlink()
+    (tree / name).symlink_to("gone.so")
+
+
+LFS = b"version https://git-lfs.github.com/spec/v1\n"
+TRUNCATED = r"{path} is truncated or damaged: got 100,000 bytes.*install it again"
+BROKEN: list[tuple[str, Callable[[Path, str], object], str]] = [
+    ("libcudnn.so.9", cut_short, TRUNCATED),
+    ("libcudnn_graph.so.9", cut_short, TRUNCATED),
+    ("libcudnn_engines_precompiled.so.9", cut_short, TRUNCATED),
+    ("libcudnn_ops.so.9", lambda tree, name: broken(tree, name, b""), "{path} is empty"),
+    ("libcudnn.so.9", lambda tree, name: broken(tree, name, b"<html>404</html>"), "{path} is a web page"),
+    ("libcudnn_graph.so.9", lambda tree, name: broken(tree, name, LFS), "{path} .*git lfs pull"),
+    ("libcudnn_cnn.so.9", lambda tree, name: (tree / name).unlink(), "not a complete cuDNN: {name} missing"),
+    ("libcudnn_adv.so.9", dangling, "gone.so"),
+    ("libcudnn.so.9", of_another_machine, "{path} is a library for (aarch64|x86-64)"),
+]
+
+
+@pytest.mark.parametrize(("name", "damage", "words"), BROKEN)
+def test_load_rejects_a_broken_library(tree: Path, name: str, damage: Any, words: str) -> None:
+    damage(tree, name)
     kind, text = answer(FAIL, tree)
-    assert kind == "LibraryLoadError"
-    assert f"{path} is truncated or damaged: got 100,000 bytes" in text
-    assert "install it again" in text
-
-
-@pytest.mark.parametrize(
-    ("name", "data", "words"),
-    [
-        ("libcudnn_ops.so.9", b"", "is empty"),
-        ("libcudnn.so.9", b"<html>404</html>", "is a web page"),
-        ("libcudnn_graph.so.9", b"version https://git-lfs.github.com/spec/v1\n", "git lfs pull"),
-    ],
-)
-def test_a_file_that_is_no_library(tree: Path, name: str, data: bytes, words: str) -> None:
-    path = broken(tree, name, data)
-    kind, text = answer(FAIL, tree)
-    assert kind == "LibraryLoadError"
-    assert str(path) in text
-    assert words in text
-
-
-def test_a_missing_part(tree: Path) -> None:
-    (tree / "libcudnn_cnn.so.9").unlink()
-    kind, text = answer(FAIL, tree)
-    assert kind == "LibraryLoadError"
-    assert f"{tree} is not a complete cuDNN: libcudnn_cnn.so.9 missing" in text
-
-
-def test_a_dangling_link(tree: Path) -> None:
-    (tree / "libcudnn_adv.so.9").unlink()
-    (tree / "libcudnn_adv.so.9").symlink_to("gone.so")
-    _, text = answer(FAIL, tree)
-    assert "gone.so" in text
-
-
-def test_a_library_of_another_machine(tree: Path, cudnn: Installation) -> None:
-    data = bytearray(Path(cudnn.shim).read_bytes())
-    here = int.from_bytes(data[18:20], "little")
-    data[18:20] = (183 if here == 62 else 62).to_bytes(2, "little")
-    path = broken(tree, "libcudnn.so.9", bytes(data))
-    kind, text = answer(FAIL, tree)
-    assert kind == "LibraryLoadError"
-    assert f"{path} is a library for {'aarch64' if here == 62 else 'x86-64'}" in text
+    assert kind in ("LibraryLoadError", "LibraryNotFoundError")
+    assert re.search(words.format(path=re.escape(str(tree / name)), name=name), text), text
 
 
 @pytest.fixture
@@ -480,7 +436,9 @@ def public_folder() -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("part", ["", "_graph"])
-def test_an_unreadable_library(public_folder: Path, tree: Path, cudnn: Installation, part: str) -> None:
+def test_load_names_the_command_for_an_unreadable_library(
+    public_folder: Path, tree: Path, cudnn: Installation, part: str
+) -> None:
     for file in tree.iterdir():
         shutil.copy(file, public_folder, follow_symlinks=False)
     path = broken(public_folder, f"libcudnn{part}.so.9", Path(cudnn.shim).read_bytes())
@@ -492,14 +450,11 @@ def test_an_unreadable_library(public_folder: Path, tree: Path, cudnn: Installat
     assert f"must be able to read the files of cuDNN: chmod a+r {path}" in text
 
 
-def test_nothing_at_the_explicit_path(tmp_path: Path) -> None:
+def test_load_reports_every_step_when_no_cudnn_is_found(tmp_path: Path) -> None:
     kind, text = answer(FAIL, tmp_path / "nothing.so")
     assert kind == "LibraryNotFoundError"
     assert str(tmp_path / "nothing.so") in text
     assert "CUDNN_CT_LIBRARY" in text
-
-
-def test_no_cudnn_anywhere_names_every_step() -> None:
     code = """
 from cudnn_ct import _find
 bare = _find.SearchContext(setting=None, environ={}, path=(), linker_cache="", linker_folders=())
@@ -513,31 +468,23 @@ _find.SearchContext = lambda: bare
 
 
 @pytest.mark.skipif(not CUDNN_8, reason="no cuDNN 8 at hand (CUDNN_CT_TEST_CUDNN8)")
-def test_cudnn_8_is_refused() -> None:
+def test_load_rejects_cudnn_8() -> None:
     kind, text = answer(FAIL, CUDNN_8)
     assert kind == "VersionMismatchError"
     assert "libcudnn.so.8 is cuDNN 8." in text
     assert ">= 9.0" in text
 
 
-def test_an_engine_that_cannot_be_loaded_is_done_without_and_warned_of(tree: Path) -> None:
+def test_load_warns_and_skips_an_engine_that_cannot_be_opened(tree: Path) -> None:
     path = broken(tree, "libcudnn_heuristic.so.9", make_elf("libcudnn_heuristic.so.9", ["libnowhere.so.1"]))
-    code = """
-import warnings
-with warnings.catch_warnings(record=True) as caught:
-    warnings.simplefilter("always")
-    skipped = _lib.load().skipped
-warned = [str(warning.message) for warning in caught if warning.category is errors.CudnnWarning]
-print(json.dumps([skipped["heuristic"], warned]))
-"""
-    reason, warned = answer(code, tree)
-    assert "libnowhere.so.1" in reason
-    assert len(warned) == 1
-    assert str(path) in warned[0]
-    assert "libnowhere.so.1" in warned[0]
+    skipped, ((kind, warned),) = answer("tell(*warnings_of(lambda: _lib.load().skipped))", tree)
+    assert kind == "CudnnWarning"
+    assert "libnowhere.so.1" in skipped["heuristic"]
+    assert str(path) in warned
+    assert "libnowhere.so.1" in warned
 
 
-def test_folders_that_may_not_be_entered_are_passed_over(public_folder: Path, cudnn: Installation) -> None:
+def test_search_skips_folders_that_cannot_be_entered(public_folder: Path, cudnn: Installation) -> None:
     closed = public_folder / "closed"
     closed.mkdir(mode=0o700)
     code = f"""
@@ -548,7 +495,7 @@ if os.geteuid() == 0: os.setuid(65534)
 inside = {str(closed / "inside")!r}
 environ = dict(LD_LIBRARY_PATH=inside, CONDA_PREFIX=inside, CUDNN_PATH=inside)
 places = _find.SearchContext(None, environ, (inside,), linker_cache=inside, linker_folders=(inside,))
-print(json.dumps(_find.search(_find.CUDNN, _find.CUDNN_STEPS[:-1], places).path))
+tell(_find.search(_find.CUDNN, _find.CUDNN_STEPS[:-1], places).path)
 """
     try:
         assert answer(code) is None
@@ -558,36 +505,27 @@ print(json.dumps(_find.search(_find.CUDNN, _find.CUDNN_STEPS[:-1], places).path)
 
 # --- libcublasLt -------------------------------------------------------------------------------------------
 
-WITHOUT_CUBLASLT = """
+
+def test_functions_that_need_cublaslt_raise_without_it(tree: Path) -> None:
+    code = """
 _lib.COMPANION_STEPS = _lib.COMPANION_STEPS[:2]  # already loaded, and beside cuDNN
-"""
-
-
-def test_without_cublaslt_what_needs_it_raises_and_the_rest_works(tree: Path) -> None:
-    code = f"""{WITHOUT_CUBLASLT}
-for name in ("cudnnCreate", "cudnnBackendFinalize"):
-    try:
-        getattr(_raw.raw, name)
-    except errors.LibraryNotFoundError as error:
-        print(json.dumps(str(error)))
+failed = [error_of(lambda: getattr(_raw.raw, name)) for name in ("cudnnCreate", "cudnnBackendFinalize")]
 _raw.raw.cudnnGraphVersionCheck()
-print(json.dumps(_lib.version()))
+tell(failed, _lib.version())
 """
-    ran = child(code, tree)
-    assert ran.returncode == 0, ran.stderr
-    first, second, _ = map(json.loads, ran.stdout.splitlines())
-    assert "libcublasLt.so." in first
-    assert "pip install nvidia-cublas" in first
-    assert "beside cuDNN: no libcublasLt" in first
+    (first, second), _ = answer(code, tree)
+    assert first[0] == "LibraryNotFoundError"
+    for words in ("libcublasLt.so.", "pip install nvidia-cublas", "beside cuDNN: no libcublasLt"):
+        assert words in first[1]
     assert second == first
 
 
-def test_cublaslt_is_opened_before_what_needs_it() -> None:
+def test_cublaslt_is_opened_before_the_functions_that_need_it() -> None:
     code = """
 lt = lambda: any("libcublasLt" in f for f in _lib.mapped_files())
 before = lt(), _lib.load() and lt()
 _raw.raw.cudnnBackendFinalize
-print(json.dumps([*before, lt(), "cudnnCreate" in vars(_lib.load())]))
+tell(*before, lt(), "cudnnCreate" in vars(_lib.load()))
 """
     assert answer(code) == [False, False, True, True]
 
@@ -595,69 +533,42 @@ print(json.dumps([*before, lt(), "cudnnCreate" in vars(_lib.load())]))
 # --- version and header ------------------------------------------------------------------------------------
 
 
-def test_the_version_without_a_header(tree: Path, cudnn: Installation) -> None:
-    assert answer("print(json.dumps(_lib.version()))", tree) == cudnn.number
+@pytest.mark.parametrize("header", [True, False])
+def test_version_with_and_without_a_header_of_the_same_version(
+    tree: Path, cudnn: Installation, header: bool
+) -> None:
+    if header:
+        make_header(tree.parent / "include/cudnn_version.h", format_version(cudnn.number or 0))
+    assert answer("tell(_lib.version())", tree) == cudnn.number
 
 
-def test_the_version_with_a_header_of_the_same(tree: Path, cudnn: Installation) -> None:
-    make_header(tree.parent / "include/cudnn_version.h", format_version(cudnn.number or 0))
-    assert answer("print(json.dumps(_lib.version()))", tree) == cudnn.number
-
-
-@pytest.mark.parametrize("raises", [True, False])
-def test_a_header_of_another_version_always_raises(tree: Path, cudnn: Installation, raises: bool) -> None:
-    header = make_header(tree.parent / "include/cudnn_version.h", "9.98.7")
-    code = f"""
-import warnings
-warnings.simplefilter("ignore")  # which loading gives
-try:
-    _lib.version(raises={raises})
-except RuntimeError as error:
-    print(json.dumps([type(error).__name__, str(error)]))
-"""
-    kind, text = answer(code, tree)
-    assert kind == "VersionMismatchError"
-    for word in (str(header), "9.98.7", str(tree / "libcudnn.so.9"), format_version(cudnn.number or 0)):
-        assert word in text
-
-
-def test_loading_warns_once_when_the_header_is_of_another_version(tree: Path, cudnn: Installation) -> None:
+def test_header_of_another_version_warns_at_load_and_raises_for_the_version(
+    tree: Path, cudnn: Installation
+) -> None:
     header = make_header(tree.parent / "include/cudnn_version.h", "9.98.7")
     code = """
-import warnings
 import cudnn_ct as ct
-with warnings.catch_warnings(record=True) as seen:
-    warnings.simplefilter("always")
-    loaded = [ct.raw.cudnnGetVersion(), ct.raw.cudnnGetVersion()]
-    problem = ct.library_info().problem
-print(json.dumps([loaded, problem, [[type(one.message).__name__, str(one.message)] for one in seen]]))
+strict = ct.available().reason, ct.library_info().problem  # both raise nothing if warnings are errors
+_lib._state.library = None
+loaded, warned = warnings_of(lambda: [ct.raw.cudnnGetVersion(), ct.raw.cudnnGetVersion()])
+problem = ct.library_info().problem
+tell(strict, loaded, warned, problem, [error_of(lambda: _lib.version(raises)) for raises in (True, False)])
 """
-    loaded, problem, warned = answer(code, tree)
+    strict, loaded, warned, problem, failed = answer(code, tree)
+    assert all("9.98.7" in text for text in strict)
     assert loaded == [cudnn.number, cudnn.number]
     assert warned == [["CudnnWarning", problem]]
-    for word in (str(header), "9.98.7", str(tree / "libcudnn.so.9"), format_version(cudnn.number or 0)):
-        assert word in problem
+    for kind, text in failed:
+        assert kind == "VersionMismatchError"
+        for word in (header, "9.98.7", tree / "libcudnn.so.9", format_version(cudnn.number or 0)):
+            assert str(word) in text
+            assert str(word) in problem
 
 
-def test_available_and_library_info_raise_nothing_when_warnings_are_errors(tree: Path) -> None:
-    make_header(tree.parent / "include/cudnn_version.h", "9.98.7")
-    code = """
-import cudnn_ct as ct
-print(json.dumps([ct.available().reason, ct.library_info().problem]))
-"""
-    for said in answer(code, tree):
-        assert "9.98.7" in said
-
-
-def test_the_version_of_no_cudnn(tmp_path: Path) -> None:
-    code = """
-quiet = _lib.version(raises=False)
-try:
-    _lib.version()
-except RuntimeError as error:
-    print(json.dumps([quiet, str(error)]))
-"""
-    quiet, text = answer(code, tmp_path / "nothing")
+def test_version_without_a_cudnn(tmp_path: Path) -> None:
+    quiet, (_, text) = answer(
+        "tell(_lib.version(raises=False), error_of(_lib.version))", tmp_path / "nothing"
+    )
     assert quiet == -1
     assert "does not exist" in text
 
@@ -676,25 +587,18 @@ try:
     raw.cudnnSetTensor4dDescriptor(tensor, 0, 0, -1, 2, 3, 4)
 except errors.BadParamError as error:
     failed = [error.status // 1000, error.function, bool(error.detail)]
-try:
-    raw.cudnnDestroyFilterDescriptor(tensor)
-except TypeError as error:
-    wrong = True
-try:
-    raw.cudnnCreatTensorDescriptor
-except AttributeError as error:
-    typo = str(error)
-print(json.dumps([good, failed, wrong, typo, raw.cudnnGetErrorString(0).decode()]))
+wrong = error_of(lambda: raw.cudnnDestroyFilterDescriptor(tensor))
+typo = error_of(lambda: raw.cudnnCreatTensorDescriptor)
+tell(good, failed, wrong[0], typo, raw.cudnnGetErrorString(0).decode())
 """
     good, failed, wrong, typo, text = answer(code)
-    assert good == 0
-    assert failed == [2, "cudnnSetTensor4dDescriptor", True]
-    assert wrong is True
-    assert "cudnnCreateTensorDescriptor" in typo
+    assert (good, failed, wrong) == (0, [2, "cudnnSetTensor4dDescriptor", True], "TypeError")
+    assert typo[0] == "AttributeError"
+    assert "cudnnCreateTensorDescriptor" in typo[1]
     assert text == "CUDNN_STATUS_SUCCESS"
 
 
-def test_the_table_names_every_library_of_the_wheel(cudnn: Installation) -> None:
+def test_sublibraries_name_every_library_of_the_wheel(cudnn: Installation) -> None:
     there = {path.name for path in Path(cudnn.folder).glob("libcudnn_*.so.9")}
     assert there == {f"libcudnn_{name}.so.9" for name in SUBLIBRARIES} & there
     assert cudnn.problems == ()

@@ -20,6 +20,8 @@ from cudnn_ct.cli import main
 from cudnn_ct.cli.options import INTS, PADDING, SHAPE, Convolution
 from cudnn_ct.errors import CudnnError
 
+MonkeyPatch = pytest.MonkeyPatch
+
 CONV = ["--x", "2,3,5,6", "--w", "4,3,3,3"]
 
 
@@ -178,7 +180,7 @@ def in_bash(line: str, environ: dict[str, str]) -> subprocess.CompletedProcess[s
 
 
 def test_selftest_fails_before_the_run_when_its_report_cannot_be_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: MonkeyPatch
 ) -> None:
     monkeypatch.setattr(context, "available", lambda: pytest.fail("the selftest runs"))
     ran = CliRunner().invoke(main, ["selftest", "--junit", str(tmp_path / "no" / "out.xml")])
@@ -194,7 +196,7 @@ ROW = {"backend": "graph", "algorithm": "engine 1", "time_ms": 0.0125, "rejected
 
 
 @pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def cache(tmp_path: Path, monkeypatch: MonkeyPatch) -> Path:
     from cudnn_ct._config import config
 
     path = tmp_path / "algo_cache.sqlite"
@@ -275,7 +277,7 @@ def test_cache_show_prints_records_with_impossible_times(cache: Path, time: floa
 
 
 def test_cache_commands_fail_when_the_cache_is_disabled_or_malformed(
-    cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    cache: Path, monkeypatch: MonkeyPatch, tmp_path: Path
 ) -> None:
     from cudnn_ct._config import config
 
@@ -297,7 +299,7 @@ def test_cache_commands_fail_when_the_cache_is_disabled_or_malformed(
 @pytest.mark.parametrize("mode", [0o700, 0o777])
 @pytest.mark.parametrize("verb", ["show", "clear"])
 def test_cache_commands_fail_when_the_cache_is_a_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: str, mode: int
+    tmp_path: Path, monkeypatch: MonkeyPatch, verb: str, mode: int
 ) -> None:
     from cudnn_ct._config import config
 
@@ -339,7 +341,7 @@ def test_random_array_raises_when_no_memory_suffices() -> None:
         some((2**31 - 1,) * 3, "float32")
 
 
-def test_planning_is_skipped_when_cudnn_is_too_old(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_planning_is_skipped_when_cudnn_is_too_old(monkeypatch: MonkeyPatch) -> None:
     from types import SimpleNamespace
 
     from cudnn_ct import _lib

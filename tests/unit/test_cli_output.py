@@ -17,6 +17,9 @@ from cudnn_ct.cli.selftest_cases import OPERATIONS, Case, cases
 from cudnn_ct.cli.selftest_report import COLUMNS, FAILED, OK, SKIPPED, Outcome, as_dict, as_junit, cells
 from cudnn_ct.errors import CudnnError, LibraryLoadError, LibraryNotFoundError
 
+MonkeyPatch = pytest.MonkeyPatch
+Capture = pytest.CaptureFixture[str]
+
 ROWS = [
     Outcome("conv", OK, "float32", "nchw", "graph engine 1", 1e-7, 2e-3, seconds=0.25),
     Outcome("pool", FAILED, "float16", "nhwc", "PoolingForward", float("inf"), 2e-3, "y is <odd> & \x1b[31m"),
@@ -36,14 +39,12 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_table_is_aligned(capsys: pytest.CaptureFixture[str]) -> None:
+def test_table_is_aligned(capsys: Capture) -> None:
     table.show((("us", True), ("name", False)), [["1.0", "a"], ["100.0", "bc"]])
     assert capsys.readouterr().out == "   us  name\n  1.0  a\n100.0  bc\n"
 
 
-def test_table_drops_columns_that_are_empty_in_all_rows(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_table_drops_columns_that_are_empty_in_all_rows(monkeypatch: MonkeyPatch, capsys: Capture) -> None:
     """The details of a selftest without a GPU then fit into a narrow terminal."""
     rows = [cells(Outcome("doctor", OK, detail="word " * 9)), cells(Outcome("descriptors", FAILED))]
     table.show(COLUMNS, rows)
@@ -58,12 +59,12 @@ def test_table_drops_columns_that_are_empty_in_all_rows(
     assert "tolerance" not in screen.getvalue()
 
 
-def test_table_has_all_columns_when_there_are_no_rows(capsys: pytest.CaptureFixture[str]) -> None:
+def test_table_has_all_columns_when_there_are_no_rows(capsys: Capture) -> None:
     table.show((("us", True), ("name", False)), [])
     assert capsys.readouterr().out == "us  name\n"
 
 
-def test_table_has_no_escapes_when_no_color_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_table_has_no_escapes_when_no_color_is_set(monkeypatch: MonkeyPatch) -> None:
     screen = Terminal()
     monkeypatch.setattr("sys.stdout", screen)
     monkeypatch.setenv("TERM", "xterm")
@@ -73,7 +74,7 @@ def test_table_has_no_escapes_when_no_color_is_set(monkeypatch: pytest.MonkeyPat
     assert "\x1b" not in screen.getvalue()
 
 
-def test_table_has_styles_and_escapes_markup_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_table_has_styles_and_escapes_markup_on_a_terminal(monkeypatch: MonkeyPatch) -> None:
     screen = Terminal()
     monkeypatch.setattr("sys.stdout", screen)
     monkeypatch.setenv("TERM", "xterm")
@@ -83,7 +84,7 @@ def test_table_has_styles_and_escapes_markup_on_a_terminal(monkeypatch: pytest.M
     assert "[red]not markup[/red]" in screen.getvalue()
 
 
-def test_progress_is_shown_only_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_is_shown_only_on_a_terminal(monkeypatch: MonkeyPatch) -> None:
     for screen in (io.StringIO(), Terminal()):
         monkeypatch.setattr("sys.stderr", screen)
         monkeypatch.setenv("TERM", "xterm")
@@ -154,7 +155,7 @@ def test_plot_draws_an_image(tmp_path: Path) -> None:
         plot.why_not("times")
 
 
-def test_plot_names_the_extra_when_pillow_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plot_names_the_extra_when_pillow_is_missing(monkeypatch: MonkeyPatch) -> None:
     import sys
 
     from cudnn_ct.cli import plot
@@ -163,7 +164,7 @@ def test_plot_names_the_extra_when_pillow_is_missing(monkeypatch: pytest.MonkeyP
     assert plot.why_not("times.png").endswith("cudnn-ct[examples]")
 
 
-def test_commands_print_the_doctors_verdict_before_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands_print_the_doctors_verdict_before_an_error(capsys: Capture) -> None:
     @plainly
     def broken() -> None:
         error = CudnnError("it cannot be loaded\nsecond line")
@@ -195,8 +196,8 @@ class WithoutCublas:
     ],
 )
 def test_need_gpu_distinguishes_a_broken_cudnn_from_a_missing_gpu(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    monkeypatch: MonkeyPatch,
+    capsys: Capture,
     version: Any,
     library: Any,
     code: int,

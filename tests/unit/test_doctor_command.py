@@ -31,10 +31,13 @@ from tests.elf_files import (  # fmt: skip
     make_cudnn,
 )
 
+MonkeyPatch = pytest.MonkeyPatch
+Capture = pytest.CaptureFixture[str]
+
 ENVIRON = {**os.environ, "PYTHONPATH": str(Path(doctor.__file__).parents[2])}
 
 
-def answer(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, dict[str, Any]]:
+def answer(capsys: Capture, *arguments: str) -> tuple[int, dict[str, Any]]:
     code = main.main([*arguments, "--json"])
     return code, json.loads(capsys.readouterr().out)
 
@@ -56,7 +59,7 @@ WRONG = (
 
 
 @pytest.mark.parametrize("arguments", WRONG)
-def test_doctor_exits_with_64_on_wrong_usage(arguments: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_doctor_exits_with_64_on_wrong_usage(arguments: str, capsys: Capture) -> None:
     with pytest.raises(SystemExit) as caught:
         main.main(arguments.split(" "))
     assert caught.value.code == USAGE == 64
@@ -70,7 +73,7 @@ def test_doctor_accepts_requirements_that_agree(tmp_path: Path) -> None:
     assert main.main(arguments) == 3
 
 
-def test_doctor_help_lists_the_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_doctor_help_lists_the_exit_codes(capsys: Capture) -> None:
     with pytest.raises(SystemExit) as caught:
         main.main(["--help"])
     assert caught.value.code == 0
@@ -126,7 +129,7 @@ NOT_EXAMINED = {
 
 @pytest.mark.parametrize("kind", NOT_EXAMINED)
 def test_doctor_reports_a_path_that_cannot_be_examined(
-    tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, kind: str, capsys: Capture, monkeypatch: MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     path = str(NOT_EXAMINED[kind](tmp_path))
@@ -138,7 +141,7 @@ def test_doctor_reports_a_path_that_cannot_be_examined(
         assert capsys.readouterr().out.startswith(told)
 
 
-def test_doctor_reports_folders_without_a_cudnn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_doctor_reports_folders_without_a_cudnn(tmp_path: Path, capsys: Capture) -> None:
     (tmp_path / "deep").mkdir()
     (tmp_path / "deep/around").symlink_to(tmp_path)
     for number in range(300):
@@ -148,7 +151,7 @@ def test_doctor_reports_folders_without_a_cudnn(tmp_path: Path, capsys: pytest.C
     assert (code, first(found)) == (3, "no-cudnn")
 
 
-def lock(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+def lock(monkeypatch: MonkeyPatch, folder: Path) -> None:
     """Deny access to a folder, as modes do for users other than root."""
 
     def refusing(name: str, function: Any) -> Any:
@@ -165,7 +168,7 @@ def lock(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
 
 
 def test_doctor_names_a_folder_that_cannot_be_listed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capsys: Capture, monkeypatch: MonkeyPatch
 ) -> None:
     make_cudnn(tmp_path / "site/nvidia/cudnn/lib", "9.27.0")
     lock(monkeypatch, tmp_path / "site/nvidia")
@@ -180,9 +183,7 @@ def test_doctor_names_a_folder_that_cannot_be_listed(
         assert unreadable["fix"].startswith(f"chmod a+rx {tmp_path}/site/nvidia,")
 
 
-def test_diagnose_warns_of_a_folder_that_cannot_be_listed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_diagnose_warns_of_a_folder_that_cannot_be_listed(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
     make_cudnn(tmp_path / "lib", "9.27.0")
     (tmp_path / "closed").mkdir()
     lock(monkeypatch, tmp_path / "closed")
@@ -194,7 +195,7 @@ def test_diagnose_warns_of_a_folder_that_cannot_be_listed(
     assert [each.severity.word for each in notes] == ["note"]  # programs skip it too
 
 
-def test_locate_reports_a_folder_that_is_too_deep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_locate_reports_a_folder_that_is_too_deep(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
     make_cudnn(tmp_path / "lib", "9.27.0")
     make_cudnn(tmp_path / "a/b/c/lib", "9.27.0")
     monkeypatch.setattr(locate, "DEEPEST", 2)
@@ -203,9 +204,7 @@ def test_locate_reports_a_folder_that_is_too_deep(tmp_path: Path, monkeypatch: p
     assert [each.code for each in found.findings] == ["cut-short"]
 
 
-def test_doctor_escapes_control_characters_in_names(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_doctor_escapes_control_characters_in_names(tmp_path: Path, capsys: Capture) -> None:
     for name in ("\033[31mred\nline", os.fsdecode(b"\xff\xfe")):
         make_cudnn(tmp_path / name)
         main.main(["--static", str(tmp_path / name)])
@@ -216,13 +215,11 @@ def test_doctor_escapes_control_characters_in_names(
         json.loads(capsys.readouterr().out)
 
 
-def folders(capsys: pytest.CaptureFixture[str], path: Path) -> list[str]:
+def folders(capsys: Capture, path: Path) -> list[str]:
     return [each["folder"] for each in answer(capsys, "--static", str(path))[1]["cudnn"]]
 
 
-def test_doctor_finds_a_cudnn_by_folder_file_and_link(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_doctor_finds_a_cudnn_by_folder_file_and_link(tmp_path: Path, capsys: Capture) -> None:
     shim = make_cudnn(tmp_path / "x/y/lib", "9.27.0")
     (tmp_path / "link").symlink_to(shim.parent)
     for path in (tmp_path, tmp_path / "x/y/lib", shim, tmp_path / "link"):
@@ -230,9 +227,7 @@ def test_doctor_finds_a_cudnn_by_folder_file_and_link(
 
 
 @pytest.mark.parametrize("link", ["nvidia", "nvidia/cudnn", "nvidia/cudnn/lib"])
-def test_doctor_follows_the_links_of_installers(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], link: str
-) -> None:
+def test_doctor_follows_the_links_of_installers(tmp_path: Path, capsys: Capture, link: str) -> None:
     kept = make_cudnn(tmp_path / "store/nvidia/cudnn/lib", "9.27.0").parent
     site = tmp_path / "site"
     (site / link).parent.mkdir(parents=True)
@@ -241,9 +236,7 @@ def test_doctor_follows_the_links_of_installers(
     assert folders(capsys, site) == [str(kept)]
 
 
-def test_doctor_follows_links_below_the_root_of_an_image(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_doctor_follows_links_below_the_root_of_an_image(tmp_path: Path, capsys: Capture) -> None:
     kept = make_cudnn(tmp_path / "store/cudnn/lib", "9.27.0").parent
     for name in ("etc", "usr/site"):
         (tmp_path / name).mkdir(parents=True)
@@ -251,7 +244,7 @@ def test_doctor_follows_links_below_the_root_of_an_image(
     assert folders(capsys, tmp_path) == [str(kept)]
 
 
-def test_doctor_reports_other_major_versions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_doctor_reports_other_major_versions(tmp_path: Path, capsys: Capture) -> None:
     for name, code in (("libcudnn.so.8", "old-cudnn"), ("libcudnn.so.10", "cannot-look")):
         (tmp_path / name).touch()
         exit_code, found = answer(capsys, "--static", str(tmp_path))
@@ -271,9 +264,7 @@ def raising(error: BaseException) -> Callable[..., Any]:
     return fail
 
 
-def test_doctor_reports_a_process_that_it_cannot_examine(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_doctor_reports_a_process_that_it_cannot_examine(monkeypatch: MonkeyPatch, capsys: Capture) -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
         code, found = answer(capsys, "--pid", str(child.pid))
         child.communicate()
@@ -286,9 +277,7 @@ def test_doctor_reports_a_process_that_it_cannot_examine(
         assert words in found["findings"][0]["message"]
 
 
-def test_doctor_reports_its_own_bug_and_an_interruption(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_doctor_reports_its_own_bug_and_an_interruption(monkeypatch: MonkeyPatch, capsys: Capture) -> None:
     monkeypatch.setattr(main, "diagnose", raising(ZeroDivisionError("by us")))
     code, found = answer(capsys)
     assert (code, first(found)) == (3, "internal-error")
@@ -300,7 +289,7 @@ def test_doctor_reports_its_own_bug_and_an_interruption(
 
 @pytest.mark.parametrize("form", ["text", "json", "github"])
 def test_doctor_reports_a_bug_in_its_report(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], form: str
+    tmp_path: Path, monkeypatch: MonkeyPatch, capsys: Capture, form: str
 ) -> None:
     make_cudnn(tmp_path, "9.27.0")
     monkeypatch.setattr(report, "_set", lambda found: 1 / 0)
@@ -309,7 +298,7 @@ def test_doctor_reports_a_bug_in_its_report(
     assert "ZeroDivisionError" in capsys.readouterr().out
 
 
-def test_verdict_lines_is_empty_when_the_doctor_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verdict_lines_is_empty_when_the_doctor_fails(monkeypatch: MonkeyPatch) -> None:
     monkeypatch.setattr(doctor_diagnosis, "static", lambda *_: 1 / 0)
     assert doctor.verdict_lines("/nowhere")[0].startswith("doctor: cannot-look: ")
     monkeypatch.setattr(doctor_diagnosis, "diagnose", lambda *_, **__: 1 / 0)
@@ -423,7 +412,7 @@ def test_diagnosis_exit_code_when_nothing_was_examined() -> None:
         assert exit_code == (1 if code == "old-cudnn" else 3)
 
 
-def test_report_uses_colours_on_a_terminal_unless_no_color(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_report_uses_colours_on_a_terminal_unless_no_color(monkeypatch: MonkeyPatch) -> None:
     class Terminal:
         def isatty(self) -> bool:
             return True
@@ -442,7 +431,7 @@ def test_printable_shows_bytes_that_the_locale_cannot_decode() -> None:
     assert terminal.printable(in_utf8) == "K\u00fcche"
 
 
-def test_doctor_returns_its_exit_code_when_stdout_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_returns_its_exit_code_when_stdout_is_closed(monkeypatch: MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdout", None)
     assert [main._print("sound", code) for code in (0, 1, 3)] == [0, 1, 3]
 

@@ -31,6 +31,8 @@ from cudnn_ct.doctor.sandbox import Report
 from cudnn_ct.errors import CudnnError
 from tests.elf_files import make_cudnn, make_elf, make_header
 
+MonkeyPatch = pytest.MonkeyPatch
+
 
 def read(folder: Path) -> libraryset.LibrarySet:
     found = libraryset.read(str(folder))
@@ -230,7 +232,7 @@ def test_driver_check_reports_an_error_when_a_driver_or_gpu_is_required() -> Non
 
 
 def test_driver_check_names_the_driver_that_cudnn_needs(
-    found: libraryset.LibrarySet, monkeypatch: pytest.MonkeyPatch
+    found: libraryset.LibrarySet, monkeypatch: MonkeyPatch
 ) -> None:
     monkeypatch.setattr(libraryset.LibrarySet, "cuda", 13)
     findings = list(driver.judge(found, report(*answers(12080), gpu()), Requirements()))
@@ -331,7 +333,7 @@ def needing(found: libraryset.LibrarySet, **changes: Any) -> libraryset.LibraryS
     ],
 )
 def test_check_libc_compares_the_glibc_version(
-    found: libraryset.LibrarySet, monkeypatch: pytest.MonkeyPatch, have: str, needs: set[str], code: str
+    found: libraryset.LibrarySet, monkeypatch: MonkeyPatch, have: str, needs: set[str], code: str
 ) -> None:
     monkeypatch.setattr(_elf, "glibc_version", lambda: have)
     given = {each.code for each in load_check.check_libc(needing(found, versions=frozenset(needs)))}
@@ -342,7 +344,7 @@ def test_check_libc_compares_the_glibc_version(
 
 
 def test_check_companions_reports_a_missing_system_library(
-    found: libraryset.LibrarySet, monkeypatch: pytest.MonkeyPatch
+    found: libraryset.LibrarySet, monkeypatch: MonkeyPatch
 ) -> None:
     wants = needing(found, needed=("libz.so.1", "libc.so.6"))
     monkeypatch.setattr(search, "find_companion", lambda *_: "")
@@ -358,9 +360,7 @@ def test_check_companions_reports_only_the_misspelt_nvrtc_folder(found: librarys
     assert [each.message.count("nvidia/nvrtc/lib") for each in dead] == [1]
 
 
-def test_check_access_reports_a_noexec_mount(
-    found: libraryset.LibrarySet, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_check_access_reports_a_noexec_mount(found: libraryset.LibrarySet, monkeypatch: MonkeyPatch) -> None:
     where = found.folder.replace(" ", "\\040")
     for table, bad in (
         ("none / ext4 rw 0 0\n", False),
@@ -386,7 +386,7 @@ def test_check_headers_notes_headers_on_the_include_path(
 
 
 def test_check_companions_reports_missing_cuda_libraries(
-    found: libraryset.LibrarySet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    found: libraryset.LibrarySet, tmp_path: Path, monkeypatch: MonkeyPatch
 ) -> None:
     monkeypatch.setattr(libraryset.LibrarySet, "cuda", 99)
     missing = {each.evidence["library"] for each in search.check_companions(found, {})}
@@ -445,7 +445,7 @@ def test_locate_searches_in_the_order_of_the_loader(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def setting(tmp_path: Path, monkeypatch: MonkeyPatch) -> Path:
     """A folder with a cuDNN and other files; another cuDNN is installed."""
     shim = make_cudnn(tmp_path / "set/lib", "9.27.0")
     make_cudnn(tmp_path / "site/nvidia/cudnn/lib", "9.27.0")
@@ -470,7 +470,7 @@ def setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ],
 )
 def test_diagnose_reports_a_setting_that_names_no_cudnn(
-    setting: Path, monkeypatch: pytest.MonkeyPatch, named: str, words: str
+    setting: Path, monkeypatch: MonkeyPatch, named: str, words: str
 ) -> None:
     monkeypatch.setenv("CUDNN_CT_LIBRARY", str(setting / named))
     found = doctor.diagnose(run=False)
@@ -486,7 +486,7 @@ def test_diagnose_reports_a_setting_that_names_no_cudnn(
 
 @pytest.mark.parametrize("named", ["set", "set/lib", "set/lib/libcudnn.so.9", "else.so"])
 def test_diagnose_follows_the_setting_as_the_loader_does(
-    setting: Path, monkeypatch: pytest.MonkeyPatch, named: str
+    setting: Path, monkeypatch: MonkeyPatch, named: str
 ) -> None:
     monkeypatch.setenv("CUDNN_CT_LIBRARY", str(setting / named))
     found = doctor.diagnose(run=False)
@@ -497,7 +497,7 @@ def test_diagnose_follows_the_setting_as_the_loader_does(
 
 
 def test_where_another_cudnn_comes_first_to_install_again_is_no_advice(
-    found: libraryset.LibrarySet, monkeypatch: pytest.MonkeyPatch
+    found: libraryset.LibrarySet, monkeypatch: MonkeyPatch
 ) -> None:
     def check(judged: libraryset.LibrarySet, _: float) -> tuple[list[Finding], Report]:
         made = report(*good(judged, finalize={"status": 1008}))
@@ -512,7 +512,7 @@ def test_where_another_cudnn_comes_first_to_install_again_is_no_advice(
         assert (failed.fix == "see shadowed") == bool(path)
 
 
-def test_locate_stops_in_a_large_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_locate_stops_in_a_large_folder(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
     for number in range(30):
         (tmp_path / f"{number}/deeper").mkdir(parents=True)
     monkeypatch.setattr(locate, "MAX_FOLDERS", 10)
