@@ -13,7 +13,7 @@ import pytest
 from cudnn_ct import _elf, _files, doctor
 from cudnn_ct._config import config
 from cudnn_ct._find import find_cudnn
-from cudnn_ct._installation import require
+from cudnn_ct._installation import inspect, require
 from cudnn_ct.doctor import (
     checks,
     dependents,
@@ -71,8 +71,9 @@ def good(found: libraryset.LibrarySet, **changes: Any) -> list[dict[str, Any]]:
     return [{"step": name, **values} for name, values in steps.items()]
 
 
-def test_load_check_finds_nothing_in_a_good_run(found: libraryset.LibrarySet) -> None:
-    assert said(load_check.judge(found, report(*good(found)), report(*good(found)))) == {}
+LOG = "w! Reason: component cudnn_graph version 9.28.0 loaded component cudnn_heuristic version 9.27.0. All"
+REFUSALS = (("/x/libcudnn_cnn.so.9", "undefined symbol: foo"),)
+BEGUN = {"step": "begin", "what": "cudnnGetVersion"}
 
 
 @pytest.mark.parametrize(
@@ -90,46 +91,46 @@ def test_load_check_finds_nothing_in_a_good_run(found: libraryset.LibrarySet) ->
         ({"finalize": {"status": 7777}}, "finalize-failed", "7777"),
         ({"maps": {"files": ["/else/libcudnn_ops.so.9"]}}, "mixed-at-run-time", "/else/libcudnn_ops.so.9"),
         ({"maps": {"files": []}}, "jit-only", "libcudnn_heuristic.so.9"),
+        ({"check": {"status": 3009}, "refusals": REFUSALS}, "linker-error", "undefined symbol: foo"),
+        ({"log": LOG}, "mixed-versions", "cudnn_graph 9.28.0 loaded cudnn_heuristic 9.27.0"),
+        ({"asked_by": "9.10.2"}, "foreign-shim", "9.10.2"),
+        ({"ended": "SIGSEGV"}, "probe-crashed", "SIGSEGV"),
+        ({"ended": "exit 1"}, "probe-crashed", "exit 1"),
+        ({"ended": "hung"}, "probe-hung", "did not return"),
+        ({"ended": "refused"}, "not-probed", "cannot start"),
     ],
 )
 def test_load_check_finds_the_defect_of_a_run(
-    found: libraryset.LibrarySet, changes: dict[str, dict[str, Any]], code: str, words: str
+    found: libraryset.LibrarySet, changes: dict[str, Any], code: str, words: str
 ) -> None:
-    findings = said(load_check.judge(found, report(*good(found, **changes))))
+    ending = {name: changes.pop(name) for name in ("refusals", "log", "ended") if name in changes}
+    if asked := changes.pop("asked_by", ""):
+        ending["asked_by"] = {found.libraries[""].real: asked}
+    steps = [BEGUN] if "ended" in ending else good(found, **changes)
+    findings = said(load_check.judge(found, report(*steps, **ending)))
     assert words in findings[code]
 
 
-def test_load_check_names_the_components_in_the_log(found: libraryset.LibrarySet) -> None:
-    log = (
-        "w! Reason: component cudnn_graph version 9.28.0 loaded component cudnn_heuristic version 9.27.0. All"
-    )
-    findings = said(load_check.judge(found, report(*good(found), log=log)))
-    assert findings == {"mixed-versions": "cudnn_graph 9.28.0 loaded cudnn_heuristic 9.27.0"}
-
-
-def test_load_check_ignores_the_status_of_a_missing_libcuda(found: libraryset.LibrarySet) -> None:
-    steps = good(found, libcuda={"how": "none: noexec"}, finalize={"status": 1008})
-    assert said(load_check.judge(found, report(*steps), report(*steps))) == {}
+@pytest.mark.parametrize(
+    ("changes", "rest"),
+    [
+        ({}, {}),
+        ({}, {"refusals": REFUSALS}),
+        ({"libcuda": {"how": "none: noexec"}, "finalize": {"status": 1008}}, {}),
+    ],
+    ids=["good", "refusals of the linker alone", "no libcuda"],
+)
+def test_load_check_finds_nothing_in_a_good_run(
+    found: libraryset.LibrarySet, changes: dict[str, Any], rest: dict[str, Any]
+) -> None:
+    run = report(*good(found, **changes), **rest)
+    assert said(load_check.judge(found, run, run)) == {}
 
 
 def test_load_check_reports_a_failure_of_the_full_configuration(found: libraryset.LibrarySet) -> None:
     full = report(*good(found, finalize={"status": 1008}))
-    assert (
-        "CUDNN_LIB_CONFIG=FULL"
-        in said(load_check.judge(found, report(*good(found)), full))["finalize-failed"]
-    )
-
-
-def test_load_check_reports_a_shim_that_requests_another_version(found: libraryset.LibrarySet) -> None:
-    asked = {found.libraries[""].real: "9.10.2"}
-    assert "9.10.2" in said(load_check.judge(found, report(*good(found), asked_by=asked)))["foreign-shim"]
-
-
-def test_load_check_adds_linker_errors_only_to_other_findings(found: libraryset.LibrarySet) -> None:
-    refusals = (("/x/libcudnn_cnn.so.9", "undefined symbol: foo"),)
-    assert said(load_check.judge(found, report(*good(found), refusals=refusals))) == {}
-    bad = report(*good(found, check={"status": 3009}), refusals=refusals)
-    assert "undefined symbol: foo" in said(load_check.judge(found, bad))["linker-error"]
+    findings = said(load_check.judge(found, report(*good(found)), full))
+    assert "CUDNN_LIB_CONFIG=FULL" in findings["finalize-failed"]
 
 
 @pytest.mark.parametrize("folder", ["/x", "/x y/\u00fc z", "/x: y"])
@@ -142,22 +143,6 @@ def test_sandbox_parses_the_linkers_log_for_any_folder_name(folder: str) -> None
     )
     assert sandbox._REQUEST.findall(log) == [("9.28.0", shim)]
     assert sandbox._REFUSAL.findall(log) == [(cnn, "symbol lookup error: undefined symbol: foo")]
-
-
-@pytest.mark.parametrize(
-    ("ended", "code"),
-    [
-        ("SIGSEGV", "probe-crashed"),
-        ("exit 1", "probe-crashed"),
-        ("hung", "probe-hung"),
-        ("refused", "not-probed"),
-    ],
-)
-def test_load_check_reports_how_a_run_ended(found: libraryset.LibrarySet, ended: str, code: str) -> None:
-    findings = said(
-        load_check.judge(found, report({"step": "begin", "what": "cudnnGetVersion"}, ended=ended))
-    )
-    assert code in findings
 
 
 # --- the driver --------------------------------------------------------------------------------------------
@@ -176,14 +161,14 @@ def answers(version: int = 12080, init: int = 0, path: str = "/usr/lib/libcuda.s
     ]
 
 
+BEGUN_CREATE = {"step": "begin", "what": "cudnnCreate"}
+NO_FILE = {"step": "driver", "error": "cannot open shared object file: No such file"}
+
+
 @pytest.mark.parametrize(
     ("made", "code", "severity"),
     [
-        (
-            report({"step": "driver", "error": "cannot open shared object file: No such file"}),
-            "no-driver",
-            "note",
-        ),
+        (report(NO_FILE), "no-driver", "note"),
         (report({"step": "driver", "error": "file too short"}), "driver-broken", "error"),
         (report(*answers(init=34)), "driver-stub", "error"),
         (report(*answers(path="/usr/local/cuda/lib64/stubs/libcuda.so")), "driver-stub", "error"),
@@ -200,11 +185,7 @@ def answers(version: int = 12080, init: int = 0, path: str = "/usr/lib/libcuda.s
         ),
         (report(*answers(), gpu(), {"step": "load", "error": "no"}), "create-failed", "error"),
         (report(*answers(), ended="SIGSEGV"), "driver-broken", "error"),
-        (
-            report(*answers(), gpu(), {"step": "begin", "what": "cudnnCreate"}, ended="SIGABRT"),
-            "create-failed",
-            "error",
-        ),
+        (report(*answers(), gpu(), BEGUN_CREATE, ended="SIGABRT"), "create-failed", "error"),
         (report(ended="SIGBUS"), "driver-broken", "error"),
         (report(ended="hung"), "probe-hung", "error"),
         (report(ended="refused"), "not-probed", "warning"),
@@ -221,14 +202,19 @@ def test_driver_check_finds_nothing_on_a_good_gpu() -> None:
     assert (driver.archs(made), driver.count(made)) == ((90,), 1)
 
 
-def test_driver_check_reports_an_error_when_a_driver_or_gpu_is_required() -> None:
-    none = report({"step": "driver", "error": "cannot open shared object file"})
-    for asked in (Requirements(driver=True), Requirements(gpu=True)):
-        assert [each.severity.word for each in driver.judge(None, none, asked)] == ["error"]
-    (no_gpu,) = driver.judge(None, report(*answers()), Requirements(gpu=True))
-    assert no_gpu.severity == doctor.Severity.ERROR
-    (still_note,) = driver.judge(None, report(*answers()), Requirements(driver=True))
-    assert still_note.severity == doctor.Severity.NOTE
+@pytest.mark.parametrize(
+    ("made", "asked", "severity"),
+    [
+        (report(NO_FILE), Requirements(driver=True), "error"),
+        (report(NO_FILE), Requirements(gpu=True), "error"),
+        (report(*answers()), Requirements(gpu=True), "error"),
+        (report(*answers()), Requirements(driver=True), "note"),
+    ],
+)
+def test_driver_check_reports_an_error_when_the_missing_part_is_required(
+    made: Report, asked: Requirements, severity: str
+) -> None:
+    assert [each.severity.word for each in driver.judge(None, made, asked)] == [severity]
 
 
 def test_driver_check_names_the_driver_that_cudnn_needs(
@@ -254,6 +240,13 @@ def test_known_bad_reports_versions_and_combinations(found: libraryset.LibrarySe
     assert len(list(dependents.known_bad(old, "12.9.1", (), 2))) == 2
 
 
+def installed(tmp_path: Path, package: str, metadata: str = "Name: x\n") -> libraryset.LibrarySet:
+    """Return a cuDNN in a site-packages with another package."""
+    (tmp_path / f"{package}.dist-info").mkdir()
+    (tmp_path / f"{package}.dist-info/METADATA").write_text(metadata)
+    return read(make_cudnn(tmp_path / "nvidia/cudnn/lib", "9.27.0").parent)
+
+
 @pytest.mark.parametrize(
     ("package", "good"),
     [
@@ -267,42 +260,32 @@ def test_known_bad_reports_versions_and_combinations(found: libraryset.LibrarySe
         ("numpy-2.0.0", True),
     ],
 )
-def test_dependents_reports_undeclared_requirements_of_packages(
-    tmp_path: Path, package: str, good: bool
-) -> None:
-    lib = make_cudnn(tmp_path / "nvidia/cudnn/lib", "9.27.0").parent
-    (tmp_path / f"{package}.dist-info").mkdir()
-    (tmp_path / f"{package}.dist-info/METADATA").write_text("Name: x\n")
-    found = read(lib)
-    assert (list(dependents.check(found, [])) == []) is good
+def test_dependents_reports_undeclared_requirements(tmp_path: Path, package: str, good: bool) -> None:
+    assert (list(dependents.check(installed(tmp_path, package), [])) == []) is good
 
 
-def test_record_check_distinguishes_missing_from_altered_files(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("files", "code", "words"),
+    [
+        ("include", "missing-file", "9 files of x 1 do not exist, such as "),
+        ("lib", "altered-file", "10 files differ from those that x 1 installed, such as "),
+    ],
+)
+def test_record_check_combines_many_files(tmp_path: Path, files: str, code: str, words: str) -> None:
     """cuDNN works in an image without its headers."""
-    lib = make_cudnn(tmp_path / "nvidia/cudnn/lib", "9.27.0").parent
-    (tmp_path / "x-1.dist-info").mkdir()
-    found = read(lib)
-    headers = {f"nvidia/cudnn/include/{number}.h": ("", 1) for number in range(9)}
-    libraries = {f"nvidia/cudnn/lib/{library.file}": ("", 1) for library in found.libraries.values()}
-    for record, given in (
-        (headers, ("missing-file", "9 files of x 1 do not exist, such as ")),
-        (
-            libraries,
-            ("altered-file", f"{len(libraries)} files differ from those that x 1 installed, such as "),
-        ),
-    ):
-        (told,) = record_check.check(found, [record_check.Distribution("x", "1", record)])
-        assert (told.code, told.message.partition(str(tmp_path))[0]) == given
-    both = record_check.Distribution("x", "1", {**headers, **libraries})
+    found = installed(tmp_path, "x-1")
+    headers = [f"nvidia/cudnn/include/{number}.h" for number in range(9)]
+    libraries = [f"nvidia/cudnn/lib/{library.file}" for library in found.libraries.values()]
+    record = dict.fromkeys(headers if files == "include" else libraries, ("", 1))
+    (told,) = record_check.check(found, [record_check.Distribution("x", "1", record)])
+    assert (told.code, told.message.partition(str(tmp_path))[0]) == (code, words)
+    both = record_check.Distribution("x", "1", dict.fromkeys([*headers, *libraries], ("", 1)))
     assert {each.code for each in record_check.check(found, [both])} == {"missing-file", "altered-file"}
 
 
 def test_dependents_reports_a_declared_requirement(tmp_path: Path) -> None:
-    lib = make_cudnn(tmp_path / "nvidia/cudnn/lib", "9.27.0").parent
-    (tmp_path / "torch-2.9.0.dist-info").mkdir()
     metadata = "Name: torch\nRequires-Dist: nvidia-cudnn-cu12==9.10.2.21; platform_system == 'Linux'\n"
-    (tmp_path / "torch-2.9.0.dist-info/METADATA").write_text(metadata)
-    found = read(lib)
+    found = installed(tmp_path, "torch-2.9.0", metadata)
     for version, codes_given in (("9.10.2.21", []), ("9.27.0.42", ["consumer-mismatch"])):
         owner = record_check.Distribution("nvidia-cudnn-cu12", version, {})
         findings = list(dependents.check(found, [owner]))
@@ -311,14 +294,10 @@ def test_dependents_reports_a_declared_requirement(tmp_path: Path) -> None:
     assert list(dependents.check(found, [])) == []
 
 
-def needing(found: libraryset.LibrarySet, **changes: Any) -> libraryset.LibrarySet:
-    """Return the libraries with other requirements of libcudnn."""
+def needing(found: libraryset.LibrarySet, part: str, **changes: Any) -> libraryset.LibrarySet:
+    """Return the libraries with other contents of ``elf`` or ``dynamic`` of libcudnn."""
     shim = found.libraries[""]
-    assert shim.dynamic is not None
-    assert shim.elf is not None
-    part = shim.elf if "needed" in changes else shim.dynamic
-    name = "elf" if "needed" in changes else "dynamic"
-    changed = replace(shim, **{name: replace(part, **changes)})
+    changed = replace(shim, **{part: replace(getattr(shim, part), **changes)})
     return replace(found, libraries={**found.libraries, "": changed})
 
 
@@ -336,7 +315,9 @@ def test_check_libc_compares_the_glibc_version(
     found: libraryset.LibrarySet, monkeypatch: MonkeyPatch, have: str, needs: set[str], code: str
 ) -> None:
     monkeypatch.setattr(_elf, "glibc_version", lambda: have)
-    given = {each.code for each in load_check.check_libc(needing(found, versions=frozenset(needs)))}
+    given = {
+        each.code for each in load_check.check_libc(needing(found, "dynamic", versions=frozenset(needs)))
+    }
     assert given == ({code} if code else set())
     assert bool(load_check.why_not(found)) == (not have)
     image = replace(found, root="/image")  # with its own C library
@@ -346,7 +327,7 @@ def test_check_libc_compares_the_glibc_version(
 def test_check_companions_reports_a_missing_system_library(
     found: libraryset.LibrarySet, monkeypatch: MonkeyPatch
 ) -> None:
-    wants = needing(found, needed=("libz.so.1", "libc.so.6"))
+    wants = needing(found, "elf", needed=("libz.so.1", "libc.so.6"))
     monkeypatch.setattr(search, "find_companion", lambda *_: "")
     missing = [each for each in search.check_companions(wants) if each.code == "missing-system-library"]
     assert [each.fix for each in missing] == ["install it: apt-get install zlib1g"]
@@ -355,7 +336,9 @@ def test_check_companions_reports_a_missing_system_library(
 
 
 def test_check_companions_reports_only_the_misspelt_nvrtc_folder(found: libraryset.LibrarySet) -> None:
-    wants = needing(found, runpath=("$ORIGIN", "$ORIGIN/../../nvidia/nvrtc/lib", "$ORIGIN/../../other/lib"))
+    wants = needing(
+        found, "dynamic", runpath=("$ORIGIN", "$ORIGIN/../../nvidia/nvrtc/lib", "$ORIGIN/../../other/lib")
+    )
     dead = [each for each in search.check_companions(wants) if each.code == "dead-runpath"]
     assert [each.message.count("nvidia/nvrtc/lib") for each in dead] == [1]
 
@@ -402,30 +385,30 @@ def test_check_companions_reports_missing_cuda_libraries(
     assert list(search.check_companions(found, {"LD_LIBRARY_PATH": str(tmp_path)})) == []
 
 
-def test_check_competition_warns_of_the_same_version_on_the_path(tmp_path: Path) -> None:
-    one, two = (make_cudnn(tmp_path / name, "9.27.0").parent for name in ("one", "two"))
-    (shadow,) = competitors(one, f":{two}:{one}")
-    assert (shadow.code, shadow.severity.word) == ("shadowed", "warning")
-
-
-def test_check_competition_ignores_folders_after_its_own(tmp_path: Path) -> None:
-    own = make_cudnn(tmp_path / "own", "9.27.0").parent
-    other = make_cudnn(tmp_path / "other", "9.19.0").parent
-    (tmp_path / "link").symlink_to(own)
-    for path, codes_given in (
-        (f"{own}:{other}", ["other-cudnn"]),
-        (f"{tmp_path}/link:{other}", ["other-cudnn"]),
-        (f"{other}:{own}", ["shadowed"]),
-        (f"{other}", ["shadowed"]),
-    ):
-        assert [each.code for each in competitors(own, path)] == codes_given
-
-
-def competitors(folder: Path, path: str) -> list[Finding]:
-    """Return the findings about LD_LIBRARY_PATH only."""
-    found = read(folder)
-    findings = search.check_competition(found, {"LD_LIBRARY_PATH": path})
-    return [each for each in findings if each.code != "other-cudnn" or each.evidence["path"] in path]
+@pytest.mark.parametrize(
+    ("path", "codes_given"),
+    [
+        ("{own}:{other}", ["other-cudnn"]),
+        ("{link}:{other}", ["other-cudnn"]),
+        ("{other}:{own}", ["shadowed error"]),
+        ("{other}", ["shadowed error"]),
+        (":{same}:{own}", ["shadowed warning"]),
+    ],
+)
+def test_check_competition_reports_folders_before_its_own(
+    tmp_path: Path, path: str, codes_given: list[str]
+) -> None:
+    versions = {"own": "9.27.0", "other": "9.19.0", "same": "9.27.0"}
+    folders = {name: make_cudnn(tmp_path / name, version).parent for name, version in versions.items()}
+    (tmp_path / "link").symlink_to(folders["own"])
+    path = path.format(**folders, link=tmp_path / "link")
+    findings = search.check_competition(read(folders["own"]), {"LD_LIBRARY_PATH": path})
+    told = [each for each in findings if each.code != "other-cudnn" or each.evidence["path"] in path]
+    expected = [text.split()[0] for text in codes_given]
+    assert [each.code for each in told] == expected
+    assert [f"{each.code} {each.severity.word}" for each in told if each.code == "shadowed"] == [
+        text for text in codes_given if "shadowed" in text
+    ]
 
 
 def test_check_competition_ignores_cudnn_8_on_the_path(found: libraryset.LibrarySet, tmp_path: Path) -> None:
@@ -496,7 +479,7 @@ def test_diagnose_follows_the_setting_as_the_loader_does(
     assert require(find_cudnn()).folder == str((setting / "set/lib").resolve())
 
 
-def test_where_another_cudnn_comes_first_to_install_again_is_no_advice(
+def test_diagnose_advises_no_reinstallation_when_another_cudnn_comes_first(
     found: libraryset.LibrarySet, monkeypatch: MonkeyPatch
 ) -> None:
     def check(judged: libraryset.LibrarySet, _: float) -> tuple[list[Finding], Report]:
@@ -522,11 +505,34 @@ def test_locate_stops_in_a_large_folder(tmp_path: Path, monkeypatch: MonkeyPatch
 
 def test_checks_report_stray_libraries_when_the_version_is_damaged(tmp_path: Path) -> None:
     """A damaged constant may be a version that has none of the libraries."""
-    folder = make_cudnn(tmp_path / "lib", "8.0.0").parent
-    found = read(folder)
+    found = read(make_cudnn(tmp_path / "lib", "8.0.0").parent)
     assert found.version == (8, 0, 0)
-    codes = {each.code for check in checks.CHECKS for each in check(found)}
-    assert "stray-library" in codes
+    assert "stray-library" in {each.code for check in checks.CHECKS for each in check(found)}
+
+
+@pytest.mark.parametrize(
+    ("version", "opened"), [("9.27.0", True), ("", True), ("9", True), ("9.26.0", False), ("9.27", False)]
+)
+def test_doctor_and_loader_accept_a_part_by_the_names_that_cudnn_searches_for(
+    tmp_path: Path, version: str, opened: bool
+) -> None:
+    shim = make_cudnn(tmp_path, "9.27.0")
+    name = f"libcudnn_ops.so{version and '.'}{version}"
+    (tmp_path / "libcudnn_ops.so.9").rename(tmp_path / name)
+    assert (inspect(shim).problems == ()) is opened
+    missing = [each.message for each in checks.check_complete(read(tmp_path))]
+    told = f"libcudnn_ops.so.9 is not in {tmp_path}, and cuDNN 9.27.0 does not search for {name}"
+    assert missing == ([] if opened else [told])
+
+
+@pytest.mark.parametrize("own", ["9.27.0", "9.26.0"])
+def test_doctor_and_loader_choose_the_same_of_two_files(tmp_path: Path, own: str) -> None:
+    shim = make_cudnn(tmp_path, "9.27.0")
+    second = tmp_path / f"libcudnn_ops.so.{own}"
+    second.write_bytes(make_elf("libcudnn_ops.so.9", constants={"cudnn_ops_infer_version": 0x091B00}))
+    opened = second if own == "9.27.0" else tmp_path / "libcudnn_ops.so.9"
+    assert inspect(shim).libraries["ops"].path == read(tmp_path).libraries["ops"].path == str(opened)
+    assert [each.code for each in checks.check_complete(read(tmp_path))] == ["two-files"]
 
 
 def test_reinstall_names_the_packages_that_own_the_files() -> None:
