@@ -10,6 +10,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from cudnn_ct._libraries import SUBLIBRARIES
 from cudnn_ct.doctor import libraryset
 from tests.doctor_sites import Answer, Site, Source, examine
 from tests.elf_files import make_elf, make_header
+
+Damage = Callable[[Site], Any]
 
 
 @dataclass(frozen=True)
@@ -67,9 +70,8 @@ def constant(data: bytearray, site: Site) -> None:
 
 
 def _alone(site: Site) -> None:
-    for part in site.source.set.libraries:
-        if part:
-            site.file(part).unlink()
+    for part in filter(None, site.source.set.libraries):
+        site.file(part).unlink()
 
 
 def _misnamed(site: Site) -> None:
@@ -93,10 +95,9 @@ def _last_byte_of_cnn(site: Site) -> None:
 
 
 def _only_a_link(site: Site) -> None:
-    folder = site.root.parent / "usr/lib"
-    folder.mkdir(parents=True)
-    (folder / "libcudnn.so.9").symlink_to(site.file(""))
-    site.target = folder
+    site.target = site.root.parent / "usr/lib"
+    site.target.mkdir(parents=True)
+    (site.target / "libcudnn.so.9").symlink_to(site.file(""))
 
 
 def _as_nobody(site: Site) -> None:
@@ -105,9 +106,8 @@ def _as_nobody(site: Site) -> None:
     if os.geteuid() == 0:  # modes do not stop root
         site.prelude = "import heapq, os, tempfile; os.setuid(65534)"
     for folder in (site.lib, *site.lib.parents):
-        if folder.is_relative_to(site.root.parent) or folder.name.startswith(
-            ("pytest", "popen-", "test", "cudnn-ct-matrix")
-        ):
+        ours = folder.name.startswith(("pytest", "popen-", "test", "cudnn-ct-matrix"))
+        if ours or folder.is_relative_to(site.root.parent):
             folder.chmod(0o755)
 
 
@@ -124,11 +124,12 @@ def _consumer(site: Site) -> None:
     site.write(site.root / "torch-2.4.0.dist-info/METADATA", f"Name: torch\nRequires-Dist: {requirement}\n")
 
 
-def _decoy(site: Site, name: str, part: str) -> Path:
+def _decoy(site: Site, part: str) -> Path:
+    """Return another file of a library, in a folder of its own."""
     folder = site.root.parent / "decoy"
     folder.mkdir()
-    os.link(site.file(part), folder / name)
-    return folder
+    os.link(site.file(part), folder / site.file(part).name)
+    return folder / site.file(part).name
 
 
 def _pipe(site: Site) -> None:
@@ -141,9 +142,25 @@ def _folder(site: Site) -> None:
     site.file("ops").mkdir()
 
 
-def _relink(site: Site, part: str, target: str) -> None:
-    site.file(part).unlink()
-    site.file(part).symlink_to(target)
+def _links(part: str, target: str) -> Damage:
+    def relink(site: Site) -> None:
+        site.file(part).unlink()
+        site.file(part).symlink_to(target)
+
+    return relink
+
+
+def _holds(part: str, data: bytes | str) -> Damage:
+    return lambda site: site.write(site.file(part), data)
+
+
+def _cut(part: str, size: int) -> Damage:
+    return lambda site: site.write(site.file(part), site.start(part, size))
+
+
+def _adds(name: str) -> Damage:
+    """Add a library, which has the name of its part."""
+    return lambda site: site.write(site.lib / name, make_elf(name.partition(".so")[0] + ".so.9"))
 
 
 def _missing(part: str) -> Case:
@@ -156,48 +173,26 @@ def _missing(part: str) -> Case:
     )
 
 
-def _case(name: str, code: str, damage: Callable[[Site], Any]) -> Case:
+def _case(name: str, code: str, damage: Damage) -> Case:
     return Case(name, frozenset(code.split()), damage)
+
+
+LFS = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n"
+GARBAGE = b"\xff\x00 nvidia/cudnn/lib/libcudnn.so.9 \n"
 
 
 CASES = (
     *map(_missing, ("", *SUBLIBRARIES)),
     _case("only libcudnn.so.9 was copied", "missing-library", _alone),
-    _case("libcudnn cut to a page", "damaged-library", lambda s: s.write(s.file(""), s.start("", 4096))),
-    _case(
-        "graph cut in half",
-        "damaged-library",
-        lambda s: s.write(s.file("graph"), s.start("graph", 2_000_000)),
-    ),
-    _case(
-        "precompiled cut",
-        "damaged-library",
-        lambda s: s.write(s.file("engines_precompiled"), s.start("engines_precompiled", 50_000_000)),
-    ),
-    _case("ops is empty", "damaged-library", lambda s: s.write(s.file("ops"), b"")),
-    _case(
-        "libcudnn is a web page",
-        "damaged-library",
-        lambda s: s.write(s.file(""), "<html>404 Not Found</html>"),
-    ),
-    _case(
-        "adv is a Git LFS pointer",
-        "damaged-library",
-        lambda s: s.write(
-            s.file("adv"), "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n"
-        ),
-    ),
-    _case(
-        "libcudnn is a linker script",
-        "damaged-library",
-        lambda s: s.write(s.file(""), "INPUT(libcudnn.so.9.0)"),
-    ),
-    _case("cnn is zeros", "damaged-library", lambda s: s.write(s.file("cnn"), bytes(100_000))),
-    _case(
-        "graph has its header alone",
-        "damaged-library",
-        lambda s: s.write(s.file("graph"), s.start("graph", 64)),
-    ),
+    _case("libcudnn cut to a page", "damaged-library", _cut("", 4096)),
+    _case("graph cut in half", "damaged-library", _cut("graph", 2_000_000)),
+    _case("precompiled cut", "damaged-library", _cut("engines_precompiled", 50_000_000)),
+    _case("ops is empty", "damaged-library", _holds("ops", b"")),
+    _case("libcudnn is a web page", "damaged-library", _holds("", "<html>404 Not Found</html>")),
+    _case("adv is a Git LFS pointer", "damaged-library", _holds("adv", LFS)),
+    _case("libcudnn is a linker script", "damaged-library", _holds("", "INPUT(libcudnn.so.9.0)")),
+    _case("cnn is zeros", "damaged-library", _holds("cnn", bytes(100_000))),
+    _case("graph has its header alone", "damaged-library", _cut("graph", 64)),
     _case("libcudnn is a pipe", "damaged-library", _pipe),
     _case("ops is a folder", "damaged-library", _folder),
     _case(
@@ -210,14 +205,10 @@ CASES = (
         "graph says another version", "mixed-versions", lambda s: s.patch("graph", lambda d: constant(d, s))
     ),
     _case("cnn has the name of ops", "wrong-library", _misnamed),
-    _case("heuristic is a link to nothing", "broken-link", lambda s: _relink(s, "heuristic", "gone.so")),
-    _case("adv is a link to itself", "broken-link", lambda s: _relink(s, "adv", "libcudnn_adv.so.9")),
+    _case("heuristic is a link to nothing", "broken-link", _links("heuristic", "gone.so")),
+    _case("adv is a link to itself", "broken-link", _links("adv", "libcudnn_adv.so.9")),
     _case("a link in another folder", "link-elsewhere", _only_a_link),
-    _case(
-        "heuristic is a stub",
-        "altered-file",
-        lambda s: s.write(s.file("heuristic"), make_elf("libcudnn_heuristic.so.9")),
-    ),
+    _case("heuristic is a stub", "altered-file", _adds("libcudnn_heuristic.so.9")),
     _case(
         "readable for its owner alone",
         "private-file",
@@ -235,36 +226,24 @@ CASES = (
     _case(
         "RECORD is garbage",
         "broken-record",
-        lambda s: s.write(
-            s.root / s.source.metadata.name / "RECORD", b"\xff\x00 nvidia/cudnn/lib/libcudnn.so.9 \n"
-        ),
+        lambda s: s.write(s.root / s.source.metadata.name / "RECORD", GARBAGE),
     ),
     _case(
         "a header is gone", "missing-file", lambda s: (s.root / "nvidia/cudnn/include/cudnn_ops.h").unlink()
     ),
-    _case(
-        "a library that no package brought",
-        "unowned-library",
-        lambda s: s.write(s.lib / "libcudnn_extra.so.9", make_elf("libcudnn_extra.so.9")),
-    ),
-    _case(
-        "two files of cnn",
-        "two-files",
-        lambda s: s.write(s.lib / "libcudnn_cnn.so.9.99.0", make_elf("libcudnn_cnn.so.9")),
-    ),
+    _case("a library that no package brought", "unowned-library", _adds("libcudnn_extra.so.9")),
+    _case("two files of cnn", "two-files", _adds("libcudnn_cnn.so.9.99.0")),
     _case("two packages own the folder", "two-owners", _second_owner),
     _case("torch wants another version", "consumer-mismatch", _consumer),
     _case(
         "LD_PRELOAD of another graph",
         "preloaded",
-        lambda s: s.environ.update(
-            LD_PRELOAD=str(_decoy(s, "libcudnn_graph.so.9", "graph") / "libcudnn_graph.so.9")
-        ),
+        lambda s: s.environ.update(LD_PRELOAD=str(_decoy(s, "graph"))),
     ),
     _case(
         "LD_LIBRARY_PATH with another heuristic",
         "shadowed mixed-at-run-time",
-        lambda s: s.environ.update(LD_LIBRARY_PATH=str(_decoy(s, "libcudnn_heuristic.so.9", "heuristic"))),
+        lambda s: s.environ.update(LD_LIBRARY_PATH=str(_decoy(s, "heuristic").parent)),
     ),
     _case("no libcublasLt", "missing-cublaslt", lambda s: shutil.rmtree(s.root / "nvidia/cublas")),
     _case("no libnvrtc", "missing-nvrtc", lambda s: shutil.rmtree(s.root / "nvidia/cuda_nvrtc")),
@@ -299,17 +278,8 @@ def _identical(source: Source, other: Source, part: str) -> bool:
     return one.stat().st_size == two.stat().st_size < 1 << 20 and one.read_bytes() == two.read_bytes()
 
 
-def _no_record(site: Site, part: str, other: Source) -> None:
-    site.take(part, other)
-    shutil.rmtree(site.root / site.source.metadata.name)
-
-
 def _newer(source: Source, other: Source) -> bool:
     return "engines_tensor_ir" in other.set.libraries and (source.set.version or (9,)) < (9, 21)
-
-
-def _overlay(site: Site, other: Source) -> None:
-    site.lay(other)
 
 
 def _path_with(site: Site, other: Source, *parts: str) -> None:
@@ -321,37 +291,28 @@ def _path_with(site: Site, other: Source, *parts: str) -> None:
     site.environ["LD_LIBRARY_PATH"] = str(folder)
 
 
+def _takes(part: str, record: bool) -> Callable[..., None]:
+    def damage(site: Site, other: Source) -> None:
+        site.take(part, other)
+        if not record:
+            shutil.rmtree(site.root / site.source.metadata.name)
+
+    return damage
+
+
 def _mixes() -> Iterator[Case]:
-    for part in ("", *SUBLIBRARIES):
-        name = f"libcudnn{'_' if part else ''}{part}"
-        yield Case(
-            f"{name} of another version",
-            _OF_VERSION | {"altered-file"},
-            lambda site, other, part=part: site.take(part, other),
-            _both(part, _other_version),
-        )
-        yield Case(
-            f"{name} of another version, no RECORD",
-            _OF_VERSION,
-            lambda site, other, part=part: _no_record(site, part, other),
-            _both(part, _other_version),
-        )
-        yield Case(
-            f"{name} for another CUDA",
-            frozenset({"mixed-cuda", "altered-file"}),
-            lambda site, other, part=part: site.take(part, other),
-            _both(part, _other_cuda),
-        )
-        yield Case(
-            f"{name} for another CUDA, no RECORD",
-            frozenset({"mixed-cuda"}),
-            lambda site, other, part=part: _no_record(site, part, other),
-            _both(part, _other_cuda),
-        )
+    kinds = (
+        ("of another version", _OF_VERSION, _other_version),
+        ("for another CUDA", frozenset({"mixed-cuda"}), _other_cuda),
+    )
+    for part, (kind, codes, condition) in product(("", *SUBLIBRARIES), kinds):
+        name, where = f"libcudnn{'_' if part else ''}{part} {kind}", _both(part, condition)
+        yield Case(name, codes | {"altered-file"}, _takes(part, True), where)
+        yield Case(f"{name}, no RECORD", codes, _takes(part, False), where)
     yield Case(
         "a second wheel laid over it",
         frozenset({"two-owners"}),
-        _overlay,
+        lambda site, other: site.lay(other),
         lambda source, other: source.set.cuda != other.set.cuda,
     )
     yield Case(
