@@ -10,15 +10,19 @@ import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
 
 import cudnn_ct
-from cudnn_ct import context
-from cudnn_ct.cli import main
+from cudnn_ct import _lib, context
+from cudnn_ct._config import config
+from cudnn_ct.autotune.store import store
+from cudnn_ct.cli import main, offline, selftest_cpu
 from cudnn_ct.cli.options import INTS, PADDING, SHAPE, Convolution
-from cudnn_ct.errors import CudnnError
+from cudnn_ct.cli.random_array import some
+from cudnn_ct.errors import AllocationError, CudnnError, NotSupportedError
 
 MonkeyPatch = pytest.MonkeyPatch
 
@@ -43,52 +47,45 @@ def test_option_types_parse_text(kind: object, text: object, value: object) -> N
     assert kind.convert(text, None, None) == value
 
 
+# Without `--x` and `--w`, the rows of `algorithms` have those of `CONV`.
 BAD = [
-    (["algorithms", "--x", "2,3,5", "--w", "4,3,3,3"], "w has 4 dimensions"),
-    (["algorithms", "--x", "2;3;5;6", "--w", "4,3,3,3"], "'2;3;5;6' is not a shape such as 8,64,28,28"),
-    (["algorithms", "--x", "2,0,5,6", "--w", "4,3,3,3"], "'2,0,5,6' is not a shape"),
-    (["algorithms", "--x", "2,3,5,99999999999", "--w", "4,3,3,3"], "is not a shape"),
-    (["algorithms", "--x", "2,3,5,\u0665", "--w", "4,3,3,3"], "is not a shape"),
-    (["algorithms", "--w", "4,3,3,3"], "Missing option '--x'"),
-    (
-        ["algorithms", *CONV, "--padding", "all"],
-        "'all' is not a padding: expected a number, one for each axis such as 1,2",
-    ),
-    (["algorithms", *CONV, "--padding", "1:2:3,1:1"], "or before:after for each axis such as 0:1,2:2"),
-    (["algorithms", *CONV, "--padding", "1,1,1"], "padding"),
-    (["algorithms", *CONV, "--stride", "0"], "stride"),
-    (["algorithms", *CONV, "--groups", "2"], "x has 3 channels; w expects 3 x groups 2 = 6"),
-    (["algorithms", *CONV, "--dtype", "float12"], "'float12' is not one of"),
-    (["algorithms", *CONV, "--precision", "tf32", "--dtype", "float64"], "precision='tf32' is for float32"),
-    (
-        ["algorithms", *CONV, "--direction", "backward_data", "--dtype", "int8"],
-        "takes float16, bfloat16, float32",
-    ),
-    (["algorithms", *CONV, "--layout", "chwn"], "'chwn' is not one of"),
-    (["algorithms", *CONV, "--device", "no such file"], "no such file cannot be read: No such file"),
-    (["algorithms", *CONV, "--device", "/"], "/ cannot be read: Is a directory"),
-    (["bench", "pool", "--x", "2,3,5,6", "--window", "9"], "window of 9 is larger"),
-    (["bench", "pool", "--x", "2,3,5,6", "--mode", "median"], "'median' is not one of"),
-    (["bench", "gemm"], "No such command 'gemm'"),
-    (["bench", "rnn", "--x", "2,3", "--hidden", "4"], "x has shape (2, 3); expected (T, N, C)"),
-    (["bench", "rnn", "--x", "2,3,4", "--hidden", "0"], "0 is not in the range"),
-    (["bench", "rnn", "--x", "2,3,4", "--hidden", "4", "--mode", "elman"], "'elman' is not one of"),
-    (
-        ["bench", "softmax", "--x", "2,3", "--plot", "times.doc"],
-        "got the suffix '.doc', expected",
-    ),
-    (["selftest", "--op", "convolve"], "unknown operation 'convolve'; expected one of conv,"),
-    (["selftest", "--device", "no such file"], "no such file cannot be read"),
-    (["cache", "import", "no such file"], "does not exist"),
-    (["inform"], "No such command 'inform'"),
+    ("algorithms --x 2,3,5 --w 4,3,3,3", "w has 4 dimensions"),
+    ("algorithms --x 2;3;5;6 --w 4,3,3,3", "'2;3;5;6' is not a shape such as 8,64,28,28"),
+    ("algorithms --x 2,0,5,6 --w 4,3,3,3", "'2,0,5,6' is not a shape"),
+    ("algorithms --x 2,3,5,99999999999 --w 4,3,3,3", "is not a shape"),
+    ("algorithms --x 2,3,5,\u0665 --w 4,3,3,3", "is not a shape"),
+    ("algorithms --w 4,3,3,3", "Missing option '--x'"),
+    ("algorithms --padding all", "'all' is not a padding: expected a number, one for each axis such as 1,2"),
+    ("algorithms --padding 1:2:3,1:1", "or before:after for each axis such as 0:1,2:2"),
+    ("algorithms --padding 1,1,1", "padding"),
+    ("algorithms --stride 0", "stride"),
+    ("algorithms --groups 2", "x has 3 channels; w expects 3 x groups 2 = 6"),
+    ("algorithms --dtype float12", "'float12' is not one of"),
+    ("algorithms --precision tf32 --dtype float64", "precision='tf32' is for float32"),
+    ("algorithms --direction backward_data --dtype int8", "takes float16, bfloat16, float32"),
+    ("algorithms --layout chwn", "'chwn' is not one of"),
+    ("algorithms --device nothing", "nothing cannot be read: No such file"),
+    ("algorithms --device /", "/ cannot be read: Is a directory"),
+    ("bench pool --x 2,3,5,6 --window 9", "window of 9 is larger"),
+    ("bench pool --x 2,3,5,6 --mode median", "'median' is not one of"),
+    ("bench gemm", "No such command 'gemm'"),
+    ("bench rnn --x 2,3 --hidden 4", "x has shape (2, 3); expected (T, N, C)"),
+    ("bench rnn --x 2,3,4 --hidden 0", "0 is not in the range"),
+    ("bench rnn --x 2,3,4 --hidden 4 --mode elman", "'elman' is not one of"),
+    ("bench softmax --x 2,3 --plot times.doc", "got the suffix '.doc', expected"),
+    ("selftest --op convolve", "unknown operation 'convolve'; expected one of conv,"),
+    ("selftest --device nothing", "nothing cannot be read"),
+    ("cache import nothing", "does not exist"),
+    ("inform", "No such command 'inform'"),
 ]
 
 
-@pytest.mark.parametrize(("arguments", "words"), BAD, ids=str)
-def test_commands_exit_with_2_on_wrong_usage(arguments: list[str], words: str) -> None:
-    if "--plot" in arguments:
+@pytest.mark.parametrize(("line", "words"), BAD)
+def test_commands_exit_with_2_on_wrong_usage(line: str, words: str) -> None:
+    if "--plot" in line:
         pytest.importorskip("PIL")
-    ran = CliRunner().invoke(main, arguments)
+    conv = CONV if line.startswith("algorithms") and "--w" not in line else []
+    ran = CliRunner().invoke(main, [*line.split(), *conv])
     assert ran.exit_code == 2
     *_, last = ran.stderr.strip().splitlines()
     assert last.startswith("Error: ")
@@ -124,18 +121,19 @@ def test_every_command_has_help() -> None:
         assert f"\n  {name} " in listed
         if name != "doctor":
             assert CliRunner().invoke(main, [name, "--help"]).exit_code == 0
-    for group, names in (
-        ("bench", ("conv", "pool", "softmax", "batch_norm", "rnn")),
-        ("cache", ("show", "clear")),
-    ):
-        for name in names:
-            ran = CliRunner().invoke(main, [group, name, "--help"])
-            assert ran.exit_code == 0
-            assert ran.stdout.startswith(f"Usage: main {group} {name}")
-            assert CliRunner().invoke(main, [group, name, "-h"]).stdout == ran.stdout
+    groups = {"bench": ("conv", "pool", "softmax", "batch_norm", "rnn"), "cache": ("show", "clear")}
+    for group, name in ((group, name) for group, names in groups.items() for name in names):
+        ran = CliRunner().invoke(main, [group, name, "--help"])
+        assert ran.exit_code == 0
+        assert ran.stdout.startswith(f"Usage: main {group} {name}")
+        assert CliRunner().invoke(main, [group, name, "-h"]).stdout == ran.stdout
 
 
 # --- where the output goes ---------------------------------------------------------------------------------
+
+
+NOWHERE = "cudnn-ct: .* names /nowhere, which does not exist.*"
+FULL = "cudnn-ct: .*No space left on device"
 
 
 @pytest.mark.parametrize(
@@ -146,13 +144,10 @@ def test_every_command_has_help() -> None:
         ("cache path | true", 0, ""),
         ("cache show | true", 0, ""),
         ("--help | true", 0, ""),
-        ("info >&-", 1, "cudnn-ct: .* names /nowhere, which does not exist.*"),
-        ("info | true", 1, "cudnn-ct: .* names /nowhere, which does not exist.*"),
+        ("info >&-", 1, NOWHERE),
+        ("info | true", 1, NOWHERE),
         ("selftest --op conv >&-", 1, "cudnn-ct: .* failed.*"),
-        ("cache path >/dev/full", 1, "cudnn-ct: .*No space left on device"),
-        ("cache show >/dev/full", 1, "cudnn-ct: .*No space left on device"),
-        ("info >/dev/full", 1, "cudnn-ct: .*No space left on device"),
-        ("--help >/dev/full", 1, "cudnn-ct: .*No space left on device"),
+        *((f"{name} >/dev/full", 1, FULL) for name in ("cache path", "cache show", "info", "--help")),
     ],
 )
 def test_commands_keep_their_exit_code_when_the_output_is_closed(
@@ -197,8 +192,6 @@ ROW = {"backend": "graph", "algorithm": "engine 1", "time_ms": 0.0125, "rejected
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: MonkeyPatch) -> Path:
-    from cudnn_ct._config import config
-
     path = tmp_path / "algo_cache.sqlite"
     monkeypatch.setattr(config, "algo_cache", str(path))
     return path
@@ -211,8 +204,6 @@ def run(*arguments: str, code: int = 0) -> str:
 
 
 def test_cache_commands_show_export_clear_and_import(cache: Path, tmp_path: Path) -> None:
-    from cudnn_ct.autotune.store import store
-
     assert run("path") == f"{cache}\n"
     assert run("show") == f"{cache}: 0 tuned algorithms\n"
     store().put(KEY, {"rows": [ROW]})
@@ -235,15 +226,11 @@ def test_cache_commands_show_export_clear_and_import(cache: Path, tmp_path: Path
     "choice", [{}, {"rows": 1}, {"rows": []}, {"rows": [1]}, {"rows": [{"time_ms": "x"}]}]
 )
 def test_cache_show_prints_malformed_records(cache: Path, choice: dict[str, object]) -> None:
-    from cudnn_ct.autotune.store import store
-
     store().put("another key", choice)
     assert "another key" in run("show")
 
 
 def test_cache_show_escapes_control_characters(cache: Path) -> None:
-    from cudnn_ct.autotune.store import store
-
     hostile = "\x1b]0;title\x07\x1b[31m\u202e\ud800\nline"
     store().put(
         f"cuDNN {hostile} | GPU | problem".replace("\ud800", ""),
@@ -279,8 +266,6 @@ def test_cache_show_prints_records_with_impossible_times(cache: Path, time: floa
 def test_cache_commands_fail_when_the_cache_is_disabled_or_malformed(
     cache: Path, monkeypatch: MonkeyPatch, tmp_path: Path
 ) -> None:
-    from cudnn_ct._config import config
-
     bad = tmp_path / "bad.json"
     bad.write_text("{}")
     assert f"{bad} is not an exported algorithm cache" in run("import", str(bad), code=2)
@@ -298,17 +283,11 @@ def test_cache_commands_fail_when_the_cache_is_disabled_or_malformed(
 
 @pytest.mark.parametrize("mode", [0o700, 0o777])
 @pytest.mark.parametrize("verb", ["show", "clear"])
-def test_cache_commands_fail_when_the_cache_is_a_folder(
-    tmp_path: Path, monkeypatch: MonkeyPatch, verb: str, mode: int
-) -> None:
-    from cudnn_ct._config import config
-
-    folder = tmp_path / "folder"
-    folder.mkdir()
-    folder.chmod(mode)
-    monkeypatch.setattr(config, "algo_cache", str(folder))
+def test_cache_commands_fail_when_the_cache_is_a_folder(cache: Path, verb: str, mode: int) -> None:
+    cache.mkdir()
+    cache.chmod(mode)
     told = run(verb, code=1)
-    assert f"cannot be read: it is a folder; a file in it would be {folder / 'algo_cache.sqlite'}" in told
+    assert f"cannot be read: it is a folder; a file in it would be {cache / 'algo_cache.sqlite'}" in told
     assert "remove" not in told
     assert "chmod" not in told
 
@@ -327,27 +306,16 @@ def test_cache_commands_fail_when_the_cache_is_a_folder(
     ],
 )
 def test_planning_raises_when_its_process_fails(code: int, out: str, words: str) -> None:
-    from cudnn_ct.cli import offline
-
     with pytest.raises(CudnnError, match=words):
         offline._result(subprocess.CompletedProcess([], code, out, "first words\nlast words\n"))
 
 
 def test_random_array_raises_when_no_memory_suffices() -> None:
-    from cudnn_ct.cli.random_array import some
-    from cudnn_ct.errors import AllocationError
-
     with pytest.raises(AllocationError, match=r"an array of shape \(2147483647, 2147483647, 2147483647\)"):
         some((2**31 - 1,) * 3, "float32")
 
 
 def test_planning_is_skipped_when_cudnn_is_too_old(monkeypatch: MonkeyPatch) -> None:
-    from types import SimpleNamespace
-
-    from cudnn_ct import _lib
-    from cudnn_ct.cli import offline, selftest_cpu
-    from cudnn_ct.errors import NotSupportedError
-
     monkeypatch.setattr(_lib, "load", lambda: SimpleNamespace(version=90701, installation=None))
     with pytest.raises(NotSupportedError, match=r"needs cuDNN >= 9.8, have 9.7.1"):
         offline.plan({"deviceVer": 900}, [])
