@@ -16,7 +16,7 @@ import pytest
 import cudnn_ct as ct
 from tests.elf_files import make_cudnn
 
-from .test_info import PYTHONPATH, WHEEL, needs_cudnn, run
+from .test_info import PYTHONPATH, WHEEL, linked, needs_cudnn, run
 
 DEVICE = Path(__file__).parents[1] / "devices" / "h200-cudnn-9.19.json"
 CONV = ("--x", "8,64,28,28", "--w", "64,64,3,3", "--padding", "1")
@@ -137,10 +137,7 @@ def test_commands_exit_with_1_when_cudnn_is_incomplete(tmp_path: Path, arguments
 
 @needs_cudnn
 def test_algorithms_prints_the_doctors_verdict_when_cudnn_cannot_be_loaded(tmp_path: Path) -> None:
-    assert WHEEL is not None
-    for file in WHEEL.parent.glob("libcudnn_*.so.9"):
-        (tmp_path / file.name).symlink_to(file)
-    shutil.copy(WHEEL, tmp_path / "libcudnn.so.9")
+    linked(tmp_path)
     (tmp_path / "libcudnn_ops.so.9").unlink()
     ran = run("algorithms", *CONV, "--device", str(DEVICE), library=tmp_path)
     assert ran.returncode == 1
@@ -150,12 +147,11 @@ def test_algorithms_prints_the_doctors_verdict_when_cudnn_cannot_be_loaded(tmp_p
     assert any(line.startswith("doctor: missing-library: libcudnn_ops.so.9 is not in") for line in verdict)
 
 
-@needs_cudnn
-def test_load_error_has_the_doctors_verdict_below_its_message(tmp_path: Path) -> None:
-    shim = make_cudnn(tmp_path / "lib", "9.27.0", without=["cnn"])
+def told_by_python(code: str, library: Path) -> list[str]:
+    """Return the lines of the traceback of code that fails, from the error on."""
     done = subprocess.run(
-        [sys.executable, "-c", "import cudnn_ct as ct; ct.version()"],
-        env={"PYTHONPATH": PYTHONPATH, "CUDNN_CT_LIBRARY": str(shim)},
+        [sys.executable, "-c", code],
+        env={"PYTHONPATH": PYTHONPATH, "CUDNN_CT_LIBRARY": str(library)},
         capture_output=True,
         text=True,
         timeout=60,
@@ -163,7 +159,14 @@ def test_load_error_has_the_doctors_verdict_below_its_message(tmp_path: Path) ->
     assert done.returncode == 1
     lines = done.stderr.splitlines()
     (error,) = [place for place, line in enumerate(lines) if "LibraryLoadError: " in line]
-    assert any(line.startswith("doctor: missing-library: ") for line in lines[error:])
+    return lines[error:]
+
+
+@needs_cudnn
+def test_load_error_has_the_doctors_verdict_below_its_message(tmp_path: Path) -> None:
+    shim = make_cudnn(tmp_path / "lib", "9.27.0", without=["cnn"])
+    told = told_by_python("import cudnn_ct as ct; ct.version()", shim)
+    assert any(line.startswith("doctor: missing-library: ") for line in told)
 
 
 @pytest.fixture
@@ -204,17 +207,7 @@ def test_call_error_has_the_doctors_verdict_when_a_library_is_broken(without_eng
         "BackendDescriptor(_lib.load(), 'tensor', unique_id=1, data_type='float32', byte_alignment=16, "
         "dimensions=(2, 3), strides=(3, 1))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={"PYTHONPATH": PYTHONPATH, "CUDNN_CT_LIBRARY": str(without_engines)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert done.returncode == 1
-    lines = done.stderr.splitlines()
-    (error,) = [place for place, line in enumerate(lines) if "LibraryLoadError: " in line]
-    assert any(line.startswith(UNRESOLVED) for line in lines[error:])
+    assert any(line.startswith(UNRESOLVED) for line in told_by_python(code, without_engines))
 
 
 def test_algorithms_prints_one_line_when_no_cudnn_exists(tmp_path: Path) -> None:
