@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import io
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 
+import cudnn_ct as ct
 from cudnn_ct import _lib, context
-from cudnn_ct.cli import table
+from cudnn_ct.cli import plot, table
 from cudnn_ct.cli.errors import need_gpu, plainly
 from cudnn_ct.cli.selftest_cases import OPERATIONS, Case, cases
 from cudnn_ct.cli.selftest_report import COLUMNS, FAILED, OK, SKIPPED, Outcome, as_dict, as_junit, cells
@@ -39,48 +42,46 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_table_is_aligned(capsys: Capture) -> None:
-    table.show((("us", True), ("name", False)), [["1.0", "a"], ["100.0", "bc"]])
-    assert capsys.readouterr().out == "   us  name\n  1.0  a\n100.0  bc\n"
-
-
-def test_table_drops_columns_that_are_empty_in_all_rows(monkeypatch: MonkeyPatch, capsys: Capture) -> None:
-    """The details of a selftest without a GPU then fit into a narrow terminal."""
-    rows = [cells(Outcome("doctor", OK, detail="word " * 9)), cells(Outcome("descriptors", FAILED))]
-    table.show(COLUMNS, rows)
-    heading, *_, second = capsys.readouterr().out.splitlines()
-    assert (heading.split(), second.split()) == (["op", "verdict"], ["descriptors", "failed"])
+def on_terminal(monkeypatch: MonkeyPatch) -> Terminal:
+    """Replace stdout by a terminal of 80 columns."""
     screen = Terminal()
     monkeypatch.setattr("sys.stdout", screen)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "80")
-    table.show(COLUMNS, rows)
+    return screen
+
+
+def test_table_is_aligned_and_has_all_columns_without_rows(capsys: Capture) -> None:
+    columns = (("us", True), ("name", False))
+    table.show(columns, [["1.0", "a"], ["100.0", "bc"]])
+    assert capsys.readouterr().out == "   us  name\n  1.0  a\n100.0  bc\n"
+    table.show(columns, [])
+    assert capsys.readouterr().out == "us  name\n"
+
+
+DETAILS = [cells(Outcome("doctor", OK, detail="word " * 9)), cells(Outcome("descriptors", FAILED))]
+
+
+def test_table_drops_columns_that_are_empty_in_all_rows(capsys: Capture) -> None:
+    table.show(COLUMNS, DETAILS)
+    heading, *_, second = capsys.readouterr().out.splitlines()
+    assert (heading.split(), second.split()) == (["op", "verdict"], ["descriptors", "failed"])
+
+
+def test_table_of_a_selftest_without_a_gpu_fits_into_a_narrow_terminal(monkeypatch: MonkeyPatch) -> None:
+    screen = on_terminal(monkeypatch)
+    table.show(COLUMNS, DETAILS)
     assert "word " * 8 in screen.getvalue()
     assert "tolerance" not in screen.getvalue()
 
 
-def test_table_has_all_columns_when_there_are_no_rows(capsys: Capture) -> None:
-    table.show((("us", True), ("name", False)), [])
-    assert capsys.readouterr().out == "us  name\n"
-
-
-def test_table_has_no_escapes_when_no_color_is_set(monkeypatch: MonkeyPatch) -> None:
-    screen = Terminal()
-    monkeypatch.setattr("sys.stdout", screen)
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("NO_COLOR", "1")
-    table.show((("verdict", False),), [["failed"]])
-    assert not table.styled(screen)
-    assert "\x1b" not in screen.getvalue()
-
-
-def test_table_has_styles_and_escapes_markup_on_a_terminal(monkeypatch: MonkeyPatch) -> None:
-    screen = Terminal()
-    monkeypatch.setattr("sys.stdout", screen)
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("COLUMNS", "120")
+@pytest.mark.parametrize("no_color", ["", "1"])
+def test_table_has_styles_on_a_terminal_unless_no_color(monkeypatch: MonkeyPatch, no_color: str) -> None:
+    screen = on_terminal(monkeypatch)
+    monkeypatch.setenv("NO_COLOR", no_color)
     table.show((("verdict", False), ("what", False)), [["failed", "[red]not markup[/red]"]])
-    assert "\x1b[1;31mfailed" in screen.getvalue()
+    assert ("\x1b[1;31mfailed" in screen.getvalue()) != bool(no_color)
+    assert ("\x1b" in screen.getvalue()) == table.styled(screen) == (not no_color)
     assert "[red]not markup[/red]" in screen.getvalue()
 
 
@@ -125,8 +126,6 @@ def test_selftest_cases_are_unique_and_name_all_operations() -> None:
 
 
 def test_selftest_inputs_are_reproducible() -> None:
-    import numpy as np
-
     for row in (cases()[0], cases()[-1]):
         one, two = row.inputs(), row.inputs()
         for a, b in zip(one.operands, two.operands, strict=True):
@@ -135,8 +134,6 @@ def test_selftest_inputs_are_reproducible() -> None:
 
 @pytest.mark.parametrize("case", cases()[::7], ids=lambda case: f"{case.name} {case.dtype} {case.layout}")
 def test_reference_accepts_the_selftest_inputs(case: Case) -> None:
-    import cudnn_ct as ct
-
     if case.operation not in ("dropout", "RNN"):  # which have no reference of that name
         drawn = case.inputs()
         getattr(ct.reference, case.operation)(*drawn.operands, **drawn.keywords)
@@ -144,8 +141,6 @@ def test_reference_accepts_the_selftest_inputs(case: Case) -> None:
 
 def test_plot_draws_an_image(tmp_path: Path) -> None:
     image = pytest.importorskip("PIL.Image")
-    from cudnn_ct.cli import plot
-
     path = tmp_path / "times.png"
     assert plot.why_not(str(path)) == ""
     plot.draw(str(path), ["a title " * 40], [(f"engine {n} " * 20, n) for n in range(100)], "us")
@@ -156,10 +151,6 @@ def test_plot_draws_an_image(tmp_path: Path) -> None:
 
 
 def test_plot_names_the_extra_when_pillow_is_missing(monkeypatch: MonkeyPatch) -> None:
-    import sys
-
-    from cudnn_ct.cli import plot
-
     monkeypatch.setitem(sys.modules, "PIL", None)
     assert plot.why_not("times.png").endswith("cudnn-ct[examples]")
 
