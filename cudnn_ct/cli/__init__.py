@@ -69,10 +69,10 @@ def info(as_json: bool) -> None:
     found = library_info()
     if as_json:
         click.echo(json.dumps(found.as_dict(), indent=2))
-    elif styled(sys.stdout):
-        _show(list(found.rows()))
     else:
-        click.echo("\n".join(f"{label:{LABELS}}{text}" for label, text in found.rows()))
+        bold = styled(sys.stdout)
+        for label, text in found.rows():
+            click.echo((click.style(f"{label:{LABELS}}", bold=True) if bold else f"{label:{LABELS}}") + text)
     if found.problem:
         click.echo(f"cudnn-ct: {found.problem}", err=True)
         sys.exit(1)
@@ -85,13 +85,3 @@ def doctor(arguments: tuple[str, ...]) -> None:
     from ..doctor.main import main as doctor_main
 
     sys.exit(doctor_main(arguments))
-
-
-def _show(rows: list[tuple[str, str]]) -> None:
-    from rich.console import Console
-    from rich.text import Text
-
-    console = Console()
-    for label, text in rows:
-        # As Text, because a path may contain the markup of rich; unwrapped, so that it can be copied.
-        console.print(Text.assemble((f"{label:{LABELS}}", "bold"), text), soft_wrap=True)

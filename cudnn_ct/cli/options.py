@@ -33,7 +33,6 @@ class Shape(ParamType):
     name = "N,C,H,W"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Parse the text."""
         lengths = [_count(part) for part in str(value).split(",")]
         if len(lengths) < 2 or not all(lengths):
             self.fail(f"{value!r} is not a shape such as 8,64,28,28", param, ctx)
@@ -46,7 +45,6 @@ class Ints(ParamType):
     name = "N[,N]"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Parse the text."""
         if not isinstance(value, str):  # a default
             return value
         numbers = [_count(part) for part in value.split(",")]
@@ -61,7 +59,6 @@ class Padding(Ints):
     name = "N[,N]|WORD|A:B,.."
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Parse the text."""
         if value in ("valid", "half", "full"):
             return value
         if not isinstance(value, str) or not set(value) - set("0123456789,"):

@@ -29,7 +29,6 @@ class _Output:
         return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
-        """Write the text."""
         if text == "":  # click writes it to detect the kind of stream, and ignores errors
             return 0
         try:
@@ -39,7 +38,6 @@ class _Output:
             return len(text)
 
     def flush(self) -> None:
-        """Flush the stream."""
         try:
             self._stream.flush()
         except OSError as error:

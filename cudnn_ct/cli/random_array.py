@@ -31,11 +31,7 @@ def some(shape: Sequence[int], dtype: str, layout: Layout = "nchw", seed: int = 
     block = block.astype(as_dtype(dtype).numpy)
     own = layout if 3 <= len(shape) <= 5 else None
     try:
-        host = np.empty(tuple(shape), block.dtype)
+        host = np.resize(block, tuple(shape))  # repeats the block
     except (MemoryError, ValueError, OverflowError) as error:  # the latter two for sizes beyond any memory
         raise AllocationError(f"an array of shape {tuple(shape)} in {dtype}: {error}") from None
-    flat = host.reshape(-1)
-    whole = flat.size // BLOCK * BLOCK
-    flat[:whole].reshape(-1, BLOCK)[:] = block
-    flat[whole:] = block[: flat.size - whole]
     return asarray(host, layout=own)
