@@ -68,12 +68,9 @@ def test_doctor_exits_with_64_on_wrong_usage(arguments: str, capsys: Capture) ->
     assert "cudnn-ct doctor: " in written.err
 
 
-def test_doctor_accepts_requirements_that_agree(tmp_path: Path) -> None:
+def test_doctor_accepts_requirements_that_agree_and_lists_exit_codes(tmp_path: Path, capsys: Capture) -> None:
     arguments = ["--min", "9.10", "--expect", "9.27", "--max", "9.27", "--static", str(tmp_path)]
     assert main.main(arguments) == 3
-
-
-def test_doctor_help_lists_the_exit_codes(capsys: Capture) -> None:
     with pytest.raises(SystemExit) as caught:
         main.main(["--help"])
     assert caught.value.code == 0
