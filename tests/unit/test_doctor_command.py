@@ -192,10 +192,11 @@ def test_diagnose_warns_of_a_folder_that_cannot_be_listed(tmp_path: Path, monkey
     assert [each.severity.word for each in notes] == ["note"]  # programs skip it too
 
 
-def test_locate_reports_a_folder_that_is_too_deep(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
+@pytest.mark.parametrize(("limit", "value"), [("DEEPEST", 2), ("MAX_FOLDERS", 4), ("MAX_FOUND", 1)])
+def test_locate_reports_a_limit(tmp_path: Path, monkeypatch: MonkeyPatch, limit: str, value: int) -> None:
     make_cudnn(tmp_path / "lib", "9.27.0")
-    make_cudnn(tmp_path / "a/b/c/lib", "9.27.0")
-    monkeypatch.setattr(locate, "DEEPEST", 2)
+    make_cudnn(tmp_path / "x/y/z/lib", "9.27.0")
+    monkeypatch.setattr(locate, limit, value)
     found = locate.named(str(tmp_path))
     assert [place.folder for place in found.found] == [str(tmp_path / "lib")]
     assert [each.code for each in found.findings] == ["cut-short"]
