@@ -42,15 +42,9 @@ TOOLKITS = ("CUDA_PATH", "CUDA_HOME", "CUDA_ROOT")
 
 # The folders where system packages and installers put libraries.
 SYSTEM_FOLDERS = (
-    "/usr/lib/x86_64-linux-gnu",
-    "/usr/lib/aarch64-linux-gnu",
-    "/lib64",
-    "/usr/lib64",
-    "/lib",
-    "/usr/lib",
-    "/usr/local/lib",
-    "/usr/local/cuda/lib64",
-)
+    "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/lib64", "/usr/lib64", "/lib", "/usr/lib",
+    "/usr/local/lib", "/usr/local/cuda/lib64",
+)  # fmt: skip
 
 CUDNN = LibrarySpec("libcudnn.so.9", ("nvidia/cudnn/lib",), "cudnn")
 DRIVER = LibrarySpec("libcuda.so.1")

@@ -7,20 +7,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from . import _elf, _files, _lib
+from . import _elf, _files, _find, _lib
 from ._dlopen import driver_version
-from ._find import (
-    COMPANION_STEPS,
-    DRIVER,
-    LibrarySpec,
-    SearchContext,
-    SearchResult,
-    cublaslt,
-    cudart,
-    find_cudnn,
-    mapped_files,
-    search,
-)
+from ._find import COMPANION_STEPS, LibrarySpec, SearchContext, SearchResult, find_cudnn, search
 from ._installation import Installation, LibraryFile, companion_version, header_version, inspect
 from .errors import CudnnError, CudnnWarning, format_version
 
@@ -130,11 +119,11 @@ def library_info() -> LibraryInfo:
     library, found, installation, problem = _loaded()
     version = library.version if library else installation and installation.number
     cuda = library.cuda_version if library else None
-    mapped = mapped_files()
+    mapped = _find.mapped_files()
     files = installation.files if installation else ()
     skipped = library.skipped if library else {}
     header = installation.header if installation else None
-    cublas = _companion("libcublasLt", cublaslt, cuda, installation)
+    cublas = _companion("libcublasLt", _find.cublaslt, cuda, installation)
     return LibraryInfo(
         path=installation.shim if installation else None,
         found_via=found.found_via,
@@ -147,7 +136,7 @@ def library_info() -> LibraryInfo:
         header=header,
         other_headers=_other_headers(header),
         cublaslt=cublas,
-        cudart=_companion("libcudart", cudart, cuda, installation),
+        cudart=_companion("libcudart", _find.cudart, cuda, installation),
         driver=_driver(),
         bindings=format_version(GENERATED_FROM),
         steps=found.steps,
@@ -177,7 +166,8 @@ def _companion(
     if found.path is None:
         return LibraryFile(name, None, note=f"no {wanted.soname} was found")
     real = os.path.realpath(found.path)
-    return _judged(LibraryFile(name, real, companion_version(real) or None, mapped=real in mapped_files()))
+    mapped = real in _find.mapped_files()
+    return _judged(LibraryFile(name, real, companion_version(real) or None, mapped=mapped))
 
 
 def _judged(file: LibraryFile) -> LibraryFile:
@@ -205,11 +195,12 @@ def _other_headers(header: LibraryFile | None) -> tuple[LibraryFile, ...]:
 def _driver() -> LibraryFile:
     """Read the CUDA version from libcuda, without a GPU, and the driver release from the kernel module."""
     steps = tuple(step for step in COMPANION_STEPS if step[0] in ("already loaded", "system"))
-    found = search(DRIVER, steps, SearchContext())
+    found = search(_find.DRIVER, steps, SearchContext())
     release = _files.driver_release()
     if found.path is None:
         inside = f", though the kernel module is loaded ({release}): is this a container without --gpus?"
-        return LibraryFile("driver", None, note=f"no {DRIVER.soname} was found{inside if release else ''}")
+        note = f"no {_find.DRIVER.soname} was found{inside if release else ''}"
+        return LibraryFile("driver", None, note=note)
     file = _judged(LibraryFile("driver", os.path.realpath(found.path)))
     if file.note:
         return file

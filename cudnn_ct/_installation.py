@@ -8,21 +8,9 @@ import stat
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from . import _elf, _files
+from . import _elf, _files, _libraries
 from ._find import EXPLICIT, SearchResult
-from ._libraries import (
-    SUBLIBRARIES,
-    Library,
-    Version,
-    dotted,
-    file_name,
-    most_frequent,
-    old_version,
-    read_folder,
-    read_library,
-    required,
-    version_number,
-)
+from ._libraries import SUBLIBRARIES, Library, Version, dotted, file_name, version_number
 from .errors import CudnnError, LibraryLoadError, LibraryNotFoundError, VersionMismatchError, format_version
 
 __all__ = [
@@ -61,7 +49,7 @@ class Installation:
     @property
     def version(self) -> Version | None:
         """The most frequent version constant of the libraries; the graph library decides a tie."""
-        return most_frequent(iter(self.libraries.values()))
+        return _libraries.most_frequent(iter(self.libraries.values()))
 
     @property
     def number(self) -> int | None:
@@ -71,7 +59,7 @@ class Installation:
     @property
     def missing(self) -> list[str]:
         """The parts that a cuDNN of this version must have and that do not exist."""
-        return [name for name in ("", *required(self.version)) if name not in self.libraries]
+        return [name for name in ("", *_libraries.required(self.version)) if name not in self.libraries]
 
     @property
     def files(self) -> tuple[LibraryFile, ...]:
@@ -106,10 +94,10 @@ def inspect(path: str | os.PathLike[str]) -> Installation:
     """Read the cuDNN that a path leads to, without opening it. Errors are in ``problems``."""
     # The real path, because cuDNN searches for its other libraries next to the path by which it was opened.
     real = os.path.realpath(path)
-    folder, shim = os.path.dirname(real), read_library(real)
+    folder, shim = os.path.dirname(real), _libraries.read_library(real)
     if error := _judge_shim(shim):
         return Installation(folder, {"": shim}, problems=(error,))
-    libraries, extra = read_folder(folder, read_library)
+    libraries, extra = _libraries.read_folder(folder, _libraries.read_library)
     parts = {name: library for name, library in libraries.items() if name}
     found = Installation(folder, {"": shim, **parts}, extra, header=_header_of(folder))
     broken = [
@@ -206,7 +194,7 @@ def _judge_shim(library: Library) -> CudnnError | None:
     major = int(name[1])
     if major == 9:
         return None
-    old = old_version(os.path.dirname(shim), major)
+    old = _libraries.old_version(os.path.dirname(shim), major)
     version = dotted(old) if old else major
     return VersionMismatchError(f"{shim} is cuDNN {version}: cudnn_ct needs cuDNN >= 9.0 (and below 10)")
 

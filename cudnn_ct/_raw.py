@@ -15,15 +15,16 @@ from ._handle import NativeHandle
 
 __all__ = ["RawFunction", "raw"]
 
-_SIGNED = (ctypes.c_int, ctypes.c_int32, ctypes.c_int64)
-_UNSIGNED = (ctypes.c_uint, ctypes.c_uint32, ctypes.c_uint64, ctypes.c_size_t, ctypes.c_ulonglong)
-_RANGES: dict[Any, tuple[int, int]] = {
-    **{
-        ctype: (-(256 ** ctypes.sizeof(ctype)) // 2, 256 ** ctypes.sizeof(ctype) // 2 - 1)
-        for ctype in _SIGNED
-    },
-    **{ctype: (0, 256 ** ctypes.sizeof(ctype) - 1) for ctype in _UNSIGNED},
-}
+
+def _limits(ctype: Any) -> tuple[int, int]:
+    """Return the smallest and the largest value of an integer type."""
+    count = 256 ** ctypes.sizeof(ctype)
+    low = min(ctype(count // 2).value, 0)
+    return low, low + count - 1
+
+
+_INTEGERS = ["c_int", "c_int32", "c_int64", "c_uint", "c_uint32", "c_uint64", "c_size_t", "c_ulonglong"]
+_RANGES = {ctype: _limits(ctype) for ctype in (getattr(ctypes, name) for name in _INTEGERS)}
 
 
 class RawFunction:

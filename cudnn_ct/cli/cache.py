@@ -127,13 +127,8 @@ def _cells(key: str, choice: dict[str, Any]) -> list[str]:
     best = rows[0] if isinstance(rows, list) and rows and isinstance(rows[0], dict) else {}
     name = " ".join(str(best.get(part, "")) for part in ("backend", "algorithm"))
     rejected = f" ({best['rejected']})" if best.get("rejected") else ""
-    return [
-        _microseconds(best.get("time_ms")),
-        f"{name}{rejected}".strip(),
-        version.removeprefix("cuDNN "),
-        device,
-        problem,
-    ]
+    time = _microseconds(best.get("time_ms"))
+    return [time, f"{name}{rejected}".strip(), version.removeprefix("cuDNN "), device, problem]
 
 
 def _microseconds(milliseconds: object) -> str:

@@ -62,13 +62,9 @@ def check_complete(found: LibrarySet) -> Iterator[Finding]:
         yield found.finding("missing-library", f"{name} is not in {found.folder}{text}", path=path)
     for library in found.libraries.values():
         if _stray(found, library):
-            yield finding(
-                "stray-library",
-                f"{library.path} does not belong to cuDNN {write(found.version)}: "
-                f"the first version with this library is {write(SUBLIBRARIES[library.name].earliest)}",
-                path=library.path,
-                version=write(found.version),
-            )
+            version, earliest = write(found.version), write(SUBLIBRARIES[library.name].earliest)
+            text = f"{library.path} does not belong to cuDNN {version}: the first with it is {earliest}"
+            yield finding("stray-library", text, path=library.path, version=version)
     for extra in found.extra:
         if extra.part in found.libraries:
             first = found.libraries[extra.part].path
@@ -80,13 +76,9 @@ def check_versions(found: LibrarySet) -> Iterator[Finding]:
     """Check that all version constants are equal."""
     for library in found.sound:
         if library.version and library.version != found.version:
-            yield found.finding(
-                "mixed-versions",
-                f"{library.file} is {write(library.version)} in a cuDNN {write(found.version)}",
-                path=library.path,
-                version=write(library.version),
-                expected=write(found.version),
-            )
+            version, expected = write(library.version), write(found.version)
+            text = f"{library.file} is {version} in a cuDNN {expected}"
+            yield found.finding("mixed-versions", text, path=library.path, version=version, expected=expected)
 
 
 def check_symbols(found: LibrarySet) -> Iterator[Finding]:
@@ -115,13 +107,8 @@ def check_cuda(found: LibrarySet) -> Iterator[Finding]:
     for name, major in found.majors.items():
         library = found.libraries[name]
         if major != found.cuda and not _stray(found, library):
-            yield found.finding(
-                "mixed-cuda",
-                f"{library.file} was built for CUDA {major}, most other libraries for CUDA {found.cuda}",
-                path=library.path,
-                cuda=major,
-                expected=found.cuda,
-            )
+            text = f"{library.file} was built for CUDA {major}, most other libraries for CUDA {found.cuda}"
+            yield found.finding("mixed-cuda", text, path=library.path, cuda=major, expected=found.cuda)
 
 
 def check_access(found: LibrarySet) -> Iterator[Finding]:
@@ -132,12 +119,8 @@ def check_access(found: LibrarySet) -> Iterator[Finding]:
             kept.setdefault(blocker, []).append(library.file)
     for blocker, names in kept.items():
         more = f" and {len(names) - 1} more" if names[1:] else ""
-        yield finding(
-            "private-file",
-            f"only its owner or group can read {names[0]}{more}: see the mode of {blocker}",
-            path=blocker,
-            libraries=names,
-        )
+        text = f"only its owner or group can read {names[0]}{more}: see the mode of {blocker}"
+        yield finding("private-file", text, path=blocker, libraries=names)
     if found.root == "/" and "noexec" in _files.mount_options(found.folder):
         yield finding("noexec-mount", f"{found.folder} is on a file system with noexec", path=found.folder)
 

@@ -172,17 +172,15 @@ def sort(findings: list[Finding]) -> tuple[Finding, ...]:
     return tuple(sorted(unique, key=lambda found: (found.severity, order[found.code])))
 
 
+@dataclass
 class _Running:
     """The tiers that need child processes: each runs only if no earlier finding prevents it."""
 
-    def __init__(
-        self, sets: list[LibrarySet], findings: list[Finding], asked: Requirements, end: float
-    ) -> None:
-        self.sets = sets
-        self.findings = findings
-        self.asked = asked
-        self.details: dict[str, Any] = {}
-        self._end = end
+    sets: list[LibrarySet]
+    findings: list[Finding]
+    asked: Requirements
+    end: float  # of the time limit
+    details: dict[str, Any] = field(default_factory=dict)
 
     def run(self, foreign: bool) -> dict[str, str]:
         """Run the tiers, and return for each ``"done"`` or why it was skipped."""
@@ -232,7 +230,7 @@ class _Running:
         return any(f.severity == Severity.ERROR and f.code not in _BESIDE for f in self.findings)
 
     def _left(self) -> float:
-        return max(self._end - time.monotonic(), 0.05)
+        return max(self.end - time.monotonic(), 0.05)
 
 
 _ADVICE = {True: "run the doctor inside the image, on its own machine", False: "see the errors above"}

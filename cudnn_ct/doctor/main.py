@@ -65,7 +65,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         type=_typed(_seconds),
         default=60.0,
         metavar="SECONDS",
-        help="time limit of all child processes",
+        help="limit of all child processes",
     )
     add("--strict", action="store_true", help="exit with 2 if there are warnings")
     add("--format", choices=report.FORMATS, help="text, json or github (annotations of a workflow)")

@@ -14,13 +14,7 @@ import sys
 from contextlib import suppress
 from typing import Any
 
-CHECKS = (
-    "cudnnGraphVersionCheck",
-    "cudnnOpsVersionCheck",
-    "cudnnCnnVersionCheck",
-    "cudnnAdvVersionCheck",
-    "cudnnSubquadraticOpsVersionCheck",
-)
+CHECKS = tuple(f"cudnn{part}VersionCheck" for part in ("Graph", "Ops", "Cnn", "Adv", "SubquadraticOps"))
 TENSOR = 17  # CUDNN_BACKEND_TENSOR_DESCRIPTOR
 # Attributes of a tensor: identifier, type (INT64), values. The data type, an enum, is set separately.
 ATTRIBUTES = ((906, 3, (1,)), (900, 3, (16,)), (902, 3, (2, 3, 4, 5)), (903, 3, (60, 20, 5, 1)))
