@@ -100,7 +100,7 @@ def _only_a_link(site: Site) -> None:
     (site.target / "libcudnn.so.9").symlink_to(site.file(""))
 
 
-def _as_nobody(site: Site) -> None:
+def _unreadable(site: Site) -> None:
     data = site.file("").read_bytes()
     site.write(site.file(""), data).chmod(0)
     if os.geteuid() == 0:  # modes do not stop root
@@ -214,7 +214,7 @@ CASES = (
         "private-file",
         lambda s: s.write(s.file(""), s.file("").read_bytes()).chmod(0o600),
     ),
-    _case("not readable", "unreadable-library", _as_nobody),
+    _case("not readable", "unreadable-library", _unreadable),
     _case("a header of another version", "header-mismatch", _other_header),
     _case(
         "libcudnn with bytes behind its end",
