@@ -179,7 +179,7 @@ class _Running:
     sets: list[LibrarySet]
     findings: list[Finding]
     asked: Requirements
-    end: float  # of the time limit
+    end: float  # when the time limit is over
     details: dict[str, Any] = field(default_factory=dict)
 
     def run(self, foreign: bool) -> dict[str, str]:
