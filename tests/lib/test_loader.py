@@ -91,7 +91,7 @@ def answer(code: str, library: Path | str | None = None, **environ: str) -> Any:
 
 
 HELPERS = """
-def tell(*values):
+def report(*values):
     print(json.dumps(values[0] if len(values) == 1 else values))
 
 def error_of(call):
@@ -106,8 +106,8 @@ def warnings_of(call):
         result = call()
     return result, [[type(one.message).__name__, str(one.message)] for one in seen]
 """
-LOAD = "tell(_lib.load().path, _lib.load().found_via, _lib.load().version)"
-FAIL = "tell(error_of(_lib.load))"
+LOAD = "report(_lib.load().path, _lib.load().found_via, _lib.load().version)"
+FAIL = "report(error_of(_lib.load))"
 MAPPED = "sorted(f for f in _lib.mapped_files() if 'libcudnn' in f)"
 
 
@@ -127,7 +127,7 @@ libraries = ("libcudnn", "libcuda", "libcublas", "libnvrtc")
 mapped = [f for f in _lib.mapped_files() if any(name in f for name in libraries)]
 heavy = {"cuda", "numpy", "click", "rich", "torch", "cupy", "jax", "ml_dtypes"}
 new = {name.partition(".")[0] for name in set(sys.modules) - before}
-tell(mapped, sorted(new & heavy), len(dir(_raw.raw)))
+report(mapped, sorted(new & heavy), len(dir(_raw.raw)))
 """
     mapped, imported, functions = answer(code)
     assert (mapped, imported) == ([], [])
@@ -153,21 +153,21 @@ def test_load_accepts_a_copy_with_links_to_the_large_libraries(tree: Path, cudnn
 @pytest.mark.parametrize("flag", ["LIBRARY_PATH", "BASE_PATH"])
 def test_dnn_flags_name_the_library(tree: Path, cudnn: Installation, flag: str) -> None:
     place = {"LIBRARY_PATH": tree, "BASE_PATH": tree.parent}[flag]
-    code = "from cudnn_ct import dnn\ntell(_lib.load().path, dnn.version(), dnn.dnn_present())"
+    code = "from cudnn_ct import dnn\nreport(_lib.load().path, dnn.version(), dnn.dnn_present())"
     path, *rest = answer(code, **{f"CUDNN_CT_DNN_{flag}": str(place)})
     assert Path(path).parent == tree
     assert rest == [cudnn.number, True]
 
 
 def test_dnn_version_fails_when_its_flag_names_nothing(tmp_path: Path, cudnn: Installation) -> None:
-    code = "from cudnn_ct import dnn\ntell(error_of(dnn.version))"
+    code = "from cudnn_ct import dnn\nreport(error_of(dnn.version))"
     _, told = answer(code, CUDNN_CT_DNN_LIBRARY_PATH=str(tmp_path))
     assert told.startswith("We can't determine the cudnn version as it is not available: ")
     assert "(CUDNN_CT_LIBRARY or ct.config.library names this path)" in told
 
 
 def test_load_opens_all_parts_in_the_real_folder(cudnn: Installation) -> None:
-    mapped, skipped = answer(f"tell(_lib.load() and {MAPPED}, _lib.load().skipped)")
+    mapped, skipped = answer(f"report(_lib.load() and {MAPPED}, _lib.load().skipped)")
     expected = {cudnn.shim, *(file.path for file in cudnn.files if file.path and file.name not in skipped)}
     assert set(mapped) == expected
     assert set(skipped) <= {"engines_runtime_compiled"}  # needs libcuda.so.1, missing without a driver
@@ -208,7 +208,7 @@ def work(number):
 
 threads = [threading.Thread(target=work, args=(number,)) for number in range(16)]
 [thread.start() for thread in threads], [thread.join() for thread in threads]
-tell(len(seen), len(set(map(id, seen))), sum(path.endswith("libcudnn.so.9") for path in opened), failures)
+report(len(seen), len(set(map(id, seen))), sum(path.endswith("libcudnn.so.9") for path in opened), failures)
 """
     assert answer(code) == [16, 1, 1, []]
 
@@ -231,14 +231,14 @@ def counted(name):
 library.open_cublaslt, library._lookup = slowly, counted
 threads = [threading.Thread(target=lambda: library.cudnnCreate) for _ in range(4)]
 [t.start() for t in threads], [t.join() for t in threads]
-tell(looked_up)
+report(looked_up)
 """
     assert answer(code) == {"cudnnCreate": 1, "cudnnBackendFinalize": 1}
 
 
 def test_load_warns_once_of_a_folder_that_any_user_can_write(tree: Path) -> None:
     tree.chmod(0o777)
-    (said,) = answer("tell(warnings_of(lambda: (_lib.load(), _lib.load())[0].version)[1])", tree)
+    (said,) = answer("report(warnings_of(lambda: (_lib.load(), _lib.load())[0].version)[1])", tree)
     assert said[1].startswith(f"any user can write {tree}, and so run code")
 
 
@@ -258,7 +258,7 @@ if (pid := os.fork()) == 0:
     os._exit(0 if _lib.load().version else 1)
 status = os.waitpid(pid, 0)[1]
 go.set()
-tell(status)
+report(status)
 """
     assert answer(code) == 0
 
@@ -290,7 +290,7 @@ def decoy(tmp_path: Path, cudnn: Installation) -> Path:
 
 
 def test_load_keeps_the_search_path_from_replacing_a_part(decoy: Path, cudnn: Installation) -> None:
-    code = FINALIZE + "\nfinalize(C.CDLL({}))\ntell(" + MAPPED + ")"
+    code = FINALIZE + "\nfinalize(C.CDLL({}))\nreport(" + MAPPED + ")"
     control = answer(code.format(repr(cudnn.shim)), LD_LIBRARY_PATH=str(decoy))
     if not any(str(decoy) in path for path in control):
         pytest.skip("this cuDNN does not take its heuristics from the search path")
@@ -303,10 +303,9 @@ def test_load_warns_of_a_part_that_cudnn_opened_by_its_full_name(tmp_path: Path,
     graph = next(file for file in cudnn.files if file.name == "graph")
     decoy = tmp_path / f"libcudnn_graph.so.{graph.version}"
     shutil.copy(str(graph.path), decoy)
-    code = (
-        "tell([text for kind, text in warnings_of(lambda: _lib.load().version)[1] if kind == 'CudnnWarning'])"
-    )
-    (warned,) = answer(code, LD_LIBRARY_PATH=str(tmp_path))
+    code = "report(warnings_of(lambda: _lib.load().version)[1])"
+    ((kind, warned),) = answer(code, LD_LIBRARY_PATH=str(tmp_path))
+    assert kind == "CudnnWarning"
     assert str(decoy) in warned
     assert "LD_LIBRARY_PATH" in warned
 
@@ -330,7 +329,7 @@ def test_load_accepts_a_part_by_the_names_that_cudnn_searches_for(
 def test_load_does_not_mix_versions(other: Path, cudnn: Installation) -> None:
     version = inspect(other / "libcudnn.so.9").number
     assert version != cudnn.number
-    code = f"{FINALIZE}\nfinalize(C.CDLL(_lib.load().path))\ntell(_lib.load().version, {MAPPED})"
+    code = f"{FINALIZE}\nfinalize(C.CDLL(_lib.load().path))\nreport(_lib.load().version, {MAPPED})"
     for mine, theirs, expected in (
         (other, Path(cudnn.shim).parent, version),
         (Path(cudnn.shim).parent, other, cudnn.number),
@@ -348,7 +347,7 @@ def test_function_that_is_newer_than_the_library_raises(other: Path) -> None:
     code = """
 from cudnn_ct._bindings.functions import FUNCTIONS
 newer = [name for name, p in FUNCTIONS.items() if p.since > _lib.load().version]
-tell(error_of(getattr(_raw.raw, newer[0])))
+report(error_of(getattr(_raw.raw, newer[0])))
 """
     kind, text = answer(code, other)
     assert kind == "VersionMismatchError"
@@ -477,7 +476,7 @@ def test_load_rejects_cudnn_8() -> None:
 
 def test_load_warns_and_skips_an_engine_that_cannot_be_opened(tree: Path) -> None:
     path = broken(tree, "libcudnn_heuristic.so.9", make_elf("libcudnn_heuristic.so.9", ["libnowhere.so.1"]))
-    skipped, ((kind, warned),) = answer("tell(*warnings_of(lambda: _lib.load().skipped))", tree)
+    skipped, ((kind, warned),) = answer("report(*warnings_of(lambda: _lib.load().skipped))", tree)
     assert kind == "CudnnWarning"
     assert "libnowhere.so.1" in skipped["heuristic"]
     assert str(path) in warned
@@ -495,7 +494,7 @@ if os.geteuid() == 0: os.setuid(65534)
 inside = {str(closed / "inside")!r}
 environ = dict(LD_LIBRARY_PATH=inside, CONDA_PREFIX=inside, CUDNN_PATH=inside)
 places = _find.SearchContext(None, environ, (inside,), linker_cache=inside, linker_folders=(inside,))
-tell(_find.search(_find.CUDNN, _find.CUDNN_STEPS[:-1], places).path)
+report(_find.search(_find.CUDNN, _find.CUDNN_STEPS[:-1], places).path)
 """
     try:
         assert answer(code) is None
@@ -511,7 +510,7 @@ def test_functions_that_need_cublaslt_raise_without_it(tree: Path) -> None:
 _lib.COMPANION_STEPS = _lib.COMPANION_STEPS[:2]  # already loaded, and beside cuDNN
 failed = [error_of(lambda: getattr(_raw.raw, name)) for name in ("cudnnCreate", "cudnnBackendFinalize")]
 _raw.raw.cudnnGraphVersionCheck()
-tell(failed, _lib.version())
+report(failed, _lib.version())
 """
     (first, second), _ = answer(code, tree)
     assert first[0] == "LibraryNotFoundError"
@@ -525,7 +524,7 @@ def test_cublaslt_is_opened_before_the_functions_that_need_it() -> None:
 lt = lambda: any("libcublasLt" in f for f in _lib.mapped_files())
 before = lt(), _lib.load() and lt()
 _raw.raw.cudnnBackendFinalize
-tell(*before, lt(), "cudnnCreate" in vars(_lib.load()))
+report(*before, lt(), "cudnnCreate" in vars(_lib.load()))
 """
     assert answer(code) == [False, False, True, True]
 
@@ -539,7 +538,7 @@ def test_version_with_and_without_a_header_of_the_same_version(
 ) -> None:
     if header:
         make_header(tree.parent / "include/cudnn_version.h", format_version(cudnn.number or 0))
-    assert answer("tell(_lib.version())", tree) == cudnn.number
+    assert answer("report(_lib.version())", tree) == cudnn.number
 
 
 def test_header_of_another_version_warns_at_load_and_raises_for_the_version(
@@ -552,7 +551,7 @@ strict = ct.available().reason, ct.library_info().problem  # both raise nothing 
 _lib._state.library = None
 loaded, warned = warnings_of(lambda: [ct.raw.cudnnGetVersion(), ct.raw.cudnnGetVersion()])
 problem = ct.library_info().problem
-tell(strict, loaded, warned, problem, [error_of(lambda: _lib.version(raises)) for raises in (True, False)])
+report(strict, loaded, warned, problem, [error_of(lambda: _lib.version(raises)) for raises in (True, False)])
 """
     strict, loaded, warned, problem, failed = answer(code, tree)
     assert all("9.98.7" in text for text in strict)
@@ -567,7 +566,7 @@ tell(strict, loaded, warned, problem, [error_of(lambda: _lib.version(raises)) fo
 
 def test_version_without_a_cudnn(tmp_path: Path) -> None:
     quiet, (_, text) = answer(
-        "tell(_lib.version(raises=False), error_of(_lib.version))", tmp_path / "nothing"
+        "report(_lib.version(raises=False), error_of(_lib.version))", tmp_path / "nothing"
     )
     assert quiet == -1
     assert "does not exist" in text
@@ -589,7 +588,7 @@ except errors.BadParamError as error:
     failed = [error.status // 1000, error.function, bool(error.detail)]
 wrong = error_of(lambda: raw.cudnnDestroyFilterDescriptor(tensor))
 typo = error_of(lambda: raw.cudnnCreatTensorDescriptor)
-tell(good, failed, wrong[0], typo, raw.cudnnGetErrorString(0).decode())
+report(good, failed, wrong[0], typo, raw.cudnnGetErrorString(0).decode())
 """
     good, failed, wrong, typo, text = answer(code)
     assert (good, failed, wrong) == (0, [2, "cudnnSetTensor4dDescriptor", True], "TypeError")

@@ -85,6 +85,7 @@ damage = st.lists(st.tuples(st.integers(0, len(SOUND) - 1), st.integers(0, 255))
 
 
 @given(damage)
+@example([(SOUND.index(struct.pack("<IIII", 3, 1, 1, 0)), 0)])  # a hash table without buckets
 def test_symbols_raises_only_elf_errors_when_the_file_is_damaged(
     tmp_path: Path, damage: list[tuple[int, int]]
 ) -> None:
