@@ -40,6 +40,7 @@ BESIDES: dict[str, type[Exception]] = {
     "ct.dnn.dnn_spatialtf(": RuntimeError,  # which Theano raises
 }
 # What Python and NumPy say better than we could; besides, all we raise is from a line that means to.
+DECORATORS = ("contextlib.py", "_ufunc_config.py")  # of Python and NumPy, which make the call themselves
 THEIR_OWN = (
     "expected str, bytes or os.PathLike object",
     "embedded null byte",
@@ -107,7 +108,7 @@ def _meant(error: BaseException) -> bool:
     """Whether an exception comes from a ``raise``, or is of the call itself, such as an argument too many."""
     *_, last = _steps(error)
     code = last.tb_frame.f_code
-    if code.co_filename == "<string>" or "contextlib" in code.co_filename:
+    if code.co_filename == "<string>" or code.co_filename.endswith(DECORATORS):
         return True
     if str(error).startswith(THEIR_OWN):
         return True
