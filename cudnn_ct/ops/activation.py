@@ -22,12 +22,14 @@ from ..shapes.activation import ActivationProblem, activation_problem
 from ..shapes.specs import INT_MAX, ActivationSpec, TensorSpec, equivalent_strides
 from ..typing import Activation, ArrayLike, StreamLike
 from ._call import Operation, execute
+from ._documented import documented
 from ._fallback import Implementation, of_problem
 from .conv.fused_graph import MODES
 
 __all__ = ["activation", "activation_backward"]
 
 
+@documented()
 def activation(
     x: ArrayLike,
     *,
@@ -49,37 +51,21 @@ def activation(
     x : device array, any shape, float16 | bfloat16 | float32 | float64
     mode : {"relu", "clipped_relu", "sigmoid", "tanh", "elu", "swish", "identity"}
     coefficient : float
-        The ceiling of a clipped relu, the alpha of elu, the beta of swish, for which 0 stands for 1. With the
-        default a clipped relu is 0 everywhere, and elu is relu.
+        Ceiling of a clipped relu, alpha of elu, beta of swish, for which 0 stands for 1. With the default, a
+        clipped relu is 0 everywhere, and elu is relu.
     propagate_nan : bool
-        Whether relu and clipped relu of NaN are NaN, or 0. The others propagate it always.
-    alpha, beta : float
+        Whether relu and clipped relu of NaN are NaN, or 0. The other modes always propagate NaN.
     out : device array, shape and dtype of x, optional
-        Where the result goes; read only where beta is not 0, which needs it. It may be x itself.
-    stream : optional
-        An address, or anything with ``__cuda_stream__``; by default that of ``ct.use``.
+        Destination of the result. It may be x itself.
 
     Returns
     -------
     DeviceArray, shape and dtype of x; or ``out`` as one
 
-    Raises
-    ------
-    TypeError
-        An operand is not on the device, its dtype is none of the four, or ``coefficient`` no number.
-    ValueError
-        There is no such activation, or ``out`` does not fit.
-    NotSupportedError
-        cuDNN has no way to compute it; the message says what each way was refused for.
-    AllocationError
-        Device memory ran out.
-
     Notes
     -----
-    ``cudnnActivationForward``; the identity is ``cudnnTransformTensor``.
-
-    From 2**24 elements on a graph of the same mathematics is tried first. Each element is computed by itself:
-    the same bits from run to run.
+    ``cudnnActivationForward``; ``cudnnTransformTensor`` for the identity. From 2**24 elements, a graph of the
+    same mathematics is tried first. Each element is computed by itself: the same bits from run to run.
 
     Examples
     --------
@@ -92,6 +78,7 @@ def activation(
     )[0]
 
 
+@documented(activation)
 def activation_backward(
     dy: ArrayLike,
     x: ArrayLike,
@@ -109,33 +96,24 @@ def activation_backward(
     Parameters
     ----------
     dy : device array, shape and dtype of x
-    x : device array, any shape, float16 | bfloat16 | float32 | float64
     y : device array, shape and dtype of x
         The result of :func:`activation` for x.
-    mode, coefficient
-        Those of the activation; for elu ``coefficient`` is at least 0.
-    alpha, beta, out, stream
-        As in :func:`activation`; ``out`` may be one of the operands.
+    coefficient : float
+        The coefficient of the activation; at least 0 for elu.
+    out : device array, shape and dtype of x, optional
+        Destination of the result. It may be one of the operands.
 
     Returns
     -------
     DeviceArray, shape and dtype of x; or ``out`` as one
 
-    Raises
-    ------
-    TypeError, ValueError, NotSupportedError, AllocationError
-        As in :func:`activation`; ValueError also where the shapes differ, or ``coefficient`` of
-        elu is negative.
-
     Notes
     -----
-    ``cudnnActivationBackward``; of the identity ``cudnnTransformTensor``.
+    ``cudnnActivationBackward``; ``cudnnTransformTensor`` for the identity. From 2**24 elements, a graph of
+    the same mathematics is tried first. Each element is computed by itself: the same bits from run to run.
 
-    The slope of elu comes from y: it is 1 where y is 0, which includes negative x so small that y is rounded
+    cuDNN takes the slope of elu from y: it is 1 where y is 0, also for negative x so small that y is rounded
     to 0. With ``coefficient`` 0 elu is relu, whose slope at 0 is 0.
-
-    From 2**24 elements on a graph of the same mathematics is tried first. Each element is computed by itself:
-    the same bits from run to run.
 
     Examples
     --------

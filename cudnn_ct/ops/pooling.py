@@ -21,11 +21,13 @@ from ..shapes.pooling import PoolProblem, pool_output_shape, pool_problem
 from ..shapes.specs import PoolingSpec, TensorSpec, nearest_layout
 from ..typing import ArrayLike, Padding, PerAxis, PoolMode, StreamLike
 from ._call import Operation, execute
+from ._documented import documented
 from ._fallback import of_problem
 
 __all__ = ["pool", "pool_backward", "pool_output_shape"]
 
 
+@documented()
 def pool(
     x: ArrayLike,
     *,
@@ -39,47 +41,30 @@ def pool(
     out: ArrayLike | None = None,
     stream: StreamLike | None = None,
 ) -> DeviceArray:
-    """Pool: ``alpha * (largest element, average or sum of each window) + beta * out``.
+    """Compute ``alpha * (largest element, average or sum of each window) + beta * out``.
 
     Parameters
     ----------
-    x : device array, shape (N, C, *spatial), float16 | bfloat16 | float32 | float64, for a maximum also int8
+    x : device array, shape (N, C, *spatial), float16 | bfloat16 | float32 | float64; int8 for a maximum
         1 to 3 spatial axes, any strides.
-    window : int, one int per spatial axis, or "global", which is the whole image
+    window : int, one int per spatial axis, or "global" for the whole image
     stride : int or one int per spatial axis, optional
-        By default that of the window: windows lie side by side.
+        By default that of the window: windows are adjacent.
     padding : int, one int per axis, one pair (before, after) per axis, "valid", "half" or "full"
-        Less than the window on each side. A maximum looks at the elements of x only; for averages and sums
-        the padding is zeros.
+        Less than the window on each side. A maximum ignores the padding; averages and sums take it as zeros.
     mode : {"max", "max_deterministic", "average_inc_pad", "average_exc_pad", "sum"}
         The averages count the padding, or do not; ``"average"`` is ``"average_inc_pad"``. The gradient of
         ``"max_deterministic"`` is the same in each run.
     propagate_nan : bool
         Whether a NaN is the largest element of its window.
-    alpha, beta : float
-    out : device array, shape and dtype of the result, optional
-        Where the result goes; read only where beta is not 0, which needs it. It must not overlap x.
-    stream : optional
-        An address, or anything with ``__cuda_stream__``; by default that of ``ct.use``.
 
     Returns
     -------
-    DeviceArray, shape (N, C, *out), dtype of x, as :func:`pool_output_shape` has it; or ``out`` as one
-
-    Raises
-    ------
-    TypeError
-        An operand is not on the device, or there is no such pooling of its dtype.
-    ValueError
-        Shapes or parameters do not fit; the message has the numbers.
-    NotSupportedError
-        cuDNN has no way to compute it; the message says what each way was refused for.
-    AllocationError
-        Device memory ran out.
+    DeviceArray, shape (N, C, *out) of :func:`pool_output_shape`, dtype of x; or ``out`` as one
 
     Notes
     -----
-    ``cudnnPoolingForward``; where padding differs between the two sides of an axis, on a padded copy, which
+    ``cudnnPoolingForward``, on a padded copy if the padding differs between the two sides of an axis, which
     ``"average_exc_pad"`` does not allow. cuDNN has no sums: they are averages times the size of the window.
 
     By cuDNN's manual the same bits from run to run, on GPUs of one architecture.
@@ -97,6 +82,7 @@ def pool(
     )[0]
 
 
+@documented(pool)
 def pool_backward(
     dy: ArrayLike,
     x: ArrayLike,
@@ -119,28 +105,19 @@ def pool_backward(
     dy : device array, shape of y, dtype of x
     x : device array, shape (N, C, *spatial), float16 | bfloat16 | float32 | float64
     y : device array, shape :func:`pool_output_shape`, dtype of x
-        What :func:`pool` gave for x.
-    window, stride, padding, mode, propagate_nan
-        Those of the pooling.
-    alpha, beta, out, stream
-        As in :func:`pool`; ``out`` has the shape of x.
+        The result of :func:`pool` for x.
 
     Returns
     -------
     DeviceArray, shape and dtype of x; or ``out`` as one
 
-    Raises
-    ------
-    TypeError, ValueError, NotSupportedError, AllocationError
-        As in :func:`pool`; ValueError also where pooling x does not give the shape of y and dy.
-
     Notes
     -----
-    ``cudnnPoolingBackward``, on a padded copy as in :func:`pool`. Where several elements of a window are the
+    ``cudnnPoolingBackward``, on a padded copy as in :func:`pool`. If several elements of a window are the
     largest, one of them gets the gradient: with ``"max_deterministic"`` always the same.
 
-    With ``"max"`` cuDNN's manual promises no fixed order of the sums where windows overlap, so that results
-    may vary from run to run, whatever ``ct.config.deterministic`` says; with the other modes they do not.
+    With ``"max"`` cuDNN's manual promises no fixed order of the sums if windows overlap, so that results may
+    vary from run to run, also with ``ct.config.deterministic``; with the other modes they do not.
 
     Examples
     --------

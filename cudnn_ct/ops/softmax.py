@@ -15,11 +15,13 @@ from ..shapes.softmax import SoftmaxProblem, softmax_problem
 from ..shapes.specs import LAYOUTS, TensorSpec
 from ..typing import ArrayLike, SoftmaxAlgo, SoftmaxMode, StreamLike
 from ._call import Operation, execute
+from ._documented import documented
 from ._fallback import of_problem
 
 __all__ = ["softmax", "softmax_backward"]
 
 
+@documented()
 def softmax(
     x: ArrayLike,
     *,
@@ -37,37 +39,23 @@ def softmax(
     ----------
     x : device array, shape (N, C, ...), any with ``axis``; float16 | bfloat16 | float32 | float64
     algo : {"accurate", "fast", "log"}
-        ``"accurate"`` takes the largest element away first, so that no exponential is too large; ``"fast"``
-        does not. ``"log"`` gives the logarithm of the softmax.
+        ``"accurate"`` subtracts the largest element first, so that no exponential overflows; ``"fast"`` does
+        not. ``"log"`` computes the logarithm of the softmax.
     mode : {"channel", "instance"}
-        Whether the sum is over C, at each position, or over all of each n.
+        Sum over C at each position, or over all elements of each n.
     axis : int or tuple of adjacent ints, optional
-        What the sum is over, whatever ``mode`` says. Negative axes count from the end.
-    alpha, beta : float
+        Axes of the sum, which replace those of ``mode``. Negative axes count from the end.
     out : device array, shape and dtype of x, optional
-        Where the result goes; read only where beta is not 0, which needs it. It may be x itself.
-    stream : optional
-        An address, or anything with ``__cuda_stream__``; by default that of ``ct.use``.
+        Destination of the result. It may be x itself.
 
     Returns
     -------
     DeviceArray, shape and dtype of x; or ``out`` as one
 
-    Raises
-    ------
-    TypeError
-        An operand is not on the device, or its dtype is none of the four.
-    ValueError
-        There is no such algorithm, mode or axis, or the axes are not adjacent.
-    NotSupportedError
-        cuDNN has no way to compute it; the message says what each way was refused for.
-    AllocationError
-        Device memory ran out.
-
     Notes
     -----
-    ``cudnnSoftmaxForward``, on a view with the axes of the sum as channels. An array whose axes do not lie
-    side by side in memory is copied first, on the device.
+    ``cudnnSoftmaxForward``, on a view with the axes of the sum as channels. An array whose axes are not
+    adjacent in memory is copied first, on the device.
 
     By cuDNN's manual the same bits from run to run, on GPUs of one architecture.
 
@@ -83,6 +71,7 @@ def softmax(
     return execute(_SOFTMAX, ("x",), (x,), (algo, mode, axis), alpha, beta, (out,), stream)[0]
 
 
+@documented(softmax)
 def softmax_backward(
     dy: ArrayLike,
     y: ArrayLike,
@@ -100,27 +89,19 @@ def softmax_backward(
     Parameters
     ----------
     dy : device array, shape and dtype of y
-    y : device array
-        What :func:`softmax` gave with the same ``algo``, not scaled.
-    algo, mode, axis
-        Those of the softmax.
-    alpha, beta, out, stream
-        As in :func:`softmax`; ``out`` may be dy itself.
+    y : device array, float16 | bfloat16 | float32 | float64
+        The unscaled result of :func:`softmax` with the same ``algo``.
+    out : device array, shape and dtype of y, optional
+        Destination of the result. It may be dy itself.
 
     Returns
     -------
     DeviceArray, shape and dtype of y; or ``out`` as one
 
-    Raises
-    ------
-    TypeError, ValueError, NotSupportedError, AllocationError
-        As in :func:`softmax`; ValueError also where y and dy have different shapes.
-
     Notes
     -----
-    ``cudnnSoftmaxBackward``: ``y * (dy - sum(dy * y))``, and ``dy - exp(y) * sum(dy)`` for ``"log"``.
-
-    By cuDNN's manual the same bits from run to run, on GPUs of one architecture.
+    ``cudnnSoftmaxBackward``: ``y * (dy - sum(dy * y))``, and ``dy - exp(y) * sum(dy)`` for ``"log"``. By
+    cuDNN's manual the same bits from run to run, on GPUs of one architecture.
 
     Examples
     --------

@@ -34,11 +34,13 @@ from ..shapes.parse import as_float
 from ..shapes.specs import TensorSpec
 from ..typing import ArrayLike, DTypeLike, OpTensorOp, StreamLike
 from ._call import ONE, Operation, execute
+from ._documented import documented
 from ._fallback import Implementation, of_problem
 
 __all__ = ["add", "fill", "op_tensor", "scale", "transform"]
 
 
+@documented()
 def op_tensor(
     a: ArrayLike,
     b: ArrayLike | None = None,
@@ -59,35 +61,24 @@ def op_tensor(
     b : device array, dtype of a, as many axes, each as long or of length 1; None for "sqrt" and "not"
     op : {"add", "mul", "min", "max", "sqrt", "not"}
         ``"not"`` is ``1 - alpha1 * a``. Half precision is computed in float32.
-    alpha1, alpha2, beta : float
+    alpha1 : float
+        Factor of a.
+    alpha2 : float
+        Factor of b.
     propagate_nan : bool
-        Whether the smaller or larger of a number and NaN is NaN, or the number. Others propagate it always.
+        Whether the smaller or larger of a number and NaN is NaN, or the number. Other operations always
+        propagate NaN.
     out : device array, shape and dtype of a, optional
-        Where the result goes; read only where beta is not 0, which needs it. It may be a or b itself.
-    stream : optional
-        An address, or anything with ``__cuda_stream__``; by default that of ``ct.use``.
+        Destination of the result. It may be a or b itself.
 
     Returns
     -------
     DeviceArray, shape and dtype of a; or ``out`` as one
 
-    Raises
-    ------
-    TypeError
-        An operand is not on the device, the dtypes differ or are none of the four, or a factor is no number.
-    ValueError
-        There is no such operation, it takes another number of operands, or shapes do not fit.
-    NotSupportedError
-        cuDNN has no way to compute it; the message says what each way was refused for.
-    AllocationError
-        Device memory ran out.
-
     Notes
     -----
-    ``cudnnOpTensor``, which takes five axes. Axes that lie side by side in all operands are joined; where
-    more than five are left, there is one call for each slice.
-
-    Each element is computed by itself: the same bits from run to run.
+    ``cudnnOpTensor``, which takes five axes. Axes that are adjacent in all operands are joined; if more than
+    five are left, each slice takes a call. Each element is computed by itself: the same bits from run to run.
 
     Examples
     --------
@@ -102,6 +93,7 @@ def op_tensor(
     return execute(_OP_TENSOR, names, given, (op, propagate_nan), alpha, beta, (out,), stream)[0]
 
 
+@documented(op_tensor)
 def add(
     a: ArrayLike,
     b: ArrayLike,
@@ -115,29 +107,17 @@ def add(
 
     Parameters
     ----------
-    a : device array, any shape and strides, float16 | bfloat16 | float32 | float64
     b : device array, dtype of a, as many axes, each as long or of length 1
-        A bias of shape (1, C, 1, 1), say.
-    alpha, beta : float
-    out : device array, shape and dtype of a, optional
-        Where the result goes; read only where beta is not 0, which needs it. It may be a or b itself.
-    stream : optional
-        An address, or anything with ``__cuda_stream__``; by default that of ``ct.use``.
+        For example a bias of shape (1, C, 1, 1).
 
     Returns
     -------
     DeviceArray, shape and dtype of a; or ``out`` as one
 
-    Raises
-    ------
-    TypeError, ValueError, NotSupportedError, AllocationError
-        As in :func:`op_tensor`.
-
     Notes
     -----
-    ``cudnnOpTensor``: ``cudnnAddTensor`` only adds to what an array holds.
-
-    Each element is computed by itself: the same bits from run to run.
+    ``cudnnOpTensor``, because ``cudnnAddTensor`` works in place only. Each element is computed by itself: the
+    same bits from run to run.
 
     Examples
     --------
@@ -149,6 +129,7 @@ def add(
     return execute(_ADD, ("a", "b"), (a, b), (), alpha, beta, (out,), stream)[0]
 
 
+@documented()
 def scale(x: ArrayLike, *, alpha: float, stream: StreamLike | None = None) -> DeviceArray:
     """Multiply an array by a number, in place.
 
@@ -157,9 +138,7 @@ def scale(x: ArrayLike, *, alpha: float, stream: StreamLike | None = None) -> De
     x : device array, any shape, float16 | bfloat16 | float32 | float64
         Written and returned. Its strides are positive, and no two elements share memory.
     alpha : float
-        NaN and infinity times 0 are NaN, as elsewhere; :func:`fill` makes zeros of anything.
-    stream : optional
-        An address, or anything with ``__cuda_stream__``; by default that of ``ct.use``.
+        Infinity times 0 is NaN, and NaN stays NaN; :func:`fill` sets zeros in any case.
 
     Returns
     -------
@@ -167,18 +146,12 @@ def scale(x: ArrayLike, *, alpha: float, stream: StreamLike | None = None) -> De
 
     Raises
     ------
-    TypeError
-        ``x`` is not on the device, its dtype is none of the four, or ``alpha`` no number.
     ValueError
-        ``x`` is read-only, or its strides are such as cuDNN does not write.
-    NotSupportedError
-        cuDNN has no way to compute it; the message says what each way was refused for.
+        ``x`` is read-only or closed, a stride is not positive, or elements share memory.
 
     Notes
     -----
-    ``cudnnScaleTensor``.
-
-    Each element is computed by itself: the same bits from run to run.
+    ``cudnnScaleTensor``. Each element is computed by itself: the same bits from run to run.
 
     Examples
     --------
@@ -189,16 +162,13 @@ def scale(x: ArrayLike, *, alpha: float, stream: StreamLike | None = None) -> De
     return execute(_SCALE, (), (), (), as_float(alpha, "alpha"), 0, (x,), stream)[0]
 
 
+@documented(scale)
 def fill(x: ArrayLike, value: float, *, stream: StreamLike | None = None) -> DeviceArray:
     """Set every element of an array to a number, rounded to its dtype.
 
     Parameters
     ----------
-    x : device array, any shape, float16 | bfloat16 | float32 | float64
-        Written and returned. Its strides are positive, and no two elements share memory.
     value : float
-    stream : optional
-        An address, or anything with ``__cuda_stream__``; by default that of ``ct.use``.
 
     Returns
     -------
@@ -206,18 +176,13 @@ def fill(x: ArrayLike, value: float, *, stream: StreamLike | None = None) -> Dev
 
     Raises
     ------
-    TypeError
-        ``x`` is not on the device, its dtype is none of the four, or ``value`` no number.
     ValueError
-        ``x`` is read-only, or its strides are such as cuDNN does not write.
-    NotSupportedError
-        cuDNN has no way to compute it; the message says what each way was refused for.
+        ``x`` is read-only or closed, a stride is not positive, or elements share memory.
 
     Notes
     -----
-    ``cudnnSetTensor``. What lies between the elements of a view stays as it is.
-
-    Each element is computed by itself: the same bits from run to run.
+    ``cudnnSetTensor``. Memory between the elements of a view is not written. Each element is computed by
+    itself: the same bits from run to run.
 
     Examples
     --------
@@ -227,6 +192,7 @@ def fill(x: ArrayLike, value: float, *, stream: StreamLike | None = None) -> Dev
     return execute(_FILL, (), (), (), as_float(value, "value"), 0, (x,), stream)[0]
 
 
+@documented()
 def transform(
     x: ArrayLike,
     *,
@@ -244,39 +210,23 @@ def transform(
     ----------
     x : device array, any shape and strides, float16 | bfloat16 | float32 | float64 | int8
     layout : {"nchw", "nhwc"}, optional
-        Without gaps, channels second or last; the axes keep their order. By default that of x.
+        Contiguous, channels second or last; the axes keep their order. By default that of x.
     strides : tuple of int, optional
-        In elements, instead of a layout. No two elements may be in one place; memory in gaps between them
-        is not written.
+        In elements, instead of a layout. Elements must not share memory; memory between them is not written.
     dtype : dtype, optional
-        By default that of x. float32, float16 and bfloat16 become each other; int8 remains int8. float64 is
-        converted only where cuDNN has an engine for that: its legacy calls do not.
-    alpha, beta : float
+        By default that of x. float32, float16 and bfloat16 are converted to each other, int8 only to itself.
+        float64 is converted if cuDNN has an engine for it: its legacy calls do not.
     out : device array, shape of x, dtype of the result, optional
-        Where the result goes, with the strides it has; read only where beta is not 0, which needs it. It
-        must not overlap x.
-    stream : optional
-        An address, or anything with ``__cuda_stream__``; by default that of ``ct.use``.
+        Destination of the result, with its own strides. It must not overlap x.
 
     Returns
     -------
     DeviceArray, shape of x; or ``out`` as one
 
-    Raises
-    ------
-    TypeError
-        ``x`` is not on the device, or there is no such conversion.
-    ValueError
-        Layout, strides or ``out`` do not fit; the message has the numbers.
-    NotSupportedError
-        cuDNN has no way to compute it; the message says what each way was refused for.
-    AllocationError
-        Device memory ran out.
-
     Notes
     -----
     ``cudnnTransformTensor`` within a dtype. A conversion is ``cudnnOpTensor``, whose operands and result may
-    differ in it, or a graph of one node.
+    have different dtypes, or a graph of one node.
 
     Each element is computed by itself: the same bits from run to run.
 
