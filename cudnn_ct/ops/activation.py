@@ -18,7 +18,8 @@ from ..plans.call import CallPlan
 from ..plans.chain import ChainPlan, Step
 from ..plans.elementwise import SetOrScale
 from ..plans.tiling import tile
-from ..shapes.activation import ActivationProblem, activation_problem
+from ..shapes.activation import activation_problem
+from ..shapes.layer import LayerProblem
 from ..shapes.specs import INT_MAX, ActivationSpec, TensorSpec, equivalent_strides
 from ..typing import Activation, ArrayLike, StreamLike
 from ._call import Operation, execute
@@ -126,10 +127,10 @@ def activation_backward(
     )[0]
 
 
-def legacy_plan(problem: ActivationProblem) -> Plan:
+def legacy_plan(problem: LayerProblem[ActivationSpec]) -> Plan:
     """Return the plan of ``cudnnActivationForward`` or ``...Backward``; a copy for the identity."""
-    head = (ActivationDescriptor.cached(problem.activation),)
-    identity = problem.activation.mode == "identity"
+    head = (ActivationDescriptor.cached(problem.params),)
+    identity = problem.params.mode == "identity"
 
     def forward(x: TensorSpec, y: TensorSpec) -> Plan:
         if identity:
@@ -171,14 +172,14 @@ MIN_ELEMENTS = 2**24  # elements; with fewer, a call has less to win than its pl
 ORDER = (1, 0)  # the second of the heuristics' answers is quicker by 5 to 10 % in all dtypes
 
 
-def graph_plan(problem: ActivationProblem, context: Context) -> Plan | None:
+def graph_plan(problem: LayerProblem[ActivationSpec], context: Context) -> Plan | None:
     """Return a graph plan for large contiguous operands of one memory order; None for others.
 
     Its engine reaches the memory bandwidth, the C functions half of it. It is compiled when the plan is made,
     which takes 0.2 s.
     """
     tensors = list(tensors_of(problem).values())
-    first, spec = tensors[0], problem.activation
+    first, spec = tensors[0], problem.params
     alike = first.layouts and all(
         equivalent_strides(first.shape, one.strides, first.strides) for one in tensors
     )

@@ -15,8 +15,9 @@ from ..plans.chain import ChainPlan, Step
 from ..plans.elementwise import cast_or_copy_plan, copy_plan, fill_plan, op_tensor
 from ..plans.tiling import SlicedPlan
 from ..shapes.elementwise import FillProblem, OpTensorProblem
+from ..shapes.layer import LayerProblem
 from ..shapes.reduction import ReduceProblem
-from ..shapes.softmax import SoftmaxProblem
+from ..shapes.softmax import SoftmaxParams
 from ..shapes.specs import TensorSpec
 from .reduce.legacy import reduction
 from .softmax import softmax_plan
@@ -77,7 +78,8 @@ def _blank(spec: TensorSpec) -> TensorSpec:
 
 
 def _softmax(rows: TensorSpec, algo: str) -> Plan:
-    return softmax_plan(SoftmaxProblem(rows, rows, None, None, range(2, 3), algo))
+    params = SoftmaxParams(range(2, 3), algo)
+    return softmax_plan(LayerProblem(rows, rows, None, None, "softmax", params))
 
 
 def _sum(a: TensorSpec, b: TensorSpec, c: TensorSpec) -> Plan:

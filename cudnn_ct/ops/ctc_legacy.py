@@ -25,9 +25,9 @@ from ..plans.base import Plan
 from ..plans.chain import ChainPlan, Step
 from ..plans.elementwise import cast_or_copy_plan, fill_plan, op_tensor, scale_plan
 from ..plans.tiling import SlicedPlan
-from ..shapes.activation import ActivationProblem
 from ..shapes.ctc import CTCProblem
 from ..shapes.elementwise import FillProblem, OpTensorProblem, ScaleProblem
+from ..shapes.layer import LayerProblem
 from ..shapes.specs import ActivationSpec, TensorSpec
 from ._state import CallState
 from .activation import legacy_plan as activation_plan
@@ -176,7 +176,7 @@ def _by_activations(spec: TensorSpec, probabilities: int, gradient: int) -> list
     than zero, and p where it is none. Wanted is p - q, the sum of p and p times the lesser of that and zero.
     What is past the end of a sequence is whatever p makes of it.
     """
-    relu = activation_plan(ActivationProblem(spec, spec, None, None, ActivationSpec("relu")))
+    relu = activation_plan(LayerProblem(spec, spec, None, None, "relu", ActivationSpec("relu")))
     times, plus = (op_tensor(OpTensorProblem(spec, spec, spec, op, True)) for op in ("mul", "add"))
     both = (gradient, probabilities, gradient)  # cuDNN may write over its first operand, not over its second
     return [

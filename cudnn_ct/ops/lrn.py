@@ -8,7 +8,9 @@ from ..descriptors import LRNDescriptor
 from ..plans.axes import images
 from ..plans.base import tensors_of
 from ..plans.call import CallPlan
-from ..shapes.lrn import LRNProblem, lrn_problem
+from ..shapes.layer import LayerProblem
+from ..shapes.lrn import lrn_problem
+from ..shapes.specs import LRNSpec
 from ..typing import ArrayLike, StreamLike
 from ._call import Operation, execute
 from ._documented import documented
@@ -109,9 +111,9 @@ def lrn_backward(
     return execute(_GRADIENT, ("x", "y", "dy"), (x, y, dy), arguments, alpha, beta, (out,), stream)[0]
 
 
-def _plan(problem: LRNProblem) -> CallPlan:
+def _plan(problem: LayerProblem[LRNSpec]) -> CallPlan:
     """Return the plan of ``cudnnLRNCrossChannelForward`` or ``cudnnLRNCrossChannelBackward``."""
-    head = (LRNDescriptor.cached(problem.lrn), LRNMode.CROSS_CHANNEL_DIM1)
+    head = (LRNDescriptor.cached(problem.params), LRNMode.CROSS_CHANNEL_DIM1)
     x, y, *gradients = images(*tensors_of(problem).values())
     if not gradients:
         return CallPlan("cudnnLRNCrossChannelForward", head, [(0, x)], y)

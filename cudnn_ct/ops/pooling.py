@@ -17,7 +17,8 @@ from ..plans.elementwise import copy_plan
 from ..plans.scalars import scalar_bytes
 from ..plans.workspace import append
 from ..plans.wrappers import RelayoutPlan
-from ..shapes.pooling import PoolProblem, pool_output_shape, pool_problem
+from ..shapes.layer import LayerProblem
+from ..shapes.pooling import PoolParams, pool_output_shape, pool_problem
 from ..shapes.specs import PoolingSpec, TensorSpec, nearest_layout
 from ..typing import ArrayLike, Padding, PerAxis, PoolMode, StreamLike
 from ._call import Operation, execute
@@ -138,19 +139,20 @@ _MODES = {
     "sum": "average_count_include_padding",
 }
 
+Problem = LayerProblem[PoolParams]
 
-def pooling(problem: PoolProblem) -> CallPlan:
-    """``cudnnPoolingForward``, or ``cudnnPoolingBackward``."""
-    window, padding, stride = problem.geometry
+
+def pooling(problem: Problem) -> CallPlan:
+    """Return the plan of ``cudnnPoolingForward`` or ``cudnnPoolingBackward``."""
+    (window, padding, stride), mode, propagate_nan = problem.params
     if any(before != after for before, after in padding):
-        raise NotSupportedError("the legacy calls pad both sides of an axis alike")
+        raise NotSupportedError(f"cuDNN pads both sides of an axis alike: got {padding}")
     befores = tuple(before for before, _ in padding)
     if len(window) == 1:
         window, befores, stride = (1, *window), (0, *befores), (1, *stride)
-    mode = _MODES.get(problem.mode, problem.mode)
-    spec = PoolingSpec(window, befores, stride, mode, problem.propagate_nan)
+    spec = PoolingSpec(window, befores, stride, _MODES.get(mode, mode), propagate_nan)
     head = (PoolingDescriptor.cached(spec),)
-    factor = prod(window) if problem.mode == "sum" else 1
+    factor = prod(window) if mode == "sum" else 1
     x, y, *gradients = images(*tensors_of(problem).values())
     if not gradients:
         return CallPlan("cudnnPoolingForward", head, [(0, x)], y, factor)
@@ -158,30 +160,30 @@ def pooling(problem: PoolProblem) -> CallPlan:
     return CallPlan("cudnnPoolingBackward", head, [(1, y), (2, dy), (0, x)], dx, factor)
 
 
-def broadcast_gradient(problem: PoolProblem) -> CallPlan | None:
-    """``cudnnAddTensor`` for the gradient of an average of all there is: every element has the same."""
-    window, padding, _ = problem.geometry
-    whole = window == problem.x.shape[2:] and not any(before or after for before, after in padding)
-    if problem.dx is None or problem.mode not in _MODES or not whole:
+def broadcast_gradient(problem: Problem) -> CallPlan | None:
+    """Return a plan of ``cudnnAddTensor`` for the gradient of a global average or sum."""
+    (window, padding, _), mode, _ = problem.params
+    x, *_ = tensors_of(problem).values()
+    whole = window == x.shape[2:] and not any(before or after for before, after in padding)
+    if problem.dx is None or mode not in _MODES or not whole:
         return None
     _, _, dy, dx = images(*tensors_of(problem).values())
-    factor = 1.0 if problem.mode == "sum" else 1 / prod(window)
-    return CallPlan("cudnnAddTensor", (), [(2, dy)], dx, factor)
+    return CallPlan("cudnnAddTensor", (), [(2, dy)], dx, 1.0 if mode == "sum" else 1 / prod(window))
 
 
-def gradient_in_c_order(problem: PoolProblem) -> RelayoutPlan | None:
-    """The gradient of large images with channels last on copies in C order, where windows do not overlap.
+def gradient_in_c_order(problem: Problem) -> RelayoutPlan | None:
+    """Return a plan on copies in C order for large images with channels last and windows that do not overlap.
 
-    There, what cuDNN has for channels last takes more than twice as long as that and the copies.
+    cuDNN's kernels for channels last take more than twice as long as the copies and the kernel in C order.
     """
-    window, _, stride = problem.geometry
+    (window, _, stride), mode, _ = problem.params
     tensors = list(tensors_of(problem).values())
     last = all("nhwc" in spec.layouts and "nchw" not in spec.layouts for spec in tensors)
     apart = len(window) == 2 and all(step >= size for step, size in zip(stride, window, strict=True))
-    if problem.dx is None or not last or not apart or problem.x.size < LARGE:
+    if problem.dx is None or not last or not apart or tensors[0].size < LARGE:
         return None
     packed = packed_of(problem, "nchw")
-    read = problem.mode.startswith("max")  # of an average, neither x nor y is
+    read = mode.startswith("max")  # the gradient of an average reads neither x nor y
     moves = [
         (spec, copy if read or place >= 2 else None)
         for place, (spec, copy) in enumerate(zip(tensors, tensors_of(packed).values(), strict=True))
@@ -189,40 +191,33 @@ def gradient_in_c_order(problem: PoolProblem) -> RelayoutPlan | None:
     return RelayoutPlan(pooling(packed), moves)
 
 
-def padded_pooling(problem: PoolProblem) -> PaddedPooling:
-    """A pooling on a copy that is padded, for what pads the two sides of an axis differently.
-
-    Raises
-    ------
-    NotSupportedError
-        An average counts the elements without the padding, which a copy does not tell from others; or the
-        elements are no floats.
-    """
-    if problem.x.dtype == "int8":
-        raise NotSupportedError("a padded copy is made for floats only")
-    if problem.mode == "average_exc_pad":
-        raise NotSupportedError("on a padded copy, an average cannot leave the padding out")
-    return PaddedPooling(problem)
-
-
 class PaddedPooling:
-    """Copy x into a larger image in scratch memory, pool that; of a gradient, copy what is inside back."""
+    """Pooling on a padded copy in the workspace, if the padding differs between the two sides of an axis.
+
+    A gradient is computed for the padded copy, and its part inside of the padding is copied.
+    """
 
     __slots__ = ("_edge", "_image", "_inner", "_into", "_out_of", "_places", "workspace")
 
-    def __init__(self, problem: PoolProblem) -> None:
-        padding, x = problem.geometry.padding, problem.x
+    def __init__(self, problem: Problem) -> None:
+        geometry, mode, _ = problem.params
+        x, y, *_ = tensors_of(problem).values()
+        if x.dtype == "int8":
+            raise NotSupportedError("a padded copy is made for floats only: got int8")
+        if mode == "average_exc_pad":
+            raise NotSupportedError("an average over a padded copy cannot leave the padding out")
+        padding = geometry.padding
         sizes = [n + before + after for n, (before, after) in zip(x.shape[2:], padding, strict=True)]
-        layout = nearest_layout(problem.y)
-        padded = TensorSpec.packed((*x.shape[:2], *sizes), x.dtype, layout)
+        padded = TensorSpec.packed((*x.shape[:2], *sizes), x.dtype, nearest_layout(y))
         inside = x._replace(strides=padded.strides)
         steps = zip(padding, padded.strides[2:], strict=True)
         start = sum(before * step for (before, _), step in steps) * DTYPES[x.dtype].itemsize
-        unpadded = problem.geometry._replace(padding=((0, 0),) * len(padding))
+        unpadded = geometry._replace(padding=((0, 0),) * len(padding))
         gradient = padded if problem.dx else None
-        self._inner = pooling(problem._replace(x=padded, dx=gradient, geometry=unpadded))
+        params = problem.params._replace(geometry=unpadded)
+        self._inner = pooling(problem._replace(x=padded, dx=gradient, params=params))
         self._image = TensorDescriptor.cached(*images(padded))
-        self._edge = scalar_bytes(x.dtype, -inf if problem.mode.startswith("max") else 0.0)
+        self._edge = scalar_bytes(x.dtype, -inf if mode.startswith("max") else 0.0)
         self._into = copy_plan(x, inside)
         self._out_of = copy_plan(inside, problem.dx) if problem.dx else None
         image, self.workspace = append(self._inner.workspace, padded)
@@ -230,7 +225,7 @@ class PaddedPooling:
         self._places = image, image + start, result, result + start
 
     def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
-        """Pad, pool, and of a gradient copy what is inside."""
+        """Pad x and pool; for a gradient, copy the part inside of the padding."""
         base = context.workspace(self.workspace)
         image, inside, result, result_inside = (base + place for place in self._places)
         x, *others, out = pointers
@@ -243,7 +238,7 @@ class PaddedPooling:
         self._out_of.run(context, (result_inside, out), 1.0, beta)
 
     def describe(self) -> str:
-        """Tell what was chosen."""
+        """Describe the implementation."""
         return f"{self._inner.describe()} on a padded copy"
 
 
@@ -251,7 +246,7 @@ _IMPLEMENTATIONS = (
     of_problem(broadcast_gradient, aligned=True),
     of_problem(gradient_in_c_order),
     of_problem(pooling),
-    of_problem(padded_pooling),
+    of_problem(PaddedPooling),
 )
 _POOL = Operation("a pooling", pool_problem, _IMPLEMENTATIONS)
 _GRADIENT = Operation("the gradient of a pooling", pool_problem, _IMPLEMENTATIONS)

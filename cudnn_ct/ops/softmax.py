@@ -11,7 +11,8 @@ from ..errors import NotSupportedError
 from ..plans.axes import collapse
 from ..plans.base import tensors_of
 from ..plans.call import CallPlan
-from ..shapes.softmax import SoftmaxProblem, softmax_problem
+from ..shapes.layer import LayerProblem
+from ..shapes.softmax import SoftmaxParams, softmax_problem
 from ..shapes.specs import LAYOUTS, TensorSpec
 from ..typing import ArrayLike, SoftmaxAlgo, SoftmaxMode, StreamLike
 from ._call import Operation, execute
@@ -115,12 +116,12 @@ def softmax_backward(
 LONG = 3072  # elements of a float32 row, above which the mode that sums whole images is faster
 
 
-def softmax_plan(problem: SoftmaxProblem) -> CallPlan:
+def softmax_plan(problem: LayerProblem[SoftmaxParams]) -> CallPlan:
     """Return the plan of ``cudnnSoftmaxForward`` or ``cudnnSoftmaxBackward``."""
     return _plan(problem, _folded(problem), NativeMode.CHANNEL)
 
 
-def softmax_of_rows(problem: SoftmaxProblem) -> CallPlan | None:
+def softmax_of_rows(problem: LayerProblem[SoftmaxParams]) -> CallPlan | None:
     """Return a plan of the mode that sums whole images, if it is faster; the sums of rows are the same.
 
     It is faster for gradients, because the other mode sums a row in one thread, and for long rows.
@@ -133,19 +134,19 @@ def softmax_of_rows(problem: SoftmaxProblem) -> CallPlan | None:
     return _plan(problem, tensors, NativeMode.INSTANCE)
 
 
-def _plan(problem: SoftmaxProblem, tensors: list[TensorSpec], mode: NativeMode) -> CallPlan:
+def _plan(problem: LayerProblem[SoftmaxParams], tensors: list[TensorSpec], mode: NativeMode) -> CallPlan:
     first, *others = tensors
-    head = (SoftmaxAlgorithm[problem.algo.upper()], mode)
+    head = (SoftmaxAlgorithm[problem.params.algo.upper()], mode)
     if problem.dx is None:
         return CallPlan("cudnnSoftmaxForward", head, [(0, first)], others[0])
     dy, dx = others
     return CallPlan("cudnnSoftmaxBackward", head, [(0, first), (1, dy)], dx)
 
 
-def _folded(problem: SoftmaxProblem) -> list[TensorSpec]:
+def _folded(problem: LayerProblem[SoftmaxParams]) -> list[TensorSpec]:
     """Return the tensors as images whose channels are the axes of the sum."""
     tensors = list(tensors_of(problem).values())
-    rank, axes = len(tensors[0].shape), problem.axes
+    rank, axes = len(tensors[0].shape), problem.params.axes
     made = collapse(tensors, [range(axes.start), axes, range(axes.stop, rank)])
     if not any(all(layout in spec.layouts for spec in made) for layout in LAYOUTS):
         # cuDNN 9.19 accepts these, and writes outside of them.

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from .checks import one_dtype, result_spec
+from .layer import LayerProblem
 from .parse import as_float
 from .specs import INT_MAX, Shape, TensorSpec, check_shape
 
@@ -86,44 +87,21 @@ def _image(x_shape: Iterable[int]) -> Shape:
     return x
 
 
-class GridProblem(NamedTuple):
-    """Grid of affine matrices, or its gradient if ``dtheta`` is set."""
-
-    theta: TensorSpec | None
-    grid: TensorSpec | None
-    dgrid: TensorSpec | None
-    dtheta: TensorSpec | None
-
-    @property
-    def results(self) -> tuple[TensorSpec, ...]:
-        """The tensors that are written."""
-        result = self.dtheta or self.grid
-        assert result is not None
-        return (result,)
-
-    def __str__(self) -> str:
-        given, gradient = (self.dgrid, "gradient of an ") if self.dtheta else (self.theta, "")
-        return f"{gradient}affine grid: {given}, result {self.results[0]}"
-
-
 def grid_problem(
     specs: dict[str, TensorSpec],
     outs: tuple[TensorSpec | None],
     shape: Any = None,
-) -> GridProblem:
+) -> LayerProblem[None]:
     """Validate the arguments of a grid of theta for images of a shape, or of the gradient with dgrid."""
-    (first,) = specs.values()
-    one_dtype("affine_grid", **{name: spec.dtype for name, spec in specs.items()})
-    if "dgrid" in specs:
-        n, *_ = check_grid(first.shape, "dgrid")
-        return GridProblem(None, None, first, _in_c_order((n, 2, 3), first, outs[0]))
-    grid = _in_c_order(affine_grid_shape(first.shape, shape), first, outs[0])
-    return GridProblem(first, grid, None, None)
-
-
-def _in_c_order(shape: Shape, operand: TensorSpec, out: TensorSpec | None) -> TensorSpec:
-    """Return ``out`` if it is given and fits, else a packed spec in C order, which cuDNN takes."""
-    return result_spec(shape, operand, out=out) if out else TensorSpec.packed(shape, operand.dtype)
+    ((name, operand),) = specs.items()
+    one_dtype("affine_grid", **{name: operand.dtype})
+    if name == "dgrid":
+        result: Shape = (check_grid(operand.shape, "dgrid")[0], 2, 3)
+    else:
+        result = affine_grid_shape(operand.shape, shape)
+    out = outs[0] or TensorSpec.packed(result, operand.dtype)  # in C order, as cuDNN requires
+    specs = {"dy" if name == "dgrid" else "x": operand}
+    return LayerProblem.of("affine grid", None, specs, result_spec(result, operand, out=out))
 
 
 class SampleProblem(NamedTuple):
