@@ -16,7 +16,7 @@ from ..graph.plan import GraphPlan, first_plan
 from ..plans.base import Plan, tensors_of
 from ..plans.call import CallPlan
 from ..plans.chain import ChainPlan, Step
-from ..plans.elementwise import SetOrScale
+from ..plans.elementwise import ScalePlan
 from ..plans.tiling import tile
 from ..shapes.activation import activation_problem
 from ..shapes.layer import LayerProblem
@@ -152,7 +152,7 @@ class IdentityPlan:
 
     def __init__(self, x: TensorSpec, y: TensorSpec, place: int) -> None:
         self._copy = CallPlan("cudnnTransformTensor", (), [(place, x)], y)
-        self._scale = SetOrScale(y)
+        self._scale = ScalePlan(y)
         self._place = place
         self.workspace = 0
 

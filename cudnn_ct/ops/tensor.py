@@ -36,6 +36,7 @@ from ..typing import ArrayLike, DTypeLike, OpTensorOp, StreamLike
 from ._call import ONE, Operation, execute
 from ._documented import documented
 from ._fallback import Implementation, of_problem
+from ._state import CallState
 
 __all__ = ["add", "fill", "op_tensor", "scale", "transform"]
 
@@ -189,7 +190,17 @@ def fill(x: ArrayLike, value: float, *, stream: StreamLike | None = None) -> Dev
     >>> ct.fill(ct.asarray([1, 2], "float32"), 7).numpy()
     array([7., 7.], dtype=float32)
     """
-    return execute(_FILL, (), (), (), as_float(value, "value"), 0, (x,), stream)[0]
+    return execute(_FILL, (), (), outs=(x,), stream=stream, state=FillState(as_float(value, "value")))[0]
+
+
+class FillState(CallState):
+    """The value of a fill: it belongs to a run, so that one prepared call serves all values."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: float) -> None:
+        super().__init__()
+        self.value = value
 
 
 @documented()
@@ -281,7 +292,13 @@ _SCALE = Operation(
     written=("x",),
     relayout=False,
 )
-_FILL = Operation("a filling", fill_problem, (of_problem(fill_plan),), written=("x",), relayout=False)
+_FILL = Operation(
+    "a filling",
+    fill_problem,
+    (of_problem(lambda problem: fill_plan(problem.x)),),
+    written=("x",),
+    relayout=False,
+)
 _TRANSFORM = Operation(
     "a transformation",
     transform_problem,

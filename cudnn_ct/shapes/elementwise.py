@@ -54,7 +54,7 @@ class ScaleProblem(NamedTuple):
 
 
 class FillProblem(NamedTuple):
-    """Assignment of one value, the alpha of a run, to all elements."""
+    """Assignment of the value of a run to all elements."""
 
     x: TensorSpec
 

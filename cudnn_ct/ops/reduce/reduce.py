@@ -16,17 +16,18 @@ from .._fallback import Implementation, of_problem
 from .fast_sum import channel_sum, fast_sum
 from .graph import reduction as graph_reduction
 from .legacy import reduction as legacy_reduction
-from .legacy import wide_reduction
 
 __all__ = ["reduce", "reduce_with_indices"]
+
+_HALF = ("float16", "bfloat16")
 
 IMPLEMENTATIONS = (
     of_problem(fast_sum, aligned=True),
     Implementation(graph_reduction, aligned=True),
     of_problem(channel_sum, aligned=True),
-    Implementation(on_float32(lambda problem, _: channel_sum(problem), "float16", "bfloat16")),
+    Implementation(on_float32(lambda problem, _: channel_sum(problem), *_HALF)),
     Implementation(legacy_reduction),
-    Implementation(wide_reduction),
+    Implementation(on_float32(legacy_reduction, *_HALF)),
 )
 _REDUCE = Operation("a reduction", reduce_problem, IMPLEMENTATIONS)
 _INDEXED = Operation("a reduction", indexed_reduce_problem, IMPLEMENTATIONS)
