@@ -113,14 +113,11 @@ class DeviceArray(TypedMemory):
         spec = TensorSpec.packed(host.shape, dtype, layout)
         in_order = np.moveaxis(host, 1, -1) if layout == "nhwc" else host
         packed = np.ascontiguousarray(in_order, dtype.numpy)
-        previous = streams.set_device(stream.device)
-        try:
+        with streams.on_device(stream.device):
             result = cls.new(spec, packed.nbytes, stream)
             if packed.size:
                 memories.copy_from_host(result.pointer, packed.view(np.uint8).reshape(-1), stream)
             return result
-        finally:
-            streams.restore_device(previous)
 
     def __copy__(self) -> DeviceArray:
         return self.copy()
@@ -164,11 +161,8 @@ class DeviceArray(TypedMemory):
         if not self.size:
             return np.empty(self.shape, self.dtype)
         memory = np.empty((high - low) * self.itemsize, np.uint8)
-        previous = streams.set_device(self.device)
-        try:
+        with streams.on_device(self.device):
             memories.copy_to_host(memory, pointer + low * self.itemsize, self.writer)
-        finally:
-            streams.restore_device(previous)
         view = np.ndarray(self.shape, self.dtype, memory, -low * self.itemsize, self.strides)
         return view if self.spec.dense else view.copy(order="K")
 
@@ -199,16 +193,13 @@ class DeviceArray(TypedMemory):
         run = self._own_stream(stream)
         if not self.spec.dense:
             return self.packed(nearest_layout(self.spec), run)
-        previous = streams.set_device(self.device)
-        try:
+        with streams.on_device(self.device):
             result = DeviceArray.new(self.spec, self.nbytes, run, "a copy")
             self.wait_for_writer(run)
             if self.nbytes:
                 memories.copy_device(result.pointer, self.pointer, self.nbytes, run)
             self.record_use(run)
             return result
-        finally:
-            streams.restore_device(previous)
 
     def astype(self, dtype: DTypeLike, *, copy: bool = True, stream: StreamLike | None = None) -> DeviceArray:
         """Copy, and convert to a dtype.
@@ -359,14 +350,11 @@ class DeviceArray(TypedMemory):
             raise ValueError(f"{self!r} is read-only: its owner forbids writing")
         item = as_element(value, self.dtype, "value")
         pointer, run = self.pointer, self._own_stream(stream)
-        previous = streams.set_device(self.device)
-        try:
+        with streams.on_device(self.device):
             self.before_write(run)
             if self.size:
                 memories.fill(pointer, item.tobytes(), self.size, run)
             self.after_write(run)
-        finally:
-            streams.restore_device(previous)
         return self
 
     def _own_stream(self, stream: Any) -> Stream:

@@ -58,11 +58,8 @@ def empty(
             lengths = (operator.index(lengths),)
     spec = TensorSpec.packed(lengths, dtype, layout)
     run = resolve_stream(stream)
-    previous = streams.set_device(run.device)
-    try:
+    with streams.on_device(run.device):
         return DeviceArray.new(spec, spec.size * DTYPES[spec.dtype].itemsize, run)
-    finally:
-        streams.restore_device(previous)
 
 
 def full(

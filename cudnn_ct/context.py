@@ -305,13 +305,10 @@ def synchronize(stream: StreamLike | None = None) -> None:
     """
     here = streams.current_stream()
     chosen = here if stream is None else streams.as_stream(stream, here.device)
-    previous = streams.set_device(chosen.device)
-    try:
+    with streams.on_device(chosen.device):
         streams.synchronize(chosen)
         release_finished()
         memories.release(chosen.device)
-    finally:
-        streams.restore_device(previous)
 
 
 def empty_cache(device: int | None = None) -> None:
@@ -342,13 +339,10 @@ def empty_cache(device: int | None = None) -> None:
     if where in contexts:
         contexts[where].drop_workspaces()
     allocator.release(where)
-    previous = streams.set_device(where)
-    try:
+    with streams.on_device(where):
         memories.release(where)
         synchronize(streams.current_stream(where) if device is None else streams.default_stream(where))
         memories.trim(where)
-    finally:
-        streams.restore_device(previous)
 
 
 class Availability:

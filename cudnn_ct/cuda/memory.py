@@ -235,16 +235,13 @@ def _fill_wide(pointer: int, pattern: bytes, count: int, stream: Stream) -> None
 
 def memory_info(device: int) -> tuple[int, int]:
     """Return the bytes of device memory that are available, with idle memory of the pool, and all bytes."""
-    previous = streams.set_device(device)
-    try:
+    with streams.on_device(device):
         release(device)
         with streams.relaxed():
             result, free, total = cuda.driver().cuMemGetInfo()
             cuda.check(result, "reading the free memory")
             pool = _pool(device)
             idle = _pool_attribute(pool, "RESERVED_MEM_CURRENT") - _pool_attribute(pool, "USED_MEM_CURRENT")
-    finally:
-        streams.restore_device(previous)
     return int(free) + idle, int(total)
 
 

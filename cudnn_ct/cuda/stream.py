@@ -226,6 +226,16 @@ def restore_device(device: int | None) -> None:
     _make_current(device)
 
 
+@contextmanager
+def on_device(device: int) -> Iterator[None]:
+    """Make a device current in this thread within a block."""
+    previous = set_device(device)
+    try:
+        yield
+    finally:
+        restore_device(previous)
+
+
 def _make_current(device: int) -> None:
     """Make the primary context current, which PyTorch and CuPy use too. It is never released."""
     driver, doing = cuda.driver(), f"using device {device}"
@@ -285,24 +295,18 @@ def can_enqueue(stream: Stream) -> bool:
 
 def synchronize(stream: Stream) -> None:
     """Wait on the host until everything enqueued on the stream is complete."""
-    previous = set_device(stream.device)
-    try:
+    with on_device(stream.device):
         with relaxed():
             result = cuda.driver().cuStreamSynchronize(stream.handle)[0]
         cuda.check(result, f"synchronizing {stream}", stream)
-    finally:
-        restore_device(previous)
 
 
 def synchronize_device(device: int) -> None:
     """Wait on the host until everything enqueued on any stream of a device is complete."""
-    previous = set_device(device)
-    try:
+    with on_device(device):
         with relaxed():
             result = cuda.driver().cuCtxSynchronize()[0]
         cuda.check(result, f"waiting for device {device}")
-    finally:
-        restore_device(previous)
 
 
 class _Own:
@@ -315,14 +319,11 @@ def own_stream(device: int) -> Stream:
 
     It does not wait for the default stream, is never captured, and lives until the process ends.
     """
-    previous = set_device(device)
-    try:
+    with on_device(device):
         with relaxed():
             result, handle = cuda.driver().cuStreamCreate(_NON_BLOCKING)
         cuda.check(result, "creating a stream")
         return Stream(int(handle), device, owner=_Own())
-    finally:
-        restore_device(previous)
 
 
 # --- forks -------------------------------------------------------------------------------------------------

@@ -131,8 +131,7 @@ def conv_algorithms(
     )
     alpha, beta, measure = as_float(alpha, "alpha"), as_float(beta, "beta"), as_bool(measure, "measure")
     where = stream_of(first, names[0], stream)
-    previous = streams.set_device(where.device)
-    try:
+    with streams.on_device(where.device):
         ctx = context.current(where)
         if measure and ctx.capturing:
             raise NotInitializedError("algorithms cannot be timed on a stream that is being captured")
@@ -160,8 +159,6 @@ def conv_algorithms(
             )
             rows = timed + refused
         return Algorithms(problem, rows)
-    finally:
-        streams.restore_device(previous)
 
 
 @documented(conv, conv_algorithms)

@@ -188,12 +188,9 @@ class ConvPlan:
 
     @property
     def _choice(self) -> Any:
-        previous = streams.set_device(self._default.device)
-        try:
+        with streams.on_device(self._default.device):
             ctx = context.current(self._default)  # the stream that it was made on may have been destroyed
             return self._call_of(ctx).choice
-        finally:
-            streams.restore_device(previous)
 
     def _call_of(self, ctx: Context) -> PreparedCall:
         """Return this thread's prepared call; create it in a thread's first use of the plan."""
@@ -227,8 +224,5 @@ def plan_of(
 ) -> ConvPlan:
     """Prepare a plan for operands like these, on their device."""
     where = stream_of(given[0], names[0], stream)
-    previous = streams.set_device(where.device)
-    try:
+    with streams.on_device(where.device):
         return ConvPlan(op, SampleOperands(names, given, out, where), params, factors, where)
-    finally:
-        streams.restore_device(previous)

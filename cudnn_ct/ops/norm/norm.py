@@ -352,13 +352,10 @@ def batch_norm_overflow_detected(*, wait: bool = False, stream: StreamLike | Non
     False
     """
     where = streams.resolve_stream(stream)
-    previous = streams.set_device(where.device)
-    try:
+    with streams.on_device(where.device):
         ctx, status = context.current(where), ctypes.c_int()
         how = ErrQueryMode.BLOCKING if as_bool(wait, "wait") else ErrQueryMode.NONBLOCKING
         ctx.library.cudnnQueryRuntimeError(ctx.handle, ctypes.byref(status), how, None)
-    finally:
-        streams.restore_device(previous)
     known = {Status.SUCCESS: False, Status.RUNTIME_FP_OVERFLOW: True, Status.RUNTIME_IN_PROGRESS: None}
     if status.value not in known:
         raise error_from_status(status.value, "cudnnQueryRuntimeError", version=ctx.library.version)
