@@ -110,20 +110,9 @@ class Workspace:
 class Context:
     """The state of one thread on one device.
 
-    Attributes
-    ----------
-    device : int
-    library : Library
-        The cuDNN in use.
-    handle : Handle
-    stream : Stream
-        The stream that the handle works on.
-    calls : BoundedDict
-        The calls that operations prepared in this thread, by their arguments.
-    plans : dict
-        The calls that were prepared for plans and other live objects, by their tokens.
-    state : CallState or None
-        The state of the call that is running: its plan reads arguments in host memory from it.
+    ``library`` is the cuDNN in use, ``stream`` the stream that the handle works on. ``calls`` has the
+    prepared calls of operations by their arguments, ``plans`` those of plans and other live objects by their
+    tokens. The plan of the running call reads its state, such as arguments in host memory, from ``state``.
     """
 
     def __init__(self, device: int) -> None:
@@ -207,10 +196,7 @@ _thread = threading.local()
 def current(stream: Stream) -> Context:
     """Return this thread's context on the device of ``stream``, which is current; it works on ``stream``.
 
-    Raises
-    ------
-    CudnnError
-        No usable cuDNN, driver or device exists; :func:`available` has the reason in one line.
+    Raises CudnnError without a usable cuDNN, driver or device; :func:`available` has the reason in one line.
     """
     try:
         context: Context = _thread.contexts[stream.device]

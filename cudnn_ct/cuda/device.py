@@ -64,13 +64,7 @@ def _attribute(device: int, name: str) -> int:
 
 
 def as_device(device: Any) -> int:
-    """Return ``device=`` as the number of an existing device.
-
-    Raises
-    ------
-    TypeError, ValueError
-        It is not an int, or the device does not exist.
-    """
+    """Return ``device=`` as the number of an existing device."""
     try:
         number = operator.index(device)
     except TypeError:

@@ -35,12 +35,8 @@ __all__ = [
 def allocate(nbytes: int, stream: Stream, what: str = "an array") -> Any:
     """Allocate a :class:`Buffer` from the stream-ordered pool of a device that is current.
 
-    Raises
-    ------
-    AllocationError
-        Device memory ran out; the message has the size, the purpose and the free memory.
-    NotInitializedError
-        A CUDA graph is being captured on the stream.
+    Raises AllocationError with the size, the purpose and the free memory if device memory ran out, and
+    NotInitializedError while a CUDA graph is being captured on the stream.
     """
     if streams.is_capturing(stream):
         raise NotInitializedError(

@@ -52,13 +52,7 @@ def check_images(shape: Iterable[int], name: str = "x") -> Shape:
 def result_spec(
     shape: Shape, *operands: TensorSpec, out: TensorSpec | None = None, name: str = "out", dtype: str = ""
 ) -> TensorSpec:
-    """Return ``out`` if it is given and fits, else a packed spec in the `nearest_layout` of the operands.
-
-    Raises
-    ------
-    TypeError, ValueError
-        ``out`` has another dtype or shape than the result.
-    """
+    """Return ``out`` if it is given and fits, else a packed spec in the `nearest_layout` of the operands."""
     dtype = dtype or operands[0].dtype
     if out is None:
         return TensorSpec.packed(shape, dtype, nearest_layout(*operands) if 3 <= len(shape) <= 5 else "nchw")

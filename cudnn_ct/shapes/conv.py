@@ -169,22 +169,10 @@ def conv_problem(
 ) -> ConvProblem:
     """Validate the arguments of a convolution or of its gradient, and return the problem.
 
-    Parameters
-    ----------
-    direction : str
-        A key of :data:`ROLES`, which names the operands ``first`` and ``second`` and the result.
-    shape : tuple of int
-        Shape of the result, required for gradients: several shapes can give the same output.
-    out : TensorSpec, optional
-        Spec of the result. By default it is contiguous, in the layout of the image among the inputs (see
-        `nearest_layout`). For int8 operands its dtype is the accumulation dtype.
-
-    Raises
-    ------
-    TypeError
-        The dtypes differ or are not supported.
-    ValueError
-        Shapes or parameters do not match (the message has the numbers), or integer sums would be scaled.
+    ``direction`` is a key of :data:`ROLES`, which names ``first``, ``second`` and the result. ``shape`` is
+    that of a gradient: several shapes can give the same output. The result is ``out`` or contiguous, in the
+    layout of the image among the inputs (see `nearest_layout`); for int8 operands it has the accumulation
+    dtype.
     """
     roles = ROLES[direction]
     check_conv_dtypes(direction, dict(zip(roles.names, (first.dtype, second.dtype), strict=False)))
