@@ -1,13 +1,19 @@
-"""Problems of element-wise operations and of layout conversions."""
+"""Element-wise operations and layout conversions: their problems, broadcasting and layouts."""
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from .checks import one_dtype, result_spec
-from .parse import as_bool
-from .specs import TensorSpec, equivalent_strides
-from .tensor import check_broadcast, op_tensor_op, transformed_spec
+from ..dtypes import as_dtype
+from .checks import FLOATS, one_dtype, result_spec
+from .layer import describe
+from .parse import as_bool, as_choice
+from .specs import Shape, TensorSpec, check_shape, equivalent_strides, nearest_layout
+
+OP_TENSOR_OPS = ("add", "mul", "min", "max", "sqrt", "not")
+_UNARY = ("sqrt", "not")
 
 
 class OpTensorScales(NamedTuple):
@@ -35,8 +41,7 @@ class OpTensorProblem(NamedTuple):
         return (self.c,)
 
     def __str__(self) -> str:
-        second = f", b {self.b}" if self.b else ""
-        return f"op_tensor {self.op!r}: a {self.a}{second}, result {self.c}"
+        return describe("op_tensor", self)
 
 
 class ScaleProblem(NamedTuple):
@@ -50,7 +55,7 @@ class ScaleProblem(NamedTuple):
         return (self.x,)
 
     def __str__(self) -> str:
-        return f"scaling of x {self.x}"
+        return describe("scaling", self)
 
 
 class FillProblem(NamedTuple):
@@ -64,7 +69,7 @@ class FillProblem(NamedTuple):
         return (self.x,)
 
     def __str__(self) -> str:
-        return f"filling of x {self.x}"
+        return describe("filling", self)
 
 
 class TransformProblem(NamedTuple):
@@ -79,7 +84,7 @@ class TransformProblem(NamedTuple):
         return (self.y,)
 
     def __str__(self) -> str:
-        return f"transformation of x {self.x} into {self.y}"
+        return describe("transformation", self)
 
 
 def op_tensor_problem(
@@ -139,3 +144,59 @@ def transform_problem(
     ):
         raise ValueError(f"out has the wrong strides: got {out.strides}, expected {spec.strides}")
     return TransformProblem(x, out)
+
+
+def op_tensor_op(op: Any, has_b: bool) -> str:
+    """Return the name of the operation in :data:`OP_TENSOR_OPS`; raise unless its operand count matches."""
+    name = as_choice(op, OP_TENSOR_OPS, "op")
+    if has_b and name in _UNARY:
+        raise ValueError(f"op={name!r} takes one tensor: got a and b, expected b=None")
+    if not has_b and name not in _UNARY:
+        raise ValueError(f"op={name!r} needs b: got None, expected a tensor that broadcasts to a")
+    return name
+
+
+def check_broadcast(a_shape: Iterable[int], b_shape: Iterable[int]) -> Shape:
+    """Return the shape of ``a``, to which ``b`` broadcasts: each of its axes is as long, or of length 1.
+
+    >>> check_broadcast((8, 3, 4, 4), (1, 3, 1, 1))
+    (8, 3, 4, 4)
+    """
+    a, b = check_shape(a_shape, "a_shape"), check_shape(b_shape, "b_shape")
+    if len(a) != len(b) or any(m not in (1, n) for n, m in zip(a, b, strict=True)):
+        raise ValueError(f"b has shape {b}; a of shape {a} needs as many axes, each as long or of length 1")
+    return a
+
+
+def transformed_spec(
+    x: TensorSpec, layout: str | None = None, strides: Any = None, dtype: Any = None
+) -> TensorSpec:
+    """Return the spec of ``transform(x)``: the shape of x, with other strides or another dtype.
+
+    With neither layout nor strides, the elements lie packed in the layout of x, or that nearest to it.
+
+    >>> transformed_spec(TensorSpec.packed((2, 3, 4, 5)), layout="nhwc", dtype="float16")
+    TensorSpec(shape=(2, 3, 4, 5), strides=(60, 1, 15, 3), dtype='float16')
+    """
+    result = x.dtype if dtype is None else as_dtype(dtype).name
+    if not (x.dtype in FLOATS and result in FLOATS) and not x.dtype == result == "int8":
+        raise TypeError(
+            f"transform converts between {', '.join(FLOATS)}, or int8 to int8: got {x.dtype} to {result}"
+        )
+    if strides is None:
+        name = layout or nearest_layout(x)
+        return TensorSpec.packed(x.shape, result, name)
+    if layout is not None:
+        raise ValueError(f"layout and strides are exclusive: got {layout!r} and {strides!r}; pass one")
+    try:
+        # Unlike a length, a stride may exceed a C int: plans run once for each slice that a descriptor holds.
+        spec = TensorSpec(x.shape, tuple(operator.index(stride) for stride in strides), result)
+    except TypeError:
+        raise ValueError(f"strides must be positive ints, in elements: got {strides!r}") from None
+    if min(spec.strides, default=0) < 0:
+        raise ValueError(f"strides must be positive ints, in elements: got {strides!r}")
+    if len(spec.strides) != len(x.shape):
+        raise ValueError(f"strides {spec.strides} do not fit x of shape {x.shape}: expected one per axis")
+    if not spec.describable or spec.overlaps_itself:
+        raise ValueError(f"strides {spec.strides} overlap: elements of shape {x.shape} would share memory")
+    return spec

@@ -1,8 +1,8 @@
-"""The problem of a layer: its forward pass, or its gradient."""
+"""The problem of a layer, and the description of any problem."""
 
 from __future__ import annotations
 
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from .specs import TensorSpec
 
@@ -31,6 +31,11 @@ class LayerProblem(NamedTuple, Generic[P]):
         return tuple(spec for spec in (self.dx or self.y,) if spec)
 
     def __str__(self) -> str:
-        tensors = {"x": self.x, "y": self.y, "dy": self.dy, "dx": self.dx}
-        given = ", ".join(f"{name} {spec}" for name, spec in tensors.items() if spec)
-        return f"{'gradient of ' if self.dx else ''}{self.name}: {given}, {self.params}"
+        return describe(f"gradient of {self.name}" if self.dx else self.name, self, "name")
+
+
+def describe(name: str, problem: Any, *omitted: str) -> str:
+    """Describe a problem for messages: its tensors and parameters, without fields that are None or empty."""
+    fields = {field: value for field, value in problem._asdict().items() if field not in omitted}
+    given = [f"{field} {value}" for field, value in fields.items() if value not in (None, "")]
+    return f"{name}: {', '.join(given)}"

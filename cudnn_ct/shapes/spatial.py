@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from .checks import one_dtype, result_spec
-from .layer import LayerProblem
+from .layer import LayerProblem, describe
 from .parse import as_float
 from .specs import INT_MAX, Shape, TensorSpec, check_shape
 
@@ -120,8 +120,7 @@ class SampleProblem(NamedTuple):
         return tuple(spec for spec in (self.y, self.dx, self.dgrid) if spec)
 
     def __str__(self) -> str:
-        gradient = f"gradients of sampling: dy {self.dy}, " if self.dx else "sampling: "
-        return f"{gradient}x {self.x}, grid {self.grid}, result {self.results[0]}"
+        return describe("gradients of sampling" if self.dx else "sampling", self)
 
 
 def sample_problem(specs: dict[str, TensorSpec], outs: tuple[TensorSpec | None, ...]) -> SampleProblem:

@@ -338,7 +338,7 @@ def test_a_conversion_that_cudnn_lacks_says_what_was_tried(fake: FakeCudnn) -> N
     with pytest.raises(NotSupportedError) as caught:
         ct.transform(images(2, 3, dtype="float64"), dtype="float32")
     told = str(caught.value)
-    assert "no way to compute this transformation of x float64[2, 3] nchw into float32[2, 3] nchw" in told
+    assert "no way to compute this transformation: x float64[2, 3] nchw, y float32[2, 3] nchw" in told
     assert "cudnnTransformTensor cannot convert float64 to float32" in told
     assert "cudnnOpTensor cannot convert float64 to float32" in told
     assert "cudnnBackend" in told

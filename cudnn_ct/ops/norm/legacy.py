@@ -16,7 +16,7 @@ from ...plans.call import ArgumentTemplate, PointerSlot
 from ...plans.chain import partial_write_error, run_all
 from ...plans.scalars import scalar_type
 from ...plans.workspace import align_after
-from ...shapes.norm_problem import NormInference, NormTraining
+from ...shapes.norm import NormInference, NormTraining
 from ...shapes.specs import ActivationSpec, TensorSpec
 from .layouts import Specs, pointwise
 

@@ -13,7 +13,7 @@ from ...dtypes import DTYPES
 from ...errors import NotSupportedError
 from ...plans.call import ArgumentTemplate, PointerSlot
 from ...plans.scalars import scalar_type
-from ...shapes.norm_problem import NormGradient, NormTraining
+from ...shapes.norm import NormGradient, NormTraining
 from .layouts import Specs, pointwise
 from .legacy import activation, enum_label
 

@@ -11,8 +11,15 @@ from ...array import DeviceArray
 from ...array_creation import as_operand, full, zeros
 from ...cuda import stream as streams
 from ...errors import error_from_status
-from ...shapes.norm import BatchNormGradients, BatchNormResult, check_norm_parameters, norm_parameter_shape
-from ...shapes.norm_problem import norm_gradient, norm_inference, norm_training
+from ...shapes.norm import (
+    BatchNormGradients,
+    BatchNormResult,
+    check_norm_parameters,
+    norm_gradient,
+    norm_inference,
+    norm_parameter_shape,
+    norm_training,
+)
 from ...shapes.parse import as_bool
 from ...shapes.specs import TensorSpec
 from ...typing import ArrayLike, NormMode, StreamLike

@@ -17,7 +17,7 @@ from typing import Any
 from ..._bindings.enums import BatchNormMode
 from ...context import Context
 from ...plans.base import Plan
-from ...shapes.norm_problem import NormGradient, NormInference, NormTraining
+from ...shapes.norm import NormGradient, NormInference, NormTraining
 from .._fallback import Implementation
 from .layouts import Form, nd_layout, per_activation_2d, pixels_layout
 from .legacy import PART, InferencePlan, TrainingPlan

@@ -7,8 +7,7 @@ from typing import Literal
 
 from ...array import DeviceArray
 from ...plans.float32 import on_float32
-from ...shapes.reduction import indexed_reduce_problem, reduce_problem
-from ...shapes.tensor import IndexedReduction
+from ...shapes.reduction import IndexedReduction, indexed_reduce_problem, reduce_problem
 from ...typing import ArrayLike, ReduceOp, StreamLike
 from .._call import Operation, execute
 from .._documented import documented
@@ -68,7 +67,7 @@ def reduce(
 
     Returns
     -------
-    DeviceArray, shape :func:`cudnn_ct.shapes.tensor.reduced_shape`, dtype of x; or ``out`` as one
+    DeviceArray, shape :func:`cudnn_ct.shapes.reduction.reduced_shape`, dtype of x; or ``out`` as one
 
     Notes
     -----
