@@ -125,13 +125,14 @@ def conv_algorithms(
     array([[[-1., -2., -4.]]], dtype=float32)
     """
     names = ROLES[as_choice(direction, tuple(ROLES), "direction")].names
-    algo = AlgoRequest().algo  # none is named here: a setting that names one is not for tables
+    algo = AlgoRequest().algo  # a setting that names an algorithm does not apply to tables
     params = ConvParams(
         padding, stride, dilation, groups, mode, precision, algo, deterministic, workspace_limit, False
     )
     alpha, beta, measure = as_float(alpha, "alpha"), as_float(beta, "beta"), as_bool(measure, "measure")
     where = stream_of(first, names[0], stream)
-    with streams.on_device(where.device):
+    previous = streams.set_device(where.device)
+    try:
         ctx = context.current(where)
         if measure and ctx.capturing:
             raise NotInitializedError("algorithms cannot be timed on a stream that is being captured")
@@ -140,10 +141,10 @@ def conv_algorithms(
         inputs = tuple(map(representable, signature.specs))
         problem = CONV[direction].problem_of(signature, inputs)
         if inputs != signature.specs:
-            raise ValueError("algorithms are listed for arrays with positive strides; pack them first")
+            raise ValueError("algorithms are listed for arrays with positive strides; pass contiguous copies")
         request = request_of(params, problem)
         if not (problem.x.size and problem.w.size and problem.y.size):
-            return Algorithms(problem, [])  # which no algorithm computes: there is nothing to sum
+            return Algorithms(problem, [])  # sums without terms need no algorithm
         rows = candidates.all_candidates(problem, ctx)
         rows = [row._replace(rejected=row.rejected or request.refusal(row)) for row in rows]
         if measure:
@@ -159,6 +160,8 @@ def conv_algorithms(
             )
             rows = timed + refused
         return Algorithms(problem, rows)
+    finally:
+        streams.restore_device(previous)
 
 
 @documented(conv, conv_algorithms)
