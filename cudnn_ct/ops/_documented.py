@@ -35,14 +35,17 @@ AllocationError
     Device memory ran out.
 """
 
+_RETURNS = "DeviceArray, shape and dtype of x; or ``out`` as one"
+
 _TITLE = re.compile(r"^([A-Z][a-z]+)\n-{4,}\n", re.MULTILINE)
 _ENTRY = re.compile(r"^\S.*\n?(?:(?:[ \t].*)?\n?)*?(?=^\S|\Z)", re.MULTILINE)
 
 
 def documented(*donors: Callable[..., Any]) -> Callable[[Function], Function]:
-    """Return a decorator that completes the sections Parameters and Raises of an operation's docstring.
+    """Return a decorator that completes the sections Parameters, Returns and Raises of a docstring.
 
     A parameter without a description gets that of the last of the ``donors``, or else that of all operations.
+    By default, the result has the shape and dtype of x.
     Errors of all operations come before those that the docstring lists.
     """
 
@@ -61,6 +64,7 @@ def _completed(function: Callable[..., Any], donors: tuple[Callable[..., Any], .
         known |= _entries(_sections(documented_function)[1].get("Parameters", ""))
     raised = _entries(_RAISES) | _entries(sections.get("Raises", ""))
     sections["Parameters"] = "".join(known[name] for name in inspect.signature(function).parameters)
+    sections.setdefault("Returns", _RETURNS)
     sections["Raises"] = "".join(raised.values())
     titles = ("Parameters", "Returns", "Raises", "Notes", "Examples")
     parts = (f"{title}\n{'-' * len(title)}\n{sections[title]}" for title in titles)

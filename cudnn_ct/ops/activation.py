@@ -59,10 +59,6 @@ def activation(
     out : device array, shape and dtype of x, optional
         Destination of the result. It may be x itself.
 
-    Returns
-    -------
-    DeviceArray, shape and dtype of x; or ``out`` as one
-
     Notes
     -----
     ``cudnnActivationForward``; ``cudnnTransformTensor`` for the identity. From 2**24 elements, a graph of the
@@ -103,10 +99,6 @@ def activation_backward(
         The coefficient of the activation; at least 0 for elu.
     out : device array, shape and dtype of x, optional
         Destination of the result. It may be one of the operands.
-
-    Returns
-    -------
-    DeviceArray, shape and dtype of x; or ``out`` as one
 
     Notes
     -----

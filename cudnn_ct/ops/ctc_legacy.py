@@ -26,7 +26,7 @@ from ..plans.chain import ChainPlan, Step
 from ..plans.elementwise import cast_or_copy_plan, fill_plan, op_tensor, scale_plan
 from ..plans.tiling import SlicedPlan
 from ..shapes.ctc import CTCProblem
-from ..shapes.elementwise import OpTensorProblem, ScaleProblem
+from ..shapes.elementwise import OpTensorProblem
 from ..shapes.layer import LayerProblem
 from ..shapes.specs import ActivationSpec, TensorSpec
 from ._state import CallState
@@ -181,7 +181,7 @@ def _by_activations(spec: TensorSpec, probabilities: int, gradient: int) -> list
     times, plus = (op_tensor(OpTensorProblem(spec, spec, spec, op, True)) for op in ("mul", "add"))
     both = (gradient, probabilities, gradient)  # cuDNN may write over its first operand, not over its second
     return [
-        Step(scale_plan(ScaleProblem(spec)), (gradient,), -1.0),
+        Step(scale_plan(spec), (gradient,), -1.0),
         Step(relu, (gradient, gradient), -1.0),
         Step(times, both),
         Step(plus, both),

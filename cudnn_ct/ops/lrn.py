@@ -48,10 +48,6 @@ def lrn(
     lrn_beta : float, at least 0.01
     k : float, at least 1e-5
 
-    Returns
-    -------
-    DeviceArray, shape and dtype of x; or ``out`` as one
-
     Notes
     -----
     ``cudnnLRNCrossChannelForward``. The formula is that of Krizhevsky et al., ImageNet Classification with
@@ -90,10 +86,6 @@ def lrn_backward(
     dy : device array, shape and dtype of x
     y : device array, shape and dtype of x
         The unscaled result of :func:`lrn` for x.
-
-    Returns
-    -------
-    DeviceArray, shape and dtype of x; or ``out`` as one
 
     Notes
     -----

@@ -108,10 +108,6 @@ def pool_backward(
     y : device array, shape :func:`pool_output_shape`, dtype of x
         The result of :func:`pool` for x.
 
-    Returns
-    -------
-    DeviceArray, shape and dtype of x; or ``out`` as one
-
     Notes
     -----
     ``cudnnPoolingBackward``, on a padded copy as in :func:`pool`. If several elements of a window are the

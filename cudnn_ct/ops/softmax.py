@@ -49,10 +49,6 @@ def softmax(
     out : device array, shape and dtype of x, optional
         Destination of the result. It may be x itself.
 
-    Returns
-    -------
-    DeviceArray, shape and dtype of x; or ``out`` as one
-
     Notes
     -----
     ``cudnnSoftmaxForward``, on a view with the axes of the sum as channels. An array whose axes are not

@@ -288,7 +288,10 @@ _OP_TENSOR = Operation("an operation on tensors", op_tensor_problem, _OP_TENSOR_
 _SCALE = Operation(
     "a scaling",
     scale_problem,
-    (of_problem(scale_plan), of_problem(scaling_by_op_tensor)),
+    (
+        of_problem(lambda problem: scale_plan(problem.x)),
+        of_problem(lambda problem: scaling_by_op_tensor(problem.x)),
+    ),
     written=("x",),
     relayout=False,
 )

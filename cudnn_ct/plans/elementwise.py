@@ -10,7 +10,7 @@ from ..cuda import memory as memories
 from ..descriptors import OpTensorDescriptor, TensorDescriptor
 from ..dtypes import DTYPES
 from ..errors import NotSupportedError
-from ..shapes.elementwise import OpTensorProblem, OpTensorScales, ScaleProblem, TransformProblem
+from ..shapes.elementwise import OpTensorProblem, OpTensorScales, TransformProblem
 from ..shapes.specs import OpTensorSpec, TensorSpec
 from .base import Plan
 from .call import CallPlan
@@ -78,15 +78,15 @@ def cast_or_copy_plan(x: TensorSpec, y: TensorSpec) -> Plan:
     return copy_plan(x, y) if x.dtype == y.dtype else cast_plan(TransformProblem(x, y))
 
 
-def scale_plan(problem: ScaleProblem) -> Plan:
+def scale_plan(x: TensorSpec) -> Plan:
     """Return a plan of ``cudnnScaleTensor``."""
-    return tile(ScalePlan, problem.x)
+    return tile(ScalePlan, x)
 
 
-def scaling_by_op_tensor(problem: ScaleProblem) -> Plan:
+def scaling_by_op_tensor(x: TensorSpec) -> Plan:
     """Return a plan of ``cudnnOpTensor`` in place: the maximum of alpha x and alpha x."""
-    spec = OpTensorSpec("max", DTYPES[problem.x.dtype].accumulate)
-    return tile(partial(OpTensorPlan, spec, 1.0, 1.0), problem.x)
+    spec = OpTensorSpec("max", DTYPES[x.dtype].accumulate)
+    return tile(partial(OpTensorPlan, spec, 1.0, 1.0), x)
 
 
 def fill_plan(x: TensorSpec, value: float | None = None) -> Plan:

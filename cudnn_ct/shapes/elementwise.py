@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable
+from functools import partial
 from typing import Any, NamedTuple
 
 from ..dtypes import as_dtype
@@ -44,9 +45,10 @@ class OpTensorProblem(NamedTuple):
         return describe("op_tensor", self)
 
 
-class ScaleProblem(NamedTuple):
-    """In-place multiplication by the alpha of a run."""
+class InPlaceProblem(NamedTuple):
+    """An operation on x in place: "scale" by the alpha of a run, or "fill" with the value of a run."""
 
+    name: str
     x: TensorSpec
 
     @property
@@ -55,21 +57,7 @@ class ScaleProblem(NamedTuple):
         return (self.x,)
 
     def __str__(self) -> str:
-        return describe("scaling", self)
-
-
-class FillProblem(NamedTuple):
-    """Assignment of the value of a run to all elements."""
-
-    x: TensorSpec
-
-    @property
-    def results(self) -> tuple[TensorSpec, ...]:
-        """The tensors that are written."""
-        return (self.x,)
-
-    def __str__(self) -> str:
-        return describe("filling", self)
+        return describe(self.name, self, "name")
 
 
 class TransformProblem(NamedTuple):
@@ -114,16 +102,13 @@ def add_problem(specs: dict[str, TensorSpec], outs: tuple[TensorSpec | None]) ->
     return op_tensor_problem(specs, outs, "add", True, what="add")
 
 
-def scale_problem(_: dict[str, TensorSpec], outs: tuple[TensorSpec]) -> ScaleProblem:
-    """Validate the array that is scaled in place."""
-    one_dtype("scale", x=outs[0].dtype)
-    return ScaleProblem(outs[0])
+def in_place_problem(name: str, _: dict[str, TensorSpec], outs: tuple[TensorSpec]) -> InPlaceProblem:
+    """Validate the array that an operation changes in place."""
+    one_dtype(name, x=outs[0].dtype)
+    return InPlaceProblem(name, outs[0])
 
 
-def fill_problem(_: dict[str, TensorSpec], outs: tuple[TensorSpec]) -> FillProblem:
-    """Validate the array that is filled."""
-    one_dtype("fill", x=outs[0].dtype)
-    return FillProblem(outs[0])
+scale_problem, fill_problem = partial(in_place_problem, "scale"), partial(in_place_problem, "fill")
 
 
 def transform_problem(

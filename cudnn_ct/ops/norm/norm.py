@@ -162,10 +162,6 @@ def batch_norm_inference(
     out : device array, shape and dtype of x, optional
         Destination of the result. It must not overlap an operand.
 
-    Returns
-    -------
-    DeviceArray, shape and dtype of x; or ``out`` as one
-
     Notes
     -----
     ``cudnnBatchNormalizationForwardInference``, in parts if the batch is too large for one call. Each element
