@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import NamedTuple
 
 from .._config import config
@@ -12,7 +11,7 @@ from ..context import Context
 from ..descriptors import ActivationDescriptor
 from ..graph.operations import Graph, Node, Tensor, node
 from ..graph.pixels import in_pixels
-from ..graph.plan import GraphPlan, first_plan
+from ..graph.plan import first_plan
 from ..plans.base import Plan, tensors_of
 from ..plans.call import CallPlan
 from ..plans.chain import ChainPlan, Step
@@ -183,12 +182,11 @@ def graph_plan(problem: LayerProblem[ActivationSpec], context: Context) -> Plan 
     steep = spec.mode == "elu" and spec.coefficient != 1  # engines have its coefficient as the slope at 0
     if row is None or first.dtype not in row.dtypes or (problem.dx and steep):
         return None
-    plan = in_pixels(partial(_graph_plan_of, spec, context), *(tensors[place] for place in row.places))
+    plan = in_pixels(
+        lambda *pixels: first_plan(activation_graph(spec, *pixels), context, ORDER),
+        *(tensors[place] for place in row.places),
+    )
     return ChainPlan([], [Step(plan, row.places)])
-
-
-def _graph_plan_of(spec: ActivationSpec, context: Context, *tensors: TensorSpec) -> GraphPlan:
-    return first_plan(activation_graph(spec, *tensors), context, ORDER)
 
 
 def activation_graph(spec: ActivationSpec, *tensors: TensorSpec) -> Graph:

@@ -9,6 +9,9 @@ from typing import Any
 from ..dtypes import as_dtype
 from .specs import Shape, TensorSpec, check_shape, nearest_layout
 
+Specs = dict[str, TensorSpec]  # of operands, by the names of parameters
+Outs = tuple[TensorSpec | None, ...]  # of results; None for a new one
+
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 

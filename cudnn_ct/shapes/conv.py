@@ -6,9 +6,10 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from ..typing import ConvMode, Padding, PerAxis
+from .checks import result_spec
 from .conv_dtype import check_conv_dtypes, conv_result_dtype, resolve_precision
 from .parse import as_choice, as_int, per_axis
-from .specs import Shape, TensorSpec, check_shape, nearest_layout
+from .specs import Shape, TensorSpec, check_shape
 
 Pairs = tuple[tuple[int, int], ...]
 
@@ -191,13 +192,10 @@ def conv_problem(
     image = specs["y"] if direction == "backward_data" else specs["x"]
     other = second if image is first else first
     dtype = conv_result_dtype(first.dtype, None if out is None else out.dtype, scaled)
-    result = TensorSpec.packed(shapes[roles.operands[-1]], dtype, nearest_layout(image, other))
-    if out is not None:
-        _check_out(out, result)
+    specs[roles.operands[-1]] = result_spec(shapes[roles.operands[-1]], image, other, out=out, dtype=dtype)
     axes = len(y_shape) - 2
     dilations = per_axis(dilation, axes, "dilation", 1)
     compute, tensor_cores = resolve_precision(precision, first.dtype, allow_tf32)
-    specs[roles.operands[-1]] = out or result
     return ConvProblem(
         direction=direction,
         **specs,
@@ -323,10 +321,3 @@ def _output_shape(x: Shape, w: Shape, padding: Pairs, stride: Shape, dilation: S
             )
         spatial.append((padded - span) // s + 1)
     return check_shape((x[0], w[0], *spatial), "output shape")
-
-
-def _check_out(out: TensorSpec, y: TensorSpec) -> None:
-    if out.shape != y.shape:
-        raise ValueError(f"out has shape {out.shape}; the result has {y.shape}")
-    if out.dtype != y.dtype:
-        raise TypeError(f"out is {out.dtype}; the result is {y.dtype}")

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from ..dtypes import as_dtype
-from .checks import FLOATS, one_dtype, result_spec
+from .checks import FLOATS, Outs, Specs, one_dtype, result_spec
 from .layer import describe
 from .parse import as_bool, as_choice
 from .specs import Shape, TensorSpec, check_shape, equivalent_strides, nearest_layout
@@ -76,11 +76,7 @@ class TransformProblem(NamedTuple):
 
 
 def op_tensor_problem(
-    specs: dict[str, TensorSpec],
-    outs: tuple[TensorSpec | None],
-    op: Any,
-    propagate_nan: Any,
-    what: str = "op_tensor",
+    specs: Specs, outs: Outs, op: Any, propagate_nan: Any, what: str = "op_tensor"
 ) -> OpTensorProblem:
     """Validate the arguments of an operation on a and b, or on a alone."""
     a, b = specs["a"], specs.get("b")
@@ -97,12 +93,12 @@ def op_tensor_problem(
     )
 
 
-def add_problem(specs: dict[str, TensorSpec], outs: tuple[TensorSpec | None]) -> OpTensorProblem:
+def add_problem(specs: Specs, outs: Outs) -> OpTensorProblem:
     """Validate the arguments of a sum of a and b."""
     return op_tensor_problem(specs, outs, "add", True, what="add")
 
 
-def in_place_problem(name: str, _: dict[str, TensorSpec], outs: tuple[TensorSpec]) -> InPlaceProblem:
+def in_place_problem(name: str, _: Specs, outs: tuple[TensorSpec]) -> InPlaceProblem:
     """Validate the array that an operation changes in place."""
     one_dtype(name, x=outs[0].dtype)
     return InPlaceProblem(name, outs[0])
@@ -111,13 +107,7 @@ def in_place_problem(name: str, _: dict[str, TensorSpec], outs: tuple[TensorSpec
 scale_problem, fill_problem = partial(in_place_problem, "scale"), partial(in_place_problem, "fill")
 
 
-def transform_problem(
-    specs: dict[str, TensorSpec],
-    outs: tuple[TensorSpec | None],
-    layout: Any,
-    strides: Any,
-    dtype: Any,
-) -> TransformProblem:
+def transform_problem(specs: Specs, outs: Outs, layout: Any, strides: Any, dtype: Any) -> TransformProblem:
     """Validate the arguments of a transformation of x."""
     x, out = specs["x"], outs[0]
     spec = transformed_spec(x, layout, strides, dtype)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from math import isfinite
 from typing import Any
 
-from .checks import check_images, one_dtype, result_spec, same_shape
+from .checks import Outs, Specs, check_images, one_dtype, result_spec, same_shape
 from .layer import LayerProblem
 from .parse import as_float, as_int
-from .specs import LRNSpec, TensorSpec
+from .specs import LRNSpec
 
 LRN_MAX_CHANNELS = 16  # CUDNN_LRN_MAX_N; the next two are CUDNN_LRN_MIN_K and CUDNN_LRN_MIN_BETA
 LRN_MIN_K = 1e-5
@@ -41,12 +41,7 @@ def check_lrn_factors(lrn_alpha: Any, lrn_beta: Any, k: Any) -> tuple[float, flo
 
 
 def lrn_problem(
-    specs: dict[str, TensorSpec],
-    outs: tuple[TensorSpec | None],
-    n: Any,
-    lrn_alpha: Any,
-    lrn_beta: Any,
-    k: Any,
+    specs: Specs, outs: Outs, n: Any, lrn_alpha: Any, lrn_beta: Any, k: Any
 ) -> LayerProblem[LRNSpec]:
     """Validate the arguments of normalising x, or of the gradient with x, y and dy."""
     what = "the gradient of lrn" if "dy" in specs else "lrn"

@@ -8,14 +8,12 @@ from math import prod
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from ..dtypes import as_dtype
-from .checks import one_dtype, result_spec, same_shape
+from .checks import Outs, Specs, one_dtype, result_spec, same_shape
 from .layer import describe
 from .parse import as_choice, as_float
 from .specs import Shape, TensorSpec, check_shape
 
 T = TypeVar("T")
-Specs = dict[str, TensorSpec]
-Outs = tuple[TensorSpec | None, ...]
 
 NORM_MODES = ("per_activation", "spatial")
 NORM_ACTIVATIONS = ("relu",)

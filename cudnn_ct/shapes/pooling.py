@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from ..typing import Padding, PerAxis
-from .checks import FLOATS, check_images, one_dtype, result_spec
+from .checks import FLOATS, Outs, Specs, check_images, one_dtype, result_spec
 from .conv import Pairs, pad_pairs
 from .layer import LayerProblem
 from .parse import as_bool, as_choice, per_axis
-from .specs import Shape, TensorSpec
+from .specs import Shape
 
 POOLING_MODES = ("max", "max_deterministic", "average_inc_pad", "average_exc_pad", "sum")
 
@@ -39,13 +39,7 @@ class PoolParams(NamedTuple):
 
 
 def pool_problem(
-    specs: dict[str, TensorSpec],
-    outs: tuple[TensorSpec | None],
-    window: Any,
-    stride: Any,
-    padding: Any,
-    mode: Any,
-    propagate_nan: Any,
+    specs: Specs, outs: Outs, window: Any, stride: Any, padding: Any, mode: Any, propagate_nan: Any
 ) -> LayerProblem[PoolParams]:
     """Validate the arguments of pooling x, or of the gradient with x, y and dy."""
     x, mode = specs["x"], pooling_mode(mode)

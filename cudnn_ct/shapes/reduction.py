@@ -7,7 +7,7 @@ from functools import partial
 from math import prod
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from .checks import one_dtype, result_spec, some_axes
+from .checks import Outs, Specs, one_dtype, result_spec, some_axes
 from .layer import describe
 from .parse import as_bool, as_choice
 from .specs import MAX_AXES, Shape, TensorSpec, check_shape
@@ -65,8 +65,8 @@ class ReduceProblem(NamedTuple):
 
 
 def reduce_problem(
-    specs: dict[str, TensorSpec],
-    outs: tuple[TensorSpec | None, ...],
+    specs: Specs,
+    outs: Outs,
     op: Any,
     axis: Any,
     keepdims: bool,

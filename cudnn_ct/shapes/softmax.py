@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from math import prod
 from typing import Any, NamedTuple
 
-from .checks import one_dtype, result_spec, same_shape, some_axes
+from .checks import Outs, Specs, one_dtype, result_spec, same_shape, some_axes
 from .layer import LayerProblem
 from .parse import as_choice
-from .specs import Shape, TensorSpec, check_shape
+from .specs import Shape, check_shape
 
 SOFTMAX_ALGOS = ("fast", "accurate", "log")
 SOFTMAX_MODES = ("instance", "channel")
@@ -22,13 +22,7 @@ class SoftmaxParams(NamedTuple):
     algo: str
 
 
-def softmax_problem(
-    specs: dict[str, TensorSpec],
-    outs: tuple[TensorSpec | None],
-    algo: Any,
-    mode: Any,
-    axis: Any,
-) -> LayerProblem[SoftmaxParams]:
+def softmax_problem(specs: Specs, outs: Outs, algo: Any, mode: Any, axis: Any) -> LayerProblem[SoftmaxParams]:
     """Validate the arguments of a softmax of x, or of the gradient with y and dy."""
     one_dtype("softmax", **{name: spec.dtype for name, spec in specs.items()})
     shape = same_shape(**{name: spec.shape for name, spec in specs.items()})

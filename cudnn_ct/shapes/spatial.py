@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from .checks import one_dtype, result_spec
+from .checks import Outs, Specs, one_dtype, result_spec
 from .layer import LayerProblem, describe
 from .parse import as_float
 from .specs import INT_MAX, Shape, TensorSpec, check_shape
@@ -87,11 +87,7 @@ def _image(x_shape: Iterable[int]) -> Shape:
     return x
 
 
-def grid_problem(
-    specs: dict[str, TensorSpec],
-    outs: tuple[TensorSpec | None],
-    shape: Any = None,
-) -> LayerProblem[None]:
+def grid_problem(specs: Specs, outs: Outs, shape: Any = None) -> LayerProblem[None]:
     """Validate the arguments of a grid of theta for images of a shape, or of the gradient with dgrid."""
     ((name, operand),) = specs.items()
     one_dtype("affine_grid", **{name: operand.dtype})
@@ -123,7 +119,7 @@ class SampleProblem(NamedTuple):
         return describe("gradients of sampling" if self.dx else "sampling", self)
 
 
-def sample_problem(specs: dict[str, TensorSpec], outs: tuple[TensorSpec | None, ...]) -> SampleProblem:
+def sample_problem(specs: Specs, outs: Outs) -> SampleProblem:
     """Validate the operands of sampling x by a grid, or of the gradients with dy."""
     x, grid = specs["x"], specs["grid"]
     one_dtype("grid_sample", **{name: spec.dtype for name, spec in specs.items()})
