@@ -137,7 +137,7 @@ def legacy_plan(problem: LayerProblem[ActivationSpec]) -> Plan:
 
 
 class IdentityPlan:
-    """``cudnnTransformTensor``; in place, which that does not do, ``cudnnScaleTensor``."""
+    """``cudnnTransformTensor``, which does not work in place, or in place ``cudnnScaleTensor``."""
 
     __slots__ = ("_copy", "_place", "_scale", "workspace")
 
@@ -148,19 +148,19 @@ class IdentityPlan:
         self.workspace = 0
 
     def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
-        """Enqueue y = alpha x + beta y; x is at its place among the ``pointers``, y the last."""
+        """Enqueue y = alpha x + beta y; y is the last of the ``pointers``."""
         if pointers[self._place] == pointers[-1]:
             self._scale.run(context, pointers, alpha + beta, 0.0)
         else:
             self._copy.run(context, pointers, alpha, beta)
 
     def describe(self) -> str:
-        """Tell what was chosen."""
+        """Describe the implementation."""
         return self._copy.describe()
 
 
-MIN_ELEMENTS = 2**24  # elements; with fewer, a call has less to win than its plan costs
-ORDER = (1, 0)  # the second of the heuristics' answers is quicker by 5 to 10 % in all dtypes
+MIN_ELEMENTS = 2**24  # elements; with fewer, building the plan costs more than it saves
+ORDER = (1, 0)  # the second configuration of the heuristics is faster by 5 to 10 % in all dtypes
 
 
 def graph_plan(problem: LayerProblem[ActivationSpec], context: Context) -> Plan | None:
@@ -179,7 +179,7 @@ def graph_plan(problem: LayerProblem[ActivationSpec], context: Context) -> Plan 
     if not MIN_ELEMENTS <= first.size <= INT_MAX:
         return None
     row = (_GRADIENTS if problem.dx else _FORWARD).get(spec.mode)
-    steep = spec.mode == "elu" and spec.coefficient != 1  # engines have its coefficient as the slope at 0
+    steep = spec.mode == "elu" and spec.coefficient != 1  # engines use its coefficient as the slope at 0
     if row is None or first.dtype not in row.dtypes or (problem.dx and steep):
         return None
     plan = in_pixels(
@@ -197,7 +197,7 @@ def activation_graph(spec: ActivationSpec, *tensors: TensorSpec) -> Graph:
 
 
 class ActivationSupport(NamedTuple):
-    """What there is for a mode: in which dtypes, of which of x and y, or of x, y, dy and dx."""
+    """Support of a mode by graphs: dtypes, and the indices of its tensors among those of the problem."""
 
     dtypes: tuple[str, ...]
     places: tuple[int, ...]
@@ -208,8 +208,8 @@ _ALL = (*_HALF, "float32")
 _FORWARD = {
     mode: ActivationSupport(_ALL, (0, 1)) for mode in ("relu", "clipped_relu", "sigmoid", "elu", "swish")
 }
-_FORWARD["tanh"] = ActivationSupport(_HALF, (0, 1))  # that of engines has 17 bits
-# In float32, 1 - y would be lost in y - y y; and the legacy call is nearly as quick.
+_FORWARD["tanh"] = ActivationSupport(_HALF, (0, 1))  # the tanh of engines has 17 bits
+# In float32, 1 - y would be lost in y - y y, and the legacy call is nearly as fast.
 _GRADIENTS = {
     "relu": ActivationSupport(_ALL, (0, 2, 3)),
     "elu": ActivationSupport(_ALL, (0, 2, 3)),
@@ -226,7 +226,7 @@ def _forward(spec: ActivationSpec, x: Tensor, y: Tensor) -> tuple[Node, ...]:
 
 
 def _gradient(spec: ActivationSpec, given: Tensor, dy: Tensor, dx: Tensor) -> tuple[Node, ...]:
-    """Sigmoid's is dy (y - y y), tanh's dy - dy y y: from y, as cuDNN's legacy calls have it."""
+    """Sigmoid's gradient is dy (y - y y), tanh's dy - dy y y: from y, as in cuDNN's legacy calls."""
     mode = spec.mode
     if mode not in ("sigmoid", "tanh"):
         parameter = {"elu": "elu_alpha", "swish": "swish_beta"}.get(mode)

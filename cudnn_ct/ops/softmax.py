@@ -124,8 +124,8 @@ def softmax_of_rows(problem: LayerProblem[SoftmaxParams]) -> CallPlan | None:
     """
     tensors = _folded(problem)
     first = tensors[0]
-    quicker = problem.dx is not None or (first.shape[1] > LONG and first.dtype == "float32")
-    if first.shape[2:] != (1, 1) or not quicker:
+    faster = problem.dx is not None or (first.shape[1] > LONG and first.dtype == "float32")
+    if first.shape[2:] != (1, 1) or not faster:
         return None
     return _plan(problem, tensors, NativeMode.INSTANCE)
 

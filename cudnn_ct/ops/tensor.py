@@ -1,4 +1,4 @@
-"""Operations on whole tensors, element by element, and moves of their elements."""
+"""Element-wise operations on tensors, copies and conversions."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def op_tensor(
     array([[3., 5.]], dtype=float32)
     """
     names, given = (("a",), (a,)) if b is None else (("a", "b"), (a, b))
-    # Factors of a run, not of the problem: a rate that falls with each step is no new problem at each.
+    # Factors belong to a run, so that a learning rate that changes in each step needs one prepared call.
     factors = OpTensorScales(as_float(alpha1, "alpha1"), as_float(alpha2, "alpha2"))
     alpha = ONE if factors == (1, 1) else factors
     return execute(_OP_TENSOR, names, given, (op, propagate_nan), alpha, beta, (out,), stream)[0]
@@ -251,18 +251,13 @@ def transform(
 
 
 def cast_by_graph(problem: TransformProblem, context: Context) -> ChainPlan:
-    """Copy x without gaps, convert the copy, copy that to y: a graph has no factors and one memory order.
+    """Convert contiguous copies: graphs do not scale, and need one memory order.
 
-    alpha is a factor in the wider dtype of the two, so that what it brings into range is not lost before.
-
-    Raises
-    ------
-    NotSupportedError
-        Nothing is to be converted, or cuDNN has no engine for it.
+    Alpha is applied in the wider of the two dtypes, so that values that it brings into range are kept.
     """
     x, y = problem.x, problem.y
     if x.dtype == y.dtype:
-        raise NotSupportedError(f"x and the result are {x.dtype}: there is nothing to convert")
+        raise NotSupportedError(f"x and the result have one dtype, {x.dtype}: no conversion is needed")
     packed_x, packed_y = (TensorSpec.packed(x.shape, spec.dtype) for spec in (x, y))
     identity = in_pixels(lambda a, b: first_plan(identity_graph(a, b), context), packed_x, packed_y)
     steps = [
@@ -275,7 +270,7 @@ def cast_by_graph(problem: TransformProblem, context: Context) -> ChainPlan:
 
 
 def identity_graph(x: TensorSpec, y: TensorSpec) -> Graph:
-    """Make the graph that writes the elements of x as the dtype of y; both are images of pixels."""
+    """Make the graph that converts x to the dtype of y; both are images of pixels."""
     first, last = (Tensor(uid, spec) for uid, spec in enumerate((x, y), 1))
     compute = "float64" if "float64" in (x.dtype, y.dtype) else "float32"
     one = node("pointwise", mode="identity", math_prec=compute, xdesc=first, ydesc=last)

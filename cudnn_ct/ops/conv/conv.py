@@ -345,7 +345,7 @@ def _bias_gradient(specs: dict[str, TensorSpec], outs: Sequence[TensorSpec | Non
         raise ValueError(f"dy has shape {dy.shape}; expected (N, K, *out) with 1 to 3 spatial axes")
     result = out or TensorSpec.packed(dy.shape[1:2], dy.dtype)
     if result.shape != dy.shape[1:2] or result.dtype != dy.dtype or not result.layouts:
-        raise ValueError(f"out is {result}; the gradient is {dy.dtype}[{dy.shape[1]}], without gaps")
+        raise ValueError(f"out is {result}; the gradient is {dy.dtype}[{dy.shape[1]}], contiguous")
     return ReduceProblem(dy, result, None, (0, *range(2, len(dy.shape))), "add", True)
 
 

@@ -135,8 +135,8 @@ def _empty(problem: FusedConv) -> Plan | None:
 def _freeze(params: tuple[Any, ...]) -> tuple[Any, ...]:
     now: tuple[Any, ...] = freeze(params)
     conv, epilogue = ConvParams(*now[:_CONV]), Epilogue(*now[_CONV:])
-    told = enum_names(conv, "mode", "precision", "algo"), enum_names(epilogue, "activation")
-    return now if told[0] is conv and told[1] is epilogue else (*told[0], *told[1])
+    named = enum_names(conv, "mode", "precision", "algo"), enum_names(epilogue, "activation")
+    return now if named[0] is conv and named[1] is epilogue else (*named[0], *named[1])
 
 
 FUSED = Operation("a convolution", _problem, select=_select, freeze=_freeze)

@@ -312,11 +312,11 @@ def batch_norm_inference_backward(
         refuse_overlap(read, (written,), [byte_extent(array.spec) for array in (*read, written)])
     none = zeros(variance.shape, variance.dtype, stream=where)
     one = full(variance.shape, 1, variance.dtype, stream=where)
-    # What one becomes, with a scale of one, is 1 / sqrt(var + epsilon).
+    # The result for x = 1, scale = 1 and a mean of 0 is 1 / sqrt(var + epsilon).
     sample = full(norm_parameter_shape(x.shape, mode), 1, variance.dtype, stream=where)
     inverse = batch_norm_inference(sample, one, none, none, variance, epsilon=epsilon, **at)
     invstd = inverse.view_as(TensorSpec.packed(variance.shape, variance.dtype))  # where that is (C,)
-    # The sums first: what is wrong with an operand is told before anything goes to out.
+    # The sums come first: they reject wrong operands before anything is written to out.
     _, dscale, dbias, _ = batch_norm_backward(dy, x, scale, center, invstd, **at)
     dx = batch_norm_inference(
         dy, scale, none, none, variance, epsilon=epsilon, alpha=alpha, beta=beta, out=out, **at
