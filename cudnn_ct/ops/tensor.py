@@ -280,23 +280,13 @@ def identity_graph(x: TensorSpec, y: TensorSpec) -> Graph:
 _OP_TENSOR_PLANS = (of_problem(op_tensor_plan),)
 _ADD = Operation("an addition", add_problem, _OP_TENSOR_PLANS, in_place=True)
 _OP_TENSOR = Operation("an operation on tensors", op_tensor_problem, _OP_TENSOR_PLANS, in_place=True)
-_SCALE = Operation(
-    "a scaling",
-    scale_problem,
-    (
-        of_problem(lambda problem: scale_plan(problem.x)),
-        of_problem(lambda problem: scaling_by_op_tensor(problem.x)),
-    ),
-    written=("x",),
-    relayout=False,
+_SCALE_PLANS = (
+    of_problem(lambda problem: scale_plan(problem.x)),
+    of_problem(lambda problem: scaling_by_op_tensor(problem.x)),
 )
-_FILL = Operation(
-    "a filling",
-    fill_problem,
-    (of_problem(lambda problem: fill_plan(problem.x)),),
-    written=("x",),
-    relayout=False,
-)
+_SCALE = Operation("a scaling", scale_problem, _SCALE_PLANS, written=("x",), relayout=False)
+_FILL_PLANS = (of_problem(lambda problem: fill_plan(problem.x)),)
+_FILL = Operation("a filling", fill_problem, _FILL_PLANS, written=("x",), relayout=False)
 _TRANSFORM = Operation(
     "a transformation",
     transform_problem,

@@ -84,13 +84,8 @@ def op_tensor_problem(
     one_dtype(what, **{tensor: spec.dtype for tensor, spec in specs.items()})
     if b is not None:
         check_broadcast(a.shape, b.shape)
-    return OpTensorProblem(
-        a,
-        b,
-        result_spec(a.shape, *specs.values(), out=outs[0]),
-        name,
-        as_bool(propagate_nan, "propagate_nan"),
-    )
+    result = result_spec(a.shape, *specs.values(), out=outs[0])
+    return OpTensorProblem(a, b, result, name, as_bool(propagate_nan, "propagate_nan"))
 
 
 def add_problem(specs: Specs, outs: Outs) -> OpTensorProblem:

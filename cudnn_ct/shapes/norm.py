@@ -246,22 +246,14 @@ def norm_training(
     if z:
         _like_x(x, z=z)
     dtype = norm_parameter_dtype(x.dtype)
-    return NormTraining(
-        x,
-        specs["scale"],
-        specs["bias"],
-        z,
-        result_spec(x.shape, x, *([z] if z else []), out=outs[0]),
-        result_spec(shape, x, out=outs[1], name="mean", dtype=dtype),
-        result_spec(shape, x, out=outs[2], name="invstd", dtype=dtype),
-        running_mean,
-        running_var,
-        norm_mode(mode),
-        check_epsilon(epsilon),
-        as_float(momentum, "momentum"),
-        norm_activation(activation),
-        scaled,
+    y = result_spec(x.shape, x, *([z] if z else []), out=outs[0])
+    mean, invstd = (
+        result_spec(shape, x, out=out, name=name, dtype=dtype)
+        for out, name in zip(outs[1:3], ("mean", "invstd"), strict=True)
     )
+    tensors = x, specs["scale"], specs["bias"], z, y, mean, invstd, running_mean, running_var
+    numbers = check_epsilon(epsilon), as_float(momentum, "momentum")
+    return NormTraining(*tensors, norm_mode(mode), *numbers, norm_activation(activation), scaled)
 
 
 def norm_inference(specs: Specs, outs: Outs, mode: Any, epsilon: Any) -> NormInference:
@@ -274,32 +266,26 @@ def norm_inference(specs: Specs, outs: Outs, mode: Any, epsilon: Any) -> NormInf
 
 def norm_gradient(specs: Specs, outs: Outs, mode: Any, epsilon: Any, activation: Any) -> NormGradient:
     """Validate the gradient of a training step on x, dy and scale, with optional mean, invstd and y."""
-    x, y, activation = specs["x"], specs.get("y"), norm_activation(activation)
+    x, dy, y, activation = specs["x"], specs["dy"], specs.get("y"), norm_activation(activation)
     given = {name: specs[name] for name in ("mean", "invstd") if name in specs}
     if len(given) == 1:
         raise ValueError("mean and invstd must both be given, or neither")
-    _like_x(x, dy=specs["dy"])
+    _like_x(x, dy=dy)
     scale = specs["scale"]
     check_norm_parameters(x, mode, scale=scale, **given)
     if activation and not y:
         raise ValueError(f"activation={activation!r} needs y, the result of the forward pass")
     if activation and y:
         _like_x(x, y=y)
-    return NormGradient(
-        x,
-        specs["dy"],
-        scale,
-        given.get("mean"),
-        given.get("invstd"),
-        y if activation else None,
-        result_spec(x.shape, x, specs["dy"], out=outs[0]),
-        result_spec(scale.shape, scale, out=outs[1], name="dscale"),
-        result_spec(scale.shape, scale, out=outs[2], name="dbias"),
-        result_spec(x.shape, x, specs["dy"]) if activation else None,
-        norm_mode(mode),
-        check_epsilon(epsilon),
-        activation,
+    dx = result_spec(x.shape, x, dy, out=outs[0])
+    dscale, dbias = (
+        result_spec(scale.shape, scale, out=out, name=name)
+        for out, name in zip(outs[1:3], ("dscale", "dbias"), strict=True)
     )
+    dz = result_spec(x.shape, x, dy) if activation else None
+    statistics = given.get("mean"), given.get("invstd"), y if activation else None
+    params = norm_mode(mode), check_epsilon(epsilon), activation
+    return NormGradient(x, dy, scale, *statistics, dx, dscale, dbias, dz, *params)
 
 
 def _like_x(x: TensorSpec, **others: TensorSpec) -> None:

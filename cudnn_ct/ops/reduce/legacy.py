@@ -132,21 +132,11 @@ class ReducePlan:
 
     def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
         """Enqueue y = alpha * reduction of x + beta * y; ``pointers`` are x, y and optional indices."""
-        scalar = self._scalar
-        context.library.cudnnReduceTensor(
-            context.handle,
-            self._reduction,
-            pointers[2] if self._indices else None,
-            self._indices,
-            context.workspace(self.workspace),
-            self.workspace,
-            scalar(alpha),
-            self._x,
-            pointers[0],
-            scalar(beta),
-            self._y,
-            pointers[1],
-        )
+        indices = pointers[2] if self._indices else None, self._indices
+        workspace = context.workspace(self.workspace), self.workspace
+        x = self._scalar(alpha), self._x, pointers[0]
+        y = self._scalar(beta), self._y, pointers[1]
+        context.library.cudnnReduceTensor(context.handle, self._reduction, *indices, *workspace, *x, *y)
 
     def describe(self) -> str:
         """Describe the implementation."""
