@@ -61,7 +61,8 @@ def activation(
     Notes
     -----
     ``cudnnActivationForward``; ``cudnnTransformTensor`` for the identity. From 2**24 elements, a graph of the
-    same mathematics is tried first. Each element is computed by itself: the same bits from run to run.
+    same mathematics is tried first. Each element is computed by itself, so results are the same bits from run
+    to run.
 
     Examples
     --------
@@ -102,7 +103,8 @@ def activation_backward(
     Notes
     -----
     ``cudnnActivationBackward``; ``cudnnTransformTensor`` for the identity. From 2**24 elements, a graph of
-    the same mathematics is tried first. Each element is computed by itself: the same bits from run to run.
+    the same mathematics is tried first. Each element is computed by itself, so results are the same bits from
+    run to run.
 
     cuDNN takes the slope of elu from y: it is 1 where y is 0, also for negative x so small that y is rounded
     to 0. With ``coefficient`` 0 elu is relu, whose slope at 0 is 0.

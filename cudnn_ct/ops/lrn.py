@@ -53,7 +53,7 @@ def lrn(
     ``cudnnLRNCrossChannelForward``. The formula is that of Krizhevsky et al., ImageNet Classification with
     Deep Convolutional Neural Networks, 2012, except that lrn_alpha is divided by n.
 
-    By cuDNN's manual the same bits from run to run, on GPUs of one architecture.
+    By cuDNN's manual, results are the same bits from run to run on GPUs of one architecture.
 
     Examples
     --------
@@ -89,8 +89,8 @@ def lrn_backward(
 
     Notes
     -----
-    ``cudnnLRNCrossChannelBackward``. By cuDNN's manual the same bits from run to run, on GPUs of one
-    architecture.
+    ``cudnnLRNCrossChannelBackward``. By cuDNN's manual, results are the same bits from run to run on GPUs of
+    one architecture.
 
     Examples
     --------

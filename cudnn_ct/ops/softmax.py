@@ -54,7 +54,7 @@ def softmax(
     ``cudnnSoftmaxForward``, on a view with the axes of the sum as channels. An array whose axes are not
     adjacent in memory is copied first, on the device.
 
-    By cuDNN's manual the same bits from run to run, on GPUs of one architecture.
+    By cuDNN's manual, results are the same bits from run to run on GPUs of one architecture.
 
     Examples
     --------
@@ -98,7 +98,7 @@ def softmax_backward(
     Notes
     -----
     ``cudnnSoftmaxBackward``: ``y * (dy - sum(dy * y))``, and ``dy - exp(y) * sum(dy)`` for ``"log"``. By
-    cuDNN's manual the same bits from run to run, on GPUs of one architecture.
+    cuDNN's manual, results are the same bits from run to run on GPUs of one architecture.
 
     Examples
     --------

@@ -60,7 +60,8 @@ def affine_grid(
     Notes
     -----
     ``cudnnSpatialTfGridGeneratorForward``, in pieces of at most 65,535 images. From Jaderberg et al., Spatial
-    Transformer Networks, 2015. By cuDNN's manual the same bits from run to run, on GPUs of one architecture.
+    Transformer Networks, 2015. By cuDNN's manual, results are the same bits from run to run on GPUs of one
+    architecture.
 
     Examples
     --------
@@ -128,7 +129,7 @@ def grid_sample(
     ``cudnnSpatialTfSamplerForward``, in pieces of at most 65,535 images and 1024 channels, which are its
     limits. The conventions are those of ``align_corners=True`` in other libraries.
 
-    By cuDNN's manual the same bits from run to run, on GPUs of one architecture.
+    By cuDNN's manual, results are the same bits from run to run on GPUs of one architecture.
 
     Examples
     --------
@@ -213,8 +214,9 @@ def spatial_transformer(
 
     Notes
     -----
-    ``cudnnSpatialTfGridGeneratorForward`` and ``cudnnSpatialTfSamplerForward``: by cuDNN's manual the same
-    bits from run to run, on GPUs of one architecture. The grid is rounded to the dtype of x in between.
+    ``cudnnSpatialTfGridGeneratorForward`` and ``cudnnSpatialTfSamplerForward``: by cuDNN's manual, results
+    are the same bits from run to run on GPUs of one architecture. The grid is rounded to the dtype of x in
+    between.
 
     Examples
     --------

@@ -79,7 +79,8 @@ def op_tensor(
     Notes
     -----
     ``cudnnOpTensor``, which takes five axes. Axes that are adjacent in all operands are joined; if more than
-    five are left, each slice takes a call. Each element is computed by itself: the same bits from run to run.
+    five are left, each slice takes a call. Each element is computed by itself, so results are the same bits
+    from run to run.
 
     Examples
     --------
@@ -117,8 +118,8 @@ def add(
 
     Notes
     -----
-    ``cudnnOpTensor``, because ``cudnnAddTensor`` works in place only. Each element is computed by itself: the
-    same bits from run to run.
+    ``cudnnOpTensor``, because ``cudnnAddTensor`` works in place only. Each element is computed by itself, so
+    results are the same bits from run to run.
 
     Examples
     --------
@@ -152,7 +153,7 @@ def scale(x: ArrayLike, *, alpha: float, stream: StreamLike | None = None) -> De
 
     Notes
     -----
-    ``cudnnScaleTensor``. Each element is computed by itself: the same bits from run to run.
+    ``cudnnScaleTensor``. Each element is computed by itself, so results are the same bits from run to run.
 
     Examples
     --------
@@ -183,7 +184,7 @@ def fill(x: ArrayLike, value: float, *, stream: StreamLike | None = None) -> Dev
     Notes
     -----
     ``cudnnSetTensor``. Memory between the elements of a view is not written. Each element is computed by
-    itself: the same bits from run to run.
+    itself, so results are the same bits from run to run.
 
     Examples
     --------
@@ -239,7 +240,7 @@ def transform(
     ``cudnnTransformTensor`` within a dtype. A conversion is ``cudnnOpTensor``, whose operands and result may
     have different dtypes, or a graph of one node.
 
-    Each element is computed by itself: the same bits from run to run.
+    Each element is computed by itself, so results are the same bits from run to run.
 
     Examples
     --------

@@ -113,7 +113,7 @@ def batch_norm_training(
     By cuDNN's manual, the persistent mode may overflow for large values that other modes support: results are
     then infinite or NaN. :func:`batch_norm_overflow_detected` reports it.
 
-    By cuDNN's manual the same bits from run to run, on GPUs of one architecture.
+    By cuDNN's manual, results are the same bits from run to run on GPUs of one architecture.
 
     Examples
     --------
@@ -165,7 +165,7 @@ def batch_norm_inference(
     Notes
     -----
     ``cudnnBatchNormalizationForwardInference``, in parts if the batch is too large for one call. Each element
-    is computed by itself: the same bits from run to run.
+    is computed by itself, so results are the same bits from run to run.
 
     Examples
     --------
@@ -229,7 +229,7 @@ def batch_norm_backward(
     cuDNN supports it, which may overflow as in :func:`batch_norm_training`. With an activation,
     ``cudnnActivationBackward`` runs first; it needs y only, also after a fused forward pass.
 
-    By cuDNN's manual the same bits from run to run, on GPUs of one architecture.
+    By cuDNN's manual, results are the same bits from run to run on GPUs of one architecture.
 
     Examples
     --------
@@ -291,7 +291,7 @@ def batch_norm_inference_backward(
     those of :func:`batch_norm_backward`, whose dx is not used. Several calls allocate memory, so they cannot
     be captured into a CUDA graph.
 
-    By cuDNN's manual the same bits from run to run, on GPUs of one architecture.
+    By cuDNN's manual, results are the same bits from run to run on GPUs of one architecture.
 
     Examples
     --------
