@@ -151,7 +151,7 @@ class ConvPlan:
         return True
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
-        raise TypeError("a ConvPlan cannot be copied or pickled: it belongs to one process")
+        raise TypeError("a ConvPlan cannot be copied or pickled; share it, or prepare another one")
 
     @property
     def candidate(self) -> Candidate:
