@@ -45,8 +45,8 @@ def documented(*donors: Callable[..., Any]) -> Callable[[Function], Function]:
     """Return a decorator that completes the sections Parameters, Returns and Raises of a docstring.
 
     A parameter without a description gets that of the last of the ``donors``, or else that of all operations.
-    By default, the result has the shape and dtype of x.
-    Errors of all operations come before those that the docstring lists.
+    By default, the result has the shape and dtype of x. Errors of all operations come before those of the
+    docstring.
     """
 
     def complete(function: Function) -> Function:
@@ -60,8 +60,8 @@ def documented(*donors: Callable[..., Any]) -> Callable[[Function], Function]:
 def _completed(function: Callable[..., Any], donors: tuple[Callable[..., Any], ...]) -> str:
     summary, sections = _sections(function)
     known = _entries(_PARAMETERS)
-    for documented_function in (*donors, function):
-        known |= _entries(_sections(documented_function)[1].get("Parameters", ""))
+    for one in (*donors, function):
+        known |= _entries(_sections(one)[1].get("Parameters", ""))
     raised = _entries(_RAISES) | _entries(sections.get("Raises", ""))
     sections["Parameters"] = "".join(known[name] for name in inspect.signature(function).parameters)
     sections.setdefault("Returns", _RETURNS)

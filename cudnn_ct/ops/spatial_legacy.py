@@ -89,8 +89,10 @@ class SamplePlan:
         """Enqueue one call per piece; ``pointers`` are x, grid and y, or x, grid, dy, dx and dgrid."""
         if self._no_channels is not None:  # the gradient of the grid is 0
             self._no_channels.run(context, pointers, 1.0, 0.0)
-        call = partial(self._backward if self._gradient else self._forward, context, pointers, alpha, beta)
-        run_all(partial(call, piece) for piece in self._pieces)
+        call = self._backward if self._gradient else self._forward
+        if len(self._pieces) == 1:
+            return call(context, pointers, alpha, beta, self._pieces[0])
+        return run_all(partial(call, context, pointers, alpha, beta, piece) for piece in self._pieces)
 
     def _forward(
         self, context: Context, pointers: Sequence[int], alpha: float, beta: float, piece: _Piece

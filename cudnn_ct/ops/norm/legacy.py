@@ -154,7 +154,9 @@ class InferencePlan:
     def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
         """Enqueue one call per part."""
         factors = self._scalar(alpha), self._scalar(beta)
-        run_all(partial(self._part, context, pointers, factors, *part) for part in self._parts)
+        if len(self._parts) == 1:
+            return self._part(context, pointers, factors, *self._parts[0])
+        return run_all(partial(self._part, context, pointers, factors, *part) for part in self._parts)
 
     def _part(
         self, context: Context, pointers: Sequence[int], factors: Any, of_x: _Part, of_y: _Part
