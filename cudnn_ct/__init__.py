@@ -60,12 +60,12 @@ _PUBLIC = {
     "shapes.conv": "conv_output_shape conv_transpose_output_shape",
     "shapes.norm": "BatchNormGradients BatchNormResult",
     "shapes.pooling": "pool_output_shape",
+    "shapes.reduction": "IndexedReduction",
     "shapes.spatial": "GridSampleGradients SpatialTransformerGradients",
     "shapes.specs": (
         "ActivationSpec CTCLossSpec ConvolutionSpec FilterSpec LRNSpec OpTensorSpec PoolingSpec "
         "ReduceSpec SpatialTransformerSpec TensorSpec"
     ),
-    "shapes.tensor": "IndexedReduction",
 }
 _MODULE_OF = {name: module for module, names in _PUBLIC.items() for name in names.split()}
 _MODULES = ("dnn", "reference")

@@ -89,6 +89,7 @@ from .shapes.conv import conv_transpose_output_shape as conv_transpose_output_sh
 from .shapes.norm import BatchNormGradients as BatchNormGradients
 from .shapes.norm import BatchNormResult as BatchNormResult
 from .shapes.pooling import pool_output_shape as pool_output_shape
+from .shapes.reduction import IndexedReduction as IndexedReduction
 from .shapes.spatial import GridSampleGradients as GridSampleGradients
 from .shapes.spatial import SpatialTransformerGradients as SpatialTransformerGradients
 from .shapes.specs import ActivationSpec as ActivationSpec
@@ -101,7 +102,6 @@ from .shapes.specs import PoolingSpec as PoolingSpec
 from .shapes.specs import ReduceSpec as ReduceSpec
 from .shapes.specs import SpatialTransformerSpec as SpatialTransformerSpec
 from .shapes.specs import TensorSpec as TensorSpec
-from .shapes.tensor import IndexedReduction as IndexedReduction
 
 __version__: str
 __all__: list[str]

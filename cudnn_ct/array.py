@@ -113,14 +113,11 @@ class DeviceArray(TypedMemory):
         spec = TensorSpec.packed(host.shape, dtype, layout)
         in_order = np.moveaxis(host, 1, -1) if layout == "nhwc" else host
         packed = np.ascontiguousarray(in_order, dtype.numpy)
-        previous = streams.set_device(stream.device)
-        try:
+        with streams.on_device(stream.device):
             result = cls.new(spec, packed.nbytes, stream)
             if packed.size:
                 memories.copy_from_host(result.pointer, packed.view(np.uint8).reshape(-1), stream)
             return result
-        finally:
-            streams.restore_device(previous)
 
     def __copy__(self) -> DeviceArray:
         return self.copy()
@@ -146,43 +143,27 @@ class DeviceArray(TypedMemory):
         raise TypeError("a DeviceArray is not converted to a NumPy array implicitly; call .numpy()")
 
     def numpy(self) -> np.ndarray[Any, np.dtype[Any]]:
-        """Copy to the host and wait for it.
-
-        Returns
-        -------
-        numpy.ndarray
-            Of this array's shape, dtype and order in memory.
-
-        Raises
-        ------
-        ValueError
-            The array is closed.
-        """
+        """Copy to the host and wait for it; the result has this array's order in memory."""
         import numpy as np
 
         pointer, (low, high) = self.pointer, self.spec.extent
         if not self.size:
             return np.empty(self.shape, self.dtype)
         memory = np.empty((high - low) * self.itemsize, np.uint8)
-        previous = streams.set_device(self.device)
-        try:
+        with streams.on_device(self.device):
             memories.copy_to_host(memory, pointer + low * self.itemsize, self.writer)
-        finally:
-            streams.restore_device(previous)
         view = np.ndarray(self.shape, self.dtype, memory, -low * self.itemsize, self.strides)
         return view if self.spec.dense else view.copy(order="K")
 
     def copy(self, *, stream: StreamLike | None = None) -> DeviceArray:
         """Copy on the device, in the same order in memory; a view with gaps becomes contiguous.
 
+        An array with a negative or zero stride is copied through host memory, with a CudnnWarning.
+
         Parameters
         ----------
         stream : optional
             An address, or anything with ``__cuda_stream__``.
-
-        Returns
-        -------
-        DeviceArray
 
         Raises
         ------
@@ -190,25 +171,17 @@ class DeviceArray(TypedMemory):
             The array is closed.
         AllocationError
             Device memory ran out.
-
-        Warns
-        -----
-        CudnnWarning
-            A stride is negative or 0: the copy goes through host memory.
         """
         run = self._own_stream(stream)
         if not self.spec.dense:
             return self.packed(nearest_layout(self.spec), run)
-        previous = streams.set_device(self.device)
-        try:
+        with streams.on_device(self.device):
             result = DeviceArray.new(self.spec, self.nbytes, run, "a copy")
             self.wait_for_writer(run)
             if self.nbytes:
                 memories.copy_device(result.pointer, self.pointer, self.nbytes, run)
             self.record_use(run)
             return result
-        finally:
-            streams.restore_device(previous)
 
     def astype(self, dtype: DTypeLike, *, copy: bool = True, stream: StreamLike | None = None) -> DeviceArray:
         """Copy, and convert to a dtype.
@@ -222,20 +195,14 @@ class DeviceArray(TypedMemory):
         copy : bool
             If False, an array that has the dtype already is returned itself.
         stream : optional
-            An address, or anything with ``__cuda_stream__``.
-
-        Returns
-        -------
-        DeviceArray
+            As in :meth:`copy`.
 
         Raises
         ------
         TypeError
             cuDNN does not have the dtype.
-        ValueError
-            The array is closed.
-        AllocationError
-            Device memory ran out.
+        ValueError, AllocationError
+            As in :meth:`copy`.
 
         Examples
         --------
@@ -250,19 +217,16 @@ class DeviceArray(TypedMemory):
     def packed(
         self, layout: str, stream: StreamLike | None = None, dtype: DTypeLike | None = None
     ) -> DeviceArray:
-        """Copy into a packed layout, and convert to ``dtype`` if it is given.
+        """Copy into a contiguous layout, and convert to ``dtype`` if it is given.
+
+        An array with a negative or zero stride is copied through host memory, with a CudnnWarning.
 
         Raises
         ------
         TypeError
             cuDNN does not have the dtype.
         ValueError
-            The layout does not exist, or not for this number of axes; or the array is closed.
-
-        Warns
-        -----
-        CudnnWarning
-            A stride is negative or 0, which no cuDNN descriptor holds: the copy goes through host memory.
+            The layout does not exist for this number of axes; or the array is closed.
         """
         kind, run = as_dtype(self.spec.dtype if dtype is None else dtype), self._own_stream(stream)
         target = TensorSpec.packed(self.shape, kind, layout)
@@ -278,13 +242,7 @@ class DeviceArray(TypedMemory):
             return DeviceArray.from_host(self.numpy(), kind, layout, run)
 
     def _packed_on_device(self, target: TensorSpec, stream: Stream) -> DeviceArray:
-        """Copy into the strides and the dtype of ``target``.
-
-        Raises
-        ------
-        NotSupportedError
-            cuDNN does not convert the dtypes.
-        """
+        """Copy into the strides and the dtype of ``target``; NotSupportedError if cuDNN cannot convert."""
         # The operation is in a layer above this module, so it is looked up when it is called.
         transform = sys.modules[__package__].transform
         if self.spec.dtype in FLOATS and target.dtype in FLOATS:
@@ -305,11 +263,7 @@ class DeviceArray(TypedMemory):
         *shape : int, or a tuple of int
             One length may be -1: it follows from the size.
         stream : optional
-            An address, or anything with ``__cuda_stream__``, for the copy.
-
-        Returns
-        -------
-        DeviceArray
+            Stream of the copy, as in :meth:`copy`.
 
         Raises
         ------
@@ -329,18 +283,13 @@ class DeviceArray(TypedMemory):
         return self.packed("nchw", stream).view_as(TensorSpec.packed(new, self.spec.dtype))
 
     def fill(self, value: float, *, stream: StreamLike | None = None) -> Self:
-        """Set every element to ``value``, cast to the array's dtype.
+        """Set every element to ``value``, cast to the array's dtype, and return the array.
 
         Parameters
         ----------
         value : number
         stream : optional
-            An address, or anything with ``__cuda_stream__``.
-
-        Returns
-        -------
-        DeviceArray
-            The array itself.
+            As in :meth:`copy`.
 
         Raises
         ------
@@ -359,14 +308,11 @@ class DeviceArray(TypedMemory):
             raise ValueError(f"{self!r} is read-only: its owner forbids writing")
         item = as_element(value, self.dtype, "value")
         pointer, run = self.pointer, self._own_stream(stream)
-        previous = streams.set_device(self.device)
-        try:
+        with streams.on_device(self.device):
             self.before_write(run)
             if self.size:
                 memories.fill(pointer, item.tobytes(), self.size, run)
             self.after_write(run)
-        finally:
-            streams.restore_device(previous)
         return self
 
     def _own_stream(self, stream: Any) -> Stream:

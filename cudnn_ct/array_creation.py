@@ -58,11 +58,8 @@ def empty(
             lengths = (operator.index(lengths),)
     spec = TensorSpec.packed(lengths, dtype, layout)
     run = resolve_stream(stream)
-    previous = streams.set_device(run.device)
-    try:
+    with streams.on_device(run.device):
         return DeviceArray.new(spec, spec.size * DTYPES[spec.dtype].itemsize, run)
-    finally:
-        streams.restore_device(previous)
 
 
 def full(
@@ -197,10 +194,10 @@ def as_operand(obj: Any, name: str, stream: Stream, *, written: bool = False) ->
     Raises
     ------
     TypeError
-        It is a NumPy array, or another object without device memory.
+        It has no device memory, as a NumPy array.
     ValueError
-        It is on another device than the operation; or it is ``written`` and is read-only, or is a tensor with
-        the negative bit, whose memory has the other sign.
+        It is on another device than the operation; or it is ``written`` and read-only, or a tensor with the
+        negative bit, whose memory has the other sign.
     """
     array = obj if isinstance(obj, DeviceArray) else _wrap(obj, stream)
     if array is None:
@@ -264,8 +261,8 @@ def _wrap(obj: Any, stream: Stream) -> DeviceArray | None:
 def _is_negated(obj: Any) -> bool:
     """Return whether a tensor of torch holds its elements with the other sign, as ``z.conj().imag`` does.
 
-    No protocol carries this bit: torch exports the memory without it. The conjugate bit needs no check,
-    because only complex tensors have it, which no operation takes.
+    Protocols do not carry this bit: torch exports the memory without it. Only complex tensors, which
+    operations reject, have the conjugate bit.
     """
     is_neg = getattr(obj, "is_neg", None)
     return is_neg is not None and bool(is_neg())
@@ -274,10 +271,7 @@ def _is_negated(obj: Any) -> bool:
 def _with_signs(tensor: Any, stream: Stream) -> Any:
     """Copy a tensor whose negative bit is set, on the current stream of torch.
 
-    Raises
-    ------
-    NotInitializedError
-        ``stream`` is being captured: a launched graph would read the copy after it was freed.
+    A captured ``stream`` is rejected: a launched graph would read the copy after it was freed.
     """
     if streams.is_capturing(stream):
         raise NotInitializedError(

@@ -110,20 +110,9 @@ class Workspace:
 class Context:
     """The state of one thread on one device.
 
-    Attributes
-    ----------
-    device : int
-    library : Library
-        The cuDNN in use.
-    handle : Handle
-    stream : Stream
-        The stream that the handle works on.
-    calls : BoundedDict
-        The calls that operations prepared in this thread, by their arguments.
-    plans : dict
-        The calls that were prepared for plans and other live objects, by their tokens.
-    state : CallState or None
-        The state of the call that is running: its plan reads arguments in host memory from it.
+    ``library`` is the cuDNN in use, ``stream`` the stream that the handle works on. ``calls`` has the
+    prepared calls of operations by their arguments, ``plans`` those of plans and other live objects by their
+    tokens. The plan of the running call reads its state, such as arguments in host memory, from ``state``.
     """
 
     def __init__(self, device: int) -> None:
@@ -207,10 +196,7 @@ _thread = threading.local()
 def current(stream: Stream) -> Context:
     """Return this thread's context on the device of ``stream``, which is current; it works on ``stream``.
 
-    Raises
-    ------
-    CudnnError
-        No usable cuDNN, driver or device exists; :func:`available` has the reason in one line.
+    Raises CudnnError without a usable cuDNN, driver or device; :func:`available` has the reason in one line.
     """
     try:
         context: Context = _thread.contexts[stream.device]
@@ -305,13 +291,10 @@ def synchronize(stream: StreamLike | None = None) -> None:
     """
     here = streams.current_stream()
     chosen = here if stream is None else streams.as_stream(stream, here.device)
-    previous = streams.set_device(chosen.device)
-    try:
+    with streams.on_device(chosen.device):
         streams.synchronize(chosen)
         release_finished()
         memories.release(chosen.device)
-    finally:
-        streams.restore_device(previous)
 
 
 def empty_cache(device: int | None = None) -> None:
@@ -342,13 +325,10 @@ def empty_cache(device: int | None = None) -> None:
     if where in contexts:
         contexts[where].drop_workspaces()
     allocator.release(where)
-    previous = streams.set_device(where)
-    try:
+    with streams.on_device(where):
         memories.release(where)
         synchronize(streams.current_stream(where) if device is None else streams.default_stream(where))
         memories.trim(where)
-    finally:
-        streams.restore_device(previous)
 
 
 class Availability:

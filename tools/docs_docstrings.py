@@ -6,6 +6,8 @@ are not indented are names and types, which the site shows as code.
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import re
 import sys
 from functools import cache
@@ -36,7 +38,15 @@ class Docstrings(griffe.Extension):  # type: ignore[misc] # mypy does not read g
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
         """Rewrite the docstring of an object."""
         if obj.docstring:
-            obj.docstring.value = markdown(obj.docstring.value, obj.path)
+            obj.docstring.value = markdown(_complete(obj), obj.path)
+
+
+def _complete(obj: griffe.Object) -> str:
+    """Return a docstring as ``help()`` shows it: ``ops._documented`` adds to the text in the sources."""
+    if obj.is_function and any("documented" in str(one.value) for one in obj.decorators):
+        module, _, name = obj.path.rpartition(".")
+        return inspect.getdoc(getattr(importlib.import_module(module), name)) or ""
+    return str(obj.docstring.value)
 
 
 def markdown(text: str, path: str) -> str:

@@ -81,13 +81,7 @@ _free_lists: dict[int, _FreeList] = {}
 
 
 def allocate_block(nbytes: int, stream: Stream, what: str) -> Any:
-    """Allocate memory for an array on a stream: an idle block, or a new one; freed in stream order.
-
-    Raises
-    ------
-    AllocationError
-        Device memory ran out, even after all idle blocks were released.
-    """
+    """Allocate memory for an array on a stream: an idle block, or a new one; freed in stream order."""
     if lifetime._in_flight:
         lifetime.release_finished()
     if nbytes > MAX_BLOCK or stream.handle != streams.LEGACY_DEFAULT:

@@ -50,10 +50,7 @@ def watch(library: Library) -> None:
 def record_launch(what: str, stream: Stream, function: str | None = None) -> None:
     """Record the work that was just enqueued, and wait for it; if ``config.debug_sync`` is off, do nothing.
 
-    Raises
-    ------
-    ExecutionFailedError
-        The work failed on the device.
+    Raises ExecutionFailedError if the work failed on the device.
     """
     if not config.debug_sync:
         return

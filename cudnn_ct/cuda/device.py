@@ -19,24 +19,19 @@ __all__ = ["cache_size", "compute_capability", "device_count", "device_name", "d
 @cache
 def device_count() -> int:
     """Return the number of devices. Raises :class:`NotInitializedError` without a driver."""
-    result, count = cuda.driver().cuDeviceGetCount()
-    cuda.check(result, "counting the devices")
-    return int(count)
+    return int(cuda.call("counting the devices", "cuDeviceGetCount"))
 
 
 @cache
 def driver_version() -> int:
     """Return the newest CUDA version that the driver supports: 13000 is 13.0."""
-    result, version = cuda.driver().cuDriverGetVersion()
-    cuda.check(result, "reading the driver's version")
-    return int(version)
+    return int(cuda.call("reading the driver's version", "cuDriverGetVersion"))
 
 
 @cache
 def device_name(device: int) -> str:
     """Return a name that identifies the kind of a device in the algorithm cache."""
-    result, name = cuda.driver().cuDeviceGetName(128, device)
-    cuda.check(result, f"reading the name of device {device}")
+    name = cuda.call(f"reading the name of device {device}", "cuDeviceGetName", 128, device)
     text = bytes(name).partition(b"\0")[0].decode()
     major, minor = compute_capability(device)
     return f"{text}, {_attribute(device, 'MULTIPROCESSOR_COUNT')} SMs, {major}.{minor}"
@@ -56,21 +51,12 @@ def cache_size(device: int) -> int:
 
 
 def _attribute(device: int, name: str) -> int:
-    driver = cuda.driver()
-    attribute = getattr(driver.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
-    result, value = driver.cuDeviceGetAttribute(attribute, device)
-    cuda.check(result, f"reading {name} of device {device}")
-    return int(value)
+    attribute = getattr(cuda.driver().CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
+    return int(cuda.call(f"reading {name} of device {device}", "cuDeviceGetAttribute", attribute, device))
 
 
 def as_device(device: Any) -> int:
-    """Return ``device=`` as the number of an existing device.
-
-    Raises
-    ------
-    TypeError, ValueError
-        It is not an int, or the device does not exist.
-    """
+    """Return ``device=`` as the number of an existing device."""
     try:
         number = operator.index(device)
     except TypeError:

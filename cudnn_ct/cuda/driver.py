@@ -17,7 +17,7 @@ from typing import Any
 from ..errors import CudnnError, ExecutionFailedError, NotInitializedError
 from .launch_log import add_launch_history
 
-__all__ = ["as_cudnn_error", "check", "core", "driver"]
+__all__ = ["as_cudnn_error", "call", "check", "core", "driver"]
 
 _FORK_WAIT = 10.0  # seconds that a fork waits for an import in another thread
 _FORK_ADVICE = (
@@ -91,6 +91,13 @@ def check(result: Any, doing: str, stream: Hashable = None) -> None:
     """Raise if a driver result is not 0; ``stream`` is the stream that the call worked on."""
     if int(result):
         raise _failed(doing, str(getattr(result, "name", result)), stream)
+
+
+def call(doing: str, function: str, *arguments: Any, stream: Hashable = None) -> Any:
+    """Call a function of the driver, and return its value, or its values as a list; raise if it fails."""
+    result, *values = getattr(driver(), function)(*arguments)
+    check(result, doing, stream)
+    return values[0] if len(values) == 1 else values
 
 
 def as_cudnn_error(error: Exception, doing: str, stream: Hashable = None) -> CudnnError:

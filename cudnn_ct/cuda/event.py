@@ -27,8 +27,7 @@ class Event:
     __slots__ = ("_process", "handle")
 
     def __init__(self) -> None:
-        result, self.handle = cuda.driver().cuEventCreate(_DISABLE_TIMING)
-        cuda.check(result, "creating an event")
+        self.handle = cuda.call("creating an event", "cuEventCreate", _DISABLE_TIMING)
         self._process = os.getpid()
         outlive_cycles(self)
 
@@ -49,8 +48,7 @@ def record(stream: Stream) -> Any:
     try:
         with streams.relaxed():
             event = Event()
-            result = cuda.driver().cuEventRecord(event.handle, stream.handle)
-            cuda.check(result[0], "recording an event", stream)
+            cuda.call("recording an event", "cuEventRecord", event.handle, stream.handle, stream=stream)
             return event
     finally:
         streams.restore_device(previous)
@@ -58,10 +56,9 @@ def record(stream: Stream) -> Any:
 
 def wait(stream: Stream, event: Any) -> None:
     """Make later work on ``stream`` wait for ``event``. The host does not wait."""
-    previous = streams.set_device(stream.device)
+    previous, doing = streams.set_device(stream.device), "ordering a stream after an event"
     try:
-        result = cuda.driver().cuStreamWaitEvent(stream.handle, event.handle, 0)
-        cuda.check(result[0], "ordering a stream after an event", stream)
+        cuda.call(doing, "cuStreamWaitEvent", stream.handle, event.handle, 0, stream=stream)
     finally:
         streams.restore_device(previous)
 
@@ -90,16 +87,12 @@ def elapsed(stream: Stream, work: Callable[[], object]) -> float:
     with streams.relaxed():
         try:
             for _ in range(2):
-                result, event = driver.cuEventCreate(0)
-                cuda.check(result, "creating an event")
-                events.append(event)
+                events.append(cuda.call("creating an event", "cuEventCreate", 0))
             cuda.check(driver.cuEventRecord(events[0], stream.handle)[0], "recording an event")
             work()
             cuda.check(driver.cuEventRecord(events[1], stream.handle)[0], "recording an event")
             cuda.check(driver.cuEventSynchronize(events[1])[0], "waiting for an event", stream)
-            result, milliseconds = driver.cuEventElapsedTime(*events)
-            cuda.check(result, "timing")
-            return float(milliseconds)
+            return float(cuda.call("timing", "cuEventElapsedTime", *events))
         finally:
             for event in events:
                 driver.cuEventDestroy(event)

@@ -30,15 +30,11 @@ class ExternalArray(NamedTuple):
 
 
 def import_array(obj: Any, stream: Stream) -> ExternalArray | None:
-    """Import an array of another library. Nothing is copied.
+    """Import an array by DLPack or ``__cuda_array_interface__``, and order ``stream`` after its stream.
 
-    ``stream`` is ordered after the producer, unless it is captured: a graph cannot wait for work outside of
-    it. Returns None for an object without DLPack and ``__cuda_array_interface__``, or in host memory.
-
-    Raises
-    ------
-    TypeError
-        Its library does not export it, cuDNN does not have its dtype, or it is a tensor that requires grad.
+    Nothing is copied. A captured stream is not ordered after the producer: a graph cannot wait for work
+    outside of it. Returns None for an object with neither protocol, or with data in host memory. Raises
+    TypeError if its library does not export it, or for a tensor that requires grad.
     """
     if not (hasattr(obj, "__dlpack__") or hasattr(obj, "__cuda_array_interface__")):
         return None

@@ -31,14 +31,8 @@ class StreamUses:
     """The uses of an array's memory on streams other than its home, and the memory itself.
 
     Created for the first such use, or for the first view. It references the memory, so that the home stream
-    waits for the uses before the memory is freed.
-
-    Attributes
-    ----------
-    events : dict
-        For each stream, an event behind its last use of the memory.
-    views : WeakSet
-        The arrays over this memory, if there are several: their last writers are kept equal.
+    waits for the uses before the memory is freed. ``events`` has an event behind the last use on each stream.
+    ``views`` are the arrays over this memory, if there are several: their last writers are kept equal.
     """
 
     __slots__ = ("events", "home", "memory", "process", "views")

@@ -35,12 +35,8 @@ __all__ = [
 def allocate(nbytes: int, stream: Stream, what: str = "an array") -> Any:
     """Allocate a :class:`Buffer` from the stream-ordered pool of a device that is current.
 
-    Raises
-    ------
-    AllocationError
-        Device memory ran out; the message has the size, the purpose and the free memory.
-    NotInitializedError
-        A CUDA graph is being captured on the stream.
+    Raises AllocationError with the size, the purpose and the free memory if device memory ran out, and
+    NotInitializedError while a CUDA graph is being captured on the stream.
     """
     if streams.is_capturing(stream):
         raise NotInitializedError(
@@ -150,7 +146,7 @@ def _release(device: int) -> None:
 def trim(device: int) -> None:
     """Return memory that the pool holds and nothing uses to the driver."""
     with streams.relaxed():
-        cuda.check(cuda.driver().cuMemPoolTrimTo(_pool(device), 0)[0], "trimming the memory pool")
+        cuda.call("trimming the memory pool", "cuMemPoolTrimTo", _pool(device), 0)
 
 
 @cache
@@ -162,49 +158,39 @@ def _pool(device: int) -> Any:
     driver, doing = cuda.driver(), "setting up the memory pool"
     threshold = driver.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
     with streams.relaxed():
-        result, pool = driver.cuDeviceGetMemPool(device)
-        cuda.check(result, doing)
+        pool = cuda.call(doing, "cuDeviceGetMemPool", device)
         if not _pool_attribute(pool, "RELEASE_THRESHOLD"):
             unlimited = driver.cuuint64_t(2**64 - 1)
-            cuda.check(
-                driver.cuMemPoolSetAttribute(pool, threshold, unlimited)[0], "setting up the memory pool"
-            )
+            cuda.call(doing, "cuMemPoolSetAttribute", pool, threshold, unlimited)
     return pool
 
 
 def _pool_attribute(pool: Any, name: str) -> int:
-    driver = cuda.driver()
-    attribute = getattr(driver.CUmemPool_attribute, f"CU_MEMPOOL_ATTR_{name}")
-    result, value = driver.cuMemPoolGetAttribute(pool, attribute)
-    cuda.check(result, f"reading {name} of the memory pool")
-    return int(value)
+    attribute = getattr(cuda.driver().CUmemPool_attribute, f"CU_MEMPOOL_ATTR_{name}")
+    return int(cuda.call(f"reading {name} of the memory pool", "cuMemPoolGetAttribute", pool, attribute))
 
 
 def copy_from_host(pointer: int, source: np.ndarray[Any, Any], stream: Stream) -> None:
     """Copy a C-contiguous NumPy array to the device. ``source`` may change as soon as this returns."""
-    driver, doing = cuda.driver(), f"copying {source.nbytes:,} bytes to the device at {pointer:#x}"
-    result = driver.cuMemcpyHtoDAsync(pointer, source.ctypes.data, source.nbytes, stream.handle)
-    cuda.check(result[0], doing, stream)
-    record_launch(doing, stream)
+    driver, address = cuda.driver(), source.ctypes.data
+    doing = f"copying {source.nbytes:,} bytes to the device at {pointer:#x}"
+    _enqueue(doing, "cuMemcpyHtoDAsync", pointer, address, source.nbytes, stream=stream)
     kind = driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE
-    if int(driver.cuPointerGetAttribute(kind, source.ctypes.data)[0]) == 0:
+    if int(driver.cuPointerGetAttribute(kind, address)[0]) == 0:
         streams.synchronize(stream)  # pinned memory is read asynchronously
 
 
 def copy_to_host(target: np.ndarray[Any, Any], pointer: int, stream: Stream) -> None:
     """Copy from the device into a C-contiguous NumPy array, and wait for the copy."""
     doing = f"copying {target.nbytes:,} bytes to the host from {pointer:#x}"
-    result = cuda.driver().cuMemcpyDtoHAsync(target.ctypes.data, pointer, target.nbytes, stream.handle)
-    cuda.check(result[0], doing, stream)
-    record_launch(doing, stream)
+    _enqueue(doing, "cuMemcpyDtoHAsync", target.ctypes.data, pointer, target.nbytes, stream=stream)
     streams.synchronize(stream)
 
 
 def copy_device(target: int, source: int, nbytes: int, stream: Stream) -> None:
     """Copy within the device."""
     doing = f"copying {nbytes:,} bytes from {source:#x} to {target:#x}"
-    cuda.check(cuda.driver().cuMemcpyDtoDAsync(target, source, nbytes, stream.handle)[0], doing, stream)
-    record_launch(doing, stream)
+    _enqueue(doing, "cuMemcpyDtoDAsync", target, source, nbytes, stream=stream)
 
 
 def fill(pointer: int, pattern: bytes, count: int, stream: Stream) -> None:
@@ -214,11 +200,14 @@ def fill(pointer: int, pattern: bytes, count: int, stream: Stream) -> None:
     if len(pattern) == 8:
         _fill_wide(pointer, pattern, count, stream)
         return
-    driver = cuda.driver()
-    memset = {1: driver.cuMemsetD8Async, 2: driver.cuMemsetD16Async, 4: driver.cuMemsetD32Async}[len(pattern)]
-    result = memset(pointer, int.from_bytes(pattern, sys.byteorder), count, stream.handle)
     doing = f"filling {count * len(pattern):,} bytes at {pointer:#x}"
-    cuda.check(result[0], doing, stream)
+    value = int.from_bytes(pattern, sys.byteorder)
+    _enqueue(doing, f"cuMemsetD{8 * len(pattern)}Async", pointer, value, count, stream=stream)
+
+
+def _enqueue(doing: str, function: str, *arguments: Any, stream: Stream) -> None:
+    """Call a function of the driver that enqueues work on a stream, its last argument."""
+    cuda.call(doing, function, *arguments, stream.handle, stream=stream)
     record_launch(doing, stream)
 
 
@@ -235,16 +224,12 @@ def _fill_wide(pointer: int, pattern: bytes, count: int, stream: Stream) -> None
 
 def memory_info(device: int) -> tuple[int, int]:
     """Return the bytes of device memory that are available, with idle memory of the pool, and all bytes."""
-    previous = streams.set_device(device)
-    try:
+    with streams.on_device(device):
         release(device)
         with streams.relaxed():
-            result, free, total = cuda.driver().cuMemGetInfo()
-            cuda.check(result, "reading the free memory")
+            free, total = cuda.call("reading the free memory", "cuMemGetInfo")
             pool = _pool(device)
             idle = _pool_attribute(pool, "RESERVED_MEM_CURRENT") - _pool_attribute(pool, "USED_MEM_CURRENT")
-    finally:
-        streams.restore_device(previous)
     return int(free) + idle, int(total)
 
 

@@ -16,18 +16,8 @@ class OrderedMemory:
 
     An operation calls `wait_for_writer` or `before_write` for each operand before it enqueues work, and
     `record_use` or `after_write` afterwards. Views of one memory share their uses and their last writer.
-
-    Attributes
-    ----------
-    memory : object
-        The owner of the memory; None after ``close()``.
-    device : int
-    home : Stream or None
-        The stream on which the memory goes back to its pool; None if a foreign owner did not name one.
-    writer : Stream
-        The stream whose work the contents depend on.
-    external : bool
-        Whether the memory belongs to another library.
+    ``memory`` is the owner of the memory, None after ``close()``; the other attributes are those of
+    `DeviceArray`.
     """
 
     __slots__ = ("__weakref__", "_uses", "device", "external", "home", "memory", "writer")
@@ -65,7 +55,7 @@ class OrderedMemory:
     def after_write(self, stream: Stream) -> None:
         """Record that ``stream`` wrote the contents, and make a foreign owner's stream wait for it.
 
-        The owner may write them too, unseen by this package, so the owner's stream stays the last writer.
+        A foreign owner may write too, unseen by this package, so its stream stays the last writer.
         """
         self.record_use(stream)
         if not self.external or self.home is None:

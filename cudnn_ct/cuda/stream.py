@@ -221,18 +221,26 @@ def restore_device(device: int | None) -> None:
     if device is None:
         return
     if device == NO_DEVICE:
-        cuda.check(cuda.driver().cuCtxSetCurrent(0)[0], "leaving the device")
+        cuda.call("leaving the device", "cuCtxSetCurrent", 0)
         return
     _make_current(device)
 
 
+@contextmanager
+def on_device(device: int) -> Iterator[None]:
+    """Make a device current in this thread within a block."""
+    previous = set_device(device)
+    try:
+        yield
+    finally:
+        restore_device(previous)
+
+
 def _make_current(device: int) -> None:
     """Make the primary context current, which PyTorch and CuPy use too. It is never released."""
-    driver, doing = cuda.driver(), f"using device {device}"
+    doing = f"using device {device}"
     with relaxed():
-        result, context = driver.cuDevicePrimaryCtxRetain(device)
-        cuda.check(result, doing)
-        cuda.check(driver.cuCtxSetCurrent(context)[0], doing)
+        cuda.call(doing, "cuCtxSetCurrent", cuda.call(doing, "cuDevicePrimaryCtxRetain", device))
 
 
 # --- captures ----------------------------------------------------------------------------------------------
@@ -285,24 +293,14 @@ def can_enqueue(stream: Stream) -> bool:
 
 def synchronize(stream: Stream) -> None:
     """Wait on the host until everything enqueued on the stream is complete."""
-    previous = set_device(stream.device)
-    try:
-        with relaxed():
-            result = cuda.driver().cuStreamSynchronize(stream.handle)[0]
-        cuda.check(result, f"synchronizing {stream}", stream)
-    finally:
-        restore_device(previous)
+    with on_device(stream.device), relaxed():
+        cuda.call(f"synchronizing {stream}", "cuStreamSynchronize", stream.handle, stream=stream)
 
 
 def synchronize_device(device: int) -> None:
     """Wait on the host until everything enqueued on any stream of a device is complete."""
-    previous = set_device(device)
-    try:
-        with relaxed():
-            result = cuda.driver().cuCtxSynchronize()[0]
-        cuda.check(result, f"waiting for device {device}")
-    finally:
-        restore_device(previous)
+    with on_device(device), relaxed():
+        cuda.call(f"waiting for device {device}", "cuCtxSynchronize")
 
 
 class _Own:
@@ -315,14 +313,9 @@ def own_stream(device: int) -> Stream:
 
     It does not wait for the default stream, is never captured, and lives until the process ends.
     """
-    previous = set_device(device)
-    try:
-        with relaxed():
-            result, handle = cuda.driver().cuStreamCreate(_NON_BLOCKING)
-        cuda.check(result, "creating a stream")
-        return Stream(int(handle), device, owner=_Own())
-    finally:
-        restore_device(previous)
+    with on_device(device), relaxed():
+        handle = cuda.call("creating a stream", "cuStreamCreate", _NON_BLOCKING)
+    return Stream(int(handle), device, owner=_Own())
 
 
 # --- forks -------------------------------------------------------------------------------------------------

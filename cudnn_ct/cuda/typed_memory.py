@@ -24,16 +24,7 @@ __all__ = ["TypedMemory"]
 
 
 class TypedMemory(OrderedMemory):
-    """Ordered device memory with a shape, a dtype and strides.
-
-    Attributes
-    ----------
-    spec : TensorSpec
-    pointer : int
-        Address of the first element.
-    readonly : bool
-        Whether the owner of the memory forbids writing.
-    """
+    """Ordered device memory with a shape, a dtype and strides: the attributes of :class:`DeviceArray`."""
 
     __slots__ = ("pointer", "readonly", "spec")
 
@@ -157,16 +148,8 @@ class TypedMemory(OrderedMemory):
         Parameters
         ----------
         *axes : int, or a tuple of int
-            The axis of this array for each axis of the view. By default the order is reversed.
-
-        Returns
-        -------
-        DeviceArray
-
-        Raises
-        ------
-        ValueError
-            ``axes`` does not name each axis once; or the array is closed.
+            The axis of this array for each axis of the view; by default reversed. ValueError unless each axis
+            is named once.
 
         Examples
         --------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import NamedTuple
 
 from .._config import config
@@ -12,22 +11,25 @@ from ..context import Context
 from ..descriptors import ActivationDescriptor
 from ..graph.operations import Graph, Node, Tensor, node
 from ..graph.pixels import in_pixels
-from ..graph.plan import GraphPlan, first_plan
+from ..graph.plan import first_plan
 from ..plans.base import Plan, tensors_of
 from ..plans.call import CallPlan
 from ..plans.chain import ChainPlan, Step
-from ..plans.elementwise import SetOrScale
+from ..plans.elementwise import ScalePlan
 from ..plans.tiling import tile
-from ..shapes.activation import ActivationProblem, activation_problem
+from ..shapes.activation import activation_problem
+from ..shapes.layer import LayerProblem
 from ..shapes.specs import INT_MAX, ActivationSpec, TensorSpec, equivalent_strides
 from ..typing import Activation, ArrayLike, StreamLike
 from ._call import Operation, execute
+from ._documented import documented
 from ._fallback import Implementation, of_problem
 from .conv.fused_graph import MODES
 
 __all__ = ["activation", "activation_backward"]
 
 
+@documented()
 def activation(
     x: ArrayLike,
     *,
@@ -49,37 +51,18 @@ def activation(
     x : device array, any shape, float16 | bfloat16 | float32 | float64
     mode : {"relu", "clipped_relu", "sigmoid", "tanh", "elu", "swish", "identity"}
     coefficient : float
-        The ceiling of a clipped relu, the alpha of elu, the beta of swish, for which 0 stands for 1. With the
-        default a clipped relu is 0 everywhere, and elu is relu.
+        Ceiling of a clipped relu, alpha of elu, beta of swish, for which 0 stands for 1. With the default, a
+        clipped relu is 0 everywhere, and elu is relu.
     propagate_nan : bool
-        Whether relu and clipped relu of NaN are NaN, or 0. The others propagate it always.
-    alpha, beta : float
+        Whether relu and clipped relu of NaN are NaN, or 0. The other modes always propagate NaN.
     out : device array, shape and dtype of x, optional
-        Where the result goes; read only where beta is not 0, which needs it. It may be x itself.
-    stream : optional
-        An address, or anything with ``__cuda_stream__``; by default that of ``ct.use``.
-
-    Returns
-    -------
-    DeviceArray, shape and dtype of x; or ``out`` as one
-
-    Raises
-    ------
-    TypeError
-        An operand is not on the device, its dtype is none of the four, or ``coefficient`` no number.
-    ValueError
-        There is no such activation, or ``out`` does not fit.
-    NotSupportedError
-        cuDNN has no way to compute it; the message says what each way was refused for.
-    AllocationError
-        Device memory ran out.
+        Destination of the result. It may be x itself.
 
     Notes
     -----
-    ``cudnnActivationForward``; the identity is ``cudnnTransformTensor``.
-
-    From 2**24 elements on a graph of the same mathematics is tried first. Each element is computed by itself:
-    the same bits from run to run.
+    ``cudnnActivationForward``; ``cudnnTransformTensor`` for the identity. From 2**24 elements, a graph of the
+    same mathematics is tried first. Each element is computed by itself, so results are the same bits from run
+    to run.
 
     Examples
     --------
@@ -92,6 +75,7 @@ def activation(
     )[0]
 
 
+@documented(activation)
 def activation_backward(
     dy: ArrayLike,
     x: ArrayLike,
@@ -109,33 +93,21 @@ def activation_backward(
     Parameters
     ----------
     dy : device array, shape and dtype of x
-    x : device array, any shape, float16 | bfloat16 | float32 | float64
     y : device array, shape and dtype of x
         The result of :func:`activation` for x.
-    mode, coefficient
-        Those of the activation; for elu ``coefficient`` is at least 0.
-    alpha, beta, out, stream
-        As in :func:`activation`; ``out`` may be one of the operands.
-
-    Returns
-    -------
-    DeviceArray, shape and dtype of x; or ``out`` as one
-
-    Raises
-    ------
-    TypeError, ValueError, NotSupportedError, AllocationError
-        As in :func:`activation`; ValueError also where the shapes differ, or ``coefficient`` of
-        elu is negative.
+    coefficient : float
+        The coefficient of the activation; at least 0 for elu.
+    out : device array, shape and dtype of x, optional
+        Destination of the result. It may be one of the operands.
 
     Notes
     -----
-    ``cudnnActivationBackward``; of the identity ``cudnnTransformTensor``.
+    ``cudnnActivationBackward``; ``cudnnTransformTensor`` for the identity. From 2**24 elements, a graph of
+    the same mathematics is tried first. Each element is computed by itself, so results are the same bits from
+    run to run.
 
-    The slope of elu comes from y: it is 1 where y is 0, which includes negative x so small that y is rounded
+    cuDNN takes the slope of elu from y: it is 1 where y is 0, also for negative x so small that y is rounded
     to 0. With ``coefficient`` 0 elu is relu, whose slope at 0 is 0.
-
-    From 2**24 elements on a graph of the same mathematics is tried first. Each element is computed by itself:
-    the same bits from run to run.
 
     Examples
     --------
@@ -148,10 +120,10 @@ def activation_backward(
     )[0]
 
 
-def legacy_plan(problem: ActivationProblem) -> Plan:
+def legacy_plan(problem: LayerProblem[ActivationSpec]) -> Plan:
     """Return the plan of ``cudnnActivationForward`` or ``...Backward``; a copy for the identity."""
-    head = (ActivationDescriptor.cached(problem.activation),)
-    identity = problem.activation.mode == "identity"
+    head = (ActivationDescriptor.cached(problem.params),)
+    identity = problem.params.mode == "identity"
 
     def forward(x: TensorSpec, y: TensorSpec) -> Plan:
         if identity:
@@ -167,40 +139,40 @@ def legacy_plan(problem: ActivationProblem) -> Plan:
 
 
 class IdentityPlan:
-    """``cudnnTransformTensor``; in place, which that does not do, ``cudnnScaleTensor``."""
+    """``cudnnTransformTensor``, which does not work in place, or in place ``cudnnScaleTensor``."""
 
     __slots__ = ("_copy", "_place", "_scale", "workspace")
 
     def __init__(self, x: TensorSpec, y: TensorSpec, place: int) -> None:
         self._copy = CallPlan("cudnnTransformTensor", (), [(place, x)], y)
-        self._scale = SetOrScale(y)
+        self._scale = ScalePlan(y)
         self._place = place
         self.workspace = 0
 
     def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
-        """Enqueue y = alpha x + beta y; x is at its place among the ``pointers``, y the last."""
+        """Enqueue y = alpha x + beta y; y is the last of the ``pointers``."""
         if pointers[self._place] == pointers[-1]:
             self._scale.run(context, pointers, alpha + beta, 0.0)
         else:
             self._copy.run(context, pointers, alpha, beta)
 
     def describe(self) -> str:
-        """Tell what was chosen."""
+        """Describe the implementation."""
         return self._copy.describe()
 
 
-MIN_ELEMENTS = 2**24  # elements; with fewer, a call has less to win than its plan costs
-ORDER = (1, 0)  # the second of the heuristics' answers is quicker by 5 to 10 % in all dtypes
+MIN_ELEMENTS = 2**24  # elements; with fewer, building the plan costs more than it saves
+ORDER = (1, 0)  # the second configuration of the heuristics is faster by 5 to 10 % in all dtypes
 
 
-def graph_plan(problem: ActivationProblem, context: Context) -> Plan | None:
+def graph_plan(problem: LayerProblem[ActivationSpec], context: Context) -> Plan | None:
     """Return a graph plan for large contiguous operands of one memory order; None for others.
 
     Its engine reaches the memory bandwidth, the C functions half of it. It is compiled when the plan is made,
     which takes 0.2 s.
     """
     tensors = list(tensors_of(problem).values())
-    first, spec = tensors[0], problem.activation
+    first, spec = tensors[0], problem.params
     alike = first.layouts and all(
         equivalent_strides(first.shape, one.strides, first.strides) for one in tensors
     )
@@ -209,15 +181,14 @@ def graph_plan(problem: ActivationProblem, context: Context) -> Plan | None:
     if not MIN_ELEMENTS <= first.size <= INT_MAX:
         return None
     row = (_GRADIENTS if problem.dx else _FORWARD).get(spec.mode)
-    steep = spec.mode == "elu" and spec.coefficient != 1  # engines have its coefficient as the slope at 0
+    steep = spec.mode == "elu" and spec.coefficient != 1  # engines use its coefficient as the slope at 0
     if row is None or first.dtype not in row.dtypes or (problem.dx and steep):
         return None
-    plan = in_pixels(partial(_graph_plan_of, spec, context), *(tensors[place] for place in row.places))
+    plan = in_pixels(
+        lambda *pixels: first_plan(activation_graph(spec, *pixels), context, ORDER),
+        *(tensors[place] for place in row.places),
+    )
     return ChainPlan([], [Step(plan, row.places)])
-
-
-def _graph_plan_of(spec: ActivationSpec, context: Context, *tensors: TensorSpec) -> GraphPlan:
-    return first_plan(activation_graph(spec, *tensors), context, ORDER)
 
 
 def activation_graph(spec: ActivationSpec, *tensors: TensorSpec) -> Graph:
@@ -228,7 +199,7 @@ def activation_graph(spec: ActivationSpec, *tensors: TensorSpec) -> Graph:
 
 
 class ActivationSupport(NamedTuple):
-    """What there is for a mode: in which dtypes, of which of x and y, or of x, y, dy and dx."""
+    """Support of a mode by graphs: dtypes, and the indices of its tensors among those of the problem."""
 
     dtypes: tuple[str, ...]
     places: tuple[int, ...]
@@ -239,8 +210,8 @@ _ALL = (*_HALF, "float32")
 _FORWARD = {
     mode: ActivationSupport(_ALL, (0, 1)) for mode in ("relu", "clipped_relu", "sigmoid", "elu", "swish")
 }
-_FORWARD["tanh"] = ActivationSupport(_HALF, (0, 1))  # that of engines has 17 bits
-# In float32, 1 - y would be lost in y - y y; and the legacy call is nearly as quick.
+_FORWARD["tanh"] = ActivationSupport(_HALF, (0, 1))  # the tanh of engines has 17 bits
+# In float32, 1 - y would be lost in y - y y, and the legacy call is nearly as fast.
 _GRADIENTS = {
     "relu": ActivationSupport(_ALL, (0, 2, 3)),
     "elu": ActivationSupport(_ALL, (0, 2, 3)),
@@ -257,7 +228,7 @@ def _forward(spec: ActivationSpec, x: Tensor, y: Tensor) -> tuple[Node, ...]:
 
 
 def _gradient(spec: ActivationSpec, given: Tensor, dy: Tensor, dx: Tensor) -> tuple[Node, ...]:
-    """Sigmoid's is dy (y - y y), tanh's dy - dy y y: from y, as cuDNN's legacy calls have it."""
+    """Sigmoid's gradient is dy (y - y y), tanh's dy - dy y y: from y, as in cuDNN's legacy calls."""
     mode = spec.mode
     if mode not in ("sigmoid", "tanh"):
         parameter = {"elu": "elu_alpha", "swish": "swish_beta"}.get(mode)

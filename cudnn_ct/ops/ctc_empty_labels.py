@@ -14,9 +14,10 @@ from ..plans.base import Plan
 from ..plans.chain import ChainPlan, Step
 from ..plans.elementwise import cast_or_copy_plan, copy_plan, fill_plan, op_tensor
 from ..plans.tiling import SlicedPlan
-from ..shapes.elementwise import FillProblem, OpTensorProblem
+from ..shapes.elementwise import OpTensorProblem
+from ..shapes.layer import LayerProblem
 from ..shapes.reduction import ReduceProblem
-from ..shapes.softmax import SoftmaxProblem
+from ..shapes.softmax import SoftmaxParams
 from ..shapes.specs import TensorSpec
 from .reduce.legacy import reduction
 from .softmax import softmax_plan
@@ -59,13 +60,13 @@ def unlabelled(normalization: str, context: Context, logits: TensorSpec, *result
         temporaries += [ways]
         length = rows.shape[0]
         steps = [
-            Step(fill_plan(FillProblem(ways)), (_WAYS,), log(length * (length + 1) // 2)),
+            Step(fill_plan(ways, log(length * (length + 1) // 2)), (_WAYS,)),
             Step(_sum(loss, ways, loss), (_LOSS, _WAYS, _LOSS)),
             Step(cast_or_copy_plan(logits, rows), (_LOGITS, _PROBABILITIES)),
         ]
     steps += [
-        Step(fill_plan(FillProblem(less)), (_LESS,), 0.0),
-        Step(fill_plan(FillProblem(_blank(less))), (_LESS,), -1.0),
+        Step(fill_plan(less, 0.0), (_LESS,)),
+        Step(fill_plan(_blank(less), -1.0), (_LESS,)),
         Step(_sum(rows, less, gradient), (_PROBABILITIES, _LESS, _GRADIENT)),
     ]
     return ChainPlan(temporaries, steps)
@@ -77,7 +78,8 @@ def _blank(spec: TensorSpec) -> TensorSpec:
 
 
 def _softmax(rows: TensorSpec, algo: str) -> Plan:
-    return softmax_plan(SoftmaxProblem(rows, rows, None, None, range(2, 3), algo))
+    params = SoftmaxParams(range(2, 3), algo)
+    return softmax_plan(LayerProblem(rows, rows, None, None, "softmax", params))
 
 
 def _sum(a: TensorSpec, b: TensorSpec, c: TensorSpec) -> Plan:

@@ -25,9 +25,9 @@ from ..plans.base import Plan
 from ..plans.chain import ChainPlan, Step
 from ..plans.elementwise import cast_or_copy_plan, fill_plan, op_tensor, scale_plan
 from ..plans.tiling import SlicedPlan
-from ..shapes.activation import ActivationProblem
 from ..shapes.ctc import CTCProblem
-from ..shapes.elementwise import FillProblem, OpTensorProblem, ScaleProblem
+from ..shapes.elementwise import OpTensorProblem
+from ..shapes.layer import LayerProblem
 from ..shapes.specs import ActivationSpec, TensorSpec
 from ._state import CallState
 from .activation import legacy_plan as activation_plan
@@ -119,7 +119,7 @@ def _doubled(problem: CTCProblem) -> dict[int, list[int]]:
 
 def _before(problem: CTCProblem, places: _Places) -> list[Step]:
     """Zeros where cuDNN writes no gradient, and the logits as it takes them."""
-    steps = [Step(fill_plan(FillProblem(places.wide)), (places.gradient,), 0.0)]
+    steps = [Step(fill_plan(places.wide, 0.0), (places.gradient,))]
     if places.logits != _LOGITS:
         steps.append(Step(cast_or_copy_plan(problem.logits, places.wide), (_LOGITS, places.logits)))
     for end, sequences in _doubled(problem).items():
@@ -135,10 +135,10 @@ def _repaired(problem: CTCProblem, places: _Places) -> list[Step]:
     if problem.ctc.normalization == "none":
         steps += _by_activations(wide, places.logits, places.gradient)
         for end, sequences in _by_steps(problem.ends).items():
-            steps.append(Step(_of_sequences(sequences, partial(_zero_from, end), wide), gradient, 0.0))
+            steps.append(Step(_of_sequences(sequences, partial(_zero_from, end), wide), gradient))
     known = problem.empty if problem.kept else (*problem.impossible, *problem.empty)
     if known:
-        steps.append(Step(_of_sequences(known, _fill, wide), gradient, 0.0))
+        steps.append(Step(_of_sequences(known, _zero, wide), gradient))
     return steps
 
 
@@ -153,7 +153,8 @@ def _without_cudnn(problem: CTCProblem, places: _Places, context: Context) -> li
         steps.append(Step(plan, (_LOGITS, places.loss, places.gradient)))
     for value, known in ((inf, problem.impossible), (0.0, problem.empty)):
         if known:
-            steps.append(Step(_of_sequences(known, _fill, losses), (places.loss,), value))
+            fill = partial(fill_plan, value=value)
+            steps.append(Step(_of_sequences(known, fill, losses), (places.loss,)))
     return steps
 
 
@@ -176,25 +177,24 @@ def _by_activations(spec: TensorSpec, probabilities: int, gradient: int) -> list
     than zero, and p where it is none. Wanted is p - q, the sum of p and p times the lesser of that and zero.
     What is past the end of a sequence is whatever p makes of it.
     """
-    relu = activation_plan(ActivationProblem(spec, spec, None, None, ActivationSpec("relu")))
+    relu = activation_plan(LayerProblem(spec, spec, None, None, "relu", ActivationSpec("relu")))
     times, plus = (op_tensor(OpTensorProblem(spec, spec, spec, op, True)) for op in ("mul", "add"))
     both = (gradient, probabilities, gradient)  # cuDNN may write over its first operand, not over its second
     return [
-        Step(scale_plan(ScaleProblem(spec)), (gradient,), -1.0),
+        Step(scale_plan(spec), (gradient,), -1.0),
         Step(relu, (gradient, gradient), -1.0),
         Step(times, both),
         Step(plus, both),
     ]
 
 
-def _fill(x: TensorSpec) -> Plan:
-    return fill_plan(FillProblem(x))
+_zero = partial(fill_plan, value=0.0)
 
 
 def _zero_from(end: int, x: TensorSpec) -> Plan:
     """Fill all steps but the first."""
     offset = end * x.strides[0] * DTYPES[x.dtype].itemsize
-    return SlicedPlan([(_fill(x._replace(shape=(x.shape[0] - end, *x.shape[1:]))), (offset,))])
+    return SlicedPlan([(_zero(x._replace(shape=(x.shape[0] - end, *x.shape[1:]))), (offset,))])
 
 
 def _until(end: int, spec: TensorSpec) -> TensorSpec:

@@ -252,7 +252,7 @@ def dropout_backward(
     -----
     ``cudnnDropoutBackward``.
 
-    Each element is computed by itself: the same bits from run to run.
+    Each element is computed by itself, so results are the same bits from run to run.
 
     Examples
     --------

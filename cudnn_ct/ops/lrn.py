@@ -8,14 +8,18 @@ from ..descriptors import LRNDescriptor
 from ..plans.axes import images
 from ..plans.base import tensors_of
 from ..plans.call import CallPlan
-from ..shapes.lrn import LRNProblem, lrn_problem
+from ..shapes.layer import LayerProblem
+from ..shapes.lrn import lrn_problem
+from ..shapes.specs import LRNSpec
 from ..typing import ArrayLike, StreamLike
 from ._call import Operation, execute
+from ._documented import documented
 from ._fallback import of_problem, with_bfloat16
 
 __all__ = ["lrn", "lrn_backward"]
 
 
+@documented()
 def lrn(
     x: ArrayLike,
     *,
@@ -30,8 +34,8 @@ def lrn(
 ) -> DeviceArray:
     """Divide each element by a power of the squares around it in other channels.
 
-    With a sum over the ``n`` channels around c, ``(n - 1) // 2`` of them before it, less those that are not
-    there ::
+    The sum is over the ``n`` channels around c, ``(n - 1) // 2`` of them before it, without channels that do
+    not exist ::
 
         y[c] = alpha * x[c] / (k + lrn_alpha / n * sum(x[i] ** 2)) ** lrn_beta + beta * out[c]
 
@@ -43,33 +47,13 @@ def lrn(
     lrn_alpha : float
     lrn_beta : float, at least 0.01
     k : float, at least 1e-5
-    alpha, beta : float
-    out : device array, shape and dtype of x, optional
-        Where the result goes; read only where beta is not 0, which needs it. It must not overlap x.
-    stream : optional
-        An address, or anything with ``__cuda_stream__``; by default that of ``ct.use``.
-
-    Returns
-    -------
-    DeviceArray, shape and dtype of x; or ``out`` as one
-
-    Raises
-    ------
-    TypeError
-        An operand is not on the device, its dtype is none of the four, or a factor no number.
-    ValueError
-        A parameter is outside cuDNN's limits, or a shape does not fit.
-    NotSupportedError
-        cuDNN has no way to compute it; the message says what each way was refused for.
-    AllocationError
-        Device memory ran out.
 
     Notes
     -----
     ``cudnnLRNCrossChannelForward``. The formula is that of Krizhevsky et al., ImageNet Classification with
-    Deep Convolutional Neural Networks, 2012, but for the division of lrn_alpha by n.
+    Deep Convolutional Neural Networks, 2012, except that lrn_alpha is divided by n.
 
-    By cuDNN's manual the same bits from run to run, on GPUs of one architecture.
+    By cuDNN's manual, results are the same bits from run to run on GPUs of one architecture.
 
     Examples
     --------
@@ -80,6 +64,7 @@ def lrn(
     return execute(_LRN, ("x",), (x,), (n, lrn_alpha, lrn_beta, k), alpha, beta, (out,), stream)[0]
 
 
+@documented(lrn)
 def lrn_backward(
     dy: ArrayLike,
     x: ArrayLike,
@@ -99,28 +84,13 @@ def lrn_backward(
     Parameters
     ----------
     dy : device array, shape and dtype of x
-    x : device array, shape (N, C, *spatial), float16 | bfloat16 | float32 | float64
     y : device array, shape and dtype of x
-        What :func:`lrn` gave for x, not scaled.
-    n, lrn_alpha, lrn_beta, k
-        Those of the normalisation.
-    alpha, beta, out, stream
-        As in :func:`lrn`.
-
-    Returns
-    -------
-    DeviceArray, shape and dtype of x; or ``out`` as one
-
-    Raises
-    ------
-    TypeError, ValueError, NotSupportedError, AllocationError
-        As in :func:`lrn`; ValueError also where the shapes differ.
+        The unscaled result of :func:`lrn` for x.
 
     Notes
     -----
-    ``cudnnLRNCrossChannelBackward``.
-
-    By cuDNN's manual the same bits from run to run, on GPUs of one architecture.
+    ``cudnnLRNCrossChannelBackward``. By cuDNN's manual, results are the same bits from run to run on GPUs of
+    one architecture.
 
     Examples
     --------
@@ -133,9 +103,9 @@ def lrn_backward(
     return execute(_GRADIENT, ("x", "y", "dy"), (x, y, dy), arguments, alpha, beta, (out,), stream)[0]
 
 
-def _plan(problem: LRNProblem) -> CallPlan:
+def _plan(problem: LayerProblem[LRNSpec]) -> CallPlan:
     """Return the plan of ``cudnnLRNCrossChannelForward`` or ``cudnnLRNCrossChannelBackward``."""
-    head = (LRNDescriptor.cached(problem.lrn), LRNMode.CROSS_CHANNEL_DIM1)
+    head = (LRNDescriptor.cached(problem.params), LRNMode.CROSS_CHANNEL_DIM1)
     x, y, *gradients = images(*tensors_of(problem).values())
     if not gradients:
         return CallPlan("cudnnLRNCrossChannelForward", head, [(0, x)], y)

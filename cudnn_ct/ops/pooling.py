@@ -17,15 +17,18 @@ from ..plans.elementwise import copy_plan
 from ..plans.scalars import scalar_bytes
 from ..plans.workspace import append
 from ..plans.wrappers import RelayoutPlan
-from ..shapes.pooling import PoolProblem, pool_output_shape, pool_problem
+from ..shapes.layer import LayerProblem
+from ..shapes.pooling import PoolParams, pool_output_shape, pool_problem
 from ..shapes.specs import PoolingSpec, TensorSpec, nearest_layout
 from ..typing import ArrayLike, Padding, PerAxis, PoolMode, StreamLike
 from ._call import Operation, execute
+from ._documented import documented
 from ._fallback import of_problem
 
 __all__ = ["pool", "pool_backward", "pool_output_shape"]
 
 
+@documented()
 def pool(
     x: ArrayLike,
     *,
@@ -39,50 +42,33 @@ def pool(
     out: ArrayLike | None = None,
     stream: StreamLike | None = None,
 ) -> DeviceArray:
-    """Pool: ``alpha * (largest element, average or sum of each window) + beta * out``.
+    """Compute ``alpha * (largest element, average or sum of each window) + beta * out``.
 
     Parameters
     ----------
-    x : device array, shape (N, C, *spatial), float16 | bfloat16 | float32 | float64, for a maximum also int8
+    x : device array, shape (N, C, *spatial), float16 | bfloat16 | float32 | float64; int8 for a maximum
         1 to 3 spatial axes, any strides.
-    window : int, one int per spatial axis, or "global", which is the whole image
+    window : int, one int per spatial axis, or "global" for the whole image
     stride : int or one int per spatial axis, optional
-        By default that of the window: windows lie side by side.
+        By default that of the window: windows are adjacent.
     padding : int, one int per axis, one pair (before, after) per axis, "valid", "half" or "full"
-        Less than the window on each side. A maximum looks at the elements of x only; for averages and sums
-        the padding is zeros.
+        Less than the window on each side. A maximum ignores the padding; averages and sums take it as zeros.
     mode : {"max", "max_deterministic", "average_inc_pad", "average_exc_pad", "sum"}
         The averages count the padding, or do not; ``"average"`` is ``"average_inc_pad"``. The gradient of
         ``"max_deterministic"`` is the same in each run.
     propagate_nan : bool
         Whether a NaN is the largest element of its window.
-    alpha, beta : float
-    out : device array, shape and dtype of the result, optional
-        Where the result goes; read only where beta is not 0, which needs it. It must not overlap x.
-    stream : optional
-        An address, or anything with ``__cuda_stream__``; by default that of ``ct.use``.
 
     Returns
     -------
-    DeviceArray, shape (N, C, *out), dtype of x, as :func:`pool_output_shape` has it; or ``out`` as one
-
-    Raises
-    ------
-    TypeError
-        An operand is not on the device, or there is no such pooling of its dtype.
-    ValueError
-        Shapes or parameters do not fit; the message has the numbers.
-    NotSupportedError
-        cuDNN has no way to compute it; the message says what each way was refused for.
-    AllocationError
-        Device memory ran out.
+    DeviceArray, shape (N, C, *out) of :func:`pool_output_shape`, dtype of x; or ``out`` as one
 
     Notes
     -----
-    ``cudnnPoolingForward``; where padding differs between the two sides of an axis, on a padded copy, which
+    ``cudnnPoolingForward``, on a padded copy if the padding differs between the two sides of an axis, which
     ``"average_exc_pad"`` does not allow. cuDNN has no sums: they are averages times the size of the window.
 
-    By cuDNN's manual the same bits from run to run, on GPUs of one architecture.
+    By cuDNN's manual, results are the same bits from run to run on GPUs of one architecture.
 
     Examples
     --------
@@ -97,6 +83,7 @@ def pool(
     )[0]
 
 
+@documented(pool)
 def pool_backward(
     dy: ArrayLike,
     x: ArrayLike,
@@ -119,28 +106,15 @@ def pool_backward(
     dy : device array, shape of y, dtype of x
     x : device array, shape (N, C, *spatial), float16 | bfloat16 | float32 | float64
     y : device array, shape :func:`pool_output_shape`, dtype of x
-        What :func:`pool` gave for x.
-    window, stride, padding, mode, propagate_nan
-        Those of the pooling.
-    alpha, beta, out, stream
-        As in :func:`pool`; ``out`` has the shape of x.
-
-    Returns
-    -------
-    DeviceArray, shape and dtype of x; or ``out`` as one
-
-    Raises
-    ------
-    TypeError, ValueError, NotSupportedError, AllocationError
-        As in :func:`pool`; ValueError also where pooling x does not give the shape of y and dy.
+        The result of :func:`pool` for x.
 
     Notes
     -----
-    ``cudnnPoolingBackward``, on a padded copy as in :func:`pool`. Where several elements of a window are the
+    ``cudnnPoolingBackward``, on a padded copy as in :func:`pool`. If several elements of a window are the
     largest, one of them gets the gradient: with ``"max_deterministic"`` always the same.
 
-    With ``"max"`` cuDNN's manual promises no fixed order of the sums where windows overlap, so that results
-    may vary from run to run, whatever ``ct.config.deterministic`` says; with the other modes they do not.
+    With ``"max"`` cuDNN's manual promises no fixed order of the sums if windows overlap, so that results may
+    vary from run to run, also with ``ct.config.deterministic``; with the other modes they do not.
 
     Examples
     --------
@@ -161,19 +135,20 @@ _MODES = {
     "sum": "average_count_include_padding",
 }
 
+Problem = LayerProblem[PoolParams]
 
-def pooling(problem: PoolProblem) -> CallPlan:
-    """``cudnnPoolingForward``, or ``cudnnPoolingBackward``."""
-    window, padding, stride = problem.geometry
+
+def pooling(problem: Problem) -> CallPlan:
+    """Return the plan of ``cudnnPoolingForward`` or ``cudnnPoolingBackward``."""
+    (window, padding, stride), mode, propagate_nan = problem.params
     if any(before != after for before, after in padding):
-        raise NotSupportedError("the legacy calls pad both sides of an axis alike")
+        raise NotSupportedError(f"cuDNN pads both sides of an axis alike: got {padding}")
     befores = tuple(before for before, _ in padding)
     if len(window) == 1:
         window, befores, stride = (1, *window), (0, *befores), (1, *stride)
-    mode = _MODES.get(problem.mode, problem.mode)
-    spec = PoolingSpec(window, befores, stride, mode, problem.propagate_nan)
+    spec = PoolingSpec(window, befores, stride, _MODES.get(mode, mode), propagate_nan)
     head = (PoolingDescriptor.cached(spec),)
-    factor = prod(window) if problem.mode == "sum" else 1
+    factor = prod(window) if mode == "sum" else 1
     x, y, *gradients = images(*tensors_of(problem).values())
     if not gradients:
         return CallPlan("cudnnPoolingForward", head, [(0, x)], y, factor)
@@ -181,30 +156,30 @@ def pooling(problem: PoolProblem) -> CallPlan:
     return CallPlan("cudnnPoolingBackward", head, [(1, y), (2, dy), (0, x)], dx, factor)
 
 
-def broadcast_gradient(problem: PoolProblem) -> CallPlan | None:
-    """``cudnnAddTensor`` for the gradient of an average of all there is: every element has the same."""
-    window, padding, _ = problem.geometry
-    whole = window == problem.x.shape[2:] and not any(before or after for before, after in padding)
-    if problem.dx is None or problem.mode not in _MODES or not whole:
+def broadcast_gradient(problem: Problem) -> CallPlan | None:
+    """Return a plan of ``cudnnAddTensor`` for the gradient of a global average or sum."""
+    (window, padding, _), mode, _ = problem.params
+    x, *_ = tensors_of(problem).values()
+    whole = window == x.shape[2:] and not any(before or after for before, after in padding)
+    if problem.dx is None or mode not in _MODES or not whole:
         return None
     _, _, dy, dx = images(*tensors_of(problem).values())
-    factor = 1.0 if problem.mode == "sum" else 1 / prod(window)
-    return CallPlan("cudnnAddTensor", (), [(2, dy)], dx, factor)
+    return CallPlan("cudnnAddTensor", (), [(2, dy)], dx, 1.0 if mode == "sum" else 1 / prod(window))
 
 
-def gradient_in_c_order(problem: PoolProblem) -> RelayoutPlan | None:
-    """The gradient of large images with channels last on copies in C order, where windows do not overlap.
+def gradient_in_c_order(problem: Problem) -> RelayoutPlan | None:
+    """Return a plan on copies in C order for large images with channels last and windows that do not overlap.
 
-    There, what cuDNN has for channels last takes more than twice as long as that and the copies.
+    cuDNN's kernels for channels last take more than twice as long as the copies and the kernel in C order.
     """
-    window, _, stride = problem.geometry
+    (window, _, stride), mode, _ = problem.params
     tensors = list(tensors_of(problem).values())
     last = all("nhwc" in spec.layouts and "nchw" not in spec.layouts for spec in tensors)
     apart = len(window) == 2 and all(step >= size for step, size in zip(stride, window, strict=True))
-    if problem.dx is None or not last or not apart or problem.x.size < LARGE:
+    if problem.dx is None or not last or not apart or tensors[0].size < LARGE:
         return None
     packed = packed_of(problem, "nchw")
-    read = problem.mode.startswith("max")  # of an average, neither x nor y is
+    read = mode.startswith("max")  # the gradient of an average reads neither x nor y
     moves = [
         (spec, copy if read or place >= 2 else None)
         for place, (spec, copy) in enumerate(zip(tensors, tensors_of(packed).values(), strict=True))
@@ -212,40 +187,33 @@ def gradient_in_c_order(problem: PoolProblem) -> RelayoutPlan | None:
     return RelayoutPlan(pooling(packed), moves)
 
 
-def padded_pooling(problem: PoolProblem) -> PaddedPooling:
-    """A pooling on a copy that is padded, for what pads the two sides of an axis differently.
-
-    Raises
-    ------
-    NotSupportedError
-        An average counts the elements without the padding, which a copy does not tell from others; or the
-        elements are no floats.
-    """
-    if problem.x.dtype == "int8":
-        raise NotSupportedError("a padded copy is made for floats only")
-    if problem.mode == "average_exc_pad":
-        raise NotSupportedError("on a padded copy, an average cannot leave the padding out")
-    return PaddedPooling(problem)
-
-
 class PaddedPooling:
-    """Copy x into a larger image in scratch memory, pool that; of a gradient, copy what is inside back."""
+    """Pooling on a padded copy in the workspace, if the padding differs between the two sides of an axis.
+
+    A gradient is computed for the padded copy, and its part inside of the padding is copied.
+    """
 
     __slots__ = ("_edge", "_image", "_inner", "_into", "_out_of", "_places", "workspace")
 
-    def __init__(self, problem: PoolProblem) -> None:
-        padding, x = problem.geometry.padding, problem.x
+    def __init__(self, problem: Problem) -> None:
+        geometry, mode, _ = problem.params
+        x, y, *_ = tensors_of(problem).values()
+        if x.dtype == "int8":
+            raise NotSupportedError("a padded copy is made for floats only: got int8")
+        if mode == "average_exc_pad":
+            raise NotSupportedError("an average over a padded copy cannot leave the padding out")
+        padding = geometry.padding
         sizes = [n + before + after for n, (before, after) in zip(x.shape[2:], padding, strict=True)]
-        layout = nearest_layout(problem.y)
-        padded = TensorSpec.packed((*x.shape[:2], *sizes), x.dtype, layout)
+        padded = TensorSpec.packed((*x.shape[:2], *sizes), x.dtype, nearest_layout(y))
         inside = x._replace(strides=padded.strides)
         steps = zip(padding, padded.strides[2:], strict=True)
         start = sum(before * step for (before, _), step in steps) * DTYPES[x.dtype].itemsize
-        unpadded = problem.geometry._replace(padding=((0, 0),) * len(padding))
+        unpadded = geometry._replace(padding=((0, 0),) * len(padding))
         gradient = padded if problem.dx else None
-        self._inner = pooling(problem._replace(x=padded, dx=gradient, geometry=unpadded))
+        params = problem.params._replace(geometry=unpadded)
+        self._inner = pooling(problem._replace(x=padded, dx=gradient, params=params))
         self._image = TensorDescriptor.cached(*images(padded))
-        self._edge = scalar_bytes(x.dtype, -inf if problem.mode.startswith("max") else 0.0)
+        self._edge = scalar_bytes(x.dtype, -inf if mode.startswith("max") else 0.0)
         self._into = copy_plan(x, inside)
         self._out_of = copy_plan(inside, problem.dx) if problem.dx else None
         image, self.workspace = append(self._inner.workspace, padded)
@@ -253,7 +221,7 @@ class PaddedPooling:
         self._places = image, image + start, result, result + start
 
     def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
-        """Pad, pool, and of a gradient copy what is inside."""
+        """Pad x and pool; for a gradient, copy the part inside of the padding."""
         base = context.workspace(self.workspace)
         image, inside, result, result_inside = (base + place for place in self._places)
         x, *others, out = pointers
@@ -266,7 +234,7 @@ class PaddedPooling:
         self._out_of.run(context, (result_inside, out), 1.0, beta)
 
     def describe(self) -> str:
-        """Tell what was chosen."""
+        """Describe the implementation."""
         return f"{self._inner.describe()} on a padded copy"
 
 
@@ -274,7 +242,7 @@ _IMPLEMENTATIONS = (
     of_problem(broadcast_gradient, aligned=True),
     of_problem(gradient_in_c_order),
     of_problem(pooling),
-    of_problem(padded_pooling),
+    of_problem(PaddedPooling),
 )
 _POOL = Operation("a pooling", pool_problem, _IMPLEMENTATIONS)
 _GRADIENT = Operation("the gradient of a pooling", pool_problem, _IMPLEMENTATIONS)

@@ -11,15 +11,18 @@ from ..errors import NotSupportedError
 from ..plans.axes import collapse
 from ..plans.base import tensors_of
 from ..plans.call import CallPlan
-from ..shapes.softmax import SoftmaxProblem, softmax_problem
+from ..shapes.layer import LayerProblem
+from ..shapes.softmax import SoftmaxParams, softmax_problem
 from ..shapes.specs import LAYOUTS, TensorSpec
 from ..typing import ArrayLike, SoftmaxAlgo, SoftmaxMode, StreamLike
 from ._call import Operation, execute
+from ._documented import documented
 from ._fallback import of_problem
 
 __all__ = ["softmax", "softmax_backward"]
 
 
+@documented()
 def softmax(
     x: ArrayLike,
     *,
@@ -37,39 +40,21 @@ def softmax(
     ----------
     x : device array, shape (N, C, ...), any with ``axis``; float16 | bfloat16 | float32 | float64
     algo : {"accurate", "fast", "log"}
-        ``"accurate"`` takes the largest element away first, so that no exponential is too large; ``"fast"``
-        does not. ``"log"`` gives the logarithm of the softmax.
+        ``"accurate"`` subtracts the largest element first, so that no exponential overflows; ``"fast"`` does
+        not. ``"log"`` computes the logarithm of the softmax.
     mode : {"channel", "instance"}
-        Whether the sum is over C, at each position, or over all of each n.
+        Sum over C at each position, or over all elements of each n.
     axis : int or tuple of adjacent ints, optional
-        What the sum is over, whatever ``mode`` says. Negative axes count from the end.
-    alpha, beta : float
+        Axes of the sum, which replace those of ``mode``. Negative axes count from the end.
     out : device array, shape and dtype of x, optional
-        Where the result goes; read only where beta is not 0, which needs it. It may be x itself.
-    stream : optional
-        An address, or anything with ``__cuda_stream__``; by default that of ``ct.use``.
-
-    Returns
-    -------
-    DeviceArray, shape and dtype of x; or ``out`` as one
-
-    Raises
-    ------
-    TypeError
-        An operand is not on the device, or its dtype is none of the four.
-    ValueError
-        There is no such algorithm, mode or axis, or the axes are not adjacent.
-    NotSupportedError
-        cuDNN has no way to compute it; the message says what each way was refused for.
-    AllocationError
-        Device memory ran out.
+        Destination of the result. It may be x itself.
 
     Notes
     -----
-    ``cudnnSoftmaxForward``, on a view with the axes of the sum as channels. An array whose axes do not lie
-    side by side in memory is copied first, on the device.
+    ``cudnnSoftmaxForward``, on a view with the axes of the sum as channels. An array whose axes are not
+    adjacent in memory is copied first, on the device.
 
-    By cuDNN's manual the same bits from run to run, on GPUs of one architecture.
+    By cuDNN's manual, results are the same bits from run to run on GPUs of one architecture.
 
     Examples
     --------
@@ -83,6 +68,7 @@ def softmax(
     return execute(_SOFTMAX, ("x",), (x,), (algo, mode, axis), alpha, beta, (out,), stream)[0]
 
 
+@documented(softmax)
 def softmax_backward(
     dy: ArrayLike,
     y: ArrayLike,
@@ -100,27 +86,19 @@ def softmax_backward(
     Parameters
     ----------
     dy : device array, shape and dtype of y
-    y : device array
-        What :func:`softmax` gave with the same ``algo``, not scaled.
-    algo, mode, axis
-        Those of the softmax.
-    alpha, beta, out, stream
-        As in :func:`softmax`; ``out`` may be dy itself.
+    y : device array, float16 | bfloat16 | float32 | float64
+        The unscaled result of :func:`softmax` with the same ``algo``.
+    out : device array, shape and dtype of y, optional
+        Destination of the result. It may be dy itself.
 
     Returns
     -------
     DeviceArray, shape and dtype of y; or ``out`` as one
 
-    Raises
-    ------
-    TypeError, ValueError, NotSupportedError, AllocationError
-        As in :func:`softmax`; ValueError also where y and dy have different shapes.
-
     Notes
     -----
-    ``cudnnSoftmaxBackward``: ``y * (dy - sum(dy * y))``, and ``dy - exp(y) * sum(dy)`` for ``"log"``.
-
-    By cuDNN's manual the same bits from run to run, on GPUs of one architecture.
+    ``cudnnSoftmaxBackward``: ``y * (dy - sum(dy * y))``, and ``dy - exp(y) * sum(dy)`` for ``"log"``. By
+    cuDNN's manual, results are the same bits from run to run on GPUs of one architecture.
 
     Examples
     --------
@@ -134,37 +112,37 @@ def softmax_backward(
 LONG = 3072  # elements of a float32 row, above which the mode that sums whole images is faster
 
 
-def softmax_plan(problem: SoftmaxProblem) -> CallPlan:
+def softmax_plan(problem: LayerProblem[SoftmaxParams]) -> CallPlan:
     """Return the plan of ``cudnnSoftmaxForward`` or ``cudnnSoftmaxBackward``."""
     return _plan(problem, _folded(problem), NativeMode.CHANNEL)
 
 
-def softmax_of_rows(problem: SoftmaxProblem) -> CallPlan | None:
+def softmax_of_rows(problem: LayerProblem[SoftmaxParams]) -> CallPlan | None:
     """Return a plan of the mode that sums whole images, if it is faster; the sums of rows are the same.
 
     It is faster for gradients, because the other mode sums a row in one thread, and for long rows.
     """
     tensors = _folded(problem)
     first = tensors[0]
-    quicker = problem.dx is not None or (first.shape[1] > LONG and first.dtype == "float32")
-    if first.shape[2:] != (1, 1) or not quicker:
+    faster = problem.dx is not None or (first.shape[1] > LONG and first.dtype == "float32")
+    if first.shape[2:] != (1, 1) or not faster:
         return None
     return _plan(problem, tensors, NativeMode.INSTANCE)
 
 
-def _plan(problem: SoftmaxProblem, tensors: list[TensorSpec], mode: NativeMode) -> CallPlan:
+def _plan(problem: LayerProblem[SoftmaxParams], tensors: list[TensorSpec], mode: NativeMode) -> CallPlan:
     first, *others = tensors
-    head = (SoftmaxAlgorithm[problem.algo.upper()], mode)
+    head = (SoftmaxAlgorithm[problem.params.algo.upper()], mode)
     if problem.dx is None:
         return CallPlan("cudnnSoftmaxForward", head, [(0, first)], others[0])
     dy, dx = others
     return CallPlan("cudnnSoftmaxBackward", head, [(0, first), (1, dy)], dx)
 
 
-def _folded(problem: SoftmaxProblem) -> list[TensorSpec]:
+def _folded(problem: LayerProblem[SoftmaxParams]) -> list[TensorSpec]:
     """Return the tensors as images whose channels are the axes of the sum."""
     tensors = list(tensors_of(problem).values())
-    rank, axes = len(tensors[0].shape), problem.axes
+    rank, axes = len(tensors[0].shape), problem.params.axes
     made = collapse(tensors, [range(axes.start), axes, range(axes.stop, rank)])
     if not any(all(layout in spec.layouts for spec in made) for layout in LAYOUTS):
         # cuDNN 9.19 accepts these, and writes outside of them.

@@ -16,6 +16,7 @@ from ..shapes.spatial import (
 from ..shapes.specs import check_shape
 from ..typing import ArrayLike, Shape, StreamLike
 from ._call import Operation, execute
+from ._documented import documented
 from ._fallback import of_problem, with_bfloat16
 from .spatial_legacy import GridPlan, SamplePlan
 
@@ -36,46 +37,31 @@ _SAMPLE = Operation("sampling", sample_problem, _SAMPLE_PLANS)
 _SAMPLE_GRADIENTS = Operation("the gradients of sampling", sample_problem, _SAMPLE_PLANS)
 
 
+@documented()
 def affine_grid(
     theta: ArrayLike, shape: Shape, *, out: ArrayLike | None = None, stream: StreamLike | None = None
 ) -> DeviceArray:
     """Compute ``theta @ (x, y, 1)`` for every pixel of an image.
 
-    ``x`` and ``y`` go from -1 to 1, from the centre of the first pixel to that of the last. Of a single pixel
-    they are -1.
+    ``x`` and ``y`` run from -1 to 1, from the centre of the first pixel to that of the last. For a single
+    pixel they are -1.
 
     Parameters
     ----------
     theta : device array, shape (N, 2, 3), float16 | bfloat16 | float32 | float64
     shape : tuple of int, (N, C, H, W) or (N, H, W)
-        Of the images that the grid is for.
-    out : device array, shape and dtype of the result, optional
-        Destination of the result. It must not overlap ``theta``.
-    stream : optional
-        An address, or anything with ``__cuda_stream__``; by default that of ``ct.use``.
+        Shape of the images that the grid is for.
 
     Returns
     -------
     DeviceArray, shape (N, H, W, 2), dtype of theta; or ``out`` as one
-        For each pixel, the place in the image to take it from: first along W, then along H.
-
-    Raises
-    ------
-    TypeError
-        theta is not on the device, or its dtype is none of the four.
-    ValueError
-        Shapes do not fit; the message has the numbers.
-    NotSupportedError
-        cuDNN has no way to compute it; the message says what each way was refused for.
-    AllocationError
-        Device memory ran out.
+        For each pixel, the position in the image to take it from: first along W, then along H.
 
     Notes
     -----
     ``cudnnSpatialTfGridGeneratorForward``, in pieces of at most 65,535 images. From Jaderberg et al., Spatial
-    Transformer Networks, 2015.
-
-    By cuDNN's manual the same bits from run to run, on GPUs of one architecture.
+    Transformer Networks, 2015. By cuDNN's manual, results are the same bits from run to run on GPUs of one
+    architecture.
 
     Examples
     --------
@@ -86,6 +72,7 @@ def affine_grid(
     return execute(_GRID, ("theta",), (theta,), (shape,), outs=(out,), stream=stream)[0]
 
 
+@documented()
 def affine_grid_backward(
     dgrid: ArrayLike, *, out: ArrayLike | None = None, stream: StreamLike | None = None
 ) -> DeviceArray:
@@ -94,23 +81,15 @@ def affine_grid_backward(
     Parameters
     ----------
     dgrid : device array, shape (N, H, W, 2), float16 | bfloat16 | float32 | float64
-    out, stream
-        As in :func:`affine_grid`.
 
     Returns
     -------
     DeviceArray, shape (N, 2, 3), dtype of dgrid; or ``out`` as one
 
-    Raises
-    ------
-    TypeError, ValueError, NotSupportedError, AllocationError
-        As in :func:`affine_grid`.
-
     Notes
     -----
-    ``cudnnSpatialTfGridGeneratorBackward``.
-
-    cuDNN's manual does not say so, but in float32 the last bits were seen to vary from run to run.
+    ``cudnnSpatialTfGridGeneratorBackward``. In float32 the last bits were seen to vary from run to run, which
+    cuDNN's manual does not mention.
 
     Examples
     --------
@@ -121,6 +100,7 @@ def affine_grid_backward(
     return execute(_GRID_GRADIENT, ("dgrid",), (dgrid,), (), outs=(out,), stream=stream)[0]
 
 
+@documented()
 def grid_sample(
     x: ArrayLike,
     grid: ArrayLike,
@@ -130,36 +110,26 @@ def grid_sample(
     out: ArrayLike | None = None,
     stream: StreamLike | None = None,
 ) -> DeviceArray:
-    """Compute ``alpha * (x at the places of a grid) + beta * out``.
+    """Compute ``alpha * (x at the positions of a grid) + beta * out``.
 
-    A place is (x, y): -1 is the centre of the first pixel, 1 that of the last. Between four pixels the value
-    is bilinear; outside the image there are zeros.
+    A position is (x, y): -1 is the centre of the first pixel, 1 that of the last. Values between pixels are
+    bilinear; outside the image they are 0.
 
     Parameters
     ----------
     x : device array, shape (N, C, H, W), float16 | bfloat16 | float32 | float64
     grid : device array, shape (N, H_out, W_out, 2), dtype of x
-    alpha, beta : float
-    out : device array, shape and dtype of the result, optional
-        Where the result goes; read only where beta is not 0, which needs it. It must not overlap the others.
-    stream : optional
-        As in :func:`affine_grid`.
 
     Returns
     -------
     DeviceArray, shape (N, C, H_out, W_out), dtype of x; or ``out`` as one
 
-    Raises
-    ------
-    TypeError, ValueError, NotSupportedError, AllocationError
-        As in :func:`affine_grid`; TypeError also where the dtypes differ.
-
     Notes
     -----
     ``cudnnSpatialTfSamplerForward``, in pieces of at most 65,535 images and 1024 channels, which are its
-    limits. The conventions are those of ``align_corners=True`` elsewhere.
+    limits. The conventions are those of ``align_corners=True`` in other libraries.
 
-    By cuDNN's manual the same bits from run to run, on GPUs of one architecture.
+    By cuDNN's manual, results are the same bits from run to run on GPUs of one architecture.
 
     Examples
     --------
@@ -171,6 +141,7 @@ def grid_sample(
     return execute(_SAMPLE, ("x", "grid"), (x, grid), (), alpha, beta, (out,), stream)[0]
 
 
+@documented(grid_sample)
 def grid_sample_backward(
     dy: ArrayLike,
     x: ArrayLike,
@@ -186,26 +157,22 @@ def grid_sample_backward(
     Parameters
     ----------
     dy : device array, shape (N, C, H_out, W_out), dtype of x
-    x : device array, shape (N, C, H, W), float16 | bfloat16 | float32 | float64
-    grid : device array, shape (N, H_out, W_out, 2), dtype of x
-    alpha, beta, out, stream
-        As in :func:`grid_sample`, for dx.
+    alpha : float
+        Factor of dx.
+    beta : float
+        Factor of the contents of ``out``, which are added to dx. If it is 0, ``out`` is only written.
+    out : device array, shape and dtype of x, optional
+        Destination of dx. It must not overlap an operand.
 
     Returns
     -------
     GridSampleGradients
-        ``dx``, as x, and ``dgrid``, as the grid.
-
-    Raises
-    ------
-    TypeError, ValueError, NotSupportedError, AllocationError
-        As in :func:`grid_sample`.
+        ``dx``, like x, or ``out`` as one; ``dgrid``, like the grid.
 
     Notes
     -----
-    ``cudnnSpatialTfSamplerBackward``, whose sums over pixels are in no fixed order.
-
-    So dx may vary in its last bits from run to run, and cuDNN has no way that does not.
+    ``cudnnSpatialTfSamplerBackward``, which sums over pixels in an undefined order: the last bits of dx may
+    vary from run to run, and cuDNN has no deterministic alternative.
 
     Examples
     --------
@@ -220,6 +187,7 @@ def grid_sample_backward(
     return GridSampleGradients(dx, dgrid)
 
 
+@documented()
 def spatial_transformer(
     x: ArrayLike,
     theta: ArrayLike,
@@ -235,28 +203,20 @@ def spatial_transformer(
     ----------
     x : device array, shape (N, C, H, W), float16 | bfloat16 | float32 | float64
     theta : device array, shape (N, 2, 3), dtype of x
-    scale_height, scale_width : float
-        Of the result against x.
-    out : device array, shape and dtype of the result, optional
-        Destination of the result. It must not overlap ``x``.
-    stream : optional
-        As in :func:`affine_grid`.
+    scale_height : float
+        Height of the result divided by that of x.
+    scale_width : float
+        Width of the result divided by that of x.
 
     Returns
     -------
     DeviceArray, shape (N, C, ceil(H * scale_height), ceil(W * scale_width)), dtype of x; or ``out`` as one
 
-    Raises
-    ------
-    TypeError, ValueError, NotSupportedError, AllocationError
-        As in :func:`grid_sample`.
-
     Notes
     -----
-    The grid is rounded to the dtype of x in between.
-
-    ``cudnnSpatialTfGridGeneratorForward`` and ``cudnnSpatialTfSamplerForward``: by cuDNN's manual the same
-    bits from run to run, on GPUs of one architecture.
+    ``cudnnSpatialTfGridGeneratorForward`` and ``cudnnSpatialTfSamplerForward``: by cuDNN's manual, results
+    are the same bits from run to run on GPUs of one architecture. The grid is rounded to the dtype of x in
+    between.
 
     Examples
     --------
@@ -269,6 +229,7 @@ def spatial_transformer(
     return grid_sample(x, grid, out=out, stream=stream)
 
 
+@documented(spatial_transformer)
 def spatial_transformer_backward(
     dy: ArrayLike,
     x: ArrayLike,
@@ -284,29 +245,18 @@ def spatial_transformer_backward(
     Parameters
     ----------
     dy : device array, shape of the result of :func:`spatial_transformer`, dtype of x
-    x : device array, shape (N, C, H, W), float16 | bfloat16 | float32 | float64
-    theta : device array, shape (N, 2, 3), dtype of x
-    scale_height, scale_width, stream
-        As in :func:`spatial_transformer`.
     out : device array, shape and dtype of x, optional
-        Destination of ``dx``. It must not overlap an operand.
+        Destination of dx. It must not overlap an operand.
 
     Returns
     -------
     SpatialTransformerGradients
-        ``dx``, as x, or ``out`` as one; ``dtheta``, as theta.
-
-    Raises
-    ------
-    TypeError, ValueError, NotSupportedError, AllocationError
-        As in :func:`grid_sample`.
+        ``dx``, like x, or ``out`` as one; ``dtheta``, like theta.
 
     Notes
     -----
-    The gradients of :func:`grid_sample`, and of the grid that of :func:`affine_grid`.
-
-    ``cudnnSpatialTfSamplerBackward`` and ``cudnnSpatialTfGridGeneratorBackward``; dx may vary in its last
-    bits from run to run.
+    ``cudnnSpatialTfSamplerBackward`` and ``cudnnSpatialTfGridGeneratorBackward``; the last bits of dx may
+    vary from run to run.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Operations on whole tensors, element by element, and moves of their elements."""
+"""Element-wise operations on tensors, copies and conversions."""
 
 from __future__ import annotations
 
@@ -34,11 +34,14 @@ from ..shapes.parse import as_float
 from ..shapes.specs import TensorSpec
 from ..typing import ArrayLike, DTypeLike, OpTensorOp, StreamLike
 from ._call import ONE, Operation, execute
+from ._documented import documented
 from ._fallback import Implementation, of_problem
+from ._state import CallState
 
 __all__ = ["add", "fill", "op_tensor", "scale", "transform"]
 
 
+@documented()
 def op_tensor(
     a: ArrayLike,
     b: ArrayLike | None = None,
@@ -59,35 +62,25 @@ def op_tensor(
     b : device array, dtype of a, as many axes, each as long or of length 1; None for "sqrt" and "not"
     op : {"add", "mul", "min", "max", "sqrt", "not"}
         ``"not"`` is ``1 - alpha1 * a``. Half precision is computed in float32.
-    alpha1, alpha2, beta : float
+    alpha1 : float
+        Factor of a.
+    alpha2 : float
+        Factor of b.
     propagate_nan : bool
-        Whether the smaller or larger of a number and NaN is NaN, or the number. Others propagate it always.
+        Whether the smaller or larger of a number and NaN is NaN, or the number. Other operations always
+        propagate NaN.
     out : device array, shape and dtype of a, optional
-        Where the result goes; read only where beta is not 0, which needs it. It may be a or b itself.
-    stream : optional
-        An address, or anything with ``__cuda_stream__``; by default that of ``ct.use``.
+        Destination of the result. It may be a or b itself.
 
     Returns
     -------
     DeviceArray, shape and dtype of a; or ``out`` as one
 
-    Raises
-    ------
-    TypeError
-        An operand is not on the device, the dtypes differ or are none of the four, or a factor is no number.
-    ValueError
-        There is no such operation, it takes another number of operands, or shapes do not fit.
-    NotSupportedError
-        cuDNN has no way to compute it; the message says what each way was refused for.
-    AllocationError
-        Device memory ran out.
-
     Notes
     -----
-    ``cudnnOpTensor``, which takes five axes. Axes that lie side by side in all operands are joined; where
-    more than five are left, there is one call for each slice.
-
-    Each element is computed by itself: the same bits from run to run.
+    ``cudnnOpTensor``, which takes five axes. Axes that are adjacent in all operands are joined; if more than
+    five are left, each slice takes a call. Each element is computed by itself, so results are the same bits
+    from run to run.
 
     Examples
     --------
@@ -96,12 +89,13 @@ def op_tensor(
     array([[3., 5.]], dtype=float32)
     """
     names, given = (("a",), (a,)) if b is None else (("a", "b"), (a, b))
-    # Factors of a run, not of the problem: a rate that falls with each step is no new problem at each.
+    # Factors belong to a run, so that a learning rate that changes in each step needs one prepared call.
     factors = OpTensorScales(as_float(alpha1, "alpha1"), as_float(alpha2, "alpha2"))
     alpha = ONE if factors == (1, 1) else factors
     return execute(_OP_TENSOR, names, given, (op, propagate_nan), alpha, beta, (out,), stream)[0]
 
 
+@documented(op_tensor)
 def add(
     a: ArrayLike,
     b: ArrayLike,
@@ -115,29 +109,17 @@ def add(
 
     Parameters
     ----------
-    a : device array, any shape and strides, float16 | bfloat16 | float32 | float64
     b : device array, dtype of a, as many axes, each as long or of length 1
-        A bias of shape (1, C, 1, 1), say.
-    alpha, beta : float
-    out : device array, shape and dtype of a, optional
-        Where the result goes; read only where beta is not 0, which needs it. It may be a or b itself.
-    stream : optional
-        An address, or anything with ``__cuda_stream__``; by default that of ``ct.use``.
+        For example a bias of shape (1, C, 1, 1).
 
     Returns
     -------
     DeviceArray, shape and dtype of a; or ``out`` as one
 
-    Raises
-    ------
-    TypeError, ValueError, NotSupportedError, AllocationError
-        As in :func:`op_tensor`.
-
     Notes
     -----
-    ``cudnnOpTensor``: ``cudnnAddTensor`` only adds to what an array holds.
-
-    Each element is computed by itself: the same bits from run to run.
+    ``cudnnOpTensor``, because ``cudnnAddTensor`` works in place only. Each element is computed by itself, so
+    results are the same bits from run to run.
 
     Examples
     --------
@@ -149,6 +131,7 @@ def add(
     return execute(_ADD, ("a", "b"), (a, b), (), alpha, beta, (out,), stream)[0]
 
 
+@documented()
 def scale(x: ArrayLike, *, alpha: float, stream: StreamLike | None = None) -> DeviceArray:
     """Multiply an array by a number, in place.
 
@@ -157,9 +140,7 @@ def scale(x: ArrayLike, *, alpha: float, stream: StreamLike | None = None) -> De
     x : device array, any shape, float16 | bfloat16 | float32 | float64
         Written and returned. Its strides are positive, and no two elements share memory.
     alpha : float
-        NaN and infinity times 0 are NaN, as elsewhere; :func:`fill` makes zeros of anything.
-    stream : optional
-        An address, or anything with ``__cuda_stream__``; by default that of ``ct.use``.
+        Infinity times 0 is NaN, and NaN stays NaN; :func:`fill` sets zeros in any case.
 
     Returns
     -------
@@ -167,18 +148,12 @@ def scale(x: ArrayLike, *, alpha: float, stream: StreamLike | None = None) -> De
 
     Raises
     ------
-    TypeError
-        ``x`` is not on the device, its dtype is none of the four, or ``alpha`` no number.
     ValueError
-        ``x`` is read-only, or its strides are such as cuDNN does not write.
-    NotSupportedError
-        cuDNN has no way to compute it; the message says what each way was refused for.
+        ``x`` is read-only or closed, a stride is not positive, or elements share memory.
 
     Notes
     -----
-    ``cudnnScaleTensor``.
-
-    Each element is computed by itself: the same bits from run to run.
+    ``cudnnScaleTensor``. Each element is computed by itself, so results are the same bits from run to run.
 
     Examples
     --------
@@ -189,16 +164,13 @@ def scale(x: ArrayLike, *, alpha: float, stream: StreamLike | None = None) -> De
     return execute(_SCALE, (), (), (), as_float(alpha, "alpha"), 0, (x,), stream)[0]
 
 
+@documented(scale)
 def fill(x: ArrayLike, value: float, *, stream: StreamLike | None = None) -> DeviceArray:
     """Set every element of an array to a number, rounded to its dtype.
 
     Parameters
     ----------
-    x : device array, any shape, float16 | bfloat16 | float32 | float64
-        Written and returned. Its strides are positive, and no two elements share memory.
     value : float
-    stream : optional
-        An address, or anything with ``__cuda_stream__``; by default that of ``ct.use``.
 
     Returns
     -------
@@ -206,27 +178,33 @@ def fill(x: ArrayLike, value: float, *, stream: StreamLike | None = None) -> Dev
 
     Raises
     ------
-    TypeError
-        ``x`` is not on the device, its dtype is none of the four, or ``value`` no number.
     ValueError
-        ``x`` is read-only, or its strides are such as cuDNN does not write.
-    NotSupportedError
-        cuDNN has no way to compute it; the message says what each way was refused for.
+        ``x`` is read-only or closed, a stride is not positive, or elements share memory.
 
     Notes
     -----
-    ``cudnnSetTensor``. What lies between the elements of a view stays as it is.
-
-    Each element is computed by itself: the same bits from run to run.
+    ``cudnnSetTensor``. Memory between the elements of a view is not written. Each element is computed by
+    itself, so results are the same bits from run to run.
 
     Examples
     --------
     >>> ct.fill(ct.asarray([1, 2], "float32"), 7).numpy()
     array([7., 7.], dtype=float32)
     """
-    return execute(_FILL, (), (), (), as_float(value, "value"), 0, (x,), stream)[0]
+    return execute(_FILL, (), (), outs=(x,), stream=stream, state=FillState(as_float(value, "value")))[0]
 
 
+class FillState(CallState):
+    """The value of a fill: it belongs to a run, so that one prepared call serves all values."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: float) -> None:
+        super().__init__()
+        self.value = value
+
+
+@documented()
 def transform(
     x: ArrayLike,
     *,
@@ -244,41 +222,25 @@ def transform(
     ----------
     x : device array, any shape and strides, float16 | bfloat16 | float32 | float64 | int8
     layout : {"nchw", "nhwc"}, optional
-        Without gaps, channels second or last; the axes keep their order. By default that of x.
+        Contiguous, channels second or last; the axes keep their order. By default that of x.
     strides : tuple of int, optional
-        In elements, instead of a layout. No two elements may be in one place; memory in gaps between them
-        is not written.
+        In elements, instead of a layout. Elements must not share memory; memory between them is not written.
     dtype : dtype, optional
-        By default that of x. float32, float16 and bfloat16 become each other; int8 remains int8. float64 is
-        converted only where cuDNN has an engine for that: its legacy calls do not.
-    alpha, beta : float
+        By default that of x. float32, float16 and bfloat16 are converted to each other, int8 only to itself.
+        float64 is converted if cuDNN has an engine for it: its legacy calls do not.
     out : device array, shape of x, dtype of the result, optional
-        Where the result goes, with the strides it has; read only where beta is not 0, which needs it. It
-        must not overlap x.
-    stream : optional
-        An address, or anything with ``__cuda_stream__``; by default that of ``ct.use``.
+        Destination of the result, with its own strides. It must not overlap x.
 
     Returns
     -------
     DeviceArray, shape of x; or ``out`` as one
 
-    Raises
-    ------
-    TypeError
-        ``x`` is not on the device, or there is no such conversion.
-    ValueError
-        Layout, strides or ``out`` do not fit; the message has the numbers.
-    NotSupportedError
-        cuDNN has no way to compute it; the message says what each way was refused for.
-    AllocationError
-        Device memory ran out.
-
     Notes
     -----
     ``cudnnTransformTensor`` within a dtype. A conversion is ``cudnnOpTensor``, whose operands and result may
-    differ in it, or a graph of one node.
+    have different dtypes, or a graph of one node.
 
-    Each element is computed by itself: the same bits from run to run.
+    Each element is computed by itself, so results are the same bits from run to run.
 
     Examples
     --------
@@ -290,18 +252,13 @@ def transform(
 
 
 def cast_by_graph(problem: TransformProblem, context: Context) -> ChainPlan:
-    """Copy x without gaps, convert the copy, copy that to y: a graph has no factors and one memory order.
+    """Convert contiguous copies: graphs do not scale, and need one memory order.
 
-    alpha is a factor in the wider dtype of the two, so that what it brings into range is not lost before.
-
-    Raises
-    ------
-    NotSupportedError
-        Nothing is to be converted, or cuDNN has no engine for it.
+    Alpha is applied in the wider of the two dtypes, so that values that it brings into range are kept.
     """
     x, y = problem.x, problem.y
     if x.dtype == y.dtype:
-        raise NotSupportedError(f"x and the result are {x.dtype}: there is nothing to convert")
+        raise NotSupportedError(f"x and the result have one dtype, {x.dtype}: no conversion is needed")
     packed_x, packed_y = (TensorSpec.packed(x.shape, spec.dtype) for spec in (x, y))
     identity = in_pixels(lambda a, b: first_plan(identity_graph(a, b), context), packed_x, packed_y)
     steps = [
@@ -314,7 +271,7 @@ def cast_by_graph(problem: TransformProblem, context: Context) -> ChainPlan:
 
 
 def identity_graph(x: TensorSpec, y: TensorSpec) -> Graph:
-    """Make the graph that writes the elements of x as the dtype of y; both are images of pixels."""
+    """Make the graph that converts x to the dtype of y; both are images of pixels."""
     first, last = (Tensor(uid, spec) for uid, spec in enumerate((x, y), 1))
     compute = "float64" if "float64" in (x.dtype, y.dtype) else "float32"
     one = node("pointwise", mode="identity", math_prec=compute, xdesc=first, ydesc=last)
@@ -324,14 +281,13 @@ def identity_graph(x: TensorSpec, y: TensorSpec) -> Graph:
 _OP_TENSOR_PLANS = (of_problem(op_tensor_plan),)
 _ADD = Operation("an addition", add_problem, _OP_TENSOR_PLANS, in_place=True)
 _OP_TENSOR = Operation("an operation on tensors", op_tensor_problem, _OP_TENSOR_PLANS, in_place=True)
-_SCALE = Operation(
-    "a scaling",
-    scale_problem,
-    (of_problem(scale_plan), of_problem(scaling_by_op_tensor)),
-    written=("x",),
-    relayout=False,
+_SCALE_PLANS = (
+    of_problem(lambda problem: scale_plan(problem.x)),
+    of_problem(lambda problem: scaling_by_op_tensor(problem.x)),
 )
-_FILL = Operation("a filling", fill_problem, (of_problem(fill_plan),), written=("x",), relayout=False)
+_SCALE = Operation("a scaling", scale_problem, _SCALE_PLANS, written=("x",), relayout=False)
+_FILL_PLANS = (of_problem(lambda problem: fill_plan(problem.x)),)
+_FILL = Operation("a filling", fill_problem, _FILL_PLANS, written=("x",), relayout=False)
 _TRANSFORM = Operation(
     "a transformation",
     transform_problem,

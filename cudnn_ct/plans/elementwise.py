@@ -10,7 +10,7 @@ from ..cuda import memory as memories
 from ..descriptors import OpTensorDescriptor, TensorDescriptor
 from ..dtypes import DTYPES
 from ..errors import NotSupportedError
-from ..shapes.elementwise import FillProblem, OpTensorProblem, OpTensorScales, ScaleProblem, TransformProblem
+from ..shapes.elementwise import OpTensorProblem, OpTensorScales, TransformProblem
 from ..shapes.specs import OpTensorSpec, TensorSpec
 from .base import Plan
 from .call import CallPlan
@@ -78,20 +78,20 @@ def cast_or_copy_plan(x: TensorSpec, y: TensorSpec) -> Plan:
     return copy_plan(x, y) if x.dtype == y.dtype else cast_plan(TransformProblem(x, y))
 
 
-def scale_plan(problem: ScaleProblem) -> Plan:
+def scale_plan(x: TensorSpec) -> Plan:
     """Return a plan of ``cudnnScaleTensor``."""
-    return tile(SetOrScale, problem.x)
+    return tile(ScalePlan, x)
 
 
-def scaling_by_op_tensor(problem: ScaleProblem) -> Plan:
+def scaling_by_op_tensor(x: TensorSpec) -> Plan:
     """Return a plan of ``cudnnOpTensor`` in place: the maximum of alpha x and alpha x."""
-    spec = OpTensorSpec("max", DTYPES[problem.x.dtype].accumulate)
-    return tile(partial(OpTensorPlan, spec, 1.0, 1.0), problem.x)
+    spec = OpTensorSpec("max", DTYPES[x.dtype].accumulate)
+    return tile(partial(OpTensorPlan, spec, 1.0, 1.0), x)
 
 
-def fill_plan(problem: FillProblem) -> Plan:
-    """Return a plan of ``cudnnSetTensor``."""
-    return tile(partial(SetOrScale, value=True), problem.x)
+def fill_plan(x: TensorSpec, value: float | None = None) -> Plan:
+    """Return a plan of ``cudnnSetTensor``; if ``value`` is None, each run takes it from ``context.state``."""
+    return tile(partial(FillPlan, value), x)
 
 
 def absolute_plan(x: TensorSpec, y: TensorSpec) -> Plan:
@@ -172,29 +172,44 @@ class ExtremePlan:
         return f"{self._plan.describe()} of an operand and {self._factor:g} times the other"
 
 
-class SetOrScale:
-    """``cudnnScaleTensor`` by alpha, or with ``value`` ``cudnnSetTensor`` to alpha."""
+class ScalePlan:
+    """``cudnnScaleTensor`` by alpha."""
 
-    __slots__ = ("_dtype", "_scalar", "_value", "_x", "workspace")
+    __slots__ = ("_scalar", "_x", "workspace")
 
-    def __init__(self, x: TensorSpec, *, value: bool = False) -> None:
+    def __init__(self, x: TensorSpec) -> None:
         self._x = TensorDescriptor.cached(x)
-        self._dtype = x.dtype
         self._scalar = scalar_type(DTYPES[x.dtype].accumulate)
-        self._value = value
         self.workspace = 0
 
     def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:  # noqa: ARG002
         """Enqueue the call."""
-        library, handle, pointer = context.library, context.handle, pointers[-1]
-        if self._value:
-            library.cudnnSetTensor(handle, self._x, pointer, scalar_bytes(self._dtype, alpha))
-        else:
-            library.cudnnScaleTensor(handle, self._x, pointer, self._scalar(alpha))
+        context.library.cudnnScaleTensor(context.handle, self._x, pointers[-1], self._scalar(alpha))
 
     def describe(self) -> str:
         """Return a description of the plan."""
-        return f"chosen: {'cudnnSetTensor' if self._value else 'cudnnScaleTensor'}"
+        return "chosen: cudnnScaleTensor"
+
+
+class FillPlan:
+    """``cudnnSetTensor`` to a value, or if that is None to ``context.state.value``; alpha is not used."""
+
+    __slots__ = ("_bytes", "_dtype", "_x", "workspace")
+
+    def __init__(self, value: float | None, x: TensorSpec) -> None:
+        self._x = TensorDescriptor.cached(x)
+        self._dtype = x.dtype
+        self._bytes = None if value is None else scalar_bytes(x.dtype, value)
+        self.workspace = 0
+
+    def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:  # noqa: ARG002
+        """Enqueue the call."""
+        value = self._bytes or scalar_bytes(self._dtype, context.state.value)
+        context.library.cudnnSetTensor(context.handle, self._x, pointers[-1], value)
+
+    def describe(self) -> str:
+        """Return a description of the plan."""
+        return "chosen: cudnnSetTensor"
 
 
 def copy_plan(x: TensorSpec, y: TensorSpec) -> Plan:

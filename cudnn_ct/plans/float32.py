@@ -19,26 +19,26 @@ PlanMaker = Callable[[Any, Context], Plan | None]
 
 
 def on_float32(maker: PlanMaker, *dtypes: str) -> PlanMaker:
-    """Return an implementation for problems of ``dtypes``, which runs another one on float32 copies."""
+    """Return an implementation that runs another one on float32 copies of the operands of ``dtypes``."""
 
     def wide(problem: Any, context: Context) -> Plan | None:
         tensors = tensors_of(problem)
-        if any(spec.dtype not in dtypes for spec in tensors.values()):
-            return None
-        copies = {name: widened(spec) for name, spec in tensors.items()}
-        inner = maker(problem._replace(**copies), context)
+        copies = {name: widened(spec) for name, spec in tensors.items() if spec.dtype in dtypes}
+        inner = maker(problem._replace(**copies), context) if copies else None
         if inner is None:
             return None
-        count, results = len(tensors), len(problem.results)
-        pairs = [
-            (i, TransformProblem(spec, copy), TransformProblem(copy, spec))
-            for i, (spec, copy) in enumerate(zip(tensors.values(), copies.values(), strict=True))
-        ]
-        steps = [Step(cast_plan(there), (i, count + i)) for i, there, _ in pairs[: count - results]]
-        steps.append(Step(inner, tuple(range(count, 2 * count))))
+        places = list(range(len(tensors)))  # of the operands of the inner plan
+        into, out_of = [], []
+        for place, (name, spec) in enumerate(tensors.items()):
+            if name not in copies:
+                continue
+            places[place] = copied = len(tensors) + list(copies).index(name)
+            if place < len(tensors) - len(problem.results):
+                into.append(Step(cast_plan(TransformProblem(spec, copies[name])), (place, copied)))
+            else:
+                out_of.append(Step(cast_plan(TransformProblem(copies[name], spec)), (copied, place)))
         # The first result is last, because the last step applies alpha and beta.
-        steps += [Step(cast_plan(back), (count + i, i)) for i, _, back in reversed(pairs[count - results :])]
-        return ChainPlan(list(copies.values()), steps)
+        return ChainPlan(list(copies.values()), [*into, Step(inner, tuple(places)), *reversed(out_of)])
 
     return wide
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..shapes.parse import as_bool
-from ..shapes.tensor import IndexedReduction, reduce_axes, reduce_op, reduced_shape
+from ..shapes.reduction import IndexedReduction, reduce_axes, reduce_op, reduced_shape
 from ..typing import ReduceOp
 from ._cast import Array, Float64, deliver, operands
 

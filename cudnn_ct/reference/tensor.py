@@ -10,9 +10,9 @@ from numpy.typing import ArrayLike
 
 from ..dtypes import as_dtype
 from ..shapes.checks import one_dtype
+from ..shapes.elementwise import check_broadcast, op_tensor_op, transformed_spec
 from ..shapes.parse import as_bool, as_float
 from ..shapes.specs import TensorSpec, equivalent_strides
-from ..shapes.tensor import check_broadcast, op_tensor_op, transformed_spec
 from ..typing import DTypeLike, OpTensorOp
 from ._cast import Array, deliver, operands, round_once, wide
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
-from .checks import one_dtype, result_spec, same_shape
+from .checks import Outs, Specs, one_dtype, result_spec, same_shape
 from .fused import ACTIVATIONS
+from .layer import LayerProblem
 from .parse import as_bool, as_choice, as_float
-from .specs import ActivationSpec, TensorSpec
+from .specs import ActivationSpec
 
 ACTIVATION_MODES = tuple(name for name in ACTIVATIONS if name != "gelu")  # gelu exists only fused into a conv
 
@@ -32,48 +33,17 @@ def activation_spec(mode: Any, coefficient: Any = 0, propagate_nan: bool = True)
     return ActivationSpec(name, value, propagate_nan)
 
 
-class ActivationProblem(NamedTuple):
-    """Activation of x, or its gradient if ``dx`` is set."""
-
-    x: TensorSpec
-    y: TensorSpec
-    dy: TensorSpec | None
-    dx: TensorSpec | None
-    activation: ActivationSpec
-
-    @property
-    def results(self) -> tuple[TensorSpec, ...]:
-        """The tensors that are written."""
-        return (self.dx or self.y,)
-
-    def __str__(self) -> str:
-        mode, coefficient, _ = self.activation
-        gradient = f"gradient of {mode}: y {self.y}, dy {self.dy}, " if self.dx else f"{mode}: "
-        return f"{gradient}x {self.x}, result {self.results[0]}, coefficient {coefficient}"
-
-
 def activation_problem(
-    specs: dict[str, TensorSpec],
-    outs: tuple[TensorSpec | None],
-    mode: Any,
-    coefficient: Any,
-    propagate_nan: Any,
-) -> ActivationProblem:
+    specs: Specs, outs: Outs, mode: Any, coefficient: Any, propagate_nan: Any
+) -> LayerProblem[ActivationSpec]:
     """Validate the arguments of an activation of x, or of the gradient with x, y and dy."""
     one_dtype("an activation", **{name: spec.dtype for name, spec in specs.items()})
     shape = same_shape(**{name: spec.shape for name, spec in specs.items()})
-    activation, x = activation_spec(mode, coefficient, as_bool(propagate_nan, "propagate_nan")), specs["x"]
-    result = result_spec(shape, *specs.values(), out=outs[0])
-    if "dy" in specs:
-        _check_slope(activation)
-        return ActivationProblem(x, specs["y"], specs["dy"], result, activation)
-    return ActivationProblem(x, result, None, None, activation)
-
-
-def _check_slope(activation: ActivationSpec) -> None:
-    """Raise where y does not determine the slope: cuDNN does not look at x."""
-    if activation.mode == "elu" and activation.coefficient < 0:
+    activation = activation_spec(mode, coefficient, as_bool(propagate_nan, "propagate_nan"))
+    if "dy" in specs and activation.mode == "elu" and activation.coefficient < 0:
         raise ValueError(
             f"coefficient is negative for the gradient of elu: got {activation.coefficient}, expected at "
             "least 0; cuDNN takes the slope from y, which is then positive on both sides of 0"
         )
+    result = result_spec(shape, *specs.values(), out=outs[0])
+    return LayerProblem.of(activation.mode, activation, specs, result)

@@ -9,6 +9,9 @@ from typing import Any
 from ..dtypes import as_dtype
 from .specs import Shape, TensorSpec, check_shape, nearest_layout
 
+Specs = dict[str, TensorSpec]  # of operands, by the names of parameters
+Outs = tuple[TensorSpec | None, ...]  # of results; None for a new one
+
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 
@@ -52,13 +55,7 @@ def check_images(shape: Iterable[int], name: str = "x") -> Shape:
 def result_spec(
     shape: Shape, *operands: TensorSpec, out: TensorSpec | None = None, name: str = "out", dtype: str = ""
 ) -> TensorSpec:
-    """Return ``out`` if it is given and fits, else a packed spec in the `nearest_layout` of the operands.
-
-    Raises
-    ------
-    TypeError, ValueError
-        ``out`` has another dtype or shape than the result.
-    """
+    """Return ``out`` if it is given and fits, else a packed spec in the `nearest_layout` of the operands."""
     dtype = dtype or operands[0].dtype
     if out is None:
         return TensorSpec.packed(shape, dtype, nearest_layout(*operands) if 3 <= len(shape) <= 5 else "nchw")

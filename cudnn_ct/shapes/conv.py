@@ -6,9 +6,10 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from ..typing import ConvMode, Padding, PerAxis
+from .checks import result_spec
 from .conv_dtype import check_conv_dtypes, conv_result_dtype, resolve_precision
 from .parse import as_choice, as_int, per_axis
-from .specs import Shape, TensorSpec, check_shape, nearest_layout
+from .specs import Shape, TensorSpec, check_shape
 
 Pairs = tuple[tuple[int, int], ...]
 
@@ -143,11 +144,8 @@ def conv_output_shape(
     """
     x, w = check_shape(x_shape, "x_shape"), check_shape(w_shape, "w_shape")
     _check_filter_fits(x, w, groups)
-    axes = len(x) - 2
-    strides, dilations = per_axis(stride, axes, "stride", 1), per_axis(dilation, axes, "dilation", 1)
     as_choice(mode, MODES, "mode")
-    pairs = pad_pairs(padding, w[2:], dilations)
-    return _output_shape(x, w, pairs, strides, dilations)
+    return _output_shape(x, w, *_geometry(w[2:], padding, stride, dilation))
 
 
 def conv_problem(
@@ -169,22 +167,10 @@ def conv_problem(
 ) -> ConvProblem:
     """Validate the arguments of a convolution or of its gradient, and return the problem.
 
-    Parameters
-    ----------
-    direction : str
-        A key of :data:`ROLES`, which names the operands ``first`` and ``second`` and the result.
-    shape : tuple of int
-        Shape of the result, required for gradients: several shapes can give the same output.
-    out : TensorSpec, optional
-        Spec of the result. By default it is contiguous, in the layout of the image among the inputs (see
-        `nearest_layout`). For int8 operands its dtype is the accumulation dtype.
-
-    Raises
-    ------
-    TypeError
-        The dtypes differ or are not supported.
-    ValueError
-        Shapes or parameters do not match (the message has the numbers), or integer sums would be scaled.
+    ``direction`` is a key of :data:`ROLES`, which names ``first``, ``second`` and the result. ``shape`` is
+    that of a gradient: several shapes can give the same output. The result is ``out`` or contiguous, in the
+    layout of the image among the inputs (see `nearest_layout`); for int8 operands it has the accumulation
+    dtype.
     """
     roles = ROLES[direction]
     check_conv_dtypes(direction, dict(zip(roles.names, (first.dtype, second.dtype), strict=False)))
@@ -203,18 +189,14 @@ def conv_problem(
     image = specs["y"] if direction == "backward_data" else specs["x"]
     other = second if image is first else first
     dtype = conv_result_dtype(first.dtype, None if out is None else out.dtype, scaled)
-    result = TensorSpec.packed(shapes[roles.operands[-1]], dtype, nearest_layout(image, other))
-    if out is not None:
-        _check_out(out, result)
-    axes = len(y_shape) - 2
-    dilations = per_axis(dilation, axes, "dilation", 1)
+    specs[roles.operands[-1]] = result_spec(shapes[roles.operands[-1]], image, other, out=out, dtype=dtype)
+    pairs, strides, dilations = _geometry(shapes["w"][2:], padding, stride, dilation)
     compute, tensor_cores = resolve_precision(precision, first.dtype, allow_tf32)
-    specs[roles.operands[-1]] = out or result
     return ConvProblem(
         direction=direction,
         **specs,
-        padding=pad_pairs(padding, shapes["w"][2:], dilations),
-        stride=per_axis(stride, axes, "stride", 1),
+        padding=pairs,
+        stride=strides,
         dilation=dilations,
         groups=as_int(groups, "groups"),
         mode=as_choice(mode, MODES, "mode"),
@@ -267,10 +249,8 @@ def conv_transpose_output_shape(
         raise ValueError(f"x is {x} and w {w}; expected (N, C, *spatial) and (C, K / groups, *window)")
     if x[1] != w[0]:
         raise ValueError(f"x has {x[1]} channels; w of shape {w} expects {w[0]}")
-    axes = len(x) - 2
-    strides, dilations = per_axis(stride, axes, "stride", 1), per_axis(dilation, axes, "dilation", 1)
-    extras = per_axis(output_padding, axes, "output_padding", 0)
-    pairs = pad_pairs(padding, w[2:], dilations)
+    pairs, strides, dilations = _geometry(w[2:], padding, stride, dilation)
+    extras = per_axis(output_padding, len(strides), "output_padding", 0)
     if any(extra >= s for extra, s in zip(extras, strides, strict=True)):
         raise ValueError(f"output_padding {extras} must be less than the stride {strides}")
     sizes = [
@@ -280,6 +260,13 @@ def conv_transpose_output_shape(
     if min(sizes) < 1:
         raise ValueError(f"the result would have spatial shape {tuple(sizes)}; each axis needs an element")
     return check_shape((x[0], w[1] * as_int(groups, "groups"), *sizes), "result shape")
+
+
+def _geometry(window: Shape, padding: Any, stride: Any, dilation: Any) -> tuple[Pairs, Shape, Shape]:
+    """Return padding, stride and dilation, in any of their accepted forms, per axis of a window."""
+    strides = per_axis(stride, len(window), "stride", 1)
+    dilations = per_axis(dilation, len(window), "dilation", 1)
+    return pad_pairs(padding, window, dilations), strides, dilations
 
 
 def pad_pairs(padding: Any, window: Shape, dilation: Shape) -> Pairs:
@@ -335,10 +322,3 @@ def _output_shape(x: Shape, w: Shape, padding: Pairs, stride: Shape, dilation: S
             )
         spatial.append((padded - span) // s + 1)
     return check_shape((x[0], w[0], *spatial), "output shape")
-
-
-def _check_out(out: TensorSpec, y: TensorSpec) -> None:
-    if out.shape != y.shape:
-        raise ValueError(f"out has shape {out.shape}; the result has {y.shape}")
-    if out.dtype != y.dtype:
-        raise TypeError(f"out is {out.dtype}; the result is {y.dtype}")

@@ -35,24 +35,9 @@ def check_conv_dtypes(direction: str, dtypes: Mapping[str, str]) -> None:
 def conv_result_dtype(dtype: str, out: str | None = None, scaled: str = "") -> str:
     """Return the dtype of a convolution's result: the operands' dtype; for int8, int32 or the float32 of out.
 
-    Parameters
-    ----------
-    dtype : str
-        Dtype of the operands.
-    out : str, optional
-        Dtype of the array for the result.
-    scaled : str
-        "alpha" or "beta" if that factor differs from its default, else empty. Integers are not scaled.
+    ``scaled`` is "alpha" or "beta" if that factor differs from its default, which int32 results do not
+    support.
 
-    Raises
-    ------
-    TypeError
-        The dtype of ``out`` is not supported for int8 operands.
-    ValueError
-        The result is int32, and there is a factor.
-
-    Examples
-    --------
     >>> conv_result_dtype("int8"), conv_result_dtype("int8", "float32"), conv_result_dtype("float16")
     ('int32', 'float32', 'float16')
     """

@@ -1,13 +1,20 @@
-"""Problems of element-wise operations and of layout conversions."""
+"""Element-wise operations and layout conversions: their problems, broadcasting and layouts."""
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Iterable
+from functools import partial
 from typing import Any, NamedTuple
 
-from .checks import one_dtype, result_spec
-from .parse import as_bool
-from .specs import TensorSpec, equivalent_strides
-from .tensor import check_broadcast, op_tensor_op, transformed_spec
+from ..dtypes import as_dtype
+from .checks import FLOATS, Outs, Specs, one_dtype, result_spec
+from .layer import describe
+from .parse import as_bool, as_choice
+from .specs import Shape, TensorSpec, check_shape, equivalent_strides, nearest_layout
+
+OP_TENSOR_OPS = ("add", "mul", "min", "max", "sqrt", "not")
+_UNARY = ("sqrt", "not")
 
 
 class OpTensorScales(NamedTuple):
@@ -35,13 +42,13 @@ class OpTensorProblem(NamedTuple):
         return (self.c,)
 
     def __str__(self) -> str:
-        second = f", b {self.b}" if self.b else ""
-        return f"op_tensor {self.op!r}: a {self.a}{second}, result {self.c}"
+        return describe("op_tensor", self)
 
 
-class ScaleProblem(NamedTuple):
-    """In-place multiplication by the alpha of a run."""
+class InPlaceProblem(NamedTuple):
+    """An operation on x in place: "scale" by the alpha of a run, or "fill" with the value of a run."""
 
+    name: str
     x: TensorSpec
 
     @property
@@ -50,21 +57,7 @@ class ScaleProblem(NamedTuple):
         return (self.x,)
 
     def __str__(self) -> str:
-        return f"scaling of x {self.x}"
-
-
-class FillProblem(NamedTuple):
-    """Assignment of one value, the alpha of a run, to all elements."""
-
-    x: TensorSpec
-
-    @property
-    def results(self) -> tuple[TensorSpec, ...]:
-        """The tensors that are written."""
-        return (self.x,)
-
-    def __str__(self) -> str:
-        return f"filling of x {self.x}"
+        return describe(self.name, self, "name")
 
 
 class TransformProblem(NamedTuple):
@@ -79,15 +72,11 @@ class TransformProblem(NamedTuple):
         return (self.y,)
 
     def __str__(self) -> str:
-        return f"transformation of x {self.x} into {self.y}"
+        return describe("transformation", self)
 
 
 def op_tensor_problem(
-    specs: dict[str, TensorSpec],
-    outs: tuple[TensorSpec | None],
-    op: Any,
-    propagate_nan: Any,
-    what: str = "op_tensor",
+    specs: Specs, outs: Outs, op: Any, propagate_nan: Any, what: str = "op_tensor"
 ) -> OpTensorProblem:
     """Validate the arguments of an operation on a and b, or on a alone."""
     a, b = specs["a"], specs.get("b")
@@ -95,39 +84,25 @@ def op_tensor_problem(
     one_dtype(what, **{tensor: spec.dtype for tensor, spec in specs.items()})
     if b is not None:
         check_broadcast(a.shape, b.shape)
-    return OpTensorProblem(
-        a,
-        b,
-        result_spec(a.shape, *specs.values(), out=outs[0]),
-        name,
-        as_bool(propagate_nan, "propagate_nan"),
-    )
+    result = result_spec(a.shape, *specs.values(), out=outs[0])
+    return OpTensorProblem(a, b, result, name, as_bool(propagate_nan, "propagate_nan"))
 
 
-def add_problem(specs: dict[str, TensorSpec], outs: tuple[TensorSpec | None]) -> OpTensorProblem:
+def add_problem(specs: Specs, outs: Outs) -> OpTensorProblem:
     """Validate the arguments of a sum of a and b."""
     return op_tensor_problem(specs, outs, "add", True, what="add")
 
 
-def scale_problem(_: dict[str, TensorSpec], outs: tuple[TensorSpec]) -> ScaleProblem:
-    """Validate the array that is scaled in place."""
-    one_dtype("scale", x=outs[0].dtype)
-    return ScaleProblem(outs[0])
+def in_place_problem(name: str, _: Specs, outs: tuple[TensorSpec]) -> InPlaceProblem:
+    """Validate the array that an operation changes in place."""
+    one_dtype(name, x=outs[0].dtype)
+    return InPlaceProblem(name, outs[0])
 
 
-def fill_problem(_: dict[str, TensorSpec], outs: tuple[TensorSpec]) -> FillProblem:
-    """Validate the array that is filled."""
-    one_dtype("fill", x=outs[0].dtype)
-    return FillProblem(outs[0])
+scale_problem, fill_problem = partial(in_place_problem, "scale"), partial(in_place_problem, "fill")
 
 
-def transform_problem(
-    specs: dict[str, TensorSpec],
-    outs: tuple[TensorSpec | None],
-    layout: Any,
-    strides: Any,
-    dtype: Any,
-) -> TransformProblem:
+def transform_problem(specs: Specs, outs: Outs, layout: Any, strides: Any, dtype: Any) -> TransformProblem:
     """Validate the arguments of a transformation of x."""
     x, out = specs["x"], outs[0]
     spec = transformed_spec(x, layout, strides, dtype)
@@ -139,3 +114,59 @@ def transform_problem(
     ):
         raise ValueError(f"out has the wrong strides: got {out.strides}, expected {spec.strides}")
     return TransformProblem(x, out)
+
+
+def op_tensor_op(op: Any, has_b: bool) -> str:
+    """Return the name of the operation in :data:`OP_TENSOR_OPS`; raise unless its operand count matches."""
+    name = as_choice(op, OP_TENSOR_OPS, "op")
+    if has_b and name in _UNARY:
+        raise ValueError(f"op={name!r} takes one tensor: got a and b, expected b=None")
+    if not has_b and name not in _UNARY:
+        raise ValueError(f"op={name!r} needs b: got None, expected a tensor that broadcasts to a")
+    return name
+
+
+def check_broadcast(a_shape: Iterable[int], b_shape: Iterable[int]) -> Shape:
+    """Return the shape of ``a``, to which ``b`` broadcasts: each of its axes is as long, or of length 1.
+
+    >>> check_broadcast((8, 3, 4, 4), (1, 3, 1, 1))
+    (8, 3, 4, 4)
+    """
+    a, b = check_shape(a_shape, "a_shape"), check_shape(b_shape, "b_shape")
+    if len(a) != len(b) or any(m not in (1, n) for n, m in zip(a, b, strict=True)):
+        raise ValueError(f"b has shape {b}; a of shape {a} needs as many axes, each as long or of length 1")
+    return a
+
+
+def transformed_spec(
+    x: TensorSpec, layout: str | None = None, strides: Any = None, dtype: Any = None
+) -> TensorSpec:
+    """Return the spec of ``transform(x)``: the shape of x, with other strides or another dtype.
+
+    With neither layout nor strides, the elements lie packed in the layout of x, or that nearest to it.
+
+    >>> transformed_spec(TensorSpec.packed((2, 3, 4, 5)), layout="nhwc", dtype="float16")
+    TensorSpec(shape=(2, 3, 4, 5), strides=(60, 1, 15, 3), dtype='float16')
+    """
+    result = x.dtype if dtype is None else as_dtype(dtype).name
+    if not (x.dtype in FLOATS and result in FLOATS) and not x.dtype == result == "int8":
+        raise TypeError(
+            f"transform converts between {', '.join(FLOATS)}, or int8 to int8: got {x.dtype} to {result}"
+        )
+    if strides is None:
+        name = layout or nearest_layout(x)
+        return TensorSpec.packed(x.shape, result, name)
+    if layout is not None:
+        raise ValueError(f"layout and strides are exclusive: got {layout!r} and {strides!r}; pass one")
+    try:
+        # Unlike a length, a stride may exceed a C int: plans run once for each slice that a descriptor holds.
+        spec = TensorSpec(x.shape, tuple(operator.index(stride) for stride in strides), result)
+    except TypeError:
+        raise ValueError(f"strides must be positive ints, in elements: got {strides!r}") from None
+    if min(spec.strides, default=0) < 0:
+        raise ValueError(f"strides must be positive ints, in elements: got {strides!r}")
+    if len(spec.strides) != len(x.shape):
+        raise ValueError(f"strides {spec.strides} do not fit x of shape {x.shape}: expected one per axis")
+    if not spec.describable or spec.overlaps_itself:
+        raise ValueError(f"strides {spec.strides} overlap: elements of shape {x.shape} would share memory")
+    return spec

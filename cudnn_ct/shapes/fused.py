@@ -80,15 +80,7 @@ def fused_problem(
     alpha1: float = 1.0,
     alpha2: float = 1.0,
 ) -> FusedConv:
-    """Validate the operations fused into a forward convolution, and return the problem.
-
-    Raises
-    ------
-    TypeError
-        The dtypes differ or are not supported, or a factor is not a number.
-    ValueError
-        The shape of the bias or of the residual does not match y, or the activation does not exist.
-    """
+    """Validate the operations fused into a forward convolution, and return the problem."""
     y = conv.y
     check_conv_dtypes("fused", {"x": conv.x.dtype})
     if bias is not None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from math import isfinite
-from typing import Any, NamedTuple
+from typing import Any
 
-from .checks import check_images, one_dtype, result_spec, same_shape
+from .checks import Outs, Specs, check_images, one_dtype, result_spec, same_shape
+from .layer import LayerProblem
 from .parse import as_float, as_int
-from .specs import LRNSpec, TensorSpec
+from .specs import LRNSpec
 
 LRN_MAX_CHANNELS = 16  # CUDNN_LRN_MAX_N; the next two are CUDNN_LRN_MIN_K and CUDNN_LRN_MIN_BETA
 LRN_MIN_K = 1e-5
@@ -39,42 +40,14 @@ def check_lrn_factors(lrn_alpha: Any, lrn_beta: Any, k: Any) -> tuple[float, flo
     return factors
 
 
-class LRNProblem(NamedTuple):
-    """Local response normalisation of x across channels, or its gradient if ``dx`` is set."""
-
-    x: TensorSpec
-    y: TensorSpec
-    dy: TensorSpec | None
-    dx: TensorSpec | None
-    lrn: LRNSpec
-
-    @property
-    def results(self) -> tuple[TensorSpec, ...]:
-        """The tensors that are written."""
-        return (self.dx or self.y,)
-
-    def __str__(self) -> str:
-        gradient = f"gradient of a local response normalisation: y {self.y}, dy {self.dy}, "
-        start = gradient if self.dx else "local response normalisation: "
-        return f"{start}x {self.x}, result {self.results[0]}, {self.lrn}"
-
-
 def lrn_problem(
-    specs: dict[str, TensorSpec],
-    outs: tuple[TensorSpec | None],
-    n: Any,
-    lrn_alpha: Any,
-    lrn_beta: Any,
-    k: Any,
-) -> LRNProblem:
+    specs: Specs, outs: Outs, n: Any, lrn_alpha: Any, lrn_beta: Any, k: Any
+) -> LayerProblem[LRNSpec]:
     """Validate the arguments of normalising x, or of the gradient with x, y and dy."""
-    gradient = "dy" in specs
-    what = "the gradient of lrn" if gradient else "lrn"
+    what = "the gradient of lrn" if "dy" in specs else "lrn"
     one_dtype(what, **{name: spec.dtype for name, spec in specs.items()})
     shape = check_images(same_shape(**{name: spec.shape for name, spec in specs.items()}))
     before, after = lrn_window(n)
-    lrn, x = LRNSpec(before + 1 + after, *check_lrn_factors(lrn_alpha, lrn_beta, k)), specs["x"]
+    lrn = LRNSpec(before + 1 + after, *check_lrn_factors(lrn_alpha, lrn_beta, k))
     result = result_spec(shape, *specs.values(), out=outs[0])
-    if gradient:
-        return LRNProblem(x, specs["y"], specs["dy"], result, lrn)
-    return LRNProblem(x, result, None, None, lrn)
+    return LayerProblem.of("local response normalisation", lrn, specs, result)

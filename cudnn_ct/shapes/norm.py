@@ -1,4 +1,4 @@
-"""Rules of batch normalisation: reduced axes, and the shape and dtype of parameters."""
+"""Batch normalisation: its problems, reduced axes, and the shape and dtype of parameters."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from math import prod
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from ..dtypes import as_dtype
-from .checks import one_dtype
+from .checks import Outs, Specs, one_dtype, result_spec, same_shape
+from .layer import describe
 from .parse import as_choice, as_float
-from .specs import Shape, check_shape
+from .specs import Shape, TensorSpec, check_shape
 
 T = TypeVar("T")
 
@@ -147,3 +148,146 @@ def check_epsilon(epsilon: Any) -> float:
 def norm_activation(activation: Any) -> str | None:
     """Return the activation fused into batch normalisation, one of :data:`NORM_ACTIVATIONS`, or None."""
     return None if activation is None else as_choice(activation, NORM_ACTIVATIONS, "activation")
+
+
+class NormTraining(NamedTuple):
+    """A training step. ``scaled`` is True unless alpha is 1 and beta 0; fused plans reject it."""
+
+    x: TensorSpec
+    scale: TensorSpec
+    bias: TensorSpec
+    z: TensorSpec | None
+    y: TensorSpec
+    mean: TensorSpec
+    invstd: TensorSpec
+    running_mean: TensorSpec | None
+    running_var: TensorSpec | None
+    mode: str
+    epsilon: float
+    momentum: float
+    activation: str | None
+    scaled: bool
+
+    @property
+    def results(self) -> tuple[TensorSpec, ...]:
+        """The tensors that are written."""
+        running = (self.running_mean, self.running_var)
+        return (self.y, self.mean, self.invstd, *(spec for spec in running if spec))
+
+    @property
+    def updated(self) -> int:
+        """Number of results, from the end, that are also read."""
+        return len(self.results) - 3
+
+    def __str__(self) -> str:
+        return describe("batch normalisation in training", self)
+
+
+class NormInference(NamedTuple):
+    """An inference step with given statistics."""
+
+    x: TensorSpec
+    scale: TensorSpec
+    bias: TensorSpec
+    mean: TensorSpec
+    var: TensorSpec
+    y: TensorSpec
+    mode: str
+    epsilon: float
+
+    @property
+    def results(self) -> tuple[TensorSpec, ...]:
+        """The tensors that are written."""
+        return (self.y,)
+
+    def __str__(self) -> str:
+        return describe("batch normalisation in inference", self)
+
+
+class NormGradient(NamedTuple):
+    """The gradient of a training step."""
+
+    x: TensorSpec
+    dy: TensorSpec
+    scale: TensorSpec
+    mean: TensorSpec | None
+    invstd: TensorSpec | None
+    y: TensorSpec | None
+    dx: TensorSpec
+    dscale: TensorSpec
+    dbias: TensorSpec
+    dz: TensorSpec | None
+    mode: str
+    epsilon: float
+    activation: str | None
+
+    @property
+    def results(self) -> tuple[TensorSpec, ...]:
+        """The tensors that are written."""
+        return (self.dx, self.dscale, self.dbias, *([self.dz] if self.dz else []))
+
+    def __str__(self) -> str:
+        return describe("gradient of a batch normalisation", self)
+
+
+def norm_training(
+    specs: Specs, outs: Outs, mode: Any, epsilon: Any, momentum: Any, activation: Any, scaled: bool
+) -> NormTraining:
+    """Validate a training step on x, scale, bias and an optional z.
+
+    ``outs`` are y, mean, invstd and, if given, the running statistics.
+    """
+    x, z = specs["x"], specs.get("z")
+    running_mean, running_var = outs[3:] or (None, None)
+    check_running_statistics(x.shape, mode, running_mean, running_var, momentum)
+    running = {"running_mean": running_mean, "running_var": running_var}
+    given = {name: spec for name, spec in running.items() if spec}
+    shape = check_norm_parameters(x, mode, scale=specs["scale"], bias=specs["bias"], **given)
+    if z:
+        _like_x(x, z=z)
+    dtype = norm_parameter_dtype(x.dtype)
+    y = result_spec(x.shape, x, *([z] if z else []), out=outs[0])
+    mean, invstd = (
+        result_spec(shape, x, out=out, name=name, dtype=dtype)
+        for out, name in zip(outs[1:3], ("mean", "invstd"), strict=True)
+    )
+    tensors = x, specs["scale"], specs["bias"], z, y, mean, invstd, running_mean, running_var
+    numbers = check_epsilon(epsilon), as_float(momentum, "momentum")
+    return NormTraining(*tensors, norm_mode(mode), *numbers, norm_activation(activation), scaled)
+
+
+def norm_inference(specs: Specs, outs: Outs, mode: Any, epsilon: Any) -> NormInference:
+    """Validate an inference step on x, scale, bias, mean and var."""
+    x = specs["x"]
+    check_norm_parameters(x, mode, **{name: spec for name, spec in specs.items() if name != "x"})
+    y = result_spec(x.shape, x, out=outs[0])
+    return NormInference(**specs, y=y, mode=norm_mode(mode), epsilon=check_epsilon(epsilon))
+
+
+def norm_gradient(specs: Specs, outs: Outs, mode: Any, epsilon: Any, activation: Any) -> NormGradient:
+    """Validate the gradient of a training step on x, dy and scale, with optional mean, invstd and y."""
+    x, dy, y, activation = specs["x"], specs["dy"], specs.get("y"), norm_activation(activation)
+    given = {name: specs[name] for name in ("mean", "invstd") if name in specs}
+    if len(given) == 1:
+        raise ValueError("mean and invstd must both be given, or neither")
+    _like_x(x, dy=dy)
+    scale = specs["scale"]
+    check_norm_parameters(x, mode, scale=scale, **given)
+    if activation and not y:
+        raise ValueError(f"activation={activation!r} needs y, the result of the forward pass")
+    if activation and y:
+        _like_x(x, y=y)
+    dx = result_spec(x.shape, x, dy, out=outs[0])
+    dscale, dbias = (
+        result_spec(scale.shape, scale, out=out, name=name)
+        for out, name in zip(outs[1:3], ("dscale", "dbias"), strict=True)
+    )
+    dz = result_spec(x.shape, x, dy) if activation else None
+    statistics = given.get("mean"), given.get("invstd"), y if activation else None
+    params = norm_mode(mode), check_epsilon(epsilon), activation
+    return NormGradient(x, dy, scale, *statistics, dx, dscale, dbias, dz, *params)
+
+
+def _like_x(x: TensorSpec, **others: TensorSpec) -> None:
+    one_dtype("batch normalisation", x=x.dtype, **{name: spec.dtype for name, spec in others.items()})
+    same_shape(x=x.shape, **{name: spec.shape for name, spec in others.items()})

@@ -36,15 +36,8 @@ def as_choice(value: Any, allowed: tuple[str, ...], name: str) -> str:
 
 
 def as_bool(value: Any, name: str) -> bool:
-    """Return a bool; other values are rejected, since a cache key would keep them as they are.
+    """Return a bool, 0, 1 or NumPy bool as a bool; other values, which a cache key would keep, are rejected.
 
-    Raises
-    ------
-    TypeError
-        It is not True, False, 1, 0 or one of NumPy's.
-
-    Examples
-    --------
     >>> as_bool(1, "keepdims")
     True
     """

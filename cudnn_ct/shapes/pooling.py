@@ -6,10 +6,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from ..typing import Padding, PerAxis
-from .checks import FLOATS, check_images, one_dtype, result_spec
+from .checks import FLOATS, Outs, Specs, check_images, one_dtype, result_spec
 from .conv import Pairs, pad_pairs
+from .layer import LayerProblem
 from .parse import as_bool, as_choice, per_axis
-from .specs import Shape, TensorSpec
+from .specs import Shape
 
 POOLING_MODES = ("max", "max_deterministic", "average_inc_pad", "average_exc_pad", "sum")
 
@@ -29,40 +30,17 @@ class PoolGeometry(NamedTuple):
     stride: Shape
 
 
-class PoolProblem(NamedTuple):
-    """Pooling, or its gradient if ``dx`` is set. ``mode`` is one of :data:`POOLING_MODES`."""
+class PoolParams(NamedTuple):
+    """Parameters of a pooling; ``mode`` is one of :data:`POOLING_MODES`."""
 
-    x: TensorSpec
-    y: TensorSpec
-    dy: TensorSpec | None
-    dx: TensorSpec | None
     geometry: PoolGeometry
     mode: str
     propagate_nan: bool
 
-    @property
-    def results(self) -> tuple[TensorSpec, ...]:
-        """The tensors that are written."""
-        return (self.dx or self.y,)
-
-    def __str__(self) -> str:
-        window, padding, stride = self.geometry
-        gradient = f"gradient of pooling: dy {self.dy}, " if self.dx else "pooling: "
-        return (
-            f"{gradient}x {self.x}, y {self.y}, window {window}, stride {stride}, padding {padding}, "
-            f"mode {self.mode}, NaN {'propagated' if self.propagate_nan else 'not propagated'}"
-        )
-
 
 def pool_problem(
-    specs: dict[str, TensorSpec],
-    outs: tuple[TensorSpec | None],
-    window: Any,
-    stride: Any,
-    padding: Any,
-    mode: Any,
-    propagate_nan: Any,
-) -> PoolProblem:
+    specs: Specs, outs: Outs, window: Any, stride: Any, padding: Any, mode: Any, propagate_nan: Any
+) -> LayerProblem[PoolParams]:
     """Validate the arguments of pooling x, or of the gradient with x, y and dy."""
     x, mode = specs["x"], pooling_mode(mode)
     gradient = "dy" in specs
@@ -78,8 +56,8 @@ def pool_problem(
                 f"{geometry.window}, stride {geometry.stride} and padding {geometry.padding} gives {y_shape}"
             )
     result = result_spec(x.shape if gradient else y_shape, *specs.values(), out=outs[0])
-    y, dx = (specs["y"], result) if gradient else (result, None)
-    return PoolProblem(x, y, specs.get("dy"), dx, geometry, mode, as_bool(propagate_nan, "propagate_nan"))
+    params = PoolParams(geometry, mode, as_bool(propagate_nan, "propagate_nan"))
+    return LayerProblem.of("pooling", params, specs, result)
 
 
 def pool_output_shape(

@@ -1,15 +1,29 @@
-"""Reduction problems."""
+"""Reductions: their problems, axes and shapes."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
-from .checks import one_dtype, result_spec
-from .parse import as_bool
-from .specs import Shape, TensorSpec
-from .tensor import reduce_axes, reduce_op, reduced_shape
+from .checks import Outs, Specs, one_dtype, result_spec, some_axes
+from .layer import describe
+from .parse import as_bool, as_choice
+from .specs import MAX_AXES, Shape, TensorSpec, check_shape
+
+T = TypeVar("T")
+
+REDUCE_OPS = ("add", "mul", "min", "max", "amax", "avg", "norm1", "norm2", "mul_no_zeros")
+_INDEXED = ("min", "max")
+_DEFINED_FOR_EMPTY = ("add", "mul", "norm1", "norm2", "mul_no_zeros")  # ops with a value for zero elements
+
+
+class IndexedReduction(NamedTuple, Generic[T]):
+    """Smallest or largest elements, and their int32 positions in C order of the reduced axes."""
+
+    y: T
+    indices: T
 
 
 class ReduceProblem(NamedTuple):
@@ -47,13 +61,12 @@ class ReduceProblem(NamedTuple):
         return TensorSpec(tuple(shape), tuple(strides), self.y.dtype)
 
     def __str__(self) -> str:
-        places = ", with indices" if self.indices else ""
-        return f"reduction {self.op!r} over axes {list(self.axes)}{places}: x {self.x}, result {self.y}"
+        return describe("reduction", self)
 
 
 def reduce_problem(
-    specs: dict[str, TensorSpec],
-    outs: tuple[TensorSpec | None, ...],
+    specs: Specs,
+    outs: Outs,
     op: Any,
     axis: Any,
     keepdims: bool,
@@ -75,3 +88,41 @@ def reduce_problem(
 
 
 indexed_reduce_problem = partial(reduce_problem, indices=True)
+
+
+def reduce_axes(x_shape: Iterable[int], axis: Any = None) -> Shape:
+    """The axes that a reduction takes away, in order: all, if ``axis`` is None.
+
+    >>> reduce_axes((2, 3, 4), (-1, 0))
+    (0, 2)
+    """
+    x = check_shape(x_shape, "x_shape")
+    if len(x) > MAX_AXES:
+        raise ValueError(f"x has shape {x}; a reduction takes at most {MAX_AXES} axes")
+    return tuple(range(len(x))) if axis is None else tuple(sorted(some_axes(axis, len(x), "axis")))
+
+
+def reduced_shape(x_shape: Iterable[int], axis: Any = None, keepdims: bool = False) -> Shape:
+    """Shape of ``reduce(x)``: without the axes, or with 1 for each of them.
+
+    >>> reduced_shape((2, 3, 4), (0, 2)), reduced_shape((2, 3, 4), (0, 2), keepdims=True)
+    ((3,), (1, 3, 1))
+    """
+    x = check_shape(x_shape, "x_shape")
+    gone = reduce_axes(x, axis)
+    if as_bool(keepdims, "keepdims"):
+        return tuple(1 if axis in gone else n for axis, n in enumerate(x))
+    return tuple(n for axis, n in enumerate(x) if axis not in gone)
+
+
+def reduce_op(op: Any, x_shape: Iterable[int], axis: Any = None, indices: bool = False) -> str:
+    """The operation by its name in :data:`REDUCE_OPS`; raise unless it has an answer for the axes."""
+    name, x = as_choice(op, REDUCE_OPS, "op"), check_shape(x_shape, "x_shape")
+    if indices and name not in _INDEXED:
+        expected = " or ".join(map(repr, _INDEXED))
+        raise ValueError(f"op has no indices: got {name!r}, expected {expected}; use reduce for the others")
+    gone = reduce_axes(x, axis)
+    empty = prod(x[axis] for axis in gone) == 0
+    if empty and name not in _DEFINED_FOR_EMPTY and 0 not in reduced_shape(x, gone):
+        raise ValueError(f"cannot take op={name!r} over axes {gone}: x of shape {x} has no elements there")
+    return name

@@ -6,50 +6,29 @@ from collections.abc import Iterable
 from math import prod
 from typing import Any, NamedTuple
 
-from .checks import one_dtype, result_spec, same_shape, some_axes
+from .checks import Outs, Specs, one_dtype, result_spec, same_shape, some_axes
+from .layer import LayerProblem
 from .parse import as_choice
-from .specs import Shape, TensorSpec, check_shape
+from .specs import Shape, check_shape
 
 SOFTMAX_ALGOS = ("fast", "accurate", "log")
 SOFTMAX_MODES = ("instance", "channel")
 
 
-class SoftmaxProblem(NamedTuple):
-    """Softmax of x over adjacent ``axes``, or its gradient if ``dx`` is set."""
+class SoftmaxParams(NamedTuple):
+    """Algorithm of a softmax over adjacent axes."""
 
-    x: TensorSpec | None
-    y: TensorSpec
-    dy: TensorSpec | None
-    dx: TensorSpec | None
     axes: range
     algo: str
 
-    @property
-    def results(self) -> tuple[TensorSpec, ...]:
-        """The tensors that are written."""
-        return (self.dx or self.y,)
 
-    def __str__(self) -> str:
-        tensors = f"gradient: y {self.y}, dy {self.dy}" if self.dx else f"x {self.x}"
-        return f"softmax over axes {list(self.axes)} ({self.algo}): {tensors}, result {self.results[0]}"
-
-
-def softmax_problem(
-    specs: dict[str, TensorSpec],
-    outs: tuple[TensorSpec | None],
-    algo: Any,
-    mode: Any,
-    axis: Any,
-) -> SoftmaxProblem:
+def softmax_problem(specs: Specs, outs: Outs, algo: Any, mode: Any, axis: Any) -> LayerProblem[SoftmaxParams]:
     """Validate the arguments of a softmax of x, or of the gradient with y and dy."""
     one_dtype("softmax", **{name: spec.dtype for name, spec in specs.items()})
-    first = next(iter(specs.values()))
     shape = same_shape(**{name: spec.shape for name, spec in specs.items()})
-    axes, algo = softmax_axes(shape, mode, axis), as_choice(algo, SOFTMAX_ALGOS, "algo")
+    params = SoftmaxParams(softmax_axes(shape, mode, axis), as_choice(algo, SOFTMAX_ALGOS, "algo"))
     result = result_spec(shape, *specs.values(), out=outs[0])
-    if "dy" in specs:
-        return SoftmaxProblem(None, first, specs["dy"], result, axes, algo)
-    return SoftmaxProblem(first, result, None, None, axes, algo)
+    return LayerProblem.of(f"softmax over axes {list(params.axes)}", params, specs, result)
 
 
 def softmax_axes(shape: Iterable[int], mode: Any = "channel", axis: Any = None) -> range:

@@ -6,7 +6,8 @@ import math
 from collections.abc import Iterable
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from .checks import one_dtype, result_spec
+from .checks import Outs, Specs, one_dtype, result_spec
+from .layer import LayerProblem, describe
 from .parse import as_float
 from .specs import INT_MAX, Shape, TensorSpec, check_shape
 
@@ -86,44 +87,17 @@ def _image(x_shape: Iterable[int]) -> Shape:
     return x
 
 
-class GridProblem(NamedTuple):
-    """Grid of affine matrices, or its gradient if ``dtheta`` is set."""
-
-    theta: TensorSpec | None
-    grid: TensorSpec | None
-    dgrid: TensorSpec | None
-    dtheta: TensorSpec | None
-
-    @property
-    def results(self) -> tuple[TensorSpec, ...]:
-        """The tensors that are written."""
-        result = self.dtheta or self.grid
-        assert result is not None
-        return (result,)
-
-    def __str__(self) -> str:
-        given, gradient = (self.dgrid, "gradient of an ") if self.dtheta else (self.theta, "")
-        return f"{gradient}affine grid: {given}, result {self.results[0]}"
-
-
-def grid_problem(
-    specs: dict[str, TensorSpec],
-    outs: tuple[TensorSpec | None],
-    shape: Any = None,
-) -> GridProblem:
+def grid_problem(specs: Specs, outs: Outs, shape: Any = None) -> LayerProblem[None]:
     """Validate the arguments of a grid of theta for images of a shape, or of the gradient with dgrid."""
-    (first,) = specs.values()
-    one_dtype("affine_grid", **{name: spec.dtype for name, spec in specs.items()})
-    if "dgrid" in specs:
-        n, *_ = check_grid(first.shape, "dgrid")
-        return GridProblem(None, None, first, _in_c_order((n, 2, 3), first, outs[0]))
-    grid = _in_c_order(affine_grid_shape(first.shape, shape), first, outs[0])
-    return GridProblem(first, grid, None, None)
-
-
-def _in_c_order(shape: Shape, operand: TensorSpec, out: TensorSpec | None) -> TensorSpec:
-    """Return ``out`` if it is given and fits, else a packed spec in C order, which cuDNN takes."""
-    return result_spec(shape, operand, out=out) if out else TensorSpec.packed(shape, operand.dtype)
+    ((name, operand),) = specs.items()
+    one_dtype("affine_grid", **{name: operand.dtype})
+    if name == "dgrid":
+        result: Shape = (check_grid(operand.shape, "dgrid")[0], 2, 3)
+    else:
+        result = affine_grid_shape(operand.shape, shape)
+    out = outs[0] or TensorSpec.packed(result, operand.dtype)  # in C order, as cuDNN requires
+    specs = {"dy" if name == "dgrid" else "x": operand}
+    return LayerProblem.of("affine grid", None, specs, result_spec(result, operand, out=out))
 
 
 class SampleProblem(NamedTuple):
@@ -142,11 +116,10 @@ class SampleProblem(NamedTuple):
         return tuple(spec for spec in (self.y, self.dx, self.dgrid) if spec)
 
     def __str__(self) -> str:
-        gradient = f"gradients of sampling: dy {self.dy}, " if self.dx else "sampling: "
-        return f"{gradient}x {self.x}, grid {self.grid}, result {self.results[0]}"
+        return describe("gradients of sampling" if self.dx else "sampling", self)
 
 
-def sample_problem(specs: dict[str, TensorSpec], outs: tuple[TensorSpec | None, ...]) -> SampleProblem:
+def sample_problem(specs: Specs, outs: Outs) -> SampleProblem:
     """Validate the operands of sampling x by a grid, or of the gradients with dy."""
     x, grid = specs["x"], specs["grid"]
     one_dtype("grid_sample", **{name: spec.dtype for name, spec in specs.items()})

@@ -24,18 +24,8 @@ MAX_AXES = 8  # CUDNN_DIM_MAX: axes of a descriptor
 
 
 class TensorSpec(NamedTuple):
-    """Shape, strides and dtype of a tensor.
+    """Shape, strides (in elements, not bytes) and dtype name of a tensor.
 
-    Attributes
-    ----------
-    shape : tuple of int
-    strides : tuple of int
-        In elements, not bytes.
-    dtype : str
-        Name of the dtype, such as ``"float16"``.
-
-    Examples
-    --------
     >>> TensorSpec.packed((8, 64, 28, 28), "float16", "nhwc")
     TensorSpec(shape=(8, 64, 28, 28), strides=(50176, 1, 1792, 64), dtype='float16')
     """
@@ -103,16 +93,7 @@ class TensorSpec(NamedTuple):
 
 
 class FilterSpec(NamedTuple):
-    """Shape, dtype and layout of a convolution filter.
-
-    Attributes
-    ----------
-    shape : tuple of int
-        (K, C / groups, window) for both layouts.
-    dtype : str
-    layout : {"nchw", "nhwc"}
-        Order of the axes in memory.
-    """
+    """Shape (K, C / groups, window) of a convolution filter, its dtype and its memory layout."""
 
     shape: Shape
     dtype: str
@@ -120,18 +101,9 @@ class FilterSpec(NamedTuple):
 
 
 class ConvolutionSpec(NamedTuple):
-    """Parameters of a convolution descriptor.
+    """Parameters of a convolution descriptor; the padding applies to both sides of an axis.
 
-    Attributes
-    ----------
-    padding, stride, dilation : tuple of int
-        One number per axis; the padding applies to both sides.
-    groups : int
-    mode : {"cross_correlation", "convolution"}
-    compute : str
-        Accumulation dtype.
-    math : str
-        cuDNN's math type, in lower case.
+    ``compute`` is the accumulation dtype, ``math`` cuDNN's math type in lower case.
     """
 
     padding: Shape
@@ -144,16 +116,7 @@ class ConvolutionSpec(NamedTuple):
 
 
 class ActivationSpec(NamedTuple):
-    """Parameters of an activation descriptor.
-
-    Attributes
-    ----------
-    mode : str
-        As in :func:`cudnn_ct.activation`.
-    coefficient : float
-        The ceiling of a clipped relu, alpha of elu, beta of swish.
-    propagate_nan : bool
-    """
+    """Parameters of an activation descriptor, as in :func:`cudnn_ct.activation`."""
 
     mode: str
     coefficient: float = 0.0
@@ -161,16 +124,7 @@ class ActivationSpec(NamedTuple):
 
 
 class PoolingSpec(NamedTuple):
-    """Parameters of a pooling descriptor.
-
-    Attributes
-    ----------
-    window, padding, stride : tuple of int
-        One number per axis; the padding applies to both sides.
-    mode : str
-        cuDNN's name of the mode.
-    propagate_nan : bool
-    """
+    """Parameters of a pooling descriptor; the padding applies to both sides, ``mode`` is cuDNN's name."""
 
     window: Shape
     padding: Shape
@@ -180,14 +134,7 @@ class PoolingSpec(NamedTuple):
 
 
 class LRNSpec(NamedTuple):
-    """Local response normalisation: ``x / (k + alpha / n * sum of squares) ** beta``.
-
-    Attributes
-    ----------
-    n : int
-        Number of channels in the sum.
-    alpha, beta, k : float
-    """
+    """Local response normalisation over n channels: ``x / (k + alpha / n * sum of squares) ** beta``."""
 
     n: int = 5
     alpha: float = 1e-4
@@ -196,15 +143,7 @@ class LRNSpec(NamedTuple):
 
 
 class OpTensorSpec(NamedTuple):
-    """Parameters of an operation on one or two tensors.
-
-    Attributes
-    ----------
-    op : {"add", "mul", "min", "max", "sqrt", "not"}
-    compute : str
-        Compute dtype.
-    propagate_nan : bool
-    """
+    """Parameters of an operation on one or two tensors: "add", "mul", "min", "max", "sqrt" or "not"."""
 
     op: str
     compute: str = "float32"
@@ -212,17 +151,7 @@ class OpTensorSpec(NamedTuple):
 
 
 class ReduceSpec(NamedTuple):
-    """Parameters of a reduction, with or without the indices of the extremes.
-
-    Attributes
-    ----------
-    op : {"add", "mul", "min", "max", "amax", "avg", "norm1", "norm2", "mul_no_zeros"}
-    compute : str
-        Compute dtype.
-    propagate_nan : bool
-    indices : bool
-        Whether indices are computed.
-    """
+    """Parameters of a reduction, as in :func:`cudnn_ct.reduce`; ``indices`` are those of extremes."""
 
     op: str
     compute: str = "float32"
@@ -231,17 +160,7 @@ class ReduceSpec(NamedTuple):
 
 
 class CTCLossSpec(NamedTuple):
-    """Parameters of a CTC loss descriptor.
-
-    Attributes
-    ----------
-    normalization : {"softmax", "none"}
-    out_of_bound : {"zero", "skip"}
-    most_labels : int
-        Maximum label length.
-    compute : str
-        Compute dtype.
-    """
+    """Parameters of a CTC loss descriptor, as in :func:`cudnn_ct.ctc_loss`."""
 
     normalization: str = "softmax"
     out_of_bound: str = "zero"
@@ -250,14 +169,7 @@ class CTCLossSpec(NamedTuple):
 
 
 class SpatialTransformerSpec(NamedTuple):
-    """Parameters of a spatial transformer (bilinear sampler) descriptor.
-
-    Attributes
-    ----------
-    shape : tuple of int
-        (N, C, H, W) of the sampled images.
-    dtype : str
-    """
+    """Parameters of a spatial transformer descriptor: (N, C, H, W) of the sampled images, and a dtype."""
 
     shape: Shape
     dtype: str = "float32"

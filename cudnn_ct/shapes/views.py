@@ -17,12 +17,8 @@ NEW_AXIS = 0  # stands for the stride of a new axis until the strides of the oth
 def index_view(spec: TensorSpec, key: Any) -> tuple[TensorSpec, int]:
     """Return the spec of ``x[key]``, and the offset in elements from x to its first element.
 
-    Raises
-    ------
-    TypeError
-        An entry is not an int, a slice, ``...`` or None.
-    IndexError
-        There are more entries than axes, or an int is out of range.
+    Raises TypeError for an entry that is not an int, a slice, ``...`` or None, and IndexError for too many
+    entries or an int out of range.
     """
     shape: list[int] = []
     strides: list[int] = []
@@ -110,13 +106,7 @@ def _with_new_axes(shape: Sequence[int], strides: Sequence[int]) -> Shape:
 
 
 def resolve_shape(size: int, shape: Sequence[Any]) -> Shape:
-    """Return a shape of ``size`` elements; one length may be -1, which stands for the length that fits.
-
-    Raises
-    ------
-    TypeError, ValueError
-        A length is not an int, or the numbers of elements differ.
-    """
+    """Return a shape of ``size`` elements; one length may be -1, which stands for the length that fits."""
     try:
         lengths = [operator.index(n) for n in shape]
     except TypeError:
@@ -130,13 +120,7 @@ def resolve_shape(size: int, shape: Sequence[Any]) -> Shape:
 
 
 def transpose_view(spec: TensorSpec, axes: Sequence[Any]) -> TensorSpec:
-    """Return the spec of the same elements with the axes in another order; reversed if ``axes`` is empty.
-
-    Raises
-    ------
-    TypeError, ValueError
-        ``axes`` does not name each axis once.
-    """
+    """Return the spec of the same elements with the axes in another order; reversed if ``axes`` is empty."""
     ndim = len(spec.shape)
     order = [operator.index(axis) for axis in axes] or list(range(ndim))[::-1]
     if sorted(axis + ndim if axis < 0 else axis for axis in order) != list(range(ndim)):

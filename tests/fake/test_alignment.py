@@ -156,7 +156,7 @@ def test_conv_plan_counts_the_copies_as_workspace(fake: FakeCudnn) -> None:
 def test_conv_plan_of_aligned_operands_rejects_misaligned_ones(fake: FakeCudnn) -> None:
     fake.engines = True
     plan = ct.conv_plan(*operands(0), **KEYWORDS)
-    with pytest.raises(ValueError, match="prepared for operands that begin at multiples of 16 bytes"):
+    with pytest.raises(ValueError, match="prepared for 16-byte aligned operands"):
         plan(*operands(1))
 
 

@@ -18,7 +18,7 @@ from cudnn_ct.ops.reduce import fast_sum
 from cudnn_ct.ops.reduce.legacy import reduction
 from cudnn_ct.plans import tiling
 from cudnn_ct.plans.elementwise import op_tensor, scale_plan
-from cudnn_ct.shapes.elementwise import OpTensorProblem, ScaleProblem
+from cudnn_ct.shapes.elementwise import OpTensorProblem
 from cudnn_ct.shapes.reduction import ReduceProblem
 from cudnn_ct.shapes.specs import TensorSpec
 from tests.layers import FLOATS, LayerCase, Tensor, check_layer, compare
@@ -161,10 +161,10 @@ def test_too_large_for_a_descriptor(fake: FakeCudnn) -> None:
     problem = OpTensorProblem(half, None, half, "not", True)
     assert "3 calls, one for each slice" in op_tensor(problem).describe()
     wide = TensorSpec.packed((65537, 65536), "float16")
-    assert "3 calls, one for each slice" in scale_plan(ScaleProblem(wide)).describe()
+    assert "3 calls, one for each slice" in scale_plan(wide).describe()
     many = TensorSpec((2,) * 18, tuple(3**i for i in range(18)), "float16")
     with pytest.raises(NotSupportedError, match="would take 8,192 calls"):
-        scale_plan(ScaleProblem(many))
+        scale_plan(many)
     here = context.current(default_stream(0))
     for large in (half, TensorSpec((2, 8), (2**31, 1), "float32")):
         row = ReduceProblem(large, TensorSpec.packed((1,), large.dtype), None, (0, 1), "add", True)
@@ -338,7 +338,7 @@ def test_a_conversion_that_cudnn_lacks_says_what_was_tried(fake: FakeCudnn) -> N
     with pytest.raises(NotSupportedError) as caught:
         ct.transform(images(2, 3, dtype="float64"), dtype="float32")
     told = str(caught.value)
-    assert "no way to compute this transformation of x float64[2, 3] nchw into float32[2, 3] nchw" in told
+    assert "no way to compute this transformation: x float64[2, 3] nchw, y float32[2, 3] nchw" in told
     assert "cudnnTransformTensor cannot convert float64 to float32" in told
     assert "cudnnOpTensor cannot convert float64 to float32" in told
     assert "cudnnBackend" in told

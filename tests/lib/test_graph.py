@@ -32,7 +32,7 @@ from cudnn_ct.graph.operations import operation_graph
 from cudnn_ct.ops.activation import activation_graph
 from cudnn_ct.ops.conv.engine_order import preference
 from cudnn_ct.ops.conv.graph import by_name, candidates, graph_of, plan, preferred
-from cudnn_ct.ops.reduce.graph import WAYS, MatrixView, reduction_graph
+from cudnn_ct.ops.reduce.graph import FORMS, MatrixView, reduction_graph
 from cudnn_ct.ops.tensor import identity_graph
 from cudnn_ct.plans.base import Candidate
 from cudnn_ct.shapes.conv import ConvProblem, conv_problem
@@ -334,7 +334,7 @@ def child_large() -> list[int]:
     planner = Planner(DEVICE)
     shape = (2048, 1024, 1, 1)
     values = [
-        reduction_graph(WAYS[op], dtype, MatrixView(2048, 1024, kept))
+        reduction_graph(FORMS[op], dtype, MatrixView(2048, 1024, kept))
         for op in ("add", "norm2", "amax")
         for dtype in ("float16", "float32")
         for kept in ("rows", "columns", "")

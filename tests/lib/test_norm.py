@@ -7,8 +7,7 @@ import pytest
 import cudnn_ct as ct
 from cudnn_ct._bindings.enums import BatchNormMode
 from cudnn_ct.ops.norm import layouts
-from cudnn_ct.shapes.norm import norm_parameter_dtype
-from cudnn_ct.shapes.norm_problem import NormInference, norm_inference
+from cudnn_ct.shapes.norm import NormInference, norm_inference, norm_parameter_dtype
 
 pytestmark = pytest.mark.usefixtures("cudnn")
 

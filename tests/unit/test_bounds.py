@@ -30,7 +30,6 @@ MADE_WITH_THEIR_OWNER = {
     "graph.backend.BackendDescriptor._depends_on",
     "plans.call.CallPlan._places",
     "plans.chain.ChainPlan._offsets",
-    "ops.norm.legacy.InferencePlan._parts",
     "plans.wrappers.RelayoutPlan._moves",
     "ops.rnn.algorithms._Benchmark.rows",
     "ops.rnn.plans.EmptySequenceStates._moves",

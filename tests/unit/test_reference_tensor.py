@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from cudnn_ct import reference
 from cudnn_ct.dtypes import as_dtype
 from cudnn_ct.shapes.checks import FLOATS
+from cudnn_ct.shapes.elementwise import transformed_spec
 from cudnn_ct.shapes.specs import TensorSpec, packed_strides
-from cudnn_ct.shapes.tensor import transformed_spec
 
 shapes = st.lists(st.integers(1, 4), min_size=0, max_size=5).map(tuple)
 floats = st.sampled_from(FLOATS)

@@ -23,10 +23,12 @@ from ...typing import (
     Shape,
     StreamLike,
 )
+from .._documented import documented
 from .._operands import representable, stream_of
 from . import candidates
 from .call import CONV, ConvParams, request_of
-from .fused import FUSED
+from .conv import conv
+from .fused import FUSED, conv_bias_activation
 from .plan import ConvPlan, SampleOperands, plan_of
 
 __all__ = ["Algorithms", "conv_algorithms", "conv_bias_activation_plan", "conv_plan"]
@@ -63,6 +65,7 @@ class Algorithms(tuple[Candidate, ...]):
         return f"<{usable} algorithms, and {len(self) - usable} refused, for {self.problem}>"
 
 
+@documented(conv)
 def conv_algorithms(
     first: ArrayLike,
     second: ArrayLike,
@@ -83,21 +86,22 @@ def conv_algorithms(
     out: ArrayLike | None = None,
     stream: StreamLike | None = None,
 ) -> Algorithms:
-    """List every way that cuDNN has for a convolution, with the time of each.
+    """List all candidates that cuDNN has for a convolution, with the time of each.
 
     Parameters
     ----------
-    first, second, shape
-        The operands of the direction in its order: x and w; or dy, w and ``x_shape``; or dy, x and
-        ``w_shape``.
+    first : device array
+        First operand of the direction: x for ``"forward"``, dy for gradients.
+    second : device array
+        Second operand of the direction: w, or x for ``"backward_filter"``.
+    shape : tuple of int, optional
+        ``x_shape`` or ``w_shape`` of a gradient.
     direction : {"forward", "backward_data", "backward_filter"}
     measure : bool
-        Time each by events: GPU time of calls in a row on these operands, or of one that finds them out of
-        the cache, whichever is longer. Some engines are compiled when they are first made, so this may take
-        seconds.
-    padding, stride, dilation, groups, mode, precision, deterministic, workspace_limit, alpha, beta, out
-    stream
-        As in :func:`conv`. Of ``out`` only dtype, strides and alignment count: nothing is written to it.
+        Measure the GPU time of each candidate by events, on these operands: the longer of calls in a row and
+        of a call with cold L2 cache. Some engines are compiled first, so this may take seconds.
+    out : device array, optional
+        Determines dtype, strides and alignment of the result; it is not written.
 
     Returns
     -------
@@ -105,17 +109,12 @@ def conv_algorithms(
         A tuple of :class:`Candidate`, the fastest first, then the rejected ones, each with its reason in
         ``rejected``.
 
-    Raises
-    ------
-    TypeError, ValueError
-        As in :func:`conv`.
-
     Notes
     -----
     Engines are those of the heuristics of the graph API in modes B, A and FALLBACK; algorithms are those of
     ``cudnnGetConvolution*Algorithm_v7``. cuDNN's own timings, ``cudnnFind*``, are not used.
 
-    ``row.deterministic`` says whether its results are the same from run to run.
+    ``row.deterministic`` is True if the results are the same from run to run.
 
     Examples
     --------
@@ -126,7 +125,7 @@ def conv_algorithms(
     array([[[-1., -2., -4.]]], dtype=float32)
     """
     names = ROLES[as_choice(direction, tuple(ROLES), "direction")].names
-    algo = AlgoRequest().algo  # none is named here: a setting that names one is not for tables
+    algo = AlgoRequest().algo  # a setting that names an algorithm does not apply to tables
     params = ConvParams(
         padding, stride, dilation, groups, mode, precision, algo, deterministic, workspace_limit, False
     )
@@ -142,10 +141,10 @@ def conv_algorithms(
         inputs = tuple(map(representable, signature.specs))
         problem = CONV[direction].problem_of(signature, inputs)
         if inputs != signature.specs:
-            raise ValueError("algorithms are listed for arrays with positive strides; pack them first")
+            raise ValueError("algorithms are listed for arrays with positive strides; pass contiguous copies")
         request = request_of(params, problem)
         if not (problem.x.size and problem.w.size and problem.y.size):
-            return Algorithms(problem, [])  # which no algorithm computes: there is nothing to sum
+            return Algorithms(problem, [])  # sums without terms need no algorithm
         rows = candidates.all_candidates(problem, ctx)
         rows = [row._replace(rejected=row.rejected or request.refusal(row)) for row in rows]
         if measure:
@@ -165,6 +164,7 @@ def conv_algorithms(
         streams.restore_device(previous)
 
 
+@documented(conv, conv_algorithms)
 def conv_plan(
     first: ArrayLike,
     second: ArrayLike,
@@ -186,42 +186,30 @@ def conv_plan(
     out: ArrayLike | None = None,
     stream: StreamLike | None = None,
 ) -> ConvPlan:
-    """Prepare a convolution, to call it on other operands of the same kind with the least of host time.
+    """Prepare a convolution, to call it on other operands of the same kind with the least host time.
 
     Parameters
     ----------
-    first, second, shape
-        The operands of the direction in its order: x and w; or dy, w and ``x_shape``; or dy, x and
-        ``w_shape``. Timing policies time on them; nothing else is done with them.
-    direction : {"forward", "backward_data", "backward_filter"}
-    padding, stride, dilation, groups, mode, algo, precision, deterministic, workspace_limit, strict
-    alpha, beta, stream
-        As in :func:`conv`.
     out : device array, optional
-        An array like those that results go to, where they are not packed in the layout of the input; for
-        int8, where they are float32.
+        An array like the later results, if they are not contiguous in the layout of the input, or float32 for
+        int8; it is not written.
 
     Returns
     -------
     ConvPlan
-        ``plan(first, second, out=y)`` computes; ``plan.describe()`` tells what was chosen and why.
-
-    Raises
-    ------
-    TypeError, ValueError, NotSupportedError, AllocationError
-        As in :func:`conv`.
+        ``plan(first, second, out=y)`` computes; ``plan.describe()`` describes the selection.
 
     Notes
     -----
-    It runs what :func:`conv`, :func:`conv_backward_data` or :func:`conv_backward_filter` would:
+    A plan runs the algorithm of :func:`conv`, :func:`conv_backward_data` or :func:`conv_backward_filter`:
     ``cudnnBackendExecute`` or ``cudnnConvolution*``. All calls of a plan run one algorithm, as long as cuDNN
-    takes it; ``deterministic=True`` leaves out those whose results vary from run to run.
+    accepts it; ``deterministic=True`` excludes those whose results vary from run to run.
 
     Examples
     --------
     >>> x = ct.asarray([[[1, 2, 4, 8]]], "float32")
     >>> w = ct.asarray([[[1, -1]]], "float32")
-    >>> plan = ct.conv_plan(x, w, algo="autotune")  # print(plan.describe()) tells what was chosen
+    >>> plan = ct.conv_plan(x, w, algo="autotune")  # print(plan.describe()) describes the selection
     >>> plan(x, w).numpy()
     array([[[-1., -2., -4.]]], dtype=float32)
     """
@@ -234,6 +222,7 @@ def conv_plan(
     return plan_of(CONV[direction], names[:2], (first, second), params, factors, out, stream)
 
 
+@documented(conv_bias_activation)
 def conv_bias_activation_plan(
     x: ArrayLike,
     w: ArrayLike,
@@ -261,27 +250,19 @@ def conv_bias_activation_plan(
 
     Parameters
     ----------
-    x, w, b, z, activation, coefficient, padding, stride, dilation, groups, mode, algo, precision
-    deterministic, workspace_limit, strict, alpha1, alpha2, stream
-        As in :func:`conv_bias_activation`.
     out : device array, optional
-        An array like those that results go to, where they are not packed in the layout of x.
+        An array like the later results, if they are not contiguous in the layout of x; it is not written.
 
     Returns
     -------
     ConvPlan
-        ``plan(x, w, b, out=y)`` computes, ``plan(x, w, z, b, out=y)`` where there is a residual.
-
-    Raises
-    ------
-    TypeError, ValueError, NotSupportedError, AllocationError
-        As in :func:`conv_bias_activation`.
+        ``plan(x, w, b, out=y)`` computes, ``plan(x, w, z, b, out=y)`` with a residual.
 
     Notes
     -----
     The functions of :func:`conv_bias_activation`: ``cudnnBackendExecute``,
-    ``cudnnConvolutionBiasActivationForward`` or several calls. ``deterministic=True`` leaves out what varies
-    from run to run.
+    ``cudnnConvolutionBiasActivationForward`` or several calls. ``deterministic=True`` excludes algorithms
+    whose results vary from run to run.
 
     Examples
     --------

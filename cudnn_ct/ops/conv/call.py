@@ -85,9 +85,9 @@ def _transposed(
 ) -> ConvProblem:
     """Make the problem of a transposed convolution; the shape of its result follows from its operands."""
     x, w = specs.values()
-    told = ConvParams(*params)
-    shape = conv_transpose_output_shape(x.shape, w.shape, output_padding=output_padding, **told.geometry)
-    return _problem("backward_data", specs, outs, shape, told, scaled, aligned)
+    parsed = ConvParams(*params)
+    shape = conv_transpose_output_shape(x.shape, w.shape, output_padding=output_padding, **parsed.geometry)
+    return _problem("backward_data", specs, outs, shape, parsed, scaled, aligned)
 
 
 def request_of(arguments: ConvParams, problem: Any) -> AlgoRequest:
@@ -109,7 +109,7 @@ def request_of(arguments: ConvParams, problem: Any) -> AlgoRequest:
 def select(problem: Any, empty: Any, wanted: AlgoRequest) -> Select:
     """Return the function that selects an algorithm for a problem in a thread.
 
-    ``empty`` is the plan if there is nothing to sum; None for other problems.
+    ``empty`` is the plan for sums without terms; None for other problems.
     """
     if empty is not None:
         return lambda _: SinglePlan(empty)
@@ -124,8 +124,8 @@ def _select(problem: ConvProblem, params: tuple[Any, ...]) -> Select:
 def _freeze(params: tuple[Any, ...]) -> tuple[Any, ...]:
     """Freeze a shape or an output padding, and :class:`ConvParams`."""
     now: tuple[Any, ...] = freeze(params)
-    told = enum_names(was := ConvParams(*now[1:]), "mode", "precision", "algo")
-    return now if told is was else (now[0], *told)
+    parsed = enum_names(was := ConvParams(*now[1:]), "mode", "precision", "algo")
+    return now if parsed is was else (now[0], *parsed)
 
 
 CONV = {direction: _operation(direction) for direction in ("forward", "backward_data", "backward_filter")}

@@ -11,6 +11,7 @@ from ...shapes.reduction import ReduceProblem
 from ...shapes.specs import TensorSpec
 from ...typing import Algo, ArrayLike, ConvMode, Padding, PerAxis, Precision, Shape, StreamLike
 from .._call import Operation, execute
+from .._documented import documented
 from ..reduce.reduce import IMPLEMENTATIONS as REDUCTIONS
 from .call import CONV, TRANSPOSED
 
@@ -25,6 +26,7 @@ __all__ = [
 ]
 
 
+@documented()
 def conv(
     x: ArrayLike,
     w: ArrayLike,
@@ -52,69 +54,64 @@ def conv(
     Parameters
     ----------
     x : device array, shape (N, C, *spatial), float16 | bfloat16 | float32 | float64 | int8
-        Any strides; of int8 without gaps, and from a multiple of 16 bytes on, but for what the legacy calls
-        take. Anything that speaks DLPack or ``__cuda_array_interface__`` is used in place.
+        Any strides; int8 must be contiguous and 16-byte aligned unless a legacy algorithm supports it. Any
+        array with DLPack or ``__cuda_array_interface__`` is used in place.
     w : device array, shape (K, C / groups, *window), dtype of x
     padding : int, tuple of int, "valid" | "half" | "full", or ((before, after), ...)
         Zeros around x. ``"half"`` keeps the size for odd windows at stride 1, ``"full"`` has every overlap.
-    stride, dilation : int or tuple of int
-        Steps of the window over x, and of its elements.
+    stride : int or tuple of int
+        Distance between windows on x.
+    dilation : int or tuple of int
+        Distance between the elements of a window.
     groups : int
-        The channels of x are cut into so many groups, each with K / groups filters of its own.
+        Number of groups that the channels of x are divided into, each with K / groups filters of its own.
     mode : {"cross_correlation", "convolution"}
         ``"convolution"`` flips the window.
     algo : str or Candidate, optional
-        How the algorithm is chosen. ``"heuristic"`` (the default of ``ct.config.algo``) takes the first
+        How the algorithm is selected. ``"heuristic"`` (the default of ``ct.config.algo``) takes the first
         candidate of cuDNN's heuristics. ``"autotune"`` times the candidates on these operands at the first
-        call. ``"guess_once"`` and ``"time_once"`` keep the first choice for other shapes. A name
-        (``"none"``, ``"small"``, ``"large"``, ``"fft"``, ``"fft_tiling"``, ``"winograd"``,
-        ``"winograd_non_fused"``, ``"deterministic"``) is a legacy algorithm. So are cuDNN's own names, and
-        ``"engine 62 knobs 2=5,3=0"`` is an engine: the names that :func:`conv_algorithms` prints. A row of
-        its table is that candidate.
+        call. ``"guess_once"`` and ``"time_once"`` keep the first choice for other shapes. The names
+        ``"none"``, ``"small"``, ``"large"``, ``"fft"``, ``"fft_tiling"``, ``"winograd"``,
+        ``"winograd_non_fused"``, ``"deterministic"`` and cuDNN's own are legacy algorithms;
+        ``"engine 62 knobs 2=5,3=0"`` is an engine, as :func:`conv_algorithms` prints it. A row of its table
+        is that candidate.
     precision : {"as_input_f32", "float32", "tf32", "as_input", "float16", "float64"}, optional
-        What is computed in. The default is float32 for half precision and the dtype of x otherwise, with TF32
-        for float32 while ``ct.config.allow_tf32``; ``"float32"`` is IEEE arithmetic whatever that says.
-        Algorithms whose error exceeds the documented bound of the precision are rejected.
-        Products of int8 are summed in int32, and have the default alone.
+        Arithmetic of the sums. The default is float32 for half precision and the dtype of x otherwise, with
+        TF32 for float32 if ``ct.config.allow_tf32``; ``"float32"`` is always IEEE arithmetic. Algorithms
+        whose error exceeds the documented bound of the precision are rejected. Products of int8 are summed in
+        int32, and accept the default only.
     deterministic : bool, optional
         Use only algorithms whose results are the same, bit for bit, from run to run.
     workspace_limit : int, optional
-        Bytes of scratch memory that an algorithm may take at most.
+        Maximum bytes of workspace of an algorithm.
     strict : bool
-        Raise where a named algorithm cannot compute this, instead of taking ``"none"`` with a warning.
-    alpha, beta : float
-        Scaling factors. Where beta is 0, ``out`` is only written, never read. Sums of int8 have factors where
-        ``out`` is float32.
+        Raise if a named algorithm cannot compute the problem, instead of using ``"none"`` with a warning.
+    alpha : float
+        Factor of the result. For int8, factors need a float32 ``out``.
     out : device array, shape and dtype of the result, optional
-        Where the result goes; any strides. It must not overlap x or w. For int8 it may be int32 or float32.
-    stream : optional
-        Where the work is enqueued: an address, or anything with ``__cuda_stream__``.
+        Destination of the result; any strides. It must not overlap an operand. For int8 it may be int32 or
+        float32.
 
     Returns
     -------
-    DeviceArray, shape (N, K, *out), as :func:`conv_output_shape` has it; or ``out`` as one
-        In the layout and dtype of x; of int8 in int32, unless ``out`` is float32.
+    DeviceArray, shape (N, K, *out) of :func:`conv_output_shape`; or ``out`` as one
+        In the layout and dtype of x; int32 for int8, unless ``out`` is float32.
 
     Raises
     ------
-    TypeError
-        An operand is not on the device, or dtypes differ or are not supported.
     ValueError
-        Shapes or parameters do not fit; an operand is closed or on another device; ``beta`` without ``out``;
-        ``algo`` is unknown, or not for this direction, rank or dtype, or a row made for another problem.
-    NotSupportedError
-        cuDNN has no algorithm for this problem; the message lists what was refused and why.
-    AllocationError
-        Device memory ran out, for every algorithm.
+        Shapes or parameters do not match (the message has the numbers); an operand is closed or on another
+        device; ``beta`` is given without ``out``; ``algo`` does not exist, does not support the direction,
+        rank or dtype, or is a row of another problem.
 
     Notes
     -----
-    A graph of one node, ``cudnnBackendExecute``, or ``cudnnConvolutionForward``: docs/algorithms.md says
-    which, and when. The next candidate is taken where one is refused or its workspace cannot be had. The
+    A graph of one node, ``cudnnBackendExecute``, or ``cudnnConvolutionForward``: docs/algorithms.md describes
+    the selection. If a candidate is rejected or its workspace cannot be allocated, the next one is used. The
     formula is that of cuDNN's manual for ``CUDNN_CROSS_CORRELATION``.
 
-    Some algorithms sum in an order that varies from run to run: ``deterministic=True`` leaves them out.
-    Others differ in their order, and a policy that times may choose another one in another process.
+    Some algorithms sum in an order that varies from run to run: ``deterministic=True`` excludes them. Other
+    algorithms differ in their order of sums, and autotuning may select a different one in another process.
 
     Examples
     --------
@@ -132,6 +129,7 @@ def conv(
     return execute(CONV["forward"], ("x", "w"), (x, w), params, alpha, beta, (out,), stream)[0]
 
 
+@documented(conv)
 def conv_backward_data(
     dy: ArrayLike,
     w: ArrayLike,
@@ -155,33 +153,25 @@ def conv_backward_data(
     """Differentiate a convolution by its input: ``dx = alpha * conv'(dy, w) + beta * out``.
 
     ``dx[n, c, i] = sum of dy[n, k, p] * w[k, c, q]`` over all k, p and q with
-    ``p * stride + q * dilation - before = i``.
+    ``p * stride + q * dilation - before = i``. The parameters are those of the forward convolution.
 
     Parameters
     ----------
     dy : device array, shape (N, K, *out), float16 | bfloat16 | float32 | float64
-        The gradient with regard to the output.
+        Gradient with regard to the output.
     w : device array, shape (K, C / groups, *window), dtype of dy
     x_shape : tuple of int
-        (N, C, *spatial): with a stride, inputs of several sizes have outputs of one.
-    padding, stride, dilation, groups, mode, algo, precision, deterministic, workspace_limit, strict
-    alpha, beta, out, stream
-        As in :func:`conv`; the parameters of the forward convolution.
+        (N, C, *spatial): with a stride, inputs of several sizes have outputs of one size.
 
     Returns
     -------
     DeviceArray, shape ``x_shape``; or ``out`` as one
         In the layout of dy.
 
-    Raises
-    ------
-    TypeError, ValueError, NotSupportedError, AllocationError
-        As in :func:`conv`; ValueError where a convolution of ``x_shape`` has not the shape of dy.
-
     Notes
     -----
     ``cudnnBackendExecute`` or ``cudnnConvolutionBackwardData``. Some algorithms add in an order that varies
-    from run to run; ``deterministic=True`` leaves them out.
+    from run to run; ``deterministic=True`` excludes them.
 
     Examples
     --------
@@ -197,6 +187,7 @@ def conv_backward_data(
     return execute(CONV["backward_data"], ("dy", "w"), (dy, w), params, alpha, beta, (out,), stream)[0]
 
 
+@documented(conv)
 def conv_backward_filter(
     dy: ArrayLike,
     x: ArrayLike,
@@ -219,33 +210,26 @@ def conv_backward_filter(
 ) -> DeviceArray:
     """Differentiate a convolution by its filters: ``dw = alpha * conv'(dy, x) + beta * out``.
 
-    ``dw[k, c, q] = sum over n, p of dy[n, k, p] * x[n, c, p * stride + q * dilation - before]``.
+    ``dw[k, c, q] = sum over n, p of dy[n, k, p] * x[n, c, p * stride + q * dilation - before]``. The
+    parameters are those of the forward convolution; ``beta=1`` with ``out`` accumulates.
 
     Parameters
     ----------
     dy : device array, shape (N, K, *out), float16 | bfloat16 | float32 | float64
-        The gradient with regard to the output.
+        Gradient with regard to the output.
     x : device array, shape (N, C, *spatial), dtype of dy
     w_shape : tuple of int
-        (K, C / groups, *window): with a stride, windows of several sizes have outputs of one.
-    padding, stride, dilation, groups, mode, algo, precision, deterministic, workspace_limit, strict
-    alpha, beta, out, stream
-        As in :func:`conv`; the parameters of the forward convolution. ``beta=1`` with ``out`` accumulates.
+        (K, C / groups, *window): with a stride, windows of several sizes have outputs of one size.
 
     Returns
     -------
     DeviceArray, shape ``w_shape``; or ``out`` as one
         In the layout of x.
 
-    Raises
-    ------
-    TypeError, ValueError, NotSupportedError, AllocationError
-        As in :func:`conv`; ValueError where a convolution with ``w_shape`` has not the shape of dy.
-
     Notes
     -----
     ``cudnnBackendExecute`` or ``cudnnConvolutionBackwardFilter``. Some algorithms add in an order that varies
-    from run to run; ``deterministic=True`` leaves them out.
+    from run to run; ``deterministic=True`` excludes them.
 
     Examples
     --------
@@ -261,6 +245,7 @@ def conv_backward_filter(
     return execute(CONV["backward_filter"], ("dy", "x"), (dy, x), params, alpha, beta, (out,), stream)[0]
 
 
+@documented()
 def conv_backward_bias(
     dy: ArrayLike,
     *,
@@ -274,26 +259,19 @@ def conv_backward_bias(
     Parameters
     ----------
     dy : device array, shape (N, K, *out), float16 | bfloat16 | float32 | float64
-    alpha, beta, out, stream
-        As in :func:`conv`.
 
     Returns
     -------
     DeviceArray, shape (K,); or ``out`` as one
-        The sum over every axis but the second.
-
-    Raises
-    ------
-    TypeError, ValueError
-        As in :func:`conv`.
+        The sum over all axes except the second.
 
     Notes
     -----
-    ``cudnnConvolutionBackwardBias``, or a reduction as :func:`reduce` chooses it: that call is slow with
-    channels last, and has no bfloat16.
+    ``cudnnConvolutionBackwardBias``, or a reduction as :func:`reduce` selects it: that call is slow with
+    channels last, and does not support bfloat16.
 
-    Sums that a graph takes may differ in their last bits from run to run; while ``ct.config.deterministic``
-    only those are taken that do not.
+    Sums by a graph may differ in their last bits from run to run; with ``ct.config.deterministic`` they are
+    not used.
 
     Examples
     --------
@@ -303,6 +281,7 @@ def conv_backward_bias(
     return execute(_BIAS_GRADIENT, ("dy",), (dy,), (), alpha, beta, (out,), stream)[0]
 
 
+@documented(conv)
 def conv_transpose(
     x: ArrayLike,
     w: ArrayLike,
@@ -326,31 +305,24 @@ def conv_transpose(
     """Convolve transposed: ``alpha * conv_transpose(x, w) + beta * out``, the adjoint map of :func:`conv`.
 
     ``conv_transpose(x, w, ...)`` is ``conv_backward_data(x, w, y_shape, ...)`` for the shape that
-    :func:`conv_transpose_output_shape` gives; networks use it to enlarge images.
+    :func:`conv_transpose_output_shape` returns. The parameters are those of the convolution that maps the
+    result to x.
 
     Parameters
     ----------
     x : device array, shape (N, C, *spatial), float16 | bfloat16 | float32 | float64
     w : device array, shape (C, K / groups, *window), dtype of x
     output_padding : int or tuple of int
-        How much larger than the smallest the result is, less than the stride.
-    padding, stride, dilation, groups, mode, algo, precision, deterministic, workspace_limit, strict
-    alpha, beta, out, stream
-        As in :func:`conv`: those of the convolution that leads from the result to x.
+        Amount added to the smallest possible size of the result; less than the stride.
 
     Returns
     -------
     DeviceArray, shape (N, K, *out); or ``out`` as one
 
-    Raises
-    ------
-    TypeError, ValueError, NotSupportedError, AllocationError
-        As in :func:`conv`.
-
     Notes
     -----
-    ``cudnnBackendExecute`` or ``cudnnConvolutionBackwardData``, as :func:`conv_backward_data`. Some
-    algorithms add in an order that varies from run to run; ``deterministic=True`` leaves them out.
+    ``cudnnBackendExecute`` or ``cudnnConvolutionBackwardData``, like :func:`conv_backward_data`. Some
+    algorithms add in an order that varies from run to run; ``deterministic=True`` excludes them.
 
     Examples
     --------
@@ -373,7 +345,7 @@ def _bias_gradient(specs: dict[str, TensorSpec], outs: Sequence[TensorSpec | Non
         raise ValueError(f"dy has shape {dy.shape}; expected (N, K, *out) with 1 to 3 spatial axes")
     result = out or TensorSpec.packed(dy.shape[1:2], dy.dtype)
     if result.shape != dy.shape[1:2] or result.dtype != dy.dtype or not result.layouts:
-        raise ValueError(f"out is {result}; the gradient is {dy.dtype}[{dy.shape[1]}], without gaps")
+        raise ValueError(f"out is {result}; the gradient is {dy.dtype}[{dy.shape[1]}], contiguous")
     return ReduceProblem(dy, result, None, (0, *range(2, len(dy.shape))), "add", True)
 
 

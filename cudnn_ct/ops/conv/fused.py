@@ -12,13 +12,16 @@ from ...shapes.fused import FusedConv, fused_problem
 from ...shapes.specs import TensorSpec
 from ...typing import Algo, ArrayLike, ConvMode, FusedActivation, Padding, PerAxis, Precision, StreamLike
 from .._call import Operation, Select, execute
+from .._documented import documented
 from .._keys import enum_names, freeze
 from .call import CONV, ConvParams, request_of, select
+from .conv import conv
 from .fused_legacy import UnfusedPlan
 
 __all__ = ["FUSED", "conv_bias_activation"]
 
 
+@documented(conv)
 def conv_bias_activation(
     x: ArrayLike,
     w: ArrayLike,
@@ -49,40 +52,31 @@ def conv_bias_activation(
     x : device array, shape (N, C, *spatial), float16 | bfloat16 | float32 | float64
     w : device array, shape (K, C / groups, *window), dtype of x
     b : device array, shape (K,), dtype of x; or None
-        A bias per channel of the result.
+        Bias per channel of the result.
     z : device array, shape of the result, dtype of x, optional
-        A residual.
+        Residual.
     activation : {"relu", "clipped_relu", "sigmoid", "tanh", "elu", "gelu", "swish", "identity"}
     coefficient : float
-        The ceiling of ``"clipped_relu"``, the alpha of ``"elu"``.
-    padding, stride, dilation, groups, mode
-        As in :func:`conv`.
-    algo, precision, deterministic, workspace_limit, strict
-        As in :func:`conv`. Names are those of the forward direction.
-    alpha1, alpha2 : float
-        Factors of the convolution and of the residual.
+        Ceiling of ``"clipped_relu"``, alpha of ``"elu"``.
+    alpha1 : float
+        Factor of the convolution.
+    alpha2 : float
+        Factor of the residual.
     out : device array, shape of the result and dtype of x, optional
-        Where the result goes. It must overlap none of the operands.
-    stream : optional
-        As in :func:`conv`.
+        Destination of the result. It must not overlap an operand.
 
     Returns
     -------
-    DeviceArray, shape (N, K, *out), as :func:`conv_output_shape` has it; or ``out`` as one
-
-    Raises
-    ------
-    TypeError, ValueError, NotSupportedError, AllocationError
-        As in :func:`conv`; ValueError also where b or z has not the shape that the result asks for.
+    DeviceArray, shape (N, K, *out) of :func:`conv_output_shape`; or ``out`` as one
 
     Notes
     -----
-    A fused graph, ``cudnnBackendExecute``, or ``cudnnConvolutionBiasActivationForward``; where cuDNN has
-    neither for a problem, a convolution followed by ``cudnnAddTensor`` and ``cudnnActivationForward``, which
-    rounds in between. The formula is that of cuDNN's manual for the fused call; gelu is that with erf.
+    A fused graph, ``cudnnBackendExecute``, or ``cudnnConvolutionBiasActivationForward``; if cuDNN has neither
+    for a problem, a convolution followed by ``cudnnAddTensor`` and ``cudnnActivationForward``, which round
+    intermediate values. The formula is that of cuDNN's manual for the fused call; gelu is that with erf.
 
-    Some algorithms sum in an order that varies from run to run: ``deterministic=True`` leaves them out.
-    Others differ in their order, and a policy that times may choose another one in another process.
+    Some algorithms sum in an order that varies from run to run: ``deterministic=True`` excludes them. Other
+    algorithms differ in their order of sums, and autotuning may select a different one in another process.
 
     Examples
     --------
@@ -141,8 +135,8 @@ def _empty(problem: FusedConv) -> Plan | None:
 def _freeze(params: tuple[Any, ...]) -> tuple[Any, ...]:
     now: tuple[Any, ...] = freeze(params)
     conv, epilogue = ConvParams(*now[:_CONV]), Epilogue(*now[_CONV:])
-    told = enum_names(conv, "mode", "precision", "algo"), enum_names(epilogue, "activation")
-    return now if told[0] is conv and told[1] is epilogue else (*told[0], *told[1])
+    named = enum_names(conv, "mode", "precision", "algo"), enum_names(epilogue, "activation")
+    return now if named[0] is conv and named[1] is epilogue else (*named[0], *named[1])
 
 
 FUSED = Operation("a convolution", _problem, select=_select, freeze=_freeze)

@@ -1,4 +1,4 @@
-"""Calls prepared once and run many times: what is known of the operands is not looked up again."""
+"""Convolutions prepared once and run many times: checks of operands are not repeated."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class SampleOperands:
         )
 
     def used(self, ctx: Context, result: TensorSpec, work: Callable[[list[int]], None]) -> None:
-        """Let ``work`` enqueue something on these operands and a result of its own, in stream order."""
+        """Let ``work`` enqueue calls on these operands and a result of its own, in stream order."""
         low, high = result.extent
         nbytes = (high - low) * DTYPES[result.dtype].itemsize
         scratch = DeviceArray.new(result, nbytes, ctx.stream, "a result to time on")
@@ -58,21 +58,11 @@ class SampleOperands:
 
 
 class ConvPlan:
-    """A convolution that is ready to run on operands of the kind that it was prepared for.
+    """A prepared convolution, for operands with fixed shapes, strides, dtypes and alignment.
 
     Made by :func:`conv_plan` and :func:`conv_bias_activation_plan`. Any thread may call it; each gets a plan
-    of its own, since cuDNN's plans belong to a thread.
-
-    Attributes
-    ----------
-    problem : ConvProblem or FusedConv
-        What it computes.
-    candidate : Candidate
-        The algorithm that it runs, in this thread.
-    workspace : int
-        Bytes of scratch memory that a run needs.
-    fallback_reason : str
-        Why it does not run the algorithm that was named; empty where it does.
+    of its own, because cuDNN's plans belong to a thread. ``problem``, a ConvProblem or FusedConv, is the
+    computation.
     """
 
     def __init__(
@@ -93,7 +83,7 @@ class ConvPlan:
         ctx = context.current(where)
         call = self._call_of(ctx)
         if call.inputs != signature.specs:
-            raise ValueError("a plan takes arrays with positive strides; pack them first")
+            raise ValueError("a plan takes arrays with positive strides; pass contiguous copies")
         choice = call.choice
         if choice.needs_timing:
             operands.used(ctx, call.results[0], lambda pointers: choice.time(ctx, pointers, *factors))
@@ -102,14 +92,14 @@ class ConvPlan:
     def __call__(
         self, *inputs: Any, out: ArrayLike | None = None, stream: StreamLike | None = None
     ) -> DeviceArray:
-        """Compute; as the operation does that it was prepared for.
+        """Compute, like the operation that the plan was prepared for.
 
         Raises
         ------
         TypeError
-            There are more operands than the plan has, or fewer, or one is not on the device.
+            The number of operands is wrong, or one is not on the device.
         ValueError
-            An operand is of another shape, stride, dtype or alignment than the plan was prepared for.
+            An operand has another shape, stride, dtype or alignment than the plan was prepared for.
         """
         if stream is None and self._run_quickly(inputs, out):
             return out  # type: ignore[return-value]  # a DeviceArray, as `_run_quickly` has checked
@@ -130,9 +120,9 @@ class ConvPlan:
             streams.restore_device(previous)
 
     def _run_quickly(self, inputs: tuple[Any, ...], out: Any) -> bool:
-        """Run where all is as it usually is, so that nothing needs ordering: False where something is not.
+        """Run at once if no operand needs ordering, and return True; otherwise return False.
 
-        Usual are arrays that live on the default stream and were written on it, in a thread and with
+        The arrays must belong to the default stream and have been written on it, in a thread and with
         pointers that were checked before.
         """
         if streams._current.get() is not None:
@@ -161,26 +151,26 @@ class ConvPlan:
         return True
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
-        raise TypeError("a ConvPlan is of one process, and is shared, not copied; prepare another one")
+        raise TypeError("a ConvPlan cannot be copied or pickled; share it, or prepare another one")
 
     @property
     def candidate(self) -> Candidate:
-        """The algorithm that runs, in this thread."""
+        """The algorithm that runs in this thread."""
         candidate: Candidate = self._choice.candidate
         return candidate
 
     @property
     def workspace(self) -> int:
-        """Bytes of scratch memory that a run needs."""
+        """Bytes of workspace that a run needs."""
         return int(self._choice.plan.workspace)
 
     @property
     def fallback_reason(self) -> str:
-        """Why it does not run the algorithm that was named; empty where it does."""
+        """The reason why a named algorithm does not run; empty if it runs."""
         return str(self._choice.fallback_reason)
 
     def describe(self) -> str:
-        """Tell what is computed, how, how that was chosen, and what was refused and why."""
+        """Describe the problem, the algorithm, its selection, and the rejected candidates."""
         return f"{self.problem}\n{self._choice.describe()}"
 
     def __repr__(self) -> str:
@@ -188,12 +178,9 @@ class ConvPlan:
 
     @property
     def _choice(self) -> Any:
-        previous = streams.set_device(self._default.device)
-        try:
+        with streams.on_device(self._default.device):
             ctx = context.current(self._default)  # the stream that it was made on may have been destroyed
             return self._call_of(ctx).choice
-        finally:
-            streams.restore_device(previous)
 
     def _call_of(self, ctx: Context) -> PreparedCall:
         """Return this thread's prepared call; create it in a thread's first use of the plan."""
@@ -212,7 +199,7 @@ class ConvPlan:
             pointers |= result.pointer
         if pointers % ALIGNMENT and self._aligned:
             raise ValueError(
-                f"the plan was prepared for operands that begin at multiples of {ALIGNMENT} bytes"
+                f"the plan was prepared for {ALIGNMENT}-byte aligned operands: got misaligned ones"
             )
 
 
@@ -225,10 +212,7 @@ def plan_of(
     out: Any,
     stream: Any,
 ) -> ConvPlan:
-    """Prepare a plan for operands like these, on their device."""
+    """Prepare a plan for operands with the properties of these, on their device."""
     where = stream_of(given[0], names[0], stream)
-    previous = streams.set_device(where.device)
-    try:
+    with streams.on_device(where.device):
         return ConvPlan(op, SampleOperands(names, given, out, where), params, factors, where)
-    finally:
-        streams.restore_device(previous)

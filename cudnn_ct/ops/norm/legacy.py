@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -16,11 +16,13 @@ from ...plans.call import ArgumentTemplate, PointerSlot
 from ...plans.chain import partial_write_error, run_all
 from ...plans.scalars import scalar_type
 from ...plans.workspace import align_after
-from ...shapes.norm_problem import NormInference, NormTraining
+from ...shapes.norm import NormInference, NormTraining
 from ...shapes.specs import ActivationSpec, TensorSpec
 from .layouts import Specs, pointwise
 
 __all__ = ["PART", "InferencePlan", "TrainingPlan", "activation", "enum_label"]
+
+_slot = PointerSlot  # a short name, for long lists of arguments
 
 # Batch size of one inference call: below cuDNN's limit of 2**16, and a multiple of 16, so that parts of an
 # aligned array are aligned.
@@ -37,20 +39,6 @@ class TrainingPlan:
     activation from y.
     """
 
-    __slots__ = (
-        "_arguments",
-        "_held",
-        "_mode",
-        "_ops",
-        "_pointwise",
-        "_relu",
-        "_reserve",
-        "_scalar",
-        "_sizes",
-        "_z",
-        "workspace",
-    )
-
     def __init__(
         self, problem: NormTraining, context: Context, specs: Specs, mode: BatchNormMode, fused: bool
     ) -> None:
@@ -65,26 +53,18 @@ class TrainingPlan:
         after = [] if fused else [y, z] if z else [y] if relu else []
         self._pointwise = pointwise(*after)
         own_relu, own_z = (relu, z) if fused else (None, None)
-        data = TensorDescriptor.cached(specs["x"]), own_z and TensorDescriptor.cached(own_z)
-        written, parameters = TensorDescriptor.cached(y), TensorDescriptor.cached(specs["scale"])
-        self._sizes = nbytes, reserved = self._query_sizes(context, *data, written, parameters, own_relu)
-        self._arguments = ArgumentTemplate(
-            [
-                *(mode, self._ops, scalar(1.0), scalar(0.0)),
-                *(
-                    data[0],
-                    PointerSlot("x"),
-                    data[1],
-                    PointerSlot("z") if own_z else None,
-                    written,
-                    PointerSlot("y"),
-                ),
-                *(parameters, PointerSlot("scale"), PointerSlot("bias"), ctypes.c_double(problem.momentum)),
-                *(PointerSlot("running_mean"), PointerSlot("running_var"), ctypes.c_double(problem.epsilon)),
-                *(PointerSlot("mean"), PointerSlot("invstd"), own_relu, None, nbytes, None, reserved),
-            ],
-            specs,
-        )
+        x_, y_, scale_ = (TensorDescriptor.cached(specs[name]) for name in ("x", "y", "scale"))
+        z_ = own_z and TensorDescriptor.cached(own_z)
+        self._sizes = nbytes, reserved = self._query_sizes(context, x_, z_, y_, scale_, own_relu)
+        momentum, epsilon = ctypes.c_double(problem.momentum), ctypes.c_double(problem.epsilon)
+        arguments = [
+            mode, self._ops, scalar(1.0), scalar(0.0),
+            x_, _slot("x"), z_, _slot("z") if own_z else None, y_, _slot("y"),
+            scale_, _slot("scale"), _slot("bias"), momentum, _slot("running_mean"), _slot("running_var"),
+            epsilon, _slot("mean"), _slot("invstd"),
+            own_relu, None, nbytes, None, reserved,
+        ]  # fmt: skip
+        self._arguments = ArgumentTemplate(arguments, specs)
         self._reserve, self.workspace = align_after(nbytes, reserved)
         self._held = 0
         if self._pointwise and relu and problem.scaled:
@@ -94,56 +74,45 @@ class TrainingPlan:
         self, context: Context, x: Any, z: Any, y: Any, parameters: Any, relu: Any
     ) -> tuple[int, int]:
         """Return the sizes of workspace and reserve space, in bytes."""
-        head = context.handle, self._mode, self._ops
+        library, head = context.library, (context.handle, self._mode, self._ops)
         workspace, reserve = ctypes.c_size_t(), ctypes.c_size_t()
-        context.library.cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize(
+        library.cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize(
             *head, x, z, y, parameters, relu, ctypes.byref(workspace)
         )
-        context.library.cudnnGetBatchNormalizationTrainingExReserveSpaceSize(
-            *head, relu, x, ctypes.byref(reserve)
-        )
+        library.cudnnGetBatchNormalizationTrainingExReserveSpaceSize(*head, relu, x, ctypes.byref(reserve))
         return workspace.value, reserve.value
 
     def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
-        """Enqueue the call and the unfused operations."""
+        """Enqueue the call, then add z and apply the activation unless they are fused.
+
+        Alpha and beta scale the last of these operations.
+        """
         arguments, base = self._arguments.filled(pointers), context.workspace(self.workspace)
         nbytes, reserved = self._sizes
         if nbytes:
             arguments[_WORKSPACE] = base
         if reserved:
             arguments[_RESERVE] = base + self._reserve
-        call = context.library.cudnnBatchNormalizationForwardTrainingEx
-        if self._pointwise:
-            self._run_unfused(context, call, arguments, base, pointers, alpha, beta)
-            return
-        if alpha != 1 or beta:
-            arguments[_ALPHA], arguments[_BETA] = self._scalar(alpha), self._scalar(beta)
-        call(context.handle, *arguments)
-
-    def _run_unfused(
-        self,
-        context: Context,
-        call: Callable[..., object],
-        arguments: list[Any],
-        base: int,
-        pointers: Sequence[int],
-        alpha: float,
-        beta: float,
-    ) -> None:
-        """Run the call, add z and apply the activation. Alpha and beta scale the last of these operations."""
-        library, handle, scalar, relu = context.library, context.handle, self._scalar, self._relu
-        whole, *added = self._pointwise
-        one, factors = scalar(1.0), (scalar(alpha), scalar(beta))
+        relu = self._relu if self._pointwise else None
         y = target = arguments[_Y]
         if relu and beta:
             target = arguments[_Y] = base + self._held
-        if not relu:
-            arguments[_ALPHA], arguments[_BETA] = factors
-        call(handle, *arguments)
+        if not relu and (alpha != 1 or beta):
+            arguments[_ALPHA], arguments[_BETA] = self._scalar(alpha), self._scalar(beta)
+        context.library.cudnnBatchNormalizationForwardTrainingEx(context.handle, *arguments)
+        if self._pointwise:
+            self._run_pointwise(context, relu, pointers[self._z], target, y, alpha, beta)
+
+    def _run_pointwise(
+        self, context: Context, relu: Any, z: int, target: int, y: int, alpha: float, beta: float
+    ) -> None:
+        """Add z to the normalised ``target``, and write its activation to y."""
+        library, handle, scalar = context.library, context.handle, self._scalar
+        whole, *added = self._pointwise
+        one, factors = scalar(1.0), (scalar(alpha), scalar(beta))
         try:
             if added:
-                factor = one if relu else factors[0]
-                library.cudnnAddTensor(handle, factor, *added, pointers[self._z], one, whole, target)
+                library.cudnnAddTensor(handle, one if relu else factors[0], *added, z, one, whole, target)
             if relu:
                 library.cudnnActivationForward(handle, relu, factors[0], whole, target, factors[1], whole, y)
         except (BadParamError, NotSupportedError) as error:
@@ -154,6 +123,10 @@ class TrainingPlan:
         after = "; z and activation by separate calls" if self._pointwise else ""
         what = f"{enum_label(self._mode)}, {enum_label(self._ops)}"
         return f"chosen: cudnnBatchNormalizationForwardTrainingEx, {what}{after}"
+
+
+_Part = tuple[TensorDescriptor, int]
+"""A range of images: its descriptor, and its offset in bytes."""
 
 
 class InferencePlan:
@@ -169,47 +142,30 @@ class InferencePlan:
         self._scalar = scalar_type(DTYPES[x.dtype].accumulate)
         self._parameters = TensorDescriptor.cached(specs["scale"])
         batch, itemsize = x.shape[0], DTYPES[x.dtype].itemsize
-        self._parts = []
-        for start in range(0, batch, images or batch):
-            count = min(images or batch, batch - start)
-            offsets = (start * itemsize * x.strides[0], start * itemsize * y.strides[0])
-            self._parts.append((*offsets, _images(x, count), _images(y, count)))
+        self._parts = [
+            [
+                (_images(spec, min(images or batch, batch - start)), start * itemsize * spec.strides[0])
+                for spec in (x, y)
+            ]
+            for start in range(0, batch, images or batch)
+        ]
         self.workspace = 0
 
     def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
         """Enqueue one call per part."""
+        factors = self._scalar(alpha), self._scalar(beta)
         if len(self._parts) == 1:
-            self._part(context, pointers, alpha, beta, *self._parts[0])
-        else:
-            run_all(partial(self._part, context, pointers, alpha, beta, *part) for part in self._parts)
+            return self._part(context, pointers, factors, *self._parts[0])
+        return run_all(partial(self._part, context, pointers, factors, *part) for part in self._parts)
 
     def _part(
-        self,
-        context: Context,
-        pointers: Sequence[int],
-        alpha: float,
-        beta: float,
-        x_offset: int,
-        y_offset: int,
-        x_descriptor: TensorDescriptor,
-        y_descriptor: TensorDescriptor,
+        self, context: Context, pointers: Sequence[int], factors: Any, of_x: _Part, of_y: _Part
     ) -> None:
-        x, scale, bias, mean, var, y = pointers
+        x, *parameters, y = pointers
+        (x_descriptor, x_offset), (y_descriptor, y_offset) = of_x, of_y
+        data = x_descriptor, x + x_offset, y_descriptor, y + y_offset
         context.library.cudnnBatchNormalizationForwardInference(
-            context.handle,
-            self._mode,
-            self._scalar(alpha),
-            self._scalar(beta),
-            x_descriptor,
-            x + x_offset,
-            y_descriptor,
-            y + y_offset,
-            self._parameters,
-            scale,
-            bias,
-            mean,
-            var,
-            self._epsilon,
+            context.handle, self._mode, *factors, *data, self._parameters, *parameters, self._epsilon
         )
 
     def describe(self) -> str:

@@ -13,12 +13,13 @@ from ...dtypes import DTYPES
 from ...errors import NotSupportedError
 from ...plans.call import ArgumentTemplate, PointerSlot
 from ...plans.scalars import scalar_type
-from ...shapes.norm_problem import NormGradient, NormTraining
+from ...shapes.norm import NormGradient, NormTraining
 from .layouts import Specs, pointwise
 from .legacy import activation, enum_label
 
 __all__ = ["EmptyPlan", "GradientPlan"]
 
+_slot = PointerSlot  # a short name, for long lists of arguments
 _WORKSPACE = -4  # index among the arguments of cudnnBatchNormalizationBackwardEx
 
 
@@ -27,17 +28,6 @@ class GradientPlan:
 
     With a fused activation, ``cudnnActivationBackward`` runs first and computes dz.
     """
-
-    __slots__ = (
-        "_activated",
-        "_arguments",
-        "_extended",
-        "_mode",
-        "_pointwise",
-        "_relu",
-        "_scalar",
-        "workspace",
-    )
 
     def __init__(
         self, problem: NormGradient, context: Context, specs: Specs, mode: BatchNormMode, extended: bool
@@ -48,40 +38,19 @@ class GradientPlan:
         self._pointwise = pointwise(*(specs[name] for name in activated))
         self._activated = [names.index(name) for name in activated]
         gradient = "dz" if self._relu else "dy"
-        x, dy, dx = (TensorDescriptor.cached(specs[name]) for name in ("x", gradient, "dx"))
-        parameters = TensorDescriptor.cached(specs["scale"])
+        x, dy, dx, scale = (TensorDescriptor.cached(specs[name]) for name in ("x", gradient, "dx", "scale"))
         self._scalar = scalar = scalar_type(DTYPES[problem.x.dtype].accumulate)
-        self.workspace = self._workspace_bytes(context, x, dy, dx, parameters) if extended else 0
-        # Only a fused activation uses y, dz, the bias and the activation descriptor.
-        null = (None, None) if extended else ()
-        self._arguments = ArgumentTemplate(
-            [
-                *((mode, BatchNormOps.BN) if extended else (mode,)),
-                *(scalar(1.0), scalar(0.0), scalar(1.0), scalar(0.0)),
-                *(
-                    x,
-                    PointerSlot("x"),
-                    *null,
-                    dy,
-                    PointerSlot(gradient),
-                    *null,
-                    dx,
-                    PointerSlot("dx"),
-                    parameters,
-                    PointerSlot("scale"),
-                ),
-                *((None,) if extended else ()),
-                *(
-                    PointerSlot("dscale"),
-                    PointerSlot("dbias"),
-                    ctypes.c_double(problem.epsilon),
-                    PointerSlot("mean"),
-                    PointerSlot("invstd"),
-                ),
-                *((None, None, self.workspace, None, 0) if extended else ()),
-            ],
-            names,
-        )
+        self.workspace = self._workspace_bytes(context, x, dy, dx, scale) if extended else 0
+        epsilon = ctypes.c_double(problem.epsilon)
+        # The extended call also takes y, dz, the bias and an activation, which a fused activation would use.
+        ops, null, no_bias = ([BatchNormOps.BN], [None, None], [None]) if extended else ([], [], [])
+        end = [None, None, self.workspace, None, 0] if extended else []
+        arguments = [
+            mode, *ops, scalar(1.0), scalar(0.0), scalar(1.0), scalar(0.0),
+            x, _slot("x"), *null, dy, _slot(gradient), *null, dx, _slot("dx"), scale, _slot("scale"),
+            *no_bias, _slot("dscale"), _slot("dbias"), epsilon, _slot("mean"), _slot("invstd"), *end,
+        ]  # fmt: skip
+        self._arguments = ArgumentTemplate(arguments, names)
 
     def _workspace_bytes(self, context: Context, x: Any, dy: Any, dx: Any, parameters: Any) -> int:
         """Return the workspace size; reject modes that need reserve space of the forward pass."""
@@ -105,16 +74,12 @@ class GradientPlan:
         if self.workspace:
             arguments[_WORKSPACE] = context.workspace(self.workspace)
         if self._pointwise:
-            y, dy, dz = self._pointwise
-            at_y, at_dy, at_dz = (pointers[place] for place in self._activated)
-            factors = scalar(1.0), scalar(0.0)
+            y, dy, dz = zip(self._pointwise, (pointers[place] for place in self._activated), strict=True)
             library.cudnnActivationBackward(
-                context.handle, self._relu, factors[0], y, at_y, dy, at_dy, y, at_y, factors[1], dz, at_dz
+                context.handle, self._relu, scalar(1.0), *y, *dy, *y, scalar(0.0), *dz
             )
-        call = (
-            library.cudnnBatchNormalizationBackwardEx if extended else library.cudnnBatchNormalizationBackward
-        )
-        call(context.handle, *arguments)
+        name = f"cudnnBatchNormalizationBackward{'Ex' if extended else ''}"
+        getattr(library, name)(context.handle, *arguments)
 
     def describe(self) -> str:
         """Describe the implementation."""

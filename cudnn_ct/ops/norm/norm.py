@@ -11,12 +11,20 @@ from ...array import DeviceArray
 from ...array_creation import as_operand, full, zeros
 from ...cuda import stream as streams
 from ...errors import error_from_status
-from ...shapes.norm import BatchNormGradients, BatchNormResult, check_norm_parameters, norm_parameter_shape
-from ...shapes.norm_problem import norm_gradient, norm_inference, norm_training
+from ...shapes.norm import (
+    BatchNormGradients,
+    BatchNormResult,
+    check_norm_parameters,
+    norm_gradient,
+    norm_inference,
+    norm_parameter_shape,
+    norm_training,
+)
 from ...shapes.parse import as_bool
 from ...shapes.specs import TensorSpec
 from ...typing import ArrayLike, NormMode, StreamLike
 from .._call import ONE, ZERO, Operation, execute, parse_scaling
+from .._documented import documented
 from .._operands import byte_extent, refuse_overlap, stream_of
 from .plans import GRADIENT, INFERENCE, TRAINING
 
@@ -36,6 +44,7 @@ _GRADIENT = Operation("the gradient of a batch normalisation", norm_gradient, GR
 _OPERANDS = ("x", "scale", "bias")
 
 
+@documented()
 def batch_norm_training(
     x: ArrayLike,
     scale: ArrayLike,
@@ -65,55 +74,46 @@ def batch_norm_training(
     ----------
     x : device array, 1 to 6 axes, shape (N, C, ...), float16 | bfloat16 | float32 | float64
         Any strides.
-    scale, bias : device array, shape (C,) or (1, C, 1, ...); (1, C, ...) for "per_activation"
-        float32 for half precision, else of the dtype of x.
+    scale : device array, shape (C,) or (1, C, 1, ...); (1, C, ...) for "per_activation"
+        float32 for half precision, else the dtype of x.
+    bias : device array, shape and dtype of scale
     mode : {"spatial", "per_activation"}
-        Whether a mean is over the batch and all that follows the channels, or over the batch alone.
+        Mean over the batch and the axes after the channels, or over the batch alone.
     epsilon : float, at least 0
-    running_mean, running_var : device array, shape and dtype of scale, both or neither, optional
-        Updated in place, if there is a sample at all.
+    running_mean : device array, shape and dtype of scale, optional
+        Updated in place if the batch has samples; only together with ``running_var``.
+    running_var : device array, shape and dtype of scale, optional
+        Updated in place; it needs two samples, because one sample has no unbiased variance.
     momentum : float, 0 to 1
-        The weight of this batch: cuDNN's ``exponentialAverageFactor``.
+        Weight of this batch: cuDNN's ``exponentialAverageFactor``.
     activation : {"relu"}, optional
     z : device array, shape and dtype of x, optional
-        A residual, added before the activation.
-    alpha, beta : float
+        Residual, added before the activation.
     out : device array, shape and dtype of x, optional
-        Where y goes; read only where beta is not 0, which needs it. It must not overlap x or z.
-    stream : optional
-        An address, or anything with ``__cuda_stream__``; by default that of ``ct.use``.
+        Destination of y. It must not overlap x or z.
 
     Returns
     -------
     BatchNormResult
-        ``y``, DeviceArray of shape and dtype of x, or ``out`` as one; ``mean`` and
-        ``invstd = 1 / sqrt(var + epsilon)``, DeviceArrays in the dtype of the parameters, with the axes of x,
-        those that the mean is over of length 1. The mean of no samples is NaN.
+        ``y``, DeviceArray of shape and dtype of x, or ``out`` as one; ``mean`` and ``invstd = 1 / sqrt(var +
+        epsilon)``, DeviceArrays in the dtype of the parameters, with the axes of x and length 1 for reduced
+        axes. The mean of an empty batch is NaN.
 
     Raises
     ------
-    TypeError
-        An operand is not on the device, or of another dtype than is needed.
-    ValueError
-        Shapes or parameters do not fit; the message has the numbers. Also where only one of the running
-        statistics is given, or a running variance is asked for of one sample, which has no unbiased variance.
-    NotSupportedError
-        cuDNN has no way to compute it; the message says what each way was refused for.
     ExecutionFailedError
-        cuDNN refused a later part of the work when an earlier one had changed results, or a kernel failed.
-    AllocationError
-        Device memory ran out.
+        cuDNN rejected a later part of the work after an earlier one had changed results, or a kernel failed.
 
     Notes
     -----
-    ``cudnnBatchNormalizationForwardTrainingEx``, in its persistent mode where cuDNN has it. Activation and
-    residual are part of that call where cuDNN has that too (half precision, channels last, a multiple of 4
-    channels), else calls of their own: ``cudnnAddTensor``, ``cudnnActivationForward``.
+    ``cudnnBatchNormalizationForwardTrainingEx``, in its persistent mode if cuDNN supports it. Activation and
+    residual are fused if cuDNN supports that too (half precision, channels last, a multiple of 4 channels);
+    otherwise they are separate calls: ``cudnnAddTensor``, ``cudnnActivationForward``.
 
-    The persistent mode may overflow, by cuDNN's manual, on large values that the others can take: results are
+    By cuDNN's manual, the persistent mode may overflow for large values that other modes support: results are
     then infinite or NaN. :func:`batch_norm_overflow_detected` reports it.
 
-    By cuDNN's manual the same bits from run to run, on GPUs of one architecture.
+    By cuDNN's manual, results are the same bits from run to run on GPUs of one architecture.
 
     Examples
     --------
@@ -136,6 +136,7 @@ def batch_norm_training(
     return BatchNormResult(y, mean, invstd)
 
 
+@documented(batch_norm_training)
 def batch_norm_inference(
     x: ArrayLike,
     scale: ArrayLike,
@@ -154,28 +155,17 @@ def batch_norm_inference(
 
     Parameters
     ----------
-    x : device array, 1 to 6 axes, shape (N, C, ...), float16 | bfloat16 | float32 | float64
-        Any strides.
-    scale, bias, mean, var : device array, shape (C,) or (1, C, 1, ...); (1, C, ...) for "per_activation"
-        float32 for half precision, else of the dtype of x. ``mean`` and ``var`` usually are the
-        running statistics of the training.
-    mode, epsilon, alpha, beta, out, stream
-        As in :func:`batch_norm_training`.
-
-    Returns
-    -------
-    DeviceArray, shape and dtype of x; or ``out`` as one
-
-    Raises
-    ------
-    TypeError, ValueError, NotSupportedError, AllocationError
-        As in :func:`batch_norm_training`.
+    mean : device array, shape and dtype of scale
+        Usually the running mean of the training.
+    var : device array, shape and dtype of scale
+        Usually the running variance of the training.
+    out : device array, shape and dtype of x, optional
+        Destination of the result. It must not overlap an operand.
 
     Notes
     -----
-    ``cudnnBatchNormalizationForwardInference``. A batch too large for one call is computed in parts.
-
-    Each element is computed by itself: the same bits from run to run.
+    ``cudnnBatchNormalizationForwardInference``, in parts if the batch is too large for one call. Each element
+    is computed by itself, so results are the same bits from run to run.
 
     Examples
     --------
@@ -189,6 +179,7 @@ def batch_norm_inference(
     return execute(_INFERENCE, names, given, (mode, epsilon), alpha, beta, (out,), stream)[0]
 
 
+@documented(batch_norm_training)
 def batch_norm_backward(
     dy: ArrayLike,
     x: ArrayLike,
@@ -208,7 +199,7 @@ def batch_norm_backward(
     """Compute the gradients of :func:`batch_norm_training` (Ioffe and Szegedy 2015).
 
     With ``n`` for ``(x - mean) * invstd``, sums and means over the samples, and ``dz`` for ``dy`` where the
-    activation let something through, ``dy`` without activation ::
+    activation is not 0, or ``dy`` without activation ::
 
         dbias = sum(dz)        dscale = sum(dz * n)
         dx = alpha * scale * invstd * (dz - mean(dz) - n * mean(dz * n)) + beta * out
@@ -216,38 +207,29 @@ def batch_norm_backward(
     Parameters
     ----------
     dy : device array, shape and dtype of x
-    x : device array, 1 to 6 axes, shape (N, C, ...), float16 | bfloat16 | float32 | float64
-        Any strides.
-    scale : device array, shape (C,) or (1, C, 1, ...); (1, C, ...) for "per_activation"
-        float32 for half precision, else of the dtype of x.
-    mean, invstd : device array, as scale, both or neither, optional
-        What the forward step gave. Without them cuDNN reckons them from x with ``epsilon``, at a cost.
+    mean : device array, shape and dtype of scale, optional
+        The mean that the training step returned. Without it, cuDNN computes the statistics from x and
+        ``epsilon``, which takes time.
+    invstd : device array, shape and dtype of scale, optional
+        The invstd that the training step returned; only together with ``mean``.
     y : device array, shape and dtype of x, optional
-        What the forward step gave, not scaled; needed for an activation, which was off where it is 0.
-    mode, epsilon, activation
-        As in :func:`batch_norm_training`.
-    alpha, beta, out, stream
-        As there, for dx.
+        The unscaled result of the training step, required for an activation.
+    out : device array, shape and dtype of x, optional
+        Destination of dx. It must not overlap an operand.
 
     Returns
     -------
     BatchNormGradients
-        ``dx``, DeviceArray of shape and dtype of x, or ``out`` as one; ``dscale`` and ``dbias``, as scale;
-        ``dz``, as x: the gradient of the residual, None without activation, where it is ``dy``.
-
-    Raises
-    ------
-    TypeError, ValueError, NotSupportedError, AllocationError
-        As in :func:`batch_norm_training`; ValueError also where only one of ``mean`` and ``invstd`` is given,
-        or an activation without ``y``.
+        ``dx``, DeviceArray of shape and dtype of x, or ``out`` as one; ``dscale`` and ``dbias``, like scale;
+        ``dz``, like x: the gradient of the residual. It is None without activation, because it is ``dy``.
 
     Notes
     -----
-    ``cudnnBatchNormalizationBackwardEx`` or ``cudnnBatchNormalizationBackward``, in the persistent mode where
-    cuDNN has it, which may overflow as in :func:`batch_norm_training`. With an activation,
-    ``cudnnActivationBackward`` comes first; nothing that a fused forward step keeps is needed for it.
+    ``cudnnBatchNormalizationBackwardEx`` or ``cudnnBatchNormalizationBackward``, in the persistent mode if
+    cuDNN supports it, which may overflow as in :func:`batch_norm_training`. With an activation,
+    ``cudnnActivationBackward`` runs first; it needs y only, also after a fused forward pass.
 
-    By cuDNN's manual the same bits from run to run, on GPUs of one architecture.
+    By cuDNN's manual, results are the same bits from run to run on GPUs of one architecture.
 
     Examples
     --------
@@ -269,6 +251,7 @@ def batch_norm_backward(
     return BatchNormGradients(dx, dscale, dbias, dz[0] if dz else None)
 
 
+@documented(batch_norm_inference)
 def batch_norm_inference_backward(
     dy: ArrayLike,
     x: ArrayLike,
@@ -285,8 +268,7 @@ def batch_norm_inference_backward(
 ) -> BatchNormGradients[DeviceArray]:
     """Compute the gradients of :func:`batch_norm_inference`, whose mean and variance are constants.
 
-    They are those of a network that is trained further with its statistics as they are, with sums over the
-    samples ::
+    They train a network further while its statistics stay constant. Sums are over the samples ::
 
         dbias = sum(dy)        dscale = sum(dy * (x - mean) / sqrt(var + epsilon))
         dx = alpha * scale * dy / sqrt(var + epsilon) + beta * out
@@ -294,31 +276,22 @@ def batch_norm_inference_backward(
     Parameters
     ----------
     dy : device array, shape and dtype of x
-    x : device array, 1 to 6 axes, shape (N, C, ...), float16 | bfloat16 | float32 | float64
-        Any strides.
-    scale, mean, var : device array, shape (C,) or (1, C, 1, ...); (1, C, ...) for "per_activation"
-        float32 for half precision, else of the dtype of x.
-    mode, epsilon, alpha, beta, out, stream
-        As in :func:`batch_norm_inference`, the last four for dx.
+    out : device array, shape and dtype of x, optional
+        Destination of dx. It must not overlap an operand.
 
     Returns
     -------
     BatchNormGradients
-        ``dx``, DeviceArray of shape and dtype of x, or ``out`` as one; ``dscale`` and ``dbias``, as scale;
+        ``dx``, DeviceArray of shape and dtype of x, or ``out`` as one; ``dscale`` and ``dbias``, like scale;
         ``dz`` is None.
-
-    Raises
-    ------
-    TypeError, ValueError, NotSupportedError, AllocationError
-        As in :func:`batch_norm_inference`.
 
     Notes
     -----
     ``cudnnBatchNormalizationForwardInference`` of dy, with a mean and a bias of zero, is dx. The sums are
-    those of :func:`batch_norm_backward`, whose own dx is not used. It is several calls, and takes memory of
-    its own, so it cannot be captured into a CUDA graph.
+    those of :func:`batch_norm_backward`, whose dx is not used. Several calls allocate memory, so they cannot
+    be captured into a CUDA graph.
 
-    By cuDNN's manual the same bits from run to run, on GPUs of one architecture.
+    By cuDNN's manual, results are the same bits from run to run on GPUs of one architecture.
 
     Examples
     --------
@@ -339,11 +312,11 @@ def batch_norm_inference_backward(
         refuse_overlap(read, (written,), [byte_extent(array.spec) for array in (*read, written)])
     none = zeros(variance.shape, variance.dtype, stream=where)
     one = full(variance.shape, 1, variance.dtype, stream=where)
-    # What one becomes, with a scale of one, is 1 / sqrt(var + epsilon).
+    # The result for x = 1, scale = 1 and a mean of 0 is 1 / sqrt(var + epsilon).
     sample = full(norm_parameter_shape(x.shape, mode), 1, variance.dtype, stream=where)
     inverse = batch_norm_inference(sample, one, none, none, variance, epsilon=epsilon, **at)
     invstd = inverse.view_as(TensorSpec.packed(variance.shape, variance.dtype))  # where that is (C,)
-    # The sums first: what is wrong with an operand is told before anything goes to out.
+    # The sums come first: they reject wrong operands before anything is written to out.
     _, dscale, dbias, _ = batch_norm_backward(dy, x, scale, center, invstd, **at)
     dx = batch_norm_inference(
         dy, scale, none, none, variance, epsilon=epsilon, alpha=alpha, beta=beta, out=out, **at
@@ -382,13 +355,10 @@ def batch_norm_overflow_detected(*, wait: bool = False, stream: StreamLike | Non
     False
     """
     where = streams.resolve_stream(stream)
-    previous = streams.set_device(where.device)
-    try:
+    with streams.on_device(where.device):
         ctx, status = context.current(where), ctypes.c_int()
         how = ErrQueryMode.BLOCKING if as_bool(wait, "wait") else ErrQueryMode.NONBLOCKING
         ctx.library.cudnnQueryRuntimeError(ctx.handle, ctypes.byref(status), how, None)
-    finally:
-        streams.restore_device(previous)
     known = {Status.SUCCESS: False, Status.RUNTIME_FP_OVERFLOW: True, Status.RUNTIME_IN_PROGRESS: None}
     if status.value not in known:
         raise error_from_status(status.value, "cudnnQueryRuntimeError", version=ctx.library.version)

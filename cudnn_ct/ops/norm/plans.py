@@ -17,9 +17,9 @@ from typing import Any
 from ..._bindings.enums import BatchNormMode
 from ...context import Context
 from ...plans.base import Plan
-from ...shapes.norm_problem import NormGradient, NormInference, NormTraining
+from ...shapes.norm import NormGradient, NormInference, NormTraining
 from .._fallback import Implementation
-from .layouts import Form, Specs, nd_layout, per_activation_2d, pixels_layout
+from .layouts import Form, nd_layout, per_activation_2d, pixels_layout
 from .legacy import PART, InferencePlan, TrainingPlan
 from .legacy_gradient import EmptyPlan, GradientPlan
 
@@ -35,13 +35,16 @@ def _empty(problem: NormTraining | NormGradient, context: Context) -> Plan | Non
     return None if problem.x.size else EmptyPlan(problem)
 
 
-def _training(
-    form: Form, mode: BatchNormMode, problem: NormTraining, context: Context, *, fused: bool = False
+def _step(
+    plan: Callable[..., Plan], form: Form, mode: BatchNormMode, special: bool, problem: Any, context: Context
 ) -> Plan | None:
+    """Return a plan of a step or a gradient; ``special`` is a fused step, or an extended gradient."""
     specs = form(problem, mode)
-    if not specs or (fused and not problem.activation) or _too_many(specs, mode):
+    if not specs or specs["x"].shape[0] > _LIMITS[mode]:
         return None
-    return TrainingPlan(problem, context, specs, mode, fused)
+    if special and plan is TrainingPlan and not problem.activation:
+        return None
+    return plan(problem, context, specs, mode, special)
 
 
 def _inference(
@@ -58,33 +61,23 @@ def _inference(
     return InferencePlan(problem, specs, mode, PART if in_parts else None)
 
 
-def _gradient(
-    form: Form, mode: BatchNormMode, problem: NormGradient, context: Context, *, extended: bool = False
-) -> Plan | None:
-    specs = form(problem, mode)
-    if not specs or _too_many(specs, mode):
-        return None
-    return GradientPlan(problem, context, specs, mode, extended)
-
-
 def _aligned(*makers: Callable[[Any, Context], Plan | None]) -> tuple[Implementation, ...]:
     return tuple(Implementation(make, aligned=True) for make in makers)
 
 
-def _too_many(specs: Specs, mode: BatchNormMode) -> bool:
-    return specs["x"].shape[0] > _LIMITS[mode]
-
-
-TRAINING = _aligned(
-    _empty,
-    partial(_training, nd_layout, _PERSISTENT, fused=True),
-    partial(_training, nd_layout, _PERSISTENT),
-    partial(_training, nd_layout, _PER_ACTIVATION),
-    partial(_training, per_activation_2d, _PER_ACTIVATION),
-    partial(_training, nd_layout, _SPATIAL),
-    partial(_training, pixels_layout, _PERSISTENT),
-    partial(_training, pixels_layout, _SPATIAL),
+_STEPS = (
+    (nd_layout, _PERSISTENT, True),
+    (nd_layout, _PERSISTENT, False),
+    (nd_layout, _PER_ACTIVATION, False),
+    (per_activation_2d, _PER_ACTIVATION, False),
+    (nd_layout, _SPATIAL, False),
+    (pixels_layout, _PERSISTENT, False),
+    (pixels_layout, _SPATIAL, False),
 )
+
+TRAINING = _aligned(_empty, *(partial(_step, TrainingPlan, *row) for row in _STEPS))
+
+GRADIENT = _aligned(_empty, *(partial(_step, GradientPlan, *row) for row in _STEPS))
 
 INFERENCE = _aligned(
     partial(_inference, nd_layout, _SPATIAL),
@@ -94,15 +87,4 @@ INFERENCE = _aligned(
     partial(_inference, pixels_layout, _SPATIAL),
     partial(_inference, nd_layout, _SPATIAL, in_parts=True),
     partial(_inference, per_activation_2d, _PER_ACTIVATION, in_parts=True),
-)
-
-GRADIENT = _aligned(
-    _empty,
-    partial(_gradient, nd_layout, _PERSISTENT, extended=True),
-    partial(_gradient, nd_layout, _PERSISTENT),
-    partial(_gradient, nd_layout, _PER_ACTIVATION),
-    partial(_gradient, per_activation_2d, _PER_ACTIVATION),
-    partial(_gradient, nd_layout, _SPATIAL),
-    partial(_gradient, pixels_layout, _PERSISTENT),
-    partial(_gradient, pixels_layout, _SPATIAL),
 )

@@ -46,7 +46,7 @@ class GraphReduction(NamedTuple):
 
 
 # The extremes skip NaN, so NaN is propagated separately. Maxima over columns start from the lowest number.
-WAYS = {
+FORMS = {
     "add": GraphReduction("add"),
     "avg": GraphReduction("add"),
     "norm1": GraphReduction("add", "abs"),
@@ -75,14 +75,14 @@ ORDER = {"rows": (0, 1, 2), "columns": (2, 1, 0), "": (1, 2, 0)}
 
 def reduction(problem: ReduceProblem, context: Context) -> Plan | None:
     """Return a plan for a large contiguous array that is a :class:`MatrixView`, or None."""
-    x, y, way = problem.x, problem.kept, WAYS.get(problem.op)
-    if way is None or problem.indices or DTYPES[x.dtype].accumulate != "float32":
+    x, y, form = problem.x, problem.kept, FORMS.get(problem.op)
+    if form is None or problem.indices or DTYPES[x.dtype].accumulate != "float32":
         return None
     if x.size < MIN_ELEMENTS or x.size > INT_MAX or not config.allow_runtime_compilation:
         return None
     ordered = _in_order_of(x, y)
     matrix = _matrix(x, ordered)
-    if matrix is None or way.only not in (None, matrix.kept):
+    if matrix is None or form.only not in (None, matrix.kept):
         return None
     if config.deterministic and matrix.kept != "rows":  # these engines add in an undefined order
         return None
@@ -97,45 +97,45 @@ def reduction(problem: ReduceProblem, context: Context) -> Plan | None:
 
 def _plan(problem: ReduceProblem, matrix: MatrixView, ordered: TensorSpec, context: Context) -> Plan:
     """Return a plan for one reduction of a matrix and for the scaling of its results."""
-    x, y, way = problem.x, problem.kept, WAYS[problem.op]
-    plan = _of_matrix(way, x.dtype, matrix, context)
+    x, y, form = problem.x, problem.kept, FORMS[problem.op]
+    plan = _of_matrix(form, x.dtype, matrix, context)
     factor = 1 / problem.terms if problem.op == "avg" else 1.0
-    if not way.root and y.dtype == "float32" and equivalent_strides(y.shape, y.strides, ordered.strides):
+    if not form.root and y.dtype == "float32" and equivalent_strides(y.shape, y.strides, ordered.strides):
         return ScaleResult(plan, TensorSpec.packed((y.size,), "float32"), factor)
     steps = [Step(plan, (0, 2))]
-    if way.root:
+    if form.root:
         steps.append(Step(_each("sqrt", 1.0, ordered, ordered), (2, 2)))
     steps.append(Step(_each("max", factor, ordered, y), (2, 1)))
     return ChainPlan([ordered], steps)
 
 
-def _of_matrix(way: GraphReduction, dtype: str, matrix: MatrixView, context: Context) -> Plan:
+def _of_matrix(form: GraphReduction, dtype: str, matrix: MatrixView, context: Context) -> Plan:
     """Return a plan that writes contiguous float32 results, with a second pass if the view needs one."""
-    plan = first_plan(reduction_graph(way, dtype, matrix), context, ORDER[matrix.kept])
+    plan = first_plan(reduction_graph(form, dtype, matrix), context, ORDER[matrix.kept])
     if matrix.again is None:
         return plan
     shape, axis = matrix.again
     parts = TensorSpec.packed(shape, "float32")
     whole = TensorSpec.packed(tuple(1 if i == axis else n for i, n in enumerate(shape)), "float32")
-    join = ReduceProblem(parts, whole, None, (axis,), way.again, True)
+    join = ReduceProblem(parts, whole, None, (axis,), form.again, True)
     return ChainPlan([parts], [Step(plan, (0, 2)), Step(ReducePlan(join, context), (2, 1))])
 
 
-def reduction_graph(way: GraphReduction, dtype: str, matrix: MatrixView) -> Graph:
+def reduction_graph(form: GraphReduction, dtype: str, matrix: MatrixView) -> Graph:
     """Return the graph that reduces rows, columns or all elements of a matrix to float32."""
     rows, columns, kept, _ = matrix
     x = Tensor(1, pixels(rows, columns, dtype))
     y = Tensor(2, pixels(rows if kept == "rows" else 1, columns if kept == "columns" else 1, "float32"))
-    if not way.before:
+    if not form.before:
         return Graph(
-            (node("reduction", operator=way.operator, comp_type="float32", xdesc=x, ydesc=y),), (x, y)
+            (node("reduction", operator=form.operator, comp_type="float32", xdesc=x, ydesc=y),), (x, y)
         )
     each = Tensor(3, pixels(rows, columns, "float32"), virtual=True)
-    second = {"bdesc": x} if way.before == "mul" else {}
+    second = {"bdesc": x} if form.before == "mul" else {}
     return Graph(
         (
-            node("pointwise", mode=way.before, math_prec="float32", xdesc=x, ydesc=each, **second),
-            node("reduction", operator=way.operator, comp_type="float32", xdesc=each, ydesc=y),
+            node("pointwise", mode=form.before, math_prec="float32", xdesc=x, ydesc=each, **second),
+            node("reduction", operator=form.operator, comp_type="float32", xdesc=each, ydesc=y),
         ),
         (x, y),
     )

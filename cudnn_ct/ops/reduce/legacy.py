@@ -11,14 +11,13 @@ from ...dtypes import DTYPES
 from ...errors import NotSupportedError
 from ...plans.base import Plan
 from ...plans.chain import ChainPlan, Step
-from ...plans.elementwise import absolute_plan, cast_plan, copy_plan, extreme_plan, fill_plan
+from ...plans.elementwise import absolute_plan, copy_plan, extreme_plan, fill_plan
 from ...plans.scalars import scalar_type
 from ...plans.tiling import coalesce, pad_axes_to_4d
-from ...shapes.elementwise import FillProblem, TransformProblem
 from ...shapes.reduction import ReduceProblem
 from ...shapes.specs import INT_MAX, MAX_AXES, ReduceSpec, TensorSpec
 
-__all__ = ["NAN_GUARDS", "ReducePlan", "nan_propagating", "reduction", "wide_reduction"]
+__all__ = ["NAN_GUARDS", "ReducePlan", "nan_propagating", "reduction"]
 
 # For each extreme, the op that compares it with the sum of absolute values, and the factor of that sum.
 NAN_GUARDS = {"max": ("max", -1.0), "amax": ("max", -1.0), "min": ("min", 1.0)}
@@ -41,12 +40,8 @@ def reduction(problem: ReduceProblem, context: Context) -> Plan:
     if problem.indices is None:
         return plan
     # No call writes integers, but the bit pattern of 0 is the same in float32.
-    zeros = fill_plan(FillProblem(problem.indices._replace(dtype="float32")))
-    return ChainPlan([], [Step(zeros, (2,), 0.0), Step(plan, (0, 1))])
-
-
-def _half(x: TensorSpec) -> bool:
-    return x.dtype in ("float16", "bfloat16")
+    zeros = fill_plan(problem.indices._replace(dtype="float32"), 0.0)
+    return ChainPlan([], [Step(zeros, (2,)), Step(plan, (0, 1))])
 
 
 def nan_propagating(
@@ -71,27 +66,10 @@ def nan_propagating(
     return ChainPlan([found, found], steps)
 
 
-def wide_reduction(problem: ReduceProblem, context: Context) -> Plan:
-    """Return a plan that reduces in float32 copies, for half precision problems that cuDNN rejects."""
-    x, y = problem.x, problem.y
-    if not _half(x):
-        raise NotSupportedError(f"float32 copies are for half precision: got {x.dtype}")
-    wide_x, wide_y = (TensorSpec.packed(spec.shape, "float32") for spec in (x, y))
-    inner = reduction(problem._replace(x=wide_x, y=wide_y), context)
-    own = (0, 1, 2) if problem.indices else (0, 1)
-    copies = (len(own), len(own) + 1)
-    steps = [
-        Step(cast_plan(TransformProblem(x, wide_x)), (0, copies[0])),
-        Step(inner, (*copies, *own[2:])),
-        Step(cast_plan(TransformProblem(wide_y, y)), (copies[1], 1)),
-    ]
-    return ChainPlan([wide_x, wide_y], steps)
-
-
 def _empty_reduction(problem: ReduceProblem) -> Plan:
     constant = TensorSpec.packed(problem.y.shape, problem.y.dtype)
     steps = [
-        Step(fill_plan(FillProblem(constant)), (2,), _EMPTY_VALUES[problem.op]),
+        Step(fill_plan(constant, _EMPTY_VALUES[problem.op]), (2,)),
         Step(copy_plan(constant, problem.y), (2, 1)),
     ]
     return ChainPlan([constant], steps)
@@ -110,7 +88,7 @@ def _identity_reduction(problem: ReduceProblem, context: Context) -> Plan:
     if len(problem.y.shape) == len(x.shape):
         inner = inner._replace(y=y._replace(shape=(1, *y.shape), strides=(1, *y.strides)))
     steps = [
-        Step(fill_plan(FillProblem(pair)), (2,), 1.0),
+        Step(fill_plan(pair, 1.0), (2,)),
         Step(copy_plan(x, TensorSpec.packed(x.shape, x.dtype)), (0, 2)),
         Step(ReducePlan(inner, context), (2, 1)),
     ]
@@ -154,21 +132,11 @@ class ReducePlan:
 
     def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
         """Enqueue y = alpha * reduction of x + beta * y; ``pointers`` are x, y and optional indices."""
-        scalar = self._scalar
-        context.library.cudnnReduceTensor(
-            context.handle,
-            self._reduction,
-            pointers[2] if self._indices else None,
-            self._indices,
-            context.workspace(self.workspace),
-            self.workspace,
-            scalar(alpha),
-            self._x,
-            pointers[0],
-            scalar(beta),
-            self._y,
-            pointers[1],
-        )
+        indices = pointers[2] if self._indices else None, self._indices
+        workspace = context.workspace(self.workspace), self.workspace
+        x = self._scalar(alpha), self._x, pointers[0]
+        y = self._scalar(beta), self._y, pointers[1]
+        context.library.cudnnReduceTensor(context.handle, self._reduction, *indices, *workspace, *x, *y)
 
     def describe(self) -> str:
         """Describe the implementation."""

@@ -7,30 +7,32 @@ from typing import Literal
 
 from ...array import DeviceArray
 from ...plans.float32 import on_float32
-from ...shapes.reduction import indexed_reduce_problem, reduce_problem
-from ...shapes.tensor import IndexedReduction
+from ...shapes.reduction import IndexedReduction, indexed_reduce_problem, reduce_problem
 from ...typing import ArrayLike, ReduceOp, StreamLike
 from .._call import Operation, execute
+from .._documented import documented
 from .._fallback import Implementation, of_problem
 from .fast_sum import channel_sum, fast_sum
 from .graph import reduction as graph_reduction
 from .legacy import reduction as legacy_reduction
-from .legacy import wide_reduction
 
 __all__ = ["reduce", "reduce_with_indices"]
+
+_HALF = ("float16", "bfloat16")
 
 IMPLEMENTATIONS = (
     of_problem(fast_sum, aligned=True),
     Implementation(graph_reduction, aligned=True),
     of_problem(channel_sum, aligned=True),
-    Implementation(on_float32(lambda problem, _: channel_sum(problem), "float16", "bfloat16")),
+    Implementation(on_float32(lambda problem, _: channel_sum(problem), *_HALF)),
     Implementation(legacy_reduction),
-    Implementation(wide_reduction),
+    Implementation(on_float32(legacy_reduction, *_HALF)),
 )
 _REDUCE = Operation("a reduction", reduce_problem, IMPLEMENTATIONS)
 _INDEXED = Operation("a reduction", indexed_reduce_problem, IMPLEMENTATIONS)
 
 
+@documented()
 def reduce(
     x: ArrayLike,
     *,
@@ -46,7 +48,7 @@ def reduce(
     """Compute ``alpha * (op over some axes of x) + beta * out``.
 
     Norm1 is the sum of absolute values, norm2 the root of the sum of squares, amax the largest absolute
-    value, mul_no_zeros the product of all elements but zeros: 1, if there are no others.
+    value, mul_no_zeros the product of all elements except zeros, which is 1 if all are 0.
 
     Parameters
     ----------
@@ -54,44 +56,27 @@ def reduce(
         Half precision is computed in float32.
     op : {"add", "mul", "min", "max", "amax", "avg", "norm1", "norm2", "mul_no_zeros"}
     axis : int or tuple of int, optional
-        Those that go, counted from the end if negative; by default all. Over axes of length 1, and over none,
+        Reduced axes, counted from the end if negative; by default all. Over axes of length 1, and over none,
         the result is x itself, absolute for amax, norm1 and norm2, with 1 for 0 for mul_no_zeros. Over an
         axis of length 0, sums are 0 and products 1.
     keepdims : bool
-        Whether they stay, with length 1.
+        Whether the reduced axes stay, with length 1.
     propagate_nan : bool
-        Whether NaN is the smallest and largest element, or none unless it is alone. The other operations
-        propagate it always.
-    alpha, beta : float
-    out : device array, shape and dtype of the result, optional
-        Where the result goes; read only where beta is not 0, which needs it. It must not overlap x.
-    stream : optional
-        An address, or anything with ``__cuda_stream__``; by default that of ``ct.use``.
+        Whether min, max and amax return NaN if an element is NaN, or only if all are. The other operations
+        always propagate NaN.
 
     Returns
     -------
-    DeviceArray, shape :func:`cudnn_ct.shapes.tensor.reduced_shape`, dtype of x; or ``out`` as one
-
-    Raises
-    ------
-    TypeError
-        ``x`` is not on the device, its dtype is none of the four, ``axis`` is not an int or a tuple of
-        ints, or ``keepdims`` is not a bool.
-    ValueError
-        An axis is not there or named twice, or the operation has no answer for no element.
-    NotSupportedError
-        cuDNN has no way to compute it; the message says what each way was refused for.
-    AllocationError
-        Device memory ran out.
+    DeviceArray, shape :func:`cudnn_ct.shapes.reduction.reduced_shape`, dtype of x; or ``out`` as one
 
     Notes
     -----
-    ``cudnnReduceTensor``; where nothing is to be reduced, ``cudnnTransformTensor``, or ``cudnnOpTensor`` for
-    absolute values. Sums and means of arrays without gaps go by ``cudnnConvolutionBackwardBias`` or
-    ``cudnnPoolingForward``, which are quicker.
+    ``cudnnReduceTensor``; ``cudnnTransformTensor``, or ``cudnnOpTensor`` for absolute values, if nothing is
+    reduced. Sums and means of contiguous arrays are ``cudnnConvolutionBackwardBias`` or
+    ``cudnnPoolingForward``, which are faster; docs/layers.md lists the implementations for large arrays.
 
-    Large arrays go by other ways, docs/layers.md lists them. Sums that a graph takes of a whole array or of
-    columns may differ in their last bits from run to run; while ``ct.config.deterministic`` none is taken.
+    Sums of a whole array or of columns by a graph may differ in their last bits from run to run; with
+    ``ct.config.deterministic`` they are not used.
 
     Examples
     --------
@@ -103,6 +88,7 @@ def reduce(
     return execute(_REDUCE, ("x",), (x,), params, alpha, beta, (out,), stream)[0]
 
 
+@documented(reduce)
 def reduce_with_indices(
     x: ArrayLike,
     *,
@@ -119,21 +105,15 @@ def reduce_with_indices(
 
     Parameters
     ----------
-    x : device array, at most 8 axes of any strides, float16 | bfloat16 | float32 | float64
     op : {"min", "max"}
-    axis, keepdims, propagate_nan, alpha, beta, out, stream
-        As in :func:`reduce`; ``out`` is for the elements.
+    out : device array, shape and dtype of the elements, optional
+        Destination of the elements. It must not overlap x.
 
     Returns
     -------
     IndexedReduction
         ``y``, DeviceArray of the dtype of x, or ``out`` as one; ``indices``, DeviceArray of int32 and of the
         same shape: positions in C order of the reduced axes.
-
-    Raises
-    ------
-    TypeError, ValueError, NotSupportedError, AllocationError
-        As in :func:`reduce`; ValueError also if ``op`` is another operation.
 
     Notes
     -----

@@ -18,7 +18,6 @@ from ...plans.base import Candidate, Plan
 from ...plans.elementwise import copy_plan, fill_plan
 from ...plans.workspace import nbytes_of
 from ...plans.wrappers import RelayoutPlan
-from ...shapes.elementwise import FillProblem
 from ...shapes.rnn_params import rnn_weight_size
 from ...shapes.rnn_problem import RNNDataSpec, RNNStep
 from ...shapes.specs import TensorSpec
@@ -98,7 +97,7 @@ class EmptySequenceStates:
                     (spec.pseudo_layers, stop - start, size), (batch * size, size, 1), spec.dtype
                 )
                 offset = start * size * DTYPES[spec.dtype].itemsize
-                self._moves.append((cells, offset, copy_plan(part, part), fill_plan(FillProblem(part))))
+                self._moves.append((cells, offset, copy_plan(part, part), fill_plan(part, 0.0)))
 
     def carry(self, context: Context, *states: tuple[int, int]) -> None:
         """Enqueue target = source for h, then for c, or target = 0 if there is no source."""
@@ -107,7 +106,7 @@ class EmptySequenceStates:
             if source and target:
                 copy.run(context, (source + offset, target + offset), 1.0, 0.0)
             elif target:
-                zeros.run(context, (target + offset,), 0.0, 0.0)
+                zeros.run(context, (target + offset,), 1.0, 0.0)
 
 
 def _runs_of_zero(lengths: tuple[int, ...]) -> list[tuple[int, int]]:

@@ -1,0 +1,88 @@
+"""Completes the docstrings of operations with the parameters and errors that they share."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+__all__ = ["documented"]
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+_PARAMETERS = """\
+alpha : float
+    Factor of the result.
+beta : float
+    Factor of the contents of ``out``, which are added to the result. If it is 0, ``out`` is only written.
+out : device array, shape and dtype of the result, optional
+    Destination of the result, with any strides. It must not overlap an operand.
+stream : optional
+    Where the work is enqueued: an address, or anything with ``__cuda_stream__``; by default that of
+    ``ct.use``.
+"""
+
+_RAISES = """\
+TypeError
+    An operand is not on the device, or a dtype or the type of a parameter is not supported.
+ValueError
+    Shapes or parameters do not match (the message has the numbers), an operand is closed or on another
+    device, or ``beta`` is given without ``out``.
+NotSupportedError
+    cuDNN has no implementation for the problem; the message has the reason for each that was rejected.
+AllocationError
+    Device memory ran out.
+"""
+
+_RETURNS = "DeviceArray, shape and dtype of x; or ``out`` as one"
+
+_TITLE = re.compile(r"^([A-Z][a-z]+)\n-{4,}\n", re.MULTILINE)
+_ENTRY = re.compile(r"^\S.*\n?(?:(?:[ \t].*)?\n?)*?(?=^\S|\Z)", re.MULTILINE)
+
+
+def documented(*donors: Callable[..., Any]) -> Callable[[Function], Function]:
+    """Return a decorator that completes the sections Parameters, Returns and Raises of a docstring.
+
+    A parameter without a description gets that of the last of the ``donors``, or else that of all operations.
+    By default, the result has the shape and dtype of x. Errors of all operations come before those of the
+    docstring.
+    """
+
+    def complete(function: Function) -> Function:
+        if function.__doc__:  # it is None under python -OO
+            function.__doc__ = _completed(function, donors)
+        return function
+
+    return complete
+
+
+def _completed(function: Callable[..., Any], donors: tuple[Callable[..., Any], ...]) -> str:
+    summary, sections = _sections(function)
+    known = _entries(_PARAMETERS)
+    for one in (*donors, function):
+        known |= _entries(_sections(one)[1].get("Parameters", ""))
+    raised = _entries(_RAISES) | _entries(sections.get("Raises", ""))
+    sections["Parameters"] = "".join(known[name] for name in inspect.signature(function).parameters)
+    sections.setdefault("Returns", _RETURNS)
+    sections["Raises"] = "".join(raised.values())
+    titles = ("Parameters", "Returns", "Raises", "Notes", "Examples")
+    parts = (f"{title}\n{'-' * len(title)}\n{sections[title]}" for title in titles)
+    return "\n\n".join([summary, *map(str.rstrip, parts)])
+
+
+def _sections(function: Callable[..., Any]) -> tuple[str, dict[str, str]]:
+    """Return the text before the first section, and the sections by title."""
+    summary, *parts = _TITLE.split(inspect.getdoc(function) or "")
+    return summary.rstrip(), dict(zip(parts[::2], parts[1::2], strict=True))
+
+
+def _entries(section: str) -> dict[str, str]:
+    """Return the entries of a section by name; parameters that share a description get one each."""
+    entries = {}
+    for entry in _ENTRY.findall(section):
+        header, _, text = entry.rstrip().partition("\n")
+        names, colon, kind = header.partition(" : ")
+        for name in names.split(", "):
+            entries[name] = f"{name}{colon}{kind}\n{text}\n" if text else f"{name}{colon}{kind}\n"
+    return entries
