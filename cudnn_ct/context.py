@@ -113,6 +113,10 @@ class Context:
     ``library`` is the cuDNN in use, ``stream`` the stream that the handle works on. ``calls`` has the
     prepared calls of operations by their arguments, ``plans`` those of plans and other live objects by their
     tokens. The plan of the running call reads its state, such as arguments in host memory, from ``state``.
+
+    ``running`` tells whether a plan is running. A finalizer or a signal handler may interrupt it and call an
+    operation in the same thread. That call gets a context of its own: it must not change this stream and
+    workspace.
     """
 
     def __init__(self, device: int) -> None:
@@ -125,6 +129,8 @@ class Context:
         self.calls = BoundedDict(4096)
         self.plans: dict[object, Any] = {}
         self.state: Any = None
+        self.running = False
+        self._inner: Context | None = None
         self._workspaces = BoundedDict(WORKSPACES)
         self.handle = handle  # last, so that it is released after the plans above
 
@@ -134,6 +140,14 @@ class Context:
             if self.stream != stream:
                 self.library.cudnnSetStream(self.handle, stream.handle)
             self.stream = stream
+
+    def idle(self) -> Context:
+        """Return this context, or while a plan is running one for the calls that interrupt it."""
+        if not self.running:
+            return self
+        if self._inner is None:
+            self._inner = Context(self.device)
+        return self._inner.idle()
 
     def workspace(self, nbytes: int) -> int:
         """Return the address of ``nbytes`` of workspace or more, valid for one call on this stream.
@@ -202,6 +216,8 @@ def current(stream: Stream) -> Context:
         context: Context = _thread.contexts[stream.device]
     except (AttributeError, KeyError):
         context = _first(stream.device)
+    if context.running:
+        context = context.idle()
     if context.stream is not stream:
         context.set_stream(stream)
     return context

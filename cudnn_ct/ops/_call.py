@@ -351,6 +351,7 @@ def run(
     for array in written:
         if array.writer is not stream or array._uses is not None:
             array.before_write(stream)
+    ctx.running = True
     try:
         if call.fresh:
             call.run_first(ctx, pointers, alpha, beta)
@@ -360,6 +361,7 @@ def run(
         add_context(error, f"in {call.problem}, alpha {alpha}, beta {beta}", stream)
         raise
     finally:  # also if a later part failed: an earlier one may be pending
+        ctx.running = False
         if elsewhere:
             for array in operands:
                 array.record_use(stream)

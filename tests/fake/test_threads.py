@@ -18,6 +18,7 @@ from cudnn_ct._config import config
 from cudnn_ct.cli.selftest_cases import Case
 from cudnn_ct.cuda import device as devices
 from cudnn_ct.cuda import event as events
+from cudnn_ct.cuda import stream as streams
 from tests.mixed import in_threads, make_mixed, mixed_calls
 
 from .cudnn import FakeCudnn, FakeLibrary
@@ -174,3 +175,29 @@ def test_thread_uses_the_handle_of_a_thread_that_ended(fake: FakeCudnn) -> None:
     gc.collect()
     assert fake.names().count("cudnnCreate") == 1
     assert "cudnnDestroy" not in fake.names()
+
+
+@pytest.mark.parametrize("planned", [False, True])
+def test_call_keeps_its_stream_and_workspace_when_a_finalizer_calls_too(
+    fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch, planned: bool
+) -> None:
+    """Python may run a finalizer, or a signal handler, between any two instructions of a call."""
+    x, w = ct.full((1, 1, 3, 3), 2, "float32"), ct.full((1, 1, 1, 1), 3, "float32")
+    finalizers: list[Any] = []
+    convolve, seen = fake.cudnnConvolutionForward, []
+
+    def interrupted(handle: Any, *arguments: Any) -> Any:
+        if finalizers:
+            finalizers.pop()()
+            seen.append(fake._get(handle, "handle")["stream"])
+        return convolve(handle, *arguments)
+
+    monkeypatch.setattr(fake, "cudnnConvolutionForward", interrupted)
+    with testing.install(FakeLibrary(fake)):
+        plan, y = ct.conv_plan(x, w), ct.zeros((1, 1, 3, 3))
+        call = (lambda: plan(x, w, out=y)) if planned else (lambda: ct.conv(x, w, out=y, stream=0x5500))
+        call()
+        finalizers.append(lambda: ct.conv(x, w, stream=0x6600))
+        call()
+    assert seen == [streams.LEGACY_DEFAULT if planned else 0x5500]
+    assert (y.numpy() == 6).all()

@@ -141,7 +141,11 @@ class ConvPlan:
             for array, spec in zip((*inputs, out), (*call.inputs, *call.results), strict=True):
                 if array.spec != spec:
                     return False
-            call.choice.run(ctx, known, self._alpha, self._beta)
+            ctx.running = True
+            try:
+                call.choice.run(ctx, known, self._alpha, self._beta)
+            finally:
+                ctx.running = False
         except CudnnError as error:
             add_context(error, f"in {self.problem}", where)
             raise
