@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-__all__ = ["Dropout", "DropoutMask", "DropoutState", "dropout", "dropout_backward"]
+__all__ = ["DropoutMask", "DropoutResult", "DropoutState", "dropout", "dropout_backward"]
 
 MAX_CALLS = 256  # that a thread keeps for a state
 
@@ -45,7 +45,7 @@ class DropoutMask(NamedTuple):
     state: DropoutState
 
 
-class Dropout(NamedTuple):
+class DropoutResult(NamedTuple):
     """The result of a dropout, and the mask that its gradient needs.
 
     Attributes
@@ -168,7 +168,7 @@ class DropoutState:
 
 def dropout(
     x: ArrayLike, state: DropoutState, *, out: ArrayLike | None = None, stream: StreamLike | None = None
-) -> Dropout:
+) -> DropoutResult:
     """Drop elements at random, and divide the others by the probability that they stay.
 
     Parameters
@@ -183,7 +183,7 @@ def dropout(
 
     Returns
     -------
-    Dropout
+    DropoutResult
         ``y``, shape and dtype of x, or ``out`` as one; and ``mask`` for :func:`dropout_backward`.
 
     Raises
@@ -216,7 +216,7 @@ def dropout(
     y, bits, _ = execute(
         FORWARD, ("x",), (x,), params, outs=(out, None, state._memory), stream=stream, state=done
     )
-    return Dropout(y, DropoutMask(bits, done.call.problem.order, state))
+    return DropoutResult(y, DropoutMask(bits, done.call.problem.order, state))
 
 
 def dropout_backward(
