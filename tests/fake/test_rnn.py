@@ -682,16 +682,26 @@ def test_a_captured_call_pins_what_it_uses(fake: FakeCudnn, host: Host) -> None:
     net, x, w = operands()
     stream = 0x50
     out = net.forward(x, w, stream=stream)[:3]
-    net.forward(x, w, stream=stream, training=True)
     host.capturing.add(stream)
     pinned = testing.cache_sizes()["captured"].entries
     net.forward(x, w, out=out, stream=stream)
     assert testing.cache_sizes()["captured"].entries > pinned
     with pytest.raises(ct.NotInitializedError, match="must be made once before, on the same stream"):
         net.forward(x, w, lengths=(3, 2), out=out, stream=stream)
-    with pytest.raises(ct.NotInitializedError, match="only passes with training=False can be captured"):
-        net.forward(x, w, out=out, training=True, stream=stream)
     host.capturing.clear()
+
+
+@pytest.mark.parametrize("dropout", [0, 0.5])
+def test_training_pass_is_rejected_in_a_capture_also_when_it_is_the_first(
+    fake: FakeCudnn, host: Host, dropout: float
+) -> None:
+    net, x, w = operands(CASE._replace(spec=LSTM._replace(dropout=dropout)))
+    for _ in range(2):
+        host.capturing.add(0x50)
+        with pytest.raises(ct.NotInitializedError, match="only passes with training=False can be captured"):
+            net.forward(x, w, training=True, stream=0x50)
+        host.capturing.clear()
+        net.forward(x, w, training=True, stream=0x50)
 
 
 def test_training_pass_enqueues_nothing_in_a_capture_when_operands_are_misaligned(

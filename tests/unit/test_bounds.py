@@ -33,7 +33,6 @@ MADE_WITH_THEIR_OWNER = {
     "ops.norm.legacy.InferencePlan._parts",
     "plans.wrappers.RelayoutPlan._moves",
     "ops.rnn.algorithms._Benchmark.rows",
-    "ops.rnn.plans.EmptySequenceStates._moves",
     "ops.rnn.reserve.RNNReserve.arrays",
     "ops._fallback.FirstSupported._refusals",
     "autotune.benchmark._Pruner._best",

@@ -9,24 +9,23 @@ from ...array import DeviceArray
 from ...context import Context
 from ...cuda import memory as memories
 from ...dtypes import DTYPES
-from ...errors import BadParamError, NotInitializedError, NotSupportedError
+from ...errors import NotInitializedError
 from ...plans.base import Candidate
-from ...shapes.rnn import RNN_ALGOS
 from ...shapes.rnn_params import rnn_weight_size
 from ...shapes.rnn_problem import RNNProblem
 from ...shapes.specs import TensorSpec
 from .._call import CallSignature, PreparedCall
 from .._state import OwnedCache
 from ..conv.algorithms import Algorithms
-from .candidates import RNNFamily, rnn_rows
-from .operations import FORWARD, RNNParams, family_of
+from .candidates import RNNFamily
+from .operations import FORWARD, RNNParams
 from .state import RNNState, TrainingState, preserved
 
 __all__ = ["table"]
 
 
 class _Benchmark:
-    """Stands for a selection: its run measures all candidates."""
+    """A selection whose run measures all candidates."""
 
     def __init__(self, problem: RNNProblem, family: RNNFamily, rows: list[Candidate]) -> None:
         self._problem = problem
@@ -48,21 +47,15 @@ def table(ctx: Context, x_shape: tuple[int, ...], params: RNNParams, *, measure:
     step = FORWARD.problem_of(CallSignature(names, specs, outs, params), specs)
     if not any(step.lengths):
         return Algorithms(step.problem, [])
-    family, rows = family_of(step, network, ctx), []
-    for row in rnn_rows(step.problem, RNN_ALGOS):
-        try:
-            plan = family.plan(step.problem, row, ctx)
-        except (NotSupportedError, BadParamError) as error:
-            rows.append(row._replace(rejected=str(error)))
-        else:
-            rows.append(row._replace(workspace=plan.workspace))
+    family = RNNFamily(step, network, ctx)
+    rows = family.planned(step.problem, ctx)
     if measure:
-        dropout = network.dropout_state(ctx.stream) if params.training and network.has_dropout else None
-        state = TrainingState(OwnedCache(1), dropout) if params.training else RNNState()
+        state = TrainingState(OwnedCache(1), network) if params.training else RNNState()
+        state.calls(ctx)  # takes the dropout state
         timed = _Benchmark(step.problem, family, [row for row in rows if not row.rejected])
         call = PreparedCall.of(step, specs, step.results, timed, what=FORWARD.name)
         operands = tuple(_zeros(one, ctx) for one in specs)
-        with preserved(dropout, ctx.stream):
+        with preserved(getattr(state, "dropout", None), ctx.stream):
             state.run(ctx, call, operands, outs, 1.0, 0.0)
         rows = timed.rows + [row for row in rows if row.rejected]
     return Algorithms(step.problem, rows)

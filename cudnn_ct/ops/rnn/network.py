@@ -48,7 +48,7 @@ class Network:
         return request(algo, config.deterministic, config.workspace_limit, False)
 
     def dropout_state(self, stream: Stream) -> DropoutState:
-        """Return the dropout state of a device, which is made when it is first needed."""
+        """Return the dropout state of the device, made when it is first needed."""
         found = self._dropout_states.get(stream.device)
         if found is None:
             made = DropoutState(self.spec.dropout, self.seed, stream=stream)

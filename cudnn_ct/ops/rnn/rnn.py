@@ -254,13 +254,10 @@ class RNN(RNNGradients, RNNWeights):
         >>> y.numpy().ravel(), hy.numpy().ravel()
         (array([1., 3., 6.], dtype=float32), array([6.], dtype=float32))
         """
-        network, state = self._network, RNNState(self._cache)
+        network, training = self._network, as_bool(training, "training")
+        state = TrainingState(self._cache, network) if training else RNNState(self._cache)
         given = {"x": x, "w": w, "h0": h0, "c0": c0}
         names = tuple([name for name, array in given.items() if array is not None or name in ("x", "w")])
-        training = as_bool(training, "training")
-        if training:
-            dropout = network.dropout_state(stream_of(x, "x", stream)) if network.has_dropout else None
-            state = TrainingState(self._cache, dropout)
         if lengths is not None:
             lengths = _lengths(lengths, x, stream)
         order: str = layout

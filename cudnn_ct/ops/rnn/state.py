@@ -15,18 +15,25 @@ from ...shapes.specs import TensorSpec
 from .._call import PreparedCall
 from .._state import CallState, OwnedCache
 from ..dropout import DropoutState
+from .network import Network
 
 __all__ = ["GradientState", "KeepingDropoutState", "RNNState", "TrainingState", "preserved"]
 
 
 class RNNState(CallState):
-    """The state of a step. One prepared call serves given and new results: those given are checked here.
+    """The state of a step, which checks given results: one prepared call serves given and new ones.
 
     ``not_captured`` is the reason why a CUDA graph cannot contain the step; empty if it can.
     """
 
     __slots__ = ()
     not_captured = ""
+
+    def calls(self, ctx: Context) -> dict[Any, Any]:
+        """Return the cache of the prepared call, unless the step is captured and must not be."""
+        if self.not_captured and ctx.capturing:
+            raise NotInitializedError(f"{self.not_captured}; only passes with training=False can be captured")
+        return super().calls(ctx)
 
     def run(
         self,
@@ -36,9 +43,7 @@ class RNNState(CallState):
         given: Sequence[DeviceArray | None],
         *factors: float,
     ) -> list[DeviceArray]:
-        """Run the step, unless it is captured and must not be."""
-        if self.not_captured and ctx.capturing:
-            raise NotInitializedError(f"{self.not_captured}; only passes with training=False can be captured")
+        """Run the step after a check of the given results."""
         for array, (name, spec) in zip(given, call.problem.written, strict=True):
             if array is not None and array.spec != spec:
                 _check_fits(array.spec, spec, name)
@@ -48,18 +53,28 @@ class RNNState(CallState):
 class TrainingState(RNNState):
     """State that a forward pass leaves for the gradients: the plan that ran, and its reserve memory."""
 
-    __slots__ = ("dropout", "memory", "plan")
+    __slots__ = ("_network", "dropout", "memory", "plan")
     not_captured = "a training pass makes its reserve, which would belong to the graph that is captured"
 
-    def __init__(self, cache: OwnedCache, dropout: DropoutState | None = None) -> None:
-        super().__init__(cache, () if dropout is None else (dropout._memory,))
-        self.dropout = dropout
+    def __init__(self, cache: OwnedCache, network: Network) -> None:
+        super().__init__(cache)
+        self._network = network
+        self.dropout: DropoutState | None = None
         self.plan: Any = None
         self.memory: DeviceArray | None = None
 
-    def reserve(self, plan: Any, spec: TensorSpec, context: Context) -> int:
+    def calls(self, ctx: Context) -> dict[Any, Any]:
+        """Return the cache of the prepared call, and take the dropout state, which no capture can make."""
+        calls = super().calls(ctx)
+        if self._network.has_dropout:
+            self.dropout = self._network.dropout_state(ctx.stream)
+            self.changed = (self.dropout._memory,)
+        return calls
+
+    def reserve_for(self, plan: Any, context: Context) -> int:
         """Return the address of memory for a plan's reserve; allocate it unless there is enough."""
         self.plan = plan
+        spec = plan.reserve
         if not spec.size:
             return 0
         if self.memory is None or self.memory.size < spec.size:
@@ -72,12 +87,16 @@ class TrainingState(RNNState):
 class GradientState(RNNState):
     """The state of a gradient, which reads and changes the reserve."""
 
-    __slots__ = ("memory",)
+    __slots__ = ("_memory",)
     not_captured = "a gradient uses up its reserve, which a graph would use again each time it is launched"
 
     def __init__(self, cache: OwnedCache, memory: DeviceArray | None) -> None:
         super().__init__(cache, () if memory is None else (memory,))
-        self.memory = memory
+        self._memory = memory
+
+    def reserve_for(self, _plan: Any, _context: Context) -> int:
+        """Return the address of the reserve."""
+        return 0 if self._memory is None else self._memory.pointer
 
 
 def _check_fits(own: TensorSpec, spec: TensorSpec, name: str) -> None:
