@@ -29,7 +29,7 @@ from cudnn_ct.shapes.rnn import (
     RNNSpec,
     rnn_spec,
 )
-from cudnn_ct.shapes.rnn_params import rnn_offsets, rnn_parameters, rnn_weight_size
+from cudnn_ct.shapes.rnn_params import rnn_parameters, rnn_weight_size
 from cudnn_ct.shapes.rnn_problem import RNNDataSpec
 from cudnn_ct.shapes.sequences import RNN_LAYOUTS, check_lengths, packed_for_cudnn
 from tests.rnn_cases import rnn_specs
@@ -153,9 +153,9 @@ def test_parameters_are_where_the_table_says(specs: list[RNNSpec]) -> None:
                 r.lin_layer_id,
                 r.kind,
                 [1, *r.shape, *[1] * (r.kind == "bias")],
-                start * itemsize,
+                r.offset * itemsize,
             ]
-            for r, start in zip(rnn_parameters(spec), rnn_offsets(spec), strict=True)
+            for r in rnn_parameters(spec)
         ]
         assert found == wanted, str(spec)
 

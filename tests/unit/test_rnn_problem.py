@@ -22,7 +22,7 @@ from cudnn_ct.shapes.rnn import (
     RNNSpec,
     rnn_spec,
 )
-from cudnn_ct.shapes.rnn_params import rnn_offsets, rnn_parameters, rnn_weight_size
+from cudnn_ct.shapes.rnn_params import rnn_parameters, rnn_weight_size
 from cudnn_ct.shapes.rnn_problem import guessed_algos, rnn_problem, unfit_algo, why_not_packed
 from cudnn_ct.shapes.rnn_weights import arrange_weights, from_torch, to_torch
 from cudnn_ct.shapes.sequences import (
@@ -158,15 +158,11 @@ def test_names_of_parameters() -> None:
 
 @given(spec=rnn_specs())
 def test_offsets_fill_the_weight_space(spec: RNNSpec) -> None:
-    rows, offsets = rnn_parameters(spec), rnn_offsets(spec)
-    taken = [
-        place
-        for row, start in zip(rows, offsets, strict=True)
-        for place in range(start, start + row.size)
-    ]  # fmt: skip
+    rows = rnn_parameters(spec)
+    taken = [place for row in rows for place in range(row.offset, row.offset + row.size)]
     assert sorted(taken) == list(range(rnn_weight_size(spec)))
-    last_matrix = max(o for row, o in zip(rows, offsets, strict=True) if row.kind == "matrix")
-    assert all(o > last_matrix for row, o in zip(rows, offsets, strict=True) if row.kind == "bias")
+    last_matrix = max(row.offset for row in rows if row.kind == "matrix")
+    assert all(row.offset > last_matrix for row in rows if row.kind == "bias")
 
 
 def test_the_example_of_theano() -> None:

@@ -13,7 +13,7 @@ from ...dtypes import DTYPES
 from ...errors import BadParamError, NotSupportedError
 from ...plans.base import Candidate, Heuristic, Plan
 from ...shapes.rnn import RNN_ALGOS, RNNSpec
-from ...shapes.rnn_params import rnn_offsets, rnn_parameters, rnn_weight_size
+from ...shapes.rnn_params import rnn_parameters, rnn_weight_size
 from ...shapes.rnn_problem import RNNProblem, RNNStep, guessed_algos, unfit_algo
 from ...shapes.specs import TensorSpec
 from ..dropout_legacy import DropoutDescriptor
@@ -112,8 +112,8 @@ def _check_weights(network: RNNDescriptor, spec: RNNSpec, context: Context) -> N
             f"{spec.algo} keeps weights in {size.value:,} bytes; the network's are {wanted:,}"
         )
     places = {
-        (row.pseudo_layer, row.lin_layer_id, row.kind): (row.name, offset * itemsize)
-        for row, offset in zip(rnn_parameters(spec), rnn_offsets(spec), strict=True)
+        (row.pseudo_layer, row.lin_layer_id, row.kind): (row.name, row.offset * itemsize)
+        for row in rnn_parameters(spec)
     }
     blank = TensorSpec.packed((1, 1, 1), spec.dtype)
     with TensorDescriptor(blank) as matrix, TensorDescriptor(blank) as bias:
