@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ... import algo_cache
-from ...array import DeviceArray
+from ...array_creation import zeros
 from ...context import Context
-from ...cuda import memory as memories
-from ...dtypes import DTYPES
 from ...errors import NotInitializedError
 from ...plans.base import Candidate
 from ...shapes.rnn_params import rnn_weight_size
@@ -54,16 +52,8 @@ def table(ctx: Context, x_shape: tuple[int, ...], params: RNNParams, *, measure:
         state.calls(ctx)  # takes the dropout state
         timed = _Benchmark(step.problem, family, [row for row in rows if not row.rejected])
         call = PreparedCall.of(step, specs, step.results, timed, what=FORWARD.name)
-        operands = tuple(_zeros(one, ctx) for one in specs)
-        with preserved(getattr(state, "dropout", None), ctx.stream):
+        operands = tuple(zeros(one.shape, one.dtype, stream=ctx.stream) for one in specs)
+        with preserved(state.dropout, ctx.stream):
             state.run(ctx, call, operands, outs, 1.0, 0.0)
         rows = timed.rows + [row for row in rows if row.rejected]
     return Algorithms(step.problem, rows)
-
-
-def _zeros(spec: TensorSpec, ctx: Context) -> DeviceArray:
-    nbytes = spec.size * DTYPES[spec.dtype].itemsize
-    array = DeviceArray.new(spec, nbytes, ctx.stream, "zeros")
-    if nbytes:
-        memories.fill(array.pointer, b"\0", nbytes, ctx.stream)
-    return array

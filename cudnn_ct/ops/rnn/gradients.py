@@ -6,17 +6,11 @@ from abc import abstractmethod
 from typing import Any, NamedTuple
 
 from ...array import DeviceArray
-from ...cuda import stream as streams
-from ...cuda.stream import Stream
-from ...errors import AllocationError, BadParamError, NotInitializedError, NotSupportedError
 from ...shapes.parse import as_bool
 from ...shapes.rnn import RNNSpec
 from ...typing import ArrayLike, StreamLike
-from .._call import Operation, execute
 from .._state import OwnedCache
-from .operations import BACKWARD_DATA, BACKWARD_WEIGHTS
 from .reserve import RNNReserve
-from .state import GradientState
 
 __all__ = ["RNNDataGradients", "RNNGradients", "result_slots"]
 
@@ -26,28 +20,13 @@ class RNNDataGradients(NamedTuple):
 
     Attributes
     ----------
-    dx, dh0 : DeviceArray, or what was given as ``out``
+    dx, dh0 : DeviceArray, or the arrays that were given as ``out``
     dc0 : the same; None for a mode without cells
     """
 
     dx: DeviceArray
     dh0: DeviceArray
     dc0: DeviceArray | None
-
-
-# Operands of the forward pass that a gradient does not read. Its results must not overlap the others, which
-# `backward_weights` reads.
-_UNREAD: dict[str, tuple[str, ...]] = {"backward_data": (), "backward_weights": ("w", "c0")}
-
-# Errors before anything is enqueued: the reserve is as it was.
-_UNCHANGED = (
-    NotSupportedError,
-    BadParamError,
-    NotInitializedError,
-    AllocationError,
-    ValueError,
-    TypeError,
-)
 
 
 class RNNGradients:
@@ -81,7 +60,7 @@ class RNNGradients:
         dhy, dcy : device arrays, as hy and cy, optional
             Gradients that are None are zero.
         out : device array, or a tuple (dx, dh0, dc0), optional
-            Where results go, in C order; None in the tuple for one that is made.
+            Arrays for the results, in C order; None in the tuple for a new one.
         stream : optional
 
         Returns
@@ -94,7 +73,7 @@ class RNNGradients:
         TypeError
             The reserve is missing, or a gradient is not on the device or of another dtype.
         ValueError
-            The reserve is of another network or was used before, or a shape does not fit.
+            The reserve belongs to another network or was used before, or a shape does not fit.
         NotInitializedError
             A CUDA graph is being captured on the stream.
         NotSupportedError, AllocationError
@@ -102,13 +81,11 @@ class RNNGradients:
 
         Notes
         -----
-        ``cudnnRNNBackwardData_v8``.
-
-        The same bits from run to run as far as those of :meth:`forward` are.
+        ``cudnnRNNBackwardData_v8``. The same bits from run to run as far as those of :meth:`forward` are.
 
         Examples
         --------
-        >>> rnn = ct.RNN("rnn_relu", 1, 1, input_mode="skip", bias="no_bias")  # it adds what it sees
+        >>> rnn = ct.RNN("rnn_relu", 1, 1, input_mode="skip", bias="no_bias")  # it adds its inputs
         >>> w = rnn.pack_params({"l0.R_hidden": np.ones((1, 1))})
         >>> x = ct.asarray([[[1]], [[2]], [[3]]], "float32")  # (T, B, input_size)
         >>> y, _, _, reserve = rnn.forward(x, w, training=True)
@@ -119,7 +96,8 @@ class RNNGradients:
         given = {"dy": dy, "dhy": dhy, "dcy": dcy}
         given = {name: array for name, array in given.items() if array is not None}
         outs = result_slots(out, ("dx", "dh0", "dc0"), has_cells=self.spec.has_cells)
-        results = self._gradient(BACKWARD_DATA, "backward_data", reserve, given, (), outs, stream)
+        kept = _as_reserve(reserve)
+        results = kept._compute("backward_data", self, self._cache, given, (), outs, stream)
         dx, dh0, *dc0 = results
         return RNNDataGradients(dx, dh0, dc0[0] if dc0 else None)
 
@@ -136,25 +114,25 @@ class RNNGradients:
         Parameters
         ----------
         reserve : RNNReserve
-            It is used for this once, and lets go of its memory then.
+            It is used for this once, and releases its memory then.
         out : device array, shape (weight_size,), dtype of the network, optional
-            Where the result goes.
+            The array for the result.
         add : bool
-            Add to what ``out`` holds, which this needs.
+            Add to the values of ``out``, which is then required.
         stream : optional
 
         Returns
         -------
         DeviceArray, shape (weight_size,), dtype of the network; or ``out`` as one
-            ``split_params`` shows its parts.
+            ``split_params`` returns views of its parts.
 
         Raises
         ------
         TypeError
             The reserve is missing, or ``out`` is not on the device or of another dtype.
         ValueError
-            The reserve is of another network, was used before, or :meth:`backward_data` was not called;
-            ``out`` does not fit, or there is none to add to.
+            The reserve belongs to another network, was used before, or :meth:`backward_data` was not called;
+            ``out`` does not fit, or is missing with ``add``.
         NotInitializedError
             A CUDA graph is being captured on the stream.
         NotSupportedError, AllocationError
@@ -163,12 +141,11 @@ class RNNGradients:
         Notes
         -----
         ``cudnnRNNBackwardWeights_v8``, which always adds: without ``add`` the result is set to zero first.
-
         The same bits from run to run as far as those of :meth:`forward` are.
 
         Examples
         --------
-        >>> rnn = ct.RNN("rnn_relu", 1, 1, input_mode="skip", bias="no_bias")  # it adds what it sees
+        >>> rnn = ct.RNN("rnn_relu", 1, 1, input_mode="skip", bias="no_bias")  # it adds its inputs
         >>> w = rnn.pack_params({"l0.R_hidden": np.ones((1, 1))})
         >>> x = ct.asarray([[[1]], [[2]], [[3]]], "float32")  # (T, B, input_size)
         >>> y, _, _, reserve = rnn.forward(x, w, training=True)
@@ -179,36 +156,12 @@ class RNNGradients:
         add = as_bool(add, "add")
         if add and out is None:
             raise ValueError("add=True needs out, the array that it adds to")
-        (dw,) = self._gradient(BACKWARD_WEIGHTS, "backward_weights", reserve, {}, (add,), (out,), stream)
-        _as_reserve(reserve).finish()
-        return dw
-
-    def _gradient(
-        self,
-        operation: Operation,
-        step: str,
-        reserve: RNNReserve | None,
-        given: dict[str, Any],
-        params: tuple[Any, ...],
-        outs: tuple[Any, ...],
-        stream: Any,
-    ) -> list[DeviceArray]:
-        """Compute a gradient from its reserve, which stays as it was if nothing was enqueued."""
         kept = _as_reserve(reserve)
-        where = _where(kept, stream)
-        kept.take(self, step)
-        operands = {name: array for name, array in kept.arrays.items() if name not in _UNREAD[step]} | given
-        names, arrays = tuple(operands), tuple(operands.values())
-        params, state = (kept.step, kept.plan, *params), GradientState(self._cache, kept.memory)
-        try:
-            return execute(operation, names, arrays, params, outs=outs, stream=where, state=state)
-        except _UNCHANGED:
-            kept.give_back(step)
-            raise
+        return kept._compute("backward_weights", self, self._cache, {}, (add,), (out,), stream)[0]
 
 
 def result_slots(out: Any, names: tuple[str, ...], *, has_cells: bool) -> tuple[Any, ...]:
-    """Return what ``out`` has for each result: it is one array for the first, or a tuple for all."""
+    """Return the array given for each result by ``out``: one array for the first, or a tuple for all."""
     outs = tuple(out) if isinstance(out, tuple | list) else (out, None, None)
     if len(outs) != len(names):
         raise ValueError(f"out has {len(outs)} arrays; the results are {', '.join(names)}")
@@ -224,13 +177,3 @@ def _as_reserve(reserve: Any) -> RNNReserve:
         hint = "; forward gives one with training=True" if reserve is None else ""
         raise TypeError(f"reserve must be an RNNReserve, not {type(reserve).__name__}{hint}")
     return reserve
-
-
-def _where(reserve: RNNReserve, stream: Any) -> Stream:
-    if stream is None:
-        where = streams.current_stream(reserve.device)
-    else:
-        where = streams.as_stream(stream, reserve.device)
-    if where.device != reserve.device:
-        raise ValueError(f"the reserve is on device {reserve.device}; the operation runs on {where.device}")
-    return where

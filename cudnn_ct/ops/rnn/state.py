@@ -28,6 +28,7 @@ class RNNState(CallState):
 
     __slots__ = ()
     not_captured = ""
+    dropout: DropoutState | None = None
 
     def calls(self, ctx: Context) -> dict[Any, Any]:
         """Return the cache of the prepared call, unless the step is captured and must not be."""
@@ -59,7 +60,7 @@ class TrainingState(RNNState):
     def __init__(self, cache: OwnedCache, network: Network) -> None:
         super().__init__(cache)
         self._network = network
-        self.dropout: DropoutState | None = None
+        self.dropout = None
         self.plan: Any = None
         self.memory: DeviceArray | None = None
 
