@@ -16,7 +16,7 @@ from ..typing import ArrayLike, StreamLike
 from ._call import Operation, execute
 from ._fallback import Implementation
 from ._operands import stream_of
-from .ctc_labels import LABEL_NAMES, CTCInputs
+from .ctc_labels import LABEL_NAMES, ctc_targets
 from .ctc_legacy import CTCState
 from .ctc_legacy import ctc_loss as ctc_plan
 from .ctc_legacy import ctc_loss_of_host_labels as ctc_plan_of_host_labels
@@ -41,33 +41,33 @@ def ctc_loss(
 ) -> CTCLoss[DeviceArray]:
     """Compute ``-log p(labels)`` for each sequence, and its gradient.
 
-    The probability of labels is the sum over all alignments that read as the labels once repetitions are made
-    one and blanks are left out. It is computed in float32, or in float64 for float64.
+    The probability of labels is the sum over all alignments that become the labels when repeated symbols are
+    merged and blanks removed. It is computed in float32, or in float64 for float64.
 
     Parameters
     ----------
     logits : device array, shape (T, N, A), float16 | bfloat16 | float32 | float64
-        Activations; with ``normalization="none"`` probabilities, which are taken as they are. What is past
-        the end of a sequence does not matter.
-    labels : ints, (N, S), or all labels of one sequence after those of another
-        From 1 to A - 1; at most 255 for each sequence. This and the lengths are sequences, NumPy arrays or
-        arrays on the device.
+        Activations; with ``normalization="none"`` probabilities. Values past the end of a sequence are not
+        read.
+    labels : ints, (N, S), or the concatenated labels of all sequences
+        From 1 to A - 1; at most 255 for each sequence. Labels and lengths are Python sequences, NumPy arrays
+        or arrays on the device.
     label_lengths : N ints
-        How many labels each sequence has.
+        The number of labels of each sequence.
     input_lengths : N ints, 0 to T
-        How many steps each sequence has.
+        The number of steps of each sequence.
     normalization : {"softmax", "none"}
-        Whether softmax makes probabilities of ``logits``. In both cases the gradient is with regard to the
-        activations before softmax.
+        Whether softmax is applied to ``logits``. In both cases the gradient is with regard to the activations
+        before softmax.
     out_of_bound : {"zero", "skip"}
         The gradient of a sequence with fewer steps than its labels need, one each and one between equal ones:
-        zero, or what ``out`` holds. The loss of such a sequence is infinite.
+        zero, or the values of ``out``. The loss of such a sequence is infinite.
     blank : int
-        The symbol that stands for no label; cuDNN has it at 0 and nowhere else.
+        The symbol that stands for no label; cuDNN supports 0 only.
     algo : {"deterministic", "non_deterministic"}
         cuDNN's algorithm. The second may give slightly different results from run to run.
-    out : device array, shape and dtype of ``logits``; or two with the loss first; optional
-        Where the gradient goes, or both results: what an earlier call returned will do. Not ``logits``.
+    out : device array, shape and dtype of ``logits``; or a pair (loss, gradient); optional
+        The array for the gradient, or those for both results. It must not overlap ``logits``.
     stream : optional
         An address, or anything with ``__cuda_stream__``; by default that of ``ct.use``.
 
@@ -80,32 +80,29 @@ def ctc_loss(
     Raises
     ------
     TypeError
-        ``logits`` are not on the device or of another dtype, or a length or label is not an integer.
+        ``logits`` are not on the device or have another dtype, or a length or label is not an integer.
     ValueError
         Shapes, lengths or labels do not fit; the message has the numbers.
     NotSupportedError
-        The blank is not 0, a sequence has more than 255 labels, or cuDNN rejects it, as older versions reject
-        float64. Or the call is being captured with labels on the device, and lengths on the host say that a
-        sequence has none, or more than its steps allow; or with ``normalization="none"`` and
-        ``input_lengths`` on the device: pass these from the host.
+        The blank is not 0, a sequence has more than 255 labels, or cuDNN rejects the call, as older versions
+        reject float64. Or the call is captured with labels on the device, and lengths on the host show that a
+        sequence has no labels, or more than its steps allow; or with ``normalization="none"`` and
+        ``input_lengths`` on the device.
     NotInitializedError
-        The call is being captured, and labels or lengths that are on the host were not seen before.
+        The call is captured, and labels or lengths on the host were not seen before on the stream.
     AllocationError
         Device memory ran out.
 
     Notes
     -----
-    ``cudnnCTCLoss_v8``, which takes labels and lengths on the device; where cuDNN refuses that,
+    ``cudnnCTCLoss_v8``, which takes labels and lengths on the device; if cuDNN rejects that,
     ``cudnnCTCLoss``, which takes them on the host and cannot be captured. Half precision is computed on
-    float32 copies. Labels on the host are copied to the device once as long as they stay the same. Those on
-    the device are read back to be checked, which waits for them; pass what the host has.
+    float32 copies. Labels on the host are copied to the device once and used as long as they are the same.
+    Labels on the device are read back to be checked, which waits for them.
 
-    Only while a CUDA graph is captured are labels and lengths on the device (then int32, one after another)
-    not looked at: the graph reads what they hold when it runs. Those on the host are checked as ever. With
-    ``normalization="none"`` the steps of each sequence have to be known, hence on the host: what cuDNN
-    writes, the gradient by probabilities, is turned into the one by activations, and set to zero past the
-    ends. cuDNN is answerable for nothing then where a sequence has more labels than its steps allow; where
-    one has no labels, its loss is 0 and its gradient is too large by 1 at the blank.
+    While a CUDA graph is captured, labels and lengths on the device (int32, contiguous) are not checked: the
+    graph reads their values when it runs. The result is then undefined for a sequence with more labels than
+    its steps allow; for one without labels, the loss is 0 and the gradient too large by 1 at the blank.
 
     With ``algo="deterministic"`` the same bits from run to run.
 
@@ -113,7 +110,7 @@ def ctc_loss(
     --------
     >>> logits = ct.zeros((2, 1, 2))  # two steps, one sequence, the blank and one symbol
     >>> loss, gradient = ct.ctc_loss(logits, [[1]], [1], [2])
-    >>> np.exp(-loss.numpy())  # three of the four alignments read as the label
+    >>> np.exp(-loss.numpy())  # three of the four alignments become the label
     array([0.75], dtype=float32)
     """
     where = stream_of(logits, "logits", stream)
@@ -124,11 +121,11 @@ def ctc_loss(
         outs = ctc_outs(out)
         spec = ctc_spec(normalization, out_of_bound, blank)
         given = (labels, label_lengths, input_lengths)
-        targets = CTCInputs(ctx, array.spec.shape, given, spec.blank).targets(spec.normalization)
+        targets = ctc_targets(ctx, array.spec.shape, given, spec.blank, spec.normalization)
         compute = "float64" if array.spec.dtype == "float64" else "float32"
         kept = "zero" if outs[1] is None else spec.out_of_bound  # new memory holds nothing to keep
         ctc = CTCLossSpec(spec.normalization, kept, targets.room, compute)
-        params = (ctc, as_choice(algo, CTC_ALGOS, "algo"), *targets.known(spec.normalization))
+        params = (ctc, as_choice(algo, CTC_ALGOS, "algo"), targets.repairs)
         operands, state = (array, *targets.arrays), CTCState(targets.host)
         return CTCLoss(*execute(OPERATION, NAMES, operands, params, outs=outs, stream=where, state=state))
     finally:

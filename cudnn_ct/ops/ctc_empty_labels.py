@@ -1,7 +1,7 @@
-"""CTC losses of sequences without labels, which cuDNN 9.19 says are zero.
+"""CTC losses of sequences without labels, for which cuDNN 9.19 writes zero.
 
-All blanks is the one way to read nothing. So the loss is minus the sum of the logarithms of the blank's
-probabilities, and the gradient the probabilities, less one for the blank.
+The only alignment has a blank at each step. So the loss is minus the sum of the logarithms of the blank's
+probabilities, and the gradient is the probabilities, less one for the blank.
 """
 
 from __future__ import annotations
@@ -28,16 +28,15 @@ _WAYS = _ROWS
 
 
 def blank_as_label(logits: TensorSpec, copy: TensorSpec) -> Plan:
-    """Give the first label in a copy of probabilities those of the blank."""
+    """Copy the probabilities of the blank to the first label."""
     return SlicedPlan([(cast_or_copy_plan(_blank(logits), _blank(copy)), (0, DTYPES[copy.dtype].itemsize))])
 
 
 def unlabelled(normalization: str, context: Context, logits: TensorSpec, *results: TensorSpec) -> Plan:
-    """Loss and gradient of sequences without labels, all of whose steps count.
+    """Return a plan of loss and gradient of sequences without labels; all steps of the logits count.
 
-    cuDNN has no logarithm but that of softmax. Without softmax, the loss is there from a run for one label
-    that is as probable as the blank: all its alignments are as probable as all blanks, and with T steps there
-    are T (T + 1) / 2 of them.
+    cuDNN has no logarithm but that of softmax. Without softmax, cuDNN computed the loss of one label that is
+    as probable as the blank: each of its T (T + 1) / 2 alignments is as probable as all blanks.
     """
     loss, gradient = results
     rows = TensorSpec.packed(logits.shape, gradient.dtype)
@@ -72,7 +71,7 @@ def unlabelled(normalization: str, context: Context, logits: TensorSpec, *result
 
 
 def _blank(spec: TensorSpec) -> TensorSpec:
-    """The blank's column."""
+    """Return the spec of the blank's column."""
     return TensorSpec(spec.shape[:2], spec.strides[:2], spec.dtype)
 
 
