@@ -47,6 +47,17 @@ def test_in_place_and_out(fake: FakeCudnn) -> None:
     assert ct.dropout_backward(ct.full((3, 4, 5), 1.0), mask, state, out=out) is out
     np.testing.assert_array_equal(out.numpy(), x.numpy())
     assert set(np.unique(x.numpy())) <= {0.0, 2.0}
+    y, again = ct.dropout(ct.full((3, 4, 5), 1.0), state, out=(out, mask))
+    assert y is out
+    assert again.bits is mask.bits
+    np.testing.assert_array_equal(
+        ct.dropout_backward(ct.full((3, 4, 5), 1.0), mask, state).numpy(), y.numpy()
+    )
+    assert ct.dropout(x, state, out=(None, None)).mask.bits is not mask.bits
+    with pytest.raises(ValueError, match="mask of out does not fit: got 60 bytes, expected 6"):
+        ct.dropout(images(2, 3), state, out=(None, mask))
+    with pytest.raises(ValueError, match="mask belongs to another state"):
+        ct.dropout(x, ct.DropoutState(0.5), out=(None, mask))
 
 
 @pytest.mark.parametrize(
