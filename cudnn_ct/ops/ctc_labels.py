@@ -74,10 +74,7 @@ def ctc_targets(
 
 
 def _checked(
-    ctx: Context,
-    shape: Sequence[int],
-    values: tuple[Any, ...],
-    device: Sequence[DeviceArray | None],
+    ctx: Context, shape: Sequence[int], values: tuple[Any, ...], device: Sequence[DeviceArray | None]
 ) -> CTCTargets:
     """Check all labels and lengths; arrays on the device are read back."""
     labels, counts, inputs = (

@@ -97,9 +97,7 @@ def ctc_outs(out: Any) -> tuple[Any, Any]:
 
 
 def ctc_problem(
-    specs: dict[str, TensorSpec],
-    outs: tuple[TensorSpec | None, ...],
-    *params: Any,
+    specs: dict[str, TensorSpec], outs: tuple[TensorSpec | None, ...], *params: Any
 ) -> CTCProblem:
     """Validate the tensors of a CTC loss; ``params`` are the other fields of its problem."""
     logits = specs["logits"]

@@ -99,11 +99,9 @@ def rnn_shapes(
     """
     (steps, batch), layout = check_shape((steps, batch), "steps and batch"), rnn_layout(layout)
     found = check_lengths(lengths, steps, batch)
-    leading = {
-        "sequence_major": (steps, batch),
-        "batch_major": (batch, steps),
-        "packed": (sum(found),),
-    }[layout]
+    leading = {"sequence_major": (steps, batch), "batch_major": (batch, steps), "packed": (sum(found),)}[
+        layout
+    ]
     return RNNShapes(
         (*leading, spec.input_size),
         (*leading, spec.output_size * spec.directions),

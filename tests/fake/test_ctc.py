@@ -285,18 +285,8 @@ def test_captured_with_labels_on_the_device(fake: FakeCudnn, host: Host) -> None
     call(LABELLED, **on_device | {"input_lengths": LABELLED.steps}, stream=stream)
     for name, wrong, error, message in (
         ("label_lengths", ct.asarray(np.array([2, 0])), TypeError, "label_lengths on the device is int64"),
-        (
-            "label_lengths",
-            ct.asarray(np.array([2], np.int32)),
-            ValueError,
-            "the batch has 3",
-        ),
-        (
-            "labels",
-            [[1, 2], [], [3, 3]],
-            ValueError,
-            "labels are in rows, and label_lengths, .* on",
-        ),
+        ("label_lengths", ct.asarray(np.array([2], np.int32)), ValueError, "the batch has 3"),
+        ("labels", [[1, 2], [], [3, 3]], ValueError, "labels are in rows, and label_lengths, .* on"),
     ):
         with pytest.raises(error, match=message):
             call(LABELLED, **on_device | {name: wrong}, stream=stream)
@@ -356,12 +346,7 @@ def test_captured_without_labels(fake: FakeCudnn, host: Host) -> None:
         ("labels input_lengths", {"label_lengths": (2, 7, 2)}, NotSupportedError, "1 has at most 6 steps"),
         ("input_lengths", {"labels": (1, 2, 2, 3)}, ValueError, "there are 4 labels; .* add up to 5"),
         ("input_lengths", {"labels": (1, 2, 2, 3, 9)}, ValueError, "sequence 2 has the label 9; labels are"),
-        (
-            "label_lengths",
-            {"labels": (1, 2, 2, 3, 9)},
-            ValueError,
-            "there is the label 9; labels are",
-        ),
+        ("label_lengths", {"labels": (1, 2, 2, 3, 9)}, ValueError, "there is the label 9; labels are"),
         (
             "label_lengths",
             {"labels": 3},
@@ -429,16 +414,8 @@ def test_what_is_refused_goes_the_other_way(fake: FakeCudnn, name: str) -> None:
     ("change", "error", "message"),
     [
         ({"logits": np.ones((6, 3, 4), np.float32)}, TypeError, "logits must be an array on the device"),
-        (
-            {"logits": Tensor((6, 3, 4), "int32")},
-            TypeError,
-            "float32, float64, not int32",
-        ),
-        (
-            {"logits": Tensor((6, 12), "float32")},
-            ValueError,
-            r"have shape \(6, 12\); expected \(T, N, A\)",
-        ),
+        ({"logits": Tensor((6, 3, 4), "int32")}, TypeError, "float32, float64, not int32"),
+        ({"logits": Tensor((6, 12), "float32")}, ValueError, r"have shape \(6, 12\); expected \(T, N, A\)"),
         ({"logits": Tensor((6, 2, 4), "float32")}, ValueError, "has 3 numbers; the batch has 2 sequences"),
         ({"labels": [1, 2, 3]}, ValueError, r"there are 3 labels; .* add up to 4"),
         ({"labels": [1, 2, 3, 4]}, ValueError, "sequence 2 has the label 4; labels are between 0 and 3"),

@@ -65,11 +65,7 @@ def test_in_place_and_out(fake: FakeCudnn) -> None:
     [
         (lambda: ct.DropoutState(1), ValueError, "probability must be at least 0 and less than 1: got 1"),
         (lambda: ct.DropoutState("half"), TypeError, "probability must be a number"),
-        (
-            lambda: ct.DropoutState(0.5, seed=-1),
-            ValueError,
-            r"seed must be between 0 and .*, got -1",
-        ),
+        (lambda: ct.DropoutState(0.5, seed=-1), ValueError, r"seed must be between 0 and .*, got -1"),
         (lambda: ct.DropoutState(0.5, seed=1.5), TypeError, "seed must be an int: got 1.5"),
         (lambda: ct.dropout(images(2, 3), 0.5), TypeError, "state must be a ct.DropoutState, not float"),
     ],

@@ -135,10 +135,7 @@ def _select_gradient(step: RNNStep, params: tuple[Any, ...]) -> Select:
 
 _operation = partial(Operation, fixed_results=True, freeze=tuple)
 FORWARD = _operation(
-    "a recurrent network",
-    _forward_problem,
-    select=_select_forward,
-    written=("out y", "out hy", "out cy"),
+    "a recurrent network", _forward_problem, select=_select_forward, written=("out y", "out hy", "out cy")
 )
 BACKWARD_DATA = _operation(
     "a gradient of a recurrent network",

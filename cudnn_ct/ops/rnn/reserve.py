@@ -21,14 +21,7 @@ _GRADIENTS = {"backward_data": BACKWARD_DATA, "backward_weights": BACKWARD_WEIGH
 _UNREAD: dict[str, tuple[str, ...]] = {"backward_data": (), "backward_weights": ("w", "c0")}
 
 # Errors before anything is enqueued: the reserve is unchanged.
-_UNCHANGED = (
-    NotSupportedError,
-    BadParamError,
-    NotInitializedError,
-    AllocationError,
-    ValueError,
-    TypeError,
-)
+_UNCHANGED = (NotSupportedError, BadParamError, NotInitializedError, AllocationError, ValueError, TypeError)
 
 
 class RNNReserve:
