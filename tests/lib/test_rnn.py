@@ -1,4 +1,4 @@
-"""Rules of recurrent networks against those of the real library, which tells them without a GPU."""
+"""Rules of recurrent networks against the real library, without a GPU."""
 
 from __future__ import annotations
 
@@ -37,22 +37,23 @@ from tests.rnn_properties import held_in
 
 pytestmark = pytest.mark.usefixtures("cudnn")
 
-# The two functions that tell where parameters are want a handle, which there is none of without a GPU, but do
-# not look into it. So they are given memory full of zeros for one, and in a child process, which may crash
-# should that ever change.
+# The two functions that return the places of parameters require a handle, but do not read it. Without a GPU
+# they get zeros for one, in a child process, which may crash should that ever change.
 CHILD = """
 import ctypes, json, sys
 import cudnn_ct as ct
-from cudnn_ct._bindings import enums, types
+from cudnn_ct._bindings import types
+from cudnn_ct.ops.rnn.descriptors import RNNDescriptor
+from cudnn_ct.shapes.rnn import RNNSpec
 
-BASE, MOST = 1 << 40, 9  # an address that nothing is read from; linLayerIDs to ask for
+BASE, MOST = 1 << 40, 9  # an address that nothing is read from; linLayerIDs to query
 
-def made(kind):
-    descriptor = getattr(types, f"cudnn{kind}Descriptor_t")()
-    getattr(ct.raw, f"cudnnCreate{kind}Descriptor")(ctypes.byref(descriptor))
+def made():
+    descriptor = types.cudnnTensorDescriptor_t()
+    ct.raw.cudnnCreateTensorDescriptor(ctypes.byref(descriptor))
     return descriptor
 
-network, matrix, bias = made("RNN"), made("Tensor"), made("Tensor")
+matrix, bias = made(), made()
 zeros = ctypes.create_string_buffer(1 << 20)
 handle = ctypes.cast(zeros, types.cudnnHandle_t)
 
@@ -61,24 +62,23 @@ def shape(tensor):
     ct.raw.cudnnGetTensorNdDescriptor(tensor, 8, ctypes.byref(dtype), ctypes.byref(rank), dims, strides)
     return list(dims[: rank.value])
 
-def parameters(arguments, pseudo_layers):
-    ct.raw.cudnnSetRNNDescriptor_v8(network, *arguments, None, 0)
-    size, found = ctypes.c_size_t(), []
+def parameters(spec):
+    size, found, network = ctypes.c_size_t(), [], RNNDescriptor(spec, padded=False)
     ct.raw.cudnnGetRNNWeightSpaceSize(handle, network, ctypes.byref(size))
-    for pseudo_layer in range(pseudo_layers):
+    for pseudo_layer in range(spec.pseudo_layers):
         for i in range(MOST):
             m, b = ctypes.c_void_p(), ctypes.c_void_p()
             place = (handle, network, pseudo_layer, size.value, BASE, i)
             try:
                 ct.raw.cudnnGetRNNWeightParams(*place, matrix, ctypes.byref(m), bias, ctypes.byref(b))
             except ct.BadParamError:
-                continue  # no such linLayerID
+                continue  # the linLayerID does not exist
             for kind, pointer, tensor in (("matrix", m, matrix), ("bias", b, bias)):
                 if pointer.value:
                     found.append([pseudo_layer, i, kind, shape(tensor), pointer.value - BASE])
     return size.value, found
 
-print(json.dumps([parameters(*case) for case in json.load(sys.stdin)]))
+print(json.dumps([parameters(RNNSpec(*fields)) for fields in json.load(sys.stdin)]))
 """
 
 
@@ -96,34 +96,11 @@ def networks() -> list[RNNSpec]:
     ]  # fmt: skip
 
 
-def native(spec: RNNSpec) -> list[int]:
-    """The arguments of cudnnSetRNNDescriptor_v8 from ``algo`` to ``numLayers``."""
-    return [
-        enums.RNNAlgo[spec.algo.upper()],
-        enums.RNNMode[spec.mode.upper()],
-        enums.RNNBiasMode[spec.bias.upper()],
-        enums.DirectionMode[spec.direction.upper()],
-        enums.RNNInputMode[f"{spec.input_mode}_input".upper()],
-        as_dtype(spec.dtype).code,
-        as_dtype(spec.compute).code,
-        enums.MathType[f"{spec.math}_MATH".upper()],
-        spec.input_size,
-        spec.hidden_size,
-        spec.output_size,  # without a projection, cuDNN wants the hidden size
-        spec.num_layers,
-    ]
-
-
 def ask(specs: list[RNNSpec]) -> list[Any]:
     environment = {**os.environ, "PYTHONPATH": str(Path(ct.__file__).parents[1])}
-    cases = json.dumps([[native(spec), spec.pseudo_layers] for spec in specs])
+    command = [sys.executable, "-c", CHILD]
     done = subprocess.run(
-        [sys.executable, "-c", CHILD],
-        input=cases,
-        capture_output=True,
-        text=True,
-        env=environment,
-        check=False,
+        command, input=json.dumps(specs), capture_output=True, text=True, env=environment, check=False
     )
     assert done.returncode == 0, done.stderr
     answers: list[Any] = json.loads(done.stdout)
@@ -131,7 +108,7 @@ def ask(specs: list[RNNSpec]) -> list[Any]:
 
 
 def persistent_networks() -> list[RNNSpec]:
-    """What persistent kernels take: both biases, no projection; float64 in one of them."""
+    """Networks that persistent kernels support: both biases, no projection; float64 in one of them."""
     return [
         spec._replace(algo=algo)
         for spec in networks()
