@@ -9,7 +9,6 @@ import numpy as np
 from hypothesis import strategies as st
 
 import cudnn_ct as ct
-from cudnn_ct.dtypes import as_dtype
 from cudnn_ct.reference.rnn import rnn, rnn_backward
 from cudnn_ct.reference.sequences import pack_sequences
 from cudnn_ct.shapes.rnn import RNNSpec
@@ -139,8 +138,3 @@ def check_weights(dw: Any, spec: RNNSpec, wanted: tuple[np.ndarray, ...], tolera
     for row, part in zip(rnn_parameters(spec), wanted, strict=True):
         got, want = (array.astype(np.float64) for array in (row.view(flat), part))
         np.testing.assert_allclose(got, want, rtol=0, atol=tolerance * scale, err_msg=row.name)
-
-
-def held_in(value: float, dtype: str) -> float:
-    """A number as a dtype holds it."""
-    return float(np.asarray(value).astype(as_dtype(dtype).numpy))

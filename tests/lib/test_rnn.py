@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 import cudnn_ct as ct
 from cudnn_ct._bindings import enums, types
+from cudnn_ct._lib import load
 from cudnn_ct.dtypes import as_dtype
 from cudnn_ct.ops.rnn.descriptors import RNNDataDescriptor, RNNDescriptor
 from cudnn_ct.shapes.rnn import (
@@ -33,7 +34,6 @@ from cudnn_ct.shapes.rnn_params import rnn_parameters, rnn_weight_size
 from cudnn_ct.shapes.rnn_problem import RNNDataSpec
 from cudnn_ct.shapes.sequences import RNN_LAYOUTS, check_lengths, packed_for_cudnn
 from tests.rnn_cases import rnn_specs
-from tests.rnn_properties import held_in
 
 pytestmark = pytest.mark.usefixtures("cudnn")
 
@@ -177,7 +177,14 @@ BFLOAT16_FROM = 91900  # in networks: 9.10.2 refuses it
 def test_networks_read_back(cudnn: int, spec: RNNSpec) -> None:
     assume(cudnn >= BFLOAT16_FROM or spec.dtype != "bfloat16")
     for padded in (False, True):
-        assert RNNDescriptor(spec, padded=padded).read() == spec
+        network = RNNDescriptor(spec, padded=padded)
+        dropout, flags = types.cudnnDropoutDescriptor_t(), ctypes.c_uint32()
+        fields = network.kind.setters[0].get(load(), network, ctypes.byref(dropout), ctypes.byref(flags))
+        assert fields == {name: getattr(spec, name) for name in fields}
+        assert flags.value == padded
+        mode, low, high = ctypes.c_int(), ctypes.c_double(), ctypes.c_double()
+        ct.raw.cudnnRNNGetClip_v9(network, *map(ctypes.byref, (mode, low, high)))
+        assert ((low.value, high.value) if mode.value else None) == spec.clip
 
 
 @given(
@@ -192,9 +199,12 @@ def test_sequences_read_back(cudnn: int, dtype: str, layout: str, lengths: list[
     lengths = sorted(lengths, reverse=True)
     steps = lengths[0] if layout == "packed" else 5  # of packed data cuDNN wants the longest
     spec = RNNDataSpec(dtype, layout, steps, len(lengths), 7, tuple(lengths), padding)
+    data, read, held = RNNDataDescriptor(spec), (ctypes.c_int * len(lengths))(), (ctypes.c_char * 8)()
+    fields = data.kind.setters[0].get(load(), data, len(lengths), read, ctypes.byref(held))
+    assert fields == {name: getattr(spec, name) for name in fields}
+    assert list(read) == lengths
     with np.errstate(all="ignore"):
-        held = held_in(padding, dtype)
-    assert RNNDataDescriptor(spec).read() == spec._replace(padding=held)
+        assert bytes(held).startswith(np.asarray(padding).astype(as_dtype(dtype).numpy).tobytes())
 
 
 def test_lengths_that_are_not_as_many_as_sequences() -> None:

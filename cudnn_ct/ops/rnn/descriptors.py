@@ -1,8 +1,4 @@
-"""Descriptors of recurrent networks and of their sequences.
-
-:mod:`cudnn_ct.descriptors` cannot describe them by rows alone, because cuDNN takes values that their specs do
-not hold: a dropout descriptor and a flag for the network, and a pointer to an element for the sequences.
-"""
+"""Descriptors of recurrent networks and of their sequences, which take values that specs do not hold."""
 
 from __future__ import annotations
 
@@ -10,7 +6,7 @@ import ctypes
 from math import copysign
 from typing import Any
 
-from ..._bindings import enums, types
+from ..._bindings import enums
 from ...descriptors import Descriptor, DescriptorType, Setter, choice, dtype, integer, ints, members
 from ...dtypes import DTYPES
 from ...shapes.rnn import RNN_ALGOS, RNNSpec
@@ -53,14 +49,10 @@ _SEQUENCES = Setter(
 
 
 class RNNDescriptor(Descriptor[RNNSpec]):
-    """``cudnnRNNDescriptor_t`` of an :class:`RNNSpec`, by ``cudnnSetRNNDescriptor_v8``.
-
-    ``padded`` says whether it takes data that is not packed. ``dropout`` is a dropout descriptor, which lives
-    as long as this.
-    """
+    """``cudnnRNNDescriptor_t`` of an :class:`RNNSpec`, which keeps ``dropout`` alive."""
 
     __slots__ = ("dropout", "padded")
-    kind = DescriptorType(RNNSpec, _NETWORK)
+    kind = DescriptorType(RNNSpec, _NETWORK, readable=False)
 
     def __init__(self, spec: RNNSpec, *, padded: bool = True, dropout: Any = None) -> None:
         self.padded = padded
@@ -72,25 +64,12 @@ class RNNDescriptor(Descriptor[RNNSpec]):
         if self.spec.clip is not None:
             library.cudnnRNNSetClip_v9(self, enums.RNNClipMode.MINMAX, *self.spec.clip)
 
-    def _get(self, library: Any) -> RNNSpec:
-        dropout, flags = types.cudnnDropoutDescriptor_t(), ctypes.c_uint32()
-        fields = _NETWORK.get(library, self, ctypes.byref(dropout), ctypes.byref(flags))
-        projection = fields.pop("output_size")
-        mode, low, high = ctypes.c_int(), ctypes.c_double(), ctypes.c_double()
-        library.cudnnRNNGetClip_v9(self, ctypes.byref(mode), ctypes.byref(low), ctypes.byref(high))
-        return RNNSpec(
-            **fields,
-            projection_size=0 if projection == fields["hidden_size"] else projection,
-            dropout=self.spec.dropout,  # cuDNN returns the probability only with a handle
-            clip=(low.value, high.value) if mode.value == enums.RNNClipMode.MINMAX else None,
-        )
-
 
 class RNNDataDescriptor(Descriptor[RNNDataSpec]):
     """``cudnnRNNDataDescriptor_t`` of an :class:`RNNDataSpec`, by ``cudnnSetRNNDataDescriptor``."""
 
     __slots__ = ()
-    kind = DescriptorType(RNNDataSpec, _SEQUENCES)
+    kind = DescriptorType(RNNDataSpec, _SEQUENCES, readable=False)
 
     def _set(self, library: Any) -> None:
         spec = self.spec
@@ -98,16 +77,9 @@ class RNNDataDescriptor(Descriptor[RNNDataSpec]):
             raise ValueError(f"there are {len(spec.lengths)} lengths; the batch has {spec.batch} sequences")
         _SEQUENCES.set(library, self, ints(spec.lengths, "lengths"), _element(spec.dtype, spec.padding))
 
-    def _get(self, library: Any) -> RNNDataSpec:
-        batch = self.spec.batch
-        lengths, padding = (ctypes.c_int * batch)(), (ctypes.c_char * 8)()
-        fields = _SEQUENCES.get(library, self, batch, lengths, ctypes.byref(padding))
-        number = _number(fields["dtype"], bytes(padding))
-        return RNNDataSpec(**fields, lengths=tuple(lengths), padding=number)
-
 
 def _element(dtype: str, value: float) -> Any:
-    """A pointer to a number of a dtype; the descriptor copies as many bytes as the dtype has."""
+    """Return a pointer to a number of a dtype, which the descriptor copies."""
     if value == 0 and copysign(1, value) > 0:
         return ctypes.byref((ctypes.c_char * 8)())
     import numpy as np
@@ -115,9 +87,3 @@ def _element(dtype: str, value: float) -> Any:
     with np.errstate(all="ignore"):
         held = np.asarray(value).astype(DTYPES[dtype].numpy).tobytes()
     return ctypes.byref(ctypes.create_string_buffer(held, len(held)))
-
-
-def _number(dtype: str, held: bytes) -> float:
-    import numpy as np
-
-    return float(np.frombuffer(held[: DTYPES[dtype].itemsize], DTYPES[dtype].numpy)[0])

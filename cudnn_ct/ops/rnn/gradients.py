@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from typing import Any, NamedTuple
 
 from ...array import DeviceArray
 from ...shapes.parse import as_bool
-from ...shapes.rnn import RNNSpec
 from ...typing import ArrayLike, StreamLike
-from .._state import OwnedCache
+from .network import HasNetwork
 from .reserve import RNNReserve
 
 __all__ = ["RNNDataGradients", "RNNGradients", "result_slots"]
@@ -29,15 +27,8 @@ class RNNDataGradients(NamedTuple):
     dc0: DeviceArray | None
 
 
-class RNNGradients:
+class RNNGradients(HasNetwork):
     """The methods of an RNN that compute gradients."""
-
-    _cache: OwnedCache
-
-    @property
-    @abstractmethod
-    def spec(self) -> RNNSpec:
-        """The network as a value."""
 
     def backward_data(
         self,

@@ -11,9 +11,10 @@ from ...context import Context
 from ...cuda.stream import Stream
 from ...plans.base import Candidate
 from ...shapes.rnn import RNN_ALGOS, RNNSpec
+from .._state import OwnedCache
 from ..dropout import DropoutState
 
-__all__ = ["Network"]
+__all__ = ["HasNetwork", "Network"]
 
 
 class Network:
@@ -61,3 +62,15 @@ class Network:
             return None, ctx.calls
         state = self.dropout_state(ctx.stream)
         return state._descriptor, state._calls.of(ctx)
+
+
+class HasNetwork:
+    """The base of the parts of an RNN."""
+
+    _network: Network
+    _cache: OwnedCache
+
+    @property
+    def spec(self) -> RNNSpec:
+        """The network as a value; ``math`` follows ``config.allow_tf32`` where precision leaves it open."""
+        return self._network.spec

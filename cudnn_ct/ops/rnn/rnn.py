@@ -160,11 +160,6 @@ class RNN(RNNGradients, RNNWeights):
         self.weight_bytes = self.weight_size * DTYPES[self.spec.dtype].itemsize
         self._cache = OwnedCache(MAX_CALLS)
 
-    @property
-    def spec(self) -> RNNSpec:
-        """The network as a value; ``math`` follows ``config.allow_tf32`` where precision leaves it open."""
-        return self._network.spec
-
     def __getattr__(self, name: str) -> Any:
         if not name.startswith("_") and name in RNNSpec._fields:
             return getattr(self.spec, name)

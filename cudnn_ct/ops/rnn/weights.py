@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +17,7 @@ from ...shapes.specs import TensorSpec
 from ...typing import ArrayLike, StreamLike
 from .._operands import stream_of
 from ..tensor import transform
+from .network import HasNetwork
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,13 +25,8 @@ if TYPE_CHECKING:
 __all__ = ["RNNWeights", "as_index", "check_weights"]
 
 
-class RNNWeights:
-    """The weights of a network in one array: packed, split into views, and converted to and from torch."""
-
-    @property
-    @abstractmethod
-    def spec(self) -> RNNSpec:
-        """The network as a value."""
+class RNNWeights(HasNetwork):
+    """The methods of an RNN for its weights, which are one array."""
 
     def pack_params(
         self, weights: Mapping[str, object] | Sequence[object], *, stream: StreamLike | None = None
