@@ -1,4 +1,4 @@
-"""The weights of a recurrent network in one piece of device memory: put in, taken out, seen."""
+"""The weights of a recurrent network in one array: packed, viewed, converted."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class RNNWeights(HasNetwork):
 
         Parameters
         ----------
-        weights : mapping by names, or sequence in the order, of ``problem.rnn_parameters(rnn.spec)``
+        weights : mapping by names, or sequence in the order, of ``shapes.rnn_params.rnn_parameters(spec)``
             NumPy arrays of real numbers, or arrays on the device of the network's dtype; matrices of shape
             (out, in), biases of shape (out,).
         stream : optional
@@ -49,7 +49,7 @@ class RNNWeights(HasNetwork):
         ValueError
             A parameter is missing, unknown or of another shape.
         TypeError
-            One on the device is of another dtype, or one on the host is not of real numbers.
+            An array on the device has another dtype, or one on the host has no real numbers.
 
         Examples
         --------
@@ -78,14 +78,13 @@ class RNNWeights(HasNetwork):
         return w
 
     def split_params(self, w: ArrayLike, layer: int, direction: int = 0) -> dict[str, DeviceArray]:
-        """See the parameters of one layer in one direction: writable views of the weights, without a copy.
+        """Return the parameters of one layer in one direction, as writable views of the weights.
 
         Parameters
         ----------
         w : device array, shape (weight_size,), dtype of the network
         layer : int, from 0
-        direction : int
-            0 for forwards, 1 for backwards.
+        direction : int, 0 for forwards or 1 for backwards
 
         Returns
         -------
@@ -96,11 +95,6 @@ class RNNWeights(HasNetwork):
         ------
         ValueError
             The layer does not exist, or w has another size.
-
-        Notes
-        -----
-        Each view shares the stream order of the weights. The tests compare the offsets with those that
-        ``cudnnGetRNNWeightParams`` returns for each algorithm.
 
         Examples
         --------
@@ -119,13 +113,13 @@ class RNNWeights(HasNetwork):
     def from_torch(
         self, state_dict: Mapping[str, object], prefix: str = "", *, stream: StreamLike | None = None
     ) -> DeviceArray:
-        """Take the weights of a ``torch.nn.RNN``, ``LSTM`` or ``GRU``; torch itself is not needed.
+        """Convert the weights of a ``torch.nn.RNN``, ``LSTM`` or ``GRU``; torch itself is not needed.
 
         Parameters
         ----------
         state_dict : mapping from torch's names to tensors or NumPy arrays
         prefix : str
-            What stands before the names, such as ``"encoder."``; other names are passed over.
+            The prefix of the names, such as ``"encoder."``; other names are ignored.
         stream : optional
 
         Returns
@@ -135,10 +129,9 @@ class RNNWeights(HasNetwork):
         Raises
         ------
         TypeError
-            ``state_dict`` is not a mapping, ``prefix`` is not a string, or a value is not an array of real
-            numbers.
+            An argument or a value of ``state_dict`` has the wrong type, or no real numbers.
         ValueError
-            A name is missing or unknown, a shape does not fit, or the biases of a GRU cannot be made one.
+            A name is missing or unknown, a shape does not fit, or the biases of a GRU cannot be joined.
 
         Examples
         --------
@@ -152,23 +145,22 @@ class RNNWeights(HasNetwork):
         return self.pack_params(from_torch(parts, self.spec, prefix=prefix), stream=stream)
 
     def to_torch(self, w: ArrayLike, prefix: str = "") -> dict[str, np.ndarray[Any, Any]]:
-        """Copy the weights to the host as torch names and joins them.
+        """Copy the weights to the host, as tensors with torch's names.
 
         Parameters
         ----------
         w : device array, shape (weight_size,), dtype of the network
-        prefix : str
-            Put before each name.
+        prefix : str, put before each name
 
         Returns
         -------
         dict from torch's names to NumPy arrays
-            Of the dtype of the network, but float32 for bfloat16, which ``torch.from_numpy`` does not take.
+            The dtype is that of the network, or float32 for bfloat16, which ``torch.from_numpy`` rejects.
 
         Raises
         ------
         ValueError
-            The network has skip input, which torch has not.
+            The network has skip input, which torch does not have.
 
         Examples
         --------
@@ -208,8 +200,9 @@ def _on_host(value: Any) -> Any:
 
     if isinstance(value, np.ndarray):
         return value
-    for step in ("detach", "cpu"):
-        value = getattr(value, step, lambda value=value: value)()
+    for method in ("detach", "cpu"):
+        if hasattr(value, method):
+            value = getattr(value, method)()
     if not hasattr(value, "numpy"):
         return np.from_dlpack(value) if hasattr(value, "__dlpack__") else np.asarray(value)
     try:
