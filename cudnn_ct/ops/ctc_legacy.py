@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Sequence
 from functools import partial
-from math import inf
+from math import inf, log
 from typing import Any, NamedTuple
 
 from .._bindings.enums import CTCLossAlgo
@@ -21,21 +21,27 @@ from ..dtypes import DTYPES
 from ..errors import NotSupportedError
 from ..plans.base import Plan
 from ..plans.chain import ChainPlan, Step
-from ..plans.elementwise import cast_or_copy_plan, fill_plan, op_tensor, scale_plan
+from ..plans.elementwise import cast_or_copy_plan, copy_plan, fill_plan, op_tensor, scale_plan
 from ..plans.tiling import SlicedPlan
 from ..shapes.activation import ActivationProblem
 from ..shapes.ctc import CTCProblem
 from ..shapes.elementwise import FillProblem, OpTensorProblem, ScaleProblem
+from ..shapes.reduction import ReduceProblem
+from ..shapes.softmax import SoftmaxProblem
 from ..shapes.specs import ActivationSpec, TensorSpec
 from ._sequences import plan_for_sequences
 from ._state import CallState
 from .activation import legacy_plan as activation_plan
-from .ctc_empty_labels import blank_as_label, unlabelled
+from .reduce.legacy import reduction
+from .softmax import softmax_plan
 
 __all__ = ["CTCState", "ctc_loss", "ctc_loss_of_host_labels"]
 
 _LOGITS, *_LABELS, _LOSS, _GRADIENT = range(6)
 _POINTERS = 6
+
+# Pointers and temporaries of the plan for sequences without labels.
+_PLACES = ("logits", "loss", "gradient", "probabilities", "less", "third", "fourth")
 
 NO_STEP = -1  # no step of a chain is scaled
 
@@ -115,12 +121,12 @@ def _doubled(problem: CTCProblem) -> dict[int, list[int]]:
 
 def _before(problem: CTCProblem, places: _Places) -> list[Step]:
     """Zero the gradient, of which cuDNN writes only a part, and copy the logits if needed."""
-    steps = [Step(fill_plan(FillProblem(places.wide)), (places.gradient,), 0.0)]
+    steps = [Step(_fill(places.wide), (places.gradient,), 0.0)]
     if places.logits != _LOGITS:
         steps.append(Step(cast_or_copy_plan(problem.logits, places.wide), (_LOGITS, places.logits)))
     for end, sequences in _doubled(problem).items():
         specs = _until(end, problem.logits), _until(end, places.wide)
-        steps.append(Step(plan_for_sequences(sequences, blank_as_label, *specs), (_LOGITS, places.logits)))
+        steps.append(Step(plan_for_sequences(sequences, _blank_as_label, *specs), (_LOGITS, places.logits)))
     return steps
 
 
@@ -141,7 +147,7 @@ def _repaired(problem: CTCProblem, places: _Places) -> list[Step]:
 def _without_cudnn(problem: CTCProblem, places: _Places, context: Context) -> list[Step]:
     """Set both results of sequences without labels, and the losses of sequences that were replaced."""
     wide, losses = places.wide, places.losses
-    make_one = partial(unlabelled, problem.ctc.normalization, context)
+    make_one = partial(_unlabelled, problem.ctc.normalization, context)
     steps: list[Step] = []
     for end, sequences in _by_steps(problem.repairs.unlabelled).items():
         specs = _until(end, problem.logits), losses, _until(end, wide)
@@ -202,6 +208,65 @@ def _by_steps(pairs: Sequence[tuple[int, int]]) -> dict[int, list[int]]:
     for sequence, end in pairs:
         found.setdefault(end, []).append(sequence)
     return found
+
+
+def _blank_as_label(logits: TensorSpec, copy: TensorSpec) -> Plan:
+    """Copy the probabilities of the blank to the first label."""
+    return SlicedPlan([(cast_or_copy_plan(_blank(logits), _blank(copy)), (0, DTYPES[copy.dtype].itemsize))])
+
+
+def _unlabelled(normalization: str, context: Context, logits: TensorSpec, *results: TensorSpec) -> Plan:
+    """Return a plan of loss and gradient of sequences without labels, for which cuDNN 9.19 writes zero.
+
+    The only alignment has a blank at each step. So the loss is minus the sum of the logarithms of the blank's
+    probabilities, and the gradient is the probabilities, less one for the blank.
+
+    cuDNN has no logarithm but that of softmax. Without softmax, cuDNN computed the loss of one label that is
+    as probable as the blank: each of its T (T + 1) / 2 alignments is as probable as all blanks.
+    """
+    loss, gradient = results
+    rows = TensorSpec.packed(logits.shape, gradient.dtype)
+    less = TensorSpec.packed((1, 1, rows.shape[2]), rows.dtype)
+    at = {name: place for place, name in enumerate(_PLACES)}
+    temporaries: list[TensorSpec] = [rows, less]
+    steps: list[Step] = []
+
+    def step(plan: Plan, names: str, factor: float = 1.0) -> None:
+        steps.append(Step(plan, tuple(at[name] for name in names.split()), factor))
+
+    if normalization == "softmax":
+        column = TensorSpec.packed(rows.shape[:2], rows.dtype)
+        temporaries += [rows, column]
+        total = ReduceProblem(column, loss, None, (0,), "add", True)
+        step(cast_or_copy_plan(logits, rows), "logits third")
+        step(_softmax(rows, "log"), "third probabilities")
+        step(copy_plan(_blank(rows), column), "probabilities fourth")
+        step(reduction(total, context), "fourth loss", -1.0)
+        step(_softmax(rows, "accurate"), "third probabilities")
+    else:
+        alignments = TensorSpec.packed((1,), loss.dtype)
+        temporaries += [alignments]
+        length = rows.shape[0]
+        step(_fill(alignments), "third", log(length * (length + 1) // 2))
+        step(_sum(loss, alignments, loss), "loss third loss")
+        step(cast_or_copy_plan(logits, rows), "logits probabilities")
+    step(_fill(less), "less", 0.0)
+    step(_fill(_blank(less)), "less", -1.0)
+    step(_sum(rows, less, gradient), "probabilities less gradient")
+    return ChainPlan(temporaries, steps)
+
+
+def _blank(spec: TensorSpec) -> TensorSpec:
+    """Return the spec of the blank's column."""
+    return TensorSpec(spec.shape[:2], spec.strides[:2], spec.dtype)
+
+
+def _softmax(rows: TensorSpec, algo: str) -> Plan:
+    return softmax_plan(SoftmaxProblem(rows, rows, None, None, range(2, 3), algo))
+
+
+def _sum(a: TensorSpec, b: TensorSpec, c: TensorSpec) -> Plan:
+    return op_tensor(OpTensorProblem(a, b, c, "add", True))
 
 
 class _LossPlan:

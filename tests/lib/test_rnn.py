@@ -20,7 +20,7 @@ import cudnn_ct as ct
 from cudnn_ct._bindings import enums, types
 from cudnn_ct._lib import load
 from cudnn_ct.dtypes import as_dtype
-from cudnn_ct.ops.rnn.descriptors import RNNDataDescriptor, RNNDescriptor
+from cudnn_ct.ops.rnn.plans import RNNDataDescriptor, RNNDescriptor
 from cudnn_ct.shapes.rnn import (
     RNN_ALGOS,
     RNN_BIASES,
@@ -43,7 +43,7 @@ CHILD = """
 import ctypes, json, sys
 import cudnn_ct as ct
 from cudnn_ct._bindings import types
-from cudnn_ct.ops.rnn.descriptors import RNNDescriptor
+from cudnn_ct.ops.rnn.plans import RNNDescriptor
 from cudnn_ct.shapes.rnn import RNNSpec
 
 BASE, MOST = 1 << 40, 9  # an address that nothing is read from; linLayerIDs to query

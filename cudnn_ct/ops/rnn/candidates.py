@@ -17,9 +17,8 @@ from ...shapes.rnn_params import rnn_parameters, rnn_weight_size
 from ...shapes.rnn_problem import RNNProblem, RNNStep, guessed_algos, unfit_algo
 from ...shapes.specs import TensorSpec
 from ..dropout_legacy import DropoutDescriptor
-from .descriptors import RNNDescriptor
 from .network import Network
-from .plans import RNNPlan, step_plan
+from .plans import RNNDescriptor, RNNPlan, step_plan
 
 __all__ = ["RNNFamily"]
 

@@ -1,4 +1,4 @@
-"""The three steps of a network as operations: the forward pass and both gradients."""
+"""The forward pass and both gradients of a network as operations, and the table of algorithms."""
 
 from __future__ import annotations
 
@@ -8,22 +8,25 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from ... import algo_cache
+from ...array_creation import zeros
 from ...context import Context
 from ...errors import NotInitializedError, NotSupportedError
+from ...plans.base import Candidate
 from ...shapes.checks import one_dtype
 from ...shapes.rnn import RNN_ALGOS
 from ...shapes.rnn_params import rnn_weight_size
-from ...shapes.rnn_problem import RNNStep, rnn_problem, why_not_packed
+from ...shapes.rnn_problem import RNNProblem, RNNStep, rnn_problem, why_not_packed
 from ...shapes.sequences import check_rnn_operands
 from ...shapes.specs import TensorSpec
-from .._call import Operation, Select, SinglePlan
+from .._call import CallSignature, Operation, PreparedCall, Select, SinglePlan
+from .._state import OwnedCache
+from ..conv.algorithms import Algorithms
 from .candidates import RNNFamily
-from .network import Network
+from .network import KeepingDropoutState, Network, RNNState, TrainingState, preserved
 from .plans import EmptyRNNPlan, step_plan
-from .state import KeepingDropoutState
 from .weights import check_weights
 
-__all__ = ["BACKWARD_DATA", "BACKWARD_WEIGHTS", "FORWARD", "RNNParams"]
+__all__ = ["BACKWARD_DATA", "BACKWARD_WEIGHTS", "FORWARD", "RNNParams", "table"]
 
 Specs = dict[str, TensorSpec]
 Outs = Sequence[TensorSpec | None]
@@ -146,3 +149,40 @@ BACKWARD_DATA = _operation(
 BACKWARD_WEIGHTS = _operation(
     "a gradient of a recurrent network", _weights_problem, select=_select_gradient, written=("out dw",)
 )
+
+
+class _Benchmark:
+    """A selection whose run measures all candidates."""
+
+    def __init__(self, problem: RNNProblem, family: RNNFamily, rows: list[Candidate]) -> None:
+        self._problem = problem
+        self._ways = [(row, family.plan) for row in rows]
+        self.rows: list[Candidate] = []
+
+    def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
+        self.rows, _ = algo_cache.benchmark_rows(self._problem, self._ways, context, pointers, alpha, beta)
+
+
+def table(ctx: Context, x_shape: tuple[int, ...], params: RNNParams, *, measure: bool) -> Algorithms:
+    """Return every algorithm for data of a shape, those rejected with the reason; measured on zeros."""
+    if measure and ctx.capturing:
+        raise NotInitializedError("algorithms cannot be timed on a stream that is being captured")
+    network = params.network
+    spec, names = network.spec, ("x", "w")
+    specs = tuple(TensorSpec.packed(shape, spec.dtype) for shape in (x_shape, (rnn_weight_size(spec),)))
+    outs = (None,) * (3 if spec.has_cells else 2)
+    step = FORWARD.problem_of(CallSignature(names, specs, outs, params), specs)
+    if not any(step.lengths):
+        return Algorithms(step.problem, [])
+    family = RNNFamily(step, network, ctx)
+    rows = family.planned(step.problem, ctx)
+    if measure:
+        state = TrainingState(OwnedCache(1), network) if params.training else RNNState()
+        state.calls(ctx)  # takes the dropout state
+        timed = _Benchmark(step.problem, family, [row for row in rows if not row.rejected])
+        call = PreparedCall.of(step, specs, step.results, timed, what=FORWARD.name)
+        operands = tuple(zeros(one.shape, one.dtype, stream=ctx.stream) for one in specs)
+        with preserved(state.dropout, ctx.stream):
+            state.run(ctx, call, operands, outs, 1.0, 0.0)
+        rows = timed.rows + [row for row in rows if row.rejected]
+    return Algorithms(step.problem, rows)

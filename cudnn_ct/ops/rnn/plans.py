@@ -1,17 +1,29 @@
-"""Plans of recurrent networks: the forward pass and both gradients, each of them one C call."""
+"""Plans of recurrent networks, with one C call for each step, and the descriptors that they need."""
 
 from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
 from functools import partial
+from math import copysign
 from operator import itemgetter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from ..._bindings import enums
 from ...array import DeviceArray
 from ...context import Context
 from ...cuda import memory as memories
-from ...descriptors import TensorDescriptor
+from ...descriptors import (
+    Descriptor,
+    DescriptorType,
+    Setter,
+    TensorDescriptor,
+    choice,
+    dtype,
+    integer,
+    ints,
+    members,
+)
 from ...dtypes import DTYPES
 from ...plans.base import Candidate, Plan
 from ...plans.chain import ChainPlan, Step
@@ -19,13 +31,13 @@ from ...plans.elementwise import copy_plan, fill_plan
 from ...plans.workspace import nbytes_of
 from ...plans.wrappers import RelayoutPlan
 from ...shapes.elementwise import FillProblem
+from ...shapes.rnn import RNN_ALGOS, RNNSpec
 from ...shapes.rnn_params import rnn_weight_size
 from ...shapes.rnn_problem import RNNDataSpec, RNNStep
 from ...shapes.specs import TensorSpec
 from .._sequences import DeviceInts, plan_for_sequences
-from .descriptors import RNNDataDescriptor, RNNDescriptor
 
-__all__ = ["EmptyRNNPlan", "RNNPlan", "step_plan"]
+__all__ = ["EmptyRNNPlan", "RNNDataDescriptor", "RNNDescriptor", "RNNPlan", "step_plan"]
 
 INFERENCE, TRAINING = 0, 1  # cudnnForwardMode_t
 ADD = 0  # cudnnWgradMode_t: the only one that cuDNN computes
@@ -237,3 +249,78 @@ class EmptyRNNPlan:
     def describe(self) -> str:
         """Return a description of the plan."""
         return "chosen: no sequence has a time step, the states are only copied"
+
+
+PADDED_IO_ENABLED = 1  # CUDNN_RNN_PADDED_IO_ENABLED, without which cuDNN takes packed data only
+
+_NETWORK = Setter(
+    "cudnnSetRNNDescriptor_v8",
+    choice("algo", members(enums.RNNAlgo, *RNN_ALGOS)),
+    choice("mode", members(enums.RNNMode)),
+    choice("bias", members(enums.RNNBiasMode)),
+    choice("direction", members(enums.DirectionMode)),
+    choice("input_mode", members(enums.RNNInputMode, without="_input")),
+    dtype("dtype"),
+    dtype("compute"),
+    choice("math", members(enums.MathType, without="_math")),
+    integer("input_size"),
+    integer("hidden_size"),
+    integer("output_size"),  # cuDNN requires the hidden size here if the network has no projection
+    integer("num_layers"),
+)
+_SEQUENCES = Setter(
+    "cudnnSetRNNDataDescriptor",
+    dtype("dtype"),
+    choice(
+        "layout",
+        {
+            "sequence_major": enums.RNNDataLayout.SEQ_MAJOR_UNPACKED,
+            "batch_major": enums.RNNDataLayout.BATCH_MAJOR_UNPACKED,
+            "packed": enums.RNNDataLayout.SEQ_MAJOR_PACKED,
+        },
+    ),
+    integer("steps"),
+    integer("batch"),
+    integer("size"),
+)
+
+
+class RNNDescriptor(Descriptor[RNNSpec]):
+    """``cudnnRNNDescriptor_t`` of an :class:`RNNSpec`, which keeps ``dropout`` alive."""
+
+    __slots__ = ("dropout", "padded")
+    kind = DescriptorType(RNNSpec, _NETWORK, readable=False)
+
+    def __init__(self, spec: RNNSpec, *, padded: bool = True, dropout: Any = None) -> None:
+        self.padded = padded
+        self.dropout = dropout
+        super().__init__(spec)
+
+    def _set(self, library: Any) -> None:
+        _NETWORK.set(library, self, self.dropout, PADDED_IO_ENABLED if self.padded else 0)
+        if self.spec.clip is not None:
+            library.cudnnRNNSetClip_v9(self, enums.RNNClipMode.MINMAX, *self.spec.clip)
+
+
+class RNNDataDescriptor(Descriptor[RNNDataSpec]):
+    """``cudnnRNNDataDescriptor_t`` of an :class:`RNNDataSpec`, by ``cudnnSetRNNDataDescriptor``."""
+
+    __slots__ = ()
+    kind = DescriptorType(RNNDataSpec, _SEQUENCES, readable=False)
+
+    def _set(self, library: Any) -> None:
+        spec = self.spec
+        if len(spec.lengths) != spec.batch:  # C would read past the end
+            raise ValueError(f"there are {len(spec.lengths)} lengths; the batch has {spec.batch} sequences")
+        _SEQUENCES.set(library, self, ints(spec.lengths, "lengths"), _element(spec.dtype, spec.padding))
+
+
+def _element(dtype: str, value: float) -> Any:
+    """Return a pointer to a number of a dtype, which the descriptor copies."""
+    if value == 0 and copysign(1, value) > 0:
+        return ctypes.byref((ctypes.c_char * 8)())
+    import numpy as np
+
+    with np.errstate(all="ignore"):
+        held = np.asarray(value).astype(DTYPES[dtype].numpy).tobytes()
+    return ctypes.byref(ctypes.create_string_buffer(held, len(held)))

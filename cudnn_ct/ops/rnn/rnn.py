@@ -36,12 +36,9 @@ from .._operands import stream_of
 from .._state import OwnedCache
 from ..conv.algorithms import Algorithms
 from ..dropout import DropoutState, check_seed
-from .algorithms import table
-from .gradients import RNNDataGradients, RNNGradients, result_slots
-from .network import Network
-from .operations import FORWARD, RNNParams
-from .reserve import RNNReserve
-from .state import RNNState, TrainingState
+from .gradients import RNNDataGradients, RNNGradients, RNNReserve, result_slots
+from .network import Network, RNNState, TrainingState
+from .operations import FORWARD, RNNParams, table
 from .weights import RNNWeights
 
 __all__ = ["RNN", "RNNDataGradients", "RNNForward", "RNNReserve"]
