@@ -107,14 +107,6 @@ def test_second_call_makes_one_c_call(fake: FakeCudnn) -> None:
     assert fake.names() == ["cudnnRNNBackwardData_v8", "cudnnRNNBackwardWeights_v8"]
 
 
-def test_full_sequences_are_packed(fake: FakeCudnn) -> None:
-    net, x, w = operands()
-    net.forward(x, w)
-    net.forward(x, w, lengths=[3, 2])
-    layouts = [args[2] for name, args in fake.calls if name == "cudnnSetRNNDataDescriptor"]
-    assert layouts == [1, 1, 0, 0]
-
-
 def test_missing_gradients_are_zero(fake: FakeCudnn) -> None:
     net, x, w = operands()
     wanted = rnn_backward(CASE.x, CASE.tame, LSTM, dhy=np.ones((4, 2, 4), np.float32))
@@ -447,12 +439,6 @@ def test_heuristic_falls_back_and_describes_the_reason(
     net.forward(x, w)
     assert algos(fake) == ["persist_static"]
     assert described in net.describe()
-
-
-def test_heuristic_for_float16_is_a_persistent_kernel(fake: FakeCudnn) -> None:
-    net = ct.RNN("lstm", 5, 4, dtype="float16")
-    net.forward(ct.zeros((3, 2, 5), "float16"), ct.zeros((net.weight_size,), "float16"))
-    assert algos(fake) == ["persist_static"]
 
 
 def test_error_of_a_named_algorithm_lists_the_supported_ones(fake: FakeCudnn) -> None:
