@@ -275,9 +275,9 @@ def test_a_reserve_is_used_once_by_each_gradient_and_in_order(fake: FakeCudnn) -
         (
             lambda: data(ct.empty((3, 2, 4)), reserve),
             ValueError,
-            r"dy has .* \(3, 2, 4\); it is of \(3, 2, 8",
+            r"dy has .* \(3, 2, 4\); .* needs \(3, 2, 8",
         ),
-        (lambda: data(None, reserve, wide), TypeError, "dhy is float64; the network is float32"),
+        (lambda: data(None, reserve, wide), TypeError, "network is float32.*dhy.*float64"),
         (lambda: other.backward_data(None, reserve), ValueError, "the reserve is of <RNN lstm 5 -> 4"),
         (lambda: data(None, None), TypeError, "not NoneType; forward gives one with training=True"),
         (lambda: net.backward_weights(x), TypeError, "not DeviceArray"),
@@ -416,7 +416,7 @@ def test_only_lstm_has_cells(fake: FakeCudnn) -> None:
         net.forward(ct.zeros((3, 2, 5)), w, None, cells)
     done = net.forward(ct.zeros((3, 2, 5)), w, training=True)
     assert done.cy is None
-    with pytest.raises(ValueError, match="dcy is given, but the network has no cells"):
+    with pytest.raises(ValueError, match="dcy is given, but mode='gru' has no cells"):
         net.backward_data(None, done.reserve, None, cells)
     assert (net.mode, net.input_size, net.hidden_size, net.num_layers) == ("gru", 5, 4, 1)
 

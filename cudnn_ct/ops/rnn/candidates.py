@@ -110,28 +110,15 @@ def _check_weights(network: RNNDescriptor, spec: RNNSpec, context: Context) -> N
         raise NotSupportedError(
             f"{spec.algo} keeps weights in {size.value:,} bytes; the network's are {wanted:,}"
         )
-    places = {
-        (row.pseudo_layer, row.lin_layer_id, row.kind): (row.name, row.offset * itemsize)
-        for row in rnn_parameters(spec)
-    }
     blank = TensorSpec.packed((1, 1, 1), spec.dtype)
     with TensorDescriptor(blank) as matrix, TensorDescriptor(blank) as bias:
-        for pseudo_layer, number in dict.fromkeys(place[:2] for place in places):
+        for row in rnn_parameters(spec):
             found = {"matrix": ctypes.c_void_p(), "bias": ctypes.c_void_p()}
             library.cudnnGetRNNWeightParams(
-                handle,
-                network,
-                pseudo_layer,
-                size.value,
-                BASE,
-                number,
-                matrix,
-                ctypes.byref(found["matrix"]),
-                bias,
-                ctypes.byref(found["bias"]),
+                *(handle, network, row.pseudo_layer, size.value, BASE, row.lin_layer_id),
+                *(matrix, ctypes.byref(found["matrix"]), bias, ctypes.byref(found["bias"])),
             )
-            for kind, address in found.items():
-                name, offset = places.get((pseudo_layer, number, kind), ("", None))
-                if offset is not None and address.value != BASE + offset:
-                    where = "nowhere" if address.value is None else f"at byte {address.value - BASE:,}"
-                    raise NotSupportedError(f"{spec.algo} keeps {name} {where}; it is at byte {offset:,}")
+            address, offset = found[row.kind].value, row.offset * itemsize
+            if address != BASE + offset:
+                where = "nowhere" if address is None else f"at byte {address - BASE:,}"
+                raise NotSupportedError(f"{spec.algo} keeps {row.name} {where}; it is at byte {offset:,}")

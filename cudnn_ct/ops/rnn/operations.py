@@ -13,10 +13,10 @@ from ...context import Context
 from ...errors import NotInitializedError, NotSupportedError
 from ...plans.base import Candidate
 from ...shapes.checks import one_dtype
-from ...shapes.rnn import RNN_ALGOS
+from ...shapes.rnn import RNN_ALGOS, RNNSpec
 from ...shapes.rnn_params import rnn_weight_size
 from ...shapes.rnn_problem import RNNProblem, RNNStep, rnn_problem, why_not_packed
-from ...shapes.sequences import check_rnn_operands
+from ...shapes.sequences import check_rnn_operands, check_states
 from ...shapes.specs import TensorSpec
 from .._call import CallSignature, Operation, PreparedCall, Select, SinglePlan
 from .._state import OwnedCache
@@ -50,7 +50,7 @@ def _forward_problem(specs: Specs, _: Outs, *params: Any, aligned: bool, **__: A
         spec, shape["x"], shape.get("h0"), shape.get("c0"), told.lengths, told.layout
     )
     check_weights(spec, specs["w"])
-    one_dtype("a recurrent network", network=spec.dtype, **{name: one.dtype for name, one in specs.items()})
+    _check_dtype(spec, specs)
     axis = 1 if told.layout == "batch_major" else 0
     steps = max(lengths, default=0) if told.layout == "packed" else shapes.x[axis]
     problem = rnn_problem(spec, told.layout, steps, shapes.h[1], lengths, told.training)
@@ -61,18 +61,18 @@ def _forward_problem(specs: Specs, _: Outs, *params: Any, aligned: bool, **__: A
     return _with_tensors(step, specs, {"y": shapes.y, "hy": shapes.h, "cy": shapes.c}, aligned)
 
 
+def _check_dtype(spec: RNNSpec, operands: Specs) -> None:
+    dtypes = {name: own.dtype for name, own in operands.items()}
+    one_dtype("a recurrent network", network=spec.dtype, **dtypes)
+
+
 def _data_problem(specs: Specs, _: Outs, step: RNNStep, _plan: Any, *, aligned: bool, **__: Any) -> RNNStep:
-    shapes = step.shapes
-    for name, wanted in (("dy", shapes.y), ("dhy", shapes.h), ("dcy", shapes.c)):
-        if name not in specs:
-            continue
-        own, dtype = specs[name], step.problem.spec.dtype
-        if wanted is None:
-            raise ValueError(f"{name} is given, but the network has no cells; only 'lstm' has")
-        if own.dtype != dtype:
-            raise TypeError(f"{name} is {own.dtype}; the network is {dtype}")
-        if own.shape != wanted:
-            raise ValueError(f"{name} has shape {own.shape}; it is of {wanted}")
+    shapes, spec = step.shapes, step.problem.spec
+    given = {name: own for name, own in specs.items() if name in ("dy", "dhy", "dcy")}
+    _check_dtype(spec, given)
+    check_states(spec, shapes, **{name: own.shape for name, own in given.items() if name != "dy"})
+    if "dy" in given and given["dy"].shape != shapes.y:
+        raise ValueError(f"dy has shape {given['dy'].shape}; this network needs {shapes.y}")
     results = {"dx": shapes.x, "dh0": shapes.h, "dc0": shapes.c}
     return _with_tensors(step._replace(name="backward_data"), specs, results, aligned)
 
