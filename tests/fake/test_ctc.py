@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 
 import cudnn_ct as ct
-from cudnn_ct import context
+from cudnn_ct import context, testing
 from cudnn_ct._bindings.enums import CTCLossAlgo
 from cudnn_ct.cuda import stream as streams
 from cudnn_ct.errors import NotInitializedError, NotSupportedError
@@ -235,8 +235,8 @@ def test_copies_of_labels_are_waited_for_once(fake: FakeCudnn, host: Host) -> No
 
 def test_batches_share_what_is_prepared(fake: FakeCudnn) -> None:
     logits = ct.asarray(BATCH.logits)
-    for labels in ([1, 2], [3], [2, 2, 2]):
-        ct.ctc_loss(logits, [labels, labels, [1]], [len(labels)] * 2 + [1], [6, 5, 2])
+    for n, labels in enumerate(([1, 2], [3], [2, 2, 2])):
+        ct.ctc_loss(logits, [labels, labels, [1]], [len(labels)] * 2 + [1], [6, 5, 2 + n])
     assert fake.names().count("cudnnGetCTCLossWorkspaceSize_v8") == 1
     assert fake.names().count("cudnnCreateCTCLossDescriptor") == 1
 
@@ -273,8 +273,10 @@ def test_captured_with_labels_of_the_host(fake: FakeCudnn, host: Host) -> None:
     stream = streams.Stream(77, 0)
     case = BATCH._replace(labels=((1, 2), (), (3, 3)), steps=(4, 2, 2))  # the last is impossible
     call(case, stream=stream)
+    pinned = testing.cache_sizes()["captured"].entries
     with capturing(host):
         got = call(case, stream=stream)
+        assert testing.cache_sizes()["captured"].entries == pinned + 5  # handle, workspace, three copies
         with pytest.raises(NotInitializedError, match=r"not seen before .* make the same call once"):
             call(case._replace(steps=(4, 3, 5)), stream=stream)
     check(got, case)

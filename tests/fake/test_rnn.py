@@ -34,6 +34,7 @@ from tests.rnn_properties import beginning_at, check_passes, check_weights, netw
 from .conftest import forget
 from .cudnn import FakeCudnn
 from .host import ForeignArray, Host
+from .test_dropout import orders
 
 LSTM = rnn_spec("lstm", 5, 4, 2, direction="bidirectional", precision="float32")
 CASE = RNNCase(LSTM, 3, (3, 1), True, 0)
@@ -634,6 +635,14 @@ def test_threads_have_their_own_native_networks(fake: FakeCudnn) -> None:
     assert fake.names().count("cudnnDestroyRNNDescriptor") == destroyed + 2
 
 
+def test_training_passes_order_streams_by_the_dropout_state(fake: FakeCudnn, host: Host) -> None:
+    net, x, w = operands(WITH_DROPOUT)
+    kept = [net.forward(x, w, training=True, stream=SIDE)]
+    host.log.clear()
+    kept.append(net.forward(x, w, training=True, stream=0x60))
+    assert orders(host, before=SIDE, after=0x60)
+
+
 def test_benchmarks_restore_the_dropout_state(fake: FakeCudnn) -> None:
     net, x, w = operands(WITH_DROPOUT, seed=3)
     timed, *_ = operands(WITH_DROPOUT, seed=3, algo="autotune")
@@ -671,6 +680,9 @@ def test_a_captured_call_pins_its_plan(fake: FakeCudnn, host: Host) -> None:
     net.forward(x, w, out=out, stream=SIDE)
     host.capturing.clear()
     assert testing.cache_sizes()["captured"].entries > pinned
+    del net, other
+    gc.collect()
+    assert "cudnnDestroyRNNDataDescriptor" not in fake.names()
 
 
 @pytest.mark.parametrize("case", [CASE, WITH_DROPOUT])
@@ -709,6 +721,15 @@ def test_other_streams_wait_for_the_lengths_once(fake: FakeCudnn, host: Host) ->
         done = net.forward(x, w, lengths=(3, 1), stream=stream, training=True)
         net.backward_data(None, done.reserve, stream=stream)
         assert [entry[0] for entry in host.log].count("synchronize") == waits
+
+
+def test_lengths_are_kept_until_other_streams_are_done(fake: FakeCudnn, host: Host) -> None:
+    net, x, w = operands()
+    net.forward(x, w, stream=SIDE)
+    host.log.clear()
+    del net
+    gc.collect()
+    assert logged(host, "wait", "free") == [("wait", 1), ("free", ANY)]
 
 
 def test_training_pass_keeps_its_state_when_a_finalizer_runs_another_pass(fake: FakeCudnn) -> None:
