@@ -41,7 +41,7 @@ _PUBLIC = {
     "ops.conv.conv": "conv conv_backward_bias conv_backward_data conv_backward_filter conv_transpose",
     "ops.conv.fused": "conv_bias_activation",
     "ops.ctc": "ctc_loss",
-    "ops.dropout": "Dropout DropoutMask DropoutState dropout dropout_backward",
+    "ops.dropout": "DropoutMask DropoutResult DropoutState dropout dropout_backward",
     "ops.lrn": "lrn lrn_backward",
     "ops.norm.norm": (
         "batch_norm_backward batch_norm_inference batch_norm_inference_backward "

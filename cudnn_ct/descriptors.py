@@ -93,11 +93,11 @@ def _same_length(parts: dict[str, Sequence[int]]) -> int:
         if not isinstance(part, Sequence):
             raise TypeError(f"{name} of a spec must be a tuple of ints: got {part!r}")
     lengths = {name: len(part) for name, part in parts.items()}
+    text = ", ".join(f"{name} has {n}" for name, n in lengths.items())
     if len(set(lengths.values())) > 1:
-        text = ", ".join(f"{name} has {n}" for name, n in lengths.items())
         raise ValueError(f"a spec needs one number per axis in each part; {text}")
     if max(lengths.values()) > MAX_AXES:
-        raise ValueError(f"cuDNN's descriptors have at most {MAX_AXES} axes; {lengths}")
+        raise ValueError(f"cuDNN's descriptors have at most {MAX_AXES} axes; {text}")
     return max(lengths.values())
 
 

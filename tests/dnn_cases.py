@@ -18,7 +18,7 @@ from cudnn_ct import dnn, reference
 from cudnn_ct._config import config
 from cudnn_ct.errors import CudnnWarning
 from cudnn_ct.reference.rnn import rnn, rnn_backward
-from cudnn_ct.shapes.rnn_params import rnn_offsets, rnn_parameters
+from cudnn_ct.shapes.rnn_params import rnn_parameters
 from tests.layers import Place, compare
 from tests.properties import in_memory_of
 from tests.rnn_properties import check_weights
@@ -394,8 +394,7 @@ class Network:
         self.block = dnn.RNNBlock("float64", 4, 2, mode, direction_mode=direction, **options)
         self.spec = self.block.network(self.inputs).spec
         self.w = 0.4 * floats(self.block.get_param_size([2, self.inputs]), seed=1)
-        rows = zip(rnn_parameters(self.spec), rnn_offsets(self.spec), strict=True)
-        self.weights = [self.w[start : start + part.size].reshape(part.shape) for part, start in rows]
+        self.weights = [row.view(self.w) for row in rnn_parameters(self.spec)]
         self.x = floats(3, 2, self.inputs)
         self.hx = floats(2 * self.spec.directions, 2, 4, seed=2)
         self.cx = floats(*self.hx.shape, seed=3) if mode == "lstm" else None

@@ -1,4 +1,4 @@
-"""What must hold of dropout wherever it runs."""
+"""Properties of dropout, for all tiers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.layers import FLOATS, Place, Tensor, compare, lying
 
 @st.composite
 def tensors(draw: st.DrawFn) -> tuple[Tensor, Tensor]:
-    """An x without zeros, and a gradient of the same shape that lies otherwise in memory."""
+    """An x without zeros, and a gradient of the same shape in another memory layout."""
     shape = tuple(draw(st.lists(st.integers(1, 4), min_size=1, max_size=6)))
     shape = (draw(st.sampled_from((*shape[:1], 0))), *shape[1:])
     dtype = draw(st.sampled_from(FLOATS))
@@ -21,7 +21,7 @@ def tensors(draw: st.DrawFn) -> tuple[Tensor, Tensor]:
 
 
 def check_dropout(x: Tensor, dy: Tensor, probability: float, place: Place) -> None:
-    """What is kept is divided, what is dropped is 0, and the gradient is the same of dy."""
+    """Kept elements are divided, dropped ones are 0, and the gradient does the same to dy."""
     state = ct.DropoutState(probability, seed=3)
     values, gradients = x.array(), dy.array()
     y, mask = ct.dropout(place(values), state)

@@ -9,11 +9,10 @@ import numpy as np
 from hypothesis import strategies as st
 
 import cudnn_ct as ct
-from cudnn_ct.dtypes import as_dtype
 from cudnn_ct.reference.rnn import rnn, rnn_backward
 from cudnn_ct.reference.sequences import pack_sequences
 from cudnn_ct.shapes.rnn import RNNSpec
-from cudnn_ct.shapes.rnn_params import rnn_offsets, rnn_parameters
+from cudnn_ct.shapes.rnn_params import rnn_parameters
 from cudnn_ct.shapes.sequences import packed_for_cudnn
 from tests.layers import compare
 from tests.properties import in_memory_of
@@ -136,13 +135,6 @@ def check_weights(dw: Any, spec: RNNSpec, wanted: tuple[np.ndarray, ...], tolera
     flat = ct.asarray(dw).numpy()
     assert flat.shape == (sum(row.size for row in rnn_parameters(spec)),)
     scale = max(1.0, *(float(np.abs(part.astype(np.float64)).max(initial=0)) for part in wanted))
-    for row, start, part in zip(rnn_parameters(spec), rnn_offsets(spec), wanted, strict=True):
-        got = flat[start : start + row.size].reshape(row.shape).astype(np.float64)
-        np.testing.assert_allclose(
-            got, part.astype(np.float64), rtol=0, atol=tolerance * scale, err_msg=row.name
-        )
-
-
-def held_in(value: float, dtype: str) -> float:
-    """A number as a dtype holds it."""
-    return float(np.asarray(value).astype(as_dtype(dtype).numpy))
+    for row, part in zip(rnn_parameters(spec), wanted, strict=True):
+        got, want = (array.astype(np.float64) for array in (row.view(flat), part))
+        np.testing.assert_allclose(got, want, rtol=0, atol=tolerance * scale, err_msg=row.name)

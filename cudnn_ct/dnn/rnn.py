@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple, cast
 
 from ..array import DeviceArray
 from ..context import BoundedDict
-from ..ops.rnn.reserve import RNNReserve
+from ..ops.rnn.gradients import RNNReserve
 from ..ops.rnn.rnn import RNN
 from ..ops.rnn.weights import as_index
 from ..shapes.parse import as_choice, as_int

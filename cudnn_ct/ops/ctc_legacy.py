@@ -1,10 +1,8 @@
 """CTC losses by the legacy calls, which compute in float32 or float64 on contiguous logits.
 
-What cuDNN leaves unwritten is zeroed before; sequences that it is not asked for, or wrong about, are set
-afterwards. The gradient of probabilities that are taken as they are is made of what cuDNN writes.
-
-The pointers of a run are logits, labels, their lengths and the steps of each sequence on the device, loss and
-gradient. The same labels and lengths as C arrays on the host are in the :class:`CTCState` of the call.
+The gradient is zeroed before the call, because cuDNN does not write all of it; sequences that cuDNN cannot
+compute are set afterwards. The pointers of a run are logits, labels, label lengths, input lengths, loss and
+gradient. Labels and lengths as C arrays are in the :class:`CTCState` of the call.
 """
 
 from __future__ import annotations
@@ -12,7 +10,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Sequence
 from functools import partial
-from math import inf
+from math import inf, log
 from typing import Any, NamedTuple
 
 from .._bindings.enums import CTCLossAlgo
@@ -23,29 +21,33 @@ from ..dtypes import DTYPES
 from ..errors import NotSupportedError
 from ..plans.base import Plan
 from ..plans.chain import ChainPlan, Step
-from ..plans.elementwise import cast_or_copy_plan, fill_plan, op_tensor, scale_plan
+from ..plans.elementwise import cast_or_copy_plan, copy_plan, fill_plan, op_tensor, scale_plan
 from ..plans.tiling import SlicedPlan
 from ..shapes.ctc import CTCProblem
 from ..shapes.elementwise import OpTensorProblem
 from ..shapes.layer import LayerProblem
+from ..shapes.reduction import ReduceProblem
+from ..shapes.softmax import SoftmaxParams
 from ..shapes.specs import ActivationSpec, TensorSpec
+from ._sequences import plan_for_sequences
 from ._state import CallState
 from .activation import legacy_plan as activation_plan
-from .ctc_empty_labels import blank_as_label, unlabelled
+from .reduce.legacy import reduction
+from .softmax import softmax_plan
 
 __all__ = ["CTCState", "ctc_loss", "ctc_loss_of_host_labels"]
 
 _LOGITS, *_LABELS, _LOSS, _GRADIENT = range(6)
 _POINTERS = 6
 
+# Pointers and temporaries of the plan for sequences without labels.
+_PLACES = ("logits", "loss", "gradient", "probabilities", "less", "third", "fourth")
+
 NO_STEP = -1  # no step of a chain is scaled
 
 
 class CTCState(CallState):
-    """Labels, their lengths and the steps of each sequence as C arrays, for a plan that reads them so.
-
-    They are None if they are on the device and cannot be read.
-    """
+    """Labels, label lengths and input lengths as C arrays; None if a capture cannot read them."""
 
     __slots__ = ("host",)
 
@@ -67,7 +69,7 @@ def ctc_loss_of_host_labels(problem: CTCProblem, context: Context) -> Plan:
 def _around(
     problem: CTCProblem, context: Context, make: Callable[[TensorSpec], Plan], labels: Sequence[int]
 ) -> Plan:
-    """A call, what has to be copied for it, and what it leaves to us."""
+    """Return a plan of a C call, with the copies that it needs and the repairs of its results."""
     places = _placed(problem)
     steps: list[Step] = []
     if places.wide.size:
@@ -80,10 +82,10 @@ def _around(
 
 
 class _Places(NamedTuple):
-    """The place of each tensor among the pointers of a run and the temporaries behind these.
+    """The place of each tensor among the pointers of a run, followed by the temporaries.
 
-    Logits and gradient are ``wide`` there: contiguous, and in the dtype that is computed in. So are the
-    ``losses``.
+    ``wide`` is the spec of logits and gradient there: contiguous, in the dtype of the computation. ``losses``
+    is that of the loss.
     """
 
     logits: int
@@ -95,7 +97,7 @@ class _Places(NamedTuple):
 
 
 def _placed(problem: CTCProblem) -> _Places:
-    """Use a tensor itself if cuDNN takes it and nothing else is to be written to it, else a temporary."""
+    """Use a tensor itself if cuDNN supports it and may write all of it, else a temporary."""
     wide = TensorSpec.packed(problem.logits.shape, problem.ctc.compute)
     losses = TensorSpec.packed(problem.loss.shape, problem.ctc.compute)
     temporaries: list[TensorSpec] = []
@@ -113,69 +115,68 @@ def _placed(problem: CTCProblem) -> _Places:
 
 
 def _doubled(problem: CTCProblem) -> dict[int, list[int]]:
-    """Sequences whose first label gets the probabilities of the blank, by their steps."""
-    return _by_steps(problem.unlabelled) if problem.ctc.normalization == "none" else {}
+    """Return sequences whose first label gets the probabilities of the blank, by their steps."""
+    return _by_steps(problem.repairs.unlabelled) if problem.ctc.normalization == "none" else {}
 
 
 def _before(problem: CTCProblem, places: _Places) -> list[Step]:
-    """Zeros where cuDNN writes no gradient, and the logits as it takes them."""
+    """Zero the gradient, of which cuDNN writes only a part, and copy the logits if needed."""
     steps = [Step(fill_plan(places.wide, 0.0), (places.gradient,))]
     if places.logits != _LOGITS:
         steps.append(Step(cast_or_copy_plan(problem.logits, places.wide), (_LOGITS, places.logits)))
     for end, sequences in _doubled(problem).items():
         specs = _until(end, problem.logits), _until(end, places.wide)
-        steps.append(Step(_of_sequences(sequences, blank_as_label, *specs), (_LOGITS, places.logits)))
+        steps.append(Step(plan_for_sequences(sequences, _blank_as_label, *specs), (_LOGITS, places.logits)))
     return steps
 
 
 def _repaired(problem: CTCProblem, places: _Places) -> list[Step]:
-    """Gradients by activations, and zeros where others stood in for sequences that cuDNN does not see."""
+    """Convert the gradient to one by activations, and zero it for sequences that were replaced."""
     wide, gradient = places.wide, (places.gradient,)
     steps: list[Step] = []
     if problem.ctc.normalization == "none":
         steps += _by_activations(wide, places.logits, places.gradient)
-        for end, sequences in _by_steps(problem.ends).items():
-            steps.append(Step(_of_sequences(sequences, partial(_zero_from, end), wide), gradient))
-    known = problem.empty if problem.kept else (*problem.impossible, *problem.empty)
+        for end, sequences in _by_steps(problem.repairs.ends).items():
+            steps.append(Step(plan_for_sequences(sequences, partial(_zero_from, end), wide), gradient))
+    known = problem.repairs.empty if problem.kept else (*problem.repairs.impossible, *problem.repairs.empty)
     if known:
-        steps.append(Step(_of_sequences(known, _zero, wide), gradient))
+        steps.append(Step(plan_for_sequences(known, _zero, wide), gradient))
     return steps
 
 
 def _without_cudnn(problem: CTCProblem, places: _Places, context: Context) -> list[Step]:
-    """Both results of sequences without labels, and the losses of those that cuDNN does not see."""
+    """Set both results of sequences without labels, and the losses of sequences that were replaced."""
     wide, losses = places.wide, places.losses
-    make_one = partial(unlabelled, problem.ctc.normalization, context)
+    make_one = partial(_unlabelled, problem.ctc.normalization, context)
     steps: list[Step] = []
-    for end, sequences in _by_steps(problem.unlabelled).items():
+    for end, sequences in _by_steps(problem.repairs.unlabelled).items():
         specs = _until(end, problem.logits), losses, _until(end, wide)
-        plan = _of_sequences(sequences, make_one, *specs)
+        plan = plan_for_sequences(sequences, make_one, *specs)
         steps.append(Step(plan, (_LOGITS, places.loss, places.gradient)))
-    for value, known in ((inf, problem.impossible), (0.0, problem.empty)):
+    for value, known in ((inf, problem.repairs.impossible), (0.0, problem.repairs.empty)):
         if known:
             fill = partial(fill_plan, value=value)
-            steps.append(Step(_of_sequences(known, fill, losses), (places.loss,)))
+            steps.append(Step(plan_for_sequences(known, fill, losses), (places.loss,)))
     return steps
 
 
 def _handed_over(problem: CTCProblem, places: _Places) -> list[Step]:
-    """Copies of temporaries into the results, except for gradients that are kept."""
+    """Copy temporaries into the results, except for gradients that are kept."""
     steps: list[Step] = []
     if places.loss != _LOSS:
         steps.append(Step(cast_or_copy_plan(places.losses, problem.loss), (places.loss, _LOSS)))
     written = [n for n in range(places.wide.shape[1]) if n not in set(problem.kept)]
     if places.gradient != _GRADIENT and places.wide.size and written:
-        plan = _of_sequences(written, cast_or_copy_plan, places.wide, problem.gradient)
+        plan = plan_for_sequences(written, cast_or_copy_plan, places.wide, problem.gradient)
         steps.append(Step(plan, (places.gradient, _GRADIENT)))
     return steps
 
 
 def _by_activations(spec: TensorSpec, probabilities: int, gradient: int) -> list[Step]:
-    """Steps from cuDNN's gradient by probabilities p to the gradient by activations.
+    """Return steps from cuDNN's gradient by probabilities p to the gradient by activations, p - q.
 
-    For the probability q of an alignment to name a symbol at a step, cuDNN 9.19 writes -q / p where q is more
-    than zero, and p where it is none. Wanted is p - q, the sum of p and p times the lesser of that and zero.
-    What is past the end of a sequence is whatever p makes of it.
+    q is the probability that an alignment has a symbol at a step. cuDNN 9.19 writes g = -q / p if q > 0, else
+    g = p, so the gradient is p + p min(g, 0). Values past the end of a sequence are undefined.
     """
     relu = activation_plan(LayerProblem(spec, spec, None, None, "relu", ActivationSpec("relu")))
     times, plus = (op_tensor(OpTensorProblem(spec, spec, spec, op, True)) for op in ("mul", "add"))
@@ -192,90 +193,85 @@ _zero = partial(fill_plan, value=0.0)
 
 
 def _zero_from(end: int, x: TensorSpec) -> Plan:
-    """Fill all steps but the first."""
+    """Fill the steps from ``end`` on."""
     offset = end * x.strides[0] * DTYPES[x.dtype].itemsize
     return SlicedPlan([(_zero(x._replace(shape=(x.shape[0] - end, *x.shape[1:]))), (offset,))])
 
 
 def _until(end: int, spec: TensorSpec) -> TensorSpec:
-    """The first steps."""
     return spec._replace(shape=(end, *spec.shape[1:]))
 
 
 def _by_steps(pairs: Sequence[tuple[int, int]]) -> dict[int, list[int]]:
-    """Sequences by how many steps they have, from pairs of both."""
+    """Group sequences by their number of steps."""
     found: dict[int, list[int]] = {}
     for sequence, end in pairs:
         found.setdefault(end, []).append(sequence)
     return found
 
 
-def _of_sequences(sequences: Sequence[int], make: Callable[..., Plan], *specs: TensorSpec) -> Plan:
-    """A plan for some sequences of a batch, from one that ``make`` gives for neighbours."""
-    pieces = []
-    for first, count in _runs(sorted(sequences)):
-        parts, offsets = [], []
-        for spec in specs:
-            axis = min(1, len(spec.shape) - 1)  # the batch comes after the steps, where there are any
-            parts.append(spec._replace(shape=(*spec.shape[:axis], count, *spec.shape[axis + 1 :])))
-            offsets.append(first * spec.strides[axis] * DTYPES[spec.dtype].itemsize)
-        pieces.append((make(*parts), tuple(offsets)))
-    return pieces[0][0] if len(pieces) == 1 and not any(pieces[0][1]) else SlicedPlan(pieces)
+def _blank_as_label(logits: TensorSpec, copy: TensorSpec) -> Plan:
+    """Copy the probabilities of the blank to the first label."""
+    return SlicedPlan([(cast_or_copy_plan(_blank(logits), _blank(copy)), (0, DTYPES[copy.dtype].itemsize))])
 
 
-def _runs(numbers: Sequence[int]) -> list[tuple[int, int]]:
-    """Numbers in order as (first, how many) of those that follow each other."""
-    runs: list[tuple[int, int]] = []
-    for number in numbers:
-        if runs and sum(runs[-1]) == number:
-            runs[-1] = (runs[-1][0], runs[-1][1] + 1)
-        else:
-            runs.append((number, 1))
-    return runs
+def _unlabelled(normalization: str, context: Context, logits: TensorSpec, *results: TensorSpec) -> Plan:
+    """Return a plan of loss and gradient of sequences without labels, for which cuDNN 9.19 writes zero.
+
+    The only alignment has a blank at each step. So the loss is minus the sum of the logarithms of the blank's
+    probabilities, and the gradient is the probabilities, less one for the blank.
+
+    cuDNN has no logarithm but that of softmax. Without softmax, cuDNN computed the loss of one label that is
+    as probable as the blank: each of its T (T + 1) / 2 alignments is as probable as all blanks.
+    """
+    loss, gradient = results
+    rows = TensorSpec.packed(logits.shape, gradient.dtype)
+    less = TensorSpec.packed((1, 1, rows.shape[2]), rows.dtype)
+    at = {name: place for place, name in enumerate(_PLACES)}
+    temporaries: list[TensorSpec] = [rows, less]
+    steps: list[Step] = []
+
+    def step(plan: Plan, names: str, factor: float = 1.0) -> None:
+        steps.append(Step(plan, tuple(at[name] for name in names.split()), factor))
+
+    if normalization == "softmax":
+        column = TensorSpec.packed(rows.shape[:2], rows.dtype)
+        temporaries += [rows, column]
+        total = ReduceProblem(column, loss, None, (0,), "add", True)
+        step(cast_or_copy_plan(logits, rows), "logits third")
+        step(_softmax(rows, "log"), "third probabilities")
+        step(copy_plan(_blank(rows), column), "probabilities fourth")
+        step(reduction(total, context), "fourth loss", -1.0)
+        step(_softmax(rows, "accurate"), "third probabilities")
+    else:
+        alignments = TensorSpec.packed((1,), loss.dtype)
+        temporaries += [alignments]
+        length = rows.shape[0]
+        step(fill_plan(alignments, log(length * (length + 1) // 2)), "third")
+        step(_sum(loss, alignments, loss), "loss third loss")
+        step(cast_or_copy_plan(logits, rows), "logits probabilities")
+    step(fill_plan(less, 0.0), "less")
+    step(fill_plan(_blank(less), -1.0), "less")
+    step(_sum(rows, less, gradient), "probabilities less gradient")
+    return ChainPlan(temporaries, steps)
 
 
-class DevicePlan:
-    """One ``cudnnCTCLoss_v8``."""
-
-    __slots__ = ("_algo", "_loss", "_tensor", "workspace")
-
-    def __init__(self, problem: CTCProblem, logits: TensorSpec, context: Context) -> None:
-        self._algo = CTCLossAlgo[problem.algo.upper()]
-        self._loss = CTCLossDescriptor.cached(problem.ctc)
-        self._tensor = TensorDescriptor.cached(logits)
-        size = ctypes.c_size_t()
-        context.library.cudnnGetCTCLossWorkspaceSize_v8(
-            context.handle, self._algo, self._loss, self._tensor, self._tensor, ctypes.byref(size)
-        )
-        self.workspace = size.value
-
-    # The call has no factors.
-    def run(self, context: Context, pointers: Sequence[Any], alpha: float, beta: float) -> None:  # noqa: ARG002
-        """Enqueue the call."""
-        logits, loss, gradient, labels, counts, steps = pointers
-        context.library.cudnnCTCLoss_v8(
-            context.handle,
-            self._algo,
-            self._loss,
-            self._tensor,
-            logits,
-            labels,
-            counts,
-            steps,
-            loss,
-            self._tensor,
-            gradient,
-            self.workspace,
-            context.workspace(self.workspace),
-        )
-
-    def describe(self) -> str:
-        """Tell what was chosen."""
-        return f"chosen: cudnnCTCLoss_v8, {self._algo.name.lower()}"
+def _blank(spec: TensorSpec) -> TensorSpec:
+    """Return the spec of the blank's column."""
+    return TensorSpec(spec.shape[:2], spec.strides[:2], spec.dtype)
 
 
-class HostPlan:
-    """One ``cudnnCTCLoss``. How much scratch memory it needs depends on the labels, so it takes its own."""
+def _softmax(rows: TensorSpec, algo: str) -> Plan:
+    params = SoftmaxParams(range(2, 3), algo)
+    return softmax_plan(LayerProblem(rows, rows, None, None, "softmax", params))
+
+
+def _sum(a: TensorSpec, b: TensorSpec, c: TensorSpec) -> Plan:
+    return op_tensor(OpTensorProblem(a, b, c, "add", True))
+
+
+class _LossPlan:
+    """The parts that both C functions for CTC losses share."""
 
     __slots__ = ("_algo", "_loss", "_tensor", "workspace")
 
@@ -285,42 +281,58 @@ class HostPlan:
         self._tensor = TensorDescriptor.cached(logits)
         self.workspace = 0
 
-    def run(self, context: Context, pointers: Sequence[Any], alpha: float, beta: float) -> None:  # noqa: ARG002
-        """Ask for the size of the scratch memory, and enqueue the call."""
-        logits, loss, gradient = pointers
-        labels, counts, steps = context.state.host
-        if context.capturing:
-            raise NotSupportedError("cudnnCTCLoss reads labels from host memory, which no CUDA graph can")
-        size, library = ctypes.c_size_t(), context.library
-        library.cudnnGetCTCLossWorkspaceSize(
-            context.handle,
-            self._tensor,
-            self._tensor,
-            labels,
-            counts,
-            steps,
-            self._algo,
-            self._loss,
-            ctypes.byref(size),
+
+class DevicePlan(_LossPlan):
+    """One ``cudnnCTCLoss_v8``."""
+
+    __slots__ = ()
+
+    def __init__(self, problem: CTCProblem, logits: TensorSpec, context: Context) -> None:
+        super().__init__(problem, logits)
+        size = ctypes.c_size_t()
+        context.library.cudnnGetCTCLossWorkspaceSize_v8(
+            context.handle, self._algo, self._loss, self._tensor, self._tensor, ctypes.byref(size)
         )
-        # Freed on the stream as soon as the call is enqueued, hence after it.
-        scratch = allocator.allocate(size.value, context.stream, "a workspace") if size.value else None
-        library.cudnnCTCLoss(
-            context.handle,
-            self._tensor,
-            logits,
-            labels,
-            counts,
-            steps,
-            loss,
-            self._tensor,
-            gradient,
-            self._algo,
-            self._loss,
-            None if scratch is None else int(scratch.handle),
-            size.value,
+        self.workspace = size.value
+
+    # The call has no factors.
+    def run(self, context: Context, pointers: Sequence[Any], alpha: float, beta: float) -> None:  # noqa: ARG002
+        """Enqueue the call."""
+        logits, loss, gradient, *labels = pointers
+        memory = self.workspace, context.workspace(self.workspace)
+        context.library.cudnnCTCLoss_v8(
+            *(context.handle, self._algo, self._loss, self._tensor, logits),
+            *(*labels, loss, self._tensor, gradient, *memory),
         )
 
     def describe(self) -> str:
-        """Tell what was chosen."""
+        """Return a description of the plan."""
+        return f"chosen: cudnnCTCLoss_v8, {self._algo.name.lower()}"
+
+
+class HostPlan(_LossPlan):
+    """One ``cudnnCTCLoss``, whose workspace depends on the labels and is allocated in each run."""
+
+    __slots__ = ()
+
+    def run(self, context: Context, pointers: Sequence[Any], alpha: float, beta: float) -> None:  # noqa: ARG002
+        """Query the size of the workspace, and enqueue the call."""
+        logits, loss, gradient = pointers
+        if context.capturing:
+            raise NotSupportedError("cudnnCTCLoss reads labels from host memory, which no CUDA graph can")
+        size, library, labels = ctypes.c_size_t(), context.library, context.state.host
+        tensors = self._tensor, self._tensor
+        library.cudnnGetCTCLossWorkspaceSize(
+            context.handle, *tensors, *labels, self._algo, self._loss, ctypes.byref(size)
+        )
+        # Freed on the stream as soon as the call is enqueued, hence after it.
+        scratch = allocator.allocate(size.value, context.stream, "a workspace") if size.value else None
+        address = None if scratch is None else int(scratch.handle)
+        library.cudnnCTCLoss(
+            *(context.handle, self._tensor, logits, *labels, loss, self._tensor, gradient),
+            *(self._algo, self._loss, address, size.value),
+        )
+
+    def describe(self) -> str:
+        """Return a description of the plan."""
         return f"chosen: cudnnCTCLoss, {self._algo.name.lower()}, labels on the host"

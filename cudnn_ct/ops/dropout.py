@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-__all__ = ["Dropout", "DropoutMask", "DropoutState", "dropout", "dropout_backward"]
+__all__ = ["DropoutMask", "DropoutResult", "DropoutState", "dropout", "dropout_backward"]
 
 MAX_CALLS = 256  # that a thread keeps for a state
 
@@ -33,7 +33,7 @@ class DropoutMask(NamedTuple):
     Attributes
     ----------
     bits : DeviceArray
-        One bit or byte for each element, as cuDNN has them.
+        One bit or byte for each element, in cuDNN's format.
     like : TensorSpec
         A contiguous tensor of the shape and dtype of x, in its memory order.
     state : DropoutState
@@ -45,7 +45,7 @@ class DropoutMask(NamedTuple):
     state: DropoutState
 
 
-class Dropout(NamedTuple):
+class DropoutResult(NamedTuple):
     """The result of a dropout, and the mask that its gradient needs.
 
     Attributes
@@ -61,7 +61,7 @@ class Dropout(NamedTuple):
 class DropoutState:
     """Random state of dropout on one device: the same seed and the same calls give the same masks.
 
-    The same calls have operands of the same shapes, dtypes and order in memory.
+    Calls are the same if the shapes, dtypes and memory order of their operands are.
 
     Parameters
     ----------
@@ -81,8 +81,8 @@ class DropoutState:
 
     Notes
     -----
-    ``cudnnSetDropoutDescriptor``. A state belongs to one thread at a time. Its random generators are those of
-    a device: another kind of device has others.
+    ``cudnnSetDropoutDescriptor``. A state belongs to one thread at a time. Its random generators depend on
+    the kind of device.
 
     Examples
     --------
@@ -130,7 +130,7 @@ class DropoutState:
         return self._memory.numpy()
 
     def restore(self, saved: npt.ArrayLike) -> None:
-        """Set the state back to one that was saved, on this kind of device and by this cuDNN.
+        """Restore a state that was saved on the same kind of device and by the same cuDNN.
 
         Parameters
         ----------
@@ -140,7 +140,7 @@ class DropoutState:
         Raises
         ------
         ValueError
-            It is not of the same length, or no bytes.
+            It has another length, or values that are not bytes.
         """
         import numpy as np
 
@@ -167,8 +167,12 @@ class DropoutState:
 
 
 def dropout(
-    x: ArrayLike, state: DropoutState, *, out: ArrayLike | None = None, stream: StreamLike | None = None
-) -> Dropout:
+    x: ArrayLike,
+    state: DropoutState,
+    *,
+    out: ArrayLike | tuple[ArrayLike | None, DropoutMask | None] | None = None,
+    stream: StreamLike | None = None,
+) -> DropoutResult:
     """Drop elements at random, and divide the others by the probability that they stay.
 
     Parameters
@@ -176,14 +180,15 @@ def dropout(
     x : device array, any shape, float16 | bfloat16 | float32 | float64
     state : DropoutState
         The random state, which each call changes.
-    out : device array, shape and dtype of x, optional
-        Where the result goes. It may be x itself.
+    out : device array, shape and dtype of x; or a pair (y, mask); optional
+        The array for y, which may be x itself. In a pair, the mask of an earlier dropout of this state is
+        overwritten; None stands for a new one.
     stream : optional
         An address, or anything with ``__cuda_stream__``; by default that of ``ct.use``.
 
     Returns
     -------
-    Dropout
+    DropoutResult
         ``y``, shape and dtype of x, or ``out`` as one; and ``mask`` for :func:`dropout_backward`.
 
     Raises
@@ -193,15 +198,14 @@ def dropout(
     ValueError
         The state belongs to another device, or ``out`` does not fit.
     NotSupportedError
-        cuDNN does not support it.
+        cuDNN does not support the call.
     AllocationError
         Device memory ran out.
 
     Notes
     -----
-    ``cudnnDropoutForward``.
-
-    The same seed and the same calls drop the same elements, from run to run, on one kind of device.
+    ``cudnnDropoutForward``. The same seed and the same calls drop the same elements, from run to run, on one
+    kind of device.
 
     Examples
     --------
@@ -211,12 +215,12 @@ def dropout(
     array([0., 2.], dtype=float32)
     """
     _check_state(state)
-    done = CallState(state._calls)
-    params = (state._descriptor,)
-    y, bits, _ = execute(
-        FORWARD, ("x",), (x,), params, outs=(out, None, state._memory), stream=stream, state=done
-    )
-    return Dropout(y, DropoutMask(bits, done.call.problem.order, state))
+    y_out, mask = out if isinstance(out, tuple) and len(out) == 2 else (out, None)
+    if mask is not None:
+        _check_mask(mask, state)
+    outs, done = (y_out, None if mask is None else mask.bits, state._memory), CallState(state._calls)
+    y, bits, _ = execute(FORWARD, ("x",), (x,), (state._descriptor,), outs=outs, stream=stream, state=done)
+    return DropoutResult(y, DropoutMask(bits, done.call.problem.order, state))
 
 
 def dropout_backward(
@@ -250,9 +254,7 @@ def dropout_backward(
 
     Notes
     -----
-    ``cudnnDropoutBackward``.
-
-    Each element is computed by itself, so results are the same bits from run to run.
+    ``cudnnDropoutBackward``. The same bits from run to run.
 
     Examples
     --------
@@ -261,11 +263,8 @@ def dropout_backward(
     >>> np.array_equal(ct.dropout_backward(x, mask, state).numpy(), y.numpy())
     True
     """
-    if not isinstance(mask, DropoutMask):
-        raise TypeError(f"mask must be a ct.DropoutMask, not {type(mask).__name__}")
     _check_state(state)
-    if mask.state is not state:
-        raise ValueError(f"mask belongs to another state: got a mask of {mask.state}, expected {state}")
+    _check_mask(mask, state)
     operands, params = (dy, mask.bits), (mask.like, state._descriptor)
     done = CallState(state._calls)
     return execute(BACKWARD, ("dy", "mask"), operands, params, outs=(out,), stream=stream, state=done)[0]
@@ -274,11 +273,13 @@ def dropout_backward(
 def _problem(
     specs: dict[str, TensorSpec], outs: tuple[TensorSpec | None, ...], descriptor: DropoutDescriptor
 ) -> DropoutProblem:
-    x, (out, _, states) = specs["x"], outs
+    x, (out, given, states) = specs["x"], outs
     one_dtype("dropout", x=x.dtype)
     assert states is not None
     order = TensorSpec.packed(x.shape, x.dtype, nearest_layout(x))
     mask = TensorSpec.packed((mask_size(order) if x.size else 0,), "uint8")
+    if given is not None and given != mask:
+        raise ValueError(f"mask of out does not fit: got {given.size:,} bytes, expected {mask.size:,}")
     return DropoutProblem(x, result_spec(x.shape, x, out=out), mask, states, order, descriptor)
 
 
@@ -315,6 +316,13 @@ BACKWARD = Operation(
 def _check_state(state: Any) -> None:
     if not isinstance(state, DropoutState):
         raise TypeError(f"state must be a ct.DropoutState, not {type(state).__name__}")
+
+
+def _check_mask(mask: Any, state: DropoutState) -> None:
+    if not isinstance(mask, DropoutMask):
+        raise TypeError(f"mask must be a ct.DropoutMask, not {type(mask).__name__}")
+    if mask.state is not state:
+        raise ValueError(f"mask belongs to another state: got a mask of {mask.state}, expected {state}")
 
 
 def check_seed(seed: Any) -> int:

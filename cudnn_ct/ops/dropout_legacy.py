@@ -13,20 +13,16 @@ from ..descriptors import TensorDescriptor
 from ..plans.axes import collapse
 from ..plans.base import Plan, tensors_of
 from ..plans.chain import ChainPlan, Step
-from ..plans.elementwise import cast_plan
-from ..plans.wrappers import RelayoutPlan, ZeroOrScale
+from ..plans.elementwise import cast_or_copy_plan
+from ..plans.wrappers import ZeroOrScale
 from ..shapes.dropout import DropoutGradientProblem, DropoutProblem
-from ..shapes.elementwise import TransformProblem
 from ..shapes.specs import TensorSpec
 
 __all__ = ["DropoutDescriptor", "dropout_plan", "gradient_plan", "mask_size", "states_size"]
 
 
 class DropoutDescriptor(NativeHandle):
-    """``cudnnDropoutDescriptor_t`` over memory that holds the states of random generators.
-
-    Making one seeds them, by a kernel on the context's stream.
-    """
+    """``cudnnDropoutDescriptor_t`` over the states of random generators, seeded on the context's stream."""
 
     __slots__ = ()
 
@@ -42,7 +38,7 @@ class DropoutDescriptor(NativeHandle):
 
 
 def states_size(context: Context) -> int:
-    """Bytes of the states of a device's random generators."""
+    """Return the bytes of the states of a device's random generators."""
     size = ctypes.c_size_t()
     context.library.cudnnDropoutGetStatesSize(context.handle, ctypes.byref(size))
     return size.value
@@ -78,33 +74,31 @@ def _in_order(
 
     ``tensors`` are those of a run's pointers, and ``places`` those of the input, the result and the mask.
     """
-    order, (source, target, mask) = problem.order, places
-    if not order.size:
+    source, target, mask = places
+    if not problem.order.size:
         return ZeroOrScale(tensors[target])
-    if order.dtype == "bfloat16":  # which cuDNN's dropout lacks
-        wide, copies = order._replace(dtype="float32"), len(tensors)
-        plan = _DropoutPlan(problem, function, wide, (copies, copies + 1, mask))
-        there = cast_plan(TransformProblem(tensors[source], wide))
-        back = cast_plan(TransformProblem(wide, tensors[target]))
-        steps = [
-            Step(there, (source, copies)),
-            Step(plan, tuple(range(copies + 2))),
-            Step(back, (copies + 1, target)),
-        ]
-        return ChainPlan([wide, wide], steps)
-    inner = _DropoutPlan(problem, function, order, places)
-    moved = {place: order for place in (source, target) if not _alike(tensors[place], order)}
-    moves = [(spec, moved.get(place)) for place, spec in enumerate(tensors)]
-    return RelayoutPlan(inner, moves, len(problem.results)) if moved else inner
+    # cuDNN's dropout lacks bfloat16.
+    order = problem.order._replace(dtype="float32") if problem.order.dtype == "bfloat16" else problem.order
+    moved = [at for at in (source, target) if not _alike(tensors[at], order)]
+    copies = {at: len(tensors) + n for n, at in enumerate(moved)}
+    plan = _DropoutPlan(problem, function, order, (*(copies.get(at, at) for at in (source, target)), mask))
+    if not moved:
+        return plan
+    steps = [Step(plan, tuple(range(len(tensors) + len(moved))))]
+    if source in copies:
+        steps.insert(0, Step(cast_or_copy_plan(tensors[source], order), (source, copies[source])))
+    if target in copies:
+        steps.append(Step(cast_or_copy_plan(order, tensors[target]), (copies[target], target)))
+    return ChainPlan([order] * len(moved), steps)
+
+
+def _alike(spec: TensorSpec, order: TensorSpec) -> bool:
+    """Return whether dtype and order in memory are equal; axes of length 1 do not count."""
+    return spec.dtype == order.dtype and bool(set(spec.layouts) & set(order.layouts))
 
 
 def _as_one_axis(spec: TensorSpec) -> TensorDescriptor:
     return TensorDescriptor.cached(*collapse([spec], [range(len(spec.shape))]))
-
-
-def _alike(spec: TensorSpec, order: TensorSpec) -> bool:
-    """Whether elements lie in memory in the same order: axes of length 1 do not count."""
-    return bool(set(spec.layouts) & set(order.layouts))
 
 
 class _DropoutPlan:
@@ -115,7 +109,7 @@ class _DropoutPlan:
         problem: DropoutProblem | DropoutGradientProblem,
         function: str,
         order: TensorSpec,
-        places: tuple[int, int, int],
+        places: tuple[int, ...],
     ) -> None:
         self._function = function
         self._descriptor = problem.descriptor

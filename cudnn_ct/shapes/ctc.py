@@ -1,10 +1,10 @@
-"""The rules of CTC, connectionist temporal classification: parameters, labels and lengths, the problem."""
+"""CTC (connectionist temporal classification): rules for its parameters, labels and lengths; its problem."""
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from .checks import one_dtype
@@ -36,15 +36,23 @@ class CTCSpec(NamedTuple):
     blank: int
 
 
-class CTCProblem(NamedTuple):
-    """The loss and the gradient of logits, as cuDNN is to compute them.
+class CTCRepairs(NamedTuple):
+    """Sequences whose results cuDNN does not compute, or computes wrongly.
 
-    Sequences that are ``impossible`` have fewer steps than their labels need, those that are ``empty`` have
-    neither steps nor labels: what comes out of both is known, and cuDNN is not asked. Those that are
-    ``unlabelled``, pairs of which sequence and how many steps, have no labels alone; cuDNN is wrong there.
-    ``ends`` are such pairs too, of all but the first two kinds that have fewer steps than there are; they are
-    looked at without softmax alone.
+    ``impossible`` sequences have fewer steps than their labels need, ``empty`` ones neither steps nor labels:
+    both have known results, and cuDNN gets one label in one step instead. ``unlabelled`` ones have steps but
+    no labels. ``ends`` are the other sequences with fewer steps than the longest. The last two are pairs of
+    the sequence and the number of its steps.
     """
+
+    impossible: Shape = ()
+    empty: Shape = ()
+    unlabelled: tuple[tuple[int, int], ...] = ()
+    ends: tuple[tuple[int, int], ...] = ()
+
+
+class CTCProblem(NamedTuple):
+    """The loss and the gradient of logits, with the sequences that need repairs."""
 
     logits: TensorSpec
     labels: TensorSpec
@@ -54,15 +62,12 @@ class CTCProblem(NamedTuple):
     gradient: TensorSpec
     ctc: CTCLossSpec
     algo: str
-    impossible: Shape = ()
-    empty: Shape = ()
-    unlabelled: tuple[tuple[int, int], ...] = ()
-    ends: tuple[tuple[int, int], ...] = ()
+    repairs: CTCRepairs = CTCRepairs()
 
     @property
     def kept(self) -> Shape:
         """Sequences whose gradients stay as they are in ``out``."""
-        return self.impossible if self.ctc.out_of_bound == "skip" else ()
+        return self.repairs.impossible if self.ctc.out_of_bound == "skip" else ()
 
     @property
     def updated(self) -> int:
@@ -83,11 +88,7 @@ class CTCProblem(NamedTuple):
 
 
 def ctc_outs(out: Any) -> tuple[Any, Any]:
-    """Return the given loss and gradient from ``out``: the latter alone, or both.
-
-    >>> ctc_outs("gradient")
-    (None, 'gradient')
-    """
+    """Return the given loss and gradient from ``out``: the latter alone, or both."""
     if not isinstance(out, tuple):
         return None, out
     if len(out) != 2:
@@ -96,20 +97,9 @@ def ctc_outs(out: Any) -> tuple[Any, Any]:
 
 
 def ctc_problem(
-    specs: dict[str, TensorSpec],
-    outs: tuple[TensorSpec | None, ...],
-    *params: Any,
+    specs: dict[str, TensorSpec], outs: tuple[TensorSpec | None, ...], *params: Any
 ) -> CTCProblem:
-    """Validate the tensors of a CTC loss; its parameters and labels are already.
-
-    ``outs`` are the specs of loss and gradient, None for new ones. ``params`` are the fields of the problem
-    behind the tensors.
-
-    Raises
-    ------
-    TypeError, ValueError
-        The dtype is none that is computed on a device, or ``out`` does not fit.
-    """
+    """Validate the tensors of a CTC loss; ``params`` are the other fields of its problem."""
     logits = specs["logits"]
     dtype = one_dtype("ctc_loss", logits=logits.dtype)
     made = [TensorSpec.packed(shape, dtype) for shape in (logits.shape[1:2], logits.shape)]
@@ -123,9 +113,7 @@ def ctc_problem(
 
 
 def ctc_room(counts: Iterable[int]) -> int:
-    """How many labels a sequence may have, for a descriptor that serves batches like this one.
-
-    A power of two or :data:`CTC_MAX_LABELS`, so that batches share what is prepared and its scratch memory.
+    """Return the capacity for labels of a sequence: a power of two, so that batches share prepared calls.
 
     >>> ctc_room([3, 40]), ctc_room([]), ctc_room([200])
     (64, 16, 255)
@@ -137,20 +125,25 @@ def ctc_room(counts: Iterable[int]) -> int:
 
 
 def ctc_spec(normalization: Any = "softmax", out_of_bound: Any = "zero", blank: int = 0) -> CTCSpec:
-    """Validate the parameters of a CTC loss.
-
-    >>> ctc_spec(out_of_bound="SKIP_OOB_GRADIENTS")
-    CTCSpec(normalization='softmax', out_of_bound='skip', blank=0)
-    """
+    """Validate the parameters of a CTC loss, whose values may have cuDNN's names."""
     mode = as_choice(out_of_bound, (*CTC_OUT_OF_BOUND, *_SYNONYMS), "out_of_bound")
     softmax = as_choice(normalization, CTC_NORMALIZATIONS, "normalization")
     return CTCSpec(softmax, _SYNONYMS.get(mode, mode), as_int(blank, "blank"))
 
 
-def ctc_min_steps(labels: Sequence[int]) -> int:
-    """The least number of steps that labels can be read from: one each, and a blank between equal ones.
+def ctc_repairs(rows: Sequence[Shape], steps: Shape, longest: int) -> CTCRepairs:
+    """Return the sequences that need repairs, for their labels and their numbers of steps."""
+    impossible = tuple(n for n, row in enumerate(rows) if steps[n] < ctc_min_steps(row))
+    empty = tuple(n for n, row in enumerate(rows) if not row and not steps[n])
+    unlabelled = tuple((n, steps[n]) for n, row in enumerate(rows) if not row and steps[n])
+    ends = tuple((n, end) for n, end in enumerate(steps) if end < longest and n not in {*impossible, *empty})
+    return CTCRepairs(impossible, empty, unlabelled, ends)
 
-    Where a sequence has fewer, no alignment is possible, and cuDNN calls it out of bound.
+
+def ctc_min_steps(labels: Sequence[int]) -> int:
+    """Return the minimum of steps for labels: one each, and a blank between equal ones.
+
+    With fewer steps no alignment is possible, which cuDNN calls out of bound.
 
     >>> ctc_min_steps([1, 2, 2, 3])
     5
@@ -165,41 +158,35 @@ def check_ctc_operands(
     input_lengths: Iterable[int],
     blank: int = 0,
 ) -> tuple[tuple[Shape, ...], Shape]:
-    """Return the labels of each sequence and the steps that it has, or raise where they do not fit.
+    """Return the labels and the number of steps of each sequence, or raise; too few steps are no error.
 
-    ``labels`` are one row for each sequence, of which the first label_length count, or one after another
-    without gaps, as cuDNN takes them. That there are enough steps for the labels is not asked for.
+    ``labels`` are one row for each sequence, of which the first label_length count, or concatenated.
 
     >>> check_ctc_operands((9, 2, 4), [1, 2, 3], [1, 2], [9, 8])
     (((1,), (2, 3)), (9, 8))
     >>> check_ctc_operands((9, 2, 4), [[1, 0], [2, 3]], [1, 2], [9, 8])
     (((1,), (2, 3)), (9, 8))
     """
-    steps, batch, alphabet = check_ctc_logits(logits_shape, blank)
-    counts = _integers(label_lengths, "label_lengths", batch)
-    inputs = _integers(input_lengths, "input_lengths", batch, steps)
-    rows = _rows(labels, counts)
-    for sequence, row in enumerate(rows):
-        _check_labels(row, f"sequence {sequence} has", alphabet, blank)
-    return rows, inputs
+    values = (labels, label_lengths, input_lengths)
+    rows, _, steps = check_ctc_of_host(logits_shape, values, (False,) * 3, blank)
+    assert rows is not None
+    assert steps is not None
+    return rows, steps
 
 
 def check_ctc_of_host(
-    logits_shape: Iterable[int], values: Sequence[Any], there: Sequence[bool], blank: int = 0
+    logits_shape: Iterable[int], values: Sequence[Any], on_device: Sequence[bool], blank: int = 0
 ) -> tuple[tuple[Shape, ...] | None, Shape | None, Shape | None]:
-    """As :func:`check_ctc_operands`, where some of the three are ``there``, on a device, and cannot be read.
+    """Check those of labels, label lengths and input lengths that are in host memory.
 
-    Returns the labels of each sequence, or all as one row without their lengths; these; and the steps of each
-    sequence. Those that are there are None.
-
-    >>> check_ctc_of_host((9, 2, 4), (None, [1, 2], [9, 8]), (True, False, False))
-    (None, (1, 2), (9, 8))
+    Return the labels of each sequence, or all as one row if their lengths are on the device; the label
+    lengths; and the number of steps of each sequence. Values on the device cannot be read, and are None.
     """
     steps, batch, alphabet = check_ctc_logits(logits_shape, blank)
     labels, label_lengths, input_lengths = values
-    counts = None if there[1] else _integers(label_lengths, "label_lengths", batch)
-    inputs = None if there[2] else _integers(input_lengths, "input_lengths", batch, steps)
-    if there[0]:
+    counts = None if on_device[1] else _integers(label_lengths, "label_lengths", batch)
+    inputs = None if on_device[2] else _integers(input_lengths, "input_lengths", batch, steps)
+    if on_device[0]:
         return None, counts, inputs
     if counts is not None:
         rows = _rows(labels, counts)
@@ -212,13 +199,18 @@ def check_ctc_of_host(
             )
         rows = (_integers(together, "labels"),)
     for sequence, row in enumerate(rows):
-        what = "there is" if counts is None else f"sequence {sequence} has"
-        _check_labels(row, what, alphabet, blank)
+        for label in row:
+            if not 0 <= label < alphabet or label == blank:
+                what = "there is" if counts is None else f"sequence {sequence} has"
+                raise ValueError(
+                    f"{what} the label {label}; labels are between 0 and {alphabet - 1}, "
+                    f"and not the blank {blank}"
+                )
     return rows, counts, inputs
 
 
 def check_ctc_logits(logits_shape: Iterable[int], blank: int = 0) -> Shape:
-    """Return the shape of logits as a tuple of ints, or raise where it is none or has no such blank."""
+    """Return the shape of logits as a tuple of ints; raise if it is another one, or lacks the blank."""
     shape = check_shape(logits_shape, "logits_shape")
     if len(shape) != 3 or not shape[2]:
         raise ValueError(f"logits have shape {shape}; expected (T, N, A), with A of at least 1 for the blank")
@@ -227,15 +219,6 @@ def check_ctc_logits(logits_shape: Iterable[int], blank: int = 0) -> Shape:
             f"blank must be between 0 and {shape[2] - 1}, the last of A = {shape[2]}, got {blank}"
         )
     return shape
-
-
-def _check_labels(row: Shape, what: str, alphabet: int, blank: int) -> None:
-    for label in row:
-        if not 0 <= label < alphabet or label == blank:
-            raise ValueError(
-                f"{what} the label {label}; labels are between 0 and {alphabet - 1}, "
-                f"and not the blank {blank}"
-            )
 
 
 def _listed(labels: Any) -> list[Any]:
@@ -250,36 +233,27 @@ def _are_rows(values: Sequence[Any]) -> bool:
 
 
 def _rows(labels: Any, counts: Shape) -> tuple[Shape, ...]:
-    """The labels of each sequence."""
-    values = _listed(_bounded(labels, counts))
-    if _are_rows(values):
-        _check_rows(len(values), counts)
-        for sequence, (row, count) in enumerate(zip(values, counts, strict=True)):
-            if count > len(row):
-                raise ValueError(
-                    f"sequence {sequence} has label_length {count}; its row of labels has {len(row)}"
-                )
-        chosen = [row[:count] for row, count in zip(values, counts, strict=True)]
-        return tuple(_integers(row, "labels") for row in chosen)
-    flat = _integers(values, "labels")
-    _check_total(len(flat), counts)
-    ends = [sum(counts[: sequence + 1]) for sequence in range(len(counts))]
-    return tuple(flat[end - count : end] for end, count in zip(ends, counts, strict=True))
-
-
-def _bounded(labels: Any, counts: Shape) -> Any:
-    """Labels of which an array is no larger than these counts ask for: it may be larger than any list."""
-    shape = getattr(labels, "shape", None)
-    if not isinstance(shape, tuple) or not hasattr(labels, "tolist"):
-        return labels
+    """Return the labels of each sequence. An array may be larger than any list, so only its part is read."""
+    shape: Any = getattr(labels, "shape", ()) if hasattr(labels, "tolist") else ()
     if len(shape) > 2:
         raise ValueError(f"labels have shape {shape}; they are in rows, or one after another")
     if len(shape) == 2:
         _check_rows(shape[0], counts)
-        return labels[:, : max(counts, default=0)]
-    if shape:
+        labels = labels[:, : max(counts, default=0)]
+    elif shape:
         _check_total(shape[0], counts)
-    return labels
+    values = _listed(labels)
+    if not _are_rows(values):
+        flat = iter(_integers(values, "labels"))
+        _check_total(len(values), counts)
+        return tuple(tuple(islice(flat, count)) for count in counts)
+    _check_rows(len(values), counts)
+    for sequence, (row, count) in enumerate(zip(values, counts, strict=True)):
+        if count > len(row):
+            raise ValueError(
+                f"sequence {sequence} has label_length {count}; its row of labels has {len(row)}"
+            )
+    return tuple(_integers(row[:count], "labels") for row, count in zip(values, counts, strict=True))
 
 
 def _check_rows(rows: int, counts: Shape) -> None:

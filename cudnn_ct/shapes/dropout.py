@@ -46,7 +46,7 @@ class DropoutGradientProblem(NamedTuple):
 
 
 def check_probability(probability: Any) -> float:
-    """Return the probability of dropping an element as a float; kept elements are scaled by 1 / (1 - p).
+    """Return the probability of dropping an element as a float, or raise.
 
     >>> check_probability(0.5)
     0.5

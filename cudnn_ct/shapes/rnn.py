@@ -115,40 +115,10 @@ def rnn_spec(
     clip: tuple[float, float] | None = None,
     allow_tf32: bool = True,
 ) -> RNNSpec:
-    """Validate the description of a recurrent network.
+    """Validate the description of a recurrent network, whose parameters are those of :class:`cudnn_ct.RNN`.
 
-    Parameters
-    ----------
-    mode : "rnn_relu", "rnn_tanh", "lstm" or "gru"
-    input_size, hidden_size, num_layers : int, at least 1
-    direction : "unidirectional" or "bidirectional"
-    input_mode : "linear" or "skip"
-        Whether the first layer has matrices for its input, or adds it as it is, which needs ``input_size``
-        equal to ``hidden_size``.
-    bias : "no_bias", "single_inp_bias", "double_bias" or "single_rec_bias"
-    projection_size : int, 0 or None for none, else less than ``hidden_size``; "lstm" only
-    dropout : float, at least 0 and less than 1
-        Between the layers.
-    dtype : float16 | bfloat16 | float32 | float64
-    precision : as everywhere
-        Recurrent networks in bfloat16 keep their sums in float32.
-    algo : "standard", "persist_static", "persist_dynamic" or "persist_static_small_h"
-    clip : (low, high), optional; "lstm" only
-        The range that new cells are clipped to; either may be infinite.
-    allow_tf32 : bool
-        Whether float32 is multiplied as TF32 where ``precision`` leaves that open.
+    ``algo`` is one of :data:`RNN_ALGOS`. ``allow_tf32`` decides about TF32 if ``precision`` is None.
 
-    Returns
-    -------
-    RNNSpec
-
-    Raises
-    ------
-    TypeError, ValueError
-        What does not fit; the message has the numbers, or the names there are.
-
-    Examples
-    --------
     >>> print(rnn_spec("lstm", 32, 16, 3, direction="bidirectional", projection_size=8))
     lstm 32 -> 16 projected to 8, 3 layers, bidirectional, linear input, double_bias,
     float32 (sums in float32, default math), standard
@@ -214,17 +184,13 @@ def _count(value: Any, name: str, least: int) -> int:
 
 
 def _short(value: Any, ending: str) -> Any:
-    """A name, or that of an enum member, without the ending that cuDNN gives it."""
+    """Return a name, or that of an enum member, without cuDNN's ending."""
     text = value if isinstance(value, str) else getattr(value, "name", value)
     return text.lower().removesuffix(ending) if isinstance(text, str) else value
 
 
 def _math(dtype: str, tensor_cores: bool) -> str:
-    """The name of cuDNN's mathType.
-
-    "default" is TF32 for float32. Tensor cores with conversion would round float32 to halves, so no precision
-    of ours means that.
-    """
+    """Return the name of cuDNN's mathType; for float32 "default" is TF32."""
     if dtype in ("float16", "bfloat16"):
         return "tensor_op" if tensor_cores else "fma"
     return "fma" if dtype == "float32" and not tensor_cores else "default"

@@ -1,4 +1,4 @@
-"""A call of a recurrent network as a value: what an algorithm is chosen for."""
+"""A call of a recurrent network as a value, for which an algorithm is selected."""
 
 from __future__ import annotations
 
@@ -8,16 +8,6 @@ from typing import NamedTuple
 from .rnn import RNN_ALGOS, RNNSpec
 from .sequences import RNN_LAYOUTS, RNNShapes, packed_for_cudnn
 from .specs import Shape, TensorSpec
-
-__all__ = [
-    "RNNDataSpec",
-    "RNNProblem",
-    "RNNStep",
-    "guessed_algos",
-    "rnn_problem",
-    "unfit_algo",
-    "why_not_packed",
-]
 
 
 class RNNDataSpec(NamedTuple):
@@ -99,15 +89,7 @@ class RNNStep(NamedTuple):
 def rnn_problem(
     spec: RNNSpec, layout: str, steps: int, batch: int, lengths: Shape, training: bool
 ) -> RNNProblem:
-    """The problem of a call; sequences that all have all steps are packed, however they are called.
-
-    >>> from cudnn_ct.shapes.rnn import rnn_spec
-    >>> spec = rnn_spec("gru", 4, 4)
-    >>> rnn_problem(spec, "sequence_major", 3, 2, (3, 3), True).layout
-    'packed'
-    >>> rnn_problem(spec, "sequence_major", 3, 2, (3, 1), True).layout
-    'sequence_major'
-    """
+    """Return the problem of a call; full sequences count as packed, which is the same memory."""
     ragged = any(length != steps for length in lengths)
     if not ragged and (layout == "sequence_major" or 1 in (steps, batch)):
         layout = "packed"  # the same memory, which cuDNN need not rearrange
@@ -115,7 +97,7 @@ def rnn_problem(
 
 
 def why_not_packed(lengths: Shape) -> str:
-    """Why cuDNN does not take packed data of these lengths; empty where it does."""
+    """Return why cuDNN rejects packed data of these lengths; empty if it does not."""
     if packed_for_cudnn(lengths):
         return ""
     return (

@@ -1,4 +1,4 @@
-"""Weights of recurrent networks that come from elsewhere: checked and put in order, from torch and to it.
+"""Weights of recurrent networks: checked, put in order, and converted from torch and to torch.
 
 How the tensors of ``torch.nn.RNN``, ``LSTM`` and ``GRU`` correspond to the parameters here, for layer ``i``;
 in torch the gates of one tensor lie one below the other:
@@ -14,9 +14,9 @@ torch                              here, by gate                         order o
 ``*_l{i}_reverse``                 ``l{i}_reverse.*``
 =================================  ====================================  =====================================
 
-torch has both biases or none. Where there is one bias here, it is the sum of torch's two, since they are
-only ever added - but for a GRU's new gate, whose state bias is multiplied by the reset gate: there the bias
-that is missing here must be zero. To torch, a missing bias goes as zeros. torch has no skip input.
+torch has both biases or none. A single bias here is the sum of torch's two, except for the new gate of a
+GRU, whose state bias is multiplied by the reset gate: there the bias that is missing here must be zero. A
+missing bias becomes zeros in torch. torch has no skip input.
 """
 
 from __future__ import annotations
@@ -26,32 +26,12 @@ from typing import Any
 
 from .rnn import RNN_BIASES, RNNSpec
 from .rnn_params import rnn_parameters
-
-_TENSORS = {"weight_ih": "W", "weight_hh": "R", "bias_ih": "bW", "bias_hh": "bR", "weight_hr": "P"}
+from .specs import Shape
 
 
 def arrange_weights(spec: RNNSpec, weights: Mapping[str, Any] | Sequence[Any]) -> tuple[Any, ...]:
-    """Return parameters in the order of :func:`rnn_parameters`, from a mapping by their names or a sequence.
+    """Return weights, a mapping by name or a sequence, in the order of :func:`rnn_parameters`, or raise.
 
-    Parameters
-    ----------
-    spec : RNNSpec
-    weights : mapping from names to arrays, or arrays in the order of ``rnn_parameters(spec)``
-
-    Returns
-    -------
-    tuple of arrays
-        Those that were given.
-
-    Raises
-    ------
-    TypeError
-        ``weights`` is neither a mapping nor a sequence, or one of them is no array.
-    ValueError
-        One is missing, unknown, or of another shape; the message says which, and what it should be.
-
-    Examples
-    --------
     >>> import numpy as np
     >>> from cudnn_ct.shapes.rnn import rnn_spec
     >>> named = {"l0.R_hidden": np.ones((4, 4)), "l0.W_hidden": np.zeros((4, 5))}
@@ -71,7 +51,7 @@ def arrange_weights(spec: RNNSpec, weights: Mapping[str, Any] | Sequence[Any]) -
 
 
 def listed(weights: Any) -> list[Any]:
-    """A sequence of weights as a list."""
+    """Return a sequence of weights as a list, or raise."""
     try:
         return list(weights)
     except TypeError:
@@ -80,61 +60,26 @@ def listed(weights: Any) -> list[Any]:
 
 
 def from_torch(state: Mapping[str, Any], spec: RNNSpec, *, prefix: str = "") -> tuple[Any, ...]:
-    """Take apart the weights of a recurrent network of torch; the table above says how.
+    """Return the NumPy arrays of a torch state in the order of :func:`rnn_parameters`; the table says how.
 
-    Parameters
-    ----------
-    state : mapping from torch's names to NumPy arrays
-        ``{name: tensor.numpy() for name, tensor in module.state_dict().items()}``
-    spec : RNNSpec
-    prefix : str
-        What stands before the names where the network is part of a larger module, such as ``"encoder."``;
-        names that do not begin with it are passed over.
-
-    Returns
-    -------
-    tuple of arrays, in the order of :func:`rnn_parameters`
-        Views of those given, but for the sum of two biases, which is float64, so that it is rounded once, to
-        the dtype of the network.
-
-    Raises
-    ------
-    ValueError
-        A name is missing or unknown, a shape does not fit, or the biases of a GRU cannot be made one.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from cudnn_ct.shapes.rnn import rnn_spec
-    >>> state = {"weight_ih_l0": np.arange(6).reshape(3, 2), "weight_hh_l0": np.ones((3, 1))}
-    >>> [w.tolist() for w in from_torch(state, rnn_spec("gru", 2, 1, bias="no_bias"))]
-    [[[0, 1]], [[2, 3]], [[4, 5]], [[1.0]], [[1.0]], [[1.0]]]
+    They are views, except for sums of two biases: these are float64, to be rounded once.
     """
-    shapes = dict(_torch_shapes(spec))
+    import numpy as np
+
+    tensors = list(_torch_tensors(spec))
     own = {str(name).removeprefix(prefix): a for name, a in with_prefix(state, prefix).items()}
-    _check_names(set(shapes), own, "the state")
-    for name, shape in shapes.items():
-        _check_array(prefix + name, own[name], shape)
+    _check_names({name for name, _, _ in tensors}, own, "the state")
     parts: dict[str, Any] = {}
-    for name, array in own.items():
-        tensor, where = _split(name)
-        letter = _TENSORS[tensor]
-        if letter == "P":
-            parts[f"{where}.P"] = array
-            continue
-        for gate, rows in _gate_rows(spec):
-            parts[f"{where}.{letter}_{gate}"] = array[rows]
+    for name, shape, names in tensors:
+        _check_array(prefix + name, own[name], shape)
+        parts.update(zip(names, np.split(own[name], len(names)), strict=True))
     if sum(RNN_BIASES[spec.bias]) == 1:
         _join_biases(spec, parts)
     return tuple(parts[row.name] for row in rnn_parameters(spec))
 
 
 def with_prefix(state: Mapping[str, Any], prefix: str) -> dict[str, Any]:
-    """What of a state has names that begin with a prefix, by its names as they are.
-
-    >>> with_prefix({"encoder.bias": 1, "decoder.bias": 2}, "encoder.")
-    {'encoder.bias': 1}
-    """
+    """Return the items of a state whose names begin with a prefix."""
     _check_prefix(prefix)
     if not isinstance(state, Mapping):
         raise TypeError(f"a state is a mapping from names to arrays, not {type(state).__name__}")
@@ -144,53 +89,17 @@ def with_prefix(state: Mapping[str, Any], prefix: str) -> dict[str, Any]:
 def to_torch(
     weights: Mapping[str, Any] | Sequence[Any], spec: RNNSpec, *, prefix: str = ""
 ) -> dict[str, Any]:
-    """Put together the weights of a recurrent network for torch; the table above says how.
-
-    Parameters
-    ----------
-    weights : mapping from names to NumPy arrays, or arrays in the order of :func:`rnn_parameters`
-    spec : RNNSpec
-    prefix : str
-        Put before each name.
-
-    Returns
-    -------
-    dict from torch's names to new NumPy arrays
-        ``module.load_state_dict({name: torch.from_numpy(a) for name, a in ....items()})``
-
-    Raises
-    ------
-    ValueError
-        The weights do not fit the network, or it has skip input, which torch has not.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from cudnn_ct.shapes.rnn import rnn_spec
-    >>> weights = [np.full((1, 1), i) for i in range(6)]
-    >>> for name, array in to_torch(weights, rnn_spec("gru", 1, 1, bias="no_bias")).items():
-    ...     print(name, array.ravel())
-    weight_ih_l0 [0 1 2]
-    weight_hh_l0 [3 4 5]
-    """
+    """Return weights as new NumPy arrays by torch's names, as the table says."""
     import numpy as np
 
     _check_prefix(prefix)
-    rows = rnn_parameters(spec)
-    shapes = dict(_torch_shapes(spec))
-    parts = {row.name: array for row, array in zip(rows, arrange_weights(spec, weights), strict=True)}
-    state = {}
-    for name in shapes:
-        tensor, where = _split(name)
-        letter = _TENSORS[tensor]
-        if letter == "P":
-            state[prefix + name] = np.array(parts[f"{where}.P"])
-            continue
-        like = parts[f"{where}.R_{spec.gates[0]}"]
-        missing = np.zeros(spec.hidden_size, like.dtype)  # a bias that is not there adds nothing
-        gates = [parts.get(f"{where}.{letter}_{gate}", missing) for gate in spec.gates]
-        state[prefix + name] = np.concatenate(gates)
-    return state
+    tensors, arrays = list(_torch_tensors(spec)), arrange_weights(spec, weights)
+    parts = dict(zip((row.name for row in rnn_parameters(spec)), arrays, strict=True))
+    missing = np.zeros(spec.hidden_size, arrays[0].dtype)  # a bias that is not there adds nothing
+    return {
+        prefix + name: np.concatenate([parts.get(part, missing) for part in names])
+        for name, _, names in tensors
+    }
 
 
 def _check_prefix(prefix: Any) -> None:
@@ -198,45 +107,35 @@ def _check_prefix(prefix: Any) -> None:
         raise TypeError(f"prefix must be a string, not {prefix!r}")
 
 
-def _check_array(name: str, array: Any, shape: tuple[int, ...]) -> None:
+def _check_array(name: str, array: Any, shape: Shape) -> None:
     if not hasattr(array, "shape"):
         raise TypeError(f"{name} must be an array of shape {shape}, not {type(array).__name__}")
     if tuple(array.shape) != shape:
         raise ValueError(f"{name} has shape {tuple(array.shape)}; this network needs {shape}")
 
 
-def _torch_shapes(spec: RNNSpec) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """The names and shapes of torch's tensors for a network, in torch's order."""
+def _torch_tensors(spec: RNNSpec) -> Iterator[tuple[str, Shape, list[str]]]:
+    """Yield name and shape of each torch tensor, in torch's order, and the parameters that it consists of."""
     if spec.input_mode == "skip":
         raise ValueError("torch has no skip input: its first layer always has matrices for the input")
     rows = len(spec.gates) * spec.hidden_size
     for layer in range(spec.num_layers):
+        tensors: list[tuple[str, str, Shape]] = [
+            ("weight_ih", "W", (rows, spec.layer_input_size(layer))),
+            ("weight_hh", "R", (rows, spec.output_size)),
+        ]
+        if any(RNN_BIASES[spec.bias]):
+            tensors += [("bias_ih", "bW", (rows,)), ("bias_hh", "bR", (rows,))]
         for ending in ("", "_reverse")[: spec.directions]:
-            where = f"_l{layer}{ending}"
-            yield f"weight_ih{where}", (rows, spec.layer_input_size(layer))
-            yield f"weight_hh{where}", (rows, spec.output_size)
-            if any(RNN_BIASES[spec.bias]):
-                yield f"bias_ih{where}", (rows,)
-                yield f"bias_hh{where}", (rows,)
+            where = f"l{layer}{ending}"
+            for tensor, letter, shape in tensors:
+                yield f"{tensor}_{where}", shape, [f"{where}.{letter}_{gate}" for gate in spec.gates]
             if spec.projection_size:
-                yield f"weight_hr{where}", (spec.projection_size, spec.hidden_size)
-
-
-def _split(name: str) -> tuple[str, str]:
-    """``weight_ih_l0_reverse`` as ``weight_ih`` and ``l0_reverse``."""
-    kind, part, where = name.split("_", 2)
-    return f"{kind}_{part}", where
-
-
-def _gate_rows(spec: RNNSpec) -> Iterator[tuple[str, slice]]:
-    """The rows of each gate in a tensor that has all gates."""
-    size = spec.hidden_size
-    for number, gate in enumerate(spec.gates):
-        yield gate, slice(number * size, (number + 1) * size)
+                yield f"weight_hr_{where}", (spec.projection_size, spec.hidden_size), [f"{where}.P"]
 
 
 def _join_biases(spec: RNNSpec, parts: dict[str, Any]) -> None:
-    """Make one bias of each two, under the name of the one that the network has."""
+    """Replace each bias that the network has by the sum of torch's two."""
     import numpy as np
 
     kept, dropped = ("bW", "bR") if spec.bias == "single_inp_bias" else ("bR", "bW")

@@ -1,10 +1,10 @@
-"""Sequences of different lengths: how they lie in memory, and the shapes that a network takes and gives."""
+"""Sequences of different lengths: layouts, and the shapes of the arrays of a recurrent network."""
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Iterable
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from .parse import as_choice
@@ -56,21 +56,13 @@ class RNNShapes(NamedTuple):
 
 
 def rnn_layout(layout: Any) -> str:
-    """The layout of sequences by its name in :data:`RNN_LAYOUTS`, or by cuDNN's.
-
-    >>> rnn_layout("SEQ_MAJOR_PACKED")
-    'packed'
-    """
+    """Return the name in :data:`RNN_LAYOUTS` of a layout, which may have cuDNN's name."""
     name = as_choice(layout, (*RNN_LAYOUTS, *_SYNONYMS), "layout")
     return _SYNONYMS.get(name, name)
 
 
 def as_lengths(lengths: Iterable[int]) -> Shape:
-    """Lengths as a tuple of ints.
-
-    >>> as_lengths([2, 0, 3])
-    (2, 0, 3)
-    """
+    """Return lengths as a tuple of ints, or raise."""
     try:
         return tuple(map(operator.index, lengths))
     except TypeError:
@@ -78,11 +70,7 @@ def as_lengths(lengths: Iterable[int]) -> Shape:
 
 
 def check_lengths(lengths: Iterable[int] | None, steps: int, batch: int) -> Shape:
-    """Return the length of each sequence, in any order, from 0 to the number of steps; None means all steps.
-
-    >>> check_lengths([2, 0, 3], 3, 3)
-    (2, 0, 3)
-    """
+    """Return the length of each sequence, from 0 to the number of steps, or raise; None means all steps."""
     if lengths is None:
         return (steps,) * batch
     found = as_lengths(lengths)
@@ -103,7 +91,7 @@ def rnn_shapes(
     layout: Any = "sequence_major",
     lengths: Iterable[int] | None = None,
 ) -> RNNShapes:
-    """Shapes for a number of steps and a batch of sequences; only a packed layout asks for lengths.
+    """Return the shapes for a number of steps and a batch of sequences; only packed data needs lengths.
 
     >>> from cudnn_ct.shapes.rnn import rnn_spec
     >>> rnn_shapes(rnn_spec("lstm", 5, 4, 3, direction="bidirectional"), 7, 2)
@@ -111,11 +99,9 @@ def rnn_shapes(
     """
     (steps, batch), layout = check_shape((steps, batch), "steps and batch"), rnn_layout(layout)
     found = check_lengths(lengths, steps, batch)
-    leading = {
-        "sequence_major": (steps, batch),
-        "batch_major": (batch, steps),
-        "packed": (sum(found),),
-    }[layout]
+    leading = {"sequence_major": (steps, batch), "batch_major": (batch, steps), "packed": (sum(found),)}[
+        layout
+    ]
     return RNNShapes(
         (*leading, spec.input_size),
         (*leading, spec.output_size * spec.directions),
@@ -124,40 +110,21 @@ def rnn_shapes(
     )
 
 
-def packed_offsets(lengths: Iterable[int]) -> Shape:
-    """Return the first row of each step in packed data; last, the number of rows.
-
-    Sequences may be in any order and without steps, though cuDNN asks for more: :func:`packed_for_cudnn`.
-
-    >>> packed_offsets((3, 1, 2))
-    (0, 3, 5, 6)
-    """
-    found = tuple(lengths)
-    return tuple(accumulate((len(_active(found, t)) for t in range(max(found, default=0))), initial=0))
-
-
 def packed_places(lengths: Iterable[int]) -> tuple[tuple[int, int], ...]:
-    """For each row of packed data its step and its sequence: where it lies in data of (T, B, size).
+    """Return the step and the sequence of each row of packed data.
 
     >>> packed_places((3, 1, 2))
     ((0, 0), (0, 1), (0, 2), (1, 0), (1, 2), (2, 0))
     """
     found = tuple(lengths)
-    return tuple((t, sequence) for t in range(max(found, default=0)) for sequence in _active(found, t))
+    steps = range(max(found, default=0))
+    return tuple((step, place) for step in steps for place, length in enumerate(found) if step < length)
 
 
 def packed_for_cudnn(lengths: Iterable[int]) -> bool:
-    """Whether cuDNN takes packed data of these lengths: the longest first, and none without a step.
-
-    >>> packed_for_cudnn((3, 2, 1)), packed_for_cudnn((3, 1, 2)), packed_for_cudnn((3, 0))
-    (True, False, False)
-    """
+    """Return whether cuDNN takes packed data of these lengths: the longest first, and none without a step."""
     found = tuple(lengths)
     return all(a >= b for a, b in pairwise(found)) and min(found, default=0) > 0
-
-
-def _active(lengths: Shape, step: int) -> list[int]:
-    return [sequence for sequence, length in enumerate(lengths) if step < length]
 
 
 def check_rnn_operands(

@@ -23,7 +23,7 @@ def test_dropout(fake: FakeCudnn, host: Host, pair: tuple[Tensor, Tensor], proba
     check_dropout(*pair, probability, lambda array: ForeignArray(host, array))
 
 
-def test_the_dice_are_thrown_alike_from_a_seed_and_from_a_saved_state(fake: FakeCudnn) -> None:
+def test_dropout_repeats_from_a_seed_and_from_a_saved_state(fake: FakeCudnn) -> None:
     x = ct.full((4, 50), 1.0)
     one, two, other = ct.DropoutState(0.5, seed=1), ct.DropoutState(0.5, seed=1), ct.DropoutState(0.5, seed=2)
     first, saved = ct.dropout(x, one).y.numpy(), one.save()
@@ -39,7 +39,7 @@ def test_the_dice_are_thrown_alike_from_a_seed_and_from_a_saved_state(fake: Fake
         one.restore([1, 2, 3])
 
 
-def test_in_place_and_out(fake: FakeCudnn) -> None:
+def test_out_takes_an_operand_and_an_earlier_mask(fake: FakeCudnn) -> None:
     state, x = ct.DropoutState(0.5, seed=1), ct.full((3, 4, 5), 1.0)
     y, mask = ct.dropout(x, state, out=x)
     assert y is x
@@ -47,6 +47,17 @@ def test_in_place_and_out(fake: FakeCudnn) -> None:
     assert ct.dropout_backward(ct.full((3, 4, 5), 1.0), mask, state, out=out) is out
     np.testing.assert_array_equal(out.numpy(), x.numpy())
     assert set(np.unique(x.numpy())) <= {0.0, 2.0}
+    y, again = ct.dropout(ct.full((3, 4, 5), 1.0), state, out=(out, mask))
+    assert y is out
+    assert again.bits is mask.bits
+    np.testing.assert_array_equal(
+        ct.dropout_backward(ct.full((3, 4, 5), 1.0), mask, state).numpy(), y.numpy()
+    )
+    assert ct.dropout(x, state, out=(None, None)).mask.bits is not mask.bits
+    with pytest.raises(ValueError, match="mask of out does not fit: got 60 bytes, expected 6"):
+        ct.dropout(images(2, 3), state, out=(None, mask))
+    with pytest.raises(ValueError, match="mask belongs to another state"):
+        ct.dropout(x, ct.DropoutState(0.5), out=(None, mask))
 
 
 @pytest.mark.parametrize(
@@ -54,11 +65,7 @@ def test_in_place_and_out(fake: FakeCudnn) -> None:
     [
         (lambda: ct.DropoutState(1), ValueError, "probability must be at least 0 and less than 1: got 1"),
         (lambda: ct.DropoutState("half"), TypeError, "probability must be a number"),
-        (
-            lambda: ct.DropoutState(0.5, seed=-1),
-            ValueError,
-            r"seed must be between 0 and .*, got -1",
-        ),
+        (lambda: ct.DropoutState(0.5, seed=-1), ValueError, r"seed must be between 0 and .*, got -1"),
         (lambda: ct.DropoutState(0.5, seed=1.5), TypeError, "seed must be an int: got 1.5"),
         (lambda: ct.dropout(images(2, 3), 0.5), TypeError, "state must be a ct.DropoutState, not float"),
     ],
@@ -68,7 +75,7 @@ def test_bad_states(fake: FakeCudnn, make: Any, error: type[Exception], message:
         make()
 
 
-def test_masks_are_of_their_dropout(fake: FakeCudnn) -> None:
+def test_masks_belong_to_their_dropout(fake: FakeCudnn) -> None:
     state, other = ct.DropoutState(0.5), ct.DropoutState(0.5)
     _, mask = ct.dropout(images(2, 3), state)
     with pytest.raises(ValueError, match="mask belongs to another state: got a mask of <DropoutState"):
@@ -126,7 +133,7 @@ def test_dropout_waits_for_the_stream_that_seeds_its_state(fake: FakeCudnn, host
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_dropout_prepares_another_call_when_an_operand_lies_otherwise(
+def test_dropout_prepares_another_call_for_another_memory_order(
     fake: FakeCudnn, host: Host, dtype: str
 ) -> None:
     state, rng = ct.DropoutState(0.5, seed=1), np.random.default_rng(0)

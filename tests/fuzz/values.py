@@ -83,7 +83,7 @@ def trained() -> Trained:
     return Trained(net, net.forward(array((4, 3, 2)), array((63,)), training=True).reserve)
 
 
-def thrown() -> ct.Dropout:
+def thrown() -> ct.DropoutResult:
     """A dropout of an image."""
     return ct.dropout(array((2, 8, 9, 10)), ct.DropoutState(0.5, seed=1))
 

@@ -8,7 +8,7 @@ import threading
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import cudnn_ct as ct
@@ -96,8 +96,9 @@ layers = st.one_of(
 )
 
 
-@given(spec=layers)
-def test_layers_read_back(spec: Any) -> None:
+@settings(max_examples=4 * settings.default.max_examples)
+@given(spec=tensors | filters | convolutions() | layers)
+def test_descriptors_read_back(spec: Any) -> None:
     kind = getattr(ct, f"{type(spec).__name__.removesuffix('Spec')}Descriptor")
     assert kind(spec).read() == spec
 
@@ -106,21 +107,6 @@ def test_what_cannot_be_read_back_says_so() -> None:
     descriptor = ct.SpatialTransformerDescriptor(ct.SpatialTransformerSpec((2, 3, 4, 5), "float16"))
     with pytest.raises(TypeError, match="no function that reads a SpatialTransformerDescriptor back"):
         descriptor.read()
-
-
-@given(spec=tensors)
-def test_tensor_reads_back(spec: ct.TensorSpec) -> None:
-    assert ct.TensorDescriptor(spec).read() == spec
-
-
-@given(spec=filters)
-def test_filter_reads_back(spec: ct.FilterSpec) -> None:
-    assert ct.FilterDescriptor(spec).read() == spec
-
-
-@given(spec=convolutions())
-def test_convolution_reads_back(spec: ct.ConvolutionSpec) -> None:
-    assert ct.ConvolutionDescriptor(spec).read() == spec
 
 
 @given(case=conv_cases(asymmetric=False, ranks=(2, 3), batches=(1, 2)))

@@ -1,4 +1,4 @@
-"""Rules of recurrent networks against those of the real library, which tells them without a GPU."""
+"""Rules of recurrent networks against the real library, without a GPU."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ from hypothesis import strategies as st
 
 import cudnn_ct as ct
 from cudnn_ct._bindings import enums, types
+from cudnn_ct._lib import load
 from cudnn_ct.dtypes import as_dtype
-from cudnn_ct.ops.rnn.descriptors import RNNDataDescriptor, RNNDescriptor
+from cudnn_ct.ops.rnn.plans import RNNDataDescriptor, RNNDescriptor
 from cudnn_ct.shapes.rnn import (
     RNN_ALGOS,
     RNN_BIASES,
@@ -29,30 +30,30 @@ from cudnn_ct.shapes.rnn import (
     RNNSpec,
     rnn_spec,
 )
-from cudnn_ct.shapes.rnn_params import rnn_offsets, rnn_parameters, rnn_weight_size
+from cudnn_ct.shapes.rnn_params import rnn_parameters, rnn_weight_size
 from cudnn_ct.shapes.rnn_problem import RNNDataSpec
 from cudnn_ct.shapes.sequences import RNN_LAYOUTS, check_lengths, packed_for_cudnn
 from tests.rnn_cases import rnn_specs
-from tests.rnn_properties import held_in
 
 pytestmark = pytest.mark.usefixtures("cudnn")
 
-# The two functions that tell where parameters are want a handle, which there is none of without a GPU, but do
-# not look into it. So they are given memory full of zeros for one, and in a child process, which may crash
-# should that ever change.
+# The two functions that return the places of parameters require a handle, but do not read it. Without a GPU
+# they get zeros for one, in a child process, which may crash should that ever change.
 CHILD = """
 import ctypes, json, sys
 import cudnn_ct as ct
-from cudnn_ct._bindings import enums, types
+from cudnn_ct._bindings import types
+from cudnn_ct.ops.rnn.plans import RNNDescriptor
+from cudnn_ct.shapes.rnn import RNNSpec
 
-BASE, MOST = 1 << 40, 9  # an address that nothing is read from; linLayerIDs to ask for
+BASE, MOST = 1 << 40, 9  # an address that nothing is read from; linLayerIDs to query
 
-def made(kind):
-    descriptor = getattr(types, f"cudnn{kind}Descriptor_t")()
-    getattr(ct.raw, f"cudnnCreate{kind}Descriptor")(ctypes.byref(descriptor))
+def made():
+    descriptor = types.cudnnTensorDescriptor_t()
+    ct.raw.cudnnCreateTensorDescriptor(ctypes.byref(descriptor))
     return descriptor
 
-network, matrix, bias = made("RNN"), made("Tensor"), made("Tensor")
+matrix, bias = made(), made()
 zeros = ctypes.create_string_buffer(1 << 20)
 handle = ctypes.cast(zeros, types.cudnnHandle_t)
 
@@ -61,24 +62,23 @@ def shape(tensor):
     ct.raw.cudnnGetTensorNdDescriptor(tensor, 8, ctypes.byref(dtype), ctypes.byref(rank), dims, strides)
     return list(dims[: rank.value])
 
-def parameters(arguments, pseudo_layers):
-    ct.raw.cudnnSetRNNDescriptor_v8(network, *arguments, None, 0)
-    size, found = ctypes.c_size_t(), []
+def parameters(spec):
+    size, found, network = ctypes.c_size_t(), [], RNNDescriptor(spec, padded=False)
     ct.raw.cudnnGetRNNWeightSpaceSize(handle, network, ctypes.byref(size))
-    for pseudo_layer in range(pseudo_layers):
+    for pseudo_layer in range(spec.pseudo_layers):
         for i in range(MOST):
             m, b = ctypes.c_void_p(), ctypes.c_void_p()
             place = (handle, network, pseudo_layer, size.value, BASE, i)
             try:
                 ct.raw.cudnnGetRNNWeightParams(*place, matrix, ctypes.byref(m), bias, ctypes.byref(b))
             except ct.BadParamError:
-                continue  # no such linLayerID
+                continue  # the linLayerID does not exist
             for kind, pointer, tensor in (("matrix", m, matrix), ("bias", b, bias)):
                 if pointer.value:
                     found.append([pseudo_layer, i, kind, shape(tensor), pointer.value - BASE])
     return size.value, found
 
-print(json.dumps([parameters(*case) for case in json.load(sys.stdin)]))
+print(json.dumps([parameters(RNNSpec(*fields)) for fields in json.load(sys.stdin)]))
 """
 
 
@@ -96,34 +96,11 @@ def networks() -> list[RNNSpec]:
     ]  # fmt: skip
 
 
-def native(spec: RNNSpec) -> list[int]:
-    """The arguments of cudnnSetRNNDescriptor_v8 from ``algo`` to ``numLayers``."""
-    return [
-        enums.RNNAlgo[spec.algo.upper()],
-        enums.RNNMode[spec.mode.upper()],
-        enums.RNNBiasMode[spec.bias.upper()],
-        enums.DirectionMode[spec.direction.upper()],
-        enums.RNNInputMode[f"{spec.input_mode}_input".upper()],
-        as_dtype(spec.dtype).code,
-        as_dtype(spec.compute).code,
-        enums.MathType[f"{spec.math}_MATH".upper()],
-        spec.input_size,
-        spec.hidden_size,
-        spec.output_size,  # without a projection, cuDNN wants the hidden size
-        spec.num_layers,
-    ]
-
-
 def ask(specs: list[RNNSpec]) -> list[Any]:
     environment = {**os.environ, "PYTHONPATH": str(Path(ct.__file__).parents[1])}
-    cases = json.dumps([[native(spec), spec.pseudo_layers] for spec in specs])
+    command = [sys.executable, "-c", CHILD]
     done = subprocess.run(
-        [sys.executable, "-c", CHILD],
-        input=cases,
-        capture_output=True,
-        text=True,
-        env=environment,
-        check=False,
+        command, input=json.dumps(specs), capture_output=True, text=True, env=environment, check=False
     )
     assert done.returncode == 0, done.stderr
     answers: list[Any] = json.loads(done.stdout)
@@ -131,7 +108,7 @@ def ask(specs: list[RNNSpec]) -> list[Any]:
 
 
 def persistent_networks() -> list[RNNSpec]:
-    """What persistent kernels take: both biases, no projection; float64 in one of them."""
+    """Networks that persistent kernels support: both biases, no projection; float64 in one of them."""
     return [
         spec._replace(algo=algo)
         for spec in networks()
@@ -153,9 +130,9 @@ def test_parameters_are_where_the_table_says(specs: list[RNNSpec]) -> None:
                 r.lin_layer_id,
                 r.kind,
                 [1, *r.shape, *[1] * (r.kind == "bias")],
-                start * itemsize,
+                r.offset * itemsize,
             ]
-            for r, start in zip(rnn_parameters(spec), rnn_offsets(spec), strict=True)
+            for r in rnn_parameters(spec)
         ]
         assert found == wanted, str(spec)
 
@@ -200,7 +177,14 @@ BFLOAT16_FROM = 91900  # in networks: 9.10.2 refuses it
 def test_networks_read_back(cudnn: int, spec: RNNSpec) -> None:
     assume(cudnn >= BFLOAT16_FROM or spec.dtype != "bfloat16")
     for padded in (False, True):
-        assert RNNDescriptor(spec, padded=padded).read() == spec
+        network = RNNDescriptor(spec, padded=padded)
+        dropout, flags = types.cudnnDropoutDescriptor_t(), ctypes.c_uint32()
+        fields = network.kind.setters[0].get(load(), network, ctypes.byref(dropout), ctypes.byref(flags))
+        assert fields == {name: getattr(spec, name) for name in fields}
+        assert flags.value == padded
+        mode, low, high = ctypes.c_int(), ctypes.c_double(), ctypes.c_double()
+        ct.raw.cudnnRNNGetClip_v9(network, *map(ctypes.byref, (mode, low, high)))
+        assert ((low.value, high.value) if mode.value else None) == spec.clip
 
 
 @given(
@@ -215,9 +199,12 @@ def test_sequences_read_back(cudnn: int, dtype: str, layout: str, lengths: list[
     lengths = sorted(lengths, reverse=True)
     steps = lengths[0] if layout == "packed" else 5  # of packed data cuDNN wants the longest
     spec = RNNDataSpec(dtype, layout, steps, len(lengths), 7, tuple(lengths), padding)
+    data, read, held = RNNDataDescriptor(spec), (ctypes.c_int * len(lengths))(), (ctypes.c_char * 8)()
+    fields = data.kind.setters[0].get(load(), data, len(lengths), read, ctypes.byref(held))
+    assert fields == {name: getattr(spec, name) for name in fields}
+    assert list(read) == lengths
     with np.errstate(all="ignore"):
-        held = held_in(padding, dtype)
-    assert RNNDataDescriptor(spec).read() == spec._replace(padding=held)
+        assert bytes(held).startswith(np.asarray(padding).astype(as_dtype(dtype).numpy).tobytes())
 
 
 def test_lengths_that_are_not_as_many_as_sequences() -> None:

@@ -1,8 +1,7 @@
-"""Recurrent networks as values: what is refused, the table of parameters, layouts, weights of torch."""
+"""Recurrent networks as values: errors, the table of parameters, layouts, weights of torch."""
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import numpy as np
@@ -22,14 +21,13 @@ from cudnn_ct.shapes.rnn import (
     RNNSpec,
     rnn_spec,
 )
-from cudnn_ct.shapes.rnn_params import rnn_offsets, rnn_parameters, rnn_weight_size
+from cudnn_ct.shapes.rnn_params import rnn_parameters, rnn_weight_size
 from cudnn_ct.shapes.rnn_problem import guessed_algos, rnn_problem, unfit_algo, why_not_packed
 from cudnn_ct.shapes.rnn_weights import arrange_weights, from_torch, to_torch
 from cudnn_ct.shapes.sequences import (
     RNN_LAYOUTS,
     RNNShapes,
     check_rnn_operands,
-    packed_offsets,
     packed_places,
     rnn_layout,
     rnn_shapes,
@@ -48,7 +46,7 @@ def test_names_are_those_of_cudnn() -> None:
     assert {rnn_layout(layout) for layout in RNNDataLayout} == set(RNN_LAYOUTS)
 
 
-def test_enums_will_do() -> None:
+def test_enums_are_accepted() -> None:
     spec = rnn_spec(
         RNNMode.GRU, 4, 4, 2, direction=DirectionMode.BIDIRECTIONAL, input_mode=RNNInputMode.SKIP_INPUT,
         bias=RNNBiasMode.SINGLE_INP_BIAS, algo=RNNAlgo.PERSIST_STATIC, projection_size=None,
@@ -62,7 +60,7 @@ def test_enums_will_do() -> None:
     assert (spec.directions, spec.pseudo_layers, spec.output_size) == (2, 4, 4)
 
 
-def test_a_network_is_printed_in_full() -> None:
+def test_str_of_a_network_has_all_fields() -> None:
     spec = rnn_spec("lstm", 3, 4, 2, projection_size=2, dropout=0.25, clip=(-1, 2), dtype="half")
     assert str(spec) == (
         "lstm 3 -> 4 projected to 2, 2 layers, unidirectional, linear input, double_bias, dropout 0.25, "
@@ -119,26 +117,13 @@ def test_precision(dtype: str, precision: str | None, allow_tf32: bool, wanted: 
         ({"clip": (-1, 1), "mode": "gru"}, ValueError, "is for the cells of mode='lstm'"),
     ],
 )
-def test_what_does_not_fit_is_refused(change: dict[str, Any], error: type[Exception], says: str) -> None:
+def test_bad_networks(change: dict[str, Any], error: type[Exception], says: str) -> None:
     good: dict[str, Any] = {"mode": "lstm", "input_size": 5, "hidden_size": 4}
     with pytest.raises(error, match=says):
         rnn_spec(**(good | change))
 
 
 # --- parameters --------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("mode", "length"), [("rnn_relu", 4), ("rnn_tanh", 4), ("lstm", 16), ("gru", 12)])
-def test_a_pseudo_layer_is_split_as_theano_does(mode: str, length: int) -> None:
-    """[W0, b0, W1, b1, ...] by linLayerID: first the matrices of the input, then those of the state."""
-    rows = rnn_parameters(rnn_spec(mode, 32, 16, 3, direction="bidirectional"))
-    for pseudo_layer in range(6):
-        own = [row for row in rows if row.pseudo_layer == pseudo_layer]
-        assert [row.kind for row in own] == ["matrix", "bias"] * (length // 2)
-        assert [row.lin_layer_id for row in own] == [i for i in range(length // 2) for _ in "Wb"]
-        inputs = 32 if pseudo_layer < 2 else 2 * 16
-        shapes = [row.shape for row in own if row.kind == "matrix"]
-        assert shapes == [(16, inputs)] * (length // 4) + [(16, 16)] * (length // 4)
 
 
 def test_names_of_parameters() -> None:
@@ -156,19 +141,6 @@ def test_names_of_parameters() -> None:
     assert shapes["l1.W_cell"] == (4, 6)
 
 
-@given(spec=rnn_specs())
-def test_offsets_fill_the_weight_space(spec: RNNSpec) -> None:
-    rows, offsets = rnn_parameters(spec), rnn_offsets(spec)
-    taken = [
-        place
-        for row, start in zip(rows, offsets, strict=True)
-        for place in range(start, start + row.size)
-    ]  # fmt: skip
-    assert sorted(taken) == list(range(rnn_weight_size(spec)))
-    last_matrix = max(o for row, o in zip(rows, offsets, strict=True) if row.kind == "matrix")
-    assert all(o > last_matrix for row, o in zip(rows, offsets, strict=True) if row.kind == "bias")
-
-
 def test_the_example_of_theano() -> None:
     assert rnn_weight_size(rnn_spec("gru", 32, 16, 3)) == 3 * (16 * (32 + 16) + 2 * 16) + 2 * 3 * 2 * 16 * 17
 
@@ -177,11 +149,9 @@ def test_the_example_of_theano() -> None:
 
 
 def numbered(spec: RNNSpec) -> list[np.ndarray]:
-    """Weights with a number for each element that nothing else has."""
-    count = itertools.count(1)
-    return [
-        np.array([next(count) for _ in range(r.size)], float).reshape(r.shape) for r in rnn_parameters(spec)
-    ]
+    """Weights with another number for each element."""
+    numbers = np.arange(1.0, rnn_weight_size(spec) + 1)
+    return [row.view(numbers) for row in rnn_parameters(spec)]
 
 
 @given(
@@ -196,7 +166,7 @@ def test_to_torch_and_back(spec: RNNSpec, prefix: str) -> None:
         np.testing.assert_array_equal(back, weight)
 
 
-def test_where_gates_go() -> None:
+def test_from_torch_splits_the_gates() -> None:
     for mode, names in (
         ("lstm", ("input", "forget", "cell", "output")),  # torch's i, f, g, o
         ("gru", ("reset", "update", "new")),  # torch's r, z, n
@@ -217,14 +187,17 @@ def test_where_gates_go() -> None:
             assert named[f"l0_reverse.bW_{gate}"] == f"bias_ih {i}_reverse"
 
 
-@pytest.mark.parametrize("bias", ["single_inp_bias", "single_rec_bias"])
-def test_two_biases_of_torch_are_summed_into_one(bias: str) -> None:
+@pytest.mark.parametrize(("bias", "kept"), [("single_inp_bias", "bW"), ("single_rec_bias", "bR")])
+def test_two_biases_of_torch_are_summed_into_one(bias: str, kept: str) -> None:
     double = rnn_spec("lstm", 2, 3)
     state = to_torch(numbered(double), double)
     single = double._replace(bias=bias)
     merged = to_torch(from_torch(state, single), single)
     total = state["bias_ih_l0"] + state["bias_hh_l0"]
     np.testing.assert_array_equal(merged["bias_ih_l0"] + merged["bias_hh_l0"], total)
+    gru = rnn_spec("gru", 2, 3)
+    with pytest.raises(ValueError, match=f"l0.{kept}_new has no room .* largest element is"):
+        from_torch(to_torch(numbered(gru), gru), gru._replace(bias=bias))
 
 
 @pytest.mark.parametrize(("one", "other"), [(2048, 1), (60_000, 60_000), (1, 2**-10)])
@@ -237,14 +210,6 @@ def test_biases_are_added_before_they_are_rounded(dtype: str, one: float, other:
     assert joined == biases.astype(float).sum()
 
 
-@pytest.mark.parametrize(("bias", "kept"), [("single_inp_bias", "bW"), ("single_rec_bias", "bR")])
-def test_two_biases_of_a_gru_cannot_always_be_one(bias: str, kept: str) -> None:
-    double = rnn_spec("gru", 2, 3)
-    state = to_torch(numbered(double), double)
-    with pytest.raises(ValueError, match=f"l0.{kept}_new has no room .* largest element is"):
-        from_torch(state, double._replace(bias=bias))
-
-
 @pytest.mark.parametrize(
     ("change", "says"),
     [
@@ -253,7 +218,7 @@ def test_two_biases_of_a_gru_cannot_always_be_one(bias: str, kept: str) -> None:
         ({"bias_ih_l0": np.ones(3)}, r"bias_ih_l0 has shape \(3,\); this network needs \(12,\)"),
     ],
 )
-def test_a_state_that_does_not_fit_is_refused(change: dict[str, Any], says: str) -> None:
+def test_bad_torch_states(change: dict[str, Any], says: str) -> None:
     spec = rnn_spec("lstm", 2, 3)
     state = to_torch(numbered(spec), spec) | change
     with pytest.raises(ValueError, match=says):
@@ -267,7 +232,7 @@ def test_torch_has_no_skip_input() -> None:
             call()
 
 
-def test_weights_that_do_not_fit_are_refused() -> None:
+def test_bad_weights() -> None:
     spec = rnn_spec("rnn_tanh", 2, 3, bias="no_bias")
     named = dict(zip(("l0.W_hidden", "l0.R_hidden"), numbered(spec), strict=True))
     assert arrange_weights(spec, named) == tuple(named.values())
@@ -317,7 +282,7 @@ def test_operands_of_each_layout() -> None:
         ),
     ],
 )
-def test_operands_that_do_not_fit_are_refused(arguments: Any, says: str) -> None:
+def test_bad_operands(arguments: Any, says: str) -> None:
     with pytest.raises(ValueError, match=says):
         check_rnn_operands(rnn_spec("lstm", 5, 4, projection_size=3), *arguments)
 
@@ -328,9 +293,8 @@ def test_packed_and_unpacked(lengths: list[int], more: int) -> None:
     x = np.arange(steps * len(lengths) * 2).reshape(steps, len(lengths), 2)
     packed = pack_sequences(x, lengths)
     assert packed.shape == (sum(lengths), 2)
-    offsets = packed_offsets(lengths)
+    assert sorted(packed_places(lengths)) == list(packed_places(lengths))
     for row, (step, sequence) in enumerate(packed_places(lengths)):
-        assert offsets[step] <= row < offsets[step + 1]
         assert (packed[row] == x[step, sequence]).all()
     padded = unpack_sequences(packed, lengths, steps, padding=-1)
     active = np.arange(steps)[:, None] < np.array(lengths, int)
@@ -343,18 +307,13 @@ def test_packed_as_torch_packs(lengths: list[int]) -> None:
     x = np.arange(lengths[0] * len(lengths) * 2).reshape(lengths[0], len(lengths), 2)
     packed = torch.nn.utils.rnn.pack_padded_sequence(torch.from_numpy(x), torch.tensor(lengths))
     np.testing.assert_array_equal(pack_sequences(x, lengths), packed.data.numpy())
-    assert np.diff(packed_offsets(lengths)).tolist() == packed.batch_sizes.tolist()
-
-
-def test_packed_rows_must_be_as_many_as_the_steps() -> None:
-    with pytest.raises(ValueError, match=r"there are 4 packed rows; lengths \(2, 1\) add up to 3"):
-        unpack_sequences(np.ones(4), (2, 1))
 
 
 @pytest.mark.parametrize(
     ("call", "error", "says"),
     [
         (lambda: unpack_sequences(3, [1]), ValueError, "packed has no axes"),
+        (lambda: unpack_sequences(np.ones(4), (2, 1)), ValueError, r"4 packed rows; .* \(2, 1\) add up to 3"),
         (lambda: unpack_sequences([1, 2], 2), TypeError, "lengths must be integers, one for each sequence"),
         (lambda: unpack_sequences([1, 2], ["a", 1]), TypeError, "lengths must be integers"),
         (lambda: unpack_sequences([1, 2], [-1, 3]), ValueError, "sequence 0 has length -1"),
@@ -364,7 +323,7 @@ def test_packed_rows_must_be_as_many_as_the_steps() -> None:
         (lambda: pack_sequences([[1, 2]], 3), TypeError, "lengths must be integers"),
     ],
 )
-def test_sequences_that_do_not_fit_are_refused(call: Any, error: type[Exception], says: str) -> None:
+def test_bad_sequences(call: Any, error: type[Exception], says: str) -> None:
     with pytest.raises(error, match=says):
         call()
 
@@ -391,7 +350,7 @@ def test_full_sequences_are_the_same_memory_packed(
     assert (problem.layout, problem.ragged) == (wanted, set(lengths) != {steps})
 
 
-def test_a_problem_knows_no_algorithm_and_its_kind_no_sizes() -> None:
+def test_a_problem_has_no_algorithm_and_its_kind_no_sizes() -> None:
     spec = rnn_spec("gru", 4, 5, algo="persist_dynamic")
     problem = rnn_problem(spec, "batch_major", 3, 2, (3, 1), False)
     assert problem.spec.algo == "standard"
@@ -420,14 +379,14 @@ def test_a_problem_knows_no_algorithm_and_its_kind_no_sizes() -> None:
         ("rnn_relu", "float64", 64, 1, "standard"),
     ],
 )
-def test_the_guess(mode: str, dtype: str, hidden: int, batch: int, first: str) -> None:
+def test_heuristic_order(mode: str, dtype: str, hidden: int, batch: int, first: str) -> None:
     spec = rnn_spec(mode, 8, hidden, dtype=dtype)
     guessed = guessed_algos(rnn_problem(spec, "packed", 5, batch, (5,) * batch, True))
     assert guessed[0] == first
     assert sorted(guessed) == sorted(RNN_ALGOS)
 
 
-def test_what_is_known_to_be_of_no_use() -> None:
+def test_unfit_algorithms_and_lengths() -> None:
     problem = rnn_problem(rnn_spec("lstm", 4, 4, projection_size=2), "packed", 3, 1, (3,), True)
     assert not unfit_algo(problem, "standard")
     assert unfit_algo(problem, "persist_static") == "persist_static has no projection"

@@ -1,73 +1,76 @@
-"""Recurrent networks as a family: the algorithms that there are, and plans of them."""
+"""The algorithms of recurrent networks, and plans of them."""
 
 from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from functools import partial
-from typing import Any
 
 from ..._config import config
 from ...autotune.request import AlgoRequest
 from ...context import Context
 from ...descriptors import TensorDescriptor
 from ...dtypes import DTYPES
-from ...errors import NotSupportedError
+from ...errors import BadParamError, NotSupportedError
 from ...plans.base import Candidate, Heuristic, Plan
 from ...shapes.rnn import RNN_ALGOS, RNNSpec
-from ...shapes.rnn_params import rnn_offsets, rnn_parameters, rnn_weight_size
+from ...shapes.rnn_params import rnn_parameters, rnn_weight_size
 from ...shapes.rnn_problem import RNNProblem, RNNStep, guessed_algos, unfit_algo
 from ...shapes.specs import TensorSpec
 from ..dropout_legacy import DropoutDescriptor
-from .descriptors import RNNDescriptor
-from .plans import RNNPlan, step_plan
+from .network import Network
+from .plans import RNNDescriptor, RNNPlan, step_plan
 
-__all__ = ["RNNFamily", "rnn_rows"]
+__all__ = ["RNNFamily"]
 
-COMPILED = ("persist_dynamic",)  # for a batch size, when the network is made
+COMPILED = ("persist_dynamic",)  # at run time, for a batch size
 
-BASE = 1 << 40  # where weights are said to be when cuDNN is asked where each lies; nothing is read there
+BASE = 1 << 40  # the address of weights in the query for their offsets; nothing is read there
 
 
 class RNNFamily:
     """The algorithms for one forward pass, as `algo_cache` takes them.
 
-    Decisions are about problems without lengths, so calls that differ in lengths share them. ``networks``
-    keeps native networks for further plans in a thread; ``dropout`` is a dropout descriptor, or None.
+    Decisions are about problems without lengths, so calls that differ in lengths share them. Native networks
+    are kept for further plans in a thread.
     """
 
-    def __init__(self, step: RNNStep, networks: dict[Any, Any], dropout: Any = None) -> None:
+    def __init__(self, step: RNNStep, network: Network, context: Context) -> None:
         self._step = step
-        self._networks = networks
-        self._dropout = dropout
+        self._dropout, self._networks = network.native(context, step.problem.training)
 
     def heuristics(self, problem: RNNProblem) -> Sequence[Heuristic]:
-        """All algorithms, in the order of the guess."""
-        return [partial(_rows, problem, guessed_algos(problem))]
+        """Return all algorithms, in the order of the heuristic choice."""
+        return [lambda _: _rows(problem, guessed_algos(problem))]
 
     def autotune_candidates(
         self,
         problem: RNNProblem,
-        context: Context,  # noqa: ARG002 - as all families are asked
+        context: Context,  # noqa: ARG002 - an argument of all families
         request: AlgoRequest,
     ) -> list[Candidate]:
-        """All algorithms, without what is compiled when it is made where the settings say so."""
-        rows = rnn_rows(problem, guessed_algos(problem))
+        """Return all algorithms; those that are compiled at run time only if the settings allow it."""
+        rows = _rows(problem, guessed_algos(problem))
         rows = [row for row in rows if config.allow_runtime_compilation or row.algorithm not in COMPILED]
         return [row._replace(rejected=row.rejected or request.refusal(row)) for row in rows]
 
     def by_name(self, problem: RNNProblem, name: str) -> tuple[Sequence[Heuristic], Sequence[Heuristic]]:
-        """The algorithm of a name, and nothing in its place."""
-        return [partial(_rows, problem, (name,))], []
+        """Return the algorithm of a name, without alternatives."""
+        return [lambda _: _rows(problem, (name,))], []
+
+    def planned(self, problem: RNNProblem, context: Context) -> list[Candidate]:
+        """Return all algorithms with their workspace, or with the reason why cuDNN rejects them."""
+        rows = []
+        for row in _rows(problem, RNN_ALGOS):
+            try:
+                plan = self.plan(problem, row, context)
+            except (NotSupportedError, BadParamError) as error:
+                rows.append(row._replace(rejected=str(error)))
+            else:
+                rows.append(row._replace(workspace=plan.workspace))
+        return rows
 
     def plan(self, problem: RNNProblem, candidate: Candidate, context: Context) -> Plan:
-        """Make an algorithm ready to run.
-
-        Raises
-        ------
-        NotSupportedError
-            cuDNN refuses it for this problem, or keeps weights elsewhere than it does for the others.
-        """
+        """Return a plan; raise if cuDNN rejects the algorithm, or places weights elsewhere."""
         unfit = unfit_algo(problem, candidate.algorithm)
         if unfit or candidate.algorithm not in RNN_ALGOS:
             raise NotSupportedError(unfit or f"algorithm {candidate.algorithm!r} does not exist")
@@ -76,7 +79,7 @@ class RNNFamily:
         return step_plan(self._step, RNNPlan(self._step, candidate, network, context))
 
     def _network(self, spec: RNNSpec, problem: RNNProblem, context: Context) -> RNNDescriptor:
-        """The native network; one that is compiled for a batch is compiled once for it."""
+        """Return the native network. One that is compiled for a batch size is compiled once."""
         padded, compiled = problem.layout != "packed", spec.algo in COMPILED
         key = ("a network", context.device, spec, padded, problem.batch if compiled else 0)
         found: RNNDescriptor | None = self._networks.get(key)
@@ -91,21 +94,14 @@ class RNNFamily:
         return found
 
 
-def rnn_rows(problem: RNNProblem, algos: Sequence[str]) -> list[Candidate]:
-    """Rows of algorithms, those that are known to be of no use with the reason."""
+def _rows(problem: RNNProblem, algos: Sequence[str]) -> list[Candidate]:
+    """Return candidates; those that are known to be wrong or useless are rejected with the reason."""
     math = problem.spec.math
     return [Candidate("legacy", algo, math, 0, True, rejected=unfit_algo(problem, algo)) for algo in algos]
 
 
-def _rows(problem: RNNProblem, algos: Sequence[str], context: Context) -> list[Candidate]:  # noqa: ARG001
-    return rnn_rows(problem, algos)
-
-
 def _check_weights(network: RNNDescriptor, spec: RNNSpec, context: Context) -> None:
-    """Ask cuDNN where each parameter is, and raise unless it is where our table says.
-
-    Weights are made before an algorithm is chosen, so all have to agree on their places.
-    """
+    """Raise unless each parameter is at its offset in our table, by which weights are packed."""
     library, handle, itemsize = context.library, context.handle, DTYPES[spec.dtype].itemsize
     size = ctypes.c_size_t()
     library.cudnnGetRNNWeightSpaceSize(handle, network, ctypes.byref(size))
@@ -114,28 +110,15 @@ def _check_weights(network: RNNDescriptor, spec: RNNSpec, context: Context) -> N
         raise NotSupportedError(
             f"{spec.algo} keeps weights in {size.value:,} bytes; the network's are {wanted:,}"
         )
-    places = {
-        (row.pseudo_layer, row.lin_layer_id, row.kind): (row.name, offset * itemsize)
-        for row, offset in zip(rnn_parameters(spec), rnn_offsets(spec), strict=True)
-    }
     blank = TensorSpec.packed((1, 1, 1), spec.dtype)
     with TensorDescriptor(blank) as matrix, TensorDescriptor(blank) as bias:
-        for pseudo_layer, number in dict.fromkeys(place[:2] for place in places):
+        for row in rnn_parameters(spec):
             found = {"matrix": ctypes.c_void_p(), "bias": ctypes.c_void_p()}
             library.cudnnGetRNNWeightParams(
-                handle,
-                network,
-                pseudo_layer,
-                size.value,
-                BASE,
-                number,
-                matrix,
-                ctypes.byref(found["matrix"]),
-                bias,
-                ctypes.byref(found["bias"]),
+                *(handle, network, row.pseudo_layer, size.value, BASE, row.lin_layer_id),
+                *(matrix, ctypes.byref(found["matrix"]), bias, ctypes.byref(found["bias"])),
             )
-            for kind, address in found.items():
-                name, offset = places.get((pseudo_layer, number, kind), ("", None))
-                if offset is not None and address.value != BASE + offset:
-                    where = "nowhere" if address.value is None else f"at byte {address.value - BASE:,}"
-                    raise NotSupportedError(f"{spec.algo} keeps {name} {where}; it is at byte {offset:,}")
+            address, offset = found[row.kind].value, row.offset * itemsize
+            if address != BASE + offset:
+                where = "nowhere" if address is None else f"at byte {address - BASE:,}"
+                raise NotSupportedError(f"{spec.algo} keeps {row.name} {where}; it is at byte {offset:,}")

@@ -1,24 +1,124 @@
-"""The gradients of a recurrent network, from the reserve of a training pass."""
+"""The gradients of a recurrent network, and the reserve of a training pass that they are computed from."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from ...array import DeviceArray
 from ...cuda import stream as streams
-from ...cuda.stream import Stream
 from ...errors import AllocationError, BadParamError, NotInitializedError, NotSupportedError
 from ...shapes.parse import as_bool
-from ...shapes.rnn import RNNSpec
 from ...typing import ArrayLike, StreamLike
-from .._call import Operation, execute
+from .._call import execute
 from .._state import OwnedCache
+from .network import GradientState, HasNetwork, TrainingState
 from .operations import BACKWARD_DATA, BACKWARD_WEIGHTS
-from .reserve import RNNReserve
-from .state import GradientState
 
-__all__ = ["RNNDataGradients", "RNNGradients", "result_slots"]
+__all__ = ["RNNDataGradients", "RNNGradients", "RNNReserve", "result_slots"]
+
+_GRADIENTS = {"backward_data": BACKWARD_DATA, "backward_weights": BACKWARD_WEIGHTS}
+
+# Operands of the forward pass that a gradient does not read. Results of `backward_data` must not overlap the
+# others, which `backward_weights` reads later.
+_UNREAD: dict[str, tuple[str, ...]] = {"backward_data": (), "backward_weights": ("w", "c0")}
+
+# Errors before anything is enqueued: the reserve is unchanged.
+_UNCHANGED = (NotSupportedError, BadParamError, NotInitializedError, AllocationError, ValueError, TypeError)
+
+
+class RNNReserve:
+    """Ties a training pass of an :class:`RNN` to its gradients, each of which can be computed once.
+
+    It keeps the operands and cuDNN's reserve space until both are computed, ``backward_data`` first.
+
+    Attributes
+    ----------
+    device : int
+    nbytes : int
+        Bytes of cuDNN's reserve space; 0 once it is used up.
+    exhausted : tuple of str
+        The gradients that were computed.
+    """
+
+    __slots__ = ("__weakref__", "_memory", "_owner", "_plan", "_step", "arrays", "device", "exhausted")
+
+    def __init__(self, owner: Any, state: TrainingState) -> None:
+        self._owner = owner
+        self._step = state.call.problem
+        self._plan = state.plan
+        self._memory = state.memory
+        names = [name for name, _ in self._step.operands]
+        self.arrays: dict[str, DeviceArray] = dict(zip(names, state.operands, strict=True))
+        self.arrays["y"] = state.results[0]
+        self.device = self.arrays["y"].device
+        self.exhausted: tuple[str, ...] = ()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of cuDNN's reserve space, without the operands."""
+        return 0 if self._memory is None else self._memory.size
+
+    def describe(self) -> str:
+        """Return what was computed, and by which algorithm."""
+        return f"{self._step.problem}\n{self._plan.describe()}"
+
+    def _compute(
+        self,
+        gradient: str,
+        owner: Any,
+        cache: OwnedCache,
+        given: dict[str, Any],
+        params: tuple[Any, ...],
+        outs: tuple[Any, ...],
+        stream: Any,
+    ) -> list[DeviceArray]:
+        """Compute a gradient; the reserve stays as it was if nothing was enqueued."""
+        if stream is None:
+            where = streams.current_stream(self.device)
+        else:
+            where = streams.as_stream(stream, self.device)
+        if where.device != self.device:
+            raise ValueError(f"the reserve is on device {self.device}; the operation runs on {where.device}")
+        self._check_use(gradient, owner)
+        unread = _UNREAD[gradient]
+        operands = {name: array for name, array in self.arrays.items() if name not in unread} | given
+        names, arrays = tuple(operands), tuple(operands.values())
+        params, state = (self._step, self._plan, *params), GradientState(cache, self._memory)
+        before = self.exhausted
+        self.exhausted = (*before, gradient)
+        try:
+            results = execute(
+                _GRADIENTS[gradient], names, arrays, params, outs=outs, stream=where, state=state
+            )
+        except _UNCHANGED:
+            self.exhausted = before
+            raise
+        if len(self.exhausted) == len(_GRADIENTS):
+            self._memory = None
+            self.arrays.clear()
+        return results
+
+    def _check_use(self, gradient: str, owner: Any) -> None:
+        if self._owner is not owner:
+            raise ValueError(f"the reserve is of {self._owner!r}, not of this {owner!r}")
+        if gradient in self.exhausted:
+            raise ValueError(
+                f"the reserve was used by {gradient} before, and changed; "
+                "run forward with training=True again"
+            )
+        if gradient == "backward_weights" and "backward_data" not in self.exhausted:
+            raise ValueError(
+                "backward_weights reads what backward_data wrote to the reserve; call that first"
+            )
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise TypeError(
+            "RNNReserve cannot be copied or pickled: it holds device memory of an unfinished training step"
+        )
+
+    def __repr__(self) -> str:
+        state = f"used by {' and '.join(self.exhausted)}" if self.exhausted else "fresh"
+        return f"<RNNReserve of {self._step.problem}; {self.nbytes:,} bytes, {state}>"
 
 
 class RNNDataGradients(NamedTuple):
@@ -26,7 +126,7 @@ class RNNDataGradients(NamedTuple):
 
     Attributes
     ----------
-    dx, dh0 : DeviceArray, or what was given as ``out``
+    dx, dh0 : DeviceArray, or the arrays that were given as ``out``
     dc0 : the same; None for a mode without cells
     """
 
@@ -35,30 +135,8 @@ class RNNDataGradients(NamedTuple):
     dc0: DeviceArray | None
 
 
-# Operands of the forward pass that a gradient does not read. Its results must not overlap the others, which
-# `backward_weights` reads.
-_UNREAD: dict[str, tuple[str, ...]] = {"backward_data": (), "backward_weights": ("w", "c0")}
-
-# Errors before anything is enqueued: the reserve is as it was.
-_UNCHANGED = (
-    NotSupportedError,
-    BadParamError,
-    NotInitializedError,
-    AllocationError,
-    ValueError,
-    TypeError,
-)
-
-
-class RNNGradients:
+class RNNGradients(HasNetwork):
     """The methods of an RNN that compute gradients."""
-
-    _cache: OwnedCache
-
-    @property
-    @abstractmethod
-    def spec(self) -> RNNSpec:
-        """The network as a value."""
 
     def backward_data(
         self,
@@ -81,7 +159,7 @@ class RNNGradients:
         dhy, dcy : device arrays, as hy and cy, optional
             Gradients that are None are zero.
         out : device array, or a tuple (dx, dh0, dc0), optional
-            Where results go, in C order; None in the tuple for one that is made.
+            Arrays for the results, in C order; None in the tuple for a new one.
         stream : optional
 
         Returns
@@ -94,7 +172,7 @@ class RNNGradients:
         TypeError
             The reserve is missing, or a gradient is not on the device or of another dtype.
         ValueError
-            The reserve is of another network or was used before, or a shape does not fit.
+            The reserve belongs to another network or was used before, or a shape does not fit.
         NotInitializedError
             A CUDA graph is being captured on the stream.
         NotSupportedError, AllocationError
@@ -102,13 +180,11 @@ class RNNGradients:
 
         Notes
         -----
-        ``cudnnRNNBackwardData_v8``.
-
-        The same bits from run to run as far as those of :meth:`forward` are.
+        ``cudnnRNNBackwardData_v8``. The same bits from run to run as far as those of :meth:`forward` are.
 
         Examples
         --------
-        >>> rnn = ct.RNN("rnn_relu", 1, 1, input_mode="skip", bias="no_bias")  # it adds what it sees
+        >>> rnn = ct.RNN("rnn_relu", 1, 1, input_mode="skip", bias="no_bias")  # it adds its inputs
         >>> w = rnn.pack_params({"l0.R_hidden": np.ones((1, 1))})
         >>> x = ct.asarray([[[1]], [[2]], [[3]]], "float32")  # (T, B, input_size)
         >>> y, _, _, reserve = rnn.forward(x, w, training=True)
@@ -119,7 +195,8 @@ class RNNGradients:
         given = {"dy": dy, "dhy": dhy, "dcy": dcy}
         given = {name: array for name, array in given.items() if array is not None}
         outs = result_slots(out, ("dx", "dh0", "dc0"), has_cells=self.spec.has_cells)
-        results = self._gradient(BACKWARD_DATA, "backward_data", reserve, given, (), outs, stream)
+        kept = _as_reserve(reserve)
+        results = kept._compute("backward_data", self, self._cache, given, (), outs, stream)
         dx, dh0, *dc0 = results
         return RNNDataGradients(dx, dh0, dc0[0] if dc0 else None)
 
@@ -136,25 +213,25 @@ class RNNGradients:
         Parameters
         ----------
         reserve : RNNReserve
-            It is used for this once, and lets go of its memory then.
+            It is used for this once, and releases its memory then.
         out : device array, shape (weight_size,), dtype of the network, optional
-            Where the result goes.
+            The array for the result.
         add : bool
-            Add to what ``out`` holds, which this needs.
+            Add to the values of ``out``, which is then required.
         stream : optional
 
         Returns
         -------
         DeviceArray, shape (weight_size,), dtype of the network; or ``out`` as one
-            ``split_params`` shows its parts.
+            ``split_params`` returns views of its parts.
 
         Raises
         ------
         TypeError
             The reserve is missing, or ``out`` is not on the device or of another dtype.
         ValueError
-            The reserve is of another network, was used before, or :meth:`backward_data` was not called;
-            ``out`` does not fit, or there is none to add to.
+            The reserve belongs to another network, was used before, or :meth:`backward_data` was not called;
+            ``out`` does not fit, or is missing with ``add``.
         NotInitializedError
             A CUDA graph is being captured on the stream.
         NotSupportedError, AllocationError
@@ -163,12 +240,11 @@ class RNNGradients:
         Notes
         -----
         ``cudnnRNNBackwardWeights_v8``, which always adds: without ``add`` the result is set to zero first.
-
         The same bits from run to run as far as those of :meth:`forward` are.
 
         Examples
         --------
-        >>> rnn = ct.RNN("rnn_relu", 1, 1, input_mode="skip", bias="no_bias")  # it adds what it sees
+        >>> rnn = ct.RNN("rnn_relu", 1, 1, input_mode="skip", bias="no_bias")  # it adds its inputs
         >>> w = rnn.pack_params({"l0.R_hidden": np.ones((1, 1))})
         >>> x = ct.asarray([[[1]], [[2]], [[3]]], "float32")  # (T, B, input_size)
         >>> y, _, _, reserve = rnn.forward(x, w, training=True)
@@ -179,36 +255,12 @@ class RNNGradients:
         add = as_bool(add, "add")
         if add and out is None:
             raise ValueError("add=True needs out, the array that it adds to")
-        (dw,) = self._gradient(BACKWARD_WEIGHTS, "backward_weights", reserve, {}, (add,), (out,), stream)
-        _as_reserve(reserve).finish()
-        return dw
-
-    def _gradient(
-        self,
-        operation: Operation,
-        step: str,
-        reserve: RNNReserve | None,
-        given: dict[str, Any],
-        params: tuple[Any, ...],
-        outs: tuple[Any, ...],
-        stream: Any,
-    ) -> list[DeviceArray]:
-        """Compute a gradient from its reserve, which stays as it was if nothing was enqueued."""
         kept = _as_reserve(reserve)
-        where = _where(kept, stream)
-        kept.take(self, step)
-        operands = {name: array for name, array in kept.arrays.items() if name not in _UNREAD[step]} | given
-        names, arrays = tuple(operands), tuple(operands.values())
-        params, state = (kept.step, kept.plan, *params), GradientState(self._cache, kept.memory)
-        try:
-            return execute(operation, names, arrays, params, outs=outs, stream=where, state=state)
-        except _UNCHANGED:
-            kept.give_back(step)
-            raise
+        return kept._compute("backward_weights", self, self._cache, {}, (add,), (out,), stream)[0]
 
 
 def result_slots(out: Any, names: tuple[str, ...], *, has_cells: bool) -> tuple[Any, ...]:
-    """Return what ``out`` has for each result: it is one array for the first, or a tuple for all."""
+    """Return the array given for each result by ``out``: one array for the first, or a tuple for all."""
     outs = tuple(out) if isinstance(out, tuple | list) else (out, None, None)
     if len(outs) != len(names):
         raise ValueError(f"out has {len(outs)} arrays; the results are {', '.join(names)}")
@@ -224,13 +276,3 @@ def _as_reserve(reserve: Any) -> RNNReserve:
         hint = "; forward gives one with training=True" if reserve is None else ""
         raise TypeError(f"reserve must be an RNNReserve, not {type(reserve).__name__}{hint}")
     return reserve
-
-
-def _where(reserve: RNNReserve, stream: Any) -> Stream:
-    if stream is None:
-        where = streams.current_stream(reserve.device)
-    else:
-        where = streams.as_stream(stream, reserve.device)
-    if where.device != reserve.device:
-        raise ValueError(f"the reserve is on device {reserve.device}; the operation runs on {where.device}")
-    return where

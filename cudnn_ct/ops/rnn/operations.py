@@ -1,29 +1,32 @@
-"""The three steps of a network as operations: the forward pass and both gradients."""
+"""The forward pass and both gradients of a network as operations, and the table of algorithms."""
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from ... import algo_cache
-from ...autotune.request import AlgoRequest
+from ...array_creation import zeros
 from ...context import Context
-from ...errors import CudnnError, NotInitializedError, NotSupportedError
+from ...errors import NotInitializedError, NotSupportedError
+from ...plans.base import Candidate
 from ...shapes.checks import one_dtype
-from ...shapes.rnn import RNN_ALGOS
+from ...shapes.rnn import RNN_ALGOS, RNNSpec
 from ...shapes.rnn_params import rnn_weight_size
 from ...shapes.rnn_problem import RNNProblem, RNNStep, rnn_problem, why_not_packed
-from ...shapes.sequences import check_rnn_operands
+from ...shapes.sequences import check_rnn_operands, check_states
 from ...shapes.specs import TensorSpec
-from .._call import Operation, Select, SinglePlan
-from .candidates import RNNFamily, rnn_rows
-from .network import Network
+from .._call import CallSignature, Operation, PreparedCall, Select, SinglePlan
+from .._state import OwnedCache
+from ..conv.algorithms import Algorithms
+from .candidates import RNNFamily
+from .network import KeepingDropoutState, Network, RNNState, TrainingState, preserved
 from .plans import EmptyRNNPlan, step_plan
-from .state import KeepingDropoutState
 from .weights import check_weights
 
-__all__ = ["BACKWARD_DATA", "BACKWARD_WEIGHTS", "FORWARD", "RNNParams", "family_of"]
+__all__ = ["BACKWARD_DATA", "BACKWARD_WEIGHTS", "FORWARD", "RNNParams", "table"]
 
 Specs = dict[str, TensorSpec]
 Outs = Sequence[TensorSpec | None]
@@ -47,7 +50,7 @@ def _forward_problem(specs: Specs, _: Outs, *params: Any, aligned: bool, **__: A
         spec, shape["x"], shape.get("h0"), shape.get("c0"), told.lengths, told.layout
     )
     check_weights(spec, specs["w"])
-    one_dtype("a recurrent network", network=spec.dtype, **{name: one.dtype for name, one in specs.items()})
+    _check_dtype(spec, specs)
     axis = 1 if told.layout == "batch_major" else 0
     steps = max(lengths, default=0) if told.layout == "packed" else shapes.x[axis]
     problem = rnn_problem(spec, told.layout, steps, shapes.h[1], lengths, told.training)
@@ -58,11 +61,18 @@ def _forward_problem(specs: Specs, _: Outs, *params: Any, aligned: bool, **__: A
     return _with_tensors(step, specs, {"y": shapes.y, "hy": shapes.h, "cy": shapes.c}, aligned)
 
 
+def _check_dtype(spec: RNNSpec, operands: Specs) -> None:
+    dtypes = {name: own.dtype for name, own in operands.items()}
+    one_dtype("a recurrent network", network=spec.dtype, **dtypes)
+
+
 def _data_problem(specs: Specs, _: Outs, step: RNNStep, _plan: Any, *, aligned: bool, **__: Any) -> RNNStep:
-    shapes = step.shapes
-    for name, wanted in (("dy", shapes.y), ("dhy", shapes.h), ("dcy", shapes.c)):
-        if name in specs:
-            _check_gradient(specs[name], name, wanted, step.problem.spec.dtype)
+    shapes, spec = step.shapes, step.problem.spec
+    given = {name: own for name, own in specs.items() if name in ("dy", "dhy", "dcy")}
+    _check_dtype(spec, given)
+    check_states(spec, shapes, **{name: own.shape for name, own in given.items() if name != "dy"})
+    if "dy" in given and given["dy"].shape != shapes.y:
+        raise ValueError(f"dy has shape {given['dy'].shape}; this network needs {shapes.y}")
     results = {"dx": shapes.x, "dh0": shapes.h, "dc0": shapes.c}
     return _with_tensors(step._replace(name="backward_data"), specs, results, aligned)
 
@@ -87,15 +97,6 @@ def _with_tensors(
     return step._replace(operands=tuple(specs.items()), written=tuple(made.items()), aligned=aligned)
 
 
-def _check_gradient(own: TensorSpec, name: str, wanted: tuple[int, ...] | None, dtype: str) -> None:
-    if wanted is None:
-        raise ValueError(f"{name} is given, but the network has no cells; only 'lstm' has")
-    if own.dtype != dtype:
-        raise TypeError(f"{name} is {own.dtype}; the network is {dtype}")
-    if own.shape != wanted:
-        raise ValueError(f"{name} has shape {own.shape}; it is of {wanted}")
-
-
 def _select_forward(step: RNNStep, params: tuple[Any, ...]) -> Select:
     told = RNNParams(*params)
 
@@ -105,29 +106,24 @@ def _select_forward(step: RNNStep, params: tuple[Any, ...]) -> Select:
                 "a pass that is captured must be made once before, on the same stream and in this thread"
             )
         if not any(step.lengths):
-            return SinglePlan(step_plan(step, EmptyRNNPlan(step)))
-        selection = _chosen(step.problem, family_of(step, told.network, ctx), ctx, told.network.request)
+            return SinglePlan(step_plan(step, EmptyRNNPlan()))
+        selection = _selection(step, told.network, ctx)
         keeps = told.training and told.network.has_dropout
         return KeepingDropoutState(selection) if keeps else selection
 
     return select
 
 
-def family_of(step: RNNStep, network: Network, ctx: Context) -> RNNFamily:
-    """Return the algorithms for a forward pass in a thread."""
-    dropout, natives = network.native(ctx, step.problem.training)
-    return RNNFamily(step, natives, dropout)
-
-
-def _chosen(problem: RNNProblem, family: RNNFamily, ctx: Context, request: AlgoRequest) -> Any:
+def _selection(step: RNNStep, network: Network, ctx: Context) -> Any:
+    family, algo = RNNFamily(step, network, ctx), network.request.algo
     try:
-        return algo_cache.select(problem, family, ctx, request)
+        return algo_cache.select(step.problem, family, ctx, network.request)
     except NotSupportedError as error:
-        if request.algo not in RNN_ALGOS:
+        if algo not in RNN_ALGOS:
             raise
-        others = [algo for algo in RNN_ALGOS if algo != request.algo and _can(problem, algo, family, ctx)]
+        others = [row.algorithm for row in family.planned(step.problem, ctx) if not row.rejected]
         raise NotSupportedError(
-            f"algo={request.algo!r} does not support this case; {', '.join(others) or 'no other'} "
+            f"algo={algo!r} does not support this case; {', '.join(others) or 'no other'} "
             f"do{'es' * (len(others) < 2)}\n{error}",
             status=error.status,
             function=error.function,
@@ -135,28 +131,58 @@ def _chosen(problem: RNNProblem, family: RNNFamily, ctx: Context, request: AlgoR
         ) from error
 
 
-def _can(problem: RNNProblem, algo: str, family: RNNFamily, ctx: Context) -> bool:
-    (row,) = rnn_rows(problem, (algo,))
-    try:
-        family.plan(problem, row, ctx)
-    except CudnnError:
-        return False
-    return True
-
-
 def _select_gradient(step: RNNStep, params: tuple[Any, ...]) -> Select:
     plan = SinglePlan(step_plan(step, params[1]))
     return lambda _: plan
 
 
-def _operation(what: str, problem: Any, select: Any, *written: str) -> Operation:
-    return Operation(what, problem, select=select, written=written, fixed_results=True, freeze=tuple)
-
-
-FORWARD = _operation("a recurrent network", _forward_problem, _select_forward, "out y", "out hy", "out cy")
+_operation = partial(Operation, fixed_results=True, freeze=tuple)
+FORWARD = _operation(
+    "a recurrent network", _forward_problem, select=_select_forward, written=("out y", "out hy", "out cy")
+)
 BACKWARD_DATA = _operation(
-    "a gradient of a recurrent network", _data_problem, _select_gradient, "out dx", "out dh0", "out dc0"
+    "a gradient of a recurrent network",
+    _data_problem,
+    select=_select_gradient,
+    written=("out dx", "out dh0", "out dc0"),
 )
 BACKWARD_WEIGHTS = _operation(
-    "a gradient of a recurrent network", _weights_problem, _select_gradient, "out dw"
+    "a gradient of a recurrent network", _weights_problem, select=_select_gradient, written=("out dw",)
 )
+
+
+class _Benchmark:
+    """A selection whose run measures all candidates."""
+
+    def __init__(self, problem: RNNProblem, family: RNNFamily, rows: list[Candidate]) -> None:
+        self._problem = problem
+        self._ways = [(row, family.plan) for row in rows]
+        self.rows: list[Candidate] = []
+
+    def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
+        self.rows, _ = algo_cache.benchmark_rows(self._problem, self._ways, context, pointers, alpha, beta)
+
+
+def table(ctx: Context, x_shape: tuple[int, ...], params: RNNParams, *, measure: bool) -> Algorithms:
+    """Return every algorithm for data of a shape, those rejected with the reason; measured on zeros."""
+    if measure and ctx.capturing:
+        raise NotInitializedError("algorithms cannot be timed on a stream that is being captured")
+    network = params.network
+    spec, names = network.spec, ("x", "w")
+    specs = tuple(TensorSpec.packed(shape, spec.dtype) for shape in (x_shape, (rnn_weight_size(spec),)))
+    outs = (None,) * (3 if spec.has_cells else 2)
+    step = FORWARD.problem_of(CallSignature(names, specs, outs, params), specs)
+    if not any(step.lengths):
+        return Algorithms(step.problem, [])
+    family = RNNFamily(step, network, ctx)
+    rows = family.planned(step.problem, ctx)
+    if measure:
+        state = TrainingState(OwnedCache(1), network) if params.training else RNNState()
+        state.calls(ctx)  # takes the dropout state
+        timed = _Benchmark(step.problem, family, [row for row in rows if not row.rejected])
+        call = PreparedCall.of(step, specs, step.results, timed, what=FORWARD.name)
+        operands = tuple(zeros(one.shape, one.dtype, stream=ctx.stream) for one in specs)
+        with preserved(state.dropout, ctx.stream):
+            state.run(ctx, call, operands, outs, 1.0, 0.0)
+        rows = timed.rows + [row for row in rows if row.rejected]
+    return Algorithms(step.problem, rows)

@@ -1,45 +1,83 @@
-"""Plans of recurrent networks: the forward pass and both gradients."""
+"""Plans of recurrent networks, with one C call for each step, and the descriptors that they need."""
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
-from itertools import groupby
+from collections.abc import Callable, Sequence
+from functools import partial
+from math import copysign
 from operator import itemgetter
+from typing import Any, NamedTuple
 
+from ..._bindings import enums
 from ...array import DeviceArray
 from ...context import Context
 from ...cuda import memory as memories
-from ...cuda import stream as streams
-from ...descriptors import TensorDescriptor
+from ...descriptors import (
+    Descriptor,
+    DescriptorType,
+    Setter,
+    TensorDescriptor,
+    choice,
+    dtype,
+    integer,
+    ints,
+    members,
+)
 from ...dtypes import DTYPES
-from ...errors import NotInitializedError
 from ...plans.base import Candidate, Plan
+from ...plans.chain import ChainPlan, Step
 from ...plans.elementwise import copy_plan, fill_plan
 from ...plans.workspace import nbytes_of
 from ...plans.wrappers import RelayoutPlan
+from ...shapes.rnn import RNN_ALGOS, RNNSpec
 from ...shapes.rnn_params import rnn_weight_size
 from ...shapes.rnn_problem import RNNDataSpec, RNNStep
 from ...shapes.specs import TensorSpec
-from .descriptors import RNNDataDescriptor, RNNDescriptor
+from .._sequences import DeviceInts, plan_for_sequences
 
-__all__ = ["EmptyRNNPlan", "RNNPlan", "step_plan"]
+__all__ = ["EmptyRNNPlan", "RNNDataDescriptor", "RNNDescriptor", "RNNPlan", "step_plan"]
 
 INFERENCE, TRAINING = 0, 1  # cudnnForwardMode_t
 ADD = 0  # cudnnWgradMode_t: the only one that cuDNN computes
 
+Enqueue = Callable[[Context, Sequence[int]], None]
 
-STEPS = {
-    "forward": ("x", "w", "h0", "c0", "y", "hy", "cy"),
-    "backward_data": ("y", "dy", "h0", "c0", "w", "dhy", "dcy", "dx", "dh0", "dc0"),
-    "backward_weights": ("x", "h0", "y", "dw"),
+
+class _Call(NamedTuple):
+    """A C function, the names of its arguments, and for h and c the state before and the state after."""
+
+    function: str
+    arguments: str
+    states: tuple[tuple[str, str], ...] = ()
+
+
+_MEMORY = "workspace_size workspace reserve_size reserve"
+CALLS = {
+    "forward": _Call(
+        "cudnnRNNForward",
+        "handle network mode lengths x_desc x y_desc y h_desc h0 hy c_desc c0 cy weight_size w " + _MEMORY,
+        (("h0", "hy"), ("c0", "cy")),
+    ),
+    "backward_data": _Call(
+        "cudnnRNNBackwardData_v8",
+        "handle network lengths y_desc y dy x_desc dx h_desc h0 dhy dh0 c_desc c0 dcy dc0 weight_size w "
+        + _MEMORY,
+        (("dhy", "dh0"), ("dcy", "dc0")),
+    ),
+    "backward_weights": _Call(
+        "cudnnRNNBackwardWeights_v8",
+        "handle network add lengths x_desc x h_desc h0 y_desc y weight_size dw " + _MEMORY,
+    ),
 }
 
 
 def step_plan(step: RNNStep, network: RNNPlan | EmptyRNNPlan) -> Plan:
     """Return a plan of one step; operands that have gaps or are misaligned are copied."""
-    plan = StepPlan(step, network)
-    moves = [_contiguous(spec) for _, spec in (*step.operands, *step.written)]
+    specs = dict((*step.operands, *step.written))
+    steps = [Step(StepPlan(step, network), tuple(range(len(specs)))), *_empty_sequences(step, list(specs))]
+    plan = ChainPlan((), steps, scaled=0) if len(steps) > 1 else steps[0].plan
+    moves = [_contiguous(spec) for spec in specs.values()]
     if step.aligned and not any(copy for _, copy in moves):
         return plan
     copying = RelayoutPlan(plan, moves, len(step.written), step.updated, align=True)
@@ -53,17 +91,32 @@ def _contiguous(spec: TensorSpec) -> tuple[TensorSpec, TensorSpec | None]:
     return spec, None if is_contiguous else TensorSpec.packed(spec.shape, spec.dtype)
 
 
-class StepPlan:
-    """One step of a network: its method gets the pointers of a run, 0 for those that are missing."""
+def _empty_sequences(step: RNNStep, names: list[str]) -> list[Step]:
+    """Pass on the states of sequences without a time step: cuDNN writes the padding value there."""
+    empty = [place for place, length in enumerate(step.lengths) if not length]
+    steps = []
+    for source, target in CALLS[step.name].states if empty else ():
+        if target not in names:
+            continue
+        spec, at = dict(step.written)[target], names.index(target)
+        if source in names:
+            copies = plan_for_sequences(empty, copy_plan, spec, spec)
+            steps.append(Step(copies, (names.index(source), at)))
+        else:
+            zeros = plan_for_sequences(empty, lambda part: fill_plan(part, 0.0), spec)
+            steps.append(Step(zeros, (at,)))
+    return steps
 
-    __slots__ = ("_arguments", "_method", "_network", "_zeroed", "workspace")
+
+class StepPlan:
+    """One step of a network; the pointers of a run are those of the operands and results that it has."""
+
+    __slots__ = ("_enqueue", "_network", "_zeroed", "workspace")
 
     def __init__(self, step: RNNStep, network: RNNPlan | EmptyRNNPlan) -> None:
         names = [name for name, _ in (*step.operands, *step.written)]
-        places = [names.index(name) if name in names else -1 for name in STEPS[step.name]]
-        self._arguments = itemgetter(*places)
         self._network = network
-        self._method = getattr(network, step.name)
+        self._enqueue = network.bind(step, names)
         self.workspace = network.workspace
         # cuDNN adds to gradients of weights, and leaves those of padding as they are.
         is_zeroed = {"dw": not step.updated, "dx": step.problem.ragged and step.problem.layout != "packed"}
@@ -76,276 +129,197 @@ class StepPlan:
         """Enqueue the step."""
         for place, nbytes in self._zeroed:
             memories.fill(pointers[place], b"\0", nbytes, context.stream)
-        self._method(context, *self._arguments((*pointers, 0)))
+        self._enqueue(context, pointers)
 
     def describe(self) -> str:
-        """Return what was chosen."""
+        """Return a description of the plan."""
         return self._network.describe()
 
 
-class EmptySequenceStates:
-    """States of sequences without a time step, which pass through: cuDNN writes the padding value there."""
-
-    __slots__ = ("_moves",)
-
-    def __init__(self, step: RNNStep) -> None:
-        self._moves = []
-        spec, batch = step.problem.spec, len(step.lengths)
-        for cells, size in enumerate((spec.output_size, spec.hidden_size)):
-            for start, stop in _runs_of_zero(step.lengths):
-                part = TensorSpec(
-                    (spec.pseudo_layers, stop - start, size), (batch * size, size, 1), spec.dtype
-                )
-                offset = start * size * DTYPES[spec.dtype].itemsize
-                self._moves.append((cells, offset, copy_plan(part, part), fill_plan(part, 0.0)))
-
-    def carry(self, context: Context, *states: tuple[int, int]) -> None:
-        """Enqueue target = source for h, then for c, or target = 0 if there is no source."""
-        for cells, offset, copy, zeros in self._moves:
-            source, target = states[cells]
-            if source and target:
-                copy.run(context, (source + offset, target + offset), 1.0, 0.0)
-            elif target:
-                zeros.run(context, (target + offset,), 1.0, 0.0)
-
-
-def _runs_of_zero(lengths: tuple[int, ...]) -> list[tuple[int, int]]:
-    """Return the start and end of each run of zeros."""
-    places = range(len(lengths))
-    groups = groupby(places, key=lambda place: lengths[place] == 0)
-    runs = [list(run) for empty, run in groups if empty]
-    return [(run[0], run[-1] + 1) for run in runs]
-
-
 class RNNPlan:
-    """One algorithm of a network for sequences of given lengths: each pass is one C call.
+    """One algorithm of a network for sequences of given lengths.
 
-    The lengths are told twice, to descriptors and in device memory: before cuDNN 8.9.1 kernels read the
-    latter, and the header still asks for it.
+    The lengths are in the descriptors and in device memory: before cuDNN 8.9.1 kernels read the latter, and
+    the header still asks for it.
     """
 
     __slots__ = (
-        "_cells",
+        "_constants",
         "_dy",
-        "_empty",
-        "_forward",
         "_lengths",
-        "_mode",
-        "_network",
-        "_reserve",
-        "_reserved",
-        "_states",
-        "_there",
+        "_library",
         "_training",
-        "_weights",
-        "_x",
-        "_y",
         "candidate",
+        "reserve",
         "workspace",
     )
 
     def __init__(self, step: RNNStep, candidate: Candidate, network: RNNDescriptor, context: Context) -> None:
-        import numpy as np
-
-        problem, lengths = step.problem, step.lengths
-        spec = problem.spec
-        self.candidate = candidate
-        self._network = network
-        data = RNNDataSpec(spec.dtype, problem.layout, problem.steps, problem.batch, spec.input_size, lengths)
+        problem, spec = step.problem, step.problem.spec
+        # The descriptor of x has the padding 0, which cuDNN writes to dx past the ends of sequences.
+        x = RNNDataSpec(
+            spec.dtype, problem.layout, problem.steps, problem.batch, spec.input_size, step.lengths
+        )
         width = spec.output_size * spec.directions
-        # What is past the ends of gradients of x is zero: the descriptor of x has the padding 0.
-        self._x = RNNDataDescriptor.cached(data)
-        self._dy = TensorSpec.packed(step.shapes.y, spec.dtype)
-        # That of y is its own: by value -0.0 were 0.0, and NaN nothing that was seen before.
-        self._y = RNNDataDescriptor(data._replace(size=width, padding=step.padding))
-        h = (spec.pseudo_layers, problem.batch, spec.output_size)
-        self._states = TensorDescriptor.cached(TensorSpec.packed(h, spec.dtype))
-        c = (*h[:2], spec.hidden_size)
-        self._cells = TensorDescriptor.cached(TensorSpec.packed(c, spec.dtype)) if spec.has_cells else None
-        self._empty = EmptySequenceStates(step) if 0 in lengths else None
-        # As C has them: a call converts what it is given, one after the other.
-        self._weights = ctypes.c_size_t(rnn_weight_size(spec) * DTYPES[spec.dtype].itemsize)
-        self._mode = ctypes.c_int(TRAINING if problem.training else INFERENCE)
+        h, c = (
+            TensorDescriptor.cached(TensorSpec.packed((spec.pseudo_layers, problem.batch, size), spec.dtype))
+            for size in (spec.output_size, spec.hidden_size)
+        )
+        x_desc, mode = RNNDataDescriptor.cached(x), TRAINING if problem.training else INFERENCE
         workspace, reserve = ctypes.c_size_t(), ctypes.c_size_t()
         context.library.cudnnGetRNNTempSpaceSizes(
-            context.handle, network, self._mode, self._x, ctypes.byref(workspace), ctypes.byref(reserve)
+            context.handle, network, mode, x_desc, ctypes.byref(workspace), ctypes.byref(reserve)
         )
+        self.candidate = candidate
         self.workspace: int = workspace.value
+        self.reserve = TensorSpec.packed((reserve.value if problem.training else 0,), "uint8")
         self._training = problem.training
-        self._reserved = reserve if problem.training else ctypes.c_size_t(0)
-        self._reserve = TensorSpec.packed((self._reserved.value,), "uint8")
-        # On the default stream, whatever the first call works on: this outlives that stream.
-        home = streams.default_stream(context.device)
-        self._lengths = DeviceArray.from_host(np.array(lengths, np.int32), DTYPES["int32"], "nchw", home)
-        self._there = False  # for other streams than that
-        self._forward = context.library.cudnnRNNForward
+        self._dy = TensorSpec.packed(step.shapes.y, spec.dtype)
+        self._lengths = DeviceInts(context.device, step.lengths, "lengths of sequences")
+        self._library = context.library
+        self._constants = {
+            "network": network,
+            "mode": ctypes.c_int(mode),
+            "add": ctypes.c_int(ADD),
+            "x_desc": x_desc,
+            # Not a cached descriptor: as keys -0.0 equals 0.0, and NaN equals nothing.
+            "y_desc": RNNDataDescriptor(x._replace(size=width, padding=step.padding)),
+            "h_desc": h,
+            "c_desc": c if spec.has_cells else None,
+            # As C numbers, because a call converts each int that it gets.
+            "weight_size": ctypes.c_size_t(rnn_weight_size(spec) * DTYPES[spec.dtype].itemsize),
+            "workspace_size": workspace,
+            "reserve_size": ctypes.c_size_t(self.reserve.size),
+        }
 
-    def forward(
-        self, context: Context, x: int, weights: int, h0: int, c0: int, y: int, hy: int, cy: int
-    ) -> None:
-        """Enqueue the forward pass."""
-        reserve = context.state.reserve(self, self._reserve, context) if self._training else 0
-        nbytes = self.workspace
-        workspace = context.workspace(nbytes)
-        lengths = self._begin(context)
-        self._forward(
-            context.handle,
-            self._network,
-            self._mode,
-            lengths,
-            self._x,
-            x,
-            self._y,
-            y,
-            self._states,
-            h0,
-            hy,
-            self._cells,
-            c0,
-            cy,
-            self._weights,
-            weights,
-            nbytes,
-            workspace,
-            self._reserved,
-            reserve,
-        )
-        self._end(context, (h0, hy), (c0, cy))
+    def bind(self, step: RNNStep, names: list[str]) -> Enqueue:
+        """Return the C call of a step for pointers with these names; a pointer without a name is null."""
+        call = CALLS[step.name]
+        ordered = [*names, *self._constants, "handle", "lengths", "workspace", "reserve", "dy", "missing"]
+        places = [ordered.index(name if name in ordered else "missing") for name in call.arguments.split()]
+        in_order, constants = itemgetter(*places), tuple(self._constants.values())
+        function = getattr(self._library, call.function)
+        needs_dy = step.name == "backward_data" and "dy" not in names  # cuDNN requires it
 
-    def backward_data(
-        self,
-        context: Context,
-        y: int,
-        dy: int,
-        h0: int,
-        c0: int,
-        weights: int,
-        dhy: int,
-        dcy: int,
-        dx: int,
-        dh0: int,
-        dc0: int,
-    ) -> None:
-        """Enqueue the gradients of x and of the first states."""
-        zeros = None
-        if not dy:  # cuDNN requires one
-            zeros = DeviceArray.new(self._dy, nbytes_of(self._dy), context.stream, "a gradient of zeros")
-            memories.fill(zeros.pointer, b"\0", nbytes_of(self._dy), context.stream)
-            dy = zeros.pointer
-        workspace = context.workspace(self.workspace)
-        lengths = self._begin(context)
-        context.library.cudnnRNNBackwardData_v8(
-            context.handle,
-            self._network,
-            lengths,
-            self._y,
-            y,
-            dy,
-            self._x,
-            dx,
-            self._states,
-            h0,
-            dhy,
-            dh0,
-            self._cells,
-            c0,
-            dcy,
-            dc0,
-            self._weights,
-            weights,
-            self.workspace,
-            workspace,
-            self._reserved,
-            _reserve_of(context),
-        )
-        self._end(context, (dhy, dh0), (dcy, dc0))
+        def enqueue(context: Context, pointers: Sequence[int]) -> None:
+            dy = self._zeros(context) if needs_dy else None
+            reserve = context.state.reserve_for(self, context) if self._training else 0
+            workspace = context.workspace(self.workspace)
+            lengths = self._lengths.on(context, self)  # a captured graph keeps the descriptors too
+            varying = (context.handle, lengths.pointer, workspace, reserve, dy.pointer if dy else 0, 0)
+            function(*in_order((*pointers, *constants, *varying)))
+            self._lengths.keep_until_done(context.stream)
 
-    def backward_weights(self, context: Context, x: int, h0: int, y: int, dw: int) -> None:
-        """Enqueue dw += the gradient of the weights."""
-        workspace = context.workspace(self.workspace)
-        lengths = self._begin(context)
-        context.library.cudnnRNNBackwardWeights_v8(
-            context.handle,
-            self._network,
-            ADD,
-            lengths,
-            self._x,
-            x,
-            self._states,
-            h0,
-            self._y,
-            y,
-            self._weights,
-            dw,
-            self.workspace,
-            workspace,
-            self._reserved,
-            _reserve_of(context),
-        )
-        self._end(context)
+        return enqueue
+
+    def _zeros(self, context: Context) -> DeviceArray:
+        nbytes = nbytes_of(self._dy)
+        zeros = DeviceArray.new(self._dy, nbytes, context.stream, "a gradient of zeros")
+        memories.fill(zeros.pointer, b"\0", nbytes, context.stream)
+        return zeros
 
     def describe(self) -> str:
-        """Tell what was chosen."""
+        """Return a description of the plan."""
         return f"chosen: {self.candidate._replace(workspace=self.workspace)}"
-
-    def _begin(self, context: Context) -> int:
-        """The address of the lengths; a captured graph keeps them, and the descriptors."""
-        lengths = self._lengths
-        if context.stream is not lengths.home:
-            if not self._there:  # once: they are not written again
-                if context.capturing:
-                    raise NotInitializedError(
-                        f"a pass of a recurrent network is captured on {context.stream}, and the lengths of "
-                        "its sequences are on their way on another stream: make the same call once on this "
-                        "stream before capturing it"
-                    )
-                streams.synchronize(lengths.writer)
-                self._there = True
-            if context.capturing:
-                context.pin(self)
-        return lengths.pointer
-
-    def _end(self, context: Context, *states: tuple[int, int]) -> None:
-        if self._empty and states:
-            self._empty.carry(context, *states)
-        if self._lengths.home is not context.stream:
-            self._lengths.record_use(context.stream)
-
-
-def _reserve_of(context: Context) -> int:
-    memory = context.state.memory
-    return 0 if memory is None else int(memory.pointer)
 
 
 class EmptyRNNPlan:
-    """The steps of a network if no sequence has a time step: states and their gradients pass through."""
+    """A network if no sequence has a time step: all that remains is to pass on the states."""
 
-    __slots__ = ("_padding", "_states", "_training", "_y", "workspace")
+    workspace = 0
+    reserve = TensorSpec.packed((0,), "uint8")
 
-    def __init__(self, step: RNNStep) -> None:
-        self._y = TensorSpec.packed(step.shapes.y, step.problem.spec.dtype)
-        self._padding = step.padding
-        self._states = EmptySequenceStates(step)
-        self._training = step.problem.training
-        self.workspace = 0
+    def bind(self, step: RNNStep, names: list[str]) -> Enqueue:
+        """Return a function that fills y with the padding value; gradients have nothing to compute."""
+        if step.name != "forward":
+            return lambda *_: None
+        spec = TensorSpec.packed(step.shapes.y, step.problem.spec.dtype)
+        return partial(self._fill, step, spec, names.index("y"))
 
-    def forward(self, context: Context, _x: int, _w: int, h0: int, c0: int, y: int, hy: int, cy: int) -> None:
-        """Fill y with the padding value, and copy the states."""
-        if self._training:
-            context.state.plan = self
-        if self._y.size:
-            stream = context.stream
-            DeviceArray(self._y, y, None, stream, stream).fill(self._padding, stream=stream)
-        self._states.carry(context, (h0, hy), (c0, cy))
-
-    def backward_data(self, context: Context, *pointers: int) -> None:
-        """Copy the gradients of the states."""
-        *_, dhy, dcy, _, dh0, dc0 = pointers
-        self._states.carry(context, (dhy, dh0), (dcy, dc0))
-
-    def backward_weights(self, *_: object) -> None:
-        """Add nothing to the gradient of the weights."""
+    def _fill(
+        self, step: RNNStep, spec: TensorSpec, place: int, context: Context, pointers: Sequence[int]
+    ) -> None:
+        stream = context.stream
+        if step.problem.training:
+            context.state.reserve_for(self, context)
+        if spec.size:
+            DeviceArray(spec, pointers[place], None, stream, stream).fill(step.padding, stream=stream)
 
     def describe(self) -> str:
-        """Return what was chosen."""
+        """Return a description of the plan."""
         return "chosen: no sequence has a time step, the states are only copied"
+
+
+PADDED_IO_ENABLED = 1  # CUDNN_RNN_PADDED_IO_ENABLED, without which cuDNN takes packed data only
+
+_NETWORK = Setter(
+    "cudnnSetRNNDescriptor_v8",
+    choice("algo", members(enums.RNNAlgo, *RNN_ALGOS)),
+    choice("mode", members(enums.RNNMode)),
+    choice("bias", members(enums.RNNBiasMode)),
+    choice("direction", members(enums.DirectionMode)),
+    choice("input_mode", members(enums.RNNInputMode, without="_input")),
+    dtype("dtype"),
+    dtype("compute"),
+    choice("math", members(enums.MathType, without="_math")),
+    integer("input_size"),
+    integer("hidden_size"),
+    integer("output_size"),  # cuDNN requires the hidden size here if the network has no projection
+    integer("num_layers"),
+)
+_SEQUENCES = Setter(
+    "cudnnSetRNNDataDescriptor",
+    dtype("dtype"),
+    choice(
+        "layout",
+        {
+            "sequence_major": enums.RNNDataLayout.SEQ_MAJOR_UNPACKED,
+            "batch_major": enums.RNNDataLayout.BATCH_MAJOR_UNPACKED,
+            "packed": enums.RNNDataLayout.SEQ_MAJOR_PACKED,
+        },
+    ),
+    integer("steps"),
+    integer("batch"),
+    integer("size"),
+)
+
+
+class RNNDescriptor(Descriptor[RNNSpec]):
+    """``cudnnRNNDescriptor_t`` of an :class:`RNNSpec`, which keeps ``dropout`` alive."""
+
+    __slots__ = ("dropout", "padded")
+    kind = DescriptorType(RNNSpec, _NETWORK, readable=False)
+
+    def __init__(self, spec: RNNSpec, *, padded: bool = True, dropout: Any = None) -> None:
+        self.padded = padded
+        self.dropout = dropout
+        super().__init__(spec)
+
+    def _set(self, library: Any) -> None:
+        _NETWORK.set(library, self, self.dropout, PADDED_IO_ENABLED if self.padded else 0)
+        if self.spec.clip is not None:
+            library.cudnnRNNSetClip_v9(self, enums.RNNClipMode.MINMAX, *self.spec.clip)
+
+
+class RNNDataDescriptor(Descriptor[RNNDataSpec]):
+    """``cudnnRNNDataDescriptor_t`` of an :class:`RNNDataSpec`, by ``cudnnSetRNNDataDescriptor``."""
+
+    __slots__ = ()
+    kind = DescriptorType(RNNDataSpec, _SEQUENCES, readable=False)
+
+    def _set(self, library: Any) -> None:
+        spec = self.spec
+        if len(spec.lengths) != spec.batch:  # C would read past the end
+            raise ValueError(f"there are {len(spec.lengths)} lengths; the batch has {spec.batch} sequences")
+        _SEQUENCES.set(library, self, ints(spec.lengths, "lengths"), _element(spec.dtype, spec.padding))
+
+
+def _element(dtype: str, value: float) -> Any:
+    """Return a pointer to a number of a dtype, which the descriptor copies."""
+    if value == 0 and copysign(1, value) > 0:
+        return ctypes.byref((ctypes.c_char * 8)())
+    import numpy as np
+
+    with np.errstate(all="ignore"):
+        held = np.asarray(value).astype(DTYPES[dtype].numpy).tobytes()
+    return ctypes.byref(ctypes.create_string_buffer(held, len(held)))

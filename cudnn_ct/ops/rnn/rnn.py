@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 from ... import context
-from ..._config import config
 from ...array import DeviceArray
 from ...autotune.request import POLICIES, SYNONYMS
 from ...cuda import stream as streams
@@ -36,12 +36,9 @@ from .._operands import stream_of
 from .._state import OwnedCache
 from ..conv.algorithms import Algorithms
 from ..dropout import DropoutState, check_seed
-from .algorithms import table
-from .gradients import RNNDataGradients, RNNGradients, result_slots
-from .network import Network
-from .operations import FORWARD, RNNParams
-from .reserve import RNNReserve
-from .state import RNNState, TrainingState
+from .gradients import RNNDataGradients, RNNGradients, RNNReserve, result_slots
+from .network import Network, RNNState, TrainingState
+from .operations import FORWARD, RNNParams, table
 from .weights import RNNWeights
 
 __all__ = ["RNN", "RNNDataGradients", "RNNForward", "RNNReserve"]
@@ -54,7 +51,7 @@ class RNNForward(NamedTuple):
 
     Attributes
     ----------
-    y, hy : DeviceArray, or what was given as ``out``
+    y, hy : DeviceArray, or the arrays that were given as ``out``
     cy : the same; None for a mode without cells
     reserve : RNNReserve; None unless the pass was for training
     """
@@ -66,7 +63,7 @@ class RNNForward(NamedTuple):
 
 
 class RNN(RNNGradients, RNNWeights):
-    """A recurrent network: its description, and the ways to compute it. Its weights are an array apart.
+    """A recurrent network. Its weights are an array of their own.
 
     Parameters
     ----------
@@ -74,29 +71,27 @@ class RNN(RNNGradients, RNNWeights):
     input_size, hidden_size, num_layers : int, at least 1
     direction : "unidirectional" or "bidirectional"
     input_mode : "linear" or "skip"
-        Whether the first layer has matrices for its input, or adds it as it is, which needs ``input_size``
-        equal to ``hidden_size``.
+        With "skip" the first layer adds its input without matrices; ``input_size`` equals ``hidden_size``.
     bias : "no_bias", "single_inp_bias", "double_bias" or "single_rec_bias"
     projection_size : int, 0 for none, else less than ``hidden_size``; "lstm" only
     dropout : float, at least 0 and less than 1
         Between the layers, in training. Its random state is ``dropout_state``.
     dtype : float16 | bfloat16 | float32 | float64
-        Of data, states and weights.
+        The dtype of data, states and weights.
     precision : as everywhere
     algo : str or Candidate, optional
         A policy: "heuristic" (the default), "autotune", "guess_once" or "time_once"; or "standard",
         "persist_static", "persist_dynamic" or "persist_static_small_h"; or a row of :meth:`algorithms`.
     clip : (low, high), optional; "lstm" only
-        The range that cells are clipped to where they are used; those that are returned are not.
+        The range that cells are clipped to where they are used; returned cells are not clipped.
     seed : int
-        Of the random state, from 0 to 2**64 - 1.
+        The seed of the random state, from 0 to 2**64 - 1.
 
     Attributes
     ----------
     spec : RNNSpec
-        All of that, checked, as a value; its fields are attributes of the network as well.
+        The parameters as a value; its fields are attributes of the network as well.
     algo : str, Candidate or None
-        As it was given.
     weight_size, weight_bytes : int
         Items and bytes of all parameters.
 
@@ -107,8 +102,8 @@ class RNN(RNNGradients, RNNWeights):
 
     Notes
     -----
-    ``cudnnSetRNNDescriptor_v8``. Any thread may use a network; what is prepared for a call belongs to its
-    thread. Training with dropout is for one thread at a time: each device has one random state.
+    ``cudnnSetRNNDescriptor_v8``. Any thread may use a network, but one at a time may train it with dropout:
+    each device has one random state.
 
     Examples
     --------
@@ -142,35 +137,25 @@ class RNN(RNNGradients, RNNWeights):
     ) -> None:
         self.algo = algo if algo is None or isinstance(algo, Candidate) else _algo(algo)
 
-        def described(allow_tf32: bool) -> RNNSpec:
-            return rnn_spec(
-                mode,
-                input_size,
-                hidden_size,
-                num_layers,
-                direction=direction,
-                input_mode=input_mode,
-                bias=bias,
-                projection_size=projection_size,
-                dropout=dropout,
-                dtype=dtype,
-                precision=precision,
-                algo=self.algo if self.algo in RNN_ALGOS else "standard",
-                clip=clip,
-                allow_tf32=allow_tf32,
-            )
-
-        self._specs = {allowed: described(allowed) for allowed in (False, True)}
+        described = partial(
+            rnn_spec,
+            *(mode, input_size, hidden_size, num_layers),
+            direction=direction,
+            input_mode=input_mode,
+            bias=bias,
+            projection_size=projection_size,
+            dropout=dropout,
+            dtype=dtype,
+            precision=precision,
+            algo=self.algo if self.algo in RNN_ALGOS else "standard",
+            clip=clip,
+        )
+        specs = {allowed: described(allow_tf32=allowed) for allowed in (False, True)}
         self.seed = check_seed(seed)
+        self._network = Network(specs, self.algo, self.seed)
         self.weight_size = rnn_weight_size(self.spec)
         self.weight_bytes = self.weight_size * DTYPES[self.spec.dtype].itemsize
-        self._network = Network(self._specs, self.algo, self.seed)
         self._cache = OwnedCache(MAX_CALLS)
-
-    @property
-    def spec(self) -> RNNSpec:
-        """The network as a value; ``math`` follows ``config.allow_tf32`` where precision leaves it open."""
-        return self._specs[config.allow_tf32]
 
     def __getattr__(self, name: str) -> Any:
         if not name.startswith("_") and name in RNNSpec._fields:
@@ -200,23 +185,23 @@ class RNN(RNNGradients, RNNWeights):
         Parameters
         ----------
         x : device array, dtype of the network
-            Of shape (T, B, input_size), (B, T, input_size) or (sum of lengths, input_size) by ``layout``.
-            What is past the end of a sequence is not looked at.
+            Shape (T, B, input_size), (B, T, input_size) or (sum of lengths, input_size) by ``layout``. Values
+            past the end of a sequence are not read.
         w : device array, shape (weight_size,), dtype of the network
         h0 : device array, shape (layers * directions, B, output_size), optional
-            The states before the first step; zero by default. ``output_size`` is ``projection_size``, where
-            there is a projection, else ``hidden_size``.
+            The states before the first step; zero by default. ``output_size`` is ``projection_size`` if that
+            is not 0, else ``hidden_size``.
         c0 : device array, shape (layers * directions, B, hidden_size), optional; "lstm" only
         lengths : B ints, 0 to T, optional
             The number of steps of each sequence, in any order; T by default. Packed data needs them, with
-            the longest first and none 0. Those on the device are read, which waits for it.
+            the longest first and none 0. An array on the device is read, which waits for it.
         layout : "sequence_major", "batch_major" or "packed"
         training : bool
             Return a reserve for the gradients, and apply dropout.
         padding_value : float
-            What y is past the end of a sequence.
+            The value of y past the end of a sequence.
         out : device array, or a tuple (y, hy, cy), optional
-            Where results go, in C order; None in the tuple for one that is made.
+            Arrays for the results, in C order; None in the tuple for a new one.
         stream : optional
             An address, or anything with ``__cuda_stream__``; by default that of ``ct.use``.
 
@@ -241,26 +226,22 @@ class RNN(RNNGradients, RNNWeights):
         -----
         ``cudnnRNNForward``.
 
-        By cuDNN's manual the same bits from run to run, on GPUs of one architecture; its release notes make
-        an exception for products of matrices while several streams use cuBLAS, which
-        ``CUBLAS_WORKSPACE_CONFIG=:4096:2`` in the environment takes away.
+        The same bits from run to run, on GPUs of one architecture. The release notes of cuDNN make an
+        exception: if several streams use cuBLAS, set ``CUBLAS_WORKSPACE_CONFIG=:4096:2`` in the environment.
 
         Examples
         --------
-        >>> rnn = ct.RNN("rnn_relu", 1, 1, input_mode="skip", bias="no_bias")  # it adds what it sees
+        >>> rnn = ct.RNN("rnn_relu", 1, 1, input_mode="skip", bias="no_bias")  # it adds its inputs
         >>> w = rnn.pack_params({"l0.R_hidden": np.ones((1, 1))})
         >>> x = ct.asarray([[[1]], [[2]], [[3]]], "float32")  # (T, B, input_size)
         >>> y, hy, _, _ = rnn.forward(x, w)
         >>> y.numpy().ravel(), hy.numpy().ravel()
         (array([1., 3., 6.], dtype=float32), array([6.], dtype=float32))
         """
-        network, state = self._network, RNNState(self._cache)
+        network, training = self._network, as_bool(training, "training")
+        state = TrainingState(self._cache, network) if training else RNNState(self._cache)
         given = {"x": x, "w": w, "h0": h0, "c0": c0}
         names = tuple([name for name, array in given.items() if array is not None or name in ("x", "w")])
-        training = as_bool(training, "training")
-        if training:
-            dropout = network.dropout_state(stream_of(x, "x", stream)) if network.has_dropout else None
-            state = TrainingState(self._cache, dropout)
         if lengths is not None:
             lengths = _lengths(lengths, x, stream)
         order: str = layout
@@ -287,7 +268,7 @@ class RNN(RNNGradients, RNNWeights):
         Raises
         ------
         ValueError
-            Nothing is dropped: the probability is 0, or there is one layer.
+            The probability is 0, or the network has one layer.
         """
         if not self._network.has_dropout:
             raise ValueError(
@@ -306,7 +287,7 @@ class RNN(RNNGradients, RNNWeights):
         measure: bool = True,
         stream: StreamLike | None = None,
     ) -> Algorithms:
-        """List the algorithms that there are for data of a shape, with the time of each.
+        """List the algorithms for data of a shape, with the time of each.
 
         Parameters
         ----------
@@ -319,8 +300,8 @@ class RNN(RNNGradients, RNNWeights):
         Returns
         -------
         Algorithms
-            A tuple of :class:`Candidate`, the fastest first, then those that were rejected, with their
-            ``status``. A row is good as ``algo=`` of a network.
+            A tuple of :class:`Candidate`, the fastest first, then those that were ``rejected``. A row can be
+            the ``algo=`` of a network.
 
         Raises
         ------
@@ -357,7 +338,7 @@ def _algo(algo: Any) -> str:
 
 
 def _lengths(given: Any, x: Any, stream: Any) -> tuple[int, ...]:
-    """Return lengths as ints. Those on the device are waited for, because descriptors hold them."""
+    """Return lengths as ints, which descriptors hold; wait for an array on the device."""
     if isinstance(given, DeviceArray):
         where = x if isinstance(x, Stream) else stream_of(x, "x", stream)
         if streams.is_capturing(where):

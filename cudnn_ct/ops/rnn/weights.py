@@ -1,25 +1,23 @@
-"""The weights of a recurrent network in one piece of device memory: put in, taken out, seen."""
+"""The weights of a recurrent network in one array: packed, viewed, converted."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from math import prod
 from typing import TYPE_CHECKING, Any
 
 from ...array import DeviceArray
 from ...array_creation import NO_NUMBERS, as_operand
 from ...cuda import stream as streams
-from ...cuda.stream import Stream
 from ...dtypes import DTYPES
 from ...shapes.parse import as_int
 from ...shapes.rnn import RNNSpec
-from ...shapes.rnn_params import rnn_offsets, rnn_parameters, rnn_weight_size
+from ...shapes.rnn_params import RNNParameter, rnn_parameters, rnn_weight_size
 from ...shapes.rnn_weights import arrange_weights, from_torch, to_torch, with_prefix
 from ...shapes.specs import TensorSpec
 from ...typing import ArrayLike, StreamLike
 from .._operands import stream_of
 from ..tensor import transform
+from .network import HasNetwork
 
 if TYPE_CHECKING:
     import numpy as np
@@ -27,13 +25,8 @@ if TYPE_CHECKING:
 __all__ = ["RNNWeights", "as_index", "check_weights"]
 
 
-class RNNWeights:
-    """The weights of a network in one array: packed, split into views, and converted to and from torch."""
-
-    @property
-    @abstractmethod
-    def spec(self) -> RNNSpec:
-        """The network as a value."""
+class RNNWeights(HasNetwork):
+    """The methods of an RNN for its weights, which are one array."""
 
     def pack_params(
         self, weights: Mapping[str, object] | Sequence[object], *, stream: StreamLike | None = None
@@ -42,7 +35,7 @@ class RNNWeights:
 
         Parameters
         ----------
-        weights : mapping by names, or sequence in the order, of ``problem.rnn_parameters(rnn.spec)``
+        weights : mapping by names, or sequence in the order, of ``shapes.rnn_params.rnn_parameters(spec)``
             NumPy arrays of real numbers, or arrays on the device of the network's dtype; matrices of shape
             (out, in), biases of shape (out,).
         stream : optional
@@ -56,7 +49,7 @@ class RNNWeights:
         ValueError
             A parameter is missing, unknown or of another shape.
         TypeError
-            One on the device is of another dtype, or one on the host is not of real numbers.
+            An array on the device has another dtype, or one on the host has no real numbers.
 
         Examples
         --------
@@ -65,17 +58,33 @@ class RNNWeights:
         >>> rnn.pack_params(dict(zip(names, map(np.array, ([[2]], [[4]], [3], [5]))))).numpy()
         array([2., 4., 3., 5.], dtype=float32)
         """
-        return pack(self.spec, weights, streams.resolve_stream(stream))
+        import numpy as np
+
+        spec, where = self.spec, streams.resolve_stream(stream)
+        dtype = DTYPES[spec.dtype]
+        flat, on_device = np.zeros(rnn_weight_size(spec), dtype.numpy), []
+        parts = arrange_weights(spec, weights)
+        for row, part in zip(rnn_parameters(spec), parts, strict=True):
+            if isinstance(part, np.ndarray):
+                row.view(flat)[...] = _real(part, row.name).astype(dtype.numpy)
+                continue
+            array = as_operand(part, row.name, where)
+            if array.spec.dtype != spec.dtype:
+                raise TypeError(f"{row.name} is {array.spec.dtype}; the network is {spec.dtype}")
+            on_device.append((array, row))
+        w = DeviceArray.from_host(flat, dtype, "nchw", where)
+        for array, row in on_device:
+            transform(array, out=_view(w, row), stream=where)
+        return w
 
     def split_params(self, w: ArrayLike, layer: int, direction: int = 0) -> dict[str, DeviceArray]:
-        """See the parameters of one layer in one direction: writable views of the weights, without a copy.
+        """Return the parameters of one layer in one direction, as writable views of the weights.
 
         Parameters
         ----------
         w : device array, shape (weight_size,), dtype of the network
         layer : int, from 0
-        direction : int
-            0 for forwards, 1 for backwards.
+        direction : int, 0 for forwards or 1 for backwards
 
         Returns
         -------
@@ -87,30 +96,30 @@ class RNNWeights:
         ValueError
             The layer does not exist, or w has another size.
 
-        Notes
-        -----
-        Each view shares the stream order of the weights. The tests compare the offsets with those that
-        ``cudnnGetRNNWeightParams`` returns for each algorithm.
-
         Examples
         --------
         >>> rnn = ct.RNN("rnn_tanh", 1, 1)
         >>> rnn.split_params(ct.asarray([2, 4, 3, 5], "float32"), 0)["l0.R_hidden"].numpy()
         array([[4.]], dtype=float32)
         """
-        array = as_operand(w, "w", stream_of(w, "w", None))
-        return split(self.spec, array, layer, direction)
+        spec, array = self.spec, self._checked(w)
+        if "nchw" not in array.spec.layouts:
+            raise ValueError(f"w has stride {array.spec.strides}; pass contiguous weights")
+        pseudo_layer = as_index(spec.num_layers, layer, "layer") * spec.directions
+        pseudo_layer += as_index(spec.directions, direction, "direction")
+        rows = [row for row in rnn_parameters(spec) if row.pseudo_layer == pseudo_layer]
+        return {row.name: _view(array, row) for row in rows}
 
     def from_torch(
         self, state_dict: Mapping[str, object], prefix: str = "", *, stream: StreamLike | None = None
     ) -> DeviceArray:
-        """Take the weights of a ``torch.nn.RNN``, ``LSTM`` or ``GRU``; torch itself is not needed.
+        """Convert the weights of a ``torch.nn.RNN``, ``LSTM`` or ``GRU``; torch itself is not needed.
 
         Parameters
         ----------
         state_dict : mapping from torch's names to tensors or NumPy arrays
         prefix : str
-            What stands before the names, such as ``"encoder."``; other names are passed over.
+            The prefix of the names, such as ``"encoder."``; other names are ignored.
         stream : optional
 
         Returns
@@ -120,10 +129,9 @@ class RNNWeights:
         Raises
         ------
         TypeError
-            ``state_dict`` is not a mapping, ``prefix`` is not a string, or a value is not an array of real
-            numbers.
+            An argument or a value of ``state_dict`` has the wrong type, or no real numbers.
         ValueError
-            A name is missing or unknown, a shape does not fit, or the biases of a GRU cannot be made one.
+            A name is missing or unknown, a shape does not fit, or the biases of a GRU cannot be joined.
 
         Examples
         --------
@@ -133,26 +141,26 @@ class RNNWeights:
         array([2., 4., 3., 5.], dtype=float32)
         """
         own = with_prefix(state_dict, prefix)
-        return self.pack_params(from_torch(host_parts(own), self.spec, prefix=prefix), stream=stream)
+        parts = {name: _real(_on_host(value), name) for name, value in own.items()}
+        return self.pack_params(from_torch(parts, self.spec, prefix=prefix), stream=stream)
 
     def to_torch(self, w: ArrayLike, prefix: str = "") -> dict[str, np.ndarray[Any, Any]]:
-        """Copy the weights to the host as torch names and joins them.
+        """Copy the weights to the host, as tensors with torch's names.
 
         Parameters
         ----------
         w : device array, shape (weight_size,), dtype of the network
-        prefix : str
-            Put before each name.
+        prefix : str, put before each name
 
         Returns
         -------
         dict from torch's names to NumPy arrays
-            Of the dtype of the network, but float32 for bfloat16, which ``torch.from_numpy`` does not take.
+            The dtype is that of the network, or float32 for bfloat16, which ``torch.from_numpy`` rejects.
 
         Raises
         ------
         ValueError
-            The network has skip input, which torch has not.
+            The network has skip input, which torch does not have.
 
         Examples
         --------
@@ -160,8 +168,15 @@ class RNNWeights:
         >>> rnn.to_torch(ct.asarray([2, 4, 3, 5], "float32"))["weight_hh_l0"]
         array([[4.]], dtype=float32)
         """
+        spec, flat = self.spec, self._checked(w).numpy()
+        if spec.dtype == "bfloat16":
+            flat = flat.astype("float32")
+        return to_torch([row.view(flat) for row in rnn_parameters(spec)], spec, prefix=prefix)
+
+    def _checked(self, w: ArrayLike) -> DeviceArray:
         array = as_operand(w, "w", stream_of(w, "w", None))
-        return to_torch(to_host(self.spec, array), self.spec, prefix=prefix)
+        check_weights(self.spec, array.spec)
+        return array
 
 
 def check_weights(spec: RNNSpec, w: TensorSpec) -> None:
@@ -173,51 +188,11 @@ def check_weights(spec: RNNSpec, w: TensorSpec) -> None:
         )
 
 
-def pack(spec: RNNSpec, weights: Mapping[str, object] | Sequence[object], stream: Stream) -> DeviceArray:
-    """Copy parameters into one new array; those on the host are cast to the dtype of the network."""
-    import numpy as np
-
-    dtype = DTYPES[spec.dtype]
-    parts = arrange_weights(spec, weights)
-    flat, later = np.zeros(rnn_weight_size(spec), dtype.numpy), []
-    for row, start, part in zip(rnn_parameters(spec), rnn_offsets(spec), parts, strict=True):
-        if isinstance(part, np.ndarray):
-            flat[start : start + row.size] = _real(part, row.name).astype(dtype.numpy).reshape(-1)
-            continue
-        array = as_operand(part, row.name, stream)
-        if array.spec.dtype != spec.dtype:
-            raise TypeError(f"{row.name} is {array.spec.dtype}; the network is {spec.dtype}")
-        later.append((array, start, row.shape))
-    w = DeviceArray.from_host(flat, dtype, "nchw", stream)
-    for array, start, shape in later:
-        transform(array, out=_view(w, start, shape), stream=stream)
-    return w
-
-
-def split(spec: RNNSpec, w: DeviceArray, layer: int, direction: int) -> dict[str, DeviceArray]:
-    """Views of the parameters of a layer in one direction, by name, in the order of cuDNN's linLayerIDs."""
-    check_weights(spec, w.spec)
-    if "nchw" not in w.spec.layouts:
-        raise ValueError(f"w has stride {w.spec.strides}; pass contiguous weights")
-    wanted = as_index(spec.num_layers, layer, "layer") * spec.directions
-    wanted += as_index(spec.directions, direction, "direction")
-    rows = zip(rnn_parameters(spec), rnn_offsets(spec), strict=True)
-    return {row.name: _view(w, start, row.shape) for row, start in rows if row.pseudo_layer == wanted}
-
-
-def to_host(spec: RNNSpec, w: DeviceArray) -> dict[str, Any]:
-    """All parameters by name, as NumPy arrays that torch takes: it has no bfloat16 of NumPy's."""
-    check_weights(spec, w.spec)
-    flat = w.numpy()
-    if spec.dtype == "bfloat16":
-        flat = flat.astype("float32")
-    rows = zip(rnn_parameters(spec), rnn_offsets(spec), strict=True)
-    return {row.name: flat[start : start + row.size].reshape(row.shape) for row, start in rows}
-
-
-def host_parts(state: Mapping[str, Any]) -> dict[str, Any]:
-    """The tensors of a state as NumPy arrays, whatever library they are of."""
-    return {name: _real(_on_host(value), name) for name, value in state.items()}
+def _view(w: DeviceArray, row: RNNParameter) -> DeviceArray:
+    assert row.offset + row.size <= w.size
+    view = w.view_as(TensorSpec.packed(row.shape, w.spec.dtype))
+    view.pointer += row.offset * w.itemsize
+    return view
 
 
 def _on_host(value: Any) -> Any:
@@ -225,8 +200,9 @@ def _on_host(value: Any) -> Any:
 
     if isinstance(value, np.ndarray):
         return value
-    for step in ("detach", "cpu"):
-        value = getattr(value, step, lambda value=value: value)()
+    for method in ("detach", "cpu"):
+        if hasattr(value, method):
+            value = getattr(value, method)()
     if not hasattr(value, "numpy"):
         return np.from_dlpack(value) if hasattr(value, "__dlpack__") else np.asarray(value)
     try:
@@ -236,22 +212,15 @@ def _on_host(value: Any) -> Any:
 
 
 def _real(array: Any, name: str) -> Any:
-    """The array itself; raise for one that has no real numbers, which a cast would make of it."""
+    """Return the array, or raise if a cast would make real numbers of others."""
     if array.dtype.kind in NO_NUMBERS:
         raise TypeError(f"{name} is {array.dtype}; weights are real numbers")
     return array
 
 
 def as_index(most: int, value: Any, name: str) -> int:
-    """An int that counts one of ``most`` things from 0."""
+    """Return an int from 0 to ``most`` - 1, or raise."""
     n = as_int(value, name)
     if not 0 <= n < most:
         raise ValueError(f"{name} must be from 0 to {most - 1}, got {n}")
     return n
-
-
-def _view(w: DeviceArray, start: int, shape: tuple[int, ...]) -> DeviceArray:
-    assert start + prod(shape) <= w.size
-    view = w.view_as(TensorSpec.packed(shape, w.spec.dtype))
-    view.pointer += start * w.itemsize
-    return view
