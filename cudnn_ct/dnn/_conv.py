@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from .._config import config
 from ..array import DeviceArray
-from ..autotune.request import ALGORITHMS
 from ..errors import warn_caller
+from ..ops.conv.algorithm_names import ALGORITHMS
 from ..ops.conv.conv import conv, conv_backward_data, conv_backward_filter
 from ..shapes.conv import conv_output_shape
 from ..shapes.parse import as_choice, as_int

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..autotune.request import ALGORITHMS
+from ..ops.conv.algorithm_names import ALGORITHMS
 
 if TYPE_CHECKING:
     from .._config import Config

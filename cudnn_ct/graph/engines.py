@@ -17,6 +17,7 @@ __all__ = [
     "enumerate_engines",
     "execution_plan",
     "heuristic_configs",
+    "is_engine",
     "offer_of",
     "plan_from_json",
     "plan_to_json",
@@ -81,6 +82,11 @@ class Engine(NamedTuple):
         return 0 <= self.number < 2**63 and all(
             0 <= knob < 2**31 and -(2**63) <= choice < 2**63 for knob, choice in self.knobs
         )
+
+
+def is_engine(name: str) -> bool:
+    """Return whether an algorithm's name is the name of an engine, as :class:`Engine` prints it."""
+    return name.startswith("engine ")
 
 
 class EngineConfig(NamedTuple):

@@ -39,7 +39,7 @@ class Planner:
     ::
 
         planner = Planner("tests/devices/h200-cudnn-9.19.json")
-        graph.candidates(problem, planner)
+        engine_candidates(graph, EngineRules(), planner)
     """
 
     def __init__(self, description: Mapping[str, Any] | str | Path) -> None:

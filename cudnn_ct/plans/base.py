@@ -84,6 +84,10 @@ class Problem(Protocol):
     def kind(self) -> Hashable:
         """All but the sizes: one first choice serves problems of a kind, under the policies ``*_once``."""
 
+    @property
+    def plain(self) -> Problem:
+        """The problem without the facts of one call, such as scaling; rows of tables belong to it."""
+
 
 class Plan(Protocol):
     """A way that is ready to run, in one thread on one device."""

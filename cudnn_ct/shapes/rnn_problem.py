@@ -50,6 +50,11 @@ class RNNProblem(NamedTuple):
         """All but the sizes of the data."""
         return self._replace(steps=0, batch=0)
 
+    @property
+    def plain(self) -> RNNProblem:
+        """The problem itself: it has no facts of one call."""
+        return self
+
     def __str__(self) -> str:
         network = str(self.spec).rpartition(", ")[0]
         ragged = " of different lengths" if self.ragged else ""

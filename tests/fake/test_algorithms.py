@@ -12,10 +12,11 @@ import pytest
 import cudnn_ct as ct
 from cudnn_ct import context, testing
 from cudnn_ct._config import config
-from cudnn_ct.autotune.request import ALGORITHMS, POLICIES, SYNONYMS, request
+from cudnn_ct.autotune.request import POLICIES, SYNONYMS, request
 from cudnn_ct.autotune.store import store
 from cudnn_ct.errors import AllocationError, CudnnWarning, NotInitializedError, NotSupportedError
 from cudnn_ct.ops.conv import graph
+from cudnn_ct.ops.conv.algorithm_names import ALGORITHMS
 from cudnn_ct.plans.base import Candidate
 from cudnn_ct.shapes.conv import conv_problem
 

@@ -29,6 +29,7 @@ from cudnn_ct.errors import (
     NotSupportedError,
     error_from_status,
 )
+from cudnn_ct.graph import candidates as engine_candidates
 from cudnn_ct.ops.conv import candidates, graph
 from cudnn_ct.plans.base import Candidate
 from cudnn_ct.shapes.conv import conv_problem
@@ -535,8 +536,8 @@ def test_what_the_making_of_a_plan_says_of_an_engine(
         raise error_from_status(status, "cudnnBackendFinalize")
 
     monkeypatch.setattr(graph, "candidates", lambda *_: [Candidate("graph", "engine 1", "fma", 0, True)])
-    monkeypatch.setattr(graph, "operation_graph", lambda *_: None)
-    monkeypatch.setattr(graph, "execution_plan", execution_plan)
+    monkeypatch.setattr(engine_candidates, "operation_graph", lambda *_: None)
+    monkeypatch.setattr(engine_candidates, "execution_plan", execution_plan)
     for _ in range(2):
         ran(fake)
         context.current(streams.current_stream()).calls.clear()  # as in another thread

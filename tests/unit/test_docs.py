@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import cudnn_ct as ct
-from cudnn_ct import dnn, doctor, graph, reference, testing
+from cudnn_ct import dnn, doctor, reference, testing
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = Path(ct.__file__).parent
@@ -146,7 +146,7 @@ def test_api_pages_have_every_public_name_once() -> None:
     headings = [heading for _, heading in OBJECTS]
     objects = {"config": "_config.Config", "raw": "_raw.RawLibrary"}
     public = {objects.get(name, name) for name in ct.__all__} - {"dnn", "reference"}
-    for module in (dnn, doctor, graph, reference, testing):
+    for module in (dnn, doctor, reference, testing):
         own = module.__name__.removeprefix("cudnn_ct.")
         public |= {f"{own}.{name}" for name in module.__all__}
     of_shapes = {

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from cudnn_ct.ops.conv.errata import erratum, ranked_too_high
+from cudnn_ct.ops.conv.engine_order import ranked_too_high
+from cudnn_ct.ops.conv.errata import erratum
 from cudnn_ct.shapes.conv import ConvProblem, conv_problem
 from cudnn_ct.shapes.fused import FusedConv
 from cudnn_ct.shapes.specs import TensorSpec

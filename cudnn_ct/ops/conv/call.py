@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from ... import algo_cache
@@ -14,6 +15,7 @@ from ...shapes.specs import TensorSpec
 from .._call import Operation, Select, SinglePlan
 from .._keys import enum_names, freeze
 from . import candidates
+from .algorithm_names import named_algorithm
 
 __all__ = ["CONV", "TRANSPOSED", "ConvParams", "request_of", "select"]
 
@@ -99,6 +101,7 @@ def request_of(arguments: ConvParams, problem: Any) -> AlgoRequest:
             config.workspace_limit if arguments.workspace_limit is None else arguments.workspace_limit,
             arguments.strict,
             problem,
+            partial(named_algorithm, problem=problem.core),
         )
     except ValueError as error:
         if arguments.algo is None:

@@ -11,16 +11,18 @@ from functools import partial
 from typing import Any
 
 from ..._config import config
-from ...autotune.request import AlgoRequest, is_engine, named_algorithm, why_not_named
+from ...autotune.request import AlgoRequest
 from ...context import Context
 from ...errors import NotSupportedError
+from ...graph.engines import is_engine
 from ...plans.base import Candidate, Heuristic, Plan
 from ...plans.workspace import room_of
 from ...plans.wrappers import RelayoutPlan, ScaleResult
 from ...shapes.conv import ConvProblem
 from ...shapes.fused import FusedConv
 from . import graph, legacy
-from .errata import ranked_too_high
+from .algorithm_names import named_algorithm, why_not_named
+from .engine_order import ranked_too_high
 from .fused_legacy import UnfusedPlan
 from .legacy_descriptors import layout_conversions
 from .relayout import Packing, for_engines, operands_of, relaid_out, with_epilogue
@@ -55,7 +57,7 @@ def autotune_candidates(problem: Any, context: Context, request: AlgoRequest) ->
     rows = [row for row in rows if config.allow_runtime_compilation or not row.compiled]
     rows = [row._replace(rejected=row.rejected or request.refusal(row)) for row in rows]
     copied = _copies(problem, "graph")  # legacy calls may then be faster
-    slow = [row for row in rows if _slow(row, problem)] if problem.tensor_cores and not copied else []
+    slow = _slow(rows, problem) if problem.tensor_cores and not copied else []
     if sum(not row.rejected for row in rows if row not in slow) >= ENOUGH:
         rows = [row for row in rows if row.rejected or row not in slow]
     return sorted(rows, key=lambda row: row.compiled)
@@ -251,9 +253,12 @@ def _collect(problem: Any, context: Context, heuristics: Sequence[tuple[str, int
     return sorted(rows.values(), key=lambda row: bool(row.rejected))
 
 
-def _slow(row: Candidate, problem: Any) -> bool:
-    """Whether a candidate was slow in measurements on tensor cores: legacy, or ranked too high."""
-    name = row.algorithm.removeprefix("graph ")
-    if row.backend == "legacy" or name.startswith("legacy"):
-        return True
-    return name.split(" knobs")[0] in {f"engine {number}" for number in ranked_too_high(problem)}
+def _slow(rows: list[Candidate], problem: Any) -> list[Candidate]:
+    """Return the candidates that were slow in measurements on tensor cores: legacy, or ranked too high."""
+    engines = {f"engine {number}" for number in ranked_too_high(problem)}
+    names = [row.algorithm.removeprefix("graph ") for row in rows]
+    return [
+        row
+        for row, name in zip(rows, names, strict=True)
+        if row.backend == "legacy" or name.startswith("legacy") or name.split(" knobs")[0] in engines
+    ]

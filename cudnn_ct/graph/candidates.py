@@ -1,0 +1,179 @@
+"""Engines of a graph as candidates: which an operation may use, in which order, and plans of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from typing import Any, NamedTuple
+
+from ..errors import AllocationError, BadParamError, CudnnError, ExecutionFailedError, NotSupportedError
+from ..plans.base import Candidate
+from .engines import (
+    HEURISTICS,
+    Engine,
+    EngineConfig,
+    enumerate_engines,
+    execution_plan,
+    heuristic_configs,
+    offer_of,
+)
+from .operations import Graph, operation_graph
+from .plan import GraphPlan
+
+__all__ = [
+    "EngineRules",
+    "Errata",
+    "Erratum",
+    "engine_by_name",
+    "engine_candidates",
+    "engine_plan",
+    "no_engine",
+    "preferred_engine",
+]
+
+
+class Erratum(NamedTuple):
+    """An engine with wrong results although cuDNN offers it, and the problems for which they are wrong."""
+
+    engine: int
+    applies: Callable[[Any], bool]
+    finding: str
+
+
+class Errata(NamedTuple):
+    """The wrong engines of an operation, and the cuDNN and GPU that they were found on."""
+
+    found_on: str
+    rows: tuple[Erratum, ...]
+
+    def reason(self, engine: int, problem: Any) -> str:
+        """Return why the results of an engine are wrong for a problem; empty if no error is known."""
+        return next((row.finding for row in self.rows if row.engine == engine and row.applies(problem)), "")
+
+
+class EngineRules(NamedTuple):
+    """How an operation uses the engines of one problem.
+
+    Engines with an ``excluded`` numerical note are rejected: they are ``coarser_than`` the problem allows.
+    ``why_wrong`` returns why an engine with these notes must not be used, or an empty text. Engines ``last``
+    are tried after the others.
+    """
+
+    excluded: frozenset[str] = frozenset()
+    coarser_than: str = ""
+    why_wrong: Callable[[Engine, tuple[str, ...]], str] = lambda engine, notes: ""  # noqa: ARG005
+    last: Collection[int] = ()
+
+
+def no_engine(reason: str, name: str = "all engines") -> Candidate:
+    """Return the rejected candidate that stands for engines which cannot compute a problem."""
+    return Candidate("graph", name, "any", 0, True, rejected=reason)
+
+
+def engine_candidates(
+    graph: Graph,
+    rules: EngineRules,
+    context: Any,
+    heuristics: Iterable[str] = HEURISTICS,
+    most: int | None = None,
+) -> list[Candidate]:
+    """Return the engines of a graph as candidates, the best first, then the rejected ones.
+
+    The order is that of cuDNN's heuristics, which are queried in these modes. ``most`` limits the number of
+    usable engines from them. If notes are excluded, the engines that the heuristics omit follow those of the
+    fallback mode. If no engine exists, the result is one candidate with the reason.
+    """
+    heuristics = list(heuristics)
+    rows: list[Candidate] = []
+    try:
+        native = operation_graph(graph, context)
+        for offer in heuristic_configs(native, context, heuristics):
+            rows.append(_candidate(offer, rules))
+            if most is not None and sum(not row.rejected for row in rows) >= most:
+                break
+    except (NotSupportedError, BadParamError) as error:
+        return [no_engine("; ".join([str(error), *getattr(error, "__notes__", [])]))]
+    if rules.excluded and "fallback" in heuristics:
+        named = {Engine.parse(row.algorithm).number for row in rows}
+        others = enumerate_engines(native, context, rules.excluded)
+        rows += [_candidate(offer, rules) for offer in others if offer.engine.number not in named]
+    rows.sort(key=lambda row: Engine.parse(row.algorithm).number in rules.last)
+    return sorted(rows, key=lambda row: bool(row.rejected))
+
+
+def preferred_engine(graph: Graph, rules: EngineRules, name: str, context: Any) -> list[Candidate]:
+    """Return the engine of a name if it supports the graph and the rules allow it, else nothing."""
+    try:
+        native = operation_graph(graph, context)
+    except (NotSupportedError, BadParamError):  # the candidates of the heuristics report the reason
+        return []
+    offer = offer_of(native, Engine.parse(name), context, rules.excluded)
+    return [] if offer is None else [_candidate(offer, rules)]
+
+
+def engine_by_name(graph: Graph, rules: EngineRules, name: str, context: Any) -> Candidate:
+    """Return the engine of a name as a candidate; it is rejected if cuDNN or the rules do not allow it."""
+    try:
+        offer = offer_of(operation_graph(graph, context), Engine.parse(name), context)
+    except (NotSupportedError, BadParamError) as error:
+        return no_engine(str(error), name)
+    if offer is None:
+        return no_engine("cuDNN does not support this engine for the problem", name)
+    return _candidate(offer, rules)
+
+
+def engine_plan(
+    graph: Graph, rules: EngineRules, candidate: Candidate, context: Any, problem: object
+) -> GraphPlan:
+    """Return a plan for a candidate, bound to the context's thread; ``problem`` is for error messages.
+
+    Raises
+    ------
+    NotSupportedError
+        The candidate is rejected or is not the name of an engine, the rules do not allow it, or cuDNN cannot
+        build the plan although its heuristics returned the engine.
+    """
+    if candidate.rejected:
+        raise NotSupportedError(f"{candidate} is refused for this {problem}: {candidate.rejected}")
+    try:
+        engine = Engine.parse(candidate.algorithm)
+    except ValueError as error:
+        raise NotSupportedError(str(error)) from None
+    # A stored candidate may predate the rules, or come from a problem with other rules.
+    wrong = rules.why_wrong(engine, candidate.notes)
+    if wrong:
+        raise NotSupportedError(f"{engine} is rejected for this {problem}: {wrong}")
+    try:
+        native = execution_plan(operation_graph(graph, context), engine, context, rules.excluded)
+    except (AllocationError, ExecutionFailedError):  # transient; these do not disqualify the engine
+        raise
+    except CudnnError as error:
+        # Includes failures of the compiler or driver in runtime-compiled engines.
+        raise NotSupportedError(
+            f"{engine} cannot compute this {problem}: {error}",
+            status=error.status,
+            function=error.function,
+            detail=error.detail,
+        ) from error
+    return GraphPlan(graph, native, candidate)
+
+
+def _candidate(offer: EngineConfig, rules: EngineRules) -> Candidate:
+    coarse = [note for note in offer.notes if note in rules.excluded]
+    return Candidate(
+        backend="graph",
+        algorithm=str(offer.engine),
+        math=_math(offer.notes),
+        workspace=offer.workspace,
+        deterministic="nondeterministic" not in offer.notes,
+        notes=offer.notes,
+        rejected=f"{', '.join(coarse)}: coarser than {rules.coarser_than}"
+        if coarse
+        else rules.why_wrong(offer.engine, offer.notes),
+    )
+
+
+def _math(notes: tuple[str, ...]) -> str:
+    """Return the math type of an engine under the name that legacy calls use."""
+    if "tensor_core" not in notes:
+        return "fma"
+    return "tensor_op_allow_conversion" if "down_convert_inputs" in notes else "tensor_op"
