@@ -57,6 +57,7 @@ _PUBLIC = {
     ),
     "ops.tensor": "add fill op_tensor scale transform",
     "plans.base": "Candidate",
+    "plans.last_plan": "PlanDescription last_plan",
     "shapes.conv": "conv_output_shape conv_transpose_output_shape",
     "shapes.norm": "BatchNormGradients BatchNormResult",
     "shapes.pooling": "pool_output_shape",

@@ -84,6 +84,8 @@ from .ops.tensor import op_tensor as op_tensor
 from .ops.tensor import scale as scale
 from .ops.tensor import transform as transform
 from .plans.base import Candidate as Candidate
+from .plans.last_plan import PlanDescription as PlanDescription
+from .plans.last_plan import last_plan as last_plan
 from .shapes.conv import conv_output_shape as conv_output_shape
 from .shapes.conv import conv_transpose_output_shape as conv_transpose_output_shape
 from .shapes.norm import BatchNormGradients as BatchNormGradients

@@ -129,6 +129,7 @@ class Context:
         self.calls = BoundedDict(4096)
         self.plans: dict[object, Any] = {}
         self.state: Any = None
+        self.last_call: Any = None
         self.running = False
         self._inner: Context | None = None
         self._workspaces = BoundedDict(WORKSPACES)

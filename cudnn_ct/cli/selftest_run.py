@@ -41,7 +41,6 @@ def attempt(case: Case) -> Outcome:
 
 def _compared(case: Case, row: Outcome) -> Outcome:
     run = _OWN.get(case.operation, _against_reference)
-    before = _prepared()
     pairs = run(case, case.inputs())
     wrong = [text for name, got, wanted in pairs if (text := _unlike(name, got, wanted))]
     error = max((_error(got, wanted) for _, got, wanted in pairs if wanted is not None), default=0.0)
@@ -49,7 +48,7 @@ def _compared(case: Case, row: Outcome) -> Outcome:
         error = float("inf")
     fine = error <= case.tolerance
     detail = "; ".join(wrong) or ("" if fine else "differs from the reference")
-    algorithm = _algorithm(before) or case.operation
+    algorithm = _algorithm() or case.operation
     return row._replace(verdict=OK if fine else FAILED, algorithm=algorithm, error=error, detail=detail)
 
 
@@ -170,33 +169,13 @@ def _error(got: Any, wanted: Any) -> float:
     return largest if largest == largest else float("inf")
 
 
-def _prepared() -> set[Any]:
-    return set(_calls())
+def _algorithm() -> str:
+    """Return the algorithm of the last call; empty if there was none."""
+    import cudnn_ct as ct
 
-
-def _calls() -> dict[Any, Any]:
-    """Return the calls that this thread has prepared on the current device."""
-    from .. import context
-    from ..cuda import stream as streams
-
-    stream = streams.current_stream()
-    previous = streams.set_device(stream.device)
-    try:
-        return dict(context.current(stream).calls)
-    finally:
-        streams.restore_device(previous)
-
-
-def _algorithm(before: set[Any]) -> str:
-    """Return the algorithms of the calls that were prepared since."""
-    made = [call for key, call in _calls().items() if key not in before]
-    chosen = [call.choice for call in made if hasattr(call, "choice")]  # native networks are among them
-    return ", ".join(dict.fromkeys(map(_short, chosen)))
-
-
-def _short(choice: Any) -> str:
-    candidate = getattr(choice, "candidate", None)
-    if candidate is not None:
-        return f"{candidate.backend} {candidate.algorithm}"
-    first = choice.describe().splitlines()[0]
-    return str(first).removeprefix("chosen: ").removeprefix("cudnn")
+    plan = ct.last_plan()
+    if plan is None:
+        return ""
+    if plan.candidate is not None:
+        return f"{plan.candidate.backend} {plan.candidate.algorithm}"
+    return plan.plan.splitlines()[0].removeprefix("chosen: ").removeprefix("cudnn")

@@ -368,6 +368,7 @@ def run(
         for array in written:
             if array.home is not stream or array.writer is not stream:
                 array.after_write(stream)
+    ctx.last_call = call
     return results
 
 

@@ -49,7 +49,10 @@ class PerContext(Generic[T]):
 
 def _drop(token: object, contexts: Iterable[Context]) -> None:
     for context in list(contexts):
-        context.plans.pop(token, None)
+        dropped = context.plans.pop(token, None)
+        calls = dropped.values() if isinstance(dropped, dict) else (dropped,)
+        if any(call is context.last_call for call in calls):
+            context.last_call = None  # it would keep native state alive
 
 
 class OwnedCache:

@@ -10,8 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import cudnn_ct as ct
-from cudnn_ct import context
-from cudnn_ct.cuda import stream as streams
 from cudnn_ct.errors import ExecutionFailedError, NotSupportedError
 from cudnn_ct.shapes.norm import norm_parameter_shape
 from tests.layers import LayerCase, check_layer, compare
@@ -42,12 +40,6 @@ def steps(fake: FakeCudnn) -> list[str]:
         for name, args in fake.calls
         if name in (TRAINING, INFERENCE, BACKWARD, f"{BACKWARD}Ex")
     ]
-
-
-def plan_of_last_call() -> Any:
-    """What the newest of this thread's prepared calls runs."""
-    here = context.current(streams.default_stream(0))
-    return list(here.calls.values())[-1].choice
 
 
 def numpy(*arrays: Any) -> list[np.ndarray]:
@@ -86,7 +78,7 @@ def test_a_refused_mode_gives_way(fake: FakeCudnn) -> None:
     fake.norm_refused = frozenset([PERSISTENT])
     x = images(2, 4, 3, 3)
     y, *_ = ct.batch_norm_training(x, *parameters(x))
-    described = plan_of_last_call().describe()
+    described = ct.last_plan().plan
     assert described.startswith("chosen: cudnnBatchNormalizationForwardTrainingEx, spatial, bn")
     assert "refused: cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize returned" in described
     ct.batch_norm_backward(y, x, parameters(x)[0])
@@ -126,7 +118,7 @@ def test_the_extended_gradient_is_passed_over_where_it_needs_what_is_not_kept(fa
     x = images(2, 4, 3, 3)
     ct.batch_norm_backward(x, x, *parameters(x, count=1))
     assert steps(fake) == ["Backward persistent"]
-    assert "it needs 60 bytes of reserve space of the forward pass" in plan_of_last_call().describe()
+    assert "it needs 60 bytes of reserve space of the forward pass" in ct.last_plan().plan
 
 
 @pytest.mark.parametrize(
@@ -142,7 +134,7 @@ def test_an_activation_is_fused_where_cudnn_can(
     got = ct.batch_norm_training(x, scale, bias, activation="relu", z=z)
     compare(got.y, ct.reference.batch_norm_training(*numpy(x, scale, bias), activation="relu", z=z.numpy()).y)
     assert ("cudnnActivationForward" in fake.names()) != fused
-    assert ("bn add activation" in plan_of_last_call().plan.describe()) == fused
+    assert ("bn add activation" in ct.last_plan().plan.splitlines()[0]) == fused
 
 
 def test_one_pixel_is_as_good_per_activation(fake: FakeCudnn) -> None:

@@ -36,7 +36,9 @@ def _nothing_kept() -> Iterator[None]:
 
 def chosen() -> str:
     """How the last call was computed."""
-    return list(context.current(stream.current_stream()).calls.values())[-1].choice.describe()
+    plan = ct.last_plan()
+    assert plan is not None
+    return plan.plan
 
 
 def integers(shape: tuple[int, ...], dtype: str = "float32", most: int = 2) -> np.ndarray:

@@ -9,8 +9,6 @@ import pytest
 from hypothesis import example, given, settings
 
 import cudnn_ct as ct
-from cudnn_ct import context
-from cudnn_ct.cuda import stream as streams
 from cudnn_ct.dtypes import as_dtype
 from cudnn_ct.shapes.norm import norm_parameter_dtype, norm_parameter_shape
 from tests.gradients import assert_gradient
@@ -43,12 +41,6 @@ def parameters(shape: tuple[int, ...], mode: str, dtype: str, count: int) -> lis
     rng, kept = np.random.default_rng(9), norm_parameter_shape(shape, mode)
     wanted = as_dtype(norm_parameter_dtype(dtype)).numpy
     return [rng.uniform(0.5, 2, kept).astype(wanted) for _ in range(count)]
-
-
-def plan_of_last_call() -> str:
-    """What the newest of this thread's prepared calls runs, and what was refused before it."""
-    calls = context.current(streams.current_stream()).calls
-    return str(list(calls.values())[-1].choice.describe()) if calls else ""
 
 
 @settings(max_examples=EXAMPLES)
@@ -88,7 +80,7 @@ def check_step(
     scale_, bias_, mean_, var_ = map(ct.asarray, (scale, bias, mean, var))
     running = {"running_mean": mean_, "running_var": var_}
     step = ct.batch_norm_training(x_, scale_, bias_, mode=mode, **options, **running)
-    print(shape, dtype, layout, mode, plan_of_last_call())
+    print(shape, dtype, layout, mode, ct.last_plan())
     tolerance = TOLERANCE[as_dtype(dtype).name]
     compare(step.y, wanted.y, tolerance=max(tolerance, 1e-5) if dtype != "float64" else tolerance)
     # Sums of many terms, in the dtype of the parameters.
@@ -102,13 +94,13 @@ def check_step(
     if relu:
         relu["y"] = ct.asarray(wanted.y, layout=layout)
     got = ct.batch_norm_backward(dy_, x_, scale_, step.mean, step.invstd, mode=mode, **relu)
-    print(plan_of_last_call())
+    print(ct.last_plan())
     compare(got.dx, gradients.dx, tolerance=max(tolerance, sums))
     compare(got.dscale, gradients.dscale, tolerance=sums)
     compare(got.dbias, gradients.dbias, tolerance=sums)
     compare(got.dz, gradients.dz)
     y = ct.batch_norm_inference(x_, scale_, bias_, mean_, var_, mode=mode)
-    print(plan_of_last_call())
+    print(ct.last_plan())
     expected = ct.reference.batch_norm_inference(x, scale, bias, *host.values(), mode=mode)
     compare(y, expected, tolerance=max(tolerance, sums))
     statistics = host.values()

@@ -146,6 +146,7 @@ class ConvPlan:
                 call.choice.run(ctx, known, self._alpha, self._beta)
             finally:
                 ctx.running = False
+            ctx.last_call = call
         except CudnnError as error:
             add_context(error, f"in {self.problem}", where)
             raise
