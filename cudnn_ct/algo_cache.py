@@ -317,7 +317,8 @@ def _decision(
     problem: Problem, source: CandidateSource, context: Context, request: AlgoRequest
 ) -> CandidateSet:
     """Return the decision that the threads share; a new one if all candidates were rejected."""
-    key = (context.device, context.library, problem, request, *search_settings())
+    # Problems of two operations may be equal as tuples.
+    key = (context.device, type(problem), problem, request, *search_settings())
     with _lock:
         decision = _decisions.get(key)
     if decision is None or decision.exhausted:
@@ -343,7 +344,7 @@ def _first_decision(
     stages = source.heuristics(problem)  # after a race without a winner, too
     kept, kind, how, key = None, None, "", ""
     if request.once:
-        kind = (context.device, context.library, problem.kind, request)
+        kind = (context.device, type(problem), problem.kind, request)
         with _lock:
             kept = _once.get(kind)
         how = "kept from the first problem of its kind" if kept else ""

@@ -73,7 +73,7 @@ def request(
         return AlgoRequest(None, algo, *limits)
     name = algo if isinstance(algo, str) else getattr(algo, "name", None)
     if not isinstance(name, str):
-        raise TypeError(f"algo must be a name or a row of conv_algorithms, not {algo!r}")
+        raise TypeError(f"algo must be a name or a Candidate, not {algo!r}")
     name = _without_backend(SYNONYMS.get(name, name))
     if name not in POLICIES:
         check_name(name)

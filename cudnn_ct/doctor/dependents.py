@@ -5,13 +5,10 @@ from __future__ import annotations
 import operator
 import os
 import re
-import tomllib
 from collections.abc import Iterator
-from functools import cache
-from pathlib import Path
-from typing import Any
 
 from .. import _files
+from .._bad_combinations import rows, version_numbers, within
 from .finding import Finding, finding
 from .libraryset import LibrarySet, write
 from .record_check import Distribution, site_of
@@ -49,11 +46,11 @@ def known_bad(
     found: LibrarySet, cublas: str = "", archs: tuple[int, ...] = (), gpus: int = 0
 ) -> Iterator[Finding]:
     """Report known defects of a version, alone or combined with a libcublasLt and GPUs."""
-    for row in _table()["bad"]:
+    for row in rows("bad"):
         lacks = ("cublas" in row and not cublas) or not found.version or gpus < row.get("gpus", 0)
-        if lacks or ("arch" in row and not any(_within(f"{a // 10}.{a % 10}", row["arch"]) for a in archs)):
+        if lacks or ("arch" in row and not any(within(f"{a // 10}.{a % 10}", row["arch"]) for a in archs)):
             continue
-        if _within(write(found.version), row.get("cudnn", {})) and _within(cublas, row.get("cublas", {})):
+        if within(write(found.version), row.get("cudnn", {})) and within(cublas, row.get("cublas", {})):
             shown = {name: row[name] for name in ("source", "advice")}
             yield finding("known-bad", row["message"], path=found.folder, cublas=cublas, **shown)
 
@@ -84,8 +81,8 @@ def _wanted(folder: str, consumer: str) -> Iterator[tuple[str, str]]:
     except OSError:
         return
     name, _, version = consumer.rpartition("-")
-    for row in _table()["consumer"]:
-        if row["name"] == name and _within(version, row):
+    for row in rows("consumer"):
+        if row["name"] == name and within(version, row):
             yield "cudnn", row["cudnn"]
 
 
@@ -94,8 +91,8 @@ def _one(version: str, clause: str) -> bool:
     if not match:
         return True
     symbol, text, star = match.groups()
-    wanted = _numbers(text)
-    have = _numbers(version)
+    wanted = version_numbers(text)
+    have = version_numbers(version)
     if star or symbol == "~=":
         same = (
             have[: len(wanted)] == wanted
@@ -117,21 +114,5 @@ _COMPARE = {
 
 def _as_built(version: str, built: str) -> bool:
     """Apply cuDNN's rule: the same major version, and the same or a newer minor version."""
-    have, wanted = _numbers(version), _numbers(built)
+    have, wanted = version_numbers(version), version_numbers(built)
     return have[:1] == wanted[:1] and have[: len(wanted)] >= wanted
-
-
-def _within(version: str, bounds: dict[str, Any]) -> bool:
-    have = _numbers(version)
-    low, high = _numbers(bounds.get("from", "")), _numbers(bounds.get("before", ""))
-    return (not low or have >= low) and (not high or have < high)
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    match = re.match(r"\d+(?:\.\d+)*", version)
-    return tuple(int(digits[:9]) for digits in match[0].split(".")) if match else ()
-
-
-@cache
-def _table() -> dict[str, list[dict[str, Any]]]:
-    return tomllib.loads(Path(__file__).with_name("bad_combinations.toml").read_text(encoding="utf-8"))

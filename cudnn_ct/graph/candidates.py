@@ -21,33 +21,12 @@ from .plan import GraphPlan
 
 __all__ = [
     "EngineRules",
-    "Errata",
-    "Erratum",
     "engine_by_name",
     "engine_candidates",
     "engine_plan",
     "no_engine",
     "preferred_engine",
 ]
-
-
-class Erratum(NamedTuple):
-    """An engine with wrong results although cuDNN offers it, and the problems for which they are wrong."""
-
-    engine: int
-    applies: Callable[[Any], bool]
-    finding: str
-
-
-class Errata(NamedTuple):
-    """The wrong engines of an operation, and the cuDNN and GPU that they were found on."""
-
-    found_on: str
-    rows: tuple[Erratum, ...]
-
-    def reason(self, engine: int, problem: Any) -> str:
-        """Return why the results of an engine are wrong for a problem; empty if no error is known."""
-        return next((row.finding for row in self.rows if row.engine == engine and row.applies(problem)), "")
 
 
 class EngineRules(NamedTuple):

@@ -315,7 +315,7 @@ def test_names_are_those_of_cudnns_enums() -> None:
 @pytest.mark.parametrize(
     ("keywords", "error", "message"),
     [
-        ({"algo": 3}, TypeError, "algo must be a name or a row of conv_algorithms, not 3"),
+        ({"algo": 3}, TypeError, "algo must be a name or a Candidate, not 3"),
         ({"workspace_limit": -1}, ValueError, "workspace_limit must be at least 0 bytes, got -1"),
         ({"workspace_limit": "1G"}, TypeError, "workspace_limit must be a number of bytes"),
     ],

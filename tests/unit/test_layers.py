@@ -19,7 +19,10 @@ PACKAGE = Path(cudnn_ct.__file__).parent
 # A module imports from the lines above, or from names before it in its line. Packages count as one name.
 LEVELS = (
     ("_bindings", "errors", "dtypes", "typing", "_config", "_handle", "shapes"),
-    ("_elf", "_files", "_find", "_libraries", "_installation", "_dlopen", "_lib", "_raw", "_info"),
+    (
+        "_bad_combinations",
+        *("_elf", "_files", "_find", "_libraries", "_installation", "_dlopen", "_lib", "_raw", "_info"),
+    ),
     ("cuda", "array", "array_creation", "descriptors", "context"),
     ("plans", "graph", "autotune", "algo_cache"),
     ("ops",),
@@ -30,7 +33,7 @@ ORDER = {name: place for place, name in enumerate(name for level in LEVELS for n
 # The two libraries next to the levels, and the parts of the package that each may import.
 BESIDE = {
     "reference": {"dtypes", "shapes", "errors", "typing"},
-    "doctor": {"errors", "_elf", "_files", "_find", "_libraries", "_installation"},
+    "doctor": {"errors", "_bad_combinations", "_elf", "_files", "_find", "_libraries", "_installation"},
 }
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from math import prod
 from typing import Any
 
-from ...graph.candidates import Errata, Erratum
+from ...autotune.errata import Errata, Erratum
 from ...shapes.conv import ConvProblem
 from ...shapes.fused import FusedConv
 from .graph_nodes import written_as

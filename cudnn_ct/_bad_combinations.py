@@ -1,0 +1,34 @@
+"""Versions and combinations that are known to be bad, as data for the doctor and for operations."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+__all__ = ["rows", "version_numbers", "within"]
+
+
+def rows(kind: str) -> list[dict[str, Any]]:
+    """Return the rows of a kind: ``"bad"`` or ``"consumer"``."""
+    return _table()[kind]
+
+
+def within(version: str, bounds: dict[str, Any]) -> bool:
+    """Return whether a version lies in a range from ``from`` to ``before``, which is outside."""
+    have = version_numbers(version)
+    low, high = version_numbers(bounds.get("from", "")), version_numbers(bounds.get("before", ""))
+    return (not low or have >= low) and (not high or have < high)
+
+
+def version_numbers(version: str) -> tuple[int, ...]:
+    """Return the numbers at the start of a version; nothing if there are none."""
+    match = re.match(r"\d+(?:\.\d+)*", version)
+    return tuple(int(digits[:9]) for digits in match[0].split(".")) if match else ()
+
+
+@cache
+def _table() -> dict[str, list[dict[str, Any]]]:
+    return tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
