@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
-import json
-import sqlite3
 import threading
 import weakref
 from itertools import count
@@ -20,7 +17,7 @@ from cudnn_ct import algo_cache, context, testing
 from cudnn_ct._config import config
 from cudnn_ct.autotune.candidates import CandidateSet
 from cudnn_ct.autotune.request import AlgoRequest
-from cudnn_ct.autotune.store import TABLE, store
+from cudnn_ct.autotune.store import store
 from cudnn_ct.cuda import stream as streams
 from cudnn_ct.errors import (
     AllocationError,
@@ -74,16 +71,6 @@ def test_kept_rows_that_are_all_refused_are_never_silence(
     with pytest.raises(NotSupportedError, match="cuDNN has no way to compute this"):
         ct.conv(x, w, algo=TIME, out=out)
     assert np.isnan(out.numpy()).all()
-
-
-def test_kept_rows_are_judged_as_any_others(fake: FakeCudnn, on_disk: Path) -> None:
-    fake.costs = {"GEMM": 9.0}
-    ran(fake, algo=TIME, deterministic=True)
-    ((key, choice),) = store().export().items()
-    store().put(key, {"rows": [{**row, "deterministic": False} for row in choice["rows"]]})
-    forget()
-    assert ran(fake, algo=TIME, deterministic=True) == "IMPLICIT_GEMM"
-    assert len(algorithms(fake)) > 2, "timed again"
 
 
 @pytest.mark.parametrize(("status", "error"), [(5000, ExecutionFailedError), (4003, AllocationError)])
@@ -214,19 +201,6 @@ def test_a_passing_failure_replaces_no_algorithm_that_was_named(fake: FakeCudnn,
 
 
 # --- rows, and arguments as they may be written ---
-
-
-def test_a_row_whose_time_is_no_number_is_none(fake: FakeCudnn, on_disk: Path) -> None:
-    """It could not be written again, and the race that finds no winner has nothing to write it for."""
-    ran(fake, algo=TIME)
-    ((key, choice),) = store().export().items()
-    choice["rows"] = [{**row, "algorithm": "nope", "time_ms": float("nan")} for row in choice["rows"]]
-    with contextlib.closing(sqlite3.connect(on_disk)) as database, database:
-        database.execute(f"UPDATE {TABLE} SET entry = ? WHERE key = ?", (json.dumps(choice), key))
-    forget()
-    fake.refused = {"GEMM", "IMPLICIT_GEMM"}
-    with pytest.raises(NotSupportedError, match="no way to compute"):
-        ran(fake, algo=TIME)
 
 
 def test_a_named_algorithm_in_the_settings_is_not_for_tables(
