@@ -1,4 +1,4 @@
-"""What is known of the ways to compute one problem: the rows found, what failed, where more may be found."""
+"""The candidates of one problem: those found, those that failed, and the sources of further ones."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from ..plans.base import Candidate, Heuristic, Problem
 from .request import AlgoRequest
 from .store import store
 
-__all__ = ["TRANSIENT", "CandidateSet", "load_candidates", "search_settings", "store_key"]
+__all__ = ["TRANSIENT", "CandidateSet", "load_candidates", "store_key"]
 
-# Failures that say nothing of an algorithm: memory was short, or the device was in trouble.
+# Failures that do not disqualify an algorithm: a lack of memory, or an error of the device.
 TRANSIENT = (InternalError, ExecutionFailedError)
-NO_LIBRARY = (1008, 3009)  # statuses of a library that is missing, which an engine's refusal may pass on
+NO_LIBRARY = (1008, 3009)  # statuses of a missing library, which an engine may return as its own
 
 
 class CandidateSet:
@@ -41,12 +41,11 @@ class CandidateSet:
         *,
         instead: Sequence[Heuristic] = (),
     ) -> None:
-        """Begin with rows that are kept, then those of ``stages``; ``instead`` are not what was named."""
+        """Begin with rows that are kept, then rows of ``stages``; ``instead`` replace what was named."""
         self.request = request
         self.lock = threading.RLock()
         self.key = ""  # of the store, for a decision that is to be kept there
         self.kind: Any = None  # of the first choices that are kept, for the policies *_once
-        self.breadth = search_settings()
         self._stages = [(stage, False) for stage in stages] + [(stage, True) for stage in instead]
         self._rows = [*map(self.apply_limits, kept)]
         self._how = how
@@ -60,20 +59,15 @@ class CandidateSet:
         return self.request.timed and not self._settled and not any(not row.rejected for row in self._rows)
 
     @property
-    def stale(self) -> bool:
-        """Whether settings have changed since, so that nobody can say which of them a race was run by."""
-        return self.breadth != search_settings()
-
-    @property
     def exhausted(self) -> bool:
-        """Whether everything there was has been refused."""
+        """Whether all candidates were rejected."""
         with self.lock:
             return bool(self._rows) and not self._stages and all(row.rejected for row in self._rows)
 
     def viable(self, context: Context) -> Iterator[Candidate]:
-        """The rows that may be tried, the best first; looks further where those at hand are used up.
+        """Yield the candidates that may be tried, the best first, from further sources once it runs out.
 
-        A place that cannot be asked now, for a failure that will pass, is asked again next time.
+        A source with a transient failure is queried again next time.
         """
         seen, asked, trouble = 0, 0, None
         while True:
@@ -81,7 +75,7 @@ class CandidateSet:
                 while seen >= len(self._rows) and asked < len(self._stages) and not self.needs_timing:
                     stage, substitute = self._stages[asked]
                     if substitute and trouble is not None:
-                        raise trouble  # the algorithm that was named may be had another time
+                        raise trouble  # the algorithm that was named may work another time
                     try:
                         self._add(stage(context), substitute)
                     except TRANSIENT as error:
@@ -98,21 +92,20 @@ class CandidateSet:
                 yield row
 
     def apply_limits(self, row: Candidate) -> Candidate:
-        """A row, refused where it is not what was asked for."""
+        """Return a row, rejected if it exceeds a limit of the request."""
         return row if row.rejected else row._replace(rejected=self.request.refusal(row))
 
     def reject(self, row: Candidate, reason: str) -> bool:
-        """Let a row not be tried again. Returns whether that is new."""
+        """Reject a row for all threads; return whether it was not rejected before."""
         with self.lock:
             news = row in self._rows
             self._rows = [one._replace(rejected=reason) if one == row else one for one in self._rows]
         return news
 
     def store_timings(self, rows: list[Candidate], failures: Sequence[CudnnError]) -> None:
-        """Take timed rows, the fastest first and those without a time last, and keep them on disk.
+        """Take timed rows, the fastest first and skipped ones last, and store them on disk.
 
-        What failed for a reason that will pass keeps the decision from the disk, and where nothing else is
-        usable, from being made.
+        After a transient failure nothing is stored; if no row is usable either, the failure is raised.
         """
         passing = [failure for failure in failures if not _of_the_candidate(failure)]
         if passing and all(row.rejected for row in rows):
@@ -123,8 +116,7 @@ class CandidateSet:
             )
             self._settled = True
             self._how = "timed" if any(row.time_ms is not None for row in rows) else ""
-        lasting = not passing and not self.stale and not config.debug_sync  # its waits are in the times
-        if self.key and lasting:
+        if self.key and not passing and not config.debug_sync:  # its waits would be in the times
             store().put(self.key, _as_json(self._rows))
 
     def warn_once(self) -> bool:
@@ -133,13 +125,13 @@ class CandidateSet:
         return first
 
     def fallback_reason(self, row: Candidate | None) -> str:
-        """Why a row runs and not the algorithm that was named; empty where it is that."""
+        """Return why a row runs instead of the algorithm that was named; empty if it is that one."""
         if row is None or not self.is_substitute(row):
             return ""
-        return next((row.rejected for row in self._rows if row.rejected), "it cannot be had")
+        return next((row.rejected for row in self._rows if row.rejected), "it is not supported")
 
     def is_substitute(self, row: Candidate) -> bool:
-        """Whether a row is not the algorithm that was named, but what takes its place."""
+        """Return whether a row replaces the algorithm that was named."""
         return row.key in self._substitutes
 
     def origin(self, row: Candidate | None) -> str:
@@ -158,9 +150,9 @@ class CandidateSet:
 
 
 def _of_the_candidate(failure: CudnnError) -> bool:
-    """Whether a failure in a race says something of the way that was tried, and not of the installation.
+    """Return whether a failure in a benchmark is due to the candidate, and not to the installation.
 
-    An engine's refusal passes on what cuDNN said of it, which may be an error of another class.
+    The error for a rejected engine has the status that cuDNN returned, which may be of another class.
     """
     refusal = isinstance(failure, NotSupportedError | BadParamError)
     return refusal and failure.status not in NO_LIBRARY and (failure.status or 0) < 4000
@@ -169,48 +161,40 @@ def _of_the_candidate(failure: CudnnError) -> bool:
 # --- on disk -----------------------------------------------------------------------------------------------
 
 
-def search_settings() -> tuple[int, bool]:
-    """The settings that say which candidates a race has."""
-    return config.autotune_max_engines, config.allow_runtime_compilation
-
-
 def store_key(problem: Problem, context: Context, request: AlgoRequest) -> str:
-    """All that a timed choice depends on, as text: the reprs of values name every field."""
+    """Return all that a timed decision depends on, as text: the reprs of values name every field."""
     limits = request._replace(algo=None, strict=False)
     version, device = context.library.version, devices.device_name(context.device)
-    return f"cuDNN {version} | {device} | {problem!r} | {limits!r} | {search_settings()}"
+    return f"cuDNN {version} | {device} | {problem!r} | {limits!r}"
 
 
 def _as_json(rows: list[Candidate]) -> dict[str, Any]:
-    """Return a timed decision for the store: the fastest rows and the one with the least workspace."""
+    """Return a timed decision for the store: the three fastest rows and the one with the least workspace."""
     usable = [row for row in rows if not row.rejected]
     best = usable[:3] + sorted(usable[3:], key=lambda row: row.workspace)[:1]
     return {"rows": [row._replace(problem=None)._asdict() for row in best or rows]}
 
 
 def load_candidates(key: str) -> list[Candidate]:
-    """Rows that the store has for a key; none where they are not as they should be."""
-    return parse_candidates(store().get(key) or {})
-
-
-def parse_candidates(choice: Any) -> list[Candidate]:
-    """Rows of a choice as the store keeps it; none where they are not as they should be."""
+    """Return the rows that the store has for a key; none if one of them is malformed."""
     try:
-        return [_candidate(row) for row in choice.get("rows", ())]
+        return [_candidate(row) for row in (store().get(key) or {}).get("rows", ())]
     except (TypeError, ValueError, KeyError, AttributeError, OverflowError):
         return []
 
 
 def _candidate(row: dict[str, Any]) -> Candidate:
     candidate = Candidate(**row)
-    relayout = tuple((str(operand), str(layout)) for operand, layout in candidate.relayout)
-    notes = tuple(map(str, candidate.notes))
     for value, kind in zip(candidate[:5], (str, str, str, int, bool), strict=True):
         if not isinstance(value, kind):
-            raise TypeError(f"{value!r} is no {kind.__name__}")
+            raise TypeError(f"got {value!r}, expected {kind.__name__}")
     time = None if candidate.time_ms is None else float(candidate.time_ms)
     if time is not None and not math.isfinite(time):
-        raise ValueError(f"{time} is no time")
+        raise ValueError(f"time_ms is not finite: got {time}")
     return candidate._replace(
-        relayout=relayout, notes=notes, time_ms=time, rejected=str(candidate.rejected), problem=None
+        relayout=tuple((str(operand), str(layout)) for operand, layout in candidate.relayout),
+        notes=tuple(map(str, candidate.notes)),
+        time_ms=time,
+        rejected=str(candidate.rejected),
+        problem=None,
     )

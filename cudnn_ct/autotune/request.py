@@ -6,6 +6,7 @@ import operator
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from .._config import config
 from ..graph.engines import is_engine
 from ..plans.base import Candidate, Problem
 from ..shapes.parse import as_bool
@@ -20,6 +21,8 @@ class AlgoRequest(NamedTuple):
     """How a caller wants the algorithm selected.
 
     ``algo`` is one of :data:`POLICIES` or the name of an algorithm; None if ``row`` is the candidate to take.
+    Autotuning tries up to ``max_engines`` engines of the first heuristic, and runtime-compiled ones if
+    ``compiled`` is set.
     """
 
     algo: str | None = "heuristic"
@@ -27,6 +30,8 @@ class AlgoRequest(NamedTuple):
     deterministic: bool = False
     workspace_limit: int | None = None
     strict: bool = False
+    max_engines: int = 16
+    compiled: bool = True
 
     @property
     def timed(self) -> bool:
@@ -35,11 +40,11 @@ class AlgoRequest(NamedTuple):
 
     @property
     def once(self) -> bool:
-        """Whether the first choice for a kind of problem is kept for others of the kind."""
+        """Whether the first selection for a kind of problem is kept for others of the kind."""
         return self.algo in ("guess_once", "time_once")
 
     def refusal(self, row: Candidate) -> str:
-        """Why a row is not what was asked for; empty where it is."""
+        """Return which limit a candidate exceeds; empty if none."""
         if self.deterministic and not row.deterministic:
             return "not deterministic"
         if self.workspace_limit is not None and row.workspace > self.workspace_limit:
@@ -67,7 +72,10 @@ def request(
         The name is unknown, or not for this problem; a row belongs to another problem; the limit is negative.
     """
     limit = None if workspace_limit is None else _bytes(workspace_limit)
-    limits = (as_bool(deterministic, "deterministic"), limit, as_bool(strict, "strict"))
+    limits = (
+        *(as_bool(deterministic, "deterministic"), limit, as_bool(strict, "strict")),
+        *(config.autotune_max_engines, config.allow_runtime_compilation),
+    )
     if isinstance(algo, Candidate):
         _check_row(algo, problem)
         return AlgoRequest(None, algo, *limits)

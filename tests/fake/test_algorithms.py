@@ -312,7 +312,7 @@ def test_a_table_has_all_rows_the_quickest_first(fake: FakeCudnn) -> None:
     assert {row.backend for row in refused} == {"graph", "legacy"}
     assert "1000.0" in str(table)
     assert "legacy gemm (default)" in str(table)
-    assert repr(table).startswith("<2 algorithms, and 2 refused, for forward convolution")
+    assert repr(table).startswith("<2 algorithms, and 2 rejected, for forward convolution")
     assert ran(fake, algo=table[1]) == "GEMM"
     unmeasured = ct.conv_algorithms(x, w, measure=False)
     assert [row.algorithm for row in unmeasured[:2]] == ["gemm", "implicit_gemm"]

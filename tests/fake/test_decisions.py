@@ -390,8 +390,10 @@ def test_hopeless_engines_leave_compiled_ones_their_chance(fake: FakeCudnn, host
     rows[-1] = rows[-1]._replace(notes=("runtime_compilation",))
     here = context.current(streams.default_stream(0))
     x, w = TensorSpec.packed((2, 3, 8, 8), "float32"), TensorSpec.packed((4, 3, 3, 3), "float32")
-    ways = [(row, lambda problem, row, context: Costing(row)) for row in rows]
-    timed, _ = algo_cache.benchmark_rows(conv_problem("forward", x, w), ways, here, (), 1, 0, every=False)
+    problem = conv_problem("forward", x, w)
+    timed, _ = algo_cache.benchmark_rows(
+        problem, rows, lambda problem, row, context: Costing(row), here, (), 1, 0, every=False
+    )
     times = {row.algorithm: row.time_ms for row in timed}
     assert times["engine 9"] == pytest.approx(0.02)
     assert times["engine 8"] is None, "after four pruned ones, others of their kind are not tried"
@@ -520,23 +522,6 @@ def test_what_the_making_of_a_plan_says_of_an_engine(
     assert len(store().export()) == kept
 
 
-def test_settings_that_change_in_a_race_are_remembered_for_neither(
-    fake: FakeCudnn, on_disk: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before = config.allow_runtime_compilation
-
-    def asked(*_: Any) -> list[Candidate]:
-        monkeypatch.setattr(config, "allow_runtime_compilation", not before)  # as another thread might
-        return []
-
-    monkeypatch.setattr(graph, "candidates", asked)
-    ran(fake, algo=TIME)
-    assert not store().export()
-    assert not testing.cache_sizes()["decisions"].entries
-    ran(fake, algo=TIME)
-    assert len(store().export()) == 1
-
-
 def test_scratch_memory_of_other_streams_makes_room(fake: FakeCudnn, host: Host) -> None:
     host.limit = host.used() + 2**20
     context.current(streams.default_stream(0)).workspace(700_000)
@@ -564,16 +549,9 @@ def test_compiled_engines_that_are_not_wanted_leave_the_others_in_the_race(
     x, w = TensorSpec.packed((2, 3, 8, 8), "float16"), TensorSpec.packed((4, 3, 3, 3), "float16")
     problem = conv_problem("forward", x, w)
 
-    def tried() -> set[str]:
-        return {
-            row.backend
-            for row in candidates.autotune_candidates(problem, here, AlgoRequest(TIME))
-            if not row.rejected
-        }
-
-    assert tried() == {"graph"}
-    monkeypatch.setattr(config, "allow_runtime_compilation", False)
-    assert tried() == {"legacy"}
+    for compiled, backend in ((True, "graph"), (False, "legacy")):
+        tried = candidates.autotune_candidates(problem, here, AlgoRequest(TIME, compiled=compiled))
+        assert {row.backend for row in tried if not row.rejected} == {backend}
 
 
 @pytest.mark.filterwarnings("ignore::cudnn_ct.errors.CudnnWarning")

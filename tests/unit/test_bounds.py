@@ -31,7 +31,6 @@ MADE_WITH_THEIR_OWNER = {
     "plans.call.CallPlan._places",
     "plans.chain.ChainPlan._offsets",
     "plans.wrappers.RelayoutPlan._moves",
-    "ops.rnn.operations._Benchmark.rows",
     "ops.rnn.gradients.RNNReserve.arrays",
     "ops._fallback.FirstSupported._refusals",
     "autotune.benchmark._Pruner._best",

@@ -12,9 +12,9 @@ import pytest
 
 import cudnn_ct as ct
 from cudnn_ct import dnn, reference, testing
+from cudnn_ct.autotune.table import Algorithms
 from cudnn_ct.cuda.stream import Stream
 from cudnn_ct.descriptors import Descriptor
-from cudnn_ct.ops.conv.algorithms import Algorithms
 from cudnn_ct.ops.conv.plan import ConvPlan
 from tests.docstrings import OnReference, all_examples, run
 

@@ -1,11 +1,12 @@
-"""The algorithms that there are for a convolution, and convolutions prepared to run again and again."""
+"""Tables of the algorithms for a convolution, and convolutions prepared for repeated calls."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 from ... import algo_cache, context
 from ...autotune.request import AlgoRequest
+from ...autotune.table import Algorithms
 from ...cuda import stream as streams
 from ...errors import NotInitializedError
 from ...plans.base import Candidate
@@ -31,38 +32,7 @@ from .conv import conv
 from .fused import FUSED, conv_bias_activation
 from .plan import ConvPlan, SampleOperands, plan_of
 
-__all__ = ["Algorithms", "conv_algorithms", "conv_bias_activation_plan", "conv_plan"]
-
-
-class Algorithms(tuple[Candidate, ...]):
-    """The candidates of a problem: usable ones first, fastest first; printed as a table.
-
-    Each row can be passed as ``algo=`` to the operation that it was made for.
-    """
-
-    problem: Any
-
-    def __new__(cls, problem: Any, rows: list[Candidate]) -> Algorithms:
-        """Sort the rows."""
-        ordered = sorted(rows, key=lambda row: (bool(row.rejected), row.time_ms is None, row.time_ms or 0.0))
-        table = super().__new__(cls, (row._replace(problem=problem) for row in ordered))
-        table.problem = problem
-        return table
-
-    def __str__(self) -> str:
-        lines = [str(self.problem), f"{'us':>9}  {'workspace':>13}  algorithm"]
-        for row in self:
-            time = "" if row.time_ms is None else f"{row.time_ms * 1000:.1f}"
-            facts = f"{row.math}{'' if row.deterministic else ', not deterministic'}"
-            copies = "".join(f", {operand} copied to {layout}" for operand, layout in row.relayout)
-            why = f": {row.rejected.splitlines()[0]}" if row.rejected else ""
-            name = f"{row.backend} {row.algorithm} ({facts}{copies})"
-            lines.append(f"{time or '-':>9}  {row.workspace:>13,}  {name}{why}")
-        return "\n".join(lines)
-
-    def __repr__(self) -> str:
-        usable = sum(not row.rejected for row in self)
-        return f"<{usable} algorithms, and {len(self) - usable} refused, for {self.problem}>"
+__all__ = ["conv_algorithms", "conv_bias_activation_plan", "conv_plan"]
 
 
 @documented(conv)
@@ -148,17 +118,16 @@ def conv_algorithms(
         rows = candidates.all_candidates(problem, ctx)
         rows = [row._replace(rejected=row.rejected or request.refusal(row)) for row in rows]
         if measure:
-            refused = [row for row in rows if row.rejected]
-            ways = [(row, candidates.plan) for row in rows if not row.rejected]
+            usable = [row for row in rows if not row.rejected]
             timed: list[Candidate] = []
-            operands.used(
-                ctx,
-                problem.result,
-                lambda pointers: timed.extend(
-                    algo_cache.benchmark_rows(problem, ways, ctx, pointers, alpha, beta)[0]
-                ),
-            )
-            rows = timed + refused
+
+            def benchmark(pointers: Sequence[int]) -> None:
+                timed[:], _ = algo_cache.benchmark_rows(
+                    problem, usable, candidates.plan, ctx, pointers, alpha, beta
+                )
+
+            operands.used(ctx, problem.result, benchmark)
+            rows = timed + [row for row in rows if row.rejected]
         return Algorithms(problem, rows)
     finally:
         streams.restore_device(previous)

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from ..._config import config
 from ...autotune.request import AlgoRequest
 from ...context import Context
 from ...errors import NotSupportedError
@@ -52,9 +51,9 @@ def autotune_candidates(problem: Any, context: Context, request: AlgoRequest) ->
     are included only if few other candidates exist. Runtime-compiled engines come last, or are excluded by a
     setting.
     """
-    most = config.autotune_max_engines
+    most = request.max_engines
     rows = _collect(problem, context, [("b", most), ("a", most // 3), ("fallback", None)] if most else [])
-    rows = [row for row in rows if config.allow_runtime_compilation or not row.compiled]
+    rows = [row for row in rows if request.compiled or not row.compiled]
     rows = [row._replace(rejected=row.rejected or request.refusal(row)) for row in rows]
     copied = _copies(problem, "graph")  # legacy calls may then be faster
     slow = _slow(rows, problem) if problem.tensor_cores and not copied else []

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 
-from ..._config import config
 from ...autotune.request import AlgoRequest
 from ...context import Context
 from ...descriptors import TensorDescriptor
@@ -48,9 +47,9 @@ class RNNFamily:
         context: Context,  # noqa: ARG002 - an argument of all families
         request: AlgoRequest,
     ) -> list[Candidate]:
-        """Return all algorithms; those that are compiled at run time only if the settings allow it."""
+        """Return all algorithms; those that are compiled at run time only if the request allows it."""
         rows = _rows(problem, guessed_algos(problem))
-        rows = [row for row in rows if config.allow_runtime_compilation or row.algorithm not in COMPILED]
+        rows = [row for row in rows if request.compiled or row.algorithm not in COMPILED]
         return [row._replace(rejected=row.rejected or request.refusal(row)) for row in rows]
 
     def by_name(self, problem: RNNProblem, name: str) -> tuple[Sequence[Heuristic], Sequence[Heuristic]]:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from ... import algo_cache
 from ...array_creation import zeros
+from ...autotune.table import Algorithms
 from ...context import Context
 from ...errors import NotInitializedError, NotSupportedError
 from ...plans.base import Candidate
@@ -20,7 +21,6 @@ from ...shapes.sequences import check_rnn_operands, check_states
 from ...shapes.specs import TensorSpec
 from .._call import CallSignature, Operation, PreparedCall, Select, SinglePlan
 from .._state import OwnedCache
-from ..conv.algorithms import Algorithms
 from .candidates import RNNFamily
 from .network import KeepingDropoutState, Network, RNNState, TrainingState, preserved
 from .plans import EmptyRNNPlan, step_plan
@@ -156,11 +156,13 @@ class _Benchmark:
 
     def __init__(self, problem: RNNProblem, family: RNNFamily, rows: list[Candidate]) -> None:
         self._problem = problem
-        self._ways = [(row, family.plan) for row in rows]
-        self.rows: list[Candidate] = []
+        self._make = family.plan
+        self.rows = rows
 
     def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
-        self.rows, _ = algo_cache.benchmark_rows(self._problem, self._ways, context, pointers, alpha, beta)
+        self.rows, _ = algo_cache.benchmark_rows(
+            self._problem, self.rows, self._make, context, pointers, alpha, beta
+        )
 
 
 def table(ctx: Context, x_shape: tuple[int, ...], params: RNNParams, *, measure: bool) -> Algorithms:

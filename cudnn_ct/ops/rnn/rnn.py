@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple
 from ... import context
 from ...array import DeviceArray
 from ...autotune.request import POLICIES, SYNONYMS
+from ...autotune.table import Algorithms
 from ...cuda import stream as streams
 from ...cuda.stream import Stream
 from ...dtypes import DTYPES
@@ -34,7 +35,6 @@ from ...typing import (
 from .._call import execute
 from .._operands import stream_of
 from .._state import OwnedCache
-from ..conv.algorithms import Algorithms
 from ..dropout import DropoutState, check_seed
 from .gradients import RNNDataGradients, RNNGradients, RNNReserve, result_slots
 from .network import Network, RNNState, TrainingState
