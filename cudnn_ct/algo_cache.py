@@ -301,13 +301,7 @@ _benchmarking = threading.RLock()  # concurrent benchmarks would measure each ot
 def select(
     problem: Problem, source: CandidateSource, context: Context, request: AlgoRequest | None = None
 ) -> Selection:
-    """Select how to compute ``problem`` on the context's device.
-
-    Raises
-    ------
-    NotSupportedError
-        No candidate is left; the message lists all of them, each with its reason.
-    """
+    """Select how to compute ``problem``; raise NotSupportedError with all reasons if no candidate is left."""
     return Selection(problem, source, _decision(problem, source, context, request or AlgoRequest()), context)
 
 

@@ -17,15 +17,9 @@ __all__ = ["BackendDescriptor"]
 class BackendDescriptor(NativeHandle):
     """A ``cudnnBackendDescriptor_t``: created, set and finalised; destroyed if that fails.
 
-    Parameters
-    ----------
-    library : Library
-        The cuDNN that creates it.
-    name : str
-        The kind of descriptor: ``"tensor"``, ``"operationgraph"``, ``"execution_plan"``, ...
-    **attributes
-        By their short names in lower case. A value is a number, the name of an enum member or a dtype, a
-        descriptor, a sequence of them, or a ctypes array. None is omitted.
+    ``name`` is the kind of descriptor, such as ``"tensor"`` or ``"execution_plan"``. ``attributes`` have
+    their short names in lower case. A value is a number, the name of an enum member or a dtype, a descriptor,
+    a sequence of them, or a ctypes array. None is omitted.
 
     Raises
     ------
@@ -33,16 +27,6 @@ class BackendDescriptor(NativeHandle):
         The kind does not have the attribute; the message lists its attributes.
     BadParamError, NotSupportedError
         cuDNN rejected an attribute, or the descriptor.
-
-    Examples
-    --------
-    ::
-
-        tensor = BackendDescriptor(
-            library, "tensor", unique_id=1, data_type="float16", byte_alignment=16,
-            dimensions=(8, 32, 56, 56), strides=(100352, 1, 1792, 32),
-        )
-        tensor.get("dimensions")
     """
 
     # cuDNN does not document whether it keeps the parts of a descriptor alive.

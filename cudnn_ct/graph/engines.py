@@ -45,15 +45,8 @@ class Engine(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Parse the text that ``str`` returns.
+        """Parse the text that ``str`` returns; raise ValueError unless it is the name of an engine.
 
-        Raises
-        ------
-        ValueError
-            It is not the name of an engine.
-
-        Examples
-        --------
         >>> Engine.parse("engine 38 knobs 2=0,5=1").knobs
         ((2, 0), (5, 1))
         """

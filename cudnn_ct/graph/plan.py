@@ -22,13 +22,7 @@ MAX_VARIANT_PACKS = 256  # cached for each plan; a pool reuses the same addresse
 def first_plan(graph: Graph, context: Context, order: Sequence[int] = ()) -> GraphPlan:
     """Return a plan of the first engine that supports the graph.
 
-    Parameters
-    ----------
-    graph : Graph
-    context : Context
-    order : sequence of int
-        The order in which the first answers of the heuristics are tried, if another order than theirs is
-        known to be better; the other answers follow.
+    ``order`` are places among the first answers of the heuristics that are tried before the others.
 
     Raises
     ------
@@ -56,14 +50,6 @@ class GraphPlan:
     """One engine for one graph: a run is one C call.
 
     A plan and its variant packs belong to the thread whose handle it was made with.
-
-    Attributes
-    ----------
-    candidate : Candidate
-    native : BackendDescriptor
-        The execution plan.
-    workspace : int
-        Bytes of workspace that a run needs.
     """
 
     __slots__ = ("_alignments", "_execute", "_graph", "_packs", "_uids", "candidate", "native", "workspace")
@@ -82,14 +68,8 @@ class GraphPlan:
     def run(self, context: Context, pointers: Sequence[int], alpha: float = 1.0, beta: float = 0.0) -> None:
         """Enqueue the graph; ``pointers`` has those of its operands, the output last.
 
-        Raises
-        ------
-        NotSupportedError
-            ``alpha`` is not 1 or ``beta`` not 0, which need another graph.
-        BadParamError
-            A pointer is misaligned.
-        ValueError
-            The number of pointers is not that of the operands.
+        Raises NotSupportedError if ``alpha`` is not 1 or ``beta`` not 0, BadParamError if a pointer is
+        misaligned, and ValueError if the number of pointers is wrong.
         """
         if alpha != 1 or beta != 0:
             raise NotSupportedError(

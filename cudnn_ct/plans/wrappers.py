@@ -37,12 +37,8 @@ class RelayoutPlan:
     context on such memory.
 
     The copies are in the workspace, behind that of the other plan, and 256-byte aligned. The last ``outputs``
-    operands are written; beta multiplies the first of them. The last ``updated`` are read as well.
-
-    Attributes
-    ----------
-    workspace : int
-        Bytes of workspace if every operand is copied that may be. A run takes the part that it needs.
+    operands are written; beta multiplies the first of them. The last ``updated`` are read as well. A run
+    takes the part of ``workspace`` that it needs.
     """
 
     __slots__ = ("_first_output", "_inner", "_moves", "workspace")
@@ -147,7 +143,7 @@ class ScaleResult:
 
 
 class ZeroOrScale:
-    """result = beta * result: a convolution whose sums have no terms."""
+    """result = beta * result: the result of sums without terms."""
 
     __slots__ = ("_spec", "workspace")
 

@@ -111,15 +111,11 @@ def test_each_has_its_time_and_what_is_loaded_first_does_not_count(clocks: Clock
 
 
 def test_what_is_slow_for_certain_runs_once(clocks: Clocks) -> None:
-    times = clocks.race([Way(0.1), Way(100.0), Way(0.5)])
+    times = clocks.race([Way(0.1), Way(100.0), Way(0.5), Way(0.001, host=30.0)])
     assert clocks.count[1] == 1
     assert clocks.count[2] == 2  # by less than a host may stumble
     assert times[1] == pytest.approx(100.0, rel=0.01)
-
-
-def test_many_launches_are_no_kernel_that_is_waited_for(clocks: Clocks) -> None:
-    times = clocks.race([Way(0.1), Way(0.001, host=30.0)])
-    assert times[1] == pytest.approx(30.0, rel=0.01)
+    assert times[3] == pytest.approx(30.0, rel=0.01)
 
 
 def kinds(*names: str) -> tuple[benchmark.EngineGroup, ...]:
@@ -164,16 +160,16 @@ def test_a_host_that_stumbles_takes_nobody_out(clocks: Clocks) -> None:
     assert set(clocks.count.values()) == {clocks.count[0]}, "all were looked at alike"
 
 
-def test_who_falls_behind_does_not_draw_level(clocks: Clocks) -> None:
+def test_benchmark_keeps_a_candidate_that_fell_behind_behind_the_winner(clocks: Clocks) -> None:
     noise = {0: iter([1.15] * 99), 1: iter([1.0] * GLANCES + [1.3] * 99)}
 
     def one(number: int) -> Callable[[], None]:
         return lambda: clocks.run(number, Way(next(noise[number])))
 
-    slow, quick = benchmark.benchmark([one(0), one(1)], STREAM)
+    slow, fast = benchmark.benchmark([one(0), one(1)], STREAM)
     assert isinstance(slow, float)
-    assert isinstance(quick, float)
-    assert slow > quick
+    assert isinstance(fast, float)
+    assert slow > fast
 
 
 def test_failures_are_told_and_no_reason_to_leave_variants_out(clocks: Clocks) -> None:
@@ -262,7 +258,11 @@ def test_an_error_that_is_told_holds_nothing_of_the_race(clocks: Clocks) -> None
             except NotSupportedError as error:
                 raise NotSupportedError("no plan") from error
 
-        times = benchmark.benchmark([failing, lambda: clocks.run(1, Way(0.1))], STREAM)
+        try:
+            raise KeyError("of the caller")
+        except KeyError as handled:
+            times = benchmark.benchmark([failing, lambda: clocks.run(1, Way(0.1))], STREAM)
+            assert handled.__traceback__ is not None
         return times, weakref.ref(operand)
 
     gc.disable()
@@ -270,21 +270,9 @@ def test_an_error_that_is_told_holds_nothing_of_the_race(clocks: Clocks) -> None
         times, operand = caller()
         assert operand() is None
         assert str(times[0]) == "no plan"
+        assert times[0].__context__ is None
     finally:
         gc.enable()
-
-
-def test_what_the_caller_is_handling_keeps_its_traceback(clocks: Clocks) -> None:
-    def failing() -> None:
-        raise NotSupportedError("no engine")
-
-    try:
-        raise KeyError("of the caller")
-    except KeyError as handled:
-        times = benchmark.benchmark([failing, lambda: clocks.run(1, Way(0.1))], STREAM)
-        assert handled.__traceback__ is not None
-    assert isinstance(times[0], NotSupportedError)
-    assert times[0].__context__ is None
 
 
 def test_one_disturbed_round_takes_nobody_out(clocks: Clocks) -> None:

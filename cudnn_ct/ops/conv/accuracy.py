@@ -90,14 +90,7 @@ def error_bound(problem: ConvProblem) -> tuple[float, float]:
 
 
 def inaccuracy(problem: Any, backend: str, algorithm: str, notes: Collection[str] = ()) -> str:
-    """Return why the error of an algorithm exceeds the bound of a problem; empty if that is not known.
-
-    Parameters
-    ----------
-    problem : ConvProblem or FusedConv
-    backend, algorithm, notes
-        As in :class:`Candidate`.
-    """
+    """Return why the error of an algorithm exceeds the bound of a problem; empty if that is not known."""
     core = problem.core
     name, _, knobs = algorithm.partition(" knobs ")
     own: int | str = int(name.removeprefix("engine ")) if backend == "graph" else name

@@ -1,7 +1,7 @@
-"""All ways to compute a problem: which backend is asked first, what is worth timing, and plans of either.
+"""Candidates for convolutions: the order of the backends, the candidates to time, and plans.
 
-A guess takes the first row that is usable, so the order of the stages is the rule that decides between the
-backends. It is fitted to measurements: see docs/algorithms.md.
+The heuristic choice is the first usable candidate, so the order of the sources decides between the backends.
+It is fitted to measurements: see docs/algorithms.md.
 """
 
 from __future__ import annotations
@@ -36,7 +36,10 @@ def heuristics(problem: Any) -> list[Heuristic]:
 
     Sources whose candidates copy no operands come first.
     """
-    return [stage for stage, _ in sorted(_stages(problem), key=lambda stage: stage[1])]
+    sources = _sources(problem, [("b", None), ("fallback", None)])
+    if isinstance(problem, FusedConv):
+        sources.append(sources.pop(1))  # separate calls are faster than fallback engines
+    return [find for find, _ in sorted(sources, key=lambda source: source[1])]
 
 
 def all_candidates(problem: Any, context: Context) -> list[Candidate]:
@@ -148,17 +151,18 @@ def _with_copies(problem: Any, rows: list[Candidate]) -> list[Candidate]:
 # --- sources of candidates ---------------------------------------------------------------------------------
 
 
-def _stages(problem: Any) -> list[tuple[Heuristic, bool]]:
-    """Return the sources of candidates, the most promising first, and whether they copy operands."""
+def _sources(problem: Any, modes: Sequence[tuple[str, int | None]]) -> list[tuple[Heuristic, bool]]:
+    """Return the sources of candidates, and whether they copy operands; engines are of these heuristic modes.
+
+    A fused problem has sources for one call, then those of its convolution, followed by separate calls.
+    """
     engines = _copies(problem, "graph")
-    ranked, fallback = ((partial(_graph, problem, mode, None), engines) for mode in ("b", "fallback"))
-    calls = (partial(_legacy, problem, None), _copies(problem, "legacy"))
+    sources: list[tuple[Heuristic, bool]] = [(partial(_graph, problem, *mode), engines) for mode in modes]
+    sources.append((partial(_legacy, problem, None), _copies(problem, "legacy")))
     if isinstance(problem, FusedConv):
-        separate = [
-            (partial(_unfused_rows, problem, stage), copies) for stage, copies in _stages(unfused(problem))
-        ]
-        return [ranked, calls, *separate, fallback]
-    return [(partial(_preferred, problem), engines), ranked, fallback, calls]
+        separate = _sources(unfused(problem), modes)
+        return sources + [(partial(_unfused_rows, problem, find), copies) for find, copies in separate]
+    return [(partial(_preferred, problem), engines), *sources] if modes else sources
 
 
 def _copies(problem: Any, backend: str) -> bool:
@@ -202,19 +206,11 @@ def _named(problem: Any, core: ConvProblem, name: str) -> list[Heuristic]:
     algorithm, geometry = named_algorithm(name, core).algorithm, why_not_named(name, core)
     if geometry:
         rejected = Candidate("legacy", algorithm, "any", 0, True, rejected=geometry)
-        return [partial(_only, rejected)]
+        return [lambda _: [rejected]]
     stages: list[Heuristic] = [partial(_legacy, problem, algorithm)]
     if isinstance(problem, FusedConv):
-        stages += _unfused_stages(problem, [partial(_legacy, unfused(problem), algorithm)])
+        stages.append(partial(_unfused_rows, problem, partial(_legacy, unfused(problem), algorithm)))
     return stages
-
-
-def _only(row: Candidate, context: Context) -> list[Candidate]:  # noqa: ARG001 - the signature of a stage
-    return [row]
-
-
-def _unfused_stages(problem: FusedConv, stages: Sequence[Heuristic]) -> list[Heuristic]:
-    return [partial(_unfused_rows, problem, stage) for stage in stages]
 
 
 def _unfused_rows(problem: FusedConv, stage: Heuristic, context: Context) -> list[Candidate]:
@@ -228,26 +224,11 @@ def _unfused_rows(problem: FusedConv, stage: Heuristic, context: Context) -> lis
     ]
 
 
-def _each(problem: ConvProblem, heuristics: Sequence[tuple[str, int | None]]) -> list[Heuristic]:
-    """Return the sources of candidates for an unfused convolution, including the heuristic choice."""
-    engines = [partial(_graph, problem, *mode) for mode in heuristics]
-    first: list[Heuristic] = [partial(_preferred, problem)] if engines else []
-    return [*first, *engines, partial(_legacy, problem, None)]
-
-
-def _collect(problem: Any, context: Context, heuristics: Sequence[tuple[str, int | None]]) -> list[Candidate]:
+def _collect(problem: Any, context: Context, modes: Sequence[tuple[str, int | None]]) -> list[Candidate]:
     """Return the candidates of these heuristics and the legacy calls, each once, rejected ones last."""
-    if isinstance(problem, FusedConv):
-        stages: list[Heuristic] = [partial(_graph, problem, *mode) for mode in heuristics]
-        stages += [
-            partial(_legacy, problem, None),
-            *_unfused_stages(problem, _each(unfused(problem), heuristics)),
-        ]
-    else:
-        stages = _each(problem, heuristics)
     rows: dict[tuple[Any, ...], Candidate] = {}
-    for stage in stages:
-        for row in stage(context):
+    for find, _ in _sources(problem, modes):
+        for row in find(context):
             rows.setdefault(row.key, row)
     return sorted(rows.values(), key=lambda row: bool(row.rejected))
 

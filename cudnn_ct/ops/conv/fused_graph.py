@@ -49,16 +49,9 @@ def chain(
 ) -> tuple[Node, ...]:
     """Join a node and pointwise steps, each of which reads the output of the previous one.
 
-    Parameters
-    ----------
-    first : function
-        Returns the first node, given the tensor that it writes.
-    steps : sequence of mapping
-        Attributes of each pointwise node, without its input ``xdesc`` and its output ``ydesc``.
-    last : Tensor
-        Output of the last node.
-    virtual : function
-        Creates a new tensor between two nodes.
+    ``first`` returns the first node for the tensor that it writes. ``steps`` are attributes of pointwise
+    nodes without input and output. ``last`` is the output of the last node. ``virtual`` creates a tensor
+    between two nodes.
     """
     outputs = [*(virtual() for _ in steps), last]
     rest = [

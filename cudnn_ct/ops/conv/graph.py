@@ -44,14 +44,8 @@ def candidates(
     Engines whose products are less precise than the problem requires are rejected. Engines that cuDNN ranks
     too high follow the others. If no engine exists, the result is one candidate with the reason.
 
-    Parameters
-    ----------
-    problem : ConvProblem or FusedConv
-    context : Context or Planner
-    heuristics : collection of str
-        Heuristic modes to query, in this order: ``"b"``, ``"a"``, ``"fallback"``. Each takes milliseconds.
-    most : int, optional
-        Maximum number of usable engines from the heuristics.
+    ``heuristics`` are the modes to query, in this order; each takes milliseconds. ``most`` limits the number
+    of usable engines from them.
     """
     unfit = _unfit(problem)
     if unfit:
@@ -81,14 +75,7 @@ def by_name(problem: Any, name: str, context: Context | Planner) -> Candidate:
 
 
 def plan(problem: Any, candidate: Candidate, context: Context | Planner) -> GraphPlan:
-    """Return a plan for a candidate, bound to the context's thread.
-
-    Raises
-    ------
-    NotSupportedError
-        The candidate was rejected, cuDNN cannot build this plan although its heuristics returned the engine,
-        or the algorithm is not the name of an engine.
-    """
+    """Return a plan for a candidate, bound to the context's thread; see `graph.candidates.engine_plan`."""
     return engine_plan(graph_of(problem), _rules(problem), candidate, context, problem)
 
 

@@ -26,38 +26,34 @@ _EXACT = ("float64", "int32")  # in these, tensor cores are as precise as other 
 class Direction(NamedTuple):
     """C names of one direction of a convolution; ``operands`` are roles in the order of its C functions."""
 
+    name: str
     operands: tuple[str, str, str]
     algorithms: Any
     perf: Any
-    rank: str
-    workspace: str
-    run: str
+
+    @property
+    def rank(self) -> str:
+        """The function that ranks algorithms."""
+        return f"cudnnGetConvolution{self.name}Algorithm_v7"
+
+    @property
+    def run(self) -> str:
+        """The function that computes."""
+        return f"cudnnConvolution{self.name}"
 
 
 DIRECTIONS = {
     "forward": Direction(
-        ("x", "w", "y"),
-        enums.ConvolutionFwdAlgo,
-        types.cudnnConvolutionFwdAlgoPerf_t,
-        "cudnnGetConvolutionForwardAlgorithm_v7",
-        "cudnnGetConvolutionForwardWorkspaceSize",
-        "cudnnConvolutionForward",
+        "Forward", ("x", "w", "y"), enums.ConvolutionFwdAlgo, types.cudnnConvolutionFwdAlgoPerf_t
     ),
     "backward_data": Direction(
-        ("w", "y", "x"),
-        enums.ConvolutionBwdDataAlgo,
-        types.cudnnConvolutionBwdDataAlgoPerf_t,
-        "cudnnGetConvolutionBackwardDataAlgorithm_v7",
-        "cudnnGetConvolutionBackwardDataWorkspaceSize",
-        "cudnnConvolutionBackwardData",
+        "BackwardData", ("w", "y", "x"), enums.ConvolutionBwdDataAlgo, types.cudnnConvolutionBwdDataAlgoPerf_t
     ),
     "backward_filter": Direction(
+        "BackwardFilter",
         ("x", "y", "w"),
         enums.ConvolutionBwdFilterAlgo,
         types.cudnnConvolutionBwdFilterAlgoPerf_t,
-        "cudnnGetConvolutionBackwardFilterAlgorithm_v7",
-        "cudnnGetConvolutionBackwardFilterWorkspaceSize",
-        "cudnnConvolutionBackwardFilter",
     ),
 }
 
@@ -83,7 +79,7 @@ class ConvDescriptors:
     def workspace(self, algorithm: int, context: Any) -> int:
         """Return the workspace size of an algorithm; raise NotSupportedError if it is not supported."""
         size, (first, second, result) = ctypes.c_size_t(), self.operands
-        query = getattr(context.library, self.direction.workspace)
+        query = getattr(context.library, f"cudnnGetConvolution{self.direction.name}WorkspaceSize")
         query(context.handle, first, second, self.convolution, result, algorithm, ctypes.byref(size))
         return size.value
 
