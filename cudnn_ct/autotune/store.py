@@ -205,26 +205,21 @@ def store() -> Store:
 
 
 def export_algo_cache(path: str | os.PathLike[str]) -> int:
-    """Write the tuned algorithms of this machine to a JSON file, for :func:`import_algo_cache`.
+    """Write the tuned algorithms of this machine to a JSON file, and return their number.
 
     Parameters
     ----------
     path : path
-        The file to write; one that is there is replaced.
+        The file to write; an existing one is replaced as a whole.
 
     Returns
     -------
     int
-        The number of entries.
 
     Raises
     ------
     OSError
         The file cannot be written.
-
-    Notes
-    -----
-    docs/algorithms.md tells what is kept and when. cuDNN is not asked.
 
     Examples
     --------
@@ -242,6 +237,8 @@ def export_algo_cache(path: str | os.PathLike[str]) -> int:
 def import_algo_cache(path: str | os.PathLike[str]) -> int:
     """Read a file of :func:`export_algo_cache`; its entries replace the entries of this machine.
 
+    An entry is advice: it is checked against the limits of each call, and cuDNN may reject it.
+
     Parameters
     ----------
     path : path
@@ -249,7 +246,7 @@ def import_algo_cache(path: str | os.PathLike[str]) -> int:
     Returns
     -------
     int
-        How many were written: all of the file's, or 0 where the store is off or cannot be written.
+        The number of entries written; 0 if the cache is off or cannot be written.
 
     Raises
     ------
@@ -257,10 +254,6 @@ def import_algo_cache(path: str | os.PathLike[str]) -> int:
         The file has another format, or one of its entries is bad; nothing is imported then.
     OSError
         It cannot be read.
-
-    Notes
-    -----
-    An entry is advice: it is checked against the limits of each call, and cuDNN may reject it.
 
     Examples
     --------

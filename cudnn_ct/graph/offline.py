@@ -22,24 +22,13 @@ _LATER_KEYS = {"smCountOrigin": 0, "oversizedSharedMemoryPerBlock": 0, "memoryBu
 class Planner:
     """Replaces a context, to plan without a device: a cuDNN and the description of a device.
 
-    This suffices for heuristics, engines, workspace sizes and plans. Needs cuDNN >= 9.8.
-
-    Parameters
-    ----------
-    description : mapping, or path of a JSON file
-        The properties of a device that cuDNN writes; see :func:`describe_device`.
+    This suffices for heuristics, engines, workspace sizes and plans, with cuDNN >= 9.8. ``description`` has
+    the properties of a device that :func:`describe_device` writes, as a mapping or the path of a JSON file.
 
     Raises
     ------
     VersionMismatchError, BadParamError
         This cuDNN is too old to plan without a device, or rejects the description.
-
-    Examples
-    --------
-    ::
-
-        planner = Planner("tests/devices/h200-cudnn-9.19.json")
-        engine_candidates(graph, EngineRules(), planner)
     """
 
     def __init__(self, description: Mapping[str, Any] | str | Path) -> None:

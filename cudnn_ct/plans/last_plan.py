@@ -14,18 +14,9 @@ __all__ = ["PlanDescription", "last_plan"]
 class PlanDescription(NamedTuple):
     """How a call was computed; see :func:`last_plan`.
 
-    Attributes
-    ----------
-    problem : str
-        The operation with its operands.
-    candidate : Candidate or None
-        The algorithm of an operation that selects one; None for other operations.
-    workspace : int
-        Bytes of scratch memory that a run needs.
-    fallback_reason : str
-        Why it is not the algorithm that was named; empty if it is.
-    plan : str
-        What was selected and how, and what was rejected and why.
+    ``problem`` names the operation and its operands. ``candidate`` is the selected algorithm, None for
+    operations that select none. ``workspace`` is in bytes. ``fallback_reason`` is why another algorithm ran
+    than the one that was named, or empty. ``plan`` has what was selected, how, and what was rejected.
     """
 
     problem: str
@@ -42,26 +33,17 @@ class PlanDescription(NamedTuple):
 def last_plan() -> PlanDescription | None:
     """Return how this thread's last call on the current device was computed.
 
+    For operations that select no algorithm, it describes calls on aligned operands.
+
     Returns
     -------
     PlanDescription or None
-        None if there was no call yet, or if the object that made it (a ``ConvPlan``, an ``RNN``) is gone. A
-        call that raised an error does not count.
-
-    Raises
-    ------
-    CudnnError
-        No usable cuDNN, driver or device exists.
-
-    Notes
-    -----
-    An operation that selects no algorithm may run another implementation for misaligned operands than the one
-    that is described.
+        None before the first call, and if the object that made the call (a ``ConvPlan``, an ``RNN``) is gone.
+        Calls that raised an error do not count.
 
     Examples
     --------
-    >>> x, w = ct.full((1, 4, 8, 8), 1), ct.full((4, 4, 3, 3), 1)
-    >>> y = ct.conv(x, w, padding=1)
+    >>> y = ct.conv(ct.full((1, 4, 8, 8), 1), ct.full((4, 4, 3, 3), 1), padding=1)
     >>> plan = ct.last_plan()  # print(plan.describe()) shows how and why
     >>> plan.candidate.backend in ("graph", "legacy")
     True
