@@ -166,6 +166,7 @@ def test_selection_autotunes_and_stores_the_fastest_candidate(double: Any, host:
 def test_selection_checks_a_candidate_of_the_caller_or_of_the_store(double: Any, on_disk: Path) -> None:
     row = Candidate("legacy", "wrong for rows", "fma", 0, True)
     assert double(row) == "wrong for rows"
+    assert double(row._replace(algorithm="fast")) == "fast"
     with pytest.raises(NotSupportedError, match="doubles only once"):
         double(row, shape=(7,))
     other = Doubling(*[TensorSpec.packed((1, 1))] * 2)
