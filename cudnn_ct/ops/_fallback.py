@@ -47,20 +47,6 @@ class FirstSupported:
     copies of the operands in another layout are of use; ``misaligned`` that some pointers are misaligned.
     """
 
-    __slots__ = (
-        "_elsewhere",
-        "_implementations",
-        "_left",
-        "_misaligned",
-        "_needs_alignment",
-        "_problem",
-        "_refusals",
-        "_relayout",
-        "_scaled",
-        "_spent",
-        "plan",
-    )
-
     def __init__(
         self,
         problem: Layer,
@@ -87,9 +73,9 @@ class FirstSupported:
         self._spent = False
 
     def run(self, context: Context, pointers: Sequence[int], alpha: float, beta: float) -> None:
-        """Run the plan; where cuDNN refuses it only now, before any kernel starts, the next.
+        """Run the plan, or the next one if cuDNN rejects it, which it does before any kernel starts.
 
-        Where none is left, the next call begins again: a refusal may pass.
+        If none is left, the next call begins again: a rejection may be transient.
         """
         if self._spent:
             self._begin(context)

@@ -12,7 +12,6 @@ from cudnn_ct import Candidate, CudnnWarning, NotSupportedError
 from .cudnn import FakeCudnn
 from .test_algorithms import GUESS, TIME, on_disk
 from .test_candidates import call, chosen, rows_of_the_store
-from .test_conv import images
 
 __all__ = ["on_disk"]  # a fixture, known here by its import
 
@@ -147,20 +146,6 @@ def test_engines_that_add_many_partial_sums_in_half_precision_are_rejected(
     with pytest.raises(NotSupportedError) as caught:  # the fake has no graphs
         chosen("backward_filter", (3, 3), dtype=dtype, algo=row)
     assert (ABOVE in str(caught.value)) == bool(reason)
-
-
-@pytest.mark.parametrize(
-    ("layout", "groups", "wrong"), [("nhwc", 2, True), ("nhwc", 1, False), ("nchw", 2, False)]
-)
-def test_engine_4_is_rejected_for_groups_of_one_filter(
-    fake: FakeCudnn, layout: str, groups: int, wrong: bool
-) -> None:
-    x = ct.asarray(images(2, 4, 8), layout=layout)
-    dy = ct.asarray(images(2, 2, 6), layout=layout)
-    row = Candidate("graph", "engine 4", "fma", 0, True)
-    with pytest.raises(NotSupportedError) as caught:  # the fake has no graphs
-        ct.conv_backward_filter(dy, x, (2, 4 // groups, 3), groups=groups, precision="float32", algo=row)
-    assert ("one filter a group" in str(caught.value)) == wrong
 
 
 @pytest.mark.parametrize("backend", ["legacy", "graph"])

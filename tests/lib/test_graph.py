@@ -519,23 +519,6 @@ def test_a_creation_that_fails_at_any_step_leaves_nothing() -> None:
     assert told["at the end"] == 0
 
 
-def child_memory() -> list[int]:
-    planner = Planner(DEVICE)
-    sizes = []
-    for i in range(220):
-        wanted = problem((1 + i % 8, 16, 8 + i // 8, 16), (16, 16, 3, 3), padding=1)
-        plan(wanted, candidates(wanted, planner, ("a",))[0], planner)
-        if i in (19, 219):
-            pages = int(Path("/proc/self/statm").read_text().split()[1])
-            sizes.append(pages * os.sysconf("SC_PAGE_SIZE"))
-    return sizes
-
-
-def test_two_hundred_problems_do_not_fill_the_memory() -> None:
-    before, after = run("child_memory")
-    assert after - before < 16 * 2**20
-
-
 # --- running, as far as it goes without a GPU --------------------------------------------------------------
 
 

@@ -77,3 +77,12 @@ def test_erratum_names_engines_with_wrong_results(
     else:
         found = erratum(engine, problem((3, 8, 10), (8, 8, 3), "float16", direction=direction, **arguments))
     assert bool(found) == wrong
+
+
+@pytest.mark.parametrize(
+    ("layout", "groups", "wrong"), [("nhwc", 2, True), ("nhwc", 1, False), ("nchw", 2, False)]
+)
+def test_erratum_of_engine_4_is_for_groups_of_one_filter(layout: str, groups: int, wrong: bool) -> None:
+    w = (2, 4 // groups, 3)
+    one = problem((2, 4, 8), w, layout=layout, groups=groups, direction="backward_filter")
+    assert bool(erratum(4, one)) == wrong
