@@ -32,7 +32,9 @@ class Planner:
     """
 
     def __init__(self, description: Mapping[str, Any] | str | Path) -> None:
-        given = description if isinstance(description, Mapping) else _read(description)
+        given = description
+        if not isinstance(given, Mapping):
+            given = json.loads(Path(given).read_text(encoding="utf-8"))
         self.description = {**_LATER_KEYS, **given}
         self.library = _lib.load()
         text = json.dumps(self.description).encode()
@@ -45,10 +47,6 @@ class Planner:
 
     def __repr__(self) -> str:
         return f"<Planner for {self.description.get('deviceName', 'an unnamed device')}>"
-
-
-def _read(path: str | Path) -> dict[str, Any]:
-    return dict(json.loads(Path(path).read_text(encoding="utf-8")))
 
 
 def target(context: Any, kind: str) -> dict[str, Any]:
