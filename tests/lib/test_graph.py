@@ -23,6 +23,7 @@ import pytest
 from cudnn_ct._bindings.enums import BackendDescriptorType, BackendKnobType
 from cudnn_ct._elf import machine_here
 from cudnn_ct._lib import load
+from cudnn_ct.doctor import stub_libcuda
 from cudnn_ct.errors import BadParamError, CudnnError, NotInitializedError, NotSupportedError
 from cudnn_ct.graph.attributes import kind
 from cudnn_ct.graph.backend import BackendDescriptor
@@ -38,7 +39,6 @@ from cudnn_ct.plans.base import Candidate
 from cudnn_ct.shapes.conv import ConvProblem, conv_problem
 from cudnn_ct.shapes.fused import FusedConv
 from cudnn_ct.shapes.specs import ActivationSpec, TensorSpec
-from tests.elf_files import make_elf
 
 ROOT = Path(__file__).parents[2]
 DEVICE = ROOT / "tests" / "devices" / "h200-cudnn-9.19.json"
@@ -664,27 +664,7 @@ def answer(value: Any) -> None:
 
 
 def load_stand_in() -> None:
-    """Load a libcuda.so.1 whose functions do nothing but fail. Only in a child."""
+    """Load the doctor's stub of libcuda.so.1, whose functions only fail. Only in a child."""
     file = os.memfd_create("libcuda.so.1")
-    os.write(file, stand_in())
-    assert ctypes.CDLL(f"/proc/self/fd/{file}").cuModuleUnload() in (34, 0)
-
-
-# What cuDNN's run-time engines bind as they are loaded.
-DRIVER = (
-    "cuGetErrorString",
-    "cuModuleGetFunction",
-    "cuModuleLoadData",
-    "cuModuleUnload",
-    "cuTensorMapEncodeIm2col",
-    "cuTensorMapEncodeTiled",
-)
-# A function in four bytes. x86-64: push 34; pop rax; ret, which is CUDA_ERROR_STUB_LIBRARY. aarch64: ret.
-FAILING = {62: b"\x6a\x22\x58\xc3", 183: b"\xc0\x03\x5f\xd6"}
-
-
-def stand_in() -> bytes:
-    code = int.from_bytes(FAILING[machine_here()], "little")
-    library = bytearray(make_elf("libcuda.so.1", constants=dict.fromkeys(DRIVER, code)))
-    library[64 + 4] |= 1  # the one segment may also be run
-    return bytes(library)
+    os.write(file, stub_libcuda.make(stub_libcuda.FUNCTIONS, machine_here()))
+    ctypes.CDLL(f"/proc/self/fd/{file}")
