@@ -26,7 +26,6 @@ from .typing import StreamLike
 
 __all__ = ["Availability", "Context", "Handle", "available", "current", "empty_cache", "synchronize", "use"]
 
-
 WORKSPACES = 32  # streams for which a thread keeps workspaces on a device
 
 
@@ -129,7 +128,7 @@ class Context:
         self.calls = BoundedDict(4096)
         self.plans: dict[object, Any] = {}
         self.state: Any = None
-        self.last_call: Any = None
+        self.last_call: Any = None  # the prepared call that ran last, for `plans.last_plan`
         self.running = False
         self._inner: Context | None = None
         self._workspaces = BoundedDict(WORKSPACES)
