@@ -179,65 +179,6 @@ def pool_cases(draw: st.DrawFn, *, asymmetric: bool = False, dtypes: Sequence[st
 
 
 @st.composite
-def softmax_cases(draw: st.DrawFn) -> LayerCase:
-    """A softmax over some adjacent axes of an array of any rank, or its gradient."""
-    shape = tuple(draw(st.lists(st.integers(1, 4), min_size=2, max_size=6)))
-    shape = (draw(st.sampled_from((*shape[:1], 0))), *shape[1:])
-    dtype, algo = draw(st.sampled_from(FLOATS)), draw(st.sampled_from(("accurate", "fast", "log")))
-    start = draw(st.integers(0, len(shape) - 1))
-    axes = tuple(range(start, draw(st.integers(start + 1, len(shape)))))
-    over = draw(st.sampled_from(({}, {"mode": "instance"}, {"axis": axes}, {"axis": axes[-1] - len(shape)})))
-    scales, outs = scales_and_out(draw, shape, dtype)
-    if draw(st.booleans()):
-        y = ct.reference.softmax(Tensor(shape, dtype, "floats").array(), algo=algo, **over)
-        operands = (lying(draw, shape, dtype, "floats"), lying(draw, shape, dtype, y))
-        return LayerCase("softmax_backward", operands, {"algo": algo} | over | scales, outs)
-    x = lying(draw, shape, dtype, "floats")
-    return LayerCase("softmax", (x,), {"algo": algo} | over | scales, outs)
-
-
-@st.composite
-def activation_cases(draw: st.DrawFn) -> LayerCase:
-    """An activation of an array of any rank, or its gradient."""
-    shape = tuple(draw(st.lists(st.integers(1, 4), min_size=1, max_size=6)))
-    shape = (draw(st.sampled_from((*shape[:1], 0))), *shape[1:])
-    dtype = draw(st.sampled_from(FLOATS))
-    mode = draw(st.sampled_from(("relu", "clipped_relu", "sigmoid", "tanh", "elu", "swish", "identity")))
-    keywords = {
-        "mode": mode,
-        "coefficient": draw(st.sampled_from((0.5, 1, 2, 0) if mode == "elu" else (0.5, 1, 2))),
-    }
-    scales, outs = scales_and_out(draw, shape, dtype)
-    x = lying(draw, shape, dtype, "floats")
-    if draw(st.booleans()):
-        y = ct.reference.activation(x.array(), **keywords)
-        operands = (lying(draw, shape, dtype), x, lying(draw, shape, dtype, y))
-        return LayerCase("activation_backward", operands, keywords | scales, outs)
-    return LayerCase("activation", (x,), keywords | scales, outs)
-
-
-@st.composite
-def lrn_cases(draw: st.DrawFn) -> LayerCase:
-    """A local response normalisation of images, or its gradient."""
-    size = draw(st.lists(st.integers(1, 4), min_size=1, max_size=3))
-    shape = (draw(st.sampled_from((2, 1, 0))), draw(st.integers(1, 9)), *size)
-    dtype = draw(st.sampled_from(FLOATS))
-    keywords = {
-        "n": draw(st.integers(1, 7)),
-        "lrn_alpha": draw(st.sampled_from((1e-4, 1.0))),
-        "lrn_beta": draw(st.sampled_from((0.75, 0.5))),
-        "k": draw(st.sampled_from((1.0, 2.0))),
-    }
-    scales, outs = scales_and_out(draw, shape, dtype)
-    x = lying(draw, shape, dtype, "floats")
-    if draw(st.booleans()):
-        y = ct.reference.lrn(x.array(), **keywords)
-        operands = (lying(draw, shape, dtype, "floats"), x, lying(draw, shape, dtype, y))
-        return LayerCase("lrn_backward", operands, keywords | scales, outs)
-    return LayerCase("lrn", (x,), keywords | scales, outs)
-
-
-@st.composite
 def spatial_cases(draw: st.DrawFn) -> LayerCase:
     """A grid, samples of an image at places in and around it, or gradients of either."""
     n, channels, dtype = (

@@ -347,7 +347,7 @@ def _operands(operation: str, keywords: dict[str, Any], draw: Draw, x: Any) -> d
     found = {"x": x} | {name: draw.parameter(*kept) for name in names if name in PARAMETERS}
     if "dy" in names:
         y, forward = x, operation.removesuffix("_backward")
-        if hasattr(reference, forward):
+        if forward != operation and hasattr(reference, forward):
             operands = _operands(forward, keywords, draw, x).values()
             y = getattr(reference, forward)(*operands, **keywords)
         y = y[0] if isinstance(y, tuple) else y

@@ -6,18 +6,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import cudnn_ct as ct
 from cudnn_ct import context
 from cudnn_ct.cuda import stream as streams
 from cudnn_ct.errors import ExecutionFailedError, NotSupportedError
 from cudnn_ct.shapes.norm import norm_parameter_shape
-from tests.layers import LayerCase, check_layer, compare
-from tests.norm_cases import norm_cases
+from tests.layers import compare
 
-from .conftest import forget
 from .cudnn import FakeCudnn
 from .host import ForeignArray, Host
 from .norm import IN_PROGRESS, MODES, OVERFLOW, PER_ACTIVATION, PERSISTENT
@@ -52,19 +48,6 @@ def plan_of_last_call() -> Any:
 
 def numpy(*arrays: Any) -> list[np.ndarray]:
     return [array.numpy() for array in arrays]
-
-
-@given(
-    case=norm_cases(),
-    refused=st.sampled_from(((), (PERSISTENT,), (PER_ACTIVATION,), (PER_ACTIVATION, PERSISTENT))),
-    sizes=st.sampled_from(((0, 0), (100, 0), (100, 60), (0, 60))),
-)
-def test_equals_the_reference(
-    fake: FakeCudnn, host: Host, case: LayerCase, refused: tuple[int, ...], sizes: tuple[int, int]
-) -> None:
-    fake.norm_refused, fake.norm_sizes = frozenset(refused), sizes
-    forget()  # the ways that were open in an example before
-    check_layer(case, lambda array: ForeignArray(host, array))
 
 
 # --- which way ---

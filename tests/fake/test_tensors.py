@@ -21,16 +21,13 @@ from cudnn_ct.plans.elementwise import op_tensor, scale_plan
 from cudnn_ct.shapes.elementwise import OpTensorProblem
 from cudnn_ct.shapes.reduction import ReduceProblem
 from cudnn_ct.shapes.specs import TensorSpec
-from tests.layers import FLOATS, LayerCase, Tensor, check_layer, compare
+from tests.layers import FLOATS, LayerCase, Tensor, compare
 from tests.properties import in_memory_of
 from tests.tensor_cases import (
     check_in_place,
     check_over_operand,
     in_place_cases,
-    op_tensor_cases,
     over_operand_cases,
-    reduce_cases,
-    transform_cases,
 )
 
 from .cudnn import FakeCudnn
@@ -38,35 +35,6 @@ from .host import ForeignArray, Host
 from .test_conv import images
 
 INF, NAN = math.inf, math.nan
-
-
-@given(case=op_tensor_cases())
-def test_op_tensor(fake: FakeCudnn, host: Host, case: LayerCase) -> None:
-    check_layer(case, lambda array: ForeignArray(host, array))
-
-
-@given(case=transform_cases())
-def test_transform(fake: FakeCudnn, host: Host, case: LayerCase) -> None:
-    check_layer(case, lambda array: ForeignArray(host, array))
-
-
-@given(case=reduce_cases())
-def test_reduce(fake: FakeCudnn, host: Host, case: LayerCase) -> None:
-    check_layer(case, lambda array: ForeignArray(host, array))
-
-
-@given(case=reduce_cases())
-def test_reduce_as_of_large_arrays(
-    fake: FakeCudnn, host: Host, monkeypatch: pytest.MonkeyPatch, case: LayerCase
-) -> None:
-    """Sums of many rows by poolings, of columns in parts."""
-    monkeypatch.setattr(fast_sum, "MANY", 0)
-    monkeypatch.setattr(fast_sum, "FEW", 1)
-    monkeypatch.setattr(fast_sum, "WARP", 4)
-    monkeypatch.setattr(fast_sum, "SHORT", 6)
-    monkeypatch.setattr(fast_sum, "PART", (2, 3))
-    monkeypatch.setattr(fast_sum, "LONGEST", dict.fromkeys(fast_sum.LONGEST, 2))
-    check_layer(case, lambda array: ForeignArray(host, array))
 
 
 @given(case=in_place_cases())
@@ -429,6 +397,3 @@ def test_read_only(fake: FakeCudnn, host: Host) -> None:
 def test_bad_arguments(fake: FakeCudnn, call: Callable[[Any], Any], error: type, message: str) -> None:
     with pytest.raises(error, match=message):
         call(images(2, 3))
-
-
-# --- failures ----------------------------------------------------------------------------------------------
