@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 import cudnn_ct as ct
 from cudnn_ct.cli.selftest_cases import PARAMETERS, required
 from cudnn_ct.shapes.norm import norm_parameter_dtype, norm_parameter_shape
+from tests.alignment import conv_calls
 from tests.gradients import assert_gradient
 from tests.layers import (
     FLOATS,
@@ -111,6 +112,10 @@ def simple_arguments(operation: str, x: Any) -> tuple[list[Any], dict[str, Any]]
     known = dict.fromkeys(("x", "y", "dy", "a", "b"), x)
     known |= {name: ct.full((channels,), 1, norm_parameter_dtype(dtype)) for name in PARAMETERS}
     known |= {"grid": ct.zeros((n, *size, 2), dtype), "theta": ct.zeros((n, 2, 3), dtype)}
+    pixel = (channels, channels, *(1 for _ in size))
+    known |= {"w": ct.full(pixel, 1, dtype), "x_shape": tuple(x.shape), "w_shape": pixel}
+    if operation == "conv_bias_activation":
+        known["b"] = ct.zeros((channels,), dtype)
     accepted = inspect.signature(getattr(ct.reference, operation)).parameters
     keywords = {name: value for name, value in row_of(operation).keywords.items() if name in accepted}
     return [known[name] for name in required(operation) if name not in keywords], keywords
@@ -168,12 +173,23 @@ GEOMETRY = (
     _float64((2, 3, 4, 5))[0],
     Tensor((2, 2, 3), "float64", np.array([[[0.7, 0.11, 0.03], [-0.13, 0.81, 0.07]]] * 2)),
 )
+TERMS = {"dx": 10.0, "dtheta": 100.0}
 SCALED = {"scale_height": 0.8, "scale_width": 1.5}
 ACTIVATIONS = ("relu", "clipped_relu", "sigmoid", "tanh", "elu", "swish", "identity")
 OVER = ({}, {"mode": "instance"}, {"axis": 0}, {"axis": -1}, {"axis": (0, 1)}, {"axis": (-2, -1)})
 ALGOS = ("accurate", "fast", "log")
 
+CONV = OpCase(
+    (
+        *("conv", "conv_backward_data", "conv_backward_filter", "conv_transpose"),
+        *("conv_backward_bias", "conv_bias_activation"),
+    ),
+    st.builds(conv_calls, st.sampled_from(FLOATS), st.sampled_from(("nchw", "nhwc")), st.just(1)).flatmap(
+        lambda calls: st.sampled_from(sorted(calls.items())).map(lambda item: item[1])
+    ),
+)
 CASES = (
+    CONV,
     OpCase(
         ("pool", "pool_backward"),
         pool_cases() | pool_cases(asymmetric=True),
@@ -238,7 +254,13 @@ CASES = (
                     (Tensor((2, 3, 4, 8), "float64", "floats"), *GEOMETRY),
                     SCALED,
                 ),
-                LayerCase("spatial_transformer_backward", (GEOMETRY[0], *GEOMETRY), {}, {"out": GEOMETRY[0]}),
+                LayerCase(
+                    "spatial_transformer_backward",
+                    (GEOMETRY[0], *GEOMETRY),
+                    {},
+                    {"out": GEOMETRY[0]},
+                    terms=TERMS,
+                ),
             )
         ),
         {},

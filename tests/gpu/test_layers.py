@@ -6,57 +6,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
 
 import cudnn_ct as ct
-from tests.gradients import assert_gradient
 from tests.layers import (
     FLOATS,
-    LayerCase,
     Tensor,
-    activation_cases,
-    check_layer,
     compare,
-    lrn_cases,
-    pool_cases,
-    softmax_cases,
-    spatial_cases,
 )
 
-from .conftest import library, place
-
-EXAMPLES = max(200, settings.default.max_examples)
-
-
-@settings(max_examples=EXAMPLES)
-@given(case=pool_cases())
-def test_pooling(case: LayerCase) -> None:
-    check_layer(case, place)
-
-
-@settings(max_examples=EXAMPLES)
-@given(case=softmax_cases())
-def test_softmax(case: LayerCase) -> None:
-    check_layer(case, place)
-
-
-@settings(max_examples=EXAMPLES)
-@given(case=activation_cases())
-def test_activation(case: LayerCase) -> None:
-    check_layer(case, place)
-
-
-@settings(max_examples=EXAMPLES)
-@given(case=spatial_cases())
-def test_spatial_transformers(case: LayerCase) -> None:
-    check_layer(case, place)
-
-
-@settings(max_examples=EXAMPLES)
-@given(case=lrn_cases())
-def test_local_response_normalisation(case: LayerCase) -> None:
-    check_layer(case, place)
-
+from .conftest import library
 
 # --- what properties do not reach ---
 
@@ -155,26 +113,6 @@ def test_in_place() -> None:
         compare(x, getattr(ct.reference, operation)(values, **keywords))
 
 
-@pytest.mark.parametrize("mode", ["max", "average_inc_pad", "average_exc_pad", "sum"])
-def test_gradient_of_pooling_by_differences(mode: str) -> None:
-    rng = np.random.default_rng(0)
-    keywords: dict[str, Any] = {"window": (3, 2), "stride": 2, "padding": (1, 0), "mode": mode}
-    x = rng.permutation(2 * 2 * 5 * 4).reshape(2, 2, 5, 4).astype(np.float64)
-    y = ct.pool(ct.asarray(x), **keywords)
-    dy = rng.standard_normal(y.shape)
-    dx = ct.pool_backward(ct.asarray(dy), ct.asarray(x), y, **keywords).numpy()
-    assert_gradient(dx, lambda v: ct.pool(ct.asarray(v), **keywords).numpy(), x, dy)
-
-
-@pytest.mark.parametrize("algo", ["accurate", "fast", "log"])
-def test_gradient_of_softmax_by_differences(algo: str) -> None:
-    rng = np.random.default_rng(0)
-    x, dy = rng.standard_normal((2, 3, 2, 2)), rng.standard_normal((2, 3, 2, 2))
-    y = ct.softmax(ct.asarray(x), algo=algo)
-    dx = ct.softmax_backward(ct.asarray(dy), y, algo=algo).numpy()
-    assert_gradient(dx, lambda v: ct.softmax(ct.asarray(v), algo=algo).numpy(), x, dy)
-
-
 @pytest.mark.parametrize("size", [8, 2**24])
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("coefficient", [0, 0.5, 1, 2])
@@ -187,22 +125,6 @@ def test_gradient_of_elu_is_its_slope_on_both_sides_of_0(coefficient: float, dty
     np.testing.assert_allclose(
         dx, 2 * np.where(at > 0, 1, coefficient * np.exp(np.minimum(at, 0))), atol=2e-2
     )
-
-
-@pytest.mark.parametrize("mode", ["relu", "clipped_relu", "sigmoid", "tanh", "elu", "swish", "identity"])
-def test_gradient_of_activation_by_differences(mode: str) -> None:
-    rng = np.random.default_rng(0)
-    x, dy = rng.standard_normal((3, 7)), rng.standard_normal((3, 7))
-    keywords: dict[str, Any] = {"mode": mode, "coefficient": 1.5}
-    y = ct.activation(ct.asarray(x), **keywords)
-    dx = ct.activation_backward(ct.asarray(dy), ct.asarray(x), y, **keywords).numpy()
-    assert_gradient(dx, lambda v: ct.activation(ct.asarray(v), **keywords).numpy(), x, dy)
-
-
-@settings(max_examples=EXAMPLES)
-@given(case=pool_cases(asymmetric=True))
-def test_padding_that_differs_between_sides(case: LayerCase) -> None:
-    check_layer(case, place)
 
 
 @pytest.mark.parametrize(("batch", "channels"), [(65_537, 2), (3, 1500)])
@@ -227,21 +149,6 @@ def test_samples_beyond_the_limits_of_one_call(batch: int, channels: int) -> Non
 def test_grids_of_one_row_or_column(shape: tuple[int, ...]) -> None:
     theta = np.random.default_rng(0).standard_normal((2, 2, 3)).astype(np.float32)
     compare(ct.affine_grid(ct.asarray(theta), shape), ct.reference.affine_grid(theta, shape))
-
-
-def test_gradients_of_sampling_by_differences() -> None:
-    rng = np.random.default_rng(0)
-    x = rng.standard_normal((2, 3, 4, 5))
-    theta = np.array([[[0.7, 0.11, 0.03], [-0.13, 0.81, 0.07]]] * 2)
-    dy = rng.standard_normal(x.shape)
-    dx, dtheta = (
-        gradient.numpy()
-        for gradient in ct.spatial_transformer_backward(ct.asarray(dy), ct.asarray(x), ct.asarray(theta))
-    )
-    assert_gradient(dx, lambda v: ct.spatial_transformer(ct.asarray(v), ct.asarray(theta)).numpy(), x, dy)
-    assert_gradient(
-        dtheta, lambda v: ct.spatial_transformer(ct.asarray(x), ct.asarray(v)).numpy(), theta, dy, 1e-6
-    )
 
 
 def test_torch_agrees() -> None:

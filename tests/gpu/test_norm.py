@@ -6,32 +6,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
 
 import cudnn_ct as ct
 from cudnn_ct import context
 from cudnn_ct.cuda import stream as streams
 from cudnn_ct.dtypes import as_dtype
 from cudnn_ct.shapes.norm import norm_parameter_dtype, norm_parameter_shape
-from tests.gradients import assert_gradient
-from tests.layers import TOLERANCE, LayerCase, Tensor, check_layer, compare
-from tests.norm_cases import norm_cases
+from tests.layers import TOLERANCE, compare
 
-from .conftest import library, place
-
-EXAMPLES = max(300, settings.default.max_examples)
-
-# The persistent modes are fast for half precision, channels last and a multiple of 4 channels.
-FUSED = LayerCase(
-    "batch_norm_training",
-    (
-        Tensor((2, 8, 5, 5), "float16", "floats", "nhwc"),
-        Tensor((8,), "float32", "floats"),
-        Tensor((8,), "float32", "floats", seed=1),
-    ),
-    {"activation": "relu"},
-    {"z": Tensor((2, 8, 5, 5), "float16", "integers", "nhwc", seed=2)},
-)
+from .conftest import library
 
 
 def random(shape: tuple[int, ...], seed: int, dtype: str = "float32") -> np.ndarray:
@@ -49,31 +32,6 @@ def plan_of_last_call() -> str:
     """What the newest of this thread's prepared calls runs, and what was refused before it."""
     calls = context.current(streams.current_stream()).calls
     return str(list(calls.values())[-1].choice.describe()) if calls else ""
-
-
-@settings(max_examples=EXAMPLES)
-@given(case=norm_cases(operations=("training",)))
-@example(FUSED)
-def test_training(case: LayerCase) -> None:
-    check_layer(case, place)
-
-
-@settings(max_examples=EXAMPLES)
-@given(case=norm_cases(operations=("inference",)))
-def test_inference(case: LayerCase) -> None:
-    check_layer(case, place)
-
-
-@settings(max_examples=EXAMPLES)
-@given(case=norm_cases(operations=("backward", "inference_backward")))
-def test_gradient(case: LayerCase) -> None:
-    check_layer(case, place)
-
-
-@settings(max_examples=EXAMPLES)
-@given(case=norm_cases(dtypes=("float16", "bfloat16"), channels=(4, 8, 16), batches=(2, 8, 33)))
-def test_channels_that_cudnn_has_kernels_for(case: LayerCase) -> None:
-    check_layer(case, place)
 
 
 def check_step(
@@ -145,26 +103,6 @@ def test_rows_of_activations(batch: int, mode: str) -> None:
 def test_many_channels(layout: str) -> None:
     check_step((2, 66_000, 3, 3), "float32", layout)
     check_step((4, 66_000, 2, 2), "float32", layout, "per_activation")
-
-
-@pytest.mark.parametrize("rank", [1, 2, 3, 4, 5, 6])
-@pytest.mark.parametrize("mode", ["spatial", "per_activation"])
-def test_gradients_by_differences(rank: int, mode: str) -> None:
-    shape = (3, 2, 2, 1, 2, 2)[:rank]
-    x, dy = random(shape, 0, "float64"), random(shape, 1, "float64")
-    scale, bias = parameters(shape, mode, "float64", 2)
-
-    def forward(x: np.ndarray, scale: np.ndarray, bias: np.ndarray) -> np.ndarray:
-        arrays = map(ct.asarray, (x, scale, bias))
-        return ct.batch_norm_training(*arrays, mode=mode, epsilon=0.1).y.numpy()
-
-    _, mean, invstd = ct.batch_norm_training(*map(ct.asarray, (x, scale, bias)), mode=mode, epsilon=0.1)
-    for saved in ((mean, invstd), ()):
-        arrays = map(ct.asarray, (dy, x, scale))
-        got = ct.batch_norm_backward(*arrays, *saved, mode=mode, epsilon=0.1)
-        assert_gradient(got.dx.numpy(), lambda v: forward(v, scale, bias), x, dy, 1e-6)
-        assert_gradient(got.dscale.numpy(), lambda v: forward(x, v, bias), scale, dy, 1e-6)
-        assert_gradient(got.dbias.numpy(), lambda v: forward(x, scale, v), bias, dy, 1e-6)
 
 
 @pytest.mark.parametrize("relu", [False, True])

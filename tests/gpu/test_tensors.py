@@ -12,17 +12,14 @@ from hypothesis import given, settings
 
 import cudnn_ct as ct
 from cudnn_ct.errors import CudnnWarning, NotSupportedError
-from tests.layers import FLOATS, LayerCase, Tensor, check_layer, compare
+from tests.layers import FLOATS, LayerCase, Tensor, compare
 from tests.strategies import lay_out
 from tests.tensor_cases import (
     CONVERSIONS,
     check_in_place,
     check_over_operand,
     in_place_cases,
-    op_tensor_cases,
     over_operand_cases,
-    reduce_cases,
-    transform_cases,
 )
 
 from .conftest import library, place
@@ -44,24 +41,6 @@ def integers(shape: tuple[int, ...], dtype: str = "float32", most: int = 3) -> n
 
 
 # --- the same properties as on the fakes -------------------------------------------------------------------
-
-
-@settings(max_examples=EXAMPLES)
-@given(case=op_tensor_cases())
-def test_op_tensor(case: LayerCase) -> None:
-    check_layer(case, place)
-
-
-@settings(max_examples=EXAMPLES)
-@given(case=transform_cases())
-def test_transform(case: LayerCase) -> None:
-    check_layer(case, place)
-
-
-@settings(max_examples=EXAMPLES)
-@given(case=reduce_cases())
-def test_reduce(case: LayerCase) -> None:
-    check_layer(case, place)
 
 
 @settings(max_examples=EXAMPLES)
