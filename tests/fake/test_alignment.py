@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import cudnn_ct as ct
 from cudnn_ct.errors import NotSupportedError
-from tests.alignment import EVEN, UNEVEN, conv_calls, norm_calls, own, placing, shifted, sweep
+from tests.alignment import EVEN, UNEVEN, conv_calls, norm_calls, own, shifted, sweep
 from tests.layers import (
     LayerCase,
     Place,
@@ -21,8 +18,7 @@ from tests.layers import (
     check_layer,
     compare,
 )
-from tests.properties import DIRECTIONS, check_conv, in_memory_of
-from tests.strategies import ConvCase, conv_cases
+from tests.properties import in_memory_of
 
 from .conftest import forget
 from .cudnn import FakeCudnn
@@ -175,20 +171,3 @@ def test_conv_of_misaligned_operands_is_captured(fake: FakeCudnn, host: Host) ->
     again = ct.conv(*arrays, **KEYWORDS, stream=0x77)
     host.capturing.clear()
     np.testing.assert_array_equal(again.numpy(), first.numpy())
-
-
-# --- the other operations ----------------------------------------------------------------------------------
-
-
-@given(
-    case=conv_cases(),
-    offsets=st.tuples(*[st.integers(0, 7)] * 5),
-    direction=st.sampled_from(sorted(DIRECTIONS)),
-)
-def test_convolution_equals_the_reference_when_operands_are_misaligned(
-    fake: FakeCudnn, host: Host, case: ConvCase, offsets: Any, direction: str
-) -> None:
-    fake.engines = True
-    case = replace(case, x_view="packed", w_view="packed", out_view="packed", alpha=1)
-    for place in places(host):
-        check_conv(case, placing(place, *offsets), direction=direction)

@@ -308,31 +308,6 @@ def test_nothing_to_sum(fake: FakeCudnn) -> None:
     assert ct.conv_bias_activation(ct.empty((0, 2, 4, 4)), images(3, 2, 2, 2), b).shape == (0, 3, 3, 3)
 
 
-def test_what_cannot_be_had_lists_all_ways(fake: FakeCudnn) -> None:
-    with pytest.raises(NotSupportedError, match="the legacy calls do not support gelu") as caught:
-        ct.conv_bias_activation(images(2, 3, 5, 6), images(4, 3, 3, 3), images(4), activation="gelu")
-    assert "the legacy fused call supports relu and identity, not gelu" in str(caught.value)
-    assert "graph all engines" in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("change", "error", "message"),
-    [
-        ({"activation": "softmax"}, ValueError, "activation must be one of identity, relu, clipped_relu"),
-        ({"b": 3}, ValueError, r"b has shape \(3,\); y of shape \(2, 4, 3, 4\) needs \(4,\)"),
-        ({"z": (2, 4, 3, 5)}, ValueError, r"z has shape \(2, 4, 3, 5\); y has \(2, 4, 3, 4\)"),
-        ({"coefficient": "high"}, TypeError, "coefficient must be a number: got 'high'"),
-        ({"algo": "fft", "stride": 2, "strict": True}, NotSupportedError, "fft needs stride 1"),
-    ],
-)
-def test_bad_arguments(fake: FakeCudnn, change: dict[str, Any], error: type[Exception], message: str) -> None:
-    x, w, b, z = images(2, 3, 5, 6), images(4, 3, 3, 3), images(change.pop("b", 4)), change.pop("z", None)
-    with pytest.raises(error, match=message):
-        ct.conv_bias_activation(x, w, b, z=None if z is None else images(*z), **change)
-    with pytest.raises(TypeError, match="b is float64 and x is float32"):
-        ct.conv_bias_activation(x, w, images(4, dtype="float64"))
-
-
 @pytest.mark.parametrize("engines", [False, True])
 @pytest.mark.parametrize("take", [slice(None, None, 2), slice(None, None, -1)])
 @pytest.mark.filterwarnings("ignore::cudnn_ct.errors.CudnnWarning")

@@ -178,17 +178,6 @@ def test_scaled_calls_do_not_spoil_the_others(fake: FakeCudnn) -> None:
 # --- one call after another ---
 
 
-def test_second_call_is_one_c_call(fake: FakeCudnn) -> None:
-    x = images(2, 4, 3, 3)
-    scale, bias, mean, var = parameters(x, count=4)
-    for _ in range(2):
-        fake.calls.clear()
-        ct.batch_norm_training(x, scale, bias)
-        ct.batch_norm_inference(x, scale, bias, mean, var)
-        ct.batch_norm_backward(x, x, scale, mean, var)
-    assert fake.names() == [TRAINING, INFERENCE, f"{BACKWARD}Ex"]
-
-
 def test_arguments_reach_c_in_order(fake: FakeCudnn) -> None:
     x = images(2, 4, 3, 3)
     scale, bias, mean, var = parameters(x, count=4)
@@ -282,19 +271,6 @@ def test_a_refusal_after_the_first_copy_out_starts_nothing_anew(fake: FakeCudnn,
     assert fake.names().count(TRAINING) == 1
 
 
-@pytest.mark.parametrize("view", ["gaps", "mixed"])
-def test_data_that_do_not_lie_alike_are_copied(fake: FakeCudnn, host: Host, view: str) -> None:
-    values = np.random.default_rng(0).standard_normal((4, 3, 2, 5)).astype(np.float32)
-    x = ForeignArray(host, values[::2]) if view == "gaps" else ct.asarray(values[:2], layout="nhwc")
-    scale, bias = parameters(images(2, 3, 2, 5))
-    out = ct.empty((2, 3, 2, 5))
-    step = ct.batch_norm_training(x, scale, bias, out=out)
-    host_x = values[::2] if view == "gaps" else values[:2]
-    compare(step.y, ct.reference.batch_norm_training(host_x, *numpy(scale, bias)).y)
-    assert fake.names().count("cudnnTransformTensor") == 1
-    assert steps(fake) == ["ForwardTrainingEx persistent"]
-
-
 @pytest.mark.parametrize("with_gaps", ["out", "running", "both"])
 def test_batch_norm_training_scales_only_its_output_by_beta_when_results_are_copied(
     fake: FakeCudnn, host: Host, with_gaps: str
@@ -321,91 +297,6 @@ def test_batch_norm_training_scales_only_its_output_by_beta_when_results_are_cop
 
 
 # --- what bad input gets ---
-
-
-@pytest.mark.parametrize(
-    ("changes", "error", "message"),
-    [
-        ({"mode": "layer"}, ValueError, "mode must be one of per_activation, spatial"),
-        ({"epsilon": -1e-9}, ValueError, "epsilon must be at least 0 and finite: got -1e-09"),
-        ({"epsilon": "small"}, TypeError, "epsilon must be a number: got 'small'"),
-        ({"momentum": 1.5}, ValueError, "momentum must be between 0 and 1: got 1.5"),
-        ({"activation": "tanh"}, ValueError, "activation must be one of relu: got 'tanh'"),
-        ({"beta": 1}, ValueError, "beta=1 needs out"),
-        ({"alpha": "2"}, TypeError, "alpha must be a number: got '2'"),
-        ({"epsilon": {}}, TypeError, "is not a valid parameter"),
-    ],
-)
-def test_bad_arguments(fake: FakeCudnn, changes: dict[str, Any], error: type, message: str) -> None:
-    x = images(2, 3, 5, 6)
-    with pytest.raises(error, match=message):
-        ct.batch_norm_training(x, *parameters(x), **changes)
-    ct.batch_norm_training(x, *parameters(x))
-
-
-def test_bad_operands(fake: FakeCudnn) -> None:
-    x = images(2, 3, 5, 6)
-    scale, bias, mean, var = parameters(x, count=4)
-    with pytest.raises(ValueError, match="running_mean is given without running_var; both are updated, or"):
-        ct.batch_norm_training(x, scale, bias, running_mean=mean)
-    with pytest.raises(ValueError, match="running_var is given without running_mean"):
-        ct.batch_norm_training(x, scale, bias, running_var=var)
-    with pytest.raises(ValueError, match="one sample does not have"):
-        ct.batch_norm_training(images(1, 3), scale, bias, running_mean=mean, running_var=var)
-    with pytest.raises(ValueError, match=r"scale has shape \(4,\); x .* needs \(1, 3, 1, 1\) or \(3,\)"):
-        ct.batch_norm_training(x, images(4), bias)
-    with pytest.raises(ValueError, match=r"mode='per_activation' needs \(1, 3, 5, 6\)"):
-        ct.batch_norm_training(x, scale, bias, mode="per_activation")
-    half = ct.asarray(x.numpy(), "float16")
-    with pytest.raises(TypeError, match="scale is float16; x of float16 needs float32"):
-        ct.batch_norm_training(half, ct.asarray(scale.numpy(), "float16"), bias)
-    with pytest.raises(TypeError, match="x is float32 and z is float16"):
-        ct.batch_norm_training(x, scale, bias, z=half)
-    with pytest.raises(ValueError, match=r"z has shape \(2, 3\); x has \(2, 3, 5, 6\)"):
-        ct.batch_norm_training(x, scale, bias, z=images(2, 3))
-    with pytest.raises(TypeError, match="running_var must be an array on the device, not numpy"):
-        ct.batch_norm_training(x, scale, bias, running_mean=mean, running_var=var.numpy())
-    with pytest.raises(ValueError, match="out overlaps"):
-        ct.batch_norm_training(x, scale, bias, running_mean=mean, running_var=mean)
-    with pytest.raises(ValueError, match="out overlaps"):
-        ct.batch_norm_training(x, scale, bias, out=x)
-    with pytest.raises(TypeError, match="batch normalisation takes float16, bfloat16, float32, float64, not"):
-        ct.batch_norm_inference(images(2, 3, dtype="int32"), scale, bias, mean, var)
-    with pytest.raises(ValueError, match="takes 1 to 6 axes"):
-        ct.batch_norm_training(images(1, 1, 1, 1, 1, 1, 1), scale, bias)
-    with pytest.raises(ValueError, match="mean and invstd must both be given, or neither"):
-        ct.batch_norm_backward(x, x, scale, mean)
-    with pytest.raises(ValueError, match="activation='relu' needs y, the result of the forward pass"):
-        ct.batch_norm_backward(x, x, scale, activation="relu")
-    with pytest.raises(ValueError, match=r"dy has shape \(2, 3\); x has"):
-        ct.batch_norm_backward(images(2, 3), x, scale)
-
-
-@pytest.mark.parametrize("name", ["scale", "mean", "var"])
-def test_a_parameter_of_the_gradient_of_inference_is_refused_by_its_name(fake: FakeCudnn, name: str) -> None:
-    x = images(2, 3, 5, 6)
-    good = dict(zip(("scale", "mean", "var"), parameters(x, count=3), strict=True))
-    for bad, error, message in (
-        (good[name].numpy(), TypeError, f"{name} must be an array on the device"),
-        (ct.zeros((3,), "float64"), TypeError, f"{name} is float64; x of float32 needs float32"),
-        (ct.zeros((4,)), ValueError, rf"{name} has shape \(4,\); x of shape \(2, 3, 5, 6\) with mode="),
-    ):
-        with pytest.raises(error, match=f"^{message}"):
-            ct.batch_norm_inference_backward(x, x, **(good | {name: bad}))
-    assert set(fake.names()) <= {"cudnnGetVersion"}, "something was made or computed before"
-
-
-def test_a_result_that_cannot_be_written_is_named_as_the_caller_knows_it(fake: FakeCudnn) -> None:
-    x = images(2, 3, 5, 6)
-    scale, bias, mean, var = parameters(x, count=4)
-    one = mean.view_as(ct.TensorSpec((3,), (0,), "float32"))
-    for change, message in (
-        ({"running_mean": one, "running_var": var}, r"running_mean has strides \(0,\)"),
-        ({"running_mean": mean, "running_var": one}, r"running_var has strides \(0,\)"),
-        ({"out": x.view_as(x.spec._replace(strides=(0, 30, 6, 1)))}, r"out has strides \(0, 30, 6, 1\)"),
-    ):
-        with pytest.raises(ValueError, match=f"^{message}; cuDNN writes only"):
-            ct.batch_norm_training(x, scale, bias, **change)
 
 
 def test_a_gradient_goes_to_no_operand_that_it_reads(fake: FakeCudnn, host: Host) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -328,72 +327,3 @@ def test_layouts(fake: FakeCudnn) -> None:
     z = ct.transform(y, strides=(1, 50, 10, 2))
     assert z.spec.strides == (1, 50, 10, 2)
     np.testing.assert_array_equal(z.numpy(), x.numpy())
-
-
-# --- in place, and what is refused -------------------------------------------------------------------------
-
-
-def test_results_in_the_place_of_operands(fake: FakeCudnn) -> None:
-    x, before = images(2, 3, 5), images(2, 3, 5).numpy()
-    assert ct.add(x, ct.full((1, 3, 1), 2.0), out=x) is x
-    np.testing.assert_array_equal(x.numpy(), before + 2)
-    other = images(2, 3, 5)
-    assert ct.op_tensor(x, other, op="mul", out=other) is other
-    np.testing.assert_array_equal(other.numpy(), (before + 2) * before)
-    row = ct.full((1, 3, 5), 1.0)
-    part = ct.DeviceArray(row.spec, x.pointer, x, x.writer)
-    with pytest.raises(ValueError, match="out overlaps"):
-        ct.add(x, part, out=x)
-    with pytest.raises(ValueError, match="out overlaps"):
-        ct.transform(x, alpha=2, out=x)
-    with pytest.raises(ValueError, match="out overlaps"):
-        ct.reduce(x, axis=0, keepdims=True, out=part)
-
-
-def test_read_only(fake: FakeCudnn, host: Host) -> None:
-    x = ForeignArray(host, integers((2, 3)))
-    x.readonly = True
-    for call in (lambda: ct.scale(x, alpha=2), lambda: ct.fill(x, 1)):
-        with pytest.raises(ValueError, match="x is read-only"):
-            call()
-
-
-@pytest.mark.parametrize(
-    ("call", "error", "message"),
-    [
-        (lambda x: ct.add(x, images(3, 3)), ValueError, r"b has shape \(3, 3\); a of shape \(2, 3\) needs"),
-        (lambda x: ct.add(x, images(3)), ValueError, "needs as many axes"),
-        (lambda x: ct.add(x, images(2, 3, dtype="float64")), TypeError, "add needs one dtype for all"),
-        (lambda x: ct.add(x, np.zeros((2, 3))), TypeError, "b must be an array on the device"),
-        (lambda x: ct.add(x, x, beta=1), ValueError, "beta=1 needs out"),
-        (lambda x: ct.add(x, x, out=images(3, 2)), ValueError, r"out has shape \(3, 2\); the result has"),
-        (lambda x: ct.op_tensor(x), ValueError, "op='add' needs b"),
-        (lambda x: ct.op_tensor(x, x, op="sqrt"), ValueError, "op='sqrt' takes one tensor"),
-        (lambda x: ct.op_tensor(x, x, op="div"), ValueError, "op must be one of add, mul, min, max, sqrt"),
-        (lambda x: ct.op_tensor(x, x, alpha1="2"), TypeError, "alpha1 must be a number: got '2'"),
-        (lambda x: ct.op_tensor(ct.zeros(3, "int32"), op="not"), TypeError, "op_tensor takes float16"),
-        (lambda x: ct.scale(x, alpha=None), TypeError, "alpha must be a number: got None"),
-        (lambda x: ct.scale(ct.zeros(3, "int8"), alpha=2), TypeError, "scale takes float16, .* not int8"),
-        (lambda x: ct.scale(np.zeros(3), alpha=2), TypeError, "x must be an array on the device"),
-        (lambda x: ct.fill(x, "1"), TypeError, "value must be a number: got '1'"),
-        (lambda x: ct.transform(x, layout="chwn"), ValueError, "layout must be one of nchw, nhwc"),
-        (lambda x: ct.transform(x, layout="nhwc"), ValueError, "layout 'nhwc' needs a shape"),
-        (lambda x: ct.transform(x, strides=(1, 1)), ValueError, "would share memory"),
-        (lambda x: ct.transform(x, strides=(3,)), ValueError, "expected one per axis"),
-        (lambda x: ct.transform(x, layout="nchw", strides=(3, 1)), ValueError, "pass one"),
-        (lambda x: ct.transform(x, strides=(1, 2), out=images(2, 3)), ValueError, r"expected \(1, 2\)"),
-        (lambda x: ct.transform(x, dtype="int8"), TypeError, "got float32 to int8"),
-        (lambda x: ct.transform(x, out=ct.zeros((2, 3), "float16")), TypeError, "the result is float32"),
-        (lambda x: ct.reduce(x, axis=2), ValueError, "axis is out of range: got 2"),
-        (lambda x: ct.reduce(x, axis=(0, -2)), ValueError, "contains an axis twice"),
-        (lambda x: ct.reduce(x, op="median"), ValueError, "op must be one of add, mul, min, max, amax"),
-        (lambda x: ct.reduce_with_indices(x, op="avg"), ValueError, "got 'avg', expected 'min' or 'max'"),
-        (lambda x: ct.reduce(x, propagate_nan="often"), TypeError, "propagate_nan must be True or False"),
-        (lambda x: ct.reduce(ct.zeros((1,) * 9)), ValueError, "a reduction takes at most 8 axes"),
-        (lambda x: ct.reduce(ct.zeros(3, "int32")), TypeError, "reduce takes float16"),
-        (lambda x: ct.reduce(x, axis=0, out=images(2)), ValueError, r"the result has \(3,\)"),
-    ],
-)  # fmt: skip
-def test_bad_arguments(fake: FakeCudnn, call: Callable[[Any], Any], error: type, message: str) -> None:
-    with pytest.raises(error, match=message):
-        call(images(2, 3))
