@@ -14,6 +14,7 @@ from cudnn_ct.dtypes import as_dtype
 from tests.properties import in_memory_of
 from tests.strategies import SCALES, VIEWS, lay_out
 
+ACTIVATIONS = ("relu", "identity", "clipped_relu", "sigmoid", "tanh", "elu", "swish")
 FLOATS = ("float32", "float64", "float16", "bfloat16")
 
 # Largest error of a result over the largest of its elements: one rounding, and a few of a sum.
@@ -214,3 +215,23 @@ def spatial_cases(draw: st.DrawFn) -> LayerCase:
 def _maybe_out(draw: st.DrawFn, shape: Sequence[int], dtype: str) -> dict[str, Tensor]:
     """An out of NaN in any layout, or none."""
     return {"out": lying(draw, shape, dtype, "nan")} if draw(st.booleans()) else {}
+
+
+@st.composite
+def fused_cases(draw: st.DrawFn, activations: Sequence[str] = ACTIVATIONS) -> LayerCase:
+    """A convolution with or without bias and residual, whose operands differ in layout and view."""
+    axes, dtype = draw(st.integers(1, 3)), draw(st.sampled_from(("float32", "float16", "float64")))
+    size, groups = draw(st.integers(2, 5)), draw(st.integers(1, 2))
+    filters, window = draw(st.sampled_from((4, 2, 6))), draw(st.integers(1, 2))
+    geometry = {"padding": draw(st.integers(0, 1)), "stride": draw(st.integers(1, 2)), "groups": groups}
+    x, w = (2, 2 * groups, *[size] * axes), (filters, 2, *[window] * axes)
+    y = ct.conv_output_shape(x, w, **geometry)
+    coefficient = {"coefficient": 1.5}
+    factors = dict(zip(("alpha1", "alpha2"), draw(st.sampled_from(((1, 1), (2, 0.5), (-1, 0)))), strict=True))
+    keywords = {"activation": draw(st.sampled_from(activations)), **coefficient, **geometry, **factors}
+    outs = {"z": lying(draw, y, dtype)} if draw(st.booleans()) else {}
+    outs |= _maybe_out(draw, y, dtype)
+    b = lying(draw, w[:1], dtype) if draw(st.booleans()) else None
+    return LayerCase(
+        "conv_bias_activation", (lying(draw, x, dtype), lying(draw, w, dtype), b), keywords, outs
+    )
