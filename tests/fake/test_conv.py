@@ -20,7 +20,6 @@ import cudnn_ct as ct
 from cudnn_ct import algo_cache, context
 from cudnn_ct._bindings.enums import ActivationMode, ConvolutionFwdAlgo, ConvolutionMode, MathType
 from cudnn_ct.cuda.stream import Stream, default_stream
-from cudnn_ct.dtypes import as_dtype
 from cudnn_ct.errors import (
     CudnnWarning,
     ExecutionFailedError,
@@ -33,8 +32,8 @@ from cudnn_ct.ops.conv.legacy import candidates
 from cudnn_ct.shapes.conv import conv_problem
 from cudnn_ct.shapes.specs import TensorSpec
 from tests.alignment import own, placing
-from tests.properties import DIRECTIONS, check_conv, gradient
-from tests.strategies import VIEWS, ConvCase, conv_cases, lay_out
+from tests.properties import DIRECTIONS, check_conv
+from tests.strategies import VIEWS, ConvCase, conv_cases
 
 from .cudnn import FakeCudnn, FakeLibrary
 from .host import ForeignArray, Host
@@ -75,20 +74,6 @@ def test_conv_equals_reference_when_engines_are_supported(
         check_conv(case, placing(place, *offsets), direction=direction)
 
 
-@given(case=conv_cases(asymmetric=False))
-def test_bias_gradient_equals_the_reference(fake: FakeCudnn, host: Host, case: ConvCase) -> None:
-    dy = gradient(case, "integers").astype(as_dtype(case.dtype).numpy)
-    dy = lay_out(dy, case.out_layout, case.out_view)
-    expected = ct.reference.conv_backward_bias(dy, alpha=case.alpha)
-    db = ct.conv_backward_bias(ForeignArray(host, dy), alpha=case.alpha)
-    assert db.shape == expected.shape
-    np.testing.assert_array_equal(db.numpy().astype(float), expected.astype(float))
-    again = ct.conv_backward_bias(ForeignArray(host, dy), beta=2, out=db)
-    assert again is db
-    expected = ct.reference.conv_backward_bias(dy, beta=2, out=expected)
-    np.testing.assert_array_equal(again.numpy().astype(float), expected.astype(float))
-
-
 @given(case=conv_cases(asymmetric=False, views=("packed",)), extra=st.integers(0, 2))
 def test_transposed_convolution_equals_the_reference(
     fake: FakeCudnn, host: Host, case: ConvCase, extra: int
@@ -106,14 +91,6 @@ def test_transposed_convolution_equals_the_reference(
         return
     got = ct.conv_transpose(ForeignArray(host, x), ForeignArray(host, w), **keywords)
     np.testing.assert_array_equal(got.numpy(), expected)
-
-
-def test_negative_and_zero_strides_are_packed_with_a_warning(fake: FakeCudnn, host: Host) -> None:
-    values = np.arange(60.0, dtype=np.float32).reshape(1, 3, 4, 5)[:, :, ::-1]
-    w = ct.asarray(np.ones((2, 3, 1, 1), np.float32))
-    with pytest.warns(CudnnWarning, match="copied through host memory"):
-        y = ct.conv(ForeignArray(host, values), w)
-    np.testing.assert_array_equal(y.numpy(), ct.reference.conv(values, w.numpy()))
 
 
 # --- one call after another ---
@@ -492,18 +469,6 @@ def test_result_in_foreign_memory_is_ordered_while_an_array_shares_it(fake: Fake
     ct.conv(images(1, 1, 4, 4), w, out=kept)
     waits = [(entry[1], entry[2][2]) for entry in host.log if entry[0] == "wait"]
     assert waits == [(1, 0x99), (0x99, 1)]  # at once, and not only when `kept` goes
-
-
-# --- rejected arguments ---
-
-
-@pytest.mark.parametrize("beta", [0, 2])
-def test_nothing_to_sum(fake: FakeCudnn, beta: float) -> None:
-    x, w = ct.empty((2, 0, 4, 4)), ct.empty((3, 0, 2, 2))
-    out = ct.full((2, 3, 3, 3), np.nan if beta == 0 else 4.0)
-    ct.conv(x, w, beta=beta, out=out)
-    np.testing.assert_array_equal(out.numpy(), 4.0 * beta * np.ones((2, 3, 3, 3)))
-    assert ct.conv(ct.empty((0, 2, 4, 4)), images(3, 2, 2, 2)).shape == (0, 3, 3, 3)
 
 
 # --- int8 ---

@@ -174,13 +174,6 @@ def test_fused_graph_rejects_algorithm_without_copies_when_residual_has_another_
         ct.conv_bias_activation(x, w, b, z=z, algo=chosen._replace(relayout=(), problem=None))
 
 
-def test_nothing_to_sum(fake: FakeCudnn) -> None:
-    x, w, b = ct.empty((2, 0, 4, 4)), ct.empty((3, 0, 2, 2)), images(3)
-    y = ct.conv_bias_activation(x, w, b, activation="identity")
-    np.testing.assert_array_equal(y.numpy(), np.broadcast_to([[[-2]], [[-1]], [[0]]], (2, 3, 3, 3)))
-    assert ct.conv_bias_activation(ct.empty((0, 2, 4, 4)), images(3, 2, 2, 2), b).shape == (0, 3, 3, 3)
-
-
 def test_conv_pads_unevenly_when_an_operand_has_gaps(fake: FakeCudnn, host: Host) -> None:
     fake.engines = True
     x, w = np.arange(96, dtype=np.float32).reshape(1, 4, 4, 6), np.ones((2, 4, 2, 2), np.float32)

@@ -7,12 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
 
 import cudnn_ct as ct
 from cudnn_ct import context
 from cudnn_ct.cuda.stream import default_stream
-from cudnn_ct.errors import CudnnWarning, ExecutionFailedError, NotSupportedError
+from cudnn_ct.errors import ExecutionFailedError, NotSupportedError
 from cudnn_ct.ops.reduce import fast_sum
 from cudnn_ct.ops.reduce.legacy import reduction
 from cudnn_ct.plans import tiling
@@ -20,30 +19,13 @@ from cudnn_ct.plans.elementwise import op_tensor, scale_plan
 from cudnn_ct.shapes.elementwise import OpTensorProblem
 from cudnn_ct.shapes.reduction import ReduceProblem
 from cudnn_ct.shapes.specs import TensorSpec
-from tests.layers import FLOATS, LayerCase, Tensor, compare
-from tests.properties import in_memory_of
-from tests.tensor_cases import (
-    check_in_place,
-    check_over_operand,
-    in_place_cases,
-    over_operand_cases,
-)
+from tests.layers import FLOATS, Tensor, compare
 
 from .cudnn import FakeCudnn
 from .host import ForeignArray, Host
 from .test_conv import images
 
 INF, NAN = math.inf, math.nan
-
-
-@given(case=in_place_cases())
-def test_in_place(fake: FakeCudnn, host: Host, case: tuple[str, Tensor, float]) -> None:
-    check_in_place(case, lambda array: ForeignArray(host, array))
-
-
-@given(case=over_operand_cases())
-def test_over_an_operand(fake: FakeCudnn, host: Host, case: tuple[LayerCase, str]) -> None:
-    check_over_operand(case, lambda array: ForeignArray(host, array))
 
 
 # --- axes and strides --------------------------------------------------------------------------------------
@@ -54,16 +36,6 @@ def made(fake: FakeCudnn, name: str) -> int:
     return fake.names().count(name)
 
 
-def test_eight_axes_that_cannot_be_joined(fake: FakeCudnn) -> None:
-    a, b = integers((2,) * 8), integers((2, 1) * 4)
-    y = ct.add(ct.asarray(a), ct.asarray(b))
-    np.testing.assert_array_equal(y.numpy(), a + b)
-    assert made(fake, "cudnnOpTensor") == 2**3  # three axes of eight are more than a call takes
-    for axes in ((0, 2, 4, 6), (1, 2, 5)):
-        expected = a.sum(axis=axes)
-        np.testing.assert_array_equal(ct.reduce(ct.asarray(a), axis=axes).numpy(), expected)
-
-
 def test_axes_that_lie_side_by_side_are_one(fake: FakeCudnn) -> None:
     x = ct.asarray(integers((2, 3) * 3))
     np.testing.assert_array_equal(ct.add(x, x).numpy(), 2 * x.numpy())
@@ -71,23 +43,6 @@ def test_axes_that_lie_side_by_side_are_one(fake: FakeCudnn) -> None:
     many = ct.asarray(integers((1, 2) * 6))  # twelve axes, more than a descriptor holds
     assert ct.op_tensor(many, op="not", out=many) is many
     np.testing.assert_array_equal(ct.transform(many).numpy(), 1 - integers((1, 2) * 6))
-
-
-def test_negative_strides_are_copied(fake: FakeCudnn, host: Host) -> None:
-    memory = integers((4, 3, 5))
-    turned = memory[::-1, :, ::-1]
-    for call in (
-        lambda x: ct.reduce(x, axis=(0, 2)),
-        lambda x: ct.add(x, x),
-        lambda x: ct.transform(x, alpha=2),
-    ):
-        with pytest.warns(CudnnWarning, match="copied through host memory"):
-            got = call(ForeignArray(host, turned))
-        expected = turned.sum(axis=(0, 2)) if got.shape == (3,) else 2 * turned
-        np.testing.assert_array_equal(got.numpy(), expected)
-    for call in (lambda x: ct.scale(x, alpha=2), lambda x: ct.fill(x, 1)):
-        with pytest.raises(ValueError, match=r"x has strides \(-15, 5, -1\); cuDNN writes only where"):
-            call(ForeignArray(host, turned))
 
 
 def test_what_lies_between_elements_is_left_alone(fake: FakeCudnn, host: Host) -> None:
@@ -174,39 +129,6 @@ def integers(shape: tuple[int, ...]) -> np.ndarray:
 # --- what is computed --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("propagate", [True, False])
-def test_nan(fake: FakeCudnn, propagate: bool) -> None:
-    a = np.array([[NAN, 1, 2], [3, NAN, NAN]], np.float32)
-    b = np.array([[0, NAN, 5], [NAN, NAN, 1]], np.float32)
-    x = ct.asarray(a)
-    for op in ("min", "max"):
-        compare(
-            ct.op_tensor(x, ct.asarray(b), op=op, propagate_nan=propagate),
-            ct.reference.op_tensor(a, b, op=op, propagate_nan=propagate),
-        )
-    for op in ("min", "max", "amax"):
-        for axes in (0, 1, (), None):
-            expected = ct.reference.reduce(a, op=op, axis=axes, propagate_nan=propagate)
-            compare(ct.reduce(x, op=op, axis=axes, propagate_nan=propagate), expected, exact=True)
-
-
-@pytest.mark.parametrize("alpha", [2, -2])
-@pytest.mark.parametrize("op", ["add", "mul", "min", "max", "amax", "avg", "norm1", "norm2", "mul_no_zeros"])
-def test_nothing_to_reduce(fake: FakeCudnn, op: str, alpha: float) -> None:
-    """Over axes of length 1 nothing is left to do, and cuDNN refuses to."""
-    x, out = np.array([[[-2.0], [0.0], [3.0]]], np.float32), np.ones((1, 3), np.float32)
-    expected = ct.reference.reduce(x, op=op, axis=2, alpha=alpha, beta=3, out=out.copy())
-    y = ct.asarray(out)
-    assert ct.reduce(ct.asarray(x), op=op, axis=2, alpha=alpha, beta=3, out=y) is y
-    np.testing.assert_array_equal(y.numpy(), expected)
-    kept = ct.reduce(ct.asarray(x), op=op, axis=(0, 2), keepdims=True)
-    np.testing.assert_array_equal(kept.numpy(), ct.reference.reduce(x, op=op, axis=(0, 2), keepdims=True))
-    if op in ("min", "max"):
-        found = ct.reduce_with_indices(ct.asarray(x), op=op, axis=2)
-        np.testing.assert_array_equal(found.y.numpy(), x[..., 0])
-        np.testing.assert_array_equal(found.indices.numpy(), np.zeros((1, 3), np.int32))
-
-
 def test_no_terms(fake: FakeCudnn) -> None:
     x = ct.empty((2, 0, 3))
     for op, value in (("add", 0), ("mul", 1), ("norm1", 0), ("norm2", 0), ("mul_no_zeros", 1)):
@@ -220,17 +142,6 @@ def test_no_terms(fake: FakeCudnn) -> None:
         ):
             ct.reduce(x, op=op, axis=1)
         assert ct.reduce(x, op=op, axis=0).shape == (0, 3)
-
-
-def test_indices_beside_values_that_lie_apart(fake: FakeCudnn, host: Host) -> None:
-    x = np.random.default_rng(0).permutation(24).reshape(2, 3, 4).astype(np.float32)
-    memory = np.full((2, 8), NAN, np.float32)
-    out = ForeignArray(host, memory[:, ::2])
-    found = ct.reduce_with_indices(ct.asarray(x), op="max", axis=1, out=out)
-    assert in_memory_of(found.y, out)
-    np.testing.assert_array_equal(out.numpy(), x.max(axis=1))
-    np.testing.assert_array_equal(found.indices.numpy(), x.argmax(axis=1).astype(np.int32))
-    assert found.indices.dtype == np.int32
 
 
 BIAS, POOL, CONVERT = "cudnnConvolutionBackwardBias", "cudnnPoolingForward", "cudnnOpTensor"

@@ -7,7 +7,7 @@ import importlib
 import os
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
 
@@ -69,6 +69,11 @@ def place(array: np.ndarray) -> ct.DeviceArray:
     assert offset + low * array.itemsize >= 0
     assert offset + high * array.itemsize <= flat.nbytes
     return ct.DeviceArray(spec, flat.pointer + offset, flat, flat.writer, flat.home)
+
+
+@pytest.fixture(name="place")
+def _place() -> Callable[[np.ndarray], ct.DeviceArray]:
+    return place
 
 
 def library(name: str):
