@@ -200,6 +200,12 @@ closed().numpy() | ValueError: this DeviceArray of shape \(2, 3\) is closed
 """
 
 RNN = r"""
+net.forward(seq, weights, lengths=[4, 1]) | ValueError: between 0 and the 3 steps
+net.forward(seq, weights, lengths=[1]) | ValueError: 1 lengths; the batch has 2 sequences
+net.forward(seq, weights, ct.empty((4, 3, 4))) | ValueError: needs \(1, 2, 3\)
+net.forward(seq, ct.empty((7,))) | ValueError: w has shape \(7,\)
+net.forward(ct.empty((4, 2)), weights, layout="packed", lengths=[1, 3]) | NotSupportedError: longest sequence
+net.backward_data(None, net.forward(seq, weights).reserve) | TypeError: training=True
 net.algorithms(3) | TypeError: x_shape must be a sequence of integers
 net.algorithms((1, 1, 2), training=many) | TypeError: training must be True or False
 net.pack_params(5) | TypeError: a mapping by names or a sequence, not int
@@ -234,7 +240,12 @@ def test_call_is_rejected(fake: FakeCudnn, call: str, error: str) -> None:
         "v": ct.full((3,), 1),
         "many": np.zeros((1, 2)),
     }
-    names |= {"half": ct.asarray(x, "float16"), "net": net, "weights": ct.zeros((net.weight_size,))}
+    names |= {
+        "half": ct.asarray(x, "float16"),
+        "net": net,
+        "weights": ct.zeros((net.weight_size,)),
+        "seq": ct.zeros((3, 2, 2)),
+    }
     int8 = ((2, 3, 5, 6), (4, 3, 3, 3), (2, 4, 3, 4))
     names |= {name: images(*shape, dtype="int8") for name, shape in zip(("i", "j", "dy"), int8, strict=True)}
     with pytest.raises((CudnnError, TypeError, ValueError, BufferError)) as caught:

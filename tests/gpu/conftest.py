@@ -9,7 +9,7 @@ import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 import pytest
@@ -74,6 +74,22 @@ def place(array: np.ndarray) -> ct.DeviceArray:
 @pytest.fixture(name="place")
 def _place() -> Callable[[np.ndarray], ct.DeviceArray]:
     return place
+
+
+def own_stream() -> Any:
+    """Create a stream of the first device."""
+    from cuda.core import Device
+
+    device = Device(0)
+    device.set_current()
+    return device.create_stream()
+
+
+def captured(stream: Any, call: Callable[[], object]) -> Any:
+    """Return a CUDA graph of the work that a call enqueues on a stream."""
+    builder = stream.create_graph_builder().begin_building()
+    call()
+    return builder.end_building().complete()
 
 
 def library(name: str):

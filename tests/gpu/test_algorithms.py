@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from cudnn_ct._config import config
 from cudnn_ct.autotune.store import store
 from cudnn_ct.errors import CudnnWarning, NotSupportedError
 from tests.properties import TOLERANCE, inexact_by_nature
+
+from .conftest import captured, own_stream
 
 ROOT = Path(__file__).parents[2]
 
@@ -169,20 +172,14 @@ def test_workspace_limit() -> None:
 @pytest.mark.parametrize("algo", ["heuristic", "autotune"])
 @pytest.mark.parametrize("name", ["half", "TF32", "strict"])
 def test_a_plan_is_captured_and_replays_after_the_workspace_has_grown(name: str, algo: str) -> None:
-    from cuda.core import Device
-
-    device = Device(0)
-    device.set_current()
-    stream = device.create_stream()
+    stream = own_stream()
     values, _, _ = operands(name, "forward")
     dtype, layout, keywords = CASES[name][2:]
     x, w = (ct.asarray(v, dtype, layout=layout, stream=stream) for v in values)
     plan = ct.conv_plan(x, w, **keywords, algo=algo, stream=stream)
     y = plan(x, w, stream=stream)
     ct.synchronize(stream)
-    builder = stream.create_graph_builder().begin_building()
-    plan(x, w, out=y, stream=stream)
-    graph = builder.end_building().complete()
+    graph = captured(stream, partial(plan, x, w, out=y, stream=stream))
     big = ct.full((16, 64, 56, 56), 1.0, dtype, layout=layout, stream=stream)
     bank = ct.full((64, 64, 3, 3), 1.0, dtype, layout=layout, stream=stream)
     for row in ct.conv_algorithms(big, bank, padding=1, measure=False, stream=stream)[:4]:

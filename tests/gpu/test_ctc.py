@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 import cudnn_ct as ct
 from tests.ctc_cases import CTCCase, check_ctc, ctc_cases
 
-from .conftest import library, place
+from .conftest import library, own_stream, place
 
 ALGOS = ("deterministic", "non_deterministic")
 
@@ -152,14 +152,6 @@ def test_against_torch(algo: str) -> None:
 # --- CUDA graphs ---
 
 
-def stream_of_its_own() -> Any:
-    from cuda.core import Device
-
-    device = Device(0)
-    device.set_current()
-    return device.create_stream()
-
-
 CASE = CTCCase(((1, 2, 2), (), (3,)), (9, 7, 8), 9, 5)
 LABELLED = CASE._replace(labels=((1, 2, 2), (4, 3), (3,)))
 
@@ -177,7 +169,7 @@ def replayed(case: CTCCase, integers: list[Any], stream: Any) -> tuple[Any, Any,
 
 @pytest.mark.parametrize("on_device", [False, True])
 def test_captured_and_replayed(on_device: bool) -> None:
-    stream, captured = stream_of_its_own(), LABELLED if on_device else CASE
+    stream, captured = own_stream(), LABELLED if on_device else CASE
     integers: list[Any] = list(captured.integers)
     if on_device:
         integers = [ct.asarray(array, stream=stream) for array in integers]
@@ -196,7 +188,7 @@ def test_captured_and_replayed(on_device: bool) -> None:
 
 def test_captured_without_softmax() -> None:
     """Labels and their lengths may be on the device; how many steps there are may not."""
-    stream, case = stream_of_its_own(), LABELLED._replace(normalization="none")
+    stream, case = own_stream(), LABELLED._replace(normalization="none")
     on_device: list[Any] = [ct.asarray(array, stream=stream) for array in case.integers]
     expected = ct.reference.ctc_loss(case.logits, *case.integers, normalization="none")
     for integers in (list(case.integers), [*on_device[:2], case.integers[2]]):
@@ -209,7 +201,7 @@ def test_captured_without_softmax() -> None:
 
 
 def test_a_graph_reads_labels_anew() -> None:
-    stream = stream_of_its_own()
+    stream = own_stream()
     integers = [ct.asarray(array, stream=stream) for array in LABELLED.integers]
     graph, _, result = replayed(LABELLED, integers, stream)
     other = LABELLED._replace(labels=((4, 1, 3), (2, 2), (2,)))
@@ -225,7 +217,7 @@ def test_a_graph_reads_labels_anew() -> None:
 
 
 def test_captured_with_impossible_sequences() -> None:
-    stream, case = stream_of_its_own(), CASE._replace(steps=(3, 7, 0), out_of_bound="skip")
+    stream, case = own_stream(), CASE._replace(steps=(3, 7, 0), out_of_bound="skip")
     graph, _, result = replayed(case, list(case.integers), stream)
     result.gradient.fill(7.0, stream=stream)
     graph.launch(stream)

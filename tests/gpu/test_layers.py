@@ -14,8 +14,6 @@ from tests.layers import (
     compare,
 )
 
-from .conftest import library
-
 # --- what properties do not reach ---
 
 
@@ -141,27 +139,3 @@ def test_samples_beyond_the_limits_of_one_call(batch: int, channels: int) -> Non
 def test_grids_of_one_row_or_column(shape: tuple[int, ...]) -> None:
     theta = np.random.default_rng(0).standard_normal((2, 2, 3)).astype(np.float32)
     compare(ct.affine_grid(ct.asarray(theta), shape), ct.reference.affine_grid(theta, shape))
-
-
-def test_torch_agrees() -> None:
-    torch = library("torch")
-    functional = torch.nn.functional
-    x = torch.randn(4, 16, 12, 12, device="cuda")
-    pairs = [
-        (ct.pool(x, window=3, stride=2, padding=1), functional.max_pool2d(x, 3, 2, 1)),
-        (ct.pool(x, window=2, mode="average"), functional.avg_pool2d(x, 2)),
-        (ct.softmax(x), functional.softmax(x, 1)),
-        (ct.softmax(x, axis=-1, algo="log"), functional.log_softmax(x, -1)),
-        (ct.activation(x, mode="swish"), functional.silu(x)),
-        (ct.activation(x, mode="elu", coefficient=1), functional.elu(x)),
-    ]
-    theta = torch.randn(4, 2, 3, device="cuda")
-    grid = functional.affine_grid(theta, x.shape, align_corners=True)
-    sampled = functional.grid_sample(x, grid, align_corners=True)
-    pairs += [
-        (ct.affine_grid(theta, tuple(x.shape)), grid),
-        (ct.spatial_transformer(x, theta), sampled),
-        (ct.lrn(x, n=5, k=1), functional.local_response_norm(x, 5)),
-    ]
-    for ours, theirs in pairs:
-        torch.testing.assert_close(torch.from_dlpack(ours), theirs, rtol=1e-5, atol=1e-5)

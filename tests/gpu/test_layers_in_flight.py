@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +10,8 @@ import pytest
 
 import cudnn_ct as ct
 from tests.layers import compare
+
+from .conftest import captured, own_stream
 
 SHAPE = (4, 8, 10, 12)
 
@@ -32,14 +33,6 @@ def parameters(stream: Any) -> list[ct.DeviceArray]:
     return [ct.full((SHAPE[1],), value, stream=stream) for value in (1.5, 0.5)]
 
 
-def stream_of_its_own() -> Any:
-    from cuda.core import Device
-
-    device = Device(0)
-    device.set_current()
-    return device.create_stream()
-
-
 def values(seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal(SHAPE).astype(np.float32)
 
@@ -47,14 +40,12 @@ def values(seed: int = 0) -> np.ndarray:
 @pytest.mark.parametrize("layout", ["nchw", "nhwc"])
 @pytest.mark.parametrize("name", [name for name in CALLS if name != "batch norm"])
 def test_captured_and_replayed_after_the_workspace_has_grown(name: str, layout: str) -> None:
-    stream, call = stream_of_its_own(), CALLS[name]
+    stream, call = own_stream(), CALLS[name]
     x = ct.asarray(values(), layout=layout, stream=stream)
     out = call(x, stream=stream)
     call(x, out=out, stream=stream)
     ct.synchronize(stream)
-    builder = stream.create_graph_builder().begin_building()
-    call(x, out=out, stream=stream)
-    graph = builder.end_building().complete()
+    graph = captured(stream, lambda: call(x, out=out, stream=stream))
     large = ct.full((64, 64, 56, 56), 1.0, stream=stream)
     ct.pool(large, window=2, padding=((0, 1), (1, 0)), stream=stream)
     ct.reduce(large, axis=(0, 2, 3), stream=stream)
@@ -71,7 +62,7 @@ def test_captured_and_replayed_after_the_workspace_has_grown(name: str, layout: 
 @pytest.mark.parametrize("name", CALLS)
 def test_streams_wait_for_each_other(name: str) -> None:
     """What one stream makes the next takes, without a word from the caller."""
-    first, second, call = stream_of_its_own(), stream_of_its_own(), CALLS[name]
+    first, second, call = own_stream(), own_stream(), CALLS[name]
     expected = call(ct.asarray(values())).numpy()
     for _ in range(20):
         x = ct.asarray(values(), stream=first)
@@ -80,31 +71,10 @@ def test_streams_wait_for_each_other(name: str) -> None:
         compare(call(halved, stream=first), expected)
 
 
-def test_threads_compute_the_same() -> None:
-    expected = {name: call(ct.asarray(values())).numpy() for name, call in CALLS.items()}
-    wrong: list[str] = []
-
-    def work(stream: Any) -> None:
-        for _ in range(20):
-            for name, call in CALLS.items():
-                x = ct.asarray(values(), stream=stream)
-                if not np.allclose(call(x, stream=stream).numpy(), expected[name], rtol=0, atol=1e-5):
-                    wrong.append(name)
-
-    shared = stream_of_its_own()
-    streams = [None, None, shared, shared, stream_of_its_own(), stream_of_its_own()]
-    threads = [threading.Thread(target=work, args=(stream,)) for stream in streams]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
-
-
 def test_dropout_in_threads_and_streams() -> None:
     """One state is one thread's at a time; its calls are in order on whatever stream."""
     x, state, twin = ct.full((100, 100), 1.0), ct.DropoutState(0.5, seed=1), ct.DropoutState(0.5, seed=1)
-    streams = [stream_of_its_own() for _ in range(3)]
+    streams = [own_stream() for _ in range(3)]
     expected = [ct.dropout(x, twin).y.numpy() for _ in range(6)]
     for i, wanted in enumerate(expected):
         got = ct.dropout(x, state, stream=streams[i % 3]).y

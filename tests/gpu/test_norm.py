@@ -14,8 +14,6 @@ from cudnn_ct.dtypes import as_dtype
 from cudnn_ct.shapes.norm import norm_parameter_dtype, norm_parameter_shape
 from tests.layers import TOLERANCE, compare
 
-from .conftest import library
-
 
 def random(shape: tuple[int, ...], seed: int, dtype: str = "float32") -> np.ndarray:
     return np.random.default_rng(seed).standard_normal(shape).astype(as_dtype(dtype).numpy)
@@ -103,38 +101,6 @@ def test_rows_of_activations(batch: int, mode: str) -> None:
 def test_many_channels(layout: str) -> None:
     check_step((2, 66_000, 3, 3), "float32", layout)
     check_step((4, 66_000, 2, 2), "float32", layout, "per_activation")
-
-
-@pytest.mark.parametrize("relu", [False, True])
-@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
-@pytest.mark.parametrize("dtype", ["float16", "float32"])
-def test_against_torch(dtype: str, layout: str, relu: bool) -> None:
-    torch = library("torch")
-    form = torch.channels_last if layout == "nhwc" else torch.contiguous_format
-    x, z, dy = (
-        torch.from_numpy(random((8, 32, 14, 14), seed, dtype)).cuda().contiguous(memory_format=form)
-        for seed in range(3)
-    )
-    scale, bias, mean, var = (
-        torch.from_numpy(array.reshape(-1)).cuda() for array in parameters(x.shape, "spatial", dtype, 4)
-    )
-    ours = {"running_mean": mean.clone(), "running_var": var.clone()}
-    leaves = [tensor.requires_grad_() for tensor in (x, scale, bias, z)]
-    y = torch.nn.functional.batch_norm(x, mean, var, scale, bias, training=True, momentum=0.3)
-    y = torch.relu(y + z) if relu else y
-    gradients = torch.autograd.grad(y, leaves[: 4 if relu else 3], dy)
-    x, scale, bias, z, y = (tensor.detach() for tensor in (x, scale, bias, z, y))
-    options = {"activation": "relu"} if relu else {}
-    step = ct.batch_norm_training(x, scale, bias, momentum=0.3, z=z if relu else None, **options, **ours)
-    tolerance = 4e-3 if dtype == "float16" else 1e-4
-    compare(step.y, y.cpu().numpy(), tolerance=tolerance)
-    for name, tensor in (("running_mean", mean), ("running_var", var)):
-        compare(ours[name], tensor.cpu().numpy(), tolerance=1e-4)
-    extra = {"y": y} if relu else {}
-    got = ct.batch_norm_backward(dy, x, scale, step.mean, step.invstd, **options, **extra)
-    for mine, theirs in zip(got, [gradient.cpu().numpy() for gradient in gradients], strict=False):
-        if mine is not None:
-            compare(mine, theirs, tolerance=tolerance)
 
 
 def test_overflow_can_be_asked_for() -> None:

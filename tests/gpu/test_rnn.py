@@ -17,7 +17,7 @@ from tests.layers import compare
 from tests.rnn_cases import RNNCase, rnn_specs
 from tests.rnn_properties import TOLERANCE, beginning_at, check_passes, check_weights, network, passes
 
-from .conftest import library, place
+from .conftest import captured, library, own_stream, place
 
 EXAMPLES = max(200, settings.default.max_examples)
 
@@ -285,24 +285,14 @@ def test_the_same_network_for_other_batches_and_steps() -> None:
 # --- streams, threads, graphs ---
 
 
-def stream_of_its_own() -> Any:
-    from cuda.core import Device
-
-    device = Device(0)
-    device.set_current()
-    return device.create_stream()
-
-
 def test_captured_and_replayed() -> None:
     case = RNNCase(lstm("float32"), 3, (3, 1), False, 0)
-    net, stream = network(case.spec), stream_of_its_own()
+    net, stream = network(case.spec), own_stream()
     w, x = net.pack_params(case.tame, stream=stream), ct.asarray(case.x, stream=stream)
     out = net.forward(x, w, lengths=(3, 1), stream=stream)[:3]
     net.forward(x, w, lengths=(3, 1), out=out, stream=stream)
     ct.synchronize(stream)
-    builder = stream.create_graph_builder().begin_building()
-    net.forward(x, w, lengths=(3, 1), out=out, stream=stream)
-    graph = builder.end_building().complete()
+    graph = captured(stream, lambda: net.forward(x, w, lengths=(3, 1), out=out, stream=stream))
     ct.empty_cache()
     for salt in (20, 21):
         fresh = case.random(case.x.shape, salt)
@@ -321,7 +311,7 @@ def test_streams_wait_for_each_other_and_threads_work_at_once() -> None:
 
     def work() -> None:
         try:
-            first, second = stream_of_its_own(), stream_of_its_own()
+            first, second = own_stream(), own_stream()
             for _ in range(5):
                 done = net.forward(x, w, training=True, stream=first)
                 dy = ct.full((20, 16, 64), 1.0, stream=first)
@@ -337,30 +327,3 @@ def test_streams_wait_for_each_other_and_threads_work_at_once() -> None:
     for thread in threads:
         thread.join()
     assert not failures, failures[0]
-
-
-# --- wrong input ---
-
-
-@pytest.mark.parametrize(
-    ("call", "error", "message"),
-    [
-        (lambda n, x, w: n.forward(x, w, lengths=[4, 1]), ValueError, "between 0 and the 3 steps"),
-        (lambda n, x, w: n.forward(x, w, lengths=[1]), ValueError, "1 lengths; the batch has 2 sequences"),
-        (lambda n, x, w: n.forward(x, w, ct.empty((4, 3, 4), "float64")), ValueError, r"needs \(4, 2, 4\)"),
-        (lambda n, x, _w: n.forward(x, ct.empty((7,), "float64")), ValueError, r"w has shape \(7,\)"),
-        (lambda n, x, w: n.backward_data(None, n.forward(x, w).reserve), TypeError, "training=True"),
-        (
-            lambda n, _, w: n.forward(ct.empty((4, 5), "float64"), w, layout="packed", lengths=[1, 3]),
-            ct.NotSupportedError,
-            "longest sequence first",
-        ),
-    ],
-)
-def test_wrong_input_is_told_before_c(call: Any, error: type[Exception], message: str) -> None:
-    net, x, w = operands(RNNCase(lstm(), 3, (3, 3), False, 0))
-    with pytest.raises(error, match=message):
-        call(net, x, w)
-    done = net.forward(x, w, training=True)
-    with pytest.raises(ValueError, match="backward_weights reads what backward_data wrote"):
-        net.backward_weights(done.reserve)
