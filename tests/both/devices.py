@@ -31,6 +31,7 @@ def test_operations_follow_their_operands_and_leave_the_current_device(place: Pl
         assert (x.device, y.device) == (device, device)
         np.testing.assert_array_equal(y.numpy(), EXPECTED)
         np.testing.assert_array_equal(y.copy().numpy(), EXPECTED)
+        assert ct.asarray(x, layout="nhwc").device == device
         assert streams.current_device() == before
 
 

@@ -16,6 +16,7 @@ import pytest
 
 import cudnn_ct as ct
 from cudnn_ct.cuda import interop
+from cudnn_ct.cuda import stream as streams
 from cudnn_ct.dnn.availability import check_context as dnn_context
 from cudnn_ct.errors import CudnnError
 from cudnn_ct.shapes.ctc import check_ctc_operands
@@ -181,6 +182,22 @@ ct.synchronize(Fake(__cuda_stream__=5)) | TypeError: __cuda_stream__ of .* is ma
 ct.TensorDescriptor(ct.TensorSpec(None, (), "x")) | TypeError: shape of a spec must be a tuple of ints
 ct.TensorSpec.packed((2, 3), "\ud800") | TypeError: cuDNN has no dtype \ud800; it has float32
 ct.TensorSpec.packed((2, 3), "float32", many) | ValueError: layout must be one of nchw, nhwc
+ct.empty((1, 2, 3, 4), layout="nwhc") | ValueError: layout must be one of nchw, nhwc: got 'nwhc'
+ct.asarray(x, layout=many) | ValueError: layout must be one of nchw, nhwc: got
+ct.asarray(many, layout="") | ValueError: layout must be one of nchw, nhwc: got
+ct.empty((1, 2), layout="nhwc") | ValueError: 'nhwc' needs a shape \(N, C, 1 to 3 spatial axes\): got \(1, 2\)
+ct.empty((2, -1)) | ValueError: each length must be between 0
+ct.empty((2.5, 1)) | TypeError: sequence of integers
+ct.use(device=0, stream=side1).__enter__() | ValueError: stream is on another device: got 1, expected 0
+x.copy(stream=side1) | ValueError: stream is on another device: got 1, expected 0
+x.fill(0, stream=side1) | ValueError: stream is on another device: got 1, expected 0
+x.fill([1.0, 2.0]) | ValueError: value must be one number
+x.fill([]) | ValueError: value must be one number
+x.fill(np.arange(3.0)) | ValueError: value must be one number
+x.fill([[1], [2]]) | ValueError: value must be one number
+x.__dlpack__(dl_device=(1, 0)) | BufferError: must be the array's own device: got \(1, 0\), expected \(2, 0\)
+x.__dlpack__(stream=0) | ValueError: DLPack forbids stream 0
+ct.activation(foreign(np.array([[1, 2, 3]], ">f4")), mode="identity") | TypeError: is big-endian: only native
 x.__dlpack__(dl_device=0.5) | TypeError: dl_device must be two integers
 x.__dlpack__(dl_device=(1, -1)) | BufferError: must be the array's own device
 x.__dlpack__(copy=many) | TypeError: copy must be True or False
@@ -229,30 +246,40 @@ ROWS = [
 ]
 
 
+@pytest.fixture
+def names(fake: FakeCudnn, host: Host) -> dict[str, Any]:
+    """The names that the calls contain."""
+    net, x = ct.RNN("rnn_relu", 2, 3, bias="no_bias"), images(2, 3, 5, 6)
+    functions: dict[str, Any] = {
+        function.__name__: function for function in (images, Fake, closed, elsewhere, strided)
+    }
+    return functions | {
+        **{
+            "ct": ct,
+            "np": np,
+            "many": np.zeros((1, 2)),
+            "foreign": lambda values: ForeignArray(host, values),
+        },
+        **{"x": x, "w": images(4, 3, 3, 3), "v": ct.full((3,), 1), "half": ct.asarray(x, "float16")},
+        **{
+            "i": ct.asarray(x, "int8"),
+            "j": ct.zeros((4, 3, 3, 3), "int8"),
+            "dy": ct.zeros((2, 4, 3, 4), "int8"),
+        },
+        **{"net": net, "weights": ct.zeros((net.weight_size,)), "seq": ct.zeros((3, 2, 2))},
+        "dy": ct.zeros((2, 4, 3, 4), "int8"),
+        "side1": streams.as_stream(0x77, 1),
+    }
+
+
 @pytest.mark.parametrize(("call", "error"), ROWS, ids=[call for call, _ in ROWS])
-def test_call_is_rejected(fake: FakeCudnn, call: str, error: str) -> None:
-    x, net = images(2, 3, 5, 6), ct.RNN("rnn_relu", 2, 3, bias="no_bias")
-    names = {"ct": ct, "np": np, "images": images, "Fake": Fake, "closed": closed, "elsewhere": elsewhere}
-    names |= {
-        "strided": strided,
-        "x": x,
-        "w": images(4, 3, 3, 3),
-        "v": ct.full((3,), 1),
-        "many": np.zeros((1, 2)),
-    }
-    names |= {
-        "half": ct.asarray(x, "float16"),
-        "net": net,
-        "weights": ct.zeros((net.weight_size,)),
-        "seq": ct.zeros((3, 2, 2)),
-    }
-    int8 = ((2, 3, 5, 6), (4, 3, 3, 3), (2, 4, 3, 4))
-    names |= {name: images(*shape, dtype="int8") for name, shape in zip(("i", "j", "dy"), int8, strict=True)}
+def test_call_is_rejected(names: dict[str, Any], call: str, error: str) -> None:
     with pytest.raises((CudnnError, TypeError, ValueError, BufferError)) as caught:
         eval(call, names)
     kind, message = error.split(": ", 1)
     assert type(caught.value).__name__ == kind
     assert re.search(message, str(caught.value), re.DOTALL), caught.value
+    names.clear()
     del caught
 
 
