@@ -34,7 +34,9 @@ def numbers(shape: tuple[int, ...], dtype: str) -> np.ndarray:
 
 
 @given(shape=shapes, dtype=st.sampled_from(list(DTYPES)), layout=st.sampled_from(LAYOUTS))
-def test_to_the_device_and_back(host: Host, shape: tuple[int, ...], dtype: str, layout: str) -> None:
+def test_asarray_and_numpy_keep_elements_and_layout(
+    host: Host, shape: tuple[int, ...], dtype: str, layout: str
+) -> None:
     values = numbers(shape, dtype)
     array = ct.asarray(values, layout=layout)
     back = array.numpy()
@@ -51,7 +53,7 @@ def test_to_the_device_and_back(host: Host, shape: tuple[int, ...], dtype: str, 
 
 
 @given(shape=shapes, dtype=st.sampled_from(list(DTYPES)), value=st.sampled_from([0, 1, 2, 100]))
-def test_full(host: Host, shape: tuple[int, ...], dtype: str, value: int) -> None:
+def test_full_has_one_value(host: Host, shape: tuple[int, ...], dtype: str, value: int) -> None:
     expected = np.full(shape, value).astype(DTYPES[dtype].numpy)
     np.testing.assert_array_equal(ct.full(shape, value, dtype).numpy().astype(float), expected.astype(float))
 
@@ -111,7 +113,7 @@ def test_copy_and_fill(fake: FakeCudnn, host: Host) -> None:
     assert gaps.copy().layout == "nchw"
 
 
-def test_closing_gives_the_memory_back_and_names_the_array(host: Host) -> None:
+def test_closed_array_has_no_memory_and_rejects_uses(host: Host) -> None:
     array = ct.zeros((2, 3))
     with array:
         assert host.used() == 24
@@ -124,7 +126,7 @@ def test_closing_gives_the_memory_back_and_names_the_array(host: Host) -> None:
             use()
 
 
-def test_what_it_tells_python(host: Host) -> None:
+def test_array_has_repr_len_and_no_host_conversion(host: Host) -> None:
     array = ct.zeros((2, 3, 4, 5), "float16", layout="nhwc")
     assert repr(array) == "DeviceArray(float16[2, 3, 4, 5], nhwc, device 0)"
     assert len(array) == 2
@@ -179,7 +181,7 @@ def test_array_interface(host: Host) -> None:
         (0x66, 0x66, ["free"]),
     ],
 )
-def test_export_orders_the_consumer_and_comes_back_after_it(
+def test_export_orders_the_consumer_and_frees_after_it(
     host: Host, monkeypatch: pytest.MonkeyPatch, consumer: int, home: int, told: list[str]
 ) -> None:
     exported: list[Any] = []
@@ -205,7 +207,7 @@ def test_empty_cache_waits_and_trims_the_pool_of_a_device(host: Host) -> None:
 
 
 @pytest.mark.parametrize("stream", [1, 0x55, -1])
-def test_closing_an_array_leaves_what_was_lent(
+def test_closing_an_array_keeps_exported_memory(
     host: Host, monkeypatch: pytest.MonkeyPatch, stream: int
 ) -> None:
     exported: list[Any] = []
@@ -217,7 +219,7 @@ def test_closing_an_array_leaves_what_was_lent(
     assert host.used() == 0
 
 
-def test_the_owner_of_a_stream_outlives_memory_that_is_freed_on_it(host: Host) -> None:
+def test_owner_of_a_stream_outlives_memory_that_is_freed_on_it(host: Host) -> None:
     class Owner:
         __cuda_stream__ = (0, 0x66)
 
@@ -232,7 +234,7 @@ def test_the_owner_of_a_stream_outlives_memory_that_is_freed_on_it(host: Host) -
     assert [entry[0] for entry in host.log] == ["free", "stream destroyed"]
 
 
-def test_retained_memory_goes_only_when_its_event_is_over(host: Host) -> None:
+def test_retained_memory_is_freed_when_its_event_is_over(host: Host) -> None:
     memory = [ct.zeros((2, 3)).memory for _ in range(3)]
     events = [host.record(streams.default_stream(0)) for _ in range(3)]
     host.unfinished.add(events[1])
@@ -250,9 +252,7 @@ def cannot_say(event: object) -> bool:
     raise ct.ExecutionFailedError("asking whether an event is over: CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED")
 
 
-def test_memory_stays_while_nobody_can_say_whether_its_use_is_over(
-    host: Host, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_memory_stays_when_its_event_cannot_be_queried(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     """A capture elsewhere may forbid to ask for an event."""
     array = ct.zeros((2, 3), stream=0x40)
     array.record_use(streams.as_stream(0x50, 0))
@@ -269,7 +269,7 @@ def test_memory_stays_while_nobody_can_say_whether_its_use_is_over(
     assert host.used() == 0
 
 
-def test_what_was_lent_stays_where_its_use_cannot_be_noted(
+def test_exported_memory_stays_when_its_use_cannot_be_recorded(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(stream: object) -> object:
@@ -300,7 +300,7 @@ def test_dlpack_rejects_a_read_only_array_when_the_consumer_cannot_see_the_flag(
     assert host.log == []  # a rejected export waits for nothing
 
 
-def test_a_finalizer_may_note_a_use_while_another_is_noted(
+def test_finalizer_may_record_a_use_while_another_is_recorded(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The collector comes when it will: here, while a use is noted."""
@@ -317,7 +317,7 @@ def test_a_finalizer_may_note_a_use_while_another_is_noted(
     assert not thread.is_alive()
 
 
-def test_a_forked_child_touches_nothing_of_its_parent(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_forked_child_frees_no_memory_of_its_parent(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     array = ct.zeros((2, 3))
     array.record_use(streams.as_stream(0x55, 0))
     host.log.clear()
@@ -326,7 +326,7 @@ def test_a_forked_child_touches_nothing_of_its_parent(host: Host, monkeypatch: p
     assert not [entry for entry in host.log if entry[0] == "wait"]
 
 
-def test_nothing_is_ordered_across_the_border_of_a_capture(host: Host) -> None:
+def test_capture_is_not_ordered_after_other_streams(host: Host) -> None:
     array, run = ct.zeros((2, 3)), streams.as_stream(0x55, 0)
     host.capturing.add(0x55)
     host.log.clear()
@@ -385,7 +385,7 @@ def add(x: Any) -> None:
 @pytest.mark.parametrize(
     "read", [lambda x: ct.activation(x, mode="identity", stream=HOME), lambda x: x.copy(stream=HOME)]
 )
-def test_who_writes_waits_for_reads_on_the_home_of_the_array(
+def test_writes_wait_for_reads_on_the_home_stream(
     fake: FakeCudnn, host: Host, write: Callable[[Any], None], read: Callable[[Any], Any]
 ) -> None:
     """Nobody notes these; and the stream that writes is also the one that wrote last."""
@@ -410,7 +410,7 @@ def test_fill_orders_later_reads_on_another_stream(fake: FakeCudnn, host: Host) 
     assert "wait" in [what for what, stream, *_ in host.log if stream == HOME]
 
 
-def test_copies_of_a_view_with_gaps_keep_its_order(fake: FakeCudnn, host: Host) -> None:
+def test_copy_of_a_view_keeps_the_order_of_its_axes(fake: FakeCudnn, host: Host) -> None:
     images = np.arange(2 * 4 * 5 * 8, dtype=np.float32).reshape(2, 4, 5, 8)
     view = ct.asarray(ForeignArray(host, images.transpose(0, 3, 1, 2)[:, :6]))
     copied = view.copy()

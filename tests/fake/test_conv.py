@@ -96,7 +96,7 @@ def test_transposed_convolution_equals_the_reference(
 # --- one call after another ---
 
 
-def test_arguments_reach_c_in_order(fake: FakeCudnn) -> None:
+def test_conv_passes_its_operands_to_c_in_order(fake: FakeCudnn) -> None:
     x, w, y = images(2, 4, 5, 6), images(6, 2, 3, 3), ct.empty((2, 6, 5, 6))
     fake.workspaces["GEMM"] = 256
     ct.conv(x, w, padding=1, groups=2, out=y)
@@ -176,14 +176,14 @@ def test_conv_rejected_for_factors_or_an_address_leaves_other_calls_their_algori
 # --- algorithms ---
 
 
-def test_refused_algorithm_gives_way_to_the_next(fake: FakeCudnn) -> None:
+def test_conv_takes_the_next_algorithm_when_one_is_rejected(fake: FakeCudnn) -> None:
     x, w = images(2, 3, 5, 6), images(4, 3, 3, 3)
     fake.refused.add("GEMM")
     np.testing.assert_array_equal(ct.conv(x, w).numpy(), ct.reference.conv(x.numpy(), w.numpy()))
     assert algorithms(fake) == ["IMPLICIT_GEMM"]
 
 
-def test_algorithm_refused_only_when_it_runs_gives_way_for_good(fake: FakeCudnn) -> None:
+def test_conv_drops_an_algorithm_for_good_when_its_run_is_rejected(fake: FakeCudnn) -> None:
     x, w = images(2, 3, 5, 6), images(4, 3, 3, 3)
     ct.conv(x, w)
     fake.calls.clear()
@@ -194,7 +194,7 @@ def test_algorithm_refused_only_when_it_runs_gives_way_for_good(fake: FakeCudnn)
     assert algorithms(fake) == ["GEMM", "IMPLICIT_GEMM", "IMPLICIT_GEMM"]
 
 
-def test_no_algorithm_left_lists_all_with_reasons(fake: FakeCudnn) -> None:
+def test_conv_lists_all_reasons_when_no_algorithm_is_supported(fake: FakeCudnn) -> None:
     fake.refused |= {"GEMM", "IMPLICIT_GEMM"}
     with pytest.raises(NotSupportedError) as caught:
         ct.conv(images(2, 3, 5, 6), images(4, 3, 3, 3))
@@ -205,7 +205,7 @@ def test_no_algorithm_left_lists_all_with_reasons(fake: FakeCudnn) -> None:
     assert "CUDNN_STATUS_NOT_SUPPORTED (3000)" in message
 
 
-def test_a_late_refusal_is_of_the_candidate_that_ran(fake: FakeCudnn) -> None:
+def test_late_rejection_drops_only_the_candidate_that_ran(fake: FakeCudnn) -> None:
     """Two threads hold a plan for the same candidate; both fail, and only that candidate is out."""
     where = context.current(default_stream(0))
     problem = conv_problem("forward", TensorSpec.packed((2, 3, 5, 6)), TensorSpec.packed((4, 3, 3, 3)))
@@ -225,13 +225,13 @@ def test_decisions_are_bounded() -> None:
     assert list(bounded) == [8, 9]
 
 
-def test_strict_float32_is_strict_whatever_the_heuristics_say(fake: FakeCudnn) -> None:
+def test_strict_float32_overrides_the_math_type_of_the_heuristics(fake: FakeCudnn) -> None:
     fake.math_of_rows = MathType.TENSOR_OP_MATH_ALLOW_CONVERSION
     ct.conv(images(2, 3, 5, 6), images(4, 3, 3, 3), precision="float32")
     assert fake._get(fake.calls[-1][1][6], "convolution")["math"] == MathType.FMA_MATH
 
 
-def test_limits_of_the_legacy_calls_are_told_without_a_device(fake: FakeCudnn) -> None:
+def test_legacy_candidate_has_its_limit_as_reason_when_x_is_too_large(fake: FakeCudnn) -> None:
     where = context.current(default_stream(0))
     big = TensorSpec.packed((2, 1, 40_000, 40_000), "float16")
     problem = conv_problem("forward", big, TensorSpec.packed((1, 1, 1, 1), "float16"))
@@ -239,7 +239,7 @@ def test_limits_of_the_legacy_calls_are_told_without_a_device(fake: FakeCudnn) -
     assert row.rejected == "x spans 3,200,000,000 elements; a legacy descriptor holds fewer than 2**31"
 
 
-def test_lists_are_as_good_as_tuples(fake: FakeCudnn) -> None:
+def test_lists_are_taken_as_tuples(fake: FakeCudnn) -> None:
     x, w = images(2, 3, 5, 6), images(4, 3, 3, 3)
     ct.conv(x, w, padding=[1, 1])
     fake.calls.clear()
@@ -250,7 +250,7 @@ def test_lists_are_as_good_as_tuples(fake: FakeCudnn) -> None:
     np.testing.assert_array_equal(y.numpy(), ct.reference.pool(x.numpy(), window=(2, 3), padding=(1, 0)))
 
 
-def test_slices_of_channels_do_not_overlap(fake: FakeCudnn, host: Host) -> None:
+def test_conv_writes_beside_its_operand_when_slices_do_not_overlap(fake: FakeCudnn, host: Host) -> None:
     """Where images of two arrays lie between each other, the result may go beside its input."""
     both = ct.zeros((2, 6, 4, 4))
     strides = both.spec.strides
@@ -270,7 +270,7 @@ def test_slices_of_channels_do_not_overlap(fake: FakeCudnn, host: Host) -> None:
         ct.conv(images(2, 3, 4, 4), w, out=twice)
 
 
-def test_captured_workspaces_stay(fake: FakeCudnn, host: Host) -> None:
+def test_captured_workspace_is_kept(fake: FakeCudnn, host: Host) -> None:
     small, large, w = images(1, 3, 5, 6), images(2, 3, 5, 6), images(4, 3, 3, 3)
     run = Stream(0x77, 0)
     fake.workspaces = {"GEMM": 100}
@@ -356,7 +356,7 @@ def test_workspace_of_a_destroyed_stream_is_freed_on_another_stream(fake: FakeCu
     assert host.used() == used
 
 
-def test_memory_in_use_is_noted_also_where_a_later_part_fails(fake: FakeCudnn) -> None:
+def test_use_of_memory_is_recorded_when_a_later_part_fails(fake: FakeCudnn) -> None:
     x = ct.asarray(np.ones((1, 2, 3, 4, 5)), layout="nhwc")
     w = ct.asarray(np.ones((2, 2, 2, 2, 2)), layout="nhwc")
     fake.fail["cudnnConvolutionForward"] = 5000
@@ -366,14 +366,14 @@ def test_memory_in_use_is_noted_also_where_a_later_part_fails(fake: FakeCudnn) -
     assert [stream.handle for stream in x._uses.events] == [0x77]
 
 
-def test_the_warning_of_a_host_copy_points_at_the_caller(fake: FakeCudnn, host: Host) -> None:
+def test_warning_of_a_host_copy_points_at_the_caller(fake: FakeCudnn, host: Host) -> None:
     values = np.ones((1, 1, 4, 4), np.float32)[:, :, ::-1]
     with pytest.warns(CudnnWarning) as caught:
         ct.conv(ForeignArray(host, values), images(1, 1, 2, 2))
     assert caught[0].filename == __file__
 
 
-def test_a_foreign_owner_stays_the_one_to_wait_for(fake: FakeCudnn, host: Host) -> None:
+def test_array_of_another_library_is_waited_for_at_each_call(fake: FakeCudnn, host: Host) -> None:
     kept = ct.asarray(ForeignArray(host, np.zeros((1, 1, 4, 4), np.float32), Stream(0x99, 0)))
     w = images(1, 1, 1, 1)
     ct.conv(images(1, 1, 4, 4), w, out=kept)
@@ -382,7 +382,9 @@ def test_a_foreign_owner_stays_the_one_to_wait_for(fake: FakeCudnn, host: Host) 
     assert (1, 0x99) in [(entry[1], entry[2][2]) for entry in host.log if entry[0] == "wait"]
 
 
-def test_workspace_that_cannot_be_had_gives_way_with_one_warning(fake: FakeCudnn, host: Host) -> None:
+def test_conv_takes_another_algorithm_with_one_warning_when_a_workspace_does_not_fit(
+    fake: FakeCudnn, host: Host
+) -> None:
     x, w = images(2, 3, 5, 6), images(4, 3, 3, 3)
     fake.workspaces = {"GEMM": 1 << 20}
     host.limit = 2 << 20
@@ -399,14 +401,14 @@ def test_workspace_that_cannot_be_had_gives_way_with_one_warning(fake: FakeCudnn
     assert algorithms(fake) == ["GEMM"]  # memory is there again
 
 
-def test_no_memory_for_the_result_is_a_memory_error(fake: FakeCudnn, host: Host) -> None:
+def test_conv_raises_memory_error_when_the_result_does_not_fit(fake: FakeCudnn, host: Host) -> None:
     x, w = images(2, 3, 50, 60), images(40, 3, 3, 3)
     host.limit = host.used() + 100
     with pytest.raises(MemoryError, match="for the result of a convolution"):
         ct.conv(x, w)
 
 
-def test_plan_tells_what_it_does(fake: FakeCudnn) -> None:
+def test_plan_describes_its_choice_and_copies(fake: FakeCudnn) -> None:
     x = TensorSpec.packed((2, 3, 5, 6))
     w = TensorSpec.packed((4, 3, 3, 3), layout="nhwc")
     choice = algo_cache.select(
@@ -420,7 +422,7 @@ def test_plan_tells_what_it_does(fake: FakeCudnn) -> None:
 # --- failures ---
 
 
-def test_failure_names_the_problem(fake: FakeCudnn) -> None:
+def test_failed_call_has_the_problem_as_note(fake: FakeCudnn) -> None:
     fake.fail["cudnnConvolutionForward"] = 5000
     with pytest.raises(ExecutionFailedError, match="CUDNN_STATUS_EXECUTION_FAILED") as caught:
         ct.conv(images(2, 3, 5, 6), images(4, 3, 3, 3), stride=2, alpha=3)
@@ -434,7 +436,7 @@ def test_failure_names_the_problem(fake: FakeCudnn) -> None:
 # --- streams and devices ---
 
 
-def test_operands_wait_for_their_writers_and_memory_for_its_readers(fake: FakeCudnn, host: Host) -> None:
+def test_conv_waits_for_writers_and_memory_for_its_readers(fake: FakeCudnn, host: Host) -> None:
     x, w = images(1, 1, 4, 4), images(1, 1, 2, 2)
     host.log.clear()
     y = ct.conv(x, w, stream=0x77)
@@ -475,7 +477,7 @@ def test_result_in_foreign_memory_is_ordered_while_an_array_shares_it(fake: Fake
 
 
 @given(case=conv_cases(dtypes=("int8",), out_dtypes=("float32",), asymmetric=False))
-def test_sums_of_int8_as_float32(fake: FakeCudnn, host: Host, case: ConvCase) -> None:
+def test_int8_convolution_to_float32_equals_reference(fake: FakeCudnn, host: Host, case: ConvCase) -> None:
     try:
         check_conv(case, lambda array: ForeignArray(host, array), kind="bytes")
     except NotSupportedError as error:
@@ -500,7 +502,7 @@ def test_empty_int8_convolution_is_int32(fake: FakeCudnn) -> None:
     np.testing.assert_array_equal(y.numpy(), np.zeros((2, 3, 3, 3), np.int32))
 
 
-def test_plans_and_lists_of_int8_take_the_dtype_from_out(fake: FakeCudnn) -> None:
+def test_int8_plans_and_lists_take_the_dtype_from_out(fake: FakeCudnn) -> None:
     x, w = images(2, 3, 5, 6, dtype="int8"), images(4, 3, 3, 3, dtype="int8")
     out = ct.full((2, 4, 3, 4), np.nan)
     plan = ct.conv_plan(x, w, out=out)
@@ -524,7 +526,7 @@ class Box:
         return self.n
 
 
-def test_a_parameter_counts_as_it_is_at_the_call(fake: FakeCudnn) -> None:
+def test_mutable_parameter_is_read_at_each_call(fake: FakeCudnn) -> None:
     x, w = ct.full((1, 2, 4, 4), 1.0), ct.full((1, 2, 3, 3), 1.0)
     box = Box(0)
     assert ct.conv(x, w, padding=box).shape == (1, 1, 2, 2)

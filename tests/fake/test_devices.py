@@ -23,7 +23,7 @@ from .test_threads import offered_by_the_fakes
 
 
 @pytest.mark.parametrize("device", [0, 1])
-def test_all_operations_on_each_device(fake: FakeCudnn, host: Host, device: int) -> None:
+def test_operations_compute_on_each_device(fake: FakeCudnn, host: Host, device: int) -> None:
     """Operands of one device while the other is current: results are there, and are as on the first."""
     with ct.use(device=device):
         calls = mixed_calls(offered_by_the_fakes)
@@ -34,7 +34,7 @@ def test_all_operations_on_each_device(fake: FakeCudnn, host: Host, device: int)
         call.compare(on_host(results))
 
 
-def test_a_thread_that_has_no_device_has_none_after_work_on_the_second(fake: FakeCudnn, host: Host) -> None:
+def test_thread_without_a_device_has_none_after_work_on_the_second(fake: FakeCudnn, host: Host) -> None:
     x, w = placed(1)
     seen: list[object] = []
 
@@ -47,7 +47,7 @@ def test_a_thread_that_has_no_device_has_none_after_work_on_the_second(fake: Fak
     assert seen == [False, 0]
 
 
-def test_nothing_that_is_kept_crosses(fake: FakeCudnn, host: Host) -> None:
+def test_plans_are_not_shared_between_devices(fake: FakeCudnn, host: Host) -> None:
     for device in (0, 1, 0, 1):
         x, w = placed(device)
         np.testing.assert_array_equal(ct.conv(x, w).numpy(), EXPECTED)
@@ -75,7 +75,7 @@ def test_array_creation_restores_the_current_device(fake: FakeCudnn, host: Host,
         assert host.device == 0
 
 
-def test_a_block_of_one_device_inside_that_of_another(fake: FakeCudnn, host: Host) -> None:
+def test_use_of_one_device_inside_another(fake: FakeCudnn, host: Host) -> None:
     with ct.use(device=1) as outer:
         with ct.use(device=0):
             assert host.device == 0

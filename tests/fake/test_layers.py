@@ -15,7 +15,7 @@ from .host import ForeignArray, Host
 from .test_conv import images
 
 
-def test_no_channels_have_no_gradient_for_the_grid(fake: FakeCudnn) -> None:
+def test_grid_sample_backward_of_no_channels_has_a_zero_gradient(fake: FakeCudnn) -> None:
     dx, dgrid = ct.grid_sample_backward(ct.empty((2, 0, 2, 2)), ct.empty((2, 0, 3, 3)), images(2, 2, 2, 2))
     assert dx.shape == (2, 0, 3, 3)
     np.testing.assert_array_equal(dgrid.numpy(), np.zeros((2, 2, 2, 2)))

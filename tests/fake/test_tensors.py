@@ -36,7 +36,7 @@ def made(fake: FakeCudnn, name: str) -> int:
     return fake.names().count(name)
 
 
-def test_axes_that_lie_side_by_side_are_one(fake: FakeCudnn) -> None:
+def test_adjacent_axes_are_joined(fake: FakeCudnn) -> None:
     x = ct.asarray(integers((2, 3) * 3))
     np.testing.assert_array_equal(ct.add(x, x).numpy(), 2 * x.numpy())
     assert made(fake, "cudnnOpTensor") == 1
@@ -45,7 +45,7 @@ def test_axes_that_lie_side_by_side_are_one(fake: FakeCudnn) -> None:
     np.testing.assert_array_equal(ct.transform(many).numpy(), 1 - integers((1, 2) * 6))
 
 
-def test_what_lies_between_elements_is_left_alone(fake: FakeCudnn, host: Host) -> None:
+def test_fill_and_scale_write_only_the_elements_of_a_view(fake: FakeCudnn, host: Host) -> None:
     memory = np.arange(24, dtype=np.float32).reshape(4, 6)
     whole = ForeignArray(host, memory)
     x = ct.asarray(whole)
@@ -58,7 +58,7 @@ def test_what_lies_between_elements_is_left_alone(fake: FakeCudnn, host: Host) -
     np.testing.assert_array_equal(whole.numpy(), memory)
 
 
-def test_nothing_of_an_extreme_is_nothing(fake: FakeCudnn) -> None:
+def test_reduce_of_an_extreme_with_alpha_0_is_0(fake: FakeCudnn) -> None:
     """Its guard, a sum that float16 does not hold, is infinite."""
     x, out = ct.full((2, 70), 3000, "float16"), ct.full((2,), 5, "float16")
     for op in ("max", "min", "amax"):
@@ -66,7 +66,7 @@ def test_nothing_of_an_extreme_is_nothing(fake: FakeCudnn) -> None:
         assert ct.reduce(x, op=op, axis=1).numpy().tolist() == [3000, 3000]
 
 
-def test_factors_are_of_the_run(fake: FakeCudnn) -> None:
+def test_op_tensor_prepares_no_call_when_only_factors_change(fake: FakeCudnn) -> None:
     """A rate that falls from step to step prepares nothing again, and evicts no other call."""
     a, b = images(2, 3), images(2, 3)
     ct.op_tensor(a, b, alpha2=-0.5)
@@ -78,7 +78,7 @@ def test_factors_are_of_the_run(fake: FakeCudnn) -> None:
     assert len(calls) == prepared
 
 
-def test_too_large_for_a_descriptor(fake: FakeCudnn) -> None:
+def test_arrays_too_large_for_a_descriptor_are_sliced_or_rejected(fake: FakeCudnn) -> None:
     half = TensorSpec.packed((3, 2**30), "float16")
     problem = OpTensorProblem(half, None, half, "not", True)
     assert "3 calls, one for each slice" in op_tensor(problem).describe()
@@ -96,7 +96,7 @@ def test_too_large_for_a_descriptor(fake: FakeCudnn) -> None:
 
 @pytest.mark.parametrize("shape", [(64, 32), (3, 5, 7, 11), (2, 3, 2, 3, 2, 3, 5)])
 @pytest.mark.parametrize("layout", ["nchw", "nhwc"])
-def test_slices_of_a_large_tensor(
+def test_elementwise_operations_equal_numpy_when_they_are_sliced(
     fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch, shape: tuple[int, ...], layout: str
 ) -> None:
     """As of more elements than a call takes: each is worked on once."""
@@ -111,7 +111,7 @@ def test_slices_of_a_large_tensor(
     np.testing.assert_array_equal(ct.fill(x, 5).numpy(), np.full(shape, 5))
 
 
-def test_a_slice_that_fails_after_others_is_no_reason_to_begin_again(fake: FakeCudnn) -> None:
+def test_scale_tries_no_fallback_when_a_later_slice_fails(fake: FakeCudnn) -> None:
     x = ct.asarray(integers((3,) * 6))
     view = ct.DeviceArray(x.spec._replace(shape=(2,) * 6), x.pointer, x, x.writer)
     before = view.numpy()
@@ -129,7 +129,7 @@ def integers(shape: tuple[int, ...]) -> np.ndarray:
 # --- what is computed --------------------------------------------------------------------------------------
 
 
-def test_no_terms(fake: FakeCudnn) -> None:
+def test_reduce_over_empty_axes(fake: FakeCudnn) -> None:
     x = ct.empty((2, 0, 3))
     for op, value in (("add", 0), ("mul", 1), ("norm1", 0), ("norm2", 0), ("mul_no_zeros", 1)):
         y = ct.full((2, 3), 5.0)
@@ -165,7 +165,7 @@ SUMS: list[tuple[str, tuple[int, ...], Any, list[str]]] = [
 
 
 @pytest.mark.parametrize(("dtype", "shape", "axes", "expected"), SUMS)
-def test_sums_by_calls_for_something_else(
+def test_sums_are_computed_by_bias_gradients_and_poolings(
     fake: FakeCudnn, dtype: str, shape: tuple[int, ...], axes: Any, expected: list[str]
 ) -> None:
     x = Tensor(shape, dtype, integers(shape)).array()
@@ -184,35 +184,37 @@ def test_sums_by_calls_for_something_else(
         *(((3, 5, 14), (0, 2)), ((66, 5, 7), (0, 2)), ((2, 9, 5), 1), ((2, 300, 5), 1)),
     ],
 )
-def test_sums_with_factors(fake: FakeCudnn, shape: tuple[int, ...], axes: Any, dtype: str, op: str) -> None:
+def test_sums_with_factors_equal_reference(
+    fake: FakeCudnn, shape: tuple[int, ...], axes: Any, dtype: str, op: str
+) -> None:
     x = Tensor(shape, dtype, integers(shape)).array()
     out = ct.full(ct.reference.reduce(x, axis=axes).shape, 3, dtype)
     wanted = ct.reference.reduce(x, op=op, axis=axes, alpha=-2, beta=2, out=out.numpy())
     compare(ct.reduce(ct.asarray(x), op=op, axis=axes, alpha=-2, beta=2, out=out), wanted)
 
 
-def test_short_rows_are_pooled_where_there_are_many(fake: FakeCudnn) -> None:
+def test_sums_of_many_short_rows_are_poolings(fake: FakeCudnn) -> None:
     x = integers((fast_sum.MANY + 2, 3))
     compare(ct.reduce(ct.asarray(x), axis=1), x.sum(axis=1), exact=True)
     assert made(fake, POOL)
     assert not made(fake, BIAS)
 
 
-def test_half_types_that_cudnn_does_not_reduce_are_made_float32(fake: FakeCudnn) -> None:
+def test_half_precision_is_reduced_in_float32_when_cudnn_rejects_it(fake: FakeCudnn) -> None:
     x = ct.full((4, 300), 1.0, "bfloat16")
     np.testing.assert_array_equal(ct.reduce(x, op="norm1", axis=1).numpy().astype(float), np.full(4, 300.0))
     functions = [name for name in fake.names() if name in ("cudnnOpTensor", "cudnnReduceTensor")]
     assert functions == ["cudnnReduceTensor", "cudnnOpTensor", "cudnnReduceTensor", "cudnnOpTensor"]
 
 
-def test_another_way_where_scaling_is_refused(fake: FakeCudnn) -> None:
+def test_scale_uses_op_tensor_when_scaling_is_rejected(fake: FakeCudnn) -> None:
     x, before = images(2, 3, 5), images(2, 3, 5).numpy()
     fake.fail["cudnnScaleTensor"] = 3000
     np.testing.assert_array_equal(ct.scale(x, alpha=-2).numpy(), -2 * before)
     assert made(fake, "cudnnOpTensor") == 1
 
 
-def test_a_conversion_that_cudnn_lacks_says_what_was_tried(fake: FakeCudnn) -> None:
+def test_transform_lists_all_reasons_when_a_conversion_is_not_supported(fake: FakeCudnn) -> None:
     with pytest.raises(NotSupportedError) as caught:
         ct.transform(images(2, 3, dtype="float64"), dtype="float32")
     told = str(caught.value)
@@ -222,7 +224,7 @@ def test_a_conversion_that_cudnn_lacks_says_what_was_tried(fake: FakeCudnn) -> N
     assert "cudnnBackend" in told
 
 
-def test_a_conversion_with_factors_rounds_once(fake: FakeCudnn) -> None:
+def test_transform_with_factors_rounds_once(fake: FakeCudnn) -> None:
     x = np.array([1e10, -3e8], np.float32)
     y = ct.transform(ct.asarray(x), dtype="float16", alpha=1e-6)
     compare(y, ct.reference.transform(x, dtype="float16", alpha=1e-6))
@@ -230,7 +232,7 @@ def test_a_conversion_with_factors_rounds_once(fake: FakeCudnn) -> None:
     compare(ct.transform(ct.asarray(z), dtype="bfloat16"), ct.reference.transform(z, dtype="bfloat16"))
 
 
-def test_layouts(fake: FakeCudnn) -> None:
+def test_transform_writes_the_requested_layout_and_strides(fake: FakeCudnn) -> None:
     x = images(2, 3, 4, 5)
     y = ct.transform(x, layout="nhwc")
     assert (y.layout, y.shape) == ("nhwc", x.shape)

@@ -37,20 +37,20 @@ EXAMPLES = max(300, settings.default.max_examples)
     ConvCase(batch=2, channels_per_group=4, filters_per_group=4, size=(6, 7), window=(3, 3), x_layout="nhwc")
 )
 @example(ConvCase(batch=2, groups=3, size=(6, 7, 8), window=(2, 3, 2), x_layout="nhwc", dtype="float64"))
-def test_small_integers_are_exact(direction: str, case: ConvCase) -> None:
+def test_conv_of_small_integers_is_exact(direction: str, case: ConvCase) -> None:
     check_conv(case, place, direction=direction)
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
 @settings(max_examples=EXAMPLES)
 @given(case=conv_cases(asymmetric=False))
-def test_floats_are_within_tolerance(direction: str, case: ConvCase) -> None:
+def test_conv_of_floats_equals_reference(direction: str, case: ConvCase) -> None:
     check_conv(case, place, kind="floats", direction=direction)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 @pytest.mark.parametrize("offset", range(1, 8))
-def test_bias_gradient_of_what_begins_anywhere(offset: int, dtype: str) -> None:
+def test_bias_gradient_equals_reference_when_dy_is_misaligned(offset: int, dtype: str) -> None:
     """cudnnConvolutionBackwardBias ended the CUDA context, once in some thousand tries on views."""
     for shape in ((2, 4, 6, 8), (3, 8, 5, 7), (2, 16, 64), (1, 2, 4, 4, 4)):
         memory = np.zeros(offset + int(np.prod(shape)), as_dtype(dtype).numpy)
@@ -63,7 +63,7 @@ def test_bias_gradient_of_what_begins_anywhere(offset: int, dtype: str) -> None:
         np.testing.assert_array_equal(got, ct.reference.conv_backward_bias(dy).astype(float))
 
 
-def test_transposed_convolution_enlarges() -> None:
+def test_conv_transpose_equals_reference() -> None:
     rng = np.random.default_rng(0)
     x, w = rng.integers(-2, 3, (2, 4, 5, 6)), rng.integers(-1, 2, (4, 3, 3, 3))
     x, w = x.astype(np.float32), w.astype(np.float32)
@@ -75,7 +75,7 @@ def test_transposed_convolution_enlarges() -> None:
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 @pytest.mark.parametrize("layout", ["nchw", "nhwc"])
-def test_layer_of_a_network(dtype: str, layout: str) -> None:
+def test_conv_equals_reference_at_the_size_of_a_network(dtype: str, layout: str) -> None:
     """Large enough for the kernels that real layers get: a ResNet's 3x3 with 64 channels."""
     rng = np.random.default_rng(0)
     x = rng.integers(-1, 2, (4, 64, 28, 28)).astype(np.float32)
@@ -85,7 +85,7 @@ def test_layer_of_a_network(dtype: str, layout: str) -> None:
     np.testing.assert_array_equal(y.numpy().astype(np.float32), ct.reference.conv(x, w, padding=1))
 
 
-def test_strict_float32_rounds_no_products() -> None:
+def test_conv_in_strict_float32_rounds_no_products() -> None:
     """TF32 keeps 11 bits of each factor: 1 + 2**-12 becomes 1 there, and only there."""
     x = ct.full((1, 32, 16, 16), 1 + 2.0**-12)
     w = ct.full((32, 32, 1, 1), 1.0)
@@ -97,7 +97,7 @@ def test_strict_float32_rounds_no_products() -> None:
 
 
 @pytest.mark.parametrize("batch", [65_535, 65_536, 65_537])
-def test_batches_around_16_bits(batch: int) -> None:
+def test_conv_equals_reference_when_the_batch_is_around_65536(batch: int) -> None:
     x = (np.arange(batch * 2 * 3 * 3) % 7 - 3).astype(np.float16).reshape(batch, 2, 3, 3)
     w = np.ones((2, 2, 3, 3), np.float16)
     got = ct.conv(ct.asarray(x), ct.asarray(w)).numpy()
@@ -105,7 +105,7 @@ def test_batches_around_16_bits(batch: int) -> None:
 
 
 @pytest.mark.alone
-def test_more_than_two_to_the_31_elements() -> None:
+def test_conv_takes_more_than_2_to_the_31_elements() -> None:
     """Just under the legacy calls' limit and over it."""
     free, _ = memories.memory_info(0)
     if free < 12 * 2**30:
@@ -134,7 +134,7 @@ def fill_the_device() -> list[ct.DeviceArray]:
 
 
 @pytest.mark.alone
-def test_out_of_memory_says_how_much_and_for_what() -> None:
+def test_out_of_memory_error_has_size_and_purpose() -> None:
     x, w = ct.full((1, 1, 8192, 8192), 1.0), ct.full((16, 1, 1, 1), 2.0)
     ct.conv(ct.empty((1, 1, 4, 4)), w)  # so that the handle and its kernels are there
     held = fill_the_device()
@@ -145,7 +145,7 @@ def test_out_of_memory_says_how_much_and_for_what() -> None:
 
 
 @pytest.mark.alone
-def test_empty_cache_gives_memory_to_others() -> None:
+def test_empty_cache_returns_memory_to_the_driver() -> None:
     held = ct.empty((1024, 1 << 20))
     del held
     before = pool().reserved_mem_current
@@ -162,7 +162,7 @@ def pool() -> Any:
     return device.memory_resource.attributes
 
 
-def test_memory_is_flat_over_many_calls() -> None:
+def test_conv_allocates_no_more_when_calls_repeat() -> None:
     w = ct.full((8, 4, 3, 3), 1.0)
     for size in (*range(8, 40), *range(8, 40)):
         ct.conv(ct.empty((2, 4, size, size)), w)
@@ -176,7 +176,7 @@ def test_memory_is_flat_over_many_calls() -> None:
     assert pool().used_mem_current <= used
 
 
-def test_capture_and_replay() -> None:
+def test_captured_conv_replays() -> None:
     """After one warm-up a call can be captured into a CUDA graph, and replays on new contents."""
     stream = own_stream()
     x, w = ct.full((2, 3, 8, 8), 1.0, stream=stream), ct.full((4, 3, 3, 3), 1.0, stream=stream)

@@ -33,7 +33,7 @@ def case(device: int) -> tuple[ct.DeviceArray, ct.DeviceArray, np.ndarray]:
         return ct.asarray(x), ct.asarray(w), ct.reference.conv(x, w)
 
 
-def test_a_thread_that_has_no_device_has_none_after_work_on_the_second() -> None:
+def test_thread_without_a_device_has_none_after_work_on_the_second() -> None:
     x, w, expected = case(1)
     seen: list[object] = []
 
@@ -72,14 +72,14 @@ print("a context on the first" if active else "none on the first")
 """
 
 
-def test_work_on_the_second_makes_no_context_on_the_first() -> None:
+def test_work_on_the_second_device_creates_no_context_on_the_first() -> None:
     done = subprocess.run(
         [sys.executable, "-c", _WITHOUT_THE_FIRST], capture_output=True, text=True, timeout=120
     )
     assert done.stdout.strip() == "none on the first", done.stderr
 
 
-def test_memory_is_not_handed_out_while_its_device_works_with_it() -> None:
+def test_memory_is_not_reused_while_its_device_uses_it() -> None:
     """It is freed while the other device is current, and a stream of its own device asks for as much."""
     torch = library("torch")
     shape, device = (256, 1024, 16), torch.device("cuda:1")
@@ -98,7 +98,7 @@ def test_memory_is_not_handed_out_while_its_device_works_with_it() -> None:
             del other
 
 
-def test_memory_goes_back_while_another_device_is_current() -> None:
+def test_memory_is_freed_while_another_device_is_current() -> None:
     with ct.use(device=1):
         arrays = [ct.full((256, 1024), float(i)) for i in range(8)]
     kept = arrays[3]
@@ -110,7 +110,7 @@ def test_memory_goes_back_while_another_device_is_current() -> None:
     del others
 
 
-def test_a_side_stream_of_the_second_device() -> None:
+def test_conv_runs_on_a_side_stream_of_the_second_device() -> None:
     torch = library("torch")
     x, w, expected = case(1)
     side = torch.cuda.Stream(device=1)
@@ -120,7 +120,7 @@ def test_a_side_stream_of_the_second_device() -> None:
     np.testing.assert_array_equal(y.numpy(), expected)
 
 
-def test_torch_tensors_of_the_second_device() -> None:
+def test_conv_takes_torch_tensors_of_the_second_device() -> None:
     torch = library("torch")
     x, w, expected = case(1)
     theirs = torch.tensor(x.numpy(), device="cuda:1")
@@ -135,7 +135,7 @@ def test_torch_tensors_of_the_second_device() -> None:
     assert torch.cuda.current_device() == 0
 
 
-def test_a_thread_changes_devices_between_calls() -> None:
+def test_thread_may_change_devices_between_calls() -> None:
     """Every operation on both devices, in threads that go back and forth between them."""
     there = []
     for device in (0, 1):

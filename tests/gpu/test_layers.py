@@ -20,7 +20,7 @@ from tests.layers import (
 @pytest.mark.parametrize("layout", ["nchw", "nhwc"])
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("mode", ["max", "average_exc_pad", "sum"])
-def test_pooling_of_a_network(mode: str, dtype: str, layout: str) -> None:
+def test_pool_equals_reference_at_the_size_of_a_network(mode: str, dtype: str, layout: str) -> None:
     """Large enough for the kernels that real layers get: the first pooling of a ResNet."""
     x = np.random.default_rng(0).integers(-4, 5, (4, 64, 56, 56)).astype(np.float64)
     y = ct.pool(ct.asarray(x, dtype, layout=layout), window=3, stride=2, padding=1, mode=mode)
@@ -29,7 +29,7 @@ def test_pooling_of_a_network(mode: str, dtype: str, layout: str) -> None:
 
 
 @pytest.mark.parametrize("propagate", [True, False])
-def test_pooling_and_nan(propagate: bool) -> None:
+def test_pool_treats_nan_as_the_reference_does(propagate: bool) -> None:
     x = np.arange(32.0, dtype=np.float32).reshape(1, 2, 4, 4)
     x[0, 0, 1, 1], x[0, 1, 2, 2], x[0, 1, 0, 0] = np.nan, np.inf, -np.inf
     y = ct.pool(ct.asarray(x), window=2, propagate_nan=propagate)
@@ -37,20 +37,20 @@ def test_pooling_and_nan(propagate: bool) -> None:
 
 
 @pytest.mark.parametrize("layout", ["nchw", "nhwc"])
-def test_bytes_have_a_maximum(layout: str) -> None:
+def test_pool_of_int8_equals_reference(layout: str) -> None:
     x = np.random.default_rng(0).integers(-128, 128, (2, 32, 8, 8)).astype(np.int8)
     y = ct.pool(ct.asarray(x, layout=layout), window=2)
     compare(y, ct.reference.pool(x, window=2), exact=True)
 
 
-def test_the_whole_image_is_a_window() -> None:
+def test_global_pool_averages_the_image() -> None:
     x = np.random.default_rng(0).integers(-4, 5, (3, 5, 7, 8)).astype(np.float32)
     y = ct.pool(ct.asarray(x), window="global", mode="average")
     assert y.shape == (3, 5, 1, 1)
     compare(y, x.mean(axis=(2, 3), keepdims=True))
 
 
-def test_ties_share_no_gradient() -> None:
+def test_pool_backward_gives_the_gradient_to_one_of_equal_maxima() -> None:
     """One of equal maxima gets all of it, and with the deterministic mode always the same."""
     x = ct.zeros((2, 3, 8, 8))
     keywords: dict[str, Any] = {"window": 3, "stride": 2, "mode": "max_deterministic"}
@@ -63,7 +63,7 @@ def test_ties_share_no_gradient() -> None:
 
 
 @pytest.mark.parametrize("batch", [65_535, 65_536, 65_537])
-def test_batches_around_16_bits(batch: int) -> None:
+def test_layers_equal_reference_when_the_batch_is_around_65536(batch: int) -> None:
     x = (np.arange(batch * 2 * 4) % 13 - 6).astype(np.float32).reshape(batch, 2, 2, 2)
     placed = ct.asarray(x)
     compare(ct.pool(placed, window=2), x.max(axis=(2, 3), keepdims=True), exact=True)
@@ -72,7 +72,7 @@ def test_batches_around_16_bits(batch: int) -> None:
 
 
 @pytest.mark.parametrize("shape", [(3, 65_536), (2, 66_000, 3, 3), (70_000, 10), (5, 200_000)])
-def test_softmax_over_many(shape: tuple[int, ...]) -> None:
+def test_softmax_equals_reference_over_long_axes(shape: tuple[int, ...]) -> None:
     x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
     y = ct.softmax(ct.asarray(x))
     expected = ct.reference.softmax(x)
@@ -96,7 +96,7 @@ def test_elu_propagates_nan_when_its_coef_is_0(propagate: bool) -> None:
     )
 
 
-def test_activation_of_what_is_not_finite() -> None:
+def test_activation_equals_reference_when_elements_are_not_finite() -> None:
     x = np.array([np.nan, np.inf, -np.inf, 0, -0.0, 1e-40], np.float32)
     for mode in ("relu", "clipped_relu", "sigmoid", "elu", "identity"):
         keywords = {"mode": mode, "coefficient": 1}
@@ -118,7 +118,7 @@ def test_gradient_of_elu_is_its_slope_on_both_sides_of_0(coefficient: float, dty
 
 
 @pytest.mark.parametrize(("batch", "channels"), [(65_537, 2), (3, 1500)])
-def test_samples_beyond_the_limits_of_one_call(batch: int, channels: int) -> None:
+def test_grid_sample_equals_reference_beyond_the_limits_of_one_call(batch: int, channels: int) -> None:
     rng = np.random.default_rng(0)
     x = rng.integers(-4, 5, (batch, channels, 2, 3)).astype(np.float32)
     grid = rng.uniform(-1.5, 1.5, (batch, 2, 2, 2)).astype(np.float32)
@@ -136,6 +136,6 @@ def test_samples_beyond_the_limits_of_one_call(batch: int, channels: int) -> Non
 
 
 @pytest.mark.parametrize("shape", [(2, 1, 5), (2, 5, 1), (2, 1, 1)])
-def test_grids_of_one_row_or_column(shape: tuple[int, ...]) -> None:
+def test_affine_grid_equals_reference_when_it_has_one_row_or_column(shape: tuple[int, ...]) -> None:
     theta = np.random.default_rng(0).standard_normal((2, 2, 3)).astype(np.float32)
     compare(ct.affine_grid(ct.asarray(theta), shape), ct.reference.affine_grid(theta, shape))

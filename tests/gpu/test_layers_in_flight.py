@@ -39,7 +39,7 @@ def values(seed: int = 0) -> np.ndarray:
 
 @pytest.mark.parametrize("layout", ["nchw", "nhwc"])
 @pytest.mark.parametrize("name", [name for name in CALLS if name != "batch norm"])
-def test_captured_and_replayed_after_the_workspace_has_grown(name: str, layout: str) -> None:
+def test_captured_layer_replays_when_the_workspace_has_grown(name: str, layout: str) -> None:
     stream, call = own_stream(), CALLS[name]
     x = ct.asarray(values(), layout=layout, stream=stream)
     out = call(x, stream=stream)
@@ -60,7 +60,7 @@ def test_captured_and_replayed_after_the_workspace_has_grown(name: str, layout: 
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_streams_wait_for_each_other(name: str) -> None:
+def test_layer_waits_for_the_stream_of_its_operand(name: str) -> None:
     """What one stream makes the next takes, without a word from the caller."""
     first, second, call = own_stream(), own_stream(), CALLS[name]
     expected = call(ct.asarray(values())).numpy()
@@ -71,7 +71,7 @@ def test_streams_wait_for_each_other(name: str) -> None:
         compare(call(halved, stream=first), expected)
 
 
-def test_dropout_in_threads_and_streams() -> None:
+def test_dropout_gives_one_sequence_on_several_streams() -> None:
     """One state is one thread's at a time; its calls are in order on whatever stream."""
     x, state, twin = ct.full((100, 100), 1.0), ct.DropoutState(0.5, seed=1), ct.DropoutState(0.5, seed=1)
     streams = [own_stream() for _ in range(3)]
@@ -83,7 +83,7 @@ def test_dropout_in_threads_and_streams() -> None:
 
 @pytest.mark.parametrize("where", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("layout", ["nchw", "nhwc"])
-def test_what_is_not_finite_stays_where_it_is(where: float, layout: str) -> None:
+def test_layers_equal_reference_when_an_element_is_not_finite(where: float, layout: str) -> None:
     x = values()
     x[1, 2, 3, 4] = where
     placed = ct.asarray(x, layout=layout)
@@ -100,7 +100,7 @@ def test_what_is_not_finite_stays_where_it_is(where: float, layout: str) -> None
             )
 
 
-def test_average_gradients_take_nothing_from_y() -> None:
+def test_pool_backward_of_averages_ignores_y() -> None:
     x, y, dy = ct.asarray(values()), ct.full((4, 8, 5, 6), np.nan), ct.full((4, 8, 5, 6), 1.0)
     for mode in ("average_inc_pad", "average_exc_pad", "sum"):
         dx = ct.pool_backward(dy, x, y, window=2, mode=mode)

@@ -79,31 +79,33 @@ def check_step(
 @pytest.mark.parametrize("layout", ["nchw", "nhwc"])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 @pytest.mark.parametrize("activation", [None, "relu"])
-def test_layer_of_a_network(dtype: str, layout: str, mode: str, activation: str | None) -> None:
+def test_batch_norm_equals_reference_at_the_size_of_a_network(
+    dtype: str, layout: str, mode: str, activation: str | None
+) -> None:
     """Large enough for the kernels that real layers get."""
     check_step((8, 64, 14, 14), dtype, layout, mode, activation=activation)
 
 
 @pytest.mark.parametrize("batch", [65_535, 65_536, 65_537])
 @pytest.mark.parametrize("layout", ["nchw", "nhwc"])
-def test_batches_around_16_bits(batch: int, layout: str) -> None:
+def test_batch_norm_equals_reference_when_the_batch_is_around_65536(batch: int, layout: str) -> None:
     check_step((batch, 3, 2, 2), "float32", layout)
 
 
 @pytest.mark.parametrize("batch", [65_536, 131_071, 262_137, 880_802])
 @pytest.mark.parametrize("mode", ["spatial", "per_activation"])
-def test_rows_of_activations(batch: int, mode: str) -> None:
+def test_batch_norm_equals_reference_when_the_batch_exceeds_one_call(batch: int, mode: str) -> None:
     """Batches beyond what one or another of cuDNN's calls takes."""
     check_step((batch, 5), "float32", None, mode)
 
 
 @pytest.mark.parametrize("layout", ["nchw", "nhwc"])
-def test_many_channels(layout: str) -> None:
+def test_batch_norm_equals_reference_with_many_channels(layout: str) -> None:
     check_step((2, 66_000, 3, 3), "float32", layout)
     check_step((4, 66_000, 2, 2), "float32", layout, "per_activation")
 
 
-def test_overflow_can_be_asked_for() -> None:
+def test_batch_norm_overflow_detected_returns_after_the_work() -> None:
     """Once the work is over there is an answer; which one, only cuDNN knows."""
     x = ct.asarray(random((2, 3, 4, 4), 0))
     ct.batch_norm_training(x, ct.full(3, 1.0), ct.zeros(3))
@@ -111,7 +113,7 @@ def test_overflow_can_be_asked_for() -> None:
     assert ct.batch_norm_overflow_detected(wait=True) in (True, False)
 
 
-def test_values_that_are_not_finite_stay_in_their_channel() -> None:
+def test_batch_norm_keeps_nan_in_its_channel() -> None:
     x = random((4, 3, 5, 5), 0)
     x[0, 1, 2, 2] = np.nan
     step = ct.batch_norm_training(ct.asarray(x), ct.full(3, 1.0), ct.zeros(3))

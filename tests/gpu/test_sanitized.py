@@ -40,7 +40,7 @@ def _an_allocation_for_each_array(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("case", SLICE, ids=lambda case: f"{case.name}-{case.dtype}")
-def test_an_operation(case: Case) -> None:
+def test_operation_stays_within_its_arrays(case: Case) -> None:
     outcome = attempt(case)
     assert outcome.verdict != FAILED, outcome
 

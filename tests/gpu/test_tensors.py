@@ -34,7 +34,7 @@ def integers(shape: tuple[int, ...], dtype: str = "float32", most: int = 3) -> n
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_half_types_are_summed_in_float32(dtype: str) -> None:
+def test_reduce_sums_half_precision_in_float32(dtype: str) -> None:
     ones = ct.full((8, 4096), 1.0, dtype)
     compare(ct.reduce(ones, axis=1), np.full(8, 4096, ones.dtype), exact=True)
     large = ct.full((4, 256), 2.0**8, dtype)  # whose squares float16 does not hold
@@ -46,7 +46,7 @@ def test_half_types_are_summed_in_float32(dtype: str) -> None:
 
 @pytest.mark.parametrize("shape", [(65536, 3), (65537, 40), (3, 65537), (70000, 2, 70), (1, 300_000)])
 @pytest.mark.parametrize("axes", [0, 1, None])
-def test_many_rows(shape: tuple[int, ...], axes: int | None) -> None:
+def test_reduce_equals_reference_with_many_rows(shape: tuple[int, ...], axes: int | None) -> None:
     x = integers(shape, most=1)
     for op in ("add", "max", "norm1"):
         compare(ct.reduce(place(x), op=op, axis=axes), ct.reference.reduce(x, op=op, axis=axes), exact=True)
@@ -58,7 +58,7 @@ def test_many_rows(shape: tuple[int, ...], axes: int | None) -> None:
 
 @pytest.mark.parametrize("op", ["min", "max"])
 @pytest.mark.parametrize("shape", [(65537, 3), (2, 100_000)])
-def test_indices(op: str, shape: tuple[int, ...]) -> None:
+def test_reduce_with_indices_equals_reference_on_long_axes(op: str, shape: tuple[int, ...]) -> None:
     x = np.random.default_rng(0).permutation(int(np.prod(shape))).reshape(shape).astype(np.float32)
     for layout in ("nchw", "nhwc") if len(shape) == 4 else ("nchw",):
         lying = place(lay_out(x, layout, "packed"))
@@ -73,7 +73,7 @@ def test_indices(op: str, shape: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("target", ["float16", "bfloat16", "float32"])
-def test_float64_is_converted_or_refused(target: str) -> None:
+def test_transform_converts_float64_or_rejects_it(target: str) -> None:
     x = integers((3, 5), "float64")
     try:
         y = ct.transform(place(x), dtype=target)
