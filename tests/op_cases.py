@@ -1,7 +1,7 @@
 """The table of operations, which all tiers read: a simple operation needs one row here, and no other test.
 
 The selftest has its own rows in the package, and draws operands for an operation without any by the names of
-its parameters. The failing calls, the fuzzer, the soak and the threads make the calls of the selftest.
+its parameters. The failing calls, the fuzzer and the tests of threads make the calls of the selftest.
 """
 
 from __future__ import annotations
