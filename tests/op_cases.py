@@ -18,16 +18,7 @@ from cudnn_ct.cli.selftest_cases import PARAMETERS, required
 from cudnn_ct.shapes.norm import norm_parameter_dtype, norm_parameter_shape
 from tests.alignment import conv_calls
 from tests.gradients import assert_gradient
-from tests.layers import (
-    FLOATS,
-    LayerCase,
-    Tensor,
-    lying,
-    pool_cases,
-    scales_and_out,
-    several,
-    spatial_cases,
-)
+from tests.layers import FLOATS, LayerCase, Tensor, lying, pool_cases, scales_and_out, several, spatial_cases
 from tests.norm_cases import norm_cases
 from tests.tensor_cases import op_tensor_cases, reduce_cases, transform_cases
 

@@ -11,13 +11,7 @@ import pytest
 import cudnn_ct as ct
 from cudnn_ct.errors import NotSupportedError
 from tests.alignment import EVEN, UNEVEN, conv_calls, norm_calls, own, shifted, sweep
-from tests.layers import (
-    LayerCase,
-    Place,
-    Tensor,
-    check_layer,
-    compare,
-)
+from tests.layers import LayerCase, Place, Tensor, check_layer, compare
 from tests.properties import in_memory_of
 
 from .conftest import forget

@@ -360,9 +360,7 @@ def test_use_is_for_this_thread_and_ends_with_an_exception(host: Host) -> None:
     assert streams.current_stream().handle == 1
 
 
-@given(
-    axes=st.lists(st.tuples(st.integers(1, 4), st.integers(-9, 9)), min_size=0, max_size=4),
-)
+@given(axes=st.lists(st.tuples(st.integers(1, 4), st.integers(-9, 9)), min_size=0, max_size=4))
 def test_extent_covers_exactly_the_elements(axes: list[tuple[int, int]]) -> None:
     spec = TensorSpec(tuple(n for n, _ in axes), tuple(s for _, s in axes), "int8")
     offsets = {sum(i * s for i, (_, s) in zip(at, axes, strict=True)) for at in np.ndindex(*spec.shape)}

@@ -8,11 +8,7 @@ import numpy as np
 import pytest
 
 import cudnn_ct as ct
-from tests.layers import (
-    FLOATS,
-    Tensor,
-    compare,
-)
+from tests.layers import FLOATS, Tensor, compare
 
 # --- what properties do not reach ---
 
