@@ -1,6 +1,6 @@
 """Calls of all operations, ready to be made from anywhere in any order, and what they gave when made alone.
 
-The rows are those of the selftest; what they read is put on the device once, and shared by whoever calls.
+The rows are those of the selftest; their operands are copied to the device once, and shared by all callers.
 """
 
 from __future__ import annotations

@@ -172,7 +172,7 @@ def test_array_interface(host: Host) -> None:
 @pytest.mark.parametrize(
     ("consumer", "home", "told"),
     [
-        (1, 0x66, ["record", "wait", "free"]),  # the default stream is always there: nobody waits on the host
+        (1, 0x66, ["record", "wait", "free"]),  # the default stream always exists: no wait on the host
         (
             0x55,
             1,
@@ -386,7 +386,7 @@ def add(x: Any) -> None:
 def test_writes_wait_for_reads_on_the_home_stream(
     fake: FakeCudnn, host: Host, write: Callable[[Any], None], read: Callable[[Any], Any]
 ) -> None:
-    """Nobody notes these; and the stream that writes is also the one that wrote last."""
+    """Such reads are not recorded, and the stream that writes is also the one that wrote last."""
     x = ct.full((64,), 1.0, stream=HOME)
     write(x)
     kept = read(x)

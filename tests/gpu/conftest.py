@@ -24,8 +24,8 @@ from cudnn_ct.shapes.specs import TensorSpec
 def _some_tests_are_alone(request: pytest.FixtureRequest) -> Iterator[None]:
     """The processes of a run share the device. A test marked ``alone`` waits for the others, and they for it.
 
-    Whoever comes goes through a gate, and who wants to be alone closes it: else it would wait for as long as
-    there are other tests.
+    Each test passes a gate, which a test marked ``alone`` closes: otherwise it would wait as long as other
+    tests run.
     """
     if not hasattr(request.config, "workerinput"):
         yield

@@ -43,7 +43,7 @@ def test_thread_without_a_device_has_none_after_work_on_the_second() -> None:
         with ct.use(device=1):
             ct.full((3,), 1.0)
         seen.append(streams._current_device())
-        seen.append(ct.full((3,), 1.0).device)  # where nobody says anything else, the first is meant
+        seen.append(ct.full((3,), 1.0).device)  # the default is the first device
 
     thread = threading.Thread(target=work)
     thread.start()

@@ -25,7 +25,7 @@ def any_bytes(*shape: int, seed: int = 0) -> np.ndarray:
 
 
 def blank(shape: tuple[int, ...], dtype: str, layout: str = "nchw") -> ct.DeviceArray:
-    """Memory that shows an element that nobody wrote."""
+    """Return memory in which an element that is not written shows."""
     return ct.full(shape, np.nan if dtype == "float32" else -1_515_870_811, dtype, layout=layout)
 
 

@@ -1,6 +1,6 @@
 """What `tools/sanitizer.py` runs under compute-sanitizer: each operation, and memory that comes and goes.
 
-Every array is an allocation of its own here, so that whoever reaches past one is seen.
+Every array is an allocation of its own here, so that an access past its end is reported.
 """
 
 from __future__ import annotations
