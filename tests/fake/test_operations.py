@@ -232,6 +232,21 @@ def test_operation_waits_for_the_writer_and_its_reader_waits_for_it(
 
 
 @ON_IMAGE
+def test_result_waits_for_readers_of_its_memory(fake: FakeCudnn, host: Host, operation: str) -> None:
+    with ct.use(stream=OTHER):
+        arguments, keywords = simple_arguments(operation, image())
+        call = getattr(ct, operation)
+        y = several(call(*arguments, **keywords))[0]
+    out = ct.zeros(y.shape, y.dtype, stream=HOME)
+    kept = out.copy(stream=HOME), out.copy(stream=0x300)
+    host.log.clear()
+    call(*arguments, **keywords, out=out, stream=OTHER)
+    waits = [(entry[1], entry[2][2]) for entry in host.log if entry[0] == "wait"]
+    assert {(OTHER, HOME), (OTHER, 0x300)} <= set(waits)
+    del kept
+
+
+@ON_IMAGE
 def test_foreign_arrays_are_ordered_both_ways(fake: FakeCudnn, host: Host, operation: str) -> None:
     x = ForeignArray(host, np.ones((2, 3, 4, 5), np.float32), Stream(HOME, 0))
     y = simple_call(operation, x, stream=OTHER).numpy()
@@ -356,7 +371,9 @@ def test_out_is_rejected(fake: FakeCudnn, host: Host, operation: str) -> None:
     closed = y.copy()
     closed.close()
     whole = ct.zeros((y.size + 1,))
-    itself = ct.DeviceArray(y.spec._replace(strides=(0,) * y.ndim), whole.pointer, whole, whole.writer)
+    itself = ct.DeviceArray(
+        y.spec._replace(strides=(int(y.ndim > 1),) * y.ndim), whole.pointer, whole, whole.writer
+    )
     part = ct.DeviceArray(y.spec, x.pointer + 4, x, x.writer)
     for out, error, message in (
         (part, ValueError, "out overlaps"),
