@@ -274,34 +274,6 @@ def slow(torch: Any, size: int = 8192) -> Any:
     return a
 
 
-def test_conv_waits_for_a_producer_on_another_stream() -> None:
-    torch = library("torch")
-    side = torch.cuda.Stream()
-    x = torch.full((1, 1, 512, 512), float("nan"), device="cuda")
-    w = ct.full((1, 1, 1, 1), 3.0)
-    torch.cuda.synchronize()
-    with torch.cuda.stream(side):
-        slow(torch)
-        x.fill_(2.0)
-        y = ct.conv(x, w)  # on the legacy default stream; x is written on `side`, which torch names
-    np.testing.assert_array_equal(y.numpy(), np.full(y.shape, 6.0))
-
-
-def test_consumer_of_an_export_waits_for_the_result() -> None:
-    torch = library("torch")
-    side, mine = torch.cuda.Stream(), torch.cuda.Stream()
-    with torch.cuda.stream(mine):
-        busy = slow(torch)
-    x = ct.full((1, 1, 512, 512), 2.0, stream=mine)
-    y = ct.conv(x, ct.full((1, 1, 1, 1), 3.0, stream=mine), stream=mine)
-    with torch.cuda.stream(side):
-        theirs = torch.from_dlpack(y)
-        total = (theirs == 6).all()
-    side.synchronize()
-    assert bool(total)
-    del busy
-
-
 def test_memory_is_not_reused_before_its_use_on_another_stream_is_over() -> None:
     torch = library("torch")
     side = torch.cuda.Stream()
@@ -318,23 +290,6 @@ def test_memory_is_not_reused_before_its_use_on_another_stream_is_over() -> None
     ct.synchronize(side)
     assert (out.numpy() == 6).all(), f"memory at {pointer:#x} was reused in flight, by {again!r}"
     del busy
-
-
-def test_torch_memory_is_not_reused_before_a_call_on_it_is_over() -> None:
-    torch = library("torch")
-    side = torch.cuda.Stream()
-    w = ct.full((1, 1, 1, 1), 3.0)
-    out = ct.full((1, 1, 2048, 2048), np.nan)
-    x = torch.full(out.shape, 2.0, device="cuda")
-    torch.cuda.synchronize()
-    with torch.cuda.stream(side):
-        busy = slow(torch)
-    ct.conv(x, w, out=out, stream=side)
-    del x
-    again = torch.full(out.shape, float("nan"), device="cuda")  # torch's allocator reuses x's block at once
-    ct.synchronize(side)
-    assert (out.numpy() == 6).all()
-    del again, busy
 
 
 def test_use_takes_streams_of_every_library() -> None:
