@@ -14,6 +14,7 @@ from cudnn_ct.dtypes import as_dtype
 from tests.properties import in_memory_of
 from tests.strategies import SCALES, VIEWS, lay_out
 
+ACTIVATIONS = ("relu", "identity", "clipped_relu", "sigmoid", "tanh", "elu", "swish")
 FLOATS = ("float32", "float64", "float16", "bfloat16")
 
 # Largest error of a result over the largest of its elements: one rounding, and a few of a sum.
@@ -179,65 +180,6 @@ def pool_cases(draw: st.DrawFn, *, asymmetric: bool = False, dtypes: Sequence[st
 
 
 @st.composite
-def softmax_cases(draw: st.DrawFn) -> LayerCase:
-    """A softmax over some adjacent axes of an array of any rank, or its gradient."""
-    shape = tuple(draw(st.lists(st.integers(1, 4), min_size=2, max_size=6)))
-    shape = (draw(st.sampled_from((*shape[:1], 0))), *shape[1:])
-    dtype, algo = draw(st.sampled_from(FLOATS)), draw(st.sampled_from(("accurate", "fast", "log")))
-    start = draw(st.integers(0, len(shape) - 1))
-    axes = tuple(range(start, draw(st.integers(start + 1, len(shape)))))
-    over = draw(st.sampled_from(({}, {"mode": "instance"}, {"axis": axes}, {"axis": axes[-1] - len(shape)})))
-    scales, outs = scales_and_out(draw, shape, dtype)
-    if draw(st.booleans()):
-        y = ct.reference.softmax(Tensor(shape, dtype, "floats").array(), algo=algo, **over)
-        operands = (lying(draw, shape, dtype, "floats"), lying(draw, shape, dtype, y))
-        return LayerCase("softmax_backward", operands, {"algo": algo} | over | scales, outs)
-    x = lying(draw, shape, dtype, "floats")
-    return LayerCase("softmax", (x,), {"algo": algo} | over | scales, outs)
-
-
-@st.composite
-def activation_cases(draw: st.DrawFn) -> LayerCase:
-    """An activation of an array of any rank, or its gradient."""
-    shape = tuple(draw(st.lists(st.integers(1, 4), min_size=1, max_size=6)))
-    shape = (draw(st.sampled_from((*shape[:1], 0))), *shape[1:])
-    dtype = draw(st.sampled_from(FLOATS))
-    mode = draw(st.sampled_from(("relu", "clipped_relu", "sigmoid", "tanh", "elu", "swish", "identity")))
-    keywords = {
-        "mode": mode,
-        "coefficient": draw(st.sampled_from((0.5, 1, 2, 0) if mode == "elu" else (0.5, 1, 2))),
-    }
-    scales, outs = scales_and_out(draw, shape, dtype)
-    x = lying(draw, shape, dtype, "floats")
-    if draw(st.booleans()):
-        y = ct.reference.activation(x.array(), **keywords)
-        operands = (lying(draw, shape, dtype), x, lying(draw, shape, dtype, y))
-        return LayerCase("activation_backward", operands, keywords | scales, outs)
-    return LayerCase("activation", (x,), keywords | scales, outs)
-
-
-@st.composite
-def lrn_cases(draw: st.DrawFn) -> LayerCase:
-    """A local response normalisation of images, or its gradient."""
-    size = draw(st.lists(st.integers(1, 4), min_size=1, max_size=3))
-    shape = (draw(st.sampled_from((2, 1, 0))), draw(st.integers(1, 9)), *size)
-    dtype = draw(st.sampled_from(FLOATS))
-    keywords = {
-        "n": draw(st.integers(1, 7)),
-        "lrn_alpha": draw(st.sampled_from((1e-4, 1.0))),
-        "lrn_beta": draw(st.sampled_from((0.75, 0.5))),
-        "k": draw(st.sampled_from((1.0, 2.0))),
-    }
-    scales, outs = scales_and_out(draw, shape, dtype)
-    x = lying(draw, shape, dtype, "floats")
-    if draw(st.booleans()):
-        y = ct.reference.lrn(x.array(), **keywords)
-        operands = (lying(draw, shape, dtype, "floats"), x, lying(draw, shape, dtype, y))
-        return LayerCase("lrn_backward", operands, keywords | scales, outs)
-    return LayerCase("lrn", (x,), keywords | scales, outs)
-
-
-@st.composite
 def spatial_cases(draw: st.DrawFn) -> LayerCase:
     """A grid, samples of an image at places in and around it, or gradients of either."""
     n, channels, dtype = (
@@ -273,3 +215,23 @@ def spatial_cases(draw: st.DrawFn) -> LayerCase:
 def _maybe_out(draw: st.DrawFn, shape: Sequence[int], dtype: str) -> dict[str, Tensor]:
     """An out of NaN in any layout, or none."""
     return {"out": lying(draw, shape, dtype, "nan")} if draw(st.booleans()) else {}
+
+
+@st.composite
+def fused_cases(draw: st.DrawFn, activations: Sequence[str] = ACTIVATIONS) -> LayerCase:
+    """A convolution with or without bias and residual, whose operands differ in layout and view."""
+    axes, dtype = draw(st.integers(1, 3)), draw(st.sampled_from(("float32", "float16", "float64")))
+    size, groups = draw(st.integers(2, 5)), draw(st.integers(1, 2))
+    filters, window = draw(st.sampled_from((4, 2, 6))), draw(st.integers(1, 2))
+    geometry = {"padding": draw(st.integers(0, 1)), "stride": draw(st.integers(1, 2)), "groups": groups}
+    x, w = (2, 2 * groups, *[size] * axes), (filters, 2, *[window] * axes)
+    y = ct.conv_output_shape(x, w, **geometry)
+    coefficient = {"coefficient": 1.5}
+    factors = dict(zip(("alpha1", "alpha2"), draw(st.sampled_from(((1, 1), (2, 0.5), (-1, 0)))), strict=True))
+    keywords = {"activation": draw(st.sampled_from(activations)), **coefficient, **geometry, **factors}
+    outs = {"z": lying(draw, y, dtype)} if draw(st.booleans()) else {}
+    outs |= _maybe_out(draw, y, dtype)
+    b = lying(draw, w[:1], dtype) if draw(st.booleans()) else None
+    return LayerCase(
+        "conv_bias_activation", (lying(draw, x, dtype), lying(draw, w, dtype), b), keywords, outs
+    )

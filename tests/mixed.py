@@ -1,6 +1,6 @@
 """Calls of all operations, ready to be made from anywhere in any order, and what they gave when made alone.
 
-The rows are those of the selftest; what they read is put on the device once, and shared by whoever calls.
+The rows are those of the selftest; their operands are copied to the device once, and shared by all callers.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import cudnn_ct as ct
 from cudnn_ct.cli.selftest_cases import Case, cases
 from cudnn_ct.errors import CudnnWarning
 from tests.layers import several
+from tests.op_cases import CASES
 
-# Of which cuDNN's manual says that results may vary in their last bits from run to run, and one of which it
-# does not; of convolutions, `config.deterministic` keeps such algorithms out.
-VARY = {"pool_backward", "grid_sample_backward", "spatial_transformer_backward", "affine_grid_backward"}
+# Their last bits may vary from run to run; `config.deterministic` rejects such algorithms of convolutions.
+VARY = {name for row in CASES for name in row.varies}
 # The mask of dropout depends on how often its random state was used before.
 DEPENDS_ON_THE_PAST = {"dropout"}
 WRITES_IN_PLACE = {"fill", "scale"}

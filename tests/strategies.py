@@ -15,8 +15,8 @@ from cudnn_ct.shapes.conv import conv_output_shape
 from cudnn_ct.shapes.specs import LAYOUTS, packed_strides
 
 VIEWS = ("packed", "every_other_image", "padded_rows", "transposed")
-"""How an operand lies in its memory: without gaps; each second image of a batch; rows with a gap behind them;
-the last two axes exchanged."""
+"""Views of an operand: contiguous; every second image of a batch; rows with a gap behind them; the last two
+axes exchanged."""
 
 SCALES = (1, 0, -2, 0.5)
 
@@ -94,8 +94,8 @@ class ConvCase:
 
         ``kind="integers"`` gives sparse small integers, whose convolution every dtype holds exactly;
         ``"floats"`` gives normal ones, ``"bytes"`` any that int8 has. Memory between the elements of a view
-        is NaN, and so is all of ``out`` where ``beta`` is 0: whoever reads what is not his, shows it. The
-        memory of an operand, one axis without gaps, is its ``.base``.
+        is NaN, and so is all of ``out`` if ``beta`` is 0, so that reading anything else changes the result.
+        The memory of an operand, one contiguous axis, is its ``.base``.
         """
         rng = np.random.default_rng(self.seed)
         draw = {"integers": _integers, "floats": _floats, "bytes": _bytes}[kind]

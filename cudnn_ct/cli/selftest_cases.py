@@ -6,7 +6,7 @@ A row is a variant of an operation in a dtype and a layout; its inputs are drawn
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..typing import Layout
@@ -177,7 +177,8 @@ BATCH = (4, 8, 5, 6)
 
 def _layers() -> Iterator[Case]:
     for mode in ("max", "max_deterministic", "average_inc_pad", "average_exc_pad", "sum"):
-        yield from _pair("pool", mode, {"window": 3, "stride": 2, "padding": 1, "mode": mode}, ROUNDED)
+        geometry = {"window": 3, "stride": 2, "padding": 1, "mode": mode}
+        yield from _pair("pool", mode, geometry, ROUNDED, lambda draw: draw.distinct(*IMAGE))
     for algo in ("accurate", "fast", "log"):
         yield from _pair("softmax", algo, {"algo": algo}, ROUNDED)
     yield from _pair("softmax", "instance", {"mode": "instance"}, ROUNDED)
@@ -187,10 +188,11 @@ def _layers() -> Iterator[Case]:
     yield from _each("dropout", "and gradient", lambda draw: Inputs((draw.nonzero(*IMAGE),), {}), ROUNDED)
     yield from _each("ctc_loss", "", _ctc, SUMS, ("float32", "float16", "bfloat16"))
     for mode in ("spatial", "per_activation"):
-        for operation in ("training", "inference", "backward", "inference_backward"):
-            yield from _each(f"batch_norm_{operation}", mode, _norm(operation, {"mode": mode}), SUMS)
-    relu = _norm("training", {"activation": "relu"})
-    yield from _each("batch_norm_training", "relu", relu, SUMS)
+        yield from _each("batch_norm_training", mode, _training({"mode": mode}), SUMS)
+        for step in ("inference", "backward", "inference_backward"):
+            name = f"batch_norm_{step}"
+            yield from _each(name, mode, _by_name(name, {"mode": mode}, _batch), SUMS)
+    yield from _each("batch_norm_training", "relu", _training({"activation": "relu"}), SUMS)
     yield from _each("affine_grid", "", _theta, ROUNDED, layouts=LAYOUTS[:1])
     yield from _each("affine_grid_backward", "", _dgrid, SUMS, layouts=LAYOUTS[:1])
     yield from _each("grid_sample", "", lambda draw: _sample(draw, False), ROUNDED)
@@ -209,40 +211,28 @@ _WIDE = ("float32", "float64")  # precise enough to put a grid between the same 
 
 
 def _pair(
-    operation: str, variant: str, keywords: dict[str, Any], tolerance: dict[str, float]
+    operation: str,
+    variant: str,
+    keywords: dict[str, Any],
+    tolerance: dict[str, float],
+    x: Callable[[Draw], Any] = lambda draw: draw.floats(*IMAGE),
 ) -> Iterator[Case]:
-    """Yield an operation and its gradient, which takes dy, then x, y or both."""
-
-    def forward(draw: Draw) -> Inputs:
-        return Inputs((draw.distinct(*IMAGE) if operation == "pool" else draw.floats(*IMAGE),), keywords)
-
-    def backward(draw: Draw) -> Inputs:
-        from .. import reference
-
-        (x,) = forward(draw).operands
-        y = getattr(reference, operation)(x, **keywords)
-        given = (y,) if operation == "softmax" else (x, y)
-        return Inputs((draw.floats(*y.shape), *given), keywords)
-
-    yield from _each(operation, variant, forward, tolerance)
-    yield from _each(f"{operation}_backward", variant, backward, tolerance)
+    """Yield an operation and its gradient."""
+    for name in (operation, f"{operation}_backward"):
+        yield from _each(name, variant, _by_name(name, keywords, x), tolerance)
 
 
-def _norm(operation: str, keywords: dict[str, Any]) -> Callable[[Draw], Inputs]:
+def _batch(draw: Draw) -> Any:
+    return draw.floats(*BATCH)
+
+
+def _training(keywords: dict[str, Any]) -> Callable[[Draw], Inputs]:
+    """Draw a step of training that updates running statistics."""
+
     def make(draw: Draw) -> Inputs:
-        from ..shapes.norm import norm_parameter_shape
-
-        kept = norm_parameter_shape(BATCH, keywords.get("mode", "spatial"))
-        x = draw.floats(*BATCH)
-        scale, bias, mean, var = (draw.parameter(*kept) for _ in range(4))
-        if operation == "training":
-            running = {"running_mean": mean, "running_var": var}
-            return Inputs((x, scale, bias), keywords | running)
-        if operation == "inference":
-            return Inputs((x, scale, bias, mean, var), keywords)
-        if operation == "inference_backward":
-            return Inputs((draw.floats(*BATCH), x, scale, mean, var), keywords)
-        return Inputs((draw.floats(*BATCH), x, scale), keywords)
+        operands, given = _by_name("batch_norm_training", keywords, _batch)(draw)[:2]
+        running = {name: draw.parameter(*operands[1].shape) for name in ("running_mean", "running_var")}
+        return Inputs(operands, given | running)
 
     return make
 
@@ -323,12 +313,64 @@ def _network(mode: str, direction: str, draw: Draw) -> Inputs:
     return Inputs((spec, draw.floats(4, 3, 8), weights, *states, draw.floats(4, 3, 16 * spec.directions)), {})
 
 
+# --- operands by the names of parameters -------------------------------------------------------------------
+
+# Parameters of a normalisation: one for each channel, or for each element of an image.
+PARAMETERS = ("scale", "bias", "mean", "var", "invstd")
+
+
+@cache
+def required(operation: str) -> tuple[str, ...]:
+    """Return the names of the parameters of an operation that have no default."""
+    from inspect import Parameter, signature
+
+    import cudnn_ct as ct
+
+    parameters = signature(getattr(ct, operation)).parameters.values()
+    return tuple(row.name for row in parameters if row.default is Parameter.empty)
+
+
+def _by_name(
+    operation: str, keywords: dict[str, Any], x: Callable[[Draw], Any] = lambda draw: draw.floats(*IMAGE)
+) -> Callable[[Draw], Inputs]:
+    """Draw the operands that an operation requires: x as given, y as its result, dy of the shape of y."""
+    required(operation)  # before a test replaces the operation
+    return lambda draw: Inputs(tuple(_operands(operation, keywords, draw, x(draw)).values()), keywords)
+
+
+def _operands(operation: str, keywords: dict[str, Any], draw: Draw, x: Any) -> dict[str, Any]:
+    from .. import reference
+
+    per_channel = keywords.get("mode") != "per_activation"
+    kept = (x.shape[1],) if per_channel else (1, *x.shape[1:])
+    names = [name for name in required(operation) if name not in keywords]
+    found = {"x": x} | {name: draw.parameter(*kept) for name in names if name in PARAMETERS}
+    if "dy" in names:
+        y, forward = x, operation.removesuffix("_backward")
+        if forward != operation and hasattr(reference, forward):
+            operands = _operands(forward, keywords, draw, x).values()
+            y = getattr(reference, forward)(*operands, **keywords)
+        y = y[0] if isinstance(y, tuple) else y
+        found |= {"y": y, "dy": draw.floats(*y.shape)}
+    return {name: found[name] for name in names}
+
+
+def _without_rows(named: set[str]) -> Iterator[Case]:
+    """Yield rows for each operation that ``named`` lacks and whose operands have the names above."""
+    from .. import reference
+
+    for name in reference.__all__:
+        if name not in named and set(required(name)) <= {"x", "y", "dy", *PARAMETERS}:
+            yield from _each(name, "", _by_name(name, {}), SUMS)
+
+
 # --- the table ---------------------------------------------------------------------------------------------
 
 
 def cases() -> list[Case]:
     """Return all rows."""
-    return [*_convolutions(), *_layers(), *_recurrent(), *_tensors()]
+    rows = [*_convolutions(), *_layers(), *_recurrent(), *_tensors()]
+    return [*rows, *_without_rows({case.operation for case in rows})]
 
 
 def _each(

@@ -6,8 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.layers import Place
+
 from .cudnn import FakeCudnn
-from .host import Host
+from .host import ForeignArray, Host
 from .installed import cudnn_installed, forget, host_installed
 
 __all__ = ["fake", "forget", "host"]
@@ -23,3 +25,9 @@ def host() -> Iterator[Host]:
 def fake(host: Host) -> Iterator[FakeCudnn]:
     with cudnn_installed(host) as cudnn:
         yield cudnn
+
+
+@pytest.fixture
+def place(fake: FakeCudnn, host: Host) -> Place:
+    """Return a function that puts a NumPy array on the device, as another library would."""
+    return lambda array: ForeignArray(host, array)

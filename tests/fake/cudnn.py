@@ -14,11 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cudnn_ct._bindings.enums import (
-    ConvolutionBwdDataAlgo,
-    ConvolutionBwdFilterAlgo,
-    ConvolutionFwdAlgo,
-)
+from cudnn_ct._bindings.enums import ConvolutionBwdDataAlgo, ConvolutionBwdFilterAlgo, ConvolutionFwdAlgo
 from cudnn_ct._bindings.functions import FUNCTIONS
 from cudnn_ct._lib import Library
 from cudnn_ct.dtypes import DTYPES

@@ -129,7 +129,7 @@ class Bench:
         for trouble in (
             again and f"the next call: {again}",
             left,
-            ignored and f"raised where nobody listens: {ignored}",
+            ignored and f"raised in finalizers: {ignored}",
             said and f"warned: {said[0].message}",
         ):
             if trouble:

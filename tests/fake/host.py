@@ -104,7 +104,7 @@ class Host:
         self.destroyed: set[int] = set()  # streams that no call may name
         self.unfinished: set[Any] = set()
         self.gone: set[int] = set()  # streams that were destroyed
-        self.clock = 0.0  # milliseconds; whoever computes moves it on
+        self.clock = 0.0  # milliseconds; advanced by each computation
         self._events = itertools.count()
 
     @property

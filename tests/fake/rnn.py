@@ -408,7 +408,7 @@ class _Run:
             i, f, o = (_sigmoid(a[k] + q[k]) for k in (0, 1, 3))
             g = np.tanh(a[2] + q[2])
             step.update(c=self.clipped(c), inside=self.clipped(c) == c)
-            c = f * step["c"] + i * g  # as it is, for whoever reads the last; clipped where it is used
+            c = f * step["c"] + i * g  # unclipped for the last state; clipped where it is used
             new = o * np.tanh(self.clipped(c))
             step.update(i=i, f=f, g=g, o=o, passes=self.clipped(c) == c)
         else:

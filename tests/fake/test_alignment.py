@@ -2,41 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import cudnn_ct as ct
 from cudnn_ct.errors import NotSupportedError
-from tests.alignment import EVEN, UNEVEN, conv_calls, norm_calls, own, placing, shifted, sweep
-from tests.layers import (
-    LayerCase,
-    Place,
-    Tensor,
-    activation_cases,
-    check_layer,
-    compare,
-    lrn_cases,
-    pool_cases,
-    softmax_cases,
-    spatial_cases,
-)
-from tests.norm_cases import norm_cases
-from tests.properties import DIRECTIONS, check_conv, in_memory_of
-from tests.strategies import ConvCase, conv_cases
-from tests.tensor_cases import op_tensor_cases, reduce_cases, transform_cases
+from tests.alignment import EVEN, UNEVEN, conv_calls, norm_calls, own, shifted, sweep
+from tests.layers import LayerCase, Place, Tensor, check_layer, compare
+from tests.properties import in_memory_of
 
 from .conftest import forget
 from .cudnn import FakeCudnn
 from .host import ForeignArray, Host
-from .norm import PER_ACTIVATION, PERSISTENT
 
-OFFSETS = st.tuples(*[st.integers(0, 7)] * 5)
 NORMS = sorted(norm_calls((2, 3, 2, 2), "float32"))
 
 
@@ -52,26 +33,6 @@ def test_batch_norm_takes_each_operand_at_each_offset(
     case = norm_calls((2, 4, 2, 1), dtype, layout)[name]
     for place in places(host):
         sweep(case, place, check_layer)
-
-
-@given(
-    case=norm_cases(),
-    offsets=OFFSETS,
-    refused=st.sampled_from(((), (PERSISTENT,), (PER_ACTIVATION, PERSISTENT))),
-    sizes=st.sampled_from(((0, 0), (100, 60))),
-)
-def test_batch_norm_equals_the_reference_when_operands_are_misaligned(
-    fake: FakeCudnn,
-    host: Host,
-    case: LayerCase,
-    offsets: Any,
-    refused: tuple[int, ...],
-    sizes: tuple[int, int],
-) -> None:
-    fake.norm_refused, fake.norm_sizes = frozenset(refused), sizes
-    forget()  # the implementations that an earlier example left
-    for place in places(host):
-        check_layer(case, placing(place, *offsets))
 
 
 def test_batch_norm_inference_gives_aligned_parts_to_cudnn_when_the_batch_is_too_large(
@@ -204,37 +165,3 @@ def test_conv_of_misaligned_operands_is_captured(fake: FakeCudnn, host: Host) ->
     again = ct.conv(*arrays, **KEYWORDS, stream=0x77)
     host.capturing.clear()
     np.testing.assert_array_equal(again.numpy(), first.numpy())
-
-
-# --- the other operations ----------------------------------------------------------------------------------
-
-
-@given(
-    case=st.one_of(
-        activation_cases(),
-        lrn_cases(),
-        op_tensor_cases(),
-        pool_cases(asymmetric=True),
-        reduce_cases(),
-        softmax_cases(),
-        spatial_cases(),
-        transform_cases(),
-    ),
-    offsets=OFFSETS,
-)
-@settings(max_examples=4 * settings.default.max_examples)
-def test_layer_equals_the_reference_when_operands_are_misaligned(
-    fake: FakeCudnn, host: Host, case: LayerCase, offsets: Any
-) -> None:
-    for place in places(host):
-        check_layer(case, placing(place, *offsets))
-
-
-@given(case=conv_cases(), offsets=OFFSETS, direction=st.sampled_from(sorted(DIRECTIONS)))
-def test_convolution_equals_the_reference_when_operands_are_misaligned(
-    fake: FakeCudnn, host: Host, case: ConvCase, offsets: Any, direction: str
-) -> None:
-    fake.engines = True
-    case = replace(case, x_view="packed", w_view="packed", out_view="packed", alpha=1)
-    for place in places(host):
-        check_conv(case, placing(place, *offsets), direction=direction)

@@ -28,7 +28,7 @@ def _kept(monkeypatch: pytest.MonkeyPatch, host: Host) -> Iterator[None]:
     assert not host.live
 
 
-def test_a_block_is_used_again_on_the_default_stream_alone(host: Host) -> None:
+def test_block_is_reused_on_the_default_stream_only(host: Host) -> None:
     first = ct.empty((100,))
     address = first.pointer
     del first
@@ -43,7 +43,7 @@ def test_a_block_is_used_again_on_the_default_stream_alone(host: Host) -> None:
         assert ct.empty((128,)).pointer != address
 
 
-def test_large_blocks_and_too_many_are_not_kept(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_are_freed_when_large_or_too_many(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     ct.empty((2**20,))
     assert host.used() == 0
     monkeypatch.setattr(allocator, "MAX_CACHED", 1024)
@@ -52,7 +52,7 @@ def test_large_blocks_and_too_many_are_not_kept(host: Host, monkeypatch: pytest.
     assert host.used() == 1024
 
 
-def test_what_lies_idle_makes_room_for_what_is_asked_for(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_idle_blocks_are_evicted_for_requested_sizes(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(allocator, "MAX_CACHED", 4096)
     del (others := [ct.empty((128,)) for _ in range(8)])[:]
     assert host.used() == 4096, "the free list is full"
@@ -65,7 +65,7 @@ def test_what_lies_idle_makes_room_for_what_is_asked_for(host: Host, monkeypatch
     assert {array.pointer for array in others} == pointers
 
 
-def test_what_was_asked_for_again_stays(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reused_block_is_not_evicted(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(allocator, "MAX_CACHED", 4096)
     address = ct.empty((256,)).pointer
     del (others := [ct.empty((128,)) for _ in range(6)])[:]
@@ -77,7 +77,7 @@ def test_what_was_asked_for_again_stays(host: Host, monkeypatch: pytest.MonkeyPa
     assert ct.empty((256,)).pointer == address
 
 
-def test_a_wrong_count_of_bytes_rights_itself(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_free_list_corrects_its_count_of_bytes(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(allocator, "MAX_CACHED", 4096)
     ct.empty((128,))
     allocator._free_lists[0].nbytes = 10**6
@@ -112,7 +112,7 @@ def test_small_results_of_one_call_share_a_block(host: Host) -> None:
     assert allocator.allocate_block(5 * allocator.GRANULARITY, stream, "").handle == address
 
 
-def test_memory_goes_to_whoever_needs_it(host: Host) -> None:
+def test_idle_blocks_are_freed_when_memory_is_short(host: Host) -> None:
     del (kept := [ct.empty((128,)) for _ in range(4)])[:]
     assert not kept
     assert host.used() == 2048
@@ -124,7 +124,7 @@ def test_memory_goes_to_whoever_needs_it(host: Host) -> None:
         ct.empty((1000,))
 
 
-def test_uses_on_other_streams_come_first(host: Host) -> None:
+def test_block_waits_for_uses_on_other_streams(host: Host) -> None:
     x = ct.empty((128,))
     run = ct.zeros((1,), stream=0x77).home
     x.record_use(run)
@@ -133,7 +133,7 @@ def test_uses_on_other_streams_come_first(host: Host) -> None:
     assert [entry[:2] for entry in host.log if entry[0] == "wait"] == [("wait", 1)]
 
 
-def test_many_threads(host: Host) -> None:
+def test_threads_get_different_blocks(host: Host) -> None:
     def work() -> None:
         for i in range(300):
             arrays = [ct.empty((128 + i % 3,)) for _ in range(5)]

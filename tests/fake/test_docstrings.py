@@ -23,7 +23,7 @@ def test_examples(fake: FakeCudnn, test: doctest.DocTest) -> None:
 
 
 @pytest.mark.skipif(not GETTING_STARTED.is_file(), reason="docs is not beside these tests")
-def test_the_first_page_runs(fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_getting_started_page_runs(fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ct, "available", lambda: True)
     blocks = re.findall(r"```python\n(.*?)```", GETTING_STARTED.read_text(), re.DOTALL)
     code = "".join(blocks).replace("32, 32", "6, 6").replace("range(20)", "range(3)")  # a fake is slow

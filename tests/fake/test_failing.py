@@ -8,15 +8,7 @@ from cudnn_ct import _handle, _lib
 from cudnn_ct.cli import selftest_cases
 
 from .cudnn import FakeCudnn
-from .failing import (
-    CUDA_CALL,
-    STATUSES,
-    Bench,
-    Found,
-    Try,
-    returns_status,
-    run,
-)
+from .failing import CUDA_CALL, STATUSES, Bench, Found, Try, returns_status, run
 from .host import Host
 
 

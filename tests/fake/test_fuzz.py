@@ -13,7 +13,7 @@ from tests.fuzz.run import Result, fuzz, summary
 CALLS = 2000
 
 
-def test_only_documented_exceptions_no_crash_no_hang() -> None:
+def test_hostile_calls_raise_only_documented_exceptions() -> None:
     result = fuzz(CALLS, seed=0)
     assert result.wrong == [], summary(result)
     assert sum(result.outcomes.values()) == CALLS
@@ -27,7 +27,7 @@ def test_base_calls_succeed_before_their_arguments_are_replaced() -> None:
     assert fuzz(0, lines=lines) == Result({"fine": len(lines)}, [])
 
 
-def test_a_number_is_always_the_same_call() -> None:
+def test_line_is_the_same_for_a_seed_and_a_number() -> None:
     assert [line(3, n) for n in range(200)] == [line(3, n) for n in range(200)]
     assert len({line(seed, n) for seed in range(2) for n in range(200)}) > 300
 
@@ -56,7 +56,7 @@ def test_every_public_function_is_called() -> None:
         ("(_ for _ in ()).throw(ct.ExecutionFailedError('a kernel'))", "! ExecutionFailedError: a kernel"),
     ],
 )
-def test_what_is_found_wrong(text: str, reason: str) -> None:
+def test_fuzz_reports_a_wrong_call(text: str, reason: str) -> None:
     result = fuzz(0, lines=[text])
     (found,) = result.wrong
     assert found[0].startswith(reason)
@@ -64,14 +64,14 @@ def test_what_is_found_wrong(text: str, reason: str) -> None:
     assert f"WRONG {reason}" in summary(result)
 
 
-def test_a_call_that_does_not_end_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fuzz_ends_a_call_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
     text = "__import__('time').sleep(100)"
     (found,) = fuzz(0, lines=[text], seconds=2).wrong
     assert found[0].startswith("exit status 1: Timeout (0:00:02)!")
     assert found[1] == text
 
 
-def test_calls_that_are_fine_are() -> None:
+def test_fuzz_accepts_right_calls_and_documented_errors() -> None:
     result = fuzz(0, lines=["ct.conv(array((2, 3, 4, 5)), array((2, 3, 2, 2)))", "ct.conv(None, None)"])
     assert result == Result({"fine": 1, "TypeError": 1}, [])
     assert summary(result).splitlines()[-1] == "2 calls, 0 wrong"

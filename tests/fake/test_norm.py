@@ -6,16 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import cudnn_ct as ct
 from cudnn_ct.errors import ExecutionFailedError, NotSupportedError
 from cudnn_ct.shapes.norm import norm_parameter_shape
-from tests.layers import LayerCase, check_layer, compare
-from tests.norm_cases import norm_cases
+from tests.layers import compare
 
-from .conftest import forget
 from .cudnn import FakeCudnn
 from .host import ForeignArray, Host
 from .norm import IN_PROGRESS, MODES, OVERFLOW, PER_ACTIVATION, PERSISTENT
@@ -46,35 +42,37 @@ def numpy(*arrays: Any) -> list[np.ndarray]:
     return [array.numpy() for array in arrays]
 
 
-@given(
-    case=norm_cases(),
-    refused=st.sampled_from(((), (PERSISTENT,), (PER_ACTIVATION,), (PER_ACTIVATION, PERSISTENT))),
-    sizes=st.sampled_from(((0, 0), (100, 0), (100, 60), (0, 60))),
-)
-def test_equals_the_reference(
-    fake: FakeCudnn, host: Host, case: LayerCase, refused: tuple[int, ...], sizes: tuple[int, int]
+# --- modes ---
+
+
+TRAINED = {
+    "persistent first": ((2, 4, 3, 3), "spatial", (), "persistent"),
+    "one pixel, computed per activation": ((5, 3), "spatial", (PERSISTENT,), "per activation"),
+    "per activation, computed as spatial": ((5, 2, 3, 2), "per_activation", (PER_ACTIVATION,), "persistent"),
+}
+
+
+@pytest.mark.parametrize(("shape", "mode", "rejected", "expected"), TRAINED.values(), ids=TRAINED)
+def test_batch_norm_training_takes_the_first_mode_that_is_supported(
+    fake: FakeCudnn, shape: tuple[int, ...], mode: str, rejected: tuple[int, ...], expected: str
 ) -> None:
-    fake.norm_refused, fake.norm_sizes = frozenset(refused), sizes
-    forget()  # the ways that were open in an example before
-    check_layer(case, lambda array: ForeignArray(host, array))
+    fake.norm_refused = frozenset(rejected)
+    x = images(*shape)
+    scale, bias = parameters(x, mode)
+    y, *_ = ct.batch_norm_training(x, scale, bias, mode=mode)
+    compare(y, ct.reference.batch_norm_training(*numpy(x, scale, bias), mode=mode).y)
+    assert steps(fake) == [f"ForwardTrainingEx {expected}"]
 
 
-# --- which way ---
-
-
-def test_the_persistent_mode_is_tried_first(fake: FakeCudnn) -> None:
+def test_batch_norm_backward_and_inference_take_the_fast_calls(fake: FakeCudnn) -> None:
     x = images(2, 4, 3, 3)
-    y, mean, invstd = ct.batch_norm_training(x, *parameters(x))
-    ct.batch_norm_backward(y, x, parameters(x)[0], mean, invstd)
-    ct.batch_norm_inference(x, *parameters(x, count=4))
-    assert steps(fake) == [
-        "ForwardTrainingEx persistent",
-        "BackwardEx persistent",
-        "ForwardInference spatial",
-    ]
+    scale, bias, mean, var = parameters(x, count=4)
+    ct.batch_norm_backward(x, x, scale, mean, var)
+    ct.batch_norm_inference(x, scale, bias, mean, var)
+    assert steps(fake) == ["BackwardEx persistent", "ForwardInference spatial"]
 
 
-def test_a_refused_mode_gives_way(fake: FakeCudnn) -> None:
+def test_batch_norm_takes_the_next_mode_when_one_is_rejected(fake: FakeCudnn) -> None:
     fake.norm_refused = frozenset([PERSISTENT])
     x = images(2, 4, 3, 3)
     y, *_ = ct.batch_norm_training(x, *parameters(x))
@@ -85,7 +83,7 @@ def test_a_refused_mode_gives_way(fake: FakeCudnn) -> None:
     assert steps(fake) == ["ForwardTrainingEx spatial", "Backward persistent", "Backward spatial"]
 
 
-def test_a_mode_refused_only_when_it_runs_gives_way_for_good(fake: FakeCudnn) -> None:
+def test_batch_norm_drops_a_mode_for_good_when_its_run_is_rejected(fake: FakeCudnn) -> None:
     x = images(2, 4, 3, 3)
     scale, bias, mean, var = parameters(x, count=4)
     running = {"running_mean": mean, "running_var": var}
@@ -102,7 +100,7 @@ def test_a_mode_refused_only_when_it_runs_gives_way_for_good(fake: FakeCudnn) ->
     assert steps(fake) == [persistent, spatial, spatial]
 
 
-def test_no_way_left_lists_all_with_reasons(fake: FakeCudnn) -> None:
+def test_batch_norm_lists_all_reasons_when_no_mode_is_supported(fake: FakeCudnn) -> None:
     fake.norm_refused = frozenset(MODES)
     x = images(2, 4, 3, 3)
     with pytest.raises(NotSupportedError) as caught:
@@ -113,7 +111,7 @@ def test_no_way_left_lists_all_with_reasons(fake: FakeCudnn) -> None:
     assert message.count("CUDNN_STATUS_NOT_SUPPORTED (3000)") >= 2
 
 
-def test_the_extended_gradient_is_passed_over_where_it_needs_what_is_not_kept(fake: FakeCudnn) -> None:
+def test_batch_norm_backward_skips_the_extended_call_when_it_needs_a_reserve(fake: FakeCudnn) -> None:
     fake.norm_sizes = (0, 60)
     x = images(2, 4, 3, 3)
     ct.batch_norm_backward(x, x, *parameters(x, count=1))
@@ -125,7 +123,7 @@ def test_the_extended_gradient_is_passed_over_where_it_needs_what_is_not_kept(fa
     ("dtype", "layout", "channels", "fused"),
     [("float16", "nhwc", 4, True), ("float16", "nchw", 4, False), ("float16", "nhwc", 3, False)],
 )
-def test_an_activation_is_fused_where_cudnn_can(
+def test_batch_norm_training_fuses_an_activation_when_cudnn_can(
     fake: FakeCudnn, dtype: str, layout: str, channels: int, fused: bool
 ) -> None:
     values = np.random.default_rng(0).integers(-3, 4, (2, channels, 3, 3))
@@ -137,25 +135,8 @@ def test_an_activation_is_fused_where_cudnn_can(
     assert ("bn add activation" in ct.last_plan().plan.splitlines()[0]) == fused
 
 
-def test_one_pixel_is_as_good_per_activation(fake: FakeCudnn) -> None:
-    fake.norm_refused = frozenset([PERSISTENT])
-    x = images(5, 3)
-    ct.batch_norm_training(x, *parameters(x))
-    assert steps(fake) == ["ForwardTrainingEx per activation"]
-
-
-def test_per_activation_is_as_good_spatial(fake: FakeCudnn) -> None:
-    fake.norm_refused = frozenset([PER_ACTIVATION])
-    x = images(5, 2, 3, 2)
-    scale, bias = parameters(x, "per_activation")
-    y, *_ = ct.batch_norm_training(x, scale, bias, mode="per_activation")
-    expected = ct.reference.batch_norm_training(*numpy(x, scale, bias), mode="per_activation")
-    compare(y, expected.y)
-    assert steps(fake) == ["ForwardTrainingEx persistent"]
-
-
 @pytest.mark.parametrize(("layout", "calls"), [("nchw", 3), ("nhwc", 1)])
-def test_a_batch_too_large_for_inference_comes_in_parts(
+def test_batch_norm_inference_splits_a_batch_when_it_is_too_large(
     fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch, layout: str, calls: int
 ) -> None:
     """With channels last it is the pixels of one image."""
@@ -171,8 +152,7 @@ def test_a_batch_too_large_for_inference_comes_in_parts(
     assert fake.names() == [INFERENCE] * calls
 
 
-def test_scaled_calls_do_not_spoil_the_others(fake: FakeCudnn) -> None:
-    """A way that is refused for its factors alone stays open to calls without any."""
+def test_batch_norm_rejected_with_factors_leaves_other_calls_their_mode(fake: FakeCudnn) -> None:
     x = images(2, 4, 3, 3)
     scale, bias = parameters(x)
     ct.batch_norm_training(x, scale, bias)
@@ -187,50 +167,7 @@ def test_scaled_calls_do_not_spoil_the_others(fake: FakeCudnn) -> None:
 # --- one call after another ---
 
 
-def test_second_call_is_one_c_call(fake: FakeCudnn) -> None:
-    x = images(2, 4, 3, 3)
-    scale, bias, mean, var = parameters(x, count=4)
-    for _ in range(2):
-        fake.calls.clear()
-        ct.batch_norm_training(x, scale, bias)
-        ct.batch_norm_inference(x, scale, bias, mean, var)
-        ct.batch_norm_backward(x, x, scale, mean, var)
-    assert fake.names() == [TRAINING, INFERENCE, f"{BACKWARD}Ex"]
-
-
-def test_arguments_reach_c_in_order(fake: FakeCudnn) -> None:
-    x = images(2, 4, 3, 3)
-    scale, bias, mean, var = parameters(x, count=4)
-    out = ct.empty(x.shape)
-    step = ct.batch_norm_training(
-        x, scale, bias, running_mean=mean, running_var=var, momentum=0.25, epsilon=0.5, out=out
-    )
-    assert step.y is out
-    name, args = fake.calls[-1]
-    assert name == TRAINING
-    pointers = [array.pointer for array in (x, out, scale, bias, mean, var, step.mean, step.invstd)]
-    assert [args[place] for place in (6, 10, 12, 13, 15, 16, 18, 19)] == pointers
-    assert (args[14], args[17]) == (0.25, 0.5)
-
-
-def test_running_statistics_are_updated_where_they_lie(fake: FakeCudnn, host: Host) -> None:
-    """Whatever their shape and their gaps; a copy that is needed goes both ways."""
-    x = images(2, 3, 3, 3)
-    scale, bias = parameters(x)
-    memory = np.full(9, np.nan, np.float32)
-    for view in (memory[:3], memory[::3], memory[:3].reshape(1, 3, 1, 1)):
-        view[...] = 2.0
-        mean, var = (ForeignArray(host, view) for _ in range(2))
-        copies = view.copy(), view.copy()
-        ct.batch_norm_training(x, scale, bias, running_mean=mean, running_var=var)
-        ct.reference.batch_norm_training(
-            *numpy(x, scale, bias), running_mean=copies[0], running_var=copies[1]
-        )
-        compare(mean, copies[0])
-        compare(var, copies[1])
-
-
-def test_nothing_to_normalise(fake: FakeCudnn) -> None:
+def test_batch_norm_of_an_empty_batch(fake: FakeCudnn) -> None:
     x = ct.empty((0, 3, 2, 2))
     scale, bias, mean, var = parameters(x, count=4)
     before = numpy(mean, var)
@@ -246,15 +183,15 @@ def test_nothing_to_normalise(fake: FakeCudnn) -> None:
     assert ct.batch_norm_training(ct.empty((2, 0)), ct.empty(0), ct.empty(0)).mean.shape == (1, 0)
 
 
-@pytest.mark.parametrize(("status", "wait", "told"), [
-    (0, False, False), (OVERFLOW, False, True), (IN_PROGRESS, False, None), (IN_PROGRESS, True, False),
-])  # fmt: skip
-def test_overflow_is_asked_for(fake: FakeCudnn, status: int, wait: bool, told: bool | None) -> None:
+@pytest.mark.parametrize(
+    ("status", "wait", "expected"),
+    [(0, False, False), (OVERFLOW, False, True), (IN_PROGRESS, False, None), (IN_PROGRESS, True, False)],
+)
+def test_batch_norm_overflow_detected_returns_the_state_of_the_device(
+    fake: FakeCudnn, status: int, wait: bool, expected: bool | None
+) -> None:
     fake.runtime_status = status
-    assert ct.batch_norm_overflow_detected(wait=wait) is told
-
-
-def test_overflow_that_is_another_error(fake: FakeCudnn) -> None:
+    assert ct.batch_norm_overflow_detected(wait=wait) is expected
     fake.runtime_status = 5000
     with pytest.raises(ExecutionFailedError, match="cudnnQueryRuntimeError returned"):
         ct.batch_norm_overflow_detected()
@@ -263,7 +200,7 @@ def test_overflow_that_is_another_error(fake: FakeCudnn) -> None:
 # --- failures ---
 
 
-def test_a_refusal_after_statistics_were_updated_starts_nothing_anew(fake: FakeCudnn) -> None:
+def test_batch_norm_training_tries_no_fallback_when_statistics_were_updated(fake: FakeCudnn) -> None:
     fake.fail["cudnnAddTensor"] = 3000
     x = images(2, 4, 3, 3)
     scale, bias, mean, var = parameters(x, count=4)
@@ -274,7 +211,7 @@ def test_a_refusal_after_statistics_were_updated_starts_nothing_anew(fake: FakeC
     assert "momentum 0.1" in caught.value.__notes__[0]
 
 
-def test_a_refusal_after_the_first_copy_out_starts_nothing_anew(fake: FakeCudnn, host: Host) -> None:
+def test_batch_norm_training_tries_no_fallback_when_a_result_was_copied(fake: FakeCudnn, host: Host) -> None:
     x = images(2, 3, 3, 3)
     scale, bias = parameters(x)
     mean, var = (ForeignArray(host, np.ones(9, np.float32)[::3]) for _ in range(2))
@@ -289,19 +226,6 @@ def test_a_refusal_after_the_first_copy_out_starts_nothing_anew(fake: FakeCudnn,
     with pytest.raises(ExecutionFailedError, match="so no fallback was tried"):
         ct.batch_norm_training(x, scale, bias, **running)
     assert fake.names().count(TRAINING) == 1
-
-
-@pytest.mark.parametrize("view", ["gaps", "mixed"])
-def test_data_that_do_not_lie_alike_are_copied(fake: FakeCudnn, host: Host, view: str) -> None:
-    values = np.random.default_rng(0).standard_normal((4, 3, 2, 5)).astype(np.float32)
-    x = ForeignArray(host, values[::2]) if view == "gaps" else ct.asarray(values[:2], layout="nhwc")
-    scale, bias = parameters(images(2, 3, 2, 5))
-    out = ct.empty((2, 3, 2, 5))
-    step = ct.batch_norm_training(x, scale, bias, out=out)
-    host_x = values[::2] if view == "gaps" else values[:2]
-    compare(step.y, ct.reference.batch_norm_training(host_x, *numpy(scale, bias)).y)
-    assert fake.names().count("cudnnTransformTensor") == 1
-    assert steps(fake) == ["ForwardTrainingEx persistent"]
 
 
 @pytest.mark.parametrize("with_gaps", ["out", "running", "both"])
@@ -327,104 +251,3 @@ def test_batch_norm_training_scales_only_its_output_by_beta_when_results_are_cop
         np.testing.assert_allclose(own.numpy(), expected, rtol=1e-5, atol=1e-6)
     for own, expected in zip(running, wanted_running, strict=True):
         np.testing.assert_allclose(own.numpy(), expected, rtol=1e-5)
-
-
-# --- what bad input gets ---
-
-
-@pytest.mark.parametrize(
-    ("changes", "error", "message"),
-    [
-        ({"mode": "layer"}, ValueError, "mode must be one of per_activation, spatial"),
-        ({"epsilon": -1e-9}, ValueError, "epsilon must be at least 0 and finite: got -1e-09"),
-        ({"epsilon": "small"}, TypeError, "epsilon must be a number: got 'small'"),
-        ({"momentum": 1.5}, ValueError, "momentum must be between 0 and 1: got 1.5"),
-        ({"activation": "tanh"}, ValueError, "activation must be one of relu: got 'tanh'"),
-        ({"beta": 1}, ValueError, "beta=1 needs out"),
-        ({"alpha": "2"}, TypeError, "alpha must be a number: got '2'"),
-        ({"epsilon": {}}, TypeError, "is not a valid parameter"),
-    ],
-)
-def test_bad_arguments(fake: FakeCudnn, changes: dict[str, Any], error: type, message: str) -> None:
-    x = images(2, 3, 5, 6)
-    with pytest.raises(error, match=message):
-        ct.batch_norm_training(x, *parameters(x), **changes)
-    ct.batch_norm_training(x, *parameters(x))
-
-
-def test_bad_operands(fake: FakeCudnn) -> None:
-    x = images(2, 3, 5, 6)
-    scale, bias, mean, var = parameters(x, count=4)
-    with pytest.raises(ValueError, match="running_mean is given without running_var; both are updated, or"):
-        ct.batch_norm_training(x, scale, bias, running_mean=mean)
-    with pytest.raises(ValueError, match="running_var is given without running_mean"):
-        ct.batch_norm_training(x, scale, bias, running_var=var)
-    with pytest.raises(ValueError, match="one sample does not have"):
-        ct.batch_norm_training(images(1, 3), scale, bias, running_mean=mean, running_var=var)
-    with pytest.raises(ValueError, match=r"scale has shape \(4,\); x .* needs \(1, 3, 1, 1\) or \(3,\)"):
-        ct.batch_norm_training(x, images(4), bias)
-    with pytest.raises(ValueError, match=r"mode='per_activation' needs \(1, 3, 5, 6\)"):
-        ct.batch_norm_training(x, scale, bias, mode="per_activation")
-    half = ct.asarray(x.numpy(), "float16")
-    with pytest.raises(TypeError, match="scale is float16; x of float16 needs float32"):
-        ct.batch_norm_training(half, ct.asarray(scale.numpy(), "float16"), bias)
-    with pytest.raises(TypeError, match="x is float32 and z is float16"):
-        ct.batch_norm_training(x, scale, bias, z=half)
-    with pytest.raises(ValueError, match=r"z has shape \(2, 3\); x has \(2, 3, 5, 6\)"):
-        ct.batch_norm_training(x, scale, bias, z=images(2, 3))
-    with pytest.raises(TypeError, match="running_var must be an array on the device, not numpy"):
-        ct.batch_norm_training(x, scale, bias, running_mean=mean, running_var=var.numpy())
-    with pytest.raises(ValueError, match="out overlaps"):
-        ct.batch_norm_training(x, scale, bias, running_mean=mean, running_var=mean)
-    with pytest.raises(ValueError, match="out overlaps"):
-        ct.batch_norm_training(x, scale, bias, out=x)
-    with pytest.raises(TypeError, match="batch normalisation takes float16, bfloat16, float32, float64, not"):
-        ct.batch_norm_inference(images(2, 3, dtype="int32"), scale, bias, mean, var)
-    with pytest.raises(ValueError, match="takes 1 to 6 axes"):
-        ct.batch_norm_training(images(1, 1, 1, 1, 1, 1, 1), scale, bias)
-    with pytest.raises(ValueError, match="mean and invstd must both be given, or neither"):
-        ct.batch_norm_backward(x, x, scale, mean)
-    with pytest.raises(ValueError, match="activation='relu' needs y, the result of the forward pass"):
-        ct.batch_norm_backward(x, x, scale, activation="relu")
-    with pytest.raises(ValueError, match=r"dy has shape \(2, 3\); x has"):
-        ct.batch_norm_backward(images(2, 3), x, scale)
-
-
-@pytest.mark.parametrize("name", ["scale", "mean", "var"])
-def test_a_parameter_of_the_gradient_of_inference_is_refused_by_its_name(fake: FakeCudnn, name: str) -> None:
-    x = images(2, 3, 5, 6)
-    good = dict(zip(("scale", "mean", "var"), parameters(x, count=3), strict=True))
-    for bad, error, message in (
-        (good[name].numpy(), TypeError, f"{name} must be an array on the device"),
-        (ct.zeros((3,), "float64"), TypeError, f"{name} is float64; x of float32 needs float32"),
-        (ct.zeros((4,)), ValueError, rf"{name} has shape \(4,\); x of shape \(2, 3, 5, 6\) with mode="),
-    ):
-        with pytest.raises(error, match=f"^{message}"):
-            ct.batch_norm_inference_backward(x, x, **(good | {name: bad}))
-    assert set(fake.names()) <= {"cudnnGetVersion"}, "something was made or computed before"
-
-
-def test_a_result_that_cannot_be_written_is_named_as_the_caller_knows_it(fake: FakeCudnn) -> None:
-    x = images(2, 3, 5, 6)
-    scale, bias, mean, var = parameters(x, count=4)
-    one = mean.view_as(ct.TensorSpec((3,), (0,), "float32"))
-    for change, message in (
-        ({"running_mean": one, "running_var": var}, r"running_mean has strides \(0,\)"),
-        ({"running_mean": mean, "running_var": one}, r"running_var has strides \(0,\)"),
-        ({"out": x.view_as(x.spec._replace(strides=(0, 30, 6, 1)))}, r"out has strides \(0, 30, 6, 1\)"),
-    ):
-        with pytest.raises(ValueError, match=f"^{message}; cuDNN writes only"):
-            ct.batch_norm_training(x, scale, bias, **change)
-
-
-def test_a_gradient_goes_to_no_operand_that_it_reads(fake: FakeCudnn, host: Host) -> None:
-    rng = np.random.default_rng(0)
-    x, dy = (ct.asarray(rng.integers(-3, 4, (4, 3, 2, 2)).astype(np.float32)) for _ in range(2))
-    scale, mean, var = (ct.asarray(np.array(v, np.float32)) for v in ([1, 2, 3], [0, 1, 2], [1, 4, 9]))
-    with pytest.raises(ValueError, match="out overlaps"):
-        ct.batch_norm_inference_backward(dy, x, scale, mean, var, out=x)
-    out = ct.full((4, 3, 2, 4), 100.0)
-    wide = ct.full((4, 3, 2, 4), 1.0)
-    with pytest.raises(ValueError, match="dy"):
-        ct.batch_norm_inference_backward(wide, x, scale, mean, var, out=out, beta=1)
-    assert (out.numpy() == 100).all(), "what the gradient is added to has changed"

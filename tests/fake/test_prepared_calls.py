@@ -3,133 +3,112 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 from itertools import chain, product
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
 
 import cudnn_ct as ct
+from cudnn_ct.cli.selftest_cases import Inputs, cases
+from tests.layers import compare, several
+from tests.op_cases import ON_IMAGES, simple_arguments
 
 from .cudnn import FakeCudnn
 from .host import ForeignArray, Host
 
 IMAGE = (2, 4, 5, 6)
+PLAIN = ("float32", "nchw")
+
+# Options of the operations that no row of the selftest has.
+MORE: dict[str, tuple[dict[str, Any], ...]] = {
+    "lrn": ({"n": 3}, {"lrn_alpha": 0.5}, {"lrn_beta": 0.5}, {"k": 1.0}),
+    "activation": ({"mode": "elu", "coefficient": 1}, {"mode": "elu", "coefficient": 2.0}),
+    "batch_norm_inference": ({"epsilon": 0.5}, {"epsilon": 1e-3}),
+    "softmax": ({"axis": 2},),
+    "pool": ({"window": 5, "padding": 2, "stride": 2},),
+    "reduce": ({"axis": (2, 3), "op": "norm2"},),
+}
 
 
-class Alternatives(NamedTuple):
-    """Shapes of the operands of an operation, and options that leave the shape of its result as it is."""
+# Others write into memory of one layout only; those of CTC are in a test of their own.
+NAMES = sorted(
+    {case.operation for case in cases() if hasattr(ct.reference, case.operation)}
+    - {"conv_backward_bias", "ctc_loss", "transform"}
+)
 
-    shapes: tuple[tuple[int, ...], ...]
-    options: tuple[dict[str, Any], ...]
-    result: tuple[int, ...] = IMAGE
+
+def options(operation: str) -> list[Inputs]:
+    """Return calls of an operation with different options, most of them on operands of the same shapes."""
+    rows = [case for case in cases() if (case.operation, case.dtype, case.layout) == (operation, *PLAIN)]
+    calls = [case.inputs() for case in rows if case.variant != "uneven padding"]
+    return calls + [calls[0]._replace(keywords=more) for more in MORE.get(operation, ())]
 
 
-WINDOWS = {"window": 3, "padding": 1}
-ACTIVATIONS = ({}, {"mode": "tanh"}, {"mode": "elu", "coefficient": 1}, {"mode": "elu", "coefficient": 2.0})
-CASES = {
-    "activation": Alternatives((IMAGE,), ACTIVATIONS),
-    "activation_backward": Alternatives((IMAGE,) * 3, ACTIVATIONS),
-    "softmax": Alternatives((IMAGE,), ({}, {"axis": 2}, {"algo": "log"}, {"mode": "instance"})),
-    "softmax_backward": Alternatives((IMAGE,) * 2, ({}, {"axis": 2}, {"algo": "log"})),
-    "pool": Alternatives(
-        (IMAGE,),
-        (
-            {**WINDOWS, "stride": 1},
-            {**WINDOWS, "stride": 1, "mode": "average_count_exclude_padding"},
-            {"window": 5, "padding": 2, "stride": 1},
-        ),
-    ),
-    "lrn": Alternatives((IMAGE,), ({}, {"n": 3}, {"lrn_alpha": 0.5}, {"lrn_beta": 0.5}, {"k": 1.0})),
-    "conv": Alternatives(
-        (IMAGE, (4, 4, 3, 3)),
-        ({"padding": 1}, {"padding": 1, "mode": "convolution"}, {"padding": 2, "dilation": 2}),
-    ),
-    "conv_backward_data": Alternatives(
-        (IMAGE, (4, 4, 3, 3)),
-        tuple(
-            {"x_shape": IMAGE} | more
-            for more in ({"padding": 1}, {"padding": 1, "mode": "convolution"}, {"padding": 2, "dilation": 2})
-        ),
-    ),
-    "conv_backward_filter": Alternatives(
-        (IMAGE, IMAGE),
-        tuple(
-            {"w_shape": (4, 4, 3, 3)} | more
-            for more in ({"padding": 1}, {"padding": 1, "mode": "convolution"}, {"padding": 2, "dilation": 2})
-        ),
-        (4, 4, 3, 3),
-    ),
-    "reduce": Alternatives(
-        (IMAGE,),
-        tuple({"axis": (1, 3), "keepdims": True, "op": op} for op in ("add", "max", "norm2", "avg")),
-        (2, 1, 5, 1),
-    ),
-    "op_tensor": Alternatives((IMAGE,) * 2, tuple({"op": op} for op in ("add", "mul", "max", "min"))),
-    "batch_norm_inference": Alternatives(
-        (IMAGE, *[(1, 4, 1, 1)] * 4), ({}, {"epsilon": 0.5}, {"epsilon": 1e-3})
-    ),
-    "transform": Alternatives((IMAGE,), ({},)),
-    "grid_sample": Alternatives((IMAGE, (2, 5, 6, 2)), ({},)),
-}  # fmt: skip
+def on_device(value: Any) -> Any:
+    return ct.asarray(value) if isinstance(value, np.ndarray) else value
 
 
 def outputs(host: Host, shape: tuple[int, ...]) -> list[Any]:
-    """Memory of the same shape that lies otherwise, filled with 3."""
+    """Memory of the same shape with other strides, filled with 3."""
     packed = np.full(shape, 3, np.float32)
     spread = np.full((*shape[:-1], 2 * shape[-1]), 3, np.float32)[..., ::2]
     swapped = np.ascontiguousarray(np.moveaxis(packed, 1, -1)) if len(shape) > 2 else packed
-    lasting = np.moveaxis(swapped, -1, 1) if len(shape) > 2 else packed
-    return [ForeignArray(host, array) for array in (packed, lasting, spread)]
+    last = np.moveaxis(swapped, -1, 1) if len(shape) > 2 else packed
+    return [ForeignArray(host, array) for array in (packed, last, spread)]
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("operation", NAMES)
 def test_operation_prepares_another_call_when_one_option_differs(
-    fake: FakeCudnn, host: Host, name: str
+    fake: FakeCudnn, host: Host, operation: str
 ) -> None:
-    case, rng = CASES[name], np.random.default_rng(5)
-    values = [rng.uniform(0.5, 2, shape).astype(np.float32) for shape in case.shapes]
-    if name == "grid_sample":
-        values[1] -= 1
-    arrays = [ct.asarray(value) for value in values]
-    operation, reference = getattr(ct, name), getattr(ct.reference, name)
-    scaling = {"alpha1": 2} if name == "op_tensor" else {"alpha": 2}
-    for options in (*case.options, *case.options):
-        if name == "activation_backward":
-            values[2] = ct.reference.activation(values[1], **options)
-            arrays[2] = ct.asarray(values[2])
-        wanted = reference(*values, **options)
-        np.testing.assert_allclose(operation(*arrays, **options).numpy(), wanted, rtol=2e-5, atol=2e-5)
-        for out in outputs(host, case.result):
-            operation(*arrays, **options, out=out)
-            np.testing.assert_allclose(out.numpy(), wanted, rtol=2e-5, atol=2e-5)
-        for out in outputs(host, case.result):
-            scaled = reference(*values, **options, **scaling, beta=0.5, out=np.full_like(wanted, 3))
-            operation(*arrays, **options, **scaling, beta=0.5, out=out)
-            np.testing.assert_allclose(out.numpy(), scaled, rtol=2e-5, atol=2e-5)
+    function, reference = getattr(ct, operation), getattr(ct.reference, operation)
+    accepted = inspect.signature(reference).parameters
+    factors = {name: value for name, value in (("alpha", 2), ("beta", 0.5)) if name in accepted}
+    calls = options(operation)
+    for number, inputs in enumerate((*calls, *calls)):
+        arrays = list(map(on_device, inputs.operands))
+        keywords = {name: value for name, value in inputs.keywords.items() if not name.startswith("running")}
+        wanted = several(reference(*inputs.operands, **keywords))[0]
+        device = {name: on_device(value) for name, value in keywords.items()} | inputs.device_keywords
+        compare(several(function(*arrays, **device))[0], wanted, tolerance=1e-4)
+        if "out" not in accepted or number >= len(calls):
+            continue  # the second time shows a key that leaves something out
+        filled = np.full_like(wanted, 3)
+        scaled = several(reference(*inputs.operands, **keywords, **factors, out=filled))[0]
+        for expected, given in ((wanted, {}), (scaled, factors)):
+            for out in outputs(host, wanted.shape):
+                function(*arrays, **device, **given, out=out)
+                compare(out, expected, tolerance=1e-4)
 
 
-# All with alpha and beta. The factors of op_tensor are part of every one of its calls.
-SCALED = [*sorted(set(CASES) - {"op_tensor", "transform"}), "conv_backward_bias"]
+# The factors of add and op_tensor are part of every one of their calls.
+SCALED = [
+    name
+    for name in ON_IMAGES
+    if "alpha" in inspect.signature(getattr(ct, name)).parameters and name not in ("add", "transform")
+]
 
 
-@pytest.mark.parametrize("name", SCALED)
-def test_operation_rejected_with_factors_leaves_other_calls_as_they_were(fake: FakeCudnn, name: str) -> None:
-    case = CASES.get(name) or Alternatives((IMAGE,), ({},))
-    arrays = [ct.full(shape, 1.0) for shape in case.shapes]
-    operation = getattr(ct, name)
-    operation(*arrays, **case.options[0])
-    operation(*arrays, **case.options[0], alpha=2)
+@pytest.mark.parametrize("operation", SCALED)
+def test_operation_rejected_with_factors_leaves_other_calls_as_they_were(
+    fake: FakeCudnn, operation: str
+) -> None:
+    arrays, keywords = simple_arguments(operation, ct.full(IMAGE, 1.0))
+    call = getattr(ct, operation)
+    call(*arrays, **keywords)
+    call(*arrays, **keywords, alpha=2)
     fake.calls.clear()
-    operation(*arrays, **case.options[0])
+    call(*arrays, **keywords)
     before = fake.names()
     fake.calls.clear()
     fake.fail_at = {1: 3000}
     with contextlib.suppress(ct.NotSupportedError):
-        operation(*arrays, **case.options[0], alpha=2)
+        call(*arrays, **keywords, alpha=2)
     fake.calls.clear()
     fake.fail_at = {}
-    operation(*arrays, **case.options[0])
+    call(*arrays, **keywords)
     assert fake.names() == before
 
 
@@ -159,7 +138,7 @@ def test_fill_and_scale_of_one_array_are_different_calls(fake: FakeCudnn) -> Non
         np.testing.assert_array_equal(x.numpy(), np.full(IMAGE, 3.0))
 
 
-def test_layers_tell_equal_options_of_two_types_apart(fake: FakeCudnn) -> None:
+def test_equal_options_of_two_types_are_different_keys(fake: FakeCudnn) -> None:
     """True is 1 as a key, and not as a factor or an axis."""
     x = ct.full(IMAGE, 1.0)
     ct.softmax(x, axis=1)

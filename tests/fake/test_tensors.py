@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
 
 import cudnn_ct as ct
 from cudnn_ct import context
 from cudnn_ct.cuda.stream import default_stream
-from cudnn_ct.errors import CudnnWarning, ExecutionFailedError, NotSupportedError
+from cudnn_ct.errors import ExecutionFailedError, NotSupportedError
 from cudnn_ct.ops.reduce import fast_sum
 from cudnn_ct.ops.reduce.legacy import reduction
 from cudnn_ct.plans import tiling
@@ -21,62 +19,13 @@ from cudnn_ct.plans.elementwise import op_tensor, scale_plan
 from cudnn_ct.shapes.elementwise import OpTensorProblem
 from cudnn_ct.shapes.reduction import ReduceProblem
 from cudnn_ct.shapes.specs import TensorSpec
-from tests.layers import FLOATS, LayerCase, Tensor, check_layer, compare
-from tests.properties import in_memory_of
-from tests.tensor_cases import (
-    check_in_place,
-    check_over_operand,
-    in_place_cases,
-    op_tensor_cases,
-    over_operand_cases,
-    reduce_cases,
-    transform_cases,
-)
+from tests.layers import FLOATS, Tensor, compare
 
 from .cudnn import FakeCudnn
 from .host import ForeignArray, Host
 from .test_conv import images
 
 INF, NAN = math.inf, math.nan
-
-
-@given(case=op_tensor_cases())
-def test_op_tensor(fake: FakeCudnn, host: Host, case: LayerCase) -> None:
-    check_layer(case, lambda array: ForeignArray(host, array))
-
-
-@given(case=transform_cases())
-def test_transform(fake: FakeCudnn, host: Host, case: LayerCase) -> None:
-    check_layer(case, lambda array: ForeignArray(host, array))
-
-
-@given(case=reduce_cases())
-def test_reduce(fake: FakeCudnn, host: Host, case: LayerCase) -> None:
-    check_layer(case, lambda array: ForeignArray(host, array))
-
-
-@given(case=reduce_cases())
-def test_reduce_as_of_large_arrays(
-    fake: FakeCudnn, host: Host, monkeypatch: pytest.MonkeyPatch, case: LayerCase
-) -> None:
-    """Sums of many rows by poolings, of columns in parts."""
-    monkeypatch.setattr(fast_sum, "MANY", 0)
-    monkeypatch.setattr(fast_sum, "FEW", 1)
-    monkeypatch.setattr(fast_sum, "WARP", 4)
-    monkeypatch.setattr(fast_sum, "SHORT", 6)
-    monkeypatch.setattr(fast_sum, "PART", (2, 3))
-    monkeypatch.setattr(fast_sum, "LONGEST", dict.fromkeys(fast_sum.LONGEST, 2))
-    check_layer(case, lambda array: ForeignArray(host, array))
-
-
-@given(case=in_place_cases())
-def test_in_place(fake: FakeCudnn, host: Host, case: tuple[str, Tensor, float]) -> None:
-    check_in_place(case, lambda array: ForeignArray(host, array))
-
-
-@given(case=over_operand_cases())
-def test_over_an_operand(fake: FakeCudnn, host: Host, case: tuple[LayerCase, str]) -> None:
-    check_over_operand(case, lambda array: ForeignArray(host, array))
 
 
 # --- axes and strides --------------------------------------------------------------------------------------
@@ -87,17 +36,7 @@ def made(fake: FakeCudnn, name: str) -> int:
     return fake.names().count(name)
 
 
-def test_eight_axes_that_cannot_be_joined(fake: FakeCudnn) -> None:
-    a, b = integers((2,) * 8), integers((2, 1) * 4)
-    y = ct.add(ct.asarray(a), ct.asarray(b))
-    np.testing.assert_array_equal(y.numpy(), a + b)
-    assert made(fake, "cudnnOpTensor") == 2**3  # three axes of eight are more than a call takes
-    for axes in ((0, 2, 4, 6), (1, 2, 5)):
-        expected = a.sum(axis=axes)
-        np.testing.assert_array_equal(ct.reduce(ct.asarray(a), axis=axes).numpy(), expected)
-
-
-def test_axes_that_lie_side_by_side_are_one(fake: FakeCudnn) -> None:
+def test_adjacent_axes_are_joined(fake: FakeCudnn) -> None:
     x = ct.asarray(integers((2, 3) * 3))
     np.testing.assert_array_equal(ct.add(x, x).numpy(), 2 * x.numpy())
     assert made(fake, "cudnnOpTensor") == 1
@@ -106,24 +45,7 @@ def test_axes_that_lie_side_by_side_are_one(fake: FakeCudnn) -> None:
     np.testing.assert_array_equal(ct.transform(many).numpy(), 1 - integers((1, 2) * 6))
 
 
-def test_negative_strides_are_copied(fake: FakeCudnn, host: Host) -> None:
-    memory = integers((4, 3, 5))
-    turned = memory[::-1, :, ::-1]
-    for call in (
-        lambda x: ct.reduce(x, axis=(0, 2)),
-        lambda x: ct.add(x, x),
-        lambda x: ct.transform(x, alpha=2),
-    ):
-        with pytest.warns(CudnnWarning, match="copied through host memory"):
-            got = call(ForeignArray(host, turned))
-        expected = turned.sum(axis=(0, 2)) if got.shape == (3,) else 2 * turned
-        np.testing.assert_array_equal(got.numpy(), expected)
-    for call in (lambda x: ct.scale(x, alpha=2), lambda x: ct.fill(x, 1)):
-        with pytest.raises(ValueError, match=r"x has strides \(-15, 5, -1\); cuDNN writes only where"):
-            call(ForeignArray(host, turned))
-
-
-def test_what_lies_between_elements_is_left_alone(fake: FakeCudnn, host: Host) -> None:
+def test_fill_and_scale_write_only_the_elements_of_a_view(fake: FakeCudnn, host: Host) -> None:
     memory = np.arange(24, dtype=np.float32).reshape(4, 6)
     whole = ForeignArray(host, memory)
     x = ct.asarray(whole)
@@ -136,7 +58,7 @@ def test_what_lies_between_elements_is_left_alone(fake: FakeCudnn, host: Host) -
     np.testing.assert_array_equal(whole.numpy(), memory)
 
 
-def test_nothing_of_an_extreme_is_nothing(fake: FakeCudnn) -> None:
+def test_reduce_of_an_extreme_with_alpha_0_is_0(fake: FakeCudnn) -> None:
     """Its guard, a sum that float16 does not hold, is infinite."""
     x, out = ct.full((2, 70), 3000, "float16"), ct.full((2,), 5, "float16")
     for op in ("max", "min", "amax"):
@@ -144,7 +66,7 @@ def test_nothing_of_an_extreme_is_nothing(fake: FakeCudnn) -> None:
         assert ct.reduce(x, op=op, axis=1).numpy().tolist() == [3000, 3000]
 
 
-def test_factors_are_of_the_run(fake: FakeCudnn) -> None:
+def test_op_tensor_prepares_no_call_when_only_factors_change(fake: FakeCudnn) -> None:
     """A rate that falls from step to step prepares nothing again, and evicts no other call."""
     a, b = images(2, 3), images(2, 3)
     ct.op_tensor(a, b, alpha2=-0.5)
@@ -156,7 +78,7 @@ def test_factors_are_of_the_run(fake: FakeCudnn) -> None:
     assert len(calls) == prepared
 
 
-def test_too_large_for_a_descriptor(fake: FakeCudnn) -> None:
+def test_arrays_too_large_for_a_descriptor_are_sliced_or_rejected(fake: FakeCudnn) -> None:
     half = TensorSpec.packed((3, 2**30), "float16")
     problem = OpTensorProblem(half, None, half, "not", True)
     assert "3 calls, one for each slice" in op_tensor(problem).describe()
@@ -174,7 +96,7 @@ def test_too_large_for_a_descriptor(fake: FakeCudnn) -> None:
 
 @pytest.mark.parametrize("shape", [(64, 32), (3, 5, 7, 11), (2, 3, 2, 3, 2, 3, 5)])
 @pytest.mark.parametrize("layout", ["nchw", "nhwc"])
-def test_slices_of_a_large_tensor(
+def test_elementwise_operations_equal_numpy_when_they_are_sliced(
     fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch, shape: tuple[int, ...], layout: str
 ) -> None:
     """As of more elements than a call takes: each is worked on once."""
@@ -189,7 +111,7 @@ def test_slices_of_a_large_tensor(
     np.testing.assert_array_equal(ct.fill(x, 5).numpy(), np.full(shape, 5))
 
 
-def test_a_slice_that_fails_after_others_is_no_reason_to_begin_again(fake: FakeCudnn) -> None:
+def test_scale_tries_no_fallback_when_a_later_slice_fails(fake: FakeCudnn) -> None:
     x = ct.asarray(integers((3,) * 6))
     view = ct.DeviceArray(x.spec._replace(shape=(2,) * 6), x.pointer, x, x.writer)
     before = view.numpy()
@@ -207,40 +129,7 @@ def integers(shape: tuple[int, ...]) -> np.ndarray:
 # --- what is computed --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("propagate", [True, False])
-def test_nan(fake: FakeCudnn, propagate: bool) -> None:
-    a = np.array([[NAN, 1, 2], [3, NAN, NAN]], np.float32)
-    b = np.array([[0, NAN, 5], [NAN, NAN, 1]], np.float32)
-    x = ct.asarray(a)
-    for op in ("min", "max"):
-        compare(
-            ct.op_tensor(x, ct.asarray(b), op=op, propagate_nan=propagate),
-            ct.reference.op_tensor(a, b, op=op, propagate_nan=propagate),
-        )
-    for op in ("min", "max", "amax"):
-        for axes in (0, 1, (), None):
-            expected = ct.reference.reduce(a, op=op, axis=axes, propagate_nan=propagate)
-            compare(ct.reduce(x, op=op, axis=axes, propagate_nan=propagate), expected, exact=True)
-
-
-@pytest.mark.parametrize("alpha", [2, -2])
-@pytest.mark.parametrize("op", ["add", "mul", "min", "max", "amax", "avg", "norm1", "norm2", "mul_no_zeros"])
-def test_nothing_to_reduce(fake: FakeCudnn, op: str, alpha: float) -> None:
-    """Over axes of length 1 nothing is left to do, and cuDNN refuses to."""
-    x, out = np.array([[[-2.0], [0.0], [3.0]]], np.float32), np.ones((1, 3), np.float32)
-    expected = ct.reference.reduce(x, op=op, axis=2, alpha=alpha, beta=3, out=out.copy())
-    y = ct.asarray(out)
-    assert ct.reduce(ct.asarray(x), op=op, axis=2, alpha=alpha, beta=3, out=y) is y
-    np.testing.assert_array_equal(y.numpy(), expected)
-    kept = ct.reduce(ct.asarray(x), op=op, axis=(0, 2), keepdims=True)
-    np.testing.assert_array_equal(kept.numpy(), ct.reference.reduce(x, op=op, axis=(0, 2), keepdims=True))
-    if op in ("min", "max"):
-        found = ct.reduce_with_indices(ct.asarray(x), op=op, axis=2)
-        np.testing.assert_array_equal(found.y.numpy(), x[..., 0])
-        np.testing.assert_array_equal(found.indices.numpy(), np.zeros((1, 3), np.int32))
-
-
-def test_no_terms(fake: FakeCudnn) -> None:
+def test_reduce_over_empty_axes(fake: FakeCudnn) -> None:
     x = ct.empty((2, 0, 3))
     for op, value in (("add", 0), ("mul", 1), ("norm1", 0), ("norm2", 0), ("mul_no_zeros", 1)):
         y = ct.full((2, 3), 5.0)
@@ -253,17 +142,6 @@ def test_no_terms(fake: FakeCudnn) -> None:
         ):
             ct.reduce(x, op=op, axis=1)
         assert ct.reduce(x, op=op, axis=0).shape == (0, 3)
-
-
-def test_indices_beside_values_that_lie_apart(fake: FakeCudnn, host: Host) -> None:
-    x = np.random.default_rng(0).permutation(24).reshape(2, 3, 4).astype(np.float32)
-    memory = np.full((2, 8), NAN, np.float32)
-    out = ForeignArray(host, memory[:, ::2])
-    found = ct.reduce_with_indices(ct.asarray(x), op="max", axis=1, out=out)
-    assert in_memory_of(found.y, out)
-    np.testing.assert_array_equal(out.numpy(), x.max(axis=1))
-    np.testing.assert_array_equal(found.indices.numpy(), x.argmax(axis=1).astype(np.int32))
-    assert found.indices.dtype == np.int32
 
 
 BIAS, POOL, CONVERT = "cudnnConvolutionBackwardBias", "cudnnPoolingForward", "cudnnOpTensor"
@@ -287,7 +165,7 @@ SUMS: list[tuple[str, tuple[int, ...], Any, list[str]]] = [
 
 
 @pytest.mark.parametrize(("dtype", "shape", "axes", "expected"), SUMS)
-def test_sums_by_calls_for_something_else(
+def test_sums_are_computed_by_bias_gradients_and_poolings(
     fake: FakeCudnn, dtype: str, shape: tuple[int, ...], axes: Any, expected: list[str]
 ) -> None:
     x = Tensor(shape, dtype, integers(shape)).array()
@@ -306,35 +184,37 @@ def test_sums_by_calls_for_something_else(
         *(((3, 5, 14), (0, 2)), ((66, 5, 7), (0, 2)), ((2, 9, 5), 1), ((2, 300, 5), 1)),
     ],
 )
-def test_sums_with_factors(fake: FakeCudnn, shape: tuple[int, ...], axes: Any, dtype: str, op: str) -> None:
+def test_sums_with_factors_equal_reference(
+    fake: FakeCudnn, shape: tuple[int, ...], axes: Any, dtype: str, op: str
+) -> None:
     x = Tensor(shape, dtype, integers(shape)).array()
     out = ct.full(ct.reference.reduce(x, axis=axes).shape, 3, dtype)
     wanted = ct.reference.reduce(x, op=op, axis=axes, alpha=-2, beta=2, out=out.numpy())
     compare(ct.reduce(ct.asarray(x), op=op, axis=axes, alpha=-2, beta=2, out=out), wanted)
 
 
-def test_short_rows_are_pooled_where_there_are_many(fake: FakeCudnn) -> None:
+def test_sums_of_many_short_rows_are_poolings(fake: FakeCudnn) -> None:
     x = integers((fast_sum.MANY + 2, 3))
     compare(ct.reduce(ct.asarray(x), axis=1), x.sum(axis=1), exact=True)
     assert made(fake, POOL)
     assert not made(fake, BIAS)
 
 
-def test_half_types_that_cudnn_does_not_reduce_are_made_float32(fake: FakeCudnn) -> None:
+def test_half_precision_is_reduced_in_float32_when_cudnn_rejects_it(fake: FakeCudnn) -> None:
     x = ct.full((4, 300), 1.0, "bfloat16")
     np.testing.assert_array_equal(ct.reduce(x, op="norm1", axis=1).numpy().astype(float), np.full(4, 300.0))
     functions = [name for name in fake.names() if name in ("cudnnOpTensor", "cudnnReduceTensor")]
     assert functions == ["cudnnReduceTensor", "cudnnOpTensor", "cudnnReduceTensor", "cudnnOpTensor"]
 
 
-def test_another_way_where_scaling_is_refused(fake: FakeCudnn) -> None:
+def test_scale_uses_op_tensor_when_scaling_is_rejected(fake: FakeCudnn) -> None:
     x, before = images(2, 3, 5), images(2, 3, 5).numpy()
     fake.fail["cudnnScaleTensor"] = 3000
     np.testing.assert_array_equal(ct.scale(x, alpha=-2).numpy(), -2 * before)
     assert made(fake, "cudnnOpTensor") == 1
 
 
-def test_a_conversion_that_cudnn_lacks_says_what_was_tried(fake: FakeCudnn) -> None:
+def test_transform_lists_all_reasons_when_a_conversion_is_not_supported(fake: FakeCudnn) -> None:
     with pytest.raises(NotSupportedError) as caught:
         ct.transform(images(2, 3, dtype="float64"), dtype="float32")
     told = str(caught.value)
@@ -344,7 +224,7 @@ def test_a_conversion_that_cudnn_lacks_says_what_was_tried(fake: FakeCudnn) -> N
     assert "cudnnBackend" in told
 
 
-def test_a_conversion_with_factors_rounds_once(fake: FakeCudnn) -> None:
+def test_transform_with_factors_rounds_once(fake: FakeCudnn) -> None:
     x = np.array([1e10, -3e8], np.float32)
     y = ct.transform(ct.asarray(x), dtype="float16", alpha=1e-6)
     compare(y, ct.reference.transform(x, dtype="float16", alpha=1e-6))
@@ -352,7 +232,7 @@ def test_a_conversion_with_factors_rounds_once(fake: FakeCudnn) -> None:
     compare(ct.transform(ct.asarray(z), dtype="bfloat16"), ct.reference.transform(z, dtype="bfloat16"))
 
 
-def test_layouts(fake: FakeCudnn) -> None:
+def test_transform_writes_the_requested_layout_and_strides(fake: FakeCudnn) -> None:
     x = images(2, 3, 4, 5)
     y = ct.transform(x, layout="nhwc")
     assert (y.layout, y.shape) == ("nhwc", x.shape)
@@ -360,75 +240,3 @@ def test_layouts(fake: FakeCudnn) -> None:
     z = ct.transform(y, strides=(1, 50, 10, 2))
     assert z.spec.strides == (1, 50, 10, 2)
     np.testing.assert_array_equal(z.numpy(), x.numpy())
-
-
-# --- in place, and what is refused -------------------------------------------------------------------------
-
-
-def test_results_in_the_place_of_operands(fake: FakeCudnn) -> None:
-    x, before = images(2, 3, 5), images(2, 3, 5).numpy()
-    assert ct.add(x, ct.full((1, 3, 1), 2.0), out=x) is x
-    np.testing.assert_array_equal(x.numpy(), before + 2)
-    other = images(2, 3, 5)
-    assert ct.op_tensor(x, other, op="mul", out=other) is other
-    np.testing.assert_array_equal(other.numpy(), (before + 2) * before)
-    row = ct.full((1, 3, 5), 1.0)
-    part = ct.DeviceArray(row.spec, x.pointer, x, x.writer)
-    with pytest.raises(ValueError, match="out overlaps"):
-        ct.add(x, part, out=x)
-    with pytest.raises(ValueError, match="out overlaps"):
-        ct.transform(x, alpha=2, out=x)
-    with pytest.raises(ValueError, match="out overlaps"):
-        ct.reduce(x, axis=0, keepdims=True, out=part)
-
-
-def test_read_only(fake: FakeCudnn, host: Host) -> None:
-    x = ForeignArray(host, integers((2, 3)))
-    x.readonly = True
-    for call in (lambda: ct.scale(x, alpha=2), lambda: ct.fill(x, 1)):
-        with pytest.raises(ValueError, match="x is read-only"):
-            call()
-
-
-@pytest.mark.parametrize(
-    ("call", "error", "message"),
-    [
-        (lambda x: ct.add(x, images(3, 3)), ValueError, r"b has shape \(3, 3\); a of shape \(2, 3\) needs"),
-        (lambda x: ct.add(x, images(3)), ValueError, "needs as many axes"),
-        (lambda x: ct.add(x, images(2, 3, dtype="float64")), TypeError, "add needs one dtype for all"),
-        (lambda x: ct.add(x, np.zeros((2, 3))), TypeError, "b must be an array on the device"),
-        (lambda x: ct.add(x, x, beta=1), ValueError, "beta=1 needs out"),
-        (lambda x: ct.add(x, x, out=images(3, 2)), ValueError, r"out has shape \(3, 2\); the result has"),
-        (lambda x: ct.op_tensor(x), ValueError, "op='add' needs b"),
-        (lambda x: ct.op_tensor(x, x, op="sqrt"), ValueError, "op='sqrt' takes one tensor"),
-        (lambda x: ct.op_tensor(x, x, op="div"), ValueError, "op must be one of add, mul, min, max, sqrt"),
-        (lambda x: ct.op_tensor(x, x, alpha1="2"), TypeError, "alpha1 must be a number: got '2'"),
-        (lambda x: ct.op_tensor(ct.zeros(3, "int32"), op="not"), TypeError, "op_tensor takes float16"),
-        (lambda x: ct.scale(x, alpha=None), TypeError, "alpha must be a number: got None"),
-        (lambda x: ct.scale(ct.zeros(3, "int8"), alpha=2), TypeError, "scale takes float16, .* not int8"),
-        (lambda x: ct.scale(np.zeros(3), alpha=2), TypeError, "x must be an array on the device"),
-        (lambda x: ct.fill(x, "1"), TypeError, "value must be a number: got '1'"),
-        (lambda x: ct.transform(x, layout="chwn"), ValueError, "layout must be one of nchw, nhwc"),
-        (lambda x: ct.transform(x, layout="nhwc"), ValueError, "layout 'nhwc' needs a shape"),
-        (lambda x: ct.transform(x, strides=(1, 1)), ValueError, "would share memory"),
-        (lambda x: ct.transform(x, strides=(3,)), ValueError, "expected one per axis"),
-        (lambda x: ct.transform(x, layout="nchw", strides=(3, 1)), ValueError, "pass one"),
-        (lambda x: ct.transform(x, strides=(1, 2), out=images(2, 3)), ValueError, r"expected \(1, 2\)"),
-        (lambda x: ct.transform(x, dtype="int8"), TypeError, "got float32 to int8"),
-        (lambda x: ct.transform(x, out=ct.zeros((2, 3), "float16")), TypeError, "the result is float32"),
-        (lambda x: ct.reduce(x, axis=2), ValueError, "axis is out of range: got 2"),
-        (lambda x: ct.reduce(x, axis=(0, -2)), ValueError, "contains an axis twice"),
-        (lambda x: ct.reduce(x, op="median"), ValueError, "op must be one of add, mul, min, max, amax"),
-        (lambda x: ct.reduce_with_indices(x, op="avg"), ValueError, "got 'avg', expected 'min' or 'max'"),
-        (lambda x: ct.reduce(x, propagate_nan="often"), TypeError, "propagate_nan must be True or False"),
-        (lambda x: ct.reduce(ct.zeros((1,) * 9)), ValueError, "a reduction takes at most 8 axes"),
-        (lambda x: ct.reduce(ct.zeros(3, "int32")), TypeError, "reduce takes float16"),
-        (lambda x: ct.reduce(x, axis=0, out=images(2)), ValueError, r"the result has \(3,\)"),
-    ],
-)  # fmt: skip
-def test_bad_arguments(fake: FakeCudnn, call: Callable[[Any], Any], error: type, message: str) -> None:
-    with pytest.raises(error, match=message):
-        call(images(2, 3))
-
-
-# --- failures ----------------------------------------------------------------------------------------------

@@ -73,7 +73,7 @@ def main() -> None:
                 tell.write(json.dumps({"health": trouble}) + "\n")
                 before = used()
         tell.flush()
-        os._exit(0)  # what is left at exit was told, and is nobody's
+        os._exit(0)  # leftovers were reported above
 
 
 def judged(text: str, seconds: int) -> str:

@@ -23,7 +23,7 @@ class Base(NamedTuple):
 
     function: str
     args: tuple[str, ...] = ()
-    keywords: dict[str, str] = {}  # noqa: RUF012 - nobody writes to it
+    keywords: dict[str, str] = {}  # noqa: RUF012 - never modified
 
     def __str__(self) -> str:
         given = [*self.args, *(f"{name}={text}" for name, text in self.keywords.items())]

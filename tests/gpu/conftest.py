@@ -7,9 +7,9 @@ import importlib
 import os
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 import pytest
@@ -24,8 +24,8 @@ from cudnn_ct.shapes.specs import TensorSpec
 def _some_tests_are_alone(request: pytest.FixtureRequest) -> Iterator[None]:
     """The processes of a run share the device. A test marked ``alone`` waits for the others, and they for it.
 
-    Whoever comes goes through a gate, and who wants to be alone closes it: else it would wait for as long as
-    there are other tests.
+    Each test passes a gate, which a test marked ``alone`` closes: otherwise it would wait as long as other
+    tests run.
     """
     if not hasattr(request.config, "workerinput"):
         yield
@@ -69,6 +69,27 @@ def place(array: np.ndarray) -> ct.DeviceArray:
     assert offset + low * array.itemsize >= 0
     assert offset + high * array.itemsize <= flat.nbytes
     return ct.DeviceArray(spec, flat.pointer + offset, flat, flat.writer, flat.home)
+
+
+@pytest.fixture(name="place")
+def _place() -> Callable[[np.ndarray], ct.DeviceArray]:
+    return place
+
+
+def own_stream() -> Any:
+    """Create a stream of the first device."""
+    from cuda.core import Device
+
+    device = Device(0)
+    device.set_current()
+    return device.create_stream()
+
+
+def captured(stream: Any, call: Callable[[], object]) -> Any:
+    """Return a CUDA graph of the work that a call enqueues on a stream."""
+    builder = stream.create_graph_builder().begin_building()
+    call()
+    return builder.end_building().complete()
 
 
 def library(name: str):

@@ -181,5 +181,5 @@ def busy(stream: int) -> bool:
 
 
 def settle() -> None:
-    """Wait for everything on the device, whoever enqueued it."""
+    """Wait for all work on the device."""
     assert _driver().cuCtxSynchronize() == 0

@@ -43,7 +43,7 @@ def case(direction: str, window: tuple[int, ...], groups: int, seed: int) -> tup
 @pytest.mark.parametrize(
     ("window", "groups"), [((3, 3), 1), ((5, 5), 1), ((5, 5), 4), ((5,), 1), ((7, 7), 32)]
 )
-def test_a_policy_keeps_to_the_bound_of_the_precision(
+def test_policy_stays_within_the_bound_of_the_precision(
     policy: str,
     direction: str,
     dtype: str,

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from cudnn_ct._config import config
 from cudnn_ct.autotune.store import store
 from cudnn_ct.errors import CudnnWarning, NotSupportedError
 from tests.properties import TOLERANCE, inexact_by_nature
+
+from .conftest import captured, own_stream
 
 ROOT = Path(__file__).parents[2]
 
@@ -77,7 +80,7 @@ def close(got: ct.DeviceArray, wanted: np.ndarray, what: object) -> None:
 
 @pytest.mark.parametrize("direction", OPERATIONS)
 @pytest.mark.parametrize("name", CASES)
-def test_each_row_of_the_table_is_right(name: str, direction: str) -> None:
+def test_each_algorithm_equals_reference(name: str, direction: str) -> None:
     values, (first, second), told = operands(name, direction)
     keywords = CASES[name][-1]
     table = ct.conv_algorithms(first, second, *told, direction=direction, **keywords)
@@ -95,7 +98,7 @@ def test_each_row_of_the_table_is_right(name: str, direction: str) -> None:
 
 @pytest.mark.parametrize("policy", ["guess_once", "heuristic", "time_once", "autotune"])
 @pytest.mark.parametrize("name", ["half", "strict", "double", "uneven", "depthwise"])
-def test_policies(name: str, policy: str) -> None:
+def test_policy_equals_reference(name: str, policy: str) -> None:
     for direction in OPERATIONS:
         values, (first, second), told = operands(name, direction)
         keywords = CASES[name][-1] | {"algo": policy}
@@ -123,7 +126,7 @@ def test_alpha_of_uneven_padding() -> None:
 
 @pytest.mark.parametrize("direction", OPERATIONS)
 @pytest.mark.parametrize("name", ["half", "TF32", "strict", "groups", "double"])
-def test_determinism(name: str, direction: str) -> None:
+def test_deterministic_plan_gives_the_same_bits(name: str, direction: str) -> None:
     _, _, told = operands(name, direction)
     dtype, layout, keywords = CASES[name][2:]
     rng = np.random.default_rng(3)
@@ -138,7 +141,7 @@ def test_determinism(name: str, direction: str) -> None:
         assert len(results) == 1
 
 
-def test_names_are_the_algorithms_that_they_name() -> None:
+def test_algorithm_names_select_their_algorithms() -> None:
     x, w = ct.full((16, 64, 28, 28), 1.0), ct.full((64, 64, 3, 3), 1.0)
     for name, algorithm in (
         ("none", "implicit_gemm"),
@@ -168,21 +171,15 @@ def test_workspace_limit() -> None:
 
 @pytest.mark.parametrize("algo", ["heuristic", "autotune"])
 @pytest.mark.parametrize("name", ["half", "TF32", "strict"])
-def test_a_plan_is_captured_and_replays_after_the_workspace_has_grown(name: str, algo: str) -> None:
-    from cuda.core import Device
-
-    device = Device(0)
-    device.set_current()
-    stream = device.create_stream()
+def test_captured_plan_replays_when_the_workspace_has_grown(name: str, algo: str) -> None:
+    stream = own_stream()
     values, _, _ = operands(name, "forward")
     dtype, layout, keywords = CASES[name][2:]
     x, w = (ct.asarray(v, dtype, layout=layout, stream=stream) for v in values)
     plan = ct.conv_plan(x, w, **keywords, algo=algo, stream=stream)
     y = plan(x, w, stream=stream)
     ct.synchronize(stream)
-    builder = stream.create_graph_builder().begin_building()
-    plan(x, w, out=y, stream=stream)
-    graph = builder.end_building().complete()
+    graph = captured(stream, partial(plan, x, w, out=y, stream=stream))
     big = ct.full((16, 64, 56, 56), 1.0, dtype, layout=layout, stream=stream)
     bank = ct.full((64, 64, 3, 3), 1.0, dtype, layout=layout, stream=stream)
     for row in ct.conv_algorithms(big, bank, padding=1, measure=False, stream=stream)[:4]:
@@ -206,7 +203,7 @@ def test_a_plan_is_captured_and_replays_after_the_workspace_has_grown(name: str,
         close(y, factor * expected(name, "forward", values, ()), described)
 
 
-def test_a_plan_runs_in_other_threads() -> None:
+def test_plan_runs_in_other_threads() -> None:
     values, (x, w), _ = operands("half", "forward")
     plan = ct.conv_plan(x, w, padding=1)
     wanted = expected("half", "forward", values, ())

@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 import cudnn_ct as ct
 from tests.ctc_cases import CTCCase, check_ctc, ctc_cases
 
-from .conftest import library, place
+from .conftest import library, own_stream, place
 
 ALGOS = ("deterministic", "non_deterministic")
 
@@ -26,18 +26,18 @@ SURE = ("float32", "float16", "bfloat16")  # float64 is for newer cuDNN
 @example(case=CTCCase((), (), 3, 4))
 @example(case=CTCCase(((1, 1),) * 3, (2,) * 3, 2, 3, out="packed", out_of_bound="skip"))
 @given(case=ctc_cases(dtypes=SURE))
-def test_losses_and_gradients(case: CTCCase) -> None:
+def test_ctc_loss_equals_reference(case: CTCCase) -> None:
     check_ctc(case, place, TOLERANCE[case.dtype])
 
 
 @settings(max_examples=max(200, settings.default.max_examples))
 @given(case=ctc_cases(possible=True, dtypes=SURE))
-def test_what_is_possible(case: CTCCase) -> None:
+def test_ctc_loss_equals_reference_when_all_labels_fit(case: CTCCase) -> None:
     check_ctc(case, place, TOLERANCE[case.dtype])
 
 
 @given(case=ctc_cases(possible=True, dtypes=("float64",)))
-def test_float64_is_computed_or_refused(case: CTCCase) -> None:
+def test_ctc_loss_of_float64_equals_reference_or_is_rejected(case: CTCCase) -> None:
     try:
         check_ctc(case, place, TOLERANCE["float64"])
     except ct.NotSupportedError as error:
@@ -46,7 +46,7 @@ def test_float64_is_computed_or_refused(case: CTCCase) -> None:
 
 @pytest.mark.parametrize("normalization", ["softmax", "none"])
 @pytest.mark.parametrize("offset", range(4))
-def test_what_begins_anywhere(offset: int, normalization: str) -> None:
+def test_ctc_loss_equals_reference_when_operands_are_misaligned(offset: int, normalization: str) -> None:
     """Kernels that load several elements at once do not get such memory."""
     case = CTCCase(((1, 2), (), (3, 3), (1,)), (4, 2, 5, 6), 6, 4, normalization=normalization)
 
@@ -65,7 +65,7 @@ def test_what_begins_anywhere(offset: int, normalization: str) -> None:
 
 @pytest.mark.parametrize("algo", ALGOS)
 @pytest.mark.parametrize("count", [1, 31, 32, 63, 64, 127, 128, 200, 254, 255])
-def test_long_labels(count: int, algo: str) -> None:
+def test_ctc_loss_equals_reference_when_labels_are_long(count: int, algo: str) -> None:
     """Around powers of two, for which descriptors are made, and up to the most that cuDNN takes."""
     rng = np.random.default_rng(count)
     labels = tuple(tuple(rng.integers(1, 29, n).tolist()) for n in (count, max(count // 2, 1), 1))
@@ -75,7 +75,7 @@ def test_long_labels(count: int, algo: str) -> None:
 
 @pytest.mark.parametrize("algo", ALGOS)
 @pytest.mark.parametrize("steps", [1, 500, 2000])
-def test_many_steps_and_symbols(steps: int, algo: str) -> None:
+def test_ctc_loss_equals_reference_with_many_time_steps_and_symbols(steps: int, algo: str) -> None:
     rng = np.random.default_rng(steps)
     labels = tuple(tuple(rng.integers(1, 1000, min(steps, 60)).tolist()) for _ in range(4))
     tolerance = 0.12 if steps == 2000 else 2e-2  # 0.053 and 0.003 were seen
@@ -84,7 +84,7 @@ def test_many_steps_and_symbols(steps: int, algo: str) -> None:
 
 @pytest.mark.parametrize("algo", ALGOS)
 @pytest.mark.parametrize("steps", [(1,), (40, 40, 40), (40, 9, 40), (7, 31, 31, 12)])
-def test_without_softmax(steps: tuple[int, ...], algo: str) -> None:
+def test_ctc_loss_without_softmax_equals_reference(steps: tuple[int, ...], algo: str) -> None:
     labels = tuple((1, 2, 2)[: min(end, 3)] for end in steps)
     case = CTCCase(labels, steps, max(steps), 20, algo=algo, normalization="none", seed=3)
     check_ctc(case, place, TOLERANCE["float32"])
@@ -93,7 +93,7 @@ def test_without_softmax(steps: tuple[int, ...], algo: str) -> None:
 
 
 @pytest.mark.parametrize("algo", ALGOS)
-def test_probabilities_of_zero(algo: str) -> None:
+def test_ctc_loss_equals_reference_when_probabilities_are_0(algo: str) -> None:
     """Of a symbol that is no label, of a label at some steps, and of the blank at one."""
     values = CTCCase(((1, 2), (2,)), (9, 6), 9, 4, normalization="none").logits
     values[:, 0, 3] = values[4:7, :, 1] = values[3, 0, 0] = 0
@@ -107,19 +107,21 @@ def test_probabilities_of_zero(algo: str) -> None:
 @pytest.mark.parametrize("normalization", ["softmax", "none"])
 @pytest.mark.parametrize("algo", ALGOS)
 @pytest.mark.parametrize("count", [0, 1])
-def test_sequences_without_labels(count: int, algo: str, normalization: str) -> None:
+def test_ctc_loss_equals_reference_when_sequences_have_no_labels(
+    count: int, algo: str, normalization: str
+) -> None:
     """Alone in a batch, and beside others; as many steps as others, and not."""
     case = CTCCase(((), (1, 2) * count, (), ()), (7, 6, 9, 9), 9, 4, algo=algo, normalization=normalization)
     check_ctc(case, place, TOLERANCE["float32"])
 
 
 @pytest.mark.parametrize("normalization", ["softmax", "none"])
-def test_many_steps_without_labels(normalization: str) -> None:
+def test_ctc_loss_equals_reference_when_long_sequences_have_no_labels(normalization: str) -> None:
     case = CTCCase(((), (1,), (), ()), (800, 9, 800, 799), 801, 300, normalization=normalization)
     check_ctc(case, place, 5e-3)
 
 
-def test_the_deterministic_algorithm_is() -> None:
+def test_deterministic_ctc_loss_gives_the_same_bits() -> None:
     rng = np.random.default_rng(0)
     logits = ct.asarray(rng.standard_normal((300, 32, 100)).astype(np.float32))
     labels = rng.integers(1, 100, (32, 60))
@@ -131,7 +133,7 @@ def test_the_deterministic_algorithm_is() -> None:
 
 
 @pytest.mark.parametrize("algo", ALGOS)
-def test_against_torch(algo: str) -> None:
+def test_ctc_loss_equals_torch(algo: str) -> None:
     torch = library("torch")
     rng = np.random.default_rng(1)
     x = torch.randn(80, 6, 20, device="cuda", requires_grad=True)
@@ -152,14 +154,6 @@ def test_against_torch(algo: str) -> None:
 # --- CUDA graphs ---
 
 
-def stream_of_its_own() -> Any:
-    from cuda.core import Device
-
-    device = Device(0)
-    device.set_current()
-    return device.create_stream()
-
-
 CASE = CTCCase(((1, 2, 2), (), (3,)), (9, 7, 8), 9, 5)
 LABELLED = CASE._replace(labels=((1, 2, 2), (4, 3), (3,)))
 
@@ -176,8 +170,8 @@ def replayed(case: CTCCase, integers: list[Any], stream: Any) -> tuple[Any, Any,
 
 
 @pytest.mark.parametrize("on_device", [False, True])
-def test_captured_and_replayed(on_device: bool) -> None:
-    stream, captured = stream_of_its_own(), LABELLED if on_device else CASE
+def test_captured_ctc_loss_equals_reference(on_device: bool) -> None:
+    stream, captured = own_stream(), LABELLED if on_device else CASE
     integers: list[Any] = list(captured.integers)
     if on_device:
         integers = [ct.asarray(array, stream=stream) for array in integers]
@@ -194,9 +188,9 @@ def test_captured_and_replayed(on_device: bool) -> None:
         np.testing.assert_allclose(result.loss.numpy(), expected.loss, rtol=1e-4, atol=1e-4)
 
 
-def test_captured_without_softmax() -> None:
+def test_captured_ctc_loss_without_softmax_equals_reference() -> None:
     """Labels and their lengths may be on the device; how many steps there are may not."""
-    stream, case = stream_of_its_own(), LABELLED._replace(normalization="none")
+    stream, case = own_stream(), LABELLED._replace(normalization="none")
     on_device: list[Any] = [ct.asarray(array, stream=stream) for array in case.integers]
     expected = ct.reference.ctc_loss(case.logits, *case.integers, normalization="none")
     for integers in (list(case.integers), [*on_device[:2], case.integers[2]]):
@@ -208,8 +202,8 @@ def test_captured_without_softmax() -> None:
         np.testing.assert_allclose(result.loss.numpy(), expected.loss, rtol=1e-4, atol=1e-4)
 
 
-def test_a_graph_reads_labels_anew() -> None:
-    stream = stream_of_its_own()
+def test_captured_ctc_loss_reads_the_labels_at_each_launch() -> None:
+    stream = own_stream()
     integers = [ct.asarray(array, stream=stream) for array in LABELLED.integers]
     graph, _, result = replayed(LABELLED, integers, stream)
     other = LABELLED._replace(labels=((4, 1, 3), (2, 2), (2,)))
@@ -224,8 +218,8 @@ def test_a_graph_reads_labels_anew() -> None:
     np.testing.assert_allclose(result.gradient.numpy(), expected.gradient, rtol=0, atol=1e-4)
 
 
-def test_captured_with_impossible_sequences() -> None:
-    stream, case = stream_of_its_own(), CASE._replace(steps=(3, 7, 0), out_of_bound="skip")
+def test_captured_ctc_loss_equals_reference_when_labels_do_not_fit() -> None:
+    stream, case = own_stream(), CASE._replace(steps=(3, 7, 0), out_of_bound="skip")
     graph, _, result = replayed(case, list(case.integers), stream)
     result.gradient.fill(7.0, stream=stream)
     graph.launch(stream)

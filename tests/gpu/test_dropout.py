@@ -21,7 +21,7 @@ def test_dropout(pair: tuple[Tensor, Tensor], probability: float) -> None:
 
 
 @pytest.mark.parametrize("probability", [0.1, 0.5, 0.9])
-def test_as_many_are_dropped_as_was_said(probability: float) -> None:
+def test_dropout_drops_the_given_share(probability: float) -> None:
     x = ct.full((1000, 1000), 1.0)
     y = ct.dropout(x, ct.DropoutState(probability, seed=1)).y.numpy()
     assert abs((y == 0).mean() - probability) < 5e-3

@@ -57,7 +57,7 @@ def fault(call: str, **environ: str) -> dict[str, Any]:
     return told
 
 
-def test_a_fault_shows_at_the_next_call_that_waits() -> None:
+def test_fault_is_raised_by_the_next_call_that_waits() -> None:
     told = fault("ct.softmax(bad)")
     assert told["kind"] == "ExecutionFailedError"
     assert "CUDA_ERROR_ILLEGAL_ADDRESS" in told["text"]
@@ -66,7 +66,7 @@ def test_a_fault_shows_at_the_next_call_that_waits() -> None:
     assert "CUDNN_CT_DEBUG_SYNC=1" in told["after"]
 
 
-def test_the_culprit_is_named_where_that_was_asked_for() -> None:
+def test_fault_names_its_call_when_debug_sync_is_on() -> None:
     told = fault("ct.softmax(bad)", CUDNN_CT_DEBUG_SYNC="1")
     assert told["kind"] == "ExecutionFailedError"
     assert told["function"] == "cudnnSoftmaxForward"
@@ -79,7 +79,7 @@ def test_the_culprit_is_named_where_that_was_asked_for() -> None:
     assert any(note.startswith("in ") and "float32[2, 8, 9, 10]" in note for note in told["notes"])
 
 
-def test_a_convolution_that_faults_is_not_blamed_on_what_came_after() -> None:
+def test_fault_of_a_convolution_is_not_attributed_to_a_later_call() -> None:
     told = fault("ct.conv(bad, w, padding=1)", CUDNN_CT_DEBUG_SYNC="1")
     assert told["kind"] == "ExecutionFailedError"
     assert told["function"] in ("cudnnBackendExecute", "cudnnConvolutionForward")

@@ -70,41 +70,32 @@ def test_fused(dtype: str, layout: str, activation: str, residual: bool) -> None
     print(plan.candidate)
 
 
-@pytest.mark.parametrize("layouts", [("nhwc", "nchw"), ("nchw", "nhwc"), ("nhwc", "gaps"), ("nchw", "gaps")])
+# The layouts of x, z and w, or "gaps" for a view of an array with twice as many channels.
+LAYOUTS = [
+    *(("nhwc", "nchw", "nhwc"), ("nchw", "nhwc", "nchw"), ("nhwc", "gaps", "nhwc"), ("nchw", "gaps", "nchw")),
+    *(("nhwc", "nhwc", "gaps"), ("nchw", "nchw", "gaps")),
+]
+
+
+@pytest.mark.parametrize("layouts", LAYOUTS, ids="-".join)
 @pytest.mark.parametrize("activation", ["relu", "sigmoid", "tanh", "elu", "identity"])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 @pytest.mark.parametrize("algo", ["heuristic", "autotune"])
-def test_conv_bias_activation_equals_reference_when_residual_has_another_layout(
-    layouts: tuple[str, str], activation: str, dtype: str, algo: str
-) -> None:
-    rng = np.random.default_rng(0)
-    own, other = layouts
-    x, w = rng.integers(-2, 3, (2, 16, 9, 9)) / 4, rng.integers(-1, 2, (8, 16, 3, 3)) / 4
-    b, z = rng.integers(-4, 5, 8) / 2, rng.integers(-8, 9, (2, 8, 7, 7)) / 4
-    wanted = ct.reference.conv_bias_activation(x, w, b, z=z, activation=activation, coefficient=1.5)
-    images, filters = ct.asarray(x, dtype, layout=own), ct.asarray(w, dtype, layout=own)
-    residual = _every_second_channel(z, dtype) if other == "gaps" else ct.asarray(z, dtype, layout=other)
-    options = {"activation": activation, "coefficient": 1.5, "algo": algo}
-    got = ct.conv_bias_activation(images, filters, ct.asarray(b, dtype), z=residual, **options)
-    assert got.layout == own
-    atol = TOLERANCE[dtype] * max(np.abs(wanted).max(), 1)
-    np.testing.assert_allclose(got.numpy().astype(float), wanted, rtol=0, atol=atol)
-
-
-@pytest.mark.parametrize("activation", ["relu", "identity", "tanh"])
-@pytest.mark.parametrize("layout", ["nhwc", "nchw"])
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
-@pytest.mark.parametrize("algo", ["heuristic", "autotune"])
-def test_conv_bias_activation_equals_reference_when_filter_is_not_packed(
-    activation: str, layout: str, dtype: str, algo: str
+def test_conv_bias_activation_equals_reference_when_operands_differ_in_layout(
+    layouts: tuple[str, ...], activation: str, dtype: str, algo: str
 ) -> None:
     rng = np.random.default_rng(0)
     x, w = rng.integers(-2, 3, (2, 16, 9, 9)) / 4, rng.integers(-1, 2, (8, 16, 3, 3)) / 4
     b, z = rng.integers(-4, 5, 8) / 2, rng.integers(-8, 9, (2, 8, 7, 7)) / 4
-    wanted = ct.reference.conv_bias_activation(x, w, b, z=z, activation=activation)
-    images, residual = ct.asarray(x, dtype, layout=layout), ct.asarray(z, dtype, layout=layout)
-    filters, options = _every_second_channel(w, dtype), {"activation": activation, "algo": algo}
-    got = ct.conv_bias_activation(images, filters, ct.asarray(b, dtype), z=residual, **options)
+    options = {"activation": activation, "coefficient": 1.5}
+    wanted = ct.reference.conv_bias_activation(x, w, b, z=z, **options)
+    placed = [
+        _every_second_channel(values, dtype) if layout == "gaps" else ct.asarray(values, dtype, layout=layout)
+        for values, layout in zip((x, z, w), layouts, strict=True)
+    ]
+    images, residual, filters = placed
+    got = ct.conv_bias_activation(images, filters, ct.asarray(b, dtype), z=residual, **options, algo=algo)
+    assert got.layout == layouts[0]
     atol = TOLERANCE[dtype] * max(np.abs(wanted).max(), 1)
     np.testing.assert_allclose(got.numpy().astype(float), wanted, rtol=0, atol=atol)
 

@@ -70,7 +70,7 @@ def reference(problem: ConvProblem, first: np.ndarray, second: np.ndarray) -> np
 
 @pytest.mark.parametrize("direction", ROLES)
 @pytest.mark.parametrize("name", CASES)
-def test_each_engine_is_right(name: str, direction: str) -> None:
+def test_each_engine_equals_reference(name: str, direction: str) -> None:
     problem, context = make(direction, **CASES[name]), here()
     one, two, out = (getattr(problem, role) for role in ROLES[direction].operands)
     values = sparse(one.shape, 1), sparse(two.shape, 2)
@@ -104,7 +104,7 @@ def test_each_engine_is_right(name: str, direction: str) -> None:
     "activation", ["relu", "identity", "clipped_relu", "sigmoid", "tanh", "elu", "gelu", "swish"]
 )
 @pytest.mark.parametrize("factors", [None, (2.0, 0.5)], ids=str)
-def test_the_fused_graph_is_right(activation: str, factors: Any, dtype: str) -> None:
+def test_fused_graph_equals_reference(activation: str, factors: Any, dtype: str) -> None:
     import math
 
     erf = np.vectorize(math.erf)

@@ -25,7 +25,7 @@ def any_bytes(*shape: int, seed: int = 0) -> np.ndarray:
 
 
 def blank(shape: tuple[int, ...], dtype: str, layout: str = "nchw") -> ct.DeviceArray:
-    """Memory that shows an element that nobody wrote."""
+    """Return memory in which an element that is not written shows."""
     return ct.full(shape, np.nan if dtype == "float32" else -1_515_870_811, dtype, layout=layout)
 
 
@@ -65,7 +65,7 @@ def test_bytes_that_lie_anyhow_are_summed_or_refused(case: ConvCase) -> None:
         ((2, 8, 5, 6, 7), (4, 8, 3, 3, 3), {"padding": 1}),
     ],
 )
-def test_each_way_is_right(
+def test_each_int8_algorithm_equals_reference(
     x_shape: tuple[int, ...], w_shape: tuple[int, ...], keywords: dict[str, Any], layout: str, result: str
 ) -> None:
     x, w = any_bytes(*x_shape), any_bytes(*w_shape, seed=1)
@@ -112,7 +112,7 @@ def test_float32_sums_have_factors(layout: str) -> None:
     np.testing.assert_array_equal(out.numpy(), sums / 2 + 6)
 
 
-def test_a_plan_writes_what_it_was_prepared_for() -> None:
+def test_int8_plan_writes_the_dtype_that_it_was_prepared_for() -> None:
     x, w = any_bytes(2, 16, 9, 10), any_bytes(8, 16, 3, 3, seed=1)
     placed = ct.asarray(x, layout="nhwc"), ct.asarray(w, layout="nhwc")
     expected = ct.reference.conv(x, w)
@@ -146,7 +146,7 @@ def test_int8_convolution_equals_the_reference_when_x_is_misaligned() -> None:
             np.testing.assert_array_equal(out.numpy(), expected)
 
 
-def test_nothing_to_sum() -> None:
+def test_int8_convolution_without_terms() -> None:
     x, w = ct.empty((2, 0, 4, 4), "int8"), ct.empty((3, 0, 2, 2), "int8")
     y = ct.conv(x, w, out=blank((2, 3, 3, 3), "int32"))
     np.testing.assert_array_equal(y.numpy(), np.zeros((2, 3, 3, 3), np.int32))

@@ -51,7 +51,7 @@ def address(mine: Any) -> int:
 
 
 @each_way
-def test_we_wait_for_a_producer_that_still_runs(name: str, theirs: str, ours: str) -> None:
+def test_conv_waits_for_a_producer_that_still_runs(name: str, theirs: str, ours: str) -> None:
     one, stream, mine, w = prepared(name, theirs, ours)
     x, _, expected = values()
     target, source = one.make(blank(x)), one.make(x)
@@ -68,7 +68,7 @@ def test_we_wait_for_a_producer_that_still_runs(name: str, theirs: str, ours: st
 
 
 @each_way
-def test_their_stream_waits_for_what_we_write(name: str, theirs: str, ours: str) -> None:
+def test_stream_of_the_library_waits_for_the_result_in_its_memory(name: str, theirs: str, ours: str) -> None:
     one, stream, mine, w = prepared(name, theirs, ours)
     x, _, expected = values()
     source, out = ct.asarray(x, stream=mine), one.make(blank(expected))
@@ -84,7 +84,7 @@ def test_their_stream_waits_for_what_we_write(name: str, theirs: str, ours: str)
 
 
 @each_way
-def test_who_takes_our_result_waits_for_it(name: str, theirs: str, ours: str) -> None:
+def test_consumer_of_a_result_waits_for_it(name: str, theirs: str, ours: str) -> None:
     one, stream, mine, w = prepared(name, theirs, ours)
     x, _, expected = values()
     source, out = ct.asarray(x, stream=mine), ct.full(expected.shape, np.nan, stream=mine)
@@ -102,7 +102,7 @@ def test_who_takes_our_result_waits_for_it(name: str, theirs: str, ours: str) ->
 
 @pytest.mark.parametrize("name", WRITABLE)
 @pytest.mark.parametrize("ours", STREAMS)
-def test_their_memory_outlives_our_use(name: str, ours: str) -> None:
+def test_memory_of_the_library_outlives_a_pending_call(name: str, ours: str) -> None:
     """The owner lets go of x while the call that reads it is held back, and asks for memory again."""
     one, _, mine, w = prepared(name, "default", ours)
     x, _, expected = values()
@@ -120,7 +120,7 @@ def test_their_memory_outlives_our_use(name: str, ours: str) -> None:
 
 @pytest.mark.parametrize("name", ["torch", "cupy"])
 @pytest.mark.parametrize("theirs", STREAMS)
-def test_our_memory_outlives_their_use(name: str, theirs: str) -> None:
+def test_memory_of_a_result_outlives_its_pending_use(name: str, theirs: str) -> None:
     """We let go of y while they still read it, and make new arrays; who takes y by DLPack names a stream."""
     one, stream, mine, w = prepared(name, theirs, "side")
     x, _, expected = values()
@@ -157,7 +157,7 @@ def after_much_work() -> Any:
 
 
 @pytest.mark.parametrize("ours", STREAMS)
-def test_we_wait_for_jax(ours: str) -> None:
+def test_conv_waits_for_jax(ours: str) -> None:
     jax = library("jax")
     mine = stream_of_our_own() if ours == "side" else None
     x, w, expected = values()
@@ -194,7 +194,7 @@ def test_jax_waits_for_us(ours: str) -> None:
     assert taken.unsafe_buffer_pointer() == y.pointer
 
 
-def test_our_memory_outlives_the_use_of_jax() -> None:
+def test_memory_of_a_result_outlives_its_use_in_jax() -> None:
     jax = library("jax")
     x, w, expected = values()
     mine, slowly = stream_of_our_own(), after_much_work()

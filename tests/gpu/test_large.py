@@ -68,7 +68,7 @@ BY_CALLS |= {("short rows", "bfloat16"), ("channels first", "float32")}
 
 @pytest.mark.parametrize("op", ["add", "avg", "norm1", "norm2", "amax", "max", "min"])
 @pytest.mark.parametrize("matrix", MATRICES)
-def test_reductions_as_graphs(monkeypatch: pytest.MonkeyPatch, op: str, matrix: str) -> None:
+def test_reduce_by_graphs_equals_reference(monkeypatch: pytest.MonkeyPatch, op: str, matrix: str) -> None:
     monkeypatch.setattr(reduction, "MIN_ELEMENTS", 0)
     shape, layout, axes = MATRICES[matrix]
     for dtype in HALF_AND_SINGLE:
@@ -90,7 +90,7 @@ def test_reductions_as_graphs(monkeypatch: pytest.MonkeyPatch, op: str, matrix: 
 @pytest.mark.parametrize("axes", [0, 1, None])
 @pytest.mark.parametrize("shape", [(256, 64), (129, 1000), (40, 3)])
 @pytest.mark.parametrize("as_graph", [True, False])
-def test_nan_and_infinity(
+def test_reduce_equals_reference_when_elements_are_not_finite(
     monkeypatch: pytest.MonkeyPatch, as_graph: bool, shape: tuple[int, int], axes: int | None, op: str
 ) -> None:
     monkeypatch.setattr(reduction, "MIN_ELEMENTS", 0)
@@ -108,7 +108,7 @@ def test_nan_and_infinity(
 
 @pytest.mark.parametrize("shape", [(1, 2**20), (2, 2**20), (2**20, 2), (2**21, 1), (127, 8209), (1031, 1021)])
 @pytest.mark.parametrize("axes", [0, 1, None])
-def test_matrices_of_a_million(shape: tuple[int, int], axes: int | None) -> None:
+def test_reduce_of_a_million_elements_equals_reference(shape: tuple[int, int], axes: int | None) -> None:
     values = integers(shape, most=1)
     for op in ("add", "max"):
         got = ct.reduce(place(values), op=op, axis=axes)
@@ -152,7 +152,9 @@ def test_sums_of_integers_are_exact(
 
 
 @pytest.mark.parametrize("shape", [(40, 50), (40, 300), (20_000, 9), (2, 30, 40), (2, 300, 40)])
-def test_sums_that_are_not_numbers(monkeypatch: pytest.MonkeyPatch, shape: tuple[int, ...]) -> None:
+def test_sums_equal_reference_when_elements_are_not_finite(
+    monkeypatch: pytest.MonkeyPatch, shape: tuple[int, ...]
+) -> None:
     monkeypatch.setattr(ct.config, "allow_runtime_compilation", False)
     for dtype in FLOATS:
         for axes in (0, 1):
@@ -169,7 +171,7 @@ def test_sums_that_are_not_numbers(monkeypatch: pytest.MonkeyPatch, shape: tuple
 
 
 @pytest.mark.parametrize(("shape", "axes"), SUMS)
-def test_means_of_what_half_types_cannot_sum(shape: tuple[int, ...], axes: Any) -> None:
+def test_mean_is_finite_when_the_sum_exceeds_float16(shape: tuple[int, ...], axes: Any) -> None:
     """Their sums are larger than any float16; a mean is not, wherever it is divided."""
     values = np.full(shape, 60_000, np.float16)
     expected = ct.reference.reduce(values, op="avg", axis=axes)
@@ -179,7 +181,7 @@ def test_means_of_what_half_types_cannot_sum(shape: tuple[int, ...], axes: Any) 
 
 @pytest.mark.parametrize("op", ["add", "avg"])
 @pytest.mark.parametrize("size", [(7, 7), (56, 56), (1, 300)])
-def test_images_as_windows(op: str, size: tuple[int, int]) -> None:
+def test_mean_of_images_is_a_pooling(op: str, size: tuple[int, int]) -> None:
     for dtype in FLOATS:
         values = integers((6, 256, *size), dtype)
         expected = ct.reference.reduce(values, op=op, axis=(2, 3))
@@ -189,7 +191,7 @@ def test_images_as_windows(op: str, size: tuple[int, int]) -> None:
 
 
 @pytest.mark.parametrize("layout", ["nchw", "nhwc"])
-def test_bias_gradients(layout: str) -> None:
+def test_bias_gradient_of_large_images_equals_reference(layout: str) -> None:
     for dtype in FLOATS:
         for shape in ((3, 24, 17, 19), (8, 64, 56, 56), (4, 96, 12, 16, 16)):
             dy = integers(shape, dtype, most=1)
@@ -198,7 +200,7 @@ def test_bias_gradients(layout: str) -> None:
             compare(got, ct.reference.conv_backward_bias(dy))
 
 
-def test_compiled_engines_can_be_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reduce_uses_no_compiled_engine_when_the_setting_forbids_it(monkeypatch: pytest.MonkeyPatch) -> None:
     x = ct.full((1024, 2048), 1.0)
     monkeypatch.setattr(ct.config, "allow_runtime_compilation", False)
     compare(ct.reduce(x, op="norm1", axis=0), np.full(2048, 1024, np.float32), exact=True)
@@ -213,7 +215,7 @@ MODES = (("relu", 0), ("clipped_relu", 1.5), ("sigmoid", 0), ("tanh", 0), ("elu"
 @pytest.mark.parametrize(("mode", "coefficient"), MODES)
 @pytest.mark.parametrize("dtype", HALF_AND_SINGLE)
 @pytest.mark.parametrize("size", [5, 2048, 3 * 1024 + 5])
-def test_activations_as_graphs(
+def test_activation_by_graphs_equals_reference(
     monkeypatch: pytest.MonkeyPatch, size: int, dtype: str, mode: str, coefficient: float
 ) -> None:
     monkeypatch.setattr(activation, "MIN_ELEMENTS", 0)
@@ -238,7 +240,7 @@ def test_activations_as_graphs(
     compare(ct.activation(x, mode=mode, coefficient=coefficient, out=x), expected)
 
 
-def test_an_activation_of_seventeen_million() -> None:
+def test_activation_of_seventeen_million_elements_equals_reference() -> None:
     values = np.resize(np.arange(-500, 501, dtype=np.float16), 2**24 + 1029)
     x = place(values)
     y = ct.activation(x)
@@ -253,7 +255,7 @@ def test_an_activation_of_seventeen_million() -> None:
 
 @pytest.mark.parametrize("shape", [(64, 1000), (7, 32_000), (3, 5), (1, 9000), (4, 1)])
 @pytest.mark.parametrize("algo", ["accurate", "fast", "log"])
-def test_gradients_of_softmax_over_rows(algo: str, shape: tuple[int, int]) -> None:
+def test_softmax_backward_over_rows_equals_reference(algo: str, shape: tuple[int, int]) -> None:
     for dtype in FLOATS:
         x, dy = (Tensor(shape, dtype, "floats", seed=seed).array() for seed in (1, 2))
         y = ct.reference.softmax(x, axis=1, algo=algo)
@@ -264,7 +266,9 @@ def test_gradients_of_softmax_over_rows(algo: str, shape: tuple[int, int]) -> No
 
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("mode", ["max", "max_deterministic", "average_inc_pad", "average_exc_pad", "sum"])
-def test_gradients_of_pooling_on_copies(monkeypatch: pytest.MonkeyPatch, mode: str, dtype: str) -> None:
+def test_pool_backward_on_copies_equals_reference(
+    monkeypatch: pytest.MonkeyPatch, mode: str, dtype: str
+) -> None:
     monkeypatch.setattr(pooling, "LARGE", 0)
     values = np.random.default_rng(0).permutation(2 * 8 * 9 * 10).reshape(2, 8, 9, 10) % 251
     x = Tensor((2, 8, 9, 10), dtype, values).array()
@@ -283,7 +287,7 @@ def test_gradients_of_pooling_on_copies(monkeypatch: pytest.MonkeyPatch, mode: s
 
 @pytest.mark.parametrize("layout", ["nchw", "nhwc"])
 @pytest.mark.parametrize("mode", ["average_inc_pad", "average_exc_pad", "sum"])
-def test_gradients_of_global_averages(mode: str, layout: str) -> None:
+def test_pool_backward_of_global_averages_equals_reference(mode: str, layout: str) -> None:
     for dtype in FLOATS:
         x = integers((3, 16, 4, 8), dtype)
         y = ct.reference.pool(x, window="global", mode=mode)

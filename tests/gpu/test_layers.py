@@ -6,57 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
 
 import cudnn_ct as ct
-from tests.gradients import assert_gradient
-from tests.layers import (
-    FLOATS,
-    LayerCase,
-    Tensor,
-    activation_cases,
-    check_layer,
-    compare,
-    lrn_cases,
-    pool_cases,
-    softmax_cases,
-    spatial_cases,
-)
-
-from .conftest import library, place
-
-EXAMPLES = max(200, settings.default.max_examples)
-
-
-@settings(max_examples=EXAMPLES)
-@given(case=pool_cases())
-def test_pooling(case: LayerCase) -> None:
-    check_layer(case, place)
-
-
-@settings(max_examples=EXAMPLES)
-@given(case=softmax_cases())
-def test_softmax(case: LayerCase) -> None:
-    check_layer(case, place)
-
-
-@settings(max_examples=EXAMPLES)
-@given(case=activation_cases())
-def test_activation(case: LayerCase) -> None:
-    check_layer(case, place)
-
-
-@settings(max_examples=EXAMPLES)
-@given(case=spatial_cases())
-def test_spatial_transformers(case: LayerCase) -> None:
-    check_layer(case, place)
-
-
-@settings(max_examples=EXAMPLES)
-@given(case=lrn_cases())
-def test_local_response_normalisation(case: LayerCase) -> None:
-    check_layer(case, place)
-
+from tests.layers import FLOATS, Tensor, compare
 
 # --- what properties do not reach ---
 
@@ -64,7 +16,7 @@ def test_local_response_normalisation(case: LayerCase) -> None:
 @pytest.mark.parametrize("layout", ["nchw", "nhwc"])
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("mode", ["max", "average_exc_pad", "sum"])
-def test_pooling_of_a_network(mode: str, dtype: str, layout: str) -> None:
+def test_pool_equals_reference_at_the_size_of_a_network(mode: str, dtype: str, layout: str) -> None:
     """Large enough for the kernels that real layers get: the first pooling of a ResNet."""
     x = np.random.default_rng(0).integers(-4, 5, (4, 64, 56, 56)).astype(np.float64)
     y = ct.pool(ct.asarray(x, dtype, layout=layout), window=3, stride=2, padding=1, mode=mode)
@@ -73,7 +25,7 @@ def test_pooling_of_a_network(mode: str, dtype: str, layout: str) -> None:
 
 
 @pytest.mark.parametrize("propagate", [True, False])
-def test_pooling_and_nan(propagate: bool) -> None:
+def test_pool_treats_nan_as_the_reference_does(propagate: bool) -> None:
     x = np.arange(32.0, dtype=np.float32).reshape(1, 2, 4, 4)
     x[0, 0, 1, 1], x[0, 1, 2, 2], x[0, 1, 0, 0] = np.nan, np.inf, -np.inf
     y = ct.pool(ct.asarray(x), window=2, propagate_nan=propagate)
@@ -81,20 +33,20 @@ def test_pooling_and_nan(propagate: bool) -> None:
 
 
 @pytest.mark.parametrize("layout", ["nchw", "nhwc"])
-def test_bytes_have_a_maximum(layout: str) -> None:
+def test_pool_of_int8_equals_reference(layout: str) -> None:
     x = np.random.default_rng(0).integers(-128, 128, (2, 32, 8, 8)).astype(np.int8)
     y = ct.pool(ct.asarray(x, layout=layout), window=2)
     compare(y, ct.reference.pool(x, window=2), exact=True)
 
 
-def test_the_whole_image_is_a_window() -> None:
+def test_global_pool_averages_the_image() -> None:
     x = np.random.default_rng(0).integers(-4, 5, (3, 5, 7, 8)).astype(np.float32)
     y = ct.pool(ct.asarray(x), window="global", mode="average")
     assert y.shape == (3, 5, 1, 1)
     compare(y, x.mean(axis=(2, 3), keepdims=True))
 
 
-def test_ties_share_no_gradient() -> None:
+def test_pool_backward_gives_the_gradient_to_one_of_equal_maxima() -> None:
     """One of equal maxima gets all of it, and with the deterministic mode always the same."""
     x = ct.zeros((2, 3, 8, 8))
     keywords: dict[str, Any] = {"window": 3, "stride": 2, "mode": "max_deterministic"}
@@ -107,7 +59,7 @@ def test_ties_share_no_gradient() -> None:
 
 
 @pytest.mark.parametrize("batch", [65_535, 65_536, 65_537])
-def test_batches_around_16_bits(batch: int) -> None:
+def test_layers_equal_reference_when_the_batch_is_around_65536(batch: int) -> None:
     x = (np.arange(batch * 2 * 4) % 13 - 6).astype(np.float32).reshape(batch, 2, 2, 2)
     placed = ct.asarray(x)
     compare(ct.pool(placed, window=2), x.max(axis=(2, 3), keepdims=True), exact=True)
@@ -116,7 +68,7 @@ def test_batches_around_16_bits(batch: int) -> None:
 
 
 @pytest.mark.parametrize("shape", [(3, 65_536), (2, 66_000, 3, 3), (70_000, 10), (5, 200_000)])
-def test_softmax_over_many(shape: tuple[int, ...]) -> None:
+def test_softmax_equals_reference_over_long_axes(shape: tuple[int, ...]) -> None:
     x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
     y = ct.softmax(ct.asarray(x))
     expected = ct.reference.softmax(x)
@@ -140,46 +92,18 @@ def test_elu_propagates_nan_when_its_coef_is_0(propagate: bool) -> None:
     )
 
 
-def test_activation_of_what_is_not_finite() -> None:
+def test_activation_equals_reference_when_elements_are_not_finite() -> None:
     x = np.array([np.nan, np.inf, -np.inf, 0, -0.0, 1e-40], np.float32)
     for mode in ("relu", "clipped_relu", "sigmoid", "elu", "identity"):
         keywords = {"mode": mode, "coefficient": 1}
         compare(ct.activation(ct.asarray(x), **keywords), ct.reference.activation(x, **keywords))
 
 
-def test_in_place() -> None:
-    values = np.random.default_rng(0).standard_normal((3, 4, 5)).astype(np.float32)
-    for operation, keywords in (("activation", {"mode": "tanh"}), ("softmax", {"axis": -1})):
-        x = ct.asarray(values)
-        assert getattr(ct, operation)(x, **keywords, out=x) is x
-        compare(x, getattr(ct.reference, operation)(values, **keywords))
-
-
-@pytest.mark.parametrize("mode", ["max", "average_inc_pad", "average_exc_pad", "sum"])
-def test_gradient_of_pooling_by_differences(mode: str) -> None:
-    rng = np.random.default_rng(0)
-    keywords: dict[str, Any] = {"window": (3, 2), "stride": 2, "padding": (1, 0), "mode": mode}
-    x = rng.permutation(2 * 2 * 5 * 4).reshape(2, 2, 5, 4).astype(np.float64)
-    y = ct.pool(ct.asarray(x), **keywords)
-    dy = rng.standard_normal(y.shape)
-    dx = ct.pool_backward(ct.asarray(dy), ct.asarray(x), y, **keywords).numpy()
-    assert_gradient(dx, lambda v: ct.pool(ct.asarray(v), **keywords).numpy(), x, dy)
-
-
-@pytest.mark.parametrize("algo", ["accurate", "fast", "log"])
-def test_gradient_of_softmax_by_differences(algo: str) -> None:
-    rng = np.random.default_rng(0)
-    x, dy = rng.standard_normal((2, 3, 2, 2)), rng.standard_normal((2, 3, 2, 2))
-    y = ct.softmax(ct.asarray(x), algo=algo)
-    dx = ct.softmax_backward(ct.asarray(dy), y, algo=algo).numpy()
-    assert_gradient(dx, lambda v: ct.softmax(ct.asarray(v), algo=algo).numpy(), x, dy)
-
-
-@pytest.mark.parametrize("size", [8, 2**24])
+@pytest.mark.parametrize("size", [2**24])
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("coefficient", [0, 0.5, 1, 2])
 def test_gradient_of_elu_is_its_slope_on_both_sides_of_0(coefficient: float, dtype: str, size: int) -> None:
-    """Large arrays are computed by graphs, small ones by the legacy call, which takes the slope from y."""
+    """Graphs compute large arrays; tests of both tiers have small ones."""
     at = np.resize([-np.inf, -9, -1, -0.25, 0.25, 1, 9, np.inf], size)
     x = ct.asarray(at, dtype)
     y, dy = ct.activation(x, mode="elu", coefficient=coefficient), ct.full(x.shape, 2, dtype)
@@ -189,24 +113,8 @@ def test_gradient_of_elu_is_its_slope_on_both_sides_of_0(coefficient: float, dty
     )
 
 
-@pytest.mark.parametrize("mode", ["relu", "clipped_relu", "sigmoid", "tanh", "elu", "swish", "identity"])
-def test_gradient_of_activation_by_differences(mode: str) -> None:
-    rng = np.random.default_rng(0)
-    x, dy = rng.standard_normal((3, 7)), rng.standard_normal((3, 7))
-    keywords: dict[str, Any] = {"mode": mode, "coefficient": 1.5}
-    y = ct.activation(ct.asarray(x), **keywords)
-    dx = ct.activation_backward(ct.asarray(dy), ct.asarray(x), y, **keywords).numpy()
-    assert_gradient(dx, lambda v: ct.activation(ct.asarray(v), **keywords).numpy(), x, dy)
-
-
-@settings(max_examples=EXAMPLES)
-@given(case=pool_cases(asymmetric=True))
-def test_padding_that_differs_between_sides(case: LayerCase) -> None:
-    check_layer(case, place)
-
-
 @pytest.mark.parametrize(("batch", "channels"), [(65_537, 2), (3, 1500)])
-def test_samples_beyond_the_limits_of_one_call(batch: int, channels: int) -> None:
+def test_grid_sample_equals_reference_beyond_the_limits_of_one_call(batch: int, channels: int) -> None:
     rng = np.random.default_rng(0)
     x = rng.integers(-4, 5, (batch, channels, 2, 3)).astype(np.float32)
     grid = rng.uniform(-1.5, 1.5, (batch, 2, 2, 2)).astype(np.float32)
@@ -224,45 +132,6 @@ def test_samples_beyond_the_limits_of_one_call(batch: int, channels: int) -> Non
 
 
 @pytest.mark.parametrize("shape", [(2, 1, 5), (2, 5, 1), (2, 1, 1)])
-def test_grids_of_one_row_or_column(shape: tuple[int, ...]) -> None:
+def test_affine_grid_equals_reference_when_it_has_one_row_or_column(shape: tuple[int, ...]) -> None:
     theta = np.random.default_rng(0).standard_normal((2, 2, 3)).astype(np.float32)
     compare(ct.affine_grid(ct.asarray(theta), shape), ct.reference.affine_grid(theta, shape))
-
-
-def test_gradients_of_sampling_by_differences() -> None:
-    rng = np.random.default_rng(0)
-    x = rng.standard_normal((2, 3, 4, 5))
-    theta = np.array([[[0.7, 0.11, 0.03], [-0.13, 0.81, 0.07]]] * 2)
-    dy = rng.standard_normal(x.shape)
-    dx, dtheta = (
-        gradient.numpy()
-        for gradient in ct.spatial_transformer_backward(ct.asarray(dy), ct.asarray(x), ct.asarray(theta))
-    )
-    assert_gradient(dx, lambda v: ct.spatial_transformer(ct.asarray(v), ct.asarray(theta)).numpy(), x, dy)
-    assert_gradient(
-        dtheta, lambda v: ct.spatial_transformer(ct.asarray(x), ct.asarray(v)).numpy(), theta, dy, 1e-6
-    )
-
-
-def test_torch_agrees() -> None:
-    torch = library("torch")
-    functional = torch.nn.functional
-    x = torch.randn(4, 16, 12, 12, device="cuda")
-    pairs = [
-        (ct.pool(x, window=3, stride=2, padding=1), functional.max_pool2d(x, 3, 2, 1)),
-        (ct.pool(x, window=2, mode="average"), functional.avg_pool2d(x, 2)),
-        (ct.softmax(x), functional.softmax(x, 1)),
-        (ct.softmax(x, axis=-1, algo="log"), functional.log_softmax(x, -1)),
-        (ct.activation(x, mode="swish"), functional.silu(x)),
-        (ct.activation(x, mode="elu", coefficient=1), functional.elu(x)),
-    ]
-    theta = torch.randn(4, 2, 3, device="cuda")
-    grid = functional.affine_grid(theta, x.shape, align_corners=True)
-    sampled = functional.grid_sample(x, grid, align_corners=True)
-    pairs += [
-        (ct.affine_grid(theta, tuple(x.shape)), grid),
-        (ct.spatial_transformer(x, theta), sampled),
-        (ct.lrn(x, n=5, k=1), functional.local_response_norm(x, 5)),
-    ]
-    for ours, theirs in pairs:
-        torch.testing.assert_close(torch.from_dlpack(ours), theirs, rtol=1e-5, atol=1e-5)

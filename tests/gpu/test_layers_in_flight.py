@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +10,8 @@ import pytest
 
 import cudnn_ct as ct
 from tests.layers import compare
+
+from .conftest import captured, own_stream
 
 SHAPE = (4, 8, 10, 12)
 
@@ -32,29 +33,19 @@ def parameters(stream: Any) -> list[ct.DeviceArray]:
     return [ct.full((SHAPE[1],), value, stream=stream) for value in (1.5, 0.5)]
 
 
-def stream_of_its_own() -> Any:
-    from cuda.core import Device
-
-    device = Device(0)
-    device.set_current()
-    return device.create_stream()
-
-
 def values(seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal(SHAPE).astype(np.float32)
 
 
 @pytest.mark.parametrize("layout", ["nchw", "nhwc"])
 @pytest.mark.parametrize("name", [name for name in CALLS if name != "batch norm"])
-def test_captured_and_replayed_after_the_workspace_has_grown(name: str, layout: str) -> None:
-    stream, call = stream_of_its_own(), CALLS[name]
+def test_captured_layer_replays_when_the_workspace_has_grown(name: str, layout: str) -> None:
+    stream, call = own_stream(), CALLS[name]
     x = ct.asarray(values(), layout=layout, stream=stream)
     out = call(x, stream=stream)
     call(x, out=out, stream=stream)
     ct.synchronize(stream)
-    builder = stream.create_graph_builder().begin_building()
-    call(x, out=out, stream=stream)
-    graph = builder.end_building().complete()
+    graph = captured(stream, lambda: call(x, out=out, stream=stream))
     large = ct.full((64, 64, 56, 56), 1.0, stream=stream)
     ct.pool(large, window=2, padding=((0, 1), (1, 0)), stream=stream)
     ct.reduce(large, axis=(0, 2, 3), stream=stream)
@@ -69,9 +60,9 @@ def test_captured_and_replayed_after_the_workspace_has_grown(name: str, layout: 
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_streams_wait_for_each_other(name: str) -> None:
+def test_layer_waits_for_the_stream_of_its_operand(name: str) -> None:
     """What one stream makes the next takes, without a word from the caller."""
-    first, second, call = stream_of_its_own(), stream_of_its_own(), CALLS[name]
+    first, second, call = own_stream(), own_stream(), CALLS[name]
     expected = call(ct.asarray(values())).numpy()
     for _ in range(20):
         x = ct.asarray(values(), stream=first)
@@ -80,31 +71,10 @@ def test_streams_wait_for_each_other(name: str) -> None:
         compare(call(halved, stream=first), expected)
 
 
-def test_threads_compute_the_same() -> None:
-    expected = {name: call(ct.asarray(values())).numpy() for name, call in CALLS.items()}
-    wrong: list[str] = []
-
-    def work(stream: Any) -> None:
-        for _ in range(20):
-            for name, call in CALLS.items():
-                x = ct.asarray(values(), stream=stream)
-                if not np.allclose(call(x, stream=stream).numpy(), expected[name], rtol=0, atol=1e-5):
-                    wrong.append(name)
-
-    shared = stream_of_its_own()
-    streams = [None, None, shared, shared, stream_of_its_own(), stream_of_its_own()]
-    threads = [threading.Thread(target=work, args=(stream,)) for stream in streams]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
-
-
-def test_dropout_in_threads_and_streams() -> None:
+def test_dropout_gives_one_sequence_on_several_streams() -> None:
     """One state is one thread's at a time; its calls are in order on whatever stream."""
     x, state, twin = ct.full((100, 100), 1.0), ct.DropoutState(0.5, seed=1), ct.DropoutState(0.5, seed=1)
-    streams = [stream_of_its_own() for _ in range(3)]
+    streams = [own_stream() for _ in range(3)]
     expected = [ct.dropout(x, twin).y.numpy() for _ in range(6)]
     for i, wanted in enumerate(expected):
         got = ct.dropout(x, state, stream=streams[i % 3]).y
@@ -113,7 +83,7 @@ def test_dropout_in_threads_and_streams() -> None:
 
 @pytest.mark.parametrize("where", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("layout", ["nchw", "nhwc"])
-def test_what_is_not_finite_stays_where_it_is(where: float, layout: str) -> None:
+def test_layers_equal_reference_when_an_element_is_not_finite(where: float, layout: str) -> None:
     x = values()
     x[1, 2, 3, 4] = where
     placed = ct.asarray(x, layout=layout)
@@ -130,7 +100,7 @@ def test_what_is_not_finite_stays_where_it_is(where: float, layout: str) -> None
             )
 
 
-def test_average_gradients_take_nothing_from_y() -> None:
+def test_pool_backward_of_averages_ignores_y() -> None:
     x, y, dy = ct.asarray(values()), ct.full((4, 8, 5, 6), np.nan), ct.full((4, 8, 5, 6), 1.0)
     for mode in ("average_inc_pad", "average_exc_pad", "sum"):
         dx = ct.pool_backward(dy, x, y, window=2, mode=mode)

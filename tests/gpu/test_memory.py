@@ -112,7 +112,7 @@ CALLS: dict[str, Callable[[], np.ndarray]] = {
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_memory_may_run_out_at_every_point(pool: SmallPool, name: str) -> None:
+def test_call_raises_or_falls_back_when_memory_runs_out_at_any_allocation(pool: SmallPool, name: str) -> None:
     call = CALLS[name]
     expected = call()
     empty()
@@ -143,7 +143,7 @@ def test_memory_may_run_out_at_every_point(pool: SmallPool, name: str) -> None:
     assert raised  # at the result, if nowhere else
 
 
-def test_an_algorithm_that_needs_less_runs_where_memory_is_short(pool: SmallPool) -> None:
+def test_conv_takes_an_algorithm_with_less_workspace_when_memory_is_short(pool: SmallPool) -> None:
     x, w = ct.asarray(X), ct.asarray(W)
     asked: dict[str, Any] = {"padding": 1, "precision": "float32", "algo": "fft_tiling"}
     plan = ct.conv_plan(x, w, **asked)
@@ -162,7 +162,7 @@ def test_an_algorithm_that_needs_less_runs_where_memory_is_short(pool: SmallPool
     np.testing.assert_allclose(again(x, w).numpy(), out.numpy(), atol=1e-3)
 
 
-def test_an_array_that_is_too_large_says_how_much_was_wanted(pool: SmallPool) -> None:
+def test_allocation_error_has_the_size_when_an_array_is_too_large(pool: SmallPool) -> None:
     with pytest.raises(
         ct.AllocationError, match=rf"{2 * LIMIT:,} bytes wanted for an array, [\d,]+ of [\d,]+ free"
     ):

@@ -24,7 +24,7 @@ def test_softmax_through_raw() -> None:
     np.testing.assert_allclose(y.numpy(), expected, rtol=1e-5)
 
 
-def test_a_wrong_kind_of_descriptor_never_reaches_c() -> None:
+def test_raw_rejects_a_descriptor_of_another_kind() -> None:
     handle = context.current(default_stream(0)).handle
     filters = ct.FilterDescriptor(ct.FilterSpec((4, 3, 3, 3), "float32"))
     with pytest.raises(TypeError, match="yDesc must be"):

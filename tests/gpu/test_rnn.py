@@ -17,7 +17,7 @@ from tests.layers import compare
 from tests.rnn_cases import RNNCase, rnn_specs
 from tests.rnn_properties import TOLERANCE, beginning_at, check_passes, check_weights, network, passes
 
-from .conftest import library, place
+from .conftest import captured, library, own_stream, place
 
 EXAMPLES = max(200, settings.default.max_examples)
 
@@ -36,13 +36,13 @@ def lstm(dtype: str = "float64", **options: Any) -> RNNSpec:
 
 @settings(max_examples=EXAMPLES)
 @given(case=passes(least=1))
-def test_passes(case: tuple[RNNCase, str]) -> None:
+def test_rnn_equals_reference(case: tuple[RNNCase, str]) -> None:
     check_passes(*case, place)
 
 
 @settings(max_examples=EXAMPLES // 4)
 @given(case=passes(("float32", "float64")))
-def test_sequences_without_a_step(case: tuple[RNNCase, str]) -> None:
+def test_rnn_equals_reference_when_sequences_are_empty(case: tuple[RNNCase, str]) -> None:
     check_passes(*case, place)
 
 
@@ -50,7 +50,9 @@ def test_sequences_without_a_step(case: tuple[RNNCase, str]) -> None:
 @pytest.mark.parametrize("size", [3, 5, 8])
 @pytest.mark.parametrize("mode", ["lstm", "gru"])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_halves_without_a_step(dtype: str, mode: str, size: int, lengths: tuple[int, ...]) -> None:
+def test_rnn_of_half_precision_equals_reference_when_sequences_are_empty(
+    dtype: str, mode: str, size: int, lengths: tuple[int, ...]
+) -> None:
     """States of sequences without a step are copied at addresses that are multiples of two bytes only."""
     case = RNNCase(rnn_spec(mode, 4, size, 2, direction="bidirectional", dtype=dtype), 4, lengths, True, 0)
     check_passes(case, "sequence_major", place)
@@ -58,7 +60,7 @@ def test_halves_without_a_step(dtype: str, mode: str, size: int, lengths: tuple[
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 @pytest.mark.parametrize("offset", range(1, 8))
-def test_operands_that_begin_anywhere(offset: int, dtype: str) -> None:
+def test_rnn_equals_reference_when_operands_are_misaligned(offset: int, dtype: str) -> None:
     """Kernels that load several elements at once may end the CUDA context on memory that is not aligned."""
     for mode, size, lengths in (("lstm", 64, (6,) * 8), ("gru", 5, (6, 0, 3)), ("rnn_tanh", 32, (4, 2))):
         spec = rnn_spec(mode, size, size, 2, direction="bidirectional", dtype=dtype)
@@ -70,7 +72,9 @@ def test_operands_that_begin_anywhere(offset: int, dtype: str) -> None:
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 @pytest.mark.parametrize("mode", RNN_MODES)
 @pytest.mark.parametrize("algo", RNN_ALGOS)
-def test_every_algorithm(algo: str, mode: str, dtype: str, direction: str, lengths: tuple[int, ...]) -> None:
+def test_rnn_algorithm_equals_reference(
+    algo: str, mode: str, dtype: str, direction: str, lengths: tuple[int, ...]
+) -> None:
     """Sizes that persistent kernels take; what is not written stays NaN."""
     if mode == "rnn_relu" and dtype in ("float16", "bfloat16"):
         pytest.skip("slopes of relu depend on roundings")
@@ -84,7 +88,7 @@ def test_every_algorithm(algo: str, mode: str, dtype: str, direction: str, lengt
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
-def test_tensor_cores(dtype: str) -> None:
+def test_rnn_equals_reference_on_tensor_cores(dtype: str) -> None:
     """The default precision: TF32 for float32."""
     case = RNNCase(rnn_spec("gru", 64, 128, 1, dtype=dtype), 6, (6, 6), True, 1)
     net = ct.RNN("gru", 64, 128, dtype=dtype)
@@ -93,7 +97,7 @@ def test_tensor_cores(dtype: str) -> None:
     compare(got.y, wanted.y, tolerance=max(TOLERANCE[dtype], 5e-3))
 
 
-def test_gradients_that_are_missing_are_zero() -> None:
+def test_rnn_takes_missing_gradients_as_0() -> None:
     case = RNNCase(lstm(), 3, (3, 1), False, 0)
     net, x, w = operands(case)
     dhy = np.ones((4, 2, 4))
@@ -105,7 +109,7 @@ def test_gradients_that_are_missing_are_zero() -> None:
     check_weights(net.backward_weights(done.reserve), case.spec, wanted.dweights, 1e-11)
 
 
-def test_gradients_of_weights_are_added() -> None:
+def test_backward_weights_adds_to_out() -> None:
     case = RNNCase(lstm(), 3, (3, 3), False, 0)
     net, x, w = operands(case)
     total = ct.full((net.weight_size,), np.nan, "float64")
@@ -119,7 +123,7 @@ def test_gradients_of_weights_are_added() -> None:
 
 @settings(max_examples=50)
 @given(spec=rnn_specs(), seed=st.integers(0, 99))
-def test_gradients_are_slopes(spec: RNNSpec, seed: int) -> None:
+def test_rnn_gradients_equal_differences(spec: RNNSpec, seed: int) -> None:
     """The change of a loss along a direction, by differences of passes forward."""
     if spec.mode == "rnn_relu" or spec.clip:
         spec = spec._replace(mode="rnn_tanh" if spec.mode == "rnn_relu" else spec.mode, clip=None)
@@ -143,7 +147,7 @@ def test_gradients_are_slopes(spec: RNNSpec, seed: int) -> None:
     assert abs(slope - measured) <= 1e-6 * max(1.0, abs(slope))
 
 
-def test_the_example_of_the_seed_module_from_split_parameters() -> None:
+def test_gru_equals_a_loop_over_its_split_parameters() -> None:
     """A GRU of depth 3 over 5 steps, computed once more from the views of its weights."""
     net = ct.RNN("gru", 32, 16, 3, precision="float32")
     rng = np.random.default_rng(0)
@@ -178,7 +182,7 @@ def test_the_example_of_the_seed_module_from_split_parameters() -> None:
 @pytest.mark.parametrize(
     ("mode", "projection"), [("rnn_tanh", 0), ("rnn_relu", 0), ("gru", 0), ("lstm", 0), ("lstm", 3)]
 )
-def test_as_torch_and_with_its_weights(mode: str, projection: int, bias: str, direction: str) -> None:
+def test_rnn_equals_torch_with_its_weights(mode: str, projection: int, bias: str, direction: str) -> None:
     torch = library("torch")
     kind = {"rnn_tanh": "RNN", "rnn_relu": "RNN", "gru": "GRU", "lstm": "LSTM"}[mode]
     options: dict[str, Any] = {"nonlinearity": mode.removeprefix("rnn_")} if kind == "RNN" else {}
@@ -214,7 +218,7 @@ def test_as_torch_and_with_its_weights(mode: str, projection: int, bias: str, di
 # --- dropout ---
 
 
-def test_dice_are_thrown_alike() -> None:
+def test_rnn_dropout_is_reproducible() -> None:
     case = RNNCase(rnn_spec("gru", 32, 64, 3, dropout=0.5), 6, (6, 6, 4), False, 0)
     net, x, w = operands(case, seed=5)
     twin, *_ = operands(case, seed=5)
@@ -229,7 +233,7 @@ def test_dice_are_thrown_alike() -> None:
     np.testing.assert_array_equal(net.forward(x, w, training=True).y.numpy(), second)
 
 
-def test_gradients_go_through_what_was_kept() -> None:
+def test_rnn_gradients_equal_differences_when_elements_are_dropped() -> None:
     case = RNNCase(rnn_spec("lstm", 8, 16, 2, dropout=0.4, dtype="float64"), 4, (4, 4), False, 0)
     net, x, w = operands(case)
     net.forward(x, w, training=True)
@@ -248,7 +252,7 @@ def test_gradients_go_through_what_was_kept() -> None:
 # --- algorithms ---
 
 
-def test_algorithms_are_timed_and_chosen() -> None:
+def test_rnn_autotune_times_all_algorithms() -> None:
     net = ct.RNN("lstm", 256, 256, dtype="float16", algo="autotune")
     table = net.algorithms((20, 32, 256), training=True)
     usable = [row for row in table if not row.rejected]
@@ -263,13 +267,13 @@ def test_algorithms_are_timed_and_chosen() -> None:
         assert not chosen.forward(x, w).y.numpy().any()
 
 
-def test_an_algorithm_that_does_not_serve_names_those_that_do() -> None:
+def test_rnn_names_the_supported_algorithms_when_one_is_not() -> None:
     net = ct.RNN("lstm", 8, 8, dtype="float64", algo="persist_static")
     with pytest.raises(ct.NotSupportedError, match="does not support this case; standard"):
         net.forward(ct.zeros((3, 2, 8), "float64"), ct.zeros((net.weight_size,), "float64"))
 
 
-def test_the_same_network_for_other_batches_and_steps() -> None:
+def test_rnn_recompiles_for_another_batch_and_length() -> None:
     """A compiled network is of one batch."""
     case = RNNCase(rnn_spec("lstm", 64, 64), 6, (6,) * 8, False, 0)
     net, _, w = operands(case, algo="persist_dynamic")
@@ -285,24 +289,14 @@ def test_the_same_network_for_other_batches_and_steps() -> None:
 # --- streams, threads, graphs ---
 
 
-def stream_of_its_own() -> Any:
-    from cuda.core import Device
-
-    device = Device(0)
-    device.set_current()
-    return device.create_stream()
-
-
-def test_captured_and_replayed() -> None:
+def test_captured_rnn_equals_reference() -> None:
     case = RNNCase(lstm("float32"), 3, (3, 1), False, 0)
-    net, stream = network(case.spec), stream_of_its_own()
+    net, stream = network(case.spec), own_stream()
     w, x = net.pack_params(case.tame, stream=stream), ct.asarray(case.x, stream=stream)
     out = net.forward(x, w, lengths=(3, 1), stream=stream)[:3]
     net.forward(x, w, lengths=(3, 1), out=out, stream=stream)
     ct.synchronize(stream)
-    builder = stream.create_graph_builder().begin_building()
-    net.forward(x, w, lengths=(3, 1), out=out, stream=stream)
-    graph = builder.end_building().complete()
+    graph = captured(stream, lambda: net.forward(x, w, lengths=(3, 1), out=out, stream=stream))
     ct.empty_cache()
     for salt in (20, 21):
         fresh = case.random(case.x.shape, salt)
@@ -313,7 +307,7 @@ def test_captured_and_replayed() -> None:
         compare(out[0], rnn(fresh, case.tame, case.spec, lengths=(3, 1)).y, tolerance=3e-5)
 
 
-def test_streams_wait_for_each_other_and_threads_work_at_once() -> None:
+def test_rnn_computes_on_several_streams_and_threads() -> None:
     case = RNNCase(rnn_spec("gru", 64, 64, 2), 20, (20,) * 16, False, 0)
     net, x, w = operands(case)
     wanted = rnn_backward(case.x, case.tame, case.spec, np.ones((20, 16, 64), np.float32))
@@ -321,7 +315,7 @@ def test_streams_wait_for_each_other_and_threads_work_at_once() -> None:
 
     def work() -> None:
         try:
-            first, second = stream_of_its_own(), stream_of_its_own()
+            first, second = own_stream(), own_stream()
             for _ in range(5):
                 done = net.forward(x, w, training=True, stream=first)
                 dy = ct.full((20, 16, 64), 1.0, stream=first)
@@ -337,30 +331,3 @@ def test_streams_wait_for_each_other_and_threads_work_at_once() -> None:
     for thread in threads:
         thread.join()
     assert not failures, failures[0]
-
-
-# --- wrong input ---
-
-
-@pytest.mark.parametrize(
-    ("call", "error", "message"),
-    [
-        (lambda n, x, w: n.forward(x, w, lengths=[4, 1]), ValueError, "between 0 and the 3 steps"),
-        (lambda n, x, w: n.forward(x, w, lengths=[1]), ValueError, "1 lengths; the batch has 2 sequences"),
-        (lambda n, x, w: n.forward(x, w, ct.empty((4, 3, 4), "float64")), ValueError, r"needs \(4, 2, 4\)"),
-        (lambda n, x, _w: n.forward(x, ct.empty((7,), "float64")), ValueError, r"w has shape \(7,\)"),
-        (lambda n, x, w: n.backward_data(None, n.forward(x, w).reserve), TypeError, "training=True"),
-        (
-            lambda n, _, w: n.forward(ct.empty((4, 5), "float64"), w, layout="packed", lengths=[1, 3]),
-            ct.NotSupportedError,
-            "longest sequence first",
-        ),
-    ],
-)
-def test_wrong_input_is_told_before_c(call: Any, error: type[Exception], message: str) -> None:
-    net, x, w = operands(RNNCase(lstm(), 3, (3, 3), False, 0))
-    with pytest.raises(error, match=message):
-        call(net, x, w)
-    done = net.forward(x, w, training=True)
-    with pytest.raises(ValueError, match="backward_weights reads what backward_data wrote"):
-        net.backward_weights(done.reserve)

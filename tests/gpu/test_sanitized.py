@@ -1,6 +1,6 @@
 """What `tools/sanitizer.py` runs under compute-sanitizer: each operation, and memory that comes and goes.
 
-Every array is an allocation of its own here, so that whoever reaches past one is seen.
+Every array is an allocation of its own here, so that an access past its end is reported.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _an_allocation_for_each_array(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("case", SLICE, ids=lambda case: f"{case.name}-{case.dtype}")
-def test_an_operation(case: Case) -> None:
+def test_operation_stays_within_its_arrays(case: Case) -> None:
     outcome = attempt(case)
     assert outcome.verdict != FAILED, outcome
 

@@ -48,7 +48,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[MixedCall]:
     return mixed_calls(wanted)
 
 
-def test_threads_on_their_own_and_on_shared_streams(calls: list[MixedCall]) -> None:
+def test_threads_compute_on_own_and_shared_streams(calls: list[MixedCall]) -> None:
     shared, own = [streams.default_stream(streams.current_device()), *sides(2)], sides(THREADS)
     begin = time.monotonic()
     in_threads(THREADS, lambda number: make_mixed(calls, EACH, number, (*shared, own[number])))
@@ -62,7 +62,7 @@ def test_threads_on_their_own_and_on_shared_streams(calls: list[MixedCall]) -> N
 
 
 @pytest.mark.alone  # what others take and give back counts too
-def test_threads_that_come_and_go_leave_no_memory(calls: list[MixedCall]) -> None:
+def test_ended_threads_leave_no_memory(calls: list[MixedCall]) -> None:
     calls = calls[::5]
 
     def round_of_threads() -> int:
@@ -111,7 +111,7 @@ assert len(results) == 16 and all(np.array_equal(y, expected) for y in results),
 """
 
 
-def test_the_first_use_is_in_many_threads_at_once() -> None:
+def test_first_call_is_made_by_many_threads_at_once() -> None:
     run(FIRST_USE)
 
 
@@ -165,7 +165,7 @@ print(json.dumps({"status": status, "said": json.loads(said)}))
 """
 
 
-def test_a_forked_child_is_told_to_spawn() -> None:
+def test_forked_child_gets_an_error_that_names_spawn() -> None:
     told = json.loads(run(FORK))
     assert told["status"] == 0, told
     for name, text in told["said"].items():
@@ -195,7 +195,7 @@ def test_spawned_children_compute(tmp_path: Path) -> None:
     assert run("", path=program) == "good\n"
 
 
-def test_dice_of_threads_are_thrown_as_if_each_were_alone() -> None:
+def test_dropout_of_a_thread_is_independent_of_other_threads() -> None:
     x = ct.full((64, 500), 1.0)
 
     def throws(seed: int) -> list[bytes]:

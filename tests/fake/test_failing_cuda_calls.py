@@ -93,7 +93,9 @@ CALLS: dict[str, Callable[[Host], Any]] = {
 
 @pytest.mark.parametrize("warm", [False, True], ids=["first call", "second call"])
 @pytest.mark.parametrize("name", CALLS)
-def test_every_call_of_the_seam_may_fail(fake: FakeCudnn, host: Host, name: str, warm: bool) -> None:
+def test_every_cuda_call_raises_or_falls_back_when_it_fails(
+    fake: FakeCudnn, host: Host, name: str, warm: bool
+) -> None:
     call = CALLS[name]
     expected = call(host)
     testing.reset()
@@ -146,7 +148,7 @@ def let_fail(
     assert not fake.objects, function
 
 
-def test_all_of_the_seam_is_met(fake: FakeCudnn, host: Host) -> None:
+def test_calls_reach_all_functions_of_the_cuda_layer(fake: FakeCudnn, host: Host) -> None:
     for call in CALLS.values():
         call(host)
     assert {name for name in dir(host) if hasattr(getattr(host, name), "__wrapped__")} == set(host.calls)

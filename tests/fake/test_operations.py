@@ -1,0 +1,390 @@
+"""Properties of all operations of the table, on the fakes."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import cudnn_ct as ct
+from cudnn_ct.cli import selftest_cases
+from cudnn_ct.cuda.stream import Stream
+from cudnn_ct.ops.reduce import fast_sum
+from tests.alignment import own, placing
+from tests.layers import LayerCase, check_layer, several
+from tests.op_cases import (
+    CASES,
+    ON_IMAGES,
+    OPERATIONS,
+    OpCase,
+    check_gradient,
+    row_of,
+    simple_arguments,
+    simple_call,
+)
+
+from .conftest import forget
+from .cudnn import FakeCudnn
+from .host import ForeignArray, Host
+from .norm import PER_ACTIVATION, PERSISTENT
+
+ROWS = pytest.mark.parametrize("row", CASES, ids=lambda row: row.operations[0])
+ON_IMAGE = pytest.mark.parametrize("operation", ON_IMAGES)
+OFFSETS = st.just((0,)) | st.tuples(*[st.integers(0, 7)] * 5)
+HOME, OTHER = 0x100, 0x200  # streams
+
+
+def test_table_has_all_operations_with_a_reference() -> None:
+    """In-place operations and CTC have cases of their own."""
+    others = {name for name in ct.reference.__all__ if name.endswith("shape")}
+    assert set(OPERATIONS) == set(ct.reference.__all__) - others - {"fill", "scale", "ctc_loss"}
+
+
+@ROWS
+@given(data=st.data(), offsets=OFFSETS)
+def test_operation_equals_reference(
+    fake: FakeCudnn, host: Host, row: OpCase, data: st.DataObject, offsets: tuple[int, ...]
+) -> None:
+    """At any 16-byte offset, in arrays of the package and in those of other libraries."""
+    case = data.draw(row.calls)
+    for place in (own, lambda array: ForeignArray(host, array)):
+        check_layer(case, placing(place, *offsets))
+
+
+@given(
+    case=row_of("batch_norm_training").calls,
+    offsets=OFFSETS,
+    rejected=st.sampled_from(((), (PERSISTENT,), (PER_ACTIVATION,), (PER_ACTIVATION, PERSISTENT))),
+    sizes=st.sampled_from(((0, 0), (100, 0), (100, 60), (0, 60))),
+)
+def test_batch_norm_equals_reference_when_modes_are_rejected(
+    fake: FakeCudnn, host: Host, case: LayerCase, offsets: Any, rejected: Any, sizes: tuple[int, int]
+) -> None:
+    fake.norm_refused, fake.norm_sizes = frozenset(rejected), sizes
+    forget()  # the implementations that an earlier example left
+    for place in (own, lambda array: ForeignArray(host, array)):
+        check_layer(case, placing(place, *offsets))
+
+
+LARGE: dict[str, dict[str, dict[str, Any]]] = {
+    "pool": {"pooling": {"LARGE": 0}},
+    "grid_sample": {"spatial_legacy": {"IMAGES": 2, "CHANNELS": 3}},
+    "reduce": {
+        "reduce.fast_sum": {
+            **{"MANY": 0, "FEW": 1, "WARP": 4, "SHORT": 6, "PART": (2, 3)},
+            "LONGEST": dict.fromkeys(fast_sum.LONGEST, 2),
+        }
+    },
+}
+
+
+@pytest.mark.parametrize("operation", LARGE)
+@given(data=st.data())
+def test_operation_equals_reference_when_arrays_count_as_large(
+    fake: FakeCudnn, host: Host, monkeypatch: pytest.MonkeyPatch, operation: str, data: st.DataObject
+) -> None:
+    """The implementations for large arrays, with limits that small arrays exceed."""
+    for module, limits in LARGE[operation].items():
+        for name, value in limits.items():
+            monkeypatch.setattr(import_module(f"cudnn_ct.ops.{module}"), name, value)
+    check_layer(data.draw(row_of(operation).calls), lambda array: ForeignArray(host, array))
+
+
+@pytest.mark.parametrize(
+    ("row", "call"), [(row, call) for row in CASES for call in row.differences], ids=lambda one: str(one)[:0]
+)
+def test_gradient_equals_differences(fake: FakeCudnn, row: OpCase, call: LayerCase) -> None:
+    check_gradient(row, call)
+
+
+def test_selftest_draws_operands_of_operations_without_rows() -> None:
+    drawn = {case.operation: case for case in selftest_cases._without_rows(set())}
+    assert {"lrn_backward", "batch_norm_inference", "softmax_backward"} <= set(drawn)
+    for operation, case in drawn.items():
+        inputs = case.inputs()
+        getattr(ct.reference, operation)(*inputs.operands, **inputs.keywords)
+
+
+# --- layouts -----------------------------------------------------------------------------------------------
+
+
+def placed(host: Host, shape: tuple[int, ...], layout: str, dtype: str = "float32") -> ForeignArray:
+    """Images whose strides are exactly those of a layout, also where axes have the length 1."""
+    values = np.zeros(shape, dtype)
+    if layout == "nhwc":
+        values = np.moveaxis(np.zeros((shape[0], *shape[2:], shape[1]), dtype), -1, 1)
+    return ForeignArray(host, values)
+
+
+def dropped(x: Any) -> list[ct.DeviceArray]:
+    state = ct.DropoutState(0.5, seed=1)
+    y, mask = ct.dropout(x, state)
+    return [y, ct.dropout_backward(x, mask, state)]
+
+
+# Results for images x of shape (N, C, H, W) of operations without a row, and with other arguments.
+RESULTS: dict[str, Callable[[Any], list[ct.DeviceArray]]] = {
+    "global pool": lambda x: [ct.pool(x, window="global")],
+    "op_tensor": lambda x: [ct.op_tensor(x, x, op="max"), ct.transform(x, dtype="float32")],
+    "dropout": dropped,
+    "copy": lambda x: [ct.asarray(x).copy()],
+}
+RESULTS |= {name: lambda x, name=name: [simple_call(name, x)] for name in ON_IMAGES}
+for name in (
+    "conv_backward_filter",
+    "conv_backward_bias",
+    "reduce_with_indices",
+):  # not of images; in C order
+    del RESULTS[name]
+
+
+@pytest.mark.parametrize("operation", RESULTS)
+@pytest.mark.parametrize("shape", [(2, 1, 3, 4), (2, 3, 1, 1), (2, 3, 3, 4)])
+@pytest.mark.parametrize(("dtype", "layout"), [("float16", "nchw"), ("float32", "nhwc")])
+def test_result_has_strides_of_layout_of_operand(
+    fake: FakeCudnn, host: Host, operation: str, shape: tuple[int, ...], layout: str, dtype: str
+) -> None:
+    for result in RESULTS[operation](placed(host, shape, layout, dtype)):
+        assert result.spec == ct.TensorSpec.packed(result.shape, result.dtype, layout)
+        assert result.layout == (layout if max(result.shape[1:]) > 1 else "nchw")
+
+
+def undecided(host: Host, shape: tuple[int, ...], dtype: str) -> ForeignArray:
+    """Images with one channel, whose stride matches no layout."""
+    array = placed(host, shape, "nchw", dtype)
+    strides = list(array.byte_strides)
+    strides[1] = 7 * array.dtype.itemsize
+    array.byte_strides = tuple(strides)
+    return array
+
+
+@pytest.mark.parametrize(("dtype", "layout"), [("float16", "nhwc"), ("float32", "nchw"), ("float64", "nchw")])
+def test_result_has_fast_layout_of_dtype_when_strides_decide_nothing(
+    fake: FakeCudnn, host: Host, dtype: str, layout: str
+) -> None:
+    x = undecided(host, (2, 1, 3, 4), dtype)
+    w = ForeignArray(host, np.zeros((4, 1, 1, 1), dtype))  # packed in both layouts
+    w.byte_strides = (w.dtype.itemsize,) * 4
+    for result in (ct.activation(x, mode="relu"), ct.pool(x, window=2), ct.conv(x, w)):
+        assert result.spec == ct.TensorSpec.packed(result.shape, dtype, layout)
+
+
+@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_result_has_layout_of_other_operand_when_strides_of_first_decide_nothing(
+    fake: FakeCudnn, host: Host, layout: str, dtype: str
+) -> None:
+    x, other = undecided(host, (2, 1, 3, 4), dtype), placed(host, (2, 1, 3, 4), layout, dtype)
+    w = ct.zeros((4, 1, 2, 2), dtype, layout=layout)
+    results = ct.conv(x, w), ct.add(x, other), ct.activation_backward(other, x, x, mode="relu")
+    for result in (*results, ct.softmax_backward(other, x)):
+        assert result.spec == ct.TensorSpec.packed(result.shape, dtype, layout)
+
+
+@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+def test_layout_lasts_through_operations_on_one_channel_and_one_pixel(
+    fake: FakeCudnn, host: Host, layout: str
+) -> None:
+    x = placed(host, (2, 1, 6, 6), layout)
+    w = ct.zeros((4, 1, 3, 3), layout=layout)
+    y = ct.conv(ct.activation(ct.pool(x, window=1), mode="relu"), w)
+    assert y.spec == ct.TensorSpec.packed((2, 4, 4, 4), "float32", layout)
+    pixels = ct.softmax(ct.pool(y, window="global"))
+    back = ct.conv_transpose(pixels, ct.zeros((4, 3, 2, 2), layout=layout))
+    assert back.spec == ct.TensorSpec.packed((2, 3, 2, 2), "float32", layout)
+
+
+# --- calls, streams and devices ----------------------------------------------------------------------------
+
+
+def image(dtype: str = "float32", **where: Any) -> ct.DeviceArray:
+    values = np.random.default_rng(0).integers(1, 5, (2, 3, 4, 5))
+    return ct.asarray(values.astype(ct.zeros(1, dtype).dtype), **where)
+
+
+@ON_IMAGE
+def test_second_call_prepares_nothing(fake: FakeCudnn, operation: str) -> None:
+    x = image()
+    simple_call(operation, x)
+    fake.calls.clear()
+    simple_call(operation, x)
+    prepared = [name for name in fake.names() if name.startswith(("cudnnCreate", "cudnnSet", "cudnnGet"))]
+    assert prepared == ["cudnnSetTensor"] * prepared.count("cudnnSetTensor")  # which fills an array
+
+
+@ON_IMAGE
+def test_operation_waits_for_the_writer_and_its_reader_waits_for_it(
+    fake: FakeCudnn, host: Host, operation: str
+) -> None:
+    x = image(stream=HOME)
+    host.log.clear()
+    y = simple_call(operation, x, stream=OTHER)
+    assert (OTHER, HOME) in [(entry[1], entry[2][2]) for entry in host.log if entry[0] == "wait"]
+    host.log.clear()
+    y.copy(stream=HOME)
+    assert (HOME, OTHER) in [(entry[1], entry[2][2]) for entry in host.log if entry[0] == "wait"]
+
+
+@ON_IMAGE
+def test_result_waits_for_readers_of_its_memory(fake: FakeCudnn, host: Host, operation: str) -> None:
+    with ct.use(stream=OTHER):
+        arguments, keywords = simple_arguments(operation, image())
+        call = getattr(ct, operation)
+        y = several(call(*arguments, **keywords))[0]
+    out = ct.zeros(y.shape, y.dtype, stream=HOME)
+    kept = out.copy(stream=HOME), out.copy(stream=0x300)
+    host.log.clear()
+    call(*arguments, **keywords, out=out, stream=OTHER)
+    waits = [(entry[1], entry[2][2]) for entry in host.log if entry[0] == "wait"]
+    assert {(OTHER, HOME), (OTHER, 0x300)} <= set(waits)
+    del kept
+
+
+@ON_IMAGE
+def test_foreign_arrays_are_ordered_both_ways(fake: FakeCudnn, host: Host, operation: str) -> None:
+    x = ForeignArray(host, np.ones((2, 3, 4, 5), np.float32), Stream(HOME, 0))
+    y = simple_call(operation, x, stream=OTHER).numpy()
+    out = ForeignArray(host, np.full_like(y, np.nan), Stream(HOME, 0))
+    host.log.clear()
+    simple_call(operation, x, out=out, stream=OTHER)
+    waits = [(entry[1], entry[2][2]) for entry in host.log if entry[0] == "wait"]
+    assert (OTHER, HOME) in waits
+    assert (HOME, OTHER) in waits
+    np.testing.assert_array_equal(out.numpy(), y)
+
+
+@ON_IMAGE
+def test_operation_follows_its_operands_to_another_device(
+    fake: FakeCudnn, host: Host, operation: str
+) -> None:
+    with ct.use(device=1):
+        y = simple_call(operation, image())
+    assert (y.device, host.device) == (1, 0)
+    x = ForeignArray(host, image().numpy(), device=1)
+    with ct.use(device=1):
+        again = simple_call(operation, x)
+    np.testing.assert_array_equal(again.numpy(), y.numpy())
+
+
+@ON_IMAGE
+def test_second_call_is_captured(fake: FakeCudnn, host: Host, operation: str) -> None:
+    with ct.use(stream=OTHER):
+        arguments, keywords = simple_arguments(operation, image())
+        call = getattr(ct, operation)
+        expected = several(call(*arguments, **keywords))[0].numpy()
+        out = ct.full(expected.shape, np.nan)
+        call(*arguments, **keywords, out=out)
+        out.fill(np.nan)
+        host.capturing.add(OTHER)
+        call(*arguments, **keywords, out=out)
+        host.capturing.clear()
+        np.testing.assert_array_equal(out.numpy(), expected)
+
+
+@ON_IMAGE
+def test_result_is_written_over_an_operand_or_rejected(fake: FakeCudnn, operation: str) -> None:
+    x = image()
+    y = simple_call(operation, x).numpy()
+    if y.shape != x.shape:
+        return
+    try:
+        got = simple_call(operation, x, out=x)
+    except ValueError as error:
+        assert str(error).startswith("out overlaps")
+        np.testing.assert_array_equal(x.numpy(), image().numpy())
+    else:
+        assert got is x
+        np.testing.assert_array_equal(x.numpy(), y)
+
+
+# --- arguments ---------------------------------------------------------------------------------------------
+
+# Keywords that any operation rejects if it has them, with the error.
+BAD_KEYWORDS: list[tuple[dict[str, Any], type[Exception], str]] = [
+    ({"alpha": "2"}, TypeError, "alpha must be a number: got '2'"),
+    ({"alpha": None}, TypeError, "alpha must be a number: got None"),
+    ({"beta": np.zeros(2)}, TypeError, "beta must be a number"),
+    ({"beta": 1}, ValueError, "beta=1 needs out"),
+    ({"coefficient": "high"}, TypeError, "coefficient must be a number: got 'high'"),
+    ({"epsilon": -1e-9}, ValueError, "epsilon must be at least 0 and finite: got -1e-09"),
+    ({"epsilon": {}}, TypeError, "is not a valid parameter"),
+    ({"propagate_nan": "often"}, TypeError, "propagate_nan must be True or False"),
+    ({"keepdims": object()}, TypeError, "keepdims must be True or False"),
+    ({"mode": "nonsense"}, ValueError, "mode must be one of "),
+    ({"op": "nonsense"}, ValueError, "op "),
+    ({"padding": -1}, ValueError, "padding must be between 0"),
+    ({"stride": 0}, ValueError, "stride must be between 1"),
+    ({"stride": {}}, TypeError, r"\{\} is not a valid parameter"),
+    (
+        {"padding": np.array([1, 1])},
+        TypeError,
+        r"array\(\[1, 1\]\) is not a valid parameter; expected a number",
+    ),
+    ({"dilation": 0}, ValueError, "dilation must be between 1"),
+    ({"groups": 0}, ValueError, "groups must be at least 1"),
+    ({"precision": "int8"}, ValueError, "precision must be one of"),
+    ({"precision": "float16"}, ValueError, "is for float16 data, not float32"),
+    ({"workspace_limit": "1 flea"}, TypeError, "workspace_limit"),
+    ({"stream": "fast"}, TypeError, "stream must be an address"),
+    ({"stream": -5}, ValueError, "stream must be an address"),
+]
+
+
+@ON_IMAGE
+def test_keyword_is_rejected(fake: FakeCudnn, operation: str) -> None:
+    accepted = inspect.signature(getattr(ct, operation)).parameters
+    for keywords, error, message in BAD_KEYWORDS:
+        if set(keywords) <= set(accepted):
+            with pytest.raises(error, match=message):
+                simple_call(operation, image(), **keywords)
+    simple_call(operation, image())
+
+
+@ON_IMAGE
+def test_operand_is_rejected(fake: FakeCudnn, operation: str) -> None:
+    arguments, keywords = simple_arguments(operation, image())
+    names = [name for name in selftest_cases.required(operation) if name not in keywords]
+    arrays = [place for place, given in enumerate(arguments) if isinstance(given, ct.DeviceArray)]
+    for place in arrays:
+        name = names[place]
+        for bad in (arguments[place].numpy(), *([None] * (name != "b")), object()):
+            given = [*arguments[:place], bad, *arguments[place + 1 :]]
+            with pytest.raises(TypeError, match=f"^{name} must be an array on the device, not"):
+                getattr(ct, operation)(*given, **keywords)
+    with pytest.raises(TypeError, match="takes float16"):
+        simple_call(operation, image("int32"))
+
+
+@ON_IMAGE
+def test_out_is_rejected(fake: FakeCudnn, host: Host, operation: str) -> None:
+    x = image()
+    y = simple_call(operation, x)
+    backwards = ForeignArray(host, np.flip(y.numpy()))
+    readonly = ForeignArray(host, y.numpy())
+    readonly.readonly = True
+    closed = y.copy()
+    closed.close()
+    whole = ct.zeros((y.size + 1,))
+    itself = ct.DeviceArray(
+        y.spec._replace(strides=(int(y.ndim > 1),) * y.ndim), whole.pointer, whole, whole.writer
+    )
+    part = ct.DeviceArray(y.spec, x.pointer + 4, x, x.writer)
+    for out, error, message in (
+        (part, ValueError, "out overlaps"),
+        (ct.empty((7, 7)), ValueError, r"out (has shape \(7, 7\);|is float32\[7, 7\])"),
+        (ct.empty(y.shape, "int32"), (TypeError, ValueError), "out is int32"),
+        (backwards, ValueError, "out (has strides|is float32)"),
+        (readonly, ValueError, "out is read-only"),
+        (itself, ValueError, "out (overlaps itself|has strides|is float32)"),
+        (closed, ValueError, "is closed"),
+        (y.numpy(), TypeError, "out must be an array on the device"),
+    ):
+        with pytest.raises(error, match=message):
+            simple_call(operation, x, out=out)
+    np.testing.assert_array_equal(simple_call(operation, x).numpy(), y.numpy())

@@ -1,0 +1,358 @@
+"""Calls with arguments that an operation rejects, as lines of Python, each with its error.
+
+The arguments that all operations reject alike are in test_operations.
+"""
+
+from __future__ import annotations
+
+import gc
+import re
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cudnn_ct as ct
+from cudnn_ct.cuda import interop
+from cudnn_ct.cuda import stream as streams
+from cudnn_ct.dnn.availability import check_context as dnn_context
+from cudnn_ct.errors import CudnnError
+from cudnn_ct.shapes.ctc import check_ctc_operands
+
+from .cudnn import FakeCudnn
+from .host import ForeignArray, Host
+from .test_conv import images
+
+
+class Fake:
+    """An object with the given attributes."""
+
+    def __init__(self, **attributes: Any) -> None:
+        vars(self).update(attributes)
+
+
+def closed() -> ct.DeviceArray:
+    array = images(2, 3)
+    array.close()
+    return array
+
+
+def elsewhere(*shape: int) -> ct.DeviceArray:
+    with ct.use(device=1):
+        return images(*shape)
+
+
+def strided(x: ct.DeviceArray, *strides: int) -> ct.DeviceArray:
+    return x.view_as(x.spec._replace(strides=strides))
+
+
+# x is float32[2, 3, 5, 6], w float32[4, 3, 3, 3], v float32[3] and `many` a NumPy array of two elements.
+CONV = r"""
+ct.conv(x, w, dilation=9) | ValueError: the output would be empty along spatial axis 0
+ct.conv(x, w, groups=2) | ValueError: x has 3 channels; w expects 3 x groups 2 = 6
+ct.conv(x, w, padding="same") | ValueError: padding must be one of valid, half, full
+ct.conv(x, w, padding=(1, 2, 3)) | ValueError: has 3 numbers; the window has 2 axes
+ct.conv(x, w, alpha=None) | TypeError: alpha must be a number: got None
+ct.conv(x, images(4, 3, 3, 3, dtype="float64")) | TypeError: x is float32 and w is float64
+ct.conv(x, images(4, 3, 3)) | ValueError: w has 3 dimensions \(4, 3, 3\)
+ct.conv(images(2, 3), images(4, 3)) | ValueError: with 1 to 3 spatial axes
+ct.conv(elsewhere(2, 3, 5, 6), w) | ValueError: w is on another device: got 0, expected 1
+ct.conv(images(2, 3, 5, 6, dtype="uint8"), images(4, 3, 3, 3, dtype="uint8")) | TypeError: int8, not uint8
+ct.conv_plan(x, w, beta=x) | TypeError: beta must be a number
+ct.conv_algorithms(x, w, alpha="1") | TypeError: alpha must be a number: got '1'
+ct.conv_transpose_output_shape((1, 1, 1), (1, 1, 1), groups=1.5) | TypeError: groups must be an int
+ct.conv(x, w, padding=((0, 1), (0, 1))) | NotSupportedError: pad both sides of an axis alike
+ct.conv_bias_activation(x, w, None, activation="softmax") | ValueError: activation must be one of identity,
+ct.conv_bias_activation(x, w, v) | ValueError: b has shape \(3,\); y of shape \(2, 4, 3, 4\) needs \(4,\)
+ct.conv_bias_activation(x, w, None, z=x) | ValueError: z has shape \(2, 3, 5, 6\); y has \(2, 4, 3, 4\)
+ct.conv_bias_activation(x, w, images(4, dtype="float64")) | TypeError: b is float64 and x is float32
+ct.conv_bias_activation(x, w, None, algo="fft", stride=2, strict=True) | NotSupportedError: fft needs stride 1
+ct.conv_bias_activation(x, w, None, activation="gelu") | NotSupportedError: the legacy calls do not support
+ct.conv_bias_activation(x, w, None, activation="gelu") | NotSupportedError: supports relu and identity, not
+ct.conv_bias_activation(x, w, None, activation="gelu") | NotSupportedError: graph all engines
+"""
+
+# i, j and dy are int8 operands of a convolution.
+INT8 = r"""
+ct.conv(i, j, alpha=2) | ValueError: alpha is not supported for int32 results; pass a float32 out
+ct.conv(i, j, beta=1, out=ct.zeros(dy.shape, "int32")) | ValueError: beta is not supported for int32 results
+ct.conv(i, j, precision="float64") | ValueError: precision='float64' is for float16 or .* data, not int8
+ct.conv(i, j, out=ct.zeros(dy.shape, "float64")) | TypeError: sums of int8 are written as int32 or float32
+ct.conv(i, j, algo="fft") | ValueError: algo='fft' is not for forward of int8 .*; none, small are
+ct.conv(i, j) | NotSupportedError: the legacy calls write sums of int8 as float32, not int32
+ct.conv_backward_filter(dy, i, j.shape) | TypeError: a gradient of a convolution takes float16, .*, not int8
+ct.conv_backward_data(dy, j, i.shape) | TypeError: a gradient of a convolution takes float16, .*, not int8
+ct.conv_transpose(dy, j) | TypeError: a gradient of a convolution takes float16, .*, not int8
+ct.conv_backward_bias(dy) | TypeError: a gradient of a convolution takes float16, .*, not int8
+ct.conv_plan(dy, i, j.shape, direction="backward_filter") | TypeError: a gradient of a .*, not int8
+ct.conv_bias_activation(i, j, None) | TypeError: a fused convolution takes float16, .*, not int8
+"""
+
+LAYERS = r"""
+ct.affine_grid(images(2, 2, 2), (2, 3, 4)) | ValueError: theta has shape \(2, 2, 2\)
+ct.affine_grid(images(2, 2, 3), (3, 3, 4)) | ValueError: a batch of 3 needs \(3, 2, 3\)
+ct.grid_sample(x, images(3, 2, 2, 2)) | ValueError: x and grid differ in batch size: got 2 and 3
+ct.grid_sample(images(2, 3, 4), images(2, 2, 2, 2)) | ValueError: expected \(N, C, H, W\)
+ct.spatial_transformer(x, images(2, 2, 3), scale_width=0) | ValueError: scale_width must be more than 0
+ct.spatial_transformer(ct.TensorSpec(None, None, "x"), x) | TypeError: x must be an array on
+ct.lrn(x, n=17) | ValueError: n must be between 1 and 16: got 17
+ct.lrn(x, k=0) | ValueError: k must be at least 1e-05: got 0
+ct.lrn(x, lrn_beta=0) | ValueError: lrn_beta must be at least 0.01: got 0
+ct.lrn(images(2, 3)) | ValueError: expected \(N, C, \*spatial\)
+ct.activation_backward(images(3, 5), images(2, 3, 5), images(2, 3, 5)) | ValueError: dy has shape \(3, 5\)
+ct.activation_backward(x, x, x, mode="elu", coefficient=-0.5) | ValueError: coefficient is negative .*at
+ct.softmax(x, axis=4) | ValueError: axis is out of range: got 4
+ct.softmax(x, axis=(0, 2)) | ValueError: must name adjacent axes
+ct.softmax(x, axis=(1, 1)) | ValueError: contains an axis twice
+ct.softmax(x, algo="quick") | ValueError: algo must be one of fast, accurate, log
+ct.softmax_backward(images(2, 2), images(2, 3)) | ValueError: dy has shape \(2, 2\); y has \(2, 3\)
+ct.softmax(x, beta=many, out=x) | TypeError: beta must be a number
+ct.pool(x, window=9) | ValueError: window of 9 is larger than spatial axis 0: the input has 5
+ct.pool(x, window=2, padding=2) | ValueError: padding \(2, 2\) of spatial axis 0 must be smaller
+ct.pool(x, window=(2, 2, 2)) | ValueError: has 3 axes; x of shape .* has 2 spatial axes
+ct.pool(x, window="all") | ValueError: or 'global': got 'all'
+ct.pool(x, window=2, padding=((0, 1), (0, 0)), mode="average_exc_pad") | NotSupportedError: cannot leave the
+ct.pool(x, window={2}) | TypeError: is not a valid parameter
+ct.pool(x, window=(2, {3})) | TypeError: is not a valid parameter
+ct.pool_backward(images(2, 3, 2, 2), x, ct.pool(x, window=2), window=2) | ValueError: dy .*gives \(2, 3, 2,
+"""
+
+NORM = r"""
+ct.batch_norm_training(x, v, v, momentum=1.5) | ValueError: momentum must be between 0 and 1: got 1.5
+ct.batch_norm_training(x, v, v, activation="tanh") | ValueError: activation must be one of relu: got 'tanh'
+ct.batch_norm_training(x, v, v, alpha=x) | TypeError: alpha must be a number
+ct.batch_norm_training(x, v, v, running_mean=v) | ValueError: running_mean is given without running_var; both
+ct.batch_norm_training(x, v, v, running_var=v) | ValueError: running_var is given without running_mean
+ct.batch_norm_training(images(1, 3), v, v, running_mean=v, running_var=v) | ValueError: one sample does not
+ct.batch_norm_training(x, images(4), v) | ValueError: scale has shape \(4,\); x .* needs \(1, 3, 1, 1\) or
+ct.batch_norm_training(x, v, v, mode="per_activation") | ValueError: mode='per_activation' needs \(1, 3, 5,
+ct.batch_norm_training(half, ct.asarray(v, "float16"), v) | TypeError: scale is float16; x of float16 needs
+ct.batch_norm_training(x, v, v, z=half) | TypeError: x is float32 and z is float16
+ct.batch_norm_training(x, v, v, z=images(2, 3)) | ValueError: z has shape \(2, 3\); x has \(2, 3, 5, 6\)
+ct.batch_norm_training(x, v, v, running_mean=v, running_var=many) | TypeError: running_var must be an array
+ct.batch_norm_training(x, v, v, running_mean=v, running_var=v) | ValueError: out overlaps
+ct.batch_norm_training(x, v, v, running_mean=strided(v, 0), running_var=v) | ValueError: running_mean has
+ct.batch_norm_training(x, v, v, running_mean=v, running_var=strided(v, 0)) | ValueError: running_var has
+ct.batch_norm_training(images(1, 1, 1, 1, 1, 1, 1), v, v) | ValueError: takes 1 to 6 axes
+ct.batch_norm_backward(x, x, v, v) | ValueError: mean and invstd must both be given, or neither
+ct.batch_norm_backward(x, x, v, activation="relu") | ValueError: activation='relu' needs y, the result of the
+ct.batch_norm_backward(images(2, 3), x, v) | ValueError: dy has shape \(2, 3\); x has
+ct.batch_norm_overflow_detected(wait=many) | TypeError: wait must be True or False
+"""
+
+TENSORS = r"""
+ct.add(x, images(2, 3, 5, 5)) | ValueError: b has shape \(2, 3, 5, 5\); a of shape \(2, 3, 5, 6\) needs
+ct.add(x, v) | ValueError: b .*needs as many axes
+ct.add(x, images(2, 3, dtype="float64")) | TypeError: add needs one dtype for all
+ct.op_tensor(x) | ValueError: op='add' needs b
+ct.op_tensor(x, x, op="sqrt") | ValueError: op='sqrt' takes one tensor
+ct.op_tensor(x, x, op="div") | ValueError: op must be one of add, mul, min, max, sqrt
+ct.op_tensor(x, x, alpha1="2") | TypeError: alpha1 must be a number: got '2'
+ct.scale(x, alpha=None) | TypeError: alpha must be a number: got None
+ct.scale(ct.zeros(3, "int8"), alpha=2) | TypeError: scale takes float16, .* not int8
+ct.scale(many, alpha=2) | TypeError: x must be an array on the device
+ct.fill(x, "1") | TypeError: value must be a number: got '1'
+ct.transform(x, layout="chwn") | ValueError: layout must be one of nchw, nhwc
+ct.transform(images(2, 3), layout="nhwc") | ValueError: layout 'nhwc' needs a shape
+ct.transform(images(2, 3), strides=(1, 1)) | ValueError: would share memory
+ct.transform(x, strides=(3,)) | ValueError: expected one per axis
+ct.transform(images(2, 3), layout="nchw", strides=(3, 1)) | ValueError: pass one
+ct.transform(images(2, 3), strides=(1, 2), out=images(2, 3)) | ValueError: expected \(1, 2\)
+ct.transform(x, dtype="int8") | TypeError: got float32 to int8
+ct.transform(x, out=ct.zeros((2, 3, 5, 6), "float16")) | TypeError: the result is float32
+ct.reduce(x, axis=4) | ValueError: axis is out of range: got 4
+ct.reduce(x, axis=(0, -4)) | ValueError: contains an axis twice
+ct.reduce(x, op="median") | ValueError: op must be one of add, mul, min, max, amax
+ct.reduce_with_indices(x, op="avg") | ValueError: got 'avg', expected 'min' or 'max'
+ct.reduce(ct.zeros((1,) * 9)) | ValueError: a reduction takes at most 8 axes
+"""
+
+ARRAYS = r"""
+ct.empty_cache(device=-1) | ValueError: device -1 does not exist: the driver shows 2
+ct.use(device=2).__enter__() | ValueError: device 2 does not exist: the driver shows 2
+ct.use(device=2**70).__enter__() | ValueError: device 1180591620717411303424 does not exist
+ct.softmax(x, stream=2**64) | ValueError: stream must be an address
+ct.softmax(x, stream=Fake(__cuda_stream__=(0, "x"))) | TypeError: stream must be an address
+ct.softmax(x, stream=Fake(__cuda_stream__=lambda: (0, -1))) | ValueError: stream must be an address
+ct.softmax(x, stream=Fake(cuda_stream=2**64)) | ValueError: stream must be an address
+ct.softmax(x, stream=Fake(ptr=-7)) | ValueError: stream must be an address
+ct.synchronize(Fake(__cuda_stream__=5)) | TypeError: __cuda_stream__ of .* is malformed: got 5
+ct.TensorDescriptor(ct.TensorSpec(None, (), "x")) | TypeError: shape of a spec must be a tuple of ints
+ct.TensorSpec.packed((2, 3), "\ud800") | TypeError: cuDNN has no dtype \ud800; it has float32
+ct.TensorSpec.packed((2, 3), "float32", many) | ValueError: layout must be one of nchw, nhwc
+ct.empty((1, 2, 3, 4), layout="nwhc") | ValueError: layout must be one of nchw, nhwc: got 'nwhc'
+ct.asarray(x, layout=many) | ValueError: layout must be one of nchw, nhwc: got
+ct.asarray(many, layout="") | ValueError: layout must be one of nchw, nhwc: got
+ct.empty((1, 2), layout="nhwc") | ValueError: 'nhwc' needs a shape \(N, C, 1 to 3 spatial axes\): got \(1, 2\)
+ct.empty((2, -1)) | ValueError: each length must be between 0
+ct.empty((2.5, 1)) | TypeError: sequence of integers
+ct.use(device=0, stream=side1).__enter__() | ValueError: stream is on another device: got 1, expected 0
+x.copy(stream=side1) | ValueError: stream is on another device: got 1, expected 0
+x.fill(0, stream=side1) | ValueError: stream is on another device: got 1, expected 0
+x.fill([1.0, 2.0]) | ValueError: value must be one number
+x.fill([]) | ValueError: value must be one number
+x.fill(np.arange(3.0)) | ValueError: value must be one number
+x.fill([[1], [2]]) | ValueError: value must be one number
+x.__dlpack__(dl_device=(1, 0)) | BufferError: must be the array's own device: got \(1, 0\), expected \(2, 0\)
+x.__dlpack__(stream=0) | ValueError: DLPack forbids stream 0
+ct.activation(foreign(np.array([[1, 2, 3]], ">f4")), mode="identity") | TypeError: is big-endian: only native
+x.__dlpack__(dl_device=0.5) | TypeError: dl_device must be two integers
+x.__dlpack__(dl_device=(1, -1)) | BufferError: must be the array's own device
+x.__dlpack__(copy=many) | TypeError: copy must be True or False
+x.__dlpack__(max_version=1.0) | TypeError: max_version must be two integers
+x.packed("nhwc", 1.5) | TypeError: stream must be an address
+x.fill("1") | TypeError: value must be a real number: got '1'
+x.fill(None) | TypeError: value must be a real number: got None
+x.fill(1j) | TypeError: value must be a real number: got 1j
+x.fill(np.datetime64(3, "s")) | TypeError: value must be a real number
+x.fill(object()) | TypeError: value must be a real number
+x.fill(10**400) | ValueError: value is too large for float32
+ct.raw.cudnnGetErrorString((1, 2)) | TypeError: cudnnGetErrorString\(status: c_int\): status must be c_int,
+ct.reference.softmax(many, out=5) | TypeError: out must be a NumPy array, not int
+ct.reference.softmax(many, alpha=1j) | TypeError: alpha must be a number: got 1j
+ct.reference.softmax(many, beta="x", out=many.copy()) | TypeError: beta must be a number: got 'x'
+closed().numpy() | ValueError: this DeviceArray of shape \(2, 3\) is closed
+"""
+
+RNN = r"""
+net.forward(seq, weights, lengths=[4, 1]) | ValueError: between 0 and the 3 steps
+net.forward(seq, weights, lengths=[1]) | ValueError: 1 lengths; the batch has 2 sequences
+net.forward(seq, weights, ct.empty((4, 3, 4))) | ValueError: needs \(1, 2, 3\)
+net.forward(seq, ct.empty((7,))) | ValueError: w has shape \(7,\)
+net.forward(ct.empty((4, 2)), weights, layout="packed", lengths=[1, 3]) | NotSupportedError: longest sequence
+net.backward_data(None, net.forward(seq, weights).reserve) | TypeError: training=True
+net.algorithms(3) | TypeError: x_shape must be a sequence of integers
+net.algorithms((1, 1, 2), training=many) | TypeError: training must be True or False
+net.pack_params(5) | TypeError: a mapping by names or a sequence, not int
+net.pack_params([1, 2]) | TypeError: l0.W_hidden must be an array of shape \(3, 2\), not int
+net.split_params(weights, "0") | TypeError: layer must be an int: got '0'
+net.from_torch([]) | TypeError: a state is a mapping from names to arrays, not list
+net.from_torch({}, prefix=3) | TypeError: prefix must be a string, not 3
+net.from_torch({5: np.ones(2)}) | ValueError: lacks weight_hh_l0, weight_ih_l0 and has 5
+net.to_torch(weights, prefix=3) | TypeError: prefix must be a string, not 3
+ct.dnn.GpuDnnConvDesc("valid", conv_mode=many) | ValueError: conv_mode must be one of conv, cross
+ct.dnn.GpuDnnReduction([]) | ValueError: red_op must be one of
+ct.dnn.GpuDnnSoftmax("fast", "channel", tensor_format=many) | ValueError: tensor_format must be
+ct.dnn.dnn_conv(None, None, direction_hint=many) | ValueError: direction_hint must be one of
+"""
+
+ROWS = [
+    line.split(" | ")
+    for text in (CONV, INT8, LAYERS, NORM, TENSORS, ARRAYS, RNN)
+    for line in text.split("\n")
+    if line
+]
+
+
+@pytest.fixture
+def names(fake: FakeCudnn, host: Host) -> dict[str, Any]:
+    """The names that the calls contain."""
+    net, x = ct.RNN("rnn_relu", 2, 3, bias="no_bias"), images(2, 3, 5, 6)
+    functions: dict[str, Any] = {
+        function.__name__: function for function in (images, Fake, closed, elsewhere, strided)
+    }
+    return functions | {
+        **{
+            "ct": ct,
+            "np": np,
+            "many": np.zeros((1, 2)),
+            "foreign": lambda values: ForeignArray(host, values),
+        },
+        **{"x": x, "w": images(4, 3, 3, 3), "v": ct.full((3,), 1), "half": ct.asarray(x, "float16")},
+        **{
+            "i": ct.asarray(x, "int8"),
+            "j": ct.zeros((4, 3, 3, 3), "int8"),
+            "dy": ct.zeros((2, 4, 3, 4), "int8"),
+        },
+        **{"net": net, "weights": ct.zeros((net.weight_size,)), "seq": ct.zeros((3, 2, 2))},
+        "dy": ct.zeros((2, 4, 3, 4), "int8"),
+        "side1": streams.as_stream(0x77, 1),
+    }
+
+
+@pytest.mark.parametrize(("call", "error"), ROWS, ids=[call for call, _ in ROWS])
+def test_call_is_rejected(names: dict[str, Any], call: str, error: str) -> None:
+    with pytest.raises((CudnnError, TypeError, ValueError, BufferError)) as caught:
+        eval(call, names)
+    kind, message = error.split(": ", 1)
+    assert type(caught.value).__name__ == kind
+    assert re.search(message, str(caught.value), re.DOTALL), caught.value
+    names.clear()
+    del caught
+
+
+# --- other properties of hostile arguments -----------------------------------------------------------------
+
+
+KEEPERS: dict[str, Callable[[Any], object]] = {
+    "a device to free memory of": lambda array: ct.empty_cache(device=array),
+    "a device to use": lambda array: ct.use(device=array).__enter__(),
+    "a dtype": lambda array: ct.empty((2, 3), array),
+    "a flag": lambda array: ct.conv(images(2, 3, 5, 6), images(4, 3, 3, 3), strict=array),
+    "a flag of a layer": lambda array: ct.reduce(images(2, 3), keepdims=array),
+    "another flag": lambda array: ct.conv(images(2, 3, 5, 6), images(4, 3, 3, 3), deterministic=array),
+}
+
+
+@pytest.mark.parametrize("name", KEEPERS)
+def test_rejected_argument_is_not_kept(fake: FakeCudnn, name: str) -> None:
+    array = images(2, 3)
+    there = weakref.ref(array)
+    with pytest.raises(TypeError):
+        KEEPERS[name](array)
+    del array
+    gc.collect()
+    assert there() is None
+
+
+@pytest.mark.parametrize(("stream", "error"), [("x", TypeError), (-1, ValueError), (2**64, ValueError)])
+def test_array_interface_is_rejected_when_its_stream_is_malformed(
+    stream: Any, error: type[Exception]
+) -> None:
+    with pytest.raises(error, match="stream must be an address"):
+        interop._producer_stream(Fake(__cuda_array_interface__={"stream": stream}), 0)
+
+
+@pytest.mark.parametrize("device", [None, (), (2,), "cuda", ("cuda", 0), 5])
+def test_dlpack_producer_is_rejected_when_its_device_is_malformed(device: Any) -> None:
+    producer = Fake(__dlpack_device__=lambda: device, __dlpack__=lambda **_: None)
+    for function in (interop.device_of, interop.in_host_memory):
+        with pytest.raises(TypeError, match=r"__dlpack_device__ of .* is malformed: got"):
+            function(producer)
+
+
+def test_array_at_address_0_is_rejected_unless_it_is_empty(fake: FakeCudnn, host: Host) -> None:
+    array, empty = (ForeignArray(host, np.zeros((n, 3), np.float32)) for n in (2, 0))
+    array.pointer = empty.pointer = 0
+    with pytest.raises(ValueError, match=r"not usable: its float32\[2, 3\] nchw is at address 0"):
+        ct.softmax(array)
+    assert ct.softmax(empty).shape == (0, 3)
+
+
+def test_flags_take_numbers_and_numpy_booleans(fake: FakeCudnn) -> None:
+    x, w, net = images(1, 2, 3, 4), images(4, 2, 3, 3), ct.RNN("rnn_relu", 2, 3, bias="no_bias")
+    for yes in (True, 1, np.True_, np.int64(1)):
+        assert ct.reduce_with_indices(x, op="max", axis=1, keepdims=yes).indices.shape == (1, 1, 3, 4)
+        assert net.algorithms((1, 1, 2), training=yes, measure=not yes)
+        assert (
+            ct.conv(x, w, deterministic=yes).numpy() == ct.conv(x, w, deterministic=not yes).numpy()
+        ).all()
+    assert dnn_context(np.int64(0)) == dnn_context("cuda0") == 0
+
+
+@pytest.mark.parametrize(
+    ("shape", "message"),
+    [
+        ((2**20, 2**20, 2**10), "they are in rows, or one after another"),
+        ((2**50,), rf"there are {2**50} labels; label_lengths \(1, 2\) add up to 3"),
+        ((2**50, 1), rf"there are {2**50} rows of labels; the batch has 2 sequences"),
+    ],
+)
+def test_labels_are_rejected_when_no_list_could_hold_them(shape: tuple[int, ...], message: str) -> None:
+    labels = np.broadcast_to(np.int32(1), shape)
+    with pytest.raises(ValueError, match=message):
+        check_ctc_operands((9, 2, 4), labels, [1, 2], [9, 8])
+    wide = np.broadcast_to(np.int32(1), (2, 2**50))
+    assert check_ctc_operands((9, 2, 4), wide, [1, 2], [9, 8])[0] == ((1,), (1, 1))

@@ -1,0 +1,277 @@
+"""The table of operations, which all tiers read: a simple operation needs one row here, and no other test.
+
+The selftest has its own rows in the package, and draws operands for an operation without any by the names of
+its parameters. The failing calls, the fuzzer and the tests of threads make the calls of the selftest.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from hypothesis import strategies as st
+
+import cudnn_ct as ct
+from cudnn_ct.cli.selftest_cases import PARAMETERS, required
+from cudnn_ct.shapes.norm import norm_parameter_dtype, norm_parameter_shape
+from tests.alignment import conv_calls
+from tests.gradients import assert_gradient
+from tests.layers import FLOATS, LayerCase, Tensor, lying, pool_cases, scales_and_out, several, spatial_cases
+from tests.norm_cases import norm_cases
+from tests.tensor_cases import op_tensor_cases, reduce_cases, transform_cases
+
+NORMS = tuple(f"batch_norm_{step}" for step in ("training", "inference", "backward", "inference_backward"))
+
+
+class OpCase(NamedTuple):
+    """Operations whose calls are drawn together, such as a forward pass and its gradient.
+
+    Attributes
+    ----------
+    operations : tuple of str
+        Public names, the forward pass first.
+    calls : SearchStrategy of LayerCase
+        Calls of any of them, with operands of any layout, view and seed.
+    keywords : dict
+        What a simple call requires besides arrays.
+    gradient : str
+        The operation that computes the gradients of the first one; empty if none does.
+    differences : tuple of LayerCase
+        Small calls in float64 of the first one, whose gradients are compared with differences.
+    varies : tuple of str
+        The operations whose last bits may vary from run to run, by cuDNN's manual.
+    """
+
+    operations: tuple[str, ...]
+    calls: st.SearchStrategy[LayerCase]
+    keywords: dict[str, Any] = {}  # noqa: RUF012 - never modified
+    gradient: str = ""
+    differences: tuple[LayerCase, ...] = ()
+    varies: tuple[str, ...] = ()
+
+
+# --- calls by the names of parameters ----------------------------------------------------------------------
+
+
+@st.composite
+def named_calls(
+    draw: st.DrawFn,
+    operations: Sequence[str],
+    shapes: st.SearchStrategy[tuple[int, ...]],
+    keywords: st.SearchStrategy[dict[str, Any]],
+) -> LayerCase:
+    """Draw a call of an operation whose result has the shape of x, or of its gradient."""
+    operation, shape, given = draw(st.sampled_from(operations)), draw(shapes), draw(keywords)
+    dtype = draw(st.sampled_from(FLOATS))
+    operands = _operands(draw, operation, lying(draw, shape, dtype, "floats"), given)
+    scales, outs = scales_and_out(draw, shape, dtype)
+    terms = {"dx": 10.0} if "scale" in operands else {}
+    return LayerCase(operation, tuple(operands.values()), given | scales, outs, terms=terms)
+
+
+def _operands(draw: st.DrawFn, operation: str, x: Tensor, keywords: dict[str, Any]) -> dict[str, Tensor]:
+    """Draw what an operation requires: y is the result for x, dy has its shape, parameters are positive."""
+    names = [name for name in required(operation) if name not in keywords]
+    found = {"x": x, "dy": lying(draw, x.shape, x.dtype, "floats")}
+    for name in PARAMETERS:
+        seed = draw(st.integers(0, 99)) if name in names else 0
+        found[name] = Tensor(x.shape[1:2], norm_parameter_dtype(x.dtype), "positive", seed=seed)
+    if "y" in names:
+        forward = operation.removesuffix("_backward")
+        given = [found[name].array() for name in required(forward) if name not in keywords]
+        found["y"] = lying(draw, x.shape, x.dtype, getattr(ct.reference, forward)(*given, **keywords))
+    return {name: found[name] for name in names}
+
+
+def shapes(first: int, last: int, longest: int = 4) -> st.SearchStrategy[tuple[int, ...]]:
+    """Draw shapes of ``first`` to ``last`` axes; the first axis may have the length 0."""
+    lengths = st.lists(st.integers(1, longest), min_size=first - 1, max_size=last - 1)
+    return st.tuples(st.sampled_from((1, 2, 3, 4, 0)), lengths).map(lambda shape: (shape[0], *shape[1]))
+
+
+def keywords(**choices: Sequence[Any]) -> st.SearchStrategy[dict[str, Any]]:
+    """Draw one value of each list."""
+    return st.fixed_dictionaries({name: st.sampled_from(list(values)) for name, values in choices.items()})
+
+
+def simple_arguments(operation: str, x: Any) -> tuple[list[Any], dict[str, Any]]:
+    """Return arguments and keywords for images x on the device: x for all data, ones for parameters."""
+    n, channels, *size = x.shape
+    dtype = ct.asarray(x).spec.dtype
+    known = dict.fromkeys(("x", "y", "dy", "a", "b"), x)
+    known |= {name: ct.full((channels,), 1, norm_parameter_dtype(dtype)) for name in PARAMETERS}
+    known |= {"grid": ct.zeros((n, *size, 2), dtype), "theta": ct.zeros((n, 2, 3), dtype)}
+    pixel = (channels, channels, *(1 for _ in size))
+    known |= {"w": ct.full(pixel, 1, dtype), "x_shape": tuple(x.shape), "w_shape": pixel}
+    if operation == "conv_bias_activation":
+        known["b"] = ct.zeros((channels,), dtype)
+    accepted = inspect.signature(getattr(ct.reference, operation)).parameters
+    keywords = {name: value for name, value in row_of(operation).keywords.items() if name in accepted}
+    return [known[name] for name in required(operation) if name not in keywords], keywords
+
+
+def simple_call(operation: str, x: Any, **keywords: Any) -> Any:
+    """Call an operation on images x on the device, and return its first result."""
+    arguments, given = simple_arguments(operation, x)
+    return several(getattr(ct, operation)(*arguments, **given | keywords))[0]
+
+
+def check_gradient(row: OpCase, call: LayerCase) -> None:
+    """Compare each gradient of a call with differences, with and without results that were saved."""
+    forward, backward = getattr(ct, call.operation), getattr(ct, row.gradient)
+    names = [name for name in required(call.operation) if name not in call.keywords]
+    given = dict(zip(names, (one.array() for one in call.operands if one), strict=True))
+
+    def run(**changed: np.ndarray) -> Any:
+        return forward(*(ct.asarray(array) for array in (given | changed).values()), **call.keywords)
+
+    result = run()
+    dy = np.random.default_rng(7).standard_normal(several(result)[0].shape)
+    known = {name: ct.asarray(array) for name, array in given.items()} | {"y": several(result)[0]}
+    parameters = inspect.signature(backward).parameters
+    both = {name: value for name, value in call.keywords.items() if name in parameters}
+    needed = [known.get(name, ct.asarray(dy)) for name in required(row.gradient) if name not in both]
+    saved = {name: getattr(result, name) for name in getattr(result, "_fields", ()) if name in parameters}
+    for extra in ({}, {name: array for name, array in saved.items() if name != "y"}):
+        gradients = backward(*needed, **both, **extra)
+        fields = getattr(gradients, "_fields", (f"d{names[0]}",))
+        for field, gradient in zip(fields, several(gradients), strict=True):
+            name = field.removeprefix("d")
+            if gradient is not None and name in given:
+                values = lambda v, name=name: several(run(**{name: v}))[0].numpy()  # noqa: E731
+                assert_gradient(gradient.numpy(), values, given[name], dy, 1e-6)
+
+
+# --- the table ---------------------------------------------------------------------------------------------
+
+
+def _float64(*shapes: tuple[int, ...], values: Any = "floats") -> tuple[Tensor, ...]:
+    return tuple(Tensor(shape, "float64", values, seed=seed) for seed, shape in enumerate(shapes))
+
+
+def _norm_differences() -> Iterator[LayerCase]:
+    for mode in ("spatial", "per_activation"):
+        for rank in range(1, 7):
+            (x,) = _float64((3, 2, 2, 1, 2, 2)[:rank])
+            parameters = _float64(*[norm_parameter_shape(x.shape, mode)] * 2, values="positive")
+            yield LayerCase("batch_norm_training", (x, *parameters), {"mode": mode, "epsilon": 0.1})
+
+
+POOLING = {"window": (3, 2), "stride": 2, "padding": (1, 0)}
+GEOMETRY = (
+    _float64((2, 3, 4, 5))[0],
+    Tensor((2, 2, 3), "float64", np.array([[[0.7, 0.11, 0.03], [-0.13, 0.81, 0.07]]] * 2)),
+)
+TERMS = {"dx": 10.0, "dtheta": 100.0}
+SCALED = {"scale_height": 0.8, "scale_width": 1.5}
+ACTIVATIONS = ("relu", "clipped_relu", "sigmoid", "tanh", "elu", "swish", "identity")
+OVER = ({}, {"mode": "instance"}, {"axis": 0}, {"axis": -1}, {"axis": (0, 1)}, {"axis": (-2, -1)})
+ALGOS = ("accurate", "fast", "log")
+
+CONV = OpCase(
+    (
+        *("conv", "conv_backward_data", "conv_backward_filter", "conv_transpose"),
+        *("conv_backward_bias", "conv_bias_activation"),
+    ),
+    st.builds(conv_calls, st.sampled_from(FLOATS), st.sampled_from(("nchw", "nhwc")), st.just(1)).flatmap(
+        lambda calls: st.sampled_from(sorted(calls.items())).map(lambda item: item[1])
+    ),
+)
+CASES = (
+    CONV,
+    OpCase(
+        ("pool", "pool_backward"),
+        pool_cases() | pool_cases(asymmetric=True),
+        {"window": 1},
+        "pool_backward",
+        tuple(
+            LayerCase("pool", _float64((2, 2, 5, 4), values="distinct"), POOLING | {"mode": mode})
+            for mode in ("max", "average_inc_pad", "average_exc_pad", "sum")
+        ),
+        varies=("pool_backward",),
+    ),
+    OpCase(
+        ("softmax", "softmax_backward"),
+        named_calls(
+            ("softmax", "softmax_backward"),
+            shapes(2, 6),
+            st.builds(dict.__or__, keywords(algo=ALGOS), st.sampled_from(OVER)),
+        ),
+        {},
+        "softmax_backward",
+        tuple(LayerCase("softmax", _float64((2, 3, 2, 2)), {"algo": algo}) for algo in ALGOS),
+    ),
+    OpCase(
+        ("activation", "activation_backward"),
+        named_calls(
+            ("activation", "activation_backward"),
+            shapes(1, 6),
+            keywords(mode=ACTIVATIONS, coefficient=(0.5, 1, 2)) | st.just({"mode": "elu", "coefficient": 0}),
+        ),
+        {},
+        "activation_backward",
+        tuple(
+            LayerCase("activation", _float64((3, 7)), {"mode": mode, "coefficient": 1.5})
+            for mode in ACTIVATIONS
+        ),
+    ),
+    OpCase(
+        ("lrn", "lrn_backward"),
+        named_calls(
+            ("lrn", "lrn_backward"),
+            shapes(3, 5, longest=7),
+            keywords(n=range(1, 8), lrn_alpha=(1e-4, 1.0), lrn_beta=(0.75, 0.5), k=(1.0, 2.0)),
+        ),
+        {},
+        "lrn_backward",
+        (LayerCase("lrn", _float64((2, 7, 2, 2)), {"n": 5, "lrn_alpha": 1.0}),),
+    ),
+    OpCase(
+        ("grid_sample", "grid_sample_backward", "affine_grid", "affine_grid_backward"),
+        spatial_cases(),
+        varies=("grid_sample_backward", "affine_grid_backward"),
+    ),
+    OpCase(
+        ("spatial_transformer", "spatial_transformer_backward"),
+        st.sampled_from(
+            (
+                LayerCase(
+                    "spatial_transformer", GEOMETRY, SCALED, {"out": Tensor((2, 3, 4, 8), "float64", "nan")}
+                ),
+                LayerCase(
+                    "spatial_transformer_backward",
+                    (Tensor((2, 3, 4, 8), "float64", "floats"), *GEOMETRY),
+                    SCALED,
+                ),
+                LayerCase(
+                    "spatial_transformer_backward",
+                    (GEOMETRY[0], *GEOMETRY),
+                    {},
+                    {"out": GEOMETRY[0]},
+                    terms=TERMS,
+                ),
+            )
+        ),
+        {},
+        "spatial_transformer_backward",
+        (LayerCase("spatial_transformer", GEOMETRY),),
+        varies=("spatial_transformer_backward",),
+    ),
+    OpCase(NORMS, norm_cases(), {}, "batch_norm_backward", tuple(_norm_differences())),
+    OpCase(("add", "op_tensor"), op_tensor_cases(), {"op": "sqrt"}),
+    OpCase(("transform",), transform_cases()),
+    OpCase(("reduce", "reduce_with_indices"), reduce_cases(), {"op": "max", "axis": 0, "keepdims": True}),
+)
+
+OPERATIONS = tuple(name for row in CASES for name in row.operations)
+
+
+def row_of(operation: str) -> OpCase:
+    """Return the row of an operation."""
+    return next(row for row in CASES if operation in row.operations)
+
+
+# Operations that `simple_call` calls; their first result has the layout of the images.
+ON_IMAGES = tuple(name for name in OPERATIONS if not name.startswith("affine_grid"))
