@@ -43,6 +43,7 @@ _PUBLIC = {
     "ops.ctc": "ctc_loss",
     "ops.dropout": "DropoutMask DropoutResult DropoutState dropout dropout_backward",
     "ops.lrn": "lrn lrn_backward",
+    "ops.norm.instance_norm": "instance_norm instance_norm_backward",
     "ops.norm.norm": (
         "batch_norm_backward batch_norm_inference batch_norm_inference_backward "
         "batch_norm_overflow_detected batch_norm_training"

@@ -57,6 +57,8 @@ from .ops.dropout import dropout as dropout
 from .ops.dropout import dropout_backward as dropout_backward
 from .ops.lrn import lrn as lrn
 from .ops.lrn import lrn_backward as lrn_backward
+from .ops.norm.instance_norm import instance_norm as instance_norm
+from .ops.norm.instance_norm import instance_norm_backward as instance_norm_backward
 from .ops.norm.norm import batch_norm_backward as batch_norm_backward
 from .ops.norm.norm import batch_norm_inference as batch_norm_inference
 from .ops.norm.norm import batch_norm_inference_backward as batch_norm_inference_backward

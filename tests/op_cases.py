@@ -259,6 +259,13 @@ CASES = (
         (LayerCase("spatial_transformer", GEOMETRY),),
         varies=("spatial_transformer_backward",),
     ),
+    OpCase(
+        ("instance_norm", "instance_norm_backward"),
+        named_calls(("instance_norm", "instance_norm_backward"), shapes(3, 6), keywords(epsilon=(1e-3, 0.5))),
+        {},
+        "instance_norm_backward",
+        (LayerCase("instance_norm", _float64((2, 3, 2, 2), (3,), (3,)), {"epsilon": 0.1}),),
+    ),
     OpCase(NORMS, norm_cases(), {}, "batch_norm_backward", tuple(_norm_differences())),
     OpCase(("add", "op_tensor"), op_tensor_cases(), {"op": "sqrt"}),
     OpCase(("transform",), transform_cases()),

@@ -16,6 +16,8 @@ from .conv import conv_backward_filter as conv_backward_filter
 from .conv import conv_transpose as conv_transpose
 from .ctc import ctc_loss as ctc_loss
 from .fused import conv_bias_activation as conv_bias_activation
+from .instance_norm import instance_norm as instance_norm
+from .instance_norm import instance_norm_backward as instance_norm_backward
 from .lrn import lrn as lrn
 from .lrn import lrn_backward as lrn_backward
 from .norm import batch_norm_backward as batch_norm_backward
