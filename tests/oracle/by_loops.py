@@ -33,6 +33,7 @@ from .answer import (
     transformed_shape,
     window_of_channels,
 )
+from .images import of_each_image, of_one_image
 from .loops_over_time import ctc_loss, rnn
 from .magnitude import Compute, answers
 
@@ -431,6 +432,16 @@ def batch_norm_inference_backward(operands: Operands, arguments: Arguments) -> V
     }
 
 
+def _of_images(function: Compute) -> Compute:
+    """An instance normalisation by the batch normalisation of one image."""
+
+    def compute(operands: Operands, arguments: Arguments) -> Values:
+        found = function(of_one_image(operands, np.concatenate), arguments)
+        return of_each_image(found, operands["x"].shape, lambda values: values.sum(0))
+
+    return compute
+
+
 # --- local response normalisation ---------------------------------------------------------------------------
 
 
@@ -574,6 +585,8 @@ VALUES: dict[str, Compute] = {
     "batch_norm_inference": batch_norm_inference,
     "batch_norm_backward": batch_norm_backward,
     "batch_norm_inference_backward": batch_norm_inference_backward,
+    "instance_norm": _of_images(batch_norm_training),
+    "instance_norm_backward": _of_images(batch_norm_backward),
     "lrn": lrn,
     "lrn_backward": lrn_backward,
     "affine_grid": affine_grid,

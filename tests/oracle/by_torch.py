@@ -43,6 +43,7 @@ from .answer import (
     transformed_shape,
     window_of_channels,
 )
+from .images import of_each_image, of_one_image
 from .magnitude import Compute, answers
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -702,6 +703,16 @@ def rnn(operands: Operands, arguments: Arguments) -> Values:
     return {name: _array(tensor) for name, tensor in found.items()}
 
 
+def _of_images(function: Torch) -> Torch:
+    """An instance normalisation by the batch normalisation of one image."""
+
+    def compute(operands: Tensors, arguments: Arguments) -> Tensors:
+        found = function(of_one_image(operands, torch.cat), arguments)
+        return of_each_image(found, tuple(operands["x"].shape), lambda values: values.sum(0))
+
+    return compute
+
+
 _FUNCTIONS: dict[str, Torch] = {
     "conv": conv,
     "conv_backward_data": conv_backward_data,
@@ -725,6 +736,8 @@ _FUNCTIONS: dict[str, Torch] = {
     "batch_norm_inference": batch_norm_inference,
     "batch_norm_backward": batch_norm_backward,
     "batch_norm_inference_backward": batch_norm_inference_backward,
+    "instance_norm": _of_images(batch_norm_training),
+    "instance_norm_backward": _of_images(batch_norm_backward),
     "lrn": lrn,
     "lrn_backward": lrn_backward,
     "affine_grid": affine_grid,

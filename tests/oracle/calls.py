@@ -33,6 +33,8 @@ POSITIONAL = {
     "fill": ("x", "value"),
     "grid_sample": ("x", "grid"),
     "grid_sample_backward": ("dy", "x", "grid"),
+    "instance_norm": ("x", "scale", "bias"),
+    "instance_norm_backward": ("dy", "x", "scale"),
     "lrn": ("x",),
     "lrn_backward": ("dy", "x", "y"),
     "op_tensor": ("a",),

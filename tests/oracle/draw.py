@@ -27,6 +27,8 @@ SEVERAL = (
     "batch_norm_backward",
     "batch_norm_inference_backward",
     "grid_sample_backward",
+    "instance_norm",
+    "instance_norm_backward",
     "spatial_transformer_backward",
 )
 
@@ -554,6 +556,26 @@ def _batch_norm_backward(source: Source) -> Recipe:
     return Recipe(operands, arguments, (n.shape, n.dtype), derived)
 
 
+def _instance_norm(source: Source) -> Recipe:
+    shape, dtype = source.images(6), source.choice(FLOATS)
+    wide = "float32" if dtype in HALF else dtype
+    operands = {"x": (shape, dtype, "normal")}
+    operands |= dict.fromkeys(("scale", "bias"), (shape[1:2], wide, "normal"))
+    return Recipe(operands, {"epsilon": source.choice((1e-5, 1e-2))}, (shape, dtype))
+
+
+def _instance_norm_backward(source: Source) -> Recipe:
+    drawn = _instance_norm(source)
+    x, scale = drawn.operands["x"], drawn.operands["scale"]
+    operands, derived = {"x": x, "dy": x, "scale": scale}, {}
+    if source.chance(0.6):
+        statistics = ((*x[0][:2], *(1 for _ in x[0][2:])), *scale[1:])
+        for name in ("mean", "invstd"):
+            operands[name] = statistics
+            derived[name] = Derived("instance_norm", name, drawn.arguments)
+    return Recipe(operands, drawn.arguments, drawn.out, derived)
+
+
 def _batch_norm_inference(source: Source) -> Recipe:
     n = _norm(source)
     operands = {"x": (n.shape, n.dtype, "normal")}
@@ -773,6 +795,8 @@ RECIPES: dict[str, Callable[[Source], Recipe]] = {
     "fill": _fill,
     "grid_sample": _grid_sample,
     "grid_sample_backward": _grid_sample_backward,
+    "instance_norm": _instance_norm,
+    "instance_norm_backward": _instance_norm_backward,
     "lrn": _lrn,
     "lrn_backward": _lrn_backward,
     "op_tensor": _op_tensor,

@@ -23,6 +23,8 @@ FACTOR = {
     "batch_norm_backward": 64,
     "batch_norm_training": 64,
     "ctc_loss": 256,
+    "instance_norm": 64,
+    "instance_norm_backward": 64,
     "lrn_backward": 128,
     "softmax_backward": 32,
 }
@@ -31,6 +33,8 @@ ROUNDINGS = {
     "batch_norm_backward": 3,
     "batch_norm_training": 4,
     "conv_bias_activation": 4,
+    "instance_norm": 4,
+    "instance_norm_backward": 3,
     "lrn_backward": 3,
     "pool_backward": 4,  # overlapping windows are added in the dtype of the result
     "softmax": 2,
@@ -129,7 +133,7 @@ def operands_of(call: Call, answers: dict[str, Any]) -> Operands:
         known = dict(values)
         if operation == "softmax":
             known["x"] = values_of(call.operands[name])
-        if operation == "batch_norm_training":
+        if operation in ("batch_norm_training", "instance_norm"):
             known["bias"] = np.zeros_like(known["scale"])
         answer = answers[operation](known, arguments)[result].value
         tensor = call.operands[name]
@@ -300,7 +304,7 @@ def _dtype_of(call: Call, name: str) -> str:
         return call.arguments.get("dtype", call.operands["x"].dtype)
     if name == "indices":
         return "int32"
-    if call.operation.startswith("batch_norm") and name not in ("y", "dx", "dz"):
+    if "scale" in call.operands and name not in ("y", "dx", "dz"):
         return call.operands["scale"].dtype
     return next(iter(call.operands.values())).dtype
 

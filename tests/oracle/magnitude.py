@@ -39,6 +39,7 @@ from .answer import (
     transformed_shape,
     window_of_channels,
 )
+from .images import of_each_image, of_one_image
 
 Compute = Callable[[Operands, Arguments], Values]
 Table = Mapping[str, Compute]
@@ -383,6 +384,21 @@ def _open_constants(table: Table, operands: Operands, arguments: Arguments, valu
     return found
 
 
+def _of_images(scale: Scale, combine: Callable[[Any], Any]) -> Scale:
+    """Scales, or open elements, of an instance normalisation, by the batch normalisation of one image."""
+
+    def of_images(table: Table, operands: Operands, arguments: Arguments, values: Values) -> Values:
+        found = scale(
+            table,
+            of_one_image(operands, np.concatenate),
+            arguments,
+            of_one_image(values, np.concatenate),
+        )
+        return of_each_image(found, np.shape(operands["x"]), combine)
+
+    return of_images
+
+
 # --- reductions -------------------------------------------------------------------------------------------
 
 
@@ -708,6 +724,8 @@ SCALES: dict[str, Scale] = {
     "batch_norm_inference": _norm_inference,
     "batch_norm_backward": _norm_backward,
     "batch_norm_inference_backward": _norm_inference_backward,
+    "instance_norm": _of_images(_norm_training, lambda scales: scales.sum(0)),
+    "instance_norm_backward": _of_images(_norm_backward, lambda scales: scales.sum(0)),
     "reduce": _reduce,
     "lrn": _lrn,
     "lrn_backward": _lrn_backward,
@@ -735,6 +753,8 @@ OPEN: dict[str, Scale] = {
     "softmax": _open_exponentials,
     "batch_norm_training": _open_constants,
     "batch_norm_backward": _open_constants,
+    "instance_norm": _of_images(_open_constants, lambda masks: masks.any(0)),
+    "instance_norm_backward": _of_images(_open_constants, lambda masks: masks.any(0)),
     "reduce": _open_reductions,
     "grid_sample": _open_pixels,
     "grid_sample_backward": _open_corners,

@@ -278,6 +278,25 @@ def _batch_norm_inference_backward(rng: np.random.Generator) -> Case:
     return "batch_norm_inference_backward", operands, arguments
 
 
+def _instance_norm(rng: np.random.Generator) -> Case:
+    shape = (_pick(rng, 0, 1, 3), *_shape(rng, 2, 4, 1))
+    operands = {
+        "x": rng.normal(size=shape),
+        "scale": rng.normal(size=shape[1]),
+        "bias": rng.normal(size=shape[1]),
+    }
+    return "instance_norm", operands, {"epsilon": _pick(rng, 0.01, 0.1)}
+
+
+def _instance_norm_backward(rng: np.random.Generator) -> Case:
+    _, operands, arguments = _instance_norm(rng)
+    forward = solve("instance_norm", operands, **arguments)
+    given = {"x": operands["x"], "dy": rng.normal(size=operands["x"].shape), "scale": operands["scale"]}
+    if _pick(rng, True, False):
+        given.update({name: forward[name].value for name in ("mean", "invstd")})
+    return "instance_norm_backward", given, arguments
+
+
 def _lrn(rng: np.random.Generator) -> Case:
     x = rng.normal(
         size=(*_shape(rng, 1, 3, 0), int(rng.integers(1, 7)), *_shape(rng, int(rng.integers(1, 4)), 3))
@@ -430,6 +449,8 @@ DRAWS: dict[str, Draw] = {
     "batch_norm_inference": _batch_norm_inference,
     "batch_norm_backward": _batch_norm_backward,
     "batch_norm_inference_backward": _batch_norm_inference_backward,
+    "instance_norm": _instance_norm,
+    "instance_norm_backward": _instance_norm_backward,
     "lrn": _lrn,
     "lrn_backward": _lrn_backward,
     "affine_grid": _affine_grid,
