@@ -6,7 +6,14 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..dtypes import as_dtype
-from ..shapes.norm import BatchNormGradients, BatchNormResult, check_epsilon, norm_parameter_dtype
+from ..shapes.checks import same_shape
+from ..shapes.norm import (
+    BatchNormGradients,
+    BatchNormResult,
+    check_epsilon,
+    check_instance_norm_parameters,
+    norm_parameter_dtype,
+)
 from ._cast import Array, Float64, deliver, operands, round_once, wide
 
 
@@ -24,7 +31,7 @@ def instance_norm(
 ) -> BatchNormResult[Array]:
     """Compute ``scale * (x - mean) * invstd + bias`` of each image. See :func:`cudnn_ct.instance_norm`."""
     x = np.asarray(x)
-    s, b = (_parameter(x, array) for array in (scale, bias))
+    s, b = _parameters(x, scale=scale, bias=bias)
     mean, invstd = _statistics(wide(x), epsilon)
     y = deliver((wide(x) - mean) * invstd * s + b, x.dtype, alpha, beta, out)
     dtype = as_dtype(norm_parameter_dtype(x.dtype)).numpy
@@ -46,10 +53,15 @@ def instance_norm_backward(
 ) -> BatchNormGradients[Array]:
     """Compute ``scale * invstd * (dy - E(dy) - n E(dy n))``. See :func:`cudnn_ct.instance_norm_backward`."""
     dtype, (values, gradient) = operands("instance normalisation", x=x, dy=dy)
-    s, axes = _parameter(values, scale), tuple(range(2, values.ndim))
-    m, i = _statistics(values, epsilon)
+    same_shape(x=values.shape, dy=gradient.shape)
+    if (mean is None) != (invstd is None):
+        raise ValueError("mean and invstd must both be given, or neither")
     if mean is not None and invstd is not None:
-        m, i = wide(np.asarray(mean)), wide(np.asarray(invstd))
+        s, m, i = _parameters(np.asarray(x), scale=scale, mean=mean, invstd=invstd)
+    else:
+        (s,) = _parameters(np.asarray(x), scale=scale)
+        m, i = _statistics(values, epsilon)
+    axes = tuple(range(2, values.ndim))
     n = (values - m) * i
     mean_dy, mean_product = (part.mean(axes, keepdims=True) for part in (gradient, gradient * n))
     parameters = as_dtype(norm_parameter_dtype(dtype)).numpy
@@ -61,9 +73,12 @@ def instance_norm_backward(
     )
 
 
-def _parameter(x: Array, parameter: ArrayLike) -> Float64:
-    """Return a parameter of each channel in a shape that broadcasts to x."""
-    return wide(np.asarray(parameter)).reshape(-1, *(1 for _ in x.shape[2:]))
+def _parameters(x: Array, **parameters: ArrayLike) -> list[Float64]:
+    """Return parameters in shapes that broadcast to x."""
+    arrays = {name: np.asarray(array) for name, array in parameters.items()}
+    check_instance_norm_parameters(x, **arrays)
+    of_channels = (-1, *(1 for _ in x.shape[2:]))
+    return [wide(array).reshape(of_channels) if array.ndim == 1 else wide(array) for array in arrays.values()]
 
 
 def _statistics(x: Float64, epsilon: float) -> tuple[Float64, Float64]:

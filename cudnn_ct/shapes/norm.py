@@ -119,6 +119,26 @@ def check_norm_parameters(x: Any, mode: Any, **parameters: Any) -> Shape:
     return shape
 
 
+def check_instance_norm_parameters(x: Any, **parameters: Any) -> Shape:
+    """Return the shape of the statistics of an instance normalisation; raise unless all parameters match x.
+
+    ``x`` and the parameters need a shape and a dtype.
+    """
+    shape, dtype = tuple(x.shape), norm_parameter_dtype(x.dtype)
+    if not 3 <= len(shape) <= 6:
+        raise ValueError(f"x has shape {shape}; instance normalisation takes 3 to 6 axes (N, C, ...)")
+    statistics = (*shape[:2], *(1 for _ in shape[2:]))
+    for name, parameter in parameters.items():
+        needed = statistics if name in ("mean", "invstd") else shape[1:2]
+        if tuple(parameter.shape) != needed:
+            raise ValueError(f"{name} has shape {tuple(parameter.shape)}; x of shape {shape} needs {needed}")
+        if as_dtype(parameter.dtype).name != dtype:
+            raise TypeError(
+                f"{name} is {as_dtype(parameter.dtype).name}; x of {as_dtype(x.dtype).name} needs {dtype}"
+            )
+    return statistics
+
+
 def check_running_statistics(x_shape: Iterable[int], mode: Any, mean: Any, var: Any, momentum: Any) -> bool:
     """Return whether running statistics are updated; raise if they cannot be."""
     if (mean is None) != (var is None):

@@ -19,9 +19,9 @@ from ...shapes.norm import (
     NormGradient,
     NormTraining,
     check_epsilon,
-    norm_parameter_dtype,
+    check_instance_norm_parameters,
 )
-from ...shapes.specs import Shape, TensorSpec
+from ...shapes.specs import TensorSpec
 from ...typing import ArrayLike, StreamLike
 from .._call import Operation, execute
 from .._documented import documented
@@ -190,8 +190,8 @@ Outs = tuple[TensorSpec | None, ...]
 
 def _forward_problem(specs: Specs, outs: Outs, epsilon: Any) -> InstanceNormProblem:
     x, scale, bias = (specs[name] for name in ("x", "scale", "bias"))
-    statistics = TensorSpec.packed(_statistics_shape(x), norm_parameter_dtype(x.dtype))
-    _check_parameters(x, scale=scale, bias=bias)
+    shape = check_instance_norm_parameters(x, scale=scale, bias=bias)
+    statistics = TensorSpec.packed(shape, scale.dtype)
     y = result_spec(x.shape, x, out=outs[0])
     return InstanceNormProblem(x, scale, bias, y, statistics, statistics, check_epsilon(epsilon))
 
@@ -201,27 +201,11 @@ def _backward_problem(specs: Specs, outs: Outs, epsilon: Any) -> InstanceNormGra
     one_dtype("instance normalisation", x=x.dtype, dy=dy.dtype)
     same_shape(x=x.shape, dy=dy.shape)
     statistics = {name: specs[name] for name in ("mean", "invstd") if name in specs}
-    _check_parameters(x, scale=scale, **statistics)
+    check_instance_norm_parameters(x, scale=scale, **statistics)
     of_images = TensorSpec.packed(x.shape[:2], scale.dtype)
     dx = result_spec(x.shape, x, dy, out=outs[0])
     mean, invstd = (statistics.get(name) for name in ("mean", "invstd"))
     return InstanceNormGradient(x, dy, scale, mean, invstd, dx, of_images, of_images, check_epsilon(epsilon))
-
-
-def _statistics_shape(x: TensorSpec) -> Shape:
-    if not 3 <= len(x.shape) <= 6:
-        raise ValueError(f"x has shape {x.shape}; instance normalisation takes 3 to 6 axes (N, C, ...)")
-    return (*x.shape[:2], *(1 for _ in x.shape[2:]))
-
-
-def _check_parameters(x: TensorSpec, **parameters: TensorSpec) -> None:
-    statistics, dtype = _statistics_shape(x), norm_parameter_dtype(x.dtype)
-    for name, spec in parameters.items():
-        shape = statistics if name in ("mean", "invstd") else x.shape[1:2]
-        if spec.shape != shape:
-            raise ValueError(f"{name} has shape {spec.shape}; x of shape {x.shape} needs {shape}")
-        if spec.dtype != dtype:
-            raise TypeError(f"{name} is {spec.dtype}; x of {x.dtype} needs {dtype}")
 
 
 # --- implementations ---------------------------------------------------------------------------------------
@@ -250,7 +234,8 @@ def _backward_plan(make: PlanMaker, problem: InstanceNormGradient, context: Cont
     if not _in_c_order(*(spec for spec in problem[:6] if spec)):
         return None
     x, dy, dx = (_one_image(spec) for spec in (problem.x, problem.dy, problem.dx))
-    parameter = _one_image(TensorSpec.packed(_statistics_shape(problem.x), problem.scale.dtype))
+    n, channels, *size = problem.x.shape
+    parameter = TensorSpec.packed((1, n * channels, *(1 for _ in size)), problem.scale.dtype)
     given = parameter if problem.mean else None
     step = NormGradient(
         *(x, dy, parameter, given, given, None, dx, parameter, parameter, None),
