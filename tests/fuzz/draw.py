@@ -47,6 +47,7 @@ OTHERS = (
     Base("ct.synchronize"),
     Base("ct.empty_cache"),
     Base("ct.available"),
+    Base("ct.last_plan"),
     Base("ct.version"),
     Base("ct.library_info"),
     Base("ct.conv_output_shape", ("(2, 8, 9, 10)", "(8, 8, 3, 3)"), {"padding": "1"}),
