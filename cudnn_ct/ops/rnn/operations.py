@@ -121,7 +121,7 @@ def _selection(step: RNNStep, network: Network, ctx: Context) -> Any:
     except NotSupportedError as error:
         if algo not in RNN_ALGOS:
             raise
-        others = [row.algorithm for row in family.planned(step.problem, ctx) if not row.rejected]
+        others = [other for other in RNN_ALGOS if other != algo and family.supports(step.problem, other, ctx)]
         raise NotSupportedError(
             f"algo={algo!r} does not support this case; {', '.join(others) or 'no other'} "
             f"do{'es' * (len(others) < 2)}\n{error}",
