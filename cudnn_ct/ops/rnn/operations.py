@@ -184,7 +184,9 @@ def table(ctx: Context, x_shape: tuple[int, ...], params: RNNParams, *, measure:
         timed = _Benchmark(step.problem, family, [row for row in rows if not row.rejected])
         call = PreparedCall.of(step, specs, step.results, timed, what=FORWARD.name)
         operands = tuple(zeros(one.shape, one.dtype, stream=ctx.stream) for one in specs)
+        last = ctx.last_call
         with preserved(state.dropout, ctx.stream):
             state.run(ctx, call, operands, outs, 1.0, 0.0)
+        ctx.last_call = last  # a benchmark is not a call of the caller, and has no plan
         rows = timed.rows + [row for row in rows if row.rejected]
     return Algorithms(step.problem, rows)
