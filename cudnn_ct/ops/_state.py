@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar
 
 from ..array import DeviceArray
 from ..context import BoundedDict, Context
+from ..cuda.stream import Stream
 from ._call import PreparedCall, run
 
 __all__ = ["CallState", "OwnedCache", "PerContext"]
@@ -99,17 +100,23 @@ class CallState:
         return ctx.calls if self.cache is None else self.cache.of(ctx)
 
     def run(
-        self, ctx: Context, call: PreparedCall, operands: tuple[DeviceArray, ...], *arguments: Any
+        self,
+        ctx: Context,
+        call: PreparedCall,
+        operands: tuple[DeviceArray, ...],
+        given: tuple[DeviceArray | None, ...],
+        alpha: Any,
+        beta: float,
+        stream: Stream,
     ) -> list[DeviceArray]:
         """Run a call as :func:`run` does, with this state in the context."""
-        stream = ctx.stream
         for array in self.changed:
             if array.writer is not stream or array._uses is not None:
                 array.before_write(stream)
         self.call, self.operands = call, operands
         outer, ctx.state = ctx.state, self  # a finalizer may make this call within another one
         try:
-            self.results = run(ctx, call, operands, *arguments)
+            self.results = run(ctx, call, operands, given, alpha, beta, stream)
         finally:
             ctx.state = outer
             for array in self.changed:

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from cudnn_ct._config import config
 from cudnn_ct.cli.selftest_cases import Case
 from cudnn_ct.cuda import device as devices
 from cudnn_ct.cuda import event as events
+from cudnn_ct.cuda import lifetime
 from cudnn_ct.cuda import stream as streams
 from tests.mixed import in_threads, make_mixed, mixed_calls
 
@@ -201,3 +203,30 @@ def test_call_keeps_its_stream_and_workspace_when_a_finalizer_calls_too(
         call()
     assert seen == [streams.LEGACY_DEFAULT if planned else 0x5500]
     assert (y.numpy() == 6).all()
+
+
+@pytest.mark.parametrize("function", ["cudnnActivationForward", "cudnnDropoutForward"])
+def test_call_keeps_its_stream_when_a_finalizer_calls_before_the_plan_runs(
+    fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch, function: str
+) -> None:
+    x, seen, forward = ct.zeros((2, 3)), [], getattr(fake, function)
+
+    def watched(handle: Any, *arguments: Any) -> Any:
+        seen.append(fake._get(handle, "handle")["stream"])
+        return forward(handle, *arguments)
+
+    def finalizer() -> bool:
+        """Run within the next allocation, and once."""
+        ct.softmax(x, stream=0x6600)
+        return True
+
+    monkeypatch.setattr(fake, function, watched)
+    with testing.install(FakeLibrary(fake)):
+        state = ct.DropoutState(0.5)
+        call = partial(ct.activation, x) if "Activation" in function else partial(ct.dropout, x, state)
+        call(stream=0x5500)
+        ct.softmax(x, stream=0x6600)
+        lifetime.defer(finalizer)
+        y = call(stream=0x5500)
+        assert seen == [0x5500, 0x5500]
+        del y, state, call

@@ -186,7 +186,7 @@ def table(ctx: Context, x_shape: tuple[int, ...], params: RNNParams, *, measure:
         operands = tuple(zeros(one.shape, one.dtype, stream=ctx.stream) for one in specs)
         last = ctx.last_call
         with preserved(state.dropout, ctx.stream):
-            state.run(ctx, call, operands, outs, 1.0, 0.0)
+            state.run(ctx, call, operands, outs, 1.0, 0.0, ctx.stream)
         ctx.last_call = last  # a benchmark is not a call of the caller, and has no plan
         rows = timed.rows + [row for row in rows if row.rejected]
     return Algorithms(step.problem, rows)
