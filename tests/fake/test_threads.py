@@ -21,6 +21,7 @@ from cudnn_ct.cuda import device as devices
 from cudnn_ct.cuda import event as events
 from cudnn_ct.cuda import lifetime
 from cudnn_ct.cuda import stream as streams
+from cudnn_ct.ops._state import PerContext
 from tests.mixed import in_threads, make_mixed, mixed_calls
 
 from .cudnn import FakeCudnn, FakeLibrary
@@ -233,3 +234,41 @@ def test_call_keeps_its_stream_when_a_finalizer_calls_before_the_plan_runs(
         y = call(stream=0x5500)
         assert seen == [0x5500, 0x5500]
         del y, state, call
+
+
+def test_per_context_lists_values_while_finalizers_add_others() -> None:
+    values, added = PerContext[int](), []
+
+    class Cycle:
+        """Garbage whose finalizer adds a context, and more garbage."""
+
+        def __init__(self) -> None:
+            self.myself = self
+
+        def __del__(self) -> None:
+            if len(added) < 1000:
+                added.append(_FakeContext())
+                values.put(added[-1], 2)
+                Cycle()
+
+    def work() -> None:
+        Cycle()
+        while len(added) < 1000:
+            values.values()
+
+    threshold = gc.get_threshold()
+    listing = threading.Thread(target=work, daemon=True)
+    gc.set_threshold(1)
+    try:
+        listing.start()
+        listing.join(20)
+    finally:
+        gc.set_threshold(*threshold)
+    assert not listing.is_alive()
+    assert len(values.values()) == 1000
+
+
+class _FakeContext:
+    def __init__(self) -> None:
+        self.plans: dict[object, Any] = {}
+        self.last_call = None
