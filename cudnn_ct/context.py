@@ -146,7 +146,8 @@ class Context:
         if not self.running:
             return self
         if self._inner is None:
-            self._inner = Context(self.device)
+            with streams.relaxed():  # cuDNN allocates memory for a handle
+                self._inner = Context(self.device)
         return self._inner.idle()
 
     def workspace(self, nbytes: int) -> int:

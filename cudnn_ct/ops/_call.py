@@ -264,7 +264,7 @@ def execute(
             call = _prepared(ctx, calls, op, key, specs)
         if call.pack:
             operands = tuple([contiguous(array, where) for array in operands])
-        return (run if state is None else state.run)(ctx, call, operands, given, alpha, beta)
+        return (run if state is None else state.run)(ctx, call, operands, given, alpha, beta, where)
     finally:
         if previous is not None:
             streams.restore_device(previous)
@@ -319,9 +319,9 @@ def run(
     given: tuple[DeviceArray | None, ...],
     alpha: Any,
     beta: float,
+    stream: Stream,
 ) -> list[DeviceArray]:
     """Allocate new results, order the streams, run the plan and record the uses; return the results."""
-    stream = ctx.stream
     written: Sequence[Any] = ()
     if given is NEW and len(call.result_slots) == 1:
         spec, nbytes = call.result_slots[0]
@@ -353,6 +353,8 @@ def run(
             array.before_write(stream)
     ctx.running = True
     try:
+        if ctx.stream is not stream:  # a finalizer has made a call since
+            ctx.set_stream(stream)
         if call.fresh:
             call.run_first(ctx, pointers, alpha, beta)
         else:

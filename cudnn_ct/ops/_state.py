@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 import weakref
-from collections.abc import Iterable
 from typing import Any, Generic, TypeVar
 
 from ..array import DeviceArray
 from ..context import BoundedDict, Context
+from ..cuda.stream import Stream
 from ._call import PreparedCall, run
 
 __all__ = ["CallState", "OwnedCache", "PerContext"]
@@ -24,8 +23,8 @@ class PerContext(Generic[T]):
 
     def __init__(self) -> None:
         self.token = object()
-        self._contexts: weakref.WeakSet[Context] = weakref.WeakSet()
-        self._lock = threading.Lock()  # a set cannot be listed while another thread adds to it
+        # No set and no lock: a finalizer or another thread may add a context while they are listed.
+        self._contexts: weakref.WeakValueDictionary[int, Context] = weakref.WeakValueDictionary()
         weakref.finalize(self, _drop, self.token, self._contexts).atexit = False
 
     def get(self, context: Context) -> T | None:
@@ -36,19 +35,21 @@ class PerContext(Generic[T]):
     def put(self, context: Context, value: T) -> T:
         """Keep the value of a context, and return it."""
         context.plans[self.token] = value
-        with self._lock:
-            self._contexts.add(context)
+        self._contexts[id(context)] = context
         return value
 
     def values(self) -> list[T]:
         """Return the values of all contexts."""
-        with self._lock:
-            contexts = list(self._contexts)
+        contexts = _listed(self._contexts)
         return [value for context in contexts if (value := self.get(context)) is not None]
 
 
-def _drop(token: object, contexts: Iterable[Context]) -> None:
-    for context in list(contexts):
+def _listed(contexts: weakref.WeakValueDictionary[int, Context]) -> list[Context]:
+    return [context for one in contexts.valuerefs() if (context := one()) is not None]
+
+
+def _drop(token: object, contexts: weakref.WeakValueDictionary[int, Context]) -> None:
+    for context in _listed(contexts):
         dropped = context.plans.pop(token, None)
         calls = dropped.values() if isinstance(dropped, dict) else (dropped,)
         if any(call is context.last_call for call in calls):
@@ -99,17 +100,23 @@ class CallState:
         return ctx.calls if self.cache is None else self.cache.of(ctx)
 
     def run(
-        self, ctx: Context, call: PreparedCall, operands: tuple[DeviceArray, ...], *arguments: Any
+        self,
+        ctx: Context,
+        call: PreparedCall,
+        operands: tuple[DeviceArray, ...],
+        given: tuple[DeviceArray | None, ...],
+        alpha: Any,
+        beta: float,
+        stream: Stream,
     ) -> list[DeviceArray]:
         """Run a call as :func:`run` does, with this state in the context."""
-        stream = ctx.stream
         for array in self.changed:
             if array.writer is not stream or array._uses is not None:
                 array.before_write(stream)
         self.call, self.operands = call, operands
         outer, ctx.state = ctx.state, self  # a finalizer may make this call within another one
         try:
-            self.results = run(ctx, call, operands, *arguments)
+            self.results = run(ctx, call, operands, given, alpha, beta, stream)
         finally:
             ctx.state = outer
             for array in self.changed:

@@ -72,6 +72,18 @@ def test_last_plan_is_of_the_thread_and_of_calls_that_succeed(fake: FakeCudnn) -
     assert in_thread(ct.last_plan) is None
 
 
+def test_last_plan_ignores_benchmarks_of_algorithms(fake: FakeCudnn) -> None:
+    net = ct.RNN("lstm", 5, 4)
+    net.algorithms((3, 2, 5))
+    assert ct.last_plan() is None
+    x = images(2, 3)
+    ct.activation(x)
+    net.algorithms((3, 2, 5), training=True)
+    found = ct.last_plan()
+    assert found is not None
+    assert found.problem.startswith("relu")
+
+
 def test_last_plan_keeps_nothing_of_an_object_that_is_gone(fake: FakeCudnn) -> None:
     x, w = images(1, 2, 5, 5), images(2, 2, 3, 3)
     plan = ct.conv_plan(x, w)

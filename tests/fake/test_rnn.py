@@ -449,6 +449,17 @@ def test_error_of_a_named_algorithm_lists_the_supported_ones(fake: FakeCudnn) ->
         net.forward(x, w)
 
 
+@pytest.mark.parametrize("status", [3000, 4000])
+def test_error_of_a_named_algorithm_omits_it_and_others_that_fail(
+    fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    monkeypatch.setattr(config, "workspace_limit", 0)
+    fake.fail["cudnnBuildRNNDynamic"] = status
+    net, x, w = operands(algo="standard")
+    with pytest.raises(ct.NotSupportedError, match="this case; persist_static, persist_static_small_h do"):
+        net.forward(x, w)
+
+
 def test_a_compiled_network_is_built_once_for_each_batch_before_it_runs(fake: FakeCudnn) -> None:
     net, x, w = operands(algo="persist_dynamic")
     for lengths in (None, (3, 2), (2, 2), None):

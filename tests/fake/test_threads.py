@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,9 @@ from cudnn_ct._config import config
 from cudnn_ct.cli.selftest_cases import Case
 from cudnn_ct.cuda import device as devices
 from cudnn_ct.cuda import event as events
+from cudnn_ct.cuda import lifetime
 from cudnn_ct.cuda import stream as streams
+from cudnn_ct.ops._state import PerContext
 from tests.mixed import in_threads, make_mixed, mixed_calls
 
 from .cudnn import FakeCudnn, FakeLibrary
@@ -197,7 +200,75 @@ def test_call_keeps_its_stream_and_workspace_when_a_finalizer_calls_too(
         plan, y = ct.conv_plan(x, w), ct.zeros((1, 1, 3, 3))
         call = (lambda: plan(x, w, out=y)) if planned else (lambda: ct.conv(x, w, out=y, stream=0x5500))
         call()
-        finalizers.append(lambda: ct.conv(x, w, stream=0x6600))
         call()
+        finalizers.append(lambda: ct.conv(x, w, stream=0x6600))
+        fake.relaxed.clear()
+        call()
+    assert "cudnnCreate" in fake.relaxed  # else it invalidates a capture
     assert seen == [streams.LEGACY_DEFAULT if planned else 0x5500]
     assert (y.numpy() == 6).all()
+
+
+@pytest.mark.parametrize("function", ["cudnnActivationForward", "cudnnDropoutForward"])
+def test_call_keeps_its_stream_when_a_finalizer_calls_before_the_plan_runs(
+    fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch, function: str
+) -> None:
+    x, seen, forward = ct.zeros((2, 3)), [], getattr(fake, function)
+
+    def watched(handle: Any, *arguments: Any) -> Any:
+        seen.append(fake._get(handle, "handle")["stream"])
+        return forward(handle, *arguments)
+
+    def finalizer() -> bool:
+        """Run within the next allocation, and once."""
+        ct.softmax(x, stream=0x6600)
+        return True
+
+    monkeypatch.setattr(fake, function, watched)
+    with testing.install(FakeLibrary(fake)):
+        state = ct.DropoutState(0.5)
+        call = partial(ct.activation, x) if "Activation" in function else partial(ct.dropout, x, state)
+        call(stream=0x5500)
+        ct.softmax(x, stream=0x6600)
+        lifetime.defer(finalizer)
+        y = call(stream=0x5500)
+        assert seen == [0x5500, 0x5500]
+        del y, state, call
+
+
+def test_per_context_lists_values_while_finalizers_add_others() -> None:
+    values, added = PerContext[int](), []
+
+    class Cycle:
+        """Garbage whose finalizer adds a context, and more garbage."""
+
+        def __init__(self) -> None:
+            self.myself = self
+
+        def __del__(self) -> None:
+            if len(added) < 1000:
+                added.append(_FakeContext())
+                values.put(added[-1], 2)
+                Cycle()
+
+    def work() -> None:
+        Cycle()
+        while len(added) < 1000:
+            values.values()
+
+    threshold = gc.get_threshold()
+    listing = threading.Thread(target=work, daemon=True)
+    gc.set_threshold(1)
+    try:
+        listing.start()
+        listing.join(20)
+    finally:
+        gc.set_threshold(*threshold)
+    assert not listing.is_alive()
+    assert len(values.values()) == 1000
+
+
+class _FakeContext:
+    def __init__(self) -> None:
+        self.plans: dict[object, Any] = {}
+        self.last_call = None

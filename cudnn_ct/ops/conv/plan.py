@@ -115,7 +115,8 @@ class ConvPlan:
             arrays = tuple(map(as_operand, inputs, self._names, (where,) * len(inputs)))
             result = None if out is None else as_operand(out, "out", where, written=True)
             self._check(arrays, result, call)
-            return run(ctx, call, arrays, NEW if out is None else (result,), self._alpha, self._beta)[0]
+            given = NEW if out is None else (result,)
+            return run(ctx, call, arrays, given, self._alpha, self._beta, where)[0]
         finally:
             streams.restore_device(previous)
 
@@ -143,6 +144,8 @@ class ConvPlan:
                     return False
             ctx.running = True
             try:
+                if ctx.stream is not where:  # a finalizer has made a call since
+                    ctx.set_stream(where)
                 call.choice.run(ctx, known, self._alpha, self._beta)
             finally:
                 ctx.running = False

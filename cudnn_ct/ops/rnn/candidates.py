@@ -9,7 +9,7 @@ from ...autotune.request import AlgoRequest
 from ...context import Context
 from ...descriptors import TensorDescriptor
 from ...dtypes import DTYPES
-from ...errors import BadParamError, NotSupportedError
+from ...errors import BadParamError, CudnnError, NotSupportedError
 from ...plans.base import Candidate, Heuristic, Plan
 from ...shapes.rnn import RNN_ALGOS, RNNSpec
 from ...shapes.rnn_params import rnn_parameters, rnn_weight_size
@@ -55,6 +55,15 @@ class RNNFamily:
     def by_name(self, problem: RNNProblem, name: str) -> tuple[Sequence[Heuristic], Sequence[Heuristic]]:
         """Return the algorithm of a name, without alternatives."""
         return [lambda _: _rows(problem, (name,))], []
+
+    def supports(self, problem: RNNProblem, algo: str, context: Context) -> bool:
+        """Return whether a plan of an algorithm can be made."""
+        (row,) = _rows(problem, (algo,))
+        try:
+            self.plan(problem, row, context)
+        except CudnnError:
+            return False
+        return True
 
     def planned(self, problem: RNNProblem, context: Context) -> list[Candidate]:
         """Return all algorithms with their workspace, or with the reason why cuDNN rejects them."""

@@ -111,14 +111,16 @@ class RNNState(CallState):
         ctx: Context,
         call: PreparedCall,
         operands: tuple[DeviceArray, ...],
-        given: Sequence[DeviceArray | None],
-        *factors: float,
+        given: tuple[DeviceArray | None, ...],
+        alpha: Any,
+        beta: float,
+        stream: Stream,
     ) -> list[DeviceArray]:
         """Run the step after a check of the given results."""
         for array, (name, spec) in zip(given, call.problem.written, strict=True):
             if array is not None and array.spec != spec:
                 _check_fits(array.spec, spec, name)
-        return super().run(ctx, call, operands, given, *factors)
+        return super().run(ctx, call, operands, given, alpha, beta, stream)
 
 
 class TrainingState(RNNState):

@@ -121,7 +121,7 @@ def _selection(step: RNNStep, network: Network, ctx: Context) -> Any:
     except NotSupportedError as error:
         if algo not in RNN_ALGOS:
             raise
-        others = [row.algorithm for row in family.planned(step.problem, ctx) if not row.rejected]
+        others = [other for other in RNN_ALGOS if other != algo and family.supports(step.problem, other, ctx)]
         raise NotSupportedError(
             f"algo={algo!r} does not support this case; {', '.join(others) or 'no other'} "
             f"do{'es' * (len(others) < 2)}\n{error}",
@@ -184,7 +184,9 @@ def table(ctx: Context, x_shape: tuple[int, ...], params: RNNParams, *, measure:
         timed = _Benchmark(step.problem, family, [row for row in rows if not row.rejected])
         call = PreparedCall.of(step, specs, step.results, timed, what=FORWARD.name)
         operands = tuple(zeros(one.shape, one.dtype, stream=ctx.stream) for one in specs)
+        last = ctx.last_call
         with preserved(state.dropout, ctx.stream):
-            state.run(ctx, call, operands, outs, 1.0, 0.0)
+            state.run(ctx, call, operands, outs, 1.0, 0.0, ctx.stream)
+        ctx.last_call = last  # a benchmark is not a call of the caller, and has no plan
         rows = timed.rows + [row for row in rows if row.rejected]
     return Algorithms(step.problem, rows)
