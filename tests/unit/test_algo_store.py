@@ -8,6 +8,7 @@ import random
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import warnings
@@ -292,10 +293,44 @@ def test_store_stays_off_in_a_process_that_found_a_bad_file(tmp_path: Path) -> N
     assert Store(file).get("key") == CHOICE
 
 
-def test_store_warns_once_where_its_folder_cannot_be_made(tmp_path: Path) -> None:
+def test_store_warns_once_where_its_file_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with one_warning("cannot be written"):
-        assert use(Store(tmp_path / "file" / "new")) is None
+    for path, words in ((tmp_path / "file" / "new", "cannot be written"), (tmp_path, "it is a folder")):
+        with one_warning(words):
+            assert use(Store(path)) is None
+
+
+@pytest.mark.parametrize(
+    ("folder", "file", "found", "words"),
+    [
+        (0o555, 0o644, CHOICE, "cannot be written"),
+        (0o777, 0o444, CHOICE, "cannot be written"),
+        (0o777, 0, None, "cannot be read: unable to open"),
+    ],
+    ids=["read-only folder", "read-only file", "unreadable file"],
+)
+def test_store_warns_once_where_the_user_lacks_permission(
+    folder: int, file: int, found: Any, words: str
+) -> None:
+    user, nobody = os.geteuid(), 65534
+    with tempfile.TemporaryDirectory() as name:  # other users may not enter `tmp_path`
+        path = Path(name) / "choices"
+        Store(path).put("key", CHOICE)
+        if user == 0:
+            os.chown(path, nobody, nobody)
+        path.chmod(file)
+        path.parent.chmod(folder)
+        try:
+            if user == 0:
+                os.seteuid(nobody)  # root may read and write any file
+            made = Store(path)
+            with one_warning(words):
+                use(made)
+                made.clear()
+                assert made.get("key") == found
+        finally:
+            os.seteuid(user)
+            path.parent.chmod(0o777)
 
 
 @pytest.mark.parametrize(
