@@ -202,6 +202,23 @@ def test_store_is_whole_after_a_writer_was_killed(path: Path) -> None:
         assert_sound(path)
 
 
+WRITE_HALF = """
+import os, sqlite3, sys
+database = sqlite3.connect(sys.argv[1], isolation_level=None)
+database.execute("PRAGMA cache_size = 1")  # so that pages reach the file before the transaction ends
+database.execute("BEGIN")
+database.execute("UPDATE algo_cache_2 SET entry = '{}'")
+os._exit(0)
+"""
+
+
+def test_store_rolls_back_the_transaction_of_a_killed_writer(full: Store) -> None:
+    before = full.export()
+    finish(child(WRITE_HALF, full.path))
+    assert Path(f"{full.path}-journal").stat().st_size > 0
+    assert full.export() == before
+
+
 FORK_BESIDE_THREADS = """
 import os, sys, threading, warnings
 from cudnn_ct.autotune.store import Store
