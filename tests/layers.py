@@ -126,7 +126,7 @@ def lying(draw: st.DrawFn, shape: Sequence[int], dtype: str, values: Any = "inte
     """A tensor of a shape, in some layout and view."""
     images, rank = 3 <= len(shape) <= 5, len(shape)
     layout = draw(st.sampled_from(("nchw", "nhwc"))) if images else "nchw"
-    views = VIEWS if rank >= 2 else ("packed",)
+    views = VIEWS if rank >= 2 else VIEWS[: rank + 1]  # one axis may have a stride, too
     view = draw(st.sampled_from(views)) if dtype in FLOATS else "packed"
     return Tensor(tuple(shape), dtype, values, layout, view, draw(st.integers(0, 99)))
 
@@ -222,7 +222,7 @@ def fused_cases(draw: st.DrawFn, activations: Sequence[str] = ACTIVATIONS) -> La
     """A convolution with or without bias and residual, whose operands differ in layout and view."""
     axes, dtype = draw(st.integers(1, 3)), draw(st.sampled_from(("float32", "float16", "float64")))
     size, groups = draw(st.integers(2, 5)), draw(st.integers(1, 2))
-    filters, window = draw(st.sampled_from((4, 2, 6))), draw(st.integers(1, 2))
+    filters, window = draw(st.sampled_from((4, 2, 6, groups))), draw(st.integers(1, 2))
     geometry = {"padding": draw(st.integers(0, 1)), "stride": draw(st.integers(1, 2)), "groups": groups}
     x, w = (2, 2 * groups, *[size] * axes), (filters, 2, *[window] * axes)
     y = ct.conv_output_shape(x, w, **geometry)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -78,6 +79,15 @@ def test_plan_runs_on_the_device_of_its_operands(place: Place) -> None:
             assert (y.device, streams.current_device()) == (device, before)
             np.testing.assert_array_equal(y.numpy(), EXPECTED)
             np.testing.assert_array_equal(plan(x, w, out=out.fill(np.nan)).numpy(), EXPECTED)
+
+
+def test_threads_compute_on_different_devices_at_once(place: Place) -> None:
+    def equal(device: int) -> bool:
+        x, w = placed(device)
+        return all(np.array_equal(ct.conv(x, w).numpy(), EXPECTED) for _ in range(30))
+
+    with ThreadPoolExecutor(6) as pool:
+        assert all(pool.map(equal, (0, 1) * 3))
 
 
 def test_dropout_state_belongs_to_one_device(place: Place) -> None:

@@ -12,6 +12,7 @@ import cudnn_ct as ct
 from cudnn_ct.dtypes import as_dtype
 from cudnn_ct.errors import CudnnWarning
 from tests.layers import FLOATS, Place, Tensor, compare
+from tests.op_cases import ON_IMAGES, simple_call
 from tests.properties import gradient
 from tests.strategies import ConvCase, conv_cases, lay_out
 from tests.tensor_cases import (
@@ -41,6 +42,23 @@ def test_scale_and_fill_change_the_array_in_place(place: Place, case: Any) -> No
 @given(case=over_operand_cases())
 def test_op_tensor_writes_over_an_operand(place: Place, case: Any) -> None:
     check_over_operand(case, place)
+
+
+IN_PLACE = ("activation", "activation_backward", "softmax", "softmax_backward", "add", "op_tensor")
+
+
+@pytest.mark.parametrize("operation", ON_IMAGES)
+def test_result_is_written_over_an_operand_or_rejected(place: Place, operation: str) -> None:
+    values = np.random.default_rng(0).integers(1, 5, (2, 4, 3, 3)).astype(np.float32)
+    x = ct.asarray(values)
+    y = simple_call(operation, x).numpy()
+    if operation in IN_PLACE:
+        assert simple_call(operation, x, out=x) is x
+        np.testing.assert_array_equal(x.numpy(), y)
+    elif y.shape == x.shape:
+        with pytest.raises(ValueError, match=r"^out overlaps"):
+            simple_call(operation, x, out=x)
+        np.testing.assert_array_equal(x.numpy(), values)
 
 
 @pytest.mark.parametrize("value", [1 / 3, 1 + 2**-8 + 2**-40, -65504.0, 1e-7, INF, NAN])

@@ -208,14 +208,20 @@ def image(dtype: str = "float32", **where: Any) -> ct.DeviceArray:
     return ct.asarray(values.astype(ct.zeros(1, dtype).dtype), **where)
 
 
+# Operations that take more than one C call.
+CALLS = {"spatial_transformer": 2, "spatial_transformer_backward": 3, "batch_norm_inference_backward": 3}
+CALLS |= {"reduce": 3, "instance_norm": 3, "instance_norm_backward": 4}
+
+
 @ON_IMAGE
-def test_second_call_prepares_nothing(fake: FakeCudnn, operation: str) -> None:
+def test_second_call_prepares_and_copies_nothing(fake: FakeCudnn, operation: str) -> None:
     x = image()
     simple_call(operation, x)
     fake.calls.clear()
     simple_call(operation, x)
-    prepared = [name for name in fake.names() if name.startswith(("cudnnCreate", "cudnnSet", "cudnnGet"))]
-    assert prepared == ["cudnnSetTensor"] * prepared.count("cudnnSetTensor")  # which fills an array
+    names = [name for name in fake.names() if name != "cudnnSetTensor"]  # which fills an array
+    assert not [name for name in names if name.startswith(("cudnnCreate", "cudnnSet", "cudnnGet"))]
+    assert len(names) == CALLS.get(operation, 1)
 
 
 @ON_IMAGE
@@ -285,22 +291,6 @@ def test_second_call_is_captured(fake: FakeCudnn, host: Host, operation: str) ->
         call(*arguments, **keywords, out=out)
         host.capturing.clear()
         np.testing.assert_array_equal(out.numpy(), expected)
-
-
-@ON_IMAGE
-def test_result_is_written_over_an_operand_or_rejected(fake: FakeCudnn, operation: str) -> None:
-    x = image()
-    y = simple_call(operation, x).numpy()
-    if y.shape != x.shape:
-        return
-    try:
-        got = simple_call(operation, x, out=x)
-    except ValueError as error:
-        assert str(error).startswith("out overlaps")
-        np.testing.assert_array_equal(x.numpy(), image().numpy())
-    else:
-        assert got is x
-        np.testing.assert_array_equal(x.numpy(), y)
 
 
 # --- arguments ---------------------------------------------------------------------------------------------

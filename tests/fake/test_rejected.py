@@ -68,6 +68,7 @@ ct.conv_bias_activation(x, w, None, activation="softmax") | ValueError: activati
 ct.conv_bias_activation(x, w, v) | ValueError: b has shape \(3,\); y of shape \(2, 4, 3, 4\) needs \(4,\)
 ct.conv_bias_activation(x, w, None, z=x) | ValueError: z has shape \(2, 3, 5, 6\); y has \(2, 4, 3, 4\)
 ct.conv_bias_activation(x, w, images(4, dtype="float64")) | TypeError: b is float64 and x is float32
+ct.conv_bias_activation(x, w, None, z=ct.zeros((2, 4, 3, 4), "float64")) | TypeError: z is float64 and x is
 ct.conv_bias_activation(x, w, None, algo="fft", stride=2, strict=True) | NotSupportedError: fft needs stride 1
 ct.conv_bias_activation(x, w, None, activation="gelu") | NotSupportedError: the legacy calls do not support
 ct.conv_bias_activation(x, w, None, activation="gelu") | NotSupportedError: supports relu and identity, not

@@ -292,12 +292,17 @@ def operands_unordered(node: ast.AST, scope: Scope) -> Iterator[Edit]:
 
 
 def written_unnoted(node: ast.AST, scope: Scope) -> Iterator[Edit]:
-    """A given result that a call with several results is not told of."""
+    """A given result that a call with several results does not record."""
+    parts: list[ast.expr] = []
     if isinstance(node, ast.Call):
-        for part in (*node.args, *[word.value for word in node.keywords if word.arg == "outs"]):
-            if isinstance(part, ast.Tuple) and any(_is_none(one) for one in part.elts):
-                given = [one for one in part.elts if isinstance(one, ast.Attribute)]
-                yield from ((one, one, "None") for one in given)
+        parts = [*node.args, *[word.value for word in node.keywords if word.arg == "outs"]]
+    elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Tuple):
+        names = getattr(node.targets[0], "elts", ())
+        parts = [value for name, value in zip(names, node.value.elts, strict=False) if _name(name) == "outs"]
+    for part in parts:
+        if isinstance(part, ast.Tuple) and any(map(_may_be_none, part.elts)):
+            given = [one for one in part.elts if isinstance(one, ast.Attribute)]
+            yield from ((one, one, "None") for one in given)
 
 
 # --- lifetimes ---------------------------------------------------------------------------------------------
@@ -397,6 +402,10 @@ def _is_true(node: ast.AST) -> bool:
 
 def _is_none(node: ast.AST) -> bool:
     return isinstance(node, ast.Constant) and node.value is None
+
+
+def _may_be_none(node: ast.AST) -> bool:
+    return _is_none(node) or (isinstance(node, ast.IfExp) and _is_none(node.body))
 
 
 def _is_field(node: ast.stmt) -> bool:

@@ -87,6 +87,7 @@ def test_mutants_are_python_that_differs_from_the_source() -> None:
         ("orderings", "x.before_read(stream)", ["x.before_read(stream) -> pass"]),
         ("orderings", "event = record(stream)", []),
         ("orderings", "in_order(stream, read, written, work)", ["read -> ()", "written -> ()"]),
+        ("orderings", "outs, n = (y, None if a is None else a.b, s.memory), 1", ["s.memory -> None"]),
         ("lifetimes", "if os.getpid() != self.process:\n    pass", ["os.getpid() != self.process -> False"]),
         ("lifetimes", "_retain(event, memory)", ["_retain(event, memory) -> pass"]),
         ("lifetimes", "class A:\n    def __del__(self): ...\nx = A(memory, 1)", ["A(memory, 1) -> memory"]),

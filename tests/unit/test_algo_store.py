@@ -8,6 +8,7 @@ import random
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import warnings
@@ -201,6 +202,23 @@ def test_store_is_whole_after_a_writer_was_killed(path: Path) -> None:
         assert_sound(path)
 
 
+WRITE_HALF = """
+import os, sqlite3, sys
+database = sqlite3.connect(sys.argv[1], isolation_level=None)
+database.execute("PRAGMA cache_size = 1")  # so that pages reach the file before the transaction ends
+database.execute("BEGIN")
+database.execute("UPDATE algo_cache_2 SET entry = '{}'")
+os._exit(0)
+"""
+
+
+def test_store_rolls_back_the_transaction_of_a_killed_writer(full: Store) -> None:
+    before = full.export()
+    finish(child(WRITE_HALF, full.path))
+    assert Path(f"{full.path}-journal").stat().st_size > 0
+    assert full.export() == before
+
+
 FORK_BESIDE_THREADS = """
 import os, sys, threading, warnings
 from cudnn_ct.autotune.store import Store
@@ -292,10 +310,44 @@ def test_store_stays_off_in_a_process_that_found_a_bad_file(tmp_path: Path) -> N
     assert Store(file).get("key") == CHOICE
 
 
-def test_store_warns_once_where_its_folder_cannot_be_made(tmp_path: Path) -> None:
+def test_store_warns_once_where_its_file_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with one_warning("cannot be written"):
-        assert use(Store(tmp_path / "file" / "new")) is None
+    for path, words in ((tmp_path / "file" / "new", "cannot be written"), (tmp_path, "it is a folder")):
+        with one_warning(words):
+            assert use(Store(path)) is None
+
+
+@pytest.mark.parametrize(
+    ("folder", "file", "found", "words"),
+    [
+        (0o555, 0o644, CHOICE, "cannot be written"),
+        (0o777, 0o444, CHOICE, "cannot be written"),
+        (0o777, 0, None, "cannot be read: unable to open"),
+    ],
+    ids=["read-only folder", "read-only file", "unreadable file"],
+)
+def test_store_warns_once_where_the_user_lacks_permission(
+    folder: int, file: int, found: Any, words: str
+) -> None:
+    user, nobody = os.geteuid(), 65534
+    with tempfile.TemporaryDirectory() as name:  # other users may not enter `tmp_path`
+        path = Path(name) / "choices"
+        Store(path).put("key", CHOICE)
+        if user == 0:
+            os.chown(path, nobody, nobody)
+        path.chmod(file)
+        path.parent.chmod(folder)
+        try:
+            if user == 0:
+                os.seteuid(nobody)  # root may read and write any file
+            made = Store(path)
+            with one_warning(words):
+                use(made)
+                made.clear()
+                assert made.get("key") == found
+        finally:
+            os.seteuid(user)
+            path.parent.chmod(0o777)
 
 
 @pytest.mark.parametrize(
