@@ -62,7 +62,8 @@ def in_child(function: Callable[..., None]) -> Callable[..., None]:
     @wraps(function)
     def test(**arguments: Any) -> None:
         reading, writing = FORKSERVER.Pipe(duplex=False)
-        process = FORKSERVER.Process(target=run_here, args=(writing, function.__name__, arguments))
+        named = os.environ.get("PYTEST_CURRENT_TEST", "")  # tells what runs there, as in any child of a test
+        process = FORKSERVER.Process(target=run_here, args=(writing, named, function.__name__, arguments))
         process.start()
         writing.close()
         with open(reading.fileno(), closefd=False) as pipe:
@@ -73,8 +74,9 @@ def in_child(function: Callable[..., None]) -> Callable[..., None]:
     return test
 
 
-def run_here(stderr: Connection, name: str, arguments: dict[str, Any]) -> None:
+def run_here(stderr: Connection, test: str, name: str, arguments: dict[str, Any]) -> None:
     global driver
+    os.environ["PYTEST_CURRENT_TEST"] = test
     os.dup2(stderr.fileno(), 2)
     driver = install(Driver(devices=arguments.get("devices", 1)))
     TESTS[name](**arguments)
