@@ -44,6 +44,11 @@ def write():
         for name, number in seen:
             file.write("%s\\t%d\\t%s\\n" % (name[len(package) + 1:], number, test))
 if os.environ.get("PYTEST_CURRENT_TEST"):  # else it is no child of a test
+    leave = os._exit
+    def leave_at_once(code):  # as processes of multiprocessing do, without the functions of atexit
+        write()
+        leave(code)
+    os._exit = leave_at_once
     atexit.register(write)
     sys.settrace(call)
 """
