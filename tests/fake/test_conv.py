@@ -325,6 +325,18 @@ def test_plan_reports_facts_when_the_stream_it_was_made_on_is_destroyed(
     assert not [entry for entry in host.log if entry[0] == "destroyed stream used"]
 
 
+def test_stream_waits_for_the_allocation_of_its_workspace(fake: FakeCudnn, host: Host) -> None:
+    """The memory belongs to a stream of the package, because the caller may destroy this one."""
+    x, w = images(1, 3, 5, 6), images(4, 3, 3, 3)
+    fake.workspaces = {"GEMM": 100}
+    host.log.clear()
+    ct.conv(x, w, stream=0x77)
+    allocated = [place for place, entry in enumerate(host.log) if entry[0] == "allocate" and entry[1] != 0x77]
+    waits = [place for place, entry in enumerate(host.log) if entry[:2] == ("wait", 0x77)]
+    assert len(allocated) == 1
+    assert any(place > allocated[0] for place in waits), host.log
+
+
 def test_workspace_of_a_destroyed_stream_is_freed_on_another_stream(fake: FakeCudnn, host: Host) -> None:
     x, w = images(1, 3, 5, 6), images(4, 3, 3, 3)
     fake.workspaces = {"GEMM": 100}

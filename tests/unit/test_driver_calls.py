@@ -20,7 +20,9 @@ from typing import Any
 import pytest
 
 import cudnn_ct as ct
+from cudnn_ct.cuda import event as events
 from cudnn_ct.cuda import interop
+from cudnn_ct.cuda import stream as streams
 
 from .cuda_driver import GLOBAL, RELAXED, CUstreamCaptureMode, Driver, install
 
@@ -167,6 +169,33 @@ def test_memory_is_freed_while_its_device_is_current(current: int | None, device
     del x
     assert driver.freed == [(pointer, stream.handle, 1)], driver.freed
     assert driver.current == current
+
+
+@pytest.mark.parametrize("devices", [2])
+@in_child
+def test_stream_waits_for_another_while_their_device_is_current(devices: int) -> None:
+    with ct.use(device=1):
+        before, after = streams.as_stream(Owned(), 1), streams.as_stream(Owned(), 1)
+        ct.synchronize()
+    driver.current = 0
+    driver.calls.clear()
+    events.wait_stream(before, after)
+    ordering = ("cuEventRecord", "cuStreamWaitEvent")
+    assert [name for name in driver.names() if name in ordering] == list(ordering)
+    assert driver.current == 0
+
+
+@pytest.mark.parametrize("pinned", [False, True])
+@in_child
+def test_copy_from_pinned_memory_is_waited_for(pinned: bool) -> None:
+    """The driver reads other memory before the call returns, and pinned memory later."""
+    status = 0 if pinned else 1  # the driver knows no other host memory
+    driver.cuPointerGetAttribute = lambda *_: (status, 1)  # type: ignore[attr-defined]
+    stream = Owned()
+    ct.empty(8, stream=stream)
+    driver.calls.clear()
+    ct.asarray([1.0, 2.0], "float32", stream=stream)
+    assert ("cuStreamSynchronize" in driver.names()) == pinned
 
 
 @in_child

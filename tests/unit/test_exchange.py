@@ -188,9 +188,13 @@ def test_import_array_keeps_the_stream_of_a_tensor_alive(
 ) -> None:
     """Only the first import reads the object that keeps the stream alive; a bare address has none."""
     streams.intern_stream(0x55, 0)
+    asked: list[int] = []
+    current = torch.cuda.current_stream
+    torch.cuda.current_stream = lambda device: asked.append(device) or current(device)
     first, second = imported(CudaTensor()), imported(CudaTensor())
     assert first.home is second.home
     assert first.home.lasts
+    assert asked == [0]
 
 
 def test_import_array_orders_nothing_when_the_stream_is_captured(

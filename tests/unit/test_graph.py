@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ctypes
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cudnn_ct._bindings.enums import BackendAttributeName, BackendDescriptorType, PointwiseMode
+from cudnn_ct.context import Context
 from cudnn_ct.errors import (
     AllocationError,
     CudnnError,
@@ -18,12 +19,13 @@ from cudnn_ct.errors import (
     InternalError,
     NotSupportedError,
 )
-from cudnn_ct.graph import engines
+from cudnn_ct.graph import engines, pixels
 from cudnn_ct.graph.attributes import _ENDINGS, AsDouble, AsInt32, kind
 from cudnn_ct.graph.engines import Engine
 from cudnn_ct.graph.operations import OPERATIONS
 from cudnn_ct.ops.conv.fused_graph import MODES, fused_graph
 from cudnn_ct.ops.conv.graph_nodes import DIRECTIONS, conv_graph
+from cudnn_ct.plans.base import Plan
 from cudnn_ct.shapes.conv import ConvProblem, conv_problem
 from cudnn_ct.shapes.fused import FusedConv
 from cudnn_ct.shapes.specs import TensorSpec
@@ -250,3 +252,18 @@ def test_problems_print_everything_that_tells_them_apart() -> None:
     text = str(FusedConv(conv, None, conv.y, "clipped_relu", coefficient=6.0, alpha2=0.5))
     for part in ("clipped_relu(coefficient 6.0)", "0.5 * z float16[2, 4, 8, 8] nhwc", str(conv)):
         assert part in text
+
+
+def test_in_pixels_computes_the_remainder_behind_the_whole_pixels() -> None:
+    seen: list[tuple[int, ...]] = []
+
+    class Recorded:
+        workspace = 0
+
+        def run(self, context: Any, pointers: Any, alpha: float, beta: float) -> None:
+            seen.append(tuple(pointers))
+
+    specs = (TensorSpec.packed((3000,), "float16"), TensorSpec.packed((3000,), "float32"))
+    plan = pixels.in_pixels(lambda *images: cast(Plan, Recorded()), *specs)
+    plan.run(cast(Context, None), (0x10000, 0x20000), 1, 0)
+    assert seen == [(0x10000, 0x20000), (0x10000 + 2 * 2048, 0x20000 + 4 * 2048)]
