@@ -482,3 +482,13 @@ def test_plans_of_all_directions(fake: FakeCudnn, direction: str) -> None:
     assert plan.candidate.algorithm in ("implicit_gemm", "algo_0")
     with pytest.raises(ValueError, match="direction must be one of forward, backward_data, backward_filter"):
         ct.conv_plan(first, second, direction="sideways")
+
+
+@pytest.mark.parametrize(
+    ("factors", "scaled"),
+    [({}, ""), ({"alpha": 2}, ", scaled by alpha"), ({"beta": 0.5}, ", scaled by beta")],
+)
+def test_table_is_of_a_call_with_its_factors(fake: FakeCudnn, factors: dict[str, float], scaled: str) -> None:
+    x, w, out = ct.zeros((1, 2, 5, 5)), ct.zeros((3, 2, 3, 3)), ct.zeros((1, 3, 3, 3))
+    title = str(ct.conv_algorithms(x, w, **factors, out=out)).splitlines()[0]
+    assert title.partition("on tensor cores")[2] == scaled
