@@ -346,7 +346,8 @@ def test_workspace_of_a_destroyed_stream_is_freed_on_another_stream(fake: FakeCu
     host.log.clear()
     ct.conv(images(2, 3, 5, 6), w, stream=0x77)  # which frees the first
     recorded = {entry[2] for entry in host.log if entry[:2] == ("record", 0x77)}
-    assert [entry for entry in host.log if entry[0] == "wait" and entry[1] != 0x77 and entry[2] in recorded]
+    own = next(entry[1] for entry in host.log if entry[0] == "allocate" and entry[1] not in (0x77, 1))
+    assert [entry for entry in host.log if entry[:2] == ("wait", own) and entry[2] in recorded]
     assert not [
         entry for entry in host.log if entry[0] == "synchronize_device"
     ]  # while the stream exists, no host waits
