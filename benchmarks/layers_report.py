@@ -4,7 +4,7 @@
 
 ROWS are files that `layers.py` wrote, of one shard or of several; no GPU is needed. Ratios are ours / theirs,
 and geometric means are taken over the rows of a family, forward and backward. The floor of a row is the time
-of a copy of as many bytes as must be read and written: a kernel can hardly be faster.
+of a copy of as many bytes as must be read and written: hardly any kernel is faster.
 """
 
 from __future__ import annotations

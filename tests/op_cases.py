@@ -35,7 +35,7 @@ class OpCase(NamedTuple):
     calls : SearchStrategy of LayerCase
         Calls of any of them, with operands of any layout, view and seed.
     keywords : dict
-        What a simple call requires besides arrays.
+        The arguments that a simple call requires besides arrays.
     gradient : str
         The operation that computes the gradients of the first one; empty if none does.
     differences : tuple of LayerCase

@@ -99,7 +99,7 @@ def clocks(monkeypatch: pytest.MonkeyPatch) -> Clocks:
 
 
 def place(times: list[Any]) -> int:
-    """Of the fastest."""
+    """Return the index of the shortest time."""
     return min((time, i) for i, time in enumerate(times) if isinstance(time, float))[1]
 
 
