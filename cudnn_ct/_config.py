@@ -10,6 +10,7 @@ import os
 import threading
 import warnings
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -106,6 +107,16 @@ _OF_CALLS = (
     "allow_runtime_compilation",
 )  # fmt: skip
 
+
+class Snapshot(tuple[Any, ...]):
+    """The settings that affect a call. Equal ones are one object, so that the cheapest hash serves."""
+
+    __slots__ = ()
+    __hash__ = object.__hash__
+
+
+_snapshot = lru_cache(64, typed=True)(lambda *values: Snapshot(values))
+
 _changing = threading.RLock()  # serialises updates of the settings snapshot
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(
@@ -160,7 +171,7 @@ class Config:
     allow_runtime_compilation: bool
     algo_cache: str | None
     debug_sync: bool
-    snapshot: tuple[Any, ...]
+    snapshot: Snapshot
     environ: dict[str, str]
 
     def __init__(self, environ: Mapping[str, str] | None = None) -> None:
@@ -202,8 +213,8 @@ class Config:
             self._refresh_snapshot()
 
     def _refresh_snapshot(self) -> None:
-        """Combine the settings that affect a call into one new tuple, which is a part of cache keys."""
-        object.__setattr__(self, "snapshot", tuple(getattr(self, name) for name in _OF_CALLS))
+        """Give the settings that affect a call one object, which is a part of cache keys."""
+        object.__setattr__(self, "snapshot", _snapshot(*[getattr(self, name) for name in _OF_CALLS]))
 
     def __getattr__(self, name: str) -> Any:
         if name == "dnn":  # not a real attribute until the first use

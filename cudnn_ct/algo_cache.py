@@ -11,10 +11,11 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+from ._caches import BoundedDict
 from .autotune import benchmark
 from .autotune.candidates import TRANSIENT, CandidateSet, load_candidates, store_key
 from .autotune.request import AlgoRequest
-from .context import BoundedDict, Context
+from .context import Context
 from .cuda import allocator
 from .cuda import stream as streams
 from .dtypes import DTYPES

@@ -10,7 +10,7 @@ from .cuda import allocator
 from .cuda import memory as memories
 from .cuda import stream as streams
 from .cuda.stream import Stream, resolve_stream
-from .cuda.typed_memory import TypedMemory
+from .cuda.typed_memory import ArrayKey, TypedMemory
 from .dtypes import DTYPES, DType, as_dtype
 from .errors import NotSupportedError, warn_caller
 from .shapes.checks import FLOATS
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 __all__ = ["DeviceArray", "ResultSlot"]
 
-ResultSlot = tuple[TensorSpec, int] | None
-"""The spec of a result and its bytes, with gaps between elements; None for a result that is not computed."""
+ResultSlot = tuple[TensorSpec, int, ArrayKey]
+"""The spec of a result, its bytes, with gaps between elements, and its key."""
 
 
 class DeviceArray(TypedMemory):
@@ -42,6 +42,8 @@ class DeviceArray(TypedMemory):
 
     Attributes
     ----------
+    They describe the array to prepared calls, and must not be assigned to.
+
     spec : TensorSpec
         Shape, strides in elements and dtype name, as one hashable value.
     pointer : int
@@ -74,10 +76,17 @@ class DeviceArray(TypedMemory):
     __slots__ = ()
 
     @classmethod
-    def new(cls, spec: TensorSpec, nbytes: int, stream: Stream, what: str = "an array") -> DeviceArray:
+    def new(
+        cls,
+        spec: TensorSpec,
+        nbytes: int,
+        stream: Stream,
+        what: str = "an array",
+        key: ArrayKey | None = None,
+    ) -> DeviceArray:
         """Allocate an array on ``stream``, whose device is current; its contents are undefined."""
         buffer = allocator.allocate_block(nbytes, stream, what)
-        return cls(spec, buffer.handle, buffer, stream, stream)
+        return cls(spec, buffer.handle, buffer, stream, stream, key=key)
 
     @classmethod
     def allocate_many(
@@ -91,16 +100,16 @@ class DeviceArray(TypedMemory):
         arrays: list[Any] = []
         grain, block, pointer = allocator.GRANULARITY, None, 0
         for room, own in zip(rooms, given, strict=True):
-            if own is None and room is not None:
-                spec, nbytes = room
+            if own is None:
+                spec, nbytes, key = room
                 if nbytes > grain:
                     buffer = allocator.allocate_block(nbytes, stream, what)
-                    own = cls(spec, buffer.handle, buffer, stream, stream)
+                    own = cls(spec, buffer.handle, buffer, stream, stream, key=key)
                 else:
                     if block is None:
                         block = allocator.allocate_block(len(rooms) * grain, stream, what)
                         pointer = block.handle
-                    own = cls(spec, pointer, block, stream, stream)
+                    own = cls(spec, pointer, block, stream, stream, key=key)
                     pointer += grain
             arrays.append(own)
         return arrays

@@ -11,6 +11,7 @@ from typing import Any
 
 from . import _lib
 from ._bindings.types import cudnnHandle_t
+from ._caches import BoundedDict, CallCache
 from ._config import config
 from ._handle import NativeHandle
 from .cuda import allocator
@@ -64,29 +65,6 @@ def _created(library: Any) -> Any:
     return pointer
 
 
-class BoundedDict(dict[Any, Any]):
-    """A dict that drops its oldest entry when a new one would exceed the limit."""
-
-    def __init__(self, limit: int) -> None:
-        super().__init__()
-        self.limit = limit
-
-    def __setitem__(self, key: Any, value: Any) -> None:
-        if key not in self and len(self) >= self.limit:
-            del self[next(iter(self))]
-        super().__setitem__(key, value)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Restore the limit before the entries, which pickle would otherwise set on an object without it."""
-        return BoundedDict, (self.limit,), None, None, iter(self.items())
-
-    def setdefault(self, key: Any, default: Any = None) -> Any:
-        """Return the value of a key; insert ``default`` within the limit if it is missing."""
-        if key not in self:
-            self[key] = default
-        return self[key]
-
-
 class Workspace:
     """Memory for one stream of one thread, which may outlive that stream.
 
@@ -125,7 +103,7 @@ class Context:
             watch(self.library)
         handle = Handle(self.library, device)
         self.stream = Stream(streams.LEGACY_DEFAULT, device)  # the stream of a new handle
-        self.calls = BoundedDict(4096)
+        self.calls = CallCache(4096)
         self.plans: dict[object, Any] = {}
         self.state: Any = None
         self.last_call: Any = None  # the prepared call that ran last, for `plans.last_plan`

@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 
 import cudnn_ct as ct
 from cudnn_ct import algo_cache, context, descriptors, testing
-from cudnn_ct.context import BoundedDict
+from cudnn_ct._caches import BoundedDict
 from cudnn_ct.cuda import lifetime
 from cudnn_ct.cuda import stream as streams
 from cudnn_ct.errors import CudnnWarning

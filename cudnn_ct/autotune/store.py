@@ -16,8 +16,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from .._caches import BoundedDict
 from .._config import config
-from ..context import BoundedDict
 from ..errors import warn_caller
 
 if TYPE_CHECKING:

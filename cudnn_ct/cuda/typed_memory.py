@@ -5,11 +5,12 @@ from __future__ import annotations
 import copy as copying
 import operator
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Self
 
 from ..dtypes import DTYPES
 from ..shapes.parse import as_bool
-from ..shapes.specs import TensorSpec, packed_strides
+from ..shapes.specs import UNALIGNED, TensorSpec, packed_strides
 from ..shapes.views import index_view, transpose_view
 from . import interop
 from . import stream as streams
@@ -20,13 +21,28 @@ from .stream import Stream
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["TypedMemory"]
+__all__ = ["ArrayKey", "TypedMemory", "array_key"]
+
+
+class ArrayKey:
+    """All of an array that a prepared call depends on. Equal ones are one object, which is cheap to hash."""
+
+    __slots__ = ("aligned", "device", "readonly", "spec")
+
+    def __init__(self, spec: TensorSpec, device: int, aligned: bool, readonly: bool) -> None:
+        self.spec = spec
+        self.device = device
+        self.aligned = aligned
+        self.readonly = readonly
+
+
+array_key = lru_cache(4096)(ArrayKey)  # calls whose keys are dropped are prepared once more
 
 
 class TypedMemory(OrderedMemory):
     """Ordered device memory with a shape, a dtype and strides: the attributes of :class:`DeviceArray`."""
 
-    __slots__ = ("pointer", "readonly", "spec")
+    __slots__ = ("key", "pointer", "readonly", "spec")
 
     def __init__(
         self,
@@ -38,6 +54,7 @@ class TypedMemory(OrderedMemory):
         *,
         external: bool = False,
         readonly: bool = False,
+        key: ArrayKey | None = None,
     ) -> None:
         self.spec = spec
         self.pointer = pointer
@@ -48,6 +65,7 @@ class TypedMemory(OrderedMemory):
         self.external = external
         self.readonly = readonly
         self._uses = None
+        self.key = key or array_key(spec, writer.device, not pointer & UNALIGNED, readonly)
 
     def __getattr__(self, name: str) -> Any:
         if name == "pointer":  # `close` empties the slot

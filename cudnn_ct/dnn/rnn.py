@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, cast
 
+from .._caches import BoundedDict
 from ..array import DeviceArray
-from ..context import BoundedDict
 from ..ops.rnn.gradients import RNNReserve
 from ..ops.rnn.rnn import RNN
 from ..ops.rnn.weights import as_index

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from itertools import chain, islice
 from operator import mod
 
-from ..context import BoundedDict, Context
+from .._caches import BoundedDict
+from ..context import Context
 from ..errors import AllocationError, BadParamError, CudnnError, NotSupportedError
 from ..plans.base import Candidate
 from .backend import BackendDescriptor

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from .. import context
+from .._caches import CallCache
 from .._config import config
-from ..array import DeviceArray
+from ..array import DeviceArray, ResultSlot
 from ..array_creation import as_operand
 from ..context import Context
 from ..cuda import stream as streams
 from ..cuda.launch_log import add_launch_history
 from ..cuda.stream import Stream
+from ..cuda.typed_memory import array_key
 from ..errors import CudnnError, ExecutionFailedError
 from ..plans.base import Plan
 from ..shapes.elementwise import OpTensorScales
 from ..shapes.parse import as_float
-from ..shapes.specs import UNALIGNED, TensorSpec
+from ..shapes.specs import TensorSpec
 from ._fallback import FirstSupported, Implementation
 from ._keys import freeze, scaling_kind
 from ._operands import byte_extent, check_writable, contiguous, refuse_overlap, representable, stream_of
@@ -26,7 +29,7 @@ if TYPE_CHECKING:
     from ._state import CallState
 
 ONE, ZERO = 1, 0  # default alpha and beta; compared by identity because that is the cheapest test
-NEW: tuple[Any, ...] = (None,)  # one new result, the case of most calls; compared by identity as well
+NEW: tuple[Any, ...] = (None,)  # one new result, the case of most calls
 MAX_POINTER_SETS = 256  # sets of pointers of which a call knows that they do not overlap
 
 
@@ -46,9 +49,9 @@ class PreparedCall(NamedTuple):
     pack: bool
     in_place: bool
     what: str
-    result_slots: tuple[tuple[TensorSpec, int], ...]
+    result_slots: tuple[ResultSlot, ...]
     spans: tuple[tuple[int, int], ...]
-    disjoint_pointers: set[tuple[int, ...]]
+    disjoint_pointers: set[tuple[int | None, ...]]
     fresh: list[bool]
 
     @classmethod
@@ -58,13 +61,14 @@ class PreparedCall(NamedTuple):
         inputs: tuple[TensorSpec, ...],
         results: tuple[TensorSpec, ...],
         choice: Any,
+        device: int,
         *,
         what: str,
         pack: bool = False,
         in_place: bool = False,
     ) -> Self:
         """Make a call, with the fields that follow from the specs."""
-        slots = tuple((spec, byte_extent(spec)[1]) for spec in results)  # in bytes, gaps included
+        slots = tuple((spec, byte_extent(spec)[1], array_key(spec, device, True, False)) for spec in results)
         spans = tuple(map(byte_extent, (*inputs, *results)))
         what = f"the result of {what}"
         return cls(problem, inputs, results, choice, pack, in_place, what, slots, spans, set(), [True])
@@ -79,11 +83,11 @@ class PreparedCall(NamedTuple):
         self,
         inputs: Sequence[DeviceArray],
         results: Sequence[DeviceArray | None],
-        pointers: tuple[int, ...],
+        pointers: tuple[int | None, ...],
     ) -> None:
         """Raise where a result shares memory with another operand: cuDNN would read what it has written.
 
-        A result that is None is to be new memory, which nobody shares; ``pointers`` are those of the others.
+        A result that is None is to be new memory, which no other array shares; so are its ``pointers``.
         """
         refuse_overlap(inputs, results, self.spans, in_place=self.in_place)
         if len(self.disjoint_pointers) >= MAX_POINTER_SETS:
@@ -166,6 +170,7 @@ class Operation(NamedTuple):
                 inputs,
                 problem.results,
                 select(ctx) if select else self._first_supported(problem, ctx, any(signature.scaled)),
+                ctx.device,
                 pack=inputs != signature.specs,
                 in_place=self.in_place,
                 what=self.name,
@@ -197,7 +202,7 @@ def execute(
     outs: tuple[Any, ...] = NEW,
     stream: Any = None,
     state: CallState | None = None,
-) -> list[DeviceArray]:
+) -> Sequence[DeviceArray]:
     """Call an operation, and return its results: the arrays in ``outs``, new arrays for each None.
 
     ``operands`` are arrays of any library with these ``names``; an operation without operands changes its
@@ -208,108 +213,83 @@ def execute(
     if alpha is not ONE or beta is not ZERO:
         alpha, beta = parse_scaling(alpha, beta, outs[0])
         scaled = (alpha != 1, beta != 0)
-    first, name = (operands[0], names[0]) if operands else (outs[0], op.written[0])
-    if stream is None and type(first) is DeviceArray:
+    first = operands[0] if operands else outs[0]
+    ours = type(first) is DeviceArray
+    if stream is None and ours:
         where = streams.current_stream(first.device)
     else:
-        where = stream_of(first, name, stream)
-    device = where.device
-    previous = streams.set_device(device)
+        where = stream_of(first, (names or op.written)[0], stream)
+    previous = streams.set_device(where.device)
     try:
         ctx = context.current(where)
-        for array in operands:
-            if type(array) is not DeviceArray or array.device != device:
-                operands = tuple(
-                    as_operand(array, name, where) for array, name in zip(operands, names, strict=True)
-                )
-                break
-        written: Any = ()
-        if len(outs) > 1:
-            given, specs = _given(op, outs, where)
-            written = [array for array in given if array is not None]
-        elif outs[0] is None:
-            given = specs = NEW
-        else:
-            out = outs[0]
-            if type(out) is not DeviceArray or out.device != device or out.readonly:
-                out = as_operand(out, op.written[0], where, written=True)
-            given = written = (out,)
-            specs = (out.spec,)
-        aligned = True
-        if op.select is not None:
-            for array in operands:
-                if array.pointer & UNALIGNED:
-                    aligned = False
-            for array in written:
-                if array.pointer & UNALIGNED:
-                    aligned = False
         calls = ctx.calls if state is None else state.calls(ctx)
-        # The types of arguments are part of it: 1 == 1.0 == True, and members of different enums are equal.
-        key = (
-            op.problem,
-            names,
-            tuple([array.spec for array in operands]),  # a list first: faster than a generator or map
-            None if op.fixed_results else specs,
-            params,
-            tuple([type(param) for param in params]),
-            scaled,
-            aligned,
-            config.snapshot,
-        )
-        try:
-            call = calls.get(key)
-        except TypeError:  # an unhashable argument: a list, which becomes a tuple, or one that is rejected
-            call = None
+        call: PreparedCall | None = None
+        if ours and not op.fixed_results:
+            try:
+                key = (
+                    op.problem,
+                    names,
+                    calls.parameters(*params),
+                    scaled,
+                    config.snapshot,
+                    tuple([array.key for array in operands]),  # a list first: faster than a generator or map
+                    (None if outs[0] is None else outs[0].key,) if len(outs) == 1 else _keys_of(outs),
+                )
+                call = calls.get(key)
+            except (AttributeError, LookupError, TypeError):  # another array, new or unhashable parameters
+                pass
         if call is None:
-            call = _prepared(ctx, calls, op, key, specs)
+            call, operands, outs = _prepared(ctx, calls, op, names, operands, params, scaled, outs, where)
         if call.pack:
             operands = tuple([contiguous(array, where) for array in operands])
-        return (run if state is None else state.run)(ctx, call, operands, given, alpha, beta, where)
+        return (run if state is None else state.run)(ctx, call, operands, outs, alpha, beta, where)
     finally:
         if previous is not None:
             streams.restore_device(previous)
 
 
-def _given(op: Operation, outs: tuple[Any, ...], where: Stream) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """Return the results that the caller gave as arrays, None for new ones, and their specs."""
-    arrays = list(outs)
-    specs: list[TensorSpec | None] = [None] * len(outs)
-    for place, out in enumerate(outs):
-        if out is not None:
-            array = arrays[place] = as_operand(out, op.written[place], where, written=True)
-            specs[place] = array.spec
-    return tuple(arrays), tuple(specs)
+def _keys_of(arrays: Sequence[DeviceArray | None]) -> tuple[Any, ...]:
+    return tuple([None if array is None else array.key for array in arrays])
 
 
 def _prepared(
     ctx: Context,
-    calls: dict[Any, Any],
+    calls: CallCache,
     op: Operation,
-    key: tuple[Any, ...],
-    outs: tuple[TensorSpec | None, ...],
-) -> PreparedCall:
-    """Prepare a call for a snapshot of its arguments, unless there is one.
+    names: tuple[str, ...],
+    operands: tuple[Any, ...],
+    params: tuple[Any, ...],
+    scaled: tuple[bool, bool],
+    outs: tuple[Any, ...],
+    where: Stream,
+) -> tuple[PreparedCall, tuple[DeviceArray, ...], tuple[DeviceArray | None, ...]]:
+    """Import the arrays of a call and prepare it, unless it is prepared; return it with its arrays.
 
-    Scaled calls have calls of their own: cuDNN may reject those and support the others.
+    It is prepared for a snapshot of its parameters. Scaled calls have calls of their own: cuDNN may reject
+    those and support the others.
     """
-    problem, names, specs, out_key, given, _, scaled, aligned, snapshot = key
-    params = op.freeze(given)
-    frozen = problem, names, specs, out_key, params, tuple(map(type, params)), scaled, aligned, snapshot
-    call: PreparedCall | None = calls.get(frozen)
+    operands = tuple([as_operand(array, name, where) for array, name in zip(operands, names, strict=True)])
+    given = [
+        None if out is None else as_operand(out, op.written[place], where, written=True)
+        for place, out in enumerate(outs)
+    ]
+    inputs, results, params = _keys_of(operands), _keys_of(given), op.freeze(params)
+    aligned = all(one.aligned for one in (*inputs, *results) if one)
+    settings, last = config.snapshot, aligned if op.fixed_results else results
+
+    def key(parameters: object) -> tuple[Any, ...]:
+        return op.problem, names, parameters, scaled, settings, inputs, last
+
+    call: PreparedCall | None = None
+    with suppress(LookupError):
+        call = calls.get(key(calls.parameters(*params)))
     if call is None:
-        signature = CallSignature(names, specs, outs, params, scaled, aligned)
-        call = remember(calls, frozen, op.settle(signature)(ctx))
-    return call
-
-
-def remember(calls: dict[Any, Any], key: tuple[Any, ...], call: Any) -> Any:
-    """Keep what was prepared for a key that ends in the settings, and return it.
-
-    It is not kept if another thread has changed a setting since: it may belong to the old settings.
-    """
-    if key[-1] is config.snapshot:
-        calls[key] = call
-    return call
+        specs, out_specs = (tuple([one and one.spec for one in keys]) for keys in (inputs, results))
+        call = op.settle(CallSignature(names, specs, out_specs, params, scaled, aligned))(ctx)
+        # Another thread may have changed a setting since: the call may belong to the old settings.
+        if settings is config.snapshot:
+            calls[key(calls.add_parameters(params))] = call
+    return call, operands, tuple(given)
 
 
 def run(
@@ -320,27 +300,22 @@ def run(
     alpha: Any,
     beta: float,
     stream: Stream,
-) -> list[DeviceArray]:
+) -> Sequence[DeviceArray]:
     """Allocate new results, order the streams, run the plan and record the uses; return the results."""
     written: Sequence[Any] = ()
-    if given is NEW and len(call.result_slots) == 1:
-        spec, nbytes = call.result_slots[0]
-        results = [DeviceArray.new(spec, nbytes, stream, call.what)]
-        pointers = tuple([array.pointer for array in (*operands, *results)])
+    results: Sequence[Any] = given
+    if len(given) > 1:
+        results, written, pointers = _several_results(call, operands, given, stream)
+    elif given[0] is None:
+        spec, nbytes, key = call.result_slots[0]
+        result = DeviceArray.new(spec, nbytes, stream, call.what, key)
+        results = (result,)
+        pointers = (*[array.pointer for array in operands], result.pointer)
     else:
-        results = written = [array for array in given if array is not None]
-        pointers = tuple([array.pointer for array in (*operands, *written)])
-        if len(written) == len(call.result_slots):
-            if pointers not in call.disjoint_pointers:
-                call.refuse_overlap(operands, given, pointers)
-        else:
-            if written:
-                # An address may be that of another result the next time.
-                places = (*pointers, *[array is None for array in given])
-                if places not in call.disjoint_pointers:
-                    call.refuse_overlap(operands, given, places)
-            results = DeviceArray.allocate_many(call.result_slots, given, stream, call.what)
-            pointers = tuple([array.pointer for array in (*operands, *results)])
+        written = given
+        pointers = (*[array.pointer for array in operands], given[0].pointer)
+        if pointers not in call.disjoint_pointers:
+            call.refuse_overlap(operands, given, pointers)
     # New results belong to the stream, so nothing has to wait for them.
     elsewhere = False  # whether an operand belongs to another stream
     for array in operands:
@@ -374,6 +349,23 @@ def run(
     return results
 
 
+def _several_results(
+    call: PreparedCall,
+    operands: tuple[DeviceArray, ...],
+    given: tuple[DeviceArray | None, ...],
+    stream: Stream,
+) -> tuple[Sequence[DeviceArray], Sequence[DeviceArray], tuple[int, ...]]:
+    """Allocate the results that are not given; return all results, those given, and the pointers of a run."""
+    written = [array for array in given if array is not None]
+    if written:
+        # An address may be that of another result the next time.
+        places = tuple([None if array is None else array.pointer for array in (*operands, *given)])
+        if places not in call.disjoint_pointers:
+            call.refuse_overlap(operands, given, places)
+    results = DeviceArray.allocate_many(call.result_slots, given, stream, call.what)
+    return results, written, tuple([array.pointer for array in (*operands, *results)])
+
+
 def add_context(error: CudnnError, where: str, stream: Stream) -> None:
     """Note on an error where it came up; on one of the device, what may have failed before."""
     error.add_note(where)
@@ -386,7 +378,7 @@ def parse_scaling(alpha: Any, beta: Any, out: Any) -> tuple[Any, float]:
     multiply."""
     if type(alpha) not in (float, OpTensorScales):
         alpha = as_float(alpha, "alpha")
-    if type(beta) is not float:
+    if beta is not ZERO and type(beta) is not float:
         beta = as_float(beta, "beta")
     check_beta(beta, out)
     return alpha, beta

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Sequence
 from typing import Any, Generic, TypeVar
 
+from .._caches import CallCache
 from ..array import DeviceArray
-from ..context import BoundedDict, Context
+from ..context import Context
 from ..cuda.stream import Stream
 from ._call import PreparedCall, run
 
@@ -61,12 +63,12 @@ class OwnedCache:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._caches = PerContext[BoundedDict]()
+        self._caches = PerContext[CallCache]()
 
-    def of(self, context: Context) -> BoundedDict:
+    def of(self, context: Context) -> CallCache:
         """Return the cache of a context."""
         found = self._caches.get(context)
-        return self._caches.put(context, BoundedDict(self._limit)) if found is None else found
+        return self._caches.put(context, CallCache(self._limit)) if found is None else found
 
     def values(self) -> list[PreparedCall]:
         """Return the calls of all contexts."""
@@ -89,13 +91,13 @@ class CallState:
 
     call: PreparedCall
     operands: tuple[DeviceArray, ...]
-    results: list[DeviceArray]
+    results: Sequence[DeviceArray]
 
     def __init__(self, cache: OwnedCache | None = None, changed: tuple[DeviceArray, ...] = ()) -> None:
         self.cache = cache
         self.changed = changed
 
-    def calls(self, ctx: Context) -> dict[Any, Any]:
+    def calls(self, ctx: Context) -> CallCache:
         """Return the cache of the prepared call."""
         return ctx.calls if self.cache is None else self.cache.of(ctx)
 
@@ -108,7 +110,7 @@ class CallState:
         alpha: Any,
         beta: float,
         stream: Stream,
-    ) -> list[DeviceArray]:
+    ) -> Sequence[DeviceArray]:
         """Run a call as :func:`run` does, with this state in the context."""
         for array in self.changed:
             if array.writer is not stream or array._uses is not None:

@@ -8,9 +8,10 @@ from itertools import chain
 from typing import Any, Literal, NamedTuple
 
 from .. import context
+from .._caches import BoundedDict
 from ..array import DeviceArray
 from ..array_creation import as_operand
-from ..context import BoundedDict, Context
+from ..context import Context
 from ..cuda import interop
 from ..cuda import stream as streams
 from ..errors import NotSupportedError

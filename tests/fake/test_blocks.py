@@ -12,6 +12,7 @@ import cudnn_ct as ct
 from cudnn_ct import testing
 from cudnn_ct.cuda import allocator
 from cudnn_ct.cuda.stream import default_stream
+from cudnn_ct.cuda.typed_memory import array_key
 from cudnn_ct.shapes.specs import TensorSpec
 
 from .host import Host
@@ -87,15 +88,14 @@ def test_free_list_corrects_its_count_of_bytes(host: Host, monkeypatch: pytest.M
 
 
 def test_small_results_of_one_call_share_a_block(host: Host) -> None:
-    spec = TensorSpec.packed((10,))
-    stream, large = default_stream(0), (TensorSpec.packed((1000,)), 4000)
+    spec, large = TensorSpec.packed((10,)), TensorSpec.packed((1000,))
+    stream, key = default_stream(0), array_key(spec, 0, True, False)
     given = ct.empty((10,))
     host.log.clear()
-    rooms = ((spec, 40), large, None, (spec, 40), (spec, 40))
-    first, apart, none, own, last = ct.DeviceArray.allocate_many(
-        rooms, (None, None, None, given, None), stream, ""
+    small, apart = (spec, 40, key), (large, 4000, array_key(large, 0, True, False))
+    first, apart, own, last = ct.DeviceArray.allocate_many(
+        (small, apart, small, small), (None, None, given, None), stream, ""
     )
-    assert none is None
     assert own is given
     assert [entry[0] for entry in host.log] == ["allocate"] * 2
     assert last.pointer == first.pointer + allocator.GRANULARITY
@@ -109,7 +109,7 @@ def test_small_results_of_one_call_share_a_block(host: Host) -> None:
     assert not any(entry[0] == "wait" for entry in host.log)
     del first
     assert [entry[:2] for entry in host.log if entry[0] == "wait"] == [("wait", 1)], "the last gives it back"
-    assert allocator.allocate_block(5 * allocator.GRANULARITY, stream, "").handle == address
+    assert allocator.allocate_block(4 * allocator.GRANULARITY, stream, "").handle == address
 
 
 def test_idle_blocks_are_freed_when_memory_is_short(host: Host) -> None:

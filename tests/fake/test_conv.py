@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import cudnn_ct as ct
-from cudnn_ct import algo_cache, context
+from cudnn_ct import _caches, algo_cache, context
 from cudnn_ct._bindings.enums import ActivationMode, ConvolutionFwdAlgo, ConvolutionMode, MathType
 from cudnn_ct.cuda.stream import Stream, default_stream
 from cudnn_ct.errors import (
@@ -208,7 +208,7 @@ def test_late_rejection_drops_only_the_candidate_that_ran(fake: FakeCudnn) -> No
 
 
 def test_decisions_are_bounded() -> None:
-    bounded = context.BoundedDict(2)
+    bounded = _caches.BoundedDict(2)
     for i in range(10):
         bounded.setdefault(i, i)
     assert list(bounded) == [8, 9]

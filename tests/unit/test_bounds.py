@@ -21,8 +21,8 @@ if not PAGE.is_file():
 LEFT_OUT = ("doctor", "cli", "reference", "_bindings")
 CACHES = {"cache", "lru_cache", "cached_property"}
 CONTAINERS = {
-    "dict", "list", "set", "deque", "defaultdict", "OrderedDict", "BoundedDict", "local", "ContextVar",
-    "WeakSet", "WeakValueDictionary", "WeakKeyDictionary",
+    "dict", "list", "set", "deque", "defaultdict", "OrderedDict", "BoundedDict", "CallCache", "local",
+    "ContextVar", "WeakSet", "WeakValueDictionary", "WeakKeyDictionary",
 }  # fmt: skip
 # Filled while their owner is created, or with an entry per implementation or measurement of a problem.
 MADE_WITH_THEIR_OWNER = {
@@ -46,7 +46,10 @@ def name_of(function: ast.expr) -> str:
 def is_container(value: ast.expr | None) -> bool:
     if isinstance(value, ast.Dict | ast.List):
         return ast.unparse(value) in ("{}", "[]")
-    return isinstance(value, ast.Call) and name_of(value.func) in CONTAINERS
+    if not isinstance(value, ast.Call):
+        return False
+    made = value.func.func if isinstance(value.func, ast.Call) else value.func  # lru_cache(4096)(function)
+    return name_of(made) in CONTAINERS | CACHES
 
 
 def growing(tree: ast.AST, at: str, owner: str = "") -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple, NoReturn
 
 from ...array import DeviceArray
@@ -71,7 +72,7 @@ class RNNReserve:
         params: tuple[Any, ...],
         outs: tuple[Any, ...],
         stream: Any,
-    ) -> list[DeviceArray]:
+    ) -> Sequence[DeviceArray]:
         """Compute a gradient; the reserve stays as it was if nothing was enqueued."""
         if stream is None:
             where = streams.current_stream(self.device)

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from ..._caches import CallCache
 from ..._config import config
 from ...array import DeviceArray
 from ...autotune.request import POLICIES, SYNONYMS, AlgoRequest, request
@@ -100,7 +101,7 @@ class RNNState(CallState):
     not_captured = ""
     dropout: DropoutState | None = None
 
-    def calls(self, ctx: Context) -> dict[Any, Any]:
+    def calls(self, ctx: Context) -> CallCache:
         """Return the cache of the prepared call, unless the step is captured and must not be."""
         if self.not_captured and ctx.capturing:
             raise NotInitializedError(f"{self.not_captured}; only passes with training=False can be captured")
@@ -115,7 +116,7 @@ class RNNState(CallState):
         alpha: Any,
         beta: float,
         stream: Stream,
-    ) -> list[DeviceArray]:
+    ) -> Sequence[DeviceArray]:
         """Run the step after a check of the given results."""
         for array, (name, spec) in zip(given, call.problem.written, strict=True):
             if array is not None and array.spec != spec:
@@ -136,7 +137,7 @@ class TrainingState(RNNState):
         self.plan: Any = None
         self.memory: DeviceArray | None = None
 
-    def calls(self, ctx: Context) -> dict[Any, Any]:
+    def calls(self, ctx: Context) -> CallCache:
         """Return the cache of the prepared call, and take the dropout state, which no capture can make."""
         calls = super().calls(ctx)
         if self._network.has_dropout:

@@ -182,7 +182,7 @@ def table(ctx: Context, x_shape: tuple[int, ...], params: RNNParams, *, measure:
         state = TrainingState(OwnedCache(1), network) if params.training else RNNState()
         state.calls(ctx)  # takes the dropout state
         timed = _Benchmark(step.problem, family, [row for row in rows if not row.rejected])
-        call = PreparedCall.of(step, specs, step.results, timed, what=FORWARD.name)
+        call = PreparedCall.of(step, specs, step.results, timed, ctx.device, what=FORWARD.name)
         operands = tuple(zeros(one.shape, one.dtype, stream=ctx.stream) for one in specs)
         last = ctx.last_call
         with preserved(state.dropout, ctx.stream):

@@ -190,9 +190,7 @@ def check_weights(spec: RNNSpec, w: TensorSpec) -> None:
 
 def _view(w: DeviceArray, row: RNNParameter) -> DeviceArray:
     assert row.offset + row.size <= w.size
-    view = w.view_as(TensorSpec.packed(row.shape, w.spec.dtype))
-    view.pointer += row.offset * w.itemsize
-    return view
+    return w.view_as(TensorSpec.packed(row.shape, w.spec.dtype), row.offset)
 
 
 def _on_host(value: Any) -> Any:

@@ -1,0 +1,63 @@
+"""Caches with a bound."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+__all__ = ["BoundedDict", "CallCache"]
+
+
+class BoundedDict(dict[Any, Any]):
+    """A dict that drops its oldest entry when a new one would exceed the limit."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__()
+        self.limit = limit
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        if key not in self and len(self) >= self.limit:
+            del self[next(iter(self))]
+        super().__setitem__(key, value)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Restore the limit before the entries, which pickle would otherwise set on an object without it."""
+        return BoundedDict, (self.limit,), None, None, iter(self.items())
+
+    def setdefault(self, key: Any, default: Any = None) -> Any:
+        """Return the value of a key; insert ``default`` within the limit if it is missing."""
+        if key not in self:
+            self[key] = default
+        return self[key]
+
+
+class CallCache(BoundedDict):
+    """Prepared calls by keys, which contain one object for all parameters of a call: it is cheap to hash.
+
+    ``parameters(*values)`` returns the object for values of the same types that were added; the types
+    distinguish 1, 1.0 and True, and members of enums from ints. It raises LookupError for others, so that
+    the values of a rejected call are not kept.
+    """
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(limit)
+        adding: list[bool] = []
+
+        def parameters(*_: Any) -> object:
+            if not adding:
+                raise LookupError
+            return object()
+
+        self._adding = adding
+        self.parameters = lru_cache(self.limit, typed=True)(parameters)
+
+    def add_parameters(self, values: tuple[Any, ...]) -> object:
+        """Return the object for values, whether they are known or not."""
+        self._adding.append(True)
+        try:
+            return self.parameters(*values)
+        finally:
+            self._adding.pop()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return CallCache, (self.limit,)
