@@ -86,7 +86,7 @@ class DeviceArray(TypedMemory):
     ) -> DeviceArray:
         """Allocate an array on ``stream``, whose device is current; its contents are undefined."""
         buffer = allocator.allocate_block(nbytes, stream, what)
-        return cls(spec, buffer.handle, buffer, stream, stream, key=key)
+        return cls(spec, buffer.handle, buffer, stream, stream, key)
 
     @classmethod
     def allocate_many(
@@ -104,12 +104,12 @@ class DeviceArray(TypedMemory):
                 spec, nbytes, key = room
                 if nbytes > grain:
                     buffer = allocator.allocate_block(nbytes, stream, what)
-                    own = cls(spec, buffer.handle, buffer, stream, stream, key=key)
+                    own = cls(spec, buffer.handle, buffer, stream, stream, key)
                 else:
                     if block is None:
                         block = allocator.allocate_block(len(rooms) * grain, stream, what)
                         pointer = block.handle
-                    own = cls(spec, pointer, block, stream, stream, key=key)
+                    own = cls(spec, pointer, block, stream, stream, key)
                     pointer += grain
             arrays.append(own)
         return arrays

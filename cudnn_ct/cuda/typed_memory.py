@@ -51,10 +51,10 @@ class TypedMemory(OrderedMemory):
         memory: object,
         writer: Stream,
         home: Stream | None = None,
+        key: ArrayKey | None = None,
         *,
         external: bool = False,
         readonly: bool = False,
-        key: ArrayKey | None = None,
     ) -> None:
         self.spec = spec
         self.pointer = pointer

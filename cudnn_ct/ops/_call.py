@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from .. import context
@@ -15,7 +14,7 @@ from ..context import Context
 from ..cuda import stream as streams
 from ..cuda.launch_log import add_launch_history
 from ..cuda.stream import Stream
-from ..cuda.typed_memory import array_key
+from ..cuda.typed_memory import ArrayKey, array_key
 from ..errors import CudnnError, ExecutionFailedError
 from ..plans.base import Plan
 from ..shapes.elementwise import OpTensorScales
@@ -252,6 +251,10 @@ def _keys_of(arrays: Sequence[DeviceArray | None]) -> tuple[Any, ...]:
     return tuple([None if array is None else array.key for array in arrays])
 
 
+def _aligned(keys: tuple[ArrayKey | None, ...]) -> bool:
+    return all(key is None or key.aligned for key in keys)
+
+
 def _prepared(
     ctx: Context,
     calls: CallCache,
@@ -273,18 +276,24 @@ def _prepared(
         None if out is None else as_operand(out, op.written[place], where, written=True)
         for place, out in enumerate(outs)
     ]
-    inputs, results, params = _keys_of(operands), _keys_of(given), op.freeze(params)
-    aligned = all(one.aligned for one in (*inputs, *results) if one)
-    settings, last = config.snapshot, aligned if op.fixed_results else results
+    inputs, results = _keys_of(operands), _keys_of(given)
+    settings, last = config.snapshot, _aligned(results) if op.fixed_results else results
 
     def key(parameters: object) -> tuple[Any, ...]:
         return op.problem, names, parameters, scaled, settings, inputs, last
 
-    call: PreparedCall | None = None
-    with suppress(LookupError):
-        call = calls.get(key(calls.parameters(*params)))
+    def known(params: tuple[Any, ...]) -> PreparedCall | None:
+        try:
+            return calls.get(key(calls.parameters(*params)))
+        except (LookupError, TypeError):  # new parameters, or a list
+            return None
+
+    call = known(params)
+    if call is None:
+        call = known(params := op.freeze(params))
     if call is None:
         specs, out_specs = (tuple([one and one.spec for one in keys]) for keys in (inputs, results))
+        aligned = _aligned((*inputs, *results))
         call = op.settle(CallSignature(names, specs, out_specs, params, scaled, aligned))(ctx)
         # Another thread may have changed a setting since: the call may belong to the old settings.
         if settings is config.snapshot:
