@@ -1,8 +1,4 @@
-"""Opens the files of libraries: the one module of the package that does.
-
-Libraries are opened by absolute path, after their headers were read: the dynamic loader ends the process for
-a truncated file.
-"""
+"""Opens the files of libraries by absolute path, after their headers were read; no other module does."""
 
 from __future__ import annotations
 
@@ -23,24 +19,21 @@ Lookup = Callable[[str], Any]
 
 
 def open_installation(installation: Installation) -> tuple[Lookup, dict[str, str]]:
-    """Open all libraries of a cuDNN; return the look-up of its functions, and why libraries were skipped.
-
-    cuDNN requests its parts by name, and gets a library of that name that is loaded already. So the parts are
-    opened before cuDNN, and LD_LIBRARY_PATH has no effect. Raises LibraryLoadError if a library cannot be
-    opened that every operation needs.
-    """
+    """Open all libraries of a cuDNN; return the look-up of its functions, and why libraries were skipped."""
+    # cuDNN requests its parts by name, and gets a library of that name that is loaded already. So the parts
+    # are opened before cuDNN, and LD_LIBRARY_PATH has no effect. Raises LibraryLoadError if a library cannot
+    # be opened that every operation needs.
     skipped: dict[str, str] = {}
-    for file in installation.files:
+    for library in installation.parts:
         try:
-            if file.path:
-                ctypes.CDLL(file.path)
+            ctypes.CDLL(library.real)
         except OSError as error:
-            if SUBLIBRARIES[file.name].core:
-                raise _not_loadable(file.path, error) from None
-            skipped[file.name] = str(error)
+            if SUBLIBRARIES[library.name].core:
+                raise _not_loadable(library.real, error) from None
+            skipped[library.name] = str(error)
             if "libcuda.so.1" not in str(error):  # missing on every machine without a driver
                 warn_caller(
-                    f"{file.path} cannot be loaded ({error}): operations that need it are slower or fail"
+                    f"{library.real} cannot be loaded ({error}): operations that need it are slower or fail"
                 )
     try:
         shim = ctypes.CDLL(installation.shim)
@@ -72,5 +65,5 @@ def driver_version(path: str) -> int:
     return 0 if status else number.value
 
 
-def _not_loadable(path: str | None, error: Exception) -> LibraryLoadError:
+def _not_loadable(path: str, error: Exception) -> LibraryLoadError:
     return LibraryLoadError(f"{path} cannot be loaded: {error}")

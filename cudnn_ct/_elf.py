@@ -1,22 +1,20 @@
-"""Read the headers of a shared library without loading it.
+"""Read the headers of a shared library without loading it."""
 
-``dlopen`` maps a file before it checks it, so a truncated library kills the process with SIGBUS, and the
-error message for a library of another machine is "No such file or directory". Reading the headers first
-takes tens of microseconds, and reads a few kilobytes of a file of half a gigabyte.
-"""
+# ``dlopen`` maps a file before it checks it, so that a truncated library kills the process with SIGBUS.
 
 from __future__ import annotations
 
 import os
 import stat
 import struct
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import BinaryIO, NamedTuple
 
 __all__ = [
-    "Elf", "ElfError", "Segment", "View", "check", "dynamic", "file_offset", "glibc_version", "machine_error",
-    "machine_here", "opened", "read",
+    "UNREAD", "Elf", "ElfError", "Segment", "Symbols", "View", "check", "glibc_version", "machine_error",
+    "machine_here", "read",
 ]  # fmt: skip
 
 MACHINES = {3: "32-bit x86", 21: "POWER", 40: "32-bit ARM", 62: "x86-64", 183: "aarch64", 243: "RISC-V"}
@@ -58,25 +56,46 @@ class Segment(NamedTuple):
 
 
 @dataclass(frozen=True)
+class Symbols:
+    """The symbols of one library."""
+
+    exports: Mapping[str, tuple[int, int]]  # the symbols that it defines, with their address and size
+    undefined: frozenset[str]  # the symbols that other libraries must define, without weak ones
+    versions: frozenset[str]  # the symbol versions that it needs, such as GLIBC_2.27
+
+
+@dataclass(frozen=True)
 class Elf:
     """The headers of one shared library."""
 
-    path: str  # the file that was read
-    size: int  # in bytes
-    machine: int  # e_machine, a key of MACHINES
-    segments: tuple[Segment, ...]  # its program headers; every PT_LOAD is inside the file
-    soname: str | None  # its name among loaded libraries
-    needed: tuple[str, ...]  # the libraries that it is linked with
+    path: str = ""  # the file that was read
+    size: int = 0  # in bytes
+    machine: int = 0  # e_machine, a key of MACHINES
+    segments: tuple[Segment, ...] = ()  # its program headers; every PT_LOAD is inside the file
+    tags: Mapping[int, int] = field(default_factory=dict)  # its dynamic section; of equal tags the first
+    soname: str | None = None  # its name among loaded libraries
+    needed: tuple[str, ...] = ()  # the libraries that it is linked with
+    rpath: tuple[str, ...] = ()  # folders that are searched before LD_LIBRARY_PATH, as written
+    runpath: tuple[str, ...] = ()  # folders that are searched after it
+
+    @cached_property
+    def symbols(self) -> Symbols:
+        """The symbol tables; raises ElfError if they are damaged."""
+        with View(self.path, self.size) as view:
+            return _symbols(view, self.segments, self.tags)
 
     def constant(self, symbol: str) -> int | None:
         """Read an exported 4-byte data symbol; None if the library does not export it."""
-        with opened(self.path) as file:
-            view = View(self.path, file, self.size)
-            address = _symbol_address(view, self.segments, symbol)
-            if address is None:
-                return None
-            (value,) = view.unpack("<I", file_offset(view, self.segments, address))
-            return int(value)
+        address, _ = self.symbols.exports.get(symbol, (None, 0))
+        return None if address is None else int.from_bytes(self.content(address, 4), "little")
+
+    def content(self, address: int, size: int) -> bytes:
+        """Read bytes at an address of the loaded library; raise ElfError if they are outside the file."""
+        with View(self.path, self.size) as view:
+            return view.at(_file_offset(view, self.segments, address), size)
+
+
+UNREAD = Elf()  # in place of one that cannot be read
 
 
 def machine_here() -> int:
@@ -110,59 +129,67 @@ def machine_error(elf: Elf) -> ElfError | None:
 
 def read(path: str | os.PathLike[str]) -> Elf:
     """Read the headers of a 64-bit library of any machine; raise ElfError if the file is not one."""
-    path = os.fspath(path)
-    with opened(path) as file:
-        view = View(path, file, os.fstat(file.fileno()).st_size)
+    with View(os.fspath(path)) as view:
         machine, table, entry, count = _header(view)
         segments = tuple(_segments(view, table, entry, count))
-        soname, needed = _names(view, segments)
-    return Elf(path, view.size, machine, segments, soname, needed)
+        return _with_names(view, Elf(view.path, view.size, machine, segments))
 
 
 PT_LOAD, PT_DYNAMIC = 1, 2
-DT_NEEDED, DT_STRTAB, DT_SYMTAB, DT_SONAME, DT_GNU_HASH = 1, 5, 6, 14, 0x6FFFFEF5
+DT_NEEDED, DT_STRTAB, DT_SYMTAB, DT_STRSZ, DT_SONAME, DT_RPATH, DT_RUNPATH = 1, 5, 6, 10, 14, 15, 29
+DT_GNU_HASH, DT_VERNEED = 0x6FFFFEF5, 0x6FFFFFFE
 
-# Limits far above those of sound libraries, so that a damaged one cannot take long to read.
-_LONGEST_NAME = 4096
-LONGEST_CHAIN = 10_000
+# Bytes that are read of one library, 30 times those of the largest one of cuDNN: a library that needs more is
+# damaged or hostile.
+MAX_READ = 16 << 20
+_SHORTEST = 64  # bytes that a shorter read counts for, because many short reads are slow
+_LONGEST_NAME = 16 << 10  # bytes, of a search path too
 
 
 class View:
-    """A file with bounds-checked reads.
+    """A regular file with bounds-checked reads, which fail after a limited number of bytes."""
 
-    It uses ``pread`` and not ``mmap``, so that a file that is truncated meanwhile gives an error, not SIGBUS.
-    """
+    # It uses ``pread`` and not ``mmap``, so that a file that is truncated meanwhile gives an error, not
+    # SIGBUS.
 
-    def __init__(self, path: str, file: BinaryIO, size: int) -> None:
+    def __init__(self, path: str, size: int | None = None) -> None:
         self.path = path
-        self.size = size
-        self._descriptor = file.fileno()
+        self._file = _opened(path)
+        self.size = os.fstat(self._file.fileno()).st_size if size is None else size
+        self._read = 0
+
+    def __enter__(self) -> View:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
 
     def at(self, offset: int, size: int) -> bytes:
         """Read bytes; raise ElfError if they are not all inside the file."""
         if offset < 0 or size < 0 or offset + size > self.size:
             raise self.malformed(f"points to byte {offset + size:,} and has {self.size:,}")
-        data = os.pread(self._descriptor, size, offset)
+        self.spend(size)
+        data = os.pread(self._file.fileno(), size, offset)
         if len(data) != size:
             raise ElfError("truncated", self.path, "became shorter while it was read")
         return data
 
+    def spend(self, size: int) -> None:
+        """Count bytes that are read, or read again from memory."""
+        self._read += max(size, _SHORTEST)
+        if self._read > MAX_READ:
+            raise self.malformed(f"has tables of more than {MAX_READ:,} bytes")
+
     def unpack(self, layout: str, offset: int) -> tuple[int, ...]:
         """Read numbers in the format of ``struct``."""
         return struct.unpack(layout, self.at(offset, struct.calcsize(layout)))
-
-    def text(self, offset: int) -> str:
-        """Read a zero-terminated string."""
-        data = self.at(offset, min(_LONGEST_NAME, max(self.size - offset, 0)))
-        return data.split(b"\0", 1)[0].decode("utf-8", "replace")
 
     def malformed(self, finding: str) -> ElfError:
         """Return the error for an inconsistent file."""
         return ElfError("malformed", self.path, finding)
 
 
-def opened(path: str) -> BinaryIO:
-    """Open a regular file for reading; raise ElfError for others."""
+def _opened(path: str) -> BinaryIO:
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):  # reading a pipe would block
             raise ElfError("foreign", path, "is not a regular file")
@@ -215,16 +242,6 @@ def _segments(view: View, table: int, entry: int, count: int) -> Iterator[Segmen
         yield Segment(kind, offset, address, size)
 
 
-def _names(view: View, segments: tuple[Segment, ...]) -> tuple[str | None, tuple[str, ...]]:
-    tags = dynamic(view, segments)
-    strings = next((value for tag, value in tags if tag == DT_STRTAB), None)
-    if strings is None:
-        return None, ()
-    start = file_offset(view, segments, strings)
-    soname = next((view.text(start + value) for tag, value in tags if tag == DT_SONAME), None)
-    return soname, tuple(view.text(start + value) for tag, value in tags if tag == DT_NEEDED)
-
-
 def _truncated(view: View, needs: int) -> ElfError:
     return ElfError(
         "truncated",
@@ -233,16 +250,31 @@ def _truncated(view: View, needs: int) -> ElfError:
     )
 
 
-def dynamic(view: View, segments: tuple[Segment, ...]) -> list[tuple[int, int]]:
-    """List the tags and values of the dynamic section."""
-    table = next((segment for segment in segments if segment.kind == PT_DYNAMIC), None)
+def _with_names(view: View, elf: Elf) -> Elf:
+    """Add the dynamic section, and the names in it."""
+    table = next((segment for segment in elf.segments if segment.kind == PT_DYNAMIC), None)
     if table is None:
-        return []
-    data = view.at(table.offset, min(table.size, 1 << 16) // 16 * 16)
-    return list(struct.iter_unpack("<QQ", data))
+        return elf
+    entries = list(struct.iter_unpack("<QQ", view.at(table.offset, table.size // 16 * 16)))
+    tags = dict(reversed(entries))
+    if DT_STRTAB not in tags:
+        return replace(elf, tags=tags)
+    strings = _Strings(view, elf.segments, tags)
+
+    def folders(tag: int) -> tuple[str, ...]:
+        return tuple(filter(None, strings[tags[tag]].split(":"))) if tag in tags else ()
+
+    return replace(
+        elf,
+        tags=tags,
+        soname=strings[tags[DT_SONAME]] if DT_SONAME in tags else None,
+        needed=tuple(strings[value] for tag, value in entries if tag == DT_NEEDED),
+        rpath=folders(DT_RPATH),
+        runpath=folders(DT_RUNPATH),
+    )
 
 
-def file_offset(view: View, segments: tuple[Segment, ...], address: int) -> int:
+def _file_offset(view: View, segments: tuple[Segment, ...], address: int) -> int:
     """Convert an address to an offset in the file; raise ElfError if no segment contains it."""
     for kind, offset, start, size in segments:
         if kind == PT_LOAD and start <= address < start + size:
@@ -250,41 +282,62 @@ def file_offset(view: View, segments: tuple[Segment, ...], address: int) -> int:
     raise view.malformed(f"points to address {address:#x}, which is outside its segments")
 
 
-def _symbol_address(view: View, segments: tuple[Segment, ...], symbol: str) -> int | None:
-    """Look up an exported symbol in the GNU hash table, as the linker does."""
-    tags = dict(reversed(dynamic(view, segments)))
-    if not {DT_STRTAB, DT_SYMTAB, DT_GNU_HASH} <= tags.keys():
-        return None
-    strings, symbols, table = (
-        file_offset(view, segments, tags[tag]) for tag in (DT_STRTAB, DT_SYMTAB, DT_GNU_HASH)
-    )
-    wanted = _gnu_hash(symbol)
-    for index in _chain(view, table, wanted):
-        name, section, address = view.unpack("<I2xHQ", symbols + 24 * index)
-        if section != 0 and view.text(strings + name) == symbol:
-            return address
-    return None
+class _Strings:
+    """The string table, read in one call, because thousands of small reads are slow."""
+
+    def __init__(self, view: View, segments: tuple[Segment, ...], tags: Mapping[int, int]) -> None:
+        self._view = view
+        self._data = view.at(_file_offset(view, segments, tags[DT_STRTAB]), tags.get(DT_STRSZ, 0))
+
+    def __getitem__(self, at: int) -> str:
+        end = self._data.find(b"\0", at, at + _LONGEST_NAME + 1)
+        if end < 0:
+            raise self._view.malformed(f"has an unterminated name of more than {_LONGEST_NAME:,} bytes")
+        self._view.spend(end - at)  # many symbols may have the same long name
+        return self._data[at:end].decode("utf-8", "replace")
 
 
-def _chain(view: View, table: int, wanted: int) -> Iterator[int]:
-    """Yield the indices of the symbols with a hash value."""
+def _symbols(view: View, segments: tuple[Segment, ...], tags: Mapping[int, int]) -> Symbols:
+    if DT_STRTAB not in tags:
+        return Symbols({}, frozenset(), frozenset())
+    strings = _Strings(view, segments, tags)
+    exports: dict[str, tuple[int, int]] = {}
+    undefined: set[str] = set()
+    if {DT_SYMTAB, DT_GNU_HASH} <= tags.keys():
+        count = _symbol_count(view, _file_offset(view, segments, tags[DT_GNU_HASH]))
+        table = view.at(_file_offset(view, segments, tags[DT_SYMTAB]), 24 * count)
+        for name, info, section, address, size in struct.iter_unpack("<IBxHQQ", table):
+            if section:
+                exports[strings[name]] = (address, size)
+            elif info >> 4 == 1:  # a weak symbol may stay undefined
+                undefined.add(strings[name])
+    needs = _file_offset(view, segments, tags[DT_VERNEED]) if DT_VERNEED in tags else None
+    versions = frozenset() if needs is None else frozenset(_versions(view, needs, strings))
+    return Symbols(exports, frozenset(undefined), versions)
+
+
+def _symbol_count(view: View, table: int) -> int:
+    """Count the symbols by the hash table; no other field has their number."""
     buckets, first, words = view.unpack("<III", table)
-    if buckets == 0:
-        return
-    bucket = table + 16 + 8 * words
-    (index,) = view.unpack("<I", bucket + 4 * (wanted % buckets))
+    start = table + 16 + 8 * words
+    index = max(view.unpack(f"<{buckets}I", start), default=0)
     if index < first:
-        return
-    for symbol in range(index, index + LONGEST_CHAIN):
-        (value,) = view.unpack("<I", bucket + 4 * buckets + 4 * (symbol - first))
-        if value | 1 == wanted | 1:
-            yield symbol
-        if value & 1:  # the last of its bucket
+        return first
+    chain = start + 4 * buckets
+    while not view.unpack("<I", chain + 4 * (index - first))[0] & 1:  # the mark of the last of its bucket
+        index += 1
+    return index + 1
+
+
+def _versions(view: View, at: int, strings: _Strings) -> Iterator[str]:
+    """Yield the symbol versions of a list of libraries, each of which has a list of them."""
+    while True:
+        count, first, following = view.unpack("<2xH4xII", at)
+        name_at = at + first
+        for _ in range(count):
+            name, step = view.unpack("<8xII", name_at)
+            yield strings[name]
+            name_at += step
+        if not following:
             return
-
-
-def _gnu_hash(symbol: str) -> int:
-    value = 5381
-    for byte in symbol.encode():
-        value = (value * 33 + byte) & 0xFFFFFFFF
-    return value
+        at += following

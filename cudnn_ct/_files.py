@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 __all__ = [
     "LibraryName", "bytes_of", "closed", "cudnn_files", "driver_release", "library_name", "mapped",
-    "mount_options", "names_in", "private", "real", "text_of",
+    "names_in", "noexec", "private", "real", "text_of",
 ]  # fmt: skip
 
 # libcudnn.so.9, libcudnn_graph.so.9.27.0
@@ -40,10 +40,8 @@ def library_name(path: str) -> LibraryName | None:
 
 
 def real(path: str, root: str = "/") -> str:
-    """Follow all links of a path, with ``root`` in place of ``/``.
-
-    A link to a missing file or in a circle is returned as it is; opening it raises the error.
-    """
+    """Follow all links of a path, with ``root`` in place of ``/``."""
+    # A link to a missing file or in a circle is returned as it is; opening it raises the error.
     if root == "/":
         return os.path.realpath(path)
     root = os.path.abspath(root)  # not its real path: /proc/1/root is a link to the root of this process
@@ -70,10 +68,8 @@ def real(path: str, root: str = "/") -> str:
 
 
 def closed(folder: str) -> str:
-    """Return the folder that this user cannot enter or list, on the way to a folder; empty if it can.
-
-    Also empty if the folder does not exist.
-    """
+    """Return the folder that this user cannot enter or list, on the way to a folder; empty if it can."""
+    # Also empty if the folder does not exist.
     try:
         os.close(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
         return ""
@@ -126,10 +122,8 @@ def bytes_of(path: str | os.PathLike[str]) -> bytes:
 
 
 def mapped(pid: int | str) -> list[str]:
-    """List the files that a process has mapped; the path of a deleted file ends in `` (deleted)``.
-
-    Raises OSError if the process does not exist, or if its map is not readable.
-    """
+    """List the files that a process has mapped; the path of a deleted file ends in `` (deleted)``."""
+    # Raises OSError if the process does not exist, or if its map is not readable.
     # As bytes, so that paths are decoded in the same way in all locales.
     with open(f"/proc/{pid}/maps", "rb") as maps:
         rows = (line.rstrip(b"\n").split(None, 5) for line in maps)
@@ -137,10 +131,8 @@ def mapped(pid: int | str) -> list[str]:
 
 
 def private(path: str) -> str:
-    """Return the file or its folder if other users cannot read it; empty if they can.
-
-    Parents of the folder are not checked: an image with root as its only user may keep files in /root.
-    """
+    """Return the file or its folder if other users cannot read it; empty if they can."""
+    # Parents of the folder are not checked: an image with root as its only user may keep files in /root.
     for step, bit in ((path, stat.S_IROTH), (os.path.dirname(path), stat.S_IXOTH)):
         try:
             if not os.stat(step).st_mode & bit:
@@ -159,18 +151,9 @@ def driver_release() -> str:
     return next((word for word in words if re.fullmatch(r"\d+(\.\d+){1,2}", word)), "")
 
 
-def mount_options(path: str) -> frozenset[str]:
-    """Return the mount options of the file system of a path: ``{"rw", "noexec"}``; empty if unknown."""
+def noexec(path: str) -> bool:
+    """Return whether the file system of a path forbids to load libraries from it."""
     try:
-        table = text_of("/proc/self/mounts")
+        return bool(os.statvfs(path).f_flag & os.ST_NOEXEC)
     except OSError:
-        return frozenset()
-    best, options = "", frozenset[str]()
-    for row in (line.split(" ") for line in table.splitlines()):
-        if len(row) < 4:
-            continue
-        where = re.sub(r"\\(\d{3})", lambda octal: chr(int(octal[1], 8)), row[1])
-        inside = path == where or path.startswith(where.rstrip("/") + "/")
-        if inside and len(where) >= len(best):
-            best, options = where, frozenset(row[3].split(","))
-    return options
+        return False

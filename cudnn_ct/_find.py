@@ -1,8 +1,6 @@
-"""Find the file of a library: ordered steps, each of which returns a path or the reason why it found none.
+"""Find the file of a library: ordered steps, each of which returns a path or the reason why it found none."""
 
-No library is opened here. The steps depend on a library's description and on a search context only, so that
-tests can pass a tree in a temporary folder. The doctor takes the folders to search from here too.
-"""
+# No library is opened here. The doctor takes the folders to search from here too.
 
 from __future__ import annotations
 
@@ -22,7 +20,7 @@ from . import _elf, _files
 __all__ = [
     "COMPANION_STEPS", "CUDNN", "CUDNN_STEPS", "DRIVER", "EXPLICIT", "TOOLKITS", "LibrarySpec",
     "NotFoundError", "SearchContext", "SearchResult", "cublaslt", "cudart", "find_cudnn", "folders_of",
-    "mapped_files", "search", "searched", "target_folders",
+    "mapped_files", "search", "searched",
 ]  # fmt: skip
 
 
@@ -32,7 +30,11 @@ class LibrarySpec:
 
     soname: str  # its name with the one supported major version
     wheels: tuple[str, ...] = ()  # the folders of wheels that contain it, relative to site-packages
-    pathfinder: str = ""  # its name in cuda-pathfinder; empty if cuda-pathfinder does not support it
+
+    @property
+    def stem(self) -> str:
+        """Its name without the version, such as ``libcudnn``."""
+        return self.soname.partition(".so")[0]
 
 
 EXPLICIT = "CUDNN_CT_LIBRARY"  # the step for `config.library`, by its environment variable
@@ -46,19 +48,18 @@ SYSTEM_FOLDERS = (
     "/usr/local/lib", "/usr/local/cuda/lib64",
 )  # fmt: skip
 
-CUDNN = LibrarySpec("libcudnn.so.9", ("nvidia/cudnn/lib",), "cudnn")
+CUDNN = LibrarySpec("libcudnn.so.9", ("nvidia/cudnn/lib",))
 DRIVER = LibrarySpec("libcuda.so.1")
 
 
 def cublaslt(cuda: int) -> LibrarySpec:
     """Describe the libcublasLt of one CUDA major version."""
-    return LibrarySpec(f"libcublasLt.so.{cuda}", ("nvidia/cublas/lib", f"nvidia/cu{cuda}/lib"), "cublasLt")
+    return LibrarySpec(f"libcublasLt.so.{cuda}", ("nvidia/cublas/lib", f"nvidia/cu{cuda}/lib"))
 
 
 def cudart(cuda: int) -> LibrarySpec:
     """Describe the libcudart of one CUDA major version."""
-    wheels = ("nvidia/cuda_runtime/lib", f"nvidia/cu{cuda}/lib")
-    return LibrarySpec(f"libcudart.so.{cuda}", wheels, "cudart")
+    return LibrarySpec(f"libcudart.so.{cuda}", ("nvidia/cuda_runtime/lib", f"nvidia/cu{cuda}/lib"))
 
 
 def mapped_files() -> tuple[str, ...]:
@@ -165,25 +166,18 @@ def find_in(folders: Folders, spec: LibrarySpec, context: SearchContext) -> Path
 
 def find_system(spec: LibrarySpec, context: SearchContext) -> Path:
     """Find the library as the dynamic linker does, which skips libraries for other machines."""
-    folders = [folder for _, folder in _system_folders(spec, context)]
-    try:
-        return _first(spec, [folder for folder in folders if not _foreign(Path(folder, spec.soname))])
-    except NotFoundError as miss:
-        reason = f"not in LD_LIBRARY_PATH, {context.linker_cache} or the usual folders"
-        raise NotFoundError(reason, miss.others) from None
+    folders = (folder for _, folder in _system_folders(spec, context))
+    return _first(spec, [folder for folder in folders if not _foreign(Path(folder, spec.soname))])
 
 
 def find_pathfinder(spec: LibrarySpec, context: SearchContext) -> Path:
-    """Find the library with cuda-pathfinder, in a child process.
-
-    cuda-pathfinder loads the library that it finds, with its dependencies and in any major version. After a
-    child process nothing stays loaded, and a broken library does not end this process.
-    """
-    if not spec.pathfinder:
-        raise NotFoundError("it does not support this library")
+    """Find the library with cuda-pathfinder, in a child process."""
+    # cuda-pathfinder loads the library that it finds, with its dependencies and in any major version. After a
+    # child process nothing stays loaded, and a broken library does not end this process.
     import subprocess  # only when all other steps have failed
 
-    command = [sys.executable or "", "-P", "-c", _ASK_PATHFINDER, spec.pathfinder, *_absolute(context.path)]
+    name = spec.stem.removeprefix("lib")
+    command = [sys.executable or "", "-P", "-c", _ASK_PATHFINDER, name, *_absolute(context.path)]
     environ = dict(context.environ)
     # It uses the dynamic linker, for which an empty entry is the current folder.
     environ["LD_LIBRARY_PATH"] = ":".join(_absolute(environ.get("LD_LIBRARY_PATH", "").split(":")))
@@ -222,13 +216,6 @@ def _wheel_folders(spec: LibrarySpec, context: SearchContext) -> Iterator[tuple[
         yield from (("wheel", os.path.join(entry, wheel)) for wheel in spec.wheels)
 
 
-def _conda_folders(_: LibrarySpec, context: SearchContext) -> Iterator[tuple[str, str]]:
-    prefix = context.environ.get("CONDA_PREFIX", "")
-    if not os.path.isabs(prefix):
-        raise NotFoundError("CONDA_PREFIX is not set" if not prefix else f"CONDA_PREFIX={prefix} is relative")
-    yield from (("CONDA_PREFIX", folder) for folder in (os.path.join(prefix, "lib"), *target_folders(prefix)))
-
-
 def _root_folders(
     names: tuple[str, ...], _: LibrarySpec, context: SearchContext
 ) -> Iterator[tuple[str, str]]:
@@ -236,7 +223,8 @@ def _root_folders(
     roots = [(name, context.environ[name]) for name in names if context.environ.get(name)]
     if not roots:
         raise NotFoundError(f"{', '.join(names)} not set")
-    yield from ((name, folder) for name, root in roots for folder in folders_of(root))
+    for name, root in roots:
+        yield from ((name, folder) for folder in _absolute((*folders_of(root), *_target_folders(root))))
 
 
 def _system_folders(spec: LibrarySpec, context: SearchContext) -> Iterator[tuple[str, str]]:
@@ -253,7 +241,7 @@ def _system_folders(spec: LibrarySpec, context: SearchContext) -> Iterator[tuple
 FOLDERS: dict[str, Folders] = {
     "beside cuDNN": _beside_folders,
     "wheel": _wheel_folders,
-    "conda": _conda_folders,
+    "conda": partial(_root_folders, ("CONDA_PREFIX",)),
     "CUDNN_PATH": partial(_root_folders, ("CUDNN_PATH",)),
     "CUDA toolkit": partial(_root_folders, TOOLKITS),
     "system": _system_folders,
@@ -271,14 +259,14 @@ CUDNN_STEPS = tuple((name, step) for name, step in _STEPS.items() if name != "be
 COMPANION_STEPS = tuple((name, step) for name, step in _STEPS.items() if name not in (EXPLICIT, "CUDNN_PATH"))
 
 
-def target_folders(root: str) -> list[str]:
-    """List the folders of libraries that a CUDA toolkit has for each platform."""
-    return sorted(glob.glob(os.path.join(glob.escape(root), "targets/*/lib")))
-
-
 def folders_of(root: str | os.PathLike[str]) -> list[str]:
     """List the folders where a root keeps libraries; the root may itself be the folder of the libraries."""
     return [os.path.join(root, name) for name in ("", "lib", "lib64")]
+
+
+def _target_folders(root: str) -> list[str]:
+    """List the folders of libraries that a CUDA toolkit has for each platform."""
+    return sorted(glob.glob(os.path.join(glob.escape(root), "targets/*/lib")))
 
 
 _ASK_PATHFINDER = """
@@ -298,7 +286,7 @@ def _first(spec: LibrarySpec, folders: Iterable[str]) -> Path:
         for path in (folder / spec.soname, *_newest_first(folder.glob(f"{spec.soname}.*"))):
             if os.path.lexists(path):  # a dangling link too: `inspect` reports it
                 return path
-    others = [file for folder in present for file in _others(folder.glob(f"{_stem(spec)}.so.*"), spec)]
+    others = [file for folder in present for file in _others(folder.glob(f"{spec.stem}.so.*"), spec)]
     where = ", ".join(map(str, present)) or "its folders: none of them exists"
     found = f", only {', '.join(file.name for file in others)}" if others else ""
     raise NotFoundError(f"no {spec.soname} in {where}{found}", others)
@@ -328,12 +316,8 @@ def _is(file: Path, spec: LibrarySpec) -> bool:
 
 def _others(files: Iterable[Path], spec: LibrarySpec) -> list[Path]:
     """Keep the same library of other major versions."""
-    name = re.compile(rf"{re.escape(_stem(spec))}\.so(\.\d+)+")
+    name = re.compile(rf"{spec.stem}\.so(\.\d+)+")
     return _newest_first(file for file in files if name.fullmatch(file.name) and not _is(file, spec))
-
-
-def _stem(spec: LibrarySpec) -> str:
-    return spec.soname.partition(".so")[0]
 
 
 def _cached_folders(soname: str, context: SearchContext) -> Iterator[str]:

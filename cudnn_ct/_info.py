@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from . import _elf, _files, _find, _lib
+from . import _files, _find, _lib
 from ._dlopen import driver_version
 from ._find import COMPANION_STEPS, LibrarySpec, SearchContext, SearchResult, find_cudnn, search
-from ._installation import Installation, LibraryFile, companion_version, header_version, inspect
+from ._installation import Header, Installation, companion_version, inspect
+from ._libraries import SUBLIBRARIES, Library, dotted, read_library
 from .errors import CudnnError, CudnnWarning, format_version
 
 __all__ = ["LibraryInfo", "library_info"]
@@ -20,51 +21,33 @@ NOT_LOOKED_FOR = "not searched: its version depends on the cuDNN"
 
 
 @dataclass(frozen=True)
+class LibraryFile:
+    """A library or a header on disk."""
+
+    name: str  # its kind: "graph", "header", "libcublasLt"
+    path: str | None  # the real file; None if it does not exist
+    version: str | None = None  # if the file contains one
+    note: str = ""  # why it is missing, or why it cannot be used
+    mapped: bool = False  # whether this process has loaded it
+
+
+@dataclass(frozen=True)
 class LibraryInfo:
-    """A cuDNN installation as this process sees it.
+    """A cuDNN installation as this process sees it."""
 
-    Attributes
-    ----------
-    path : str or None
-        Real path of ``libcudnn.so.9``.
-    found_via : str
-        The step that found it.
-    version : str or None
-        The version of the loaded library; that of its files if it cannot be loaded.
-    cuda_version : str or None
-        The CUDA version it was built for.
-    sublibraries : tuple of LibraryFile
-        The libraries that it opens, whether this process has mapped them, and if not, why.
-    header : LibraryFile or None
-        The ``cudnn_version.h`` that belongs to the library.
-    other_headers : tuple of LibraryFile
-        Headers that cuda-pathfinder finds in other folders, and a compiler may use.
-    cublaslt, cudart, driver : LibraryFile
-        The companions; ``note`` has the reason if one was not found.
-    bindings : str
-        The cuDNN version from whose headers the functions and enums of this package are generated.
-    steps : tuple of (str, str)
-        Each step of the search and its result.
-    notes : tuple of str
-        Oddities that do not keep it from working.
-    problem : str or None
-        The problem in one line; None if there is none.
-    """
-
-    path: str | None
-    found_via: str
-    version: str | None
-    cuda_version: str | None
-    sublibraries: tuple[LibraryFile, ...]
-    header: LibraryFile | None
-    other_headers: tuple[LibraryFile, ...]
-    cublaslt: LibraryFile
+    path: str | None  # the real path of libcudnn.so.9
+    found_via: str  # the step that found it
+    version: str | None  # of the loaded library, or of its files if it cannot be loaded
+    cuda_version: str | None  # the CUDA version that it was built for
+    sublibraries: tuple[LibraryFile, ...]  # the libraries that it opens
+    header: LibraryFile | None  # the cudnn_version.h that belongs to the library
+    cublaslt: LibraryFile  # the companions; ``note`` has the reason if one was not found
     cudart: LibraryFile
     driver: LibraryFile
-    bindings: str
-    steps: tuple[tuple[str, str], ...]
-    notes: tuple[str, ...]
-    problem: str | None
+    bindings: str  # the cuDNN version from whose headers functions and enums of this package are generated
+    steps: tuple[tuple[str, str], ...]  # each step of the search and its result
+    notes: tuple[str, ...]  # oddities that do not keep it from working
+    problem: str | None  # in one line; None if there is none
 
     def as_dict(self) -> dict[str, Any]:
         """Return all values for JSON."""
@@ -79,8 +62,6 @@ class LibraryInfo:
             yield "found via", self.found_via
         if self.header or self.path:
             yield "header", _line(self.header) if self.header else "none next to the library"
-        for header in self.other_headers:
-            yield "other header", _line(header)
         for file in self.sublibraries:
             yield file.name, _line(replace(file, path=file.path and os.path.basename(file.path)))
         for file in (self.cublaslt, self.cudart, self.driver):
@@ -120,9 +101,8 @@ def library_info() -> LibraryInfo:
     version = library.version if library else installation and installation.number
     cuda = library.cuda_version if library else None
     mapped = _find.mapped_files()
-    files = installation.files if installation else ()
+    parts = {part.name: part for part in installation.parts} if installation else {}
     skipped = library.skipped if library else {}
-    header = installation.header if installation else None
     cublas = _companion("libcublasLt", _find.cublaslt, cuda, installation)
     return LibraryInfo(
         path=installation.shim if installation else None,
@@ -130,11 +110,9 @@ def library_info() -> LibraryInfo:
         version=format_version(version) if version else None,
         cuda_version=_cuda(cuda) if cuda else None,
         sublibraries=tuple(
-            replace(file, mapped=file.path in mapped, note=skipped.get(file.name, file.note))
-            for file in files
+            _part(name, parts.get(name), mapped, skipped.get(name, "")) for name in SUBLIBRARIES if parts
         ),
-        header=header,
-        other_headers=_other_headers(header),
+        header=_header(installation.header) if installation and installation.header else None,
         cublaslt=cublas,
         cudart=_companion("libcudart", _find.cudart, cuda, installation),
         driver=_driver(),
@@ -155,6 +133,18 @@ def _loaded() -> tuple[_lib.Library | None, SearchResult, Installation | None, s
     return library, library.found, library.installation, ""
 
 
+def _part(name: str, library: Library | None, mapped: tuple[str, ...], skipped: str) -> LibraryFile:
+    if library is None:
+        return LibraryFile(name, None, note="does not exist")
+    version = dotted(library.version) if library.version else None
+    note = skipped or (library.problem.kind if library.problem else "")
+    return LibraryFile(name, library.real, version, note, library.real in mapped)
+
+
+def _header(header: Header) -> LibraryFile:
+    return LibraryFile("header", header.path, dotted(header.version) if header.version else None)
+
+
 def _companion(
     name: str, wanted_of: Callable[[int], LibrarySpec], cuda: int | None, installation: Installation | None
 ) -> LibraryFile:
@@ -165,31 +155,14 @@ def _companion(
     found = search(wanted, COMPANION_STEPS, SearchContext(beside=installation.folder))
     if found.path is None:
         return LibraryFile(name, None, note=f"no {wanted.soname} was found")
-    real = os.path.realpath(found.path)
-    mapped = real in _find.mapped_files()
-    return _judged(LibraryFile(name, real, companion_version(real) or None, mapped=mapped))
+    file = _on_disk(name, found.path)
+    version = companion_version(file.path or "") or None
+    return replace(file, version=version, mapped=file.path in _find.mapped_files())
 
 
-def _judged(file: LibraryFile) -> LibraryFile:
-    try:
-        _elf.check(file.path or "")
-    except _elf.ElfError as error:
-        return replace(file, note=str(error))
-    return file
-
-
-def _other_headers(header: LibraryFile | None) -> tuple[LibraryFile, ...]:
-    from cuda.pathfinder import locate_nvidia_header_directory  # takes 30 ms
-
-    try:
-        located = locate_nvidia_header_directory("cudnn")
-        path = located and os.path.realpath(os.path.join(located.abs_path, "cudnn_version.h"))
-        if not path or (header and path == header.path):
-            return ()
-        number = header_version(path)
-    except (OSError, RuntimeError):
-        return ()
-    return (LibraryFile("other header", path, format_version(number) if number else None),)
+def _on_disk(name: str, path: os.PathLike[str]) -> LibraryFile:
+    library = read_library(os.fspath(path))
+    return LibraryFile(name, library.real, note=str(library.problem or ""))
 
 
 def _driver() -> LibraryFile:
@@ -201,7 +174,7 @@ def _driver() -> LibraryFile:
         inside = f", though the kernel module is loaded ({release}): is this a container without --gpus?"
         note = f"no {_find.DRIVER.soname} was found{inside if release else ''}"
         return LibraryFile("driver", None, note=note)
-    file = _judged(LibraryFile("driver", os.path.realpath(found.path)))
+    file = _on_disk("driver", found.path)
     if file.note:
         return file
     number = driver_version(file.path or "")

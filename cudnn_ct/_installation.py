@@ -6,28 +6,26 @@ import os
 import re
 import stat
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from . import _elf, _files, _libraries
 from ._find import EXPLICIT, SearchResult
 from ._libraries import SUBLIBRARIES, Library, Version, dotted, file_name, version_number
-from .errors import CudnnError, LibraryLoadError, LibraryNotFoundError, VersionMismatchError, format_version
+from .errors import CudnnError, LibraryLoadError, LibraryNotFoundError, VersionMismatchError
 
 __all__ = [
-    "Installation", "LibraryFile", "companion_version", "header_folders", "header_version", "inspect",
-    "parse_header", "require", "world_writable",
+    "Header", "Installation", "companion_version", "header_folders", "header_version", "inspect",
+    "require", "shim_error", "world_writable",
 ]  # fmt: skip
 
 
-@dataclass(frozen=True)
-class LibraryFile:
-    """A library or a header on disk, as ``library_info`` reports it."""
+class Header(NamedTuple):
+    """A ``cudnn_version.h``."""
 
-    name: str  # its kind: "graph", "header", "libcublasLt"
-    path: str | None  # the real file; None if it does not exist
-    version: str | None = None  # if the file contains one
-    note: str = ""  # why it is missing, or why it cannot be used
-    mapped: bool = False  # whether this process has loaded it
+    path: str  # the real file
+    version: Version | None  # None if it defines none
 
 
 @dataclass(frozen=True)
@@ -38,7 +36,7 @@ class Installation:
     libraries: Mapping[str, Library]  # by part: the files that cuDNN opens
     extra: tuple[_files.LibraryName, ...] = ()  # other files of the same parts
     root: str = "/"  # the folder that stands for /: the root of an image, or / itself
-    header: LibraryFile | None = None  # the cudnn_version.h that belongs to the libraries
+    header: Header | None = None  # the cudnn_version.h that belongs to the libraries
     problems: tuple[CudnnError, ...] = field(default=(), compare=False)  # why it must not be opened
 
     @property
@@ -62,11 +60,9 @@ class Installation:
         return [name for name in ("", *_libraries.required(self.version)) if name not in self.libraries]
 
     @property
-    def files(self) -> tuple[LibraryFile, ...]:
-        """The sub-libraries, in the order in which to open them; empty if the shim cannot be opened."""
-        if _judge_shim(self.libraries[""]):
-            return ()
-        return tuple(_described(name, self.libraries.get(name)) for name in SUBLIBRARIES)
+    def parts(self) -> list[Library]:
+        """The sub-libraries, in the order in which to open them."""
+        return [library for name, library in self.libraries.items() if name in SUBLIBRARIES]
 
     @property
     def notes(self) -> list[str]:
@@ -95,15 +91,12 @@ def inspect(path: str | os.PathLike[str]) -> Installation:
     # The real path, because cuDNN searches for its other libraries next to the path by which it was opened.
     real = os.path.realpath(path)
     folder, shim = os.path.dirname(real), _libraries.read_library(real)
-    if error := _judge_shim(shim):
+    if error := shim_error(shim):
         return Installation(folder, {"": shim}, problems=(error,))
     libraries, extra = _libraries.read_folder(folder, _libraries.read_library)
-    parts = {name: library for name, library in libraries.items() if name}
-    found = Installation(folder, {"": shim, **parts}, extra, header=_header_of(folder))
-    broken = [
-        _translated(part.problem) for part in parts.values() if part.name in SUBLIBRARIES and part.problem
-    ]
-    return replace(found, problems=(*broken, *_incomplete(found), *_mixed(found.files)))
+    found = Installation(folder, {**libraries, "": shim}, extra, header=_header_of(folder))
+    broken = [_translated(part.problem) for part in found.parts if part.problem]
+    return replace(found, problems=(*broken, *_incomplete(found), *_mixed(found.parts)))
 
 
 def require(found: SearchResult) -> Installation:
@@ -137,18 +130,13 @@ def world_writable(path: str) -> str:
     return f"any user can write {path}, and so run code in the processes that load it; run: chmod o-w {path}"
 
 
-def parse_header(text: str) -> Version | None:
-    """Parse the version that a ``cudnn_version.h`` defines; None if it defines none."""
+def header_version(path: str | os.PathLike[str]) -> Version | None:
+    """Read the version that a ``cudnn_version.h`` defines; None if it defines none."""
+    text = _files.text_of(path)
     defined = dict(re.findall(r"^#define CUDNN_(MAJOR|MINOR|PATCHLEVEL)[ \t]+(\d{1,6})\b", text, re.M | re.A))
     if len(defined) < 3:
         return None
     return int(defined["MAJOR"]), int(defined["MINOR"]), int(defined["PATCHLEVEL"])
-
-
-def header_version(path: str | os.PathLike[str]) -> int | None:
-    """Read the version number that a ``cudnn_version.h`` defines; None if it defines none."""
-    version = parse_header(_files.text_of(path))
-    return version and version_number(version)
 
 
 def header_folders(folder: str) -> list[str]:
@@ -184,10 +172,11 @@ def companion_version(path: str) -> str:
     return next((match[1] for match in names if match), "")
 
 
-def _judge_shim(library: Library) -> CudnnError | None:
+def shim_error(library: Library) -> CudnnError | None:
+    """Return why a file is not the libcudnn.so of a cuDNN 9; None if it is."""
     if library.problem:
         return _translated(library.problem)
-    shim, soname = library.real, (library.elf and library.elf.soname) or ""
+    shim, soname = library.real, library.elf.soname or ""
     name = re.fullmatch(r"libcudnn\.so\.(\d+)", soname)
     if not name:
         return LibraryLoadError(f"{shim} is {soname or 'a library without a name'}, not libcudnn.so.9")
@@ -197,13 +186,6 @@ def _judge_shim(library: Library) -> CudnnError | None:
     old = _libraries.old_version(os.path.dirname(shim), major)
     version = dotted(old) if old else major
     return VersionMismatchError(f"{shim} is cuDNN {version}: cudnn_ct needs cuDNN >= 9.0 (and below 10)")
-
-
-def _described(name: str, library: Library | None) -> LibraryFile:
-    if library is None:
-        return LibraryFile(name, None, note="does not exist")
-    version = dotted(library.version) if library.version else None
-    return LibraryFile(name, library.real, version, library.problem.kind if library.problem else "")
 
 
 def _incomplete(installation: Installation) -> Iterator[CudnnError]:
@@ -217,25 +199,22 @@ def _incomplete(installation: Installation) -> Iterator[CudnnError]:
         )
 
 
-def _mixed(files: tuple[LibraryFile, ...]) -> Iterator[CudnnError]:
-    known = [file for file in files if file.version]
-    if len({file.version for file in known}) > 1:
-        parts = ", ".join(f"{file.path} is {file.version}" for file in known)
+def _mixed(libraries: list[Library]) -> Iterator[CudnnError]:
+    known = [(library.real, library.version) for library in libraries if library.version]
+    if len({version for _, version in known}) > 1:
+        parts = ", ".join(f"{path} is {dotted(version)}" for path, version in known)
         yield VersionMismatchError(
             f"one folder has libraries of different cuDNN versions: {parts}; reinstall one"
         )
 
 
-def _header_of(folder: str) -> LibraryFile | None:
+def _header_of(folder: str) -> Header | None:
     """Read the first header that exists for a folder of libraries."""
     for include in header_folders(folder):
         for name in ("cudnn_version.h", "cudnn_version_v9.h"):
             path = os.path.join(include, name)
-            try:
-                version = header_version(path)
-            except OSError:
-                continue
-            return LibraryFile("header", os.path.realpath(path), format_version(version) if version else None)
+            with suppress(OSError):
+                return Header(os.path.realpath(path), header_version(path))
     return None
 
 

@@ -1,8 +1,4 @@
-"""Loads cuDNN and binds its functions.
-
-Importing this module opens nothing. `load` finds, checks and opens cuDNN once for the process; a `Library`
-has all of its C functions, typed and checked.
-"""
+"""Loads cuDNN once for the process, and binds its C functions; importing this module opens nothing."""
 
 from __future__ import annotations
 
@@ -26,6 +22,7 @@ from ._find import (
     search,
 )
 from ._installation import Installation, require
+from ._libraries import dotted, version_number
 from .errors import (
     CudnnError,
     LibraryLoadError,
@@ -37,7 +34,7 @@ from .errors import (
     warn_caller,
 )
 
-__all__ = ["Library", "load", "prototypes", "version", "with_diagnosis"]
+__all__ = ["Library", "load", "prototypes", "version"]
 
 NOTHING = SearchResult(None, "", ())
 
@@ -51,11 +48,9 @@ INSTALLATION = (NotInitializedError, LibraryLoadError)
 
 
 def load() -> Library:
-    """Find, check, open and bind cuDNN; later calls return the library that the first one loaded.
-
-    Raises LibraryNotFoundError with all steps of the search and their reasons, LibraryLoadError for a broken
-    library, and VersionMismatchError for cuDNN 8 or for parts of different versions.
-    """
+    """Find, check, open and bind cuDNN; later calls return the library that the first one loaded."""
+    # Raises LibraryNotFoundError with all steps of the search and their reasons, LibraryLoadError for a
+    # broken library, and VersionMismatchError for cuDNN 8 or for parts of different versions.
     if _state.library is None:
         with _state.lock:
             if _state.library is None:
@@ -109,26 +104,19 @@ def version(raises: bool = True) -> int:
     return library.version
 
 
-def with_diagnosis(error: CudnnError, path: str | os.PathLike[str] | None) -> CudnnError:
-    """Add the doctor's findings for the cuDNN at ``path`` as notes on an error.
-
-    Only files are read, in about a tenth of a second; nothing is raised.
-    """
-    return _with_notes(error, _diagnose(path))
-
-
-def _diagnose(path: str | os.PathLike[str] | None) -> tuple[str, ...]:
+def _diagnose(path: str | os.PathLike[str] | None) -> list[str]:
+    """Return the doctor's findings for a cuDNN: only files are read, in about a tenth of a second."""
     if not path or not os.path.exists(path):  # the error itself names the path
-        return ()
+        return []
     try:
         from .doctor import verdict_lines  # imports all of the doctor: only after a failure
 
-        return tuple(verdict_lines(path))
-    except Exception:  # an unreadable file, for instance: the error itself matters
-        return ()
+        return verdict_lines(path)
+    except Exception:  # the sources of the doctor cannot be read, for instance: the error itself matters
+        return []
 
 
-def _with_notes(error: CudnnError, lines: tuple[str, ...]) -> CudnnError:
+def _with_notes(error: CudnnError, lines: list[str]) -> CudnnError:
     for line in lines:
         if line not in getattr(error, "__notes__", ()):
             error.add_note(line)
@@ -136,11 +124,10 @@ def _with_notes(error: CudnnError, lines: tuple[str, ...]) -> CudnnError:
 
 
 class Library:
-    """Every C function of one cuDNN as an attribute, typed, and checked for failure.
+    """Every C function of one cuDNN as an attribute, typed, and checked for failure."""
 
-    A function that returns ``cudnnStatus_t`` raises the exception of its status; success costs only the
-    return. A function that this cuDNN is too old for raises when it is called.
-    """
+    # A function that returns ``cudnnStatus_t`` raises the exception of its status; success costs only the
+    # return. A function that this cuDNN is too old for raises when it is called.
 
     def __init__(
         self,
@@ -190,24 +177,23 @@ class Library:
         return int(self.cudnnGetCudartVersion())
 
     @cached_property
-    def _findings(self) -> tuple[str, ...]:
+    def _findings(self) -> list[str]:
         return _diagnose(self.path)
 
     def with_diagnosis(self, error: CudnnError) -> CudnnError:
-        """Add the doctor's findings for the files of this library as notes on an error.
-
-        The files are read once for each loaded library: a library without its engines fails for every graph.
-        """
+        """Add the doctor's findings for the files of this library as notes on an error."""
+        # The files are read once for each loaded library: a library without its engines fails for every
+        # graph.
         return _with_notes(error, self._findings)
 
     def lacks_code(self, capability: tuple[int, int]) -> str:
         """Return why this cuDNN has no code for a GPU, in one line; empty if it has, or if unknown."""
         if self.installation is None:
             return ""
+        files = tuple((part.name, part.real) for part in self.installation.parts)
         try:
             from .doctor import lacks_code  # reads files, once for each GPU
 
-            files = tuple((file.name, file.path) for file in self.installation.files if file.path)
             return lacks_code(files, capability[0] * 10 + capability[1])
         except Exception:  # the files are gone, for instance: the operations themselves report that
             return ""
@@ -215,10 +201,10 @@ class Library:
     def header_mismatch(self) -> str:
         """Return how the version of the header next to this library differs from it; empty if it does not."""
         header = self.installation.header if self.installation else None
-        if header is None or header.version in (None, format_version(self.version)):
+        if not header or not header.version or version_number(header.version) == self.version:
             return ""
         return (
-            f"the header and the library of cuDNN differ: {header.path} is {header.version} while "
+            f"the header and the library of cuDNN differ: {header.path} is {dotted(header.version)} while "
             f"{self.path} is {format_version(self.version)}; reinstall one of them"
         )
 
@@ -235,7 +221,7 @@ class Library:
                 f"this process without it: pip install {package}, or put its folder on LD_LIBRARY_PATH "
                 "before Python starts"
             )
-            raise with_diagnosis(LibraryNotFoundError(text, found.steps), self.path)
+            raise self.with_diagnosis(LibraryNotFoundError(text, found.steps))
         return open_library(found.path)
 
     def _bound(self, name: str) -> Any:
@@ -282,11 +268,9 @@ class Library:
         )
 
     def _failure(self, status: int, name: str) -> CudnnError:
-        """Make the exception of a status.
-
-        The caller raises it without a local reference: the cycle through its traceback would keep arrays
-        alive.
-        """
+        """Make the exception of a status."""
+        # The caller raises it without a local reference: the cycle through its traceback would keep arrays
+        # alive.
         error = error_from_status(status, name, self._last_error_text(), self.version)
         return self.with_diagnosis(error) if isinstance(error, INSTALLATION) else error
 
@@ -325,7 +309,7 @@ def _load() -> Library:
     try:
         return _loaded(found)
     except CudnnError as error:
-        with_diagnosis(error, found.path)
+        _with_notes(error, _diagnose(found.path))
         raise
 
 

@@ -6,6 +6,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import TypeVar
 
 from . import _elf, _files
@@ -55,7 +56,7 @@ class Library:
     path: str  # the file as named in its folder
     real: str  # the same with all links followed
     error: _elf.ElfError | None = None  # why it could not be read
-    elf: _elf.Elf | None = None
+    elf: _elf.Elf = _elf.UNREAD
     version: Version | None = None  # the version constant that it exports
 
     @property
@@ -66,7 +67,7 @@ class Library:
     @property
     def problem(self) -> _elf.ElfError | None:
         """Why this process cannot open it."""
-        return self.error or (_elf.machine_error(self.elf) if self.elf else None)
+        return self.error or _elf.machine_error(self.elf)
 
 
 def file_name(name: str = "") -> str:
@@ -85,23 +86,24 @@ L = TypeVar("L", bound=Library)
 def read_folder(
     folder: str, read_one: Callable[[str, str, str], L], root: str = "/"
 ) -> tuple[dict[str, L], tuple[_files.LibraryName, ...]]:
-    """Read the libraries of cuDNN 9 in a folder with ``read_one``, given a path, the root and the part.
-
-    Return the files that cuDNN opens by part, in the order in which to open them, and other files of the
-    same parts: other contents, or names that cuDNN does not search for.
-    """
+    """Read the libraries of cuDNN 9 in a folder with ``read_one``, given a path, the root and the part."""
+    # Return the files that cuDNN opens by part, in the order in which to open them, and other files of the
+    # same parts: other contents, or names that cuDNN does not search for.
     found: dict[str, list[_files.LibraryName]] = {}
     for name in _files.cudnn_files(folder) if os.access(folder, os.R_OK) else _known_files(folder):
         if name.major in (0, 9):
             found.setdefault(name.part, []).append(name)
-    own = _own_version(found, root)
+    read = cache(lambda name: read_one(name.path, root, name.part))
+    constants = (name for row in SUBLIBRARIES.values() if row.constant for name in found.get(row.name, ()))
+    version = most_frequent(map(read, constants))
+    own = dotted(version) if version else ""
     order = ["", *SUBLIBRARIES]
     libraries, extra = {}, []
     for part in sorted(found, key=lambda part: order.index(part) if part in order else len(order)):
         names = sorted(found[part], key=lambda name: _preference(name, own))
         opened = names[0] if _is_searched(names[0], own) else None
         if opened:
-            libraries[part] = read_one(opened.path, root, part)
+            libraries[part] = read(opened)
         extra += [name for name in names if not opened or not _same(name.path, opened.path, root)]
     return libraries, tuple(extra)
 
@@ -145,19 +147,9 @@ def most_frequent(libraries: Iterator[Library]) -> Version | None:
     return max(known, key=known.__getitem__, default=None)  # most_common would import heapq
 
 
-def _own_version(found: dict[str, list[_files.LibraryName]], root: str) -> str:
-    """Read the version of the cuDNN in a folder from all files with a version constant; empty if unknown."""
-    constants = [row.name for row in SUBLIBRARIES.values() if row.constant]
-    names = (name for part in constants for name in found.get(part, ()))
-    version = most_frequent(read_library(name.path, root, name.part) for name in names)
-    return dotted(version) if version else ""
-
-
 def _preference(name: _files.LibraryName, own: str) -> tuple[int, list[int]]:
-    """Sort the names of a part as cuDNN tries them: its own version, 9, none; other versions come last.
-
-    Programs open libcudnn.so itself, by the name with 9.
-    """
+    """Sort the names of a part as cuDNN tries them: its own version, 9, none; other versions come last."""
+    # Programs open libcudnn.so itself, by the name with 9.
     order = ["9", own, ""] if not name.part else [own, "9", ""]
     rank = order.index(name.version) if name.version in order else len(order)
     return rank, [-int(digits) for digits in name.version.split(".") if digits]

@@ -14,8 +14,8 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from cudnn_ct import _elf
 from cudnn_ct._libraries import SUBLIBRARIES
-from cudnn_ct.doctor import libraryset
 from tests.doctor_sites import Answer, Site, Source, examine
 from tests.elf_files import make_elf, make_header
 
@@ -56,13 +56,11 @@ def constant(data: bytearray, site: Site) -> None:
     """Make the version constant of libcudnn_graph one minor version older."""
     version = site.source.set.version or (0, 0, 0)
     packed = version[0] << 16 | version[1] << 8 | version[2]
-    library = libraryset.read_library(str(site.file("graph")), part="graph")
-    assert library.elf is not None
-    assert library.dynamic is not None
-    address, _ = library.dynamic.exports["cudnn_graph_version"]
+    elf = _elf.read(site.file("graph"))
+    address, _ = elf.symbols.exports["cudnn_graph_version"]
     at = next(
         segment.offset + address - segment.address
-        for segment in library.elf.segments
+        for segment in elf.segments
         if segment.kind == 1 and segment.address <= address < segment.address + segment.size
     )
     assert int.from_bytes(data[at : at + 4], "little") == packed

@@ -21,10 +21,9 @@ def make_elf(
     constants: Mapping[str, int] | None = None,
     *,
     machine: int | None = None,
-    buckets: int = 3,
 ) -> bytes:
     """Return an ELF64 library that exports each constant as a 4-byte data symbol."""
-    names = sorted(constants or {}, key=lambda name: gnu_hash(name) % buckets)
+    names = list(constants or {})
     strings = b"\0" + b"".join(name.encode() + b"\0" for name in [*names, *needed, *filter(None, [soname])])
 
     def string(text: str) -> int:
@@ -36,7 +35,7 @@ def make_elf(
         for index, name in enumerate(names)
     )
     tags = [(DT_NEEDED, string(name)) for name in needed] + ([(DT_SONAME, string(soname))] if soname else [])
-    parts = {DT_SYMTAB: symbols, DT_GNU_HASH: _gnu_table(names, buckets), DT_STRTAB: strings}
+    parts = {DT_SYMTAB: symbols, DT_GNU_HASH: _gnu_table(names), DT_STRTAB: strings}
     return assemble(parts, tags, data=data, machine=machine)
 
 
@@ -76,13 +75,10 @@ def gnu_hash(name: str) -> int:
     return value
 
 
-def _gnu_table(names: list[str], buckets: int) -> bytes:
-    hashes = [gnu_hash(name) for name in names]
-    firsts = [next((i + 1 for i, h in enumerate(hashes) if h % buckets == b), 0) for b in range(buckets)]
-    last = {h % buckets: i for i, h in enumerate(hashes)}
-    chain = [h & ~1 | (last[h % buckets] == i) for i, h in enumerate(hashes)]
-    bloom = 2**64 - 1  # matches all names
-    return struct.pack(f"<IIIIQ{buckets}I{len(chain)}I", buckets, 1, 1, 0, bloom, *firsts, *chain)
+def _gnu_table(names: list[str]) -> bytes:
+    """Return a hash table with one bucket, and a filter that matches all names."""
+    chain = [gnu_hash(name) & ~1 for name in names[:-1]] + [gnu_hash(name) | 1 for name in names[-1:]]
+    return struct.pack(f"<IIIIQI{len(chain)}I", 1, 1, 1, 0, 2**64 - 1, bool(names), *chain)
 
 
 def make_cudnn(

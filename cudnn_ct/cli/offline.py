@@ -94,18 +94,11 @@ def plan(description: dict[str, Any], wanted: Sequence[Convolution]) -> list[lis
 
 
 def _stub_file(folder: str) -> int:
-    """Write the stub with all functions that the libraries need to memory, and return its descriptor.
-
-    A file in memory needs no writable folder.
-    """
-    from .. import _elf
+    """Write the stub with all functions that the libraries need to memory, and return its descriptor."""
     from ..doctor import libraryset, stub_libcuda
 
     found = libraryset.read(folder)
-    functions = found.driver_functions if found else ()
-    file = os.memfd_create("libcuda.so.1")
-    os.write(file, stub_libcuda.make(functions, _elf.machine_here()))
-    return file
+    return stub_libcuda.in_memory(found.driver_functions if found else ())
 
 
 def _result(done: subprocess.CompletedProcess[str]) -> list[list[Candidate]]:

@@ -11,6 +11,7 @@ from typing import ParamSpec, TypeVar
 from .. import _lib
 from .._config import config
 from .._installation import header_version
+from .._libraries import version_number
 from ..context import available
 from ..cuda import device as devices
 from ..errors import CudnnError, LibraryLoadError, VersionMismatchError
@@ -35,7 +36,8 @@ def version(raises: bool = True) -> int:
         text = f"We can't determine the cudnn version as it is not available: {error}"
         raise RuntimeError(text) from error
     path = _header(library)
-    number = None if path is None else header_version(path)
+    header = None if path is None else header_version(path)
+    number = header and version_number(header)
     if number not in (None, library.version):
         raise VersionMismatchError(
             f"Mixed dnn version. The header is version {number} while the library is version "
@@ -127,4 +129,4 @@ def _header(library: _lib.Library) -> Path | None:
     if base and Path(base, "include", "cudnn_version.h").is_file():
         return Path(base, "include", "cudnn_version.h")
     header = library.installation.header if library.installation else None
-    return None if header is None or header.path is None else Path(header.path)
+    return None if header is None else Path(header.path)

@@ -31,7 +31,7 @@ _KINDS = {
 
 def check_files(found: LibrarySet) -> Iterator[Finding]:
     """Check that each file is a library for this machine, and that its name is that of the library."""
-    machines = [library.elf.machine for library in found.sound if library.elf]
+    machines = [library.elf.machine for library in found.sound]
     here = _elf.machine_here() if found.root == "/" else 0  # an image may be for another machine
     usual = here or max(set(machines), key=machines.count, default=0)
     for library in found.libraries.values():
@@ -41,11 +41,11 @@ def check_files(found: LibrarySet) -> Iterator[Finding]:
             code = "broken-link" if link else _KINDS.get(kind, "damaged-library")
             message = str(library.error).partition("; ")[0]
             yield found.finding(code, message, path=library.path, kind=kind)
-        elif library.elf and library.elf.machine != usual:
+        elif library.elf.machine != usual:
             name = _elf.MACHINES.get(library.elf.machine, f"machine {library.elf.machine}")
             text = f"{library.path} is for {name}"
             yield found.finding("foreign-machine", text, path=library.path, machine=name)
-        elif library.elf and _misnamed(library):
+        elif _misnamed(library):
             soname = library.elf.soname or "a library without a name"
             yield found.finding(
                 "wrong-library", f"{library.path} is {soname}", path=library.path, soname=library.elf.soname
@@ -84,12 +84,12 @@ def check_versions(found: LibrarySet) -> Iterator[Finding]:
 def check_symbols(found: LibrarySet) -> Iterator[Finding]:
     """Check that all imported symbols are exported, and that libcudnn forwards all functions."""
     members = [library for library in found.sound if not _stray(found, library)]
-    exports = {library.name: set(library.dynamic.exports) for library in members}
+    exports = {library.name: set(library.elf.symbols.exports) for library in members}
     if OFFERING.intersection(required(found.version)) - exports.keys():
         return  # reported as missing already, which explains all missing symbols
     everything = set().union(*exports.values())
     for library in members:
-        wanted = {name for name in library.dynamic.undefined if "cudnn" in name}
+        wanted = {name for name in library.elf.symbols.undefined if "cudnn" in name}
         if missing := sorted(wanted - everything):
             yield _unresolved(found, library, missing, "needs {} symbols that no other library has")
     if "" in exports and not found.missing:
@@ -121,7 +121,7 @@ def check_access(found: LibrarySet) -> Iterator[Finding]:
         more = f" and {len(names) - 1} more" if names[1:] else ""
         text = f"only its owner or group can read {names[0]}{more}: see the mode of {blocker}"
         yield finding("private-file", text, path=blocker, libraries=names)
-    if found.root == "/" and "noexec" in _files.mount_options(found.folder):
+    if found.root == "/" and _files.noexec(found.folder):
         yield finding("noexec-mount", f"{found.folder} is on a file system with noexec", path=found.folder)
 
 
@@ -129,10 +129,8 @@ CHECKS = (check_files, check_complete, check_versions, check_symbols, check_cuda
 
 
 def coverage(found: LibrarySet) -> tuple[frozenset[int], frozenset[int]]:
-    """Return the compute capabilities for which all libraries with device code have SASS, and PTX.
-
-    The intersection, because one library may have code for GPUs that the others no longer support.
-    """
+    """Return the compute capabilities for which all libraries with device code have SASS, and PTX."""
+    # The intersection, because one library may have code for GPUs that the others no longer support.
     codes = [
         library.code
         for library in found.sound
@@ -173,5 +171,4 @@ def _public(name: str) -> bool:
 
 def _misnamed(library: Library) -> bool:
     """Return whether the SONAME of a library is not the name of its file."""
-    soname = library.elf and library.elf.soname
-    return library.name in ("", *SUBLIBRARIES) and soname != file_name(library.name)
+    return library.name in ("", *SUBLIBRARIES) and library.elf.soname != file_name(library.name)

@@ -11,7 +11,7 @@ from typing import Any
 from .. import _files
 from .._installation import companion_version
 from .._libraries import old_version
-from . import checks, dependents, driver, libraryset, load_check, locate, record_check, requirements, search
+from . import checks, driver, libraryset, load_check, locate, packages, requirements, search
 from .finding import Finding, Severity, codes, finding
 from .libraryset import LibrarySet, write
 from .requirements import Requirements
@@ -21,27 +21,13 @@ __all__ = ["Diagnosis", "diagnose", "sort", "static", "verdict_lines"]
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """The result of an examination.
+    """The result of an examination."""
 
-    Attributes
-    ----------
-    subject : str
-        The path or the process that was examined.
-    sets : tuple of LibrarySet
-        Each cuDNN that was read, in the order of the search.
-    findings : tuple of Finding
-        The most severe first.
-    tiers : dict
-        For each tier ``"done"``, or why it was skipped.
-    details : dict
-        Results of the child processes, for programs.
-    """
-
-    subject: str
-    sets: tuple[LibrarySet, ...]
-    findings: tuple[Finding, ...]
-    tiers: dict[str, str] = field(default_factory=dict)
-    details: dict[str, Any] = field(default_factory=dict)
+    subject: str  # the path or the process that was examined
+    sets: tuple[LibrarySet, ...]  # each cuDNN that was read, in the order of the search
+    findings: tuple[Finding, ...]  # the most severe first
+    tiers: dict[str, str] = field(default_factory=dict)  # for each "done", or why it was skipped
+    details: dict[str, Any] = field(default_factory=dict)  # results of the child processes, for programs
 
     def count(self, severity: Severity) -> int:
         """Count the findings of a severity."""
@@ -70,26 +56,12 @@ def diagnose(
     timeout: float = 60.0,
     run: bool = True,
 ) -> Diagnosis:
-    """Examine a cuDNN.
+    """Examine a cuDNN; defects are findings, and raise no exception.
 
-    Parameters
-    ----------
-    path : path, optional
-        A library, its folder, a site-packages, or the root of an image; by default the cuDNN that programs
-        on this machine use.
-    asked : Requirements, optional
-        Requirements that it must meet.
-    deep : bool
-        Whether to hash every file of a wheel, which reads all of it.
-    timeout : float
-        Time limit in seconds for all child processes together.
-    run : bool
-        Whether to open it in child processes. Otherwise nothing is executed.
-
-    Returns
-    -------
-    Diagnosis
-        Defects are findings; they raise no exception.
+    ``path`` is a library, its folder, a site-packages, or the root of an image; by default the cuDNN that
+    programs on this machine use. ``asked`` has requirements that it must meet, ``deep`` hashes every file of
+    a wheel, ``timeout`` is the limit in seconds for all child processes together. Without ``run`` nothing is
+    executed.
     """
     asked = asked or Requirements()
     end = time.monotonic() + timeout
@@ -108,61 +80,41 @@ def diagnose(
     older: list[str] = []
     for place in chosen:
         findings += place.findings
-        if (found := libraryset.read(place.folder, located.root)) is None:
+        if found := libraryset.read(place.folder, located.root):
+            sets.append(found)
+            findings += static(found, asked, deep)
+        else:
             older.append(place.folder)
-            continue
-        owners = record_check.owners(found.folder)
-        sets.append(replace(found, reinstall=record_check.reinstall(owners, found.package)))
-        findings += static(sets[-1], owners, asked, deep)
     findings += [_older(folder, alone=not sets) for folder in older]
     if not sets and not any(each.severity == Severity.ERROR for each in findings):
         findings.append(finding("no-cudnn", f"no cuDNN was found: {subject}"))
-    running = _Running(sets, findings, asked, end)
-    skipped = dict.fromkeys(("child", "driver"), "not requested")
-    tiers = running.run(foreign=located.root != "/") if run else skipped
-    return Diagnosis(subject, tuple(sets), sort(findings), {"static": "done", **tiers}, running.details)
+    details: dict[str, Any] = {}
+    tiers = {"static": "done", "child": "not requested", "driver": "not requested"}
+    if run:
+        tiers |= _run(sets, findings, details, asked, end, foreign=located.root != "/")
+    return Diagnosis(subject, tuple(sets), sort(findings), tiers, details)
 
 
 def verdict_lines(path: str | os.PathLike[str]) -> list[str]:
-    """Return the errors and warnings about a cuDNN as lines for an exception.
-
-    Only files are read. Errors of the doctor itself give no lines.
-
-    Parameters
-    ----------
-    path : path
-        A library of cuDNN, or its folder.
-
-    Returns
-    -------
-    list of str
-        One line for each error and warning; empty when there are none.
-    """
-    try:
-        found = diagnose(path, run=False).findings
-    except Exception:
-        return []
+    """Return a line for each error and warning about a library or its folder, as notes of an exception."""
+    # Only files are read.
     return [
         f"doctor: {each.code}: {each.message}; fix: {each.fix}"
-        for each in found
+        for each in diagnose(path, run=False).findings
         if each.severity < Severity.NOTE
     ]
 
 
-def static(
-    found: LibrarySet, owners: list[record_check.Distribution], asked: Requirements, deep: bool
-) -> Iterator[Finding]:
+def static(found: LibrarySet, asked: Requirements, deep: bool) -> Iterator[Finding]:
     """Run all checks that only read files."""
-    for check in checks.CHECKS:
+    for check in (
+        *checks.CHECKS, search.check_headers, search.check_competition, search.check_companions,
+        packages.check_dependents, load_check.check_libc,
+    ):  # fmt: skip
         yield from check(found)
-    yield from record_check.check(found, owners, deep)
+    yield from packages.check_records(found, deep)
     yield from requirements.check(found, asked)
-    yield from search.check_headers(found)
-    yield from search.check_competition(found)
-    yield from search.check_companions(found)
-    yield from dependents.check(found, owners)
-    yield from dependents.known_bad(found, _cublas(found), asked.archs)
-    yield from load_check.check_libc(found)
+    yield from packages.known_bad(found, _cublas(found), asked.archs)
 
 
 def sort(findings: list[Finding]) -> tuple[Finding, ...]:
@@ -172,65 +124,67 @@ def sort(findings: list[Finding]) -> tuple[Finding, ...]:
     return tuple(sorted(unique, key=lambda found: (found.severity, order[found.code])))
 
 
-@dataclass
-class _Running:
-    """The tiers that need child processes: each runs only if no earlier finding prevents it."""
-
-    sets: list[LibrarySet]
-    findings: list[Finding]
-    asked: Requirements
-    end: float  # when the time limit is over
-    details: dict[str, Any] = field(default_factory=dict)
-
-    def run(self, foreign: bool) -> dict[str, str]:
-        """Run the tiers, and return for each ``"done"`` or why it was skipped."""
-        child = self._load()
-        if child != "done" and self.sets:
-            self.findings.append(finding("not-probed", child, fix={"advice": _ADVICE[foreign]}))
-        usable = self.sets[0] if self.sets and child == "done" and not self._bad() else None
-        if foreign:
-            reason = "an image has no driver of its own: the doctor must run in it, on its machine"
-            if self.asked.driver or self.asked.gpu:
-                self.findings.append(finding("no-driver", reason, severity=Severity.ERROR))
-            return {"child": child, "driver": reason}
-        return {"child": child, "driver": self._drive(usable)}
-
-    def _load(self) -> str:
-        if not self.sets:
-            return "no cuDNN to load"
-        for found in self.sets:
-            reason = load_check.why_not(found) or ("its files have errors" if self._bad() else "")
-            if reason:
-                return f"cuDNN was not loaded: {reason}"
-        competing = [f.code for f in self.findings if f.code in ("shadowed", "preloaded")]
-        for found in self.sets:
+def _run(
+    sets: list[LibrarySet],
+    findings: list[Finding],
+    details: dict[str, Any],
+    asked: Requirements,
+    end: float,
+    foreign: bool,
+) -> dict[str, str]:
+    """Run the tiers that need child processes; add findings and details, and return the state of each."""
+    child = _why_not_loaded(sets, findings)
+    if not child:
+        competing = [found.code for found in findings if found.code in ("shadowed", "preloaded")]
+        for found in sets:
             if competing:  # reinstalling does not help if other libraries are loaded
-                found = replace(found, reinstall=f"see {competing[0]}")
-            findings, report = load_check.check(found, self._left())
-            self.findings += findings
-            self.details.setdefault("child", load_check.describe(report))
-        return "done"
-
-    def _drive(self, usable: LibrarySet | None) -> str:
-        if not self.sets and not (self.asked.driver or self.asked.gpu):
-            return "no cuDNN to use it"
-        if any(found.code == "probe-hung" for found in self.findings):
-            return "cuDNN used all of the time"  # the driver would appear to hang too
-        findings, report = driver.check(usable, self.asked, self._left())
-        self.findings += findings
+                found = replace(found, advice=f"see {competing[0]}")
+            told, report = load_check.check(found, _left(end))
+            findings += told
+            details.setdefault("child", load_check.describe(report))
+    elif sets:
+        findings.append(finding("not-probed", child, fix={"advice": _ADVICE[foreign]}))
+    usable = sets[0] if not child and not _bad(findings) else None
+    why = _why_no_driver(sets, findings, asked, foreign)
+    if not why:
+        told, report = driver.check(usable, asked, _left(end))
+        findings += told
         if usable:
-            self.findings += dependents.known_bad(
-                usable, _cublas(usable), driver.archs(report), driver.count(report)
-            )
-        self.details["driver"] = driver.describe(report)
-        return "done"
+            archs = [device["arch"] for device in report.all("device")]
+            findings += packages.known_bad(usable, _cublas(usable), archs, len(archs))
+        details["driver"] = driver.describe(report)
+    elif foreign and (asked.driver or asked.gpu):
+        findings.append(finding("no-driver", why, severity=Severity.ERROR))
+    return {"child": child or "done", "driver": why or "done"}
 
-    def _bad(self) -> bool:
-        """Return whether the files themselves have errors, apart from requirements and other cuDNNs."""
-        return any(f.severity == Severity.ERROR and f.code not in _BESIDE for f in self.findings)
 
-    def _left(self) -> float:
-        return max(self.end - time.monotonic(), 0.05)
+def _why_not_loaded(sets: list[LibrarySet], findings: list[Finding]) -> str:
+    if not sets:
+        return "no cuDNN to load"
+    bad = "its files have errors" if _bad(findings) else ""
+    reason = next(filter(None, (load_check.why_not(found) or bad for found in sets)), "")
+    return reason and f"cuDNN was not loaded: {reason}"
+
+
+def _why_no_driver(
+    sets: list[LibrarySet], findings: list[Finding], asked: Requirements, foreign: bool
+) -> str:
+    if foreign:
+        return "an image has no driver of its own: the doctor must run in it, on its machine"
+    if not sets and not (asked.driver or asked.gpu):
+        return "no cuDNN to use it"
+    if any(found.code == "probe-hung" for found in findings):
+        return "cuDNN used all of the time"  # the driver would appear to hang too
+    return ""
+
+
+def _bad(findings: list[Finding]) -> bool:
+    """Return whether the files themselves have errors, apart from requirements and other cuDNNs."""
+    return any(found.severity == Severity.ERROR and found.code not in _BESIDE for found in findings)
+
+
+def _left(end: float) -> float:
+    return max(end - time.monotonic(), 0.05)
 
 
 _ADVICE = {True: "run the doctor inside the image, on its own machine", False: "see the errors above"}

@@ -12,7 +12,7 @@ from .libraryset import LibrarySet
 from .requirements import Requirements
 from .sandbox import Report
 
-__all__ = ["archs", "check", "count", "describe", "judge"]
+__all__ = ["check", "describe", "judge"]
 
 # The oldest driver, and the CUDA version that it reports, for each CUDA major version.
 OLDEST = {11: ("450.80.02", 11000), 12: ("525.60.13", 12000), 13: ("580.65.06", 13000)}
@@ -58,16 +58,6 @@ def judge(found: LibrarySet | None, report: Report, asked: Requirements) -> Iter
         yield from _answers(found, report, asked)
 
 
-def archs(report: Report) -> tuple[int, ...]:
-    """List the compute capabilities of the GPUs."""
-    return tuple(sorted({row["arch"] for row in _devices(report)}))
-
-
-def count(report: Report) -> int:
-    """Count the GPUs."""
-    return len(_devices(report))
-
-
 def describe(report: Report) -> dict[str, Any]:
     """Return the details of the driver, for programs."""
     return {
@@ -77,13 +67,9 @@ def describe(report: Report) -> dict[str, Any]:
         "cuda": report.last("driver_version").get("value"),
         "init": report.last("init").get("status"),
         "devices": [
-            {name: value for name, value in row.items() if name != "step"} for row in _devices(report)
+            {name: value for name, value in row.items() if name != "step"} for row in report.all("device")
         ],
     }
-
-
-def _devices(report: Report) -> list[dict[str, Any]]:
-    return [row for row in report.steps if row["step"] == "device"]
 
 
 def _killed(code: str, report: Report) -> Finding:
@@ -116,7 +102,7 @@ def _answers(found: LibrarySet | None, report: Report, asked: Requirements) -> I
         text = f"the driver supports CUDA {have}, cuDNN needs CUDA {oldest // 1000}"
         yield finding("driver-too-old", text, version=version, expected=oldest, fix={"driver": release})
     status = report.last("init").get("status")
-    devices = _devices(report)
+    devices = report.all("device")
     if report.ended != "done":
         yield _killed("create-failed" if report.reached == "cudnnCreate" else "driver-broken", report)
     elif status == 100 or (status == 0 and not devices):

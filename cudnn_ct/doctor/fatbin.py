@@ -1,7 +1,6 @@
-"""Read for which GPUs a library has code, from the headers of its ``.nv_fatbin`` section.
+"""Read for which GPUs a library has code, from the headers of its ``.nv_fatbin`` section."""
 
-The layout is not documented. Unexpected data gives "unknown", never an error.
-"""
+# The layout is not documented. Unexpected data gives "unknown", never an error.
 
 from __future__ import annotations
 
@@ -15,8 +14,6 @@ __all__ = ["DeviceCode", "read"]
 
 MAGIC = 0xBA55ED50
 PTX, SASS = 1, 2
-MAX_ENTRIES = 200_000
-MAX_SECTIONS = 1000
 
 # The version of PTX depends on the toolkit: 7.x came with CUDA 11, 8.x with CUDA 12, 9.x with CUDA 13.
 PTX_OF_CUDA = 4
@@ -37,19 +34,16 @@ class DeviceCode:
 
 
 def read(library: _elf.Elf) -> DeviceCode | None:
-    """Read the device code of a library; None if it has none, or in an unknown layout.
-
-    Raises ElfError if the file became shorter while it was read, or cannot be opened.
-    """
-    with _elf.opened(library.path) as file:
-        view = _elf.View(library.path, file, library.size)
-        try:
+    """Read the device code of a library; None if it has none, or in an unknown layout."""
+    # Raises ElfError if the file became shorter while it was read, or cannot be opened.
+    try:
+        with _elf.View(library.path, library.size) as view:
             section = _section(view, b".nv_fatbin")
             entries = set(_entries(view, *section)) if section else set()
-        except _elf.ElfError as error:
-            if error.kind != "malformed":
-                raise
-            return None
+    except _elf.ElfError as error:
+        if error.kind != "malformed":
+            raise
+        return None
     if not entries:
         return None
     languages = {language for kind, language, _ in entries if kind == PTX}
@@ -63,7 +57,7 @@ def read(library: _elf.Elf) -> DeviceCode | None:
 def _section(view: _elf.View, wanted: bytes) -> tuple[int, int] | None:
     """Find offset and size of a section by its name."""
     table, entry, count, names = view.unpack("<40xQ10xHHH", 0)
-    if entry != 64 or not 0 < count <= MAX_SECTIONS or names >= count:
+    if entry != 64 or names >= count:
         return None
     rows = list(struct.iter_unpack("<I20xQQ24x", view.at(table, entry * count)))
     _, at, size = rows[names]
@@ -76,23 +70,17 @@ def _section(view: _elf.View, wanted: bytes) -> tuple[int, int] | None:
 
 def _entries(view: _elf.View, at: int, size: int) -> Iterator[tuple[int, int, int]]:
     """Yield kind, major version of the language, and architecture of each entry."""
-    end, seen = at + size, 0
+    end = at + size
     while at + 16 <= end:
         magic, header, length = view.unpack("<I2xHQ", at)
         if magic != MAGIC:
             at += 8  # padding between two containers
-            seen += 1
-        else:
-            piece, at = at + header, at + header + length
-            while piece + 32 <= min(at, end):
-                kind, skip, payload, language, arch = view.unpack("<H2xIQ10xHI", piece)
-                yield kind, language, arch
-                if skip + payload == 0:
-                    return
-                piece += skip + payload
-                seen += 1
-                if seen > MAX_ENTRIES:
-                    return
-            at += -at % 8
-        if seen > MAX_ENTRIES:
-            return
+            continue
+        piece, at = at + header, at + header + length
+        while piece + 32 <= min(at, end):
+            kind, skip, payload, language, arch = view.unpack("<H2xIQ10xHI", piece)
+            yield kind, language, arch
+            if skip + payload == 0:
+                return
+            piece += skip + payload
+        at += -at % 8

@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Code", "Finding", "Severity", "codes", "finding"]
+__all__ = ["REINSTALL", "Code", "Finding", "Severity", "codes", "finding"]
 
 # If no package owns the cuDNN.
 REINSTALL = "install cuDNN again, and no other cuDNN over it"
@@ -41,27 +41,13 @@ class Code:
 
 @dataclass(frozen=True)
 class Finding:
-    """One defect or note.
+    """One defect or note."""
 
-    Attributes
-    ----------
-    code : str
-        Its row in ``codes()``.
-    severity : Severity
-        The severity of its row, unless a flag such as ``--require-driver`` raises it.
-    message : str
-        One line with the values.
-    evidence : dict
-        Paths and numbers, by name.
-    fix : str
-        The fix; a command if possible.
-    """
-
-    code: str
-    severity: Severity
-    message: str
-    evidence: dict[str, Any]
-    fix: str
+    code: str  # its row in `codes`
+    severity: Severity  # that of its row, unless a flag such as ``--require-driver`` raises it
+    message: str  # one line with the values
+    evidence: dict[str, Any]  # paths and numbers, by name
+    fix: str  # a command if possible
 
     @property
     def cause(self) -> str:
@@ -87,10 +73,8 @@ def finding(
     fix: dict[str, str] | None = None,
     **evidence: Any,
 ) -> Finding:
-    """Create a finding: keywords are evidence, which fills the template of the fix together with ``fix``.
-
-    Raises KeyError if the code does not exist, or if the template needs another value.
-    """
+    """Create a finding: keywords are evidence, which fills the template of the fix together with ``fix``."""
+    # Raises KeyError if the code does not exist, or if the template needs another value.
     row = codes()[code]
     values = {"reinstall": REINSTALL, **evidence, **(fix or {})}
     if "path" in values:  # part of a command

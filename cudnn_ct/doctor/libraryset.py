@@ -12,30 +12,20 @@ from typing import Any
 from .. import _elf, _files, _libraries
 from .._installation import Installation
 from .._libraries import Version, dotted, read_folder
-from . import fatbin, symbols
-from .finding import REINSTALL, Finding, finding
+from . import fatbin, records
+from .finding import Finding, finding
 
 __all__ = ["Library", "LibrarySet", "read", "read_library", "write"]
+
+MAX_CODE = 64 << 10  # bytes of one function
 
 
 @dataclass(frozen=True)
 class Library(_libraries.Library):
-    """A library with its symbols and its device code."""
+    """A library with its device code."""
 
-    dynamic: symbols.Dynamic = symbols.NOTHING  # its exports, imports and search paths
     code: fatbin.DeviceCode | None = None  # the GPUs that it has code for
     cuda: int = 0  # the CUDA major version of its device code; 0 if unknown
-
-    @property
-    def cuda_tag(self) -> int:
-        """The CUDA major version that its RUNPATH names, as in wheels since CUDA 13; 0 for none."""
-        match = re.search(r"\.\./cu(\d+)/lib\b", ":".join(self.dynamic.runpath))
-        return int(match[1]) if match else 0
-
-    @property
-    def of_wheel(self) -> bool:
-        """Whether its RUNPATH is that of a wheel."""
-        return any("../../cublas/lib" in folder for folder in self.dynamic.runpath)
 
 
 @dataclass(frozen=True)
@@ -43,7 +33,8 @@ class LibrarySet(Installation):
     """An installation whose libraries were read in full."""
 
     libraries: Mapping[str, Library]
-    reinstall: str = field(default=REINSTALL, compare=False)  # the command that installs it again
+    owners: tuple[records.Distribution, ...] = field(default=(), compare=False)  # packages with its files
+    advice: str = field(default="", compare=False)  # replaces the command that installs it again
 
     @property
     def sound(self) -> tuple[Library, ...]:
@@ -53,12 +44,15 @@ class LibrarySet(Installation):
     @property
     def majors(self) -> dict[str, int]:
         """The CUDA major version of each library for which it is known."""
-        tagged = any(library.cuda_tag for library in self.sound)
-        guess = {
-            library.name: library.cuda or library.cuda_tag or (12 if tagged and library.of_wheel else 0)
-            for library in self.sound
-        }
-        return {name: cuda for name, cuda in guess.items() if cuda}
+        # Wheels since CUDA 13 have it in their RUNPATH; libraries of older wheels among them are for CUDA 12.
+        paths = {library.name: ":".join(library.elf.runpath) for library in self.sound}
+        tags = {name: re.search(r"\.\./cu(\d+)/lib\b", path) for name, path in paths.items()}
+        other = 12 if any(tags.values()) else 0
+        majors = {}
+        for library in self.sound:
+            tag, of_wheel = tags[library.name], "../../cublas/lib" in paths[library.name]
+            majors[library.name] = library.cuda or (int(tag[1]) if tag else other * of_wheel)
+        return {name: cuda for name, cuda in majors.items() if cuda}
 
     @property
     def cuda(self) -> int:
@@ -71,6 +65,11 @@ class LibrarySet(Installation):
         """The wheel that contains such a cuDNN."""
         return f"nvidia-cudnn-cu{self.cuda or 12}"
 
+    @property
+    def reinstall(self) -> str:
+        """The command that installs it again."""
+        return self.advice or records.reinstall(self.owners, self.package)
+
     def finding(
         self, code: str, message: str, *, fix: Mapping[str, str] | None = None, **more: Any
     ) -> Finding:
@@ -80,32 +79,30 @@ class LibrarySet(Installation):
     @property
     def driver_functions(self) -> frozenset[str]:
         """The functions of libcuda that its libraries are linked with."""
-        names = {name for library in self.sound for name in library.dynamic.undefined}
+        names = {name for library in self.sound for name in library.elf.symbols.undefined}
         return frozenset(filter(re.compile("cu[A-Z]").match, names))
 
 
 def read(folder: str, root: str = "/") -> LibrarySet | None:
-    """Read the cuDNN 9 of a folder; None if the folder has no file with such a name.
-
-    No library is opened, and damaged files raise no error.
-    """
+    """Read the cuDNN 9 of a folder; None if the folder has no file with such a name."""
+    # No library is opened, and damaged files raise no error.
     if not any(name.major == 9 for name in _files.cudnn_files(folder)):
         return None
-    return LibrarySet(_files.real(folder, root), *read_folder(folder, read_library, root), root)
+    real = _files.real(folder, root)
+    return LibrarySet(real, *read_folder(folder, read_library, root), root, owners=records.owners(real))
 
 
 def read_library(path: str, root: str = "/", part: str = "") -> Library:
     """Read a library; if that fails, the reason is in ``error``."""
     base = _libraries.read_library(path, root, part)
-    if base.elf is None:
-        return Library(part, path, base.real, base.error)
     try:
-        dynamic = symbols.read(base.elf)
-        code = fatbin.read(base.elf)
-        cuda = (code.cuda if code else 0) or _runtime(base.elf, dynamic) // 1000
+        if base.error:
+            raise base.error
+        runtime, code = _runtime(base.elf), fatbin.read(base.elf)
     except _elf.ElfError as error:
         return Library(part, path, base.real, error)
-    return Library(part, path, base.real, None, base.elf, base.version, dynamic, code, cuda)
+    cuda = (code.cuda if code else 0) or runtime // 1000
+    return Library(part, path, base.real, None, base.elf, base.version, code, cuda)
 
 
 def write(version: Version | None) -> str:
@@ -113,15 +110,13 @@ def write(version: Version | None) -> str:
     return dotted(version) if version else "of unknown version"
 
 
-def _runtime(library: _elf.Elf, dynamic: symbols.Dynamic) -> int:
-    """Find the number that ``cudnnGetCudartVersion`` returns, such as 12090, in its machine code.
-
-    Only libcudnn_graph contains it; other libraries forward the call. 0 if it is not found.
-    """
-    function = dynamic.exports.get("cudnnGetCudartVersion")
-    if function is None:
+def _runtime(library: _elf.Elf) -> int:
+    """Find the number that ``cudnnGetCudartVersion`` returns, such as 12090, in its machine code."""
+    # Only libcudnn_graph contains it; other libraries forward the call. 0 if it is not found.
+    address, size = library.symbols.exports.get("cudnnGetCudartVersion", (None, 0))
+    if address is None:
         return 0
-    body = symbols.code(library, function)
+    body = library.content(address, min(size, MAX_CODE))
     if library.machine == 183:  # aarch64: the operand of a MOVZ
         words = (word for (word,) in struct.iter_unpack("<I", body[: len(body) // 4 * 4]))
         numbers = [word >> 5 & 0xFFFF for word in words if word & 0x7FE00000 == 0x52800000]

@@ -45,7 +45,7 @@ def why_not(found: LibrarySet) -> str:
     broken = [library for library in found.libraries.values() if library.error]
     if broken:
         return f"{broken[0].file} cannot be opened safely"
-    machines = {library.elf.machine for library in found.sound if library.elf}
+    machines = {library.elf.machine for library in found.sound}
     if machines != {_elf.machine_here()}:
         return "it was built for another processor"
     return ""
@@ -103,8 +103,8 @@ def _answers(found: LibrarySet, report: Report) -> Iterator[Finding]:
             version=answer,
             expected=write(found.version),
         )
-    for row in report.steps:
-        if row["step"] == "check" and row["status"] not in (0, MISMATCH):
+    for row in report.all("check"):
+        if row["status"] not in (0, MISMATCH):
             text = f"{row['name']} returned {_status(row['status'])}. {row['text']}"
             yield found.finding("check-failed", text, status=row["status"], check=row["name"])
     status = report.last("finalize").get("status")
@@ -190,7 +190,7 @@ def check_libc(found: LibrarySet) -> Iterator[Finding]:
     if not have and sys.platform == "linux":
         yield finding("no-glibc", "this system has no glibc", path=found.folder)
         return
-    needs = {name for library in found.sound for name in library.dynamic.versions}
+    needs = {name for library in found.sound for name in library.elf.symbols.versions}
     wanted = max((_numbers(name) for name in needs if name.startswith("GLIBC_2")), default=())
     if have and wanted > _numbers(have):
         text = f"cuDNN {write(found.version)} needs glibc {dotted(wanted)}, but this is {have}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import stat
 import sys
 import time
@@ -11,15 +10,16 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from .. import _elf, _files
+from .. import _files
 from .._find import CUDNN, CUDNN_STEPS, EXPLICIT, FOLDERS, SearchContext, folders_of, searched
+from .._installation import shim_error
+from .._libraries import read_library
 from .finding import Finding, Severity, finding
 
 __all__ = ["CannotLookError", "Place", "Places", "named", "usual"]
 
 MAX_FOLDERS = 100_000
 MAX_FOUND = 16
-DEEPEST = 64
 SECONDS = 10.0
 LINKED = ("nvidia", "cudnn", "lib", "lib64")  # folders that installers replace by links to their own storage
 STEPS = tuple(name for name, _ in CUDNN_STEPS if name in FOLDERS)  # the loader's steps that search folders
@@ -48,11 +48,9 @@ class Places:
     findings: tuple[Finding, ...] = ()  # about the search itself
 
 
-def named(path: str, seconds: float = SECONDS) -> Places:
-    """Find the cuDNN at a path: a library, its folder, a root, a site-packages, or an image.
-
-    Raises CannotLookError if the path does not exist, is neither a file nor a folder, or cannot be read.
-    """
+def named(path: str) -> Places:
+    """Find the cuDNN at a path: a library, its folder, a root, a site-packages, or an image."""
+    # Raises CannotLookError if the path does not exist, is neither a file nor a folder, or cannot be read.
     try:
         if not path:  # an unset variable of a script
             raise ValueError
@@ -70,10 +68,8 @@ def named(path: str, seconds: float = SECONDS) -> Places:
     if _holds_cudnn(path):
         return Places((_followed(path, "named", "/"),))
     root = path if all(os.path.isdir(os.path.join(path, name)) for name in ("etc", "usr")) else "/"
-    walk = _Walk(path, root, seconds)
-    folders = dict.fromkeys(_files.real(folder, root) for folder in walk)
-    odd = [finding("cut-short", f"{path}: {walk.stopped}", path=path)] if walk.stopped else []
-    odd += _closed(walk.closed)
+    odd: list[Finding] = []
+    folders = dict.fromkeys(_files.real(folder, root) for folder in _below(path, root, odd))
     return Places(tuple(_followed(folder, f"below {path}", root) for folder in folders), root, tuple(odd))
 
 
@@ -95,8 +91,8 @@ def usual(environ: Mapping[str, str] | None = None, path: list[str] | None = Non
     odd = list(_closed(list(closed), Severity.NOTE if places else None))
     if explicit:
         seen = any(place.via == EXPLICIT for place in places.values())
-        if reason := _refused(explicit) or ("" if seen else f"{explicit}, which contains no cuDNN"):
-            odd.append(finding("wrong-setting", f"{EXPLICIT} names {reason}", path=explicit))
+        if reason := _rejected(explicit) or ("" if seen else f"{explicit} contains no cuDNN"):
+            odd.append(finding("wrong-setting", f"{EXPLICIT}: {reason}", path=explicit))
     return Places(tuple(places.values()), findings=tuple(odd))
 
 
@@ -109,27 +105,14 @@ def _set_folders(explicit: str) -> list[str]:
     return [os.path.dirname(_files.real(path) if link else path)]
 
 
-def _refused(explicit: str) -> str:
-    """Return why cudnn_ct rejects the path of a setting; empty if checks of the libraries report it.
-
-    If the setting is wrong, cudnn_ct loads no other cuDNN instead.
-    """
+def _rejected(explicit: str) -> str:
+    """Return why cudnn_ct loads no cuDNN by a setting; empty if checks of the libraries report it."""
     path = os.path.expanduser(explicit)
-    if os.path.isdir(path):
-        return ""  # the search shows whether it has a cuDNN
-    if not os.path.lexists(path):
-        return f"{path}, which does not exist"
     name = _files.library_name(path)
-    if name and not name.part:
-        return ""  # the checks of the libraries report its defects
-    real = _files.real(path)
-    try:
-        soname = _elf.check(real).soname
-    except _elf.ElfError as error:
-        return f"{real}, which{str(error).removeprefix(real).partition('; ')[0]}"
-    if re.fullmatch(r"libcudnn\.so\.\d+", soname or ""):
+    if os.path.isdir(path) or (os.path.lexists(path) and name and not name.part):
         return ""
-    return f"{real}, which is {soname or 'a library without a name'}, not libcudnn.so.9"
+    error = shim_error(read_library(path))
+    return str(error).partition("; ")[0] if error else ""
 
 
 def _of_file(path: str) -> Places:
@@ -169,54 +152,37 @@ def _holds_cudnn(folder: str) -> bool:
     return any(name.major for name in _files.cudnn_files(folder))
 
 
-class _Walk:
-    """All folders with a cuDNN below a folder, nearest first, within limits.
-
-    Links are not followed, because they may lead anywhere and in circles. Exceptions are links with the
-    names of folders of the usual layouts, behind which only the usual places are searched.
-    """
-
-    def __init__(self, top: str, root: str, seconds: float) -> None:
-        self.top = top
-        self.root = root
-        self.stopped = ""  # why not all folders were read
-        self.closed: list[str] = []
-        self._end = time.monotonic() + seconds
-
-    def __iter__(self) -> Iterator[str]:
-        todo, seen, found = deque([(self.top, 0)]), 0, 0
-        while todo:
-            folder, depth = todo.popleft()
-            seen += 1
-            if seen > MAX_FOLDERS or time.monotonic() > self._end or found >= MAX_FOUND:
-                self.stopped = f"stopped after {seen:,} folders, {found} of them with a cuDNN"
-                return
-            below, holding = self._list(folder)
-            found += len(holding)
-            yield from holding
-            if depth < DEEPEST:
-                todo.extend((name, depth + 1) for name in below)
-            elif below:
-                self.stopped = f"stopped {DEEPEST} folders deep, at {folder}"
-
-    def _list(self, folder: str) -> tuple[list[str], list[str]]:
-        """List the folders below, and the folders with a cuDNN: this one, or targets of its links."""
-        below, links, here = [], [], False
+def _below(top: str, root: str, odd: list[Finding]) -> Iterator[str]:
+    """Yield the folders with a cuDNN below a folder, nearest first; add findings about limits."""
+    # Links are not followed, because they may lead anywhere and in circles. Exceptions are links with the
+    # names of folders of the usual layouts, behind which only the usual places are searched.
+    end, todo, closed = time.monotonic() + SECONDS, deque([top]), []
+    seen = found = 0
+    while todo:
+        folder = todo.popleft()
+        seen += 1
+        if seen > MAX_FOLDERS or time.monotonic() > end or found >= MAX_FOUND:
+            text = f"{top}: stopped after {seen:,} folders, {found} of them with a cuDNN"
+            odd.append(finding("cut-short", text, path=top))
+            break
         try:
             with os.scandir(folder) as entries:
-                for entry in entries:
-                    name = _files.library_name(entry.name)
-                    here = here or bool(name and name.version)
-                    if entry.is_dir(follow_symlinks=False) and not self._of_kernel(entry):
-                        below.append(entry.path)
-                    elif entry.name in LINKED and entry.is_symlink():
-                        links.append(_files.real(entry.path, self.root))
+                listed = sorted(entries, key=lambda entry: entry.name)
         except PermissionError:
-            self.closed.append(folder)
+            closed.append(folder)
+            continue
         except OSError:  # it was deleted or replaced meanwhile
-            pass
-        behind = (os.path.join(link, name) for link in sorted(links) for name in ("", "lib", "cudnn/lib"))
-        return sorted(below), [*([folder] if here else []), *filter(_holds_cudnn, behind)]
-
-    def _of_kernel(self, entry: os.DirEntry[str]) -> bool:
-        return entry.name in NOT_ON_DISK and os.path.dirname(entry.path) == self.top
+            continue
+        names = (_files.library_name(entry.name) for entry in listed)
+        holding = [folder] if any(name and name.version for name in names) else []
+        for entry in listed:
+            if entry.is_dir(follow_symlinks=False):
+                if folder != top or entry.name not in NOT_ON_DISK:
+                    todo.append(entry.path)
+            elif entry.name in LINKED and entry.is_symlink():
+                link = _files.real(entry.path, root)
+                places = (os.path.join(link, name) for name in ("", "lib", "cudnn/lib"))
+                holding += filter(_holds_cudnn, places)
+        found += len(holding)
+        yield from holding
+    odd += _closed(closed)

@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 import traceback
-from collections.abc import Callable, Sequence
-from typing import NoReturn, TypeVar
+from collections.abc import Sequence
+from typing import NoReturn
 
 from . import process, report
 from .diagnosis import Diagnosis, diagnose
 from .finding import finding
-from .requirements import Requirements, parse_arch, parse_version
+from .requirements import Requirements
 
 __all__ = ["USAGE", "main"]
 
 USAGE = 64  # EX_USAGE of sysexits.h: the 2 of argparse means warnings here
 
-_EPILOG = """\
-exit codes: 0 sound, 1 errors, 2 warnings with --strict, 3 nothing could be examined, 64 wrong usage
-"""
-
-T = TypeVar("T")
+_EPILOG = (
+    "exit codes: 0 sound, 1 errors, 2 warnings with --strict, 3 nothing could be examined, 64 wrong usage"
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -47,26 +46,27 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         description="Check a cuDNN installation. Needs no GPU, no driver and no compiler.",
         epilog=_EPILOG,
     )
-    version, archs, number = _typed(parse_version), _typed(parse_arch), _typed(_number)
     add = parser.add_argument
     add("path", nargs="?", metavar="PATH", help="a library, its folder, a site-packages, or an image's root")
-    add("--pid", type=number, metavar="N", help="examine the libraries of a running process instead of PATH")
+    add("--pid", type=_number, metavar="N", help="examine the libraries of a running process instead of PATH")
     add("--expect", type=version, default=(), metavar="VERSION", help="require this version")
     add("--min", type=version, default=(), metavar="VERSION", help="require this version or newer")
     add("--max", type=version, default=(), metavar="VERSION", help="require this version or older")
-    add("--cuda-major", type=number, default=0, metavar="N", help="require a build for this CUDA, such as 12")
-    add("--arch", type=archs, default=(), metavar="LIST", help="require code for GPUs, such as 75,90,120")
+    add(
+        "--cuda-major", type=_number, default=0, metavar="N", help="require a build for this CUDA, such as 12"
+    )
+    add(
+        "--arch",
+        type=capabilities,
+        default=(),
+        metavar="LIST",
+        help="require code for GPUs, such as 75,90,120",
+    )
     add("--require-driver", action="store_true", help="a missing driver is an error")
     add("--require-gpu", action="store_true", help="a missing GPU is an error")
     add("--static", action="store_true", help="only read files, start no child process")
     add("--deep", action="store_true", help="hash every file of a wheel")
-    add(
-        "--timeout",
-        type=_typed(_seconds),
-        default=60.0,
-        metavar="SECONDS",
-        help="limit of all child processes",
-    )
+    add("--timeout", type=_seconds, default=60.0, metavar="SECONDS", help="limit of all child processes")
     add("--strict", action="store_true", help="exit with 2 if there are warnings")
     add("--format", choices=report.FORMATS, help="text, json or github (annotations of a workflow)")
     add("--json", action="store_true", help="the same as --format json")
@@ -130,19 +130,27 @@ class _Parser(argparse.ArgumentParser):
         self.exit(USAGE, f"{self.prog}: {message}\n")
 
 
-def _typed(parse: Callable[[str], T]) -> Callable[[str], T]:
-    def convert(text: str) -> T:
-        try:
-            return parse(text)
-        except ValueError as error:
-            raise argparse.ArgumentTypeError(str(error)) from None
+def version(text: str) -> tuple[int, ...]:
+    """Parse ``9``, ``9.27`` or ``9.27.0``; raise ArgumentTypeError for other texts."""
+    if not re.fullmatch(r"\d{1,4}(\.\d{1,4}){0,2}", text, re.ASCII):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a version such as 9.27 or 9.27.0")
+    return tuple(map(int, text.split(".")))
 
-    return convert
+
+def capabilities(text: str) -> tuple[int, ...]:
+    """Parse compute capabilities such as ``75,90,12.0``, optionally with ``sm_`` or a final letter."""
+    archs = []
+    for word in map(str.strip, text.split(",")):
+        match = re.fullmatch(r"(?:sm_|compute_)?(\d{1,2})\.?(\d)[af]?", word, re.ASCII)
+        if not match:
+            raise argparse.ArgumentTypeError(f"{word!r} is not a compute capability such as 90 or 9.0")
+        archs.append(int(match[1]) * 10 + int(match[2]))
+    return tuple(dict.fromkeys(archs))
 
 
 def _number(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or len(text) > 9 or int(text) == 0:
-        raise ValueError(f"{text!r} is not a positive number")
+    if not re.fullmatch(r"[1-9]\d{0,8}", text, re.ASCII):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number")
     return int(text)
 
 
@@ -152,5 +160,5 @@ def _seconds(text: str) -> float:
     except ValueError:
         seconds = 0
     if not 0 < seconds <= 86_400:
-        raise ValueError(f"{text!r} is not a number of seconds between 0 and 86400")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds between 0 and 86400")
     return seconds

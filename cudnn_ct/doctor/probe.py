@@ -1,8 +1,6 @@
-"""The child process: opens cuDNN or the driver, makes a few calls, and prints a line after each step.
+"""The child process: opens cuDNN or the driver, makes a few calls, and prints a line after each step."""
 
-Run as a script by ``sys.executable -I -S``, never imported. It may hang or be killed; its last line shows
-the last step. It can import only the standard library.
-"""
+# It may hang or be killed. It is run as a script, and can import only the standard library.
 
 from __future__ import annotations
 
@@ -24,14 +22,13 @@ MAJOR, MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_*
 
 
 def emit(step: str, **values: Any) -> None:
-    """Print one step, unbuffered."""
-    os.write(1, (json.dumps({"step": step, **values}) + "\n").encode())
+    """Print one step, unbuffered, and with the bytes of paths."""
+    os.write(1, os.fsencode(json.dumps({"step": step, **values}, ensure_ascii=False) + "\n"))
 
 
 def main(plan: dict[str, Any]) -> None:
     """Run the mode of the plan: ``cudnn`` or ``driver``."""
     _end_with(plan["parent"])
-    plan = {name: _here(value) if isinstance(value, str) else value for name, value in plan.items()}
     {"cudnn": probe_cudnn, "driver": probe_driver}[plan["mode"]](plan)
     emit("done")
     os._exit(0)  # without the destructors of the libraries, which may fail
@@ -67,7 +64,7 @@ def probe_cudnn(plan: dict[str, Any]) -> None:
             emit("check", name=name, status=status, text=_last_error(cudnn) if status else "")
     emit("maps", files=_maps())
     emit("begin", what="cudnnBackendFinalize")
-    status = _finalize(cudnn)
+    status = finalize(cudnn)
     emit("finalize", status=status, text=_last_error(cudnn) if status else "")
     emit("maps", files=_maps())
 
@@ -131,29 +128,20 @@ def _create(plan: dict[str, Any]) -> None:
 
 
 def _libcuda(plan: dict[str, Any]) -> str:
-    """Open the library of the driver, or the stub: from its file, or from memory if that is not allowed."""
+    """Open the library of the driver, or the stub."""
     emit("begin", what="dlopen libcuda.so.1")
-    try:
-        ctypes.CDLL("libcuda.so.1")
-    except OSError as error:
-        if not plan["stub"]:
-            return f"none: {error}"
-    else:
-        return "driver"
-    try:
-        ctypes.CDLL(plan["stub"])
-    except OSError:
+    for name, how in (("libcuda.so.1", "driver"), (plan["stub"], "stub")):
         try:
-            with open(plan["stub"], "rb") as file:
-                memory = os.memfd_create("libcuda")
-                os.write(memory, file.read())
-            ctypes.CDLL(f"/proc/self/fd/{memory}")
+            ctypes.CDLL(name)
         except OSError as error:
-            return f"none: {error}"
-    return "stub"
+            how = f"none: {error}"
+        else:
+            break
+    return how
 
 
-def _finalize(cudnn: ctypes.CDLL) -> int:
+def finalize(cudnn: ctypes.CDLL) -> int:
+    """Finalise a tensor descriptor, and return the status."""
     descriptor, kind = ctypes.c_void_p(), ctypes.c_int(FLOAT)
     status: int = cudnn.cudnnBackendCreateDescriptor(TENSOR, ctypes.byref(descriptor))
     if status:
@@ -175,13 +163,7 @@ def _last_error(cudnn: ctypes.CDLL) -> str:
 def _maps() -> list[str]:
     with open("/proc/self/maps", "rb") as maps:
         rows = (line.rstrip(b"\n").split(None, 5) for line in maps)
-        files = {row[5] for row in rows if len(row) == 6 and b"libcu" in row[5]}
-    return sorted(file.decode("utf-8", "surrogateescape") for file in files)
-
-
-def _here(text: str) -> str:
-    """Decode a path in the locale of this process; the doctor sends it as UTF-8."""
-    return os.fsdecode(text.encode("utf-8", "surrogateescape"))
+        return sorted({os.fsdecode(row[5]) for row in rows if len(row) == 6 and b"libcu" in row[5]})
 
 
 if __name__ == "__main__":

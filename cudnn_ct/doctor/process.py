@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import replace
 
 from .. import _files
 from .._libraries import file_name
-from . import checks, libraryset, record_check, requirements
+from . import checks, libraryset, requirements
 from .diagnosis import Diagnosis, sort
 from .finding import Finding, finding
 from .libraryset import LibrarySet, write
+from .load_check import SILENT
 from .requirements import Requirements
 
 __all__ = ["diagnose_process", "here"]
@@ -46,8 +46,7 @@ def diagnose_process(pid: int, asked: Requirements | None = None) -> Diagnosis:
             theirs, root = folder, "/"
         found = libraryset.read(theirs, root)
         if found:
-            owners = record_check.owners(found.folder)
-            sets.append(replace(found, reinstall=record_check.reinstall(owners, found.package)))
+            sets.append(found)
     findings = [found for each in sets for check in checks.CHECKS for found in check(each)]
     findings += [found for each in sets[:1] for found in requirements.check(each, asked or Requirements())]
     findings += _judge(pid, mapped, list(folders), sets)
@@ -73,10 +72,9 @@ def _judge(pid: int, mapped: list[str], folders: list[str], sets: list[LibrarySe
     loaded = {name.part for name in map(_files.library_name, mapped) if name}
     engines = {"engines_runtime_compiled", "engines_tensor_ir"}
     if loaded & engines:  # cuDNN opens all engines together, at the first descriptor
-        for part in ("engines_precompiled", "heuristic"):
-            if part not in loaded:
-                text = f"process {pid} runs without {file_name(part)}"
-                yield finding("jit-only", text, missing=[part], pid=pid)
+        for part in sorted({*SILENT} - loaded):
+            text = f"process {pid} runs without {file_name(part)}"
+            yield finding("jit-only", text, missing=[part], pid=pid)
 
 
 def _elsewhere(pid: int) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import textwrap
-from collections.abc import Iterator
 from itertools import groupby
 from typing import Any
 
@@ -26,27 +25,24 @@ _GITHUB = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.NOTE: 
 
 def text(diagnosis: Diagnosis, colour: bool = False) -> str:
     """Format as text: the verdict, then the findings, the most severe first."""
-    return "\n".join(_lines(diagnosis, colour))
 
-
-def _lines(diagnosis: Diagnosis, colour: bool) -> Iterator[str]:
     def paint(words: str, code: str) -> str:
         return f"\033[{code}m{words}\033[0m" if colour else words
 
     shade = {"sound": "32", "suspicious": "33"}.get(diagnosis.verdict, "31")
-    yield paint(printable(verdict(diagnosis)), f"1;{shade}")
+    lines = [paint(printable(verdict(diagnosis)), f"1;{shade}")]
     indent = " " * 9
     # Findings of one code are shown together, with their cause once.
     for (severity, code), group in groupby(diagnosis.findings, lambda each: (each.severity, each.code)):
         first, *others = group
-        yield ""
         word = paint(f"{severity.word:<8}", f"1;{_COLOURS[severity]}")
-        yield f"{word} {paint(code, '1')}: {printable(first.message)}"
-        yield from (indent + printable(other.message) for other in others)
+        lines += ["", f"{word} {paint(code, '1')}: {printable(first.message)}"]
+        lines += [indent + printable(other.message) for other in others]
         if severity != Severity.NOTE:
-            yield from textwrap.wrap(first.cause, WIDTH, initial_indent=indent, subsequent_indent=indent)
-            for fix in dict.fromkeys(each.fix for each in (first, *others)):
-                yield f"{indent}fix: {printable(fix)}"
+            lines += textwrap.wrap(first.cause, WIDTH, initial_indent=indent, subsequent_indent=indent)
+            fixes = dict.fromkeys(each.fix for each in (first, *others))
+            lines += [f"{indent}fix: {printable(fix)}" for fix in fixes]
+    return "\n".join(lines)
 
 
 def verdict(diagnosis: Diagnosis) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -14,33 +13,21 @@ from .checks import coverage
 from .finding import Finding, finding
 from .libraryset import LibrarySet, read_library, write
 
-__all__ = ["REAL", "Requirements", "check", "check_arch", "lacks_code", "parse_arch", "parse_version"]
+__all__ = ["REAL", "Requirements", "check", "check_arch", "lacks_code"]
 
 NEEDED = ("ops", "cnn", "adv")  # libraries with device code that every operation or its fallback uses
 
 
 @dataclass(frozen=True)
 class Requirements:
-    """Requirements for a cuDNN; unset ones are not checked.
+    """Requirements for a cuDNN; unset ones are not checked."""
 
-    Attributes
-    ----------
-    expect, minimum, maximum : tuple of int
-        Versions of one to three numbers; ``(9, 27)`` means any 9.27.
-    cuda : int
-        The CUDA major version.
-    archs : tuple of int
-        Compute capabilities that must be supported: 86 is 8.6.
-    driver, gpu : bool
-        Whether there must be a driver, and a GPU.
-    """
-
-    expect: tuple[int, ...] = ()
+    expect: tuple[int, ...] = ()  # a version of one to three numbers; (9, 27) means any 9.27
     minimum: tuple[int, ...] = ()
     maximum: tuple[int, ...] = ()
-    cuda: int = 0
-    archs: tuple[int, ...] = ()
-    driver: bool = False
+    cuda: int = 0  # the CUDA major version
+    archs: tuple[int, ...] = ()  # compute capabilities that must be supported: 86 is 8.6
+    driver: bool = False  # whether there must be a driver
     gpu: bool = False
 
     def contradiction(self) -> str:
@@ -100,50 +87,17 @@ def check_arch(found: LibrarySet, arch: int) -> Iterator[Finding]:
 
 @lru_cache(maxsize=16)
 def lacks_code(libraries: tuple[tuple[str, str], ...], arch: int) -> str:
-    """Return why a cuDNN has no code for a GPU; empty if it has, or if its code cannot be read.
+    """Return why a cuDNN has no code for a GPU, in one line; empty if it has, or if its code cannot be read.
 
-    Reads only the libraries that every operation needs, in milliseconds; the engines have 500 MB.
-
-    Parameters
-    ----------
-    libraries : tuple of (str, str)
-        Names and paths of the libraries of one folder: ``("ops", ".../libcudnn_ops.so.9")``.
-    arch : int
-        The compute capability: 86 is 8.6.
-
-    Returns
-    -------
-    str
-        The reason and a remedy, in one line.
+    ``libraries`` has the names and paths of the libraries of one folder. Only those that every operation
+    needs are read, in milliseconds; the engines have 500 MB.
     """
     parts = {name: read_library(path, part=name) for name, path in libraries if name in NEEDED}
-    folder = os.path.dirname(libraries[0][1]) if libraries else ""
-    found = LibrarySet(folder, parts)
+    found = LibrarySet(os.path.dirname(libraries[0][1]), parts)
     if all(library.code.runs_on(arch) for library in found.sound if library.code):
         return ""
     lacking = (each for each in check_arch(found, arch) if each.code == "no-gpu-code")
     return next((f"{each.message}; {each.fix}" for each in lacking), "")
-
-
-def parse_version(text: str) -> tuple[int, ...]:
-    """Parse ``9``, ``9.27`` or ``9.27.0``; raise ValueError for other texts."""
-    if not re.fullmatch(r"\d{1,4}(\.\d{1,4}){0,2}", text, re.ASCII):
-        raise ValueError(f"{text!r} is not a version such as 9.27 or 9.27.0")
-    return tuple(map(int, text.split(".")))
-
-
-def parse_arch(text: str) -> tuple[int, ...]:
-    """Parse compute capabilities such as ``75,90,12.0``, optionally with ``sm_`` or a final letter.
-
-    Raises ValueError for other texts.
-    """
-    archs = []
-    for word in text.split(","):
-        match = re.fullmatch(r"(?:sm_|compute_)?(\d{1,2})\.?(\d)[af]?", word.strip(), re.ASCII)
-        if not match:
-            raise ValueError(f"{word.strip()!r} is not a compute capability such as 90 or 9.0")
-        archs.append(int(match[1]) * 10 + int(match[2]))
-    return tuple(dict.fromkeys(archs))
 
 
 # The compute capabilities of existing GPUs, for reports.

@@ -10,13 +10,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .. import _elf
 from . import stub_libcuda
 from .finding import Finding, Severity, finding
 
@@ -46,9 +45,13 @@ class Report:
     asked_by: Mapping[str, str] | None = None  # for each library that opened others, the requested version
     refusals: tuple[tuple[str, str], ...] = ()  # libraries of cuDNN that the linker could not open, and why
 
+    def all(self, step: str) -> list[dict[str, Any]]:
+        """Return all steps of a name."""
+        return [row for row in self.steps if row["step"] == step]
+
     def last(self, step: str) -> dict[str, Any]:
         """Return the last step of a name; empty if it was not reached."""
-        return next((row for row in reversed(self.steps) if row["step"] == step), {})
+        return (self.all(step) or [{}])[-1]
 
     @property
     def reached(self) -> str:
@@ -65,75 +68,60 @@ def not_started(report: Report, severity: Severity) -> Finding:
 def run(
     plans: list[tuple[dict[str, Any], dict[str, str]]],
     timeout: float,
-    driver_functions: frozenset[str] = frozenset(),
+    driver_functions: Iterable[str] = (),
 ) -> list[Report]:
-    """Run a child for each plan at the same time, each with its additions to the environment.
-
-    All end within ``timeout`` seconds. ``driver_functions`` are the functions of the stub for libcuda.
-    """
+    """Run a child for each plan at the same time, each with its additions to the environment."""
+    # All end within ``timeout`` seconds. ``driver_functions`` are the functions of the stub for libcuda.
     end = time.monotonic() + timeout
     children: list[_Child] = []
     try:
-        with tempfile.TemporaryDirectory(prefix="cudnn-ct-", ignore_cleanup_errors=True) as folder:
-            stub = _write_stub(Path(folder), driver_functions)
+        with (
+            tempfile.TemporaryDirectory(prefix="cudnn-ct-", ignore_cleanup_errors=True) as folder,
+            os.fdopen(stub_libcuda.in_memory(driver_functions)) as stub,
+        ):
             for number, (plan, environ) in enumerate(plans):
-                place = Path(folder, str(number))
-                whole = {**plan, "stub": stub, "parent": os.getpid()}
-                children.append(_Child(place, _sent(whole), environ))
+                children.append(_Child(Path(folder, str(number)), plan, environ, stub.fileno()))
             return [child.report(end) for child in children]
-    except OSError as error:  # no writable folder, for example in a read-only image
+    except OSError as error:  # for example no writable folder in a read-only image
         return [Report((), "refused", 0.0, str(error))] * len(plans)
     finally:
         for child in children:  # after an interruption
             child.kill()
 
 
-def _write_stub(folder: Path, functions: frozenset[str]) -> str:
-    path = folder / "libcuda.so.1"
-    with suppress(KeyError):
-        path.write_bytes(stub_libcuda.make(functions, _elf.machine_here()))
-        return str(path)
-    return ""
-
-
 class _Child:
     """One running probe. It writes to files: a pipe could fill up, or be kept open by its children."""
 
-    def __init__(self, folder: Path, plan: dict[str, Any], environ: dict[str, str]) -> None:
+    def __init__(self, folder: Path, plan: dict[str, Any], environ: dict[str, str], stub: int) -> None:
         folder.mkdir()
-        self.folder = folder
-        self.started = time.monotonic()
-        self.process: subprocess.Popen[bytes] | None = None
-        self.problem = ""
-        script = str(Path(__file__).with_name("probe.py"))
+        whole = {**plan, "stub": f"/proc/self/fd/{stub}", "parent": os.getpid()}
+        command = [sys.executable or "python3", "-I", "-S", str(Path(__file__).with_name("probe.py"))]
         debug = {
             "LD_DEBUG": "files",
             "LD_DEBUG_OUTPUT": str(folder / "linker"),
             "CUDNN_LOGLEVEL_DBG": "2",  # warnings, in which cuDNN reports libraries that it could not open
             "CUDNN_LOGDEST_DBG": "stderr",
         }
-        try:
-            with open(folder / "out", "wb") as out, open(folder / "err", "wb") as err:
-                self.process = subprocess.Popen(
-                    [sys.executable or "python3", "-I", "-S", script, json.dumps(plan)],
-                    env={**os.environ, **(debug if plan["mode"] == "cudnn" else {}), **environ},
-                    stdin=subprocess.DEVNULL,
-                    stdout=out,
-                    stderr=err,
-                    cwd=folder,  # receives a core file, which is deleted with the folder
-                    start_new_session=True,
-                )
-        except OSError as error:
-            self.problem = str(error)
+        self.folder = folder
+        self.started = time.monotonic()
+        with open(folder / "out", "wb") as out, open(folder / "err", "wb") as err:
+            self.process = subprocess.Popen(
+                [*command, json.dumps(whole, ensure_ascii=False)],  # with the bytes of paths
+                env={**os.environ, **(debug if plan["mode"] == "cudnn" else {}), **environ},
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                pass_fds=[stub],
+                cwd=folder,  # receives a core file, which is deleted with the folder
+                start_new_session=True,
+            )
 
     def report(self, end: float) -> Report:
-        if self.process is None:
-            return Report((), "refused", 0.0, self.problem)
+        code = None
         try:
             code = self.process.wait(max(end - time.monotonic(), 0.01))
         except subprocess.TimeoutExpired:
             self.kill()
-            code = None
         steps = tuple(_steps(self._read("out")))
         err = [line.strip() for line in self._read("err").splitlines() if line.strip()]
         linker = "".join(self._read(path.name) for path in self.folder.glob("linker*"))
@@ -149,7 +137,7 @@ class _Child:
 
     def kill(self) -> None:
         """Kill it with all its children."""
-        if self.process is None or self.process.returncode is not None:
+        if self.process.returncode is not None:
             return
         with suppress(OSError):
             os.killpg(self.process.pid, signal.SIGKILL)
@@ -164,29 +152,12 @@ class _Child:
             return ""
 
 
-def _steps(text: str) -> list[dict[str, Any]]:
-    steps = []
-    for line in text.splitlines():
+def _steps(text: str) -> Iterator[dict[str, Any]]:
+    for line in text.split("\n"):  # names of files may have other characters that end a line
         with suppress(ValueError):  # a line that cuDNN printed
             row = json.loads(line)
             if isinstance(row, dict) and "step" in row:
-                steps.append({name: _received(value) for name, value in row.items()})
-    return steps
-
-
-def _sent(plan: dict[str, Any]) -> dict[str, Any]:
-    """Encode paths for a child with another locale: their bytes, decoded as UTF-8."""
-    return {
-        name: os.fsencode(value).decode("utf-8", "surrogateescape") if isinstance(value, str) else value
-        for name, value in plan.items()
-    }
-
-
-def _received(value: Any) -> Any:
-    """Decode values of a child as this process decodes paths."""
-    if isinstance(value, str):
-        return os.fsdecode(value.encode("utf-8", "surrogateescape"))
-    return [_received(each) for each in value] if isinstance(value, list) else value
+                yield row
 
 
 def _ended(code: int | None, steps: tuple[dict[str, Any], ...]) -> str:

@@ -8,8 +8,8 @@ import sys
 from collections.abc import Iterator, Mapping
 
 from .. import _files
-from .._find import TOOLKITS, LibrarySpec, SearchContext, folders_of, searched, target_folders
-from .._installation import header_folders, parse_header
+from .._find import TOOLKITS, LibrarySpec, SearchContext, folders_of, searched
+from .._installation import header_folders, header_version
 from . import libraryset, locate
 from .finding import Finding, Severity, finding
 from .libraryset import LibrarySet, write
@@ -18,6 +18,9 @@ __all__ = ["check_companions", "check_competition", "check_headers", "find_compa
 
 # Libraries that cuDNN is linked with, and their Debian packages; all others belong to glibc.
 SYSTEM = {"libz.so.1": "zlib1g", "libstdc++.so.6": "libstdc++6", "libgcc_s.so.1": "libgcc-s1"}
+
+# The loader's steps for libraries of CUDA that search folders.
+STEPS = ("beside cuDNN", "wheel", "conda", "CUDA toolkit", "system")
 
 # GCC and Clang search these before the default folders.
 INCLUDES = ("CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH")
@@ -39,8 +42,9 @@ def check_competition(found: LibrarySet, environ: Mapping[str, str] = os.environ
         if folder and folder not in seen and any(name.major == 9 for name in _files.cudnn_files(folder)):
             seen.add(folder)
             yield _shadow(found, entry)
-    others = [place for place in locate.usual(environ).found if place.folder not in seen]
-    for place in others:
+    for place in locate.usual(environ).found:
+        if place.folder in seen:
+            continue
         other = libraryset.read(place.folder)
         version = write(other.version) if other else "older than 9"
         text = f"another cuDNN ({version}) is in {place.folder} ({place.via})"
@@ -48,18 +52,16 @@ def check_competition(found: LibrarySet, environ: Mapping[str, str] = os.environ
 
 
 def _shadow(found: LibrarySet, entry: str) -> Finding:
-    """Describe a folder of LD_LIBRARY_PATH that contains a cuDNN.
-
-    libcudnn up to 9.20 has its own folder as RUNPATH, which is searched after LD_LIBRARY_PATH: all libraries
-    are loaded from the path. Newer ones have it as RPATH, which is searched first, but the libraries that
-    they open have a RUNPATH: the engines are loaded from the path. A library that this version lacks, such as
-    engines_tensor_ir for 9.20, is loaded from the path too.
-    """
+    """Describe a folder of LD_LIBRARY_PATH that contains a cuDNN."""
+    # libcudnn up to 9.20 has its own folder as RUNPATH, which is searched after LD_LIBRARY_PATH: all
+    # libraries are loaded from the path. Newer ones have it as RPATH, which is searched first, but the
+    # libraries that they open have a RUNPATH: the engines are loaded from the path. A library that this
+    # version lacks, such as engines_tensor_ir for 9.20, is loaded from the path too.
     other = libraryset.read(entry)
     same = other is not None and other.version == found.version and other.cuda == found.cuda
     version = write(other.version) if other else "older than 9"
     shim = found.libraries.get("")
-    kind = "RPATH" if shim and shim.dynamic.rpath else "RUNPATH"
+    kind = "RPATH" if shim and shim.elf.rpath else "RUNPATH"
     what = "its engines" if kind == "RPATH" else "all of its libraries"
     return finding(
         "shadowed",
@@ -89,7 +91,7 @@ def check_companions(found: LibrarySet, environ: Mapping[str, str] = os.environ)
                 text = f"the cuDNN of {found.folder} needs {name}, which was not found"
                 severity = Severity.WARNING if unsure else None
                 yield finding(code, text, severity=severity, library=name, package=wheel)
-    needed = {name for library in found.sound if library.elf for name in library.elf.needed}
+    needed = {name for library in found.sound for name in library.elf.needed}
     for name in sorted(needed & SYSTEM.keys()):
         if not find_companion(found, name, environ):
             yield finding(
@@ -117,7 +119,7 @@ def check_headers(found: LibrarySet, environ: Mapping[str, str] = os.environ) ->
     for folder in dict.fromkeys([*own, *others]):
         path = os.path.join(folder, "cudnn_version.h")
         try:
-            version = parse_header(_files.text_of(path))
+            version = header_version(path)
         except OSError:
             continue
         if not version or not found.version or version == found.version:
@@ -136,14 +138,12 @@ def _companion_folders(found: LibrarySet, name: str, environ: Mapping[str, str])
     )
     yield found.folder
     yield from _runpaths(found)
-    yield from (folder for _, folder in searched(("beside cuDNN", "wheel"), spec, context))
-    for root in (*map(context.environ.get, ("CONDA_PREFIX", *TOOLKITS)), here and sys.base_prefix):
-        if root:
-            yield from (*folders_of(root), *target_folders(root))
-    yield from (folder for _, folder in searched(("system",), spec, context))
+    yield from (folder for _, folder in searched(STEPS, spec, context))
+    if here:
+        yield from folders_of(sys.base_prefix)
 
 
 def _runpaths(found: LibrarySet) -> Iterator[str]:
     for library in found.sound:
-        for folder in library.dynamic.runpath + library.dynamic.rpath:
+        for folder in library.elf.runpath + library.elf.rpath:
             yield os.path.normpath(folder.replace("${ORIGIN}", "$ORIGIN").replace("$ORIGIN", found.folder))

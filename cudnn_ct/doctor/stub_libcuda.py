@@ -1,21 +1,16 @@
-"""Write a libcuda.so.1 whose functions all return CUDA_ERROR_STUB_LIBRARY, for processes without a driver.
+"""Write a libcuda.so.1 whose functions all return CUDA_ERROR_STUB_LIBRARY, for processes without a driver."""
 
-In cuDNN 9.21 and newer, a library is linked with libcuda.so.1. Without a driver it cannot be opened, which
-would look like a broken installation. With the stub, all libraries can be opened.
-"""
+# In cuDNN 9.21 and newer, a library is linked with libcuda.so.1 and cannot be opened without it.
 
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Iterable
 
-__all__ = ["FUNCTIONS", "make"]
+from .._elf import machine_here
 
-# The functions that cuDNN up to 9.28 imports from libcuda; callers add those of the installed libraries.
-FUNCTIONS = (
-    "cuGetErrorString", "cuModuleGetFunction", "cuModuleLoadData", "cuModuleUnload",
-    "cuTensorMapEncodeIm2col", "cuTensorMapEncodeTiled",
-)  # fmt: skip
+__all__ = ["in_memory", "make"]
 
 # return CUDA_ERROR_STUB_LIBRARY (34), by machine: mov eax, 34; ret and mov w0, #34; ret
 CODE = {62: bytes.fromhex("b822000000c39090"), 183: struct.pack("<II", 0x52800440, 0xD65F03C0)}
@@ -24,10 +19,17 @@ _PAGE = 0x10000  # the largest that Linux has on these machines
 _SONAME = "libcuda.so.1"
 
 
+def in_memory(names: Iterable[str]) -> int:
+    """Write the library for this machine to memory, and return its descriptor; no folder is needed."""
+    file = os.memfd_create(_SONAME)
+    os.write(file, make(names, machine_here()))
+    return file
+
+
 def make(names: Iterable[str], machine: int) -> bytes:
     """Return the library, for an ``e_machine`` of ``CODE``."""
     code = CODE[machine]
-    functions = sorted({*FUNCTIONS, *names})
+    functions = sorted(names) or ["cuGetErrorString"]  # a hash table needs a symbol
     strings = b"\0" + b"".join(name.encode() + b"\0" for name in (*functions, _SONAME))
     code_at = 64 + 4 * 56
     symbols_at = code_at + len(code)

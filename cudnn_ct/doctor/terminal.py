@@ -10,10 +10,9 @@ _UNDECODED = re.compile("[\\udc80-\\udcff]+")  # how Python keeps bytes that it 
 
 
 def printable(text: str, keep: str = "") -> str:
-    """Escape the control characters of a text, except those in ``keep``.
-
-    Bytes that the locale of this process cannot decode are read as UTF-8, and escaped if they are not UTF-8.
-    """
+    """Escape the control characters of a text, except those in ``keep``."""
+    # Bytes that the locale of this process cannot decode are read as UTF-8, and escaped if they are not
+    # UTF-8.
     text = _UNDECODED.sub(lambda run: _readable(run[0]), text)
     return "".join(c if c.isprintable() or c in keep else f"\\x{ord(c):02x}" for c in text)
 

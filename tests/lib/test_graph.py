@@ -21,9 +21,9 @@ from typing import Any
 import pytest
 
 from cudnn_ct._bindings.enums import BackendDescriptorType, BackendKnobType
-from cudnn_ct._elf import machine_here
+from cudnn_ct._find import find_cudnn
 from cudnn_ct._lib import load
-from cudnn_ct.doctor import stub_libcuda
+from cudnn_ct.doctor import libraryset, stub_libcuda
 from cudnn_ct.errors import BadParamError, CudnnError, NotInitializedError, NotSupportedError
 from cudnn_ct.graph.attributes import kind
 from cudnn_ct.graph.backend import BackendDescriptor
@@ -665,6 +665,6 @@ def answer(value: Any) -> None:
 
 def load_stand_in() -> None:
     """Load the doctor's stub of libcuda.so.1, whose functions only fail. Only in a child."""
-    file = os.memfd_create("libcuda.so.1")
-    os.write(file, stub_libcuda.make(stub_libcuda.FUNCTIONS, machine_here()))
-    ctypes.CDLL(f"/proc/self/fd/{file}")
+    libraries = libraryset.read(str(Path(find_cudnn().path or "").resolve().parent))
+    assert libraries is not None
+    ctypes.CDLL(f"/proc/self/fd/{stub_libcuda.in_memory(libraries.driver_functions)}")

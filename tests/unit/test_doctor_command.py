@@ -4,32 +4,20 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import struct
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cudnn_ct import doctor
-from cudnn_ct.doctor import diagnosis as doctor_diagnosis
 from cudnn_ct.doctor import locate, main, process, report, terminal
 from cudnn_ct.doctor.finding import finding
 from cudnn_ct.doctor.main import USAGE
-from tests.elf_files import (  # fmt: skip
-    CONTENT,
-    DT_GNU_HASH,
-    DT_RUNPATH,
-    DT_SONAME,
-    DT_STRTAB,
-    DT_SYMTAB,
-    DT_VERNEED,
-    assemble,
-    make_cudnn,
-)
+from tests.elf_files import DT_GNU_HASH, DT_RUNPATH, DT_STRTAB, DT_SYMTAB, DT_VERNEED, assemble, make_cudnn
 
 MonkeyPatch = pytest.MonkeyPatch
 Capture = pytest.CaptureFixture[str]
@@ -68,28 +56,12 @@ def test_doctor_exits_with_64_on_wrong_usage(arguments: str, capsys: Capture) ->
     assert "cudnn-ct doctor: " in written.err
 
 
-def test_doctor_accepts_requirements_that_agree_and_lists_exit_codes(tmp_path: Path, capsys: Capture) -> None:
-    arguments = ["--min", "9.10", "--expect", "9.27", "--max", "9.27", "--static", str(tmp_path)]
-    assert main.main(arguments) == 3
-    with pytest.raises(SystemExit) as caught:
-        main.main(["--help"])
-    assert caught.value.code == 0
-    assert "exit codes: 0 sound" in capsys.readouterr().out
-
-
 # --- paths -------------------------------------------------------------------------------------------------
 
 
 def pipe(folder: Path) -> Path:
     os.mkfifo(folder / "pipe")
     return folder / "pipe"
-
-
-def endpoint(folder: Path) -> Path:
-    with socket.socket(socket.AF_UNIX) as server:
-        os.chdir(folder)  # the name of a socket must be short
-        server.bind("s")
-    return folder / "s"
 
 
 def loop(folder: Path) -> Path:
@@ -103,22 +75,13 @@ def text(folder: Path) -> Path:
     return folder / "notes.txt"
 
 
-def closed(folder: Path) -> Path:
-    if os.geteuid() == 0:
-        pytest.skip("modes do not stop root")
-    (folder / "closed").mkdir(mode=0)
-    return folder / "closed"
-
-
 NOT_EXAMINED = {
     "missing": lambda folder: folder / "nothing",
     "pipe": pipe,
-    "socket": endpoint,
     "loop": loop,
     "text": text,
     "long name": lambda folder: folder / ("x" * 5000),
     "null character": lambda folder: f"{folder}\0x",
-    "closed": closed,
     "device": lambda _: "/dev/null",
     "empty": lambda _: "",  # for example an unset variable
 }
@@ -164,35 +127,24 @@ def lock(monkeypatch: MonkeyPatch, folder: Path) -> None:
         monkeypatch.setattr(os, name, refusing(name, getattr(os, name)))
 
 
-def test_doctor_names_a_folder_that_cannot_be_listed(
-    tmp_path: Path, capsys: Capture, monkeypatch: MonkeyPatch
-) -> None:
-    make_cudnn(tmp_path / "site/nvidia/cudnn/lib", "9.27.0")
-    lock(monkeypatch, tmp_path / "site/nvidia")
-    for arguments in ([str(tmp_path)], []):
-        monkeypatch.setattr(sys, "path", [str(tmp_path / "site")])
-        code, found = answer(capsys, "--static", *arguments)
-        if not arguments and found["cudnn"]:
-            continue  # this machine has another one
-        assert (code, {each["code"] for each in found["findings"]}) == (3, {"no-cudnn", "unreadable-folder"})
-        (unreadable,) = [each for each in found["findings"] if each["code"] == "unreadable-folder"]
-        assert str(tmp_path / "site/nvidia") in unreadable["message"]
-        assert unreadable["fix"].startswith(f"chmod a+rx {tmp_path}/site/nvidia,")
-
-
-def test_diagnose_warns_of_a_folder_that_cannot_be_listed(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
+def test_diagnose_names_a_folder_that_cannot_be_listed(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
+    closed = make_cudnn(tmp_path / "closed/lib", "9.27.0").parent.parent
+    lock(monkeypatch, closed)
+    alone = doctor.diagnose(tmp_path, run=False)
+    assert (alone.verdict, {each.code for each in alone.findings}) == (
+        "not found",
+        {"no-cudnn", "unreadable-folder"},
+    )
     make_cudnn(tmp_path / "lib", "9.27.0")
-    (tmp_path / "closed").mkdir()
-    lock(monkeypatch, tmp_path / "closed")
-    found = doctor.diagnose(tmp_path, run=False)
-    assert [each.severity.word for each in found.findings if each.code == "unreadable-folder"] == ["warning"]
-    monkeypatch.setattr(sys, "path", [])
-    usual = locate.usual({"CUDNN_PATH": str(tmp_path), "CUDA_HOME": str(tmp_path / "closed")}, [])
-    notes = [each for each in usual.findings if each.code == "unreadable-folder"]
-    assert [each.severity.word for each in notes] == ["note"]  # programs skip it too
+    (warning,) = [each for each in doctor.diagnose(tmp_path, run=False).findings if "unread" in each.code]
+    assert (warning.severity.word, warning.fix.partition(",")[0]) == ("warning", f"chmod a+rx {closed}")
+    for root, severity in ((str(tmp_path), "note"), ("", "warning")):  # programs skip it too
+        usual = locate.usual({"CUDNN_PATH": root, "CUDA_HOME": str(closed)}, [])
+        notes = [each.severity.word for each in usual.findings if each.code == "unreadable-folder"]
+        assert notes == ["note"] if usual.found else [severity]
 
 
-@pytest.mark.parametrize(("limit", "value"), [("DEEPEST", 2), ("MAX_FOLDERS", 4), ("MAX_FOUND", 1)])
+@pytest.mark.parametrize(("limit", "value"), [("MAX_FOLDERS", 4), ("MAX_FOUND", 1)])
 def test_locate_reports_a_limit(tmp_path: Path, monkeypatch: MonkeyPatch, limit: str, value: int) -> None:
     make_cudnn(tmp_path / "lib", "9.27.0")
     make_cudnn(tmp_path / "x/y/z/lib", "9.27.0")
@@ -213,33 +165,25 @@ def test_doctor_escapes_control_characters_in_names(tmp_path: Path, capsys: Capt
         json.loads(capsys.readouterr().out)
 
 
-def folders(capsys: Capture, path: Path) -> list[str]:
-    return [each["folder"] for each in answer(capsys, "--static", str(path))[1]["cudnn"]]
+def found_by(path: Path) -> list[str]:
+    return [each.folder for each in doctor.diagnose(path, run=False).sets]
 
 
-def test_doctor_finds_a_cudnn_by_folder_file_and_link(tmp_path: Path, capsys: Capture) -> None:
+def test_diagnose_finds_a_cudnn_by_folder_file_and_link(tmp_path: Path) -> None:
     shim = make_cudnn(tmp_path / "x/y/lib", "9.27.0")
     (tmp_path / "link").symlink_to(shim.parent)
     for path in (tmp_path, tmp_path / "x/y/lib", shim, tmp_path / "link"):
-        assert folders(capsys, path) == [str(shim.parent)]
+        assert found_by(path) == [str(shim.parent)]
 
 
 @pytest.mark.parametrize("link", ["nvidia", "nvidia/cudnn", "nvidia/cudnn/lib"])
-def test_doctor_follows_the_links_of_installers(tmp_path: Path, capsys: Capture, link: str) -> None:
+def test_diagnose_follows_the_links_of_installers(tmp_path: Path, link: str) -> None:
     kept = make_cudnn(tmp_path / "store/nvidia/cudnn/lib", "9.27.0").parent
     site = tmp_path / "site"
     (site / link).parent.mkdir(parents=True)
     (site / link).symlink_to(tmp_path / "store" / link)
     (site / "lib").symlink_to(site)  # a circle
-    assert folders(capsys, site) == [str(kept)]
-
-
-def test_doctor_follows_links_below_the_root_of_an_image(tmp_path: Path, capsys: Capture) -> None:
-    kept = make_cudnn(tmp_path / "store/cudnn/lib", "9.27.0").parent
-    for name in ("etc", "usr/site"):
-        (tmp_path / name).mkdir(parents=True)
-    (tmp_path / "usr/site/nvidia").symlink_to("/store")
-    assert folders(capsys, tmp_path) == [str(kept)]
+    assert found_by(site) == [str(kept)]
 
 
 def test_doctor_reports_other_major_versions(tmp_path: Path, capsys: Capture) -> None:
@@ -294,13 +238,6 @@ def test_doctor_reports_a_bug_in_its_report(
     monkeypatch.setattr(report, "verdict", lambda found: 1 / 0 if found.sets else found.subject)
     assert main.main(["--static", "--format", form, str(tmp_path)]) == 3
     assert "ZeroDivisionError" in capsys.readouterr().out
-
-
-def test_verdict_lines_is_empty_when_the_doctor_fails(monkeypatch: MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor_diagnosis, "static", lambda *_: 1 / 0)
-    assert doctor.verdict_lines("/nowhere")[0].startswith("doctor: cannot-look: ")
-    monkeypatch.setattr(doctor_diagnosis, "diagnose", lambda *_, **__: 1 / 0)
-    assert doctor.verdict_lines("/nowhere") == []
 
 
 # --- without other packages -----------------------------------------------------------------------
@@ -370,15 +307,6 @@ def test_report_formats_text(diagnosis: doctor.Diagnosis, tmp_path: Path) -> Non
     assert any(line.startswith("error    mixed-versions: libcudnn_ops.so.9 is 9.10.2") for line in rest)
 
 
-def test_report_formats_json(diagnosis: doctor.Diagnosis) -> None:
-    found = json.loads(report.json_text(diagnosis))
-    assert found["schema"] == report.SCHEMA == 1
-    assert (found["verdict"], found["exit_code"], found["errors"]) == ("broken", 1, 3)
-    assert set(found["findings"][0]) == {"code", "severity", "message", "cause", "evidence", "fix"}
-    severities = [each["severity"] for each in found["findings"]]
-    assert severities == sorted(severities, key=("error", "warning", "note").index)
-
-
 def test_report_formats_github_annotations_in_one_line_each() -> None:
     odd = finding("no-driver", "100 % of it: a, b", reason="x")
     words = report.github(doctor.Diagnosis("x", (), (odd,)))
@@ -388,26 +316,22 @@ def test_report_formats_github_annotations_in_one_line_each() -> None:
 
 
 @pytest.mark.parametrize(
-    ("codes", "strict", "exit_code"),
+    ("examined", "codes", "strict", "exit_code"),
     [
-        ("", False, 0),
-        ("no-driver", True, 0),
-        ("private-file", False, 0),
-        ("private-file", True, 2),
-        ("private-file mixed-cuda", True, 1),
+        (True, "", False, 0),
+        (True, "no-driver", True, 0),
+        (True, "private-file", False, 0),
+        (True, "private-file", True, 2),
+        (True, "private-file mixed-cuda", True, 1),
+        *((False, code, False, 3) for code in ("deleted-file", "cut-short", "no-driver")),
+        (False, "old-cudnn", False, 1),
     ],
 )
 def test_diagnosis_exit_code_depends_on_severity(
-    diagnosis: doctor.Diagnosis, codes: str, strict: bool, exit_code: int
+    diagnosis: doctor.Diagnosis, examined: bool, codes: str, strict: bool, exit_code: int
 ) -> None:
     findings = tuple(finding(code, "x", path="p") for code in codes.split())
-    assert doctor.Diagnosis("x", diagnosis.sets, findings).exit_code(strict) == exit_code
-
-
-def test_diagnosis_exit_code_when_nothing_was_examined() -> None:
-    for code in ("deleted-file", "cut-short", "no-driver", "old-cudnn"):
-        exit_code = doctor.Diagnosis("x", (), (finding(code, "x"),)).exit_code()
-        assert exit_code == (1 if code == "old-cudnn" else 3)
+    assert doctor.Diagnosis("x", diagnosis.sets * examined, findings).exit_code(strict) == exit_code
 
 
 def test_report_uses_colours_on_a_terminal_unless_no_color(monkeypatch: MonkeyPatch) -> None:
@@ -429,11 +353,6 @@ def test_printable_shows_bytes_that_the_locale_cannot_decode() -> None:
     assert terminal.printable(in_utf8) == "K\u00fcche"
 
 
-def test_doctor_returns_its_exit_code_when_stdout_is_closed(monkeypatch: MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stdout", None)
-    assert [main._print("sound", code) for code in (0, 1, 3)] == [0, 1, 3]
-
-
 @pytest.mark.parametrize(("version", "code"), [("9.27.0", 0), ("9.26.0", 1)], ids=["sound", "broken"])
 @pytest.mark.parametrize(
     ("closed", "unwritten"), [(">&-", 0), ("| head -c 0", 0), (">/dev/full", 3)], ids=["none", "pipe", "full"]
@@ -442,8 +361,6 @@ def test_doctor_returns_its_exit_code_when_the_output_cannot_be_written(
     tmp_path: Path, closed: str, unwritten: int, version: str, code: int
 ) -> None:
     """On a full disk a sound cuDNN gives 3, because the report is incomplete; 1 stays 1."""
-    if closed == ">/dev/full" and not Path("/dev/full").exists():
-        pytest.skip("no /dev/full")
     make_cudnn(tmp_path, "9.27.0", ops=version)
     command = f"{sys.executable} -m cudnn_ct doctor --static {tmp_path} {closed}; echo ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, env=ENVIRON)
@@ -462,81 +379,40 @@ runpy.run_module("cudnn_ct", run_name="__main__")
 """
 
 
-def table(buckets: Sequence[int], *, first: int = 1, words: int = 1, chain: Sequence[int] = (1,)) -> bytes:
-    """A GNU hash table."""
-    head = struct.pack("<IIII", len(buckets), first, words, 0) + b"\xff" * 8 * words
-    return head + struct.pack(f"<{len(buckets)}I", *buckets) + struct.pack(f"<{len(chain)}I", *chain)
+def table(bucket: int, *, first: int = 1, chain: int = 0) -> bytes:
+    """A GNU hash table with one bucket, and the number of chained symbols before the last one."""
+    return struct.pack("<IIIIQI", 1, first, 1, 0, 0, bucket) + bytes(4 * chain) + struct.pack("<I", 1)
 
 
-def symbols_of_one_name(count: int, length: int) -> dict[int, bytes]:
-    return {
-        DT_STRTAB: b"\0" + b"x" * length + b"\0",
-        DT_SYMTAB: struct.pack("<IBxHQQ", 1, 0x11, 1, 0, 0) * count,
-        DT_GNU_HASH: table([count - 1], first=count - 1),
-    }
+def overlapping_names() -> dict[int, bytes]:
+    """Symbols whose names are all ends of a few long names."""
+    strings = b"".join(bytes([letter]) * 16_000 + b"\0" for letter in b"abcd")
+    symbols = b"".join(struct.pack("<IBxHQQ", at, 0x11, 1, 0, 0) for at in range(len(strings)))
+    last = len(strings) - 1
+    return {DT_STRTAB: strings, DT_SYMTAB: symbols, DT_GNU_HASH: table(last, first=last)}
 
 
-def versions(count: int, following: int) -> bytes:
-    return struct.pack("<HHIII", 1, count, 1, 16, following)
+def repeated_versions(count: int) -> bytes:
+    """A list of libraries that all need one symbol version 65,535 times."""
+    rows = (struct.pack("<HHIII", 1, 65_535, 1, 16 * (count - row), 16) for row in range(count))
+    return b"".join(rows) + bytes(32)
 
 
-NAMES = {DT_STRTAB: b"\0name\0"}
-SYMBOLS = {**NAMES, DT_SYMTAB: bytes(24 * 60_000)}
-ENTRIES = "a hash table of 60,000 entries"
-UNTERMINATED = "an unterminated hash table"
-HOSTILE: dict[str, tuple[dict[int, bytes], str]] = {
-    "many symbols with one long name": (symbols_of_one_name(40_000, 150_000), "an unterminated name"),
-    "many symbols with one short name": (symbols_of_one_name(40_000, 15_000), "has names of more than 4"),
-    "a long search path": ({DT_STRTAB: b"\0" + b"a:" * 2**21}, "a string table of 4,194,305 bytes"),
-    "a search path within the table": ({DT_STRTAB: b"\0" + b"a:" * 2**20}, "an unterminated name"),
-    "many folders": ({DT_STRTAB: b"\0" + b"a:" * 8_000 + b"\0"}, "a search path of 8,000 folders"),
-    "many buckets": (SYMBOLS | {DT_GNU_HASH: table([1] * 60_000)}, ENTRIES),
-    "many words": (SYMBOLS | {DT_GNU_HASH: table([1], words=60_000)}, ENTRIES),
-    "many symbols before the table": (SYMBOLS | {DT_GNU_HASH: table([0], first=60_000)}, ENTRIES),
-    "many symbols": (SYMBOLS | {DT_GNU_HASH: table([59_999], chain=[1] * 60_000)}, UNTERMINATED),
-    "a long chain": (SYMBOLS | {DT_GNU_HASH: table([1], chain=[0] * 20_000 + [1])}, UNTERMINATED),
-    "repeated versions": (
-        NAMES | {DT_VERNEED: versions(60_000, 0) + bytes(16)},
-        "needs more than 1,000 symbol versions",
-    ),
-    "a long list of versions": (
-        NAMES | {DT_VERNEED: versions(0, 16) * 2_000 + bytes(16)},
-        "an unterminated list of symbol versions",
-    ),
+HOSTILE: dict[str, dict[int, bytes]] = {
+    "overlapping names": overlapping_names(),
+    "a long search path": {DT_STRTAB: b"\0" + b"a:" * 2**21},
+    "a long chain": {DT_STRTAB: bytes(8), DT_SYMTAB: bytes(24), DT_GNU_HASH: table(1, chain=2**24)},
+    "repeated versions": {DT_STRTAB: bytes(8), DT_VERNEED: repeated_versions(1000)},
 }
 
 
 @pytest.mark.parametrize("case", HOSTILE)
 def test_doctor_rejects_a_hostile_library_within_limits(tmp_path: Path, case: str) -> None:
-    """256 MiB of memory and 5 s are enough, and the finding names the limit."""
-    parts, reason = HOSTILE[case]
+    """256 MiB of memory and 5 s are enough."""
     path = make_cudnn(tmp_path).with_name("libcudnn_ops.so.9")
-    path.write_bytes(assemble(parts, [(DT_RUNPATH, 1)]))
-    done = subprocess.run(
-        [sys.executable, "-c", LIMITED, str(tmp_path)],
-        capture_output=True,
-        text=True,
-        env=ENVIRON,
-        timeout=60,
-    )
+    path.write_bytes(assemble(HOSTILE[case], [(DT_RUNPATH, 1)] if case == "a long search path" else []))
+    command = [sys.executable, "-c", LIMITED, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, env=ENVIRON, timeout=60)
     assert done.returncode == 1, done.stderr
-    (damaged,) = (each for each in json.loads(done.stdout)["findings"] if each["code"] == "damaged-library")
-    assert str(path) in damaged["message"]
-    assert reason in damaged["message"]
-
-
-@pytest.mark.parametrize(("at", "cuda"), [(0, 12), (70_000, 0)], ids=["first", "after the limit"])
-def test_doctor_reads_64_kib_of_a_function_that_claims_more(tmp_path: Path, at: int, cuda: int) -> None:
-    """The CUDA version is a number in the machine code of a function, whose size the file states."""
-    body = bytearray(140_000)
-    struct.pack_into("<I", body, at, 12090)
-    parts = {
-        DT_STRTAB: b"\0cudnnGetCudartVersion\0libcudnn_graph.so.9\0",
-        DT_SYMTAB: bytes(24) + struct.pack("<IBxHQQ", 1, 0x12, 1, CONTENT, 2**40),
-        DT_GNU_HASH: table([1]),
-    }
-    path = make_cudnn(tmp_path).with_name("libcudnn_graph.so.9")
-    path.write_bytes(assemble(parts, [(DT_SONAME, 23)], data=bytes(body), machine=62))
-    (found,) = doctor.diagnose(tmp_path, run=False).sets
-    assert found.libraries["graph"].error is None
-    assert found.cuda == cuda
+    errors = [each["message"] for each in json.loads(done.stdout)["findings"] if each["severity"] == "error"]
+    assert any(str(path) in error for error in errors)

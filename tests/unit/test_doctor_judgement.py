@@ -3,28 +3,20 @@
 from __future__ import annotations
 
 import ast
+import os
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from cudnn_ct import _elf, _files, doctor
+from cudnn_ct import _elf, doctor
 from cudnn_ct._config import config
 from cudnn_ct._find import find_cudnn
 from cudnn_ct._installation import inspect, require
-from cudnn_ct.doctor import (
-    checks,
-    dependents,
-    driver,
-    libraryset,
-    load_check,
-    locate,
-    record_check,
-    sandbox,
-    search,
-)
+from cudnn_ct.doctor import checks, driver, libraryset, load_check, packages, records, search
 from cudnn_ct.doctor.finding import Finding, codes, finding
 from cudnn_ct.doctor.requirements import Requirements
 from cudnn_ct.doctor.sandbox import Report
@@ -133,18 +125,6 @@ def test_load_check_reports_a_failure_of_the_full_configuration(found: libraryse
     assert "CUDNN_LIB_CONFIG=FULL" in findings["finalize-failed"]
 
 
-@pytest.mark.parametrize("folder", ["/x", "/x y/\u00fc z", "/x: y"])
-def test_sandbox_parses_the_linkers_log_for_any_folder_name(folder: str) -> None:
-    shim, cnn = f"{folder}/libcudnn.so.9", f"{folder}/libcudnn_cnn.so.9"
-    log = (
-        f"     42:\tfile=libcudnn_graph.so.9.28.0 [0];  dynamically loaded by {shim} [0]\n"
-        f"     42:\t42:\t{cnn}: error: symbol lookup error: undefined symbol: foo (fatal)\n"
-        f"     42:\topening file={shim} [0]; direct_opencount=1\n"
-    )
-    assert sandbox._REQUEST.findall(log) == [("9.28.0", shim)]
-    assert sandbox._REFUSAL.findall(log) == [(cnn, "symbol lookup error: undefined symbol: foo")]
-
-
 # --- the driver --------------------------------------------------------------------------------------------
 
 
@@ -199,7 +179,7 @@ def test_driver_check_finds_the_defect(made: Report, code: str, severity: str) -
 def test_driver_check_finds_nothing_on_a_good_gpu() -> None:
     made = report(*answers(), gpu(), {"step": "create", "status": 0, "text": ""})
     assert list(driver.judge(None, made, Requirements())) == []
-    assert (driver.archs(made), driver.count(made)) == ((90,), 1)
+    assert [device["arch"] for device in made.all("device")] == [90]
 
 
 @pytest.mark.parametrize(
@@ -231,13 +211,13 @@ def test_driver_check_names_the_driver_that_cudnn_needs(
 
 
 def test_known_bad_reports_versions_and_combinations(found: libraryset.LibrarySet, tmp_path: Path) -> None:
-    assert list(dependents.known_bad(found)) == []
-    assert len(list(dependents.known_bad(found, "12.9.1", (100,)))) == 1
-    assert list(dependents.known_bad(found, "13.2.0", (100,))) == []
+    assert list(packages.known_bad(found)) == []
+    assert len(list(packages.known_bad(found, "12.9.1", (100,)))) == 1
+    assert list(packages.known_bad(found, "13.2.0", (100,))) == []
     make_cudnn(tmp_path / "old", "9.10.0")
     old = read(tmp_path / "old")
-    assert len(list(dependents.known_bad(old))) == 1
-    assert len(list(dependents.known_bad(old, "12.9.1", (), 2))) == 2
+    assert len(list(packages.known_bad(old))) == 1
+    assert len(list(packages.known_bad(old, "12.9.1", (), 2))) == 2
 
 
 def installed(tmp_path: Path, package: str, metadata: str = "Name: x\n") -> libraryset.LibrarySet:
@@ -260,8 +240,8 @@ def installed(tmp_path: Path, package: str, metadata: str = "Name: x\n") -> libr
         ("numpy-2.0.0", True),
     ],
 )
-def test_dependents_reports_undeclared_requirements(tmp_path: Path, package: str, good: bool) -> None:
-    assert (list(dependents.check(installed(tmp_path, package), [])) == []) is good
+def test_check_dependents_reports_undeclared_requirements(tmp_path: Path, package: str, good: bool) -> None:
+    assert (list(packages.check_dependents(installed(tmp_path, package))) == []) is good
 
 
 @pytest.mark.parametrize(
@@ -271,34 +251,36 @@ def test_dependents_reports_undeclared_requirements(tmp_path: Path, package: str
         ("lib", "altered-file", "10 files differ from those that x 1 installed, such as "),
     ],
 )
-def test_record_check_combines_many_files(tmp_path: Path, files: str, code: str, words: str) -> None:
+def test_check_records_combines_many_files(tmp_path: Path, files: str, code: str, words: str) -> None:
     """cuDNN works in an image without its headers."""
     found = installed(tmp_path, "x-1")
     headers = [f"nvidia/cudnn/include/{number}.h" for number in range(9)]
     libraries = [f"nvidia/cudnn/lib/{library.file}" for library in found.libraries.values()]
     record = dict.fromkeys(headers if files == "include" else libraries, ("", 1))
-    (told,) = record_check.check(found, [record_check.Distribution("x", "1", record)])
+    (told,) = packages.check_records(replace(found, owners=(records.Distribution("x", "1", record),)))
     assert (told.code, told.message.partition(str(tmp_path))[0]) == (code, words)
-    both = record_check.Distribution("x", "1", dict.fromkeys([*headers, *libraries], ("", 1)))
-    assert {each.code for each in record_check.check(found, [both])} == {"missing-file", "altered-file"}
+    both = records.Distribution("x", "1", dict.fromkeys([*headers, *libraries], ("", 1)))
+    given = {each.code for each in packages.check_records(replace(found, owners=(both,)))}
+    assert given == {"missing-file", "altered-file"}
 
 
-def test_dependents_reports_a_declared_requirement(tmp_path: Path) -> None:
+def test_check_dependents_reports_a_declared_requirement(tmp_path: Path) -> None:
     metadata = "Name: torch\nRequires-Dist: nvidia-cudnn-cu12==9.10.2.21; platform_system == 'Linux'\n"
     found = installed(tmp_path, "torch-2.9.0", metadata)
     for version, codes_given in (("9.10.2.21", []), ("9.27.0.42", ["consumer-mismatch"])):
-        owner = record_check.Distribution("nvidia-cudnn-cu12", version, {})
-        findings = list(dependents.check(found, [owner]))
+        owner = records.Distribution("nvidia-cudnn-cu12", version, {})
+        findings = list(packages.check_dependents(replace(found, owners=(owner,))))
         assert [each.code for each in findings] == codes_given
         assert all("another version of torch" in each.fix for each in findings)
-    assert list(dependents.check(found, [])) == []
+    assert list(packages.check_dependents(found)) == []
 
 
-def needing(found: libraryset.LibrarySet, part: str, **changes: Any) -> libraryset.LibrarySet:
-    """Return the libraries with other contents of ``elf`` or ``dynamic`` of libcudnn."""
+def needing(found: libraryset.LibrarySet, versions: Any = (), **changes: Any) -> libraryset.LibrarySet:
+    """Return the libraries with other headers of libcudnn."""
     shim = found.libraries[""]
-    changed = replace(shim, **{part: replace(getattr(shim, part), **changes)})
-    return replace(found, libraries={**found.libraries, "": changed})
+    elf = replace(shim.elf, **changes)
+    vars(elf)["symbols"] = replace(shim.elf.symbols, versions=frozenset(versions))
+    return replace(found, libraries={**found.libraries, "": replace(shim, elf=elf)})
 
 
 @pytest.mark.parametrize(
@@ -315,44 +297,29 @@ def test_check_libc_compares_the_glibc_version(
     found: libraryset.LibrarySet, monkeypatch: MonkeyPatch, have: str, needs: set[str], code: str
 ) -> None:
     monkeypatch.setattr(_elf, "glibc_version", lambda: have)
-    given = {
-        each.code for each in load_check.check_libc(needing(found, "dynamic", versions=frozenset(needs)))
-    }
+    given = {each.code for each in load_check.check_libc(needing(found, needs))}
     assert given == ({code} if code else set())
     assert bool(load_check.why_not(found)) == (not have)
     image = replace(found, root="/image")  # with its own C library
     assert list(load_check.check_libc(image)) == []
 
 
-def test_check_companions_reports_a_missing_system_library(
+def test_check_companions_reports_a_missing_system_library_and_the_misspelt_folder(
     found: libraryset.LibrarySet, monkeypatch: MonkeyPatch
 ) -> None:
-    wants = needing(found, "elf", needed=("libz.so.1", "libc.so.6"))
+    misspelt = ("$ORIGIN", "$ORIGIN/../../nvidia/nvrtc/lib", "$ORIGIN/../../other/lib")
+    wants = needing(found, needed=("libz.so.1", "libc.so.6"), runpath=misspelt)
     for path, fixes in (("", ["install it: apt-get install zlib1g"]), ("/lib/libz.so.1", [])):
         monkeypatch.setattr(search, "find_companion", lambda *_, path=path: path)
-        missing = [each for each in search.check_companions(wants) if each.code == "missing-system-library"]
-        assert [each.fix for each in missing] == fixes
-
-
-def test_check_companions_reports_only_the_misspelt_nvrtc_folder(found: libraryset.LibrarySet) -> None:
-    wants = needing(
-        found, "dynamic", runpath=("$ORIGIN", "$ORIGIN/../../nvidia/nvrtc/lib", "$ORIGIN/../../other/lib")
-    )
-    dead = [each for each in search.check_companions(wants) if each.code == "dead-runpath"]
-    assert [each.message.count("nvidia/nvrtc/lib") for each in dead] == [1]
+        findings = list(search.check_companions(wants))
+        assert [each.fix for each in findings if each.code == "missing-system-library"] == fixes
+        dead = [each.message for each in findings if each.code == "dead-runpath"]
+        assert [message.count("nvidia/nvrtc/lib") for message in dead] == [1]
 
 
 def test_check_access_reports_a_noexec_mount(found: libraryset.LibrarySet, monkeypatch: MonkeyPatch) -> None:
-    where = found.folder.replace(" ", "\\040")
-    for table, bad in (
-        ("none / ext4 rw 0 0\n", False),
-        (f"none / ext4 rw,noexec 0 0\nnone {where} tmpfs rw,nosuid 0 0\n", False),
-        (f"none / ext4 rw 0 0\nnone {where} tmpfs rw,noexec 0 0\n", True),
-        (f"none {where}x tmpfs rw,noexec 0 0\n", False),
-        (f"none {where} tmpfs rw,noexec 0 0\nnone {where} tmpfs rw 0 0\n", False),  # the last mount decides
-        ("garbage\n", False),
-    ):
-        monkeypatch.setattr(_files, "text_of", lambda path, table=table: table)
+    for flags, bad in ((os.ST_NOSUID, False), (os.ST_NOSUID | os.ST_NOEXEC, True)):
+        monkeypatch.setattr(os, "statvfs", lambda path, flags=flags: SimpleNamespace(f_flag=flags))
         assert ("noexec-mount" in said(checks.check_access(found))) is bad
 
 
@@ -381,45 +348,28 @@ def test_check_companions_reports_missing_cuda_libraries(
 
 
 @pytest.mark.parametrize(
-    ("path", "codes_given"),
+    ("path", "expected"),
     [
-        ("{own}:{other}", ["other-cudnn"]),
-        ("{link}:{other}", ["other-cudnn"]),
+        ("{own}:{other}", ["other-cudnn note"]),
+        ("{link}:{other}", ["other-cudnn note"]),
         ("{other}:{own}", ["shadowed error"]),
         ("{other}", ["shadowed error"]),
         (":{same}:{own}", ["shadowed warning"]),
+        ("{eight}", ["other-cudnn note"]),  # libcudnn.so.8 is never opened
     ],
 )
 def test_check_competition_reports_folders_before_its_own(
-    tmp_path: Path, path: str, codes_given: list[str]
+    tmp_path: Path, path: str, expected: list[str]
 ) -> None:
     versions = {"own": "9.27.0", "other": "9.19.0", "same": "9.27.0"}
     folders = {name: make_cudnn(tmp_path / name, version).parent for name, version in versions.items()}
     (tmp_path / "link").symlink_to(folders["own"])
-    path = path.format(**folders, link=tmp_path / "link")
+    (tmp_path / "eight").mkdir()
+    (tmp_path / "eight/libcudnn.so.8").touch()
+    path = path.format(**folders, link=tmp_path / "link", eight=tmp_path / "eight")
     findings = search.check_competition(read(folders["own"]), {"LD_LIBRARY_PATH": path})
     told = [each for each in findings if each.code != "other-cudnn" or each.evidence["path"] in path]
-    expected = [text.split()[0] for text in codes_given]
-    assert [each.code for each in told] == expected
-    assert [f"{each.code} {each.severity.word}" for each in told if each.code == "shadowed"] == [
-        text for text in codes_given if "shadowed" in text
-    ]
-
-
-def test_check_competition_ignores_cudnn_8_on_the_path(found: libraryset.LibrarySet, tmp_path: Path) -> None:
-    (tmp_path / "libcudnn.so.8").touch()
-    given = {each.code for each in search.check_competition(found, {"LD_LIBRARY_PATH": str(tmp_path)})}
-    assert "shadowed" not in given
-
-
-def test_locate_searches_in_the_order_of_the_loader(tmp_path: Path) -> None:
-    for name in ("site/nvidia/cudnn/lib", "home/lib64", "explicit"):
-        make_cudnn(tmp_path / name)
-    environ = {"CUDNN_PATH": str(tmp_path / "home")}
-    via = [place.via for place in locate.usual(environ, [str(tmp_path / "site")]).found]
-    assert via[:2] == ["wheel", "CUDNN_PATH"]
-    environ["CUDNN_CT_LIBRARY"] = str(tmp_path / "explicit/libcudnn.so.9")
-    assert locate.usual(environ, []).found[0].folder == str((tmp_path / "explicit").resolve())
+    assert [f"{each.code} {each.severity.word}" for each in told] == expected
 
 
 @pytest.fixture
@@ -443,12 +393,12 @@ def setting(tmp_path: Path, monkeypatch: MonkeyPatch) -> Path:
         ("set/lib", ""),
         ("set/lib/libcudnn.so.9", ""),
         ("else.so", ""),
-        ("set/lib/libcudnn_ops.so.9", "libcudnn_ops.so.9, which is libcudnn_ops.so.9, not libcudnn.so.9"),
-        ("set/lib/libcudnn.so.9.99", "which does not exist"),
-        ("set/lib/notes.py", "notes.py, which is not an ELF library"),
-        ("no/libcudnn.so.9", "which does not exist"),
-        ("empty", "which contains no cuDNN"),
-        ("alone/c.so", "which contains no cuDNN"),
+        ("set/lib/libcudnn_ops.so.9", "libcudnn_ops.so.9 is libcudnn_ops.so.9, not libcudnn.so.9"),
+        ("set/lib/libcudnn.so.9.99", "does not exist"),
+        ("set/lib/notes.py", "notes.py is not an ELF library"),
+        ("no/libcudnn.so.9", "does not exist"),
+        ("empty", "contains no cuDNN"),
+        ("alone/c.so", "contains no cuDNN"),
     ],
 )
 def test_diagnose_follows_the_setting_as_the_loader_does(
@@ -510,28 +460,6 @@ def test_doctor_and_loader_accept_a_part_by_the_names_that_cudnn_searches_for(
     missing = [each.message for each in checks.check_complete(read(tmp_path))]
     told = f"libcudnn_ops.so.9 is not in {tmp_path}, and cuDNN 9.27.0 does not search for {name}"
     assert missing == ([] if opened else [told])
-
-
-@pytest.mark.parametrize("own", ["9.27.0", "9.26.0"])
-def test_doctor_and_loader_choose_the_same_of_two_files(tmp_path: Path, own: str) -> None:
-    shim = make_cudnn(tmp_path, "9.27.0")
-    second = tmp_path / f"libcudnn_ops.so.{own}"
-    second.write_bytes(make_elf("libcudnn_ops.so.9", constants={"cudnn_ops_infer_version": 0x091B00}))
-    opened = second if own == "9.27.0" else tmp_path / "libcudnn_ops.so.9"
-    assert inspect(shim).libraries["ops"].path == read(tmp_path).libraries["ops"].path == str(opened)
-    assert [each.code for each in checks.check_complete(read(tmp_path))] == ["two-files"]
-
-
-def test_reinstall_names_the_packages_that_own_the_files() -> None:
-    one = record_check.Distribution("nvidia-cudnn-cu12", "9.27.0.42", {})
-    two = record_check.Distribution("nvidia-cudnn-cu13", "9.20.0.48", {})
-    assert record_check.reinstall([one], "nvidia-cudnn-cu12").endswith(
-        "--no-deps nvidia-cudnn-cu12==9.27.0.42"
-    )
-    assert record_check.reinstall([two, one], "nvidia-cudnn-cu13").startswith(
-        "python -m pip uninstall -y nvidia-cudnn-cu12 nvidia-cudnn-cu13 &&"
-    )
-    assert "pip" not in record_check.reinstall([], "")
 
 
 # --- the table of codes ------------------------------------------------------------------------------------

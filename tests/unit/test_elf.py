@@ -5,11 +5,6 @@ from __future__ import annotations
 import ctypes
 import os
 import string
-import struct
-import subprocess
-import sys
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -49,20 +44,11 @@ def test_read_returns_names_and_constants_as_the_linker_does(tmp_path: Path) -> 
     assert _elf.read(written(tmp_path, make_elf(), "liby.so.1")).soname is None
 
 
-@given(st.dictionaries(NAMES, st.integers(0, 2**32 - 1), max_size=20), st.integers(1, 7), NAMES)
-def test_constant_finds_every_exported_symbol(
-    tmp_path: Path, constants: dict[str, int], buckets: int, other: str
-) -> None:
-    library = _elf.read(written(tmp_path, make_elf(constants=constants, buckets=buckets)))
+@given(st.dictionaries(NAMES, st.integers(0, 2**32 - 1), max_size=20), NAMES)
+def test_constant_finds_every_exported_symbol(tmp_path: Path, constants: dict[str, int], other: str) -> None:
+    library = _elf.read(written(tmp_path, make_elf(constants=constants)))
     assert {name: library.constant(name) for name in constants} == constants
     assert library.constant(other) == constants.get(other)
-
-
-def test_constant_is_none_when_the_symbol_is_undefined(tmp_path: Path) -> None:
-    data = bytearray(make_elf(constants={"one": 1}))
-    at = data.index(struct.pack("<BBHQQ", 0x11, 0, 1, 64 + 3 * 56, 4))
-    data[at + 2 : at + 4] = bytes(2)  # its section: undefined
-    assert _elf.read(written(tmp_path, bytes(data))).constant("one") is None
 
 
 @pytest.mark.parametrize(
@@ -93,32 +79,6 @@ def test_check_raises_when_the_path_is_not_a_file(tmp_path: Path) -> None:
     assert kind_of(tmp_path / "link.so", r"a link to gone\.so, which does not exist") == "missing"
     assert [kind_of(path) for path in (tmp_path, tmp_path / "pipe")] == ["foreign"] * 2
     assert kind_of(tmp_path / "loop") == "malformed"
-
-
-@pytest.fixture
-def public_folder() -> Iterator[Path]:
-    """Return a folder that every user may enter, because a child drops root rights."""
-    with tempfile.TemporaryDirectory() as name:
-        Path(name).chmod(0o755)
-        yield Path(name)
-
-
-def test_check_names_the_command_when_the_file_is_unreadable(public_folder: Path) -> None:
-    path = written(public_folder, SOUND)
-    path.chmod(0)
-    code = "import sys; from cudnn_ct import _elf\n"
-    code += "import os\nif os.geteuid() == 0: os.setuid(65534)\n"
-    code += "try: _elf.check(sys.argv[1])\nexcept _elf.ElfError as e: print(e.kind, e)"
-    root = str(Path(_elf.__file__).parents[1])
-    child = subprocess.run(
-        [sys.executable, "-c", code, str(path)],
-        env={**os.environ, "PYTHONPATH": root},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert child.stdout.startswith("unreadable ")
-    assert f"chmod a+r {path}" in child.stdout
 
 
 def test_check_raises_on_every_truncation(tmp_path: Path) -> None:

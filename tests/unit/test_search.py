@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -25,7 +24,7 @@ from cudnn_ct._find import (
     searched,
 )
 from cudnn_ct._installation import inspect, require
-from cudnn_ct.doctor import locate as places_of_the_doctor
+from cudnn_ct.doctor import locate
 from cudnn_ct.errors import LibraryLoadError, LibraryNotFoundError, VersionMismatchError
 from tests.elf_files import make_cudnn, make_elf, make_header
 
@@ -97,29 +96,8 @@ def test_search_accepts_a_root_or_the_folder_of_the_libraries(tmp_path: Path, na
     shim = make_cudnn(tmp_path / folder)
     environ = {name: str(tmp_path)}
     assert look(tmp_path, environ=environ).path == look(tmp_path, setting=tmp_path).path == shim
-    doctors = [place for place in places_of_the_doctor.usual(environ, []).found if place.via == name]
+    doctors = [place for place in locate.usual(environ, []).found if place.via == name]
     assert [place.folder for place in doctors] == [str(shim.parent.resolve())]
-
-
-def test_doctor_searches_the_toolkits_in_the_order_of_the_loader(tmp_path: Path) -> None:
-    names = ["CUDNN_PATH", *TOOLKITS, "LD_LIBRARY_PATH"]
-    for name in names:
-        make_cudnn(tmp_path / name)
-    for first, name in enumerate(names):
-        environ = {each: str(tmp_path / each) for each in names[first:]}
-        assert places_of_the_doctor.usual(environ, []).found[0].via == name
-
-
-@pytest.mark.parametrize("name", TOOLKITS)
-def test_search_finds_cublaslt_in_a_cuda_toolkit(tmp_path: Path, name: str) -> None:
-    path = tmp_path / "lib64/libcublasLt.so.12"
-    path.parent.mkdir()
-    path.write_bytes(make_elf("libcublasLt.so.12"))
-    environ = {name: str(tmp_path)}
-    found = search(
-        cublaslt(12), COMPANION_STEPS, SearchContext(setting=None, environ=environ, path=(), mapped=tuple)
-    )
-    assert (found.path, found.found_via) == (path, "CUDA toolkit")
 
 
 def test_search_skips_libraries_of_other_machines_as_the_linker_does(tmp_path: Path) -> None:
@@ -142,19 +120,6 @@ def test_searched_yields_folders_below_the_root_of_an_image(tmp_path: Path) -> N
     assert others == [("system", f"{tmp_path}{folder}") for folder in context.linker_folders]
 
 
-def test_doctor_needs_no_package_and_no_setting(tmp_path: Path) -> None:
-    make_cudnn(tmp_path)
-    root = str(Path(_find.__file__).parents[1])
-    done = subprocess.run(  # -S excludes site-packages; a wrong setting warns if the settings are imported
-        [sys.executable, "-S", "-W", "error", "-m", "cudnn_ct", "doctor", "--static", str(tmp_path)],
-        env={**os.environ, "PYTHONPATH": root, "CUDNN_CT_DEBUG_SYNC": "wrong"},
-        capture_output=True,
-        text=True,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "9.27.0" in done.stdout
-
-
 def test_search_returns_an_explicit_path_even_if_it_is_wrong(tmp_path: Path) -> None:
     wheel = make_cudnn(tmp_path / "root/nvidia/cudnn/lib")
     (tmp_path / "empty").mkdir()
@@ -175,15 +140,6 @@ def test_search_prefers_the_newest_version_name(tmp_path: Path) -> None:
     assert look(tmp_path, setting=tmp_path).path == tmp_path / "libcudnn.so.9.10.1"
 
 
-def test_search_returns_a_dangling_link(tmp_path: Path) -> None:
-    (tmp_path / "lib").mkdir()
-    (tmp_path / "lib/libcudnn.so.9").symlink_to("libcudnn.so.9.99.0")
-    found = look(tmp_path, environ={"CONDA_PREFIX": str(tmp_path)})
-    assert found.found_via == "conda"
-    with pytest.raises(LibraryNotFoundError, match=r"libcudnn\.so\.9\.99\.0 does not exist"):
-        require(found)
-
-
 def test_search_skips_and_names_another_major_version(tmp_path: Path) -> None:
     old = tmp_path / "old/lib/libcudnn.so.8"
     old.parent.mkdir(parents=True)
@@ -194,13 +150,8 @@ def test_search_skips_and_names_another_major_version(tmp_path: Path) -> None:
     assert found.path == new
     assert found.others == (old,)
     assert "only libcudnn.so.8" in dict(found.steps)["conda"]
-
-
-def test_require_reports_cudnn_8_when_there_is_no_other(tmp_path: Path) -> None:
-    old = tmp_path / "libcudnn.so.8"
-    old.write_bytes(make_elf("libcudnn.so.8"))
     with pytest.raises(VersionMismatchError, match=f"{old} is cuDNN 8"):
-        require(look(tmp_path, environ={"LD_LIBRARY_PATH": str(tmp_path)}))
+        require(look(tmp_path, environ={"CONDA_PREFIX": str(tmp_path / "old")}))
 
 
 def test_require_notes_the_step_and_all_problems(tmp_path: Path) -> None:
@@ -273,20 +224,6 @@ def test_find_cudnn_rejects_another_c_library(monkeypatch: pytest.MonkeyPatch) -
 # --- the files of a folder -------------------------------------------------------------------------------
 
 
-def problem(shim: Path) -> Exception:
-    first, *_ = inspect(shim).problems
-    return first
-
-
-def test_inspect_finds_no_problems_in_a_sound_installation(tmp_path: Path) -> None:
-    installation = inspect(make_cudnn(tmp_path / "lib", "9.27.0"))
-    assert installation.problems == ()
-    assert installation.number == 92700
-    assert [file.version for file in installation.files if file.version] == ["9.27.0"] * 3
-    assert installation.header is None
-    assert installation.notes == []
-
-
 def test_inspect_follows_all_links(tmp_path: Path) -> None:
     shim = make_cudnn(tmp_path / "real")
     (tmp_path / "folder").symlink_to("real")
@@ -304,58 +241,16 @@ def test_inspect_reads_a_folder_that_it_cannot_list(tmp_path: Path, monkeypatch:
     assert (inspect(shim).problems, inspect(shim).number) == ((), 92700)
 
 
-@pytest.mark.parametrize(
-    ("made", "file", "error", "words"),
-    [
-        ({"without": ["cnn", "ext"]}, "", LibraryLoadError, "libcudnn_cnn.so.9, libcudnn_ext.so.9 missing"),
-        ({"graph": "9.10.2"}, "", VersionMismatchError, "libcudnn_graph.so.9 is 9.10.2"),
-        ({"ops": "9.10.2"}, "", VersionMismatchError, "libcudnn_ops.so.9 is 9.10.2"),
-        ({"adv": "9.10.2"}, "", VersionMismatchError, "libcudnn_adv.so.9 is 9.10.2"),
-        ({}, "_ops", LibraryLoadError, "libcudnn_ops.so.9 is libcudnn_ops.so.9, not libcudnn.so.9"),
-    ],
-)
-def test_inspect_reports_the_problem(
-    tmp_path: Path, made: dict[str, Any], file: str, error: type[Exception], words: str
-) -> None:
-    found = problem(make_cudnn(tmp_path, "9.27.0", **made).with_name(f"libcudnn{file}.so.9"))
-    assert isinstance(found, error)
-    assert str(tmp_path) in str(found)
-    assert words in str(found)
-
-
-def test_inspect_does_not_require_libraries_of_later_versions(tmp_path: Path) -> None:
-    assert inspect(make_cudnn(tmp_path, "9.19.0", without=["ext", "engines_tensor_ir"])).problems == ()
-
-
 def test_inspect_rejects_cudnn_8_with_its_version(tmp_path: Path) -> None:
     shim = tmp_path / "libcudnn.so.8"
     shim.write_bytes(make_elf("libcudnn.so.8"))
-    assert "is cuDNN 8: cudnn_ct needs cuDNN >= 9.0" in str(problem(shim))
     constant = {"cudnn_ops_infer_version": 0x00080907}
     (tmp_path / "libcudnn_ops_infer.so.8").write_bytes(
         make_elf("libcudnn_ops_infer.so.8", constants=constant)
     )
-    assert isinstance(problem(shim), VersionMismatchError)
-    assert f"{shim} is cuDNN 8.9.7: cudnn_ct needs cuDNN >= 9.0" in str(problem(shim))
-
-
-def test_inspect_reports_every_broken_file(tmp_path: Path) -> None:
-    shim = make_cudnn(tmp_path)
-    (tmp_path / "libcudnn_ops.so.9").write_bytes(b"")
-    (tmp_path / "libcudnn_cnn.so.9").write_bytes(b"<html>")
-    texts = [str(error) for error in inspect(shim).problems]
-    assert len(texts) == 2
-    assert "libcudnn_ops.so.9 is empty" in texts[0]
-    assert "libcudnn_cnn.so.9 is a web page" in texts[1]
-
-
-def test_inspect_notes_a_file_that_other_users_cannot_read(tmp_path: Path) -> None:
-    shim = make_cudnn(tmp_path)
-    (tmp_path / "libcudnn_adv.so.9").chmod(0o600)
-    installation = inspect(shim)
-    assert installation.problems == ()
-    assert len(installation.notes) == 1
-    assert f"chmod a+r {tmp_path / 'libcudnn_adv.so.9'}" in installation.notes[0]
+    (problem,) = inspect(shim).problems
+    assert isinstance(problem, VersionMismatchError)
+    assert f"{shim} is cuDNN 8.9.7: cudnn_ct needs cuDNN >= 9.0" in str(problem)
 
 
 @pytest.mark.parametrize(
@@ -370,15 +265,8 @@ def test_inspect_notes_a_file_that_other_users_cannot_read(tmp_path: Path) -> No
 )
 def test_inspect_finds_the_header_of_a_library(tmp_path: Path, library: str, header: str) -> None:
     path = make_header(tmp_path / header, "9.19.0")
-    found = inspect(make_cudnn(tmp_path / library)).header
-    assert found is not None
-    assert (found.path, found.version) == (str(path), "9.19.0")
-
-
-def test_inspect_ignores_a_header_of_another_folder_or_without_a_version(tmp_path: Path) -> None:
-    header = make_header(tmp_path / "include/cudnn_version.h", "9.19.0")
+    shim = make_cudnn(tmp_path / library)
+    assert inspect(shim).header == (str(path), (9, 19, 0))
+    path.write_text("#define CUDNN_MAJOR 9\n")
+    assert inspect(shim).header == (str(path), None)
     assert inspect(make_cudnn(tmp_path / "deep/er/lib")).header is None
-    header.write_text("#define CUDNN_MAJOR 9\n")
-    found = inspect(make_cudnn(tmp_path / "lib")).header
-    assert found is not None
-    assert found.version is None

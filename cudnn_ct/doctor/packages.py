@@ -1,0 +1,178 @@
+"""Check the installed packages: the files that pip wrote, requirements of a cuDNN, and known bad versions."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import operator
+import os
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from .. import _files
+from .._bad_combinations import rows, version_numbers, within
+from .finding import Finding, finding
+from .libraryset import LibrarySet, write
+from .records import Distribution, site_of
+
+__all__ = ["check_dependents", "check_records", "known_bad", "meets", "requirements"]
+
+FEW = 3  # files that are reported one by one
+SMALL = 1 << 20  # bytes: larger files are hashed only with --deep
+_HEAD = 256 << 10  # characters: the fields of METADATA precede a long description
+
+
+def check_records(found: LibrarySet, deep: bool = False) -> Iterator[Finding]:
+    """Compare every file with its record: the size, and the hash if the file is small or ``deep`` is set."""
+    site = site_of(found.folder)
+    inside = os.path.relpath(found.folder, site) + "/libcudnn"
+    real = [owner for owner in found.owners if any(path.startswith(inside) for path in owner.record)]
+    if len(real) > 1:
+        names = [owner.name for owner in real]
+        both = " and ".join(owner.label for owner in real)
+        fix = {"owners": " ".join(names), "package": found.package}
+        text = f"{both} install into {found.folder}"
+        yield finding("two-owners", text, path=found.folder, owners=names, fix=fix)
+    missing = set(found.missing)
+    for owner in found.owners:
+        if owner.problem:
+            yield found.finding("broken-record", owner.problem, package=owner.name)
+        rows = ((os.path.join(site, path), *row) for path, row in owner.record.items())
+        different = [each for row in rows for each in _check_file(found, owner, *row, missing, deep)]
+        for code in ("altered-file", "missing-file"):
+            alike = [each for each in different if each.code == code]
+            yield from alike if len(alike) <= FEW else [_many(found, owner, alike)]
+    known = {os.path.join(site, path) for owner in found.owners for path in owner.record}
+    for name in _files.cudnn_files(found.folder) if real else ():
+        if name.path not in known:
+            yield finding("unowned-library", f"{name.path} does not belong to a package", path=name.path)
+
+
+def check_dependents(found: LibrarySet) -> Iterator[Finding]:
+    """Report the installed packages that need another cuDNN."""
+    site = site_of(found.folder)
+    have = {owner.name: owner.version for owner in found.owners}
+    package, version = next(iter(have.items()), (found.package, write(found.version)))
+    for name in _files.names_in(site) if site else ():
+        if not name.endswith(".dist-info"):
+            continue
+        consumer = name.removesuffix(".dist-info").replace("_", "-").lower()
+        for requirement, wanted in _wanted(os.path.join(site, name), consumer):
+            if requirement in have:
+                good = meets(have[requirement], wanted)
+            elif requirement == "cudnn":
+                good = _as_built(version, wanted)
+            else:  # no package owns this cuDNN: compare with the package that would contain it
+                good = not found.owners and requirement == found.package
+            if not good:
+                wheel = f"{package}=={wanted}.*" if requirement == "cudnn" else f"{requirement}{wanted}"
+                fix = {"requirement": wheel, "consumer": consumer.rpartition("-")[0]}
+                text = f"{consumer} needs {requirement} {wanted or '(any)'}, not {package} {version}"
+                where, needs = os.path.join(site, name), f"{requirement}{wanted}"
+                yield finding("consumer-mismatch", text, path=where, needs=needs, version=version, fix=fix)
+
+
+def known_bad(
+    found: LibrarySet, cublas: str = "", archs: Sequence[int] = (), gpus: int = 0
+) -> Iterator[Finding]:
+    """Report known defects of a version, alone or combined with a libcublasLt and GPUs."""
+    for row in rows("bad"):
+        lacks = ("cublas" in row and not cublas) or not found.version or gpus < row.get("gpus", 0)
+        if lacks or ("arch" in row and not any(within(f"{a // 10}.{a % 10}", row["arch"]) for a in archs)):
+            continue
+        if within(write(found.version), row.get("cudnn", {})) and within(cublas, row.get("cublas", {})):
+            shown = {name: row[name] for name in ("source", "advice")}
+            yield finding("known-bad", row["message"], path=found.folder, cublas=cublas, **shown)
+
+
+def requirements(metadata: str) -> Iterator[tuple[str, str]]:
+    """Yield the cuDNN wheels that a METADATA requires without an extra, and their versions."""
+    head = metadata[:_HEAD].partition("\n\n")[0]
+    for name, versions, marker in re.findall(
+        r"^Requires-Dist:\s*(nvidia[-_.]cudnn[-_.]cu\d+)\b\s*\(?([^;)\n]*)\)?\s*(?:;(.*))?$",
+        head,
+        re.M | re.I,
+    ):
+        if "extra" not in marker:
+            yield re.sub(r"[-_.]+", "-", name).lower(), versions.replace(" ", "")
+
+
+def meets(version: str, specifier: str) -> bool:
+    """Return whether a version meets a specifier such as ``>=9.1,<10``."""
+    # Clauses that cannot be parsed count as met, to avoid false alarms.
+    return all(_one(version, clause.strip()) for clause in specifier.split(",") if clause.strip())
+
+
+def _check_file(
+    found: LibrarySet, owner: Distribution, path: str, expected: str, size: int, missing: set[str], deep: bool
+) -> Iterator[Finding]:
+    if not path.startswith(os.path.dirname(found.folder) + "/") or path.endswith((".py", ".pyc")):
+        return  # its metadata, and files that Python writes
+    shown: dict[str, Any] = {"path": path, "package": owner.label}
+    try:
+        have = os.stat(path).st_size
+    except OSError:
+        name = _files.library_name(path)
+        if not name or name.part not in missing:
+            yield found.finding("missing-file", f"{path} of {owner.label} does not exist", **shown)
+        return
+    if size >= 0 and have != size:
+        text = f"{path} has {have:,} bytes, but {owner.label} installed {size:,}"
+        yield found.finding("altered-file", text, size=have, expected=size, **shown)
+    elif expected.startswith("sha256=") and (deep or have <= SMALL) and _hash(path) != expected:
+        text = f"{path} differs from the file that {owner.label} installed"
+        yield found.finding("altered-file", text, sha256=_hash(path), expected=expected, **shown)
+
+
+def _many(found: LibrarySet, owner: Distribution, different: list[Finding]) -> Finding:
+    """Combine the findings for many files of a package, as after a deletion or an overwrite."""
+    paths, code = [each.evidence["path"] for each in different], different[0].code
+    words = {"missing-file": "of {} do not exist", "altered-file": "differ from those that {} installed"}
+    text = f"{len(paths)} files {words[code].format(owner.label)}, such as {paths[-1]}"
+    return found.finding(code, text, files=paths, package=owner.label)
+
+
+def _hash(path: str) -> str:
+    try:
+        with open(path, "rb") as file:
+            digest = hashlib.file_digest(file, "sha256").digest()
+    except OSError as error:
+        return error.strerror or "unreadable"
+    return "sha256=" + base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
+
+
+def _wanted(folder: str, consumer: str) -> Iterator[tuple[str, str]]:
+    try:
+        yield from requirements(_files.text_of(os.path.join(folder, "METADATA")))
+    except OSError:
+        return
+    name, _, version = consumer.rpartition("-")
+    for row in rows("consumer"):
+        if row["name"] == name and within(version, row):
+            yield "cudnn", row["cudnn"]
+
+
+def _one(version: str, clause: str) -> bool:
+    match = re.fullmatch(r"(===|==|!=|~=|<=|>=|<|>)\s*v?(\d+(?:\.\d+)*)(\.\*)?", clause)
+    if not match:
+        return True
+    symbol, text, star = match.groups()
+    have, wanted = version_numbers(version), version_numbers(text)
+    if symbol == "~=":
+        return have[: len(wanted) - 1] == wanted[:-1] and have >= wanted
+    size = len(wanted) if star else max(len(have), len(wanted))
+    have, wanted = ((numbers + (0,) * size)[:size] for numbers in (have, wanted))
+    return bool(_COMPARE[symbol](have, wanted))
+
+
+_COMPARE = {
+    "==": operator.eq, "===": operator.eq, "!=": operator.ne, "<=": operator.le, ">=": operator.ge,
+    "<": operator.lt, ">": operator.gt,
+}  # fmt: skip
+
+
+def _as_built(version: str, built: str) -> bool:
+    """Apply cuDNN's rule: the same major version, and the same or a newer minor version."""
+    have, wanted = version_numbers(version), version_numbers(built)
+    return have[:1] == wanted[:1] and have[: len(wanted)] >= wanted

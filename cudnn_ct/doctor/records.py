@@ -1,0 +1,98 @@
+"""Read the RECORD that pip wrote for each installed package."""
+
+from __future__ import annotations
+
+import csv
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .. import _files
+from .finding import REINSTALL
+
+__all__ = ["Distribution", "RecordError", "owners", "parse_record", "reinstall", "site_of"]
+
+
+class RecordError(Exception):
+    """A RECORD cannot be parsed."""
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """An installed package that owns files of cuDNN."""
+
+    name: str  # with the version, the name of its metadata folder
+    version: str
+    record: dict[str, tuple[str, int]]  # hash (algorithm=value) and size, or -1, by path in site-packages
+    problem: str = ""  # why the record could not be read
+
+    @property
+    def label(self) -> str:
+        """Its name and version."""
+        return f"{self.name} {self.version}"
+
+
+def site_of(folder: str) -> str:
+    """Find the site-packages that contains a folder of libraries; empty if none does."""
+    for _ in range(5):
+        parent = os.path.dirname(folder)
+        if parent == folder:
+            break
+        folder = parent
+        if any(name.endswith(".dist-info") for name in _files.names_in(folder)):
+            return folder
+    return ""
+
+
+def owners(folder: str) -> tuple[Distribution, ...]:
+    """List the packages whose RECORD contains libraries of this folder."""
+    site = site_of(folder)
+    if not site:
+        return ()
+    inside = os.path.relpath(folder, site)
+    found = []
+    for name in _files.names_in(site):
+        if not name.endswith(".dist-info"):
+            continue
+        path, ours = os.path.join(site, name, "RECORD"), name.startswith("nvidia_cudnn_cu")
+        record, problem = {}, ""
+        try:
+            text = _files.text_of(path)
+            ours = ours or f"{inside}/libcudnn" in text
+            record = parse_record(text) if ours else {}
+        except (OSError, RecordError) as error:
+            problem = f"{path}: {getattr(error, 'strerror', error)}"
+        if ours:
+            package, _, version = name.removesuffix(".dist-info").partition("-")
+            found.append(Distribution(package.replace("_", "-"), version, record, problem))
+    return tuple(found)
+
+
+def parse_record(text: str) -> dict[str, tuple[str, int]]:
+    """Parse a RECORD, which has lines of path, hash and size; raise RecordError for other texts."""
+    record = {}
+    try:
+        for number, row in enumerate(csv.reader(text.splitlines(), strict=True), 1):
+            if not row:
+                continue
+            if len(row) != 3 or not row[0]:
+                raise RecordError(f"line {number} has {len(row)} fields")
+            if row[2] and not re.fullmatch(r"\d{1,18}", row[2], re.ASCII):
+                raise RecordError(f"line {number} has the size {row[2][:20]!r}")
+            record[row[0]] = (row[1], int(row[2] or -1))
+    except csv.Error as error:
+        raise RecordError(str(error)) from None
+    if not record:
+        raise RecordError("is empty")
+    return record
+
+
+def reinstall(found: Sequence[Distribution], package: str) -> str:
+    """Return the command that reinstalls these packages; if there are several, only ``package``."""
+    names = sorted({owner.name for owner in found})
+    if not names:
+        return REINSTALL
+    if len(names) > 1:
+        return f"python -m pip uninstall -y {' '.join(names)} && python -m pip install {package}"
+    return f"python -m pip install --force-reinstall --no-deps {names[0]}=={found[0].version}"
