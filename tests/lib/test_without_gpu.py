@@ -1,8 +1,9 @@
-"""What a person sees where there is a cuDNN and no GPU: one line that says why, from every door."""
+"""Errors of a machine with a cuDNN and without a GPU."""
 
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ def _no_gpu() -> None:
         pytest.skip("there is a GPU here")
 
 
-def test_available_says_why_not_and_reference_works() -> None:
+def test_available_returns_a_reason_and_reference_works() -> None:
     available = ct.available()
     assert not available
     assert "driver" in available.reason or "device" in available.reason
@@ -41,24 +42,11 @@ def test_available_says_why_not_and_reference_works() -> None:
     ],
     ids=["empty", "zeros", "asarray", "synchronize", "use", "cudnnCreate"],
 )
-def test_every_door_says_that_there_is_no_gpu(call) -> None:
-    with pytest.raises(ct.CudnnError) as caught:
+def test_every_call_raises_not_initialized_error(call: Callable[[], object]) -> None:
+    with pytest.raises(ct.NotInitializedError):
         call()
-    assert isinstance(caught.value, ct.NotInitializedError)
 
 
-@pytest.mark.parametrize(
-    ("call", "error", "message"),
-    [
-        (lambda: ct.conv(np.ones((1, 1, 3, 3)), None), TypeError, r"not numpy\.ndarray; ct\.asarray\(x\)"),
-        (lambda: ct.conv(None, None), TypeError, "not NoneType"),
-        (lambda: ct.asarray("hello"), TypeError, "no dtype str"),
-        (lambda: ct.asarray([1j]), TypeError, "no dtype complex128"),
-        (lambda: ct.asarray([1.0], layout="nhwc"), ValueError, "layout 'nhwc' needs"),
-        (lambda: ct.zeros((2, -3)), ValueError, "each length must be between 0"),
-        (lambda: ct.full((2, 3), 1, "float12"), TypeError, "no dtype float12"),
-    ],
-)
-def test_what_python_can_know_is_refused_before_a_gpu_is_needed(call, error, message) -> None:
-    with pytest.raises(error, match=message):
-        call()
+def test_conv_rejects_numpy_arrays_before_a_gpu_is_needed() -> None:
+    with pytest.raises(TypeError, match=r"not numpy\.ndarray; ct\.asarray\(x\)"):
+        ct.conv(np.ones((1, 1, 3, 3)), None)
