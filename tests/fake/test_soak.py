@@ -1,10 +1,9 @@
-"""What is remembered has bounds: `tests.soak` as on a GPU, with fewer operations and lower bounds."""
+"""The caches have bounds: `tests.soak` as on a GPU, with fewer operations and lower bounds."""
 
 from __future__ import annotations
 
 import gc
 import itertools
-import random
 from pathlib import Path
 
 import pytest
@@ -14,22 +13,13 @@ from cudnn_ct import context, testing
 from cudnn_ct._config import config
 from cudnn_ct.autotune import store
 from cudnn_ct.cuda import stream as streams
-from tests import soak
-from tests.soak import KINDS, Work, bounded, cycles, growth, lowered, malloc_in_use
+from tests.soak import Work, bounded, cycles, growth, lowered
 
 from .cudnn import FakeCudnn
 from .host import Host
 
-TELLS = pytest.mark.skipif(not malloc_in_use(), reason="this C library does not tell what malloc handed out")
-OPERATIONS = 80  # three times as many are made
-MOST = 30_000  # bytes; what is hot differs by chance
-
-
-def forget(fake: FakeCudnn, host: Host) -> None:
-    """Drop what the fakes remember for tests that ask what was called."""
-    host.forget()
-    fake.calls.clear()
-    fake.passes.clear()
+ROUNDS = 80  # three times as many are made
+MAX_GROWTH = 30_000  # bytes; which shapes are hot differs by chance
 
 
 def test_soak_finds_no_growth(fake: FakeCudnn, host: Host) -> None:
@@ -37,41 +27,26 @@ def test_soak_finds_no_growth(fake: FakeCudnn, host: Host) -> None:
 
     def once() -> None:
         work.once()
-        forget(fake, host)
+        host.forget()
+        fake.calls.clear()
+        fake.passes.clear()
 
     gc.collect()
     gc.disable()
     try:
         with lowered(8):
             work = Work(0, lambda: next(addresses), per_stream=5, largest=6)
-            grown, lines = growth(once, OPERATIONS)
-            left = list(bounded())
+            for _ in range(ROUNDS):
+                once()
+            caches = list(bounded())
+            grown, lines = growth(once, ROUNDS)
         assert cycles() == []
     finally:
         gc.enable()
-    assert grown < MOST, lines
-    assert [(name, have) for name, have, limit in left if have > limit] == []
-    full = {name for name, have, limit in left if have == limit}
+    assert grown < MAX_GROWTH, lines
+    assert [(name, entries) for name, entries, limit in caches if entries > limit] == []
+    full = {name for name, entries, limit in caches if entries == limit}
     assert full >= {"decisions", "descriptors", "calls of a thread", "workspaces of a thread"}
-
-
-@pytest.mark.nightly
-@TELLS
-@pytest.mark.parametrize("kind", soak.KINDS)
-def test_operations_keep_malloc_counts_stable(kind: str, fake: FakeCudnn, host: Host) -> None:
-    """Between some two of four laps: what a dict takes as it grows is in one, what is lost in all."""
-    shapes = [f"{kind} {number}" for number in range(4)]
-    counts = []
-    with lowered(8):
-        work = Work(0, lambda: 0x10000)
-        for _ in range(4):
-            for _ in range(10):
-                for shape in shapes:
-                    KINDS[kind](work, random.Random(shape))
-                    forget(fake, host)
-            gc.collect()
-            counts.append(malloc_in_use())
-    assert min(after - before for before, after in itertools.pairwise(counts)) < 2**10, counts
 
 
 def test_workspaces_are_bounded_when_streams_come_and_go(fake: FakeCudnn, host: Host) -> None:
