@@ -1,4 +1,4 @@
-"""Other libraries of GPU arrays, as tests of streams see them; and work that keeps a stream busy."""
+"""Other libraries of GPU arrays, each with the stream that a test uses, and delays of streams."""
 
 from __future__ import annotations
 
@@ -9,66 +9,57 @@ from typing import Any
 
 import numpy as np
 
-from .conftest import library
+from .conftest import library, own_stream
 
-__all__ = ["WRITABLE", "Library", "busy", "delay", "settle", "stream_of_our_own"]
+__all__ = ["LEGACY_DEFAULT", "WRITABLE", "Library", "busy", "delay", "settle"]
 
 NOT_READY = 600  # CUDA_ERROR_NOT_READY
 LEGACY_DEFAULT = 1
 
 
 class Library:
-    """A library whose arrays can be written: what a test does with it, on a stream or (None) on the default.
+    """A library whose arrays can be written, on a stream of its own (``side``) or on the default stream.
 
-    ``make`` and ``read`` leave nothing under way.
+    ``handle`` is the address of that stream. ``make`` and ``read`` wait for their work.
     """
 
-    def side(self) -> Any:
-        """A stream that does not wait for the default stream."""
-        raise NotImplementedError
+    stream: Any = None
+    handle = LEGACY_DEFAULT
 
-    def use(self, stream: Any) -> AbstractContextManager[Any]:
-        """Make a stream the current one."""
-        return nullcontext() if stream is None else stream
+    def current(self) -> AbstractContextManager[Any]:
+        """Make the stream current, if the library has current streams."""
+        return nullcontext() if self.stream is None else self.stream
 
     def make(self, values: np.ndarray) -> Any:
         """Copy values to the device."""
         raise NotImplementedError
 
-    def seen_on(self, array: Any, stream: Any) -> Any:
-        """The array as it is used on a stream: most libraries ask which stream is current."""
+    def seen(self, array: Any) -> Any:
+        """Return the array as it is used on the stream."""
         return array
 
-    def write(self, target: Any, source: Any, stream: Any) -> None:
-        """Enqueue a copy between arrays on the stream in use."""
+    def write(self, target: Any, source: Any) -> None:
+        """Enqueue a copy between arrays on the current stream."""
         target[...] = source
 
     def take(self, ours: Any) -> Any:
-        """Use one of our arrays on the stream in use, without a copy."""
+        """Use one of our arrays on the current stream, without a copy."""
         raise NotImplementedError
 
-    def read(self, array: Any, stream: Any) -> np.ndarray:
-        """Copy to the host, on the stream in use."""
-        raise NotImplementedError
-
-    def pointer(self, array: Any) -> int:
-        """Where an array's memory begins."""
-        return int(array.__cuda_array_interface__["data"][0])
-
-    def handle(self, stream: Any) -> int:
-        """The address of a stream."""
+    def read(self, array: Any) -> np.ndarray:
+        """Copy to the host, on the current stream."""
         raise NotImplementedError
 
 
 class Torch(Library):
-    def __init__(self) -> None:
+    def __init__(self, side: bool) -> None:
         self._torch = library("torch")
+        if side:
+            self.stream = self._torch.cuda.Stream()
+            self.handle = self.stream.cuda_stream
 
-    def side(self) -> Any:
-        return self._torch.cuda.Stream()
-
-    def use(self, stream: Any) -> AbstractContextManager[Any]:
-        return self._torch.cuda.stream(stream)  # which takes None
+    def current(self) -> AbstractContextManager[Any]:
+        return self._torch.cuda.stream(self.stream)  # which accepts None
 
     def make(self, values: np.ndarray) -> Any:
         array = self._torch.tensor(values, device="cuda")
@@ -78,19 +69,16 @@ class Torch(Library):
     def take(self, ours: Any) -> Any:
         return self._torch.from_dlpack(ours)
 
-    def read(self, array: Any, stream: Any) -> np.ndarray:
+    def read(self, array: Any) -> np.ndarray:
         return array.cpu().numpy()
-
-    def handle(self, stream: Any) -> int:
-        return LEGACY_DEFAULT if stream is None else stream.cuda_stream
 
 
 class Cupy(Library):
-    def __init__(self) -> None:
+    def __init__(self, side: bool) -> None:
         self._cupy = library("cupy")
-
-    def side(self) -> Any:
-        return self._cupy.cuda.Stream(non_blocking=True)
+        if side:
+            self.stream = self._cupy.cuda.Stream(non_blocking=True)
+            self.handle = self.stream.ptr
 
     def make(self, values: np.ndarray) -> Any:
         array = self._cupy.asarray(values)
@@ -100,26 +88,22 @@ class Cupy(Library):
     def take(self, ours: Any) -> Any:
         return self._cupy.from_dlpack(ours)
 
-    def read(self, array: Any, stream: Any) -> np.ndarray:
+    def read(self, array: Any) -> np.ndarray:
         return array.get()
-
-    def handle(self, stream: Any) -> int:
-        return LEGACY_DEFAULT if stream is None else stream.ptr
 
 
 class Numba(Library):
     """Its arrays carry their stream, and no stream is current."""
 
-    def __init__(self) -> None:
+    def __init__(self, side: bool) -> None:
         self._cuda = library("numba.cuda")
+        if side:
+            self._owner = own_stream()
+            self.handle = self._owner.__cuda_stream__()[1]
+            self.stream = self._cuda.external_stream(self.handle)
+            self.stream.owner = self._owner
 
-    def side(self) -> Any:
-        owner = stream_of_our_own()
-        stream = self._cuda.external_stream(owner.__cuda_stream__()[1])
-        stream.owner = owner
-        return stream
-
-    def use(self, stream: Any) -> AbstractContextManager[Any]:
+    def current(self) -> AbstractContextManager[Any]:
         return nullcontext()
 
     def make(self, values: np.ndarray) -> Any:
@@ -127,35 +111,23 @@ class Numba(Library):
         self._cuda.synchronize()
         return array
 
-    def seen_on(self, array: Any, stream: Any) -> Any:
-        return array if stream is None else array.bind(stream)
+    def seen(self, array: Any) -> Any:
+        return array if self.stream is None else array.bind(self.stream)
 
-    def write(self, target: Any, source: Any, stream: Any) -> None:
-        target.copy_to_device(source, stream=stream or 0)
+    def write(self, target: Any, source: Any) -> None:
+        target.copy_to_device(source, stream=self.stream or 0)
 
     def take(self, ours: Any) -> Any:
         return self._cuda.as_cuda_array(ours)
 
-    def read(self, array: Any, stream: Any) -> np.ndarray:
-        host = array.copy_to_host(stream=stream or 0)
-        if stream is not None:
-            stream.synchronize()
+    def read(self, array: Any) -> np.ndarray:
+        host = array.copy_to_host(stream=self.stream or 0)
+        if self.stream is not None:
+            self.stream.synchronize()
         return host
-
-    def handle(self, stream: Any) -> int:
-        return LEGACY_DEFAULT if stream is None else int(stream)
 
 
 WRITABLE = {"torch": Torch, "cupy": Cupy, "numba": Numba}
-
-
-def stream_of_our_own() -> Any:
-    """A stream of cuda.core, which does not wait for the default stream."""
-    from cuda.core import Device
-
-    device = Device(0)
-    device.set_current()
-    return device.create_stream()
 
 
 @cache
@@ -168,13 +140,13 @@ def _driver() -> Any:
 
 
 def delay(stream: int, seconds: float = 0.3) -> None:
-    """Keep a stream, by its address, from what is enqueued next: it runs usleep() of the C library first."""
+    """Delay the next work on a stream, given by its address: it calls usleep() of the C library first."""
     usleep = ctypes.cast(ctypes.CDLL(None).usleep, ctypes.c_void_p)
     assert _driver().cuLaunchHostFunc(stream, usleep, int(seconds * 1e6)) == 0
 
 
 def busy(stream: int) -> bool:
-    """Whether a stream still has something to do. A test in which it has not shows nothing."""
+    """Return whether a stream has pending work; without it, a test of orderings checks nothing."""
     status = _driver().cuStreamQuery(stream)
     assert status in (0, NOT_READY), status
     return status == NOT_READY
