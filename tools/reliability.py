@@ -109,6 +109,15 @@ def _versions(known: dict[str, Any]) -> list[str]:
     return lines
 
 
+def _failing(known: dict[str, Any]) -> list[str]:
+    kinds = "calls of C | tries | raised | another way ran | CUDA calls | tries | raised | another way ran"
+    lines = [f"| operation | {kinds} | found wrong |", "|---" * 10 + "|"]
+    for name, cells in known.get("rows", {}).items():
+        title = name if name == "all" else f"`{name}`"
+        lines.append(f"| {title} | {cells} |")
+    return lines
+
+
 def _where(known: dict[str, Any]) -> str:
     return f"{known['where']}, {known['date']}"
 
@@ -163,6 +172,7 @@ TABLES: dict[str, Callable[[dict[str, Any]], list[str]]] = {
         ("measured on", "where", _where),
     ),
     "versions": _versions,
+    "failing": _failing,
 }
 
 
