@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,6 @@ import pytest
 import cudnn_ct as ct
 
 from .cudnn import FakeCudnn
-from .host import ForeignArray, Host
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
@@ -68,18 +66,13 @@ def _examples_can_be_imported(fake: FakeCudnn, monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.setattr(ct.config, name, getattr(ct.config, name))
 
 
-def example(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    module = import_module(name)
-    monkeypatch.setitem(sys.modules, name, module)  # so that it is forgotten after the test
-    return module
-
-
 @pytest.mark.parametrize("name", TABLE)
 def test_example_computes_on_the_device(
     name: str, fake: FakeCudnn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     arguments, values, printed = TABLE[name]
-    module, picture = example(name, monkeypatch), tmp_path / "picture.png"
+    module, picture = import_module(name), tmp_path / "picture.png"
+    monkeypatch.setitem(sys.modules, name, module)  # so that it is forgotten after the test
     for constant, value in values.items():
         monkeypatch.setattr(module, constant, value)
     fake.costs["GEMM"] = 0.5
@@ -87,26 +80,3 @@ def test_example_computes_on_the_device(
     assert module.main() == 0
     assert printed in capsys.readouterr().out
     assert picture.is_file() == ("{}" in arguments)
-
-
-def test_example_07_other_libraries(host: Host, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    """With a library like CuPy, whose arrays are those of the fake's other library."""
-
-    def asarray(values: Any) -> ForeignArray:
-        return ForeignArray(host, values.numpy() if isinstance(values, ct.DeviceArray) else values)
-
-    stand_in: Any = SimpleNamespace(
-        __version__="0",
-        cuda=SimpleNamespace(is_available=lambda: True),
-        float32=np.float32,
-        asarray=asarray,
-        empty=lambda *shape: asarray(np.empty(*shape)),
-        asnumpy=ForeignArray.numpy,
-    )
-    monkeypatch.setitem(sys.modules, "cupy", stand_in)
-    monkeypatch.setitem(sys.modules, "torch", None)  # as if it were not installed
-    assert example("07_other_libraries", monkeypatch).main(["torch", "cupy"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("torch: not installed")
-    assert lines[-2].startswith("cupy: largest difference")
-    assert lines[-1] == ON_GPU

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import operator
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from functools import cache
-from typing import Any
+from functools import cache, partial
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,117 +19,94 @@ NOT_READY = 600  # CUDA_ERROR_NOT_READY
 LEGACY_DEFAULT = 1
 
 
-class Library:
-    """A library whose arrays can be written, on a stream of its own (``side``) or on the default stream.
+class Library(NamedTuple):
+    """The functions of a library, on a stream of its own or on the default stream.
 
-    ``handle`` is the address of that stream. ``make`` and ``read`` wait for their work.
+    Attributes
+    ----------
+    handle : int
+        The address of the stream.
+    current : context manager
+        Makes the stream current, if the library has current streams.
+    to_device, read : callable
+        Copy an array to the device, and back.
+    take : callable
+        Use one of our arrays without a copy.
+    write : callable
+        Enqueue a copy to the first array from the second one.
+    seen : callable
+        Return an array as it is used on the stream.
     """
 
-    stream: Any = None
-    handle = LEGACY_DEFAULT
-
-    def current(self) -> AbstractContextManager[Any]:
-        """Make the stream current, if the library has current streams."""
-        return nullcontext() if self.stream is None else self.stream
-
-    def make(self, values: np.ndarray) -> Any:
-        """Copy values to the device."""
-        raise NotImplementedError
-
-    def seen(self, array: Any) -> Any:
-        """Return the array as it is used on the stream."""
-        return array
-
-    def write(self, target: Any, source: Any) -> None:
-        """Enqueue a copy between arrays on the current stream."""
-        target[...] = source
-
-    def take(self, ours: Any) -> Any:
-        """Use one of our arrays on the current stream, without a copy."""
-        raise NotImplementedError
-
-    def read(self, array: Any) -> np.ndarray:
-        """Copy to the host, on the current stream."""
-        raise NotImplementedError
-
-
-class Torch(Library):
-    def __init__(self, side: bool) -> None:
-        self._torch = library("torch")
-        if side:
-            self.stream = self._torch.cuda.Stream()
-            self.handle = self.stream.cuda_stream
-
-    def current(self) -> AbstractContextManager[Any]:
-        return self._torch.cuda.stream(self.stream)  # which accepts None
+    handle: int
+    current: AbstractContextManager[Any]
+    to_device: Callable[[np.ndarray], Any]
+    take: Callable[[Any], Any]
+    read: Callable[[Any], np.ndarray]
+    write: Callable[[Any, Any], object] = lambda target, source: operator.setitem(target, ..., source)
+    seen: Callable[[Any], Any] = lambda array: array
 
     def make(self, values: np.ndarray) -> Any:
-        array = self._torch.tensor(values, device="cuda")
-        self._torch.cuda.synchronize()
+        """Copy values to the device, and wait."""
+        array = self.to_device(values)
+        settle()
         return array
 
-    def take(self, ours: Any) -> Any:
-        return self._torch.from_dlpack(ours)
 
-    def read(self, array: Any) -> np.ndarray:
-        return array.cpu().numpy()
-
-
-class Cupy(Library):
-    def __init__(self, side: bool) -> None:
-        self._cupy = library("cupy")
-        if side:
-            self.stream = self._cupy.cuda.Stream(non_blocking=True)
-            self.handle = self.stream.ptr
-
-    def make(self, values: np.ndarray) -> Any:
-        array = self._cupy.asarray(values)
-        self._cupy.cuda.runtime.deviceSynchronize()
-        return array
-
-    def take(self, ours: Any) -> Any:
-        return self._cupy.from_dlpack(ours)
-
-    def read(self, array: Any) -> np.ndarray:
-        return array.get()
+def torch(side: bool) -> Library:
+    torch = library("torch")
+    stream = torch.cuda.Stream() if side else None
+    return Library(
+        handle=stream.cuda_stream if side else LEGACY_DEFAULT,
+        current=torch.cuda.stream(stream),  # which accepts None
+        to_device=partial(torch.tensor, device="cuda"),
+        take=torch.from_dlpack,
+        read=lambda array: array.cpu().numpy(),
+    )
 
 
-class Numba(Library):
+def cupy(side: bool) -> Library:
+    cupy = library("cupy")
+    stream = cupy.cuda.Stream(non_blocking=True) if side else None
+    return Library(
+        handle=stream.ptr if side else LEGACY_DEFAULT,
+        current=stream if side else nullcontext(),
+        to_device=cupy.asarray,
+        take=cupy.from_dlpack,
+        read=lambda array: array.get(),
+    )
+
+
+def numba(side: bool) -> Library:
     """Its arrays carry their stream, and no stream is current."""
+    cuda = library("numba.cuda")
+    if not side:
+        return Library(
+            handle=LEGACY_DEFAULT,
+            current=nullcontext(),
+            to_device=cuda.to_device,
+            take=cuda.as_cuda_array,
+            read=lambda array: array.copy_to_host(),
+            write=lambda target, source: target.copy_to_device(source),
+        )
+    owner = own_stream()
+    stream = cuda.external_stream(owner.__cuda_stream__()[1])
+    stream.owner = owner
 
-    def __init__(self, side: bool) -> None:
-        self._cuda = library("numba.cuda")
-        if side:
-            self._owner = own_stream()
-            self.handle = self._owner.__cuda_stream__()[1]
-            self.stream = self._cuda.external_stream(self.handle)
-            self.stream.owner = self._owner
-
-    def current(self) -> AbstractContextManager[Any]:
-        return nullcontext()
-
-    def make(self, values: np.ndarray) -> Any:
-        array = self._cuda.to_device(values)
-        self._cuda.synchronize()
-        return array
-
-    def seen(self, array: Any) -> Any:
-        return array if self.stream is None else array.bind(self.stream)
-
-    def write(self, target: Any, source: Any) -> None:
-        target.copy_to_device(source, stream=self.stream or 0)
-
-    def take(self, ours: Any) -> Any:
-        return self._cuda.as_cuda_array(ours)
-
-    def read(self, array: Any) -> np.ndarray:
-        host = array.copy_to_host(stream=self.stream or 0)
-        if self.stream is not None:
-            self.stream.synchronize()
+    def read(array: Any) -> np.ndarray:
+        host = array.copy_to_host(stream=stream)
+        stream.synchronize()
         return host
 
+    return numba(False)._replace(
+        handle=int(stream),
+        read=read,
+        write=lambda target, source: target.copy_to_device(source, stream=stream),
+        seen=lambda array: array.bind(stream),
+    )
 
-WRITABLE = {"torch": Torch, "cupy": Cupy, "numba": Numba}
+
+WRITABLE = {"torch": torch, "cupy": cupy, "numba": numba}
 
 
 @cache

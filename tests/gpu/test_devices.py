@@ -13,7 +13,7 @@ from cudnn_ct.cuda import device as devices
 from cudnn_ct.cuda import stream as streams
 from tests.both.devices import *  # noqa: F403
 from tests.both.devices import EXPECTED, placed
-from tests.mixed import in_threads, make_mixed, mixed_calls
+from tests.mixed import in_threads
 
 from .conftest import library
 
@@ -99,20 +99,3 @@ def test_conv_runs_on_streams_and_tensors_of_the_second_device() -> None:
         np.testing.assert_array_equal(y.numpy(), EXPECTED)
     assert torch.from_dlpack(y).device.index == 1
     assert torch.cuda.current_device() == 0
-
-
-def test_thread_may_change_devices_between_calls() -> None:
-    there = []
-    for device in (0, 1):
-        with ct.use(device=device):
-            there.append(mixed_calls(lambda case: case.dtype == "float32" and not case.variant))
-
-    def work(number: int) -> None:
-        for turn in range(40):
-            device = (number + turn) % 2
-            with ct.use(device=device):
-                make_mixed(there[device], 5, 100 * number + turn, (0,))
-
-    before = streams.current_device()
-    in_threads(6, work)
-    assert streams.current_device() == before

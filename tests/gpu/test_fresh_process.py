@@ -329,24 +329,3 @@ def test_capture_in_global_mode_survives_calls_of_another_thread(place: str, war
         """,
         "torch",
     )
-
-
-def test_captured_fill_with_eight_bytes_is_replayed() -> None:
-    run(
-        """
-        side = torch.cuda.Stream()
-        for size in (1, 3, 1000, 2**20 + 1):
-            y = ct.zeros(size, "float64", stream=side)
-            torch.cuda.synchronize()
-            graph = captured(lambda: y.fill(0.1, stream=side), side)
-            gc.collect()
-            garbage = [np.full(size, 7.0) for _ in range(20)]  # in freed host memory
-            for _ in range(3):
-                y.fill(0, stream=side)
-                torch.cuda.synchronize()
-                graph.replay()
-                torch.cuda.synchronize()
-                assert (y.numpy() == 0.1).all()
-        """,
-        "torch",
-    )

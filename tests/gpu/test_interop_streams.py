@@ -66,7 +66,7 @@ def test_conv_waits_for_a_pending_producer(name: str, theirs: str, ours: str) ->
     one, mine = prepared(name, theirs, ours)
     x, _, expected = values()
     target, source = one.make(blank(x)), one.make(x)
-    with one.current():
+    with one.current:
         mine.conv(one.seen(target))  # the first call takes longer
         one.write(target, source)
         one.write(target, one.make(blank(x)))
@@ -83,7 +83,7 @@ def test_stream_of_the_library_waits_for_the_result_in_its_memory(name: str, the
     one, mine = prepared(name, theirs, ours)
     expected = values()[2]
     out = one.make(blank(expected))
-    with one.current():
+    with one.current:
         given = one.seen(out)
         mine.conv(mine.x, out=given)
         one.write(out, one.make(blank(expected)))
@@ -96,7 +96,7 @@ def test_consumer_of_a_result_waits_for_it(name: str, theirs: str, ours: str) ->
     one, mine = prepared(name, theirs, ours)
     expected = values()[2]
     out = ct.full(expected.shape, np.nan, stream=mine.stream)
-    with one.current():
+    with one.current:
         one.take(mine.conv(mine.x, out=out))
         out.fill(np.nan, stream=mine.stream)
         taken = one.take(mine.delayed_conv(out))
@@ -130,7 +130,7 @@ def test_memory_of_a_result_outlives_its_pending_use(name: str, theirs: str) -> 
     kept = one.make(blank(expected))
     y = mine.conv(mine.x)
     settle()
-    with one.current():
+    with one.current:
         taken = one.take(y)
         delay(one.handle)
         one.write(kept, taken)

@@ -158,9 +158,8 @@ def test_mean_is_finite_when_the_sum_exceeds_float16(shape: tuple[int, ...], axe
 def test_mean_of_images_is_a_pooling(op: str, size: tuple[int, int]) -> None:
     for dtype in FLOATS:
         values = integers((6, 256, *size), dtype)
-        expected = ct.reference.reduce(values, op=op, axis=(2, 3))
         got = ct.reduce(ct.asarray(values, layout="nhwc"), op=op, axis=(2, 3))
-        compare(got, expected)
+        compare(got, ct.reference.reduce(values, op=op, axis=(2, 3)))
         assert "cudnnPoolingForward" in chosen()
 
 
@@ -210,16 +209,6 @@ def test_activation_by_graphs_equals_reference(
     compare(gradient, ct.reference.activation_backward(*operands, **keywords))
     legacy = mode in ("clipped_relu", "elu") or (dtype == "float32" and mode in ("sigmoid", "tanh"))
     assert ("graph" in chosen()) != legacy
-
-
-def test_activation_of_seventeen_million_elements_equals_reference() -> None:
-    values = np.resize(np.arange(-500, 501, dtype=np.float16), 2**24 + 1029)
-    x = place(values)
-    y = ct.activation(x)
-    assert "graph" in chosen()
-    compare(y, np.maximum(values, 0), exact=True)
-    compare(ct.activation_backward(x, x, y), np.maximum(values, 0), exact=True)
-    assert "graph" in chosen()
 
 
 # --- softmax and pooling -----------------------------------------------------------------------------------

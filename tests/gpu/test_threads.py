@@ -6,7 +6,6 @@ import gc
 import os
 import time
 
-import numpy as np
 import pytest
 
 import cudnn_ct as ct
@@ -61,16 +60,3 @@ def test_ended_threads_leave_no_memory(calls: list[MixedCall]) -> None:
         before = round_of_threads()
     after = max(round_of_threads() for _ in range(8))
     assert after - before < 64 * 2**20, f"{after - before:,} bytes more after 64 threads"
-
-
-def test_dropout_of_a_thread_is_independent_of_other_threads() -> None:
-    x = ct.full((64, 500), 1.0)
-
-    def throws(seed: int) -> list[bytes]:
-        state = ct.DropoutState(0.5, seed=seed)
-        return [ct.dropout(x, state)[0].numpy().tobytes() for _ in range(5)]
-
-    alone, together = [throws(seed) for seed in range(8)], {}
-    in_threads(8, lambda seed: together.update({seed: throws(seed)}))
-    assert [together[seed] for seed in range(8)] == alone
-    assert len({np.frombuffer(rows[0]).tobytes() for rows in alone}) == 8
