@@ -126,14 +126,6 @@ def _laps(field: int) -> Callable[[dict[str, Any]], str]:
     return lambda known: ", ".join(f"{lap[field] / 2**20:,.0f}" for lap in known["laps"]) + " MiB"
 
 
-def _python(known: dict[str, Any]) -> str:
-    return f"{known['python_growth']:+,} bytes, in the last third of {known['python_watched']:,} operations"
-
-
-def _lines(known: dict[str, Any]) -> str:
-    return ", ".join(f"`{line}`" for line in known["python_lines"][:4])
-
-
 def _too_full(known: dict[str, Any]) -> str:
     caches = known["caches"]
     full = [name for name, (have, most) in caches.items() if have == most]
@@ -160,8 +152,6 @@ TABLES: dict[str, Callable[[dict[str, Any]], list[str]]] = {
         ),
         ("device", "device_growth", lambda k: mib(k["device_growth"])),
         ("blocks of Python's allocator", "python_blocks", lambda k: f"{k['python_blocks']:+,}"),
-        ("Python's allocator, as `tracemalloc` has it: more after than before", "python_growth", _python),
-        ("the lines that changed most", "python_lines", _lines),
         ("reference cycles with objects of the package", "cycles", lambda k: str(len(k["cycles"]))),
         ("caches that held more than their bound", "caches", _too_full),
         ("measured on", "where", _where),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import itertools
 from pathlib import Path
 
@@ -13,39 +12,27 @@ from cudnn_ct import context, testing
 from cudnn_ct._config import config
 from cudnn_ct.autotune import store
 from cudnn_ct.cuda import stream as streams
-from tests.soak import Work, bounded, cycles, growth, lowered
+from tests.soak import Work, lowered, soak
 
 from .cudnn import FakeCudnn
 from .host import Host
 
-ROUNDS = 80  # three times as many are made
-MAX_GROWTH = 30_000  # bytes; which shapes are hot differs by chance
 
-
-def test_soak_finds_no_growth(fake: FakeCudnn, host: Host) -> None:
+def test_soak_finds_no_growth(fake: FakeCudnn, host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     addresses = itertools.count(0x10000, 16)
+    make_operations = Work.once
 
-    def once() -> None:
-        work.once()
+    def once(work: Work) -> None:
+        make_operations(work)
         host.forget()
         fake.calls.clear()
         fake.passes.clear()
 
-    gc.collect()
-    gc.disable()
-    try:
-        with lowered(8):
-            work = Work(0, lambda: next(addresses), per_stream=5, largest=6)
-            for _ in range(ROUNDS):
-                once()
-            caches = list(bounded())
-            grown, lines = growth(once, ROUNDS)
-        assert cycles() == []
-    finally:
-        gc.enable()
-    assert grown < MAX_GROWTH, lines
-    assert [(name, entries) for name, entries, limit in caches if entries > limit] == []
-    full = {name for name, entries, limit in caches if entries == limit}
+    monkeypatch.setattr(Work, "once", once)
+    with lowered(8):
+        figures = soak(1200, 200, Work(0, lambda: next(addresses), per_stream=5, largest=6))
+    assert figures["wrong"] == []
+    full = {name for name, (size, limit) in figures["caches"].items() if size == limit}
     assert full >= {"decisions", "descriptors", "calls of a thread", "workspaces of a thread"}
 
 
