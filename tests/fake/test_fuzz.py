@@ -7,7 +7,7 @@ import re
 import pytest
 
 import cudnn_ct as ct
-from tests.fuzz.draw import OTHERS, families, line
+from tests.fuzz.draw import OTHERS, families
 from tests.fuzz.run import Result, fuzz, summary
 
 CALLS = 2000
@@ -25,11 +25,6 @@ def test_base_calls_succeed_before_their_arguments_are_replaced() -> None:
     rejected = ("set_config", "ct.import_algo_cache")  # None is not a value; the file does not exist
     lines = [text for text in OTHERS if not text.startswith(rejected)]
     assert fuzz(0, lines=lines) == Result({"fine": len(lines)}, [])
-
-
-def test_line_is_the_same_for_a_seed_and_a_number() -> None:
-    assert [line(3, n) for n in range(200)] == [line(3, n) for n in range(200)]
-    assert len({line(seed, n) for seed in range(2) for n in range(200)}) > 300
 
 
 def test_every_public_function_is_called() -> None:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from pathlib import Path
 
 import pytest
 
 import cudnn_ct as ct
-from cudnn_ct import context, testing
-from cudnn_ct._config import config
-from cudnn_ct.autotune import store
+from cudnn_ct import context
 from cudnn_ct.cuda import stream as streams
 from tests.soak import Work, lowered, soak
 
@@ -54,12 +51,3 @@ def test_default_stream_does_not_cache_unknown_devices(host: Host) -> None:
         with pytest.raises(ValueError, match=f"device {device} does not exist: the driver shows 2"):
             streams.default_stream(device)
     assert streams.default_stream.cache_info().currsize == before
-
-
-def test_stores_are_bounded_when_the_cache_setting_changes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for number in range(2 * store.STORES):
-        monkeypatch.setattr(config, "algo_cache", str(tmp_path / str(number)))
-        assert store.store() is store.store()
-    assert testing.cache_sizes()["stores"] == (store.STORES, store.STORES)

@@ -13,7 +13,7 @@ import numpy as np
 
 from .conftest import library, own_stream
 
-__all__ = ["LEGACY_DEFAULT", "WRITABLE", "Library", "busy", "delay", "settle"]
+__all__ = ["LEGACY_DEFAULT", "LIBRARIES", "WRITABLE", "Library", "busy", "delay", "settle"]
 
 NOT_READY = 600  # CUDA_ERROR_NOT_READY
 LEGACY_DEFAULT = 1
@@ -106,7 +106,24 @@ def numba(side: bool) -> Library:
     )
 
 
+def jax(side: bool) -> Library:
+    """It chooses its streams itself, and its arrays cannot be written."""
+    jax = library("jax")
+    gpu = jax.devices("gpu")[0]
+    return Library(
+        handle=LEGACY_DEFAULT,
+        current=nullcontext(),
+        to_device=lambda values: jax.device_put(values, gpu).block_until_ready(),
+        take=jax.dlpack.from_dlpack,
+        read=np.asarray,
+    )
+
+
 WRITABLE = {"torch": torch, "cupy": cupy, "numba": numba}
+LIBRARIES = WRITABLE | {
+    "cupy by interface": lambda side: cupy(side)._replace(take=library("cupy").asarray),
+    "jax": jax,
+}
 
 
 @cache

@@ -17,7 +17,7 @@ import pytest
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
 
 OPERANDS = """
-import ctypes, gc, json, os, sys, threading
+import ctypes, gc, json, os, sys
 import numpy as np
 
 rng = np.random.default_rng(0)
@@ -46,6 +46,7 @@ tx, tw = cupy.asarray(x), cupy.asarray(w)
 
 PRELUDE = """
 import cudnn_ct as ct
+from tests.mixed import in_threads
 assert "cuda.core" not in sys.modules
 
 def run(x, w, operations=ct, **where):
@@ -57,24 +58,6 @@ expected = run(x, w, ct.reference)
 def check(got):
     for one, wanted in zip(got, expected):
         np.testing.assert_allclose(one, wanted, atol=0.1)  # of integers
-
-def in_threads(count, work):
-    "Begin at the same moment."
-    begin, problems = threading.Barrier(count), []
-
-    def body():
-        try:
-            begin.wait()
-            work()
-        except BaseException as error:
-            problems.append(error)
-
-    threads = [threading.Thread(target=body) for _ in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not problems, problems
 
 def new_stream():
     "Create a stream by ctypes, as a C extension does."
@@ -128,47 +111,18 @@ def test_cupy_program_computes_on_its_streams(place: str) -> None:
 
 def test_first_calls_are_made_by_many_threads_at_once() -> None:
     run("""
-        def work():
+        def work(_):
             check([y.numpy() for y in run(ct.asarray(x), ct.asarray(w))])
             stream = new_stream()
             for _ in range(3):
                 check([y.numpy() for y in run(ct.asarray(x), ct.asarray(w), stream=stream)])
 
         in_threads(16, work)
-        work()
+        work(0)
     """)
 
 
-# --- destroyed streams and forks ---------------------------------------------------------------------------
-
-
-def test_plan_reports_facts_and_frees_its_workspace_when_its_stream_is_destroyed() -> None:
-    run("""
-        ours, filters = ct.asarray(x), ct.asarray(w)
-        ct.synchronize()
-        stream = new_stream()
-        plan = ct.conv_plan(ours, filters, padding=1, precision="float32", algo="fft_tiling", stream=stream)
-        workspace = plan.workspace
-        assert workspace
-        check([plan(ours, filters, stream=stream).numpy()])
-        plan(ours, filters)  # on the default stream
-        driver = ctypes.CDLL("libcuda.so.1")
-        assert driver.cuStreamSynchronize(ctypes.c_void_p(stream)) == 0
-        assert driver.cuStreamDestroy_v2(ctypes.c_void_p(stream)) == 0
-
-        def ask():
-            plan.describe(), str(plan.candidate), plan.fallback_reason
-            assert plan.workspace == workspace
-
-        in_threads(1, ask)
-        ask()
-        check([plan(ours, filters).numpy()])
-        ct.empty_cache()
-        del plan, ours, filters
-        gc.collect()
-        ct.empty_cache()
-        check([y.numpy() for y in run(ct.asarray(x), ct.asarray(w))])
-    """)
+# --- other processes ---------------------------------------------------------------------------------------
 
 
 def test_forked_child_frees_nothing_and_gets_an_error_that_names_spawn() -> None:
@@ -302,7 +256,7 @@ def test_capture_in_global_mode_survives_calls_of_another_thread(place: str, war
         where = dict(stream=side) if {place == "side"} else {{}}
         a = torch.ones(1000, device="cuda")
 
-        def work():
+        def work(_):
             ours, filters = ct.asarray(x, **where), ct.asarray(w, **where)
             check([y.numpy() for y in run(ours, filters, **where)])
             large = ct.full((2**22,), 0.1, "float64", **where)

@@ -163,16 +163,6 @@ def test_mean_of_images_is_a_pooling(op: str, size: tuple[int, int]) -> None:
         assert "cudnnPoolingForward" in chosen()
 
 
-@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
-def test_bias_gradient_of_large_images_equals_reference(layout: str) -> None:
-    for dtype in FLOATS:
-        for shape in ((3, 24, 17, 19), (8, 64, 56, 56), (4, 96, 12, 16, 16)):
-            dy = integers(shape, dtype, most=1)
-            out = place(np.full(shape[1:2], NAN, dy.dtype))
-            got = ct.conv_backward_bias(ct.asarray(dy, layout=layout), out=out)
-            compare(got, ct.reference.conv_backward_bias(dy))
-
-
 def test_reduce_uses_no_compiled_engine_when_the_setting_forbids_it(monkeypatch: pytest.MonkeyPatch) -> None:
     x = ct.full((1024, 2048), 1.0)
     monkeypatch.setattr(ct.config, "allow_runtime_compilation", False)

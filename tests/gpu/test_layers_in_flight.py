@@ -63,14 +63,6 @@ def test_dropout_gives_one_sequence_on_several_streams() -> None:
         np.testing.assert_array_equal(got.numpy(), wanted)
 
 
-@pytest.mark.parametrize("where", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
-def test_softmax_equals_reference_when_an_element_is_not_finite(where: float, layout: str) -> None:
-    x = values()
-    x[1, 2, 3, 4] = where
-    compare(ct.softmax(ct.asarray(x, layout=layout)), ct.reference.softmax(x))
-
-
 def test_pool_backward_of_averages_ignores_y() -> None:
     x, y, dy = ct.asarray(values()), ct.full((4, 8, 5, 6), np.nan), ct.full((4, 8, 5, 6), 1.0)
     for mode in ("average_inc_pad", "average_exc_pad", "sum"):

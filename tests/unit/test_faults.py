@@ -20,19 +20,6 @@ from cudnn_ct.errors import AllocationError, CudnnError, ExecutionFailedError
 from .cuda_driver import Driver
 
 STREAM = Stream(1, 0)
-FUNCTIONS = (
-    "cuCtxSetCurrent",
-    "cuEventQuery",
-    "cuEventRecord",
-    "cuMemAllocFromPoolAsync",
-    "cuMemGetInfo",
-    "cuMemcpyDtoDAsync",
-    "cuMemcpyDtoHAsync",
-    "cuMemcpyHtoDAsync",
-    "cuMemsetD8Async",
-    "cuStreamSynchronize",
-    "cuStreamWaitEvent",
-)
 
 
 class Result(int):
@@ -45,6 +32,16 @@ def failure(name: str) -> Result:
     result = Result(2 if name.endswith("OUT_OF_MEMORY") else 700)
     result.name = name
     return result
+
+
+class Failing(dict[str, Result]):
+    """The results of all functions of the driver."""
+
+    def __init__(self, name: str) -> None:
+        self.result = failure(name)
+
+    def get(self, *_: object) -> Result:
+        return self.result
 
 
 @pytest.fixture
@@ -76,14 +73,14 @@ CALLS: dict[str, Callable[[], object]] = {
 
 @pytest.mark.parametrize("name", CALLS)
 def test_driver_error_has_a_note_when_a_kernel_failed(driver: Driver, name: str) -> None:
-    driver.failing = dict.fromkeys(FUNCTIONS, failure("CUDA_ERROR_ILLEGAL_ADDRESS"))
+    driver.failing = Failing("CUDA_ERROR_ILLEGAL_ADDRESS")
     with pytest.raises(ExecutionFailedError, match="CUDA_ERROR_ILLEGAL_ADDRESS") as caught:
         CALLS[name]()
     (note,) = caught.value.__notes__
     assert "CUDNN_CT_DEBUG_SYNC=1" in note
     if name == "is_done":
         return
-    driver.failing = dict.fromkeys(FUNCTIONS, failure("CUDA_ERROR_INVALID_VALUE"))
+    driver.failing = Failing("CUDA_ERROR_INVALID_VALUE")
     with pytest.raises(CudnnError, match="CUDA_ERROR_INVALID_VALUE") as caught:
         CALLS[name]()
     assert not hasattr(caught.value, "__notes__")
@@ -102,7 +99,7 @@ def test_copy_device_waits_when_debug_sync_is_on(driver: Driver, monkeypatch: py
 def test_allocate_names_size_and_purpose_when_memory_runs_out(
     driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    driver.failing = dict.fromkeys(FUNCTIONS, failure("CUDA_ERROR_OUT_OF_MEMORY"))
+    driver.failing = Failing("CUDA_ERROR_OUT_OF_MEMORY")
     monkeypatch.setattr(memory, "memory_info", lambda _: (100, 200))
     with pytest.raises(AllocationError, match=r"device 0: 1,234 bytes wanted for a mask, 100 of 200 free"):
         memory.allocate(1234, STREAM, "a mask")
